@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains what the agent decides once, at load: constants that the verifier folds dead branches with. */
+#pragma once
+
+#include <linux/types.h>
+
+struct config {
+	__u8 can_refuse; /* the kernel lets a cgroup program choose the errno (bpf_set_retval) */
+};
+
+const volatile struct config cfg;

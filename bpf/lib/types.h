@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the keys and values of every map: the one place where a layout is written. */
+#pragma once
+
+#include <linux/types.h>
+
+/* An address of either family; IPv4 is mapped (::ffff:a.b.c.d), so there is one key and one path. */
+struct addr {
+	__be32 word[4];
+};
+
+/* A frontend: what a client dials. A NodePort is one row with the unspecified address of its family. */
+struct svc_key {
+	struct addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+};
+
+enum svc_kind {
+	SVC_CLUSTER_IP,
+	SVC_EXTERNAL_IP,
+	SVC_EXTERNAL_ONLY, /* an externalIP that clients in the cluster do not get to use */
+	SVC_LOAD_BALANCER,
+	SVC_NODE_PORT,
+	SVC_HOST_PORT,
+};
+
+/* A row is never rewritten with another service while a reader may hold it: hash elements are recycled. */
+struct svc {
+	__u32 service;
+	__u32 kind;
+};
+
+enum svc_scope {
+	SCOPE_ALL,
+	SCOPE_LOCAL,
+	SCOPES,
+};
+
+enum service_flag {
+	SERVICE_INTERNAL_LOCAL = 1,
+	SERVICE_EXTERNAL_LOCAL = 2,
+};
+
+enum algorithm {
+	ALGORITHM_RANDOM,
+	ALGORITHM_ROUND_ROBIN,
+	ALGORITHM_SOURCE_HASH,
+	ALGORITHM_MAGLEV,
+};
+
+/*
+ * One port of one Service in one family. A word is off:32 | len:16 | tag:16 and is stored and loaded whole:
+ * that store is the switch from one set of backends to the next.
+ */
+struct service {
+	__u64 words[SCOPES];
+	__u32 affinity_seconds;
+	__u8 algorithm;
+	__u8 flags;
+	__u16 pad;
+	__u32 turn; /* round robin: the only field that programs write */
+	__u32 pad2;
+};
+
+/*
+ * backend:24 | service:24 | tag:16. The owner and the tag say whether the slot still belongs to the word that
+ * led here; extents are reused at once, so a reader that was overtaken finds another owner or tag and loads
+ * the word again.
+ */
+struct slot {
+	__u64 value;
+};
+
+struct backend {
+	struct addr addr;
+	__be16 port;
+	__u8 proto;
+	__u8 pad;
+	__u32 pad2;
+};
+
+/* The name of a service, for people: dumps must read well when no agent is there to ask. */
+struct name {
+	char text[192];
+};
+
+/* What a socket dialled and what it got, so getpeername can answer with what was dialled. */
+struct sock_peer {
+	struct addr vip;
+	struct addr backend;
+	__be16 vip_port;
+	__be16 backend_port;
+	__u32 pad;
+};
+
+struct counter {
+	__u64 packets;
+	__u64 bytes;
+};
+
+_Static_assert(sizeof(struct svc_key) == 20, "a key has no hidden padding");
+_Static_assert(sizeof(struct service) == 32, "two services share a cache line");
+_Static_assert(sizeof(struct slot) == 8, "a slot is loaded with one instruction");
+_Static_assert(sizeof(struct backend) == 24, "a backend has no hidden padding");
+_Static_assert(sizeof(struct sock_peer) == 40, "a record has no hidden padding");

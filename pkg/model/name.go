@@ -1,0 +1,100 @@
+// Package model holds the nouns that the agent thinks in: Service, Slice, Node, Namespace and Pod as translated from
+// whatever source gave them, and the Store that keeps the latest of each. It knows neither Kubernetes' types nor BPF.
+//
+// Objects are immutable once a Store has them: a change is a new object.
+package model
+
+import (
+	"cmp"
+	"net/netip"
+	"strings"
+)
+
+// Name is the namespaced name of an object.
+type Name struct {
+	Namespace, Name string
+}
+
+// String returns "namespace/name".
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders names by namespace, then by name.
+func (n Name) Compare(o Name) int {
+	return cmp.Or(strings.Compare(n.Namespace, o.Namespace), strings.Compare(n.Name, o.Name))
+}
+
+// Protocol is an IP protocol number.
+type Protocol uint8
+
+// The protocols that a Service may have.
+const (
+	TCP  Protocol = 6
+	UDP  Protocol = 17
+	SCTP Protocol = 132
+)
+
+// String returns the protocol as people write it, in lower case.
+func (p Protocol) String() string {
+	switch p {
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	case SCTP:
+		return "sctp"
+	}
+	return "unknown"
+}
+
+// Family is an address family.
+type Family uint8
+
+// The address families.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// FamilyOf returns the family of addr; an IPv4-mapped address counts as IPv4.
+func FamilyOf(addr netip.Addr) Family {
+	if addr.Unmap().Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// Unspecified returns the wildcard address of the family.
+func (f Family) Unspecified() netip.Addr {
+	if f == IPv4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// Kind says what an object that wants frontends is.
+type Kind uint8
+
+// Services claim frontends before Pods' host ports do.
+const (
+	KindService Kind = iota
+	KindPod
+)
+
+// Key names one object that wants frontends: what gets dirty, and what is compiled, as a whole.
+type Key struct {
+	Kind Kind
+	Name
+}
+
+// String returns "namespace/name", with "pod:" before it for a pod.
+func (k Key) String() string {
+	if k.Kind == KindPod {
+		return "pod:" + k.Name.String()
+	}
+	return k.Name.String()
+}
+
+// Compare orders keys by kind, then by name.
+func (k Key) Compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Kind, o.Kind), k.Name.Compare(o.Name))
+}

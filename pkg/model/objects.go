@@ -1,0 +1,125 @@
+package model
+
+import (
+	"net/netip"
+	"unique"
+)
+
+// Problem is something in an object that had to be ignored. It becomes an event on that object and a line in
+// `service list`; the rest of the object works.
+type Problem struct {
+	Reason  string // CamelCase, as in an Event
+	Message string // one sentence that says what to do
+}
+
+// Service is a Kubernetes Service as far as a proxy cares. ExternalName and headless Services have no addresses.
+type Service struct {
+	Name
+	UID             string
+	Created         int64 // seconds since 1970
+	ClusterIPs      []netip.Addr
+	ExternalIPs     []netip.Addr
+	LoadBalancerIPs []netip.Addr // ingress addresses with ipMode VIP
+	SourceRanges    []netip.Prefix
+	Ports           []Port
+	Problems        []Problem
+	Algorithm       string // the annotation as written; empty for the default
+	AffinitySeconds uint32 // 0 for none
+
+	HealthCheckNodePort uint16
+	InternalLocal       bool // internalTrafficPolicy: Local
+	ExternalLocal       bool // externalTrafficPolicy: Local
+}
+
+// Port is one port of a Service. NodePort is 0 where there is none.
+type Port struct {
+	Name           string
+	Port, NodePort uint16
+	Protocol       Protocol
+}
+
+// ExternallyAccessible reports whether the port is reachable by anything but a ClusterIP.
+func (s *Service) ExternallyAccessible(p *Port) bool {
+	return p.NodePort != 0 || len(s.ExternalIPs) > 0 || len(s.LoadBalancerIPs) > 0
+}
+
+// Slice is an EndpointSlice: endpoints of one family that share their ports.
+type Slice struct {
+	Name
+	Service   string // in the slice's namespace
+	Family    Family
+	Weight    uint16 // of each of its endpoints; 1 unless annotated
+	Ports     []SlicePort
+	Endpoints []Endpoint
+	Problems  []Problem
+}
+
+// SlicePort is a port that the endpoints of a slice listen on.
+type SlicePort struct {
+	Name     string
+	Port     uint16
+	Protocol Protocol
+}
+
+// Conditions are the conditions of an endpoint, defaults applied.
+type Conditions uint8
+
+// The conditions; see the EndpointSlice API for what sets them.
+const (
+	Ready Conditions = 1 << iota
+	Serving
+	Terminating
+)
+
+// Label is a name that many endpoints share (a node, a zone): eight bytes, compared as one word.
+type Label = unique.Handle[string]
+
+// Endpoint is one address of a slice.
+type Endpoint struct {
+	Addr       netip.Addr
+	Node       Label  // the zero Label when unknown
+	Hints      *Hints // nil when there are none
+	Conditions Conditions
+}
+
+// Hints say which nodes and zones should use an endpoint.
+type Hints struct {
+	Zones, Nodes []string
+}
+
+// Node is a node of the cluster.
+type Node struct {
+	Name     string
+	UID      string
+	Zone     string
+	Addrs    []netip.Addr // internal addresses first, in the order of the object
+	PodCIDRs []netip.Prefix
+	Leaving  bool // being deleted, or tainted so by the cluster autoscaler
+}
+
+// Namespace carries what a namespace says about its pods: its labels, and the annotations that are ours.
+type Namespace struct {
+	Name        string
+	Labels      map[string]string
+	Annotations map[string]string
+}
+
+// Pod is a pod of this node.
+type Pod struct {
+	Name
+	UID         string
+	Created     int64
+	Addrs       []netip.Addr
+	HostPorts   []HostPort
+	HostNetwork bool
+	Annotations map[string]string // ours
+	Problems    []Problem
+}
+
+// HostPort is a port of the node that leads to a pod. HostIP is invalid for every address of the node.
+type HostPort struct {
+	HostIP        netip.Addr
+	Port          uint16
+	ContainerPort uint16
+	Protocol      Protocol
+}

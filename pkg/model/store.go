@@ -1,0 +1,221 @@
+package model
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+)
+
+// Object is one of the kinds of object that a source delivers.
+type Object uint8
+
+// The kinds of object, in the order in which sources deliver them.
+const (
+	ObjectService Object = iota
+	ObjectSlice
+	ObjectNode
+	ObjectNamespace
+	ObjectPod
+	objects
+)
+
+// Store keeps the latest objects and remembers which keys changed since they were last taken. It is the only state
+// that sources write: whatever order, doubling or loss of events led here, what is compiled from it is the same.
+//
+// All methods may be called from several goroutines.
+type Store struct {
+	mu         sync.Mutex
+	services   map[Name]*entry // a Service and its slices, whichever came first
+	owner      map[Name]Name   // slice -> service
+	nodes      map[string]*Node
+	namespaces map[string]*Namespace
+	pods       map[Name]*Pod
+	clusterIPs map[netip.Addr]int32             // how many Services have the address
+	external   map[netip.Addr]map[Name]struct{} // Services that name the address in externalIPs
+
+	self   string // this node
+	dirty  map[Key]struct{}
+	wake   chan struct{}
+	synced [objects]bool
+	ready  chan struct{} // closed when all are synced
+}
+
+type entry struct {
+	service *Service
+	slices  []*Slice // by name
+}
+
+// NewStore returns an empty Store for the agent of the node called self.
+func NewStore(self string) *Store {
+	return &Store{
+		services:   map[Name]*entry{},
+		owner:      map[Name]Name{},
+		nodes:      map[string]*Node{},
+		namespaces: map[string]*Namespace{},
+		pods:       map[Name]*Pod{},
+		clusterIPs: map[netip.Addr]int32{},
+		external:   map[netip.Addr]map[Name]struct{}{},
+		self:       self,
+		dirty:      map[Key]struct{}{},
+		wake:       make(chan struct{}, 1),
+		ready:      make(chan struct{}),
+	}
+}
+
+// Wake is signalled whenever something became dirty.
+func (s *Store) Wake() <-chan struct{} { return s.wake }
+
+// Synced is closed once every kind of object was delivered whole at least once. Until then nothing may be deleted.
+func (s *Store) Synced() <-chan struct{} { return s.ready }
+
+// TakeDirty returns the keys that changed since the last call, sorted, and forgets them.
+func (s *Store) TakeDirty() []Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.dirty) == 0 {
+		return nil
+	}
+	keys := make([]Key, 0, len(s.dirty))
+	for key := range s.dirty {
+		keys = append(keys, key)
+	}
+	clear(s.dirty)
+	slices.SortFunc(keys, Key.Compare)
+	return keys
+}
+
+// MarkDirty makes the keys due again: after an error, or when what they compile to depends on another object.
+func (s *Store) MarkDirty(keys ...Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mark(keys...)
+}
+
+// MarkAll makes every Service and Pod due.
+func (s *Store) MarkAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.markAll()
+}
+
+func (s *Store) markAll() {
+	for name := range s.services {
+		s.mark(Key{KindService, name})
+	}
+	for name := range s.pods {
+		s.mark(Key{KindPod, name})
+	}
+}
+
+func (s *Store) mark(keys ...Key) {
+	for _, key := range keys {
+		s.dirty[key] = struct{}{}
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Store) markSynced(object Object) {
+	if s.synced[object] {
+		return
+	}
+	s.synced[object] = true
+	for _, synced := range s.synced {
+		if !synced {
+			return
+		}
+	}
+	close(s.ready)
+}
+
+// Unsynced lists the kinds of object that were not delivered yet.
+func (s *Store) Unsynced() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var missing []string
+	for object, name := range []string{"services", "endpointslices", "nodes", "namespaces", "pods"} {
+		if !s.synced[object] {
+			missing = append(missing, name)
+		}
+	}
+	return missing
+}
+
+// Service returns the latest Service of that name, nil if there is none, and its slices, ordered by name. Neither may
+// be changed.
+func (s *Store) Service(name Name) (*Service, []*Slice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.services[name]
+	if e == nil {
+		return nil, nil
+	}
+	return e.service, e.slices
+}
+
+// Pod returns the latest Pod of that name, or nil.
+func (s *Store) Pod(name Name) *Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pods[name]
+}
+
+// Self returns this node's latest Node object; a Node with only its name while there is none.
+func (s *Store) Self() *Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if node := s.nodes[s.self]; node != nil {
+		return node
+	}
+	return &Node{Name: s.self}
+}
+
+// Keys returns the keys of every Service and Pod, sorted.
+func (s *Store) Keys() []Key {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keys := make([]Key, 0, len(s.services)+len(s.pods))
+	for name, e := range s.services {
+		if e.service != nil {
+			keys = append(keys, Key{KindService, name})
+		}
+	}
+	for name := range s.pods {
+		keys = append(keys, Key{KindPod, name})
+	}
+	slices.SortFunc(keys, Key.Compare)
+	return keys
+}
+
+// ReservedFor says why an externalIP must not be taken over by a Service, or returns "". Taking a node's, a pod's or
+// another Service's address would hand its traffic to whoever may create a Service.
+func (s *Store) ReservedFor(addr netip.Addr) string {
+	switch {
+	case addr.IsLoopback():
+		return "a loopback address"
+	case addr.IsLinkLocalUnicast():
+		return "a link-local address"
+	case addr.IsMulticast():
+		return "a multicast address"
+	case addr.IsUnspecified():
+		return "the unspecified address"
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.clusterIPs[addr] > 0 {
+		return "a Service's ClusterIP"
+	}
+	for _, node := range s.nodes {
+		if slices.Contains(node.Addrs, addr) {
+			return "an address of node " + node.Name
+		}
+		for _, cidr := range node.PodCIDRs {
+			if cidr.Contains(addr) {
+				return "a pod address of node " + node.Name
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,323 @@
+package model
+
+import (
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// SetService stores a new or changed Service.
+func (s *Store) SetService(service *Service) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setService(service)
+}
+
+// DeleteService forgets a Service; its slices stay until they are deleted themselves.
+func (s *Store) DeleteService(name Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deleteService(name)
+}
+
+// ReplaceServices makes the Services exactly the given ones.
+func (s *Store) ReplaceServices(services []*Service) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keep := make(map[Name]struct{}, len(services))
+	for _, service := range services {
+		keep[service.Name] = struct{}{}
+		s.setService(service)
+	}
+	for name := range s.services {
+		if _, ok := keep[name]; !ok {
+			s.deleteService(name)
+		}
+	}
+	s.markSynced(ObjectService)
+}
+
+func (s *Store) setService(service *Service) {
+	e := s.entry(service.Name)
+	if e.service != nil {
+		if reflect.DeepEqual(e.service, service) {
+			return
+		}
+		s.releaseAddrs(e.service)
+	}
+	e.service = service
+	s.claimAddrs(service)
+	s.mark(Key{KindService, service.Name})
+}
+
+func (s *Store) deleteService(name Name) {
+	e := s.services[name]
+	if e == nil || e.service == nil {
+		return
+	}
+	s.releaseAddrs(e.service)
+	e.service = nil
+	s.drop(name, e)
+	s.mark(Key{KindService, name})
+}
+
+func (s *Store) entry(name Name) *entry {
+	e := s.services[name]
+	if e == nil {
+		e = &entry{}
+		s.services[name] = e
+	}
+	return e
+}
+
+func (s *Store) drop(name Name, e *entry) {
+	if e.service == nil && len(e.slices) == 0 {
+		delete(s.services, name)
+	}
+}
+
+// claimAddrs notes which addresses a Service occupies, and makes due the Services whose externalIPs thereby became
+// reserved.
+func (s *Store) claimAddrs(service *Service) {
+	for _, addr := range service.ClusterIPs {
+		s.clusterIPs[addr]++
+		if s.clusterIPs[addr] == 1 {
+			s.markExternal(addr)
+		}
+	}
+	for _, addr := range service.ExternalIPs {
+		users := s.external[addr]
+		if users == nil {
+			users = map[Name]struct{}{}
+			s.external[addr] = users
+		}
+		users[service.Name] = struct{}{}
+	}
+}
+
+func (s *Store) releaseAddrs(service *Service) {
+	for _, addr := range service.ClusterIPs {
+		s.clusterIPs[addr]--
+		if s.clusterIPs[addr] == 0 {
+			delete(s.clusterIPs, addr)
+			s.markExternal(addr)
+		}
+	}
+	for _, addr := range service.ExternalIPs {
+		delete(s.external[addr], service.Name)
+		if len(s.external[addr]) == 0 {
+			delete(s.external, addr)
+		}
+	}
+}
+
+func (s *Store) markExternal(addr netip.Addr) {
+	for name := range s.external[addr] {
+		s.mark(Key{KindService, name})
+	}
+}
+
+// SetSlice stores a new or changed slice, also before its Service exists.
+func (s *Store) SetSlice(slice *Slice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setSlice(slice)
+}
+
+// DeleteSlice forgets a slice.
+func (s *Store) DeleteSlice(name Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deleteSlice(name)
+}
+
+// ReplaceSlices makes the slices exactly the given ones.
+func (s *Store) ReplaceSlices(given []*Slice) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keep := make(map[Name]struct{}, len(given))
+	for _, slice := range given {
+		keep[slice.Name] = struct{}{}
+		s.setSlice(slice)
+	}
+	for name := range s.owner {
+		if _, ok := keep[name]; !ok {
+			s.deleteSlice(name)
+		}
+	}
+	s.markSynced(ObjectSlice)
+}
+
+func bySliceName(slice *Slice, name string) int { return strings.Compare(slice.Name.Name, name) }
+
+func (s *Store) setSlice(slice *Slice) {
+	service := Name{slice.Namespace, slice.Service}
+	if was, ok := s.owner[slice.Name]; ok && was != service {
+		s.deleteSlice(slice.Name) // the label that names the Service was changed
+	}
+	e := s.entry(service)
+	i, found := slices.BinarySearchFunc(e.slices, slice.Name.Name, bySliceName)
+	if found && reflect.DeepEqual(e.slices[i], slice) {
+		return
+	}
+	// A new list each time: readers keep the one that they were given.
+	list := make([]*Slice, 0, len(e.slices)+1)
+	list = append(append(list, e.slices[:i]...), slice)
+	if found {
+		i++
+	}
+	e.slices = append(list, e.slices[i:]...)
+	s.owner[slice.Name] = service
+	s.mark(Key{KindService, service})
+}
+
+func (s *Store) deleteSlice(name Name) {
+	service, ok := s.owner[name]
+	if !ok {
+		return
+	}
+	delete(s.owner, name)
+	e := s.services[service]
+	i, _ := slices.BinarySearchFunc(e.slices, name.Name, bySliceName)
+	e.slices = slices.Concat(e.slices[:i], e.slices[i+1:])
+	s.drop(service, e)
+	s.mark(Key{KindService, service})
+}
+
+// SetNode stores a new or changed Node.
+func (s *Store) SetNode(node *Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setNode(node)
+}
+
+// DeleteNode forgets a Node.
+func (s *Store) DeleteNode(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deleteNode(name)
+}
+
+// ReplaceNodes makes the Nodes exactly the given ones.
+func (s *Store) ReplaceNodes(nodes []*Node) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keep := make(map[string]struct{}, len(nodes))
+	for _, node := range nodes {
+		keep[node.Name] = struct{}{}
+		s.setNode(node)
+	}
+	for name := range s.nodes {
+		if _, ok := keep[name]; !ok {
+			s.deleteNode(name)
+		}
+	}
+	s.markSynced(ObjectNode)
+}
+
+func (s *Store) setNode(node *Node) {
+	was := s.nodes[node.Name]
+	if reflect.DeepEqual(was, node) {
+		return
+	}
+	s.nodes[node.Name] = node
+	s.nodeChanged(was, node)
+}
+
+func (s *Store) deleteNode(name string) {
+	was := s.nodes[name]
+	if was == nil {
+		return
+	}
+	delete(s.nodes, name)
+	s.nodeChanged(was, &Node{Name: name})
+}
+
+// nodeChanged makes due what a node's change can affect: everything when this node's zone changed, and the Services
+// with externalIPs when addresses came or went.
+func (s *Store) nodeChanged(was, is *Node) {
+	if was == nil {
+		was = &Node{Name: is.Name}
+	}
+	if is.Name == s.self && was.Zone != is.Zone {
+		s.markAll()
+	}
+	if !slices.Equal(was.Addrs, is.Addrs) || !slices.Equal(was.PodCIDRs, is.PodCIDRs) {
+		for addr := range s.external {
+			s.markExternal(addr)
+		}
+	}
+}
+
+// SetNamespace stores a new or changed Namespace.
+func (s *Store) SetNamespace(namespace *Namespace) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.namespaces[namespace.Name] = namespace
+}
+
+// DeleteNamespace forgets a Namespace.
+func (s *Store) DeleteNamespace(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.namespaces, name)
+}
+
+// ReplaceNamespaces makes the Namespaces exactly the given ones.
+func (s *Store) ReplaceNamespaces(namespaces []*Namespace) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.namespaces)
+	for _, namespace := range namespaces {
+		s.namespaces[namespace.Name] = namespace
+	}
+	s.markSynced(ObjectNamespace)
+}
+
+// SetPod stores a new or changed Pod of this node.
+func (s *Store) SetPod(pod *Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setPod(pod)
+}
+
+// DeletePod forgets a Pod.
+func (s *Store) DeletePod(name Name) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.deletePod(name)
+}
+
+// ReplacePods makes the Pods exactly the given ones.
+func (s *Store) ReplacePods(pods []*Pod) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	keep := make(map[Name]struct{}, len(pods))
+	for _, pod := range pods {
+		keep[pod.Name] = struct{}{}
+		s.setPod(pod)
+	}
+	for name := range s.pods {
+		if _, ok := keep[name]; !ok {
+			s.deletePod(name)
+		}
+	}
+	s.markSynced(ObjectPod)
+}
+
+func (s *Store) setPod(pod *Pod) {
+	if reflect.DeepEqual(s.pods[pod.Name], pod) {
+		return
+	}
+	s.pods[pod.Name] = pod
+	s.mark(Key{KindPod, pod.Name})
+}
+
+func (s *Store) deletePod(name Name) {
+	if s.pods[name] == nil {
+		return
+	}
+	delete(s.pods, name)
+	s.mark(Key{KindPod, name})
+}
