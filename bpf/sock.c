@@ -80,6 +80,13 @@ static __always_inline void sock_remember(struct bpf_sock_addr *ctx, const struc
 	peer->backend_port = backend->port;
 }
 
+/* A socket that connects anew, to what is no Service, must not go by what it dialled before. */
+static __always_inline void sock_forget(struct bpf_sock_addr *ctx)
+{
+	if (ctx->sk)
+		bpf_sk_storage_delete(&sock_peers, ctx->sk);
+}
+
 static __always_inline enum verdict sock_decide(struct bpf_sock_addr *ctx, const struct svc_key *key,
 						struct backend **backend)
 {
@@ -88,8 +95,10 @@ static __always_inline enum verdict sock_decide(struct bpf_sock_addr *ctx, const
 	enum reason reason;
 	__u32 index;
 
-	if (!svc || svc->kind == SVC_EXTERNAL_ONLY)
+	if (!svc || svc->kind == SVC_EXTERNAL_ONLY) {
+		sock_forget(ctx);
 		return VERDICT_PASS;
+	}
 	index = svc->service;
 	service = bpf_map_lookup_elem(&services, &index);
 	if (!service) {
@@ -114,8 +123,7 @@ static __always_inline int sock_refuse(void)
 	return REFUSE;
 }
 
-/* The record counts only while the socket is still connected to the backend that it names: a socket may be
- * connected anew, to something that is no Service. */
+/* The record counts only while the socket is connected to the backend that it names. */
 static __always_inline struct sock_peer *sock_recall(struct bpf_sock_addr *ctx, const struct addr *addr)
 {
 	struct sock_peer *peer;

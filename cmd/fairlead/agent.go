@@ -1,0 +1,106 @@
+package main
+
+import (
+	"log/slog"
+	"maps"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
+
+	"fairlead.io/fairlead/pkg/api"
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reconcile"
+)
+
+// agent is what the API server asks about while runAgent runs.
+type agent struct {
+	cfg     *config.Config
+	path    *datapath.Datapath
+	source  source
+	store   *model.Store
+	started time.Time
+
+	mu         sync.Mutex
+	reconciler *reconcile.Reconciler // nil until the maps are there
+}
+
+func newAgentCommand(env *env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Run the agent of this node",
+		Long: `Run the agent of this node: watch Services and EndpointSlices, keep the maps in step with them, and attach the
+programs that read the maps. On SIGTERM the agent ends and the datapath goes on working with what it has; the next
+agent takes it over. "fairlead cleanup" removes it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := config.Load(cmd.Flags(), env.Environ)
+			if err != nil {
+				return usageError{err}
+			}
+			level := new(slog.LevelVar)
+			at, err := api.ParseLevel(cfg.LogLevel)
+			if err != nil {
+				return usageError{err}
+			}
+			level.Set(at)
+			options := &slog.HandlerOptions{Level: level}
+			var handler slog.Handler = slog.NewTextHandler(env.Stderr, options)
+			if cfg.LogFormat == "json" {
+				handler = slog.NewJSONHandler(env.Stderr, options)
+			}
+			log := slog.New(handler)
+			klog.SetSlogLogger(log)
+			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
+			defer stop()
+			return runAgent(ctx, cfg, level, log)
+		},
+	}
+	config.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// reporter tells the problems of objects: as an event where there is somebody to post it to, always in the log.
+func reporter(log *slog.Logger, events eventSink) func(model.Key, string, model.Problem) {
+	return func(key model.Key, uid string, problem model.Problem) {
+		log.Warn(problem.Message, "object", key.String(), "reason", problem.Reason)
+		if events != nil {
+			events.Warn(key, uid, problem.Reason, problem.Message)
+		}
+	}
+}
+
+func (a *agent) setReconciler(r *reconcile.Reconciler) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.reconciler = r
+}
+
+func (a *agent) current() *reconcile.Reconciler {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.reconciler
+}
+
+// problems lists what is wrong with which objects, sorted by object.
+func (a *agent) problems() []observe.Problem {
+	r := a.current()
+	if r == nil {
+		return nil
+	}
+	found := r.Problems()
+	var list []observe.Problem
+	for _, key := range slices.SortedFunc(maps.Keys(found), model.Key.Compare) {
+		for _, p := range found[key] {
+			list = append(list, observe.Problem{Object: key.String(), Reason: p.Reason, Message: p.Message})
+		}
+	}
+	return list
+}

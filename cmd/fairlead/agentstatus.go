@@ -1,0 +1,47 @@
+package main
+
+import (
+	"fmt"
+
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// status tells how this node is doing: what the kernel has, and what only the agent knows.
+func (a *agent) status() observe.Status {
+	var s observe.Status
+	pinned, err := observe.Read(datapath.MapsDir(a.cfg.BPFFS))
+	if err == nil {
+		s = observe.NewStatus(pinned)
+	}
+	s.Version, s.Node, s.Started = version(), a.cfg.NodeName, a.started
+	missing := a.store.Unsynced()
+	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
+	a.source.fill(s.Source)
+	s.Problems = a.problems()
+	if r := a.current(); r != nil {
+		stats := r.Stats()
+		s.Reconcile = &observe.ReconcileState{
+			Dirty: stats.Pending, Passes: stats.Passes, Errors: stats.Errors, LastError: stats.LastError,
+			LastDuration: stats.LastDuration, LastTime: stats.LastPass,
+		}
+	}
+	attached, failed := a.path.Status()
+	s.Datapath.CgroupRoot = attached.CgroupRoot
+	s.Datapath.Features = map[string]bool{"refuse with ECONNREFUSED": attached.Features.CanRefuse}
+	for _, p := range attached.Programs {
+		s.Datapath.Programs = append(s.Datapath.Programs, observe.ProgramStatus{
+			Name: p.Name, Attached: p.Attached, ID: uint32(p.ID), Tag: p.Tag, Instructions: p.Instructions,
+		})
+	}
+	s.Judge()
+	if r := a.current(); s.Source.Synced && (r == nil || !r.Stats().Synced) {
+		s.Degraded = append(s.Degraded, "The maps do not hold yet what the source delivered.")
+	}
+	for _, err := range []error{err, failed} {
+		if err != nil {
+			s.Degraded = append(s.Degraded, fmt.Sprintf("The state of the kernel cannot be read: %v.", err))
+		}
+	}
+	return s
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+func newMapCommand(inv *invocation) *cobra.Command {
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List the maps: what they hold, who writes and reads them, how full they are",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, pinned, err := inv.pins(cmd)
+			if err != nil {
+				return err
+			}
+			return inv.print(pinned.Maps, func(w io.Writer) error { return observe.WriteMaps(w, pinned.Maps) })
+		},
+	}
+	dump := &cobra.Command{
+		Use:   "dump NAME",
+		Short: "Print the rows of a map",
+		Long: `Print the rows of a map that are in use, with their indexes and with what those stand for. With -o json or yaml, the
+rows of services, slots and names come as one list of services.`,
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), dumpable),
+		ValidArgs: observe.DumpNames(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, pinned, err := inv.pins(cmd)
+			if err != nil {
+				return err
+			}
+			return inv.print(rowsOf(pinned.Snapshot, args[0]), func(w io.Writer) error {
+				return observe.Dump(w, pinned.Snapshot, args[0])
+			})
+		},
+	}
+	return noun("map", "Show the BPF maps", list, dump)
+}
+
+func dumpable(_ *cobra.Command, args []string) error {
+	if slices.Contains(observe.DumpNames(), args[0]) {
+		return nil
+	}
+	return fmt.Errorf("no dump of a map %q: take one of %s", args[0], strings.Join(observe.DumpNames(), ", "))
+}
+
+// rowsOf returns the part of a snapshot that a map's rows make up.
+func rowsOf(s *observe.Snapshot, mapName string) any {
+	switch mapName {
+	case "svcs":
+		frontends := slices.Clone(s.Dangling)
+		for _, service := range s.Services {
+			frontends = append(frontends, service.Frontends...)
+		}
+		return frontends
+	case "backends":
+		return s.Backends
+	case "counters":
+		return s.Counters
+	}
+	return s.Services
+}

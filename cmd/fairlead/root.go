@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.io/fairlead/pkg/api"
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
+)
+
+// The exit codes; rootHelp has them for people.
+const (
+	exitOK = iota
+	exitError
+	exitUsage
+	exitDegraded
+	exitUnreachable
+)
+
+const rootHelp = `fairlead carries the connections of a Kubernetes node to the backends of its Services, with programs in the kernel.
+
+"fairlead agent" is the agent; every other command looks at this node. Commands named by a noun only read. They read
+the maps that the kernel holds, so they work while no agent runs; what only an agent knows is left out then.
+
+Exit codes:
+
+    0  done
+    1  an error
+    2  a mistake in the command line, the environment or the configuration
+    3  the node is degraded, see "fairlead status"
+    4  no agent answers`
+
+// env is what a command sees of the world, so that tests run commands in their own process.
+type env struct {
+	Stdout, Stderr io.Writer
+	Environ        []string
+	Args           []string
+}
+
+// usageError is a mistake of whoever gave the command.
+type usageError struct{ error }
+
+// Unwrap returns what was wrong.
+func (e usageError) Unwrap() error { return e.error }
+
+// degradedError says that the command did its work and found the node degraded.
+type degradedError struct{ findings []string }
+
+// Error tells the first of what "fairlead status" lists.
+func (e degradedError) Error() string {
+	text := "the node is degraded: " + e.findings[0]
+	if more := len(e.findings) - 1; more > 0 {
+		text += fmt.Sprintf(" And %d more.", more)
+	}
+	return text
+}
+
+// invocation is one run of the root command.
+type invocation struct {
+	*env
+	format  string
+	started bool // the command line was understood
+}
+
+func execute(ctx context.Context, env *env) int {
+	inv := &invocation{env: env}
+	root := newRootCommand(inv)
+	root.SetArgs(append([]string{}, env.Args...)) // nil would stand for the arguments of this process
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if !inv.started && !errors.As(err, new(usageError)) {
+		err = usageError{err}
+	}
+	fmt.Fprintf(env.Stderr, "fairlead: %v\n", err)
+	code := exitCode(err)
+	if code == exitUsage {
+		fmt.Fprintf(env.Stderr, "See \"%s --help\".\n", cmd.CommandPath())
+	}
+	return code
+}
+
+func exitCode(err error) int {
+	var unreachable *api.UnreachableError
+	switch {
+	case errors.As(err, new(usageError)):
+		return exitUsage
+	case errors.As(err, &unreachable):
+		return exitUnreachable
+	case errors.As(err, new(degradedError)):
+		return exitDegraded
+	}
+	return exitError
+}
+
+func newRootCommand(inv *invocation) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "fairlead",
+		Short:         "Carry the connections of a Kubernetes node to the backends of its Services",
+		Long:          rootHelp,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Version:       version(),
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if err := checkFormat(inv.format); err != nil {
+				return usageError{err}
+			}
+			inv.started = true
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	flags := root.PersistentFlags()
+	config.AddFlags(flags, "bpffs", "state-dir")
+	flags.StringVarP(&inv.format, "output", "o", formatTable, "form of the output (table|json|yaml)")
+	completeWords(root, "output", formats())
+	root.AddCommand(
+		newAgentCommand(inv.env),
+		newStatusCommand(inv),
+		newServiceCommand(inv),
+		newBackendCommand(inv),
+		newMapCommand(inv),
+		newConfigCommand(inv),
+		newLogLevelCommand(inv),
+		newCleanupCommand(inv),
+		newVersionCommand(inv),
+	)
+	return root
+}
+
+// noun returns a command that only holds others.
+func noun(use, short string, children ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(children...)
+	return cmd
+}
+
+// completeWords makes the shell offer the words for a flag.
+func completeWords(cmd *cobra.Command, flag string, words []string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // there is no such flag: a mistake in the program
+	}
+}
+
+// config returns the configuration that an agent would have with the command's flags and environment.
+func (inv *invocation) config(cmd *cobra.Command) (*config.Config, error) {
+	cfg, err := config.Load(cmd.Flags(), inv.Environ)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return cfg, nil
+}
+
+// client returns the way to the agent.
+func client(cfg *config.Config) *api.Client { return api.NewClient(cfg.SocketPath()) }
+
+// unreachable reports whether an error says that there is no agent to ask.
+func unreachable(err error) bool {
+	var gone *api.UnreachableError
+	return errors.As(err, &gone)
+}
+
+// mapsDir returns where the maps are pinned.
+func mapsDir(cfg *config.Config) string { return datapath.MapsDir(cfg.BPFFS) }

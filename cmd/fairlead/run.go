@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"fairlead.io/fairlead/pkg/api"
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/reconcile"
+)
+
+// runAgent is the agent from top to bottom: a source fills the store, the reconciler carries the store into the maps,
+// the programs read the maps. It returns when the context ends, and leaves the datapath running.
+func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log *slog.Logger) error {
+	facts, err := factsOf(cfg)
+	if err != nil {
+		return err
+	}
+	path, err := datapath.Open(datapath.Config{BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, Log: log})
+	if err != nil {
+		return err
+	}
+	defer path.Close()
+	barrier, err := maps.NewBarrier()
+	if err != nil {
+		return err
+	}
+	defer barrier.Close()
+
+	store := model.NewStore(cfg.NodeName)
+	src, events, err := newSource(cfg, store, log)
+	if err != nil {
+		return err
+	}
+	agent := &agent{cfg: cfg, path: path, source: src, store: store, started: time.Now()}
+	server, err := api.NewServer(cfg.SocketPath(), api.Handlers{
+		Status:   agent.status,
+		Config:   func() any { return cfg.Origins() },
+		LogLevel: level,
+		Problems: agent.problems,
+	})
+	if err != nil {
+		return err
+	}
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	defer running.Wait()
+	start := func(name string, run func(context.Context) error) {
+		running.Go(func() {
+			if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+				cancel(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	start("api", server.Serve)
+	start("source", src.Run)
+	if !path.Adopted() {
+		if err := createMaps(ctx, path, store); err != nil {
+			return stopped(ctx, err)
+		}
+	}
+	// The programs come before the first write: after an interrupted growth this is what brings hooks and pins together.
+	if err := path.Attach(); err != nil {
+		return err
+	}
+	reconciler, err := reconcile.New(reconcile.Config{
+		Store:   store,
+		Tables:  tablesOf(path),
+		Facts:   facts,
+		Barrier: barrier.Wait,
+		Grow: func(sizes maps.Sizes) (*reconcile.Tables, error) {
+			if err := path.Grow(sizes); err != nil {
+				return nil, err
+			}
+			return tablesOf(path), nil
+		},
+		Report: reporter(log, events),
+		Log:    log,
+	})
+	if err != nil {
+		return err
+	}
+	agent.setReconciler(reconciler)
+	start("reconcile", reconciler.Run)
+	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
+	<-ctx.Done()
+	return stopped(ctx, nil)
+}
+
+// stopped tells an agent that was asked to stop from one that failed.
+func stopped(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return nil
+}
+
+// createMaps makes the maps of a cold start as large as what the sources deliver asks for. A source that does not
+// complete must not keep the rest from being served, so the wait is bounded: maps grow.
+func createMaps(ctx context.Context, path *datapath.Datapath, store *model.Store) error {
+	select {
+	case <-store.Synced():
+	case <-time.After(reconcile.ColdWait):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return path.Create(reconcile.Estimate(store))
+}
+
+func tablesOf(path *datapath.Datapath) *reconcile.Tables {
+	t := path.Tables()
+	return &reconcile.Tables{
+		Frontends: t.Svcs, Services: t.Services, Slots: t.Slots, Backends: t.Backends, Names: t.Names,
+	}
+}
+
+func factsOf(cfg *config.Config) (lb.Facts, error) {
+	algorithm, err := lb.ParseAlgorithm(cfg.Algorithm)
+	if err != nil {
+		return lb.Facts{}, fmt.Errorf("option algorithm: %w", err)
+	}
+	external, err := lb.ParseExternalIPs(cfg.ExternalIPs)
+	if err != nil {
+		return lb.Facts{}, fmt.Errorf("option external-ips: %w", err)
+	}
+	return lb.Facts{Algorithm: algorithm, ExternalIPs: external}, nil
+}

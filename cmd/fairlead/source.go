@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strconv"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/source/file"
+)
+
+// source delivers objects into a Store until its context ends.
+type source interface {
+	Run(context.Context) error
+	// fill tells a status what only the source knows.
+	fill(*observe.SourceStatus)
+}
+
+// eventSink posts what is wrong with an object where its author looks. It must not block.
+type eventSink interface {
+	Warn(key model.Key, uid string, reason, message string)
+}
+
+// newSource returns the source that the configuration names, and where to post events; nil for files, which have no
+// such place.
+func newSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, eventSink, error) {
+	if cfg.Source != config.Kubernetes {
+		return fileSource{file.New(cfg.Source, store, log)}, nil, nil
+	}
+	return nil, nil, errors.New("the Kubernetes source is not built in yet: use --source=DIR")
+}
+
+type fileSource struct{ *file.Source }
+
+func (s fileSource) fill(status *observe.SourceStatus) {
+	state := s.Status()
+	status.LastChange = state.LastReload
+	for _, e := range state.Errors {
+		where := e.File
+		if e.Line > 0 {
+			where += ":" + strconv.Itoa(e.Line)
+		}
+		status.Errors = append(status.Errors, observe.SourceError{Where: where, Message: e.Message})
+	}
+}

@@ -1,0 +1,168 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+const (
+	maxAnswer     = 64 << 20
+	clientTimeout = 10 * time.Second
+)
+
+// UnreachableError is returned by a Client when no agent answers. Its text says what to do.
+type UnreachableError struct {
+	Path string // the socket
+	Err  error
+}
+
+// Error returns one sentence.
+func (e *UnreachableError) Error() string {
+	switch {
+	case errors.Is(e.Err, fs.ErrPermission):
+		return fmt.Sprintf("no access to the agent at %s: run the command as root", e.Path)
+	case errors.Is(e.Err, fs.ErrNotExist), errors.Is(e.Err, unix.ECONNREFUSED):
+		return fmt.Sprintf("no agent answers at %s: is it running on this node, or is --state-dir another path?", e.Path)
+	}
+	return fmt.Sprintf("the agent at %s does not answer (%v): look at its log, or restart it", e.Path, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *UnreachableError) Unwrap() error { return e.Err }
+
+// Client asks the agent that listens at one socket.
+type Client struct {
+	path string
+	http *http.Client
+}
+
+// NewClient returns a Client for the socket at path. It connects when it is used.
+func NewClient(path string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", path)
+	}
+	return &Client{path: path, http: &http.Client{
+		Timeout:   clientTimeout,
+		Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true},
+	}}
+}
+
+// Status returns how the agent is doing.
+func (c *Client) Status(ctx context.Context) (observe.Status, error) {
+	var status observe.Status
+	err := c.do(ctx, http.MethodGet, "/v1/status", nil, &status)
+	return status, err
+}
+
+// Config returns the options that the agent runs with.
+func (c *Client) Config(ctx context.Context) ([]config.Origin, error) {
+	var origins []config.Origin
+	err := c.do(ctx, http.MethodGet, "/v1/config", nil, &origins)
+	return origins, err
+}
+
+// Problems returns what is wrong with which objects.
+func (c *Client) Problems(ctx context.Context) ([]observe.Problem, error) {
+	var problems []observe.Problem
+	err := c.do(ctx, http.MethodGet, "/v1/problems", nil, &problems)
+	return problems, err
+}
+
+// LogLevel returns the level that the agent logs at.
+func (c *Client) LogLevel(ctx context.Context) (string, error) {
+	var got level
+	err := c.do(ctx, http.MethodGet, "/v1/log-level", nil, &got)
+	return got.Level, err
+}
+
+// SetLogLevel makes the agent log at another level until it restarts.
+func (c *Client) SetLogLevel(ctx context.Context, name string) error {
+	return c.do(ctx, http.MethodPut, "/v1/log-level", level{name}, &level{})
+}
+
+func (c *Client) do(ctx context.Context, method, path string, send, receive any) error {
+	var body io.Reader
+	if send != nil {
+		text, err := json.Marshal(send)
+		if err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+		body = bytes.NewReader(text)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, body)
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return &UnreachableError{Path: c.path, Err: cause(err)}
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return &UnreachableError{Path: c.path, Err: cause(err)}
+	}
+	if response.StatusCode != http.StatusOK {
+		return refusal(response.StatusCode, text)
+	}
+	if err := json.Unmarshal(text, receive); err != nil {
+		return fmt.Errorf("read the agent's answer to %s: %w", path, err)
+	}
+	return nil
+}
+
+// cause strips what net/http wraps around an error: the made-up address of the request tells nobody anything.
+func cause(err error) error {
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return os.ErrDeadlineExceeded
+	}
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	if inner := errors.Unwrap(err); inner != nil {
+		return inner
+	}
+	return err
+}
+
+func refusal(code int, text []byte) error {
+	var said failure
+	if json.Unmarshal(text, &said) == nil && said.Error != "" {
+		return fmt.Errorf("the agent refused: %s", said.Error)
+	}
+	return fmt.Errorf("the agent answered with status %d: is it of another version?", code)
+}
+
+// Alive reports whether an agent has the socket at path, even one that does not answer.
+func Alive(path string) (bool, error) {
+	file, err := os.Open(path + lockSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for an agent: %w", err)
+	}
+	defer file.Close()
+	// Asking, unlike trying, does not get in the way of an agent that starts at this moment.
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
+		return false, fmt.Errorf("look for an agent: ask for the lock: %w", err)
+	}
+	return lock.Type != unix.F_UNLCK, nil
+}

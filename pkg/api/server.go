@@ -1,0 +1,245 @@
+// Package api is how commands talk to the running agent: HTTP with JSON over a unix socket that only root may open.
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// ErrInUse is wrapped by NewServer's error when another live agent has the socket.
+var ErrInUse = errors.New("another agent is running")
+
+const (
+	maxHeader      = 16 << 10
+	maxBody        = 4 << 10
+	readTimeout    = 10 * time.Second
+	writeTimeout   = 2 * time.Minute // a profile takes as long as it was asked to
+	idleTimeout    = time.Minute
+	shutdownWait   = 2 * time.Second
+	lockSuffix     = ".lock"
+	newSuffix      = ".new"
+	writableByRest = 0o022
+)
+
+// Handlers are what the agent tells. All must be set, and may be called from several goroutines.
+type Handlers struct {
+	Status   func() observe.Status
+	Config   func() any
+	Problems func() []observe.Problem
+	LogLevel *slog.LevelVar
+}
+
+// Server answers on a unix socket.
+type Server struct {
+	path     string
+	lock     *os.File
+	listener net.Listener
+	http     *http.Server
+}
+
+// NewServer listens at path, which nobody but this user can open. A socket that a dead agent left behind is replaced; if
+// a live one has it the error wraps ErrInUse. Requests are answered once Serve runs. The caller calls Serve or Close.
+func NewServer(path string, h Handlers) (s *Server, err error) {
+	if err := prepareDir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	s = &Server{path: path}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+			s = nil
+		}
+	}()
+	if s.lock, err = takeLock(path + lockSuffix); err != nil {
+		return s, err
+	}
+	if s.listener, err = listen(path); err != nil {
+		return s, err
+	}
+	s.http = &http.Server{
+		Handler:           h.mux(),
+		ReadHeaderTimeout: readTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+	}
+	return s, nil
+}
+
+// prepareDir makes the directory of the socket. Whoever may write to it could put a socket of his own there.
+func prepareDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("create state directory: %w", err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return fmt.Errorf("check state directory: %w", err)
+	}
+	if info.Mode().Perm()&writableByRest != 0 {
+		return fmt.Errorf("check state directory %s: others may write to it; take another with --state-dir, or run \"chmod go-w %s\"",
+			dir, dir)
+	}
+	return nil
+}
+
+// takeLock takes the lock that tells a live agent from a socket that was left behind. It ends with the process, however
+// that ends.
+func takeLock(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
+	if err == nil {
+		return file, nil
+	}
+	if errors.Is(err, unix.EAGAIN) {
+		err = fmt.Errorf("%w; stop it first, or give this one its own --state-dir, --bpffs and --cgroup-root", ErrInUse)
+	}
+	return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
+}
+
+// listen publishes the socket with its final permissions in one step.
+func listen(path string) (net.Listener, error) {
+	staged := path + newSuffix
+	if err := os.Remove(staged); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("clear socket: %w", err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: staged, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
+	}
+	listener.SetUnlinkOnClose(false)
+	if err := os.Chmod(staged, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("protect socket: %w", err), listener.Close())
+	}
+	if err := os.Rename(staged, path); err != nil {
+		return nil, errors.Join(fmt.Errorf("publish socket: %w", err), listener.Close())
+	}
+	return listener, nil
+}
+
+// Serve answers until the context ends; then it finishes what it is at, for a moment, and closes the Server.
+func (s *Server) Serve(ctx context.Context) error {
+	failed := make(chan error, 1)
+	go func() { failed <- s.http.Serve(s.listener) }()
+	select {
+	case err := <-failed:
+		return errors.Join(fmt.Errorf("serve %s: %w", s.path, err), s.Close())
+	case <-ctx.Done():
+	}
+	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownWait)
+	defer cancel()
+	if s.http.Shutdown(wait) != nil {
+		_ = s.http.Close() // whoever still reads a profile has to go
+	}
+	<-failed
+	return s.Close()
+}
+
+// Close takes the socket away and lets another agent have it. Closing twice is no error.
+func (s *Server) Close() error {
+	var errs []error
+	if s.listener != nil {
+		if err := s.listener.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, fmt.Errorf("close socket: %w", err))
+		}
+		if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("remove socket: %w", err))
+		}
+	}
+	if s.lock != nil {
+		// The file stays: removing it would let two agents lock two files of one name.
+		errs = append(errs, s.lock.Close())
+	}
+	s.listener, s.lock = nil, nil
+	return errors.Join(errs...)
+}
+
+// level is the body of the log level's requests and answers.
+type level struct {
+	Level string `json:"level"`
+}
+
+// failure is the body of an answer that is none.
+type failure struct {
+	Error string `json:"error"`
+}
+
+func (h Handlers) mux() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, h.Status()) })
+	mux.HandleFunc("GET /v1/config", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, h.Config()) })
+	mux.HandleFunc("GET /v1/problems", func(w http.ResponseWriter, _ *http.Request) {
+		problems := h.Problems()
+		if problems == nil {
+			problems = []observe.Problem{}
+		}
+		answer(w, http.StatusOK, problems)
+	})
+	mux.HandleFunc("GET /v1/log-level", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, level{levelName(h.LogLevel.Level())})
+	})
+	mux.HandleFunc("PUT /v1/log-level", h.setLogLevel)
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+func (h Handlers) setLogLevel(w http.ResponseWriter, r *http.Request) {
+	var wanted level
+	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	body.DisallowUnknownFields()
+	if err := body.Decode(&wanted); err != nil {
+		answer(w, http.StatusBadRequest, failure{fmt.Sprintf("read request: %v", err)})
+		return
+	}
+	parsed, err := ParseLevel(wanted.Level)
+	if err != nil {
+		answer(w, http.StatusBadRequest, failure{err.Error()})
+		return
+	}
+	h.LogLevel.Set(parsed)
+	answer(w, http.StatusOK, level{levelName(parsed)})
+}
+
+// ParseLevel returns the log level of that name.
+func ParseLevel(name string) (slog.Level, error) {
+	for _, known := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+		if name == levelName(known) {
+			return known, nil
+		}
+	}
+	return 0, fmt.Errorf("unknown log level %q: use debug, info, warn or error", name)
+}
+
+func levelName(l slog.Level) string { return strings.ToLower(l.String()) }
+
+func answer(w http.ResponseWriter, code int, body any) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		code, text = http.StatusInternalServerError, fmt.Appendf(nil, `{"error":%q}`, "encode answer: "+err.Error())
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(append(text, '\n')) // a client that went away needs no answer
+}

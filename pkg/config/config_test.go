@@ -1,0 +1,275 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+// world is what a start of the agent finds.
+type world struct {
+	args  []string
+	env   []string
+	files map[string]string // in the directory that config-dir names; nil = no directory
+	// dirFrom says how the directory is given: "flag", "env" or "" for not at all.
+	dirFrom string
+}
+
+func (w world) load(t testing.TB) (*Config, string, error) {
+	t.Helper()
+	dir := t.TempDir()
+	for name, content := range w.files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	switch w.dirFrom {
+	case "flag":
+		w.args = append(w.args, "--config-dir="+dir)
+	case "env":
+		w.env = append(w.env, "FAIRLEAD_CONFIG_DIR="+dir)
+	}
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	AddFlags(flags)
+	if err := flags.Parse(w.args); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := load(flags, w.env, func() (string, error) { return "Node-1.Example\n", nil })
+	return cfg, dir, err
+}
+
+func TestDefaults(t *testing.T) {
+	have, _, err := world{}.load(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &Config{
+		Source: Kubernetes, NodeName: "node-1.example", BPFFS: "/sys/fs/bpf", StateDir: "/run/fairlead",
+		LogLevel: "info", LogFormat: "text", Algorithm: "random", ExternalIPs: "all",
+	}
+	for _, origin := range have.Origins() {
+		if origin.From != "default" {
+			t.Errorf("%s is from %q although nothing was given", origin.Name, origin.From)
+		}
+	}
+	have.origins = nil
+	if diff := cmp.Diff(want, have, cmp.AllowUnexported(Config{})); diff != "" {
+		t.Errorf("defaults (-want +have):\n%s", diff)
+	}
+	if path := have.SocketPath(); path != "/run/fairlead/agent.sock" {
+		t.Errorf("socket at %s", path)
+	}
+}
+
+func TestPrecedence(t *testing.T) {
+	flag, env := []string{"--log-level=error"}, []string{"FAIRLEAD_LOG_LEVEL=warn"}
+	file := map[string]string{"log-level": "debug\n"}
+	tests := []struct {
+		name  string
+		world world
+		value string
+		from  string // DIR stands for the directory
+	}{
+		{"nothing", world{}, "info", "default"},
+		{"file", world{files: file, dirFrom: "flag"}, "debug", "file DIR/log-level"},
+		{"file, directory from the environment", world{files: file, dirFrom: "env"}, "debug", "file DIR/log-level"},
+		{"environment over file", world{env: env, files: file, dirFrom: "flag"}, "warn", "env FAIRLEAD_LOG_LEVEL"},
+		{"flag over all", world{args: flag, env: env, files: file, dirFrom: "env"}, "error", "flag"},
+		{"flag with the default's value", world{args: []string{"--log-level=info"}, env: env}, "info", "flag"},
+		{"files without the option", world{files: file}, "info", "default"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg, dir, err := tt.world.load(t)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := Origin{Name: "log-level", Value: tt.value, From: strings.ReplaceAll(tt.from, "DIR", dir)}
+			if diff := cmp.Diff(want, originOf(cfg, "log-level")); diff != "" {
+				t.Errorf("origin (-want +have):\n%s", diff)
+			}
+			if cfg.LogLevel != tt.value {
+				t.Errorf("LogLevel is %q, its origin says %q", cfg.LogLevel, tt.value)
+			}
+		})
+	}
+}
+
+func originOf(cfg *Config, name string) Origin {
+	for _, origin := range cfg.Origins() {
+		if origin.Name == name {
+			return origin
+		}
+	}
+	return Origin{}
+}
+
+// Every option can be given in each of the three ways and arrives in its own field.
+func TestEveryOption(t *testing.T) {
+	values := map[string]string{
+		"source": "./manifests", "kubeconfig": "/k", "node-name": "n", "cgroup-root": "/sys/fs/cgroup/x", "bpffs": "/b",
+		"state-dir": "/s", "log-level": "warn", "log-format": "json", "algorithm": "maglev", "external-ips": "deny",
+	}
+	seen := map[*string]string{}
+	probe := &Config{}
+	for _, o := range Options() {
+		if other, ok := seen[o.field(probe)]; ok {
+			t.Errorf("options %s and %s share a field", o.Name, other)
+		}
+		seen[o.field(probe)] = o.Name
+		if o.Name == configDir {
+			continue
+		}
+		value, ok := values[o.Name]
+		if !ok {
+			t.Errorf("option %s: the test has no value for it", o.Name)
+			continue
+		}
+		for from, w := range map[string]world{
+			"flag":               {args: []string{"--" + o.Name, value}},
+			"env " + o.Env():     {env: []string{o.Env() + "=" + value}},
+			"file DIR/" + o.Name: {files: map[string]string{o.Name: value + "\r\n"}, dirFrom: "flag"},
+		} {
+			cfg, dir, err := w.load(t)
+			if err != nil {
+				t.Errorf("option %s from %s: %v", o.Name, from, err)
+				continue
+			}
+			want := Origin{Name: o.Name, Value: value, From: strings.Replace(from, "file DIR", "file "+dir, 1)}
+			if diff := cmp.Diff(want, originOf(cfg, o.Name)); diff != "" {
+				t.Errorf("option %s (-want +have):\n%s", o.Name, diff)
+			}
+			if *o.field(cfg) != value {
+				t.Errorf("option %s from %s: the field is %q", o.Name, from, *o.field(cfg))
+			}
+		}
+	}
+}
+
+// A ConfigMap is mounted as links to links: key -> ..data/key, ..data -> a directory with a time in its name.
+func TestMountedConfigMap(t *testing.T) {
+	dir := t.TempDir()
+	version := filepath.Join(dir, "..2026_01_01")
+	for _, err := range []error{
+		os.Mkdir(version, 0o700),
+		os.WriteFile(filepath.Join(version, "source"), []byte("/etc/manifests\n"), 0o600),
+		os.Symlink("..2026_01_01", filepath.Join(dir, "..data")),
+		os.Symlink("..data/source", filepath.Join(dir, "source")),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg, _, err := world{args: []string{"--config-dir", dir}}.load(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Source != "/etc/manifests" {
+		t.Errorf("source is %q", cfg.Source)
+	}
+}
+
+// What is no file with a value must be an error at once, not a start that hangs.
+func TestNotAFile(t *testing.T) {
+	tests := []struct {
+		name string
+		make func(path string) error
+	}{
+		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }},
+		{"pipe", func(path string) error { return syscall.Mkfifo(path, 0o600) }},
+		{"dangling link", func(path string) error { return os.Symlink("/nonexistent/fairlead", path) }},
+		{"device", func(path string) error { return os.Symlink("/dev/zero", path) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := tt.make(filepath.Join(dir, "source")); err != nil {
+				t.Fatal(err)
+			}
+			_, _, err := world{args: []string{"--config-dir", dir}}.load(t)
+			if err == nil || !strings.Contains(err.Error(), "read option source") {
+				t.Errorf("have %v", err)
+			}
+		})
+	}
+}
+
+func TestHostname(t *testing.T) {
+	broken := func() (string, error) { return "", errors.New("no name") }
+	bad := func() (string, error) { return "my_host", nil }
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	AddFlags(flags)
+	if _, err := load(flags, nil, broken); err == nil || !strings.Contains(err.Error(), "no name") {
+		t.Errorf("host name that cannot be read: %v", err)
+	}
+	if _, err := load(flags, nil, bad); err == nil || !strings.Contains(err.Error(), `option node-name: "my_host" from default`) {
+		t.Errorf("host name that is no node's name: %v", err)
+	}
+	if _, err := load(flags, []string{"FAIRLEAD_NODE_NAME=n"}, broken); err != nil {
+		t.Errorf("the host name was asked for although a name was given: %v", err)
+	}
+}
+
+// A Service that is called fairlead, or fairlead-anything, puts variables into every pod of its namespace.
+func TestServiceLinks(t *testing.T) {
+	for _, service := range []string{"FAIRLEAD", "FAIRLEAD_METRICS", "FAIRLEAD_LOG_LEVEL"} {
+		var env []string
+		for _, suffix := range []string{
+			"SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP_METRICS", "PORT", "PORT_80_TCP", "PORT_80_TCP_PROTO",
+			"PORT_53_UDP_PORT", "PORT_9_SCTP_ADDR",
+		} {
+			env = append(env, service+"_"+suffix+"=tcp://10.0.0.1:80")
+		}
+		if _, _, err := (world{env: env}).load(t); err != nil {
+			t.Errorf("a Service called %s: %v", service, err)
+		}
+	}
+	for _, o := range Options() {
+		if isServiceLink(o.Env()) {
+			t.Errorf("option %s: some Service's name makes the variable %s too; choose another name", o.Name, o.Env())
+		}
+	}
+}
+
+func TestFlagsOfSomeOptions(t *testing.T) {
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	AddFlags(flags, "bpffs", "state-dir")
+	var names []string
+	flags.VisitAll(func(flag *pflag.Flag) { names = append(names, flag.Name) })
+	if diff := cmp.Diff([]string{"bpffs", "state-dir"}, names); diff != "" {
+		t.Errorf("flags (-want +have):\n%s", diff)
+	}
+	if err := flags.Parse([]string{"--bpffs=/b"}); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := Load(flags, []string{"FAIRLEAD_LOG_LEVEL=debug", "FAIRLEAD_NODE_NAME=n"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.BPFFS != "/b" || cfg.LogLevel != "debug" {
+		t.Errorf("bpffs is %q, log-level %q", cfg.BPFFS, cfg.LogLevel)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a name that is no option was accepted")
+		}
+	}()
+	AddFlags(flags, "bpfs")
+}
+
+func TestForeignFlag(t *testing.T) {
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	flags.Bool("source", false, "")
+	if err := flags.Parse([]string{"--source"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(flags, nil); err == nil || !strings.Contains(err.Error(), "--source") {
+		t.Errorf("a flag of another kind was taken for the option: %v", err)
+	}
+}

@@ -1,0 +1,140 @@
+package config
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	"pgregory.net/rapid"
+)
+
+func TestMistakes(t *testing.T) {
+	long := strings.Repeat("a", 5000)
+	tests := []struct {
+		name  string
+		world world
+		want  []string // all of them are in the error; none = no error
+		not   string   // and this is not
+	}{
+		{name: "value", world: world{args: []string{"--log-level=loud"}},
+			want: []string{`option log-level: "loud" from flag is not one of debug, info, warn, error`}},
+		{name: "value in the environment", world: world{env: []string{"FAIRLEAD_EXTERNAL_IPS=none"}},
+			want: []string{"option external-ips", `"none"`, "env FAIRLEAD_EXTERNAL_IPS", "all, external-only, deny"}},
+		{name: "value in a file", world: world{files: map[string]string{"log-format": "xml\n"}, dirFrom: "env"},
+			want: []string{"option log-format", `"xml"`, "/log-format is not one of text, json"}},
+		{name: "every mistake is told", world: world{env: []string{"FAIRLEAD_LOG_LEVEL=x", "FAIRLEAD_NOISE=1"}, args: []string{"--bpffs=rel"}},
+			want: []string{"option log-level", "FAIRLEAD_NOISE", "option bpffs"}},
+		{name: "overruled values do not matter", world: world{args: []string{"--log-level=info"}, env: []string{"FAIRLEAD_LOG_LEVEL=x"}}},
+
+		{name: "near name in the environment", world: world{env: []string{"FAIRLEAD_LOGLEVEL=info"}},
+			want: []string{"FAIRLEAD_LOGLEVEL", "no such option; did you mean FAIRLEAD_LOG_LEVEL?"}},
+		{name: "far name in the environment", world: world{env: []string{"FAIRLEAD_TELEMETRY=on"}},
+			want: []string{"FAIRLEAD_TELEMETRY"}, not: "did you mean"},
+		{name: "near name in the directory", world: world{files: map[string]string{"algoritm": "maglev"}, dirFrom: "flag"},
+			want: []string{"algoritm", "no such option; did you mean algorithm?"}},
+		{name: "the directory in the directory", world: world{files: map[string]string{"config-dir": "/etc"}, dirFrom: "flag"},
+			want: []string{"config-dir", "no such option"}},
+		{name: "upper case in the directory", world: world{files: map[string]string{"LOG-LEVEL": "info"}, dirFrom: "flag"},
+			want: []string{"LOG-LEVEL", "no such option"}},
+		{name: "other variables", world: world{env: []string{"PATH=/bin", "FAIRLEAD_REQUIRE=root", "fairlead_log_level=x", "FAIRLEAD=1"}}},
+		{name: "variable without a value", world: world{env: []string{"FAIRLEAD_BPFFS"}},
+			want: []string{"option bpffs", `""`, "absolute"}},
+		{name: "variable without a name", world: world{env: []string{"FAIRLEAD_=x"}}, want: []string{`"FAIRLEAD_"`}},
+
+		{name: "no directory", world: world{args: []string{"--config-dir=/nonexistent/fairlead"}},
+			want: []string{"read option config-dir", "no such file"}},
+		{name: "relative directory", world: world{env: []string{"FAIRLEAD_CONFIG_DIR=conf"}},
+			want: []string{"option config-dir", "not an absolute path"}, not: "read option"},
+		{name: "hidden entries", world: world{files: map[string]string{"..data": "x", ".swp": "y"}, dirFrom: "flag"}},
+		{name: "huge file", world: world{files: map[string]string{"source": strings.Repeat("x", maxFile+1)}, dirFrom: "flag"},
+			want: []string{"read option source", "larger than"}},
+		{name: "empty file", world: world{files: map[string]string{"source": "\n"}, dirFrom: "flag"},
+			want: []string{"option source", `""`, "empty"}},
+
+		{name: "two lines", world: world{args: []string{"--source=a\nb"}}, want: []string{"option source", `"a\nb"`, "one line"}},
+		{name: "zero byte", world: world{env: []string{"FAIRLEAD_STATE_DIR=/run\x00/x"}}, want: []string{"option state-dir", "one line"}},
+		{name: "terminal escape", world: world{args: []string{"--kubeconfig=\x1b[2J"}}, want: []string{`\x1b`}, not: "\x1b"},
+		{name: "no text", world: world{args: []string{"--source=\xff\xfe"}}, want: []string{"option source", "one line"}},
+		{name: "endless value", world: world{args: []string{"--log-level=" + long}},
+			want: []string{"option log-level", "(5000 bytes)"}, not: long[:200]},
+		{name: "relative cgroup", world: world{args: []string{"--cgroup-root=x"}}, want: []string{"option cgroup-root", "absolute"}},
+		{name: "no room for the socket", world: world{args: []string{"--state-dir=/" + strings.Repeat("x", maxStateDir)}},
+			want: []string{"option state-dir", "longer than"}},
+		{name: "just room for the socket", world: world{args: []string{"--state-dir=/" + strings.Repeat("x", maxStateDir-1)}}},
+
+		{name: "node: selector", world: world{args: []string{"--node-name=a,metadata.name!=b"}}, want: []string{"option node-name"}},
+		{name: "node: upper case", world: world{args: []string{"--node-name=Node"}}, want: []string{"option node-name"}},
+		{name: "node: empty", world: world{env: []string{"FAIRLEAD_NODE_NAME="}}, want: []string{"option node-name"}},
+		{name: "node: empty label", world: world{args: []string{"--node-name=a..b"}}, want: []string{"option node-name"}},
+		{name: "node: dash at the end", world: world{args: []string{"--node-name=a-.b"}}, want: []string{"option node-name"}},
+		{name: "node: dash at the start", world: world{args: []string{"--node-name=-a"}}, want: []string{"option node-name"}},
+		{name: "node: too long", world: world{args: []string{"--node-name=" + long[:254]}}, want: []string{"option node-name"}},
+		{name: "node: fine", world: world{args: []string{"--node-name=ip-10-0-0-1.eu-west-1.compute.internal"}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg, _, err := tt.world.load(t)
+			if len(tt.want) == 0 {
+				if err != nil {
+					t.Errorf("unexpected error: %v", err)
+				}
+				return
+			}
+			if err == nil {
+				t.Fatalf("no error, but %+v", cfg)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("the error does not say %q:\n%v", want, err)
+				}
+			}
+			if tt.not != "" && strings.Contains(err.Error(), tt.not) {
+				t.Errorf("the error says %q:\n%v", tt.not, err)
+			}
+		})
+	}
+}
+
+func TestEdits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		word := rapid.StringMatching(`[a-c]{0,6}`)
+		a, b, c := word.Draw(t, "a"), word.Draw(t, "b"), word.Draw(t, "c")
+		if (edits(a, b) == 0) != (a == b) {
+			t.Errorf("edits(%q, %q) = %d", a, b, edits(a, b))
+		}
+		if edits(a, b) != edits(b, a) {
+			t.Errorf("edits(%q, %q) depends on the order", a, b)
+		}
+		if edits(a, c) > edits(a, b)+edits(b, c) {
+			t.Errorf("%q to %q is longer than by way of %q", a, c, b)
+		}
+	})
+	if d := edits("kitten", "sitting"); d != 3 {
+		t.Errorf("kitten to sitting takes %d edits", d)
+	}
+}
+
+// Nothing that the environment or a file may hold makes Load panic, and an error never carries it raw.
+func TestHostileValues(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		value := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }))
+		env := []string{
+			"FAIRLEAD_" + value.Draw(r, "key") + "=" + value.Draw(r, "odd"),
+			rapid.SampledFrom(Options()).Draw(r, "option").Env() + "=" + value.Draw(r, "value"),
+		}
+		flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		AddFlags(flags)
+		cfg, err := load(flags, env, func() (string, error) { return "n", nil })
+		if (cfg == nil) == (err == nil) {
+			r.Fatalf("configuration %v with error %v", cfg, err)
+		}
+		if err == nil {
+			return
+		}
+		for _, c := range err.Error() {
+			if c < ' ' && c != '\n' || c == 0x7f {
+				r.Fatalf("the error carries a control character: %q", err)
+			}
+		}
+	})
+}

@@ -1,0 +1,194 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/spf13/pflag"
+)
+
+// Kubernetes is the value of the option source that stands for the API server; every other value is a path.
+const Kubernetes = "kubernetes"
+
+// envPrefix starts the name of every environment variable that the agent reads.
+const envPrefix = "FAIRLEAD_"
+
+// maxStateDir leaves room for the socket's name: an address of a unix socket has at most 107 bytes.
+const maxStateDir = 107 - len("/"+socketName)
+
+// Option is one row of the table that the flags, the environment variables, the keys of the configuration directory
+// and the reference in docs/configuration.md are all made from.
+type Option struct {
+	Name    string   // the flag, and the key in the configuration directory
+	Usage   string   // what it decides; the first word is lower case and there is no full stop
+	Default string   // what applies when nothing is given
+	Shown   string   // how a Default that is looked up at start-up is described
+	Values  []string // the only values allowed; nil = what check says
+
+	field func(*Config) *string
+	check func(value string) error // nil = any text
+}
+
+// Env returns the environment variable that sets the option.
+func (o Option) Env() string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(o.Name, "-", "_"))
+}
+
+// validate returns what is wrong with a value, in words that go on after "is".
+func (o Option) validate(value string) error {
+	if err := oneLine(value); err != nil {
+		return err
+	}
+	if o.Values != nil && !slices.Contains(o.Values, value) {
+		return fmt.Errorf("not one of %s", strings.Join(o.Values, ", "))
+	}
+	if o.check != nil {
+		return o.check(value)
+	}
+	return nil
+}
+
+// Options returns the table of all options, in the order in which they are shown.
+func Options() []Option {
+	return []Option{
+		{
+			Name: "source", Default: Kubernetes, check: notEmpty,
+			Usage: `where Services and their endpoints come from: "kubernetes", or a directory or file of manifests`,
+			field: func(c *Config) *string { return &c.Source },
+		},
+		{
+			Name: "kubeconfig", Shown: "the service account of the pod",
+			Usage: "file with the address of the API server and the credentials",
+			field: func(c *Config) *string { return &c.Kubeconfig },
+		},
+		{
+			Name: "node-name", Shown: "the host name, in lower case", check: nodeName,
+			Usage: "name of this node, as in the cluster's list of nodes",
+			field: func(c *Config) *string { return &c.NodeName },
+		},
+		{
+			Name: "cgroup-root", Shown: "the root of the cgroup2 file system", check: absoluteOrEmpty,
+			Usage: "cgroup2 directory whose processes are balanced at connect",
+			field: func(c *Config) *string { return &c.CgroupRoot },
+		},
+		{
+			Name: "bpffs", Default: "/sys/fs/bpf", check: absolute,
+			Usage: "mounted BPF file system in which maps and programs outlive the agent",
+			field: func(c *Config) *string { return &c.BPFFS },
+		},
+		{
+			Name: "state-dir", Default: "/run/fairlead", check: stateDir,
+			Usage: "directory for run-time files, among them " + socketName + ", the socket that the commands talk to",
+			field: func(c *Config) *string { return &c.StateDir },
+		},
+		{
+			Name: "log-level", Default: "info", Values: []string{"debug", "info", "warn", "error"},
+			Usage: "least important messages that are logged",
+			field: func(c *Config) *string { return &c.LogLevel },
+		},
+		{
+			Name: "log-format", Default: "text", Values: []string{"text", "json"},
+			Usage: "form of the log's lines",
+			field: func(c *Config) *string { return &c.LogFormat },
+		},
+		{
+			Name: "algorithm", Default: "random", check: notEmpty,
+			Usage: "how a backend is chosen for Services that name no algorithm of their own",
+			field: func(c *Config) *string { return &c.Algorithm },
+		},
+		{
+			Name: "external-ips", Default: "all", Values: []string{"all", "external-only", "deny"},
+			Usage: "who may use spec.externalIPs of a Service: everybody, only clients outside the cluster, nobody",
+			field: func(c *Config) *string { return &c.ExternalIPs },
+		},
+		{
+			Name: configDir, Shown: "none", check: absoluteOrEmpty,
+			Usage: "directory with one file per option, such as a mounted ConfigMap; not itself an option in there",
+			field: func(c *Config) *string { return &c.ConfigDir },
+		},
+	}
+}
+
+// AddFlags adds the flags of the options with these names, or of all options if none is named. A name that is no
+// option is a mistake in the program and panics.
+func AddFlags(flags *pflag.FlagSet, names ...string) {
+	options := Options()
+	for _, name := range names {
+		if !slices.ContainsFunc(options, func(o Option) bool { return o.Name == name }) {
+			panic("no such option: " + name)
+		}
+	}
+	for _, o := range options {
+		if len(names) > 0 && !slices.Contains(names, o.Name) {
+			continue
+		}
+		usage := o.Usage
+		if o.Values != nil {
+			usage += " (" + strings.Join(o.Values, "|") + ")"
+		}
+		if o.Shown != "" {
+			usage += " (default " + o.Shown + ")"
+		}
+		flags.String(o.Name, o.Default, usage)
+	}
+}
+
+func oneLine(value string) error {
+	if !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl) {
+		return errors.New("not one line of plain text")
+	}
+	return nil
+}
+
+func notEmpty(value string) error {
+	if value == "" {
+		return errors.New("empty")
+	}
+	return nil
+}
+
+func absolute(value string) error {
+	if !filepath.IsAbs(value) {
+		return errors.New("not an absolute path")
+	}
+	return nil
+}
+
+func absoluteOrEmpty(value string) error {
+	if value == "" {
+		return nil
+	}
+	return absolute(value)
+}
+
+func stateDir(value string) error {
+	if len(value) > maxStateDir {
+		return fmt.Errorf("longer than %d bytes, and the address of a socket in it would not fit", maxStateDir)
+	}
+	return absolute(value)
+}
+
+// nodeName holds a name to what Kubernetes accepts. It becomes part of field selectors, where "," and "=" have a
+// meaning, so this is more than good manners.
+func nodeName(value string) error {
+	err := errors.New("not a node's name: lower case letters, digits, - and ., at most 253")
+	if value == "" || len(value) > 253 {
+		return err
+	}
+	for label := range strings.SplitSeq(value, ".") {
+		if label == "" || label[0] == '-' || label[len(label)-1] == '-' {
+			return err
+		}
+		for _, c := range []byte(label) {
+			if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+// Package datapath loads the programs, attaches them and keeps what has to outlive the agent pinned: the maps and the
+// links. What the maps say is the business of whoever writes their Tables.
+//
+// Everything is found by its pin, nothing by an id, so CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON are enough. Traffic flows on
+// the pinned maps and links while no agent runs; a start adopts them, and finishes or undoes what an earlier one left
+// half done.
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// Config says where a Datapath lives.
+type Config struct {
+	BPFFS      string       // a mounted bpf filesystem
+	CgroupRoot string       // the cgroup2 directory whose processes are served; empty to find the root
+	Log        *slog.Logger // nil for slog.Default
+
+	// failpoint is called before every step that a crash may precede. Tests use it to fail or to die there.
+	failpoint func(step string) error
+}
+
+// Datapath owns the pins, the programs and the links below one bpf filesystem. At most one process may use one at a
+// time. Its methods may be called from several goroutines; Tables says what that means for the tables.
+type Datapath struct {
+	pins   pins
+	cgroup cgroup
+	log    *slog.Logger
+	step   func(string) error
+
+	mu       sync.Mutex
+	adopted  bool
+	features Features
+	maps     *maps.Maps
+	tables   *maps.Tables
+	programs programs             // what the links run; nil before Attach
+	links    map[string]link.Link // by program
+}
+
+// ErrNoMaps is returned by what needs maps before Create or adoption gave any.
+var ErrNoMaps = errors.New("no maps yet")
+
+// Open checks the place, removes what an interrupted Create, Attach or Grow left, and opens the maps if there are pinned
+// ones. Nothing is attached or changed by it. Adopted maps may differ from those that the attached programs use until
+// Attach has run: nothing may be written before.
+func Open(config Config) (*Datapath, error) {
+	d := &Datapath{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint, links: map[string]link.Link{}}
+	if d.log == nil {
+		d.log = slog.Default()
+	}
+	if d.step == nil {
+		d.step = func(string) error { return nil }
+	}
+	if err := checkBPFFS(config.BPFFS); err != nil {
+		return nil, err
+	}
+	var err error
+	if d.cgroup, err = findCgroup(config.CgroupRoot); err != nil {
+		return nil, err
+	}
+	// Kernels before 5.11 charge maps to this limit; later ones do not have it, and it takes a capability to raise.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		d.log.Debug("memory lock limit stays", "error", err)
+	}
+	if err := d.pins.prepare(); err != nil {
+		return nil, err
+	}
+	if err := d.adopt(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *Datapath) adopt() error {
+	opened, err := maps.Open(d.pins.maps, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	tables, err := opened.Tables()
+	if err != nil {
+		return errors.Join(err, opened.Close())
+	}
+	d.maps, d.tables, d.adopted = opened, tables, true
+	return nil
+}
+
+// Adopted reports whether Open found maps that an earlier process made.
+func (d *Datapath) Adopted() bool { return d.adopted }
+
+// Create makes and pins new maps of at least the given sizes. The whole set appears at once: a crash before that leaves
+// nothing that the next Open would adopt. It fails when there are maps already.
+func (d *Datapath) Create(sizes maps.Sizes) (err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps != nil {
+		return errors.New("create maps: there are maps already")
+	}
+	created, err := maps.Create(sizes)
+	if err != nil {
+		return err
+	}
+	tables, err := created.Tables()
+	if err != nil {
+		return errors.Join(err, created.Close())
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.pins.clearStage(), tables.Close(), created.Close())
+		}
+	}()
+	if err := d.step("create: stage"); err != nil {
+		return err
+	}
+	if err := d.pins.openStage(); err != nil {
+		return err
+	}
+	if err := created.Pin(d.pins.stage); err != nil {
+		return err
+	}
+	if err := d.step("create: publish"); err != nil {
+		return err
+	}
+	if err := rename(d.pins.stage, d.pins.maps); err != nil {
+		return err
+	}
+	d.maps, d.tables = created, tables
+	return nil
+}
+
+// Tables returns the tables of the maps, nil when there are none. They are valid until the next Grow or Close: whoever
+// keeps them must not touch them during one and ask again after it.
+func (d *Datapath) Tables() *maps.Tables {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.tables
+}
+
+// Maps returns the maps, nil when there are none. Like the tables they are valid until the next Grow or Close.
+func (d *Datapath) Maps() *maps.Maps {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.maps
+}
+
+// Sizes returns the sizes of the maps, zero when there are none.
+func (d *Datapath) Sizes() maps.Sizes {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return maps.Sizes{}
+	}
+	return d.maps.Sizes()
+}
+
+// Close lets go of everything. Maps, programs and links stay pinned and at work.
+func (d *Datapath) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for name, l := range d.links {
+		if err := l.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close link %s: %w", name, err))
+		}
+	}
+	clear(d.links)
+	errs = append(errs, d.programs.close())
+	if d.tables != nil {
+		errs = append(errs, d.tables.Close())
+	}
+	if d.maps != nil {
+		errs = append(errs, d.maps.Close())
+	}
+	d.programs, d.tables, d.maps = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+// programs are loaded programs by name.
+type programs map[string]program
+
+type program struct {
+	*ebpf.Program
+	attach ebpf.AttachType
+}
+
+func (p programs) close() error {
+	var errs []error
+	for name, prog := range p {
+		if err := prog.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close program %s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,263 @@
+package datapath
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+func status(t *testing.T, d *Datapath) Status {
+	t.Helper()
+	s, err := d.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestLifecycle(t *testing.T) {
+	p := newPlace(t)
+	d := open(t, p.Config)
+	if d.Adopted() || d.Tables() != nil || d.Sizes() != (maps.Sizes{}) {
+		t.Fatal("an empty place has maps")
+	}
+	if err := d.Attach(); !errors.Is(err, ErrNoMaps) {
+		t.Fatalf("Attach without maps: %v", err)
+	}
+	if err := d.Create(maps.Sizes{Services: 5000}); err != nil {
+		t.Fatal(err)
+	}
+	want := maps.MinSizes()
+	want.Services = 8192
+	if diff := cmp.Diff(want, d.Sizes()); diff != "" {
+		t.Fatal(diff)
+	}
+	if err := d.Create(maps.Sizes{}); err == nil {
+		t.Fatal("maps were created twice")
+	}
+	if err := d.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	if connects(t, p) {
+		t.Fatal("a service that is not there was reached")
+	}
+	if err := serve(d.Tables(), p.backend); err != nil {
+		t.Fatal(err)
+	}
+	if !connects(t, p) {
+		t.Fatal("the service is not reached")
+	}
+	first := status(t, d)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !connects(t, p) {
+		t.Fatal("the service is not reached while no agent runs")
+	}
+
+	d = open(t, p.Config)
+	if !d.Adopted() || d.Tables().Services[3].Words[0] == 0 {
+		t.Fatal("the maps were not adopted")
+	}
+	if adopted := status(t, d); !slices.EqualFunc(adopted.Programs, first.Programs, func(a, b ProgramStatus) bool {
+		return a.Name == b.Name && a.ID == b.ID && a.Attached
+	}) {
+		t.Fatalf("not the programs that were left: %+v, %+v", adopted, first)
+	}
+	if err := d.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	second := status(t, d)
+	for i, prog := range second.Programs {
+		if !prog.Attached || prog.ID == first.Programs[i].ID || prog.Tag != first.Programs[i].Tag || prog.Instructions == 0 {
+			t.Errorf("program not replaced by its like: %+v, before %+v", prog, first.Programs[i])
+		}
+	}
+	if len(second.Programs) != 4 || !second.Features.CanRefuse || second.CgroupRoot != p.CgroupRoot {
+		t.Errorf("status: %+v", second)
+	}
+	if err := errors.Join(Cleanup(p.BPFFS), Cleanup(p.BPFFS)); err != nil {
+		t.Fatal(err)
+	}
+	if left := files(t, p.BPFFS); left != nil {
+		t.Errorf("left behind: %q", left)
+	}
+	if attached(t, p.CgroupRoot) != 0 {
+		t.Error("a program is still attached")
+	}
+	if connects(t, p) {
+		t.Error("the service is reached after cleanup")
+	}
+}
+
+// attached counts the programs on the connect4 hook of a cgroup.
+func attached(t *testing.T, dir string) int {
+	t.Helper()
+	cgroup, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cgroup.Close()
+	result, err := link.QueryPrograms(link.QueryOptions{
+		Target: int(cgroup.Fd()), Attach: ebpf.AttachCGroupInet4Connect,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(result.Programs)
+}
+
+func TestOpenRefusesWrongPlaces(t *testing.T) {
+	plain := t.TempDir()
+	if _, err := Open(Config{BPFFS: plain}); err == nil || !strings.Contains(err.Error(), "mount -t bpf bpf "+plain) {
+		t.Errorf("a plain directory for the bpf filesystem: %v", err)
+	}
+	if _, err := findCgroup(plain); err == nil {
+		t.Error("a plain directory was taken for a cgroup")
+	}
+}
+
+func TestAttachMovesToAnotherCgroup(t *testing.T) {
+	p := newPlace(t)
+	if err := running(t, p).Close(); err != nil {
+		t.Fatal(err)
+	}
+	old := p.CgroupRoot
+	p.cgroup = rig.NewCgroup(t)
+	p.CgroupRoot = p.cgroup.Path()
+	d := open(t, p.Config)
+	for _, prog := range status(t, d).Programs {
+		if prog.Attached {
+			t.Errorf("%s counts as attached while it is elsewhere", prog.Name)
+		}
+	}
+	if err := d.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	if !connects(t, p) {
+		t.Error("the service is not reached in the new cgroup")
+	}
+	eventually(t, "the old cgroup without programs", func() bool { return attached(t, old) == 0 })
+}
+
+func TestAttachReplacesDetachedLink(t *testing.T) {
+	p := newPlace(t)
+	d := running(t, p)
+	if err := d.links["sock_connect4"].Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if s := status(t, d); s.Programs[0].Attached {
+		t.Fatalf("a detached program counts as attached: %+v", s.Programs[0])
+	}
+	if err := d.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	if !connects(t, p) {
+		t.Error("the service is not reached")
+	}
+}
+
+func TestAttachRemovesStaleLinks(t *testing.T) {
+	p := newPlace(t)
+	d := running(t, p)
+	stale, err := link.AttachCgroup(link.CgroupOptions{
+		Path: p.CgroupRoot, Attach: ebpf.AttachCGroupInet4Connect, Program: d.programs["sock_connect4"].Program,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := d.pins.link("sock_former")
+	if err := errors.Join(stale.Pin(path), stale.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if n := attached(t, p.CgroupRoot); n != 2 {
+		t.Fatalf("%d programs attached", n)
+	}
+	if err := d.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the stale pin is still there: %v", err)
+	}
+	if n := attached(t, p.CgroupRoot); n != 1 {
+		t.Errorf("%d programs attached", n)
+	}
+}
+
+func TestOpenClearsStage(t *testing.T) {
+	p := newPlace(t)
+	d := running(t, p)
+	if err := d.pins.openStage(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.maps.PinOne("slots", d.pins.staged("slots")); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, p.Config)
+	if _, err := os.Stat(d.pins.stage); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the stage is still there: %v", err)
+	}
+}
+
+func TestOpenRefusesForeignPin(t *testing.T) {
+	p := newPlace(t)
+	if err := running(t, p).Close(); err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer foreign.Close()
+	path := filepath.Join(MapsDir(p.BPFFS), "slots")
+	if err := errors.Join(os.Remove(path), foreign.Pin(path)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(p.Config); !errors.Is(err, maps.ErrIncompatible) || !strings.Contains(err.Error(), path) {
+		t.Errorf("open: %v", err)
+	}
+}
+
+func TestLoadErrorShowsVerifier(t *testing.T) {
+	rig.Root(t)
+	_, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect,
+		Instructions: asm.Instructions{asm.Return()}, License: "GPL",
+	})
+	if err = loadError(err); !strings.Contains(err.Error(), "R0 !read_ok") {
+		t.Errorf("no word of the verifier in: %v", err)
+	}
+}
+
+func TestSetConfig(t *testing.T) {
+	spec := sockSpec(t)
+	if err := setConfig(spec.Variables["cfg"], Features{CanRefuse: true}.config()); err != nil {
+		t.Fatal(err)
+	}
+	if value := spec.Variables["cfg"].Value; !slices.Equal(value, []byte{1}) {
+		t.Errorf("cfg = %v", value)
+	}
+	for name, fields := range map[string]map[string]uint64{
+		"a member without a value": {},
+		"a value without a member": {"can_refuse": 1, "can_fly": 1},
+		"another name":             {"can_fly": 1},
+	} {
+		if err := setConfig(spec.Variables["cfg"], fields); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// verifierLines is how much of the verifier's log an error carries: the end says what it refused and why.
+const verifierLines = 12
+
+// Features are what the running kernel was found to have.
+type Features struct {
+	CanRefuse bool // a connection to a service without backends fails with ECONNREFUSED
+}
+
+func probe() (Features, error) {
+	err := features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnSetRetval)
+	if err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
+		return Features{}, fmt.Errorf("probe bpf_set_retval: %w", err)
+	}
+	return Features{CanRefuse: err == nil}, nil
+}
+
+// config returns the fields of the programs' struct config.
+func (f Features) config() map[string]uint64 {
+	config := map[string]uint64{"can_refuse": 0}
+	if f.CanRefuse {
+		config["can_refuse"] = 1
+	}
+	return config
+}
+
+// setConfig writes the fields of the struct variable by name; every field has to be given, and every given one to exist.
+func setConfig(variable *ebpf.VariableSpec, fields map[string]uint64) error {
+	if variable == nil || variable.Type == nil {
+		return errors.New("set config: the object does not describe it")
+	}
+	layout, ok := btf.As[*btf.Struct](variable.Type.Type)
+	if !ok {
+		return fmt.Errorf("set config: %s is no struct", variable.Name)
+	}
+	if len(layout.Members) != len(fields) {
+		return fmt.Errorf("set config: %d fields for %d members", len(fields), len(layout.Members))
+	}
+	value := make([]byte, layout.Size)
+	for _, member := range layout.Members {
+		field, ok := fields[member.Name]
+		if !ok {
+			return fmt.Errorf("set config: no value for %s", member.Name)
+		}
+		size, err := btf.Sizeof(member.Type)
+		if err != nil {
+			return fmt.Errorf("set config field %s: %w", member.Name, err)
+		}
+		at := value[member.Offset.Bytes():]
+		for i := range size {
+			at[i] = byte(field >> (8 * i))
+		}
+	}
+	if err := variable.Set(value); err != nil {
+		return fmt.Errorf("set config: %w", err)
+	}
+	return nil
+}
+
+// load loads every program over the given maps. Nothing is attached.
+func load(m *maps.Maps, f Features) (programs, error) {
+	spec, err := bpf.LoadSock()
+	if err != nil {
+		return nil, fmt.Errorf("read program specs: %w", err)
+	}
+	if err := setConfig(spec.Variables["cfg"], f.config()); err != nil {
+		return nil, err
+	}
+	replacements := m.Replacements()
+	for name, replacement := range replacements {
+		if ours, ok := spec.Maps[name]; ok {
+			ours.MaxEntries = replacement.MaxEntries()
+		} else {
+			delete(replacements, name)
+		}
+	}
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
+	if err != nil {
+		return nil, loadError(err)
+	}
+	defer loaded.Close()
+	progs := programs{}
+	for name, programSpec := range spec.Programs {
+		progs[name] = program{loaded.DetachProgram(name), programSpec.AttachType}
+	}
+	return progs, nil
+}
+
+func loadError(err error) error {
+	var refused *ebpf.VerifierError
+	if !errors.As(err, &refused) {
+		return fmt.Errorf("load programs: %w", err)
+	}
+	tail := refused.Log[max(0, len(refused.Log)-verifierLines):]
+	return fmt.Errorf("load programs: %w\nthe verifier's last lines:\n\t%s", err, strings.Join(tail, "\n\t"))
+}

@@ -1,0 +1,93 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// pins are the directories of one schema version of the data path. Names on a bpf filesystem have no dots.
+type pins struct {
+	top   string // fairlead's own, of all versions
+	root  string
+	maps  string
+	links string
+	stage string // what is not in force yet, or not any more; whoever starts clears it
+}
+
+func newPins(bpffs string) pins {
+	top := filepath.Join(bpffs, "fairlead")
+	root := filepath.Join(top, "v1")
+	return pins{
+		top:   top,
+		root:  root,
+		maps:  filepath.Join(root, "maps"),
+		links: filepath.Join(root, "links"),
+		stage: filepath.Join(root, "next"),
+	}
+}
+
+// MapsDir returns where the maps are pinned below a bpf filesystem.
+func MapsDir(bpffs string) string { return newPins(bpffs).maps }
+
+func checkBPFFS(path string) error {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(path, &stat); err != nil {
+		return fmt.Errorf("check bpf filesystem %s: %w", path, err)
+	}
+	if stat.Type != unix.BPF_FS_MAGIC {
+		return fmt.Errorf("check bpf filesystem %[1]s: it is none; mount it with \"mount -t bpf bpf %[1]s\"", path)
+	}
+	return nil
+}
+
+// prepare makes the directories and clears the stage.
+func (p pins) prepare() error {
+	if err := os.MkdirAll(p.links, 0o700); err != nil {
+		return fmt.Errorf("create pin directory: %w", err)
+	}
+	return p.clearStage()
+}
+
+func (p pins) openStage() error {
+	if err := os.Mkdir(p.stage, 0o700); err != nil {
+		return fmt.Errorf("create pin directory: %w", err)
+	}
+	return nil
+}
+
+func (p pins) clearStage() error {
+	if err := os.RemoveAll(p.stage); err != nil {
+		return fmt.Errorf("clear %s: %w", p.stage, err)
+	}
+	return nil
+}
+
+func (p pins) staged(name string) string { return filepath.Join(p.stage, name) }
+func (p pins) link(name string) string   { return filepath.Join(p.links, name) }
+func (p pins) mapPin(name string) string { return filepath.Join(p.maps, name) }
+
+// linkNames lists the pinned links.
+func (p pins) linkNames() ([]string, error) {
+	entries, err := os.ReadDir(p.links)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list pinned links: %w", err)
+	}
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names, nil
+}
+
+// rename replaces to by from in one step, so there is no moment without either.
+func rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return fmt.Errorf("publish pin: %w", err)
+	}
+	return nil
+}

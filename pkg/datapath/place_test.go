@@ -1,0 +1,289 @@
+package datapath
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// vip is an address that nobody serves, on loopback: dialled without a translation it is refused at once.
+var vip = netip.MustParseAddrPort("127.66.0.1:80")
+
+func TestMain(m *testing.M) {
+	child := func(run func([]string) error) func([]string) int {
+		return func(args []string) int {
+			if err := run(args); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			return 0
+		}
+	}
+	os.Exit(rig.Main(m, rig.Funcs{
+		"client": child(runClient), "agent": child(runLimited), "limited": child(runAgent),
+	}))
+}
+
+// tally is what a client reports: connects that were tried, and why the others failed.
+type tally struct {
+	Tried  int
+	Failed []string
+}
+
+// runClient connects to the VIP until its standard input ends. It writes a line after the first success, and its tally
+// at the end.
+func runClient([]string) error {
+	stop := make(chan struct{})
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		close(stop)
+	}()
+	var result tally
+	for {
+		select {
+		case <-stop:
+			return json.NewEncoder(os.Stdout).Encode(result)
+		default:
+		}
+		conn, err := net.Dial("tcp", vip.String())
+		if result.Tried++; err != nil {
+			result.Failed = append(result.Failed, err.Error())
+		} else {
+			// A reset, so that a long loop does not run out of ports.
+			_ = conn.(*net.TCPConn).SetLinger(0)
+			conn.Close()
+		}
+		if result.Tried == 1 {
+			fmt.Println("started")
+		}
+	}
+}
+
+// runLimited becomes an agent with the capabilities that it has in a cluster, and no others.
+func runLimited(args []string) error {
+	runtime.LockOSThread() // what the new program may have depends on the thread that starts it
+	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+		if c == unix.CAP_BPF || c == unix.CAP_NET_ADMIN || c == unix.CAP_PERFMON {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			return err
+		}
+	}
+	return unix.Exec("/proc/self/exe", append([]string{os.Args[0], "limited"}, args...), os.Environ())
+}
+
+// runAgent starts as an agent does, serves, grows once, and dies at the step that it was told. Its arguments are the bpf
+// filesystem, the cgroup, the backend and the step.
+func runAgent(args []string) error {
+	config := Config{BPFFS: args[0], CgroupRoot: args[1]}
+	config.failpoint = func(step string) error {
+		if step == args[3] {
+			return errors.Join(unix.Kill(os.Getpid(), unix.SIGKILL), errors.New("survived"))
+		}
+		return nil
+	}
+	if err := checkLimited(); err != nil {
+		return err
+	}
+	d, err := Open(config)
+	if err != nil {
+		return err
+	}
+	if !d.Adopted() {
+		if err := d.Create(maps.Sizes{}); err != nil {
+			return err
+		}
+	}
+	if err := d.Attach(); err != nil {
+		return err
+	}
+	backend, err := netip.ParseAddrPort(args[2])
+	if err != nil {
+		return err
+	}
+	if err := serve(d.Tables(), backend); err != nil {
+		return err
+	}
+	sizes := d.Sizes()
+	if err := d.Grow(maps.Sizes{
+		Svcs: 2 * sizes.Svcs, Services: 2 * sizes.Services, Slots: 2 * sizes.Slots, Backends: 2 * sizes.Backends,
+	}); err != nil {
+		return err
+	}
+	return d.Close()
+}
+
+// checkLimited keeps the tests honest about what an agent needs.
+func checkLimited() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if err := unix.Capget(&header, &sets[0]); err != nil {
+		return err
+	}
+	const low, high = 1 << unix.CAP_NET_ADMIN, 1<<(unix.CAP_BPF-32) | 1<<(unix.CAP_PERFMON-32)
+	if sets[0].Effective != low || sets[1].Effective != high {
+		return fmt.Errorf("capabilities are %x %x", sets[1].Effective, sets[0].Effective)
+	}
+	return nil
+}
+
+// serve writes the rows of one service with one backend.
+func serve(tables *maps.Tables, backend netip.AddrPort) error {
+	tables.Backends[7] = maps.BackendOf(backend.Addr(), backend.Port(), model.TCP)
+	tables.Slots[11] = maps.MakeSlot(7, 3, 1)
+	tables.Services[3].Words[maps.ScopeAll] = uint64(maps.MakeWord(11, 1, 1))
+	copy(tables.Names[3].Text[:], []int8{'x'})
+	key := maps.KeyOf(vip.Addr(), vip.Port(), model.TCP)
+	if _, ok, err := tables.Svcs.Lookup(key); err != nil || ok {
+		return err
+	}
+	return tables.Svcs.Update(key, maps.Svc{Service: 3, Kind: maps.ClusterIP})
+}
+
+// place is a bpf filesystem and a cgroup of the test's own.
+type place struct {
+	Config
+	cgroup  *rig.Cgroup
+	backend netip.AddrPort
+}
+
+func newPlace(t *testing.T) place {
+	t.Helper()
+	rig.Root(t)
+	bpffs, cgroup := rig.BPFFS(t), rig.NewCgroup(t)
+	t.Cleanup(func() {
+		if err := Cleanup(bpffs); err != nil {
+			t.Error(err)
+		}
+	})
+	p := place{cgroup: cgroup, Config: Config{
+		BPFFS: bpffs, CgroupRoot: cgroup.Path(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	p.backend = listener.Addr().(*net.TCPAddr).AddrPort()
+	return p
+}
+
+func open(t *testing.T, config Config) *Datapath {
+	t.Helper()
+	d, err := Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// running returns a data path with one service.
+func running(t *testing.T, p place) *Datapath {
+	t.Helper()
+	d := open(t, p.Config)
+	if err := errors.Join(d.Create(maps.Sizes{}), d.Attach()); err != nil {
+		t.Fatal(err)
+	}
+	if err := serve(d.Tables(), p.backend); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// runAgent runs an agent that dies at the step, if it comes to it.
+func (p place) runAgent(step string) error {
+	_, err := rig.RunChild(nil, nil, "agent", p.BPFFS, p.CgroupRoot, p.backend.String(), step)
+	return err
+}
+
+// client is a process of the cgroup that connects in a loop.
+type client struct {
+	*rig.Process
+}
+
+func startClient(t *testing.T, p place) client {
+	t.Helper()
+	c := client{rig.NewChild(t, p.cgroup, nil, "client")}
+	if line, err := c.ReadLine(); err != nil || line != "started" {
+		t.Fatalf("start client: %q, %v", line, err)
+	}
+	return c
+}
+
+// stop ends the client and returns its tally.
+func (c client) stop(t *testing.T) tally {
+	t.Helper()
+	c.Stdin.Close()
+	line, err := c.ReadLine()
+	if err != nil {
+		t.Fatalf("stop client: %v", err)
+	}
+	var result tally
+	if err := errors.Join(json.Unmarshal([]byte(line), &result), c.Wait()); err != nil {
+		t.Fatalf("stop client: %v", err)
+	}
+	return result
+}
+
+// connects reports whether a connect in the cgroup reaches the backend.
+func connects(t *testing.T, p place) bool {
+	t.Helper()
+	return len(startClient(t, p).stop(t).Failed) == 0
+}
+
+// files lists what is below dir, but for what the kernel puts in every bpf filesystem.
+func files(t *testing.T, dir string) []string {
+	t.Helper()
+	var list []string
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if path != dir && filepath.Ext(path) != ".debug" {
+			list = append(list, strings.TrimPrefix(path, dir+"/"))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// eventually waits for what the kernel does some time after the call that caused it.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never saw: %s", what)
+		}
+	}
+}

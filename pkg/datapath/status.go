@@ -1,0 +1,115 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// Status is what is attached where.
+type Status struct {
+	CgroupRoot string
+	Features   Features // zero before Attach
+	Programs   []ProgramStatus
+}
+
+// ProgramStatus is the state of one program. Tag and Instructions are known of programs that this process loaded, and
+// Instructions only where the kernel tells.
+type ProgramStatus struct {
+	Name         string
+	Attached     bool // its pinned link is attached to the cgroup root
+	ID           ebpf.ProgramID
+	Tag          string
+	Instructions uint32 // that the verifier walked
+}
+
+// Status reports on every program that this version has, by name, as the kernel has it now.
+func (d *Datapath) Status() (Status, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	status := Status{CgroupRoot: d.cgroup.path, Features: d.features}
+	spec, err := bpf.LoadSock()
+	if err != nil {
+		return status, fmt.Errorf("read program specs: %w", err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
+		prog, err := d.programStatus(name, spec.Programs[name].AttachType)
+		if err != nil {
+			return status, fmt.Errorf("inspect program %s: %w", name, err)
+		}
+		status.Programs = append(status.Programs, prog)
+	}
+	return status, nil
+}
+
+func (d *Datapath) programStatus(name string, attach ebpf.AttachType) (ProgramStatus, error) {
+	status := ProgramStatus{Name: name}
+	if err := d.openLink(name); err != nil {
+		return status, err
+	}
+	if l := d.links[name]; l != nil {
+		info, err := l.Info()
+		if err != nil {
+			return status, err
+		}
+		status.ID = info.Program
+		if status.Attached, err = d.fits(l, attach); err != nil {
+			return status, err
+		}
+	}
+	prog, ok := d.programs[name]
+	if !ok {
+		return status, nil
+	}
+	info, err := prog.Info()
+	if err != nil {
+		return status, err
+	}
+	if id, ok := info.ID(); ok && id == status.ID {
+		status.Tag = info.Tag
+		status.Instructions, _ = info.VerifiedInstructions()
+	}
+	return status, nil
+}
+
+// Cleanup detaches every program and removes every pin and directory below the bpf filesystem. What is not there is no
+// error, so it may be repeated, and one that was interrupted be finished.
+func Cleanup(bpffs string) error {
+	p := newPins(bpffs)
+	if _, err := os.Stat(p.top); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := checkBPFFS(bpffs); err != nil {
+		return err
+	}
+	names, err := p.linkNames()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := detach(p.link(name)); err != nil {
+			return err
+		}
+	}
+	if err := p.clearStage(); err != nil {
+		return err
+	}
+	// A set of maps goes as a whole: half of one would be taken for the work of an older version.
+	if err := os.Rename(p.maps, p.stage); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("retire maps: %w", err)
+	}
+	if err := os.RemoveAll(p.top); err != nil {
+		return fmt.Errorf("remove pins in %s: %w", p.top, err)
+	}
+	return nil
+}
+
+// CgroupRoot returns the directory whose sockets the programs see.
+func (d *Datapath) CgroupRoot() string { return d.cgroup.path }

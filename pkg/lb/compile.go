@@ -1,0 +1,297 @@
+// Package lb turns one object into the rows that it wants in the maps. Compile is a pure function of the object, its
+// slices and a few facts about the node: no history, no clock, no map.
+package lb
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// ExternalIPs says what becomes of spec.externalIPs.
+type ExternalIPs string
+
+// The modes of externalIPs.
+const (
+	ExternalIPsAll  ExternalIPs = "all"           // from everywhere
+	ExternalIPsOnly ExternalIPs = "external-only" // from outside the cluster, not from its own clients
+	ExternalIPsDeny ExternalIPs = "deny"
+)
+
+// ParseExternalIPs returns the mode of that name.
+func ParseExternalIPs(name string) (ExternalIPs, error) {
+	switch mode := ExternalIPs(name); mode {
+	case ExternalIPsAll, ExternalIPsOnly, ExternalIPsDeny:
+		return mode, nil
+	}
+	return "", fmt.Errorf("unknown mode %q for external IPs: use all, external-only or deny", name)
+}
+
+// Facts are what an object's rows depend on besides the object itself.
+type Facts struct {
+	Node        *model.Node // this node
+	Algorithm   Algorithm   // for Services that name none
+	ExternalIPs ExternalIPs
+	// Reserved says why an address may not be an externalIP, or returns "".
+	Reserved func(netip.Addr) string
+}
+
+// ID names one BPF service: one port of one object in one family.
+type ID struct {
+	model.Key
+	Port     string // the port's name, or hostIP:port of a host port
+	Protocol model.Protocol
+	Family   model.Family
+}
+
+// String returns the form in which names are kept in the maps and shown: "shop/web:http/tcp4".
+func (id ID) String() string {
+	port := ""
+	if id.Port != "" {
+		port = ":" + id.Port
+	}
+	return fmt.Sprintf("%s%s/%s%d", id.Key, port, id.Protocol, id.Family)
+}
+
+// Frontend is a row of svcs less the index of its service.
+type Frontend struct {
+	Key  maps.SvcKey
+	Kind uint32
+}
+
+// Service is what one BPF service consists of. Tables hold positions in Backends, one per slot.
+type Service struct {
+	ID              ID
+	Frontends       []Frontend
+	Backends        []maps.Backend // of both scopes, sorted, each once
+	Tables          [maps.Scopes][]uint32
+	Algorithm       Algorithm
+	Flags           uint8
+	AffinitySeconds uint32
+}
+
+// Wanted is everything that one object wants in the maps.
+type Wanted struct {
+	Services []Service
+	Problems []model.Problem
+}
+
+func (w *Wanted) problem(reason, format string, args ...any) {
+	w.Problems = append(w.Problems, model.Problem{Reason: reason, Message: fmt.Sprintf(format, args...)})
+}
+
+// Compiler compiles objects one after another. It keeps buffers between calls: what it returned is valid until the
+// next call.
+type Compiler struct {
+	facts      Facts
+	wanted     Wanted
+	candidates []candidate
+	scopes     [maps.Scopes][]Weighted
+	positions  []uint32
+}
+
+// NewCompiler returns a Compiler for the node that facts describe.
+func NewCompiler(facts Facts) *Compiler { return &Compiler{facts: facts} }
+
+// SetNode changes what the Compiler knows of this node.
+func (c *Compiler) SetNode(node *model.Node) { c.facts.Node = node }
+
+func (c *Compiler) reset() *Wanted {
+	c.wanted.Services, c.wanted.Problems = c.wanted.Services[:0], nil
+	return &c.wanted
+}
+
+// Service compiles a Service with its slices.
+func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wanted {
+	wanted := c.reset()
+	wanted.Problems = append(wanted.Problems, service.Problems...)
+	for _, slice := range endpoints {
+		wanted.Problems = append(wanted.Problems, slice.Problems...)
+	}
+	algorithm := c.algorithm(service, wanted)
+	external := c.externalIPs(service, wanted)
+	for _, family := range families(service) {
+		for i := range service.Ports {
+			c.port(service, &service.Ports[i], family, external, algorithm, endpoints)
+		}
+	}
+	return wanted
+}
+
+func (c *Compiler) algorithm(service *model.Service, wanted *Wanted) Algorithm {
+	if service.Algorithm == "" {
+		return c.facts.Algorithm
+	}
+	algorithm, err := ParseAlgorithm(service.Algorithm)
+	if err != nil {
+		wanted.problem("UnsupportedAlgorithm", "annotation fairlead.io/algorithm: %v; using %s", err, c.facts.Algorithm)
+		return c.facts.Algorithm
+	}
+	return algorithm
+}
+
+// externalIPs returns those of the Service's externalIPs that it may have.
+func (c *Compiler) externalIPs(service *model.Service, wanted *Wanted) []netip.Addr {
+	if len(service.ExternalIPs) == 0 {
+		return nil
+	}
+	if c.facts.ExternalIPs == ExternalIPsDeny {
+		wanted.problem("ExternalIPsDenied", "externalIPs are ignored: the agent runs with --external-ips=deny")
+		return nil
+	}
+	var allowed []netip.Addr
+	for _, addr := range service.ExternalIPs {
+		if why := c.facts.Reserved(addr); why != "" {
+			wanted.problem("ExternalIPReserved", "externalIP %s is ignored: it is %s", addr, why)
+			continue
+		}
+		allowed = append(allowed, addr)
+	}
+	return allowed
+}
+
+// families returns the families that a Service is served in: those of its ClusterIPs, as kube-proxy has it. A Service
+// from a file may do without one; then its other addresses count.
+func families(service *model.Service) []model.Family {
+	addrs := service.ClusterIPs
+	if len(addrs) == 0 {
+		addrs = slices.Concat(service.ExternalIPs, service.LoadBalancerIPs)
+	}
+	var list []model.Family
+	for _, addr := range addrs {
+		if family := model.FamilyOf(addr); !slices.Contains(list, family) {
+			list = append(list, family)
+		}
+	}
+	return list
+}
+
+func (c *Compiler) port(service *model.Service, port *model.Port, family model.Family, external []netip.Addr,
+	algorithm Algorithm, endpoints []*model.Slice) {
+	s := c.grow()
+	s.ID = ID{Key: model.Key{Kind: model.KindService, Name: service.Name}, Port: port.Name, Protocol: port.Protocol, Family: family}
+	s.AffinitySeconds = service.AffinitySeconds
+	s.Algorithm = algorithm
+	if service.InternalLocal {
+		s.Flags |= maps.InternalLocal
+	}
+	if service.ExternalLocal {
+		s.Flags |= maps.ExternalLocal
+	}
+	add := func(addrs []netip.Addr, kind uint32) {
+		for _, addr := range addrs {
+			if model.FamilyOf(addr) == family {
+				s.frontend(maps.KeyOf(addr, port.Port, port.Protocol), kind)
+			}
+		}
+	}
+	kind := maps.ExternalIP
+	if c.facts.ExternalIPs == ExternalIPsOnly {
+		kind = maps.ExternalOnly
+	}
+	add(service.ClusterIPs, maps.ClusterIP)
+	add(external, kind)
+	add(service.LoadBalancerIPs, maps.LoadBalancer)
+	if port.NodePort != 0 {
+		s.frontend(maps.KeyOf(family.Unspecified(), port.NodePort, port.Protocol), maps.NodePort)
+	}
+	outside := port.NodePort != 0 || len(external) > 0 || len(service.LoadBalancerIPs) > 0
+	c.gather(port, family, endpoints)
+	c.categorize(traffic{
+		all:   !service.InternalLocal || outside,
+		local: service.InternalLocal || service.ExternalLocal && outside,
+	})
+	c.tables(s, outside)
+}
+
+// frontend adds a row unless an earlier one has the same key: an address may be listed as more than one kind.
+func (s *Service) frontend(key maps.SvcKey, kind uint32) {
+	for _, f := range s.Frontends {
+		if f.Key == key {
+			return
+		}
+	}
+	s.Frontends = append(s.Frontends, Frontend{key, kind})
+}
+
+// grow appends a Service that reuses the memory of the one that stood there before.
+func (c *Compiler) grow() *Service {
+	list := c.wanted.Services
+	if len(list) < cap(list) {
+		list = list[:len(list)+1]
+	} else {
+		list = append(list, Service{})
+	}
+	c.wanted.Services = list
+	s := &list[len(list)-1]
+	old := *s
+	*s = Service{Frontends: old.Frontends[:0], Backends: old.Backends[:0]}
+	for scope := range old.Tables {
+		s.Tables[scope] = old.Tables[scope][:0]
+	}
+	return s
+}
+
+// tables fills in the backends and the slots of both scopes.
+func (c *Compiler) tables(s *Service, outside bool) {
+	for scope, list := range c.scopes {
+		if len(list) > MaxSlots {
+			c.wanted.problem("TooManyBackends", "%s has %d backends; %d of them are used", s.ID, len(list), MaxSlots)
+		}
+		for _, w := range list {
+			if scope == maps.ScopeAll || !slices.ContainsFunc(c.scopes[maps.ScopeAll], func(o Weighted) bool { return o.Backend == w.Backend }) {
+				s.Backends = append(s.Backends, w.Backend)
+			}
+		}
+	}
+	slices.SortFunc(s.Backends, compareBackends)
+	for scope, list := range c.scopes {
+		if len(list) == 0 {
+			continue
+		}
+		s.Tables[scope] = Table(s.Tables[scope], s.Algorithm, outside, list)
+		if len(list) == len(s.Backends) {
+			continue // the scope's positions are the service's
+		}
+		c.positions = c.positions[:0]
+		for _, w := range list {
+			at, _ := slices.BinarySearchFunc(s.Backends, w.Backend, compareBackends)
+			c.positions = append(c.positions, uint32(at))
+		}
+		for i, at := range s.Tables[scope] {
+			s.Tables[scope][i] = c.positions[at]
+		}
+	}
+}
+
+// Pod compiles the host ports of a pod of this node.
+func (c *Compiler) Pod(pod *model.Pod) *Wanted {
+	wanted := c.reset()
+	wanted.Problems = append(wanted.Problems, pod.Problems...)
+	for _, port := range pod.HostPorts {
+		for _, addr := range pod.Addrs {
+			family := model.FamilyOf(addr)
+			host := port.HostIP
+			if !host.IsValid() {
+				host = family.Unspecified()
+			}
+			if model.FamilyOf(host) != family {
+				continue
+			}
+			s := c.grow()
+			s.ID = ID{
+				Key:      model.Key{Kind: model.KindPod, Name: pod.Name},
+				Port:     netip.AddrPortFrom(host, port.Port).String(),
+				Protocol: port.Protocol,
+				Family:   family,
+			}
+			s.frontend(maps.KeyOf(host, port.Port, port.Protocol), maps.HostPort)
+			s.Backends = append(s.Backends, maps.BackendOf(addr, port.ContainerPort, port.Protocol))
+			s.Tables[maps.ScopeAll] = append(s.Tables[maps.ScopeAll], 0)
+		}
+	}
+	return wanted
+}

@@ -1,0 +1,168 @@
+package lb
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"unique"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// candidate is an endpoint of one port, before it is decided whether it gets traffic.
+type candidate struct {
+	backend    maps.Backend
+	hints      *model.Hints
+	weight     uint16
+	conditions model.Conditions
+	local      bool
+}
+
+func (c *candidate) ready() bool { return c.conditions&model.Ready != 0 }
+
+// draining reports whether the endpoint still answers although it is about to go: the last resort.
+func (c *candidate) draining() bool {
+	const both = model.Serving | model.Terminating
+	return c.conditions&both == both
+}
+
+// compareBackends orders backends as their addresses, ports and protocols are written on the wire.
+func compareBackends(a, b maps.Backend) int {
+	for i := range a.Addr.Word {
+		if a.Addr.Word[i] != b.Addr.Word[i] {
+			return cmp.Compare(wire32(a.Addr.Word[i]), wire32(b.Addr.Word[i]))
+		}
+	}
+	return cmp.Or(cmp.Compare(maps.PortOf(a.Port), maps.PortOf(b.Port)), cmp.Compare(a.Proto, b.Proto))
+}
+
+func wire32(word uint32) uint32 {
+	var b [4]byte
+	binary.NativeEndian.PutUint32(b[:], word)
+	return binary.BigEndian.Uint32(b[:])
+}
+
+// gather collects the endpoints of a port, sorted, each address once. An endpoint that is seen twice is moving between
+// slices, or its address passed from a terminating pod to a new one: the one that is not terminating counts, and of
+// several such the last, as kube-proxy has it.
+func (c *Compiler) gather(port *model.Port, family model.Family, endpoints []*model.Slice) {
+	self := unique.Make(c.facts.Node.Name)
+	named := c.facts.Node.Name != ""
+	list := c.candidates[:0]
+	for _, slice := range endpoints {
+		if slice.Family != family {
+			continue
+		}
+		for _, p := range slice.Ports {
+			if p.Name != port.Name || p.Protocol != port.Protocol {
+				continue
+			}
+			for i := range slice.Endpoints {
+				e := &slice.Endpoints[i]
+				list = append(list, candidate{
+					backend:    maps.BackendOf(e.Addr, p.Port, p.Protocol),
+					hints:      e.Hints,
+					weight:     slice.Weight,
+					conditions: e.Conditions,
+					local:      named && e.Node == self,
+				})
+			}
+		}
+	}
+	less := func(a, b candidate) int { return compareBackends(a.backend, b.backend) }
+	if !slices.IsSortedFunc(list, less) {
+		slices.SortStableFunc(list, less)
+	}
+	unique := list[:0]
+	for _, e := range list {
+		last := len(unique) - 1
+		switch {
+		case last < 0 || unique[last].backend != e.backend:
+			unique = append(unique, e)
+		case e.conditions&model.Terminating == 0:
+			unique[last] = e
+		}
+	}
+	c.candidates = unique
+}
+
+// traffic says which scopes a port needs.
+type traffic struct {
+	all, local bool
+}
+
+// categorize fills the scopes: ready endpoints, and where there are none the draining ones, decided for each scope by
+// itself. Topology narrows only the scope of all.
+func (c *Compiler) categorize(needs traffic) {
+	for scope := range c.scopes {
+		c.scopes[scope] = c.scopes[scope][:0]
+	}
+	if needs.all {
+		near := c.topology()
+		c.fill(maps.ScopeAll,
+			func(e *candidate) bool { return e.ready() && near.takes(e) },
+			(*candidate).draining)
+	}
+	if needs.local {
+		c.fill(maps.ScopeLocal,
+			func(e *candidate) bool { return e.local && e.ready() },
+			func(e *candidate) bool { return e.local && e.draining() })
+	}
+}
+
+func (c *Compiler) fill(scope int, first, fallback func(*candidate) bool) {
+	for _, wants := range []func(*candidate) bool{first, fallback} {
+		for i := range c.candidates {
+			if e := &c.candidates[i]; wants(e) {
+				c.scopes[scope] = append(c.scopes[scope], Weighted{Backend: e.backend, Weight: e.weight})
+			}
+		}
+		if len(c.scopes[scope]) > 0 {
+			return
+		}
+	}
+}
+
+// near is how close an endpoint has to be: hinted for this node, for this zone, or anywhere when both are empty.
+type near struct {
+	node, zone string
+}
+
+func (n near) takes(e *candidate) bool {
+	switch {
+	case n.node != "":
+		return e.hints != nil && slices.Contains(e.hints.Nodes, n.node)
+	case n.zone != "":
+		return e.hints != nil && slices.Contains(e.hints.Zones, n.zone)
+	}
+	return true
+}
+
+// topology decides which hints are followed: only hints that every ready endpoint has, and only if one of them names
+// this node or its zone. Anything else would leave endpoints without traffic or a node without endpoints.
+func (c *Compiler) topology() near {
+	node := c.facts.Node
+	any, allNode, allZone, hasNode, hasZone := false, true, true, false, false
+	for i := range c.candidates {
+		e := &c.candidates[i]
+		if !e.ready() {
+			continue
+		}
+		if e.hints == nil {
+			return near{}
+		}
+		any = true
+		allNode = allNode && len(e.hints.Nodes) > 0
+		allZone = allZone && len(e.hints.Zones) > 0
+		hasNode = hasNode || slices.Contains(e.hints.Nodes, node.Name)
+		hasZone = hasZone || slices.Contains(e.hints.Zones, node.Zone)
+	}
+	switch {
+	case any && allNode && hasNode && node.Name != "":
+		return near{node: node.Name}
+	case any && allZone && hasZone && node.Zone != "":
+		return near{zone: node.Zone}
+	}
+	return near{}
+}

@@ -1,0 +1,269 @@
+package maps
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// ErrIncompatible is wrapped by the error that Open returns for a pin that is not the map it should be.
+var ErrIncompatible = errors.New("incompatible pin")
+
+// Maps holds every map. The fields are the maps' names; All lists them.
+type Maps struct {
+	Svcs      *ebpf.Map
+	Services  *ebpf.Map
+	Slots     *ebpf.Map
+	Backends  *ebpf.Map
+	Names     *ebpf.Map
+	SockPeers *ebpf.Map
+	Counters  *ebpf.Map
+
+	readOnly bool
+}
+
+// Info describes one map for whoever lists, pins or dumps them.
+type Info struct {
+	Name      string
+	Map       *ebpf.Map // nil in a Maps that is not open
+	Row       string    // what it maps to what
+	WrittenBy string
+	ReadBy    string
+	Grows     bool
+}
+
+// field is one line of the list that all else is derived from.
+type field struct {
+	Info
+	at   **ebpf.Map
+	size func(Sizes) uint32 // nil when the size is fixed
+}
+
+func (m *Maps) fields() []field {
+	services := func(s Sizes) uint32 { return s.Services }
+	list := []field{
+		{Info{Name: "svcs", Row: "address, port, proto -> service index, kind", WrittenBy: "reconciler", ReadBy: "sock"},
+			&m.Svcs, func(s Sizes) uint32 { return s.Svcs }},
+		{Info{Name: "services", Row: "index -> word per scope, algorithm, affinity, flags, turn",
+			WrittenBy: "reconciler, sock (turn)", ReadBy: "sock"}, &m.Services, services},
+		{Info{Name: "slots", Row: "index -> backend index, service index, tag", WrittenBy: "reconciler", ReadBy: "sock"},
+			&m.Slots, func(s Sizes) uint32 { return s.Slots }},
+		{Info{Name: "backends", Row: "index -> address, port, proto", WrittenBy: "reconciler", ReadBy: "sock"},
+			&m.Backends, func(s Sizes) uint32 { return s.Backends }},
+		{Info{Name: "names", Row: "service index -> name", WrittenBy: "reconciler", ReadBy: "observe"}, &m.Names, services},
+		{Info{Name: "sock_peers", Row: "socket -> what it dialled, what it got", WrittenBy: "sock", ReadBy: "sock"},
+			&m.SockPeers, nil},
+		{Info{Name: "counters", Row: "hook, reason -> packets, bytes", WrittenBy: "sock", ReadBy: "observe"},
+			&m.Counters, nil},
+	}
+	for i := range list {
+		list[i].Map = *list[i].at
+		list[i].Grows = list[i].size != nil
+	}
+	return list
+}
+
+// All lists the maps in the order in which people read them: the way a connection takes, then the rest.
+func (m *Maps) All() []Info {
+	var all []Info
+	for _, f := range m.fields() {
+		all = append(all, f.Info)
+	}
+	return all
+}
+
+// Create makes new, unpinned maps of at least the given sizes. The caller closes them.
+func Create(sizes Sizes) (*Maps, error) {
+	sizes, err := sizes.Round()
+	if err != nil {
+		return nil, err
+	}
+	m := &Maps{}
+	if err := m.create(func(f field) uint32 { return f.size(sizes) }); err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// create makes the maps whose field is still empty.
+func (m *Maps) create(size func(field) uint32) error {
+	specs, err := bpf.LoadMaps()
+	if err != nil {
+		return fmt.Errorf("read map specs: %w", err)
+	}
+	for _, f := range m.fields() {
+		if f.Map != nil {
+			continue
+		}
+		spec, ok := specs.Maps[f.Name]
+		if !ok {
+			return fmt.Errorf("create map %s: the object has no such map", f.Name)
+		}
+		if f.Grows {
+			spec.MaxEntries = size(f)
+		}
+		if *f.at, err = ebpf.NewMap(spec); err != nil {
+			return fmt.Errorf("create map %s: %w", f.Name, err)
+		}
+	}
+	return nil
+}
+
+// Open opens the maps pinned in dir, of whatever size they are. The error wraps fs.ErrNotExist when none is pinned,
+// and ErrIncompatible when a pin is not what its name says. A map that the pinned set lacks, because an older version
+// made the set, is created and pinned, unless the maps are opened read-only: then that is an error too.
+func Open(dir string, readOnly bool) (*Maps, error) {
+	specs, err := bpf.LoadMaps()
+	if err != nil {
+		return nil, fmt.Errorf("read map specs: %w", err)
+	}
+	m := &Maps{readOnly: readOnly}
+	var missing []string
+	for _, f := range m.fields() {
+		*f.at, err = openPin(filepath.Join(dir, f.Name), specs.Maps[f.Name], f.Grows, readOnly)
+		if errors.Is(err, fs.ErrNotExist) {
+			missing = append(missing, f.Name)
+			continue
+		}
+		if err != nil {
+			return nil, errors.Join(err, m.Close())
+		}
+	}
+	switch {
+	case len(missing) == 0:
+		return m, nil
+	case len(missing) == len(m.fields()):
+		return nil, fmt.Errorf("open maps in %s: none is pinned: %w", dir, fs.ErrNotExist)
+	case readOnly:
+		err = fmt.Errorf("open maps in %s: %q not pinned: the agent that made the set has another version: %w",
+			dir, missing, ErrIncompatible)
+	default:
+		err = m.complete(dir, missing)
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.Close())
+	}
+	return m, nil
+}
+
+// complete creates and pins what an older version did not have.
+func (m *Maps) complete(dir string, missing []string) error {
+	have := m.Sizes().AtLeast(MinSizes())
+	for _, of := range []*ebpf.Map{m.Services, m.Names} {
+		if of != nil {
+			have.Services = max(have.Services, of.MaxEntries())
+		}
+	}
+	if err := m.create(func(f field) uint32 { return f.size(have) }); err != nil {
+		return err
+	}
+	for _, f := range m.fields() {
+		if !slices.Contains(missing, f.Name) {
+			continue
+		}
+		if err := pin(f.Map, filepath.Join(dir, f.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func openPin(path string, spec *ebpf.MapSpec, grows, readOnly bool) (*ebpf.Map, error) {
+	// The kernel shares memory only through a descriptor that may write; what is mapped is protected by its mapping.
+	shared := spec.Flags&unix.BPF_F_MMAPABLE != 0
+	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: readOnly && !shared})
+	if err != nil {
+		return nil, fmt.Errorf("open map %s: %w", path, err)
+	}
+	spec = spec.Copy()
+	if grows {
+		spec.MaxEntries = m.MaxEntries()
+	}
+	if err := spec.Compatible(m); err != nil {
+		m.Close()
+		return nil, fmt.Errorf("open map %s: %w: %w; run the version that made it, or remove its state "+
+			"with \"fairlead cleanup\" (connections to services fail until the agent runs again)", path, ErrIncompatible, err)
+	}
+	return m, nil
+}
+
+// Pin pins every map in dir, which has to exist, under its name. Maps that were opened from other pins keep those.
+func (m *Maps) Pin(dir string) error {
+	for _, f := range m.fields() {
+		if err := pin(f.Map, filepath.Join(dir, f.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PinOne pins the map called name at path.
+func (m *Maps) PinOne(name, path string) error {
+	for _, f := range m.fields() {
+		if f.Name == name {
+			return pin(f.Map, path)
+		}
+	}
+	return fmt.Errorf("pin map %s: no such map", name)
+}
+
+// pin pins a duplicate of the map: the library remembers a map's pin and would move it instead of making another.
+func pin(m *ebpf.Map, path string) error {
+	dup, err := m.Clone()
+	if err != nil {
+		return fmt.Errorf("duplicate map for %s: %w", path, err)
+	}
+	defer dup.Close()
+	if err := dup.Pin(path); err != nil {
+		return fmt.Errorf("pin map %s: %w", path, err)
+	}
+	return nil
+}
+
+// Close closes the maps. Pins and loaded programs keep them alive.
+func (m *Maps) Close() error {
+	var errs []error
+	for _, f := range m.fields() {
+		if f.Map == nil {
+			continue
+		}
+		if err := f.Map.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close map %s: %w", f.Name, err))
+		}
+		*f.at = nil
+	}
+	return errors.Join(errs...)
+}
+
+// Replacements returns the maps by name, as a program's load wants them. They stay m's.
+func (m *Maps) Replacements() map[string]*ebpf.Map {
+	maps := map[string]*ebpf.Map{}
+	for _, f := range m.fields() {
+		maps[f.Name] = f.Map
+	}
+	return maps
+}
+
+// Sizes returns the sizes that the maps have; zero for what is not open. Services is the smaller of services and names:
+// an interrupted growth may have left one of them larger.
+func (m *Maps) Sizes() Sizes {
+	size := func(of *ebpf.Map) uint32 {
+		if of == nil {
+			return 0
+		}
+		return of.MaxEntries()
+	}
+	return Sizes{
+		Svcs:     size(m.Svcs),
+		Services: min(size(m.Services), size(m.Names)),
+		Slots:    size(m.Slots),
+		Backends: size(m.Backends),
+	}
+}

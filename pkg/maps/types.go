@@ -1,0 +1,131 @@
+// Package maps owns the pinned BPF maps: it creates, opens, pins and grows them, and gives each a typed table. What a
+// row means is decided in package lb and written by package reconcile; nobody else writes them.
+package maps
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// The rows of the maps, as generated from the C structs. All are comparable.
+type (
+	Addr     = bpf.MapsAddr
+	SvcKey   = bpf.MapsSvcKey
+	Svc      = bpf.MapsSvc
+	Service  = bpf.MapsService
+	Slot     = bpf.MapsSlot
+	Backend  = bpf.MapsBackend
+	NameText = bpf.MapsName
+	Counter  = bpf.MapsCounter
+)
+
+// The kinds of frontend.
+const (
+	ClusterIP    = uint32(bpf.MapsSvcKindSVC_CLUSTER_IP)
+	ExternalIP   = uint32(bpf.MapsSvcKindSVC_EXTERNAL_IP)
+	ExternalOnly = uint32(bpf.MapsSvcKindSVC_EXTERNAL_ONLY)
+	LoadBalancer = uint32(bpf.MapsSvcKindSVC_LOAD_BALANCER)
+	NodePort     = uint32(bpf.MapsSvcKindSVC_NODE_PORT)
+	HostPort     = uint32(bpf.MapsSvcKindSVC_HOST_PORT)
+)
+
+// KindNames are the kinds of frontend as dumps show them.
+var KindNames = [...]string{
+	ClusterIP: "ClusterIP", ExternalIP: "ExternalIP", ExternalOnly: "ExternalOnly",
+	LoadBalancer: "LoadBalancer", NodePort: "NodePort", HostPort: "HostPort",
+}
+
+// The scopes of a service, and how many there are.
+const (
+	ScopeAll   = int(bpf.MapsSvcScopeSCOPE_ALL)
+	ScopeLocal = int(bpf.MapsSvcScopeSCOPE_LOCAL)
+	Scopes     = int(bpf.MapsSvcScopeSCOPES)
+)
+
+// The flags of a service.
+const (
+	InternalLocal = uint8(bpf.MapsServiceFlagSERVICE_INTERNAL_LOCAL)
+	ExternalLocal = uint8(bpf.MapsServiceFlagSERVICE_EXTERNAL_LOCAL)
+)
+
+// MaxIndex is the highest index of a service or a backend that a slot has room for.
+const MaxIndex = 1<<24 - 1
+
+// AddrOf returns addr as the maps have it: 16 bytes in network order, IPv4 mapped.
+func AddrOf(addr netip.Addr) Addr {
+	b := addr.As16()
+	return Addr{Word: [4]uint32{
+		binary.NativeEndian.Uint32(b[0:]), binary.NativeEndian.Uint32(b[4:]),
+		binary.NativeEndian.Uint32(b[8:]), binary.NativeEndian.Uint32(b[12:]),
+	}}
+}
+
+// NetipOf is the reverse of AddrOf; a mapped address comes back as IPv4.
+func NetipOf(addr Addr) netip.Addr {
+	var b [16]byte
+	for i, word := range addr.Word {
+		binary.NativeEndian.PutUint32(b[4*i:], word)
+	}
+	return netip.AddrFrom16(b).Unmap()
+}
+
+// PortOf returns a port in the byte order that the maps have, and the reverse.
+func PortOf(port uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], port)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+// KeyOf returns the row of a frontend.
+func KeyOf(addr netip.Addr, port uint16, proto model.Protocol) SvcKey {
+	return SvcKey{Addr: AddrOf(addr), Port: PortOf(port), Proto: uint8(proto)}
+}
+
+// AddrPort returns what a client of the frontend dials.
+func AddrPort(key SvcKey) netip.AddrPort {
+	return netip.AddrPortFrom(NetipOf(key.Addr), PortOf(key.Port))
+}
+
+// BackendOf returns the row of a backend.
+func BackendOf(addr netip.Addr, port uint16, proto model.Protocol) Backend {
+	return Backend{Addr: AddrOf(addr), Port: PortOf(port), Proto: uint8(proto)}
+}
+
+// BackendAddrPort returns the backend's address.
+func BackendAddrPort(backend Backend) netip.AddrPort {
+	return netip.AddrPortFrom(NetipOf(backend.Addr), PortOf(backend.Port))
+}
+
+// Word is the whole of what a switch of tables changes: where a scope's slots are, and which tag they bear.
+type Word uint64
+
+// MakeWord packs a word.
+func MakeWord(off uint32, n int, tag uint16) Word {
+	return Word(off) | Word(n&0xffff)<<32 | Word(tag)<<48
+}
+
+// Off returns the first slot.
+func (w Word) Off() uint32 { return uint32(w) }
+
+// Len returns the number of slots.
+func (w Word) Len() int { return int(w >> 32 & 0xffff) }
+
+// Tag returns the tag.
+func (w Word) Tag() uint16 { return uint16(w >> 48) }
+
+// MakeSlot packs a slot; see struct slot for what the owner and the tag are for.
+func MakeSlot(backend, service uint32, tag uint16) Slot {
+	return Slot{Value: uint64(backend&MaxIndex) | uint64(service&MaxIndex)<<24 | uint64(tag)<<48}
+}
+
+// SlotBackend returns the index of the slot's backend.
+func SlotBackend(slot Slot) uint32 { return uint32(slot.Value & MaxIndex) }
+
+// SlotOwner returns the service that the slot belongs to.
+func SlotOwner(slot Slot) uint32 { return uint32(slot.Value >> 24 & MaxIndex) }
+
+// SlotTag returns the slot's tag.
+func SlotTag(slot Slot) uint16 { return uint16(slot.Value >> 48) }

@@ -1,0 +1,105 @@
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// Check returns what is wrong with the structure of a snapshot, one sentence each; nothing in a sound one. Scopes that
+// did not stand still are not judged.
+func Check(s *Snapshot) []string {
+	var found []string
+	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	for _, f := range s.Dangling {
+		report("frontend %s/%s leads to service %d, which is not there", f.Address, f.Protocol, f.Service)
+	}
+	names := map[string]uint32{}
+	for i := range s.Services {
+		service := &s.Services[i]
+		if service.Index == 0 {
+			report("service 0 is in use, but slots that were never written belong to it")
+		}
+		if service.Name == "" {
+			report("service %d has frontends or slots, but no name", service.Index)
+		} else if other, ok := names[service.Name]; ok {
+			report("services %d and %d are both named %s", other, service.Index, service.Name)
+		}
+		names[service.Name] = service.Index
+		for _, scope := range service.scopes() {
+			if scope.Damage != "" && !scope.Unsettled {
+				report("service %s, scope %s: %s", service.label(), scope.name, scope.Damage)
+			}
+		}
+		checkProtocols(service, report)
+	}
+	checkOverlaps(s, report)
+	checkBackends(s, report)
+	return found
+}
+
+// checkProtocols finds backends that a frontend's clients could not talk to.
+func checkProtocols(service *Service, report func(string, ...any)) {
+	if len(service.Frontends) == 0 {
+		return
+	}
+	protocol := service.Frontends[0].Protocol
+	for _, f := range service.Frontends {
+		if f.Protocol != protocol {
+			report("service %s has frontends of %s and %s", service.label(), protocol, f.Protocol)
+			return
+		}
+	}
+	for _, scope := range service.scopes() {
+		for _, share := range scope.Backends {
+			if share.Protocol != protocol && !scope.Unsettled {
+				report("service %s, scope %s: backend %s is %s, the frontends are %s",
+					service.label(), scope.name, share.Address, share.Protocol, protocol)
+			}
+		}
+	}
+}
+
+// checkOverlaps finds slots that two scopes claim.
+func checkOverlaps(s *Snapshot, report func(string, ...any)) {
+	type extent struct {
+		off, end uint64
+		owner    string
+	}
+	var extents []extent
+	for i := range s.Services {
+		service := &s.Services[i]
+		for _, scope := range service.scopes() {
+			if scope.Length == 0 || scope.Unsettled {
+				continue
+			}
+			off := uint64(scope.Offset)
+			extents = append(extents, extent{off, off + uint64(scope.Length), service.label() + ", scope " + scope.name})
+		}
+	}
+	slices.SortFunc(extents, func(a, b extent) int { return cmp.Or(cmp.Compare(a.off, b.off), cmp.Compare(a.end, b.end)) })
+	var last extent
+	for _, e := range extents {
+		if e.off < last.end {
+			report("slots %d to %d are claimed by %s and by %s", e.off, min(e.end, last.end)-1, last.owner, e.owner)
+		}
+		if e.end > last.end {
+			last = e
+		}
+	}
+}
+
+// checkBackends finds one backend in two rows that are both in use: they would be counted, and removed, apart.
+func checkBackends(s *Snapshot, report func(string, ...any)) {
+	var last *Backend
+	for i := range s.Backends {
+		b := &s.Backends[i]
+		if len(b.Services) == 0 {
+			continue
+		}
+		if last != nil && last.Address == b.Address && last.Protocol == b.Protocol {
+			report("backend %s/%s has two rows, %d and %d", b.Address, b.Protocol, last.Index, b.Index)
+		}
+		last = b
+	}
+}

@@ -1,0 +1,184 @@
+package observe
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+func TestCheck(t *testing.T) {
+	key := func(addr string, proto model.Protocol) maps.SvcKey {
+		return maps.KeyOf(netip.MustParseAddr(addr), 80, proto)
+	}
+	for _, tt := range []struct {
+		name   string
+		damage func(l *layout, index uint32)
+		want   string // part of the only finding, or of one of them
+	}{
+		{"slot of another service", func(l *layout, _ uint32) { l.Slots[1] = maps.MakeSlot(0, 9, 1) }, "slot 1 belongs to service 9"},
+		{"slot with another tag", func(l *layout, i uint32) { l.Slots[0] = maps.MakeSlot(0, i, 77) }, "slot 0 belongs to service 1, tag 77"},
+		{"backend outside", func(l *layout, i uint32) { l.Slots[0] = maps.MakeSlot(60000, i, 1) }, "leads to backend 60000, outside"},
+		{"backend never written", func(l *layout, i uint32) { l.Slots[0] = maps.MakeSlot(50, i, 1) }, "leads to backend 50, which was never written"},
+		{"extent outside", func(l *layout, i uint32) { l.Services[i].Words[0] = uint64(maps.MakeWord(1<<31, 65535, 1)) }, "lie outside the map"},
+		{"overlap", func(l *layout, i uint32) {
+			l.Services[i].Words[1] = l.Services[i].Words[0]
+		}, "slots 0 to 1 are claimed by shop/web:http/tcp4, scope all and by shop/web:http/tcp4, scope local"},
+		{"no such service", func(l *layout, _ uint32) { l.Frontends.(rows)[key("10.96.0.99", model.TCP)] = maps.Svc{Service: 40} },
+			"frontend 10.96.0.99:80/tcp leads to service 40, which is not there"},
+		{"service outside", func(l *layout, _ uint32) {
+			l.Frontends.(rows)[key("10.96.0.99", model.TCP)] = maps.Svc{Service: 1 << 31}
+		},
+			"leads to service 2147483648"},
+		{"no name", func(l *layout, i uint32) { l.Names[i] = maps.NameText{} }, "service 1 has frontends or slots, but no name"},
+		{"two of a name", func(l *layout, _ uint32) { l.add(wants{name: "shop/web:http/tcp4"}) }, "are both named shop/web:http/tcp4"},
+		{"service 0", func(l *layout, _ uint32) { l.nextService = 0; l.add(wants{name: "a/b/tcp4"}) }, "service 0 is in use"},
+		{"frontends of two protocols", func(l *layout, i uint32) { l.Frontends.(rows)[key("10.96.0.99", model.UDP)] = maps.Svc{Service: i} },
+			"has frontends of"},
+		{"backend of another protocol", func(l *layout, _ uint32) { l.Backends[0].Proto = 17 }, "backend 10.1.0.1:8080 is udp, the frontends are tcp"},
+		{"one backend twice", func(l *layout, _ uint32) { l.Backends[1] = l.Backends[0] }, "backend 10.1.0.1:8080/tcp has two rows, 0 and 1"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLayout()
+			index := l.add(shop()[0])
+			tt.damage(l, index)
+			s := take(t, l.Tables)
+			found := Check(s)
+			if !slices.ContainsFunc(found, func(f string) bool { return strings.Contains(f, tt.want) }) {
+				t.Errorf("found %q, want %q", found, tt.want)
+			}
+			if err := DumpAll(io.Discard, s); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestTakeAnything reads tables of random bytes: nothing in them may lead to a panic.
+func TestTakeAnything(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLayout()
+		for i := range l.Services[:8] {
+			l.Services[i].Words = [maps.Scopes]uint64{rapid.Uint64().Draw(t, "word"), uint64(maps.MakeWord(
+				rapid.Uint32Range(0, 520).Draw(t, "off"), rapid.IntRange(0, 20).Draw(t, "len"), rapid.Uint16().Draw(t, "tag")))}
+			l.Services[i].Algorithm, l.Services[i].Flags = rapid.Uint8().Draw(t, "algorithm"), rapid.Uint8().Draw(t, "flags")
+			for at := range l.Names[i].Text {
+				l.Names[i].Text[at] = rapid.Int8().Draw(t, "c")
+			}
+		}
+		for i := range l.Slots {
+			l.Slots[i].Value = rapid.Uint64().Draw(t, "slot")
+		}
+		key := maps.SvcKey{Proto: rapid.Uint8().Draw(t, "proto"), Port: rapid.Uint16().Draw(t, "port")}
+		l.Frontends.(rows)[key] = maps.Svc{Service: rapid.Uint32().Draw(t, "service"), Kind: rapid.Uint32().Draw(t, "kind")}
+		s, err := Take(l.Tables)
+		if err != nil {
+			t.Fatal(err)
+		}
+		Check(s)
+		for _, name := range DumpNames() {
+			if err := Dump(io.Discard, s, name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := DumpAll(io.Discard, s); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestTakeDuringWrites reads while a writer moves two services from extent to extent, each reusing at once what the
+// other freed. Whatever stands still in a snapshot must be sound and whole.
+func TestTakeDuringWrites(t *testing.T) {
+	l := newLayout()
+	first := l.add(wants{name: "a/one/tcp4", all: []string{"10.1.0.1:1", "10.1.0.2:1"}})
+	second := l.add(wants{name: "a/two/tcp4", all: []string{"10.1.0.3:1", "10.1.0.4:1"}})
+	var stop atomic.Bool
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		free := uint32(4)
+		for tag := uint16(10); !stop.Load(); tag++ {
+			for i, index := range []uint32{first, second} {
+				word := &l.Services[index].Words[maps.ScopeAll]
+				for slot := range uint32(2) {
+					value := maps.MakeSlot(uint32(2*i)+slot, index, tag).Value
+					atomic.StoreUint64(&l.Slots[free+slot].Value, value)
+				}
+				was := maps.Word(*word)
+				atomic.StoreUint64(word, uint64(maps.MakeWord(free, 2, tag)))
+				free = was.Off()
+			}
+		}
+	})
+	settled := 0
+	for range 3000 {
+		s := take(t, l.Tables)
+		if found := Check(s); len(found) > 0 {
+			t.Errorf("a writer at work looks like damage: %q", found)
+			break
+		}
+		for _, service := range s.Services {
+			if service.All.Unsettled {
+				continue
+			}
+			settled++
+			if len(service.All.Backends) != 2 {
+				t.Errorf("%s has %v", service.Name, service.All.Backends)
+			}
+		}
+	}
+	stop.Store(true)
+	writer.Wait()
+	if settled == 0 {
+		t.Error("nothing ever stood still: the test shows nothing")
+	}
+}
+
+// churn gives other rows at the second listing, as a map does that is written meanwhile.
+type churn struct {
+	listings []rows
+	err      error
+}
+
+func (c *churn) Each(visit func(maps.SvcKey, maps.Svc)) error {
+	if c.err != nil {
+		return c.err
+	}
+	now := c.listings[0]
+	if len(c.listings) > 1 {
+		c.listings = c.listings[1:]
+	}
+	return now.Each(visit)
+}
+
+func TestTakeForgivesRowsThatGo(t *testing.T) {
+	l := newLayout()
+	index := l.add(shop()[0])
+	sound := l.Frontends.(rows)
+	stale := rows{maps.KeyOf(netip.MustParseAddr("10.96.0.99"), 80, model.TCP): {Service: 30}}
+	l.Frontends = &churn{listings: []rows{stale, sound}}
+	s := take(t, l.Tables)
+	if found := Check(s); len(found) > 0 {
+		t.Errorf("a row that went looks like damage: %q", found)
+	}
+	if got := s.Services[0]; got.Index != index || len(got.Frontends) != 2 {
+		t.Errorf("service %d has %d frontends", got.Index, len(got.Frontends))
+	}
+}
+
+func TestTakeReportsListingErrors(t *testing.T) {
+	l := newLayout()
+	l.Frontends = &churn{err: errors.New("no access")}
+	if _, err := Take(l.Tables); err == nil {
+		t.Error("an error of the listing was lost")
+	}
+}

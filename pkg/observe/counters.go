@@ -1,0 +1,85 @@
+package observe
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// Counter is what one hook counted under one reason, on all processors. Where the reason is "none" nothing went wrong.
+type Counter struct {
+	Hook    string `json:"hook"`
+	Reason  string `json:"reason"`
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+// ReadCounters reads the map counters and returns every pair of hook and reason in the order of the map. The words are
+// those of the enums in the programs' source.
+func ReadCounters(m *ebpf.Map) ([]Counter, error) {
+	hooks, reasons, err := counterWords()
+	if err != nil {
+		return nil, err
+	}
+	var list []Counter
+	for i := range len(hooks) * len(reasons) {
+		c := Counter{Hook: hooks[i/len(reasons)], Reason: reasons[i%len(reasons)]}
+		var perCPU []maps.Counter
+		if err := m.Lookup(uint32(i), &perCPU); err != nil {
+			return nil, fmt.Errorf("read counter %s of hook %s: %w", c.Reason, c.Hook, err)
+		}
+		for _, v := range perCPU {
+			c.Packets += v.Packets
+			c.Bytes += v.Bytes
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+func counterWords() (hooks, reasons []string, err error) {
+	specs, err := bpf.LoadMaps()
+	if err != nil {
+		return nil, nil, fmt.Errorf("read map specs: %w", err)
+	}
+	if hooks, err = enumWords(specs.Variables[bpf.MapsVarHookType], "HOOK_"); err != nil {
+		return nil, nil, err
+	}
+	reasons, err = enumWords(specs.Variables[bpf.MapsVarReasonType], "REASON_")
+	return hooks, reasons, err
+}
+
+// enumWords returns the values 0, 1, ... of the enum of a variable as words: REASON_NO_BACKEND is "no-backend". What
+// lacks the prefix is the number of values, which ends the list.
+func enumWords(variable *ebpf.VariableSpec, prefix string) ([]string, error) {
+	if variable == nil || variable.Type == nil {
+		return nil, fmt.Errorf("read words of %s: the object does not describe them", prefix)
+	}
+	typ := variable.Type.Type
+	if pointer, ok := btf.As[*btf.Pointer](typ); ok {
+		typ = pointer.Target
+	}
+	enum, ok := btf.As[*btf.Enum](typ)
+	if !ok {
+		return nil, fmt.Errorf("read words of %s: %s is no enum", prefix, variable.Name)
+	}
+	values := slices.SortedFunc(slices.Values(enum.Values), func(a, b btf.EnumValue) int { return int(a.Value) - int(b.Value) })
+	var words []string
+	for i, v := range values {
+		word, ok := strings.CutPrefix(v.Name, prefix)
+		if !ok {
+			break
+		}
+		if v.Value != uint64(i) {
+			return nil, fmt.Errorf("read words of %s: %s is %d, not %d", prefix, v.Name, v.Value, i)
+		}
+		words = append(words, strings.ToLower(strings.ReplaceAll(word, "_", "-")))
+	}
+	return words, nil
+}

@@ -1,0 +1,173 @@
+package observe
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// golden compares got with a file in testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got), run with -update if it is meant:\n%s", path, diff)
+	}
+}
+
+func TestDump(t *testing.T) {
+	l := newLayout()
+	for _, w := range shop() {
+		l.add(w)
+	}
+	s := take(t, l.Tables)
+	s.Counters = []Counter{{"sock", "none", 12, 0}, {"sock", "no-backend", 3, 0}}
+	for _, name := range DumpNames() {
+		var out bytes.Buffer
+		if err := Dump(&out, s, name); err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name+".txt", out.String())
+	}
+	var out bytes.Buffer
+	if err := DumpAll(&out, s); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "all.txt", out.String())
+	if found := Check(s); len(found) > 0 {
+		t.Errorf("sound tables are reported: %q", found)
+	}
+	if err := Dump(&out, s, "nope"); err == nil {
+		t.Error("a map that does not exist was dumped")
+	}
+}
+
+func TestDumpReportsWriteErrors(t *testing.T) {
+	l := newLayout()
+	l.add(shop()[0])
+	s := take(t, l.Tables)
+	if err := DumpAll(fullDisk{}, s); !errors.Is(err, errFull) {
+		t.Errorf("DumpAll to a full disk: %v", err)
+	}
+	if err := Dump(fullDisk{}, s, "svcs"); !errors.Is(err, errFull) {
+		t.Errorf("Dump to a full disk: %v", err)
+	}
+}
+
+type fullDisk struct{}
+
+var errFull = errors.New("full")
+
+func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
+
+// TestDumpAllIgnoresLayout lays the same services out in another order, at other indexes, offsets and tags.
+func TestDumpAllIgnoresLayout(t *testing.T) {
+	dump := func(l *layout, list []wants) string {
+		for _, w := range list {
+			l.add(w)
+			l.nextSlot += 3
+		}
+		s, err := Take(l.Tables)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		if err := DumpAll(&out, s); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	want := dump(newLayout(), shop())
+	rapid.Check(t, func(t *rapid.T) {
+		l := newLayout()
+		l.nextService = rapid.Uint32Range(1, 40).Draw(t, "service")
+		l.nextSlot = rapid.Uint32Range(0, 300).Draw(t, "slot")
+		l.nextBackend = rapid.Uint32Range(0, 40).Draw(t, "backend")
+		l.tag = rapid.Uint16().Draw(t, "tag")
+		got := dump(l, rapid.Permutation(shop()).Draw(t, "order"))
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func TestDumpAllSeesTheOrderOfSlots(t *testing.T) {
+	dump := func(backends ...string) string {
+		l := newLayout()
+		l.add(wants{name: "a/b/tcp4", algorithm: 3, all: backends})
+		var out bytes.Buffer
+		if err := DumpAll(&out, take(t, l.Tables)); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	one, two := dump("10.1.0.1:1", "10.1.0.2:1", "10.1.0.1:1"), dump("10.1.0.1:1", "10.1.0.1:1", "10.1.0.2:1")
+	if one == two || !strings.Contains(one, "10.1.0.1:1*2 10.1.0.2:1 order=") && !strings.Contains(one, "10.1.0.1:1*2 10.1.0.2:1*1 order=") {
+		t.Errorf("two orders of one set of slots:\n%s%s", one, two)
+	}
+}
+
+func TestSnapshotBackends(t *testing.T) {
+	l := newLayout()
+	for _, w := range shop() {
+		l.add(w)
+	}
+	l.backend("10.1.0.99:1") // freed: no slot leads to it
+	s := take(t, l.Tables)
+	users := func(address string) []string {
+		i := slices.IndexFunc(s.Backends, func(b Backend) bool { return b.Address.String() == address })
+		if i < 0 {
+			t.Fatalf("no backend %s", address)
+		}
+		return s.Backends[i].Services
+	}
+	if diff := cmp.Diff([]string{"shop/web:http/tcp4", "shop/weighted/tcp4"}, users("10.1.0.1:8080")); diff != "" {
+		t.Error(diff)
+	}
+	if got := users("10.1.0.99:1"); len(got) > 0 {
+		t.Errorf("a freed backend is used by %q", got)
+	}
+	if services, frontends, backends := s.Counts(); services != 5 || frontends != 7 || backends != 5 {
+		t.Errorf("counts: %d services, %d frontends, %d backends", services, frontends, backends)
+	}
+}
+
+func TestTextOf(t *testing.T) {
+	for text, want := range map[string]string{"shop/web": "shop/web", "\x1b[2Jx": `"\x1b[2Jx"`, "\xff": `"\xff"`, "": ""} {
+		var name maps.NameText
+		for i := range len(text) {
+			name.Text[i] = int8(text[i])
+		}
+		if got := textOf(&name); got != want {
+			t.Errorf("textOf(%q) = %s, want %s", text, got, want)
+		}
+	}
+	var full maps.NameText
+	for i := range full.Text {
+		full.Text[i] = 'x'
+	}
+	if got := textOf(&full); len(got) != len(full.Text) {
+		t.Errorf("a name without an end is %d bytes long", len(got))
+	}
+}

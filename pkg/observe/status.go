@@ -1,0 +1,131 @@
+package observe
+
+import (
+	"fmt"
+	"time"
+)
+
+// Status is how an agent is doing, or, without one, what its pins tell.
+type Status struct {
+	Version   string          `json:"version,omitempty"`
+	Node      string          `json:"node,omitempty"`
+	Started   time.Time       `json:"started,omitzero"`
+	Source    *SourceStatus   `json:"source,omitempty"`    // nil without an agent
+	Reconcile *ReconcileState `json:"reconcile,omitempty"` // nil without an agent, or before the maps are there
+	Datapath  DatapathStatus  `json:"datapath"`
+	Services  int             `json:"services"`
+	Frontends int             `json:"frontends"`
+	Backends  int             `json:"backends"`
+	Maps      []MapStatus     `json:"maps"`
+	Problems  []Problem       `json:"problems"`
+	// Degraded has a sentence for everything that keeps this node from its job; see Judge.
+	Degraded []string `json:"degraded"`
+}
+
+// SourceStatus is the state of what delivers the objects.
+type SourceStatus struct {
+	Kind       string        `json:"kind"` // "kubernetes", or the path of the files
+	Synced     bool          `json:"synced"`
+	Missing    []string      `json:"missing,omitempty"` // the kinds that were not delivered yet
+	Errors     []SourceError `json:"errors,omitempty"`
+	LastChange time.Time     `json:"lastChange,omitzero"`
+}
+
+// SourceError is why a file, or a kind of object, could not be read.
+type SourceError struct {
+	Where   string `json:"where"`
+	Message string `json:"message"`
+}
+
+// ReconcileState is how far the maps are behind the objects.
+type ReconcileState struct {
+	Dirty        int           `json:"dirty"` // objects and rows that wait
+	Passes       uint64        `json:"passes"`
+	Errors       uint64        `json:"errors"` // since the start
+	LastError    string        `json:"lastError,omitempty"`
+	LastDuration time.Duration `json:"lastDurationNanoseconds"`
+	LastTime     time.Time     `json:"lastTime,omitzero"`
+}
+
+// DatapathStatus is what is attached, and where.
+type DatapathStatus struct {
+	CgroupRoot string          `json:"cgroupRoot,omitempty"`
+	Programs   []ProgramStatus `json:"programs"`
+	Features   map[string]bool `json:"features,omitempty"` // of the kernel
+}
+
+// ProgramStatus is the state of one program.
+type ProgramStatus struct {
+	Name         string `json:"name"`
+	Attached     bool   `json:"attached"`
+	ID           uint32 `json:"id,omitempty"`
+	Tag          string `json:"tag,omitempty"`
+	Instructions uint32 `json:"instructions,omitempty"` // that the verifier walked
+}
+
+// MapStatus is the state of one map. Entries is nil where the rows in use cannot be counted.
+type MapStatus struct {
+	Name      string  `json:"name"`
+	Type      string  `json:"type"`
+	Row       string  `json:"row"`
+	WrittenBy string  `json:"writtenBy"`
+	ReadBy    string  `json:"readBy"`
+	Entries   *int    `json:"entries,omitempty"`
+	Capacity  uint32  `json:"capacity"`
+	Pressure  float64 `json:"pressure"` // entries / capacity
+	Memory    uint64  `json:"memoryBytes"`
+	Pin       string  `json:"pin"`
+	Schema    string  `json:"schema"`
+}
+
+// Problem is something in an object that had to be ignored.
+type Problem struct {
+	Object  string `json:"object"`
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// NewStatus returns a Status with what the pins tell.
+func NewStatus(pinned *Pinned) Status {
+	s := Status{Maps: pinned.Maps, Problems: []Problem{}, Degraded: []string{}}
+	s.Services, s.Frontends, s.Backends = pinned.Counts()
+	return s
+}
+
+// Judge fills in Degraded from everything else. A problem of an object is its author's to solve and no reason: the node
+// does what it was told. Lists that are nil become empty, as readers of JSON like them.
+func (s *Status) Judge() {
+	s.Degraded = []string{}
+	s.Maps, s.Problems, s.Datapath.Programs = list(s.Maps), list(s.Problems), list(s.Datapath.Programs)
+	say := func(format string, args ...any) { s.Degraded = append(s.Degraded, fmt.Sprintf(format, args...)) }
+	if src := s.Source; src != nil {
+		if !src.Synced {
+			say("The source %s has not delivered everything yet%s: what is known is served, nothing is removed.",
+				src.Kind, listing(" (missing: ", src.Missing, ")"))
+		}
+		for _, e := range src.Errors {
+			say("The source cannot read %s: %s.", e.Where, e.Message)
+		}
+	}
+	if r := s.Reconcile; r != nil && r.LastError != "" {
+		say("%d changes wait to be tried again: %s.", r.Dirty, r.LastError)
+	}
+	if len(s.Maps) == 0 {
+		say("There are no maps.")
+	}
+	if len(s.Datapath.Programs) == 0 {
+		say("No program is attached: connections to services fail.")
+	}
+	for _, p := range s.Datapath.Programs {
+		if !p.Attached {
+			say("Program %s is not attached: what it is for does not work.", p.Name)
+		}
+	}
+}
+
+func list[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}

@@ -1,0 +1,126 @@
+package observe
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func sampleStatus() Status {
+	entries := 12
+	at := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
+	return Status{
+		Version: "v1.2.3", Node: "worker-1", Started: at,
+		Source:    &SourceStatus{Kind: "kubernetes", Synced: true, LastChange: at},
+		Reconcile: &ReconcileState{Passes: 4, LastDuration: 1234567, LastTime: at},
+		Datapath: DatapathStatus{
+			CgroupRoot: "/sys/fs/cgroup", Programs: []ProgramStatus{{Name: "sock_connect4", Attached: true, ID: 7}},
+			Features: map[string]bool{"refuse": true},
+		},
+		Services: 3, Frontends: 5, Backends: 7,
+		Maps: []MapStatus{
+			{Name: "svcs", Type: "Hash", Row: "a -> b", WrittenBy: "reconciler", ReadBy: "sock", Entries: &entries,
+				Capacity: 48, Pressure: 0.25, Memory: 3 << 19, Pin: "/pins/svcs", Schema: "v1"},
+			{Name: "sock_peers", Type: "SkStorage", Row: "c -> d", WrittenBy: "sock", ReadBy: "sock", Memory: 512},
+		},
+		Problems: []Problem{{"shop/web", "FrontendConflict", "10.96.0.1:80/tcp belongs to shop/other."}},
+		Degraded: []string{},
+	}
+}
+
+func TestStatusText(t *testing.T) {
+	s := sampleStatus()
+	var out bytes.Buffer
+	if err := s.WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "status.txt", out.String())
+	s.Datapath.Programs[0].Attached = false
+	s.Datapath.Features["refuse"] = false
+	s.Source.Synced, s.Source.Missing = false, []string{"nodes", "pods"}
+	s.Reconcile.Dirty, s.Reconcile.Errors, s.Reconcile.LastError = 2, 9, "insert svcs: no space"
+	s.Judge()
+	out.Reset()
+	if err := s.WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "degraded.txt", out.String())
+}
+
+func TestStatusJSON(t *testing.T) {
+	want := sampleStatus()
+	text, err := json.MarshalIndent(want, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "status.json", string(text)+"\n")
+	var got Status
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("a status changed on its way (-sent +received):\n%s", diff)
+	}
+}
+
+func TestJudge(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*Status)
+		want   []string // a part of each sentence
+	}{
+		{"healthy", func(*Status) {}, nil},
+		{"before the first pass", func(s *Status) { s.Reconcile = nil }, nil},
+		{"errors that are over", func(s *Status) { s.Reconcile.Errors = 5 }, nil},
+		{"not synced", func(s *Status) { s.Source.Synced, s.Source.Missing = false, []string{"nodes"} }, []string{"missing: nodes"}},
+		{"bad file", func(s *Status) { s.Source.Errors = []SourceError{{"web.yaml", "line 3: no colon"}} }, []string{"web.yaml: line 3"}},
+		{"failing", func(s *Status) { s.Reconcile.LastError, s.Reconcile.Dirty = "boom", 3 }, []string{"3 changes wait to be tried again: boom"}},
+		{"no maps", func(s *Status) { s.Maps = nil }, []string{"no maps"}},
+		{"no programs", func(s *Status) { s.Datapath.Programs = nil }, []string{"No program is attached"}},
+		{"one detached", func(s *Status) { s.Datapath.Programs[0].Attached = false }, []string{"sock_connect4 is not attached"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := sampleStatus()
+			tt.change(&s)
+			s.Judge()
+			if !slices.EqualFunc(s.Degraded, tt.want, strings.Contains) {
+				t.Errorf("degraded: %q, want %q", s.Degraded, tt.want)
+			}
+		})
+	}
+}
+
+func TestJudgeLeavesNoNull(t *testing.T) {
+	var s Status
+	s.Judge()
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(text), "null") {
+		t.Errorf("%s", text)
+	}
+}
+
+func TestSize(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 3 << 19: "1.5 MiB", 1 << 62: "4194304.0 TiB"} {
+		if got := size(n); got != want {
+			t.Errorf("size(%d) = %s, want %s", n, got, want)
+		}
+	}
+}
+
+func TestCounterWords(t *testing.T) {
+	hooks, reasons, err := counterWords()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(hooks, "sock") || !slices.Contains(reasons, "no-backend") || reasons[0] != "none" {
+		t.Errorf("hooks %q, reasons %q", hooks, reasons)
+	}
+}

@@ -1,0 +1,130 @@
+package observe
+
+import (
+	"net/netip"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// rows is a hash of frontends in memory.
+type rows map[maps.SvcKey]maps.Svc
+
+func (r rows) Each(visit func(maps.SvcKey, maps.Svc)) error {
+	for key, row := range r {
+		visit(key, row)
+	}
+	return nil
+}
+
+// wants is a service as tests write it down.
+type wants struct {
+	name       string
+	algorithm  uint8
+	flags      uint8
+	affinity   uint32
+	frontends  map[string]uint32 // "10.96.0.10:80" -> kind
+	all, local []string          // one backend a slot
+}
+
+// layout lays services out in tables. Its fields choose what a dump must not depend on.
+type layout struct {
+	Tables
+	nextService, nextSlot, nextBackend uint32
+	tag                                uint16
+	backends                           map[string]uint32
+}
+
+func newLayout() *layout {
+	return &layout{
+		Tables: Tables{
+			Frontends: rows{},
+			Services:  make([]maps.Service, 64), Names: make([]maps.NameText, 64),
+			Slots: make([]maps.Slot, 512), Backends: make([]maps.Backend, 64),
+		},
+		nextService: 1, tag: 1, backends: map[string]uint32{},
+	}
+}
+
+func (l *layout) add(w wants) uint32 {
+	index := l.nextService
+	l.nextService++
+	for i := range len(w.name) {
+		l.Names[index].Text[i] = int8(w.name[i])
+	}
+	row := &l.Services[index]
+	row.Algorithm, row.Flags, row.AffinitySeconds = w.algorithm, w.flags, w.affinity
+	row.Words[maps.ScopeAll] = uint64(l.table(index, w.all))
+	row.Words[maps.ScopeLocal] = uint64(l.table(index, w.local))
+	for text, kind := range w.frontends {
+		at := netip.MustParseAddrPort(text)
+		l.Frontends.(rows)[maps.KeyOf(at.Addr(), at.Port(), model.TCP)] = maps.Svc{Service: index, Kind: kind}
+	}
+	return index
+}
+
+func (l *layout) table(index uint32, backends []string) maps.Word {
+	off := l.nextSlot
+	for i, text := range backends {
+		l.Slots[int(off)+i] = maps.MakeSlot(l.backend(text), index, l.tag)
+	}
+	l.nextSlot += uint32(len(backends))
+	word := maps.MakeWord(off, len(backends), l.tag)
+	l.tag++
+	return word
+}
+
+func (l *layout) backend(text string) uint32 {
+	index, ok := l.backends[text]
+	if !ok {
+		at := netip.MustParseAddrPort(text)
+		index = l.nextBackend
+		l.nextBackend++
+		l.backends[text] = index
+		l.Backends[index] = maps.BackendOf(at.Addr(), at.Port(), model.TCP)
+	}
+	return index
+}
+
+// shop is a set of services with everything that a dump can show.
+func shop() []wants {
+	return []wants{
+		{
+			name:      "shop/web:http/tcp4",
+			flags:     maps.ExternalLocal,
+			frontends: map[string]uint32{"10.96.0.10:80": maps.ClusterIP, "0.0.0.0:30080": maps.NodePort},
+			all:       []string{"10.1.0.1:8080", "10.1.0.2:8080"},
+			local:     []string{"10.1.0.1:8080"},
+		},
+		{
+			name:      "shop/web:http/tcp6",
+			algorithm: 3, affinity: 10800,
+			frontends: map[string]uint32{"[fd96::10]:80": maps.ClusterIP, "[2001:db8::1]:80": maps.LoadBalancer},
+			all:       []string{"[fd01::1]:8080", "[fd01::2]:8080", "[fd01::1]:8080"},
+		},
+		{
+			name:  "shop/weighted/tcp4",
+			all:   []string{"10.1.0.1:8080", "10.1.0.2:8080", "10.1.0.2:8080"},
+			flags: 0, frontends: map[string]uint32{"10.96.0.11:80": maps.ClusterIP},
+		},
+		{
+			name: "shop/empty/tcp4", flags: maps.InternalLocal,
+			frontends: map[string]uint32{"10.96.0.12:80": maps.ClusterIP},
+		},
+		{
+			name:      "pod:shop/web-0:0.0.0.0:9000/tcp4",
+			frontends: map[string]uint32{"0.0.0.0:9000": maps.HostPort},
+			all:       []string{"10.1.0.1:9000"},
+		},
+	}
+}
+
+func take(t *testing.T, tables Tables) *Snapshot {
+	t.Helper()
+	s, err := Take(tables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

@@ -1,0 +1,276 @@
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"unicode"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// takeTries is how often a reader follows a writer that overtakes it.
+const takeTries = 4
+
+// Take reads the tables. They may be written meanwhile: every service is read until its words stand still, and all of
+// them once more at the end, so that what is compared across services belongs to one moment. The error is that of
+// listing the frontends; damaged rows are part of the result.
+func Take(t Tables) (*Snapshot, error) {
+	r := reader{Tables: t, services: map[uint32]*Service{}}
+	rows, err := r.frontends()
+	if err != nil {
+		return nil, err
+	}
+	for index := range min(len(t.Services), len(t.Names)) {
+		r.read(uint32(index))
+	}
+	r.settle()
+	dangling := r.assign(rows)
+	if len(dangling) > 0 {
+		// Rows that came or went meanwhile are no damage: damage is still there.
+		if rows, err = r.frontends(); err != nil {
+			return nil, err
+		}
+		for i := range rows {
+			if r.services[rows[i].Service] == nil {
+				r.read(rows[i].Service)
+			}
+		}
+		before := map[maps.SvcKey]maps.Svc{}
+		for _, f := range dangling {
+			before[f.key] = f.row
+		}
+		dangling = slices.DeleteFunc(r.assign(rows), func(f Frontend) bool {
+			row, ok := before[f.key]
+			return !ok || row != f.row
+		})
+	}
+	return r.snapshot(dangling), nil
+}
+
+// reader collects the services of one Snapshot by index.
+type reader struct {
+	Tables
+	services map[uint32]*Service
+}
+
+func (r *reader) frontends() ([]Frontend, error) {
+	var list []Frontend
+	err := r.Frontends.Each(func(key maps.SvcKey, row maps.Svc) {
+		list = append(list, Frontend{
+			Address: maps.AddrPort(key), Protocol: protocolWord(key.Proto), Kind: kindWord(row.Kind),
+			Service: row.Service, key: key, row: row,
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list, compareFrontends)
+	return slices.CompactFunc(list, func(a, b Frontend) bool { return a.key == b.key }), nil
+}
+
+func compareFrontends(a, b Frontend) int {
+	return cmp.Or(cmp.Compare(a.row.Kind, b.row.Kind), a.Address.Compare(b.Address), cmp.Compare(a.key.Proto, b.key.Proto))
+}
+
+// assign gives the frontends to their services and returns those that lead to none.
+func (r *reader) assign(rows []Frontend) []Frontend {
+	for _, s := range r.services {
+		s.Frontends = nil
+	}
+	var dangling []Frontend
+	for _, row := range rows {
+		if s := r.services[row.Service]; s != nil {
+			s.Frontends = append(s.Frontends, row)
+		} else {
+			dangling = append(dangling, row)
+		}
+	}
+	return dangling
+}
+
+// read reads one row of services, or forgets it when nothing stands there.
+func (r *reader) read(index uint32) {
+	if int(index) >= min(len(r.Services), len(r.Names)) {
+		return
+	}
+	var s *Service
+	stood := false
+	for range takeTries {
+		words, name := r.words(index), textOf(&r.Names[index])
+		if words[0].Len() == 0 && words[1].Len() == 0 && name == "" {
+			delete(r.services, index)
+			return
+		}
+		row := &r.Services[index]
+		s = &Service{
+			Name: name, Index: index, algorithm: row.Algorithm, Algorithm: lb.Algorithm(row.Algorithm).String(),
+			Flags: flagWords(row.Flags), AffinitySeconds: row.AffinitySeconds,
+			All:   r.scope(index, words[maps.ScopeAll]),
+			Local: r.scope(index, words[maps.ScopeLocal]),
+		}
+		if stood = r.stands(s); stood {
+			break
+		}
+	}
+	if !stood {
+		s.All.Unsettled, s.Local.Unsettled = true, true
+		s.All.Damage, s.Local.Damage = "", ""
+	}
+	r.services[index] = s
+}
+
+func (r *reader) words(index uint32) (words [maps.Scopes]maps.Word) {
+	for scope := range words {
+		words[scope] = maps.Word(atomic.LoadUint64(&r.Services[index].Words[scope]))
+	}
+	return words
+}
+
+// stands reports whether a service is still what was read.
+func (r *reader) stands(s *Service) bool {
+	return r.words(s.Index) == [maps.Scopes]maps.Word{s.All.word, s.Local.word} && textOf(&r.Names[s.Index]) == s.Name
+}
+
+// settle rereads what changed since it was read, until a whole round finds nothing.
+func (r *reader) settle() {
+	for round := range takeTries {
+		moved := false
+		for index, s := range r.services {
+			if r.stands(s) {
+				continue
+			}
+			moved = true
+			r.read(index)
+			if s = r.services[index]; s != nil && round == takeTries-1 {
+				s.All.Unsettled, s.Local.Unsettled = true, true
+			}
+		}
+		if !moved {
+			return
+		}
+	}
+}
+
+func (r *reader) scope(index uint32, word maps.Word) Scope {
+	s := Scope{Offset: word.Off(), Length: word.Len(), Tag: word.Tag(), word: word}
+	if word.Len() == 0 {
+		s.Offset = 0
+		return s
+	}
+	end := uint64(word.Off()) + uint64(word.Len())
+	if end > uint64(len(r.Slots)) {
+		s.Damage = fmt.Sprintf("slots %d to %d lie outside the map", word.Off(), end-1)
+		return s
+	}
+	for i := range word.Len() {
+		at := int(word.Off()) + i
+		slot := maps.Slot{Value: atomic.LoadUint64(&r.Slots[at].Value)}
+		backend := maps.SlotBackend(slot)
+		switch {
+		case maps.SlotOwner(slot) != index || maps.SlotTag(slot) != word.Tag():
+			s.Damage = fmt.Sprintf("slot %d belongs to service %d, tag %d", at, maps.SlotOwner(slot), maps.SlotTag(slot))
+		case int(backend) >= len(r.Backends):
+			s.Damage = fmt.Sprintf("slot %d leads to backend %d, outside the map", at, backend)
+		case r.Backends[backend] == maps.Backend{}:
+			s.Damage = fmt.Sprintf("slot %d leads to backend %d, which was never written", at, backend)
+		}
+		if s.Damage != "" {
+			break
+		}
+		s.slots = append(s.slots, backend)
+	}
+	s.Backends = r.shares(s.slots)
+	return s
+}
+
+func (r *reader) shares(backends []uint32) []Share {
+	counts := map[uint32]int{}
+	for _, backend := range backends {
+		counts[backend]++
+	}
+	var list []Share
+	for backend, n := range counts {
+		row := r.Backends[backend]
+		list = append(list, Share{
+			Address: maps.BackendAddrPort(row), Protocol: protocolWord(row.Proto), Slots: n, Backend: backend,
+		})
+	}
+	slices.SortFunc(list, func(a, b Share) int {
+		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Backend, b.Backend))
+	})
+	return list
+}
+
+func (r *reader) snapshot(dangling []Frontend) *Snapshot {
+	s := &Snapshot{Services: []Service{}, Backends: []Backend{}, Dangling: dangling}
+	for _, service := range r.services {
+		s.Services = append(s.Services, *service)
+	}
+	slices.SortFunc(s.Services, func(a, b Service) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Index, b.Index))
+	})
+	users := map[uint32][]string{}
+	for i := range s.Services {
+		service := &s.Services[i]
+		for _, scope := range service.scopes() {
+			for _, share := range scope.Backends {
+				names := users[share.Backend]
+				if len(names) == 0 || names[len(names)-1] != service.label() {
+					users[share.Backend] = append(names, service.label())
+				}
+			}
+		}
+	}
+	for index, row := range r.Backends {
+		if row == (maps.Backend{}) {
+			continue
+		}
+		s.Backends = append(s.Backends, Backend{
+			Address: maps.BackendAddrPort(row), Protocol: protocolWord(row.Proto), Index: uint32(index),
+			Services: append([]string{}, users[uint32(index)]...),
+		})
+	}
+	slices.SortFunc(s.Backends, func(a, b Backend) int {
+		return cmp.Or(a.Address.Compare(b.Address), strings.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Index, b.Index))
+	})
+	return s
+}
+
+// order returns a short digest of which backend stands in which slot.
+func (s *Snapshot) order(scope *Scope) string {
+	names := map[uint32]string{}
+	for _, share := range scope.Backends {
+		names[share.Backend] = share.Address.String() + "/" + share.Protocol + "\n"
+	}
+	sum := fnv.New32a()
+	for _, backend := range scope.slots {
+		sum.Write([]byte(names[backend]))
+	}
+	return fmt.Sprintf("%08x", sum.Sum32())
+}
+
+// textOf returns the text of a name; one that is not plain text is quoted, for it goes to terminals.
+func textOf(name *maps.NameText) string {
+	b := make([]byte, 0, len(name.Text))
+	for _, c := range name.Text {
+		if c == 0 {
+			break
+		}
+		b = append(b, byte(c))
+	}
+	text := string(b)
+	if strings.ContainsFunc(text, func(c rune) bool { return c == unicode.ReplacementChar || !unicode.IsPrint(c) }) {
+		return strconv.Quote(text)
+	}
+	return text
+}
+
+func unknown(what string, value uint32) string {
+	return what + "(" + strconv.FormatUint(uint64(value), 10) + ")"
+}

@@ -1,0 +1,155 @@
+package observe
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// WriteText writes the status for people.
+func (s *Status) WriteText(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	lines := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(key, format string, args ...any) {
+		fmt.Fprintf(lines, "%s\t%s\n", key, fmt.Sprintf(format, args...))
+	}
+	if s.Version != "" {
+		row("version", "%s", s.Version)
+	}
+	if s.Node != "" {
+		row("node", "%s", s.Node)
+	}
+	if !s.Started.IsZero() {
+		row("started", "%s", clock(s.Started))
+	}
+	if s.Source != nil {
+		row("source", "%s", s.Source.text())
+	}
+	row("services", "%d, with %d frontends and %d backends", s.Services, s.Frontends, s.Backends)
+	if s.Reconcile != nil {
+		row("reconcile", "%s", s.Reconcile.text())
+	}
+	row("datapath", "%s", s.Datapath.text())
+	if err := lines.Flush(); err != nil {
+		return err
+	}
+	if len(s.Maps) > 0 {
+		fmt.Fprintln(out)
+		if err := WriteMaps(out, s.Maps); err != nil {
+			return err
+		}
+	}
+	if len(s.Problems) > 0 {
+		fmt.Fprintf(out, "\nobjects with problems:\n")
+		for _, p := range s.Problems {
+			fmt.Fprintf(out, "  %s: %s: %s\n", p.Object, p.Reason, p.Message)
+		}
+	}
+	if len(s.Degraded) == 0 {
+		fmt.Fprintf(out, "\nhealthy\n")
+		return out.Flush()
+	}
+	fmt.Fprintf(out, "\ndegraded:\n")
+	for _, sentence := range s.Degraded {
+		fmt.Fprintf(out, "  %s\n", sentence)
+	}
+	return out.Flush()
+}
+
+func (s *SourceStatus) text() string {
+	words := []string{s.Kind, "synced"}
+	if !s.Synced {
+		words[1] = "not synced" + listing(" (missing: ", s.Missing, ")")
+	}
+	if !s.LastChange.IsZero() {
+		words = append(words, "last change "+clock(s.LastChange))
+	}
+	return strings.Join(words, ", ")
+}
+
+func (r *ReconcileState) text() string {
+	words := []string{"up to date"}
+	if r.Dirty > 0 {
+		words[0] = fmt.Sprintf("%d waiting", r.Dirty)
+	}
+	if !r.LastTime.IsZero() {
+		words = append(words, fmt.Sprintf("last pass %s took %s", clock(r.LastTime), round(r.LastDuration)))
+	}
+	words = append(words, fmt.Sprintf("%d errors", r.Errors))
+	return strings.Join(words, ", ")
+}
+
+func (d *DatapathStatus) text() string {
+	attached := 0
+	for _, p := range d.Programs {
+		if p.Attached {
+			attached++
+		}
+	}
+	text := fmt.Sprintf("%d of %d programs attached", attached, len(d.Programs))
+	if d.CgroupRoot != "" {
+		text += " to " + d.CgroupRoot
+	}
+	var lacks []string
+	for name, have := range d.Features {
+		if !have {
+			lacks = append(lacks, name)
+		}
+	}
+	slices.Sort(lacks)
+	return text + listing(", kernel without ", lacks, "")
+}
+
+// WriteMaps writes a table of the maps.
+func WriteMaps(w io.Writer, list []MapStatus) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "MAP\tTYPE\tENTRIES\tCAPACITY\tUSED\tMEMORY\tROW\tWRITTEN BY\tREAD BY")
+	for _, m := range list {
+		entries, used := "-", "-"
+		if m.Entries != nil {
+			entries, used = fmt.Sprint(*m.Entries), fmt.Sprintf("%.0f%%", 100*m.Pressure)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Type, entries,
+			cmp.Or(strings.TrimLeft(fmt.Sprint(m.Capacity), "0"), "-"), used, size(m.Memory), m.Row, m.WrittenBy, m.ReadBy)
+	}
+	return table.Flush()
+}
+
+// size writes a number of bytes for people.
+func size(n uint64) string {
+	const step = 1024
+	if n < step {
+		return fmt.Sprintf("%d B", n)
+	}
+	value, unit := float64(n), 0
+	for value >= step && unit < 4 {
+		value /= step
+		unit++
+	}
+	return fmt.Sprintf("%.1f %ciB", value, " KMGT"[unit])
+}
+
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// round keeps what matters of a duration.
+func round(d time.Duration) time.Duration {
+	switch {
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond)
+	case d >= time.Millisecond:
+		return d.Round(10 * time.Microsecond)
+	}
+	return d.Round(100 * time.Nanosecond)
+}
+
+func listing(before string, list []string, after string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return before + strings.Join(list, ", ") + after
+}

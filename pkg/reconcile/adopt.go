@@ -1,0 +1,149 @@
+package reconcile
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// adopt takes over what an earlier agent left in the maps, so that a start with nothing changed writes nothing. What
+// cannot be made sense of is kept apart and goes when the sources are complete.
+func (r *Reconciler) adopt() error {
+	for index := 1; index < len(r.tables.Services); index++ {
+		text := textOf(&r.tables.Names[index])
+		if text == "" {
+			continue
+		}
+		s, err := r.adoptService(uint32(index))
+		if err != nil {
+			return fmt.Errorf("adopt service %d (%s): %w", index, text, err)
+		}
+		if r.adopted[text] != nil {
+			text = "#" + strconv.Itoa(index) // a second of that name was cut off half installed
+		}
+		r.adopted[text] = s
+	}
+	var failed error
+	err := r.tables.Frontends.Each(func(key maps.SvcKey, row maps.Svc) {
+		s := r.byIndex[row.Service]
+		if s == nil {
+			// The row of a service that has no name: it is only kept from being reused.
+			if err := r.reserveOrphan(row.Service); err != nil {
+				failed = err
+				return
+			}
+			s = r.byIndex[row.Service]
+		}
+		s.rows++
+		r.frontends.present++
+		r.frontends.keys[key] = frontend{row: row, present: true}
+		r.orphans = append(r.orphans, key)
+	})
+	if err == nil {
+		err = failed
+	}
+	if err != nil {
+		return fmt.Errorf("read the frontends: %w", err)
+	}
+	return nil
+}
+
+func (r *Reconciler) reserveOrphan(index uint32) error {
+	s := &service{index: index}
+	if index != 0 && int(index) < len(r.tables.Services) {
+		if err := r.services.Reserve(index); err != nil {
+			return fmt.Errorf("adopt service %d: %w", index, err)
+		}
+		r.adopted["#"+strconv.Itoa(int(index))] = s
+	}
+	r.byIndex[index] = s
+	return nil
+}
+
+// adoptService takes over one row of services. A scope whose extent or slots are not sound is taken as empty: the first
+// compile of the service writes it anew.
+func (r *Reconciler) adoptService(index uint32) (*service, error) {
+	if err := r.services.Reserve(index); err != nil {
+		return nil, err
+	}
+	s := &service{index: index}
+	r.byIndex[index] = s
+	var used []uint32
+	for scope, value := range r.tables.Services[index].Words {
+		word := maps.Word(value)
+		s.words[scope] = maps.MakeWord(0, 0, word.Tag())
+		if word.Len() == 0 {
+			continue
+		}
+		found, ok := r.soundExtent(index, word)
+		if !ok {
+			r.cfg.Log.Warn("adopt: a table is damaged and will be written anew", "service", textOf(&r.tables.Names[index]))
+			continue
+		}
+		s.words[scope] = word
+		used = append(used, found...)
+	}
+	slices.Sort(used)
+	s.backends = slices.Compact(used)
+	for _, at := range s.backends {
+		backend := r.tables.Backends[at]
+		known, ok := r.backends.refs[backend]
+		if !ok {
+			if err := r.backends.ids.Reserve(at); err != nil {
+				return nil, fmt.Errorf("backend %d: %w", at, err)
+			}
+			known = ref{index: at}
+		}
+		known.count++
+		r.backends.refs[backend] = known
+	}
+	return s, nil
+}
+
+// soundExtent reserves a word's extent and returns the backends that its slots lead to; false if the slots are not the
+// word's or lead outside.
+func (r *Reconciler) soundExtent(index uint32, word maps.Word) ([]uint32, bool) {
+	end := uint64(word.Off()) + uint64(word.Len())
+	if end > uint64(len(r.tables.Slots)) {
+		return nil, false
+	}
+	var found []uint32
+	for _, slot := range r.tables.Slots[word.Off():end] {
+		at := maps.SlotBackend(slot)
+		if maps.SlotOwner(slot) != index || maps.SlotTag(slot) != word.Tag() || int(at) >= len(r.tables.Backends) {
+			return nil, false
+		}
+		if known, ok := r.backends.refs[r.tables.Backends[at]]; ok && known.index != at {
+			return nil, false // one backend in two rows
+		}
+		if len(found) == 0 || found[len(found)-1] != at {
+			found = append(found, at)
+		}
+	}
+	if r.extents.Reserve(word.Off(), uint32(word.Len())) != nil {
+		return nil, false
+	}
+	return found, true
+}
+
+// adopts reports whether an object wants a service that was found in the maps.
+func (r *Reconciler) adopts(wanted *lb.Wanted) bool {
+	if len(r.adopted) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(wanted.Services, func(w lb.Service) bool { return r.adopted[nameText(w.ID)] != nil })
+}
+
+func textOf(name *maps.NameText) string {
+	var b []byte
+	for _, c := range name.Text {
+		if c == 0 {
+			break
+		}
+		b = append(b, byte(c))
+	}
+	return string(b)
+}

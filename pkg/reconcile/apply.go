@@ -1,0 +1,286 @@
+package reconcile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// object is what was installed for one Service or Pod.
+type object struct {
+	key      model.Key
+	uid      string
+	created  int64
+	services []*service
+}
+
+// service is one row of the services map and all that hangs on it.
+type service struct {
+	object    *object
+	port      string
+	protocol  model.Protocol
+	family    model.Family
+	index     uint32
+	words     [maps.Scopes]maps.Word
+	backends  []uint32 // each counted once in backends
+	frontends []maps.SvcKey
+	rows      int // rows of svcs that lead here
+}
+
+func (s *service) id() lb.ID {
+	return lb.ID{Key: s.object.key, Port: s.port, Protocol: s.protocol, Family: s.family}
+}
+
+func (s *service) is(id lb.ID) bool {
+	return s.port == id.Port && s.protocol == id.Protocol && s.family == id.Family
+}
+
+// apply brings one object's tables up to date. Its frontends are claimed here and written at the end of the pass, when
+// every table that they may lead to stands. An error leaves the object consistent, only not up to date.
+func (r *Reconciler) apply(key model.Key) error {
+	wanted, uid, created := r.compile(key)
+	if !r.synced && r.adopts(wanted) {
+		// What was adopted is complete; what the sources gave so far may not be.
+		r.held = append(r.held, key)
+		return nil
+	}
+	o := r.objects[key]
+	if o == nil {
+		if len(wanted.Services) == 0 && len(wanted.Problems) == 0 {
+			return nil
+		}
+		o = &object{key: key}
+		r.objects[key] = o
+	}
+	o.uid, o.created = uid, created
+	for _, s := range o.services {
+		if !slices.ContainsFunc(wanted.Services, func(w lb.Service) bool { return s.is(w.ID) }) {
+			r.retire(s)
+		}
+	}
+	o.services = slices.DeleteFunc(o.services, func(s *service) bool { return s.object == nil })
+	for i := range wanted.Services {
+		w := &wanted.Services[i]
+		s, err := r.install(o, w.ID)
+		if err != nil {
+			return err
+		}
+		if err := r.setTables(s, w); err != nil {
+			return err
+		}
+		wanted.Problems = r.setFrontends(s, w, wanted.Problems)
+	}
+	if len(o.services) == 0 && len(wanted.Problems) == 0 {
+		delete(r.objects, key)
+		if key.Kind == model.KindPod {
+			r.frontends.unwatch(key)
+		}
+	}
+	r.setProblems(o, wanted.Problems)
+	return nil
+}
+
+func (r *Reconciler) compile(key model.Key) (wanted *lb.Wanted, uid string, created int64) {
+	switch key.Kind {
+	case model.KindPod:
+		if pod := r.cfg.Store.Pod(key.Name); pod != nil {
+			return r.compiler.Pod(pod), pod.UID, pod.Created
+		}
+	default:
+		if svc, endpoints := r.cfg.Store.Service(key.Name); svc != nil {
+			return r.compiler.Service(svc, endpoints), svc.UID, svc.Created
+		}
+	}
+	return &lb.Wanted{}, "", 0
+}
+
+// install returns the object's service of that identity: the installed one, the one that an earlier agent left in the
+// maps, or a new one, which is empty and has no frontends yet.
+func (r *Reconciler) install(o *object, id lb.ID) (*service, error) {
+	for _, s := range o.services {
+		if s.is(id) {
+			return s, nil
+		}
+	}
+	text := nameText(id)
+	s := r.adopted[text]
+	delete(r.adopted, text)
+	if s == nil {
+		index, ok := r.services.Alloc()
+		if !ok {
+			if err := r.grow(maps.Sizes{Services: 2 * uint32(len(r.tables.Services))}); err != nil {
+				return nil, err
+			}
+			index, _ = r.services.Alloc()
+		}
+		s = &service{index: index}
+		r.byIndex[index] = s
+		// The tag goes on from whatever stood here, so that no slot of an earlier owner can match.
+		s.words[0] = maps.MakeWord(0, 0, maps.Word(r.tables.Services[index].Words[0]).Tag())
+		r.tables.Services[index] = maps.Service{Words: [maps.Scopes]uint64{uint64(s.words[0]), 0}}
+		r.tables.Names[index] = maps.NameText{}
+		copyText(&r.tables.Names[index], text)
+		r.stats.Writes += 2
+	}
+	s.object, s.port, s.protocol, s.family = o, id.Port, id.Protocol, id.Family
+	o.services = append(o.services, s)
+	return s, nil
+}
+
+// setTables brings a service's slots and settings up to date. New rows are written before anything leads to them, and
+// the store of the word is the switch.
+func (r *Reconciler) setTables(s *service, w *lb.Service) error {
+	r.indexes = r.indexes[:0]
+	for _, backend := range w.Backends {
+		index, ok := r.backends.acquire(r.tables, backend, &r.stats.Writes)
+		if !ok {
+			if err := r.grow(maps.Sizes{Backends: 2 * uint32(len(r.tables.Backends))}); err != nil {
+				r.backends.release(r.tables, r.indexes)
+				return err
+			}
+			index, _ = r.backends.acquire(r.tables, backend, &r.stats.Writes)
+		}
+		r.indexes = append(r.indexes, index)
+	}
+	for scope, table := range w.Tables {
+		if err := r.setScope(s, scope, table); err != nil {
+			r.backends.release(r.tables, r.indexes)
+			return err
+		}
+	}
+	r.backends.release(r.tables, s.backends)
+	s.backends = append(s.backends[:0], r.indexes...)
+	row := &r.tables.Services[s.index]
+	if row.Algorithm != uint8(w.Algorithm) || row.Flags != w.Flags || row.AffinitySeconds != w.AffinitySeconds {
+		row.Algorithm, row.Flags, row.AffinitySeconds = uint8(w.Algorithm), w.Flags, w.AffinitySeconds
+		r.stats.Writes++
+	}
+	return nil
+}
+
+// setScope switches one scope of a service to a table, if it is another one than it has.
+func (r *Reconciler) setScope(s *service, scope int, table []uint32) error {
+	was := s.words[scope]
+	if r.sameTable(was, table) {
+		return nil
+	}
+	var off uint32
+	if len(table) > 0 {
+		var ok bool
+		if off, ok = r.extents.Alloc(uint32(len(table))); !ok {
+			if err := r.grow(maps.Sizes{Slots: uint32(len(r.tables.Slots)) + max(uint32(len(r.tables.Slots)), 1<<16)}); err != nil {
+				return err
+			}
+			off, _ = r.extents.Alloc(uint32(len(table)))
+		}
+	}
+	tag := max(s.words[maps.ScopeAll].Tag(), s.words[maps.ScopeLocal].Tag()) + 1
+	if tag == 0 { // wrapped: the scopes' tags must still differ
+		tag = 1
+	}
+	slots := r.tables.Slots[off : int(off)+len(table)]
+	for i, position := range table {
+		atomic.StoreUint64(&slots[i].Value, maps.MakeSlot(r.indexes[position], s.index, tag).Value)
+	}
+	word := maps.MakeWord(off, len(table), tag)
+	atomic.StoreUint64(&r.tables.Services[s.index].Words[scope], uint64(word))
+	s.words[scope] = word
+	r.stats.Writes += uint64(len(table)) + 1
+	if was.Len() > 0 {
+		r.extents.Free(was.Off(), uint32(was.Len()))
+	}
+	return nil
+}
+
+func (r *Reconciler) sameTable(word maps.Word, table []uint32) bool {
+	if word.Len() != len(table) {
+		return false
+	}
+	slots := r.tables.Slots[word.Off():]
+	for i, position := range table {
+		if maps.SlotBackend(slots[i]) != r.indexes[position] {
+			return false
+		}
+	}
+	return true
+}
+
+// setFrontends claims what the service wants and gives back what it no longer does. What it did not get is a problem.
+func (r *Reconciler) setFrontends(s *service, w *lb.Service, problems []model.Problem) []model.Problem {
+	for _, key := range s.frontends {
+		if !slices.ContainsFunc(w.Frontends, func(f lb.Frontend) bool { return f.Key == key }) {
+			r.frontends.release(key, s)
+		}
+	}
+	s.frontends = s.frontends[:0]
+	for _, f := range w.Frontends {
+		if winner, lost := r.frontends.shadowed(f.Key, f.Kind, s.object.key); lost {
+			r.frontends.release(f.Key, s)
+			problems = append(problems, conflict(f.Key, winner))
+			continue
+		}
+		s.frontends = append(s.frontends, f.Key)
+		if winner := r.frontends.claim(f.Key, claim{s, f.Kind}); winner.service != s {
+			problems = append(problems, conflict(f.Key, winner))
+		}
+	}
+	return problems
+}
+
+// retire takes a service out of the claims; it is torn down when no row leads to it any more.
+func (r *Reconciler) retire(s *service) {
+	for _, key := range s.frontends {
+		r.frontends.release(key, s)
+	}
+	s.object = nil
+	r.retired = append(r.retired, s)
+}
+
+// teardown frees what retired services had, once it is certain that no frontend leads to them.
+func (r *Reconciler) teardown() {
+	if len(r.frontends.unsure) > 0 {
+		return
+	}
+	r.retired = slices.DeleteFunc(r.retired, func(s *service) bool {
+		if s.rows > 0 {
+			return false
+		}
+		row := &r.tables.Services[s.index]
+		tag := max(s.words[maps.ScopeAll].Tag(), s.words[maps.ScopeLocal].Tag())
+		for scope, word := range s.words {
+			atomic.StoreUint64(&row.Words[scope], uint64(maps.MakeWord(0, 0, tag)))
+			if word.Len() > 0 {
+				r.extents.Free(word.Off(), uint32(word.Len()))
+			}
+		}
+		r.tables.Names[s.index] = maps.NameText{}
+		r.stats.Writes += 2
+		r.backends.release(r.tables, s.backends)
+		delete(r.byIndex, s.index)
+		r.services.Free(s.index)
+		return true
+	})
+}
+
+// nameText returns the name of a service as the maps keep it; one that is too long ends in a digest of the whole.
+func nameText(id lb.ID) string {
+	text := id.String()
+	const room = len(maps.NameText{}.Text) - 1
+	if len(text) <= room {
+		return text
+	}
+	sum := sha256.Sum256([]byte(text))
+	return fmt.Sprintf("%s~%s", text[:room-17], hex.EncodeToString(sum[:8]))
+}
+
+func copyText(name *maps.NameText, text string) {
+	for i := range len(text) {
+		name.Text[i] = int8(text[i])
+	}
+}

@@ -1,0 +1,193 @@
+package reconcile
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// claim is a service's wish to have a frontend.
+type claim struct {
+	service *service
+	kind    uint32
+}
+
+// before reports whether a has the better right to a frontend: Services before Pods, then the older object, then the
+// lower UID. It depends on the objects alone, so every node and every restart decides alike.
+func (a claim) before(b claim) bool {
+	x, y := a.service.object, b.service.object
+	return cmp.Or(
+		cmp.Compare(x.key.Kind, y.key.Kind),
+		cmp.Compare(x.created, y.created),
+		strings.Compare(x.uid, y.uid),
+		x.key.Compare(y.key),
+		strings.Compare(a.service.port, b.service.port), // two ports of one object
+	) < 0
+}
+
+// frontend is one key of the map: what is in the map, who should have it, and who else would.
+type frontend struct {
+	row     maps.Svc
+	present bool
+	owner   claim
+	others  []claim
+}
+
+// frontends decides who owns each frontend and carries the decisions into the map.
+type frontends struct {
+	keys     map[maps.SvcKey]frontend
+	watchers map[maps.SvcKey]map[model.Key]struct{} // pods whose host port a NodePort would shadow
+	touched  map[maps.SvcKey]struct{}               // keys whose row may have to change
+	unsure   []maps.SvcKey                          // keys of an operation that failed, perhaps half way
+	present  int
+	dirty    func(...model.Key)
+}
+
+func newFrontends(dirty func(...model.Key)) frontends {
+	return frontends{
+		keys:     map[maps.SvcKey]frontend{},
+		watchers: map[maps.SvcKey]map[model.Key]struct{}{},
+		touched:  map[maps.SvcKey]struct{}{},
+		dirty:    dirty,
+	}
+}
+
+// claim enters a service's wish and returns the claim that won.
+func (f *frontends) claim(key maps.SvcKey, c claim) claim {
+	state := f.keys[key]
+	was := state.owner
+	state.remove(c.service)
+	state.add(c)
+	f.set(key, state, was)
+	return state.owner
+}
+
+// release withdraws a service's wish.
+func (f *frontends) release(key maps.SvcKey, s *service) {
+	state, ok := f.keys[key]
+	if !ok {
+		return
+	}
+	was := state.owner
+	state.remove(s)
+	f.set(key, state, was)
+}
+
+func (s *frontend) remove(service *service) {
+	if s.owner.service == service {
+		s.owner = claim{}
+		best := -1
+		for i, c := range s.others {
+			if best < 0 || c.before(s.others[best]) {
+				best = i
+			}
+		}
+		if best >= 0 {
+			s.owner = s.others[best]
+			s.drop(best)
+		}
+		return
+	}
+	for i, c := range s.others {
+		if c.service == service {
+			s.drop(i)
+			return
+		}
+	}
+}
+
+func (s *frontend) drop(i int) {
+	s.others = append(append([]claim(nil), s.others[:i]...), s.others[i+1:]...)
+	if len(s.others) == 0 {
+		s.others = nil
+	}
+}
+
+func (s *frontend) add(c claim) {
+	if s.owner.service == nil {
+		s.owner = c
+		return
+	}
+	if c.before(s.owner) {
+		c, s.owner = s.owner, c
+	}
+	s.others = append(s.others, c)
+}
+
+// set stores a key's new state, and makes due whoever won or lost it: their problems are to be told anew.
+func (f *frontends) set(key maps.SvcKey, state frontend, was claim) {
+	if !state.present && state.owner.service == nil {
+		delete(f.keys, key)
+		delete(f.touched, key)
+	} else {
+		f.keys[key] = state
+		if !state.settled() {
+			f.touched[key] = struct{}{}
+		} else {
+			delete(f.touched, key)
+		}
+	}
+	if was.service == state.owner.service {
+		return
+	}
+	if was.service != nil && state.owner.service != nil {
+		f.dirty(was.service.object.key, state.owner.service.object.key)
+	}
+	for pod := range f.watchers[key] {
+		f.dirty(pod)
+	}
+}
+
+func (s *frontend) wanted() (maps.Svc, bool) {
+	if s.owner.service == nil {
+		return maps.Svc{}, false
+	}
+	return maps.Svc{Service: s.owner.service.index, Kind: s.owner.kind}, true
+}
+
+func (s *frontend) settled() bool {
+	row, want := s.wanted()
+	return want == s.present && (!want || row == s.row)
+}
+
+// shadowed returns the NodePort that a host port on one address would otherwise shadow, and watches for it to come and
+// go.
+func (f *frontends) shadowed(key maps.SvcKey, kind uint32, pod model.Key) (claim, bool) {
+	if kind != maps.HostPort {
+		return claim{}, false
+	}
+	family := model.FamilyOf(maps.NetipOf(key.Addr))
+	wildcard := maps.SvcKey{Addr: maps.AddrOf(family.Unspecified()), Port: key.Port, Proto: key.Proto}
+	if wildcard == key {
+		return claim{}, false // one row: the better claim has it
+	}
+	pods := f.watchers[wildcard]
+	if pods == nil {
+		pods = map[model.Key]struct{}{}
+		f.watchers[wildcard] = pods
+	}
+	pods[pod] = struct{}{}
+	owner := f.keys[wildcard].owner
+	return owner, owner.service != nil && owner.kind == maps.NodePort
+}
+
+// unwatch forgets a pod that is gone.
+func (f *frontends) unwatch(pod model.Key) {
+	for key, pods := range f.watchers {
+		delete(pods, pod)
+		if len(pods) == 0 {
+			delete(f.watchers, key)
+		}
+	}
+}
+
+func conflict(key maps.SvcKey, winner claim) model.Problem {
+	return model.Problem{
+		Reason: "FrontendConflict",
+		Message: fmt.Sprintf("%v/%v belongs to %s, which has the older claim; it is taken over when that goes",
+			maps.AddrPort(key), model.Protocol(key.Proto), winner.service.object.key),
+	}
+}

@@ -1,0 +1,301 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// Config is what a Reconciler needs.
+type Config struct {
+	Store  *model.Store
+	Tables *Tables
+	Facts  lb.Facts // less the node, which the Store knows
+
+	// Barrier returns once every program that was running when it was called has ended.
+	Barrier func() error
+	// Grow replaces the maps by ones of at least the given sizes and the same content, and returns them.
+	Grow func(maps.Sizes) (*Tables, error)
+	// Report tells a problem of an object when it appears. It must not block.
+	Report func(key model.Key, uid string, problem model.Problem)
+	Log    *slog.Logger
+}
+
+// Reconciler keeps the maps in step with a Store. Run, or the caller of Pass and Settle, is the only goroutine that may
+// use it; Stats and Problems may be called from others.
+type Reconciler struct {
+	cfg      Config
+	tables   *Tables
+	compiler *lb.Compiler
+
+	objects   map[model.Key]*object
+	frontends frontends
+	backends  backends
+	services  *lb.Indexes
+	extents   *lb.Extents
+	indexes   []uint32 // of the backends of the service at hand
+
+	synced  bool
+	adopted map[string]*service // by name: found in the maps, not yet claimed by an object
+	held    []model.Key         // wait for the sources to sync
+	orphans []maps.SvcKey       // rows found in the maps
+	byIndex map[uint32]*service // every service that has a row
+	retired []*service
+	failed  map[model.Key]struct{} // to be tried again
+	grace   grace
+	backoff time.Duration
+
+	mu       sync.Mutex // guards what follows
+	stats    Stats
+	shown    Stats
+	problems map[model.Key]noted
+}
+
+type noted struct {
+	uid  string
+	list []model.Problem
+}
+
+// Stats are the counts that tell how a Reconciler is doing.
+type Stats struct {
+	Passes       uint64        `json:"passes"`
+	Compiled     uint64        `json:"compiled"`
+	Writes       uint64        `json:"writes"` // rows stored in any map
+	Errors       uint64        `json:"errors"`
+	Growths      uint64        `json:"growths"`
+	Barriers     uint64        `json:"barriers"`
+	Services     int           `json:"services"`
+	Frontends    int           `json:"frontends"`
+	Backends     int           `json:"backends"`
+	Pending      int           `json:"pending"` // keys and rows that wait for a retry, a grace period or the sync
+	Synced       bool          `json:"synced"`
+	LastError    string        `json:"lastError,omitempty"`
+	LastPass     time.Time     `json:"lastPass"`
+	LastDuration time.Duration `json:"lastDuration"`
+}
+
+const (
+	// ColdWait is how long a Reconciler waits for every source before it starts with what is there: an object that
+	// cannot be had must not keep the others from being served.
+	ColdWait   = 5 * time.Second
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = 10 * time.Second
+)
+
+// New returns a Reconciler over the tables, having adopted what it finds there.
+func New(cfg Config) (*Reconciler, error) {
+	r := &Reconciler{
+		cfg:       cfg,
+		tables:    cfg.Tables,
+		objects:   map[model.Key]*object{},
+		frontends: newFrontends(cfg.Store.MarkDirty),
+		backends:  backends{refs: map[maps.Backend]ref{}, ids: lb.NewIndexes(uint32(len(cfg.Tables.Backends)))},
+		services:  lb.NewIndexes(uint32(len(cfg.Tables.Services))),
+		extents:   lb.NewExtents(uint32(len(cfg.Tables.Slots))),
+		adopted:   map[string]*service{},
+		byIndex:   map[uint32]*service{},
+		failed:    map[model.Key]struct{}{},
+		problems:  map[model.Key]noted{},
+		grace:     grace{done: make(chan error, 1)},
+	}
+	r.cfg.Facts.Reserved = cfg.Store.ReservedFor
+	r.cfg.Facts.Node = cfg.Store.Self()
+	r.compiler = lb.NewCompiler(r.cfg.Facts)
+	// A slot that was never written is all zero: no service may match it.
+	if err := r.services.Reserve(0); err != nil {
+		return nil, fmt.Errorf("reserve service 0: %w", err)
+	}
+	if err := r.adopt(); err != nil {
+		return nil, err
+	}
+	r.publish(0)
+	return r, nil
+}
+
+// Run reconciles until the context ends.
+func (r *Reconciler) Run(ctx context.Context) error {
+	wait := time.NewTimer(ColdWait)
+	defer wait.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-r.cfg.Store.Synced():
+	case <-wait.C:
+		r.cfg.Log.Warn("sources are not complete; serving what is known, deleting nothing", "missing", r.cfg.Store.Unsynced())
+	}
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		synced := r.cfg.Store.Synced()
+		if r.synced {
+			synced = nil
+		}
+		var err error
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-synced:
+		case <-r.cfg.Store.Wake():
+		case waited := <-r.grace.done:
+			err = r.release(waited)
+		case <-retry.C:
+			r.retry()
+		}
+		if err = cmp.Or(r.Pass(), err); err != nil {
+			r.backoff = min(max(2*r.backoff, minBackoff), maxBackoff)
+			retry.Reset(r.backoff)
+			r.cfg.Log.Error("reconcile: trying again", "error", err, "in", r.backoff)
+		} else {
+			r.backoff = 0
+		}
+	}
+}
+
+// Pass brings the maps up to date with every key that is dirty. What failed is kept for the next retry; everything else
+// is done all the same.
+func (r *Reconciler) Pass() error {
+	start := time.Now()
+	var first error
+	fail := func(err error) {
+		r.stats.Errors++
+		r.stats.LastError = err.Error()
+		first = cmp.Or(first, err)
+	}
+	r.compiler.SetNode(r.cfg.Store.Self())
+	r.sync()
+	// Claims of one object may make others due; each round settles some, and the oldest never moves again.
+	for keys := r.cfg.Store.TakeDirty(); len(keys) > 0; keys = r.cfg.Store.TakeDirty() {
+		for _, key := range keys {
+			r.stats.Compiled++
+			if err := r.apply(key); err != nil {
+				r.failed[key] = struct{}{}
+				fail(fmt.Errorf("apply %s: %w", key, err))
+			} else {
+				delete(r.failed, key)
+			}
+		}
+	}
+	if r.synced {
+		r.sweep()
+	}
+	if err := r.writeRows(); err != nil {
+		fail(err)
+	}
+	r.teardown()
+	r.startGrace()
+	r.publish(time.Since(start))
+	return first
+}
+
+// Settle passes until nothing is left to do, waiting for grace periods. It is for callers that have no Run.
+func (r *Reconciler) Settle() error {
+	for {
+		r.retry()
+		if err := r.Pass(); err != nil {
+			return err
+		}
+		if !r.grace.running {
+			return nil
+		}
+		if err := r.release(<-r.grace.done); err != nil {
+			return err
+		}
+	}
+}
+
+// sync notices that the sources are complete: what was held back is due, and what nobody claimed may go.
+func (r *Reconciler) sync() {
+	if r.synced {
+		return
+	}
+	select {
+	case <-r.cfg.Store.Synced():
+		r.synced = true
+		r.cfg.Store.MarkDirty(r.held...)
+		r.held = nil
+	default:
+	}
+}
+
+// retry makes due what failed before.
+func (r *Reconciler) retry() {
+	for key := range r.failed {
+		r.cfg.Store.MarkDirty(key)
+	}
+}
+
+func (r *Reconciler) setProblems(o *object, list []model.Problem) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.problems[o.key]
+	if len(list) == 0 {
+		delete(r.problems, o.key)
+		return
+	}
+	r.problems[o.key] = noted{o.uid, slices.Clone(list)}
+	if r.cfg.Report == nil {
+		return
+	}
+	for _, problem := range list {
+		if !slices.Contains(was.list, problem) {
+			r.cfg.Report(o.key, o.uid, problem)
+		}
+	}
+}
+
+// Problems returns what is wrong with which objects.
+func (r *Reconciler) Problems() map[model.Key][]model.Problem {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	problems := make(map[model.Key][]model.Problem, len(r.problems))
+	for key, noted := range r.problems {
+		problems[key] = noted.list
+	}
+	return problems
+}
+
+// Stats returns the counts as of the last pass.
+func (r *Reconciler) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.shown
+}
+
+func (r *Reconciler) publish(took time.Duration) {
+	r.stats.Passes++
+	r.stats.Services = r.services.Used() - 1
+	r.stats.Frontends = r.frontends.present
+	r.stats.Backends = len(r.backends.refs)
+	r.stats.Pending = len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)
+	r.stats.Synced = r.synced
+	r.stats.LastPass, r.stats.LastDuration = time.Now(), took
+	if len(r.failed) == 0 && len(r.frontends.touched) == 0 {
+		r.stats.LastError = ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shown = r.stats
+}
+
+// grow makes room. The maps must not be written while they are copied, which holds because this goroutine is the only
+// writer.
+func (r *Reconciler) grow(sizes maps.Sizes) error {
+	tables, err := r.cfg.Grow(r.tables.Sizes().AtLeast(sizes))
+	if err != nil {
+		return fmt.Errorf("grow the maps: %w", err)
+	}
+	r.tables = tables
+	r.services.Grow(uint32(len(tables.Services)))
+	r.backends.ids.Grow(uint32(len(tables.Backends)))
+	r.extents.Grow(uint32(len(tables.Slots)))
+	r.stats.Growths++
+	return nil
+}

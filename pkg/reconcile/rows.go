@@ -1,0 +1,189 @@
+package reconcile
+
+import (
+	"fmt"
+	"slices"
+
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// grace keeps what must not be written again while a program may still read it: the rows of services and backends that
+// were freed, and the elements of the frontends' hash, which the kernel hands from a deleted key to the next new one.
+// All of it waits for one barrier in the background.
+type grace struct {
+	running bool
+	owed    graced // what the running barrier, or the next one, is for
+	// recycled says that rows were deleted or replaced since the running barrier began.
+	recycled bool
+	done     chan error
+}
+
+type graced struct {
+	services, backends []uint32
+	rows               bool
+}
+
+// startGrace begins a barrier if something waits for one and none is under way.
+func (r *Reconciler) startGrace() {
+	g := &r.grace
+	if g.running {
+		return
+	}
+	g.owed.services = append(g.owed.services, r.services.TakeLimbo()...)
+	g.owed.backends = append(g.owed.backends, r.backends.ids.TakeLimbo()...)
+	g.owed.rows = g.owed.rows || g.recycled
+	if !g.owed.rows && len(g.owed.services) == 0 && len(g.owed.backends) == 0 {
+		return
+	}
+	g.running, g.recycled = true, false
+	r.stats.Barriers++
+	go func() { g.done <- r.cfg.Barrier() }()
+}
+
+// release frees what a barrier was waited for. After a failed one everything waits for the next.
+func (r *Reconciler) release(err error) error {
+	g := &r.grace
+	g.running = false
+	if err != nil {
+		return fmt.Errorf("wait for readers: %w", err)
+	}
+	r.services.Release(g.owed.services)
+	r.backends.ids.Release(g.owed.backends)
+	g.owed = graced{}
+	return nil
+}
+
+// mayRecycle reports whether elements of the hash that were freed may be handed out again.
+func (g *grace) mayRecycle() bool { return !g.recycled && !g.owed.rows }
+
+// writeRows brings the frontends' hash in line with the claims: what nobody owns goes first, then rows change hands,
+// then new ones come. Whatever would recycle an element that a reader may hold stays touched until a barrier has
+// passed.
+func (r *Reconciler) writeRows() error {
+	f := &r.frontends
+	if len(f.touched) == 0 && len(f.unsure) == 0 {
+		return nil
+	}
+	if err := r.lookAgain(); err != nil {
+		return err
+	}
+	var gone, fresh, changed []maps.SvcKey
+	for key := range f.touched {
+		state := f.keys[key]
+		_, want := state.wanted()
+		switch {
+		case state.settled():
+			delete(f.touched, key)
+		case !want && r.synced:
+			gone = append(gone, key)
+		case want && state.present:
+			changed = append(changed, key)
+		case want:
+			fresh = append(fresh, key)
+		}
+	}
+	if err := r.insertRows(fresh); err != nil {
+		return err
+	}
+	for _, key := range changed {
+		if !r.grace.mayRecycle() {
+			break
+		}
+		state := f.keys[key]
+		row, _ := state.wanted()
+		if err := r.tables.Frontends.Update(key, row); err != nil {
+			f.unsure = append(f.unsure, key)
+			return fmt.Errorf("update frontend %v: %w", maps.AddrPort(key), err)
+		}
+		r.grace.recycled = true
+		r.stats.Writes++
+		r.stored(key, row, true)
+	}
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := r.tables.Frontends.Delete(gone); err != nil {
+		f.unsure = append(f.unsure, gone...)
+		r.grace.recycled = true
+		return fmt.Errorf("delete %d frontends: %w", len(gone), err)
+	}
+	r.grace.recycled = true
+	r.stats.Writes += uint64(len(gone))
+	for _, key := range gone {
+		r.stored(key, maps.Svc{}, false)
+	}
+	return nil
+}
+
+func (r *Reconciler) insertRows(keys []maps.SvcKey) error {
+	if len(keys) == 0 || !r.grace.mayRecycle() {
+		return nil
+	}
+	if need := uint32(r.frontends.present + len(keys)); need > r.tables.Frontends.Capacity() {
+		if err := r.grow(maps.Sizes{Svcs: max(need, 2*r.tables.Frontends.Capacity())}); err != nil {
+			return err
+		}
+	}
+	rows := make([]maps.Svc, len(keys))
+	for i, key := range keys {
+		state := r.frontends.keys[key]
+		rows[i], _ = state.wanted()
+	}
+	if err := r.tables.Frontends.Insert(keys, rows); err != nil {
+		r.frontends.unsure = append(r.frontends.unsure, keys...)
+		return fmt.Errorf("insert %d frontends: %w", len(keys), err)
+	}
+	r.stats.Writes += uint64(len(keys))
+	for i, key := range keys {
+		r.stored(key, rows[i], true)
+	}
+	return nil
+}
+
+// lookAgain reads back what an operation that failed left: a batch may have stopped half way.
+func (r *Reconciler) lookAgain() error {
+	f := &r.frontends
+	for len(f.unsure) > 0 {
+		key := f.unsure[len(f.unsure)-1]
+		row, present, err := r.tables.Frontends.Lookup(key)
+		if err != nil {
+			return fmt.Errorf("look up frontend %v: %w", maps.AddrPort(key), err)
+		}
+		r.stored(key, row, present)
+		f.unsure = f.unsure[:len(f.unsure)-1]
+	}
+	return nil
+}
+
+// stored notes what is in the map now.
+func (r *Reconciler) stored(key maps.SvcKey, row maps.Svc, present bool) {
+	f := &r.frontends
+	state := f.keys[key]
+	if state.present {
+		f.present--
+		r.byIndex[state.row.Service].rows--
+	}
+	if present {
+		f.present++
+		r.byIndex[row.Service].rows++
+	}
+	state.row, state.present = row, present
+	f.set(key, state, state.owner)
+}
+
+// sweep retires what was adopted and belongs to no object, and the rows that nobody claims.
+func (r *Reconciler) sweep() {
+	if len(r.adopted) == 0 && len(r.orphans) == 0 {
+		return
+	}
+	for _, s := range r.adopted {
+		r.retired = append(r.retired, s)
+	}
+	clear(r.adopted)
+	for _, key := range r.orphans {
+		if state, ok := r.frontends.keys[key]; ok && !state.settled() {
+			r.frontends.touched[key] = struct{}{}
+		}
+	}
+	r.orphans = slices.Delete(r.orphans, 0, len(r.orphans))
+}

@@ -1,0 +1,121 @@
+// Package reconcile makes the maps say what the objects want. It is the only writer of the load-balancing maps: it
+// compiles whatever became dirty, compares with what it wrote before, and stores the difference in an order that no
+// reader can stumble over. A lost, doubled or reordered event cannot leave a wrong row, since nothing but the latest
+// objects decides.
+package reconcile
+
+import (
+	"fmt"
+
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// Frontends is the hash from frontends to services. Its rows are the only part of the tables that takes system calls,
+// and so the only part whose operations can fail.
+type Frontends interface {
+	// Insert adds rows whose keys are absent.
+	Insert(keys []maps.SvcKey, rows []maps.Svc) error
+	// Update replaces the row of a key that is present.
+	Update(key maps.SvcKey, row maps.Svc) error
+	// Delete removes rows; an absent key is no error.
+	Delete(keys []maps.SvcKey) error
+	// Lookup returns the row of a key and whether there is one.
+	Lookup(key maps.SvcKey) (maps.Svc, bool, error)
+	// Each calls f for every row, in any order.
+	Each(f func(maps.SvcKey, maps.Svc)) error
+	// Capacity returns how many rows there is room for.
+	Capacity() uint32
+}
+
+// Tables are the maps that a Reconciler writes. The slices are the maps' memory: a store is visible to the programs at
+// once.
+type Tables struct {
+	Frontends Frontends
+	Services  []maps.Service
+	Slots     []maps.Slot
+	Backends  []maps.Backend
+	Names     []maps.NameText
+}
+
+// Sizes returns how many rows each map has room for.
+func (t *Tables) Sizes() maps.Sizes {
+	return maps.Sizes{
+		Svcs:     t.Frontends.Capacity(),
+		Services: uint32(len(t.Services)),
+		Slots:    uint32(len(t.Slots)),
+		Backends: uint32(len(t.Backends)),
+	}
+}
+
+// memory is a hash of frontends in the process's own memory.
+type memory struct {
+	rows     map[maps.SvcKey]maps.Svc
+	capacity uint32
+}
+
+// NewMemory returns Tables in the process's own memory, with the semantics of the real ones: for tests, and for
+// showing what a set of manifests compiles to.
+func NewMemory(sizes maps.Sizes) *Tables {
+	return &Tables{
+		Frontends: &memory{map[maps.SvcKey]maps.Svc{}, sizes.Svcs},
+		Services:  make([]maps.Service, sizes.Services),
+		Slots:     make([]maps.Slot, sizes.Slots),
+		Backends:  make([]maps.Backend, sizes.Backends),
+		Names:     make([]maps.NameText, sizes.Services),
+	}
+}
+
+// GrowMemory returns a larger copy of Tables made by NewMemory.
+func GrowMemory(t *Tables, sizes maps.Sizes) *Tables {
+	grown := NewMemory(sizes)
+	_ = t.Frontends.Each(func(key maps.SvcKey, row maps.Svc) {
+		grown.Frontends.(*memory).rows[key] = row
+	})
+	copy(grown.Services, t.Services)
+	copy(grown.Slots, t.Slots)
+	copy(grown.Backends, t.Backends)
+	copy(grown.Names, t.Names)
+	return grown
+}
+
+func (m *memory) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
+	for i, key := range keys {
+		if _, ok := m.rows[key]; ok {
+			return fmt.Errorf("insert %v: key exists", maps.AddrPort(key))
+		}
+		if len(m.rows) >= int(m.capacity) {
+			return fmt.Errorf("insert %v: map is full", maps.AddrPort(key))
+		}
+		m.rows[key] = rows[i]
+	}
+	return nil
+}
+
+func (m *memory) Update(key maps.SvcKey, row maps.Svc) error {
+	if _, ok := m.rows[key]; !ok {
+		return fmt.Errorf("update %v: no such key", maps.AddrPort(key))
+	}
+	m.rows[key] = row
+	return nil
+}
+
+func (m *memory) Delete(keys []maps.SvcKey) error {
+	for _, key := range keys {
+		delete(m.rows, key)
+	}
+	return nil
+}
+
+func (m *memory) Lookup(key maps.SvcKey) (maps.Svc, bool, error) {
+	row, ok := m.rows[key]
+	return row, ok, nil
+}
+
+func (m *memory) Each(f func(maps.SvcKey, maps.Svc)) error {
+	for key, row := range m.rows {
+		f(key, row)
+	}
+	return nil
+}
+
+func (m *memory) Capacity() uint32 { return m.capacity }

@@ -1,0 +1,286 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"unique"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// world is a cluster whose objects change at random: few names and addresses, so that everything collides.
+type world struct {
+	rand     *rand.Rand
+	services map[model.Name]*model.Service
+	slices   map[model.Name]*model.Slice
+	pods     map[model.Name]*model.Pod
+	nodes    map[string]*model.Node
+	clock    int64
+}
+
+func newWorld(seed uint64) *world {
+	return &world{
+		rand:     rand.New(rand.NewPCG(seed, 7)),
+		services: map[model.Name]*model.Service{},
+		slices:   map[model.Name]*model.Slice{},
+		pods:     map[model.Name]*model.Pod{},
+		nodes:    map[string]*model.Node{},
+	}
+}
+
+func (w *world) chance(percent int) bool { return w.rand.IntN(100) < percent }
+
+func (w *world) name(kinds int) model.Name {
+	return model.Name{Namespace: "ns", Name: fmt.Sprint("o", w.rand.IntN(kinds))}
+}
+
+func (w *world) addr(format string, n int) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf(format, 1+w.rand.IntN(n)))
+}
+
+func (w *world) service(name model.Name) *model.Service {
+	w.clock++
+	s := &model.Service{Name: name, UID: fmt.Sprint("uid", w.clock), Created: w.clock / 3}
+	s.ClusterIPs = append(s.ClusterIPs, w.addr("10.96.0.%d", 12))
+	if w.chance(40) {
+		s.ClusterIPs = append(s.ClusterIPs, w.addr("fd96::%d", 12))
+	}
+	if w.chance(30) {
+		s.ExternalIPs = append(s.ExternalIPs, w.addr("10.96.0.%d", 14), w.addr("203.0.113.%d", 3))
+	}
+	if w.chance(20) {
+		s.LoadBalancerIPs = append(s.LoadBalancerIPs, w.addr("198.51.100.%d", 3))
+	}
+	for i := range 1 + w.rand.IntN(2) {
+		p := model.Port{Name: fmt.Sprint("p", i), Port: uint16(80 + i), Protocol: model.TCP}
+		if w.chance(30) {
+			p.NodePort = uint16(30000 + w.rand.IntN(4))
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	s.InternalLocal, s.ExternalLocal = w.chance(20), w.chance(20)
+	s.Algorithm = []string{"", "", "maglev", "round-robin", "lc"}[w.rand.IntN(5)]
+	return s
+}
+
+func (w *world) slice(name model.Name) *model.Slice {
+	s := &model.Slice{Name: name, Service: w.name(8).Name, Family: model.IPv4, Weight: 1}
+	format := "10.1.0.%d"
+	if w.chance(30) {
+		s.Family, format = model.IPv6, "fd01::%d"
+	}
+	if w.chance(10) {
+		s.Weight = uint16(w.rand.IntN(4))
+	}
+	for i := range 1 + w.rand.IntN(2) {
+		s.Ports = append(s.Ports, model.SlicePort{Name: fmt.Sprint("p", i), Port: uint16(8080 + w.rand.IntN(2)), Protocol: model.TCP})
+	}
+	seen := map[netip.Addr]bool{}
+	for range w.rand.IntN(6) {
+		addr := w.addr(format, 30)
+		if seen[addr] {
+			continue
+		}
+		seen[addr] = true
+		s.Endpoints = append(s.Endpoints, model.Endpoint{
+			Addr:       addr,
+			Node:       unique.Make(fmt.Sprint("node", w.rand.IntN(3))),
+			Conditions: model.Conditions(w.rand.IntN(8)),
+		})
+	}
+	return s
+}
+
+func (w *world) pod(name model.Name) *model.Pod {
+	w.clock++
+	p := &model.Pod{Name: name, UID: fmt.Sprint("uid", w.clock), Created: w.clock / 3, Addrs: []netip.Addr{w.addr("10.1.0.%d", 30)}}
+	h := model.HostPort{Port: uint16(30000 + w.rand.IntN(5)), ContainerPort: 80, Protocol: model.TCP}
+	if w.chance(50) {
+		h.HostIP = w.addr("192.0.2.%d", 2)
+	}
+	p.HostPorts = append(p.HostPorts, h)
+	return p
+}
+
+// step changes one object and tells the store, unless the event is lost.
+func (w *world) step(store *model.Store, lost bool) {
+	tell := func(f func()) {
+		if !lost {
+			f()
+		}
+	}
+	switch w.rand.IntN(10) {
+	case 0, 1, 2:
+		s := w.service(w.name(8))
+		w.services[s.Name] = s
+		tell(func() { store.SetService(s) })
+	case 3:
+		name := w.name(8)
+		delete(w.services, name)
+		tell(func() { store.DeleteService(name) })
+	case 4, 5, 6:
+		s := w.slice(w.name(12))
+		w.slices[s.Name] = s
+		tell(func() { store.SetSlice(s) })
+	case 7:
+		name := w.name(12)
+		delete(w.slices, name)
+		tell(func() { store.DeleteSlice(name) })
+	case 8:
+		p := w.pod(w.name(4))
+		if w.chance(40) {
+			delete(w.pods, p.Name)
+			tell(func() { store.DeletePod(p.Name) })
+			return
+		}
+		w.pods[p.Name] = p
+		tell(func() { store.SetPod(p) })
+	case 9:
+		n := &model.Node{Name: "node0", Zone: fmt.Sprint("z", w.rand.IntN(2)), Addrs: []netip.Addr{w.addr("203.0.113.%d", 3)}}
+		w.nodes[n.Name] = n
+		tell(func() { store.SetNode(n) })
+	}
+}
+
+// relist tells the store everything.
+func (w *world) relist(store *model.Store) {
+	store.ReplaceServices(values(w.services))
+	store.ReplaceSlices(values(w.slices))
+	store.ReplacePods(values(w.pods))
+	store.ReplaceNodes(values(w.nodes))
+	store.ReplaceNamespaces(nil)
+}
+
+func values[K comparable, V any](m map[K]V) []V {
+	list := make([]V, 0, len(m))
+	for _, v := range m {
+		list = append(list, v)
+	}
+	return list
+}
+
+var errInjected = errors.New("injected")
+
+// faults makes every operation that can fail do so now and then.
+type faults struct {
+	Frontends
+	fail func(op string) error
+}
+
+func (f *faults) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
+	if err := f.fail("insert"); err != nil {
+		// A batch may stop half way.
+		half := len(keys) / 2
+		_ = f.Frontends.Insert(keys[:half], rows[:half])
+		return err
+	}
+	return f.Frontends.Insert(keys, rows)
+}
+
+func (f *faults) Lookup(key maps.SvcKey) (maps.Svc, bool, error) {
+	if err := f.fail("lookup"); err != nil {
+		return maps.Svc{}, false, err
+	}
+	return f.Frontends.Lookup(key)
+}
+
+func (f *faults) Update(key maps.SvcKey, row maps.Svc) error {
+	if err := f.fail("update"); err != nil {
+		return err
+	}
+	return f.Frontends.Update(key, row)
+}
+
+func (f *faults) Delete(keys []maps.SvcKey) error {
+	if err := f.fail("delete"); err != nil {
+		_ = f.Frontends.Delete(keys[:len(keys)/2])
+		return err
+	}
+	return f.Frontends.Delete(keys)
+}
+
+var small = maps.Sizes{Svcs: 8, Services: 4, Slots: 16, Backends: 4}
+
+// start returns a Reconciler over the tables, whose operations ask fail first.
+func start(t *testing.T, store *model.Store, tables *Tables, fail func(string) error) *Reconciler {
+	t.Helper()
+	if fail == nil {
+		fail = func(string) error { return nil }
+	}
+	wrap := func(t *Tables) *Tables {
+		c := *t
+		c.Frontends = &faults{t.Frontends, fail}
+		return &c
+	}
+	current := tables
+	r, err := New(Config{
+		Store:   store,
+		Tables:  wrap(current),
+		Facts:   lb.Facts{ExternalIPs: lb.ExternalIPsAll},
+		Barrier: func() error { return fail("barrier") },
+		Grow: func(sizes maps.Sizes) (*Tables, error) {
+			if err := fail("grow"); err != nil {
+				return nil, err
+			}
+			current = GrowMemory(current, sizes)
+			return wrap(current), nil
+		},
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// meaning is what the tables say, free of indexes, offsets and tags, and a check that they are sound.
+func meaning(t *testing.T, tables *Tables) map[string]string {
+	t.Helper()
+	said := map[string]string{}
+	used := map[uint32]string{}
+	for index := range tables.Services {
+		name := textOf(&tables.Names[index])
+		if name == "" {
+			continue
+		}
+		row := tables.Services[index]
+		text := fmt.Sprintf("algorithm %d flags %d affinity %d", row.Algorithm, row.Flags, row.AffinitySeconds)
+		for scope, value := range row.Words {
+			word := maps.Word(value)
+			text += fmt.Sprintf(" | %d:", scope)
+			for i := range word.Len() {
+				at := word.Off() + uint32(i)
+				if other := used[at]; other != "" {
+					t.Fatalf("slot %d belongs to %s and %s", at, other, name)
+				}
+				used[at] = name
+				slot := tables.Slots[at]
+				if maps.SlotOwner(slot) != uint32(index) || maps.SlotTag(slot) != word.Tag() {
+					t.Fatalf("slot %d of %s bears owner %d tag %d", at, name, maps.SlotOwner(slot), maps.SlotTag(slot))
+				}
+				if word.Len() < 64 || i%97 == 0 {
+					text += " " + maps.BackendAddrPort(tables.Backends[maps.SlotBackend(slot)]).String()
+				}
+			}
+		}
+		if said[name] != "" {
+			t.Fatalf("two services are named %s", name)
+		}
+		said[name] = text
+	}
+	_ = tables.Frontends.Each(func(key maps.SvcKey, row maps.Svc) {
+		name := textOf(&tables.Names[row.Service])
+		if name == "" {
+			t.Fatalf("frontend %v leads to service %d, which has no name", maps.AddrPort(key), row.Service)
+		}
+		said[fmt.Sprintf("%v/%d", maps.AddrPort(key), key.Proto)] = name + " " + maps.KindNames[row.Kind]
+	})
+	return said
+}

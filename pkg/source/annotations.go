@@ -1,0 +1,86 @@
+package source
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// annotationPrefix marks the annotations that are ours.
+const annotationPrefix = "fairlead.io/"
+
+// The annotations that translation itself reads.
+const (
+	annotationAlgorithm = annotationPrefix + "algorithm" // of a Service
+	annotationWeight    = annotationPrefix + "weight"    // of an EndpointSlice
+)
+
+// maxWeight keeps the slot table of one Service within reason.
+const maxWeight = 1000
+
+// belongsOn names the kind of object that an annotation is read from; "" for one that is not read here.
+func belongsOn(annotation string) string {
+	switch annotation {
+	case annotationAlgorithm:
+		return "a Service"
+	case annotationWeight:
+		return "an EndpointSlice"
+	}
+	return ""
+}
+
+// ours returns a copy of the annotations with our prefix, nil if there are none.
+func ours(annotations map[string]string) map[string]string {
+	var kept map[string]string
+	for name, value := range annotations {
+		if !strings.HasPrefix(name, annotationPrefix) {
+			continue
+		}
+		if kept == nil {
+			kept = map[string]string{}
+		}
+		kept[name] = value
+	}
+	return kept
+}
+
+// checkOnly reports every annotation of ours that is not the one that this kind of object has: a typo would otherwise
+// go unnoticed.
+func checkOnly(p *problems, annotations map[string]string, known string) {
+	for _, name := range slices.Sorted(maps.Keys(ours(annotations))) {
+		switch kind := belongsOn(name); {
+		case name == known:
+		case kind != "":
+			p.add("MisplacedAnnotation", "annotation %s is ignored: move it to %s", name, kind)
+		default:
+			p.add("UnknownAnnotation", "annotation %.64q is ignored: correct its name, %s has only %s",
+				name, belongsOn(known), known)
+		}
+	}
+}
+
+// checkMisplaced reports annotations that belong on another kind of object. It leaves those alone that it does not
+// know: features of pods read their own.
+func checkMisplaced(p *problems, annotations map[string]string) {
+	for _, name := range slices.Sorted(maps.Keys(ours(annotations))) {
+		if kind := belongsOn(name); kind != "" {
+			p.add("MisplacedAnnotation", "annotation %s is ignored: move it to %s", name, kind)
+		}
+	}
+}
+
+// weight returns the weight that a slice's annotations ask for.
+func weight(p *problems, annotations map[string]string) uint16 {
+	text, ok := annotations[annotationWeight]
+	if !ok {
+		return 1
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 16)
+	if err != nil || n > maxWeight {
+		p.add("InvalidWeight", "annotation %s %.64q is not a number from 0 to %d: correct it, the weight is 1 until then",
+			annotationWeight, text, maxWeight)
+		return 1
+	}
+	return uint16(n)
+}

@@ -1,0 +1,94 @@
+package file
+
+import (
+	"time"
+
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// batch is everything that all files serve, by kind.
+type batch struct {
+	services   []*model.Service
+	slices     []*model.Slice
+	nodes      []*model.Node
+	namespaces []*model.Namespace
+	pods       []*model.Pod
+	ignored    int
+}
+
+func (b *batch) add(o *object) {
+	switch value := o.value.(type) {
+	case *model.Service:
+		b.services = append(b.services, value)
+	case *model.Slice:
+		b.slices = append(b.slices, value)
+	case *model.Node:
+		b.nodes = append(b.nodes, value)
+	case *model.Namespace:
+		b.namespaces = append(b.namespaces, value)
+	case *model.Pod:
+		b.pods = append(b.pods, value)
+	default:
+		b.ignored++
+	}
+}
+
+// deliver hands over what the files serve. complete says that nothing is being changed at this moment.
+func (s *Source) deliver(complete bool, now time.Time) {
+	var b batch
+	for _, f := range s.files {
+		complete = complete && f.err == nil
+		for i := range f.served {
+			b.add(&f.served[i])
+		}
+	}
+	s.synced = s.synced || complete
+	if s.synced {
+		b.replace(s.store)
+	} else {
+		b.set(s.store)
+	}
+	s.lastReload = now
+	objects := Objects{
+		Services:       len(b.services),
+		EndpointSlices: len(b.slices),
+		Nodes:          len(b.nodes),
+		Namespaces:     len(b.namespaces),
+		Pods:           len(b.pods),
+		Ignored:        b.ignored,
+	}
+	s.log.Info("loaded manifests", "path", s.path, "files", len(s.files), "complete", s.synced,
+		"services", objects.Services, "endpointSlices", objects.EndpointSlices, "nodes", objects.Nodes,
+		"namespaces", objects.Namespaces, "pods", objects.Pods, "ignored", objects.Ignored)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status.Objects = objects
+}
+
+// replace makes the store hold exactly the batch, which also tells it that it knows everything.
+func (b *batch) replace(store *model.Store) {
+	store.ReplaceServices(b.services)
+	store.ReplaceSlices(b.slices)
+	store.ReplaceNodes(b.nodes)
+	store.ReplaceNamespaces(b.namespaces)
+	store.ReplacePods(b.pods)
+}
+
+// set only adds to the store.
+func (b *batch) set(store *model.Store) {
+	for _, service := range b.services {
+		store.SetService(service)
+	}
+	for _, slice := range b.slices {
+		store.SetSlice(slice)
+	}
+	for _, node := range b.nodes {
+		store.SetNode(node)
+	}
+	for _, namespace := range b.namespaces {
+		store.SetNamespace(namespace)
+	}
+	for _, pod := range b.pods {
+		store.SetPod(pod)
+	}
+}

@@ -1,0 +1,211 @@
+package file
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"sigs.k8s.io/yaml"
+)
+
+// document is one document of a file.
+type document struct {
+	line int    // on which text begins
+	text []byte // as it is in the file
+	json []byte // the same as JSON
+	yaml bool   // whether text is YAML
+
+	items []int // the lines of a List's items, once they were asked for
+}
+
+// documents splits a file. Converting a document to JSON is left to the caller, so that not all of them are in memory
+// twice.
+func documents(name string, data []byte) ([]document, error) {
+	if !utf8.Valid(data) {
+		return nil, errors.New("the file is not UTF-8 text: convert it")
+	}
+	if filepath.Ext(name) == ".json" {
+		return splitJSON(data)
+	}
+	return splitYAML(data), nil
+}
+
+// splitYAML splits at the markers, which YAML keeps for itself wherever they begin a line. The decoder reads only the
+// first document of what it is given.
+func splitYAML(data []byte) []document {
+	var docs []document
+	start, first, at := 0, 1, 0
+	cut := func(end, next int) {
+		text := data[start:end]
+		if _, content := firstContent(text); content != nil {
+			docs = append(docs, document{line: first, text: text, yaml: true})
+		} else if hasDirective(text) {
+			return // it is for the document behind the marker
+		}
+		start, first = end, next
+	}
+	for line, text := range lines(data) {
+		if isMarker(text, "---") {
+			cut(at, line)
+		}
+		at += len(text)
+		if isMarker(text, "...") {
+			cut(at, line+1)
+		}
+	}
+	cut(len(data), 0)
+	return docs
+}
+
+// lines yields the lines of a text with their numbers, ends included. The text between documents must be cut where
+// the YAML decoder does it, which takes more than \n for the end of a line.
+func lines(data []byte) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		for n := 1; len(data) > 0; n++ {
+			end := lineEnd(data)
+			if !yield(n, data[:end]) {
+				return
+			}
+			data = data[end:]
+		}
+	}
+}
+
+// lineEnd returns the length of the first line of data, its end included.
+func lineEnd(data []byte) int {
+	for i := range data {
+		if n := breakLen(data[i:]); n > 0 {
+			return i + n
+		}
+	}
+	return len(data)
+}
+
+// breakLen returns the length of the line break that data begins with, 0 if there is none.
+func breakLen(data []byte) int {
+	switch c := data[0]; {
+	case c > '\r' && c < 0x80:
+		return 0
+	case bytes.HasPrefix(data, []byte("\r\n")), bytes.HasPrefix(data, []byte("\u0085")):
+		return 2
+	case c == '\n', c == '\r':
+		return 1
+	case bytes.HasPrefix(data, []byte("\u2028")), bytes.HasPrefix(data, []byte("\u2029")):
+		return 3
+	}
+	return 0
+}
+
+func isMarker(line []byte, marker string) bool {
+	rest, ok := bytes.CutPrefix(line, []byte(marker))
+	return ok && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t' || breakLen(rest) > 0)
+}
+
+func hasDirective(text []byte) bool {
+	for _, line := range lines(text) {
+		if line[0] == '%' {
+			return true
+		}
+	}
+	return false
+}
+
+// firstContent returns the first line of a text that is more than comments, directives and markers.
+func firstContent(text []byte) (line int, content []byte) {
+	for line, content := range lines(text) {
+		if isMarker(content, "---") || isMarker(content, "...") {
+			content = content[3:]
+		} else if content[0] == '%' {
+			continue
+		}
+		if content = bytes.TrimSpace(content); len(content) > 0 && content[0] != '#' {
+			return line, content
+		}
+	}
+	return 1, nil
+}
+
+// splitJSON splits a stream of JSON values.
+func splitJSON(data []byte) ([]document, error) {
+	var docs []document
+	in := json.NewDecoder(bytes.NewReader(data))
+	for {
+		var raw json.RawMessage
+		if err := in.Decode(&raw); err == io.EOF {
+			return docs, nil
+		} else if err != nil {
+			at := in.InputOffset()
+			var syntax *json.SyntaxError
+			if errors.As(err, &syntax) {
+				at = syntax.Offset
+			}
+			return nil, &FileError{Line: lineAt(data, at), Message: fmt.Sprintf("parse JSON: %v", err)}
+		}
+		start := int(in.InputOffset()) - len(raw)
+		docs = append(docs, document{line: lineAt(data, int64(start)), text: raw})
+	}
+}
+
+// lineAt returns the line of an offset, the first being 1.
+func lineAt(data []byte, offset int64) int {
+	return 1 + bytes.Count(data[:min(max(offset, 0), int64(len(data)))], []byte("\n"))
+}
+
+// convert fills in the JSON form.
+func (d *document) convert() error {
+	if !d.yaml {
+		d.json = d.text
+		return nil
+	}
+	out, err := yaml.YAMLToJSONStrict(d.text)
+	if err != nil {
+		return d.yamlError(err)
+	}
+	if _, content := firstContent(d.text); bytes.IndexByte([]byte("{!&"), content[0]) >= 0 && !d.single() {
+		return &FileError{Line: d.first(), Message: "parse YAML: more follows the end of the object: write --- between documents"}
+	}
+	d.json = out
+	return nil
+}
+
+// The decoder counts from 0 where its grammar fails, and from 1 where its scanner does.
+var (
+	yamlLine    = regexp.MustCompile(`line (\d+): `)
+	yamlGrammar = regexp.MustCompile(`did not find expected (key|',' or|'-' indicator|node content|<)`)
+)
+
+// yamlError moves the first line that the decoder names, which counts from the start of the document, out of the text
+// of its message.
+func (d *document) yamlError(err error) error {
+	text := strings.TrimPrefix(err.Error(), "yaml: ")
+	text = strings.TrimPrefix(text, "unmarshal errors:\n  ")
+	text, _, _ = strings.Cut(text, "\n")
+	line := d.first()
+	if at := yamlLine.FindStringSubmatchIndex(text); at != nil {
+		if n, err := strconv.Atoi(text[at[2]:at[3]]); err == nil {
+			if yamlGrammar.MatchString(text) {
+				n++
+			}
+			line = min(d.line+n, d.line+bytes.Count(bytes.TrimSpace(d.text), []byte("\n"))+1) - 1
+		}
+		text = text[:at[0]] + text[at[1]:]
+	}
+	return &FileError{Line: line, Message: "parse YAML: " + text}
+}
+
+// first returns the line on which the document's contents begin.
+func (d *document) first() int {
+	if !d.yaml {
+		return d.line
+	}
+	line, _ := firstContent(d.text)
+	return d.line + line - 1
+}

@@ -1,0 +1,264 @@
+package file
+
+import (
+	gojson "encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/source"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/json"
+)
+
+// key names an object among all files.
+type key struct {
+	kind string
+	name model.Name
+}
+
+func (k key) String() string {
+	if k.name.Namespace == "" {
+		return k.kind + " " + k.name.Name
+	}
+	return k.kind + " " + k.name.String()
+}
+
+// object is one object of a file.
+type object struct {
+	key   key
+	line  int
+	value any // a pointer to one of the nouns of pkg/model; nil if the object is not for this agent
+}
+
+// envelope is the List in which kubectl prints several objects.
+type envelope struct {
+	metav1.TypeMeta `json:",inline"`
+	Metadata        metav1.ListMeta     `json:"metadata"`
+	Items           []gojson.RawMessage `json:"items"`
+}
+
+// parser collects the objects of one file.
+type parser struct {
+	file    string
+	self    string // this node
+	objects []object
+	lines   map[key]int
+}
+
+// parse translates all objects of a file for the node called self. An error is a *FileError where a line can be told.
+func parse(name string, data []byte, self string) ([]object, error) {
+	docs, err := documents(name, data)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{file: name, self: self, lines: map[key]int{}}
+	for i := range docs {
+		d := &docs[i]
+		if err := d.convert(); err != nil {
+			return nil, err
+		}
+		if err := p.document(d); err != nil {
+			return nil, err
+		}
+		d.json = nil
+	}
+	return slices.Clip(p.objects), nil
+}
+
+func (p *parser) document(d *document) error {
+	whole := part{doc: d, json: d.json}
+	head, err := whole.head()
+	if err != nil {
+		return err
+	}
+	if head.APIVersion != "v1" || head.Kind != "List" {
+		return p.object(whole, head)
+	}
+	var all envelope
+	if err := whole.decode(&all); err != nil {
+		return err
+	}
+	for i, item := range all.Items {
+		one := part{doc: d, json: item, path: []string{"items", strconv.Itoa(i)}}
+		head, err := one.head()
+		if err != nil {
+			return err
+		}
+		if err := p.object(one, head); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// object decodes, completes and translates one object.
+func (p *parser) object(in part, head metav1.TypeMeta) error {
+	switch head.APIVersion + " " + head.Kind {
+	case "v1 Service":
+		var o corev1.Service
+		return p.add(in, &o, &o.ObjectMeta, func() any {
+			completeService(&o)
+			return present(source.Standalone(&o))
+		})
+	case "discovery.k8s.io/v1 EndpointSlice":
+		var o discoveryv1.EndpointSlice
+		return p.add(in, &o, &o.ObjectMeta, func() any {
+			completeSlice(&o)
+			return present(source.Slice(&o))
+		})
+	case "v1 Node":
+		var o corev1.Node
+		return p.add(in, &o, &o.ObjectMeta, func() any { return source.Node(&o) })
+	case "v1 Namespace":
+		var o corev1.Namespace
+		return p.add(in, &o, &o.ObjectMeta, func() any { return source.Namespace(&o) })
+	case "v1 Pod":
+		var o corev1.Pod
+		return p.add(in, &o, &o.ObjectMeta, func() any {
+			if node := o.Spec.NodeName; node != "" && node != p.self {
+				return nil
+			}
+			return source.Pod(&o)
+		})
+	}
+	return in.errorf([]string{"kind"}, "kind %q of apiVersion %q is not read here: use Service, Node, Namespace, Pod or List of v1, or EndpointSlice of discovery.k8s.io/v1",
+		head.Kind, head.APIVersion)
+}
+
+// add decodes an object into one whose metadata is meta, and keeps what translate then makes of it.
+func (p *parser) add(in part, into any, meta *metav1.ObjectMeta, translate func() any) error {
+	if err := in.decode(into); err != nil {
+		return err
+	}
+	if meta.Name == "" {
+		return in.errorf([]string{"metadata"}, "metadata.name is missing: name the object")
+	}
+	kind := reflect.TypeOf(into).Elem().Name()
+	switch {
+	case kind == "Node" || kind == "Namespace":
+		meta.Namespace = ""
+	case meta.Namespace == "":
+		meta.Namespace = metav1.NamespaceDefault
+	}
+	k := key{kind, model.Name{Namespace: meta.Namespace, Name: meta.Name}}
+	line := in.line()
+	if first, ok := p.lines[k]; ok {
+		return &FileError{Line: line, Message: fmt.Sprintf("%s is also at %s:%d: keep one of them", k, p.file, first)}
+	}
+	p.lines[k] = line
+	p.objects = append(p.objects, object{k, line, translate()})
+	return nil
+}
+
+// present keeps a nil pointer from becoming an object.
+func present[T any](value *T) any {
+	if value == nil {
+		return nil
+	}
+	return value
+}
+
+// part is a document or one item of the List in it.
+type part struct {
+	doc  *document
+	json []byte
+	path []string // in the document
+}
+
+// head decodes what says how to decode the rest.
+func (p part) head() (metav1.TypeMeta, error) {
+	var head metav1.TypeMeta
+	if len(p.json) == 0 || p.json[0] != '{' {
+		return head, p.errorf(nil, "it is not an object: write apiVersion, kind and metadata")
+	}
+	if err := json.UnmarshalCaseSensitivePreserveInts(p.json, &head); err != nil {
+		return head, p.decodeError(err)
+	}
+	if head.Kind == "" || head.APIVersion == "" {
+		return head, p.errorf(nil, "apiVersion or kind is missing: write both")
+	}
+	return head, nil
+}
+
+// decode fills in an object. Fields that it does not have are errors, as are fields that come twice.
+func (p part) decode(into any) error {
+	strict, err := json.UnmarshalStrict(p.json, into)
+	if err != nil {
+		return p.decodeError(err)
+	}
+	if len(strict) == 0 {
+		return nil
+	}
+	more := ""
+	if n := len(strict) - 1; n > 0 {
+		more = fmt.Sprintf(" (and %d more such errors)", n)
+	}
+	var path []string
+	if field, ok := strict[0].(json.FieldError); ok {
+		path = splitPath(field.FieldPath())
+	}
+	return p.errorf(path, "%v%s: correct or remove it", strict[0], more)
+}
+
+// decodeError says which field has a value of the wrong type, and which type it should have.
+func (p part) decodeError(err error) error {
+	var wrong *gojson.UnmarshalTypeError
+	if !errors.As(err, &wrong) {
+		return p.errorf(nil, "decode object: %v", err)
+	}
+	// The offset means nothing when it comes from a type that decodes itself; then it does not fit the field.
+	path := pathAt(p.json, wrong.Offset)
+	if !strings.HasPrefix(withoutIndexes(path), wrong.Field) {
+		path = splitPath(wrong.Field)
+	}
+	return p.errorf(path, "field %q is %s: it must be %s", joinPath(path), article(wrong.Value), typeName(wrong.Type))
+}
+
+func withoutIndexes(path []string) string {
+	return strings.Join(slices.DeleteFunc(slices.Clone(path), isIndex), ".")
+}
+
+func article(value string) string {
+	if value == "array" || value == "object" {
+		return "an " + value
+	}
+	return "a " + value
+}
+
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "a list"
+	case reflect.Struct, reflect.Map, reflect.Pointer:
+		return "an object"
+	}
+	return "a number (" + t.String() + ")"
+}
+
+// line returns the line on which the part begins.
+func (p part) line() int {
+	if len(p.path) == 0 {
+		return p.doc.first()
+	}
+	index, _ := strconv.Atoi(p.path[1])
+	return p.doc.itemLine(index)
+}
+
+// errorf returns an error on the line of a field.
+func (p part) errorf(path []string, format string, args ...any) error {
+	return &FileError{
+		Line:    p.doc.lineOf(slices.Concat(p.path, path)),
+		Message: fmt.Sprintf(format, args...),
+	}
+}

@@ -1,0 +1,125 @@
+package file
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// scan reads what changed, everything if full, and delivers it. It returns how long to wait before the next attempt
+// when something is being changed at this moment, else 0.
+func (s *Source) scan(full bool) time.Duration {
+	before := generation(s.path)
+	dir, names, err := manifests(s.path)
+	if err != nil {
+		s.pathErr = s.pathError(err)
+		return 0
+	}
+	s.pathErr = nil
+	wait, changed := s.load(dir, names, full)
+	if generation(s.path) != before {
+		// A link was swapped meanwhile: some files may be of the old directory and some of the new one.
+		wait = max(wait, time.Millisecond)
+	}
+	now := time.Now()
+	switch {
+	case wait == 0:
+		s.unsettled = time.Time{}
+	case s.unsettled.IsZero():
+		s.unsettled = now
+		return wait
+	case now.Sub(s.unsettled) < settleMax:
+		return wait
+	}
+	if changed || !s.synced {
+		s.resolve(now)
+		s.deliver(wait == 0, now)
+	}
+	return wait
+}
+
+// load brings the files up to date, without yet serving what they hold now.
+func (s *Source) load(dir string, names []string, full bool) (wait time.Duration, changed bool) {
+	for _, name := range names {
+		f := s.files[name]
+		if f == nil {
+			f = &file{name: name}
+			s.files[name] = f
+		}
+		f.missing, f.gone = time.Time{}, false
+		wait = max(wait, f.load(dir, full, s.settle, s.store.Self().Name))
+	}
+	for name, f := range s.files {
+		if !slices.Contains(names, name) {
+			wait = max(wait, f.miss(s.settle))
+			f.dirty = f.dirty || f.gone
+		}
+		changed = changed || f.dirty
+	}
+	return wait, changed
+}
+
+func (s *Source) pathError(err error) *FileError {
+	var pathErr *fs.PathError
+	if errors.As(err, &pathErr) {
+		err = pathErr.Err
+	}
+	e := &FileError{File: s.path, Message: "read manifests: " + err.Error(), Since: time.Now()}
+	if s.pathErr.same(e) {
+		return s.pathErr
+	}
+	return e
+}
+
+func (s *Source) sorted() []*file {
+	list := make([]*file, 0, len(s.files))
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		list = append(list, s.files[name])
+	}
+	return list
+}
+
+// manifests returns the directory of the manifests and the names of their files in it.
+func manifests(path string) (dir string, names []string, err error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", nil, err
+	}
+	if !info.IsDir() {
+		return filepath.Dir(path), []string{filepath.Base(path)}, nil
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, entry := range entries {
+		if isManifest(entry.Name()) {
+			names = append(names, entry.Name())
+		}
+	}
+	return path, names, nil
+}
+
+func isManifest(name string) bool {
+	if strings.HasPrefix(name, ".") {
+		return false
+	}
+	switch filepath.Ext(name) {
+	case ".yaml", ".yml", ".json":
+		return true
+	}
+	return false
+}
+
+// generation tells apart what the links on the way to the manifests lead to at different times. ..data is the link
+// that is swapped in a mounted ConfigMap.
+func generation(path string) string {
+	real, _ := filepath.EvalSymlinks(path)
+	data, _ := os.Readlink(filepath.Join(path, "..data"))
+	return real + "\x00" + data
+}

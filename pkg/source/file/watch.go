@@ -1,0 +1,186 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// plan says which directories to watch for one path.
+type plan struct {
+	path, real string // real is path without links, empty while there is nothing
+	// content directories hold manifests: everything in them matters. The others are only on the way there.
+	content map[string]bool
+	guards  map[string]bool
+}
+
+// watchPlan returns what to watch as things are now: the directory of the manifests, those that links in it lead to,
+// and of the directories above the nearest one that exists, to see the path come, go and be swapped.
+func watchPlan(path string) plan {
+	p := plan{path: path, real: resolved(path), content: map[string]bool{}, guards: map[string]bool{}}
+	for _, end := range []string{path, p.real} {
+		if end == "" {
+			continue
+		}
+		parent := filepath.Dir(end)
+		for !isDir(parent) && parent != filepath.Dir(parent) {
+			parent = filepath.Dir(parent)
+		}
+		p.guards[parent] = true
+	}
+	dir, names, err := manifests(path)
+	if err != nil {
+		return p
+	}
+	p.content[dir] = true
+	for _, name := range names {
+		full := filepath.Join(dir, name)
+		if info, err := os.Lstat(full); err != nil || info.Mode().Type() != os.ModeSymlink {
+			continue
+		}
+		if real := resolved(full); real != "" {
+			p.content[filepath.Dir(real)] = true
+		}
+	}
+	return p
+}
+
+func resolved(path string) string {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return ""
+	}
+	return real
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+
+// concerns reports whether an event may change what a scan finds.
+func (p *plan) concerns(name string) bool {
+	return p.content[filepath.Dir(name)] || p.content[name] || p.guards[name] || name == p.path || name == p.real ||
+		strings.HasPrefix(p.path, name+"/") || strings.HasPrefix(p.real, name+"/")
+}
+
+// watcher tells when something happened in the directories of a plan. Without inotify it only tells the time.
+type watcher struct {
+	log    *slog.Logger
+	notify *fsnotify.Watcher // nil while there is none
+	plan   plan
+	dirs   map[string]os.FileInfo // what is watched, to notice when a name stands for another directory
+	failed string                 // the last error that was logged
+}
+
+func newWatcher(log *slog.Logger) *watcher {
+	return &watcher{log: log, dirs: map[string]os.FileInfo{}}
+}
+
+func (w *watcher) close() {
+	if w.notify != nil {
+		w.notify.Close()
+		w.notify = nil
+	}
+}
+
+// watching reports whether all directories of the plan are watched.
+func (w *watcher) watching() bool { return w.notify != nil && w.failed == "" }
+
+// watch makes what is watched the given plan.
+func (w *watcher) watch(p plan) {
+	w.plan = p
+	if w.notify == nil {
+		// A buffer lets a burst of events end in one scan.
+		notify, err := fsnotify.NewBufferedWatcher(1024)
+		if err != nil {
+			w.fail(fmt.Errorf("start inotify: %w", err))
+			return
+		}
+		w.notify = notify
+	}
+	want := maps.Clone(p.guards)
+	maps.Copy(want, p.content)
+	for dir, was := range w.dirs {
+		now, err := os.Stat(dir)
+		if !want[dir] || err != nil || !os.SameFile(was, now) {
+			_ = w.notify.Remove(dir) // an error says that the kernel removed it first
+			delete(w.dirs, dir)
+		}
+	}
+	for dir := range want {
+		info, err := os.Stat(dir)
+		if err == nil {
+			// Also when it is watched: an inode's number may be that of a directory which was removed.
+			err = w.notify.Add(dir)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it went since the plan was made, and a directory above it tells
+		}
+		if err != nil {
+			w.fail(fmt.Errorf("watch %s: %w", dir, err))
+			return
+		}
+		w.dirs[dir] = info
+	}
+	if w.failed != "" {
+		w.log.Info("watching manifests again")
+		w.failed = ""
+	}
+}
+
+func (w *watcher) fail(err error) {
+	if w.failed != err.Error() {
+		w.log.Warn("cannot watch manifests, looking at them from time to time instead", "error", err, "every", pollTime)
+		w.failed = err.Error()
+	}
+}
+
+// wait returns when something happened or the time is over; false when ctx ended.
+func (w *watcher) wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	var events <-chan fsnotify.Event
+	var errs <-chan error
+	if w.notify != nil {
+		events, errs = w.notify.Events, w.notify.Errors
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			return true
+		case <-errs: // events were lost
+			return true
+		case event := <-events:
+			if w.plan.concerns(event.Name) {
+				return true
+			}
+		}
+	}
+}
+
+// drain forgets the events up to now: a scan follows that sees what they tell.
+func (w *watcher) drain() {
+	if w.notify == nil {
+		return
+	}
+	for {
+		select {
+		case <-w.notify.Events:
+		case <-w.notify.Errors:
+		default:
+			return
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package source
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"fairlead.io/fairlead/pkg/model"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// taintLeaving is set by the cluster autoscaler on a node that it is about to delete.
+const taintLeaving = "ToBeDeletedByClusterAutoscaler"
+
+// Node translates a Node. Addresses and prefixes that cannot be parsed are left out: they are the kubelet's and the
+// controller's, and nothing that a user could correct.
+func Node(n *corev1.Node) *model.Node {
+	return &model.Node{
+		Name:     n.Name,
+		UID:      string(n.UID),
+		Zone:     n.Labels[corev1.LabelTopologyZone],
+		Addrs:    nodeAddrs(n.Status.Addresses),
+		PodCIDRs: podCIDRs(&n.Spec),
+		Leaving: n.DeletionTimestamp != nil || slices.ContainsFunc(n.Spec.Taints,
+			func(taint corev1.Taint) bool { return taint.Key == taintLeaving }),
+	}
+}
+
+func nodeAddrs(in []corev1.NodeAddress) []netip.Addr {
+	list := make([]netip.Addr, 0, len(in))
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
+		for i := range in {
+			if in[i].Type != kind {
+				continue
+			}
+			addr, ok := parseAddr(in[i].Address)
+			if ok && !addr.IsUnspecified() && !slices.Contains(list, addr) {
+				list = append(list, addr)
+			}
+		}
+	}
+	return list
+}
+
+func podCIDRs(spec *corev1.NodeSpec) []netip.Prefix {
+	texts := spec.PodCIDRs
+	if len(texts) == 0 && spec.PodCIDR != "" {
+		texts = []string{spec.PodCIDR}
+	}
+	list := make([]netip.Prefix, 0, len(texts))
+	for _, text := range texts {
+		if prefix, ok := parsePrefix(text); ok {
+			list = append(list, prefix)
+		}
+	}
+	return list
+}
+
+// Namespace translates a Namespace: its labels, and the annotations that are ours.
+func Namespace(n *corev1.Namespace) *model.Namespace {
+	out := &model.Namespace{Name: n.Name, Annotations: ours(n.Annotations)}
+	if len(n.Labels) > 0 {
+		out.Labels = maps.Clone(n.Labels)
+	}
+	return out
+}

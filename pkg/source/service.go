@@ -1,0 +1,276 @@
+package source
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"fairlead.io/fairlead/pkg/model"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const (
+	defaultAffinitySeconds = corev1.DefaultClientIPServiceAffinitySeconds
+	maxAffinitySeconds     = 86400
+)
+
+// Service translates a Service. It returns nil for one that is not this proxy's: ExternalName, without a ClusterIP,
+// or labelled as headless or as another proxy's.
+func Service(s *corev1.Service) *model.Service {
+	if s.Spec.ClusterIP == "" {
+		return nil
+	}
+	return service(s)
+}
+
+// Standalone translates a Service that no API server has completed. It differs from Service in that a missing
+// ClusterIP does not make a Service headless (only an explicit "None" does): the Service is served on its other
+// addresses, and what only an API server could have allocated is reported as missing.
+func Standalone(s *corev1.Service) *model.Service {
+	out := service(s)
+	if out == nil {
+		return nil
+	}
+	p := problems{list: out.Problems}
+	if len(out.ClusterIPs)+len(out.ExternalIPs)+len(out.LoadBalancerIPs) == 0 {
+		p.add("NoAddress", "the Service has no address: set spec.clusterIP, nothing allocates one for a file")
+	}
+	if s.Spec.Type == corev1.ServiceTypeNodePort {
+		for i := range out.Ports {
+			if port := &out.Ports[i]; port.NodePort == 0 {
+				p.add("NoNodePort", "port %d has no node port: set its nodePort, nothing allocates one for a file", port.Port)
+			}
+		}
+	}
+	out.Problems = p.all()
+	return out
+}
+
+func service(s *corev1.Service) *model.Service {
+	spec := &s.Spec
+	if spec.ClusterIP == corev1.ClusterIPNone || spec.Type == corev1.ServiceTypeExternalName || optedOut(s.Labels) {
+		return nil
+	}
+	p := &problems{}
+	checkOnly(p, s.Annotations, annotationAlgorithm)
+	checkEnums(p, spec)
+	out := &model.Service{
+		Name:            model.Name{Namespace: s.Namespace, Name: s.Name},
+		UID:             string(s.UID),
+		Created:         created(&s.ObjectMeta),
+		ClusterIPs:      clusterIPs(p, spec),
+		ExternalIPs:     externalIPs(p, spec.ExternalIPs),
+		LoadBalancerIPs: loadBalancerIPs(p, s.Status.LoadBalancer.Ingress),
+		Ports:           ports(p, spec),
+		Algorithm:       strings.TrimSpace(s.Annotations[annotationAlgorithm]),
+		AffinitySeconds: affinitySeconds(p, spec),
+		InternalLocal: spec.InternalTrafficPolicy != nil &&
+			*spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+		ExternalLocal: externallyAccessible(spec) && spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+	}
+	// Ranges guard load balancer addresses alone, and those count for every type of Service. Without any, only the
+	// type tells whether the ranges are waiting for one.
+	if spec.Type == corev1.ServiceTypeLoadBalancer || len(out.LoadBalancerIPs) > 0 {
+		out.SourceRanges = sourceRanges(p, spec.LoadBalancerSourceRanges)
+	}
+	if spec.Type == corev1.ServiceTypeLoadBalancer && out.ExternalLocal {
+		out.HealthCheckNodePort = healthCheckNodePort(p, spec.HealthCheckNodePort)
+	}
+	out.Problems = p.all()
+	return out
+}
+
+func created(meta *metav1.ObjectMeta) int64 {
+	if meta.CreationTimestamp.IsZero() {
+		return 0
+	}
+	return meta.CreationTimestamp.Unix()
+}
+
+// externallyAccessible goes by the type alone: addresses that come and go must not switch the traffic policy.
+func externallyAccessible(spec *corev1.ServiceSpec) bool {
+	switch spec.Type {
+	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
+		return true
+	case corev1.ServiceTypeClusterIP:
+		return len(spec.ExternalIPs) > 0
+	}
+	return false
+}
+
+// checkEnums reports words that mean nothing; each then counts as the default.
+func checkEnums(p *problems, spec *corev1.ServiceSpec) {
+	switch spec.Type {
+	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer, "":
+	default:
+		p.add("InvalidType", "type %.64q counts as ClusterIP: use ClusterIP, NodePort or LoadBalancer", spec.Type)
+	}
+	switch spec.ExternalTrafficPolicy {
+	case corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal, "":
+	default:
+		p.add("InvalidTrafficPolicy", "externalTrafficPolicy %.64q counts as Cluster: use Cluster or Local", spec.ExternalTrafficPolicy)
+	}
+	if policy := spec.InternalTrafficPolicy; policy != nil {
+		switch *policy {
+		case corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal:
+		default:
+			p.add("InvalidTrafficPolicy", "internalTrafficPolicy %.64q counts as Cluster: use Cluster or Local", *policy)
+		}
+	}
+}
+
+// clusterIPs returns one address per family: those that ipFamilies names, or clusterIP alone where an old API server
+// left ipFamilies out.
+func clusterIPs(p *problems, spec *corev1.ServiceSpec) []netip.Addr {
+	if spec.ClusterIP == "" {
+		return nil
+	}
+	if len(spec.IPFamilies) == 0 {
+		if addr, ok := virtualIP(p, "clusterIP", spec.ClusterIP); ok {
+			return []netip.Addr{addr}
+		}
+		return nil
+	}
+	list := make([]netip.Addr, 0, len(spec.IPFamilies))
+	for i, family := range spec.IPFamilies {
+		if i >= len(spec.ClusterIPs) {
+			break
+		}
+		if slices.Contains(spec.IPFamilies[:i], family) {
+			p.add("InvalidClusterIP", "clusterIP %.64q is ignored: there is one of family %.64q already, keep one of each",
+				spec.ClusterIPs[i], family)
+			continue
+		}
+		addr, ok := virtualIP(p, "clusterIP", spec.ClusterIPs[i])
+		if !ok {
+			continue
+		}
+		if want := ipFamily(family); want != model.FamilyOf(addr) {
+			p.add("InvalidClusterIP", "clusterIP %s is ignored: it is not of family %.64q, correct spec.ipFamilies", addr, family)
+			continue
+		}
+		list = append(list, addr)
+	}
+	return list
+}
+
+func ipFamily(name corev1.IPFamily) model.Family {
+	switch name {
+	case corev1.IPv4Protocol:
+		return model.IPv4
+	case corev1.IPv6Protocol:
+		return model.IPv6
+	}
+	return 0
+}
+
+// virtualIP parses an address that a Service is reached at. An unspecified one is refused because the maps read it as
+// every address of the node.
+func virtualIP(p *problems, field, text string) (netip.Addr, bool) {
+	addr, ok := parseAddr(text)
+	switch {
+	case !ok:
+		p.add("InvalidAddress", "%s %.64q is ignored: it is not an IP address, correct it", field, text)
+	case addr.IsUnspecified() || addr.IsMulticast():
+		p.add("InvalidAddress", "%s %s is ignored: it cannot be a destination of its own, use a unicast address", field, addr)
+		ok = false
+	}
+	return addr, ok
+}
+
+// externalIPs returns the addresses as they are: whether a Service may have one is decided where it is compiled.
+func externalIPs(p *problems, texts []string) []netip.Addr {
+	if len(texts) == 0 {
+		return nil
+	}
+	list := make([]netip.Addr, 0, len(texts))
+	for _, text := range texts {
+		addr, ok := parseAddr(text)
+		switch {
+		case ok:
+			list = append(list, addr)
+		case strings.TrimSpace(text) != "": // the API server lets empty ones pass
+			p.add("InvalidAddress", "externalIP %.64q is ignored: it is not an IP address, correct it", text)
+		}
+	}
+	return list
+}
+
+// loadBalancerIPs returns the addresses whose traffic arrives with the address still in it. In mode Proxy the load
+// balancer addresses the node port instead, and traffic from inside must go through it.
+func loadBalancerIPs(p *problems, ingress []corev1.LoadBalancerIngress) []netip.Addr {
+	if len(ingress) == 0 {
+		return nil
+	}
+	list := make([]netip.Addr, 0, len(ingress))
+	for i := range ingress {
+		in := &ingress[i]
+		if in.IP == "" || in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
+			continue
+		}
+		if addr, ok := virtualIP(p, "load balancer ingress", in.IP); ok {
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
+// sourceRanges returns the ranges of the families that are restricted: a family with a range of every address is not.
+func sourceRanges(p *problems, texts []string) []netip.Prefix {
+	if len(texts) == 0 {
+		return nil
+	}
+	list := make([]netip.Prefix, 0, len(texts))
+	open := map[model.Family]bool{}
+	for _, text := range texts {
+		text = strings.TrimSpace(text) // validation lets blanks pass
+		if text == "" {
+			continue
+		}
+		prefix, ok := parsePrefix(text)
+		if !ok {
+			p.add("InvalidSourceRange",
+				"loadBalancerSourceRange %.64q is ignored: correct it, without any valid range the Service is open to all", text)
+			continue
+		}
+		if prefix.Bits() == 0 {
+			open[model.FamilyOf(prefix.Addr())] = true
+		}
+		list = append(list, prefix)
+	}
+	return slices.DeleteFunc(list, func(prefix netip.Prefix) bool { return open[model.FamilyOf(prefix.Addr())] })
+}
+
+func affinitySeconds(p *problems, spec *corev1.ServiceSpec) uint32 {
+	switch spec.SessionAffinity {
+	case corev1.ServiceAffinityClientIP:
+	case corev1.ServiceAffinityNone, "":
+		return 0
+	default:
+		p.add("InvalidSessionAffinity", "sessionAffinity %.64q counts as None: use None or ClientIP", spec.SessionAffinity)
+		return 0
+	}
+	config := spec.SessionAffinityConfig
+	if config == nil || config.ClientIP == nil || config.ClientIP.TimeoutSeconds == nil {
+		return uint32(defaultAffinitySeconds)
+	}
+	seconds := *config.ClientIP.TimeoutSeconds
+	if seconds < 1 || seconds > maxAffinitySeconds {
+		p.add("InvalidSessionAffinity", "timeoutSeconds %d counts as %d: use 1 to %d", seconds, defaultAffinitySeconds, maxAffinitySeconds)
+		return uint32(defaultAffinitySeconds)
+	}
+	return uint32(seconds)
+}
+
+func healthCheckNodePort(p *problems, port int32) uint16 {
+	switch {
+	case isPort(port):
+		return uint16(port)
+	case port == 0:
+		p.add("NoHealthCheckNodePort", "the load balancer cannot check the nodes: set spec.healthCheckNodePort")
+	default:
+		p.add("InvalidPort", "healthCheckNodePort %d is ignored: use 1 to 65535", port)
+	}
+	return 0
+}

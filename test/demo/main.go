@@ -1,0 +1,328 @@
+// Command demo shows the main job on this machine: an agent on YAML files balances the connections of a client over
+// three backends, loses one of them, and no request is lost. It makes its own namespaces, cgroup and bpffs, and leaves
+// nothing behind.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+const (
+	vip4 = "10.96.0.10:80"
+	vip6 = "[fd96::10]:80"
+)
+
+func main() {
+	if code, ok := (rig.Funcs{"client": client}).Dispatch(os.Args); ok {
+		os.Exit(code)
+	}
+	if len(os.Args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: demo FAIRLEAD-BINARY")
+		os.Exit(2)
+	}
+	if os.Getuid() != 0 {
+		fmt.Fprintln(os.Stderr, "demo: needs root, for network namespaces and BPF programs")
+		os.Exit(1)
+	}
+	if err := run(os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+// client dials ADDRESS COUNT times and prints a line for each: the backend that answered, and the peer that the socket
+// shows; or the error. With a third argument it pauses that long between two requests.
+func client(args []string) int {
+	count, err := strconv.Atoi(args[1])
+	if err != nil {
+		return 2
+	}
+	var pause time.Duration
+	if len(args) > 2 {
+		if pause, err = time.ParseDuration(args[2]); err != nil {
+			return 2
+		}
+	}
+	for range count {
+		fmt.Println(request(args[0]))
+		time.Sleep(pause)
+	}
+	return 0
+}
+
+func request(address string) string {
+	conn, err := net.DialTimeout("tcp", address, 2*time.Second)
+	if err != nil {
+		return "failed " + err.Error()
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
+	answer, err := io.ReadAll(conn)
+	if err != nil {
+		return "failed " + err.Error()
+	}
+	return string(answer) + " " + conn.RemoteAddr().String()
+}
+
+// stage is what the demo stands on; undo takes it down again, last first.
+type stage struct {
+	fairlead string
+	dir      string
+	bpffs    string
+	cgroup   *rig.Cgroup
+	host     *rig.Netns
+	agent    *exec.Cmd
+	undo     []func() error
+}
+
+func run(fairlead string) (err error) {
+	s := &stage{fairlead: fairlead}
+	defer func() { err = errors.Join(err, s.close()) }()
+	start := time.Now()
+	for _, step := range []func() error{
+		s.build, s.startAgent, s.spread, s.peer, s.remove, s.look,
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	fmt.Printf("\nDone in %.0f s. Nothing is left behind.\n", time.Since(start).Seconds())
+	return nil
+}
+
+func (s *stage) later(f func() error) { s.undo = append(s.undo, f) }
+
+func (s *stage) close() error {
+	var err error
+	for _, f := range slices.Backward(s.undo) {
+		err = errors.Join(err, f())
+	}
+	return err
+}
+
+// build makes a client's host, and three backends in a namespace of their own, on either end of a veth pair.
+func (s *stage) build() error {
+	var err error
+	if s.dir, err = os.MkdirTemp("", "fairlead-demo-"); err != nil {
+		return err
+	}
+	s.later(func() error { return os.RemoveAll(s.dir) })
+	var unmount func() error
+	if s.bpffs, unmount, err = rig.MountBPFFS(); err != nil {
+		return err
+	}
+	s.later(unmount)
+	if s.cgroup, err = rig.CreateCgroup(); err != nil {
+		return err
+	}
+	s.later(s.cgroup.Close)
+	if s.host, err = rig.CreateNetns("demo-host"); err != nil {
+		return err
+	}
+	s.later(s.host.Close)
+	pods, err := rig.CreateNetns("demo-pods")
+	if err != nil {
+		return err
+	}
+	s.later(pods.Close)
+	if err := rig.ConnectVeth(s.host, "pods", pods, "host"); err != nil {
+		return err
+	}
+	for _, prefix := range []string{"10.1.0.1/24", "fd01::1/64"} {
+		if err := s.host.AddAddr("pods", netip.MustParsePrefix(prefix)); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"11", "12", "13"} {
+		for _, addr := range []string{"10.1.0." + name, "fd01::" + name} {
+			if err := s.serve(pods, addr, "backend-"+name); err != nil {
+				return err
+			}
+		}
+	}
+	// Without a route a dialled ClusterIP would fail before the socket is looked at. Every node has one.
+	for _, dst := range []string{"10.96.0.0/16", "fd96::/64"} {
+		via := "10.1.0.11"
+		if strings.Contains(dst, ":") {
+			via = "fd01::11"
+		}
+		if err := s.host.AddRoute(netip.MustParsePrefix(dst), netip.MustParseAddr(via)); err != nil {
+			return err
+		}
+	}
+	manifests, err := os.ReadFile("test/demo/manifests/web.yaml")
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(filepath.Join(s.dir, "services"), 0o755); err != nil {
+		return err
+	}
+	return s.write(string(manifests))
+}
+
+// serve answers every connection to addr with the backend's name.
+func (s *stage) serve(ns *rig.Netns, addr, name string) error {
+	prefix := netip.MustParseAddr(addr)
+	bits := 24
+	if prefix.Is6() {
+		bits = 64
+	}
+	if err := ns.AddAddr("host", netip.PrefixFrom(prefix, bits)); err != nil {
+		return err
+	}
+	return ns.Do(func() error {
+		l, err := net.Listen("tcp", net.JoinHostPort(addr, "8080"))
+		if err != nil {
+			return err
+		}
+		s.later(l.Close)
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.WriteString(conn, name)
+				conn.Close()
+			}
+		}()
+		return nil
+	})
+}
+
+func (s *stage) write(manifests string) error {
+	return os.WriteFile(filepath.Join(s.dir, "services", "web.yaml"), []byte(manifests), 0o644)
+}
+
+// command returns a fairlead command for the demo's agent.
+func (s *stage) command(args ...string) *exec.Cmd {
+	return exec.Command(s.fairlead, append(args, "--bpffs="+s.bpffs, "--state-dir="+filepath.Join(s.dir, "run"))...)
+}
+
+func (s *stage) show(args ...string) error {
+	fmt.Printf("\n$ fairlead %s\n", strings.Join(args, " "))
+	cmd := s.command(args...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	return cmd.Run()
+}
+
+func (s *stage) startAgent() error {
+	fmt.Println("$ fairlead agent --source=services &")
+	s.agent = s.command("agent", "--source="+filepath.Join(s.dir, "services"), "--cgroup-root="+s.cgroup.Path(),
+		"--node-name=demo", "--log-level=warn")
+	s.agent.Stdout, s.agent.Stderr = os.Stderr, os.Stderr
+	s.agent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.agent.Start(); err != nil {
+		return err
+	}
+	s.later(func() error { return s.command("cleanup").Run() })
+	s.later(func() error {
+		_ = s.agent.Process.Signal(syscall.SIGTERM)
+		return s.agent.Wait()
+	})
+	return s.show("status", "--wait", "--wait-duration=20s")
+}
+
+// ask runs the client in the host's namespace, inside the cgroup that the programs are attached to.
+func (s *stage) ask(args ...string) ([]string, error) {
+	out, err := rig.RunChild(s.cgroup, s.host, "client", args...)
+	return strings.Split(strings.TrimSpace(out), "\n"), err
+}
+
+func (s *stage) spread() error {
+	for _, vip := range []string{vip4, vip6} {
+		lines, err := s.ask(vip, "300")
+		if err != nil {
+			return err
+		}
+		fmt.Printf("\n300 requests to %s:", vip)
+		counts := count(lines)
+		for _, backend := range []string{"backend-11", "backend-12", "backend-13"} {
+			fmt.Printf("  %s %d", backend, counts[backend])
+			if counts[backend] < 50 {
+				return fmt.Errorf("%s got %d of 300 requests: %v", backend, counts[backend], counts)
+			}
+		}
+		fmt.Println()
+	}
+	return nil
+}
+
+func count(lines []string) map[string]int {
+	counts := map[string]int{}
+	for _, line := range lines {
+		counts[strings.Fields(line)[0]]++
+	}
+	return counts
+}
+
+func (s *stage) peer() error {
+	lines, err := s.ask(vip4, "1")
+	if err != nil {
+		return err
+	}
+	fields := strings.Fields(lines[0])
+	fmt.Printf("\nThe connection went to %s, and getpeername says %s.\n", fields[0], fields[1])
+	if fields[1] != vip4 {
+		return fmt.Errorf("getpeername says %s, want %s", fields[1], vip4)
+	}
+	return nil
+}
+
+// remove takes an endpoint away while requests go on, and holds that none fails and that the endpoint gets no more.
+func (s *stage) remove() error {
+	const requests = "2000"
+	var lines []string
+	var asked error
+	var asking sync.WaitGroup
+	asking.Go(func() { lines, asked = s.ask(vip4, requests, "500us") })
+	manifests, err := os.ReadFile("test/demo/manifests/web.yaml")
+	if err != nil {
+		return err
+	}
+	time.Sleep(300 * time.Millisecond) // somewhere in the middle of the requests
+	if err := s.write(strings.Replace(string(manifests), "- {addresses: [10.1.0.13]}\n", "", 1)); err != nil {
+		return err
+	}
+	asking.Wait()
+	if asked != nil {
+		return asked
+	}
+	counts := count(lines)
+	last := 0
+	for i, line := range lines {
+		if strings.HasPrefix(line, "backend-13") {
+			last = i
+		}
+	}
+	fmt.Printf("\nbackend-13 removed from the manifest during %s requests: %d failed, backend-13 got its last one as number %d.\n",
+		requests, counts["failed"], last+1)
+	if counts["failed"] > 0 || counts["backend-13"] == 0 || last > len(lines)*9/10 {
+		return fmt.Errorf("requests were lost or still went to the removed backend: %v, last at %d", counts, last)
+	}
+	return nil
+}
+
+func (s *stage) look() error {
+	for _, args := range [][]string{{"service", "list"}, {"map", "dump", "slots"}, {"map", "list"}} {
+		if err := s.show(args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}

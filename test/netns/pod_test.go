@@ -1,0 +1,233 @@
+package netns
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m, rig.Funcs{"pod": podMain})) }
+
+// order is one thing that a pod is told to do. Every address is an IP and a port.
+type order struct {
+	Listen netip.AddrPort // serve here, telling every client the address
+	Dial   netip.AddrPort // connect to this
+	Redial netip.AddrPort // and then, with the same socket, to this
+	Dual   bool           // dial IPv4 with an IPv6 socket
+	UDP    bool
+	Times  int // dial so often, each with a new socket
+}
+
+// answer is what came of an order.
+type answer struct {
+	Err    string // what the pod could not do; not the outcome of a dial
+	Errno  syscall.Errno
+	Server netip.AddrPort // who answered the last dial
+	Peer   netip.AddrPort // what getpeername said
+	Served map[string]int // dials by server
+	Failed map[string]int // dials by error
+}
+
+// podMain does what it is told on its standard input, one JSON line each, and answers with such lines.
+func podMain([]string) int {
+	orders, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var o order
+		if err := orders.Decode(&o); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		a, err := o.do()
+		if err != nil {
+			a.Err = err.Error()
+		}
+		if err := answers.Encode(a); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+}
+
+func (o order) do() (answer, error) {
+	if o.Listen.IsValid() {
+		return answer{}, listen(o.Listen)
+	}
+	a := answer{Served: map[string]int{}, Failed: map[string]int{}}
+	for range max(o.Times, 1) {
+		if err := o.dial(&a); err != nil {
+			return a, err
+		}
+		if a.Errno != 0 {
+			a.Failed[a.Errno.Error()]++
+		} else {
+			a.Served[a.Server.String()]++
+		}
+	}
+	return a, nil
+}
+
+// dial connects once, with plain system calls: nothing between the test and the kernel may hide what it says.
+func (o order) dial(a *answer) error {
+	family, kind := unix.AF_INET, unix.SOCK_STREAM
+	if o.Dual || o.Dial.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	if o.UDP {
+		kind = unix.SOCK_DGRAM
+	}
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if !o.UDP {
+		// Close with a reset, so that many dials do not use up the ports.
+		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
+			return fmt.Errorf("set linger: %w", err)
+		}
+	}
+	for _, to := range []netip.AddrPort{o.Dial, o.Redial} {
+		if !to.IsValid() {
+			continue
+		}
+		if err := a.connect(fd, family, to, o.UDP); err != nil {
+			return err
+		}
+		if a.Errno != 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (a *answer) connect(fd, family int, to netip.AddrPort, udp bool) error {
+	a.Errno, a.Server, a.Peer = 0, netip.AddrPort{}, netip.AddrPort{}
+	if err := disconnect(fd); err != nil {
+		return err
+	}
+	if err := unix.Connect(fd, sockaddr(family, to)); err != nil {
+		if !errors.As(err, &a.Errno) {
+			return fmt.Errorf("connect: %w", err)
+		}
+		return nil
+	}
+	peer, err := unix.Getpeername(fd)
+	if err != nil {
+		return fmt.Errorf("getpeername: %w", err)
+	}
+	a.Peer = addrPort(peer)
+	if udp {
+		return nil
+	}
+	text := make([]byte, 64)
+	n, err := unix.Read(fd, text)
+	if err != nil {
+		return fmt.Errorf("read from server: %w", err)
+	}
+	a.Server, err = netip.ParseAddrPort(string(text[:n]))
+	return err
+}
+
+// disconnect makes a socket forget its peer, so that it can be connected again; one that has none stays as it is.
+func disconnect(fd int) error {
+	unspecified := unix.RawSockaddrAny{Addr: unix.RawSockaddr{Family: unix.AF_UNSPEC}}
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspecified)),
+		unsafe.Sizeof(unspecified.Addr))
+	if errno != 0 {
+		return fmt.Errorf("disconnect: %w", errno)
+	}
+	return nil
+}
+
+func sockaddr(family int, to netip.AddrPort) unix.Sockaddr {
+	if family == unix.AF_INET {
+		return &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())}
+	}
+	return &unix.SockaddrInet6{Addr: to.Addr().As16(), Port: int(to.Port())}
+}
+
+func addrPort(sa unix.Sockaddr) netip.AddrPort {
+	switch sa := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), uint16(sa.Port))
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr), uint16(sa.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// listen serves for the life of the pod.
+func listen(at netip.AddrPort) error {
+	family := unix.AF_INET
+	if at.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open socket: %w", err)
+	}
+	if err := errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+		unix.Bind(fd, sockaddr(family, at)), unix.Listen(fd, 1024),
+	); err != nil {
+		return fmt.Errorf("listen on %s: %w", at, err)
+	}
+	go func() {
+		for {
+			conn, _, err := unix.Accept(fd)
+			if err != nil {
+				continue // a client that was gone before it was accepted
+			}
+			_, _ = unix.Write(conn, []byte(at.String()))
+			unix.Close(conn)
+		}
+	}()
+	return nil
+}
+
+// pod is a process in a network namespace of its own and in a cgroup.
+type pod struct {
+	t       *testing.T
+	process *rig.Process
+}
+
+func newPod(t *testing.T, cgroup *rig.Cgroup) *pod {
+	t.Helper()
+	return &pod{t: t, process: rig.NewChild(t, cgroup, rig.NewNetns(t, "pod"), "pod")}
+}
+
+// do sends one order and returns what came of it.
+func (p *pod) do(o order) answer {
+	p.t.Helper()
+	var a answer
+	if err := json.NewEncoder(p.process.Stdin).Encode(o); err != nil {
+		p.t.Fatalf("order %+v: %v", o, err)
+	}
+	line, err := p.process.ReadLine()
+	if err != nil {
+		p.t.Fatalf("order %+v: %v", o, err)
+	}
+	if err := json.Unmarshal([]byte(line), &a); err != nil {
+		p.t.Fatalf("order %+v: %v", o, err)
+	}
+	if a.Err != "" {
+		p.t.Fatalf("order %+v: %s", o, a.Err)
+	}
+	return a
+}
+
+func (p *pod) listen(addrs ...netip.AddrPort) {
+	p.t.Helper()
+	for _, addr := range addrs {
+		p.do(order{Listen: addr})
+	}
+}

@@ -1,0 +1,106 @@
+package rig
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Veth connects two namespaces: interface ifA in a to interface ifB in b, both up.
+func Veth(t T, a *Netns, ifA string, b *Netns, ifB string) {
+	t.Helper()
+	if err := ConnectVeth(a, ifA, b, ifB); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// ConnectVeth connects two namespaces: interface ifA in a to interface ifB in b, both up. The pair is removed with
+// either namespace.
+func ConnectVeth(a *Netns, ifA string, b *Netns, ifB string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = ifA
+	pair := &netlink.Veth{LinkAttrs: attrs, PeerName: ifB, PeerNamespace: netlink.NsFd(b.FD())}
+	if err := a.handle.LinkAdd(pair); err != nil {
+		return fmt.Errorf("create veth %s in %s - %s in %s: %w", ifA, a, ifB, b, err)
+	}
+	if err := a.setUp(ifA); err != nil {
+		return err
+	}
+	return b.setUp(ifB)
+}
+
+// Address gives the interface addresses such as 10.0.0.1/24 or fd00::1/64.
+func Address(t T, n *Netns, ifname string, prefixes ...string) {
+	t.Helper()
+	for _, text := range prefixes {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			t.Fatalf("%v", err)
+		}
+		if err := n.AddAddr(ifname, prefix); err != nil {
+			t.Fatalf("%v", err)
+		}
+	}
+}
+
+// Route sends what goes to dst, such as 10.96.0.0/12 or ::/0, by way of the address via.
+func Route(t T, n *Netns, dst, via string) {
+	t.Helper()
+	prefix, err := netip.ParsePrefix(dst)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	addr, err := netip.ParseAddr(via)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	if err := n.AddRoute(prefix, addr); err != nil {
+		t.Fatalf("%v", err)
+	}
+}
+
+// AddAddr gives the interface an address, which is usable at once.
+func (n *Netns) AddAddr(ifname string, prefix netip.Prefix) error {
+	link, err := n.handle.LinkByName(ifname)
+	if err != nil {
+		return fmt.Errorf("find interface %s in %s: %w", ifname, n, err)
+	}
+	addr := &netlink.Addr{IPNet: ipNet(prefix)}
+	if prefix.Addr().Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	if err := n.handle.AddrAdd(link, addr); err != nil {
+		return fmt.Errorf("add address %s to %s in %s: %w", prefix, ifname, n, err)
+	}
+	return nil
+}
+
+// AddRoute sends what goes to dst by way of the address via.
+func (n *Netns) AddRoute(dst netip.Prefix, via netip.Addr) error {
+	route := &netlink.Route{Dst: ipNet(dst.Masked()), Gw: via.AsSlice()}
+	if err := n.handle.RouteAdd(route); err != nil {
+		return fmt.Errorf("add route to %s via %s in %s: %w", dst, via, n, err)
+	}
+	return nil
+}
+
+func (n *Netns) setUp(ifname string) error {
+	link, err := n.handle.LinkByName(ifname)
+	if err != nil {
+		return fmt.Errorf("find interface %s in %s: %w", ifname, n, err)
+	}
+	if err := n.handle.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set up interface %s in %s: %w", ifname, n, err)
+	}
+	return nil
+}
+
+func ipNet(prefix netip.Prefix) *net.IPNet {
+	return &net.IPNet{
+		IP:   prefix.Addr().AsSlice(),
+		Mask: net.CIDRMask(prefix.Bits(), prefix.Addr().BitLen()),
+	}
+}

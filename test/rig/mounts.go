@@ -1,0 +1,92 @@
+package rig
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// mount is a line of mountinfo as far as the rig cares.
+type mount struct {
+	path, kind string
+	writable   bool
+}
+
+func readMounts() ([]mount, error) {
+	content, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("read mounts: %w", err)
+	}
+	return parseMounts(string(content))
+}
+
+// parseMounts reads the form of /proc/self/mountinfo: a varying number of fields stands before the lone dash.
+func parseMounts(mountinfo string) ([]mount, error) {
+	var mounts []mount
+	for line := range strings.Lines(mountinfo) {
+		fields := strings.Fields(line)
+		dash := slices.Index(fields, "-")
+		if dash < 6 || len(fields) < dash+2 {
+			return nil, fmt.Errorf("read mounts: line %q has another form", line)
+		}
+		mounts = append(mounts, mount{
+			path:     unescape(fields[4]),
+			kind:     fields[dash+1],
+			writable: slices.Contains(strings.Split(fields[5], ","), "rw"),
+		})
+	}
+	return mounts, nil
+}
+
+// unescape undoes the octal escapes by which paths with blanks stay one field.
+func unescape(field string) string {
+	var b strings.Builder
+	for i := 0; i < len(field); i++ {
+		if field[i] == '\\' && i+3 < len(field) {
+			if code, err := strconv.ParseUint(field[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(code))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(field[i])
+	}
+	return b.String()
+}
+
+// BPFFS returns the directory of a new BPF file system, which is unmounted when the test ends.
+func BPFFS(t T) string {
+	t.Helper()
+	dir, unmount, err := MountBPFFS()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		if err := unmount(); err != nil {
+			t.Errorf("%v", err)
+		}
+	})
+	return dir
+}
+
+// MountBPFFS mounts a new BPF file system on a new directory. What is pinned in it goes with it.
+func MountBPFFS() (dir string, unmount func() error, err error) {
+	if dir, err = os.MkdirTemp("", ownPrefix()+"bpffs-"); err != nil {
+		return "", nil, fmt.Errorf("mount bpffs: %w", err)
+	}
+	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0700"); err != nil {
+		_ = os.Remove(dir) // empty and in the directory for temporary files: the mount's error is the news
+		return "", nil, fmt.Errorf("mount bpffs on %s: %w", dir, err)
+	}
+	unmount = func() error {
+		if err := unix.Unmount(dir, 0); err != nil {
+			return fmt.Errorf("unmount bpffs %s: %w", dir, err)
+		}
+		return os.Remove(dir)
+	}
+	return dir, unmount, nil
+}
