@@ -271,7 +271,7 @@ func (r *Reconciler) Stats() Stats {
 
 func (r *Reconciler) publish(took time.Duration) {
 	r.stats.Passes++
-	r.stats.Services = r.services.Used() - 1
+	r.stats.Services = int(r.services.Used()) - 1
 	r.stats.Frontends = r.frontends.present
 	r.stats.Backends = len(r.backends.refs)
 	r.stats.Pending = len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)

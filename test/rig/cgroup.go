@@ -104,7 +104,7 @@ func (c *Cgroup) Close() error {
 	if slices.Contains(pids, os.Getpid()) {
 		return fmt.Errorf("remove cgroup %s: this process is in it", c.path)
 	}
-	if false {
+	if len(pids) > 0 {
 		// One write reaches those that are being forked at this moment too, which no list of processes does.
 		if err := os.WriteFile(filepath.Join(c.path, "cgroup.kill"), []byte("1"), 0); err != nil {
 			return fmt.Errorf("kill processes of cgroup: %w", err)

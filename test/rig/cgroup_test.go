@@ -33,7 +33,7 @@ func TestCgroupClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	bystander := NewChild(t, nil, nil, "serve", "127.0.0.1:0")
-	forgotten := cgroup.Command("sh", "-c", "sleep 1000 & echo $!; exec sleep 1000")
+	forgotten := cgroup.Command("sh", "-c", "sleep 100 & echo $!; exec sleep 100")
 	output, err := forgotten.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestCgroupClose(t *testing.T) {
 		t.Errorf("processes %v, %v", pids, err)
 	}
 	if err := cgroup.Close(); err != nil {
-		t.Error(err)
+		t.Fatal(err)
 	}
 	if err := forgotten.Wait(); err == nil || err.Error() != "signal: killed" {
 		t.Errorf("the command ended with %v", err)

@@ -1,0 +1,230 @@
+package lb
+
+import (
+	"cmp"
+	"encoding/binary"
+	"math/bits"
+	"slices"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// A Maglev table gives every backend the share of the slots that its weight asks for, and changes little when a backend
+// comes or goes, so that nodes which learn of it at different times still agree on nearly every flow.
+//
+// As in Maglev, every backend has a preference among the slots, a permutation that only its address decides, and the
+// backends take turns to ask for the slot that they prefer next; who asks first gets it. The difference is what happens
+// when the slot is taken. In Maglev the backend asks on until it gets one. Everybody then has the same number of slots,
+// but a backend that leaves changes how often the others had to ask, and through that the order of all the later
+// requests: of 1,000 backends one moves 6.6 times as many slots as it had, 3.7 times of 163, and a larger table only
+// pushes the problem to more backends. Here a request for a taken slot is a lost turn. Who gets a slot then
+// depends on nobody but those that ask for it, and exactly the slots of the one that leaves would move, at the price of
+// uneven shares. So there are bounds: a backend asks no more when it is maglevAbove slots over its fair share, and asks
+// on, as in Maglev, while it is maglevBelow slots behind. Only those at a bound pass a change on to others.
+//
+// The bounds are fractions of a slot, rounded at random (by the address) for each backend: as whole numbers they would
+// change for all backends at once when one leaves.
+
+// maglevSizes are the lengths of tables: primes, so that a step of any length visits every slot.
+func maglevSizes() [4]uint32 { return [...]uint32{1021, 4093, 16381, 65521} }
+
+// maglevSize returns the length of the table for so many backends: 100 slots for each, as far as a table can have them.
+func maglevSize(backends int) uint32 {
+	sizes := maglevSizes()
+	for _, size := range sizes {
+		if int(size) >= 100*backends {
+			return size
+		}
+	}
+	return sizes[len(sizes)-1]
+}
+
+// Numbers of slots that are not whole are kept in units of 1/maglevOne.
+const maglevOne = 1 << 16
+
+// maglevAbove returns how far beyond its fair share a backend may get.
+func maglevAbove(backends int, fair uint64) uint64 {
+	return maglevOne + min(7*maglevOne, uint64(backends)*maglevOne/16, fair/4)
+}
+
+// maglevBelow returns how far a backend may stay behind its fair share.
+func maglevBelow(backends int, fair uint64) uint64 {
+	return min(4*maglevOne+min(16*maglevOne, uint64(backends)*maglevOne/4), maglevOne+fair/2)
+}
+
+// maglevHash is a hash of the backend as it appears on the wire: FNV-1a of address, port and protocol (19 bytes), and
+// the finalizer of splitmix64 over it. Tables of different versions must agree, so it never changes.
+func maglevHash(backend *bpf.MapsBackend) uint64 {
+	var wire [19]byte
+	for i, word := range backend.Addr.Word {
+		binary.NativeEndian.PutUint32(wire[4*i:], word)
+	}
+	binary.NativeEndian.PutUint16(wire[16:], backend.Port)
+	wire[18] = backend.Proto
+	hash := uint64(0xcbf29ce484222325)
+	for _, b := range wire {
+		hash = (hash ^ uint64(b)) * 0x100000001b3
+	}
+	return maglevMix(hash)
+}
+
+func maglevMix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// maglevBackend is a backend that takes turns. The slot that it prefers next is step * inverse(next) + start; next goes
+// round all numbers. Without the inverse, two backends of the same step would follow each other through the table, and
+// the one behind would find nothing but taken slots.
+type maglevBackend struct {
+	hash              uint64
+	alarm             uint64 // it is too far behind when more slots than this are taken
+	left              uint32 // slots that it may still take
+	position          uint32
+	next, step, start uint16
+}
+
+// maglevStream is the backends of one weight. A stream of half the weight has half as many turns.
+type maglevStream struct {
+	share, credit uint32
+	pace          uint64 // the slots that all take while one of these takes one
+	backends      []maglevBackend
+}
+
+// maglevBuilder is a table that is being filled.
+type maglevBuilder struct {
+	size, taken uint32
+	reciprocal  uint64
+	bitmap      [1 << 16 / 64]uint64 // the taken slots: a table itself would not fit the fastest cache
+	inverses    []uint16             // modulo size
+	slots       []uint32
+	streams     []maglevStream
+}
+
+// maglevTable appends the table of the backends that shares names.
+func maglevTable(dst []uint32, shares []tableShare, backends []Weighted) []uint32 {
+	size := maglevSize(len(shares))
+	base := len(dst)
+	dst = slices.Grow(dst, int(size))[:base+int(size)]
+	maglevFill(dst[base:], shares, backends)
+	return dst
+}
+
+// maglevFill fills in slots, whose length is one of the sizes.
+func maglevFill(slots []uint32, shares []tableShare, backends []Weighted) {
+	b := maglevBuilder{size: uint32(len(slots)), slots: slots}
+	b.reciprocal = ^uint64(0)/uint64(b.size) + 1
+	b.inverses = make([]uint16, b.size)
+	b.inverses[1] = 1
+	for i := uint32(2); i < b.size; i++ {
+		b.inverses[i] = uint16(b.modulo((b.size - b.size/i) * uint32(b.inverses[b.size%i])))
+	}
+	slices.SortStableFunc(shares, func(a, b tableShare) int { return cmp.Compare(b.share, a.share) })
+	b.line(shares, backends)
+	b.fill()
+}
+
+// modulo returns x % size with two multiplications in place of a division.
+func (b *maglevBuilder) modulo(x uint32) uint32 {
+	high, _ := bits.Mul64(b.reciprocal*uint64(x), uint64(b.size))
+	return uint32(high)
+}
+
+// line makes the streams, heaviest first. Within a stream backends take turns in the order of their hashes, whatever
+// the order in which they were given.
+func (b *maglevBuilder) line(shares []tableShare, backends []Weighted) {
+	var total uint64
+	for _, s := range shares {
+		total += uint64(s.share)
+	}
+	lined := make([]maglevBackend, len(shares))
+	for first := 0; first < len(shares); {
+		share := shares[first].share
+		fair := uint64(b.size) * maglevOne * uint64(share) / total
+		pace := total * maglevOne / uint64(share)
+		above, below := maglevAbove(len(shares), fair), maglevBelow(len(shares), fair)
+		end := first
+		for ; end < len(shares) && shares[end].share == share; end++ {
+			position := shares[end].position
+			hash := maglevHash(&backends[position].Backend)
+			random := func(n uint64) uint64 { return maglevMix(hash + n*0x9e3779b97f4a7c15) }
+			round := random(1) % maglevOne
+			lined[end] = maglevBackend{
+				hash:     hash,
+				alarm:    (below - round) * pace / maglevOne,
+				left:     uint32((fair + above + round) / maglevOne),
+				position: position,
+				next:     uint16(random(2) % uint64(b.size)),
+				step:     uint16(1 + random(3)%uint64(b.size-1)),
+				start:    uint16(random(4) % uint64(b.size)),
+			}
+		}
+		slices.SortStableFunc(lined[first:end], func(a, b maglevBackend) int { return cmp.Compare(a.hash, b.hash) })
+		b.streams = append(b.streams, maglevStream{share: share, pace: pace, backends: lined[first:end:end]})
+		first = end
+	}
+}
+
+// fill lets the backends take turns until every slot is taken. There is always one that may still take some, since
+// together their limits are no less than the slots.
+func (b *maglevBuilder) fill() {
+	for i := range b.streams {
+		for j := range b.streams[i].backends {
+			// Everybody gets one slot, however light.
+			if b.taken == b.size {
+				return
+			}
+			for !b.ask(&b.streams[i].backends[j], b.streams[i].pace) {
+			}
+		}
+	}
+	for b.taken < b.size {
+		heaviest := b.streams[0].share
+		for i := range b.streams {
+			s := &b.streams[i]
+			if s.credit += s.share; s.credit >= heaviest {
+				s.credit -= heaviest
+				b.turn(s)
+			}
+		}
+		b.streams = slices.DeleteFunc(b.streams, func(s maglevStream) bool { return len(s.backends) == 0 })
+	}
+}
+
+// turn lets every backend of a stream ask once, and those that are too far behind until they no longer are.
+func (b *maglevBuilder) turn(s *maglevStream) {
+	full := 0
+	for i := range s.backends {
+		backend := &s.backends[i]
+		if backend.left == 0 {
+			full++
+			continue
+		}
+		for again := true; again && b.taken < b.size; {
+			b.ask(backend, s.pace)
+			again = uint64(b.taken)*maglevOne > backend.alarm && backend.left > 0
+		}
+	}
+	if 8*full > len(s.backends) {
+		s.backends = slices.DeleteFunc(s.backends, func(m maglevBackend) bool { return m.left == 0 })
+	}
+}
+
+// ask gives the backend the slot that it prefers next if that is free. There must be a free slot.
+func (b *maglevBuilder) ask(backend *maglevBackend, pace uint64) bool {
+	slot := b.modulo(uint32(backend.step)*uint32(b.inverses[backend.next]) + uint32(backend.start))
+	if backend.next++; uint32(backend.next) == b.size {
+		backend.next = 0
+	}
+	word, bit := &b.bitmap[slot/64%uint32(len(b.bitmap))], uint64(1)<<(slot%64)
+	if *word&bit != 0 {
+		return false
+	}
+	*word |= bit
+	b.slots[slot] = backend.position
+	b.taken++
+	backend.left--
+	backend.alarm += pace
+	return true
+}
