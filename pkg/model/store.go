@@ -68,6 +68,10 @@ func (s *Store) Wake() <-chan struct{} { return s.wake }
 // Synced is closed once every kind of object was delivered whole at least once. Until then nothing may be deleted.
 func (s *Store) Synced() <-chan struct{} { return s.ready }
 
+// keepDirty is how large the set of dirty keys may be to be used again: a map never shrinks, and after a start it has
+// room for every object.
+const keepDirty = 1024
+
 // TakeDirty returns the keys that changed since the last call, sorted, and forgets them.
 func (s *Store) TakeDirty() []Key {
 	s.mu.Lock()
@@ -79,7 +83,11 @@ func (s *Store) TakeDirty() []Key {
 	for key := range s.dirty {
 		keys = append(keys, key)
 	}
-	clear(s.dirty)
+	if len(keys) > keepDirty {
+		s.dirty = map[Key]struct{}{}
+	} else {
+		clear(s.dirty)
+	}
 	slices.SortFunc(keys, Key.Compare)
 	return keys
 }

@@ -28,16 +28,13 @@ func (r *Reconciler) adopt() error {
 	}
 	var failed error
 	err := r.tables.Frontends.Each(func(key maps.SvcKey, row maps.Svc) {
-		s := r.byIndex[row.Service]
-		if s == nil {
-			// The row of a service that has no name: it is only kept from being reused.
+		if int(row.Service) < len(r.byIndex) && row.Service != 0 {
 			if err := r.reserveOrphan(row.Service); err != nil {
 				failed = err
 				return
 			}
-			s = r.byIndex[row.Service]
+			r.byIndex[row.Service].rows++
 		}
-		s.rows++
 		r.frontends.present++
 		r.frontends.keys[key] = frontend{row: row, present: true}
 		r.orphans = append(r.orphans, key)
@@ -51,14 +48,17 @@ func (r *Reconciler) adopt() error {
 	return nil
 }
 
+// reserveOrphan keeps the index of a row that leads to a service without a name from being used as long as the row is
+// there.
 func (r *Reconciler) reserveOrphan(index uint32) error {
-	s := &service{index: index}
-	if index != 0 && int(index) < len(r.tables.Services) {
-		if err := r.services.Reserve(index); err != nil {
-			return fmt.Errorf("adopt service %d: %w", index, err)
-		}
-		r.adopted["#"+strconv.Itoa(int(index))] = s
+	if r.byIndex[index] != nil {
+		return nil
 	}
+	if err := r.services.Reserve(index); err != nil {
+		return fmt.Errorf("adopt service %d: %w", index, err)
+	}
+	s := &service{index: index}
+	r.adopted["#"+strconv.Itoa(int(index))] = s
 	r.byIndex[index] = s
 	return nil
 }

@@ -262,7 +262,7 @@ func (r *Reconciler) teardown() {
 		r.tables.Names[s.index] = maps.NameText{}
 		r.stats.Writes += 2
 		r.backends.release(r.tables, s.backends)
-		delete(r.byIndex, s.index)
+		r.byIndex[s.index] = nil
 		r.services.Free(s.index)
 		return true
 	})

@@ -42,6 +42,7 @@ type frontends struct {
 	watchers map[maps.SvcKey]map[model.Key]struct{} // pods whose host port a NodePort would shadow
 	touched  map[maps.SvcKey]struct{}               // keys whose row may have to change
 	unsure   []maps.SvcKey                          // keys of an operation that failed, perhaps half way
+	crowded  bool                                   // touched was large
 	present  int
 	dirty    func(...model.Key)
 }
@@ -181,6 +182,17 @@ func (f *frontends) unwatch(pod model.Key) {
 		if len(pods) == 0 {
 			delete(f.watchers, key)
 		}
+	}
+}
+
+// keepTouched is how large the set of touched keys may be to be used again.
+const keepTouched = 1024
+
+// trim gives back the room that the touched keys of a start took: a map never shrinks.
+func (f *frontends) trim() {
+	if len(f.touched) == 0 && f.crowded {
+		f.touched = map[maps.SvcKey]struct{}{}
+		f.crowded = false
 	}
 }
 

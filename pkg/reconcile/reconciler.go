@@ -47,7 +47,7 @@ type Reconciler struct {
 	adopted map[string]*service // by name: found in the maps, not yet claimed by an object
 	held    []model.Key         // wait for the sources to sync
 	orphans []maps.SvcKey       // rows found in the maps
-	byIndex map[uint32]*service // every service that has a row
+	byIndex []*service          // every service that has a row
 	retired []*service
 	failed  map[model.Key]struct{} // to be tried again
 	grace   grace
@@ -101,7 +101,7 @@ func New(cfg Config) (*Reconciler, error) {
 		services:  lb.NewIndexes(uint32(len(cfg.Tables.Services))),
 		extents:   lb.NewExtents(uint32(len(cfg.Tables.Slots))),
 		adopted:   map[string]*service{},
-		byIndex:   map[uint32]*service{},
+		byIndex:   make([]*service, len(cfg.Tables.Services)),
 		failed:    map[model.Key]struct{}{},
 		problems:  map[model.Key]noted{},
 		grace:     grace{done: make(chan error, 1)},
@@ -294,6 +294,7 @@ func (r *Reconciler) grow(sizes maps.Sizes) error {
 	}
 	r.tables = tables
 	r.services.Grow(uint32(len(tables.Services)))
+	r.byIndex = append(r.byIndex, make([]*service, len(tables.Services)-len(r.byIndex))...)
 	r.backends.ids.Grow(uint32(len(tables.Backends)))
 	r.extents.Grow(uint32(len(tables.Slots)))
 	r.stats.Growths++

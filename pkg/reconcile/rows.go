@@ -67,6 +67,8 @@ func (r *Reconciler) writeRows() error {
 	if err := r.lookAgain(); err != nil {
 		return err
 	}
+	f.crowded = f.crowded || len(f.touched) > keepTouched
+	defer f.trim()
 	var gone, fresh, changed []maps.SvcKey
 	for key := range f.touched {
 		state := f.keys[key]
@@ -161,14 +163,26 @@ func (r *Reconciler) stored(key maps.SvcKey, row maps.Svc, present bool) {
 	state := f.keys[key]
 	if state.present {
 		f.present--
-		r.byIndex[state.row.Service].rows--
+		if s := r.byService(state.row.Service); s != nil {
+			s.rows--
+		}
 	}
 	if present {
 		f.present++
-		r.byIndex[row.Service].rows++
+		if s := r.byService(row.Service); s != nil {
+			s.rows++
+		}
 	}
 	state.row, state.present = row, present
 	f.set(key, state, state.owner)
+}
+
+// byService returns the service that a row leads to; nil for a damaged row that was found in the map.
+func (r *Reconciler) byService(index uint32) *service {
+	if int(index) >= len(r.byIndex) {
+		return nil
+	}
+	return r.byIndex[index]
 }
 
 // sweep retires what was adopted and belongs to no object, and the rows that nobody claims.

@@ -144,8 +144,11 @@ func splitJSON(data []byte) ([]document, error) {
 		} else if err != nil {
 			at := in.InputOffset()
 			var syntax *json.SyntaxError
-			if errors.As(err, &syntax) {
+			switch {
+			case errors.As(err, &syntax):
 				at = syntax.Offset
+			case errors.Is(err, io.ErrUnexpectedEOF):
+				at = int64(len(bytes.TrimSpace(data)))
 			}
 			return nil, &FileError{Line: lineAt(data, at), Message: fmt.Sprintf("parse JSON: %v", err)}
 		}

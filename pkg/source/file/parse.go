@@ -218,7 +218,11 @@ func (p part) decodeError(err error) error {
 	if !strings.HasPrefix(withoutIndexes(path), wrong.Field) {
 		path = splitPath(wrong.Field)
 	}
-	return p.errorf(path, "field %q is %s: it must be %s", joinPath(path), article(wrong.Value), typeName(wrong.Type))
+	hint := ""
+	if wrong.Type.Kind() == reflect.String && wrong.Value != "array" && wrong.Value != "object" {
+		hint = ", put it in quotes" // a name such as y or 123 is not text to YAML
+	}
+	return p.errorf(path, "field %q is %s: it must be %s%s", joinPath(path), article(wrong.Value), typeName(wrong.Type), hint)
 }
 
 func withoutIndexes(path []string) string {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unique"
 
 	"fairlead.io/fairlead/pkg/model"
 	"github.com/google/go-cmp/cmp"
@@ -162,7 +163,7 @@ func TestParseErrors(t *testing.T) {
 		{"null", "a.yaml", "---\n~\n", 2, "not an object"},
 		{"text", "a.json", "\n\"x\"", 2, "not an object"},
 		{"no kind", "a.yaml", "metadata:\n  name: a\n", 1, "apiVersion or kind is missing"},
-		{"a kind that is no text", "a.yaml", "apiVersion: v1\nkind: 5\n", 2, `field "kind" is a number: it must be a string`},
+		{"a kind that is no text", "a.yaml", "apiVersion: v1\nkind: 5\n", 2, `field "kind" is a number: it must be a string, put it in quotes`},
 		{"kind of others", "a.yaml", good + "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n", 7, `kind "Deployment" of apiVersion "apps/v1"`},
 		{"old version", "a.yaml", "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\n", 2, "discovery.k8s.io/v1beta1"},
 		{"no name", "a.yaml", "apiVersion: v1\nkind: Service\nmetadata:\n  namespace: x\nspec: {}\n", 3, "metadata.name is missing"},
@@ -250,7 +251,7 @@ func TestParseErrors(t *testing.T) {
 			"JSON without markers in YAML", "a.yaml",
 			"{\"apiVersion\": \"v1\", \"kind\": \"Namespace\", \"metadata\": {\"name\": \"a\"}}\n{\"apiVersion\": \"v1\"}\n", 1, "more follows",
 		},
-		{"JSON that ends early", "a.json", "{\"kind\":\n\n", 3, "parse JSON"},
+		{"JSON that ends early", "a.json", "{\"kind\":\n\"x\",\n\n", 2, "parse JSON"},
 		{"YAML in JSON", "a.json", "\nkind: List\n", 2, "parse JSON"},
 		{
 			"unknown field in JSON", "a.json",
@@ -340,7 +341,7 @@ func TestDefaults(t *testing.T) {
 			Weight:  3,
 			Ports:   []model.SlicePort{{Port: 8080, Protocol: model.TCP}},
 			Endpoints: []model.Endpoint{{
-				Addr: netip.MustParseAddr("10.244.0.5"), Node: label("n1"), Conditions: model.Ready | model.Serving,
+				Addr: netip.MustParseAddr("10.244.0.5"), Node: unique.Make("n1"), Conditions: model.Ready | model.Serving,
 			}},
 		},
 	}

@@ -1,0 +1,238 @@
+package file
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The rescan of every minute is out of reach of these tests: what they wait for must come from events.
+
+func TestReload(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	r.write("a.yaml", service("a", "10.0.0.1"))
+	r.start()
+	r.eventually("a=10.0.0.1", "")
+	r.write("a.yaml", service("a", "10.0.0.2"))
+	r.eventually("a=10.0.0.2", "")
+	r.write("b.yaml", service("b", "10.0.0.3"))
+	r.eventually("a=10.0.0.2 b=10.0.0.3", "")
+	r.replace("a.yaml", service("a", "10.0.0.4"))
+	r.eventually("a=10.0.0.4 b=10.0.0.3", "")
+	r.must(os.Rename(r.path("b.yaml"), r.path("c.yaml")))
+	r.eventually("a=10.0.0.4 b=10.0.0.3", "")
+	r.must(os.Remove(r.path("a.yaml")))
+	r.eventually("b=10.0.0.3", "")
+	r.write("c.yaml", "apiVersion: v1\nkind: Secret\n")
+	r.eventually("b=10.0.0.3", "c.yaml:2")
+	r.write("c.yaml", service("b", "10.0.0.5"))
+	r.eventually("b=10.0.0.5", "")
+	if status := r.source.Status(); !status.Watching || status.LastReload.IsZero() {
+		t.Errorf("got status %+v", status)
+	}
+}
+
+// configMap lays a directory out as the kubelet does: files are links through ..data, which is swapped.
+type configMap struct {
+	*rig
+	version int
+}
+
+func (c *configMap) update(files map[string]string) {
+	c.Helper()
+	old, _ := os.Readlink(c.path("..data"))
+	c.version++
+	version := "..version" + string(rune('0'+c.version))
+	c.must(os.Mkdir(c.path(version), 0o755))
+	for name, text := range files {
+		c.write(filepath.Join(version, name), text)
+	}
+	c.must(os.Symlink(version, c.path("..data_tmp")))
+	c.must(os.Rename(c.path("..data_tmp"), c.path("..data")))
+	for name := range files {
+		if _, err := os.Lstat(c.path(name)); err != nil {
+			c.must(os.Symlink(filepath.Join("..data", name), c.path(name)))
+		}
+	}
+	if old != "" {
+		c.must(os.RemoveAll(c.path(old)))
+	}
+}
+
+func TestReloadOfAConfigMap(t *testing.T) {
+	c := configMap{rig: newRig(t, t.TempDir())}
+	c.update(map[string]string{"a.yaml": service("a", "10.0.0.1"), "b.yaml": service("b", "10.0.0.2")})
+	c.start()
+	c.eventually("a=10.0.0.1 b=10.0.0.2", "")
+	c.update(map[string]string{"a.yaml": service("a", "10.0.0.3"), "b.yaml": service("b", "10.0.0.4")})
+	c.eventually("a=10.0.0.3 b=10.0.0.4", "")
+	c.update(map[string]string{"a.yaml": service("b", "10.0.0.4"), "b.yaml": service("a", "10.0.0.5")})
+	c.eventually("a=10.0.0.5 b=10.0.0.4", "")
+	c.update(map[string]string{"a.yaml": service("b", "10.0.0.4"), "b.yaml": "", "c.yaml": service("c", "10.0.0.6")})
+	c.eventually("a=10.0.0.5 b=10.0.0.4 c=10.0.0.6", "b.yaml:0")
+	c.update(map[string]string{"a.yaml": service("b", "10.0.0.4"), "c.yaml": service("c", "10.0.0.6")})
+	c.must(os.Remove(c.path("b.yaml")))
+	c.eventually("b=10.0.0.4 c=10.0.0.6", "")
+}
+
+func TestReloadOfOneFileInAConfigMap(t *testing.T) {
+	c := configMap{rig: newRig(t, t.TempDir())}
+	c.update(map[string]string{"a.yaml": service("a", "10.0.0.1"), "b.yaml": service("b", "10.0.0.2")})
+	c.source.path = c.path("a.yaml")
+	c.start()
+	c.eventually("a=10.0.0.1", "")
+	c.update(map[string]string{"a.yaml": service("a", "10.0.0.3"), "b.yaml": service("b", "10.0.0.4")})
+	c.eventually("a=10.0.0.3", "")
+}
+
+func TestReloadOfOneFile(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	r.write("manifest", service("a", "10.0.0.1")) // any name will do
+	r.write("other.yaml", "nonsense")
+	r.source.path = r.path("manifest")
+	r.start()
+	r.eventually("a=10.0.0.1", "")
+	r.replace("manifest", service("a", "10.0.0.2"))
+	r.eventually("a=10.0.0.2", "")
+	r.must(os.Rename(r.path("manifest"), r.path("manifest~")))
+	r.eventually("a=10.0.0.2", "manifest:0")
+	r.write("manifest", service("a", "10.0.0.3"))
+	r.eventually("a=10.0.0.3", "")
+}
+
+func TestReloadThroughALinkToAFile(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	elsewhere := filepath.Join(t.TempDir(), "real.yaml")
+	r.must(os.WriteFile(elsewhere, []byte(service("a", "10.0.0.1")), 0o644))
+	r.must(os.Symlink(elsewhere, r.path("a.yaml")))
+	r.start()
+	r.eventually("a=10.0.0.1", "")
+	r.must(os.WriteFile(elsewhere, []byte(service("a", "10.0.0.2")), 0o644))
+	r.eventually("a=10.0.0.2", "")
+}
+
+func TestReloadThroughALinkToADirectory(t *testing.T) {
+	parent := t.TempDir()
+	r := newRig(t, filepath.Join(parent, "current"))
+	for version, addr := range map[string]string{"v1": "10.0.0.1", "v2": "10.0.0.2"} {
+		r.must(os.Mkdir(filepath.Join(parent, version), 0o755))
+		r.must(os.WriteFile(filepath.Join(parent, version, "a.yaml"), []byte(service("a", addr)), 0o644))
+	}
+	r.must(os.Symlink("v1", r.dir))
+	r.start()
+	r.eventually("a=10.0.0.1", "")
+	r.must(os.Symlink("v2", r.dir+".new"))
+	r.must(os.Rename(r.dir+".new", r.dir))
+	r.eventually("a=10.0.0.2", "")
+	r.write("a.yaml", service("a", "10.0.0.3"))
+	r.eventually("a=10.0.0.3", "")
+}
+
+func TestReloadOfADirectoryThatComesAndGoes(t *testing.T) {
+	parent := t.TempDir()
+	r := newRig(t, filepath.Join(parent, "deep", "down"))
+	r.start()
+	r.eventually("", "down:0")
+	for i, addr := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"} {
+		r.must(os.MkdirAll(r.dir, 0o755))
+		r.write("a.yaml", service("a", addr))
+		r.eventually("a="+addr, "")
+		r.write("b.yaml", service("b", "10.0.0.9"))
+		r.eventually("a="+addr+" b=10.0.0.9", "")
+		if i == 0 {
+			r.must(os.RemoveAll(r.dir)) // next time it may well get the same inode
+		} else {
+			r.must(os.RemoveAll(filepath.Dir(r.dir)))
+		}
+		r.eventually("a="+addr+" b=10.0.0.9", "down:0")
+	}
+}
+
+// TestReloadSeesOnlyWholeChanges rewrites a file in place all the time: never may a Service be missing.
+func TestReloadSeesOnlyWholeChanges(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	both := func(addr string) string { return service("a", addr) + "---\n" + service("b", addr) }
+	r.write("x.yaml", both("10.0.0.1"))
+	var mu sync.Mutex
+	var seen []string
+	scanned := r.source.scanned
+	r.source.scanned = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = append(seen, r.services())
+		scanned()
+	}
+	r.start()
+	r.eventually("a=10.0.0.1 b=10.0.0.1", "")
+	mu.Lock()
+	seen = nil
+	mu.Unlock()
+	for i := range 200 {
+		text := both([]string{"10.0.0.2", "10.0.0.3"}[i%2])
+		file, err := os.Create(r.path("x.yaml"))
+		r.must(err)
+		for len(text) > 0 {
+			n := min(len(text), 40)
+			_, err := file.WriteString(text[:n])
+			r.must(err)
+			text = text[n:]
+		}
+		r.must(file.Close())
+	}
+	r.eventually("a=10.0.0.3 b=10.0.0.3", "")
+	mu.Lock()
+	defer mu.Unlock()
+	for _, services := range seen {
+		switch services {
+		case "a=10.0.0.1 b=10.0.0.1", "a=10.0.0.2 b=10.0.0.2", "a=10.0.0.3 b=10.0.0.3":
+		default:
+			t.Errorf("saw %q, half a change", services)
+		}
+	}
+}
+
+// TestRescan makes a change that no event tells of: the stamp lies.
+func TestRescan(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	r.source.rescan = 20 * time.Millisecond
+	elsewhere := t.TempDir()
+	r.must(os.MkdirAll(filepath.Join(elsewhere, "v1"), 0o755))
+	r.must(os.MkdirAll(filepath.Join(elsewhere, "v2"), 0o755))
+	r.must(os.WriteFile(filepath.Join(elsewhere, "v1", "a.yaml"), []byte(service("a", "10.0.0.1")), 0o644))
+	r.must(os.WriteFile(filepath.Join(elsewhere, "v2", "a.yaml"), []byte(service("a", "10.0.0.2")), 0o644))
+	// A link to a link: the second is swapped in a directory that is not watched.
+	r.must(os.Symlink("v1", filepath.Join(elsewhere, "current")))
+	r.must(os.Symlink(filepath.Join(elsewhere, "current", "a.yaml"), r.path("a.yaml")))
+	r.start()
+	r.eventually("a=10.0.0.1", "")
+	r.must(os.Symlink("v2", filepath.Join(elsewhere, "new")))
+	r.must(os.Rename(filepath.Join(elsewhere, "new"), filepath.Join(elsewhere, "current")))
+	r.eventually("a=10.0.0.2", "")
+}
+
+func TestStatusFromOtherGoroutines(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	r.start()
+	stop := make(chan struct{})
+	var group sync.WaitGroup
+	for range 2 {
+		group.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					_ = r.source.Status()
+				}
+			}
+		})
+	}
+	r.write("a.yaml", "nonsense")
+	r.eventually("", "a.yaml:1")
+	r.write("a.yaml", service("a", "10.0.0.1"))
+	r.eventually("a=10.0.0.1", "")
+	close(stop)
+	group.Wait()
+}

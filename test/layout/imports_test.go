@@ -1,0 +1,304 @@
+// Package layout holds the source tree to its shape: which package may import which, what packages are called, how
+// long a file may get, and what must not appear in it.
+package layout
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const module = "fairlead.io/fairlead"
+
+// rule says which of our packages a package may import. A name that ends in /... stands for all packages below it too.
+type rule struct {
+	of  string
+	may []string
+	why string
+}
+
+// rules has a row for every package; the first that fits applies. A package without one is a mistake: whoever adds a
+// package says here where it stands.
+func rules() []rule {
+	return []rule{
+		{"pkg/model", nil, "the nouns know neither where objects come from nor where rows go"},
+		{"pkg/bpf", nil, "it is generated, and the lowest layer"},
+		{"pkg/config", nil, "options are text; what they mean is decided by those who are given them"},
+		{"pkg/source/...", []string{"pkg/source", "pkg/model"}, "a source translates into nouns and knows nothing of rows"},
+		{"pkg/maps", []string{"pkg/bpf", "pkg/model"}, "tables own the maps; what a row means is decided above"},
+		{"pkg/lb", []string{"pkg/model", "pkg/maps", "pkg/bpf"}, "compiling is pure: nouns in, rows out"},
+		{"pkg/reconcile", []string{"pkg/lb", "pkg/maps", "pkg/model"}, "the only writer of the tables writes what lb wants, from any source"},
+		{"pkg/datapath", []string{"pkg/maps", "pkg/bpf"}, "programs and maps outlive the agent and work without Services"},
+		{"pkg/observe", []string{"pkg/lb", "pkg/maps", "pkg/bpf", "pkg/model"}, "it only reads, also when no agent is there to ask"},
+		{"pkg/api", []string{"pkg/observe", "pkg/config"}, "it carries what others know, and must not be able to change anything but the log's level"},
+		{"cmd/...", []string{"pkg/..."}, "commands wire everything, and nothing wires a command"},
+		{"test/...", []string{"pkg/...", "test/..."}, "tests may look everywhere but start commands as a user does"},
+	}
+}
+
+// outsider says where packages of other modules may be imported.
+type outsider struct {
+	prefix string
+	only   []string
+	why    string
+}
+
+func outsiders() []outsider {
+	return []outsider{
+		{"k8s.io/", []string{"pkg/source/...", "cmd/...", "test/..."}, "beyond the sources there is no Kubernetes, and the agent works without"},
+		{"github.com/cilium/ebpf", []string{"pkg/bpf", "pkg/maps", "pkg/datapath", "pkg/observe", "test/..."},
+			"maps and programs are reached through types of ours, which have tests and fakes"},
+		{"github.com/spf13/cobra", []string{"cmd/..."}, "commands are a thing of the command line"},
+		{"testing", []string{"test/..."}, "it belongs to tests"},
+	}
+}
+
+// link says what must not become part of a program, by whatever way.
+type link struct {
+	of     string
+	prefix string
+	why    string
+}
+
+func links() []link {
+	return []link{
+		{"cmd/fairlead-cni", "k8s.io/client-go", "a plugin starts for every pod, in milliseconds"},
+		{"cmd/...", "testing", "it belongs to tests"},
+		{"cmd/...", module + "/test", "it belongs to tests"},
+	}
+}
+
+// vague are names that invite everything.
+func vague() []string {
+	return []string{"base", "common", "helper", "helpers", "manager", "managers", "misc", "shared", "types", "util", "utils"}
+}
+
+// node is a package as "go list -json" describes it.
+type node struct {
+	ImportPath                               string
+	Imports, TestImports, XTestImports, Deps []string
+}
+
+// violations returns every import and name in the graph that the rules do not allow.
+func violations(graph []node) []string {
+	var found []string
+	for _, n := range graph {
+		name := ours(n.ImportPath)
+		for _, element := range strings.Split(name, "/") {
+			if slices.Contains(vague(), element) {
+				found = append(found, fmt.Sprintf("%s: %q says nothing about what is in the package", name, element))
+			}
+		}
+		found = append(found, inside(name, n)...)
+		found = append(found, outside(name, n)...)
+	}
+	return found
+}
+
+// inside checks the imports of our own packages.
+func inside(name string, n node) []string {
+	at := slices.IndexFunc(rules(), func(r rule) bool { return within(name, r.of) })
+	if at < 0 {
+		return []string{name + ": has no rule; say in the table what it may import"}
+	}
+	r := rules()[at]
+	var found []string
+	for _, imported := range n.Imports {
+		target := ours(imported)
+		if target == "" || slices.ContainsFunc(r.may, func(may string) bool { return within(target, may) }) {
+			continue
+		}
+		found = append(found, fmt.Sprintf("%s imports %s: %s", name, target, r.why))
+	}
+	for _, imported := range slices.Concat(n.TestImports, n.XTestImports) {
+		if target := ours(imported); within(target, "cmd/...") && target != name {
+			found = append(found, fmt.Sprintf("a test of %s imports %s: nothing wires a command", name, target))
+		}
+	}
+	return found
+}
+
+// outside checks the imports of other modules' packages.
+func outside(name string, n node) []string {
+	var found []string
+	for _, o := range outsiders() {
+		if slices.ContainsFunc(o.only, func(only string) bool { return within(name, only) }) {
+			continue
+		}
+		for _, imported := range n.Imports {
+			if imported == o.prefix || strings.HasPrefix(imported, strings.TrimSuffix(o.prefix, "/")+"/") {
+				found = append(found, fmt.Sprintf("%s imports %s: %s", name, imported, o.why))
+			}
+		}
+	}
+	for _, l := range links() {
+		if !within(name, l.of) {
+			continue
+		}
+		for _, dep := range n.Deps {
+			if dep == l.prefix || strings.HasPrefix(dep, l.prefix+"/") {
+				found = append(found, fmt.Sprintf("%s links %s: %s", name, dep, l.why))
+			}
+		}
+	}
+	return found
+}
+
+// ours returns the path of one of our packages below the module, and "" for any other package.
+func ours(importPath string) string {
+	name, ok := strings.CutPrefix(importPath, module+"/")
+	if !ok {
+		return ""
+	}
+	return name
+}
+
+func within(name, pattern string) bool {
+	if tree, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return name == tree || strings.HasPrefix(name, tree+"/")
+	}
+	return name == pattern
+}
+
+func TestImports(t *testing.T) {
+	graph := listPackages(t)
+	if len(graph) < 5 {
+		t.Fatalf("go list found only %d packages", len(graph))
+	}
+	for _, violation := range violations(graph) {
+		t.Error(violation)
+	}
+}
+
+// Every rule is about something that is there, so a package that is renamed cannot slip out of its rule.
+func TestRulesAreUsed(t *testing.T) {
+	graph := listPackages(t)
+	for _, r := range rules() {
+		if !slices.ContainsFunc(graph, func(n node) bool { return within(ours(n.ImportPath), r.of) }) {
+			t.Errorf("the rule of %s fits no package", r.of)
+		}
+		if r.why == "" {
+			t.Errorf("the rule of %s has no reason", r.of)
+		}
+	}
+}
+
+func listPackages(t *testing.T) []node {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports,Deps", "./...")
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("list packages: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatalf("list packages: %v", err)
+	}
+	var graph []node
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var n node
+		if err := decoder.Decode(&n); errors.Is(err, io.EOF) {
+			return graph
+		} else if err != nil {
+			t.Fatalf("read the list of packages: %v", err)
+		}
+		graph = append(graph, n)
+	}
+}
+
+// A graph with one bad edge is refused for that edge and for nothing else; without it the graph is fine.
+func TestPlantedImports(t *testing.T) {
+	good := func() map[string]*node {
+		return map[string]*node{
+			"pkg/model":        {},
+			"pkg/bpf":          {Imports: []string{"github.com/cilium/ebpf"}},
+			"pkg/config":       {Imports: []string{"github.com/spf13/pflag"}},
+			"pkg/source/kube":  {Imports: []string{"k8s.io/client-go/informers", "@pkg/model", "@pkg/source"}},
+			"pkg/maps":         {Imports: []string{"github.com/cilium/ebpf", "@pkg/bpf", "@pkg/model"}},
+			"pkg/lb":           {Imports: []string{"@pkg/model", "@pkg/maps"}},
+			"pkg/reconcile":    {Imports: []string{"@pkg/lb", "@pkg/maps", "@pkg/model"}, TestImports: []string{"testing", "@test/rig"}},
+			"pkg/datapath":     {Imports: []string{"github.com/cilium/ebpf/link", "@pkg/maps"}},
+			"pkg/observe":      {Imports: []string{"@pkg/lb", "@pkg/maps"}},
+			"pkg/api":          {Imports: []string{"@pkg/observe"}},
+			"cmd/fairlead":     {Imports: []string{"@pkg/reconcile", "k8s.io/klog/v2", "github.com/spf13/cobra"}, Deps: []string{"k8s.io/client-go/rest"}},
+			"cmd/fairlead-cni": {Imports: []string{"@pkg/api"}, Deps: []string{"github.com/containernetworking/cni/pkg/types"}},
+			"test/rig":         {Imports: []string{"@pkg/maps", "testing"}},
+		}
+	}
+	graphOf := func(packages map[string]*node) []node {
+		var graph []node
+		for name, n := range packages {
+			for _, list := range []*[]string{&n.Imports, &n.TestImports, &n.XTestImports, &n.Deps} {
+				for i, imported := range *list {
+					(*list)[i] = strings.Replace(imported, "@", module+"/", 1)
+				}
+			}
+			n.ImportPath = path.Join(module, name)
+			graph = append(graph, *n)
+		}
+		return graph
+	}
+	if found := violations(graphOf(good())); len(found) > 0 {
+		t.Fatalf("the good graph is refused: %q", found)
+	}
+
+	tests := []struct {
+		of    string
+		plant node
+		want  string // the one violation begins with it
+	}{
+		{"pkg/model", node{Imports: []string{"@pkg/lb"}}, "pkg/model imports pkg/lb: "},
+		{"pkg/bpf", node{Imports: []string{"@pkg/model"}}, "pkg/bpf imports pkg/model: "},
+		{"pkg/config", node{Imports: []string{"@pkg/lb"}}, "pkg/config imports pkg/lb: "},
+		{"pkg/source/kube", node{Imports: []string{"@pkg/lb"}}, "pkg/source/kube imports pkg/lb: "},
+		{"pkg/source/kube", node{Imports: []string{"@pkg/source/file"}}, "pkg/source/kube imports pkg/source/file: "},
+		{"pkg/maps", node{Imports: []string{"@pkg/lb"}}, "pkg/maps imports pkg/lb: "},
+		{"pkg/lb", node{Imports: []string{"@pkg/reconcile"}}, "pkg/lb imports pkg/reconcile: "},
+		{"pkg/reconcile", node{Imports: []string{"@pkg/datapath"}}, "pkg/reconcile imports pkg/datapath: "},
+		{"pkg/reconcile", node{Imports: []string{"@pkg/source/kube"}}, "pkg/reconcile imports pkg/source/kube: "},
+		{"pkg/datapath", node{Imports: []string{"@pkg/lb"}}, "pkg/datapath imports pkg/lb: "},
+		{"pkg/api", node{Imports: []string{"@pkg/reconcile"}}, "pkg/api imports pkg/reconcile: "},
+		{"pkg/observe", node{Imports: []string{"@cmd/fairlead"}}, "pkg/observe imports cmd/fairlead: "},
+		{"pkg/lb", node{Imports: []string{"@test/rig"}}, "pkg/lb imports test/rig: "},
+		{"test/rig", node{Imports: []string{"@cmd/fairlead"}}, "test/rig imports cmd/fairlead: "},
+		{"pkg/api", node{TestImports: []string{"@cmd/fairlead"}}, "a test of pkg/api imports cmd/fairlead: "},
+		{"test/rig", node{XTestImports: []string{"@cmd/fairlead"}}, "a test of test/rig imports cmd/fairlead: "},
+
+		{"pkg/lb", node{Imports: []string{"k8s.io/api/core/v1"}}, "pkg/lb imports k8s.io/api/core/v1: "},
+		{"pkg/reconcile", node{Imports: []string{"github.com/cilium/ebpf"}}, "pkg/reconcile imports github.com/cilium/ebpf: "},
+		{"pkg/lb", node{Imports: []string{"github.com/cilium/ebpf/link"}}, "pkg/lb imports github.com/cilium/ebpf/link: "},
+		{"pkg/api", node{Imports: []string{"github.com/spf13/cobra"}}, "pkg/api imports github.com/spf13/cobra: "},
+		{"pkg/lb", node{Imports: []string{"testing"}}, "pkg/lb imports testing: "},
+		{"cmd/fairlead-cni", node{Deps: []string{"k8s.io/client-go/rest"}}, "cmd/fairlead-cni links k8s.io/client-go/rest: "},
+		{"cmd/fairlead", node{Deps: []string{"@test/rig"}}, "cmd/fairlead links " + module + "/test/rig: "},
+
+		{"pkg/new", node{}, "pkg/new: has no rule"},
+		{"pkg/source/util", node{}, `pkg/source/util: "util" says nothing`},
+		{"cmd/common/fairlead", node{}, `cmd/common/fairlead: "common" says nothing`},
+	}
+	for _, tt := range tests {
+		packages := good()
+		n := packages[tt.of]
+		if n == nil {
+			n = &node{}
+			packages[tt.of] = n
+		}
+		n.Imports = append(n.Imports, tt.plant.Imports...)
+		n.TestImports = append(n.TestImports, tt.plant.TestImports...)
+		n.XTestImports = append(n.XTestImports, tt.plant.XTestImports...)
+		n.Deps = append(n.Deps, tt.plant.Deps...)
+		found := violations(graphOf(packages))
+		if len(found) != 1 || !strings.HasPrefix(found[0], tt.want) {
+			t.Errorf("planted %s:\n%s", tt.want, cmp.Diff([]string{tt.want}, found))
+		}
+	}
+}
