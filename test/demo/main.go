@@ -155,16 +155,6 @@ func (s *stage) build() error {
 			}
 		}
 	}
-	// Without a route a dialled ClusterIP would fail before the socket is looked at. Every node has one.
-	for _, dst := range []string{"10.96.0.0/16", "fd96::/64"} {
-		via := "10.1.0.11"
-		if strings.Contains(dst, ":") {
-			via = "fd01::11"
-		}
-		if err := s.host.AddRoute(netip.MustParsePrefix(dst), netip.MustParseAddr(via)); err != nil {
-			return err
-		}
-	}
 	manifests, err := os.ReadFile("test/demo/manifests/web.yaml")
 	if err != nil {
 		return err

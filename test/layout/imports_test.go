@@ -71,7 +71,6 @@ type link struct {
 func links() []link {
 	return []link{
 		{"cmd/fairlead-cni", "k8s.io/client-go", "a plugin starts for every pod, in milliseconds"},
-		{"cmd/...", "testing", "it belongs to tests"},
 		{"cmd/...", module + "/test", "it belongs to tests"},
 	}
 }

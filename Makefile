@@ -1,0 +1,110 @@
+# "make" alone explains itself. Building needs only Go; the BPF objects are committed. Output goes to bin/ and _output/.
+
+# The only place that says which clang compiles the BPF programs: another one gives other objects.
+CLANG_MAJOR := 19
+CLANG := clang-$(CLANG_MAJOR)
+LLVM_STRIP := llvm-strip-$(CLANG_MAJOR)
+CLANG_FORMAT := clang-format-$(CLANG_MAJOR)
+BPF_CFLAGS := -O2 -g -mcpu=v3 -Wall -Wextra -Werror -idirafter /usr/include/$(shell uname -m)-linux-gnu
+GENERATED_IN := pkg/bpf test/netns
+FORMATTED := $(wildcard bpf/*.c bpf/lib/*.h test/*/bpf/*.c)
+export CLANG_MAJOR CLANG LLVM_STRIP CLANG_FORMAT GENERATED_IN FORMATTED
+export BPF2GO_CC := $(CLANG)
+export BPF2GO_STRIP := $(LLVM_STRIP)
+export BPF2GO_CFLAGS := $(BPF_CFLAGS)
+
+GO := go
+TOOL := $(GO) tool -modfile=test/tools/go.mod
+# The version comes from git. A tree without commits, such as an unpacked archive, has none.
+VCS := $(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
+# The race detector needs a C compiler.
+RACE := $(if $(shell command -v "$$($(GO) env CC)"),-race)
+# What a test run by root must not skip, instead of what the environment may say.
+ROOT := $(if $(filter 0,$(shell id -u)),yes)
+ifdef ROOT
+export FAIRLEAD_REQUIRE ?= root apiserver
+endif
+
+# Tests that have a target of their own, in the order in which they run; those that are not written yet are named.
+KINDS := bpf golden oracle netns apiserver
+THERE := $(foreach k,$(KINDS),$(if $(wildcard test/$(k)/*_test.go test/$(k)/*/*_test.go),$(k)))
+NOT_UNIT := $(shell echo "$(KINDS) layout rig" | tr ' ' '|')
+PRIVILEGED := test-bpf test-netns
+PARTS := verify lint test-unit $(addprefix test-,$(THERE))
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## build the binaries into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -o bin/ ./cmd/...
+
+.PHONY: generate
+generate: ## compile the BPF programs, generate their Go types, format the C files
+	@test/tools/toolchain.sh check
+	$(GO) generate $(addprefix ./,$(GENERATED_IN))
+	$(CLANG_FORMAT) -i $(FORMATTED)
+
+.PHONY: verify
+verify: ## check that everything generated and formatted is up to date
+	@test/tools/verify.sh
+
+.PHONY: lint
+lint: ## check the Go code and the shape of the tree
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+	$(GO) test -count=1 ./test/layout
+
+.PHONY: demo
+demo: build ## balance real connections on this machine, in namespaces of its own (root; under a minute)
+	$(GO) run ./test/demo bin/fairlead
+
+.PHONY: test
+test: ## run everything below, verify and lint; root also runs what needs root, and installs clang if it is missing
+ifneq ($(THERE),$(KINDS))
+	@echo "Not written yet: $(addprefix test-,$(filter-out $(THERE),$(KINDS)))."
+endif
+ifdef ROOT
+	@MAKE="$(MAKE)" test/tools/parts.sh $(PARTS)
+else
+	@echo "Not root, so without $(PRIVILEGED), which create namespaces and load programs; sudo make test runs all."
+	@MAKE="$(MAKE)" test/tools/parts.sh $(filter-out $(PRIVILEGED),$(PARTS))
+endif
+
+.PHONY: test-unit
+test-unit: ## test the packages, each on its own
+	@$(if $(RACE),,echo "There is no C compiler here, so the tests run without the race detector.")
+	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/test/($(NOT_UNIT))(/|$$)')
+
+.PHONY: test-bpf
+test-bpf: ## test the programs, packet by packet (root)
+	$(GO) test -count=1 ./test/bpf/...
+
+.PHONY: test-golden
+test-golden: ## test the way from manifests to maps
+	$(GO) test -count=1 ./test/golden/...
+
+.PHONY: test-oracle
+test-oracle: ## test against the code of Kubernetes
+	cd test/oracle && $(GO) test -count=1 ./...
+
+.PHONY: test-netns
+test-netns: ## test with real sockets in network namespaces (root)
+	$(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/...
+
+.PHONY: test-apiserver
+test-apiserver: ## test against a real API server, which is built first
+	$(GO) test -count=1 -timeout 60m ./test/apiserver/...
+
+.PHONY: bench-control
+bench-control: ## measure the control path (root); writes _output/bench/control.json
+	@mkdir -p _output/bench
+	$(GO) run ./test/bench/control -output _output/bench/control.json
+
+.PHONY: bench
+bench: bench-control ## run every benchmark
+
+.PHONY: clean
+clean: ## remove bin/ and _output/
+	rm -rf bin _output
