@@ -74,95 +74,108 @@ func maglevMix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// maglevBackend is a backend that takes turns. The slot that it prefers next is step * inverse(next) + start; next goes
-// round all numbers. Without the inverse, two backends of the same step would follow each other through the table, and
-// the one behind would find nothing but taken slots.
-type maglevBackend struct {
-	hash              uint64
-	alarm             uint64 // it is too far behind when more slots than this are taken
-	left              uint32 // slots that it may still take
-	position          uint32
-	next, step, start uint16
-}
-
-// maglevStream is the backends of one weight. A stream of half the weight has half as many turns.
-type maglevStream struct {
-	share, credit uint32
-	pace          uint64 // the slots that all take while one of these takes one
-	backends      []maglevBackend
-}
-
-// maglevBuilder is a table that is being filled.
-type maglevBuilder struct {
-	size, taken uint32
-	reciprocal  uint64
-	bitmap      [1 << 16 / 64]uint64 // the taken slots: a table itself would not fit the fastest cache
-	inverses    []uint16             // modulo size
-	slots       []uint32
-	streams     []maglevStream
-}
-
 // maglevTable appends the table of the backends that shares names.
 func maglevTable(dst []uint32, shares []tableShare, backends []Weighted) []uint32 {
-	size := maglevSize(len(shares))
+	size := int(maglevSize(len(shares)))
 	base := len(dst)
-	dst = slices.Grow(dst, int(size))[:base+int(size)]
+	dst = slices.Grow(dst, size)[:base+size]
 	maglevFill(dst[base:], shares, backends)
 	return dst
 }
 
 // maglevFill fills in slots, whose length is one of the sizes.
 func maglevFill(slots []uint32, shares []tableShare, backends []Weighted) {
-	b := maglevBuilder{size: uint32(len(slots)), slots: slots}
-	b.reciprocal = ^uint64(0)/uint64(b.size) + 1
-	b.inverses = make([]uint16, b.size)
+	b := maglevBuilder{slots: slots, reciprocal: ^uint64(0)/uint64(len(slots)) + 1}
+	b.inverses = make([]uint16, len(slots))
 	b.inverses[1] = 1
-	for i := uint32(2); i < b.size; i++ {
-		b.inverses[i] = uint16(b.modulo((b.size - b.size/i) * uint32(b.inverses[b.size%i])))
+	size := uint32(len(slots))
+	for i := uint32(2); i < size; i++ {
+		b.inverses[i] = uint16(b.modulo((size - size/i) * uint32(b.inverses[size%i])))
 	}
-	slices.SortStableFunc(shares, func(a, b tableShare) int { return cmp.Compare(b.share, a.share) })
-	b.line(shares, backends)
+	b.line(maglevTurns(shares, backends))
 	b.fill()
 }
 
-// modulo returns x % size with two multiplications in place of a division.
+// maglevTurn is the place of a backend in the order in which they ask: the heavy ones first, then by hash, so that it
+// does not matter in which order they were given.
+type maglevTurn struct {
+	hash uint64
+	tableShare
+}
+
+func maglevTurns(shares []tableShare, backends []Weighted) []maglevTurn {
+	turns := make([]maglevTurn, len(shares))
+	for i, s := range shares {
+		turns[i] = maglevTurn{maglevHash(&backends[s.position].Backend), s}
+	}
+	slices.SortFunc(turns, func(a, b maglevTurn) int {
+		return cmp.Or(cmp.Compare(b.share, a.share), cmp.Compare(a.hash, b.hash), cmp.Compare(a.position, b.position))
+	})
+	return turns
+}
+
+// maglevBackend is a backend that takes turns. Its n-th preference is the slot step/n + start, modulo the size of the
+// table, and 1/0 is 0. With step*n, two backends that happen to have the same step would follow each other through the
+// table, and the one behind would find nothing but taken slots.
+type maglevBackend struct {
+	alarm       uint64 // it is too far behind when more slots than this are taken, in units of 1/maglevOne
+	left        uint32 // slots that it may still take
+	position    uint32
+	next        uint32 // the number of its next preference
+	step, start uint16
+}
+
+// maglevStream is the backends of one weight. A stream of half the weight has half as many turns.
+type maglevStream struct {
+	share, credit uint32
+	pace          uint64 // how many slots all take while one of these takes one, in units of 1/maglevOne
+	backends      []maglevBackend
+}
+
+// maglevBuilder is a table that is being filled.
+type maglevBuilder struct {
+	slots      []uint32
+	inverses   []uint16 // of the numbers modulo the size
+	reciprocal uint64
+	taken      uint32
+	bitmap     [1 << 16 / 64]uint64 // the taken slots: unlike the slots themselves it fits the fastest cache
+	streams    []maglevStream
+}
+
+// modulo returns x modulo the size, with two multiplications in place of a division.
 func (b *maglevBuilder) modulo(x uint32) uint32 {
-	high, _ := bits.Mul64(b.reciprocal*uint64(x), uint64(b.size))
+	high, _ := bits.Mul64(b.reciprocal*uint64(x), uint64(len(b.slots)))
 	return uint32(high)
 }
 
-// line makes the streams, heaviest first. Within a stream backends take turns in the order of their hashes, whatever
-// the order in which they were given.
-func (b *maglevBuilder) line(shares []tableShare, backends []Weighted) {
+// line makes the streams.
+func (b *maglevBuilder) line(turns []maglevTurn) {
 	var total uint64
-	for _, s := range shares {
-		total += uint64(s.share)
+	for _, t := range turns {
+		total += uint64(t.share)
 	}
-	lined := make([]maglevBackend, len(shares))
-	for first := 0; first < len(shares); {
-		share := shares[first].share
-		fair := uint64(b.size) * maglevOne * uint64(share) / total
+	size := uint64(len(b.slots))
+	lined := make([]maglevBackend, 0, len(turns))
+	for first := 0; first < len(turns); first = len(lined) {
+		share := turns[first].share
+		fair := size * maglevOne * uint64(share) / total
 		pace := total * maglevOne / uint64(share)
-		above, below := maglevAbove(len(shares), fair), maglevBelow(len(shares), fair)
-		end := first
-		for ; end < len(shares) && shares[end].share == share; end++ {
-			position := shares[end].position
-			hash := maglevHash(&backends[position].Backend)
-			random := func(n uint64) uint64 { return maglevMix(hash + n*0x9e3779b97f4a7c15) }
+		above, below := maglevAbove(len(turns), fair), maglevBelow(len(turns), fair)
+		for _, t := range turns[first:] {
+			if t.share != share {
+				break
+			}
+			random := func(n uint64) uint64 { return maglevMix(t.hash + n*0x9e3779b97f4a7c15) }
 			round := random(1) % maglevOne
-			lined[end] = maglevBackend{
-				hash:     hash,
+			lined = append(lined, maglevBackend{
 				alarm:    (below - round) * pace / maglevOne,
 				left:     uint32((fair + above + round) / maglevOne),
-				position: position,
-				next:     uint16(random(2) % uint64(b.size)),
-				step:     uint16(1 + random(3)%uint64(b.size-1)),
-				start:    uint16(random(4) % uint64(b.size)),
-			}
+				position: t.position,
+				step:     uint16(1 + random(2)%(size-1)),
+				start:    uint16(random(3) % size),
+			})
 		}
-		slices.SortStableFunc(lined[first:end], func(a, b maglevBackend) int { return cmp.Compare(a.hash, b.hash) })
-		b.streams = append(b.streams, maglevStream{share: share, pace: pace, backends: lined[first:end:end]})
-		first = end
+		b.streams = append(b.streams, maglevStream{share: share, pace: pace, backends: lined[first:len(lined):len(lined)]})
 	}
 }
 
@@ -170,16 +183,14 @@ func (b *maglevBuilder) line(shares []tableShare, backends []Weighted) {
 // together their limits are no less than the slots.
 func (b *maglevBuilder) fill() {
 	for i := range b.streams {
-		for j := range b.streams[i].backends {
+		s := &b.streams[i]
+		for j := range s.backends {
 			// Everybody gets one slot, however light.
-			if b.taken == b.size {
-				return
-			}
-			for !b.ask(&b.streams[i].backends[j], b.streams[i].pace) {
+			for !b.full() && !b.ask(&s.backends[j], s.pace) {
 			}
 		}
 	}
-	for b.taken < b.size {
+	for !b.full() {
 		heaviest := b.streams[0].share
 		for i := range b.streams {
 			s := &b.streams[i]
@@ -192,29 +203,31 @@ func (b *maglevBuilder) fill() {
 	}
 }
 
+func (b *maglevBuilder) full() bool { return int(b.taken) == len(b.slots) }
+
 // turn lets every backend of a stream ask once, and those that are too far behind until they no longer are.
 func (b *maglevBuilder) turn(s *maglevStream) {
-	full := 0
+	done := 0
 	for i := range s.backends {
 		backend := &s.backends[i]
 		if backend.left == 0 {
-			full++
+			done++
 			continue
 		}
-		for again := true; again && b.taken < b.size; {
+		b.ask(backend, s.pace)
+		for uint64(b.taken)*maglevOne > backend.alarm && backend.left > 0 && !b.full() {
 			b.ask(backend, s.pace)
-			again = uint64(b.taken)*maglevOne > backend.alarm && backend.left > 0
 		}
 	}
-	if 8*full > len(s.backends) {
+	if 8*done > len(s.backends) {
 		s.backends = slices.DeleteFunc(s.backends, func(m maglevBackend) bool { return m.left == 0 })
 	}
 }
 
-// ask gives the backend the slot that it prefers next if that is free. There must be a free slot.
+// ask gives the backend the slot that it prefers next, if that is free.
 func (b *maglevBuilder) ask(backend *maglevBackend, pace uint64) bool {
 	slot := b.modulo(uint32(backend.step)*uint32(b.inverses[backend.next]) + uint32(backend.start))
-	if backend.next++; uint32(backend.next) == b.size {
+	if backend.next++; int(backend.next) == len(b.inverses) {
 		backend.next = 0
 	}
 	word, bit := &b.bitmap[slot/64%uint32(len(b.bitmap))], uint64(1)<<(slot%64)
