@@ -132,13 +132,16 @@ type maglevStream struct {
 	backends      []maglevBackend
 }
 
+// maglevWords is the length of a bitmap of slots.
+const maglevWords = 1 << 16 / 64
+
 // maglevBuilder is a table that is being filled.
 type maglevBuilder struct {
 	slots      []uint32
 	inverses   []uint16 // of the numbers modulo the size
 	reciprocal uint64
 	taken      uint32
-	bitmap     [1 << 16 / 64]uint64 // the taken slots: unlike the slots themselves it fits the fastest cache
+	bitmap     [maglevWords]uint64 // the taken slots: unlike the slots themselves it fits the fastest cache
 	streams    []maglevStream
 }
 
@@ -214,7 +217,9 @@ func (b *maglevBuilder) turn(s *maglevStream) {
 			done++
 			continue
 		}
-		b.ask(backend, s.pace)
+		if slot := b.prefer(backend); b.free(slot) {
+			b.take(backend, slot, s.pace)
+		}
 		for uint64(b.taken)*maglevOne > backend.alarm && backend.left > 0 && !b.full() {
 			b.ask(backend, s.pace)
 		}
@@ -226,18 +231,31 @@ func (b *maglevBuilder) turn(s *maglevStream) {
 
 // ask gives the backend the slot that it prefers next, if that is free.
 func (b *maglevBuilder) ask(backend *maglevBackend, pace uint64) bool {
+	slot := b.prefer(backend)
+	free := b.free(slot)
+	if free {
+		b.take(backend, slot, pace)
+	}
+	return free
+}
+
+// prefer returns the slot that the backend prefers next.
+func (b *maglevBuilder) prefer(backend *maglevBackend) uint32 {
 	slot := b.modulo(uint32(backend.step)*uint32(b.inverses[backend.next]) + uint32(backend.start))
 	if backend.next++; int(backend.next) == len(b.inverses) {
 		backend.next = 0
 	}
-	word, bit := &b.bitmap[slot/64%uint32(len(b.bitmap))], uint64(1)<<(slot%64)
-	if *word&bit != 0 {
-		return false
-	}
-	*word |= bit
+	return slot
+}
+
+func (b *maglevBuilder) free(slot uint32) bool {
+	return b.bitmap[slot/64%maglevWords]>>(slot%64)&1 == 0
+}
+
+func (b *maglevBuilder) take(backend *maglevBackend, slot uint32, pace uint64) {
+	b.bitmap[slot/64%maglevWords] |= 1 << (slot % 64)
 	b.slots[slot] = backend.position
 	b.taken++
 	backend.left--
 	backend.alarm += pace
-	return true
 }

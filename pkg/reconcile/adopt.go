@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -39,12 +40,10 @@ func (r *Reconciler) adopt() error {
 		r.frontends.keys[key] = frontend{row: row, present: true}
 		r.orphans = append(r.orphans, key)
 	})
-	if err == nil {
-		err = failed
-	}
-	if err != nil {
+	if err := cmp.Or(err, failed); err != nil {
 		return fmt.Errorf("read the frontends: %w", err)
 	}
+	r.backends.dropUnused()
 	return nil
 }
 
@@ -90,13 +89,7 @@ func (r *Reconciler) adoptService(index uint32) (*service, error) {
 	s.backends = slices.Compact(used)
 	for _, at := range s.backends {
 		backend := r.tables.Backends[at]
-		known, ok := r.backends.refs[backend]
-		if !ok {
-			if err := r.backends.ids.Reserve(at); err != nil {
-				return nil, fmt.Errorf("backend %d: %w", at, err)
-			}
-			known = ref{index: at}
-		}
+		known := r.backends.refs[backend]
 		known.count++
 		r.backends.refs[backend] = known
 	}
@@ -116,8 +109,8 @@ func (r *Reconciler) soundExtent(index uint32, word maps.Word) ([]uint32, bool) 
 		if maps.SlotOwner(slot) != index || maps.SlotTag(slot) != word.Tag() || int(at) >= len(r.tables.Backends) {
 			return nil, false
 		}
-		if known, ok := r.backends.refs[r.tables.Backends[at]]; ok && known.index != at {
-			return nil, false // one backend in two rows
+		if !r.backends.adopt(r.tables, at) {
+			return nil, false
 		}
 		if len(found) == 0 || found[len(found)-1] != at {
 			found = append(found, at)

@@ -167,7 +167,8 @@ func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 // setScope switches one scope of a service to a table, if it is another one than it has.
 func (r *Reconciler) setScope(s *service, scope int, table []uint32) error {
 	was := s.words[scope]
-	if r.sameTable(was, table) {
+	stored := &r.tables.Services[s.index].Words[scope]
+	if r.sameTable(was, table) && atomic.LoadUint64(stored) == uint64(was) {
 		return nil
 	}
 	var off uint32
@@ -189,6 +190,7 @@ func (r *Reconciler) setScope(s *service, scope int, table []uint32) error {
 		atomic.StoreUint64(&slots[i].Value, maps.MakeSlot(r.indexes[position], s.index, tag).Value)
 	}
 	word := maps.MakeWord(off, len(table), tag)
+	// A growth may have moved the table since.
 	atomic.StoreUint64(&r.tables.Services[s.index].Words[scope], uint64(word))
 	s.words[scope] = word
 	r.stats.Writes += uint64(len(table)) + 1

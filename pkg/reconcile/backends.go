@@ -46,3 +46,27 @@ func (b *backends) release(t *Tables, indexes []uint32) {
 		b.ids.Free(index)
 	}
 }
+
+// adopt takes over a row that was found in the map, not counted yet. It reports false when the same backend stands in
+// another row, which no sound table leads to.
+func (b *backends) adopt(t *Tables, index uint32) bool {
+	backend := t.Backends[index]
+	if r, ok := b.refs[backend]; ok {
+		return r.index == index
+	}
+	if b.ids.Reserve(index) != nil {
+		return false
+	}
+	b.refs[backend] = ref{index: index}
+	return true
+}
+
+// dropUnused frees the rows that were adopted on the way to finding that a table is damaged.
+func (b *backends) dropUnused() {
+	for backend, r := range b.refs {
+		if r.count == 0 {
+			delete(b.refs, backend)
+			b.ids.Free(r.index)
+		}
+	}
+}

@@ -10,7 +10,7 @@ missing() {
 	local tool
 	for tool in "$CLANG" "$LLVM_STRIP" "$CLANG_FORMAT"; do
 		command -v "$tool" >/dev/null || { echo "$tool is not installed"; return; }
-		"$tool" --version | grep -qE "version $CLANG_MAJOR\." || { echo "$tool is not version $CLANG_MAJOR"; return; }
+		[[ $("$tool" --version) == *"version $CLANG_MAJOR."* ]] || { echo "$tool is not version $CLANG_MAJOR"; return; }
 	done
 	local header
 	for header in bpf/bpf_helpers.h linux/bpf.h "$(uname -m)-linux-gnu/asm/types.h"; do

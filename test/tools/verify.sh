@@ -56,8 +56,9 @@ verify_no_variants() {
 }
 
 verify_go_format() {
-	local file
-	for file in $(find . -name '*.go' -not -path './_output/*' -print0 | xargs -0 gofmt -l); do
+	local files file
+	files=$(find . -name '*.go' -not -path './_output/*' -print0 | xargs -0 gofmt -l) || fail "gofmt cannot read every file"
+	for file in $files; do
 		fail "${file#./} is not formatted: gofmt -w ${file#./}"
 	done
 }
@@ -65,7 +66,7 @@ verify_go_format() {
 verify_modules() {
 	local dir
 	for dir in . test/tools; do
-		(cd "$dir" && go mod tidy -diff) || fail "$dir/go.mod or go.sum is not tidy: (cd $dir && go mod tidy)"
+		(cd "$dir" && go mod tidy -diff) || fail "go.mod or go.sum in $dir is not tidy: (cd $dir && go mod tidy)"
 	done
 }
 
