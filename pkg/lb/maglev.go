@@ -68,6 +68,9 @@ func maglevHash(backend *bpf.MapsBackend) uint64 {
 	return maglevMix(hash)
 }
 
+// maglevRandom returns the n-th random number that a hash decides, the generator being splitmix64.
+func maglevRandom(hash, n uint64) uint64 { return maglevMix(hash + n*0x9e3779b97f4a7c15) }
+
 func maglevMix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
@@ -92,8 +95,14 @@ func maglevFill(slots []uint32, shares []tableShare, backends []Weighted) {
 	for i := uint32(2); i < size; i++ {
 		b.inverses[i] = uint16(b.modulo((size - size/i) * uint32(b.inverses[size%i])))
 	}
-	b.line(maglevTurns(shares, backends))
+	turns := maglevTurns(shares, backends)
+	b.line(turns)
+	b.seed()
 	b.fill()
+	b.finish()
+	for i, turn := range slots {
+		slots[i] = turns[turn].position
+	}
 }
 
 // maglevTurn is the place of a backend in the order in which they ask: the heavy ones first, then by hash, so that it
@@ -114,13 +123,12 @@ func maglevTurns(shares []tableShare, backends []Weighted) []maglevTurn {
 	return turns
 }
 
-// maglevBackend is a backend that takes turns. Its n-th preference is the slot step/n + start, modulo the size of the
-// table, and 1/0 is 0. With step*n, two backends that happen to have the same step would follow each other through the
-// table, and the one behind would find nothing but taken slots.
+// maglevBackend is what has preferences. The n-th is the slot step/n + start, modulo the size of the table, and 1/0 is 0.
+// With step*n, two backends that happen to have the same step would follow each other through the table, and the one
+// behind would find nothing but taken slots.
 type maglevBackend struct {
 	alarm       uint64 // it is too far behind when more slots than this are taken, in units of 1/maglevOne
-	left        uint32 // slots that it may still take
-	position    uint32
+	turn        uint32 // its place in the order
 	next        uint32 // the number of its next preference
 	step, start uint16
 }
@@ -137,9 +145,10 @@ const maglevWords = 1 << 16 / 64
 
 // maglevBuilder is a table that is being filled.
 type maglevBuilder struct {
-	slots      []uint32
+	slots      []uint32 // by turn
 	inverses   []uint16 // of the numbers modulo the size
 	reciprocal uint64
+	left       []uint32 // the slots that a backend may still take, by turn
 	taken      uint32
 	bitmap     [maglevWords]uint64 // the taken slots: unlike the slots themselves it fits the fastest cache
 	streams    []maglevStream
@@ -157,43 +166,52 @@ func (b *maglevBuilder) line(turns []maglevTurn) {
 	for _, t := range turns {
 		total += uint64(t.share)
 	}
-	size := uint64(len(b.slots))
+	b.left = make([]uint32, 0, len(turns))
 	lined := make([]maglevBackend, 0, len(turns))
 	for first := 0; first < len(turns); first = len(lined) {
 		share := turns[first].share
-		fair := size * maglevOne * uint64(share) / total
+		fair := uint64(len(b.slots)) * maglevOne * uint64(share) / total
 		pace := total * maglevOne / uint64(share)
 		above, below := maglevAbove(len(turns), fair), maglevBelow(len(turns), fair)
 		for _, t := range turns[first:] {
 			if t.share != share {
 				break
 			}
-			random := func(n uint64) uint64 { return maglevMix(t.hash + n*0x9e3779b97f4a7c15) }
-			round := random(1) % maglevOne
-			lined = append(lined, maglevBackend{
-				alarm:    (below - round) * pace / maglevOne,
-				left:     uint32((fair + above + round) / maglevOne),
-				position: t.position,
-				step:     uint16(1 + random(2)%(size-1)),
-				start:    uint16(random(3) % size),
-			})
+			round := maglevRandom(t.hash, 1) % maglevOne
+			backend := b.backend(t.hash)
+			backend.turn = uint32(len(lined))
+			backend.alarm = (below - round) * pace / maglevOne
+			lined = append(lined, backend)
+			b.left = append(b.left, uint32((fair+above+round)/maglevOne))
 		}
 		b.streams = append(b.streams, maglevStream{share: share, pace: pace, backends: lined[first:len(lined):len(lined)]})
 	}
 }
 
-// fill lets the backends take turns until every slot is taken. There is always one that may still take some, since
-// together their limits are no less than the slots.
-func (b *maglevBuilder) fill() {
-	for i := range b.streams {
-		s := &b.streams[i]
-		for j := range s.backends {
-			// Everybody gets one slot, however light.
-			for !b.full() && !b.ask(&s.backends[j], s.pace) {
+// backend returns what has the preferences that a hash decides.
+func (b *maglevBuilder) backend(hash uint64) maglevBackend {
+	size := uint64(len(b.slots))
+	return maglevBackend{
+		step:  uint16(1 + maglevRandom(hash, 2)%(size-1)),
+		start: uint16(maglevRandom(hash, 3) % size),
+	}
+}
+
+// seed gives everybody one slot, however light, or as many of them as there are slots.
+func (b *maglevBuilder) seed() {
+	for _, s := range b.streams {
+		for i := range s.backends {
+			for b.taken < uint32(len(b.slots)) && !b.ask(&s.backends[i], s.pace) {
 			}
 		}
 	}
-	for !b.full() {
+}
+
+// fill lets the backends take turns until nearly every slot is taken. There is always one that may still take some,
+// since together their limits are no less than the slots.
+func (b *maglevBuilder) fill() {
+	enough := uint32(len(b.slots) - len(b.slots)/256)
+	for b.taken < enough {
 		heaviest := b.streams[0].share
 		for i := range b.streams {
 			s := &b.streams[i]
@@ -206,26 +224,45 @@ func (b *maglevBuilder) fill() {
 	}
 }
 
-func (b *maglevBuilder) full() bool { return int(b.taken) == len(b.slots) }
-
 // turn lets every backend of a stream ask once, and those that are too far behind until they no longer are.
 func (b *maglevBuilder) turn(s *maglevStream) {
 	done := 0
 	for i := range s.backends {
 		backend := &s.backends[i]
-		if backend.left == 0 {
+		if b.left[backend.turn] == 0 {
 			done++
 			continue
 		}
 		if slot := b.prefer(backend); b.free(slot) {
 			b.take(backend, slot, s.pace)
 		}
-		for uint64(b.taken)*maglevOne > backend.alarm && backend.left > 0 && !b.full() {
+		for b.behind(backend) && b.left[backend.turn] > 0 {
 			b.ask(backend, s.pace)
 		}
 	}
 	if 8*done > len(s.backends) {
-		s.backends = slices.DeleteFunc(s.backends, func(m maglevBackend) bool { return m.left == 0 })
+		s.backends = slices.DeleteFunc(s.backends, func(m maglevBackend) bool { return b.left[m.turn] == 0 })
+	}
+}
+
+// finish takes the slots that are left, for which the backends would have to ask many times before they hit on them.
+// Each joins another slot, by preferences that the slots have among themselves. Whose slot that is changes no more
+// often than the rest of the table does.
+func (b *maglevBuilder) finish() {
+	for slot := range uint32(len(b.slots)) {
+		if !b.free(slot) {
+			continue
+		}
+		preferences := b.backend(maglevMix(uint64(slot)))
+		for {
+			other := b.prefer(&preferences)
+			// Slots that this loop filled stay free in the bitmap: their order must not matter.
+			if turn := b.slots[other]; !b.free(other) && b.left[turn] > 0 {
+				b.left[turn]--
+				b.slots[slot] = turn
+				break
+			}
+		}
 	}
 }
 
@@ -239,7 +276,7 @@ func (b *maglevBuilder) ask(backend *maglevBackend, pace uint64) bool {
 	return free
 }
 
-// prefer returns the slot that the backend prefers next.
+// prefer returns the slot that is preferred next.
 func (b *maglevBuilder) prefer(backend *maglevBackend) uint32 {
 	slot := b.modulo(uint32(backend.step)*uint32(b.inverses[backend.next]) + uint32(backend.start))
 	if backend.next++; int(backend.next) == len(b.inverses) {
@@ -248,14 +285,18 @@ func (b *maglevBuilder) prefer(backend *maglevBackend) uint32 {
 	return slot
 }
 
+func (b *maglevBuilder) behind(backend *maglevBackend) bool {
+	return uint64(b.taken)*maglevOne > backend.alarm && b.taken < uint32(len(b.slots))
+}
+
 func (b *maglevBuilder) free(slot uint32) bool {
 	return b.bitmap[slot/64%maglevWords]>>(slot%64)&1 == 0
 }
 
 func (b *maglevBuilder) take(backend *maglevBackend, slot uint32, pace uint64) {
 	b.bitmap[slot/64%maglevWords] |= 1 << (slot % 64)
-	b.slots[slot] = backend.position
+	b.slots[slot] = backend.turn
 	b.taken++
-	backend.left--
+	b.left[backend.turn]--
 	backend.alarm += pace
 }

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -276,33 +275,40 @@ func (s *stage) peer() error {
 
 // remove takes an endpoint away while requests go on, and holds that none fails and that the endpoint gets no more.
 func (s *stage) remove() error {
-	const requests = "2000"
-	var lines []string
-	var asked error
-	var asking sync.WaitGroup
-	asking.Go(func() { lines, asked = s.ask(vip4, requests, "500us") })
+	const requests, before = 2000, 300
 	manifests, err := os.ReadFile("test/demo/manifests/web.yaml")
 	if err != nil {
 		return err
 	}
-	time.Sleep(300 * time.Millisecond) // somewhere in the middle of the requests
-	if err := s.write(strings.Replace(string(manifests), "- {addresses: [10.1.0.13]}\n", "", 1)); err != nil {
+	asking, err := rig.StartChild(s.cgroup, s.host, "client", vip4, strconv.Itoa(requests), "500us")
+	if err != nil {
 		return err
 	}
-	asking.Wait()
-	if asked != nil {
-		return asked
-	}
-	counts := count(lines)
+	defer asking.Kill()
+	var lines []string
 	last := 0
-	for i, line := range lines {
+	for i := range requests {
+		line, err := asking.ReadLine()
+		if err != nil {
+			return err
+		}
+		lines = append(lines, line)
 		if strings.HasPrefix(line, "backend-13") {
-			last = i
+			last = i + 1
+		}
+		if i == before {
+			if err := s.write(strings.Replace(string(manifests), "- {addresses: [10.1.0.13]}\n", "", 1)); err != nil {
+				return err
+			}
 		}
 	}
-	fmt.Printf("\nbackend-13 removed from the manifest during %s requests: %d failed, backend-13 got its last one as number %d.\n",
-		requests, counts["failed"], last+1)
-	if counts["failed"] > 0 || counts["backend-13"] == 0 || last > len(lines)*9/10 {
+	if err := asking.Wait(); err != nil {
+		return err
+	}
+	counts := count(lines)
+	fmt.Printf("\nbackend-13 removed from the manifest after %d of %d requests: %d failed, backend-13 got its last one as number %d.\n",
+		before, requests, counts["failed"], last)
+	if counts["failed"] > 0 || counts["backend-13"] == 0 || last == requests {
 		return fmt.Errorf("requests were lost or still went to the removed backend: %v, last at %d", counts, last)
 	}
 	return nil
