@@ -78,7 +78,7 @@ type Stats struct {
 	Pending      int           `json:"pending"` // keys and rows that wait for a retry, a grace period or the sync
 	Synced       bool          `json:"synced"`
 	LastError    string        `json:"lastError,omitempty"`
-	LastPass     time.Time     `json:"lastPass"`
+	LastPass     time.Time     `json:"lastPass"` // the last that had something to compile
 	LastDuration time.Duration `json:"lastDuration"`
 }
 
@@ -116,7 +116,7 @@ func New(cfg Config) (*Reconciler, error) {
 	if err := r.adopt(); err != nil {
 		return nil, err
 	}
-	r.publish(0)
+	r.publish()
 	return r, nil
 }
 
@@ -162,7 +162,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 // Pass brings the maps up to date with every key that is dirty. What failed is kept for the next retry; everything else
 // is done all the same.
 func (r *Reconciler) Pass() error {
-	start := time.Now()
+	start, before := time.Now(), r.stats.Compiled
 	var first error
 	fail := func(err error) {
 		r.stats.Errors++
@@ -191,7 +191,10 @@ func (r *Reconciler) Pass() error {
 	}
 	r.teardown()
 	r.startGrace()
-	r.publish(time.Since(start))
+	if r.stats.Compiled > before {
+		r.stats.LastPass, r.stats.LastDuration = start, time.Since(start)
+	}
+	r.publish()
 	return first
 }
 
@@ -269,14 +272,13 @@ func (r *Reconciler) Stats() Stats {
 	return r.shown
 }
 
-func (r *Reconciler) publish(took time.Duration) {
+func (r *Reconciler) publish() {
 	r.stats.Passes++
 	r.stats.Services = int(r.services.Used()) - 1
 	r.stats.Frontends = r.frontends.present
 	r.stats.Backends = len(r.backends.refs)
 	r.stats.Pending = len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)
 	r.stats.Synced = r.synced
-	r.stats.LastPass, r.stats.LastDuration = time.Now(), took
 	if len(r.failed) == 0 && len(r.frontends.touched) == 0 {
 		r.stats.LastError = ""
 	}

@@ -1,0 +1,167 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// resource says how objects of one kind come, A as the API has them and M as the store does, and where they go.
+type resource[A runtime.Object, M any] struct {
+	name      string // as the API's paths have it
+	client    rest.Interface
+	object    A
+	list      func() runtime.Object
+	selected  func(*metav1.ListOptions)
+	translate func(A) *M // nil for what is not ours
+
+	set     func(*M)
+	drop    func(model.Name)
+	replace func([]*M)
+}
+
+// kind follows one kind of object. It is what a reflector takes for its store.
+type kind[A runtime.Object, M any] struct {
+	resource[A, M]
+	state
+}
+
+func newKind[A runtime.Object, M any](r resource[A, M], log *slog.Logger) *kind[A, M] {
+	return &kind[A, M]{resource: r, state: state{kind: r.name, log: log}}
+}
+
+// newBackoff spaces attempts. The usual longest pause is a minute; a node that serves old endpoints for that long after
+// the server is back is worse than one more request every few seconds.
+func newBackoff() *wait.Backoff {
+	return &wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 8 * time.Second}
+}
+
+func (k *kind[A, M]) run(ctx context.Context) {
+	// The reflector logs every attempt; to us that is detail, since state logs what changes.
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(k.log.Handler()).V(4))
+	listWatch := &cache.ListWatch{ListWithContextFunc: k.listAll, WatchFuncWithContext: k.watch}
+	reflector := cache.NewReflectorWithOptions(listWatch, k.object, k, cache.ReflectorOptions{
+		Name: k.name, TypeDescription: k.name, Backoff: newBackoff(),
+	})
+	// The error comes before any reflector runs only; it cannot here.
+	_ = cache.WatchErrorHandlerWithContext(nil)
+	reflector.RunWithContext(ctx)
+}
+
+func (k *kind[A, M]) request(options *metav1.ListOptions) *rest.Request {
+	k.selected(options)
+	return k.client.Get().Resource(k.name).VersionedParams(options, metav1.ParameterCodec)
+}
+
+func (k *kind[A, M]) listAll(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	list := k.list()
+	err := k.request(&options).Do(ctx).Into(list)
+	k.outcome(ctx, err)
+	return list, err
+}
+
+func (k *kind[A, M]) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	options.Watch = true
+	w, err := k.request(&options).Watch(ctx)
+	k.outcome(ctx, err)
+	return w, err
+}
+
+// arrival is a translated object while a reflector collects a list of them. It has a name, which is all that the
+// reflector asks for.
+type arrival[M any] struct {
+	metav1.Object // nil
+
+	name  model.Name
+	value *M // nil for what is not ours
+}
+
+// GetNamespace returns the namespace of the object.
+func (a *arrival[M]) GetNamespace() string { return a.name.Namespace }
+
+// GetName returns the name of the object.
+func (a *arrival[M]) GetName() string { return a.name.Name }
+
+// Transformer returns what a reflector does with each object of a list before it collects it.
+func (k *kind[A, M]) Transformer() cache.TransformFunc {
+	return func(object any) (any, error) { return k.arrive(object) }
+}
+
+func (k *kind[A, M]) arrive(object any) (*arrival[M], error) {
+	if a, ok := object.(*arrival[M]); ok {
+		return a, nil
+	}
+	about, err := meta.Accessor(object)
+	if err != nil {
+		return nil, err
+	}
+	a := &arrival[M]{name: model.Name{Namespace: about.GetNamespace(), Name: about.GetName()}}
+	if typed, ok := object.(A); ok {
+		a.value = k.translate(typed)
+	}
+	return a, nil
+}
+
+// Add takes a new object.
+func (k *kind[A, M]) Add(object any) error { return k.Update(object) }
+
+// Update takes a changed object. One that stopped being ours goes.
+func (k *kind[A, M]) Update(object any) error {
+	a, err := k.arrive(object)
+	if err != nil {
+		return err
+	}
+	if a.value == nil {
+		k.drop(a.name)
+	} else {
+		k.set(a.value)
+	}
+	k.changed()
+	return nil
+}
+
+// Delete takes an object that is gone, or that the selector no longer selects.
+func (k *kind[A, M]) Delete(object any) error {
+	a, err := k.arrive(object)
+	if err != nil {
+		return err
+	}
+	k.drop(a.name)
+	k.changed()
+	return nil
+}
+
+// Replace takes everything that there is.
+func (k *kind[A, M]) Replace(objects []any, version string) error {
+	values := make([]*M, 0, len(objects))
+	for _, object := range objects {
+		a, err := k.arrive(object)
+		if err != nil {
+			return err
+		}
+		if a.value != nil {
+			values = append(values, a.value)
+		}
+	}
+	k.replace(values)
+	k.listed(len(values), version)
+	return nil
+}
+
+// Resync does nothing: the store is level-triggered.
+func (k *kind[A, M]) Resync() error { return nil }
+
+// UpdateResourceVersion notes how far the watch is.
+func (k *kind[A, M]) UpdateResourceVersion(version string) { k.reached(version) }

@@ -1,0 +1,246 @@
+// Package apiserver runs a real kube-apiserver with a real etcd for one test. What a watch does after a restart, a
+// compaction or a lost connection is theirs to decide, and a fake decides it differently.
+//
+// There are no controllers, no scheduler and no kubelet: objects stay as a test makes them. Everything listens on
+// loopback, lives in a directory of the test and ends with it.
+package apiserver
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"fairlead.io/fairlead/test/apiserver/pinned"
+	"fairlead.io/fairlead/test/rig"
+)
+
+const (
+	token = "admin" // of a user in system:masters; the server is on loopback and lives for a test
+
+	// ServiceCIDRs are the ranges that cluster IPs come from.
+	ServiceCIDRs = "10.96.0.0/16,fd96::/112"
+	// startTimeout is for a machine that is busy with other tests; an idle one needs a few seconds.
+	startTimeout = 2 * time.Minute
+)
+
+// Server is a kube-apiserver and its etcd.
+type Server struct {
+	t       testing.TB
+	set     *pinned.Set
+	dir     string
+	etcd    *process
+	api     *process // nil while stopped
+	etcdURL string
+	host    string
+	port    int
+}
+
+// Start starts a server and waits until it is ready. It skips the test if the binaries are not built, or fails it
+// where FAIRLEAD_REQUIRE asks for "apiserver".
+func Start(t testing.TB) *Server {
+	t.Helper()
+	set, err := pinned.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if missing := set.Missing(); len(missing) > 0 {
+		rig.Lacking(t, "apiserver", strings.Join(missing, " and ")+" must be built first: go run ./test/apiserver/build")
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{
+		t: t, set: set, dir: t.TempDir(), port: ports[0],
+		host:    fmt.Sprintf("https://127.0.0.1:%d", ports[0]),
+		etcdURL: fmt.Sprintf("http://127.0.0.1:%d", ports[1]),
+	}
+	if err := s.writeCredentials(); err != nil {
+		t.Fatal(err)
+	}
+	s.startEtcd(fmt.Sprintf("http://127.0.0.1:%d", ports[2]))
+	s.StartAPI()
+	return s
+}
+
+func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
+
+// Config returns a configuration of an administrator; each call returns a new one.
+func (s *Server) Config() *rest.Config {
+	return &rest.Config{
+		Host:            s.host,
+		BearerToken:     token,
+		TLSClientConfig: rest.TLSClientConfig{CAFile: s.path("apiserver.crt")},
+		QPS:             -1, // the server limits
+	}
+}
+
+// Client returns a client of an administrator.
+func (s *Server) Client() kubernetes.Interface {
+	s.t.Helper()
+	client, err := kubernetes.NewForConfig(s.Config())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return client
+}
+
+// Kubeconfig writes a file by which other processes reach the server, and returns its path.
+func (s *Server) Kubeconfig() string {
+	s.t.Helper()
+	path := s.path("kubeconfig")
+	content := fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: test, cluster: {server: %q, certificate-authority: %q}}]
+users: [{name: admin, user: {token: %q}}]
+contexts: [{name: test, context: {cluster: test, user: admin}}]
+current-context: test
+`, s.host, s.path("apiserver.crt"), token)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+func (s *Server) startEtcd(peer string) {
+	s.t.Helper()
+	s.etcd = start(s.t, s.set.Etcd.Path, s.path("etcd.log"),
+		"--data-dir="+s.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls="+s.etcdURL, "--advertise-client-urls="+s.etcdURL,
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer)
+	s.await(s.etcd, func(ctx context.Context) error {
+		_, err := s.get(ctx, http.DefaultClient, s.etcdURL+"/health")
+		return err
+	})
+}
+
+// StartAPI starts the kube-apiserver after StopAPI, on the port that it had, and waits until it is ready.
+func (s *Server) StartAPI() {
+	s.t.Helper()
+	s.api = start(s.t, s.set.APIServer.Path, s.path("apiserver.log"),
+		"--etcd-servers="+s.etcdURL, "--etcd-compaction-interval=0", // Compact does it
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port), "--cert-dir="+s.dir,
+		// Nobody is told to connect there; it only keeps the server from looking for a default route.
+		"--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none",
+		"--service-cluster-ip-range="+ServiceCIDRs, "--authorization-mode=RBAC",
+		"--token-auth-file="+s.path("tokens.csv"),
+		// Without controllers no namespace gets its service account, which pods would wait for.
+		"--disable-admission-plugins=ServiceAccount",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+s.path("account.key"), "--service-account-signing-key-file="+s.path("account.key"),
+		"--allow-privileged=true", "--shutdown-delay-duration=0s")
+	var client *http.Client
+	s.await(s.api, func(ctx context.Context) error {
+		if client == nil { // the certificate is among the first things that the server makes
+			made, err := rest.HTTPClientFor(s.Config())
+			if err != nil {
+				return err
+			}
+			client = made
+		}
+		_, err := s.get(ctx, client, s.host+"/readyz")
+		return err
+	})
+	client.CloseIdleConnections()
+}
+
+// StopAPI kills the kube-apiserver, as a crash would; etcd goes on.
+func (s *Server) StopAPI() {
+	s.t.Helper()
+	if s.api != nil {
+		s.api.stop()
+		s.api = nil
+	}
+}
+
+// Compact makes etcd forget everything but the present. A watch that wants to go on from before then gets 410 Gone,
+// unless the kube-apiserver's own cache still has what it missed: restart it to be sure.
+func (s *Server) Compact() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var status struct {
+		Header struct {
+			Revision json.Number `json:"revision"`
+		} `json:"header"`
+	}
+	answer, err := s.post(ctx, "/v3/maintenance/status", map[string]any{})
+	if err == nil {
+		err = json.Unmarshal(answer, &status)
+	}
+	if err == nil {
+		_, err = s.post(ctx, "/v3/kv/compaction", map[string]any{"revision": status.Header.Revision.String(), "physical": true})
+	}
+	if err != nil {
+		s.t.Fatalf("compact etcd: %v", err)
+	}
+}
+
+func (s *Server) post(ctx context.Context, path string, message any) ([]byte, error) {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.etcdURL+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	return answer(http.DefaultClient, request)
+}
+
+func (s *Server) get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return answer(client, request)
+}
+
+func answer(client *http.Client, request *http.Request) ([]byte, error) {
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read answer of %s: %w", request.URL.Path, err)
+	}
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s %s: %s: %s", request.Method, request.URL.Path, response.Status, bytes.TrimSpace(body))
+	}
+	return body, nil
+}
+
+// await asks until the process answers well, and fails the test if it ends or takes too long.
+func (s *Server) await(p *process, ask func(context.Context) error) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-p.done:
+			s.t.Fatalf("start %s: it ended: %v\n%s", p.name, p.err, p.tail())
+		case <-ctx.Done():
+			s.t.Fatalf("start %s: not ready after %v: %v\n%s", p.name, startTimeout, err, p.tail())
+		case <-tick.C:
+		}
+	}
+}
