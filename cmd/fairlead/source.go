@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"strconv"
 
@@ -30,7 +29,7 @@ func newSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source
 	if cfg.Source != config.Kubernetes {
 		return fileSource{file.New(cfg.Source, store, log)}, nil, nil
 	}
-	return nil, nil, errors.New("the Kubernetes source is not built in yet: use --source=DIR")
+	return newKubeSource(cfg, store, log)
 }
 
 type fileSource struct{ *file.Source }

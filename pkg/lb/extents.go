@@ -2,6 +2,7 @@ package lb
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 )
 
@@ -58,6 +59,21 @@ func extentOrder(n uint32) (int, bool) {
 func (e *Extents) Fits(n uint32) bool {
 	order, ok := extentOrder(n)
 	return ok && e.smallest(order) < extentOrders
+}
+
+// Need returns a capacity from which Alloc of n slots succeeds, for Grow: a range of the right length need not start
+// where the slots end. It is the present capacity if nothing has to grow or if growing does not help.
+func (e *Extents) Need(n uint32) uint32 {
+	order, ok := extentOrder(n)
+	if !ok || e.Fits(n) {
+		return e.capacity
+	}
+	size := uint64(1) << order
+	need := (uint64(e.capacity)+size-1)&^(size-1) + size
+	if need > math.MaxUint32 {
+		return e.capacity
+	}
+	return uint32(need)
 }
 
 // smallest returns the smallest order from the given one on that has a free range.

@@ -25,7 +25,7 @@ import (
 // The bounds are fractions of a slot, rounded at random (by the address) for each backend: as whole numbers they would
 // change for all backends at once when one leaves.
 
-// maglevSizes are the lengths of tables: primes, so that a step of any length visits every slot.
+// maglevSizes are the lengths of tables: primes, so that every number has an inverse and every step leads to every slot.
 func maglevSizes() [4]uint32 { return [...]uint32{1021, 4093, 16381, 65521} }
 
 // maglevSize returns the length of the table for so many backends: 100 slots for each, as far as a table can have them.
@@ -44,12 +44,12 @@ const maglevOne = 1 << 16
 
 // maglevAbove returns how far beyond its fair share a backend may get.
 func maglevAbove(backends int, fair uint64) uint64 {
-	return maglevOne + min(7*maglevOne, uint64(backends)*maglevOne/16, fair/4)
+	return maglevOne + min(9*maglevOne, uint64(backends)*maglevOne/16, fair/4)
 }
 
 // maglevBelow returns how far a backend may stay behind its fair share.
 func maglevBelow(backends int, fair uint64) uint64 {
-	return min(4*maglevOne+min(16*maglevOne, uint64(backends)*maglevOne/4), maglevOne+fair/2)
+	return maglevOne + min(3*maglevOne+min(20*maglevOne, uint64(backends)*maglevOne/3), fair/2)
 }
 
 // maglevHash is a hash of the backend as it appears on the wire: FNV-1a of address, port and protocol (19 bytes), and

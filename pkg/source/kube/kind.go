@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,14 +50,11 @@ func newBackoff() *wait.Backoff {
 }
 
 func (k *kind[A, M]) run(ctx context.Context) {
-	// The reflector logs every attempt; to us that is detail, since state logs what changes.
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(k.log.Handler()).V(4))
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(detail{k.log.Handler()}))
 	listWatch := &cache.ListWatch{ListWithContextFunc: k.listAll, WatchFuncWithContext: k.watch}
 	reflector := cache.NewReflectorWithOptions(listWatch, k.object, k, cache.ReflectorOptions{
 		Name: k.name, TypeDescription: k.name, Backoff: newBackoff(),
 	})
-	// The error comes before any reflector runs only; it cannot here.
-	_ = cache.WatchErrorHandlerWithContext(nil)
 	reflector.RunWithContext(ctx)
 }
 
@@ -75,6 +73,9 @@ func (k *kind[A, M]) listAll(ctx context.Context, options metav1.ListOptions) (r
 func (k *kind[A, M]) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	w, err := k.request(&options).Watch(ctx)
+	if options.SendInitialEvents != nil && apierrors.IsInvalid(err) {
+		return nil, err // the server cannot stream a list; the reflector asks for an ordinary one
+	}
 	k.outcome(ctx, err)
 	return w, err
 }

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"log/slog"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/source/kube"
+)
+
+type kubeSource struct{ *kube.Source }
+
+func newKubeSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, eventSink, error) {
+	src, err := kube.New(kube.Config{
+		Kubeconfig: cfg.Kubeconfig, NodeName: cfg.NodeName, Version: version(), Store: store, Log: log,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return kubeSource{src}, src.Events(), nil
+}
+
+func (s kubeSource) fill(status *observe.SourceStatus) {
+	for _, k := range s.Status().Kinds {
+		if k.Changed.After(status.LastChange) {
+			status.LastChange = k.Changed
+		}
+		if k.Error != "" {
+			status.Errors = append(status.Errors, observe.SourceError{Where: k.Kind, Message: k.Error})
+		}
+	}
+}

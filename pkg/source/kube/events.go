@@ -1,0 +1,187 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"fairlead.io/fairlead/pkg/model"
+)
+
+const (
+	eventQueue  = 256              // waiting to be posted
+	eventMemory = 4096             // posted, so that they are not posted again
+	eventRepeat = 10 * time.Minute // how long the same event is not posted again
+
+	// What one node may ask of the server that all nodes share: a burst after a start, then little.
+	eventRate  = 1
+	eventBurst = 25
+
+	eventTimeout   = 10 * time.Second
+	eventRetry     = 30 * time.Second // the longest pause between attempts
+	eventReporter  = "fairlead"
+	maxEventText   = 1024 // of the API
+	maxEventReason = 128
+)
+
+// Events posts what is wrong with objects where their authors look. What it cannot post in time it drops: an event is
+// a courtesy, and the same is in the log and in the agent's status.
+type Events struct {
+	client rest.Interface
+	node   string
+	log    *slog.Logger
+	queue  chan *corev1.Event
+	seed   maphash.Seed
+	now    func() time.Time
+
+	mu      sync.Mutex
+	posted  map[uint64]time.Time // when the same may be posted again, by hash
+	dropped uint64
+}
+
+func newEvents(base *rest.Config, scheme *runtime.Scheme, node string, log *slog.Logger) (*Events, error) {
+	limited := rest.CopyConfig(base)
+	limited.QPS, limited.Burst = eventRate, eventBurst
+	client, err := newClient(limited, scheme, corev1.SchemeGroupVersion)
+	if err != nil {
+		return nil, err
+	}
+	return &Events{
+		client: client, node: node, log: log,
+		queue:  make(chan *corev1.Event, eventQueue),
+		seed:   maphash.MakeSeed(),
+		now:    time.Now,
+		posted: map[uint64]time.Time{},
+	}, nil
+}
+
+// Warn posts a warning about a Service or Pod, unless the same was posted in the last ten minutes. It never waits.
+func (e *Events) Warn(key model.Key, uid string, reason, message string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.now()
+	hash := maphash.Comparable(e.seed, [...]string{key.String(), uid, reason, message})
+	if now.Before(e.posted[hash]) {
+		return
+	}
+	if len(e.posted) >= eventMemory {
+		for old, until := range e.posted {
+			if !now.Before(until) {
+				delete(e.posted, old)
+			}
+		}
+	}
+	if len(e.posted) >= eventMemory {
+		e.dropped++
+		return
+	}
+	select {
+	case e.queue <- e.event(key, uid, reason, message):
+		e.posted[hash] = now.Add(eventRepeat)
+	default:
+		e.dropped++
+	}
+}
+
+// Dropped returns how many events could not be queued.
+func (e *Events) Dropped() uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.dropped
+}
+
+func (e *Events) event(key model.Key, uid, reason, message string) *corev1.Event {
+	kind := "Service"
+	if key.Kind == model.KindPod {
+		kind = "Pod"
+	}
+	now := metav1.NewTime(e.now())
+	return &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, GenerateName: key.Name.Name + "."},
+		InvolvedObject: corev1.ObjectReference{
+			APIVersion: "v1", Kind: kind, Namespace: key.Namespace, Name: key.Name.Name, UID: types.UID(uid),
+		},
+		Type:                corev1.EventTypeWarning,
+		Reason:              clip(reason, maxEventReason),
+		Message:             clip(message, maxEventText),
+		Count:               1,
+		FirstTimestamp:      now,
+		LastTimestamp:       now,
+		Source:              corev1.EventSource{Component: eventReporter, Host: e.node},
+		ReportingController: eventReporter,
+		ReportingInstance:   e.node,
+	}
+}
+
+// clip returns valid UTF-8 of at most so many bytes.
+func clip(text string, most int) string {
+	text = strings.ToValidUTF8(text, "?")
+	if len(text) <= most {
+		return text
+	}
+	cut := most - len("...")
+	for !utf8.RuneStart(text[cut]) {
+		cut--
+	}
+	return text[:cut] + "..."
+}
+
+// run posts until the context ends.
+func (e *Events) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-e.queue:
+			if err := e.post(ctx, event); err != nil && ctx.Err() == nil {
+				e.log.Warn("cannot post event", "namespace", event.Namespace, "object", event.InvolvedObject.Name,
+					"reason", event.Reason, "error", err)
+			}
+		}
+	}
+}
+
+// post posts one event. While the server is away it waits for it; a refusal is final.
+func (e *Events) post(ctx context.Context, event *corev1.Event) error {
+	for pause := time.Second; ; pause = min(2*pause, eventRetry) {
+		err := e.create(ctx, event)
+		if err == nil || refused(err) || ctx.Err() != nil {
+			return err
+		}
+		e.log.Debug("posting an event again", "error", err, "in", pause)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (e *Events) create(ctx context.Context, event *corev1.Event) error {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	return e.client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
+}
+
+// refused reports whether the server answered that the request is wrong, and not that it cannot answer now.
+func refused(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	code := status.Status().Code
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusTooManyRequests
+}
