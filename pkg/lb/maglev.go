@@ -19,8 +19,8 @@ import (
 // requests: of 1,000 backends one moves 6.6 times as many slots as it had, 3.7 times of 163, and a larger table only
 // pushes the problem to more backends. Here a request for a taken slot is a lost turn. Who gets a slot then
 // depends on nobody but those that ask for it, and exactly the slots of the one that leaves would move, at the price of
-// uneven shares. So there are bounds: a backend asks no more when it is maglevAbove slots over its fair share, and asks
-// on, as in Maglev, while it is maglevBelow slots behind. Only those at a bound pass a change on to others.
+// uneven shares. So there are bounds: a backend asks no more when it is so many slots over its fair share, and asks on,
+// as in Maglev, while it is so many behind. Only those at a bound pass a change on to others.
 //
 // The bounds are fractions of a slot, rounded at random (by the address) for each backend: as whole numbers they would
 // change for all backends at once when one leaves.
@@ -42,14 +42,16 @@ func maglevSize(backends int) uint32 {
 // Numbers of slots that are not whole are kept in units of 1/maglevOne.
 const maglevOne = 1 << 16
 
-// maglevAbove returns how far beyond its fair share a backend may get.
-func maglevAbove(backends int, fair uint64) uint64 {
-	return maglevOne + min(9*maglevOne, uint64(backends)*maglevOne/16, fair/4)
-}
-
-// maglevBelow returns how far a backend may stay behind its fair share.
-func maglevBelow(backends int, fair uint64) uint64 {
-	return maglevOne + min(3*maglevOne+min(20*maglevOne, uint64(backends)*maglevOne/3), fair/2)
+// maglevBounds returns how far beyond its fair share a backend may get, and how far it may stay behind. The figures are
+// the smallest that keep what one of up to 1,000 backends moves below 1.5 times the slots that it has: a few
+// slots while there are few backends, up to 10 and 24 with more, as many times that as the backend is heavier than the
+// average, but no large part of what a light one has.
+func maglevBounds(backends int, fair, mean uint64) (above, below uint64) {
+	n := uint64(backends) * maglevOne
+	heavier := max(maglevOne, fair*maglevOne/mean)
+	above = min(9*maglevOne, n/16) * heavier / maglevOne
+	below = (3*maglevOne + min(20*maglevOne, n/3)) * heavier / maglevOne
+	return maglevOne + min(above, fair/4), maglevOne + min(below, fair/2)
 }
 
 // maglevHash is a hash of the backend as it appears on the wire: FNV-1a of address, port and protocol (19 bytes), and
@@ -166,13 +168,14 @@ func (b *maglevBuilder) line(turns []maglevTurn) {
 	for _, t := range turns {
 		total += uint64(t.share)
 	}
+	size := uint64(len(b.slots))
 	b.left = make([]uint32, 0, len(turns))
 	lined := make([]maglevBackend, 0, len(turns))
 	for first := 0; first < len(turns); first = len(lined) {
 		share := turns[first].share
-		fair := uint64(len(b.slots)) * maglevOne * uint64(share) / total
+		fair := size * maglevOne * uint64(share) / total
 		pace := total * maglevOne / uint64(share)
-		above, below := maglevAbove(len(turns), fair), maglevBelow(len(turns), fair)
+		above, below := maglevBounds(len(turns), fair, size*maglevOne/uint64(len(turns)))
 		for _, t := range turns[first:] {
 			if t.share != share {
 				break

@@ -83,7 +83,8 @@ func tableGenWeights(t *rapid.T, most int) []uint16 {
 	if rapid.Bool().Draw(t, "few") {
 		weight = rapid.SampledFrom(some)
 	}
-	return rapid.SliceOfN(weight, 1, most).Draw(t, "weights")
+	n := rapid.IntRange(1, most).Draw(t, "n")
+	return rapid.SliceOfN(weight, n, n).Draw(t, "weights")
 }
 
 // tableEffective returns the weights that count, with their sum and greatest common divisor.

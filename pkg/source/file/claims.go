@@ -25,7 +25,10 @@ func (s *Source) resolve(now time.Time) {
 	files := s.sorted()
 	errs := map[*file]*FileError{}
 	for _, f := range files {
-		if f.bad != nil {
+		switch {
+		case f.restless: // or it would not have come to this
+			errs[f] = &FileError{File: f.name, Message: "read file: it keeps changing: write a new file and rename it over this one"}
+		case f.bad != nil:
 			errs[f] = f.bad
 		}
 	}

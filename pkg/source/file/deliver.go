@@ -33,8 +33,9 @@ func (b *batch) add(o *object) {
 	}
 }
 
-// deliver hands over what the files serve. complete says that nothing is being changed at this moment.
-func (s *Source) deliver(complete bool, now time.Time) {
+// deliver hands over what the files serve. complete says that nothing is being changed at this moment, changed that
+// something has been.
+func (s *Source) deliver(complete, changed bool, now time.Time) {
 	var b batch
 	for _, f := range s.files {
 		complete = complete && f.err == nil
@@ -42,11 +43,15 @@ func (s *Source) deliver(complete bool, now time.Time) {
 			b.add(&f.served[i])
 		}
 	}
+	changed = changed || complete != s.synced
 	s.synced = s.synced || complete
 	if s.synced {
 		b.replace(s.store)
 	} else {
 		b.set(s.store)
+	}
+	if !changed {
+		return
 	}
 	s.lastReload = now
 	objects := Objects{

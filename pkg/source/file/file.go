@@ -28,9 +28,10 @@ type file struct {
 	served []object   // of the last time that the file was right
 	err    *FileError // why served is not what the file holds now
 
-	missing time.Time // since when it was not found
-	gone    bool      // missing for long enough
-	dirty   bool      // changed since it was last served
+	missing  time.Time // since when it was not found
+	gone     bool      // missing for long enough
+	restless bool      // too young to be read when it was last looked at
+	dirty    bool      // changed since it was last served
 }
 
 // stamp changes whenever a file does. The inode's own time of change cannot be set back.

@@ -1,11 +1,15 @@
 package file
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 )
 
 // The rescan of every minute is out of reach of these tests: what they wait for must come from events.
@@ -190,6 +194,74 @@ func TestReloadSeesOnlyWholeChanges(t *testing.T) {
 		default:
 			t.Errorf("saw %q, half a change", services)
 		}
+	}
+}
+
+// TestReloadSeesOnlyWholeDirectories swaps a link to and fro while files are read. The Service in the middle moves
+// between them, so it is missing from every mixture of the two versions.
+func TestReloadSeesOnlyWholeDirectories(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	first, middle, last := service("a", "10.0.0.1"), service("m", "10.0.0.2"), service("z", "10.0.0.3")
+	old := time.Now().Add(-time.Hour)
+	for version, files := range map[string][]string{"..v1": {first + "---\n" + middle, last}, "..v2": {first, middle + "---\n" + last}} {
+		r.must(os.Mkdir(r.path(version), 0o755))
+		for i, name := range []string{"a.yaml", "z.yaml"} {
+			path := filepath.Join(version, name)
+			r.write(path, files[i])
+			r.must(os.Chtimes(r.path(path), old, old))
+		}
+	}
+	r.must(os.Symlink("..v1", r.path("..data")))
+	for _, name := range []string{"a.yaml", "z.yaml"} {
+		r.must(os.Symlink(filepath.Join("..data", name), r.path(name)))
+	}
+	const all = "a=10.0.0.1 m=10.0.0.2 z=10.0.0.3"
+	var mu sync.Mutex
+	started := false
+	scanned := r.source.scanned
+	r.source.scanned = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if got := r.services(); started && got != all {
+			t.Errorf("saw %q, a mixture", got)
+		}
+		scanned()
+	}
+	r.start()
+	r.eventually(all, "")
+	mu.Lock()
+	started = true
+	mu.Unlock()
+	for i := range 3000 {
+		r.must(os.Symlink([]string{"..v2", "..v1"}[i%2], r.path("..data_tmp")))
+		r.must(os.Rename(r.path("..data_tmp"), r.path("..data")))
+	}
+	r.eventually(all, "")
+}
+
+// TestPoll does without inotify, of which a machine has only so much.
+func TestPoll(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	r.source.poll = 10 * time.Millisecond
+	start := r.source.notify
+	var works atomic.Bool
+	r.source.notify = func(buffer uint) (*fsnotify.Watcher, error) {
+		if !works.Load() {
+			return nil, errors.New("no inotify instance left")
+		}
+		return start(buffer)
+	}
+	r.write("a.yaml", service("a", "10.0.0.1"))
+	r.start()
+	r.eventually("a=10.0.0.1", "")
+	r.write("a.yaml", service("a", "10.0.0.2"))
+	r.eventually("a=10.0.0.2", "")
+	if r.source.Status().Watching {
+		t.Error("watching without inotify")
+	}
+	works.Store(true)
+	for !r.source.Status().Watching {
+		<-r.scans
 	}
 }
 

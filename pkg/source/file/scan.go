@@ -24,7 +24,7 @@ func (s *Source) scan(full bool) time.Duration {
 	wait, changed := s.load(dir, names, full)
 	if generation(s.path) != before {
 		// A link was swapped meanwhile: some files may be of the old directory and some of the new one.
-		wait = max(wait, time.Millisecond)
+		return max(wait, time.Millisecond)
 	}
 	now := time.Now()
 	switch {
@@ -35,10 +35,12 @@ func (s *Source) scan(full bool) time.Duration {
 		return wait
 	case now.Sub(s.unsettled) < settleMax:
 		return wait
+	default:
+		wait = max(wait, restlessTime)
 	}
 	if changed || !s.synced {
 		s.resolve(now)
-		s.deliver(wait == 0, now)
+		s.deliver(wait == 0, changed, now)
 	}
 	return wait
 }
@@ -52,7 +54,11 @@ func (s *Source) load(dir string, names []string, full bool) (wait time.Duration
 			s.files[name] = f
 		}
 		f.missing, f.gone = time.Time{}, false
-		wait = max(wait, f.load(dir, full, s.settle, s.store.Self().Name))
+		young := f.load(dir, full, s.settle, s.store.Self().Name)
+		if restless := young > 0; restless != f.restless {
+			f.restless, f.dirty = restless, true
+		}
+		wait = max(wait, young)
 	}
 	for name, f := range s.files {
 		if !slices.Contains(names, name) {
@@ -116,10 +122,22 @@ func isManifest(name string) bool {
 	return false
 }
 
-// generation tells apart what the links on the way to the manifests lead to at different times. ..data is the link
-// that is swapped in a mounted ConfigMap.
-func generation(path string) string {
-	real, _ := filepath.EvalSymlinks(path)
-	data, _ := os.Readlink(filepath.Join(path, "..data"))
-	return real + "\x00" + data
+// links are what may be swapped to change all manifests at once: the path itself, and the link that a mounted ConfigMap
+// keeps beside its files.
+type links struct {
+	real       string // where the path leads
+	path, data stamp
+}
+
+// generation tells the states of the links apart, also when they lead where they have led before.
+func generation(path string) links {
+	var l links
+	l.real = resolved(path)
+	if info, err := os.Lstat(path); err == nil && !info.IsDir() {
+		l.path = stampOf(info)
+	}
+	if info, err := os.Lstat(filepath.Join(path, "..data")); err == nil {
+		l.data = stampOf(info)
+	}
+	return l
 }

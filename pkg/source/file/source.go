@@ -33,13 +33,16 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/model"
+	"github.com/fsnotify/fsnotify"
 )
 
 const (
 	settleTime = 10 * time.Millisecond // how long a file must have been left alone to be read
 	settleMax  = time.Second           // how long one restless file may hold up the others
-	rescanTime = time.Minute           // a full rescan makes up for events that no one sent
-	pollTime   = time.Second           // the same where no directory can be watched
+	// restlessTime is how often files are looked at while one is still restless after that.
+	restlessTime = 100 * time.Millisecond
+	rescanTime   = time.Minute // a full rescan makes up for events that no one sent
+	pollTime     = time.Second // the same where no directory can be watched
 )
 
 // Source keeps a Store up to date with the manifests at a path.
@@ -48,8 +51,10 @@ type Source struct {
 	store *model.Store
 	log   *slog.Logger
 
-	settle, rescan time.Duration
-	scanned        func() // called after each scan, for tests
+	// Tests change these.
+	settle, rescan, poll time.Duration
+	scanned              func() // called after each scan
+	notify               func(buffer uint) (*fsnotify.Watcher, error)
 
 	// What follows belongs to the goroutine in Run.
 	files        map[string]*file
@@ -57,7 +62,6 @@ type Source struct {
 	synced       bool      // all files were right at once
 	unsettled    time.Time // since when delivery is put off
 	lastReload   time.Time
-	lastIgnored  int
 	lastReported map[string]string
 
 	mu     sync.Mutex
@@ -75,7 +79,9 @@ func New(path string, store *model.Store, log *slog.Logger) *Source {
 		log:          log,
 		settle:       settleTime,
 		rescan:       rescanTime,
+		poll:         pollTime,
 		scanned:      func() {},
+		notify:       fsnotify.NewBufferedWatcher,
 		files:        map[string]*file{},
 		lastReported: map[string]string{},
 		status:       Status{Path: path},
@@ -85,7 +91,7 @@ func New(path string, store *model.Store, log *slog.Logger) *Source {
 // Run loads the manifests and follows their changes until ctx ends, then returns nil. What goes wrong meanwhile is
 // logged and in Status. Run may be called once.
 func (s *Source) Run(ctx context.Context) error {
-	w := newWatcher(s.log)
+	w := newWatcher(s.notify, s.log)
 	defer w.close()
 	var lastFull time.Time
 	for {
@@ -107,7 +113,7 @@ func (s *Source) Run(ctx context.Context) error {
 		}
 		wait = time.Until(lastFull.Add(s.rescan))
 		if !w.watching() {
-			wait = min(wait, pollTime)
+			wait = min(wait, s.poll)
 		}
 		if !w.wait(ctx, wait) {
 			return nil

@@ -456,8 +456,16 @@ func TestARestlessFileDoesNotHoldUpTheOthersForEver(t *testing.T) {
 		t.Error("the scan forgets the file that is young")
 	}
 	r.want("a=10.0.0.1", "")
+	r.source.publish(true)
+	r.want("a=10.0.0.1", "restless.yaml:0")
 	if r.synced() {
 		t.Error("synced although a file was not read")
+	}
+	r.must(os.Chtimes(r.path("restless.yaml"), old, old))
+	r.scan()
+	r.want("a=10.0.0.1 b=10.0.0.2", "")
+	if !r.synced() {
+		t.Error("not synced although all files are right")
 	}
 }
 

@@ -75,6 +75,7 @@ func (p *plan) concerns(name string) bool {
 
 // watcher tells when something happened in the directories of a plan. Without inotify it only tells the time.
 type watcher struct {
+	start  func(buffer uint) (*fsnotify.Watcher, error)
 	log    *slog.Logger
 	notify *fsnotify.Watcher // nil while there is none
 	plan   plan
@@ -82,8 +83,8 @@ type watcher struct {
 	failed string                 // the last error that was logged
 }
 
-func newWatcher(log *slog.Logger) *watcher {
-	return &watcher{log: log, dirs: map[string]os.FileInfo{}}
+func newWatcher(start func(uint) (*fsnotify.Watcher, error), log *slog.Logger) *watcher {
+	return &watcher{start: start, log: log, dirs: map[string]os.FileInfo{}}
 }
 
 func (w *watcher) close() {
@@ -101,7 +102,7 @@ func (w *watcher) watch(p plan) {
 	w.plan = p
 	if w.notify == nil {
 		// A buffer lets a burst of events end in one scan.
-		notify, err := fsnotify.NewBufferedWatcher(1024)
+		notify, err := w.start(1024)
 		if err != nil {
 			w.fail(fmt.Errorf("start inotify: %w", err))
 			return
@@ -140,7 +141,7 @@ func (w *watcher) watch(p plan) {
 
 func (w *watcher) fail(err error) {
 	if w.failed != err.Error() {
-		w.log.Warn("cannot watch manifests, looking at them from time to time instead", "error", err, "every", pollTime)
+		w.log.Warn("cannot watch manifests, looking at them from time to time instead", "error", err)
 		w.failed = err.Error()
 	}
 }

@@ -80,20 +80,14 @@ func (k *kind[A, M]) watch(ctx context.Context, options metav1.ListOptions) (wat
 	return w, err
 }
 
-// arrival is a translated object while a reflector collects a list of them. It has a name, which is all that the
-// reflector asks for.
+// arrival is a translated object. Of what the API says about it, it has what a reflector needs to collect a list.
 type arrival[M any] struct {
-	metav1.Object // nil
+	metav1.ObjectMeta
 
-	name  model.Name
 	value *M // nil for what is not ours
 }
 
-// GetNamespace returns the namespace of the object.
-func (a *arrival[M]) GetNamespace() string { return a.name.Namespace }
-
-// GetName returns the name of the object.
-func (a *arrival[M]) GetName() string { return a.name.Name }
+func (a *arrival[M]) model() model.Name { return model.Name{Namespace: a.Namespace, Name: a.Name} }
 
 // Transformer returns what a reflector does with each object of a list before it collects it.
 func (k *kind[A, M]) Transformer() cache.TransformFunc {
@@ -108,7 +102,9 @@ func (k *kind[A, M]) arrive(object any) (*arrival[M], error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &arrival[M]{name: model.Name{Namespace: about.GetNamespace(), Name: about.GetName()}}
+	a := &arrival[M]{ObjectMeta: metav1.ObjectMeta{
+		Namespace: about.GetNamespace(), Name: about.GetName(), ResourceVersion: about.GetResourceVersion(),
+	}}
 	if typed, ok := object.(A); ok {
 		a.value = k.translate(typed)
 	}
@@ -125,7 +121,7 @@ func (k *kind[A, M]) Update(object any) error {
 		return err
 	}
 	if a.value == nil {
-		k.drop(a.name)
+		k.drop(a.model())
 	} else {
 		k.set(a.value)
 	}
@@ -139,7 +135,7 @@ func (k *kind[A, M]) Delete(object any) error {
 	if err != nil {
 		return err
 	}
-	k.drop(a.name)
+	k.drop(a.model())
 	k.changed()
 	return nil
 }

@@ -1,0 +1,140 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// unposted returns Events that nobody posts, and sets their clock.
+func unposted(t *testing.T) (*Events, *time.Time) {
+	t.Helper()
+	src, err := New(Config{
+		REST: &rest.Config{Host: "http://127.0.0.1:1"}, NodeName: node, Store: model.NewStore(node), Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1_900_000_000, 0)
+	src.events.now = func() time.Time { return now }
+	return src.events, &now
+}
+
+func webKey(n int) model.Key {
+	return model.Key{Kind: model.KindService, Name: model.Name{Namespace: "ns", Name: fmt.Sprint("web", n)}}
+}
+
+func TestEventsRepeat(t *testing.T) {
+	e, now := unposted(t)
+	pod := webKey(0)
+	pod.Kind = model.KindPod
+	for _, step := range []struct {
+		what    string
+		key     model.Key
+		uid     string
+		reason  string
+		message string
+		after   time.Duration
+		posted  bool
+	}{
+		{"the first", webKey(0), "u", "R", "m", 0, true},
+		{"the same", webKey(0), "u", "R", "m", 0, false},
+		{"another object", webKey(1), "u", "R", "m", 0, true},
+		{"another kind", pod, "u", "R", "m", 0, true},
+		{"the next object of that name", webKey(0), "v", "R", "m", 0, true},
+		{"another reason", webKey(0), "u", "S", "m", 0, true},
+		{"another message", webKey(0), "u", "R", "n", 0, true},
+		{"the same, just too early", webKey(0), "u", "R", "m", eventRepeat - 1, false},
+		{"the same, ten minutes later", webKey(0), "u", "R", "m", 1, true},
+	} {
+		*now = now.Add(step.after)
+		before := len(e.queue)
+		e.Warn(step.key, step.uid, step.reason, step.message)
+		if posted := len(e.queue) > before; posted != step.posted {
+			t.Errorf("%s: posted %v, want %v", step.what, posted, step.posted)
+		}
+	}
+}
+
+// Whoever makes objects with mistakes cannot make the agent wait or grow.
+func TestEventsAreBounded(t *testing.T) {
+	e, now := unposted(t)
+	warn := func(from, to int) {
+		for i := from; i < to; i++ {
+			e.Warn(webKey(i), "u", "R", "m")
+		}
+	}
+	warn(0, eventQueue+10)
+	if len(e.queue) != eventQueue || e.Dropped() != 10 {
+		t.Fatalf("queued %d and dropped %d", len(e.queue), e.Dropped())
+	}
+	<-e.queue
+	warn(eventQueue, eventQueue+1)
+	if len(e.queue) != eventQueue {
+		t.Error("what was dropped cannot be posted later")
+	}
+	drained := 0
+	for i := range 2 * eventMemory {
+		warn(i, i+1)
+		for ; len(e.queue) > 0; drained++ {
+			<-e.queue
+		}
+	}
+	if len(e.posted) != eventMemory {
+		t.Errorf("remembers %d events, want %d at most", len(e.posted), eventMemory)
+	}
+	*now = now.Add(eventRepeat)
+	warn(0, 1)
+	if len(e.posted) != 1 || len(e.queue) != 1 {
+		t.Errorf("after ten minutes it remembers %d and queued %d, want one", len(e.posted), len(e.queue))
+	}
+}
+
+func TestClip(t *testing.T) {
+	for _, test := range []struct {
+		text string
+		most int
+		want string
+	}{
+		{"short", 5, "short"},
+		{"longer", 5, "lo..."},
+		{"ééé", 5, "é..."},
+		{"ééé", 6, "ééé"},
+		{"a\xffb", 5, "a?b"},
+		{strings.Repeat("é", 600), 1024, strings.Repeat("é", 510) + "..."},
+	} {
+		got := clip(test.text, test.most)
+		if got != test.want || !utf8.ValidString(got) || len(got) > test.most {
+			t.Errorf("clip(%q, %d) = %q, want %q", test.text, test.most, got, test.want)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	resource := schema.GroupResource{Resource: "events"}
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{apierrors.NewForbidden(resource, "x", errors.New("no")), true},
+		{apierrors.NewNotFound(resource, "x"), true},
+		{fmt.Errorf("post: %w", apierrors.NewBadRequest("bad")), true},
+		{apierrors.NewTooManyRequests("later", 1), false},
+		{apierrors.NewInternalError(errors.New("broken")), false},
+		{errors.New("connection refused"), false},
+	} {
+		if got := refused(test.err); got != test.want {
+			t.Errorf("refused(%v) = %v", test.err, got)
+		}
+	}
+}

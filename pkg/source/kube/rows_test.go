@@ -1,0 +1,180 @@
+package kube
+
+import (
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reconcile"
+)
+
+// reconciler returns a Reconciler over tables in memory, fed by the world's Source.
+func (w *world) reconciler() (*reconcile.Reconciler, *reconcile.Tables) {
+	w.Helper()
+	tables := reconcile.NewMemory(maps.MinSizes())
+	r, err := reconcile.New(reconcile.Config{
+		Store:   w.store,
+		Tables:  tables,
+		Facts:   lb.Facts{},
+		Barrier: func() error { return nil },
+		Report: func(key model.Key, uid string, p model.Problem) {
+			w.source.Events().Warn(key, uid, p.Reason, p.Message)
+		},
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	w.must(err)
+	return r, tables
+}
+
+// rows returns what the tables say of the namespace, as ns.
+func (w *world) rows(tables *reconcile.Tables) string {
+	w.Helper()
+	snapshot, err := observe.Take(observe.Tables{
+		Frontends: tables.Frontends, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
+	})
+	w.must(err)
+	var text strings.Builder
+	w.must(observe.DumpAll(&text, snapshot))
+	return strings.ReplaceAll(text.String(), w.namespace+"/", "ns/")
+}
+
+func testToRows(w *world) {
+	w.cleanDefault()
+	dual := corev1.IPFamilyPolicyRequireDualStack
+	w.createService("web", func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.IPFamilyPolicy = corev1.ServiceTypeNodePort, &dual
+		s.Spec.ClusterIPs = []string{"10.96.0.10", "fd96::10"}
+		s.Spec.ClusterIP = "10.96.0.10"
+		s.Spec.Ports[0].NodePort = 30080
+	})
+	w.createSlice("web-1", "web", "10.1.0.1", "10.1.0.2")
+	w.createService("headless", func(s *corev1.Service) { s.Spec.ClusterIP = "None" })
+	w.createService("empty", func(s *corev1.Service) { s.Spec.ClusterIP = "10.96.0.11" })
+	w.follow()
+	r, tables := w.reconciler()
+	w.must(r.Settle())
+	w.expectRows(tables, `
+ns/empty/tcp4 random
+  frontend 10.96.0.11:80 ClusterIP
+  all   none
+ns/web/tcp4 random
+  frontend 10.96.0.10:80 ClusterIP
+  frontend *:30080 NodePort
+  all   10.1.0.1:8080 10.1.0.2:8080
+ns/web/tcp6 random
+  frontend [fd96::10]:80 ClusterIP
+  frontend [*]:30080 NodePort
+  all   none
+`)
+
+	w.createSlice("empty-1", "empty", "10.1.0.3")
+	w.updateService("web", func(s *corev1.Service) {
+		single := corev1.IPFamilyPolicySingleStack
+		s.Spec.Type, s.Spec.IPFamilyPolicy = corev1.ServiceTypeClusterIP, &single
+		s.Spec.ClusterIPs, s.Spec.IPFamilies = s.Spec.ClusterIPs[:1], s.Spec.IPFamilies[:1]
+		s.Spec.Ports[0].NodePort = 0
+	})
+	w.await("the changes", func() bool {
+		service, _ := w.store.Service(w.name("web"))
+		return len(service.ClusterIPs) == 1 && service.Ports[0].NodePort == 0 && w.hasSlices("empty", "empty-1")
+	})
+	w.must(r.Settle())
+	w.expectRows(tables, `
+ns/empty/tcp4 random
+  frontend 10.96.0.11:80 ClusterIP
+  all   10.1.0.3:8080
+ns/web/tcp4 random
+  frontend 10.96.0.10:80 ClusterIP
+  all   10.1.0.1:8080 10.1.0.2:8080
+`)
+}
+
+func (w *world) expectRows(tables *reconcile.Tables, want string) {
+	w.Helper()
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), w.rows(tables)); diff != "" {
+		w.Errorf("rows (-want +have):\n%s", diff)
+	}
+}
+
+// cleanDefault removes the services of everybody else, so that a dump has the world's alone.
+func (w *world) cleanDefault() {
+	w.Helper()
+	all, err := w.client.CoreV1().Services(metav1.NamespaceAll).List(w.ctx, metav1.ListOptions{})
+	w.must(err)
+	for _, s := range all.Items {
+		w.must(w.client.CoreV1().Services(s.Namespace).Delete(w.ctx, s.Name, metav1.DeleteOptions{}))
+	}
+}
+
+func testConflictEvent(w *world) {
+	external := func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"203.0.113.7"} }
+	w.createService("first", external)
+	w.await("another second, by which the server tells ages", w.anotherSecond())
+	loser := w.createService("second", external)
+	w.follow()
+	r, _ := w.reconciler()
+	w.must(r.Settle())
+	var events []corev1.Event
+	w.await("the event", func() bool {
+		list, err := w.client.CoreV1().Events(w.namespace).List(w.ctx, metav1.ListOptions{})
+		w.must(err)
+		events = list.Items
+		return len(events) > 0
+	})
+	e := events[0]
+	if len(events) != 1 || e.Type != corev1.EventTypeWarning || e.Reason != "FrontendConflict" || e.Source.Host != node ||
+		e.InvolvedObject.Kind != "Service" || e.InvolvedObject.Name != "second" || e.InvolvedObject.UID != loser.UID {
+		w.Errorf("events: %+v", events)
+	}
+	if !strings.Contains(e.Message, "203.0.113.7") || !strings.Contains(e.Message, "first") {
+		w.Errorf("message %q does not say what belongs to whom", e.Message)
+	}
+}
+
+// anotherSecond returns a condition that holds once an object made now would be younger than one made before.
+func (w *world) anotherSecond() func() bool {
+	var made atomic.Int64
+	return func() bool {
+		probe, err := w.client.CoreV1().ConfigMaps(w.namespace).Create(w.ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "probe-"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		w.must(err)
+		now := probe.CreationTimestamp.Unix()
+		made.CompareAndSwap(0, now)
+		return now > made.Load()
+	}
+}
+
+func testEventsAreFew(w *world) {
+	w.follow()
+	service := w.createService("web")
+	key := model.Key{Kind: model.KindService, Name: w.name("web")}
+	for range 100 {
+		w.source.Events().Warn(key, string(service.UID), "Test", "the same")
+	}
+	w.source.Events().Warn(key, string(service.UID), "Test", strings.Repeat("long ", 1000))
+	w.source.Events().Warn(key, string(service.UID), "Last", "posted last")
+	var reasons []string
+	w.await("the last event", func() bool {
+		list, err := w.client.CoreV1().Events(w.namespace).List(w.ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=web"})
+		w.must(err)
+		reasons = reasons[:0]
+		last := false
+		for _, e := range list.Items {
+			reasons = append(reasons, e.Reason)
+			last = last || e.Reason == "Last"
+		}
+		return last
+	})
+	if len(reasons) != 3 {
+		w.Errorf("posted %v, want three", reasons)
+	}
+}
