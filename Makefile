@@ -16,21 +16,19 @@ export BPF2GO_CFLAGS := $(BPF_CFLAGS)
 GO := go
 TOOL := $(GO) tool -modfile=test/tools/go.mod
 # The version comes from git. A tree without commits, such as an unpacked archive, has none.
-VCS := $(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
+VCS = $(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
 # The race detector needs a C compiler.
-RACE := $(if $(shell command -v "$$($(GO) env CC)"),-race)
+RACE = $(if $(shell command -v "$$($(GO) env CC)"),-race)
 # What a test run by root must not skip, instead of what the environment may say.
 ROOT := $(if $(filter 0,$(shell id -u)),yes)
 ifdef ROOT
 export FAIRLEAD_REQUIRE ?= root apiserver
 endif
 
-# Tests that have a target of their own, in the order in which they run; those that are not written yet are named.
-KINDS := bpf golden oracle netns apiserver
-THERE := $(foreach k,$(KINDS),$(if $(wildcard test/$(k)/*_test.go test/$(k)/*/*_test.go),$(k)))
-NOT_UNIT := $(shell echo "$(KINDS) layout rig" | tr ' ' '|')
-PRIVILEGED := test-bpf test-netns
-PARTS := verify lint test-unit $(addprefix test-,$(THERE))
+# Packages whose tests have a target of their own.
+NOT_UNIT := test/(golden|netns|apiserver|layout|rig)|pkg/source/kube
+PRIVILEGED := test-netns
+PARTS := verify lint test-unit test-golden test-oracle test-netns test-apiserver
 
 .PHONY: help
 help: ## show this list
@@ -62,9 +60,6 @@ demo: build ## balance real connections on this machine, in namespaces of its ow
 
 .PHONY: test
 test: ## run everything below, verify and lint; root also runs what needs root, and installs clang if it is missing
-ifneq ($(THERE),$(KINDS))
-	@echo "Not written yet: $(addprefix test-,$(filter-out $(THERE),$(KINDS)))."
-endif
 ifdef ROOT
 	@MAKE="$(MAKE)" test/tools/parts.sh $(PARTS)
 else
@@ -75,11 +70,7 @@ endif
 .PHONY: test-unit
 test-unit: ## test the packages, each on its own
 	@$(if $(RACE),,echo "There is no C compiler here, so the tests run without the race detector.")
-	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/test/($(NOT_UNIT))(/|$$)')
-
-.PHONY: test-bpf
-test-bpf: ## test the programs, packet by packet (root)
-	$(GO) test -count=1 ./test/bpf/...
+	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT))(/|$$)')
 
 .PHONY: test-golden
 test-golden: ## test the way from manifests to maps
@@ -95,7 +86,8 @@ test-netns: ## test with real sockets in network namespaces (root)
 
 .PHONY: test-apiserver
 test-apiserver: ## test against a real API server, which is built first
-	$(GO) test -count=1 -timeout 60m ./test/apiserver/...
+	$(GO) run ./test/apiserver/build
+	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) apiserver" $(GO) test -count=1 -timeout 30m ./test/apiserver/... ./pkg/source/kube/...
 
 .PHONY: bench-control
 bench-control: ## measure the control path (root); writes _output/bench/control.json

@@ -90,9 +90,10 @@ func tableGenWeights(t *rapid.T, most int) []uint16 {
 // tableEffective returns the weights that count, with their sum and greatest common divisor.
 func tableEffective(weights []uint16) (effective []int, total, divisor int) {
 	effective = make([]int, len(weights))
+	highest := slices.Max(weights)
 	for i, weight := range weights {
 		effective[i] = int(weight)
-		if slices.Max(weights) == 0 {
+		if highest == 0 {
 			effective[i] = 1
 		}
 		total += effective[i]

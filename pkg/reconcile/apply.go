@@ -33,10 +33,6 @@ type service struct {
 	rows      int // rows of svcs that lead here
 }
 
-func (s *service) id() lb.ID {
-	return lb.ID{Key: s.object.key, Port: s.port, Protocol: s.protocol, Family: s.family}
-}
-
 func (s *service) is(id lb.ID) bool {
 	return s.port == id.Port && s.protocol == id.Protocol && s.family == id.Family
 }

@@ -22,7 +22,7 @@ type process struct {
 	err  error         // why, once done is closed
 }
 
-// start starts a child. The test ends it, and shows the end of its log if the test failed.
+// start starts a child, which the end of the test ends.
 func start(t testing.TB, path, log string, args ...string) *process {
 	t.Helper()
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -48,12 +48,7 @@ func start(t testing.TB, path, log string, args ...string) *process {
 	if err := <-started; err != nil {
 		t.Fatalf("start %s: %v", p.name, err)
 	}
-	t.Cleanup(func() {
-		p.stop()
-		if t.Failed() {
-			t.Logf("the last of %s:\n%s", p.log, p.tail())
-		}
-	})
+	t.Cleanup(p.stop)
 	return p
 }
 
@@ -69,10 +64,10 @@ func (p *process) stop() {
 	<-p.done
 }
 
-// tail returns the last lines of the log.
-func (p *process) tail() string {
+// tail returns the last lines of a log.
+func tail(log string) string {
 	const lines = 40
-	content, err := os.ReadFile(p.log)
+	content, err := os.ReadFile(log)
 	if err != nil {
 		return err.Error()
 	}

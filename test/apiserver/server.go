@@ -69,6 +69,11 @@ func Start(t testing.TB) *Server {
 	if err := s.writeCredentials(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last of etcd's log:\n%s\nthe last of kube-apiserver's log:\n%s", tail(s.path("etcd.log")), tail(s.path("apiserver.log")))
+		}
+	})
 	s.startEtcd(fmt.Sprintf("http://127.0.0.1:%d", ports[2]))
 	s.StartAPI()
 	return s
@@ -237,9 +242,9 @@ func (s *Server) await(p *process, ask func(context.Context) error) {
 		}
 		select {
 		case <-p.done:
-			s.t.Fatalf("start %s: it ended: %v\n%s", p.name, p.err, p.tail())
+			s.t.Fatalf("start %s: it ended: %v\n%s", p.name, p.err, tail(p.log))
 		case <-ctx.Done():
-			s.t.Fatalf("start %s: not ready after %v: %v\n%s", p.name, startTimeout, err, p.tail())
+			s.t.Fatalf("start %s: not ready after %v: %v\n%s", p.name, startTimeout, err, tail(p.log))
 		case <-tick.C:
 		}
 	}

@@ -155,22 +155,21 @@ func StartChild(cgroup *Cgroup, ns *Netns, name string, args ...string) (*Proces
 // it: the kernel kills the child when the thread that started it ends, not the process.
 func (p *Process) run(ns *Netns, started chan<- error) {
 	defer close(p.done)
-	life := func() error {
+	enter := func() error { return nil }
+	if ns != nil {
+		enter = ns.enter
+	}
+	told := false
+	err := onThread(enter, returnHome, func() error {
+		told = true
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
 			p.err = p.cmd.Wait()
 		}
 		return nil
-	}
-	stay := func() error { return nil }
-	enter := stay
-	if ns != nil {
-		enter = ns.enter
-	}
-	ran := false
-	err := onThread(enter, returnHome, func() error { ran = true; return life() })
-	if !ran {
+	})
+	if !told {
 		started <- err
 	}
 }

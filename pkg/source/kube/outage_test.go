@@ -1,11 +1,13 @@
 package kube
 
 import (
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// all kinds report an outage, and that it is over.
+// awaitOutage waits until all kinds report an outage, and that it is over.
 func (w *world) awaitOutage(is bool) {
 	w.Helper()
 	w.await("the status to show the outage or its end", func() bool {
@@ -18,13 +20,21 @@ func (w *world) awaitOutage(is bool) {
 	})
 }
 
-// The connection is lost and objects go meanwhile, while the server remembers.
+// watching waits until the watch of Services has delivered something: one that never did is not gone on with.
+func (w *world) watching() {
+	w.Helper()
+	w.createService("watched")
+	w.await("the watch to deliver", func() bool { return w.has("watched") })
+	w.changed()
+}
+
+// The connection is lost and objects go meanwhile, while the server remembers: the watch goes on.
 func testLostConnection(w *world) {
 	w.createService("stays")
 	w.createService("goes")
 	w.createService("changes")
 	w.follow()
-	w.changed()
+	w.watching()
 	w.line.cut()
 	w.awaitOutage(true)
 	if k := w.kind("services"); !k.Synced || k.Since.IsZero() {
@@ -38,6 +48,9 @@ func testLostConnection(w *world) {
 	w.await("what happened meanwhile", func() bool { return !w.has("goes") && w.has("comes") })
 	w.awaitOutage(false)
 	w.expectChanged("changes", "comes", "goes")
+	if asked, want := w.line.requests(), []string{"watch"}; !slices.Equal(asked, want) {
+		w.Errorf("asked for services: %v, want %v", asked, want)
+	}
 }
 
 // Nothing that is still there may go for a moment because the server was restarted.
@@ -66,7 +79,7 @@ func testCompaction(w *world) {
 	w.createSlice("stays-2", "stays", "10.1.0.2")
 	w.createService("goes")
 	w.follow()
-	w.changed()
+	w.watching()
 	before := w.kind("services")
 	w.line.cut()
 	w.awaitOutage(true)
@@ -81,8 +94,10 @@ func testCompaction(w *world) {
 	w.await("the present", func() bool { return !w.has("goes") && w.has("comes") && w.hasSlices("stays", "stays-1") })
 	w.awaitOutage(false)
 	w.expectChanged("comes", "goes", "stays")
-	after := w.kind("services")
-	if after.Relists <= before.Relists {
-		w.Errorf("the server still knew what happened, so this proves nothing: %+v, then %+v", before, after)
+	if asked, want := w.line.requests()[:2], []string{"watch", "list"}; !slices.Equal(asked, want) {
+		w.Errorf("asked for services: %v, want %v: the watch to be refused", asked, want)
+	}
+	if after := w.kind("services"); after.Relists != before.Relists+1 {
+		w.Errorf("status of services: %+v, then %+v", before, after)
 	}
 }

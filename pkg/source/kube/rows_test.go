@@ -72,7 +72,7 @@ ns/web/tcp4 random
   all   10.1.0.1:8080 10.1.0.2:8080
 ns/web/tcp6 random
   frontend [fd96::10]:80 ClusterIP
-  frontend [*]:30080 NodePort
+  frontend *:30080 NodePort
   all   none
 `)
 

@@ -30,6 +30,7 @@ func TestSource(t *testing.T) {
 		{"slice of another service", testSliceMoves},
 		{"pods of this node", testPods},
 		{"a thousand services", testBulk},
+		{"kubeconfig", testKubeconfig},
 		{"lost connection", testLostConnection},
 		{"restart of the server", testRestart},
 		{"history is gone", testCompaction},

@@ -2,7 +2,9 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"net/url"
 	"sync"
 	"time"
 )
@@ -43,6 +45,11 @@ func (s *state) status() KindStatus {
 func (s *state) outcome(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
+	}
+	// Without the address, which is as long as a line and says nothing that the kind does not.
+	var request *url.Error
+	if errors.As(err, &request) {
+		err = request.Err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,11 +3,8 @@ package kube
 import (
 	"context"
 	"log/slog"
-	"net"
 	"os"
 	"slices"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -48,7 +45,7 @@ func newWorld(t *testing.T, server *apiserver.Server) *world {
 	w.must(err)
 	w.namespace = namespace.Name
 	cfg := server.Config()
-	cfg.Dial = w.line.dial
+	cfg.Dial, cfg.WrapTransport = w.line.dial, w.line.wrap
 	w.source, err = New(Config{
 		REST: cfg, NodeName: node, Version: "test", Store: w.store, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
@@ -189,43 +186,4 @@ func setLabel(about *metav1.ObjectMeta, label, value string) {
 	if value == "" {
 		delete(about.Labels, label)
 	}
-}
-
-// line is what the Source reaches the server by. It can be cut while everybody else still reaches the server.
-type line struct {
-	mu    sync.Mutex
-	down  bool
-	conns map[net.Conn]struct{}
-}
-
-func newLine() *line { return &line{conns: map[net.Conn]struct{}{}} }
-
-func (l *line) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err == nil && l.down {
-		conn.Close()
-		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
-	}
-	if err == nil {
-		l.conns[conn] = struct{}{}
-	}
-	return conn, err
-}
-
-func (l *line) cut() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.down = true
-	for conn := range l.conns {
-		conn.Close()
-	}
-	clear(l.conns)
-}
-
-func (l *line) mend() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.down = false
 }
