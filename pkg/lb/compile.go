@@ -198,7 +198,7 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 	if port.NodePort != 0 {
 		s.frontend(maps.KeyOf(family.Unspecified(), port.NodePort, port.Protocol), maps.NodePort)
 	}
-	outside := port.NodePort != 0 || len(external) > 0 || len(service.LoadBalancerIPs) > 0
+	outside := slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Kind != maps.ClusterIP })
 	c.gather(port, family, endpoints)
 	c.categorize(traffic{
 		all:   !service.InternalLocal || outside,

@@ -27,7 +27,7 @@ func (m *indexMachine) in(state indexState) (list []uint32) {
 
 // draw draws an index, perhaps beyond the last, that is not in that state.
 func (m *indexMachine) draw(t *rapid.T, not indexState) uint32 {
-	i := rapid.Uint32Range(0, 60).Draw(t, "i")
+	i := rapid.Uint32Range(0, 220).Draw(t, "i")
 	if int(i) < len(m.where) && m.where[i] == not {
 		t.Skip("would be right")
 	}
@@ -92,7 +92,7 @@ func (m *indexMachine) ReleaseAnother(t *rapid.T) {
 }
 
 func (m *indexMachine) Reserve(t *rapid.T) {
-	i := rapid.Uint32Range(0, 60).Draw(t, "i")
+	i := rapid.Uint32Range(0, 220).Draw(t, "i")
 	want := int(i) < len(m.where) && m.where[i] == indexFree
 	if err := m.x.Reserve(i); (err == nil) != want {
 		t.Fatalf("reserve of %d: %v, want success %v", i, err, want)
@@ -103,7 +103,7 @@ func (m *indexMachine) Reserve(t *rapid.T) {
 }
 
 func (m *indexMachine) Grow(t *rapid.T) {
-	to := rapid.Uint32Range(0, 50).Draw(t, "to")
+	to := rapid.Uint32Range(0, 200).Draw(t, "to")
 	m.x.Grow(to)
 	for len(m.where) < int(to) {
 		m.where = append(m.where, indexFree)
@@ -165,6 +165,19 @@ func TestIndexesMany(t *testing.T) {
 	}
 	if i, ok := x.Alloc(); ok {
 		t.Fatalf("%d of none", i)
+	}
+}
+
+// TestIndexesGrow grows by a level and by two while indexes are free below.
+func TestIndexesGrow(t *testing.T) {
+	for _, capacity := range []uint32{64, 65, 64 * 64, 64*64 + 1, 64 * 64 * 64, 64*64*64 + 1} {
+		x := NewIndexes(10)
+		x.Grow(capacity)
+		for want := range capacity {
+			if i, ok := x.Alloc(); !ok || i != want {
+				t.Fatalf("grown to %d: %d, %v; want %d", capacity, i, ok, want)
+			}
+		}
 	}
 }
 

@@ -16,7 +16,7 @@ const (
 )
 
 // Service translates a Service. It returns nil for one that is not this proxy's: ExternalName, without a ClusterIP,
-// or labelled as headless or as another proxy's.
+// or labelled as another proxy's.
 func Service(s *corev1.Service) *model.Service {
 	if s.Spec.ClusterIP == "" {
 		return nil
@@ -49,7 +49,7 @@ func Standalone(s *corev1.Service) *model.Service {
 
 func service(s *corev1.Service) *model.Service {
 	spec := &s.Spec
-	if spec.ClusterIP == corev1.ClusterIPNone || spec.Type == corev1.ServiceTypeExternalName || optedOut(s.Labels) {
+	if spec.ClusterIP == corev1.ClusterIPNone || spec.Type == corev1.ServiceTypeExternalName || labelled(s.Labels, labelProxyName) {
 		return nil
 	}
 	p := &problems{}

@@ -323,9 +323,6 @@ func TestServiceNotOurs(t *testing.T) {
 		{"another proxy's without a name", func(s *corev1.Service) {
 			s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": ""}
 		}},
-		{"labelled headless", func(s *corev1.Service) {
-			s.Labels = map[string]string{"service.kubernetes.io/headless": ""}
-		}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

@@ -10,10 +10,10 @@ import (
 )
 
 // Slice translates an EndpointSlice. It returns nil for one that is not this proxy's: of host names, without a
-// Service, or labelled as a headless or another proxy's Service is.
+// Service, or labelled as those of a headless Service are.
 func Slice(s *discoveryv1.EndpointSlice) *model.Slice {
 	owner := s.Labels[discoveryv1.LabelServiceName]
-	if s.AddressType == discoveryv1.AddressTypeFQDN || owner == "" || s.Namespace == "" || s.Name == "" || optedOut(s.Labels) {
+	if s.AddressType == discoveryv1.AddressTypeFQDN || owner == "" || s.Namespace == "" || s.Name == "" || labelled(s.Labels, corev1.IsHeadlessService) {
 		return nil
 	}
 	p := &problems{}

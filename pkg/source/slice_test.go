@@ -168,7 +168,6 @@ func TestSliceNotOurs(t *testing.T) {
 		{"host names", func(s *discoveryv1.EndpointSlice) { s.AddressType = discoveryv1.AddressTypeFQDN }},
 		{"no Service", func(s *discoveryv1.EndpointSlice) { s.Labels = nil }},
 		{"a Service without a name", func(s *discoveryv1.EndpointSlice) { s.Labels["kubernetes.io/service-name"] = "" }},
-		{"another proxy's", func(s *discoveryv1.EndpointSlice) { s.Labels["service.kubernetes.io/service-proxy-name"] = "" }},
 		{"headless", func(s *discoveryv1.EndpointSlice) { s.Labels["service.kubernetes.io/headless"] = "" }},
 		{"no name", func(s *discoveryv1.EndpointSlice) { s.Name = "" }},
 		{"no namespace", func(s *discoveryv1.EndpointSlice) { s.Namespace = "" }},

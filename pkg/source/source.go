@@ -15,15 +15,18 @@ import (
 // labelProxyName hands a Service to another proxy, whatever its value.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// Selector is the label selector of the Services and EndpointSlices that are this proxy's. Slices carry the labels of
-// their Service, so the API server need not send the others at all.
-const Selector = "!" + labelProxyName + ",!" + corev1.IsHeadlessService
+// ServiceSelector and SliceSelector are the label selectors of the Services and the EndpointSlices that are this
+// proxy's, the same as kube-proxy's. What makes a Service headless is its address, and the controller labels the slices
+// by that; the same label on a Service means nothing.
+const (
+	ServiceSelector = "!" + labelProxyName
+	SliceSelector   = "!" + corev1.IsHeadlessService
+)
 
-// optedOut reports whether an object's labels fail Selector.
-func optedOut(labels map[string]string) bool {
-	_, foreign := labels[labelProxyName]
-	_, headless := labels[corev1.IsHeadlessService]
-	return foreign || headless
+// labelled reports whether an object has a label, whatever its value.
+func labelled(labels map[string]string, label string) bool {
+	_, found := labels[label]
+	return found
 }
 
 // maxProblems bounds what one hostile object can add to events and listings.

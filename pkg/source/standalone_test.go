@@ -6,6 +6,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -59,23 +60,40 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// TestSelector holds the selector against the translation, which must leave out the same objects.
-func TestSelector(t *testing.T) {
-	selector, err := labels.Parse(Selector)
+// TestSelectors holds the selectors against the translation, which must leave out the same objects.
+func TestSelectors(t *testing.T) {
+	services, err := labels.Parse(ServiceSelector)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, set := range []map[string]string{
-		nil,
-		{"app": "web"},
-		{"service.kubernetes.io/service-proxy-name": ""},
-		{"service.kubernetes.io/service-proxy-name": "x", "app": "web"},
-		{"service.kubernetes.io/headless": "false"},
-		{"service.kubernetes.io/headless": "", "service.kubernetes.io/service-proxy-name": ""},
+	slices, err := labels.Parse(SliceSelector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const foreign, headless = "service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"
+	for _, test := range []struct {
+		labels         map[string]string
+		service, slice bool
+	}{
+		{nil, true, true},
+		{map[string]string{"app": "web"}, true, true},
+		{map[string]string{foreign: ""}, false, true},
+		{map[string]string{foreign: "x", "app": "web"}, false, true},
+		{map[string]string{headless: "false"}, true, false},
+		{map[string]string{headless: "", foreign: ""}, false, false},
 	} {
-		service := Service(webService(func(s *corev1.Service) { s.Labels = set }))
-		if got, want := service != nil, selector.Matches(labels.Set(set)); got != want {
-			t.Errorf("labels %v: translated is %v, selected is %v", set, got, want)
+		set := labels.Set(test.labels)
+		service := Service(webService(func(s *corev1.Service) { s.Labels = test.labels }))
+		if got, selected := service != nil, services.Matches(set); got != test.service || selected != test.service {
+			t.Errorf("Service with labels %v: translated is %v, selected is %v, want %v", set, got, selected, test.service)
+		}
+		slice := Slice(webSlice(func(s *discoveryv1.EndpointSlice) {
+			for label, value := range test.labels {
+				s.Labels[label] = value
+			}
+		}))
+		if got, selected := slice != nil, slices.Matches(set); got != test.slice || selected != test.slice {
+			t.Errorf("slice with labels %v: translated is %v, selected is %v, want %v", set, got, selected, test.slice)
 		}
 	}
 }

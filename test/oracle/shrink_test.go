@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,7 +81,9 @@ func lessOne[T any](object *T) []*T {
 		if err := json.Unmarshal(b, smaller); err != nil {
 			panic(fmt.Errorf("decode object: %w", err))
 		}
-		out = append(out, smaller)
+		if !reflect.DeepEqual(smaller, object) { // some fields are written even when empty
+			out = append(out, smaller)
+		}
 	})
 	return out
 }

@@ -85,19 +85,21 @@ func New(cfg Config) (*Source, error) {
 
 func kindsOf(cfg *Config, core, discovery rest.Interface) []follower {
 	store := cfg.Store
-	ours := func(options *metav1.ListOptions) { options.LabelSelector = source.Selector }
+	labelled := func(selector string) func(*metav1.ListOptions) {
+		return func(options *metav1.ListOptions) { options.LabelSelector = selector }
+	}
 	onNode := fields.OneTermEqualSelector("spec.nodeName", cfg.NodeName).String()
 	return []follower{
 		newKind(resource[*corev1.Service, model.Service]{
 			name: "services", client: core,
 			object: &corev1.Service{}, list: func() runtime.Object { return &corev1.ServiceList{} },
-			selected: ours, translate: source.Service,
+			selected: labelled(source.ServiceSelector), translate: source.Service,
 			set: store.SetService, drop: store.DeleteService, replace: store.ReplaceServices,
 		}, cfg.Log),
 		newKind(resource[*discoveryv1.EndpointSlice, model.Slice]{
 			name: "endpointslices", client: discovery,
 			object: &discoveryv1.EndpointSlice{}, list: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
-			selected: ours, translate: source.Slice,
+			selected: labelled(source.SliceSelector), translate: source.Slice,
 			set: store.SetSlice, drop: store.DeleteSlice, replace: store.ReplaceSlices,
 		}, cfg.Log),
 		newKind(resource[*corev1.Node, model.Node]{
