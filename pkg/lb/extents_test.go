@@ -256,28 +256,34 @@ func TestExtentsMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkExtents allocates and frees in a map that is nearly full of extents of every size.
+// BenchmarkExtents frees and allocates at random in a map that is nearly full of extents of up to n slots.
 func BenchmarkExtents(b *testing.B) {
 	for _, n := range []uint32{1, 10, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			type extent struct{ off, n uint32 }
 			e := NewExtents(1 << 20)
 			random := rand.New(rand.NewPCG(1, 1))
-			var offs []uint32
-			for e.Used() < e.Capacity()*9/10 {
-				if off, ok := e.Alloc(1 + random.Uint32N(n)); ok && random.IntN(10) > 0 {
-					e.Free(off, 1)
-				}
-				off, ok := e.Alloc(n)
+			var extents []extent
+			for e.Used() < e.Capacity()/10*9 {
+				length := 1 + random.Uint32N(n)
+				off, ok := e.Alloc(length)
 				if !ok {
 					break
 				}
-				offs = append(offs, off)
+				extents = append(extents, extent{off, length})
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				at := i * 7919 % len(offs)
-				e.Free(offs[at], n)
-				offs[at], _ = e.Alloc(n)
+				one, other := i*7919%len(extents), i*104729%len(extents)
+				x, y := &extents[one], &extents[other]
+				e.Free(x.off, x.n)
+				if one != other {
+					e.Free(y.off, y.n)
+				}
+				x.off, _ = e.Alloc(x.n)
+				if one != other {
+					y.off, _ = e.Alloc(y.n)
+				}
 			}
 		})
 	}

@@ -43,9 +43,9 @@ func maglevSize(backends int) uint32 {
 const maglevOne = 1 << 16
 
 // maglevBounds returns how far beyond its fair share a backend may get, and how far it may stay behind. The figures are
-// the smallest that keep what one of up to 1,000 backends moves below 1.5 times the slots that it has: a few
-// slots while there are few backends, up to 10 and 24 with more, as many times that as the backend is heavier than the
-// average, but no large part of what a light one has.
+// measured: small ones that keep what one of up to 1,000 backends moves safely below 1.5 times the slots that it has. They
+// are a few slots while there are few backends, up to 10 and 24 with more, as many times that as the backend is heavier
+// than the average, but no large part of what a light one has.
 func maglevBounds(backends int, fair, mean uint64) (above, below uint64) {
 	n := uint64(backends) * maglevOne
 	heavier := max(maglevOne, fair*maglevOne/mean)

@@ -86,8 +86,8 @@ func TestMaglevShares(t *testing.T) {
 }
 
 // maglevCheckShares checks the bounds that the construction promises: no more slots over the fair share than the upper
-// one, no more under it than the lower one and the part that is finished in another way (1/256), each to within two slots for
-// rounding; and a slot for everybody.
+// one, no more under it than the lower one and the part that is finished in another way (1/256), each to within two slots
+// for rounding; and a slot for everybody.
 func maglevCheckShares(t rapid.TB, weights []uint16) {
 	effective, total, _ := tableEffective(weights)
 	n := 0

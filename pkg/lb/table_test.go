@@ -200,7 +200,7 @@ func TestTableOfTooMany(t *testing.T) {
 			head++
 		}
 	}
-	if want := MaxSlots * MaxSlots / len(backends); head < want-300 || head > want+300 {
+	if want := int(uint64(MaxSlots) * MaxSlots / uint64(len(backends))); head < want-300 || head > want+300 {
 		t.Errorf("%d of the first %d were chosen, want about %d: not a random choice", head, MaxSlots, want)
 	}
 	for _, gone := range []int{0, 1000, len(backends) - 1} {

@@ -265,16 +265,15 @@ func TestPoll(t *testing.T) {
 	}
 }
 
-// TestRescan makes a change that no event tells of: the stamp lies.
+// TestRescan swaps a link in a directory that is not watched: no event tells of it.
 func TestRescan(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	r.source.rescan = 20 * time.Millisecond
 	elsewhere := t.TempDir()
-	r.must(os.MkdirAll(filepath.Join(elsewhere, "v1"), 0o755))
-	r.must(os.MkdirAll(filepath.Join(elsewhere, "v2"), 0o755))
-	r.must(os.WriteFile(filepath.Join(elsewhere, "v1", "a.yaml"), []byte(service("a", "10.0.0.1")), 0o644))
-	r.must(os.WriteFile(filepath.Join(elsewhere, "v2", "a.yaml"), []byte(service("a", "10.0.0.2")), 0o644))
-	// A link to a link: the second is swapped in a directory that is not watched.
+	for version, addr := range map[string]string{"v1": "10.0.0.1", "v2": "10.0.0.2"} {
+		r.must(os.Mkdir(filepath.Join(elsewhere, version), 0o755))
+		r.must(os.WriteFile(filepath.Join(elsewhere, version, "a.yaml"), []byte(service("a", addr)), 0o644))
+	}
 	r.must(os.Symlink("v1", filepath.Join(elsewhere, "current")))
 	r.must(os.Symlink(filepath.Join(elsewhere, "current", "a.yaml"), r.path("a.yaml")))
 	r.start()
@@ -282,6 +281,50 @@ func TestRescan(t *testing.T) {
 	r.must(os.Symlink("v2", filepath.Join(elsewhere, "new")))
 	r.must(os.Rename(filepath.Join(elsewhere, "new"), filepath.Join(elsewhere, "current")))
 	r.eventually("a=10.0.0.2", "")
+}
+
+// TestRescanBelievesNoStamp makes new contents look as if they had been read: only reading them can tell.
+func TestRescanBelievesNoStamp(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	r.source.rescan = 50 * time.Millisecond
+	r.write("a.yaml", service("a", "10.0.0.1"))
+	scanned := r.source.scanned
+	swapped := false
+	r.source.scanned = func() {
+		if !swapped && r.services() == "a=10.0.0.1" {
+			swapped = true
+			r.write("a.yaml", service("a", "10.0.0.2"))
+			info, err := os.Stat(r.path("a.yaml"))
+			r.must(err)
+			r.source.files["a.yaml"].stamp = stampOf(info)
+		}
+		scanned()
+	}
+	r.start()
+	r.eventually("a=10.0.0.2", "")
+}
+
+// TestWatchADirectoryWithTheInodeOfARemovedOne has the watcher take a new directory for the one that it watched, as
+// it does when the file system hands out the same number again.
+func TestWatchADirectoryWithTheInodeOfARemovedOne(t *testing.T) {
+	r := newRig(t, filepath.Join(t.TempDir(), "manifests"))
+	r.must(os.Mkdir(r.dir, 0o755))
+	w := newWatcher(r.source.notify, r.source.log)
+	defer w.close()
+	w.watch(watchPlan(r.dir))
+	r.must(os.Remove(r.dir))
+	r.must(os.Mkdir(r.dir, 0o755))
+	info, err := os.Stat(r.dir)
+	r.must(err)
+	w.dirs[r.dir] = info
+	w.watch(watchPlan(r.dir))
+	r.write("a.yaml", "")
+	for event := range w.notify.Events {
+		if event.Name == r.path("a.yaml") {
+			return
+		}
+	}
+	t.Error("the watcher is closed")
 }
 
 func TestStatusFromOtherGoroutines(t *testing.T) {
