@@ -113,7 +113,9 @@ func (r *Reconciler) install(o *object, id lb.ID) (*service, error) {
 			if err := r.grow(maps.Sizes{Services: 2 * uint32(len(r.tables.Services))}); err != nil {
 				return nil, err
 			}
-			index, _ = r.services.Alloc()
+			if index, ok = r.services.Alloc(); !ok {
+				return nil, fmt.Errorf("a map of %d services is full", len(r.tables.Services))
+			}
 		}
 		s = &service{index: index}
 		r.byIndex[index] = s
@@ -140,7 +142,10 @@ func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 				r.backends.release(r.tables, r.indexes)
 				return err
 			}
-			index, _ = r.backends.acquire(r.tables, backend, &r.stats.Writes)
+			if index, ok = r.backends.acquire(r.tables, backend, &r.stats.Writes); !ok {
+				r.backends.release(r.tables, r.indexes)
+				return fmt.Errorf("a map of %d backends is full", len(r.tables.Backends))
+			}
 		}
 		r.indexes = append(r.indexes, index)
 	}
@@ -171,10 +176,13 @@ func (r *Reconciler) setScope(s *service, scope int, table []uint32) error {
 	if len(table) > 0 {
 		var ok bool
 		if off, ok = r.extents.Alloc(uint32(len(table))); !ok {
-			if err := r.grow(maps.Sizes{Slots: uint32(len(r.tables.Slots)) + max(uint32(len(r.tables.Slots)), 1<<16)}); err != nil {
+			need := r.extents.Need(uint32(len(table)))
+			if err := r.grow(maps.Sizes{Slots: max(need, 2*uint32(len(r.tables.Slots)))}); err != nil {
 				return err
 			}
-			off, _ = r.extents.Alloc(uint32(len(table)))
+			if off, ok = r.extents.Alloc(uint32(len(table))); !ok {
+				return fmt.Errorf("%d slots do not fit into a map of %d", len(table), len(r.tables.Slots))
+			}
 		}
 	}
 	tag := max(s.words[maps.ScopeAll].Tag(), s.words[maps.ScopeLocal].Tag()) + 1

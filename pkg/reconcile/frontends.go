@@ -118,7 +118,8 @@ func (s *frontend) add(c claim) {
 	s.others = append(s.others, c)
 }
 
-// set stores a key's new state, and makes due whoever won or lost it: their problems are to be told anew.
+// set stores a key's new state. When it changed hands, whoever won it, lost it or still waits for it is due: their
+// problems say who has it.
 func (f *frontends) set(key maps.SvcKey, state frontend, was claim) {
 	if !state.present && state.owner.service == nil {
 		delete(f.keys, key)
@@ -136,6 +137,9 @@ func (f *frontends) set(key maps.SvcKey, state frontend, was claim) {
 	}
 	if was.service != nil && state.owner.service != nil {
 		f.dirty(was.service.object.key, state.owner.service.object.key)
+		for _, c := range state.others {
+			f.dirty(c.service.object.key)
+		}
 	}
 	for pod := range f.watchers[key] {
 		f.dirty(pod)
