@@ -29,7 +29,7 @@ func stories(t *testing.T) []*story {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(paths) < 20 {
+	if len(paths) < 60 {
 		t.Fatalf("only %d stories", len(paths))
 	}
 	var all []*story

@@ -2,7 +2,6 @@ package oracle
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -101,10 +100,13 @@ func (c *coverage) missing() []string {
 	return out
 }
 
-func (c *coverage) print(w io.Writer) {
+// String lists the counts.
+func (c *coverage) String() string {
+	var out strings.Builder
 	for _, class := range slices.Sorted(maps.Keys(c.counts)) {
-		fmt.Fprintf(w, "%10d  %s\n", c.counts[class], class)
+		fmt.Fprintf(&out, "%10d  %s\n", c.counts[class], class)
 	}
+	return out.String()
 }
 
 // choice looks at what kube-proxy chose for one port.

@@ -118,8 +118,7 @@ func TestChoice(t *testing.T) {
 	if first != nil {
 		t.Fatal(first.report())
 	}
-	fmt.Printf("%d states with seed %d; those with\n", walks*perWalk, seed)
-	seen.print(os.Stdout)
+	t.Logf("%d states with seed %d; those with\n%s", walks*perWalk, seed, seen)
 	for _, class := range seen.missing() {
 		t.Errorf("never occurred: %s", class)
 	}

@@ -65,6 +65,19 @@ func TestParse(t *testing.T) {
 			[]string{"3: Service default/a", "8: Service default/b"},
 		},
 		{
+			"a directive that the document needs, and one for the second",
+			"a.yaml",
+			"%TAG !k! tag:yaml.org,2002:\n---\nkind: !k!str Namespace\napiVersion: v1\nmetadata: {name: a}\n...\n" +
+				"# two\n%TAG !l! tag:yaml.org,2002:\n---\nkind: !l!str Namespace\napiVersion: v1\nmetadata: {name: b}\n",
+			[]string{"3: Namespace a", "10: Namespace b"},
+		},
+		{
+			"an end without a beginning behind it",
+			"a.yaml",
+			service("a", "10.0.0.1") + "... # the end\n" + service("b", "10.0.0.2"),
+			[]string{"1: Service default/a", "6: Service default/b"},
+		},
+		{
 			"a marker inside a value",
 			"a.yaml",
 			"apiVersion: v1\nkind: Namespace\nmetadata:\n  name: a\n  annotations:\n    text: |\n      ---\n      ...\n",

@@ -2,8 +2,10 @@ package file
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -319,12 +321,57 @@ func TestWatchADirectoryWithTheInodeOfARemovedOne(t *testing.T) {
 	w.dirs[r.dir] = info
 	w.watch(watchPlan(r.dir))
 	r.write("a.yaml", "")
-	for event := range w.notify.Events {
-		if event.Name == r.path("a.yaml") {
-			return
+	deadline := time.After(20 * time.Second)
+	for {
+		select {
+		case event := <-w.notify.Events:
+			if event.Name == r.path("a.yaml") {
+				return
+			}
+		case <-deadline:
+			t.Fatal("the new directory is not watched")
 		}
 	}
-	t.Error("the watcher is closed")
+}
+
+// TestWatchLetsGo keeps directories that a link no longer leads to from being watched for ever.
+func TestWatchLetsGo(t *testing.T) {
+	parent := t.TempDir()
+	r := newRig(t, filepath.Join(parent, "current"))
+	w := newWatcher(r.source.notify, r.source.log)
+	defer w.close()
+	want := 0
+	for i := range 5 {
+		version := fmt.Sprint("v", i)
+		r.must(os.Mkdir(filepath.Join(parent, version), 0o755))
+		r.must(os.Symlink(version, r.dir+".new"))
+		r.must(os.Rename(r.dir+".new", r.dir))
+		w.watch(watchPlan(r.dir))
+		got := kernelWatches(t)
+		if i == 0 {
+			want = got
+		}
+		if got != want {
+			t.Errorf("%d directories are watched after %d swaps, want %d", got, i, want)
+		}
+	}
+}
+
+// kernelWatches counts what inotify watches for this process.
+func kernelWatches(t *testing.T) int {
+	infos, err := filepath.Glob("/proc/self/fdinfo/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, path := range infos {
+		info, _ := os.ReadFile(path) // the descriptor of the glob itself is gone
+		n += strings.Count(string(info), "inotify wd:")
+	}
+	if n == 0 {
+		t.Fatal("nothing is watched")
+	}
+	return n
 }
 
 func TestStatusFromOtherGoroutines(t *testing.T) {
