@@ -22,13 +22,13 @@ RACE = $(if $(shell command -v "$$($(GO) env CC)"),-race)
 # What a test run by root must not skip, instead of what the environment may say.
 ROOT := $(if $(filter 0,$(shell id -u)),yes)
 ifdef ROOT
-export FAIRLEAD_REQUIRE ?= root apiserver
+export FAIRLEAD_REQUIRE ?= root
 endif
 
 # Packages whose tests have a target of their own.
 NOT_UNIT := test/(golden|netns|apiserver|layout|rig)|pkg/source/kube
 PRIVILEGED := test-netns
-PARTS := verify lint test-unit test-golden test-oracle test-netns test-apiserver
+PARTS := verify lint test-unit test-golden test-oracle test-netns
 
 .PHONY: help
 help: ## show this list
@@ -59,7 +59,7 @@ demo: build ## balance real connections on this machine, in namespaces of its ow
 	$(GO) run ./test/demo bin/fairlead
 
 .PHONY: test
-test: ## run everything below, verify and lint; root also runs what needs root, and installs clang if it is missing
+test: ## run verify, lint and the tests below but test-apiserver; root also runs what needs root, and installs clang
 ifdef ROOT
 	@MAKE="$(MAKE)" test/tools/parts.sh $(PARTS)
 else
@@ -87,7 +87,7 @@ test-netns: ## test with real sockets in network namespaces (root)
 .PHONY: test-apiserver
 test-apiserver: ## test against a real API server, which is built first
 	$(GO) run ./test/apiserver/build
-	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) apiserver" $(GO) test -count=1 -timeout 30m ./test/apiserver/... ./pkg/source/kube/...
+	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) apiserver" $(GO) test -count=1 -p 1 -timeout 30m ./test/apiserver/... ./pkg/source/kube/...
 
 .PHONY: bench-control
 bench-control: ## measure the control path (root); writes _output/bench/control.json

@@ -135,5 +135,6 @@ func (s *story) tell(t *testing.T, how string, steps []step, b *backing) {
 			t.Errorf("%s, step %s (-want +got):\n%s", how, steps[i].name, diff)
 		}
 	}
+	p.end()
 	p.stop()
 }

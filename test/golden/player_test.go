@@ -33,6 +33,7 @@ type backing struct {
 // player carries steps into tables: what an agent does, less the programs.
 type player struct {
 	t          *testing.T
+	story      *story
 	backing    *backing
 	reconciler *reconcile.Reconciler
 	source     *file.Source
@@ -55,7 +56,7 @@ func play(t *testing.T, s *story, b *backing) *player {
 	work := t.TempDir()
 	link := filepath.Join(work, "manifests")
 	return &player{
-		t: t, backing: b, reconciler: r, source: file.New(link, store, log), stop: func() {}, work: work, link: link,
+		t: t, story: s, backing: b, reconciler: r, source: file.New(link, store, log), stop: func() {}, work: work, link: link,
 	}
 }
 
@@ -87,10 +88,24 @@ func (p *player) to(s *step) string {
 			fmt.Fprintf(&out, "problem of %s: %s: %s\n", key, problem.Reason, problem.Message)
 		}
 	}
+	if len(status.Errors) > 0 && !p.story.remembers {
+		p.t.Errorf("step %s: a story of files that are right has %v", s.name, status.Errors)
+	}
 	for i := range status.Errors {
 		fmt.Fprintf(&out, "error of %v\n", &status.Errors[i])
 	}
 	return out.String()
+}
+
+// end takes everything away, and checks that nothing of it is left.
+func (p *player) end() {
+	p.t.Helper()
+	if left := p.to(&step{name: "end"}); left != "" {
+		p.t.Errorf("without any manifest there is still\n%s", left)
+	}
+	if stats := p.reconciler.Stats(); stats.Backends != 0 {
+		p.t.Errorf("without any manifest %d backends are still counted", stats.Backends)
+	}
 }
 
 // compare checks that the reconciler knows what is in the maps, and is done.
