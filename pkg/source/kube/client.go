@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"net/http"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -33,6 +34,8 @@ func restConfig(cfg *Config) (*rest.Config, error) {
 	base.ContentType = runtime.ContentTypeProtobuf
 	// The few requests that a reflector makes are spaced by its backoff.
 	base.QPS = -1
+	base.Timeout = 0 // it would end watches
+	base.Wrap(func(next http.RoundTripper) http.RoundTripper { return observed{next} })
 	return base, nil
 }
 

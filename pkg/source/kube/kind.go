@@ -51,6 +51,7 @@ func newBackoff() *wait.Backoff {
 
 func (k *kind[A, M]) run(ctx context.Context) {
 	ctx = klog.NewContext(ctx, logr.FromSlogHandler(detail{k.log.Handler()}))
+	ctx = context.WithValue(ctx, asker{}, &k.state)
 	listWatch := &cache.ListWatch{ListWithContextFunc: k.listAll, WatchFuncWithContext: k.watch}
 	reflector := cache.NewReflectorWithOptions(listWatch, k.object, k, cache.ReflectorOptions{
 		Name: k.name, TypeDescription: k.name, Backoff: newBackoff(),
@@ -66,17 +67,19 @@ func (k *kind[A, M]) request(options *metav1.ListOptions) *rest.Request {
 func (k *kind[A, M]) listAll(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	list := k.list()
 	err := k.request(&options).Do(ctx).Into(list)
-	k.outcome(ctx, err)
+	if err != nil {
+		k.failed(ctx, err)
+	}
 	return list, err
 }
 
 func (k *kind[A, M]) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	w, err := k.request(&options).Watch(ctx)
-	if options.SendInitialEvents != nil && apierrors.IsInvalid(err) {
-		return nil, err // the server cannot stream a list; the reflector asks for an ordinary one
+	// A server that cannot stream a list says so; the reflector then asks for an ordinary one.
+	if err != nil && (options.SendInitialEvents == nil || !apierrors.IsInvalid(err)) {
+		k.failed(ctx, err)
 	}
-	k.outcome(ctx, err)
 	return w, err
 }
 

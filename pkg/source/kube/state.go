@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http"
 	"net/url"
 	"sync"
 	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // KindStatus is how far a Source is with one kind of object.
@@ -18,7 +21,8 @@ type KindStatus struct {
 	Error string `json:"error,omitempty"`
 	// Since is when Error began, or when the server could be asked again.
 	Since           time.Time `json:"since,omitzero"`
-	Relists         uint64    `json:"relists"` // complete lists after the first
+	Failures        uint64    `json:"failures"` // requests that failed
+	Relists         uint64    `json:"relists"`  // complete lists after the first
 	ResourceVersion string    `json:"resourceVersion,omitempty"`
 	Changed         time.Time `json:"changed,omitzero"` // when objects came last
 }
@@ -40,10 +44,31 @@ func (s *state) status() KindStatus {
 	return is
 }
 
-// outcome notes how asking the server went, and logs it if it went otherwise before. A different error of the same
-// outage is in the status, not in the log.
-func (s *state) outcome(ctx context.Context, err error) {
-	if ctx.Err() != nil {
+// answered notes how one request went. Only a watch that is open ends an outage: who may list but not watch is as good
+// as cut off.
+func (s *state) answered(response *http.Response, err error, watch bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err != nil:
+		s.is.Failures++
+		s.begin(err)
+	case response.StatusCode == http.StatusOK:
+		if watch {
+			s.end()
+		}
+	case response.StatusCode == http.StatusGone: // the server has forgotten that version; a list follows
+	default:
+		s.is.Failures++
+		if response.Header.Get("Retry-After") != "" { // the client obeys and tells nobody
+			s.begin(errors.New(response.Status))
+		}
+	}
+}
+
+// failed notes what the client says of a request in the end, which may be more than its answer said.
+func (s *state) failed(ctx context.Context, err error) {
+	if ctx.Err() != nil || apierrors.IsGone(err) || apierrors.IsResourceExpired(err) {
 		return
 	}
 	// Without the address, which is as long as a line and says nothing that the kind does not.
@@ -53,19 +78,27 @@ func (s *state) outcome(ctx context.Context, err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	if err != nil {
-		if s.is.Error == "" {
-			s.is.Since = now
-			s.log.Error("cannot read from the API server, keeping the last state", "kind", s.kind, "error", err)
-		}
-		s.is.Error = err.Error()
+	s.begin(err)
+}
+
+// begin notes an error and logs the first of an outage. A different one of the same outage is in the status, not in
+// the log.
+func (s *state) begin(err error) {
+	if s.is.Error == "" {
+		s.is.Since = time.Now()
+		s.log.Error("cannot read from the API server, keeping the last state", "kind", s.kind, "error", err)
+	}
+	s.is.Error = err.Error()
+}
+
+// end logs the end of an outage, if there was one.
+func (s *state) end() {
+	if s.is.Error == "" {
 		return
 	}
-	if s.is.Error != "" {
-		s.log.Info("reading from the API server again", "kind", s.kind, "after", now.Sub(s.is.Since).Round(time.Millisecond))
-		s.is.Error, s.is.Since = "", now
-	}
+	now := time.Now()
+	s.log.Info("reading from the API server again", "kind", s.kind, "after", now.Sub(s.is.Since).Round(time.Millisecond))
+	s.is.Error, s.is.Since = "", now
 }
 
 // listed notes that everything of the kind was delivered.

@@ -32,6 +32,7 @@ type world struct {
 	store     *model.Store
 	source    *Source
 	line      *line
+	marks     int // that settle has made
 }
 
 // newWorld makes the namespace; follow starts the Source.
