@@ -147,7 +147,7 @@ func invented(n int, name string) metav1.ObjectMeta {
 		Annotations:       map[string]string{"kubectl.kubernetes.io/last-applied-configuration": fmt.Sprintf("%01000d", n)},
 		ManagedFields: []metav1.ManagedFieldsEntry{{
 			Manager: "kubectl", Operation: "Apply", APIVersion: "v1", FieldsType: "FieldsV1",
-			FieldsV1: &metav1.FieldsV1{Raw: fmt.Appendf(nil, `{"f:spec":{"f:x%0500d":{}}}`, n)},
+			FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(`{"f:spec":{"f:x%0500d":{}}}`, n)),
 		}},
 	}
 }
