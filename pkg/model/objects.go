@@ -38,11 +38,6 @@ type Port struct {
 	Protocol       Protocol
 }
 
-// ExternallyAccessible reports whether the port is reachable by anything but a ClusterIP.
-func (s *Service) ExternallyAccessible(p *Port) bool {
-	return p.NodePort != 0 || len(s.ExternalIPs) > 0 || len(s.LoadBalancerIPs) > 0
-}
-
 // Slice is an EndpointSlice: endpoints of one family that share their ports.
 type Slice struct {
 	Name

@@ -2,15 +2,14 @@ package apiserver
 
 import (
 	"bytes"
-	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // process is a child that writes to a log file and dies with the test binary.
@@ -75,20 +74,24 @@ func tail(log string) string {
 	return string(bytes.Join(all[max(0, len(all)-lines-1):], nil))
 }
 
-// freePorts returns TCP ports of loopback that nobody listens on. They are below those that the kernel gives to
-// outgoing connections, so none of these takes one while a server restarts.
-func freePorts(n int) ([]int, error) {
-	const first, last, tries = 20000, 30000, 1000
-	var ports []int
-	for range tries {
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(last-first)))
-		if err != nil {
-			continue
-		}
-		defer listener.Close() // only now, so that no port comes twice
-		if ports = append(ports, listener.Addr().(*net.TCPAddr).Port); len(ports) == n {
-			return ports, nil
-		}
+// reservePort takes a TCP port of loopback for a process that listens with SO_REUSEPORT, until the test ends. The socket
+// is bound and never listens, so it gets no connection, and nobody else gets the port, also while a server restarts.
+func reservePort(t testing.TB) int {
+	t.Helper()
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatalf("reserve a port: %v", err)
 	}
-	return nil, fmt.Errorf("find %d free ports: %d tries", n, tries)
+	t.Cleanup(func() { unix.Close(socket) })
+	if err := unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+		t.Fatalf("reserve a port: %v", err)
+	}
+	if err := unix.Bind(socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatalf("reserve a port: %v", err)
+	}
+	name, err := unix.Getsockname(socket)
+	if err != nil {
+		t.Fatalf("reserve a port: %v", err)
+	}
+	return name.(*unix.SockaddrInet4).Port
 }

@@ -57,15 +57,9 @@ func Start(t testing.TB) *Server {
 	if missing := set.Missing(); len(missing) > 0 {
 		rig.Lacking(t, "apiserver", strings.Join(missing, " and ")+" must be built first: go run ./test/apiserver/build")
 	}
-	ports, err := freePorts(3)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{
-		t: t, set: set, dir: t.TempDir(), port: ports[0],
-		host:    fmt.Sprintf("https://127.0.0.1:%d", ports[0]),
-		etcdURL: fmt.Sprintf("http://127.0.0.1:%d", ports[1]),
-	}
+	s := &Server{t: t, set: set, dir: t.TempDir(), port: reservePort(t)}
+	s.host = fmt.Sprintf("https://127.0.0.1:%d", s.port)
+	s.etcdURL = fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
 	if err := s.writeCredentials(); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +68,7 @@ func Start(t testing.TB) *Server {
 			t.Logf("the last of etcd's log:\n%s\nthe last of kube-apiserver's log:\n%s", tail(s.path("etcd.log")), tail(s.path("apiserver.log")))
 		}
 	})
-	s.startEtcd(fmt.Sprintf("http://127.0.0.1:%d", ports[2]))
+	s.startEtcd(fmt.Sprintf("http://127.0.0.1:%d", reservePort(t)))
 	s.StartAPI()
 	return s
 }
@@ -121,7 +115,7 @@ current-context: test
 func (s *Server) startEtcd(peer string) {
 	s.t.Helper()
 	s.etcd = start(s.t, s.set.Etcd.Path, s.path("etcd.log"),
-		"--data-dir="+s.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--data-dir="+s.path("etcd"), "--unsafe-no-fsync", "--log-level=warn", "--socket-reuse-port",
 		"--listen-client-urls="+s.etcdURL, "--advertise-client-urls="+s.etcdURL,
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=default="+peer)
 	s.await(s.etcd, func(ctx context.Context) error {
@@ -135,7 +129,7 @@ func (s *Server) StartAPI() {
 	s.t.Helper()
 	s.api = start(s.t, s.set.APIServer.Path, s.path("apiserver.log"),
 		"--etcd-servers="+s.etcdURL, "--etcd-compaction-interval=0", // Compact does it
-		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port), "--cert-dir="+s.dir,
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port), "--permit-port-sharing", "--cert-dir="+s.dir,
 		// Nobody is told to connect there; it only keeps the server from looking for a default route.
 		"--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range="+ServiceCIDRs, "--authorization-mode=RBAC",

@@ -65,7 +65,7 @@ verify_go_format() {
 
 verify_modules() {
 	local dir
-	for dir in . test/tools; do
+	for dir in $(find . -name go.mod -not -path './_output/*' -printf '%h\n' | sort); do
 		(cd "$dir" && go mod tidy -diff) || fail "go.mod or go.sum in $dir is not tidy: (cd $dir && go mod tidy)"
 	done
 }

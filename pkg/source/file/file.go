@@ -106,7 +106,7 @@ func (f *file) accept(data []byte, stamp stamp, self string) {
 		return
 	}
 	if len(data) == 0 && len(f.served) > 0 {
-		f.fail(0, fmt.Errorf("the file is empty: remove it to remove the %d objects that it had", len(f.served)))
+		f.fail(0, fmt.Errorf("the file is empty: to remove what it had (%d), remove the file", len(f.served)))
 		f.stamp, f.sum = stamp, sum
 		return
 	}
