@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"os"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -30,13 +31,13 @@ type Config struct {
 	failpoint func(step string) error
 }
 
-// Datapath owns the pins, the programs and the links below one bpf filesystem. At most one process may use one at a
-// time. Its methods may be called from several goroutines; Tables says what that means for the tables.
+// Datapath owns the pins, the programs and the links below one bpf filesystem. A lock keeps a second one away. Its methods may be called from several goroutines; Tables says what that means for the tables.
 type Datapath struct {
 	pins   pins
 	cgroup cgroup
 	log    *slog.Logger
 	step   func(string) error
+	lock   *os.File
 
 	mu       sync.Mutex
 	adopted  bool
@@ -49,6 +50,9 @@ type Datapath struct {
 
 // ErrNoMaps is returned by what needs maps before Create or adoption gave any.
 var ErrNoMaps = errors.New("no maps yet")
+
+// ErrInUse is returned by Open while another process has the pins open.
+var ErrInUse = errors.New("another agent is at work")
 
 // Open checks the place, removes what an interrupted Create, Attach or Grow left, and opens the maps if there are pinned
 // ones. Nothing is attached or changed by it. Adopted maps may differ from those that the attached programs use until
@@ -72,11 +76,11 @@ func Open(config Config) (*Datapath, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		d.log.Debug("memory lock limit stays", "error", err)
 	}
-	if err := d.pins.prepare(); err != nil {
+	if d.lock, err = d.pins.prepare(); err != nil {
 		return nil, err
 	}
 	if err := d.adopt(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, d.lock.Close())
 	}
 	return d, nil
 }
@@ -183,7 +187,10 @@ func (d *Datapath) Close() error {
 	if d.maps != nil {
 		errs = append(errs, d.maps.Close())
 	}
-	d.programs, d.tables, d.maps = nil, nil, nil
+	if d.lock != nil {
+		errs = append(errs, d.lock.Close())
+	}
+	d.programs, d.tables, d.maps, d.lock = nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 

@@ -101,6 +101,22 @@ func TestLifecycle(t *testing.T) {
 	}
 }
 
+func TestOneAgentAtATime(t *testing.T) {
+	p := newPlace(t)
+	d := open(t, p.Config)
+	if second, err := Open(p.Config); !errors.Is(err, ErrInUse) {
+		t.Fatalf("a second Open while the first is at work: %v, %v", second, err)
+	}
+	// What the first one prepares is not the second's to clear.
+	if err := d.Create(maps.Sizes{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, p.Config)
+}
+
 // attached counts the programs on the connect4 hook of a cgroup.
 func attached(t *testing.T, dir string) int {
 	t.Helper()

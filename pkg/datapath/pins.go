@@ -45,12 +45,36 @@ func checkBPFFS(path string) error {
 	return nil
 }
 
-// prepare makes the directories and clears the stage.
-func (p pins) prepare() error {
+// prepare makes the directories, locks them and clears the stage. Closing the file gives the lock back, as the end of
+// the process does.
+func (p pins) prepare() (lock *os.File, err error) {
 	if err := os.MkdirAll(p.links, 0o700); err != nil {
-		return fmt.Errorf("create pin directory: %w", err)
+		return nil, fmt.Errorf("create pin directory: %w", err)
 	}
-	return p.clearStage()
+	if lock, err = p.lock(); err != nil {
+		return nil, err
+	}
+	if err := p.clearStage(); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return lock, nil
+}
+
+// lock keeps a second agent away, which would write other rows into the same maps. It is on the directory itself, so it
+// holds between containers that share nothing but the bpf filesystem.
+func (p pins) lock() (*os.File, error) {
+	top, err := os.Open(p.top)
+	if err != nil {
+		return nil, fmt.Errorf("lock pins: %w", err)
+	}
+	err = unix.Flock(int(top.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = fmt.Errorf("%s: %w; stop it, or give this one another bpf filesystem and cgroup root", p.top, ErrInUse)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock pins: %w", err), top.Close())
+	}
+	return top, nil
 }
 
 func (p pins) openStage() error {
