@@ -113,13 +113,23 @@ func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wa
 	}
 	algorithm := c.algorithm(service, wanted)
 	external := c.externalIPs(service, wanted)
-	for _, family := range families(service) {
+	left := maxFrontends
+	for _, family := range families(service, endpoints) {
 		for i := range service.Ports {
-			c.port(service, &service.Ports[i], family, external, algorithm, endpoints)
+			if left <= 0 {
+				wanted.problem("TooManyFrontends",
+					"IPv%d port %d and those after it are ignored: addresses times ports can be %d, use more Services",
+					family, service.Ports[i].Port, maxFrontends)
+				return wanted
+			}
+			left -= c.port(service, &service.Ports[i], family, external, algorithm, endpoints)
 		}
 	}
 	return wanted
 }
+
+// maxFrontends bounds what one Service can take of the map that all share.
+const maxFrontends = 1 << 16
 
 func (c *Compiler) algorithm(service *model.Service, wanted *Wanted) Algorithm {
 	if service.Algorithm == "" {
@@ -154,23 +164,33 @@ func (c *Compiler) externalIPs(service *model.Service, wanted *Wanted) []netip.A
 }
 
 // families returns the families that a Service is served in: those of its ClusterIPs, as kube-proxy has it. A Service
-// from a file may do without one; then its other addresses count.
-func families(service *model.Service) []model.Family {
+// from a file may do without one; then its other addresses count, and for one that has node ports alone its endpoints.
+func families(service *model.Service, endpoints []*model.Slice) []model.Family {
 	addrs := service.ClusterIPs
 	if len(addrs) == 0 {
 		addrs = slices.Concat(service.ExternalIPs, service.LoadBalancerIPs)
 	}
 	var list []model.Family
-	for _, addr := range addrs {
-		if family := model.FamilyOf(addr); !slices.Contains(list, family) {
+	add := func(family model.Family) {
+		if !slices.Contains(list, family) {
 			list = append(list, family)
 		}
+	}
+	for _, addr := range addrs {
+		add(model.FamilyOf(addr))
+	}
+	if len(addrs) == 0 && slices.ContainsFunc(service.Ports, func(p model.Port) bool { return p.NodePort != 0 }) {
+		for _, slice := range endpoints {
+			add(slice.Family)
+		}
+		slices.Sort(list)
 	}
 	return list
 }
 
+// port compiles one port in one family, and returns the number of its frontends.
 func (c *Compiler) port(service *model.Service, port *model.Port, family model.Family, external []netip.Addr,
-	algorithm Algorithm, endpoints []*model.Slice) {
+	algorithm Algorithm, endpoints []*model.Slice) int {
 	s := c.grow()
 	s.ID = ID{Key: model.Key{Kind: model.KindService, Name: service.Name}, Port: port.Name, Protocol: port.Protocol, Family: family}
 	s.AffinitySeconds = service.AffinitySeconds
@@ -205,6 +225,7 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 		local: service.InternalLocal || service.ExternalLocal && outside,
 	})
 	c.tables(s, outside)
+	return len(s.Frontends)
 }
 
 // frontend adds a row unless an earlier one has the same key: an address may be listed as more than one kind.

@@ -235,7 +235,21 @@ func (r *Reconciler) retry() {
 	}
 }
 
+// maxProblems bounds what one object can add to events and listings.
+const maxProblems = 32
+
+func bounded(list []model.Problem) []model.Problem {
+	if len(list) <= maxProblems {
+		return list
+	}
+	return append(list[:maxProblems], model.Problem{
+		Reason:  "MoreProblems",
+		Message: fmt.Sprintf("%d more: correct the ones that are listed to see the rest", len(list)-maxProblems),
+	})
+}
+
 func (r *Reconciler) setProblems(o *object, list []model.Problem) {
+	list = bounded(list)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	was := r.problems[o.key]

@@ -33,7 +33,8 @@ func Standalone(s *corev1.Service) *model.Service {
 		return nil
 	}
 	p := problems{list: out.Problems}
-	if len(out.ClusterIPs)+len(out.ExternalIPs)+len(out.LoadBalancerIPs) == 0 {
+	nodePort := slices.ContainsFunc(out.Ports, func(port model.Port) bool { return port.NodePort != 0 })
+	if len(out.ClusterIPs)+len(out.ExternalIPs)+len(out.LoadBalancerIPs) == 0 && !nodePort {
 		p.add("NoAddress", "the Service has no address: set spec.clusterIP, nothing allocates one for a file")
 	}
 	if s.Spec.Type == corev1.ServiceTypeNodePort {
@@ -179,41 +180,66 @@ func virtualIP(p *problems, field, text string) (netip.Addr, bool) {
 	return addr, ok
 }
 
+// maxAddresses bounds each list of addresses. With many ports they multiply, and a Service may be anybody's.
+const maxAddresses = 512
+
+// addresses are the addresses of one field, each once.
+type addresses struct {
+	list []netip.Addr
+	seen map[netip.Addr]bool
+	over int
+}
+
+func (a *addresses) add(addr netip.Addr) {
+	switch {
+	case a.seen[addr]:
+	case len(a.list) == maxAddresses:
+		a.over++
+	default:
+		if a.seen == nil {
+			a.seen = map[netip.Addr]bool{}
+		}
+		a.seen[addr] = true
+		a.list = append(a.list, addr)
+	}
+}
+
+func (a *addresses) all(p *problems, field string) []netip.Addr {
+	if a.over > 0 {
+		p.add("TooManyAddresses", "%d of %s are ignored: a Service can have %d, use more Services", a.over, field, maxAddresses)
+	}
+	return a.list
+}
+
 // externalIPs returns the addresses as they are: whether a Service may have one is decided where it is compiled.
 func externalIPs(p *problems, texts []string) []netip.Addr {
-	if len(texts) == 0 {
-		return nil
-	}
-	list := make([]netip.Addr, 0, len(texts))
+	var list addresses
 	for _, text := range texts {
 		addr, ok := parseAddr(text)
 		switch {
 		case ok:
-			list = append(list, addr)
+			list.add(addr)
 		case strings.TrimSpace(text) != "": // the API server lets empty ones pass
 			p.add("InvalidAddress", "externalIP %.64q is ignored: it is not an IP address, correct it", text)
 		}
 	}
-	return list
+	return list.all(p, "spec.externalIPs")
 }
 
 // loadBalancerIPs returns the addresses whose traffic arrives with the address still in it. In mode Proxy the load
 // balancer addresses the node port instead, and traffic from inside must go through it.
 func loadBalancerIPs(p *problems, ingress []corev1.LoadBalancerIngress) []netip.Addr {
-	if len(ingress) == 0 {
-		return nil
-	}
-	list := make([]netip.Addr, 0, len(ingress))
+	var list addresses
 	for i := range ingress {
 		in := &ingress[i]
 		if in.IP == "" || in.IPMode != nil && *in.IPMode != corev1.LoadBalancerIPModeVIP {
 			continue
 		}
 		if addr, ok := virtualIP(p, "load balancer ingress", in.IP); ok {
-			list = append(list, addr)
+			list.add(addr)
 		}
 	}
-	return list
+	return list.all(p, "status.loadBalancer.ingress")
 }
 
 // sourceRanges returns the ranges of the families that are restricted: a family with a range of every address is not.

@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -243,6 +244,26 @@ func TestProblemsAreBounded(t *testing.T) {
 		if len(problem.Message) > 512 {
 			t.Errorf("message of %d bytes, want a short one", len(problem.Message))
 		}
+	}
+}
+
+func TestAddressesAreBounded(t *testing.T) {
+	s := webService(func(s *corev1.Service) {
+		for i := range maxAddresses + 7 {
+			addr := fmt.Sprintf("203.0.%d.%d", i>>8, i&255)
+			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, addr, addr) // the second is no more than a repetition
+			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: addr})
+		}
+	})
+	got := Service(s)
+	if len(got.ExternalIPs) != maxAddresses || len(got.LoadBalancerIPs) != maxAddresses {
+		t.Errorf("%d and %d addresses, want %d", len(got.ExternalIPs), len(got.LoadBalancerIPs), maxAddresses)
+	}
+	if slices.ContainsFunc(got.ExternalIPs[1:], func(a netip.Addr) bool { return a == got.ExternalIPs[0] }) {
+		t.Error("an address comes twice")
+	}
+	if len(got.Problems) != 2 || got.Problems[0].Reason != "TooManyAddresses" {
+		t.Errorf("problems %q, want two TooManyAddresses", got.Problems)
 	}
 }
 
