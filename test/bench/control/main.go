@@ -10,7 +10,6 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 
 	"fairlead.io/fairlead/test/bench/result"
 )
@@ -37,8 +36,10 @@ func run(out io.Writer, path string, scale int) error {
 	// Whoever waits for a change here spins, in the place of another process. It must not hold one of the few threads
 	// that Go gives the agent, which would make the agent wait for it.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 1)
-	fmt.Fprintf(out, "control path on %s, %d CPUs; medians over 5 000 changes\n", kernel(), runtime.NumCPU())
-	var rows []result.Row
+	report, err := result.Begin(result.Config{Benchmark: "control", Path: path, Out: out})
+	if err != nil {
+		return err
+	}
 	var small float64
 	for _, services := range []int{1_000, 20_000, 100_000} {
 		r, err := change(services / scale)
@@ -52,7 +53,7 @@ func run(out io.Writer, path string, scale int) error {
 			Row: "change", Case: r[0].Case, Metric: "median ratio over that of the smallest", Value: r[0].Ratio / small, Goal: 1.5,
 		}
 		flat.Verdict = result.AtMost(flat.Value, flat.Goal)
-		rows = append(rows, append(r, flat)...)
+		report.Add(append(r, flat)...)
 	}
 	for _, c := range []struct {
 		services, endpoints int
@@ -62,25 +63,17 @@ func run(out io.Writer, path string, scale int) error {
 		if err != nil {
 			return fmt.Errorf("cold load of %d services: %w", c.services, err)
 		}
-		rows = append(rows, r...)
+		report.Add(r...)
 	}
 	r, err := heap(50_000 / scale)
 	if err != nil {
 		return fmt.Errorf("heap: %w", err)
 	}
-	rows = append(rows, r)
-	return result.Write(out, path, rows)
+	report.Add(r)
+	return report.Finish()
 }
 
 func quantile(list []float64, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(list))
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
-}
-
-func kernel() string {
-	text, err := os.ReadFile("/proc/version")
-	if err != nil {
-		return "an unknown kernel"
-	}
-	return strings.Join(strings.Fields(string(text))[:3], " ")
 }

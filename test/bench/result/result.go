@@ -1,13 +1,13 @@
 // Package result is how every benchmark says what it found: rows of JSON for machines, the same rows as a table for
-// people. A missed goal is a finding, not a failure.
+// people, and beside the rows what they were measured on and how far they spread. A missed goal is a finding, not a
+// failure.
 package result
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"math"
+	"strings"
 	"text/tabwriter"
 )
 
@@ -22,16 +22,47 @@ const (
 )
 
 // Row is one measurement. Yardstick is what was measured beside it in the same run, Ratio the value in its units; where
-// the goal is on the value itself, both are zero.
+// the goal is on the value itself and nothing was measured beside it, both are zero. Row, Case and Metric together name
+// it. A Metric begins with its unit, as in "us, object to visible".
 type Row struct {
 	Row       string  `json:"row"`
 	Case      string  `json:"case"`
 	Metric    string  `json:"metric"`
 	Value     float64 `json:"value"`
-	Yardstick float64 `json:"yardstick,omitempty"`
-	Ratio     float64 `json:"ratio,omitempty"`
+	Yardstick float64 `json:"yardstick"`
+	Ratio     float64 `json:"ratio"`
 	Goal      float64 `json:"goal"`
 	Verdict   Verdict `json:"verdict"`
+}
+
+// Key is what names a measurement.
+type Key struct{ Row, Case, Metric string }
+
+// Key returns the row's name.
+func (r Row) Key() Key { return Key{r.Row, r.Case, r.Metric} }
+
+// String returns the name in one line.
+func (k Key) String() string { return k.Row + ", " + k.Case + ": " + k.Metric }
+
+// Unit returns the unit that a metric begins with, or "" if that is none.
+func Unit(metric string) string {
+	first, _, _ := strings.Cut(metric, " ")
+	first = strings.TrimSuffix(first, ",")
+	switch first {
+	case "ns", "us", "ms", "s", "min", "bytes", "KiB", "MiB", "GiB", "%", "pps", "Mpps", "instructions":
+		return first
+	}
+	if strings.HasSuffix(first, "/s") {
+		return first
+	}
+	return ""
+}
+
+// MoreIsBetter tells metrics of which more is better, which are those whose unit is something per second, from those
+// that are a cost.
+func MoreIsBetter(metric string) bool {
+	unit := Unit(metric)
+	return strings.HasSuffix(unit, "/s") || strings.HasSuffix(unit, "pps")
 }
 
 // AtMost judges a figure that should be small.
@@ -42,26 +73,69 @@ func AtMost(figure, goal float64) Verdict {
 	return Miss
 }
 
-// Write prints the rows as a table and writes them as JSON to path.
-func Write(out io.Writer, path string, rows []Row) error {
+// AtLeast judges a figure that should be large.
+func AtLeast(figure, goal float64) Verdict {
+	if figure >= goal {
+		return Pass
+	}
+	return Miss
+}
+
+// check returns what is wrong with a list of rows.
+func check(rows []Row) error {
+	seen := map[Key]bool{}
+	for _, r := range rows {
+		switch {
+		case r.Row == "" || r.Case == "" || r.Metric == "":
+			return fmt.Errorf("check the results: the row %q has no row, case or metric", r.Key())
+		case seen[r.Key()]:
+			return fmt.Errorf("check the results: there are two rows of %s", r.Key())
+		case r.Verdict != Pass && r.Verdict != Miss && r.Verdict != Inconclusive:
+			return fmt.Errorf("check the results: %s: %q is no verdict", r.Key(), r.Verdict)
+		}
+		for _, figure := range []float64{r.Value, r.Yardstick, r.Ratio, r.Goal} {
+			if math.IsNaN(figure) || math.IsInf(figure, 0) {
+				return fmt.Errorf("check the results: %s: %v is no figure", r.Key(), figure)
+			}
+		}
+		seen[r.Key()] = true
+	}
+	return nil
+}
+
+// Table prints rows for people. What a row does not have is a dash.
+func Table(out io.Writer, rows []Row) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ROW\tCASE\tMETRIC\tVALUE\tYARDSTICK\tRATIO\tGOAL\tVERDICT")
 	for _, r := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%.4g\t%.4g\t%.4g\t%.4g\t%s\n",
-			r.Row, r.Case, r.Metric, r.Value, r.Yardstick, r.Ratio, r.Goal, r.Verdict)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			r.Row, r.Case, r.Metric, Figure(r.Value), measured(r.Yardstick), measured(r.Ratio), measured(r.Goal), r.Verdict)
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the results: %w", err)
 	}
-	text, err := json.MarshalIndent(rows, "", "  ")
-	if err != nil {
-		return fmt.Errorf("encode the results: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("write the results: %w", err)
-	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write the results: %w", err)
-	}
 	return nil
+}
+
+// Figure prints a number with three or four digits that mean something, and without an exponent.
+func Figure(v float64) string {
+	digits := 3
+	for size := math.Abs(v); size >= 9.9995 && digits > 0; size /= 10 {
+		digits--
+	}
+	for size := math.Abs(v); size != 0 && size < 0.1 && digits < 9; size *= 10 {
+		digits++
+	}
+	text := fmt.Sprintf("%.*f", digits, v)
+	if strings.Contains(text, ".") {
+		text = strings.TrimRight(strings.TrimRight(text, "0"), ".")
+	}
+	return text
+}
+
+func measured(v float64) string {
+	if v == 0 {
+		return "-"
+	}
+	return Figure(v)
 }
