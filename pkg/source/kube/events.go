@@ -2,8 +2,9 @@ package kube
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
-	"hash/maphash"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -44,11 +45,10 @@ type Events struct {
 	node   string
 	log    *slog.Logger
 	queue  chan *corev1.Event
-	seed   maphash.Seed
 	now    func() time.Time
 
 	mu      sync.Mutex
-	posted  map[uint64]time.Time // when the same may be posted again, by hash
+	posted  map[string]time.Time // when the same may be posted again, by the event's name
 	dropped uint64
 }
 
@@ -62,9 +62,8 @@ func newEvents(base *rest.Config, scheme *runtime.Scheme, node string, log *slog
 	return &Events{
 		client: client, node: node, log: log,
 		queue:  make(chan *corev1.Event, eventQueue),
-		seed:   maphash.MakeSeed(),
 		now:    time.Now,
-		posted: map[uint64]time.Time{},
+		posted: map[string]time.Time{},
 	}, nil
 }
 
@@ -73,8 +72,8 @@ func (e *Events) Warn(key model.Key, uid string, reason, message string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.now()
-	hash := maphash.Comparable(e.seed, [...]string{key.String(), uid, reason, message})
-	if now.Before(e.posted[hash]) {
+	event := e.event(key, uid, reason, message)
+	if now.Before(e.posted[event.Name]) {
 		return
 	}
 	if len(e.posted) >= eventMemory {
@@ -89,8 +88,8 @@ func (e *Events) Warn(key model.Key, uid string, reason, message string) {
 		return
 	}
 	select {
-	case e.queue <- e.event(key, uid, reason, message):
-		e.posted[hash] = now.Add(eventRepeat)
+	case e.queue <- event:
+		e.posted[event.Name] = now.Add(eventRepeat)
 	default:
 		e.dropped++
 	}
@@ -110,7 +109,7 @@ func (e *Events) event(key model.Key, uid, reason, message string) *corev1.Event
 	}
 	now := metav1.NewTime(e.now())
 	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, GenerateName: key.Name.Name + "."},
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: eventName(key, uid, reason, message)},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: "v1", Kind: kind, Namespace: key.Namespace, Name: key.Name.Name, UID: types.UID(uid),
 		},
@@ -124,6 +123,17 @@ func (e *Events) event(key model.Key, uid, reason, message string) *corev1.Event
 		ReportingController: eventReporter,
 		ReportingInstance:   e.node,
 	}
+}
+
+// eventName is the same on every node: all of them see the same problem, and its author wants to read it once.
+func eventName(key model.Key, uid, reason, message string) string {
+	const maxName, suffix = 253, 16
+	hash := sha256.Sum256([]byte(strings.Join([]string{key.String(), uid, reason, message}, "\x00")))
+	object := key.Name.Name
+	if most := maxName - 1 - suffix; len(object) > most {
+		object = strings.TrimRight(object[:most], ".-")
+	}
+	return object + "." + hex.EncodeToString(hash[:suffix/2])
 }
 
 // clip returns valid UTF-8 of at most so many bytes.
@@ -154,11 +164,15 @@ func (e *Events) run(ctx context.Context) {
 	}
 }
 
-// post posts one event. While the server is away it waits for it; a refusal is final.
+// post posts one event. While the server is away it waits for it; a refusal is final, and an event that is there already
+// is as good as ours.
 func (e *Events) post(ctx context.Context, event *corev1.Event) error {
 	for pause := time.Second; ; pause = min(2*pause, eventRetry) {
 		err := e.create(ctx, event)
-		if err == nil || refused(err) || ctx.Err() != nil {
+		if err == nil || apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		if refused(err) || ctx.Err() != nil {
 			return err
 		}
 		e.log.Debug("posting an event again", "error", err, "in", pause)

@@ -157,6 +157,12 @@ func testEventsAreFew(w *world) {
 	w.follow()
 	service := w.createService("web")
 	key := model.Key{Kind: model.KindService, Name: w.name("web")}
+	// Another node sees the same.
+	other, err := New(Config{REST: w.server.Config(), NodeName: "node-2", Version: "test", Store: model.NewStore("node-2"), Log: slog.New(slog.DiscardHandler)})
+	w.must(err)
+	other.Events().Warn(key, string(service.UID), "Test", "the same")
+	w.must(other.Events().post(w.ctx, <-other.Events().queue))
+	w.must(other.Events().post(w.ctx, other.Events().event(key, string(service.UID), "Test", "the same")))
 	for range 100 {
 		w.source.Events().Warn(key, string(service.UID), "Test", "the same")
 	}
