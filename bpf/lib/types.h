@@ -73,12 +73,16 @@ struct slot {
 	__u64 value;
 };
 
+/*
+ * A row belongs to one service, so whoever remembers a backend, for a client or for a socket, sees with one look
+ * whether the service still has it: owner is scopes:8 | service:24, with a bit for each scope whose table has it.
+ */
 struct backend {
 	struct addr addr;
 	__be16 port;
 	__u8 proto;
 	__u8 pad;
-	__u32 pad2;
+	__u32 owner;
 };
 
 /* The name of a service, for people: dumps must read well when no agent is there to ask. */

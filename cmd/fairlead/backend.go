@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -22,7 +21,7 @@ func newBackendCommand(inv *invocation) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			used := slices.DeleteFunc(pinned.Backends, func(b observe.Backend) bool { return len(b.Services) == 0 })
+			used := slices.DeleteFunc(pinned.Backends, func(b observe.Backend) bool { return b.Service == "" })
 			return inv.print(used, func(w io.Writer) error { return writeBackends(w, used) })
 		},
 	}
@@ -31,9 +30,9 @@ func newBackendCommand(inv *invocation) *cobra.Command {
 
 func writeBackends(w io.Writer, backends []observe.Backend) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "BACKEND\tPROTOCOL\tSERVICES")
+	fmt.Fprintln(table, "BACKEND\tPROTOCOL\tSERVICE")
 	for _, b := range backends {
-		fmt.Fprintf(table, "%s\t%s\t%s\n", b.Address, b.Protocol, strings.Join(b.Services, ","))
+		fmt.Fprintf(table, "%s\t%s\t%s\n", b.Address, b.Protocol, b.Service)
 	}
 	return table.Flush()
 }

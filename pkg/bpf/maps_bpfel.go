@@ -33,7 +33,7 @@ type MapsBackend struct {
 	Port  uint16
 	Proto uint8
 	Pad   uint8
-	Pad2  uint32
+	Owner uint32
 }
 
 type MapsCounter struct {

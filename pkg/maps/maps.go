@@ -55,7 +55,7 @@ func (m *Maps) fields() []field {
 			WrittenBy: "reconciler, sock (turn)", ReadBy: "sock"}, &m.Services, services},
 		{Info{Name: "slots", Row: "index -> backend index, service index, tag", WrittenBy: "reconciler", ReadBy: "sock"},
 			&m.Slots, func(s Sizes) uint32 { return s.Slots }},
-		{Info{Name: "backends", Row: "index -> address, port, proto", WrittenBy: "reconciler", ReadBy: "sock"},
+		{Info{Name: "backends", Row: "index -> address, port, proto, service, scopes", WrittenBy: "reconciler", ReadBy: "sock"},
 			&m.Backends, func(s Sizes) uint32 { return s.Backends }},
 		{Info{Name: "names", Row: "service index -> name", WrittenBy: "reconciler", ReadBy: "observe"}, &m.Names, services},
 		{Info{Name: "sock_peers", Row: "socket -> what it dialled, what it got", WrittenBy: "sock", ReadBy: "sock"},

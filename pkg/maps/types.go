@@ -89,7 +89,7 @@ func AddrPort(key SvcKey) netip.AddrPort {
 	return netip.AddrPortFrom(NetipOf(key.Addr), PortOf(key.Port))
 }
 
-// BackendOf returns the row of a backend.
+// BackendOf returns the row of a backend that no service has yet.
 func BackendOf(addr netip.Addr, port uint16, proto model.Protocol) Backend {
 	return Backend{Addr: AddrOf(addr), Port: PortOf(port), Proto: uint8(proto)}
 }
@@ -98,6 +98,16 @@ func BackendOf(addr netip.Addr, port uint16, proto model.Protocol) Backend {
 func BackendAddrPort(backend Backend) netip.AddrPort {
 	return netip.AddrPortFrom(NetipOf(backend.Addr), PortOf(backend.Port))
 }
+
+// MakeOwner packs what a row of backends says of the service that has it: scopes has bit 1<<scope for each scope whose
+// table leads to the row.
+func MakeOwner(service uint32, scopes uint8) uint32 { return service&MaxIndex | uint32(scopes)<<24 }
+
+// BackendService returns the service that a row of backends belongs to.
+func BackendService(backend Backend) uint32 { return backend.Owner & MaxIndex }
+
+// BackendScopes returns a bit 1<<scope for each scope whose table leads to the row.
+func BackendScopes(backend Backend) uint8 { return uint8(backend.Owner >> 24) }
 
 // Word is the whole of what a switch of tables changes: where a scope's slots are, and which tag they bear.
 type Word uint64

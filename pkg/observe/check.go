@@ -3,6 +3,7 @@ package observe
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 )
 
@@ -89,17 +90,24 @@ func checkOverlaps(s *Snapshot, report func(string, ...any)) {
 	}
 }
 
-// checkBackends finds one backend in two rows that are both in use: they would be counted, and removed, apart.
+// checkBackends finds a backend that one service has in two rows: it would be chosen twice as often, and be removed by
+// half.
 func checkBackends(s *Snapshot, report func(string, ...any)) {
-	var last *Backend
+	type row struct {
+		owner    uint32
+		address  netip.AddrPort
+		protocol string
+	}
+	rows := map[row]uint32{}
 	for i := range s.Backends {
 		b := &s.Backends[i]
-		if len(b.Services) == 0 {
+		if b.Service == "" {
 			continue
 		}
-		if last != nil && last.Address == b.Address && last.Protocol == b.Protocol {
-			report("backend %s/%s has two rows, %d and %d", b.Address, b.Protocol, last.Index, b.Index)
+		key := row{b.owner, b.Address, b.Protocol}
+		if other, ok := rows[key]; ok {
+			report("backend %s/%s of %s has two rows, %d and %d", b.Address, b.Protocol, b.Service, other, b.Index)
 		}
-		last = b
+		rows[key] = b.Index
 	}
 }

@@ -45,7 +45,9 @@ func TestCheck(t *testing.T) {
 		{"frontends of two protocols", func(l *layout, i uint32) { l.Frontends.(rows)[key("10.96.0.99", model.UDP)] = maps.Svc{Service: i} },
 			"has frontends of"},
 		{"backend of another protocol", func(l *layout, _ uint32) { l.Backends[0].Proto = 17 }, "backend 10.1.0.1:8080 is udp, the frontends are tcp"},
-		{"one backend twice", func(l *layout, _ uint32) { l.Backends[1] = l.Backends[0] }, "backend 10.1.0.1:8080/tcp has two rows, 0 and 1"},
+		{"one backend twice", func(l *layout, _ uint32) { l.Backends[1] = l.Backends[0] }, "backend 10.1.0.1:8080/tcp of shop/web:http/tcp4 has two rows, 0 and 1"},
+		{"backend of another service", func(l *layout, _ uint32) { l.Backends[1].Owner = maps.MakeOwner(9, 1) }, "leads to backend 1, which belongs to service 9"},
+		{"backend of another scope", func(l *layout, i uint32) { l.Backends[1].Owner = maps.MakeOwner(i, 2) }, "leads to backend 1, which is not marked for the scope"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLayout()

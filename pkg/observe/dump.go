@@ -121,9 +121,9 @@ func dumpSlots(w io.Writer, s *Snapshot) {
 
 func dumpBackends(w io.Writer, s *Snapshot) {
 	rows := slices.SortedFunc(slices.Values(s.Backends), func(a, b Backend) int { return cmp.Compare(a.Index, b.Index) })
-	fmt.Fprintln(w, "INDEX\tBACKEND\tSERVICES")
+	fmt.Fprintln(w, "INDEX\tBACKEND\tSERVICE")
 	for _, b := range rows {
-		fmt.Fprintf(w, "%d\t%s/%s\t%s\n", b.Index, b.Address, b.Protocol, cmp.Or(strings.Join(b.Services, " "), "(free)"))
+		fmt.Fprintf(w, "%d\t%s/%s\t%s\n", b.Index, b.Address, b.Protocol, cmp.Or(b.Service, "(free)"))
 	}
 }
 

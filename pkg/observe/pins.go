@@ -83,7 +83,7 @@ func (s *Snapshot) entries() map[string]int {
 		}
 	}
 	for i := range s.Backends {
-		if len(s.Backends[i].Services) > 0 {
+		if s.Backends[i].Service != "" {
 			n["backends"]++
 		}
 	}

@@ -88,7 +88,9 @@ type Backend struct {
 	Address  netip.AddrPort `json:"address"`
 	Protocol string         `json:"protocol"`
 	Index    uint32         `json:"index"`
-	Services []string       `json:"services"`
+	Service  string         `json:"service,omitempty"` // that has it in a table; none for a row that is free
+
+	owner uint32
 }
 
 // label returns the service's name, or words for one that has none.

@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 
@@ -55,8 +56,8 @@ func (l *layout) add(w wants) uint32 {
 	}
 	row := &l.Services[index]
 	row.Algorithm, row.Flags, row.AffinitySeconds = w.algorithm, w.flags, w.affinity
-	row.Words[maps.ScopeAll] = uint64(l.table(index, w.all))
-	row.Words[maps.ScopeLocal] = uint64(l.table(index, w.local))
+	row.Words[maps.ScopeAll] = uint64(l.table(index, maps.ScopeAll, w.all))
+	row.Words[maps.ScopeLocal] = uint64(l.table(index, maps.ScopeLocal, w.local))
 	for text, kind := range w.frontends {
 		at := netip.MustParseAddrPort(text)
 		l.Frontends.(rows)[maps.KeyOf(at.Addr(), at.Port(), model.TCP)] = maps.Svc{Service: index, Kind: kind}
@@ -64,10 +65,12 @@ func (l *layout) add(w wants) uint32 {
 	return index
 }
 
-func (l *layout) table(index uint32, backends []string) maps.Word {
+func (l *layout) table(index uint32, scope int, backends []string) maps.Word {
 	off := l.nextSlot
 	for i, text := range backends {
-		l.Slots[int(off)+i] = maps.MakeSlot(l.backend(text), index, l.tag)
+		backend := l.backend(index, text)
+		l.Backends[backend].Owner |= maps.MakeOwner(index, 1<<scope)
+		l.Slots[int(off)+i] = maps.MakeSlot(backend, index, l.tag)
 	}
 	l.nextSlot += uint32(len(backends))
 	word := maps.MakeWord(off, len(backends), l.tag)
@@ -75,13 +78,15 @@ func (l *layout) table(index uint32, backends []string) maps.Word {
 	return word
 }
 
-func (l *layout) backend(text string) uint32 {
-	index, ok := l.backends[text]
+// backend returns the service's row of a backend.
+func (l *layout) backend(service uint32, text string) uint32 {
+	key := fmt.Sprint(service, " ", text)
+	index, ok := l.backends[key]
 	if !ok {
 		at := netip.MustParseAddrPort(text)
 		index = l.nextBackend
 		l.nextBackend++
-		l.backends[text] = index
+		l.backends[key] = index
 		l.Backends[index] = maps.BackendOf(at.Addr(), at.Port(), model.TCP)
 	}
 	return index

@@ -111,8 +111,8 @@ func (r *reader) read(index uint32) {
 		s = &Service{
 			Name: name, Index: index, algorithm: row.Algorithm, Algorithm: lb.Algorithm(row.Algorithm).String(),
 			Flags: flagWords(row.Flags), AffinitySeconds: row.AffinitySeconds,
-			All:   r.scope(index, words[maps.ScopeAll]),
-			Local: r.scope(index, words[maps.ScopeLocal]),
+			All:   r.scope(index, maps.ScopeAll, words),
+			Local: r.scope(index, maps.ScopeLocal, words),
 		}
 		if stood = r.stands(s); stood {
 			break
@@ -157,7 +157,8 @@ func (r *reader) settle() {
 	}
 }
 
-func (r *reader) scope(index uint32, word maps.Word) Scope {
+func (r *reader) scope(index uint32, scope int, words [maps.Scopes]maps.Word) Scope {
+	word := words[scope]
 	s := Scope{Offset: word.Off(), Length: word.Len(), Tag: word.Tag(), word: word}
 	if word.Len() == 0 {
 		s.Offset = 0
@@ -179,6 +180,8 @@ func (r *reader) scope(index uint32, word maps.Word) Scope {
 			s.Damage = fmt.Sprintf("slot %d leads to backend %d, outside the map", at, backend)
 		case r.Backends[backend] == maps.Backend{}:
 			s.Damage = fmt.Sprintf("slot %d leads to backend %d, which was never written", at, backend)
+		default:
+			s.Damage = r.disowned(at, backend, index, scope)
 		}
 		if s.Damage != "" {
 			break
@@ -187,6 +190,18 @@ func (r *reader) scope(index uint32, word maps.Word) Scope {
 	}
 	s.Backends = r.shares(s.slots)
 	return s
+}
+
+// disowned says what is wrong with the owner of a backend that a slot leads to; nothing if it is the slot's.
+func (r *reader) disowned(slot int, backend, service uint32, scope int) string {
+	row := maps.Backend{Owner: atomic.LoadUint32(&r.Backends[backend].Owner)}
+	switch {
+	case maps.BackendService(row) != service:
+		return fmt.Sprintf("slot %d leads to backend %d, which belongs to service %d", slot, backend, maps.BackendService(row))
+	case maps.BackendScopes(row)&(1<<scope) == 0:
+		return fmt.Sprintf("slot %d leads to backend %d, which is not marked for the scope", slot, backend)
+	}
+	return ""
 }
 
 func (r *reader) shares(backends []uint32) []Share {
@@ -215,15 +230,12 @@ func (r *reader) snapshot(dangling []Frontend) *Snapshot {
 	slices.SortFunc(s.Services, func(a, b Service) int {
 		return cmp.Or(strings.Compare(a.Name, b.Name), cmp.Compare(a.Index, b.Index))
 	})
-	users := map[uint32][]string{}
+	users := map[uint32]string{}
 	for i := range s.Services {
 		service := &s.Services[i]
 		for _, scope := range service.scopes() {
 			for _, share := range scope.Backends {
-				names := users[share.Backend]
-				if len(names) == 0 || names[len(names)-1] != service.label() {
-					users[share.Backend] = append(names, service.label())
-				}
+				users[share.Backend] = service.label()
 			}
 		}
 	}
@@ -233,7 +245,7 @@ func (r *reader) snapshot(dangling []Frontend) *Snapshot {
 		}
 		s.Backends = append(s.Backends, Backend{
 			Address: maps.BackendAddrPort(row), Protocol: protocolWord(row.Proto), Index: uint32(index),
-			Services: append([]string{}, users[uint32(index)]...),
+			owner: maps.BackendService(row), Service: users[uint32(index)],
 		})
 	}
 	slices.SortFunc(s.Backends, func(a, b Backend) int {

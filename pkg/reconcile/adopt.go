@@ -43,8 +43,27 @@ func (r *Reconciler) adopt() error {
 	if err := cmp.Or(err, failed); err != nil {
 		return fmt.Errorf("read the frontends: %w", err)
 	}
-	r.backends.dropUnused()
+	r.disownUnused()
 	return nil
+}
+
+// disownUnused ends what an agent that was killed in a switch left: rows that no table leads to any more, but that
+// clients and sockets which remember them would still take for good.
+func (r *Reconciler) disownUnused() {
+	used := make([]bool, len(r.tables.Backends))
+	for _, s := range r.byIndex {
+		if s == nil {
+			continue
+		}
+		for _, index := range s.backends {
+			used[index] = true
+		}
+	}
+	for index := range r.tables.Backends {
+		if !used[index] {
+			r.setOwner(uint32(index), 0)
+		}
+	}
 }
 
 // reserveOrphan keeps the index of a row that leads to a service without a name from being used as long as the row is
@@ -88,16 +107,15 @@ func (r *Reconciler) adoptService(index uint32) (*service, error) {
 	slices.Sort(used)
 	s.backends = slices.Compact(used)
 	for _, at := range s.backends {
-		backend := r.tables.Backends[at]
-		known := r.backends.refs[backend]
-		known.count++
-		r.backends.refs[backend] = known
+		if err := r.backends.Reserve(at); err != nil {
+			return nil, err
+		}
 	}
 	return s, nil
 }
 
 // soundExtent reserves a word's extent and returns the backends that its slots lead to; false if the slots are not the
-// word's or lead outside.
+// word's, or the backends not the service's.
 func (r *Reconciler) soundExtent(index uint32, word maps.Word) ([]uint32, bool) {
 	end := uint64(word.Off()) + uint64(word.Len())
 	if end > uint64(len(r.tables.Slots)) {
@@ -109,7 +127,7 @@ func (r *Reconciler) soundExtent(index uint32, word maps.Word) ([]uint32, bool) 
 		if maps.SlotOwner(slot) != index || maps.SlotTag(slot) != word.Tag() || int(at) >= len(r.tables.Backends) {
 			return nil, false
 		}
-		if !r.backends.adopt(r.tables, at) {
+		if maps.BackendService(r.tables.Backends[at]) != index {
 			return nil, false
 		}
 		if len(found) == 0 || found[len(found)-1] != at {

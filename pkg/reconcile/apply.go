@@ -131,32 +131,26 @@ func (r *Reconciler) install(o *object, id lb.ID) (*service, error) {
 	return s, nil
 }
 
-// setTables brings a service's slots and settings up to date. New rows are written before anything leads to them, and
-// the store of the word is the switch.
+// setTables brings a service's backends, slots and settings up to date. New rows are written before anything leads to
+// them, and the store of the word is the switch. What can fail comes before the first write.
 func (r *Reconciler) setTables(s *service, w *lb.Service) error {
-	r.indexes = r.indexes[:0]
-	for _, backend := range w.Backends {
-		index, ok := r.backends.acquire(r.tables, backend, &r.stats.Writes)
-		if !ok {
-			if err := r.grow(maps.Sizes{Backends: 2 * uint32(len(r.tables.Backends))}); err != nil {
-				r.backends.release(r.tables, r.indexes)
-				return err
-			}
-			if index, ok = r.backends.acquire(r.tables, backend, &r.stats.Writes); !ok {
-				r.backends.release(r.tables, r.indexes)
-				return fmt.Errorf("a map of %d backends is full", len(r.tables.Backends))
-			}
-		}
-		r.indexes = append(r.indexes, index)
+	if err := r.planBackends(s, w); err != nil {
+		return err
 	}
+	var words [maps.Scopes]maps.Word
 	for scope, table := range w.Tables {
-		if err := r.setScope(s, scope, table); err != nil {
-			r.backends.release(r.tables, r.indexes)
+		var err error
+		if words[scope], err = r.planScope(s, scope, table); err != nil {
+			r.dropWords(s, words[:scope])
+			r.dropPlan()
 			return err
 		}
 	}
-	r.backends.release(r.tables, s.backends)
-	s.backends = append(s.backends[:0], r.indexes...)
+	r.writeBackends(s, w)
+	for scope, table := range w.Tables {
+		r.setScope(s, scope, words[scope], table)
+	}
+	r.unmarkBackends(s)
 	row := &r.tables.Services[s.index]
 	if row.Algorithm != uint8(w.Algorithm) || row.Flags != w.Flags || row.AffinitySeconds != w.AffinitySeconds {
 		row.Algorithm, row.Flags, row.AffinitySeconds = uint8(w.Algorithm), w.Flags, w.AffinitySeconds
@@ -165,12 +159,12 @@ func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 	return nil
 }
 
-// setScope switches one scope of a service to a table, if it is another one than it has.
-func (r *Reconciler) setScope(s *service, scope int, table []uint32) error {
+// planScope returns the word that a scope is about to have: the one that it has if the table is the same, or a new one
+// with slots of its own.
+func (r *Reconciler) planScope(s *service, scope int, table []uint32) (maps.Word, error) {
 	was := s.words[scope]
-	stored := &r.tables.Services[s.index].Words[scope]
-	if r.sameTable(was, table) && atomic.LoadUint64(stored) == uint64(was) {
-		return nil
+	if r.sameTable(was, table) {
+		return was, nil
 	}
 	var off uint32
 	if len(table) > 0 {
@@ -178,30 +172,50 @@ func (r *Reconciler) setScope(s *service, scope int, table []uint32) error {
 		if off, ok = r.extents.Alloc(uint32(len(table))); !ok {
 			need := r.extents.Need(uint32(len(table)))
 			if err := r.grow(maps.Sizes{Slots: max(need, 2*uint32(len(r.tables.Slots)))}); err != nil {
-				return err
+				return 0, err
 			}
 			if off, ok = r.extents.Alloc(uint32(len(table))); !ok {
-				return fmt.Errorf("%d slots do not fit into a map of %d", len(table), len(r.tables.Slots))
+				return 0, fmt.Errorf("%d slots do not fit into a map of %d", len(table), len(r.tables.Slots))
 			}
 		}
 	}
-	tag := max(s.words[maps.ScopeAll].Tag(), s.words[maps.ScopeLocal].Tag()) + 1
-	if tag == 0 { // wrapped: the scopes' tags must still differ
-		tag = 1
+	tag := max(s.words[maps.ScopeAll].Tag(), s.words[maps.ScopeLocal].Tag()) + 1 + uint16(scope)
+	if tag <= uint16(scope) { // wrapped: the scopes' tags must still differ
+		tag = 1 + uint16(scope)
 	}
-	slots := r.tables.Slots[off : int(off)+len(table)]
+	return maps.MakeWord(off, len(table), tag), nil
+}
+
+// dropWords gives back the slots of words that come to nothing.
+func (r *Reconciler) dropWords(s *service, words []maps.Word) {
+	for scope, word := range words {
+		if word != s.words[scope] && word.Len() > 0 {
+			r.extents.Free(word.Off(), uint32(word.Len()))
+		}
+	}
+}
+
+// setScope switches one scope of a service to the table that was planned for it.
+func (r *Reconciler) setScope(s *service, scope int, word maps.Word, table []uint32) {
+	was := s.words[scope]
+	stored := &r.tables.Services[s.index].Words[scope]
+	if word == was {
+		if atomic.LoadUint64(stored) != uint64(was) { // a damaged row
+			atomic.StoreUint64(stored, uint64(was))
+			r.stats.Writes++
+		}
+		return
+	}
+	slots := r.tables.Slots[word.Off() : int(word.Off())+len(table)]
 	for i, position := range table {
-		atomic.StoreUint64(&slots[i].Value, maps.MakeSlot(r.indexes[position], s.index, tag).Value)
+		atomic.StoreUint64(&slots[i].Value, maps.MakeSlot(r.plan.rows[position], s.index, word.Tag()).Value)
 	}
-	word := maps.MakeWord(off, len(table), tag)
-	// A growth may have moved the table since.
-	atomic.StoreUint64(&r.tables.Services[s.index].Words[scope], uint64(word))
+	atomic.StoreUint64(stored, uint64(word))
 	s.words[scope] = word
 	r.stats.Writes += uint64(len(table)) + 1
 	if was.Len() > 0 {
 		r.extents.Free(was.Off(), uint32(was.Len()))
 	}
-	return nil
 }
 
 func (r *Reconciler) sameTable(word maps.Word, table []uint32) bool {
@@ -210,7 +224,7 @@ func (r *Reconciler) sameTable(word maps.Word, table []uint32) bool {
 	}
 	slots := r.tables.Slots[word.Off():]
 	for i, position := range table {
-		if maps.SlotBackend(slots[i]) != r.indexes[position] {
+		if maps.SlotBackend(slots[i]) != r.plan.rows[position] {
 			return false
 		}
 	}
@@ -267,7 +281,9 @@ func (r *Reconciler) teardown() {
 		}
 		r.tables.Names[s.index] = maps.NameText{}
 		r.stats.Writes += 2
-		r.backends.release(r.tables, s.backends)
+		for _, index := range s.backends {
+			r.freeBackend(index)
+		}
 		r.byIndex[s.index] = nil
 		r.services.Free(s.index)
 		return true

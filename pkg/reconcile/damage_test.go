@@ -47,7 +47,7 @@ func TestDamagedMapsAreMended(t *testing.T) {
 
 func damage(random *rand.Rand, t *Tables) {
 	service := 1 + random.IntN(len(t.Services)-1)
-	switch random.IntN(8) {
+	switch random.IntN(9) {
 	case 0:
 		t.Services[service].Words[random.IntN(maps.Scopes)] = random.Uint64()
 	case 1:
@@ -63,6 +63,8 @@ func damage(random *rand.Rand, t *Tables) {
 	case 6:
 		t.Services[service].Flags, t.Services[service].Algorithm = uint8(random.Uint32()), uint8(random.Uint32())
 	case 7:
+		t.Backends[random.IntN(len(t.Backends))].Owner = random.Uint32() & 0x3000001f // some service, some scopes
+	case 8:
 		var keys []maps.SvcKey
 		_ = t.Frontends.Each(func(key maps.SvcKey, _ maps.Svc) { keys = append(keys, key) })
 		if len(keys) == 0 {

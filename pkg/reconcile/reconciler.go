@@ -38,10 +38,10 @@ type Reconciler struct {
 
 	objects   map[model.Key]*object
 	frontends frontends
-	backends  backends
+	backends  *lb.Indexes
 	services  *lb.Indexes
 	extents   *lb.Extents
-	indexes   []uint32 // of the backends of the service at hand
+	plan      plan
 
 	synced  bool
 	adopted map[string]*service // by name: found in the maps, not yet claimed by an object
@@ -97,7 +97,8 @@ func New(cfg Config) (*Reconciler, error) {
 		tables:    cfg.Tables,
 		objects:   map[model.Key]*object{},
 		frontends: newFrontends(cfg.Store.MarkDirty),
-		backends:  backends{refs: map[maps.Backend]ref{}, ids: lb.NewIndexes(uint32(len(cfg.Tables.Backends)))},
+		backends:  lb.NewIndexes(uint32(len(cfg.Tables.Backends))),
+		plan:      plan{known: map[maps.Backend]uint32{}},
 		services:  lb.NewIndexes(uint32(len(cfg.Tables.Services))),
 		extents:   lb.NewExtents(uint32(len(cfg.Tables.Slots))),
 		adopted:   map[string]*service{},
@@ -290,7 +291,7 @@ func (r *Reconciler) publish() {
 	r.stats.Passes++
 	r.stats.Services = int(r.services.Used()) - 1
 	r.stats.Frontends = r.frontends.present
-	r.stats.Backends = len(r.backends.refs)
+	r.stats.Backends = int(r.backends.Used())
 	r.stats.Pending = len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)
 	r.stats.Synced = r.synced
 	if len(r.failed) == 0 && len(r.frontends.touched) == 0 {
@@ -311,7 +312,7 @@ func (r *Reconciler) grow(sizes maps.Sizes) error {
 	r.tables = tables
 	r.services.Grow(uint32(len(tables.Services)))
 	r.byIndex = append(r.byIndex, make([]*service, len(tables.Services)-len(r.byIndex))...)
-	r.backends.ids.Grow(uint32(len(tables.Backends)))
+	r.backends.Grow(uint32(len(tables.Backends)))
 	r.extents.Grow(uint32(len(tables.Slots)))
 	r.stats.Growths++
 	return nil

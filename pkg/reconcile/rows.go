@@ -30,7 +30,7 @@ func (r *Reconciler) startGrace() {
 		return
 	}
 	g.owed.services = append(g.owed.services, r.services.TakeLimbo()...)
-	g.owed.backends = append(g.owed.backends, r.backends.ids.TakeLimbo()...)
+	g.owed.backends = append(g.owed.backends, r.backends.TakeLimbo()...)
 	g.owed.rows = g.owed.rows || g.recycled
 	if !g.owed.rows && len(g.owed.services) == 0 && len(g.owed.backends) == 0 {
 		return
@@ -48,7 +48,7 @@ func (r *Reconciler) release(err error) error {
 		return fmt.Errorf("wait for readers: %w", err)
 	}
 	r.services.Release(g.owed.services)
-	r.backends.ids.Release(g.owed.backends)
+	r.backends.Release(g.owed.backends)
 	g.owed = graced{}
 	return nil
 }

@@ -245,6 +245,7 @@ func meaning(t *testing.T, tables *Tables) map[string]string {
 	t.Helper()
 	said := map[string]string{}
 	used := map[uint32]string{}
+	owners := make([]uint32, len(tables.Backends))
 	for index := range tables.Services {
 		name := textOf(&tables.Names[index])
 		if name == "" {
@@ -265,6 +266,7 @@ func meaning(t *testing.T, tables *Tables) map[string]string {
 				if maps.SlotOwner(slot) != uint32(index) || maps.SlotTag(slot) != word.Tag() {
 					t.Fatalf("slot %d of %s bears owner %d tag %d", at, name, maps.SlotOwner(slot), maps.SlotTag(slot))
 				}
+				owners[maps.SlotBackend(slot)] |= maps.MakeOwner(uint32(index), 1<<scope)
 				if word.Len() < 64 || i%97 == 0 {
 					text += " " + maps.BackendAddrPort(tables.Backends[maps.SlotBackend(slot)]).String()
 				}
@@ -274,6 +276,11 @@ func meaning(t *testing.T, tables *Tables) map[string]string {
 			t.Fatalf("two services are named %s", name)
 		}
 		said[name] = text
+	}
+	for index, want := range owners {
+		if got := tables.Backends[index].Owner; got != want {
+			t.Fatalf("backend %d is marked %#x, the tables say %#x", index, got, want)
+		}
 	}
 	_ = tables.Frontends.Each(func(key maps.SvcKey, row maps.Svc) {
 		name := textOf(&tables.Names[row.Service])
