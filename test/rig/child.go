@@ -3,6 +3,7 @@ package rig
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -104,7 +105,8 @@ func RunChild(cgroup *Cgroup, ns *Netns, name string, args ...string) (string, e
 		return "", err
 	}
 	defer p.Kill()
-	if err := p.Stdin.Close(); err != nil {
+	// A child that reads no input may have ended already, which closes it too.
+	if err := p.Stdin.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return "", fmt.Errorf("close input of child %s: %w", name, err)
 	}
 	out, err := io.ReadAll(p.stdout)
