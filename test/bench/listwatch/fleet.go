@@ -1,0 +1,175 @@
+package listwatch
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Fleet says how large the cluster is. Its objects are functions of their number and of how often they changed, so none
+// of them is kept.
+type Fleet struct {
+	Services   int
+	Endpoints  int // of each Service; so many pods there are
+	Nodes      int
+	Namespaces int
+}
+
+// The most that the address ranges of the fleet have room for. A slice holds a hundred endpoints, as upstream cuts them.
+const (
+	maxServices  = 1 << 20
+	maxEndpoints = 100
+	maxPods      = 1 << 24
+	maxNodes     = 1 << 16
+)
+
+func (f Fleet) check() error {
+	switch {
+	case f.Services < 0 || f.Services > maxServices:
+		return fmt.Errorf("%d services are not between 0 and %d", f.Services, maxServices)
+	case f.Endpoints < 1 || f.Endpoints > maxEndpoints:
+		return fmt.Errorf("%d endpoints of a service are not between 1 and %d", f.Endpoints, maxEndpoints)
+	case f.Services*f.Endpoints > maxPods:
+		return fmt.Errorf("%d pods are more than %d", f.Services*f.Endpoints, maxPods)
+	case f.Nodes < 1 || f.Nodes > maxNodes:
+		return fmt.Errorf("%d nodes are not between 1 and %d", f.Nodes, maxNodes)
+	case f.Namespaces < 1:
+		return fmt.Errorf("%d namespaces are too few", f.Namespaces)
+	}
+	return nil
+}
+
+// ServiceName returns the namespace and name of a Service.
+func (f Fleet) ServiceName(number int) (namespace, name string) {
+	return f.namespace(number), fmt.Sprintf("service-%06d", number)
+}
+
+// NodeName returns the name of a Node.
+func (f Fleet) NodeName(number int) string { return "node-" + strconv.Itoa(number) }
+
+// nodeNumber returns the number of a Node, or one that none has.
+func (f Fleet) nodeNumber(name string) int {
+	number, err := strconv.Atoi(strings.TrimPrefix(name, "node-"))
+	if err != nil || f.NodeName(number) != name {
+		return -1
+	}
+	return number
+}
+
+func (f Fleet) namespace(service int) string {
+	return "namespace-" + strconv.Itoa(service%f.Namespaces)
+}
+
+// podName returns the name of a pod, whose number is its Service's times the endpoints of each, plus its place.
+func (f Fleet) podName(number int) string {
+	return fmt.Sprintf("service-%06d-5d8f7c9b6-%02d", number/f.Endpoints, number%f.Endpoints)
+}
+
+// podNode returns the number of the node that a pod is on.
+func (f Fleet) podNode(number int) int { return number % f.Nodes }
+
+// addr returns the number-th address of a range, which begins with the bytes given.
+func addr(first, second byte, number int) string {
+	return netip.AddrFrom4([4]byte{first, second + byte(number>>16), byte(number >> 8), byte(number)}).String()
+}
+
+// clutter returns what an API server and its clients leave on an object. Most of it is nothing to a proxy, and most of what
+// an agent has to read and forget.
+func clutter(k Kind, number int, s state) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		ResourceVersion: strconv.FormatUint(s.revision, 10),
+		Generation:      int64(s.generation) + 1,
+		// An object that is deleted and made again is another one.
+		UID:               types.UID(fmt.Sprintf("6a1d2f4e-%04x-4000-8000-%012x", int(k), number)),
+		CreationTimestamp: metav1.Unix(1_700_000_000+int64(number), 0),
+		Labels:            map[string]string{"app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/part-of": "bench"},
+		Annotations: map[string]string{
+			"bench.fairlead.io/generation":                     strconv.Itoa(int(s.generation)),
+			"kubectl.kubernetes.io/last-applied-configuration": fmt.Sprintf("%01000d", number),
+		},
+		ManagedFields: []metav1.ManagedFieldsEntry{{
+			Manager: "kubectl", Operation: "Apply", APIVersion: k.info().version, FieldsType: "FieldsV1",
+			FieldsV1: metav1.NewFieldsV1(fmt.Sprintf(`{"f:spec":{"f:x%0500d":{}}}`, number)),
+		}},
+	}
+}
+
+// service makes a Service. Every change moves its port.
+func (f Fleet) service(number int, s state) object {
+	o := &corev1.Service{ObjectMeta: clutter(Services, number, s)}
+	o.Namespace, o.Name = f.ServiceName(number)
+	cluster := addr(172, 16, number)
+	o.Spec = corev1.ServiceSpec{
+		Type: corev1.ServiceTypeClusterIP, ClusterIP: cluster, ClusterIPs: []string{cluster},
+		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Ports:      []corev1.ServicePort{{Name: "http", Port: 80 + int32(s.generation%1000), Protocol: corev1.ProtocolTCP}},
+		Selector:   map[string]string{"app.kubernetes.io/name": o.Name},
+	}
+	return o
+}
+
+// slice makes the EndpointSlice of a Service. Every odd change takes its last endpoint out, every even one puts it back.
+func (f Fleet) slice(number int, s state) object {
+	o := &discoveryv1.EndpointSlice{ObjectMeta: clutter(Slices, number, s), AddressType: discoveryv1.AddressTypeIPv4}
+	var service string
+	o.Namespace, service = f.ServiceName(number)
+	o.Name = service + "-x7k2p"
+	o.Labels[discoveryv1.LabelServiceName] = service
+	name, port, protocol := "http", int32(8080), corev1.ProtocolTCP
+	o.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}
+	o.Endpoints = make([]discoveryv1.Endpoint, f.Endpoints)
+	for i := range o.Endpoints {
+		pod := number*f.Endpoints + i
+		node := f.NodeName(f.podNode(pod))
+		ready := i < f.Endpoints-1 || s.generation%2 == 0
+		terminating := !ready
+		o.Endpoints[i] = discoveryv1.Endpoint{
+			Addresses: []string{addr(10, 0, pod)}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: &terminating},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: o.Namespace, Name: f.podName(pod)},
+		}
+	}
+	return o
+}
+
+func (f Fleet) pod(number int, s state) object {
+	o := &corev1.Pod{ObjectMeta: clutter(Pods, number, s)}
+	o.Namespace, o.Name = f.namespace(number/f.Endpoints), f.podName(number)
+	node := f.podNode(number)
+	o.Spec = corev1.PodSpec{
+		NodeName:   f.NodeName(node),
+		Containers: []corev1.Container{{Name: "main", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}},
+	}
+	own := addr(10, 0, number)
+	o.Status = corev1.PodStatus{
+		Phase: corev1.PodRunning, HostIP: addr(192, 168, node), PodIP: own, PodIPs: []corev1.PodIP{{IP: own}},
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+	}
+	return o
+}
+
+func (f Fleet) node(number int, s state) object {
+	o := &corev1.Node{ObjectMeta: clutter(Nodes, number, s)}
+	o.Name = f.NodeName(number)
+	o.Labels[corev1.LabelHostname] = o.Name
+	o.Labels[corev1.LabelTopologyZone] = "zone-" + strconv.Itoa(number%3)
+	o.Status.Addresses = []corev1.NodeAddress{
+		{Type: corev1.NodeInternalIP, Address: addr(192, 168, number)}, {Type: corev1.NodeHostName, Address: o.Name},
+	}
+	o.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return o
+}
+
+func (f Fleet) namespaceObject(number int, s state) object {
+	o := &corev1.Namespace{ObjectMeta: clutter(Namespaces, number, s)}
+	o.Name = f.namespace(number)
+	o.Labels[corev1.LabelMetadataName] = o.Name
+	o.Status.Phase = corev1.NamespaceActive
+	return o
+}

@@ -1,0 +1,62 @@
+package listwatch
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Kind is a kind of object that the server has.
+type Kind int
+
+// The kinds, which are those that an agent watches.
+const (
+	Services Kind = iota
+	Slices
+	Nodes
+	Namespaces
+	Pods
+	kinds // how many there are
+)
+
+// object is an object that can write itself.
+type object interface {
+	metav1.Object
+	Size() int
+	MarshalToSizedBuffer([]byte) (int, error)
+}
+
+// about is how the API speaks of a kind.
+type about struct {
+	path    string
+	version string
+	kind    string
+	make    func(f Fleet, number int, s state) object
+	empty   func(metav1.ObjectMeta) object
+}
+
+func (k Kind) info() about {
+	switch k {
+	case Services:
+		return about{"/api/v1/services", "v1", "Service", Fleet.service,
+			func(m metav1.ObjectMeta) object { return &corev1.Service{ObjectMeta: m} }}
+	case Slices:
+		return about{"/apis/discovery.k8s.io/v1/endpointslices", "discovery.k8s.io/v1", "EndpointSlice", Fleet.slice,
+			func(m metav1.ObjectMeta) object { return &discoveryv1.EndpointSlice{ObjectMeta: m} }}
+	case Nodes:
+		return about{"/api/v1/nodes", "v1", "Node", Fleet.node,
+			func(m metav1.ObjectMeta) object { return &corev1.Node{ObjectMeta: m} }}
+	case Namespaces:
+		return about{"/api/v1/namespaces", "v1", "Namespace", Fleet.namespaceObject,
+			func(m metav1.ObjectMeta) object { return &corev1.Namespace{ObjectMeta: m} }}
+	case Pods:
+		return about{"/api/v1/pods", "v1", "Pod", Fleet.pod,
+			func(m metav1.ObjectMeta) object { return &corev1.Pod{ObjectMeta: m} }}
+	}
+	panic(fmt.Sprintf("there is no kind %d", int(k)))
+}
+
+// String returns the kind's name as the API has it.
+func (k Kind) String() string { return k.info().kind }

@@ -1,0 +1,171 @@
+// Package listwatch plays an API server for the benchmarks of agents: with as many Services as they can stand, and
+// changes at any rate. It speaks what client-go asks for when it lists and watches in protobuf: a list as a stream of
+// events or in pages, watches from a resource version, bookmarks, and 410 Gone to whoever was away for too long.
+//
+// Objects are made and encoded as they are asked for, and of each only what changed is kept. So a server of a hundred
+// thousand Services needs a few megabytes, and a benchmark does not measure its memory for the agent's. It has no
+// authentication, and listens on loopback only.
+package listwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+const contentType = runtime.ContentTypeProtobuf
+
+// Config is what a Server needs.
+type Config struct {
+	Fleet     Fleet
+	Memory    int           // events that are remembered; zero = 65536
+	Bookmarks time.Duration // how often a watch is told how far it is; zero = a minute, as upstream has it
+	Paged     bool          // refuse to stream lists, as servers before 1.34 do
+}
+
+// Server is an API server with a made-up cluster.
+type Server struct {
+	cfg   Config
+	world *world
+}
+
+// New returns a Server.
+func New(cfg Config) (*Server, error) {
+	if err := cfg.Fleet.check(); err != nil {
+		return nil, fmt.Errorf("make up a cluster: %w", err)
+	}
+	if cfg.Memory == 0 {
+		cfg.Memory = 1 << 16
+	}
+	if cfg.Bookmarks == 0 {
+		cfg.Bookmarks = time.Minute
+	}
+	if cfg.Memory < 1 || cfg.Bookmarks < 0 {
+		return nil, errors.New("make up a cluster: the memory and the time between bookmarks cannot be negative")
+	}
+	return &Server{cfg: cfg, world: newWorld(cfg.Fleet, cfg.Memory)}, nil
+}
+
+// Fleet returns how large the cluster was at first.
+func (s *Server) Fleet() Fleet { return s.cfg.Fleet }
+
+// Revision returns the resource version of the last change.
+func (s *Server) Revision() uint64 { return s.world.now() }
+
+// Change changes an object: the port of a Service, whether the last endpoint of a slice is ready, an annotation of
+// others.
+func (s *Server) Change(kind Kind, number int) error {
+	return s.world.edit(func() error { return s.world.change(kind, number) })
+}
+
+// AddService adds a Service with its pods and its slice, in the order in which they come in a cluster, and returns its
+// number.
+func (s *Server) AddService() (number int, err error) {
+	err = s.world.edit(func() error {
+		grown := s.cfg.Fleet
+		grown.Services = s.world.tables[Services].count + 1
+		if err := grown.check(); err != nil {
+			return fmt.Errorf("add a service: %w", err)
+		}
+		number = s.world.add(Services)
+		for range s.cfg.Fleet.Endpoints {
+			s.world.add(Pods)
+		}
+		s.world.add(Slices)
+		return nil
+	})
+	return number, err
+}
+
+// DeleteService deletes a Service, its slice and its pods.
+func (s *Server) DeleteService(number int) error {
+	return s.world.edit(func() error {
+		errs := []error{s.world.remove(Services, number), s.world.remove(Slices, number)}
+		for i := range s.cfg.Fleet.Endpoints {
+			errs = append(errs, s.world.remove(Pods, number*s.cfg.Fleet.Endpoints+i))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// Expire forgets what has changed so far: all watches end with 410 Gone, and so does every attempt to go on from there.
+func (s *Server) Expire() {
+	_ = s.world.edit(func() error {
+		s.world.forget()
+		return nil
+	})
+}
+
+// ServeHTTP answers what client-go asks.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	for k := range kinds {
+		if r.URL.Path == k.info().path && r.Method == http.MethodGet {
+			s.serveKind(w, r, k)
+			return
+		}
+	}
+	switch {
+	case r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/api/v1/namespaces/") && strings.HasSuffix(r.URL.Path, "/events"):
+		echo(w, r)
+	case r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/control/"):
+		s.control(w, r)
+	case r.URL.Path == "/readyz":
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = w.Write([]byte("ok"))
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func (s *Server) serveKind(w http.ResponseWriter, r *http.Request, k Kind) {
+	if accept := r.Header.Get("Accept"); !strings.Contains(accept, contentType) {
+		http.Error(w, "this server speaks only "+contentType+", and the request accepts "+accept, http.StatusNotAcceptable)
+		return
+	}
+	q, refusal := s.parseQuery(k, r.URL.Query())
+	if refusal != nil {
+		refuse(w, refusal)
+		return
+	}
+	if q.watch {
+		s.serveWatch(w, r, k, &q)
+		return
+	}
+	s.serveList(w, k, &q)
+}
+
+// Listen opens a socket for a Server. Only loopback is allowed, since nobody is asked who they are.
+func Listen(ctx context.Context, address string) (net.Listener, error) {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for requests: %w", err)
+	}
+	if !at.Addr().IsLoopback() {
+		return nil, fmt.Errorf("listen for requests: %s is not a loopback address, and this server lets everybody in", address)
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen for requests: %w", err)
+	}
+	return listener, nil
+}
+
+// Serve answers requests until the context ends, which ends all watches.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	server := &http.Server{
+		Handler: s, ReadHeaderTimeout: 10 * time.Second,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve requests: %w", err)
+	}
+	return nil
+}

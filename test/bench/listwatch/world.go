@@ -1,0 +1,171 @@
+package listwatch
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+)
+
+// errExpired is the answer to whoever asks for what is no longer remembered.
+var errExpired = errors.New("too old resource version")
+
+// state is all that is kept of an object, and only once it has changed.
+type state struct {
+	revision   uint64
+	generation uint32 // how often it changed
+	gone       bool
+}
+
+// event is a change of one object.
+type event struct {
+	what          string // as a watch says it
+	kind          Kind
+	number        int
+	before, after state
+}
+
+// table is the objects of one kind. They are numbered; those below first, and above, are as they were made.
+type table struct {
+	base    uint64 // an object that never changed has the revision base + its number
+	count   int    // numbers that were ever used
+	changed map[int]state
+}
+
+func (t table) at(number int) state {
+	if s, found := t.changed[number]; found {
+		return s
+	}
+	return state{revision: t.base + uint64(number)}
+}
+
+// world is the state of the cluster and what changed lately. The revision of an event is its number, so the events since
+// a revision need no search.
+type world struct {
+	mu       sync.Mutex
+	tables   [kinds]table
+	revision uint64  // of the last event
+	oldest   uint64  // the first event that is remembered
+	events   []event // by revision, modulo their number
+	news     chan struct{}
+}
+
+func newWorld(f Fleet, memory int) *world {
+	w := &world{events: make([]event, memory), news: make(chan struct{}), revision: 1000}
+	for k, count := range [kinds]int{
+		Services: f.Services, Slices: f.Services, Nodes: f.Nodes, Namespaces: f.Namespaces, Pods: f.Services * f.Endpoints,
+	} {
+		w.tables[k] = table{base: w.revision + 1, count: count, changed: map[int]state{}}
+		w.revision += uint64(count)
+	}
+	w.oldest = w.revision + 1
+	return w
+}
+
+// record makes an event. The caller holds the lock.
+func (w *world) record(what string, kind Kind, number int, before, after state) {
+	w.revision++
+	after.revision = w.revision
+	w.tables[kind].changed[number] = after
+	w.events[w.revision%uint64(len(w.events))] = event{what, kind, number, before, after}
+	if remembered := uint64(len(w.events)); w.revision-w.oldest >= remembered {
+		w.oldest = w.revision - remembered + 1
+	}
+	close(w.news)
+	w.news = make(chan struct{})
+}
+
+// edit makes changes that nobody sees only a part of.
+func (w *world) edit(changes func() error) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return changes()
+}
+
+// change changes an object. The caller holds the lock.
+func (w *world) change(kind Kind, number int) error {
+	before, err := w.living(kind, number)
+	if err != nil {
+		return fmt.Errorf("change an object: %w", err)
+	}
+	w.record("MODIFIED", kind, number, before, state{generation: before.generation + 1})
+	return nil
+}
+
+// add adds an object with the next number. The caller holds the lock.
+func (w *world) add(kind Kind) int {
+	number := w.tables[kind].count
+	w.tables[kind].count++
+	w.record("ADDED", kind, number, state{gone: true}, state{})
+	return number
+}
+
+// remove deletes an object. The caller holds the lock.
+func (w *world) remove(kind Kind, number int) error {
+	before, err := w.living(kind, number)
+	if err != nil {
+		return fmt.Errorf("delete an object: %w", err)
+	}
+	w.record("DELETED", kind, number, before, state{generation: before.generation, gone: true})
+	return nil
+}
+
+func (w *world) living(kind Kind, number int) (state, error) {
+	t := w.tables[kind]
+	if number < 0 || number >= t.count || t.at(number).gone {
+		return state{}, fmt.Errorf("there is no %v with the number %d", kind, number)
+	}
+	return t.at(number), nil
+}
+
+// forget forgets all events, and lets time go on by one, so that nobody who watches is up to date. The caller holds the
+// lock.
+func (w *world) forget() {
+	w.revision++
+	w.oldest = w.revision + 1
+	close(w.news)
+	w.news = make(chan struct{})
+}
+
+// now returns the revision of the last event.
+func (w *world) now() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.revision
+}
+
+// snapshot returns the objects of a kind as they were at a revision, zero being the present one.
+func (w *world) snapshot(kind Kind, revision uint64) (table, uint64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if revision == 0 {
+		revision = w.revision
+	}
+	if revision+1 < w.oldest || revision > w.revision {
+		return table{}, 0, errExpired
+	}
+	t := w.tables[kind]
+	t.changed = maps.Clone(t.changed)
+	for r := w.revision; r > revision; r-- {
+		if e := w.events[r%uint64(len(w.events))]; e.kind == kind {
+			t.changed[e.number] = e.before
+		}
+	}
+	return t, revision, nil
+}
+
+// since returns up to so many events after a revision and the revision of the last of them, and what is closed when
+// there are more.
+func (w *world) since(revision uint64, most int) ([]event, uint64, <-chan struct{}, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if revision+1 < w.oldest || revision > w.revision {
+		return nil, 0, nil, errExpired
+	}
+	last := min(w.revision, revision+uint64(most))
+	list := make([]event, 0, last-revision)
+	for r := revision + 1; r <= last; r++ {
+		list = append(list, w.events[r%uint64(len(w.events))])
+	}
+	return list, last, w.news, nil
+}
