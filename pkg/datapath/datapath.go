@@ -76,6 +76,9 @@ func Open(config Config) (*Datapath, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		d.log.Debug("memory lock limit stays", "error", err)
 	}
+	if err := checkKernel(needs()); err != nil {
+		return nil, err
+	}
 	if d.lock, err = d.pins.prepare(); err != nil {
 		return nil, err
 	}
