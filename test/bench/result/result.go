@@ -21,9 +21,9 @@ const (
 	Inconclusive Verdict = "inconclusive"
 )
 
-// Row is one measurement. Yardstick is what was measured beside it in the same run, Ratio the value in its units; where
-// the goal is on the value itself and nothing was measured beside it, both are zero. Row, Case and Metric together name
-// it. A Metric begins with its unit, as in "us, object to visible".
+// Row is one measurement. Yardstick is what was measured beside it in the same run, Ratio the value in its units. The
+// goal is on the Ratio where there is one, and else on the Value; what a row does not have is zero. Row, Case and Metric
+// together name it. A Metric begins with its unit, as in "us, object to visible".
 type Row struct {
 	Row       string  `json:"row"`
 	Case      string  `json:"case"`
@@ -40,6 +40,14 @@ type Key struct{ Row, Case, Metric string }
 
 // Key returns the row's name.
 func (r Row) Key() Key { return Key{r.Row, r.Case, r.Metric} }
+
+// Judged returns the figure that the goal is on, and whether that is the ratio.
+func (r Row) Judged() (figure float64, ratio bool) {
+	if r.Ratio != 0 {
+		return r.Ratio, true
+	}
+	return r.Value, false
+}
 
 // String returns the name in one line.
 func (k Key) String() string { return k.Row + ", " + k.Case + ": " + k.Metric }

@@ -101,7 +101,7 @@ type Question struct {
 }
 
 // Judge answers a question. The row has the medians of the values and the median of the ratios of each round, which is
-// not the ratio of the two medians.
+// not the ratio of the two medians. Where the goal is on the value, the ratio is only in the detail.
 func (s *Series) Judge(q Question) (result.Row, result.Detail, error) {
 	ratios, err := s.Ratios(q.Variant, q.Yardstick, q.Metric)
 	if err != nil {
@@ -118,6 +118,9 @@ func (s *Series) Judge(q Question) (result.Row, result.Detail, error) {
 	row := result.Row{
 		Row: q.Row, Case: q.Case, Metric: q.Metric,
 		Value: d.Value.Median, Yardstick: d.Against.Median, Ratio: d.Ratio.Median, Goal: q.Goal,
+	}
+	if q.OnValue {
+		row.Ratio = 0
 	}
 	row.Verdict, d.Why = q.verdict(d)
 	d.Row, d.Case, d.Metric = row.Row, row.Case, row.Metric

@@ -90,6 +90,9 @@ func TestVerdicts(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
+		if _, ratio := row.Judged(); ratio == tt.onValue {
+			t.Errorf("%s: the row %+v says that the goal is on the other figure", tt.name, row)
+		}
 		if row.Verdict != tt.want || (tt.why == "") != (detail.Why == "") || !strings.Contains(detail.Why, tt.why) {
 			t.Errorf("%s: have %s because %q, want %s because %q", tt.name, row.Verdict, detail.Why, tt.want, tt.why)
 		}

@@ -1,0 +1,203 @@
+// Package plot draws results as SVG pictures: one panel for each row and metric, with a line over the size where the
+// cases differ by one, and otherwise a bar for each case. Every goal is in the picture. The same rows give the same
+// bytes.
+package plot
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"fairlead.io/fairlead/test/bench/result"
+)
+
+// Picture is what is to be drawn.
+type Picture struct {
+	Title    string
+	Subtitle string // such as the machine
+	Rows     []result.Row
+}
+
+// The measures of a picture, in pixels.
+const (
+	width   = 960.0
+	margin  = 28.0
+	spacing = 34.0 // between panels
+)
+
+// Colours that people of every eyesight can tell apart, and grey for what nobody knows.
+const (
+	ink   = "#1f2933"
+	faint = "#6b7785"
+	grid  = "#e3e8ee"
+	paper = "#ffffff"
+)
+
+// colour returns what a verdict is drawn in.
+func colour(v result.Verdict) string {
+	switch v {
+	case result.Pass:
+		return "#2f7fb8"
+	case result.Miss:
+		return "#d55e00"
+	case result.Inconclusive:
+	}
+	return "#a9b3bd"
+}
+
+// panel is the rows that share a scale.
+type panel struct {
+	row, metric string
+	rows        []result.Row
+	ratio       bool // what is drawn are ratios
+	series      []series
+}
+
+// Draw writes the picture.
+func Draw(w io.Writer, p Picture) error {
+	var c canvas
+	y := margin + 16
+	c.text(margin, y, p.Title, style{size: 20, weight: "600", fill: ink})
+	for _, line := range wrap(p.Subtitle, 12, width-2*margin) {
+		y += 18
+		c.text(margin, y, line, style{size: 12, fill: faint})
+	}
+	y += 26
+	c.legend(margin, y)
+	for _, panel := range panelsOf(p.Rows) {
+		y += spacing
+		if len(panel.series) > 0 {
+			y = c.lines(&panel, y)
+		} else {
+			y = c.bars(&panel, y)
+		}
+	}
+	if _, err := io.WriteString(w, c.document(width, y+margin)); err != nil {
+		return fmt.Errorf("write the picture: %w", err)
+	}
+	return nil
+}
+
+// legend explains the colours and the mark of a goal.
+func (c *canvas) legend(x, y float64) {
+	for _, v := range []result.Verdict{result.Pass, result.Miss, result.Inconclusive} {
+		c.rect(box{x, y - 10, 12, 12}, colour(v), "")
+		c.text(x+18, y, string(v), style{size: 12, fill: faint})
+		x += 18 + textWidth(string(v), 12) + 22
+	}
+	c.line(x+6, y-12, x+6, y+3, stroke{ink, 2, "4 3"})
+	c.text(x+16, y, "goal", style{size: 12, fill: faint})
+}
+
+// panelsOf groups rows by what may share a scale, in the order in which they come.
+func panelsOf(rows []result.Row) []panel {
+	var panels []panel
+	for _, r := range rows {
+		_, ratio := r.Judged()
+		at := slices.IndexFunc(panels, func(p panel) bool { return p.row == r.Row && p.metric == r.Metric && p.ratio == ratio })
+		if at < 0 {
+			at = len(panels)
+			panels = append(panels, panel{row: r.Row, metric: r.Metric, ratio: ratio})
+		}
+		panels[at].rows = append(panels[at].rows, r)
+	}
+	for i := range panels {
+		panels[i].series = seriesOf(panels[i].rows)
+	}
+	return panels
+}
+
+// heading draws what a panel is about and returns where the panel goes on.
+func (c *canvas) heading(p *panel, y float64) float64 {
+	c.text(margin, y, p.row, style{size: 14, weight: "600", fill: ink})
+	what := p.metric
+	if p.ratio {
+		what += ", in units of the yardstick"
+	}
+	c.text(margin, y+18, fit(what, 12, width-2*margin), style{size: 12, fill: faint})
+	return y + 30
+}
+
+// suffix returns what stands behind a figure of a panel.
+func (p *panel) suffix() string {
+	if p.ratio {
+		return "×"
+	}
+	if unit := result.Unit(p.metric); unit != "" {
+		return " " + unit
+	}
+	return ""
+}
+
+// goal returns how a goal reads: a cost has to be at most so much.
+func (p *panel) goal(r result.Row) string {
+	if r.Goal == 0 {
+		return ""
+	}
+	sign := "≤"
+	if result.MoreIsBetter(p.metric) {
+		sign = "≥"
+	}
+	return "goal " + sign + " " + result.Figure(r.Goal) + p.suffix()
+}
+
+// top returns the largest figure or goal of a panel.
+func (p *panel) top() float64 {
+	var most float64
+	for _, r := range p.rows {
+		figure, _ := r.Judged()
+		most = max(most, figure, r.Goal)
+	}
+	return most
+}
+
+// series is the rows whose cases differ only by the number that they begin with.
+type series struct {
+	name   string
+	points []point
+}
+
+// point is a row of a series.
+type point struct {
+	size float64
+	row  result.Row
+}
+
+// seriesOf returns the series of rows if each has three points or more and nothing else is left, and otherwise none.
+func seriesOf(rows []result.Row) []series {
+	var all []series
+	for _, r := range rows {
+		size, name, ok := sizeOf(r.Case)
+		if !ok {
+			return nil
+		}
+		at := slices.IndexFunc(all, func(s series) bool { return s.name == name })
+		if at < 0 {
+			at = len(all)
+			all = append(all, series{name: name})
+		}
+		all[at].points = append(all[at].points, point{size, r})
+	}
+	for _, s := range all {
+		slices.SortStableFunc(s.points, func(a, b point) int { return int(a.size - b.size) })
+		if len(s.points) < 3 {
+			return nil
+		}
+	}
+	return all
+}
+
+// sizeOf takes the size from the beginning of a case: "20000 services" or "20k services".
+func sizeOf(text string) (size float64, rest string, ok bool) {
+	first, rest, _ := strings.Cut(text, " ")
+	scale := 1.0
+	for suffix, by := range map[string]float64{"k": 1e3, "M": 1e6} {
+		if number, cut := strings.CutSuffix(first, suffix); cut {
+			first, scale = number, by
+		}
+	}
+	size, err := strconv.ParseFloat(first, 64)
+	return size * scale, rest, err == nil && size > 0 && strings.TrimRight(first, "0123456789.") == ""
+}
