@@ -1,5 +1,5 @@
-// Package pinned knows the etcd and the kube-apiserver that tests run against: which versions, where they are kept,
-// and how they are built from source. The versions are those of the module in the directory binaries.
+// Package pinned knows the programs of Kubernetes that tests run: which versions, where they are kept, and how they are
+// built from source. The versions are those of the module in the directory binaries.
 package pinned
 
 import (
@@ -9,35 +9,38 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // Binary is one program and where it is kept. Its name in the cache tells everything that it was made of.
 type Binary struct {
-	Name string
-	Path string
+	Name    string
+	Version string
+	Path    string
 
-	version string
-	pkg     string
-	flags   []string // of the linker
+	pkg  string
+	test bool // the program is the package's test
 }
 
-// Set is every binary that the rig starts.
+// Set is the programs that somebody wants.
 type Set struct {
-	Etcd      Binary
+	Etcd      Binary // wanted or not, as is the next
 	APIServer Binary
 
-	dir string // of the module that pins them
+	wanted  []Binary
+	dir     string // of the module that pins them
+	cache   string
+	version string // of Kubernetes
 }
 
-// Find returns the binaries that the source tree around the working directory pins, whether they are built or not.
-func Find() (*Set, error) {
+// Find returns the named programs of Names that the source tree around the working directory pins, whether they are
+// built or not. With no name it is the two that a test of the API server starts.
+func Find(names ...string) (*Set, error) {
 	dir, err := moduleDir()
 	if err != nil {
 		return nil, err
@@ -46,42 +49,72 @@ func Find() (*Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read pinned versions: %w", err)
 	}
-	gosum, err := os.ReadFile(filepath.Join(dir, "go.sum"))
-	if err != nil {
-		return nil, fmt.Errorf("read pinned hashes: %w", err)
-	}
-	cache, err := cacheDir()
+	key, err := sourceKey(os.DirFS(dir))
 	if err != nil {
 		return nil, err
 	}
-	etcd, err := versionOf(gomod, "go.etcd.io/etcd/server/v3")
+	base, err := os.UserCacheDir()
 	if err != nil {
+		return nil, fmt.Errorf("find cache: %w", err)
+	}
+	s := &Set{dir: dir, cache: filepath.Join(base, "fairlead", "bin")}
+	if s.version, err = versionOf(gomod, "k8s.io/kubernetes"); err != nil {
 		return nil, err
 	}
-	kubernetes, err := versionOf(gomod, "k8s.io/kubernetes")
-	if err != nil {
-		return nil, err
+	if len(names) == 0 {
+		names = []string{"etcd", "kube-apiserver"}
 	}
-	sum := sha256.Sum256(gosum)
-	path := func(name, version string) string {
-		return filepath.Join(cache, name+"-"+version+"-"+hex.EncodeToString(sum[:])[:12])
+	for _, p := range programs() {
+		b := Binary{Name: p.name, pkg: p.pkg, test: p.test}
+		if b.Version, err = versionOf(gomod, p.module); err != nil {
+			return nil, err
+		}
+		b.Path = filepath.Join(s.cache, b.Name+"-"+b.Version+"-"+key)
+		switch b.Name {
+		case "etcd":
+			s.Etcd = b
+		case "kube-apiserver":
+			s.APIServer = b
+		}
+		if slices.Contains(names, b.Name) {
+			s.wanted = append(s.wanted, b)
+		}
 	}
-	return &Set{
-		Etcd: Binary{
-			Name: "etcd", Path: path("etcd", etcd), version: etcd, pkg: "go.etcd.io/etcd/server/v3",
-		},
-		APIServer: Binary{
-			Name: "kube-apiserver", Path: path("kube-apiserver", kubernetes), version: kubernetes,
-			pkg: "k8s.io/kubernetes/cmd/kube-apiserver", flags: versionFlags(kubernetes),
-		},
-		dir: dir,
-	}, nil
+	if len(s.wanted) != len(names) {
+		return nil, fmt.Errorf("find programs %q: there are %q", names, Names())
+	}
+	return s, nil
 }
 
-// Missing returns the names of the binaries that are not built yet.
+// Binary returns a program of the set by its name.
+func (s *Set) Binary(name string) (Binary, error) {
+	for _, b := range s.wanted {
+		if b.Name == name {
+			return b, nil
+		}
+	}
+	return Binary{}, fmt.Errorf("find program %s: it is not in the set", name)
+}
+
+// All returns the programs of the set.
+func (s *Set) All() []Binary { return s.wanted }
+
+// KubernetesVersion returns the version of Kubernetes, such as v1.36.3.
+func (s *Set) KubernetesVersion() string { return s.version }
+
+// ModuleDir returns the directory in which the sources of a module are.
+func (s *Set) ModuleDir(module string) (string, error) {
+	out, err := s.goCommand(io.Discard, "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return "", fmt.Errorf("find sources of %s: %w", module, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// Missing returns the names of the programs that are not built yet.
 func (s *Set) Missing() []string {
 	var missing []string
-	for _, b := range s.all() {
+	for _, b := range s.wanted {
 		if !b.built() {
 			missing = append(missing, b.Name)
 		}
@@ -89,71 +122,27 @@ func (s *Set) Missing() []string {
 	return missing
 }
 
-// Build builds what is missing and tells log about it. Two builds at once wait for each other, and a binary is either
-// whole or not there.
-func (s *Set) Build(log io.Writer) error {
-	if len(s.Missing()) == 0 {
-		return nil
-	}
-	cache := filepath.Dir(s.Etcd.Path)
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return fmt.Errorf("create cache: %w", err)
-	}
-	unlock, err := lock(filepath.Join(cache, ".lock"))
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	for _, b := range s.all() {
-		if b.built() { // perhaps while we waited
-			continue
-		}
-		fmt.Fprintf(log, "building %s %s; without a warm build cache this takes minutes\n", b.Name, b.version)
-		if err := b.build(s.dir, log); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Set) all() []Binary { return []Binary{s.Etcd, s.APIServer} }
-
 func (b *Binary) built() bool {
 	info, err := os.Stat(b.Path)
 	return err == nil && info.Mode().IsRegular()
 }
 
-func (b *Binary) build(dir string, log io.Writer) error {
-	temp, err := os.MkdirTemp(filepath.Dir(b.Path), ".build-*")
+// sourceKey names what programs are made of: the modules by their hashes, and the few sources of our own.
+func sourceKey(module fs.FS) (string, error) {
+	sources, err := fs.Glob(module, "*/*.go")
 	if err != nil {
-		return fmt.Errorf("create directory for %s: %w", b.Name, err)
+		return "", fmt.Errorf("find sources of programs: %w", err)
 	}
-	defer os.RemoveAll(temp)
-	out := filepath.Join(temp, b.Name)
-	flags := append([]string{"-s", "-w"}, b.flags...)
-	// Thousands of packages: whoever works on the machine meanwhile goes first.
-	cmd := exec.Command("nice", "go", "build", "-p", "2",
-		"-trimpath", "-buildvcs=false", "-ldflags", strings.Join(flags, " "), "-o", out, b.pkg)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly")
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("build %s: %w", b.Name, err)
+	sum := sha256.New()
+	for _, name := range append([]string{"go.sum"}, sources...) {
+		content, err := fs.ReadFile(module, name)
+		if err != nil {
+			return "", fmt.Errorf("read sources of programs: %w", err)
+		}
+		fmt.Fprintf(sum, "%s %d\n", name, len(content))
+		sum.Write(content)
 	}
-	if err := os.Rename(out, b.Path); err != nil {
-		return fmt.Errorf("keep %s: %w", b.Name, err)
-	}
-	return nil
-}
-
-// versionFlags sets what a release's own build sets: clients and the server's version gates look at it.
-func versionFlags(version string) []string {
-	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
-	var flags []string
-	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		flags = append(flags, "-X "+pkg+".gitVersion="+version, "-X "+pkg+".gitMajor="+parts[0], "-X "+pkg+".gitMinor="+parts[1])
-	}
-	return flags
+	return hex.EncodeToString(sum.Sum(nil))[:12], nil
 }
 
 func versionOf(gomod []byte, module string) (string, error) {
@@ -182,24 +171,4 @@ func moduleDir() (string, error) {
 		}
 		dir = parent
 	}
-}
-
-func cacheDir() (string, error) {
-	base, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find cache: %w", err)
-	}
-	return filepath.Join(base, "fairlead", "bin"), nil
-}
-
-func lock(path string) (unlock func(), err error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
-	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
-		file.Close()
-		return nil, fmt.Errorf("lock %s: %w", path, err)
-	}
-	return func() { file.Close() }, nil
 }

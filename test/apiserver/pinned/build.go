@@ -1,0 +1,125 @@
+package pinned
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Build builds what is missing and tells log about it. Two builds at once wait for each other, and a program is either
+// whole or not there.
+func (s *Set) Build(log io.Writer) error {
+	if len(s.Missing()) == 0 {
+		return nil
+	}
+	if err := os.MkdirAll(s.cache, 0o755); err != nil {
+		return fmt.Errorf("create cache: %w", err)
+	}
+	unlock, err := lock(filepath.Join(s.cache, ".lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	var commands, tests []Binary
+	for _, b := range s.wanted {
+		switch {
+		case b.built(): // perhaps while we waited
+		case b.test:
+			tests = append(tests, b)
+		default:
+			commands = append(commands, b)
+		}
+	}
+	if len(commands) > 0 {
+		// All in one command: most packages are in several programs, and what one waits for, another can use the time of.
+		if err := s.build(log, commands, "build"); err != nil {
+			return err
+		}
+	}
+	for _, b := range tests {
+		if err := s.build(log, []Binary{b}, "test", "-c"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// build builds programs with one go command.
+func (s *Set) build(log io.Writer, wanted []Binary, how ...string) (err error) {
+	var names, packages []string
+	for _, b := range wanted {
+		names = append(names, b.Name+" "+b.Version)
+		packages = append(packages, b.pkg)
+	}
+	fmt.Fprintf(log, "building %s; without a warm build cache this takes minutes\n", strings.Join(names, ", "))
+	temp, err := os.MkdirTemp(s.cache, ".build-*")
+	if err != nil {
+		return fmt.Errorf("create directory to build in: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	args := append(how, "-p", "2", "-trimpath", "-buildvcs=false", "-ldflags", s.linkerFlags(), "-o", temp+"/")
+	cmd := s.goCommand(log, append(args, packages...)...)
+	cmd.Stdout = log
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("build %s: %w", strings.Join(names, ", "), err)
+	}
+	for _, b := range wanted {
+		if err := os.Rename(filepath.Join(temp, b.output()), b.Path); err != nil {
+			return fmt.Errorf("keep %s: %w", b.Name, err)
+		}
+	}
+	return nil
+}
+
+// goCommand returns a go command in the pinning module. Thousands of packages are compiled: whoever works on the
+// machine meanwhile goes first.
+func (s *Set) goCommand(log io.Writer, args ...string) *exec.Cmd {
+	cmd := exec.Command("nice", append([]string{"go"}, args...)...)
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "GOFLAGS=-mod=readonly")
+	cmd.Stderr = log
+	return cmd
+}
+
+// output returns the name that go gives to the program: the last element of its import path that is not a version.
+func (b *Binary) output() string {
+	dir, last := path.Split(b.pkg)
+	if regexp.MustCompile(`^v\d+$`).MatchString(last) {
+		last = path.Base(dir)
+	}
+	if b.test {
+		last += ".test"
+	}
+	return last
+}
+
+// linkerFlags leaves debugging data out and sets what a release's own build sets: clients and the server's version gates
+// look at it. Programs without these variables take no harm.
+func (s *Set) linkerFlags() string {
+	parts := strings.SplitN(strings.TrimPrefix(s.version, "v"), ".", 3)
+	flags := []string{"-s", "-w"}
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		flags = append(flags, "-X "+pkg+".gitVersion="+s.version, "-X "+pkg+".gitMajor="+parts[0], "-X "+pkg+".gitMinor="+parts[1])
+	}
+	return strings.Join(flags, " ")
+}
+
+func lock(path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("open lock: %w", err)
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX); err != nil {
+		file.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { file.Close() }, nil
+}

@@ -1,0 +1,170 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// Names of the images that the cluster itself is made of.
+const (
+	Pause = "registry.k8s.io/pause:3.10.2"
+)
+
+// Programs are the paths of what goes into the images.
+type Programs struct {
+	Agnhost, CoreDNS, Regression string
+	CoreDNSImage                 string // the name of the image
+	AgnhostSources               string // the directory of agnhost's sources
+}
+
+// packages are what agnhost's image and those like it have beside agnhost: the clients that specs run by name.
+func packages() []string {
+	return []string{
+		"bash", "bind9-dnsutils", "busybox-static", "catatonit", "conntrack", "curl", "hostname", "iperf", "iproute2",
+		"iptables", "libc-bin", "netbase", "netcat-openbsd",
+	}
+}
+
+// BuildAll writes the archive of every image that the cluster and the network's specs use. Where upstream's are based on
+// Alpine, these have Debian's busybox for shell and tools, and Debian's own packages for the network's.
+func BuildAll(path string, p Programs) (err error) {
+	work, err := os.MkdirTemp(filepath.Dir(path), ".layers-*")
+	if err != nil {
+		return fmt.Errorf("build images: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
+	debs, err := Fetch(filepath.Join(work, "debs"), packages())
+	if err != nil {
+		return err
+	}
+	layers := &layers{work: work}
+	applets, err := applets(find(debs, "busybox-static"), filepath.Join(work, "busybox"))
+	if err != nil {
+		return err
+	}
+	box := layers.make("box", func(l *LayerWriter) { busybox(l, debs, applets) })
+	clients := layers.make("clients", func(l *LayerWriter) { userland(l, debs, applets) })
+	pause := layers.make("pause", func(l *LayerWriter) { l.Deb(find(debs, "catatonit")) })
+	dns := layers.make("dns", func(l *LayerWriter) { l.Program("coredns", p.CoreDNS) })
+	agnhost := layers.make("agnhost", func(l *LayerWriter) {
+		l.Program("agnhost", p.Agnhost)
+		l.Symlink("agnhost-2", "agnhost")
+		l.Dir("uploads", 0o755)
+		for _, name := range []string{"localhost.crt", "localhost.key"} {
+			l.Program(name, filepath.Join(p.AgnhostSources, "porter", name))
+		}
+	})
+	regression := layers.make("regression", func(l *LayerWriter) { l.Program("regression-issue-74839", p.Regression) })
+	if layers.err != nil {
+		return fmt.Errorf("build images: %w", layers.err)
+	}
+	const e2e = "registry.k8s.io/e2e-test-images/"
+	return Write(path, []Image{
+		{Names: []string{Pause}, Layers: []*Layer{pause}, Entrypoint: []string{"/usr/bin/catatonit", "-P"}, User: "65535:65535"},
+		{Names: []string{p.CoreDNSImage}, Layers: []*Layer{dns}, Entrypoint: []string{"/coredns"}},
+		{Names: []string{e2e + "busybox:1.37.0-1"}, Layers: []*Layer{box}, Cmd: []string{"sh"}},
+		{
+			Names: []string{e2e + "agnhost:2.63.0", e2e + "agnhost:2.55"}, Layers: []*Layer{clients, dns, agnhost},
+			Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
+		},
+		{Names: []string{e2e + "glibc-dns-testing:2.0.0"}, Layers: []*Layer{clients, dns}, Cmd: []string{"/bin/bash"}},
+		{Names: []string{"registry.k8s.io/build-image/distroless-iptables:v0.9.6"}, Layers: []*Layer{clients}, Cmd: []string{"/bin/bash"}},
+		// Specs of the network only want a web server of it.
+		{Names: []string{e2e + "nginx:1.15-4", e2e + "nginx:1.27-0"}, Layers: []*Layer{box}, Cmd: []string{"httpd", "-f", "-p", "80", "-h", "/www"}},
+		{Names: []string{e2e + "regression-issue-74839:1.4"}, Layers: []*Layer{regression}, Entrypoint: []string{"/regression-issue-74839"}},
+	})
+}
+
+// layers makes layers until the first error.
+type layers struct {
+	work string
+	err  error
+}
+
+func (ls *layers) make(name string, fill func(*LayerWriter)) *Layer {
+	if ls.err != nil {
+		return nil
+	}
+	l := NewLayer(filepath.Join(ls.work, name+".tar"))
+	fill(l)
+	layer, err := l.Close()
+	if err != nil {
+		ls.err = fmt.Errorf("%s: %w", name, err)
+	}
+	return layer
+}
+
+// skeleton is what every image with a shell has.
+func skeleton(l *LayerWriter) {
+	for _, dir := range []string{"usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc", "root", "var", "proc", "sys", "dev"} {
+		l.Dir(dir, 0o755)
+	}
+	l.Dir("tmp", 0o1777)
+	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
+		l.Symlink(dir, "usr/"+dir)
+	}
+	l.Symlink("var/run", "/run")
+	l.Text("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
+	l.Text("etc/group", "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\nnogroup:x:65534:\n")
+	l.Text("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
+}
+
+// busybox adds a shell and tools in one static program.
+func busybox(l *LayerWriter, debs, applets []string) {
+	skeleton(l)
+	l.Dir("www", 0o755)
+	l.Text("www/index.html", "a web server\n")
+	l.Deb(find(debs, "busybox-static"))
+	l.applets(applets)
+}
+
+// userland adds Debian's packages, and busybox for all that they do not have.
+func userland(l *LayerWriter, debs, applets []string) {
+	skeleton(l)
+	for _, link := range [][2]string{ // what the scripts of packages would have made
+		{"usr/bin/nc", "nc.openbsd"}, {"usr/sbin/iptables", "xtables-nft-multi"}, {"usr/sbin/ip6tables", "xtables-nft-multi"},
+		{"usr/sbin/iptables-save", "xtables-nft-multi"}, {"usr/sbin/iptables-restore", "xtables-nft-multi"},
+		{"usr/local/bin/iperf", "/usr/bin/iperf"},
+	} {
+		l.Symlink(link[0], link[1])
+	}
+	for _, deb := range debs {
+		l.Deb(deb)
+	}
+	l.applets(applets)
+}
+
+// applets returns the names of busybox's commands, after unpacking its package into a directory.
+func applets(deb, dir string) ([]string, error) {
+	if out, err := exec.Command("dpkg-deb", "--extract", deb, dir).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("unpack busybox: %w\n%s", err, out)
+	}
+	list, err := exec.Command(filepath.Join(dir, "bin", "busybox"), "--list").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the commands of busybox: %w", err)
+	}
+	return strings.Fields(string(list)), nil
+}
+
+// applets adds a link for each command that is not there as a program of its own.
+func (l *LayerWriter) applets(names []string) {
+	for _, name := range names {
+		if name != "busybox" && !l.have["usr/sbin/"+name] {
+			l.Symlink("usr/bin/"+name, "busybox")
+		}
+	}
+}
+
+// find returns the file of a package among those that were fetched.
+func find(debs []string, name string) string {
+	for _, deb := range debs {
+		if strings.HasPrefix(filepath.Base(deb), name+"_") {
+			return deb
+		}
+	}
+	return name
+}

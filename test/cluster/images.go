@@ -1,0 +1,102 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"fairlead.io/fairlead/test/cluster/image"
+)
+
+// imagesFormat changes when what package image writes from the same programs does.
+const imagesFormat = "1"
+
+// coreDNSImage returns the name of the DNS server's image.
+func (c *Cluster) coreDNSImage() string {
+	b, err := c.programs.Binary("coredns")
+	if err != nil {
+		return "coredns"
+	}
+	return "registry.k8s.io/coredns/coredns:" + b.Version
+}
+
+// imagesPath returns where the archive of the cluster's images is kept: its name tells what it was made of.
+func (c *Cluster) imagesPath() (string, error) {
+	release, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return "", fmt.Errorf("find out the distribution: %w", err)
+	}
+	sum := sha256.New()
+	for _, part := range []string{imagesFormat, string(release), c.program("agnhost"), c.program("coredns"), c.program("regression-issue-74839")} {
+		fmt.Fprintln(sum, part)
+	}
+	name := "cluster-" + c.programs.KubernetesVersion() + "-" + hex.EncodeToString(sum.Sum(nil))[:12] + ".tar"
+	return filepath.Join(filepath.Dir(filepath.Dir(c.dir)), "images", name), nil
+}
+
+// buildImages writes the archive of the cluster's images unless it is there, and returns its path.
+func (c *Cluster) buildImages() (string, error) {
+	path, err := c.imagesPath()
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return path, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return "", fmt.Errorf("build images: %w", err)
+	}
+	kubernetes, err := c.programs.ModuleDir("k8s.io/kubernetes")
+	if err != nil {
+		return "", err
+	}
+	return path, image.BuildAll(path, image.Programs{
+		Agnhost: c.program("agnhost"), CoreDNS: c.program("coredns"), Regression: c.program("regression-issue-74839"),
+		CoreDNSImage: c.coreDNSImage(), AgnhostSources: filepath.Join(kubernetes, "test", "images", "agnhost"),
+	})
+}
+
+// importImages imports image archives on a node, less those that it has from an earlier run.
+func (c *Cluster) importImages(name string, archives []string) error {
+	where, err := c.node(name)
+	if err != nil {
+		return err
+	}
+	for _, archive := range archives {
+		path, err := filepath.Abs(archive)
+		if err != nil {
+			return fmt.Errorf("import images: %w", err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			return fmt.Errorf("import images: %w", err)
+		}
+		// What is in the runtime's directory goes with it.
+		mark := c.path(name, "containerd", "imported-"+strings.ReplaceAll(strings.TrimPrefix(path, "/"), "/", "-"))
+		state := fmt.Sprintf("%d %d\n", info.Size(), info.ModTime().UnixNano())
+		if have, err := os.ReadFile(mark); err == nil && string(have) == state {
+			continue
+		}
+		if _, err := output(where, ctr("images", "import", path), nil); err != nil {
+			return fmt.Errorf("import images on %s: %w", name, err)
+		}
+		if err := os.WriteFile(mark, []byte(state), 0o644); err != nil {
+			return fmt.Errorf("import images: %w", err)
+		}
+	}
+	return nil
+}
+
+// importEverywhere imports image archives on every node.
+func (c *Cluster) importEverywhere(archives []string) error {
+	var imports []func() error
+	for _, name := range c.nodeNames() {
+		imports = append(imports, func() error { return c.importImages(name, archives) })
+	}
+	return together(imports...)
+}

@@ -1,0 +1,177 @@
+// Command cluster runs a real Kubernetes of several nodes on this machine, in namespaces. README.md tells how.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"fairlead.io/fairlead/test/apiserver/pinned"
+	"fairlead.io/fairlead/test/cluster/node"
+	"fairlead.io/fairlead/test/cluster/plan"
+)
+
+const usage = `usage: cluster COMMAND [-prefix NAME] ...
+
+  up [-nodes N] [-family ipv4|dual|ipv6] [-cni bridge|none] [-proxy none|iptables|nftables] [-image FILE]... [-apply FILE]...
+  down [-purge]              end the cluster; with -purge also forget its unpacked images and logs
+  build [PROGRAM...]         build the programs and images that a cluster is made of, or the named programs
+  import FILE...             import image archives on every node
+  kubectl ARGUMENT...        run kubectl as an administrator
+  exec PART COMMAND...       run a command in node1, ..., control, outside or router
+  env                        print where things are
+`
+
+func main() {
+	err := run(os.Args[1:])
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && slices.Contains([]string{"exec", "kubectl"}, os.Args[1]) {
+		os.Exit(exit.ExitCode()) // the command has told why
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 3 && args[0] == nodeInit {
+		return node.Init(args[1], args[2], os.Stdout)
+	}
+	commands := map[string]func(*flag.FlagSet, []string) error{
+		"up": runUp, "down": runDown, "build": runBuild, "import": runImport, "kubectl": runKubectl, "exec": runExec, "env": runEnv,
+	}
+	if len(args) == 0 || commands[args[0]] == nil {
+		return errors.New("which command?\n" + usage)
+	}
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
+	return commands[args[0]](flags, args[1:])
+}
+
+// parse parses flags and returns the cluster that they name.
+func parse(flags *flag.FlagSet, args []string) (*Cluster, error) {
+	prefix := flags.String("prefix", "fl", "")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	// It becomes part of file names.
+	if !regexp.MustCompile(`^[a-z][a-z0-9]{0,7}$`).MatchString(*prefix) {
+		return nil, fmt.Errorf("prefix %q: up to eight letters and digits, a letter first", *prefix)
+	}
+	return openCluster(*prefix)
+}
+
+// list is a flag that may be given several times.
+type list []string
+
+func (l *list) String() string         { return strings.Join(*l, " ") }
+func (l *list) Set(value string) error { *l = append(*l, value); return nil }
+
+func runUp(flags *flag.FlagSet, args []string) error {
+	var want Options
+	var more extras
+	flags.IntVar(&want.Nodes, "nodes", 3, "")
+	family := flags.String("family", string(plan.IPv4), "")
+	flags.StringVar(&want.CNI, "cni", "bridge", "")
+	flags.StringVar(&want.Proxy, "proxy", "none", "")
+	flags.Var((*list)(&more.images), "image", "")
+	flags.Var((*list)(&more.manifests), "apply", "")
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	want.Family = plan.Family(*family)
+	return c.up(want, more, os.Stderr)
+}
+
+func runDown(flags *flag.FlagSet, args []string) error {
+	purge := flags.Bool("purge", false, "")
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	return c.down(*purge)
+}
+
+func runBuild(flags *flag.FlagSet, args []string) error {
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	if flags.NArg() == 0 {
+		path, err := c.prepare(Options{Proxy: "none"}, os.Stderr)
+		if err == nil {
+			fmt.Println(path)
+		}
+		return err
+	}
+	set, err := pinned.Find(flags.Args()...)
+	if err != nil {
+		return err
+	}
+	if err := set.Build(os.Stderr); err != nil {
+		return err
+	}
+	for _, b := range set.All() {
+		fmt.Println(b.Path)
+	}
+	return nil
+}
+
+func runImport(flags *flag.FlagSet, args []string) error {
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	return c.importEverywhere(flags.Args())
+}
+
+func runKubectl(flags *flag.FlagSet, args []string) error {
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	return c.exec("control", append([]string{c.program("kubectl")}, flags.Args()...))
+}
+
+func runExec(flags *flag.FlagSet, args []string) error {
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	if flags.NArg() < 2 {
+		return errors.New("which part, and which command?\n" + usage)
+	}
+	return c.exec(flags.Arg(0), flags.Args()[1:])
+}
+
+func runEnv(flags *flag.FlagSet, args []string) error {
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("STATE=%s\nKUBECONFIG=%s\nLOGS=%s\nCONTROL_NETNS=%s\n", c.dir, c.kubeconfig(), c.path("logs"), netnsPath(c.name("control")))
+	fmt.Printf("NODES=%d\nFAMILY=%s\nCGROUPS=%s\nAPISERVER=%s\n", c.Nodes, c.Family, filepath.Join(c.cgroups.Unified, c.prefix+"-NODE"), apiServer(c.Family))
+	return nil
+}
+
+// buildPrograms builds what a cluster is made of.
+func buildPrograms(proxy bool, log io.Writer) error {
+	names := programNames()
+	if proxy {
+		names = append(names, "kube-proxy")
+	}
+	set, err := pinned.Find(names...)
+	if err != nil {
+		return err
+	}
+	return set.Build(log)
+}

@@ -1,0 +1,219 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// netnsPath is where a namespace has its name; ip netns knows it by that too.
+func netnsPath(name string) string { return filepath.Join("/run/netns", name) }
+
+// network is the namespaces of a cluster while they are made.
+type network struct {
+	c       *Cluster
+	router  *rig.Netns
+	control *rig.Netns
+	outside *rig.Netns
+	nodes   []*rig.Netns
+}
+
+// makeNetwork makes the namespaces, connects them and gives them names.
+func (c *Cluster) makeNetwork() (err error) {
+	n := &network{c: c}
+	made := map[string]*rig.Netns{}
+	defer func() {
+		for _, ns := range made {
+			err = errors.Join(err, ns.Close()) // the name keeps it
+		}
+	}()
+	for _, part := range c.parts() {
+		if made[part], err = rig.CreateNetns(part); err != nil {
+			return err
+		}
+	}
+	n.router, n.control, n.outside = made["router"], made["control"], made["outside"]
+	for _, name := range c.nodeNames() {
+		n.nodes = append(n.nodes, made[name])
+	}
+	if err := inOrder(n.makeBridge, n.connectOutside, n.connectInside, n.routePods); err != nil {
+		return err
+	}
+	for part, ns := range made {
+		if err := nameNetns(ns, netnsPath(c.name(part))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parts are the parts of the cluster that have a network namespace.
+func (c *Cluster) parts() []string {
+	return append([]string{"router", "control", "outside"}, c.nodeNames()...)
+}
+
+// makeBridge makes the network that nodes, control plane and router are on.
+func (n *network) makeBridge() error {
+	err := n.router.Do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "underlay"
+		if err := netlink.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(attrs.Name)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(link)
+	})
+	if err != nil {
+		return fmt.Errorf("create bridge: %w", err)
+	}
+	return inOrder(
+		func() error { return forward(n.router) },
+		func() error { return addAddrs(n.router, "underlay", n.c.Family.Router()) },
+	)
+}
+
+func (n *network) connectOutside() error {
+	return inOrder(
+		func() error { return rig.ConnectVeth(n.router, "outside", n.outside, "eth0") },
+		func() error { return addAddrs(n.router, "outside", n.c.Family.OutsideRouter()) },
+		func() error { return addAddrs(n.outside, "eth0", n.c.Family.Outside()) },
+		func() error { return addDefaults(n.outside, n.c.Family.OutsideRouter()) },
+	)
+}
+
+// connectInside puts the control plane and the nodes on the bridge.
+func (n *network) connectInside() error {
+	if err := n.attach(n.control, n.c.Family.Control()); err != nil {
+		return err
+	}
+	for i, node := range n.nodes {
+		err := inOrder(
+			func() error { return forward(node) },
+			func() error { return n.attach(node, n.c.Family.Node(i+1)) },
+		)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *network) attach(ns *rig.Netns, addrs []netip.Prefix) error {
+	port := ns.String()
+	if err := rig.ConnectVeth(n.router, port, ns, "eth0"); err != nil {
+		return err
+	}
+	err := n.router.Do(func() error {
+		bridge, err := netlink.LinkByName("underlay")
+		if err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(port)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMaster(link, bridge)
+	})
+	if err != nil {
+		return fmt.Errorf("put %s on the bridge: %w", port, err)
+	}
+	if err := addAddrs(ns, "eth0", addrs); err != nil {
+		return err
+	}
+	return addDefaults(ns, n.c.Family.Router())
+}
+
+// routePods tells where pods are: the control plane, which is on no node and yet asks pods, and without a pod network of
+// ours also the nodes. What is outside has no way to pods.
+func (n *network) routePods() error {
+	from := []*rig.Netns{n.control}
+	if n.c.CNI == "bridge" {
+		from = append(from, n.nodes...)
+	}
+	for _, ns := range from {
+		for i, node := range n.nodes {
+			if ns == node {
+				continue
+			}
+			for k, pods := range n.c.Family.NodePods(i + 1) {
+				if err := ns.AddRoute(pods, n.c.Family.Node(i + 1)[k].Addr()); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// forward lets a namespace forward packets, and take them from where it has no route to, whatever the distribution says.
+func forward(ns *rig.Netns) error {
+	for _, setting := range [][2]string{
+		{"net/ipv4/ip_forward", "1"}, {"net/ipv6/conf/all/forwarding", "1"}, {"net/ipv6/conf/default/forwarding", "1"},
+		{"net/ipv4/conf/all/rp_filter", "0"}, {"net/ipv4/conf/default/rp_filter", "0"},
+	} {
+		if err := ns.SetSysctl(setting[0], setting[1]); err != nil {
+			return fmt.Errorf("set %s in %s: %w", setting[0], ns, err)
+		}
+	}
+	return nil
+}
+
+func addAddrs(ns *rig.Netns, link string, addrs []netip.Prefix) error {
+	for _, addr := range addrs {
+		if err := ns.AddAddr(link, addr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addDefaults sends everything else by way of the addresses.
+func addDefaults(ns *rig.Netns, via []netip.Prefix) error {
+	for _, gateway := range via {
+		all := netip.PrefixFrom(gateway.Addr(), 0).Masked()
+		if err := ns.AddRoute(all, gateway.Addr()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nameNetns makes a namespace outlive this program.
+func nameNetns(ns *rig.Netns, path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("name network namespace: %w", err)
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return fmt.Errorf("name network namespace: %w", err)
+	}
+	file.Close()
+	if err := unix.Mount(ns.Path(), path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("name network namespace %s: %w", path, err)
+	}
+	return nil
+}
+
+// removeNetns takes the name of a namespace away; the kernel removes the namespace when nothing uses it. One that does
+// not exist is no error.
+func removeNetns(path string) error {
+	err := unix.Unmount(path, unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // not mounted, not there
+		return fmt.Errorf("remove network namespace %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove network namespace: %w", err)
+	}
+	return nil
+}

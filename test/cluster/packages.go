@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// installPackages installs what the nodes take from the distribution, unless it is there, from whatever package.
+func installPackages(log io.Writer) error {
+	var missing []string
+	for _, needed := range []struct{ command, pkg string }{
+		{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"nft", "nftables"}, {"iptables", "iptables"},
+		{"mount", "mount"}, {"apt-get", "apt"}, {"dpkg-deb", "dpkg"},
+	} {
+		if _, err := exec.LookPath(needed.command); err != nil {
+			missing = append(missing, needed.pkg)
+		}
+	}
+	missing = slices.Compact(missing)
+	if !hasPlugins() {
+		missing = append(missing, "containernetworking-plugins")
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	fmt.Fprintf(log, "installing %s\n", strings.Join(missing, " "))
+	for _, args := range [][]string{{"update"}, append([]string{"install", "--yes", "--no-install-recommends"}, missing...)} {
+		cmd := exec.Command("apt-get", args...)
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("install %s: %w; install them by hand\n%s", strings.Join(missing, " "), err, out)
+		}
+	}
+	return nil
+}
+
+func hasPlugins() bool {
+	for _, dir := range pluginDirs() {
+		if _, err := os.Stat(filepath.Join(dir, "bridge")); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// checkMachine tells early what would fail late and unclearly.
+func (c *Cluster) checkMachine() error {
+	if os.Geteuid() != 0 {
+		return errors.New("start cluster: this needs root (sudo make cluster)")
+	}
+	for _, top := range []string{"/etc/", "/opt/", "/run/", "/var/"} {
+		if strings.HasPrefix(c.dir, top) {
+			return fmt.Errorf("start cluster: nodes have a %s of their own, so its state cannot be in %s; set XDG_CACHE_HOME", top, c.dir)
+		}
+	}
+	if err := os.MkdirAll(c.dir, 0o755); err != nil {
+		return fmt.Errorf("create state: %w", err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(c.dir, &fs); err != nil {
+		return fmt.Errorf("find out the file system of %s: %w", c.dir, err)
+	}
+	if fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		return fmt.Errorf("start cluster: %s is on an overlay, on which containers cannot have another; set XDG_CACHE_HOME to a directory on a disk", c.dir)
+	}
+	return nil
+}

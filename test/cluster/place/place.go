@@ -1,0 +1,147 @@
+// Package place starts processes in the parts of a cluster: in a network namespace, in all namespaces of a node, and in
+// a cgroup, by which all of them can be found again and ended.
+package place
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Place is where processes are started. The zero value is where the caller is.
+type Place struct {
+	Netns  string // the path of a network namespace; "" is the caller's
+	Init   int    // the first process of a node, whose namespaces are entered; 0 is none
+	Cgroup string // the cgroup2 directory in which processes are born; "" is the caller's
+}
+
+// Start starts a command in the place. There is no moment at which it is elsewhere. It does not die with its starter.
+func (p Place) Start(cmd *exec.Cmd) error {
+	entrances, err := p.open()
+	defer func() {
+		for _, e := range entrances {
+			e.file.Close()
+		}
+	}()
+	if err != nil {
+		return fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	if p.Cgroup != "" {
+		dir, err := os.Open(p.Cgroup)
+		if err != nil {
+			return fmt.Errorf("start %s: open its cgroup: %w", cmd.Path, err)
+		}
+		defer dir.Close()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+	}
+	if p.Init != 0 && cmd.Dir == "" {
+		cmd.Dir = "/" // entering a mount namespace leaves the working directory
+	}
+	started := make(chan error)
+	go func() {
+		// The thread is in other namespaces afterwards. As it stays locked, it ends with the goroutine.
+		runtime.LockOSThread()
+		started <- enterAndStart(entrances, cmd)
+	}()
+	return <-started
+}
+
+// Run starts a command in the place and waits for its end.
+func (p Place) Run(cmd *exec.Cmd) error {
+	if err := p.Start(cmd); err != nil {
+		return err
+	}
+	return cmd.Wait()
+}
+
+// Do runs a function in the network namespace of the place, on a thread of its own.
+func (p Place) Do(fn func() error) error {
+	entrances, err := Place{Netns: p.Netns}.open()
+	if err != nil {
+		return err
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := enter(entrances)
+		if err == nil {
+			err = fn()
+		}
+		done <- err
+	}()
+	err = <-done
+	for _, e := range entrances {
+		e.file.Close()
+	}
+	return err
+}
+
+// entrance is an open namespace.
+type entrance struct {
+	file *os.File
+	kind int
+}
+
+// open opens the namespaces in the order in which they are to be entered.
+func (p Place) open() ([]entrance, error) {
+	type door struct {
+		path string
+		kind int
+	}
+	var doors []door
+	if p.Netns != "" {
+		doors = append(doors, door{p.Netns, unix.CLONE_NEWNET})
+	}
+	if p.Init != 0 {
+		of := "/proc/" + strconv.Itoa(p.Init) + "/ns/"
+		// The mount namespace comes last, since the others are looked up in the file system.
+		doors = []door{{of + "net", unix.CLONE_NEWNET}, {of + "uts", unix.CLONE_NEWUTS}, {of + "pid", unix.CLONE_NEWPID}, {of + "mnt", unix.CLONE_NEWNS}}
+	}
+	var open []entrance
+	for _, d := range doors {
+		file, err := os.Open(d.path)
+		if errors.Is(err, os.ErrNotExist) {
+			return open, fmt.Errorf("there is no %s; is the cluster up?", d.path)
+		}
+		if err != nil {
+			return open, fmt.Errorf("open namespace: %w", err)
+		}
+		open = append(open, entrance{file, d.kind})
+	}
+	return open, nil
+}
+
+// enter moves the calling thread.
+func enter(entrances []entrance) error {
+	for _, e := range entrances {
+		if e.kind == unix.CLONE_NEWNS {
+			// The kernel wants a thread that shares its working directory with nobody.
+			if err := unix.Unshare(unix.CLONE_FS); err != nil {
+				return fmt.Errorf("enter namespace: %w", err)
+			}
+		}
+		if err := unix.Setns(int(e.file.Fd()), e.kind); err != nil {
+			return fmt.Errorf("enter namespace %s: %w", e.file.Name(), err)
+		}
+	}
+	return nil
+}
+
+func enterAndStart(entrances []entrance, cmd *exec.Cmd) error {
+	if err := enter(entrances); err != nil {
+		return fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	return nil
+}

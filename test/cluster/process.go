@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"fairlead.io/fairlead/test/cluster/place"
+)
+
+// startTimeout is for a machine that does other things too; an idle one needs seconds.
+const startTimeout = 3 * time.Minute
+
+// process is a part of the cluster that runs in the background and outlives this program.
+type process struct {
+	name string
+	log  string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	err  error         // why, once done is closed
+}
+
+// start starts a process of the cluster, whose output goes to a log of its name.
+func (c *Cluster) start(p place.Place, name string, cmd *exec.Cmd) (*process, error) {
+	log := c.path("logs", name+".log")
+	file, err := os.Create(log)
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	defer file.Close()
+	cmd.Stderr = file
+	if cmd.Stdout == nil {
+		cmd.Stdout = file
+	}
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setsid = true // it does not get the signals of this terminal
+	if err := p.Start(cmd); err != nil {
+		return nil, err
+	}
+	started := &process{name: name, log: log, cmd: cmd, done: make(chan struct{})}
+	go func() {
+		started.err = cmd.Wait()
+		close(started.done)
+	}()
+	return started, nil
+}
+
+// await asks until the answer is good. It gives up when the process has ended, or after a long time.
+func (p *process) await(ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := ask(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("start %s: it ended: %w; the last of %s:\n%s", p.name, p.err, p.log, tail(p.log))
+		case <-ctx.Done():
+			return fmt.Errorf("start %s: not ready after %v: %w; the last of %s:\n%s", p.name, startTimeout, err, p.log, tail(p.log))
+		case <-tick.C:
+		}
+	}
+}
+
+// stop ends a process that was started by this program, and waits for its end.
+func (p *process) stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error says that it has ended
+	<-p.done
+}
+
+// tail returns the last lines of a log.
+func tail(log string) string {
+	const lines = 15
+	content, err := os.ReadFile(log)
+	if err != nil {
+		return err.Error()
+	}
+	all := bytes.SplitAfter(content, []byte("\n"))
+	return string(bytes.Join(all[max(0, len(all)-lines-1):], nil))
+}
+
+// output runs a command in a place and returns what it prints; the error has what it complains about.
+func output(p place.Place, cmd *exec.Cmd, input []byte) (string, error) {
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &stdout, &stderr
+	if err := p.Run(cmd); err != nil {
+		return stdout.String(), fmt.Errorf("%s: %w: %s", strings.Join(append([]string{filepath.Base(cmd.Path)}, cmd.Args[1:]...), " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return stdout.String(), nil
+}
+
+// together runs functions at the same time and returns their errors.
+func together(fns ...func() error) error {
+	errs := make([]error, len(fns))
+	var wg sync.WaitGroup
+	for i, fn := range fns {
+		wg.Go(func() { errs[i] = fn() })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// inOrder runs functions one after the other until one fails.
+func inOrder(fns ...func() error) error {
+	for _, fn := range fns {
+		if err := fn(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
