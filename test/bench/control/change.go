@@ -76,7 +76,6 @@ func change(services int) ([]result.Row, error) {
 		Row: "change", Case: name, Metric: "us, object to visible, p99", Value: quantile(took, 0.99),
 		Yardstick: late, Goal: 1000,
 	}
-	tail.Ratio = tail.Value / tail.Yardstick
 	tail.Verdict = result.AtMost(tail.Value, tail.Goal)
 	if late >= 300 {
 		tail.Verdict = result.Inconclusive // a process that only sleeps is as late on this machine

@@ -47,7 +47,6 @@ func cold(services, endpoints int, goal float64) ([]result.Row, error) {
 		Row: "cold load", Case: name, Metric: "us per service", Value: best / float64(services) * 1e6,
 		Yardstick: raw, Goal: goal / float64(services) * 1e6,
 	}
-	perService.Ratio = perService.Value / raw
 	perService.Verdict = result.AtMost(perService.Value, perService.Goal)
 	whole := result.Row{Row: "cold load", Case: name, Metric: "s, objects to maps", Value: best, Goal: goal}
 	whole.Verdict = result.AtMost(whole.Value, whole.Goal)
