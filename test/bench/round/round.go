@@ -97,7 +97,10 @@ func Run(ctx context.Context, plan Plan) (*Series, error) {
 			}
 		}
 	}
-	return series, series.check()
+	if err := series.check(); err != nil {
+		return nil, err
+	}
+	return series, series.Print(plan.Out)
 }
 
 // complete fills in what was left out.

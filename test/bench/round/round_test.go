@@ -68,8 +68,14 @@ func TestRatiosCancelTheMachine(t *testing.T) {
 	if got := series.Values("direct", Wall); !slices.Equal(got[4:8], []float64{1000, 1000, 1500, 1500}) {
 		t.Errorf("direct: have %v", got)
 	}
-	if want := "12 rounds of direct, ours, theirs after 0 to warm up, seed 7\n"; out.String() != want {
-		t.Errorf("told %q, want %q", out.String(), want)
+	const want = `12 rounds of direct, ours, theirs after 0 to warm up, seed 7
+VARIANT  METRIC                        MIN   MEDIAN          MAX   DRIFT
+direct   ns, wall clock per operation  1000  1250    ± 20 %  1500  50 %
+ours     ns, wall clock per operation  1200  1500    ± 20 %  1800  50 %
+theirs   ns, wall clock per operation  3000  3750    ± 20 %  4500  50 %
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
 	}
 }
 
