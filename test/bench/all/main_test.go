@@ -70,22 +70,28 @@ func TestSuite(t *testing.T) {
 			if (tt.fail == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.fail) || !strings.Contains(out.String(), tt.out) {
 				t.Errorf("have error %v, want one with %q; it says\n%s", err, tt.fail, &out)
 			}
-			var got []string
-			rows, err := result.Load(filepath.Join(folder, "all.json"))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				t.Fatal(err)
-			}
-			for _, r := range rows {
-				got = append(got, r.Row)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("all.json (-want +got):\n%s", diff)
-			}
-			about, err := result.LoadAbout(filepath.Join(folder, "all.json"))
-			if err != nil || len(rows) > 0 && len(about) == 0 {
-				t.Errorf("all.machine.json: have %v and %v", about, err)
-			}
+			checkAll(t, folder, tt.want)
 		})
+	}
+}
+
+// checkAll checks which rows all.json has, and that there is something about them.
+func checkAll(t *testing.T, folder string, want []string) {
+	t.Helper()
+	rows, err := result.Load(filepath.Join(folder, "all.json"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range rows {
+		got = append(got, r.Row)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("all.json (-want +got):\n%s", diff)
+	}
+	about, err := result.LoadAbout(filepath.Join(folder, "all.json"))
+	if err != nil || len(rows) > 0 && len(about) == 0 {
+		t.Errorf("all.machine.json: have %v and %v", about, err)
 	}
 }
 

@@ -20,15 +20,19 @@ func files(lines ...string) fstest.MapFS {
 	return tree
 }
 
-func TestRead(t *testing.T) {
+// fixture is a machine as its files tell of it.
+type fixture struct {
+	name string
+	root fs.FS
+	tree fs.FS
+	want Machine
+	text string
+}
+
+// ordinary machines are those that benchmarks run on.
+func ordinary() []fixture {
 	makefile := files(`Makefile # CLANG_MAJOR := 3\nCLANG_MAJOR := 19\nCLANG := clang-$(CLANG_MAJOR)`)
-	tests := []struct {
-		name string
-		root fs.FS
-		tree fs.FS
-		want Machine
-		text string
-	}{
+	return []fixture{
 		{
 			name: "a virtual machine of which little is known",
 			root: files(
@@ -74,6 +78,12 @@ func TestRead(t *testing.T) {
 			text: "Intel(R) Xeon(R) Gold, 4 cores with 7 threads, 2 NUMA nodes, 0 MiB, governor performance and powersave, " +
 				"Linux 6.12.0-1-amd64, clang 19",
 		},
+	}
+}
+
+// odd are machines that tell things in other places, or not at all.
+func odd() []fixture {
+	return []fixture{
 		{
 			name: "an Arm virtual machine without a source tree",
 			root: files(
@@ -96,7 +106,10 @@ func TestRead(t *testing.T) {
 			text: "unknown CPU, 1 core without SMT, 1 NUMA node, 0 MiB, virtual (xen), governor unknown, Linux 6.1.0, clang unknown",
 		},
 	}
-	for _, tt := range tests {
+}
+
+func TestRead(t *testing.T) {
+	for _, tt := range append(ordinary(), odd()...) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Read(tt.root, tt.tree)
 			if err != nil {

@@ -56,11 +56,9 @@ func asks(name, address string, requests uint64, counter *atomic.Uint64) round.V
 	}}
 }
 
-// A whole benchmark on a real machine: requests to a server, with and without a relay between, and one in a way that
-// loses some. This is also the example of the README.
-func TestLoopback(t *testing.T) {
-	var counter atomic.Uint64
-	server := listen(t, func(c net.Conn) {
+// answers returns a server that counts the requests that it answers.
+func answers(counter *atomic.Uint64) func(net.Conn) {
+	return func(c net.Conn) {
 		defer c.Close()
 		for message := []byte{0}; ; {
 			if _, err := io.ReadFull(c, message); err != nil {
@@ -71,8 +69,12 @@ func TestLoopback(t *testing.T) {
 				return
 			}
 		}
-	})
-	relay := listen(t, func(near net.Conn) {
+	}
+}
+
+// relays returns a server that asks another one.
+func relays(server string) func(net.Conn) {
+	return func(near net.Conn) {
 		defer near.Close()
 		far, err := net.Dial("tcp", server)
 		if err != nil {
@@ -81,11 +83,21 @@ func TestLoopback(t *testing.T) {
 		defer far.Close()
 		go func() { _, _ = io.Copy(near, far) }()
 		_, _ = io.Copy(far, near)
-	})
-	mirror := listen(t, func(c net.Conn) {
-		defer c.Close()
-		_, _ = io.Copy(c, c)
-	})
+	}
+}
+
+// mirrors answers with what it is asked, and counts nothing.
+func mirrors(c net.Conn) {
+	defer c.Close()
+	_, _ = io.Copy(c, c)
+}
+
+// A whole benchmark on a real machine: requests to a server, with and without a relay between, and one in a way that
+// loses some. This is also the example of the README.
+func TestLoopback(t *testing.T) {
+	var counter atomic.Uint64
+	server, mirror := listen(t, answers(&counter)), listen(t, mirrors)
+	relay := listen(t, relays(server))
 
 	var out strings.Builder
 	path := filepath.Join(t.TempDir(), "loopback.json")
