@@ -9,7 +9,9 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -28,6 +30,9 @@ func (s *Set) Build(log io.Writer) error {
 		return err
 	}
 	defer unlock()
+	if err := s.removeRest(); err != nil {
+		return err
+	}
 	var commands, tests []Binary
 	for _, b := range s.wanted {
 		switch {
@@ -52,6 +57,18 @@ func (s *Set) Build(log io.Writer) error {
 	return nil
 }
 
+// removeRest removes what builds that were killed have left.
+func (s *Set) removeRest() error {
+	rest, err := filepath.Glob(filepath.Join(s.cache, ".build-*"))
+	for _, dir := range rest {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	if err != nil {
+		return fmt.Errorf("remove what earlier builds left: %w", err)
+	}
+	return nil
+}
+
 // build builds programs with one go command.
 func (s *Set) build(log io.Writer, wanted []Binary, how ...string) (err error) {
 	var names, packages []string
@@ -68,6 +85,10 @@ func (s *Set) build(log io.Writer, wanted []Binary, how ...string) (err error) {
 	args := append(how, "-p", "2", "-trimpath", "-buildvcs=false", "-ldflags", s.linkerFlags(), "-o", temp+"/")
 	cmd := s.goCommand(log, append(args, packages...)...)
 	cmd.Stdout = log
+	// A build that nobody waits for any more would go on for minutes. The signal comes when the thread ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("build %s: %w", strings.Join(names, ", "), err)
 	}

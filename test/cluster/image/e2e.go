@@ -21,11 +21,12 @@ type Programs struct {
 	AgnhostSources               string // the directory of agnhost's sources
 }
 
-// packages are what agnhost's image and those like it have beside agnhost: the clients that specs run by name.
+// packages are what agnhost's image and those like it have beside agnhost: the clients that specs run by name, and what
+// runs other commands. Busybox prefers its own commands to those in PATH, so it must not be what runs a client.
 func packages() []string {
 	return []string{
-		"bash", "bind9-dnsutils", "busybox-static", "catatonit", "conntrack", "curl", "hostname", "iperf", "iproute2",
-		"iptables", "libc-bin", "netbase", "netcat-openbsd",
+		"bash", "bind9-dnsutils", "busybox-static", "catatonit", "conntrack", "coreutils", "curl", "findutils", "grep",
+		"hostname", "iperf", "iproute2", "iptables", "libc-bin", "netbase", "netcat-openbsd", "procps", "sed",
 	}
 }
 
@@ -126,7 +127,7 @@ func busybox(l *LayerWriter, debs, applets []string) {
 func userland(l *LayerWriter, debs, applets []string) {
 	skeleton(l)
 	for _, link := range [][2]string{ // what the scripts of packages would have made
-		{"usr/bin/nc", "nc.openbsd"}, {"usr/sbin/iptables", "xtables-nft-multi"}, {"usr/sbin/ip6tables", "xtables-nft-multi"},
+		{"usr/bin/sh", "bash"}, {"usr/bin/nc", "nc.openbsd"}, {"usr/sbin/iptables", "xtables-nft-multi"}, {"usr/sbin/ip6tables", "xtables-nft-multi"},
 		{"usr/sbin/iptables-save", "xtables-nft-multi"}, {"usr/sbin/iptables-restore", "xtables-nft-multi"},
 		{"usr/local/bin/iperf", "/usr/bin/iperf"},
 	} {

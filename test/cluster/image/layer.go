@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -108,13 +109,13 @@ func (l *LayerWriter) add(header *tar.Header, content io.Reader) {
 
 // inUsr moves what packages still have in /bin, /sbin and /lib to where these directories point to.
 func inUsr(name string) string {
-	top, _, _ := strings.Cut(name, "/")
-	if top != name && isMerged(top) {
+	if top, _, below := strings.Cut(name, "/"); below && isMerged(top) {
 		return "usr/" + name
 	}
 	return name
 }
 
-func isMerged(top string) bool {
-	return top == "bin" || top == "sbin" || strings.HasPrefix(top, "lib")
+// isMerged tells whether a path is one of the directories that are links into /usr.
+func isMerged(name string) bool {
+	return slices.Contains([]string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}, name)
 }
