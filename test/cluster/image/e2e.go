@@ -134,7 +134,10 @@ func userland(l *LayerWriter, debs, applets []string) {
 		l.Symlink(link[0], link[1])
 	}
 	for _, deb := range debs {
-		l.Deb(deb)
+		// Perl is only there for scripts that run when packages are installed.
+		if name := filepath.Base(deb); !strings.HasPrefix(name, "perl") && !strings.HasPrefix(name, "libperl") {
+			l.Deb(deb)
+		}
 	}
 	l.applets(applets)
 }
