@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the socket programs: a connection is pointed at its backend before a packet exists. */
+/* This file contains the socket programs: a socket is pointed at its backend before a packet exists, and hears of
+ * what it dialled alone. Each hook says in its own fields where it goes; what is decided is the same for all. */
 
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -8,8 +9,11 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "lib/addr.h"
+#include "lib/affinity.h"
 #include "lib/config.h"
 #include "lib/count.h"
+#include "lib/flows.h"
 #include "lib/lb.h"
 
 enum verdict {
@@ -23,20 +27,18 @@ enum {
 	PROCEED = 1,
 };
 
-static __always_inline bool addr_is_v4(const struct addr *addr)
-{
-	return !addr->word[0] && !addr->word[1] && addr->word[2] == bpf_htonl(0xffff);
-}
+/* What a socket dials, and what it gets. */
+struct dial {
+	struct svc_key to;
+	struct service *service;
+	__u32 index;
+	__u32 scope;
+	struct choice choice;
+};
 
-static __always_inline struct addr addr_from_v4(__be32 ip)
+static __always_inline bool sock_in_host(struct bpf_sock_addr *ctx)
 {
-	return (struct addr) { .word = { 0, 0, bpf_htonl(0xffff), ip } };
-}
-
-static __always_inline bool addr_equal(const struct addr *a, const struct addr *b)
-{
-	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
-	       a->word[3] == b->word[3];
+	return bpf_get_netns_cookie(ctx) == cfg.host_netns;
 }
 
 /* Mixes every bit of a cookie, which is a counter, into every bit of the hash. */
@@ -62,8 +64,79 @@ static __always_inline __u32 sock_hash(struct bpf_sock_addr *ctx, struct service
 	}
 }
 
-static __always_inline void sock_remember(struct bpf_sock_addr *ctx, const struct svc_key *dialled,
-					  const struct backend *backend)
+/* A port of the node answers on the addresses of the node, and on loopback where that is the node's. */
+static __always_inline bool sock_at_node(struct bpf_sock_addr *ctx, const struct addr *addr)
+{
+	if (addr_is_loopback(addr) || addr_is_any(addr))
+		return sock_in_host(ctx);
+	return bpf_map_lookup_elem(&node_addrs, addr);
+}
+
+static __always_inline struct svc *sock_frontend(struct bpf_sock_addr *ctx, const struct svc_key *to)
+{
+	struct svc *svc = bpf_map_lookup_elem(&svcs, to);
+	struct svc_key any = { .addr = addr_any(&to->addr), .port = to->port, .proto = to->proto };
+
+	if (svc && svc->kind == SVC_EXTERNAL_ONLY)
+		return NULL;
+	if (svc && svc->kind < SVC_NODE_PORT)
+		return svc;
+	if (!sock_at_node(ctx, &to->addr))
+		return NULL;
+	return svc ?: bpf_map_lookup_elem(&svcs, &any);
+}
+
+static __always_inline enum reason sock_choose(struct bpf_sock_addr *ctx, struct dial *dial)
+{
+	__u64 client = bpf_get_netns_cookie(ctx);
+	struct affinity_key key = { .client.word = { client, client >> 32 }, .service = dial->index };
+	enum reason reason;
+
+	if (dial->service->affinity_seconds && affinity_find(&key, dial->service, dial->scope, &dial->choice))
+		return REASON_NONE;
+	reason = lb_select(dial->service, dial->index, dial->scope, sock_hash(ctx, dial->service), &dial->choice);
+	if (reason == REASON_NONE && dial->service->affinity_seconds)
+		affinity_remember(&key, &dial->choice);
+	return reason;
+}
+
+/* Finds the service that is dialled; VERDICT_PASS if it is none. */
+static __always_inline enum verdict sock_resolve(struct bpf_sock_addr *ctx, struct dial *dial)
+{
+	struct svc *svc = sock_frontend(ctx, &dial->to);
+
+	if (!svc)
+		return VERDICT_PASS;
+	dial->index = svc->service;
+	dial->service = bpf_map_lookup_elem(&services, &dial->index);
+	if (!dial->service) {
+		count(HOOK_SOCK, REASON_BAD_TABLE, 0);
+		return VERDICT_REFUSE;
+	}
+	dial->scope = lb_inside_scope(dial->service, svc->kind);
+	return VERDICT_REWRITE;
+}
+
+static __always_inline enum verdict sock_select(struct bpf_sock_addr *ctx, struct dial *dial)
+{
+	enum reason reason = sock_choose(ctx, dial);
+
+	if (reason == REASON_NONE)
+		return VERDICT_REWRITE;
+	count(HOOK_SOCK, reason, 0);
+	return VERDICT_REFUSE;
+}
+
+/* Refusing with the errno that a closed port gives; where the kernel cannot, the packet path has to refuse. */
+static __always_inline int sock_refuse(int errno)
+{
+	if (!cfg.can_refuse)
+		return PROCEED;
+	bpf_set_retval(-errno);
+	return REFUSE;
+}
+
+static __always_inline void sock_remember(struct bpf_sock_addr *ctx, const struct dial *dial)
 {
 	struct sock_peer *peer;
 
@@ -74,149 +147,268 @@ static __always_inline void sock_remember(struct bpf_sock_addr *ctx, const struc
 		count(HOOK_SOCK, REASON_NO_MEMORY, 0);
 		return;
 	}
-	peer->vip = dialled->addr;
-	peer->vip_port = dialled->port;
-	peer->backend = backend->addr;
-	peer->backend_port = backend->port;
+	peer->vip = dial->to.addr;
+	peer->vip_port = dial->to.port;
+	peer->backend = dial->choice.backend->addr;
+	peer->backend_port = dial->choice.backend->port;
 }
 
-/* A socket that connects anew, to what is no Service, must not go by what it dialled before. */
-static __always_inline void sock_forget(struct bpf_sock_addr *ctx)
+static __always_inline enum verdict sock_connect(struct bpf_sock_addr *ctx, struct dial *dial)
 {
-	if (ctx->sk)
+	enum verdict verdict = sock_resolve(ctx, dial);
+
+	if (verdict == VERDICT_REWRITE)
+		verdict = sock_select(ctx, dial);
+	if (verdict == VERDICT_REWRITE)
+		sock_remember(ctx, dial);
+	else if (ctx->sk) /* it must not go by what it dialled before */
 		bpf_sk_storage_delete(&sock_peers, ctx->sk);
+	return verdict;
 }
 
-static __always_inline enum verdict sock_decide(struct bpf_sock_addr *ctx, const struct svc_key *key,
-						struct backend **backend)
+/* Whether the backend that a flow names is still there, and still its service's. */
+static __always_inline bool sock_keeps(struct dial *dial, const struct sock_flow *flow)
 {
-	struct svc *svc = bpf_map_lookup_elem(&svcs, key);
-	struct service *service;
-	enum reason reason;
-	__u32 index;
+	struct backend *backend;
+	__u32 row = flow->row;
 
-	if (!svc || svc->kind == SVC_EXTERNAL_ONLY) {
-		sock_forget(ctx);
-		return VERDICT_PASS;
+	if (flow->service != dial->index)
+		return false;
+	backend = bpf_map_lookup_elem(&backends, &row);
+	if (!backend || !lb_owns(backend, dial->index, dial->scope) || backend->port != flow->backend_port ||
+	    !addr_equal(&backend->addr, &flow->backend))
+		return false;
+	dial->choice.backend = backend;
+	return true;
+}
+
+static __always_inline struct sock_flows *sock_flows_of(struct bpf_sock_addr *ctx, __u64 flags)
+{
+	return ctx->sk ? bpf_sk_storage_get(&sock_flows, ctx->sk, NULL, flags) : NULL;
+}
+
+/* A datagram of a socket that is not connected. Each service that it sends to keeps its backend while that is
+ * there. */
+static __always_inline enum verdict sock_send(struct bpf_sock_addr *ctx, struct dial *dial)
+{
+	enum verdict verdict = sock_resolve(ctx, dial);
+	struct sock_flows *flows = sock_flows_of(ctx, 0);
+	struct sock_flow flow = {};
+
+	if (verdict != VERDICT_REWRITE) {
+		if (flows)
+			flows_forget(flows, &dial->to);
+		return verdict;
 	}
-	index = svc->service;
-	service = bpf_map_lookup_elem(&services, &index);
-	if (!service) {
-		count(HOOK_SOCK, REASON_BAD_TABLE, 0);
-		return VERDICT_REFUSE;
+	if (flows && flows_find(flows, &dial->to, &flow) && sock_keeps(dial, &flow)) {
+		if (!flow.answers)
+			flows_remember(flows, &flow);
+		return VERDICT_REWRITE;
 	}
-	reason = lb_select(service, index, lb_inside_scope(service, svc->kind), sock_hash(ctx, service), backend);
-	if (reason != REASON_NONE) {
-		count(HOOK_SOCK, reason, 0);
-		return VERDICT_REFUSE;
+	verdict = sock_select(ctx, dial);
+	if (verdict != VERDICT_REWRITE)
+		return verdict;
+	flows = sock_flows_of(ctx, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!flows) {
+		count(HOOK_SOCK, REASON_NO_MEMORY, 0);
+		return VERDICT_REWRITE;
 	}
-	sock_remember(ctx, key, *backend);
+	flow = (struct sock_flow) {
+		.vip = dial->to.addr,
+		.vip_port = dial->to.port,
+		.backend = dial->choice.backend->addr,
+		.backend_port = dial->choice.backend->port,
+		.service = dial->index,
+		.row = dial->choice.row,
+	};
+	flows_remember(flows, &flow);
 	return VERDICT_REWRITE;
 }
 
-/* Refusing with the errno that a closed port gives; where the kernel cannot, the packet path has to refuse. */
-static __always_inline int sock_refuse(void)
+/* Turns the peer of a connected socket back into what it dialled. The record counts only while the socket is
+ * connected to the backend that it names. */
+static __always_inline bool sock_recall(struct bpf_sock_addr *ctx, struct svc_key *from)
 {
-	if (!cfg.can_refuse)
+	struct sock_peer *peer = ctx->sk ? bpf_sk_storage_get(&sock_peers, ctx->sk, NULL, 0) : NULL;
+
+	if (!peer || peer->backend_port != from->port || !addr_equal(&peer->backend, &from->addr))
+		return false;
+	from->addr = peer->vip;
+	from->port = peer->vip_port;
+	return true;
+}
+
+/* Turns the source of a datagram back into what was sent to. */
+static __always_inline bool sock_receive(struct bpf_sock_addr *ctx, struct svc_key *from)
+{
+	struct sock_flows *flows;
+
+	if (sock_recall(ctx, from))
+		return true;
+	flows = sock_flows_of(ctx, 0);
+	return flows && flows_receive(flows, from);
+}
+
+/* A process of the node that bound a NodePort would wait for connections that go elsewhere. Pods bind what they
+ * like. */
+static __always_inline int sock_bind(struct bpf_sock_addr *ctx, const struct svc_key *at)
+{
+	struct svc_key any = { .addr = addr_any(&at->addr), .port = at->port, .proto = at->proto };
+	struct svc_key any4 = { .addr = addr_from_v4(0), .port = at->port, .proto = at->proto };
+	struct svc *svc;
+
+	if (!at->port || !sock_in_host(ctx) || !sock_at_node(ctx, &at->addr))
 		return PROCEED;
-	bpf_set_retval(-ECONNREFUSED);
-	return REFUSE;
+	svc = bpf_map_lookup_elem(&svcs, &any);
+	if (!svc && addr_is_any(&at->addr)) /* that of IPv6 is the one of IPv4 too */
+		svc = bpf_map_lookup_elem(&svcs, &any4);
+	if (!svc || svc->kind != SVC_NODE_PORT)
+		return PROCEED;
+	count(HOOK_SOCK, REASON_NODE_PORT, 0);
+	return sock_refuse(EADDRINUSE);
 }
 
-/* The record counts only while the socket is connected to the backend that it names. */
-static __always_inline struct sock_peer *sock_recall(struct bpf_sock_addr *ctx, const struct addr *addr)
+static __always_inline struct svc_key ctx_key4(struct bpf_sock_addr *ctx)
 {
-	struct sock_peer *peer;
-
-	if (!ctx->sk)
-		return NULL;
-	peer = bpf_sk_storage_get(&sock_peers, ctx->sk, NULL, 0);
-	if (!peer || peer->backend_port != (__be16)ctx->user_port || !addr_equal(&peer->backend, addr))
-		return NULL;
-	return peer;
-}
-
-static __always_inline struct addr ctx_addr6(struct bpf_sock_addr *ctx)
-{
-	return (struct addr) {
-		.word = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] },
+	return (struct svc_key) {
+		.addr = addr_from_v4(ctx->user_ip4),
+		.port = ctx->user_port,
+		.proto = ctx->protocol,
 	};
 }
 
-static __always_inline void ctx_set_addr6(struct bpf_sock_addr *ctx, const struct addr *addr)
+static __always_inline struct svc_key ctx_key6(struct bpf_sock_addr *ctx)
+{
+	return (struct svc_key) {
+		.addr.word = { ctx->user_ip6[0], ctx->user_ip6[1], ctx->user_ip6[2], ctx->user_ip6[3] },
+		.port = ctx->user_port,
+		.proto = ctx->protocol,
+	};
+}
+
+static __always_inline void ctx_set4(struct bpf_sock_addr *ctx, const struct addr *addr, __be16 port)
+{
+	ctx->user_ip4 = addr->word[3];
+	ctx->user_port = port;
+}
+
+static __always_inline void ctx_set6(struct bpf_sock_addr *ctx, const struct addr *addr, __be16 port)
 {
 	ctx->user_ip6[0] = addr->word[0];
 	ctx->user_ip6[1] = addr->word[1];
 	ctx->user_ip6[2] = addr->word[2];
 	ctx->user_ip6[3] = addr->word[3];
+	ctx->user_port = port;
+}
+
+static __always_inline int apply4(struct bpf_sock_addr *ctx, enum verdict verdict, const struct backend *backend)
+{
+	if (verdict == VERDICT_REFUSE)
+		return sock_refuse(ECONNREFUSED);
+	if (verdict == VERDICT_REWRITE)
+		ctx_set4(ctx, &backend->addr, backend->port);
+	return PROCEED;
+}
+
+static __always_inline int apply6(struct bpf_sock_addr *ctx, enum verdict verdict, const struct backend *backend)
+{
+	if (verdict == VERDICT_REFUSE)
+		return sock_refuse(ECONNREFUSED);
+	if (verdict == VERDICT_REWRITE)
+		ctx_set6(ctx, &backend->addr, backend->port);
+	return PROCEED;
 }
 
 SEC("cgroup/connect4")
 int sock_connect4(struct bpf_sock_addr *ctx)
 {
-	struct svc_key key = { .addr = addr_from_v4(ctx->user_ip4),
-			       .port = ctx->user_port,
-			       .proto = ctx->protocol };
-	struct backend *backend = NULL;
+	struct dial dial = { .to = ctx_key4(ctx) };
+	enum verdict verdict = sock_connect(ctx, &dial);
 
-	if (ctx->protocol != IPPROTO_TCP)
-		return PROCEED;
-	switch (sock_decide(ctx, &key, &backend)) {
-	case VERDICT_REWRITE:
-		ctx->user_ip4 = backend->addr.word[3];
-		ctx->user_port = backend->port;
-		return PROCEED;
-	case VERDICT_REFUSE:
-		return sock_refuse();
-	default:
-		return PROCEED;
-	}
+	return apply4(ctx, verdict, dial.choice.backend);
 }
 
 SEC("cgroup/connect6")
 int sock_connect6(struct bpf_sock_addr *ctx)
 {
-	struct svc_key key = { .addr = ctx_addr6(ctx), .port = ctx->user_port, .proto = ctx->protocol };
-	struct backend *backend = NULL;
+	struct dial dial = { .to = ctx_key6(ctx) };
+	enum verdict verdict = sock_connect(ctx, &dial);
 
-	if (ctx->protocol != IPPROTO_TCP)
-		return PROCEED;
-	switch (sock_decide(ctx, &key, &backend)) {
-	case VERDICT_REWRITE:
-		ctx_set_addr6(ctx, &backend->addr);
-		ctx->user_port = backend->port;
-		return PROCEED;
-	case VERDICT_REFUSE:
-		return sock_refuse();
-	default:
-		return PROCEED;
-	}
+	return apply6(ctx, verdict, dial.choice.backend);
+}
+
+SEC("cgroup/sendmsg4")
+int sock_sendmsg4(struct bpf_sock_addr *ctx)
+{
+	struct dial dial = { .to = ctx_key4(ctx) };
+	enum verdict verdict = sock_send(ctx, &dial);
+
+	return apply4(ctx, verdict, dial.choice.backend);
+}
+
+SEC("cgroup/sendmsg6")
+int sock_sendmsg6(struct bpf_sock_addr *ctx)
+{
+	struct dial dial = { .to = ctx_key6(ctx) };
+	enum verdict verdict = sock_send(ctx, &dial);
+
+	return apply6(ctx, verdict, dial.choice.backend);
+}
+
+SEC("cgroup/recvmsg4")
+int sock_recvmsg4(struct bpf_sock_addr *ctx)
+{
+	struct svc_key from = ctx_key4(ctx);
+
+	if (sock_receive(ctx, &from) && addr_is_v4(&from.addr))
+		ctx_set4(ctx, &from.addr, from.port);
+	return PROCEED;
+}
+
+SEC("cgroup/recvmsg6")
+int sock_recvmsg6(struct bpf_sock_addr *ctx)
+{
+	struct svc_key from = ctx_key6(ctx);
+
+	if (sock_receive(ctx, &from))
+		ctx_set6(ctx, &from.addr, from.port);
+	return PROCEED;
 }
 
 SEC("cgroup/getpeername4")
 int sock_peername4(struct bpf_sock_addr *ctx)
 {
-	struct addr addr = addr_from_v4(ctx->user_ip4);
-	struct sock_peer *peer = sock_recall(ctx, &addr);
+	struct svc_key from = ctx_key4(ctx);
 
-	if (peer && addr_is_v4(&peer->vip)) {
-		ctx->user_ip4 = peer->vip.word[3];
-		ctx->user_port = peer->vip_port;
-	}
+	if (sock_recall(ctx, &from) && addr_is_v4(&from.addr))
+		ctx_set4(ctx, &from.addr, from.port);
 	return PROCEED;
 }
 
 SEC("cgroup/getpeername6")
 int sock_peername6(struct bpf_sock_addr *ctx)
 {
-	struct addr addr = ctx_addr6(ctx);
-	struct sock_peer *peer = sock_recall(ctx, &addr);
+	struct svc_key from = ctx_key6(ctx);
 
-	if (peer) {
-		ctx_set_addr6(ctx, &peer->vip);
-		ctx->user_port = peer->vip_port;
-	}
+	if (sock_recall(ctx, &from))
+		ctx_set6(ctx, &from.addr, from.port);
 	return PROCEED;
+}
+
+SEC("cgroup/bind4")
+int sock_bind4(struct bpf_sock_addr *ctx)
+{
+	struct svc_key at = ctx_key4(ctx);
+
+	return sock_bind(ctx, &at);
+}
+
+SEC("cgroup/bind6")
+int sock_bind6(struct bpf_sock_addr *ctx)
+{
+	struct svc_key at = ctx_key6(ctx);
+
+	return sock_bind(ctx, &at);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

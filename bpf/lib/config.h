@@ -5,7 +5,8 @@
 #include <linux/types.h>
 
 struct config {
-	__u8 can_refuse; /* the kernel lets a cgroup program choose the errno (bpf_set_retval) */
+	__u64 host_netns; /* the cookie of the node's own network namespace */
+	__u64 can_refuse; /* the kernel lets a cgroup program choose the errno (bpf_set_retval) */
 };
 
 const volatile struct config cfg;

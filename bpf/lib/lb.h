@@ -2,6 +2,8 @@
 /* This file contains the choice of a backend: service -> word -> slot -> backend. */
 #pragma once
 
+#include <stdbool.h>
+
 #include "maps.h"
 
 /* A reader is overtaken when an extent is reused between its two loads; more often than this means a storm. */
@@ -45,13 +47,27 @@ static __always_inline __u32 lb_inside_scope(const struct service *service, __u3
 	return kind == SVC_CLUSTER_IP && service->flags & SERVICE_INTERNAL_LOCAL ? SCOPE_LOCAL : SCOPE_ALL;
 }
 
+/* A backend and its row. */
+struct choice {
+	struct backend *backend;
+	__u32 row;
+};
+
+/* Whether a row that was remembered still belongs to a scope of the service. */
+static __always_inline bool lb_owns(const struct backend *backend, __u32 index, __u32 scope)
+{
+	__u32 owner = *(volatile const __u32 *)&backend->owner;
+
+	return (owner & 0xffffff) == index && owner >> 24 & (1 << (scope & SCOPE_LOCAL));
+}
+
 /*
  * Chooses slot hash % len of the scope's table. A word is loaded once and used whole; READ_ONCE is spelled as a
  * volatile access so that the compiler cannot load it twice. The slot and the backend are reached through the
  * values loaded before, so the order of loads needs no barrier.
  */
 static __always_inline enum reason lb_select(const struct service *service, __u32 index, __u32 scope, __u32 hash,
-					     struct backend **chosen)
+					     struct choice *choice)
 {
 	for (int i = 0; i < LB_TRIES; i++) {
 		__u64 word = *(volatile const __u64 *)&service->words[scope & SCOPE_LOCAL];
@@ -69,9 +85,9 @@ static __always_inline enum reason lb_select(const struct service *service, __u3
 		value = *(volatile __u64 *)&slot->value;
 		if (slot_owner(value) != lb_owner(index, word))
 			continue;
-		row = slot_backend(value);
-		*chosen = bpf_map_lookup_elem(&backends, &row);
-		return *chosen ? REASON_NONE : REASON_BAD_TABLE;
+		choice->row = slot_backend(value);
+		choice->backend = bpf_map_lookup_elem(&backends, &choice->row);
+		return choice->backend ? REASON_NONE : REASON_BAD_TABLE;
 	}
 	return REASON_TABLE_RACE;
 }

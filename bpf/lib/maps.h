@@ -56,6 +56,32 @@ struct {
 	__type(value, struct sock_peer);
 } sock_peers SEC(".maps");
 
+/* For sockets that are not connected: what they sent to, each service once. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct sock_flows);
+} sock_flows SEC(".maps");
+
+/* The addresses of this node, loopback apart. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, struct addr);
+	__type(value, struct node_addr);
+} node_addrs SEC(".maps");
+
+/* Which backend a client has of a service with session affinity. An entry that is pushed out costs its client a new
+ * choice. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct affinity_key);
+	__type(value, struct affinity);
+} affinity SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, REASONS *HOOKS);

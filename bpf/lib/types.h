@@ -2,7 +2,11 @@
 /* This file contains the keys and values of every map: the one place where a layout is written. */
 #pragma once
 
+#include <linux/bpf.h>
 #include <linux/types.h>
+
+/* So many services get their replies told apart on one socket; beyond, the oldest is forgotten. */
+#define SOCK_FLOWS 32
 
 /* An address of either family; IPv4 is mapped (::ffff:a.b.c.d), so there is one key and one path. */
 struct addr {
@@ -90,13 +94,49 @@ struct name {
 	char text[192];
 };
 
-/* What a socket dialled and what it got, so getpeername can answer with what was dialled. */
+/* What a socket dialled and what it got, so that it hears of what it dialled alone. */
 struct sock_peer {
 	struct addr vip;
 	struct addr backend;
 	__be16 vip_port;
 	__be16 backend_port;
 	__u32 pad;
+};
+
+/* The same for one of the services that a socket which is not connected sends to, and the row that it keeps to. */
+struct sock_flow {
+	struct addr vip;
+	struct addr backend;
+	__be16 vip_port;
+	__be16 backend_port;
+	__u32 service;
+	__u32 row;
+	__u32 answers; /* what comes from the backend is this flow's */
+};
+
+/* Threads may share a socket, so a flow is read and written under the lock. */
+struct sock_flows {
+	struct bpf_spin_lock lock;
+	__u32 next; /* the flow that a new service gets, once all are taken the oldest */
+	struct sock_flow flow[SOCK_FLOWS];
+};
+
+/* A client is its address, or its network namespace: then the address is the cookie and ends in eight zero bytes.
+ */
+struct affinity_key {
+	struct addr client;
+	__u32 service;
+	__u32 pad;
+};
+
+struct affinity {
+	__u64 last; /* new connection, in ns of the coarse clock */
+	__u32 row;
+	__u32 pad;
+};
+
+struct node_addr {
+	__u32 ifindex;
 };
 
 struct counter {
@@ -109,3 +149,6 @@ _Static_assert(sizeof(struct service) == 32, "two services share a cache line");
 _Static_assert(sizeof(struct slot) == 8, "a slot is loaded with one instruction");
 _Static_assert(sizeof(struct backend) == 24, "a backend has no hidden padding");
 _Static_assert(sizeof(struct sock_peer) == 40, "a record has no hidden padding");
+_Static_assert(sizeof(struct sock_flow) == 48, "a flow has no hidden padding");
+_Static_assert(sizeof(struct affinity_key) == 24, "a key has no hidden padding");
+_Static_assert(sizeof(struct affinity) == 16, "a value has no hidden padding");

@@ -18,6 +18,20 @@ type MapsAddr struct {
 	Word [4]uint32
 }
 
+type MapsAffinity struct {
+	_    structs.HostLayout
+	Last uint64
+	Row  uint32
+	Pad  uint32
+}
+
+type MapsAffinityKey struct {
+	_       structs.HostLayout
+	Client  MapsAddr
+	Service uint32
+	Pad     uint32
+}
+
 type MapsAlgorithm uint32
 
 const (
@@ -54,6 +68,11 @@ type MapsName struct {
 	Text [192]int8
 }
 
+type MapsNodeAddr struct {
+	_       structs.HostLayout
+	Ifindex uint32
+}
+
 type MapsReason uint32
 
 const (
@@ -62,7 +81,8 @@ const (
 	MapsReasonREASON_TABLE_RACE MapsReason = 2
 	MapsReasonREASON_BAD_TABLE  MapsReason = 3
 	MapsReasonREASON_NO_MEMORY  MapsReason = 4
-	MapsReasonREASONS           MapsReason = 5
+	MapsReasonREASON_NODE_PORT  MapsReason = 5
+	MapsReasonREASONS           MapsReason = 6
 )
 
 type MapsService struct {
@@ -86,6 +106,25 @@ const (
 type MapsSlot struct {
 	_     structs.HostLayout
 	Value uint64
+}
+
+type MapsSockFlows struct {
+	_    structs.HostLayout
+	Lock struct {
+		_   structs.HostLayout
+		Val uint32
+	}
+	Next uint32
+	Flow [32]struct {
+		_           structs.HostLayout
+		Vip         MapsAddr
+		Backend     MapsAddr
+		VipPort     uint16
+		BackendPort uint16
+		Service     uint32
+		Row         uint32
+		Answers     uint32
+	}
 }
 
 type MapsSockPeer struct {
@@ -134,11 +173,14 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	MapsMapAffinity        = "affinity"
 	MapsMapBackends        = "backends"
 	MapsMapCounters        = "counters"
 	MapsMapNames           = "names"
+	MapsMapNodeAddrs       = "node_addrs"
 	MapsMapServices        = "services"
 	MapsMapSlots           = "slots"
+	MapsMapSockFlows       = "sock_flows"
 	MapsMapSockPeers       = "sock_peers"
 	MapsMapSvcs            = "svcs"
 	MapsVarAlgorithmType   = "algorithm_type"
@@ -197,11 +239,14 @@ type MapsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MapsMapSpecs struct {
+	Affinity  *ebpf.MapSpec `ebpf:"affinity"`
 	Backends  *ebpf.MapSpec `ebpf:"backends"`
 	Counters  *ebpf.MapSpec `ebpf:"counters"`
 	Names     *ebpf.MapSpec `ebpf:"names"`
+	NodeAddrs *ebpf.MapSpec `ebpf:"node_addrs"`
 	Services  *ebpf.MapSpec `ebpf:"services"`
 	Slots     *ebpf.MapSpec `ebpf:"slots"`
+	SockFlows *ebpf.MapSpec `ebpf:"sock_flows"`
 	SockPeers *ebpf.MapSpec `ebpf:"sock_peers"`
 	Svcs      *ebpf.MapSpec `ebpf:"svcs"`
 }
@@ -238,22 +283,28 @@ func (o *MapsObjects) Close() error {
 //
 // It can be passed to LoadMapsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MapsMaps struct {
+	Affinity  *ebpf.Map `ebpf:"affinity"`
 	Backends  *ebpf.Map `ebpf:"backends"`
 	Counters  *ebpf.Map `ebpf:"counters"`
 	Names     *ebpf.Map `ebpf:"names"`
+	NodeAddrs *ebpf.Map `ebpf:"node_addrs"`
 	Services  *ebpf.Map `ebpf:"services"`
 	Slots     *ebpf.Map `ebpf:"slots"`
+	SockFlows *ebpf.Map `ebpf:"sock_flows"`
 	SockPeers *ebpf.Map `ebpf:"sock_peers"`
 	Svcs      *ebpf.Map `ebpf:"svcs"`
 }
 
 func (m *MapsMaps) Close() error {
 	return _MapsClose(
+		m.Affinity,
 		m.Backends,
 		m.Counters,
 		m.Names,
+		m.NodeAddrs,
 		m.Services,
 		m.Slots,
+		m.SockFlows,
 		m.SockPeers,
 		m.Svcs,
 	)

@@ -16,17 +16,26 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	SockMapAffinity       = "affinity"
 	SockMapBackends       = "backends"
 	SockMapCounters       = "counters"
 	SockMapNames          = "names"
+	SockMapNodeAddrs      = "node_addrs"
 	SockMapServices       = "services"
 	SockMapSlots          = "slots"
+	SockMapSockFlows      = "sock_flows"
 	SockMapSockPeers      = "sock_peers"
 	SockMapSvcs           = "svcs"
+	SockProgSockBind4     = "sock_bind4"
+	SockProgSockBind6     = "sock_bind6"
 	SockProgSockConnect4  = "sock_connect4"
 	SockProgSockConnect6  = "sock_connect6"
 	SockProgSockPeername4 = "sock_peername4"
 	SockProgSockPeername6 = "sock_peername6"
+	SockProgSockRecvmsg4  = "sock_recvmsg4"
+	SockProgSockRecvmsg6  = "sock_recvmsg6"
+	SockProgSockSendmsg4  = "sock_sendmsg4"
+	SockProgSockSendmsg6  = "sock_sendmsg6"
 	SockVarCfg            = "cfg"
 )
 
@@ -72,21 +81,30 @@ type SockSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockProgramSpecs struct {
+	SockBind4     *ebpf.ProgramSpec `ebpf:"sock_bind4"`
+	SockBind6     *ebpf.ProgramSpec `ebpf:"sock_bind6"`
 	SockConnect4  *ebpf.ProgramSpec `ebpf:"sock_connect4"`
 	SockConnect6  *ebpf.ProgramSpec `ebpf:"sock_connect6"`
 	SockPeername4 *ebpf.ProgramSpec `ebpf:"sock_peername4"`
 	SockPeername6 *ebpf.ProgramSpec `ebpf:"sock_peername6"`
+	SockRecvmsg4  *ebpf.ProgramSpec `ebpf:"sock_recvmsg4"`
+	SockRecvmsg6  *ebpf.ProgramSpec `ebpf:"sock_recvmsg6"`
+	SockSendmsg4  *ebpf.ProgramSpec `ebpf:"sock_sendmsg4"`
+	SockSendmsg6  *ebpf.ProgramSpec `ebpf:"sock_sendmsg6"`
 }
 
 // SockMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockMapSpecs struct {
+	Affinity  *ebpf.MapSpec `ebpf:"affinity"`
 	Backends  *ebpf.MapSpec `ebpf:"backends"`
 	Counters  *ebpf.MapSpec `ebpf:"counters"`
 	Names     *ebpf.MapSpec `ebpf:"names"`
+	NodeAddrs *ebpf.MapSpec `ebpf:"node_addrs"`
 	Services  *ebpf.MapSpec `ebpf:"services"`
 	Slots     *ebpf.MapSpec `ebpf:"slots"`
+	SockFlows *ebpf.MapSpec `ebpf:"sock_flows"`
 	SockPeers *ebpf.MapSpec `ebpf:"sock_peers"`
 	Svcs      *ebpf.MapSpec `ebpf:"svcs"`
 }
@@ -118,22 +136,28 @@ func (o *SockObjects) Close() error {
 //
 // It can be passed to LoadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockMaps struct {
+	Affinity  *ebpf.Map `ebpf:"affinity"`
 	Backends  *ebpf.Map `ebpf:"backends"`
 	Counters  *ebpf.Map `ebpf:"counters"`
 	Names     *ebpf.Map `ebpf:"names"`
+	NodeAddrs *ebpf.Map `ebpf:"node_addrs"`
 	Services  *ebpf.Map `ebpf:"services"`
 	Slots     *ebpf.Map `ebpf:"slots"`
+	SockFlows *ebpf.Map `ebpf:"sock_flows"`
 	SockPeers *ebpf.Map `ebpf:"sock_peers"`
 	Svcs      *ebpf.Map `ebpf:"svcs"`
 }
 
 func (m *SockMaps) Close() error {
 	return _SockClose(
+		m.Affinity,
 		m.Backends,
 		m.Counters,
 		m.Names,
+		m.NodeAddrs,
 		m.Services,
 		m.Slots,
+		m.SockFlows,
 		m.SockPeers,
 		m.Svcs,
 	)
@@ -150,18 +174,30 @@ type SockVariables struct {
 //
 // It can be passed to LoadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockPrograms struct {
+	SockBind4     *ebpf.Program `ebpf:"sock_bind4"`
+	SockBind6     *ebpf.Program `ebpf:"sock_bind6"`
 	SockConnect4  *ebpf.Program `ebpf:"sock_connect4"`
 	SockConnect6  *ebpf.Program `ebpf:"sock_connect6"`
 	SockPeername4 *ebpf.Program `ebpf:"sock_peername4"`
 	SockPeername6 *ebpf.Program `ebpf:"sock_peername6"`
+	SockRecvmsg4  *ebpf.Program `ebpf:"sock_recvmsg4"`
+	SockRecvmsg6  *ebpf.Program `ebpf:"sock_recvmsg6"`
+	SockSendmsg4  *ebpf.Program `ebpf:"sock_sendmsg4"`
+	SockSendmsg6  *ebpf.Program `ebpf:"sock_sendmsg6"`
 }
 
 func (p *SockPrograms) Close() error {
 	return _SockClose(
+		p.SockBind4,
+		p.SockBind6,
 		p.SockConnect4,
 		p.SockConnect6,
 		p.SockPeername4,
 		p.SockPeername6,
+		p.SockRecvmsg4,
+		p.SockRecvmsg6,
+		p.SockSendmsg4,
+		p.SockSendmsg6,
 	)
 }
 

@@ -24,7 +24,7 @@ func (d *Datapath) Attach() error {
 	if err != nil {
 		return err
 	}
-	progs, err := load(d.maps, found)
+	progs, err := load(d.maps, settings{found, d.hostNetns})
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ import (
 type Config struct {
 	BPFFS      string       // a mounted bpf filesystem
 	CgroupRoot string       // the cgroup2 directory whose processes are served; empty to find the root
+	HostNetns  uint64       // the cookie of the node's own network namespace; 0 for the one that the process is in
 	Log        *slog.Logger // nil for slog.Default
 
 	// failpoint is called before every step that a crash may precede. Tests use it to fail or to die there.
@@ -38,6 +39,8 @@ type Datapath struct {
 	log    *slog.Logger
 	step   func(string) error
 	lock   *os.File
+
+	hostNetns uint64
 
 	mu       sync.Mutex
 	adopted  bool
@@ -78,6 +81,11 @@ func Open(config Config) (*Datapath, error) {
 	}
 	if err := checkKernel(needs()); err != nil {
 		return nil, err
+	}
+	if d.hostNetns = config.HostNetns; d.hostNetns == 0 {
+		if d.hostNetns, err = hostNetns(); err != nil {
+			return nil, err
+		}
 	}
 	if d.lock, err = d.pins.prepare(); err != nil {
 		return nil, err

@@ -84,7 +84,7 @@ func TestLifecycle(t *testing.T) {
 			t.Errorf("program not replaced by its like: %+v, before %+v", prog, first.Programs[i])
 		}
 	}
-	if len(second.Programs) != 4 || !second.Features.CanRefuse || second.CgroupRoot != p.CgroupRoot {
+	if len(second.Programs) != 10 || !second.Features.CanRefuse || second.CgroupRoot != p.CgroupRoot {
 		t.Errorf("status: %+v", second)
 	}
 	if err := errors.Join(Cleanup(p.BPFFS), Cleanup(p.BPFFS)); err != nil {
@@ -173,8 +173,9 @@ func TestAttachReplacesDetachedLink(t *testing.T) {
 	if err := d.links["sock_connect4"].Detach(); err != nil {
 		t.Fatal(err)
 	}
-	if s := status(t, d); s.Programs[0].Attached {
-		t.Fatalf("a detached program counts as attached: %+v", s.Programs[0])
+	connect4 := slices.Index(hooks(t), "sock_connect4")
+	if s := status(t, d); s.Programs[connect4].Attached {
+		t.Fatalf("a detached program counts as attached: %+v", s.Programs[connect4])
 	}
 	if err := d.Attach(); err != nil {
 		t.Fatal(err)
@@ -261,10 +262,10 @@ func TestLoadErrorShowsVerifier(t *testing.T) {
 
 func TestSetConfig(t *testing.T) {
 	spec := sockSpec(t)
-	if err := setConfig(spec.Variables["cfg"], Features{CanRefuse: true}.config()); err != nil {
+	if err := setConfig(spec.Variables["cfg"], settings{Features{CanRefuse: true}, 1 << 40}.fields()); err != nil {
 		t.Fatal(err)
 	}
-	if value := spec.Variables["cfg"].Value; !slices.Equal(value, []byte{1}) {
+	if value := spec.Variables["cfg"].Value; !slices.Equal(value, []byte{0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0}) {
 		t.Errorf("cfg = %v", value)
 	}
 	for name, fields := range map[string]map[string]uint64{

@@ -71,6 +71,17 @@ func probeAtomicFetch() error {
 	})
 }
 
+// probeSetRetval calls bpf_set_retval as the programs do. The library's own probe passes a register without a value, and
+// takes what Linux 7.2 says to that for an error of its own.
+func probeSetRetval() error {
+	return probeInstructions(asm.Instructions{
+		asm.Mov.Imm(asm.R1, -int32(unix.ECONNREFUSED)),
+		asm.FnSetRetval.Call(),
+		asm.Mov.Imm(asm.R0, 1),
+		asm.Return(),
+	})
+}
+
 // probeInstructions returns an error that wraps ebpf.ErrNotSupported if the verifier refuses the instructions.
 func probeInstructions(instructions asm.Instructions) error {
 	prog, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{

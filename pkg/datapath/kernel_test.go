@@ -51,7 +51,7 @@ func TestCheckKernel(t *testing.T) {
 // A probe tells instructions that this kernel has from some that no kernel has.
 func TestProbeInstructions(t *testing.T) {
 	rig.Root(t)
-	if err := checkKernel(needs()); err != nil {
+	if err := errors.Join(checkKernel(needs()), probeSetRetval()); err != nil {
 		t.Error(err)
 	}
 	unknown := asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord), asm.Return()}

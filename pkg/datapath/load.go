@@ -6,9 +6,8 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/features"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
@@ -22,21 +21,44 @@ type Features struct {
 	CanRefuse bool // a connection to a service without backends fails with ECONNREFUSED
 }
 
+// hostNetns returns the cookie of the network namespace that the process is in, which is the node's for an agent.
+func hostNetns() (uint64, error) {
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if errors.Is(err, unix.EAFNOSUPPORT) {
+		socket, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("identify the network namespace: open socket: %w", err)
+	}
+	defer unix.Close(socket)
+	cookie, err := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("identify the network namespace: %w", err)
+	}
+	return cookie, nil
+}
+
 func probe() (Features, error) {
-	err := features.HaveProgramHelper(ebpf.CGroupSockAddr, asm.FnSetRetval)
+	err := probeSetRetval()
 	if err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
 		return Features{}, fmt.Errorf("probe bpf_set_retval: %w", err)
 	}
 	return Features{CanRefuse: err == nil}, nil
 }
 
-// config returns the fields of the programs' struct config.
-func (f Features) config() map[string]uint64 {
-	config := map[string]uint64{"can_refuse": 0}
-	if f.CanRefuse {
-		config["can_refuse"] = 1
+// settings are what the programs are told at load.
+type settings struct {
+	Features
+	hostNetns uint64
+}
+
+// fields returns the fields of the programs' struct config.
+func (s settings) fields() map[string]uint64 {
+	fields := map[string]uint64{"host_netns": s.hostNetns, "can_refuse": 0}
+	if s.CanRefuse {
+		fields["can_refuse"] = 1
 	}
-	return config
+	return fields
 }
 
 // setConfig writes the fields of the struct variable by name; every field has to be given, and every given one to exist.
@@ -73,12 +95,12 @@ func setConfig(variable *ebpf.VariableSpec, fields map[string]uint64) error {
 }
 
 // load loads every program over the given maps. Nothing is attached.
-func load(m *maps.Maps, f Features) (programs, error) {
+func load(m *maps.Maps, s settings) (programs, error) {
 	spec, err := bpf.LoadSock()
 	if err != nil {
 		return nil, fmt.Errorf("read program specs: %w", err)
 	}
-	if err := setConfig(spec.Variables["cfg"], f.config()); err != nil {
+	if err := setConfig(spec.Variables["cfg"], s.fields()); err != nil {
 		return nil, err
 	}
 	replacements := m.Replacements()

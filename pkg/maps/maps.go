@@ -23,7 +23,10 @@ type Maps struct {
 	Slots     *ebpf.Map
 	Backends  *ebpf.Map
 	Names     *ebpf.Map
+	NodeAddrs *ebpf.Map
+	Affinity  *ebpf.Map
 	SockPeers *ebpf.Map
+	SockFlows *ebpf.Map
 	Counters  *ebpf.Map
 
 	readOnly bool
@@ -58,8 +61,13 @@ func (m *Maps) fields() []field {
 		{Info{Name: "backends", Row: "index -> address, port, proto, service, scopes", WrittenBy: "reconciler", ReadBy: "sock"},
 			&m.Backends, func(s Sizes) uint32 { return s.Backends }},
 		{Info{Name: "names", Row: "service index -> name", WrittenBy: "reconciler", ReadBy: "observe"}, &m.Names, services},
+		{Info{Name: "node_addrs", Row: "address -> interface", WrittenBy: "datapath", ReadBy: "sock"}, &m.NodeAddrs, nil},
+		{Info{Name: "affinity", Row: "client, service index -> backend index, last new connection", WrittenBy: "sock", ReadBy: "sock"},
+			&m.Affinity, nil},
 		{Info{Name: "sock_peers", Row: "socket -> what it dialled, what it got", WrittenBy: "sock", ReadBy: "sock"},
 			&m.SockPeers, nil},
+		{Info{Name: "sock_flows", Row: "socket -> up to 32 services that it sends to, their backends", WrittenBy: "sock", ReadBy: "sock"},
+			&m.SockFlows, nil},
 		{Info{Name: "counters", Row: "hook, reason -> packets, bytes", WrittenBy: "sock", ReadBy: "observe"},
 			&m.Counters, nil},
 	}

@@ -40,6 +40,12 @@ type node struct {
 func newNode(t *testing.T) *node {
 	t.Helper()
 	rig.Root(t)
+	return newNodeIn(t, rig.NewNetns(t, "node"))
+}
+
+// newNodeIn returns a node whose own network namespace is host.
+func newNodeIn(t *testing.T, host *rig.Netns) *node {
+	t.Helper()
 	bpffs := rig.BPFFS(t)
 	n := &node{t: t, cgroup: rig.NewCgroup(t)}
 	t.Cleanup(func() {
@@ -48,7 +54,7 @@ func newNode(t *testing.T) *node {
 		}
 	})
 	d, err := datapath.Open(datapath.Config{
-		BPFFS: bpffs, CgroupRoot: n.cgroup.Path(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		BPFFS: bpffs, CgroupRoot: n.cgroup.Path(), HostNetns: netnsCookie(t, host), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -72,8 +78,25 @@ type service struct {
 	kind      uint32
 	algorithm bpf.MapsAlgorithm
 	flags     uint8
+	affinity  uint32           // seconds
 	local     []netip.AddrPort // the backends of the local scope
 	backends  []netip.AddrPort
+}
+
+func netnsCookie(t *testing.T, ns *rig.Netns) (cookie uint64) {
+	t.Helper()
+	if err := ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return cookie
 }
 
 // add writes the rows of a service in an order that is safe, and returns its index.
@@ -84,18 +107,19 @@ func (n *node) add(s service) uint32 {
 	}
 	tables, index := n.Tables(), n.next
 	n.next++
-	write := func(backends []netip.AddrPort, tag uint16) uint64 {
-		off := n.next
+	write := func(backends []netip.AddrPort, scope int) uint64 {
+		off, tag := n.next, uint16(1+scope)
 		for _, backend := range backends {
 			tables.Backends[n.next] = maps.BackendOf(backend.Addr(), backend.Port(), s.proto)
+			tables.Backends[n.next].Owner = maps.MakeOwner(index, 1<<scope)
 			tables.Slots[n.next] = maps.MakeSlot(n.next, index, tag)
 			n.next++
 		}
 		return uint64(maps.MakeWord(off, len(backends), tag))
 	}
-	tables.Services[index] = maps.Service{Algorithm: uint8(s.algorithm), Flags: s.flags}
-	tables.Services[index].Words[maps.ScopeAll] = write(s.backends, 1)
-	tables.Services[index].Words[maps.ScopeLocal] = write(s.local, 2)
+	tables.Services[index] = maps.Service{Algorithm: uint8(s.algorithm), Flags: s.flags, AffinitySeconds: s.affinity}
+	tables.Services[index].Words[maps.ScopeAll] = write(s.backends, maps.ScopeAll)
+	tables.Services[index].Words[maps.ScopeLocal] = write(s.local, maps.ScopeLocal)
 	key := maps.KeyOf(s.vip.Addr(), s.vip.Port(), s.proto)
 	if err := tables.Svcs.Insert([]maps.SvcKey{key}, []maps.Svc{{Service: index, Kind: s.kind}}); err != nil {
 		n.t.Fatal(err)

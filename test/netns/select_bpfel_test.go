@@ -16,11 +16,14 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	SelectMapAffinity       = "affinity"
 	SelectMapBackends       = "backends"
 	SelectMapCounters       = "counters"
 	SelectMapNames          = "names"
+	SelectMapNodeAddrs      = "node_addrs"
 	SelectMapServices       = "services"
 	SelectMapSlots          = "slots"
+	SelectMapSockFlows      = "sock_flows"
 	SelectMapSockPeers      = "sock_peers"
 	SelectMapSvcs           = "svcs"
 	SelectProgSelectBackend = "select_backend"
@@ -81,11 +84,14 @@ type SelectProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SelectMapSpecs struct {
+	Affinity  *ebpf.MapSpec `ebpf:"affinity"`
 	Backends  *ebpf.MapSpec `ebpf:"backends"`
 	Counters  *ebpf.MapSpec `ebpf:"counters"`
 	Names     *ebpf.MapSpec `ebpf:"names"`
+	NodeAddrs *ebpf.MapSpec `ebpf:"node_addrs"`
 	Services  *ebpf.MapSpec `ebpf:"services"`
 	Slots     *ebpf.MapSpec `ebpf:"slots"`
+	SockFlows *ebpf.MapSpec `ebpf:"sock_flows"`
 	SockPeers *ebpf.MapSpec `ebpf:"sock_peers"`
 	Svcs      *ebpf.MapSpec `ebpf:"svcs"`
 }
@@ -122,22 +128,28 @@ func (o *SelectObjects) Close() error {
 //
 // It can be passed to LoadSelectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SelectMaps struct {
+	Affinity  *ebpf.Map `ebpf:"affinity"`
 	Backends  *ebpf.Map `ebpf:"backends"`
 	Counters  *ebpf.Map `ebpf:"counters"`
 	Names     *ebpf.Map `ebpf:"names"`
+	NodeAddrs *ebpf.Map `ebpf:"node_addrs"`
 	Services  *ebpf.Map `ebpf:"services"`
 	Slots     *ebpf.Map `ebpf:"slots"`
+	SockFlows *ebpf.Map `ebpf:"sock_flows"`
 	SockPeers *ebpf.Map `ebpf:"sock_peers"`
 	Svcs      *ebpf.Map `ebpf:"svcs"`
 }
 
 func (m *SelectMaps) Close() error {
 	return _SelectClose(
+		m.Affinity,
 		m.Backends,
 		m.Counters,
 		m.Names,
+		m.NodeAddrs,
 		m.Services,
 		m.Slots,
+		m.SockFlows,
 		m.SockPeers,
 		m.Svcs,
 	)

@@ -40,7 +40,7 @@ int select_backend(struct __sk_buff *skb __attribute__((unused)))
 {
 	__u32 random = bpf_get_prandom_u32();
 	struct svc_key key = { .port = random % frontends, .proto = IPPROTO_TCP };
-	struct backend *backend = NULL;
+	struct choice choice = {};
 	struct service *service;
 	struct svc *svc;
 	__u32 index;
@@ -57,10 +57,10 @@ int select_backend(struct __sk_buff *skb __attribute__((unused)))
 		broken++;
 		return 0;
 	}
-	switch (lb_select(service, index, lb_inside_scope(service, svc->kind), random >> 8, &backend)) {
+	switch (lb_select(service, index, lb_inside_scope(service, svc->kind), random >> 8, &choice)) {
 	case REASON_NONE:
 		dawdle();
-		if (backend->addr.word[1] == key.port)
+		if (choice.backend->addr.word[1] == key.port)
 			chosen++;
 		else
 			foreign++;

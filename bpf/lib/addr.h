@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains what can be asked of an address. */
+#pragma once
+
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "types.h"
+
+static __always_inline bool addr_is_v4(const struct addr *addr)
+{
+	return !addr->word[0] && !addr->word[1] && addr->word[2] == bpf_htonl(0xffff);
+}
+
+static __always_inline struct addr addr_from_v4(__be32 ip)
+{
+	return (struct addr) { .word = { 0, 0, bpf_htonl(0xffff), ip } };
+}
+
+static __always_inline bool addr_equal(const struct addr *a, const struct addr *b)
+{
+	return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
+	       a->word[3] == b->word[3];
+}
+
+/* The unspecified address of the same family: the one that rows for every address of the node have. */
+static __always_inline struct addr addr_any(const struct addr *addr)
+{
+	return addr_is_v4(addr) ? addr_from_v4(0) : (struct addr) {};
+}
+
+static __always_inline bool addr_is_any(const struct addr *addr)
+{
+	return !addr->word[3] && (addr_is_v4(addr) || (!addr->word[0] && !addr->word[1] && !addr->word[2]));
+}
+
+static __always_inline bool addr_is_loopback(const struct addr *addr)
+{
+	if (addr_is_v4(addr))
+		return (addr->word[3] & bpf_htonl(0xff000000)) == bpf_htonl(0x7f000000);
+	return !addr->word[0] && !addr->word[1] && !addr->word[2] && addr->word[3] == bpf_htonl(1);
+}

@@ -1,0 +1,200 @@
+package netns
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// op is one system call that a process makes on one of its sockets, which it knows by number.
+type op struct {
+	Call   string // serve, open, connect, bind, send, receive, peer, close
+	Socket int
+	Addr   netip.AddrPort
+	Dual   bool // open: an IPv6 socket, whatever the address
+	TCP    bool
+}
+
+// outcome is what came of an op.
+type outcome struct {
+	Err   string // what the process could not do; not the outcome of the call
+	Errno syscall.Errno
+	Addr  netip.AddrPort // where a datagram came from, or who the peer is
+	Text  string         // the datagram; an echo server sends its own address
+}
+
+// socketsMain does what it is told on its standard input, one JSON line each, and answers with such lines.
+func socketsMain([]string) int {
+	orders, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	sockets := map[int]int{}
+	for {
+		var o op
+		if err := orders.Decode(&o); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		var out outcome
+		if err := o.do(sockets, &out); err != nil && !errors.As(err, &out.Errno) {
+			out.Err = err.Error()
+		}
+		if err := answers.Encode(out); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+}
+
+func (o op) family() int {
+	if o.Dual || o.Addr.Addr().Is6() {
+		return unix.AF_INET6
+	}
+	return unix.AF_INET
+}
+
+func (o op) do(sockets map[int]int, out *outcome) error {
+	fd := sockets[o.Socket]
+	to := func() unix.Sockaddr {
+		name, _ := unix.Getsockname(fd)
+		if _, ok := name.(*unix.SockaddrInet6); ok {
+			return sockaddr(unix.AF_INET6, o.Addr)
+		}
+		return sockaddr(unix.AF_INET, o.Addr)
+	}
+	switch o.Call {
+	case "serve":
+		return echo(o.Addr)
+	case "open":
+		kind := unix.SOCK_DGRAM
+		if o.TCP {
+			kind = unix.SOCK_STREAM
+		}
+		var err error
+		if sockets[o.Socket], err = unix.Socket(o.family(), kind|unix.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		// A datagram that does not come is an outcome too.
+		limit := unix.NsecToTimeval(int64(2 * time.Second))
+		return unix.SetsockoptTimeval(sockets[o.Socket], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
+	case "connect":
+		return unix.Connect(fd, to())
+	case "bind":
+		return unix.Bind(fd, to())
+	case "send":
+		if !o.Addr.IsValid() {
+			_, err := unix.Write(fd, []byte("?"))
+			return err
+		}
+		return unix.Sendto(fd, []byte("?"), 0, to())
+	case "receive":
+		text := make([]byte, 64)
+		n, from, err := unix.Recvfrom(fd, text, 0)
+		if err == nil {
+			out.Addr, out.Text = addrPort(from), string(text[:n])
+		}
+		return err
+	case "peer":
+		name, err := unix.Getpeername(fd)
+		if err == nil {
+			out.Addr = addrPort(name)
+		}
+		return err
+	case "close":
+		delete(sockets, o.Socket)
+		return unix.Close(fd)
+	}
+	return fmt.Errorf("no such call: %q", o.Call)
+}
+
+// echo answers every datagram with the address that it came to, for the life of the process.
+func echo(at netip.AddrPort) error {
+	fd, err := unix.Socket(op{Addr: at}.family(), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.Bind(fd, sockaddr(op{Addr: at}.family(), at)); err != nil {
+		return err
+	}
+	go func() {
+		buffer := make([]byte, 64)
+		for {
+			if _, from, err := unix.Recvfrom(fd, buffer, 0); err == nil {
+				_ = unix.Sendto(fd, []byte(at.String()), 0, from)
+			}
+		}
+	}()
+	return nil
+}
+
+// program is a process that makes system calls as it is told.
+type program struct {
+	t       *testing.T
+	process *rig.Process
+	sockets int
+}
+
+func newProgram(t *testing.T, cgroup *rig.Cgroup, ns *rig.Netns) *program {
+	t.Helper()
+	return &program{t: t, process: rig.NewChild(t, cgroup, ns, "sockets")}
+}
+
+// do makes a call and returns its outcome.
+func (p *program) do(o op) outcome {
+	p.t.Helper()
+	var out outcome
+	if err := json.NewEncoder(p.process.Stdin).Encode(o); err != nil {
+		p.t.Fatalf("%+v: %v", o, err)
+	}
+	line, err := p.process.ReadLine()
+	if err != nil {
+		p.t.Fatalf("%+v: %v", o, err)
+	}
+	if err := json.Unmarshal([]byte(line), &out); err != nil {
+		p.t.Fatalf("%+v: %v", o, err)
+	}
+	if out.Err != "" {
+		p.t.Fatalf("%+v: %s", o, out.Err)
+	}
+	return out
+}
+
+// must makes a call that has to succeed.
+func (p *program) must(o op) outcome {
+	p.t.Helper()
+	out := p.do(o)
+	if out.Errno != 0 {
+		p.t.Fatalf("%+v: %v", o, out.Errno)
+	}
+	return out
+}
+
+func (p *program) serve(addrs ...netip.AddrPort) {
+	p.t.Helper()
+	for _, addr := range addrs {
+		p.must(op{Call: "serve", Addr: addr})
+	}
+}
+
+// udp opens a socket that is fit for an address.
+func (p *program) udp(like netip.AddrPort, dual bool) int {
+	p.t.Helper()
+	p.sockets++
+	p.must(op{Call: "open", Socket: p.sockets, Addr: like, Dual: dual})
+	return p.sockets
+}
+
+// ask sends a datagram and returns who answered and from where, as the socket has it.
+func (p *program) ask(socket int, to netip.AddrPort) (server string, from netip.AddrPort) {
+	p.t.Helper()
+	p.must(op{Call: "send", Socket: socket, Addr: to})
+	out := p.must(op{Call: "receive", Socket: socket})
+	return out.Text, out.Addr
+}
