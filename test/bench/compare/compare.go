@@ -8,8 +8,12 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// leastNoise is a change that is never told from chance: two runs of the same thing on the same machine differ by that.
-const leastNoise = 0.05
+const (
+	// leastNoise is a change that is never told from chance: two runs of the same thing on the same machine differ by it.
+	leastNoise = 0.05
+	// unknownNoise is taken for a row that was not measured in rounds, of which nobody knows how uncertain it is.
+	unknownNoise = 0.2
+)
 
 // effect says what a change of a figure means.
 type effect string
@@ -52,7 +56,11 @@ func (r results) noise(key result.Key, ratio bool) float64 {
 			}
 		}
 	}
-	return 0
+	switch result.Unit(key.Metric) {
+	case "bytes", "KiB", "MiB", "GiB", "instructions":
+		return 0 // what is counted does not depend on who else is on the machine
+	}
+	return unknownNoise
 }
 
 // machineOf returns on what a row's benchmark ran, "" if that was not written down.

@@ -81,6 +81,17 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// Without rounds nobody knows how uncertain a time is. What is counted is certain.
+func TestUnknownNoise(t *testing.T) {
+	for metric, want := range map[string]effect{"us per service": same, "req/s": same, "bytes of live heap": worse, "instructions": worse} {
+		old, new := rowOf(metric, 100, 0, result.Pass), rowOf(metric, 120, 0, result.Pass)
+		changes := compare(results{rows: []result.Row{old}}, results{rows: []result.Row{new}})
+		if changes[0].effect != want {
+			t.Errorf("%s, 20 %% more: have %q, want %q", metric, changes[0].effect, want)
+		}
+	}
+}
+
 // save writes results as a benchmark does.
 func save(t *testing.T, path, cpu string, rows ...result.Row) {
 	t.Helper()
@@ -115,14 +126,14 @@ func TestRun(t *testing.T) {
 	}{
 		{
 			name: "folders", arguments: []string{old, new}, out: `ROW          CASE  METRIC  OLD   NEW   CHANGE   NOISE  VERDICT       EFFECT
-toy/connect  c     ns      1.2x  1.8x  +50.0 %  5 %    pass -> miss  WORSE
-toy/rate     c     req/s   5000  6000  +20.0 %  5 %    pass          better
+toy/connect  c     ns      1.2x  1.8x  +50.0 %  28 %   pass -> miss  WORSE
+toy/rate     c     req/s   5000  6000  +20.0 %  28 %   pass          
 toy/fresh    c     ns      -     0.5x  -        -      pass          new
 toy/gone     c     ns      1     -     -        -      pass          MISSING
-1 worse, 1 better, 0 the same, 0 unsure, 1 new, 1 missing; 1 goals lost
+1 worse, 0 better, 1 the same, 0 unsure, 1 new, 1 missing; 1 goals lost
 `,
 		},
-		{name: "strict", arguments: []string{"-strict", old, new}, code: exitWorse, out: "1 worse, 1 better"},
+		{name: "strict", arguments: []string{"-strict", old, new}, code: exitWorse, out: "1 worse, 0 better"},
 		{name: "strict, nothing worse", arguments: []string{"-strict", old, old}, out: "0 worse, 0 better, 3 the same"},
 		{
 			name: "another machine", arguments: []string{old, elsewhere},
