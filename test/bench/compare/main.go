@@ -3,9 +3,9 @@
 //	go run ./test/bench/compare OLD NEW
 //
 // OLD and NEW are JSON files of results, or folders with an all.json or else the files of single benchmarks. Rows are
-// matched by row, case and metric. A change counts when it is beyond what chance explains: 5 %, or more where the rounds
-// of the two runs were less certain, and 28 % for times and rates that
-// neither run measured in rounds. It exits 0 whatever it found, with -strict 3 if something became worse or is gone.
+// matched by row, case and metric. A change counts when it is beyond what chance explains: 5 %, more where the rounds of
+// the two runs were less certain, and 28 % for times and rates that neither run measured in rounds. It exits 0 whatever
+// it found, with -strict 3 if something became worse or is gone. (Under "go run" every other code than 0 becomes 1.)
 package main
 
 import (
