@@ -1,0 +1,85 @@
+// Package programs loads every program on the running kernel, in the way the agent does, and tells how many
+// instructions the verifier walked for each.
+package programs
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/datapath"
+	fairleadmaps "fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
+
+// Every program that there is becomes attached. The file that the kernel matrix reads is written if JOB_OUT names
+// a directory for it.
+func TestEveryProgramLoads(t *testing.T) {
+	rig.Root(t)
+	bpffs := rig.BPFFS(t)
+	cgroup := rig.NewCgroup(t)
+	t.Cleanup(func() {
+		if err := datapath.Cleanup(bpffs); err != nil {
+			t.Error(err)
+		}
+	})
+	d, err := datapath.Open(datapath.Config{
+		BPFFS: bpffs, CgroupRoot: cgroup.Path(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := errors.Join(d.Create(fairleadmaps.Sizes{}), d.Attach()); err != nil {
+		t.Fatal(err)
+	}
+	status, err := d.Status()
+	if err != nil {
+		t.Fatal(err)
+	}
+	walked := map[string]uint32{}
+	for _, program := range status.Programs {
+		if !program.Attached {
+			t.Errorf("program %s is not attached", program.Name)
+		}
+		walked[program.Name] = program.Instructions
+	}
+	if diff := cmp.Diff(compiled(t), slices.Sorted(maps.Keys(walked))); diff != "" {
+		t.Errorf("programs (-compiled +attached):\n%s", diff)
+	}
+	t.Logf("instructions that the verifier walked: %v", walked)
+	if dir := os.Getenv("JOB_OUT"); dir != "" {
+		write(t, filepath.Join(dir, "instructions.json"), walked)
+	}
+}
+
+// compiled returns the names of the programs in the objects.
+func compiled(t *testing.T) []string {
+	t.Helper()
+	spec, err := bpf.LoadSock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Sorted(maps.Keys(spec.Programs))
+}
+
+func write(t *testing.T, path string, content any) {
+	t.Helper()
+	text, err := json.Marshal(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"fairlead.io/fairlead/test/kernels/vm"
+)
+
+const module = "fairlead.io/fairlead/"
+
+// suite is something to run on kernels. All of it is built here, statically, and runs in a directory of its own.
+type suite struct {
+	name    string
+	pkg     string   // a package whose tests run, or a command
+	args    []string // for tests, more flags
+	beside  []string // packages whose commands are put beside it
+	files   []string // files of the tree that it reads, which are put where they are in the tree
+	limit   time.Duration
+	refuses *regexp.Regexp // for a command that has to fail with exit code 1: what it has to say
+}
+
+// suites are what runs where the agent has to work. Whatever else is to be proven on every kernel becomes a line here.
+func suites() []suite {
+	return []suite{
+		{name: "programs", pkg: "test/kernels/programs", limit: 2 * time.Minute},
+		{name: "maps", pkg: "pkg/maps", limit: 2 * time.Minute},
+		{
+			name: "datapath", pkg: "pkg/datapath", limit: 3 * time.Minute,
+			// Some thirty agents that die, each a second of emulation: what they leave behind does not depend on the kernel.
+			args: []string{"-test.skip=^TestCrashAtEveryStep$"},
+		},
+		{name: "netns", pkg: "test/netns", limit: 4 * time.Minute},
+		{
+			name: "demo", pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
+			files: []string{"test/demo/manifests/web.yaml"}, limit: 2 * time.Minute,
+		},
+	}
+}
+
+// refusals are what runs where the agent has to refuse the kernel.
+func refusals() []suite {
+	return []suite{{
+		name: "agent", pkg: "cmd/fairlead", files: []string{"test/demo/manifests/web.yaml"}, limit: time.Minute,
+		args:    []string{"agent", "--source=test/demo/manifests", "--node-name=vm"},
+		refuses: regexp.MustCompile(`(?m)^fairlead: .* needs Linux \d+\.\d+ or newer`),
+	}}
+}
+
+// chooseSuites returns all suites of either kind, or those with the names.
+func chooseSuites(names []string) (chosen []suite, err error) {
+	all := slices.Concat(suites(), refusals())
+	if len(names) == 0 {
+		return all, nil
+	}
+	for _, name := range names {
+		at := slices.IndexFunc(all, func(s suite) bool { return s.name == name })
+		if at < 0 {
+			return nil, fmt.Errorf("find suite %s: there is none", name)
+		}
+		chosen = append(chosen, all[at])
+	}
+	return chosen, nil
+}
+
+// isTest tells a package of tests from a command.
+func (s suite) isTest() bool { return len(s.beside) == 0 && s.refuses == nil }
+
+// job returns what the machine runs.
+func (s suite) job() vm.Job {
+	args := append([]string{"./" + s.name}, s.args...)
+	if s.isTest() {
+		// The test gives up a little earlier than the machine, and then shows where it hangs.
+		args = append(args, "-test.v", "-test.timeout="+(s.limit-15*time.Second).String())
+	}
+	return vm.Job{Name: s.name, Args: args, Limit: s.limit}
+}
+
+// verdict says in a few words how the suite went, and whether it passed.
+func (s suite) verdict(result vm.Result) (text string, ok bool, err error) {
+	log, err := os.ReadFile(result.Log)
+	if err != nil {
+		return "", false, fmt.Errorf("read log: %w", err)
+	}
+	if s.refuses != nil {
+		if result.Code != 1 || !s.refuses.Match(log) {
+			return fmt.Sprintf("exit code %d, and not the refusal that was expected", result.Code), false, nil
+		}
+		return "refused", true, nil
+	}
+	if result.Code != 0 {
+		return fmt.Sprintf("exit code %d", result.Code), false, nil
+	}
+	if !s.isTest() {
+		return "passed", true, nil
+	}
+	outcomes := map[string][]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\s*--- (PASS|SKIP): (\S+)`).FindAllStringSubmatch(string(log), -1) {
+		outcomes[m[1]] = append(outcomes[m[1]], m[2])
+	}
+	if skipped := outcomes["SKIP"]; len(skipped) > 0 {
+		return "skipped " + strings.Join(skipped, ", "), false, nil
+	}
+	passed := len(outcomes["PASS"])
+	return fmt.Sprintf("%d passed", passed), passed > 0, nil
+}
+
+// payload returns the files of the suite in the machine; the binaries are in dir.
+func (s suite) payload(dir, tree string) []vm.File {
+	in := vm.JobDir(s.name)
+	files := []vm.File{{Path: in + "/" + s.name, Mode: 0o755, Source: filepath.Join(dir, s.name)}}
+	for _, pkg := range s.beside {
+		name := filepath.Base(pkg)
+		files = append(files, vm.File{Path: in + "/" + name, Mode: 0o755, Source: filepath.Join(dir, name)})
+	}
+	for _, file := range s.files {
+		files = append(files, vm.File{Path: in + "/" + file, Mode: 0o644, Source: filepath.Join(tree, file)})
+	}
+	return files
+}
