@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	stdmaps "maps"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -36,6 +38,12 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	defer barrier.Close()
 
 	store := model.NewStore(cfg.NodeName)
+	setLocal := func(addrs map[netip.Addr]uint32) { store.SetLocal(stdmaps.Keys(addrs)) }
+	local, err := datapath.NodeAddrs()
+	if err != nil {
+		return err
+	}
+	setLocal(local) // before the first compile
 	src, events, err := newSource(cfg, store, log)
 	if err != nil {
 		return err
@@ -91,6 +99,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	agent.setReconciler(reconciler)
+	start("addresses", func(ctx context.Context) error { return path.WatchAddrs(ctx, setLocal) })
 	start("reconcile", reconciler.Run)
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
 	<-ctx.Done()

@@ -37,6 +37,9 @@ type Facts struct {
 	ExternalIPs ExternalIPs
 	// Reserved says why an address may not be an externalIP, or returns "".
 	Reserved func(netip.Addr) string
+	// Local reports whether an interface of this node has an address. A ClusterIP that one has is answered there, by a
+	// cache for DNS for example, and left alone.
+	Local func(netip.Addr) bool
 }
 
 // ID names one BPF service: one port of one object in one family.
@@ -203,7 +206,7 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 	}
 	add := func(addrs []netip.Addr, kind uint32) {
 		for _, addr := range addrs {
-			if model.FamilyOf(addr) == family {
+			if model.FamilyOf(addr) == family && (kind != maps.ClusterIP || !c.local(addr)) {
 				s.frontend(maps.KeyOf(addr, port.Port, port.Protocol), kind)
 			}
 		}
@@ -227,6 +230,8 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 	c.tables(s, outside)
 	return len(s.Frontends)
 }
+
+func (c *Compiler) local(addr netip.Addr) bool { return c.facts.Local != nil && c.facts.Local(addr) }
 
 // frontend adds a row unless an earlier one has the same key: an address may be listed as more than one kind.
 func (s *Service) frontend(key maps.SvcKey, kind uint32) {

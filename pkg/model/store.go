@@ -32,6 +32,7 @@ type Store struct {
 	pods       map[Name]*Pod
 	clusterIPs map[netip.Addr]int32             // how many Services have the address
 	external   map[netip.Addr]map[Name]struct{} // Services that name the address in externalIPs
+	local      map[netip.Addr]struct{}          // addresses that interfaces of this node have
 
 	self   string // this node
 	dirty  map[Key]struct{}
@@ -195,6 +196,14 @@ func (s *Store) Keys() []Key {
 	}
 	slices.SortFunc(keys, Key.Compare)
 	return keys
+}
+
+// Local reports whether an interface of this node has the address.
+func (s *Store) Local(addr netip.Addr) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.local[addr]
+	return ok
 }
 
 // ReservedFor says why an externalIP must not be taken over by a Service, or returns "". Taking a node's, a pod's or

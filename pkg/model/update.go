@@ -1,6 +1,8 @@
 package model
 
 import (
+	"iter"
+	"maps"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -246,6 +248,31 @@ func (s *Store) nodeChanged(was, is *Node) {
 	if !slices.Equal(was.Addrs, is.Addrs) || !slices.Equal(was.PodCIDRs, is.PodCIDRs) {
 		for addr := range s.external {
 			s.markExternal(addr)
+		}
+	}
+}
+
+// SetLocal stores which addresses interfaces of this node have, and makes due the Services whose ClusterIP is one that
+// came or went.
+func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was, is := s.local, map[netip.Addr]struct{}{}
+	for addr := range addrs {
+		is[addr] = struct{}{}
+	}
+	if maps.Equal(was, is) {
+		return
+	}
+	s.local = is
+	moved := func(addr netip.Addr) bool {
+		_, before := was[addr]
+		_, after := is[addr]
+		return before != after
+	}
+	for name, e := range s.services {
+		if e.service != nil && slices.ContainsFunc(e.service.ClusterIPs, moved) {
+			s.mark(Key{KindService, name})
 		}
 	}
 }

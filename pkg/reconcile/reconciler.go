@@ -107,7 +107,7 @@ func New(cfg Config) (*Reconciler, error) {
 		problems:  map[model.Key]noted{},
 		grace:     grace{done: make(chan error, 1)},
 	}
-	r.cfg.Facts.Reserved = cfg.Store.ReservedFor
+	r.cfg.Facts.Reserved, r.cfg.Facts.Local = cfg.Store.ReservedFor, cfg.Store.Local
 	r.cfg.Facts.Node = cfg.Store.Self()
 	r.compiler = lb.NewCompiler(r.cfg.Facts)
 	// A slot that was never written is all zero: no service may match it.

@@ -1,0 +1,92 @@
+package netns
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// only returns the one server that served all.
+func only(t *testing.T, a answer) string {
+	t.Helper()
+	if len(a.Served) != 1 || len(a.Failed) > 0 {
+		t.Fatalf("served %v, failed %v; want one server", a.Served, a.Failed)
+	}
+	for server := range a.Served {
+		return server
+	}
+	return ""
+}
+
+// By turns every connection would get another backend, so whoever gets the same one twice has been remembered.
+func TestAffinity(t *testing.T) {
+	n := newNode(t)
+	index := n.add(service{vip: vip4, algorithm: bpf.MapsAlgorithmALGORITHM_ROUND_ROBIN, backends: back4, affinity: 3600})
+	row := &n.Tables().Services[index]
+	first, second := newPod(t, n.cgroup), newPod(t, n.cgroup)
+	first.listen(back4...)
+	second.listen(back4...)
+	one, two := only(t, first.do(order{Dial: vip4, Times: 15})), only(t, second.do(order{Dial: vip4, Times: 15}))
+	if one == two {
+		t.Errorf("two clients in turn got %s", one)
+	}
+
+	// The backend is no longer in the scope, as when it terminates and others do not.
+	tables := n.Tables()
+	word := maps.Word(row.Words[maps.ScopeAll])
+	for i := range uint32(word.Len()) {
+		backend := &tables.Backends[maps.SlotBackend(tables.Slots[word.Off()+i])]
+		if maps.BackendAddrPort(*backend).String() == one {
+			atomic.StoreUint32(&backend.Owner, maps.MakeOwner(index, 0))
+		}
+	}
+	moved := only(t, first.do(order{Dial: vip4}))
+	if moved == one {
+		t.Error("a client kept a backend that its service has no more")
+	}
+	if again := only(t, first.do(order{Dial: vip4, Times: 15})); again != moved {
+		t.Errorf("a client moved from %s to %s and on to %s", one, moved, again)
+	}
+	if got := only(t, second.do(order{Dial: vip4})); got != two {
+		t.Errorf("the other client moved from %s to %s", two, got)
+	}
+
+	row.AffinitySeconds = 0
+	if a := second.do(order{Dial: vip4, Times: 8}); len(a.Served) != len(back4) {
+		t.Errorf("without affinity: served %v", a.Served)
+	}
+	row.AffinitySeconds = 3600
+	if got := only(t, second.do(order{Dial: vip4})); got != two {
+		t.Errorf("with affinity again: %s, want %s, which was remembered", got, two)
+	}
+}
+
+// The timeout runs from the last new connection. This test lives with the clock: what counts is the time that really
+// passed between two connections.
+func TestAffinityTimeout(t *testing.T) {
+	n := newNode(t)
+	n.add(service{vip: vip4, algorithm: bpf.MapsAlgorithmALGORITHM_ROUND_ROBIN, backends: back4, affinity: 1})
+	p := newPod(t, n.cgroup)
+	p.listen(back4...)
+	const tick = 10 * time.Millisecond // the coarse clock's
+	at := time.Now()
+	server := only(t, p.do(order{Dial: vip4}))
+	for _, pause := range []time.Duration{300, 300, 300, 300, 300, 1050, 300, 1050} {
+		before := at // not later than the connection before
+		ended := time.Now()
+		time.Sleep(pause * time.Millisecond)
+		at = time.Now()
+		got := only(t, p.do(order{Dial: vip4}))
+		done := time.Now()
+		switch {
+		case done.Sub(before) < time.Second-tick && got != server:
+			t.Errorf("moved from %s to %s within %v", server, got, done.Sub(before))
+		case at.Sub(ended) > time.Second+tick && got == server:
+			t.Errorf("still %s after %v", got, at.Sub(ended))
+		}
+		server = got
+	}
+}
