@@ -52,7 +52,7 @@ func run(args []string) error {
 		return errors.New("which command?\n" + usage)
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
-	flags.Usage = func() { fmt.Fprint(os.Stderr, usage) }
+	flags.SetOutput(io.Discard)
 	return commands[args[0]](flags, args[1:])
 }
 
@@ -60,7 +60,7 @@ func run(args []string) error {
 func parse(flags *flag.FlagSet, args []string) (*Cluster, error) {
 	prefix := flags.String("prefix", "fl", "")
 	if err := flags.Parse(args); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w\n%s", err, usage)
 	}
 	// It becomes part of file names.
 	if !regexp.MustCompile(`^[a-z][a-z0-9]{0,7}$`).MatchString(*prefix) {

@@ -1,0 +1,98 @@
+package pinned
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestFind(t *testing.T) {
+	set, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, b := range set.All() {
+		names = append(names, b.Name)
+	}
+	if diff := cmp.Diff([]string{"etcd", "kube-apiserver"}, names); diff != "" {
+		t.Errorf("without names (-want +have):\n%s", diff)
+	}
+	if set, err = Find("kubectl", "e2e.test"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"kubectl", "e2e.test"} {
+		b, err := set.Binary(name)
+		if err != nil || !strings.Contains(b.Path, name+"-"+set.KubernetesVersion()+"-") {
+			t.Errorf("%s: %+v, %v", name, b, err)
+		}
+	}
+	if _, err := set.Binary("etcd"); err == nil {
+		t.Error("etcd is in a set that it is not wanted in")
+	}
+	if set.Etcd.Name != "etcd" || set.APIServer.Name != "kube-apiserver" {
+		t.Errorf("the two of every set are %q and %q", set.Etcd.Name, set.APIServer.Name)
+	}
+	if _, err := Find("kubectl", "kubeadm"); err == nil {
+		t.Error("a program that nobody pins is found")
+	}
+}
+
+func TestOutput(t *testing.T) {
+	have := map[string]string{}
+	for _, p := range programs() {
+		b := Binary{Name: p.name, pkg: p.pkg, test: p.test}
+		have[p.name] = b.output()
+	}
+	for name, want := range map[string]string{"etcd": "server", "kubectl": "kubectl", "coredns": "coredns", "e2e.test": "e2e.test"} {
+		if have[name] != want {
+			t.Errorf("%s is built as %s, want %s", name, have[name], want)
+		}
+	}
+	if names := Names(); len(names) != len(have) || !slices.Contains(names, "kubelet") {
+		t.Errorf("names %q", names)
+	}
+}
+
+// Whatever a program is made of must change its name.
+func TestSourceKey(t *testing.T) {
+	key := func(change string) string {
+		t.Helper()
+		tree := fstest.MapFS{"go.sum": {Data: []byte("a")}, "coredns/main.go": {Data: []byte("b")}, "notes": {Data: []byte("c")}}
+		if change != "" {
+			tree[change] = &fstest.MapFile{Data: []byte("changed")}
+		}
+		k, err := sourceKey(tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	for change, same := range map[string]bool{"": true, "notes": true, "go.sum": false, "coredns/main.go": false, "coredns/other.go": false} {
+		if (key(change) == key("")) != same {
+			t.Errorf("after a change of %q: the same key: %t, want %t", change, !same, same)
+		}
+	}
+}
+
+func TestVersionOf(t *testing.T) {
+	const gomod = "require (\n\tk8s.io/kubernetes v1.36.3\n\tk8s.io/kube v0.1.0 // indirect\n)\nrequire example.com/x v1.2.3-rc.1\n"
+	for module, want := range map[string]string{"k8s.io/kubernetes": "v1.36.3", "k8s.io/kube": "v0.1.0", "example.com/x": "v1.2.3-rc.1", "k8s.io": ""} {
+		have, err := versionOf([]byte(gomod), module)
+		if have != want || (err == nil) != (want != "") {
+			t.Errorf("%s: %q, %v", module, have, err)
+		}
+	}
+}
+
+func TestLinkerFlags(t *testing.T) {
+	flags := (&Set{version: "v1.36.3"}).linkerFlags()
+	for _, want := range []string{".gitVersion=v1.36.3 ", ".gitMajor=1 ", ".gitMinor=36"} {
+		if strings.Count(flags+" ", want) < 2 {
+			t.Errorf("%q is not in %q twice", want, flags)
+		}
+	}
+}
