@@ -166,14 +166,12 @@ static __always_inline enum verdict sock_connect(struct bpf_sock_addr *ctx, stru
 	return verdict;
 }
 
-/* Whether the backend that a flow names is still there, and still its service's. */
+/* Whether the backend that a flow names is still there, and the service's that is dialled. */
 static __always_inline bool sock_keeps(struct dial *dial, const struct sock_flow *flow)
 {
 	struct backend *backend;
 	__u32 row = flow->row;
 
-	if (flow->service != dial->index)
-		return false;
 	backend = bpf_map_lookup_elem(&backends, &row);
 	if (!backend || !lb_owns(backend, dial->index, dial->scope) || backend->port != flow->backend_port ||
 	    !addr_equal(&backend->addr, &flow->backend))
@@ -218,7 +216,6 @@ static __always_inline enum verdict sock_send(struct bpf_sock_addr *ctx, struct 
 		.vip_port = dial->to.port,
 		.backend = dial->choice.backend->addr,
 		.backend_port = dial->choice.backend->port,
-		.service = dial->index,
 		.row = dial->choice.row,
 	};
 	flows_remember(flows, &flow);

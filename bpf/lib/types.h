@@ -109,7 +109,6 @@ struct sock_flow {
 	struct addr backend;
 	__be16 vip_port;
 	__be16 backend_port;
-	__u32 service;
 	__u32 row;
 	__u32 answers; /* what comes from the backend is this flow's */
 };
@@ -149,6 +148,6 @@ _Static_assert(sizeof(struct service) == 32, "two services share a cache line");
 _Static_assert(sizeof(struct slot) == 8, "a slot is loaded with one instruction");
 _Static_assert(sizeof(struct backend) == 24, "a backend has no hidden padding");
 _Static_assert(sizeof(struct sock_peer) == 40, "a record has no hidden padding");
-_Static_assert(sizeof(struct sock_flow) == 48, "a flow has no hidden padding");
+_Static_assert(sizeof(struct sock_flow) == 44, "a flow has no hidden padding");
 _Static_assert(sizeof(struct affinity_key) == 24, "a key has no hidden padding");
 _Static_assert(sizeof(struct affinity) == 16, "a value has no hidden padding");

@@ -121,7 +121,6 @@ type MapsSockFlows struct {
 		Backend     MapsAddr
 		VipPort     uint16
 		BackendPort uint16
-		Service     uint32
 		Row         uint32
 		Answers     uint32
 	}
