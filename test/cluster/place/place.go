@@ -46,13 +46,7 @@ func (p Place) Start(cmd *exec.Cmd) error {
 	if p.Init != 0 && cmd.Dir == "" {
 		cmd.Dir = "/" // entering a mount namespace leaves the working directory
 	}
-	started := make(chan error)
-	go func() {
-		// The thread is in other namespaces afterwards. As it stays locked, it ends with the goroutine.
-		runtime.LockOSThread()
-		started <- enterAndStart(entrances, cmd)
-	}()
-	return <-started
+	return onThread(func() error { return enterAndStart(entrances, cmd) })
 }
 
 // Run starts a command in the place and waits for its end.
@@ -69,20 +63,34 @@ func (p Place) Do(fn func() error) error {
 	if err != nil {
 		return err
 	}
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		err := enter(entrances)
-		if err == nil {
-			err = fn()
+	err = onThread(func() error {
+		if err := enter(entrances); err != nil {
+			return err
 		}
-		done <- err
-	}()
-	err = <-done
+		return fn()
+	})
 	for _, e := range entrances {
 		e.file.Close()
 	}
 	return err
+}
+
+// onThread runs a function on a thread that nothing else uses afterwards: it may leave it in other namespaces.
+func onThread(fn func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if unix.Gettid() != unix.Getpid() {
+			done <- fn()
+			return
+		}
+		// The first thread does not end, and its namespaces are those of /proc/self. Another takes the function, and
+		// that is not this one as long as this goroutine keeps it.
+		err := onThread(fn)
+		runtime.UnlockOSThread()
+		done <- err
+	}()
+	return <-done
 }
 
 // entrance is an open namespace.

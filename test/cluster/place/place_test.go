@@ -109,3 +109,25 @@ func TestPlaceIsMissing(t *testing.T) {
 		}
 	}
 }
+
+// The threads that have been elsewhere must not come back, least of all as the one that /proc/self shows.
+func TestThreadsStayAway(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	ns := rig.NewNetns(t, "away")
+	here, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Place{Netns: ns.Path()}
+	for range 200 {
+		if err := p.Do(func() error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range []string{"/proc/self/ns/net", "/proc/thread-self/ns/net"} {
+			if now, err := os.Readlink(path); now != here {
+				t.Fatalf("%s is %s now, was %s (%v)", path, now, here, err)
+			}
+		}
+	}
+}
