@@ -1,0 +1,62 @@
+package flow
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+const (
+	serverName = "flow-server"
+	clientName = "flow-client"
+)
+
+// Funcs returns the functions that jobs run as children. A program that runs jobs hands them to rig.Funcs.Dispatch or
+// rig.Main, with its own if it has some.
+func Funcs() rig.Funcs {
+	return rig.Funcs{serverName: asChild(serve), clientName: asChild(runOrder)}
+}
+
+// asChild makes a function of the rig from one that works on an order and reports on standard output.
+func asChild(work func(order) error) func([]string) int {
+	return func(args []string) int {
+		var o order
+		err := errors.New("want one argument, the order")
+		if len(args) == 1 {
+			err = json.Unmarshal([]byte(args[0]), &o)
+		}
+		if err == nil {
+			quiet(o.Parallel)
+			err = work(o)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	}
+}
+
+// quiet keeps Go out of the way of the loops. Threads in them cannot be stopped, so nothing may want to stop the world:
+// no collector runs, and each loop has a processor of the scheduler's to itself, with some left for the rest.
+func quiet(loops int) {
+	debug.SetGCPercent(-1)
+	runtime.GOMAXPROCS(loops + 2)
+}
+
+// cpuTime returns the CPU time of the process so far.
+func cpuTime() (time.Duration, error) {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
+		return 0, fmt.Errorf("read CPU time: %w", err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()), nil
+}

@@ -1,0 +1,265 @@
+// Package flow sends traffic from a client to a server, which are processes of their own, each in a network namespace,
+// a cgroup and on a CPU of its choice, and tells how long operations took, what CPU time they cost on either side, and
+// how many the server counted. Its loops are plain system calls on threads of their own; what they measure is the
+// kernel, and hardly Go.
+package flow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// Kind is what a client and a server do.
+type Kind string
+
+// The kinds of traffic. An operation of each is what its comment says.
+const (
+	// RequestResponse sends a request over a TCP connection that stays, and reads a response of the same size.
+	RequestResponse Kind = "request-response"
+	// Connect opens a TCP connection, sends a request, reads the response and closes with a reset, so that no port waits
+	// for its next use.
+	Connect Kind = "connect"
+	// Stream writes to a TCP connection. The time ends when the server has read everything.
+	Stream Kind = "stream"
+	// Datagram sends a UDP datagram and waits for the same back.
+	Datagram Kind = "datagram"
+	// Send sends UDP datagrams and only now and then waits until the server has them all. Times are of the sending alone.
+	Send Kind = "send"
+)
+
+const (
+	// sendBatch is how many datagrams leave before one waits for the server. As many of any size below 1400 bytes fit
+	// into the buffer that a socket has by default, so none is lost there.
+	sendBatch = 64
+	// patience is how long a datagram may take to come back before it counts as lost.
+	patience = 2 * time.Second
+	// maxSize bounds requests.
+	maxSize = 1 << 20
+	// maxDatagram bounds datagrams, because of sendBatch.
+	maxDatagram = 1400
+)
+
+// CPU says where a process runs: AnyCPU, or what On returns.
+type CPU int
+
+// AnyCPU leaves it to the scheduler where a process runs.
+const AnyCPU CPU = 0
+
+// On returns the CPU of that number, counted from 0.
+func On(number int) CPU { return CPU(number + 1) }
+
+// Place is where a process runs. With nil it has the namespace or the cgroup of the caller.
+type Place struct {
+	Cgroup *rig.Cgroup
+	Netns  *rig.Netns
+	CPU    CPU
+}
+
+// Job is some traffic.
+type Job struct {
+	Kind        Kind
+	Client      Place
+	Server      Place
+	Listen      netip.AddrPort // where the server listens; with port 0 the kernel chooses one
+	Dial        netip.AddrPort // where the client goes, such as a frontend; zero = where the server listens
+	Size        int            // bytes of an operation in one direction; zero = 1
+	Operations  int            // that are timed, of all connections together
+	WarmUp      int            // operations before them that are not
+	Parallel    int            // TCP connections that are in use at a time, each with a thread on both sides; zero = 1
+	Unconnected bool           // UDP: name the destination with every datagram
+}
+
+// Result is what a job did.
+type Result struct {
+	Claimed uint64        // operations that the client did and timed: at least those of the job
+	Arrived uint64        // of them, those that the server counted
+	Took    time.Duration // by the clock, from the first to the last of them; for Send, of the sending alone
+	Times   Times         // of one operation; for Send they are means of batches; zero for Stream
+	Client  Cost
+	Server  Cost
+}
+
+// Cost is the CPU time of a process. What the kernel does in softirqs is in it as far as they ran on the process's back.
+type Cost struct {
+	CPU        time.Duration
+	Operations uint64 // that were done in this time
+}
+
+// PerOperation returns the nanoseconds of an operation.
+func (c Cost) PerOperation() float64 { return float64(c.CPU) / float64(c.Operations) }
+
+// Bandwidth returns the bits per second of a job with operations of that many bytes.
+func (r Result) Bandwidth(size int) float64 {
+	return float64(r.Arrived) * float64(size) * 8 / r.Took.Seconds()
+}
+
+// order is what a child is told.
+type order struct {
+	Kind        Kind
+	Address     netip.AddrPort
+	CPU         CPU
+	Size        int
+	Operations  int // of one connection
+	WarmUp      int // of one connection
+	Parallel    int
+	Unconnected bool
+}
+
+// complete checks the job and returns the orders for its server and its client.
+func (j Job) complete() (server, client order, err error) {
+	parallel, size := max(j.Parallel, 1), max(j.Size, 1)
+	udp := j.Kind == Datagram || j.Kind == Send
+	switch {
+	case !slices.Contains([]Kind{RequestResponse, Connect, Stream, Datagram, Send}, j.Kind):
+		return server, client, fmt.Errorf("there is no kind %q", j.Kind)
+	case !j.Listen.IsValid():
+		return server, client, errors.New("it is not said where the server listens")
+	case j.Operations < 1 || j.WarmUp < 0 || j.Parallel < 0:
+		return server, client, fmt.Errorf("%d operations after %d, %d in parallel, cannot be done", j.Operations, j.WarmUp, j.Parallel)
+	case j.Size < 0 || size > maxSize || udp && size > maxDatagram:
+		return server, client, fmt.Errorf("a size of %d is not possible (%d at most, %d for UDP)", j.Size, maxSize, maxDatagram)
+	case udp && parallel > 1:
+		return server, client, errors.New("UDP runs alone; do not set Parallel")
+	case !udp && j.Unconnected:
+		return server, client, errors.New("TCP is always connected; do not set Unconnected")
+	}
+	server = order{
+		Kind: j.Kind, Address: j.Listen, CPU: j.Server.CPU, Size: size, Parallel: parallel, Unconnected: j.Unconnected,
+		Operations: roundUp(j.Operations, parallel), WarmUp: roundUp(j.WarmUp, parallel),
+	}
+	if j.Kind == Send {
+		server.Operations, server.WarmUp = roundUp(j.Operations, sendBatch)*sendBatch, roundUp(j.WarmUp, sendBatch)*sendBatch
+	}
+	client = server
+	client.CPU, client.Address = j.Client.CPU, j.Dial
+	return server, client, nil
+}
+
+func roundUp(n, by int) int { return (n + by - 1) / by }
+
+// Run does a job. It kills the processes when the context ends, and returns its cause then.
+func Run(ctx context.Context, job Job) (Result, error) {
+	serve, send, err := job.complete()
+	if err != nil {
+		return Result{}, fmt.Errorf("plan %s: %w", job.Kind, err)
+	}
+	server, address, err := startServer(ctx, job.Server, serve)
+	if err != nil {
+		return Result{}, fmt.Errorf("start server: %w", err)
+	}
+	defer server.Kill()
+	if !send.Address.IsValid() {
+		send.Address = address
+	}
+	var sent clientReport
+	if err := runClient(ctx, job.Client, send, &sent); err != nil {
+		return Result{}, fmt.Errorf("run client: %w", err)
+	}
+	counted, err := server.finish(ctx)
+	if err != nil {
+		return Result{}, fmt.Errorf("ask server: %w", err)
+	}
+	warm := uint64(send.WarmUp * send.Parallel)
+	result := Result{
+		Claimed: sent.Operations, Took: sent.Took, Times: sent.Times,
+		Client: Cost{CPU: sent.CPU, Operations: sent.Operations},
+		Server: Cost{CPU: counted.CPU, Operations: counted.Operations},
+	}
+	if counted.Operations > warm {
+		result.Arrived = counted.Operations - warm
+	}
+	if want := (sent.Operations + warm) * uint64(send.Size); counted.Bytes < want {
+		return result, fmt.Errorf("compare both ends: the client sent %d bytes, the server got %d", want, counted.Bytes)
+	}
+	return result, nil
+}
+
+// child is a process of a job.
+type child struct{ *rig.Process }
+
+func startChild(ctx context.Context, place Place, name string, o order) (child, func(), error) {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return child{}, nil, err
+	}
+	p, err := rig.StartChild(place.Cgroup, place.Netns, name, string(text))
+	if err != nil {
+		return child{}, nil, err
+	}
+	stop := context.AfterFunc(ctx, p.Kill)
+	return child{p}, func() { stop() }, nil
+}
+
+// report reads the one line that a child ends with, and waits for the end.
+func (c child) report(ctx context.Context, into any) error {
+	line, err := c.ReadLine()
+	if err != nil {
+		// That it ended is no news; how it ended is.
+		err = errors.Join(context.Cause(ctx), c.Wait())
+		if err == nil {
+			err = errors.New("it ended without a report")
+		}
+		return err
+	}
+	if err := json.Unmarshal([]byte(line), into); err != nil {
+		return fmt.Errorf("read report: %w", err)
+	}
+	return c.Wait()
+}
+
+// serverProcess is a running server.
+type serverProcess struct {
+	child
+	release func()
+}
+
+// startServer starts a server and waits until it listens.
+func startServer(ctx context.Context, place Place, o order) (*serverProcess, netip.AddrPort, error) {
+	c, release, err := startChild(ctx, place, serverName, o)
+	if err != nil {
+		return nil, netip.AddrPort{}, err
+	}
+	s := &serverProcess{child: c, release: release}
+	line, err := c.ReadLine()
+	if err == nil {
+		var address netip.AddrPort
+		if address, err = netip.ParseAddrPort(line); err == nil {
+			return s, address, nil
+		}
+	}
+	err = errors.Join(context.Cause(ctx), err)
+	s.Kill()
+	return nil, netip.AddrPort{}, errors.Join(err, c.Wait())
+}
+
+// finish makes the server report.
+func (s *serverProcess) finish(ctx context.Context) (serverReport, error) {
+	var r serverReport
+	if err := s.Stdin.Close(); err != nil {
+		return r, errors.Join(context.Cause(ctx), err)
+	}
+	return r, s.report(ctx, &r)
+}
+
+// Kill ends the server.
+func (s *serverProcess) Kill() {
+	s.release()
+	s.Process.Kill()
+}
+
+func runClient(ctx context.Context, place Place, o order, into *clientReport) error {
+	c, release, err := startChild(ctx, place, clientName, o)
+	if err != nil {
+		return err
+	}
+	defer c.Kill()
+	defer release()
+	return c.report(ctx, into)
+}
