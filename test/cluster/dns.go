@@ -37,14 +37,20 @@ func (c *Cluster) deployDNS() error {
 	return nil
 }
 
-// awaitReady waits until the nodes are ready and the DNS answers.
-func (c *Cluster) awaitReady() error {
-	timeout := fmt.Sprintf("--timeout=%ds", int(startTimeout.Seconds()))
-	if _, err := c.runKubectl(nil, "wait", "--for=condition=Ready", "nodes", "--all", timeout); err != nil {
+// awaitNodes waits until the nodes are ready.
+func (c *Cluster) awaitNodes() error {
+	if _, err := c.runKubectl(nil, "wait", "--for=condition=Ready", "nodes", "--all", waitFlag()); err != nil {
 		return fmt.Errorf("wait for nodes: %w", err)
 	}
-	if _, err := c.runKubectl(nil, "--namespace=kube-system", "rollout", "status", "deployment/coredns", timeout); err != nil {
+	return nil
+}
+
+// awaitDNS waits until the DNS servers are ready, for which they must have read the Services.
+func (c *Cluster) awaitDNS() error {
+	if _, err := c.runKubectl(nil, "--namespace=kube-system", "rollout", "status", "deployment/coredns", waitFlag()); err != nil {
 		return fmt.Errorf("wait for DNS: %w", err)
 	}
 	return nil
 }
+
+func waitFlag() string { return fmt.Sprintf("--timeout=%ds", int(startTimeout.Seconds())) }

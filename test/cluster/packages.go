@@ -31,6 +31,9 @@ func installPackages(log io.Writer) error {
 	if len(missing) == 0 {
 		return nil
 	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("find what nodes need: missing; run sudo apt-get install %s", strings.Join(missing, " "))
+	}
 	fmt.Fprintf(log, "installing %s\n", strings.Join(missing, " "))
 	for _, args := range [][]string{{"update"}, append([]string{"install", "--yes", "--no-install-recommends"}, missing...)} {
 		cmd := exec.Command("apt-get", args...)

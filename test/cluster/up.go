@@ -66,9 +66,7 @@ func (c *Cluster) up(want Options, more extras, log io.Writer) error {
 	if err := c.addExtras(more, clock); err != nil {
 		return err
 	}
-	if want.CNI == "none" && len(more.manifests) == 0 || want.Proxy == "none" && len(more.manifests) == 0 {
-		fmt.Fprintln(log, "nodes and DNS are not waited for: there is no pod network or nothing that serves Services yet")
-	} else if err := clock.step("nodes and DNS ready", c.awaitReady); err != nil {
+	if err := c.await(more, clock); err != nil {
 		return err
 	}
 	fmt.Fprintf(log, "%6.1f s  in all; KUBECONFIG=%s is for the network namespace %s\n", time.Since(clock.began).Seconds(), c.kubeconfig(), c.name("control"))
@@ -124,6 +122,22 @@ func (c *Cluster) create(want Options, more extras, clock *clock) error {
 		}
 	}
 	return c.saveOptions()
+}
+
+// await waits for what can be expected: nodes need a pod network, and the DNS needs somebody who serves Services.
+func (c *Cluster) await(more extras, clock *clock) error {
+	if c.CNI == "none" && len(more.manifests) == 0 {
+		fmt.Fprintln(clock.out, "the nodes are not waited for: they have no pod network yet")
+		return nil
+	}
+	if err := clock.step("nodes ready", c.awaitNodes); err != nil {
+		return err
+	}
+	if c.Proxy == "none" && len(more.manifests) == 0 {
+		fmt.Fprintln(clock.out, "the DNS is not waited for: nobody serves Services yet")
+		return nil
+	}
+	return clock.step("DNS ready", c.awaitDNS)
 }
 
 // prepare builds what is missing and returns the archive of the images.
@@ -244,7 +258,7 @@ func (c *Cluster) remove() error {
 	return nil
 }
 
-// place returns a part of the cluster by its name, such as node1 or outside.
+// exec runs a command in a part of the cluster, such as node1 or outside, on this terminal.
 func (c *Cluster) exec(part string, command []string) error {
 	where := c.netns(part)
 	if strings.HasPrefix(part, "node") {

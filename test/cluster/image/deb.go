@@ -2,7 +2,6 @@ package image
 
 import (
 	"archive/tar"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,7 @@ import (
 )
 
 // Fetch downloads Debian packages and all that they depend on into a directory, from where apt on this machine gets its
-// own, and returns the files. What is installed here plays no part, and apt's state is left as it is.
+// own, and returns the files. What is installed here plays no part, and nothing is installed.
 func Fetch(dir string, packages []string) ([]string, error) {
 	status := filepath.Join(dir, "status")
 	err := errors.Join(os.MkdirAll(filepath.Join(dir, "partial"), 0o755), os.WriteFile(status, nil, 0o644))
@@ -25,11 +24,15 @@ func Fetch(dir string, packages []string) ([]string, error) {
 		"-o", "Dir::State::status=" + status, "-o", "Dir::Cache::archives=" + dir, "-o", "Debug::NoLocking=1",
 		"-o", "APT::Sandbox::User=root", "--no-install-recommends", "--download-only", "--yes", "install",
 	}
-	var text bytes.Buffer
-	cmd := exec.Command("apt-get", append(args, packages...)...)
-	cmd.Stdout, cmd.Stderr = &text, &text
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("fetch packages: %w (if apt's lists are old: apt-get update)\n%s", err, text.Bytes())
+	args = append(args, packages...)
+	if out, err := exec.Command("apt-get", args...).CombinedOutput(); err != nil {
+		// The lists may be missing, or name versions that are no longer there.
+		if update, updateErr := exec.Command("apt-get", "update").CombinedOutput(); updateErr != nil {
+			return nil, fmt.Errorf("fetch packages: %w\n%s\nupdate apt's lists: %w\n%s", err, out, updateErr, update)
+		}
+		if out, err = exec.Command("apt-get", args...).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("fetch packages: %w\n%s", err, out)
+		}
 	}
 	debs, err := filepath.Glob(filepath.Join(dir, "*.deb"))
 	if err != nil {

@@ -147,11 +147,18 @@ func applets(deb, dir string) ([]string, error) {
 	if out, err := exec.Command("dpkg-deb", "--extract", deb, dir).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("unpack busybox: %w\n%s", err, out)
 	}
-	list, err := exec.Command(filepath.Join(dir, "bin", "busybox"), "--list").Output()
-	if err != nil {
-		return nil, fmt.Errorf("list the commands of busybox: %w", err)
+	for _, bin := range []string{"usr/bin", "bin"} { // by the release of the distribution
+		program := filepath.Join(dir, bin, "busybox")
+		if _, err := os.Stat(program); err != nil {
+			continue
+		}
+		list, err := exec.Command(program, "--list").Output()
+		if err != nil {
+			return nil, fmt.Errorf("list the commands of busybox: %w", err)
+		}
+		return strings.Fields(string(list)), nil
 	}
-	return strings.Fields(string(list)), nil
+	return nil, errors.New("list the commands of busybox: its package has no busybox")
 }
 
 // applets adds a link for each command that is not there as a program of its own.
