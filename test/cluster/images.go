@@ -14,7 +14,7 @@ import (
 )
 
 // imagesFormat changes when what package image writes from the same programs does.
-const imagesFormat = "4"
+const imagesFormat = "5"
 
 // coreDNSImage returns the name of the DNS server's image.
 func (c *Cluster) coreDNSImage() string {
@@ -51,13 +51,9 @@ func (c *Cluster) buildImages() (string, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", fmt.Errorf("build images: %w", err)
 	}
-	kubernetes, err := c.programs.ModuleDir("k8s.io/kubernetes")
-	if err != nil {
-		return "", err
-	}
 	return path, image.BuildAll(path, image.Programs{
 		Agnhost: c.program("agnhost"), CoreDNS: c.program("coredns"), Regression: c.program("regression-issue-74839"),
-		CoreDNSImage: c.coreDNSImage(), AgnhostSources: filepath.Join(kubernetes, "test", "images", "agnhost"),
+		CoreDNSImage: c.coreDNSImage(),
 	})
 }
 

@@ -8,13 +8,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strings"
 )
 
 // Binary is one program and where it is kept. Its name in the cache tells everything that it was made of.
@@ -101,15 +99,6 @@ func (s *Set) All() []Binary { return s.wanted }
 
 // KubernetesVersion returns the version of Kubernetes, such as v1.36.3.
 func (s *Set) KubernetesVersion() string { return s.version }
-
-// ModuleDir returns the directory in which the sources of a module are.
-func (s *Set) ModuleDir(module string) (string, error) {
-	out, err := s.goCommand(io.Discard, "list", "-m", "-f", "{{.Dir}}", module).Output()
-	if err != nil {
-		return "", fmt.Errorf("find sources of %s: %w", module, err)
-	}
-	return strings.TrimSpace(string(out)), nil
-}
 
 // Missing returns the names of the programs that are not built yet.
 func (s *Set) Missing() []string {

@@ -3,22 +3,22 @@ package image
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"fairlead.io/fairlead/test/cluster/pki"
 )
 
-// Names of the images that the cluster itself is made of.
-const (
-	Pause = "registry.k8s.io/pause:3.10.2"
-)
+// Pause is the name of the image that holds a pod's namespaces.
+const Pause = "registry.k8s.io/pause:3.10.2"
 
 // Programs are the paths of what goes into the images.
 type Programs struct {
 	Agnhost, CoreDNS, Regression string
 	CoreDNSImage                 string // the name of the image
-	AgnhostSources               string // the directory of agnhost's sources
 }
 
 // packages are what agnhost's image and those like it have beside agnhost: the clients that specs run by name, and what
@@ -42,6 +42,9 @@ func BuildAll(path string, p Programs) (err error) {
 	if err != nil {
 		return err
 	}
+	if err := makeCertificate(work); err != nil {
+		return err
+	}
 	layers := &layers{work: work}
 	applets, err := applets(find(debs, "busybox-static"), filepath.Join(work, "busybox"))
 	if err != nil {
@@ -56,7 +59,7 @@ func BuildAll(path string, p Programs) (err error) {
 		l.Symlink("agnhost-2", "agnhost")
 		l.Dir("uploads", 0o755)
 		for _, name := range []string{"localhost.crt", "localhost.key"} {
-			l.Program(name, filepath.Join(p.AgnhostSources, "porter", name))
+			l.Program(name, filepath.Join(work, name))
 		}
 	})
 	regression := layers.make("regression", func(l *LayerWriter) { l.Program("regression-issue-74839", p.Regression) })
@@ -77,6 +80,18 @@ func BuildAll(path string, p Programs) (err error) {
 		// Specs of the network only want a web server of it.
 		{Names: []string{e2e + "nginx:1.15-4", e2e + "nginx:1.27-0"}, Layers: []*Layer{box}, Cmd: []string{"httpd", "-f", "-p", "80", "-h", "/www"}},
 		{Names: []string{e2e + "regression-issue-74839:1.4"}, Layers: []*Layer{regression}, Entrypoint: []string{"/regression-issue-74839"}},
+	})
+}
+
+// makeCertificate makes localhost.crt and localhost.key, by which agnhost serves TLS to who does not look closely.
+func makeCertificate(dir string) error {
+	authority, err := pki.NewAuthority(dir, "authority")
+	if err != nil {
+		return err
+	}
+	return authority.Issue("localhost", pki.Subject{
+		Name: "localhost", DNS: []string{"localhost"},
+		Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()},
 	})
 }
 

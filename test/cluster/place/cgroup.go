@@ -68,26 +68,34 @@ func (c *Cgroups) Create(name string, inner ...string) error {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return fmt.Errorf("create cgroup: %w", err)
 		}
-		// No process may enter a cpuset that has no processors or memory yet.
-		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-			if !slices.Contains(c.Old, hierarchy) {
-				break
-			}
-			value, err := os.ReadFile(filepath.Join(hierarchy, file))
-			if errors.Is(err, fs.ErrNotExist) {
-				break
-			}
-			if err == nil {
-				err = os.WriteFile(filepath.Join(dir, file), value, 0)
-			}
-			if err != nil {
-				return fmt.Errorf("set up cgroup: %w", err)
-			}
+		if hierarchy == c.Unified {
+			continue
+		}
+		if err := copyCpuset(hierarchy, dir); err != nil {
+			return fmt.Errorf("set up cgroup: %w", err)
 		}
 	}
 	for _, cgroup := range inner {
 		if err := os.MkdirAll(filepath.Join(c.Dir(name), cgroup), 0o755); err != nil {
 			return fmt.Errorf("create cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// copyCpuset gives a new cgroup what the root of its hierarchy has, if it is of the hierarchy of cpusets: no process may
+// enter one that has no processors or memory yet.
+func copyCpuset(root, dir string) error {
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		value, err := os.ReadFile(filepath.Join(root, file))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, file), value, 0)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
