@@ -76,3 +76,18 @@ func (c *Cluster) checkMachine() error {
 	}
 	return nil
 }
+
+// filterBridges makes sure that what stays on a node's bridge passes its rules, without which kube-proxy's answers from
+// one pod to another on the same node go past it. Kubernetes wants it of every node.
+func (o Options) filterBridges() error {
+	if o.CNI != "bridge" || o.Proxy == "none" {
+		return nil
+	}
+	if _, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables"); err == nil {
+		return nil
+	}
+	if out, err := exec.Command("modprobe", "br_netfilter").CombinedOutput(); err != nil {
+		return fmt.Errorf("load br_netfilter, which kube-proxy needs on a bridge: %w: %s", err, out)
+	}
+	return nil
+}

@@ -49,7 +49,7 @@ func (c *Cluster) up(want Options, more extras, log io.Writer) error {
 	if err := want.validate(); err != nil {
 		return err
 	}
-	if err := c.checkMachine(); err != nil {
+	if err := errors.Join(c.checkMachine(), want.filterBridges()); err != nil {
 		return err
 	}
 	unlock, err := c.lock()
