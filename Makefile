@@ -30,6 +30,7 @@ NOT_UNIT := test/(golden|netns|apiserver|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
 PRIVILEGED := test-netns
+BENCHES := control
 PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns
 
 .PHONY: help
@@ -98,7 +99,12 @@ bench-control: ## measure the control path (root); writes _output/bench/control.
 	$(GO) run ./test/bench/control -output _output/bench/control.json
 
 .PHONY: bench
-bench: bench-control ## run every benchmark
+bench: ## run every benchmark; writes _output/bench/all.json and a picture of each
+	$(GO) run ./test/bench/all -make "$(MAKE)" -output _output/bench $(BENCHES)
+
+.PHONY: bench-compare
+bench-compare: ## compare two runs: OLD=folder NEW=folder, STRICT=yes fails if something became worse
+	$(GO) run ./test/bench/compare $(if $(STRICT),-strict) "$(OLD)" "$(NEW)"
 
 .PHONY: clean
 clean: ## remove bin/ and _output/
