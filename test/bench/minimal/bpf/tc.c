@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* This file contains the least that a node port needs at tc: headers are written directly, and the checksum of TCP
+ * or UDP is changed by two calls with differences that were known before. */
+
+#include "flows.h"
+
+enum {
+	TC_NEXT = -1,
+};
+
+/* Two calls and no fewer: a packet whose checksum is partial, as every one that GRO merged, only has the sum of its
+ * pseudo header in the field. The addresses are part of that and the ports are not. */
+static __always_inline int tc_apply(struct __sk_buff *skb, struct packet *p, const struct rewrite *to)
+{
+	__u64 udp = p->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
+	__u32 addr_diff = to->addr_diff, port_diff = to->port_diff, ifindex = to->ifindex;
+	__u32 check = p->check_offset;
+
+	rewrite_headers(p, to);
+	if (bpf_l4_csum_replace(skb, check, 0, addr_diff, BPF_F_PSEUDO_HDR | udp) ||
+	    bpf_l4_csum_replace(skb, check, 0, port_diff, udp))
+		return TC_NEXT;
+	return bpf_redirect(ifindex, 0);
+}
+
+static __always_inline int tc_side(struct __sk_buff *skb, struct packet *p, const struct side *side)
+{
+	return matches(p, side) ? tc_apply(skb, p, &side->to) : TC_NEXT;
+}
+
+static __always_inline int tc_constant(struct __sk_buff *skb, const volatile struct side *sides)
+{
+	struct packet p;
+
+	if (!parse(&p, (void *)(long)skb->data, (void *)(long)skb->data_end))
+		return TC_NEXT;
+	if (p.ip4)
+		return tc_side(skb, &p, side_of(sides, V4));
+	return tc_side(skb, &p, side_of(sides, V6));
+}
+
+static __always_inline int tc_flow(struct __sk_buff *skb, const volatile struct side *sides)
+{
+	const struct rewrite *row;
+	struct rewrite fresh;
+	struct packet p;
+
+	if (!parse(&p, (void *)(long)skb->data, (void *)(long)skb->data_end))
+		return TC_NEXT;
+	row = flow_find(&p, sides, &fresh);
+	return row ? tc_apply(skb, &p, row) : TC_NEXT;
+}
+
+SEC("tc")
+int tc_constant_in(struct __sk_buff *skb)
+{
+	return tc_constant(skb, forward);
+}
+
+SEC("tc")
+int tc_constant_out(struct __sk_buff *skb)
+{
+	return tc_constant(skb, reply);
+}
+
+SEC("tc")
+int tc_flow_in(struct __sk_buff *skb)
+{
+	return tc_flow(skb, forward);
+}
+
+SEC("tc")
+int tc_flow_out(struct __sk_buff *skb)
+{
+	return tc_flow(skb, reply);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
