@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+)
+
+// retryAfter is how long after an error everything is tried again.
+const retryAfter = time.Second
+
+// router has the routes by which clients outside reach the addresses.
+type router interface {
+	// apply makes the routes be those, whatever they were.
+	apply(routes) error
+}
+
+// controller keeps the addresses of Services and the routes to them as they should be. It looks at everything whenever
+// anything has changed, so it makes no difference which changes it saw, and a restart goes on with what it finds.
+type controller struct {
+	client   kubernetes.Interface
+	informer informers.SharedInformerFactory
+	pools    []netip.Prefix
+	router   router
+	log      *slog.Logger
+
+	held assignment    // what was given last; statuses in the cache may be older
+	wake chan struct{} // has room for one: more say no more
+}
+
+func newController(client kubernetes.Interface, pools []netip.Prefix, router router, log *slog.Logger) *controller {
+	return &controller{
+		client: client, informer: informers.NewSharedInformerFactory(client, 0), pools: pools, router: router, log: log,
+		held: assignment{}, wake: make(chan struct{}, 1),
+	}
+}
+
+// run works until the context ends.
+func (c *controller) run(ctx context.Context) error {
+	watched := []cache.SharedIndexInformer{
+		c.informer.Core().V1().Services().Informer(), c.informer.Core().V1().Nodes().Informer(),
+		c.informer.Discovery().V1().EndpointSlices().Informer(),
+	}
+	var synced []cache.InformerSynced
+	for _, informer := range watched {
+		registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { c.changed() }, UpdateFunc: func(any, any) { c.changed() }, DeleteFunc: func(any) { c.changed() },
+		})
+		if err != nil {
+			return fmt.Errorf("watch objects: %w", err)
+		}
+		synced = append(synced, registration.HasSynced)
+	}
+	c.informer.Start(ctx.Done())
+	defer c.informer.Shutdown()
+	// Whoever acts on half of the Services gives an address twice.
+	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
+		return ctx.Err()
+	}
+	c.changed()
+	again := time.NewTimer(retryAfter)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.wake:
+		case <-again.C:
+		}
+		again.Stop()
+		if err := c.sync(ctx); err != nil && ctx.Err() == nil {
+			c.log.Warn("not everything is as it should be", "error", err)
+			again.Reset(retryAfter)
+		}
+	}
+}
+
+func (c *controller) changed() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// sync makes addresses and routes what the objects ask for. One Service that cannot be served does not keep the others
+// from it.
+func (c *controller) sync(ctx context.Context) error {
+	services, err := c.informer.Core().V1().Services().Lister().List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list services: %w", err)
+	}
+	nodes, err := c.informer.Core().V1().Nodes().Lister().List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	given, short := assign(c.pools, services, c.held)
+	problems := []error{short}
+	c.held = given
+	hops, err := nextHops(given, services, c.informer.Discovery().V1().EndpointSlices().Lister(), nodes)
+	if err == nil {
+		// Who sees an address may use it: first the way, then the name.
+		err = c.router.apply(hops)
+	}
+	problems = append(problems, err)
+	for _, s := range services {
+		problems = append(problems, c.publish(ctx, s, given[s.UID]))
+	}
+	return errors.Join(problems...)
+}
+
+// publish writes the addresses of a Service into its status.
+func (c *controller) publish(ctx context.Context, service *corev1.Service, addrs []netip.Addr) error {
+	have := service.Status.LoadBalancer.Ingress
+	if !isOurs(service) && !slices.ContainsFunc(statusAddrs(service), c.gives) {
+		return nil // not ours, or released already
+	}
+	if service.Spec.LoadBalancerClass != nil || service.DeletionTimestamp != nil {
+		return nil
+	}
+	ingress := []corev1.LoadBalancerIngress{}
+	for _, addr := range addrs {
+		ingress = append(ingress, corev1.LoadBalancerIngress{IP: addr.String(), IPMode: ptr.To(corev1.LoadBalancerIPModeVIP)})
+	}
+	if slices.EqualFunc(have, ingress, func(a, b corev1.LoadBalancerIngress) bool {
+		return a.IP == b.IP && a.Hostname == "" && ptr.Deref(a.IPMode, "") == *b.IPMode
+	}) {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		// Another Service of this name is another Service.
+		"metadata": map[string]any{"uid": service.UID},
+		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
+	})
+	if err == nil {
+		_, err = c.client.CoreV1().Services(service.Namespace).Patch(ctx, service.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // gone; the watch tells
+	}
+	if err != nil {
+		return fmt.Errorf("write status of service %s/%s: %w", service.Namespace, service.Name, err)
+	}
+	c.log.Info("addresses", "service", service.Namespace+"/"+service.Name, "addresses", addrs)
+	return nil
+}
+
+// gives reports whether an address is one that we may have given.
+func (c *controller) gives(addr netip.Addr) bool {
+	return slices.ContainsFunc(c.pools, func(pool netip.Prefix) bool { return pool.Contains(addr) })
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
+
+	"fairlead.io/fairlead/test/apiserver"
+)
+
+// fakeRouter is a routing table in memory.
+type fakeRouter struct {
+	mu    sync.Mutex
+	table routes
+	fail  error         // what the next call returns instead of doing its work
+	moved chan struct{} // is closed at the next change
+}
+
+func newFakeRouter() *fakeRouter { return &fakeRouter{moved: make(chan struct{})} }
+
+func (r *fakeRouter) apply(want routes) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.fail; err != nil {
+		r.fail = nil
+		return err
+	}
+	r.table = want
+	close(r.moved)
+	r.moved = make(chan struct{})
+	return nil
+}
+
+// await waits until an address has these hops, separated by blanks.
+func (r *fakeRouter) await(ctx context.Context, t *testing.T, addr netip.Addr, want string) {
+	t.Helper()
+	for {
+		r.mu.Lock()
+		var hops []string
+		for _, hop := range r.table[addr] {
+			hops = append(hops, hop.String())
+		}
+		moved := r.moved
+		r.mu.Unlock()
+		if strings.Join(hops, " ") == want {
+			return
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			t.Fatalf("route to %v: by %q, want %q", addr, hops, want)
+		}
+	}
+}
+
+// world is a controller at work on a real API server.
+type world struct {
+	t      *testing.T
+	ctx    context.Context
+	client kubernetes.Interface
+	router *fakeRouter
+}
+
+func newWorld(t *testing.T) *world {
+	server := apiserver.Start(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	return &world{t, ctx, server.Client(), newFakeRouter()}
+}
+
+// start starts a controller; the returned function ends it.
+func (w *world) start() (stop func()) {
+	ctx, cancel := context.WithCancel(w.ctx)
+	c := newController(w.client, small(), w.router, slog.New(slog.DiscardHandler))
+	done := make(chan error, 1)
+	go func() { done <- c.run(ctx) }()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	w.t.Cleanup(stop)
+	return stop
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// create creates a Service of type LoadBalancer.
+func (w *world) create(name string, change func(*corev1.Service)) *corev1.Service {
+	w.t.Helper()
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}
+	if change != nil {
+		change(s)
+	}
+	s, err := w.client.CoreV1().Services("default").Create(w.ctx, s, metav1.CreateOptions{})
+	w.must(err)
+	return s
+}
+
+// update changes a Service.
+func (w *world) update(name string, change func(*corev1.Service)) {
+	w.t.Helper()
+	for {
+		s, err := w.client.CoreV1().Services("default").Get(w.ctx, name, metav1.GetOptions{})
+		w.must(err)
+		change(s)
+		if _, err = w.client.CoreV1().Services("default").Update(w.ctx, s, metav1.UpdateOptions{}); err == nil {
+			return
+		}
+		if !strings.Contains(err.Error(), "the object has been modified") {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// await waits until the status of a Service has these addresses, separated by blanks, and returns them.
+func (w *world) await(name, want string) []netip.Addr {
+	w.t.Helper()
+	watcher, err := w.client.CoreV1().Services("default").Watch(w.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	w.must(err)
+	defer watcher.Stop()
+	last := ""
+	for {
+		select {
+		case event := <-watcher.ResultChan():
+			s, ok := event.Object.(*corev1.Service)
+			if !ok || event.Type == watch.Deleted {
+				w.t.Fatalf("watch service %s: %v", name, event)
+			}
+			var ips []string
+			for _, i := range s.Status.LoadBalancer.Ingress {
+				if ptr.Deref(i.IPMode, "") != corev1.LoadBalancerIPModeVIP {
+					w.t.Errorf("service %s: mode %v", name, i.IPMode)
+				}
+				ips = append(ips, i.IP)
+			}
+			if last = strings.Join(ips, " "); last == want {
+				return statusAddrs(s)
+			}
+		case <-w.ctx.Done():
+			w.t.Fatalf("service %s has %q, want %q", name, last, want)
+		}
+	}
+}
+
+func dual(s *corev1.Service) { s.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack) }
+
+func (w *world) createNodes(names ...string) {
+	w.t.Helper()
+	for i, name := range names {
+		n := node(name, corev1.ConditionTrue, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String())
+		n, err := w.client.CoreV1().Nodes().Create(w.ctx, n, metav1.CreateOptions{})
+		w.must(err)
+		n.Status = node(name, corev1.ConditionTrue, netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}).String()).Status
+		_, err = w.client.CoreV1().Nodes().UpdateStatus(w.ctx, n, metav1.UpdateOptions{})
+		w.must(err)
+	}
+}
+
+func TestLifeOfAnAddress(t *testing.T) {
+	w := newWorld(t)
+	w.createNodes("n1", "n2")
+	w.start()
+	w.create("a", nil)
+	first := w.await("a", "10.9.0.1")[0]
+	w.router.await(w.ctx, t, first, "10.0.0.1 10.0.0.2")
+	w.create("b", dual)
+	w.await("b", "10.9.0.2 fd09::1")
+
+	// Another type is another Service to the balancer; the address is free again.
+	w.update("a", func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeClusterIP
+		s.Spec.Ports[0].NodePort = 0
+	})
+	w.await("a", "")
+	w.router.await(w.ctx, t, first, "")
+	w.create("c", nil)
+	w.await("c", "10.9.0.1")
+	w.update("a", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
+	w.await("a", "10.9.0.3")
+
+	w.must(w.client.CoreV1().Services("default").Delete(w.ctx, "c", metav1.DeleteOptions{}))
+	w.router.await(w.ctx, t, first, "")
+	w.create("d", nil)
+	w.await("d", "10.9.0.1")
+
+	// A family that comes or goes.
+	w.update("a", dual)
+	w.await("a", "10.9.0.3 fd09::2")
+	w.update("b", func(s *corev1.Service) {
+		s.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicySingleStack)
+		s.Spec.IPFamilies, s.Spec.ClusterIPs = s.Spec.IPFamilies[:1], s.Spec.ClusterIPs[:1]
+	})
+	w.await("b", "10.9.0.2")
+}
+
+func TestLocalPolicyFollowsEndpoints(t *testing.T) {
+	w := newWorld(t)
+	w.createNodes("n1", "n2", "n3")
+	w.start()
+	w.create("a", func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal })
+	addr := w.await("a", "10.9.0.1")[0]
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Name: "a-1", Labels: map[string]string{discoveryv1.LabelServiceName: "a"}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Port: ptr.To[int32](80)}},
+	}
+	on := func(node string) discoveryv1.Endpoint {
+		e := at(node, "rs")
+		e.Addresses = []string{"10.1.0.1"}
+		return e
+	}
+	slice.Endpoints = []discoveryv1.Endpoint{on("n2")}
+	slice, err := w.client.DiscoveryV1().EndpointSlices("default").Create(w.ctx, slice, metav1.CreateOptions{})
+	w.must(err)
+	w.router.await(w.ctx, t, addr, "10.0.0.2")
+	slice.Endpoints = []discoveryv1.Endpoint{on("n3"), on("n1")}
+	_, err = w.client.DiscoveryV1().EndpointSlices("default").Update(w.ctx, slice, metav1.UpdateOptions{})
+	w.must(err)
+	w.router.await(w.ctx, t, addr, "10.0.0.1 10.0.0.3")
+	w.must(w.client.CoreV1().Nodes().Delete(w.ctx, "n1", metav1.DeleteOptions{}))
+	w.router.await(w.ctx, t, addr, "10.0.0.3")
+	w.update("a", func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster })
+	w.router.await(w.ctx, t, addr, "10.0.0.2 10.0.0.3")
+}
+
+func TestRestartGoesOn(t *testing.T) {
+	w := newWorld(t)
+	w.createNodes("n1")
+	stop := w.start()
+	w.create("a", nil)
+	w.await("a", "10.9.0.1")
+	w.create("b", nil)
+	kept := w.await("b", "10.9.0.2")[0]
+	stop()
+	// Meanwhile one goes, one comes, and somebody writes nonsense into a status.
+	w.must(w.client.CoreV1().Services("default").Delete(w.ctx, "a", metav1.DeleteOptions{}))
+	w.create("c", nil)
+	class := w.create("class", func(s *corev1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/other") })
+	class.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.9.0.6"}}
+	_, err := w.client.CoreV1().Services("default").UpdateStatus(w.ctx, class, metav1.UpdateOptions{})
+	w.must(err)
+	w.router.mu.Lock()
+	w.router.fail = context.DeadlineExceeded // the first write of routes does not succeed either
+	w.router.mu.Unlock()
+	w.start()
+	w.await("c", "10.9.0.1")
+	w.await("b", "10.9.0.2")
+	w.router.await(w.ctx, t, kept, "10.0.0.1")
+	s, err := w.client.CoreV1().Services("default").Get(w.ctx, "class", metav1.GetOptions{})
+	w.must(err)
+	if len(s.Status.LoadBalancer.Ingress) != 1 || s.Status.LoadBalancer.Ingress[0].IP != "10.9.0.6" {
+		t.Errorf("the status of a Service of another class was changed: %+v", s.Status.LoadBalancer)
+	}
+}
