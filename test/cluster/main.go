@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -159,7 +158,7 @@ func runEnv(flags *flag.FlagSet, args []string) error {
 		return err
 	}
 	fmt.Printf("STATE=%s\nKUBECONFIG=%s\nLOGS=%s\nCONTROL_NETNS=%s\n", c.dir, c.kubeconfig(), c.path("logs"), netnsPath(c.name("control")))
-	fmt.Printf("NODES=%d\nFAMILY=%s\nCGROUPS=%s\nAPISERVER=%s\n", c.Nodes, c.Family, filepath.Join(c.cgroups.Unified, c.prefix+"-NODE"), apiServer(c.Family))
+	fmt.Printf("NODES=%d\nFAMILY=%s\nCGROUPS=%s\nAPISERVER=%s\n", c.Nodes, c.Family, c.cgroups.Dir(c.name("")), apiServer(c.Family))
 	return nil
 }
 

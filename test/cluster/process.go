@@ -68,7 +68,7 @@ func (p *process) await(ask func(context.Context) error) error {
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("start %s: it ended: %w; the last of %s:\n%s", p.name, p.err, p.log, tail(p.log))
+			return fmt.Errorf("start %s: it ended (%v); the last of %s:\n%s", p.name, p.err, p.log, tail(p.log))
 		case <-ctx.Done():
 			return fmt.Errorf("start %s: not ready after %v: %w; the last of %s:\n%s", p.name, startTimeout, err, p.log, tail(p.log))
 		case <-tick.C:
