@@ -34,11 +34,21 @@ func main() {
 	if errors.As(err, &exit) && slices.Contains([]string{"exec", "kubectl"}, os.Args[1]) {
 		os.Exit(exit.ExitCode()) // the command has told why
 	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "cluster:", err)
-		os.Exit(1)
+	if err == nil {
+		return
 	}
+	fmt.Fprintln(os.Stderr, "cluster:", err)
+	var wrong usageError
+	if errors.As(err, &wrong) {
+		fmt.Fprint(os.Stderr, usage)
+	}
+	os.Exit(1)
 }
+
+// usageError is a command line that this program does not understand.
+type usageError string
+
+func (e usageError) Error() string { return string(e) }
 
 func run(args []string) error {
 	if len(args) == 3 && args[0] == nodeInit {
@@ -48,7 +58,7 @@ func run(args []string) error {
 		"up": runUp, "down": runDown, "build": runBuild, "import": runImport, "kubectl": runKubectl, "exec": runExec, "env": runEnv,
 	}
 	if len(args) == 0 || commands[args[0]] == nil {
-		return errors.New("which command?\n" + usage)
+		return usageError("which command?")
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -59,7 +69,7 @@ func run(args []string) error {
 func parse(flags *flag.FlagSet, args []string) (*Cluster, error) {
 	prefix := flags.String("prefix", "fl", "")
 	if err := flags.Parse(args); err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, usage)
+		return nil, usageError(err.Error())
 	}
 	// It becomes part of file names.
 	if !regexp.MustCompile(`^[a-z][a-z0-9]{0,7}$`).MatchString(*prefix) {
@@ -147,7 +157,7 @@ func runExec(flags *flag.FlagSet, args []string) error {
 		return err
 	}
 	if flags.NArg() < 2 {
-		return errors.New("which part, and which command?\n" + usage)
+		return usageError("which part, and which command?")
 	}
 	return c.exec(flags.Arg(0), flags.Args()[1:])
 }
