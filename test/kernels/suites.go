@@ -26,19 +26,20 @@ type suite struct {
 }
 
 // suites are what runs where the agent has to work. Whatever else is to be proven on every kernel becomes a line here.
+// Alone on two cores each takes a sixth of its limit or less; the rest is for machines with other work to do.
 func suites() []suite {
 	return []suite{
-		{name: "programs", pkg: "test/kernels/programs", limit: 2 * time.Minute},
-		{name: "maps", pkg: "pkg/maps", limit: 2 * time.Minute},
+		{name: "programs", pkg: "test/kernels/programs", limit: 3 * time.Minute},
+		{name: "maps", pkg: "pkg/maps", limit: 3 * time.Minute},
 		{
-			name: "datapath", pkg: "pkg/datapath", limit: 3 * time.Minute,
-			// Some thirty agents that die, each a second of emulation: what they leave behind does not depend on the kernel.
-			args: []string{"-test.skip=^TestCrashAtEveryStep$"},
+			name: "datapath", pkg: "pkg/datapath", limit: 6 * time.Minute,
+			// These fail or kill an agent at every step, a second of emulation each: the steps are not the kernel's.
+			args: []string{"-test.skip=^(TestCrashAtEveryStep|TestGrowFails)$"},
 		},
-		{name: "netns", pkg: "test/netns", limit: 4 * time.Minute},
+		{name: "netns", pkg: "test/netns", limit: 8 * time.Minute},
 		{
 			name: "demo", pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
-			files: []string{"test/demo/manifests/web.yaml"}, limit: 2 * time.Minute,
+			files: []string{"test/demo/manifests/web.yaml"}, limit: 6 * time.Minute,
 		},
 	}
 }

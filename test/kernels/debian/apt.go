@@ -97,6 +97,7 @@ APT::Sandbox::User "";
 Acquire::Languages "none";
 Acquire::Check-Valid-Until "false";
 Acquire::Retries "3";
+APT::Update::Error-Mode "any";
 %[2]s`, a.dir, networkSettings(network))
 	source := fmt.Sprintf("deb [signed-by=%s] %s %s main\n", keyring, a.mirror.of(a.suite), a.suite)
 	for name, content := range map[string]string{"apt.conf": conf, "sources.list": source, "status": ""} {
