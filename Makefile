@@ -93,6 +93,36 @@ test-apiserver: ## test against a real API server, which is built first
 	$(GO) run ./test/apiserver/build
 	$(GO) test $(RACE) -count=1 -p 1 -timeout 30m ./test/apiserver/... ./pkg/source/kube/...
 
+KERNELS :=
+
+.PHONY: test-kernels
+test-kernels: ## run the tests on other kernels, in virtual machines: KERNELS="6.1 7.2", ONLY=netns
+	$(GO) run ./test/kernels $(if $(ONLY),-only "$(ONLY)") $(KERNELS)
+
+.PHONY: pin-kernels
+pin-kernels: ## pin the newest package of each of those kernels
+	@pins=$$($(GO) run ./test/kernels -pin) && printf '%s\n' "$$pins" >test/kernels/debian/pins.txt
+
+NODES := 3
+FAMILY := ipv4
+CNI := bridge
+PROXY := none
+PREFIX := fl
+
+.PHONY: cluster
+cluster: build ## start a real Kubernetes on this machine: NODES, FAMILY, CNI, PROXY, PREFIX (root); test/cluster/README.md
+	$(if $(filter none,$(PROXY)),$(GO) run ./test/cluster/agent -prefix $(PREFIX) -family $(FAMILY) -out _output/agent)
+	$(GO) run ./test/cluster up -prefix $(PREFIX) -nodes $(NODES) -family $(FAMILY) -cni $(CNI) -proxy $(PROXY) \
+		$(if $(filter none,$(PROXY)),-image _output/agent/agent.tar -apply _output/agent/agent.yaml)
+
+.PHONY: cluster-down
+cluster-down: ## stop it (root)
+	$(GO) run ./test/cluster down -prefix $(PREFIX)
+
+.PHONY: e2e
+e2e: ## judge the cluster by the tests of Kubernetes: FOCUS, PROXY, PREFIX (root); writes _output/e2e
+	$(GO) run ./test/cluster/e2e -prefix $(PREFIX) -proxy $(PROXY) $(if $(FOCUS),-focus "$(FOCUS)")
+
 .PHONY: bench-control
 bench-control: ## measure the control path (root); writes _output/bench/control.json
 	@mkdir -p _output/bench
