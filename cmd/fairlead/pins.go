@@ -14,18 +14,23 @@ import (
 
 // readPins returns what the pinned maps say. Its errors tell what to do.
 func readPins(cfg *config.Config) (*observe.Pinned, error) {
-	dir := mapsDir(cfg)
-	pinned, err := observe.Read(dir)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("no fairlead maps under %s: is the agent running on this node, or is --bpffs another path?",
-			filepath.Dir(dir))
-	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("no access to the maps under %s: run the command as root", filepath.Dir(dir))
-	case err != nil:
-		return nil, fmt.Errorf("read the maps: %w", err)
+	pinned, err := observe.Read(mapsDir(cfg))
+	if err != nil {
+		return nil, pinsError(cfg, err)
 	}
 	return pinned, nil
+}
+
+// pinsError tells what to do about an error of opening or reading the pins.
+func pinsError(cfg *config.Config, err error) error {
+	root := filepath.Dir(mapsDir(cfg))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("no fairlead maps under %s: is the agent running on this node, or is --bpffs another path?", root)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("no access to the maps under %s: run the command as root", root)
+	}
+	return fmt.Errorf("read the maps: %w", err)
 }
 
 // pins reads the configuration and the pinned maps.

@@ -122,6 +122,9 @@ func TestCommandsOnADeadNode(t *testing.T) {
 		"service-get.txt":  {"service", "get", "shop/web"},
 		"backend-list.txt": {"backend", "list"},
 		"map-dump.txt":     {"map", "dump", "svcs"},
+		"explain.txt":      {"explain", "10.1.0.7", "10.96.0.10:80"},
+		"explain-none.txt": {"explain", "node", "[fd96::10]:80"},
+		"explain-near.txt": {"explain", "10.1.0.7", "10.96.0.10:8080"},
 	} {
 		t.Run(name, func(t *testing.T) { golden(t, name, run(t, exitOK, args...)) })
 	}
@@ -129,6 +132,13 @@ func TestCommandsOnADeadNode(t *testing.T) {
 		for _, format := range formats() {
 			run(t, exitOK, "map", "dump", name, "-o", format)
 		}
+	}
+	var explained observe.Explanation
+	if err := json.Unmarshal([]byte(run(t, exitOK, "explain", "node", "127.0.0.1:30080", "-o", "json")), &explained); err != nil {
+		t.Fatal(err)
+	}
+	if explained.Outcome != observe.ToBackend || explained.Service != "shop/web:http/tcp4" || len(explained.Candidates) != 2 {
+		t.Errorf("explain: %+v", explained)
 	}
 	if out := run(t, exitOK, "service", "get", "shop/web:http/tcp6"); strings.Contains(out, "tcp4") {
 		t.Errorf("one port in one family: %s", out)
@@ -174,6 +184,42 @@ func TestServiceListAsksTheAgent(t *testing.T) {
 	}
 }
 
+func TestExplainAsksTheAgent(t *testing.T) {
+	bpffs := deadNode(t)
+	stateDir, _ := startAgent(t, healthyStatus)
+	got := fairlead(t, "explain", "node", "10.96.0.10:80", "--bpffs", bpffs, "--state-dir", stateDir)
+	if got.code != exitOK || !strings.Contains(got.stdout, "problem FrontendConflict: 10.96.0.9:80/tcp belongs to shop/old") {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestExplainWithoutPrograms tells that nothing reads the maps, where a connection would meet the program.
+func TestExplainWithoutPrograms(t *testing.T) {
+	bpffs := deadNode(t)
+	for _, name := range []string{"sock_connect4", "sock_sendmsg6"} {
+		if err := os.Remove(filepath.Join(bpffs, "fairlead/v1/links", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		to, protocol, missing string
+	}{
+		{"10.96.0.10:80", "tcp", "sock_connect4"},
+		{"10.96.0.10:80", "udp", "sock_connect4"},
+		{"[fd96::10]:80", "tcp", ""},
+		{"[fd96::10]:80", "udp", "sock_sendmsg6"},
+	} {
+		got := fairlead(t, "explain", "node", tt.to, "--protocol", tt.protocol, "--bpffs", bpffs, "--state-dir", t.TempDir())
+		want := exitOK
+		if tt.missing != "" {
+			want = exitDegraded
+		}
+		if got.code != want || !strings.Contains(got.stdout, tt.missing) {
+			t.Errorf("%s of %s: %+v, want exit code %d and %q", tt.protocol, tt.to, got, want, tt.missing)
+		}
+	}
+}
+
 func TestCleanup(t *testing.T) {
 	bpffs := deadNode(t)
 	stateDir, _ := startAgent(t, healthyStatus)
@@ -191,6 +237,9 @@ func TestCleanup(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(bpffs, "fairlead")); !os.IsNotExist(err) {
 		t.Errorf("pins are left: %v", err)
+	}
+	if got := fairlead(t, "explain", "node", "10.96.0.10:80", "--bpffs", bpffs); got.code != exitError {
+		t.Errorf("explain without maps: %+v", got)
 	}
 	if got := fairlead(t, append(args, "--force")...); got.code != exitOK || !strings.HasPrefix(got.stdout, "nothing was pinned") {
 		t.Errorf("the second time: %+v", got)

@@ -128,6 +128,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 		newServiceCommand(inv),
 		newBackendCommand(inv),
 		newMapCommand(inv),
+		newExplainCommand(inv),
 		newConfigCommand(inv),
 		newLogLevelCommand(inv),
 		newCleanupCommand(inv),

@@ -26,14 +26,7 @@ func Read(dir string) (pinned *Pinned, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
-	tables, err := m.Tables()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, tables.Close()) }()
-	s, err := Take(Tables{
-		Frontends: tables.Svcs, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
-	})
+	s, err := takeFrom(m)
 	if err != nil {
 		return nil, err
 	}
@@ -45,6 +38,18 @@ func Read(dir string) (pinned *Pinned, err error) {
 		return nil, err
 	}
 	return &Pinned{Snapshot: s, Maps: list}, nil
+}
+
+// takeFrom takes a Snapshot of open maps.
+func takeFrom(m *maps.Maps) (s *Snapshot, err error) {
+	tables, err := m.Tables()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, tables.Close()) }()
+	return Take(Tables{
+		Frontends: tables.Svcs, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
+	})
 }
 
 func mapStatuses(m *maps.Maps, s *Snapshot, dir string) ([]MapStatus, error) {

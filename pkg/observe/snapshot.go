@@ -46,6 +46,7 @@ type Service struct {
 	Local           Scope      `json:"local"`
 
 	algorithm uint8
+	turn      uint32 // of round robin
 }
 
 // Frontend is a row of svcs. Service is the index that it leads to.

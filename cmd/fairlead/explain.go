@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// explanation is an Explanation with what the agent, if one answers, has to say about the service's object.
+type explanation struct {
+	*observe.Explanation
+	Problems []observe.Problem `json:"problems,omitempty"`
+}
+
+func newExplainCommand(inv *invocation) *cobra.Command {
+	var protocol string
+	cmd := &cobra.Command{
+		Use:   "explain SRC DST:PORT",
+		Short: "Explain where a new connection goes, and why",
+		Long: `Explain where a new connection goes, and why: which frontend it matches, whose that is, which policy holds, which
+backends may get it and what decides between them. Where no service has the destination, the nearest ones are listed.
+
+SRC is the address of a pod on this node, an address of the node, or the word "node" for a process of the node itself.
+The answer comes from the maps in the kernel, step by step as the programs read them, so it needs no agent. Nothing is
+sent. The kernel cannot run these programs on trial; what it chooses at random nobody can tell in advance.
+
+The exit code is 3 when the maps or the programs are damaged where the connection passes.`,
+		Example: `  fairlead explain node 10.96.0.10:80
+  fairlead explain 10.1.0.7 10.96.0.53:53 --protocol udp
+  fairlead explain 10.1.0.7 [fd96::10]:443 -o json`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			question, err := parseQuestion(args[0], args[1], protocol)
+			if err != nil {
+				return usageError{err}
+			}
+			cfg, err := inv.config(cmd)
+			if err != nil {
+				return err
+			}
+			view, err := explain(cmd.Context(), cfg, question)
+			if err != nil {
+				return err
+			}
+			if err := inv.print(view, view.write); err != nil {
+				return err
+			}
+			if len(view.Damage) > 0 {
+				return degradedError{view.Damage}
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&protocol, "protocol", "tcp", "protocol of the connection (tcp|udp)")
+	completeWords(cmd, "protocol", []string{"tcp", "udp"})
+	return cmd
+}
+
+func parseQuestion(src, dst, protocol string) (observe.Question, error) {
+	var q observe.Question
+	var err error
+	if src != "node" {
+		if q.Client, err = netip.ParseAddr(src); err != nil {
+			return q, fmt.Errorf("client %q: write an IP address, or \"node\" for a process of the node", src)
+		}
+	}
+	if q.Destination, err = netip.ParseAddrPort(dst); err != nil || q.Destination.Port() == 0 {
+		return q, fmt.Errorf("destination %q: write ADDRESS:PORT, such as 10.96.0.10:80 or [fd96::10]:80", dst)
+	}
+	switch protocol {
+	case "tcp":
+		q.Protocol = model.TCP
+	case "udp":
+		q.Protocol = model.UDP
+	default:
+		return q, fmt.Errorf("unknown protocol %q: use tcp or udp", protocol)
+	}
+	return q, nil
+}
+
+func explain(ctx context.Context, cfg *config.Config, q observe.Question) (*explanation, error) {
+	var err error
+	if q.Self, err = observe.OwnNamespace(); err != nil {
+		return nil, err
+	}
+	e, err := observe.Explain(mapsDir(cfg), q)
+	if err != nil {
+		return nil, pinsError(cfg, err)
+	}
+	links, err := observe.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
+	if err != nil {
+		return nil, err
+	}
+	e.Damage = append(e.Damage, detached(links, q)...)
+	problems, err := problemsByObject(ctx, client(cfg).Problems)
+	if err != nil {
+		return nil, err
+	}
+	return &explanation{e, problems[objectOf(e.Service)]}, nil
+}
+
+// detached says which programs that the connection would meet are not attached.
+func detached(links []observe.ProgramStatus, q observe.Question) []string {
+	family := model.FamilyOf(q.Destination.Addr())
+	needs := []string{fmt.Sprintf("sock_connect%d", family)}
+	if q.Protocol == model.UDP {
+		needs = append(needs, fmt.Sprintf("sock_sendmsg%d", family))
+	}
+	var missing []string
+	for _, name := range needs {
+		if !slices.ContainsFunc(links, func(p observe.ProgramStatus) bool { return p.Name == name && p.Attached }) {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("not attached: %s; connections go to the address that is dialled until an agent attaches them again",
+		strings.Join(missing, ", "))}
+}
+
+func (e *explanation) write(w io.Writer) error {
+	if err := e.WriteText(w); err != nil {
+		return err
+	}
+	for _, p := range e.Problems {
+		fmt.Fprintf(w, "\nproblem %s: %s\n", p.Reason, p.Message)
+	}
+	return nil
+}

@@ -1,0 +1,168 @@
+package observe
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// choose explains how one of the service's backends is chosen, and which if that can be told.
+func (x *explainer) choose(service *Service, frontend *Frontend) error {
+	scope := namedScope{"all", &service.All}
+	x.e.Policy = policy(service, frontend)
+	if frontend.row.Kind == maps.ClusterIP && service.has(flagInternalLocal) {
+		scope = namedScope{"local", &service.Local}
+	}
+	x.e.Scope, x.e.Algorithm = scope.name, service.Algorithm
+	if scope.Damage != "" {
+		x.damaged("service %s, scope %s: %s", service.label(), scope.name, scope.Damage)
+	}
+	if scope.Unsettled {
+		x.e.Notes = append(x.e.Notes, "The backends change at this moment: ask again.")
+	}
+	for _, share := range scope.Backends {
+		x.e.Candidates = append(x.e.Candidates, Candidate{
+			Address: share.Address, Slots: share.Slots, Percent: 100 * float64(share.Slots) / float64(scope.Length),
+		})
+	}
+	if len(x.e.Candidates) == 0 {
+		x.e.Outcome, x.e.Reason = Refused, refusal(scope)
+		return nil
+	}
+	x.e.Outcome = ToBackend
+	slot, known := x.slot(service, scope)
+	if known && slot < len(scope.slots) {
+		x.next(scope, scope.slots[slot])
+	}
+	if err := x.affinity(service, scope); err != nil {
+		return err
+	}
+	x.e.Reason = fmt.Sprintf("one of %d backends", len(x.e.Candidates))
+	switch {
+	case len(x.e.Candidates) == 1:
+		x.e.Reason = x.e.Candidates[0].Address.String() + ", the only backend"
+		x.e.Next = &x.e.Candidates[0].Address
+	case x.e.Next != nil:
+		x.e.Reason = x.e.Next.String()
+	}
+	if x.Protocol == model.UDP {
+		x.e.Notes = append(x.e.Notes,
+			"A socket that sends without connecting chooses at its first datagram and keeps that backend while it is usable.")
+	}
+	return nil
+}
+
+func refusal(scope namedScope) string {
+	if scope.Damage != "" {
+		return "the table of backends is damaged"
+	}
+	if scope.name == "local" {
+		return "the service has no usable backend on this node"
+	}
+	return "the service has no usable backend"
+}
+
+// policy says why the connection goes by one scope or the other. It starts on this node, so only a ClusterIP can be held
+// to the node's own backends.
+func policy(service *Service, frontend *Frontend) string {
+	switch kind := frontend.row.Kind; {
+	case kind == maps.HostPort:
+		return "a host port leads to its pod"
+	case kind == maps.ClusterIP && service.has(flagInternalLocal):
+		return "internalTrafficPolicy is Local: only backends on this node"
+	case kind == maps.ClusterIP:
+		return "internalTrafficPolicy is Cluster"
+	case service.has(flagExternalLocal):
+		return "externalTrafficPolicy is Local, but that holds for clients from outside: from this node the connection short-circuits to " +
+			"every backend"
+	}
+	return "externalTrafficPolicy is Cluster"
+}
+
+// slot says what decides which slot a connection gets, and returns the slot if that can be told.
+func (x *explainer) slot(service *Service, scope namedScope) (int, bool) {
+	n := scope.Length
+	switch lb.Algorithm(service.algorithm) {
+	case lb.RoundRobin:
+		x.e.Decides = fmt.Sprintf("connections take turns; the next one of any client gets slot %d of %d", int(service.turn)%n, n)
+		return int(service.turn) % n, true
+	case lb.SourceHash:
+		if x.cookie == 0 {
+			x.e.Decides = fmt.Sprintf("the client's network namespace decides, always the same of %d slots; run the command in that namespace "+
+				"to see which", n)
+			return 0, false
+		}
+		at := int(mix(x.cookie) % uint32(n))
+		x.e.Decides = fmt.Sprintf("the client's network namespace decides: slot %d of %d", at, n)
+		return at, true
+	case lb.Maglev:
+		x.e.Decides = fmt.Sprintf("every connection from this node draws one of %d slots; the hash of the flow decides for clients from outside", n)
+		return 0, false
+	}
+	x.e.Decides = fmt.Sprintf("every connection draws one of %d slots", n)
+	return 0, false
+}
+
+// mix is the hash of a cookie as the programs compute it.
+func mix(cookie uint64) uint32 {
+	cookie ^= cookie >> 33
+	cookie *= 0xff51afd7ed558ccd
+	cookie ^= cookie >> 33
+	cookie *= 0xc4ceb9fe1a85ec53
+	return uint32(cookie ^ cookie>>33)
+}
+
+// next notes the backend of a row if the scope has it.
+func (x *explainer) next(scope namedScope, row uint32) *netip.AddrPort {
+	for _, share := range scope.Backends {
+		if share.Backend == row {
+			x.e.Next = &share.Address
+			return x.e.Next
+		}
+	}
+	return nil
+}
+
+// affinity says what the client's earlier connections mean for this one.
+func (x *explainer) affinity(service *Service, scope namedScope) error {
+	if service.AffinitySeconds == 0 {
+		x.e.Affinity = "none"
+		return nil
+	}
+	timeout := time.Duration(service.AffinitySeconds) * time.Second
+	x.e.Affinity = fmt.Sprintf("ClientIP, %s since the client's last new connection; ", timeout)
+	if x.cookie == 0 {
+		x.e.Affinity += "the client is its network namespace, which the maps do not name by address: run the command in that namespace " +
+			"to see what it has"
+		x.e.Next = nil
+		return nil
+	}
+	entry, err := x.remembered(x.cookie, service.Index)
+	if err != nil {
+		return err
+	}
+	if entry == nil {
+		x.e.Affinity += "this client has no backend yet"
+		return nil
+	}
+	age := time.Duration(x.now - entry.Last)
+	if x.now < entry.Last { // the clock was read before the entry was written
+		age = 0
+	}
+	if age > timeout {
+		x.e.Affinity += fmt.Sprintf("this client's was %s ago, so it chooses anew", age.Round(time.Second))
+		return nil
+	}
+	was := x.e.Next
+	if kept := x.next(scope, entry.Row); kept != nil {
+		x.e.Affinity += fmt.Sprintf("this client has %s, for another %s", kept, (timeout - age).Round(time.Second))
+		return nil
+	}
+	x.e.Next = was
+	x.e.Affinity += "the backend that this client had is not usable any more, so it chooses anew"
+	return nil
+}

@@ -1,0 +1,277 @@
+package observe
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// Question is a new connection that somebody asks about.
+type Question struct {
+	// Client is who would connect. An address of the node, loopback and none at all stand for a process of the node,
+	// any other for a pod on it.
+	Client      netip.Addr
+	Destination netip.AddrPort
+	Protocol    model.Protocol
+	Self        Namespace // of who asks
+}
+
+// Outcome is what becomes of a connection.
+type Outcome string
+
+// The outcomes.
+const (
+	ToBackend Outcome = "backend"    // it is pointed at a backend
+	Refused   Outcome = "refused"    // connect fails
+	LeftAlone Outcome = "left-alone" // it goes to the address that was dialled
+)
+
+// Explanation is what the programs make of a Question, and why.
+type Explanation struct {
+	Client      string         `json:"client"`
+	Destination netip.AddrPort `json:"destination"`
+	Protocol    string         `json:"protocol"`
+	Outcome     Outcome        `json:"outcome"`
+	Reason      string         `json:"reason"`
+	Frontend    *Frontend      `json:"frontend,omitempty"` // that matched
+	Matched     string         `json:"matched,omitempty"`  // by what
+	Service     string         `json:"service,omitempty"`  // that owns the frontend
+	Scope       string         `json:"scope,omitempty"`
+	Policy      string         `json:"policy,omitempty"` // why that scope
+	Affinity    string         `json:"affinity,omitempty"`
+	Algorithm   string         `json:"algorithm,omitempty"`
+	Decides     string         `json:"decides,omitempty"` // what the algorithm goes by
+	Candidates  []Candidate    `json:"candidates,omitempty"`
+	// Next is the backend of the next connection, where that can be told.
+	Next    *netip.AddrPort `json:"next,omitempty"`
+	Nearest []Near          `json:"nearest,omitempty"` // for what is no service
+	Notes   []string        `json:"notes,omitempty"`
+	// Damage says why the answer may be wrong: the maps or the programs are not as they should be.
+	Damage []string `json:"damage,omitempty"`
+}
+
+// Candidate is a backend that a connection may get.
+type Candidate struct {
+	Address netip.AddrPort `json:"address"`
+	Slots   int            `json:"slots"`
+	Percent float64        `json:"percent"` // of the slots
+}
+
+// facts are what the programs go by besides the tables.
+type facts struct {
+	node map[netip.Addr]struct{} // addresses of the node
+	// remembered returns what the client of a namespace has of a service; nil if nothing.
+	remembered func(cookie uint64, service uint32) (*bpf.MapsAffinity, error)
+	now        uint64 // by the clock of affinity
+}
+
+// Explain answers a Question from the maps pinned in dir, as the programs that read them would. The error wraps what
+// maps.Open returns.
+func Explain(dir string, q Question) (e *Explanation, err error) {
+	m, err := maps.Open(dir, true)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	s, err := takeFrom(m)
+	if err != nil {
+		return nil, err
+	}
+	known := facts{node: map[netip.Addr]struct{}{}, remembered: func(cookie uint64, service uint32) (*bpf.MapsAffinity, error) {
+		return rememberedBy(m.Affinity, cookie, service)
+	}}
+	list, err := maps.NodeAddrList(m.NodeAddrs)
+	if err != nil {
+		return nil, err
+	}
+	for _, addr := range list {
+		known.node[addr] = struct{}{}
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
+		return nil, fmt.Errorf("read the clock of affinity: %w", err)
+	}
+	known.now = uint64(now.Nano())
+	return explain(s, known, q)
+}
+
+func rememberedBy(m *ebpf.Map, cookie uint64, service uint32) (*bpf.MapsAffinity, error) {
+	key := bpf.MapsAffinityKey{Service: service}
+	key.Client.Word[0], key.Client.Word[1] = uint32(cookie), uint32(cookie>>32)
+	var entry bpf.MapsAffinity
+	err := m.Lookup(&key, &entry)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up the client's affinity: %w", err)
+	}
+	return &entry, nil
+}
+
+// explain follows the steps of the socket programs, in their order.
+func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
+	q.Destination = netip.AddrPortFrom(q.Destination.Addr().Unmap().WithZone(""), q.Destination.Port())
+	q.Client = q.Client.Unmap().WithZone("")
+	x := explainer{facts: known, Question: q, snapshot: s, e: &Explanation{
+		Destination: q.Destination, Protocol: q.Protocol.String(),
+	}}
+	x.cookie = x.cookieOfClient()
+	x.e.Client = x.client()
+	service, frontend := x.frontend()
+	if frontend == nil {
+		x.e.Outcome = LeftAlone
+		x.e.Nearest = nearest(s, q)
+		return x.e, nil
+	}
+	x.e.Frontend = frontend
+	if service == nil {
+		x.damaged("the frontend leads to service %d, which is not there", frontend.Service)
+		x.e.Outcome, x.e.Reason = Refused, "the service that the frontend leads to has no table"
+		return x.e, nil
+	}
+	x.e.Service = service.label()
+	return x.e, x.choose(service, frontend)
+}
+
+// explainer fills in one Explanation.
+type explainer struct {
+	facts
+	Question
+	snapshot *Snapshot
+	e        *Explanation
+	cookie   uint64 // of the client's network namespace; 0 when that is not known
+}
+
+func (x *explainer) damaged(format string, args ...any) {
+	x.e.Damage = append(x.e.Damage, fmt.Sprintf(format, args...))
+}
+
+// inNode reports whether the client is in the network namespace of the node.
+func (x *explainer) inNode() bool {
+	addr := x.Client
+	return !addr.IsValid() || addr.IsLoopback() || addr.IsUnspecified() || x.ofNode(addr)
+}
+
+func (x *explainer) ofNode(addr netip.Addr) bool {
+	_, ok := x.node[addr]
+	return ok
+}
+
+// cookieOfClient returns the cookie of the client's namespace if that is the one of who asks.
+func (x *explainer) cookieOfClient() uint64 {
+	same := slices.Contains(x.Self.Addrs, x.Client)
+	if x.inNode() {
+		same = slices.ContainsFunc(x.Self.Addrs, x.ofNode)
+	}
+	if !same {
+		return 0
+	}
+	return x.Self.Cookie
+}
+
+func (x *explainer) client() string {
+	switch {
+	case !x.Client.IsValid():
+		return "a process of the node"
+	case x.inNode():
+		return fmt.Sprintf("a process of the node (%s)", x.Client)
+	}
+	return fmt.Sprintf("a pod of this node (%s)", x.Client)
+}
+
+// frontend returns the row that the destination matches and its service: first the row of the address itself, then,
+// where the address is the node's, the row of every such address. Without a row it says why the connection is left
+// alone.
+func (x *explainer) frontend() (*Service, *Frontend) {
+	addr := x.Destination.Addr()
+	service, row := x.row(maps.KeyOf(addr, x.Destination.Port(), x.Protocol))
+	if row != nil && row.row.Kind == maps.ExternalOnly {
+		x.e.Reason = fmt.Sprintf("%s is an external IP of %s, and --external-ips=external-only keeps clients in the cluster from it",
+			addr, ownerOf(service))
+		return nil, nil
+	}
+	if row != nil && row.row.Kind < maps.NodePort {
+		x.e.Matched = "the row of this address"
+		return service, row
+	}
+	at, why := x.atNode(addr)
+	if !at {
+		x.e.Reason = cmp.Or(why, x.noService(row))
+		return nil, nil
+	}
+	if row != nil {
+		x.e.Matched = "the row of this address, and " + why
+		return service, row
+	}
+	any := model.FamilyOf(addr).Unspecified()
+	if service, row = x.row(maps.KeyOf(any, x.Destination.Port(), x.Protocol)); row == nil {
+		x.e.Reason = fmt.Sprintf("no service has %s/%s, and the node has no port %d/%s",
+			x.Destination, x.Protocol, x.Destination.Port(), x.Protocol)
+		return nil, nil
+	}
+	x.e.Matched = "the row of every address of the node: " + why
+	return service, row
+}
+
+// row finds the frontend of a key.
+func (x *explainer) row(key maps.SvcKey) (*Service, *Frontend) {
+	for i := range x.snapshot.Services {
+		service := &x.snapshot.Services[i]
+		for j := range service.Frontends {
+			if service.Frontends[j].key == key {
+				return service, &service.Frontends[j]
+			}
+		}
+	}
+	for i := range x.snapshot.Dangling {
+		if x.snapshot.Dangling[i].key == key {
+			return nil, &x.snapshot.Dangling[i]
+		}
+	}
+	return nil, nil
+}
+
+// atNode reports whether ports of the node answer at an address, and why; or why not, if that is not obvious.
+func (x *explainer) atNode(addr netip.Addr) (bool, string) {
+	local := addr.IsLoopback() || addr.IsUnspecified()
+	switch {
+	case local && x.inNode():
+		return true, fmt.Sprintf("for a process of the node %s is the node", addr)
+	case local:
+		return false, fmt.Sprintf("to a pod %s is the pod itself; ports of the node answer it at the node's addresses", addr)
+	case x.ofNode(addr):
+		return true, fmt.Sprintf("%s is an address of this node", addr)
+	}
+	return false, ""
+}
+
+// noService says why an address that is no service's and not the node's is left alone. A row that it has nevertheless
+// is a host port's.
+func (x *explainer) noService(row *Frontend) string {
+	if row != nil {
+		return fmt.Sprintf("%s is the host IP of a %s, but no address of this node", x.Destination.Addr(), row.Kind)
+	}
+	service, node := x.row(maps.KeyOf(model.FamilyOf(x.Destination.Addr()).Unspecified(), x.Destination.Port(), x.Protocol))
+	if node != nil && node.row.Kind == maps.NodePort {
+		return fmt.Sprintf("%s is no service's address and not this node's; port %d is the node port of %s, and if %s is another node, "+
+			"that node answers it", x.Destination.Addr(), x.Destination.Port(), ownerOf(service), x.Destination.Addr())
+	}
+	return fmt.Sprintf("no service has %s/%s, and %s is no address of this node", x.Destination, x.Protocol, x.Destination.Addr())
+}
+
+func ownerOf(service *Service) string {
+	if service == nil {
+		return "a service that is not there"
+	}
+	return service.label()
+}

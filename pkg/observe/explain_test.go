@@ -1,0 +1,253 @@
+package observe
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+const second = uint64(1e9)
+
+// asked is a node with services of every kind, and what its clients remember.
+type asked struct {
+	*layout
+	facts
+}
+
+func newAsked() *asked {
+	a := &asked{layout: newLayout()}
+	for _, w := range shop() {
+		a.add(w)
+	}
+	a.node = map[netip.Addr]struct{}{netip.MustParseAddr("192.0.2.1"): {}, netip.MustParseAddr("2001:db8:1::1"): {}}
+	a.remembered = func(uint64, uint32) (*bpf.MapsAffinity, error) { return nil, nil }
+	a.now = 1000 * second
+	return a
+}
+
+// question reads "tcp 10.1.0.9 10.96.0.10:80"; "node" is a process of the node.
+func question(text string) Question {
+	words := strings.Fields(text)
+	q := Question{Destination: netip.MustParseAddrPort(words[2]), Protocol: model.TCP}
+	if words[0] == "udp" {
+		q.Protocol = model.UDP
+	}
+	if words[1] != "node" {
+		q.Client = netip.MustParseAddr(words[1])
+	}
+	return q
+}
+
+func (a *asked) ask(t *testing.T, q Question) *Explanation {
+	t.Helper()
+	e, err := explain(take(t, a.Tables), a.facts, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestExplain(t *testing.T) {
+	const web4, web6 = "shop/web:http/tcp4", "shop/web:http/tcp6"
+	for _, tt := range []struct {
+		question string
+		outcome  Outcome
+		service  string
+		scope    string
+		says     string // part of the text
+	}{
+		{"tcp 10.1.0.9 10.96.0.10:80", ToBackend, web4, "all", "10.96.0.10:80 ClusterIP: the row of this address"},
+		{"tcp 10.1.0.9 [::ffff:10.96.0.10]:80", ToBackend, web4, "all", "one of 2 backends"},
+		{"tcp 10.1.0.9 [2001:db8::1]:80", ToBackend, web6, "all", "externalTrafficPolicy is Cluster"},
+		{"tcp 10.1.0.9 192.0.2.1:30080", ToBackend, web4, "all", "192.0.2.1 is an address of this node"},
+		{"tcp 10.1.0.9 192.0.2.1:30080", ToBackend, web4, "all", "this node the connection short-circuits to every backend"},
+		{"tcp 10.1.0.9 192.0.2.2:30080", LeftAlone, "", "", "port 30080 is the node port of shop/web:http/tcp4, and if 192.0.2.2 is another node"},
+		{"tcp 10.1.0.9 192.0.2.2:9000", LeftAlone, "", "", "192.0.2.2 is no address of this node"},
+		{"tcp 10.1.0.9 127.0.0.1:30080", LeftAlone, "", "", "to a pod 127.0.0.1 is the pod itself"},
+		{"tcp 10.1.0.9 0.0.0.0:30080", LeftAlone, "", "", "to a pod 0.0.0.0 is the pod itself"},
+		{"tcp node 127.0.0.1:30080", ToBackend, web4, "all", "for a process of the node 127.0.0.1 is the node"},
+		{"tcp 192.0.2.1 127.0.0.1:30080", ToBackend, web4, "all", "a process of the node (192.0.2.1)"},
+		{"tcp 127.0.0.1 127.0.0.1:30080", ToBackend, web4, "all", "a process of the node (127.0.0.1)"},
+		{"tcp node 0.0.0.0:30080", ToBackend, web4, "all", "the row of this address, and for a process"},
+		{"tcp node [::1]:30080", LeftAlone, "", "", "the node has no port 30080/tcp"},
+		{"tcp 10.1.0.9 192.0.2.1:9000", ToBackend, "pod:shop/web-0:0.0.0.0:9000/tcp4", "all", "a host port leads to its pod"},
+		{"tcp 10.1.0.9 192.0.2.1:9000", ToBackend, "pod:shop/web-0:0.0.0.0:9000/tcp4", "all", "goes to 10.1.0.1:9000, the only backend"},
+		{"tcp 10.1.0.9 10.96.0.12:80", Refused, "shop/empty/tcp4", "local", "no usable backend on this node"},
+		{"tcp 10.1.0.9 10.96.0.13:80", Refused, "shop/none/tcp4", "all", "the service has no usable backend"},
+		{"tcp 10.1.0.9 203.0.113.1:80", LeftAlone, "", "", "external IP of shop/outside/tcp4, and --external-ips=external-only"},
+		{"tcp 10.1.0.9 192.0.2.99:9001", LeftAlone, "", "", "192.0.2.99 is the host IP of a HostPort, but no address of this node"},
+		{"udp 10.1.0.9 10.96.0.10:80", LeftAlone, "", "", "10.96.0.10:80/tcp  ClusterIP  shop/web:http/tcp4  another protocol"},
+		{"tcp 10.1.0.9 10.96.0.10:81", LeftAlone, "", "", "10.96.0.10:80/tcp  ClusterIP  shop/web:http/tcp4  another port"},
+		{"udp 10.1.0.9 10.96.0.10:81", LeftAlone, "", "", "another port and protocol"},
+		{"tcp 10.1.0.9 10.96.10:80", LeftAlone, "", "", "another address"},
+		{"udp 10.1.0.9 192.0.2.1:30080", LeftAlone, "", "", "a port of the node with another protocol"},
+		{"tcp 10.1.0.9 192.0.2.7:30080", LeftAlone, "", "", "a port of the node, at the node's addresses"},
+		{"tcp 10.1.0.9 10.1.0.2:8080", LeftAlone, "", "", "its backend: dialled directly"},
+	} {
+		t.Run(tt.question, func(t *testing.T) {
+			a := newAsked()
+			a.add(wants{name: "shop/none/tcp4", frontends: map[string]uint32{"10.96.0.13:80": maps.ClusterIP}})
+			a.add(wants{name: "shop/outside/tcp4", frontends: map[string]uint32{"203.0.113.1:80": maps.ExternalOnly}})
+			a.add(wants{name: "pod:shop/far/tcp4", frontends: map[string]uint32{"192.0.2.99:9001": maps.HostPort}})
+			e := a.ask(t, question(strings.Replace(tt.question, "10.96.10:80", "10.96.0.1:80", 1)))
+			var text strings.Builder
+			if err := e.WriteText(&text); err != nil {
+				t.Fatal(err)
+			}
+			if e.Outcome != tt.outcome || e.Service != tt.service || e.Scope != tt.scope || !strings.Contains(text.String(), tt.says) {
+				t.Errorf("%s of %q in scope %q, want %s of %q in %q and %q in:\n%s", e.Outcome, e.Service, e.Scope,
+					tt.outcome, tt.service, tt.scope, tt.says, text.String())
+			}
+			if len(e.Damage) > 0 {
+				t.Errorf("damage: %q", e.Damage)
+			}
+		})
+	}
+}
+
+func TestExplainShares(t *testing.T) {
+	e := newAsked().ask(t, question("tcp 10.1.0.9 10.96.0.11:80"))
+	want := []Candidate{
+		{netip.MustParseAddrPort("10.1.0.1:8080"), 1, 100.0 / 3}, {netip.MustParseAddrPort("10.1.0.2:8080"), 2, 200.0 / 3},
+	}
+	if diff := cmp.Diff(want, e.Candidates, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+	if e.Next != nil {
+		t.Errorf("a random choice is told in advance: %s", e.Next)
+	}
+}
+
+// TestExplainChoice tells the backend where something decides.
+func TestExplainChoice(t *testing.T) {
+	const cookie = 4242
+	backends := []string{"10.1.0.1:80", "10.1.0.2:80", "10.1.0.3:80"}
+	for _, tt := range []struct {
+		name      string
+		algorithm lb.Algorithm
+		affinity  uint32
+		turn      uint32
+		cookie    uint64
+		entry     *bpf.MapsAffinity
+		next      string // "" when it cannot be told
+		says      string // in the affinity or in what decides
+	}{
+		{"random", lb.Random, 0, 5, cookie, nil, "", "draws one of 3 slots"},
+		{"round robin", lb.RoundRobin, 0, 5, 0, nil, "10.1.0.3:80", "slot 2 of 3"},
+		{"round robin that wraps", lb.RoundRobin, 0, ^uint32(0), 0, nil, "10.1.0.1:80", "slot 0 of 3"},
+		{"source hash", lb.SourceHash, 0, 0, cookie, nil, backends[mix(cookie)%3], "the client's network namespace decides"},
+		{"source hash of another namespace", lb.SourceHash, 0, 0, 0, nil, "", "run the command in that namespace"},
+		{"maglev", lb.Maglev, 0, 0, cookie, nil, "", "the hash of the flow decides for clients from outside"},
+		{"affinity", lb.Random, 60, 0, cookie, &bpf.MapsAffinity{Last: 990 * second, Row: 1}, "10.1.0.2:80", "has 10.1.0.2:80, for another 50s"},
+		{"affinity at its end", lb.Random, 60, 0, cookie, &bpf.MapsAffinity{Last: 940 * second, Row: 1}, "10.1.0.2:80", "for another 0s"},
+		{"affinity over", lb.Random, 60, 0, cookie, &bpf.MapsAffinity{Last: 940*second - 1, Row: 1}, "", "was 1m0s ago"},
+		{"affinity before turns", lb.RoundRobin, 60, 2, cookie, &bpf.MapsAffinity{Last: 990 * second, Row: 0}, "10.1.0.1:80", "has 10.1.0.1:80"},
+		{"affinity to what is gone", lb.RoundRobin, 60, 2, cookie, &bpf.MapsAffinity{Last: 990 * second, Row: 7}, "10.1.0.3:80", "not usable any more"},
+		{"affinity of nobody", lb.RoundRobin, 60, 2, cookie, nil, "10.1.0.3:80", "has no backend yet"},
+		{"affinity of another namespace", lb.RoundRobin, 60, 2, 0, nil, "", "the client is its network namespace"},
+		{"a clock that was read before", lb.Random, 60, 0, cookie, &bpf.MapsAffinity{Last: 1001 * second, Row: 1}, "10.1.0.2:80", "for another 1m0s"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := newAsked()
+			a.layout = newLayout()
+			index := a.add(wants{
+				name: "a/b/tcp4", algorithm: uint8(tt.algorithm), affinity: tt.affinity, all: backends,
+				frontends: map[string]uint32{"10.96.0.10:80": maps.ClusterIP},
+			})
+			a.Services[index].Turn = tt.turn
+			a.remembered = func(of uint64, service uint32) (*bpf.MapsAffinity, error) {
+				if of != cookie || service != index {
+					t.Errorf("asked for the affinity of %d to service %d", of, service)
+				}
+				return tt.entry, nil
+			}
+			q := question("tcp 10.1.0.9 10.96.0.10:80")
+			q.Self = Namespace{tt.cookie, []netip.Addr{q.Client}}
+			e := a.ask(t, q)
+			next := ""
+			if e.Next != nil {
+				next = e.Next.String()
+			}
+			if next != tt.next || !strings.Contains(e.Affinity+e.Decides, tt.says) {
+				t.Errorf("next is %q, want %q and %q in %q or %q", next, tt.next, tt.says, e.Affinity, e.Decides)
+			}
+		})
+	}
+}
+
+// TestExplainKnowsItsNamespace holds that the cookie of who asks is not taken for another's.
+func TestExplainKnowsItsNamespace(t *testing.T) {
+	pod, node := netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("192.0.2.1")
+	for _, tt := range []struct {
+		client string
+		addrs  []netip.Addr // of who asks
+		want   uint64
+	}{
+		{"10.1.0.9", []netip.Addr{pod}, 7},
+		{"10.1.0.8", []netip.Addr{pod}, 0},
+		{"10.1.0.9", []netip.Addr{node}, 0},
+		{"node", []netip.Addr{node}, 7},
+		{"127.0.0.1", []netip.Addr{node}, 7},
+		{"192.0.2.1", []netip.Addr{pod, node}, 7},
+		{"node", []netip.Addr{pod}, 0},
+		{"127.0.0.1", []netip.Addr{pod}, 0},
+		{"node", nil, 0},
+	} {
+		q := question("tcp " + tt.client + " 10.96.0.10:80")
+		q.Self = Namespace{7, tt.addrs}
+		x := explainer{facts: newAsked().facts, Question: q}
+		if got := x.cookieOfClient(); got != tt.want {
+			t.Errorf("client %s asked from %v: cookie %d, want %d", tt.client, tt.addrs, got, tt.want)
+		}
+	}
+}
+
+func TestExplainDamage(t *testing.T) {
+	a := newAsked()
+	a.Frontends.(rows)[maps.KeyOf(netip.MustParseAddr("10.96.0.99"), 80, model.TCP)] = maps.Svc{Service: 40}
+	e := a.ask(t, question("tcp node 10.96.0.99:80"))
+	if e.Outcome != Refused || len(e.Damage) != 1 || !strings.Contains(e.Damage[0], "leads to service 40, which is not there") {
+		t.Errorf("dangling: %s, %q", e.Outcome, e.Damage)
+	}
+	a.Slots[0] = maps.Slot{}
+	e = a.ask(t, question("tcp node 10.96.0.10:80"))
+	if e.Outcome != Refused || len(e.Damage) != 1 || !strings.Contains(e.Damage[0], "slot 0 belongs to service 0") {
+		t.Errorf("a table whose first slot is bad: %s, %q", e.Outcome, e.Damage)
+	}
+	a.Services[2].AffinitySeconds = 1
+	a.remembered = func(uint64, uint32) (*bpf.MapsAffinity, error) { return nil, errors.New("no access") }
+	q := question("tcp 10.1.0.9 [fd96::10]:80")
+	q.Self = Namespace{7, []netip.Addr{q.Client}}
+	if _, err := explain(take(t, a.Tables), a.facts, q); err == nil {
+		t.Error("an error of the affinity was lost")
+	}
+}
+
+func TestOneEdit(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		want bool
+	}{
+		{"10.96.0.1", "10.96.0.10", true},
+		{"10.96.0.10", "10.96.0.1", true},
+		{"10.96.0.10", "10.96.0.20", true},
+		{"10.96.0.10", "10.6.0.10", true},
+		{"a", "", true},
+		{"10.96.0.10", "10.96.0.10", false},
+		{"10.96.0.10", "10.96.1.20", false},
+		{"10.96.0.10", "10.96.0", false},
+		{"ab", "ba", false},
+	} {
+		if got := oneEdit(tt.a, tt.b); got != tt.want {
+			t.Errorf("oneEdit(%q, %q) = %v", tt.a, tt.b, got)
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package observe
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"text/tabwriter"
+)
+
+// WriteText writes the explanation for people.
+func (e *Explanation) WriteText(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "A new %s connection of %s to %s\n\n", e.Protocol, e.Client, e.Destination)
+	lines := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	row := func(key, value string) {
+		if value != "" {
+			fmt.Fprintf(lines, "%s\t%s\n", key, value)
+		}
+	}
+	if e.Frontend != nil {
+		row("frontend", fmt.Sprintf("%s %s: %s", e.Frontend.Text(), e.Frontend.Kind, e.Matched))
+	}
+	row("service", e.Service)
+	if e.Scope != "" {
+		row("policy", fmt.Sprintf("%s: %s", e.Scope, e.Policy))
+	}
+	row("affinity", e.Affinity)
+	if e.Decides != "" {
+		row("algorithm", fmt.Sprintf("%s: %s", e.Algorithm, e.Decides))
+	}
+	row("outcome", e.outcomeText())
+	if err := lines.Flush(); err != nil {
+		return err
+	}
+	if err := e.writeTables(out); err != nil {
+		return err
+	}
+	for _, note := range e.Notes {
+		fmt.Fprintf(out, "\n%s\n", note)
+	}
+	for _, damage := range e.Damage {
+		fmt.Fprintf(out, "\ndamage: %s\n", damage)
+	}
+	return out.Flush()
+}
+
+func (e *Explanation) outcomeText() string {
+	switch e.Outcome {
+	case Refused:
+		return "refused (ECONNREFUSED): " + e.Reason
+	case LeftAlone:
+		return "left alone, it goes where it was dialled: " + e.Reason
+	}
+	return "goes to " + e.Reason
+}
+
+func (e *Explanation) writeTables(w io.Writer) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if len(e.Candidates) > 0 {
+		fmt.Fprintln(table, "\nBACKEND\tSLOTS\tSHARE")
+		for _, c := range e.Candidates {
+			fmt.Fprintf(table, "%s\t%d\t%.1f%%\n", c.Address, c.Slots, c.Percent)
+		}
+	}
+	if len(e.Nearest) > 0 {
+		fmt.Fprintln(table, "\nNEAREST\tKIND\tSERVICE\tWHICH IS")
+		for _, n := range e.Nearest {
+			fmt.Fprintf(table, "%s/%s\t%s\t%s\t%s\n", n.Address, n.Protocol, n.Kind, n.Service, n.Why)
+		}
+	}
+	return table.Flush()
+}
