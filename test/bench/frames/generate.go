@@ -1,0 +1,3 @@
+package frames
+
+//go:generate go tool -modfile ../../tools/go.mod bpf2go -go-package frames -target bpfel frames bpf/frames.c
