@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* This file contains what runs before a program under test in every one of the repetitions that one system call
+ * makes: it writes the next packet, and jumps. The program never returns here. */
+
+#include "../../frames/bpf/shape.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} under_test SEC(".maps");
+
+/* Runs in which there was no packet to write to, or nothing to jump to. */
+__u64 broken;
+
+SEC("xdp")
+int xdp_run(struct xdp_md *ctx)
+{
+	if (shape_write((void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		bpf_tail_call(ctx, &under_test, 0);
+	broken++;
+	return XDP_ABORTED;
+}
+
+SEC("tc")
+int tc_run(struct __sk_buff *skb)
+{
+	/* The kernel has one packet for all runs. */
+	skb->mark = 0;
+	if (shape_write((void *)(long)skb->data, (void *)(long)skb->data_end))
+		bpf_tail_call(skb, &under_test, 0);
+	broken++;
+	return 0;
+}
+
+/* What is left when there is nothing to do. */
+SEC("xdp")
+int xdp_empty(struct xdp_md *ctx __attribute__((unused)))
+{
+	return XDP_PASS;
+}
+
+SEC("tc")
+int tc_empty(struct __sk_buff *skb __attribute__((unused)))
+{
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
