@@ -22,14 +22,14 @@ RACE = $(if $(shell command -v "$$($(GO) env CC)"),-race)
 # What a test run by root must not skip, instead of what the environment may say.
 ROOT := $(if $(filter 0,$(shell id -u)),yes)
 ifdef ROOT
-export FAIRLEAD_REQUIRE ?= root apiserver
+export FAIRLEAD_REQUIRE ?= root apiserver cluster
 endif
 
 # Packages whose tests have a target of their own.
-NOT_UNIT := test/(golden|netns|apiserver|layout|rig)|pkg/source/kube
+NOT_UNIT := test/(golden|netns|apiserver|cluster|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
-PRIVILEGED := test-netns
+PRIVILEGED := test-netns test-cluster test-bench
 BENCHES := control
 PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns
 
@@ -102,6 +102,15 @@ test-kernels: ## run the tests on other kernels, in virtual machines: KERNELS="6
 .PHONY: pin-kernels
 pin-kernels: ## pin the newest package of each of those kernels
 	@pins=$$($(GO) run ./test/kernels -pin) && printf '%s\n' "$$pins" >test/kernels/debian/pins.txt
+
+.PHONY: test-cluster
+test-cluster: ## test the rig of the cluster below (root)
+	$(GO) run ./test/cluster build
+	$(GO) test -count=1 -timeout 15m ./test/cluster/...
+
+.PHONY: test-bench
+test-bench: ## test what the benchmarks stand on (root)
+	$(GO) test -count=1 -p 1 -timeout 15m ./test/bench/...
 
 NODES := 3
 FAMILY := ipv4
