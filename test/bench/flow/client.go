@@ -24,6 +24,7 @@ type clientReport struct {
 type worker struct {
 	order
 	fd      int
+	bell    int // of Send
 	to      sockaddr
 	buffer  []byte
 	times   *histogram
@@ -96,6 +97,12 @@ func (w *worker) prepare() error {
 	if w.Kind != Connect {
 		if err := w.open(); err != nil {
 			return fmt.Errorf("connect to %s: %w", w.Address, err)
+		}
+	}
+	if w.Kind == Send {
+		var err error
+		if w.bell, err = openBell(w.Bell); err != nil {
+			return err
 		}
 	}
 	if err := w.repeat(w.WarmUp); err != nil {
@@ -234,6 +241,9 @@ func (w *worker) sendBatches(batches int) error {
 		took := time.Since(w.epoch) - start
 		w.times.add(took)
 		w.took += took
+		if err := ring(w.bell); err != nil {
+			return fmt.Errorf("wake the server: %w", err)
+		}
 		if _, err := read(w.fd, answer[:]); err != nil {
 			return explainLoss(err)
 		}

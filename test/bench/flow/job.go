@@ -30,20 +30,22 @@ const (
 	Stream Kind = "stream"
 	// Datagram sends a UDP datagram and waits for the same back.
 	Datagram Kind = "datagram"
-	// Send sends UDP datagrams and only now and then waits until the server has them all. Times are of the sending alone.
+	// Send sends UDP datagrams and only now and then waits until the server has them all. Times are of the sending alone:
+	// until the client waits, the server sleeps on something else, since to wake it would cost more than to send.
 	Send Kind = "send"
 )
 
 const (
-	// sendBatch is how many datagrams leave before one waits for the server. As many of any size below 1400 bytes fit
-	// into the buffer that a socket has by default, so none is lost there.
+	// sendBatch is how many datagrams leave before the client waits for the server.
 	sendBatch = 64
 	// patience is how long a datagram may take to come back before it counts as lost.
 	patience = 2 * time.Second
 	// maxSize bounds requests.
 	maxSize = 1 << 20
-	// maxDatagram bounds datagrams, because of sendBatch.
+	// maxDatagram bounds datagrams, so that none is cut in pieces.
 	maxDatagram = 1400
+	// sendBuffer holds a batch: each datagram counts as the memory that the kernel has it in, which is a page or so.
+	sendBuffer = 1 << 20
 )
 
 // CPU says where a process runs: AnyCPU, or what On returns.
@@ -110,6 +112,7 @@ type order struct {
 	WarmUp      int // of one connection
 	Parallel    int
 	Unconnected bool
+	Bell        string // the path of a pipe by which the client wakes the server; only of Send
 }
 
 // complete checks the job and returns the orders for its server and its client.
@@ -149,6 +152,14 @@ func Run(ctx context.Context, job Job) (Result, error) {
 	serve, send, err := job.complete()
 	if err != nil {
 		return Result{}, fmt.Errorf("plan %s: %w", job.Kind, err)
+	}
+	if job.Kind == Send {
+		bell, remove, err := newBell()
+		if err != nil {
+			return Result{}, err
+		}
+		defer remove()
+		serve.Bell, send.Bell = bell, bell
 	}
 	server, address, err := startServer(ctx, job.Server, serve)
 	if err != nil {

@@ -99,6 +99,11 @@ func listen(o order) (int, netip.AddrPort, error) {
 	if err := unix.Bind(fd, to); err != nil {
 		return 0, netip.AddrPort{}, err
 	}
+	if o.Kind == Send {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, sendBuffer); err != nil {
+			return 0, netip.AddrPort{}, err
+		}
+	}
 	if kind == unix.SOCK_STREAM {
 		if err := unix.Listen(fd, 4096); err != nil {
 			return 0, netip.AddrPort{}, err
@@ -196,17 +201,24 @@ func (s *server) answerDatagrams(c *count, buffer []byte) error {
 	}
 }
 
-// acknowledge counts datagrams and answers the last one of each batch.
+// acknowledge counts datagrams, a batch whenever the bell rings, and answers the last of the batch.
 func (s *server) acknowledge(c *count, buffer []byte) error {
+	bell, err := openBell(s.Bell)
+	if err != nil {
+		return err
+	}
 	var from sockaddr
 	for {
-		n, err := receiveFrom(s.fd, buffer, &from)
-		if err != nil {
-			return err
+		var rung [1]byte
+		if _, err := read(bell, rung[:]); err != nil {
+			return fmt.Errorf("wait for the bell: %w", err)
 		}
-		c.add(n)
-		if c.operations.Load()%sendBatch != 0 {
-			continue
+		for range sendBatch {
+			n, err := receiveFrom(s.fd, buffer, &from)
+			if err != nil {
+				return err
+			}
+			c.add(n)
 		}
 		if err := sendTo(s.fd, buffer[:1], &from); err != nil {
 			return err

@@ -26,7 +26,8 @@ type NodePort struct {
 	Hook  Hook
 	Pairs []Pair // at most one of each family
 	// Flows is how many rows the table of flows has. With a table a packet costs one lookup, the first of a flow an
-	// insert, and the client keeps its address. Without, all that is rewritten is constant, and so is the client.
+	// insert, and the client keeps its address. The kernel throws rows out before all are used, so take twice as many as
+	// there will be flows of both directions. Without, all that is rewritten is constant, and so is the client.
 	Flows int
 	// Clients and Nodes are the addresses by family of the one client, and of the node towards the backend. A NodePort
 	// with Flows does not need them.

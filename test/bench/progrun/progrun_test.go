@@ -100,6 +100,29 @@ func TestEveryFlowHasItsRuns(t *testing.T) {
 	}
 }
 
+// It does not matter how the program was meant to be attached.
+func TestAttachTypes(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	for kind, ways := range map[ebpf.ProgramType][]ebpf.AttachType{
+		ebpf.XDP:      {ebpf.AttachNone, ebpf.AttachXDP},
+		ebpf.SchedCLS: {ebpf.AttachNone, ebpf.AttachTCXIngress, ebpf.AttachTCXEgress},
+	} {
+		for _, way := range ways {
+			program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+				Type: kind, AttachType: way, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer program.Close()
+			if _, err := Measure(Config{Program: program, Packets: shape(false, frames.UDP), Runs: 10, Calls: 1}); err != nil {
+				t.Errorf("%s, %s: %v", kind, way, err)
+			}
+		}
+	}
+}
+
 // A program that does two hundred times as much takes longer. How much longer is no matter of a test.
 func TestMoreWorkTakesLonger(t *testing.T) {
 	rig.Root(t)
