@@ -1,0 +1,113 @@
+// Command e2e runs upstream's end-to-end tests against the running cluster, and compares what they did with
+// expected.tsv. It fails when something is new: a failure, a pass of what is listed as failing, or a listed spec that did
+// not run.
+//
+//	go run ./test/cluster/e2e                                  the short run
+//	go run ./test/cluster/e2e -focus '\[sig-network\]'         all specs of which a part of the name fits
+//
+// The directory of -out gets junit.xml and results.tsv, and the output of the suite in *.log.
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"fairlead.io/fairlead/test/cluster/e2e/verdict"
+)
+
+//go:embed expected.tsv
+var expected string
+
+// errNews says that the verdict has been printed and is not good.
+var errNews = errors.New("not as expected")
+
+type options struct {
+	focus   string
+	proxy   string
+	prefix  string
+	out     string
+	procs   int
+	timeout time.Duration
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	var o options
+	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
+	flags.StringVar(&o.focus, "focus", "", "regular expression of the specs to run (default: those of the short run)")
+	flags.StringVar(&o.proxy, "proxy", "none", "who serves Services: none for fairlead, or kube-proxy's mode, iptables or nftables")
+	flags.StringVar(&o.prefix, "prefix", "fl", "prefix of the cluster")
+	flags.StringVar(&o.out, "out", filepath.Join("_output", "e2e"), "directory for the results")
+	flags.IntVar(&o.procs, "procs", 6, "how many specs run at once")
+	flags.DurationVar(&o.timeout, "timeout", time.Hour, "how long all of it may take")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cluster, err := findCluster(ctx, o.prefix, o.proxy)
+	if err != nil {
+		return err
+	}
+	list, err := verdict.ParseList(strings.NewReader(expected))
+	if err != nil {
+		return err
+	}
+	list = list.In(cluster.Cluster)
+	if o.focus == "" {
+		o.focus = list.Smoke()
+	}
+	focus, err := regexp.Compile(o.focus)
+	if err != nil {
+		return fmt.Errorf("option focus: %w", err)
+	}
+	suite, err := newSuite(o, cluster, list.Never())
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	result, err := suite.run(ctx)
+	if err != nil {
+		return err
+	}
+	v := verdict.Judge(result, list, focus)
+	if err := errors.Join(write(o.out, "results.tsv", v.WriteTSV), write(o.out, "junit.xml", v.WriteJUnit)); err != nil {
+		return err
+	}
+	counts := v.Counts()
+	fmt.Printf("%d passed, %d failed, %d skipped, %d flaky in %v; %s\n", counts[verdict.Pass], counts[verdict.Fail],
+		counts[verdict.Skip], counts[verdict.Flaky], time.Since(began).Round(time.Second), filepath.Join(o.out, "results.tsv"))
+	for _, problem := range v.Problems {
+		fmt.Println("  " + problem)
+	}
+	if !v.Good() {
+		return errNews
+	}
+	return nil
+}
+
+// write writes a file of results.
+func write(dir, name string, content func(io.Writer) error) error {
+	file, err := os.Create(filepath.Join(dir, name))
+	if err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	return errors.Join(content(file), file.Close())
+}
