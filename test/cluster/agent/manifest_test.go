@@ -66,6 +66,9 @@ func TestPrivileges(t *testing.T) {
 	if !*context.ReadOnlyRootFilesystem || *context.AllowPrivilegeEscalation || context.Privileged != nil || pod.HostPID || pod.HostIPC {
 		t.Errorf("more than the agent needs: %+v", context)
 	}
+	if context.SeccompProfile == nil || context.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("system calls are not filtered: %+v", context.SeccompProfile)
+	}
 	if !pod.HostNetwork || pod.PriorityClassName != "system-node-critical" || pod.ServiceAccountName != "fairlead" {
 		t.Errorf("pod: %+v", pod)
 	}
