@@ -59,10 +59,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 
+	var running sync.WaitGroup
+	defer running.Wait() // after cancel, or it would wait for ever
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var running sync.WaitGroup
-	defer running.Wait()
 	start := func(name string, run func(context.Context) error) {
 		running.Go(func() {
 			if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
