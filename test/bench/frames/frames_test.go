@@ -2,6 +2,7 @@ package frames
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/test/bench/topology"
@@ -239,6 +241,17 @@ func segments(host *topology.Host) (got, wrong int, err error) {
 		return err
 	})
 	return got, wrong, err
+}
+
+func TestExplain(t *testing.T) {
+	for err, want := range map[error]bool{
+		unix.E2BIG: true, unix.EINVAL: true, ebpf.ErrNotSupported: true, unix.EPERM: false, unix.EINTR: false,
+	} {
+		explained := explain(fmt.Errorf("run program: %w", err))
+		if have := errors.Is(explained, ErrNoLiveFrames); have != want || !errors.Is(explained, err) {
+			t.Errorf("%v became %v", err, explained)
+		}
+	}
 }
 
 func TestMake(t *testing.T) {
