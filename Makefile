@@ -26,7 +26,7 @@ export FAIRLEAD_REQUIRE ?= root apiserver cluster
 endif
 
 # Packages whose tests have a target of their own.
-NOT_UNIT := test/(golden|netns|apiserver|cluster|bench|layout|rig)|pkg/source/kube
+NOT_UNIT := test/(golden|netns|apiserver|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
 PRIVILEGED := test-netns test-cluster test-bench
@@ -93,15 +93,17 @@ test-apiserver: ## test against a real API server, which is built first
 	$(GO) run ./test/apiserver/build
 	$(GO) test $(RACE) -count=1 -p 1 -timeout 30m ./test/apiserver/... ./pkg/source/kube/...
 
-KERNELS :=
-
 .PHONY: test-kernels
-test-kernels: ## run the tests on other kernels, in virtual machines: KERNELS="6.1 7.2", ONLY=netns
+test-kernels: ## test on Debian's kernels in virtual machines: KERNELS="6.1 7.2" (all that are pinned), ONLY=netns
+	$(GO) run ./test/kernels -fetch $(KERNELS)
+	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) kernels" $(GO) test -count=1 ./test/kernels/...
 	$(GO) run ./test/kernels $(if $(ONLY),-only "$(ONLY)") $(KERNELS)
 
 .PHONY: pin-kernels
-pin-kernels: ## pin the newest package of each of those kernels
-	@pins=$$($(GO) run ./test/kernels -pin) && printf '%s\n' "$$pins" >test/kernels/debian/pins.txt
+pin-kernels: ## pin the newest package of every kernel that test-kernels boots
+	@mkdir -p _output
+	$(GO) run ./test/kernels -pin >_output/pins.txt
+	mv _output/pins.txt test/kernels/debian/pins.txt
 
 .PHONY: test-cluster
 test-cluster: ## test the rig of the cluster below (root)

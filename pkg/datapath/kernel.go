@@ -29,6 +29,7 @@ type need struct {
 func needs() []need {
 	return []need{
 		{"atomic instructions that return the old value, by which connections take turns", "5.12", probeAtomicFetch},
+		{"the identity of a network namespace (SO_NETNS_COOKIE), by which the node is told from its pods", "5.14", probeNetnsCookie},
 	}
 }
 
@@ -95,4 +96,12 @@ func probeInstructions(instructions asm.Instructions) error {
 		return err
 	}
 	return prog.Close()
+}
+
+func probeNetnsCookie() error {
+	_, err := hostNetns()
+	if errors.Is(err, unix.ENOPROTOOPT) {
+		return fmt.Errorf("%w: %w", ebpf.ErrNotSupported, err)
+	}
+	return err
 }
