@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -285,4 +287,64 @@ func TestMapsGrowUnderTraffic(t *testing.T) {
 	if got := len(n.content().services); got < services {
 		t.Errorf("services has room for %d rows", got)
 	}
+}
+
+// TestVerifyFindsDamage damages the maps under a running agent, which mends them when it is told to.
+func TestVerifyFindsDamage(t *testing.T) {
+	n := newNode(t)
+	n.service("127.0.0.1", "127.0.0.2")
+	n.start()
+	if got := n.run("verify"); !strings.Contains(got, "compared 1 services, 1 frontends and 2 backends") ||
+		!strings.Contains(got, "the maps say what the objects ask for") {
+		t.Errorf("sound maps: %s", got)
+	}
+	n.damage()
+	if got := n.connect(1); got["failed"] != 1 {
+		t.Fatalf("the damage is none: %v", got)
+	}
+	out, err := rig.RunChild(nil, nil, "fairlead", append([]string{"verify"}, n.flags...)...)
+	if err == nil || strings.Count(out, " no\n") != 3 {
+		t.Errorf("%v with %s, want an error and three differences", err, out)
+	}
+	if got := n.run("verify", "--repair"); strings.Count(got, " yes\n") != 3 || !strings.Contains(got, "3 differences, 3 mended") {
+		t.Errorf("mending: %s", got)
+	}
+	if got := n.connect(50); got["failed"] > 0 || got["127.0.0.1"] == 0 || got["127.0.0.2"] == 0 {
+		t.Errorf("mended, 50 connections went %v", got)
+	}
+
+	n.agent.Kill()
+	out, err = rig.RunChild(nil, nil, "fairlead", append([]string{"verify"}, n.flags...)...)
+	if err == nil || !strings.Contains(out, "their structure is sound") {
+		t.Errorf("without an agent: %v, %s", err, out)
+	}
+	n.damage()
+	out, err = rig.RunChild(nil, nil, "fairlead", append([]string{"verify", "--repair"}, n.flags...)...)
+	if err == nil || !strings.Contains(out, "10.99.0.1:80/tcp leads to service 9, which is not there") {
+		t.Errorf("damage without an agent: %v, %s", err, out)
+	}
+}
+
+// damage takes the row of the Service's frontend away, adds one that leads nowhere and breaks a slot.
+func (n *node) damage() {
+	n.t.Helper()
+	m, err := maps.Open(datapath.MapsDir(n.bpffs), false)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer m.Close()
+	tables, err := m.Tables()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer tables.Close()
+	at := netip.MustParseAddrPort(vip)
+	if err := tables.Svcs.Delete([]maps.SvcKey{maps.KeyOf(at.Addr(), at.Port(), model.TCP)}); err != nil {
+		n.t.Fatal(err)
+	}
+	foreign := maps.KeyOf(netip.MustParseAddr("10.99.0.1"), 80, model.TCP)
+	if err := tables.Svcs.Update(foreign, maps.Svc{Service: 9}); err != nil {
+		n.t.Fatal(err)
+	}
+	tables.Slots[maps.Word(tables.Services[1].Words[maps.ScopeAll]).Off()].Value ^= 1 << 30
 }

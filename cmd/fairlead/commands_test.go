@@ -49,6 +49,9 @@ func startAgent(t *testing.T, status func() observe.Status) (stateDir string, le
 		Config:   func() any { return []config.Origin{{Name: "source", Value: "/manifests", From: "flag"}} },
 		Problems: func() []observe.Problem { return status().Problems },
 		LogLevel: level,
+		Verify: func(_ context.Context, repair bool) (observe.Verification, error) {
+			return verified(status(), repair), nil
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -63,6 +66,22 @@ func startAgent(t *testing.T, status func() observe.Status) (stateDir string, le
 		}
 	})
 	return stateDir, level
+}
+
+// verified is what verify finds in an agent of that status: damage in one that is degraded, a part of which it mends.
+func verified(status observe.Status, repair bool) observe.Verification {
+	v := observe.Verification{Repair: repair, Services: 2, Frontends: 4, Backends: 2, Took: 1500000, Differences: []observe.Difference{}}
+	if len(status.Degraded) > 0 {
+		v.Found, v.Pending = 3, 1
+		v.Differences = append(v.Differences,
+			observe.Difference{Kind: "frontend", Where: "10.96.0.10:80/tcp", Want: "ClusterIP of shop/web:http/tcp4", Have: "no row", Mended: repair},
+			observe.Difference{Kind: "backend", Where: "row 7", Want: "free", Have: "10.1.0.1:80/tcp of service 1, scopes 0x1"},
+		)
+	}
+	if repair {
+		v.Mended = min(v.Found, 2)
+	}
+	return v
 }
 
 func healthyStatus() observe.Status {
@@ -111,6 +130,10 @@ func TestExitCodes(t *testing.T) {
 		{"healthy at last", []string{"status", "--wait", "--state-dir", well}, exitOK, ""},
 		{"degraded", []string{"status", "--state-dir", ill}, exitDegraded, "the node is degraded: Nothing works."},
 		{"degraded for too long", []string{"status", "--wait", "--wait-duration", "1ms", "--state-dir", ill}, exitDegraded, "degraded"},
+		{"sound maps", []string{"verify", "--state-dir", well}, exitOK, ""},
+		{"damaged maps", []string{"verify", "--state-dir", ill}, exitDegraded, "3 rows of the maps are not what the objects ask for."},
+		{"maps mended in part", []string{"verify", "--repair", "--state-dir", ill}, exitDegraded, "1 rows of the maps"},
+		{"nothing to verify", append([]string{"verify"}, nowhere(t)...), exitUnreachable, "no fairlead maps under"},
 		{"cleanup beside an agent", []string{"cleanup", "--bpffs", t.TempDir(), "--state-dir", well}, exitError, "stop it first, or use --force"},
 		{"cleanup of nothing", append([]string{"cleanup"}, nowhere(t)...), exitOK, ""},
 	} {
@@ -175,6 +198,21 @@ func TestOutputForms(t *testing.T) {
 	}
 	if got := fairlead(t, "version", "-o", "json"); !json.Valid([]byte(got.stdout)) {
 		t.Errorf("version: %s", got.stdout)
+	}
+}
+
+func TestVerifyOutput(t *testing.T) {
+	ill, _ := startAgent(t, func() observe.Status { return observe.Status{Degraded: []string{"Nothing works."}} })
+	well, _ := startAgent(t, healthyStatus)
+	golden(t, "verify-damaged.txt", fairlead(t, "verify", "--state-dir", ill).stdout)
+	golden(t, "verify-repair.txt", fairlead(t, "verify", "--repair", "--state-dir", ill).stdout)
+	golden(t, "verify-sound.txt", fairlead(t, "verify", "--state-dir", well).stdout)
+	var v observe.Verification
+	if err := json.Unmarshal([]byte(fairlead(t, "verify", "-o", "json", "--state-dir", ill).stdout), &v); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(verified(observe.Status{Degraded: []string{""}}, false), v); diff != "" {
+		t.Error(diff)
 	}
 }
 

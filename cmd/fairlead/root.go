@@ -129,6 +129,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 		newBackendCommand(inv),
 		newMapCommand(inv),
 		newExplainCommand(inv),
+		newVerifyCommand(inv),
 		newConfigCommand(inv),
 		newLogLevelCommand(inv),
 		newCleanupCommand(inv),

@@ -54,6 +54,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		Config:   func() any { return cfg.Origins() },
 		LogLevel: level,
 		Problems: agent.problems,
+		Verify:   agent.verify,
 	})
 	if err != nil {
 		return err

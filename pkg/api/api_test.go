@@ -26,6 +26,9 @@ func handlers() Handlers {
 			return []observe.Problem{{Object: "shop/web", Reason: "FrontendConflict", Message: "taken"}}
 		},
 		LogLevel: new(slog.LevelVar),
+		Verify: func(_ context.Context, repair bool) (observe.Verification, error) {
+			return observe.Verification{Repair: repair, Services: 3}, nil
+		},
 	}
 }
 
@@ -67,6 +70,11 @@ func TestClient(t *testing.T) {
 	if diff := cmp.Diff(h.Problems(), problems); err != nil || diff != "" {
 		t.Errorf("problems: %v %s", err, diff)
 	}
+	for _, repair := range []bool{false, true} {
+		if found, err := client.Verify(ctx, repair); err != nil || found.Repair != repair || found.Services != 3 {
+			t.Errorf("verify: %+v, %v", found, err)
+		}
+	}
 	for _, name := range []string{"debug", "info", "warn", "error"} {
 		if err := client.SetLogLevel(ctx, name); err != nil {
 			t.Error(err)
@@ -96,6 +104,9 @@ func TestRequests(t *testing.T) {
 		{"GET", "/v1/problems", "", 200},
 		{"POST", "/v1/status", "", 405},
 		{"GET", "/v2/status", "", 404},
+		{"GET", "/v1/verify", "", 200},
+		{"POST", "/v1/verify", "", 200},
+		{"DELETE", "/v1/verify", "", 405},
 		{"PUT", "/v1/log-level", `{"level":"debug"}`, 200},
 		{"PUT", "/v1/log-level", `{"levle":"debug"}`, 400},
 		{"PUT", "/v1/log-level", `debug`, 400},
@@ -230,6 +241,20 @@ func TestUnreachable(t *testing.T) {
 	}()
 	if _, err := NewClient(path).Status(ctx); !isUnreachable(err) || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("an agent that says nothing: %v", err)
+	}
+}
+
+func TestVerifyThatFails(t *testing.T) {
+	h := handlers()
+	h.Verify = func(context.Context, bool) (observe.Verification, error) {
+		return observe.Verification{}, errors.New("verify the maps: not yet")
+	}
+	path := socket(t)
+	stop := serve(t, path, h)
+	defer stop()
+	_, err := NewClient(path).Verify(t.Context(), false)
+	if err == nil || isUnreachable(err) || !strings.Contains(err.Error(), "verify the maps: not yet") {
+		t.Errorf("%v", err)
 	}
 }
 

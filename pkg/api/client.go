@@ -22,6 +22,7 @@ import (
 const (
 	maxAnswer     = 64 << 20
 	clientTimeout = 10 * time.Second
+	verifyTimeout = 90 * time.Second // a check of a large node, on a busy one
 )
 
 // UnreachableError is returned by a Client when no agent answers. Its text says what to do.
@@ -92,6 +93,19 @@ func (c *Client) LogLevel(ctx context.Context) (string, error) {
 // SetLogLevel makes the agent log at another level until it restarts.
 func (c *Client) SetLogLevel(ctx context.Context, name string) error {
 	return c.do(ctx, http.MethodPut, "/v1/log-level", level{name}, &level{})
+}
+
+// Verify makes the agent compare its maps with what they should say and, if repair is true, mend what differs.
+func (c *Client) Verify(ctx context.Context, repair bool) (observe.Verification, error) {
+	method := http.MethodGet
+	if repair {
+		method = http.MethodPost
+	}
+	patient := *c
+	patient.http = &http.Client{Timeout: verifyTimeout, Transport: c.http.Transport}
+	var found observe.Verification
+	err := patient.do(ctx, method, "/v1/verify", nil, &found)
+	return found, err
 }
 
 func (c *Client) do(ctx context.Context, method, path string, send, receive any) error {

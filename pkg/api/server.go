@@ -42,6 +42,8 @@ type Handlers struct {
 	Config   func() any
 	Problems func() []observe.Problem
 	LogLevel *slog.LevelVar
+	// Verify compares the maps with what they should say, and mends them if told to.
+	Verify func(ctx context.Context, repair bool) (observe.Verification, error)
 }
 
 // Server answers on a unix socket.
@@ -193,6 +195,8 @@ func (h Handlers) mux() http.Handler {
 		}
 		answer(w, http.StatusOK, problems)
 	})
+	mux.HandleFunc("GET /v1/verify", func(w http.ResponseWriter, r *http.Request) { h.verify(w, r, false) })
+	mux.HandleFunc("POST /v1/verify", func(w http.ResponseWriter, r *http.Request) { h.verify(w, r, true) })
 	mux.HandleFunc("GET /v1/log-level", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, level{levelName(h.LogLevel.Level())})
 	})
@@ -203,6 +207,15 @@ func (h Handlers) mux() http.Handler {
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	return mux
+}
+
+func (h Handlers) verify(w http.ResponseWriter, r *http.Request, repair bool) {
+	found, err := h.Verify(r.Context(), repair)
+	if err != nil {
+		answer(w, http.StatusServiceUnavailable, failure{err.Error()})
+		return
+	}
+	answer(w, http.StatusOK, found)
 }
 
 func (h Handlers) setLogLevel(w http.ResponseWriter, r *http.Request) {

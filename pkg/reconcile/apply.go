@@ -163,7 +163,7 @@ func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 // with slots of its own.
 func (r *Reconciler) planScope(s *service, scope int, table []uint32) (maps.Word, error) {
 	was := s.words[scope]
-	if r.sameTable(was, table) {
+	if r.sameTable(s.index, was, table) {
 		return was, nil
 	}
 	var off uint32
@@ -218,13 +218,14 @@ func (r *Reconciler) setScope(s *service, scope int, word maps.Word, table []uin
 	}
 }
 
-func (r *Reconciler) sameTable(word maps.Word, table []uint32) bool {
+// sameTable reports whether the slots of a word are exactly those that a table would get.
+func (r *Reconciler) sameTable(index uint32, word maps.Word, table []uint32) bool {
 	if word.Len() != len(table) {
 		return false
 	}
 	slots := r.tables.Slots[word.Off():]
 	for i, position := range table {
-		if maps.SlotBackend(slots[i]) != r.plan.rows[position] {
+		if slots[i] != maps.MakeSlot(r.plan.rows[position], index, word.Tag()) {
 			return false
 		}
 	}

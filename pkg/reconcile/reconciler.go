@@ -51,6 +51,7 @@ type Reconciler struct {
 	retired []*service
 	failed  map[model.Key]struct{} // to be tried again
 	grace   grace
+	checks  checks
 	backoff time.Duration
 
 	mu       sync.Mutex // guards what follows
@@ -80,6 +81,12 @@ type Stats struct {
 	LastError    string        `json:"lastError,omitempty"`
 	LastPass     time.Time     `json:"lastPass"` // the last that had something to compile
 	LastDuration time.Duration `json:"lastDuration"`
+
+	Checks            uint64        `json:"checks"`   // of the maps against the objects, that mend
+	Damage            uint64        `json:"damage"`   // differences that they found
+	Repaired          uint64        `json:"repaired"` // and mended
+	LastCheck         time.Time     `json:"lastCheck"`
+	LastCheckDuration time.Duration `json:"lastCheckDuration"`
 }
 
 const (
@@ -106,6 +113,7 @@ func New(cfg Config) (*Reconciler, error) {
 		failed:    map[model.Key]struct{}{},
 		problems:  map[model.Key]noted{},
 		grace:     grace{done: make(chan error, 1)},
+		checks:    newChecks(),
 	}
 	r.cfg.Facts.Reserved, r.cfg.Facts.Local = cfg.Store.ReservedFor, cfg.Store.Local
 	r.cfg.Facts.Node = cfg.Store.Self()
@@ -123,6 +131,7 @@ func New(cfg Config) (*Reconciler, error) {
 
 // Run reconciles until the context ends.
 func (r *Reconciler) Run(ctx context.Context) error {
+	defer r.endChecks()
 	wait := time.NewTimer(ColdWait)
 	defer wait.Stop()
 	select {
@@ -149,6 +158,12 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			err = r.release(waited)
 		case <-retry.C:
 			r.retry()
+		case q := <-r.checks.waiting():
+			r.beginCheck(q)
+		case <-r.checks.timer.C:
+			r.checkTimer()
+		case rows := <-r.turns():
+			r.turn(rows)
 		}
 		if err = cmp.Or(r.Pass(), err); err != nil {
 			r.backoff = min(max(2*r.backoff, minBackoff), maxBackoff)
@@ -157,6 +172,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		} else {
 			r.backoff = 0
 		}
+		r.finishCheck()
 	}
 }
 
@@ -297,6 +313,11 @@ func (r *Reconciler) publish() {
 	if len(r.failed) == 0 && len(r.frontends.touched) == 0 {
 		r.stats.LastError = ""
 	}
+	r.show()
+}
+
+// show lets others see the counts.
+func (r *Reconciler) show() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shown = r.stats
@@ -305,6 +326,7 @@ func (r *Reconciler) publish() {
 // grow makes room. The maps must not be written while they are copied, which holds because this goroutine is the only
 // writer.
 func (r *Reconciler) grow(sizes maps.Sizes) error {
+	r.stopWalk()
 	tables, err := r.cfg.Grow(r.tables.Sizes().AtLeast(sizes))
 	if err != nil {
 		return fmt.Errorf("grow the maps: %w", err)

@@ -6,6 +6,8 @@ package reconcile
 
 import (
 	"fmt"
+	stdmaps "maps"
+	"sync"
 
 	"fairlead.io/fairlead/pkg/maps"
 )
@@ -47,8 +49,9 @@ func (t *Tables) Sizes() maps.Sizes {
 	}
 }
 
-// memory is a hash of frontends in the process's own memory.
+// memory is a hash of frontends in the process's own memory. As of the real one, it may be listed while it is written.
 type memory struct {
+	mu       sync.Mutex
 	rows     map[maps.SvcKey]maps.Svc
 	capacity uint32
 }
@@ -57,7 +60,7 @@ type memory struct {
 // showing what a set of manifests compiles to.
 func NewMemory(sizes maps.Sizes) *Tables {
 	return &Tables{
-		Frontends: &memory{map[maps.SvcKey]maps.Svc{}, sizes.Svcs},
+		Frontends: &memory{rows: map[maps.SvcKey]maps.Svc{}, capacity: sizes.Svcs},
 		Services:  make([]maps.Service, sizes.Services),
 		Slots:     make([]maps.Slot, sizes.Slots),
 		Backends:  make([]maps.Backend, sizes.Backends),
@@ -79,6 +82,8 @@ func GrowMemory(t *Tables, sizes maps.Sizes) *Tables {
 }
 
 func (m *memory) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for i, key := range keys {
 		if _, ok := m.rows[key]; ok {
 			return fmt.Errorf("insert %v: key exists", maps.AddrPort(key))
@@ -92,6 +97,8 @@ func (m *memory) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
 }
 
 func (m *memory) Update(key maps.SvcKey, row maps.Svc) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if _, ok := m.rows[key]; !ok {
 		return fmt.Errorf("update %v: no such key", maps.AddrPort(key))
 	}
@@ -100,6 +107,8 @@ func (m *memory) Update(key maps.SvcKey, row maps.Svc) error {
 }
 
 func (m *memory) Delete(keys []maps.SvcKey) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, key := range keys {
 		delete(m.rows, key)
 	}
@@ -107,12 +116,17 @@ func (m *memory) Delete(keys []maps.SvcKey) error {
 }
 
 func (m *memory) Lookup(key maps.SvcKey) (maps.Svc, bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	row, ok := m.rows[key]
 	return row, ok, nil
 }
 
 func (m *memory) Each(f func(maps.SvcKey, maps.Svc)) error {
-	for key, row := range m.rows {
+	m.mu.Lock()
+	rows := stdmaps.Clone(m.rows)
+	m.mu.Unlock()
+	for key, row := range rows {
 		f(key, row)
 	}
 	return nil

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reconcile"
+)
+
+func newVerifyCommand(inv *invocation) *cobra.Command {
+	var repair bool
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Compare the maps with what the objects ask for, and mend them",
+		Long: `Compare the maps with what the agent's latest objects compile to, row by row, and list what differs. With --repair,
+what differs is mended, in an order that no connection can stumble over. The agent does the same by itself every minute
+and counts what it finds.
+
+The exit code is 3 when something differs, and with --repair when something of that could not be mended. While no agent
+answers it is not known what should be in the maps; then their structure alone is checked, and the exit code is 3 when
+that is damaged and 4 when it is sound.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := inv.config(cmd)
+			if err != nil {
+				return err
+			}
+			found, asked := client(cfg).Verify(cmd.Context(), repair)
+			if asked != nil && !unreachable(asked) {
+				return asked
+			}
+			write := found.WriteText
+			if asked != nil {
+				if found, err = structureOf(cfg); err != nil {
+					return errors.Join(asked, err)
+				}
+				write = found.WriteStructure
+			}
+			if err := inv.print(&found, write); err != nil {
+				return err
+			}
+			if left := found.Findings(); len(left) > 0 {
+				return degradedError{left}
+			}
+			return asked
+		},
+	}
+	cmd.Flags().BoolVar(&repair, "repair", false, "mend what differs")
+	return cmd
+}
+
+// structureOf checks the pinned maps without knowing what should be in them.
+func structureOf(cfg *config.Config) (observe.Verification, error) {
+	pinned, err := readPins(cfg)
+	if err != nil {
+		return observe.Verification{}, err
+	}
+	v := observe.Verification{Differences: []observe.Difference{}, Structure: observe.Check(pinned.Snapshot)}
+	v.Services, v.Frontends, v.Backends = pinned.Counts()
+	return v, nil
+}
+
+// verify has the reconciler compare the maps with the objects.
+func (a *agent) verify(ctx context.Context, repair bool) (observe.Verification, error) {
+	r := a.current()
+	if r == nil {
+		return observe.Verification{}, reconcile.ErrUnsynced
+	}
+	report, err := r.Verify(ctx, repair)
+	v := observe.Verification{
+		Repair: repair, Services: report.Services, Frontends: report.Frontends, Backends: report.Backends,
+		Found: report.Found, Mended: report.Mended, Pending: report.Pending, Took: report.Took,
+		Differences: []observe.Difference{},
+	}
+	for _, d := range report.Differences {
+		v.Differences = append(v.Differences, observe.Difference{Kind: d.Kind, Where: d.Where, Want: d.Want, Have: d.Have, Mended: d.Mended})
+	}
+	return v, err
+}

@@ -1,0 +1,98 @@
+package observe
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+)
+
+// Verification is what a comparison of the maps with the objects found.
+type Verification struct {
+	Repair      bool          `json:"repair"` // it was told to mend
+	Services    int           `json:"services"`
+	Frontends   int           `json:"frontends"`
+	Backends    int           `json:"backends"`
+	Found       int           `json:"found"`
+	Mended      int           `json:"mended"`
+	Pending     int           `json:"pending"`     // objects and rows that wait for a retry, and were not judged
+	Differences []Difference  `json:"differences"` // the first of those found
+	Took        time.Duration `json:"tookNanoseconds"`
+	// Structure has what is wrong with the maps in themselves, where no agent could say what should be in them.
+	Structure []string `json:"structure,omitempty"`
+}
+
+// Difference is a row that is not what the objects compile to.
+type Difference struct {
+	Kind   string `json:"kind"`
+	Where  string `json:"where"`
+	Want   string `json:"want"`
+	Have   string `json:"have"`
+	Mended bool   `json:"mended"`
+}
+
+// Findings has a sentence for whatever is damaged still.
+func (v *Verification) Findings() []string {
+	var list []string
+	for _, s := range v.Structure {
+		list = append(list, s+".")
+	}
+	if left := v.Found - v.Mended; left > 0 {
+		list = append(list, fmt.Sprintf("%d rows of the maps are not what the objects ask for.", left))
+	}
+	return list
+}
+
+// WriteText writes for people what an agent found.
+func (v *Verification) WriteText(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	if len(v.Differences) > 0 {
+		fmt.Fprintln(table, "KIND\tWHERE\tWANT\tHAVE\tMENDED")
+	}
+	for _, d := range v.Differences {
+		mended := "no"
+		if d.Mended {
+			mended = "yes"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", d.Kind, d.Where, d.Want, d.Have, mended)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if more := v.Found - len(v.Differences); more > 0 {
+		fmt.Fprintf(out, "and %d more\n", more)
+	}
+	if v.Found > 0 {
+		fmt.Fprintln(out)
+	}
+	fmt.Fprintf(out, "compared %d services, %d frontends and %d backends in %s: ", v.Services, v.Frontends, v.Backends, round(v.Took))
+	switch {
+	case v.Found == 0:
+		fmt.Fprintln(out, "the maps say what the objects ask for")
+	case v.Repair:
+		fmt.Fprintf(out, "%d differences, %d mended\n", v.Found, v.Mended)
+	default:
+		fmt.Fprintf(out, "%d differences; the agent mends them within a minute, \"fairlead verify --repair\" now\n", v.Found)
+	}
+	if v.Pending > 0 {
+		fmt.Fprintf(out, "%d objects and rows wait to be tried again, see \"fairlead status\"\n", v.Pending)
+	}
+	return out.Flush()
+}
+
+// WriteStructure writes for people what the maps tell without an agent.
+func (v *Verification) WriteStructure(w io.Writer) error {
+	out := bufio.NewWriter(w)
+	for _, s := range v.Structure {
+		fmt.Fprintf(out, "%s\n", s)
+	}
+	verdict := "their structure is sound"
+	if n := len(v.Structure); n > 0 {
+		verdict = fmt.Sprintf("%d things are wrong with their structure; an agent mends them when it starts", n)
+	}
+	fmt.Fprintf(out, "No agent answers, so it is not known what should be in the maps. Of %d services, %d frontends and %d backends in them: %s\n",
+		v.Services, v.Frontends, v.Backends, verdict)
+	return out.Flush()
+}

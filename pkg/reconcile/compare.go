@@ -1,0 +1,249 @@
+package reconcile
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// unit is what is compared, and mended, as a whole.
+type unit struct {
+	kind   unitKind
+	object model.Key   // of unitObject, and of a frontend that it owns
+	index  uint32      // of unitFree and unitBackend
+	key    maps.SvcKey // of unitFrontend
+}
+
+type unitKind uint8
+
+const (
+	unitObject   unitKind = iota // the tables of an object
+	unitFrontend                 // one row of svcs
+	unitFree                     // a row of services that no service has
+	unitBackend                  // a row of backends that no service has
+)
+
+// compareBuffers serve one service after another.
+type compareBuffers struct {
+	rows   []uint32 // of each backend that is wanted; noRow for one without slots
+	scopes []uint8
+}
+
+// checkService compares what stands at an index of services; of an object all, at the first of its services. It
+// returns how many rows it looked at.
+func (r *Reconciler) checkService(c *check, index uint32) (work int) {
+	s := r.byIndex[index]
+	switch {
+	case s == nil:
+		r.compareFree(c, index)
+	case s.object != nil && s.object.services[0] == s:
+		for _, other := range s.object.services {
+			c.report.Services++
+			c.report.Backends += len(other.backends)
+			c.report.Frontends += len(other.frontends)
+			for _, row := range other.backends {
+				if int(row/64) < len(c.used) {
+					c.used[row/64] |= 1 << (row % 64)
+				}
+			}
+		}
+		return r.compareObject(c, s.object)
+	}
+	return 0
+}
+
+// compareUnit compares one thing again.
+func (r *Reconciler) compareUnit(c *check, u unit) {
+	switch u.kind {
+	case unitObject:
+		if o := r.objects[u.object]; o != nil {
+			r.compareObject(c, o)
+		}
+	case unitFrontend:
+		r.compareRow(c, u.object, u.key)
+	case unitFree:
+		r.compareFree(c, u.index)
+	case unitBackend:
+		r.compareBackend(c, u.index)
+	}
+}
+
+// waits reports whether a unit waits for a retry or a grace period to be mended.
+func (r *Reconciler) waits(u unit) bool {
+	switch u.kind {
+	case unitObject:
+		_, failed := r.failed[u.object]
+		return failed
+	case unitFrontend:
+		_, touched := r.frontends.touched[u.key]
+		return touched || slices.Contains(r.frontends.unsure, u.key)
+	}
+	return false
+}
+
+// mend makes a unit due, or rights it where nothing else has to be known. What is due is written by the next pass in the
+// order that readers need.
+func (r *Reconciler) mend(u unit) {
+	switch u.kind {
+	case unitObject:
+		if o := r.objects[u.object]; o != nil {
+			for _, s := range o.services {
+				r.setName(s.index, nameText(s.id()))
+			}
+		}
+		r.cfg.Store.MarkDirty(u.object)
+	case unitFrontend:
+		r.frontends.unsure = append(r.frontends.unsure, u.key)
+	case unitFree:
+		row := &r.tables.Services[u.index]
+		for scope := range row.Words {
+			word := maps.Word(atomic.LoadUint64(&row.Words[scope]))
+			atomic.StoreUint64(&row.Words[scope], uint64(maps.MakeWord(0, 0, word.Tag())))
+		}
+		r.setName(u.index, "")
+	case unitBackend:
+		r.setOwner(u.index, 0)
+	}
+}
+
+func (r *Reconciler) setName(index uint32, text string) {
+	var name maps.NameText
+	copyText(&name, text)
+	if r.tables.Names[index] != name {
+		r.tables.Names[index] = name
+		r.stats.Writes++
+	}
+}
+
+func (s *service) id() lb.ID {
+	return lb.ID{Key: s.object.key, Port: s.port, Protocol: s.protocol, Family: s.family}
+}
+
+// compareFree compares a row of services that no service has with nothing: it must not look like one.
+func (r *Reconciler) compareFree(c *check, index uint32) {
+	if r.byIndex[index] != nil {
+		return
+	}
+	row := &r.tables.Services[index]
+	name := &r.tables.Names[index]
+	length := 0
+	for scope := range row.Words {
+		length += maps.Word(atomic.LoadUint64(&row.Words[scope])).Len()
+	}
+	if length > 0 || name.Text[0] != 0 {
+		c.differ(unit{kind: unitFree, index: index}, "service", fmt.Sprintf("row %d", index), "free",
+			fmt.Sprintf("%d slots, named %q", length, textOf(name)))
+	}
+}
+
+// checkBackend finds a row that no service has and that says otherwise: whoever remembers it would keep to it.
+func (r *Reconciler) checkBackend(c *check, index uint32) {
+	if r.tables.Backends[index].Owner == 0 || int(index/64) < len(c.used) && c.used[index/64]>>(index%64)&1 != 0 {
+		return
+	}
+	r.compareBackend(c, index)
+}
+
+func (r *Reconciler) compareBackend(c *check, index uint32) {
+	row := r.tables.Backends[index]
+	if row.Owner == 0 {
+		return
+	}
+	// A service may have got the row since the check went by it.
+	if s := r.byService(maps.BackendService(row)); s != nil && slices.Contains(s.backends, index) {
+		return
+	}
+	c.differ(unit{kind: unitBackend, index: index}, "backend", fmt.Sprintf("row %d", index), "free", backendText(row))
+}
+
+// checkRows finds rows of svcs that nobody owns. What owned rows say was compared with their services.
+func (r *Reconciler) checkRows(c *check, rows []foundRow) {
+	for _, found := range rows {
+		state := r.frontends.keys[found.key]
+		if state.owner.service == nil && (!state.present || state.row != found.row) {
+			r.compareRow(c, model.Key{}, found.key)
+		}
+	}
+}
+
+// compareRow compares one row of svcs with what the claims make of it. A row that waits for a grace period is not
+// judged.
+func (r *Reconciler) compareRow(c *check, object model.Key, key maps.SvcKey) {
+	state := r.frontends.keys[key]
+	if !state.settled() || slices.Contains(r.frontends.unsure, key) {
+		return
+	}
+	want, wanted := state.wanted()
+	have, present, err := r.tables.Frontends.Lookup(key)
+	if err != nil {
+		c.err = fmt.Errorf("verify the maps: %w", err)
+		return
+	}
+	if present == wanted && (!wanted || have == want) {
+		return
+	}
+	c.differ(unit{kind: unitFrontend, object: object, key: key}, "frontend", frontendText(key),
+		r.rowText(want, wanted), r.rowText(have, present))
+}
+
+func (r *Reconciler) rowText(row maps.Svc, present bool) string {
+	if !present {
+		return "no row"
+	}
+	kind := fmt.Sprintf("kind(%d)", row.Kind)
+	if int(row.Kind) < len(maps.KindNames) {
+		kind = maps.KindNames[row.Kind]
+	}
+	if s := r.byService(row.Service); s != nil && s.object != nil {
+		return fmt.Sprintf("%s of %s", kind, s.id())
+	}
+	return fmt.Sprintf("%s of service %d, which is not there", kind, row.Service)
+}
+
+// compareObject compares all that hangs on one object, and returns how many rows that is. One that waits to be tried
+// again is not judged.
+func (r *Reconciler) compareObject(c *check, o *object) (work int) {
+	if _, failed := r.failed[o.key]; failed {
+		return 0
+	}
+	wanted, _, _ := r.compile(o.key)
+	u := unit{kind: unitObject, object: o.key}
+	found := 0
+	for i := range wanted.Services {
+		w := &wanted.Services[i]
+		// Two host ports of a pod may be one service; the last counts.
+		if len(wanted.Services) > len(o.services) && slices.ContainsFunc(wanted.Services[i+1:], func(o lb.Service) bool { return o.ID == w.ID }) {
+			continue
+		}
+		s := o.find(i, w.ID)
+		if s == nil {
+			c.differ(u, "service", w.ID.String(), "installed", "missing")
+			continue
+		}
+		found++
+		r.compareTables(c, u, s, w)
+		r.compareFrontends(c, u, s, w)
+		work += len(w.Frontends) + len(w.Backends) + len(w.Tables[maps.ScopeAll]) + len(w.Tables[maps.ScopeLocal])
+	}
+	if found < len(o.services) {
+		c.differ(u, "service", o.key.String(), fmt.Sprintf("%d services", found), fmt.Sprintf("%d services", len(o.services)))
+	}
+	return work
+}
+
+// find returns the service of an identity, most likely the one at a position.
+func (o *object) find(position int, id lb.ID) *service {
+	if position < len(o.services) && o.services[position].is(id) {
+		return o.services[position]
+	}
+	for _, s := range o.services {
+		if s.is(id) {
+			return s
+		}
+	}
+	return nil
+}

@@ -1,0 +1,341 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fairlead.io/fairlead/pkg/model"
+)
+
+const (
+	// CheckEvery is how long a Reconciler waits between two checks of its own.
+	CheckEvery = time.Minute
+
+	turnWork       = 2048            // rows compared before the loop looks for something more urgent
+	mendWait       = 5 * time.Second // until what was not mended is reported as it is
+	maxDifferences = 1000            // that a Report lists
+	maxLogged      = 20              // lines that one check logs
+)
+
+// ErrEnded is returned by Verify when the Reconciler's Run has ended.
+var ErrEnded = errors.New("verify the maps: the agent is ending")
+
+// ErrUnsynced is returned by Verify while the sources have not delivered everything.
+var ErrUnsynced = errors.New("verify the maps: the sources have not delivered everything yet, so it is not known what should be in them")
+
+// Difference is something in the maps that is not what the objects compile to.
+type Difference struct {
+	Kind   string // "frontend", "service", "word", "slots", "backend" or "name"
+	Where  string
+	Want   string
+	Have   string
+	Mended bool
+
+	unit unit
+}
+
+// Report is the result of one check.
+type Report struct {
+	Services    int // compared
+	Frontends   int
+	Backends    int
+	Found       int
+	Mended      int
+	Pending     int          // objects and rows that wait for a retry or a grace period, and were not judged
+	Differences []Difference // the first of them
+	Took        time.Duration
+}
+
+// request asks for a check; nobody does for one of the Reconciler's own.
+type request struct {
+	repair bool
+	answer chan answer // has room for one
+}
+
+type answer struct {
+	report Report
+	err    error
+}
+
+// phase is how far a check is.
+type phase int
+
+const (
+	phaseServices phase = iota // and everything that hangs on them
+	phaseBackends              // that no service has
+	phaseRows                  // of svcs that nobody owns
+	phaseMending
+)
+
+// check is a comparison of the maps with the objects, under way.
+type check struct {
+	request *request
+	repair  bool
+	started time.Time
+	phase   phase
+	next    int      // index within the phase
+	used    []uint64 // a bit for each row of backends that a service has
+	walk    *walk    // of the frontends, in phaseRows
+	turn    []Difference
+	report  Report
+	late    bool // the wait for mending is over
+	err     error
+}
+
+// checks serves one check at a time between passes, a bounded part of it at each turn, so that a change of endpoints
+// never waits for a whole one.
+type checks struct {
+	requests chan *request
+	ended    chan struct{}
+	always   chan []foundRow // closed
+	timer    *time.Timer     // the next check of its own, or the end of the wait for mending
+	current  *check
+	known    map[string]struct{} // what the last check of its own could not mend
+	compare  compareBuffers
+}
+
+func newChecks() checks {
+	always := make(chan []foundRow)
+	close(always)
+	return checks{
+		requests: make(chan *request), ended: make(chan struct{}), always: always, timer: time.NewTimer(CheckEvery),
+	}
+}
+
+// Verify compares the maps with what the latest objects compile to and, if asked to, mends what differs. It may be
+// called from any goroutine and waits for its turn in Run. The error is ErrUnsynced, ErrEnded, the context's, or that of
+// reading the maps.
+func (r *Reconciler) Verify(ctx context.Context, repair bool) (Report, error) {
+	q := &request{repair, make(chan answer, 1)}
+	select {
+	case r.checks.requests <- q:
+	case <-r.checks.ended:
+		return Report{}, ErrEnded
+	case <-ctx.Done():
+		return Report{}, fmt.Errorf("verify the maps: %w", context.Cause(ctx))
+	}
+	select {
+	case a := <-q.answer:
+		return a.report, a.err
+	case <-ctx.Done():
+		return Report{}, fmt.Errorf("verify the maps: %w", context.Cause(ctx))
+	}
+}
+
+// waiting is where the next request comes from; nobody is heard while a check is under way.
+func (c *checks) waiting() <-chan *request {
+	if c.current != nil {
+		return nil
+	}
+	return c.requests
+}
+
+// turns is ready when the check under way has something to do, and gives it the rows that it is to look at.
+func (r *Reconciler) turns() <-chan []foundRow {
+	c := r.checks.current
+	switch {
+	case c == nil || c.phase == phaseMending:
+		return nil
+	case c.phase == phaseRows:
+		if c.walk == nil {
+			c.walk = startWalk(r.tables.Frontends)
+		}
+		return c.walk.rows
+	}
+	return r.checks.always
+}
+
+// beginCheck starts a check, one of the Reconciler's own without a request.
+func (r *Reconciler) beginCheck(q *request) {
+	r.sync()
+	if !r.synced {
+		if q != nil {
+			q.answer <- answer{err: ErrUnsynced}
+		}
+		r.checks.timer.Reset(CheckEvery)
+		return
+	}
+	r.checks.current = &check{
+		request: q, repair: q == nil || q.repair, started: time.Now(), used: make([]uint64, (len(r.tables.Backends)+63)/64),
+	}
+}
+
+// checkTimer is called when the timer has gone off.
+func (r *Reconciler) checkTimer() {
+	switch c := r.checks.current; {
+	case c == nil:
+		r.beginCheck(nil)
+	case c.phase == phaseMending:
+		c.late = true
+	}
+}
+
+// turn does a bounded part of the check under way. A pass has to follow: it mends.
+func (r *Reconciler) turn(rows []foundRow) {
+	c := r.checks.current
+	switch c.phase {
+	case phaseServices:
+		for work := 0; work < turnWork && c.next < len(r.byIndex); c.next++ {
+			work += 1 + r.checkService(c, uint32(c.next))
+		}
+		c.advance(len(r.byIndex))
+	case phaseBackends:
+		for work := 0; work < 16*turnWork && c.next < len(r.tables.Backends); c.next++ {
+			work++
+			r.checkBackend(c, uint32(c.next))
+		}
+		c.advance(len(r.tables.Backends))
+	case phaseRows:
+		if rows == nil { // that was the last
+			c.err = errors.Join(c.err, c.walk.err)
+			c.walk = nil
+			c.phase++
+			r.checks.timer.Reset(mendWait)
+		}
+		r.checkRows(c, rows)
+	}
+	r.collect(c)
+}
+
+// advance goes on to the next phase at the end of this one.
+func (c *check) advance(end int) {
+	if c.next >= end {
+		c.phase, c.next = c.phase+1, 0
+	}
+}
+
+func (c *check) differ(u unit, kind, where, want, have string) {
+	c.turn = append(c.turn, Difference{Kind: kind, Where: where, Want: want, Have: have, unit: u})
+}
+
+// collect takes over what a turn found. An object that changed since it was applied differs for that reason: the source
+// marked it before the change could be seen, so it is among the dirty ones now, and not judged.
+func (r *Reconciler) collect(c *check) {
+	if len(c.turn) == 0 {
+		return
+	}
+	changed := map[model.Key]struct{}{}
+	dirty := r.cfg.Store.TakeDirty()
+	r.cfg.Store.MarkDirty(dirty...)
+	for _, key := range dirty {
+		changed[key] = struct{}{}
+	}
+	var mended unit
+	for i, d := range c.turn {
+		if _, ok := changed[d.unit.object]; ok && d.unit.kind == unitObject {
+			continue
+		}
+		c.report.Found++
+		if len(c.report.Differences) < maxDifferences {
+			c.report.Differences = append(c.report.Differences, d)
+		}
+		if c.repair && (i == 0 || d.unit != mended) {
+			r.mend(d.unit)
+			mended = d.unit
+		}
+	}
+	c.turn = c.turn[:0]
+}
+
+// finishCheck ends the check under way if nothing is left to do. It is called after each pass.
+func (r *Reconciler) finishCheck() {
+	c := r.checks.current
+	if c == nil || c.phase != phaseMending {
+		return
+	}
+	if c.repair && !c.late && c.err == nil {
+		for i := range c.report.Differences {
+			if r.waits(c.report.Differences[i].unit) {
+				return
+			}
+		}
+	}
+	if c.repair {
+		r.lookAtMended(c)
+	}
+	c.report.Pending = len(r.failed) + len(r.frontends.touched) + len(r.frontends.unsure)
+	c.report.Took = time.Since(c.started)
+	if c.repair {
+		r.account(&c.report)
+	}
+	if c.request != nil {
+		c.request.answer <- answer{c.report, c.err}
+	} else if c.err != nil {
+		r.cfg.Log.Error("verify: the maps cannot be read", "error", c.err)
+	}
+	r.checks.current = nil
+	r.checks.timer.Reset(CheckEvery)
+}
+
+// lookAtMended compares again what differed, and notes what does not any more.
+func (r *Reconciler) lookAtMended(c *check) {
+	still := map[string]struct{}{}
+	looked := map[unit]struct{}{}
+	for _, d := range c.report.Differences {
+		if r.waits(d.unit) {
+			still[d.Kind+d.Where] = struct{}{}
+		}
+		if _, ok := looked[d.unit]; !ok {
+			looked[d.unit] = struct{}{}
+			r.compareUnit(c, d.unit)
+		}
+	}
+	for _, d := range c.turn {
+		still[d.Kind+d.Where] = struct{}{}
+	}
+	// What is not listed was mended in the same way, and what of it was not is found by the next check.
+	c.report.Mended = c.report.Found
+	for i := range c.report.Differences {
+		d := &c.report.Differences[i]
+		_, left := still[d.Kind+d.Where]
+		if d.Mended = !left; left {
+			c.report.Mended--
+		}
+	}
+}
+
+// account counts and logs a check that mends. What stays as it is counts once.
+func (r *Reconciler) account(report *Report) {
+	known := map[string]struct{}{}
+	found, mended, logged := report.Found, report.Mended, 0
+	for _, d := range report.Differences {
+		id := d.Kind + d.Where
+		if !d.Mended {
+			known[id] = struct{}{}
+		}
+		if _, ok := r.checks.known[id]; ok {
+			found--
+			continue
+		}
+		if logged++; logged <= maxLogged {
+			r.cfg.Log.Warn("verify: the maps are damaged", "kind", d.Kind, "where", d.Where, "want", d.Want, "have", d.Have,
+				"mended", d.Mended)
+		}
+	}
+	if found > maxLogged {
+		r.cfg.Log.Warn("verify: more is damaged", "found", found, "mended", mended)
+	}
+	r.checks.known = known
+	r.stats.Checks++
+	r.stats.Damage += uint64(max(found, 0))
+	r.stats.Repaired += uint64(mended)
+	r.stats.LastCheck, r.stats.LastCheckDuration = time.Now(), report.Took
+	r.show()
+}
+
+// endChecks lets go of whoever waits.
+func (r *Reconciler) endChecks() {
+	close(r.checks.ended)
+	r.checks.timer.Stop()
+	c := r.checks.current
+	if c == nil {
+		return
+	}
+	r.stopWalk()
+	if c.request != nil {
+		c.request.answer <- answer{err: ErrEnded}
+	}
+	r.checks.current = nil
+}

@@ -1,0 +1,58 @@
+package reconcile
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// BenchmarkCheck checks 100,000 services of three backends each, and tells the longest turn: that is what a change of
+// endpoints may have to wait for.
+func BenchmarkCheck(b *testing.B) {
+	const services = 100_000
+	store := model.NewStore("node0")
+	var list []*model.Service
+	var endpoints []*model.Slice
+	for i := range services {
+		s := web(netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)}).String())
+		s.Name.Name, s.Ports[0].NodePort = fmt.Sprint("web-", i), uint16(i%3*(1+i/3%20000))
+		slice := webSlice("10.1.0.1", "10.1.0.2", "10.1.0.3")
+		slice.Name.Name, slice.Service = s.Name.Name+"-1", s.Name.Name
+		list, endpoints = append(list, s), append(endpoints, slice)
+	}
+	deliver(store, list, endpoints)
+	r, err := New(Config{
+		Store: store, Barrier: func() error { return nil }, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Tables: NewMemory(maps.Sizes{Svcs: 4 * services, Services: 2 * services, Slots: 8 * services, Backends: 8 * services}),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := r.Settle(); err != nil {
+		b.Fatal(err)
+	}
+	longest := time.Duration(0)
+	for b.Loop() {
+		r.beginCheck(nil)
+		for r.checks.current != nil {
+			rows := <-r.turns()
+			start := time.Now()
+			r.turn(rows)
+			longest = max(longest, time.Since(start))
+			if err := r.Pass(); err != nil {
+				b.Fatal(err)
+			}
+			r.finishCheck()
+		}
+	}
+	if stats := r.Stats(); stats.Checks == 0 || stats.Damage != 0 {
+		b.Errorf("%+v", stats)
+	}
+	b.ReportMetric(float64(longest.Microseconds()), "longest-turn-us")
+}
