@@ -6,8 +6,8 @@ CLANG := clang-$(CLANG_MAJOR)
 LLVM_STRIP := llvm-strip-$(CLANG_MAJOR)
 CLANG_FORMAT := clang-format-$(CLANG_MAJOR)
 BPF_CFLAGS := -O2 -g -mcpu=v3 -Wall -Wextra -Werror -idirafter /usr/include/$(shell uname -m)-linux-gnu
-GENERATED_IN := pkg/bpf test/netns
-FORMATTED := $(wildcard bpf/*.c bpf/lib/*.h test/*/bpf/*.c)
+GENERATED_IN := pkg/bpf test/netns test/bench/frames test/bench/minimal test/bench/progrun
+FORMATTED := $(wildcard bpf/*.c bpf/lib/*.h test/*/bpf/*.c test/bench/*/bpf/*.[ch])
 export CLANG_MAJOR CLANG LLVM_STRIP CLANG_FORMAT GENERATED_IN FORMATTED
 export BPF2GO_CC := $(CLANG)
 export BPF2GO_STRIP := $(LLVM_STRIP)
@@ -31,7 +31,7 @@ NOT_UNIT := test/(golden|netns|apiserver|cluster|kernels|bench|layout|rig)|pkg/s
 PURE := pkg/lb
 PRIVILEGED := test-netns test-cluster test-bench
 BENCHES := control
-PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns
+PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns test-bench
 
 .PHONY: help
 help: ## show this list
