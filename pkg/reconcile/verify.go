@@ -13,7 +13,7 @@ const (
 	// CheckEvery is how long a Reconciler waits between two checks of its own.
 	CheckEvery = time.Minute
 
-	turnWork       = 2048            // rows compared before the loop looks for something more urgent
+	turnWork       = 512             // rows compared before the loop looks for something more urgent
 	mendWait       = 5 * time.Second // until what was not mended is reported as it is
 	maxDifferences = 1000            // that a Report lists
 	maxLogged      = 20              // lines that one check logs
@@ -182,7 +182,7 @@ func (r *Reconciler) turn(rows []foundRow) {
 		}
 		c.advance(len(r.byIndex))
 	case phaseBackends:
-		for work := 0; work < 16*turnWork && c.next < len(r.tables.Backends); c.next++ {
+		for work := 0; work < 32*turnWork && c.next < len(r.tables.Backends); c.next++ {
 			work++
 			r.checkBackend(c, uint32(c.next))
 		}

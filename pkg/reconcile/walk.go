@@ -13,7 +13,7 @@ type foundRow struct {
 }
 
 // walkRows is how many rows a walk hands over at a time.
-const walkRows = 2048
+const walkRows = 1024
 
 // walk lists the frontends beside the Reconciler, which goes on writing them: what it sees is only a hint.
 type walk struct {
