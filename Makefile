@@ -29,9 +29,9 @@ endif
 NOT_UNIT := test/(golden|netns|apiserver|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
-PRIVILEGED := test-netns test-cluster test-bench
+PRIVILEGED := test-netns test-cluster test-bench test-kernels
 BENCHES := control
-PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns test-bench
+PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns test-bench test-kernels
 
 .PHONY: help
 help: ## show this list
