@@ -16,6 +16,9 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
+// maxProbes bounds how much of a round of turns, or of ports, an explanation takes.
+const maxProbes = 1000
+
 // explanation is an Explanation with what the agent, if one answers, has to say about the service's object.
 type explanation struct {
 	*observe.Explanation
@@ -24,6 +27,7 @@ type explanation struct {
 
 func newExplainCommand(inv *invocation) *cobra.Command {
 	var protocol string
+	var probes int
 	cmd := &cobra.Command{
 		Use:   "explain SRC DST:PORT",
 		Short: "Explain where a new connection goes, and why",
@@ -31,8 +35,11 @@ func newExplainCommand(inv *invocation) *cobra.Command {
 backends may get it and what decides between them. Where no service has the destination, the nearest ones are listed.
 
 SRC is the address of a pod on this node, an address of the node, or the word "node" for a process of the node itself.
-The answer comes from the maps in the kernel, step by step as the programs read them, so it needs no agent. Nothing is
-sent. The kernel cannot run these programs on trial; what it chooses at random nobody can tell in advance.
+The answer comes from the maps in the kernel, step by step as the programs read them, so it needs no agent. The kernel
+cannot run these programs on trial. With --probe the command connects sockets of its own and tells where the programs
+pointed them, which counts as new connections for affinity and round robin; nothing is sent to a backend, except for a
+SYN each where net.ipv4.tcp_fastopen forbids clients to fast-open. A probe tells of clients in the network namespace and
+the part of the cgroup tree that the command runs in.
 
 The exit code is 3 when the maps or the programs are damaged where the connection passes.`,
 		Example: `  fairlead explain node 10.96.0.10:80
@@ -44,6 +51,9 @@ The exit code is 3 when the maps or the programs are damaged where the connectio
 			if err != nil {
 				return usageError{err}
 			}
+			if probes < 0 || probes > maxProbes {
+				return usageError{fmt.Errorf("%d probes: make 0 to %d", probes, maxProbes)}
+			}
 			cfg, err := inv.config(cmd)
 			if err != nil {
 				return err
@@ -51,6 +61,11 @@ The exit code is 3 when the maps or the programs are damaged where the connectio
 			view, err := explain(cmd.Context(), cfg, question)
 			if err != nil {
 				return err
+			}
+			if probes > 0 {
+				if err := view.AddProbes(probes); err != nil {
+					return err
+				}
 			}
 			if err := inv.print(view, view.write); err != nil {
 				return err
@@ -62,6 +77,7 @@ The exit code is 3 when the maps or the programs are damaged where the connectio
 		},
 	}
 	cmd.Flags().StringVar(&protocol, "protocol", "tcp", "protocol of the connection (tcp|udp)")
+	cmd.Flags().IntVar(&probes, "probe", 0, "how many connections to make and to tell where they went")
 	completeWords(cmd, "protocol", []string{"tcp", "udp"})
 	return cmd
 }

@@ -54,9 +54,13 @@ type Explanation struct {
 	// Next is the backend of the next connection, where that can be told.
 	Next    *netip.AddrPort `json:"next,omitempty"`
 	Nearest []Near          `json:"nearest,omitempty"` // for what is no service
+	Probes  []Probed        `json:"probes,omitempty"`
 	Notes   []string        `json:"notes,omitempty"`
 	// Damage says why the answer may be wrong: the maps or the programs are not as they should be.
 	Damage []string `json:"damage,omitempty"`
+
+	protocol model.Protocol
+	here     bool // the client is in the namespace of who asks
 }
 
 // Candidate is a backend that a connection may get.
@@ -123,9 +127,10 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 	q.Destination = netip.AddrPortFrom(q.Destination.Addr().Unmap().WithZone(""), q.Destination.Port())
 	q.Client = q.Client.Unmap().WithZone("")
 	x := explainer{facts: known, Question: q, snapshot: s, e: &Explanation{
-		Destination: q.Destination, Protocol: q.Protocol.String(),
+		Destination: q.Destination, Protocol: q.Protocol.String(), protocol: q.Protocol,
 	}}
 	x.cookie = x.cookieOfClient()
+	x.e.here = x.cookie != 0
 	x.e.Client = x.client()
 	service, frontend := x.frontend()
 	if frontend == nil {

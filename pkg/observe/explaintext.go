@@ -62,6 +62,16 @@ func (e *Explanation) writeTables(w io.Writer) error {
 			fmt.Fprintf(table, "%s\t%d\t%.1f%%\n", c.Address, c.Slots, c.Percent)
 		}
 	}
+	if len(e.Probes) > 0 {
+		fmt.Fprintln(table, "\nPROBED\tTIMES")
+	}
+	for _, p := range e.Probes {
+		where := p.Error
+		if where == "" {
+			where = p.Address.String()
+		}
+		fmt.Fprintf(table, "%s\t%d\n", where, p.Count)
+	}
 	if len(e.Nearest) > 0 {
 		fmt.Fprintln(table, "\nNEAREST\tKIND\tSERVICE\tWHICH IS")
 		for _, n := range e.Nearest {
