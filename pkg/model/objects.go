@@ -47,6 +47,7 @@ type Slice struct {
 	Ports     []SlicePort
 	Endpoints []Endpoint
 	Problems  []Problem
+	Triggered int64 // when what last changed it began, in nanoseconds since 1970; 0 when unknown
 }
 
 // SlicePort is a port that the endpoints of a slice listen on.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Object is one of the kinds of object that a source delivers.
@@ -39,6 +40,8 @@ type Store struct {
 	wake   chan struct{}
 	synced [objects]bool
 	ready  chan struct{} // closed when all are synced
+
+	waiting waiting
 }
 
 type entry struct {
@@ -58,6 +61,7 @@ func NewStore(self string) *Store {
 		external:   map[netip.Addr]map[Name]struct{}{},
 		self:       self,
 		dirty:      map[Key]struct{}{},
+		waiting:    waiting{started: time.Now()},
 		wake:       make(chan struct{}, 1),
 		ready:      make(chan struct{}),
 	}
@@ -80,6 +84,7 @@ func (s *Store) TakeDirty() []Key {
 	if len(s.dirty) == 0 {
 		return nil
 	}
+	s.waiting.taken, s.waiting.marked = earliest(s.waiting.taken, s.waiting.marked), time.Time{}
 	keys := make([]Key, 0, len(s.dirty))
 	for key := range s.dirty {
 		keys = append(keys, key)
@@ -117,6 +122,9 @@ func (s *Store) markAll() {
 }
 
 func (s *Store) mark(keys ...Key) {
+	if len(s.dirty) == 0 && len(keys) > 0 {
+		s.waiting.marked = time.Now()
+	}
 	for _, key := range keys {
 		s.dirty[key] = struct{}{}
 	}

@@ -171,6 +171,7 @@ func (s *Store) setSlice(slice *Slice) {
 	}
 	e.slices = append(list, e.slices[i:]...)
 	s.owner[slice.Name] = service
+	s.waiting.trigger(service, slice)
 	s.mark(Key{KindService, service})
 }
 
@@ -180,6 +181,7 @@ func (s *Store) deleteSlice(name Name) {
 		return
 	}
 	delete(s.owner, name)
+	s.waiting.forget(service)
 	e := s.services[service]
 	i, _ := slices.BinarySearchFunc(e.slices, name.Name, bySliceName)
 	e.slices = slices.Concat(e.slices[:i], e.slices[i+1:])

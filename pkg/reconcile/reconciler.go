@@ -26,6 +26,7 @@ type Config struct {
 	Grow func(maps.Sizes) (*Tables, error)
 	// Report tells a problem of an object when it appears. It must not block.
 	Report func(key model.Key, uid string, problem model.Problem)
+	Meter  Meter // nil when nobody asks
 	Log    *slog.Logger
 }
 
@@ -54,10 +55,13 @@ type Reconciler struct {
 	checks  checks
 	backoff time.Duration
 
+	triggers []model.Trigger // of changes that are not in the maps yet
+
 	mu       sync.Mutex // guards what follows
 	stats    Stats
 	shown    Stats
 	problems map[model.Key]noted
+	reasons  map[string]int // how many problems there are of each
 }
 
 type noted struct {
@@ -75,12 +79,15 @@ type Stats struct {
 	Barriers     uint64        `json:"barriers"`
 	Services     int           `json:"services"`
 	Frontends    int           `json:"frontends"`
+	Slots        int           `json:"slots"` // with what tables are rounded up by
 	Backends     int           `json:"backends"`
 	Pending      int           `json:"pending"` // keys and rows that wait for a retry, a grace period or the sync
 	Synced       bool          `json:"synced"`
 	LastError    string        `json:"lastError,omitempty"`
 	LastPass     time.Time     `json:"lastPass"` // the last that had something to compile
 	LastDuration time.Duration `json:"lastDuration"`
+	LastSettled  time.Time     `json:"lastSettled"` // when a pass last left nothing behind
+	GraceSince   time.Time     `json:"graceSince"`  // since when readers are waited for; zero when they are not
 
 	Checks            uint64        `json:"checks"`   // of the maps against the objects, that mend
 	Damage            uint64        `json:"damage"`   // differences that they found
@@ -112,6 +119,7 @@ func New(cfg Config) (*Reconciler, error) {
 		byIndex:   make([]*service, len(cfg.Tables.Services)),
 		failed:    map[model.Key]struct{}{},
 		problems:  map[model.Key]noted{},
+		reasons:   map[string]int{},
 		grace:     grace{done: make(chan error, 1)},
 		checks:    newChecks(),
 	}
@@ -189,7 +197,7 @@ func (r *Reconciler) Pass() error {
 	r.compiler.SetNode(r.cfg.Store.Self())
 	r.sync()
 	// Claims of one object may make others due; each round settles some, and the oldest never moves again.
-	for keys := r.cfg.Store.TakeDirty(); len(keys) > 0; keys = r.cfg.Store.TakeDirty() {
+	for keys := r.takeDirty(); len(keys) > 0; keys = r.takeDirty() {
 		for _, key := range keys {
 			r.stats.Compiled++
 			if err := r.apply(key); err != nil {
@@ -210,7 +218,9 @@ func (r *Reconciler) Pass() error {
 	r.startGrace()
 	if r.stats.Compiled > before {
 		r.stats.LastPass, r.stats.LastDuration = start, time.Since(start)
+		r.measure(start)
 	}
+	r.settle(first)
 	r.publish()
 	return first
 }
@@ -270,6 +280,8 @@ func (r *Reconciler) setProblems(o *object, list []model.Problem) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	was := r.problems[o.key]
+	r.count(was.list, -1)
+	r.count(list, 1)
 	if len(list) == 0 {
 		delete(r.problems, o.key)
 		return
@@ -307,6 +319,7 @@ func (r *Reconciler) publish() {
 	r.stats.Passes++
 	r.stats.Services = int(r.services.Used()) - 1
 	r.stats.Frontends = r.frontends.present
+	r.stats.Slots = int(r.extents.Used())
 	r.stats.Backends = int(r.backends.Used())
 	r.stats.Pending = len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)
 	r.stats.Synced = r.synced

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"fairlead.io/fairlead/pkg/maps"
 )
@@ -12,7 +13,8 @@ import (
 // All of it waits for one barrier in the background.
 type grace struct {
 	running bool
-	owed    graced // what the running barrier, or the next one, is for
+	since   time.Time // of the first barrier after the last that did its job; zero when none is under way
+	owed    graced    // what the running barrier, or the next one, is for
 	// recycled says that rows were deleted or replaced since the running barrier began.
 	recycled bool
 	done     chan error
@@ -36,6 +38,9 @@ func (r *Reconciler) startGrace() {
 		return
 	}
 	g.running, g.recycled = true, false
+	if g.since.IsZero() {
+		g.since = time.Now()
+	}
 	r.stats.Barriers++
 	go func() { g.done <- r.cfg.Barrier() }()
 }
@@ -49,7 +54,7 @@ func (r *Reconciler) release(err error) error {
 	}
 	r.services.Release(g.owed.services)
 	r.backends.Release(g.owed.backends)
-	g.owed = graced{}
+	g.owed, g.since = graced{}, time.Time{}
 	return nil
 }
 

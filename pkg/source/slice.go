@@ -2,6 +2,7 @@ package source
 
 import (
 	"slices"
+	"time"
 	"unique"
 
 	"fairlead.io/fairlead/pkg/model"
@@ -22,6 +23,8 @@ func Slice(s *discoveryv1.EndpointSlice) *model.Slice {
 		Name:    model.Name{Namespace: s.Namespace, Name: s.Name},
 		Service: owner,
 		Weight:  weight(p, s.Annotations),
+
+		Triggered: triggered(s.Annotations[corev1.EndpointsLastChangeTriggerTime]),
 	}
 	switch s.AddressType {
 	case discoveryv1.AddressTypeIPv4:
@@ -37,6 +40,16 @@ func Slice(s *discoveryv1.EndpointSlice) *model.Slice {
 	out.Endpoints = endpoints(p, out.Family, s.Endpoints)
 	out.Problems = p.all()
 	return out
+}
+
+// triggered returns the time that the endpoint controller wrote, in nanoseconds, or 0. A time that is none says nothing
+// about the endpoints and is no problem of theirs.
+func triggered(text string) int64 {
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil || at.Year() < 1970 || at.Year() > 2200 { // what the number can hold
+		return 0
+	}
+	return at.UnixNano()
 }
 
 // slicePorts leaves out ports without a name or a number, as kube-proxy does: the first cannot be matched, the second
