@@ -38,6 +38,7 @@ func rules() []rule {
 		{"pkg/reconcile", []string{"pkg/lb", "pkg/maps", "pkg/model"}, "the only writer of the tables writes what lb wants, from any source"},
 		{"pkg/datapath", []string{"pkg/maps", "pkg/bpf"}, "programs and maps outlive the agent and work without Services"},
 		{"pkg/observe", []string{"pkg/lb", "pkg/maps", "pkg/bpf", "pkg/model"}, "it only reads, also when no agent is there to ask"},
+		{"pkg/health", nil, "it answers what it is told by functions, and knows neither maps nor objects"},
 		{"pkg/api", []string{"pkg/observe", "pkg/config"}, "it carries what others know, and must not be able to change anything but the log's level and what differs from the objects"},
 		{"cmd/...", []string{"pkg/..."}, "commands wire everything, and nothing wires a command"},
 		{"test/...", []string{"pkg/...", "test/..."}, "tests may look everywhere but start commands as a user does"},

@@ -1,0 +1,190 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// What one client, or all of them together, may take. Whoever reaches the address may ask, and the answers are short.
+const (
+	maxConnections = 64
+	maxHeader      = 8 << 10
+	readTimeout    = 5 * time.Second
+	writeTimeout   = 30 * time.Second
+	idleTimeout    = 30 * time.Second
+	shutdownWait   = time.Second
+
+	// listenRetry is how often an address that is taken is tried again.
+	listenRetry = 5 * time.Second
+)
+
+// EndpointConfig is what an Endpoint needs.
+type EndpointConfig struct {
+	Option  string                  // that gave the address, for whoever has to change it
+	Address string                  // host:port
+	Routes  map[string]http.Handler // by exact path; they are asked with GET and HEAD only
+	Log     *slog.Logger
+
+	retry time.Duration // 0 for listenRetry
+}
+
+// Endpoint answers HTTP at one address. Connections are carried whether anybody can ask about them or not, so an address
+// that is taken is no reason to end: it is logged, it is a Fault, and it is tried again until it is free.
+type Endpoint struct {
+	cfg  EndpointConfig
+	http *http.Server
+
+	mu    sync.Mutex
+	at    net.Addr
+	fault string
+}
+
+// NewEndpoint returns an Endpoint that answers once Run runs.
+func NewEndpoint(cfg EndpointConfig) *Endpoint {
+	if cfg.retry == 0 {
+		cfg.retry = listenRetry
+	}
+	return &Endpoint{cfg: cfg, http: &http.Server{
+		Handler:                      routes(cfg.Routes),
+		ReadHeaderTimeout:            readTimeout,
+		ReadTimeout:                  readTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  idleTimeout,
+		MaxHeaderBytes:               maxHeader,
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug), // what strangers send is no news
+	}}
+}
+
+// Fault says why nobody is answered and what to do about it; "" when all is well.
+func (e *Endpoint) Fault() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.fault
+}
+
+// Addr returns where the Endpoint listens; nil while it does not.
+func (e *Endpoint) Addr() net.Addr {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.at
+}
+
+// Run listens and answers until the context ends, then returns nil.
+func (e *Endpoint) Run(ctx context.Context) error {
+	again := time.NewTicker(e.cfg.retry)
+	defer again.Stop()
+	for {
+		if err := e.serve(ctx); ctx.Err() == nil {
+			e.failed(err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+		}
+	}
+}
+
+// serve listens and answers until the context ends or something breaks.
+func (e *Endpoint) serve(ctx context.Context) error {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", e.cfg.Address)
+	if err != nil {
+		return e.explain(err)
+	}
+	e.listening(listener.Addr())
+	if tcp, ok := listener.(*net.TCPListener); ok {
+		listener = newBounded(tcp, maxConnections)
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- e.http.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return e.explain(errors.Join(err, listener.Close()))
+	case <-ctx.Done():
+	}
+	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownWait)
+	defer cancel()
+	if e.http.Shutdown(wait) != nil {
+		_ = e.http.Close()
+	}
+	return <-failed
+}
+
+// explain says what to do about an address that cannot be had.
+func (e *Endpoint) explain(err error) error {
+	advice := fmt.Sprintf("give another address with --%s, or an empty one to do without", e.cfg.Option)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		advice = "end what has it (a kube-proxy on this node?), " + advice
+	}
+	return fmt.Errorf("listen at %s: %w: %s", e.cfg.Address, cause(err), advice)
+}
+
+// cause takes the address away from an error, which is said already.
+func cause(err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) {
+		return op.Err
+	}
+	return err
+}
+
+// listening notes that all is well.
+func (e *Endpoint) listening(at net.Addr) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.at = at
+	if e.fault != "" {
+		e.cfg.Log.Info("listening at last", "option", e.cfg.Option, "address", e.cfg.Address)
+	}
+	e.fault = ""
+}
+
+// failed notes why nobody is answered, and logs what is news.
+func (e *Endpoint) failed(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.fault != err.Error() {
+		e.cfg.Log.Error("nobody is answered at an address", "option", e.cfg.Option, "error", err, "again in", e.cfg.retry)
+	}
+	e.at, e.fault = nil, err.Error()
+}
+
+// routes answers exact paths. The usual multiplexer redirects to cleaner paths, and its redirects repeat what was asked.
+type routes map[string]http.Handler
+
+// ServeHTTP answers a request.
+func (r routes) ServeHTTP(w http.ResponseWriter, request *http.Request) {
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	handler := r[request.URL.Path]
+	switch {
+	case handler == nil:
+		plain(w, http.StatusNotFound, "not found\n")
+	case request.Method != http.MethodGet && request.Method != http.MethodHead:
+		w.Header().Set("Allow", "GET, HEAD")
+		plain(w, http.StatusMethodNotAllowed, "method not allowed\n")
+	default:
+		handler.ServeHTTP(w, request)
+	}
+}
+
+// plain answers with text.
+func plain(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, text) // a client that went away needs no answer
+}
+
+// Text returns a handler that always answers with the text.
+func Text(text string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, text) })
+}

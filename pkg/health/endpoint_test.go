@@ -1,0 +1,179 @@
+package health
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+func config(address string) EndpointConfig {
+	return EndpointConfig{
+		Option: "healthz-address", Address: address, Log: slog.New(slog.DiscardHandler), retry: time.Millisecond,
+		Routes: map[string]http.Handler{"/proxyMode": Text("fairlead")},
+	}
+}
+
+// run runs an Endpoint until the test ends.
+func run(t *testing.T, e *Endpoint) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- e.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// until asks for a state that another goroutine brings about.
+func until(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in 10 s: %s", what)
+		}
+	}
+}
+
+func listening(t *testing.T, e *Endpoint) string {
+	t.Helper()
+	run(t, e)
+	until(t, "listening", func() bool { return e.Addr() != nil })
+	return e.Addr().String()
+}
+
+// say sends raw bytes and returns the answer's status and body.
+func say(t *testing.T, address, text string) (int, string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	go func() { _, _ = io.WriteString(conn, text) }()
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatalf("no answer to %.60q: %v", text, err)
+	}
+	defer response.Body.Close()
+	raw := fmt.Sprint(response.Header)
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, raw + string(body)
+}
+
+func TestRequests(t *testing.T) {
+	address := listening(t, NewEndpoint(config("127.0.0.1:0")))
+	const rest = " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+	tests := []struct {
+		text string
+		code int
+	}{
+		{"GET /proxyMode" + rest, 200},
+		{"GET /proxyMode?needle=needle" + rest, 200},
+		{"GET /needle" + rest, 404},
+		{"GET //proxyMode/../needle" + rest, 404},
+		{"GET /debug/pprof/?needle" + rest, 404},
+		{"POST /proxyMode" + rest, 405},
+		{"NEEDLE /proxyMode" + rest, 405},
+		{"OPTIONS *" + rest, 404},
+		{"GET /proxyMode HTTP/1.1\r\nHost: x\r\nneedle: " + strings.Repeat("needle", 10_000) + "\r\n\r\n", 431},
+		{"needle\r\n\r\n", 400},
+	}
+	for _, tt := range tests {
+		code, said := say(t, address, tt.text)
+		if code != tt.code {
+			t.Errorf("%.60q: %d, want %d", tt.text, code, tt.code)
+		}
+		if strings.Contains(strings.ToLower(said), "needle") {
+			t.Errorf("%.60q: the answer repeats what was asked: %s", tt.text, said)
+		}
+	}
+	if _, said := say(t, address, "GET /proxyMode"+rest); !strings.HasSuffix(said, "fairlead") {
+		t.Errorf("/proxyMode says %q", said)
+	}
+}
+
+// What has the port costs the agent only its answers, and they come when the port is free.
+func TestTakenAddress(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	e := NewEndpoint(config(taken.Addr().String()))
+	run(t, e)
+	until(t, "a fault", func() bool { return e.Fault() != "" })
+	for _, want := range []string{taken.Addr().String(), "in use", "--healthz-address", "kube-proxy"} {
+		if !strings.Contains(e.Fault(), want) {
+			t.Errorf("%q does not say %q", e.Fault(), want)
+		}
+	}
+	if e.Addr() != nil {
+		t.Errorf("listens at %v all the same", e.Addr())
+	}
+	taken.Close()
+	until(t, "the fault is over", func() bool { return e.Fault() == "" && e.Addr() != nil })
+	if code, _ := say(t, e.Addr().String(), "GET /proxyMode HTTP/1.0\r\n\r\n"); code != 200 {
+		t.Errorf("answers %d", code)
+	}
+}
+
+// More clients than there may be wait; they are answered when others go.
+func TestConnectionsAreBounded(t *testing.T) {
+	address := listening(t, NewEndpoint(config("127.0.0.1:0")))
+	var idle []net.Conn
+	defer func() {
+		for _, conn := range idle {
+			conn.Close()
+		}
+	}()
+	ask := func(conn net.Conn) {
+		t.Helper()
+		if _, err := io.WriteString(conn, "GET /proxyMode HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answered := func(conn net.Conn) bool { _, err := conn.Read(make([]byte, 1)); return err == nil }
+	for range maxConnections {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle = append(idle, conn)
+		ask(conn)
+		if !answered(conn) {
+			t.Fatalf("client %d is not answered", len(idle))
+		}
+	}
+	more, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer more.Close()
+	ask(more)
+	if err := more.SetReadDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	if answered(more) {
+		t.Fatalf("client %d is answered beside the others", maxConnections+1)
+	}
+	if err := more.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	idle[0].Close()
+	if !answered(more) {
+		t.Error("a client is not answered when another is gone")
+	}
+}
