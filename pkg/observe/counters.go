@@ -27,6 +27,10 @@ func ReadCounters(m *ebpf.Map) ([]Counter, error) {
 	if err != nil {
 		return nil, err
 	}
+	return readCounters(m, hooks, reasons)
+}
+
+func readCounters(m *ebpf.Map, hooks, reasons []string) ([]Counter, error) {
 	var list []Counter
 	for i := range len(hooks) * len(reasons) {
 		c := Counter{Hook: hooks[i/len(reasons)], Reason: reasons[i%len(reasons)]}

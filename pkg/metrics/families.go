@@ -1,0 +1,149 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// put sends one value of a family.
+type put = func(value float64, labels ...string)
+
+func nodeFamilies() []family {
+	return []family{
+		gauge("fairlead_degraded", "1 while something keeps the node from its job; \"fairlead status\" says what.",
+			func(s *Sample) float64 { return number(s.Degraded) }),
+		{
+			name: "fairlead_program_attached", help: "1 while the program is attached.",
+			kind: prometheus.GaugeValue, labels: []string{"program"},
+			read: func(s *Sample, put put) {
+				for _, p := range s.Kernel.Programs {
+					put(number(p.Attached), p.Name)
+				}
+			},
+		},
+		counted("fairlead_datapath_packets_total", "What the programs saw, by what became of it: packets, and calls of "+
+			"sockets. Where the reason is \"none\" nothing went wrong.", func(c *observe.Counter) uint64 { return c.Packets }),
+		counted("fairlead_datapath_bytes_total", "The bytes of what the programs saw, by what became of it.",
+			func(c *observe.Counter) uint64 { return c.Bytes }),
+		{
+			name: "fairlead_problems", help: "Things in objects that had to be ignored; their authors have events about them.",
+			kind: prometheus.GaugeValue, labels: []string{"reason"},
+			read: func(s *Sample, put put) {
+				for reason, n := range s.Reasons {
+					put(float64(n), reason)
+				}
+			},
+		},
+	}
+}
+
+func counted(name, help string, value func(*observe.Counter) uint64) family {
+	return family{
+		name: name, help: help, kind: prometheus.CounterValue, labels: []string{"hook", "reason"},
+		read: func(s *Sample, put put) {
+			for i := range s.Kernel.Counters {
+				c := &s.Kernel.Counters[i]
+				put(float64(value(c)), c.Hook, c.Reason)
+			}
+		},
+	}
+}
+
+func mapFamilies() []family {
+	return []family{
+		ofMaps("fairlead_map_entries", "Rows in use, of the maps in which they are counted.",
+			func(s *Sample, m *observe.MapStatus) (float64, bool) {
+				n, ok := s.entries(m.Name)
+				return float64(n), ok
+			}),
+		ofMaps("fairlead_map_max_entries", "Rows that there is room for.",
+			func(_ *Sample, m *observe.MapStatus) (float64, bool) { return float64(m.Capacity), true }),
+		ofMaps("fairlead_map_pressure_ratio", "Rows in use to rows that there is room for. Maps that grow do so at 1.",
+			func(s *Sample, m *observe.MapStatus) (float64, bool) {
+				n, ok := s.entries(m.Name)
+				return float64(n) / float64(max(1, m.Capacity)), ok
+			}),
+		ofMaps("fairlead_map_memory_bytes", "Memory of the map, as the kernel accounts it.",
+			func(_ *Sample, m *observe.MapStatus) (float64, bool) { return float64(m.Memory), true }),
+		gauge("fairlead_services", "Services in the maps, counting each port and address family.",
+			func(s *Sample) float64 { return float64(s.Stats.Services) }),
+		gauge("fairlead_frontends", "Addresses and ports that lead to a service.",
+			func(s *Sample) float64 { return float64(s.Stats.Frontends) }),
+		gauge("fairlead_backends", "Backends of the services.",
+			func(s *Sample) float64 { return float64(s.Stats.Backends) }),
+		gauge("fairlead_slots", "Slots of the services' tables, with what their lengths are rounded up by.",
+			func(s *Sample) float64 { return float64(s.Stats.Slots) }),
+	}
+}
+
+func ofMaps(name, help string, value func(*Sample, *observe.MapStatus) (float64, bool)) family {
+	return family{
+		name: name, help: help, kind: prometheus.GaugeValue, labels: []string{"map"},
+		read: func(s *Sample, put put) {
+			for i := range s.Kernel.Maps {
+				m := &s.Kernel.Maps[i]
+				if v, ok := value(s, m); ok {
+					put(v, m.Name)
+				}
+			}
+		},
+	}
+}
+
+func reconcileFamilies() []family {
+	count := func(name, help string, value func(*Sample) uint64) family {
+		return counter(name, help, func(s *Sample) float64 { return float64(value(s)) })
+	}
+	return []family{
+		count("fairlead_reconcile_passes_total", "Passes over what changed.", func(s *Sample) uint64 { return s.Stats.Passes }),
+		count("fairlead_reconcile_compiles_total", "Objects that were compiled.", func(s *Sample) uint64 { return s.Stats.Compiled }),
+		count("fairlead_reconcile_writes_total", "Rows that were written to the maps.", func(s *Sample) uint64 { return s.Stats.Writes }),
+		count("fairlead_reconcile_errors_total", "Errors; what failed is tried again.", func(s *Sample) uint64 { return s.Stats.Errors }),
+		count("fairlead_reconcile_growths_total", "Times that maps were replaced by larger ones.",
+			func(s *Sample) uint64 { return s.Stats.Growths }),
+		count("fairlead_reconcile_barriers_total", "Times that readers were waited for.",
+			func(s *Sample) uint64 { return s.Stats.Barriers }),
+		gauge("fairlead_reconcile_pending", "Objects and rows that wait for a retry, for readers or for the source to be complete.",
+			func(s *Sample) float64 { return float64(s.Stats.Pending) }),
+		gauge("fairlead_reconcile_oldest_change_age_seconds", "How long the oldest change has been waiting to be in the maps; 0 for none.",
+			func(s *Sample) float64 { return age(s.Waiting) }),
+		gauge("fairlead_reconcile_last_pass_timestamp_seconds", "When the last pass began that had something to compile; 0 for never.",
+			func(s *Sample) float64 { return seconds(s.Stats.LastPass) }),
+		gauge("fairlead_reconcile_last_settled_timestamp_seconds", "When a pass last left nothing to be tried again; 0 for never.",
+			func(s *Sample) float64 { return seconds(s.Stats.LastSettled) }),
+		count("fairlead_verify_checks_total", "Checks of the maps against what they should say.",
+			func(s *Sample) uint64 { return s.Stats.Checks }),
+		count("fairlead_verify_damage_total", "Differences that the checks found.", func(s *Sample) uint64 { return s.Stats.Damage }),
+		count("fairlead_verify_repaired_total", "Differences that were mended.", func(s *Sample) uint64 { return s.Stats.Repaired }),
+		gauge("fairlead_verify_last_check_timestamp_seconds", "When the last check ended; 0 for never.",
+			func(s *Sample) float64 { return seconds(s.Stats.LastCheck) }),
+	}
+}
+
+func sourceFamilies() []family {
+	ofKinds := func(kind prometheus.ValueType, name, help string, value func(*Kind) float64) family {
+		return family{
+			name: name, help: help, kind: kind, labels: []string{"kind"},
+			read: func(s *Sample, put put) {
+				for i := range s.Source.Kinds {
+					put(value(&s.Source.Kinds[i]), s.Source.Kinds[i].Name)
+				}
+			},
+		}
+	}
+	return []family{
+		ofKinds(prometheus.GaugeValue, "fairlead_source_synced", "1 once the kind of object was delivered whole.",
+			func(k *Kind) float64 { return number(k.Synced) }),
+		ofKinds(prometheus.CounterValue, "fairlead_source_lists_total", "Complete lists of the kind of object.",
+			func(k *Kind) float64 { return float64(k.Lists) }),
+		ofKinds(prometheus.CounterValue, "fairlead_source_request_failures_total", "Requests for the kind of object that failed.",
+			func(k *Kind) float64 { return float64(k.Failures) }),
+		gauge("fairlead_source_errors", "Kinds of object, or files, that cannot be read now.",
+			func(s *Sample) float64 { return float64(s.Source.Errors) }),
+		gauge("fairlead_source_last_change_timestamp_seconds", "When objects came last; 0 for never.",
+			func(s *Sample) float64 { return seconds(s.Source.LastChange) }),
+		counter("fairlead_events_dropped_total", "Events about objects that could not be posted in time.",
+			func(s *Sample) float64 { return float64(s.Source.EventsDropped) }),
+	}
+}

@@ -1,0 +1,113 @@
+// Package metrics says in Prometheus' form how the agent and its node are doing. Nothing is gathered in the background:
+// what others count anyway is read when somebody asks, and only durations are noted as they happen.
+//
+// Labels have few values, known beforehand: there are none for Services, addresses or pods.
+package metrics
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// maxScrapes is how many may be answered at once.
+const maxScrapes = 2
+
+// scrapeTimeout is what a scrape may take: Prometheus itself gives up after ten seconds unless configured.
+const scrapeTimeout = 9 * time.Second
+
+// Build is what the agent was made of and runs on.
+type Build struct {
+	Version, Commit, Go, Kernel string
+}
+
+// Metrics is what there is to scrape. It is the Meter of a Reconciler.
+type Metrics struct {
+	registry    *prometheus.Registry
+	passes      prometheus.Histogram
+	programming map[model.Family][]prometheus.Observer
+	answers     *prometheus.CounterVec
+}
+
+// New returns Metrics that call read for every scrape. It may be called from several goroutines, and should take a few
+// milliseconds at most.
+func New(build Build, read func() Sample) *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fairlead_reconcile_duration_seconds", Help: "How long passes took that had something to compile.",
+			Buckets: prometheus.ExponentialBuckets(10e-6, 4, 11), // 10 us to 10 s
+		}),
+		programming: map[model.Family][]prometheus.Observer{},
+		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "fairlead_health_answers_total", Help: "Answers at /healthz and /livez.",
+		}, []string{"path", "code"}),
+	}
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "fairlead_build_info", Help: "What the agent was made of and runs on; always 1.",
+		ConstLabels: prometheus.Labels{
+			"version": build.Version, "commit": build.Commit, "go_version": build.Go, "kernel": build.Kernel,
+		},
+	})
+	info.Set(1)
+	m.registry.MustRegister(info, m.passes, m.answers, newCollector(read),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, opts := range []prometheus.HistogramOpts{ours(), kubeProxys()} {
+		vec := prometheus.NewHistogramVec(opts, []string{"ip_family"})
+		m.registry.MustRegister(vec)
+		m.programming[model.IPv4] = append(m.programming[model.IPv4], vec.WithLabelValues("IPv4"))
+		m.programming[model.IPv6] = append(m.programming[model.IPv6], vec.WithLabelValues("IPv6"))
+	}
+	return m
+}
+
+const programmingHelp = "How long changes of endpoints took from the change of the pod or Service, as the " +
+	"endpoint controller noted it, into the maps of this node."
+
+func ours() prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{
+		Name: "fairlead_network_programming_duration_seconds", Help: programmingHelp,
+		Buckets: prometheus.ExponentialBuckets(0.001, 2, 19), // 1 ms to 4 min
+	}
+}
+
+// kubeProxys is the indicator that Kubernetes' scalability tests and dashboards read, under the name and with the
+// buckets that kube-proxy has for it.
+func kubeProxys() prometheus.HistogramOpts {
+	buckets := []float64{0.25, 0.5}
+	for _, run := range []struct{ start, width, count float64 }{{1, 1, 59}, {60, 5, 12}, {120, 30, 7}} {
+		buckets = append(buckets, prometheus.LinearBuckets(run.start, run.width, int(run.count))...)
+	}
+	return prometheus.HistogramOpts{
+		Name: "kubeproxy_network_programming_duration_seconds", Help: programmingHelp + " kube-proxy has it under this name.",
+		Buckets: buckets,
+	}
+}
+
+// Pass notes how long a pass took.
+func (m *Metrics) Pass(took time.Duration) { m.passes.Observe(took.Seconds()) }
+
+// Programmed notes how long a change of endpoints took into the maps.
+func (m *Metrics) Programmed(family model.Family, took time.Duration) {
+	for _, observer := range m.programming[family] {
+		observer.Observe(took.Seconds())
+	}
+}
+
+// Answered counts an answer about this node's health. The paths are ours, so they are few.
+func (m *Metrics) Answered(path string, code int) {
+	m.answers.WithLabelValues(path, strconv.Itoa(code)).Inc()
+}
+
+// Handler answers scrapes.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
+		MaxRequestsInFlight: maxScrapes, Timeout: scrapeTimeout, EnableOpenMetrics: true,
+	})
+}

@@ -1,0 +1,161 @@
+package metrics
+
+import (
+	"flag"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reconcile"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata")
+
+// sample has a value of its own in every place.
+func sample() Sample {
+	return Sample{
+		Degraded: true,
+		Kernel: Kernel{
+			Counters: []observe.Counter{{Hook: "sock", Reason: "none", Packets: 70, Bytes: 7000}, {Hook: "sock", Reason: "no-backend", Packets: 3}},
+			Maps:     []observe.MapStatus{{Name: "slots", Capacity: 400, Memory: 4096}, {Name: "affinity", Capacity: 65536, Memory: 1 << 20}},
+			Programs: []observe.ProgramStatus{{Name: "sock_connect4", Attached: true}, {Name: "sock_connect6"}},
+		},
+		Stats: reconcile.Stats{
+			Passes: 11, Compiled: 12, Writes: 13, Errors: 14, Growths: 15, Barriers: 16, Services: 17, Frontends: 18, Slots: 100,
+			Backends: 20, Pending: 21, Checks: 22, Damage: 23, Repaired: 24,
+			LastPass: time.Unix(1000, 5e8), LastSettled: time.Unix(1001, 0), LastCheck: time.Unix(1002, 0),
+		},
+		Reasons: map[string]int{"FrontendConflict": 2},
+		Source: Source{
+			Kinds: []Kind{{Name: "services", Synced: true, Lists: 31, Failures: 32}, {Name: "pods"}}, Errors: 33,
+			LastChange: time.Unix(1003, 0), EventsDropped: 34,
+		},
+	}
+}
+
+func newMetrics(read func() Sample) *Metrics {
+	return New(Build{Version: "v1", Commit: "abc", Go: "go1", Kernel: "6.1"}, read)
+}
+
+func scrape(t testing.TB, m *Metrics) string {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	m.Handler().ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	if answer.Code != 200 {
+		t.Fatalf("the scrape answers %d: %s", answer.Code, answer.Body)
+	}
+	return answer.Body.String()
+}
+
+// ownLines leaves out what Go's and the process's collectors say, and the histograms' many buckets.
+func ownLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		name := strings.TrimPrefix(strings.TrimPrefix(line, "# HELP "), "# TYPE ")
+		if strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") || strings.Contains(line, "_bucket{") {
+			continue
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// testdata/metrics.txt is also the list of what there is.
+func TestScrape(t *testing.T) {
+	m := newMetrics(sample)
+	m.Pass(20 * time.Millisecond)
+	m.Programmed(model.IPv4, 250*time.Millisecond)
+	m.Answered("/healthz", 503)
+	const path = "testdata/metrics.txt"
+	have := ownLines(scrape(t, m))
+	if *update {
+		if err := os.WriteFile(path, []byte(have), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), have); diff != "" {
+		t.Errorf("rewrite %s with -update if this is right:\n%s", path, diff)
+	}
+}
+
+func TestNames(t *testing.T) {
+	m := newMetrics(sample)
+	m.Answered("/healthz", 200)
+	text := scrape(t, m)
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+	others := []string{"fairlead_", "go_", "process_", "kubeproxy_network_programming_duration_seconds", "promhttp_"}
+	for line := range strings.Lines(text) {
+		if name, ok := strings.CutPrefix(line, "# TYPE "); ok &&
+			!slices.ContainsFunc(others, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			t.Errorf("%s is nobody's", strings.Fields(name)[0])
+		}
+	}
+}
+
+// The buckets of the indicator are those that its readers count on.
+func TestIndicator(t *testing.T) {
+	m := newMetrics(func() Sample { return Sample{} })
+	m.Programmed(model.IPv6, 700*time.Millisecond)
+	text := scrape(t, m)
+	const name = `kubeproxy_network_programming_duration_seconds`
+	for _, want := range []string{
+		`_bucket{ip_family="IPv6",le="0.5"} 0`, `_bucket{ip_family="IPv6",le="1"} 1`, `_bucket{ip_family="IPv6",le="59"} 1`,
+		`_bucket{ip_family="IPv6",le="115"} 1`, `_bucket{ip_family="IPv6",le="300"} 1`, `_count{ip_family="IPv6"} 1`, `_count{ip_family="IPv4"} 0`,
+		`_sum{ip_family="IPv6"} 0.7`,
+	} {
+		if !strings.Contains(text, name+want+"\n") {
+			t.Errorf("there is no %s%s", name, want)
+		}
+	}
+	if got := strings.Count(text, name+`_bucket{ip_family="IPv4"`); got != 2+59+12+7+1 {
+		t.Errorf("%d buckets", got)
+	}
+	if !strings.Contains(text, `fairlead_network_programming_duration_seconds_bucket{ip_family="IPv6",le="0.512"} 0`) {
+		t.Error("there is no finer indicator")
+	}
+}
+
+// The number of series does not depend on how much there is in the cluster.
+func TestSeriesAreFew(t *testing.T) {
+	count := func(n int) int {
+		m := newMetrics(func() Sample {
+			s := sample()
+			s.Stats.Services, s.Stats.Backends, s.Source.Errors = n, n, n
+			s.Reasons = map[string]int{"FrontendConflict": n}
+			return s
+		})
+		for range n {
+			m.Programmed(model.IPv4, time.Second)
+			m.Answered("/livez", 200)
+		}
+		return strings.Count(scrape(t, m), "\n")
+	}
+	if few, many := count(1), count(10_000); few != many {
+		t.Errorf("%d lines with little, %d with much", few, many)
+	}
+}
+
+func BenchmarkScrape(b *testing.B) {
+	m := newMetrics(sample)
+	for b.Loop() {
+		scrape(b, m)
+	}
+}

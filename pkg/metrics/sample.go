@@ -1,0 +1,50 @@
+package metrics
+
+import (
+	"time"
+
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/reconcile"
+)
+
+// Sample is what is read for one scrape.
+type Sample struct {
+	Degraded bool
+	Kernel   Kernel
+	Stats    reconcile.Stats
+	Waiting  time.Time      // since when the oldest change waits; zero for none
+	Reasons  map[string]int // of the problems of objects
+	Source   Source
+}
+
+// Kernel is what the kernel has. What cannot be read is left out, and makes the node degraded.
+type Kernel struct {
+	Counters []observe.Counter
+	Maps     []observe.MapStatus // Entries may be nil: what Stats has is used
+	Programs []observe.ProgramStatus
+}
+
+// Source is how what delivers the objects is doing.
+type Source struct {
+	Kinds         []Kind
+	Errors        int // files or kinds of object that cannot be read now
+	LastChange    time.Time
+	EventsDropped uint64
+}
+
+// Kind is how far the source is with one kind of object. Lists and Failures are 0 where there is no server to ask.
+type Kind struct {
+	Name     string
+	Synced   bool
+	Lists    uint64 // complete ones
+	Failures uint64 // of requests
+}
+
+// entries returns how many rows of a map are in use, by what the reconciler counts.
+func (s *Sample) entries(name string) (int, bool) {
+	n, ok := map[string]int{
+		"svcs": s.Stats.Frontends, "services": s.Stats.Services, "names": s.Stats.Services,
+		"slots": s.Stats.Slots, "backends": s.Stats.Backends,
+	}[name]
+	return n, ok
+}
