@@ -15,6 +15,8 @@ import (
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/health"
+	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/reconcile"
@@ -27,6 +29,9 @@ type agent struct {
 	source  source
 	store   *model.Store
 	started time.Time
+
+	metrics *metrics.Metrics
+	servers []*health.Server
 
 	mu         sync.Mutex
 	reconciler *reconcile.Reconciler // nil until the maps are there

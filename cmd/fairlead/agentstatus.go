@@ -14,11 +14,18 @@ func (a *agent) status() observe.Status {
 	if err == nil {
 		s = observe.NewStatus(pinned)
 	}
+	s.Problems = a.problems()
+	a.complete(&s, err)
+	return s
+}
+
+// complete adds to what the maps say what the kernel says of the programs, and what only the agent knows, and judges it.
+// It is told what went wrong with reading the maps.
+func (a *agent) complete(s *observe.Status, err error) {
 	s.Version, s.Node, s.Started = version(), a.cfg.NodeName, a.started
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.fill(s.Source)
-	s.Problems = a.problems()
 	if r := a.current(); r != nil {
 		stats := r.Stats()
 		s.Reconcile = &observe.ReconcileState{
@@ -43,5 +50,9 @@ func (a *agent) status() observe.Status {
 			s.Degraded = append(s.Degraded, fmt.Sprintf("The state of the kernel cannot be read: %v.", err))
 		}
 	}
-	return s
+	for _, server := range a.servers {
+		if fault := server.Fault(); fault != "" {
+			s.Degraded = append(s.Degraded, fmt.Sprintf("Connections are carried, but whoever asks at an address gets no answer: %s.", fault))
+		}
+	}
 }

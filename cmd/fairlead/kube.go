@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/source/kube"
@@ -30,4 +31,22 @@ func (s kubeSource) fill(status *observe.SourceStatus) {
 			status.Errors = append(status.Errors, observe.SourceError{Where: k.Kind, Message: k.Error})
 		}
 	}
+}
+
+func (s kubeSource) sample() metrics.Source {
+	sample := metrics.Source{EventsDropped: s.Events().Dropped()}
+	for _, k := range s.Status().Kinds {
+		kind := metrics.Kind{Name: k.Kind, Synced: k.Synced, Lists: k.Relists, Failures: k.Failures}
+		if k.Synced {
+			kind.Lists++ // the first
+		}
+		sample.Kinds = append(sample.Kinds, kind)
+		if k.Error != "" {
+			sample.Errors++
+		}
+		if k.Changed.After(sample.LastChange) {
+			sample.LastChange = k.Changed
+		}
+	}
+	return sample
 }

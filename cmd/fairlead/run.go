@@ -49,6 +49,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	agent := &agent{cfg: cfg, path: path, source: src, store: store, started: time.Now()}
+	if agent.metrics, err = newMetrics(agent); err != nil {
+		return err
+	}
+	agent.servers = agent.newServers(log)
 	server, err := api.NewServer(cfg.SocketPath(), api.Handlers{
 		Status:   agent.status,
 		Config:   func() any { return cfg.Origins() },
@@ -72,6 +76,9 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		})
 	}
 	start("api", server.Serve)
+	for _, s := range agent.servers {
+		start("server", s.Run)
+	}
 	start("source", src.Run)
 	if !path.Adopted() {
 		if err := createMaps(ctx, path, store); err != nil {
@@ -94,6 +101,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 			return tablesOf(path), nil
 		},
 		Report: reporter(log, events),
+		Meter:  agent.metrics,
 		Log:    log,
 	})
 	if err != nil {

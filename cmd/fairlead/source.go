@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/source/file"
@@ -16,6 +17,8 @@ type source interface {
 	Run(context.Context) error
 	// fill tells a status what only the source knows.
 	fill(*observe.SourceStatus)
+	// sample tells a scrape the same in numbers.
+	sample() metrics.Source
 }
 
 // eventSink posts what is wrong with an object where its author looks. It must not block.
@@ -43,5 +46,13 @@ func (s fileSource) fill(status *observe.SourceStatus) {
 			where += ":" + strconv.Itoa(e.Line)
 		}
 		status.Errors = append(status.Errors, observe.SourceError{Where: where, Message: e.Message})
+	}
+}
+
+func (s fileSource) sample() metrics.Source {
+	state := s.Status()
+	return metrics.Source{
+		Kinds:  []metrics.Kind{{Name: "files", Synced: state.Synced}},
+		Errors: len(state.Errors), LastChange: state.LastReload,
 	}
 }

@@ -38,6 +38,9 @@ type Config struct {
 	ExternalIPs string // all, external-only or deny
 	ConfigDir   string // empty = none
 
+	// Where to listen, each HOST:PORT or empty for not at all.
+	MetricsAddress, HealthzAddress, ReadyAddress string
+
 	origins []Origin
 }
 
@@ -77,6 +80,9 @@ func load(flags *pflag.FlagSet, environ []string, hostname func() (string, error
 		origin, ok := given[o.Name]
 		if !ok {
 			origin = Origin{Name: o.Name, Value: o.Default, From: "default"}
+			if o.derive != nil {
+				origin.Value = o.derive(cfg)
+			}
 			if o.Name == "node-name" {
 				name, err := hostname()
 				if err != nil {

@@ -52,6 +52,7 @@ func TestDefaults(t *testing.T) {
 	want := &Config{
 		Source: Kubernetes, NodeName: "node-1.example", BPFFS: "/sys/fs/bpf", StateDir: "/run/fairlead",
 		LogLevel: "info", LogFormat: "text", Algorithm: "random", ExternalIPs: "all",
+		MetricsAddress: "127.0.0.1:10249", HealthzAddress: ":10256", ReadyAddress: "127.0.0.1:10247",
 	}
 	for _, origin := range have.Origins() {
 		if origin.From != "default" {
@@ -115,6 +116,7 @@ func TestEveryOption(t *testing.T) {
 	values := map[string]string{
 		"source": "./manifests", "kubeconfig": "/k", "node-name": "n", "cgroup-root": "/sys/fs/cgroup/x", "bpffs": "/b",
 		"state-dir": "/s", "log-level": "warn", "log-format": "json", "algorithm": "maglev", "external-ips": "deny",
+		"metrics-address": ":1", "healthz-address": ":2", "ready-address": "[::1]:3",
 	}
 	seen := map[*string]string{}
 	probe := &Config{}

@@ -30,8 +30,9 @@ type Option struct {
 	Shown   string   // how a Default that is looked up at start-up is described
 	Values  []string // the only values allowed; nil = what check says
 
-	field func(*Config) *string
-	check func(value string) error // nil = any text
+	field  func(*Config) *string
+	derive func(*Config) string     // instead of Default, from the options before this one
+	check  func(value string) error // nil = any text
 }
 
 // Env returns the environment variable that sets the option.
@@ -105,6 +106,21 @@ func Options() []Option {
 			Name: "external-ips", Default: "all", Values: []string{"all", "external-only", "deny"},
 			Usage: "who may use spec.externalIPs of a Service: everybody, only clients outside the cluster, nobody",
 			field: func(c *Config) *string { return &c.ExternalIPs },
+		},
+		{
+			Name: "metrics-address", Shown: "127.0.0.1:10249; none where the source is files", check: listenAddress,
+			Usage: "HOST:PORT to serve Prometheus at /metrics, and /proxyMode as kube-proxy does there; empty for nowhere",
+			field: func(c *Config) *string { return &c.MetricsAddress }, derive: inCluster("127.0.0.1:10249"),
+		},
+		{
+			Name: "healthz-address", Shown: ":10256; none where the source is files", check: listenAddress,
+			Usage: "HOST:PORT to serve /healthz and /livez as kube-proxy does, for load balancers; empty for nowhere",
+			field: func(c *Config) *string { return &c.HealthzAddress }, derive: inCluster(":10256"),
+		},
+		{
+			Name: "ready-address", Shown: "127.0.0.1:10247; none where the source is files", check: loopbackAddress,
+			Usage: "HOST:PORT on loopback to serve /readyz and /livez, for a kubelet; empty for nowhere",
+			field: func(c *Config) *string { return &c.ReadyAddress }, derive: inCluster("127.0.0.1:10247"),
 		},
 		{
 			Name: configDir, Shown: "none", check: absoluteOrEmpty,

@@ -57,8 +57,8 @@ func mapFamilies() []family {
 				n, ok := s.entries(m.Name)
 				return float64(n), ok
 			}),
-		ofMaps("fairlead_map_max_entries", "Rows that there is room for.",
-			func(_ *Sample, m *observe.MapStatus) (float64, bool) { return float64(m.Capacity), true }),
+		ofMaps("fairlead_map_max_entries", "Rows that there is room for, of the maps that have a bound of their own.",
+			func(_ *Sample, m *observe.MapStatus) (float64, bool) { return float64(m.Capacity), m.Capacity > 0 }),
 		ofMaps("fairlead_map_pressure_ratio", "Rows in use to rows that there is room for. Maps that grow do so at 1.",
 			func(s *Sample, m *observe.MapStatus) (float64, bool) {
 				n, ok := s.entries(m.Name)

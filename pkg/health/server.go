@@ -26,8 +26,8 @@ const (
 	listenRetry = 5 * time.Second
 )
 
-// EndpointConfig is what an Endpoint needs.
-type EndpointConfig struct {
+// ServerConfig is what a Server needs.
+type ServerConfig struct {
 	Option  string                  // that gave the address, for whoever has to change it
 	Address string                  // host:port
 	Routes  map[string]http.Handler // by exact path; they are asked with GET and HEAD only
@@ -36,10 +36,10 @@ type EndpointConfig struct {
 	retry time.Duration // 0 for listenRetry
 }
 
-// Endpoint answers HTTP at one address. Connections are carried whether anybody can ask about them or not, so an address
+// Server answers HTTP at one address. Connections are carried whether anybody can ask about them or not, so an address
 // that is taken is no reason to end: it is logged, it is a Fault, and it is tried again until it is free.
-type Endpoint struct {
-	cfg  EndpointConfig
+type Server struct {
+	cfg  ServerConfig
 	http *http.Server
 
 	mu    sync.Mutex
@@ -47,12 +47,12 @@ type Endpoint struct {
 	fault string
 }
 
-// NewEndpoint returns an Endpoint that answers once Run runs.
-func NewEndpoint(cfg EndpointConfig) *Endpoint {
+// NewServer returns a Server that answers once Run runs.
+func NewServer(cfg ServerConfig) *Server {
 	if cfg.retry == 0 {
 		cfg.retry = listenRetry
 	}
-	return &Endpoint{cfg: cfg, http: &http.Server{
+	return &Server{cfg: cfg, http: &http.Server{
 		Handler:                      routes(cfg.Routes),
 		ReadHeaderTimeout:            readTimeout,
 		ReadTimeout:                  readTimeout,
@@ -65,26 +65,26 @@ func NewEndpoint(cfg EndpointConfig) *Endpoint {
 }
 
 // Fault says why nobody is answered and what to do about it; "" when all is well.
-func (e *Endpoint) Fault() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.fault
+func (s *Server) Fault() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fault
 }
 
-// Addr returns where the Endpoint listens; nil while it does not.
-func (e *Endpoint) Addr() net.Addr {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.at
+// Addr returns where the Server listens; nil while it does not.
+func (s *Server) Addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.at
 }
 
 // Run listens and answers until the context ends, then returns nil.
-func (e *Endpoint) Run(ctx context.Context) error {
-	again := time.NewTicker(e.cfg.retry)
+func (s *Server) Run(ctx context.Context) error {
+	again := time.NewTicker(s.cfg.retry)
 	defer again.Stop()
 	for {
-		if err := e.serve(ctx); ctx.Err() == nil {
-			e.failed(err)
+		if err := s.serve(ctx); ctx.Err() == nil {
+			s.failed(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -95,38 +95,38 @@ func (e *Endpoint) Run(ctx context.Context) error {
 }
 
 // serve listens and answers until the context ends or something breaks.
-func (e *Endpoint) serve(ctx context.Context) error {
+func (s *Server) serve(ctx context.Context) error {
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", e.cfg.Address)
+	listener, err := config.Listen(ctx, "tcp", s.cfg.Address)
 	if err != nil {
-		return e.explain(err)
+		return s.explain(err)
 	}
-	e.listening(listener.Addr())
+	s.listening(listener.Addr())
 	if tcp, ok := listener.(*net.TCPListener); ok {
 		listener = newBounded(tcp, maxConnections)
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- e.http.Serve(listener) }()
+	go func() { failed <- s.http.Serve(listener) }()
 	select {
 	case err := <-failed:
-		return e.explain(errors.Join(err, listener.Close()))
+		return s.explain(errors.Join(err, listener.Close()))
 	case <-ctx.Done():
 	}
 	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownWait)
 	defer cancel()
-	if e.http.Shutdown(wait) != nil {
-		_ = e.http.Close()
+	if s.http.Shutdown(wait) != nil {
+		_ = s.http.Close()
 	}
 	return <-failed
 }
 
 // explain says what to do about an address that cannot be had.
-func (e *Endpoint) explain(err error) error {
-	advice := fmt.Sprintf("give another address with --%s, or an empty one to do without", e.cfg.Option)
+func (s *Server) explain(err error) error {
+	advice := fmt.Sprintf("give another address with --%s, or an empty one to do without", s.cfg.Option)
 	if errors.Is(err, syscall.EADDRINUSE) {
 		advice = "end what has it (a kube-proxy on this node?), " + advice
 	}
-	return fmt.Errorf("listen at %s: %w: %s", e.cfg.Address, cause(err), advice)
+	return fmt.Errorf("listen at %s: %w: %s", s.cfg.Address, cause(err), advice)
 }
 
 // cause takes the address away from an error, which is said already.
@@ -139,24 +139,24 @@ func cause(err error) error {
 }
 
 // listening notes that all is well.
-func (e *Endpoint) listening(at net.Addr) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.at = at
-	if e.fault != "" {
-		e.cfg.Log.Info("listening at last", "option", e.cfg.Option, "address", e.cfg.Address)
+func (s *Server) listening(at net.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.at = at
+	if s.fault != "" {
+		s.cfg.Log.Info("listening at last", "option", s.cfg.Option, "address", s.cfg.Address)
 	}
-	e.fault = ""
+	s.fault = ""
 }
 
 // failed notes why nobody is answered, and logs what is news.
-func (e *Endpoint) failed(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.fault != err.Error() {
-		e.cfg.Log.Error("nobody is answered at an address", "option", e.cfg.Option, "error", err, "again in", e.cfg.retry)
+func (s *Server) failed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fault != err.Error() {
+		s.cfg.Log.Error("nobody is answered at an address", "option", s.cfg.Option, "error", err, "again in", s.cfg.retry)
 	}
-	e.at, e.fault = nil, err.Error()
+	s.at, s.fault = nil, err.Error()
 }
 
 // routes answers exact paths. The usual multiplexer redirects to cleaner paths, and its redirects repeat what was asked.

@@ -13,19 +13,19 @@ import (
 	"time"
 )
 
-func config(address string) EndpointConfig {
-	return EndpointConfig{
+func config(address string) ServerConfig {
+	return ServerConfig{
 		Option: "healthz-address", Address: address, Log: slog.New(slog.DiscardHandler), retry: time.Millisecond,
 		Routes: map[string]http.Handler{"/proxyMode": Text("fairlead")},
 	}
 }
 
-// run runs an Endpoint until the test ends.
-func run(t *testing.T, e *Endpoint) {
+// run runs a Server until the test ends.
+func run(t *testing.T, s *Server) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- e.Run(ctx) }()
+	go func() { done <- s.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
@@ -44,11 +44,11 @@ func until(t *testing.T, what string, is func() bool) {
 	}
 }
 
-func listening(t *testing.T, e *Endpoint) string {
+func listening(t *testing.T, s *Server) string {
 	t.Helper()
-	run(t, e)
-	until(t, "listening", func() bool { return e.Addr() != nil })
-	return e.Addr().String()
+	run(t, s)
+	until(t, "listening", func() bool { return s.Addr() != nil })
+	return s.Addr().String()
 }
 
 // say sends raw bytes and returns the answer's status and body.
@@ -74,7 +74,7 @@ func say(t *testing.T, address, text string) (int, string) {
 }
 
 func TestRequests(t *testing.T) {
-	address := listening(t, NewEndpoint(config("127.0.0.1:0")))
+	address := listening(t, NewServer(config("127.0.0.1:0")))
 	const rest = " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 	tests := []struct {
 		text string
@@ -112,27 +112,27 @@ func TestTakenAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	e := NewEndpoint(config(taken.Addr().String()))
-	run(t, e)
-	until(t, "a fault", func() bool { return e.Fault() != "" })
+	s := NewServer(config(taken.Addr().String()))
+	run(t, s)
+	until(t, "a fault", func() bool { return s.Fault() != "" })
 	for _, want := range []string{taken.Addr().String(), "in use", "--healthz-address", "kube-proxy"} {
-		if !strings.Contains(e.Fault(), want) {
-			t.Errorf("%q does not say %q", e.Fault(), want)
+		if !strings.Contains(s.Fault(), want) {
+			t.Errorf("%q does not say %q", s.Fault(), want)
 		}
 	}
-	if e.Addr() != nil {
-		t.Errorf("listens at %v all the same", e.Addr())
+	if s.Addr() != nil {
+		t.Errorf("listens at %v all the same", s.Addr())
 	}
 	taken.Close()
-	until(t, "the fault is over", func() bool { return e.Fault() == "" && e.Addr() != nil })
-	if code, _ := say(t, e.Addr().String(), "GET /proxyMode HTTP/1.0\r\n\r\n"); code != 200 {
+	until(t, "the fault is over", func() bool { return s.Fault() == "" && s.Addr() != nil })
+	if code, _ := say(t, s.Addr().String(), "GET /proxyMode HTTP/1.0\r\n\r\n"); code != 200 {
 		t.Errorf("answers %d", code)
 	}
 }
 
 // More clients than there may be wait; they are answered when others go.
 func TestConnectionsAreBounded(t *testing.T) {
-	address := listening(t, NewEndpoint(config("127.0.0.1:0")))
+	address := listening(t, NewServer(config("127.0.0.1:0")))
 	var idle []net.Conn
 	defer func() {
 		for _, conn := range idle {

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"strings"
+	"time"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/health"
+)
+
+// proxyMode is what /proxyMode says, where kube-proxy names what it writes its rules with.
+const proxyMode = "fairlead"
+
+// newServers returns what answers at the addresses that the configuration gives. Options that give the same address
+// share a server.
+func (a *agent) newServers(log *slog.Logger) []*health.Server {
+	proxy := &health.Proxy{
+		Waiting: a.waiting, Updated: a.updated, Eligible: a.eligible, Serving: a.serving, Count: a.metrics.Answered,
+	}
+	list := []health.ServerConfig{
+		{Option: "metrics-address", Address: a.cfg.MetricsAddress, Routes: map[string]http.Handler{
+			"/metrics": a.metrics.Handler(), "/proxyMode": health.Text(proxyMode),
+		}},
+		{Option: "healthz-address", Address: a.cfg.HealthzAddress, Routes: map[string]http.Handler{
+			"/healthz": proxy.Health(), "/livez": proxy.Live(),
+		}},
+		{Option: "ready-address", Address: a.cfg.ReadyAddress, Routes: map[string]http.Handler{
+			"/readyz": health.Ready(a.checks()), "/livez": proxy.Live(),
+		}},
+	}
+	byAddress := map[string]health.ServerConfig{}
+	var servers []*health.Server
+	for _, cfg := range list {
+		if cfg.Address == "" {
+			continue
+		}
+		if first, taken := byAddress[cfg.Address]; taken {
+			maps.Copy(first.Routes, cfg.Routes)
+			continue
+		}
+		cfg.Log = log
+		byAddress[cfg.Address] = cfg
+		servers = append(servers, health.NewServer(cfg))
+	}
+	return servers
+}
+
+// waiting returns since when the oldest change waits, or the readers that a change waits for are waited for.
+func (a *agent) waiting() time.Time {
+	since := a.store.Waiting()
+	if r := a.current(); r != nil {
+		if grace := r.Stats().GraceSince; since.IsZero() || !grace.IsZero() && grace.Before(since) {
+			return grace
+		}
+	}
+	return since
+}
+
+// updated returns when the maps were last up to date.
+func (a *agent) updated() time.Time {
+	if r := a.current(); r != nil {
+		return r.Stats().LastSettled
+	}
+	return time.Time{}
+}
+
+// eligible reports whether load balancers may send to this node. A cluster that does not know it, or not any more, is
+// about to be without it; files need not mention it.
+func (a *agent) eligible() bool {
+	node := a.store.Self()
+	return !node.Leaving && (node.UID != "" || a.cfg.Source != config.Kubernetes)
+}
+
+// serving reports whether the programs have something to go by: the maps of an earlier agent, or ones that were written.
+func (a *agent) serving() bool {
+	r := a.current()
+	return r != nil && (a.path.Adopted() || !r.Stats().LastSettled.IsZero())
+}
+
+// checks are what /readyz goes by.
+func (a *agent) checks() []health.Check {
+	return []health.Check{
+		{Name: "source-synced", Run: func() error {
+			if missing := a.store.Unsynced(); len(missing) > 0 {
+				return fmt.Errorf("missing: %s", strings.Join(missing, ", "))
+			}
+			return nil
+		}},
+		{Name: "maps-written", Run: func() error {
+			r := a.current()
+			if r == nil {
+				return errors.New("there are none yet")
+			}
+			if stats := r.Stats(); !stats.Synced || stats.LastSettled.IsZero() {
+				return fmt.Errorf("%d changes wait", stats.Pending)
+			}
+			return nil
+		}},
+		{Name: "programs-attached", Run: func() error {
+			attached, err := a.path.Status()
+			if err != nil {
+				return err
+			}
+			var missing []string
+			for _, p := range attached.Programs {
+				if !p.Attached {
+					missing = append(missing, p.Name)
+				}
+			}
+			if len(missing) > 0 {
+				return fmt.Errorf("missing: %s", strings.Join(missing, ", "))
+			}
+			return nil
+		}},
+	}
+}
