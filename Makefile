@@ -31,7 +31,7 @@ NOT_UNIT := test/(golden|netns|apiserver|cluster|kernels|bench|layout|rig)|pkg/s
 PURE := pkg/lb
 PRIVILEGED := test-netns test-cluster test-bench test-kernels
 BENCHES := control
-PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns test-bench test-kernels
+PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns test-bench
 
 .PHONY: help
 help: ## show this list
