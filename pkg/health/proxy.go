@@ -19,8 +19,8 @@ const staleAfter = 2 * 30 * time.Second
 //   - Health is 200 if Live is, the node is not about to go away, and the node serves. The last is more than kube-proxy
 //     asks, which is well from its first moment on: a load balancer that believed it would send to a node without rules.
 //
-// lastUpdated is the present while the answer is 200, for which kube-proxy too has only history to give as a reason, and
-// when the maps were last up to date otherwise.
+// With 200, lastUpdated is the present, as old readers of kube-proxy's expect it to move even when nothing changes; with
+// 503 it is when the maps were last up to date.
 type Proxy struct {
 	Waiting  func() time.Time // since when the oldest change waits; zero for none
 	Updated  func() time.Time // when nothing was left to do; zero for never
