@@ -22,11 +22,12 @@ type Programs struct {
 }
 
 // packages are what agnhost's image and those like it have beside agnhost: the clients that specs run by name, and what
-// runs other commands. Busybox prefers its own commands to those in PATH, so it must not be what runs a client.
+// runs other commands. Busybox prefers its own commands to those in PATH, so it must not be what runs a client; nor does
+// its wget work beside a C library of another build than the one in it.
 func packages() []string {
 	return []string{
 		"bash", "bind9-dnsutils", "busybox-static", "catatonit", "conntrack", "coreutils", "curl", "findutils", "grep",
-		"hostname", "iperf", "iproute2", "iptables", "libc-bin", "netbase", "netcat-openbsd", "procps", "sed",
+		"hostname", "iperf", "iproute2", "iptables", "libc-bin", "netbase", "netcat-openbsd", "procps", "sed", "wget",
 	}
 }
 
@@ -148,6 +149,7 @@ func userland(l *LayerWriter, debs, applets []string) {
 	} {
 		l.Symlink(link[0], link[1])
 	}
+	l.Text("etc/wgetrc", "tries = 1\n") // as busybox has it
 	for _, deb := range debs {
 		// Perl is only there for scripts that run when packages are installed.
 		if name := filepath.Base(deb); !strings.HasPrefix(name, "perl") && !strings.HasPrefix(name, "libperl") {
