@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync/atomic"
@@ -10,77 +11,169 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/test/bench/result"
+	"fairlead.io/fairlead/test/bench/round"
 )
 
-// change measures from the object's arrival in the store to the store of the word that the programs load.
-func change(services int) ([]result.Row, error) {
-	const rounds, endpoints = 5_000, 3
+const (
+	changeRounds  = 15
+	changesARun   = 400
+	changeTimeout = 5 * time.Second
+
+	median = "us, median"
+	tail   = "us, p99"
+
+	// tailGoal is what 99 of 100 changes take at most, in microseconds, and calm how late a process that only sleeps may be
+	// woken for the machine to be one on which that can be judged.
+	tailGoal, calm = 1000, 300
+)
+
+// changes is an agent with many services, of which one changes at a time.
+type changes struct {
+	rig   *rig
+	words []*uint64
+	made  int
+	stop  context.CancelFunc
+	ended chan error
+}
+
+// endpoints is how many a service of changes has.
+const endpoints = 3
+
+func startChanges(services int) (*changes, error) {
 	store := model.NewStore("node-0")
 	makeFleet(services, endpoints).deliver(store)
 	r, err := newRig(store)
 	if err != nil {
 		return nil, err
 	}
-	defer r.close()
 	if err := r.reconciler.Settle(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, r.close())
 	}
-	words := indexWords(r.tables, services)
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- r.reconciler.Run(ctx) }()
+	ctx, stop := context.WithCancel(context.Background())
+	c := &changes{rig: r, words: indexWords(r.tables, services), stop: stop, ended: make(chan error, 1)}
+	go func() { c.ended <- r.reconciler.Run(ctx) }()
+	return c, nil
+}
 
-	control, err := startSleeper()
-	if err != nil {
-		return nil, err
-	}
-	var took, raw []float64
-	for round := range rounds {
-		i := round * 7919 % services
-		// One endpoint fewer or one more: the set changes, as in a rollout.
-		slice := makeSlice(i, endpoints, 0)
-		if round/services%2 == 0 {
-			slice.Endpoints = slice.Endpoints[:endpoints-1]
+func (c *changes) close() error {
+	c.stop()
+	return errors.Join(<-c.ended, c.rig.close())
+}
+
+func (c *changes) String() string {
+	return fmt.Sprintf("%d services x %d endpoints", len(c.words), endpoints)
+}
+
+// run makes changes one at a time, to an agent that sleeps, and measures from the object's arrival in the store to the
+// store of the word that the programs load.
+func (c *changes) run(context.Context) (round.Sample, error) {
+	took := make([]float64, changesARun)
+	for i := range took {
+		var err error
+		if took[i], err = c.one(); err != nil {
+			return round.Sample{}, err
 		}
-		word := words[i]
-		was := atomic.LoadUint64(word)
-		start := time.Now()
-		store.SetSlice(slice)
-		for atomic.LoadUint64(word) == was {
-			if time.Since(start) > 5*time.Second {
-				return nil, fmt.Errorf("change of service %d did not become visible", i)
-			}
-			runtime.Gosched()
+		time.Sleep(100 * time.Microsecond)
+	}
+	return sampleOf(took), nil
+}
+
+// one makes a change and returns the microseconds until it was visible. The set of endpoints changes by one, as in a
+// rollout.
+func (c *changes) one() (float64, error) {
+	n := c.made * 7919 % len(c.words)
+	slice := makeSlice(n, endpoints, 0)
+	if c.made/len(c.words)%2 == 0 {
+		slice.Endpoints = slice.Endpoints[:endpoints-1]
+	}
+	c.made++
+	was := atomic.LoadUint64(c.words[n])
+	start := time.Now()
+	c.rig.store.SetSlice(slice)
+	for atomic.LoadUint64(c.words[n]) == was {
+		if time.Since(start) > changeTimeout {
+			return 0, fmt.Errorf("change of service %d did not become visible", n)
 		}
-		took = append(took, float64(time.Since(start).Nanoseconds())/1e3)
-		raw = append(raw, rawUpdate(r.tables, round))
-		time.Sleep(100 * time.Microsecond) // changes come one at a time, to an agent that sleeps
+		runtime.Gosched()
 	}
-	late, err := control.p99()
+	return micros(time.Since(start)), nil
+}
+
+// sampleOf says in the runner's form what single operations took, in microseconds.
+func sampleOf(took []float64) round.Sample {
+	var all float64
+	for _, t := range took {
+		all += t
+	}
+	n := uint64(len(took))
+	return round.Sample{
+		Claimed: n, Arrived: n, Took: time.Duration(all * float64(time.Microsecond)),
+		Values: map[string]float64{median: quantile(took, 0.5), tail: quantile(took, 0.99)},
+	}
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+// measureChanges measures changes with each number of services, the smallest first.
+func measureChanges(ctx context.Context, report *result.Report, services []int) (err error) {
+	var variants []round.Variant
+	var all []*changes
+	defer func() {
+		for _, c := range all {
+			err = errors.Join(err, c.close())
+		}
+	}()
+	for _, n := range services {
+		c, err := startChanges(n)
+		if err != nil {
+			return fmt.Errorf("%d services: %w", n, err)
+		}
+		all = append(all, c)
+		variants = append(variants, round.Variant{Name: c.String(), Run: c.run})
+	}
+	raw := rawUpdates(all[len(all)-1].rig.tables, changesARun)
+	series, err := round.Run(ctx, round.Plan{
+		Variants: append(variants, raw, round.Variant{Name: "sleeping process", Run: sleepARun}),
+		Rounds:   changeRounds, WarmUp: 1, Out: report.Out(),
+	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	cancel()
-	if err := <-done; err != nil {
-		return nil, err
+	for _, v := range variants {
+		if err := judgeChange(report, series, v.Name, variants[0].Name, raw.Name); err != nil {
+			return err
+		}
 	}
-	name := fmt.Sprintf("%d services x %d endpoints", services, endpoints)
-	yardstick := quantile(raw, 0.5)
-	median := result.Row{
-		Row: "change", Case: name, Metric: "us, object to visible, median", Value: quantile(took, 0.5),
-		Yardstick: yardstick, Ratio: quantile(took, 0.5) / yardstick, Goal: 40,
+	return nil
+}
+
+// judgeChange asks whether a change costs a small number of raw updates, as much with many services as with few, and
+// whether hardly any takes long.
+func judgeChange(report *result.Report, series *round.Series, name, smallest, raw string) error {
+	questions := []round.Question{
+		{Row: "change, object to visible", Case: name, Metric: median, Variant: name, Yardstick: raw, Goal: 40},
 	}
-	median.Verdict = result.AtMost(median.Ratio, median.Goal)
-	tail := result.Row{
-		Row: "change", Case: name, Metric: "us, object to visible, p99", Value: quantile(took, 0.99),
-		Yardstick: late, Goal: 1000,
+	if name != smallest {
+		questions = append(questions, round.Question{
+			Row: "change, against few services", Case: name, Metric: median, Variant: name, Yardstick: smallest, Goal: 1.5,
+		})
 	}
-	tail.Verdict = result.AtMost(tail.Value, tail.Goal)
-	if late >= 300 {
-		tail.Verdict = result.Inconclusive // a process that only sleeps is as late on this machine
+	if err := series.Report(report, questions...); err != nil {
+		return err
 	}
-	return []result.Row{median, tail}, nil
+	row, detail, err := series.Judge(round.Question{
+		Row: "change, object to visible", Case: name, Metric: tail, Variant: name, Yardstick: "sleeping process",
+		Goal: tailGoal, OnValue: true,
+	})
+	if err != nil {
+		return err
+	}
+	if row.Yardstick >= calm {
+		row.Verdict = result.Inconclusive
+		detail.Why = "a process that only sleeps is woken late on this machine"
+	}
+	report.AddMeasured(row, detail)
+	return nil
 }
 
 // indexWords finds the word of every service of a fleet.
@@ -93,16 +186,22 @@ func indexWords(t *maps.Tables, services int) []*uint64 {
 	return words
 }
 
-// rawUpdate times one BPF_MAP_UPDATE_ELEM of a row as it is.
-func rawUpdate(t *maps.Tables, n int) float64 {
-	key := maps.KeyOf(address(11, n%1000), 80, model.TCP)
-	row, _, err := t.Svcs.Lookup(key)
-	if err != nil {
-		return 0
-	}
-	start := time.Now()
-	if err := t.Svcs.Update(key, row); err != nil {
-		return 0
-	}
-	return float64(time.Since(start).Nanoseconds()) / 1e3
+// rawUpdates is the yardstick: a BPF_MAP_UPDATE_ELEM of a row as it is.
+func rawUpdates(t *maps.Tables, n int) round.Variant {
+	return round.Variant{Name: "raw map update", Run: func(context.Context) (round.Sample, error) {
+		took := make([]float64, n)
+		for i := range took {
+			key := maps.KeyOf(address(11, i%100), 80, model.TCP)
+			row, found, err := t.Svcs.Lookup(key)
+			if err != nil || !found {
+				return round.Sample{}, fmt.Errorf("look up a row for the yardstick: found %v: %w", found, err)
+			}
+			start := time.Now()
+			if err := t.Svcs.Update(key, row); err != nil {
+				return round.Sample{}, fmt.Errorf("update a row for the yardstick: %w", err)
+			}
+			took[i] = micros(time.Since(start))
+		}
+		return sampleOf(took), nil
+	}}
 }

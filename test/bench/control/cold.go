@@ -1,54 +1,83 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
 
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/test/bench/result"
+	"fairlead.io/fairlead/test/bench/round"
 )
 
-// cold measures from objects in memory to all maps written.
-func cold(services, endpoints int, goal float64) ([]result.Row, error) {
-	f := makeFleet(services, endpoints)
-	var best, raw float64
-	for range 3 {
+// coldStart is an agent's start with so many services, none of which is in the maps.
+type coldStart struct {
+	services, endpoints int
+	goal                time.Duration // for a service
+}
+
+func (c coldStart) String() string {
+	return fmt.Sprintf("%d services x %d endpoints", c.services, c.endpoints)
+}
+
+// variant measures from objects in memory to all maps written, for a service. The making of the maps is not measured.
+func (c coldStart) variant() round.Variant {
+	f := makeFleet(c.services, c.endpoints)
+	return round.Variant{Name: c.String(), Run: func(context.Context) (_ round.Sample, err error) {
 		store := model.NewStore("node-0")
 		runtime.GC()
 		start := time.Now()
 		f.deliver(store)
-		delivered := time.Since(start)
-		r, err := newRig(store) // the making of the maps is not what is measured
+		took := time.Since(start)
+		r, err := newRig(store)
 		if err != nil {
-			return nil, err
+			return round.Sample{}, err
 		}
+		defer func() { err = errors.Join(err, r.close()) }()
 		start = time.Now()
 		if err := r.reconciler.Settle(); err != nil {
-			return nil, err
+			return round.Sample{}, err
 		}
-		took := (delivered + time.Since(start)).Seconds()
-		if got := r.reconciler.Stats(); got.Frontends != services || got.Backends != services*endpoints {
-			return nil, fmt.Errorf("%d frontends and %d backends were written, want %d and %d",
-				got.Frontends, got.Backends, services, services*endpoints)
+		took += time.Since(start)
+		stats := r.reconciler.Stats()
+		if stats.Backends != c.services*c.endpoints {
+			return round.Sample{}, fmt.Errorf("%d backends were written, want %d", stats.Backends, c.services*c.endpoints)
 		}
-		if best == 0 || took < best {
-			best = took
-		}
-		var updates []float64
-		for i := range 2_000 {
-			updates = append(updates, rawUpdate(r.tables, i))
-		}
-		raw = quantile(updates, 0.5)
-		r.close()
+		return round.Sample{Claimed: uint64(c.services), Arrived: uint64(stats.Frontends), Took: took}, nil
+	}}
+}
+
+// measureCold measures starts beside raw updates of a map that is there.
+func measureCold(ctx context.Context, report *result.Report, starts []coldStart) (err error) {
+	store := model.NewStore("node-0")
+	makeFleet(changesARun, 1).deliver(store)
+	r, err := newRig(store)
+	if err != nil {
+		return err
 	}
-	name := fmt.Sprintf("%d services x %d endpoints", services, endpoints)
-	perService := result.Row{
-		Row: "cold load", Case: name, Metric: "us per service", Value: best / float64(services) * 1e6,
-		Yardstick: raw, Goal: goal / float64(services) * 1e6,
+	defer func() { err = errors.Join(err, r.close()) }()
+	if err := r.reconciler.Settle(); err != nil {
+		return err
 	}
-	perService.Verdict = result.AtMost(perService.Value, perService.Goal)
-	whole := result.Row{Row: "cold load", Case: name, Metric: "s, objects to maps", Value: best, Goal: goal}
-	whole.Verdict = result.AtMost(whole.Value, whole.Goal)
-	return []result.Row{perService, whole}, nil
+	raw := rawUpdates(r.tables, 100*changesARun)
+	variants := []round.Variant{raw}
+	for _, c := range starts {
+		variants = append(variants, c.variant())
+	}
+	series, err := round.Run(ctx, round.Plan{Variants: variants, Rounds: round.MinRounds, Out: report.Out()})
+	if err != nil {
+		return err
+	}
+	for _, c := range starts {
+		question := round.Question{
+			Row: "cold start, for a service", Case: c.String(), Metric: round.Wall, Variant: c.String(), Yardstick: raw.Name,
+			Goal: float64(c.goal.Nanoseconds()), OnValue: true,
+		}
+		if err := series.Report(report, question); err != nil {
+			return err
+		}
+	}
+	return nil
 }

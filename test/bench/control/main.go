@@ -1,15 +1,19 @@
 // Command control measures the control path on real maps: what one change of endpoints costs with few and with many
-// services, what a cold start costs, and how much memory the agent keeps per service. Times are judged as multiples of
-// one raw map update measured in the same run, where the goal is such a multiple.
+// services, what a cold start costs, and how much memory the agent keeps per service. Times are measured in rounds, beside
+// raw map updates.
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"runtime"
 	"slices"
+	"syscall"
+	"time"
 
 	"fairlead.io/fairlead/test/bench/result"
 )
@@ -40,30 +44,15 @@ func run(out io.Writer, path string, scale int) error {
 	if err != nil {
 		return err
 	}
-	var small float64
-	for _, services := range []int{1_000, 20_000, 100_000} {
-		r, err := change(services / scale)
-		if err != nil {
-			return fmt.Errorf("one change with %d services: %w", services, err)
-		}
-		if small == 0 {
-			small = r[0].Ratio
-		}
-		flat := result.Row{
-			Row: "change", Case: r[0].Case, Metric: "median ratio over that of the smallest", Value: r[0].Ratio / small, Goal: 1.5,
-		}
-		flat.Verdict = result.AtMost(flat.Value, flat.Goal)
-		report.Add(append(r, flat)...)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := measureChanges(ctx, report, []int{1_000 / scale, 20_000 / scale, 100_000 / scale}); err != nil {
+		return fmt.Errorf("one change: %w", err)
 	}
-	for _, c := range []struct {
-		services, endpoints int
-		goal                float64 // seconds
-	}{{50_000, 1, 50_000 * 12e-6}, {100_000, 10, 4}} {
-		r, err := cold(c.services/scale, c.endpoints, c.goal/float64(scale))
-		if err != nil {
-			return fmt.Errorf("cold load of %d services: %w", c.services, err)
-		}
-		report.Add(r...)
+	if err := measureCold(ctx, report, []coldStart{
+		{50_000 / scale, 1, 12 * time.Microsecond}, {100_000 / scale, 10, 40 * time.Microsecond},
+	}); err != nil {
+		return fmt.Errorf("cold start: %w", err)
 	}
 	r, err := heap(50_000 / scale)
 	if err != nil {

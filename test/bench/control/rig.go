@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -51,8 +52,4 @@ func newRig(store *model.Store) (*rig, error) {
 	return r, err
 }
 
-func (r *rig) close() {
-	r.tables.Close()
-	r.maps.Close()
-	r.barrier.Close()
-}
+func (r *rig) close() error { return errors.Join(r.tables.Close(), r.maps.Close(), r.barrier.Close()) }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,7 +12,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/bench/round"
 )
+
+// nap is how long the sleeper sleeps at a time.
+const nap = 500 * time.Microsecond
 
 // sleeper is a process that only sleeps and notes how late it is woken: no tail below that is ours to shorten. It is
 // a process of its own because a sleeping goroutine waits for Go's scheduler as well, which rounds up to a millisecond.
@@ -36,19 +43,40 @@ func startSleeper() (*sleeper, error) {
 	return s, nil
 }
 
-// p99 ends the sleeper and returns how late it was woken at the 99th percentile, in microseconds.
-func (s *sleeper) p99() (float64, error) {
+// end ends the sleeper and returns how late it was woken each time, in microseconds.
+func (s *sleeper) end() ([]float64, error) {
 	if err := s.stop.Close(); err != nil {
-		return 0, fmt.Errorf("end the control process: %w", err)
+		return nil, fmt.Errorf("end the control process: %w", err)
 	}
 	if err := s.command.Wait(); err != nil {
-		return 0, fmt.Errorf("end the control process: %w", err)
+		return nil, fmt.Errorf("end the control process: %w", err)
 	}
-	late, err := strconv.ParseFloat(strings.TrimSpace(s.out.String()), 64)
+	var all []float64
+	for field := range strings.FieldsSeq(s.out.String()) {
+		late, err := strconv.ParseFloat(field, 64)
+		if err != nil {
+			return nil, fmt.Errorf("read what the control process measured: %w", err)
+		}
+		all = append(all, late)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("the control process was never woken")
+	}
+	return all, nil
+}
+
+// sleepARun lets a sleeper sleep for as long as the changes of a run take.
+func sleepARun(ctx context.Context) (round.Sample, error) {
+	s, err := startSleeper()
 	if err != nil {
-		return 0, fmt.Errorf("read what the control process measured: %w", err)
+		return round.Sample{}, err
 	}
-	return late, nil
+	select {
+	case <-ctx.Done():
+	case <-time.After(changesARun * nap):
+	}
+	late, err := s.end()
+	return sampleOf(late), err
 }
 
 // sleep is what the sleeper does until its input ends.
@@ -58,21 +86,21 @@ func sleep(in io.Reader, out io.Writer) error {
 		_, err := io.Copy(io.Discard, in)
 		done <- err
 	}()
-	nap := unix.NsecToTimespec(int64(500 * time.Microsecond))
+	request := unix.NsecToTimespec(int64(nap))
 	var late []float64
 	for {
 		select {
 		case err := <-done:
 			if err == nil {
-				_, err = fmt.Fprintln(out, quantile(late, 0.99))
+				_, err = fmt.Fprintln(out, strings.Trim(fmt.Sprint(late), "[]"))
 			}
 			return err
 		default:
 		}
 		start := time.Now()
-		if err := unix.Nanosleep(&nap, nil); err != nil {
+		if err := unix.Nanosleep(&request, nil); err != nil {
 			continue // a signal of Go's scheduler; the nap was cut short
 		}
-		late = append(late, float64((time.Since(start)-time.Duration(nap.Nano())).Nanoseconds())/1e3)
+		late = append(late, micros(max(0, time.Since(start)-nap)))
 	}
 }

@@ -115,6 +115,9 @@ func sourceTree() fs.FS {
 	}
 }
 
+// Out is where the table will go, for what is told until then.
+func (r *Report) Out() io.Writer { return r.cfg.Out }
+
 // Add adds rows.
 func (r *Report) Add(rows ...Row) { r.rows = append(r.rows, rows...) }
 
