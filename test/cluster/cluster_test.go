@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"net"
 	"os"
 	"os/exec"
@@ -119,7 +120,12 @@ func TestRenderDNS(t *testing.T) {
 // A cluster comes up after a start that was interrupted, is what it says it is, and leaves nothing behind.
 func TestCluster(t *testing.T) {
 	rig.Root(t)
-	c, err := openCluster("test")
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One name for a checkout: other checkouts have others, and what an interrupted run left is found by the next.
+	c, err := openCluster(fmt.Sprintf("t%06x", crc32.ChecksumIEEE([]byte(dir))&0xffffff))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +166,7 @@ func TestCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	have, err = output(where, exec.Command("sh", "-c", "hostname; grep ^0:: /proc/self/cgroup; ls -d /sys/class/net/eth0; ls -A /sys/fs/bpf | grep -vc debug"), nil)
-	if want := "node1\n0::/test-node1/system\n/sys/class/net/eth0\n0\n"; have != want {
+	if want := "node1\n0::/" + c.name("node1") + "/system\n/sys/class/net/eth0\n0\n"; have != want {
 		t.Errorf("on the node: %q, want %q (%v)", have, want, err)
 	}
 	// Nobody listens there, which only the node can say.
