@@ -29,9 +29,9 @@ endif
 NOT_UNIT := test/(golden|netns|apiserver|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
-PRIVILEGED := test-netns test-cluster test-bench test-kernels
+PRIVILEGED := test-netns test-bench test-kernels test-cluster test-e2e
 BENCHES := control
-PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns test-bench
+PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns test-bench test-kernels test-cluster test-e2e
 
 .PHONY: help
 help: ## show this list
@@ -133,6 +133,14 @@ cluster-down: ## stop it (root)
 .PHONY: e2e
 e2e: ## judge the cluster by the tests of Kubernetes: FOCUS, PROXY, PREFIX (root); writes _output/e2e
 	$(GO) run ./test/cluster/e2e -prefix $(PREFIX) -proxy $(PROXY) $(if $(FOCUS),-focus "$(FOCUS)")
+
+# A name for each checkout: others have others, and what an interrupted run left is found by the next.
+E2E_PREFIX = e$(shell pwd | cksum | cut -c1-6)
+
+.PHONY: test-e2e
+test-e2e: ## start a cluster with this agent and no kube-proxy, run the short list of the tests of Kubernetes, stop it (root)
+	@$(MAKE) --no-print-directory cluster PREFIX=$(E2E_PREFIX) && $(MAKE) --no-print-directory e2e PREFIX=$(E2E_PREFIX); how=$$?; \
+		$(GO) run ./test/cluster down -prefix $(E2E_PREFIX) $$([ $$how != 0 ] || echo -purge) && exit $$how
 
 .PHONY: bench-control
 bench-control: ## measure the control path (root); writes _output/bench/control.json

@@ -30,16 +30,6 @@ type suiteResult struct {
 	took          time.Duration
 }
 
-// add keeps a result and prints it.
-func (k *kernelResult) add(s suiteResult) {
-	k.suites = append(k.suites, s)
-	how := "ok"
-	if !s.ok {
-		how = "FAILED"
-	}
-	fmt.Printf("%-6s  %-10s %6.1f s  %s\n", how, s.name, s.took.Seconds(), s.verdict)
-}
-
 // readInstructions reads what the suite that loads every program has left in the kernel's directory.
 func (k *kernelResult) readInstructions(dir string) error {
 	content, err := os.ReadFile(filepath.Join(dir, "programs", "instructions.json"))

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -25,7 +28,6 @@ type runner struct {
 	tree     string          // the top of the source tree
 	binaries string          // a directory that goes with close
 	built    map[string]bool // by name
-	results  []kernelResult
 }
 
 func newRunner(busybox, output string, suites []suite) (*runner, error) {
@@ -45,58 +47,98 @@ func newRunner(busybox, output string, suites []suite) (*runner, error) {
 
 func (r *runner) close() { _ = os.RemoveAll(r.binaries) }
 
-// runAll runs every kernel, also after one has failed, and reports.
+// guest is a kernel in its machine.
+type guest struct {
+	kernel  *debian.Kernel
+	machine *vm.Machine
+	suites  []suite
+	jobs    []vm.Job
+	out     bytes.Buffer // what is told of it
+	result  kernelResult
+	err     error // of the rig; what the kernel or a suite did wrong is in the result
+}
+
+// runAll runs every kernel, also after one has failed, and reports. A machine keeps one processor busy, so there run as
+// many at once as there are processors; what is told of each comes when it has ended.
 func (r *runner) runAll(ctx context.Context, kernels []*debian.Kernel) error {
+	var guests []*guest
 	for _, kernel := range kernels {
-		result, err := r.run(ctx, kernel)
+		g, err := r.guest(ctx, kernel)
 		if err != nil {
 			return fmt.Errorf("kernel %s: %w", kernel.Kernel, err)
 		}
-		r.results = append(r.results, result)
-		if ctx.Err() != nil {
-			return ctx.Err()
+		guests = append(guests, g)
+	}
+	ended := make(chan *guest)
+	places := make(chan struct{}, runtime.NumCPU())
+	for _, g := range guests {
+		go func() {
+			places <- struct{}{}
+			g.err = g.run(ctx)
+			<-places
+			ended <- g
+		}()
+	}
+	var errs []error
+	for range guests {
+		g := <-ended
+		_, _ = g.out.WriteTo(os.Stdout)
+		if g.err != nil {
+			errs = append(errs, fmt.Errorf("kernel %s: %w", g.kernel.Kernel, g.err))
 		}
 	}
-	return report(r.output, r.results)
+	if err := errors.Join(append(errs, ctx.Err())...); err != nil {
+		return err
+	}
+	var results []kernelResult
+	for _, g := range guests {
+		results = append(results, g.result)
+	}
+	return report(r.output, results)
 }
 
-// run runs the kernel's suites. The error is about the rig; what the kernel or a suite did wrong is in the result.
-func (r *runner) run(ctx context.Context, kernel *debian.Kernel) (kernelResult, error) {
-	result := kernelResult{kernel: kernel.Kernel, release: kernel.Release}
-	wanted := r.suitesOf(kernel)
-	machine, jobs, err := r.machine(ctx, kernel, wanted)
-	if err != nil {
-		return result, err
-	}
-	fmt.Printf("\n== %s (%s)\n", kernel.Kernel, kernel.Release)
+// run runs the kernel's suites.
+func (g *guest) run(ctx context.Context) error {
+	g.result = kernelResult{kernel: g.kernel.Kernel, release: g.kernel.Release}
+	fmt.Fprintf(&g.out, "\n== %s (%s)\n", g.kernel.Kernel, g.kernel.Release)
 	begin := time.Now()
-	results, died := machine.Run(ctx, jobs)
-	result.took = time.Since(begin)
+	results, died := g.machine.Run(ctx, g.jobs)
+	g.result.took = time.Since(begin)
 	for i, ended := range results {
-		verdict, ok, err := wanted[i].verdict(ended)
+		verdict, ok, err := g.suites[i].verdict(ended)
 		if err != nil {
-			return result, err
+			return err
 		}
-		result.add(suiteResult{name: wanted[i].name, verdict: verdict, ok: ok, took: ended.Took})
+		g.add(suiteResult{name: g.suites[i].name, verdict: verdict, ok: ok, took: ended.Took})
 		if !ok {
-			showTail(ended.Log)
+			showTail(&g.out, ended.Log)
 		}
 	}
 	var dead *vm.DiedError
 	if errors.As(died, &dead) {
 		if dead.Job != "" {
-			showTail(filepath.Join(machine.Dir, dead.Job+".log"))
+			showTail(&g.out, filepath.Join(g.machine.Dir, dead.Job+".log"))
 		}
-		fmt.Println(dead)
-		for _, lost := range wanted[len(results):] {
-			result.add(suiteResult{name: lost.name, verdict: "no result: " + dead.Cause})
+		fmt.Fprintln(&g.out, dead)
+		for _, lost := range g.suites[len(results):] {
+			g.add(suiteResult{name: lost.name, verdict: "no result: " + dead.Cause})
 		}
-		return result, nil
+		return nil
 	}
 	if died != nil {
-		return result, died
+		return died
 	}
-	return result, result.readInstructions(machine.Dir)
+	return g.result.readInstructions(g.machine.Dir)
+}
+
+// add keeps a result and tells it.
+func (g *guest) add(s suiteResult) {
+	g.result.suites = append(g.result.suites, s)
+	how := "ok"
+	if !s.ok {
+		how = "FAILED"
+	}
+	fmt.Fprintf(&g.out, "%-6s  %-10s %6.1f s  %s\n", how, s.name, s.took.Seconds(), s.verdict)
 }
 
 // suitesOf returns what is to run on the kernel.
@@ -112,17 +154,18 @@ func (r *runner) suitesOf(kernel *debian.Kernel) []suite {
 
 // shell boots the kernel with everything that its suites need.
 func (r *runner) shell(ctx context.Context, kernel *debian.Kernel) error {
-	machine, _, err := r.machine(ctx, kernel, r.suitesOf(kernel))
+	g, err := r.guest(ctx, kernel)
 	if err != nil {
 		return err
 	}
-	return machine.Shell(ctx)
+	return g.machine.Shell(ctx)
 }
 
-// machine returns the machine for a kernel, with what the suites need inside.
-func (r *runner) machine(ctx context.Context, kernel *debian.Kernel, suites []suite) (*vm.Machine, []vm.Job, error) {
+// guest prepares a kernel's machine, with what its suites need inside.
+func (r *runner) guest(ctx context.Context, kernel *debian.Kernel) (*guest, error) {
+	suites := r.suitesOf(kernel)
 	if len(suites) == 0 {
-		return nil, nil, errors.New("no suite is left to run on it")
+		return nil, errors.New("no suite is left to run on it")
 	}
 	m := &vm.Machine{
 		Image: kernel.Image, Busybox: r.busybox, Dir: filepath.Join(r.output, kernel.Kernel),
@@ -131,7 +174,7 @@ func (r *runner) machine(ctx context.Context, kernel *debian.Kernel, suites []su
 	}
 	modules, err := kernel.Modules(r.busybox, modules()...)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, module := range modules {
 		m.Modules = append(m.Modules, vm.File{Path: "/modules.d/" + module.Name + ".ko", Mode: 0o644, Content: module.Content})
@@ -139,12 +182,12 @@ func (r *runner) machine(ctx context.Context, kernel *debian.Kernel, suites []su
 	var jobs []vm.Job
 	for _, s := range suites {
 		if err := r.build(ctx, s); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		m.Files = append(m.Files, s.payload(r.binaries, r.tree)...)
 		jobs = append(jobs, s.job())
 	}
-	return m, jobs, nil
+	return &guest{kernel: kernel, machine: m, suites: suites, jobs: jobs}, nil
 }
 
 // modules are those of the kernel's modules that the suites use.
@@ -176,12 +219,12 @@ func (r *runner) build(ctx context.Context, s suite) error {
 	return nil
 }
 
-// showTail prints the end of a log.
-func showTail(path string) {
+// showTail writes the end of a log.
+func showTail(out io.Writer, path string) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return // the job had not begun
 	}
 	lines := strings.Split(strings.TrimRight(string(content), "\n"), "\n")
-	fmt.Printf("-- the end of %s:\n%s\n--\n", path, strings.Join(lines[max(0, len(lines)-logTail):], "\n"))
+	fmt.Fprintf(out, "-- the end of %s:\n%s\n--\n", path, strings.Join(lines[max(0, len(lines)-logTail):], "\n"))
 }
