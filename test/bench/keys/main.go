@@ -1,0 +1,80 @@
+// Command keys measures what finding the flow of an IPv4 packet costs when keys have addresses of sixteen bytes, into
+// which those of four are mapped, against keys with addresses of four: whether one table for both families is worth
+// having.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/test/bench/result"
+	"fairlead.io/fairlead/test/bench/round"
+)
+
+// goal is what wide keys may cost, in times of narrow ones.
+const goal = 1.1
+
+// room is how many flows fit into a table: more than are ever in it, as in a real one.
+const room = 1 << 18
+
+func main() {
+	output := flag.String("output", "_output/bench/keys.json", "where the JSON goes")
+	rounds := flag.Int("rounds", 15, "rounds of each table")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout, *output, *rounds); err != nil {
+		fmt.Fprintln(os.Stderr, "bench-keys:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer, path string, rounds int) error {
+	report, err := result.Begin(result.Config{Benchmark: "keys", Path: path, Out: out})
+	if err != nil {
+		return err
+	}
+	for _, kind := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash} {
+		for _, flows := range []int{1, 16 << 10, 128 << 10} {
+			if err := compare(ctx, report, table{kind, flows}, rounds); err != nil {
+				return fmt.Errorf("%s: %w", table{kind, flows}, err)
+			}
+		}
+	}
+	return report.Finish()
+}
+
+// compare measures narrow and wide keys in turns.
+func compare(ctx context.Context, report *result.Report, t table, rounds int) error {
+	narrow, err := load(t, "find_narrow", "narrow_flows", narrowKey)
+	if err != nil {
+		return err
+	}
+	defer narrow.Close()
+	wide, err := load(t, "find_wide", "wide_flows", wideKey)
+	if err != nil {
+		return err
+	}
+	defer wide.Close()
+	series, err := round.Run(ctx, round.Plan{
+		Variants: []round.Variant{
+			{Name: "4-byte addresses", Run: t.measure(narrow.Programs["find_narrow"])},
+			{Name: "16-byte addresses", Run: t.measure(wide.Programs["find_wide"])},
+		},
+		Rounds: rounds, WarmUp: 1, Out: report.Out(),
+	})
+	if err != nil {
+		return err
+	}
+	return series.Report(report, round.Question{
+		Row: "established packet, IPv4", Case: t.String(), Metric: net, Variant: "16-byte addresses", Yardstick: "4-byte addresses",
+		Goal: goal,
+	})
+}
