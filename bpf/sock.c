@@ -15,6 +15,7 @@
 #include "lib/count.h"
 #include "lib/flows.h"
 #include "lib/lb.h"
+#include "lib/optout.h"
 
 enum verdict {
 	VERDICT_PASS,
@@ -100,12 +101,12 @@ static __always_inline enum reason sock_choose(struct bpf_sock_addr *ctx, struct
 	return reason;
 }
 
-/* Finds the service that is dialled; VERDICT_PASS if it is none. */
+/* Finds the service that is dialled; VERDICT_PASS if it is none, or none of the client's. */
 static __always_inline enum verdict sock_resolve(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	struct svc *svc = sock_frontend(ctx, &dial->to);
 
-	if (!svc)
+	if (!svc || optout_applies(bpf_get_netns_cookie(ctx)))
 		return VERDICT_PASS;
 	dial->index = svc->service;
 	dial->service = bpf_map_lookup_elem(&services, &dial->index);

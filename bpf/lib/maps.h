@@ -82,6 +82,23 @@ struct {
 	__type(value, struct affinity);
 } affinity SEC(".maps");
 
+/* Whose sockets are left alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, struct optout_key);
+	__type(value, struct optout);
+} optout SEC(".maps");
+
+/* A bit for each kind of row that `optout` has: on most nodes there is none, and then nobody looks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} optout_kinds SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, REASONS *HOOKS);

@@ -138,6 +138,33 @@ struct node_addr {
 	__u32 ifindex;
 };
 
+/* What a pod that opted out is told by. */
+enum optout_kind {
+	OPTOUT_NETNS = 1,  /* the cookie of its network namespace */
+	OPTOUT_CGROUP = 2, /* the id of a cgroup2 directory, with what is below */
+};
+
+enum optout_why {
+	OPTOUT_BY_POD,	     /* its annotation */
+	OPTOUT_BY_NAMESPACE, /* its namespace's annotation */
+	OPTOUT_BY_RUNTIME,   /* it is sandboxed or a virtual machine */
+	OPTOUT_BY_MESH,	     /* a sidecar redirects what it dials */
+};
+
+struct optout_key {
+	__u64 id;
+	__u32 kind;
+	__u32 pad;
+};
+
+/* Programs only look whether there is a row. What is in it is for people: whose row it is must be plain when no
+ * agent is there to ask. */
+struct optout {
+	struct name pod;
+	struct addr addrs[2];
+	__u32 why;
+};
+
 struct counter {
 	__u64 packets;
 	__u64 bytes;
@@ -151,3 +178,4 @@ _Static_assert(sizeof(struct sock_peer) == 40, "a record has no hidden padding")
 _Static_assert(sizeof(struct sock_flow) == 44, "a flow has no hidden padding");
 _Static_assert(sizeof(struct affinity_key) == 24, "a key has no hidden padding");
 _Static_assert(sizeof(struct affinity) == 16, "a value has no hidden padding");
+_Static_assert(sizeof(struct optout_key) == 16, "a key has no hidden padding");

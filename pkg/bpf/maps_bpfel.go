@@ -73,6 +73,36 @@ type MapsNodeAddr struct {
 	Ifindex uint32
 }
 
+type MapsOptout struct {
+	_     structs.HostLayout
+	Pod   MapsName
+	Addrs [2]MapsAddr
+	Why   uint32
+}
+
+type MapsOptoutKey struct {
+	_    structs.HostLayout
+	Id   uint64
+	Kind uint32
+	Pad  uint32
+}
+
+type MapsOptoutKind uint32
+
+const (
+	MapsOptoutKindOPTOUT_NETNS  MapsOptoutKind = 1
+	MapsOptoutKindOPTOUT_CGROUP MapsOptoutKind = 2
+)
+
+type MapsOptoutWhy uint32
+
+const (
+	MapsOptoutWhyOPTOUT_BY_POD       MapsOptoutWhy = 0
+	MapsOptoutWhyOPTOUT_BY_NAMESPACE MapsOptoutWhy = 1
+	MapsOptoutWhyOPTOUT_BY_RUNTIME   MapsOptoutWhy = 2
+	MapsOptoutWhyOPTOUT_BY_MESH      MapsOptoutWhy = 3
+)
+
 type MapsReason uint32
 
 const (
@@ -177,6 +207,8 @@ const (
 	MapsMapCounters        = "counters"
 	MapsMapNames           = "names"
 	MapsMapNodeAddrs       = "node_addrs"
+	MapsMapOptout          = "optout"
+	MapsMapOptoutKinds     = "optout_kinds"
 	MapsMapServices        = "services"
 	MapsMapSlots           = "slots"
 	MapsMapSockFlows       = "sock_flows"
@@ -184,6 +216,8 @@ const (
 	MapsMapSvcs            = "svcs"
 	MapsVarAlgorithmType   = "algorithm_type"
 	MapsVarHookType        = "hook_type"
+	MapsVarOptoutKindType  = "optout_kind_type"
+	MapsVarOptoutWhyType   = "optout_why_type"
 	MapsVarReasonType      = "reason_type"
 	MapsVarServiceFlagType = "service_flag_type"
 	MapsVarSvcKindType     = "svc_kind_type"
@@ -238,16 +272,18 @@ type MapsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MapsMapSpecs struct {
-	Affinity  *ebpf.MapSpec `ebpf:"affinity"`
-	Backends  *ebpf.MapSpec `ebpf:"backends"`
-	Counters  *ebpf.MapSpec `ebpf:"counters"`
-	Names     *ebpf.MapSpec `ebpf:"names"`
-	NodeAddrs *ebpf.MapSpec `ebpf:"node_addrs"`
-	Services  *ebpf.MapSpec `ebpf:"services"`
-	Slots     *ebpf.MapSpec `ebpf:"slots"`
-	SockFlows *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers *ebpf.MapSpec `ebpf:"sock_peers"`
-	Svcs      *ebpf.MapSpec `ebpf:"svcs"`
+	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
+	Backends    *ebpf.MapSpec `ebpf:"backends"`
+	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Names       *ebpf.MapSpec `ebpf:"names"`
+	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
+	Optout      *ebpf.MapSpec `ebpf:"optout"`
+	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	Services    *ebpf.MapSpec `ebpf:"services"`
+	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
+	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
+	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
 }
 
 // MapsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -256,6 +292,8 @@ type MapsMapSpecs struct {
 type MapsVariableSpecs struct {
 	AlgorithmType   *ebpf.VariableSpec `ebpf:"algorithm_type"`
 	HookType        *ebpf.VariableSpec `ebpf:"hook_type"`
+	OptoutKindType  *ebpf.VariableSpec `ebpf:"optout_kind_type"`
+	OptoutWhyType   *ebpf.VariableSpec `ebpf:"optout_why_type"`
 	ReasonType      *ebpf.VariableSpec `ebpf:"reason_type"`
 	ServiceFlagType *ebpf.VariableSpec `ebpf:"service_flag_type"`
 	SvcKindType     *ebpf.VariableSpec `ebpf:"svc_kind_type"`
@@ -282,16 +320,18 @@ func (o *MapsObjects) Close() error {
 //
 // It can be passed to LoadMapsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MapsMaps struct {
-	Affinity  *ebpf.Map `ebpf:"affinity"`
-	Backends  *ebpf.Map `ebpf:"backends"`
-	Counters  *ebpf.Map `ebpf:"counters"`
-	Names     *ebpf.Map `ebpf:"names"`
-	NodeAddrs *ebpf.Map `ebpf:"node_addrs"`
-	Services  *ebpf.Map `ebpf:"services"`
-	Slots     *ebpf.Map `ebpf:"slots"`
-	SockFlows *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers *ebpf.Map `ebpf:"sock_peers"`
-	Svcs      *ebpf.Map `ebpf:"svcs"`
+	Affinity    *ebpf.Map `ebpf:"affinity"`
+	Backends    *ebpf.Map `ebpf:"backends"`
+	Counters    *ebpf.Map `ebpf:"counters"`
+	Names       *ebpf.Map `ebpf:"names"`
+	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
+	Optout      *ebpf.Map `ebpf:"optout"`
+	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	Services    *ebpf.Map `ebpf:"services"`
+	Slots       *ebpf.Map `ebpf:"slots"`
+	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
+	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
+	Svcs        *ebpf.Map `ebpf:"svcs"`
 }
 
 func (m *MapsMaps) Close() error {
@@ -301,6 +341,8 @@ func (m *MapsMaps) Close() error {
 		m.Counters,
 		m.Names,
 		m.NodeAddrs,
+		m.Optout,
+		m.OptoutKinds,
 		m.Services,
 		m.Slots,
 		m.SockFlows,
@@ -315,6 +357,8 @@ func (m *MapsMaps) Close() error {
 type MapsVariables struct {
 	AlgorithmType   *ebpf.Variable `ebpf:"algorithm_type"`
 	HookType        *ebpf.Variable `ebpf:"hook_type"`
+	OptoutKindType  *ebpf.Variable `ebpf:"optout_kind_type"`
+	OptoutWhyType   *ebpf.Variable `ebpf:"optout_why_type"`
 	ReasonType      *ebpf.Variable `ebpf:"reason_type"`
 	ServiceFlagType *ebpf.Variable `ebpf:"service_flag_type"`
 	SvcKindType     *ebpf.Variable `ebpf:"svc_kind_type"`

@@ -21,6 +21,8 @@ const (
 	SockMapCounters       = "counters"
 	SockMapNames          = "names"
 	SockMapNodeAddrs      = "node_addrs"
+	SockMapOptout         = "optout"
+	SockMapOptoutKinds    = "optout_kinds"
 	SockMapServices       = "services"
 	SockMapSlots          = "slots"
 	SockMapSockFlows      = "sock_flows"
@@ -97,16 +99,18 @@ type SockProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockMapSpecs struct {
-	Affinity  *ebpf.MapSpec `ebpf:"affinity"`
-	Backends  *ebpf.MapSpec `ebpf:"backends"`
-	Counters  *ebpf.MapSpec `ebpf:"counters"`
-	Names     *ebpf.MapSpec `ebpf:"names"`
-	NodeAddrs *ebpf.MapSpec `ebpf:"node_addrs"`
-	Services  *ebpf.MapSpec `ebpf:"services"`
-	Slots     *ebpf.MapSpec `ebpf:"slots"`
-	SockFlows *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers *ebpf.MapSpec `ebpf:"sock_peers"`
-	Svcs      *ebpf.MapSpec `ebpf:"svcs"`
+	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
+	Backends    *ebpf.MapSpec `ebpf:"backends"`
+	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Names       *ebpf.MapSpec `ebpf:"names"`
+	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
+	Optout      *ebpf.MapSpec `ebpf:"optout"`
+	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	Services    *ebpf.MapSpec `ebpf:"services"`
+	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
+	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
+	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
 }
 
 // SockVariableSpecs contains global variables before they are loaded into the kernel.
@@ -136,16 +140,18 @@ func (o *SockObjects) Close() error {
 //
 // It can be passed to LoadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockMaps struct {
-	Affinity  *ebpf.Map `ebpf:"affinity"`
-	Backends  *ebpf.Map `ebpf:"backends"`
-	Counters  *ebpf.Map `ebpf:"counters"`
-	Names     *ebpf.Map `ebpf:"names"`
-	NodeAddrs *ebpf.Map `ebpf:"node_addrs"`
-	Services  *ebpf.Map `ebpf:"services"`
-	Slots     *ebpf.Map `ebpf:"slots"`
-	SockFlows *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers *ebpf.Map `ebpf:"sock_peers"`
-	Svcs      *ebpf.Map `ebpf:"svcs"`
+	Affinity    *ebpf.Map `ebpf:"affinity"`
+	Backends    *ebpf.Map `ebpf:"backends"`
+	Counters    *ebpf.Map `ebpf:"counters"`
+	Names       *ebpf.Map `ebpf:"names"`
+	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
+	Optout      *ebpf.Map `ebpf:"optout"`
+	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	Services    *ebpf.Map `ebpf:"services"`
+	Slots       *ebpf.Map `ebpf:"slots"`
+	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
+	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
+	Svcs        *ebpf.Map `ebpf:"svcs"`
 }
 
 func (m *SockMaps) Close() error {
@@ -155,6 +161,8 @@ func (m *SockMaps) Close() error {
 		m.Counters,
 		m.Names,
 		m.NodeAddrs,
+		m.Optout,
+		m.OptoutKinds,
 		m.Services,
 		m.Slots,
 		m.SockFlows,

@@ -29,6 +29,8 @@ type Maps struct {
 	SockFlows *ebpf.Map
 	Counters  *ebpf.Map
 
+	Optout, OptoutKinds *ebpf.Map
+
 	readOnly bool
 }
 
@@ -68,6 +70,8 @@ func (m *Maps) fields() []field {
 			&m.SockPeers, nil},
 		{Info{Name: "sock_flows", Row: "socket -> up to 32 services that it sends to, their backends", WrittenBy: "sock", ReadBy: "sock"},
 			&m.SockFlows, nil},
+		{Info{Name: "optout", Row: "network namespace or cgroup -> pod, why", WrittenBy: "optout", ReadBy: "sock"}, &m.Optout, nil},
+		{Info{Name: "optout_kinds", Row: "0 -> kinds of optout's rows", WrittenBy: "optout", ReadBy: "sock"}, &m.OptoutKinds, nil},
 		{Info{Name: "counters", Row: "hook, reason -> packets, bytes", WrittenBy: "sock", ReadBy: "observe"},
 			&m.Counters, nil},
 	}

@@ -21,6 +21,8 @@ const (
 	SelectMapCounters       = "counters"
 	SelectMapNames          = "names"
 	SelectMapNodeAddrs      = "node_addrs"
+	SelectMapOptout         = "optout"
+	SelectMapOptoutKinds    = "optout_kinds"
 	SelectMapServices       = "services"
 	SelectMapSlots          = "slots"
 	SelectMapSockFlows      = "sock_flows"
@@ -84,16 +86,18 @@ type SelectProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SelectMapSpecs struct {
-	Affinity  *ebpf.MapSpec `ebpf:"affinity"`
-	Backends  *ebpf.MapSpec `ebpf:"backends"`
-	Counters  *ebpf.MapSpec `ebpf:"counters"`
-	Names     *ebpf.MapSpec `ebpf:"names"`
-	NodeAddrs *ebpf.MapSpec `ebpf:"node_addrs"`
-	Services  *ebpf.MapSpec `ebpf:"services"`
-	Slots     *ebpf.MapSpec `ebpf:"slots"`
-	SockFlows *ebpf.MapSpec `ebpf:"sock_flows"`
-	SockPeers *ebpf.MapSpec `ebpf:"sock_peers"`
-	Svcs      *ebpf.MapSpec `ebpf:"svcs"`
+	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
+	Backends    *ebpf.MapSpec `ebpf:"backends"`
+	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Names       *ebpf.MapSpec `ebpf:"names"`
+	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
+	Optout      *ebpf.MapSpec `ebpf:"optout"`
+	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	Services    *ebpf.MapSpec `ebpf:"services"`
+	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
+	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
+	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
 }
 
 // SelectVariableSpecs contains global variables before they are loaded into the kernel.
@@ -128,16 +132,18 @@ func (o *SelectObjects) Close() error {
 //
 // It can be passed to LoadSelectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SelectMaps struct {
-	Affinity  *ebpf.Map `ebpf:"affinity"`
-	Backends  *ebpf.Map `ebpf:"backends"`
-	Counters  *ebpf.Map `ebpf:"counters"`
-	Names     *ebpf.Map `ebpf:"names"`
-	NodeAddrs *ebpf.Map `ebpf:"node_addrs"`
-	Services  *ebpf.Map `ebpf:"services"`
-	Slots     *ebpf.Map `ebpf:"slots"`
-	SockFlows *ebpf.Map `ebpf:"sock_flows"`
-	SockPeers *ebpf.Map `ebpf:"sock_peers"`
-	Svcs      *ebpf.Map `ebpf:"svcs"`
+	Affinity    *ebpf.Map `ebpf:"affinity"`
+	Backends    *ebpf.Map `ebpf:"backends"`
+	Counters    *ebpf.Map `ebpf:"counters"`
+	Names       *ebpf.Map `ebpf:"names"`
+	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
+	Optout      *ebpf.Map `ebpf:"optout"`
+	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	Services    *ebpf.Map `ebpf:"services"`
+	Slots       *ebpf.Map `ebpf:"slots"`
+	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
+	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
+	Svcs        *ebpf.Map `ebpf:"svcs"`
 }
 
 func (m *SelectMaps) Close() error {
@@ -147,6 +153,8 @@ func (m *SelectMaps) Close() error {
 		m.Counters,
 		m.Names,
 		m.NodeAddrs,
+		m.Optout,
+		m.OptoutKinds,
 		m.Services,
 		m.Slots,
 		m.SockFlows,

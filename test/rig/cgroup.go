@@ -56,12 +56,37 @@ func CreateCgroup() (*Cgroup, error) {
 		case err != nil:
 			return nil, fmt.Errorf("create cgroup: %w", err)
 		}
-		dir, err := os.Open(path)
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open cgroup: %w", err), os.Remove(path))
-		}
-		return &Cgroup{path: path, dir: dir}, nil
+		return openCgroup(path)
 	}
+}
+
+// openCgroup returns the cgroup that was just made at path.
+func openCgroup(path string) (*Cgroup, error) {
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open cgroup: %w", err), os.Remove(path))
+	}
+	return &Cgroup{path: path, dir: dir}, nil
+}
+
+// NewCgroupIn returns a new cgroup of that name in another one. It is removed, with every process in it, when the test
+// ends, before the other is.
+func NewCgroupIn(t T, parent *Cgroup, name string) *Cgroup {
+	t.Helper()
+	path := filepath.Join(parent.path, name)
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatalf("create cgroup: %v", err)
+	}
+	c, err := openCgroup(path)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("%v", err)
+		}
+	})
+	return c
 }
 
 // Path returns the directory.
