@@ -98,16 +98,33 @@ type Namespace struct {
 	Name        string
 	Labels      map[string]string
 	Annotations map[string]string
+	SocketLB    SocketLB
+	Problems    []Problem
 }
+
+// SocketLB is what somebody asks for: whether the sockets of pods are pointed at backends.
+type SocketLB uint8
+
+// What may be asked for.
+const (
+	SocketLBUnset SocketLB = iota
+	SocketLBOn
+	SocketLBOff
+)
 
 // Pod is a pod of this node.
 type Pod struct {
 	Name
 	UID         string
+	LocalUID    string // the UID that this node's kubelet and runtime have for it: another one for static pods
 	Created     int64
 	Addrs       []netip.Addr
 	HostPorts   []HostPort
 	HostNetwork bool
+	Finished    bool              // its containers have ended for good
+	Runtime     string            // what runs it, if that is not the ordinary: the name of a RuntimeClass, or KubeVirt
+	Mesh        string            // the service mesh that redirects what it dials; empty for none
+	SocketLB    SocketLB          // its own annotation
 	Annotations map[string]string // ours
 	Problems    []Problem
 }

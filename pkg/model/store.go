@@ -1,8 +1,10 @@
 package model
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -38,6 +40,7 @@ type Store struct {
 	self   string // this node
 	dirty  map[Key]struct{}
 	wake   chan struct{}
+	pod    chan struct{} // signalled when pods or namespaces changed
 	synced [objects]bool
 	ready  chan struct{} // closed when all are synced
 
@@ -63,12 +66,16 @@ func NewStore(self string) *Store {
 		dirty:      map[Key]struct{}{},
 		waiting:    waiting{started: time.Now()},
 		wake:       make(chan struct{}, 1),
+		pod:        make(chan struct{}, 1),
 		ready:      make(chan struct{}),
 	}
 }
 
 // Wake is signalled whenever something became dirty.
 func (s *Store) Wake() <-chan struct{} { return s.wake }
+
+// PodsChanged is signalled whenever a Pod or a Namespace changed. It has one reader.
+func (s *Store) PodsChanged() <-chan struct{} { return s.pod }
 
 // Synced is closed once every kind of object was delivered whole at least once. Until then nothing may be deleted.
 func (s *Store) Synced() <-chan struct{} { return s.ready }
@@ -128,8 +135,13 @@ func (s *Store) mark(keys ...Key) {
 	for _, key := range keys {
 		s.dirty[key] = struct{}{}
 	}
+	signal(s.wake)
+}
+
+// signal wakes the reader of a channel that has room for one.
+func signal(c chan struct{}) {
 	select {
-	case s.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -177,6 +189,20 @@ func (s *Store) Pod(name Name) *Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pods[name]
+}
+
+// Pods returns the latest of every Pod, by name.
+func (s *Store) Pods() []*Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.pods), func(a, b *Pod) int { return a.Name.Compare(b.Name) })
+}
+
+// Namespaces returns the latest of every Namespace, by name.
+func (s *Store) Namespaces() []*Namespace {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.SortedFunc(maps.Values(s.namespaces), func(a, b *Namespace) int { return strings.Compare(a.Name, b.Name) })
 }
 
 // Self returns this node's latest Node object; a Node with only its name while there is none.

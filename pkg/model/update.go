@@ -283,7 +283,7 @@ func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
 func (s *Store) SetNamespace(namespace *Namespace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.namespaces[namespace.Name] = namespace
+	s.setNamespace(namespace)
 }
 
 // DeleteNamespace forgets a Namespace.
@@ -291,17 +291,33 @@ func (s *Store) DeleteNamespace(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.namespaces, name)
+	signal(s.pod)
 }
 
 // ReplaceNamespaces makes the Namespaces exactly the given ones.
 func (s *Store) ReplaceNamespaces(namespaces []*Namespace) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	clear(s.namespaces)
+	keep := make(map[string]struct{}, len(namespaces))
 	for _, namespace := range namespaces {
-		s.namespaces[namespace.Name] = namespace
+		keep[namespace.Name] = struct{}{}
+		s.setNamespace(namespace)
+	}
+	for name := range s.namespaces {
+		if _, ok := keep[name]; !ok {
+			delete(s.namespaces, name)
+			signal(s.pod)
+		}
 	}
 	s.markSynced(ObjectNamespace)
+}
+
+func (s *Store) setNamespace(namespace *Namespace) {
+	if reflect.DeepEqual(s.namespaces[namespace.Name], namespace) {
+		return
+	}
+	s.namespaces[namespace.Name] = namespace
+	signal(s.pod)
 }
 
 // SetPod stores a new or changed Pod of this node.
@@ -341,6 +357,7 @@ func (s *Store) setPod(pod *Pod) {
 	}
 	s.pods[pod.Name] = pod
 	s.mark(Key{KindPod, pod.Name})
+	signal(s.pod)
 }
 
 func (s *Store) deletePod(name Name) {
@@ -349,4 +366,5 @@ func (s *Store) deletePod(name Name) {
 	}
 	delete(s.pods, name)
 	s.mark(Key{KindPod, name})
+	signal(s.pod)
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // annotationPrefix marks the annotations that are ours.
@@ -14,6 +16,7 @@ const annotationPrefix = "fairlead.io/"
 const (
 	annotationAlgorithm = annotationPrefix + "algorithm" // of a Service
 	annotationWeight    = annotationPrefix + "weight"    // of an EndpointSlice
+	annotationSocketLB  = annotationPrefix + "socket-lb" // of a Pod or a Namespace
 )
 
 // maxWeight keeps the slot table of one Service within reason.
@@ -26,6 +29,8 @@ func belongsOn(annotation string) string {
 		return "a Service"
 	case annotationWeight:
 		return "an EndpointSlice"
+	case annotationSocketLB:
+		return "a Pod or a Namespace"
 	}
 	return ""
 }
@@ -60,11 +65,11 @@ func checkOnly(p *problems, annotations map[string]string, known string) {
 	}
 }
 
-// checkMisplaced reports annotations that belong on another kind of object. It leaves those alone that it does not
-// know: features of pods read their own.
+// checkMisplaced reports annotations of a Pod or a Namespace that belong on another kind of object. It leaves those
+// alone that it does not know: features of pods read their own.
 func checkMisplaced(p *problems, annotations map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(ours(annotations))) {
-		if kind := belongsOn(name); kind != "" {
+		if kind := belongsOn(name); kind != "" && name != annotationSocketLB {
 			p.add("MisplacedAnnotation", "annotation %s is ignored: move it to %s", name, kind)
 		}
 	}
@@ -83,4 +88,20 @@ func weight(p *problems, annotations map[string]string) uint16 {
 		return 1
 	}
 	return uint16(n)
+}
+
+// socketLB returns what the annotations of a Pod or a Namespace ask for. What cannot be understood asks for nothing.
+func socketLB(p *problems, annotations map[string]string) model.SocketLB {
+	text, ok := annotations[annotationSocketLB]
+	switch {
+	case !ok:
+		return model.SocketLBUnset
+	case text == "on":
+		return model.SocketLBOn
+	case text == "off":
+		return model.SocketLBOff
+	}
+	p.add("InvalidSocketLB", `annotation %s %.64q is neither "on" nor "off": correct it, it counts as not set until then`,
+		annotationSocketLB, text)
+	return model.SocketLBUnset
 }

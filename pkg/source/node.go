@@ -58,7 +58,10 @@ func podCIDRs(spec *corev1.NodeSpec) []netip.Prefix {
 
 // Namespace translates a Namespace: its labels, and the annotations that are ours.
 func Namespace(n *corev1.Namespace) *model.Namespace {
-	out := &model.Namespace{Name: n.Name, Annotations: ours(n.Annotations)}
+	p := &problems{}
+	checkMisplaced(p, n.Annotations)
+	out := &model.Namespace{Name: n.Name, Annotations: ours(n.Annotations), SocketLB: socketLB(p, n.Annotations)}
+	out.Problems = p.all()
 	if len(n.Labels) > 0 {
 		out.Labels = maps.Clone(n.Labels)
 	}

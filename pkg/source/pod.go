@@ -19,8 +19,13 @@ func Pod(pod *corev1.Pod) *model.Pod {
 		Created:     created(&pod.ObjectMeta),
 		HostNetwork: pod.Spec.HostNetwork,
 		Annotations: ours(pod.Annotations),
+		LocalUID:    localUID(pod),
+		Finished:    pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Runtime:     runtimeOf(pod),
+		Mesh:        meshOf(pod),
+		SocketLB:    socketLB(p, pod.Annotations),
 	}
-	if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
+	if !out.Finished {
 		out.Addrs = podAddrs(p, &pod.Status)
 		if !out.HostNetwork {
 			out.HostPorts = hostPorts(p, &pod.Spec)

@@ -33,7 +33,7 @@ func webPod(changes ...func(*corev1.Pod)) *corev1.Pod {
 
 func webPodModel(changes ...func(*model.Pod)) *model.Pod {
 	pod := &model.Pod{
-		Name: model.Name{Namespace: "shop", Name: "web-0"}, UID: "u", Created: 1700000000,
+		Name: model.Name{Namespace: "shop", Name: "web-0"}, UID: "u", LocalUID: "u", Created: 1700000000,
 		Addrs:     addrs("10.244.0.5", "fd00::5"),
 		HostPorts: []model.HostPort{{Port: 80, ContainerPort: 8080, Protocol: model.TCP}},
 	}
@@ -93,12 +93,12 @@ func TestPod(t *testing.T) {
 		{
 			"succeeded",
 			func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodSucceeded },
-			func(m *model.Pod) { m.HostPorts, m.Addrs = nil, nil },
+			func(m *model.Pod) { m.HostPorts, m.Addrs, m.Finished = nil, nil, true },
 		},
 		{
 			"failed",
 			func(pod *corev1.Pod) { pod.Status.Phase = corev1.PodFailed },
-			func(m *model.Pod) { m.HostPorts, m.Addrs = nil, nil },
+			func(m *model.Pod) { m.HostPorts, m.Addrs, m.Finished = nil, nil, true },
 		},
 		{
 			"terminating pods still work",
