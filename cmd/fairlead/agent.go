@@ -19,6 +19,7 @@ import (
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
@@ -35,6 +36,7 @@ type agent struct {
 
 	mu         sync.Mutex
 	reconciler *reconcile.Reconciler // nil until the maps are there
+	keeper     *optout.Keeper        // likewise
 }
 
 func newAgentCommand(env *env) *cobra.Command {
@@ -82,10 +84,10 @@ func reporter(log *slog.Logger, events eventSink) func(model.Key, string, model.
 	}
 }
 
-func (a *agent) setReconciler(r *reconcile.Reconciler) {
+func (a *agent) setWriters(r *reconcile.Reconciler, k *optout.Keeper) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.reconciler = r
+	a.reconciler, a.keeper = r, k
 }
 
 func (a *agent) current() *reconcile.Reconciler {
@@ -107,5 +109,5 @@ func (a *agent) problems() []observe.Problem {
 			list = append(list, observe.Problem{Object: key.String(), Reason: p.Reason, Message: p.Message})
 		}
 	}
-	return list
+	return append(list, a.namespaceProblems()...)
 }

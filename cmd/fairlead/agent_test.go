@@ -21,12 +21,18 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(rig.Main(m, rig.Funcs{"fairlead": child, "connect": connect}))
+	os.Exit(rig.Main(m, rig.Funcs{"fairlead": child, "connect": connect, "hold": hold}))
 }
 
 // child is a fairlead command in a process of its own.
 func child(args []string) int {
 	return execute(context.Background(), &env{Stdout: os.Stdout, Stderr: os.Stderr, Args: args})
+}
+
+// hold keeps a cgroup from being empty.
+func hold([]string) int {
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
 }
 
 // connect dials ADDRESS as often as told and counts what answered.

@@ -33,6 +33,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 			LastDuration: stats.LastDuration, LastTime: stats.LastPass,
 		}
 	}
+	s.OptOut = optOutStatus(a.optOuts())
 	attached, failed := a.path.Status()
 	s.Datapath.CgroupRoot = attached.CgroupRoot
 	s.Datapath.Features = map[string]bool{"refuse with ECONNREFUSED": attached.Features.CanRefuse}

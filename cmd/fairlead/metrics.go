@@ -34,5 +34,10 @@ func (a *agent) sample(gauge *observe.Gauge) metrics.Sample {
 	if r := a.current(); r != nil {
 		s.Stats, s.Reasons = r.Stats(), r.Reasons()
 	}
+	if o := a.optOuts(); o != nil {
+		s.OptOut = *o
+		s.Stats.Damage += o.Damage
+		s.Stats.Repaired += o.Mended
+	}
 	return s
 }

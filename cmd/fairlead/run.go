@@ -26,6 +26,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
+	rules, err := rulesOf(cfg)
+	if err != nil {
+		return err
+	}
 	path, err := datapath.Open(datapath.Config{BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, Log: log})
 	if err != nil {
 		return err
@@ -107,9 +111,11 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
-	agent.setReconciler(reconciler)
+	keeper := newKeeper(cfg, rules, store, path, log)
+	agent.setWriters(reconciler, keeper)
 	start("addresses", func(ctx context.Context) error { return path.WatchAddrs(ctx, setLocal) })
 	start("reconcile", reconciler.Run)
+	start("optout", keeper.Run)
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
 	<-ctx.Done()
 	return stopped(ctx, nil)

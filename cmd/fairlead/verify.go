@@ -79,5 +79,8 @@ func (a *agent) verify(ctx context.Context, repair bool) (observe.Verification, 
 	for _, d := range report.Differences {
 		v.Differences = append(v.Differences, observe.Difference{Kind: d.Kind, Where: d.Where, Want: d.Want, Have: d.Have, Mended: d.Mended})
 	}
+	if err == nil {
+		err = a.verifyOptOuts(ctx, &v)
+	}
 	return v, err
 }

@@ -38,6 +38,10 @@ type Config struct {
 	ExternalIPs string // all, external-only or deny
 	ConfigDir   string // empty = none
 
+	OptOutRuntimes string // patterns with commas between them, which package optout checks
+	OptOutMeshes   string // names, likewise
+	CNICache       string
+
 	// Where to listen, each HOST:PORT or empty for not at all.
 	MetricsAddress, HealthzAddress, ReadyAddress string
 

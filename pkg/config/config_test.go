@@ -53,6 +53,8 @@ func TestDefaults(t *testing.T) {
 		Source: Kubernetes, NodeName: "node-1.example", BPFFS: "/sys/fs/bpf", StateDir: "/run/fairlead",
 		LogLevel: "info", LogFormat: "text", Algorithm: "random", ExternalIPs: "all",
 		MetricsAddress: "127.0.0.1:10249", HealthzAddress: ":10256", ReadyAddress: "127.0.0.1:10247",
+		OptOutRuntimes: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
+		OptOutMeshes:   "istio,istio-ambient,linkerd,kuma,consul", CNICache: "/var/lib/cni/results",
 	}
 	for _, origin := range have.Origins() {
 		if origin.From != "default" {
@@ -117,6 +119,7 @@ func TestEveryOption(t *testing.T) {
 		"source": "./manifests", "kubeconfig": "/k", "node-name": "n", "cgroup-root": "/sys/fs/cgroup/x", "bpffs": "/b",
 		"state-dir": "/s", "log-level": "warn", "log-format": "json", "algorithm": "maglev", "external-ips": "deny",
 		"metrics-address": ":1", "healthz-address": ":2", "ready-address": "[::1]:3",
+		"opt-out-runtimes": "kata", "opt-out-meshes": "istio", "cni-cache": "/c",
 	}
 	seen := map[*string]string{}
 	probe := &Config{}

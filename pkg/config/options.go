@@ -108,6 +108,21 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.ExternalIPs },
 		},
 		{
+			Name: "opt-out-runtimes", Default: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
+			Usage: "pods that are not balanced at the socket, by their RuntimeClass: names with * for any text; kubevirt for its virtual machines",
+			field: func(c *Config) *string { return &c.OptOutRuntimes },
+		},
+		{
+			Name: "opt-out-meshes", Default: "istio,istio-ambient,linkerd,kuma,consul",
+			Usage: "pods that are not balanced at the socket, by the service mesh that redirects what they dial",
+			field: func(c *Config) *string { return &c.OptOutMeshes },
+		},
+		{
+			Name: "cni-cache", Default: "/var/lib/cni/results", check: absolute,
+			Usage: "directory in which the container runtime remembers the network namespace of each pod",
+			field: func(c *Config) *string { return &c.CNICache },
+		},
+		{
 			Name: "metrics-address", Shown: "127.0.0.1:10249; none where the source is files", check: listenAddress,
 			Usage: "HOST:PORT to serve Prometheus at /metrics, and /proxyMode as kube-proxy does there; empty for nowhere",
 			field: func(c *Config) *string { return &c.MetricsAddress }, derive: inCluster("127.0.0.1:10249"),

@@ -26,6 +26,10 @@ func nodeFamilies() []family {
 			"sockets. Where the reason is \"none\" nothing went wrong.", func(c *observe.Counter) uint64 { return c.Packets }),
 		counted("fairlead_datapath_bytes_total", "The bytes of what the programs saw, by what became of it.",
 			func(c *observe.Counter) uint64 { return c.Bytes }),
+		gauge("fairlead_opted_out_pods", "Pods of this node whose sockets are left alone.",
+			func(s *Sample) float64 { return float64(s.OptOut.Pods) }),
+		gauge("fairlead_opted_out_pods_not_covered", "Pods of this node that have opted out and are balanced at the socket all the "+
+			"same; \"fairlead status\" says why.", func(s *Sample) float64 { return float64(s.OptOut.NotCovered) }),
 		{
 			name: "fairlead_problems", help: "Things in objects that had to be ignored; their authors have events about them.",
 			kind: prometheus.GaugeValue, labels: []string{"reason"},

@@ -14,6 +14,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
@@ -38,6 +39,7 @@ func sample() Sample {
 			Kinds: []Kind{{Name: "services", Synced: true, Lists: 31, Failures: 32}, {Name: "pods"}}, Errors: 33,
 			LastChange: time.Unix(1003, 0), EventsDropped: 34,
 		},
+		OptOut: optout.Status{Pods: 41, Waiting: 42, NotCovered: 43},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
@@ -15,6 +16,7 @@ type Sample struct {
 	Waiting  time.Time      // since when the oldest change waits; zero for none
 	Reasons  map[string]int // of the problems of objects
 	Source   Source
+	OptOut   optout.Status
 }
 
 // Kernel is what the kernel has. What cannot be read is left out, and makes the node degraded.

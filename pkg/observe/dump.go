@@ -15,7 +15,7 @@ import (
 
 // DumpNames are the maps that Dump shows.
 func DumpNames() []string {
-	return []string{"svcs", "services", "slots", "backends", "names", "counters"}
+	return []string{"svcs", "services", "slots", "backends", "names", "optout", "counters"}
 }
 
 // Dump writes the rows of one map as text, sorted, with indexes and what they stand for. Rows that are not in use are
@@ -23,7 +23,7 @@ func DumpNames() []string {
 func Dump(w io.Writer, s *Snapshot, mapName string) error {
 	dump, ok := map[string]func(io.Writer, *Snapshot){
 		"svcs": dumpSvcs, "services": dumpServices, "slots": dumpSlots, "backends": dumpBackends, "names": dumpNames,
-		"counters": dumpCounters,
+		"optout": dumpOptout, "counters": dumpCounters,
 	}[mapName]
 	if !ok {
 		return fmt.Errorf("dump map %q: there is no dump of it; take one of %s", mapName, strings.Join(DumpNames(), ", "))

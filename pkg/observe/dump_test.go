@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -42,6 +43,11 @@ func TestDump(t *testing.T) {
 	}
 	s := take(t, l.Tables)
 	s.Counters = []Counter{{"sock", "none", 12, 0}, {"sock", "no-backend", 3, 0}}
+	s.Optouts = []Optout{
+		{Kind: "cgroup", ID: 77, Pod: "shop/agent", Why: "annotation of the pod"},
+		{Kind: "netns", ID: 8779, Pod: "shop/web", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("fd01::9")},
+			Why: "mesh"},
+	}
 	for _, name := range DumpNames() {
 		var out bytes.Buffer
 		if err := Dump(&out, s, name); err != nil {

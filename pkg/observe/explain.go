@@ -76,6 +76,7 @@ type facts struct {
 	// remembered returns what the client of a namespace has of a service; nil if nothing.
 	remembered func(cookie uint64, service uint32) (*bpf.MapsAffinity, error)
 	now        uint64 // by the clock of affinity
+	optouts    []Optout
 }
 
 // Explain answers a Question from the maps pinned in dir, as the programs that read them would. The error wraps what
@@ -99,6 +100,9 @@ func Explain(dir string, q Question) (e *Explanation, err error) {
 	}
 	for _, addr := range list {
 		known.node[addr] = struct{}{}
+	}
+	if known.optouts, err = readOptouts(m); err != nil {
+		return nil, err
 	}
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
@@ -139,6 +143,11 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 		return x.e, nil
 	}
 	x.e.Frontend = frontend
+	if row := x.optedOut(); row != nil {
+		x.e.Outcome = LeftAlone
+		x.e.Reason = fmt.Sprintf("%s has opted out of socket balancing (%s), and the packets are balanced on their way if at all", row.Pod, row.Why)
+		return x.e, nil
+	}
 	if service == nil {
 		x.damaged("the frontend leads to service %d, which is not there", frontend.Service)
 		x.e.Outcome, x.e.Reason = Refused, "the service that the frontend leads to has no table"

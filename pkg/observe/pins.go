@@ -33,6 +33,9 @@ func Read(dir string) (pinned *Pinned, err error) {
 	if s.Counters, err = ReadCounters(m.Counters); err != nil {
 		return nil, err
 	}
+	if s.Optouts, err = readOptouts(m); err != nil {
+		return nil, err
+	}
 	list, err := mapStatuses(m, s, dir)
 	if err != nil {
 		return nil, err
@@ -76,7 +79,8 @@ func mapStatuses(m *maps.Maps, s *Snapshot, dir string) ([]MapStatus, error) {
 
 // entries counts the rows in use of the maps whose use a snapshot shows.
 func (s *Snapshot) entries() map[string]int {
-	n := map[string]int{"svcs": len(s.Dangling), "services": len(s.Services), "slots": 0, "backends": 0, "names": 0}
+	n := map[string]int{"svcs": len(s.Dangling), "services": len(s.Services), "slots": 0, "backends": 0, "names": 0,
+		"optout": len(s.Optouts)}
 	for i := range s.Services {
 		service := &s.Services[i]
 		n["svcs"] += len(service.Frontends)

@@ -32,6 +32,7 @@ type Snapshot struct {
 	Backends []Backend  `json:"backends"` // by address; every row that was ever written
 	Dangling []Frontend `json:"dangling,omitempty"`
 	Counters []Counter  `json:"counters,omitempty"`
+	Optouts  []Optout   `json:"optouts,omitempty"`
 }
 
 // Service is one BPF service: one port of one object in one family.

@@ -13,6 +13,7 @@ type Status struct {
 	Source    *SourceStatus   `json:"source,omitempty"`    // nil without an agent
 	Reconcile *ReconcileState `json:"reconcile,omitempty"` // nil without an agent, or before the maps are there
 	Datapath  DatapathStatus  `json:"datapath"`
+	OptOut    *OptOutStatus   `json:"optOut,omitempty"` // nil without an agent
 	Services  int             `json:"services"`
 	Frontends int             `json:"frontends"`
 	Backends  int             `json:"backends"`

@@ -35,6 +35,9 @@ func (s *Status) WriteText(w io.Writer) error {
 		row("reconcile", "%s", s.Reconcile.text())
 	}
 	row("datapath", "%s", s.Datapath.text())
+	if s.OptOut != nil && s.OptOut.Pods+s.OptOut.Waiting+s.OptOut.NotCovered > 0 {
+		row("opted out", "%s", s.OptOut.text())
+	}
 	if err := lines.Flush(); err != nil {
 		return err
 	}
@@ -44,6 +47,7 @@ func (s *Status) WriteText(w io.Writer) error {
 			return err
 		}
 	}
+	s.OptOut.writeUncovered(out)
 	if len(s.Problems) > 0 {
 		fmt.Fprintf(out, "\nobjects with problems:\n")
 		for _, p := range s.Problems {

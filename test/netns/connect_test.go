@@ -85,18 +85,23 @@ type service struct {
 
 func netnsCookie(t *testing.T, ns *rig.Netns) (cookie uint64) {
 	t.Helper()
-	if err := ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err := ns.Do(func() (err error) {
+		cookie, err = cookieHere()
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
 	return cookie
+}
+
+// cookieHere returns the cookie of the network namespace that the calling thread is in.
+func cookieHere() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 }
 
 // add writes the rows of a service in an order that is safe, and returns its index.

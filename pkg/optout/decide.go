@@ -1,0 +1,74 @@
+package optout
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// Rules say which pods opt out without anybody asking.
+type Rules struct {
+	Runtimes []string // patterns of path.Match: names of RuntimeClasses, and KubeVirt's pods' "kubevirt"
+	Meshes   []string // names of service meshes
+}
+
+// ParseRules reads lists with commas between their entries. known are the meshes that can be told.
+func ParseRules(runtimes, meshes string, known []string) (Rules, error) {
+	rules := Rules{Runtimes: entries(runtimes), Meshes: entries(meshes)}
+	for _, pattern := range rules.Runtimes {
+		if _, err := path.Match(pattern, ""); err != nil {
+			return Rules{}, fmt.Errorf("pattern of runtimes %q: %w: * stands for any text, as in kata*", pattern, err)
+		}
+	}
+	for _, mesh := range rules.Meshes {
+		if !slices.Contains(known, mesh) {
+			return Rules{}, fmt.Errorf("unknown mesh %q: use some of %s", mesh, strings.Join(known, ", "))
+		}
+	}
+	return rules, nil
+}
+
+func entries(list string) []string {
+	var out []string
+	for entry := range strings.SplitSeq(list, ",") {
+		if entry = strings.TrimSpace(entry); entry != "" {
+			out = append(out, entry)
+		}
+	}
+	return out
+}
+
+// reason is why a pod has opted out.
+type reason struct {
+	why  uint32 // as the map has it
+	text string
+}
+
+// decide returns why a pod has opted out; false if it has not. What somebody wrote comes before what is a rule, and the
+// pod's own word before its namespace's.
+func (r *Rules) decide(pod *model.Pod, namespace model.SocketLB) (reason, bool) {
+	switch {
+	case pod.SocketLB == model.SocketLBOff:
+		return reason{maps.OptoutByPod, "annotation of the pod"}, true
+	case pod.SocketLB == model.SocketLBOn:
+		return reason{}, false
+	case namespace == model.SocketLBOff:
+		return reason{maps.OptoutByNamespace, "annotation of the namespace"}, true
+	case namespace == model.SocketLBOn:
+		return reason{}, false
+	case pod.Runtime != "" && slices.ContainsFunc(r.Runtimes, func(pattern string) bool { return matches(pattern, pod.Runtime) }):
+		return reason{maps.OptoutByRuntime, "runtime " + pod.Runtime}, true
+	case pod.Mesh != "" && slices.Contains(r.Meshes, pod.Mesh):
+		return reason{maps.OptoutByMesh, "mesh " + pod.Mesh}, true
+	}
+	return reason{}, false
+}
+
+func matches(pattern, name string) bool {
+	ok, err := path.Match(pattern, name)
+	return err == nil && ok
+}

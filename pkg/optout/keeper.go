@@ -1,0 +1,224 @@
+// Package optout keeps the sockets of pods alone that do without balancing at the socket: because somebody wrote so on
+// the pod or its namespace, or because their traffic never meets a socket of this kernel, or is redirected by a sidecar
+// that wants to see the address of the Service. It decides which pods these are, finds out what their processes are told
+// by, and keeps the map of the programs in step.
+//
+// A pod that should be left alone and cannot be told from others is in the Status, with the reason.
+package optout
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	stdmaps "maps"
+	"sync"
+	"time"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+const (
+	checkEvery = time.Minute // between two comparisons with what is in the map
+	retryAfter = time.Second // an error
+	maxLooks   = 4           // until no directory comes new
+)
+
+// Table is the map that programs read.
+type Table interface {
+	// SetOptouts makes the map say what want says and returns how many rows that changed. Rows that are not wanted go
+	// if remove says so.
+	SetOptouts(want map[maps.OptoutKey]maps.Optout, remove bool) (changed int, err error)
+	// Optouts returns what the map says.
+	Optouts() (map[maps.OptoutKey]maps.Optout, error)
+}
+
+// Config is what a Keeper needs.
+type Config struct {
+	Store      *model.Store
+	Rules      Rules
+	Identities []Identity // the first that knows a pod is believed
+	Table      Table
+	Log        *slog.Logger
+}
+
+// Keeper keeps the map of pods that have opted out. Run alone uses it; Status and Verify may be called from others.
+type Keeper struct {
+	cfg      Config
+	watch    *watch
+	warned   map[string]struct{} // what was wrong with pods and namespaces at the last pass
+	warning  map[string]struct{} // and what is at this one
+	checking chan checkRequest
+	ended    chan struct{}
+
+	mu     sync.Mutex
+	want   map[maps.OptoutKey]maps.Optout
+	synced bool
+	status Status
+
+	damage, mended uint64
+}
+
+// New returns a Keeper.
+func New(cfg Config) *Keeper {
+	return &Keeper{cfg: cfg, checking: make(chan checkRequest), ended: make(chan struct{})}
+}
+
+// Run keeps the map until the context ends, then returns nil. It waits for changes of pods, namespaces and the
+// directories that tell of them; once a minute it compares the map with what should be in it.
+func (k *Keeper) Run(ctx context.Context) error {
+	watch := newWatch(k.cfg.Log)
+	defer watch.close()
+	return k.run(ctx, watch)
+}
+
+func (k *Keeper) run(ctx context.Context, watch *watch) error {
+	defer close(k.ended)
+	k.watch = watch
+	check := time.NewTicker(checkEvery)
+	defer check.Stop()
+	synced := k.cfg.Store.Synced()
+	for {
+		var retry <-chan time.Time
+		if err := k.pass(); err != nil {
+			k.cfg.Log.Error("pods that opted out are not up to date, trying again", "error", err)
+			retry = time.After(retryAfter)
+		}
+		events, errs := k.watch.events()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-synced:
+			synced = nil
+		case <-k.cfg.Store.PodsChanged():
+		case <-events:
+		case <-errs: // events were lost
+		case <-retry:
+		case <-check.C:
+			k.check()
+		case request := <-k.checking:
+			report, err := k.compare(request.repair)
+			request.answer <- checked{report, err}
+		}
+	}
+}
+
+// pass makes the map what the latest objects ask for.
+func (k *Keeper) pass() error {
+	synced := isClosed(k.cfg.Store.Synced())
+	k.warned, k.warning = k.warning, map[string]struct{}{}
+	pods := k.chosen()
+	var want map[maps.OptoutKey]maps.Optout
+	var status Status
+	k.watch.drain()
+	for range maxLooks {
+		want, status = k.look(pods)
+		if !k.watch.set(k.dirs(pods)) {
+			break
+		} // or what happened there before was not seen
+	}
+	k.mu.Lock()
+	same := k.want != nil && synced == k.synced && stdmaps.Equal(k.want, want)
+	k.mu.Unlock()
+	var changed int
+	if !same {
+		var err error
+		if changed, err = k.cfg.Table.SetOptouts(want, synced); err != nil {
+			return err
+		}
+	}
+	k.mu.Lock()
+	k.want, k.synced, k.status = want, synced, status
+	k.mu.Unlock()
+	if changed > 0 {
+		k.cfg.Log.Info("changed who has opted out of socket balancing", "pods", status.Pods, "rows", len(want), "changed", changed)
+	}
+	return nil
+}
+
+// chosen is a pod that has opted out.
+type chosen struct {
+	*model.Pod
+	reason
+	ambiguous bool // another pod says that it is known by the same UID here
+}
+
+// chosen returns the pods that have opted out, by name.
+func (k *Keeper) chosen() []chosen {
+	said := map[string]model.SocketLB{}
+	for _, namespace := range k.cfg.Store.Namespaces() {
+		said[namespace.Name] = namespace.SocketLB
+		k.warn("namespace:"+namespace.Name, "namespace:"+namespace.Name, namespace.Problems)
+	}
+	var list []chosen
+	known := map[string]int{}
+	for _, pod := range k.cfg.Store.Pods() {
+		known[pod.LocalUID]++
+		if reason, out := k.cfg.Rules.decide(pod, said[pod.Namespace]); out && !pod.Finished {
+			list = append(list, chosen{Pod: pod, reason: reason})
+		}
+	}
+	for i := range list {
+		list[i].ambiguous = known[list[i].LocalUID] > 1
+	}
+	return list
+}
+
+// look finds the keys of the pods.
+func (k *Keeper) look(pods []chosen) (map[maps.OptoutKey]maps.Optout, Status) {
+	want := map[maps.OptoutKey]maps.Optout{}
+	status := Status{}
+	if len(pods) == 0 {
+		return want, status
+	}
+	for _, identity := range k.cfg.Identities {
+		identity.Refresh()
+	}
+	for _, pod := range pods {
+		keys, err := k.find(pod)
+		switch {
+		case err == nil:
+			status.Pods++
+		case len(pod.Addrs) == 0:
+			status.Waiting++ // it has no sandbox yet
+		default:
+			status.uncovered(pod.Name, pod.text, err)
+			k.warn(pod.UID, pod.Name.String(), []model.Problem{{Message: "a pod that has opted out of socket balancing is " + err.Error()}})
+		}
+		addrs := pod.Addrs
+		if pod.HostNetwork {
+			addrs = nil // they are the node's, and would make others look like it
+		}
+		for _, key := range keys {
+			want[key] = maps.MakeOptout(pod.Name.String(), addrs, pod.why)
+		}
+	}
+	return want, status
+}
+
+func (k *Keeper) find(pod chosen) ([]maps.OptoutKey, error) {
+	if pod.ambiguous {
+		return nil, fmt.Errorf("%w: another pod of this node claims to be known by its UID %.64q", ErrUnknown, pod.LocalUID)
+	}
+	return identities(k.cfg.Identities).find(pod.Pod)
+}
+
+// dirs returns the directories to watch for the pods.
+func (k *Keeper) dirs(pods []chosen) []string {
+	var dirs []string
+	for _, identity := range k.cfg.Identities {
+		if len(pods) > 0 {
+			dirs = append(dirs, identity.Dirs()...)
+		}
+	}
+	return dirs
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

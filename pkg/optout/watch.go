@@ -1,0 +1,106 @@
+package optout
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"path/filepath"
+	"slices"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// watch tells when something happened in some directories. Without inotify it tells nothing, and what depends on it is
+// seen with the next change of a pod or the next check.
+type watch struct {
+	log    *slog.Logger
+	notify *fsnotify.Watcher // nil without
+	told   string            // the last error that was logged
+}
+
+func newWatch(log *slog.Logger) *watch {
+	w := &watch{log: log}
+	// A buffer lets a burst of events end in one look.
+	notify, err := fsnotify.NewBufferedWatcher(1024)
+	if err != nil {
+		w.fail(err)
+		return w
+	}
+	w.notify = notify
+	return w
+}
+
+func (w *watch) close() {
+	if w.notify != nil {
+		w.notify.Close()
+	}
+}
+
+// set makes the directories that are watched these, or the nearest above them that exist, and reports whether one came
+// new: what happened in it before was not seen.
+func (w *watch) set(dirs []string) bool {
+	if w.notify == nil {
+		return false
+	}
+	was := w.notify.WatchList()
+	var is []string
+	var failed error
+	for _, dir := range dirs {
+		// Also what is watched already: a name may stand for another directory by now.
+		watched, err := w.add(dir)
+		if err != nil {
+			failed = err
+			continue
+		}
+		is = append(is, watched)
+	}
+	for _, dir := range was {
+		if !slices.Contains(is, dir) {
+			_ = w.notify.Remove(dir) // an error says that the kernel removed it first
+		}
+	}
+	w.fail(failed)
+	return slices.ContainsFunc(is, func(dir string) bool { return !slices.Contains(was, dir) })
+}
+
+func (w *watch) add(dir string) (string, error) {
+	for dir = filepath.Clean(dir); ; {
+		err := w.notify.Add(dir)
+		if err == nil || !errors.Is(err, fs.ErrNotExist) || dir == filepath.Dir(dir) {
+			return dir, err
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+func (w *watch) fail(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != w.told && text != "" {
+		w.log.Warn("cannot watch pods come and go, looking for those that have opted out from time to time instead", "error", err)
+	}
+	w.told = text
+}
+
+// events returns what to wait for; nil without inotify.
+func (w *watch) events() (<-chan fsnotify.Event, <-chan error) {
+	if w.notify == nil {
+		return nil, nil
+	}
+	return w.notify.Events, w.notify.Errors
+}
+
+// drain forgets the events up to now: a look follows that sees what they tell.
+func (w *watch) drain() {
+	events, errs := w.events()
+	for {
+		select {
+		case <-events:
+		case <-errs:
+		default:
+			return
+		}
+	}
+}
