@@ -158,6 +158,9 @@ func (c *Cluster) controllerFlags() []string {
 	return append(flags, fmt.Sprintf("--node-cidr-mask-size-ipv4=%d", share[0].Bits()), fmt.Sprintf("--node-cidr-mask-size-ipv6=%d", share[1].Bits()))
 }
 
+// zones is how many zones there are: where there are more nodes, they share them in turn, as some specs want it.
+const zones = 3
+
 // registerNodes creates the nodes with the ranges of pods that the plan gives them. The controllers would give them in
 // the order in which kubelets come.
 func (c *Cluster) registerNodes() error {
@@ -168,7 +171,7 @@ func (c *Cluster) registerNodes() error {
 		for _, p := range c.Family.NodePods(i + 1) {
 			pods = append(pods, p.String())
 		}
-		labels := object{"topology.kubernetes.io/zone": "zone" + strconv.Itoa(i+1), "topology.kubernetes.io/region": "region1"}
+		labels := object{"topology.kubernetes.io/zone": "zone" + strconv.Itoa(i%zones+1), "topology.kubernetes.io/region": "region1"}
 		nodes = append(nodes, object{
 			"apiVersion": "v1", "kind": "Node", "metadata": object{"name": name, "labels": labels},
 			"spec": object{"podCIDR": pods[0], "podCIDRs": pods},
