@@ -16,6 +16,7 @@
 #include "lib/flows.h"
 #include "lib/lb.h"
 #include "lib/optout.h"
+#include "lib/peer.h"
 
 enum verdict {
 	VERDICT_PASS,
@@ -137,23 +138,6 @@ static __always_inline int sock_refuse(int errno)
 	return REFUSE;
 }
 
-static __always_inline void sock_remember(struct bpf_sock_addr *ctx, const struct dial *dial)
-{
-	struct sock_peer *peer;
-
-	if (!ctx->sk)
-		return;
-	peer = bpf_sk_storage_get(&sock_peers, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!peer) {
-		count(HOOK_SOCK, REASON_NO_MEMORY, 0);
-		return;
-	}
-	peer->vip = dial->to.addr;
-	peer->vip_port = dial->to.port;
-	peer->backend = dial->choice.backend->addr;
-	peer->backend_port = dial->choice.backend->port;
-}
-
 static __always_inline enum verdict sock_connect(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	enum verdict verdict = sock_resolve(ctx, dial);
@@ -161,9 +145,9 @@ static __always_inline enum verdict sock_connect(struct bpf_sock_addr *ctx, stru
 	if (verdict == VERDICT_REWRITE)
 		verdict = sock_select(ctx, dial);
 	if (verdict == VERDICT_REWRITE)
-		sock_remember(ctx, dial);
-	else if (ctx->sk) /* it must not go by what it dialled before */
-		bpf_sk_storage_delete(&sock_peers, ctx->sk);
+		peer_remember(ctx, &dial->to, dial->choice.backend);
+	else /* it must not go by what it dialled before */
+		peer_forget(ctx);
 	return verdict;
 }
 
@@ -227,7 +211,7 @@ static __always_inline enum verdict sock_send(struct bpf_sock_addr *ctx, struct 
  * connected to the backend that it names. */
 static __always_inline bool sock_recall(struct bpf_sock_addr *ctx, struct svc_key *from)
 {
-	struct sock_peer *peer = ctx->sk ? bpf_sk_storage_get(&sock_peers, ctx->sk, NULL, 0) : NULL;
+	struct sock_peer *peer = peer_find(ctx);
 
 	if (!peer || peer->backend_port != from->port || !addr_equal(&peer->backend, &from->addr))
 		return false;
@@ -407,6 +391,15 @@ int sock_bind6(struct bpf_sock_addr *ctx)
 	struct svc_key at = ctx_key6(ctx);
 
 	return sock_bind(ctx, &at);
+}
+
+/* Runs at the last close of every socket that a process opened, also of those that no service concerns. */
+SEC("cgroup/sock_release")
+int sock_release(struct bpf_sock *ctx)
+{
+	if (ctx->protocol == IPPROTO_TCP)
+		peer_release(bpf_get_socket_cookie(ctx));
+	return PROCEED;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -48,7 +48,15 @@ struct {
 	__type(value, struct name);
 } names SEC(".maps");
 
-/* Dies with its socket, so no socket's record can be evicted by another's. */
+/* What TCP sockets dialled. A row belongs to one socket from its connect to its close. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CONN_PEERS);
+	__type(key, __u32);
+	__type(value, struct conn_peer);
+} conn_peers SEC(".maps");
+
+/* What other connected sockets dialled, and TCP sockets whose row was taken. Dies with its socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

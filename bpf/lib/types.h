@@ -8,6 +8,9 @@
 /* So many services get their replies told apart on one socket; beyond, the oldest is forgotten. */
 #define SOCK_FLOWS 32
 
+/* About so many TCP sockets have their record where it is cheap; a power of two. */
+#define CONN_PEERS 65536
+
 /* An address of either family; IPv4 is mapped (::ffff:a.b.c.d), so there is one key and one path. */
 struct addr {
 	__be32 word[4];
@@ -103,6 +106,12 @@ struct sock_peer {
 	__u32 pad;
 };
 
+/* The record of a TCP socket. A row whose cookie is zero is free. */
+struct conn_peer {
+	__u64 cookie;
+	struct sock_peer peer;
+};
+
 /* The same for one of the services that a socket which is not connected sends to, and the row that it keeps to. */
 struct sock_flow {
 	struct addr vip;
@@ -175,6 +184,7 @@ _Static_assert(sizeof(struct service) == 32, "two services share a cache line");
 _Static_assert(sizeof(struct slot) == 8, "a slot is loaded with one instruction");
 _Static_assert(sizeof(struct backend) == 24, "a backend has no hidden padding");
 _Static_assert(sizeof(struct sock_peer) == 40, "a record has no hidden padding");
+_Static_assert(sizeof(struct conn_peer) == 48, "a record has no hidden padding");
 _Static_assert(sizeof(struct sock_flow) == 44, "a flow has no hidden padding");
 _Static_assert(sizeof(struct affinity_key) == 24, "a key has no hidden padding");
 _Static_assert(sizeof(struct affinity) == 16, "a value has no hidden padding");

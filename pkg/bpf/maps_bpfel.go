@@ -50,6 +50,12 @@ type MapsBackend struct {
 	Owner uint32
 }
 
+type MapsConnPeer struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Peer   MapsSockPeer
+}
+
 type MapsCounter struct {
 	_       structs.HostLayout
 	Packets uint64
@@ -204,6 +210,7 @@ const (
 const (
 	MapsMapAffinity        = "affinity"
 	MapsMapBackends        = "backends"
+	MapsMapConnPeers       = "conn_peers"
 	MapsMapCounters        = "counters"
 	MapsMapNames           = "names"
 	MapsMapNodeAddrs       = "node_addrs"
@@ -274,6 +281,7 @@ type MapsProgramSpecs struct {
 type MapsMapSpecs struct {
 	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
+	ConnPeers   *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -322,6 +330,7 @@ func (o *MapsObjects) Close() error {
 type MapsMaps struct {
 	Affinity    *ebpf.Map `ebpf:"affinity"`
 	Backends    *ebpf.Map `ebpf:"backends"`
+	ConnPeers   *ebpf.Map `ebpf:"conn_peers"`
 	Counters    *ebpf.Map `ebpf:"counters"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
@@ -338,6 +347,7 @@ func (m *MapsMaps) Close() error {
 	return _MapsClose(
 		m.Affinity,
 		m.Backends,
+		m.ConnPeers,
 		m.Counters,
 		m.Names,
 		m.NodeAddrs,

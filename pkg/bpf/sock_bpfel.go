@@ -18,6 +18,7 @@ import (
 const (
 	SockMapAffinity       = "affinity"
 	SockMapBackends       = "backends"
+	SockMapConnPeers      = "conn_peers"
 	SockMapCounters       = "counters"
 	SockMapNames          = "names"
 	SockMapNodeAddrs      = "node_addrs"
@@ -36,6 +37,7 @@ const (
 	SockProgSockPeername6 = "sock_peername6"
 	SockProgSockRecvmsg4  = "sock_recvmsg4"
 	SockProgSockRecvmsg6  = "sock_recvmsg6"
+	SockProgSockRelease   = "sock_release"
 	SockProgSockSendmsg4  = "sock_sendmsg4"
 	SockProgSockSendmsg6  = "sock_sendmsg6"
 	SockVarCfg            = "cfg"
@@ -91,6 +93,7 @@ type SockProgramSpecs struct {
 	SockPeername6 *ebpf.ProgramSpec `ebpf:"sock_peername6"`
 	SockRecvmsg4  *ebpf.ProgramSpec `ebpf:"sock_recvmsg4"`
 	SockRecvmsg6  *ebpf.ProgramSpec `ebpf:"sock_recvmsg6"`
+	SockRelease   *ebpf.ProgramSpec `ebpf:"sock_release"`
 	SockSendmsg4  *ebpf.ProgramSpec `ebpf:"sock_sendmsg4"`
 	SockSendmsg6  *ebpf.ProgramSpec `ebpf:"sock_sendmsg6"`
 }
@@ -101,6 +104,7 @@ type SockProgramSpecs struct {
 type SockMapSpecs struct {
 	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
+	ConnPeers   *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -142,6 +146,7 @@ func (o *SockObjects) Close() error {
 type SockMaps struct {
 	Affinity    *ebpf.Map `ebpf:"affinity"`
 	Backends    *ebpf.Map `ebpf:"backends"`
+	ConnPeers   *ebpf.Map `ebpf:"conn_peers"`
 	Counters    *ebpf.Map `ebpf:"counters"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
@@ -158,6 +163,7 @@ func (m *SockMaps) Close() error {
 	return _SockClose(
 		m.Affinity,
 		m.Backends,
+		m.ConnPeers,
 		m.Counters,
 		m.Names,
 		m.NodeAddrs,
@@ -190,6 +196,7 @@ type SockPrograms struct {
 	SockPeername6 *ebpf.Program `ebpf:"sock_peername6"`
 	SockRecvmsg4  *ebpf.Program `ebpf:"sock_recvmsg4"`
 	SockRecvmsg6  *ebpf.Program `ebpf:"sock_recvmsg6"`
+	SockRelease   *ebpf.Program `ebpf:"sock_release"`
 	SockSendmsg4  *ebpf.Program `ebpf:"sock_sendmsg4"`
 	SockSendmsg6  *ebpf.Program `ebpf:"sock_sendmsg6"`
 }
@@ -204,6 +211,7 @@ func (p *SockPrograms) Close() error {
 		p.SockPeername6,
 		p.SockRecvmsg4,
 		p.SockRecvmsg6,
+		p.SockRelease,
 		p.SockSendmsg4,
 		p.SockSendmsg6,
 	)

@@ -84,7 +84,7 @@ func TestLifecycle(t *testing.T) {
 			t.Errorf("program not replaced by its like: %+v, before %+v", prog, first.Programs[i])
 		}
 	}
-	if len(second.Programs) != 10 || !second.Features.CanRefuse || second.CgroupRoot != p.CgroupRoot {
+	if len(second.Programs) != 11 || !second.Features.CanRefuse || second.CgroupRoot != p.CgroupRoot {
 		t.Errorf("status: %+v", second)
 	}
 	if err := errors.Join(Cleanup(p.BPFFS), Cleanup(p.BPFFS)); err != nil {

@@ -25,6 +25,7 @@ type Maps struct {
 	Names     *ebpf.Map
 	NodeAddrs *ebpf.Map
 	Affinity  *ebpf.Map
+	ConnPeers *ebpf.Map
 	SockPeers *ebpf.Map
 	SockFlows *ebpf.Map
 	Counters  *ebpf.Map
@@ -66,6 +67,8 @@ func (m *Maps) fields() []field {
 		{Info{Name: "node_addrs", Row: "address -> interface", WrittenBy: "datapath", ReadBy: "sock"}, &m.NodeAddrs, nil},
 		{Info{Name: "affinity", Row: "client, service index -> backend index, last new connection", WrittenBy: "sock", ReadBy: "sock"},
 			&m.Affinity, nil},
+		{Info{Name: "conn_peers", Row: "index -> socket cookie, what it dialled, what it got", WrittenBy: "sock", ReadBy: "sock"},
+			&m.ConnPeers, nil},
 		{Info{Name: "sock_peers", Row: "socket -> what it dialled, what it got", WrittenBy: "sock", ReadBy: "sock"},
 			&m.SockPeers, nil},
 		{Info{Name: "sock_flows", Row: "socket -> up to 32 services that it sends to, their backends", WrittenBy: "sock", ReadBy: "sock"},

@@ -18,6 +18,7 @@ import (
 const (
 	SelectMapAffinity       = "affinity"
 	SelectMapBackends       = "backends"
+	SelectMapConnPeers      = "conn_peers"
 	SelectMapCounters       = "counters"
 	SelectMapNames          = "names"
 	SelectMapNodeAddrs      = "node_addrs"
@@ -88,6 +89,7 @@ type SelectProgramSpecs struct {
 type SelectMapSpecs struct {
 	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
+	ConnPeers   *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
@@ -134,6 +136,7 @@ func (o *SelectObjects) Close() error {
 type SelectMaps struct {
 	Affinity    *ebpf.Map `ebpf:"affinity"`
 	Backends    *ebpf.Map `ebpf:"backends"`
+	ConnPeers   *ebpf.Map `ebpf:"conn_peers"`
 	Counters    *ebpf.Map `ebpf:"counters"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
@@ -150,6 +153,7 @@ func (m *SelectMaps) Close() error {
 	return _SelectClose(
 		m.Affinity,
 		m.Backends,
+		m.ConnPeers,
 		m.Counters,
 		m.Names,
 		m.NodeAddrs,

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the memory of a socket that is connected: what it dialled and what it got. It dies with its
+ * socket, and no socket's record can be pushed out by another's. */
+#pragma once
+
+#include <linux/in.h>
+
+#include "count.h"
+#include "maps.h"
+
+/* The id of the topmost cgroup, where the threads of the kernel are. */
+#define CGROUP_TOP 1
+
+/* The row of `conn_peers` that a socket may have. Cookies count up, so sockets of about the same time do not meet.
+ */
+static __always_inline struct conn_peer *peer_row(__u64 cookie)
+{
+	__u32 index = cookie & (CONN_PEERS - 1);
+
+	return bpf_map_lookup_elem(&conn_peers, &index);
+}
+
+static __always_inline void peer_release(__u64 cookie)
+{
+	struct conn_peer *row = peer_row(cookie);
+
+	if (row && row->cookie == cookie)
+		*(volatile __u64 *)&row->cookie = 0;
+}
+
+/* Puts the record of a TCP socket into its row, unless another socket has that. Nobody tells of the end of a socket
+ * that the kernel itself opened, as for NFS: its row would never be free again. */
+static __always_inline bool peer_take(struct bpf_sock_addr *ctx, const struct sock_peer *peer)
+{
+	__u64 cookie = bpf_get_socket_cookie(ctx);
+	struct conn_peer *row = peer_row(cookie);
+
+	if (!row)
+		return false;
+	if (row->cookie != cookie) {
+		if (row->cookie || bpf_get_current_cgroup_id() == CGROUP_TOP)
+			return false;
+		if (__sync_val_compare_and_swap(&row->cookie, 0, cookie))
+			return false;
+	}
+	row->peer = *peer;
+	return true;
+}
+
+static __always_inline void peer_forget(struct bpf_sock_addr *ctx)
+{
+	if (ctx->protocol == IPPROTO_TCP)
+		peer_release(bpf_get_socket_cookie(ctx));
+	if (ctx->sk)
+		bpf_sk_storage_delete(&sock_peers, ctx->sk);
+}
+
+static __always_inline void peer_remember(struct bpf_sock_addr *ctx, const struct svc_key *to,
+					  const struct backend *backend)
+{
+	struct sock_peer peer = {
+		.vip = to->addr,
+		.vip_port = to->port,
+		.backend = backend->addr,
+		.backend_port = backend->port,
+	};
+	struct sock_peer *stored;
+
+	if (!ctx->sk || (ctx->protocol == IPPROTO_TCP && peer_take(ctx, &peer)))
+		return;
+	stored = bpf_sk_storage_get(&sock_peers, ctx->sk, NULL, BPF_SK_STORAGE_GET_F_CREATE);
+	if (stored)
+		*stored = peer;
+	else
+		count(HOOK_SOCK, REASON_NO_MEMORY, 0);
+}
+
+static __always_inline struct sock_peer *peer_find(struct bpf_sock_addr *ctx)
+{
+	struct conn_peer *row;
+	__u64 cookie;
+
+	if (!ctx->sk)
+		return NULL;
+	if (ctx->protocol == IPPROTO_TCP) {
+		cookie = bpf_get_socket_cookie(ctx);
+		row = peer_row(cookie);
+		if (row && row->cookie == cookie)
+			return &row->peer;
+	}
+	return bpf_sk_storage_get(&sock_peers, ctx->sk, NULL, 0);
+}

@@ -1,0 +1,180 @@
+package netns
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// connPeers returns the records of TCP sockets, by row.
+func (n *node) connPeers() map[uint32]bpf.MapsConnPeer {
+	n.t.Helper()
+	all := n.Maps().ConnPeers
+	keys, rows := make([]uint32, all.MaxEntries()), make([]bpf.MapsConnPeer, all.MaxEntries())
+	var cursor ebpf.MapBatchCursor
+	found, err := all.BatchLookup(&cursor, keys, rows, nil)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) || found != len(rows) {
+		n.t.Fatalf("read %d rows of %d: %v", found, len(rows), err)
+	}
+	taken := map[uint32]bpf.MapsConnPeer{}
+	for i, row := range rows {
+		if row.Cookie != 0 {
+			taken[keys[i]] = row
+		}
+	}
+	return taken
+}
+
+// takeAll gives every row that is free to sockets that do not exist.
+func (n *node) takeAll() {
+	n.t.Helper()
+	taken := n.connPeers()
+	for i := range n.Maps().ConnPeers.MaxEntries() {
+		if _, ok := taken[i]; ok {
+			continue
+		}
+		if err := n.Maps().ConnPeers.Put(i, bpf.MapsConnPeer{Cookie: 1<<63 + uint64(i)}); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// newClient returns a program that dials what another one in its namespace serves.
+func newClient(t *testing.T, n *node) *program {
+	t.Helper()
+	ns := rig.NewNetns(t, "pod")
+	server := &pod{t: t, process: rig.NewChild(t, n.cgroup, ns, "pod")}
+	server.listen(append([]netip.AddrPort{back6}, back4...)...)
+	return newProgram(t, n.cgroup, ns)
+}
+
+// tcp opens a socket and connects it.
+func (p *program) tcp(to netip.AddrPort) int {
+	p.t.Helper()
+	p.sockets++
+	p.must(op{Call: "open", Socket: p.sockets, Addr: to, TCP: true})
+	p.must(op{Call: "connect", Socket: p.sockets, Addr: to})
+	return p.sockets
+}
+
+func (p *program) peer(socket int) netip.AddrPort {
+	p.t.Helper()
+	return p.must(op{Call: "peer", Socket: socket}).Addr
+}
+
+// The record of a TCP socket is there from its connect to its close. No other socket has one in that place.
+func TestTCPRecordDiesWithItsSocket(t *testing.T) {
+	n := newNode(t)
+	n.add(service{vip: vip4, backends: back4[:1]})
+	n.add(service{vip: vip6, backends: []netip.AddrPort{back6}})
+	n.add(service{vip: vip4, proto: model.UDP, backends: back4[:1]})
+	p := newClient(t, n)
+
+	first, second := p.tcp(vip4), p.tcp(vip6)
+	p.tcp(back4[0])
+	datagrams := p.udp(vip4, false)
+	p.must(op{Call: "connect", Socket: datagrams, Addr: vip4})
+	if taken := n.connPeers(); len(taken) != 2 {
+		t.Errorf("two sockets are connected to services by TCP, and there are %d records: %+v", len(taken), taken)
+	}
+	if have := p.peer(datagrams); have != vip4 {
+		t.Errorf("the peer of a UDP socket is %s, want %s", have, vip4)
+	}
+	p.must(op{Call: "close", Socket: datagrams})
+	p.must(op{Call: "close", Socket: first})
+	if taken := n.connPeers(); len(taken) != 1 {
+		t.Errorf("one of two sockets is left, and there are %d records: %+v", len(taken), taken)
+	}
+	if have := p.peer(second); have != vip6 {
+		t.Errorf("the peer of the other one is %s, want %s", have, vip6)
+	}
+	p.must(op{Call: "close", Socket: second})
+	if taken := n.connPeers(); len(taken) != 0 {
+		t.Errorf("all sockets are closed, and there are %d records: %+v", len(taken), taken)
+	}
+}
+
+// A process that ends closes its sockets.
+func TestTCPRecordsOfAProcessThatWasKilled(t *testing.T) {
+	n := newNode(t)
+	n.add(service{vip: vip4, backends: back4[:1]})
+	p := newClient(t, n)
+	for range 20 {
+		p.tcp(vip4)
+	}
+	if taken := n.connPeers(); len(taken) != 20 {
+		t.Fatalf("20 sockets are connected, and there are %d records", len(taken))
+	}
+	p.process.Kill()
+	if taken := n.connPeers(); len(taken) != 0 {
+		t.Errorf("the process is gone, and %d of its records are not", len(taken))
+	}
+}
+
+// A socket whose row another one has finds room elsewhere, also when it connects again; the other one's record stays.
+func TestTCPRecordsBeyondTheRows(t *testing.T) {
+	n := newNode(t)
+	n.add(service{vip: vip4, backends: back4[:1]})
+	n.add(service{vip: vip6, backends: []netip.AddrPort{back6}})
+	p := newClient(t, n)
+	owner := p.tcp(vip4)
+	n.takeAll()
+	before := n.connPeers()
+	late := p.tcp(vip4)
+	for name, socket := range map[string]int{"with a row": owner, "without": late} {
+		if have := p.peer(socket); have != vip4 {
+			t.Errorf("the peer of a socket %s is %s, want %s", name, have, vip4)
+		}
+	}
+	p.must(op{Call: "close", Socket: late})
+	after := n.connPeers()
+	if len(after) != len(before) || int(n.Maps().ConnPeers.MaxEntries()) != len(after) {
+		t.Errorf("%d rows were taken, now %d", len(before), len(after))
+	}
+	if missed := n.count(bpf.MapsReasonREASON_NO_MEMORY); missed != 0 {
+		t.Errorf("%d records found no room", missed)
+	}
+	p.must(op{Call: "close", Socket: owner})
+	if left := n.connPeers(); len(left) != len(after)-1 {
+		t.Errorf("the owner of a row closed, and %d of %d are taken", len(left), len(after))
+	}
+}
+
+// A socket of one cgroup can be used by a process of another. In the topmost one are the threads of the kernel, whose
+// sockets end without telling, so what connects there takes no row. Which programs run depends on the socket alone.
+func TestTCPRecordFromTheTopmostCgroup(t *testing.T) {
+	n := newNode(t)
+	n.add(service{vip: vip4, backends: back4[:1]})
+	top := filepath.Dir(n.cgroup.Path())
+	var info unix.Stat_t
+	if err := unix.Stat(top, &info); err != nil {
+		t.Fatal(err)
+	}
+	if info.Ino != 1 {
+		rig.Lacking(t, "root", "the topmost cgroup is not visible here")
+	}
+	p := newClient(t, n)
+	p.sockets++
+	p.must(op{Call: "open", Socket: p.sockets, Addr: vip4, TCP: true})
+	move := []byte(strconv.Itoa(p.process.Pid()))
+	if err := os.WriteFile(filepath.Join(top, "cgroup.procs"), move, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.must(op{Call: "connect", Socket: p.sockets, Addr: vip4})
+	if taken := n.connPeers(); len(taken) != 0 {
+		t.Errorf("it took a row: %+v", taken)
+	}
+	if have := p.peer(p.sockets); have != vip4 {
+		t.Errorf("its peer is %s, want %s", have, vip4)
+	}
+}
