@@ -14,6 +14,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/test/bench/minimal/limited"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -95,14 +96,18 @@ func cookie(t *testing.T, ns *rig.Netns) (id uint64) {
 	return id
 }
 
-// newCNI returns a CNI, and whether the kernel tells cookies.
+// newCNI returns a CNI, and whether the kernel tells cookies. Where it does not, there is only to say so.
 func newCNI(t *testing.T, r *runtime) (*CNI, bool) {
 	t.Helper()
 	c := NewCNI(r.results, r.netns, cookie(t, nil), slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if c.failed != nil && !errors.Is(c.failed, errNoID) {
-		t.Fatal(c.failed)
+	if c.failed == nil {
+		return c, true
 	}
-	return c, c.failed == nil
+	c.Refresh()
+	if keys, err := c.Find(web()); !errors.Is(err, ErrUnknown) || !errors.Is(err, errNoID) || len(c.Dirs()) > 0 {
+		t.Errorf("a kernel that tells nothing: found %v, %v, watching %v", keys, err, c.Dirs())
+	}
+	return c, false
 }
 
 // The number that a namespace's file tells is the cookie that programs see, or it is known that it is not.
@@ -166,6 +171,32 @@ func TestCNIFindsCookies(t *testing.T) {
 	}
 }
 
+// The agent has few capabilities, and none of them is for looking into namespaces.
+func TestCNIWithTheAgentsCapabilities(t *testing.T) {
+	rig.Root(t)
+	r := newRuntime(t)
+	r.keep("cni-1", rig.NewNetns(t, "pod"))
+	r.write("net-c1-eth0", result(web(), "/run/netns/cni-1"))
+	var found []maps.OptoutKey
+	var tells bool
+	if err := limited.Do(func() (err error) {
+		if err := limited.Check(); err != nil {
+			return err
+		}
+		var c *CNI
+		if c, tells = newCNI(t, r); tells {
+			c.Refresh()
+			found, err = c.Find(web())
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if tells && len(found) != 1 {
+		t.Errorf("found %v", found)
+	}
+}
+
 // What is in the directories may be anything; none of it may be opened as if it were what it should be, or stop the
 // agent from finding the rest.
 func TestCNIHostileFiles(t *testing.T) {
@@ -174,7 +205,7 @@ func TestCNIHostileFiles(t *testing.T) {
 	r.keep("cni-1", rig.NewNetns(t, "pod"))
 	c, tells := newCNI(t, r)
 	if !tells {
-		return // TestCNIFindsCookies sees to it
+		return
 	}
 	r.write("huge", fmt.Sprintf(`{"kind": "cniCacheV1", "config": "%s"}`, strings.Repeat("A", 2<<20)))
 	r.write("broken", `{"kind": "cniCacheV1", "netns": `)

@@ -83,6 +83,13 @@ func (m *table) pods() string {
 	return strings.Trim(fmt.Sprint(names), "map[]")
 }
 
+// fail makes the map refuse, or with nil work again.
+func (m *table) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err = err
+}
+
 // registry knows pods by their UIDs.
 type registry map[string]uint64
 
@@ -247,10 +254,10 @@ func TestKeeperRetriesAndMends(t *testing.T) {
 		w.known["a"] = 1
 		w.sync()
 		synctest.Wait()
-		w.table.err = errors.New("no memory")
+		w.table.fail(errors.New("no memory"))
 		w.store.SetPod(podOf("a", func(p *model.Pod) { p.SocketLB = model.SocketLBOff }))
 		synctest.Wait()
-		w.table.err = nil
+		w.table.fail(nil)
 		time.Sleep(retryAfter)
 		synctest.Wait()
 		if got := w.table.pods(); got != "shop/a:true" {

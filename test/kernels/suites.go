@@ -36,6 +36,7 @@ func suites() []suite {
 			// These fail or kill an agent at every step, a second of emulation each: the steps are not the kernel's.
 			args: []string{"-test.skip=^(TestCrashAtEveryStep|TestGrowFails)$"},
 		},
+		{name: "optout", pkg: "pkg/optout", limit: 3 * time.Minute},
 		{name: "netns", pkg: "test/netns", limit: 8 * time.Minute},
 		{
 			name: "demo", pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
