@@ -53,7 +53,7 @@ func TestCgroupsFind(t *testing.T) {
 			if err != nil || len(keys) != 1 || keys[0] != want {
 				t.Errorf("found %v, %v, want %v", keys, err, want)
 			}
-			for _, other := range []string{"", "..", "../pod" + uid, uid + "0", "1f3a5b7c-1b0e-4b64-8c54-0d5f4f2b1a10", strings.Repeat("a", 300)} {
+			for _, other := range []string{"", "..", "../pod" + uid, "/../pod" + uid, uid + "0", "1f3a5b7c-1b0e-4b64-8c54-0d5f4f2b1a10", strings.Repeat("a", 300)} {
 				if keys, err := c.Find(&model.Pod{LocalUID: other}); !errors.Is(err, ErrUnknown) {
 					t.Errorf("%.40q: found %v, %v", other, keys, err)
 				}

@@ -3,7 +3,6 @@ package optout
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -207,7 +206,9 @@ func TestCNIHostileFiles(t *testing.T) {
 	if !tells {
 		return
 	}
-	r.write("huge", fmt.Sprintf(`{"kind": "cniCacheV1", "config": "%s"}`, strings.Repeat("A", 2<<20)))
+	huge := result(web(), "/run/netns/cni-1")
+	huge["config"] = strings.Repeat("A", 2*maxResult)
+	r.write("huge", huge)
 	r.write("broken", `{"kind": "cniCacheV1", "netns": `)
 	r.write("empty", "")
 	r.write("deep", strings.Repeat("[", 1<<20))

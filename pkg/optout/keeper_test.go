@@ -231,6 +231,27 @@ func TestKeeperStatus(t *testing.T) {
 	})
 }
 
+// The addresses of a pod in the node's network namespace are the node's: nobody may be taken for it by them.
+func TestKeeperRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t)
+		w.known["a"], w.known["b"] = 1, 2
+		w.store.SetPod(podOf("a", func(p *model.Pod) { p.Mesh = "istio" }))
+		w.store.SetPod(podOf("b", func(p *model.Pod) { p.SocketLB, p.HostNetwork = model.SocketLBOff, true }))
+		synctest.Wait()
+		want := map[maps.OptoutKey]maps.Optout{
+			{Id: 1, Kind: maps.OptoutNetns}: maps.MakeOptout("shop/a", addrs("10.1.0.7"), maps.OptoutByMesh),
+			{Id: 2, Kind: maps.OptoutNetns}: maps.MakeOptout("shop/b", nil, maps.OptoutByPod),
+		}
+		if rows, _ := w.table.Optouts(); !stdmaps.Equal(rows, want) {
+			t.Errorf("rows are %v", rows)
+		}
+		if err := w.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A pod that says that it is another one covers neither.
 func TestKeeperAmbiguousPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
