@@ -322,6 +322,39 @@ func TestKeeperRetriesAndMends(t *testing.T) {
 	})
 }
 
+// latecomer knows a pod from the second time on that it is asked.
+type latecomer struct {
+	registry
+	dir   string
+	asked bool
+}
+
+func (l *latecomer) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
+	if !l.asked {
+		l.asked = true
+		return nil, ErrUnknown
+	}
+	return l.registry.Find(pod)
+}
+
+func (l *latecomer) Dirs() []string { return []string{l.dir} }
+
+// What happens in a directory between the look into it and the beginning of the watch makes no event.
+func TestKeeperLooksAgain(t *testing.T) {
+	store := model.NewStore("node")
+	m := &table{rows: map[maps.OptoutKey]maps.Optout{}}
+	k := New(Config{
+		Store: store, Identities: []Identity{&latecomer{registry: registry{"a": 1}, dir: t.TempDir()}}, Table: m,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	})
+	k.watch = newWatch(k.cfg.Log)
+	defer k.watch.close()
+	store.SetPod(podOf("a", func(p *model.Pod) { p.SocketLB = model.SocketLBOff }))
+	if err := k.pass(); err != nil || m.pods() != "shop/a:true" {
+		t.Errorf("%v, opted out are %q", err, m.pods())
+	}
+}
+
 // What tells a pod from others may come after the pod: the directory says so, also one that was not there at first.
 func TestKeeperFollowsDirectories(t *testing.T) {
 	rig.Root(t)
