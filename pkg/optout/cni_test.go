@@ -102,6 +102,7 @@ func newCNI(t *testing.T, r *runtime) (*CNI, bool) {
 	if c.failed == nil {
 		return c, true
 	}
+	t.Logf("not by network namespace: %v", c.failed)
 	c.Refresh()
 	if keys, err := c.Find(web()); !errors.Is(err, ErrUnknown) || !errors.Is(err, errNoID) || len(c.Dirs()) > 0 {
 		t.Errorf("a kernel that tells nothing: found %v, %v, watching %v", keys, err, c.Dirs())

@@ -159,7 +159,7 @@ func (k *Keeper) chosen() []chosen {
 		}
 	}
 	for i := range list {
-		list[i].ambiguous = known[list[i].LocalUID] > 1
+		list[i].ambiguous = list[i].LocalUID != "" && known[list[i].LocalUID] > 1
 	}
 	return list
 }

@@ -40,7 +40,7 @@ func (n namespaces) tell() error {
 		return err
 	}
 	if id != n.host {
-		return fmt.Errorf("%w, or not the one that programs see", errNoID)
+		return fmt.Errorf("%w: the node's own is %d, and programs see %d", errNoID, id, n.host)
 	}
 	return nil
 }

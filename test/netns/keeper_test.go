@@ -113,6 +113,15 @@ func TestRunningPodOptsOut(t *testing.T) {
 	soon("at first", true)
 	store.SetPod(says(model.SocketLBOff))
 	soon("opted out", false)
+	own, err := cookieHere()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cni := optout.NewCNI(results, netns, own, slog.Default())
+	cni.Refresh()
+	if _, err := cni.Find(says(model.SocketLBOff)); err != nil {
+		t.Logf("told by its cgroup, since it is %v", err)
+	}
 	rows, err := n.Optouts()
 	if err != nil {
 		t.Fatal(err)
