@@ -234,7 +234,7 @@ func TestCNIHostileFiles(t *testing.T) {
 		"link": func(path string) error { return os.Symlink("cni-1", path) },
 		"file": func(path string) error { return os.WriteFile(path, nil, 0o600) },
 		"host": func(path string) error {
-			return errors.Join(os.WriteFile(path, nil, 0o600), unix.Mount("/proc/self/ns/net", path, "", unix.MS_BIND, ""))
+			return errors.Join(os.WriteFile(path, nil, 0o600), unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, ""))
 		},
 		"uts": func(path string) error {
 			return errors.Join(os.WriteFile(path, nil, 0o600), unix.Mount("/proc/self/ns/uts", path, "", unix.MS_BIND, ""))

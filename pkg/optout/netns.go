@@ -30,7 +30,7 @@ func prefixes() []string { return []string{"/run/netns", "/var/run/netns"} }
 
 // tell returns an error where the kernel cannot tell cookies, or tells other numbers.
 func (n namespaces) tell() error {
-	own, err := os.Open("/proc/self/ns/net")
+	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return fmt.Errorf("open own network namespace: %w", err)
 	}
