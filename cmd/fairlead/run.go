@@ -93,6 +93,8 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err := path.Attach(); err != nil {
 		return err
 	}
+	report := reporter(log, events)
+	checks := agent.newServiceChecks(func(run func(context.Context)) { running.Go(func() { run(ctx) }) }, log)
 	reconciler, err := reconcile.New(reconcile.Config{
 		Store:   store,
 		Tables:  tablesOf(path),
@@ -104,9 +106,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 			}
 			return tablesOf(path), nil
 		},
-		Report: reporter(log, events),
-		Meter:  agent.metrics,
-		Log:    log,
+		Report:  report,
+		Checked: agent.checked(checks, report),
+		Meter:   agent.metrics,
+		Log:     log,
 	})
 	if err != nil {
 		return err

@@ -19,9 +19,7 @@ const proxyMode = "fairlead"
 // newServers returns what answers at the addresses that the configuration gives. Options that give the same address
 // share a server.
 func (a *agent) newServers(log *slog.Logger) []*health.Server {
-	proxy := &health.Proxy{
-		Waiting: a.waiting, Updated: a.updated, Eligible: a.eligible, Serving: a.serving, Count: a.metrics.Answered,
-	}
+	proxy := a.proxy()
 	list := []health.ServerConfig{
 		{Option: "metrics-address", Address: a.cfg.MetricsAddress, Routes: map[string]http.Handler{
 			"/metrics": a.metrics.Handler(), "/proxyMode": health.Text(proxyMode),
@@ -48,6 +46,12 @@ func (a *agent) newServers(log *slog.Logger) []*health.Server {
 		servers = append(servers, health.NewServer(cfg))
 	}
 	return servers
+}
+
+func (a *agent) proxy() *health.Proxy {
+	return &health.Proxy{
+		Waiting: a.waiting, Updated: a.updated, Eligible: a.eligible, Serving: a.serving, Count: a.metrics.Answered,
+	}
 }
 
 // waiting returns since when the oldest change waits, or the readers that a change waits for are waited for.

@@ -54,6 +54,10 @@ func (p *Proxy) Health() http.Handler {
 	})
 }
 
+// Serves reports whether this node serves what it is sent, with changes followed in time: what kube-proxy says of itself
+// where load balancers ask about a Service.
+func (p *Proxy) Serves() bool { return p.state().Healthy && p.Serving() }
+
 func (p *Proxy) handler(path string, more func(*proxyState) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		s := p.state()

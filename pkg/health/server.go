@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,10 +29,15 @@ const (
 
 // ServerConfig is what a Server needs.
 type ServerConfig struct {
-	Option  string                  // that gave the address, for whoever has to change it
+	Option  string                  // that gave the address, or what else it is for
 	Address string                  // host:port
+	Network string                  // tcp4 or tcp6; "" for both
 	Routes  map[string]http.Handler // by exact path; they are asked with GET and HEAD only
+	Handler http.Handler            // of everything, instead of Routes
 	Log     *slog.Logger
+
+	Advice string             // instead of what names the option, where it was none that gave the address
+	Failed func(fault string) // is told what is news of a Fault; nil where the log is enough
 
 	retry time.Duration // 0 for listenRetry
 }
@@ -52,8 +58,11 @@ func NewServer(cfg ServerConfig) *Server {
 	if cfg.retry == 0 {
 		cfg.retry = listenRetry
 	}
+	if cfg.Handler == nil {
+		cfg.Handler = routes(cfg.Routes)
+	}
 	return &Server{cfg: cfg, http: &http.Server{
-		Handler:                      routes(cfg.Routes),
+		Handler:                      cfg.Handler,
 		ReadHeaderTimeout:            readTimeout,
 		ReadTimeout:                  readTimeout,
 		WriteTimeout:                 writeTimeout,
@@ -97,7 +106,7 @@ func (s *Server) Run(ctx context.Context) error {
 // serve listens and answers until the context ends or something breaks.
 func (s *Server) serve(ctx context.Context) error {
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", s.cfg.Address)
+	listener, err := config.Listen(ctx, cmp.Or(s.cfg.Network, "tcp"), s.cfg.Address)
 	if err != nil {
 		return s.explain(err)
 	}
@@ -122,7 +131,10 @@ func (s *Server) serve(ctx context.Context) error {
 
 // explain says what to do about an address that cannot be had.
 func (s *Server) explain(err error) error {
-	advice := fmt.Sprintf("give another address with --%s, or an empty one to do without", s.cfg.Option)
+	advice := s.cfg.Advice
+	if advice == "" {
+		advice = fmt.Sprintf("give another address with --%s, or an empty one to do without", s.cfg.Option)
+	}
 	if errors.Is(err, syscall.EADDRINUSE) {
 		advice = "end what has it (a kube-proxy on this node?), " + advice
 	}
@@ -144,7 +156,7 @@ func (s *Server) listening(at net.Addr) {
 	defer s.mu.Unlock()
 	s.at = at
 	if s.fault != "" {
-		s.cfg.Log.Info("listening at last", "option", s.cfg.Option, "address", s.cfg.Address)
+		s.cfg.Log.Info("listening at last", "for", s.cfg.Option, "address", s.cfg.Address)
 	}
 	s.fault = ""
 }
@@ -154,7 +166,10 @@ func (s *Server) failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fault != err.Error() {
-		s.cfg.Log.Error("nobody is answered at an address", "option", s.cfg.Option, "error", err, "again in", s.cfg.retry)
+		s.cfg.Log.Error("nobody is answered at an address", "for", s.cfg.Option, "error", err, "again in", s.cfg.retry)
+		if s.cfg.Failed != nil {
+			s.cfg.Failed(err.Error())
+		}
 	}
 	s.at, s.fault = nil, err.Error()
 }

@@ -76,9 +76,10 @@ type Service struct {
 	AffinitySeconds uint32
 }
 
-// Wanted is everything that one object wants in the maps.
+// Wanted is everything that one object wants in the maps, and what of it load balancers ask about.
 type Wanted struct {
 	Services []Service
+	Checks   []HealthCheck
 	Problems []model.Problem
 }
 
@@ -103,7 +104,7 @@ func NewCompiler(facts Facts) *Compiler { return &Compiler{facts: facts} }
 func (c *Compiler) SetNode(node *model.Node) { c.facts.Node = node }
 
 func (c *Compiler) reset() *Wanted {
-	c.wanted.Services, c.wanted.Problems = c.wanted.Services[:0], nil
+	c.wanted.Services, c.wanted.Checks, c.wanted.Problems = c.wanted.Services[:0], c.wanted.Checks[:0], nil
 	return &c.wanted
 }
 
@@ -127,6 +128,7 @@ func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wa
 			}
 			left -= c.port(service, &service.Ports[i], family, external, algorithm, endpoints)
 		}
+		c.healthCheck(service, family, endpoints)
 	}
 	return wanted
 }

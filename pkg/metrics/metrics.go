@@ -46,7 +46,7 @@ func New(build Build, read func() Sample) *Metrics {
 		}),
 		programming: map[model.Family][]prometheus.Observer{},
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "fairlead_health_answers_total", Help: "Answers at /healthz and /livez.",
+			Name: "fairlead_health_answers_total", Help: "Answers at /healthz and /livez, and at the health check ports of Services.",
 		}, []string{"path", "code"}),
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{

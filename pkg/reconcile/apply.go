@@ -18,6 +18,7 @@ type object struct {
 	uid      string
 	created  int64
 	services []*service
+	checks   []lb.HealthCheck
 }
 
 // service is one row of the services map and all that hangs on it.
@@ -72,6 +73,7 @@ func (r *Reconciler) apply(key model.Key) error {
 		}
 		wanted.Problems = r.setFrontends(s, w, wanted.Problems)
 	}
+	r.setChecks(o, wanted.Checks)
 	if len(o.services) == 0 && len(wanted.Problems) == 0 {
 		delete(r.objects, key)
 		if key.Kind == model.KindPod {
@@ -80,6 +82,15 @@ func (r *Reconciler) apply(key model.Key) error {
 	}
 	r.setProblems(o, wanted.Problems)
 	return nil
+}
+
+// setChecks tells what load balancers are to hear, once it is true of the maps.
+func (r *Reconciler) setChecks(o *object, checks []lb.HealthCheck) {
+	if r.cfg.Checked == nil || slices.Equal(o.checks, checks) {
+		return
+	}
+	o.checks = slices.Clone(checks)
+	r.cfg.Checked(o.key, o.uid, checks)
 }
 
 func (r *Reconciler) compile(key model.Key) (wanted *lb.Wanted, uid string, created int64) {

@@ -26,8 +26,11 @@ type Config struct {
 	Grow func(maps.Sizes) (*Tables, error)
 	// Report tells a problem of an object when it appears. It must not block.
 	Report func(key model.Key, uid string, problem model.Problem)
-	Meter  Meter // nil when nobody asks
-	Log    *slog.Logger
+	// Checked tells what load balancers are to hear of a Service, when that changes. It must not block and may not keep
+	// the list. Nil when nobody answers them.
+	Checked func(key model.Key, uid string, checks []lb.HealthCheck)
+	Meter   Meter // nil when nobody asks
+	Log     *slog.Logger
 }
 
 // Reconciler keeps the maps in step with a Store. Run, or the caller of Pass and Settle, is the only goroutine that may

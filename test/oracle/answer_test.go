@@ -32,6 +32,7 @@ type answer struct {
 	LoadBalancerIPs     []netip.AddrPort `json:"loadBalancerIPs"` // less those that are external IPs too
 	SourceRanges        []netip.Prefix   `json:"sourceRanges"`
 	HealthCheckNodePort uint16           `json:"healthCheckNodePort"`
+	LocalReady          int              `json:"localReady"` // what load balancers hear at that port
 	AffinitySeconds     uint32           `json:"affinitySeconds"`
 	InternalLocal       bool             `json:"internalLocal"`
 	ExternalLocal       bool             `json:"externalLocal"`

@@ -48,7 +48,7 @@ func classes() []string {
 		"policy: both cluster", "policy: internal local", "policy: external local", "policy: both local",
 		"policy: external local without access from outside", "policy: outside in one family only",
 		"policy: local endpoints alone", "policy: never local",
-		"affinity: none", "affinity: client", "affinity: timeout without affinity", "health check: port",
+		"affinity: none", "affinity: client", "affinity: timeout without affinity", "health check: port", "health check: endpoints",
 		"outside: external IPs", "outside: external IP that is none", "outside: load balancer VIP", "outside: load balancer as proxy",
 		"outside: load balancer by name", "outside: VIP that is an external IP", "outside: load balancer left over",
 		"outside: source ranges", "outside: source ranges open to all", "outside: source range that is none",

@@ -60,6 +60,11 @@ func (o *ours) apply(s *state) answers {
 		compiled := &wanted.Services[i]
 		key := portKey{compiled.ID.Port, compiled.ID.Protocol, compiled.ID.Family}
 		out[key] = answerOf(service, compiled)
+		for _, check := range wanted.Checks {
+			if check.Family == key.family {
+				out[key].HealthCheckNodePort, out[key].LocalReady = check.Port, check.Endpoints
+			}
+		}
 	}
 	return out
 }
@@ -67,12 +72,11 @@ func (o *ours) apply(s *state) answers {
 // answerOf reads the answer off the rows, and off the Service what does not become a row of these.
 func answerOf(service *model.Service, compiled *lb.Service) *answer {
 	a := &answer{
-		HealthCheckNodePort: service.HealthCheckNodePort,
-		AffinitySeconds:     compiled.AffinitySeconds,
-		InternalLocal:       compiled.Flags&maps.InternalLocal != 0,
-		ExternalLocal:       compiled.Flags&maps.ExternalLocal != 0,
-		All:                 scopeOf(compiled, maps.ScopeAll),
-		Local:               scopeOf(compiled, maps.ScopeLocal),
+		AffinitySeconds: compiled.AffinitySeconds,
+		InternalLocal:   compiled.Flags&maps.InternalLocal != 0,
+		ExternalLocal:   compiled.Flags&maps.ExternalLocal != 0,
+		All:             scopeOf(compiled, maps.ScopeAll),
+		Local:           scopeOf(compiled, maps.ScopeLocal),
 	}
 	for i := range compiled.Frontends {
 		a.frontend(&compiled.Frontends[i])

@@ -72,6 +72,10 @@ func (u *upstream) apply(s *state, seen *coverage) answers {
 			}
 			key := portKey{name.Port, protocolOf(name.Protocol), f.family}
 			out[key] = u.answer(info, f.endpoints[name], f.family, seen)
+			if out[key].HealthCheckNodePort != 0 {
+				out[key].LocalReady = f.endpoints.LocalReadyEndpoints()[name.NamespacedName]
+				seen.hitIf(out[key].LocalReady > 0, "health check: endpoints")
+			}
 		}
 	}
 	return out

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"fairlead.io/fairlead/pkg/health"
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// checkedPath stands for the ports of Services in the count of answers, where other ports have paths.
+const checkedPath = "healthCheckNodePort"
+
+// newServiceChecks returns what answers load balancers about single Services.
+func (a *agent) newServiceChecks(start func(func(context.Context)), log *slog.Logger) *health.Services {
+	return health.NewServices(health.ServicesConfig{
+		Healthy: a.proxy().Serves, Count: func(code int) { a.metrics.Answered(checkedPath, code) }, Start: start, Log: log,
+	})
+}
+
+// checked returns what tells the answers to services. A port that cannot be had on this node is told to the Service's
+// author, under the reason that kube-proxy has for it.
+func (a *agent) checked(services *health.Services, report func(model.Key, string, model.Problem)) func(model.Key, string, []lb.HealthCheck) {
+	return func(key model.Key, uid string, checks []lb.HealthCheck) {
+		var list []health.ServiceCheck
+		for _, c := range checks {
+			network := "tcp4"
+			if c.Family == model.IPv6 {
+				network = "tcp6"
+			}
+			list = append(list, health.ServiceCheck{Network: network, Port: c.Port, Endpoints: c.Endpoints})
+		}
+		services.Set(key.Namespace, key.Name.Name, list, func(fault string) {
+			report(key, uid, model.Problem{Reason: "FailedToStartServiceHealthcheck", Message: "node " + a.cfg.NodeName + ": " + fault})
+		})
+	}
+}
