@@ -74,6 +74,8 @@ type Service struct {
 	Algorithm       Algorithm
 	Flags           uint8
 	AffinitySeconds uint32
+	// KeptSum changes when what Compiler.Kept returns does; 0 for no backend.
+	KeptSum uint64
 }
 
 // Wanted is everything that one object wants in the maps, and what of it load balancers ask about.
@@ -230,6 +232,7 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 		local: service.InternalLocal || service.ExternalLocal && outside,
 	})
 	c.tables(s, outside)
+	s.KeptSum = c.keptSum()
 	return len(s.Frontends)
 }
 

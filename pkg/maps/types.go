@@ -20,6 +20,8 @@ type (
 	Backend  = bpf.MapsBackend
 	NameText = bpf.MapsName
 	Counter  = bpf.MapsCounter
+	SockPeer = bpf.MapsSockPeer
+	ConnPeer = bpf.MapsConnPeer
 )
 
 // The kinds of frontend.

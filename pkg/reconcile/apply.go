@@ -31,7 +31,8 @@ type service struct {
 	words     [maps.Scopes]maps.Word
 	backends  []uint32 // each counted once in backends
 	frontends []maps.SvcKey
-	rows      int // rows of svcs that lead here
+	kept      uint64 // the sum of what may be kept, as of the last apply
+	rows      int    // rows of svcs that lead here
 }
 
 func (s *service) is(id lb.ID) bool {
@@ -167,6 +168,10 @@ func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 		row.Algorithm, row.Flags, row.AffinitySeconds = uint8(w.Algorithm), w.Flags, w.AffinitySeconds
 		r.stats.Writes++
 	}
+	if s.kept != w.KeptSum && s.kept != 0 {
+		r.left[s.protocol] = true
+	}
+	s.kept = w.KeptSum
 	return nil
 }
 

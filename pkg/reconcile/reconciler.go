@@ -29,8 +29,11 @@ type Config struct {
 	// Checked tells what load balancers are to hear of a Service, when that changes. It must not block and may not keep
 	// the list. Nil when nobody answers them.
 	Checked func(key model.Key, uid string, checks []lb.HealthCheck)
-	Meter   Meter // nil when nobody asks
-	Log     *slog.Logger
+	// Left tells after a pass that backends or frontends of a protocol left, and once that the sources are complete.
+	// What Stale answers may be different from then on. It must not block; nil when nobody asks.
+	Left  func(model.Protocol)
+	Meter Meter // nil when nobody asks
+	Log   *slog.Logger
 }
 
 // Reconciler keeps the maps in step with a Store. Run, or the caller of Pass and Settle, is the only goroutine that may
@@ -57,6 +60,9 @@ type Reconciler struct {
 	grace   grace
 	checks  checks
 	backoff time.Duration
+
+	questions chan question
+	left      map[model.Protocol]bool // in this pass
 
 	triggers []model.Trigger // of changes that are not in the maps yet
 
@@ -125,6 +131,8 @@ func New(cfg Config) (*Reconciler, error) {
 		reasons:   map[string]int{},
 		grace:     grace{done: make(chan error, 1)},
 		checks:    newChecks(),
+		questions: make(chan question),
+		left:      map[model.Protocol]bool{},
 	}
 	r.cfg.Facts.Reserved, r.cfg.Facts.Local = cfg.Store.ReservedFor, cfg.Store.Local
 	r.cfg.Facts.Node = cfg.Store.Self()
@@ -175,6 +183,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.checkTimer()
 		case rows := <-r.turns():
 			r.turn(rows)
+		case q := <-r.questions:
+			q.answer <- r.judge(q.peers)
 		}
 		if err = cmp.Or(r.Pass(), err); err != nil {
 			r.backoff = min(max(2*r.backoff, minBackoff), maxBackoff)
@@ -224,6 +234,7 @@ func (r *Reconciler) Pass() error {
 		r.measure(start)
 	}
 	r.settle(first)
+	r.tellLeft()
 	r.publish()
 	return first
 }
@@ -252,6 +263,7 @@ func (r *Reconciler) sync() {
 	select {
 	case <-r.cfg.Store.Synced():
 		r.synced = true
+		r.left[model.UDP], r.left[model.TCP] = true, true
 		r.cfg.Store.MarkDirty(r.held...)
 		r.held = nil
 	default:

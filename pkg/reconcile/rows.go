@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // grace keeps what must not be written again while a program may still read it: the rows of services and backends that
@@ -104,6 +105,7 @@ func (r *Reconciler) writeRows() error {
 		}
 		r.grace.recycled = true
 		r.stats.Writes++
+		r.left[model.Protocol(key.Proto)] = true
 		r.stored(key, row, true)
 	}
 	if len(gone) == 0 {
@@ -117,6 +119,7 @@ func (r *Reconciler) writeRows() error {
 	r.grace.recycled = true
 	r.stats.Writes += uint64(len(gone))
 	for _, key := range gone {
+		r.left[model.Protocol(key.Proto)] = true
 		r.stored(key, maps.Svc{}, false)
 	}
 	return nil

@@ -1,0 +1,83 @@
+package lb
+
+import (
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// Kept is which backends may keep the connections that they have, of one port of a Service in one family. It is more
+// than what gets new ones: an endpoint that drains, or that is not for this node, is in no table and still answers.
+type Kept struct {
+	backends map[maps.Backend]struct{} // of a datagram service
+	addrs    map[maps.Addr]struct{}    // of any other
+}
+
+// Has reports whether a backend is among them.
+func (k *Kept) Has(backend maps.Backend) bool {
+	if k.backends == nil {
+		_, ok := k.addrs[backend.Addr]
+		return ok
+	}
+	_, ok := k.backends[backend]
+	return ok
+}
+
+// Kept returns what may be kept of a Service's port.
+//
+// Nobody tells the client of a datagram service that its backend does not answer any more, so there an endpoint has to
+// be serving on that very port, as kube-proxy has it for the flows that it remembers. A stream finds out by itself and
+// has more to lose: its endpoint counts as long as it is listed at all, on whatever port and in whatever condition.
+func (c *Compiler) Kept(id ID, endpoints []*model.Slice) *Kept {
+	if id.Protocol == model.UDP {
+		c.gather(&model.Port{Name: id.Port, Protocol: id.Protocol}, id.Family, endpoints)
+		k := &Kept{backends: make(map[maps.Backend]struct{}, len(c.candidates))}
+		for i := range c.candidates {
+			if e := &c.candidates[i]; e.keeps() {
+				k.backends[e.backend] = struct{}{}
+			}
+		}
+		return k
+	}
+	k := &Kept{addrs: map[maps.Addr]struct{}{}}
+	for _, slice := range endpoints {
+		if slice.Family != id.Family {
+			continue
+		}
+		for i := range slice.Endpoints {
+			k.addrs[maps.AddrOf(slice.Endpoints[i].Addr)] = struct{}{}
+		}
+	}
+	return k
+}
+
+// keeps reports whether the endpoint may keep the connections that it has.
+func (c *candidate) keeps() bool {
+	return model.Protocol(c.backend.Proto) != model.UDP || c.conditions&(model.Ready|model.Serving) != 0
+}
+
+// keptSum is a number that changes whenever a backend of the port comes or goes for good. Two sets could have the same
+// by chance; then what left is noticed a little later.
+func (c *Compiler) keptSum() (sum uint64) {
+	const prime = 1099511628211
+	for i := range c.candidates {
+		e := &c.candidates[i]
+		if !e.keeps() {
+			continue
+		}
+		hash := uint64(e.backend.Port)
+		for _, word := range e.backend.Addr.Word {
+			hash = (hash ^ uint64(word)) * prime
+		}
+		sum += hash ^ hash>>29
+	}
+	return sum
+}
+
+// KeptByPod returns what may be kept of a pod's host ports: what it has while it is there.
+func KeptByPod(pod *model.Pod) *Kept {
+	k := &Kept{addrs: map[maps.Addr]struct{}{}}
+	for _, addr := range pod.Addrs {
+		k.addrs[maps.AddrOf(addr)] = struct{}{}
+	}
+	return k
+}

@@ -1,0 +1,108 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// maxPeers is how many peers are judged between two passes: a change of endpoints never waits for more.
+const maxPeers = 1024
+
+var errStaleEnded = errors.New("judge peers: the agent is ending")
+
+// question asks which peers lost their backend.
+type question struct {
+	peers  []maps.Peer
+	answer chan []bool // has room for one
+}
+
+// Stale reports of each peer whether its backend is gone for good, judged by the latest objects: what was dialled is
+// still there, and its backend may not even keep the connections that it has; or, for datagrams, what was dialled is gone.
+// Without its Service nobody knows a stream's backend to be gone, so that is not stale.
+//
+// Another Service may have the backend still; that is no help to who dialled this one. Nothing is stale while the sources
+// are not complete. It may be called from any goroutine and waits for its turn in Run. The error is the context's, or
+// says that Run has ended.
+func (r *Reconciler) Stale(ctx context.Context, peers []maps.Peer) ([]bool, error) {
+	var stale []bool
+	for len(peers) > 0 {
+		part := peers[:min(len(peers), maxPeers)]
+		q := question{part, make(chan []bool, 1)}
+		select {
+		case r.questions <- q:
+			stale = append(stale, <-q.answer...)
+		case <-r.checks.ended:
+			return nil, errStaleEnded
+		case <-ctx.Done():
+			return nil, fmt.Errorf("judge peers: %w", context.Cause(ctx))
+		}
+		peers = peers[len(part):]
+	}
+	return stale, nil
+}
+
+func (r *Reconciler) judge(peers []maps.Peer) []bool {
+	stale := make([]bool, len(peers))
+	if !r.synced {
+		return stale
+	}
+	known := map[*service]*lb.Kept{} // nil for a service whose object is gone
+	for i, peer := range peers {
+		var kept *lb.Kept
+		if s := r.serviceOf(peer.Dialled); s != nil {
+			var ok bool
+			if kept, ok = known[s]; !ok {
+				kept = r.keptBy(s)
+				known[s] = kept
+			}
+		}
+		switch {
+		case kept != nil:
+			stale[i] = !kept.Has(peer.Backend)
+		case len(r.failed) == 0: // or it may be about to get what was dialled
+			stale[i] = model.Protocol(peer.Dialled.Proto) == model.UDP
+		}
+	}
+	return stale
+}
+
+// serviceOf returns the service that has a frontend, as programs find it: by the address, or by the port of the node.
+func (r *Reconciler) serviceOf(key maps.SvcKey) *service {
+	if owner := r.frontends.keys[key].owner; owner.service != nil {
+		return owner.service
+	}
+	key.Addr = maps.AddrOf(model.FamilyOf(maps.NetipOf(key.Addr)).Unspecified())
+	return r.frontends.keys[key].owner.service
+}
+
+// keptBy returns which backends of a service may keep their connections; nil if its object is gone.
+func (r *Reconciler) keptBy(s *service) *lb.Kept {
+	id := lb.ID{Key: s.object.key, Port: s.port, Protocol: s.protocol, Family: s.family}
+	if id.Kind == model.KindPod {
+		pod := r.cfg.Store.Pod(id.Name)
+		if pod == nil {
+			return nil
+		}
+		return lb.KeptByPod(pod)
+	}
+	svc, endpoints := r.cfg.Store.Service(id.Name)
+	if svc == nil {
+		return nil
+	}
+	return r.compiler.Kept(id, endpoints)
+}
+
+// tellLeft tells what left in this pass.
+func (r *Reconciler) tellLeft() {
+	if r.synced && r.cfg.Left != nil {
+		for protocol := range r.left {
+			r.cfg.Left(protocol)
+		}
+	}
+	clear(r.left)
+}

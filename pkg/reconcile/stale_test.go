@@ -1,0 +1,158 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+func peer(protocol model.Protocol, dialled, backend string) maps.Peer {
+	to, got := netip.MustParseAddrPort(dialled), netip.MustParseAddrPort(backend)
+	return maps.Peer{
+		Dialled: maps.KeyOf(to.Addr(), to.Port(), protocol),
+		Backend: maps.BackendOf(got.Addr(), got.Port(), protocol),
+	}
+}
+
+// overUDP makes a Service and its slice ones of datagrams.
+func overUDP(service *model.Service, slice *model.Slice) (*model.Service, *model.Slice) {
+	service.Ports[0].Protocol, slice.Ports[0].Protocol = model.UDP, model.UDP
+	return service, slice
+}
+
+func TestStale(t *testing.T) {
+	tcp, tcpSlice := web("10.96.0.1"), webSlice("10.1.0.1", "10.1.0.2")
+	udp, udpSlice := overUDP(web("10.96.0.2"), webSlice("10.1.0.1", "10.1.0.2"))
+	udp.Name.Name, udpSlice.Name.Name, udpSlice.Service = "dns", "dns-1", "dns"
+	udp.Ports[0].NodePort = 30053
+	pod := &model.Pod{
+		Name: model.Name{Namespace: "shop", Name: "edge"}, Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.9")},
+		HostPorts: []model.HostPort{{Port: 9000, ContainerPort: 53, Protocol: model.UDP}},
+	}
+	cases := []struct {
+		name string
+		peer maps.Peer
+		want bool
+	}{
+		{"datagrams", peer(model.UDP, "10.96.0.2:80", "10.1.0.1:8080"), false},
+		{"datagrams to who is gone", peer(model.UDP, "10.96.0.2:80", "10.1.0.3:8080"), true},
+		{"datagrams to another port", peer(model.UDP, "10.96.0.2:80", "10.1.0.1:8081"), true},
+		{"datagrams to no Service", peer(model.UDP, "10.96.0.9:80", "10.1.0.1:8080"), true},
+		{"a node port", peer(model.UDP, "192.0.2.1:30053", "10.1.0.1:8080"), false},
+		{"a node port of loopback", peer(model.UDP, "127.0.0.1:30053", "10.1.0.3:8080"), true},
+		{"a host port", peer(model.UDP, "192.0.2.1:9000", "10.1.0.9:53"), false},
+		{"a host port of a pod before", peer(model.UDP, "192.0.2.1:9000", "10.1.0.8:53"), true},
+		{"a stream", peer(model.TCP, "10.96.0.1:80", "10.1.0.2:8080"), false},
+		{"a stream to who is gone", peer(model.TCP, "10.96.0.1:80", "10.1.0.3:8080"), true},
+		{"a stream to no Service", peer(model.TCP, "10.96.0.9:80", "10.1.0.3:8080"), false},
+		{"the other protocol", peer(model.TCP, "10.96.0.2:80", "10.1.0.3:8080"), false},
+	}
+	store := model.NewStore("node0")
+	r := start(t, store, NewMemory(small), nil)
+	store.ReplaceServices([]*model.Service{tcp, udp})
+	store.ReplaceSlices([]*model.Slice{tcpSlice, udpSlice})
+	var peers []maps.Peer
+	for _, c := range cases {
+		peers = append(peers, c.peer)
+	}
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if stale := r.judge(peers); slices.Contains(stale, true) {
+		t.Errorf("before the sources are complete: %v", stale)
+	}
+	store.ReplacePods([]*model.Pod{pod})
+	store.ReplaceNodes(nil)
+	store.ReplaceNamespaces(nil)
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	for i, stale := range r.judge(peers) {
+		if stale != cases[i].want {
+			t.Errorf("%s: stale %v", cases[i].name, stale)
+		}
+	}
+	// What could not be applied may be just what has the frontend.
+	r.failed[model.Key{}] = struct{}{}
+	if stale := r.judge([]maps.Peer{peer(model.UDP, "10.96.0.9:80", "10.1.0.1:8080")}); stale[0] {
+		t.Error("stale although an object waits to be tried again")
+	}
+}
+
+// Stale is asked from elsewhere while Run runs, in parts, and ends with it.
+func TestStaleWhileRunning(t *testing.T) {
+	store := model.NewStore("node0")
+	udp, slice := overUDP(web("10.96.0.2"), webSlice("10.1.0.1"))
+	deliver(store, []*model.Service{udp}, []*model.Slice{slice})
+	r := start(t, store, NewMemory(small), nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	synced := make(chan struct{}, 2)
+	r.cfg.Left = func(model.Protocol) { synced <- struct{}{} }
+	go func() { ended <- r.Run(ctx) }()
+	<-synced
+	var peers []maps.Peer
+	for range 3*maxPeers + 1 {
+		peers = append(peers, peer(model.UDP, "10.96.0.2:80", "10.1.0.1:8080"), peer(model.UDP, "10.96.0.2:80", "10.1.0.2:8080"))
+	}
+	stale, err := r.Stale(t.Context(), peers)
+	if err != nil || len(stale) != len(peers) {
+		t.Fatalf("%d answers to %d, %v", len(stale), len(peers), err)
+	}
+	for i := range stale {
+		if stale[i] != (i%2 == 1) {
+			t.Fatalf("answer %d is %v", i, stale[i])
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Stale(t.Context(), peers); !errors.Is(err, errStaleEnded) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// Left is told of what can make sockets stale, and not of what comes.
+func TestLeft(t *testing.T) {
+	store := model.NewStore("node0")
+	var told []model.Protocol
+	r := start(t, store, NewMemory(small), nil)
+	r.cfg.Left = func(p model.Protocol) { told = append(told, p) }
+	pass := func(what string, want ...model.Protocol) {
+		t.Helper()
+		told = nil
+		if err := r.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(told)
+		if !slices.Equal(told, want) {
+			t.Errorf("%s: told of %v, want %v", what, told, want)
+		}
+	}
+	udp, both := overUDP(web("10.96.0.2"), webSlice("10.1.0.1", "10.1.0.2"))
+	store.SetService(udp)
+	store.SetSlice(both)
+	pass("not complete")
+	deliver(store, []*model.Service{udp}, []*model.Slice{both})
+	pass("complete", model.TCP, model.UDP)
+	pass("nothing")
+	_, one := overUDP(web("10.96.0.2"), webSlice("10.1.0.1"))
+	store.SetSlice(one)
+	pass("a backend left", model.UDP)
+	_, drains := overUDP(web("10.96.0.2"), webSlice("10.1.0.1", "10.1.0.3"))
+	drains.Endpoints[1].Conditions = model.Serving | model.Terminating
+	store.SetSlice(drains)
+	pass("a backend came that only drains", model.UDP) // told in vain: the sum says only that something changed
+	store.SetSlice(one)
+	pass("it left, having been in no table", model.UDP)
+	store.DeleteService(udp.Name)
+	pass("the Service is deleted", model.UDP)
+	store.SetService(web("10.96.0.3"))
+	pass("another came")
+}
