@@ -17,11 +17,12 @@ import (
 
 // op is one system call that a process makes on one of its sockets, which it knows by number.
 type op struct {
-	Call   string // serve, open, connect, bind, send, receive, peer, close
+	Call   string // serve, open, connect, bind, send, receive, peer, close, listen, crowd, harmed
 	Socket int
 	Addr   netip.AddrPort
 	Dual   bool // open: an IPv6 socket, whatever the address
 	TCP    bool
+	N      int // crowd: so many sockets, numbered from Socket on
 }
 
 // outcome is what came of an op.
@@ -30,6 +31,7 @@ type outcome struct {
 	Errno syscall.Errno
 	Addr  netip.AddrPort // where a datagram came from, or who the peer is
 	Text  string         // the datagram; an echo server sends its own address
+	N     int            // harmed: of all sockets those that have an error, or no peer although they had one
 }
 
 // socketsMain does what it is told on its standard input, one JSON line each, and answers with such lines.
@@ -110,8 +112,45 @@ func (o op) do(sockets map[int]int, out *outcome) error {
 	case "close":
 		delete(sockets, o.Socket)
 		return unix.Close(fd)
+	case "listen":
+		return unix.Listen(fd, 16)
+	case "crowd":
+		return o.crowd(sockets, out)
+	case "harmed":
+		return harmed(sockets, out)
 	}
 	return fmt.Errorf("no such call: %q", o.Call)
+}
+
+// crowd opens many sockets that are connected to an address, or not connected if it has none.
+func (o op) crowd(sockets map[int]int, out *outcome) error {
+	for i := range o.N {
+		one := op{Call: "open", Socket: o.Socket + i, Addr: o.Addr, Dual: o.Dual, TCP: o.TCP}
+		if err := one.do(sockets, out); err != nil {
+			return err
+		}
+		if !o.Addr.IsValid() {
+			continue
+		}
+		one.Call = "connect"
+		if err := one.do(sockets, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func harmed(sockets map[int]int, out *outcome) error {
+	for _, fd := range sockets {
+		errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err != nil {
+			return err
+		}
+		if errno != 0 {
+			out.N++
+		}
+	}
+	return nil
 }
 
 // echo answers every datagram with the address that it came to, for the life of the process.

@@ -57,6 +57,13 @@ func TestEveryProgramLoads(t *testing.T) {
 	if diff := cmp.Diff(compiled(t), slices.Sorted(maps.Keys(walked))); diff != "" {
 		t.Errorf("programs (-compiled +attached):\n%s", diff)
 	}
+	peers, err := d.Peers(true) // by a program that is attached to nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(peers.Each(func(uint64, fairleadmaps.SockPeer) {}), peers.Close()); err != nil {
+		t.Error(err)
+	}
 	t.Logf("instructions that the verifier walked: %v", walked)
 	if dir := os.Getenv("JOB_OUT"); dir != "" {
 		write(t, filepath.Join(dir, "instructions.json"), walked)

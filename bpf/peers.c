@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* This file contains the program by which the agent reads `sock_peers`: a record hangs on its socket, and from
+ * outside only an iterator gets at it. It is attached to nothing that carries traffic. */
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "lib/types.h"
+
+struct seq_file;
+struct sock;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} __attribute__((preserve_access_index));
+
+/* What the kernel calls the program with; the last call has neither socket nor value. */
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	struct sock_peer *value;
+};
+
+SEC("iter/bpf_sk_storage_map")
+int peers_list(struct bpf_iter__bpf_sk_storage_map *ctx)
+{
+	/* Each load from the context is another pointer to the verifier, so there is one. */
+	const struct sock_peer *peer = ctx->value;
+	struct sock *sk = ctx->sk;
+	struct conn_peer out = {};
+
+	if (!sk || !peer)
+		return 0;
+	out.cookie = bpf_get_socket_cookie(sk);
+	out.peer = *peer;
+	bpf_seq_write(ctx->meta->seq, &out, sizeof(out));
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
