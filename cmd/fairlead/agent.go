@@ -21,6 +21,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/sockets"
 )
 
 // agent is what the API server asks about while runAgent runs.
@@ -34,9 +35,11 @@ type agent struct {
 	metrics *metrics.Metrics
 	servers []*health.Server
 
-	mu         sync.Mutex
-	reconciler *reconcile.Reconciler // nil until the maps are there
-	keeper     *optout.Keeper        // likewise
+	mu          sync.Mutex
+	reconciler  *reconcile.Reconciler // nil until the maps are there
+	sweeper     *sockets.Sweeper      // likewise, and where the kernel has no means for it
+	cannotSweep bool
+	keeper      *optout.Keeper // likewise
 }
 
 func newAgentCommand(env *env) *cobra.Command {

@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(rig.Main(m, rig.Funcs{"fairlead": child, "connect": connect, "hold": hold}))
+	os.Exit(rig.Main(m, rig.Funcs{"fairlead": child, "connect": connect, "hold": hold, "await": await}))
 }
 
 // child is a fairlead command in a process of its own.

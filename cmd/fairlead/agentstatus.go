@@ -36,7 +36,9 @@ func (a *agent) complete(s *observe.Status, err error) {
 	s.OptOut = optOutStatus(a.optOuts())
 	attached, failed := a.path.Status()
 	s.Datapath.CgroupRoot = attached.CgroupRoot
-	s.Datapath.Features = map[string]bool{"refuse with ECONNREFUSED": attached.Features.CanRefuse}
+	s.Datapath.Features = map[string]bool{
+		"refuse with ECONNREFUSED": attached.Features.CanRefuse, "abort sockets of backends that are gone": a.sweeps(),
+	}
 	for _, p := range attached.Programs {
 		s.Datapath.Programs = append(s.Datapath.Programs, observe.ProgramStatus{
 			Name: p.Name, Attached: p.Attached, ID: uint32(p.ID), Tag: p.Tag, Instructions: p.Instructions,

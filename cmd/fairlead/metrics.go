@@ -34,6 +34,9 @@ func (a *agent) sample(gauge *observe.Gauge) metrics.Sample {
 	if r := a.current(); r != nil {
 		s.Stats, s.Reasons = r.Stats(), r.Reasons()
 	}
+	if sweeper := a.currentSweeper(); sweeper != nil {
+		s.Sockets = sweeper.Stats()
+	}
 	if o := a.optOuts(); o != nil {
 		s.OptOut = *o
 		s.Stats.Damage += o.Damage

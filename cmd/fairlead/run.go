@@ -108,6 +108,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		},
 		Report:  report,
 		Checked: agent.checked(checks, report),
+		Left:    agent.startSweeper(start, log),
 		Meter:   agent.metrics,
 		Log:     log,
 	})

@@ -36,7 +36,9 @@ type Config struct {
 	LogFormat   string // text or json
 	Algorithm   string // a name of package lb, which checks it
 	ExternalIPs string // all, external-only or deny
-	ConfigDir   string // empty = none
+	// ResetStaleTCP is true or false.
+	ResetStaleTCP string
+	ConfigDir     string // empty = none
 
 	OptOutRuntimes string // patterns with commas between them, which package optout checks
 	OptOutMeshes   string // names, likewise

@@ -51,7 +51,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := &Config{
 		Source: Kubernetes, NodeName: "node-1.example", BPFFS: "/sys/fs/bpf", StateDir: "/run/fairlead",
-		LogLevel: "info", LogFormat: "text", Algorithm: "random", ExternalIPs: "all",
+		LogLevel: "info", LogFormat: "text", Algorithm: "random", ExternalIPs: "all", ResetStaleTCP: "false",
 		MetricsAddress: "127.0.0.1:10249", HealthzAddress: ":10256", ReadyAddress: "127.0.0.1:10247",
 		OptOutRuntimes: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
 		OptOutMeshes:   "istio,istio-ambient,linkerd,kuma,consul", CNICache: "/var/lib/cni/results",
@@ -117,7 +117,7 @@ func originOf(cfg *Config, name string) Origin {
 func TestEveryOption(t *testing.T) {
 	values := map[string]string{
 		"source": "./manifests", "kubeconfig": "/k", "node-name": "n", "cgroup-root": "/sys/fs/cgroup/x", "bpffs": "/b",
-		"state-dir": "/s", "log-level": "warn", "log-format": "json", "algorithm": "maglev", "external-ips": "deny",
+		"state-dir": "/s", "log-level": "warn", "log-format": "json", "algorithm": "maglev", "external-ips": "deny", "reset-stale-tcp": "true",
 		"metrics-address": ":1", "healthz-address": ":2", "ready-address": "[::1]:3",
 		"opt-out-runtimes": "kata", "opt-out-meshes": "istio", "cni-cache": "/c",
 	}

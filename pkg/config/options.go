@@ -108,6 +108,11 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.ExternalIPs },
 		},
 		{
+			Name: "reset-stale-tcp", Default: "false", Values: []string{"true", "false"},
+			Usage: "whether TCP connections that the node's own processes have to an endpoint that was deleted are reset, as UDP sockets always are",
+			field: func(c *Config) *string { return &c.ResetStaleTCP },
+		},
+		{
 			Name: "opt-out-runtimes", Default: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
 			Usage: "pods that are not balanced at the socket, by their RuntimeClass: names with * for any text; kubevirt for its virtual machines",
 			field: func(c *Config) *string { return &c.OptOutRuntimes },

@@ -24,7 +24,7 @@ type collector struct {
 
 func newCollector(read func() Sample) *collector {
 	c := &collector{read: read}
-	for _, list := range [][]family{nodeFamilies(), mapFamilies(), reconcileFamilies(), sourceFamilies()} {
+	for _, list := range [][]family{nodeFamilies(), mapFamilies(), reconcileFamilies(), socketFamilies(), sourceFamilies()} {
 		c.families = append(c.families, list...)
 	}
 	for i := range c.families {

@@ -16,6 +16,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/sockets"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
@@ -40,6 +41,9 @@ func sample() Sample {
 			LastChange: time.Unix(1003, 0), EventsDropped: 34,
 		},
 		OptOut: optout.Status{Pods: 41, Waiting: 42, NotCovered: 43},
+		Sockets: sockets.Stats{
+			Looks: 51, Errors: 52, Took: 1500 * time.Millisecond, Aborted: map[model.Protocol]uint64{model.TCP: 53, model.UDP: 54},
+		},
 	}
 }
 

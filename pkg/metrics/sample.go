@@ -6,6 +6,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/sockets"
 )
 
 // Sample is what is read for one scrape.
@@ -17,6 +18,7 @@ type Sample struct {
 	Reasons  map[string]int // of the problems of objects
 	Source   Source
 	OptOut   optout.Status
+	Sockets  sockets.Stats
 }
 
 // Kernel is what the kernel has. What cannot be read is left out, and makes the node degraded.

@@ -1,0 +1,28 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// socketFamilies are about the sockets whose backend is gone for good.
+func socketFamilies() []family {
+	return []family{
+		{
+			name: "fairlead_stale_sockets_aborted_total", kind: prometheus.CounterValue, labels: []string{"protocol"},
+			help: "Sockets that were aborted because their backend is gone for good.",
+			read: func(s *Sample, put put) {
+				for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+					put(float64(s.Sockets.Aborted[protocol]), protocol.String())
+				}
+			},
+		},
+		counter("fairlead_stale_sockets_looks_total", "Times that sockets were looked through for those whose backend is gone.",
+			func(s *Sample) float64 { return float64(s.Sockets.Looks) }),
+		counter("fairlead_stale_sockets_look_seconds_total", "How long all of that took together.",
+			func(s *Sample) float64 { return s.Sockets.Took.Seconds() }),
+		counter("fairlead_stale_sockets_errors_total", "Times that it failed; \"fairlead status\" says whether the kernel can do it.",
+			func(s *Sample) float64 { return float64(s.Sockets.Errors) }),
+	}
+}
