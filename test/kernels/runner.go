@@ -191,7 +191,7 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel) (*guest, erro
 }
 
 // modules are those of the kernel's modules that the suites use.
-func modules() []string { return []string{"veth"} }
+func modules() []string { return []string{"veth", "udp_diag", "tcp_diag"} }
 
 // build builds what the suite runs, unless that was done for another kernel.
 func (r *runner) build(ctx context.Context, s suite) error {

@@ -124,6 +124,10 @@ func (o op) do(sockets map[int]int, out *outcome) error {
 
 // crowd opens many sockets that are connected to an address, or not connected if it has none.
 func (o op) crowd(sockets map[int]int, out *outcome) error {
+	room := unix.Rlimit{Cur: 16384, Max: 16384}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &room); err != nil {
+		return err
+	}
 	for i := range o.N {
 		one := op{Call: "open", Socket: o.Socket + i, Addr: o.Addr, Dual: o.Dual, TCP: o.TCP}
 		if err := one.do(sockets, out); err != nil {
