@@ -19,6 +19,7 @@ type object struct {
 	created  int64
 	services []*service
 	checks   []lb.HealthCheck
+	idle     bool // it has had no endpoints for long
 }
 
 // service is one row of the services map and all that hangs on it.
@@ -75,6 +76,7 @@ func (r *Reconciler) apply(key model.Key) error {
 		wanted.Problems = r.setFrontends(s, w, wanted.Problems)
 	}
 	r.setChecks(o, wanted.Checks)
+	r.noteIdle(o, wanted)
 	if len(o.services) == 0 && len(wanted.Problems) == 0 {
 		delete(r.objects, key)
 		if key.Kind == model.KindPod {

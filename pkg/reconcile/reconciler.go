@@ -56,7 +56,8 @@ type Reconciler struct {
 	orphans []maps.SvcKey       // rows found in the maps
 	byIndex []*service          // every service that has a row
 	retired []*service
-	failed  map[model.Key]struct{} // to be tried again
+	failed  map[model.Key]struct{}  // to be tried again
+	idle    map[model.Key]time.Time // since when Services have no endpoints, until that is told
 	grace   grace
 	checks  checks
 	backoff time.Duration
@@ -127,6 +128,7 @@ func New(cfg Config) (*Reconciler, error) {
 		adopted:   map[string]*service{},
 		byIndex:   make([]*service, len(cfg.Tables.Services)),
 		failed:    map[model.Key]struct{}{},
+		idle:      map[model.Key]time.Time{},
 		problems:  map[model.Key]noted{},
 		reasons:   map[string]int{},
 		grace:     grace{done: make(chan error, 1)},

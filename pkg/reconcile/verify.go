@@ -164,6 +164,7 @@ func (r *Reconciler) beginCheck(q *request) {
 
 // checkTimer is called when the timer has gone off.
 func (r *Reconciler) checkTimer() {
+	r.tellIdle(time.Now())
 	switch c := r.checks.current; {
 	case c == nil:
 		r.beginCheck(nil)

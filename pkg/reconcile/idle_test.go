@@ -1,0 +1,100 @@
+package reconcile
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// reasons lists what is wrong with a Service.
+func reasons(r *Reconciler, key model.Key) []string {
+	var list []string
+	for _, p := range r.Problems()[key] {
+		list = append(list, p.Reason)
+	}
+	return list
+}
+
+// The author of a Service hears that it has no endpoints, but not at once, and not again and again.
+func TestIdle(t *testing.T) {
+	store := model.NewStore("node1")
+	r := start(t, store, NewMemory(small), nil)
+	told := 0
+	r.cfg.Report = func(model.Key, string, model.Problem) { told++ }
+	service, ready, gone := web("10.96.0.1"), webSlice("10.1.0.1"), webSlice()
+	key := model.Key{Kind: model.KindService, Name: service.Name}
+	terminating := webSlice("10.1.0.1")
+	terminating.Endpoints[0].Conditions = model.Serving | model.Terminating
+	onlyHere := web("10.96.0.1")
+	onlyHere.InternalLocal = true
+	elsewhere := webSlice("10.1.0.1")
+	elsewhere.Endpoints[0].Node = model.Label{}
+	deliver(store, []*model.Service{service}, nil)
+	const none = "NoEndpoints"
+	for _, step := range []struct {
+		name  string
+		do    func()
+		after time.Duration
+		want  []string
+		told  int // in all
+	}{
+		{"a new Service", func() {}, 0, nil, 0},
+		{"a little later", func() {}, 59 * time.Second, nil, 0},
+		{"much later", func() {}, 61 * time.Second, []string{none}, 1},
+		{"later still", func() {}, time.Hour, []string{none}, 1},
+		{"changed for another reason", func() { store.SetService(web("10.96.0.2")) }, time.Hour, []string{none}, 1},
+		{"an endpoint", func() { store.SetSlice(ready) }, time.Hour, nil, 1},
+		{"one that terminates, but serves", func() { store.SetSlice(terminating) }, time.Hour, nil, 1},
+		{"gone for a moment", func() { store.SetSlice(gone) }, time.Second, nil, 1},
+		{"back", func() { store.SetSlice(ready) }, time.Hour, nil, 1},
+		{"gone for long", func() { store.SetSlice(gone) }, time.Hour, []string{none}, 2},
+		{"served by this node alone, which has none", func() { store.SetService(onlyHere); store.SetSlice(elsewhere) }, time.Hour, nil, 2},
+		{"no Service", func() { store.DeleteService(service.Name) }, time.Hour, nil, 2},
+	} {
+		step.do()
+		if err := r.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		r.tellIdle(time.Now().Add(step.after))
+		if err := r.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(step.want, reasons(r, key)); diff != "" || told != step.told {
+			t.Errorf("%s: told %d times, want %d; problems (-want +have):\n%s", step.name, told, step.told, diff)
+		}
+	}
+	if len(r.idle) > 0 {
+		t.Errorf("%d Services are still noted", len(r.idle))
+	}
+}
+
+// Where many Services have no endpoints, a few of them are told of at a time; and none before the endpoints were read.
+func TestManyIdle(t *testing.T) {
+	store := model.NewStore("node1")
+	r := start(t, store, NewMemory(small), nil)
+	var services []*model.Service
+	for i := range maxIdle + 5 {
+		s := web(fmt.Sprintf("10.96.0.%d", 1+i))
+		s.Name.Name = fmt.Sprint("web", i)
+		services = append(services, s)
+	}
+	store.ReplaceServices(services)
+	late := time.Now().Add(time.Hour)
+	for _, want := range []int{0, maxIdle, maxIdle + 5, maxIdle + 5} {
+		if err := r.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		r.tellIdle(late)
+		if err := r.Settle(); err != nil {
+			t.Fatal(err)
+		}
+		if have := len(r.Problems()); have != want {
+			t.Errorf("told of %d Services, want %d", have, want)
+		}
+		deliver(store, services, nil)
+	}
+}
