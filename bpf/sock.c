@@ -17,11 +17,13 @@
 #include "lib/lb.h"
 #include "lib/optout.h"
 #include "lib/peer.h"
+#include "lib/probe.h"
 
 enum verdict {
 	VERDICT_PASS,
 	VERDICT_REWRITE,
 	VERDICT_REFUSE,
+	VERDICT_ANSWER, /* it is the agent, which asks whether we are here */
 };
 
 enum {
@@ -148,6 +150,8 @@ static __always_inline enum verdict sock_connect(struct bpf_sock_addr *ctx, stru
 		peer_remember(ctx, &dial->to, dial->choice.backend);
 	else /* it must not go by what it dialled before */
 		peer_forget(ctx);
+	if (verdict == VERDICT_PASS && probe_asks(&dial->to))
+		return VERDICT_ANSWER;
 	return verdict;
 }
 
@@ -287,6 +291,8 @@ static __always_inline int apply4(struct bpf_sock_addr *ctx, enum verdict verdic
 {
 	if (verdict == VERDICT_REFUSE)
 		return sock_refuse(ECONNREFUSED);
+	if (verdict == VERDICT_ANSWER)
+		return sock_refuse(PROBE_ANSWER);
 	if (verdict == VERDICT_REWRITE)
 		ctx_set4(ctx, &backend->addr, backend->port);
 	return PROCEED;
@@ -296,6 +302,8 @@ static __always_inline int apply6(struct bpf_sock_addr *ctx, enum verdict verdic
 {
 	if (verdict == VERDICT_REFUSE)
 		return sock_refuse(ECONNREFUSED);
+	if (verdict == VERDICT_ANSWER)
+		return sock_refuse(PROBE_ANSWER);
 	if (verdict == VERDICT_REWRITE)
 		ctx_set6(ctx, &backend->addr, backend->port);
 	return PROCEED;

@@ -31,6 +31,13 @@ func (a *agent) complete(s *observe.Status, err error) {
 		s.Reconcile = &observe.ReconcileState{
 			Dirty: stats.Pending, Passes: stats.Passes, Errors: stats.Errors, LastError: stats.LastError,
 			LastDuration: stats.LastDuration, LastTime: stats.LastPass,
+			Verify: observe.VerifyState{
+				Checks: stats.Checks, Found: stats.Damage, Mended: stats.Repaired, LastTime: stats.LastCheck,
+			},
+		}
+		if o := a.optOuts(); o != nil {
+			s.Reconcile.Verify.Found += o.Damage
+			s.Reconcile.Verify.Mended += o.Mended
 		}
 	}
 	s.OptOut = optOutStatus(a.optOuts())
@@ -44,6 +51,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 			Name: p.Name, Attached: p.Attached, ID: uint32(p.ID), Tag: p.Tag, Instructions: p.Instructions,
 		})
 	}
+	s.Datapath.Attachment = attachmentStatus(&attached.Attachment)
 	s.Judge()
 	if r := a.current(); s.Source.Synced && (r == nil || !r.Stats().Synced) {
 		s.Degraded = append(s.Degraded, "The maps do not hold yet what the source delivered.")
@@ -58,4 +66,19 @@ func (a *agent) complete(s *observe.Status, err error) {
 			s.Degraded = append(s.Degraded, fmt.Sprintf("Connections are carried, but whoever asks at an address gets no answer: %s.", fault))
 		}
 	}
+}
+
+// attachmentStatus returns what the last check found; nil before the first.
+func attachmentStatus(from *datapath.Attachment) *observe.AttachmentStatus {
+	if from.Checked.IsZero() {
+		return nil
+	}
+	s := &observe.AttachmentStatus{Checked: from.Checked, Mended: from.Mended, Families: []observe.FamilyProof{}}
+	if from.Err != nil {
+		s.Error = from.Err.Error()
+	}
+	for _, p := range from.Proofs {
+		s.Families = append(s.Families, observe.FamilyProof{Family: p.Family, State: observe.ProofState(p.State), Why: p.Why})
+	}
+	return s
 }

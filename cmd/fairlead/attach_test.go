@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -47,3 +49,53 @@ func TestAgentThatCannotAttachEnds(t *testing.T) {
 		t.Errorf("the agent ended with %v\n%s", err, out)
 	}
 }
+
+// An agent below the cgroup that it serves proves its programs. Where another program keeps dials from ours, it says so
+// everywhere, and says when that is over.
+func TestAgentProvesItsPrograms(t *testing.T) {
+	n := newNode(t)
+	n.service("127.0.0.1")
+	own := rig.NewCgroupIn(t, n.cgroup, "agent")
+	n.startServingIn(own)
+	n.run("status", "--wait", "--wait-duration=30s")
+	if out := n.run("status"); !strings.Contains(out, "proof  ") || !strings.Contains(out, "IPv4 and IPv6 proven") {
+		t.Errorf("status does not say that the programs are proven:\n%s", out)
+	}
+	n.wantAnswer(readyAddress, "/readyz?verbose", 200, "[+]programs-at-work ok\n")
+	n.wantAnswer(metricsAddress, "/metrics", 200, "\nfairlead_programs_proven{family=\"IPv4\"} 1\n",
+		"\nfairlead_programs_proven{family=\"IPv6\"} 1\n", "\nfairlead_program_repairs_total 0\n")
+	n.agent.Kill()
+
+	// It runs before ours, being further down, and sends every dial to another port.
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "GPL",
+		Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R2, 9), asm.StoreMem(asm.R1, userPort, asm.R2, asm.Word), asm.Mov.Imm(asm.R0, 1), asm.Return(),
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer prog.Close()
+	other, err := link.AttachCgroup(link.CgroupOptions{Path: own.Path(), Attach: ebpf.AttachCGroupInet4Connect, Program: prog})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	n.startServingIn(own)
+	n.waitFor("the agent says that its programs are not met", func() bool {
+		out, err := rig.RunChild(nil, nil, "fairlead", append([]string{"status"}, n.flags...)...)
+		var exit *exec.ExitError
+		return errors.As(err, &exit) && exit.ExitCode() == exitDegraded && strings.Contains(out, "the agent's own dials over IPv4 do not meet them")
+	})
+	n.wantAnswer(readyAddress, "/readyz", 503, "[-]programs-at-work failed: IPv4: ")
+	n.wantAnswer(metricsAddress, "/metrics", 200, "\nfairlead_programs_proven{family=\"IPv4\"} 0\n",
+		"\nfairlead_programs_proven{family=\"IPv6\"} 1\n", "\nfairlead_degraded 1\n")
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.run("status", "--wait", "--wait-duration=30s")
+}
+
+// userPort is where the port is in a struct bpf_sock_addr.
+const userPort = 24

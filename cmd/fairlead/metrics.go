@@ -27,7 +27,7 @@ func (a *agent) sample(gauge *observe.Gauge) metrics.Sample {
 	a.complete(&status, err)
 	s := metrics.Sample{
 		Degraded: len(status.Degraded) > 0,
-		Kernel:   metrics.Kernel{Counters: counters, Maps: maps, Programs: status.Datapath.Programs},
+		Kernel:   metrics.Kernel{Counters: counters, Maps: maps, Programs: status.Datapath.Programs, Attachment: status.Datapath.Attachment},
 		Waiting:  a.waiting(),
 		Source:   a.source.sample(),
 	}

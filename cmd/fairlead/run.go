@@ -117,6 +117,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	}
 	keeper := newKeeper(cfg, rules, store, path, log)
 	agent.setWriters(reconciler, keeper)
+	start("attachment", path.WatchAttachment)
 	start("addresses", func(ctx context.Context) error { return path.WatchAddrs(ctx, setLocal) })
 	start("reconcile", reconciler.Run)
 	start("optout", keeper.Run)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/health"
 )
 
@@ -121,5 +122,29 @@ func (a *agent) checks() []health.Check {
 			}
 			return nil
 		}},
+		{Name: "programs-at-work", Run: a.programsAtWork},
 	}
+}
+
+// programsAtWork returns why the last check says that the programs miss sockets which they should see. It is not the
+// node's fault where the agent's own sockets cannot show anything.
+func (a *agent) programsAtWork() error {
+	attached, err := a.path.Status()
+	if err != nil {
+		return err
+	}
+	found := &attached.Attachment
+	if found.Checked.IsZero() {
+		return errors.New("not checked yet")
+	}
+	if found.Err != nil {
+		return found.Err
+	}
+	var errs []error
+	for _, p := range found.Proofs {
+		if p.State == datapath.Missed {
+			errs = append(errs, fmt.Errorf("%s: %s", p.Family, p.Why))
+		}
+	}
+	return errors.Join(errs...)
 }

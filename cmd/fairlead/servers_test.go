@@ -24,7 +24,13 @@ const (
 // startServing starts an agent in the node's namespace that listens there, and does not wait for it.
 func (n *node) startServing() {
 	n.t.Helper()
-	n.agent = rig.NewChild(n.t, nil, n.ns, "fairlead", append([]string{
+	n.startServingIn(nil)
+}
+
+// startServingIn does so in a cgroup.
+func (n *node) startServingIn(cgroup *rig.Cgroup) {
+	n.t.Helper()
+	n.agent = rig.NewChild(n.t, cgroup, n.ns, "fairlead", append([]string{
 		"agent", "--source=" + n.manifests, "--cgroup-root=" + n.cgroup.Path(), "--node-name=node-a", "--log-level=error",
 		"--metrics-address=" + metricsAddress, "--healthz-address=" + healthzAddress, "--ready-address=" + readyAddress,
 	}, n.flags...)...)
@@ -81,7 +87,7 @@ func TestAgentAnswers(t *testing.T) {
 	n.wantAnswer(metricsAddress, "/proxyMode", 200, "fairlead")
 	n.wantAnswer(readyAddress, "/livez", 200, `"healthy":true`)
 	n.wantAnswer(readyAddress, "/readyz?verbose", 200,
-		"[+]source-synced ok\n[+]maps-written ok\n[+]programs-attached ok\nreadyz check passed\n")
+		"[+]source-synced ok\n[+]maps-written ok\n[+]programs-attached ok\n[+]programs-at-work ok\nreadyz check passed\n")
 	n.wantAnswer(metricsAddress, "/debug/pprof/", 404)
 	n.wantAnswer(healthzAddress, "/metrics", 404)
 

@@ -14,6 +14,10 @@ import (
 
 // Attach loads this version's programs over the maps and puts them in force. All are loaded before the first is
 // attached. Where a link is pinned already its program is switched, so there is no moment without one.
+//
+// After an error the hooks are as they were, with one exception: where links of an earlier process were being switched,
+// the rest is switched all the same, since nobody but that process could open its programs again. The versions share
+// their maps, so they may work side by side until the next Attach.
 func (d *Datapath) Attach() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -24,7 +28,7 @@ func (d *Datapath) Attach() error {
 	if err != nil {
 		return err
 	}
-	progs, err := load(d.maps, settings{found, d.hostNetns})
+	progs, err := load(d.maps, d.settings(found))
 	if err != nil {
 		return err
 	}
@@ -33,35 +37,77 @@ func (d *Datapath) Attach() error {
 	}
 	old := d.programs
 	d.programs, d.features = progs, found
+	d.check()
 	return errors.Join(d.removeStale(), old.close())
 }
 
-func (d *Datapath) attachAll(progs programs) error {
-	for _, name := range slices.Sorted(maps.Keys(progs)) {
-		if err := d.step("attach: " + name); err != nil {
+// attachAll makes every hook run its program: new links first, which can fail and are undone by closing them, then those
+// whose program only changes, which has no reason to fail that could not be seen before.
+func (d *Datapath) attachAll(progs programs) (err error) {
+	var undo []func() error
+	defer func() {
+		for _, step := range slices.Backward(undo) {
+			if err != nil {
+				err = errors.Join(err, step())
+			}
+		}
+	}()
+	names := slices.Sorted(maps.Keys(progs))
+	var kept, fresh []string
+	for _, name := range names {
+		fits, err := d.inPlace(name, progs[name])
+		if err != nil {
 			return err
 		}
-		if err := d.attach(name, progs[name]); err != nil {
-			return err
+		if fits {
+			kept = append(kept, name)
+		} else {
+			fresh = append(fresh, name)
 		}
 	}
+	added := map[string]link.Link{}
+	if len(fresh) > 0 {
+		undo = append(undo, d.pins.clearStage)
+	}
+	for _, name := range fresh {
+		if added[name], err = d.addLink(name, progs[name]); err != nil {
+			return err
+		}
+		undo = append(undo, added[name].Close)
+	}
+	undone, err := d.switchLinks(kept, progs)
+	undo = append(undo, undone...)
+	if err != nil {
+		return err
+	}
+	for _, name := range fresh {
+		unpublish, err := d.publishLink(name, added[name])
+		if err != nil {
+			return err
+		}
+		undo = append(undo, unpublish)
+	}
+	d.adoptLinks(added)
 	return nil
 }
 
-// attach makes the link of one hook run prog.
-func (d *Datapath) attach(name string, prog program) error {
+// inPlace reports whether there is a link of the program that is attached where it should be.
+func (d *Datapath) inPlace(name string, prog program) (bool, error) {
 	if err := d.openLink(name); err != nil {
-		return err
+		return false, err
 	}
-	if old := d.links[name]; old != nil {
-		if ok, err := d.fits(old, prog.attach); err != nil {
-			return fmt.Errorf("inspect link %s: %w", name, err)
-		} else if ok {
-			return update(name, old, prog)
-		}
-		d.log.Info("link is moved to another cgroup", "link", name, "cgroup", d.cgroup.path)
+	old := d.links[name]
+	if old == nil {
+		return false, nil
 	}
-	return d.replaceLink(name, prog)
+	fits, err := d.fits(old, prog.attach)
+	if err != nil {
+		return false, fmt.Errorf("inspect link %s: %w", name, err)
+	}
+	if !fits {
+		d.log.Info("link is attached anew", "link", name, "cgroup", d.cgroup.path)
+	}
+	return fits, nil
 }
 
 // openLink opens the pinned link of a program unless it is open or there is none.
@@ -91,6 +137,28 @@ func (d *Datapath) fits(l link.Link, attach ebpf.AttachType) (bool, error) {
 	return at != nil && at.CgroupId == d.cgroup.id && uint32(at.AttachType) == uint32(attach), nil
 }
 
+// switchLinks makes links run other programs, and returns how to undo that, where that is possible.
+func (d *Datapath) switchLinks(names []string, progs programs) (undo []func() error, err error) {
+	var errs []error
+	for _, name := range names {
+		err := d.step("attach: " + name)
+		if err == nil {
+			err = update(name, d.links[name], progs[name])
+		}
+		old, ours := d.programs[name]
+		switch {
+		case err == nil && ours:
+			undo = append(undo, func() error { return update(name, d.links[name], old) })
+		case err != nil:
+			errs = append(errs, err)
+			if ours {
+				return undo, err
+			}
+		}
+	}
+	return undo, errors.Join(errs...)
+}
+
 func update(name string, l link.Link, prog program) error {
 	if err := l.Update(prog.Program); err != nil {
 		return fmt.Errorf("update link %s: %w", name, err)
@@ -98,37 +166,57 @@ func update(name string, l link.Link, prog program) error {
 	return nil
 }
 
-// replaceLink attaches prog with a new link, which takes the place of the old one, if there is one, in one step.
-func (d *Datapath) replaceLink(name string, prog program) (err error) {
+// addLink attaches prog with a new link, which nothing keeps yet.
+func (d *Datapath) addLink(name string, prog program) (link.Link, error) {
+	if err := d.step("attach: " + name); err != nil {
+		return nil, err
+	}
 	added, err := link.AttachCgroup(link.CgroupOptions{Path: d.cgroup.path, Attach: prog.attach, Program: prog.Program})
 	if err != nil {
-		return fmt.Errorf("attach program %s to %s: %w", name, d.cgroup.path, err)
+		return nil, fmt.Errorf("attach program %s to %s: %w", name, d.cgroup.path, err)
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, added.Close(), d.pins.clearStage())
-		}
-	}()
-	if err := d.pins.openStage(); err != nil {
-		return err
+	return added, nil
+}
+
+// publishLink pins a new link in the place of the old one, if there is one, in one step. The old one is kept on the stage
+// until it is certain that nothing has to be undone.
+func (d *Datapath) publishLink(name string, added link.Link) (undo func() error, err error) {
+	if err := d.pins.openStage(); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
 	}
-	if err := added.Pin(d.pins.staged(name)); err != nil {
-		return fmt.Errorf("pin link %s: %w", name, err)
+	staged, pin := d.pins.staged(name), d.pins.link(name)
+	if err := added.Pin(staged); err != nil {
+		return nil, fmt.Errorf("pin link %s: %w", name, err)
 	}
 	if err := d.step("attach: publish " + name); err != nil {
-		return err
+		return nil, err
 	}
-	if err := rename(d.pins.staged(name), d.pins.link(name)); err != nil {
-		return err
+	replaced, err := exchange(staged, pin)
+	if err != nil {
+		return nil, err
 	}
-	old := d.links[name]
-	d.links[name] = added
-	if old != nil {
-		if err := old.Close(); err != nil {
-			d.log.Warn("closing a replaced link", "link", name, "error", err)
+	if !replaced {
+		return func() error { return os.Remove(pin) }, nil
+	}
+	return func() error { return rename(staged, pin) }, nil
+}
+
+// adoptLinks closes the links that new ones have replaced. That detaches them, since their pins go with the stage.
+func (d *Datapath) adoptLinks(added map[string]link.Link) {
+	if len(added) == 0 {
+		return
+	}
+	for name, l := range added {
+		if old := d.links[name]; old != nil {
+			if err := old.Close(); err != nil {
+				d.log.Warn("closing a replaced link", "link", name, "error", err)
+			}
 		}
+		d.links[name] = l
 	}
-	return d.pins.clearStage()
+	if err := d.pins.clearStage(); err != nil {
+		d.log.Warn("unpinning replaced links", "error", err)
+	}
 }
 
 // removeStale detaches the programs of an older version that this one does not have.

@@ -1,19 +1,33 @@
 package datapath
 
 import (
-	"bufio"
+	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
+	"math"
 	"os"
-	"strconv"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoCgroup is wrapped by Open's error when no cgroup2 tree is mounted.
-var ErrNoCgroup = errors.New("no cgroup2 filesystem is mounted")
+var (
+	// ErrNoCgroup is wrapped by Open's error when no cgroup2 tree is mounted.
+	ErrNoCgroup = errors.New("no cgroup2 filesystem is mounted")
+
+	// ErrPartOfTree is wrapped by Open's error when the only cgroups that can be seen are this container's own, or some
+	// others: programs there would serve next to nobody, and nobody would notice.
+	ErrPartOfTree = errors.New("only a part of the cgroup2 tree can be seen")
+)
+
+// rootID is the id of the one cgroup that has no parent.
+const rootID = 1
+
+// goneID is the id of no cgroup.
+const goneID = math.MaxUint64
 
 // cgroup is a directory of the cgroup2 tree.
 type cgroup struct {
@@ -23,16 +37,21 @@ type cgroup struct {
 
 // findCgroup returns the cgroup at path, or the root of the tree that is mounted when path is empty.
 func findCgroup(path string) (cgroup, error) {
-	if path == "" {
-		mounts, err := os.Open("/proc/self/mountinfo")
-		if err != nil {
-			return cgroup{}, fmt.Errorf("find cgroup root: %w", err)
-		}
-		defer mounts.Close()
-		if path, err = cgroupRoot(mounts); err != nil {
-			return cgroup{}, fmt.Errorf("find cgroup root: %w", err)
-		}
+	if path != "" {
+		return openCgroup(path)
 	}
+	mounts, own, err := ownView()
+	if err != nil {
+		return cgroup{}, fmt.Errorf("find cgroup root: %w", err)
+	}
+	found, err := cgroupRoot(mounts, own, openCgroup)
+	if err != nil {
+		return cgroup{}, fmt.Errorf("find cgroup root: %w", err)
+	}
+	return found, nil
+}
+
+func openCgroup(path string) (cgroup, error) {
 	var fsInfo unix.Statfs_t
 	if err := unix.Statfs(path, &fsInfo); err != nil {
 		return cgroup{}, fmt.Errorf("check cgroup %s: %w", path, err)
@@ -48,59 +67,84 @@ func findCgroup(path string) (cgroup, error) {
 	return cgroup{path: path, id: info.Ino}, nil
 }
 
-// cgroupRoot returns the mount that reaches highest in the cgroup2 tree, of those listed as in /proc/self/mountinfo. It
-// does not matter whether v1 hierarchies are mounted beside it.
-func cgroupRoot(mountinfo io.Reader) (string, error) {
-	best, height := "", 0
-	lines := bufio.NewScanner(mountinfo)
-	for lines.Scan() {
-		mount, super, ok := strings.Cut(lines.Text(), " - ")
-		fields := strings.Fields(mount)
-		if !ok || len(fields) < 5 || !strings.HasPrefix(super, "cgroup2 ") {
+// ownView returns the mounts of cgroup2 that this process sees, and its own place in the tree.
+func ownView() ([]cgroupMount, cgroupPath, error) {
+	file, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, cgroupPath{}, err
+	}
+	defer file.Close()
+	mounts, err := cgroupMounts(file)
+	if err != nil {
+		return nil, cgroupPath{}, fmt.Errorf("read mounts: %w", err)
+	}
+	groups, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return nil, cgroupPath{}, err
+	}
+	return mounts, ownCgroup(groups), nil
+}
+
+// ownCgroup returns the cgroup2 among the cgroups of a process, listed as in /proc/self/cgroup. A kernel that does not
+// list it has had no use for it yet: then every process is at the root.
+func ownCgroup(list []byte) cgroupPath {
+	for line := range bytes.Lines(list) {
+		if path, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte("\n")), []byte("0::")); ok {
+			return parseCgroupPath(strings.TrimSuffix(string(path), " (deleted)"))
+		}
+	}
+	return cgroupPath{}
+}
+
+// cgroupRoot returns the root of the tree among its mounts. A mount may be hidden by another on top, so every one is
+// opened. In a container with a cgroup namespace of its own "/" is merely the container, unless that is the whole
+// machine's, and the host's tree shows as "/../..".
+func cgroupRoot(mounts []cgroupMount, own cgroupPath, open func(path string) (cgroup, error)) (cgroup, error) {
+	mounts = slices.Clone(mounts)
+	slices.SortStableFunc(mounts, func(a, b cgroupMount) int {
+		return cmp.Or(cmp.Compare(len(a.root.down), len(b.root.down)), cmp.Compare(b.root.up, a.root.up))
+	})
+	var failed error
+	part := ""
+	for _, mount := range mounts {
+		found, err := open(mount.path)
+		switch {
+		case err != nil:
+			failed = cmp.Or(failed, err)
+		case found.id == rootID || mount.root.whole() && (mount.root.up > 0 || !own.whole()):
+			return found, nil
+		default:
+			part = cmp.Or(part, found.path)
+		}
+	}
+	switch {
+	case part != "":
+		return cgroup{}, fmt.Errorf("%w, at %s: let the container see the node's (a hostPath volume of /sys/fs/cgroup), or name "+
+			"a directory with --cgroup-root if its processes alone are to be served", ErrPartOfTree, part)
+	case failed != nil:
+		return cgroup{}, failed
+	}
+	return cgroup{}, fmt.Errorf("%w; \"fairlead init\" mounts it, or name a directory of it with --cgroup-root", ErrNoCgroup)
+}
+
+// serves reports whether this process is in the cgroup at path or below it, as far as it can tell, and where it is.
+func serves(path string, mounts []cgroupMount, own cgroupPath) (inside, known bool) {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved
+	}
+	longest := -1
+	var served cgroupPath
+	for _, mount := range mounts {
+		rest, ok := strings.CutPrefix(path, strings.TrimSuffix(mount.path, "/"))
+		// Of two mounts on one directory the later one is seen.
+		if !ok || rest != "" && rest[0] != '/' || len(mount.path) < longest {
 			continue
 		}
-		if h := rootHeight(fields[3]); best == "" || h > height {
-			best, height = unescape(fields[4]), h
-		}
+		longest = len(mount.path)
+		served = parseCgroupPath(mount.root.String() + rest)
 	}
-	if err := lines.Err(); err != nil {
-		return "", err
+	if longest < 0 {
+		return false, false
 	}
-	if best == "" {
-		return "", fmt.Errorf("%w; mount it with \"mount -t cgroup2 none /sys/fs/cgroup/unified\", or name a directory "+
-			"of it with --cgroup-root", ErrNoCgroup)
-	}
-	return best, nil
-}
-
-// rootHeight tells how high above our own cgroup namespace the root of a mount lies: in a container with a namespace of
-// its own "/" is merely the container, and the host's tree shows as "/../..". What lies below counts as negative.
-func rootHeight(root string) int {
-	height := 0
-	for part := range strings.SplitSeq(root, "/") {
-		switch part {
-		case "":
-		case "..":
-			height++
-		default:
-			height--
-		}
-	}
-	return height
-}
-
-// unescape undoes the octal escapes of blanks and backslashes in mountinfo.
-func unescape(path string) string {
-	var b strings.Builder
-	for i := 0; i < len(path); i++ {
-		if path[i] == '\\' && i+3 < len(path) {
-			if code, err := strconv.ParseUint(path[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(code))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(path[i])
-	}
-	return b.String()
+	return served.holds(own)
 }

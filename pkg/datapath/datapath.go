@@ -41,6 +41,7 @@ type Datapath struct {
 	lock   *os.File
 
 	hostNetns uint64
+	token     token // the programs that this process loads know its dials by it
 
 	mu       sync.Mutex
 	adopted  bool
@@ -49,6 +50,7 @@ type Datapath struct {
 	tables   *maps.Tables
 	programs programs             // what the links run; nil before Attach
 	links    map[string]link.Link // by program
+	attached Attachment
 }
 
 // ErrNoMaps is returned by what needs maps before Create or adoption gave any.
@@ -61,7 +63,7 @@ var ErrInUse = errors.New("another agent is at work")
 // ones. Nothing is attached or changed by it. Adopted maps may differ from those that the attached programs use until
 // Attach has run: nothing may be written before.
 func Open(config Config) (*Datapath, error) {
-	d := &Datapath{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint, links: map[string]link.Link{}}
+	d := &Datapath{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint, links: map[string]link.Link{}, token: newToken()}
 	if d.log == nil {
 		d.log = slog.Default()
 	}
@@ -211,6 +213,18 @@ type programs map[string]program
 type program struct {
 	*ebpf.Program
 	attach ebpf.AttachType
+}
+
+func (p program) id() (ebpf.ProgramID, error) {
+	info, err := p.Info()
+	if err != nil {
+		return 0, err
+	}
+	id, ok := info.ID()
+	if !ok {
+		return 0, errors.New("the kernel does not tell the program's id")
+	}
+	return id, nil
 }
 
 func (p programs) close() error {

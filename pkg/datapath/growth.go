@@ -64,7 +64,7 @@ func (d *Datapath) switchTo(grown *maps.Maps, names []string) (progs programs, e
 	if err := d.step("grow: load"); err != nil {
 		return nil, err
 	}
-	if progs, err = load(grown, settings{d.features, d.hostNetns}); err != nil {
+	if progs, err = load(grown, d.settings(d.features)); err != nil {
 		return nil, err
 	}
 	undo = append(undo, progs.close)

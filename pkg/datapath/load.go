@@ -50,11 +50,14 @@ func probe() (Features, error) {
 type settings struct {
 	Features
 	hostNetns uint64
+	token     token
 }
+
+func (d *Datapath) settings(found Features) settings { return settings{found, d.hostNetns, d.token} }
 
 // fields returns the fields of the programs' struct config.
 func (s settings) fields() map[string]uint64 {
-	fields := map[string]uint64{"host_netns": s.hostNetns, "can_refuse": 0}
+	fields := map[string]uint64{"host_netns": s.hostNetns, "can_refuse": 0, "probe": uint64(s.token)}
 	if s.CanRefuse {
 		fields["can_refuse"] = 1
 	}

@@ -108,6 +108,19 @@ func (p pins) linkNames() ([]string, error) {
 	return names, nil
 }
 
+// exchange puts the pin at from in the place of the one at to and keeps that at from, in one step; if there is none, from
+// just moves.
+func exchange(from, to string) (replaced bool, err error) {
+	err = unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_EXCHANGE)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, rename(from, to)
+	}
+	if err != nil {
+		return false, fmt.Errorf("publish pin: exchange %s and %s: %w", from, to, err)
+	}
+	return true, nil
+}
+
 // rename replaces to by from in one step, so there is no moment without either.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(rig.Main(m, rig.Funcs{
-		"client": child(runClient), "agent": child(runLimited), "limited": child(runAgent),
+		"client": child(runClient), "check": child(runCheck), "dial": child(runDial), "agent": child(runLimited), "limited": child(runAgent),
 	}))
 }
 

@@ -18,13 +18,14 @@ type Status struct {
 	CgroupRoot string
 	Features   Features // zero before Attach
 	Programs   []ProgramStatus
+	Attachment Attachment // as the last check found it
 }
 
 // ProgramStatus is the state of one program. Tag and Instructions are known of programs that this process loaded, and
 // Instructions only where the kernel tells.
 type ProgramStatus struct {
 	Name         string
-	Attached     bool // its pinned link is attached to the cgroup root
+	Attached     bool // its pinned link is attached to the cgroup root, and runs what this process loaded, if it did
 	ID           ebpf.ProgramID
 	Tag          string
 	Instructions uint32 // that the verifier walked
@@ -34,7 +35,7 @@ type ProgramStatus struct {
 func (d *Datapath) Status() (Status, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	status := Status{CgroupRoot: d.cgroup.path, Features: d.features}
+	status := Status{CgroupRoot: d.cgroup.path, Features: d.features, Attachment: d.attached}
 	spec, err := bpf.LoadSock()
 	if err != nil {
 		return status, fmt.Errorf("read program specs: %w", err)
@@ -75,7 +76,9 @@ func (d *Datapath) programStatus(name string, attach ebpf.AttachType) (ProgramSt
 	if id, ok := info.ID(); ok && id == status.ID {
 		status.Tag = info.Tag
 		status.Instructions, _ = info.VerifiedInstructions()
+		return status, nil
 	}
+	status.Attached = false
 	return status, nil
 }
 

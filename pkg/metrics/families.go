@@ -22,6 +22,29 @@ func nodeFamilies() []family {
 				}
 			},
 		},
+		{
+			name: "fairlead_programs_proven", help: "1 while dials of the agent's own over the family meet its programs, 0 while they do not; " +
+				"none where they cannot tell.",
+			kind: prometheus.GaugeValue, labels: []string{"family"},
+			read: func(s *Sample, put put) {
+				if s.Kernel.Attachment == nil {
+					return
+				}
+				for _, p := range s.Kernel.Attachment.Families {
+					if proves, known := p.Proven(); known {
+						put(number(proves), p.Family)
+					}
+				}
+			},
+		},
+		counter("fairlead_program_repairs_total", "Programs that were found detached or replaced, and were attached again.",
+			func(s *Sample) float64 {
+				return s.attachment(func(a *observe.AttachmentStatus) float64 { return float64(a.Mended) })
+			}),
+		gauge("fairlead_program_check_timestamp_seconds", "When it was last checked that the programs are at work; 0 for never.",
+			func(s *Sample) float64 {
+				return s.attachment(func(a *observe.AttachmentStatus) float64 { return seconds(a.Checked) })
+			}),
 		counted("fairlead_datapath_packets_total", "What the programs saw, by what became of it: packets, and calls of "+
 			"sockets. Where the reason is \"none\" nothing went wrong.", func(c *observe.Counter) uint64 { return c.Packets }),
 		counted("fairlead_datapath_bytes_total", "The bytes of what the programs saw, by what became of it.",

@@ -29,6 +29,9 @@ func sample() Sample {
 			Counters: []observe.Counter{{Hook: "sock", Reason: "none", Packets: 70, Bytes: 7000}, {Hook: "sock", Reason: "no-backend", Packets: 3}},
 			Maps:     []observe.MapStatus{{Name: "slots", Capacity: 400, Memory: 4096}, {Name: "affinity", Capacity: 65536, Memory: 1 << 20}},
 			Programs: []observe.ProgramStatus{{Name: "sock_connect4", Attached: true}, {Name: "sock_connect6"}},
+			Attachment: &observe.AttachmentStatus{Checked: time.Unix(1004, 0), Mended: 51, Families: []observe.FamilyProof{
+				{Family: "IPv4", State: "proven"}, {Family: "IPv6", State: "missed"}, {Family: "IPvX", State: "unknown"},
+			}},
 		},
 		Stats: reconcile.Stats{
 			Passes: 11, Compiled: 12, Writes: 13, Errors: 14, Growths: 15, Barriers: 16, Services: 17, Frontends: 18, Slots: 100,

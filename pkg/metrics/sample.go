@@ -26,6 +26,16 @@ type Kernel struct {
 	Counters []observe.Counter
 	Maps     []observe.MapStatus // Entries may be nil: what Stats has is used
 	Programs []observe.ProgramStatus
+	// Attachment is nil before the first check of it.
+	Attachment *observe.AttachmentStatus
+}
+
+// attachment returns a number of the last check of the attachment, 0 before the first.
+func (s *Sample) attachment(value func(*observe.AttachmentStatus) float64) float64 {
+	if s.Kernel.Attachment == nil {
+		return 0
+	}
+	return value(s.Kernel.Attachment)
 }
 
 // Source is how what delivers the objects is doing.

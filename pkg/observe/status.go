@@ -46,6 +46,15 @@ type ReconcileState struct {
 	LastError    string        `json:"lastError,omitempty"`
 	LastDuration time.Duration `json:"lastDurationNanoseconds"`
 	LastTime     time.Time     `json:"lastTime,omitzero"`
+	Verify       VerifyState   `json:"verify"`
+}
+
+// VerifyState counts the checks of the maps against the objects that the agent makes by itself, and what they found.
+type VerifyState struct {
+	Checks   uint64    `json:"checks"`
+	Found    uint64    `json:"found"` // differences
+	Mended   uint64    `json:"mended"`
+	LastTime time.Time `json:"lastTime,omitzero"`
 }
 
 // DatapathStatus is what is attached, and where.
@@ -53,6 +62,8 @@ type DatapathStatus struct {
 	CgroupRoot string          `json:"cgroupRoot,omitempty"`
 	Programs   []ProgramStatus `json:"programs"`
 	Features   map[string]bool `json:"features,omitempty"` // of the kernel
+	// Attachment is nil without an agent, and before its first check.
+	Attachment *AttachmentStatus `json:"attachment,omitempty"`
 }
 
 // ProgramStatus is the state of one program.
@@ -122,6 +133,7 @@ func (s *Status) Judge() {
 			say("Program %s is not attached: what it is for does not work.", p.Name)
 		}
 	}
+	s.Datapath.Attachment.judge(s.Datapath.CgroupRoot, say)
 }
 
 func list[T any](s []T) []T {

@@ -16,11 +16,15 @@ func sampleStatus() Status {
 	at := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	return Status{
 		Version: "v1.2.3", Node: "worker-1", Started: at,
-		Source:    &SourceStatus{Kind: "kubernetes", Synced: true, LastChange: at},
-		Reconcile: &ReconcileState{Passes: 4, LastDuration: 1234567, LastTime: at},
+		Source: &SourceStatus{Kind: "kubernetes", Synced: true, LastChange: at},
+		Reconcile: &ReconcileState{Passes: 4, LastDuration: 1234567, LastTime: at,
+			Verify: VerifyState{Checks: 60, Found: 2, Mended: 1, LastTime: at}},
 		Datapath: DatapathStatus{
 			CgroupRoot: "/sys/fs/cgroup", Programs: []ProgramStatus{{Name: "sock_connect4", Attached: true, ID: 7}},
 			Features: map[string]bool{"refuse": true},
+			Attachment: &AttachmentStatus{Checked: at, Mended: 1, Families: []FamilyProof{
+				{Family: "IPv4", State: proven}, {Family: "IPv6", State: proven},
+			}},
 		},
 		Services: 3, Frontends: 5, Backends: 7,
 		Maps: []MapStatus{
@@ -42,6 +46,7 @@ func TestStatusText(t *testing.T) {
 	golden(t, "status.txt", out.String())
 	s.Datapath.Programs[0].Attached = false
 	s.Datapath.Features["refuse"] = false
+	s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", "absent", "no such sockets"}}
 	s.Source.Synced, s.Source.Missing = false, []string{"nodes", "pods"}
 	s.Reconcile.Dirty, s.Reconcile.Errors, s.Reconcile.LastError = 2, 9, "insert svcs: no space"
 	s.Judge()
@@ -82,6 +87,16 @@ func TestJudge(t *testing.T) {
 		{"failing", func(s *Status) { s.Reconcile.LastError, s.Reconcile.Dirty = "boom", 3 }, []string{"3 changes wait to be tried again: boom"}},
 		{"no maps", func(s *Status) { s.Maps = nil }, []string{"no maps"}},
 		{"no programs", func(s *Status) { s.Datapath.Programs = nil }, []string{"No program is attached"}},
+		{"not at work", func(s *Status) {
+			s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", missed, "let pass"}}
+		}, []string{"attached to /sys/fs/cgroup, but the agent's own dials over IPv4 and IPv6 do not meet them (let pass)"}},
+		{"each family for another reason", func(s *Status) {
+			s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", missed, "unreachable"}}
+		}, []string{"over IPv4 do not meet them (let pass)", "over IPv6 do not meet them (unreachable)"}},
+		{"one family switched off", func(s *Status) { s.Datapath.Attachment.Families[1] = FamilyProof{"IPv6", "absent", "x"} }, nil},
+		{"cannot tell", func(s *Status) { s.Datapath.Attachment.Families[0] = FamilyProof{"IPv4", "unknown", "x"} }, nil},
+		{"not checked", func(s *Status) { s.Datapath.Attachment = nil }, nil},
+		{"cannot be mended", func(s *Status) { s.Datapath.Attachment.Error = "no such cgroup" }, []string{"attached again: no such cgroup."}},
 		{"one detached", func(s *Status) { s.Datapath.Programs[0].Attached = false }, []string{"sock_connect4 is not attached"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

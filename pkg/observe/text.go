@@ -34,7 +34,13 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Reconcile != nil {
 		row("reconcile", "%s", s.Reconcile.text())
 	}
+	if s.Reconcile != nil && s.Reconcile.Verify.Checks > 0 {
+		row("verify", "%s", s.Reconcile.Verify.text())
+	}
 	row("datapath", "%s", s.Datapath.text())
+	if a := s.Datapath.Attachment; a != nil {
+		row("proof", "%s", a.text())
+	}
 	if s.OptOut != nil && s.OptOut.Pods+s.OptOut.Waiting+s.OptOut.NotCovered > 0 {
 		row("opted out", "%s", s.OptOut.text())
 	}
@@ -86,6 +92,10 @@ func (r *ReconcileState) text() string {
 	}
 	words = append(words, fmt.Sprintf("%d errors", r.Errors))
 	return strings.Join(words, ", ")
+}
+
+func (v *VerifyState) text() string {
+	return fmt.Sprintf("%d checks, last %s, found %d differences, mended %d", v.Checks, clock(v.LastTime), v.Found, v.Mended)
 }
 
 func (d *DatapathStatus) text() string {

@@ -166,6 +166,16 @@ func ipFamily(name corev1.IPFamily) model.Family {
 	return 0
 }
 
+// probed reports whether agents dial the address to see whether their programs are at work (bpf/lib/probe.h): the dummy
+// address of RFC 7600, and the discard prefix of RFC 6666.
+func probed(addr netip.Addr) bool {
+	return addr == netip.AddrFrom4([4]byte{192, 0, 0, 8}) || netip.MustParsePrefix("100::/64").Contains(addr)
+}
+
+func (p *problems) addProbed(field string, addr netip.Addr) {
+	p.add("InvalidAddress", "%s %s is ignored: agents prove their programs by dialling it, use another address", field, addr)
+}
+
 // virtualIP parses an address that a Service is reached at. An unspecified one is refused because the maps read it as
 // every address of the node.
 func virtualIP(p *problems, field, text string) (netip.Addr, bool) {
@@ -175,6 +185,9 @@ func virtualIP(p *problems, field, text string) (netip.Addr, bool) {
 		p.add("InvalidAddress", "%s %.64q is ignored: it is not an IP address, correct it", field, text)
 	case addr.IsUnspecified() || addr.IsMulticast():
 		p.add("InvalidAddress", "%s %s is ignored: it cannot be a destination of its own, use a unicast address", field, addr)
+		ok = false
+	case probed(addr):
+		p.addProbed(field, addr)
 		ok = false
 	}
 	return addr, ok
@@ -217,6 +230,8 @@ func externalIPs(p *problems, texts []string) []netip.Addr {
 	for _, text := range texts {
 		addr, ok := parseAddr(text)
 		switch {
+		case ok && probed(addr):
+			p.addProbed("externalIP", addr)
 		case ok:
 			list.add(addr)
 		case strings.TrimSpace(text) != "": // the API server lets empty ones pass

@@ -63,6 +63,18 @@ func TestServiceProblems(t *testing.T) {
 			func(m *model.Service) { m.ExternalIPs = addrs("203.0.113.1") },
 		},
 		{
+			"external IP that agents dial",
+			func(s *corev1.Service) { s.Spec.ExternalIPs = []string{"192.0.0.8", "203.0.113.1"} },
+			"InvalidAddress", "externalIP 192.0.0.8",
+			func(m *model.Service) { m.ExternalIPs = addrs("203.0.113.1") },
+		},
+		{
+			"ingress that agents dial",
+			loadBalancer(corev1.LoadBalancerIngress{IP: "100::1"}, corev1.LoadBalancerIngress{IP: "100:0:0:1::1"}),
+			"InvalidAddress", "load balancer ingress 100::1 ",
+			func(m *model.Service) { m.LoadBalancerIPs = addrs("100:0:0:1::1") },
+		},
+		{
 			"ingress",
 			loadBalancer(corev1.LoadBalancerIngress{IP: "::"}, corev1.LoadBalancerIngress{IP: "198.51.100.1"}),
 			"InvalidAddress", "load balancer ingress ::",

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the dial by which the agent proves that its programs are at work: nobody else answers it, and
+ * where no program does nothing is sent. */
+#pragma once
+
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+
+#include "addr.h"
+#include "config.h"
+
+/* What the dial fails with. No kernel says so to connect. */
+#define PROBE_ANSWER ENOANO
+
+#define PROBE_V4 0xc0000008 /* 192.0.0.8, the dummy address (RFC 7600) */
+#define PROBE_V6 0x01000000 /* 100::/64, the discard prefix (RFC 6666) */
+
+/* The port and the low half of an IPv6 address are the token of the agent that loaded the programs, so another's do
+ * not answer. Only what is no service's is asked about. */
+static __always_inline bool probe_asks(const struct svc_key *to)
+{
+	if (to->port != (__be16)cfg.probe)
+		return false;
+	if (addr_is_v4(&to->addr))
+		return to->addr.word[3] == bpf_htonl(PROBE_V4);
+	return to->addr.word[0] == bpf_htonl(PROBE_V6) && !to->addr.word[1] &&
+	       to->addr.word[2] == (__u32)cfg.probe && to->addr.word[3] == cfg.probe >> 32;
+}

@@ -1,0 +1,171 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf/link"
+)
+
+const (
+	// checkEvery is how often the attachment is checked, and checkSoon how often while something is wrong with it.
+	checkEvery = time.Minute
+	checkSoon  = 5 * time.Second
+)
+
+// Attachment is what the last check of the attachment found.
+type Attachment struct {
+	Checked time.Time // zero before the first check
+	Proofs  []Proof   // by family
+	Mended  uint64    // links that were found detached or changed and are in force again, since the start
+	Err     error     // what could not be mended
+}
+
+// sound reports whether there is nothing left to mend.
+func (a *Attachment) sound() bool {
+	return a.Err == nil && !slices.ContainsFunc(a.Proofs, func(p Proof) bool { return p.State == Missed })
+}
+
+// WatchAttachment checks what Attach left every minute until the context ends, and more often while something is wrong.
+func (d *Datapath) WatchAttachment(ctx context.Context) error {
+	d.mu.Lock()
+	found := d.attached
+	d.mu.Unlock()
+	for {
+		wait := checkEvery
+		if !found.sound() {
+			wait = checkSoon
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+			found = d.CheckAttachment()
+		}
+	}
+}
+
+// CheckAttachment attaches again what was detached, changed or unpinned since Attach, and proves by dials of its own that
+// the programs are at work. Status has what it found until the next check.
+func (d *Datapath) CheckAttachment() Attachment {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.check()
+}
+
+func (d *Datapath) check() Attachment {
+	was := d.attached
+	found := Attachment{Checked: time.Now(), Mended: was.Mended}
+	if d.programs == nil {
+		found.Err = errors.New("no programs are attached yet")
+	} else {
+		var mended int
+		mended, found.Err = d.mend()
+		found.Mended += uint64(mended)
+		found.Proofs = d.prove()
+	}
+	d.attached = found
+	d.logAttachment(&was, &found)
+	return found
+}
+
+// mend brings every link to the state that Attach left it in, and returns how many it had to.
+func (d *Datapath) mend() (mended int, err error) {
+	// A cgroup that was removed and made again is another one, although links to the old one count as attached as long as
+	// sockets of that are open. The root alone cannot go: where its path leads nowhere, only the mount has gone.
+	switch now, err := openCgroup(d.cgroup.path); {
+	case err == nil:
+		d.cgroup = now
+	case d.cgroup.id != rootID:
+		d.cgroup.id = goneID
+		return 0, err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(d.programs)) {
+		done, err := d.mendLink(name, d.programs[name])
+		if err != nil {
+			errs = append(errs, err)
+		}
+		if done {
+			mended++
+		}
+	}
+	return mended, errors.Join(errs...)
+}
+
+func (d *Datapath) mendLink(name string, prog program) (mended bool, err error) {
+	switch sound, runs, err := d.inspect(name, prog); {
+	case err != nil:
+		return false, fmt.Errorf("inspect link %s: %w", name, err)
+	case sound && runs:
+		return false, nil
+	case sound:
+		d.log.Warn("link had another program: switching it back", "link", name)
+		err := update(name, d.links[name], prog)
+		return err == nil, err
+	}
+	d.log.Warn("link is detached or not pinned: attaching anew", "link", name, "cgroup", d.cgroup.path)
+	added, err := d.addLink(name, prog)
+	if err != nil {
+		return false, err
+	}
+	if _, err := d.publishLink(name, added); err != nil {
+		return false, errors.Join(err, added.Close(), d.pins.clearStage())
+	}
+	d.adoptLinks(map[string]link.Link{name: added})
+	return true, nil
+}
+
+// inspect reports whether the link of a program is attached and pinned where it should be, and whether it runs the
+// program.
+func (d *Datapath) inspect(name string, prog program) (sound, runs bool, err error) {
+	l := d.links[name]
+	if l == nil {
+		return false, false, nil
+	}
+	info, err := l.Info()
+	if err != nil {
+		return false, false, err
+	}
+	if fits, err := d.fits(l, prog.attach); err != nil || !fits {
+		return false, false, err
+	}
+	pinned, err := link.LoadPinnedLink(d.pins.link(name), nil)
+	if err != nil { // no pin, or one of something else: that is mended alike
+		return false, false, nil
+	}
+	defer pinned.Close()
+	there, err := pinned.Info()
+	if err != nil {
+		return false, false, err
+	}
+	id, err := prog.id()
+	return there.ID == info.ID, info.Program == id, err
+}
+
+// logAttachment tells what changed for the worse or the better.
+func (d *Datapath) logAttachment(was, now *Attachment) {
+	if now.Err != nil && (was.Err == nil || was.Err.Error() != now.Err.Error()) {
+		d.log.Error("programs cannot be attached: trying again", "error", now.Err)
+	}
+	if was.Err != nil && now.Err == nil {
+		d.log.Info("programs are attached again")
+	}
+	for i, p := range now.Proofs {
+		if i < len(was.Proofs) && was.Proofs[i] == p {
+			continue
+		}
+		switch p.State {
+		case Missed:
+			d.log.Error("programs are attached but not at work", "family", p.Family, "found", p.Why, "cgroup", d.cgroup.path)
+		case Unknown:
+			d.log.Info("programs cannot be proven to be at work", "family", p.Family, "why", p.Why)
+		default:
+			d.log.Debug("programs at work", "family", p.Family, "state", p.State)
+		}
+	}
+}

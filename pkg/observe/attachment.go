@@ -1,0 +1,86 @@
+package observe
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// AttachmentStatus is what the agent's last check of its own programs found.
+type AttachmentStatus struct {
+	Checked  time.Time     `json:"checked"`
+	Mended   uint64        `json:"mended"` // links that were detached or changed behind its back, since its start
+	Error    string        `json:"error,omitempty"`
+	Families []FamilyProof `json:"families"`
+}
+
+// FamilyProof says whether a socket of the agent's own met the programs of a family.
+type FamilyProof struct {
+	Family string     `json:"family"`
+	State  ProofState `json:"state"`
+	Why    string     `json:"why,omitempty"`
+}
+
+// ProofState is "proven", "missed", "absent" where the node has no such sockets, or "unknown" where the agent's own tell
+// nothing.
+type ProofState string
+
+// The states that make a difference here.
+const (
+	proven ProofState = "proven"
+	missed ProofState = "missed"
+)
+
+// Proven reports whether the programs of the family are at work, and false for known where that cannot be told.
+func (p FamilyProof) Proven() (proves, known bool) {
+	return p.State == proven, p.State == proven || p.State == missed
+}
+
+// grouped calls visit for each state and its reason with the families that have it.
+func (a *AttachmentStatus) grouped(visit func(families string, proof FamilyProof)) {
+	for i, p := range a.Families {
+		names := []string{p.Family}
+		first := true
+		for j, other := range a.Families {
+			same := other.State == p.State && other.Why == p.Why
+			first = first && (j >= i || !same)
+			if j > i && same {
+				names = append(names, other.Family)
+			}
+		}
+		if first {
+			visit(strings.Join(names, " and "), p)
+		}
+	}
+}
+
+// text is what the line of a status says.
+func (a *AttachmentStatus) text() string {
+	var words []string
+	a.grouped(func(families string, p FamilyProof) {
+		text := fmt.Sprintf("%s %s", families, p.State)
+		if p.Why != "" {
+			text += " (" + p.Why + ")"
+		}
+		words = append(words, text)
+	})
+	words = append(words, "checked "+clock(a.Checked), fmt.Sprintf("%d links mended", a.Mended))
+	return strings.Join(words, ", ")
+}
+
+// judge says what keeps the programs from their job.
+func (a *AttachmentStatus) judge(cgroup string, say func(format string, args ...any)) {
+	if a == nil {
+		return
+	}
+	if a.Error != "" {
+		say("Programs cannot be attached again: %s.", a.Error)
+	}
+	a.grouped(func(families string, p FamilyProof) {
+		if p.State == missed {
+			say("The programs are attached to %s, but the agent's own dials over %s do not meet them (%s): those of pods may not either. "+
+				"Check that --cgroup-root names the cgroup that all pods are below, and what else is attached there (\"bpftool cgroup tree\").",
+				cgroup, families, p.Why)
+		}
+	})
+}
