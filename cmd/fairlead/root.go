@@ -132,6 +132,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 		newVerifyCommand(inv),
 		newConfigCommand(inv),
 		newLogLevelCommand(inv),
+		newInitCommand(inv),
 		newCleanupCommand(inv),
 		newVersionCommand(inv),
 	)

@@ -122,7 +122,7 @@ func cgroupRoot(mounts []cgroupMount, own cgroupPath, open func(path string) (cg
 		return cgroup{}, fmt.Errorf("%w, at %s: let the container see the node's (a hostPath volume of /sys/fs/cgroup), or name "+
 			"a directory with --cgroup-root if its processes alone are to be served", ErrPartOfTree, part)
 	case failed != nil:
-		return cgroup{}, failed
+		return cgroup{}, fmt.Errorf("%w where it can be opened: %w; \"fairlead init\" mounts it anew", ErrNoCgroup, failed)
 	}
 	return cgroup{}, fmt.Errorf("%w; \"fairlead init\" mounts it, or name a directory of it with --cgroup-root", ErrNoCgroup)
 }

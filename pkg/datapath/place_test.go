@@ -36,7 +36,8 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(rig.Main(m, rig.Funcs{
-		"client": child(runClient), "check": child(runCheck), "dial": child(runDial), "agent": child(runLimited), "limited": child(runAgent),
+		"client": child(runClient), "check": child(runCheck), "contained": child(runContained), "find": child(runFind),
+		"mount": child(runMount), "serve": child(runServe), "dial": child(runDial), "agent": child(runLimited), "limited": child(runAgent),
 	}))
 }
 

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
+)
+
+// cgroupMount is outside of the state directory: who removes that, as a service manager may, would walk into the cgroups.
+const cgroupMount = "/run/fairlead-cgroup2"
+
+func newInitCommand(inv *invocation) *cobra.Command {
+	var at string
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Mount what the agent needs and this node lacks",
+		Long: `Mount what the agent needs and this node lacks: a BPF file system, in which maps and programs outlive the agent, and
+the cgroup2 tree, if nothing shows its root, as where the first version of cgroups alone is in use. What is there stays
+as it is, so the command may be repeated.
+
+It is what a privileged step does before an agent that is not privileged itself, such as an init container. The volumes of
+that need mountPropagation Bidirectional, and the agent's HostToContainer. "fairlead cleanup" leaves the mounts.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := inv.config(cmd)
+			if err != nil {
+				return err
+			}
+			if !filepath.IsAbs(at) {
+				return usageError{fmt.Errorf("--cgroup-mount=%s is not an absolute path", at)}
+			}
+			bpffs, err := datapath.MountBPFFS(cfg.BPFFS)
+			if err != nil {
+				return err
+			}
+			cgroup, err := datapath.MountCgroup(at, cfg.CgroupRoot)
+			if err != nil {
+				return err
+			}
+			list := []datapath.Mount{bpffs, cgroup}
+			return inv.print(list, func(w io.Writer) error { return writeMounts(w, list) })
+		},
+	}
+	config.AddFlags(cmd.Flags(), "cgroup-root")
+	cmd.Flags().StringVar(&at, "cgroup-mount", cgroupMount, "where to mount cgroup2 if nothing shows its root")
+	return cmd
+}
+
+func writeMounts(w io.Writer, list []datapath.Mount) error {
+	for _, m := range list {
+		text := "is mounted at"
+		if m.Mounted {
+			text = "was not mounted; now it is at"
+		}
+		if _, err := fmt.Fprintf(w, "%s %s %s\n", m.Kind, text, m.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
