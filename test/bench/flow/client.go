@@ -28,7 +28,7 @@ type worker struct {
 	to      sockaddr
 	buffer  []byte
 	times   *histogram
-	took    time.Duration // of the sending alone
+	took    time.Duration // of Send and Associate, what is timed alone
 	epoch   time.Time
 	started time.Duration // since the epoch, as is ended
 	ended   time.Duration
@@ -86,15 +86,18 @@ func reportOf(workers []*worker) clientReport {
 		took += w.took
 	}
 	report := clientReport{Operations: uint64(o.Operations) * uint64(len(workers)), Took: ended - started, Times: all.times(1)}
-	if o.Kind == Send {
-		report.Took, report.Times = took, all.times(sendBatch)
+	if o.Kind.batches() {
+		report.Took, report.Times = took, all.times(batch)
 	}
 	return report
 }
 
+// opensEach tells whether every operation has a socket of its own.
+func (w *worker) opensEach() bool { return w.Kind == Connect || w.Kind == Associate }
+
 // prepare connects and warms up.
 func (w *worker) prepare() error {
-	if w.Kind != Connect {
+	if !w.opensEach() {
 		if err := w.open(); err != nil {
 			return fmt.Errorf("connect to %s: %w", w.Address, err)
 		}
@@ -114,7 +117,7 @@ func (w *worker) prepare() error {
 
 func (w *worker) open() error {
 	kind := unix.SOCK_STREAM
-	if w.Kind == Datagram || w.Kind == Send {
+	if w.Kind.datagrams() {
 		kind = unix.SOCK_DGRAM
 	}
 	var err error
@@ -122,8 +125,7 @@ func (w *worker) open() error {
 		return err
 	}
 	if kind == unix.SOCK_DGRAM {
-		limit := unix.NsecToTimeval(int64(patience))
-		if err := unix.SetsockoptTimeval(w.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
+		if err := setPatience(w.fd); err != nil {
 			return err
 		}
 	}
@@ -150,7 +152,7 @@ func (w *worker) work() error {
 		}
 	}
 	w.ended = time.Since(w.epoch)
-	if w.Kind == Connect {
+	if w.opensEach() {
 		return nil
 	}
 	return closeSocket(w.fd)
@@ -167,7 +169,9 @@ func (w *worker) repeat(operations int) error {
 		}
 		return nil
 	case Send:
-		return w.sendBatches(operations / sendBatch)
+		return w.sendBatches(operations / batch)
+	case Associate:
+		return w.associateBatches(operations / batch)
 	case Connect:
 		return w.time(operations, w.connectOnce)
 	case Datagram:
@@ -233,7 +237,7 @@ func (w *worker) sendBatches(batches int) error {
 	var answer [1]byte
 	for range batches {
 		start := time.Since(w.epoch)
-		for range sendBatch {
+		for range batch {
 			if err := w.send(); err != nil {
 				return err
 			}
@@ -249,6 +253,48 @@ func (w *worker) sendBatches(batches int) error {
 		}
 	}
 	return nil
+}
+
+// associateBatches opens sockets, uses each once, and closes them. What takes place between is not timed.
+func (w *worker) associateBatches(batches int) error {
+	var fds [batch]int
+	for range batches {
+		start := time.Since(w.epoch)
+		for i := range fds {
+			var err error
+			if fds[i], err = newSocket(familyOf(w.Address), unix.SOCK_DGRAM); err != nil {
+				return err
+			}
+			if err := connect(fds[i], &w.to); err != nil {
+				return err
+			}
+		}
+		took := time.Since(w.epoch) - start
+		for _, w.fd = range fds {
+			if err := setPatience(w.fd); err != nil {
+				return err
+			}
+			if err := w.exchangeDatagram(); err != nil {
+				return err
+			}
+		}
+		start = time.Since(w.epoch)
+		for _, fd := range fds {
+			if err := closeSocket(fd); err != nil {
+				return err
+			}
+		}
+		took += time.Since(w.epoch) - start
+		w.times.add(took)
+		w.took += took
+	}
+	return nil
+}
+
+// setPatience makes a datagram that does not come an error.
+func setPatience(fd int) error {
+	limit := unix.NsecToTimeval(int64(patience))
+	return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
 }
 
 func explainLoss(err error) error {

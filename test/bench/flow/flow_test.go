@@ -36,6 +36,7 @@ func kinds() map[string]Job {
 		"datagram that names its way":   {Kind: Datagram, Operations: 1000, Size: 1, Unconnected: true},
 		"send":                          {Kind: Send, Operations: 3000, WarmUp: 64, Size: 1},
 		"send, and name the way always": {Kind: Send, Operations: 3000, Size: 1000, Unconnected: true},
+		"associate":                     {Kind: Associate, Operations: 1000, WarmUp: 64},
 	}
 }
 
@@ -61,7 +62,7 @@ func TestKinds(t *testing.T) {
 // check refuses a result that contradicts itself or the job.
 func check(t *testing.T, job Job, r Result) {
 	t.Helper()
-	if r.Claimed < uint64(job.Operations) || r.Claimed > uint64(job.Operations)+sendBatch || r.Arrived != r.Claimed {
+	if r.Claimed < uint64(job.Operations) || r.Claimed > uint64(job.Operations)+batch || r.Arrived != r.Claimed {
 		t.Errorf("%d operations, of which %d arrived; want %d", r.Claimed, r.Arrived, job.Operations)
 	}
 	if r.Took <= 0 || r.Client.PerOperation() <= 0 || r.Server.PerOperation() <= 0 || r.Bandwidth(1) <= 0 {
@@ -166,7 +167,7 @@ func TestRefusedJobs(t *testing.T) {
 		"a size of -1":        {Kind: Connect, Operations: 1, Size: -1, Listen: any4},
 		"a size of 1401":      {Kind: Send, Operations: 1, Size: 1401, Listen: any4},
 		"UDP runs alone":      {Kind: Send, Operations: 1, Parallel: 2, Listen: any4},
-		"TCP is always conne": {Kind: Connect, Operations: 1, Unconnected: true, Listen: any4},
+		"connect is always c": {Kind: Connect, Operations: 1, Unconnected: true, Listen: any4},
 	} {
 		if _, err := Run(t.Context(), job); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)

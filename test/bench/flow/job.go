@@ -33,11 +33,20 @@ const (
 	// Send sends UDP datagrams and only now and then waits until the server has them all. Times are of the sending alone:
 	// until the client waits, the server sleeps on something else, since to wake it would cost more than to send.
 	Send Kind = "send"
+	// Associate opens a UDP socket, connects it and closes it. Times are of these three, in batches; in between each socket
+	// sends a datagram and gets it back, so that the server can count them.
+	Associate Kind = "associate"
 )
 
+// datagrams tells what goes over UDP from what goes over TCP.
+func (k Kind) datagrams() bool { return k == Datagram || k == Send || k == Associate }
+
+// batches tells whether operations are done and timed so many at once.
+func (k Kind) batches() bool { return k == Send || k == Associate }
+
 const (
-	// sendBatch is how many datagrams leave before the client waits for the server.
-	sendBatch = 64
+	// batch is how many datagrams leave before the client waits for the server, or how many sockets are open at a time.
+	batch = 64
 	// patience is how long a datagram may take to come back before it counts as lost.
 	patience = 2 * time.Second
 	// maxSize bounds requests.
@@ -82,8 +91,8 @@ type Job struct {
 type Result struct {
 	Claimed uint64        // operations that the client did and timed: at least those of the job
 	Arrived uint64        // of them, those that the server counted
-	Took    time.Duration // by the clock, from the first to the last of them; for Send, of the sending alone
-	Times   Times         // of one operation; for Send they are means of batches; zero for Stream
+	Took    time.Duration // by the clock, from the first to the last of them; for Send and Associate, of what is timed alone
+	Times   Times         // of one operation; for Send and Associate they are means of batches; zero for Stream
 	Client  Cost
 	Server  Cost
 }
@@ -118,9 +127,9 @@ type order struct {
 // complete checks the job and returns the orders for its server and its client.
 func (j Job) complete() (server, client order, err error) {
 	parallel, size := max(j.Parallel, 1), max(j.Size, 1)
-	udp := j.Kind == Datagram || j.Kind == Send
+	udp := j.Kind.datagrams()
 	switch {
-	case !slices.Contains([]Kind{RequestResponse, Connect, Stream, Datagram, Send}, j.Kind):
+	case !slices.Contains([]Kind{RequestResponse, Connect, Stream, Datagram, Send, Associate}, j.Kind):
 		return server, client, fmt.Errorf("there is no kind %q", j.Kind)
 	case !j.Listen.IsValid():
 		return server, client, errors.New("it is not said where the server listens")
@@ -130,15 +139,15 @@ func (j Job) complete() (server, client order, err error) {
 		return server, client, fmt.Errorf("a size of %d is not possible (%d at most, %d for UDP)", j.Size, maxSize, maxDatagram)
 	case udp && parallel > 1:
 		return server, client, errors.New("UDP runs alone; do not set Parallel")
-	case !udp && j.Unconnected:
-		return server, client, errors.New("TCP is always connected; do not set Unconnected")
+	case (!udp || j.Kind == Associate) && j.Unconnected:
+		return server, client, fmt.Errorf("%s is always connected; do not set Unconnected", j.Kind)
 	}
 	server = order{
 		Kind: j.Kind, Address: j.Listen, CPU: j.Server.CPU, Size: size, Parallel: parallel, Unconnected: j.Unconnected,
 		Operations: roundUp(j.Operations, parallel), WarmUp: roundUp(j.WarmUp, parallel),
 	}
-	if j.Kind == Send {
-		server.Operations, server.WarmUp = roundUp(j.Operations, sendBatch)*sendBatch, roundUp(j.WarmUp, sendBatch)*sendBatch
+	if j.Kind.batches() {
+		server.Operations, server.WarmUp = roundUp(j.Operations, batch)*batch, roundUp(j.WarmUp, batch)*batch
 	}
 	client = server
 	client.CPU, client.Address = j.Client.CPU, j.Dial

@@ -82,7 +82,7 @@ func serve(o order) error {
 
 func listen(o order) (int, netip.AddrPort, error) {
 	kind := unix.SOCK_STREAM
-	if o.Kind == Datagram || o.Kind == Send {
+	if o.Kind.datagrams() {
 		kind = unix.SOCK_DGRAM
 	}
 	fd, err := newSocket(familyOf(o.Address), kind)
@@ -127,7 +127,7 @@ func listen(o order) (int, netip.AddrPort, error) {
 func (s *server) loop(c *count) error {
 	buffer := make([]byte, max(s.Size, 256<<10))
 	switch s.Kind {
-	case Datagram:
+	case Datagram, Associate:
 		return s.answerDatagrams(c, buffer)
 	case Send:
 		return s.acknowledge(c, buffer)
@@ -213,7 +213,7 @@ func (s *server) acknowledge(c *count, buffer []byte) error {
 		if _, err := read(bell, rung[:]); err != nil {
 			return fmt.Errorf("wait for the bell: %w", err)
 		}
-		for range sendBatch {
+		for range batch {
 			n, err := receiveFrom(s.fd, buffer, &from)
 			if err != nil {
 				return err

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -19,6 +20,7 @@ type Fleet struct {
 	Endpoints  int // of each Service; so many pods there are
 	Nodes      int
 	Namespaces int
+	FirstPod   int // the address of the first pod is 10.0.0.0 plus this
 }
 
 // The most that the address ranges of the fleet have room for. A slice holds a hundred endpoints, as upstream cuts them.
@@ -35,8 +37,8 @@ func (f Fleet) check() error {
 		return fmt.Errorf("%d services are not between 0 and %d", f.Services, maxServices)
 	case f.Endpoints < 1 || f.Endpoints > maxEndpoints:
 		return fmt.Errorf("%d endpoints of a service are not between 1 and %d", f.Endpoints, maxEndpoints)
-	case f.Services*f.Endpoints > maxPods:
-		return fmt.Errorf("%d pods are more than %d", f.Services*f.Endpoints, maxPods)
+	case f.FirstPod < 0 || f.FirstPod+f.Services*f.Endpoints > maxPods:
+		return fmt.Errorf("%d pods from number %d on do not fit into %d", f.Services*f.Endpoints, f.FirstPod, maxPods)
 	case f.Nodes < 1 || f.Nodes > maxNodes:
 		return fmt.Errorf("%d nodes are not between 1 and %d", f.Nodes, maxNodes)
 	case f.Namespaces < 1:
@@ -74,6 +76,14 @@ func (f Fleet) podName(number int) string {
 // podNode returns the number of the node that a pod is on.
 func (f Fleet) podNode(number int) int { return number % f.Nodes }
 
+// PodAddr returns the address of a pod.
+func (f Fleet) PodAddr(number int) netip.Addr {
+	return netip.MustParseAddr(addr(10, 0, f.FirstPod+number))
+}
+
+// ServiceAddr returns the cluster IP of a Service.
+func (f Fleet) ServiceAddr(number int) netip.Addr { return netip.MustParseAddr(addr(172, 16, number)) }
+
 // addr returns the number-th address of a range, which begins with the bytes given.
 func addr(first, second byte, number int) string {
 	return netip.AddrFrom4([4]byte{first, second + byte(number>>16), byte(number >> 8), byte(number)}).String()
@@ -104,7 +114,7 @@ func clutter(k Kind, number int, s state) metav1.ObjectMeta {
 func (f Fleet) service(number int, s state) object {
 	o := &corev1.Service{ObjectMeta: clutter(Services, number, s)}
 	o.Namespace, o.Name = f.ServiceName(number)
-	cluster := addr(172, 16, number)
+	cluster := f.ServiceAddr(number).String()
 	o.Spec = corev1.ServiceSpec{
 		Type: corev1.ServiceTypeClusterIP, ClusterIP: cluster, ClusterIPs: []string{cluster},
 		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
@@ -130,7 +140,7 @@ func (f Fleet) slice(number int, s state) object {
 		ready := i < f.Endpoints-1 || s.generation%2 == 0
 		terminating := !ready
 		o.Endpoints[i] = discoveryv1.Endpoint{
-			Addresses: []string{addr(10, 0, pod)}, NodeName: &node,
+			Addresses: []string{f.PodAddr(pod).String()}, NodeName: &node,
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: &terminating},
 			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: o.Namespace, Name: f.podName(pod)},
 		}
@@ -146,7 +156,7 @@ func (f Fleet) pod(number int, s state) object {
 		NodeName:   f.NodeName(node),
 		Containers: []corev1.Container{{Name: "main", Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}},
 	}
-	own := addr(10, 0, number)
+	own := f.PodAddr(number).String()
 	o.Status = corev1.PodStatus{
 		Phase: corev1.PodRunning, HostIP: addr(192, 168, node), PodIP: own, PodIPs: []corev1.PodIP{{IP: own}},
 		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
@@ -171,5 +181,12 @@ func (f Fleet) namespaceObject(number int, s state) object {
 	o.Name = f.namespace(number)
 	o.Labels[corev1.LabelMetadataName] = o.Name
 	o.Status.Phase = corev1.NamespaceActive
+	return o
+}
+
+// serviceCIDR makes the one range of cluster IPs.
+func (f Fleet) serviceCIDR(number int, s state) object {
+	o := &networkingv1.ServiceCIDR{ObjectMeta: clutter(ServiceCIDRs, number, s)}
+	o.Name, o.Spec.CIDRs = "kubernetes", []string{"172.16.0.0/12"}
 	return o
 }

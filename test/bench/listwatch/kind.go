@@ -5,19 +5,21 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Kind is a kind of object that the server has.
 type Kind int
 
-// The kinds, which are those that an agent watches.
+// The kinds, which are those that an agent or kube-proxy watches.
 const (
 	Services Kind = iota
 	Slices
 	Nodes
 	Namespaces
 	Pods
+	ServiceCIDRs
 	kinds // how many there are
 )
 
@@ -54,6 +56,9 @@ func (k Kind) info() about {
 	case Pods:
 		return about{"/api/v1/pods", "v1", "Pod", Fleet.pod,
 			func(m metav1.ObjectMeta) object { return &corev1.Pod{ObjectMeta: m} }}
+	case ServiceCIDRs:
+		return about{"/apis/networking.k8s.io/v1/servicecidrs", "networking.k8s.io/v1", "ServiceCIDR", Fleet.serviceCIDR,
+			func(m metav1.ObjectMeta) object { return &networkingv1.ServiceCIDR{ObjectMeta: m} }}
 	}
 	panic(fmt.Sprintf("there is no kind %d", int(k)))
 }

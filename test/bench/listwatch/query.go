@@ -94,6 +94,7 @@ func (s *Server) selectFields(q *query, k Kind, text string) error {
 			q.onNode, q.node = true, s.cfg.Fleet.nodeNumber(r.Value)
 		case r.Field == "metadata.name" && r.Operator != "!=":
 			q.name = r.Value
+		case r.Field == "spec.clusterIP" && k == Services && r.Operator == "!=" && r.Value == "None": // all have one
 		default:
 			return fmt.Errorf("field selector %q is not understood here", text)
 		}

@@ -157,6 +157,17 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return listener, nil
 }
 
+// Kubeconfig returns the shortest one that names a server.
+func Kubeconfig(address net.Addr) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+clusters: [{name: bench, cluster: {server: "http://%s"}}]
+users: [{name: bench}]
+contexts: [{name: bench, context: {cluster: bench, user: bench}}]
+current-context: bench
+`, address)
+}
+
 // Serve answers requests until the context ends, which ends all watches.
 func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{

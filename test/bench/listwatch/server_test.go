@@ -65,7 +65,9 @@ func list[L kruntime.Object](t *testing.T, c rest.Interface, resource string, in
 
 // Every kind arrives whole, with its type, and as many as there are.
 func TestKinds(t *testing.T) {
-	core, discovery := clients(t, newServer(t, Config{Fleet: small()}))
+	fleet := small()
+	fleet.FirstPod = 1 << 23
+	core, discovery := clients(t, newServer(t, Config{Fleet: fleet}))
 	tests := []struct {
 		client   rest.Interface
 		resource string
@@ -100,6 +102,11 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s: some objects have the same name", tt.resource)
 		}
 	}
+	var services corev1.ServiceList // as kube-proxy asks for them
+	if err := list(t, core, "services", &services, metav1.ListOptions{FieldSelector: "spec.clusterIP!=None"}); err != nil ||
+		len(services.Items) != 10 || services.Items[4].Spec.ClusterIP != fleet.ServiceAddr(4).String() {
+		t.Errorf("services with an address: have %d and %v", len(services.Items), err)
+	}
 	var slices discoveryv1.EndpointSliceList
 	if err := list(t, discovery, "endpointslices", &slices, metav1.ListOptions{FieldSelector: "metadata.name=service-000004-x7k2p"}); err != nil {
 		t.Fatal(err)
@@ -109,7 +116,10 @@ func TestKinds(t *testing.T) {
 	for _, e := range s.Endpoints {
 		addresses = append(addresses, e.Addresses[0]+" "+*e.NodeName)
 	}
-	want := []string{"10.0.0.12 node-0", "10.0.0.13 node-1", "10.0.0.14 node-2"}
+	want := []string{"10.128.0.12 node-0", "10.128.0.13 node-1", "10.128.0.14 node-2"}
+	if fleet.PodAddr(12).String() != "10.128.0.12" {
+		t.Errorf("the address of pod 12 is %s", fleet.PodAddr(12))
+	}
 	if diff := cmp.Diff(want, addresses); diff != "" || s.Labels[discoveryv1.LabelServiceName] != "service-000004" {
 		t.Errorf("slice of service 4 with the labels %v (-want +got):\n%s", s.Labels, diff)
 	}
@@ -193,13 +203,13 @@ func TestRefusals(t *testing.T) {
 		{"DELETE", "/api/v1/services", contentType, http.StatusNotFound, ""},
 		{"POST", "/api/v1/namespaces/default/events", contentType, http.StatusCreated, "an event"},
 		{"GET", "/readyz", "", http.StatusOK, "ok"},
-		{"POST", "/control/change?number=3", "", http.StatusOK, `{"resourceVersion":1057}`},
-		{"POST", "/control/add", "", http.StatusOK, `{"resourceVersion":1062}`},
-		{"POST", "/control/delete?number=10", "", http.StatusOK, `{"resourceVersion":1067}`},
+		{"POST", "/control/change?number=3", "", http.StatusOK, `{"resourceVersion":1058}`},
+		{"POST", "/control/add", "", http.StatusOK, `{"resourceVersion":1063}`},
+		{"POST", "/control/delete?number=10", "", http.StatusOK, `{"resourceVersion":1068}`},
 		{"POST", "/control/delete?number=10", "", http.StatusBadRequest, "there is no Service with the number 10"},
 		{"POST", "/control/change?number=x", "", http.StatusBadRequest, "invalid syntax"},
 		{"POST", "/control/stop", "", http.StatusBadRequest, "none of change, add"},
-		{"POST", "/control/expire", "", http.StatusOK, `{"resourceVersion":1068}`},
+		{"POST", "/control/expire", "", http.StatusOK, `{"resourceVersion":1069}`},
 	}
 	for _, tt := range tests {
 		code, body := ask(tt.method, tt.path, tt.accept)

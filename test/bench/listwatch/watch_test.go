@@ -54,7 +54,7 @@ func expect(t *testing.T, w watch.Interface, want ...string) {
 	}
 }
 
-// Revisions begin at 1000: 10 services, 10 slices, 4 nodes, 2 namespaces, 30 pods, so the first change is 1057.
+// Revisions begin at 1000: 10 services, 10 slices, 4 nodes, 2 namespaces, 30 pods, a range of addresses, so the first change is 1058.
 func TestWatch(t *testing.T) {
 	server := newServer(t, Config{Fleet: small()})
 	core, discovery := clients(t, server)
@@ -65,25 +65,25 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	change(Services, 1)
-	services := open(t, core, "services", metav1.ListOptions{ResourceVersion: "1056"})
+	services := open(t, core, "services", metav1.ListOptions{ResourceVersion: "1057"})
 	change(Slices, 1)
 	change(Services, 2)
-	expect(t, services, "MODIFIED service-000001 1057", "MODIFIED service-000002 1059")
+	expect(t, services, "MODIFIED service-000001 1058", "MODIFIED service-000002 1060")
 
-	slices := open(t, discovery, "endpointslices", metav1.ListOptions{ResourceVersion: "1057"})
-	expect(t, slices, "MODIFIED service-000001-x7k2p 1058")
+	slices := open(t, discovery, "endpointslices", metav1.ListOptions{ResourceVersion: "1058"})
+	expect(t, slices, "MODIFIED service-000001-x7k2p 1059")
 
-	pods := open(t, core, "pods", metav1.ListOptions{ResourceVersion: "1059", FieldSelector: "spec.nodeName=node-3"})
+	pods := open(t, core, "pods", metav1.ListOptions{ResourceVersion: "1060", FieldSelector: "spec.nodeName=node-3"})
 	change(Pods, 2)
 	change(Pods, 3)
-	expect(t, pods, "MODIFIED service-000001-5d8f7c9b6-00 1061")
+	expect(t, pods, "MODIFIED service-000001-5d8f7c9b6-00 1062")
 
 	if err := server.DeleteService(2); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, services, "DELETED service-000002 1062")
-	expect(t, slices, "DELETED service-000002-x7k2p 1063")
-	expect(t, pods, "DELETED service-000002-5d8f7c9b6-01 1065")
+	expect(t, services, "DELETED service-000002 1063")
+	expect(t, slices, "DELETED service-000002-x7k2p 1064")
+	expect(t, pods, "DELETED service-000002-5d8f7c9b6-01 1066")
 
 	nodes := open(t, core, "nodes", metav1.ListOptions{ResourceVersion: "1000"})
 	expect(t, nodes, "ERROR 410 Expired", "end")
@@ -103,11 +103,11 @@ func TestStreamedList(t *testing.T) {
 	nodes := open(t, core, "nodes", metav1.ListOptions{
 		SendInitialEvents: &yes, AllowWatchBookmarks: true, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
 	})
-	expect(t, nodes, "ADDED node-0 1021", "ADDED node-1 1022", "ADDED node-2 1023", "ADDED node-3 1024", "BOOKMARK  1056")
+	expect(t, nodes, "ADDED node-0 1021", "ADDED node-1 1022", "ADDED node-2 1023", "ADDED node-3 1024", "BOOKMARK  1057")
 	if err := server.Change(Nodes, 1); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, nodes, "MODIFIED node-1 1057")
+	expect(t, nodes, "MODIFIED node-1 1058")
 
 	paged, _ := clients(t, newServer(t, Config{Fleet: small(), Paged: true}))
 	_, err := paged.Get().Resource("nodes").VersionedParams(&metav1.ListOptions{Watch: true, SendInitialEvents: &yes}, metav1.ParameterCodec).
@@ -123,10 +123,10 @@ func TestBookmarksAndTimeout(t *testing.T) {
 	if err := server.Change(Slices, 1); err != nil {
 		t.Fatal(err)
 	}
-	w := open(t, core, "services", metav1.ListOptions{ResourceVersion: "1056", AllowWatchBookmarks: true})
-	expect(t, w, "BOOKMARK  1057", "BOOKMARK  1057")
+	w := open(t, core, "services", metav1.ListOptions{ResourceVersion: "1057", AllowWatchBookmarks: true})
+	expect(t, w, "BOOKMARK  1058", "BOOKMARK  1058")
 
 	second := int64(1)
-	silent := open(t, discovery, "endpointslices", metav1.ListOptions{ResourceVersion: "1057", TimeoutSeconds: &second})
+	silent := open(t, discovery, "endpointslices", metav1.ListOptions{ResourceVersion: "1058", TimeoutSeconds: &second})
 	expect(t, silent, "end")
 }

@@ -54,6 +54,7 @@ func newWorld(f Fleet, memory int) *world {
 	w := &world{events: make([]event, memory), news: make(chan struct{}), revision: 1000}
 	for k, count := range [kinds]int{
 		Services: f.Services, Slices: f.Services, Nodes: f.Nodes, Namespaces: f.Namespaces, Pods: f.Services * f.Endpoints,
+		ServiceCIDRs: 1,
 	} {
 		w.tables[k] = table{base: w.revision + 1, count: count, changed: map[int]state{}}
 		w.revision += uint64(count)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,7 +59,7 @@ func (s Spread) Noise() float64 {
 	if s.Median == 0 {
 		return 0
 	}
-	return (s.High - s.Low) / 2 / s.Median
+	return (s.High - s.Low) / 2 / math.Abs(s.Median)
 }
 
 // Config is what a Report needs.

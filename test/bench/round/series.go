@@ -98,6 +98,7 @@ type Question struct {
 	Yardstick string
 	Goal      float64 // of the ratio; zero = there is none, and whatever was measured passes
 	OnValue   bool    // the goal is on the value, and the yardstick there to tell the machine's drift
+	Over      bool    // the value is by how much the variant is above the yardstick of the same round, and the goal on that
 }
 
 // Judge answers a question. The row has the medians of the values and the median of the ratios of each round, which is
@@ -119,7 +120,11 @@ func (s *Series) Judge(q Question) (result.Row, result.Detail, error) {
 		Row: q.Row, Case: q.Case, Metric: q.Metric,
 		Value: d.Value.Median, Yardstick: d.Against.Median, Ratio: d.Ratio.Median, Goal: q.Goal,
 	}
-	if q.OnValue {
+	if q.Over {
+		d.Value = Spread(s.differences(q))
+		row.Value = d.Value.Median
+	}
+	if q.OnValue || q.Over {
 		row.Ratio = 0
 	}
 	row.Verdict, d.Why = q.verdict(d)
@@ -127,10 +132,21 @@ func (s *Series) Judge(q Question) (result.Row, result.Detail, error) {
 	return row, d, nil
 }
 
+// differences returns by how much the variant is above the yardstick in each round. What slows the machine as a whole
+// does not cancel in them as in ratios, but what a part costs is no ratio.
+func (s *Series) differences(q Question) []float64 {
+	of, in := s.values[q.Variant][q.Metric], s.values[q.Yardstick][q.Metric]
+	differences := make([]float64, len(of))
+	for i := range differences {
+		differences[i] = of[i] - in[i]
+	}
+	return differences
+}
+
 // verdict refuses to judge where the machine changed under the run, and where chance would decide.
 func (q Question) verdict(d result.Detail) (verdict result.Verdict, why string) {
 	figure := d.Ratio
-	if q.OnValue {
+	if q.OnValue || q.Over {
 		figure = d.Value
 	}
 	switch {

@@ -130,6 +130,51 @@ func TestJudgeFigures(t *testing.T) {
 	}
 }
 
+// What a part costs is how far the whole is above what lacks it, in each round by itself.
+func TestJudgeDifferences(t *testing.T) {
+	// The machine is twice as slow in the last rounds: differences of medians would have it that ours is cheaper.
+	direct := []float64{1000, 1000, 1000, 1010, 1010, 1000, 1100, 1100, 1100, 1100, 1100}
+	ours := make([]float64, len(direct))
+	for i := range ours {
+		ours[i] = direct[i] + []float64{200, 210, 190}[i%3]
+	}
+	wild := slices.Clone(ours)
+	for i := range wild {
+		wild[i] += []float64{-300, 0, 400}[i%3]
+	}
+	tests := []struct {
+		name string
+		ours []float64
+		goal float64
+		want result.Verdict
+	}{
+		{"within", ours, 250, result.Pass},
+		{"beyond", ours, 150, result.Miss},
+		{"cheaper than the yardstick", direct, 10, result.Pass},
+		{"uncertain", wild, 250, result.Inconclusive},
+		{"no goal", ours, 0, result.Pass},
+	}
+	for _, tt := range tests {
+		row, detail, err := seriesOf("ns, median", tt.ours, direct).Judge(Question{
+			Row: "r", Case: "c", Metric: "ns, median", Variant: "ours", Yardstick: "direct", Goal: tt.goal, Over: true,
+		})
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		if _, ratio := row.Judged(); ratio || row.Verdict != tt.want {
+			t.Errorf("%s: have %+v (%s), want %s on the value", tt.name, row, detail.Why, tt.want)
+		}
+		if row.Value != detail.Value.Median || row.Yardstick != 1010 {
+			t.Errorf("%s: value %v beside %v of %+v", tt.name, row.Value, row.Yardstick, detail)
+		}
+	}
+	row, _, err := seriesOf("ns", ours, direct).Judge(Question{Row: "r", Case: "c", Metric: "ns", Variant: "ours", Yardstick: "direct", Over: true})
+	if err != nil || row.Value != 200 {
+		t.Errorf("the difference is %v, %v; want 200", row.Value, err)
+	}
+}
+
 func TestReport(t *testing.T) {
 	dir := t.TempDir()
 	report, err := result.Begin(result.Config{

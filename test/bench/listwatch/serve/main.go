@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
 	"strings"
@@ -70,7 +69,7 @@ func run(ctx context.Context, arguments []string, out io.Writer) error {
 		return err
 	}
 	if o.kubeconfig != "" {
-		if err := result.WriteFile(o.kubeconfig, strings.NewReader(kubeconfig(listener.Addr()))); err != nil {
+		if err := result.WriteFile(o.kubeconfig, strings.NewReader(listwatch.Kubeconfig(listener.Addr()))); err != nil {
 			return errors.Join(fmt.Errorf("write the kubeconfig: %w", err), listener.Close())
 		}
 	}
@@ -88,15 +87,4 @@ func run(ctx context.Context, arguments []string, out io.Writer) error {
 	err = errors.Join(err, <-served)
 	fmt.Fprintf(out, "%d slices changed, %d services came, %d went\n", done.Changes, done.Adds, done.Deletes)
 	return err
-}
-
-// kubeconfig returns the shortest one that names a server.
-func kubeconfig(address net.Addr) string {
-	return fmt.Sprintf(`apiVersion: v1
-kind: Config
-clusters: [{name: bench, cluster: {server: "http://%s"}}]
-users: [{name: bench}]
-contexts: [{name: bench, context: {cluster: bench, user: bench}}]
-current-context: bench
-`, address)
 }
