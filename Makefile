@@ -6,7 +6,7 @@ CLANG := clang-$(CLANG_MAJOR)
 LLVM_STRIP := llvm-strip-$(CLANG_MAJOR)
 CLANG_FORMAT := clang-format-$(CLANG_MAJOR)
 BPF_CFLAGS := -O2 -g -mcpu=v3 -Wall -Wextra -Werror -idirafter /usr/include/$(shell uname -m)-linux-gnu
-GENERATED_IN := pkg/bpf test/netns test/bench/frames test/bench/keys test/bench/minimal test/bench/progrun
+GENERATED_IN := pkg/bpf test/netns test/bench/frames test/bench/keys test/bench/minimal test/bench/progrun test/bench/socket
 FORMATTED := $(wildcard bpf/*.c bpf/lib/*.h test/*/bpf/*.c test/bench/*/bpf/*.[ch])
 export CLANG_MAJOR CLANG LLVM_STRIP CLANG_FORMAT GENERATED_IN FORMATTED
 export BPF2GO_CC := $(CLANG)
@@ -30,7 +30,7 @@ NOT_UNIT := test/(golden|netns|apiserver|cluster|kernels|bench|layout|rig)|pkg/s
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
 PRIVILEGED := test-netns test-bench test-kernels test-cluster test-e2e
-BENCHES := control keys
+BENCHES := control keys socket
 PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns test-bench test-kernels test-cluster test-e2e
 
 .PHONY: help
@@ -151,6 +151,11 @@ bench-control: ## measure the control path (root); writes _output/bench/control.
 bench-keys: ## measure wide against narrow keys of flows (root); writes _output/bench/keys.json
 	@mkdir -p _output/bench
 	$(GO) run ./test/bench/keys -output _output/bench/keys.json
+
+.PHONY: bench-socket
+bench-socket: ## measure the socket programs beside kube-proxy (root); writes _output/bench/socket.json
+	@mkdir -p _output/bench
+	$(GO) run ./test/bench/socket -output _output/bench/socket.json
 
 .PHONY: bench
 bench: ## run every benchmark; writes _output/bench/all.json and a picture of each

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/test/bench/minimal/limited"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// agent is what an agent leaves behind that has served a fleet and ended: programs over full maps.
+type agent struct {
+	hooks hookList
+	maps  *maps.Maps
+}
+
+// newAgent loads the product's programs as the product does, and has its reconciler fill the maps.
+func newAgent(f fleet) (_ *agent, err error) {
+	bpffs, unmount, err := rig.MountBPFFS()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, unmount()) }()
+	cgroup, err := rig.CreateCgroup()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, cgroup.Close()) }()
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	store := model.NewStore("node-0")
+	f.deliver(store)
+
+	var d *datapath.Datapath
+	err = limited.Do(func() error {
+		if d, err = datapath.Open(datapath.Config{BPFFS: bpffs, CgroupRoot: cgroup.Path(), Log: log}); err != nil {
+			return err
+		}
+		return errors.Join(d.Create(reconcile.Estimate(store)), d.Attach())
+	})
+	if d != nil {
+		defer func() { err = errors.Join(err, d.Close(), datapath.Cleanup(bpffs)) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := fill(d.Tables(), store, log); err != nil {
+		return nil, err
+	}
+	return takeOver(d, datapath.MapsDir(bpffs))
+}
+
+// fill writes what the store says.
+func fill(t *maps.Tables, store *model.Store, log *slog.Logger) error {
+	barrier, err := maps.NewBarrier()
+	if err != nil {
+		return err
+	}
+	r, err := reconcile.New(reconcile.Config{
+		Store: store, Log: log, Barrier: barrier.Wait, Facts: lb.Facts{ExternalIPs: lb.ExternalIPsAll},
+		Tables: &reconcile.Tables{Frontends: t.Svcs, Services: t.Services, Slots: t.Slots, Backends: t.Backends, Names: t.Names},
+		Grow: func(maps.Sizes) (*reconcile.Tables, error) {
+			return nil, errors.New("the estimate of the sizes was too small")
+		},
+	})
+	if err == nil {
+		err = r.Settle()
+	}
+	return errors.Join(err, barrier.Close())
+}
+
+// takeOver keeps the programs and the maps beyond the end of the agent, so that they can be attached for a run and
+// detached after it. Going by the ids of programs takes more than the agent has.
+func takeOver(d *datapath.Datapath, pins string) (*agent, error) {
+	a := &agent{}
+	opened, err := maps.Open(pins, false)
+	if err != nil {
+		return nil, err
+	}
+	a.maps = opened
+	status, err := d.Status()
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	spec, err := bpf.LoadSock()
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	for _, p := range status.Programs {
+		if !p.Attached {
+			continue
+		}
+		program, err := ebpf.NewProgramFromID(p.ID)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("take over program %s: %w", p.Name, err), a.Close())
+		}
+		a.hooks = append(a.hooks, hook{program, spec.Programs[p.Name].AttachType})
+	}
+	return a, nil
+}
+
+// Close lets go of the programs and the maps.
+func (a *agent) Close() error { return errors.Join(a.maps.Close(), a.hooks.Close()) }

@@ -1,0 +1,108 @@
+// Command socket measures what the socket programs cost a client: requests over a connection, connections, and datagrams,
+// through few and through many services, beside the same traffic to the pod itself, beside programs that do the least
+// anybody can do, and beside kube-proxy's rules. It also measures where the record of what a socket dialled is cheapest.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"fairlead.io/fairlead/test/bench/flow"
+	"fairlead.io/fairlead/test/bench/result"
+)
+
+func main() {
+	if code, ok := flow.Funcs().Dispatch(os.Args); ok {
+		os.Exit(code)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench-socket:", err)
+		os.Exit(1)
+	}
+}
+
+// options is what the command line says.
+type options struct {
+	output   string
+	rounds   int
+	effort   float64
+	services []int
+	numbers  []int // of services of kube-proxy
+	nft      int
+	only     string
+}
+
+// numbers is a flag of numbers with commas between.
+func numbers(set *flag.FlagSet, into *[]int, name, usage string) {
+	set.Func(name, usage+fmt.Sprintf(" (default %s)", strings.Trim(fmt.Sprint(*into), "[]")), func(text string) error {
+		*into = nil
+		for field := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
+			n, err := strconv.Atoi(field)
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is no number of services", field)
+			}
+			*into = append(*into, n)
+		}
+		slices.Sort(*into)
+		*into = slices.Compact(*into)
+		return nil
+	})
+}
+
+func parse(arguments []string) (options, error) {
+	o := options{services: []int{1, 1000, 20_000, 100_000}, numbers: []int{1, 1000, 20_000}}
+	set := flag.NewFlagSet("socket", flag.ContinueOnError)
+	set.StringVar(&o.output, "output", "_output/bench/socket.json", "the `file` that the JSON goes to")
+	set.IntVar(&o.rounds, "rounds", 15, "rounds of every kind of traffic")
+	set.Float64Var(&o.effort, "effort", 1, "so many times the usual operations in each run")
+	numbers(set, &o.services, "services", "how many services there are, as in 1,1000")
+	numbers(set, &o.numbers, "kube-proxy", "beside kube-proxy with so many; \"\" = not")
+	set.IntVar(&o.nft, "nft-most", 1000, "the most services that kube-proxy makes nftables rules of, which takes minutes beyond some thousand")
+	set.StringVar(&o.only, "only", "", "measure only what has this in its row")
+	if err := set.Parse(arguments); err != nil {
+		return options{}, err
+	}
+	switch {
+	case set.NArg() > 0:
+		return options{}, fmt.Errorf("%q is not understood; see -h", set.Args())
+	case len(o.services) == 0:
+		return options{}, errors.New("-services has to name one number at least")
+	case o.effort <= 0:
+		return options{}, fmt.Errorf("an effort of %v does nothing", o.effort)
+	}
+	return o, nil
+}
+
+func run(ctx context.Context, arguments []string, out io.Writer) (err error) {
+	o, err := parse(arguments)
+	if err != nil {
+		return err
+	}
+	report, err := result.Begin(result.Config{Benchmark: "socket", Path: o.output, Out: out})
+	if err != nil {
+		return err
+	}
+	s := &stage{options: o, report: report}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := s.build(ctx); err != nil {
+		return err
+	}
+	if err := s.measureTraffic(ctx); err != nil {
+		return err
+	}
+	if err := s.measureRecords(ctx); err != nil {
+		return err
+	}
+	return report.Finish()
+}

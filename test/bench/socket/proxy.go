@@ -1,0 +1,318 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"fairlead.io/fairlead/test/apiserver/pinned"
+	"fairlead.io/fairlead/test/bench/listwatch"
+	"fairlead.io/fairlead/test/bench/round"
+	"fairlead.io/fairlead/test/bench/topology"
+)
+
+// proxyPatience is how long kube-proxy may take to write its rules.
+const proxyPatience = 15 * time.Minute
+
+// proxy is a node with the rules that kube-proxy wrote for so many services. kube-proxy itself has ended, as it sleeps on
+// a node where nothing changes. Its services are of IPv4 and TCP.
+type proxy struct {
+	mode   string
+	fleet  listwatch.Fleet
+	top    *topology.Topology
+	number int // of the service that leads to the server
+}
+
+func (p *proxy) String() string {
+	return fmt.Sprintf("%d services, kube-proxy %s", p.fleet.Services, p.mode)
+}
+
+// frontend returns where the service is that leads to the server.
+func (p *proxy) frontend(topology.Family) netip.AddrPort {
+	return netip.AddrPortFrom(p.fleet.ServiceAddr(p.number), frontPort)
+}
+
+// server returns the address of that service's pod, which the server has beside its own.
+func (p *proxy) server(topology.Family) netip.Addr { return p.fleet.PodAddr(p.number) }
+
+func (p *proxy) way() *way {
+	return &way{name: p.String(), top: p.top, listen: p.server, dial: p.frontend}
+}
+
+// newProxy makes a node and has kube-proxy write its rules.
+func newProxy(ctx context.Context, program, mode string, services int) (_ *proxy, err error) {
+	p := &proxy{mode: mode, fleet: listwatch.Fleet{
+		Services: services, Endpoints: 1, Nodes: 1, Namespaces: 100, FirstPod: 1<<23 + 1,
+	}}
+	if p.top, err = topology.NewRouted(topology.Knobs{}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.top.Close())
+		}
+	}()
+	if err := p.lead(services - 1); err != nil {
+		return nil, err
+	}
+	return p, p.writeRules(ctx, program)
+}
+
+// lead makes a service lead to the server.
+func (p *proxy) lead(number int) error {
+	p.number = number
+	node, server := p.top.Nodes[0], p.top.Servers[0]
+	pod := netip.PrefixFrom(p.server(topology.IPv4), 32)
+	if err := server.AddAddr(server.Ports[0].Name, pod); err != nil {
+		return err
+	}
+	return node.AddRoute(pod, server.Addr(topology.IPv4))
+}
+
+// leadHalfway makes the service that is half-way through the rules lead to the server. kube-proxy writes them in an
+// order that changes from run to run, and a connection is compared with every rule before its own.
+func (p *proxy) leadHalfway(path string) error {
+	if p.mode != "iptables" || p.fleet.Services < 3 {
+		return nil
+	}
+	cmd := exec.Command(path, "-t", "nat")
+	var rules []byte
+	if err := p.top.Nodes[0].Do(func() (err error) {
+		rules, err = cmd.Output()
+		return err
+	}); err != nil {
+		return fmt.Errorf("read the rules: %w", err)
+	}
+	var order []netip.Addr
+	for line := range strings.Lines(string(rules)) {
+		if rest, ok := strings.CutPrefix(line, "-A KUBE-SERVICES -d "); ok && strings.Contains(line, "-j KUBE-SVC-") {
+			if addr, err := netip.ParsePrefix(strings.Fields(rest)[0]); err == nil {
+				order = append(order, addr.Addr())
+			}
+		}
+	}
+	if len(order) != p.fleet.Services {
+		return fmt.Errorf("read the rules: they have %d services of %d", len(order), p.fleet.Services)
+	}
+	for number := range p.fleet.Services {
+		if p.fleet.ServiceAddr(number) == order[len(order)/2] && number != p.number {
+			return p.lead(number)
+		}
+	}
+	return nil
+}
+
+// writeRules plays an API server inside of the node and runs kube-proxy until the service can be dialled: it writes all
+// rules in one transaction.
+func (p *proxy) writeRules(ctx context.Context, program string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, proxyPatience, fmt.Errorf("it wrote no rules in %s", proxyPatience))
+	defer cancel()
+	node := p.top.Nodes[0]
+	api, err := listwatch.New(listwatch.Config{Fleet: p.fleet})
+	if err != nil {
+		return err
+	}
+	var listener net.Listener
+	if err := node.Do(func() error {
+		listener, err = listwatch.Listen(ctx, "127.0.0.1:0")
+		return err
+	}); err != nil {
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- api.Serve(ctx, listener) }()
+	dir, err := os.MkdirTemp("", "fairlead-proxy-")
+	if err != nil {
+		return fmt.Errorf("write the kubeconfig: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }() // what is left in the directory for temporary files harms nobody
+	config := filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(config, []byte(listwatch.Kubeconfig(listener.Addr())), 0o600); err != nil {
+		return fmt.Errorf("write the kubeconfig: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, program, "--kubeconfig="+config, "--hostname-override="+p.fleet.NodeName(0),
+		"--proxy-mode="+p.mode, "--cluster-cidr=10.0.0.0/8", "--bind-address=0.0.0.0",
+		// The size of the table belongs to the machine, not to a network namespace.
+		"--conntrack-max-per-core=0", "--conntrack-min=0")
+	if err := preferLegacy(dir); err != nil {
+		return err
+	}
+	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
+	err = p.runUntilDialled(ctx, cmd)
+	cancel()
+	if err := errors.Join(err, <-served); err != nil {
+		return err
+	}
+	save := filepath.Join(dir, "iptables-save")
+	if _, err := os.Stat(save); err != nil {
+		save = "iptables-save"
+	}
+	return p.leadHalfway(save)
+}
+
+// preferLegacy makes the names of iptables in a directory mean the one that has tables of its own, where the machine has
+// it. The other one needs many minutes for the rules of 20,000 services.
+func preferLegacy(dir string) error {
+	for _, name := range []string{"iptables", "ip6tables"} {
+		for _, suffix := range []string{"", "-save", "-restore"} {
+			path, err := exec.LookPath(name + "-legacy" + suffix)
+			if err != nil {
+				continue
+			}
+			if err := os.Symlink(path, filepath.Join(dir, name+suffix)); err != nil {
+				return fmt.Errorf("choose iptables: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// runUntilDialled runs kube-proxy in the node until the client reaches the server by the service, or it ends.
+func (p *proxy) runUntilDialled(ctx context.Context, cmd *exec.Cmd) error {
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		// On one thread from start to end: the kernel kills the child when the thread that started it ends.
+		ended <- p.top.Nodes[0].Do(cmd.Run)
+		stop()
+	}()
+	dialled := p.awaitService(ctx)
+	if dialled == nil {
+		if err := cmd.Process.Kill(); err != nil {
+			return fmt.Errorf("end kube-proxy: %w", err)
+		}
+		<-ended
+		return nil
+	}
+	stop()
+	return fmt.Errorf("run kube-proxy: %w; %w; it said last:\n%s", dialled, <-ended, lastLines(log.String(), 8))
+}
+
+// awaitService dials the service until somebody answers.
+func (p *proxy) awaitService(ctx context.Context) error {
+	listening := net.ListenConfig{}
+	var listener net.Listener
+	at := netip.AddrPortFrom(p.server(topology.IPv4), serverPort).String()
+	if err := p.top.Servers[0].Do(func() (err error) {
+		listener, err = listening.Listen(ctx, "tcp4", at)
+		return err
+	}); err != nil {
+		return err
+	}
+	defer listener.Close()
+	for {
+		err := p.top.Client.Do(func() error { return dial(p.frontend(topology.IPv4)) })
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// dial connects on the calling thread, which may be in another namespace.
+func dial(to netip.AddrPort) error {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open socket: %w", err)
+	}
+	defer syscall.Close(fd)
+	limit := syscall.NsecToTimeval(int64(time.Second))
+	if err := syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_SNDTIMEO, &limit); err != nil {
+		return fmt.Errorf("limit the wait: %w", err)
+	}
+	if err := syscall.Connect(fd, &syscall.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err != nil {
+		return fmt.Errorf("dial %s: %w", to, err)
+	}
+	return nil
+}
+
+func lastLines(text string, most int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-most):], "\n")
+}
+
+// startProxies makes a node for every number of services and mode of kube-proxy.
+func (s *stage) startProxies(ctx context.Context) error {
+	if len(s.numbers) == 0 {
+		return nil
+	}
+	programs, err := pinned.Find("kube-proxy")
+	if err != nil {
+		return err
+	}
+	program, err := programs.Binary("kube-proxy")
+	if err != nil {
+		return err
+	}
+	if len(programs.Missing()) > 0 {
+		fmt.Fprintf(s.report.Out(), "NOT MEASURED: kube-proxy %s is not built; \"go run ./test/cluster build\" does that\n", programs.KubernetesVersion())
+		return nil
+	}
+	for _, mode := range []string{"iptables", "nftables"} {
+		for _, n := range s.numbers {
+			if mode == "nftables" && n > s.nft {
+				fmt.Fprintf(s.report.Out(), "NOT MEASURED: %d services, kube-proxy nftables; -nft-most=%d would\n", n, n)
+				continue
+			}
+			start := time.Now()
+			p, err := newProxy(ctx, program.Path, mode, n)
+			if err != nil {
+				return fmt.Errorf("%d services, kube-proxy %s: %w", n, mode, err)
+			}
+			fmt.Fprintf(s.report.Out(), "kube-proxy %s wrote the rules of %s in %.1f s\n",
+				programs.KubernetesVersion(), p, time.Since(start).Seconds())
+			s.parts = append(s.parts, p.top)
+			s.proxies = append(s.proxies, p)
+		}
+	}
+	return nil
+}
+
+// proxyWays returns the ways by the nodes of kube-proxy, if they take this traffic.
+func (s *stage) proxyWays(what workload, family topology.Family) []*way {
+	if !what.tcp || family != topology.IPv4 {
+		return nil
+	}
+	var ways []*way
+	for _, p := range s.proxies {
+		ways = append(ways, p.way())
+	}
+	return ways
+}
+
+// askAgainst asks how many connections there are to each that kube-proxy's rules give with as many services.
+func (s *stage) askAgainst(what workload, proxies []*way) []round.Question {
+	if what.metric != rate {
+		return nil
+	}
+	var questions []round.Question
+	for i, w := range proxies {
+		p := s.proxies[i]
+		at := slices.Index(s.services, p.fleet.Services)
+		if at < 0 {
+			continue
+		}
+		questions = append(questions, round.Question{
+			Row: what.row + ", against kube-proxy", Case: p.String(), Metric: rate, Variant: s.ways[at].name, Yardstick: w.name, Goal: 1.1,
+		})
+	}
+	return questions
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/bench/minimal/limited"
+)
+
+// record is a place for what a connected socket dialled. Its number is that of bpf/records.c.
+type record struct {
+	name   string
+	number uint32
+	hooks  []string // the programs that it takes part in
+}
+
+func records() []record {
+	connected := []string{
+		"sock_connect4", "sock_connect6", "sock_peername4", "sock_peername6", "sock_recvmsg4", "sock_recvmsg6",
+	}
+	with := func(more string) []string { return append(connected[:len(connected):len(connected)], more) }
+	return []record{
+		{"no record", 0, connected},
+		{"socket storage", 1, connected},
+		{"LRU hash", 2, connected},
+		{"hash, emptied at release", 3, with("sock_release_any")},
+		{"hash that allocates, emptied at release", 4, with("sock_release_any")},
+		{"the product's", 5, with("sock_release")},
+	}
+}
+
+// load loads the product's programs with this record over full maps.
+func (r record) load(over *maps.Maps) (hooks hookList, err error) {
+	spec, err := loadRecords()
+	if err != nil {
+		return nil, fmt.Errorf("read programs: %w", err)
+	}
+	if err := spec.Variables["record"].Set(r.number); err != nil {
+		return nil, fmt.Errorf("set the record: %w", err)
+	}
+	replacements := over.Replacements()
+	for name, replacement := range replacements {
+		if ours, ok := spec.Maps[name]; ok {
+			ours.MaxEntries = replacement.MaxEntries()
+		} else {
+			delete(replacements, name)
+		}
+	}
+	var loaded *ebpf.Collection
+	if err := limited.Do(func() error {
+		loaded, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("load programs: %w", err)
+	}
+	defer loaded.Close()
+	for _, name := range r.hooks {
+		program := loaded.DetachProgram(name)
+		if program == nil {
+			return nil, errors.Join(fmt.Errorf("load programs: there is no %s", name), hooks.Close())
+		}
+		hooks = append(hooks, hook{program, spec.Programs[name].AttachType})
+	}
+	return hooks, nil
+}
+
+// hookList is hooks that end with Close.
+type hookList []hook
+
+// Close lets go of the programs.
+func (l hookList) Close() error {
+	var errs []error
+	for _, h := range l {
+		errs = append(errs, h.program.Close())
+	}
+	return errors.Join(errs...)
+}
