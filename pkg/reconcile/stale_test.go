@@ -155,4 +155,8 @@ func TestLeft(t *testing.T) {
 	pass("the Service is deleted", model.UDP)
 	store.SetService(web("10.96.0.3"))
 	pass("another came")
+	older := web("10.96.0.3")
+	older.Name.Name, older.Created = "older", 0
+	store.SetService(older)
+	pass("its frontend passed to an older one", model.TCP)
 }

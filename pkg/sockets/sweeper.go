@@ -188,6 +188,9 @@ func (s *Sweeper) sweep(ctx context.Context) {
 			return
 		case <-time.After(wait):
 		}
+		if look == 0 {
+			s.drain() // what left until now is seen by both looks
+		}
 		fresh := s.look(ctx)
 		if look > 0 && !fresh {
 			return
@@ -196,6 +199,13 @@ func (s *Sweeper) sweep(ctx context.Context) {
 		if look > 0 {
 			wait = max(wait, s.rest())
 		}
+	}
+}
+
+func (s *Sweeper) drain() {
+	select {
+	case <-s.wake:
+	default:
 	}
 }
 

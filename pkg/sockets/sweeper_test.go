@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,6 +45,7 @@ func recordOf(dialled, backend netip.AddrPort) maps.SockPeer {
 
 // kernel is a network namespace with the semantics of the real one, and the records of its sockets.
 type kernel struct {
+	mu      sync.Mutex
 	sockets map[uint64]Socket
 	records map[uint64]maps.SockPeer // that hang on their sockets
 	rows    map[uint64]maps.SockPeer // that do not
@@ -53,11 +56,27 @@ type kernel struct {
 	closed  bool
 }
 
-func (k *kernel) Check(model.Protocol) error { return k.lacks }
+// with changes the kernel at a moment at which nobody looks.
+func (k *kernel) with(change func(k *kernel)) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	change(k)
+}
 
-func (k *kernel) Close() error { k.closed = true; return nil }
+func (k *kernel) Check(model.Protocol) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.lacks
+}
+
+func (k *kernel) Close() error {
+	k.with(func(k *kernel) { k.closed = true })
+	return nil
+}
 
 func (k *kernel) Destroy(s Socket) (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	if k.sockets[s.Cookie()] != s {
 		return false, nil
 	}
@@ -67,8 +86,10 @@ func (k *kernel) Destroy(s Socket) (bool, error) {
 }
 
 func (k *kernel) Each(protocol model.Protocol, f func(Socket)) error {
-	k.listed = append(k.listed, time.Now())
+	k.with(func(k *kernel) { k.listed = append(k.listed, time.Now()) })
 	time.Sleep(k.slow)
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	for _, s := range k.sockets {
 		if s.Protocol == protocol {
 			f(s)
@@ -80,6 +101,8 @@ func (k *kernel) Each(protocol model.Protocol, f func(Socket)) error {
 type records struct{ *kernel }
 
 func (r records) Each(f func(uint64, maps.SockPeer)) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for cookie, record := range r.records {
 		f(cookie, record)
 	}
@@ -87,7 +110,7 @@ func (r records) Each(f func(uint64, maps.SockPeer)) error {
 }
 
 func (r records) Row(cookie uint64) (maps.SockPeer, bool, error) {
-	record, ok := r.rows[cookie]
+	record, ok := r.rows[cookie] // which nobody changes
 	return record, ok, nil
 }
 
@@ -145,6 +168,10 @@ func TestSweep(t *testing.T) {
 		{"a backend is gone", nil, func(k *kernel) { k.connect(1, model.UDP, vip, gone) }, nil, []uint64{1}},
 		{"a backend is here", nil, func(k *kernel) { k.connect(1, model.UDP, vip, here) }, nil, nil},
 		{"no record", nil, func(k *kernel) { k.sockets[1] = socketTo(1, model.UDP, gone) }, nil, nil},
+		{"no record, beside one that has one", nil, func(k *kernel) {
+			k.sockets[1] = socketTo(1, model.UDP, gone)
+			k.connect(2, model.UDP, vip, gone)
+		}, nil, []uint64{2}},
 		{"connected elsewhere since", nil, func(k *kernel) {
 			k.connect(1, model.UDP, vip, gone)
 			k.sockets[1] = socketTo(1, model.UDP, here)
@@ -180,7 +207,7 @@ func TestSweep(t *testing.T) {
 				time.Sleep(firstWait + secondWait/2)
 				synctest.Wait()
 				if test.meanwhile != nil {
-					test.meanwhile(k)
+					k.with(test.meanwhile)
 				}
 				time.Sleep(time.Second - firstWait - secondWait/2)
 				synctest.Wait()
@@ -194,13 +221,15 @@ func TestSweep(t *testing.T) {
 
 // A backend that is gone at one look and back at the next was never gone.
 func TestSweepBelievesTwice(t *testing.T) {
-	k, away := newKernel(), true
+	var away atomic.Bool
+	away.Store(true)
+	k := newKernel()
 	k.connect(1, model.UDP, vip, gone)
-	sweeping(t, k, func(maps.Peer) bool { return away }, func(s *Sweeper) {
+	sweeping(t, k, func(maps.Peer) bool { return away.Load() }, func(s *Sweeper) {
 		s.Left(model.UDP)
 		time.Sleep(firstWait + secondWait/2)
 		synctest.Wait()
-		away = false
+		away.Store(false)
 		time.Sleep(time.Second)
 		synctest.Wait()
 	})
@@ -222,6 +251,23 @@ func TestSweepNowAndThen(t *testing.T) {
 	}
 }
 
+// What leaves at the same time, of either protocol, is one reason to look.
+func TestSweepOnce(t *testing.T) {
+	k := newKernel()
+	k.connect(1, model.UDP, vip, here)
+	sweeping(t, k, isGone, func(s *Sweeper) {
+		for _, protocol := range []model.Protocol{model.UDP, model.TCP, model.UDP} {
+			s.Left(protocol)
+			synctest.Wait()
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if stats := s.Stats(); stats.Looks != 2 {
+			t.Errorf("%d looks", stats.Looks)
+		}
+	}, model.TCP)
+}
+
 // However much leaves, and however many sockets there are, looking takes a tenth of the time.
 func TestSweepRests(t *testing.T) {
 	k := newKernel()
@@ -232,10 +278,11 @@ func TestSweepRests(t *testing.T) {
 			s.Left(model.UDP)
 			time.Sleep(time.Millisecond)
 		}
-		// two looks of 50 ms each, 200 ms between, a second of rest
-		if n := len(k.listed); n < 14 || n > 18 {
-			t.Errorf("%d looks in 10 s of 50 ms each", n)
-		}
+		k.with(func(k *kernel) { // two looks of 50 ms each, 200 ms between, a second of rest
+			if n := len(k.listed); n < 14 || n > 18 {
+				t.Errorf("%d looks in 10 s of 50 ms each", n)
+			}
+		})
 	})
 }
 
@@ -251,7 +298,7 @@ func TestSweepUnsupported(t *testing.T) {
 		if stats := s.Stats(); stats.LastError == "" || stats.Errors == 0 || len(k.aborted) != 0 {
 			t.Errorf("%+v, aborted %v", stats, k.aborted)
 		}
-		k.lacks = nil // somebody has loaded the module
+		k.with(func(k *kernel) { k.lacks = nil }) // somebody has loaded the module
 		s.Left(model.UDP)
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -297,14 +344,16 @@ func TestSweepChurn(t *testing.T) {
 	k.slow = 20 * time.Millisecond
 	sweeping(t, k, isGone, func(s *Sweeper) {
 		for cookie := range uint64(1000) {
-			k.connect(cookie+1, model.UDP, vip, gone)
+			k.with(func(k *kernel) { k.connect(cookie+1, model.UDP, vip, gone) })
 			s.Left(model.UDP)
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 		}
-		if n := len(k.listed); n > 10_000/200 {
-			t.Errorf("%d looks in 10 s of 20 ms each", n)
-		}
+		k.with(func(k *kernel) {
+			if n := len(k.listed); n > 10_000/200 {
+				t.Errorf("%d looks in 10 s of 20 ms each", n)
+			}
+		})
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if len(k.aborted) != 1000 {

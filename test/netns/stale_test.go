@@ -204,6 +204,7 @@ func TestStaleSparesOthers(t *testing.T) {
 	for _, s := range all {
 		k.settled(s, 1)
 	}
+	k.until(func() bool { return k.sweeper.Stats().Looks == 2 }, "nobody looks at the start") // a rest follows a look
 	servers := &pod{t: t, process: rig.NewChild(t, k.cgroup, k.host, "pod")}
 	servers.listen(back4[0])
 	p := newProgram(t, k.cgroup, k.host)

@@ -52,6 +52,7 @@ func (k *tended) start(store *model.Store, protocols ...model.Protocol) {
 	if err != nil {
 		k.t.Fatal(err)
 	}
+	var waiting sync.Mutex // a barrier may outlast the Run that it was for
 	var reconciler *reconcile.Reconciler
 	k.store = store
 	k.sweeper = sockets.NewSweeper(sockets.Config{
@@ -60,7 +61,12 @@ func (k *tended) start(store *model.Store, protocols ...model.Protocol) {
 	})
 	k.watch("node", k.host)
 	if reconciler, err = reconcile.New(reconcile.Config{
-		Store: store, Tables: k.tables(), Facts: lb.Facts{ExternalIPs: lb.ExternalIPsAll}, Barrier: barrier.Wait, Log: log,
+		Store: store, Tables: k.tables(), Facts: lb.Facts{ExternalIPs: lb.ExternalIPsAll}, Log: log,
+		Barrier: func() error {
+			waiting.Lock()
+			defer waiting.Unlock()
+			return barrier.Wait()
+		},
 		Grow: func(sizes maps.Sizes) (*reconcile.Tables, error) { return k.tables(), k.Grow(sizes) },
 		Left: k.sweeper.Left,
 	}); err != nil {
@@ -78,6 +84,8 @@ func (k *tended) start(store *model.Store, protocols ...model.Protocol) {
 	k.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
+		waiting.Lock()
+		defer waiting.Unlock()
 		for _, close := range []func() error{k.sweeper.Close, peers.Close, barrier.Close} {
 			if err := close(); err != nil {
 				k.t.Error(err)
