@@ -56,6 +56,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
+	herald, err := agent.newHerald(events, log)
+	if err != nil {
+		return err
+	}
 	agent.servers = agent.newServers(log)
 	server, err := api.NewServer(cfg.SocketPath(), api.Handlers{
 		Status:   agent.status,
@@ -84,6 +88,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		start("server", s.Run)
 	}
 	start("source", src.Run)
+	start("herald", herald.run)
 	if !path.Adopted() {
 		if err := createMaps(ctx, path, store); err != nil {
 			return stopped(ctx, err)

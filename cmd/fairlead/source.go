@@ -21,9 +21,11 @@ type source interface {
 	sample() metrics.Source
 }
 
-// eventSink posts what is wrong with an object where its author looks. It must not block.
+// eventSink posts what is wrong with an object, or with this node, where its author or operator looks. It must not block.
 type eventSink interface {
 	Warn(key model.Key, uid string, reason, message string)
+	// Node posts how this node is doing, and reports whether it could: the same reason counts only once in a while.
+	Node(uid string, warning bool, reason, message string) bool
 }
 
 // newSource returns the source that the configuration names, and where to post events; nil for files, which have no

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -69,12 +70,24 @@ func newEvents(base *rest.Config, scheme *runtime.Scheme, node string, log *slog
 
 // Warn posts a warning about a Service or Pod, unless the same was posted in the last ten minutes. It never waits.
 func (e *Events) Warn(key model.Key, uid string, reason, message string) {
+	event := e.event(key, uid, reason, message)
+	e.enqueue(event, event.Name)
+}
+
+// Node posts how this node is doing, unless the same reason was posted in the last ten minutes, and reports whether it
+// will be. It never waits.
+func (e *Events) Node(uid string, warning bool, reason, message string) bool {
+	return e.enqueue(e.nodeEvent(uid, warning, reason, message), reason)
+}
+
+// enqueue queues an event unless one that counts as the same was posted in the last ten minutes, and reports whether it
+// did.
+func (e *Events) enqueue(event *corev1.Event, same string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.now()
-	event := e.event(key, uid, reason, message)
-	if now.Before(e.posted[event.Name]) {
-		return
+	if now.Before(e.posted[same]) {
+		return false
 	}
 	if len(e.posted) >= eventMemory {
 		for old, until := range e.posted {
@@ -85,13 +98,15 @@ func (e *Events) Warn(key model.Key, uid string, reason, message string) {
 	}
 	if len(e.posted) >= eventMemory {
 		e.dropped++
-		return
+		return false
 	}
 	select {
 	case e.queue <- event:
-		e.posted[event.Name] = now.Add(eventRepeat)
+		e.posted[same] = now.Add(eventRepeat)
+		return true
 	default:
 		e.dropped++
+		return false
 	}
 }
 
@@ -123,6 +138,20 @@ func (e *Events) event(key model.Key, uid, reason, message string) *corev1.Event
 		ReportingController: eventReporter,
 		ReportingInstance:   e.node,
 	}
+}
+
+// nodeEvent is about the node itself. An object without a namespace has its events in that of the cluster's defaults, and
+// kubectl looks for those of a node by its name in place of a UID too.
+func (e *Events) nodeEvent(uid string, warning bool, reason, message string) *corev1.Event {
+	key := model.Key{Name: model.Name{Namespace: metav1.NamespaceDefault, Name: e.node}}
+	event := e.event(key, cmp.Or(uid, e.node), reason, message)
+	// It happens again with the same words, and each time is an event of its own.
+	event.Name = eventName(key, event.FirstTimestamp.Format(time.RFC3339Nano), reason, message)
+	event.InvolvedObject.Kind, event.InvolvedObject.Namespace = "Node", ""
+	if !warning {
+		event.Type = corev1.EventTypeNormal
+	}
+	return event
 }
 
 // eventName is the same on every node: all of them see the same problem, and its author wants to read it once.

@@ -138,3 +138,44 @@ func TestRefused(t *testing.T) {
 		}
 	}
 }
+
+// A node that is degraded again with the same words has another event, but not at once.
+func TestNodeEventsRepeat(t *testing.T) {
+	e, now := unposted(t)
+	names := map[string]bool{}
+	for _, step := range []struct {
+		what            string
+		warning         bool
+		reason, message string
+		after           time.Duration
+		posted          bool
+	}{
+		{"the first", true, "Bad", "m", 0, true},
+		{"other words", true, "Bad", "n", 0, false},
+		{"well again", false, "Good", "m", time.Minute, true},
+		{"bad again, too soon", true, "Bad", "m", eventRepeat - time.Minute - 1, false},
+		{"bad again", true, "Bad", "m", 1, true},
+		{"well again, too soon", false, "Good", "m", 0, false},
+	} {
+		*now = now.Add(step.after)
+		if posted := e.Node("u", step.warning, step.reason, step.message); posted != step.posted {
+			t.Errorf("%s: posted %v, want %v", step.what, posted, step.posted)
+		}
+		if !step.posted {
+			continue
+		}
+		event := <-e.queue
+		names[event.Name] = true
+		object := event.InvolvedObject
+		if event.Namespace != "default" || object.Kind != "Node" || object.Name != node || object.Namespace != "" || object.UID != "u" ||
+			(event.Type == "Warning") != step.warning {
+			t.Errorf("%s: %+v", step.what, event)
+		}
+	}
+	if len(names) != 3 {
+		t.Errorf("the three events have the names %v", names)
+	}
+	if e.Node("", true, "Other", "m"); (<-e.queue).InvolvedObject.UID != node {
+		t.Error("a node whose UID is not known does not go by its name")
+	}
+}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -136,6 +137,24 @@ func testConflictEvent(w *world) {
 	}
 	if !strings.Contains(e.Message, "203.0.113.7") || !strings.Contains(e.Message, "first") {
 		w.Errorf("message %q does not say what belongs to whom", e.Message)
+	}
+}
+
+// The server takes an event about a node, which has no namespace.
+func testNodeEvent(w *world) {
+	w.follow()
+	for _, warning := range []bool{true, false} {
+		reason := fmt.Sprint("Node", warning)
+		if !w.source.Events().Node("", warning, reason, "nothing works") {
+			w.Fatalf("not queued")
+		}
+		w.await("the event", func() bool {
+			list, err := w.client.CoreV1().Events(metav1.NamespaceDefault).List(w.ctx, metav1.ListOptions{
+				FieldSelector: "involvedObject.kind=Node,involvedObject.name=" + node + ",reason=" + reason,
+			})
+			w.must(err)
+			return len(list.Items) == 1 && (list.Items[0].Type == corev1.EventTypeWarning) == warning
+		})
 	}
 }
 

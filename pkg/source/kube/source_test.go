@@ -36,6 +36,7 @@ func TestSource(t *testing.T) {
 		{"history is gone", testCompaction},
 		{"conflict event", testConflictEvent},
 		{"events are few", testEventsAreFew},
+		{"node event", testNodeEvent},
 		{"from objects to rows", testToRows},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(newWorld(t, server)) })

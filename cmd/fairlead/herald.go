@@ -1,0 +1,82 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// heraldEvery is how often the herald looks. A node is called degraded at the second look that finds it so, since a start,
+// or a change that is tried again, is over by then.
+const heraldEvery = 15 * time.Second
+
+// herald tells those who watch the node, by events and in the log, when it becomes degraded and when it is well again.
+// Which sentences say so may change all the while; they are told once.
+type herald struct {
+	look func() []string // what keeps the node from its job
+	post func(warning bool, reason, message string) bool
+	log  *slog.Logger
+
+	before bool // the last look found it degraded
+	told   bool // the last event said that it is
+}
+
+func (a *agent) newHerald(events eventSink, log *slog.Logger) (*herald, error) {
+	gauge, err := observe.NewGauge(datapath.MapsDir(a.cfg.BPFFS))
+	if err != nil {
+		return nil, fmt.Errorf("prepare events about the node: %w", err)
+	}
+	look := func() []string {
+		var status observe.Status
+		maps, _, err := gauge.Read()
+		status.Maps = maps
+		a.complete(&status, err)
+		return status.Degraded
+	}
+	h := &herald{look: look, post: func(bool, string, string) bool { return true }, log: log}
+	if events != nil {
+		h.post = func(warning bool, reason, message string) bool {
+			return events.Node(a.store.Self().UID, warning, reason, message)
+		}
+	}
+	return h, nil
+}
+
+// run looks until the context ends.
+func (h *herald) run(ctx context.Context) error {
+	again := time.NewTicker(heraldEvery)
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+			h.step(h.look())
+		}
+	}
+}
+
+// step tells what a look means. What cannot be posted now, since the like was a short time ago, is told at a later look,
+// if it is still so.
+func (h *herald) step(degraded []string) {
+	ill := len(degraded) > 0
+	switch {
+	case ill && h.before && !h.told:
+		text := strings.Join(degraded, " ")
+		if h.post(true, "DatapathDegraded", text) {
+			h.log.Warn("this node is degraded", "findings", text)
+			h.told = true
+		}
+	case !ill && h.told:
+		if h.post(false, "DatapathRecovered", "Connections to services are carried as they should be again.") {
+			h.log.Info("this node is no longer degraded")
+			h.told = false
+		}
+	}
+	h.before = ill
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Every look is "x" for a node that is degraded, "-" for one that is well; the posts that are refused come too often.
+func TestHerald(t *testing.T) {
+	for _, test := range []struct {
+		name, looks string
+		refused     []int // looks
+		want        map[int]string
+	}{
+		{"well", "----", nil, map[int]string{}},
+		{"once", "-x--", nil, map[int]string{}},
+		{"from the start", "xxxx", nil, map[int]string{1: "DatapathDegraded"}},
+		{"and back", "-xxx--", nil, map[int]string{2: "DatapathDegraded", 4: "DatapathRecovered"}},
+		{"twice", "xx-xx-", nil, map[int]string{1: "DatapathDegraded", 2: "DatapathRecovered", 4: "DatapathDegraded", 5: "DatapathRecovered"}},
+		{"now and then", "x-x-x-", nil, map[int]string{}},
+		{"the second too soon", "xx-xxxx", []int{4, 5}, map[int]string{1: "DatapathDegraded", 2: "DatapathRecovered", 6: "DatapathDegraded"}},
+		{"the second too soon and over", "xx-xx--", []int{4}, map[int]string{1: "DatapathDegraded", 2: "DatapathRecovered"}},
+		{"the end too soon", "xx---", []int{2, 3}, map[int]string{1: "DatapathDegraded", 4: "DatapathRecovered"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			posted, at := map[int]string{}, 0
+			h := &herald{log: slog.New(slog.DiscardHandler), post: func(warning bool, reason, message string) bool {
+				if slices.Contains(test.refused, at) {
+					return false
+				}
+				posted[at] = reason
+				if warning != (reason == "DatapathDegraded") || warning && message != "One. Two." {
+					t.Errorf("%s, a warning %v: %s", reason, warning, message)
+				}
+				return true
+			}}
+			for i, look := range test.looks {
+				at = i
+				h.step(map[rune][]string{'x': {"One.", "Two."}}[look])
+			}
+			if diff := cmp.Diff(test.want, posted); diff != "" {
+				t.Errorf("events by look (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
