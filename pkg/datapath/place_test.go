@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(rig.Main(m, rig.Funcs{
-		"client": child(runClient), "check": child(runCheck), "contained": child(runContained), "find": child(runFind),
+		"client": child(runClient), "check": child(runCheck), "idle": child(runIdle), "contained": child(runContained), "find": child(runFind),
 		"mount": child(runMount), "serve": child(runServe), "dial": child(runDial), "agent": child(runLimited), "limited": child(runAgent),
 	}))
 }
