@@ -48,7 +48,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 	}
 	for _, p := range attached.Programs {
 		s.Datapath.Programs = append(s.Datapath.Programs, observe.ProgramStatus{
-			Name: p.Name, Attached: p.Attached, ID: uint32(p.ID), Tag: p.Tag, Instructions: p.Instructions,
+			Name: p.Name, Idle: p.Idle, Attached: p.Attached, ID: uint32(p.ID), Tag: p.Tag, Instructions: p.Instructions,
 		})
 	}
 	s.Datapath.Attachment = attachmentStatus(&attached.Attachment)

@@ -99,3 +99,32 @@ func TestAgentProvesItsPrograms(t *testing.T) {
 
 // userPort is where the port is in a struct bpf_sock_addr.
 const userPort = 24
+
+// Programs that no frontend needs are not attached, and that is no fault; the first frontend brings them.
+func TestAgentAttachesWhatIsNeeded(t *testing.T) {
+	n := newNode(t)
+	n.service("127.0.0.1")
+	n.startServing()
+	n.run("status", "--wait", "--wait-duration=30s")
+	if out := n.run("status"); !strings.Contains(out, "programs attached that are needed now to "+n.cgroup.Path()) {
+		t.Errorf("status does not say that some programs are not needed:\n%s", out)
+	}
+	has := func(program string) bool {
+		_, text := n.get(metricsAddress, "/metrics")
+		return strings.Contains(text, `fairlead_program_attached{program="`+program+`"} 1`)
+	}
+	if !has("sock_connect4") || has("sock_sendmsg4") || has("sock_bind6") {
+		t.Error("not the programs that a ClusterIP of TCP needs")
+	}
+	n.wantAnswer(readyAddress, "/readyz", 200)
+	n.write("dns.yaml", `
+apiVersion: v1
+kind: Service
+metadata: {name: dns, namespace: shop}
+spec: {type: NodePort, clusterIP: 10.96.0.53, clusterIPs: [10.96.0.53], ports: [{port: 53, nodePort: 30053, protocol: UDP}]}
+`)
+	n.waitFor("the programs of UDP and NodePorts", func() bool {
+		return has("sock_sendmsg4") && has("sock_recvmsg6") && has("sock_bind6")
+	})
+	n.run("status", "--wait", "--wait-duration=30s")
+}

@@ -30,7 +30,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
-	path, err := datapath.Open(datapath.Config{BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, Log: log})
+	path, err := datapath.Open(datapath.Config{BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, OnDemand: true, Log: log})
 	if err != nil {
 		return err
 	}
@@ -111,6 +111,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 			}
 			return tablesOf(path), nil
 		},
+		Prepare: path.Prepare,
 		Report:  report,
 		Checked: agent.checked(checks, report),
 		Left:    agent.startSweeper(start, log),

@@ -113,7 +113,7 @@ func (a *agent) checks() []health.Check {
 			}
 			var missing []string
 			for _, p := range attached.Programs {
-				if !p.Attached {
+				if !p.Attached && !p.Idle {
 					missing = append(missing, p.Name)
 				}
 			}

@@ -24,6 +24,14 @@ func (d *Datapath) Attach() error {
 	if d.maps == nil {
 		return fmt.Errorf("attach programs: %w", ErrNoMaps)
 	}
+	if err := d.addNeeded(); err != nil {
+		return fmt.Errorf("attach programs: %w", err)
+	}
+	return d.attachPrograms()
+}
+
+// attachPrograms loads the programs that are needed and puts them in force.
+func (d *Datapath) attachPrograms() error {
 	found, err := probe()
 	if err != nil {
 		return err
@@ -219,7 +227,7 @@ func (d *Datapath) adoptLinks(added map[string]link.Link) {
 	}
 }
 
-// removeStale detaches the programs of an older version that this one does not have.
+// removeStale detaches the programs of an older version that this one does not have, and those that nothing needs now.
 func (d *Datapath) removeStale() error {
 	names, err := d.pins.linkNames()
 	if err != nil {
@@ -232,7 +240,7 @@ func (d *Datapath) removeStale() error {
 		if err := detach(d.pins.link(name)); err != nil {
 			return err
 		}
-		d.log.Info("link of a former program removed", "link", name)
+		d.log.Info("link that nothing needs removed", "link", name)
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ type Config struct {
 	BPFFS      string       // a mounted bpf filesystem
 	CgroupRoot string       // the cgroup2 directory whose processes are served; empty to find the root
 	HostNetns  uint64       // the cookie of the node's own network namespace; 0 for the one that the process is in
+	OnDemand   bool         // attach programs that only some frontends need when there are any, see Prepare; otherwise all
 	Log        *slog.Logger // nil for slog.Default
 
 	// failpoint is called before every step that a crash may precede. Tests use it to fail or to die there.
@@ -51,6 +52,7 @@ type Datapath struct {
 	programs programs             // what the links run; nil before Attach
 	links    map[string]link.Link // by program
 	attached Attachment
+	needs    hookSet // of the frontends so far
 }
 
 // ErrNoMaps is returned by what needs maps before Create or adoption gave any.
@@ -64,6 +66,9 @@ var ErrInUse = errors.New("another agent is at work")
 // Attach has run: nothing may be written before.
 func Open(config Config) (*Datapath, error) {
 	d := &Datapath{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint, links: map[string]link.Link{}, token: newToken()}
+	if !config.OnDemand {
+		d.needs = allHooks
+	}
 	if d.log == nil {
 		d.log = slog.Default()
 	}

@@ -262,7 +262,7 @@ func TestLoadErrorShowsVerifier(t *testing.T) {
 
 func TestSetConfig(t *testing.T) {
 	spec := sockSpec(t)
-	if err := setConfig(spec.Variables["cfg"], settings{Features{CanRefuse: true}, 1 << 40, 7}.fields()); err != nil {
+	if err := setConfig(spec.Variables["cfg"], settings{Features{CanRefuse: true}, 1 << 40, 7, allHooks}.fields()); err != nil {
 		t.Fatal(err)
 	}
 	if value := spec.Variables["cfg"].Value; !slices.Equal(value, []byte{0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0}) {

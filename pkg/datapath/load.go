@@ -51,9 +51,12 @@ type settings struct {
 	Features
 	hostNetns uint64
 	token     token
+	needs     hookSet // other programs are not loaded
 }
 
-func (d *Datapath) settings(found Features) settings { return settings{found, d.hostNetns, d.token} }
+func (d *Datapath) settings(found Features) settings {
+	return settings{found, d.hostNetns, d.token, d.needs}
+}
 
 // fields returns the fields of the programs' struct config.
 func (s settings) fields() map[string]uint64 {
@@ -97,7 +100,7 @@ func setConfig(variable *ebpf.VariableSpec, fields map[string]uint64) error {
 	return nil
 }
 
-// load loads every program over the given maps. Nothing is attached.
+// load loads every program that is needed over the given maps. Nothing is attached.
 func load(m *maps.Maps, s settings) (programs, error) {
 	spec, err := bpf.LoadSock()
 	if err != nil {
@@ -105,6 +108,11 @@ func load(m *maps.Maps, s settings) (programs, error) {
 	}
 	if err := setConfig(spec.Variables["cfg"], s.fields()); err != nil {
 		return nil, err
+	}
+	for name := range spec.Programs {
+		if hooksOf(name)&^s.needs != 0 {
+			delete(spec.Programs, name)
+		}
 	}
 	replacements := m.Replacements()
 	for name, replacement := range replacements {

@@ -25,13 +25,14 @@ type Status struct {
 // Instructions only where the kernel tells.
 type ProgramStatus struct {
 	Name         string
+	Idle         bool // nothing needs it, so it is not attached
 	Attached     bool // its pinned link is attached to the cgroup root, and runs what this process loaded, if it did
 	ID           ebpf.ProgramID
 	Tag          string
 	Instructions uint32 // that the verifier walked
 }
 
-// Status reports on every program that this version has, by name, as the kernel has it now.
+// Status reports on every program that this version has, by name, as the kernel has it now. Before Attach none is idle.
 func (d *Datapath) Status() (Status, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -67,6 +68,7 @@ func (d *Datapath) programStatus(name string, attach ebpf.AttachType) (ProgramSt
 	}
 	prog, ok := d.programs[name]
 	if !ok {
+		status.Idle = d.programs != nil
 		return status, nil
 	}
 	info, err := prog.Info()

@@ -14,11 +14,13 @@ func nodeFamilies() []family {
 		gauge("fairlead_degraded", "1 while something keeps the node from its job; \"fairlead status\" says what.",
 			func(s *Sample) float64 { return number(s.Degraded) }),
 		{
-			name: "fairlead_program_attached", help: "1 while the program is attached.",
+			name: "fairlead_program_attached", help: "1 while the program is attached, 0 while it is not and should be; none while nothing needs it.",
 			kind: prometheus.GaugeValue, labels: []string{"program"},
 			read: func(s *Sample, put put) {
 				for _, p := range s.Kernel.Programs {
-					put(number(p.Attached), p.Name)
+					if !p.Idle {
+						put(number(p.Attached), p.Name)
+					}
 				}
 			},
 		},

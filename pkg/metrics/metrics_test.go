@@ -28,7 +28,7 @@ func sample() Sample {
 		Kernel: Kernel{
 			Counters: []observe.Counter{{Hook: "sock", Reason: "none", Packets: 70, Bytes: 7000}, {Hook: "sock", Reason: "no-backend", Packets: 3}},
 			Maps:     []observe.MapStatus{{Name: "slots", Capacity: 400, Memory: 4096}, {Name: "affinity", Capacity: 65536, Memory: 1 << 20}},
-			Programs: []observe.ProgramStatus{{Name: "sock_connect4", Attached: true}, {Name: "sock_connect6"}},
+			Programs: []observe.ProgramStatus{{Name: "sock_connect4", Attached: true}, {Name: "sock_connect6"}, {Name: "sock_bind4", Idle: true}},
 			Attachment: &observe.AttachmentStatus{Checked: time.Unix(1004, 0), Mended: 51, Families: []observe.FamilyProof{
 				{Family: "IPv4", State: "proven"}, {Family: "IPv6", State: "missed"}, {Family: "IPvX", State: "unknown"},
 			}},

@@ -69,6 +69,7 @@ type DatapathStatus struct {
 // ProgramStatus is the state of one program.
 type ProgramStatus struct {
 	Name         string `json:"name"`
+	Idle         bool   `json:"idle,omitempty"` // no frontend needs it, so it is not attached
 	Attached     bool   `json:"attached"`
 	ID           uint32 `json:"id,omitempty"`
 	Tag          string `json:"tag,omitempty"`
@@ -129,7 +130,7 @@ func (s *Status) Judge() {
 		say("No program is attached: connections to services fail.")
 	}
 	for _, p := range s.Datapath.Programs {
-		if !p.Attached {
+		if !p.Attached && !p.Idle {
 			say("Program %s is not attached: what it is for does not work.", p.Name)
 		}
 	}

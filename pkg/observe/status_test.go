@@ -97,6 +97,7 @@ func TestJudge(t *testing.T) {
 		{"cannot tell", func(s *Status) { s.Datapath.Attachment.Families[0] = FamilyProof{"IPv4", "unknown", "x"} }, nil},
 		{"not checked", func(s *Status) { s.Datapath.Attachment = nil }, nil},
 		{"cannot be mended", func(s *Status) { s.Datapath.Attachment.Error = "no such cgroup" }, []string{"attached again: no such cgroup."}},
+		{"one idle", func(s *Status) { s.Datapath.Programs[0].Attached, s.Datapath.Programs[0].Idle = false, true }, nil},
 		{"one detached", func(s *Status) { s.Datapath.Programs[0].Attached = false }, []string{"sock_connect4 is not attached"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -99,13 +99,19 @@ func (v *VerifyState) text() string {
 }
 
 func (d *DatapathStatus) text() string {
-	attached := 0
+	attached, idle := 0, 0
 	for _, p := range d.Programs {
-		if p.Attached {
+		switch {
+		case p.Attached:
 			attached++
+		case p.Idle:
+			idle++
 		}
 	}
-	text := fmt.Sprintf("%d of %d programs attached", attached, len(d.Programs))
+	text := fmt.Sprintf("%d of %d programs attached", attached, len(d.Programs)-idle)
+	if idle > 0 {
+		text = fmt.Sprintf("%d of the %d programs attached that are needed now", attached, len(d.Programs)-idle)
+	}
 	if d.CgroupRoot != "" {
 		text += " to " + d.CgroupRoot
 	}

@@ -53,6 +53,7 @@ func TestRandomHistories(t *testing.T) {
 		}
 		w.relist(store)
 		r := start(t, store, NewMemory(small), fail)
+		r.tables.Frontends.(*faults).strict = true
 		for range 400 {
 			w.step(store, w.chance(10))
 			if w.chance(3) {
@@ -72,6 +73,7 @@ func TestRandomHistories(t *testing.T) {
 				tables.Frontends = tables.Frontends.(*faults).Frontends
 				store = model.NewStore("node0")
 				r = start(t, store, &tables, fail)
+				r.tables.Frontends.(*faults).strict = true
 				_ = r.Pass() // before the sources are there
 				w.relist(store)
 			}

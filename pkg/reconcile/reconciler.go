@@ -24,6 +24,8 @@ type Config struct {
 	Barrier func() error
 	// Grow replaces the maps by ones of at least the given sizes and the same content, and returns them.
 	Grow func(maps.Sizes) (*Tables, error)
+	// Prepare makes ready what reads frontends that are about to be written; nil if nothing has to be.
+	Prepare func([]maps.SvcKey, []maps.Svc) error
 	// Report tells a problem of an object when it appears. It must not block.
 	Report func(key model.Key, uid string, problem model.Problem)
 	// Checked tells what load balancers are to hear of a Service, when that changes. It must not block and may not keep

@@ -99,6 +99,9 @@ func (r *Reconciler) writeRows() error {
 		}
 		state := f.keys[key]
 		row, _ := state.wanted()
+		if err := r.prepare([]maps.SvcKey{key}, []maps.Svc{row}); err != nil {
+			return err
+		}
 		if err := r.tables.Frontends.Update(key, row); err != nil {
 			f.unsure = append(f.unsure, key)
 			return fmt.Errorf("update frontend %v: %w", maps.AddrPort(key), err)
@@ -139,6 +142,9 @@ func (r *Reconciler) insertRows(keys []maps.SvcKey) error {
 		state := r.frontends.keys[key]
 		rows[i], _ = state.wanted()
 	}
+	if err := r.prepare(keys, rows); err != nil {
+		return err
+	}
 	if err := r.tables.Frontends.Insert(keys, rows); err != nil {
 		r.frontends.unsure = append(r.frontends.unsure, keys...)
 		return fmt.Errorf("insert %d frontends: %w", len(keys), err)
@@ -148,6 +154,13 @@ func (r *Reconciler) insertRows(keys []maps.SvcKey) error {
 		r.stored(key, rows[i], true)
 	}
 	return nil
+}
+
+func (r *Reconciler) prepare(keys []maps.SvcKey, rows []maps.Svc) error {
+	if r.cfg.Prepare == nil {
+		return nil
+	}
+	return r.cfg.Prepare(keys, rows)
 }
 
 // lookAgain reads back what an operation that failed left: a batch may have stopped half way.

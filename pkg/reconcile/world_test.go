@@ -168,13 +168,41 @@ func values[K comparable, V any](m map[K]V) []V {
 
 var errInjected = errors.New("injected")
 
-// faults makes every operation that can fail do so now and then.
+// faults makes every operation that can fail do so now and then, and, if it is strict, holds that no row is written unprepared.
 type faults struct {
 	Frontends
-	fail func(op string) error
+	t        *testing.T
+	fail     func(op string) error
+	prepared map[preparation]bool
+	strict   bool
+}
+
+// preparation is what a preparation is for.
+type preparation struct {
+	key  maps.SvcKey
+	kind uint32
+}
+
+func (f *faults) prepare(keys []maps.SvcKey, rows []maps.Svc) error {
+	if err := f.fail("prepare"); err != nil {
+		return err
+	}
+	for i, key := range keys {
+		f.prepared[preparation{key, rows[i].Kind}] = true
+	}
+	return nil
+}
+
+func (f *faults) check(key maps.SvcKey, row maps.Svc) {
+	if f.strict && !f.prepared[preparation{key, row.Kind}] {
+		f.t.Errorf("%v of kind %d is written, and nothing was prepared for it", maps.AddrPort(key), row.Kind)
+	}
 }
 
 func (f *faults) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
+	for i, key := range keys {
+		f.check(key, rows[i])
+	}
 	if err := f.fail("insert"); err != nil {
 		// A batch may stop half way.
 		half := len(keys) / 2
@@ -192,6 +220,7 @@ func (f *faults) Lookup(key maps.SvcKey) (maps.Svc, bool, error) {
 }
 
 func (f *faults) Update(key maps.SvcKey, row maps.Svc) error {
+	f.check(key, row)
 	if err := f.fail("update"); err != nil {
 		return err
 	}
@@ -214,9 +243,12 @@ func start(t *testing.T, store *model.Store, tables *Tables, fail func(string) e
 	if fail == nil {
 		fail = func(string) error { return nil }
 	}
-	wrap := func(t *Tables) *Tables {
-		c := *t
-		c.Frontends = &faults{t.Frontends, fail}
+	prepared := map[preparation]bool{}
+	last := &faults{}
+	wrap := func(tables *Tables) *Tables {
+		c := *tables
+		last = &faults{tables.Frontends, t, fail, prepared, last.strict}
+		c.Frontends = last
 		return &c
 	}
 	current := tables
@@ -232,7 +264,8 @@ func start(t *testing.T, store *model.Store, tables *Tables, fail func(string) e
 			current = GrowMemory(current, sizes)
 			return wrap(current), nil
 		},
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Prepare: func(keys []maps.SvcKey, rows []maps.Svc) error { return last.prepare(keys, rows) },
+		Log:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

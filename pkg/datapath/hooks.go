@@ -1,0 +1,71 @@
+package datapath
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// hookSet is some of the groups of programs that only some frontends need.
+type hookSet uint8
+
+const (
+	datagramHooks hookSet = 1 << iota // sendmsg and recvmsg, for frontends of UDP
+	bindHooks                         // bind, for NodePorts
+
+	allHooks = datagramHooks | bindHooks
+)
+
+// hooksOf returns the group of a program; 0 for one that is always needed.
+func hooksOf(program string) hookSet {
+	switch {
+	case strings.HasPrefix(program, "sock_sendmsg"), strings.HasPrefix(program, "sock_recvmsg"):
+		return datagramHooks
+	case strings.HasPrefix(program, "sock_bind"):
+		return bindHooks
+	}
+	return 0
+}
+
+// hooksFor returns what a frontend needs.
+func hooksFor(key maps.SvcKey, row maps.Svc) (need hookSet) {
+	if key.Proto == unix.IPPROTO_UDP {
+		need |= datagramHooks
+	}
+	if row.Kind == maps.NodePort {
+		need |= bindHooks
+	}
+	return need
+}
+
+// Prepare attaches the programs that these frontends need and none has needed before. It is to be called before the rows
+// are in the map. After an error what is attached is as it was. What is attached stays so until another process starts.
+func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
+	var need hookSet
+	for i, key := range keys {
+		need |= hooksFor(key, rows[i])
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if need&^d.needs == 0 {
+		return nil
+	}
+	before := d.needs
+	d.needs |= need
+	if err := d.attachPrograms(); err != nil {
+		d.needs = before
+		return fmt.Errorf("prepare for frontends: %w", err)
+	}
+	return nil
+}
+
+// addNeeded adds to what is needed what the frontends in the maps ask for.
+func (d *Datapath) addNeeded() error {
+	if d.needs == allHooks {
+		return nil
+	}
+	return d.tables.Svcs.Each(func(key maps.SvcKey, row maps.Svc) { d.needs |= hooksFor(key, row) })
+}
