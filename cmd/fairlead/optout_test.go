@@ -72,10 +72,10 @@ func (n *node) in(cgroup *rig.Cgroup) string {
 // takes, which is a process that starts, and more than a second where the race detector is in it.
 func (n *node) soon(what string, cgroup *rig.Cgroup, want string) {
 	n.t.Helper()
-	began := time.Now()
-	var asked time.Time
-	n.waitFor(what, func() bool { asked = time.Now(); return n.in(cgroup) == want })
-	if took := asked.Sub(began); took > time.Second {
+	watch := rig.NewStopwatch(n.t)
+	var took time.Duration
+	n.waitFor(what, func() bool { took = watch.Took(); return n.in(cgroup) == want })
+	if took > time.Second {
 		n.t.Errorf("%s after %s", what, took)
 	}
 }

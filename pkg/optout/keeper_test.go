@@ -377,7 +377,7 @@ func TestKeeperFollowsDirectories(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
 	<-m.wrote
-	began := time.Now()
+	watch := rig.NewStopwatch(t)
 	if err := os.MkdirAll(r.results, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +386,7 @@ func TestKeeperFollowsDirectories(t *testing.T) {
 	case <-m.wrote:
 	case <-time.After(10 * time.Second):
 	}
-	took := time.Since(began)
+	took := watch.Took()
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)

@@ -92,7 +92,7 @@ func TestRunningPodOptsOut(t *testing.T) {
 	attach(t, ns, says(model.SocketLBUnset), results, netns)
 	soon := func(what string, balanced bool) {
 		t.Helper()
-		began := time.Now()
+		watch, began := rig.NewStopwatch(t), time.Now()
 		want := map[netip.AddrPort]netip.AddrPort{vip4: vip4, vip6: vip6}
 		if balanced {
 			want = map[netip.AddrPort]netip.AddrPort{vip4: back4[0], vip6: back6}
@@ -104,7 +104,7 @@ func TestRunningPodOptsOut(t *testing.T) {
 				}
 			}
 		}
-		took := time.Since(began)
+		took := watch.Took()
 		t.Logf("%s after %s", what, took)
 		if took > time.Second {
 			t.Errorf("%s after %s", what, took)

@@ -37,12 +37,12 @@ func newWaiter(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waite
 }
 
 // woken holds that the waiter was aborted soon after.
-func (w *waiter) woken(since time.Time) {
+func (w *waiter) woken(since rig.Stopwatch) {
 	w.t.Helper()
 	if out := w.finish(); out.Errno != unix.ECONNABORTED {
 		w.t.Errorf("the reader ends with %v", out.Errno)
 	}
-	if took := time.Since(since); took > soon {
+	if took := since.Took(); took > soon {
 		w.t.Errorf("the reader waited for %v", took)
 	}
 }
@@ -75,7 +75,7 @@ func TestStaleReaders(t *testing.T) {
 			k.deliver(full)
 			k.settled(full, len(full.backends))
 			w := newWaiter(t, k, k.host, full, test.dual)
-			gone := time.Now()
+			gone := rig.NewStopwatch(t)
 			k.deliver(full.without(w.server))
 			w.woken(gone)
 			k.deliver(full.without(test.backends...))
@@ -132,7 +132,7 @@ func TestStaleIsGoneForGood(t *testing.T) {
 			k.deliver(full)
 			k.settled(full, 2)
 			w := newWaiter(t, k, k.host, full, false)
-			gone := time.Now()
+			gone := rig.NewStopwatch(t)
 			k.deliver(test.then(w.server)...)
 			if test.woken {
 				w.woken(gone)
@@ -168,7 +168,7 @@ func TestStaleInAPod(t *testing.T) {
 	known, unknown := rig.NewNetns(t, "known pod"), rig.NewNetns(t, "unknown pod")
 	k.watch("pod", known)
 	inKnown, inUnknown := newWaiter(t, k, known, full, false), newWaiter(t, k, unknown, full, false)
-	gone := time.Now()
+	gone := rig.NewStopwatch(t)
 	k.deliver()
 	inKnown.woken(gone)
 	inUnknown.left()
@@ -185,7 +185,7 @@ func TestStaleAfterRestart(t *testing.T) {
 	w, stays := newWaiter(t, k, k.host, full, false), newWaiter(t, k, k.host, other, false)
 	k.stop()
 	k.start(model.NewStore("node"), model.UDP)
-	back := time.Now()
+	back := rig.NewStopwatch(t)
 	k.deliver(full.without(w.server), other)
 	w.woken(back)
 	stays.left()
@@ -227,10 +227,10 @@ func TestStaleSparesOthers(t *testing.T) {
 	loose := p.udp(gone.vip, false)
 	p.must(op{Call: "send", Socket: loose, Addr: gone.vip})
 	w := newWaiter(t, k, k.host, gone, false)
-	away := time.Now()
+	away := rig.NewStopwatch(t)
 	k.deliver(gone.without(back4[0]), same, stream, six)
 	w.woken(away)
-	t.Logf("woken after %v", time.Since(away))
+	t.Logf("woken after %v", away.Took())
 	if n := p.must(op{Call: "harmed"}).N; n != 0 {
 		t.Errorf("%d of %d other sockets were harmed", n, at-100_000+1)
 	}
@@ -270,7 +270,7 @@ func TestStaleStreams(t *testing.T) {
 			k.deliver(full)
 			k.settled(full, 2)
 			w := &waiter{program: client, socket: 1, finish: client.begin(op{Call: "receive", Socket: 1})}
-			gone := time.Now()
+			gone := rig.NewStopwatch(t)
 			k.deliver(test.then...)
 			if test.woken {
 				w.woken(gone)
@@ -296,17 +296,17 @@ func TestStaleScaleToZeroAndBack(t *testing.T) {
 	if server, _ := loose.ask(socket, vip4); server != back4[0].String() {
 		t.Fatalf("%s answers", server)
 	}
-	away := time.Now()
+	away := rig.NewStopwatch(t)
 	k.deliver(full.without(back4[0]))
 	k.settled(full, 0)
 	w.woken(away)
 	if out := loose.do(op{Call: "send", Socket: socket, Addr: vip4}); out.Errno != unix.ECONNREFUSED {
 		t.Errorf("sendto with no backend: %v", out.Errno)
 	}
-	back := time.Now()
+	back := rig.NewStopwatch(t)
 	k.deliver(moved)
 	for answered := false; !answered; {
-		if time.Since(back) > soon {
+		if back.Took() > soon {
 			t.Fatal("no answer in time")
 		}
 		answered = w.do(op{Call: "connect", Socket: w.socket, Addr: vip4}).Errno == 0
@@ -317,7 +317,7 @@ func TestStaleScaleToZeroAndBack(t *testing.T) {
 	if server, from := loose.ask(socket, vip4); server != back4[1].String() || from != vip4 {
 		t.Errorf("not connected: %s answers as %s", server, from)
 	}
-	if took := time.Since(back); took > soon {
+	if took := back.Took(); took > soon {
 		t.Errorf("both have an answer after %v", took)
 	}
 }
