@@ -111,7 +111,8 @@ test-cluster: ## test the rig of the cluster below (root)
 	$(GO) test -count=1 -timeout 15m ./test/cluster/...
 
 .PHONY: test-bench
-test-bench: ## test what the benchmarks stand on (root)
+test-bench: ## test what the benchmarks stand on, with the kube-proxy that they compare with (root)
+	$(GO) run ./test/cluster build kube-proxy >/dev/null
 	$(GO) test -count=1 -p 1 -timeout 15m ./test/bench/...
 
 NODES := 3
@@ -155,6 +156,7 @@ bench-keys: ## measure wide against narrow keys of flows (root); writes _output/
 .PHONY: bench-socket
 bench-socket: ## measure the socket programs beside kube-proxy (root); writes _output/bench/socket.json
 	@mkdir -p _output/bench
+	$(GO) run ./test/cluster build kube-proxy >/dev/null
 	$(GO) run ./test/bench/socket -output _output/bench/socket.json
 
 .PHONY: bench
