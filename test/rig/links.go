@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -62,20 +63,45 @@ func Route(t T, n *Netns, dst, via string) {
 	}
 }
 
-// AddAddr gives the interface an address, which is usable at once.
+// AddAddr gives the interface an address, which is usable then.
 func (n *Netns) AddAddr(ifname string, prefix netip.Prefix) error {
 	link, err := n.handle.LinkByName(ifname)
 	if err != nil {
 		return fmt.Errorf("find interface %s in %s: %w", ifname, n, err)
 	}
 	addr := &netlink.Addr{IPNet: ipNet(prefix)}
+	add := func() error { return n.handle.AddrAdd(link, addr) }
 	if prefix.Addr().Is6() {
 		addr.Flags = unix.IFA_F_NODAD
+		if link.Attrs().Flags&net.FlagUp != 0 {
+			add = func() error { return n.addLocal6(link, addr) }
+		}
 	}
-	if err := n.handle.AddrAdd(link, addr); err != nil {
+	if err := add(); err != nil {
 		return fmt.Errorf("add address %s to %s in %s: %w", prefix, ifname, n, err)
 	}
 	return nil
+}
+
+// localTimeout is how long an address may take to become usable.
+const localTimeout = 10 * time.Second
+
+// addLocal6 adds an address of IPv6 and waits for its route: the kernel leaves that to a worker, also where nothing is
+// to be detected, and a busy machine lets it wait. It asks rather than listens, since no
+// word of that route came once on Linux 6.1.
+func (n *Netns) addLocal6(link netlink.Link, addr *netlink.Addr) error {
+	if err := n.handle.AddrAdd(link, addr); err != nil {
+		return err
+	}
+	for begin := time.Now(); ; time.Sleep(time.Millisecond) {
+		routes, err := n.handle.RouteGet(addr.IP)
+		if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
+			return nil
+		}
+		if time.Since(begin) > localTimeout {
+			return fmt.Errorf("there is no route to it after %v: %v, %v", localTimeout, routes, err)
+		}
+	}
 }
 
 // AddRoute sends what goes to dst by way of the address via.

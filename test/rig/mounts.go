@@ -83,7 +83,9 @@ func MountBPFFS() (dir string, unmount func() error, err error) {
 		return "", nil, fmt.Errorf("mount bpffs on %s: %w", dir, err)
 	}
 	unmount = func() error {
-		if err := unix.Unmount(dir, 0); err != nil {
+		// A process that another test is about to start has our open files until it is what it is to be, and as long a
+		// plain unmount is refused. Detached, the file system is out of sight at once and gone with the last of them.
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("unmount bpffs %s: %w", dir, err)
 		}
 		return os.Remove(dir)

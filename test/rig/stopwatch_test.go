@@ -31,4 +31,20 @@ func TestStopwatch(t *testing.T) {
 	if took, all := watch.Took(), time.Since(watch.began); took > all || took < 0 {
 		t.Errorf("%v of %v count", took, all)
 	}
+	if n := Times(t, 300); n != 300 {
+		t.Errorf("300 times are %d", n)
+	}
+}
+
+// On a machine that is slower a second of it is a part of one, and what is done often is done less often.
+func TestStopwatchOfASlowMachine(t *testing.T) {
+	t.Setenv("MACHINE_SLOWER", "1000")
+	if few, many := Times(t, 300), Times(t, 300_000); few != 1 || many != 300 {
+		t.Errorf("300 times are %d, 300,000 are %d", few, many)
+	}
+	watch := NewStopwatch(t)
+	time.Sleep(50 * time.Millisecond)
+	if took, all := watch.Took(), time.Since(watch.began); took > all/1000 {
+		t.Errorf("%v of %v count", took, all)
+	}
 }

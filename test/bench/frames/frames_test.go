@@ -111,6 +111,32 @@ func TestSendAndCount(t *testing.T) {
 	}
 }
 
+// A signal makes the kernel end a test run early, and whoever asked for it has it begun anew: no packet may come twice.
+func TestSendUnderSignals(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	top := topology.New(t, topology.NewDirect, topology.Knobs{})
+	source := newSource(t, top, between(top, topology.IPv4, UDP))
+	source.As = func(send func() error) error {
+		thread, sent := unix.Gettid(), make(chan error, 1)
+		go func() {
+			var err error
+			for range 10 {
+				time.Sleep(20 * time.Microsecond) // some of them fall into the run
+				err = errors.Join(err, unix.Tgkill(os.Getpid(), thread, unix.SIGURG))
+			}
+			sent <- err
+		}()
+		err := send()
+		return errors.Join(err, <-sent)
+	}
+	for range 20 {
+		if _, err := source.Make(5000); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // The kernel takes the packets for good ones, and sees each flow as often as the others.
 func TestKernelAcceptsPackets(t *testing.T) {
 	rig.Root(t)

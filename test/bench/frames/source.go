@@ -25,6 +25,9 @@ const batchSize = 64
 
 // Source sends packets out of a device.
 type Source struct {
+	// As is given what a thread does to send, on that thread, and does it; nil = it is done as it is.
+	As func(send func() error) error
+
 	ns      *rig.Netns
 	packet  []byte
 	objects framesObjects
@@ -80,7 +83,14 @@ func (s *Source) run(program *ebpf.Program, packets int) (b Burst, err error) {
 	if packets < 1 {
 		return b, fmt.Errorf("send %d packets: send one or more", packets)
 	}
-	err = s.ns.Do(func() error { return s.runHere(program, packets, &b) })
+	send := func() error {
+		return rig.WithoutSignals(func() error { return s.runHere(program, packets, &b) })
+	}
+	if s.As != nil {
+		plain := send
+		send = func() error { return s.As(plain) }
+	}
+	err = s.ns.Do(send)
 	if err != nil {
 		return b, fmt.Errorf("send %d packets: %w", packets, err)
 	}

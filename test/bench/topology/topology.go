@@ -220,8 +220,8 @@ func (t *Topology) addHost(label string) (*Host, error) {
 
 // addServers puts pods behind the node.
 func (t *Topology) addServers(node *Host) error {
-	for i := range t.knobs.Servers {
-		server, err := t.addHost(fmt.Sprintf("server%d", i))
+	for range t.knobs.Servers {
+		server, err := t.addHost(fmt.Sprintf("server%d", len(t.Servers)))
 		if err != nil {
 			return err
 		}

@@ -1,0 +1,129 @@
+package napi
+
+import (
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/bench/frames"
+	"fairlead.io/fairlead/test/bench/topology"
+	"fairlead.io/fairlead/test/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
+
+// The thread of a device pays for what the device receives, and for nothing that others do.
+func TestSpent(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	const packets = 20_000
+	top := topology.New(t, topology.NewDirect, topology.Knobs{Offloads: &topology.Offloads{GRO: true}})
+	server, out := top.Servers[0], top.Client.Ports[0]
+	var threads []*Thread
+	for _, port := range []*topology.Port{out, out.Peer} {
+		thread, err := Start(port.Host.Netns, port.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := thread.Put(Place{CPU: 0, Priority: 2}); err != nil {
+			t.Fatal(err)
+		}
+		threads = append(threads, thread)
+	}
+	sink, err := frames.AttachSink(server.Netns, frames.XDP, out.Peer.Index, 9)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	source, err := frames.NewSource(top.Client.Netns, frames.Shape{
+		Kind: frames.UDP, Source: out.Addr(topology.IPv4), To: netip.AddrPortFrom(server.Addr(topology.IPv4), 9), Local: out.MAC, Remote: out.Peer.MAC,
+	}, out.Index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	source.As = Place{CPU: 0, Priority: 1}.Do
+	before := spent(t, threads)
+	if _, err := source.Send(packets); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sink.Wait(t.Context(), packets); err != nil {
+		t.Fatal(err)
+	}
+	after := spent(t, threads)
+	if took := after[1] - before[1]; took < packets*10*time.Nanosecond {
+		t.Errorf("the receiver took %v for %d packets", took, packets)
+	}
+	if took := after[0] - before[0]; took > (after[1]-before[1])/4 {
+		t.Errorf("the sender, which received nothing, took %v, the receiver %v", took, after[1]-before[1])
+	}
+}
+
+func spent(t *testing.T, threads []*Thread) (times []time.Duration) {
+	t.Helper()
+	for _, thread := range threads {
+		took, err := thread.Spent()
+		if err != nil {
+			t.Fatal(err)
+		}
+		times = append(times, took)
+	}
+	return times
+}
+
+// A thread is as it was after it had a place.
+func TestDo(t *testing.T) {
+	rig.Root(t)
+	var before, inside, after unix.CPUSet
+	err := Place{CPU: 0, Priority: 3}.Do(func() error {
+		attr, err := unix.SchedGetAttr(0, 0)
+		if err != nil {
+			return err
+		}
+		if attr.Policy != unix.SCHED_FIFO || attr.Priority != 3 {
+			t.Errorf("inside it has the policy %d and the priority %d", attr.Policy, attr.Priority)
+		}
+		return unix.SchedGetaffinity(0, &inside)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if inside.Count() != 1 || !inside.IsSet(0) {
+		t.Errorf("inside it has %d CPUs", inside.Count())
+	}
+	attr, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SchedGetaffinity(os.Getpid(), &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SchedGetaffinity(0, &after); err != nil {
+		t.Fatal(err)
+	}
+	if attr.Policy != unix.SCHED_NORMAL || after != before {
+		t.Errorf("afterwards it has the policy %d and %d CPUs of %d", attr.Policy, after.Count(), before.Count())
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	plain := topology.New(t, topology.NewDirect, topology.Knobs{})
+	if _, err := Start(plain.Client.Netns, plain.Client.Ports[0].Name); err == nil || !strings.Contains(err.Error(), "set its switch") {
+		t.Errorf("a device without NAPI: %v", err)
+	}
+	if _, err := Start(plain.Client.Netns, "eth9"); err == nil || !strings.Contains(err.Error(), "eth9") {
+		t.Errorf("a device that is not there: %v", err)
+	}
+	if _, err := (&Thread{pid: 1 << 22}).Spent(); err == nil {
+		t.Error("a thread that is not there has a CPU time")
+	}
+	if err := (Place{CPU: 900, Priority: 1}).Do(func() error { return nil }); err == nil {
+		t.Error("a CPU that is not there is taken")
+	}
+}
