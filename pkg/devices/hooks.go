@@ -1,0 +1,166 @@
+package devices
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Programs are what runs at a device. Without them nothing is attached.
+type Programs struct {
+	FromNetdev, ToNetdev *ebpf.Program // at tc
+	XDP                  *ebpf.Program // nil if it is attached nowhere
+}
+
+// Close closes the programs. Links keep them at work.
+func (p Programs) Close() error {
+	var errs []error
+	for _, prog := range []*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP} {
+		if prog == nil {
+			continue
+		}
+		if err := prog.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close program: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// State is what is attached to a device.
+type State struct {
+	Device
+	TC     string // "tcx" or "clsact"; "" if not both programs are attached
+	XDP    string // "native" or "generic"; "" if there is none
+	XDPWhy string // there is none, or it is generic
+	Err    error  // what should be attached and is not; it is tried again
+}
+
+// Hooks keeps programs attached to devices. Links are pinned in a directory, so the programs stay when the process ends
+// and the next takes them over; where the kernel has no links at tc, filters stay by themselves. It is not safe for use by
+// several goroutines.
+type Hooks struct {
+	dir  string
+	mode Mode
+	log  *slog.Logger
+
+	programs Programs
+	links    map[string]link.Link // by pin
+	states   map[int]*State
+	refused  map[int]refusal
+	classic  bool // the kernel has no links at tc
+	swept    bool // filters that an earlier process left where they should not be are gone
+	mended   uint64
+}
+
+// New returns the Hooks whose links are pinned in dir, which is made when it is needed.
+func New(dir string, mode Mode, log *slog.Logger) *Hooks {
+	return &Hooks{
+		dir: dir, mode: mode, log: log,
+		links: map[string]link.Link{}, states: map[int]*State{}, refused: map[int]refusal{},
+	}
+}
+
+// States returns what is attached where, by index.
+func (h *Hooks) States() []State {
+	var list []State
+	for _, index := range slices.Sorted(maps.Keys(h.states)) {
+		list = append(list, *h.states[index])
+	}
+	return list
+}
+
+// Mended returns how often something that had been attached was found detached and was attached again.
+func (h *Hooks) Mended() uint64 { return h.mended }
+
+// Sync makes the devices, and no others, run the programs. Links that are there already are switched, so there is no
+// moment without a program. What cannot be attached is in the States and does not keep the rest from being so; the error
+// tells what is attached and could not be switched or detached, and so may run over maps that nobody writes any more.
+// The programs stay the caller's, who does not close them before the next call.
+func (h *Hooks) Sync(want []Device, programs Programs) error {
+	if programs.FromNetdev == nil {
+		want = nil
+	}
+	var errs []error
+	there := map[int]bool{}
+	for _, d := range want {
+		there[d.Index] = true
+	}
+	errs = append(errs, h.removeOthers(there))
+	for _, d := range want {
+		errs = append(errs, h.attach(d, programs))
+	}
+	h.programs = programs
+	return errors.Join(errs...)
+}
+
+// Switch makes every device run other programs. After an error all run what they did before.
+func (h *Hooks) Switch(programs Programs) error {
+	old := h.programs
+	var list []Device
+	for _, s := range h.States() {
+		list = append(list, s.Device)
+	}
+	err := h.Sync(list, programs)
+	if err == nil {
+		return nil
+	}
+	return errors.Join(err, h.Sync(list, old))
+}
+
+// Close lets go of the links, which stay at work.
+func (h *Hooks) Close() error {
+	var errs []error
+	for pin, l := range h.links {
+		if err := l.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("close link %s: %w", pin, err))
+		}
+	}
+	clear(h.links)
+	clear(h.states)
+	return errors.Join(errs...)
+}
+
+// attach brings one device into the state that it should be in.
+func (h *Hooks) attach(d Device, programs Programs) error {
+	state := h.states[d.Index]
+	fresh := state == nil
+	if fresh {
+		state = &State{}
+		h.states[d.Index] = state
+	}
+	was := *state
+	*state = State{Device: d, TC: was.TC}
+	kind, err := h.attachTC(d, programs)
+	stale := errors.As(err, new(*switchError))
+	state.TC, state.Err = kind, err
+	xdp, why, err := h.attachXDP(d, programs.XDP)
+	stale = stale || errors.As(err, new(*switchError))
+	state.XDP, state.XDPWhy, state.Err = xdp, why, errors.Join(state.Err, err)
+	h.logState(fresh, &was, state)
+	if stale {
+		return fmt.Errorf("device %s: %w", d.Name, state.Err)
+	}
+	return nil
+}
+
+func (h *Hooks) logState(fresh bool, was, now *State) {
+	text := func(err error) string {
+		if err == nil {
+			return ""
+		}
+		return err.Error()
+	}
+	switch {
+	case now.Err != nil && text(was.Err) != text(now.Err):
+		h.log.Error("programs cannot be attached to a device: trying again", "device", now.Name, "error", now.Err)
+	case fresh:
+		h.log.Info("device is served", "device", now.Name, "why", now.Why, "tc", now.TC, "xdp", now.XDP, "xdp-why", now.XDPWhy)
+	case was.TC != now.TC || was.XDP != now.XDP || was.Name != now.Name || now.Err == nil && was.Err != nil:
+		h.log.Info("device is served otherwise", "device", now.Name, "was", was.Name, "tc", now.TC, "xdp", now.XDP, "xdp-why", now.XDPWhy)
+	}
+}

@@ -1,0 +1,303 @@
+package devices
+
+import (
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
+
+// program returns a program that lets everything pass.
+func program(t *testing.T, kind ebpf.ProgramType) *ebpf.Program {
+	t.Helper()
+	next := int32(-1)
+	if kind == ebpf.XDP {
+		next = 2
+	}
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: kind, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, next), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { prog.Close() })
+	return prog
+}
+
+func threePrograms(t *testing.T) Programs {
+	return Programs{FromNetdev: program(t, ebpf.SchedCLS), ToNetdev: program(t, ebpf.SchedCLS), XDP: program(t, ebpf.XDP)}
+}
+
+// host is a node with eth0 and eth1, whose other ends are elsewhere.
+type host struct {
+	t     *testing.T
+	ns    *rig.Netns
+	dir   string
+	hooks *Hooks
+}
+
+func newHost(t *testing.T) *host {
+	rig.Root(t)
+	h := &host{t: t, ns: rig.NewNetns(t, "node"), dir: filepath.Join(rig.BPFFS(t), "devices")}
+	elsewhere := rig.NewNetns(t, "elsewhere")
+	for _, name := range []string{"eth0", "eth1"} {
+		rig.Veth(t, h.ns, name, elsewhere, name)
+	}
+	t.Cleanup(func() {
+		h.must(Cleanup(h.dir))
+	})
+	return h
+}
+
+func (h *host) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) do(fn func() error) {
+	h.t.Helper()
+	h.must(h.ns.Do(fn))
+}
+
+// start begins anew, as an agent that starts.
+func (h *host) start(mode Mode, classic bool) {
+	h.t.Helper()
+	if h.hooks != nil {
+		h.must(h.hooks.Close())
+	}
+	h.hooks = New(h.dir, mode, slog.New(slog.NewTextHandler(h.t.Output(), nil)))
+	h.hooks.classic = classic
+	h.t.Cleanup(func() { h.must(h.hooks.Close()) })
+}
+
+// sync serves the named devices.
+func (h *host) sync(programs Programs, names ...string) []State {
+	h.t.Helper()
+	h.do(func() error {
+		var list []Device
+		for _, name := range names {
+			d, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			list = append(list, candidateOf(d).Device)
+		}
+		return h.hooks.Sync(list, programs)
+	})
+	return h.hooks.States()
+}
+
+// attached returns the ids of the programs on the way in of a device, at tc.
+func (h *host) attached(name string) (ids []ebpf.ProgramID) {
+	h.t.Helper()
+	h.do(func() error {
+		device, err := net.InterfaceByName(name)
+		if err != nil {
+			return err
+		}
+		found, err := link.QueryPrograms(link.QueryOptions{Target: device.Index, Attach: ebpf.AttachTCXIngress})
+		if err != nil && !errors.Is(err, ebpf.ErrNotSupported) {
+			return err
+		}
+		if err == nil {
+			for _, p := range found.Programs {
+				ids = append(ids, p.ID)
+			}
+		}
+		filters, err := filtersOf(device.Index, netlink.HANDLE_MIN_INGRESS)
+		for _, f := range filters {
+			ids = append(ids, ebpf.ProgramID(f.(*netlink.BpfFilter).Id))
+		}
+		return err
+	})
+	return ids
+}
+
+func (h *host) wantAttached(when, name string, progs ...*ebpf.Program) {
+	h.t.Helper()
+	have := h.attached(name)
+	if len(have) != len(progs) {
+		h.t.Fatalf("%s: %s runs %v, want %d programs", when, name, have, len(progs))
+	}
+	for i, prog := range progs {
+		if id, err := programID(prog); err != nil || have[i] != id {
+			h.t.Errorf("%s: %s runs %v, want %d at %d: %v", when, name, have, id, i, err)
+		}
+	}
+}
+
+func (h *host) hasTCX() bool {
+	first := threePrograms(h.t)
+	return h.sync(first, "eth1")[0].TC == "tcx"
+}
+
+// Programs are attached, switched in place by whoever starts next, attached again when somebody took them away, and
+// removed with their device's service. What others have attached is left alone.
+func TestHooks(t *testing.T) {
+	for _, classic := range []bool{false, true} {
+		name := map[bool]string{false: "links", true: "filters"}[classic]
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.start(Off, classic)
+			if !classic && !h.hasTCX() {
+				rig.Lacking(t, "tcx", "this kernel has no links at tc, which came with Linux 6.6")
+			}
+			other := program(t, ebpf.SchedCLS)
+			h.do(func() error { return attachOther(h.t, "eth0", other, classic) })
+			first, second := threePrograms(t), threePrograms(t)
+			if states := h.sync(first, "eth0", "eth1"); len(states) != 2 || states[0].TC == "" || states[0].Err != nil || states[0].XDPWhy != "off" {
+				t.Fatalf("states: %+v", states)
+			}
+			ours := func(p Programs) []*ebpf.Program {
+				if classic { // the filter of the other has the priority 1
+					return []*ebpf.Program{other, p.FromNetdev}
+				}
+				return []*ebpf.Program{p.FromNetdev, other}
+			}
+			h.wantAttached("at first", "eth0", ours(first)...)
+			h.wantAttached("at first", "eth1", first.FromNetdev)
+
+			h.start(Off, classic)
+			h.sync(second, "eth0", "eth1")
+			h.wantAttached("after a start", "eth0", ours(second)...)
+			h.wantAttached("after a start", "eth1", second.FromNetdev)
+			if h.hooks.Mended() != 0 {
+				t.Errorf("%d were mended although nothing was wrong", h.hooks.Mended())
+			}
+
+			h.do(func() error { return takeAway(h.hooks, "eth1", classic) })
+			h.wantAttached("taken away", "eth1")
+			h.sync(second, "eth0", "eth1")
+			h.wantAttached("mended", "eth1", second.FromNetdev)
+			if h.hooks.Mended() == 0 {
+				t.Error("nothing counts as mended")
+			}
+
+			h.sync(second, "eth0")
+			h.wantAttached("not served any more", "eth1")
+			h.do(func() error { return Cleanup(h.dir) })
+			h.wantAttached("cleaned up", "eth0", other)
+			if left, err := pinned(h.dir); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %q, %v", left, err)
+			}
+		})
+	}
+}
+
+func attachOther(t *testing.T, name string, prog *ebpf.Program, classic bool) error {
+	device, err := net.InterfaceByName(name)
+	if err != nil {
+		return err
+	}
+	if !classic {
+		attached, err := link.AttachTCX(link.TCXOptions{Interface: device.Index, Program: prog, Attach: ebpf.AttachTCXIngress})
+		if err == nil {
+			t.Cleanup(func() { attached.Close() })
+		}
+		return err
+	}
+	return errors.Join(addClsact(device.Index), netlink.FilterReplace(&netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: device.Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
+		},
+		Fd: prog.FD(), Name: "other", DirectAction: true,
+	}))
+}
+
+// takeAway detaches what is attached, as an administrator can.
+func takeAway(h *Hooks, name string, classic bool) error {
+	device, err := net.InterfaceByName(name)
+	if err != nil {
+		return err
+	}
+	if classic {
+		return removeFiltersOf(device.Index)
+	}
+	return errors.Join(h.links[pinName(fromNetdev, device.Index)].Detach(), h.links[pinName(toNetdev, device.Index)].Detach())
+}
+
+// A pin that somebody removed is made again, and the link is the same.
+func TestLostPin(t *testing.T) {
+	h := newHost(t)
+	h.start(Off, false)
+	if !h.hasTCX() {
+		rig.Lacking(t, "tcx", "this kernel has no links at tc, which came with Linux 6.6")
+	}
+	programs := threePrograms(t)
+	h.sync(programs, "eth0")
+	pins, err := pinned(h.dir)
+	if err != nil || len(pins) != 2 {
+		t.Fatalf("pins: %q, %v", pins, err)
+	}
+	for _, pin := range pins {
+		h.must(os.Remove(filepath.Join(h.dir, pin)))
+	}
+	h.sync(programs, "eth0")
+	if again, err := pinned(h.dir); err != nil || len(again) != 2 {
+		t.Errorf("pins: %q, %v", again, err)
+	}
+	h.wantAttached("pinned again", "eth0", programs.FromNetdev)
+}
+
+// XDP runs where it may, and the states say where not and why.
+func TestXDPModes(t *testing.T) {
+	h := newHost(t)
+	programs := threePrograms(t)
+	for _, step := range []struct {
+		mode     Mode
+		how, why string
+	}{
+		{Native, "native", ""},
+		{Native, "native", ""},
+		{Generic, "generic", "asked for"},
+		{Native, "native", ""},
+		{Auto, "", "packets on a veth have no checksum yet, which XDP cannot complete"},
+		{Off, "", "off"},
+	} {
+		h.start(step.mode, false)
+		state := h.sync(programs, "eth0")[0]
+		if state.XDP != step.how || state.XDPWhy != step.why || state.Err != nil || state.TC == "" {
+			t.Errorf("%s: %+v", step.mode, state)
+		}
+		var mode uint32
+		h.do(func() error {
+			device, err := netlink.LinkByName("eth0")
+			if err == nil && device.Attrs().Xdp != nil {
+				mode = device.Attrs().Xdp.AttachMode
+			}
+			return err
+		})
+		if want := map[string]uint32{"native": attachedDriver, "generic": attachedStack}[step.how]; mode != want {
+			t.Errorf("%s: the kernel says mode %d, want %d", step.mode, mode, want)
+		}
+	}
+	h.do(func() error {
+		device, err := net.InterfaceByName("eth0")
+		if err != nil {
+			return err
+		}
+		other, err := link.AttachXDP(link.XDPOptions{Program: programs.XDP, Interface: device.Index, Flags: link.XDPDriverMode})
+		if err == nil {
+			t.Cleanup(func() { other.Close() })
+		}
+		return err
+	})
+	h.start(Native, false)
+	if state := h.sync(programs, "eth0")[0]; state.Err == nil || state.XDPWhy != "another XDP program is attached" || state.TC == "" {
+		t.Errorf("beside another: %+v", state)
+	}
+}

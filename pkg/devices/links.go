@@ -1,0 +1,238 @@
+package devices
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// The pins of a device begin with these, which are the programs' names, and end with its index: names change, and have
+// dots, which names on a bpf filesystem must not have.
+const (
+	fromNetdev    = "tc_from_netdev"
+	toNetdev      = "tc_to_netdev"
+	xdpFromNetdev = "xdp_from_netdev"
+)
+
+func pinName(program string, index int) string { return program + "-" + strconv.Itoa(index) }
+
+// indexOf returns the device that a pin is about.
+func indexOf(pin string) (index int, ok bool) {
+	at := strings.LastIndexByte(pin, '-')
+	index, err := strconv.Atoi(pin[at+1:])
+	return index, at > 0 && err == nil
+}
+
+// switchError says that a link goes on running another program than it should.
+type switchError struct{ error }
+
+// Unwrap returns the cause.
+func (e *switchError) Unwrap() error { return e.error }
+
+// place is where a link is attached to a device.
+type place struct {
+	program string
+	index   int
+	tc      ebpf.AttachType // 0 for XDP
+}
+
+func (p place) pin() string { return pinName(p.program, p.index) }
+
+// holds reports whether a link is attached there. One whose device is gone is attached to the device 0.
+func (p place) holds(info *link.Info) bool {
+	if at := info.TCX(); at != nil {
+		return p.tc != 0 && int(at.Ifindex) == p.index && uint32(at.AttachType) == uint32(p.tc)
+	}
+	at := info.XDP()
+	return at != nil && p.tc == 0 && int(at.Ifindex) == p.index
+}
+
+// ensure makes a pinned link at the place run the program. Add attaches a new one.
+func (h *Hooks) ensure(p place, prog *ebpf.Program, add func() (link.Link, error)) error {
+	info, err := h.openLink(p)
+	if err != nil {
+		return err
+	}
+	if info != nil {
+		return h.keepLink(p, info, prog)
+	}
+	if h.links[p.pin()] != nil {
+		h.mended++
+		h.log.Warn("link is detached: attaching anew", "link", p.pin())
+		if err := h.dropLink(p.pin()); err != nil {
+			return err
+		}
+	}
+	added, err := add()
+	if err != nil {
+		return fmt.Errorf("attach %s: %w", p.program, err)
+	}
+	if err := h.pinLink(p, added); err != nil {
+		return errors.Join(err, added.Close())
+	}
+	h.links[p.pin()] = added
+	return nil
+}
+
+// openLink returns what the kernel says of the link at a place, nil if there is none.
+func (h *Hooks) openLink(p place) (*link.Info, error) {
+	pin := p.pin()
+	l := h.links[pin]
+	if l == nil {
+		pinned, err := link.LoadPinnedLink(filepath.Join(h.dir, pin), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, &switchError{fmt.Errorf("open link %s: %w", filepath.Join(h.dir, pin), err)}
+		}
+		l = pinned
+		h.links[pin] = l
+	}
+	info, err := l.Info()
+	if err != nil {
+		return nil, &switchError{fmt.Errorf("inspect link %s: %w", pin, err)}
+	}
+	if !p.holds(info) {
+		return nil, nil
+	}
+	return info, nil
+}
+
+// keepLink makes a link that is in its place run the program, and pins it again if its pin is gone.
+func (h *Hooks) keepLink(p place, info *link.Info, prog *ebpf.Program) error {
+	l := h.links[p.pin()]
+	id, err := programID(prog)
+	if err != nil {
+		return err
+	}
+	if info.Program != id {
+		if err := l.Update(prog); err != nil {
+			return &switchError{fmt.Errorf("update link %s: %w", p.pin(), err)}
+		}
+	}
+	if _, err := os.Lstat(filepath.Join(h.dir, p.pin())); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	h.log.Warn("link is not pinned: pinning it again", "link", p.pin())
+	if err := l.Unpin(); err != nil { // the library remembers where it was
+		return fmt.Errorf("pin link %s: %w", p.pin(), err)
+	}
+	return h.pinLink(p, l)
+}
+
+func (h *Hooks) pinLink(p place, l link.Link) error {
+	if err := os.MkdirAll(h.dir, 0o700); err != nil {
+		return fmt.Errorf("create pin directory: %w", err)
+	}
+	if err := l.Pin(filepath.Join(h.dir, p.pin())); err != nil {
+		return fmt.Errorf("pin link %s: %w", p.pin(), err)
+	}
+	return nil
+}
+
+// dropLink detaches and unpins a link. What is not there is no error.
+func (h *Hooks) dropLink(pin string) error {
+	l := h.links[pin]
+	delete(h.links, pin)
+	if l == nil {
+		pinned, err := link.LoadPinnedLink(filepath.Join(h.dir, pin), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("open link %s: %w", filepath.Join(h.dir, pin), err)
+		}
+		l = pinned
+	}
+	defer l.Close()
+	// Removing the pin alone would detach it too, but some time later.
+	if err := l.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) {
+		return fmt.Errorf("detach link %s: %w", pin, err)
+	}
+	if err := os.Remove(filepath.Join(h.dir, pin)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unpin link %s: %w", pin, err)
+	}
+	return nil
+}
+
+// pinned lists the pins.
+func pinned(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("list pinned links: %w", err)
+	}
+	var names []string
+	for _, entry := range entries {
+		if !entry.IsDir() { // filtersMark
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}
+
+// removeOthers detaches the programs from the devices that are not to have them.
+func (h *Hooks) removeOthers(keep map[int]bool) error {
+	names, err := pinned(h.dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range names {
+		if index, ok := indexOf(name); ok && keep[index] {
+			continue
+		}
+		errs = append(errs, h.dropLink(name))
+	}
+	gone := !h.swept
+	for index, state := range h.states {
+		if keep[index] {
+			continue
+		}
+		h.log.Info("device is not served any more", "device", state.Name)
+		delete(h.states, index)
+		delete(h.refused, index)
+		gone = true
+	}
+	if gone {
+		errs = append(errs, removeFilters(h.dir, keep))
+	}
+	err = errors.Join(errs...)
+	h.swept = h.swept || err == nil
+	return err
+}
+
+func programID(prog *ebpf.Program) (ebpf.ProgramID, error) {
+	info, err := prog.Info()
+	if err != nil {
+		return 0, fmt.Errorf("inspect program: %w", err)
+	}
+	id, ok := info.ID()
+	if !ok {
+		return 0, errors.New("inspect program: the kernel does not tell its id")
+	}
+	return id, nil
+}
+
+// Cleanup detaches everything whose pins are in dir, and the filters of this network namespace that are fairlead's, and
+// removes the pins. What is not there is no error.
+func Cleanup(dir string) error {
+	h := New(dir, Off, nil)
+	names, err := pinned(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := h.dropLink(name); err != nil {
+			return err
+		}
+	}
+	return removeFilters(dir, nil)
+}

@@ -1,0 +1,202 @@
+package devices
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Where the kernel has no links at tc, a filter of ours is known by these, and put in its own place whenever it is
+// written. The numbers are none that others are known to use. A lower priority runs earlier.
+const (
+	filterPriority = 7
+	filterHandle   = 0xfa1e
+	filterPrefix   = "fairlead-"
+
+	// filtersMark is a directory among the pins that says that there are filters: where there were none nobody has to
+	// look through every device for them.
+	filtersMark = "filters"
+)
+
+// side is one of the two hooks of a device at tc.
+type side struct {
+	program string
+	attach  ebpf.AttachType
+	parent  uint32
+}
+
+func sides() []side {
+	return []side{
+		{fromNetdev, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
+		{toNetdev, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
+	}
+}
+
+// attachTC attaches both programs and returns how. Ours run before those of others: one that ends the chain would
+// otherwise leave packets with addresses that nobody answers.
+func (h *Hooks) attachTC(d Device, programs Programs) (string, error) {
+	for i, prog := range []*ebpf.Program{programs.FromNetdev, programs.ToNetdev} {
+		s := sides()[i]
+		err := error(nil)
+		if !h.classic {
+			err = h.ensure(place{s.program, d.Index, s.attach}, prog, func() (link.Link, error) {
+				return link.AttachTCX(link.TCXOptions{Interface: d.Index, Program: prog, Attach: s.attach, Anchor: link.Head()})
+			})
+		}
+		if errors.Is(err, ebpf.ErrNotSupported) {
+			h.classic = true
+			err = nil
+		}
+		if err == nil && h.classic {
+			err = h.ensureFilter(d.Index, s, prog)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	if h.classic {
+		return "clsact", nil
+	}
+	return "tcx", nil
+}
+
+// ensureFilter makes the filter of one side run the program. A filter that is there is replaced in one step.
+func (h *Hooks) ensureFilter(index int, s side, prog *ebpf.Program) error {
+	id, err := programID(prog)
+	if err != nil {
+		return err
+	}
+	known := h.states[index] != nil && h.states[index].TC != ""
+	there, err := findFilter(index, s.parent)
+	if err != nil {
+		return err
+	}
+	if there != nil && there.Id == int(id) {
+		return nil
+	}
+	if there == nil {
+		if known {
+			h.mended++
+			h.log.Warn("filter is gone: attaching anew", "device", index, "program", s.program)
+		}
+		if err := os.MkdirAll(filepath.Join(h.dir, filtersMark), 0o700); err != nil {
+			return fmt.Errorf("create pin directory: %w", err)
+		}
+		if err := addClsact(index); err != nil {
+			return err
+		}
+	}
+	filter := &netlink.BpfFilter{
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: index, Parent: s.parent, Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL,
+		},
+		Fd: prog.FD(), Name: filterPrefix + s.program, DirectAction: true,
+	}
+	err = netlink.FilterReplace(filter)
+	switch {
+	case err == nil:
+		return nil
+	case there != nil:
+		return &switchError{fmt.Errorf("replace filter %s: %w", s.program, err)}
+	}
+	return fmt.Errorf("attach %s: %w", s.program, err)
+}
+
+func addClsact(index int) error {
+	err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}})
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add qdisc clsact: %w", err)
+	}
+	return nil
+}
+
+// findFilter returns our filter on one side of a device, nil if there is none.
+func findFilter(index int, parent uint32) (*netlink.BpfFilter, error) {
+	filters, err := filtersOf(index, parent)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range filters {
+		if ours, ok := f.(*netlink.BpfFilter); ok && isOurs(ours) {
+			return ours, nil
+		}
+	}
+	return nil, nil
+}
+
+// filtersOf lists the filters on one side of a device; none where there is no clsact, or no device any more.
+func filtersOf(index int, parent uint32) ([]netlink.Filter, error) {
+	nowhere := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}
+	filters, err := again(func() ([]netlink.Filter, error) { return netlink.FilterList(nowhere, parent) })
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list filters: %w", err)
+	}
+	return filters, nil
+}
+
+func isOurs(f *netlink.BpfFilter) bool {
+	return f.Handle == filterHandle && f.Priority == filterPriority && strings.HasPrefix(f.Name, filterPrefix)
+}
+
+// removeFilters removes our filters, if there are any, from every device that is not to be kept, and the qdisc that then
+// has none.
+func removeFilters(dir string, keep map[int]bool) error {
+	if _, err := os.Stat(filepath.Join(dir, filtersMark)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	links, err := again(netlink.LinkList)
+	if err != nil {
+		return fmt.Errorf("list the node's devices: %w", err)
+	}
+	var errs []error
+	for _, l := range links {
+		if index := l.Attrs().Index; !keep[index] {
+			errs = append(errs, removeFiltersOf(index))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func removeFiltersOf(index int) error {
+	left, removed := 0, 0
+	for _, s := range sides() {
+		filters, err := filtersOf(index, s.parent)
+		if err != nil {
+			return err
+		}
+		for _, f := range filters {
+			ours, ok := f.(*netlink.BpfFilter)
+			if !ok || !isOurs(ours) {
+				left++
+				continue
+			}
+			if err := netlink.FilterDel(ours); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+				return fmt.Errorf("remove filter %s: %w", ours.Name, err)
+			}
+			removed++
+		}
+	}
+	if removed == 0 || left > 0 {
+		return nil
+	}
+	err := netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}})
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("remove qdisc clsact: %w", err)
+	}
+	return nil
+}
