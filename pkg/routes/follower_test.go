@@ -1,0 +1,304 @@
+package routes
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
+
+// told is what programs would hear, in order.
+type told string
+
+const (
+	change told = "changed"
+	vow    told = "vouched"
+	end    told = "revoked"
+)
+
+// ways stands for the programs. Its channel has room, and a test that does not read sees what is said in order later.
+type ways struct{ said chan told }
+
+func (w *ways) say(t told) error {
+	select {
+	case w.said <- t:
+		return nil
+	default:
+		return errors.New("nobody listens")
+	}
+}
+
+func (w *ways) Changed() error { return w.say(change) }
+func (w *ways) Vouch() error   { return w.say(vow) }
+func (w *ways) Revoke() error  { return w.say(end) }
+
+// node is a namespace with eth0, whose changes are followed.
+type node struct {
+	t        *testing.T
+	ns       *rig.Netns
+	ways     *ways
+	follower *Follower
+	device   int
+	stop     func()
+}
+
+func newNode(t *testing.T, room int) *node {
+	rig.Root(t)
+	n := &node{t: t, ns: rig.NewNetns(t, "node"), ways: &ways{make(chan told, 4096)}}
+	rig.Veth(t, n.ns, "eth0", rig.NewNetns(t, "elsewhere"), "eth0")
+	rig.Address(t, n.ns, "eth0", "192.0.2.1/24")
+	n.do(func() error {
+		link, err := net.InterfaceByName("eth0")
+		n.device = link.Index
+		return err
+	})
+	n.follower = NewFollower(Config{Ways: n.ways, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Room: room})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- n.ns.Do(func() error { return n.follower.Run(ctx) }) }()
+	n.stop = func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		ended <- nil
+	}
+	t.Cleanup(n.stop)
+	return n
+}
+
+func (n *node) do(fn func() error) {
+	n.t.Helper()
+	if err := n.ns.Do(fn); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// next returns what is said next, apart from vows while there is nothing else.
+func (n *node) next(what string) told {
+	n.t.Helper()
+	late := time.After(5 * time.Second)
+	for {
+		select {
+		case t := <-n.ways.said:
+			if t != vow {
+				return t
+			}
+		case <-late:
+			n.t.Fatalf("%s: nothing was said", what)
+		}
+	}
+}
+
+// settle returns when all was heard and told, which is what a vow says after everything before it was read: twice, since
+// one may be on its way.
+func (n *node) settle() (changes int) {
+	n.t.Helper()
+	late := time.After(10 * time.Second)
+	for vows := 0; vows < 3; {
+		select {
+		case t := <-n.ways.said:
+			if vows++; t == change {
+				changes, vows = changes+1, 0
+			}
+		case <-late:
+			n.t.Fatal("nobody vouches")
+		}
+	}
+	return changes
+}
+
+func (n *node) neighbour(mac string, state int) func() error {
+	return func() error {
+		link, err := net.ParseMAC(mac)
+		if err != nil {
+			return err
+		}
+		return netlink.NeighSet(&netlink.Neigh{LinkIndex: n.device, IP: net.IPv4(192, 0, 2, 9), HardwareAddr: link, State: state})
+	}
+}
+
+func cidr(text string) *net.IPNet {
+	_, prefix, err := net.ParseCIDR(text)
+	if err != nil {
+		panic(err)
+	}
+	return prefix
+}
+
+// Whatever changes a way is told, and told before anybody vouches again.
+func TestFollow(t *testing.T) {
+	n := newNode(t, 0)
+	if said := <-n.ways.said; said != change {
+		t.Fatalf("the first that is said is %q, since nobody followed before", said)
+	}
+	n.settle()
+	route := &netlink.Route{LinkIndex: n.device, Dst: cidr("198.51.100.0/24"), Gw: net.IPv4(192, 0, 2, 9)}
+	route6 := &netlink.Route{LinkIndex: n.device, Dst: cidr("2001:db8::/32"), Scope: netlink.SCOPE_LINK}
+	rule := netlink.NewRule()
+	rule.Table, rule.Src, rule.Family = 100, cidr("203.0.113.0/24"), netlink.FAMILY_V4
+	link := func() netlink.Link {
+		d, err := netlink.LinkByName("eth0")
+		if err != nil {
+			t.Error(err)
+		}
+		return d
+	}
+	address := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 77), Mask: net.CIDRMask(32, 32)}}
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"a route", func() error { return netlink.RouteAdd(route) }},
+		{"a route that goes", func() error { return netlink.RouteDel(route) }},
+		{"a route of IPv6", func() error { return netlink.RouteAdd(route6) }},
+		{"a rule", func() error { return netlink.RuleAdd(rule) }},
+		{"an address", func() error { return netlink.AddrAdd(link(), address) }},
+		{"an address that goes", func() error { return netlink.AddrDel(link(), address) }},
+		{"an MTU", func() error { return netlink.LinkSetMTU(link(), 1400) }},
+		{"the device's own address of the link", func() error { return netlink.LinkSetHardwareAddr(link(), net.HardwareAddr{2, 0, 0, 0, 7, 7}) }},
+		{"a neighbour", n.neighbour("02:00:00:00:00:01", unix.NUD_STALE)},
+		{"another address of the neighbour", n.neighbour("02:00:00:00:00:02", unix.NUD_STALE)},
+		{"the neighbour goes", func() error {
+			return netlink.NeighDel(&netlink.Neigh{LinkIndex: n.device, IP: net.IPv4(192, 0, 2, 9)})
+		}},
+		{"forwarding", func() error { return n.ns.SetSysctl("net/ipv4/conf/eth0/forwarding", "1") }},
+		{"the device goes down", func() error { return netlink.LinkSetDown(link()) }},
+	} {
+		before := n.follower.Stats().Changes
+		n.do(step.do)
+		if said := n.next(step.name); said != change {
+			t.Fatalf("%s: %q is said", step.name, said)
+		}
+		n.settle()
+		if after := n.follower.Stats().Changes; after <= before {
+			t.Errorf("%s: %d changes are counted, before %d", step.name, after, before)
+		}
+	}
+	n.stop()
+	for said := range n.ways.said {
+		if said == end {
+			break
+		}
+	}
+	if n.follower.Stats().Following {
+		t.Error("it says that it follows, and has ended")
+	}
+}
+
+// A neighbour that is confirmed changes nothing, so nobody is told.
+func TestConfirmedNeighbour(t *testing.T) {
+	n := newNode(t, 0)
+	n.do(n.neighbour("02:00:00:00:00:01", unix.NUD_REACHABLE))
+	n.settle()
+	before := n.follower.Stats()
+	for i := range 20 {
+		n.do(n.neighbour("02:00:00:00:00:01", []int{unix.NUD_STALE, unix.NUD_REACHABLE, unix.NUD_DELAY}[i%3]))
+	}
+	if changes := n.settle(); changes != 0 {
+		t.Errorf("%d changes are told", changes)
+	}
+	if after := n.follower.Stats(); after.Changes != before.Changes || after.Flaps < before.Flaps+10 {
+		t.Errorf("after %+v, before %+v", after, before)
+	}
+}
+
+// Many changes at a time are told as a few.
+func TestManyChanges(t *testing.T) {
+	n := newNode(t, 0)
+	n.settle()
+	const routes = 2000
+	began := time.Now()
+	n.do(func() error {
+		for i := range routes {
+			route := &netlink.Route{LinkIndex: n.device, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: net.IPv4(10, 0, byte(i>>8), byte(i)), Mask: net.CIDRMask(32, 32)}}
+			if err := netlink.RouteAdd(route); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	changes := n.settle()
+	if most := int(time.Since(began)/apart) + 2; changes == 0 || changes > most {
+		t.Errorf("%d routes were told as %d changes, want 1 to %d", routes, changes, most)
+	}
+}
+
+// Who has lost events does not know what they were: it takes back its word and begins anew, with a change.
+func TestLostEvents(t *testing.T) {
+	rig.Root(t)
+	ns := rig.NewNetns(t, "node")
+	err := ns.Do(func() error {
+		s, err := subscribe()
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		if err := s.SetReceiveBufferSize(1, false); err != nil { // the kernel's least
+			return err
+		}
+		w := watcher{Follower: NewFollower(Config{Ways: &ways{make(chan told, 64)}, Log: slog.Default()}), socket: s,
+			known: &neighbours{list: map[neighbour]string{}, room: 2}}
+		link, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		for i := range 200 {
+			if err := netlink.LinkSetMTU(link, 2000+i); err != nil {
+				return err
+			}
+		}
+		for err == nil {
+			err = w.turn()
+		}
+		if !errors.Is(err, unix.ENOBUFS) {
+			t.Errorf("it ends with %v, want that there is no room", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.KeepAlive(ns)
+}
+
+// While the programs cannot be told, that is said, and tried again until it works.
+func TestFailure(t *testing.T) {
+	n := newNode(t, 0)
+	n.settle()
+	for range cap(n.ways.said) { // nobody listens any more
+		_ = n.ways.say(vow)
+	}
+	for n.follower.Stats().Errors == 0 {
+		runtime.Gosched()
+	}
+	if s := n.follower.Stats(); s.Following || s.LastError == "" {
+		t.Errorf("it says %+v", s)
+	}
+	for len(n.ways.said) > 0 {
+		<-n.ways.said
+	}
+	for said := range n.ways.said {
+		if said == change {
+			break
+		}
+		if said == vow {
+			t.Fatal("it vouches before it has told of a change")
+		}
+	}
+	n.settle()
+	if s := n.follower.Stats(); !s.Following || s.LastError != "" {
+		t.Errorf("afterwards it says %+v", s)
+	}
+}

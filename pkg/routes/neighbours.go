@@ -1,0 +1,100 @@
+package routes
+
+import (
+	"fmt"
+	"net/netip"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// usable are the states in which the kernel sends to a neighbour.
+const usable = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
+
+// meaning is what a message says.
+type meaning int
+
+const (
+	nothing meaning = iota
+	changed         // packets may go another way
+	flapped         // a neighbour is as it was
+)
+
+// neighbour is whom a device is asked for.
+type neighbour struct {
+	device int
+	addr   netip.Addr
+}
+
+// neighbours are those that can be used, with the address that frames to them get. The kernel tells of each whenever it
+// asks it whether it is still there.
+type neighbours struct {
+	list    map[neighbour]string
+	room    int
+	partial bool // somebody found no room
+}
+
+// listNeighbours returns those that there are. One that changes meanwhile is heard of by who has subscribed before.
+func listNeighbours(room int) (*neighbours, error) {
+	n := &neighbours{list: map[neighbour]string{}, room: room}
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := netlink.NeighList(0, family)
+		if err != nil {
+			return nil, fmt.Errorf("list the neighbours: %w", err)
+		}
+		for i := range list {
+			n.learn(&list[i], false)
+		}
+	}
+	return n, nil
+}
+
+// hear says what a message means for packets. What it does not know is a change.
+func (n *neighbours) hear(m *syscall.NetlinkMessage) meaning {
+	switch m.Header.Type {
+	case unix.NLMSG_NOOP, unix.NLMSG_DONE:
+		return nothing
+	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
+	default:
+		return changed
+	}
+	if len(m.Data) < unix.SizeofNdMsg {
+		return changed
+	}
+	entry, err := netlink.NeighDeserialize(m.Data)
+	if err != nil {
+		return changed
+	}
+	return n.learn(entry, m.Header.Type == unix.RTM_DELNEIGH)
+}
+
+// learn notes what is said of a neighbour.
+func (n *neighbours) learn(entry *netlink.Neigh, isGone bool) meaning {
+	if entry.Family != unix.AF_INET && entry.Family != unix.AF_INET6 || entry.Flags&netlink.NTF_PROXY != 0 {
+		return nothing // what bridges know of their ports, and whom the node answers for
+	}
+	addr, ok := netip.AddrFromSlice(entry.IP)
+	if !ok {
+		return changed
+	}
+	key := neighbour{entry.LinkIndex, addr.Unmap()}
+	had, known := n.list[key]
+	if isGone || entry.State&usable == 0 {
+		delete(n.list, key)
+		if known || n.partial {
+			return changed
+		}
+		return flapped
+	}
+	link := string(entry.HardwareAddr) + string(entry.LLIPAddr)
+	if known && had == link {
+		return flapped
+	}
+	if !known && len(n.list) >= n.room {
+		n.partial = true
+		return changed
+	}
+	n.list[key] = link
+	return changed
+}

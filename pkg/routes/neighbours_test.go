@@ -1,0 +1,90 @@
+package routes
+
+import (
+	"net"
+	"syscall"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// said is a step of a story about neighbours: what the kernel says, and what it means.
+type said struct {
+	addr  string
+	mac   string
+	state int
+	gone  bool
+	means meaning
+}
+
+func TestNeighbours(t *testing.T) {
+	const a, b, one, two = "192.0.2.1", "2001:db8::1", "02:00:00:00:00:01", "02:00:00:00:00:02"
+	for name, story := range map[string][]said{
+		"confirmed again and again": {
+			{a, one, unix.NUD_REACHABLE, false, changed}, {a, one, unix.NUD_STALE, false, flapped},
+			{a, one, unix.NUD_DELAY, false, flapped}, {a, one, unix.NUD_PROBE, false, flapped},
+			{a, one, unix.NUD_REACHABLE, false, flapped}, {a, one, unix.NUD_PERMANENT, false, flapped},
+		},
+		"another address of the link": {
+			{a, one, unix.NUD_REACHABLE, false, changed}, {a, two, unix.NUD_STALE, false, changed}, {a, two, unix.NUD_REACHABLE, false, flapped},
+		},
+		"does not answer any more": {
+			{b, one, unix.NUD_REACHABLE, false, changed}, {b, one, unix.NUD_FAILED, false, changed},
+			{b, one, unix.NUD_FAILED, false, flapped}, {b, one, unix.NUD_REACHABLE, false, changed},
+		},
+		"asked for, and never there":  {{b, "", unix.NUD_INCOMPLETE, false, flapped}, {b, "", unix.NUD_FAILED, false, flapped}, {b, "", unix.NUD_FAILED, true, flapped}},
+		"forgotten":                   {{a, one, unix.NUD_STALE, false, changed}, {a, one, unix.NUD_STALE, true, changed}, {a, one, unix.NUD_STALE, false, changed}},
+		"each has its own":            {{a, one, unix.NUD_STALE, false, changed}, {b, one, unix.NUD_STALE, false, changed}, {a, one, unix.NUD_REACHABLE, false, flapped}},
+		"more than there is room for": {{a, one, unix.NUD_STALE, false, changed}, {b, one, unix.NUD_STALE, false, changed}, {"192.0.2.3", one, unix.NUD_STALE, false, changed}, {"192.0.2.3", one, unix.NUD_STALE, false, changed}, {"192.0.2.3", one, unix.NUD_FAILED, false, changed}, {a, one, unix.NUD_REACHABLE, false, flapped}},
+		"no address at all":           {{"", one, unix.NUD_REACHABLE, false, changed}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			known := &neighbours{list: map[neighbour]string{}, room: 2}
+			for i, s := range story {
+				family := unix.AF_INET6
+				if net.ParseIP(s.addr).To4() != nil {
+					family = unix.AF_INET
+				}
+				mac, err := net.ParseMAC(s.mac)
+				if err != nil && s.mac != "" {
+					t.Fatal(err)
+				}
+				entry := &netlink.Neigh{LinkIndex: 7, Family: family, State: s.state, IP: net.ParseIP(s.addr), HardwareAddr: mac}
+				if means := known.learn(entry, s.gone); means != s.means {
+					t.Errorf("%d: %+v means %d, want %d", i, s, means, s.means)
+				}
+				if len(known.list) > known.room {
+					t.Errorf("%d are known, there is room for %d", len(known.list), known.room)
+				}
+			}
+		})
+	}
+}
+
+func TestMessages(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		kind  uint16
+		data  []byte
+		means meaning
+	}{
+		{"a route", unix.RTM_NEWROUTE, nil, changed},
+		{"a rule that goes", unix.RTM_DELRULE, nil, changed},
+		{"a next hop", unix.RTM_NEWNEXTHOP, nil, changed},
+		{"a setting", unix.RTM_NEWNETCONF, nil, changed},
+		{"what no kernel says yet", 999, nil, changed},
+		{"nothing", unix.NLMSG_NOOP, nil, nothing},
+		{"a neighbour cut short", unix.RTM_NEWNEIGH, []byte{2}, changed},
+		{"a neighbour with half an attribute", unix.RTM_NEWNEIGH, append(make([]byte, unix.SizeofNdMsg), 255, 255, 1, 0), changed},
+		{"what a bridge learned", unix.RTM_NEWNEIGH, append([]byte{unix.AF_BRIDGE}, make([]byte, unix.SizeofNdMsg-1)...), nothing},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			known := &neighbours{list: map[neighbour]string{}, room: 2}
+			m := syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: tt.kind}, Data: tt.data}
+			if means := known.hear(&m); means != tt.means {
+				t.Errorf("it means %d, want %d", means, tt.means)
+			}
+		})
+	}
+}
