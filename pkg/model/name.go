@@ -26,8 +26,10 @@ func (n Name) Compare(o Name) int {
 // Protocol is an IP protocol number.
 type Protocol uint8
 
-// The protocols that a Service may have.
+// The protocols that a Service may have, and what stands for none in particular.
 const (
+	AnyProtocol Protocol = 0
+
 	TCP  Protocol = 6
 	UDP  Protocol = 17
 	SCTP Protocol = 132
@@ -36,6 +38,8 @@ const (
 // String returns the protocol as people write it, in lower case.
 func (p Protocol) String() string {
 	switch p {
+	case AnyProtocol:
+		return "any"
 	case TCP:
 		return "tcp"
 	case UDP:

@@ -24,6 +24,7 @@ type Service struct {
 	Ports           []Port
 	Problems        []Problem
 	Algorithm       string // the annotation as written; empty for the default
+	Direct          string // likewise, how backends on other nodes answer clients outside
 	AffinitySeconds uint32 // 0 for none
 
 	HealthCheckNodePort uint16

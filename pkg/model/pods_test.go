@@ -38,3 +38,31 @@ func TestPodsChanged(t *testing.T) {
 		t.Errorf("left: %v, %v", s.Pods(), s.Namespaces())
 	}
 }
+
+func TestSelfChanged(t *testing.T) {
+	s := NewStore("node-a")
+	changed := func() bool {
+		select {
+		case <-s.SelfChanged():
+			return true
+		default:
+			return false
+		}
+	}
+	for _, step := range []struct {
+		name string
+		do   func()
+		want bool
+	}{
+		{"nothing", func() {}, false},
+		{"another node", func() { s.SetNode(&Node{Name: "node-b"}) }, false},
+		{"this node comes", func() { s.SetNode(&Node{Name: "node-a"}) }, true},
+		{"the same again", func() { s.SetNode(&Node{Name: "node-a"}) }, false},
+		{"it changes", func() { s.ReplaceNodes([]*Node{{Name: "node-a", Zone: "z"}}) }, true},
+		{"it goes", func() { s.DeleteNode("node-a") }, true},
+	} {
+		if step.do(); changed() != step.want {
+			t.Errorf("%s: changed is not %v", step.name, step.want)
+		}
+	}
+}

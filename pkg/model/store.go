@@ -41,6 +41,7 @@ type Store struct {
 	dirty  map[Key]struct{}
 	wake   chan struct{}
 	pod    chan struct{} // signalled when pods or namespaces changed
+	node   chan struct{} // signalled when this node changed
 	synced [objects]bool
 	ready  chan struct{} // closed when all are synced
 
@@ -67,6 +68,7 @@ func NewStore(self string) *Store {
 		waiting:    waiting{started: time.Now()},
 		wake:       make(chan struct{}, 1),
 		pod:        make(chan struct{}, 1),
+		node:       make(chan struct{}, 1),
 		ready:      make(chan struct{}),
 	}
 }
@@ -76,6 +78,9 @@ func (s *Store) Wake() <-chan struct{} { return s.wake }
 
 // PodsChanged is signalled whenever a Pod or a Namespace changed. It has one reader.
 func (s *Store) PodsChanged() <-chan struct{} { return s.pod }
+
+// SelfChanged is signalled whenever the Node that the agent runs on changed. It has one reader.
+func (s *Store) SelfChanged() <-chan struct{} { return s.node }
 
 // Synced is closed once every kind of object was delivered whole at least once. Until then nothing may be deleted.
 func (s *Store) Synced() <-chan struct{} { return s.ready }

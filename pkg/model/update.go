@@ -244,8 +244,11 @@ func (s *Store) nodeChanged(was, is *Node) {
 	if was == nil {
 		was = &Node{Name: is.Name}
 	}
-	if is.Name == s.self && was.Zone != is.Zone {
-		s.markAll()
+	if is.Name == s.self {
+		signal(s.node)
+		if was.Zone != is.Zone {
+			s.markAll()
+		}
 	}
 	if !slices.Equal(was.Addrs, is.Addrs) || !slices.Equal(was.PodCIDRs, is.PodCIDRs) {
 		for addr := range s.external {
@@ -254,8 +257,8 @@ func (s *Store) nodeChanged(was, is *Node) {
 	}
 }
 
-// SetLocal stores which addresses interfaces of this node have, and makes due the Services whose ClusterIP is one that
-// came or went.
+// SetLocal stores which addresses interfaces of this node have, and makes due the Services for whose ClusterIP or endpoint
+// it matters that one came or went.
 func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -273,10 +276,17 @@ func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
 		return before != after
 	}
 	for name, e := range s.services {
-		if e.service != nil && slices.ContainsFunc(e.service.ClusterIPs, moved) {
+		if e.service != nil && (slices.ContainsFunc(e.service.ClusterIPs, moved) || e.endpoint(moved)) {
 			s.mark(Key{KindService, name})
 		}
 	}
+}
+
+// endpoint reports whether one of the endpoints has an address that is asked for.
+func (e *entry) endpoint(wanted func(netip.Addr) bool) bool {
+	return slices.ContainsFunc(e.slices, func(slice *Slice) bool {
+		return slices.ContainsFunc(slice.Endpoints, func(endpoint Endpoint) bool { return wanted(endpoint.Addr) })
+	})
 }
 
 // SetNamespace stores a new or changed Namespace.

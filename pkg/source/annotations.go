@@ -15,9 +15,13 @@ const annotationPrefix = "fairlead.io/"
 // The annotations that translation itself reads.
 const (
 	annotationAlgorithm = annotationPrefix + "algorithm" // of a Service
+	annotationDSR       = annotationPrefix + "dsr"       // of a Service
 	annotationWeight    = annotationPrefix + "weight"    // of an EndpointSlice
 	annotationSocketLB  = annotationPrefix + "socket-lb" // of a Pod or a Namespace
 )
+
+// annotationSourceRanges is how ranges were once written. Cloud controllers still read it, kube-proxy never has.
+const annotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
 
 // maxWeight keeps the slot table of one Service within reason.
 const maxWeight = 1000
@@ -25,7 +29,7 @@ const maxWeight = 1000
 // belongsOn names the kind of object that an annotation is read from; "" for one that is not read here.
 func belongsOn(annotation string) string {
 	switch annotation {
-	case annotationAlgorithm:
+	case annotationAlgorithm, annotationDSR:
 		return "a Service"
 	case annotationWeight:
 		return "an EndpointSlice"
@@ -50,17 +54,17 @@ func ours(annotations map[string]string) map[string]string {
 	return kept
 }
 
-// checkOnly reports every annotation of ours that is not the one that this kind of object has: a typo would otherwise
-// go unnoticed.
-func checkOnly(p *problems, annotations map[string]string, known string) {
+// checkOnly reports every annotation of ours that is not one that this kind of object has: a typo would otherwise go
+// unnoticed.
+func checkOnly(p *problems, annotations map[string]string, known ...string) {
 	for _, name := range slices.Sorted(maps.Keys(ours(annotations))) {
 		switch kind := belongsOn(name); {
-		case name == known:
+		case slices.Contains(known, name):
 		case kind != "":
 			p.add("MisplacedAnnotation", "annotation %s is ignored: move it to %s", name, kind)
 		default:
 			p.add("UnknownAnnotation", "annotation %.64q is ignored: correct its name, %s has only %s",
-				name, belongsOn(known), known)
+				name, belongsOn(known[0]), strings.Join(known, " and "))
 		}
 	}
 }

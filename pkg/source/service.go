@@ -54,7 +54,7 @@ func service(s *corev1.Service) *model.Service {
 		return nil
 	}
 	p := &problems{}
-	checkOnly(p, s.Annotations, annotationAlgorithm)
+	checkOnly(p, s.Annotations, annotationAlgorithm, annotationDSR)
 	checkEnums(p, spec)
 	out := &model.Service{
 		Name:            model.Name{Namespace: s.Namespace, Name: s.Name},
@@ -65,6 +65,7 @@ func service(s *corev1.Service) *model.Service {
 		LoadBalancerIPs: loadBalancerIPs(p, s.Status.LoadBalancer.Ingress),
 		Ports:           ports(p, spec),
 		Algorithm:       strings.TrimSpace(s.Annotations[annotationAlgorithm]),
+		Direct:          strings.TrimSpace(s.Annotations[annotationDSR]),
 		AffinitySeconds: affinitySeconds(p, spec),
 		InternalLocal: spec.InternalTrafficPolicy != nil &&
 			*spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
@@ -74,6 +75,10 @@ func service(s *corev1.Service) *model.Service {
 	// type tells whether the ranges are waiting for one.
 	if spec.Type == corev1.ServiceTypeLoadBalancer || len(out.LoadBalancerIPs) > 0 {
 		out.SourceRanges = sourceRanges(p, spec.LoadBalancerSourceRanges)
+		if len(spec.LoadBalancerSourceRanges) == 0 && strings.TrimSpace(s.Annotations[annotationSourceRanges]) != "" {
+			p.add("SourceRangesAnnotation", "annotation %s guards nothing on the nodes, the Service is open to all: "+
+				"write spec.loadBalancerSourceRanges", annotationSourceRanges)
+		}
 	}
 	if spec.Type == corev1.ServiceTypeLoadBalancer && out.ExternalLocal {
 		out.HealthCheckNodePort = healthCheckNodePort(p, spec.HealthCheckNodePort)

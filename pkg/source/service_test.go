@@ -292,6 +292,11 @@ func TestService(t *testing.T) {
 			func(m *model.Service) { m.Algorithm = "maglev" },
 		},
 		{
+			"direct server return",
+			func(s *corev1.Service) { s.Annotations = map[string]string{"fairlead.io/dsr": " ipip\n"} },
+			func(m *model.Service) { m.Direct = "ipip" },
+		},
+		{
 			"never created",
 			func(s *corev1.Service) { s.CreationTimestamp = metav1.Time{} },
 			func(m *model.Service) { m.Created = 0 },
