@@ -19,6 +19,8 @@ TOOL := $(GO) tool -modfile=test/tools/go.mod
 VCS = $(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
 # The race detector needs a C compiler.
 RACE = $(if $(shell command -v "$$($(GO) env CC)"),-race)
+# It has every process wait for a second at its end, and the tests start hundreds.
+export GORACE ?= atexit_sleep_ms=0
 # What a test run by root must not skip, instead of what the environment may say.
 ROOT := $(if $(filter 0,$(shell id -u)),yes)
 ifdef ROOT
@@ -26,12 +28,12 @@ export FAIRLEAD_REQUIRE ?= root apiserver cluster
 endif
 
 # Packages whose tests have a target of their own.
-NOT_UNIT := test/(golden|netns|apiserver|cluster|kernels|bench|layout|rig)|pkg/source/kube
+NOT_UNIT := test/(bpf|twin|golden|netns|apiserver|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
-PRIVILEGED := test-netns test-bench test-kernels test-cluster test-e2e
-BENCHES := control keys socket
-PARTS := verify lint test-unit test-golden test-oracle test-apiserver test-netns test-bench test-kernels test-cluster test-e2e
+PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-e2e
+BENCHES := control datapath keys socket
+PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-netns test-bench test-kernels test-cluster test-e2e
 
 .PHONY: help
 help: ## show this list
@@ -76,6 +78,20 @@ test-unit: ## test the packages, each on its own
 	$(GO) test $(addprefix ./,$(PURE))
 	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT)|$(PURE))(/|$$)')
 
+.PHONY: test-bpf
+test-bpf: ## test the programs of packets, packet by packet (root)
+	$(GO) test -count=1 -timeout 20m ./test/bpf/...
+
+.PHONY: test-twin
+test-twin: ## test the programs of packets against a model of them, 2*10^6 random packets (root)
+	$(GO) test -count=1 -timeout 20m ./test/twin -packets 1000000
+
+PACKETS := 100000000
+
+.PHONY: fuzz
+fuzz: ## go on with that, from another seed: PACKETS, SEED to begin with (root); failures go to _output/twin
+	$(GO) test -count=1 -timeout 0 -v ./test/twin -run TestTwin -packets $$(($(PACKETS) / 2)) -from $(or $(SEED),$(shell date +%s))
+
 .PHONY: test-golden
 test-golden: ## test the way from manifests to maps
 	$(GO) test -count=1 ./test/golden/...
@@ -119,11 +135,12 @@ NODES := 3
 FAMILY := ipv4
 CNI := bridge
 PROXY := none
+AGENT :=
 PREFIX := fl
 
 .PHONY: cluster
-cluster: build ## start a real Kubernetes on this machine: NODES, FAMILY, CNI, PROXY, PREFIX (root); test/cluster/README.md
-	$(if $(filter none,$(PROXY)),$(GO) run ./test/cluster/agent -prefix $(PREFIX) -family $(FAMILY) -out _output/agent)
+cluster: build ## start a real Kubernetes on this machine: NODES, FAMILY, CNI, PROXY, AGENT (its options), PREFIX (root); test/cluster/README.md
+	$(if $(filter none,$(PROXY)),$(GO) run ./test/cluster/agent -prefix $(PREFIX) -family $(FAMILY) -options "$(AGENT)" -out _output/agent)
 	$(GO) run ./test/cluster up -prefix $(PREFIX) -nodes $(NODES) -family $(FAMILY) -cni $(CNI) -proxy $(PROXY) \
 		$(if $(filter none,$(PROXY)),-image _output/agent/agent.tar -apply _output/agent/agent.yaml)
 
@@ -147,6 +164,12 @@ test-e2e: ## start a cluster with this agent and no kube-proxy, run the short li
 bench-control: ## measure the control path (root); writes _output/bench/control.json
 	@mkdir -p _output/bench
 	$(GO) run ./test/bench/control -output _output/bench/control.json
+
+.PHONY: bench-datapath
+bench-datapath: ## measure the programs of packets beside the least possible and kube-proxy, ROW=rate for a part (root)
+	@mkdir -p _output/bench
+	$(GO) run ./test/cluster build kube-proxy >/dev/null
+	$(GO) run ./test/bench/datapath $(if $(ROW),-only "$(ROW)") -output _output/bench/datapath.json
 
 .PHONY: bench-keys
 bench-keys: ## measure wide against narrow keys of flows (root); writes _output/bench/keys.json

@@ -2,13 +2,35 @@
 /* This file contains no program: it is the object from which the maps are created and Go's types are generated. */
 
 #include "lib/maps.h"
+#include "lib/packetconfig.h"
 
 const enum hook *hook_type __attribute__((unused));
 const enum reason *reason_type __attribute__((unused));
+const enum counter_room *counter_room_type __attribute__((unused));
 const enum svc_kind *svc_kind_type __attribute__((unused));
 const enum svc_scope *svc_scope_type __attribute__((unused));
 const enum service_flag *service_flag_type __attribute__((unused));
+const enum direct *direct_type __attribute__((unused));
+const enum range_bits *range_bits_type __attribute__((unused));
 const enum algorithm *algorithm_type __attribute__((unused));
+const enum backend_flag *backend_flag_type __attribute__((unused));
+const enum node_addr_flag *node_addr_flag_type __attribute__((unused));
+const enum ct_flag *ct_flag_type __attribute__((unused));
+const enum ct_state *ct_state_type __attribute__((unused));
+const enum ct_class *ct_class_type __attribute__((unused));
+const enum ct_phase *ct_phase_type __attribute__((unused));
+const enum doom *doom_type __attribute__((unused));
+const enum doom_outcome *doom_outcome_type __attribute__((unused));
+const struct doomed *doomed_type __attribute__((unused));
+const struct collect_run *collect_run_type __attribute__((unused));
+const enum watched_kind *watched_kind_type __attribute__((unused));
+const struct event *event_type __attribute__((unused));
+const struct packet_config *packet_config_type __attribute__((unused));
+const enum table_stage *table_stage_type __attribute__((unused));
+const enum carry_outcome *carry_outcome_type __attribute__((unused));
+const struct carried *carried_type __attribute__((unused));
+const struct sweep_run *sweep_run_type __attribute__((unused));
+const enum lru *lru_type __attribute__((unused));
 const enum optout_kind *optout_kind_type __attribute__((unused));
 const enum optout_why *optout_why_type __attribute__((unused));
 

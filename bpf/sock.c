@@ -96,7 +96,8 @@ static __always_inline enum reason sock_choose(struct bpf_sock_addr *ctx, struct
 	struct affinity_key key = { .client.word = { client, client >> 32 }, .service = dial->index };
 	enum reason reason;
 
-	if (dial->service->affinity_seconds && affinity_find(&key, dial->service, dial->scope, &dial->choice))
+	if (dial->service->affinity_seconds &&
+	    affinity_find(&key, dial->service, dial->scope, &dial->choice) == AFFINITY_HOLDS)
 		return REASON_NONE;
 	reason = lb_select(dial->service, dial->index, dial->scope, sock_hash(ctx, dial->service), &dial->choice);
 	if (reason == REASON_NONE && dial->service->affinity_seconds)
@@ -117,6 +118,9 @@ static __always_inline enum verdict sock_resolve(struct bpf_sock_addr *ctx, stru
 		count(HOOK_SOCK, REASON_BAD_TABLE, 0);
 		return VERDICT_REFUSE;
 	}
+	/* Whom the ranges let in is told by the source of a packet, and a socket that connects has none yet. */
+	if (svc->kind == SVC_LOAD_BALANCER && dial->service->flags & SERVICE_SOURCE_RANGES)
+		return VERDICT_PASS;
 	dial->scope = lb_inside_scope(dial->service, svc->kind);
 	return VERDICT_REWRITE;
 }
@@ -174,41 +178,45 @@ static __always_inline struct sock_flows *sock_flows_of(struct bpf_sock_addr *ct
 	return ctx->sk ? bpf_sk_storage_get(&sock_flows, ctx->sk, NULL, flags) : NULL;
 }
 
-/* A datagram of a socket that is not connected. Each service that it sends to keeps its backend while that is
- * there. */
-static __always_inline enum verdict sock_send(struct bpf_sock_addr *ctx, struct dial *dial)
+static __always_inline void sock_remember(struct bpf_sock_addr *ctx, const struct dial *dial)
 {
-	enum verdict verdict = sock_resolve(ctx, dial);
-	struct sock_flows *flows = sock_flows_of(ctx, 0);
-	struct sock_flow flow = {};
-
-	if (verdict != VERDICT_REWRITE) {
-		if (flows)
-			flows_forget(flows, &dial->to);
-		return verdict;
-	}
-	if (flows && flows_find(flows, &dial->to, &flow) && sock_keeps(dial, &flow)) {
-		if (!flow.answers)
-			flows_remember(flows, &flow);
-		return VERDICT_REWRITE;
-	}
-	verdict = sock_select(ctx, dial);
-	if (verdict != VERDICT_REWRITE)
-		return verdict;
-	flows = sock_flows_of(ctx, BPF_SK_STORAGE_GET_F_CREATE);
-	if (!flows) {
-		count(HOOK_SOCK, REASON_NO_MEMORY, 0);
-		return VERDICT_REWRITE;
-	}
-	flow = (struct sock_flow) {
+	struct sock_flows *flows = sock_flows_of(ctx, BPF_SK_STORAGE_GET_F_CREATE);
+	struct sock_flow flow = {
 		.vip = dial->to.addr,
 		.vip_port = dial->to.port,
 		.backend = dial->choice.backend->addr,
 		.backend_port = dial->choice.backend->port,
 		.row = dial->choice.row,
 	};
-	flows_remember(flows, &flow);
-	return VERDICT_REWRITE;
+
+	if (flows)
+		flows_remember(flows, &flow);
+	else
+		count(HOOK_SOCK, REASON_NO_MEMORY, 0);
+}
+
+/* A datagram of a socket that is not connected. Each service that it sends to keeps its backend while that is
+ * there. */
+static __always_inline enum verdict sock_send(struct bpf_sock_addr *ctx, struct dial *dial)
+{
+	enum verdict verdict = sock_resolve(ctx, dial);
+	struct sock_flows *flows = sock_flows_of(ctx, 0);
+	struct sock_flow *flow;
+
+	if (verdict != VERDICT_REWRITE) {
+		if (flows)
+			flows_silence(flows, &dial->to.addr, dial->to.port);
+		return verdict;
+	}
+	flow = flows ? flows_find(flows, &dial->to.addr, dial->to.port) : NULL;
+	if (flow && sock_keeps(dial, flow)) {
+		flows_answer(flows, flow);
+		return VERDICT_REWRITE;
+	}
+	verdict = sock_select(ctx, dial);
+	if (verdict == VERDICT_REWRITE)
+		sock_remember(ctx, dial);
+	return verdict;
 }
 
 /* Turns the peer of a connected socket back into what it dialled. The record counts only while the socket is

@@ -4,31 +4,44 @@
 #pragma once
 
 #include "lb.h"
+#include "turnover.h"
 
 #define NSEC_PER_SEC 1000000000ULL
+
+/* What is known of a client. */
+enum affinity_state {
+	AFFINITY_NONE,	 /* nothing, or a backend that the service has no more */
+	AFFINITY_LAPSED, /* the timeout has passed: whoever it gets now should not be bound to be the same */
+	AFFINITY_HOLDS,
+};
 
 /* The entry of an expired or lost backend is overwritten by the next choice, so nobody has to collect it. The value
  * is written in place although its element may be another client's by now: a wrong time or row only makes that
  * client keep or lose its backend early, since a row is looked at before it is used. */
-static __always_inline bool affinity_find(const struct affinity_key *key, const struct service *service,
-					  __u32 scope, struct choice *choice)
+static __always_inline enum affinity_state
+affinity_find(const struct affinity_key *key, const struct service *service, __u32 scope, struct choice *choice)
 {
 	struct affinity *known = bpf_map_lookup_elem(&affinity, key);
 	__u64 now = bpf_ktime_get_coarse_ns();
 
-	if (!known || now - known->last > service->affinity_seconds * NSEC_PER_SEC)
-		return false;
+	if (!known)
+		return AFFINITY_NONE;
+	if (now - known->last > service->affinity_seconds * NSEC_PER_SEC)
+		return AFFINITY_LAPSED;
 	choice->row = known->row;
 	choice->backend = bpf_map_lookup_elem(&backends, &choice->row);
 	if (!choice->backend || !lb_owns(choice->backend, key->service, scope))
-		return false;
+		return AFFINITY_NONE;
 	known->last = now;
-	return true;
+	return AFFINITY_HOLDS;
 }
 
 static __always_inline void affinity_remember(const struct affinity_key *key, const struct choice *choice)
 {
 	struct affinity value = { .last = bpf_ktime_get_coarse_ns(), .row = choice->row };
 
-	bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
+	if (!bpf_map_update_elem(&affinity, key, &value, BPF_NOEXIST))
+		turnover_made_late(LRU_AFFINITY);
+	else
+		bpf_map_update_elem(&affinity, key, &value, BPF_ANY);
 }

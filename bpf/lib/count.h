@@ -6,7 +6,7 @@
 
 static __always_inline void count(enum hook hook, enum reason reason, __u64 bytes)
 {
-	__u32 index = hook * REASONS + reason;
+	__u32 index = hook * COUNTER_REASONS + reason;
 	struct counter *counter = bpf_map_lookup_elem(&counters, &index);
 
 	if (!counter)

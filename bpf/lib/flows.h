@@ -7,8 +7,7 @@
 #include "maps.h"
 
 /* Where services share a backend nobody can tell their replies apart: then the flow that was sent to last answers,
- * and the others are marked. What is sent to the backend itself is answered by the backend itself. The lock is
- * held. */
+ * and the others are marked. What is sent to the backend itself is answered by the backend itself. */
 static __always_inline void flows_silence(struct sock_flows *flows, const struct addr *backend, __be16 port)
 {
 	for (int i = 0; i < SOCK_FLOWS; i++) {
@@ -19,54 +18,51 @@ static __always_inline void flows_silence(struct sock_flows *flows, const struct
 	}
 }
 
-/* Copies out the flow to a service. */
-static __always_inline bool flows_find(struct sock_flows *flows, const struct svc_key *to, struct sock_flow *out)
+/* Returns where the flow to a service is, or SOCK_FLOWS. The function is not static, so the verifier walks it once,
+ * and what follows not for every place. */
+__noinline __u32 flows_place(const struct sock_flows *flows, const struct addr *vip, __u32 port)
 {
-	bool found = false;
-
-	bpf_spin_lock(&flows->lock);
+	if (!flows || !vip)
+		return SOCK_FLOWS;
 	for (int i = 0; i < SOCK_FLOWS; i++) {
-		struct sock_flow *flow = &flows->flow[i];
+		const struct sock_flow *flow = &flows->flow[i];
 
-		if (flow->vip_port != to->port || !addr_equal(&flow->vip, &to->addr))
-			continue;
-		*out = *flow;
-		found = true;
-		break;
+		if (flow->vip_port == port && addr_equal(&flow->vip, vip))
+			return i;
 	}
-	bpf_spin_unlock(&flows->lock);
-	return found;
+	return SOCK_FLOWS;
 }
 
-/* Writes a flow over the one to the same service, or over the oldest, and makes it the one that answers. */
+static __always_inline struct sock_flow *flows_find(struct sock_flows *flows, const struct addr *vip, __be16 port)
+{
+	__u32 place = flows_place(flows, vip, port);
+
+	return place < SOCK_FLOWS ? &flows->flow[place] : NULL;
+}
+
+/* Makes a flow the one that answers for its backend. */
+static __always_inline void flows_answer(struct sock_flows *flows, struct sock_flow *flow)
+{
+	if (flow->answers)
+		return;
+	flows_silence(flows, &flow->backend, flow->backend_port);
+	flow->answers = 1;
+}
+
+/* Writes a flow over the one to the same service, or over the oldest. */
 static __always_inline void flows_remember(struct sock_flows *flows, const struct sock_flow *flow)
 {
-	__u32 at = SOCK_FLOWS;
+	struct sock_flow *at = flows_find(flows, &flow->vip, flow->vip_port);
 
-	bpf_spin_lock(&flows->lock);
-	flows_silence(flows, &flow->backend, flow->backend_port);
-	for (int i = 0; i < SOCK_FLOWS; i++) {
-		const struct sock_flow *other = &flows->flow[i];
-
-		if (other->vip_port != flow->vip_port || !addr_equal(&other->vip, &flow->vip))
-			continue;
-		at = i;
-		break;
-	}
-	if (at == SOCK_FLOWS)
-		at = flows->next++;
-	at &= SOCK_FLOWS - 1;
-	flows->flow[at] = *flow;
-	flows->flow[at].answers = 1;
-	bpf_spin_unlock(&flows->lock);
+	if (!at)
+		at = &flows->flow[flows->next++ & (SOCK_FLOWS - 1)];
+	*at = *flow;
+	flows_answer(flows, at);
 }
 
 /* Turns the source of a datagram into what was sent to. */
 static __always_inline bool flows_receive(struct sock_flows *flows, struct svc_key *from)
 {
-	bool found = false;
-
-	bpf_spin_lock(&flows->lock);
 	for (int i = 0; i < SOCK_FLOWS; i++) {
 		const struct sock_flow *flow = &flows->flow[i];
 
@@ -74,16 +70,7 @@ static __always_inline bool flows_receive(struct sock_flows *flows, struct svc_k
 			continue;
 		from->addr = flow->vip;
 		from->port = flow->vip_port;
-		found = true;
-		break;
+		return true;
 	}
-	bpf_spin_unlock(&flows->lock);
-	return found;
-}
-
-static __always_inline void flows_forget(struct sock_flows *flows, const struct svc_key *to)
-{
-	bpf_spin_lock(&flows->lock);
-	flows_silence(flows, &to->addr, to->port);
-	bpf_spin_unlock(&flows->lock);
+	return false;
 }

@@ -47,10 +47,17 @@ static __always_inline __u32 lb_inside_scope(const struct service *service, __u3
 	return kind == SVC_CLUSTER_IP && service->flags & SERVICE_INTERNAL_LOCAL ? SCOPE_LOCAL : SCOPE_ALL;
 }
 
+/* The scope of a connection that comes from outside. */
+static __always_inline __u32 lb_outside_scope(const struct service *service)
+{
+	return service->flags & SERVICE_EXTERNAL_LOCAL ? SCOPE_LOCAL : SCOPE_ALL;
+}
+
 /* A backend and its row. */
 struct choice {
 	struct backend *backend;
 	__u32 row;
+	__u32 direct; /* enum direct, of who asks for it: how the service has its packets forwarded */
 };
 
 /* Whether a row that was remembered still belongs to a scope of the service. */

@@ -7,6 +7,7 @@
 
 #include "reason.h"
 #include "types.h"
+#include "wayrows.h"
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -48,6 +49,16 @@ struct {
 	__type(value, struct name);
 } names SEC(".maps");
 
+/* Whom services let in from outside; the value is the number of bits of the address that count. A trie takes memory
+ * for the rows that it has, so there is no size to grow: this one is as large as any node has memory for. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16777216);
+	__type(key, struct range_key);
+	__type(value, __u32);
+} src_ranges SEC(".maps");
+
 /* What TCP sockets dialled. A row belongs to one socket from its connect to its close. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -81,6 +92,15 @@ struct {
 	__type(value, struct node_addr);
 } node_addrs SEC(".maps");
 
+/* What backends on other nodes see as the client, by family: IPv4, IPv6. It is no constant, since a node may get
+ * another address while connections are made, and it is read for new flows alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct addr);
+} snat_addrs SEC(".maps");
+
 /* Which backend a client has of a service with session affinity. An entry that is pushed out costs its client a new
  * choice. */
 struct {
@@ -107,9 +127,145 @@ struct {
 	__type(value, __u32);
 } optout_kinds SEC(".maps");
 
+/* Since when the ways in rows of flows may be gone by. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct ways);
+} ways SEC(".maps");
+
+/* Ways that the kernel was asked for lately. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, REASONS *HOOKS);
+	__uint(max_entries, ASKED_WAYS);
+	__type(key, __u32);
+	__type(value, struct asked_way);
+} asked_ways SEC(".maps");
+
+/* Flows that both ends have agreed to, a row for each direction. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 131072);
+	__type(key, struct flow);
+	__type(value, struct ct_entry);
+} ct SEC(".maps");
+
+/* Flows that have yet to show that there is somebody at the other end: a flood of first packets pushes out its own
+ * kind alone. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct flow);
+	__type(value, struct ct_entry);
+} ct_half SEC(".maps");
+
+/* How many flows were moved from there to `ct`, ever: nobody else can tell between two looks how fast it fills. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} ct_opened SEC(".maps");
+
+/* What became of the rows of each enum lru. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, LRUS);
+	__type(key, __u32);
+	__type(value, struct turnover);
+} turnover SEC(".maps");
+
+/* Ports of datagrams that come in fragments. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct datagram);
+	__type(value, struct datagram_flow);
+} frags SEC(".maps");
+
+/* Fragments that wait for the first of their datagram, and their bytes: apart, since many rows are looked through
+ * for a few. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LATE_FRAMES);
+	__type(key, __u32);
+	__type(value, struct late);
+} late SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LATE_FRAMES);
+	__type(key, __u32);
+	__type(value, struct late_frame);
+} late_frames SEC(".maps");
+
+/* By a hash of the datagram: whether it is worth a look whether some wait. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LATE_MARKS);
+	__type(key, __u32);
+	__type(value, struct late_mark);
+} late_marks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct late_tally);
+} late_tally SEC(".maps");
+
+/* Of the packet that a CPU is at. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct hint);
+} hints SEC(".maps");
+
+/* The devices that have both programs of tc: what a backend here answers gets its source where it leaves by one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} served SEC(".maps");
+
+/* How many errors may still be sent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct allowance);
+} allowances SEC(".maps");
+
+/* What monitors want. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct watch);
+} watch SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, WATCHED_KINDS);
+	__type(key, __u32);
+	__type(value, struct watched);
+} watched SEC(".maps");
+
+/* What they get: some two thousand events, until the agent reads them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 262144);
+} events SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTER_HOOKS *COUNTER_REASONS);
 	__type(key, __u32);
 	__type(value, struct counter);
 } counters SEC(".maps");

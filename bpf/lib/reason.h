@@ -4,6 +4,8 @@
 
 enum hook {
 	HOOK_SOCK,
+	HOOK_TC,
+	HOOK_XDP,
 	HOOKS,
 };
 
@@ -15,5 +17,28 @@ enum reason {
 	REASON_NO_MEMORY,  /* no record of the dialled address: carried on, but replies and getpeername show the
 			      backend */
 	REASON_NODE_PORT,  /* a process of the node bound a port that is a NodePort: refused */
+	REASON_FRAGMENT,   /* a first fragment to a frontend without the whole header of TCP, which no honest sender
+			      makes: dropped */
+	REASON_TTL,	   /* a packet that may go no further: dropped */
+	REASON_NO_PORT,	   /* every port that was tried towards a backend on another node is in use: dropped */
+	REASON_NO_ADDRESS, /* the node has no address of the family to reach a backend from: dropped */
+	REASON_FLOW_RACE,  /* another flow has taken what this one had, or its row changed under the reader: dropped
+			    */
+	REASON_FLOWS_FULL, /* no room for an established flow: carried on among those that can be pushed out */
+	REASON_CLUSTER_IP, /* a ClusterIP, which is for those inside, was dialled from outside: dropped */
+	REASON_SOURCE_RANGE, /* the service's source ranges do not have the client: dropped */
+	REASON_TOO_BIG,	     /* more than the next link takes, of what may not be cut up: dropped */
+	REASON_STRAY,	   /* what another node forwarded for a backend here to answer, and is for none: dropped */
+	REASON_GIVEN_BACK, /* a client to which the answer would not leave by a device of ours: carried on, by the
+			      node that forwarded it here */
 	REASONS,
 };
+
+/* Room for words to come: a counter keeps its row when the program is replaced by one that has more of them. */
+enum counter_room {
+	COUNTER_HOOKS = 8,
+	COUNTER_REASONS = 64,
+};
+
+_Static_assert((int)HOOKS <= (int)COUNTER_HOOKS && (int)REASONS <= (int)COUNTER_REASONS,
+	       "every pair of words has a row");

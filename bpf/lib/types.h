@@ -21,7 +21,8 @@ struct svc_key {
 	struct addr addr;
 	__be16 port;
 	__u8 proto;
-	__u8 pad;
+	__u8 hosted; /* not zero: no frontend, but a backend on this node that is reached from outside, whatever the
+			protocol. It has a row without its port too. */
 };
 
 enum svc_kind {
@@ -31,6 +32,7 @@ enum svc_kind {
 	SVC_LOAD_BALANCER,
 	SVC_NODE_PORT,
 	SVC_HOST_PORT,
+	SVC_HOSTED, /* of a row that is no frontend */
 };
 
 /* A row is never rewritten with another service while a reader may hold it: hash elements are recycled. */
@@ -48,6 +50,17 @@ enum svc_scope {
 enum service_flag {
 	SERVICE_INTERNAL_LOCAL = 1,
 	SERVICE_EXTERNAL_LOCAL = 2,
+	SERVICE_SOURCE_RANGES = 4, /* only who is in `src_ranges` gets to its load balancer addresses */
+	SERVICE_DIRECT = 24,	   /* an enum direct */
+};
+
+/* How packets are forwarded to a backend on another node that answers its client itself. */
+enum direct {
+	DIRECT_OFF, /* it does not */
+	DIRECT_IPIP,
+	DIRECT_GENEVE,
+	DIRECT_OPT,	  /* nothing is put around them, but an option into them */
+	DIRECT_SHIFT = 3, /* of the bits in flags of services and of rows of flows */
 };
 
 enum algorithm {
@@ -80,6 +93,10 @@ struct slot {
 	__u64 value;
 };
 
+enum backend_flag {
+	BACKEND_LOCAL = 1, /* on this node: its packets can keep the client's address, since replies pass here */
+};
+
 /*
  * A row belongs to one service, so whoever remembers a backend, for a client or for a socket, sees with one look
  * whether the service still has it: owner is scopes:8 | service:24, with a bit for each scope whose table has it.
@@ -88,8 +105,21 @@ struct backend {
 	struct addr addr;
 	__be16 port;
 	__u8 proto;
-	__u8 pad;
+	__u8 flags;
 	__u32 owner;
+};
+
+/* Clients that a service lets in: addresses that agree with `addr` in the bits of `prefix_len` beyond the
+ * service's. */
+struct range_key {
+	__u32 prefix_len;
+	__u32 service;
+	struct addr addr;
+};
+
+enum range_bits {
+	RANGE_SERVICE_BITS = 32,
+	RANGE_BITS = 160, /* of service and address */
 };
 
 /* The name of a service, for people: dumps must read well when no agent is there to ask. */
@@ -122,9 +152,9 @@ struct sock_flow {
 	__u32 answers; /* what comes from the backend is this flow's */
 };
 
-/* Threads may share a socket, so a flow is read and written under the lock. */
+/* Threads may share a socket; the kernel holds its lock while it runs the programs that read and write this. */
 struct sock_flows {
-	struct bpf_spin_lock lock;
+	__u32 pad;
 	__u32 next; /* the flow that a new service gets, once all are taken the oldest */
 	struct sock_flow flow[SOCK_FLOWS];
 };
@@ -143,8 +173,13 @@ struct affinity {
 	__u32 pad;
 };
 
+enum node_addr_flag {
+	NODE_ADDR_PORTS = 1, /* clients outside reach NodePorts here; the node's own sockets do at every address */
+};
+
 struct node_addr {
 	__u32 ifindex;
+	__u32 flags;
 };
 
 /* What a pod that opted out is told by. */
@@ -174,18 +209,275 @@ struct optout {
 	__u32 why;
 };
 
+/* One direction of a flow, as its packets arrive. */
+struct flow {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u8 proto;
+	__u8 pad[3];
+} __attribute__((aligned(8))); /* both are hashed by whole words */
+
+enum ct_flag {
+	CT_REPLY = 1,	/* of the way back to the client */
+	CT_GUARDED = 2, /* of a load balancer address: the client has to be in the ranges of the service, if any */
+	CT_STACK = 4,	/* to a backend on this node, which the stack finds */
+	CT_DIRECT = 24, /* an enum direct. Such a flow has this one row, and keeps it in `ct_half` */
+};
+
+/* How far one direction of a flow is: each row has its own. What is above CT_OPEN has ended. */
+enum ct_state {
+	CT_NEW,	     /* in ct_half: the backend has not answered */
+	CT_ANSWERED, /* in ct_half, of a request: it has, and what the client sends next may establish the flow; of
+			CT_DIRECT: XDP has made the row and left the packet to tc */
+	CT_OPEN,     /* in ct, as are those below */
+	CT_CLOSING,  /* This end has sent FIN. The other may send on for hours, and the flow is over when both
+			have */
+	CT_RESET, /* TCP: this end has sent RST and nothing since, which is over for both; a packet without RST from
+		     the same end shows that it was not, and makes this CT_OPEN again */
+};
+
+/*
+ * All that an established packet needs. Rows are hash elements, which the kernel recycles while programs still read
+ * them: `seal` is made of the flow and of all above `seen`, and whoever reads a row compares it. What is below may
+ * be written in place; if the element is another flow's by then, that one only seems younger or older, or closing
+ * until its next packet.
+ *
+ * `seen` is in ticks of `tick_shift`, that is bpf_jiffies64() >> tick_shift, and each direction has its own: a flow
+ * was last used when either was.
+ *
+ * In `ct` it is written by every packet of the row's direction, once a tick; not by a SYN, so that a client that
+ * dials what is gone does not keep the row. It is also when the way was last known to be good, see ways.h: at first
+ * that of a reply is from `ct_half`, and that of a request by TCP or SCTP at the most WAYS_HANDSHAKE ticks too old.
+ *
+ * In `ct_half` it is the same for a reply, and for a request by UDP. For a request by TCP or SCTP it is no time: in
+ * CT_ANSWERED it is what the client has to acknowledge, before that nothing; the age is that of the reply's row.
+ */
+struct ct_entry {
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u16 addr_diff; /* to the sum over both addresses, which is in the header of IPv4 and in that of TCP or
+			    UDP; of DIRECT_IPIP and DIRECT_GENEVE the lower half of the tick in which the row was
+			    made */
+	__u16 port_diff;
+	__u32 ifindex; /* zero: the stack finds the way. Without a dmac: the neighbour is not known yet */
+	__u8 dmac[6];
+	__u8 smac[6];
+	__u32 seen;
+	__u8 flags; /* sealed too */
+	__u8 state;
+	__u16 seal;
+} __attribute__((aligned(8)));
+
+/* The datagram that a fragment is of. That of IPv6 is the same whatever protocol a fragment says that it has. */
+struct datagram {
+	struct addr saddr;
+	struct addr daddr;
+	__be32 id;
+	__u8 proto;
+	__u8 pad[3];
+} __attribute__((aligned(8)));
+
+/* What only the first fragment has. */
+struct datagram_flow {
+	__be16 sport;
+	__be16 dport;
+	__u32 seen; /* in ticks of `cfg` */
+	__u32 proto;
+	__u32 seal; /* of the datagram and the rest: rows are recycled while they are read */
+};
+
+/* The maps that push out what they have no room for. */
+enum lru {
+	LRU_CT_HALF,
+	LRU_AFFINITY,
+	LRU_FRAGS,
+	LRUS,
+};
+
+/* How many rows such a map was ever given, and how many were taken from it again by somebody. */
+struct turnover {
+	__u64 made;
+	__u64 deleted;
+};
+
+/* What the agent tells the programs that take out rows which are over. */
+struct sweep_run {
+	__u32 tick_shift;
+	__u32 pad;
+};
+
+/* Later fragments that came before the first: so many are kept, of so many bytes each with the header of the link.
+ */
+#define LATE_FRAMES 256
+#define LATE_BYTES 9216
+#define LATE_MARKS 4096
+
+/* A fragment that is kept. Whoever writes or reads the row or its bytes holds `busy`, and nobody waits for it. */
+struct late {
+	struct datagram datagram;
+	__u32 busy;
+	__u32 len; /* zero: there is none */
+	__u32 ifindex;
+	__u32 seen; /* in ticks of `cfg` */
+} __attribute__((aligned(8)));
+
+struct late_frame {
+	__u8 bytes[LATE_BYTES];
+};
+
+/* What is known of the datagrams that share a mark. */
+struct late_mark {
+	__u64 stranger; /* hash:32 | seen:32 of one of which the first fragment was not ours */
+	__u32 kept;	/* when a fragment of one was, in ticks of `cfg` plus one; zero: never */
+	__u32 pad;
+};
+
+/* How many fragments, ever. */
+struct late_tally {
+	__u64 kept; /* also whose turn it is: one row after the other */
+	__u64 returned;
+	__u64 lost;    /* while their first could still come: pushed out, or not written back */
+	__u64 refused; /* since they are too large, or their row was busy */
+};
+
+/* The backend that another node chose for the packet at hand. */
+struct hint {
+	struct addr backend;
+	struct addr from; /* that node */
+	__be16 port;	  /* zero: none, the packet is given back, see back.h */
+	__u16 len;	  /* of what that node put around the packet */
+	__u32 direct;	  /* what that is: an enum direct */
+};
+
+/* What may be said in answer to packets: a bucket of tokens for each CPU. */
+struct allowance {
+	__u64 filled; /* in ns of the coarse clock */
+	__u64 tokens;
+};
+
+/* How far the replacement of `ct` by a larger one is. */
+enum table_stage {
+	TABLE_OLD,
+	TABLE_BOTH,
+	TABLE_NEW,
+};
+
+/* What became of a row that is to be carried over. */
+enum carry_outcome {
+	CARRY_FAILED, /* there is no room */
+	CARRY_TORN,   /* it changed too often while it was read, or is nobody's */
+	CARRY_DONE,
+	CARRY_THERE, /* before */
+	CARRY_GONE,
+};
+
+/* A row to be carried over, by its key. */
+struct carried {
+	struct flow flow;
+	__u32 outcome;
+	__u32 pad;
+};
+
+/* The kinds of flow that differ in how long they are remembered. */
+enum ct_class {
+	CT_CLASS_TCP,
+	CT_CLASS_UDP,
+	CT_CLASS_SCTP,
+	CT_CLASSES,
+};
+
+/* How far a flow is, of which each direction has its own row. */
+enum ct_phase {
+	CT_PHASE_OPEN,
+	CT_PHASE_HALF_CLOSED, /* one direction has ended */
+	CT_PHASE_CLOSED,
+	CT_PHASE_RESET,
+	CT_PHASE_HALF_OPEN, /* all that is in ct_half */
+	CT_PHASES,
+};
+
+enum doom {
+	DOOM_IDLE,    /* if it was idle for as long as it may be */
+	DOOM_STALE,   /* its backend is gone */
+	DOOM_FLUSHED, /* somebody said so */
+};
+
+enum doom_outcome {
+	DOOM_SPARED, /* it is in use, or not as it was */
+	DOOM_DELETED,
+};
+
+/* A flow that the agent wants forgotten, by the keys of its rows. */
+struct doomed {
+	struct flow request;
+	struct flow reply;
+	__u32 why;
+	__u32 outcome;
+};
+
+/* What the agent tells the programs that forget flows, and what they answer. */
+struct collect_run {
+	__u64 jiffies; /* answer: now */
+	__u32 count;   /* of rows of `doomed` that are filled */
+	__u32 tick_shift;
+	__u32 limits[CT_CLASSES][CT_PHASES]; /* in ticks */
+	__u32 pad;
+};
+
 struct counter {
 	__u64 packets;
 	__u64 bytes;
 };
 
-_Static_assert(sizeof(struct svc_key) == 20, "a key has no hidden padding");
-_Static_assert(sizeof(struct service) == 32, "two services share a cache line");
-_Static_assert(sizeof(struct slot) == 8, "a slot is loaded with one instruction");
-_Static_assert(sizeof(struct backend) == 24, "a backend has no hidden padding");
-_Static_assert(sizeof(struct sock_peer) == 40, "a record has no hidden padding");
-_Static_assert(sizeof(struct conn_peer) == 48, "a record has no hidden padding");
-_Static_assert(sizeof(struct sock_flow) == 44, "a flow has no hidden padding");
-_Static_assert(sizeof(struct affinity_key) == 24, "a key has no hidden padding");
-_Static_assert(sizeof(struct affinity) == 16, "a value has no hidden padding");
-_Static_assert(sizeof(struct optout_key) == 16, "a key has no hidden padding");
+/* What monitors want to be told; without reasons, nothing. It is written while it is read, and a mix of two rows
+ * costs no more than events that nobody asked for, which the agent leaves out. */
+struct watch {
+	__u64 reasons;	  /* a bit for each; that of REASON_NONE stands for the choice of a backend */
+	__u64 until;	  /* in ns of the coarse clock */
+	struct addr addr; /* of the packet, before or after; only the bits of the mask count */
+	struct addr mask;
+	__be16 port; /* likewise; zero for any */
+	__u16 pad;
+	__u32 sample; /* one choice in so many */
+};
+
+/* Choices are told apart from the rest, so that many of them keep nobody from hearing of a drop. */
+enum watched_kind {
+	WATCHED_REASON,
+	WATCHED_CHOICE,
+	WATCHED_KINDS,
+};
+
+/* What may be told, and what could not be: for each kind and CPU. */
+struct watched {
+	__u64 filled; /* in ns of the coarse clock */
+	__u64 tokens;
+	__u64 lost;
+};
+
+/* What becomes of a packet. What it would be after its rewrite is zero where that was not decided. */
+struct event {
+	__u64 at;	  /* in ns of the monotonic clock */
+	struct flow flow; /* as it came */
+	struct addr saddr;
+	struct addr daddr;
+	__be16 sport;
+	__be16 dport;
+	__u32 ifindex; /* where it was seen */
+	__u32 out;     /* where it goes; zero where the stack finds the way */
+	__u32 len;     /* of the frame; zero for a choice */
+	__u32 sample;  /* a choice stands for so many */
+	__u8 hook;
+	__u8 is_leaving;
+	__u8 reason;
+	__u8 is_dropped;
+	__u8 flags; /* of the row */
+	__u8 tcp_flags;
+	__u8 pad[6];
+};
+
+#include "sizes.h"

@@ -14,13 +14,16 @@ import (
 
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/health"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockets"
 )
 
@@ -33,13 +36,20 @@ type agent struct {
 	started time.Time
 
 	metrics *metrics.Metrics
+	gauge   *observe.Gauge
 	servers []*health.Server
+	hub     *monitor.Hub
 
 	mu          sync.Mutex
 	reconciler  *reconcile.Reconciler // nil until the maps are there
 	sweeper     *sockets.Sweeper      // likewise, and where the kernel has no means for it
 	cannotSweep bool
-	keeper      *optout.Keeper // likewise
+	keeper      *optout.Keeper       // likewise
+	collector   *conntrack.Collector // likewise
+	// cannotCollect says why there is no collector.
+	cannotCollect string
+	follower      *routes.Follower // likewise
+	cannotFollow  string           // and why there is none
 }
 
 func newAgentCommand(env *env) *cobra.Command {

@@ -9,14 +9,27 @@ import (
 
 // status tells how this node is doing: what the kernel has, and what only the agent knows.
 func (a *agent) status() observe.Status {
-	var s observe.Status
-	pinned, err := observe.Read(datapath.MapsDir(a.cfg.BPFFS))
-	if err == nil {
-		s = observe.NewStatus(pinned)
-	}
+	s, err := a.tables()
 	s.Problems = a.problems()
 	a.complete(&s, err)
 	return s
+}
+
+// tables tells what is in the maps. Once the agent knows what is there it lists nothing, however much that is.
+func (a *agent) tables() (s observe.Status, err error) {
+	r := a.current()
+	if r == nil {
+		pinned, err := observe.Read(datapath.MapsDir(a.cfg.BPFFS))
+		if err == nil {
+			s = observe.NewStatus(pinned)
+		}
+		return s, err
+	}
+	stats := r.Stats()
+	s.Services, s.Frontends, s.Backends = stats.Services, stats.Frontends, stats.Backends
+	reading, err := a.measure()
+	s.Maps, s.Fragments = reading.Maps, reading.Fragments
+	return s, err
 }
 
 // complete adds to what the maps say what the kernel says of the programs, and what only the agent knows, and judges it.
@@ -40,7 +53,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 			s.Reconcile.Verify.Mended += o.Mended
 		}
 	}
-	s.OptOut = optOutStatus(a.optOuts())
+	s.OptOut, s.Flows, s.Ways = optOutStatus(a.optOuts()), a.flowStatus(), a.wayStatus()
 	attached, failed := a.path.Status()
 	s.Datapath.CgroupRoot = attached.CgroupRoot
 	s.Datapath.Features = map[string]bool{
@@ -52,6 +65,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 		})
 	}
 	s.Datapath.Attachment = attachmentStatus(&attached.Attachment)
+	s.Datapath.Outside = outsideStatus(&attached.Outside)
 	s.Judge()
 	if r := a.current(); s.Source.Synced && (r == nil || !r.Stats().Synced) {
 		s.Degraded = append(s.Degraded, "The maps do not hold yet what the source delivered.")

@@ -64,7 +64,9 @@ func pinnedNames(root string) (removal, error) {
 		}
 		list := []string{}
 		for _, entry := range entries {
-			list = append(list, entry.Name())
+			if !entry.IsDir() {
+				list = append(list, entry.Name())
+			}
 		}
 		return list, nil
 	}
@@ -72,8 +74,12 @@ func pinnedNames(root string) (removal, error) {
 	if err != nil {
 		return removal{}, err
 	}
+	devices, err := names("devices")
+	if err != nil {
+		return removal{}, err
+	}
 	maps, err := names("maps")
-	return removal{Root: root, Links: links, Maps: maps}, err
+	return removal{Root: root, Links: append(links, devices...), Maps: maps}, err
 }
 
 func (r removal) write(w io.Writer) error {

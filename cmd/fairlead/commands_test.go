@@ -115,7 +115,7 @@ func TestExitCodes(t *testing.T) {
 		{"bad client", []string{"explain", "me", "10.96.0.10:80"}, exitUsage, `or "node" for a process of the node`},
 		{"no port", []string{"explain", "node", "10.96.0.10"}, exitUsage, "write ADDRESS:PORT"},
 		{"port 0", []string{"explain", "node", "10.96.0.10:0"}, exitUsage, "write ADDRESS:PORT"},
-		{"bad protocol", []string{"explain", "node", "10.96.0.10:80", "--protocol", "sctp"}, exitUsage, "use tcp or udp"},
+		{"bad protocol", []string{"explain", "node", "10.96.0.10:80", "--protocol", "dccp"}, exitUsage, "use tcp, udp or sctp"},
 		{"too many probes", []string{"explain", "node", "10.96.0.10:80", "--probe", "1001"}, exitUsage, "make 0 to 1000"},
 		{"nothing to explain", append([]string{"explain", "node", "10.96.0.10:80"}, nowhere(t)...), exitError, "no fairlead maps under"},
 		{"bad duration", []string{"status", "--wait-duration", "soon"}, exitUsage, "invalid argument"},

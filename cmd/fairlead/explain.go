@@ -26,7 +26,7 @@ type explanation struct {
 }
 
 func newExplainCommand(inv *invocation) *cobra.Command {
-	var protocol string
+	var protocol, device string
 	var probes int
 	cmd := &cobra.Command{
 		Use:   "explain SRC DST:PORT",
@@ -41,10 +41,18 @@ pointed them, which counts as new connections for affinity and round robin; noth
 SYN each where net.ipv4.tcp_fastopen forbids clients to fast-open. A probe tells of clients in the network namespace and
 the part of the cgroup tree that the command runs in.
 
+A SRC that this node would answer by a device that it serves is a client outside, and what it sends are packets. Then
+the agent makes the first packet of the flow and has the programs of the device decide about it, as they are attached
+and over the live tables. Only what they write is kept apart: neither flows nor counters, affinity or turns change, and
+nothing is sent. Give SRC as ADDRESS:PORT where the port matters; without one it is 40000. --device names the device that
+the packet comes in by.
+
 The exit code is 3 when the maps or the programs are damaged where the connection passes.`,
 		Example: `  fairlead explain node 10.96.0.10:80
   fairlead explain 10.1.0.7 10.96.0.53:53 --protocol udp
-  fairlead explain 10.1.0.7 [fd96::10]:443 -o json`,
+  fairlead explain 10.1.0.7 [fd96::10]:443 -o json
+  fairlead explain 198.51.100.7:4000 192.0.2.1:30080
+  fairlead explain 198.51.100.7 203.0.113.9:443 --device eth0`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			question, err := parseQuestion(args[0], args[1], protocol)
@@ -58,7 +66,11 @@ The exit code is 3 when the maps or the programs are damaged where the connectio
 			if err != nil {
 				return err
 			}
-			view, err := explain(cmd.Context(), cfg, question)
+			trial, err := outsideTrial(cmd.Context(), cfg, args[0], &question, device, probes)
+			if err != nil {
+				return err
+			}
+			view, err := explain(cmd.Context(), cfg, question, trial)
 			if err != nil {
 				return err
 			}
@@ -76,9 +88,10 @@ The exit code is 3 when the maps or the programs are damaged where the connectio
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&protocol, "protocol", "tcp", "protocol of the connection (tcp|udp)")
+	cmd.Flags().StringVar(&protocol, "protocol", "tcp", "protocol of the connection (tcp|udp|sctp)")
 	cmd.Flags().IntVar(&probes, "probe", 0, "how many connections to make and to tell where they went")
-	completeWords(cmd, "protocol", []string{"tcp", "udp"})
+	cmd.Flags().StringVar(&device, "device", "", "the device that packets of a client outside come in by")
+	completeWords(cmd, "protocol", []string{"tcp", "udp", "sctp"})
 	return cmd
 }
 
@@ -86,9 +99,11 @@ func parseQuestion(src, dst, protocol string) (observe.Question, error) {
 	var q observe.Question
 	var err error
 	if src != "node" {
-		if q.Client, err = netip.ParseAddr(src); err != nil {
-			return q, fmt.Errorf("client %q: write an IP address, or \"node\" for a process of the node", src)
+		source, err := clientOf(src)
+		if err != nil {
+			return q, err
 		}
+		q.Client = source.Addr()
 	}
 	if q.Destination, err = netip.ParseAddrPort(dst); err != nil || q.Destination.Port() == 0 {
 		return q, fmt.Errorf("destination %q: write ADDRESS:PORT, such as 10.96.0.10:80 or [fd96::10]:80", dst)
@@ -98,26 +113,39 @@ func parseQuestion(src, dst, protocol string) (observe.Question, error) {
 		q.Protocol = model.TCP
 	case "udp":
 		q.Protocol = model.UDP
+	case "sctp":
+		q.Protocol = model.SCTP
 	default:
-		return q, fmt.Errorf("unknown protocol %q: use tcp or udp", protocol)
+		return q, fmt.Errorf("unknown protocol %q: use tcp, udp or sctp", protocol)
 	}
 	return q, nil
 }
 
-func explain(ctx context.Context, cfg *config.Config, q observe.Question) (*explanation, error) {
+func explain(ctx context.Context, cfg *config.Config, q observe.Question, trial *tried) (*explanation, error) {
 	var err error
 	if q.Self, err = observe.OwnNamespace(); err != nil {
 		return nil, err
 	}
-	e, err := observe.Explain(mapsDir(cfg), q)
+	var e *observe.Explanation
+	outside := trial != nil && !trial.noAgent
+	if outside {
+		e, err = observe.ExplainOutside(mapsDir(cfg), q, trial.source, &trial.Trial)
+	} else {
+		e, err = observe.Explain(mapsDir(cfg), q)
+	}
 	if err != nil {
 		return nil, pinsError(cfg, err)
 	}
-	links, err := observe.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
-	if err != nil {
-		return nil, err
+	if !outside {
+		links, err := observe.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
+		if err != nil {
+			return nil, err
+		}
+		e.Damage = append(e.Damage, detached(links, q)...)
 	}
-	e.Damage = append(e.Damage, detached(links, q)...)
+	if trial != nil && trial.noAgent && e.OfPod {
+		e.Notes = append(e.Notes, "No agent answers, and so the client is taken for a pod of this node, which it need not be.")
+	}
 	problems, err := problemsByObject(ctx, client(cfg).Problems)
 	if err != nil {
 		return nil, err

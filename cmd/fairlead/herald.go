@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
-	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/observe"
 )
 
@@ -26,15 +24,11 @@ type herald struct {
 	told   bool // the last event said that it is
 }
 
-func (a *agent) newHerald(events eventSink, log *slog.Logger) (*herald, error) {
-	gauge, err := observe.NewGauge(datapath.MapsDir(a.cfg.BPFFS))
-	if err != nil {
-		return nil, fmt.Errorf("prepare events about the node: %w", err)
-	}
+func (a *agent) newHerald(events eventSink, log *slog.Logger) *herald {
 	look := func() []string {
 		var status observe.Status
-		maps, _, err := gauge.Read()
-		status.Maps = maps
+		reading, err := a.measure()
+		status.Maps = reading.Maps
 		a.complete(&status, err)
 		return status.Degraded
 	}
@@ -44,7 +38,7 @@ func (a *agent) newHerald(events eventSink, log *slog.Logger) (*herald, error) {
 			return events.Node(a.store.Self().UID, warning, reason, message)
 		}
 	}
-	return h, nil
+	return h
 }
 
 // run looks until the context ends.

@@ -21,7 +21,8 @@ func newInitCommand(inv *invocation) *cobra.Command {
 		Short: "Mount what the agent needs and this node lacks",
 		Long: `Mount what the agent needs and this node lacks: a BPF file system, in which maps and programs outlive the agent, and
 the cgroup2 tree, if nothing shows its root, as where the first version of cgroups alone is in use. What is there stays
-as it is, so the command may be repeated.
+as it is, so the command may be repeated. Unless no device is to be served it also makes the kernel forward packets
+(net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), and go on heeding router advertisements where it does.
 
 It is what a privileged step does before an agent that is not privileged itself, such as an init container. The volumes of
 that need mountPropagation Bidirectional, and the agent's HostToContainer. "fairlead cleanup" leaves the mounts.`,
@@ -42,22 +43,42 @@ that need mountPropagation Bidirectional, and the agent's HostToContainer. "fair
 			if err != nil {
 				return err
 			}
-			list := []datapath.Mount{bpffs, cgroup}
-			return inv.print(list, func(w io.Writer) error { return writeMounts(w, list) })
+			done := preparation{Mounts: []datapath.Mount{bpffs, cgroup}}
+			if cfg.Devices != "none" {
+				if done.Settings, err = setForwarding(procSys); err != nil {
+					return err
+				}
+			}
+			return inv.print(done, done.write)
 		},
 	}
-	config.AddFlags(cmd.Flags(), "cgroup-root")
+	config.AddFlags(cmd.Flags(), "cgroup-root", "devices")
 	cmd.Flags().StringVar(&at, "cgroup-mount", cgroupMount, "where to mount cgroup2 if nothing shows its root")
 	return cmd
 }
 
-func writeMounts(w io.Writer, list []datapath.Mount) error {
-	for _, m := range list {
+// preparation is what the command found or made.
+type preparation struct {
+	Mounts   []datapath.Mount
+	Settings []Change
+}
+
+func (p preparation) write(w io.Writer) error {
+	for _, m := range p.Mounts {
 		text := "is mounted at"
 		if m.Mounted {
 			text = "was not mounted; now it is at"
 		}
 		if _, err := fmt.Fprintf(w, "%s %s %s\n", m.Kind, text, m.Path); err != nil {
+			return err
+		}
+	}
+	for _, s := range p.Settings {
+		text := "is set"
+		if s.Changed {
+			text = "was not set; now it is"
+		}
+		if _, err := fmt.Fprintf(w, "%s %s\n", s.Setting, text); err != nil {
 			return err
 		}
 	}

@@ -25,11 +25,11 @@ func TestInit(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		var got []datapath.Mount
+		var got preparation
 		if err := json.Unmarshal([]byte(out), &got); err != nil {
 			t.Fatal(err)
 		}
-		want := []datapath.Mount{{Kind: "bpf", Path: at, Mounted: mounted}, {Kind: "cgroup2", Path: served}}
+		want := preparation{Mounts: []datapath.Mount{{Kind: "bpf", Path: at, Mounted: mounted}, {Kind: "cgroup2", Path: served}}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}

@@ -64,6 +64,8 @@ func rowsOf(s *observe.Snapshot, mapName string) any {
 		return s.Backends
 	case "counters":
 		return s.Counters
+	case "src_ranges":
+		return s.Ranges()
 	case "optout":
 		return s.Optouts
 	}

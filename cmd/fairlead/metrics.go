@@ -10,26 +10,53 @@ import (
 
 // newMetrics returns what there is to scrape of an agent.
 func newMetrics(a *agent) (*metrics.Metrics, error) {
-	gauge, err := observe.NewGauge(datapath.MapsDir(a.cfg.BPFFS))
-	if err != nil {
+	var err error
+	if a.gauge, err = observe.NewGauge(datapath.MapsDir(a.cfg.BPFFS)); err != nil {
 		return nil, fmt.Errorf("prepare metrics: %w", err)
 	}
 	b := currentBuild()
 	build := metrics.Build{Version: b.Version, Commit: b.Commit, Go: b.Go, Kernel: b.Kernel}
-	return metrics.New(build, func() metrics.Sample { return a.sample(gauge) }), nil
+	return metrics.New(build, func() metrics.Sample { return a.sample() }), nil
 }
 
-// sample reads what one scrape shows. It lists neither rows nor objects, so it costs the same however many there are.
-func (a *agent) sample(gauge *observe.Gauge) metrics.Sample {
+// measure returns what the maps tell, with the rows in use as the agent itself counts them.
+func (a *agent) measure() (observe.Reading, error) {
+	reading, err := a.gauge.Read()
+	if err != nil {
+		return reading, err
+	}
+	used := map[string]int{}
+	if r := a.current(); r != nil {
+		stats := r.Stats()
+		used = map[string]int{
+			"svcs": stats.Frontends, "services": stats.Services, "names": stats.Services, "slots": stats.Slots, "backends": stats.Backends,
+		}
+	}
+	if flows, _ := a.conntrackStats(); !flows.LastPass.IsZero() {
+		used["ct"] = flows.Rows[0]
+	}
+	for i := range reading.Maps {
+		if n, ok := used[reading.Maps[i].Name]; ok {
+			reading.Maps[i].SetEntries(n)
+		}
+	}
+	return reading, nil
+}
+
+// sample reads what one scrape shows. It lists neither rows nor objects, so it costs the same however many there are; maps
+// that push rows out are looked through now and then.
+func (a *agent) sample() metrics.Sample {
 	var status observe.Status
-	maps, counters, err := gauge.Read()
-	status.Maps = maps
+	reading, err := a.measure()
+	status.Maps = reading.Maps
 	a.complete(&status, err)
 	s := metrics.Sample{
 		Degraded: len(status.Degraded) > 0,
-		Kernel:   metrics.Kernel{Counters: counters, Maps: maps, Programs: status.Datapath.Programs, Attachment: status.Datapath.Attachment},
-		Waiting:  a.waiting(),
-		Source:   a.source.sample(),
+		Kernel: metrics.Kernel{
+			Reading: reading, Programs: status.Datapath.Programs, Attachment: status.Datapath.Attachment, Outside: status.Datapath.Outside,
+		},
+		Waiting: a.waiting(),
+		Source:  a.source.sample(),
 	}
 	if r := a.current(); r != nil {
 		s.Stats, s.Reasons = r.Stats(), r.Reasons()
@@ -37,6 +64,9 @@ func (a *agent) sample(gauge *observe.Gauge) metrics.Sample {
 	if sweeper := a.currentSweeper(); sweeper != nil {
 		s.Sockets = sweeper.Stats()
 	}
+	s.Conntrack, _ = a.conntrackStats()
+	s.Routes, _ = a.routeStats()
+	s.Monitor = a.hub.Stats()
 	if o := a.optOuts(); o != nil {
 		s.OptOut = *o
 		s.Stats.Damage += o.Damage

@@ -12,6 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/source/file"
 	"fairlead.io/fairlead/test/rig"
@@ -65,7 +66,7 @@ func largeAgent(b *testing.B, services int, problems bool) *agent {
 	b.Cleanup(func() { check(path.Close()) })
 	check(path.Create(reconcile.Estimate(store)))
 	check(path.Attach())
-	a := &agent{cfg: cfg, path: path, store: store, source: fileSource{file.New(cfg.Source, store, log)}}
+	a := &agent{cfg: cfg, path: path, store: store, source: fileSource{file.New(cfg.Source, store, log)}, hub: monitor.NewHub(monitor.Config{})}
 	a.metrics, err = newMetrics(a)
 	check(err)
 	a.reconciler, err = reconcile.New(reconcile.Config{

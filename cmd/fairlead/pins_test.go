@@ -75,7 +75,7 @@ func deadNode(t *testing.T) (bpffs string) {
 	r, err := reconcile.New(reconcile.Config{
 		Store: shop(), Facts: lb.Facts{ExternalIPs: lb.ExternalIPsAll}, Log: log,
 		Tables: &reconcile.Tables{
-			Frontends: tables.Svcs, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
+			Frontends: tables.Svcs, Ranges: tables.Ranges, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
 		},
 		Barrier: func() error { return nil },
 	})
@@ -127,6 +127,9 @@ func TestCommandsOnADeadNode(t *testing.T) {
 		"explain-near.txt": {"explain", "10.1.0.7", "10.96.0.10:8080"},
 	} {
 		t.Run(name, func(t *testing.T) { golden(t, name, run(t, exitOK, args...)) })
+	}
+	if out := run(t, exitOK, "drops"); !strings.Contains(out, "nothing was dropped") {
+		t.Errorf("drops: %s", out)
 	}
 	for _, name := range observe.DumpNames() {
 		for _, format := range formats() {

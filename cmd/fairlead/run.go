@@ -30,7 +30,14 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
-	path, err := datapath.Open(datapath.Config{BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, OnDemand: true, Log: log})
+	store := model.NewStore(cfg.NodeName)
+	packets, err := packetsOf(cfg, store)
+	if err != nil {
+		return err
+	}
+	path, err := datapath.Open(datapath.Config{
+		BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, OnDemand: true, Packets: packets, Log: log,
+	})
 	if err != nil {
 		return err
 	}
@@ -41,7 +48,6 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	}
 	defer barrier.Close()
 
-	store := model.NewStore(cfg.NodeName)
 	setLocal := func(addrs map[netip.Addr]uint32) { store.SetLocal(stdmaps.Keys(addrs)) }
 	local, err := datapath.NodeAddrs()
 	if err != nil {
@@ -56,17 +62,17 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
-	herald, err := agent.newHerald(events, log)
-	if err != nil {
-		return err
-	}
+	herald := agent.newHerald(events, log)
 	agent.servers = agent.newServers(log)
+	agent.hub = agent.newHub(log)
 	server, err := api.NewServer(cfg.SocketPath(), api.Handlers{
 		Status:   agent.status,
 		Config:   func() any { return cfg.Origins() },
 		LogLevel: level,
 		Problems: agent.problems,
 		Verify:   agent.verify,
+		Monitor:  agent.monitor,
+		Try:      agent.try,
 	})
 	if err != nil {
 		return err
@@ -84,6 +90,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		})
 	}
 	start("api", server.Serve)
+	start("monitor", agent.endMonitors)
 	for _, s := range agent.servers {
 		start("server", s.Run)
 	}
@@ -98,6 +105,8 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err := path.Attach(); err != nil {
 		return err
 	}
+	agent.makeRoom(log)
+	agent.startFollower(start, log)
 	report := reporter(log, events)
 	checks := agent.newServiceChecks(func(run func(context.Context)) { running.Go(func() { run(ctx) }) }, log)
 	reconciler, err := reconcile.New(reconcile.Config{
@@ -114,7 +123,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		Prepare: path.Prepare,
 		Report:  report,
 		Checked: agent.checked(checks, report),
-		Left:    agent.startSweeper(start, log),
+		Left:    told(agent.startSweeper(start, log), agent.startCollector(start, log)),
 		Meter:   agent.metrics,
 		Log:     log,
 	})
@@ -124,9 +133,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	keeper := newKeeper(cfg, rules, store, path, log)
 	agent.setWriters(reconciler, keeper)
 	start("attachment", path.WatchAttachment)
-	start("addresses", func(ctx context.Context) error { return path.WatchAddrs(ctx, setLocal) })
+	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", reconciler.Run)
 	start("optout", keeper.Run)
+	start("sweep", path.WatchRows)
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
 	<-ctx.Done()
 	return stopped(ctx, nil)
@@ -158,7 +168,7 @@ func createMaps(ctx context.Context, path *datapath.Datapath, store *model.Store
 func tablesOf(path *datapath.Datapath) *reconcile.Tables {
 	t := path.Tables()
 	return &reconcile.Tables{
-		Frontends: t.Svcs, Services: t.Services, Slots: t.Slots, Backends: t.Backends, Names: t.Names,
+		Frontends: t.Svcs, Ranges: t.Ranges, Services: t.Services, Slots: t.Slots, Backends: t.Backends, Names: t.Names,
 	}
 }
 
@@ -171,5 +181,9 @@ func factsOf(cfg *config.Config) (lb.Facts, error) {
 	if err != nil {
 		return lb.Facts{}, fmt.Errorf("option external-ips: %w", err)
 	}
-	return lb.Facts{Algorithm: algorithm, ExternalIPs: external}, nil
+	direct, err := lb.ParseDirect(cfg.DSR)
+	if err != nil {
+		return lb.Facts{}, fmt.Errorf("option dsr: %w", err)
+	}
+	return lb.Facts{Algorithm: algorithm, ExternalIPs: external, Direct: direct, VIPPing: cfg.VIPPing == "true"}, nil
 }

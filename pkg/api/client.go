@@ -34,6 +34,8 @@ type UnreachableError struct {
 // Error returns one sentence.
 func (e *UnreachableError) Error() string {
 	switch {
+	case errors.Is(e.Err, ErrEnded):
+		return fmt.Sprintf("the agent at %s tells nothing more (%v): run the command again once there is an agent", e.Path, e.Err)
 	case errors.Is(e.Err, fs.ErrPermission):
 		return fmt.Sprintf("no access to the agent at %s: run the command as root", e.Path)
 	case errors.Is(e.Err, fs.ErrNotExist), errors.Is(e.Err, unix.ECONNREFUSED):

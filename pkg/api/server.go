@@ -44,6 +44,10 @@ type Handlers struct {
 	LogLevel *slog.LevelVar
 	// Verify compares the maps with what they should say, and mends them if told to.
 	Verify func(ctx context.Context, repair bool) (observe.Verification, error)
+	// Monitor tells what a client wants to watch, which closes the stream.
+	Monitor func(observe.EventFilter) (Stream, error)
+	// Try tells what the programs make of a packet.
+	Try func(observe.TrialQuestion) (observe.Trial, error)
 }
 
 // Server answers on a unix socket.
@@ -201,6 +205,8 @@ func (h Handlers) mux() http.Handler {
 		answer(w, http.StatusOK, level{levelName(h.LogLevel.Level())})
 	})
 	mux.HandleFunc("PUT /v1/log-level", h.setLogLevel)
+	mux.HandleFunc("GET /v1/monitor", h.monitor)
+	mux.HandleFunc("GET /v1/trial", h.try)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

@@ -41,13 +41,64 @@ const (
 	MapsAlgorithmALGORITHM_MAGLEV      MapsAlgorithm = 3
 )
 
+type MapsAllowance struct {
+	_      structs.HostLayout
+	Filled uint64
+	Tokens uint64
+}
+
+type MapsAskedWay struct {
+	_       structs.HostLayout
+	From    MapsAddr
+	To      MapsAddr
+	In      uint32
+	Seen    uint32
+	Turn    uint32
+	Ifindex uint32
+	Dmac    [6]uint8
+	Smac    [6]uint8
+	Pad     uint32
+}
+
 type MapsBackend struct {
 	_     structs.HostLayout
 	Addr  MapsAddr
 	Port  uint16
 	Proto uint8
-	Pad   uint8
+	Flags uint8
 	Owner uint32
+}
+
+type MapsBackendFlag uint32
+
+const (
+	MapsBackendFlagBACKEND_LOCAL MapsBackendFlag = 1
+)
+
+type MapsCarried struct {
+	_       structs.HostLayout
+	Flow    MapsFlow
+	Outcome uint32
+	Pad     uint32
+}
+
+type MapsCarryOutcome uint32
+
+const (
+	MapsCarryOutcomeCARRY_FAILED MapsCarryOutcome = 0
+	MapsCarryOutcomeCARRY_TORN   MapsCarryOutcome = 1
+	MapsCarryOutcomeCARRY_DONE   MapsCarryOutcome = 2
+	MapsCarryOutcomeCARRY_THERE  MapsCarryOutcome = 3
+	MapsCarryOutcomeCARRY_GONE   MapsCarryOutcome = 4
+)
+
+type MapsCollectRun struct {
+	_         structs.HostLayout
+	Jiffies   uint64
+	Count     uint32
+	TickShift uint32
+	Limits    [3][5]uint32
+	Pad       uint32
 }
 
 type MapsConnPeer struct {
@@ -62,11 +113,205 @@ type MapsCounter struct {
 	Bytes   uint64
 }
 
+type MapsCounterRoom uint32
+
+const (
+	MapsCounterRoomCOUNTER_HOOKS   MapsCounterRoom = 8
+	MapsCounterRoomCOUNTER_REASONS MapsCounterRoom = 64
+)
+
+type MapsCtClass uint32
+
+const (
+	MapsCtClassCT_CLASS_TCP  MapsCtClass = 0
+	MapsCtClassCT_CLASS_UDP  MapsCtClass = 1
+	MapsCtClassCT_CLASS_SCTP MapsCtClass = 2
+	MapsCtClassCT_CLASSES    MapsCtClass = 3
+)
+
+type MapsCtEntry struct {
+	_        structs.HostLayout
+	Saddr    MapsAddr
+	Daddr    MapsAddr
+	Sport    uint16
+	Dport    uint16
+	AddrDiff uint16
+	PortDiff uint16
+	Ifindex  uint32
+	Dmac     [6]uint8
+	Smac     [6]uint8
+	Seen     uint32
+	Flags    uint8
+	State    uint8
+	Seal     uint16
+}
+
+type MapsCtFlag uint32
+
+const (
+	MapsCtFlagCT_REPLY   MapsCtFlag = 1
+	MapsCtFlagCT_GUARDED MapsCtFlag = 2
+	MapsCtFlagCT_STACK   MapsCtFlag = 4
+	MapsCtFlagCT_DIRECT  MapsCtFlag = 24
+)
+
+type MapsCtPhase uint32
+
+const (
+	MapsCtPhaseCT_PHASE_OPEN        MapsCtPhase = 0
+	MapsCtPhaseCT_PHASE_HALF_CLOSED MapsCtPhase = 1
+	MapsCtPhaseCT_PHASE_CLOSED      MapsCtPhase = 2
+	MapsCtPhaseCT_PHASE_RESET       MapsCtPhase = 3
+	MapsCtPhaseCT_PHASE_HALF_OPEN   MapsCtPhase = 4
+	MapsCtPhaseCT_PHASES            MapsCtPhase = 5
+)
+
+type MapsCtState uint32
+
+const (
+	MapsCtStateCT_NEW      MapsCtState = 0
+	MapsCtStateCT_ANSWERED MapsCtState = 1
+	MapsCtStateCT_OPEN     MapsCtState = 2
+	MapsCtStateCT_CLOSING  MapsCtState = 3
+	MapsCtStateCT_RESET    MapsCtState = 4
+)
+
+type MapsDatagram struct {
+	_     structs.HostLayout
+	Saddr MapsAddr
+	Daddr MapsAddr
+	Id    uint32
+	Proto uint8
+	Pad   [3]uint8
+}
+
+type MapsDatagramFlow struct {
+	_     structs.HostLayout
+	Sport uint16
+	Dport uint16
+	Seen  uint32
+	Proto uint32
+	Seal  uint32
+}
+
+type MapsDirect uint32
+
+const (
+	MapsDirectDIRECT_OFF    MapsDirect = 0
+	MapsDirectDIRECT_IPIP   MapsDirect = 1
+	MapsDirectDIRECT_GENEVE MapsDirect = 2
+	MapsDirectDIRECT_OPT    MapsDirect = 3
+	MapsDirectDIRECT_SHIFT  MapsDirect = 3
+)
+
+type MapsDoom uint32
+
+const (
+	MapsDoomDOOM_IDLE    MapsDoom = 0
+	MapsDoomDOOM_STALE   MapsDoom = 1
+	MapsDoomDOOM_FLUSHED MapsDoom = 2
+)
+
+type MapsDoomOutcome uint32
+
+const (
+	MapsDoomOutcomeDOOM_SPARED  MapsDoomOutcome = 0
+	MapsDoomOutcomeDOOM_DELETED MapsDoomOutcome = 1
+)
+
+type MapsDoomed struct {
+	_       structs.HostLayout
+	Request MapsFlow
+	Reply   MapsFlow
+	Why     uint32
+	Outcome uint32
+}
+
+type MapsEvent struct {
+	_         structs.HostLayout
+	At        uint64
+	Flow      MapsFlow
+	Saddr     MapsAddr
+	Daddr     MapsAddr
+	Sport     uint16
+	Dport     uint16
+	Ifindex   uint32
+	Out       uint32
+	Len       uint32
+	Sample    uint32
+	Hook      uint8
+	IsLeaving uint8
+	Reason    uint8
+	IsDropped uint8
+	Flags     uint8
+	TcpFlags  uint8
+	Pad       [6]uint8
+}
+
+type MapsFlow struct {
+	_     structs.HostLayout
+	Saddr MapsAddr
+	Daddr MapsAddr
+	Sport uint16
+	Dport uint16
+	Proto uint8
+	Pad   [3]uint8
+}
+
+type MapsHint struct {
+	_       structs.HostLayout
+	Backend MapsAddr
+	From    MapsAddr
+	Port    uint16
+	Len     uint16
+	Direct  uint32
+}
+
 type MapsHook uint32
 
 const (
 	MapsHookHOOK_SOCK MapsHook = 0
-	MapsHookHOOKS     MapsHook = 1
+	MapsHookHOOK_TC   MapsHook = 1
+	MapsHookHOOK_XDP  MapsHook = 2
+	MapsHookHOOKS     MapsHook = 3
+)
+
+type MapsLate struct {
+	_        structs.HostLayout
+	Datagram MapsDatagram
+	Busy     uint32
+	Len      uint32
+	Ifindex  uint32
+	Seen     uint32
+}
+
+type MapsLateFrame struct {
+	_     structs.HostLayout
+	Bytes [9216]uint8
+}
+
+type MapsLateMark struct {
+	_        structs.HostLayout
+	Stranger uint64
+	Kept     uint32
+	Pad      uint32
+}
+
+type MapsLateTally struct {
+	_        structs.HostLayout
+	Kept     uint64
+	Returned uint64
+	Lost     uint64
+	Refused  uint64
+}
+
+type MapsLru uint32
+
+const (
+	MapsLruLRU_CT_HALF  MapsLru = 0
+	MapsLruLRU_AFFINITY MapsLru = 1
+	MapsLruLRU_FRAGS    MapsLru = 2
+	MapsLruLRUS         MapsLru = 3
 )
 
 type MapsName struct {
@@ -77,7 +322,14 @@ type MapsName struct {
 type MapsNodeAddr struct {
 	_       structs.HostLayout
 	Ifindex uint32
+	Flags   uint32
 }
+
+type MapsNodeAddrFlag uint32
+
+const (
+	MapsNodeAddrFlagNODE_ADDR_PORTS MapsNodeAddrFlag = 1
+)
 
 type MapsOptout struct {
 	_     structs.HostLayout
@@ -109,16 +361,55 @@ const (
 	MapsOptoutWhyOPTOUT_BY_MESH      MapsOptoutWhy = 3
 )
 
+type MapsPacketConfig struct {
+	_                 structs.HostLayout
+	SnatFirst         uint16
+	SnatLast          uint16
+	TickShift         uint32
+	ExternalClusterip uint32
+	Growing           uint32
+	HashKey0          uint64
+	HashKey1          uint64
+	HashKey2          uint64
+	HashKey3          uint64
+	HashKey4          uint64
+}
+
+type MapsRangeBits uint32
+
+const (
+	MapsRangeBitsRANGE_SERVICE_BITS MapsRangeBits = 32
+	MapsRangeBitsRANGE_BITS         MapsRangeBits = 160
+)
+
+type MapsRangeKey struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Service   uint32
+	Addr      MapsAddr
+}
+
 type MapsReason uint32
 
 const (
-	MapsReasonREASON_NONE       MapsReason = 0
-	MapsReasonREASON_NO_BACKEND MapsReason = 1
-	MapsReasonREASON_TABLE_RACE MapsReason = 2
-	MapsReasonREASON_BAD_TABLE  MapsReason = 3
-	MapsReasonREASON_NO_MEMORY  MapsReason = 4
-	MapsReasonREASON_NODE_PORT  MapsReason = 5
-	MapsReasonREASONS           MapsReason = 6
+	MapsReasonREASON_NONE         MapsReason = 0
+	MapsReasonREASON_NO_BACKEND   MapsReason = 1
+	MapsReasonREASON_TABLE_RACE   MapsReason = 2
+	MapsReasonREASON_BAD_TABLE    MapsReason = 3
+	MapsReasonREASON_NO_MEMORY    MapsReason = 4
+	MapsReasonREASON_NODE_PORT    MapsReason = 5
+	MapsReasonREASON_FRAGMENT     MapsReason = 6
+	MapsReasonREASON_TTL          MapsReason = 7
+	MapsReasonREASON_NO_PORT      MapsReason = 8
+	MapsReasonREASON_NO_ADDRESS   MapsReason = 9
+	MapsReasonREASON_FLOW_RACE    MapsReason = 10
+	MapsReasonREASON_FLOWS_FULL   MapsReason = 11
+	MapsReasonREASON_CLUSTER_IP   MapsReason = 12
+	MapsReasonREASON_SOURCE_RANGE MapsReason = 13
+	MapsReasonREASON_TOO_BIG      MapsReason = 14
+	MapsReasonREASON_STRAY        MapsReason = 15
+	MapsReasonREASON_GIVEN_BACK   MapsReason = 16
+	MapsReasonREASONS             MapsReason = 17
 )
 
 type MapsService struct {
@@ -137,6 +428,8 @@ type MapsServiceFlag uint32
 const (
 	MapsServiceFlagSERVICE_INTERNAL_LOCAL MapsServiceFlag = 1
 	MapsServiceFlagSERVICE_EXTERNAL_LOCAL MapsServiceFlag = 2
+	MapsServiceFlagSERVICE_SOURCE_RANGES  MapsServiceFlag = 4
+	MapsServiceFlagSERVICE_DIRECT         MapsServiceFlag = 24
 )
 
 type MapsSlot struct {
@@ -146,10 +439,7 @@ type MapsSlot struct {
 
 type MapsSockFlows struct {
 	_    structs.HostLayout
-	Lock struct {
-		_   structs.HostLayout
-		Val uint32
-	}
+	Pad  uint32
 	Next uint32
 	Flow [32]struct {
 		_           structs.HostLayout
@@ -178,11 +468,11 @@ type MapsSvc struct {
 }
 
 type MapsSvcKey struct {
-	_     structs.HostLayout
-	Addr  MapsAddr
-	Port  uint16
-	Proto uint8
-	Pad   uint8
+	_      structs.HostLayout
+	Addr   MapsAddr
+	Port   uint16
+	Proto  uint8
+	Hosted uint8
 }
 
 type MapsSvcKind uint32
@@ -194,6 +484,7 @@ const (
 	MapsSvcKindSVC_LOAD_BALANCER MapsSvcKind = 3
 	MapsSvcKindSVC_NODE_PORT     MapsSvcKind = 4
 	MapsSvcKindSVC_HOST_PORT     MapsSvcKind = 5
+	MapsSvcKindSVC_HOSTED        MapsSvcKind = 6
 )
 
 type MapsSvcScope uint32
@@ -204,31 +495,123 @@ const (
 	MapsSvcScopeSCOPES      MapsSvcScope = 2
 )
 
+type MapsSweepRun struct {
+	_         structs.HostLayout
+	TickShift uint32
+	Pad       uint32
+}
+
+type MapsTableStage uint32
+
+const (
+	MapsTableStageTABLE_OLD  MapsTableStage = 0
+	MapsTableStageTABLE_BOTH MapsTableStage = 1
+	MapsTableStageTABLE_NEW  MapsTableStage = 2
+)
+
+type MapsTurnover struct {
+	_       structs.HostLayout
+	Made    uint64
+	Deleted uint64
+}
+
+type MapsWatch struct {
+	_       structs.HostLayout
+	Reasons uint64
+	Until   uint64
+	Addr    MapsAddr
+	Mask    MapsAddr
+	Port    uint16
+	Pad     uint16
+	Sample  uint32
+}
+
+type MapsWatched struct {
+	_      structs.HostLayout
+	Filled uint64
+	Tokens uint64
+	Lost   uint64
+}
+
+type MapsWatchedKind uint32
+
+const (
+	MapsWatchedKindWATCHED_REASON MapsWatchedKind = 0
+	MapsWatchedKindWATCHED_CHOICE MapsWatchedKind = 1
+	MapsWatchedKindWATCHED_KINDS  MapsWatchedKind = 2
+)
+
+type MapsWays struct {
+	_       structs.HostLayout
+	Changed uint32
+	Until   uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	MapsMapAffinity        = "affinity"
-	MapsMapBackends        = "backends"
-	MapsMapConnPeers       = "conn_peers"
-	MapsMapCounters        = "counters"
-	MapsMapNames           = "names"
-	MapsMapNodeAddrs       = "node_addrs"
-	MapsMapOptout          = "optout"
-	MapsMapOptoutKinds     = "optout_kinds"
-	MapsMapServices        = "services"
-	MapsMapSlots           = "slots"
-	MapsMapSockFlows       = "sock_flows"
-	MapsMapSockPeers       = "sock_peers"
-	MapsMapSvcs            = "svcs"
-	MapsVarAlgorithmType   = "algorithm_type"
-	MapsVarHookType        = "hook_type"
-	MapsVarOptoutKindType  = "optout_kind_type"
-	MapsVarOptoutWhyType   = "optout_why_type"
-	MapsVarReasonType      = "reason_type"
-	MapsVarServiceFlagType = "service_flag_type"
-	MapsVarSvcKindType     = "svc_kind_type"
-	MapsVarSvcScopeType    = "svc_scope_type"
+	MapsMapAffinity         = "affinity"
+	MapsMapAllowances       = "allowances"
+	MapsMapAskedWays        = "asked_ways"
+	MapsMapBackends         = "backends"
+	MapsMapConnPeers        = "conn_peers"
+	MapsMapCounters         = "counters"
+	MapsMapCt               = "ct"
+	MapsMapCtHalf           = "ct_half"
+	MapsMapCtOpened         = "ct_opened"
+	MapsMapEvents           = "events"
+	MapsMapFrags            = "frags"
+	MapsMapHints            = "hints"
+	MapsMapLate             = "late"
+	MapsMapLateFrames       = "late_frames"
+	MapsMapLateMarks        = "late_marks"
+	MapsMapLateTally        = "late_tally"
+	MapsMapNames            = "names"
+	MapsMapNodeAddrs        = "node_addrs"
+	MapsMapOptout           = "optout"
+	MapsMapOptoutKinds      = "optout_kinds"
+	MapsMapServed           = "served"
+	MapsMapServices         = "services"
+	MapsMapSlots            = "slots"
+	MapsMapSnatAddrs        = "snat_addrs"
+	MapsMapSockFlows        = "sock_flows"
+	MapsMapSockPeers        = "sock_peers"
+	MapsMapSrcRanges        = "src_ranges"
+	MapsMapSvcs             = "svcs"
+	MapsMapTurnover         = "turnover"
+	MapsMapWatch            = "watch"
+	MapsMapWatched          = "watched"
+	MapsMapWays             = "ways"
+	MapsVarAlgorithmType    = "algorithm_type"
+	MapsVarBackendFlagType  = "backend_flag_type"
+	MapsVarCarriedType      = "carried_type"
+	MapsVarCarryOutcomeType = "carry_outcome_type"
+	MapsVarCollectRunType   = "collect_run_type"
+	MapsVarCounterRoomType  = "counter_room_type"
+	MapsVarCtClassType      = "ct_class_type"
+	MapsVarCtFlagType       = "ct_flag_type"
+	MapsVarCtPhaseType      = "ct_phase_type"
+	MapsVarCtStateType      = "ct_state_type"
+	MapsVarDirectType       = "direct_type"
+	MapsVarDoomOutcomeType  = "doom_outcome_type"
+	MapsVarDoomType         = "doom_type"
+	MapsVarDoomedType       = "doomed_type"
+	MapsVarEventType        = "event_type"
+	MapsVarHookType         = "hook_type"
+	MapsVarLruType          = "lru_type"
+	MapsVarNodeAddrFlagType = "node_addr_flag_type"
+	MapsVarOptoutKindType   = "optout_kind_type"
+	MapsVarOptoutWhyType    = "optout_why_type"
+	MapsVarPacketConfigType = "packet_config_type"
+	MapsVarRangeBitsType    = "range_bits_type"
+	MapsVarReasonType       = "reason_type"
+	MapsVarServiceFlagType  = "service_flag_type"
+	MapsVarSvcKindType      = "svc_kind_type"
+	MapsVarSvcScopeType     = "svc_scope_type"
+	MapsVarSweepRunType     = "sweep_run_type"
+	MapsVarTableStageType   = "table_stage_type"
+	MapsVarWatchedKindType  = "watched_kind_type"
 )
 
 // LoadMaps returns the embedded CollectionSpec for Maps.
@@ -280,32 +663,72 @@ type MapsProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type MapsMapSpecs struct {
 	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
+	Allowances  *ebpf.MapSpec `ebpf:"allowances"`
+	AskedWays   *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	ConnPeers   *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Ct          *ebpf.MapSpec `ebpf:"ct"`
+	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
+	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
+	Events      *ebpf.MapSpec `ebpf:"events"`
+	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Hints       *ebpf.MapSpec `ebpf:"hints"`
+	Late        *ebpf.MapSpec `ebpf:"late"`
+	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
+	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
+	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
 	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
+	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
+	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
+	Watch       *ebpf.MapSpec `ebpf:"watch"`
+	Watched     *ebpf.MapSpec `ebpf:"watched"`
+	Ways        *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // MapsVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type MapsVariableSpecs struct {
-	AlgorithmType   *ebpf.VariableSpec `ebpf:"algorithm_type"`
-	HookType        *ebpf.VariableSpec `ebpf:"hook_type"`
-	OptoutKindType  *ebpf.VariableSpec `ebpf:"optout_kind_type"`
-	OptoutWhyType   *ebpf.VariableSpec `ebpf:"optout_why_type"`
-	ReasonType      *ebpf.VariableSpec `ebpf:"reason_type"`
-	ServiceFlagType *ebpf.VariableSpec `ebpf:"service_flag_type"`
-	SvcKindType     *ebpf.VariableSpec `ebpf:"svc_kind_type"`
-	SvcScopeType    *ebpf.VariableSpec `ebpf:"svc_scope_type"`
+	AlgorithmType    *ebpf.VariableSpec `ebpf:"algorithm_type"`
+	BackendFlagType  *ebpf.VariableSpec `ebpf:"backend_flag_type"`
+	CarriedType      *ebpf.VariableSpec `ebpf:"carried_type"`
+	CarryOutcomeType *ebpf.VariableSpec `ebpf:"carry_outcome_type"`
+	CollectRunType   *ebpf.VariableSpec `ebpf:"collect_run_type"`
+	CounterRoomType  *ebpf.VariableSpec `ebpf:"counter_room_type"`
+	CtClassType      *ebpf.VariableSpec `ebpf:"ct_class_type"`
+	CtFlagType       *ebpf.VariableSpec `ebpf:"ct_flag_type"`
+	CtPhaseType      *ebpf.VariableSpec `ebpf:"ct_phase_type"`
+	CtStateType      *ebpf.VariableSpec `ebpf:"ct_state_type"`
+	DirectType       *ebpf.VariableSpec `ebpf:"direct_type"`
+	DoomOutcomeType  *ebpf.VariableSpec `ebpf:"doom_outcome_type"`
+	DoomType         *ebpf.VariableSpec `ebpf:"doom_type"`
+	DoomedType       *ebpf.VariableSpec `ebpf:"doomed_type"`
+	EventType        *ebpf.VariableSpec `ebpf:"event_type"`
+	HookType         *ebpf.VariableSpec `ebpf:"hook_type"`
+	LruType          *ebpf.VariableSpec `ebpf:"lru_type"`
+	NodeAddrFlagType *ebpf.VariableSpec `ebpf:"node_addr_flag_type"`
+	OptoutKindType   *ebpf.VariableSpec `ebpf:"optout_kind_type"`
+	OptoutWhyType    *ebpf.VariableSpec `ebpf:"optout_why_type"`
+	PacketConfigType *ebpf.VariableSpec `ebpf:"packet_config_type"`
+	RangeBitsType    *ebpf.VariableSpec `ebpf:"range_bits_type"`
+	ReasonType       *ebpf.VariableSpec `ebpf:"reason_type"`
+	ServiceFlagType  *ebpf.VariableSpec `ebpf:"service_flag_type"`
+	SvcKindType      *ebpf.VariableSpec `ebpf:"svc_kind_type"`
+	SvcScopeType     *ebpf.VariableSpec `ebpf:"svc_scope_type"`
+	SweepRunType     *ebpf.VariableSpec `ebpf:"sweep_run_type"`
+	TableStageType   *ebpf.VariableSpec `ebpf:"table_stage_type"`
+	WatchedKindType  *ebpf.VariableSpec `ebpf:"watched_kind_type"`
 }
 
 // MapsObjects contains all objects after they have been loaded into the kernel.
@@ -329,35 +752,73 @@ func (o *MapsObjects) Close() error {
 // It can be passed to LoadMapsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MapsMaps struct {
 	Affinity    *ebpf.Map `ebpf:"affinity"`
+	Allowances  *ebpf.Map `ebpf:"allowances"`
+	AskedWays   *ebpf.Map `ebpf:"asked_ways"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	ConnPeers   *ebpf.Map `ebpf:"conn_peers"`
 	Counters    *ebpf.Map `ebpf:"counters"`
+	Ct          *ebpf.Map `ebpf:"ct"`
+	CtHalf      *ebpf.Map `ebpf:"ct_half"`
+	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
+	Events      *ebpf.Map `ebpf:"events"`
+	Frags       *ebpf.Map `ebpf:"frags"`
+	Hints       *ebpf.Map `ebpf:"hints"`
+	Late        *ebpf.Map `ebpf:"late"`
+	LateFrames  *ebpf.Map `ebpf:"late_frames"`
+	LateMarks   *ebpf.Map `ebpf:"late_marks"`
+	LateTally   *ebpf.Map `ebpf:"late_tally"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
+	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
 	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
+	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
 	Svcs        *ebpf.Map `ebpf:"svcs"`
+	Turnover    *ebpf.Map `ebpf:"turnover"`
+	Watch       *ebpf.Map `ebpf:"watch"`
+	Watched     *ebpf.Map `ebpf:"watched"`
+	Ways        *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *MapsMaps) Close() error {
 	return _MapsClose(
 		m.Affinity,
+		m.Allowances,
+		m.AskedWays,
 		m.Backends,
 		m.ConnPeers,
 		m.Counters,
+		m.Ct,
+		m.CtHalf,
+		m.CtOpened,
+		m.Events,
+		m.Frags,
+		m.Hints,
+		m.Late,
+		m.LateFrames,
+		m.LateMarks,
+		m.LateTally,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.Served,
 		m.Services,
 		m.Slots,
+		m.SnatAddrs,
 		m.SockFlows,
 		m.SockPeers,
+		m.SrcRanges,
 		m.Svcs,
+		m.Turnover,
+		m.Watch,
+		m.Watched,
+		m.Ways,
 	)
 }
 
@@ -365,14 +826,35 @@ func (m *MapsMaps) Close() error {
 //
 // It can be passed to LoadMapsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type MapsVariables struct {
-	AlgorithmType   *ebpf.Variable `ebpf:"algorithm_type"`
-	HookType        *ebpf.Variable `ebpf:"hook_type"`
-	OptoutKindType  *ebpf.Variable `ebpf:"optout_kind_type"`
-	OptoutWhyType   *ebpf.Variable `ebpf:"optout_why_type"`
-	ReasonType      *ebpf.Variable `ebpf:"reason_type"`
-	ServiceFlagType *ebpf.Variable `ebpf:"service_flag_type"`
-	SvcKindType     *ebpf.Variable `ebpf:"svc_kind_type"`
-	SvcScopeType    *ebpf.Variable `ebpf:"svc_scope_type"`
+	AlgorithmType    *ebpf.Variable `ebpf:"algorithm_type"`
+	BackendFlagType  *ebpf.Variable `ebpf:"backend_flag_type"`
+	CarriedType      *ebpf.Variable `ebpf:"carried_type"`
+	CarryOutcomeType *ebpf.Variable `ebpf:"carry_outcome_type"`
+	CollectRunType   *ebpf.Variable `ebpf:"collect_run_type"`
+	CounterRoomType  *ebpf.Variable `ebpf:"counter_room_type"`
+	CtClassType      *ebpf.Variable `ebpf:"ct_class_type"`
+	CtFlagType       *ebpf.Variable `ebpf:"ct_flag_type"`
+	CtPhaseType      *ebpf.Variable `ebpf:"ct_phase_type"`
+	CtStateType      *ebpf.Variable `ebpf:"ct_state_type"`
+	DirectType       *ebpf.Variable `ebpf:"direct_type"`
+	DoomOutcomeType  *ebpf.Variable `ebpf:"doom_outcome_type"`
+	DoomType         *ebpf.Variable `ebpf:"doom_type"`
+	DoomedType       *ebpf.Variable `ebpf:"doomed_type"`
+	EventType        *ebpf.Variable `ebpf:"event_type"`
+	HookType         *ebpf.Variable `ebpf:"hook_type"`
+	LruType          *ebpf.Variable `ebpf:"lru_type"`
+	NodeAddrFlagType *ebpf.Variable `ebpf:"node_addr_flag_type"`
+	OptoutKindType   *ebpf.Variable `ebpf:"optout_kind_type"`
+	OptoutWhyType    *ebpf.Variable `ebpf:"optout_why_type"`
+	PacketConfigType *ebpf.Variable `ebpf:"packet_config_type"`
+	RangeBitsType    *ebpf.Variable `ebpf:"range_bits_type"`
+	ReasonType       *ebpf.Variable `ebpf:"reason_type"`
+	ServiceFlagType  *ebpf.Variable `ebpf:"service_flag_type"`
+	SvcKindType      *ebpf.Variable `ebpf:"svc_kind_type"`
+	SvcScopeType     *ebpf.Variable `ebpf:"svc_scope_type"`
+	SweepRunType     *ebpf.Variable `ebpf:"sweep_run_type"`
+	TableStageType   *ebpf.Variable `ebpf:"table_stage_type"`
+	WatchedKindType  *ebpf.Variable `ebpf:"watched_kind_type"`
 }
 
 // MapsPrograms contains all programs after they have been loaded into the kernel.

@@ -17,18 +17,37 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	SockMapAffinity       = "affinity"
+	SockMapAllowances     = "allowances"
+	SockMapAskedWays      = "asked_ways"
 	SockMapBackends       = "backends"
 	SockMapConnPeers      = "conn_peers"
 	SockMapCounters       = "counters"
+	SockMapCt             = "ct"
+	SockMapCtHalf         = "ct_half"
+	SockMapCtOpened       = "ct_opened"
+	SockMapEvents         = "events"
+	SockMapFrags          = "frags"
+	SockMapHints          = "hints"
+	SockMapLate           = "late"
+	SockMapLateFrames     = "late_frames"
+	SockMapLateMarks      = "late_marks"
+	SockMapLateTally      = "late_tally"
 	SockMapNames          = "names"
 	SockMapNodeAddrs      = "node_addrs"
 	SockMapOptout         = "optout"
 	SockMapOptoutKinds    = "optout_kinds"
+	SockMapServed         = "served"
 	SockMapServices       = "services"
 	SockMapSlots          = "slots"
+	SockMapSnatAddrs      = "snat_addrs"
 	SockMapSockFlows      = "sock_flows"
 	SockMapSockPeers      = "sock_peers"
+	SockMapSrcRanges      = "src_ranges"
 	SockMapSvcs           = "svcs"
+	SockMapTurnover       = "turnover"
+	SockMapWatch          = "watch"
+	SockMapWatched        = "watched"
+	SockMapWays           = "ways"
 	SockProgSockBind4     = "sock_bind4"
 	SockProgSockBind6     = "sock_bind6"
 	SockProgSockConnect4  = "sock_connect4"
@@ -103,18 +122,37 @@ type SockProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockMapSpecs struct {
 	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
+	Allowances  *ebpf.MapSpec `ebpf:"allowances"`
+	AskedWays   *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	ConnPeers   *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Ct          *ebpf.MapSpec `ebpf:"ct"`
+	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
+	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
+	Events      *ebpf.MapSpec `ebpf:"events"`
+	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Hints       *ebpf.MapSpec `ebpf:"hints"`
+	Late        *ebpf.MapSpec `ebpf:"late"`
+	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
+	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
+	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
 	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
+	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
+	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
+	Watch       *ebpf.MapSpec `ebpf:"watch"`
+	Watched     *ebpf.MapSpec `ebpf:"watched"`
+	Ways        *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // SockVariableSpecs contains global variables before they are loaded into the kernel.
@@ -145,35 +183,73 @@ func (o *SockObjects) Close() error {
 // It can be passed to LoadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockMaps struct {
 	Affinity    *ebpf.Map `ebpf:"affinity"`
+	Allowances  *ebpf.Map `ebpf:"allowances"`
+	AskedWays   *ebpf.Map `ebpf:"asked_ways"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	ConnPeers   *ebpf.Map `ebpf:"conn_peers"`
 	Counters    *ebpf.Map `ebpf:"counters"`
+	Ct          *ebpf.Map `ebpf:"ct"`
+	CtHalf      *ebpf.Map `ebpf:"ct_half"`
+	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
+	Events      *ebpf.Map `ebpf:"events"`
+	Frags       *ebpf.Map `ebpf:"frags"`
+	Hints       *ebpf.Map `ebpf:"hints"`
+	Late        *ebpf.Map `ebpf:"late"`
+	LateFrames  *ebpf.Map `ebpf:"late_frames"`
+	LateMarks   *ebpf.Map `ebpf:"late_marks"`
+	LateTally   *ebpf.Map `ebpf:"late_tally"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
+	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
 	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
+	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
 	Svcs        *ebpf.Map `ebpf:"svcs"`
+	Turnover    *ebpf.Map `ebpf:"turnover"`
+	Watch       *ebpf.Map `ebpf:"watch"`
+	Watched     *ebpf.Map `ebpf:"watched"`
+	Ways        *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *SockMaps) Close() error {
 	return _SockClose(
 		m.Affinity,
+		m.Allowances,
+		m.AskedWays,
 		m.Backends,
 		m.ConnPeers,
 		m.Counters,
+		m.Ct,
+		m.CtHalf,
+		m.CtOpened,
+		m.Events,
+		m.Frags,
+		m.Hints,
+		m.Late,
+		m.LateFrames,
+		m.LateMarks,
+		m.LateTally,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.Served,
 		m.Services,
 		m.Slots,
+		m.SnatAddrs,
 		m.SockFlows,
 		m.SockPeers,
+		m.SrcRanges,
 		m.Svcs,
+		m.Turnover,
+		m.Watch,
+		m.Watched,
+		m.Ways,
 	)
 }
 

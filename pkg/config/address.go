@@ -18,6 +18,17 @@ func inCluster(address string) func(*Config) string {
 	}
 }
 
+// onlyAtRoot returns what makes the default of an option that is about the whole machine: an agent that serves a cgroup
+// of its own is a trial beside what else is at work there.
+func onlyAtRoot(root, elsewhere string) func(*Config) string {
+	return func(c *Config) string {
+		if c.CgroupRoot != "" {
+			return elsewhere
+		}
+		return root
+	}
+}
+
 // listenAddress holds an address to what a listener takes without asking a name server.
 func listenAddress(value string) error {
 	if value == "" {

@@ -35,7 +35,12 @@ type Config struct {
 	LogLevel    string // debug, info, warn or error
 	LogFormat   string // text or json
 	Algorithm   string // a name of package lb, which checks it
+	HashSeed    string // empty = none
 	ExternalIPs string // all, external-only or deny
+
+	// What is reached from outside.
+	Devices, XDP, NodePortAddresses, NodePortRange, SnatPorts, ExternalClusterIP, VIPPing, DSR string
+
 	// ResetStaleTCP is true or false.
 	ResetStaleTCP string
 	ConfigDir     string // empty = none
@@ -43,6 +48,8 @@ type Config struct {
 	OptOutRuntimes string // patterns with commas between them, which package optout checks
 	OptOutMeshes   string // names, likewise
 	CNICache       string
+
+	Conntrack Conntrack
 
 	// Where to listen, each HOST:PORT or empty for not at all.
 	MetricsAddress, HealthzAddress, ReadyAddress string

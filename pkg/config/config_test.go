@@ -52,9 +52,14 @@ func TestDefaults(t *testing.T) {
 	want := &Config{
 		Source: Kubernetes, NodeName: "node-1.example", BPFFS: "/sys/fs/bpf", StateDir: "/run/fairlead",
 		LogLevel: "info", LogFormat: "text", Algorithm: "random", ExternalIPs: "all", ResetStaleTCP: "false",
+		Devices: "auto", XDP: "auto", NodePortAddresses: "primary", NodePortRange: "30000-32767", ExternalClusterIP: "false", VIPPing: "false", DSR: "off",
 		MetricsAddress: "127.0.0.1:10249", HealthzAddress: ":10256", ReadyAddress: "127.0.0.1:10247",
 		OptOutRuntimes: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
 		OptOutMeshes:   "istio,istio-ambient,linkerd,kuma,consul", CNICache: "/var/lib/cni/results",
+		Conntrack: Conntrack{
+			TCPEstablished: "8000s", TCPHalfClosed: "1h", TCPClosing: "60s", TCPReset: "10s", TCPHalfOpen: "30s", UDPStream: "120s", UDP: "30s",
+			SCTPEstablished: "210s", SCTPClosing: "10s",
+		},
 	}
 	for _, origin := range have.Origins() {
 		if origin.From != "default" {
@@ -117,9 +122,16 @@ func originOf(cfg *Config, name string) Origin {
 func TestEveryOption(t *testing.T) {
 	values := map[string]string{
 		"source": "./manifests", "kubeconfig": "/k", "node-name": "n", "cgroup-root": "/sys/fs/cgroup/x", "bpffs": "/b",
-		"state-dir": "/s", "log-level": "warn", "log-format": "json", "algorithm": "maglev", "external-ips": "deny", "reset-stale-tcp": "true",
+		"state-dir": "/s", "log-level": "warn", "log-format": "json", "algorithm": "maglev", "hash-seed": "0123456789abcdef", "external-ips": "deny", "reset-stale-tcp": "true",
 		"metrics-address": ":1", "healthz-address": ":2", "ready-address": "[::1]:3",
 		"opt-out-runtimes": "kata", "opt-out-meshes": "istio", "cni-cache": "/c",
+		"conntrack-max": "100000", "conntrack-tcp-timeout-established": "24h", "conntrack-tcp-timeout-close-wait": "2h", "conntrack-tcp-timeout-closing": "2m",
+		"conntrack-tcp-timeout-reset": "11s", "conntrack-tcp-timeout-half-open": "61s", "conntrack-udp-timeout-stream": "3m", "conntrack-udp-timeout": "62s",
+		"conntrack-sctp-timeout-established": "4m", "conntrack-sctp-timeout-closing": "12s",
+		"devices": "eth0", "xdp": "off", "nodeport-addresses": "192.0.2.0/24", "nodeport-range": "1-2", "snat-ports": "3-4",
+		"external-clusterip": "true",
+		"vip-ping":           "true",
+		"dsr":                "ipip",
 	}
 	seen := map[*string]string{}
 	probe := &Config{}

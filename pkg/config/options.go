@@ -56,7 +56,7 @@ func (o Option) validate(value string) error {
 
 // Options returns the table of all options, in the order in which they are shown.
 func Options() []Option {
-	return []Option{
+	return append([]Option{
 		{
 			Name: "source", Default: Kubernetes, check: notEmpty,
 			Usage: `where Services and their endpoints come from: "kubernetes", or a directory or file of manifests`,
@@ -103,9 +103,60 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.Algorithm },
 		},
 		{
+			Name: "hash-seed", Shown: "none", check: hashSeed,
+			Usage: "any text, the same on all nodes, that the choice of a backend for flows from outside depends on: who does not know it cannot make up flows that " +
+				"all meet the same backend",
+			field: func(c *Config) *string { return &c.HashSeed },
+		},
+		{
 			Name: "external-ips", Default: "all", Values: []string{"all", "external-only", "deny"},
 			Usage: "who may use spec.externalIPs of a Service: everybody, only clients outside the cluster, nobody",
 			field: func(c *Config) *string { return &c.ExternalIPs },
+		},
+		{
+			Name: "devices", Shown: "auto; none with a cgroup-root, which is for trials", check: notEmpty,
+			Usage: "network devices that clients outside come in by: auto (the default routes' and those with addresses of the node), none, " +
+				"or names with commas between them, with * at the end for any text",
+			field: func(c *Config) *string { return &c.Devices }, derive: onlyAtRoot("auto", "none"),
+		},
+		{
+			Name: "xdp", Default: "auto", Values: []string{"auto", "native", "generic", "off"},
+			Usage: "whether packets from outside are met by XDP, before tc: where the driver can be relied upon to run it, wherever it runs " +
+				"it, in the stack, nowhere",
+			field: func(c *Config) *string { return &c.XDP },
+		},
+		{
+			Name: "nodeport-addresses", Default: "primary", check: notEmpty,
+			Usage: "addresses of the node at which NodePorts are open to clients outside: primary (the node's first of each family), or prefixes " +
+				"with commas between them",
+			field: func(c *Config) *string { return &c.NodePortAddresses },
+		},
+		{
+			Name: "nodeport-range", Default: "30000-32767", check: notEmpty,
+			Usage: "ports of which the cluster gives NodePorts, as its API server has them",
+			field: func(c *Config) *string { return &c.NodePortRange },
+		},
+		{
+			Name: "snat-ports", Shown: "the longest range above 1023 that neither NodePorts nor the node's own sockets use",
+			Usage: "ports of this node from which connections from outside are carried to backends on other nodes, FIRST-LAST; each is good for one " +
+				"connection to each backend",
+			field: func(c *Config) *string { return &c.SnatPorts },
+		},
+		{
+			Name: "external-clusterip", Default: "false", Values: []string{"true", "false"},
+			Usage: "whether clients outside the cluster may use ClusterIPs, if the network brings them here",
+			field: func(c *Config) *string { return &c.ExternalClusterIP },
+		},
+		{
+			Name: "dsr", Default: "off", Values: []string{"off", "ipip", "geneve", "opt"},
+			Usage: "whether a backend on another node answers clients outside itself, and how packets get there then: it does not; in IP; in Geneve; " +
+				"with an option of IP",
+			field: func(c *Config) *string { return &c.DSR },
+		},
+		{
+			Name: "vip-ping", Default: "false", Values: []string{"true", "false"},
+			Usage: "whether pings from outside to ClusterIPs, external IPs and load balancer addresses of Services are answered by the node",
+			field: func(c *Config) *string { return &c.VIPPing },
 		},
 		{
 			Name: "reset-stale-tcp", Default: "false", Values: []string{"true", "false"},
@@ -147,7 +198,7 @@ func Options() []Option {
 			Usage: "directory with one file per option, such as a mounted ConfigMap; not itself an option in there",
 			field: func(c *Config) *string { return &c.ConfigDir },
 		},
-	}
+	}, conntrackOptions()...)
 }
 
 // AddFlags adds the flags of the options with these names, or of all options if none is named. A name that is no
@@ -184,6 +235,15 @@ func oneLine(value string) error {
 func notEmpty(value string) error {
 	if value == "" {
 		return errors.New("empty")
+	}
+	return nil
+}
+
+// hashSeed holds a seed to what is hard to guess.
+func hashSeed(value string) error {
+	const fewest, most = 16, 1024
+	if value != "" && (len(value) < fewest || len(value) > most) {
+		return fmt.Errorf("not %d to %d bytes: take what \"openssl rand -hex 16\" prints", fewest, most)
 	}
 	return nil
 }

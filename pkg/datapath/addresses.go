@@ -5,20 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
+	"slices"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/maps"
 )
 
-const (
-	// ipvsDevice is where kube-proxy in mode ipvs puts the address of every Service. They are not the node's, and may
-	// still be there when it was replaced.
-	ipvsDevice = "kube-ipvs0"
-
-	// addrsRetry is how long a subscription that broke waits before the next.
-	addrsRetry = time.Second
-)
+// ipvsDevice is where kube-proxy in mode ipvs puts the address of every Service. They are not the node's, and may
+// still be there when it was replaced.
+const ipvsDevice = "kube-ipvs0"
 
 // NodeAddrs returns the addresses of this network namespace and the index of the interface that each is on. Those that
 // mean something else elsewhere are left out: loopback, which the programs know, and link-local ones.
@@ -48,67 +45,21 @@ func NodeAddrs() (map[netip.Addr]uint32, error) {
 	return addrs, nil
 }
 
-// WatchAddrs keeps what the programs know of the node's addresses in step with its interfaces until the context ends, and
-// calls changed with all of them at the start and whenever they differ. It is level-triggered: an event says that
-// something changed, and what, a new list says.
-func (d *Datapath) WatchAddrs(ctx context.Context, changed func(map[netip.Addr]uint32)) error {
-	for {
-		err := d.followAddrs(ctx, changed)
-		if ctx.Err() != nil {
-			return nil
-		}
-		d.log.Warn("following the node's addresses: trying again", "error", err)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(addrsRetry):
-		}
-	}
+// Watch keeps the programs' devices, and what the programs know of the node's addresses, in step with its interfaces
+// until the context ends, and calls changed with all addresses after each look. It looks when something may have
+// changed, and when there is something in the channel again.
+func (d *Datapath) Watch(ctx context.Context, again <-chan struct{}, changed func(map[netip.Addr]uint32)) error {
+	return devices.Watch(ctx, d.log, again, func() error { return d.look(changed) })
 }
 
-// followAddrs follows the addresses until the context ends or the subscription breaks.
-func (d *Datapath) followAddrs(ctx context.Context, changed func(map[netip.Addr]uint32)) error {
-	done := make(chan struct{})
-	defer close(done)
-	updates := make(chan netlink.AddrUpdate, 256)
-	broken := make(chan error, 1)
-	err := netlink.AddrSubscribeWithOptions(updates, done, netlink.AddrSubscribeOptions{
-		ErrorCallback: func(err error) {
-			select {
-			case broken <- err:
-			default: // the first says enough
-			}
-		},
-		ReceiveBufferSize: 1 << 20,
-	})
-	if err != nil {
-		return fmt.Errorf("subscribe to the node's addresses: %w", err)
-	}
-	for {
-		if err := d.syncAddrs(changed); err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-broken:
-			if errors.Is(err, unix.ENOBUFS) { // events were lost; the next list has what they said
-				continue
-			}
-			return err
-		case _, open := <-updates:
-			if !open {
-				return errors.New("the subscription to the node's addresses ended")
-			}
-			for len(updates) > 0 {
-				<-updates
-			}
-		}
-	}
-}
-
-func (d *Datapath) syncAddrs(changed func(map[netip.Addr]uint32)) error {
+// look brings everything into step with what is there now.
+func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
 	addrs, err := NodeAddrs()
+	if err != nil {
+		return err
+	}
+	own := d.packets.Own()
+	found, err := devices.Detect(d.packets.Devices, own)
 	if err != nil {
 		return err
 	}
@@ -117,9 +68,82 @@ func (d *Datapath) syncAddrs(changed func(map[netip.Addr]uint32)) error {
 	if d.maps == nil {
 		return fmt.Errorf("write the node's addresses: %w", ErrNoMaps)
 	}
-	if _, err := d.maps.SetNodeAddrs(addrs); err != nil {
+	if err := d.writeAddrs(addrs, own, found); err != nil {
 		return err
 	}
+	d.outside.found, d.outside.looked = found, true
 	changed(addrs)
+	return d.syncDevices()
+}
+
+// writeAddrs tells the programs the node's addresses, and which of them backends on other nodes see. That one has to be
+// the node's before it is used.
+func (d *Datapath) writeAddrs(addrs map[netip.Addr]uint32, own []netip.Addr, found []devices.Device) error {
+	first := primaryOf(addrs, own, found)
+	rows := map[netip.Addr]maps.NodeAddr{}
+	for addr, ifindex := range addrs {
+		row := maps.NodeAddr{Ifindex: ifindex}
+		if d.packets.NodePorts.has(addr, first) {
+			row.Flags = maps.NodePorts
+		}
+		rows[addr] = row
+	}
+	if _, err := d.maps.SetNodeAddrs(rows); err != nil {
+		return err
+	}
+	for i, unspecified := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		addr := first[i]
+		if !addr.IsValid() {
+			addr = unspecified
+		}
+		if err := d.maps.SetSnatAddr(addr); err != nil {
+			return err
+		}
+	}
+	if d.outside.primary != first {
+		d.log.Info("what backends on other nodes see", "ipv4", first[0], "ipv6", first[1])
+	}
+	d.outside.primary = first
+	d.outside.unknown = nil
+	for _, addr := range own {
+		known := slices.ContainsFunc(first[:], func(of netip.Addr) bool {
+			return of.Is4() == addr.Is4() && slices.Contains(own, of)
+		})
+		if !known {
+			d.outside.unknown = append(d.outside.unknown, addr)
+		}
+	}
 	return nil
+}
+
+// primary is the node's first address of each family, IPv4 and IPv6; not valid where it has none.
+type primary [2]netip.Addr
+
+// primaryOf returns the addresses by which the node is known to others, as far as it has them; otherwise those of the
+// device that has the default route, or of the first that is served.
+func primaryOf(addrs map[netip.Addr]uint32, own []netip.Addr, found []devices.Device) (first primary) {
+	propose := func(addr netip.Addr) {
+		if _, ok := addrs[addr]; !ok {
+			return
+		}
+		if at := &first[map[bool]int{true: 0, false: 1}[addr.Is4()]]; !at.IsValid() {
+			*at = addr
+		}
+	}
+	for _, addr := range own {
+		propose(addr)
+	}
+	for _, d := range found {
+		if d.Default4 {
+			propose(d.Addr4)
+		}
+		if d.Default6 {
+			propose(d.Addr6)
+		}
+	}
+	for _, d := range found {
+		propose(d.Addr4)
+		propose(d.Addr6)
+	}
+	return first
 }

@@ -27,6 +27,9 @@ func (d *Datapath) Attach() error {
 	if err := d.addNeeded(); err != nil {
 		return fmt.Errorf("attach programs: %w", err)
 	}
+	if err := hush(d.maps.Watch); err != nil { // whoever watched has gone with the process before
+		return fmt.Errorf("attach programs: %w", err)
+	}
 	return d.attachPrograms()
 }
 
@@ -40,13 +43,17 @@ func (d *Datapath) attachPrograms() error {
 	if err != nil {
 		return err
 	}
-	if err := d.attachAll(progs); err != nil {
+	packets, err := d.loadPackets(d.maps)
+	if err != nil {
 		return errors.Join(err, progs.close())
+	}
+	if err := d.attachAll(progs); err != nil {
+		return errors.Join(err, progs.close(), packets.Close())
 	}
 	old := d.programs
 	d.programs, d.features = progs, found
 	d.check()
-	return errors.Join(d.removeStale(), old.close())
+	return errors.Join(d.attachDevices(packets), d.removeStale(), old.close())
 }
 
 // attachAll makes every hook run its program: new links first, which can fail and are undone by closing them, then those

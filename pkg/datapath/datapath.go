@@ -13,11 +13,13 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/rlimit"
 
+	"fairlead.io/fairlead/pkg/devices"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -27,6 +29,7 @@ type Config struct {
 	CgroupRoot string       // the cgroup2 directory whose processes are served; empty to find the root
 	HostNetns  uint64       // the cookie of the node's own network namespace; 0 for the one that the process is in
 	OnDemand   bool         // attach programs that only some frontends need when there are any, see Prepare; otherwise all
+	Packets    *Packets     // nil to leave the devices alone
 	Log        *slog.Logger // nil for slog.Default
 
 	// failpoint is called before every step that a crash may precede. Tests use it to fail or to die there.
@@ -49,10 +52,19 @@ type Datapath struct {
 	features Features
 	maps     *maps.Maps
 	tables   *maps.Tables
-	programs programs             // what the links run; nil before Attach
-	links    map[string]link.Link // by program
-	attached Attachment
-	needs    hookSet // of the frontends so far
+	programs programs // what the links run; nil before Attach
+	// hookTypes are where all programs of sockets are attached to, by their names; nil before somebody asks.
+	hookTypes map[string]ebpf.AttachType
+	links     map[string]link.Link // by program
+	attached  Attachment
+	needs     hookSet // of the frontends so far
+
+	packets Packets // no device is served by its zero value
+	hooks   *devices.Hooks
+	outside outside
+
+	table    *table      // nil unless there are two maps of established flows
+	carrying atomic.Bool // flows are in both, or in the new one
 }
 
 // ErrNoMaps is returned by what needs maps before Create or adoption gave any.
@@ -61,8 +73,8 @@ var ErrNoMaps = errors.New("no maps yet")
 // ErrInUse is returned by Open while another process has the pins open.
 var ErrInUse = errors.New("another agent is at work")
 
-// Open checks the place, removes what an interrupted Create, Attach or Grow left, and opens the maps if there are pinned
-// ones. Nothing is attached or changed by it. Adopted maps may differ from those that the attached programs use until
+// Open checks the place, removes what an interrupted Create, Attach or Grow left, finishes an interrupted GrowFlows, and
+// opens the maps if there are pinned ones. Nothing is attached or changed by it. Adopted maps may differ from those that the attached programs use until
 // Attach has run: nothing may be written before.
 func Open(config Config) (*Datapath, error) {
 	d := &Datapath{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint, links: map[string]link.Link{}, token: newToken()}
@@ -72,6 +84,7 @@ func Open(config Config) (*Datapath, error) {
 	if d.log == nil {
 		d.log = slog.Default()
 	}
+	d.openHooks(config.Packets)
 	if d.step == nil {
 		d.step = func(string) error { return nil }
 	}
@@ -97,7 +110,7 @@ func Open(config Config) (*Datapath, error) {
 	if d.lock, err = d.pins.prepare(); err != nil {
 		return nil, err
 	}
-	if err := d.adopt(); err != nil {
+	if err := errors.Join(d.finishTable(), d.adopt()); err != nil {
 		return nil, errors.Join(err, d.lock.Close())
 	}
 	return d, nil
@@ -198,9 +211,13 @@ func (d *Datapath) Close() error {
 		}
 	}
 	clear(d.links)
-	errs = append(errs, d.programs.close())
+	errs = append(errs, d.hooks.Close(), d.outside.programs.Close(), d.programs.close())
+	d.outside.programs = devices.Programs{}
 	if d.tables != nil {
 		errs = append(errs, d.tables.Close())
+	}
+	if d.table != nil {
+		errs = append(errs, d.table.close())
 	}
 	if d.maps != nil {
 		errs = append(errs, d.maps.Close())
@@ -208,7 +225,7 @@ func (d *Datapath) Close() error {
 	if d.lock != nil {
 		errs = append(errs, d.lock.Close())
 	}
-	d.programs, d.tables, d.maps, d.lock = nil, nil, nil, nil
+	d.programs, d.tables, d.maps, d.lock, d.table = nil, nil, nil, nil, nil
 	return errors.Join(errs...)
 }
 

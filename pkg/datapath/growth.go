@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"fairlead.io/fairlead/pkg/devices"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -15,6 +16,19 @@ import (
 // A crash at any step is harmless, because the old and the new maps say the same until Grow returns: whichever of them
 // are pinned and whichever the links run on, the next Open takes the pinned ones and its Attach moves every link there.
 func (d *Datapath) Grow(sizes maps.Sizes) error {
+	return d.replace(func(m *maps.Maps) (*maps.Maps, []string, error) { return m.Grown(sizes) })
+}
+
+// Enlarge does the same for the maps that push out what they have no room for, which programs write meanwhile. What they
+// write is carried over, but for those some milliseconds in which some use the old map and some the new: a client that
+// comes twice in that time may get two backends, and an answer to a first packet or a later fragment find nothing.
+// Whoever keeps a Flows from before looks at the old map afterwards.
+func (d *Datapath) Enlarge(room maps.Room) error {
+	return d.replace(func(m *maps.Maps) (*maps.Maps, []string, error) { return m.Enlarged(room) })
+}
+
+// replace puts the larger maps in force that larger makes.
+func (d *Datapath) replace(larger func(*maps.Maps) (*maps.Maps, []string, error)) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
@@ -26,7 +40,7 @@ func (d *Datapath) Grow(sizes maps.Sizes) error {
 	if err := d.step("grow: create"); err != nil {
 		return err
 	}
-	grown, names, err := d.maps.Grown(sizes)
+	grown, names, err := larger(d.maps)
 	if err != nil || grown == nil {
 		return err
 	}
@@ -34,15 +48,20 @@ func (d *Datapath) Grow(sizes maps.Sizes) error {
 	if err != nil {
 		return errors.Join(err, grown.Close())
 	}
-	progs, err := d.switchTo(grown, names)
+	progs, packets, err := d.switchTo(grown, names)
 	if err != nil {
 		return errors.Join(err, tables.Close(), grown.Close())
 	}
-	old, oldTables, oldPrograms := d.maps, d.tables, d.programs
-	d.maps, d.tables, d.programs = grown, tables, progs
+	old, oldTables, oldPrograms, oldPackets := d.maps, d.tables, d.programs, d.outside.programs
+	d.maps, d.tables, d.programs, d.outside.programs = grown, tables, progs, packets
 	d.log.Info("maps grown", "maps", names, "sizes", grown.Sizes())
+	if slices.ContainsFunc(names, maps.PushesOut) {
+		if err := errors.Join(wait(), old.CarryRows(grown, names)); err != nil {
+			d.log.Warn("rows that were written while maps grew may be lost", "error", err)
+		}
+	}
 	// The growth is in force whatever these say.
-	if err := errors.Join(oldTables.Close(), oldPrograms.close(), old.Close(), d.pins.clearStage()); err != nil {
+	if err := errors.Join(oldTables.Close(), oldPrograms.close(), oldPackets.Close(), old.Close(), d.pins.clearStage()); err != nil {
 		d.log.Warn("closing what grew", "error", err)
 	}
 	return nil
@@ -50,7 +69,7 @@ func (d *Datapath) Grow(sizes maps.Sizes) error {
 
 // switchTo puts grown in force: stages its pins, moves every link to programs over it, and publishes the pins. It undoes
 // all of that when one fails.
-func (d *Datapath) switchTo(grown *maps.Maps, names []string) (progs programs, err error) {
+func (d *Datapath) switchTo(grown *maps.Maps, names []string) (progs programs, packets devices.Programs, err error) {
 	undo := []func() error{d.pins.clearStage}
 	defer func() {
 		if err == nil {
@@ -59,37 +78,59 @@ func (d *Datapath) switchTo(grown *maps.Maps, names []string) (progs programs, e
 		for _, step := range slices.Backward(undo) {
 			err = errors.Join(err, step())
 		}
-		progs = nil
+		progs, packets = nil, devices.Programs{}
 	}()
-	if err := d.step("grow: load"); err != nil {
-		return nil, err
+	if err = d.step("grow: load"); err != nil {
+		return nil, packets, err
 	}
 	if progs, err = load(grown, d.settings(d.features)); err != nil {
-		return nil, err
+		return nil, packets, err
 	}
 	undo = append(undo, progs.close)
-	if err := d.stage(grown, names); err != nil {
-		return nil, err
+	if packets, err = d.loadPackets(grown); err != nil {
+		return nil, packets, err
+	}
+	undo = append(undo, packets.Close)
+	if err = d.stage(grown, names); err != nil {
+		return nil, packets, err
 	}
 	for name, prog := range progs {
-		if err := d.step("grow: update " + name); err != nil {
-			return nil, err
+		if err = d.step("grow: update " + name); err == nil {
+			err = update(name, d.links[name], prog)
 		}
-		if err := update(name, d.links[name], prog); err != nil {
-			return nil, err
+		if err != nil {
+			return nil, packets, err
 		}
 		undo = append(undo, func() error { return update(name, d.links[name], d.programs[name]) })
 	}
+	undone, err := d.growDevices(packets)
+	if err != nil {
+		return nil, packets, err
+	}
+	undo = append(undo, undone)
 	for _, name := range names {
-		if err := d.step("grow: publish " + name); err != nil {
-			return nil, err
+		if err = d.step("grow: publish " + name); err == nil {
+			err = rename(d.pins.staged(name), d.pins.mapPin(name))
 		}
-		if err := rename(d.pins.staged(name), d.pins.mapPin(name)); err != nil {
-			return nil, err
+		if err != nil {
+			return nil, packets, err
 		}
 		undo = append(undo, func() error { return d.republish(name) })
 	}
-	return progs, d.step("grow: close")
+	err = d.step("grow: close")
+	return progs, packets, err
+}
+
+// growDevices moves the devices to programs over larger maps, and returns how to undo that.
+func (d *Datapath) growDevices(packets devices.Programs) (undo func() error, err error) {
+	if err := d.step("grow: devices"); err != nil {
+		return nil, err
+	}
+	old := d.outside.programs
+	if err := d.hooks.Switch(packets); err != nil {
+		return nil, err
+	}
+	return func() error { return d.hooks.Switch(old) }, nil
 }
 
 func (d *Datapath) stage(grown *maps.Maps, names []string) error {

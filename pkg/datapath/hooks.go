@@ -15,8 +15,9 @@ type hookSet uint8
 const (
 	datagramHooks hookSet = 1 << iota // sendmsg and recvmsg, for frontends of UDP
 	bindHooks                         // bind, for NodePorts
+	packetHooks                       // the programs at devices, for frontends that are reached from outside
 
-	allHooks = datagramHooks | bindHooks
+	allHooks = datagramHooks | bindHooks | packetHooks
 )
 
 // hooksOf returns the group of a program; 0 for one that is always needed.
@@ -32,11 +33,17 @@ func hooksOf(program string) hookSet {
 
 // hooksFor returns what a frontend needs.
 func hooksFor(key maps.SvcKey, row maps.Svc) (need hookSet) {
+	if maps.IsHosted(key) {
+		return packetHooks
+	}
 	if key.Proto == unix.IPPROTO_UDP {
 		need |= datagramHooks
 	}
 	if row.Kind == maps.NodePort {
 		need |= bindHooks
+	}
+	if row.Kind != maps.ClusterIP || maps.IsPing(key) {
+		need |= packetHooks
 	}
 	return need
 }

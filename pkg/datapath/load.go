@@ -114,17 +114,9 @@ func load(m *maps.Maps, s settings) (programs, error) {
 			delete(spec.Programs, name)
 		}
 	}
-	replacements := m.Replacements()
-	for name, replacement := range replacements {
-		if ours, ok := spec.Maps[name]; ok {
-			ours.MaxEntries = replacement.MaxEntries()
-		} else {
-			delete(replacements, name)
-		}
-	}
-	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
+	loaded, err := loadOver(m, spec)
 	if err != nil {
-		return nil, loadError(err)
+		return nil, err
 	}
 	defer loaded.Close()
 	progs := programs{}
@@ -132,6 +124,20 @@ func load(m *maps.Maps, s settings) (programs, error) {
 		progs[name] = program{loaded.DetachProgram(name), programSpec.AttachType}
 	}
 	return progs, nil
+}
+
+// loadOver loads an object over the given maps.
+func loadOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
+	return loadReplacing(spec, m.Replacements(spec))
+}
+
+// loadReplacing loads an object over maps that take the place of its own.
+func loadReplacing(spec *ebpf.CollectionSpec, over map[string]*ebpf.Map) (*ebpf.Collection, error) {
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: over})
+	if err != nil {
+		return nil, loadError(err)
+	}
+	return loaded, nil
 }
 
 func loadError(err error) error {

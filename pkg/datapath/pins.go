@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/maps"
 )
 
 // pins are the directories of one schema version of the data path. Names on a bpf filesystem have no dots.
@@ -16,8 +18,13 @@ type pins struct {
 	root  string
 	maps  string
 	links string
+	devs  string // links at devices
 	stage string // what is not in force yet, or not any more; whoever starts clears it
+	table string // what a growth of the table of flows needs to be finished, whoever does
 }
+
+// tableDir is there while the table of flows grows.
+const tableDir = maps.GrowthDir
 
 func newPins(bpffs string) pins {
 	top := filepath.Join(bpffs, "fairlead")
@@ -27,7 +34,9 @@ func newPins(bpffs string) pins {
 		root:  root,
 		maps:  filepath.Join(root, "maps"),
 		links: filepath.Join(root, "links"),
+		devs:  filepath.Join(root, "devices"),
 		stage: filepath.Join(root, "next"),
+		table: filepath.Join(root, tableDir),
 	}
 }
 

@@ -37,7 +37,8 @@ func TestMain(m *testing.M) {
 	}
 	os.Exit(rig.Main(m, rig.Funcs{
 		"client": child(runClient), "check": child(runCheck), "idle": child(runIdle), "contained": child(runContained), "find": child(runFind),
-		"mount": child(runMount), "serve": child(runServe), "dial": child(runDial), "agent": child(runLimited), "limited": child(runAgent),
+		"mount": child(runMount), "serve": child(runServe), "dial": child(runDial), "agent": child(limitTo("limited")), "limited": child(runAgent),
+		"growth": child(limitTo("grow")), "grow": child(runGrow),
 	}))
 }
 
@@ -76,18 +77,20 @@ func runClient([]string) error {
 	}
 }
 
-// runLimited becomes an agent with the capabilities that it has in a cluster, and no others.
-func runLimited(args []string) error {
-	runtime.LockOSThread() // what the new program may have depends on the thread that starts it
-	for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
-		if c == unix.CAP_BPF || c == unix.CAP_NET_ADMIN || c == unix.CAP_PERFMON {
-			continue
+// limitTo returns what becomes the named function with the capabilities that an agent has in a cluster, and no others.
+func limitTo(name string) func([]string) error {
+	return func(args []string) error {
+		runtime.LockOSThread() // what the new program may have depends on the thread that starts it
+		for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
+			if c == unix.CAP_BPF || c == unix.CAP_NET_ADMIN || c == unix.CAP_PERFMON {
+				continue
+			}
+			if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+				return err
+			}
 		}
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
-			return err
-		}
+		return unix.Exec("/proc/self/exe", append([]string{os.Args[0], name}, args...), os.Environ())
 	}
-	return unix.Exec("/proc/self/exe", append([]string{os.Args[0], "limited"}, args...), os.Environ())
 }
 
 // runAgent starts as an agent does, serves, grows once, and dies at the step that it was told. Its arguments are the bpf

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/devices"
 )
 
 // Status is what is attached where.
@@ -19,6 +20,7 @@ type Status struct {
 	Features   Features // zero before Attach
 	Programs   []ProgramStatus
 	Attachment Attachment // as the last check found it
+	Outside    OutsideStatus
 }
 
 // ProgramStatus is the state of one program. Tag and Instructions are known of programs that this process loaded, and
@@ -36,19 +38,34 @@ type ProgramStatus struct {
 func (d *Datapath) Status() (Status, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	status := Status{CgroupRoot: d.cgroup.path, Features: d.features, Attachment: d.attached}
-	spec, err := bpf.LoadSock()
-	if err != nil {
-		return status, fmt.Errorf("read program specs: %w", err)
+	status := Status{CgroupRoot: d.cgroup.path, Features: d.features, Attachment: d.attached, Outside: d.outsideStatus()}
+	if err := d.listHooks(); err != nil {
+		return status, err
 	}
-	for _, name := range slices.Sorted(maps.Keys(spec.Programs)) {
-		prog, err := d.programStatus(name, spec.Programs[name].AttachType)
+	for _, name := range slices.Sorted(maps.Keys(d.hookTypes)) {
+		prog, err := d.programStatus(name, d.hookTypes[name])
 		if err != nil {
 			return status, fmt.Errorf("inspect program %s: %w", name, err)
 		}
 		status.Programs = append(status.Programs, prog)
 	}
 	return status, nil
+}
+
+// listHooks reads once which programs there are: reading an object costs more than all else that a Status does.
+func (d *Datapath) listHooks() error {
+	if d.hookTypes != nil {
+		return nil
+	}
+	spec, err := bpf.LoadSock()
+	if err != nil {
+		return fmt.Errorf("read program specs: %w", err)
+	}
+	d.hookTypes = map[string]ebpf.AttachType{}
+	for name, program := range spec.Programs {
+		d.hookTypes[name] = program.AttachType
+	}
+	return nil
 }
 
 func (d *Datapath) programStatus(name string, attach ebpf.AttachType) (ProgramStatus, error) {
@@ -103,7 +120,7 @@ func Cleanup(bpffs string) error {
 			return err
 		}
 	}
-	if err := p.clearStage(); err != nil {
+	if err := errors.Join(devices.Cleanup(p.devs), p.clearStage()); err != nil {
 		return err
 	}
 	// A set of maps goes as a whole: half of one would be taken for the work of an older version.

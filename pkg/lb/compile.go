@@ -35,10 +35,12 @@ type Facts struct {
 	Node        *model.Node // this node
 	Algorithm   Algorithm   // for Services that name none
 	ExternalIPs ExternalIPs
+	Direct      Direct // for Services that name no mode
+	VIPPing     bool   // addresses of Services get the row by which they answer to pings
 	// Reserved says why an address may not be an externalIP, or returns "".
 	Reserved func(netip.Addr) string
 	// Local reports whether an interface of this node has an address. A ClusterIP that one has is answered there, by a
-	// cache for DNS for example, and left alone.
+	// cache for DNS for example, and left alone. An endpoint that one has is on this node.
 	Local func(netip.Addr) bool
 }
 
@@ -74,6 +76,7 @@ type Service struct {
 	Algorithm       Algorithm
 	Flags           uint8
 	AffinitySeconds uint32
+	SourceRanges    []netip.Prefix // of clients that get to its load balancer addresses, sorted; none without the flag
 	// KeptSum changes when what Compiler.Kept returns does; 0 for no backend.
 	KeptSum uint64
 }
@@ -119,8 +122,10 @@ func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wa
 	}
 	algorithm := c.algorithm(service, wanted)
 	external := c.externalIPs(service, wanted)
+	direct := c.direct(service, wanted)
 	left := maxFrontends
 	for _, family := range families(service, endpoints) {
+		ranges := c.rangesOf(service, family)
 		for i := range service.Ports {
 			if left <= 0 {
 				wanted.problem("TooManyFrontends",
@@ -129,6 +134,11 @@ func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wa
 				return wanted
 			}
 			left -= c.port(service, &service.Ports[i], family, external, algorithm, endpoints)
+			s := &wanted.Services[len(wanted.Services)-1]
+			s.guard(ranges)
+			if s.outside() {
+				s.host(direct)
+			}
 		}
 		c.healthCheck(service, family, endpoints)
 	}
@@ -212,6 +222,9 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 		for _, addr := range addrs {
 			if model.FamilyOf(addr) == family && (kind != maps.ClusterIP || !c.local(addr)) {
 				s.frontend(maps.KeyOf(addr, port.Port, port.Protocol), kind)
+				if c.facts.VIPPing {
+					s.frontend(maps.PingKey(addr), kind)
+				}
 			}
 		}
 	}
@@ -220,12 +233,12 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 		kind = maps.ExternalOnly
 	}
 	add(service.ClusterIPs, maps.ClusterIP)
+	add(service.LoadBalancerIPs, maps.LoadBalancer) // before the external IPs: an address that is both is guarded
 	add(external, kind)
-	add(service.LoadBalancerIPs, maps.LoadBalancer)
 	if port.NodePort != 0 {
 		s.frontend(maps.KeyOf(family.Unspecified(), port.NodePort, port.Protocol), maps.NodePort)
 	}
-	outside := slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Kind != maps.ClusterIP })
+	outside := s.outside()
 	c.gather(port, family, endpoints)
 	c.categorize(traffic{
 		all:   !service.InternalLocal || outside,
@@ -234,6 +247,11 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 	c.tables(s, outside)
 	s.KeptSum = c.keptSum()
 	return len(s.Frontends)
+}
+
+// outside reports whether clients outside the cluster reach the service, unless they may use ClusterIPs.
+func (s *Service) outside() bool {
+	return slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Kind != maps.ClusterIP })
 }
 
 func (c *Compiler) local(addr netip.Addr) bool { return c.facts.Local != nil && c.facts.Local(addr) }
@@ -320,7 +338,9 @@ func (c *Compiler) Pod(pod *model.Pod) *Wanted {
 				Family:   family,
 			}
 			s.frontend(maps.KeyOf(host, port.Port, port.Protocol), maps.HostPort)
-			s.Backends = append(s.Backends, maps.BackendOf(addr, port.ContainerPort, port.Protocol))
+			backend := maps.BackendOf(addr, port.ContainerPort, port.Protocol)
+			backend.Flags = maps.BackendLocal
+			s.Backends = append(s.Backends, backend)
 			s.Tables[maps.ScopeAll] = append(s.Tables[maps.ScopeAll], 0)
 		}
 	}

@@ -16,7 +16,8 @@ type candidate struct {
 	hints      *model.Hints
 	weight     uint16
 	conditions model.Conditions
-	local      bool
+	local      bool // it is this node's, as policies mean it
+	here       bool // its packets need not leave the node
 }
 
 func (c *candidate) ready() bool { return c.conditions&model.Ready != 0 }
@@ -43,6 +44,16 @@ func wire32(word uint32) uint32 {
 	return binary.BigEndian.Uint32(b[:])
 }
 
+// row returns the endpoint as the maps have it. Until then it goes by its address alone: where it runs is no part of which
+// one it is.
+func (c *candidate) row() maps.Backend {
+	row := c.backend
+	if c.here {
+		row.Flags = maps.BackendLocal
+	}
+	return row
+}
+
 // gather collects the endpoints of a port, sorted, each address once. An endpoint that is seen twice is moving between
 // slices, or its address passed from a terminating pod to a new one: the one that is not terminating counts, and of
 // several such the last, as kube-proxy has it.
@@ -60,12 +71,16 @@ func (c *Compiler) gather(port *model.Port, family model.Family, endpoints []*mo
 			}
 			for i := range slice.Endpoints {
 				e := &slice.Endpoints[i]
+				local := named && e.Node == self
 				list = append(list, candidate{
 					backend:    maps.BackendOf(e.Addr, p.Port, p.Protocol),
 					hints:      e.Hints,
 					weight:     slice.Weight,
 					conditions: e.Conditions,
-					local:      named && e.Node == self,
+					local:      local,
+					// Whoever is reached at an address of this node is here, whatever the slice says or leaves out: a
+					// packet that bears the node's address both as its source and as its destination goes nowhere.
+					here: local || c.local(e.Addr),
 				})
 			}
 		}
@@ -115,7 +130,7 @@ func (c *Compiler) fill(scope int, first, fallback func(*candidate) bool) {
 	for _, wants := range []func(*candidate) bool{first, fallback} {
 		for i := range c.candidates {
 			if e := &c.candidates[i]; wants(e) {
-				c.scopes[scope] = append(c.scopes[scope], Weighted{Backend: e.backend, Weight: e.weight})
+				c.scopes[scope] = append(c.scopes[scope], Weighted{Backend: e.row(), Weight: e.weight})
 			}
 		}
 		if len(c.scopes[scope]) > 0 {

@@ -9,7 +9,7 @@ import (
 
 // Grown returns a set of at least the given sizes with the same content, and the names of the maps in it that are new,
 // larger ones; the others are the same maps, opened once more. Nothing but the turn counters may be written meanwhile.
-// With nothing to grow the set is nil. The caller closes it.
+// Maps that programs write are not among those that grow here. With nothing to grow the set is nil. The caller closes it.
 func (m *Maps) Grown(sizes Sizes) (grown *Maps, names []string, err error) {
 	if m.readOnly {
 		return nil, nil, errors.New("grow maps: they are open read-only")
@@ -27,7 +27,7 @@ func (m *Maps) Grown(sizes Sizes) (grown *Maps, names []string, err error) {
 	}()
 	target := grown.fields()
 	for i, f := range m.fields() {
-		if f.Grows && f.Map.MaxEntries() < f.size(sizes) {
+		if f.Grows && !f.byPrograms() && f.Map.MaxEntries() < f.size(sizes) {
 			names = append(names, f.Name)
 			continue
 		}

@@ -23,16 +23,31 @@ type Maps struct {
 	Slots     *ebpf.Map
 	Backends  *ebpf.Map
 	Names     *ebpf.Map
+	SrcRanges *ebpf.Map
 	NodeAddrs *ebpf.Map
+	SnatAddrs *ebpf.Map
 	Affinity  *ebpf.Map
 	ConnPeers *ebpf.Map
 	SockPeers *ebpf.Map
 	SockFlows *ebpf.Map
+	Ct        *ebpf.Map
+	CtHalf    *ebpf.Map
+	CtOpened  *ebpf.Map
+	AskedWays *ebpf.Map
+	Turnover  *ebpf.Map
 	Counters  *ebpf.Map
 
+	Frags, Allowances   *ebpf.Map
+	Late, LateFrames    *ebpf.Map
+	LateMarks           *ebpf.Map
+	LateTally           *ebpf.Map
 	Optout, OptoutKinds *ebpf.Map
+	Ways, Hints, Served *ebpf.Map
+
+	Watch, Watched, Events *ebpf.Map
 
 	readOnly bool
+	room     Room // for maps that are made
 }
 
 // Info describes one map for whoever lists, pins or dumps them.
@@ -52,20 +67,29 @@ type field struct {
 	size func(Sizes) uint32 // nil when the size is fixed
 }
 
+// byPrograms reports whether programs insert rows, so that it takes more than a copy for the map to grow.
+func (f field) byPrograms() bool { return f.Name == "ct" }
+
 func (m *Maps) fields() []field {
 	services := func(s Sizes) uint32 { return s.Services }
 	list := []field{
-		{Info{Name: "svcs", Row: "address, port, proto -> service index, kind", WrittenBy: "reconciler", ReadBy: "sock"},
+		{Info{Name: "svcs", Row: "address, port, proto -> service index, kind", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp"},
 			&m.Svcs, func(s Sizes) uint32 { return s.Svcs }},
 		{Info{Name: "services", Row: "index -> word per scope, algorithm, affinity, flags, turn",
-			WrittenBy: "reconciler, sock (turn)", ReadBy: "sock"}, &m.Services, services},
-		{Info{Name: "slots", Row: "index -> backend index, service index, tag", WrittenBy: "reconciler", ReadBy: "sock"},
+			WrittenBy: "reconciler, sock, tc, xdp (turn)", ReadBy: "sock, tc, xdp"}, &m.Services, services},
+		{Info{Name: "slots", Row: "index -> backend index, service index, tag", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp"},
 			&m.Slots, func(s Sizes) uint32 { return s.Slots }},
-		{Info{Name: "backends", Row: "index -> address, port, proto, service, scopes", WrittenBy: "reconciler", ReadBy: "sock"},
+		{Info{Name: "backends", Row: "index -> address, port, proto, flags, service, scopes", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp"},
 			&m.Backends, func(s Sizes) uint32 { return s.Backends }},
 		{Info{Name: "names", Row: "service index -> name", WrittenBy: "reconciler", ReadBy: "observe"}, &m.Names, services},
-		{Info{Name: "node_addrs", Row: "address -> interface", WrittenBy: "datapath", ReadBy: "sock"}, &m.NodeAddrs, nil},
-		{Info{Name: "affinity", Row: "client, service index -> backend index, last new connection", WrittenBy: "sock", ReadBy: "sock"},
+		{Info{Name: "src_ranges", Row: "service index, prefix -> bits of the prefix", WrittenBy: "reconciler", ReadBy: "tc, xdp"},
+			&m.SrcRanges, nil},
+		{Info{Name: "node_addrs", Row: "address -> interface, whether NodePorts are open", WrittenBy: "datapath", ReadBy: "sock, tc, xdp"},
+			&m.NodeAddrs, nil},
+		{Info{Name: "snat_addrs", Row: "family -> what backends on other nodes see as the client", WrittenBy: "datapath", ReadBy: "tc, xdp"},
+			&m.SnatAddrs, nil},
+		{Info{Name: "affinity", Row: "client, service index -> backend index, last new connection",
+			WrittenBy: "sock, tc, xdp", ReadBy: "sock, tc, xdp"},
 			&m.Affinity, nil},
 		{Info{Name: "conn_peers", Row: "index -> socket cookie, what it dialled, what it got", WrittenBy: "sock", ReadBy: "sock, sockets"},
 			&m.ConnPeers, nil},
@@ -75,7 +99,31 @@ func (m *Maps) fields() []field {
 			&m.SockFlows, nil},
 		{Info{Name: "optout", Row: "network namespace or cgroup -> pod, why", WrittenBy: "optout", ReadBy: "sock"}, &m.Optout, nil},
 		{Info{Name: "optout_kinds", Row: "0 -> kinds of optout's rows", WrittenBy: "optout", ReadBy: "sock"}, &m.OptoutKinds, nil},
-		{Info{Name: "counters", Row: "hook, reason -> packets, bytes", WrittenBy: "sock", ReadBy: "observe"},
+		{Info{Name: "ct", Row: "flow -> its rewrite and route, last seen, state", WrittenBy: "tc, xdp, conntrack", ReadBy: "tc, xdp, conntrack"},
+			&m.Ct, func(s Sizes) uint32 { return s.Flows }},
+		{Info{Name: "ct_half", Row: "flow that is not established -> the same", WrittenBy: "tc, xdp, conntrack", ReadBy: "tc, xdp, conntrack"}, &m.CtHalf, nil},
+		{Info{Name: "ct_opened", Row: "0 -> flows that were established, ever", WrittenBy: "tc, xdp", ReadBy: "conntrack"}, &m.CtOpened, nil},
+		{Info{Name: "turnover", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, conntrack", ReadBy: "observe"},
+			&m.Turnover, nil},
+		{Info{Name: "ways", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "routes", ReadBy: "tc, xdp"}, &m.Ways, nil},
+		{Info{Name: "asked_ways", Row: "hash of addresses -> the way between them, when the kernel was asked", WrittenBy: "tc, xdp",
+			ReadBy: "tc, xdp"}, &m.AskedWays, nil},
+		{Info{Name: "frags", Row: "datagram -> its ports, last seen", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"}, &m.Frags, nil},
+		{Info{Name: "late", Row: "row of late_frames -> its datagram, device, when it came", WrittenBy: "tc", ReadBy: "tc"}, &m.Late, nil},
+		{Info{Name: "late_frames", Row: "row of late -> a fragment that came before its first", WrittenBy: "tc", ReadBy: "tc"}, &m.LateFrames, nil},
+		{Info{Name: "late_marks", Row: "hash of a datagram -> whether fragments wait for its first", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
+			&m.LateMarks, nil},
+		{Info{Name: "late_tally", Row: "0 -> fragments kept, given back and lost, ever", WrittenBy: "tc", ReadBy: "tc, observe"}, &m.LateTally, nil},
+		{Info{Name: "hints", Row: "0 -> the backend that another node chose for the packet at hand", WrittenBy: "tc", ReadBy: "tc, xdp"},
+			&m.Hints, nil},
+		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc"}, &m.Served, nil},
+		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
+			&m.Allowances, nil},
+		{Info{Name: "watch", Row: "0 -> what monitors want to be told, until when", WrittenBy: "monitor", ReadBy: "tc, xdp"}, &m.Watch, nil},
+		{Info{Name: "watched", Row: "kind -> events that may be told, events lost", WrittenBy: "tc, xdp", ReadBy: "tc, xdp, monitor"},
+			&m.Watched, nil},
+		{Info{Name: "events", Row: "drops, and choices of a backend", WrittenBy: "tc, xdp", ReadBy: "monitor"}, &m.Events, nil},
+		{Info{Name: "counters", Row: "hook, reason -> packets, bytes", WrittenBy: "sock, tc, xdp", ReadBy: "observe"},
 			&m.Counters, nil},
 	}
 	for i := range list {
@@ -124,6 +172,9 @@ func (m *Maps) create(size func(field) uint32) error {
 		if f.Grows {
 			spec.MaxEntries = size(f)
 		}
+		if PushesOut(f.Name) {
+			spec.MaxEntries = max(spec.MaxEntries, m.room.of(f.Name))
+		}
 		if *f.at, err = ebpf.NewMap(spec); err != nil {
 			return fmt.Errorf("create map %s: %w", f.Name, err)
 		}
@@ -142,7 +193,7 @@ func Open(dir string, readOnly bool) (*Maps, error) {
 	m := &Maps{readOnly: readOnly}
 	var missing []string
 	for _, f := range m.fields() {
-		*f.at, err = openPin(filepath.Join(dir, f.Name), specs.Maps[f.Name], f.Grows, readOnly)
+		*f.at, err = openPin(filepath.Join(dir, f.Name), specs.Maps[f.Name], f.Grows || PushesOut(f.Name), readOnly)
 		if errors.Is(err, fs.ErrNotExist) {
 			missing = append(missing, f.Name)
 			continue
@@ -242,6 +293,20 @@ func pin(m *ebpf.Map, path string) error {
 	return nil
 }
 
+// Clone opens every map once more. The caller closes the clone.
+func (m *Maps) Clone() (*Maps, error) {
+	clone := &Maps{readOnly: m.readOnly}
+	to := clone.fields()
+	for i, f := range m.fields() {
+		dup, err := f.Map.Clone()
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("duplicate map %s: %w", f.Name, err), clone.Close())
+		}
+		*to[i].at = dup
+	}
+	return clone, nil
+}
+
 // Close closes the maps. Pins and loaded programs keep them alive.
 func (m *Maps) Close() error {
 	var errs []error
@@ -257,11 +322,15 @@ func (m *Maps) Close() error {
 	return errors.Join(errs...)
 }
 
-// Replacements returns the maps by name, as a program's load wants them. They stay m's.
-func (m *Maps) Replacements() map[string]*ebpf.Map {
+// Replacements returns the maps that an object's programs use, by name, as its load wants them, and gives their sizes to
+// the object's own. They stay m's.
+func (m *Maps) Replacements(object *ebpf.CollectionSpec) map[string]*ebpf.Map {
 	maps := map[string]*ebpf.Map{}
 	for _, f := range m.fields() {
-		maps[f.Name] = f.Map
+		if spec, ok := object.Maps[f.Name]; ok {
+			spec.MaxEntries = f.Map.MaxEntries()
+			maps[f.Name] = f.Map
+		}
 	}
 	return maps
 }
@@ -280,5 +349,6 @@ func (m *Maps) Sizes() Sizes {
 		Services: min(size(m.Services), size(m.Names)),
 		Slots:    size(m.Slots),
 		Backends: size(m.Backends),
+		Flows:    size(m.Ct),
 	}
 }

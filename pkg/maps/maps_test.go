@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -69,8 +70,8 @@ func TestRound(t *testing.T) {
 		have, want Sizes
 	}{
 		{"nothing", Sizes{}, MinSizes()},
-		{"one more than the least", Sizes{4097, 1025, 65537, 4097}, Sizes{8192, 2048, 131072, 8192}},
-		{"powers stay", Sizes{8192, 2048, 131072, 8192}, Sizes{8192, 2048, 131072, 8192}},
+		{"one more than the least", Sizes{4097, 1025, 65537, 4097, 131073}, Sizes{8192, 2048, 131072, 8192, 262144}},
+		{"powers stay", Sizes{8192, 2048, 131072, 8192, 262144}, Sizes{8192, 2048, 131072, 8192, 262144}},
 		{"the most", MaxSizes(), MaxSizes()},
 	} {
 		if got, err := test.have.Round(); err != nil || got != test.want {
@@ -80,6 +81,7 @@ func TestRound(t *testing.T) {
 	most := MaxSizes()
 	for _, over := range []Sizes{
 		{Svcs: most.Svcs + 1}, {Services: most.Services + 1}, {Slots: most.Slots + 1}, {Backends: most.Backends + 1},
+		{Flows: most.Flows + 1},
 	} {
 		if got, err := over.Round(); err == nil {
 			t.Errorf("%+v was rounded to %+v", over, got)
@@ -91,7 +93,7 @@ func TestRoundIsEnough(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		most := MaxSizes()
 		draw := func(name string, limit uint32) uint32 { return rapid.Uint32Range(0, limit).Draw(t, name) }
-		want := Sizes{draw("svcs", most.Svcs), draw("services", most.Services), draw("slots", most.Slots), draw("backends", most.Backends)}
+		want := Sizes{draw("svcs", most.Svcs), draw("services", most.Services), draw("slots", most.Slots), draw("backends", most.Backends), draw("flows", most.Flows)}
 		got, err := want.Round()
 		if err != nil {
 			t.Fatal(err)
@@ -229,7 +231,7 @@ func TestOpenRefusesIncompatible(t *testing.T) {
 }
 
 func double(s Sizes) Sizes {
-	return Sizes{Svcs: 2 * s.Svcs, Services: 2 * s.Services, Slots: 2 * s.Slots, Backends: 2 * s.Backends}
+	return Sizes{Svcs: 2 * s.Svcs, Services: 2 * s.Services, Slots: 2 * s.Slots, Backends: 2 * s.Backends, Flows: s.Flows}
 }
 
 func TestGrownHasTheSameRows(t *testing.T) {
@@ -372,5 +374,36 @@ func TestBarrier(t *testing.T) {
 	}
 	if err := b.Wait(); err == nil {
 		t.Error("waited on a closed barrier")
+	}
+}
+
+// The list names every hook whose programs use a map, and no other.
+func TestHooksOfMaps(t *testing.T) {
+	uses := map[string]map[string]bool{}
+	for hook, load := range map[string]func() (*ebpf.CollectionSpec, error){
+		"sock": bpf.LoadSock, "tc": bpf.LoadTc, "xdp": bpf.LoadXdp,
+	} {
+		spec, err := load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, program := range spec.Programs {
+			for _, ins := range program.Instructions {
+				if name := ins.Reference(); ins.IsLoadFromMap() && spec.Maps[name] != nil {
+					if uses[name] == nil {
+						uses[name] = map[string]bool{}
+					}
+					uses[name][hook] = true
+				}
+			}
+		}
+	}
+	for _, info := range (&Maps{}).All() {
+		said := info.WrittenBy + ", " + info.ReadBy
+		for _, hook := range []string{"sock", "tc", "xdp"} {
+			if have := regexp.MustCompile(`\b` + hook + `\b`).MatchString(said); have != uses[info.Name][hook] {
+				t.Errorf("%s: the list says %q, and that its programs use it is %t of %s", info.Name, said, !have, hook)
+			}
+		}
 	}
 }

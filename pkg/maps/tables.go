@@ -7,6 +7,7 @@ import "errors"
 // have the same length.
 type Tables struct {
 	Svcs     *SvcTable
+	Ranges   *RangeTable
 	Services []Service
 	Slots    []Slot
 	Backends []Backend
@@ -18,7 +19,7 @@ type Tables struct {
 // Tables maps the arrays, writable unless the maps were opened read-only. It borrows m's svcs; the caller closes it
 // before m.
 func (m *Maps) Tables() (*Tables, error) {
-	t := &Tables{Svcs: NewSvcTable(m.Svcs)}
+	t := &Tables{Svcs: NewSvcTable(m.Svcs), Ranges: NewRangeTable(m.SrcRanges)}
 	services, err := MapArray[Service](m.Services, !m.readOnly)
 	if err != nil {
 		return nil, errors.Join(err, t.Close())

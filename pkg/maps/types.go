@@ -22,6 +22,7 @@ type (
 	Counter  = bpf.MapsCounter
 	SockPeer = bpf.MapsSockPeer
 	ConnPeer = bpf.MapsConnPeer
+	Ways     = bpf.MapsWays
 )
 
 // The kinds of frontend.
@@ -32,12 +33,13 @@ const (
 	LoadBalancer = uint32(bpf.MapsSvcKindSVC_LOAD_BALANCER)
 	NodePort     = uint32(bpf.MapsSvcKindSVC_NODE_PORT)
 	HostPort     = uint32(bpf.MapsSvcKindSVC_HOST_PORT)
+	Hosted       = uint32(bpf.MapsSvcKindSVC_HOSTED) // of a row that is no frontend, see HostedKey
 )
 
 // KindNames are the kinds of frontend as dumps show them.
 var KindNames = [...]string{
 	ClusterIP: "ClusterIP", ExternalIP: "ExternalIP", ExternalOnly: "ExternalOnly",
-	LoadBalancer: "LoadBalancer", NodePort: "NodePort", HostPort: "HostPort",
+	LoadBalancer: "LoadBalancer", NodePort: "NodePort", HostPort: "HostPort", Hosted: "Hosted",
 }
 
 // The scopes of a service, and how many there are.
@@ -51,7 +53,18 @@ const (
 const (
 	InternalLocal = uint8(bpf.MapsServiceFlagSERVICE_INTERNAL_LOCAL)
 	ExternalLocal = uint8(bpf.MapsServiceFlagSERVICE_EXTERNAL_LOCAL)
+	SourceRanges  = uint8(bpf.MapsServiceFlagSERVICE_SOURCE_RANGES)
+	DirectMask    = uint8(bpf.MapsServiceFlagSERVICE_DIRECT)
 )
+
+// DirectFlags returns the flags of a service, or of a row of a flow, whose packets are forwarded in a mode of enum direct.
+func DirectFlags(mode uint8) uint8 { return mode << bpf.MapsDirectDIRECT_SHIFT }
+
+// DirectMode is the reverse of DirectFlags: it returns the mode that flags have.
+func DirectMode(flags uint8) uint8 { return flags & DirectMask >> bpf.MapsDirectDIRECT_SHIFT }
+
+// BackendLocal is the flag of a backend on this node. It is no part of which backend it is.
+const BackendLocal = uint8(bpf.MapsBackendFlagBACKEND_LOCAL)
 
 // MaxIndex is the highest index of a service or a backend that a slot has room for.
 const MaxIndex = 1<<24 - 1
@@ -74,6 +87,14 @@ func NetipOf(addr Addr) netip.Addr {
 	return netip.AddrFrom16(b).Unmap()
 }
 
+// UnspecifiedOf returns the address of a family that stands for every address of the node.
+func UnspecifiedOf(addr Addr) Addr {
+	if NetipOf(addr).Is4() {
+		return AddrOf(netip.IPv4Unspecified())
+	}
+	return AddrOf(netip.IPv6Unspecified())
+}
+
 // PortOf returns a port in the byte order that the maps have, and the reverse.
 func PortOf(port uint16) uint16 {
 	var b [2]byte
@@ -85,6 +106,21 @@ func PortOf(port uint16) uint16 {
 func KeyOf(addr netip.Addr, port uint16, proto model.Protocol) SvcKey {
 	return SvcKey{Addr: AddrOf(addr), Port: PortOf(port), Proto: uint8(proto)}
 }
+
+// PingKey returns the row that makes an address answer to pings: it has neither port nor protocol.
+func PingKey(addr netip.Addr) SvcKey { return SvcKey{Addr: AddrOf(addr)} }
+
+// HostedKey returns the row that lets other nodes forward packets to a backend on this node for it to answer; port 0 is
+// that of the address, which every such backend has too.
+func HostedKey(addr netip.Addr, port uint16) SvcKey {
+	return SvcKey{Addr: AddrOf(addr), Port: PortOf(port), Hosted: 1}
+}
+
+// IsHosted reports whether the row is one of HostedKey's. Services may share it.
+func IsHosted(key SvcKey) bool { return key.Hosted != 0 }
+
+// IsPing reports whether the row is one of PingKey's.
+func IsPing(key SvcKey) bool { return key == SvcKey{Addr: key.Addr} }
 
 // AddrPort returns what a client of the frontend dials.
 func AddrPort(key SvcKey) netip.AddrPort {
@@ -99,6 +135,12 @@ func BackendOf(addr netip.Addr, port uint16, proto model.Protocol) Backend {
 // BackendAddrPort returns the backend's address.
 func BackendAddrPort(backend Backend) netip.AddrPort {
 	return netip.AddrPortFrom(NetipOf(backend.Addr), PortOf(backend.Port))
+}
+
+// BackendIdentity returns what tells a row from others: without whose it is and where it runs, which may change.
+func BackendIdentity(backend Backend) Backend {
+	backend.Owner, backend.Flags = 0, 0
+	return backend
 }
 
 // MakeOwner packs what a row of backends says of the service that has it: scopes has bit 1<<scope for each scope whose

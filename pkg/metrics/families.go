@@ -51,6 +51,9 @@ func nodeFamilies() []family {
 			"sockets. Where the reason is \"none\" nothing went wrong.", func(c *observe.Counter) uint64 { return c.Packets }),
 		counted("fairlead_datapath_bytes_total", "The bytes of what the programs saw, by what became of it.",
 			func(c *observe.Counter) uint64 { return c.Bytes }),
+		dropped("fairlead_drop_packets_total", "Packets that were dropped and calls of sockets that were refused; docs/drops.md has a cause and "+
+			"a cure for each reason.", func(d *observe.Drop) uint64 { return d.Packets }),
+		dropped("fairlead_drop_bytes_total", "The bytes of packets that were dropped.", func(d *observe.Drop) uint64 { return d.Bytes }),
 		gauge("fairlead_opted_out_pods", "Pods of this node whose sockets are left alone.",
 			func(s *Sample) float64 { return float64(s.OptOut.Pods) }),
 		gauge("fairlead_opted_out_pods_not_covered", "Pods of this node that have opted out and are balanced at the socket all the "+
@@ -79,22 +82,44 @@ func counted(name, help string, value func(*observe.Counter) uint64) family {
 	}
 }
 
+func dropped(name, help string, value func(*observe.Drop) uint64) family {
+	return family{
+		name: name, help: help, kind: prometheus.CounterValue, labels: []string{"hook", "reason"},
+		read: func(s *Sample, put put) {
+			for _, d := range observe.DropsOf(s.Kernel.Counters) {
+				if d.Stops {
+					put(float64(value(&d)), d.Hook, d.Reason)
+				}
+			}
+		},
+	}
+}
+
 func mapFamilies() []family {
 	return []family{
 		ofMaps("fairlead_map_entries", "Rows in use, of the maps in which they are counted.",
-			func(s *Sample, m *observe.MapStatus) (float64, bool) {
-				n, ok := s.entries(m.Name)
-				return float64(n), ok
+			func(m *observe.MapStatus) (float64, bool) {
+				if m.Entries == nil {
+					return 0, false
+				}
+				return float64(*m.Entries), true
 			}),
 		ofMaps("fairlead_map_max_entries", "Rows that there is room for, of the maps that have a bound of their own.",
-			func(_ *Sample, m *observe.MapStatus) (float64, bool) { return float64(m.Capacity), m.Capacity > 0 }),
-		ofMaps("fairlead_map_pressure_ratio", "Rows in use to rows that there is room for. Maps that grow do so at 1.",
-			func(s *Sample, m *observe.MapStatus) (float64, bool) {
-				n, ok := s.entries(m.Name)
-				return float64(n) / float64(max(1, m.Capacity)), ok
+			func(m *observe.MapStatus) (float64, bool) { return float64(m.Capacity), m.Capacity > 0 }),
+		ofMaps("fairlead_map_pressure_ratio", "Rows in use to rows that there is room for. Maps that grow do so at 1, ct at 0.5. Where "+
+			"fairlead_map_evictions_total grows, rows are pushed out near 1.",
+			func(m *observe.MapStatus) (float64, bool) { return m.Pressure, m.Entries != nil }),
+		ofCountedMaps("fairlead_map_evictions_total", "Rows that were pushed out since there was no room, counted by the programs; never more than were, and "+
+			"some seconds late. ct_half: connections do not come about, look for a flood or raise conntrack-max. affinity: clients change backends, "+
+			"restart the agent to have it make more room. frags: datagrams in fragments are lost, keep to the path's MTU.",
+			func(m *observe.MapStatus) (float64, bool) {
+				if m.Evictions == nil {
+					return 0, false
+				}
+				return float64(*m.Evictions), true
 			}),
 		ofMaps("fairlead_map_memory_bytes", "Memory of the map, as the kernel accounts it.",
-			func(_ *Sample, m *observe.MapStatus) (float64, bool) { return float64(m.Memory), true }),
+			func(m *observe.MapStatus) (float64, bool) { return float64(m.Memory), true }),
 		gauge("fairlead_services", "Services in the maps, counting each port and address family.",
 			func(s *Sample) float64 { return float64(s.Stats.Services) }),
 		gauge("fairlead_frontends", "Addresses and ports that lead to a service.",
@@ -106,18 +131,24 @@ func mapFamilies() []family {
 	}
 }
 
-func ofMaps(name, help string, value func(*Sample, *observe.MapStatus) (float64, bool)) family {
+func ofMaps(name, help string, value func(*observe.MapStatus) (float64, bool)) family {
 	return family{
 		name: name, help: help, kind: prometheus.GaugeValue, labels: []string{"map"},
 		read: func(s *Sample, put put) {
 			for i := range s.Kernel.Maps {
 				m := &s.Kernel.Maps[i]
-				if v, ok := value(s, m); ok {
+				if v, ok := value(m); ok {
 					put(v, m.Name)
 				}
 			}
 		},
 	}
+}
+
+func ofCountedMaps(name, help string, value func(*observe.MapStatus) (float64, bool)) family {
+	f := ofMaps(name, help, value)
+	f.kind = prometheus.CounterValue
+	return f
 }
 
 func reconcileFamilies() []family {

@@ -12,26 +12,37 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockets"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
+
+func rows(n int) *int { return &n }
 
 // sample has a value of its own in every place.
 func sample() Sample {
 	return Sample{
 		Degraded: true,
 		Kernel: Kernel{
-			Counters: []observe.Counter{{Hook: "sock", Reason: "none", Packets: 70, Bytes: 7000}, {Hook: "sock", Reason: "no-backend", Packets: 3}},
-			Maps:     []observe.MapStatus{{Name: "slots", Capacity: 400, Memory: 4096}, {Name: "affinity", Capacity: 65536, Memory: 1 << 20}},
+			Reading: observe.Reading{Counters: []observe.Counter{{Hook: "sock", Reason: "none", Packets: 70, Bytes: 7000}, {Hook: "sock", Reason: "no-backend", Packets: 3},
+				{Hook: "tc", Reason: "flows-full", Packets: 4}},
+				Maps: []observe.MapStatus{
+					{Name: "slots", Capacity: 400, Memory: 4096, Entries: rows(100), Pressure: 0.25},
+					{Name: "affinity", Capacity: 65536, Memory: 1 << 20, Entries: rows(32768), Pressure: 0.5, Evictions: new(uint64(91))},
+					{Name: "conn_peers", Capacity: 800, Memory: 2048},
+				}, Fragments: observe.FragmentStatus{Kept: 101, Returned: 102, Lost: 103, Refused: 104}},
 			Programs: []observe.ProgramStatus{{Name: "sock_connect4", Attached: true}, {Name: "sock_connect6"}, {Name: "sock_bind4", Idle: true}},
 			Attachment: &observe.AttachmentStatus{Checked: time.Unix(1004, 0), Mended: 51, Families: []observe.FamilyProof{
 				{Family: "IPv4", State: "proven"}, {Family: "IPv6", State: "missed"}, {Family: "IPvX", State: "unknown"},
 			}},
+			Outside: &observe.OutsideStatus{Mended: 52, Devices: []observe.DeviceStatus{{Name: "eth0", TC: "tcx", XDP: "native"}, {Name: "eth1"}}},
 		},
 		Stats: reconcile.Stats{
 			Passes: 11, Compiled: 12, Writes: 13, Errors: 14, Growths: 15, Barriers: 16, Services: 17, Frontends: 18, Slots: 100,
@@ -47,6 +58,12 @@ func sample() Sample {
 		Sockets: sockets.Stats{
 			Looks: 51, Errors: 52, Took: 1500 * time.Millisecond, Aborted: map[model.Protocol]uint64{model.TCP: 53, model.UDP: 54},
 		},
+		Conntrack: conntrack.Stats{
+			Passes: 61, Errors: 62, Took: 2500 * time.Millisecond, LastTook: 25 * time.Millisecond, LastPass: time.Unix(1005, 0),
+			Entries: conntrack.Entries{{63, 64, 65}, {66, 67, 68}, {69, 70, 71}}, Rows: [2]int{200, 72}, Idle: 73, Stale: 74,
+		},
+		Routes:  routes.Stats{Following: true, Changes: 91, Flaps: 92, Errors: 93},
+		Monitor: monitor.Stats{Clients: 81, Events: 82, Lost: 83},
 	}
 }
 

@@ -3,9 +3,12 @@ package metrics
 import (
 	"time"
 
+	"fairlead.io/fairlead/pkg/conntrack"
+	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockets"
 )
 
@@ -19,15 +22,21 @@ type Sample struct {
 	Source   Source
 	OptOut   optout.Status
 	Sockets  sockets.Stats
+	// Conntrack is zero before the first pass over the flows.
+	Conntrack conntrack.Stats
+	// Routes is zero before changes of them are followed.
+	Routes  routes.Stats
+	Monitor monitor.Stats
 }
 
 // Kernel is what the kernel has. What cannot be read is left out, and makes the node degraded.
 type Kernel struct {
-	Counters []observe.Counter
-	Maps     []observe.MapStatus // Entries may be nil: what Stats has is used
+	observe.Reading
 	Programs []observe.ProgramStatus
 	// Attachment is nil before the first check of it.
 	Attachment *observe.AttachmentStatus
+	// Outside is nil where no device is to be served.
+	Outside *observe.OutsideStatus
 }
 
 // attachment returns a number of the last check of the attachment, 0 before the first.
@@ -52,13 +61,4 @@ type Kind struct {
 	Synced   bool
 	Lists    uint64 // complete ones
 	Failures uint64 // of requests
-}
-
-// entries returns how many rows of a map are in use, by what the reconciler counts.
-func (s *Sample) entries(name string) (int, bool) {
-	n, ok := map[string]int{
-		"svcs": s.Stats.Frontends, "services": s.Stats.Services, "names": s.Stats.Services,
-		"slots": s.Stats.Slots, "backends": s.Stats.Backends,
-	}[name]
-	return n, ok
 }

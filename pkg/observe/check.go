@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // Check returns what is wrong with the structure of a snapshot, one sentence each; nothing in a sound one. Scopes that
@@ -41,15 +43,19 @@ func Check(s *Snapshot) []string {
 
 // checkProtocols finds backends that a frontend's clients could not talk to.
 func checkProtocols(service *Service, report func(string, ...any)) {
-	if len(service.Frontends) == 0 {
-		return
-	}
-	protocol := service.Frontends[0].Protocol
+	protocol := ""
 	for _, f := range service.Frontends {
+		if f.Protocol == model.AnyProtocol.String() { // by which the address answers to pings
+			continue
+		}
+		protocol = cmp.Or(protocol, f.Protocol)
 		if f.Protocol != protocol {
 			report("service %s has frontends of %s and %s", service.label(), protocol, f.Protocol)
 			return
 		}
+	}
+	if protocol == "" {
+		return
 	}
 	for _, scope := range service.scopes() {
 		for _, share := range scope.Backends {

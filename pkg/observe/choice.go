@@ -34,6 +34,7 @@ func (x *explainer) choose(service *Service, frontend *Frontend) error {
 		return nil
 	}
 	x.e.Outcome = ToBackend
+	x.e.Forwarding, x.e.Mode = BySocket, "the socket is pointed at the backend before it sends, so no packet is rewritten"
 	slot, known := x.slot(service, scope)
 	if known && slot < len(scope.slots) {
 		x.next(scope, scope.slots[slot])

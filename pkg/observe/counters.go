@@ -32,19 +32,33 @@ func ReadCounters(m *ebpf.Map) ([]Counter, error) {
 
 func readCounters(m *ebpf.Map, hooks, reasons []string) ([]Counter, error) {
 	var list []Counter
-	for i := range len(hooks) * len(reasons) {
-		c := Counter{Hook: hooks[i/len(reasons)], Reason: reasons[i%len(reasons)]}
-		var perCPU []maps.Counter
-		if err := m.Lookup(uint32(i), &perCPU); err != nil {
-			return nil, fmt.Errorf("read counter %s of hook %s: %w", c.Reason, c.Hook, err)
+	for h, hook := range hooks {
+		for r, reason := range reasons {
+			c := Counter{Hook: hook, Reason: reason}
+			var perCPU []maps.Counter
+			if err := m.Lookup(uint32(h*int(bpf.MapsCounterRoomCOUNTER_REASONS)+r), &perCPU); err != nil {
+				return nil, fmt.Errorf("read counter %s of hook %s: %w", reason, hook, err)
+			}
+			for _, v := range perCPU {
+				c.Packets += v.Packets
+				c.Bytes += v.Bytes
+			}
+			list = append(list, c)
 		}
-		for _, v := range perCPU {
-			c.Packets += v.Packets
-			c.Bytes += v.Bytes
-		}
-		list = append(list, c)
 	}
 	return list, nil
+}
+
+// CounterWords returns the words for a hook and a reason.
+func CounterWords(hook, reason int) (hookWord, reasonWord string, err error) {
+	hooks, reasons, err := counterWords()
+	if err == nil && (hook >= len(hooks) || reason >= len(reasons)) {
+		err = fmt.Errorf("there is no hook %d or no reason %d", hook, reason)
+	}
+	if err != nil {
+		return "", "", err
+	}
+	return hooks[hook], reasons[reason], nil
 }
 
 func counterWords() (hooks, reasons []string, err error) {

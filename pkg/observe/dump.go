@@ -15,7 +15,7 @@ import (
 
 // DumpNames are the maps that Dump shows.
 func DumpNames() []string {
-	return []string{"svcs", "services", "slots", "backends", "names", "optout", "counters"}
+	return []string{"svcs", "services", "slots", "backends", "names", "src_ranges", "optout", "counters"}
 }
 
 // Dump writes the rows of one map as text, sorted, with indexes and what they stand for. Rows that are not in use are
@@ -23,7 +23,8 @@ func DumpNames() []string {
 func Dump(w io.Writer, s *Snapshot, mapName string) error {
 	dump, ok := map[string]func(io.Writer, *Snapshot){
 		"svcs": dumpSvcs, "services": dumpServices, "slots": dumpSlots, "backends": dumpBackends, "names": dumpNames,
-		"optout": dumpOptout, "counters": dumpCounters,
+		"src_ranges": dumpRanges,
+		"optout":     dumpOptout, "counters": dumpCounters,
 	}[mapName]
 	if !ok {
 		return fmt.Errorf("dump map %q: there is no dump of it; take one of %s", mapName, strings.Join(DumpNames(), ", "))
@@ -121,9 +122,13 @@ func dumpSlots(w io.Writer, s *Snapshot) {
 
 func dumpBackends(w io.Writer, s *Snapshot) {
 	rows := slices.SortedFunc(slices.Values(s.Backends), func(a, b Backend) int { return cmp.Compare(a.Index, b.Index) })
-	fmt.Fprintln(w, "INDEX\tBACKEND\tSERVICE")
+	fmt.Fprintln(w, "INDEX\tBACKEND\tNODE\tSERVICE")
 	for _, b := range rows {
-		fmt.Fprintf(w, "%d\t%s/%s\t%s\n", b.Index, b.Address, b.Protocol, cmp.Or(b.Service, "(free)"))
+		node := "another"
+		if b.Local {
+			node = "this"
+		}
+		fmt.Fprintf(w, "%d\t%s/%s\t%s\t%s\n", b.Index, b.Address, b.Protocol, node, cmp.Or(b.Service, "(free)"))
 	}
 }
 
@@ -172,6 +177,9 @@ func (s *Snapshot) writeService(w io.Writer, service *Service) {
 	for _, f := range service.Frontends {
 		fmt.Fprintf(w, "  frontend %s %s\n", f.Text(), f.Kind)
 	}
+	if service.has(flagSourceRanges) {
+		fmt.Fprintf(w, "  sources %s\n", rangesText(service))
+	}
 	if service.UsesAll() {
 		fmt.Fprintf(w, "  all   %s\n", s.scopeText(service, &service.All))
 	}
@@ -188,7 +196,7 @@ func (f Frontend) Text() string {
 	return f.Address.String()
 }
 
-// scopeText lists the backends. Where some have more slots than others, or where the order of slots matters, it also
+// scopeText lists the backends and marks those on this node. Where some have more slots than others, or where the order of slots matters, it also
 // says how many each has and gives a digest of the order.
 func (s *Snapshot) scopeText(service *Service, scope *Scope) string {
 	switch {
@@ -203,6 +211,9 @@ func (s *Snapshot) scopeText(service *Service, scope *Scope) string {
 	var words []string
 	for _, share := range scope.Backends {
 		word := share.Address.String()
+		if share.Local {
+			word += "(local)"
+		}
 		if counted {
 			word = fmt.Sprintf("%s*%d", word, share.Slots)
 		}

@@ -50,14 +50,27 @@ type Explanation struct {
 	Affinity    string         `json:"affinity,omitempty"`
 	Algorithm   string         `json:"algorithm,omitempty"`
 	Decides     string         `json:"decides,omitempty"` // what the algorithm goes by
-	Candidates  []Candidate    `json:"candidates,omitempty"`
+	// Forwarding is how packets get to the backend, and Mode says why in words.
+	Forwarding Forwarding  `json:"forwarding,omitempty"`
+	Mode       string      `json:"mode,omitempty"`
+	Choice     *Choice     `json:"choice,omitempty"` // of a client outside
+	Candidates []Candidate `json:"candidates,omitempty"`
 	// Next is the backend of the next connection, where that can be told.
-	Next    *netip.AddrPort `json:"next,omitempty"`
-	Nearest []Near          `json:"nearest,omitempty"` // for what is no service
-	Probes  []Probed        `json:"probes,omitempty"`
-	Notes   []string        `json:"notes,omitempty"`
+	Next *netip.AddrPort `json:"next,omitempty"`
+	// Trial is what the programs made of the packet of a client outside, and SourceRange what the ranges mean for it.
+	Trial       *Trial `json:"trial,omitempty"`
+	SourceRange string `json:"sourceRange,omitempty"`
+	// Cause and Cure are of a drop.
+	Cause string `json:"cause,omitempty"`
+	Cure  string `json:"cure,omitempty"`
+
+	Nearest []Near   `json:"nearest,omitempty"` // for what is no service
+	Probes  []Probed `json:"probes,omitempty"`
+	Notes   []string `json:"notes,omitempty"`
 	// Damage says why the answer may be wrong: the maps or the programs are not as they should be.
 	Damage []string `json:"damage,omitempty"`
+
+	OfPod bool `json:"-"` // the client is taken for a pod of this node
 
 	protocol model.Protocol
 	here     bool // the client is in the namespace of who asks
@@ -75,46 +88,79 @@ type facts struct {
 	node map[netip.Addr]struct{} // addresses of the node
 	// remembered returns what the client of a namespace has of a service; nil if nothing.
 	remembered func(cookie uint64, service uint32) (*bpf.MapsAffinity, error)
-	now        uint64 // by the clock of affinity
-	optouts    []Optout
+	// rememberedAddr returns the same of a client outside, which is told by its address.
+	rememberedAddr func(client netip.Addr, service uint32) (lastFlow, error)
+	now            uint64 // by the clock of affinity
+	optouts        []Optout
 }
 
 // Explain answers a Question from the maps pinned in dir, as the programs that read them would. The error wraps what
 // maps.Open returns.
-func Explain(dir string, q Question) (e *Explanation, err error) {
+func Explain(dir string, q Question) (*Explanation, error) {
+	var e *Explanation
+	err := explainWith(dir, func(s *Snapshot, known facts) (err error) {
+		e, err = explain(s, known, q)
+		return err
+	})
+	return e, err
+}
+
+// explainWith opens the maps pinned in dir for as long as use takes.
+func explainWith(dir string, use func(*Snapshot, facts) error) (err error) {
 	m, err := maps.Open(dir, true)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	s, err := takeFrom(m)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	known := facts{node: map[netip.Addr]struct{}{}, remembered: func(cookie uint64, service uint32) (*bpf.MapsAffinity, error) {
-		return rememberedBy(m.Affinity, cookie, service)
-	}}
+	known := facts{
+		node: map[netip.Addr]struct{}{},
+		remembered: func(cookie uint64, service uint32) (*bpf.MapsAffinity, error) {
+			return rememberedBy(m.Affinity, cookieAddr(cookie), service)
+		},
+		rememberedAddr: func(client netip.Addr, service uint32) (lastFlow, error) {
+			entry, err := rememberedBy(m.Affinity, maps.AddrOf(client), service)
+			if entry == nil {
+				return lastFlow{}, err
+			}
+			return lastFlow{true, entry.Last, entry.Row}, err
+		},
+	}
 	list, err := maps.NodeAddrList(m.NodeAddrs)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, addr := range list {
 		known.node[addr] = struct{}{}
 	}
 	if known.optouts, err = readOptouts(m); err != nil {
-		return nil, err
+		return err
 	}
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
-		return nil, fmt.Errorf("read the clock of affinity: %w", err)
+		return fmt.Errorf("read the clock of affinity: %w", err)
 	}
 	known.now = uint64(now.Nano())
-	return explain(s, known, q)
+	return use(s, known)
 }
 
-func rememberedBy(m *ebpf.Map, cookie uint64, service uint32) (*bpf.MapsAffinity, error) {
-	key := bpf.MapsAffinityKey{Service: service}
-	key.Client.Word[0], key.Client.Word[1] = uint32(cookie), uint32(cookie>>32)
+// lastFlow is when a client last began a flow to a service and where that went, if it is known.
+type lastFlow struct {
+	there bool
+	last  uint64
+	row   uint32
+}
+
+// cookieAddr is the form in which the programs of sockets know a client.
+func cookieAddr(cookie uint64) maps.Addr {
+	return maps.Addr{Word: [4]uint32{uint32(cookie), uint32(cookie >> 32)}}
+}
+
+func rememberedBy(m *ebpf.Map, client maps.Addr, service uint32) (*bpf.MapsAffinity, error) {
+	key := bpf.MapsAffinityKey{Client: client, Service: service}
 	var entry bpf.MapsAffinity
 	err := m.Lookup(&key, &entry)
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -135,7 +181,7 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 	}}
 	x.cookie = x.cookieOfClient()
 	x.e.here = x.cookie != 0
-	x.e.Client = x.client()
+	x.e.Client, x.e.OfPod = x.client(), !x.inNode()
 	service, frontend := x.frontend()
 	if frontend == nil {
 		x.e.Outcome = LeftAlone
@@ -143,6 +189,11 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 		return x.e, nil
 	}
 	x.e.Frontend = frontend
+	if q.Protocol == model.SCTP {
+		x.e.Outcome = LeftAlone
+		x.e.Reason = "sockets of SCTP meet no program: the kernel has no hook for them, and only what comes from outside is balanced, by packets"
+		return x.e, nil
+	}
 	if row := x.optedOut(); row != nil {
 		x.e.Outcome = LeftAlone
 		x.e.Reason = fmt.Sprintf("%s has opted out of socket balancing (%s), and the packets are balanced on their way if at all", row.Pod, row.Why)
@@ -154,6 +205,12 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 		return x.e, nil
 	}
 	x.e.Service = service.label()
+	if frontend.row.Kind == maps.LoadBalancer && service.has(flagSourceRanges) {
+		x.e.Outcome = LeftAlone
+		x.e.Reason = "the service lets in its source ranges alone, and whether they have the client is judged where its packets arrive: " +
+			rangesText(service)
+		return x.e, nil
+	}
 	return x.e, x.choose(service, frontend)
 }
 
@@ -163,7 +220,9 @@ type explainer struct {
 	Question
 	snapshot *Snapshot
 	e        *Explanation
-	cookie   uint64 // of the client's network namespace; 0 when that is not known
+	cookie   uint64   // of the client's network namespace; 0 when that is not known
+	visit    lastFlow // of a client outside
+	port     uint16   // likewise
 }
 
 func (x *explainer) damaged(format string, args ...any) {

@@ -83,6 +83,7 @@ func TestExplain(t *testing.T) {
 		{"tcp 10.1.0.9 10.96.0.12:80", Refused, "shop/empty/tcp4", "local", "no usable backend on this node"},
 		{"tcp 10.1.0.9 10.96.0.13:80", Refused, "shop/none/tcp4", "all", "the service has no usable backend"},
 		{"tcp 10.1.0.9 203.0.113.1:80", LeftAlone, "", "", "external IP of shop/outside/tcp4, and --external-ips=external-only"},
+		{"tcp 10.1.0.9 203.0.113.2:80", LeftAlone, "shop/guarded/tcp4", "", "lets in its source ranges alone"},
 		{"tcp 10.1.0.9 192.0.2.99:9001", LeftAlone, "", "", "192.0.2.99 is the host IP of a HostPort, but no address of this node"},
 		{"udp 10.1.0.9 10.96.0.10:80", LeftAlone, "", "", "10.96.0.10:80/tcp  ClusterIP  shop/web:http/tcp4  another protocol"},
 		{"tcp 10.1.0.9 10.96.0.10:81", LeftAlone, "", "", "10.96.0.10:80/tcp  ClusterIP  shop/web:http/tcp4  another port"},
@@ -96,6 +97,7 @@ func TestExplain(t *testing.T) {
 			a := newAsked()
 			a.add(wants{name: "shop/none/tcp4", frontends: map[string]uint32{"10.96.0.13:80": maps.ClusterIP}})
 			a.add(wants{name: "shop/outside/tcp4", frontends: map[string]uint32{"203.0.113.1:80": maps.ExternalOnly}})
+			a.add(wants{name: "shop/guarded/tcp4", flags: maps.SourceRanges, frontends: map[string]uint32{"203.0.113.2:80": maps.LoadBalancer}})
 			a.add(wants{name: "pod:shop/far/tcp4", frontends: map[string]uint32{"192.0.2.99:9001": maps.HostPort}})
 			e := a.ask(t, question(strings.Replace(tt.question, "10.96.10:80", "10.96.0.1:80", 1)))
 			var text strings.Builder
@@ -249,5 +251,21 @@ func TestOneEdit(t *testing.T) {
 		if got := oneEdit(tt.a, tt.b); got != tt.want {
 			t.Errorf("oneEdit(%q, %q) = %v", tt.a, tt.b, got)
 		}
+	}
+}
+
+// Sockets of SCTP are left alone, whoever has the address, and none is opened to find out.
+func TestExplainSCTP(t *testing.T) {
+	a := newAsked()
+	a.Frontends.(rows)[maps.KeyOf(netip.MustParseAddr("10.96.0.10"), 80, model.SCTP)] = maps.Svc{Service: 1, Kind: maps.ClusterIP}
+	q := question("tcp node 10.96.0.10:80")
+	q.Protocol = model.SCTP
+	e := a.ask(t, q)
+	e.here = true
+	if err := e.AddProbes(3); err != nil {
+		t.Fatal(err)
+	}
+	if e.Outcome != LeftAlone || !strings.Contains(e.Reason, "no hook") || len(e.Probes) > 0 || len(e.Notes) != 1 {
+		t.Errorf("%s: %s; %d probes, %q", e.Outcome, e.Reason, len(e.Probes), e.Notes)
 	}
 }

@@ -24,11 +24,27 @@ func (e *Explanation) WriteText(w io.Writer) error {
 	if e.Scope != "" {
 		row("policy", fmt.Sprintf("%s: %s", e.Scope, e.Policy))
 	}
+	row("ranges", e.SourceRange)
 	row("affinity", e.Affinity)
 	if e.Decides != "" {
 		row("algorithm", fmt.Sprintf("%s: %s", e.Algorithm, e.Decides))
 	}
+	if e.Trial != nil {
+		row("programs", e.Trial.programsText())
+	}
+	if e.Choice != nil {
+		row("chosen", e.Choice.text())
+	}
 	row("outcome", e.outcomeText())
+	if e.Forwarding != "" {
+		row("mode", fmt.Sprintf("%s: %s", e.Forwarding, e.Mode))
+	}
+	if e.Trial != nil {
+		row("rewritten", e.Trial.rewriteText())
+		row("way", e.Trial.wayText())
+	}
+	row("cause", e.Cause)
+	row("cure", e.Cure)
 	if err := lines.Flush(); err != nil {
 		return err
 	}
@@ -46,6 +62,14 @@ func (e *Explanation) WriteText(w io.Writer) error {
 
 func (e *Explanation) outcomeText() string {
 	switch e.Outcome {
+	case Dropped:
+		text := "dropped: " + e.Reason
+		if e.Trial != nil && e.Trial.Told {
+			text += ", and the client is told so"
+		}
+		return text
+	case ToStack:
+		return "left to the node's own stack: " + e.Reason
 	case Refused:
 		return "refused (ECONNREFUSED): " + e.Reason
 	case LeftAlone:
@@ -79,4 +103,31 @@ func (e *Explanation) writeTables(w io.Writer) error {
 		}
 	}
 	return table.Flush()
+}
+
+// programsText says where the packet met the programs.
+func (t *Trial) programsText() string {
+	if t.Device == "" {
+		return ""
+	}
+	return fmt.Sprintf("%s, at %s", t.Device, t.Hook)
+}
+
+func (t *Trial) rewriteText() string {
+	if t.Outcome != TrialBackend {
+		return ""
+	}
+	return fmt.Sprintf("%s -> %s", t.Source, t.Backend)
+}
+
+func (t *Trial) wayText() string {
+	switch {
+	case t.Outcome != TrialBackend:
+		return ""
+	case t.Way == "":
+		return "the stack finds it"
+	case t.NextHop == "":
+		return t.Way + ", where the kernel has yet to ask for the neighbour"
+	}
+	return fmt.Sprintf("%s, to %s", t.Way, t.NextHop)
 }

@@ -10,10 +10,12 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Gauge reads what can be told of pinned maps without listing their rows, however many there are.
+// Gauge reads what can be told of pinned maps without listing their rows, however many there are; but for the maps that push
+// out what they have no room for, which it looks through now and then. It may be used by several goroutines.
 type Gauge struct {
 	dir            string
 	hooks, reasons []string
+	census         *census
 }
 
 // NewGauge returns a Gauge of the maps pinned in dir, now or later.
@@ -22,41 +24,50 @@ func NewGauge(dir string) (*Gauge, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Gauge{dir, hooks, reasons}, nil
+	return &Gauge{dir, hooks, reasons, newCensus()}, nil
 }
 
-// Read returns the state of every map, without the rows in use, and the counters. It opens the pins anew each time:
-// whoever keeps a map open keeps its memory, also when it was replaced by a larger one.
-func (g *Gauge) Read() (statuses []MapStatus, counters []Counter, err error) {
+// Reading is what a Gauge tells: the state of every map, with the rows in use of those that push rows out alone, and what
+// the programs count.
+type Reading struct {
+	Maps      []MapStatus
+	Counters  []Counter
+	Fragments FragmentStatus
+}
+
+// Read returns what there is to tell now. It opens the pins anew each time: whoever keeps a map open keeps its memory,
+// also when it was replaced by a larger one.
+func (g *Gauge) Read() (r Reading, err error) {
 	for _, info := range (&maps.Maps{}).All() {
-		status, counted, err := g.readMap(info)
-		if err != nil {
-			return nil, nil, err
+		if err := g.readMap(info, &r); err != nil {
+			return Reading{}, err
 		}
-		statuses = append(statuses, status)
-		counters = append(counters, counted...)
 	}
-	return statuses, counters, nil
+	return r, g.readCensus(r.Maps)
 }
 
-func (g *Gauge) readMap(info maps.Info) (status MapStatus, counters []Counter, err error) {
+func (g *Gauge) readMap(info maps.Info, r *Reading) (err error) {
 	pin := filepath.Join(g.dir, info.Name)
 	m, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
 	if err != nil {
-		return status, nil, fmt.Errorf("open map %s: %w", pin, err)
+		return fmt.Errorf("open map %s: %w", pin, err)
 	}
 	defer func() { err = errors.Join(err, m.Close()) }()
 	kernel, err := m.Info()
 	if err != nil {
-		return status, nil, fmt.Errorf("inspect map %s: %w", info.Name, err)
+		return fmt.Errorf("inspect map %s: %w", info.Name, err)
 	}
-	status = MapStatus{
+	status := MapStatus{
 		Name: info.Name, Type: m.Type().String(), Row: info.Row, WrittenBy: info.WrittenBy, ReadBy: info.ReadBy,
 		Capacity: m.MaxEntries(), Pin: pin, Schema: filepath.Base(filepath.Dir(g.dir)),
 	}
 	status.Memory, _ = kernel.Memlock()
-	if info.Name == "counters" {
-		counters, err = readCounters(m, g.hooks, g.reasons)
+	r.Maps = append(r.Maps, status)
+	switch info.Name {
+	case "counters":
+		r.Counters, err = readCounters(m, g.hooks, g.reasons)
+	case "late_tally":
+		r.Fragments, err = readFragments(m)
 	}
-	return status, counters, err
+	return err
 }

@@ -15,7 +15,8 @@ import (
 // Pinned is what the maps pinned on a node say.
 type Pinned struct {
 	*Snapshot
-	Maps []MapStatus
+	Maps      []MapStatus
+	Fragments FragmentStatus
 }
 
 // Read opens the maps pinned in dir read-only, takes a Snapshot and the state of every map, and closes them again. It
@@ -40,7 +41,11 @@ func Read(dir string) (pinned *Pinned, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Pinned{Snapshot: s, Maps: list}, nil
+	fragments, err := readFragments(m.LateTally)
+	if err != nil {
+		return nil, err
+	}
+	return &Pinned{Snapshot: s, Maps: list, Fragments: fragments}, nil
 }
 
 // takeFrom takes a Snapshot of open maps.
@@ -51,7 +56,7 @@ func takeFrom(m *maps.Maps) (s *Snapshot, err error) {
 	}
 	defer func() { err = errors.Join(err, tables.Close()) }()
 	return Take(Tables{
-		Frontends: tables.Svcs, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
+		Frontends: tables.Svcs, Ranges: tables.Ranges, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
 	})
 }
 
@@ -64,8 +69,14 @@ func mapStatuses(m *maps.Maps, s *Snapshot, dir string) ([]MapStatus, error) {
 			Capacity: info.Map.MaxEntries(), Pin: filepath.Join(dir, info.Name), Schema: filepath.Base(filepath.Dir(dir)),
 		}
 		if n, ok := used[info.Name]; ok && status.Capacity > 0 {
-			status.Entries = &n
-			status.Pressure = float64(n) / float64(status.Capacity)
+			status.SetEntries(n)
+		}
+		if maps.PushesOut(info.Name) {
+			found, err := maps.TakeCensus(m.Turnover, info.Map, info.Name)
+			if err != nil {
+				return nil, err
+			}
+			status.fill(found, 0)
 		}
 		kernel, err := info.Map.Info()
 		if err != nil {
@@ -80,7 +91,7 @@ func mapStatuses(m *maps.Maps, s *Snapshot, dir string) ([]MapStatus, error) {
 // entries counts the rows in use of the maps whose use a snapshot shows.
 func (s *Snapshot) entries() map[string]int {
 	n := map[string]int{"svcs": len(s.Dangling), "services": len(s.Services), "slots": 0, "backends": 0, "names": 0,
-		"optout": len(s.Optouts)}
+		"optout": len(s.Optouts), "src_ranges": len(s.Ranges())}
 	for i := range s.Services {
 		service := &s.Services[i]
 		n["svcs"] += len(service.Frontends)

@@ -126,6 +126,10 @@ func (e *Explanation) AddProbes(n int) error {
 		e.Notes = append(e.Notes, "No probe was made: this command is not in the client's network namespace.")
 		return nil
 	}
+	if e.protocol == model.SCTP {
+		e.Notes = append(e.Notes, "No probe was made: sockets of SCTP meet no program, and one may load a module into the kernel.")
+		return nil
+	}
 	counts := map[Probed]int{}
 	for range n {
 		var got Probed

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -17,9 +18,16 @@ type Frontends interface {
 	Each(visit func(maps.SvcKey, maps.Svc)) error
 }
 
+// Ranges lists the rows of src_ranges, as maps.RangeTable does.
+type Ranges interface {
+	// Each calls visit for every range, in any order.
+	Each(visit func(maps.Range)) error
+}
+
 // Tables are what a Snapshot is taken of: the memory of the maps, or of any likeness of them.
 type Tables struct {
 	Frontends Frontends
+	Ranges    Ranges // nil for none
 	Services  []maps.Service
 	Slots     []maps.Slot
 	Backends  []maps.Backend
@@ -31,8 +39,10 @@ type Snapshot struct {
 	Services []Service  `json:"services"` // by name
 	Backends []Backend  `json:"backends"` // by address; every row that was ever written
 	Dangling []Frontend `json:"dangling,omitempty"`
-	Counters []Counter  `json:"counters,omitempty"`
-	Optouts  []Optout   `json:"optouts,omitempty"`
+	// Strays are source ranges of services that heed none, or that are not there.
+	Strays   []SourceRange `json:"strayRanges,omitempty"`
+	Counters []Counter     `json:"counters,omitempty"`
+	Optouts  []Optout      `json:"optouts,omitempty"`
 }
 
 // Service is one BPF service: one port of one object in one family.
@@ -43,8 +53,10 @@ type Service struct {
 	Flags           []string   `json:"flags,omitempty"`
 	AffinitySeconds uint32     `json:"affinitySeconds,omitempty"`
 	Frontends       []Frontend `json:"frontends"`
-	All             Scope      `json:"all"`
-	Local           Scope      `json:"local"`
+	// SourceRanges are the clients that get to the service's load balancer addresses; all, without the flag.
+	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
+	All          Scope          `json:"all"`
+	Local        Scope          `json:"local"`
 
 	algorithm uint8
 	turn      uint32 // of round robin
@@ -59,6 +71,12 @@ type Frontend struct {
 
 	key maps.SvcKey
 	row maps.Svc
+}
+
+// SourceRange is a row of src_ranges.
+type SourceRange struct {
+	Service uint32       `json:"service"` // index
+	Range   netip.Prefix `json:"range"`
 }
 
 // Scope is the table of backends for one kind of traffic.
@@ -80,6 +98,7 @@ type Scope struct {
 type Share struct {
 	Address  netip.AddrPort `json:"address"`
 	Protocol string         `json:"protocol"`
+	Local    bool           `json:"local,omitempty"` // on this node
 	Slots    int            `json:"slots"`
 	Backend  uint32         `json:"backend"` // index
 }
@@ -90,6 +109,7 @@ type Backend struct {
 	Address  netip.AddrPort `json:"address"`
 	Protocol string         `json:"protocol"`
 	Index    uint32         `json:"index"`
+	Local    bool           `json:"local,omitempty"`   // on this node
 	Service  string         `json:"service,omitempty"` // that has it in a table; none for a row that is free
 
 	owner uint32
@@ -128,7 +148,9 @@ func (s *Service) UsesAll() bool {
 }
 
 // UsesLocal reports whether any traffic goes by the table of this node's backends.
-func (s *Service) UsesLocal() bool { return s.Local.Length > 0 || len(s.Flags) > 0 }
+func (s *Service) UsesLocal() bool {
+	return s.Local.Length > 0 || s.has(flagInternalLocal) || s.has(flagExternalLocal)
+}
 
 func (s *Service) has(flag string) bool { return slices.Contains(s.Flags, flag) }
 
@@ -136,6 +158,8 @@ func (s *Service) has(flag string) bool { return slices.Contains(s.Flags, flag) 
 const (
 	flagInternalLocal = "internal-local"
 	flagExternalLocal = "external-local"
+	flagSourceRanges  = "source-ranges"
+	flagDSR           = "dsr-" // and the mode
 )
 
 func flagWords(flags uint8) []string {
@@ -146,7 +170,13 @@ func flagWords(flags uint8) []string {
 	if flags&maps.ExternalLocal != 0 {
 		words = append(words, flagExternalLocal)
 	}
-	if rest := flags &^ (maps.InternalLocal | maps.ExternalLocal); rest != 0 {
+	if flags&maps.SourceRanges != 0 {
+		words = append(words, flagSourceRanges)
+	}
+	if mode := lb.Direct(maps.DirectMode(flags)); mode != lb.DirectOff {
+		words = append(words, flagDSR+mode.String())
+	}
+	if rest := flags &^ (maps.InternalLocal | maps.ExternalLocal | maps.SourceRanges | maps.DirectMask); rest != 0 {
 		words = append(words, unknown("flags", uint32(rest)))
 	}
 	return words
@@ -161,7 +191,7 @@ func kindWord(kind uint32) string {
 
 func protocolWord(proto uint8) string {
 	switch p := model.Protocol(proto); p {
-	case model.TCP, model.UDP, model.SCTP:
+	case model.AnyProtocol, model.TCP, model.UDP, model.SCTP:
 		return p.String()
 	}
 	return unknown("protocol", uint32(proto))

@@ -14,6 +14,9 @@ type Status struct {
 	Reconcile *ReconcileState `json:"reconcile,omitempty"` // nil without an agent, or before the maps are there
 	Datapath  DatapathStatus  `json:"datapath"`
 	OptOut    *OptOutStatus   `json:"optOut,omitempty"` // nil without an agent
+	Flows     *FlowStatus     `json:"flows,omitempty"`  // nil without an agent, or before it has looked
+	Ways      *WayStatus      `json:"ways,omitempty"`   // likewise
+	Fragments FragmentStatus  `json:"fragments"`
 	Services  int             `json:"services"`
 	Frontends int             `json:"frontends"`
 	Backends  int             `json:"backends"`
@@ -64,6 +67,8 @@ type DatapathStatus struct {
 	Features   map[string]bool `json:"features,omitempty"` // of the kernel
 	// Attachment is nil without an agent, and before its first check.
 	Attachment *AttachmentStatus `json:"attachment,omitempty"`
+	// Outside is nil without an agent, and where no device is to be served.
+	Outside *OutsideStatus `json:"outside,omitempty"`
 }
 
 // ProgramStatus is the state of one program.
@@ -86,9 +91,13 @@ type MapStatus struct {
 	Entries   *int    `json:"entries,omitempty"`
 	Capacity  uint32  `json:"capacity"`
 	Pressure  float64 `json:"pressure"` // entries / capacity
-	Memory    uint64  `json:"memoryBytes"`
-	Pin       string  `json:"pin"`
-	Schema    string  `json:"schema"`
+	// Evictions are the rows that were pushed out, ever, by how many were made and not deleted; nil where none is pushed out.
+	// A row may be told some seconds late, and none is that was not.
+	Evictions     *uint64 `json:"evictions,omitempty"`
+	EvictedLately uint64  `json:"evictedLately,omitempty"` // of them, in the last minutes; only an agent knows
+	Memory        uint64  `json:"memoryBytes"`
+	Pin           string  `json:"pin"`
+	Schema        string  `json:"schema"`
 }
 
 // Problem is something in an object that had to be ignored.
@@ -100,7 +109,7 @@ type Problem struct {
 
 // NewStatus returns a Status with what the pins tell.
 func NewStatus(pinned *Pinned) Status {
-	s := Status{Maps: pinned.Maps, Problems: []Problem{}, Degraded: []string{}}
+	s := Status{Maps: pinned.Maps, Fragments: pinned.Fragments, Problems: []Problem{}, Degraded: []string{}}
 	s.Services, s.Frontends, s.Backends = pinned.Counts()
 	return s
 }
@@ -135,6 +144,12 @@ func (s *Status) Judge() {
 		}
 	}
 	s.Datapath.Attachment.judge(s.Datapath.CgroupRoot, say)
+	s.Datapath.Outside.judge(say)
+	s.Flows.judge(say)
+	for i := range s.Maps {
+		s.Maps[i].judge(say)
+	}
+	s.Ways.judge(say)
 }
 
 func list[T any](s []T) []T {

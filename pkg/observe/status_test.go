@@ -3,6 +3,7 @@ package observe
 import (
 	"bytes"
 	"encoding/json"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -25,11 +26,23 @@ func sampleStatus() Status {
 			Attachment: &AttachmentStatus{Checked: at, Mended: 1, Families: []FamilyProof{
 				{Family: "IPv4", State: proven}, {Family: "IPv6", State: proven},
 			}},
+			Outside: &OutsideStatus{
+				Devices: []DeviceStatus{
+					{Name: "eth0", MTU: 1500, Why: "it has the default route", TC: "tcx", XDP: "native"},
+					{Name: "eth1", MTU: 9000, Why: "it has an address", TC: "clsact", XDPWhy: "the driver has no native XDP"},
+				},
+				Addr4: netip.MustParseAddr("192.0.2.1"), Addr6: netip.MustParseAddr("2001:db8::1"), SnatPorts: "1024-29999", Mended: 1,
+			},
 		},
 		Services: 3, Frontends: 5, Backends: 7,
+		Flows:     &FlowStatus{Rows: 200, Capacity: 131072, HalfOpenRows: 4, HalfOpenCapacity: 16384, Forgotten: 9, LastTime: at, LastDuration: 345678},
+		Ways:      &WayStatus{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
+		Fragments: FragmentStatus{Kept: 31, Returned: 29, Lost: 1, Refused: 2},
 		Maps: []MapStatus{
 			{Name: "svcs", Type: "Hash", Row: "a -> b", WrittenBy: "reconciler", ReadBy: "sock", Entries: &entries,
 				Capacity: 48, Pressure: 0.25, Memory: 3 << 19, Pin: "/pins/svcs", Schema: "v1"},
+			{Name: "ct_half", Type: "LRUHash", Row: "e -> f", WrittenBy: "tc", ReadBy: "tc", Entries: &entries,
+				Capacity: 16, Pressure: 0.75, Evictions: new(uint64(7)), Memory: 4096, Pin: "/pins/ct_half", Schema: "v1"},
 			{Name: "sock_peers", Type: "SkStorage", Row: "c -> d", WrittenBy: "sock", ReadBy: "sock", Memory: 512},
 		},
 		Problems: []Problem{{"shop/web", "FrontendConflict", "10.96.0.1:80/tcp belongs to shop/other."}},
@@ -46,9 +59,13 @@ func TestStatusText(t *testing.T) {
 	golden(t, "status.txt", out.String())
 	s.Datapath.Programs[0].Attached = false
 	s.Datapath.Features["refuse"] = false
+	s.Ways.Following = false
 	s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", "absent", "no such sockets"}}
 	s.Source.Synced, s.Source.Missing = false, []string{"nodes", "pods"}
 	s.Reconcile.Dirty, s.Reconcile.Errors, s.Reconcile.LastError = 2, 9, "insert svcs: no space"
+	o := s.Datapath.Outside
+	o.Devices[1].TC, o.Devices[1].Error = "", "attach tc_to_netdev: no memory"
+	o.Missing, o.Unknown, o.NotForward = []string{"eth7"}, []netip.Addr{netip.MustParseAddr("192.0.2.9")}, []string{"net.ipv4.ip_forward"}
 	s.Judge()
 	out.Reset()
 	if err := s.WriteText(&out); err != nil {
@@ -68,7 +85,7 @@ func TestStatusJSON(t *testing.T) {
 	if err := json.Unmarshal(text, &got); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Errorf("a status changed on its way (-sent +received):\n%s", diff)
 	}
 }
@@ -97,6 +114,10 @@ func TestJudge(t *testing.T) {
 		{"cannot tell", func(s *Status) { s.Datapath.Attachment.Families[0] = FamilyProof{"IPv4", "unknown", "x"} }, nil},
 		{"not checked", func(s *Status) { s.Datapath.Attachment = nil }, nil},
 		{"cannot be mended", func(s *Status) { s.Datapath.Attachment.Error = "no such cgroup" }, []string{"attached again: no such cgroup."}},
+		{"no flow is forgotten", func(s *Status) { s.Flows.Error = "no clock" }, []string{"not forgotten: no clock."}},
+		{"many flows", func(s *Status) { s.Flows.Rows = 117_000 }, nil},
+		{"too many flows", func(s *Status) { s.Flows.Rows = 118_000 }, []string{"room for 131072 rows of flows and 118000 are taken"}},
+		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"once a second: no buffer space."}},
 		{"one idle", func(s *Status) { s.Datapath.Programs[0].Attached, s.Datapath.Programs[0].Idle = false, true }, nil},
 		{"one detached", func(s *Status) { s.Datapath.Programs[0].Attached = false }, []string{"sock_connect4 is not attached"}},
 	} {

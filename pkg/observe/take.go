@@ -50,7 +50,8 @@ func Take(t Tables) (*Snapshot, error) {
 			return !ok || row != f.row
 		})
 	}
-	return r.snapshot(dangling), nil
+	s := r.snapshot(dangling)
+	return s, s.takeRanges(t.Ranges)
 }
 
 // reader collects the services of one Snapshot by index.
@@ -62,6 +63,9 @@ type reader struct {
 func (r *reader) frontends() ([]Frontend, error) {
 	var list []Frontend
 	err := r.Frontends.Each(func(key maps.SvcKey, row maps.Svc) {
+		if maps.IsHosted(key) {
+			return // a local backend, which its service shows
+		}
 		list = append(list, Frontend{
 			Address: maps.AddrPort(key), Protocol: protocolWord(key.Proto), Kind: kindWord(row.Kind),
 			Service: row.Service, key: key, row: row,
@@ -214,6 +218,7 @@ func (r *reader) shares(backends []uint32) []Share {
 		row := r.Backends[backend]
 		list = append(list, Share{
 			Address: maps.BackendAddrPort(row), Protocol: protocolWord(row.Proto), Slots: n, Backend: backend,
+			Local: row.Flags&maps.BackendLocal != 0,
 		})
 	}
 	slices.SortFunc(list, func(a, b Share) int {
@@ -245,7 +250,7 @@ func (r *reader) snapshot(dangling []Frontend) *Snapshot {
 		}
 		s.Backends = append(s.Backends, Backend{
 			Address: maps.BackendAddrPort(row), Protocol: protocolWord(row.Proto), Index: uint32(index),
-			owner: maps.BackendService(row), Service: users[uint32(index)],
+			Local: row.Flags&maps.BackendLocal != 0, owner: maps.BackendService(row), Service: users[uint32(index)],
 		})
 	}
 	slices.SortFunc(s.Backends, func(a, b Backend) int {

@@ -41,12 +41,25 @@ func (s *Status) WriteText(w io.Writer) error {
 	if a := s.Datapath.Attachment; a != nil {
 		row("proof", "%s", a.text())
 	}
+	if o := s.Datapath.Outside; o != nil {
+		row("outside", "%s", o.text())
+	}
+	if s.Flows != nil && !s.Flows.LastTime.IsZero() {
+		row("flows", "%s", s.Flows.text())
+	}
+	if s.Ways != nil {
+		row("ways", "%s", s.Ways.text())
+	}
+	if s.Fragments.Kept+s.Fragments.Refused > 0 {
+		row("fragments", "%s", s.Fragments.text())
+	}
 	if s.OptOut != nil && s.OptOut.Pods+s.OptOut.Waiting+s.OptOut.NotCovered > 0 {
 		row("opted out", "%s", s.OptOut.text())
 	}
 	if err := lines.Flush(); err != nil {
 		return err
 	}
+	s.Datapath.Outside.writeDevices(out)
 	if len(s.Maps) > 0 {
 		fmt.Fprintln(out)
 		if err := WriteMaps(out, s.Maps); err != nil {
@@ -128,14 +141,18 @@ func (d *DatapathStatus) text() string {
 // WriteMaps writes a table of the maps.
 func WriteMaps(w io.Writer, list []MapStatus) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "MAP\tTYPE\tENTRIES\tCAPACITY\tUSED\tMEMORY\tROW\tWRITTEN BY\tREAD BY")
+	fmt.Fprintln(table, "MAP\tTYPE\tENTRIES\tCAPACITY\tUSED\tPUSHED OUT\tMEMORY\tROW\tWRITTEN BY\tREAD BY")
 	for _, m := range list {
 		entries, used := "-", "-"
 		if m.Entries != nil {
 			entries, used = fmt.Sprint(*m.Entries), fmt.Sprintf("%.0f%%", 100*m.Pressure)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Type, entries,
-			cmp.Or(strings.TrimLeft(fmt.Sprint(m.Capacity), "0"), "-"), used, size(m.Memory), m.Row, m.WrittenBy, m.ReadBy)
+		evicted := "-"
+		if m.Evictions != nil {
+			evicted = fmt.Sprint(*m.Evictions)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.Name, m.Type, entries,
+			cmp.Or(strings.TrimLeft(fmt.Sprint(m.Capacity), "0"), "-"), used, evicted, size(m.Memory), m.Row, m.WrittenBy, m.ReadBy)
 	}
 	return table.Flush()
 }

@@ -36,7 +36,7 @@ func (r *Reconciler) adopt() error {
 			}
 			r.byIndex[row.Service].rows++
 		}
-		r.frontends.present++
+		r.frontends.count(key, 1)
 		r.frontends.keys[key] = frontend{row: row, present: true}
 		r.orphans = append(r.orphans, key)
 	})
@@ -44,7 +44,7 @@ func (r *Reconciler) adopt() error {
 		return fmt.Errorf("read the frontends: %w", err)
 	}
 	r.disownUnused()
-	return nil
+	return r.adoptRanges()
 }
 
 // disownUnused ends what an agent that was killed in a switch left: rows that no table leads to any more, but that

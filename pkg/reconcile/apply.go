@@ -34,6 +34,7 @@ type service struct {
 	frontends []maps.SvcKey
 	kept      uint64 // the sum of what may be kept, as of the last apply
 	rows      int    // rows of svcs that lead here
+	ranges    ranges
 }
 
 func (s *service) is(id lb.ID) bool {
@@ -70,7 +71,13 @@ func (r *Reconciler) apply(key model.Key) error {
 		if err != nil {
 			return err
 		}
+		if err := r.addRanges(s, w); err != nil {
+			return err
+		}
 		if err := r.setTables(s, w); err != nil {
+			return err
+		}
+		if err := r.dropRanges(s, w.SourceRanges); err != nil {
 			return err
 		}
 		wanted.Problems = r.setFrontends(s, w, wanted.Problems)
@@ -265,7 +272,8 @@ func (r *Reconciler) setFrontends(s *service, w *lb.Service, problems []model.Pr
 			continue
 		}
 		s.frontends = append(s.frontends, f.Key)
-		if winner := r.frontends.claim(f.Key, claim{s, f.Kind}); winner.service != s {
+		// Whose ping it is makes no difference: any of the address's services answers.
+		if winner := r.frontends.claim(f.Key, claim{s, f.Kind}); winner.service != s && !maps.IsPing(f.Key) && !maps.IsHosted(f.Key) {
 			problems = append(problems, conflict(f.Key, winner))
 		}
 	}
@@ -281,13 +289,18 @@ func (r *Reconciler) retire(s *service) {
 	r.retired = append(r.retired, s)
 }
 
-// teardown frees what retired services had, once it is certain that no frontend leads to them.
-func (r *Reconciler) teardown() {
+// teardown frees what retired services had, once it is certain that no frontend leads to them. Whose ranges cannot be
+// deleted stays: whoever got its index would let those clients in.
+func (r *Reconciler) teardown() (failed error) {
 	if len(r.frontends.unsure) > 0 {
-		return
+		return nil
 	}
 	r.retired = slices.DeleteFunc(r.retired, func(s *service) bool {
 		if s.rows > 0 {
+			return false
+		}
+		if err := r.dropRanges(s, nil); err != nil {
+			failed = err
 			return false
 		}
 		row := &r.tables.Services[s.index]
@@ -307,6 +320,7 @@ func (r *Reconciler) teardown() {
 		r.services.Free(s.index)
 		return true
 	})
+	return failed
 }
 
 // nameText returns the name of a service as the maps keep it; one that is too long ends in a digest of the whole.

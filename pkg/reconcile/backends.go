@@ -35,8 +35,7 @@ func (r *Reconciler) planBackends(s *service, w *lb.Service) error {
 	}
 	clear(known)
 	for _, index := range s.backends {
-		row := r.tables.Backends[index]
-		row.Owner = 0
+		row := maps.BackendIdentity(r.tables.Backends[index])
 		if twin, ok := known[row]; ok { // a damaged row
 			p.gone = append(p.gone, twin)
 		}
@@ -48,7 +47,8 @@ func (r *Reconciler) planBackends(s *service, w *lb.Service) error {
 			p.scopes[position] |= 1 << scope
 		}
 	}
-	for i, backend := range w.Backends {
+	for i := range w.Backends {
+		backend := maps.BackendIdentity(w.Backends[i])
 		index, ok := known[backend]
 		if p.scopes[i] == 0 { // weight 0
 			index = noRow
@@ -108,6 +108,7 @@ func (r *Reconciler) writeBackends(s *service, w *lb.Service) {
 			r.stats.Writes++
 			continue
 		}
+		r.setFlags(index, w.Backends[i].Flags)
 		had := maps.BackendScopes(r.tables.Backends[index])
 		r.setOwner(index, maps.MakeOwner(s.index, had|r.plan.scopes[i]))
 	}
@@ -132,6 +133,16 @@ func (r *Reconciler) unmarkBackends(s *service) {
 func (r *Reconciler) freeBackend(index uint32) {
 	r.setOwner(index, 0)
 	r.backends.Free(index)
+}
+
+// setFlags says where a backend runs. It stays the backend that it was for whoever remembers the row, so it is written in
+// place: a program sees the one or the other.
+func (r *Reconciler) setFlags(index uint32, flags uint8) {
+	at := &r.tables.Backends[index].Flags
+	if *at != flags {
+		*at = flags
+		r.stats.Writes++
+	}
 }
 
 func (r *Reconciler) setOwner(index, owner uint32) {

@@ -16,6 +16,7 @@ type unit struct {
 	object model.Key   // of unitObject, and of a frontend that it owns
 	index  uint32      // of unitFree and unitBackend
 	key    maps.SvcKey // of unitFrontend
+	stray  maps.Range  // of unitRange
 }
 
 type unitKind uint8
@@ -25,6 +26,7 @@ const (
 	unitFrontend                 // one row of svcs
 	unitFree                     // a row of services that no service has
 	unitBackend                  // a row of backends that no service has
+	unitRange                    // a row of src_ranges that its service does not want
 )
 
 // compareBuffers serve one service after another.
@@ -69,6 +71,8 @@ func (r *Reconciler) compareUnit(c *check, u unit) {
 		r.compareFree(c, u.index)
 	case unitBackend:
 		r.compareBackend(c, u.index)
+	case unitRange:
+		r.compareStray(c, u.stray)
 	}
 }
 
@@ -93,6 +97,7 @@ func (r *Reconciler) mend(u unit) {
 		if o := r.objects[u.object]; o != nil {
 			for _, s := range o.services {
 				r.setName(s.index, nameText(s.id()))
+				s.ranges.unsure = true
 			}
 		}
 		r.cfg.Store.MarkDirty(u.object)
@@ -107,6 +112,10 @@ func (r *Reconciler) mend(u unit) {
 		r.setName(u.index, "")
 	case unitBackend:
 		r.setOwner(u.index, 0)
+	case unitRange:
+		if err := r.mendRange(u.stray, u.object); err != nil {
+			r.checks.current.err = fmt.Errorf("verify the maps: %w", err)
+		}
 	}
 }
 
@@ -227,6 +236,7 @@ func (r *Reconciler) compareObject(c *check, o *object) (work int) {
 		found++
 		r.compareTables(c, u, s, w)
 		r.compareFrontends(c, u, s, w)
+		work += r.compareRanges(c, u, s, w)
 		work += len(w.Frontends) + len(w.Backends) + len(w.Tables[maps.ScopeAll]) + len(w.Tables[maps.ScopeLocal])
 	}
 	if found < len(o.services) {

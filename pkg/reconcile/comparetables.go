@@ -147,6 +147,10 @@ func slotText(slot maps.Slot) string {
 }
 
 func backendText(row maps.Backend) string {
-	return fmt.Sprintf("%s/%s of service %d, scopes %#x", maps.BackendAddrPort(row), model.Protocol(row.Proto),
+	text := fmt.Sprintf("%s/%s of service %d, scopes %#x", maps.BackendAddrPort(row), model.Protocol(row.Proto),
 		maps.BackendService(row), maps.BackendScopes(row))
+	if row.Flags != 0 {
+		text += fmt.Sprintf(", flags %#x", row.Flags)
+	}
+	return text
 }

@@ -44,7 +44,16 @@ type frontends struct {
 	unsure   []maps.SvcKey                          // keys of an operation that failed, perhaps half way
 	crowded  bool                                   // touched was large
 	present  int
+	hosted   int // rows of these that are backends and no frontends
 	dirty    func(...model.Key)
+}
+
+// count notes that there are more rows of a key's kind, or less.
+func (f *frontends) count(key maps.SvcKey, more int) {
+	f.present += more
+	if maps.IsHosted(key) {
+		f.hosted += more
+	}
 }
 
 func newFrontends(dirty func(...model.Key)) frontends {

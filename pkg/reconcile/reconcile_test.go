@@ -71,6 +71,7 @@ func TestRandomHistories(t *testing.T) {
 				}
 				tables := *r.tables
 				tables.Frontends = tables.Frontends.(*faults).Frontends
+				tables.Ranges = tables.Ranges.(*rangeFaults).Ranges
 				store = model.NewStore("node0")
 				r = start(t, store, &tables, fail)
 				r.tables.Frontends.(*faults).strict = true

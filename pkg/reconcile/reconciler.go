@@ -187,6 +187,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.checkTimer()
 		case rows := <-r.turns():
 			r.turn(rows)
+		case rows := <-r.rangeTurns():
+			r.rangeTurn(rows)
 		case q := <-r.questions:
 			q.answer <- r.judge(q.peers)
 		}
@@ -231,7 +233,9 @@ func (r *Reconciler) Pass() error {
 	if err := r.writeRows(); err != nil {
 		fail(err)
 	}
-	r.teardown()
+	if err := r.teardown(); err != nil {
+		fail(err)
+	}
 	r.startGrace()
 	if r.stats.Compiled > before {
 		r.stats.LastPass, r.stats.LastDuration = start, time.Since(start)
@@ -337,7 +341,7 @@ func (r *Reconciler) Stats() Stats {
 func (r *Reconciler) publish() {
 	r.stats.Passes++
 	r.stats.Services = int(r.services.Used()) - 1
-	r.stats.Frontends = r.frontends.present
+	r.stats.Frontends = r.frontends.present - r.frontends.hosted
 	r.stats.Slots = int(r.extents.Used())
 	r.stats.Backends = int(r.backends.Used())
 	r.stats.Pending = len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)

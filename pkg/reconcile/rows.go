@@ -183,13 +183,13 @@ func (r *Reconciler) stored(key maps.SvcKey, row maps.Svc, present bool) {
 	f := &r.frontends
 	state := f.keys[key]
 	if state.present {
-		f.present--
+		f.count(key, -1)
 		if s := r.byService(state.row.Service); s != nil {
 			s.rows--
 		}
 	}
 	if present {
-		f.present++
+		f.count(key, 1)
 		if s := r.byService(row.Service); s != nil {
 			s.rows++
 		}

@@ -29,10 +29,23 @@ type Frontends interface {
 	Capacity() uint32
 }
 
+// Ranges is the trie of the clients that services let in.
+type Ranges interface {
+	// Insert adds ranges; one that is there stays.
+	Insert(ranges []maps.Range) error
+	// Delete removes ranges; an absent one is no error.
+	Delete(ranges []maps.Range) error
+	// Has reports whether there is a row for exactly that range.
+	Has(maps.Range) (bool, error)
+	// Each calls f for every range, in any order.
+	Each(f func(maps.Range)) error
+}
+
 // Tables are the maps that a Reconciler writes. The slices are the maps' memory: a store is visible to the programs at
 // once.
 type Tables struct {
 	Frontends Frontends
+	Ranges    Ranges
 	Services  []maps.Service
 	Slots     []maps.Slot
 	Backends  []maps.Backend
@@ -61,6 +74,7 @@ type memory struct {
 func NewMemory(sizes maps.Sizes) *Tables {
 	return &Tables{
 		Frontends: &memory{rows: map[maps.SvcKey]maps.Svc{}, capacity: sizes.Svcs},
+		Ranges:    &memoryRanges{rows: map[maps.Range]struct{}{}},
 		Services:  make([]maps.Service, sizes.Services),
 		Slots:     make([]maps.Slot, sizes.Slots),
 		Backends:  make([]maps.Backend, sizes.Backends),
@@ -71,6 +85,7 @@ func NewMemory(sizes maps.Sizes) *Tables {
 // GrowMemory returns a larger copy of Tables made by NewMemory.
 func GrowMemory(t *Tables, sizes maps.Sizes) *Tables {
 	grown := NewMemory(sizes)
+	grown.Ranges = t.Ranges
 	_ = t.Frontends.Each(func(key maps.SvcKey, row maps.Svc) {
 		grown.Frontends.(*memory).rows[key] = row
 	})
@@ -128,6 +143,47 @@ func (m *memory) Each(f func(maps.SvcKey, maps.Svc)) error {
 	m.mu.Unlock()
 	for key, row := range rows {
 		f(key, row)
+	}
+	return nil
+}
+
+// memoryRanges is a trie of ranges in the process's own memory.
+type memoryRanges struct {
+	mu   sync.Mutex
+	rows map[maps.Range]struct{}
+}
+
+func (m *memoryRanges) Insert(ranges []maps.Range) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range ranges {
+		m.rows[r] = struct{}{}
+	}
+	return nil
+}
+
+func (m *memoryRanges) Delete(ranges []maps.Range) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range ranges {
+		delete(m.rows, r)
+	}
+	return nil
+}
+
+func (m *memoryRanges) Has(r maps.Range) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, ok := m.rows[r]
+	return ok, nil
+}
+
+func (m *memoryRanges) Each(f func(maps.Range)) error {
+	m.mu.Lock()
+	rows := stdmaps.Clone(m.rows)
+	m.mu.Unlock()
+	for r := range rows {
+		f(r)
 	}
 	return nil
 }

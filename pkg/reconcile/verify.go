@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
 
@@ -66,6 +67,7 @@ const (
 	phaseServices phase = iota // and everything that hangs on them
 	phaseBackends              // that no service has
 	phaseRows                  // of svcs that nobody owns
+	phaseRanges                // of src_ranges that no service wants
 	phaseMending
 )
 
@@ -75,9 +77,10 @@ type check struct {
 	repair  bool
 	started time.Time
 	phase   phase
-	next    int      // index within the phase
-	used    []uint64 // a bit for each row of backends that a service has
-	walk    *walk    // of the frontends, in phaseRows
+	next    int               // index within the phase
+	used    []uint64          // a bit for each row of backends that a service has
+	walk    *walk[foundRow]   // of the frontends, in phaseRows
+	ranges  *walk[maps.Range] // in phaseRanges
 	turn    []Difference
 	report  Report
 	late    bool // the wait for mending is over
@@ -136,15 +139,42 @@ func (c *checks) waiting() <-chan *request {
 func (r *Reconciler) turns() <-chan []foundRow {
 	c := r.checks.current
 	switch {
-	case c == nil || c.phase == phaseMending:
+	case c == nil || c.phase == phaseMending || c.phase == phaseRanges:
 		return nil
 	case c.phase == phaseRows:
 		if c.walk == nil {
-			c.walk = startWalk(r.tables.Frontends)
+			c.walk = startWalk(r.tables.eachRow)
 		}
 		return c.walk.rows
 	}
 	return r.checks.always
+}
+
+// rangeTurns is the same for the ranges.
+func (r *Reconciler) rangeTurns() <-chan []maps.Range {
+	c := r.checks.current
+	if c == nil || c.phase != phaseRanges {
+		return nil
+	}
+	if c.ranges == nil {
+		c.ranges = startWalk(r.tables.Ranges.Each)
+	}
+	return c.ranges.rows
+}
+
+// rangeTurn looks at ranges that were listed; none at the end.
+func (r *Reconciler) rangeTurn(rows []maps.Range) {
+	c := r.checks.current
+	if rows == nil {
+		c.err = errors.Join(c.err, c.ranges.err)
+		c.ranges = nil
+		c.phase++
+		r.checks.timer.Reset(mendWait)
+	}
+	for _, row := range rows {
+		r.compareStray(c, row)
+	}
+	r.collect(c)
 }
 
 // beginCheck starts a check, one of the Reconciler's own without a request.
@@ -193,7 +223,6 @@ func (r *Reconciler) turn(rows []foundRow) {
 			c.err = errors.Join(c.err, c.walk.err)
 			c.walk = nil
 			c.phase++
-			r.checks.timer.Reset(mendWait)
 		}
 		r.checkRows(c, rows)
 	}

@@ -47,9 +47,15 @@ func BenchmarkCheck(b *testing.B) {
 	for b.Loop() {
 		r.beginCheck(nil)
 		for r.checks.current != nil {
-			rows := <-r.turns()
-			start := threadTime(b)
-			r.turn(rows)
+			var start time.Duration
+			select {
+			case rows := <-r.turns():
+				start = threadTime(b)
+				r.turn(rows)
+			case rows := <-r.rangeTurns():
+				start = threadTime(b)
+				r.rangeTurn(rows)
+			}
 			turns = append(turns, threadTime(b)-start)
 			if err := r.Pass(); err != nil {
 				b.Fatal(err)

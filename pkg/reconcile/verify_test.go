@@ -26,6 +26,8 @@ func verify(t *testing.T, r *Reconciler, repair bool, between func()) Report {
 		select {
 		case rows := <-r.turns():
 			r.turn(rows)
+		case rows := <-r.rangeTurns():
+			r.rangeTurn(rows)
 		case waited := <-r.grace.done:
 			_ = r.release(waited)
 		case <-r.checks.timer.C:
@@ -216,7 +218,7 @@ func TestDifferencesSayWhatIsWrong(t *testing.T) {
 		{"owner of a backend", func(t *Tables) { t.Backends[0].Owner = maps.MakeOwner(1, 3) },
 			"backend|" + service + ", row 0|10.1.0.1:8080/tcp of service 1, scopes 0x1|10.1.0.1:8080/tcp of service 1, scopes 0x3"},
 		{"owner of a free backend", func(t *Tables) { t.Backends[2].Owner = maps.MakeOwner(1, 1) },
-			"backend|row 2|free|[::]:0/unknown of service 1, scopes 0x1"},
+			"backend|row 2|free|[::]:0/any of service 1, scopes 0x1"},
 		{"settings", func(t *Tables) { t.Services[1].Algorithm = 1 },
 			"service|" + service + "|random, flags 0, affinity 0 s|round-robin, flags 0, affinity 0 s"},
 		{"name", func(t *Tables) { t.Names[1].Text[0] = 'x' }, "name|" + service + "|" + service + `|"xhop/web:http/tcp4"`},
@@ -346,7 +348,12 @@ func TestVerifyReportsReadingErrors(t *testing.T) {
 	q := &request{true, make(chan answer, 1)}
 	r.beginCheck(q)
 	for r.checks.current != nil {
-		r.turn(<-r.turns())
+		select {
+		case rows := <-r.turns():
+			r.turn(rows)
+		case rows := <-r.rangeTurns():
+			r.rangeTurn(rows)
+		}
 		_ = r.Pass()
 		r.finishCheck()
 	}

@@ -15,23 +15,28 @@ type foundRow struct {
 // walkRows is how many rows a walk hands over at a time.
 const walkRows = 1024
 
-// walk lists the frontends beside the Reconciler, which goes on writing them: what it sees is only a hint.
-type walk struct {
-	rows chan []foundRow // each valid until the next is received; closed at the end
+// eachRow calls f for every frontend.
+func (t *Tables) eachRow(f func(foundRow)) error {
+	return t.Frontends.Each(func(key maps.SvcKey, row maps.Svc) { f(foundRow{key, row}) })
+}
+
+// walk lists the rows of a map beside the Reconciler, which goes on writing them: what it sees is only a hint.
+type walk[T any] struct {
+	rows chan []T // each valid until the next is received; closed at the end
 	quit chan struct{}
 	err  error // once rows is closed
 }
 
-func startWalk(frontends Frontends) *walk {
-	w := &walk{rows: make(chan []foundRow), quit: make(chan struct{})}
-	go w.run(frontends)
+func startWalk[T any](each func(func(T)) error) *walk[T] {
+	w := &walk[T]{rows: make(chan []T), quit: make(chan struct{})}
+	go w.run(each)
 	return w
 }
 
-func (w *walk) run(frontends Frontends) {
+func (w *walk[T]) run(each func(func(T)) error) {
 	defer close(w.rows)
 	// Whoever receives one is done with the other.
-	var buffers [2][]foundRow
+	var buffers [2][]T
 	at, stopped := 0, false
 	hand := func() {
 		if stopped || len(buffers[at]) == 0 {
@@ -45,29 +50,36 @@ func (w *walk) run(frontends Frontends) {
 			stopped = true
 		}
 	}
-	err := frontends.Each(func(key maps.SvcKey, row maps.Svc) {
+	err := each(func(row T) {
 		if stopped {
 			return
 		}
-		buffers[at] = append(buffers[at], foundRow{key, row})
+		buffers[at] = append(buffers[at], row)
 		if len(buffers[at]) == walkRows {
 			hand()
 		}
 	})
 	hand()
 	if err != nil {
-		w.err = fmt.Errorf("list the frontends: %w", err)
+		w.err = fmt.Errorf("list rows: %w", err)
+	}
+}
+
+// stop ends a walk that may be none.
+func (w *walk[T]) stop() {
+	if w == nil {
+		return
+	}
+	close(w.quit)
+	for range w.rows { // until it is closed
 	}
 }
 
 // stopWalk ends a walk that is under way, since its map is about to go. The check begins another.
 func (r *Reconciler) stopWalk() {
-	c := r.checks.current
-	if c == nil || c.walk == nil {
-		return
+	if c := r.checks.current; c != nil {
+		c.walk.stop()
+		c.ranges.stop()
+		c.walk, c.ranges = nil, nil
 	}
-	close(c.walk.quit)
-	for range c.walk.rows { // until it is closed
-	}
-	c.walk = nil
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"unique"
 
@@ -57,6 +58,9 @@ func (w *world) service(name model.Name) *model.Service {
 	}
 	if w.chance(20) {
 		s.LoadBalancerIPs = append(s.LoadBalancerIPs, w.addr("198.51.100.%d", 3))
+		for range w.rand.IntN(4) {
+			s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(w.addr("203.0.%d.0", 5), 24+w.rand.IntN(2)))
+		}
 	}
 	for i := range 1 + w.rand.IntN(2) {
 		p := model.Port{Name: fmt.Sprint("p", i), Port: uint16(80 + i), Protocol: model.TCP}
@@ -212,6 +216,28 @@ func (f *faults) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
 	return f.Frontends.Insert(keys, rows)
 }
 
+// rangeFaults does the same to the ranges.
+type rangeFaults struct {
+	Ranges
+	fail func(op string) error
+}
+
+func (f *rangeFaults) Insert(rows []maps.Range) error {
+	if err := f.fail("insert ranges"); err != nil {
+		_ = f.Ranges.Insert(rows[:len(rows)/2])
+		return err
+	}
+	return f.Ranges.Insert(rows)
+}
+
+func (f *rangeFaults) Delete(rows []maps.Range) error {
+	if err := f.fail("delete ranges"); err != nil && len(rows) > 0 {
+		_ = f.Ranges.Delete(rows[:len(rows)/2])
+		return err
+	}
+	return f.Ranges.Delete(rows)
+}
+
 func (f *faults) Lookup(key maps.SvcKey) (maps.Svc, bool, error) {
 	if err := f.fail("lookup"); err != nil {
 		return maps.Svc{}, false, err
@@ -249,6 +275,7 @@ func start(t *testing.T, store *model.Store, tables *Tables, fail func(string) e
 		c := *tables
 		last = &faults{tables.Frontends, t, fail, prepared, last.strict}
 		c.Frontends = last
+		c.Ranges = &rangeFaults{tables.Ranges, fail}
 		return &c
 	}
 	current := tables
@@ -279,13 +306,23 @@ func meaning(t *testing.T, tables *Tables) map[string]string {
 	said := map[string]string{}
 	used := map[uint32]string{}
 	owners := make([]uint32, len(tables.Backends))
+	sources := map[uint32][]string{}
+	_ = tables.Ranges.Each(func(r maps.Range) { sources[r.Service] = append(sources[r.Service], r.Prefix.String()) })
 	for index := range tables.Services {
 		name := textOf(&tables.Names[index])
 		if name == "" {
+			if len(sources[uint32(index)]) > 0 {
+				t.Fatalf("service %d is free and has the source ranges %v", index, sources[uint32(index)])
+			}
 			continue
 		}
 		row := tables.Services[index]
 		text := fmt.Sprintf("algorithm %d flags %d affinity %d", row.Algorithm, row.Flags, row.AffinitySeconds)
+		ranges := slices.Sorted(slices.Values(sources[uint32(index)]))
+		if guarded := row.Flags&maps.SourceRanges != 0; guarded != (len(ranges) > 0) {
+			t.Fatalf("%s has flags %d and the source ranges %v", name, row.Flags, ranges)
+		}
+		text += fmt.Sprintf(" %v", ranges)
 		for scope, value := range row.Words {
 			word := maps.Word(value)
 			text += fmt.Sprintf(" | %d:", scope)
@@ -301,7 +338,8 @@ func meaning(t *testing.T, tables *Tables) map[string]string {
 				}
 				owners[maps.SlotBackend(slot)] |= maps.MakeOwner(uint32(index), 1<<scope)
 				if word.Len() < 64 || i%97 == 0 {
-					text += " " + maps.BackendAddrPort(tables.Backends[maps.SlotBackend(slot)]).String()
+					backend := tables.Backends[maps.SlotBackend(slot)]
+					text += fmt.Sprintf(" %s,%d", maps.BackendAddrPort(backend), backend.Flags)
 				}
 			}
 		}

@@ -195,7 +195,11 @@ func (s *stage) serve(ns *rig.Netns, addr, name string) error {
 }
 
 func (s *stage) write(manifests string) error {
-	return os.WriteFile(filepath.Join(s.dir, "services", "web.yaml"), []byte(manifests), 0o644)
+	// By a rename, so that nobody reads half of it.
+	if err := os.WriteFile(filepath.Join(s.dir, "web.yaml"), []byte(manifests), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(filepath.Join(s.dir, "web.yaml"), filepath.Join(s.dir, "services", "web.yaml"))
 }
 
 // command returns a fairlead command for the demo's agent.

@@ -78,7 +78,7 @@ func inMaps(t *testing.T) *backing {
 	})
 	return &backing{
 		tables: &reconcile.Tables{
-			Frontends: tables.Svcs, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
+			Frontends: tables.Svcs, Ranges: tables.Ranges, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
 		},
 		grow: func(maps.Sizes) (*reconcile.Tables, error) {
 			return nil, errors.New("no story needs more than the smallest maps")

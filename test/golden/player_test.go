@@ -69,7 +69,7 @@ func (p *player) to(s *step) string {
 	}
 	tables := p.backing.tables
 	snapshot, err := observe.Take(observe.Tables{
-		Frontends: tables.Frontends, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
+		Frontends: tables.Frontends, Ranges: tables.Ranges, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
 	})
 	if err != nil {
 		p.t.Fatal(err)

@@ -81,8 +81,12 @@ func read(path string) (*story, error) {
 
 func (s *story) setOption(option string) (err error) {
 	switch name, value, _ := strings.Cut(option, "="); name {
+	case "vip-ping":
+		s.facts.VIPPing = value == "true"
 	case "external-ips":
 		s.facts.ExternalIPs, err = lb.ParseExternalIPs(value)
+	case "dsr":
+		s.facts.Direct, err = lb.ParseDirect(value)
 	case "algorithm":
 		s.facts.Algorithm, err = lb.ParseAlgorithm(value)
 	case "remembers":

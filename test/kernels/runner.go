@@ -17,8 +17,8 @@ import (
 	"fairlead.io/fairlead/test/kernels/vm"
 )
 
-// logTail is how much of a failed suite's log is printed.
-const logTail = 40
+// logLines is how much of a failed suite's log is printed.
+const logLines = 60
 
 // runner boots kernels and runs suites on them.
 type runner struct {
@@ -111,13 +111,13 @@ func (g *guest) run(ctx context.Context) error {
 		}
 		g.add(suiteResult{name: g.suites[i].name, verdict: verdict, ok: ok, took: ended.Took})
 		if !ok {
-			showTail(&g.out, ended.Log)
+			showLog(&g.out, ended.Log)
 		}
 	}
 	var dead *vm.DiedError
 	if errors.As(died, &dead) {
 		if dead.Job != "" {
-			showTail(&g.out, filepath.Join(g.machine.Dir, dead.Job+".log"))
+			showLog(&g.out, filepath.Join(g.machine.Dir, dead.Job+".log"))
 		}
 		fmt.Fprintln(&g.out, dead)
 		for _, lost := range g.suites[len(results):] {
@@ -169,8 +169,9 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel) (*guest, erro
 	}
 	m := &vm.Machine{
 		Image: kernel.Image, Busybox: r.busybox, Dir: filepath.Join(r.output, kernel.Kernel),
-		// All that may lack is lacking by mistake: a test that skips proves nothing.
-		Env: []string{"FAIRLEAD_REQUIRE=root"},
+		// All that may lack is lacking by mistake: a test that skips proves nothing. An emulated processor takes ten
+		// times as long as the real one or more.
+		Env: []string{"FAIRLEAD_REQUIRE=root links sctp", "MACHINE_SLOWER=4"},
 	}
 	modules, err := kernel.Modules(r.busybox, modules()...)
 	if err != nil {
@@ -191,7 +192,9 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel) (*guest, erro
 }
 
 // modules are those of the kernel's modules that the suites use.
-func modules() []string { return []string{"veth", "udp_diag", "tcp_diag"} }
+func modules() []string {
+	return []string{"veth", "udp_diag", "tcp_diag", "bridge", "8021q", "bonding", "sctp", "sch_ingress", "cls_bpf"}
+}
 
 // build builds what the suite runs, unless that was done for another kernel.
 func (r *runner) build(ctx context.Context, s suite) error {
@@ -219,12 +222,11 @@ func (r *runner) build(ctx context.Context, s suite) error {
 	return nil
 }
 
-// showTail writes the end of a log.
-func showTail(out io.Writer, path string) {
+// showLog writes of a log what tells why it failed.
+func showLog(out io.Writer, path string) {
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return // the job had not begun
 	}
-	lines := strings.Split(strings.TrimRight(string(content), "\n"), "\n")
-	fmt.Fprintf(out, "-- the end of %s:\n%s\n--\n", path, strings.Join(lines[max(0, len(lines)-logTail):], "\n"))
+	fmt.Fprintf(out, "-- from %s:\n%s\n--\n", path, complaint(string(content)))
 }

@@ -29,15 +29,19 @@ type suite struct {
 // Alone on two cores each takes a sixth of its limit or less; the rest is for machines with other work to do.
 func suites() []suite {
 	return []suite{
-		{name: "programs", pkg: "test/kernels/programs", limit: 3 * time.Minute},
+		{name: "programs", pkg: "test/kernels/programs", args: []string{"-test.short"}, limit: 3 * time.Minute},
 		{name: "maps", pkg: "pkg/maps", limit: 3 * time.Minute},
 		{
-			name: "datapath", pkg: "pkg/datapath", limit: 6 * time.Minute,
-			// These fail or kill an agent at every step, a second of emulation each: the steps are not the kernel's.
-			args: []string{"-test.skip=^(TestCrashAtEveryStep|TestGrowFails)$"},
+			name: "datapath", pkg: "pkg/datapath", limit: 10 * time.Minute,
+			// These fail or kill an agent at every step, a second of emulation each: the steps are not the kernel's. And to
+			// grow under XDP takes half a minute more than at tc, for the same programs' maps.
+			args: []string{"-test.skip=^(TestCrashAtEveryStep|TestGrowFails|TestCrashWhileFlowsGrow|TestGrowFlowsFails|TestEnlargeFails|TestAttachFails|TestAttachFailsToMove|TestAttachFailsToSwitch)$|^TestGrowFlowsUnderTraffic$/^tc_and_XDP$"},
 		},
 		{name: "optout", pkg: "pkg/optout", limit: 3 * time.Minute},
-		{name: "netns", pkg: "test/netns", limit: 8 * time.Minute},
+		{name: "netns", pkg: "test/netns", limit: 10 * time.Minute},
+		// A machine for tests may have no VLANs, no bonds and no SCTP, and these do.
+		{name: "links", pkg: "test/netns/outside", args: []string{"-test.run=^TestLinks$"}, limit: 5 * time.Minute},
+		{name: "sctp", pkg: "test/netns/outside", args: []string{"-test.run=^TestSCTP$"}, limit: 7 * time.Minute},
 		{
 			name: "demo", pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
 			files: []string{"test/demo/manifests/web.yaml"}, limit: 6 * time.Minute,
@@ -95,15 +99,12 @@ func (s suite) verdict(result vm.Result) (text string, ok bool, err error) {
 		}
 		return "refused", true, nil
 	}
+	outcomes := outcomes(string(log))
 	if result.Code != 0 {
-		return fmt.Sprintf("exit code %d", result.Code), false, nil
+		return strings.Join(append([]string{fmt.Sprintf("exit code %d", result.Code)}, outcomes["FAIL"]...), ", "), false, nil
 	}
 	if !s.isTest() {
 		return "passed", true, nil
-	}
-	outcomes := map[string][]string{}
-	for _, m := range regexp.MustCompile(`(?m)^\s*--- (PASS|SKIP): (\S+)`).FindAllStringSubmatch(string(log), -1) {
-		outcomes[m[1]] = append(outcomes[m[1]], m[2])
 	}
 	if skipped := outcomes["SKIP"]; len(skipped) > 0 {
 		return "skipped " + strings.Join(skipped, ", "), false, nil
@@ -111,6 +112,40 @@ func (s suite) verdict(result vm.Result) (text string, ok bool, err error) {
 	passed := len(outcomes["PASS"])
 	return fmt.Sprintf("%d passed", passed), passed > 0, nil
 }
+
+// outcomes returns the names of the tests that ended so, by PASS, FAIL and SKIP.
+func outcomes(log string) map[string][]string {
+	names := map[string][]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL|SKIP): (\S+)`).FindAllStringSubmatch(log, -1) {
+		names[m[1]] = append(names[m[1]], m[2])
+	}
+	return names
+}
+
+// complaint returns what the tests that failed have said; of a log without such, the end.
+func complaint(log string) string {
+	failed := outcomes(log)["FAIL"]
+	var said []string
+	speaks := ""
+	lines := strings.Split(strings.TrimRight(log, "\n"), "\n")
+	for _, line := range lines {
+		if m := speaker.FindStringSubmatch(line); m != nil {
+			speaks = m[1]
+			if slices.Contains(failed, speaks) {
+				said = append(said, line)
+			}
+		} else if slices.Contains(failed, speaks) {
+			said = append(said, line)
+		}
+	}
+	if len(said) == 0 {
+		said = lines
+	}
+	return strings.Join(said[max(0, len(said)-logLines):], "\n")
+}
+
+// speaker is the line of a log that says which test's lines follow.
+var speaker = regexp.MustCompile(`^(?:=== (?:RUN|NAME|CONT|PAUSE) +|\s*--- (?:PASS|FAIL|SKIP): )(\S+)`)
 
 // payload returns the files of the suite in the machine; the binaries are in dir.
 func (s suite) payload(dir, tree string) []vm.File {

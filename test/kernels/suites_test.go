@@ -28,7 +28,7 @@ func TestVerdict(t *testing.T) {
 		ok          bool
 	}{
 		{"all pass", "maps", 0, "--- PASS: TestA (0.1s)\n    --- PASS: TestA/b (0s)\nPASS\n", "2 passed", true},
-		{"one fails", "maps", 1, "--- PASS: TestA (0.1s)\n--- FAIL: TestB (0s)\nFAIL\n", "exit code 1", false},
+		{"one fails", "maps", 1, "--- PASS: TestA (0.1s)\n--- FAIL: TestB (0s)\nFAIL\n", "exit code 1, TestB", false},
 		{"one is skipped", "maps", 0, "--- PASS: TestA (0.1s)\n    --- SKIP: TestB/c (0s)\nPASS\n", "skipped TestB/c", false},
 		{"none runs", "maps", 0, "testing: warning: no tests to run\nPASS\n", "0 passed", false},
 		{"a command", "demo", 0, "Done.\n", "passed", true},
@@ -49,6 +49,21 @@ func TestVerdict(t *testing.T) {
 				t.Errorf("have %q, %t, %v; want %q, %t", text, ok, err, test.text, test.ok)
 			}
 		})
+	}
+}
+
+// Of a log of many tests, what the ones that failed have said is shown.
+func TestComplaint(t *testing.T) {
+	const log = "=== RUN   TestA\n    a.go:1: from a\n--- PASS: TestA (0.1s)\n=== RUN   TestB\n=== RUN   TestB/c\n    b.go:2: too late\n" +
+		"=== RUN   TestD\n    d.go:3: from d\n=== NAME  TestB/c\n    b.go:4: and wrong\n--- FAIL: TestB (0s)\n    --- FAIL: TestB/c (0s)\n" +
+		"--- PASS: TestD (0s)\nFAIL\n"
+	const want = "=== RUN   TestB\n=== RUN   TestB/c\n    b.go:2: too late\n=== NAME  TestB/c\n    b.go:4: and wrong\n" +
+		"--- FAIL: TestB (0s)\n    --- FAIL: TestB/c (0s)"
+	if have := complaint(log); have != want {
+		t.Errorf("have\n%s\nwant\n%s", have, want)
+	}
+	if have := complaint("=== RUN   TestA\npanic: it hangs\n"); have != "=== RUN   TestA\npanic: it hangs" {
+		t.Errorf("of a log without an end: %s", have)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
 )
 
 // only returns the one server that served all.
@@ -64,28 +65,28 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-// The timeout runs from the last new connection. This test lives with the clock: what counts is the time that really
-// passed between two connections.
+// The timeout runs from the last new connection. This test lives with the clock of the programs: what counts is the time
+// that passed between two connections by that clock.
 func TestAffinityTimeout(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4, algorithm: bpf.MapsAlgorithmALGORITHM_ROUND_ROBIN, backends: back4, affinity: 1})
 	p := newPod(t, n.cgroup)
 	p.listen(back4...)
-	const tick = 10 * time.Millisecond // the coarse clock's
-	at := time.Now()
+	const tick = 10 * time.Millisecond // what is read here may be a tick ahead of what a program reads
+	at := rig.Coarse(t)
 	server := only(t, p.do(order{Dial: vip4}))
+	ended := rig.Coarse(t)
 	for _, pause := range []time.Duration{300, 300, 300, 300, 300, 1050, 300, 1050} {
-		before := at // not later than the connection before
-		ended := time.Now()
 		time.Sleep(pause * time.Millisecond)
-		at = time.Now()
+		before, after := at, ended // the connection before was made between these two
+		at = rig.Coarse(t)
 		got := only(t, p.do(order{Dial: vip4}))
-		done := time.Now()
+		ended = rig.Coarse(t)
 		switch {
-		case done.Sub(before) < time.Second-tick && got != server:
-			t.Errorf("moved from %s to %s within %v", server, got, done.Sub(before))
-		case at.Sub(ended) > time.Second+tick && got == server:
-			t.Errorf("still %s after %v", got, at.Sub(ended))
+		case ended-before < time.Second-tick && got != server:
+			t.Errorf("moved from %s to %s within %v", server, got, ended-before)
+		case at-after > time.Second+tick && got == server:
+			t.Errorf("still %s after %v", got, at-after)
 		}
 		server = got
 	}

@@ -141,9 +141,11 @@ func TestConnect(t *testing.T) {
 	empty4, empty6 := netip.MustParseAddrPort("127.66.0.3:80"), netip.MustParseAddrPort("[fd00:96::3]:80")
 	local := netip.MustParseAddrPort("127.66.0.4:80")
 	shortcut := netip.MustParseAddrPort("127.66.0.5:80")
+	guarded := netip.MustParseAddrPort("127.66.0.6:80")
 	plain := netip.MustParseAddrPort("127.0.0.9:9090")
 
 	n := newNode(t)
+	n.add(service{vip: guarded, kind: maps.LoadBalancer, flags: maps.SourceRanges, backends: back4[:1]})
 	n.add(service{vip: vip4, backends: back4[:1]})
 	n.add(service{vip: vip6, backends: []netip.AddrPort{back6}})
 	n.add(service{vip: external, kind: maps.ExternalOnly, backends: back4[:1]})
@@ -152,7 +154,7 @@ func TestConnect(t *testing.T) {
 	n.add(service{vip: local, flags: maps.InternalLocal, backends: back4[:1], local: back4[1:2]})
 	n.add(service{vip: shortcut, kind: maps.LoadBalancer, flags: maps.InternalLocal, backends: back4[:1], local: back4[1:2]})
 	p := newPod(t, n.cgroup)
-	p.listen(append([]netip.AddrPort{back6, plain, external}, back4...)...)
+	p.listen(append([]netip.AddrPort{back6, plain, external, guarded}, back4...)...)
 
 	for _, test := range []struct {
 		name         string
@@ -169,6 +171,7 @@ func TestConnect(t *testing.T) {
 			unix.ECONNREFUSED},
 		{"internal traffic policy Local", order{Dial: local}, back4[1], local, 0},
 		{"LoadBalancer from inside has every backend", order{Dial: shortcut}, back4[0], shortcut, 0},
+		{"LoadBalancer with source ranges is left to the packets", order{Dial: guarded}, guarded, guarded, 0},
 		{"no service", order{Dial: plain}, plain, plain, 0},
 		{"another port of a service", order{Dial: netip.AddrPortFrom(vip4.Addr(), 81)}, netip.AddrPort{}, netip.AddrPort{},
 			unix.ECONNREFUSED},
@@ -255,16 +258,17 @@ func TestSourceHashSticksPerNamespace(t *testing.T) {
 	}
 }
 
-// Twelve growths of one map after the other happen while at least ten thousand connects do.
+// Twelve growths of one map after the other happen while ten thousand connects do, or as many as a slow machine makes.
 func TestGrowUnderConnects(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4, algorithm: bpf.MapsAlgorithmALGORITHM_ROUND_ROBIN, backends: back4})
 	p := newPod(t, n.cgroup)
 	p.listen(back4...)
 	grown := make(chan error, 1)
-	go func() { grown <- n.growAll(3) }()
-	served := 0
-	for growing := true; growing || served < 10_000; {
+	times := rig.Times(t, 3)
+	go func() { grown <- n.growAll(times) }()
+	served, enough := 0, rig.Times(t, 10_000)
+	for growing := true; growing || served < enough; {
 		select {
 		case err := <-grown:
 			if err != nil {
@@ -280,7 +284,7 @@ func TestGrowUnderConnects(t *testing.T) {
 		served += 500
 	}
 	if s := maps.MinSizes(); n.Sizes() != (maps.Sizes{
-		Svcs: 8 * s.Svcs, Services: 8 * s.Services, Slots: 8 * s.Slots, Backends: 8 * s.Backends,
+		Svcs: s.Svcs << times, Services: s.Services << times, Slots: s.Slots << times, Backends: s.Backends << times, Flows: s.Flows,
 	}) {
 		t.Errorf("sizes: %+v", n.Sizes())
 	}

@@ -32,7 +32,7 @@ func newPorts(t *testing.T) (n *node, inPod, inNode *pod) {
 	n.add(service{vip: nodePort6, kind: maps.NodePort, backends: []netip.AddrPort{back6}})
 	n.add(service{vip: hostPort4, kind: maps.HostPort, backends: back4[1:2]})
 	n.add(service{vip: hostOwn4, kind: maps.HostPort, backends: back4[2:3]})
-	if _, err := n.Maps().SetNodeAddrs(map[netip.Addr]uint32{nodeAddr4: 1, nodeAddr6: 1}); err != nil {
+	if _, err := n.Maps().SetNodeAddrs(map[netip.Addr]maps.NodeAddr{nodeAddr4: {Ifindex: 1}, nodeAddr6: {Ifindex: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	inPod = newPod(t, n.cgroup)
@@ -93,7 +93,7 @@ func TestBindGuard(t *testing.T) {
 	n := newNodeIn(t, host)
 	n.add(service{vip: nodePort4, kind: maps.NodePort, backends: back4[:1]})
 	n.add(service{vip: hostPort4, kind: maps.HostPort, backends: back4[1:2]})
-	if _, err := n.Maps().SetNodeAddrs(map[netip.Addr]uint32{netip.MustParseAddr("127.0.0.1"): 1}); err != nil {
+	if _, err := n.Maps().SetNodeAddrs(map[netip.Addr]maps.NodeAddr{netip.MustParseAddr("127.0.0.1"): {Ifindex: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	inNode, inPod := newProgram(t, n.cgroup, host), newProgram(t, n.cgroup, rig.NewNetns(t, "pod"))

@@ -17,18 +17,37 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	SelectMapAffinity       = "affinity"
+	SelectMapAllowances     = "allowances"
+	SelectMapAskedWays      = "asked_ways"
 	SelectMapBackends       = "backends"
 	SelectMapConnPeers      = "conn_peers"
 	SelectMapCounters       = "counters"
+	SelectMapCt             = "ct"
+	SelectMapCtHalf         = "ct_half"
+	SelectMapCtOpened       = "ct_opened"
+	SelectMapEvents         = "events"
+	SelectMapFrags          = "frags"
+	SelectMapHints          = "hints"
+	SelectMapLate           = "late"
+	SelectMapLateFrames     = "late_frames"
+	SelectMapLateMarks      = "late_marks"
+	SelectMapLateTally      = "late_tally"
 	SelectMapNames          = "names"
 	SelectMapNodeAddrs      = "node_addrs"
 	SelectMapOptout         = "optout"
 	SelectMapOptoutKinds    = "optout_kinds"
+	SelectMapServed         = "served"
 	SelectMapServices       = "services"
 	SelectMapSlots          = "slots"
+	SelectMapSnatAddrs      = "snat_addrs"
 	SelectMapSockFlows      = "sock_flows"
 	SelectMapSockPeers      = "sock_peers"
+	SelectMapSrcRanges      = "src_ranges"
 	SelectMapSvcs           = "svcs"
+	SelectMapTurnover       = "turnover"
+	SelectMapWatch          = "watch"
+	SelectMapWatched        = "watched"
+	SelectMapWays           = "ways"
 	SelectProgSelectBackend = "select_backend"
 	SelectVarAbsent         = "absent"
 	SelectVarBroken         = "broken"
@@ -88,18 +107,37 @@ type SelectProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type SelectMapSpecs struct {
 	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
+	Allowances  *ebpf.MapSpec `ebpf:"allowances"`
+	AskedWays   *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	ConnPeers   *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Ct          *ebpf.MapSpec `ebpf:"ct"`
+	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
+	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
+	Events      *ebpf.MapSpec `ebpf:"events"`
+	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Hints       *ebpf.MapSpec `ebpf:"hints"`
+	Late        *ebpf.MapSpec `ebpf:"late"`
+	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
+	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
+	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
 	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
+	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
+	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
+	Watch       *ebpf.MapSpec `ebpf:"watch"`
+	Watched     *ebpf.MapSpec `ebpf:"watched"`
+	Ways        *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // SelectVariableSpecs contains global variables before they are loaded into the kernel.
@@ -135,35 +173,73 @@ func (o *SelectObjects) Close() error {
 // It can be passed to LoadSelectObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SelectMaps struct {
 	Affinity    *ebpf.Map `ebpf:"affinity"`
+	Allowances  *ebpf.Map `ebpf:"allowances"`
+	AskedWays   *ebpf.Map `ebpf:"asked_ways"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	ConnPeers   *ebpf.Map `ebpf:"conn_peers"`
 	Counters    *ebpf.Map `ebpf:"counters"`
+	Ct          *ebpf.Map `ebpf:"ct"`
+	CtHalf      *ebpf.Map `ebpf:"ct_half"`
+	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
+	Events      *ebpf.Map `ebpf:"events"`
+	Frags       *ebpf.Map `ebpf:"frags"`
+	Hints       *ebpf.Map `ebpf:"hints"`
+	Late        *ebpf.Map `ebpf:"late"`
+	LateFrames  *ebpf.Map `ebpf:"late_frames"`
+	LateMarks   *ebpf.Map `ebpf:"late_marks"`
+	LateTally   *ebpf.Map `ebpf:"late_tally"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
+	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
 	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
+	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
 	Svcs        *ebpf.Map `ebpf:"svcs"`
+	Turnover    *ebpf.Map `ebpf:"turnover"`
+	Watch       *ebpf.Map `ebpf:"watch"`
+	Watched     *ebpf.Map `ebpf:"watched"`
+	Ways        *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *SelectMaps) Close() error {
 	return _SelectClose(
 		m.Affinity,
+		m.Allowances,
+		m.AskedWays,
 		m.Backends,
 		m.ConnPeers,
 		m.Counters,
+		m.Ct,
+		m.CtHalf,
+		m.CtOpened,
+		m.Events,
+		m.Frags,
+		m.Hints,
+		m.Late,
+		m.LateFrames,
+		m.LateMarks,
+		m.LateTally,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.Served,
 		m.Services,
 		m.Slots,
+		m.SnatAddrs,
 		m.SockFlows,
 		m.SockPeers,
+		m.SrcRanges,
 		m.Svcs,
+		m.Turnover,
+		m.Watch,
+		m.Watched,
+		m.Ways,
 	)
 }
 

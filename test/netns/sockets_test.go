@@ -17,12 +17,13 @@ import (
 
 // op is one system call that a process makes on one of its sockets, which it knows by number.
 type op struct {
-	Call   string // serve, open, connect, bind, send, receive, peer, close, listen, crowd, harmed
+	Call   string // serve, open, connect, bind, send, receive, peer, close, listen, crowd, harmed, share
 	Socket int
 	Addr   netip.AddrPort
 	Dual   bool // open: an IPv6 socket, whatever the address
 	TCP    bool
-	N      int // crowd: so many sockets, numbered from Socket on
+	N      int           // crowd: so many sockets, numbered from Socket on
+	Limit  time.Duration // receive: how long, if not for the two seconds that every socket begins with
 }
 
 // outcome is what came of an op.
@@ -84,8 +85,7 @@ func (o op) do(sockets map[int]int, out *outcome) error {
 			return err
 		}
 		// A datagram that does not come is an outcome too.
-		limit := unix.NsecToTimeval(int64(2 * time.Second))
-		return unix.SetsockoptTimeval(sockets[o.Socket], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
+		return limitReceive(sockets[o.Socket], 2*time.Second)
 	case "connect":
 		return unix.Connect(fd, to())
 	case "bind":
@@ -97,12 +97,7 @@ func (o op) do(sockets map[int]int, out *outcome) error {
 		}
 		return unix.Sendto(fd, []byte("?"), 0, to())
 	case "receive":
-		text := make([]byte, 64)
-		n, from, err := unix.Recvfrom(fd, text, 0)
-		if err == nil {
-			out.Addr, out.Text = addrPort(from), string(text[:n])
-		}
-		return err
+		return o.receive(fd, out)
 	case "peer":
 		name, err := unix.Getpeername(fd)
 		if err == nil {
@@ -118,8 +113,32 @@ func (o op) do(sockets map[int]int, out *outcome) error {
 		return o.crowd(sockets, out)
 	case "harmed":
 		return harmed(sockets, out)
+	case "share":
+		return o.share(fd, out)
 	}
 	return fmt.Errorf("no such call: %q", o.Call)
+}
+
+func limitReceive(fd int, limit time.Duration) error {
+	value := unix.NsecToTimeval(int64(limit))
+	return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &value)
+}
+
+func (o op) receive(fd int, out *outcome) error {
+	if o.Limit > 0 {
+		if err := limitReceive(fd, o.Limit); err != nil {
+			return err
+		}
+	}
+	text := make([]byte, 64)
+	n, from, err := unix.Recvfrom(fd, text, 0)
+	for errors.Is(err, unix.EINTR) { // Go's own signals; a wait that has a limit is not begun again by the kernel
+		n, from, err = unix.Recvfrom(fd, text, 0)
+	}
+	if err == nil {
+		out.Addr, out.Text = addrPort(from), string(text[:n])
+	}
+	return err
 }
 
 // crowd opens many sockets that are connected to an address, or not connected if it has none.

@@ -23,8 +23,24 @@ type waiter struct {
 	finish func() outcome
 }
 
-// newWaiter connects a UDP socket to a service, has one answer, and waits for another.
+// newWaiter connects a UDP socket to a service, has one answer, and waits for another until it is woken: how long that
+// took is for the test to judge.
 func newWaiter(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waiter {
+	t.Helper()
+	w := newServed(t, k, ns, s, dual)
+	w.wait(time.Minute)
+	return w
+}
+
+// newBystander is a waiter who is not to be woken, and who gives up before long.
+func newBystander(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waiter {
+	t.Helper()
+	w := newServed(t, k, ns, s, dual)
+	w.wait(2 * time.Second)
+	return w
+}
+
+func newServed(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waiter {
 	t.Helper()
 	w := &waiter{program: newProgram(t, k.cgroup, ns)}
 	w.serve(s.backends...)
@@ -32,8 +48,12 @@ func newWaiter(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waite
 	w.must(op{Call: "connect", Socket: w.socket, Addr: s.vip})
 	server, _ := w.ask(w.socket, netip.AddrPort{})
 	w.server = netip.MustParseAddrPort(server)
-	w.finish = w.begin(op{Call: "receive", Socket: w.socket})
 	return w
+}
+
+func (w *waiter) wait(limit time.Duration) {
+	w.t.Helper()
+	w.finish = w.begin(op{Call: "receive", Socket: w.socket, Limit: limit})
 }
 
 // woken holds that the waiter was aborted soon after.
@@ -47,7 +67,7 @@ func (w *waiter) woken(since rig.Stopwatch) {
 	}
 }
 
-// left holds that the waiter waited in vain, which is until its own patience ends.
+// left holds that a bystander waited in vain.
 func (w *waiter) left() {
 	w.t.Helper()
 	if out := w.finish(); out.Errno != unix.EAGAIN {
@@ -131,7 +151,11 @@ func TestStaleIsGoneForGood(t *testing.T) {
 			k := newTended(t, model.UDP)
 			k.deliver(full)
 			k.settled(full, 2)
-			w := newWaiter(t, k, k.host, full, false)
+			begin := newBystander
+			if test.woken {
+				begin = newWaiter
+			}
+			w := begin(t, k, k.host, full, false)
 			gone := rig.NewStopwatch(t)
 			k.deliver(test.then(w.server)...)
 			if test.woken {
@@ -152,7 +176,7 @@ func TestStaleForAMoment(t *testing.T) {
 	full := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:1]}
 	k.deliver(full)
 	k.settled(full, 1)
-	w := newWaiter(t, k, k.host, full, false)
+	w := newBystander(t, k, k.host, full, false)
 	k.deliver()
 	k.settledGone(full)
 	k.deliver(full)
@@ -167,7 +191,7 @@ func TestStaleInAPod(t *testing.T) {
 	k.settled(full, 1)
 	known, unknown := rig.NewNetns(t, "known pod"), rig.NewNetns(t, "unknown pod")
 	k.watch("pod", known)
-	inKnown, inUnknown := newWaiter(t, k, known, full, false), newWaiter(t, k, unknown, full, false)
+	inKnown, inUnknown := newWaiter(t, k, known, full, false), newBystander(t, k, unknown, full, false)
 	gone := rig.NewStopwatch(t)
 	k.deliver()
 	inKnown.woken(gone)
@@ -182,7 +206,7 @@ func TestStaleAfterRestart(t *testing.T) {
 	k.deliver(full, other)
 	k.settled(full, 2)
 	k.settled(other, 1)
-	w, stays := newWaiter(t, k, k.host, full, false), newWaiter(t, k, k.host, other, false)
+	w, stays := newWaiter(t, k, k.host, full, false), newBystander(t, k, k.host, other, false)
 	k.stop()
 	k.start(model.NewStore("node"), model.UDP)
 	back := rig.NewStopwatch(t)
@@ -269,7 +293,11 @@ func TestStaleStreams(t *testing.T) {
 			client.must(op{Call: "connect", Socket: 1, Addr: vip4})
 			k.deliver(full)
 			k.settled(full, 2)
-			w := &waiter{program: client, socket: 1, finish: client.begin(op{Call: "receive", Socket: 1})}
+			w, limit := &waiter{program: client, socket: 1}, 2*time.Second
+			if test.woken {
+				limit = time.Minute
+			}
+			w.wait(limit)
 			gone := rig.NewStopwatch(t)
 			k.deliver(test.then...)
 			if test.woken {

@@ -225,12 +225,8 @@ func loadReader(t *testing.T, set *maps.Maps) *SelectObjects {
 	if err := spec.Variables["frontends"].Set(uint32(tearFrontends)); err != nil {
 		t.Fatal(err)
 	}
-	replacements := set.Replacements()
-	for name, replacement := range replacements {
-		spec.Maps[name].MaxEntries = replacement.MaxEntries()
-	}
 	reader := &SelectObjects{}
-	if err := spec.LoadAndAssign(reader, &ebpf.CollectionOptions{MapReplacements: replacements}); err != nil {
+	if err := spec.LoadAndAssign(reader, &ebpf.CollectionOptions{MapReplacements: set.Replacements(spec)}); err != nil {
 		t.Fatalf("load reader: %v", err)
 	}
 	t.Cleanup(func() { reader.Close() })

@@ -113,7 +113,7 @@ func (k *tended) watch(name string, ns *rig.Netns) {
 
 func (k *tended) tables() *reconcile.Tables {
 	t := k.Tables()
-	return &reconcile.Tables{Frontends: t.Svcs, Services: t.Services, Slots: t.Slots, Backends: t.Backends, Names: t.Names}
+	return &reconcile.Tables{Frontends: t.Svcs, Ranges: t.Ranges, Services: t.Services, Slots: t.Slots, Backends: t.Backends, Names: t.Names}
 }
 
 // deliver gives the store everything at once: these services with their slices.

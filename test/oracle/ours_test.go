@@ -59,7 +59,7 @@ func (o *ours) apply(s *state) answers {
 	for i := range wanted.Services {
 		compiled := &wanted.Services[i]
 		key := portKey{compiled.ID.Port, compiled.ID.Protocol, compiled.ID.Family}
-		out[key] = answerOf(service, compiled)
+		out[key] = answerOf(compiled)
 		for _, check := range wanted.Checks {
 			if check.Family == key.family {
 				out[key].HealthCheckNodePort, out[key].LocalReady = check.Port, check.Endpoints
@@ -69,8 +69,8 @@ func (o *ours) apply(s *state) answers {
 	return out
 }
 
-// answerOf reads the answer off the rows, and off the Service what does not become a row of these.
-func answerOf(service *model.Service, compiled *lb.Service) *answer {
+// answerOf reads the answer off the rows.
+func answerOf(compiled *lb.Service) *answer {
 	a := &answer{
 		AffinitySeconds: compiled.AffinitySeconds,
 		InternalLocal:   compiled.Flags&maps.InternalLocal != 0,
@@ -87,17 +87,7 @@ func answerOf(service *model.Service, compiled *lb.Service) *answer {
 		a.Reachable = append(a.Reachable, maps.BackendAddrPort(backend))
 	}
 	a.Reachable = sortedBackends(a.Reachable)
-	for _, addr := range service.LoadBalancerIPs {
-		if model.FamilyOf(addr) != compiled.ID.Family {
-			continue
-		}
-		for _, prefix := range service.SourceRanges {
-			if model.FamilyOf(prefix.Addr()) == compiled.ID.Family {
-				a.SourceRanges = append(a.SourceRanges, prefix)
-			}
-		}
-	}
-	a.SourceRanges = sortedPrefixes(a.SourceRanges)
+	a.SourceRanges = sortedPrefixes(compiled.SourceRanges)
 	return a
 }
 

@@ -132,7 +132,9 @@ func (u *upstream) answer(info proxy.ServicePort, endpoints []proxy.Endpoint, fa
 	if len(info.LoadBalancerVIPs()) > 0 { // ranges guard nothing else
 		a.SourceRanges = prefixesOf(info.LoadBalancerSourceRanges())
 	}
-	a.LoadBalancerIPs = without(frontendsOf(info.LoadBalancerVIPs(), info.Port()), a.ExternalIPs)
+	// An address that is both is one row here, and guarded like any load balancer's.
+	a.LoadBalancerIPs = frontendsOf(info.LoadBalancerVIPs(), info.Port())
+	a.ExternalIPs = without(a.ExternalIPs, a.LoadBalancerIPs)
 	return a
 }
 

@@ -37,16 +37,27 @@ func (w *world) reconciler() (*reconcile.Reconciler, *reconcile.Tables) {
 	return r, tables
 }
 
-// rows returns what the tables say of the namespace, as ns.
+// rows returns what the tables say of the namespace, as ns. What the API server has of its own, which it makes again
+// when it likes, is left out.
 func (w *world) rows(tables *reconcile.Tables) string {
 	w.Helper()
 	snapshot, err := observe.Take(observe.Tables{
-		Frontends: tables.Frontends, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
+		Frontends: tables.Frontends, Ranges: tables.Ranges, Services: tables.Services, Slots: tables.Slots, Backends: tables.Backends, Names: tables.Names,
 	})
 	w.must(err)
 	var text strings.Builder
 	w.must(observe.DumpAll(&text, snapshot))
-	return strings.ReplaceAll(text.String(), w.namespace+"/", "ns/")
+	var rows strings.Builder
+	own := false
+	for line := range strings.Lines(text.String()) {
+		if !strings.HasPrefix(line, " ") {
+			own = strings.HasPrefix(line, "default/kubernetes:")
+		}
+		if !own {
+			rows.WriteString(line)
+		}
+	}
+	return strings.ReplaceAll(rows.String(), w.namespace+"/", "ns/")
 }
 
 func testToRows(w *world) {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/test/bench/minimal/limited"
 	"fairlead.io/fairlead/test/rig"
@@ -29,6 +30,18 @@ type NodePort struct {
 	// insert, and the client keeps its address. The kernel throws rows out before all are used, so take twice as many as
 	// there will be flows of both directions. Without, all that is rewritten is constant, and so is the client.
 	Flows int
+	// BothRows makes the first packet of a flow insert a second row, as a program does that knows the way back. Such
+	// programs are for measuring what comes in: their second row misleads the answers.
+	BothRows bool
+	// Conntrack makes the table of flows one as that of a connection tracking: nothing is thrown out of it, keys are as
+	// long as those of IPv6 for either family, every flow has both its rows there, that of the answers made first, and
+	// rows take memory when they are made, not before.
+	Conntrack bool
+	// Looks makes the first packet of a flow, which inserts both rows, look for what it has to know: in a table of flows that
+	// are established, which a flood of first packets must not push out and which therefore is another one with as many rows
+	// as this says, whether it is there, before, and whether the answers' flow is; and in a table of frontends, whether the
+	// packet is for one. Keys are as long as those of IPv6.
+	Looks int
 	// Clients and Nodes are the addresses by family of the one client, and of the node towards the backend. A NodePort
 	// with Flows does not need them.
 	Clients, Nodes []netip.Addr
@@ -61,10 +74,22 @@ func (n NodePort) Load() (*NodePortPrograms, error) {
 	if err := errors.Join(spec.Variables["forward"].Set(in), spec.Variables["reply"].Set(out)); err != nil {
 		return nil, fmt.Errorf("set node port: %w", err)
 	}
+	err = errors.Join(spec.Variables["both_rows"].Set(n.BothRows || n.Conntrack || n.Looks > 0),
+		spec.Variables["wide_keys"].Set(n.Conntrack || n.Looks > 0), spec.Variables["looks"].Set(n.Looks > 0))
+	if err != nil {
+		return nil, fmt.Errorf("set rows: %w", err)
+	}
 	way := "constant_"
 	if n.Flows > 0 {
 		way = "flow_"
 		spec.Maps["flows4"].MaxEntries, spec.Maps["flows6"].MaxEntries = uint32(n.Flows), uint32(n.Flows)
+		if n.Looks > 0 {
+			spec.Maps["flows4"].MaxEntries, spec.Maps["established"].MaxEntries = 1, uint32(n.Looks)
+		}
+		if n.Conntrack {
+			spec.Maps["flows4"].MaxEntries = 1
+			spec.Maps["flows6"].Type, spec.Maps["flows6"].Flags = ebpf.Hash, unix.BPF_F_NO_PREALLOC
+		}
 	}
 	p := &NodePortPrograms{nodePort: n}
 	if err := limited.Do(func() error { return p.load(spec, family+way) }); err != nil {
@@ -85,7 +110,31 @@ func (p *NodePortPrograms) load(spec *ebpf.CollectionSpec, prefix string) error 
 		return fmt.Errorf("load %s programs: %w", p.nodePort.Hook, err)
 	}
 	p.keep(closer(collection.Close))
+	if p.nodePort.Looks > 0 {
+		if err := p.serve(collection.Maps["frontends"]); err != nil {
+			return err
+		}
+	}
 	p.In, p.Out, p.ports = collection.Programs[prefix+"in"], collection.Programs[prefix+"out"], collection.Maps["ports"]
+	return nil
+}
+
+// serve writes the frontends of the protocols that there may be packets of.
+func (p *NodePortPrograms) serve(frontends *ebpf.Map) error {
+	type key struct {
+		Addr  [16]byte
+		Port  [2]byte
+		Proto uint16
+	}
+	for _, pair := range p.nodePort.Pairs {
+		port := pair.Frontend.Port()
+		for _, proto := range []uint16{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+			at := key{Addr: pair.Frontend.Addr().As16(), Port: [2]byte{byte(port >> 8), byte(port)}, Proto: proto}
+			if err := frontends.Put(at, uint64(1)); err != nil {
+				return fmt.Errorf("write frontend %s: %w", pair.Frontend, err)
+			}
+		}
+	}
 	return nil
 }
 

@@ -31,6 +31,13 @@ type tcFlow6 struct {
 	Proto uint32
 }
 
+type tcFrontend struct {
+	_     structs.HostLayout
+	Addr  [4]uint32
+	Port  uint16
+	Proto uint16
+}
+
 type tcRewrite struct {
 	_        structs.HostLayout
 	Saddr    [4]uint32
@@ -67,14 +74,19 @@ type tcSide struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	tcMapEstablished    = "established"
 	tcMapFlows4         = "flows4"
 	tcMapFlows6         = "flows6"
+	tcMapFrontends      = "frontends"
 	tcProgTcConstantIn  = "tc_constant_in"
 	tcProgTcConstantOut = "tc_constant_out"
 	tcProgTcFlowIn      = "tc_flow_in"
 	tcProgTcFlowOut     = "tc_flow_out"
+	tcVarBothRows       = "both_rows"
 	tcVarForward        = "forward"
+	tcVarLooks          = "looks"
 	tcVarReply          = "reply"
+	tcVarWideKeys       = "wide_keys"
 )
 
 // loadTc returns the embedded CollectionSpec for tc.
@@ -129,16 +141,21 @@ type tcProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcMapSpecs struct {
-	Flows4 *ebpf.MapSpec `ebpf:"flows4"`
-	Flows6 *ebpf.MapSpec `ebpf:"flows6"`
+	Established *ebpf.MapSpec `ebpf:"established"`
+	Flows4      *ebpf.MapSpec `ebpf:"flows4"`
+	Flows6      *ebpf.MapSpec `ebpf:"flows6"`
+	Frontends   *ebpf.MapSpec `ebpf:"frontends"`
 }
 
 // tcVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type tcVariableSpecs struct {
-	Forward *ebpf.VariableSpec `ebpf:"forward"`
-	Reply   *ebpf.VariableSpec `ebpf:"reply"`
+	BothRows *ebpf.VariableSpec `ebpf:"both_rows"`
+	Forward  *ebpf.VariableSpec `ebpf:"forward"`
+	Looks    *ebpf.VariableSpec `ebpf:"looks"`
+	Reply    *ebpf.VariableSpec `ebpf:"reply"`
+	WideKeys *ebpf.VariableSpec `ebpf:"wide_keys"`
 }
 
 // tcObjects contains all objects after they have been loaded into the kernel.
@@ -161,14 +178,18 @@ func (o *tcObjects) Close() error {
 //
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcMaps struct {
-	Flows4 *ebpf.Map `ebpf:"flows4"`
-	Flows6 *ebpf.Map `ebpf:"flows6"`
+	Established *ebpf.Map `ebpf:"established"`
+	Flows4      *ebpf.Map `ebpf:"flows4"`
+	Flows6      *ebpf.Map `ebpf:"flows6"`
+	Frontends   *ebpf.Map `ebpf:"frontends"`
 }
 
 func (m *tcMaps) Close() error {
 	return _TcClose(
+		m.Established,
 		m.Flows4,
 		m.Flows6,
+		m.Frontends,
 	)
 }
 
@@ -176,8 +197,11 @@ func (m *tcMaps) Close() error {
 //
 // It can be passed to loadTcObjects or ebpf.CollectionSpec.LoadAndAssign.
 type tcVariables struct {
-	Forward *ebpf.Variable `ebpf:"forward"`
-	Reply   *ebpf.Variable `ebpf:"reply"`
+	BothRows *ebpf.Variable `ebpf:"both_rows"`
+	Forward  *ebpf.Variable `ebpf:"forward"`
+	Looks    *ebpf.Variable `ebpf:"looks"`
+	Reply    *ebpf.Variable `ebpf:"reply"`
+	WideKeys *ebpf.Variable `ebpf:"wide_keys"`
 }
 
 // tcPrograms contains all programs after they have been loaded into the kernel.

@@ -16,15 +16,20 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	xdpMapEstablished     = "established"
 	xdpMapFlows4          = "flows4"
 	xdpMapFlows6          = "flows6"
+	xdpMapFrontends       = "frontends"
 	xdpMapPorts           = "ports"
 	xdpProgXdpConstantIn  = "xdp_constant_in"
 	xdpProgXdpConstantOut = "xdp_constant_out"
 	xdpProgXdpFlowIn      = "xdp_flow_in"
 	xdpProgXdpFlowOut     = "xdp_flow_out"
+	xdpVarBothRows        = "both_rows"
 	xdpVarForward         = "forward"
+	xdpVarLooks           = "looks"
 	xdpVarReply           = "reply"
+	xdpVarWideKeys        = "wide_keys"
 )
 
 // loadXdp returns the embedded CollectionSpec for xdp.
@@ -79,17 +84,22 @@ type xdpProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type xdpMapSpecs struct {
-	Flows4 *ebpf.MapSpec `ebpf:"flows4"`
-	Flows6 *ebpf.MapSpec `ebpf:"flows6"`
-	Ports  *ebpf.MapSpec `ebpf:"ports"`
+	Established *ebpf.MapSpec `ebpf:"established"`
+	Flows4      *ebpf.MapSpec `ebpf:"flows4"`
+	Flows6      *ebpf.MapSpec `ebpf:"flows6"`
+	Frontends   *ebpf.MapSpec `ebpf:"frontends"`
+	Ports       *ebpf.MapSpec `ebpf:"ports"`
 }
 
 // xdpVariableSpecs contains global variables before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type xdpVariableSpecs struct {
-	Forward *ebpf.VariableSpec `ebpf:"forward"`
-	Reply   *ebpf.VariableSpec `ebpf:"reply"`
+	BothRows *ebpf.VariableSpec `ebpf:"both_rows"`
+	Forward  *ebpf.VariableSpec `ebpf:"forward"`
+	Looks    *ebpf.VariableSpec `ebpf:"looks"`
+	Reply    *ebpf.VariableSpec `ebpf:"reply"`
+	WideKeys *ebpf.VariableSpec `ebpf:"wide_keys"`
 }
 
 // xdpObjects contains all objects after they have been loaded into the kernel.
@@ -112,15 +122,19 @@ func (o *xdpObjects) Close() error {
 //
 // It can be passed to loadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type xdpMaps struct {
-	Flows4 *ebpf.Map `ebpf:"flows4"`
-	Flows6 *ebpf.Map `ebpf:"flows6"`
-	Ports  *ebpf.Map `ebpf:"ports"`
+	Established *ebpf.Map `ebpf:"established"`
+	Flows4      *ebpf.Map `ebpf:"flows4"`
+	Flows6      *ebpf.Map `ebpf:"flows6"`
+	Frontends   *ebpf.Map `ebpf:"frontends"`
+	Ports       *ebpf.Map `ebpf:"ports"`
 }
 
 func (m *xdpMaps) Close() error {
 	return _XdpClose(
+		m.Established,
 		m.Flows4,
 		m.Flows6,
+		m.Frontends,
 		m.Ports,
 	)
 }
@@ -129,8 +143,11 @@ func (m *xdpMaps) Close() error {
 //
 // It can be passed to loadXdpObjects or ebpf.CollectionSpec.LoadAndAssign.
 type xdpVariables struct {
-	Forward *ebpf.Variable `ebpf:"forward"`
-	Reply   *ebpf.Variable `ebpf:"reply"`
+	BothRows *ebpf.Variable `ebpf:"both_rows"`
+	Forward  *ebpf.Variable `ebpf:"forward"`
+	Looks    *ebpf.Variable `ebpf:"looks"`
+	Reply    *ebpf.Variable `ebpf:"reply"`
+	WideKeys *ebpf.Variable `ebpf:"wide_keys"`
 }
 
 // xdpPrograms contains all programs after they have been loaded into the kernel.

@@ -67,7 +67,7 @@ func fill(t *maps.Tables, store *model.Store, log *slog.Logger) error {
 	}
 	r, err := reconcile.New(reconcile.Config{
 		Store: store, Log: log, Barrier: barrier.Wait, Facts: lb.Facts{ExternalIPs: lb.ExternalIPsAll},
-		Tables: &reconcile.Tables{Frontends: t.Svcs, Services: t.Services, Slots: t.Slots, Backends: t.Backends, Names: t.Names},
+		Tables: &reconcile.Tables{Frontends: t.Svcs, Ranges: t.Ranges, Services: t.Services, Slots: t.Slots, Backends: t.Backends, Names: t.Names},
 		Grow: func(maps.Sizes) (*reconcile.Tables, error) {
 			return nil, errors.New("the estimate of the sizes was too small")
 		},

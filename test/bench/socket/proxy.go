@@ -1,28 +1,22 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"time"
 
-	"fairlead.io/fairlead/test/apiserver/pinned"
+	"fairlead.io/fairlead/test/bench/kubeproxy"
 	"fairlead.io/fairlead/test/bench/listwatch"
 	"fairlead.io/fairlead/test/bench/round"
 	"fairlead.io/fairlead/test/bench/topology"
 )
-
-// proxyPatience is how long kube-proxy may take to write its rules.
-const proxyPatience = 15 * time.Minute
 
 // proxy is a node with the rules that kube-proxy wrote for so many services. kube-proxy itself has ended, as it sleeps on
 // a node where nothing changes. Its services are of IPv4 and TCP.
@@ -50,7 +44,7 @@ func (p *proxy) way() *way {
 }
 
 // newProxy makes a node and has kube-proxy write its rules.
-func newProxy(ctx context.Context, program, mode string, services int) (_ *proxy, err error) {
+func newProxy(ctx context.Context, program *kubeproxy.Program, mode string, services int) (_ *proxy, err error) {
 	p := &proxy{mode: mode, fleet: listwatch.Fleet{
 		Services: services, Endpoints: 1, Nodes: 1, Namespaces: 100, FirstPod: 1<<23 + 1,
 	}}
@@ -112,94 +106,15 @@ func (p *proxy) leadHalfway(path string) error {
 	return nil
 }
 
-// writeRules plays an API server inside of the node and runs kube-proxy until the service can be dialled: it writes all
-// rules in one transaction.
-func (p *proxy) writeRules(ctx context.Context, program string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, proxyPatience, fmt.Errorf("it wrote no rules in %s", proxyPatience))
-	defer cancel()
-	node := p.top.Nodes[0]
-	api, err := listwatch.New(listwatch.Config{Fleet: p.fleet})
+// writeRules has kube-proxy write its rules.
+func (p *proxy) writeRules(ctx context.Context, program *kubeproxy.Program) error {
+	save, err := program.Write(ctx, kubeproxy.Rules{
+		Mode: p.mode, Fleet: p.fleet, Netns: p.top.Nodes[0].Netns, Await: p.awaitService,
+	})
 	if err != nil {
 		return err
-	}
-	var listener net.Listener
-	if err := node.Do(func() error {
-		listener, err = listwatch.Listen(ctx, "127.0.0.1:0")
-		return err
-	}); err != nil {
-		return err
-	}
-	served := make(chan error, 1)
-	go func() { served <- api.Serve(ctx, listener) }()
-	dir, err := os.MkdirTemp("", "fairlead-proxy-")
-	if err != nil {
-		return fmt.Errorf("write the kubeconfig: %w", err)
-	}
-	defer func() { _ = os.RemoveAll(dir) }() // what is left in the directory for temporary files harms nobody
-	config := filepath.Join(dir, "kubeconfig")
-	if err := os.WriteFile(config, []byte(listwatch.Kubeconfig(listener.Addr())), 0o600); err != nil {
-		return fmt.Errorf("write the kubeconfig: %w", err)
-	}
-	cmd := exec.CommandContext(ctx, program, "--kubeconfig="+config, "--hostname-override="+p.fleet.NodeName(0),
-		"--proxy-mode="+p.mode, "--cluster-cidr=10.0.0.0/8", "--bind-address=0.0.0.0",
-		// The size of the table belongs to the machine, not to a network namespace.
-		"--conntrack-max-per-core=0", "--conntrack-min=0")
-	if err := preferLegacy(dir); err != nil {
-		return err
-	}
-	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
-	err = p.runUntilDialled(ctx, cmd)
-	cancel()
-	if err := errors.Join(err, <-served); err != nil {
-		return err
-	}
-	save := filepath.Join(dir, "iptables-save")
-	if _, err := os.Stat(save); err != nil {
-		save = "iptables-save"
 	}
 	return p.leadHalfway(save)
-}
-
-// preferLegacy makes the names of iptables in a directory mean the one that has tables of its own, where the machine has
-// it. The other one needs many minutes for the rules of 20,000 services.
-func preferLegacy(dir string) error {
-	for _, name := range []string{"iptables", "ip6tables"} {
-		for _, suffix := range []string{"", "-save", "-restore"} {
-			path, err := exec.LookPath(name + "-legacy" + suffix)
-			if err != nil {
-				continue
-			}
-			if err := os.Symlink(path, filepath.Join(dir, name+suffix)); err != nil {
-				return fmt.Errorf("choose iptables: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-// runUntilDialled runs kube-proxy in the node until the client reaches the server by the service, or it ends.
-func (p *proxy) runUntilDialled(ctx context.Context, cmd *exec.Cmd) error {
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan error, 1)
-	go func() {
-		// On one thread from start to end: the kernel kills the child when the thread that started it ends.
-		ended <- p.top.Nodes[0].Do(cmd.Run)
-		stop()
-	}()
-	dialled := p.awaitService(ctx)
-	if dialled == nil {
-		if err := cmd.Process.Kill(); err != nil {
-			return fmt.Errorf("end kube-proxy: %w", err)
-		}
-		<-ended
-		return nil
-	}
-	stop()
-	return fmt.Errorf("run kube-proxy: %w; %w; it said last:\n%s", dialled, <-ended, lastLines(log.String(), 8))
 }
 
 // awaitService dials the service until somebody answers.
@@ -244,41 +159,32 @@ func dial(to netip.AddrPort) error {
 	return nil
 }
 
-func lastLines(text string, most int) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return strings.Join(lines[max(0, len(lines)-most):], "\n")
-}
-
 // startProxies makes a node for every number of services and mode of kube-proxy.
 func (s *stage) startProxies(ctx context.Context) error {
 	if len(s.numbers) == 0 {
 		return nil
 	}
-	programs, err := pinned.Find("kube-proxy")
+	program, version, err := kubeproxy.Find()
 	if err != nil {
 		return err
 	}
-	program, err := programs.Binary("kube-proxy")
-	if err != nil {
-		return err
-	}
-	if len(programs.Missing()) > 0 {
-		fmt.Fprintf(s.report.Out(), "NOT MEASURED: kube-proxy %s is not built; \"go run ./test/cluster build\" does that\n", programs.KubernetesVersion())
+	if program == nil {
+		fmt.Fprintf(s.report.Out(), "NOT MEASURED: kube-proxy %s is not built; \"go run ./test/cluster build\" does that\n", version)
 		return nil
 	}
-	for _, mode := range []string{"iptables", "nftables"} {
+	for _, mode := range kubeproxy.Modes() {
 		for _, n := range s.numbers {
 			if mode == "nftables" && n > s.nft {
 				fmt.Fprintf(s.report.Out(), "NOT MEASURED: %d services, kube-proxy nftables; -nft-most=%d would\n", n, n)
 				continue
 			}
 			start := time.Now()
-			p, err := newProxy(ctx, program.Path, mode, n)
+			p, err := newProxy(ctx, program, mode, n)
 			if err != nil {
 				return fmt.Errorf("%d services, kube-proxy %s: %w", n, mode, err)
 			}
 			fmt.Fprintf(s.report.Out(), "kube-proxy %s wrote the rules of %s in %.1f s\n",
-				programs.KubernetesVersion(), p, time.Since(start).Seconds())
+				version, p, time.Since(start).Seconds())
 			s.parts = append(s.parts, p.top)
 			s.proxies = append(s.proxies, p)
 		}

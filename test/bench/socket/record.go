@@ -41,17 +41,9 @@ func (r record) load(over *maps.Maps) (hooks hookList, err error) {
 	if err := spec.Variables["record"].Set(r.number); err != nil {
 		return nil, fmt.Errorf("set the record: %w", err)
 	}
-	replacements := over.Replacements()
-	for name, replacement := range replacements {
-		if ours, ok := spec.Maps[name]; ok {
-			ours.MaxEntries = replacement.MaxEntries()
-		} else {
-			delete(replacements, name)
-		}
-	}
 	var loaded *ebpf.Collection
 	if err := limited.Do(func() error {
-		loaded, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
+		loaded, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: over.Replacements(spec)})
 		return err
 	}); err != nil {
 		return nil, fmt.Errorf("load programs: %w", err)

@@ -17,9 +17,21 @@ import (
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	recordsMapAffinity        = "affinity"
+	recordsMapAllowances      = "allowances"
+	recordsMapAskedWays       = "asked_ways"
 	recordsMapBackends        = "backends"
 	recordsMapConnPeers       = "conn_peers"
 	recordsMapCounters        = "counters"
+	recordsMapCt              = "ct"
+	recordsMapCtHalf          = "ct_half"
+	recordsMapCtOpened        = "ct_opened"
+	recordsMapEvents          = "events"
+	recordsMapFrags           = "frags"
+	recordsMapHints           = "hints"
+	recordsMapLate            = "late"
+	recordsMapLateFrames      = "late_frames"
+	recordsMapLateMarks       = "late_marks"
+	recordsMapLateTally       = "late_tally"
 	recordsMapNames           = "names"
 	recordsMapNodeAddrs       = "node_addrs"
 	recordsMapOptout          = "optout"
@@ -27,11 +39,18 @@ const (
 	recordsMapPeersHash       = "peers_hash"
 	recordsMapPeersLazy       = "peers_lazy"
 	recordsMapPeersLru        = "peers_lru"
+	recordsMapServed          = "served"
 	recordsMapServices        = "services"
 	recordsMapSlots           = "slots"
+	recordsMapSnatAddrs       = "snat_addrs"
 	recordsMapSockFlows       = "sock_flows"
 	recordsMapSockPeers       = "sock_peers"
+	recordsMapSrcRanges       = "src_ranges"
 	recordsMapSvcs            = "svcs"
+	recordsMapTurnover        = "turnover"
+	recordsMapWatch           = "watch"
+	recordsMapWatched         = "watched"
+	recordsMapWays            = "ways"
 	recordsProgSockBind4      = "sock_bind4"
 	recordsProgSockBind6      = "sock_bind6"
 	recordsProgSockConnect4   = "sock_connect4"
@@ -109,9 +128,21 @@ type recordsProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type recordsMapSpecs struct {
 	Affinity    *ebpf.MapSpec `ebpf:"affinity"`
+	Allowances  *ebpf.MapSpec `ebpf:"allowances"`
+	AskedWays   *ebpf.MapSpec `ebpf:"asked_ways"`
 	Backends    *ebpf.MapSpec `ebpf:"backends"`
 	ConnPeers   *ebpf.MapSpec `ebpf:"conn_peers"`
 	Counters    *ebpf.MapSpec `ebpf:"counters"`
+	Ct          *ebpf.MapSpec `ebpf:"ct"`
+	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
+	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
+	Events      *ebpf.MapSpec `ebpf:"events"`
+	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Hints       *ebpf.MapSpec `ebpf:"hints"`
+	Late        *ebpf.MapSpec `ebpf:"late"`
+	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
+	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
+	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
@@ -119,11 +150,18 @@ type recordsMapSpecs struct {
 	PeersHash   *ebpf.MapSpec `ebpf:"peers_hash"`
 	PeersLazy   *ebpf.MapSpec `ebpf:"peers_lazy"`
 	PeersLru    *ebpf.MapSpec `ebpf:"peers_lru"`
+	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
+	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
 	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
+	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
+	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
+	Watch       *ebpf.MapSpec `ebpf:"watch"`
+	Watched     *ebpf.MapSpec `ebpf:"watched"`
+	Ways        *ebpf.MapSpec `ebpf:"ways"`
 }
 
 // recordsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -155,9 +193,21 @@ func (o *recordsObjects) Close() error {
 // It can be passed to loadRecordsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type recordsMaps struct {
 	Affinity    *ebpf.Map `ebpf:"affinity"`
+	Allowances  *ebpf.Map `ebpf:"allowances"`
+	AskedWays   *ebpf.Map `ebpf:"asked_ways"`
 	Backends    *ebpf.Map `ebpf:"backends"`
 	ConnPeers   *ebpf.Map `ebpf:"conn_peers"`
 	Counters    *ebpf.Map `ebpf:"counters"`
+	Ct          *ebpf.Map `ebpf:"ct"`
+	CtHalf      *ebpf.Map `ebpf:"ct_half"`
+	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
+	Events      *ebpf.Map `ebpf:"events"`
+	Frags       *ebpf.Map `ebpf:"frags"`
+	Hints       *ebpf.Map `ebpf:"hints"`
+	Late        *ebpf.Map `ebpf:"late"`
+	LateFrames  *ebpf.Map `ebpf:"late_frames"`
+	LateMarks   *ebpf.Map `ebpf:"late_marks"`
+	LateTally   *ebpf.Map `ebpf:"late_tally"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
@@ -165,19 +215,38 @@ type recordsMaps struct {
 	PeersHash   *ebpf.Map `ebpf:"peers_hash"`
 	PeersLazy   *ebpf.Map `ebpf:"peers_lazy"`
 	PeersLru    *ebpf.Map `ebpf:"peers_lru"`
+	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
+	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
 	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
+	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
 	Svcs        *ebpf.Map `ebpf:"svcs"`
+	Turnover    *ebpf.Map `ebpf:"turnover"`
+	Watch       *ebpf.Map `ebpf:"watch"`
+	Watched     *ebpf.Map `ebpf:"watched"`
+	Ways        *ebpf.Map `ebpf:"ways"`
 }
 
 func (m *recordsMaps) Close() error {
 	return _RecordsClose(
 		m.Affinity,
+		m.Allowances,
+		m.AskedWays,
 		m.Backends,
 		m.ConnPeers,
 		m.Counters,
+		m.Ct,
+		m.CtHalf,
+		m.CtOpened,
+		m.Events,
+		m.Frags,
+		m.Hints,
+		m.Late,
+		m.LateFrames,
+		m.LateMarks,
+		m.LateTally,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,
@@ -185,11 +254,18 @@ func (m *recordsMaps) Close() error {
 		m.PeersHash,
 		m.PeersLazy,
 		m.PeersLru,
+		m.Served,
 		m.Services,
 		m.Slots,
+		m.SnatAddrs,
 		m.SockFlows,
 		m.SockPeers,
+		m.SrcRanges,
 		m.Svcs,
+		m.Turnover,
+		m.Watch,
+		m.Watched,
+		m.Ways,
 	)
 }
 

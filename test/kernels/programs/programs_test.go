@@ -57,6 +57,16 @@ func TestEveryProgramLoads(t *testing.T) {
 	if diff := cmp.Diff(compiled(t), slices.Sorted(maps.Keys(walked))); diff != "" {
 		t.Errorf("programs (-compiled +attached):\n%s", diff)
 	}
+	flows, err := d.Flows() // likewise
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := flows.Jiffies(); err != nil {
+		t.Error(err)
+	}
+	if err := flows.Close(); err != nil {
+		t.Error(err)
+	}
 	peers, err := d.Peers(true) // by a program that is attached to nothing
 	if err != nil {
 		t.Fatal(err)

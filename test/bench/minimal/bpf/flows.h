@@ -39,6 +39,45 @@ struct {
 	__type(value, struct rewrite);
 } flows6 SEC(".maps");
 
+/* Whether the first packet of a flow makes the row of the answers too. */
+const volatile bool both_rows = false;
+
+/* Whether the flows of IPv4 have keys as long as those of IPv6, and are in the same table. */
+const volatile bool wide_keys = false;
+
+/* Whether the first packet of a flow looks for what it has to know, whatever makes its rows: that neither of them
+ * is one of a flow that is established, of which there is another table, and whose frontend it is for. Keys are
+ * wide then. */
+const volatile bool looks = false;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1); /* set at load */
+	__type(key, struct flow6);
+	__type(value, struct rewrite);
+} established SEC(".maps");
+
+struct frontend {
+	__be32 addr[4];
+	__be16 port;
+	__u16 proto;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct frontend);
+	__type(value, __u64);
+} frontends SEC(".maps");
+
+/* The address of IPv4 in a wide key, mapped as usual. */
+static __always_inline void flow_widen(__be32 *wide, __be32 ip)
+{
+	wide[2] = bpf_htonl(0xffff);
+	wide[3] = ip;
+}
+
 /* Makes the row of a flow: what a side says, but the client keeps its address. */
 static __always_inline bool flow_make(const struct packet *p, const volatile struct side *sides,
 				      struct rewrite *row)
@@ -59,6 +98,57 @@ static __always_inline bool flow_make(const struct packet *p, const volatile str
 	return true;
 }
 
+/* Makes the row of what comes back to a packet that leaves as a row says. It is good for what it costs, not for
+ * what it says: the answers' own program makes theirs anew. */
+static __always_inline void flow_answer(const struct packet *p, const struct rewrite *there)
+{
+	struct flow4 key4 = {};
+	struct flow6 key6 = {};
+
+	if (p->ip4 && wide_keys) {
+		flow_widen(key6.saddr, there->daddr[0]);
+		flow_widen(key6.daddr, there->saddr[0]);
+	} else if (p->ip4) {
+		key4.saddr = there->daddr[0];
+		key4.daddr = there->saddr[0];
+		key4.sport = there->dport;
+		key4.dport = p->l4->source;
+		key4.proto = p->proto;
+		bpf_map_update_elem(&flows4, &key4, there, BPF_ANY);
+		return;
+	} else {
+		__builtin_memcpy(key6.saddr, there->daddr, 16);
+		__builtin_memcpy(key6.daddr, there->saddr, 16);
+	}
+	key6.sport = there->dport;
+	key6.dport = p->l4->source;
+	key6.proto = p->proto;
+	if (bpf_map_update_elem(&flows6, &key6, there, BPF_ANY) || !looks)
+		return;
+	if (bpf_map_lookup_elem(&established, &key6))
+		bpf_map_delete_elem(&flows6, &key6);
+}
+
+static __always_inline bool flow_has_frontend(const struct flow6 *key)
+{
+	struct frontend frontend = { .port = key->dport, .proto = key->proto };
+
+	__builtin_memcpy(frontend.addr, key->daddr, 16);
+	return bpf_map_lookup_elem(&frontends, &frontend);
+}
+
+/* Makes both rows of a flow, if it is to have both, that of the answers first, and returns the request's. */
+static __always_inline const struct rewrite *flow_enter(const struct packet *p, const volatile struct side *sides,
+							void *map, const void *key, struct rewrite *fresh)
+{
+	if (!flow_make(p, sides, fresh))
+		return NULL;
+	if (both_rows)
+		flow_answer(p, fresh);
+	bpf_map_update_elem(map, key, fresh, BPF_ANY);
+	return fresh;
+}
+
 /* Returns the row of a packet's flow, or NULL if the packet is none of ours. Fresh holds a row that was made. */
 static __always_inline const struct rewrite *flow_find(const struct packet *p, const volatile struct side *sides,
 						       struct rewrite *fresh)
@@ -67,28 +157,32 @@ static __always_inline const struct rewrite *flow_find(const struct packet *p, c
 	struct flow6 key6 = {};
 	struct rewrite *row;
 
-	if (p->ip4) {
+	if (p->ip4 && !wide_keys) {
 		key4.saddr = p->ip4->saddr;
 		key4.daddr = p->ip4->daddr;
 		key4.sport = p->l4->source;
 		key4.dport = p->l4->dest;
 		key4.proto = p->proto;
 		row = bpf_map_lookup_elem(&flows4, &key4);
+		return row ? row : flow_enter(p, sides, &flows4, &key4, fresh);
+	}
+	if (p->ip4) {
+		flow_widen(key6.saddr, p->ip4->saddr);
+		flow_widen(key6.daddr, p->ip4->daddr);
 	} else {
 		__builtin_memcpy(key6.saddr, &p->ip6->saddr, 16);
 		__builtin_memcpy(key6.daddr, &p->ip6->daddr, 16);
-		key6.sport = p->l4->source;
-		key6.dport = p->l4->dest;
-		key6.proto = p->proto;
-		row = bpf_map_lookup_elem(&flows6, &key6);
 	}
-	if (row)
-		return row;
-	if (!flow_make(p, sides, fresh))
+	key6.sport = p->l4->source;
+	key6.dport = p->l4->dest;
+	key6.proto = p->proto;
+	if (looks) {
+		row = bpf_map_lookup_elem(&established, &key6);
+		if (row)
+			return row;
+	}
+	row = bpf_map_lookup_elem(&flows6, &key6);
+	if (looks && !row && !flow_has_frontend(&key6))
 		return NULL;
-	if (p->ip4)
-		bpf_map_update_elem(&flows4, &key4, fresh, BPF_ANY);
-	else
-		bpf_map_update_elem(&flows6, &key6, fresh, BPF_ANY);
-	return fresh;
+	return row ? row : flow_enter(p, sides, &flows6, &key6, fresh);
 }

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* This file contains the programs by which the agent forgets flows. It looks through the maps and says which flows
+ * it means; they look again at both rows of each, in the moment before they delete them. They are attached to
+ * nothing. */
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+
+#include "lib/ct.h"
+
+/* So many flows are judged in one run. */
+#define DOOMED_MOST 4096
+
+/* The agent's own, which has them mapped into its memory: nothing is copied and nothing pinned. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, DOOMED_MOST);
+	__type(key, __u32);
+	__type(value, struct doomed);
+} doomed SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct collect_run);
+} run SEC(".maps");
+
+/* Both rows of a flow: as the maps have them, and as they were when they were judged. */
+struct collect_pair {
+	struct ct_entry *request;
+	struct ct_entry *reply;
+	struct ct_entry request_was;
+	struct ct_entry reply_was;
+};
+
+/* How long ago a row was last used. A packet may have come since `now` was read. */
+static __always_inline __u32 collect_idle(const struct ct_entry *row, __u32 now)
+{
+	__s32 idle = now - row->seen;
+
+	return idle < 0 ? 0 : idle;
+}
+
+static __always_inline __u32 collect_limit(const struct collect_run *r, __u8 proto, __u32 phase)
+{
+	if (phase >= CT_PHASES)
+		return 0;
+	if (proto == IPPROTO_TCP)
+		return r->limits[CT_CLASS_TCP][phase];
+	if (proto == IPPROTO_SCTP)
+		return r->limits[CT_CLASS_SCTP][phase];
+	return r->limits[CT_CLASS_UDP][phase];
+}
+
+/* How far an established flow is: a direction that is missing counts as one that has ended. */
+static __always_inline __u32 collect_phase(const struct collect_pair *pair)
+{
+	__u32 phase = CT_PHASE_OPEN;
+
+	if ((pair->request && pair->request_was.state == CT_RESET) ||
+	    (pair->reply && pair->reply_was.state == CT_RESET))
+		return CT_PHASE_RESET;
+	if (!pair->request || pair->request_was.state == CT_CLOSING)
+		phase++;
+	if (!pair->reply || pair->reply_was.state == CT_CLOSING)
+		phase++;
+	return phase;
+}
+
+/* Whether an established flow is over. */
+static __always_inline bool collect_over(const struct collect_run *r, __u8 proto, const struct collect_pair *pair)
+{
+	__u32 now = r->jiffies >> r->tick_shift, idle = ~0U;
+
+	if (pair->request)
+		idle = collect_idle(&pair->request_was, now);
+	if (pair->reply && collect_idle(&pair->reply_was, now) < idle)
+		idle = collect_idle(&pair->reply_was, now);
+	return idle >= collect_limit(r, proto, collect_phase(pair));
+}
+
+/* How far a flow is of which only the client's packets pass here. */
+static __always_inline __u32 collect_direct_phase(const struct ct_entry *request)
+{
+	if (request->state == CT_NEW)
+		return CT_PHASE_HALF_OPEN;
+	if (request->state == CT_RESET)
+		return CT_PHASE_RESET;
+	return request->state == CT_CLOSING ? CT_PHASE_HALF_CLOSED : CT_PHASE_OPEN;
+}
+
+/* The same for a flow that is not established. The row of a request by TCP has no time; if its reply was pushed out
+ * it is as good as any. */
+static __always_inline bool collect_half_over(const struct collect_run *r, __u8 proto,
+					      const struct collect_pair *pair)
+{
+	__u32 now = r->jiffies >> r->tick_shift;
+	__u32 limit = collect_limit(r, proto, CT_PHASE_HALF_OPEN);
+
+	if (pair->request && pair->request_was.flags & CT_DIRECT)
+		return collect_idle(&pair->request_was, now) >=
+		       collect_limit(r, proto, collect_direct_phase(&pair->request_was));
+	if (proto == IPPROTO_UDP && pair->request && collect_idle(&pair->request_was, now) < limit)
+		return false;
+	return !pair->reply || collect_idle(&pair->reply_was, now) >= limit;
+}
+
+/* Takes the rows that there are. False: there is nothing of what the agent has seen. */
+static __always_inline bool collect_find(void *map, const struct doomed *d, struct collect_pair *pair)
+{
+	pair->request = bpf_map_lookup_elem(map, &d->request);
+	pair->reply = bpf_map_lookup_elem(map, &d->reply);
+	if (pair->request) {
+		pair->request_was = *pair->request;
+		if (!ct_leads(&pair->request_was, &d->reply))
+			pair->request = NULL;
+	}
+	if (pair->reply) {
+		pair->reply_was = *pair->reply;
+		if (!ct_leads(&pair->reply_was, &d->request))
+			pair->reply = NULL;
+	}
+	return pair->request || pair->reply;
+}
+
+/* The request goes first: without it a client's next packet begins a flow that finds the old reply in its way and
+ * takes another port. Without the reply alone it would be sent to where no answer comes back from. */
+static __always_inline __u32 collect_delete(void *map, const struct doomed *d, const struct collect_pair *pair)
+{
+	__u32 gone = 0;
+
+	if (pair->request)
+		gone += !bpf_map_delete_elem(map, &d->request);
+	if (pair->reply)
+		gone += !bpf_map_delete_elem(map, &d->reply);
+	return gone;
+}
+
+static long collect_open(__u32 index, struct collect_run **r)
+{
+	struct doomed *d = bpf_map_lookup_elem(&doomed, &index);
+	struct collect_pair pair = {};
+
+	if (!d || !collect_find(&ct, d, &pair))
+		return 0;
+	if (d->why == DOOM_IDLE && !collect_over(*r, d->request.proto, &pair))
+		return 0;
+	collect_delete(&ct, d, &pair);
+	d->outcome = DOOM_DELETED;
+	return 0;
+}
+
+static long collect_half(__u32 index, struct collect_run **r)
+{
+	struct doomed *d = bpf_map_lookup_elem(&doomed, &index);
+	struct collect_pair pair = {};
+
+	if (!d || !collect_find(&ct_half, d, &pair))
+		return 0;
+	if (d->why == DOOM_IDLE && !collect_half_over(*r, d->request.proto, &pair))
+		return 0;
+	turnover_deleted_late(LRU_CT_HALF, collect_delete(&ct_half, d, &pair));
+	d->outcome = DOOM_DELETED;
+	return 0;
+}
+
+static __always_inline struct collect_run *collect_begin(void)
+{
+	__u32 zero = 0;
+	struct collect_run *r = bpf_map_lookup_elem(&run, &zero);
+
+	if (r)
+		r->jiffies = bpf_jiffies64();
+	return r;
+}
+
+/* Forgets flows of `ct`. With none to forget it only tells the time. */
+SEC("syscall")
+int collect_from_ct(void)
+{
+	struct collect_run *r = collect_begin();
+
+	if (r)
+		bpf_loop(r->count, collect_open, &r, 0);
+	return 0;
+}
+
+SEC("syscall")
+int collect_from_half(void)
+{
+	struct collect_run *r = collect_begin();
+
+	if (r)
+		bpf_loop(r->count, collect_half, &r, 0);
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains what is said in answer to a packet that goes nowhere. The answer is written over the packet;
+ * who has the context makes the room. */
+#pragma once
+
+#include "rewrite.h"
+
+enum {
+	ANSWER_MOST4 = 576,  /* RFC 1812, 4.3.2.3 */
+	ANSWER_MOST6 = 1280, /* RFC 4443, 3.1 */
+	ANSWER_QUOTE_MOST = ANSWER_MOST6 - sizeof(struct ipv6hdr) - sizeof(struct icmp),
+	ANSWER_LINK_MOST = sizeof(struct ethhdr) + PACKET_TAGS * sizeof(struct vlan_tag),
+	ANSWER_TTL = 64,
+	ANSWER_TOS = 0xc0, /* of errors: internetwork control, RFC 1812, 4.3.2.5 */
+};
+
+/* Errors can be asked for in another's name, so there are no more of them than this, on each CPU. */
+#define ANSWER_BURST 64
+#define ANSWER_EVERY 4000000 /* ns */
+
+/* An answer in the making. */
+struct answering {
+	const struct packet *p;
+	__u32 len;	 /* of the frame, the part that cannot be read included */
+	__u32 base;	 /* the length of an IP header without more */
+	__u32 keep;	 /* so much of the frame stays */
+	__u32 room;	 /* so much has to be inserted before its IP header */
+	__u32 link;	 /* where the header of the link is then */
+	__u32 segment;	 /* what a segment of TCP takes of the sequence */
+	bool is_partial; /* a device completes the sum of TCP or UDP */
+};
+
+static __always_inline bool answer_is_error(const struct action *a)
+{
+	return a->answer == ANSWER_UNREACHABLE || a->answer == ANSWER_EXPIRED || a->answer == ANSWER_TOO_BIG;
+}
+
+/* Nobody is answered who cannot be one host, RFC 1122, 3.2.2. */
+static __always_inline bool answer_reaches(const struct packet *p)
+{
+	const struct addr *to = &p->flow.saddr;
+	__u32 first = bpf_ntohl(to->word[p->is_v4 ? 3 : 0]) >> 24;
+
+	if (addr_is_any(to) || addr_is_loopback(to))
+		return false;
+	return p->is_v4 ? first && first < 224 : first != 0xff;
+}
+
+static __always_inline bool answer_is_allowed(void)
+{
+	__u64 now = bpf_ktime_get_coarse_ns(), gained;
+	struct allowance *bucket;
+	__u32 row = 0;
+
+	bucket = bpf_map_lookup_elem(&allowances, &row);
+	if (!bucket)
+		return false;
+	gained = (now - bucket->filled) / ANSWER_EVERY;
+	if (gained >= ANSWER_BURST - bucket->tokens) {
+		bucket->tokens = ANSWER_BURST;
+		bucket->filled = now;
+	} else if (gained) {
+		bucket->tokens += gained;
+		bucket->filled += gained * ANSWER_EVERY;
+	}
+	if (!bucket->tokens)
+		return false;
+	bucket->tokens--;
+	return true;
+}
+
+static __always_inline bool answer_plan_reset(struct answering *r, void *data, void *end, __u32 stop)
+{
+	const struct packet *p = r->p;
+	__u8 *words = packet_at(data, end, p->l4 + 12, 1);
+	__u32 payload;
+
+	if (p->flow.proto != IPPROTO_TCP || !words)
+		return false;
+	payload = p->l4 + (*words >> 4) * 4;
+	if (payload > stop)
+		return false;
+	r->segment = stop - payload + !!(p->tcp_flags & TCP_SYN) + !!(p->tcp_flags & TCP_FIN);
+	r->keep = p->l3 + r->base + sizeof(struct tcphdr);
+	return true;
+}
+
+/* A first fragment is told what a router has to say. What a host says, it says about whole packets. */
+static __always_inline bool answer_is_about(const struct packet *p, const struct action *a)
+{
+	return !p->is_fragment || a->answer == ANSWER_TOO_BIG || a->answer == ANSWER_EXPIRED;
+}
+
+/* Says what room an answer takes. False: nobody is answered. Errors quote as much as they may. */
+static __noinline int answer_plan(struct answering *r, const struct action *a, void *data, void *end)
+{
+	const struct packet *p = r->p;
+	struct ethhdr *eth = data;
+	__u32 stop, most;
+
+	if (!answer_is_about(p, a) || (void *)(eth + 1) > end || eth->h_dest[0] & 1 || !answer_reaches(p))
+		return false;
+	stop = packet_end(data, end, p);
+	if (stop > r->len || stop < p->l4 + sizeof(struct udphdr))
+		return false;
+	r->base = p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	r->room = 0;
+	if (a->answer == ANSWER_RESET)
+		return answer_plan_reset(r, data, end, stop);
+	r->room = r->base + sizeof(struct icmp);
+	most = p->l3 + (p->is_v4 ? ANSWER_MOST4 : ANSWER_MOST6) - r->room;
+	r->keep = stop < most ? stop : most;
+	return answer_is_error(a) && r->keep >= p->l4 + sizeof(struct udphdr) && answer_is_allowed();
+}
+
+/* Moves the header of the link to the front and turns it round. */
+static __always_inline bool answer_link(void *data, void *end, const struct answering *r)
+{
+	void *from = packet_at(data, end, r->link, ANSWER_LINK_MOST);
+	void *to = packet_at(data, end, 0, ANSWER_LINK_MOST);
+	struct ethhdr *eth = to;
+	__u8 mac[ETH_ALEN];
+
+	if (!from || !to)
+		return false;
+	for (__u32 at = 0; r->link && at < ANSWER_LINK_MOST && at < r->p->l3; at += 2)
+		*(__u16 *)(to + at) = *(__u16 *)(from + at);
+	__builtin_memcpy(mac, eth->h_dest, ETH_ALEN);
+	__builtin_memcpy(eth->h_dest, eth->h_source, ETH_ALEN);
+	__builtin_memcpy(eth->h_source, mac, ETH_ALEN);
+	return true;
+}
+
+/* Answers come from the address that was dialled, which is the one that the client waits for. */
+static __always_inline bool answer_ip4(struct iphdr *ip, const struct packet *p, __u32 len, __u8 proto)
+{
+	if (!ip)
+		return false;
+	*ip = (struct iphdr) {
+		.version = 4,
+		.ihl = 5,
+		.tos = proto == IPPROTO_ICMP ? ANSWER_TOS : 0,
+		.tot_len = bpf_htons(sizeof(*ip) + len),
+		.frag_off = bpf_htons(IP4_DONT),
+		.ttl = ANSWER_TTL,
+		.protocol = proto,
+		.saddr = p->flow.daddr.word[3],
+		.daddr = p->flow.saddr.word[3],
+	};
+	ip->check = ~csum_fold(csum_words(ip, sizeof(*ip) / 4));
+	return true;
+}
+
+static __always_inline bool answer_ip6(struct ipv6hdr *ip, const struct packet *p, __u32 len, __u8 proto)
+{
+	if (!ip)
+		return false;
+	*(__be32 *)ip = bpf_htonl(0x60000000);
+	ip->payload_len = bpf_htons(len);
+	ip->nexthdr = proto;
+	ip->hop_limit = ANSWER_TTL;
+	__builtin_memcpy(&ip->saddr, &p->flow.daddr, sizeof(struct addr));
+	__builtin_memcpy(&ip->daddr, &p->flow.saddr, sizeof(struct addr));
+	return true;
+}
+
+/* The sum over the pseudo header; the words of mapping add nothing to it. */
+static __always_inline __u64 answer_pseudo(const struct packet *p, __u32 len, __u8 proto)
+{
+	return csum_words(&p->flow.saddr, 4) + csum_words(&p->flow.daddr, 4) + bpf_htonl(len) + bpf_htonl(proto);
+}
+
+/* Writes the header of an answer of so many bytes. */
+static __always_inline bool answer_ip(void *data, void *end, const struct answering *r, __u32 len)
+{
+	const struct packet *p = r->p;
+
+	if (p->is_v4)
+		return answer_ip4(packet_at(data, end, p->l3, sizeof(struct iphdr)), p, len,
+				  r->room ? IPPROTO_ICMP : IPPROTO_TCP);
+	return answer_ip6(packet_at(data, end, p->l3, sizeof(struct ipv6hdr)), p, len,
+			  r->room ? IPPROTO_ICMPV6 : IPPROTO_TCP);
+}
+
+/* RFC 9293, 3.10.7.1: a segment that acknowledges says which number the answer must have; one that does not is told
+ * what was received. */
+static __always_inline bool answer_reset(void *data, void *end, const struct answering *r)
+{
+	const struct packet *p = r->p;
+	struct tcphdr *tcp = packet_at(data, end, p->l3 + r->base, sizeof(*tcp));
+	__u64 sum = answer_pseudo(p, sizeof(*tcp), IPPROTO_TCP);
+
+	if (!tcp)
+		return false;
+	*tcp = (struct tcphdr) { .source = p->flow.dport, .dest = p->flow.sport, .doff = 5, .rst = 1 };
+	if (p->tcp_flags & TCP_ACK) {
+		tcp->seq = p->ack;
+	} else {
+		tcp->ack = 1;
+		tcp->ack_seq = bpf_htonl(bpf_ntohl(p->seq) + r->segment);
+	}
+	tcp->check = r->is_partial ? csum_fold(sum) : ~csum_fold(sum + csum_words(tcp, sizeof(*tcp) / 4));
+	return answer_ip(data, end, r, sizeof(*tcp));
+}
+
+/* The sum over what is quoted. A sum that a device is to complete makes what it covers add up to its complement,
+ * whatever that is. */
+static __always_inline bool answer_quote_sum(void *data, void *end, const struct answering *r, __u64 *sum)
+{
+	struct csum_range range = { data, end, *sum, r->p->l3 + r->room, r->keep - r->p->l3 };
+	__be16 *check;
+
+	if (r->is_partial) {
+		range.len = r->p->l4 - r->p->l3;
+		check = packet_at(data, end, range.at + range.len + rewrite_check_offset(r->p), sizeof(*check));
+		if (!check)
+			return false;
+		range.sum += (__u16) ~*check;
+	}
+	*sum = csum_bytes(&range);
+	return true;
+}
+
+static __always_inline struct icmp answer_kind(const struct packet *p, const struct action *a)
+{
+	struct icmp icmp = {};
+
+	if (a->answer == ANSWER_UNREACHABLE) {
+		icmp.type = p->is_v4 ? ICMP4_UNREACHABLE : ICMP6_UNREACHABLE;
+		icmp.code = p->is_v4 ? ICMP4_CODE_PORT : ICMP6_CODE_PORT;
+	} else if (a->answer == ANSWER_EXPIRED) {
+		icmp.type = p->is_v4 ? ICMP4_EXPIRED : ICMP6_EXPIRED;
+	} else {
+		icmp.type = p->is_v4 ? ICMP4_UNREACHABLE : ICMP6_TOO_BIG;
+		icmp.code = p->is_v4 ? ICMP4_CODE_TOO_BIG : 0;
+		icmp.rest = bpf_htonl(a->mtu); /* IPv4 has it in the lower half of the same word */
+	}
+	return icmp;
+}
+
+static __always_inline bool answer_error(void *data, void *end, const struct answering *r, const struct action *a)
+{
+	const struct packet *p = r->p;
+	struct icmp *icmp = packet_at(data, end, p->l3 + r->base, sizeof(*icmp));
+	__u32 len = sizeof(struct icmp) + r->keep - p->l3;
+	__u64 sum;
+
+	if (!icmp)
+		return false;
+	*icmp = answer_kind(p, a);
+	sum = csum_words(icmp, sizeof(*icmp) / 4) + (p->is_v4 ? 0 : answer_pseudo(p, len, IPPROTO_ICMPV6));
+	if (!answer_quote_sum(data, end, r, &sum))
+		return false;
+	icmp->check = ~csum_fold(sum);
+	return answer_ip(data, end, r, len);
+}
+
+/* Writes the answer, once there is room. */
+static __noinline int answer_write(const struct answering *r, const struct action *a, void *data, void *end)
+{
+	if (!answer_link(data, end, r))
+		return false;
+	return r->room ? answer_error(data, end, r, a) : answer_reset(data, end, r);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains what a backend's node does with flows that it cannot have answered from here. An answer gets
+ * its source where it leaves by a device with the programs of tc. One to a client on this node, or behind a device
+ * that is another's, does not. Such a flow is given back, packet by packet, to the node that forwarded it, with the
+ * same around it, from the backend to that node, and no port: a backend has one. See fallback.h for that node. */
+#pragma once
+
+#include "first.h"
+
+/* Whether the first packet of a flow is one that the backend cannot answer. The kernel is asked for the way of what
+ * the backend sends. A client of this node is none that anything is forwarded to, and has no device. Nobody knows
+ * to whom to give back what came with an option. */
+static __noinline int back_is_due(void *ctx, const struct packet *p, const struct action *a)
+{
+	struct hint *hint = hosted_hint();
+	struct ct_entry way = {};
+
+	if (!hint || hint->direct == DIRECT_OFF)
+		return false;
+	route_find(ctx, p, &a->to.daddr, &p->flow.saddr, &way);
+	return !way.ifindex || !bpf_map_lookup_elem(&served, &way.ifindex);
+}
+
+/* Sends a packet back, by tc_wrap. This node keeps nothing of its flow. */
+static __noinline int back_give(void *ctx, const struct packet *p, struct action *a)
+{
+	struct hint *hint = hosted_hint();
+
+	if (!hint)
+		return action_drop(a, REASON_BAD_TABLE);
+	a->reason = REASON_GIVEN_BACK;
+	a->to = (struct ct_entry) {
+		.saddr = hint->backend,
+		.daddr = hint->from,
+		.flags = hint->direct << DIRECT_SHIFT,
+	};
+	route_find(ctx, p, &a->to.saddr, &a->to.daddr, &a->to);
+	return 0;
+}
+
+/* Writes the row of a request whose reply has its own, over what there may be. As first_enter does; here nothing is
+ * on the stack, of which alone Linux 6.1 gives maps anything. */
+static __noinline int back_enter(void *ctx, const struct packet *p, struct action *a)
+{
+	struct flow key = p->flow;
+	struct ct_entry row;
+
+	route_find(ctx, p, &a->to.saddr, &a->to.daddr, &a->to);
+	ct_finish(&p->flow, &a->to);
+	a->to.seen = packet_shakes_hands(p) ? 0 : ct_now();
+	row = a->to;
+	if (bpf_map_update_elem(&ct_half, &key, &row, BPF_NOEXIST))
+		return bpf_map_update_elem(&ct_half, &key, &row, BPF_ANY);
+	turnover_made(LRU_CT_HALF);
+	return 0;
+}
+
+/* Does the rest for the first packet of a flow that another node forwarded. */
+static __always_inline int back_or_on(void *ctx, const struct packet *p, struct action *a)
+{
+	int reason = REASON_NONE;
+
+	if (back_is_due(ctx, p, a))
+		return back_give(ctx, p, a);
+	if (!first_claim(ctx, p, &a->to))
+		reason = first_snat(ctx, p, &a->to);
+	if (reason != REASON_NONE)
+		return action_drop(a, reason);
+	back_enter(ctx, p, a);
+	return event_tell(p, a, HOOK_TC, 0);
+}

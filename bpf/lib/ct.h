@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the memory of flows: rows that say how a packet is rewritten, one for each direction. */
+#pragma once
+
+#include <linux/errno.h>
+#include <linux/in.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "csum.h"
+#include "maps.h"
+#include "packet.h"
+#include "packetcfg.h"
+#include "table.h"
+#include "turnover.h"
+
+/* A row that was recycled between lookup and copy is looked up again; more often than this means a storm. */
+#define CT_TRIES 3
+
+/* How far beyond the first answer a client may acknowledge to show that it has seen it. */
+#define CT_PROOF_WINDOW 65536
+
+static __always_inline __u32 ct_now(void)
+{
+	return bpf_jiffies64() >> cfg.tick_shift;
+}
+
+/* Adds a word to a hash of which the upper bits are used. */
+static __always_inline __u64 ct_mix(__u64 hash, __u64 word)
+{
+	hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
+	return hash ^ hash >> 32;
+}
+
+/* Factors by which words are summed up, one for each. They are odd and at random, but so that any change of one
+ * byte of a word changes the upper 16 bits of the sum (TestSealOfEveryByte). No product waits for another, so all
+ * of them together take little longer than one; a hash that goes from word to word takes as long as its words one
+ * after another. */
+static const __u64 ct_factor[] = {
+	0xe1454c40c439f34bULL, 0x26b563b1e794ee15ULL, 0xac8be7d742840d2bULL, 0xe7ca430e92ac3d43ULL,
+	0x1333bc1cfe6c2b03ULL, 0x20050ed31a6e72b9ULL, 0x94a67f00f335c357ULL, 0x332726d0356a4153ULL,
+	0xa0187b4d51209e8fULL, 0xae6ac4a9e89c5bc7ULL, 0x542861cd55e7d67fULL, 0x17bcc74d6d683cf9ULL,
+	0x8491cabea0afe357ULL,
+};
+
+/* The sum over four words of two addresses. What differs between neighbours is their last bytes, and the upper bits
+ * of a product depend on all that is below them, so these go to the lower end. */
+static __always_inline __u64 ct_sum_addrs(const __u64 *word, const __u64 *factor)
+{
+	__u64 sum = 0;
+
+	for (int i = 0; i < 4; i++)
+		sum += __builtin_bswap64(word[i]) * factor[i];
+	return sum;
+}
+
+static __always_inline __u64 ct_sum(const struct flow *flow)
+{
+	const __u64 *word = (const __u64 *)flow;
+
+	return ct_sum_addrs(word, ct_factor) + word[4] * ct_factor[4];
+}
+
+/* A hash of which the upper half is used: below, a sum of products is no better than the lower ends of its words.
+ */
+static __always_inline __u64 ct_hash(const struct flow *flow)
+{
+	__u64 sum = ct_sum(flow);
+
+	return ct_mix(sum ^ sum >> 32, 0);
+}
+
+/* Part of the layout of rows: those with seals of another making are nobody's. */
+static __always_inline __u16 ct_seal(const struct flow *flow, const struct ct_entry *row)
+{
+	const __u64 *word = (const __u64 *)row;
+	__u64 sum = ct_sum(flow) + ct_sum_addrs(word, ct_factor + 5) + row->flags * ct_factor[12];
+
+	for (int i = 4; i < 7; i++)
+		sum += word[i] * ct_factor[5 + i];
+	return sum >> 48;
+}
+
+/* Copies a row out, each word once, and adds up what its seal is made of on the way. False: it is not the row of
+ * the flow with this sum, or was recycled meanwhile. */
+static __always_inline bool ct_copy(const struct ct_entry *row, __u64 sum, struct ct_entry *out)
+{
+	const volatile __u64 *from = (const volatile __u64 *)row;
+
+	for (int i = 0; i < 8; i++) {
+		__u64 word = from[i];
+
+		__builtin_memcpy((__u64 *)out + i, &word, sizeof(word));
+		if (i < 7)
+			sum += (i < 4 ? __builtin_bswap64(word) : word) * ct_factor[5 + i];
+	}
+	sum += out->flags * ct_factor[12];
+	return sum >> 48 == out->seal;
+}
+
+enum ct_known {
+	CT_UNKNOWN,
+	CT_KNOWN,
+	CT_TORN,
+};
+
+/* Copies an established flow's row out while there are two maps that may have it. Not static, so the verifier walks
+ * it once; else it would walk all that follows for a row of either map. */
+__noinline int ct_find_growing(const struct flow *flow, struct ct_entry *out)
+{
+	struct flow key; /* as in ct_known */
+
+	if (!flow || !out || !cfg.growing)
+		return CT_UNKNOWN;
+	key = *flow;
+	for (int i = 0; i < CT_TRIES; i++) {
+		struct ct_entry *row = table_lookup(&key);
+
+		if (!row)
+			return CT_UNKNOWN;
+		if (ct_copy(row, ct_sum(&key), out))
+			return CT_KNOWN;
+	}
+	return CT_TORN;
+}
+
+/* Writes what may be written in place of an established flow's row, while there are two maps. */
+__noinline int ct_touch_growing(const struct flow *flow, const struct ct_entry *to)
+{
+	struct ct_entry *row;
+	struct flow key;
+
+	if (!flow || !to || !cfg.growing)
+		return 0;
+	key = *flow;
+	row = table_lookup(&key);
+	if (row) {
+		row->seen = to->seen;
+		row->state = to->state;
+	}
+	return 0;
+}
+
+/* Copies a row out, and returns where it is; in `ct` while that grows, only the copy. NULL with `torn` set: it was
+ * recycled too often; without: there is none. */
+static __always_inline struct ct_entry *ct_find(void *map, const struct flow *flow, struct ct_entry *out,
+						bool *torn)
+{
+	if (map == &ct && cfg.growing) {
+		int known = ct_find_growing(flow, out);
+
+		*torn = known == CT_TORN;
+		return known == CT_KNOWN ? out : NULL;
+	}
+	for (int i = 0; i < CT_TRIES; i++) {
+		struct ct_entry *row = bpf_map_lookup_elem(map, flow);
+
+		*torn = false;
+		if (!row)
+			return NULL;
+		if (ct_copy(row, ct_sum(flow), out))
+			return row;
+		*torn = true;
+	}
+	return NULL;
+}
+
+/* The flow of the other direction: what comes back when packets leave as the row says. */
+static __always_inline struct flow ct_back(const struct flow *flow, const struct ct_entry *row)
+{
+	return (struct flow) {
+		.saddr = row->daddr,
+		.daddr = row->saddr,
+		.sport = row->dport,
+		.dport = row->sport,
+		.proto = flow->proto,
+	};
+}
+
+/* Completes a row of which everything sealed is there but the differences. */
+static __always_inline void ct_finish(const struct flow *flow, struct ct_entry *row)
+{
+	row->addr_diff =
+		csum_fold(csum_addr_diff(&flow->saddr, &row->saddr) + csum_addr_diff(&flow->daddr, &row->daddr));
+	row->port_diff =
+		csum_fold((__u64)csum_port_diff(flow->sport, row->sport) + csum_port_diff(flow->dport, row->dport));
+	row->seal = ct_seal(flow, row);
+}
+
+/* Whether a row leads to where the packets of a flow come from: then each undoes what the other's does. */
+static __always_inline bool ct_leads(const struct ct_entry *row, const struct flow *flow)
+{
+	return addr_equal(&row->daddr, &flow->saddr) && addr_equal(&row->saddr, &flow->daddr) &&
+	       row->dport == flow->sport && row->sport == flow->dport;
+}
+
+/* A row of `ct_half` is good for a request only while the reply's is there too. */
+static __noinline int ct_is_whole(const struct flow *flow, const struct ct_entry *row)
+{
+	struct flow back = ct_back(flow, row);
+	struct ct_entry *reply = bpf_map_lookup_elem(&ct_half, &back);
+
+	return row->flags & (CT_REPLY | CT_DIRECT) || (reply && ct_leads(reply, flow));
+}
+
+/* Copies out what is known of a flow, for packets that neither begin nor extend one. Not static, so the verifier
+ * walks it once. */
+__noinline int ct_known(const struct flow *flow, struct ct_entry *out)
+{
+	struct flow key; /* Linux 6.1 looks nothing up by the stack of a caller that it does not know */
+	bool torn = false;
+
+	if (!flow || !out)
+		return CT_UNKNOWN;
+	key = *flow;
+	if (ct_find(&ct, &key, out, &torn))
+		return CT_KNOWN;
+	if (!torn && ct_find(&ct_half, &key, out, &torn))
+		return ct_is_whole(&key, out) ? CT_KNOWN : CT_UNKNOWN;
+	return torn ? CT_TORN : CT_UNKNOWN;
+}
+
+static __always_inline bool ct_same_rewrite(const struct ct_entry *a, const struct ct_entry *b)
+{
+	return addr_equal(&a->saddr, &b->saddr) && addr_equal(&a->daddr, &b->daddr) && a->sport == b->sport &&
+	       a->dport == b->dport;
+}
+
+static __always_inline void ct_half_delete(const struct flow *flow)
+{
+	if (!bpf_map_delete_elem(&ct_half, flow))
+		turnover_deleted(LRU_CT_HALF, 1);
+}
+
+/* Claims a flow for a row: no other may have it, in either map. The order matters: whoever is promoted is in `ct`
+ * before it leaves `ct_half`, so it cannot be in neither while this looks. */
+static __always_inline bool ct_claim(const struct flow *flow, const struct ct_entry *row)
+{
+	if (bpf_map_update_elem(&ct_half, flow, row, BPF_NOEXIST)) {
+		struct ct_entry *known = bpf_map_lookup_elem(&ct_half, flow);
+
+		return known && ct_same_rewrite(known, row);
+	}
+	turnover_made(LRU_CT_HALF);
+	if (!table_lookup(flow))
+		return true;
+	ct_half_delete(flow);
+	return false;
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains what is to be done with a packet. It writes none, and never reads one by its context: that is
+ * handed through to the helper that knows the routes. */
+#pragma once
+
+#include "half.h"
+
+/* Asks again for the way of an established flow. */
+static __noinline int decide_refresh(void *ctx, const struct packet *p, struct action *a)
+{
+	return ways_refresh(ctx, p, &a->to) ? table_replace(&p->flow, &a->to) : 0;
+}
+
+/* How far a direction is after a packet. */
+static __always_inline __u8 decide_state(const struct packet *p, __u8 state)
+{
+	if (p->tcp_flags & TCP_RST)
+		return CT_RESET;
+	if (p->tcp_flags & TCP_FIN)
+		return CT_CLOSING;
+	return state == CT_RESET ? CT_OPEN : state;
+}
+
+/* Notes in a row of `ct` that it is used. `to` is its copy. True: for the first time in this tick. */
+static __always_inline bool decide_touch(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
+{
+	__u8 state = decide_state(p, to->state);
+	__u32 now = ct_now();
+
+	if (state != to->state) {
+		to->state = state;
+		row->state = state;
+		if (cfg.growing)
+			ct_touch_growing(&p->flow, to);
+	}
+	if (to->seen == now || first_is_syn(p))
+		return false;
+	to->seen = now;
+	row->seen = now;
+	if (cfg.growing)
+		ct_touch_growing(&p->flow, to);
+	return true;
+}
+
+/* Notes that a row is used, and does what the first packet of a tick is due. If a new way could not be written, the
+ * row stays as old as it was, so that the next packet tries again. */
+static __always_inline void decide_check(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)
+{
+	__u32 seen = a->to.seen;
+
+	if (!decide_touch(p, row, &a->to))
+		return;
+	if (ways_are_due(&a->to, seen) && decide_refresh(ctx, p, a)) {
+		a->to.seen = seen;
+		row->seen = seen;
+		if (cfg.growing)
+			ct_touch_growing(&p->flow, &a->to);
+	}
+	ranges_enforce(p, a);
+}
+
+/* A client that begins anew where a flow has ended gets a backend that is there now. Forgets the flow then. */
+static __noinline int decide_renew(const struct packet *p, const struct ct_entry *row)
+{
+	struct flow back = ct_back(&p->flow, row);
+	struct ct_entry *reply = table_lookup(&back);
+	bool ours = reply && ct_leads(reply, &p->flow);
+
+	if (row->state <= CT_OPEN && ours && reply->state != CT_RESET)
+		return false;
+	table_delete(&p->flow);
+	if (ours)
+		table_delete(&back);
+	return true;
+}
+
+/* Decides by a row of `ct`. False: there is none that counts. */
+static __always_inline bool decide_known(void *ctx, const struct packet *p, struct action *a)
+{
+	bool torn = false;
+	struct ct_entry *row;
+
+	if (p->is_unknown)
+		return false;
+	row = ct_find(&ct, &p->flow, &a->to, &torn);
+	if (torn)
+		action_drop(a, REASON_FLOW_RACE);
+	if (!row)
+		return torn;
+	if (route_is_elsewhere(p, &a->to))
+		return true;
+	if (first_is_syn(p) && !(a->to.flags & CT_REPLY) && decide_renew(p, &a->to))
+		return false;
+	a->verdict = VERDICT_REWRITE;
+	decide_check(ctx, p, row, a);
+	return true;
+}
+
+/* Decides about a packet with ports that came in. The action is all zero, and is the packet's to pass. */
+static __always_inline void decide(void *ctx, const struct packet *p, struct action *a)
+{
+	if (!decide_known(ctx, p, a) && !half_decide(ctx, p, a))
+		first_packet(ctx, p, a);
+	if (a->verdict == VERDICT_REWRITE && route_is_elsewhere(p, &a->to))
+		a->verdict = VERDICT_PASS;
+}
+
+/* Decides about a packet that is about to leave: only what a backend on this node answers is translated there. */
+static __always_inline void decide_leaving(const struct packet *p, struct action *a)
+{
+	bool torn = false;
+	struct ct_entry *row = ct_find(&ct, &p->flow, &a->to, &torn);
+
+	if (row && a->to.flags & CT_REPLY) {
+		a->verdict = VERDICT_REWRITE;
+		if (decide_touch(p, row, &a->to))
+			ranges_enforce(p, a);
+	} else if (!row && !torn) {
+		row = ct_find(&ct_half, &p->flow, &a->to, &torn);
+		if (row && a->to.flags & CT_REPLY) {
+			if (row->seen != ct_now())
+				row->seen = ct_now();
+			a->verdict = VERDICT_REWRITE;
+			if (!ranges_enforce(p, a))
+				half_answered(p, &a->to);
+		}
+	}
+	if (torn)
+		action_drop(a, REASON_FLOW_RACE);
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the memory of datagrams in fragments, of which only the first has ports. */
+#pragma once
+
+#include "decide.h"
+
+/* After so many ticks a datagram is incomplete for good, and its number may be another's. */
+#define FRAGMENT_TICKS 30
+
+static __always_inline struct datagram fragment_key(const struct packet *p)
+{
+	return (struct datagram) {
+		.saddr = p->flow.saddr,
+		.daddr = p->flow.daddr,
+		.id = p->id,
+		.proto = p->is_v4 ? p->flow.proto : IPPROTO_FRAGMENT,
+	};
+}
+
+static __always_inline __u32 fragment_seal(const struct datagram *key, const struct datagram_flow *value)
+{
+	const __u64 *word = (const __u64 *)value;
+	__u64 hash = ct_hash((const struct flow *)key);
+
+	return ct_mix(ct_mix(hash, word[0]), value->proto) >> 32;
+}
+
+/* The first fragment leaves its ports to those that follow; without them it is of no use to anybody. */
+__noinline int fragment_remember(const struct packet *p, struct action *a)
+{
+	struct datagram_flow value = { .seen = ct_now() };
+	struct datagram key;
+
+	if (!p || !a)
+		return 0;
+	if (p->flow.proto == IPPROTO_SCTP && (p->flow.sport != a->to.sport || p->flow.dport != a->to.dport))
+		return action_drop(a, REASON_FRAGMENT); /* its sum depends on how much is still to come */
+	key = fragment_key(p);
+	value.sport = p->flow.sport;
+	value.dport = p->flow.dport;
+	value.proto = p->flow.proto;
+	value.seal = fragment_seal(&key, &value);
+	if (!bpf_map_update_elem(&frags, &key, &value, BPF_NOEXIST))
+		turnover_made(LRU_FRAGS);
+	else if (bpf_map_update_elem(&frags, &key, &value, BPF_ANY))
+		return action_drop(a, REASON_FRAGMENT);
+	return 0;
+}
+
+/* Where marks of a datagram are, and those of a few others. */
+static __always_inline struct late_mark *fragment_mark(__u64 hash)
+{
+	__u32 row = (__u32)hash % LATE_MARKS;
+
+	return bpf_map_lookup_elem(&late_marks, &row);
+}
+
+/* Whether fragments of a datagram may wait for the first, which has left its ports: then tc gives them back.
+ * Whoever keeps one marks it and then looks for the ports again, so at least one of the two sees the other; that
+ * takes an operation that neither compiler nor CPU reorders. What ends a flow can come in only once, or it would
+ * find none the second time: nobody sends a RST in fragments, nor what begins and ends one at once. */
+__noinline int fragment_is_awaited(const struct packet *p)
+{
+	struct late_mark *mark;
+	struct datagram key;
+	__u32 kept;
+
+	if (!p || p->tcp_flags & TCP_RST || (first_is_syn(p) && p->tcp_flags & TCP_FIN))
+		return false;
+	key = fragment_key(p);
+	mark = fragment_mark(ct_hash((const struct flow *)&key));
+	if (!mark)
+		return false;
+	kept = __sync_fetch_and_add(&mark->kept, 0);
+	return kept && ct_now() + 1 - kept <= FRAGMENT_TICKS;
+}
+
+/* Gives a later fragment the flow of the first. False: the first was not ours, or has not been here. */
+static __always_inline bool fragment_complete(struct packet *p)
+{
+	struct datagram key = fragment_key(p);
+	struct datagram_flow *row = bpf_map_lookup_elem(&frags, &key), known;
+
+	if (!row)
+		return false;
+	known = *(volatile struct datagram_flow *)row;
+	if (known.seal != fragment_seal(&key, &known) || ct_now() - known.seen > FRAGMENT_TICKS)
+		return false;
+	p->flow.sport = known.sport;
+	p->flow.dport = known.dport;
+	p->flow.proto = known.proto;
+	return true;
+}
+
+/* Decides about a fragment without ports. It neither begins a flow nor extends one: the first has done that. False:
+ * nothing is known of its datagram. */
+static __noinline int fragment_decide(struct packet *p, struct action *a)
+{
+	if (!fragment_complete(p))
+		return false;
+	action_known(a, &p->flow);
+	return true;
+}
+
+/* A first fragment that ends within the header of TCP or SCTP cannot be translated, since its sum is in another. It
+ * is dropped if it is ours; who sends such has something to hide. */
+__noinline int fragment_decide_cut(const struct packet *p, struct action *a)
+{
+	if (!p || !a || !p->is_fragment)
+		return 0;
+	if (ct_known(&p->flow, &a->to) != CT_UNKNOWN || first_frontend(p))
+		action_drop(a, REASON_FRAGMENT);
+	return 0;
+}

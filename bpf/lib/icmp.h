@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains errors of ICMP: they follow the flow of the packet that they quote, to whoever sent it. */
+#pragma once
+
+#include "rewrite.h"
+
+/* Errors with a packet. Redirects are none: they are about the road to the next router alone. */
+static __always_inline bool icmp_is_error(const struct packet *p, __u8 type)
+{
+	if (p->is_v4)
+		return type == ICMP4_UNREACHABLE || type == ICMP4_EXPIRED || type == ICMP4_PARAMETER;
+	return type >= ICMP6_UNREACHABLE && type <= ICMP6_PARAMETER;
+}
+
+/* Reads the packet that an error quotes. It is always cut off, but the ports have to be there. */
+static __noinline int icmp_quote(struct packet *quote, const struct packet *p, void *data, void *end)
+{
+	struct icmp *icmp = packet_at(data, end, p->l4, sizeof(*icmp));
+	__u32 at = p->l4 + sizeof(*icmp), stop = packet_end(data, end, p);
+	int parsed;
+
+	__builtin_memset(quote, 0, sizeof(*quote));
+	asm volatile("" : "+r"(at)); /* one register, for the reason that packet_at gives */
+	if (p->is_fragment || !icmp || !icmp_is_error(p, icmp->type) || at > PACKET_L4_MOST)
+		return PARSED_OTHER;
+	parsed = p->is_v4 ? packet_parse4(quote, data, end, at) : packet_parse6(quote, data, end, at);
+	quote->stop = stop > 0xffff ? 0xffff : stop;
+	return quote->l4 + sizeof(struct udphdr) > stop ? PARSED_OTHER : parsed;
+}
+
+/* An error about a packet goes the way of what answers that packet. It changes nothing that is known of the flow:
+ * it may be forged, and only the two ends can tell. */
+static __noinline int icmp_decide(const struct packet *p, const struct packet *quote, struct action *a)
+{
+	struct flow answer = {
+		.saddr = quote->flow.daddr,
+		.daddr = quote->flow.saddr,
+		.sport = quote->flow.dport,
+		.dport = quote->flow.sport,
+		.proto = quote->flow.proto,
+	};
+
+	if (!addr_equal(&answer.daddr, &p->flow.daddr))
+		return 0;
+	return action_known(a, &answer);
+}
+
+/* A pair of addresses, and what it adds to the sum over the pair before. */
+struct ends {
+	struct addr saddr;
+	struct addr daddr;
+	__u32 diff;
+};
+
+static __always_inline bool icmp_write_ends(void *data, void *end, const struct packet *p, const struct ends *to)
+{
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+
+	if (p->is_v4) {
+		ip = packet_at(data, end, p->l3, sizeof(*ip));
+		if (!ip)
+			return false;
+		ip->saddr = to->saddr.word[3];
+		ip->daddr = to->daddr.word[3];
+		ip->check = csum_change(ip->check, to->diff);
+		return true;
+	}
+	ip6 = packet_at(data, end, p->l3, sizeof(*ip6));
+	if (!ip6)
+		return false;
+	__builtin_memcpy(&ip6->saddr, &to->saddr, sizeof(struct addr));
+	__builtin_memcpy(&ip6->daddr, &to->daddr, sizeof(struct addr));
+	return true;
+}
+
+/* The sum of SCTP is changed like that of a whole packet, by the length that the quoted one had. */
+static __always_inline bool icmp_write_quote_sctp(void *data, void *end, const struct packet *quote,
+						  const struct action *a, __u32 *diff)
+{
+	struct sctp *sctp = packet_at(data, end, quote->l4, sizeof(*sctp));
+	__u32 before;
+
+	if (!sctp || quote->l4 + sizeof(*sctp) > quote->stop)
+		return true;
+	before = sctp->check;
+	if (!rewrite_sctp(data, end, quote, a->to.dport, a->to.sport))
+		return false;
+	*diff += csum_fold((__u64)(__u32)~before + sctp->check);
+	return true;
+}
+
+/* Writes the ports and the checksum of a quoted packet, and says what that adds to the sum over the quote. A
+ * cut-off one has its checksum no more: what is there then, behind the error, is padding. UDP may never have had
+ * one. */
+static __always_inline bool icmp_write_quote_l4(void *data, void *end, const struct packet *quote,
+						const struct action *a, __u32 *diff)
+{
+	__u32 at = quote->l4 + rewrite_check_offset(quote);
+	struct udphdr *l4 = packet_at(data, end, quote->l4, sizeof(*l4));
+	__u16 *check = packet_at(data, end, at, sizeof(*check));
+
+	if (!l4)
+		return false;
+	l4->source = a->to.dport;
+	l4->dest = a->to.sport;
+	*diff += a->to.port_diff;
+	if (quote->flow.proto == IPPROTO_SCTP)
+		return icmp_write_quote_sctp(data, end, quote, a, diff);
+	if (!check || at + sizeof(*check) > quote->stop || (quote->flow.proto == IPPROTO_UDP && !*check))
+		return true;
+	*diff += (__u16)~csum_fold((__u32)a->to.addr_diff + a->to.port_diff);
+	*check = csum_change(*check, (__u32)a->to.addr_diff + a->to.port_diff);
+	if (quote->flow.proto == IPPROTO_UDP && !*check)
+		*check = 0xffff;
+	return true;
+}
+
+/* Where the sender has another name on this side, the error comes from that name: routers beyond have addresses
+ * that mean nothing here, and a packet from them would not pass. */
+static __always_inline struct ends icmp_outer(const struct packet *p, const struct packet *quote,
+					      const struct action *a)
+{
+	struct ends outer = { .saddr = a->to.saddr, .daddr = a->to.daddr };
+
+	if (addr_equal(&quote->flow.daddr, &outer.saddr))
+		outer.saddr = p->flow.saddr;
+	outer.diff = csum_fold(csum_addr_diff(&p->flow.saddr, &outer.saddr) +
+			       csum_addr_diff(&p->flow.daddr, &outer.daddr));
+	return outer;
+}
+
+/* Translates an error and what it quotes. The sum of ICMPv6 covers the addresses of its own header too; the header
+ * of a quoted IPv4 packet has a sum that makes up for its addresses. */
+static __noinline int icmp_rewrite(void *data, void *end, const struct packet *p, const struct packet *quote,
+				   const struct action *a)
+{
+	struct ends inner = { .saddr = a->to.daddr, .daddr = a->to.saddr, .diff = a->to.addr_diff };
+	struct ends outer = icmp_outer(p, quote, a);
+	struct icmp *icmp = packet_at(data, end, p->l4, sizeof(*icmp));
+	__u32 diff = p->is_v4 ? 0 : inner.diff + outer.diff;
+
+	if (!icmp)
+		return false;
+	if (!icmp_write_ends(data, end, quote, &inner) || !icmp_write_ends(data, end, p, &outer) ||
+	    !icmp_write_quote_l4(data, end, quote, a, &diff))
+		return false;
+	icmp->check = csum_change(icmp->check, diff);
+	return true;
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the option by which a packet says what its client dialled, when it goes to a backend that is
+ * to answer it itself and nothing is put around it: the packet is sent to the backend, from the client, and has an
+ * option of IPv4 or a header of destination options of IPv6 more. It comes first, behind the part of the header
+ * that every packet has, so who takes it out need not look for it, and what the client has of its own stays behind
+ * it.
+ *
+ * Every packet has the option, and every fragment. What has no port of its own, as an error of ICMP, has none there
+ * either. */
+#pragma once
+
+#include "hosted.h"
+
+enum {
+	OPTION4 = 0x9e,	     /* copied into fragments, of control, for experiments: RFC 4727, 2.3 */
+	OPTION6 = 0x5e,	     /* for experiments, 3.3: what does not know it drops the packet and tells nobody */
+	OPTION4_HEADER = 60, /* an IPv4 header is no longer */
+	OPTION6_PADDING = 1, /* PadN */
+};
+
+struct option4 {
+	__u8 type;
+	__u8 len;
+	__be16 port;
+	__be32 addr;
+};
+
+/* The whole header. Padding comes first, so that an address is where addresses are to be. */
+struct option6 {
+	__u8 next;
+	__u8 words; /* of eight bytes, beyond the first */
+	__u8 pad;
+	__u8 pad_len;
+	__u8 type;
+	__u8 len;
+	__be16 port;
+	struct addr addr;
+};
+
+_Static_assert(sizeof(struct option4) == 8 && sizeof(struct option6) == 24,
+	       "what is put into packets has no padding");
+
+static __always_inline bool option_is_mode(const struct action *a)
+{
+	return (a->to.flags & CT_DIRECT) >> DIRECT_SHIFT == DIRECT_OPT;
+}
+
+/* The length of an IP header with nothing optional. */
+static __always_inline __u32 option_base(const struct packet *p)
+{
+	return p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+}
+
+static __always_inline __u32 option_len(const struct packet *p)
+{
+	return p->is_v4 ? sizeof(struct option4) : sizeof(struct option6);
+}
+
+/* How much there is between the header of IP and what has the ports. It makes no sense where no ports were found.
+ */
+static __always_inline __u32 option_spare(const struct packet *p)
+{
+	return p->l4 - p->l3 - option_base(p);
+}
+
+/* Whether a packet may have the option: what has no ports that can be read may, and what has anything in between
+ * but the header that a fragment of IPv6 has. */
+static __always_inline bool option_is_due(const struct packet *p)
+{
+	__u32 spare = option_spare(p);
+
+	if (!spare)
+		return false;
+	return p->l3 && (p->is_v4 || !p->is_fragment || spare != sizeof(struct extension));
+}
+
+/* The mode of a flow of a service with that mode, by its first packet. Who has options of its own that leave no
+ * room has them in every packet; and those of IPv6 may be for every hop, which have to come first. Not static, so
+ * the verifier does not follow what comes of it. */
+__noinline int option_mode(const struct packet *p, __u32 mode)
+{
+	__u32 most = OPTION4_HEADER - sizeof(struct iphdr) - sizeof(struct option4);
+
+	if (!p || mode >> DIRECT_SHIFT != DIRECT_OPT)
+		return mode;
+	if (!p->is_v4)
+		most = p->is_fragment ? sizeof(struct extension) : 0;
+	return option_spare(p) <= most ? mode : 0;
+}
+
+/* Whether there is room in a packet. */
+static __always_inline bool option_fits(void *data, void *end, const struct packet *p)
+{
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+
+	if (p->is_v4) {
+		ip = packet_at(data, end, p->l3, sizeof(*ip));
+		return ip && ip->ihl * 4 + sizeof(struct option4) <= OPTION4_HEADER;
+	}
+	ip6 = packet_at(data, end, p->l3, sizeof(*ip6));
+	return ip6 && ip6->nexthdr != IPPROTO_HOPOPTS;
+}
+
+/* What a header says of a length that has become another. A merged packet of more than 64 KiB does not say. */
+static __always_inline __be16 option_length(__be16 before, __u32 more)
+{
+	__u32 len = bpf_ntohs(before) + more;
+
+	return before && len <= 0xffff ? bpf_htons(len) : 0;
+}
+
+static __always_inline __u32 option_diff(__u32 before, __u32 after)
+{
+	return csum_fold((__u64)(__u32)~before + after);
+}
+
+static __always_inline int option_write4(void *data, void *end, const struct packet *p)
+{
+	struct iphdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option4));
+	struct option4 *option = (void *)(ip + 1);
+	__u32 before;
+
+	if (!ip)
+		return -1;
+	before = *(__u32 *)ip;
+	*option = (struct option4) {
+		.type = OPTION4,
+		.len = sizeof(*option),
+		.port = p->flow.dport,
+		.addr = p->flow.daddr.word[3],
+	};
+	ip->ihl += sizeof(*option) / 4;
+	ip->tot_len = option_length(ip->tot_len, sizeof(*option));
+	ip->check = csum_change(ip->check, option_diff(before, *(__u32 *)ip) + csum_fold(csum_words(option, 2)));
+	return 0;
+}
+
+static __always_inline int option_write6(void *data, void *end, const struct packet *p)
+{
+	struct ipv6hdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option6));
+	struct option6 *option = (void *)(ip + 1);
+	__u32 before;
+
+	if (!ip)
+		return -1;
+	before = *((__u32 *)ip + 1);
+	*option = (struct option6) {
+		.next = ip->nexthdr,
+		.words = sizeof(*option) / 8 - 1,
+		.pad = OPTION6_PADDING,
+		.type = OPTION6,
+		.len = sizeof(option->port) + sizeof(option->addr),
+		.port = p->flow.dport,
+		.addr = p->flow.daddr,
+	};
+	ip->nexthdr = IPPROTO_DSTOPTS;
+	ip->payload_len = option_length(ip->payload_len, sizeof(*option));
+	return csum_fold((__u64)option_diff(before, *((__u32 *)ip + 1)) + csum_words(option, sizeof(*option) / 4));
+}
+
+/* Writes the option into the room that was made for it. Returns what that adds to the sum over a whole packet,
+ * where a header of IPv4 has a sum that makes up for it; less than zero if the packet is not as it was read. */
+static __noinline int option_write(void *data, void *end, const struct packet *p)
+{
+	return p->is_v4 ? option_write4(data, end, p) : option_write6(data, end, p);
+}
+
+static __always_inline bool option_has_ports(const struct packet *p)
+{
+	return p->l4 && !packet_is_icmp(p);
+}
+
+/* Where a packet without ports has a sum over its addresses; zero: it has none. */
+static __always_inline __u32 option_check(const struct packet *p)
+{
+	return p->l4 && !p->is_v4 ? p->l4 + offsetof(struct icmp, check) : 0;
+}

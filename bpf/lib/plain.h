@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the short way of what nearly all packets are: TCP or UDP without tags, options or extension
+ * headers, in one piece, of a flow that is established, of which nothing is to be noted but the time. It is all
+ * inline, since where a processor has to guard each return from a function one costs as much as thirty
+ * instructions; it writes the key as whole words, which the hash of the map and the seal read; and where a header
+ * is and how long is known when it is compiled.
+ *
+ * Whatever else a packet is, it is read again from its beginning (packet.h) and decided about (decide.h), and what
+ * is done here has to be the same. So nothing is written before it is certain that the packet is one of these. */
+#pragma once
+
+#include "rewrite.h"
+#include "ways.h"
+
+/* What is less is no verdict of any program. */
+enum plain_outcome {
+	PLAIN_NOT = -2,	    /* it takes the long way */
+	PLAIN_UNKNOWN = -3, /* likewise, and `ct` has no row of its flow */
+};
+
+enum {
+	PLAIN_L3 = sizeof(struct ethhdr),
+	PLAIN_IP4 = 0x45, /* version 4, and no options */
+};
+
+/* Where the header is that has the ports, and its sum: the verifier follows the second from here, and would not see
+ * that it goes with the protocol. */
+struct plain {
+	__u32 l4;
+	__u32 check;
+};
+
+/* What has no hops left is not forwarded, a flag that begins or ends a flow is noted, and what comes by Geneve may
+ * have another packet inside. The ports and the protocol are the last word of a key. */
+static __always_inline bool plain_read_l4(struct plain *p, struct flow *flow, void *data, void *end, __u8 proto)
+{
+	void *l4 = data + p->l4;
+	__u64 word;
+
+	if (proto == IPPROTO_TCP) {
+		if (l4 + sizeof(struct tcphdr) > end || ((__u8 *)l4)[13] & (TCP_SYN | TCP_FIN | TCP_RST))
+			return false;
+		p->check = p->l4 + offsetof(struct tcphdr, check);
+	} else {
+		if (proto != IPPROTO_UDP || l4 + sizeof(struct udphdr) > end ||
+		    ((struct udphdr *)l4)->dest == bpf_htons(GENEVE_PORT))
+			return false;
+		p->check = p->l4 + offsetof(struct udphdr, check);
+	}
+	word = *(__u32 *)l4 | (__u64)proto << 32;
+	__builtin_memcpy((__u64 *)flow + 4, &word, sizeof(word));
+	return true;
+}
+
+/* An address of IPv4 as it is in a key, in the order of bytes that these programs are compiled for. */
+static __always_inline void plain_addr4(struct addr *addr, __be32 ip)
+{
+	__u64 words[2] = { 0, (__u64)ip << 32 | bpf_htonl(0xffff) };
+
+	__builtin_memcpy(addr, words, sizeof(words));
+}
+
+static __always_inline bool plain_read4(struct plain *p, struct flow *flow, void *data, void *end)
+{
+	struct iphdr *ip = data + PLAIN_L3;
+
+	if ((void *)(ip + 1) > end || *(__u8 *)ip != PLAIN_IP4 || ip->ttl <= 1 ||
+	    ip->frag_off & bpf_htons(IP4_MORE | IP4_OFFSET))
+		return false;
+	p->l4 = PLAIN_L3 + sizeof(*ip);
+	plain_addr4(&flow->saddr, ip->saddr);
+	plain_addr4(&flow->daddr, ip->daddr);
+	return plain_read_l4(p, flow, data, end, ip->protocol);
+}
+
+/* Addresses of which one half is zero may be of IPv4, and those are on no wire. */
+static __always_inline bool plain_read6(struct plain *p, struct flow *flow, void *data, void *end)
+{
+	struct ipv6hdr *ip = data + PLAIN_L3;
+	const __u64 *from = (void *)&ip->saddr;
+
+	if ((void *)(ip + 1) > end || *(__u8 *)ip >> 4 != 6 || ip->hop_limit <= 1 || !from[0] || !from[2])
+		return false;
+	p->l4 = PLAIN_L3 + sizeof(*ip);
+	for (int i = 0; i < 4; i++)
+		__builtin_memcpy((__u64 *)flow + i, from + i, sizeof(*from));
+	return plain_read_l4(p, flow, data, end, ip->nexthdr);
+}
+
+/* What comes after the hardware addresses. */
+static __always_inline __be16 plain_link(void *data)
+{
+	return *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
+}
+
+/* Copies a row out, for good: a compiler that took the copy apart would keep the parts on the stack once more. */
+static __always_inline bool plain_copy(const struct ct_entry *row, __u64 sum, struct ct_entry *to)
+{
+	bool is_whole = ct_copy(row, sum, to);
+
+	asm volatile("" ::: "memory");
+	return is_whole;
+}
+
+/* What the seal of a row adds to. It is made before the row is looked up, as all that it is made of would have to
+ * be kept on the stack until then, where there is little room. */
+static __always_inline __u64 plain_sum(const struct flow *flow)
+{
+	__u64 sum = ct_sum(flow);
+
+	asm volatile("" : "+r"(sum));
+	return sum;
+}
+
+/* Notes that a row is used. False: it is due more than that, once in a tick or since its reset was not heeded, and
+ * nothing is noted. */
+static __always_inline bool plain_touch(struct ct_entry *row, struct ct_entry *to)
+{
+	__u32 seen = to->seen, now = ct_now();
+
+	if (to->state == CT_RESET)
+		return false;
+	if (seen == now)
+		return true;
+	to->seen = now;
+	if (to->flags & CT_GUARDED || ways_are_due(to, seen))
+		return false;
+	row->seen = now;
+	return true;
+}
+
+/* Writes all but the sum of TCP or UDP. */
+static __always_inline void plain_rewrite(const struct plain *p, void *data, const struct ct_entry *to,
+					  bool forward)
+{
+	rewrite_ports(data + p->l4, to);
+	if (p->l4 == PLAIN_L3 + sizeof(struct iphdr))
+		rewrite_ip4(data + PLAIN_L3, to, forward);
+	else
+		rewrite_ip6(data + PLAIN_L3, to, forward);
+	if (forward)
+		rewrite_hosts(data, to);
+}
+
+static __always_inline __u8 plain_proto(const struct plain *p)
+{
+	return p->check == p->l4 + offsetof(struct tcphdr, check) ? IPPROTO_TCP : IPPROTO_UDP;
+}

@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains who may use a load balancer's address: clients in the source ranges of its service.
+ *
+ * The ranges hold for flows that exist too, as if they were asked before those are looked up; but a packet of such
+ * a flow has one lookup to spend. So rows of flows to such an address are marked, ranges or none, and are judged
+ * again with the first packet of every tick, when the route is asked for as well: whoever is in no range any more
+ * is cut off within a tick, and no agent has to be there to do it. A flow that is not established is judged with
+ * every packet. */
+#pragma once
+
+#include "action.h"
+#include "ct.h"
+#include "lb.h"
+
+static __always_inline bool ranges_allow(const struct service *service, __u32 index, const struct addr *client)
+{
+	struct range_key key = { .prefix_len = RANGE_BITS, .service = index, .addr = *client };
+
+	return !(service->flags & SERVICE_SOURCE_RANGES) || bpf_map_lookup_elem(&src_ranges, &key);
+}
+
+/* The same of a flow that was let in. A frontend that is gone has no ranges. */
+static __noinline int ranges_still_allow(const struct svc_key *to, const struct addr *client)
+{
+	struct svc *svc = bpf_map_lookup_elem(&svcs, to);
+	struct service *service;
+	__u32 index;
+
+	if (!svc || svc->kind != SVC_LOAD_BALANCER)
+		return true;
+	index = svc->service;
+	service = bpf_map_lookup_elem(&services, &index);
+	return !service || ranges_allow(service, index, client);
+}
+
+/* Whether the client of a packet's flow may still have it. */
+static __always_inline bool ranges_keep(const struct packet *p, const struct ct_entry *row)
+{
+	struct svc_key to = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
+
+	if (!(row->flags & CT_GUARDED))
+		return true;
+	if (!(row->flags & CT_REPLY))
+		return ranges_still_allow(&to, &p->flow.saddr);
+	to.addr = row->saddr;
+	to.port = row->sport;
+	return ranges_still_allow(&to, &row->daddr);
+}
+
+/* The other direction goes too, unless its row is another flow's by now. */
+static __always_inline void ranges_forget(const struct flow *flow, const struct flow *back)
+{
+	struct ct_entry *known = table_lookup(back);
+
+	table_delete(flow);
+	if (known && ct_leads(known, flow))
+		table_delete(back);
+}
+
+static __always_inline void ranges_forget_half(const struct flow *flow, const struct flow *back)
+{
+	struct ct_entry *known = bpf_map_lookup_elem(&ct_half, back);
+
+	ct_half_delete(flow);
+	if (known && ct_leads(known, flow))
+		ct_half_delete(back);
+}
+
+static __noinline int ranges_cut(const struct packet *p, struct action *a)
+{
+	struct flow back = ct_back(&p->flow, &a->to);
+
+	ranges_forget(&p->flow, &back);
+	ranges_forget_half(&p->flow, &back);
+	return action_drop(a, REASON_SOURCE_RANGE);
+}
+
+/* Ends the flow of a packet if its client may not have it any more. */
+static __always_inline bool ranges_enforce(const struct packet *p, struct action *a)
+{
+	if (ranges_keep(p, &a->to))
+		return false;
+	ranges_cut(p, a);
+	return true;
+}

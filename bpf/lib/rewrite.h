@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the writing of headers, which is the same in any packet; the sum of TCP and UDP is not. */
+#pragma once
+
+#include "crc32c.h"
+#include "decide.h"
+
+static __always_inline __u32 rewrite_check_offset(const struct packet *p)
+{
+	return p->flow.proto == IPPROTO_TCP ? offsetof(struct tcphdr, check) : offsetof(struct udphdr, check);
+}
+
+/* Changes the sum of SCTP, which covers its ports and no address. Zero says that there is none yet, because a
+ * device is to make it, or none at all (RFC 9653), and stays. A packet that is said to end within its header has
+ * none either.
+ */
+static __always_inline bool rewrite_sctp(void *data, void *end, const struct packet *p, __be16 sport, __be16 dport)
+{
+	struct sctp *sctp = packet_at(data, end, p->l4, sizeof(*sctp));
+	__u32 stop = packet_end(data, end, p), diff;
+
+	if (!sctp)
+		return false;
+	diff = (p->flow.sport ^ sport) | (__u32)(p->flow.dport ^ dport) << 16;
+	if (diff && sctp->check && stop >= p->l4 + sizeof(*sctp))
+		sctp->check ^= crc32c_change(diff, stop - p->l4);
+	return true;
+}
+
+static __always_inline void rewrite_ip4(struct iphdr *ip, const struct ct_entry *to, bool forward)
+{
+	__u32 diff = to->addr_diff;
+
+	if (forward) {
+		ip->ttl--;
+		diff += (__u16)~bpf_htons(0x100);
+	}
+	ip->saddr = to->saddr.word[3];
+	ip->daddr = to->daddr.word[3];
+	ip->check = csum_change(ip->check, diff);
+}
+
+/* Both have their two addresses one after the other. */
+static __always_inline void rewrite_ip6(struct ipv6hdr *ip, const struct ct_entry *to, bool forward)
+{
+	const __u64 *from = (const __u64 *)&to->saddr;
+	__u64 *addrs = (void *)&ip->saddr;
+
+	if (forward)
+		ip->hop_limit--;
+	for (int i = 0; i < 4; i++)
+		addrs[i] = from[i];
+}
+
+/* As here the ports. */
+static __always_inline void rewrite_ports(void *l4, const struct ct_entry *to)
+{
+	*(__u32 *)l4 = *(const __u32 *)&to->sport;
+}
+
+/* And the hosts of the link. */
+static __always_inline void rewrite_hosts(void *eth, const struct ct_entry *to)
+{
+	const __u32 *from = (const __u32 *)to->dmac;
+	__u32 *hosts = eth;
+
+	for (int i = 0; i < 3; i++)
+		hosts[i] = from[i];
+}
+
+/* Changes a sum of TCP or UDP that is complete. Zero says that UDP has none, and stays; a sum that comes out as
+ * zero must not say so. */
+static __always_inline void rewrite_check(__u16 *check, __u8 proto, const struct ct_entry *to)
+{
+	__u16 sum = *check;
+
+	if (proto == IPPROTO_UDP && !sum)
+		return;
+	sum = csum_change(sum, (__u32)to->addr_diff + to->port_diff);
+	*check = proto == IPPROTO_UDP && !sum ? 0xffff : sum;
+}
+
+/* Sends a packet on as a router does. */
+static __always_inline bool rewrite_link(void *data, void *end, const struct action *a)
+{
+	if (data + sizeof(struct ethhdr) > end)
+		return false;
+	rewrite_hosts(data, &a->to);
+	return true;
+}
+
+static __always_inline bool rewrite_ip(void *data, void *end, const struct packet *p, const struct action *a,
+				       bool forward)
+{
+	void *ip = data + p->l3;
+
+	if (p->is_v4) {
+		if (ip + sizeof(struct iphdr) > end)
+			return false;
+		rewrite_ip4(ip, &a->to, forward);
+		return true;
+	}
+	if (ip + sizeof(struct ipv6hdr) > end)
+		return false;
+	rewrite_ip6(ip, &a->to, forward);
+	return true;
+}
+
+static __always_inline bool rewrite_hops(void *data, void *end, const struct packet *p)
+{
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+
+	if (p->is_v4) {
+		ip = packet_at(data, end, p->l3, sizeof(*ip));
+		if (!ip)
+			return false;
+		ip->ttl--;
+		ip->check = csum_change(ip->check, (__u16)~bpf_htons(0x100));
+		return true;
+	}
+	ip6 = packet_at(data, end, p->l3, sizeof(*ip6));
+	if (!ip6)
+		return false;
+	ip6->hop_limit--;
+	return true;
+}
+
+/* Writes the addresses of a fragment, which has no ports. */
+static __noinline int rewrite_fragment(void *data, void *end, const struct packet *p, const struct action *a)
+{
+	return p->l3 <= PACKET_L4_MOST && rewrite_ip(data, end, p, a, false);
+}
+
+/* Writes all but the sum of TCP or UDP. Forward: the packet leaves here, as a router sends it. False: the packet is
+ * not as it was read, which cannot be. */
+static __always_inline bool rewrite_headers(void *data, void *end, const struct packet *p, const struct action *a,
+					    bool forward)
+{
+	void *l4 = data + p->l4;
+
+	if (p->l3 > PACKET_L4_MOST || p->l4 > PACKET_L4_MOST || l4 + sizeof(struct udphdr) > end)
+		return false;
+	rewrite_ports(l4, &a->to);
+	return rewrite_ip(data, end, p, a, forward) && (!forward || rewrite_link(data, end, a));
+}
+
+/* Points a packet at another end, which the action has, and leaves it its source: the row of the flow that an error
+ * of ICMP is about has that of the client, and the error may be a router's. The sums of what comes behind the
+ * header of IP are left to be changed by what the action then has. */
+static __noinline int rewrite_target(void *data, void *end, const struct packet *p, struct action *a)
+{
+	struct udphdr *l4;
+
+	a->to.saddr = p->flow.saddr;
+	a->to.sport = p->flow.sport;
+	ct_finish(&p->flow, &a->to);
+	if (!rewrite_fragment(data, end, p, a))
+		return false;
+	if (!p->l4 || packet_is_icmp(p))
+		return true;
+	l4 = packet_at(data, end, p->l4, sizeof(*l4));
+	if (!l4)
+		return false;
+	l4->dest = a->to.dport;
+	return true;
+}

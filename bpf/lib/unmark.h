@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the option of option.h as the backend's node finds it, and what becomes of the header when it
+ * is taken out. */
+#pragma once
+
+#include "option.h"
+
+/* What a packet that came in has. */
+enum unmark {
+	UNMARK_NONE,
+	UNMARK_OURS,
+	UNMARK_STRAY, /* for a backend here, but not as any node of ours writes it */
+};
+
+/* What a client dialled. */
+struct unmarked {
+	struct addr addr;
+	__be16 port;
+};
+
+static __always_inline int unmark_read4(struct unmarked *to, __u32 at, void *data, void *end)
+{
+	struct iphdr *ip = packet_at(data, end, at, sizeof(*ip) + 2);
+	struct option4 *option = (void *)(ip + 1);
+	struct addr addr;
+	__u8 *second;
+
+	if (!ip || ip->ihl <= 5 || option->type != OPTION4)
+		return UNMARK_NONE;
+	addr = addr_from_v4(ip->daddr);
+	if (!hosted_is(&addr, 0))
+		return UNMARK_NONE;
+	if ((void *)(option + 1) > end || ip->ihl * 4 < sizeof(*ip) + sizeof(*option) ||
+	    option->len != sizeof(*option))
+		return UNMARK_STRAY;
+	second = (void *)(option + 1);
+	if (ip->ihl * 4 > sizeof(*ip) + sizeof(*option) && ((void *)(second + 1) > end || *second == OPTION4))
+		return UNMARK_STRAY;
+	to->addr = addr_from_v4(option->addr);
+	to->port = option->port;
+	return UNMARK_OURS;
+}
+
+/* Whether the options of a header begin with ours, with or without the padding. */
+static __always_inline bool unmark_is_first6(const struct option6 *option)
+{
+	return option->pad == OPTION6 ||
+	       (option->pad == OPTION6_PADDING && !option->pad_len && option->type == OPTION6);
+}
+
+static __always_inline int unmark_read6(struct unmarked *to, __u32 at, void *data, void *end)
+{
+	struct ipv6hdr *ip = packet_at(data, end, at, sizeof(*ip) + sizeof(struct extension));
+	struct option6 *option = (void *)(ip + 1), *second = option + 1;
+	struct addr addr;
+
+	if (!ip || ip->nexthdr != IPPROTO_DSTOPTS || !unmark_is_first6(option))
+		return UNMARK_NONE;
+	__builtin_memcpy(&addr, &ip->daddr, sizeof(addr));
+	if (!hosted_is(&addr, 0))
+		return UNMARK_NONE;
+	if ((void *)(option + 1) > end || option->words != sizeof(*option) / 8 - 1 ||
+	    option->pad != OPTION6_PADDING || option->len != sizeof(option->port) + sizeof(option->addr) ||
+	    addr_is_v4(&option->addr))
+		return UNMARK_STRAY;
+	if (option->next == IPPROTO_DSTOPTS &&
+	    ((void *)second + sizeof(struct extension) > end || unmark_is_first6(second)))
+		return UNMARK_STRAY;
+	to->addr = option->addr;
+	to->port = option->port;
+	return UNMARK_OURS;
+}
+
+/* Looks for the option in a packet that came in, and what it says. */
+static __noinline int unmark_read(struct unmarked *to, const struct packet *p, void *data, void *end)
+{
+	return p->is_v4 ? unmark_read4(to, p->l3, data, end) : unmark_read6(to, p->l3, data, end);
+}
+
+/* What a header says of a length again. What is so long without the option may have been too long with it. */
+static __always_inline __be16 unmark_length(__be16 before, __u32 less, __u32 len)
+{
+	if (before)
+		return bpf_htons(bpf_ntohs(before) - less);
+	return len <= 0xffff ? bpf_htons(len) : 0;
+}
+
+static __always_inline int unmark_header4(void *data, void *end, const struct packet *p, __u32 len)
+{
+	struct iphdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option4));
+	struct option4 *option = (void *)(ip + 1);
+	__u32 before, sum;
+
+	if (!ip)
+		return -1;
+	before = *(__u32 *)ip;
+	sum = csum_fold(csum_words(option, 2));
+	ip->ihl -= sizeof(*option) / 4;
+	ip->tot_len = unmark_length(ip->tot_len, sizeof(*option), len - p->l3 - sizeof(*option));
+	ip->check = csum_change(ip->check, option_diff(before, *(__u32 *)ip) + (__u16)~sum);
+	return sum;
+}
+
+static __always_inline int unmark_header6(void *data, void *end, const struct packet *p, __u32 len)
+{
+	struct ipv6hdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option6));
+	struct option6 *option = (void *)(ip + 1);
+	__u32 before;
+
+	if (!ip)
+		return -1;
+	before = *((__u32 *)ip + 1);
+	ip->nexthdr = option->next;
+	ip->payload_len =
+		unmark_length(ip->payload_len, sizeof(*option), len - p->l3 - sizeof(*ip) - sizeof(*option));
+	return option_diff(before, *((__u32 *)ip + 1));
+}
+
+/* Changes the header for the option that is taken out next, of a frame of so many bytes. Returns what that adds to
+ * the sum over a whole packet while the option is still there; less than zero if the packet is not as it was read.
+ */
+static __noinline int unmark_header(void *data, void *end, const struct packet *p, __u32 len)
+{
+	return p->is_v4 ? unmark_header4(data, end, p, len) : unmark_header6(data, end, p, len);
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains what other nodes put around packets, see wrap.h, as the backend's node finds it: it takes that
+ * off, keeps the backend's address and port, and goes on with what the client sent, as if that had come in itself.
+ */
+#pragma once
+
+#include "hosted.h"
+#include "option.h"
+#include "packet.h"
+
+/* Whether a packet is worth a look. */
+static __always_inline bool unwrap_is_due(const struct packet *p, enum parsed parsed)
+{
+	if (option_is_due(p))
+		return true;
+	if (parsed == PARSED_FLOW)
+		return p->flow.dport == bpf_htons(GENEVE_PORT) && p->flow.proto == IPPROTO_UDP;
+	return parsed == PARSED_OTHER && p->flow.proto == (p->is_v4 ? IPPROTO_IPIP : IPPROTO_IPV6);
+}
+
+/* Whether what is inside could be for a frontend; what has no ports may be about one. Somebody may have tunnels to
+ * a backend that are none of our business. */
+static __always_inline bool unwrap_is_frontend(struct svc_key *key, const struct udphdr *ports)
+{
+	if (key->proto != IPPROTO_TCP && key->proto != IPPROTO_UDP && key->proto != IPPROTO_SCTP)
+		return true;
+	if (!ports)
+		return false;
+	key->port = ports->dest;
+	if (bpf_map_lookup_elem(&svcs, key))
+		return true;
+	key->addr = addr_any(&key->addr);
+	return bpf_map_lookup_elem(&svcs, key);
+}
+
+static __always_inline bool unwrap_is_ours4(__u32 at, void *data, void *end)
+{
+	struct iphdr *ip = packet_at(data, end, at, sizeof(*ip));
+	struct svc_key key = {};
+
+	if (!ip || ip->version != 4)
+		return false;
+	if (ip->ihl != 5 || ip->frag_off & bpf_htons(IP4_OFFSET))
+		return true;
+	key.addr = addr_from_v4(ip->daddr);
+	key.proto = ip->protocol;
+	return unwrap_is_frontend(&key, packet_at(data, end, at + sizeof(*ip), sizeof(struct udphdr)));
+}
+
+static __always_inline bool unwrap_is_ours6(__u32 at, void *data, void *end)
+{
+	struct ipv6hdr *ip = packet_at(data, end, at, sizeof(*ip));
+	struct svc_key key = {};
+
+	if (!ip || ip->version != 6)
+		return false;
+	__builtin_memcpy(&key.addr, &ip->daddr, sizeof(key.addr));
+	key.proto = ip->nexthdr;
+	return unwrap_is_frontend(&key, packet_at(data, end, at + sizeof(*ip), sizeof(struct udphdr)));
+}
+
+/* Reads an IP header with another one behind it. */
+static __always_inline bool unwrap_read_ipip(struct hint *hint, const struct packet *p, void *data, void *end)
+{
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+
+	hint->direct = DIRECT_IPIP;
+	hint->len = p->l4 - p->l3;
+	if (p->is_v4) {
+		ip = packet_at(data, end, p->l3, sizeof(*ip));
+		if (!ip || hint->len != sizeof(*ip) || p->is_fragment || !p->is_whole)
+			return false;
+		hint->port = ip->id;
+		return true;
+	}
+	ip6 = packet_at(data, end, p->l3, sizeof(*ip6));
+	if (!ip6 || hint->len != sizeof(*ip6))
+		return false;
+	hint->port = bpf_htons(bpf_ntohl(*(__be32 *)ip6));
+	return true;
+}
+
+/* Reads the header of Geneve with our option, and no other. */
+static __always_inline bool unwrap_read_geneve(struct hint *hint, const struct packet *p, void *data, void *end)
+{
+	__u32 base = p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	struct tunnel *t = packet_at(data, end, p->l4, sizeof(*t));
+
+	hint->direct = DIRECT_GENEVE;
+	hint->len = base + sizeof(*t);
+	if (!t || p->is_fragment || p->l4 != p->l3 + base || t->geneve.words != GENEVE_WORDS ||
+	    t->geneve.class != bpf_htons(GENEVE_CLASS) || t->geneve.type != GENEVE_BACKEND || t->geneve.len != 1)
+		return false;
+	hint->port = t->geneve.port;
+	return true;
+}
+
+/* Reads what is around a packet. False: nothing that another node put there, for a backend here or since there is
+ * none, see back.h. */
+static __noinline int unwrap_read(struct hint *hint, const struct packet *p, void *data, void *end)
+{
+	hint->backend = p->flow.daddr;
+	hint->from = p->flow.saddr;
+	return p->flow.proto == IPPROTO_UDP ? unwrap_read_geneve(hint, p, data, end)
+					    : unwrap_read_ipip(hint, p, data, end);
+}
+
+/* Whether what was read is for a backend here. */
+static __noinline int unwrap_is_ours(const struct hint *hint, const struct packet *p, void *data, void *end)
+{
+	__u32 at = p->l3 + hint->len;
+
+	if (!hosted_is(&hint->backend, 0))
+		return false;
+	return p->is_v4 ? unwrap_is_ours4(at, data, end) : unwrap_is_ours6(at, data, end);
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* This file contains the programs by which the agent takes rows that are over out of maps that push out what they
+ * have no room for. Those would go by themselves in time, but until then a map that is full of them looks like one
+ * that is too small. They are attached to nothing. */
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "lib/maps.h"
+#include "lib/turnover.h"
+
+/* Somebody whose affinity has lapsed is known for so long after it, since who is unknown is given what he had. */
+#define SWEEP_CLIENT_NS (600 * 1000000000ULL)
+
+/* After so many ticks no fragment is completed by a row. */
+#define SWEEP_DATAGRAM_TICKS 60
+
+/* A row may be another's by the time that it is deleted: then that one begins anew. */
+static long sweep_client(void *map, const struct affinity_key *key, const struct affinity *known, __u64 *now)
+{
+	struct affinity_key client = *key;
+	__u32 index = client.service;
+	struct service *service = bpf_map_lookup_elem(&services, &index);
+	__u64 keep = SWEEP_CLIENT_NS;
+
+	(void)map;
+	if (service)
+		keep += service->affinity_seconds * 1000000000ULL;
+	if ((__s64)(*now - known->last) > (__s64)keep && !bpf_map_delete_elem(&affinity, &client))
+		turnover_deleted_late(LRU_AFFINITY, 1);
+	return 0;
+}
+
+SEC("syscall")
+int sweep_affinity(void *ctx)
+{
+	__u64 now = bpf_ktime_get_ns(); /* a jiffy ahead of the coarse clock at most */
+
+	(void)ctx;
+	bpf_for_each_map_elem(&affinity, sweep_client, &now, 0);
+	return 0;
+}
+
+static long sweep_datagram(void *map, const struct datagram *key, const struct datagram_flow *known, __u32 *now)
+{
+	struct datagram datagram = *key;
+
+	(void)map;
+	if ((__s32)(*now - known->seen) > SWEEP_DATAGRAM_TICKS && !bpf_map_delete_elem(&frags, &datagram))
+		turnover_deleted_late(LRU_FRAGS, 1);
+	return 0;
+}
+
+SEC("syscall")
+int sweep_frags(struct sweep_run *r)
+{
+	__u32 now = bpf_jiffies64() >> (r->tick_shift & 31);
+
+	bpf_for_each_map_elem(&frags, sweep_datagram, &now, 0);
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

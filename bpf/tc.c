@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* This file contains the programs at tc of the node's devices. Nothing is decided here. */
+
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+
+#include "lib/answer.h"
+#include "lib/back.h"
+#include "lib/count.h"
+#include "lib/echo.h"
+#include "lib/fallback.h"
+#include "lib/fragments.h"
+#include "lib/icmp.h"
+#include "lib/late.h"
+#include "lib/plain.h"
+#include "lib/read.h"
+#include "lib/skb.h"
+#include "lib/unwrap.h"
+#include "lib/wrap.h"
+
+enum {
+	TC_NEXT = -1, /* to the next program, of whoever that is */
+	TC_DROP = 2,
+	TC_HEAD = 128, /* has the header of IP and what comes next */
+	TC_VLAN_ID = 0xfff,
+	TC_EVERY_LINK = 576, /* bytes of IPv4 */
+};
+
+/* What tc_from_netdev leaves in a packet that it has rewritten, so that tc_to_netdev need not look at it on its way
+ * out: the index survives the stack, and a redirection too. skb->mark does as well, but belongs to the user. */
+#define TC_DONE 0xfa1d
+
+enum tc_way {
+	TC_WAY_STACK, /* finds the way, or cuts up what the next link does not take */
+	TC_WAY_ON,
+	TC_WAY_NONE, /* for a reason */
+};
+
+static __always_inline void tc_count(struct __sk_buff *skb, const struct packet *p, const struct action *a,
+				     bool leaving)
+{
+	count(HOOK_TC, a->reason, skb->len);
+	event_tell(p, a, leaving ? HOOK_TC | EVENT_LEAVING : HOOK_TC, skb->len);
+}
+
+static __noinline int tc_drop(struct __sk_buff *skb, const struct packet *p, const struct action *a, bool leaving)
+{
+	tc_count(skb, p, a, leaving);
+	return TC_DROP;
+}
+
+/* The packet is not as it was read, which cannot be. */
+static __always_inline int tc_mistake(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
+{
+	action_drop(a, REASON_BAD_TABLE);
+	return tc_drop(skb, p, a, leaving);
+}
+
+/* A reset keeps the place of its header, to which a device completes the sum, so what is in front is taken out. */
+static __always_inline bool tc_make_room(struct __sk_buff *skb, const struct answering *r)
+{
+	__s32 spare = r->p->l4 - r->p->l3 - r->base;
+
+	if (!r->room && spare > 0 && bpf_skb_adjust_room(skb, -spare, BPF_ADJ_ROOM_NET, 0))
+		return false;
+	return !bpf_skb_change_tail(skb, r->keep, 0) &&
+	       (!r->room || !bpf_skb_adjust_room(skb, r->room, BPF_ADJ_ROOM_MAC, 0)) &&
+	       !bpf_skb_pull_data(skb, skb->len);
+}
+
+/* Answers a packet that is dropped, in its place. */
+__noinline int tc_answer(struct __sk_buff *skb, const struct packet *p, const struct action *a)
+{
+	struct answering r = { .p = p, .len = skb->len };
+
+	if (!p || !a || !answer_plan(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end))
+		return TC_DROP;
+	r.is_partial = skb_is_partial(skb, p);
+	if (!tc_make_room(skb, &r) || !answer_write(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end))
+		return TC_DROP;
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+static __always_inline int tc_refuse(struct __sk_buff *skb, const struct packet *p, const struct action *a,
+				     bool leaving)
+{
+	tc_count(skb, p, a, leaving);
+	return a->answer == ANSWER_NONE ? TC_DROP : tc_answer(skb, p, a);
+}
+
+/* The device of a tag is sent the packet again, without it. A tag that only has a priority has none. */
+static __always_inline bool tc_is_tagged(struct __sk_buff *skb, const struct packet *p)
+{
+	return p->is_tagged || (skb->vlan_present && skb->vlan_tci & TC_VLAN_ID);
+}
+
+/* Whether a device takes a packet: zero if so, and less if there is no such device. Each segment of a merged one
+ * counts for itself. What every link takes is not asked about. */
+static __always_inline int tc_is_too_big(struct __sk_buff *skb, struct action *a)
+{
+	a->mtu = 0;
+	if (skb->len <= sizeof(struct ethhdr) + TC_EVERY_LINK)
+		return 0;
+	return bpf_check_mtu(skb, a->to.ifindex, &a->mtu, 0, BPF_MTU_CHK_SEGS);
+}
+
+static __always_inline enum tc_way tc_way(struct __sk_buff *skb, const struct packet *p, struct action *a,
+					  bool leaving)
+{
+	int too_big;
+
+	if (leaving || !a->to.ifindex)
+		return TC_WAY_STACK;
+	if (p->ttl <= 1) {
+		action_expire(a);
+		return TC_WAY_NONE;
+	}
+	too_big = tc_is_too_big(skb, a);
+	if (too_big > 0 && p->is_whole) {
+		a->answer = ANSWER_TOO_BIG;
+		action_drop(a, REASON_TOO_BIG);
+		return TC_WAY_NONE;
+	}
+	return too_big ? TC_WAY_STACK : TC_WAY_ON;
+}
+
+/* Lets a packet that was rewritten go its way. The kernel asks for a neighbour that is not known. */
+static __always_inline int tc_send(struct __sk_buff *skb, const struct ct_entry *to, enum tc_way way, bool leaving)
+{
+	if (!leaving)
+		skb->tc_index = TC_DONE;
+	if (way != TC_WAY_ON)
+		return TC_NEXT;
+	if (skb->vlan_present)
+		bpf_skb_vlan_pop(skb);
+	return route_is_complete(to) ? bpf_redirect(to->ifindex, 0) : bpf_redirect_neigh(to->ifindex, NULL, 0, 0);
+}
+
+/* Sends on what has no sum to a device that summed the whole packet: nothing but the hop limit of IPv6 and, in a
+ * fragment, its addresses change that. */
+static __always_inline bool tc_forward(struct __sk_buff *skb, const struct packet *p, const struct action *a)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (!rewrite_hops(data, end, p) || !rewrite_link(data, end, a))
+		return false;
+	if (!p->is_v4)
+		bpf_csum_update(skb, (__u16)~bpf_htons(1));
+	return true;
+}
+
+/* Errors and later fragments: they have no answer, since an error about either would be one too many. */
+static __always_inline int tc_apply_plain(struct __sk_buff *skb, const struct packet *p, struct action *a,
+					  bool leaving)
+{
+	enum tc_way way = tc_way(skb, p, a, leaving);
+
+	if (way == TC_WAY_NONE)
+		return tc_drop(skb, p, a, leaving);
+	if (way == TC_WAY_ON && !tc_forward(skb, p, a))
+		return tc_mistake(skb, p, a, leaving);
+	return tc_send(skb, &a->to, way, leaving);
+}
+
+/* The device takes so much with what is put around it. Each piece of a merged one is made smaller by as much, but
+ * for UDP, where pieces are datagrams and stay as they are. */
+static __always_inline bool tc_wraps(struct __sk_buff *skb, const struct packet *p, struct action *a)
+{
+	__u32 piece = p->flow.proto == IPPROTO_UDP ? skb->gso_size : 0;
+
+	if (piece)
+		piece += p->l4 - p->l3 + sizeof(struct udphdr) + wrap_len(p, a);
+	a->mtu = wrap_mtu((void *)(long)skb->data, (void *)(long)skb->data_end, p, a);
+	return !a->to.ifindex || (bpf_check_mtu(skb, a->to.ifindex, &a->mtu, 0, 0) <= 0 && piece <= a->mtu);
+}
+
+/* Sends a packet to its backend with what the client dialled in an option. What has no room for that may be cut up
+ * or not, and is told nothing: smaller ones have no room either. */
+__noinline int tc_direct(struct __sk_buff *skb, const struct packet *p, struct action *a)
+{
+	if (!p || !a)
+		return TC_NEXT;
+	if (!option_fits((void *)(long)skb->data, (void *)(long)skb->data_end, p))
+		return action_drop(a, REASON_TOO_BIG);
+	if (!skb_point(skb, p, a) || (a->to.ifindex && !tc_forward(skb, p, a)) || !skb_mark(skb, p))
+		return action_drop(a, REASON_BAD_TABLE);
+	return tc_send(skb, &a->to, a->to.ifindex ? TC_WAY_ON : TC_WAY_STACK, false);
+}
+
+/* Sends a packet to a backend on another node that answers it itself, or decides that it is dropped: who calls this
+ * knows whether anybody is told. */
+__noinline int tc_wrap(struct __sk_buff *skb, const struct packet *p, struct action *a)
+{
+	if (!p || !a)
+		return TC_NEXT;
+	if (p->is_returned)
+		return action_drop(a, REASON_STRAY);
+	if (p->ttl <= 1)
+		return action_expire(a);
+	if (!tc_wraps(skb, p, a))
+		return wrap_refuse(p, a);
+	if (option_is_mode(a))
+		return tc_direct(skb, p, a);
+	if (!rewrite_hops((void *)(long)skb->data, (void *)(long)skb->data_end, p) || !skb_grow(skb, p, a) ||
+	    !wrap_write((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
+		return action_drop(a, REASON_BAD_TABLE);
+	if (a->reason != REASON_NONE)
+		tc_count(skb, p, a, false);
+	bpf_csum_update(skb, (p->is_v4 ? 0 : (__u16)~bpf_htons(1)) +
+				     wrap_sum((void *)(long)skb->data, (void *)(long)skb->data_end, p, a));
+	return tc_send(skb, &a->to, a->to.ifindex ? TC_WAY_ON : TC_WAY_STACK, false);
+}
+
+/* The same with what has no ports: an error about it would be one too many. */
+static __always_inline int tc_wrap_plain(struct __sk_buff *skb, const struct packet *p, struct action *a)
+{
+	int verdict = tc_wrap(skb, p, a);
+
+	return a->verdict == VERDICT_DROP ? tc_drop(skb, p, a, false) : verdict;
+}
+
+__noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct action *a, bool leaving)
+{
+	if (!p || !a)
+		return TC_NEXT;
+	if (!fragment_decide(p, a) && !leaving && late_keep(skb, p))
+		fragment_decide(p, a);
+	if (a->verdict == VERDICT_PASS || (leaving && !(a->to.flags & CT_REPLY)))
+		return TC_NEXT;
+	if (a->verdict == VERDICT_DROP)
+		return tc_drop(skb, p, a, leaving);
+	if (a->to.flags & CT_DIRECT)
+		return tc_wrap_plain(skb, p, a);
+	if (!rewrite_fragment((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
+		return tc_mistake(skb, p, a, leaving);
+	if (!p->is_v4)
+		bpf_csum_update(skb, a->to.addr_diff);
+	return tc_apply_plain(skb, p, a, leaving);
+}
+
+__noinline int tc_icmp(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
+{
+	struct packet quote;
+	int parsed;
+
+	if (!p || !a || bpf_skb_pull_data(skb, skb->len < READ_PULL ? skb->len : READ_PULL))
+		return TC_NEXT;
+	parsed = icmp_quote(&quote, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
+	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
+		return !leaving && echo_answer((void *)(long)skb->data, (void *)(long)skb->data_end, p)
+			       ? bpf_redirect(skb->ifindex, 0)
+			       : TC_NEXT;
+	icmp_decide(p, &quote, a);
+	if (a->verdict == VERDICT_PASS || (leaving && !(a->to.flags & CT_REPLY)))
+		return TC_NEXT;
+	if (a->verdict == VERDICT_DROP)
+		return tc_drop(skb, p, a, leaving);
+	if (a->to.flags & CT_DIRECT)
+		return tc_wrap_plain(skb, p, a);
+	if (!icmp_rewrite((void *)(long)skb->data, (void *)(long)skb->data_end, p, &quote, a))
+		return tc_mistake(skb, p, a, leaving);
+	return tc_apply_plain(skb, p, a, leaving);
+}
+
+/* What has no ports of its own. */
+static __always_inline int tc_other(struct __sk_buff *skb, struct packet *p, struct action *a, enum parsed parsed,
+				    bool leaving)
+{
+	if (parsed == PARSED_LATER)
+		return tc_fragment(skb, p, a, leaving);
+	if (parsed == PARSED_ICMP)
+		return tc_icmp(skb, p, a, leaving);
+	if (parsed == PARSED_CUT)
+		fragment_decide_cut(p, a);
+	if (p->is_fragment && !leaving)
+		late_ignore(p);
+	return a->verdict == VERDICT_DROP ? tc_drop(skb, p, a, leaving) : TC_NEXT;
+}
+
+/* Does what was decided. Not static, so the verifier walks it once and not for every way that decisions come by. */
+__noinline int tc_apply(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
+{
+	enum tc_way way;
+	int verdict;
+
+	if (!p || !a || a->verdict == VERDICT_PASS)
+		return TC_NEXT;
+	if (a->to.flags & CT_DIRECT && a->verdict == VERDICT_REWRITE) {
+		verdict = tc_wrap(skb, p, a);
+		if (a->verdict != VERDICT_DROP)
+			return verdict;
+		if (fallback_is_due(p, a))
+			tc_fall_back(skb, p, a);
+	}
+	if (a->verdict == VERDICT_DROP)
+		return tc_refuse(skb, p, a, leaving);
+	way = tc_way(skb, p, a, leaving);
+	if (way == TC_WAY_NONE)
+		return tc_refuse(skb, p, a, leaving);
+	if (a->reason != REASON_NONE)
+		tc_count(skb, p, a, leaving);
+	if (!rewrite_headers((void *)(long)skb->data, (void *)(long)skb->data_end, p, a, way == TC_WAY_ON) ||
+	    skb_sum(skb, p, a, way == TC_WAY_ON))
+		return tc_mistake(skb, p, a, leaving);
+	return tc_send(skb, &a->to, way, leaving);
+}
+
+/* The first fragment of a datagram. Zero: it goes its way; else what is to become of what is in its place. */
+static __always_inline int tc_first(struct __sk_buff *skb, const struct packet *p, struct action *a)
+{
+	if (a->verdict != VERDICT_REWRITE)
+		return late_ignore(p);
+	fragment_remember(p, a);
+	return a->verdict == VERDICT_REWRITE ? late_serve(skb, p) : 0;
+}
+
+/* Makes a packet with the option what its client sent. What only looks as if it had one has no flow. */
+__noinline int tc_undirect(struct __sk_buff *skb, struct packet *p)
+{
+	struct hint *hint = hosted_hint();
+	struct unmarked to = {};
+	struct action a = {};
+	int found, parsed;
+
+	if (!p || !hint || bpf_skb_pull_data(skb, skb->len < TC_HEAD ? skb->len : TC_HEAD))
+		return PARSED_OTHER;
+	found = unmark_read(&to, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
+	if (found == UNMARK_NONE)
+		return PARSED_OTHER;
+	p->is_unwrapped = true;
+	if (found == UNMARK_STRAY || !skb_unmark(skb, p))
+		return PARSED_OTHER;
+	parsed = read_packet(skb, p, false);
+	p->is_unwrapped = true;
+	if (parsed != PARSED_FLOW && parsed != PARSED_ICMP && parsed != PARSED_LATER)
+		return PARSED_OTHER;
+	hint->backend = p->flow.daddr;
+	hint->port = p->flow.dport;
+	hint->direct = DIRECT_OFF; /* nobody knows which node it was */
+	a.to.daddr = to.addr;
+	a.to.dport = option_has_ports(p) ? to.port : p->flow.dport;
+	if (!skb_point(skb, p, &a))
+		return PARSED_OTHER;
+	p->flow.daddr = a.to.daddr;
+	p->flow.dport = a.to.dport;
+	return parsed;
+}
+
+/* Makes a packet that another node forwarded what its client sent, which is then parsed as is returned. */
+__noinline int tc_unwrap(struct __sk_buff *skb, struct packet *p)
+{
+	struct hint *hint = hosted_hint();
+	int parsed;
+
+	if (p && option_is_due(p))
+		return tc_undirect(skb, p);
+	if (!p || !hint || !fallback_or_forwarded(hint, p, (void *)(long)skb->data, (void *)(long)skb->data_end) ||
+	    bpf_skb_adjust_room(skb, -(__s32)hint->len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		return PARSED_OTHER;
+	parsed = read_packet(skb, p, false);
+	p->is_unwrapped = hint->port;
+	p->is_returned = !hint->port;
+	return parsed;
+}
+
+/* Of what another node forwarded, nothing goes on that is not known here: it would be forwarded again, and perhaps
+ * for ever. */
+static __always_inline int tc_settle(struct __sk_buff *skb, const struct packet *p, struct action *a, int verdict)
+{
+	if (!(p->is_unwrapped || p->is_returned) || verdict != TC_NEXT || a->verdict == VERDICT_REWRITE)
+		return verdict;
+	action_drop(a, REASON_STRAY);
+	return tc_drop(skb, p, a, false);
+}
+
+/* Ends the short way of a packet that is written in part, for want of memory. */
+static __always_inline int tc_plain_fail(struct __sk_buff *skb, struct packet *p, struct action *a)
+{
+	*p = (struct packet) { .flow = p->flow, .ifindex = skb->ifindex };
+	*a = (struct action) { .to = a->to };
+	return tc_mistake(skb, p, a, false);
+}
+
+/* The short way of a packet of one family, see plain.h. What does not fit, or lacks a neighbour, takes the long
+ * one. The sums are changed last: a call that changes a packet takes the place of its headers away. */
+static __always_inline int tc_plain(struct __sk_buff *skb, struct packet *p, struct action *a, bool is_v4)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ct_entry *row, *to = &a->to;
+	struct plain plain;
+	bool forward;
+	__u64 sum;
+
+	if (is_v4 ? !plain_read4(&plain, &p->flow, data, end) : !plain_read6(&plain, &p->flow, data, end))
+		return PLAIN_NOT;
+	sum = plain_sum(&p->flow);
+	row = bpf_map_lookup_elem(&ct, &p->flow);
+	if (!row)
+		return PLAIN_UNKNOWN;
+	if (!plain_copy(row, sum, to))
+		return PLAIN_NOT;
+	if (to->ifindex && (!route_is_complete(to) || tc_is_too_big(skb, a)))
+		return PLAIN_NOT;
+	if (!plain_touch(row, to))
+		return PLAIN_NOT;
+	forward = to->ifindex;
+	plain_rewrite(&plain, data, to, forward);
+	if (skb_replace(skb, plain.check, plain_proto(&plain), to))
+		return tc_plain_fail(skb, p, a);
+	if (!is_v4)
+		skb_sum_ip6(skb, to, forward);
+	skb->tc_index = TC_DONE;
+	return forward ? bpf_redirect(to->ifindex, 0) : TC_NEXT;
+}
+
+/* Likewise of either family. What is tagged is none of these. */
+static __always_inline int tc_try(struct __sk_buff *skb, struct packet *p, struct action *a)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (cfg.growing || skb->vlan_present || data + sizeof(struct ethhdr) > end)
+		return PLAIN_NOT;
+	if (plain_link(data) == bpf_htons(ETH_P_IP))
+		return tc_plain(skb, p, a, true);
+	return plain_link(data) == bpf_htons(ETH_P_IPV6) ? tc_plain(skb, p, a, false) : PLAIN_NOT;
+}
+
+/* The long way. */
+static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct action *a, bool is_unknown)
+{
+	enum parsed parsed = read_packet(skb, p, is_unknown);
+
+	if (tc_is_tagged(skb, p))
+		return TC_NEXT;
+	if (unwrap_is_due(p, parsed)) {
+		int inner = tc_unwrap(skb, p);
+
+		if (p->is_unwrapped || p->is_returned)
+			parsed = inner;
+	}
+	if (parsed != PARSED_FLOW)
+		return tc_settle(skb, p, a, tc_other(skb, p, a, parsed, false));
+	decide(skb, p, a);
+	if (p->is_unwrapped && a->is_first)
+		tc_host(skb, p, a);
+	if (p->is_fragment) {
+		int verdict = tc_first(skb, p, a);
+
+		if (verdict)
+			return verdict;
+	}
+	return tc_settle(skb, p, a, tc_apply(skb, p, a, false));
+}
+
+SEC("tc")
+int tc_from_netdev(struct __sk_buff *skb)
+{
+	struct packet p;
+	struct action a;
+	int outcome;
+
+	if (skb->tc_index == TC_DONE) /* by another node, over a link that is none: both are on this machine */
+		skb->tc_index = 0;
+	if (skb->pkt_type != 0 /* PACKET_HOST */)
+		return TC_NEXT;
+	outcome = tc_try(skb, &p, &a);
+	if (outcome > PLAIN_NOT)
+		return outcome;
+	p = (struct packet) {};
+	a = (struct action) {};
+	return tc_go(skb, &p, &a, outcome == PLAIN_UNKNOWN);
+}
+
+/* What a backend on this node answers. */
+SEC("tc")
+int tc_to_netdev(struct __sk_buff *skb)
+{
+	struct action a = {};
+	enum parsed parsed;
+	struct packet p = {};
+
+	if (skb->tc_index == TC_DONE)
+		return TC_NEXT;
+	parsed = read_packet(skb, &p, false);
+	if (parsed != PARSED_FLOW)
+		return tc_other(skb, &p, &a, parsed, true);
+	decide_leaving(&p, &a);
+	if (p.is_fragment && a.verdict == VERDICT_REWRITE)
+		fragment_remember(&p, &a);
+	return tc_apply(skb, &p, &a, true);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

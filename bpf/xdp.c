@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* This file contains the program at XDP of the node's devices. Nothing is decided here. */
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+#include "lib/answer.h"
+#include "lib/count.h"
+#include "lib/echo.h"
+#include "lib/fragments.h"
+#include "lib/icmp.h"
+#include "lib/plain.h"
+#include "lib/wrap.h"
+
+/* The sum is complete here: no device has left it to another yet. */
+static __always_inline bool xdp_sum(void *data, void *end, const struct packet *p, const struct action *a)
+{
+	__u32 at = p->l4 + rewrite_check_offset(p);
+	__u16 *check = data + at;
+
+	if (p->flow.proto == IPPROTO_SCTP)
+		return rewrite_sctp(data, end, p, a->to.sport, a->to.dport);
+	if (at > PACKET_L4_MOST + offsetof(struct tcphdr, check) || (void *)(check + 1) > end)
+		return false;
+	rewrite_check(check, p->flow.proto, &a->to);
+	return true;
+}
+
+static __always_inline void xdp_count(struct xdp_md *ctx, const struct packet *p, const struct action *a)
+{
+	__u32 len = ctx->data_end - ctx->data;
+
+	count(HOOK_XDP, a->reason, len);
+	event_tell(p, a, HOOK_XDP, len);
+}
+
+static __noinline int xdp_drop(struct xdp_md *ctx, const struct packet *p, const struct action *a)
+{
+	xdp_count(ctx, p, a);
+	return XDP_DROP;
+}
+
+/* The packet is not as it was read, which cannot be. */
+static __always_inline int xdp_mistake(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	action_drop(a, REASON_BAD_TABLE);
+	return xdp_drop(ctx, p, a);
+}
+
+/* Answers a packet that is dropped, in its place. */
+__noinline int xdp_answer(struct xdp_md *ctx, const struct packet *p, const struct action *a)
+{
+	struct answering r = { .p = p, .len = ctx->data_end - ctx->data };
+
+	if (!p || !a || !answer_plan(&r, a, (void *)(long)ctx->data, (void *)(long)ctx->data_end) ||
+	    bpf_xdp_adjust_tail(ctx, r.keep - r.len) || (r.room && bpf_xdp_adjust_head(ctx, -r.room)))
+		return XDP_DROP;
+	r.link = r.room;
+	if (!answer_write(&r, a, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
+		return XDP_DROP;
+	return XDP_TX;
+}
+
+static __always_inline int xdp_refuse(struct xdp_md *ctx, const struct packet *p, const struct action *a)
+{
+	xdp_count(ctx, p, a);
+	return a->answer == ANSWER_NONE ? XDP_DROP : xdp_answer(ctx, p, a);
+}
+
+/* What leaves where it came from; the stack finds the way of the rest, unless tc gets it as it was. */
+static __always_inline bool xdp_forwards(const struct packet *p, const struct action *a)
+{
+	return a->to.ifindex == p->ifindex;
+}
+
+/* Errors and later fragments: they have no answer, since an error about either would be one too many. */
+static __always_inline int xdp_apply_plain(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	if (!xdp_forwards(p, a))
+		return XDP_PASS;
+	if (p->ttl <= 1) {
+		action_drop(a, REASON_TTL);
+		return xdp_drop(ctx, p, a);
+	}
+	return rewrite_hops(data, end, p) && rewrite_link(data, end, a) ? XDP_TX : xdp_mistake(ctx, p, a);
+}
+
+/* Whether the device takes so much with what is put around it. */
+static __always_inline bool xdp_wraps(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	a->mtu = wrap_mtu((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a);
+	return bpf_check_mtu(ctx, a->to.ifindex, &a->mtu, 0, 0) <= 0;
+}
+
+/* Makes room behind the header of the link. */
+static __always_inline bool xdp_grow(struct xdp_md *ctx, const struct packet *p, const struct action *a)
+{
+	struct ethhdr *from, *to;
+	struct ethhdr eth;
+
+	from = packet_at((void *)(long)ctx->data, (void *)(long)ctx->data_end, 0, sizeof(eth));
+	if (!from)
+		return false;
+	eth = *from;
+	if (bpf_xdp_adjust_head(ctx, -(int)wrap_len(p, a)))
+		return false;
+	to = packet_at((void *)(long)ctx->data, (void *)(long)ctx->data_end, 0, sizeof(eth));
+	if (!to)
+		return false;
+	*to = eth;
+	return true;
+}
+
+/* Gives a packet another end, with its sums. */
+__noinline int xdp_point(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u16 *check;
+	__u32 at;
+
+	if (!p || !a || !rewrite_target(data, end, p, a))
+		return false;
+	if (option_has_ports(p))
+		return xdp_sum(data, end, p, a);
+	at = option_check(p);
+	check = packet_at(data, end, at, sizeof(*check));
+	if (at && check)
+		*check = csum_change(*check, a->to.addr_diff);
+	return !at || check;
+}
+
+/* Moves the first bytes of a frame to a new beginning, so many bytes before. */
+static __always_inline bool xdp_move(void *data, void *end, __u32 front, __u32 by)
+{
+	void *from = packet_at(data, end, by, front), *to = packet_at(data, end, 0, front);
+
+	if (!from || !to)
+		return false;
+	for (__u32 at = 0; at < front; at += 2)
+		*(__u16 *)(to + at) = *(__u16 *)(from + at);
+	return true;
+}
+
+/* Puts the option in. */
+__noinline int xdp_mark(struct xdp_md *ctx, const struct packet *p)
+{
+	void *data, *end;
+
+	if (!p || bpf_xdp_adjust_head(ctx, -(int)option_len(p)))
+		return false;
+	data = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if (!(p->is_v4 ? xdp_move(data, end, sizeof(struct ethhdr) + sizeof(struct iphdr), sizeof(struct option4))
+		       : xdp_move(data, end, sizeof(struct ethhdr) + sizeof(struct ipv6hdr),
+				  sizeof(struct option6))))
+		return false;
+	return option_write(data, end, p) >= 0;
+}
+
+/* Sends a packet to its backend with what the client dialled in an option. */
+__noinline int xdp_direct(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	if (!p || !a)
+		return XDP_PASS;
+	if (!option_fits((void *)(long)ctx->data, (void *)(long)ctx->data_end, p))
+		return action_drop(a, REASON_TOO_BIG);
+	if (!xdp_point(ctx, p, a) || !rewrite_hops((void *)(long)ctx->data, (void *)(long)ctx->data_end, p) ||
+	    !rewrite_link((void *)(long)ctx->data, (void *)(long)ctx->data_end, a) || !xdp_mark(ctx, p))
+		return action_drop(a, REASON_BAD_TABLE);
+	return XDP_TX;
+}
+
+/* Leaves the first packet of a flow to tc, which takes it for the first too. */
+static __always_inline int xdp_leave(const struct packet *p, const struct action *a)
+{
+	struct flow key = p->flow; /* as in ct_known */
+	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_half, &key) : NULL;
+
+	if (row)
+		row->state = CT_ANSWERED;
+	return XDP_PASS;
+}
+
+/* Sends a packet to a backend on another node that answers it itself, or decides that it is dropped: who calls this
+ * knows whether anybody is told. What does not leave where it came from is for tc; and what is too big, since an
+ * answer to what is in parts cannot be made here. */
+__noinline int xdp_wrap(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	if (!p || !a || !xdp_forwards(p, a))
+		return XDP_PASS;
+	if (p->ttl <= 1)
+		return action_expire(a);
+	if (!xdp_wraps(ctx, p, a))
+		return xdp_leave(p, a);
+	if (option_is_mode(a))
+		return xdp_direct(ctx, p, a);
+	if (!rewrite_hops((void *)(long)ctx->data, (void *)(long)ctx->data_end, p) || !xdp_grow(ctx, p, a) ||
+	    !wrap_write((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a))
+		return action_drop(a, REASON_BAD_TABLE);
+	return XDP_TX;
+}
+
+/* The same with what has no ports: an error about it would be one too many. */
+static __always_inline int xdp_wrap_plain(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	int verdict = xdp_wrap(ctx, p, a);
+
+	return a->verdict == VERDICT_DROP ? xdp_drop(ctx, p, a) : verdict;
+}
+
+__noinline int xdp_fragment(struct xdp_md *ctx, struct packet *p, struct action *a)
+{
+	if (!p || !a)
+		return XDP_PASS;
+	fragment_decide(p, a);
+	if (route_is_elsewhere(p, &a->to))
+		return XDP_PASS;
+	if (a->verdict != VERDICT_REWRITE)
+		return a->verdict == VERDICT_PASS ? XDP_PASS : xdp_drop(ctx, p, a);
+	if (a->to.flags & CT_DIRECT)
+		return xdp_wrap_plain(ctx, p, a);
+	if (!rewrite_fragment((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a))
+		return xdp_mistake(ctx, p, a);
+	return xdp_apply_plain(ctx, p, a);
+}
+
+__noinline int xdp_icmp(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct packet quote;
+	int parsed;
+
+	if (!p || !a)
+		return XDP_PASS;
+	parsed = icmp_quote(&quote, p, data, end);
+	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
+		return echo_answer(data, end, p) ? XDP_TX : XDP_PASS;
+	icmp_decide(p, &quote, a);
+	if (route_is_elsewhere(p, &a->to))
+		return XDP_PASS;
+	if (a->verdict != VERDICT_REWRITE)
+		return a->verdict == VERDICT_PASS ? XDP_PASS : xdp_drop(ctx, p, a);
+	if (a->to.flags & CT_DIRECT)
+		return xdp_wrap_plain(ctx, p, a);
+	if (!icmp_rewrite(data, end, p, &quote, a))
+		return xdp_mistake(ctx, p, a);
+	return xdp_apply_plain(ctx, p, a);
+}
+
+/* What has no ports of its own. */
+static __always_inline int xdp_other(struct xdp_md *ctx, struct packet *p, struct action *a, enum parsed parsed)
+{
+	if (parsed == PARSED_LATER)
+		return xdp_fragment(ctx, p, a);
+	if (parsed == PARSED_ICMP)
+		return xdp_icmp(ctx, p, a);
+	if (parsed == PARSED_CUT)
+		fragment_decide_cut(p, a);
+	return a->verdict == VERDICT_DROP ? xdp_drop(ctx, p, a) : XDP_PASS;
+}
+
+/* Does what was decided. Not static, so the verifier walks it once and not for every way that decisions come by. */
+__noinline int xdp_apply(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	bool forward;
+	int verdict;
+
+	if (!p || !a)
+		return XDP_PASS;
+	forward = xdp_forwards(p, a);
+	if (a->verdict == VERDICT_PASS)
+		return XDP_PASS;
+	if (a->to.flags & CT_DIRECT && a->verdict == VERDICT_REWRITE) {
+		verdict = xdp_wrap(ctx, p, a);
+		if (a->verdict != VERDICT_DROP)
+			return verdict;
+	}
+	if (a->verdict == VERDICT_DROP)
+		return xdp_refuse(ctx, p, a);
+	if (forward && p->ttl <= 1) {
+		action_expire(a);
+		return xdp_refuse(ctx, p, a);
+	}
+	if (a->reason != REASON_NONE)
+		xdp_count(ctx, p, a);
+	if (!rewrite_headers(data, end, p, a, forward) || !xdp_sum(data, end, p, a))
+		return xdp_mistake(ctx, p, a);
+	return forward ? XDP_TX : XDP_PASS;
+}
+
+/* Reads a packet whose bytes are all zero. Not static: what follows is then walked once, and not for every packet
+ * that there is, nor for all that is known of it from before. */
+__noinline int xdp_parse(struct xdp_md *ctx, struct packet *p, bool is_unknown)
+{
+	if (!p)
+		return PARSED_OTHER;
+	p->is_unknown = is_unknown;
+	return packet_parse(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
+}
+
+/* The short way of a packet of one family, see plain.h. */
+static __always_inline int xdp_plain(struct xdp_md *ctx, struct flow *flow, struct ct_entry *to, bool is_v4)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ct_entry *row;
+	struct plain p;
+	bool forward;
+	__u64 sum;
+
+	if (is_v4 ? !plain_read4(&p, flow, data, end) : !plain_read6(&p, flow, data, end))
+		return PLAIN_NOT;
+	sum = plain_sum(flow);
+	row = bpf_map_lookup_elem(&ct, flow);
+	if (!row)
+		return PLAIN_UNKNOWN;
+	if (!plain_copy(row, sum, to))
+		return PLAIN_NOT;
+	if (to->ifindex && (to->ifindex != ctx->ingress_ifindex || !route_is_complete(to)))
+		return XDP_PASS;
+	if (!plain_touch(row, to))
+		return PLAIN_NOT;
+	forward = to->ifindex;
+	plain_rewrite(&p, data, to, forward);
+	rewrite_check(data + p.check, plain_proto(&p), to);
+	return forward ? XDP_TX : XDP_PASS;
+}
+
+/* Likewise of either family. What goes to many hosts of the link is none of these. */
+static __always_inline int xdp_try(struct xdp_md *ctx, struct flow *flow, struct ct_entry *to)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	if (cfg.growing || data + sizeof(struct ethhdr) > end || *(__u8 *)data & 1)
+		return PLAIN_NOT;
+	if (plain_link(data) == bpf_htons(ETH_P_IP))
+		return xdp_plain(ctx, flow, to, true);
+	return plain_link(data) == bpf_htons(ETH_P_IPV6) ? xdp_plain(ctx, flow, to, false) : PLAIN_NOT;
+}
+
+SEC("xdp.frags")
+int xdp_from_netdev(struct xdp_md *ctx)
+{
+	enum parsed parsed;
+	struct packet p;
+	struct action a;
+	int outcome;
+
+	outcome = xdp_try(ctx, &p.flow, &a.to);
+	if (outcome > PLAIN_NOT)
+		return outcome;
+	p = (struct packet) { .ifindex = ctx->ingress_ifindex, .bounces = true };
+	a = (struct action) {};
+	parsed = xdp_parse(ctx, &p, outcome == PLAIN_UNKNOWN);
+	if (p.is_tagged || p.is_to_many)
+		return XDP_PASS;
+	if (parsed != PARSED_FLOW)
+		return xdp_other(ctx, &p, &a, parsed);
+	decide(ctx, &p, &a);
+	if (p.is_fragment && a.verdict == VERDICT_REWRITE) {
+		fragment_remember(&p, &a);
+		if (a.verdict == VERDICT_REWRITE && fragment_is_awaited(&p)) /* tc has what waits */
+			return XDP_PASS;
+	}
+	return xdp_apply(ctx, &p, &a);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

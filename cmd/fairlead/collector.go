@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/conntrack"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// startCollector starts what forgets flows of packets that are over, and returns what is to be told when something left.
+// Without it packets are carried all the same, until there is no room for more flows: the log and the status say so.
+func (a *agent) startCollector(start func(string, func(context.Context) error), log *slog.Logger) func(model.Protocol) {
+	collector, table, err := a.newCollector(log)
+	if err != nil {
+		a.mu.Lock()
+		a.cannotCollect = err.Error()
+		a.mu.Unlock()
+		log.Error("flows that are over are not forgotten", "error", err)
+		return nil
+	}
+	a.mu.Lock()
+	a.collector = collector
+	a.mu.Unlock()
+	start("conntrack", func(ctx context.Context) error { return errors.Join(collector.Run(ctx), table.Close()) })
+	return collector.Left
+}
+
+func (a *agent) newCollector(log *slog.Logger) (*conntrack.Collector, *flowTable, error) {
+	timeouts, err := timeoutsOf(&a.cfg.Conntrack)
+	if err != nil {
+		return nil, nil, err
+	}
+	tick, err := datapath.MeasureTick()
+	if err != nil {
+		return nil, nil, err
+	}
+	most, err := mostRows(a.cfg.Conntrack.Max)
+	if err != nil {
+		return nil, nil, err
+	}
+	table, err := newFlowTable(a.path, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	return conntrack.NewCollector(conntrack.Config{
+		Flows: table.now, Clock: conntrack.Clock(tick), Timeouts: timeouts, Stale: a.stale, Grow: table.grow, Most: most, Log: log,
+	}), table, nil
+}
+
+func timeoutsOf(c *config.Conntrack) (conntrack.Timeouts, error) {
+	var t conntrack.Timeouts
+	for _, one := range []struct {
+		value string
+		to    *time.Duration
+	}{
+		{c.TCPEstablished, &t.TCPEstablished},
+		{c.TCPHalfClosed, &t.TCPHalfClosed},
+		{c.TCPClosing, &t.TCPClosing},
+		{c.TCPReset, &t.TCPReset},
+		{c.TCPHalfOpen, &t.TCPHalfOpen},
+		{c.UDPStream, &t.UDPStream},
+		{c.UDP, &t.UDP},
+		{c.SCTPEstablished, &t.SCTPEstablished},
+		{c.SCTPClosing, &t.SCTPClosing},
+	} {
+		var err error
+		if *one.to, err = time.ParseDuration(one.value); err != nil {
+			return t, fmt.Errorf("read a timeout of flows: %w", err)
+		}
+	}
+	return t, nil
+}
+
+// told returns what tells all of those that want to be told.
+func told(all ...func(model.Protocol)) func(model.Protocol) {
+	return func(protocol model.Protocol) {
+		for _, tell := range all {
+			if tell != nil {
+				tell(protocol)
+			}
+		}
+	}
+}
+
+// conntrackStats returns the counts of the collector; zero until there is one.
+func (a *agent) conntrackStats() (stats conntrack.Stats, why string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.collector == nil {
+		return conntrack.Stats{}, a.cannotCollect
+	}
+	stats = a.collector.Stats()
+	return stats, stats.LastError
+}
+
+// flowStatus tells how many flows are remembered; nil while nobody has looked.
+func (a *agent) flowStatus() *observe.FlowStatus {
+	stats, why := a.conntrackStats()
+	if stats.LastPass.IsZero() && why == "" {
+		return nil
+	}
+	return &observe.FlowStatus{
+		Rows: stats.Rows[0], Capacity: stats.Capacity[0], Most: stats.Most, Growths: stats.Growths, GrowError: stats.GrowError,
+		HalfOpenRows: stats.Rows[1], HalfOpenCapacity: stats.Capacity[1],
+		Forgotten: stats.Idle + stats.Stale, LastTime: stats.LastPass, LastDuration: stats.LastTook, Error: why,
+	}
+}

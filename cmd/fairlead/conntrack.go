@@ -1,0 +1,281 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// flushed is how many flows are forgotten at a time.
+const flushed = 4096
+
+func newConntrackCommand(inv *invocation) *cobra.Command {
+	list := listFlows(inv, "List the flows of packets that are remembered", &flowForm{
+		header: fmt.Sprintf("%-5s %-11s %7s %-21s %-21s %s", "PROTO", "STATE", "IDLE", "CLIENT", "FRONTEND", "BACKEND"),
+		row: func(f *observe.Flow) string {
+			idle := "-"
+			if f.IdleSeconds != nil {
+				idle = fmt.Sprintf("%ds", *f.IdleSeconds)
+			}
+			state := f.State
+			if f.Missing != "" {
+				state += " (no " + f.Missing + ")"
+			}
+			return fmt.Sprintf("%-5s %-11s %7s %-21s %-21s %s", f.Protocol, state, idle, f.Client, f.Frontend, f.Backend)
+		},
+	})
+	list.Long = `List the flows of packets from outside that are remembered, in no order: what the client dials, the backend that it
+has, and how long ago the last packet came. A flow is in one of these states:
+
+    new          nobody has answered the client
+    answered     the client has not shown yet that it has seen the answer
+    open         established
+    half-closed  one end has closed
+    closed       both ends have closed
+    reset        one end has reset it
+
+Flows that are new or answered are kept apart, and are pushed out when there are too many of them.`
+	var all bool
+	var filter flowFlags
+	flush := &cobra.Command{
+		Use:   "flush",
+		Short: "Forget flows of packets",
+		Long: `Forget the flows of packets that have all that is asked for, or all flows with --all. What a client sends next by UDP
+finds another backend. A connection by TCP is interrupted: its next packet may come to a backend that does not know it.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			wanted, err := filter.filter()
+			if err != nil {
+				return usageError{err}
+			}
+			if all == (*wanted != observe.FlowFilter{}) {
+				return usageError{errors.New("say which flows to forget, or --all for all of them")}
+			}
+			return inv.flush(cmd, wanted)
+		},
+	}
+	filter.add(flush)
+	flush.Flags().BoolVar(&all, "all", false, "forget all flows")
+	return noun("conntrack", "Show and forget flows of packets", list, flush)
+}
+
+func newNATCommand(inv *invocation) *cobra.Command {
+	list := listFlows(inv, "List how packets are translated", &flowForm{
+		header: fmt.Sprintf("%-5s %-46s %s", "PROTO", "ORIGINAL", "TRANSLATED"),
+		row: func(f *observe.Flow) string {
+			return fmt.Sprintf("%-5s %-46s %s", f.Protocol, fmt.Sprintf("%s -> %s", f.Client, f.Frontend),
+				fmt.Sprintf("%s -> %s", f.Source, f.Backend))
+		},
+	})
+	list.Long = `List how the packets of each flow are translated: from whom to whom the client sends, and what the backend gets. What
+the backend answers is translated back. The source stays the client's where the backend is on this node.`
+	return noun("nat", "Show how packets are translated", list)
+}
+
+// flowForm is how flows are listed for people: column by column, since a list may be too long to be held and measured.
+type flowForm struct {
+	header string
+	row    func(*observe.Flow) string
+}
+
+// flowFlags are the flags that say which flows are meant.
+type flowFlags struct {
+	src, dst, proto, state string
+	port                   uint16
+}
+
+func (f *flowFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.src, "src", "", "only of clients with this address, or in this prefix")
+	flags.StringVar(&f.dst, "dst", "", "only to frontends or backends with this address, or in this prefix")
+	flags.Uint16Var(&f.port, "port", 0, "only to this port of a frontend or a backend")
+	flags.StringVar(&f.proto, "proto", "", "only of this protocol (tcp|udp|number)")
+	flags.StringVar(&f.state, "state", "", "only in this state (new|answered|open|half-closed|closed|reset)")
+	completeWords(cmd, "state", observe.FlowStates())
+	completeWords(cmd, "proto", []string{"tcp", "udp"})
+}
+
+func (f *flowFlags) filter() (*observe.FlowFilter, error) {
+	filter := &observe.FlowFilter{Port: f.port, Proto: f.proto, State: f.state}
+	for _, one := range []struct {
+		flag, value string
+		to          *netip.Prefix
+	}{{"src", f.src, &filter.Src}, {"dst", f.dst, &filter.Dst}} {
+		if one.value == "" {
+			continue
+		}
+		prefix, err := parseAddrs(one.value)
+		if err != nil {
+			return nil, fmt.Errorf("--%s %w", one.flag, err)
+		}
+		*one.to = prefix
+	}
+	return filter, filter.Check()
+}
+
+func listFlows(inv *invocation, short string, form *flowForm) *cobra.Command {
+	var filter flowFlags
+	list := &cobra.Command{
+		Use:   "list",
+		Short: short,
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			wanted, err := filter.filter()
+			if err != nil {
+				return usageError{err}
+			}
+			cfg, err := inv.config(cmd)
+			if err != nil {
+				return err
+			}
+			out := bufio.NewWriter(inv.Stdout)
+			list := flowList{out, inv.format, form, 0}
+			list.begin()
+			err = readFlows(cfg, wanted, func(f *observe.Flow, _ maps.Doomed, _ bool) error { return list.add(f) })
+			if err != nil {
+				return err
+			}
+			list.end()
+			return out.Flush()
+		},
+	}
+	filter.add(list)
+	return list
+}
+
+// flowList writes flows one by one, however many there are.
+type flowList struct {
+	io.Writer
+	format string
+	form   *flowForm
+	n      int
+}
+
+func (l *flowList) begin() {
+	switch l.format {
+	case formatTable:
+		fmt.Fprintln(l, l.form.header)
+	case formatJSON:
+		fmt.Fprint(l, "[")
+	}
+}
+
+func (l *flowList) add(f *observe.Flow) error {
+	if l.format == formatTable {
+		_, err := fmt.Fprintln(l, l.form.row(f))
+		return err
+	}
+	text, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("encode output: %w", err)
+	}
+	before := "- " // which is YAML that has JSON in it
+	if l.format == formatJSON {
+		before = "\n  "
+		if l.n > 0 {
+			before = ",\n  "
+		}
+	} else if l.n > 0 {
+		before = "\n- "
+	}
+	l.n++
+	_, err = fmt.Fprintf(l, "%s%s", before, text)
+	return err
+}
+
+func (l *flowList) end() {
+	switch {
+	case l.format == formatJSON && l.n > 0:
+		fmt.Fprintln(l, "\n]")
+	case l.format == formatJSON:
+		fmt.Fprintln(l, "]")
+	case l.format == formatYAML && l.n > 0:
+		fmt.Fprintln(l)
+	case l.format == formatYAML:
+		fmt.Fprintln(l, "[]")
+	}
+}
+
+// readFlows calls visit for the pinned flows that are wanted.
+func readFlows(cfg *config.Config, wanted *observe.FlowFilter, visit func(*observe.Flow, maps.Doomed, bool) error) error {
+	reader, err := observe.OpenFlows(mapsDir(cfg), flowClock())
+	if err != nil {
+		return pinsError(cfg, err)
+	}
+	if err := errors.Join(reader.Each(wanted, visit), reader.Close()); err != nil {
+		return fmt.Errorf("read the flows: %w", err)
+	}
+	return nil
+}
+
+// flowClock returns the programs' clock; nil if it cannot be read, which is no reason to show nothing.
+func flowClock() *observe.FlowClock {
+	tick, err := datapath.MeasureTick()
+	if err != nil {
+		return nil
+	}
+	now, err := tick.Now()
+	if err != nil {
+		return nil
+	}
+	return &observe.FlowClock{Now: now, Tick: tick.Duration}
+}
+
+// flush forgets flows, some at a time.
+func (inv *invocation) flush(cmd *cobra.Command, wanted *observe.FlowFilter) error {
+	cfg, err := inv.config(cmd)
+	if err != nil {
+		return err
+	}
+	flows, err := datapath.OpenFlows(mapsDir(cfg))
+	if err != nil {
+		return pinsError(cfg, err)
+	}
+	defer flows.Close()
+	var list [2][]maps.Doomed
+	forgotten := 0
+	forget := func(which int) error {
+		err := flows.Collect(which == 1, 0, &maps.FlowLimits{}, list[which])
+		for i := range list[which] {
+			if list[which][i].Outcome == maps.DoomDeleted {
+				forgotten++
+			}
+		}
+		list[which] = list[which][:0]
+		return err
+	}
+	err = readFlows(cfg, wanted, func(_ *observe.Flow, keys maps.Doomed, half bool) error {
+		which := 0
+		if half {
+			which = 1
+		}
+		keys.Why = maps.DoomFlushed
+		if list[which] = append(list[which], keys); len(list[which]) < flushed {
+			return nil
+		}
+		return forget(which)
+	})
+	if err = errors.Join(err, forget(0), forget(1)); err != nil {
+		return err
+	}
+	if moved, err := flows.Moved(mapsDir(cfg)); err != nil || moved {
+		return errors.Join(err, errors.New("forget flows: the agent makes room for more at this moment, so some may be remembered: run it again"))
+	}
+	view := struct {
+		Forgotten int `json:"forgotten"`
+	}{forgotten}
+	return inv.print(view, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "forgot %d flows\n", forgotten)
+		return err
+	})
+}

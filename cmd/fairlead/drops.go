@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// dropsInterval is the time between two readings of a watch.
+const dropsInterval = time.Second
+
+func newDropsCommand(inv *invocation) *cobra.Command {
+	var watch bool
+	cmd := &cobra.Command{
+		Use:   "drops",
+		Short: "Show what the programs dropped or refused, and why",
+		Long: `Show what the programs dropped or refused since their maps were made, by hook and reason, and what they carried on with less
+than there should be. docs/drops.md has a cause and a cure for each reason. With --watch, show every second what grew, until
+interrupted.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := inv.config(cmd)
+			if err != nil {
+				return err
+			}
+			read := func() ([]observe.Drop, error) {
+				list, err := observe.ReadDrops(mapsDir(cfg))
+				if err != nil {
+					return nil, pinsError(cfg, err)
+				}
+				return list, nil
+			}
+			list, err := read()
+			if err != nil {
+				return err
+			}
+			if watch {
+				ticks := time.NewTicker(dropsInterval)
+				defer ticks.Stop()
+				return inv.watchDrops(cmd.Context(), ticks.C, list, read)
+			}
+			seen := observe.Seen(list)
+			return inv.print(seen, func(w io.Writer) error { return observe.WriteDrops(w, seen) })
+		},
+	}
+	cmd.Flags().BoolVar(&watch, "watch", false, "show every second what grew")
+	return cmd
+}
+
+// watchDrops prints at every tick what grew since the one before, until the context ends.
+func (inv *invocation) watchDrops(ctx context.Context, ticks <-chan time.Time, before []observe.Drop, read func() ([]observe.Drop, error)) error {
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks:
+		}
+		after, err := read()
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		rates := observe.DropRates(before, after, now.Sub(last))
+		if err := inv.print(rates, func(w io.Writer) error { return observe.WriteDropRates(w, now, rates) }); err != nil {
+			return err
+		}
+		before, last = after, now
+	}
+}

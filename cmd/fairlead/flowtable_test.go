@@ -1,0 +1,33 @@
+package main
+
+import "testing"
+
+// A node has room for as many flows as kube-proxy would give it, unless they took too much of its memory; and for whatever
+// it is told.
+func TestMostRows(t *testing.T) {
+	const gigabyte = 1 << 30
+	for _, tt := range []struct {
+		name   string
+		cpus   int
+		memory uint64
+		want   int
+	}{
+		{"small", 2, 4 * gigabyte, 131072},
+		{"usual", 8, 32 * gigabyte, 262144},
+		{"large", 48, 192 * gigabyte, 2097152},
+		{"little memory", 32, 4 * gigabyte, 524288},
+		{"next to no memory", 1, gigabyte / 2, 65536},
+	} {
+		if have := defaultFlows(tt.cpus, tt.memory); have != tt.want {
+			t.Errorf("%s: %d flows, want %d", tt.name, have, tt.want)
+		}
+	}
+	for asked, want := range map[string]int{"65536": 131072, "65537": 262144, "1000000": 2097152, "67108864": 1 << 27} {
+		if have, err := mostRows(asked); err != nil || have != want {
+			t.Errorf("%s: %d rows, %v; want %d", asked, have, err, want)
+		}
+	}
+	if have, err := mostRows(""); err != nil || have < 131072 {
+		t.Errorf("by default: %d rows, %v", have, err)
+	}
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// setting is what the kernel has to be told so that it hands on packets for pods.
+type setting struct {
+	name string // as sysctl has it
+	file string // below /proc/sys
+}
+
+func forwarding() []setting {
+	return []setting{
+		{"net.ipv4.ip_forward", "net/ipv4/ip_forward"}, {"net.ipv6.conf.all.forwarding", "net/ipv6/conf/all/forwarding"},
+	}
+}
+
+// isOff reports whether a setting below root is there and off. A kernel without IPv6 has none.
+func (s setting) isOff(root string) (bool, error) {
+	content, err := os.ReadFile(filepath.Join(root, s.file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read setting %s: %w", s.name, err)
+	}
+	return strings.TrimSpace(string(content)) == "0", nil
+}
+
+// Change is a setting of the kernel that was made, or was so before.
+type Change struct {
+	Setting string
+	Changed bool
+}
+
+// setForwarding makes the kernel whose settings are below root forward packets. A node that learns its routes from
+// router advertisements must not forget them for it: one that forwards heeds them only if told to all the same.
+func setForwarding(root string) ([]Change, error) {
+	var changes []Change
+	for _, s := range forwarding() {
+		off, err := s.isOff(root)
+		if err != nil {
+			return changes, err
+		}
+		if off && strings.Contains(s.file, "ipv6") {
+			err = keepAdvertisements(root)
+		}
+		if off && err == nil {
+			err = os.WriteFile(filepath.Join(root, s.file), []byte("1"), 0)
+		}
+		if err != nil {
+			return changes, fmt.Errorf("set %s: %w", s.name, err)
+		}
+		changes = append(changes, Change{s.name + "=1", off})
+	}
+	return changes, nil
+}
+
+// keepAdvertisements makes every device that heeds router advertisements go on doing so.
+func keepAdvertisements(root string) error {
+	files, err := filepath.Glob(filepath.Join(root, "net/ipv6/conf/*/accept_ra"))
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(string(content)) != "1" {
+			continue
+		}
+		if err := os.WriteFile(file, []byte("2"), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// maglevView is what the command shows: the tables of one port in each family, and what the agent has to say of the hash.
+type maglevView struct {
+	HashSeed string                `json:"hashSeed,omitempty"` // "none", or a digest; empty where no agent answers
+	Tables   []observe.MaglevTable `json:"tables"`
+}
+
+func newMaglevCommand(inv *invocation) *cobra.Command {
+	show := &cobra.Command{
+		Use:   "show SERVICE",
+		Short: "Show the Maglev table of a service: its size, the share of each backend, its fingerprint",
+		Long: `Show the Maglev table of a service: how many slots it has, how many of them each backend has, how far that is from an
+even share, and which backends are on this node. SERVICE is NAMESPACE/NAME, with :PORT if the Service has several ports, where
+PORT is the port's name; or what "fairlead service list" prints, such as shop/web:http/tcp4. Without the last part the tables of
+both families are shown. A Service of which a traffic policy is Local has a table of this node's backends besides: scope local.
+
+The fingerprint is a digest of the table. Nodes that print the same fingerprint and the same hash seed choose the same backend
+for every flow that they do not remember, in the scope of that table. What is shown of the seed is a digest too, and needs an agent
+to ask.
+
+The maps hold the result of weights (fairlead.io/weight) and not the weights, so the deviation is from a share that is the same for
+all. Backends that are not ready, or that drain, have no slots and are not shown, unless there are no others.`,
+		Example: `  fairlead maglev show shop/web
+  fairlead maglev show shop/web:http
+  fairlead maglev show shop/web:http/tcp6 -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cfg, pinned, err := inv.pins(cmd)
+			if err != nil {
+				return err
+			}
+			view, err := maglevOf(pinned.Services, args[0])
+			if err != nil {
+				return err
+			}
+			if view.HashSeed, err = hashSeed(cmd.Context(), cfg); err != nil {
+				return err
+			}
+			if err := inv.print(view, view.write); err != nil {
+				return err
+			}
+			return view.damage()
+		},
+	}
+	return noun("maglev", "Show the tables by which nodes agree on backends", show)
+}
+
+// maglevOf returns the tables of the one port that a name stands for, in each family.
+func maglevOf(services []observe.Service, name string) (*maglevView, error) {
+	found, err := oneService(services, name)
+	if err != nil {
+		return nil, err
+	}
+	view := &maglevView{}
+	var missing error
+	for i := range found {
+		tables, err := observe.MaglevTables(&found[i])
+		if err != nil {
+			missing = err
+		}
+		view.Tables = append(view.Tables, tables...)
+	}
+	if len(view.Tables) == 0 {
+		return nil, missing
+	}
+	return view, nil
+}
+
+// oneService returns the services of one port of an object, which differ in their family.
+func oneService(services []observe.Service, name string) ([]observe.Service, error) {
+	var found []observe.Service
+	var ports []string
+	for _, s := range services {
+		port := portOf(s.Name)
+		if s.Name == "" || name != s.Name && name != port && name != unprotocoled(port) && name != objectOf(s.Name) {
+			continue
+		}
+		found = append(found, s)
+		if !slices.Contains(ports, port) {
+			ports = append(ports, port)
+		}
+	}
+	switch {
+	case len(found) == 0 && !strings.Contains(name, "/"):
+		return nil, usageError{fmt.Errorf("no service %q in the maps: write NAMESPACE/NAME, such as default/%s", name, name)}
+	case len(found) == 0:
+		return nil, fmt.Errorf("no service %q in the maps: \"fairlead service list\" shows what is there", name)
+	case len(ports) > 1:
+		return nil, usageError{fmt.Errorf("%s has several ports: name one of %s", name, strings.Join(ports, ", "))}
+	}
+	return found, nil
+}
+
+// portOf returns a service's name without the family: "shop/web:http/tcp" of "shop/web:http/tcp4".
+func portOf(name string) string { return strings.TrimRight(name, "46") }
+
+// unprotocoled returns it without the protocol too.
+func unprotocoled(port string) string {
+	if at := strings.LastIndexByte(port, '/'); at >= 0 {
+		return port[:at]
+	}
+	return port // a name that nobody but damage writes
+}
+
+// hashSeed asks the agent for a digest of the seed that its hash of flows has, and makes nothing of there being no agent.
+func hashSeed(ctx context.Context, cfg *config.Config) (string, error) {
+	origins, err := client(cfg).Config(ctx)
+	if unreachable(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("ask for the hash seed: %w", err)
+	}
+	for _, o := range origins {
+		if o.Name == "hash-seed" && o.Value != "" {
+			sum := sha256.Sum256([]byte(o.Value))
+			return hex.EncodeToString(sum[:4]), nil
+		}
+	}
+	return "none", nil
+}
+
+func (v *maglevView) write(w io.Writer) error {
+	for i := range v.Tables {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		if err := observe.WriteMaglev(w, &v.Tables[i], v.HashSeed); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (v *maglevView) damage() error {
+	var findings []string
+	for _, t := range v.Tables {
+		if t.Damage != "" {
+			findings = append(findings, fmt.Sprintf("service %s, scope %s: %s", t.Service, t.Scope, t.Damage))
+		}
+	}
+	if findings == nil {
+		return nil
+	}
+	return degradedError{findings}
+}

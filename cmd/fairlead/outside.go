@@ -1,0 +1,95 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// procSys is where the kernel's settings are.
+const procSys = "/proc/sys"
+
+// packetsOf returns what the options say of clients outside of the node.
+func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error) {
+	packets := &datapath.Packets{
+		XDP: devices.Mode(cfg.XDP), ExternalClusterIP: cfg.ExternalClusterIP == "true", HashKeys: lb.NewHashKeys(cfg.HashSeed),
+		Own: func() []netip.Addr { return store.Self().Addrs },
+	}
+	var err error
+	if packets.Devices, err = devices.ParseFilter(cfg.Devices); err != nil {
+		return nil, usageError{fmt.Errorf("option devices: %w", err)}
+	}
+	if packets.NodePorts, err = datapath.ParseReach(cfg.NodePortAddresses); err != nil {
+		return nil, usageError{fmt.Errorf("option nodeport-addresses: %w", err)}
+	}
+	nodePorts, err := datapath.ParsePorts(cfg.NodePortRange)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("option nodeport-range: %w", err)}
+	}
+	if packets.Devices.None() {
+		return packets, nil
+	}
+	packets.SnatPorts, err = snatPorts(cfg.SnatPorts, nodePorts)
+	return packets, err
+}
+
+// snatPorts returns the ports that were asked for, or the most that are free.
+func snatPorts(asked string, nodePorts datapath.Ports) (datapath.Ports, error) {
+	taken, err := datapath.ReadTaken(procSys, nodePorts)
+	if err != nil {
+		return datapath.Ports{}, err
+	}
+	if asked == "" {
+		ports, err := taken.Largest()
+		if err != nil {
+			return ports, fmt.Errorf("choose snat-ports: %w", err)
+		}
+		return ports, nil
+	}
+	ports, err := datapath.ParsePorts(asked)
+	if err == nil {
+		err = taken.Check(ports)
+	}
+	if err != nil {
+		return ports, usageError{fmt.Errorf("option snat-ports: %w", err)}
+	}
+	return ports, nil
+}
+
+// outsideStatus returns how clients outside reach this node; nil where no device is to be served.
+func outsideStatus(from *datapath.OutsideStatus) *observe.OutsideStatus {
+	if from.None {
+		return nil
+	}
+	s := &observe.OutsideStatus{
+		Idle: from.Idle, Devices: []observe.DeviceStatus{}, Missing: from.Missing, Mended: from.Mended, Addr4: from.Addr4, Addr6: from.Addr6,
+		Unknown: from.Unknown, SnatPorts: from.SnatPorts.String(),
+	}
+	for _, d := range from.Devices {
+		of := observe.DeviceStatus{
+			Name: d.Name, Index: d.Index, Kind: d.Kind, MTU: d.MTU, Why: d.Why, TC: d.TC, XDP: d.XDP, XDPWhy: d.XDPWhy,
+		}
+		if d.Err != nil {
+			of.Error = d.Err.Error()
+		}
+		s.Devices = append(s.Devices, of)
+	}
+	if from.Idle {
+		for _, d := range from.Chosen {
+			s.Devices = append(s.Devices, observe.DeviceStatus{Name: d.Name, Index: d.Index, Kind: d.Kind, MTU: d.MTU, Why: d.Why})
+		}
+	}
+	for i, setting := range forwarding() {
+		// What cannot be read is not known to be wrong.
+		if off, err := setting.isOff(procSys); err == nil && off && [...]netip.Addr{from.Addr4, from.Addr6}[i].IsValid() {
+			s.NotForward = append(s.NotForward, setting.name)
+		}
+	}
+	return s
+}

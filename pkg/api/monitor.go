@@ -1,0 +1,129 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// streamTimeout is how long a client may take to read what it is sent: one that was stopped must not be waited for.
+const streamTimeout = 10 * time.Second
+
+// maxRefusal is how much of an answer that is none is read.
+const maxRefusal = 64 << 10
+
+// ErrEnded is wrapped by the error of a stream that the agent ended, or that ended with the agent.
+var ErrEnded = errors.New("it has ended")
+
+// Stream is what a monitor is told.
+type Stream interface {
+	// Events is closed when nothing more comes.
+	Events() <-chan observe.Event
+	// End says why.
+	End() string
+	// Close ends it.
+	Close()
+}
+
+// monitor sends events, a line of JSON each, until either side has enough.
+func (h Handlers) monitor(w http.ResponseWriter, r *http.Request) {
+	filter, err := observe.ParseEventFilter(r.URL.Query())
+	if err != nil {
+		answer(w, http.StatusBadRequest, failure{err.Error()})
+		return
+	}
+	stream, err := h.Monitor(*filter)
+	if err != nil {
+		answer(w, http.StatusServiceUnavailable, failure{err.Error()})
+		return
+	}
+	defer stream.Close()
+	control := http.NewResponseController(w)
+	// Or the wait for a request, which this one was, would end it.
+	if err := control.SetReadDeadline(time.Time{}); err != nil {
+		answer(w, http.StatusInternalServerError, failure{"stream events: " + err.Error()})
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	w.WriteHeader(http.StatusOK)
+	send(r.Context(), control, json.NewEncoder(w), stream)
+}
+
+// send writes what comes, and flushes whenever nothing more waits.
+func send(ctx context.Context, control *http.ResponseController, lines *json.Encoder, stream Stream) {
+	for ended := false; !ended; {
+		if control.SetWriteDeadline(time.Now().Add(streamTimeout)) != nil {
+			return
+		}
+		if len(stream.Events()) == 0 && control.Flush() != nil {
+			return
+		}
+		var event observe.Event
+		var more bool
+		select {
+		case <-ctx.Done():
+			return
+		case event, more = <-stream.Events():
+		}
+		if ended = !more; ended {
+			event = observe.Event{End: stream.End()}
+		}
+		if control.SetWriteDeadline(time.Now().Add(streamTimeout)) != nil || lines.Encode(&event) != nil {
+			return
+		}
+	}
+}
+
+// Monitor calls started once the agent tells events, and then visit with each, until the context ends, which is no error.
+// An error of visit ends it.
+func (c *Client) Monitor(ctx context.Context, filter *observe.EventFilter, started func() error, visit func(*observe.Event) error) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/v1/monitor?"+filter.Values().Encode(), nil)
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	patient := &http.Client{Transport: c.http.Transport} // it has no time by which everything has to be there
+	response, err := patient.Do(request)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return &UnreachableError{Path: c.path, Err: cause(err)}
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(io.LimitReader(response.Body, maxRefusal))
+		if err != nil {
+			return &UnreachableError{Path: c.path, Err: cause(err)}
+		}
+		return refusal(response.StatusCode, text)
+	}
+	if err := started(); err != nil {
+		return err
+	}
+	return c.receive(ctx, json.NewDecoder(bufio.NewReader(response.Body)), visit)
+}
+
+func (c *Client) receive(ctx context.Context, lines *json.Decoder, visit func(*observe.Event) error) error {
+	for {
+		var event observe.Event
+		err := lines.Decode(&event)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil: // a line that is cut short, too
+			return &UnreachableError{Path: c.path, Err: fmt.Errorf("%w: %w", ErrEnded, err)}
+		case event.End != "":
+			return &UnreachableError{Path: c.path, Err: fmt.Errorf("%w: %s", ErrEnded, event.End)}
+		}
+		if err := visit(&event); err != nil {
+			return err
+		}
+	}
+}

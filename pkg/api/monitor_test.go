@@ -1,0 +1,69 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// script is a Stream that says what it is told to.
+type script struct {
+	events chan observe.Event
+	closed chan struct{}
+}
+
+func (s *script) Events() <-chan observe.Event { return s.events }
+func (s *script) End() string                  { return "the agent ends" }
+func (s *script) Close()                       { close(s.closed) }
+
+func TestMonitor(t *testing.T) {
+	s := &script{make(chan observe.Event, 2), make(chan struct{})}
+	var asked observe.EventFilter
+	h := handlers()
+	h.Monitor = func(f observe.EventFilter) (Stream, error) {
+		if f.Port == 1 {
+			return nil, errors.New("no maps yet")
+		}
+		asked = f
+		return s, nil
+	}
+	path := socket(t)
+	stop := serve(t, path, h)
+	client := NewClient(path)
+	watch := func(ctx context.Context, f observe.EventFilter, visit func(*observe.Event) error) error {
+		return client.Monitor(ctx, &f, func() error { return nil }, visit)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.events <- observe.Event{Reason: "ttl"}
+	err := watch(ctx, observe.EventFilter{Reasons: []string{"ttl", "no-port"}, Sample: 5}, func(e *observe.Event) error {
+		if *e != (observe.Event{Reason: "ttl"}) {
+			t.Errorf("%+v", e)
+		}
+		cancel()
+		return nil
+	})
+	if err != nil || len(asked.Reasons) != 2 || asked.Sample != 5 {
+		t.Errorf("%v, asked for %+v", err, asked)
+	}
+	<-s.closed // once the client is gone
+
+	if err := watch(t.Context(), observe.EventFilter{Port: 1}, nil); err == nil || !strings.Contains(err.Error(), "no maps yet") {
+		t.Errorf("what cannot be watched: %v", err)
+	}
+	if err := watch(t.Context(), observe.EventFilter{Reasons: []string{"bad-luck"}}, nil); err == nil || !strings.Contains(err.Error(), `unknown reason "bad-luck"`) {
+		t.Errorf("a reason that nobody knows: %v", err)
+	}
+	s.closed = make(chan struct{})
+	close(s.events)
+	err = watch(t.Context(), observe.EventFilter{}, nil)
+	if !isUnreachable(err) || !errors.Is(err, ErrEnded) || !strings.Contains(err.Error(), "the agent ends") {
+		t.Errorf("the agent ends: %v", err)
+	}
+	stop()
+	if err := watch(t.Context(), observe.EventFilter{}, nil); !isUnreachable(err) {
+		t.Errorf("no agent: %v", err)
+	}
+}

@@ -1,0 +1,41 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// try answers what the programs make of a packet.
+func (h Handlers) try(w http.ResponseWriter, r *http.Request) {
+	v := r.URL.Query()
+	source, err := netip.ParseAddrPort(v.Get("source"))
+	destination, destinationErr := netip.ParseAddrPort(v.Get("destination"))
+	if err := errors.Join(err, destinationErr); err != nil {
+		answer(w, http.StatusBadRequest, failure{fmt.Sprintf("read question: %v", err)})
+		return
+	}
+	trial, err := h.Try(observe.TrialQuestion{
+		Source: source, Destination: destination, Protocol: v.Get("protocol"), Device: v.Get("device"),
+	})
+	if err != nil {
+		answer(w, http.StatusServiceUnavailable, failure{err.Error()})
+		return
+	}
+	answer(w, http.StatusOK, trial)
+}
+
+// Try returns what the programs make of the first packet of a flow from outside, which goes nowhere and leaves no trace.
+func (c *Client) Try(ctx context.Context, q *observe.TrialQuestion) (observe.Trial, error) {
+	var trial observe.Trial
+	values := url.Values{
+		"source": {q.Source.String()}, "destination": {q.Destination.String()}, "protocol": {q.Protocol}, "device": {q.Device},
+	}
+	err := c.do(ctx, http.MethodGet, "/v1/trial?"+values.Encode(), nil, &trial)
+	return trial, err
+}

@@ -1,0 +1,113 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// carryTries is how often rows that could not be carried over are tried again.
+const carryTries = 3
+
+// carrier carries rows of established flows over into a larger map, by a program that looks at both maps again in the
+// moment after.
+type carrier struct {
+	progs *ebpf.Collection
+	list  *maps.Array[maps.Carried]
+	count *maps.Array[uint64]
+
+	done, torn, failed int
+}
+
+// carry carries all rows of old over into next, while programs look into both and insert into next alone. A row that
+// next has is left as it is.
+func carry(old, next *ebpf.Map) (err error) {
+	c, err := newCarrier(old, next)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	var buffer maps.FlowBuffer
+	for tries := 0; ; {
+		c.done, c.torn, c.failed = 0, 0, 0
+		err := maps.EachFlow(old, &buffer, func(keys []maps.Flow, _ []maps.FlowRow) error { return c.carry(keys) })
+		if err != nil {
+			return err
+		}
+		// A program that found a flow in the old map may have taken it from the new one again: so until all are there.
+		if c.done == 0 && c.failed == 0 && (c.torn == 0 || tries >= carryTries) {
+			return nil
+		}
+		if tries++; c.failed > 0 && tries >= carryTries {
+			return fmt.Errorf("carry flows over: %d rows found no place in the larger map, of %d: the kernel may be short of memory",
+				c.failed, next.MaxEntries())
+		}
+	}
+}
+
+func newCarrier(old, next *ebpf.Map) (c *carrier, err error) {
+	c = &carrier{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, c.close())
+		}
+	}()
+	spec, err := bpf.LoadCarry()
+	if err != nil {
+		return c, fmt.Errorf("read program specs: %w", err)
+	}
+	over := map[string]*ebpf.Map{}
+	(&table{next: next}).replace(old, spec, over)
+	if c.progs, err = loadReplacing(spec, over); err != nil {
+		return c, err
+	}
+	if c.list, err = maps.MapArray[maps.Carried](c.progs.Maps[bpf.CarryMapCarried], true); err != nil {
+		return c, err
+	}
+	c.count, err = maps.MapArray[uint64](c.progs.Maps[bpf.CarryMapCarryCount], true)
+	return c, err
+}
+
+func (c *carrier) carry(keys []maps.Flow) error {
+	list := c.list.Rows()
+	for len(keys) > 0 {
+		n := min(len(keys), len(list))
+		for i := range n {
+			list[i] = maps.Carried{Flow: keys[i]}
+		}
+		c.count.Rows()[0] = uint64(n)
+		if _, err := c.progs.Programs[bpf.CarryProgCarryFlows].Run(&ebpf.RunOptions{}); err != nil {
+			return fmt.Errorf("carry flows over: %w", err)
+		}
+		for i := range n {
+			switch list[i].Outcome {
+			case maps.CarryDone:
+				c.done++
+			case maps.CarryTorn:
+				c.torn++
+			case maps.CarryFailed:
+				c.failed++
+			}
+		}
+		keys = keys[n:]
+	}
+	return nil
+}
+
+func (c *carrier) close() error {
+	var errs []error
+	if c.list != nil {
+		errs = append(errs, c.list.Close())
+	}
+	if c.count != nil {
+		errs = append(errs, c.count.Close())
+	}
+	if c.progs != nil {
+		c.progs.Close()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,230 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// Flows is the memory of flows, as who looks after it sees it: the maps, the clock that the programs write their time by,
+// and the programs by which flows are forgotten. It has what it needs for itself, so it outlives its Datapath. One
+// goroutine uses it at a time, but for Close and Now.
+type Flows struct {
+	mu     sync.Mutex // guards the run, which holds only one at a time
+	open   *ebpf.Map
+	half   *ebpf.Map
+	opened *ebpf.Map // nil where nobody asks
+	counts *ebpf.Map // of rows that are deleted
+	doomed *maps.Array[maps.Doomed]
+	run    *maps.Array[maps.CollectRun]
+	progs  *ebpf.Collection
+	buffer maps.FlowBuffer
+
+	carrying *atomic.Bool // see Datapath; nil where nobody knows
+}
+
+// ErrCarrying is wrapped by the error of a Collect while flows are in two maps, because a growth was interrupted.
+var ErrCarrying = errors.New("flows are being carried over into a larger map")
+
+// Flows returns the memory of flows; the caller closes it. Nothing is pinned or attached.
+func (d *Datapath) Flows() (*Flows, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return nil, fmt.Errorf("open flows: %w", ErrNoMaps)
+	}
+	flows, err := NewFlows(d.maps)
+	if err != nil {
+		return nil, err
+	}
+	flows.carrying = &d.carrying
+	if flows.opened, err = d.maps.CtOpened.Clone(); err != nil {
+		return nil, errors.Join(fmt.Errorf("duplicate map ct_opened: %w", err), flows.Close())
+	}
+	return flows, nil
+}
+
+// NewFlows returns the memory of flows that is in the given maps, which stay the caller's.
+func NewFlows(m *maps.Maps) (*Flows, error) {
+	open, err := m.Ct.Clone()
+	if err != nil {
+		return nil, fmt.Errorf("duplicate map ct: %w", err)
+	}
+	half, err := m.CtHalf.Clone()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("duplicate map ct_half: %w", err), open.Close())
+	}
+	counts, err := m.Turnover.Clone()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("duplicate map turnover: %w", err), open.Close(), half.Close())
+	}
+	return newFlows(open, half, counts)
+}
+
+// OpenFlows returns the memory of flows that is in the maps pinned in dir; the caller closes it.
+func OpenFlows(dir string) (*Flows, error) {
+	open, half, err := maps.OpenFlows(dir, false)
+	if err != nil {
+		return nil, err
+	}
+	counts, err := maps.OpenTurnover(dir, false)
+	if err != nil {
+		return nil, errors.Join(err, open.Close(), half.Close())
+	}
+	return newFlows(open, half, counts)
+}
+
+// Moved reports whether established flows are in another map by now than those that OpenFlows found in dir, or about to
+// be: then what was done may not have met all of them.
+func (f *Flows) Moved(dir string) (bool, error) {
+	open, half, err := maps.OpenFlows(dir, true)
+	if err != nil {
+		return false, err
+	}
+	defer open.Close()
+	defer half.Close()
+	before, err := f.open.Info()
+	now, nowErr := open.Info()
+	if err := errors.Join(err, nowErr); err != nil {
+		return false, fmt.Errorf("inspect map ct: %w", err)
+	}
+	was, _ := before.ID()
+	is, _ := now.ID()
+	_, err = os.Stat(filepath.Join(filepath.Dir(dir), tableDir))
+	return was != is || err == nil, nil
+}
+
+// newFlows takes the maps over.
+func newFlows(open, half, counts *ebpf.Map) (f *Flows, err error) {
+	f = &Flows{open: open, half: half, counts: counts}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+			f = nil
+		}
+	}()
+	spec, err := bpf.LoadCollect()
+	if err != nil {
+		return f, fmt.Errorf("read program specs: %w", err)
+	}
+	replacements := map[string]*ebpf.Map{"ct": f.open, "ct_half": f.half, "turnover": f.counts}
+	for _, info := range (&maps.Maps{}).All() {
+		if replacement, ok := replacements[info.Name]; ok {
+			spec.Maps[info.Name].MaxEntries = replacement.MaxEntries()
+		} else {
+			delete(spec.Maps, info.Name) // or it would be made
+		}
+	}
+	f.progs, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
+	if err != nil {
+		return f, loadError(err)
+	}
+	if f.doomed, err = maps.MapArray[maps.Doomed](f.progs.Maps[bpf.CollectMapDoomed], true); err != nil {
+		return f, err
+	}
+	f.run, err = maps.MapArray[maps.CollectRun](f.progs.Maps[bpf.CollectMapRun], true)
+	return f, err
+}
+
+// Capacity returns how many rows there is room for, of established flows or of half-open ones.
+func (f *Flows) Capacity(half bool) int { return int(f.rows(half).MaxEntries()) }
+
+func (f *Flows) rows(half bool) *ebpf.Map {
+	if half {
+		return f.half
+	}
+	return f.open
+}
+
+// Each calls visit with the rows of established flows, or of half-open ones; see maps.EachFlow.
+func (f *Flows) Each(half bool, visit func([]maps.Flow, []maps.FlowRow) error) error {
+	return maps.EachFlow(f.rows(half), &f.buffer, visit)
+}
+
+// Opened returns how many flows were established, ever; 0 where nobody counts.
+func (f *Flows) Opened() (uint64, error) {
+	if f.opened == nil {
+		return 0, nil
+	}
+	var counts []uint64
+	if err := f.opened.Lookup(uint32(0), &counts); err != nil {
+		return 0, fmt.Errorf("read how many flows were established: %w", err)
+	}
+	var all uint64
+	for _, n := range counts {
+		all += n
+	}
+	return all, nil
+}
+
+// Jiffies returns the time of the programs' clock.
+func (f *Flows) Jiffies() (uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.collect(false, 0)
+}
+
+// Collect forgets flows, and says of each what became of it. Both of its rows go or none, and before that they are looked
+// at again: a flow that is doomed for being idle is spared if it is not any more. The clock's ticks are 2^shift jiffies.
+func (f *Flows) Collect(half bool, shift uint32, limits *maps.FlowLimits, list []maps.Doomed) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.carrying != nil && f.carrying.Load() {
+		return fmt.Errorf("forget flows: %w", ErrCarrying)
+	}
+	run := &f.run.Rows()[0]
+	run.Limits, run.TickShift = *limits, shift
+	for len(list) > 0 {
+		n := copy(f.doomed.Rows(), list)
+		if _, err := f.collect(half, n); err != nil {
+			return fmt.Errorf("forget flows: %w", err)
+		}
+		copy(list, f.doomed.Rows()[:n])
+		list = list[n:]
+	}
+	return nil
+}
+
+// collect runs a program over the first n of the doomed, and returns the time.
+func (f *Flows) collect(half bool, n int) (uint64, error) {
+	run := &f.run.Rows()[0]
+	run.Count = uint32(n)
+	name := bpf.CollectProgCollectFromCt
+	if half {
+		name = bpf.CollectProgCollectFromHalf
+	}
+	if _, err := f.progs.Programs[name].Run(&ebpf.RunOptions{}); err != nil {
+		return 0, fmt.Errorf("run %s: %w", name, err)
+	}
+	return run.Jiffies, nil
+}
+
+// Close lets go of the maps and programs.
+func (f *Flows) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	if f.doomed != nil {
+		errs = append(errs, f.doomed.Close())
+	}
+	if f.run != nil {
+		errs = append(errs, f.run.Close())
+	}
+	if f.progs != nil {
+		f.progs.Close()
+	}
+	for _, m := range []*ebpf.Map{f.open, f.half, f.opened, f.counts} {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,166 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// Packets says which devices the programs of packets are attached to, and what they are told.
+type Packets struct {
+	Devices           devices.Filter
+	XDP               devices.Mode
+	NodePorts         Reach               // the addresses at which NodePorts are open to clients outside
+	Own               func() []netip.Addr // by which the node is known to others, best first; nil if nobody knows
+	SnatPorts         Ports               // of this node towards backends on others
+	ExternalClusterIP bool                // clients outside may use ClusterIPs
+	HashKeys          [5]uint64           // of the hash of flows; the same on all nodes
+}
+
+// outside is the part of a Datapath that is about devices.
+type outside struct {
+	programs devices.Programs // none if nothing needs them
+	found    []devices.Device // by the last look
+	looked   bool
+	primary  primary
+	unknown  []netip.Addr // addresses by which the node is known, of a family of which no device has one
+}
+
+// running returns the programs that devices run.
+func (o *outside) running() []*ebpf.Program {
+	var list []*ebpf.Program
+	for _, prog := range []*ebpf.Program{o.programs.FromNetdev, o.programs.ToNetdev, o.programs.XDP} {
+		if prog != nil {
+			list = append(list, prog)
+		}
+	}
+	return list
+}
+
+// openHooks prepares what keeps programs attached to devices. Without a word about devices none is served, and what an
+// earlier process attached is removed.
+func (d *Datapath) openHooks(packets *Packets) {
+	d.packets = Packets{XDP: devices.Off}
+	if packets != nil {
+		d.packets = *packets
+	} else {
+		d.packets.Devices, _ = devices.ParseFilter("none")
+	}
+	if d.packets.Own == nil {
+		d.packets.Own = func() []netip.Addr { return nil }
+	}
+	d.hooks = devices.New(d.pins.devs, d.packets.XDP, d.log)
+}
+
+// servesDevices reports whether there is a frontend that needs programs at devices.
+func (d *Datapath) servesDevices() bool {
+	needed := d.needs&packetHooks != 0 || d.packets.ExternalClusterIP
+	return needed && !d.packets.Devices.None()
+}
+
+// loadPackets loads the programs of packets over the given maps, if they are needed.
+func (d *Datapath) loadPackets(m *maps.Maps) (progs devices.Programs, err error) {
+	if !d.servesDevices() {
+		return progs, nil
+	}
+	fields, err := d.packetFields()
+	if err != nil {
+		return progs, err
+	}
+	if d.table != nil {
+		fields["growing"] = 1
+	}
+	spec, err := bpf.LoadTc()
+	if err != nil {
+		return progs, fmt.Errorf("read program specs: %w", err)
+	}
+	if err := setConfig(spec.Variables["cfg"], fields); err != nil {
+		return progs, err
+	}
+	tc, err := d.loadPacketsOver(m, spec)
+	if err != nil {
+		return progs, err
+	}
+	defer tc.Close()
+	progs.FromNetdev, progs.ToNetdev = tc.DetachProgram("tc_from_netdev"), tc.DetachProgram("tc_to_netdev")
+	if d.packets.XDP == devices.Off {
+		return progs, nil
+	}
+	if spec, err = bpf.LoadXdp(); err == nil {
+		err = setConfig(spec.Variables["cfg"], fields)
+	}
+	if err != nil {
+		return devices.Programs{}, errors.Join(fmt.Errorf("read program specs: %w", err), progs.Close())
+	}
+	xdp, err := d.loadPacketsOver(m, spec)
+	if err != nil {
+		return devices.Programs{}, errors.Join(err, progs.Close())
+	}
+	defer xdp.Close()
+	progs.XDP = xdp.DetachProgram("xdp_from_netdev")
+	return progs, nil
+}
+
+// loadPacketsOver loads an object of programs of packets over the given maps, and over both maps of established flows if
+// there are two.
+func (d *Datapath) loadPacketsOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
+	over := m.Replacements(spec)
+	if d.table != nil {
+		d.table.replace(m.Ct, spec, over)
+	}
+	return loadReplacing(spec, over)
+}
+
+// attachDevices puts the programs of packets in force at the devices, and closes those that were.
+func (d *Datapath) attachDevices(progs devices.Programs) error {
+	if !d.outside.looked && !d.packets.Devices.None() {
+		found, err := devices.Detect(d.packets.Devices, d.packets.Own())
+		if err != nil {
+			return errors.Join(err, progs.Close())
+		}
+		d.outside.found, d.outside.looked = found, true
+	}
+	old := d.outside.programs
+	d.outside.programs = progs
+	return errors.Join(d.syncDevices(), old.Close())
+}
+
+// syncDevices has the devices that were found, and no others, run the programs, and tells the programs which ones do.
+func (d *Datapath) syncDevices() error {
+	err := d.hooks.Sync(d.outside.found, d.outside.programs)
+	served := map[uint32]bool{}
+	for _, s := range d.hooks.States() {
+		if s.TC != "" {
+			served[uint32(s.Index)] = true
+		}
+	}
+	return errors.Join(err, d.maps.SetServed(served))
+}
+
+// OutsideStatus is how clients outside reach this node.
+type OutsideStatus struct {
+	None    bool            // no device is to be served
+	Idle    bool            // no frontend is reached from outside, so nothing is attached
+	Devices []devices.State // what is attached where
+	Chosen  []devices.Device
+	Missing []string // devices that are named and not there
+	Mended  uint64   // links and filters that were found gone and are attached again, since the start
+
+	Addr4, Addr6 netip.Addr   // what backends on other nodes see as the client; not valid where there is none
+	Unknown      []netip.Addr // addresses by which the node is known, and that it does not have
+	SnatPorts    Ports
+}
+
+func (d *Datapath) outsideStatus() OutsideStatus {
+	return OutsideStatus{
+		None: d.packets.Devices.None(), Idle: !d.servesDevices(), Devices: d.hooks.States(), Chosen: d.outside.found,
+		Missing: d.packets.Devices.Missing(d.outside.found), Mended: d.hooks.Mended(),
+		Addr4: d.outside.primary[0], Addr6: d.outside.primary[1], Unknown: d.outside.unknown, SnatPorts: d.packets.SnatPorts,
+	}
+}

@@ -1,0 +1,106 @@
+package datapath
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestSnatPorts(t *testing.T) {
+	for _, test := range []struct {
+		name, local, reserved string
+		want, lacks           string
+	}{
+		{"a kernel as it comes", "32768\t60999", "", "1024-29999", ""},
+		{"ports that are reserved", "32768\t60999", "8080,9000-9099", "9100-29999", ""},
+		{"a wide range of the node's own", "15000\t65000", "", "1024-14999", ""},
+		{"a low range", "1024\t20000", "", "32768-65535", ""},
+		{"the widest range", "1024\t65535", "", "", "NodePorts (30000-32767), net.ipv4.ip_local_port_range (1024-65535)"},
+		{"nothing in a row", "1024\t64900", "", "", "fewer than 1024 ports"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			root := t.TempDir()
+			dir := filepath.Join(root, "net/ipv4")
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			for name, content := range map[string]string{"ip_local_port_range": test.local, "ip_local_reserved_ports": test.reserved} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(content+"\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			taken, err := ReadTaken(root, Ports{30000, 32767})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ports, err := taken.Largest()
+			if test.lacks != "" {
+				if err == nil || !strings.Contains(err.Error(), test.lacks) {
+					t.Errorf("%s, %v", ports, err)
+				}
+				return
+			}
+			if err != nil || ports.String() != test.want || taken.Check(ports) != nil {
+				t.Errorf("%s, %v, %v; want %s", ports, err, taken.Check(ports), test.want)
+			}
+		})
+	}
+}
+
+func TestCheckPorts(t *testing.T) {
+	taken := Taken{NodePorts: Ports{30000, 32767}, Local: Ports{32768, 60999}, Reserved: []Ports{{8080, 8080}}}
+	for text, want := range map[string]string{
+		"61000-65535": "", "1024-8079": "", "29000-30000": "NodePorts", "60999-61000": "ip_local_port_range", "8000-8100": "ip_local_reserved_ports",
+		"1-65535": "NodePorts",
+	} {
+		ports, err := ParsePorts(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = taken.Check(ports)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+	for _, text := range []string{"", "-", "0-5", "5-4", "1-65536", "a-b", "1-2-3"} {
+		if ports, err := ParsePorts(text); err == nil {
+			t.Errorf("%q is read as %s", text, ports)
+		}
+	}
+}
+
+func TestReach(t *testing.T) {
+	first := primary{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	for _, test := range []struct {
+		text string
+		want []string
+	}{
+		{"primary", []string{"192.0.2.1", "2001:db8::1"}},
+		{"192.0.2.0/24", []string{"192.0.2.1", "192.0.2.9"}},
+		{"10.0.0.0/8, 2001:db8::/32", []string{"10.1.2.3", "2001:db8::1"}},
+		{"0.0.0.0/0", []string{"10.1.2.3", "192.0.2.1", "192.0.2.9"}},
+	} {
+		reach, err := ParseReach(test.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var have []string
+		for _, addr := range []string{"10.1.2.3", "192.0.2.1", "192.0.2.9", "2001:db8::1"} {
+			if reach.has(netip.MustParseAddr(addr), first) {
+				have = append(have, addr)
+			}
+		}
+		if diff := cmp.Diff(test.want, have); diff != "" {
+			t.Errorf("%s (-want +have):\n%s", test.text, diff)
+		}
+	}
+	for _, text := range []string{"", "Primary", "192.0.2.1", "192.0.2.0/33"} {
+		if _, err := ParseReach(text); err == nil {
+			t.Errorf("%q is accepted", text)
+		}
+	}
+}

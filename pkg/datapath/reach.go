@@ -1,0 +1,37 @@
+package datapath
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Reach says at which of the node's addresses clients outside reach NodePorts. Its zero value is none.
+type Reach struct {
+	primary  bool
+	prefixes []netip.Prefix
+}
+
+// ParseReach reads the word "primary", for the node's first address of each family, or a list of prefixes.
+func ParseReach(text string) (Reach, error) {
+	if text == "primary" {
+		return Reach{primary: true}, nil
+	}
+	var r Reach
+	for item := range strings.SplitSeq(text, ",") {
+		prefix, err := netip.ParsePrefix(strings.TrimSpace(item))
+		if err != nil {
+			return Reach{}, fmt.Errorf("%q is neither \"primary\" nor a prefix such as 192.0.2.0/24", item)
+		}
+		r.prefixes = append(r.prefixes, prefix.Masked())
+	}
+	return r, nil
+}
+
+func (r Reach) has(addr netip.Addr, first primary) bool {
+	if r.primary {
+		return slices.Contains(first[:], addr)
+	}
+	return slices.ContainsFunc(r.prefixes, func(p netip.Prefix) bool { return p.Contains(addr) })
+}

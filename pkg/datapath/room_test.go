@@ -1,0 +1,111 @@
+package datapath
+
+import (
+	"errors"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// remember writes that clients from one to another have backends.
+func remember(t *testing.T, m *maps.Maps, from, to uint32) {
+	t.Helper()
+	for n := from; n < to; n++ {
+		key := maps.AffinityKey{Client: bpf.MapsAddr{Word: [4]uint32{n}}, Service: 3}
+		if err := m.Affinity.Put(key, maps.Affinity{Last: uint64(n), Row: n}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// remembered counts the clients that have the backend that they were given.
+func remembered(t *testing.T, m *maps.Maps) (n int) {
+	t.Helper()
+	var key maps.AffinityKey
+	var row maps.Affinity
+	rows := m.Affinity.Iterate()
+	for rows.Next(&key, &row) {
+		if key.Client.Word[0] == row.Row && key.Service == 3 && row.Last == uint64(row.Row) {
+			n++
+		}
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// Clients keep their backends when an agent starts that makes more room, those too who come while it does, and when the
+// next one starts, which takes no room away.
+func TestEnlargeKeepsAffinity(t *testing.T) {
+	const before, between = 5000, 10
+	p := newPlace(t)
+	d := running(t, p)
+	remember(t, d.Maps(), 1, 1+before)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var old *maps.Maps
+	came := uint32(1 + before)
+	p.failpoint = func(step string) error {
+		// The programs of some hooks use the new map by now, those of others the old.
+		if step == "grow: publish affinity" {
+			remember(t, old, came, came+between)
+			came += between
+		}
+		return nil
+	}
+	d = open(t, p.Config)
+	if err := d.Attach(); err != nil {
+		t.Fatal(err)
+	}
+	old = d.Maps()
+	if err := d.Enlarge(maps.Room{HalfOpen: 20000, Clients: 100000, Datagrams: 1}); err != nil {
+		t.Fatal(err)
+	}
+	rooms := func(m *maps.Maps) [3]uint32 {
+		return [3]uint32{m.CtHalf.MaxEntries(), m.Affinity.MaxEntries(), m.Frags.MaxEntries()}
+	}
+	if have, want := rooms(d.Maps()), [3]uint32{32768, 131072, 8192}; have != want {
+		t.Errorf("there is room for %d rows, want %d", have, want)
+	}
+	if n := remembered(t, d.Maps()); n != before+between || came != 1+before+between {
+		t.Errorf("%d clients have their backends, want %d", n, before+between)
+	}
+	if !usesPinned(t, d) {
+		t.Error("programs do not use the maps that are pinned")
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d = open(t, p.Config)
+	if err := errors.Join(d.Attach(), d.Enlarge(maps.Room{})); err != nil {
+		t.Fatal(err)
+	}
+	if have, want := rooms(d.Maps()), [3]uint32{32768, 131072, 8192}; have != want || remembered(t, d.Maps()) != before+between {
+		t.Errorf("after a start there is room for %d rows, want %d; %d clients have their backends", have, want, remembered(t, d.Maps()))
+	}
+}
+
+// What fails at any step leaves the maps as they were.
+func TestEnlargeFails(t *testing.T) {
+	boom := errors.New("boom")
+	for _, fail := range []string{"grow: load", "grow: stage", "grow: devices", "grow: publish ct_half", "grow: publish affinity", "grow: close"} {
+		p := newPlace(t)
+		p.failpoint = func(step string) error {
+			if step == fail {
+				return boom
+			}
+			return nil
+		}
+		d := running(t, p)
+		remember(t, d.Maps(), 1, 100)
+		if err := d.Enlarge(maps.Room{HalfOpen: 1 << 15, Clients: 1 << 17}); !errors.Is(err, boom) {
+			t.Fatalf("%s: %v", fail, err)
+		}
+		if remembered(t, d.Maps()) != 99 || d.Maps().Affinity.MaxEntries() != 65536 || !usesPinned(t, d) {
+			t.Errorf("%s: not the old maps", fail)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package datapath
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	fairleadmaps "fairlead.io/fairlead/pkg/maps"
+)
+
+// Only what is over for long is swept, and it is counted as deleted and not as pushed out.
+func TestSweep(t *testing.T) {
+	w := newFlowWorld(t)
+	tick, err := MeasureTick()
+	if err != nil {
+		t.Fatal(err)
+	}
+	jiffies, err := w.Jiffies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var clock unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &clock); err != nil {
+		t.Fatal(err)
+	}
+	tables, err := w.maps.Tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tables.Close()
+	tables.Services[1].AffinitySeconds = 3600
+	for client, c := range map[uint32]struct {
+		service uint32
+		idle    time.Duration
+	}{
+		1: {1, 0}, 2: {1, 3601 * time.Second}, 3: {1, 4100 * time.Second}, 4: {1, 4300 * time.Second},
+		5: {2, 500 * time.Second}, 6: {2, 700 * time.Second}, // a service without affinity by now
+		7: {1 << 23, 700 * time.Second}, 8: {1, -time.Second}, // a packet came since the clock was read
+	} {
+		key := fairleadmaps.AffinityKey{Client: bpf.MapsAddr{Word: [4]uint32{client}}, Service: c.service}
+		row := fairleadmaps.Affinity{Last: uint64(clock.Nano()) - uint64(c.idle)}
+		if err := w.maps.Affinity.Put(key, row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, idle := range map[uint32]uint32{1: 0, 2: 31, 3: 55, 4: 70, 5: 100000} {
+		row := fairleadmaps.DatagramFlow{Seen: uint32(jiffies>>tick.Shift) - idle}
+		if err := w.maps.Frags.Put(fairleadmaps.Datagram{Id: id}, row); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	if err := (&Datapath{maps: w.maps}).Sweep(); err != nil {
+		t.Fatal(err)
+	}
+	clients, datagrams := map[uint32]bool{}, map[uint32]bool{}
+	var key fairleadmaps.AffinityKey
+	var row fairleadmaps.Affinity
+	for rows := w.maps.Affinity.Iterate(); rows.Next(&key, &row); {
+		clients[key.Client.Word[0]] = true
+	}
+	var datagram fairleadmaps.Datagram
+	var ports fairleadmaps.DatagramFlow
+	for rows := w.maps.Frags.Iterate(); rows.Next(&datagram, &ports); {
+		datagrams[datagram.Id] = true
+	}
+	if diff := cmp.Diff([]uint32{1, 2, 3, 5, 8}, slices.Sorted(maps.Keys(clients))); diff != "" {
+		t.Errorf("clients (-want +have):\n%s", diff)
+	}
+	if diff := cmp.Diff([]uint32{1, 2, 3}, slices.Sorted(maps.Keys(datagrams))); diff != "" {
+		t.Errorf("datagrams (-want +have):\n%s", diff)
+	}
+	for name, want := range map[string]uint64{"affinity": 3, "frags": 2} {
+		if have, err := fairleadmaps.ReadTurnover(w.maps.Turnover, name); err != nil || have.Deleted != want || have.Made != 0 {
+			t.Errorf("%s: %+v (%v), want %d deleted", name, have, err, want)
+		}
+	}
+}

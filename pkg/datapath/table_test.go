@@ -1,0 +1,216 @@
+package datapath
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// traffic is a crowd that talks until it is stopped.
+type traffic struct {
+	*crowd
+	flows, begun int
+	done         chan struct{}
+	ended        chan error
+}
+
+// startTraffic opens flows, and lets them go on and others begin.
+func (w *town) startTraffic(t *testing.T, flows, most int) *traffic {
+	t.Helper()
+	c := &traffic{crowd: w.newCrowd(most), flows: flows, done: make(chan struct{}), ended: make(chan error, 1)}
+	c.establish(t, flows)
+	go func() {
+		n, err := c.live(flows, c.done)
+		c.begun = n
+		c.ended <- err
+	}()
+	return c
+}
+
+// stop ends it, and fails unless every packet has got to where its flow leads, and every flow is remembered.
+func (c *traffic) stop(t *testing.T, d *Datapath) {
+	t.Helper()
+	close(c.done)
+	if err := <-c.ended; err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d rounds of packets, %d flows began", c.rounds, c.begun)
+	if len(c.wrong) > 0 {
+		t.Errorf("%d things went wrong: %s", len(c.wrong), c.wrong[0])
+	}
+	if n := c.remembered(t, d.Maps().Ct, c.flows+c.begun); n != c.flows+c.begun || c.begun == 0 {
+		t.Errorf("%d flows of %d are remembered", n, c.flows+c.begun)
+	}
+	c.wantWhole(t, d)
+}
+
+// wantWhole fails unless the programs of every device use the pinned maps, and nothing of a growth is left.
+func (w *town) wantWhole(t *testing.T, d *Datapath) {
+	t.Helper()
+	pinned, err := maps.OpenFlowMap(d.pins.mapPin("ct"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pinned.Close()
+	if mapID(t, pinned) != mapID(t, d.Maps().Ct) {
+		t.Error("another map is pinned as ct than is used")
+	}
+	w.do(t, func() error {
+		for _, s := range d.hooks.States() {
+			if s.Err != nil || s.TC == "" {
+				t.Errorf("device %s: %+v", s.Name, s)
+			}
+		}
+		return nil
+	})
+	for _, prog := range d.outside.running() {
+		id, err := program{Program: prog}.id()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used := mapsOf(t, id); used["ct"] != mapID(t, pinned) {
+			t.Errorf("a program uses another ct: %v", used)
+		}
+	}
+	if _, err := os.Stat(d.pins.table); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("what a growth needs is still there: %v", err)
+	}
+}
+
+// The table of flows grows while packets of ten thousand flows pass in both directions and more begin: no packet is lost,
+// none gets to another backend or by another port, and every flow is there afterwards.
+func TestGrowFlowsUnderTraffic(t *testing.T) {
+	for name, xdp := range map[string]devices.Mode{"tc at two devices": devices.Off, "tc and XDP": devices.Native} {
+		t.Run(name, func(t *testing.T) {
+			w := newTown(t, xdp)
+			d := w.start(t)
+			c := w.startTraffic(t, rig.Times(t, 10_000), 40_000)
+			for range rig.Times(t, 2) {
+				rows := d.Sizes().Flows
+				w.do(t, func() error { return d.GrowFlows(2 * rows) })
+				if have := d.Sizes().Flows; have != 2*rows {
+					t.Errorf("there is room for %d rows, want %d", have, 2*rows)
+				}
+			}
+			c.stop(t, d)
+		})
+	}
+}
+
+// runGrow starts an agent in a town, says so, and grows the table of flows when it is told, until the step at which it
+// dies. Its arguments are the bpf filesystem, the cgroup and the step.
+func runGrow(args []string) error {
+	config := Config{BPFFS: args[0], CgroupRoot: args[1], Packets: townPackets(devices.Off), Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	config.failpoint = func(step string) error {
+		if step == args[2] {
+			return errors.Join(unix.Kill(os.Getpid(), unix.SIGKILL), errors.New("survived"))
+		}
+		return nil
+	}
+	if err := checkLimited(); err != nil {
+		return err
+	}
+	d, err := startTown(config, netip.MustParseAddr("10.244.2.5"))
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	if _, err := bufio.NewReader(os.Stdin).ReadString('\n'); err != nil {
+		return err
+	}
+	return errors.Join(d.GrowFlows(2*d.Sizes().Flows), d.Close())
+}
+
+// tableSteps are the steps of a growth of the table of flows.
+func tableSteps(t *testing.T) (steps []string) {
+	t.Helper()
+	w := newTown(t, devices.Off)
+	w.failpoint = func(step string) error {
+		if strings.HasPrefix(step, "flows: ") {
+			steps = append(steps, step)
+		}
+		return nil
+	}
+	d := w.start(t)
+	w.do(t, func() error { return d.GrowFlows(2 * d.Sizes().Flows) })
+	if len(steps) < 11 || !slices.Contains(steps, "flows: both") {
+		t.Fatalf("too few steps to be all: %q", steps)
+	}
+	return steps
+}
+
+// An agent is killed at every step of a growth, with the capabilities that it has in a cluster, while flows go on and
+// begin. They do so until the next one starts and after, and none is lost.
+func TestCrashWhileFlowsGrow(t *testing.T) {
+	both := false
+	for _, step := range tableSteps(t) {
+		t.Run(step, func(t *testing.T) {
+			w := newTown(t, devices.Off)
+			agent := rig.NewChild(t, nil, w.node, "growth", w.BPFFS, w.CgroupRoot, step)
+			if line, err := agent.ReadLine(); err != nil || line != "ready" {
+				t.Fatalf("start the agent: %q, %v: %v", line, err, agent.Wait())
+			}
+			c := w.startTraffic(t, 500, 20_000)
+			if _, err := fmt.Fprintln(agent.Stdin, "grow"); err != nil {
+				t.Fatal(err)
+			}
+			var died *exec.ExitError
+			if err := agent.Wait(); !errors.As(err, &died) || died.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+				t.Fatalf("the agent was not killed: %v", err)
+			}
+			d := w.start(t)
+			want := maps.MinSizes().Flows
+			if both {
+				want *= 2
+			}
+			if have := d.Sizes().Flows; have != want {
+				t.Errorf("there is room for %d rows, want %d", have, want)
+			}
+			c.stop(t, d)
+		})
+		both = both || step == "flows: both"
+	}
+}
+
+// A growth that fails at any step leaves all flows where packets find them, and succeeds when it is called again.
+func TestGrowFlowsFails(t *testing.T) {
+	boom := errors.New("boom")
+	w := newTown(t, devices.Off)
+	steps, fail := tableSteps(t), ""
+	w.failpoint = func(step string) error {
+		if step == fail {
+			return boom
+		}
+		return nil
+	}
+	d := w.start(t)
+	c := w.startTraffic(t, 500, 20_000)
+	rows := d.Sizes().Flows
+	for _, fail = range steps {
+		err := w.node.Do(func() error { return d.GrowFlows(2 * rows) })
+		last := slices.Index(steps, fail) > slices.Index(steps, "flows: publish")
+		if !errors.Is(err, boom) && !last {
+			t.Errorf("%s: GrowFlows: %v", fail, err)
+		}
+		if last {
+			rows = d.Sizes().Flows
+		}
+	}
+	fail = ""
+	w.do(t, func() error { return d.GrowFlows(2 * rows) })
+	c.stop(t, d)
+}

@@ -1,0 +1,253 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// TrialPacket is the first packet of a flow that somebody asks about.
+type TrialPacket struct {
+	Source, Destination netip.AddrPort
+	Protocol            uint8
+	Device              string // that it comes in by; "" for the one by which the kernel would answer
+}
+
+// TrialResult is what the programs make of it.
+type TrialResult struct {
+	Inside  bool   // the client is not behind a device that is served, so its packets do not meet these programs
+	Idle    bool   // no frontend is reached from outside, so nothing is attached
+	Device  string // that it comes in by
+	Hook    bpf.MapsHook
+	Dropped bool
+	Reason  bpf.MapsReason // of a drop
+	Answer  bool           // the client is told of the drop
+	// Row is what becomes of packets of the flow; nil if it is dropped or left to the stack.
+	Row   *maps.FlowRow
+	Known bool   // the flow was remembered, and goes where that row says
+	Way   string // the name of the device of the row; "" where the stack finds the way
+}
+
+// ErrNoDevice is wrapped by Try's error for a device that is not served.
+var ErrNoDevice = errors.New("no programs are attached to the device")
+
+// Try runs the programs, as they are attached, on a packet, and leaves no trace: they run over the tables that are live
+// and over a memory of flows, of clients and of counts of their own, which has of the live one what concerns this flow.
+// What they would send goes nowhere.
+func (d *Datapath) Try(p TrialPacket) (result TrialResult, err error) {
+	t, result, err := d.openTrial(p)
+	if err != nil || t == nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	if err := t.load(); err != nil {
+		return result, err
+	}
+	if err := t.remember(); err != nil {
+		return result, err
+	}
+	return t.run()
+}
+
+// openTrial finds the device, and takes what the trial needs of the Datapath, which has to wait no longer then. Without
+// a trial the result is all that is to be said.
+func (d *Datapath) openTrial(p TrialPacket) (*trial, TrialResult, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return nil, TrialResult{}, fmt.Errorf("try a packet: %w", ErrNoMaps)
+	}
+	if d.packets.Devices.None() {
+		return nil, TrialResult{Inside: true}, noDevice(p.Device)
+	}
+	if !d.servesDevices() {
+		return nil, TrialResult{Idle: true}, noDevice(p.Device)
+	}
+	state, err := findServed(d.hooks.States(), p)
+	if err != nil || state == nil {
+		return nil, TrialResult{Inside: true}, err
+	}
+	device, err := net.InterfaceByIndex(state.Index)
+	if err != nil {
+		return nil, TrialResult{}, fmt.Errorf("try a packet: find device %s: %w", state.Name, err)
+	}
+	t := &trial{packet: p, device: device, xdp: state.XDP != ""}
+	if t.fields, err = d.packetFields(); err != nil {
+		return nil, TrialResult{}, err
+	}
+	if t.live, err = d.maps.Clone(); err != nil {
+		return nil, TrialResult{}, err
+	}
+	return t, TrialResult{}, nil
+}
+
+func noDevice(name string) error {
+	if name == "" {
+		return nil
+	}
+	return fmt.Errorf("try a packet: %s: %w", name, ErrNoDevice)
+}
+
+// findServed returns the device that a packet comes in by, nil if that is none of those that are served.
+func findServed(states []devices.State, p TrialPacket) (*devices.State, error) {
+	index := -1
+	if p.Device == "" {
+		routes, err := netlink.RouteGet(p.Source.Addr().AsSlice())
+		if err != nil || len(routes) == 0 {
+			return nil, nil // nobody would be answered, so it is not known where the client is
+		}
+		index = routes[0].LinkIndex
+	}
+	at := slices.IndexFunc(states, func(s devices.State) bool {
+		return s.TC != "" && (s.Index == index || p.Device != "" && s.Name == p.Device)
+	})
+	if at < 0 {
+		return nil, noDevice(p.Device)
+	}
+	return &states[at], nil
+}
+
+// trial is one run of the programs over maps of its own.
+type trial struct {
+	packet TrialPacket
+	device *net.Interface
+	xdp    bool
+	fields map[string]uint64
+
+	live     *maps.Maps
+	own      map[string]*ebpf.Map
+	known    *maps.FlowRow   // of the packet's flow, in the live memory
+	programs []*ebpf.Program // in the order in which packets meet them
+	hooks    []bpf.MapsHook
+	closers  []func() error
+}
+
+// readByTrial are the maps that programs of packets only read: a trial uses the live ones, and any other is its own, also
+// one that this list does not know of.
+func readByTrial() []string {
+	return []string{"svcs", "slots", "backends", "src_ranges", "node_addrs", "snat_addrs"}
+}
+
+// rowsOfTrial are how many rows there are in the trial's own maps that need fewer than the live ones.
+func rowsOfTrial() map[string]uint32 {
+	const few = 1024
+	return map[string]uint32{"ct": few, "ct_half": few, "affinity": few, "frags": few, "late": 1, "late_frames": 1, "events": few * 4}
+}
+
+func (t *trial) close() error {
+	var errs []error
+	for _, closer := range slices.Backward(t.closers) {
+		errs = append(errs, closer())
+	}
+	return errors.Join(append(errs, t.live.Close())...)
+}
+
+// load makes the trial's own maps, and loads the programs that the packet meets.
+func (t *trial) load() error {
+	t.own = map[string]*ebpf.Map{}
+	type object struct {
+		read    func() (*ebpf.CollectionSpec, error)
+		program string
+		hook    bpf.MapsHook
+	}
+	objects := []object{{bpf.LoadTc, "tc_from_netdev", bpf.MapsHookHOOK_TC}}
+	if t.xdp {
+		objects = append([]object{{bpf.LoadXdp, "xdp_from_netdev", bpf.MapsHookHOOK_XDP}}, objects...)
+	}
+	for _, o := range objects {
+		spec, err := o.read()
+		if err != nil {
+			return fmt.Errorf("read program specs: %w", err)
+		}
+		program, err := t.loadOne(spec, o.program)
+		if err != nil {
+			return err
+		}
+		t.programs, t.hooks = append(t.programs, program), append(t.hooks, o.hook)
+		t.closers = append(t.closers, program.Close)
+	}
+	return nil
+}
+
+func (t *trial) loadOne(spec *ebpf.CollectionSpec, name string) (*ebpf.Program, error) {
+	if err := setConfig(spec.Variables["cfg"], t.fields); err != nil {
+		return nil, err
+	}
+	for other := range spec.Programs {
+		if other != name {
+			delete(spec.Programs, other)
+		}
+	}
+	replacements, err := t.replacements(spec, name)
+	if err != nil {
+		return nil, err
+	}
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
+	if err != nil {
+		return nil, loadError(err)
+	}
+	defer loaded.Close()
+	return loaded.DetachProgram(name), nil
+}
+
+// replacements returns the maps that a program runs over, and makes those that are the trial's own.
+func (t *trial) replacements(spec *ebpf.CollectionSpec, name string) (map[string]*ebpf.Map, error) {
+	live, all := t.live.Replacements(spec), map[string]*ebpf.Map{}
+	for i := range spec.Programs[name].Instructions {
+		used := spec.Programs[name].Instructions[i].Reference()
+		if live[used] == nil || all[used] != nil {
+			continue
+		}
+		if slices.Contains(readByTrial(), used) {
+			all[used] = live[used]
+			continue
+		}
+		if rows := rowsOfTrial()[used]; rows > 0 {
+			spec.Maps[used].MaxEntries = rows
+		}
+		if t.own[used] == nil {
+			m, err := ebpf.NewMap(spec.Maps[used])
+			if err != nil {
+				return nil, fmt.Errorf("create map %s for a trial: %w", used, err)
+			}
+			t.own[used] = m
+			t.closers = append(t.closers, m.Close)
+		}
+		all[used] = t.own[used]
+	}
+	for unused := range live {
+		if all[unused] == nil {
+			delete(spec.Maps, unused)
+		}
+	}
+	return all, nil
+}
+
+// packetFields returns the fields of the configuration of the programs of packets, while there is one map of established
+// flows.
+func (d *Datapath) packetFields() (map[string]uint64, error) {
+	tick, err := MeasureTick()
+	if err != nil {
+		return nil, err
+	}
+	fields := map[string]uint64{
+		"snat_first": uint64(d.packets.SnatPorts.First), "snat_last": uint64(d.packets.SnatPorts.Last),
+		"tick_shift": uint64(tick.Shift), "external_clusterip": 0, "growing": 0,
+	}
+	for i, key := range d.packets.HashKeys {
+		fields[fmt.Sprintf("hash_key%d", i)] = key
+	}
+	if d.packets.ExternalClusterIP {
+		fields["external_clusterip"] = 1
+	}
+	return fields, nil
+}

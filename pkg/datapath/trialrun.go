@@ -1,0 +1,277 @@
+package datapath
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// trialRuns is how often a port may turn out to be another flow's: the programs try 32.
+const trialRuns = 40
+
+// What the programs return.
+const (
+	tcDrop   = 2
+	tcAnswer = 7
+	xdpDrop  = 1
+	xdpPass  = 2
+	xdpTX    = 3
+)
+
+// flow returns the key of the packet.
+func (t *trial) flow() maps.Flow {
+	from, to := t.packet.Source, t.packet.Destination
+	return maps.Flow{
+		Saddr: maps.AddrOf(from.Addr()), Daddr: maps.AddrOf(to.Addr()),
+		Sport: maps.PortOf(from.Port()), Dport: maps.PortOf(to.Port()), Proto: t.packet.Protocol,
+	}
+}
+
+// remember copies what the live memory has of the packet's flow and of its client, and the turns of services.
+func (t *trial) remember() error {
+	if err := t.copyServices(); err != nil {
+		return err
+	}
+	for name, live := range map[string]*ebpf.Map{"ct": t.live.Ct, "ct_half": t.live.CtHalf} {
+		row, there, err := maps.LookupFlow(live, t.flow())
+		if err != nil {
+			return err
+		}
+		if !there {
+			continue
+		}
+		t.known = &row
+		back := maps.BackOf(t.flow(), &row)
+		reply, both, err := maps.LookupFlow(live, back)
+		if err == nil {
+			err = t.own[name].Put(t.flow(), &row)
+		}
+		if err == nil && both {
+			err = t.own[name].Put(back, &reply)
+		}
+		if err != nil {
+			return fmt.Errorf("try a packet: copy its flow: %w", err)
+		}
+	}
+	return t.copyAffinity()
+}
+
+func (t *trial) copyServices() error {
+	from, err := maps.MapArray[maps.Service](t.live.Services, false)
+	if err != nil {
+		return err
+	}
+	to, err := maps.MapArray[maps.Service](t.own["services"], true)
+	if err != nil {
+		return errors.Join(err, from.Close())
+	}
+	copy(to.Rows(), from.Rows())
+	return errors.Join(to.Close(), from.Close())
+}
+
+// copyAffinity copies the backend that the client has of the service that the packet is for.
+func (t *trial) copyAffinity() error {
+	key := maps.SvcKey{Addr: t.flow().Daddr, Port: t.flow().Dport, Proto: t.packet.Protocol}
+	var svc maps.Svc
+	err := t.live.Svcs.Lookup(&key, &svc)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		key.Addr = maps.UnspecifiedOf(key.Addr)
+		err = t.live.Svcs.Lookup(&key, &svc)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	known := bpf.MapsAffinityKey{Client: t.flow().Saddr, Service: svc.Service}
+	var entry bpf.MapsAffinity
+	if err == nil {
+		err = t.live.Affinity.Lookup(&known, &entry)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = t.own["affinity"].Put(&known, &entry)
+	}
+	if err != nil {
+		return fmt.Errorf("try a packet: copy the client's affinity: %w", err)
+	}
+	return nil
+}
+
+// run gives the packet to the programs. Where they take what another flow has in the live memory, that one is told to
+// them, and they are run again.
+func (t *trial) run() (result TrialResult, err error) {
+	for range trialRuns {
+		if result, err = t.once(); err != nil || result.Row == nil {
+			return result, err
+		}
+		taken, err := t.isTaken(result.Row)
+		if err != nil || !taken {
+			return result, err
+		}
+	}
+	return result, nil
+}
+
+// isTaken reports whether the flow of the answers is another's, which the programs know from then on.
+func (t *trial) isTaken(row *maps.FlowRow) (bool, error) {
+	back := maps.BackOf(t.flow(), row)
+	for _, live := range []*ebpf.Map{t.live.Ct, t.live.CtHalf} {
+		other, there, err := maps.LookupFlow(live, back)
+		if err != nil {
+			return false, err
+		}
+		if !there || maps.BackOf(back, &other) == t.flow() {
+			continue
+		}
+		for _, key := range []maps.Flow{back, t.flow()} {
+			if err := t.own["ct_half"].Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return false, fmt.Errorf("try a packet again: %w", err)
+			}
+		}
+		if err := t.own["ct"].Put(back, &other); err != nil {
+			return false, fmt.Errorf("try a packet again: %w", err)
+		}
+		return true, nil
+	}
+	return false, nil
+}
+
+// once gives the packet to one program after the other, until one has decided.
+func (t *trial) once() (TrialResult, error) {
+	result := TrialResult{Device: t.device.Name}
+	frame := t.packet.frame(t.device.HardwareAddr)
+	for i, program := range t.programs {
+		result.Hook = t.hooks[i]
+		context := t.skb()
+		if result.Hook == bpf.MapsHookHOOK_XDP {
+			context = t.xdpMD(len(frame))
+		}
+		options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: context}
+		code, err := program.Run(&options)
+		if err != nil {
+			return result, fmt.Errorf("try a packet: %w", err)
+		}
+		switch {
+		case result.Hook == bpf.MapsHookHOOK_XDP && code == xdpPass && bytes.Equal(options.DataOut, frame):
+			continue // it is for tc
+		case result.Hook == bpf.MapsHookHOOK_XDP:
+			result.Dropped, result.Answer = code == xdpDrop, code == xdpTX
+		default:
+			result.Dropped, result.Answer = code == tcDrop, code == tcAnswer
+		}
+		break
+	}
+	return result, t.judge(&result)
+}
+
+// judge completes a result by what the programs have written.
+func (t *trial) judge(result *TrialResult) error {
+	reason, err := t.reason(result.Hook)
+	if err != nil {
+		return err
+	}
+	if result.Reason = reason; reason != bpf.MapsReasonREASON_NONE && reason != bpf.MapsReasonREASON_FLOWS_FULL {
+		result.Dropped = true // also if it is answered, which else is to be sent on
+		return nil
+	}
+	result.Answer = false
+	for _, name := range []string{"ct", "ct_half"} {
+		row, there, err := maps.LookupFlow(t.own[name], t.flow())
+		if err != nil {
+			return err
+		}
+		if !there {
+			continue
+		}
+		result.Row = &row
+		result.Known = t.known != nil && t.known.Daddr == row.Daddr && t.known.Dport == row.Dport && t.known.Sport == row.Sport
+		if row.Ifindex == 0 {
+			return nil
+		}
+		if way, err := net.InterfaceByIndex(int(row.Ifindex)); err == nil {
+			result.Way = way.Name
+		}
+		return nil
+	}
+	return nil
+}
+
+// reason returns what the packet was counted as, and counts from zero again.
+func (t *trial) reason(hook bpf.MapsHook) (found bpf.MapsReason, err error) {
+	for reason := range bpf.MapsReasonREASONS {
+		index := uint32(hook)*uint32(bpf.MapsCounterRoomCOUNTER_REASONS) + uint32(reason)
+		var cpus []maps.Counter
+		if err := t.own["counters"].Lookup(index, &cpus); err != nil {
+			return 0, fmt.Errorf("try a packet: read its counter: %w", err)
+		}
+		for i := range cpus {
+			if cpus[i].Packets > 0 {
+				found = reason
+			}
+		}
+		if found == reason && reason != 0 {
+			clear(cpus)
+			if err := t.own["counters"].Put(index, cpus); err != nil {
+				return 0, fmt.Errorf("try a packet: clear its counter: %w", err)
+			}
+		}
+	}
+	return found, nil
+}
+
+// skb returns the context of a packet at tc: a struct __sk_buff up to ifindex.
+func (t *trial) skb() []byte {
+	const ifindex = 40
+	context := make([]byte, ifindex+4)
+	binary.NativeEndian.PutUint32(context[ifindex:], uint32(t.device.Index))
+	return context
+}
+
+// xdpMD returns the context of a frame at XDP: data, its end, metadata, device, queue, device on the way out.
+func (t *trial) xdpMD(length int) []byte {
+	context := make([]byte, 24)
+	binary.NativeEndian.PutUint32(context[4:], uint32(length))
+	binary.NativeEndian.PutUint32(context[12:], uint32(t.device.Index))
+	return context
+}
+
+// frame returns the packet as the device receives it: SYN, INIT, or a datagram without content. Nobody looks at its sums.
+func (p *TrialPacket) frame(device net.HardwareAddr) []byte {
+	l4 := binary.BigEndian.AppendUint16(nil, p.Source.Port())
+	l4 = binary.BigEndian.AppendUint16(l4, p.Destination.Port())
+	switch p.Protocol {
+	case unix.IPPROTO_TCP:
+		const syn, words, window = 0x02, 5, 0xffff
+		l4 = append(l4, make([]byte, 8)...)
+		l4 = append(l4, words<<4, syn, window>>8, window&0xff, 0, 0, 0, 0)
+	case unix.IPPROTO_SCTP:
+		const init, length = 1, 20
+		l4 = append(l4, make([]byte, 8)...)
+		l4 = append(append(l4, init, 0, 0, length), make([]byte, length-4)...)
+	default:
+		l4 = append(l4, 0, 8, 0, 0)
+	}
+	frame := make([]byte, 12)
+	copy(frame, device)
+	from, to := p.Source.Addr(), p.Destination.Addr()
+	const hops = 64
+	if from.Is4() {
+		header := []byte{0x45, 0, 0, 0, 0, 0, 0x40, 0, hops, p.Protocol, 0, 0}
+		binary.BigEndian.PutUint16(header[2:], uint16(20+len(l4)))
+		frame = append(append(frame, 8, 0), header...)
+	} else {
+		header := []byte{0x60, 0, 0, 0, 0, byte(len(l4)), p.Protocol, hops}
+		frame = append(append(frame, 0x86, 0xdd), header...)
+	}
+	frame = append(append(frame, from.AsSlice()...), to.AsSlice()...)
+	return append(frame, l4...)
+}

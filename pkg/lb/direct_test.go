@@ -1,0 +1,48 @@
+package lb
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+func TestParseDirect(t *testing.T) {
+	for mode, name := range directNames {
+		got, err := ParseDirect(name)
+		if err != nil || got != Direct(mode) || got.String() != name {
+			t.Errorf("ParseDirect(%q) = %v, %v", name, got, err)
+		}
+		if flags := maps.DirectFlags(uint8(got)); maps.DirectMode(flags|maps.SourceRanges) != uint8(got) || flags&^maps.DirectMask != 0 {
+			t.Errorf("%s is %#x in flags", name, flags)
+		}
+	}
+	for _, name := range []string{"", "on", "IPIP", "vxlan"} {
+		if got, err := ParseDirect(name); err == nil {
+			t.Errorf("ParseDirect(%q) = %v, want an error", name, got)
+		}
+	}
+}
+
+// TestHosted holds that a service has rows for its backends on this node, and for no other.
+func TestHosted(t *testing.T) {
+	row := func(port uint16, flags uint8) maps.Backend {
+		b := maps.BackendOf(model.IPv4.Unspecified().Next(), port, model.TCP)
+		b.Flags = flags
+		return b
+	}
+	s := Service{Backends: []maps.Backend{row(80, maps.BackendLocal), row(81, 0), row(82, maps.BackendLocal)}}
+	s.host(DirectIPIP)
+	var want []Frontend
+	for _, port := range []uint16{80, 0, 82} {
+		want = append(want, Frontend{maps.HostedKey(model.IPv4.Unspecified().Next(), port), maps.Hosted})
+	}
+	if diff := cmp.Diff(want, s.Frontends); diff != "" {
+		t.Errorf("rows (-want +have):\n%s", diff)
+	}
+	if maps.DirectMode(s.Flags) != uint8(DirectIPIP) {
+		t.Errorf("flags %#x", s.Flags)
+	}
+}

@@ -1,0 +1,84 @@
+package maps
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+)
+
+// Room is how many rows the maps that push out should have: ct_half, affinity and frags. What is less than they have at
+// least is that.
+type Room struct {
+	HalfOpen, Clients, Datagrams uint32
+}
+
+// roomMost is the most rows of a map that pushes out, whose memory is taken when it is made.
+const roomMost = 1 << 24
+
+// of returns how many rows the map of that name is to have; 0 for other maps.
+func (r Room) of(name string) uint32 {
+	want := map[string]uint32{"ct_half": r.HalfOpen, "affinity": r.Clients, "frags": r.Datagrams}[name]
+	return roundUp(max(1, min(want, roomMost)))
+}
+
+// Enlarged is Grown for the maps that push out. Programs write them all the while, so what they write after a row was
+// copied is in the old map alone: when no program uses that any more, CarryRows brings it over.
+func (m *Maps) Enlarged(room Room) (grown *Maps, names []string, err error) {
+	if m.readOnly {
+		return nil, nil, errors.New("enlarge maps: they are open read-only")
+	}
+	grown = &Maps{room: room}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, grown.Close())
+			grown, names = nil, nil
+		}
+	}()
+	target := grown.fields()
+	for i, f := range m.fields() {
+		if PushesOut(f.Name) && f.Map.MaxEntries() < room.of(f.Name) {
+			names = append(names, f.Name)
+			continue
+		}
+		if *target[i].at, err = f.Map.Clone(); err != nil {
+			return grown, names, fmt.Errorf("duplicate map %s: %w", f.Name, err)
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil, grown.Close()
+	}
+	if err := grown.create(func(f field) uint32 { return f.Map.MaxEntries() }); err != nil {
+		return grown, names, err
+	}
+	return grown, names, m.CarryRows(grown, names)
+}
+
+// CarryRows copies the rows of those of the named maps that push out to their likes, unless they are there already.
+func (m *Maps) CarryRows(to *Maps, names []string) error {
+	target := to.fields()
+	for i, f := range m.fields() {
+		for _, name := range names {
+			l, ok := lruOf(name)
+			if !ok || f.Name != name {
+				continue
+			}
+			if err := l.carry(f.Map, target[i].Map); err != nil {
+				return fmt.Errorf("carry rows of map %s over: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func carryRows[K, V any](from, to *ebpf.Map) error {
+	var buffer rowBuffer[K, V]
+	return eachRow(from, &buffer, func(keys []K, rows []V) error {
+		for i := range keys {
+			if err := to.Update(&keys[i], &rows[i], ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,80 @@
+package monitor
+
+import (
+	"errors"
+	"time"
+
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// reading reads events as long as there are clients.
+type reading struct {
+	hub     *Hub
+	source  Source
+	words   Words
+	lost    uint64
+	renewed time.Time
+}
+
+func (r *reading) run() {
+	for {
+		over, err := r.look()
+		if err == nil && !over {
+			err = r.read()
+		}
+		if over || err != nil {
+			r.end(err)
+			return
+		}
+	}
+}
+
+// read hands on the events of one round.
+func (r *reading) read() error {
+	var event maps.Event
+	late := time.Now().Add(round)
+	for time.Now().Before(late) {
+		there, err := r.source.Read(&event, late)
+		if err != nil || !there {
+			return err
+		}
+		words := r.words.Event(&event)
+		r.hub.give(&words)
+	}
+	return nil
+}
+
+// look tells what was lost, and asks the programs for more. It returns true when there is nobody left: then nothing may
+// use the source any more.
+func (r *reading) look() (over bool, err error) {
+	lost, err := r.source.Lost()
+	if err != nil {
+		return false, err
+	}
+	r.hub.mu.Lock()
+	defer r.hub.mu.Unlock()
+	if len(r.hub.clients) == 0 {
+		r.hub.source = nil
+		return true, nil
+	}
+	r.hub.tellLost(lost - r.lost)
+	r.lost = lost
+	if time.Since(r.renewed) > renewal {
+		r.renewed = time.Now()
+		return false, r.hub.renew()
+	}
+	return false, nil
+}
+
+// end closes what was read by, and ends what clients get if that is for an error.
+func (r *reading) end(err error) {
+	if err != nil {
+		r.hub.mu.Lock()
+		r.hub.source = nil
+		r.hub.endAll(err.Error())
+		r.hub.mu.Unlock()
+	}
+	if err := errors.Join(r.source.Close(), r.words.Close()); err != nil {
+		r.hub.cfg.Log.Warn("closing what events were read by", "error", err)
+	}
+}

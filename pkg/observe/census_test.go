@@ -1,0 +1,134 @@
+package observe
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// pressed is a map of clients with affinity, and the time.
+type pressed struct {
+	maps   *maps.Maps
+	census *census
+	at     time.Time
+	made   uint64
+}
+
+func newPressed(t *testing.T) *pressed {
+	t.Helper()
+	rig.Root(t)
+	m, err := maps.Create(maps.Sizes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	p := &pressed{maps: m, census: newCensus(), at: time.Unix(1000, 0)}
+	p.census.now = func() time.Time { return p.at }
+	return p
+}
+
+// come has so many clients come, of which all but some are pushed out at once.
+func (p *pressed) come(t *testing.T, clients, pushed int) {
+	t.Helper()
+	for n := range clients - pushed {
+		key := maps.AffinityKey{Client: bpf.MapsAddr{Word: [4]uint32{uint32(p.made), uint32(n)}}}
+		if err := p.maps.Affinity.Put(key, maps.Affinity{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.made += uint64(clients)
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := make([]maps.Turnover, cpus)
+	counts[0].Made = p.made / 2
+	counts[cpus-1].Made += p.made - p.made/2
+	if err := p.maps.Turnover.Put(uint32(bpf.MapsLruLRU_AFFINITY), counts); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type look struct {
+	Rows            int
+	Evicted, Lately uint64
+}
+
+func (p *pressed) look(t *testing.T) look {
+	t.Helper()
+	c, lately, err := p.census.of(p.maps.Turnover, p.maps.Affinity, "affinity")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return look{c.Rows, c.Evicted, lately}
+}
+
+// Rows are counted at most every ten seconds; what was pushed out is told for a minute or two and stays counted.
+func TestCensus(t *testing.T) {
+	p := newPressed(t)
+	for _, step := range []struct {
+		name            string
+		after           time.Duration
+		clients, pushed int
+		want            look
+	}{
+		{"an agent starts with some", 0, 20, 5, look{15, 5, 0}},
+		{"too soon to look again", 9 * time.Second, 10, 2, look{15, 5, 0}},
+		{"later", time.Second, 0, 0, look{23, 7, 2}},
+		{"nobody came", 20 * time.Second, 0, 0, look{23, 7, 2}},
+		{"more within the minute", 20 * time.Second, 5, 5, look{23, 12, 7}},
+		{"a minute after the start", 20 * time.Second, 0, 0, look{23, 12, 7}},
+		{"another minute", time.Minute, 0, 0, look{23, 12, 0}},
+	} {
+		p.at = p.at.Add(step.after)
+		if step.clients > 0 {
+			p.come(t, step.clients, step.pushed)
+		}
+		if diff := cmp.Diff(step.want, p.look(t)); diff != "" {
+			t.Errorf("%s (-want +have):\n%s", step.name, diff)
+		}
+	}
+}
+
+// A counter never becomes less, though a census may lag behind an earlier one.
+func TestEvictionsNeverBecomeLess(t *testing.T) {
+	p := newPressed(t)
+	p.come(t, 10, 10)
+	p.look(t)
+	for n := range uint32(5) { // they are not counted as made
+		if err := p.maps.Affinity.Put(maps.AffinityKey{Service: n}, maps.Affinity{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.at = p.at.Add(time.Minute)
+	p.come(t, 1, 1)
+	if have := p.look(t); have.Evicted != 10 {
+		t.Errorf("%+v, after 10 were pushed out", have)
+	}
+}
+
+// A node is degraded where so much is pushed out that clients notice, and the sentence says what to do.
+func TestCrowdedMapsDegrade(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		lately uint64
+		want   string // in the sentence; "" for none
+	}{
+		{"ct_half", 0, ""}, {"ct_half", 163, ""},
+		{"ct_half", 164, "conntrack-max"}, {"affinity", 164, "session affinity"}, {"frags", 164, "fragments"},
+	} {
+		s := sampleStatus()
+		s.Maps = []MapStatus{{Name: tt.name, Capacity: 16384, EvictedLately: tt.lately}}
+		s.Judge()
+		if said := strings.Join(s.Degraded, " "); (tt.want == "") != (said == "") || !strings.Contains(said, tt.want) {
+			t.Errorf("%s pushes out %d: %q, want %q", tt.name, tt.lately, said, tt.want)
+		}
+	}
+}

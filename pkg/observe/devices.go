@@ -1,0 +1,114 @@
+package observe
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"text/tabwriter"
+)
+
+// OutsideStatus is how clients outside of the node reach it.
+type OutsideStatus struct {
+	Idle       bool           `json:"idle,omitempty"` // no frontend is reached from outside, so nothing is attached
+	Devices    []DeviceStatus `json:"devices"`
+	Missing    []string       `json:"missing,omitempty"` // devices that are named and not there
+	Mended     uint64         `json:"mended,omitempty"`  // programs that were found detached and are attached again
+	Addr4      netip.Addr     `json:"addr4,omitzero"`    // what backends on other nodes see as the client
+	Addr6      netip.Addr     `json:"addr6,omitzero"`
+	Unknown    []netip.Addr   `json:"unknownAddresses,omitempty"` // by which the node is known, and that it does not have
+	SnatPorts  string         `json:"snatPorts"`
+	NotForward []string       `json:"notForwarding,omitempty"` // the kernel's settings that keep it from forwarding
+}
+
+// DeviceStatus is what is attached to a device that clients outside come in by. TC and XDP are empty where nothing is.
+type DeviceStatus struct {
+	Name   string `json:"name"`
+	Index  int    `json:"index"`
+	Kind   string `json:"kind"`
+	MTU    int    `json:"mtu"`
+	Why    string `json:"why"` // it is chosen
+	TC     string `json:"tc,omitempty"`
+	XDP    string `json:"xdp,omitempty"`
+	XDPWhy string `json:"xdpWhy,omitempty"` // there is none, or it is not that of the driver
+	Error  string `json:"error,omitempty"`  // what could not be attached
+}
+
+func (o *OutsideStatus) text() string {
+	var names []string
+	for _, d := range o.Devices {
+		names = append(names, d.Name)
+	}
+	text := "no device is found"
+	if len(names) > 0 {
+		text = strings.Join(names, ", ")
+	}
+	if o.Idle {
+		text += ", once a frontend is reached from outside"
+	}
+	var addrs []string
+	for _, addr := range []netip.Addr{o.Addr4, o.Addr6} {
+		if addr.IsValid() {
+			addrs = append(addrs, addr.String())
+		}
+	}
+	if len(addrs) > 0 {
+		text += fmt.Sprintf("; other nodes see %s, ports %s", strings.Join(addrs, " and "), o.SnatPorts)
+	}
+	if o.Mended > 0 {
+		text += fmt.Sprintf("; attached again %d times", o.Mended)
+	}
+	return text
+}
+
+// writeDevices writes a table of what is attached where.
+func (o *OutsideStatus) writeDevices(w io.Writer) {
+	if o == nil || o.Idle || len(o.Devices) == 0 {
+		return
+	}
+	fmt.Fprintln(w)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "DEVICE\tMTU\tTC\tXDP\tWHY")
+	for _, d := range o.Devices {
+		xdp := d.XDP
+		if xdp == "" {
+			xdp = "none"
+		}
+		if d.XDPWhy != "" {
+			xdp += ": " + d.XDPWhy
+		}
+		tc := d.TC
+		if tc == "" {
+			tc = "none"
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\n", d.Name, d.MTU, tc, xdp, d.Why)
+	}
+	table.Flush()
+}
+
+// judge says what keeps clients outside from being served. Before there is a frontend for them nothing does.
+func (o *OutsideStatus) judge(say func(format string, args ...any)) {
+	if o == nil {
+		return
+	}
+	for _, name := range o.Missing {
+		say("There is no device %s, which --devices names.", name)
+	}
+	if o.Idle {
+		return
+	}
+	if len(o.Devices) == 0 && len(o.Missing) == 0 {
+		say("Clients outside are not served: no device has a default route or an address of the node. Name the devices with --devices.")
+	}
+	for _, d := range o.Devices {
+		if d.Error != "" {
+			say("Device %s: %s.", d.Name, d.Error)
+		}
+	}
+	for _, addr := range o.Unknown {
+		say("The node is known by %s, which none of its devices has: backends on other nodes see another address.", addr)
+	}
+	for _, setting := range o.NotForward {
+		say("Clients outside do not reach pods: %[1]s is off. Set it with \"fairlead init\" or \"sysctl -w %[1]s=1\".", setting)
+	}
+}

@@ -1,0 +1,49 @@
+package observe
+
+import (
+	"fmt"
+	"time"
+)
+
+// crowded is the part of the room for flows at which a status says that it is little.
+const crowded = 0.9
+
+// FlowStatus is how many flows of packets are remembered, as the agent's last pass over them found it. A flow has a row
+// for each direction.
+type FlowStatus struct {
+	Rows             int           `json:"rows"` // of established flows
+	Capacity         int           `json:"capacity"`
+	Most             int           `json:"most"`    // to which the capacity may grow
+	Growths          uint64        `json:"growths"` // of the capacity, since the start
+	HalfOpenRows     int           `json:"halfOpenRows"`
+	HalfOpenCapacity int           `json:"halfOpenCapacity"`
+	Forgotten        uint64        `json:"forgotten"` // flows
+	LastTime         time.Time     `json:"lastTime,omitzero"`
+	LastDuration     time.Duration `json:"lastDurationNanoseconds"`
+	Error            string        `json:"error,omitempty"`     // why flows that are over are not forgotten
+	GrowError        string        `json:"growError,omitempty"` // why the capacity does not grow
+}
+
+func (f *FlowStatus) text() string {
+	return fmt.Sprintf("%d of %d rows (at most %d), %d of %d half open, last pass %s took %s, forgot %d flows", f.Rows, f.Capacity, max(f.Most, f.Capacity),
+		f.HalfOpenRows, f.HalfOpenCapacity, clock(f.LastTime), round(f.LastDuration), f.Forgotten)
+}
+
+func (f *FlowStatus) judge(say func(string, ...any)) {
+	if f == nil {
+		return
+	}
+	if f.Error != "" {
+		say("Flows that are over are not forgotten: %s.", f.Error)
+	}
+	if f.GrowError != "" {
+		say("The room for flows cannot grow: %s.", f.GrowError)
+	}
+	if f.Capacity > 0 && float64(f.Rows) >= crowded*float64(f.Capacity) {
+		cure := ""
+		if f.Capacity >= f.Most {
+			cure = "; it may not grow: raise the option conntrack-max, or spread the clients over more nodes"
+		}
+		say("There is room for %d rows of flows and %d are taken: new connections from outside may be interrupted%s.", f.Capacity, f.Rows, cure)
+	}
+}

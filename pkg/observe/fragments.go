@@ -1,0 +1,30 @@
+package observe
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// FragmentStatus counts, ever, the fragments that came before the first of their datagram, which has the ports. Most of
+// those that are kept are nobody's of ours, and are neither returned nor lost.
+type FragmentStatus struct {
+	Kept     uint64 `json:"kept"`
+	Returned uint64 `json:"returned"` // once the first had come
+	Lost     uint64 `json:"lost"`     // while the first could still come: pushed out by others, or not written back
+	Refused  uint64 `json:"refused"`  // larger than a place, or the place was in use at that moment
+}
+
+func readFragments(m *ebpf.Map) (FragmentStatus, error) {
+	var tally bpf.MapsLateTally
+	if err := m.Lookup(uint32(0), &tally); err != nil {
+		return FragmentStatus{}, fmt.Errorf("read what became of fragments: %w", err)
+	}
+	return FragmentStatus{Kept: tally.Kept, Returned: tally.Returned, Lost: tally.Lost, Refused: tally.Refused}, nil
+}
+
+func (f *FragmentStatus) text() string {
+	return fmt.Sprintf("%d came before their first and were kept, %d given back, %d lost, %d refused", f.Kept, f.Returned, f.Lost, f.Refused)
+}

@@ -1,0 +1,161 @@
+package observe
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"text/tabwriter"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// MaglevTable is what a service's Maglev table of one scope looks like.
+type MaglevTable struct {
+	Service  string        `json:"service"`
+	Scope    string        `json:"scope"`
+	Slots    int           `json:"slots"`
+	Backends []MaglevShare `json:"backends"` // by address
+	// Even is how many slots each had if all had the same.
+	Even float64 `json:"evenSlots"`
+	// Affinity says that the client's address alone leads to the slot.
+	Affinity bool `json:"affinity"`
+	// Fingerprint is the same for tables that lead every flow to the same backend.
+	Fingerprint string `json:"fingerprint"`
+	Damage      string `json:"damage,omitempty"`
+	Unsettled   bool   `json:"unsettled,omitempty"` // the backends change at this moment
+}
+
+// MaglevShare is what one backend has of a table.
+type MaglevShare struct {
+	Address   netip.AddrPort `json:"address"`
+	Protocol  string         `json:"protocol"`
+	Local     bool           `json:"local,omitempty"` // on this node
+	Slots     int            `json:"slots"`
+	Percent   float64        `json:"percent"`   // of the slots
+	Deviation float64        `json:"deviation"` // from an even share, in percent of that
+}
+
+// MaglevTables returns the Maglev tables of a service; an error says why it has none, and what to do about it.
+func MaglevTables(s *Service) ([]MaglevTable, error) {
+	if s.algorithm != uint8(lb.Maglev) {
+		return nil, fmt.Errorf("%s has no Maglev table: its algorithm is %s; annotate the Service with fairlead.io/algorithm=maglev, "+
+			"or run the agents with --algorithm=maglev for all that name none", s.label(), s.Algorithm)
+	}
+	outside := false
+	for _, f := range s.Frontends {
+		outside = outside || f.row.Kind != maps.ClusterIP
+	}
+	if !outside {
+		return nil, fmt.Errorf("%s has no Maglev table: it is reached by its ClusterIP alone, and sockets choose a slot at random; a NodePort, "+
+			"an external IP or a load balancer gives it one", s.label())
+	}
+	var tables []MaglevTable
+	most := 0
+	for _, scope := range s.scopes() {
+		most = max(most, len(scope.Backends))
+		if len(scope.Backends) > 1 || scope.Damage != "" {
+			tables = append(tables, maglevTable(s, scope))
+		}
+	}
+	switch {
+	case len(tables) > 0:
+		return tables, nil
+	case most == 0:
+		return nil, fmt.Errorf("%s has no Maglev table: it has no usable backend; \"fairlead service get\" shows its endpoints", s.label())
+	}
+	return nil, fmt.Errorf("%s has no Maglev table: it has one backend, which gets every flow", s.label())
+}
+
+func maglevTable(s *Service, scope namedScope) MaglevTable {
+	t := MaglevTable{
+		Service: s.label(), Scope: scope.name, Slots: scope.Length, Affinity: s.AffinitySeconds > 0, Fingerprint: fingerprint(s, scope.Scope),
+		Damage: scope.Damage, Unsettled: scope.Unsettled, Backends: []MaglevShare{},
+	}
+	if len(scope.Backends) == 0 {
+		return t
+	}
+	t.Even = float64(scope.Length) / float64(len(scope.Backends))
+	for _, share := range scope.Backends {
+		t.Backends = append(t.Backends, MaglevShare{
+			Address: share.Address, Protocol: share.Protocol, Local: share.Local, Slots: share.Slots,
+			Percent: 100 * float64(share.Slots) / float64(scope.Length), Deviation: 100 * (float64(share.Slots)/t.Even - 1),
+		})
+	}
+	return t
+}
+
+// fingerprint is a digest of all that leads from the number of a flow to its backend: which backend stands in which slot,
+// not where in the maps, and by what the number is made.
+func fingerprint(s *Service, scope *Scope) string {
+	sum := sha256.New()
+	byClient := byte(0)
+	if s.AffinitySeconds > 0 {
+		byClient = 1
+	}
+	sum.Write([]byte{s.algorithm, byClient})
+	rows := map[uint32][]byte{}
+	for _, share := range scope.Backends {
+		addr := share.Address.Addr().As16()
+		rows[share.Backend] = append(binary.BigEndian.AppendUint16(addr[:], share.Address.Port()), share.Protocol...)
+	}
+	for _, backend := range scope.slots {
+		sum.Write(rows[backend])
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:8])
+}
+
+// WriteMaglev writes a table for people. The seed is what the agent says of the hash; empty where none answers.
+func WriteMaglev(w io.Writer, t *MaglevTable, seed string) error {
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, "%s, scope %s\n", t.Service, t.Scope)
+	lines := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(lines, "  fingerprint\t%s\n", t.Fingerprint)
+	if seed != "" {
+		fmt.Fprintf(lines, "  hash seed\t%s\n", seed)
+	}
+	fmt.Fprintf(lines, "  slots\t%d for %d backends, %.1f each\n", t.Slots, len(t.Backends), t.Even)
+	if len(t.Backends) > 0 {
+		fmt.Fprintf(lines, "  deviation\t%s\n", t.spread())
+	}
+	if t.Affinity {
+		fmt.Fprintf(lines, "  affinity\tthe client's address alone leads to the slot\n")
+	}
+	if err := lines.Flush(); err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "\n  BACKEND\tSLOTS\tSHARE\tDEVIATION\tNODE")
+	for _, b := range t.Backends {
+		where := "-"
+		if b.Local {
+			where = "this"
+		}
+		fmt.Fprintf(table, "  %s/%s\t%d\t%.2f%%\t%+.1f%%\t%s\n", b.Address, b.Protocol, b.Slots, b.Percent, b.Deviation, where)
+	}
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	if t.Unsettled {
+		fmt.Fprintf(out, "\n  The backends change at this moment: ask again.\n")
+	}
+	if t.Damage != "" {
+		fmt.Fprintf(out, "\n  damage: %s\n", t.Damage)
+	}
+	return out.Flush()
+}
+
+// spread says how far the shares are from an even one.
+func (t *MaglevTable) spread() string {
+	least, most, squares := t.Backends[0].Deviation, t.Backends[0].Deviation, 0.0
+	for _, b := range t.Backends {
+		least, most, squares = min(least, b.Deviation), max(most, b.Deviation), squares+b.Deviation*b.Deviation
+	}
+	return fmt.Sprintf("from an even share %+.1f%% to %+.1f%%, standard deviation %.1f%%", least, most,
+		math.Sqrt(squares/float64(len(t.Backends))))
+}

@@ -1,0 +1,126 @@
+package observe
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// spread is a service whose table gives three backends their turns.
+func spread() wants {
+	return wants{
+		name: "shop/web:http/tcp4", algorithm: uint8(lb.Maglev),
+		frontends: map[string]uint32{"10.96.0.10:80": maps.ClusterIP, "0.0.0.0:30080": maps.NodePort},
+		all: []string{"10.1.0.1:8080", "10.1.0.3:8080", "10.1.0.2:8080", "10.1.0.1:8080", "10.1.0.1:8080", "10.1.0.2:8080",
+			"10.1.0.3:8080"},
+	}
+}
+
+// tablesOf lays services out and returns the Maglev tables of the last.
+func tablesOf(t *testing.T, l *layout, list ...wants) []MaglevTable {
+	t.Helper()
+	for _, w := range list {
+		l.add(w)
+	}
+	s := take(t, l.Tables)
+	for i := range s.Services {
+		if s.Services[i].Name == list[len(list)-1].name {
+			tables, err := MaglevTables(&s.Services[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tables
+		}
+	}
+	t.Fatal("the service is not there")
+	return nil
+}
+
+// A fingerprint is of what leads to backends, and of nothing that is a node's own.
+func TestFingerprint(t *testing.T) {
+	first := tablesOf(t, newLayout(), spread())[0].Fingerprint
+	later := newLayout()
+	later.nextBackend, later.tag = 7, 9
+	other := tablesOf(t, later, shop()[2], shop()[4], spread())[0].Fingerprint
+	if first != other || len(first) != 16 {
+		t.Errorf("the same table has fingerprint %q, and elsewhere in the maps %q", first, other)
+	}
+	here := newLayout()
+	here.add(spread())
+	here.Backends[0].Flags = maps.BackendLocal
+	s := take(t, here.Tables)
+	if tables, err := MaglevTables(&s.Services[0]); err != nil || tables[0].Fingerprint != first || !tables[0].Backends[0].Local {
+		t.Errorf("with a backend on this node: %+v, %v; want fingerprint %q", tables, err, first)
+	}
+	for name, change := range map[string]func(w *wants){
+		"two slots changed hands": func(w *wants) { w.all[0], w.all[1] = w.all[1], w.all[0] },
+		"a slot less":             func(w *wants) { w.all = w.all[:6] },
+		"another port":            func(w *wants) { w.all[2], w.all[5] = "10.1.0.2:8081", "10.1.0.2:8081" },
+		"affinity":                func(w *wants) { w.affinity = 60 },
+	} {
+		w := spread()
+		change(&w)
+		if have := tablesOf(t, newLayout(), w)[0].Fingerprint; have == first {
+			t.Errorf("%s: the fingerprint is the same", name)
+		}
+	}
+}
+
+func TestMaglevText(t *testing.T) {
+	w := spread()
+	w.affinity, w.local, w.flags = 60, []string{"10.1.0.1:8080", "10.1.0.3:8080", "10.1.0.1:8080"}, maps.ExternalLocal
+	l := newLayout()
+	index := l.add(w)
+	l.Backends[0].Flags = maps.BackendLocal
+	s := take(t, l.Tables)
+	tables, err := MaglevTables(&s.Services[0])
+	if err != nil || len(tables) != 2 {
+		t.Fatalf("%d tables, %v", len(tables), err)
+	}
+	var out bytes.Buffer
+	for i := range tables {
+		if err := WriteMaglev(&out, &tables[i], "none"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	golden(t, "maglev.txt", out.String())
+
+	at := maps.Word(l.Services[index].Words[maps.ScopeAll]).Off() + 3
+	l.Slots[at] = maps.Slot{}
+	s = take(t, l.Tables)
+	if tables, err = MaglevTables(&s.Services[0]); err != nil || tables[0].Damage == "" {
+		t.Fatalf("a damaged table: %+v, %v", tables, err)
+	}
+	out.Reset()
+	if err := WriteMaglev(&out, &tables[0], ""); err != nil || !strings.Contains(out.String(), "damage: slot ") {
+		t.Errorf("a damaged table is written as %q, %v", out.String(), err)
+	}
+}
+
+// Who asks for a table that is not there is told why, and what to do.
+func TestNoMaglevTable(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(w *wants)
+		want   string
+	}{
+		"another algorithm":  {func(w *wants) { w.algorithm = 0 }, "its algorithm is random; annotate the Service with fairlead.io/algorithm=maglev"},
+		"nobody outside":     {func(w *wants) { w.frontends = map[string]uint32{"10.96.0.10:80": maps.ClusterIP} }, "reached by its ClusterIP alone"},
+		"one backend":        {func(w *wants) { w.all = w.all[:1] }, "it has one backend"},
+		"no backend":         {func(w *wants) { w.all = nil }, "it has no usable backend"},
+		"an unknown number":  {func(w *wants) { w.algorithm = 9 }, "its algorithm is algorithm(9)"},
+		"one on this node":   {func(w *wants) { w.all, w.local = nil, []string{"10.1.0.1:80"} }, "it has one backend"},
+		"no frontend at all": {func(w *wants) { w.frontends = nil }, "reached by its ClusterIP alone"},
+	} {
+		w := spread()
+		tt.change(&w)
+		l := newLayout()
+		l.add(w)
+		s := take(t, l.Tables)
+		if tables, err := MaglevTables(&s.Services[0]); err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, %v; want %q", name, tables, err, tt.want)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package observe
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// Forwarding is how packets get from this node to the backend: one of those below, or "dsr-" and a mode of direct server
+// return, to a backend on another node that answers the client itself.
+type Forwarding string
+
+// The ways of forwarding.
+const (
+	BySocket Forwarding = "socket" // no packet is rewritten
+	ByDNAT   Forwarding = "dnat"   // to a backend on this node
+	BySNAT   Forwarding = "snat"   // to one on another node, from this node
+)
+
+// ForwardingOf returns how packets are forwarded that a row is for.
+func ForwardingOf(row *maps.FlowRow) Forwarding {
+	switch mode := lb.Direct(maps.DirectMode(row.Flags)); {
+	case mode != lb.DirectOff:
+		return Forwarding(flagDSR + mode.String())
+	case row.Flags&uint8(bpf.MapsCtFlagCT_STACK) != 0:
+		return ByDNAT
+	}
+	return BySNAT
+}
+
+// forwarding says how packets of a client outside get to the backend, and why so.
+func (x *explainer) forwarding(service *Service) {
+	t := x.e.Trial
+	if t.Outcome != TrialBackend {
+		return
+	}
+	x.e.Forwarding = t.Forwarding
+	switch t.Forwarding {
+	case "": // an older agent
+	case ByDNAT:
+		x.e.Mode = "the backend is on this node, so it sees the client's own address and its answers pass here by themselves"
+		if service.has(flagExternalLocal) {
+			x.e.Mode = "externalTrafficPolicy is Local, so the backend is on this node and sees the client's own address"
+		}
+		if t.Source.Port() != x.port {
+			x.e.Mode += "; another flow between the two has the client's port, so this one got another"
+		}
+	case BySNAT:
+		x.e.Mode = fmt.Sprintf("the backend is on another node and sees %s, this node, so that its answers pass here; ", t.Source.Addr())
+		at := slices.IndexFunc(service.Flags, func(flag string) bool { return strings.HasPrefix(flag, flagDSR) })
+		if at < 0 {
+			x.e.Mode += "externalTrafficPolicy: Local would keep to backends on this node"
+			break
+		}
+		x.e.Mode += fmt.Sprintf("the service has %s, which this flow does without", service.Flags[at])
+	default:
+		x.e.Mode = "the backend is on another node, sees the client's own address and answers the client itself: fairlead.io/dsr of the " +
+			"Service, or --dsr, says so"
+	}
+}
+
+// Numbers are what a flow from outside is led to a slot by: the number modulo the length of the table.
+type Numbers struct {
+	Flow   uint32 `json:"flow"`   // a hash of the client's address and port, and of the port that it dialled
+	Client uint32 `json:"client"` // a hash of the client's address alone
+}
+
+// What decides about a flow of a client outside.
+const (
+	ByFlow     = "conntrack" // the flow is remembered
+	ByAffinity = "affinity"  // the client is
+	ByTurn     = "turn"      // it is the slot's turn
+	ByHash     = "hash"      // of the flow or of the client
+)
+
+// Choice is how a flow of a client outside came to its backend.
+type Choice struct {
+	By string `json:"by"`
+	// Number, Slot and Slots are of a table; of a hash of the client alone if Client is set.
+	Number uint32 `json:"number,omitempty"`
+	Slot   int    `json:"slot,omitempty"`
+	Slots  int    `json:"slots,omitempty"`
+	Client bool   `json:"client,omitempty"`
+}
+
+// chosen says how the flow came to its backend: by what is remembered of it or of its client, or by a slot of the table.
+func (x *explainer) chosen(service *Service, scope namedScope) {
+	t := x.e.Trial
+	alone := x.clientDecides(service)
+	switch {
+	case lb.Algorithm(service.algorithm) == lb.RoundRobin && !alone:
+		x.e.Decides = "flows take turns: this is the backend of the next one, whoever begins it"
+	case alone:
+		x.e.Decides = "the client's address decides, alike on every node"
+	default:
+		x.e.Decides = "the client's address and port decide, alike on every node: from another port it may get another backend"
+	}
+	if t.Outcome != TrialBackend || len(scope.slots) == 0 {
+		return
+	}
+	c := &Choice{Slots: len(scope.slots)}
+	switch {
+	case t.Known:
+		c = &Choice{By: ByFlow}
+	case x.affinityHolds(service, scope):
+		c = &Choice{By: ByAffinity}
+	case lb.Algorithm(service.algorithm) == lb.RoundRobin && !alone:
+		c.By, c.Number = ByTurn, service.turn
+	case t.Numbers == nil: // an older agent
+		return
+	default:
+		c.By, c.Number, c.Client = ByHash, t.Numbers.Flow, alone
+		if alone {
+			c.Number = t.Numbers.Client
+		}
+	}
+	x.e.Choice = c
+	if c.Slots == 0 {
+		return
+	}
+	c.Slot = int(c.Number % uint32(c.Slots))
+	for _, share := range scope.Backends {
+		if share.Backend == scope.slots[c.Slot] && share.Address != t.Backend {
+			x.e.Notes = append(x.e.Notes, fmt.Sprintf("Slot %d leads to %s by now: the table changed meanwhile, ask again.", c.Slot, share.Address))
+		}
+	}
+}
+
+// clientDecides reports whether the number is of the client's address alone, as the programs have it.
+func (x *explainer) clientDecides(service *Service) bool {
+	lapsed := x.visit.there && x.age() > time.Duration(service.AffinitySeconds)*time.Second
+	switch lb.Algorithm(service.algorithm) {
+	case lb.SourceHash:
+		return true
+	case lb.Maglev:
+		lapsed = false
+	}
+	return service.AffinitySeconds > 0 && !lapsed
+}
+
+// age is how long ago the client began a flow to the service.
+func (x *explainer) age() time.Duration { return time.Duration(x.now - min(x.now, x.visit.last)) }
+
+// affinityHolds reports whether the client has a backend that the scope still has.
+func (x *explainer) affinityHolds(service *Service, scope namedScope) bool {
+	if !x.visit.there || x.age() > time.Duration(service.AffinitySeconds)*time.Second {
+		return false
+	}
+	for _, share := range scope.Backends {
+		if share.Backend == x.visit.row {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Choice) text() string {
+	switch c.By {
+	case ByFlow:
+		return "by the memory of flows: packets of this flow came before, and it keeps its backend whatever the table says"
+	case ByAffinity:
+		return "by session affinity: the client keeps the backend of its last flow"
+	case ByTurn:
+		return fmt.Sprintf("slot %d of %d, whose turn it is", c.Slot, c.Slots)
+	}
+	of := "its address and port and the port that it dialled"
+	if c.Client {
+		of = "its address"
+	}
+	return fmt.Sprintf("slot %d of %d: 0x%08x, the hash of %s, modulo %d", c.Slot, c.Slots, c.Number, of, c.Slots)
+}

@@ -1,0 +1,83 @@
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// takeRanges gives the source ranges to the services that heed them, once these are read.
+func (s *Snapshot) takeRanges(table Ranges) error {
+	if table == nil {
+		return nil
+	}
+	services := map[uint32]*Service{}
+	for i := range s.Services {
+		if service := &s.Services[i]; service.has(flagSourceRanges) {
+			services[service.Index] = service
+		}
+	}
+	err := table.Each(func(r maps.Range) {
+		if service := services[r.Service]; service != nil {
+			service.SourceRanges = append(service.SourceRanges, r.Prefix)
+		} else {
+			s.Strays = append(s.Strays, SourceRange{r.Service, r.Prefix})
+		}
+	})
+	for _, service := range services {
+		slices.SortFunc(service.SourceRanges, netip.Prefix.Compare)
+	}
+	slices.SortFunc(s.Strays, compareRanges)
+	return err
+}
+
+func compareRanges(a, b SourceRange) int {
+	return cmp.Or(cmp.Compare(a.Service, b.Service), a.Range.Compare(b.Range))
+}
+
+// Ranges returns every row of src_ranges, by the index of its service.
+func (s *Snapshot) Ranges() []SourceRange {
+	list := append([]SourceRange{}, s.Strays...)
+	for i := range s.Services {
+		for _, prefix := range s.Services[i].SourceRanges {
+			list = append(list, SourceRange{s.Services[i].Index, prefix})
+		}
+	}
+	slices.SortFunc(list, compareRanges)
+	return list
+}
+
+func dumpRanges(w io.Writer, s *Snapshot) {
+	labels := map[uint32]string{}
+	for i := range s.Services {
+		labels[s.Services[i].Index] = s.Services[i].label()
+	}
+	fmt.Fprintln(w, "INDEX\tRANGE\tSERVICE")
+	for _, r := range s.Ranges() {
+		fmt.Fprintf(w, "%d\t%s\t%s\n", r.Service, r.Range, cmp.Or(labels[r.Service], "(none)"))
+	}
+}
+
+// shownRanges is how many source ranges of a service are shown where a line has to do.
+const shownRanges = 16
+
+// rangesText shows whom a service lets in.
+func rangesText(service *Service) string {
+	list := service.SourceRanges
+	if len(list) == 0 {
+		return "none, nobody is let in"
+	}
+	words := make([]string, 0, shownRanges)
+	for _, prefix := range list[:min(len(list), shownRanges)] {
+		words = append(words, prefix.String())
+	}
+	if more := len(list) - shownRanges; more > 0 {
+		words = append(words, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(words, " ")
+}

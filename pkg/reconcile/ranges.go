@@ -1,0 +1,168 @@
+package reconcile
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// ranges are the source ranges of one service in the trie, sorted.
+type ranges struct {
+	list []netip.Prefix
+	// unsure says that an operation failed, perhaps half way, or that rows were damaged: what is wanted is written again,
+	// and the list has what may be there.
+	unsure bool
+}
+
+func rangesOf(index uint32, list []netip.Prefix) []maps.Range {
+	rows := make([]maps.Range, len(list))
+	for i, prefix := range list {
+		rows[i] = maps.Range{Service: index, Prefix: prefix}
+	}
+	return rows
+}
+
+// without returns what is in a list and not in another; both are sorted.
+func without(list, other []netip.Prefix) []netip.Prefix {
+	var rest []netip.Prefix
+	for _, prefix := range list {
+		if _, found := slices.BinarySearchFunc(other, prefix, netip.Prefix.Compare); !found {
+			rest = append(rest, prefix)
+		}
+	}
+	return rest
+}
+
+// addRanges writes the ranges that a service is about to have, before its flag says that it heeds them, and before it is
+// reached at all if it is new. Where that fails it heeds those that are there: it is closed to too many then, and not open
+// to all.
+func (r *Reconciler) addRanges(s *service, w *lb.Service) error {
+	fresh := w.SourceRanges
+	if !s.ranges.unsure {
+		fresh = without(fresh, s.ranges.list)
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	err := r.tables.Ranges.Insert(rangesOf(s.index, fresh))
+	s.ranges.list = slices.Concat(s.ranges.list, fresh)
+	slices.SortFunc(s.ranges.list, netip.Prefix.Compare)
+	s.ranges.list = slices.Compact(s.ranges.list)
+	if err != nil {
+		s.ranges.unsure = true
+		r.tables.Services[s.index].Flags |= maps.SourceRanges
+		return fmt.Errorf("write the source ranges of %s: %w", w.ID, err)
+	}
+	r.stats.Writes += uint64(len(fresh))
+	return nil
+}
+
+// dropRanges deletes the ranges that a service has and should not, once its flag says what it should.
+func (r *Reconciler) dropRanges(s *service, want []netip.Prefix) error {
+	gone := without(s.ranges.list, want)
+	if len(gone) > 0 {
+		if err := r.tables.Ranges.Delete(rangesOf(s.index, gone)); err != nil {
+			s.ranges.unsure = true
+			return fmt.Errorf("delete source ranges of service %d: %w", s.index, err)
+		}
+		r.stats.Writes += uint64(len(gone))
+		s.ranges.list = slices.Clone(want)
+	}
+	s.ranges.unsure = false
+	return nil
+}
+
+// adoptRanges takes over the ranges of the services that were found. Those of no service go at once: whoever gets their
+// index would let their clients in.
+func (r *Reconciler) adoptRanges() error {
+	var strays []maps.Range
+	err := r.tables.Ranges.Each(func(row maps.Range) {
+		if s := r.byService(row.Service); s != nil {
+			s.ranges.list = append(s.ranges.list, row.Prefix)
+		} else {
+			strays = append(strays, row)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("read the source ranges: %w", err)
+	}
+	for _, s := range r.byIndex {
+		if s != nil {
+			slices.SortFunc(s.ranges.list, netip.Prefix.Compare)
+		}
+	}
+	if err := r.tables.Ranges.Delete(strays); err != nil {
+		return fmt.Errorf("delete source ranges of no service: %w", err)
+	}
+	return nil
+}
+
+// compareRanges compares the ranges of a service with what is in the trie, and returns how many there are.
+func (r *Reconciler) compareRanges(c *check, u unit, s *service, w *lb.Service) int {
+	if !slices.Equal(s.ranges.list, w.SourceRanges) {
+		c.differ(u, "range", w.ID.String(), fmt.Sprintf("%d source ranges", len(w.SourceRanges)), fmt.Sprintf("%d", len(s.ranges.list)))
+		return 0
+	}
+	missing, first := 0, netip.Prefix{}
+	for _, prefix := range s.ranges.list {
+		has, err := r.tables.Ranges.Has(maps.Range{Service: s.index, Prefix: prefix})
+		if err != nil {
+			c.err = fmt.Errorf("verify the maps: %w", err)
+			return 0
+		}
+		if has {
+			continue
+		}
+		if missing++; missing == 1 {
+			first = prefix
+		}
+	}
+	if missing > 0 {
+		c.differ(u, "range", w.ID.String(), first.String(), fmt.Sprintf("no row; %d of %d are missing", missing, len(s.ranges.list)))
+	}
+	return len(s.ranges.list)
+}
+
+// compareStray finds a row of the trie that its service does not want: its clients are let in.
+func (r *Reconciler) compareStray(c *check, row maps.Range) {
+	s := r.byService(row.Service)
+	if s != nil {
+		if _, found := slices.BinarySearchFunc(s.ranges.list, row.Prefix, netip.Prefix.Compare); found {
+			return
+		}
+	}
+	has, err := r.tables.Ranges.Has(row) // what was listed may have gone since
+	if err != nil {
+		c.err = fmt.Errorf("verify the maps: %w", err)
+		return
+	}
+	if !has {
+		return
+	}
+	where, object := "service "+strconv.Itoa(int(row.Service)), model.Key{}
+	if s != nil && s.object != nil {
+		where, object = s.id().String(), s.object.key
+	}
+	c.differ(unit{kind: unitRange, object: object, stray: row}, "range", where, "no row", row.Prefix.String())
+}
+
+// mendRange makes a row due that should not be there, or deletes it where no service has its index.
+func (r *Reconciler) mendRange(row maps.Range, object model.Key) error {
+	s := r.byService(row.Service)
+	if s == nil {
+		return r.tables.Ranges.Delete([]maps.Range{row})
+	}
+	at, found := slices.BinarySearchFunc(s.ranges.list, row.Prefix, netip.Prefix.Compare)
+	if !found {
+		s.ranges.list = slices.Insert(s.ranges.list, at, row.Prefix)
+	}
+	if s.object != nil {
+		r.cfg.Store.MarkDirty(object)
+	}
+	return nil
+}

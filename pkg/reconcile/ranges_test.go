@@ -1,0 +1,198 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+func guardedWeb(ranges ...string) *model.Service {
+	s := web("10.96.0.1")
+	s.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+	for _, prefix := range ranges {
+		s.SourceRanges = append(s.SourceRanges, netip.MustParsePrefix(prefix))
+	}
+	return s
+}
+
+// watchedRanges tells of every operation on the trie, with what the service's row says at that moment.
+type watchedRanges struct {
+	Ranges
+	tell func(op string, rows []maps.Range)
+}
+
+func (w watchedRanges) Insert(rows []maps.Range) error {
+	w.tell("insert", rows)
+	return w.Ranges.Insert(rows)
+}
+
+func (w watchedRanges) Delete(rows []maps.Range) error {
+	w.tell("delete", rows)
+	return w.Ranges.Delete(rows)
+}
+
+// TestRangesOrder holds that a service with ranges is never open to all: they are there before its flag, and before its
+// frontends; and they go after both.
+func TestRangesOrder(t *testing.T) {
+	store := model.NewStore("node0")
+	r := start(t, store, NewMemory(small), nil)
+	var log []string
+	r.tables.Ranges = watchedRanges{r.tables.Ranges, func(op string, rows []maps.Range) {
+		if len(rows) == 0 {
+			return
+		}
+		frontends := 0
+		_ = r.tables.Frontends.Each(func(maps.SvcKey, maps.Svc) { frontends++ })
+		log = append(log, fmt.Sprintf("%s %d, flags %d, %d frontends", op, len(rows), r.tables.Services[1].Flags, frontends))
+	}}
+	deliver(store, []*model.Service{guardedWeb("10.0.0.0/8", "10.1.0.0/16")}, []*model.Slice{webSlice("10.1.0.1")})
+	for _, step := range []struct {
+		name string
+		set  func()
+		want []string
+	}{
+		{"new", func() {}, []string{"insert 2, flags 0, 0 frontends"}},
+		{"the same", func() { store.SetService(guardedWeb("10.1.0.0/16", "10.0.0.0/8", "10.0.0.0/8")) }, nil},
+		{"others", func() { store.SetService(guardedWeb("10.0.0.0/8", "192.0.2.0/24")) },
+			[]string{"insert 1, flags 4, 2 frontends", "delete 1, flags 4, 2 frontends"}},
+		{"none", func() { store.SetService(guardedWeb()) }, []string{"delete 2, flags 0, 2 frontends"}},
+		{"again", func() { store.SetService(guardedWeb("192.0.2.0/24")) }, []string{"insert 1, flags 0, 2 frontends"}},
+		{"no Service", func() { store.DeleteService(web("10.96.0.1").Name) }, []string{"delete 1, flags 4, 0 frontends"}},
+	} {
+		log = nil
+		step.set()
+		if err := r.Settle(); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if diff := cmp.Diff(step.want, log); diff != "" {
+			t.Errorf("%s (-want +have):\n%s", step.name, diff)
+		}
+	}
+}
+
+// TestRangesThatCannotBeWritten holds that a Service which gets ranges is closed while they cannot be written.
+func TestRangesThatCannotBeWritten(t *testing.T) {
+	store := model.NewStore("node0")
+	var failing atomic.Value // of string: a barrier is waited for in the background
+	failing.Store("")
+	r := start(t, store, NewMemory(small), func(op string) error {
+		if op == failing.Load() {
+			return fmt.Errorf("%s: %w", op, errInjected)
+		}
+		return nil
+	})
+	deliver(store, []*model.Service{guardedWeb()}, []*model.Slice{webSlice("10.1.0.1")})
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	failing.Store("insert ranges")
+	store.SetService(guardedWeb("10.0.0.0/8", "192.0.2.0/24"))
+	if err := r.Pass(); !errors.Is(err, errInjected) {
+		t.Fatalf("%v, want what was injected", err)
+	}
+	if flags := r.tables.Services[1].Flags; flags != maps.SourceRanges {
+		t.Errorf("flags %d while the ranges are not there, want %d", flags, maps.SourceRanges)
+	}
+	failing.Store("")
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	both := meaning(t, r.tables)
+	failing.Store("delete ranges") // after half of them are
+	store.SetService(guardedWeb())
+	if err := r.Pass(); !errors.Is(err, errInjected) {
+		t.Fatalf("%v, want what was injected", err)
+	}
+	failing.Store("")
+	store.SetService(guardedWeb("10.0.0.0/8", "192.0.2.0/24"))
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(both, meaning(t, r.tables)); diff != "" {
+		t.Errorf("wanted again after half of them were deleted:\n%s", diff)
+	}
+	failing.Store("delete ranges")
+	store.DeleteService(web("10.96.0.1").Name)
+	if err := r.Pass(); !errors.Is(err, errInjected) {
+		t.Fatalf("%v, want what was injected", err)
+	}
+	if r.services.Used() != 2 { // with the one that is nobody's
+		t.Error("the index of a service that still has ranges is free")
+	}
+	failing.Store("")
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	if said := meaning(t, r.tables); len(said) != 0 {
+		t.Errorf("left: %v", said)
+	}
+}
+
+// TestRangesAreVerified holds that a range that is missing, too many, or of nobody is found and mended.
+func TestRangesAreVerified(t *testing.T) {
+	store := model.NewStore("node0")
+	r := start(t, store, NewMemory(small), nil)
+	deliver(store, []*model.Service{guardedWeb("10.0.0.0/8", "192.0.2.0/24")}, []*model.Slice{webSlice("10.1.0.1")})
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	want := meaning(t, r.tables)
+	row := func(service uint32, prefix string) []maps.Range {
+		return []maps.Range{{Service: service, Prefix: netip.MustParsePrefix(prefix)}}
+	}
+	for _, damage := range []struct {
+		name, where, want, have string
+		do                      func() error
+	}{
+		{"none", "", "", "", func() error { return nil }},
+		{"missing", "shop/web:http/tcp4", "10.0.0.0/8", "no row; 1 of 2 are missing", func() error { return r.tables.Ranges.Delete(row(1, "10.0.0.0/8")) }},
+		{"too many", "shop/web:http/tcp4", "no row", "0.0.0.0/0", func() error { return r.tables.Ranges.Insert(row(1, "0.0.0.0/0")) }},
+		{"of nobody", "service 3", "no row", "0.0.0.0/0", func() error { return r.tables.Ranges.Insert(row(3, "0.0.0.0/0")) }},
+	} {
+		if err := damage.do(); err != nil {
+			t.Fatal(err)
+		}
+		report := verify(t, r, true, nil)
+		if damage.where == "" {
+			if report.Found != 0 {
+				t.Errorf("%s: %+v", damage.name, report)
+			}
+			continue
+		}
+		if report.Found != 1 || report.Mended != 1 {
+			t.Fatalf("%s: %+v", damage.name, report)
+		}
+		if d := report.Differences[0]; d.Kind != "range" || d.Where != damage.where || d.Want != damage.want || d.Have != damage.have {
+			t.Errorf("%s: %+v", damage.name, d)
+		}
+		if diff := cmp.Diff(want, meaning(t, r.tables)); diff != "" {
+			t.Errorf("%s: not mended:\n%s", damage.name, diff)
+		}
+	}
+}
+
+// TestStrayRangesGoAtStart holds that nobody inherits ranges: those of no service go before an index is given away.
+func TestStrayRangesGoAtStart(t *testing.T) {
+	store := model.NewStore("node0")
+	tables := NewMemory(small)
+	if err := tables.Ranges.Insert([]maps.Range{{Service: 1, Prefix: netip.MustParsePrefix("0.0.0.0/0")}}); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, store, tables, nil)
+	deliver(store, []*model.Service{guardedWeb("10.0.0.0/8")}, []*model.Slice{webSlice("10.1.0.1")})
+	if err := r.Settle(); err != nil {
+		t.Fatal(err)
+	}
+	_ = r.tables.Ranges.Each(func(row maps.Range) {
+		if row.Prefix.String() != "10.0.0.0/8" {
+			t.Errorf("%v is let in", row.Prefix)
+		}
+	})
+}

@@ -1,0 +1,104 @@
+package programs
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	fairleadmaps "fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// mostInstructions is what the verifier may walk for one program: a fifth of what it would.
+const mostInstructions = 200_000
+
+// configs are the extremes of every field of the configuration, each with each: the verifier leaves out what a constant
+// rules out, so what it accepts with one it may refuse with another. A short run has each extreme once: an emulated
+// machine takes seconds for each.
+func configs() []bpf.MapsPacketConfig {
+	if testing.Short() {
+		return []bpf.MapsPacketConfig{
+			{SnatFirst: 1024, SnatLast: 1024, TickShift: 0},
+			{
+				SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1,
+				HashKey0: ^uint64(0), HashKey1: ^uint64(0), HashKey2: ^uint64(0), HashKey3: ^uint64(0), HashKey4: ^uint64(0),
+			},
+			{SnatFirst: 1, SnatLast: 65535, TickShift: 10, ExternalClusterip: 1, Growing: 1},
+		}
+	}
+	var list []bpf.MapsPacketConfig
+	for _, ports := range [][2]uint16{{1024, 1024}, {1, 65535}} {
+		for _, shift := range []uint32{0, 10, 31} {
+			for _, external := range []uint32{0, 1} {
+				list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: shift, ExternalClusterip: external})
+			}
+		}
+		// What else a program is told makes no difference to how it looks into one map more.
+		list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, ExternalClusterip: 1, Growing: 1})
+	}
+	return list
+}
+
+// The programs of packets load whatever they are told, and leave the verifier room.
+func TestPacketPrograms(t *testing.T) {
+	rig.Root(t)
+	m, err := fairleadmaps.Create(fairleadmaps.Sizes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	most := map[string]uint32{}
+	for _, config := range configs() {
+		for _, read := range []func() (*ebpf.CollectionSpec, error){bpf.LoadTc, bpf.LoadXdp} {
+			for name, walked := range walk(t, read, config, m) {
+				most[name] = max(most[name], walked)
+			}
+		}
+	}
+	for name, walked := range most {
+		t.Logf("%s: the verifier walked %d instructions", name, walked)
+		if walked > mostInstructions {
+			t.Errorf("%s: the verifier walked %d instructions, the most is %d", name, walked, mostInstructions)
+		}
+	}
+}
+
+// walk loads an object and returns how many instructions the verifier walked for each program.
+func walk(t *testing.T, read func() (*ebpf.CollectionSpec, error), config bpf.MapsPacketConfig, m *fairleadmaps.Maps) map[string]uint32 {
+	t.Helper()
+	spec, err := read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Variables["cfg"].Set(config); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: m.Replacements(spec)})
+	if err != nil {
+		var refused *ebpf.VerifierError
+		if errors.As(err, &refused) {
+			t.Logf("%+v", refused)
+		}
+		t.Fatalf("load with %+v: %v", config, err)
+	}
+	defer loaded.Close()
+	walked := map[string]uint32{}
+	for name, program := range loaded.Programs {
+		info, err := program.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		count, ok := info.VerifiedInstructions()
+		if !ok {
+			t.Errorf("the kernel does not say how many instructions of %s it walked", name)
+		}
+		walked[name] = count
+	}
+	return walked
+}

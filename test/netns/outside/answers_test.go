@@ -1,0 +1,70 @@
+package outside
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// Who dials a service without backends is refused at once, whether the checksums of what it sends are there or left to
+// devices: a socket takes an answer only if the sums and the numbers in it are right.
+func TestRefused(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		completed bool // the node's device completes the sums that it gets to send
+		settings
+	}{
+		{"sums left to devices", false, settings{sums: true, xdp: "off"}},
+		{"sums left to the node's device", true, settings{sums: true, xdp: "off"}},
+		{"every packet complete", false, settings{xdp: "off"}},
+		{"by XDP", false, settings{xdp: "generic"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.services = true
+			w := newWorld(t, test.settings)
+			if test.completed {
+				rig.SetOffloads(t, w.a, "eth0", rig.Offloads{})
+			}
+			for _, v6 := range []bool{false, true} {
+				for _, o := range []order{{Bytes: 5}, {UDP: true, Bytes: 5}, {UDP: true, Bytes: 1400}, {UDP: true, Bytes: 701}, {UDP: true, Bytes: 5, NoSum: true}} {
+					o.Dial = nodeA.at(v6, nowhere)
+					if got, err := w.user.try(o); err == nil || !strings.Contains(err.Error(), "connection refused") {
+						t.Errorf("%+v: %v, %v, want connection refused; node a counted %v", o, got, err, w.onA.do(nodeOrder{State: true}).Drops)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Datagrams larger than any link go in fragments, there and back.
+func TestFragments(t *testing.T) {
+	for _, xdp := range []string{"off", "generic"} {
+		t.Run(xdp, func(t *testing.T) {
+			w := newWorld(t, settings{sums: xdp == "off", xdp: xdp, services: true})
+			w.followAll(t, 5, 4000, 20000)
+		})
+	}
+}
+
+// The link to a pod takes less than the others: who sends a packet that may not be cut up is told at once, and its next
+// datagram goes in fragments.
+func TestSmallerLinkBehind(t *testing.T) {
+	for _, sums := range []bool{true, false} {
+		t.Run(fmt.Sprint("sums ", sums), func(t *testing.T) {
+			w := newWorld(t, settings{sums: sums, xdp: "off", services: true})
+			rig.SetMTU(t, w.a, "pod0", 1300)
+			rig.SetMTU(t, w.pods[0], "eth0", 1300)
+			for _, v6 := range []bool{false, true} {
+				w.follow(t, paths()[0], v6, order{UDP: true, Bytes: 5})
+				o := order{Dial: nodeA.at(v6, toPodA), UDP: true, Bytes: 1400}
+				if _, err := w.user.try(o); err == nil || !strings.Contains(err.Error(), "message too long") {
+					t.Errorf("%v, want message too long; node a counted %v", err, w.onA.do(nodeOrder{State: true}).Drops)
+				}
+				w.follow(t, paths()[0], v6, o)
+			}
+		})
+	}
+}

@@ -1,0 +1,259 @@
+package outside
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// patience is how long something that should come may take, and hush how long the wait is for what should not.
+const (
+	patience = 10 * time.Second
+	hush     = 1500 * time.Millisecond
+)
+
+// order is one thing that a process is told to do with sockets.
+type order struct {
+	Serve netip.AddrPort // echo here, by TCP and UDP
+	Dial  netip.AddrPort // send this many bytes there and expect them back
+	UDP   bool
+	SCTP  bool   // Serve: by SCTP too
+	From  uint16 // the client's port; 0 for any
+	Bytes int
+	NoSum bool // UDP without checksums
+	Brief bool // expect no answer
+	// Segment has the bytes sent at once as datagrams of so many, until one is answered or there is an error.
+	Segment int
+	// Datagrams are sent in the fragments of Pieces, each with so many Bytes.
+	Datagrams int
+	Pieces    []piece
+	Part      int  // of a datagram in each; 0 for the usual
+	Backwards bool // Serve: answers come in fragments, the first one last
+	Hold      int  // Dial: keep the connection under this number; otherwise ask by that connection again
+}
+
+// seen is what came of it: what the server sees as its client, and what answered.
+type seen struct {
+	Server, Client netip.AddrPort
+}
+
+type sockets struct {
+	held map[int]net.Conn
+}
+
+func newSocketsMain([]string) (func(order) (seen, error), error) {
+	s := &sockets{held: map[int]net.Conn{}}
+	return s.do, nil
+}
+
+func (s *sockets) do(o order) (seen, error) {
+	switch {
+	case o.Serve.IsValid():
+		if o.SCTP {
+			if err := serveSCTP(o.Serve); err != nil {
+				return seen{}, err
+			}
+		}
+		return seen{}, serve(o)
+	case o.Pieces != nil:
+		return o.pieces()
+	case o.Segment != 0:
+		return o.segments()
+	case o.UDP:
+		return o.datagram()
+	case o.Hold != 0 && !o.Dial.IsValid():
+		return o.exchange(s.held[o.Hold])
+	}
+	conn, err := o.dial()
+	if err != nil {
+		return seen{}, err
+	}
+	if o.Hold != 0 {
+		s.held[o.Hold] = conn
+	} else {
+		defer conn.Close()
+	}
+	return o.exchange(conn)
+}
+
+func (o order) dial() (net.Conn, error) {
+	if o.SCTP {
+		return o.associate()
+	}
+	return o.dialer().Dial("tcp", o.Dial.String())
+}
+
+func (o order) patience() time.Duration {
+	if o.Brief {
+		return hush
+	}
+	return patience
+}
+
+func (o order) dialer() *net.Dialer {
+	return &net.Dialer{Timeout: o.patience(), Control: o.prepare, LocalAddr: o.from()}
+}
+
+func (o order) from() net.Addr {
+	switch {
+	case o.From == 0:
+		return nil
+	case o.UDP:
+		return &net.UDPAddr{Port: int(o.From)}
+	}
+	return &net.TCPAddr{Port: int(o.From)}
+}
+
+// prepare sets what a socket needs before it is bound.
+func (o order) prepare(network, _ string, raw syscall.RawConn) (err error) {
+	controlErr := raw.Control(func(fd uintptr) {
+		if network == "udp6" { // which does not take datagrams without a checksum otherwise
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1)
+		}
+		if !o.NoSum || err != nil {
+			return
+		}
+		if network == "udp6" {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_TX, 1)
+		} else {
+			err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_NO_CHECK, 1)
+		}
+	})
+	if controlErr != nil {
+		return controlErr
+	}
+	return err
+}
+
+// header is what a server says before it gives back what it got: who it is, and who its client.
+const header = 2 * 18
+
+func appendAddr(to []byte, addr netip.AddrPort) []byte {
+	a := addr.Addr().As16()
+	return binary.BigEndian.AppendUint16(append(to, a[:]...), addr.Port())
+}
+
+func readAddr(from []byte) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(from)).Unmap(), binary.BigEndian.Uint16(from[16:]))
+}
+
+// text is what is sent: no two parts of it are alike, so nothing can be swapped unseen.
+func text(n int) []byte {
+	b := make([]byte, 0, n+8)
+	for i := uint64(0); len(b) < n; i++ {
+		b = binary.BigEndian.AppendUint64(b, i*0x9e3779b97f4a7c15)
+	}
+	return b[:n]
+}
+
+// exchange sends a length and that many bytes, and reads the answer.
+func (o order) exchange(conn net.Conn) (seen, error) {
+	if err := conn.SetDeadline(time.Now().Add(o.patience())); err != nil {
+		return seen{}, err
+	}
+	want := text(o.Bytes)
+	sent := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(append(binary.BigEndian.AppendUint64(nil, uint64(len(want))), want...))
+		sent <- err
+	}()
+	have := make([]byte, header+len(want))
+	if _, err := io.ReadFull(conn, have); err != nil {
+		return seen{}, fmt.Errorf("read answer: %w", err)
+	}
+	if err := <-sent; err != nil {
+		return seen{}, err
+	}
+	return judge(have, want)
+}
+
+func judge(have, want []byte) (seen, error) {
+	if len(have) < header || !bytes.Equal(have[header:], want) {
+		return seen{}, fmt.Errorf("the answer of %d bytes is not what was sent", len(have))
+	}
+	return seen{Server: readAddr(have), Client: readAddr(have[18:])}, nil
+}
+
+func (o order) datagram() (seen, error) {
+	conn, err := o.dialer().Dial("udp", o.Dial.String())
+	if err != nil {
+		return seen{}, err
+	}
+	defer conn.Close()
+	want, have := text(o.Bytes), make([]byte, 1<<16)
+	if _, err := conn.Write(want); err != nil {
+		return seen{}, err
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(o.patience())); err != nil {
+		return seen{}, err
+	}
+	n, err := conn.Read(have)
+	if err != nil {
+		return seen{}, err
+	}
+	return judge(have[:n], want)
+}
+
+// serve echoes for the life of the process.
+func serve(o order) error {
+	listener, err := net.Listen("tcp", o.Serve.String())
+	if err != nil {
+		return err
+	}
+	config := net.ListenConfig{Control: o.prepare}
+	packets, err := config.ListenPacket(context.Background(), "udp", o.Serve.String())
+	if err != nil {
+		return err
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go echo(conn, o.Serve)
+		}
+	}()
+	go func() {
+		buffer := make([]byte, 1<<16)
+		for {
+			n, from, err := packets.ReadFrom(buffer)
+			if err != nil {
+				continue // an ICMP error about an earlier answer
+			}
+			client := from.(*net.UDPAddr).AddrPort()
+			reply := append(appendAddr(appendAddr(nil, o.Serve), client), buffer[:n]...)
+			if o.Backwards {
+				_ = backwards(o.Serve, client, reply)
+				continue
+			}
+			_, _ = packets.WriteTo(reply, from)
+		}
+	}()
+	return nil
+}
+
+func echo(conn net.Conn, at netip.AddrPort) {
+	defer conn.Close()
+	client := conn.RemoteAddr().(*net.TCPAddr).AddrPort()
+	for {
+		var length [8]byte
+		if _, err := io.ReadFull(conn, length[:]); err != nil {
+			return
+		}
+		if _, err := conn.Write(appendAddr(appendAddr(nil, at), client)); err != nil {
+			return
+		}
+		if _, err := io.CopyN(conn, conn, int64(binary.BigEndian.Uint64(length[:]))); err != nil {
+			return
+		}
+	}
+}

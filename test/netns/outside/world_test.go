@@ -1,0 +1,284 @@
+package outside
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// The addresses of the world, IPv4 and IPv6:
+//
+//	client .7 -- 198.51.100.0/24, 2001:db8:1::/64 -- .1 router .254 -- 192.0.2.0/24, 2001:db8::/64 -- .1 node a, .2 node b
+//	node a .1 -- 10.244.1.0/24, fd02:1::/64 -- .5 pod a         node b .1 -- 10.244.2.0/24, fd02:2::/64 -- .5 pod b
+var (
+	clientAddr = family{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:1::7")}
+	nodeA      = family{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	nodeB      = family{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
+	podA       = family{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd02:1::5")}
+	podB       = family{netip.MustParseAddr("10.244.2.5"), netip.MustParseAddr("fd02:2::5")}
+	anyAddr    = family{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+)
+
+// family has an address of each family.
+type family [2]netip.Addr
+
+func (f family) at(v6 bool, port uint16) netip.AddrPort {
+	if v6 {
+		return netip.AddrPortFrom(f[1], port)
+	}
+	return netip.AddrPortFrom(f[0], port)
+}
+
+// settings are what differs between worlds.
+type settings struct {
+	xdp      string // the mode
+	mtu      int    // of everything; 0 for 1500
+	sums     bool   // senders leave checksums to the device, and packets are large inside of the machine
+	narrow   int    // what the router can send to the client, if it is less
+	devices  string // of nodes; "" for auto
+	services bool   // that every test of paths uses
+	link     int    // by which nodes are connected
+	sctp     bool   // those echo by SCTP as well
+	// backends on other nodes answer in fragments of which the first comes last
+	backwards bool
+	passed    bool // somebody else's XDP in the stack of the nodes passes everything
+}
+
+// world is what the package comment says.
+type world struct {
+	t                    *testing.T
+	client, router, a, b *rig.Netns
+	onA, onB             *child[nodeOrder, nodeState]
+	user                 *child[order, seen]
+	pods                 [2]*rig.Netns
+	nodes                [2]place
+}
+
+type place struct{ bpffs, cgroup string }
+
+func newWorld(t *testing.T, s settings) *world {
+	t.Helper()
+	rig.Root(t)
+	w := &world{t: t, router: rig.NewNetns(t, "router"), client: rig.NewNetns(t, "client"), a: rig.NewNetns(t, "a"), b: rig.NewNetns(t, "b")}
+	rig.Bridge(t, w.router, "lan")
+	rig.Veth(t, w.client, "eth0", w.router, "wan")
+	rig.Address(t, w.router, "wan", "198.51.100.1/24", "2001:db8:1::1/64")
+	rig.Address(t, w.client, "eth0", "198.51.100.7/24", "2001:db8:1::7/64")
+	rig.Address(t, w.router, "lan", "192.0.2.254/24", "2001:db8::254/64")
+	rig.Route(t, w.client, "0.0.0.0/0", "198.51.100.1")
+	rig.Route(t, w.client, "::/0", "2001:db8:1::1")
+	w.forwards(w.router)
+	for i, n := range []*rig.Netns{w.a, w.b} {
+		w.addNode(i, n, s.link)
+	}
+	w.setUp(s)
+	if s.narrow != 0 {
+		w.narrow(s.narrow)
+	}
+	if s.xdp == "native" { // a veth takes what XDP sends by its peer only if it has one itself
+		w.passXDP(link.XDPDriverMode, w.router, "node1", "node2")
+	}
+	if s.passed {
+		w.passXDP(link.XDPGenericMode, w.a, "eth0")
+		w.passXDP(link.XDPGenericMode, w.b, "eth0")
+	}
+	w.onA = w.startNode(0, w.a, s)
+	w.onB = w.startNode(1, w.b, s)
+	w.user = w.process(w.client)
+	if s.services {
+		w.addServices(s)
+	}
+	return w
+}
+
+// forwards makes a namespace hand on packets.
+func (w *world) forwards(n *rig.Netns) {
+	w.t.Helper()
+	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		if err := n.SetSysctl(name, "1"); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+// addNode connects a node and its pod; i is 0 for a.
+func (w *world) addNode(i int, n *rig.Netns, link int) {
+	t, id, other := w.t, i+1, 2-i
+	port, pod := fmt.Sprintf("node%d", id), rig.NewNetns(t, "pod")
+	w.connect(n, link, port)
+	rig.Enslave(t, w.router, port, "lan")
+	rig.Address(t, n, "eth0", fmt.Sprintf("192.0.2.%d/24", id), fmt.Sprintf("2001:db8::%d/64", id))
+	rig.Route(t, n, "0.0.0.0/0", "192.0.2.254")
+	rig.Route(t, n, "::/0", "2001:db8::254")
+	w.forwards(n)
+	rig.Veth(t, n, "pod0", pod, "eth0")
+	rig.Address(t, n, "pod0", fmt.Sprintf("10.244.%d.1/24", id), fmt.Sprintf("fd02:%d::1/64", id))
+	rig.Address(t, pod, "eth0", fmt.Sprintf("10.244.%d.5/24", id), fmt.Sprintf("fd02:%d::5/64", id))
+	rig.Route(t, pod, "0.0.0.0/0", fmt.Sprintf("10.244.%d.1", id))
+	rig.Route(t, pod, "::/0", fmt.Sprintf("fd02:%d::1", id))
+	rig.Route(t, n, fmt.Sprintf("10.244.%d.0/24", other), fmt.Sprintf("192.0.2.%d", other))
+	rig.Route(t, n, fmt.Sprintf("fd02:%d::/64", other), fmt.Sprintf("2001:db8::%d", other))
+	w.pods[i] = pod
+}
+
+// setUp sets the MTU and what the devices do by themselves.
+func (w *world) setUp(s settings) {
+	w.t.Helper()
+	for _, d := range []struct {
+		n     *rig.Netns
+		names string
+	}{
+		{w.client, "eth0"}, {w.router, "wan lan node1 node2"}, {w.a, "eth0 pod0"}, {w.b, "eth0 pod0"}, {w.pods[0], "eth0"}, {w.pods[1], "eth0"},
+	} {
+		for name := range strings.FieldsSeq(d.names) {
+			if s.mtu != 0 {
+				rig.SetMTU(w.t, d.n, name, s.mtu)
+			}
+			if name != "lan" && s.link == plain {
+				rig.SetOffloads(w.t, d.n, name, rig.Offloads{Sums: s.sums, Merge: s.sums})
+			}
+		}
+	}
+}
+
+// passXDP gives devices a program that passes everything.
+func (w *world) passXDP(how link.XDPAttachFlags, n *rig.Netns, names ...string) {
+	t := w.t
+	t.Helper()
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.XDP, Flags: unix.BPF_F_XDP_HAS_FRAGS, License: "GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { prog.Close() })
+	for _, name := range names {
+		var attached link.Link
+		err := n.Do(func() error {
+			device, err := net.InterfaceByName(name)
+			if err == nil {
+				attached, err = link.AttachXDP(link.XDPOptions{Program: prog, Interface: device.Index, Flags: how})
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { attached.Close() })
+	}
+}
+
+// startNode starts the agent of a node.
+func (w *world) startNode(i int, n *rig.Netns, s settings) *child[nodeOrder, nodeState] {
+	t := w.t
+	t.Helper()
+	if w.nodes[i].bpffs == "" {
+		w.nodes[i] = place{rig.BPFFS(t), rig.NewCgroup(t).Path()}
+		t.Cleanup(func() {
+			if err := n.Do(func() error { return datapath.Cleanup(w.nodes[i].bpffs) }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	devices := s.devices
+	if devices == "" {
+		devices = "auto"
+	}
+	process := rig.NewChild(t, nil, n, "node", w.nodes[i].bpffs, w.nodes[i].cgroup, s.xdp, devices)
+	c := &child[nodeOrder, nodeState]{t, process}
+	t.Cleanup(func() {
+		process.Kill()
+		if err := process.Wait(); t.Failed() {
+			t.Logf("node %d: %v", i, err)
+		}
+	})
+	return c
+}
+
+// narrow makes the router refuse to send larger packets to the client, as if the way were smaller further on.
+func (w *world) narrow(mtu int) {
+	w.t.Helper()
+	err := w.router.Do(func() error {
+		wan, err := netlink.LinkByName("wan")
+		if err != nil {
+			return err
+		}
+		var errs []error
+		for _, text := range []string{"198.51.100.7/32", "2001:db8:1::7/128"} {
+			_, to, err := net.ParseCIDR(text)
+			errs = append(errs, err, netlink.RouteReplace(&netlink.Route{
+				Dst: to, LinkIndex: wan.Attrs().Index, Scope: netlink.SCOPE_LINK, MTU: mtu,
+			}))
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// cut takes a port of the router down.
+func (w *world) cut(port string) {
+	w.t.Helper()
+	err := w.router.Do(func() error {
+		device, err := netlink.LinkByName(port)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetDown(device)
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// process starts a process that uses sockets.
+func (w *world) process(n *rig.Netns) *child[order, seen] {
+	w.t.Helper()
+	return &child[order, seen]{w.t, rig.NewChild(w.t, nil, n, "sockets")}
+}
+
+// The ports of node a at which the world's services are.
+const (
+	toPodA  = 30001
+	toPodB  = 30002
+	toNodeA = 30003
+	toNodeB = 30004
+	nowhere = 30005
+)
+
+// addServices starts servers in the pods and on the nodes, and gives node a a NodePort for each.
+func (w *world) addServices(with settings) {
+	w.t.Helper()
+	for _, v6 := range []bool{false, true} {
+		for _, s := range []struct {
+			port  uint16
+			at    netip.AddrPort
+			where *rig.Netns
+			local bool
+		}{
+			{toPodA, podA.at(v6, 8080), w.pods[0], true},
+			{toPodB, podB.at(v6, 8080), w.pods[1], false},
+			{toNodeA, nodeA.at(v6, 9090), w.a, true},
+			{toNodeB, nodeB.at(v6, 9090), w.b, false},
+		} {
+			w.process(s.where).do(order{Serve: s.at, SCTP: with.sctp, Backwards: with.backwards && !s.local})
+			w.onA.do(nodeOrder{Service: &service{At: anyAddr.at(v6, s.port), Kind: maps.NodePort, Backend: s.at, Local: s.local}})
+		}
+		w.onA.do(nodeOrder{Service: &service{At: anyAddr.at(v6, nowhere), Kind: maps.NodePort}})
+	}
+}

@@ -1,0 +1,81 @@
+package seal
+
+import (
+	"math/rand/v2"
+	"testing"
+	"unsafe"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// sealed are the bytes of a row that its seal is made of, and where its flags are.
+const (
+	sealed  = int(unsafe.Offsetof(bpf.MapsCtEntry{}.Seen))
+	flagsAt = int(unsafe.Offsetof(bpf.MapsCtEntry{}.Flags))
+)
+
+// Whatever one byte becomes, the seal is another.
+func TestSealOfEveryByte(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 20 {
+		var key bpf.MapsFlow
+		var row bpf.MapsCtEntry
+		keyBytes := (*[unsafe.Sizeof(key)]byte)(unsafe.Pointer(&key))
+		rowBytes := (*[unsafe.Sizeof(row)]byte)(unsafe.Pointer(&row))
+		for i := range keyBytes {
+			keyBytes[i] = byte(random.Uint32())
+		}
+		for i := range rowBytes {
+			rowBytes[i] = byte(random.Uint32())
+		}
+		was := Of(key, row)
+		differs := func(what string, at int, b *byte) {
+			for change := 1; change < 256; change++ {
+				*b ^= byte(change)
+				if Of(key, row) == was {
+					t.Errorf("byte %d of the %s may change by %#x without notice", at, what, change)
+				}
+				*b ^= byte(change)
+			}
+		}
+		for i := range keyBytes {
+			differs("key", i, &keyBytes[i])
+		}
+		for i := range rowBytes {
+			if i < sealed || i == flagsAt {
+				differs("row", i, &rowBytes[i])
+			}
+		}
+	}
+}
+
+// Rows of neighbours are taken for each other no more often than chance has it: flows of clients, ports and backends that
+// follow each other.
+func TestSealOfNeighbours(t *testing.T) {
+	var flows []bpf.MapsFlow
+	var rows []bpf.MapsCtEntry
+	for i := range 1 << 9 {
+		low, mid, high := byte(i&7)<<5, byte(i>>3&7)<<5, byte(i>>6)<<5
+		key := bpf.MapsFlow{Proto: 6, Sport: uint16(high) << 8, Dport: 0x5000}
+		row := bpf.MapsCtEntry{Sport: key.Sport, Dport: 0x901f}
+		key.Saddr.Word[2], key.Daddr.Word[2] = 0xffff0000, 0xffff0000
+		key.Saddr.Word[3], key.Daddr.Word[3] = uint32(low)<<24|10, uint32(mid)<<24|20
+		row.Saddr, row.Daddr = key.Saddr, key.Daddr
+		row.Seal = Of(key, row)
+		flows, rows = append(flows, key), append(rows, row)
+	}
+	pairs, mistaken := 0, 0
+	for i := range flows {
+		for j := range rows {
+			if i != j {
+				pairs++
+				if Of(flows[i], rows[j]) == rows[j].Seal {
+					mistaken++
+				}
+			}
+		}
+	}
+	if limit := 2 * pairs >> 16; mistaken > limit {
+		t.Errorf("of %d pairs %d are taken for each other, more than %d", pairs, mistaken, limit)
+	}
+}
