@@ -1,0 +1,224 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// resetOf is the RST that answers a segment: with the numbers that RFC 9293 gives it.
+func resetOf(p packet, payload int) []byte {
+	r := packet{from: p.to, to: p.from, proto: tcp, flags: rst, seq: p.ack}
+	if p.flags&ack == 0 {
+		r.flags, r.seq, r.ack = rst|ack, 0, p.seq+uint32(payload)
+		for _, flag := range []byte{syn, fin} {
+			if p.flags&flag != 0 {
+				r.ack++
+			}
+		}
+	}
+	from, to := netip.MustParseAddrPort(r.from), netip.MustParseAddrPort(r.to)
+	header := r.transport(from, to)[:20]
+	binary.BigEndian.PutUint16(header[14:], 0)
+	binary.BigEndian.PutUint16(header[16:], 0)
+	pseudo := append(append(from.Addr().AsSlice(), to.Addr().AsSlice()...), 0, tcp, 0, 20)
+	binary.BigEndian.PutUint16(header[16:], sum16(pseudo, header))
+	return datagram{from: from.Addr().String(), to: to.Addr().String(), proto: tcp, fragment: dontFragment(from.Addr()), payload: header,
+		macs: [2]byte{1, 0}}.bytes()
+}
+
+// dontFragment is what every answer says, where it can.
+func dontFragment(addr netip.Addr) uint16 {
+	if addr.Is4() {
+		return 0x4000
+	}
+	return 0
+}
+
+// refusalOf is the error that answers a packet, with as much of it as there may be.
+func refusalOf(f family, from, to string, kind, code byte, rest uint32, packet []byte) []byte {
+	most, tos := 576-28, byte(0xc0)
+	if f.any == "[::]" {
+		most, tos = 1280-48, 0
+	}
+	return message{from: from, to: to, kind: kind, code: code, rest: rest, tos: tos, fragment: dontFragment(netip.MustParseAddr(from)),
+		body: packet[:min(most, len(packet))], macs: [2]byte{1, 0}}.bytes()
+}
+
+// udpTo is a datagram of UDP with a payload of n bytes.
+func udpTo(from, to string, n int) datagram {
+	a, b := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
+	l4 := binary.BigEndian.AppendUint16(nil, a.Port())
+	l4 = binary.BigEndian.AppendUint16(l4, b.Port())
+	l4 = append(binary.BigEndian.AppendUint16(l4, uint16(8+n)), 0, 0)
+	for i := range n {
+		l4 = append(l4, byte(i*7))
+	}
+	pseudo := append(append(a.Addr().AsSlice(), b.Addr().AsSlice()...), 0, udp, byte(len(l4)>>8), byte(len(l4)))
+	binary.BigEndian.PutUint16(l4[6:], sum16(pseudo, l4))
+	return datagram{from: a.Addr().String(), to: b.Addr().String(), proto: udp, payload: l4, macs: [2]byte{0, 1}}
+}
+
+// answered runs a packet that is refused: it is counted, and answered by want or, if that is nil, dropped.
+func (w *world) answered(t *testing.T, name, reason string, in, want []byte) {
+	t.Helper()
+	before := w.counted(t, reason)
+	verdict, out := w.run(t, w.in, in)
+	expect := "answer"
+	if want == nil {
+		expect, want = "drop", in
+	}
+	if verdict != expect {
+		t.Errorf("%s: %s, want %s; counted: %v", name, verdict, expect, w.reasons(t))
+		return
+	}
+	if diff := cmp.Diff(want, out); diff != "" {
+		t.Errorf("%s (-want +have):\n%s", name, diff)
+	}
+	if w.counted(t, reason) != before+1 {
+		t.Errorf("%s: not counted as %s", name, reason)
+	}
+}
+
+// toward gives a frame its sender; the receiver is the device of a trial, which has no address.
+func toward(frame []byte) []byte {
+	frame[11] = 1
+	return frame
+}
+
+// Whoever dials a service without backends is told so at once.
+func TestRefusals(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f family) {
+		w.service(t, f.any+":30081", tcp, maps.NodePort, "", false)
+		w.service(t, f.any+":30053", udp, maps.NodePort, "", false)
+		client, node := f.client+":4000", f.node+":30081"
+		for name, p := range map[string]packet{
+			"syn":            {flags: syn, seq: 1000},
+			"syn at the end": {flags: syn, seq: 1<<32 - 3},
+			"fin":            {flags: fin, seq: 1000},
+			"ack":            {flags: ack, seq: 1000, ack: 70000},
+			"syn ack":        {flags: syn | ack, seq: 1000, ack: 70000},
+			"nothing":        {seq: 5},
+			"options":        {flags: syn, seq: 1000, options: 3},
+			"extension":      {flags: syn, seq: 1000, extension: []byte{0, 0, 1, 4, 0, 0, 0, 0}},
+		} {
+			p.from, p.to, p.proto = client, node, tcp
+			if f.any == "[::]" {
+				p.options = 0
+			} else {
+				p.extension = nil
+			}
+			w.answered(t, name, "no-backend", toward(p.bytes()), resetOf(p, 5))
+		}
+		k := f.kinds()
+		for _, n := range []int{0, 1, 2, 3, 13, 500, 520, 521, 1100, 1183, 1184, 1185, 1400} {
+			d := udpTo(client, f.node+":30053", n)
+			frame := d.bytes()
+			w.answered(t, "datagram", "no-backend", frame, refusalOf(f, d.to, d.from, k.unreachable, k.port, 0, frame[14:]))
+		}
+		w.service(t, f.any+":30082", sctp, maps.NodePort, "", false)
+		init := packet{from: client, to: f.node + ":30082", proto: sctp, flags: syn, seq: 1000}
+		w.answered(t, "init", "no-backend", toward(init.bytes()),
+			refusalOf(f, host(f.node), host(f.client), k.unreachable, k.port, 0, init.bytes()[14:]))
+		d := udpTo(client, f.node+":30053", 3)
+		d.padding = 7
+		w.answered(t, "padding", "no-backend", d.bytes(),
+			refusalOf(f, d.to, d.from, k.unreachable, k.port, 0, d.bytes()[14:len(d.bytes())-7]))
+		d.padding = 0
+		d.payload[6], d.payload[7] = 0, 0
+		w.answered(t, "no sum", "no-backend", d.bytes(), refusalOf(f, d.to, d.from, k.unreachable, k.port, 0, d.bytes()[14:]))
+	})
+}
+
+// Answers go to one host, about whole packets, and never about themselves.
+func TestNoAnswer(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f family) {
+		w.service(t, f.any+":30081", tcp, maps.NodePort, "", false)
+		w.service(t, f.any+":30053", udp, maps.NodePort, "", false)
+		sources := []string{"224.0.0.1:9", "255.255.255.255:9", "0.0.0.0:9", "127.0.0.1:9", "240.0.0.1:9"}
+		if f.any == "[::]" {
+			sources = []string{"[ff02::1]:9", "[::]:9", "[::1]:9"}
+		}
+		for _, source := range sources {
+			w.answered(t, source, "no-backend", udpTo(source, f.node+":30053", 5).bytes(), nil)
+			w.answered(t, source, "no-backend", toward(packet{from: source, to: f.node + ":30081", proto: tcp, flags: syn}.bytes()), nil)
+		}
+		first := packet{from: f.client + ":9", to: f.node + ":30053", proto: udp, fragment: 0x2000}
+		w.answered(t, "first fragment", "no-backend", first.bytes(), nil)
+		reset := packet{from: f.client + ":9", to: f.node + ":30081", proto: tcp, flags: rst}
+		if verdict, _ := w.run(t, w.in, reset.bytes()); verdict != "pass" {
+			t.Errorf("reset: %s", verdict)
+		}
+		lying := udpTo(f.client+":9", f.node+":30053", 5).bytes()
+		binary.BigEndian.PutUint16(lying[lengthAt(f):], 9000)
+		w.answered(t, "longer than its frame", "no-backend", lying, nil)
+		short := toward(packet{from: f.client + ":9", to: f.node + ":30081", proto: tcp, flags: syn}.bytes())
+		short[len(short)-5-8] = 0xf0
+		w.answered(t, "header longer than the segment", "no-backend", short, nil)
+	})
+}
+
+// lengthAt is where the length of the packet is.
+func lengthAt(f family) int {
+	if f.any == "[::]" {
+		return 14 + 4
+	}
+	return 14 + 2
+}
+
+// A policy that keeps packets on this node drops them without a word while other nodes have backends, so that load
+// balancers look elsewhere; without any backend they are refused as others are.
+func TestPolicyIsSilent(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f family) {
+		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
+		index := w.services
+		service := &w.tables.Services[index]
+		service.Flags |= maps.ExternalLocal
+		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}
+		w.answered(t, "others have backends", "no-backend", toward(p.bytes()), nil)
+		service.Words[maps.ScopeAll] = 0
+		w.answered(t, "nobody has", "no-backend", toward(p.bytes()), resetOf(p, 5))
+	})
+}
+
+// Errors are so many and no more, however many ask for them; segments are answered one by one.
+func TestAllowance(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f family) {
+		w.service(t, f.any+":30053", udp, maps.NodePort, "", false)
+		w.service(t, f.any+":30081", tcp, maps.NodePort, "", false)
+		frame := udpTo(f.client+":9", f.node+":30053", 5).bytes()
+		const sent, burst, every = 1000, 64, 4 * time.Millisecond
+		start, answers := time.Now(), 0
+		for range sent {
+			if verdict, _ := w.run(t, w.in, frame); verdict == "answer" {
+				answers++
+			}
+		}
+		cpus := runtime.NumCPU()
+		most := cpus * (burst + 1 + int(time.Since(start)/every))
+		if answers < burst || answers > min(most, sent-1) {
+			t.Errorf("%d answers to %d packets, want at least %d and at most %d", answers, sent, burst, most)
+		}
+		if n := w.counted(t, "no-backend"); n != sent {
+			t.Errorf("%d of %d are counted", n, sent)
+		}
+		full := make([]bpf.MapsAllowance, cpus)
+		if err := w.maps.Allowances.Put(uint32(0), full); err != nil {
+			t.Fatal(err)
+		}
+		if verdict, _ := w.run(t, w.in, frame); verdict != "answer" {
+			t.Errorf("after a while: %s", verdict)
+		}
+		p := packet{from: f.client + ":9", to: f.node + ":30081", proto: tcp, flags: syn}
+		for range burst * cpus * 2 {
+			w.answered(t, "segment", "no-backend", toward(p.bytes()), resetOf(p, 5))
+		}
+	})
+}

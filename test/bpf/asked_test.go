@@ -1,0 +1,183 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// knows has every row of every CPU say that it is the way between two addresses, so that it does not matter where programs
+// look.
+func (w *world) knows(t *testing.T, way bpf.MapsAskedWay) {
+	t.Helper()
+	rows := make([]bpf.MapsAskedWay, ebpf.MustPossibleCPU())
+	for i := range rows {
+		rows[i] = way
+	}
+	for i := range w.maps.AskedWays.MaxEntries() {
+		if err := w.maps.AskedWays.Put(i, rows); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// wayOf is the way from one address to another by the device that packets of the tests come in by.
+func wayOf(from, to string, seen uint32) bpf.MapsAskedWay {
+	return bpf.MapsAskedWay{
+		From: maps.AddrOf(netip.MustParseAddr(host(from))), To: maps.AddrOf(netip.MustParseAddr(host(to))), In: 1, Seen: seen,
+		Ifindex: 1, Dmac: [6]uint8{2, 0, 0, 0, 0, 7}, Smac: [6]uint8{2, 0, 0, 0, 0, 8},
+	}
+}
+
+// askedCase says when something was, in ticks from now on, and whether a new flow then takes a way that another was told.
+type askedCase struct {
+	name                 string
+	seen, changed, until int32
+	other                func(f family, way *bpf.MapsAskedWay)
+	taken                bool
+}
+
+func askedCases() []askedCase {
+	return []askedCase{
+		{name: "asked in this tick", changed: -1, until: 1, taken: true},
+		{name: "asked before, and nothing changed since", seen: -3, changed: -4, until: 1, taken: true},
+		{name: "the agent vouches for this tick and no more", changed: -1, taken: true},
+		{name: "changed in the tick in which it was asked", seen: -3, changed: -3, until: 1},
+		{name: "changed since", seen: -3, changed: -1, until: 1},
+		{name: "changed now", until: 1},
+		{name: "changed, and the kernel may still be at it", changed: 1, until: 1},
+		{name: "the agent is away", changed: -1, until: -1},
+		{name: "half written", changed: -1, until: 1, other: func(_ family, way *bpf.MapsAskedWay) { way.Turn = 1 }},
+		{name: "written often", changed: -1, until: 1, taken: true, other: func(_ family, way *bpf.MapsAskedWay) { way.Turn = 8 }},
+		{name: "by another device", changed: -1, until: 1, other: func(_ family, way *bpf.MapsAskedWay) { way.In = 2 }},
+		{name: "from another address", changed: -1, until: 1, other: func(f family, way *bpf.MapsAskedWay) {
+			way.From = maps.AddrOf(netip.MustParseAddr(host(f.node)))
+		}},
+		{name: "to another address", changed: -1, until: 1, other: func(f family, way *bpf.MapsAskedWay) {
+			way.To = maps.AddrOf(netip.MustParseAddr(host(f.node)))
+		}},
+	}
+}
+
+// A flow takes a way that another was told while it is good. There is no route in the world of this test, so who asks gets
+// none.
+func TestAskedWays(t *testing.T) {
+	rig.Root(t)
+	config := standardConfig()
+	config.TickShift, config.SnatFirst = 31, 40000
+	for _, h := range hooks() {
+		for version, f := range families() {
+			t.Run(h.name+" "+version, func(t *testing.T) {
+				w := newWorldOf(t, h, config)
+				w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
+				now := w.tick(t, f.client+":4000", f.node+":30053")
+				for i, tt := range askedCases() {
+					way := wayOf(f.snat, f.pod, now+uint32(tt.seen))
+					if tt.other != nil {
+						tt.other(f, &way)
+					}
+					w.knows(t, way)
+					w.tell(t, now+uint32(tt.changed), now+uint32(tt.until))
+					row := w.begun(t, f, 5000+i)
+					if taken := row.Dmac == way.Dmac && row.Smac == way.Smac && row.Ifindex == 1; taken != tt.taken {
+						t.Errorf("%s: taken is %v, want %v: %+v", tt.name, taken, tt.taken, row)
+					}
+				}
+			})
+		}
+	}
+}
+
+// begun begins a flow and returns the row of its request.
+func (w *world) begun(t *testing.T, f family, port int) bpf.MapsCtEntry {
+	t.Helper()
+	p := packet{from: fmt.Sprintf("%s:%d", f.client, port), to: f.node + ":30053", proto: udp}
+	w.run(t, w.in, p.bytes())
+	flow, row := flowOf(p.from, p.to, udp), bpf.MapsCtEntry{}
+	if err := w.maps.CtHalf.Lookup(&flow, &row); err != nil {
+		t.Fatalf("find the row of a request from port %d: %v", port, err)
+	}
+	return row
+}
+
+// The kernel is asked once for many flows, and again after a change; that there is no way is not kept, and while nobody
+// vouches the kernel is asked for every flow.
+func TestAskedOnce(t *testing.T) {
+	rig.Root(t)
+	config := standardConfig()
+	config.TickShift, config.SnatFirst = 31, 40000
+	for _, h := range hooks() {
+		for version, f := range families() {
+			t.Run(h.name+" "+version, func(t *testing.T) {
+				w := newWorldOf(t, h, config)
+				w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
+				reach := w.loop(t, f)
+				now, port := w.tick(t, f.client+":4000", f.node+":30053"), 5000
+				for _, step := range []struct {
+					name           string
+					known          bool // there is a route
+					changed, until uint32
+					want           bool
+				}{
+					{name: "without a route", changed: now - 1, until: now + 1},
+					{name: "with one", known: true, changed: now - 1, until: now + 1, want: true},
+					{name: "without it again, of which nobody has heard", changed: now - 1, until: now + 1, want: true},
+					{name: "after that was told", changed: now, until: now + 1},
+					{name: "while nobody vouches", changed: now - 1, until: now - 1},
+				} {
+					reach(step.known)
+					w.tell(t, step.changed, step.until)
+					port++
+					if row := w.begun(t, f, port); (row.Dmac != [6]uint8{}) != step.want {
+						t.Errorf("%s: the row has a way: %v, want %v", step.name, !step.want, step.want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// loop gives the backend a neighbour behind loopback, and returns what makes the route there.
+func (w *world) loop(t *testing.T, f family) (reach func(known bool)) {
+	t.Helper()
+	handle := handleOf(t, w.netns)
+	lo, err := handle.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := net.IP(netip.MustParseAddr(host(f.pod)).AsSlice())
+	errs := []error{handle.LinkSetUp(lo), handle.NeighSet(&netlink.Neigh{
+		LinkIndex: lo.Attrs().Index, IP: pod, State: netlink.NUD_PERMANENT, HardwareAddr: net.HardwareAddr{2, 0, 0, 0, 0, 3},
+	})}
+	for _, name := range []string{"net/ipv4/conf/lo/forwarding", "net/ipv6/conf/lo/forwarding"} {
+		errs = append(errs, w.netns.SetSysctl(name, "1"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	route := netlink.Route{LinkIndex: lo.Attrs().Index, Dst: &net.IPNet{IP: pod, Mask: net.CIDRMask(8*len(pod), 8*len(pod))}}
+	there := false
+	return func(known bool) {
+		t.Helper()
+		var err error
+		switch {
+		case known && !there:
+			err = handle.RouteAdd(&route)
+		case !known && there:
+			err = handle.RouteDel(&route)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		there = known
+	}
+}

@@ -1,0 +1,204 @@
+package bpf
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// shrink gives a map so few rows, and loads the programs over it.
+func (w *world) shrink(t *testing.T, name string, rows uint32) {
+	t.Helper()
+	specs, err := bpf.LoadMaps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	specs.Maps[name].MaxEntries = rows
+	small, err := ebpf.NewMap(specs.Maps[name])
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]**ebpf.Map{"ct_half": &w.maps.CtHalf, "affinity": &w.maps.Affinity, "frags": &w.maps.Frags}[name]
+	(*at).Close()
+	*at = small
+	w.load(t, w.hook, w.config)
+}
+
+// census is what can be told of a map that pushes out, and how many rows were made in it and not deleted.
+func (w *world) census(t *testing.T, name string) (c maps.Census, kept uint64) {
+	t.Helper()
+	m := map[string]*ebpf.Map{"ct_half": w.maps.CtHalf, "affinity": w.maps.Affinity, "frags": w.maps.Frags}[name]
+	c, err := maps.TakeCensus(w.maps.Turnover, m, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := 0
+	var key, value [64]byte
+	for list := m.Iterate(); list.Next(key[:m.KeySize()], value[:m.ValueSize()]); {
+		rows++
+	}
+	if c.Rows != rows {
+		t.Errorf("%s: the census has %d rows, there are %d", name, c.Rows, rows)
+	}
+	return c, c.Turnover.Made - c.Turnover.Deleted
+}
+
+// nth returns another client of a family for every n.
+func (f family) nth(n int) netip.Addr {
+	b := netip.MustParseAddr(strings.Trim(f.client, "[]")).AsSlice()
+	b[len(b)-2], b[len(b)-3] = byte(n), byte(n>>8)
+	addr, _ := netip.AddrFromSlice(b)
+	return addr
+}
+
+// A flood of first packets pushes out its own kind alone, and every row that it pushed out is counted.
+func TestFloodIsCounted(t *testing.T) {
+	const room, flood = 128, 300
+	each(t, func(t *testing.T, w *world, f family) {
+		w.shrink(t, "ct_half", room)
+		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
+		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
+		w.talk(t, f, f.client+":4000", f.pod+":53", 2)
+		if c, kept := w.census(t, "ct_half"); c.Turnover != (maps.Turnover{Made: 2, Deleted: 2}) || kept != 0 || c.Evicted != 0 {
+			t.Fatalf("after a flow was established: %+v", c)
+		}
+		before := w.dump(t)
+		for n := range flood {
+			from := netip.AddrPortFrom(f.nth(n), 4000).String()
+			if verdict, _ := w.run(t, w.in, packet{from: from, to: f.node + ":30080", proto: tcp, flags: syn}.bytes()); verdict != "pass" {
+				t.Fatalf("first packet %d: %s", n, verdict)
+			}
+		}
+		c, kept := w.census(t, "ct_half")
+		if c.Turnover.Made != 2+2*flood || c.Turnover.Deleted != 2 {
+			t.Errorf("%+v were counted, of %d first packets with two rows each", c.Turnover, flood)
+		}
+		if want := kept - uint64(c.Rows); c.Evicted != want || c.Rows > room || want < 2*flood-room {
+			t.Errorf("%d rows are there and %d were pushed out, want %d", c.Rows, c.Evicted, want)
+		}
+		after := w.dump(t)
+		for key, row := range before { // no more than what is established
+			if diff := cmp.Diff(row, after[key]); diff != "" {
+				t.Errorf("the flood has changed an established flow (-before +after):\n%s", diff)
+			}
+		}
+		w.doom(t, maps.DoomFlushed, &maps.FlowLimits{})
+		if left, _ := w.census(t, "ct_half"); left.Evicted != c.Evicted || left.Turnover.Deleted == 2 {
+			t.Errorf("forgetting flows changed what was pushed out from %d to %d (%+v)", c.Evicted, left.Evicted, left.Turnover)
+		}
+	})
+}
+
+// Rows that leave by themselves were pushed out by nobody: a client that resets, and one that is in no range any more.
+func TestNothingIsEvicted(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f family) {
+		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
+		for n := range 50 {
+			from := netip.AddrPortFrom(f.nth(n), 4000).String()
+			for _, flags := range []byte{syn, syn, rst} {
+				w.run(t, w.in, packet{from: from, to: f.node + ":30080", proto: tcp, flags: flags}.bytes())
+			}
+		}
+		if c, kept := w.census(t, "ct_half"); kept != 0 || c.Evicted != 0 || c.Turnover.Made != 100 {
+			t.Errorf("%+v, and no row was pushed out", c)
+		}
+	})
+}
+
+// More clients with affinity than there are rows: those that are pushed out are counted, and those who stay keep their
+// backend. A client whose affinity has lapsed has its row still.
+func TestClientsArePushedOut(t *testing.T) {
+	const room, clients = 128, 300
+	each(t, func(t *testing.T, w *world, f family) {
+		w.shrink(t, "affinity", room)
+		index := w.addAffinity(t, f)
+		for n := range clients {
+			w.affine(t, f, f.nth(n), 4000)
+		}
+		c, kept := w.census(t, "affinity")
+		if c.Turnover.Made != clients || c.Turnover.Deleted != 0 || c.Rows > room || c.Evicted != kept-uint64(c.Rows) || c.Evicted < clients-room {
+			t.Fatalf("of %d clients: %+v", clients, c)
+		}
+		key := bpf.MapsAffinityKey{Client: maps.AddrOf(f.nth(clients - 1)), Service: index}
+		var known bpf.MapsAffinity
+		if err := w.maps.Affinity.Lookup(key, &known); err != nil {
+			t.Fatal(err)
+		}
+		known.Last -= 61e9
+		if err := w.maps.Affinity.Put(key, known); err != nil {
+			t.Fatal(err)
+		}
+		w.affine(t, f, f.nth(clients-1), 4001)
+		if c, _ := w.census(t, "affinity"); c.Turnover.Made != clients {
+			t.Errorf("a client that was known counts as another: %+v", c)
+		}
+	})
+}
+
+// Datagrams in fragments, more than there are rows.
+func TestDatagramsArePushedOut(t *testing.T) {
+	const room, datagrams = 128, 300
+	each(t, func(t *testing.T, w *world, f family) {
+		w.shrink(t, "frags", room)
+		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
+		for n := range uint32(datagrams) {
+			first := split(udpTo(f.client+":4000", f.node+":30053", 1600), 800, n)[0]
+			w.run(t, w.in, first.bytes())
+			w.run(t, w.in, first.bytes()) // twice, as a network may have it
+		}
+		c, kept := w.census(t, "frags")
+		if c.Turnover.Made < datagrams || c.Rows > room || c.Evicted != kept-uint64(c.Rows) || c.Evicted < datagrams-room {
+			t.Errorf("of %d datagrams: %+v", datagrams, c)
+		}
+	})
+}
+
+// While flows come and go a census tells of no row that was not pushed out: here is room for all of them.
+func TestCensusWhileFlowsComeAndGo(t *testing.T) {
+	rig.Root(t)
+	w, f := newWorld(t, hooks()[0]), families()["v4"]
+	w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
+	done := make(chan error)
+	go func() {
+		done <- w.do(func() error {
+			for n := range 5000 {
+				from := netip.AddrPortFrom(f.nth(n), 4000).String()
+				for _, flags := range []byte{syn, rst}[:1+n%2] {
+					frame := packet{from: from, to: f.node + ":30080", proto: tcp, flags: flags}.bytes()
+					if _, err := w.programs[w.in].Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+64)}); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	}()
+	looks := 0
+	for going := true; going; looks++ {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			going = false
+		default:
+		}
+		c, err := maps.TakeCensus(w.maps.Turnover, w.maps.CtHalf, "ct_half")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Evicted != 0 {
+			t.Errorf("look %d tells of %d rows that were pushed out: %+v", looks, c.Evicted, c)
+		}
+	}
+	if c, kept := w.census(t, "ct_half"); kept != uint64(c.Rows) || c.Turnover.Deleted == 0 || looks < 3 {
+		t.Errorf("at rest there are %d rows and %d were kept, after %d looks: %+v", c.Rows, kept, looks, c)
+	}
+}

@@ -1,0 +1,239 @@
+package bpf
+
+import (
+	"strings"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// quick is a configuration in which every jiffy is a tick, so that what is done once in a tick need not be waited for.
+func quick() bpf.MapsPacketConfig {
+	config := standardConfig()
+	config.TickShift = 0
+	return config
+}
+
+// eachSite tells a story of forwarding for tc, and for XDP with tc behind it.
+func eachSite(t *testing.T, story func(t *testing.T, s *site, f family)) {
+	t.Helper()
+	rig.Root(t)
+	both := hooks()
+	for name, on := range map[string][]hook{"tc": both[:1], "xdp and tc": {both[1], both[0]}} {
+		for version, f := range families() {
+			t.Run(name+" "+version, func(t *testing.T) {
+				t.Parallel()
+				story(t, newSite(t, f, quick(), on...), f)
+			})
+		}
+	}
+}
+
+// call is a flow between wires.
+type call struct {
+	client, vip, pod string
+	snat             string
+	proto            byte
+	outside, inside  *wire
+}
+
+func (c *call) request(t *testing.T, flags byte, acked uint32) {
+	t.Helper()
+	c.outside.send(t, packet{from: c.client, to: c.vip, proto: c.proto, flags: flags, ack: acked})
+	c.snat = c.inside.want(t, packet{from: c.snat, to: c.pod, proto: c.proto, flags: flags, ack: acked, ttl: 63})
+}
+
+func (c *call) reply(t *testing.T, flags byte, seq uint32) {
+	t.Helper()
+	c.inside.send(t, packet{from: c.pod, to: c.snat, proto: c.proto, flags: flags, seq: seq})
+	c.outside.want(t, packet{from: c.vip, to: c.client, proto: c.proto, flags: flags, seq: seq, ttl: 63})
+}
+
+// establish has a client and a backend, each behind a wire, agree to a flow by TCP.
+func establish(t *testing.T, s *site, f family, outside, inside *wire) *call {
+	t.Helper()
+	s.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
+	c := &call{client: f.client + ":4000", vip: f.node + ":30080", pod: f.pod + ":8080", snat: f.snat + ":0", proto: tcp,
+		outside: outside, inside: inside}
+	outside.reach(t, f.client, true)
+	inside.reach(t, f.pod, true)
+	c.request(t, syn, 0)
+	c.reply(t, syn|ack, 1000)
+	c.request(t, ack, 1001)
+	c.request(t, ack, 1002)
+	c.reply(t, ack, 1001)
+	s.expectRows(t, 2, 0)
+	return c
+}
+
+// Between devices frames go by tc, with the addresses of the link and one hop less, both ways.
+func TestForward(t *testing.T) {
+	eachSite(t, func(t *testing.T, s *site, f family) {
+		establish(t, s, f, s.wire(t, "outside"), s.wire(t, "inside"))
+	})
+}
+
+// A flow that was given up before it was established is given up by its backend too, whichever program forgets it.
+func TestForwardReset(t *testing.T) {
+	eachSite(t, func(t *testing.T, s *site, f family) {
+		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
+		s.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
+		outside.reach(t, f.client, true)
+		inside.reach(t, f.pod, true)
+		c := &call{client: f.client + ":4000", vip: f.node + ":30080", pod: f.pod + ":8080", snat: f.snat + ":0", proto: tcp,
+			outside: outside, inside: inside}
+		c.request(t, syn, 0)
+		c.request(t, rst, 0)
+		s.expectRows(t, 0, 0)
+	})
+}
+
+// What goes back where it came from needs no other program than XDP's, and no stack.
+func TestHairpin(t *testing.T) {
+	rig.Root(t)
+	for _, h := range hooks() {
+		for version, f := range families() {
+			t.Run(h.name+" "+version, func(t *testing.T) {
+				s := newSite(t, f, quick(), h)
+				w := s.wire(t, "outside")
+				if h.name == "xdp" {
+					s.block(t, w)
+				}
+				establish(t, s, f, w, w)
+			})
+		}
+	}
+}
+
+// A packet without hops to spare is dropped, and counted.
+func TestHops(t *testing.T) {
+	eachSite(t, func(t *testing.T, s *site, f family) {
+		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
+		c := establish(t, s, f, outside, inside)
+		p := packet{from: c.client, to: c.vip, proto: tcp, flags: ack, ack: 1001}
+		before := s.countedAt(t, "tc", "ttl")
+		outside.send(t, withTTL(p, 1))
+		outside.send(t, withTTL(p, 2))
+		inside.want(t, withTTL(packet{from: c.snat, to: c.pod, proto: tcp, flags: ack, ack: 1001}, 1))
+		if n := s.countedAt(t, "tc", "ttl"); n != before+1 {
+			t.Errorf("%d packets are counted as ttl, want 1", n-before)
+		}
+	})
+}
+
+// As long as a neighbour is not known, the kernel asks for it, and nothing is lost; then the row knows it.
+func TestNeighbour(t *testing.T) {
+	eachSite(t, func(t *testing.T, s *site, f family) {
+		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
+		s.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
+		bits := map[string]string{"0.0.0.0": "/32", "[::]": "/128"}[f.any]
+		rig.Address(t, inside.far, "far", strings.Trim(f.pod, "[]")+bits)
+		rig.Address(t, s.netns, "inside", strings.Trim(f.snat, "[]")+bits)
+		outside.reach(t, f.client, true)
+		inside.reach(t, f.pod, false)
+		inside.routeBack(t, f.snat)
+		c := &call{client: f.client + ":4000", vip: f.node + ":30053", pod: f.pod + ":53", snat: f.snat + ":0", proto: udp,
+			outside: outside, inside: inside}
+		c.request(t, 0, 0)
+		c.reply(t, 0, 0)
+		s.inTime(t, "a row with the neighbour", func() bool {
+			c.request(t, 0, 0)
+			row, ok := s.row(t, c.client, c.vip, udp)
+			return ok && row.Dmac == [6]uint8(inside.end.Attrs().HardwareAddr)
+		})
+	})
+}
+
+// A route that changes is followed within a tick.
+func TestRouteChanges(t *testing.T) {
+	eachSite(t, func(t *testing.T, s *site, f family) {
+		outside, inside, other := s.wire(t, "outside"), s.wire(t, "inside"), s.wire(t, "other")
+		c := establish(t, s, f, outside, inside)
+		other.reach(t, f.pod, true)
+		s.inTime(t, "a packet on the other wire", func() bool {
+			outside.send(t, packet{from: c.client, to: c.vip, proto: tcp, flags: ack, ack: 1001})
+			row, _ := s.row(t, c.client, c.vip, tcp)
+			return row.Ifindex == uint32(other.near.Attrs().Index)
+		})
+		other.want(t, packet{from: c.snat, to: c.pod, proto: tcp, flags: ack, ack: 1001, ttl: 63})
+	})
+}
+
+// What a link does not take is dropped and counted, unless it may be cut up: then the stack does that.
+func TestLinkTakesLess(t *testing.T) {
+	eachSite(t, func(t *testing.T, s *site, f family) {
+		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
+		inside.setMTU(t, 1400)
+		s.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
+		outside.reach(t, f.client, true)
+		inside.reach(t, f.pod, true)
+		client, vip, pod, snat := f.client+":4000", f.node+":30053", f.pod+":53", f.snat+":0"
+		headers := packet{from: client, to: vip, proto: udp}.headers() - 14
+		before := s.countedAt(t, "tc", "too-big")
+		for _, size := range []int{1410, 1400, 1401} { // the first says nothing against the way that the second takes
+			outside.send(t, packet{from: client, to: vip, proto: udp, whole: true, payload: size - headers})
+		}
+		snat = inside.want(t, packet{from: snat, to: pod, proto: udp, whole: true, payload: 1400 - headers, ttl: 63})
+		outside.send(t, packet{from: client, to: vip, proto: udp, whole: true})
+		inside.want(t, packet{from: snat, to: pod, proto: udp, whole: true, ttl: 63})
+		if n := s.countedAt(t, "tc", "too-big"); n != before+2 {
+			t.Errorf("%d packets are counted as too big, want 2", n-before)
+		}
+		if f.any == "[::]" {
+			return
+		}
+		s.service(t, f.any+":30054", udp, maps.NodePort, f.pod+":54", true)
+		outside.send(t, packet{from: client, to: f.node + ":30054", proto: udp, payload: 1401 - headers})
+		for _, want := range []int{1396 + 14, 25 + 14} {
+			if frame := inside.next(t, readTimeout); len(frame) != want {
+				t.Fatalf("a piece has %d bytes, want %d: %x", len(frame), want, frame)
+			}
+		}
+	})
+}
+
+// What tc_from_netdev has rewritten passes tc_to_netdev on its way out, which does not touch it, whoever finds the way.
+// The rows that are planted would have it translate the packets a second time.
+func TestTranslatedOnce(t *testing.T) {
+	rig.Root(t)
+	for version, f := range families() {
+		t.Run(version, func(t *testing.T) {
+			config := quick()
+			config.SnatFirst, config.SnatLast = 40000, 40000
+			s := newSite(t, f, config, hooks()[:1]...)
+			outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
+			outside.reach(t, f.client, true)
+			inside.reach(t, f.pod, true)
+			for _, backend := range []struct {
+				port, from string
+				local      bool
+			}{{":53", f.snat + ":40000", false}, {":54", f.client + ":4000", true}} {
+				s.service(t, f.any+":300"+backend.port[1:], udp, maps.NodePort, f.pod+backend.port, backend.local)
+				s.plant(t, s.maps.CtHalf, flowOf(backend.from, f.pod+backend.port, udp), rowOf(f.vip+":53", f.vip+":4000", true))
+				outside.send(t, packet{from: f.client + ":4000", to: f.node + ":300" + backend.port[1:], proto: udp, payload: 5})
+				inside.want(t, packet{from: backend.from, to: f.pod + backend.port, proto: udp, payload: 5, ttl: 63})
+			}
+		})
+	}
+}
+
+// The stack finds the way to a backend on this node, since the pods' own network has rules there.
+func TestStackFindsPods(t *testing.T) {
+	eachSite(t, func(t *testing.T, s *site, f family) {
+		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
+		s.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
+		outside.reach(t, f.client, true)
+		inside.reach(t, f.pod, true)
+		client, vip := f.client+":4000", f.node+":30053"
+		for range 2 { // the first packet and one of a known flow
+			outside.send(t, packet{from: client, to: vip, proto: udp})
+			inside.want(t, packet{from: client, to: f.pod + ":53", proto: udp, ttl: 63})
+		}
+		var row bpf.MapsCtEntry
+		if err := s.maps.CtHalf.Lookup(flowOf(client, vip, udp), &row); err != nil || row.Ifindex != 0 {
+			t.Errorf("the row of a pod here has a way of its own: %+v, %v", row, err)
+		}
+	})
+}

@@ -1,0 +1,166 @@
+package bpf
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/test/seal"
+)
+
+// plainPackets are packets of one flow: those that the programs have a short way for, and those that differ from them by
+// one thing each.
+func plainPackets(from, to string, proto byte, v4 bool) map[string][]byte {
+	base := packet{from: from, to: to, proto: proto, flags: ack}
+	list := map[string][]byte{}
+	add := func(name string, change func(*packet)) {
+		p := base
+		change(&p)
+		list[name] = p.bytes()
+	}
+	add("plain", func(*packet) {})
+	add("large", func(p *packet) { p.payload = 1400 })
+	add("by a router", func(p *packet) { p.macs = "\x02\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02" })
+	add("to a group", func(p *packet) { p.macs = "\x03\x00\x00\x00\x00\x01\x02\x00\x00\x00\x00\x02" })
+	add("tagged", func(p *packet) { p.tags = 1 })
+	add("whole", func(p *packet) { p.whole = true })
+	add("the first fragment", func(p *packet) { p.fragment = 0x2000 })
+	for _, ttl := range []byte{1, 2, 255} {
+		add(fmt.Sprintf("with %d hops left", ttl), func(p *packet) { p.ttl = ttl })
+	}
+	if v4 {
+		add("with options", func(p *packet) { p.options = 2 })
+	} else {
+		add("with an extension", func(p *packet) { p.extension = make([]byte, 8) })
+	}
+	if proto == udp {
+		add("without a sum", func(p *packet) { p.noSum = true })
+		return list
+	}
+	for _, flags := range []byte{0, syn, fin | ack, rst, rst | ack, syn | ack} {
+		add(fmt.Sprintf("with the flags %#x", flags), func(p *packet) { p.flags = flags })
+	}
+	return list
+}
+
+// plainRows are rows that such packets meet in a tick.
+func plainRows(from, to string, now uint32) map[string]bpf.MapsCtEntry {
+	list := map[string]bpf.MapsCtEntry{}
+	add := func(name string, change func(*bpf.MapsCtEntry)) {
+		row := rowOf(from, to, false)
+		row.Ifindex, row.Dmac, row.Smac, row.Seen = 1, [6]uint8{2, 0, 0, 0, 0, 1}, [6]uint8{2, 0, 0, 0, 0, 2}, now
+		row.AddrDiff, row.PortDiff, row.State = 0x1234, 0x4321, uint8(bpf.MapsCtStateCT_OPEN)
+		change(&row)
+		list[name] = row
+	}
+	add("back where it came from", func(*bpf.MapsCtEntry) {})
+	add("a reply", func(r *bpf.MapsCtEntry) { r.Flags = uint8(bpf.MapsCtFlagCT_REPLY) })
+	add("into the stack", func(r *bpf.MapsCtEntry) { r.Ifindex, r.Flags = 0, uint8(bpf.MapsCtFlagCT_STACK) })
+	add("elsewhere", func(r *bpf.MapsCtEntry) { r.Ifindex = 99 })
+	add("without a neighbour", func(r *bpf.MapsCtEntry) { r.Dmac = [6]uint8{} })
+	add("with a neighbour of few bits", func(r *bpf.MapsCtEntry) { r.Dmac = [6]uint8{0, 0, 0, 0, 0, 1} })
+	add("closing", func(r *bpf.MapsCtEntry) { r.State = uint8(bpf.MapsCtStateCT_CLOSING) })
+	add("reset", func(r *bpf.MapsCtEntry) { r.State = uint8(bpf.MapsCtStateCT_RESET) })
+	add("guarded", func(r *bpf.MapsCtEntry) { r.Flags = uint8(bpf.MapsCtFlagCT_GUARDED) })
+	add("guarded, not used in this tick", func(r *bpf.MapsCtEntry) {
+		r.Flags, r.Seen = uint8(bpf.MapsCtFlagCT_GUARDED), now-1
+	})
+	add("not used in this tick", func(r *bpf.MapsCtEntry) { r.Seen = now - 1 })
+	add("not used since ways changed", func(r *bpf.MapsCtEntry) { r.Seen = now - 9 })
+	return list
+}
+
+// loadLong loads the programs that know no short way: those of a table that is replaced by a larger one, where all the flows
+// are in the old one still.
+func (w *world) loadLong(t *testing.T) *world {
+	t.Helper()
+	spec, err := w.hook.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := w.config
+	config.Growing = 1
+	if err := spec.Variables["cfg"].Set(config); err != nil {
+		t.Fatal(err)
+	}
+	replacements := w.maps.Replacements(spec)
+	replacements["ct_old"], spec.Maps["ct_old"].MaxEntries = w.maps.Ct, w.maps.Ct.MaxEntries()
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(loaded.Close)
+	long := *w
+	long.programs = loaded.Programs
+	return &long
+}
+
+// plainOutcome is what became of a packet and its row.
+type plainOutcome struct {
+	Verdict string
+	Packet  string
+	Row     bpf.MapsCtEntry
+	Known   bool
+}
+
+func (w *world) meet(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame []byte) (o plainOutcome) {
+	t.Helper()
+	w.empty(t)
+	row.Seal = seal.Of(flow, row)
+	if err := w.maps.Ct.Put(&flow, &row); err != nil {
+		t.Fatal(err)
+	}
+	verdict, out := w.run(t, w.in, frame)
+	o.Verdict, o.Packet = verdict, fmt.Sprintf("%x", out)
+	o.Known = w.maps.Ct.Lookup(&flow, &o.Row) == nil
+	return o
+}
+
+// The short way does with every packet and row what the long one does.
+func TestShortWay(t *testing.T) {
+	config := standardConfig()
+	config.TickShift = 31
+	eachWith(t, config, func(t *testing.T, w *world, f family) {
+		long := w.loadLong(t)
+		for _, proto := range []byte{tcp, udp} {
+			w.compareWays(t, long, f, proto)
+		}
+	})
+}
+
+func (w *world) compareWays(t *testing.T, long *world, f family, proto byte) {
+	t.Helper()
+	from, to := f.client+":4000", f.node+":30080"
+	now := w.tick(t, from, to)
+	w.tell(t, now-5, now+3)
+	packets := plainPackets(from, to, proto, f.snat == "10.1.0.1")
+	flow, short := flowOf(from, to, proto), 0
+	for name, row := range plainRows(f.snat+":61000", f.pod+":8080", now) {
+		for _, kind := range slices.Sorted(maps.Keys(packets)) {
+			frame := packets[kind]
+			have, want := w.meet(t, flow, row, frame), long.meet(t, flow, row, frame)
+			if diff := cmp.Diff(want, have); diff != "" {
+				t.Errorf("protocol %d, %s, its row %s (-long +short):\n%s", proto, kind, name, diff)
+			}
+			if have.Verdict == "answer" {
+				short++
+			}
+		}
+	}
+	if short == 0 {
+		t.Errorf("protocol %d: nothing was sent back", proto)
+	}
+	// Of a packet that ends early, the kernel lets no test end within the header of IP.
+	row := plainRows(f.snat+":61000", f.pod+":8080", now)["back where it came from"]
+	for n := len(packets["plain"]) - 5 - map[byte]int{tcp: 20, udp: 8}[proto]; n < len(packets["plain"]); n++ {
+		frame := packets["plain"][:n]
+		if diff := cmp.Diff(long.meet(t, flow, row, frame), w.meet(t, flow, row, frame)); diff != "" {
+			t.Errorf("protocol %d, %d bytes (-long +short):\n%s", proto, n, diff)
+		}
+	}
+}

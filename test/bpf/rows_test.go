@@ -1,0 +1,96 @@
+package bpf
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/test/seal"
+)
+
+// readTimeout is how long a frame that has to come is awaited.
+const readTimeout = 5 * time.Second
+
+// row returns the established row of a flow.
+func (w *world) row(t *testing.T, from, to string, proto byte) (bpf.MapsCtEntry, bool) {
+	t.Helper()
+	var row bpf.MapsCtEntry
+	key := flowOf(from, to, proto)
+	err := w.maps.Ct.Lookup(&key, &row)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Fatal(err)
+	}
+	return row, err == nil
+}
+
+// rowOf returns a row that rewrites to a flow, as far as a test has to say it.
+func rowOf(from, to string, reply bool) bpf.MapsCtEntry {
+	flow := flowOf(from, to, 0)
+	row := bpf.MapsCtEntry{Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport}
+	if reply {
+		row.Flags = uint8(bpf.MapsCtFlagCT_REPLY)
+	}
+	return row
+}
+
+// plant writes a row with its seal, as the programs make it.
+func (w *world) plant(t *testing.T, m *ebpf.Map, key bpf.MapsFlow, row bpf.MapsCtEntry) {
+	t.Helper()
+	row.Seal = seal.Of(key, row)
+	if err := m.Put(&key, &row); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// countedAt returns how often any hook counted a reason.
+func (w *world) countedAt(t *testing.T, hook, reason string) uint64 {
+	t.Helper()
+	list, err := observe.ReadCounters(w.maps.Counters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list {
+		if c.Hook == hook && c.Reason == reason {
+			return c.Packets
+		}
+	}
+	t.Fatalf("nothing is called %s at %s", reason, hook)
+	return 0
+}
+
+// inTime calls happened until it is true, and fails if that takes seconds: the kernel has to count a jiffy on.
+func (s *site) inTime(t *testing.T, what string, happened func() bool) {
+	t.Helper()
+	for began := time.Now(); !happened(); {
+		if time.Since(began) > readTimeout {
+			t.Fatalf("there was never %s", what)
+		}
+	}
+}
+
+// routeBack tells the far end where an address of the node is.
+func (w *wire) routeBack(t *testing.T, addr string) {
+	t.Helper()
+	ip := netip.MustParseAddr(strings.Trim(addr, "[]"))
+	err := w.handle.RouteAdd(&netlink.Route{LinkIndex: w.end.Attrs().Index, Scope: netlink.SCOPE_LINK,
+		Dst: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(ip.BitLen(), ip.BitLen())}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// setMTU changes how much the node may send on the wire.
+func (w *wire) setMTU(t *testing.T, mtu int) {
+	t.Helper()
+	if err := w.site.node.LinkSetMTU(w.near, mtu); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,259 @@
+package bpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// site is a world with devices: its programs meet frames of real links, and send them on.
+type site struct {
+	*world
+	f     family
+	node  *netlink.Handle
+	wires map[string]*wire
+}
+
+// wire is a link of the node, and what is at its far end: frames are put in there, and come out.
+type wire struct {
+	site      *site
+	far       *rig.Netns
+	handle    *netlink.Handle
+	near, end netlink.Link
+	socket    *os.File
+}
+
+// newSite returns a node that is a router, whose programs of tc are on the links that follow; and those of XDP too, or
+// alone, depending on the hooks.
+func newSite(t *testing.T, f family, config bpf.MapsPacketConfig, on ...hook) *site {
+	t.Helper()
+	s := &site{world: newWorldOf(t, on[0], config), f: f, wires: map[string]*wire{}}
+	for _, more := range on[1:] {
+		s.load(t, more, config)
+	}
+	s.node = handleOf(t, s.netns)
+	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		if err := s.netns.SetSysctl(name, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+func handleOf(t *testing.T, n *rig.Netns) *netlink.Handle {
+	t.Helper()
+	handle, err := netlink.NewHandleAt(netns.NsHandle(n.FD()), unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(handle.Close)
+	return handle
+}
+
+// wire adds a link to the node, with the programs on it.
+func (s *site) wire(t *testing.T, name string) *wire {
+	t.Helper()
+	far := rig.NewNetns(t, name)
+	rig.Veth(t, s.netns, name, far, "far")
+	w := &wire{site: s, far: far, handle: handleOf(t, far)}
+	var err, farErr error
+	w.near, err = s.node.LinkByName(name)
+	w.end, farErr = w.handle.LinkByName("far")
+	if err := errors.Join(err, farErr); err != nil {
+		t.Fatal(err)
+	}
+	w.socket = w.listen(t)
+	s.attach(t, w)
+	s.wires[name] = w
+	return w
+}
+
+func (s *site) attach(t *testing.T, w *wire) {
+	t.Helper()
+	if program := s.programs["xdp_from_netdev"]; program != nil {
+		attachXDP(t, s.netns, program, w.near)
+		attachXDP(t, w.far, constant(t, ebpf.XDP, 2), w.end) // without a program there, a veth takes no frame that was sent back
+	}
+	if s.programs["tc_from_netdev"] == nil {
+		return
+	}
+	s.attachTC(t, w, map[uint32]*ebpf.Program{
+		netlink.HANDLE_MIN_INGRESS: s.programs["tc_from_netdev"], netlink.HANDLE_MIN_EGRESS: s.programs["tc_to_netdev"],
+	})
+}
+
+// attachTC does it in the way that every kernel has.
+func (s *site) attachTC(t *testing.T, w *wire, programs map[uint32]*ebpf.Program) {
+	t.Helper()
+	at := netlink.QdiscAttrs{LinkIndex: w.near.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}
+	err := s.node.QdiscAdd(&netlink.GenericQdisc{QdiscAttrs: at, QdiscType: "clsact"})
+	for parent, program := range programs {
+		attrs := netlink.FilterAttrs{LinkIndex: at.LinkIndex, Parent: parent, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL}
+		err = errors.Join(err, s.node.FilterAdd(&netlink.BpfFilter{FilterAttrs: attrs, Fd: program.FD(), Name: "test", DirectAction: true}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// block keeps every packet of a wire from the stack.
+func (s *site) block(t *testing.T, w *wire) {
+	t.Helper()
+	s.attachTC(t, w, map[uint32]*ebpf.Program{netlink.HANDLE_MIN_INGRESS: constant(t, ebpf.SchedCLS, 2)})
+}
+
+func attachXDP(t *testing.T, at *rig.Netns, program *ebpf.Program, to netlink.Link) {
+	t.Helper()
+	err := at.Do(func() error {
+		attached, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: to.Attrs().Index, Flags: link.XDPDriverMode})
+		if err == nil {
+			t.Cleanup(func() { attached.Close() })
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// constant returns a program that says the same of everything: 2 is XDP_PASS, or TC_ACT_SHOT.
+func constant(t *testing.T, of ebpf.ProgramType, verdict int32) *ebpf.Program {
+	t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: of, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, verdict), asm.Return()}, License: "GPL",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { program.Close() })
+	return program
+}
+
+// listen opens a socket for the frames at the far end.
+func (w *wire) listen(t *testing.T) *os.File {
+	t.Helper()
+	var socket *os.File
+	err := w.far.Do(func() error {
+		all := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, int(all))
+		if err != nil {
+			return err
+		}
+		socket = os.NewFile(uintptr(fd), "frames")
+		return unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: w.end.Attrs().Index})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { socket.Close() })
+	return socket
+}
+
+// macs returns the addresses of a frame that goes in at the far end, or comes out there.
+func (w *wire) macs(in bool) string {
+	near, end := string(w.near.Attrs().HardwareAddr), string(w.end.Attrs().HardwareAddr)
+	if in {
+		return near + end
+	}
+	return end + near
+}
+
+func (w *wire) send(t *testing.T, p packet) {
+	t.Helper()
+	p.macs = w.macs(true)
+	if _, err := w.socket.Write(p.bytes()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// next returns the next frame that came out with a packet of TCP or UDP, whatever else there is on a link, or nil if
+// none does in time.
+func (w *wire) next(t *testing.T, within time.Duration) []byte {
+	t.Helper()
+	if err := w.socket.SetReadDeadline(time.Now().Add(within)); err != nil {
+		t.Fatal(err)
+	}
+	for frame := make([]byte, 65536); ; {
+		n, err := w.socket.Read(frame)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.HasPrefix(frame, w.near.Attrs().HardwareAddr) || !hasPorts(frame[:n]) {
+			continue // ours, and what the kernels have to say to each other
+		}
+		return bytes.Clone(frame[:n])
+	}
+}
+
+func hasPorts(frame []byte) bool {
+	proto := frame[14+9]
+	if frame[12] == 0x86 {
+		if proto = frame[14+6]; proto == 44 {
+			proto = frame[14+40]
+		}
+	} else if frame[12] != 8 || frame[13] != 0 {
+		return false
+	}
+	return proto == tcp || proto == udp
+}
+
+// want fails unless the packet comes out. A zero port of its source stands for any, which it returns.
+func (w *wire) want(t *testing.T, p packet) string {
+	t.Helper()
+	frame := w.next(t, 5*time.Second)
+	if frame == nil {
+		t.Fatalf("%s to %s did not arrive; counted: %v", p.from, p.to, w.site.reasons(t))
+	}
+	port := portOf(frame, w.site.f)
+	if strings.HasSuffix(p.from, ":0") {
+		p.from = strings.TrimSuffix(p.from, "0") + port
+	}
+	p.macs = w.macs(false)
+	if !bytes.Equal(frame, p.bytes()) {
+		t.Fatalf("have  %x\nwant  %x (%s to %s)", frame, p.bytes(), p.from, p.to)
+	}
+	return p.from
+}
+
+// reach tells the node that an address is at the far end of the wire, with its neighbour if it is known.
+func (w *wire) reach(t *testing.T, addr string, known bool) {
+	t.Helper()
+	ip := netip.MustParseAddr(strings.Trim(addr, "[]"))
+	bits := ip.BitLen()
+	at := w.near.Attrs().Index
+	err := w.site.node.RouteReplace(&netlink.Route{
+		LinkIndex: at, Scope: netlink.SCOPE_LINK, Dst: &net.IPNet{IP: ip.AsSlice(), Mask: net.CIDRMask(bits, bits)},
+	})
+	if known {
+		err = errors.Join(err, w.site.node.NeighSet(&netlink.Neigh{
+			LinkIndex: at, IP: ip.AsSlice(), HardwareAddr: w.end.Attrs().HardwareAddr, State: netlink.NUD_PERMANENT,
+		}))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func withTTL(p packet, ttl byte) packet {
+	p.ttl = ttl
+	return p
+}

@@ -1,0 +1,95 @@
+package bpf
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/test/rig"
+	"fairlead.io/fairlead/test/seal"
+)
+
+// waysCase says when something was, in ticks from now on, and whether a packet then asks for the way of its flow.
+type waysCase struct {
+	name                 string
+	seen, changed, until int32
+	incomplete           bool
+	asks                 bool
+}
+
+func waysCases() []waysCase {
+	return []waysCase{
+		{name: "nothing changed since", seen: -1, changed: -2, until: 3},
+		{name: "nothing changed for long", seen: -1, changed: -1 << 30, until: 3},
+		{name: "not used for long, and nothing changed", seen: -1 << 20, changed: -1<<20 - 1, until: 3},
+		{name: "changed in the tick in which it was used", seen: -1, changed: -1, until: 3, asks: true},
+		{name: "changed since", seen: -5, changed: -1, until: 3, asks: true},
+		{name: "changed now", seen: -1, changed: 0, until: 3, asks: true},
+		{name: "changed, and the kernel may still be at it", seen: -1, changed: 1, until: 3, asks: true},
+		{name: "changed, but it has asked in this tick", seen: 0, changed: 1, until: 3},
+		{name: "the agent vouches for this tick and no more", seen: -1, changed: -2, until: 0},
+		{name: "the agent is away since a moment", seen: -1, changed: -2, until: -1, asks: true},
+		{name: "the agent is away for long", seen: -1, changed: -1 << 20, until: -1 << 20, asks: true},
+		{name: "the agent is away, but it has asked in this tick", seen: 0, changed: -2, until: -1},
+		{name: "the neighbour is not known", seen: -1, changed: -2, until: 3, incomplete: true, asks: true},
+		// The number of the tick is a small one in the test, so these are on both sides of zero.
+		{name: "used before the clock went round", seen: -3, changed: -1, until: 3, asks: true},
+		{name: "changed and used before the clock went round", seen: -3, changed: -4, until: 3},
+	}
+}
+
+// A packet asks for the way of its flow with the first packet of a tick, if it may have changed. There is no route in the
+// world of this test, so a row that has asked has no device any more.
+func TestWaysAreAskedFor(t *testing.T) {
+	rig.Root(t)
+	config := standardConfig()
+	config.TickShift = 31
+	for _, h := range hooks() {
+		for version, f := range families() {
+			t.Run(h.name+" "+version, func(t *testing.T) {
+				w := newWorldOf(t, h, config)
+				p := packet{from: f.client + ":4000", to: f.node + ":30053", proto: udp}
+				row := rowOf(f.snat+":61000", f.pod+":53", false)
+				now := w.tick(t, p.from, p.to)
+				for _, half := range []bool{false, true} {
+					for _, tt := range waysCases() {
+						m := map[bool]*ebpf.Map{false: w.maps.Ct, true: w.maps.CtHalf}[half]
+						w.tell(t, now+uint32(tt.changed), now+uint32(tt.until))
+						if asked := w.asks(t, m, p, tt.row(row, now)); asked != tt.asks {
+							t.Errorf("%s (half open: %v): asked is %v, want %v", tt.name, half, asked, tt.asks)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// row returns a row that has what asking for its way would change.
+func (c waysCase) row(row bpf.MapsCtEntry, now uint32) bpf.MapsCtEntry {
+	row.Smac, row.Seen = [6]uint8{2, 0, 0, 0, 0, 2}, now+uint32(c.seen)
+	if !c.incomplete {
+		row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1}
+	}
+	return row
+}
+
+// asks has a packet come whose flow has a row, and reports whether that asked for the way.
+func (w *world) asks(t *testing.T, m *ebpf.Map, p packet, row bpf.MapsCtEntry) bool {
+	t.Helper()
+	flow := flowOf(p.from, p.to, p.proto)
+	w.plant(t, m, flow, row)
+	w.run(t, w.in, p.bytes())
+	after := row
+	if err := m.Lookup(&flow, &after); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Delete(&flow); err != nil {
+		t.Fatal(err)
+	}
+	if after.Seal != seal.Of(flow, after) {
+		t.Errorf("the row has the seal %#x, want %#x", after.Seal, seal.Of(flow, after))
+	}
+	return after.Smac != row.Smac
+}

@@ -1,0 +1,224 @@
+// Package bpf runs the programs of packets on packets: the same table for tc and for XDP. What comes out is compared
+// with what a builder writes from scratch, checksums and all.
+package bpf
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// hook is a program and the numbers that it returns.
+type hook struct {
+	name       string
+	load       func() (*ebpf.CollectionSpec, error)
+	in, out    string // programs; "" = the hook has none
+	pass, drop uint32
+	answer     uint32 // the packet goes back where it came from
+}
+
+func hooks() []hook {
+	return []hook{
+		{"tc", bpf.LoadTc, "tc_from_netdev", "tc_to_netdev", 1<<32 - 1, 2, 7},
+		{"xdp", bpf.LoadXdp, "xdp_from_netdev", "", 2, 1, 3},
+	}
+}
+
+// world is a node without devices: the stack finds every way.
+type world struct {
+	hook
+	maps     *maps.Maps
+	tables   *maps.Tables
+	netns    *rig.Netns
+	cpu      rig.CPU
+	programs map[string]*ebpf.Program
+	config   bpf.MapsPacketConfig
+	services uint32
+}
+
+func newWorld(t *testing.T, h hook) *world {
+	t.Helper()
+	return newWorldOf(t, h, standardConfig())
+}
+
+// standardConfig is what most stories are told with: four ports for flows to other nodes.
+func standardConfig() bpf.MapsPacketConfig {
+	return bpf.MapsPacketConfig{
+		SnatFirst: 61000, SnatLast: 61003, TickShift: 8,
+	}
+}
+
+func newWorldOf(t *testing.T, h hook, config bpf.MapsPacketConfig) *world {
+	t.Helper()
+	return newWorldSized(t, h, config, maps.Sizes{})
+}
+
+func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps.Sizes) *world {
+	t.Helper()
+	m, err := maps.Create(sizes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := m.Tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(tables.Close(), m.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	cpu, err := rig.NextCPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		hook: h, maps: m, tables: tables, netns: rig.NewNetns(t, "node"), cpu: cpu, programs: map[string]*ebpf.Program{}, config: config,
+	}
+	w.load(t, h, config)
+	snat4, snat6 := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd01::1")
+	ports := maps.NodeAddr{Ifindex: 1, Flags: maps.NodePorts}
+	addrs := map[netip.Addr]maps.NodeAddr{config4(): ports, config6(): ports, snat4: {Ifindex: 1}, snat6: {Ifindex: 1}}
+	_, err = m.SetNodeAddrs(addrs)
+	if err := errors.Join(err, m.SetSnatAddr(snat4), m.SetSnatAddr(snat6)); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// load loads the programs of a hook over the maps.
+func (w *world) load(t *testing.T, h hook, config bpf.MapsPacketConfig) {
+	t.Helper()
+	spec, err := h.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Variables["cfg"].Set(config); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: w.maps.Replacements(spec)})
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(loaded.Close)
+	for name, program := range loaded.Programs {
+		w.programs[name] = program
+	}
+}
+
+func config4() netip.Addr { return netip.MustParseAddr("192.0.2.1") }
+func config6() netip.Addr { return netip.MustParseAddr("2001:db8::1") }
+
+// service adds a frontend with at most one backend, which is on this node if local.
+func (w *world) service(t *testing.T, frontend string, proto byte, kind uint32, backend string, local bool) {
+	t.Helper()
+	at := netip.MustParseAddrPort(frontend)
+	w.services++
+	index := w.services
+	if backend != "" {
+		to := netip.MustParseAddrPort(backend)
+		row := maps.BackendOf(to.Addr(), to.Port(), model.Protocol(proto))
+		if local {
+			row.Flags = uint8(bpf.MapsBackendFlagBACKEND_LOCAL)
+		}
+		row.Owner = maps.MakeOwner(index, 1)
+		w.tables.Backends[index] = row
+		w.tables.Slots[index] = maps.MakeSlot(index, index, 3)
+		w.tables.Services[index] = maps.Service{Words: [2]uint64{uint64(maps.MakeWord(index, 1, 3))}}
+	}
+	key := maps.KeyOf(at.Addr(), at.Port(), model.Protocol(proto))
+	if err := w.tables.Svcs.Update(key, maps.Svc{Service: index, Kind: kind}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// do calls f in the network namespace of the world, and always on the same CPU: on another one the programs have neither
+// the ways that they asked for before nor what they may still answer and tell.
+func (w *world) do(f func() error) error {
+	return w.netns.Do(func() error { return w.cpu.Do(f) })
+}
+
+// run gives a packet to a program and returns the verdict in words and the packet.
+func (w *world) run(t *testing.T, program string, frame []byte) (string, []byte) {
+	t.Helper()
+	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+1024)}
+	var code uint32
+	err := w.do(func() (err error) {
+		code, err = w.programs[program].Run(&options)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch code {
+	case w.pass:
+		return "pass", options.DataOut
+	case w.drop:
+		return "drop", options.DataOut
+	case w.answer:
+		return "answer", options.DataOut
+	}
+	t.Fatalf("%s returned %d", program, code)
+	return "", nil
+}
+
+// reasons returns what the hook has counted.
+func (w *world) reasons(t *testing.T) map[string]uint64 {
+	t.Helper()
+	list, err := observe.ReadCounters(w.maps.Counters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]uint64{}
+	for _, c := range list {
+		if c.Hook == w.name && c.Packets > 0 {
+			have[c.Reason] = c.Packets
+		}
+	}
+	return have
+}
+
+// counted returns how often the hook counted a reason.
+func (w *world) counted(t *testing.T, reason string) uint64 {
+	t.Helper()
+	return w.reasons(t)[reason]
+}
+
+// shortest returns the length of the shortest packet that the kernel lets a program be tried on.
+func (w *world) shortest(f family) int {
+	switch {
+	case w.name != "tc":
+		return 14
+	case f.any == "[::]":
+		return 14 + 40
+	}
+	return 14 + 20
+}
+
+// mostInstructions is what the verifier may walk for one program: a fifth of what it would.
+const mostInstructions = 200_000
+
+func TestInstructions(t *testing.T) {
+	rig.Root(t)
+	for _, h := range hooks() {
+		for name, program := range newWorld(t, h).programs {
+			info, err := program.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			walked, ok := info.VerifiedInstructions()
+			t.Logf("%s: the verifier walked %d instructions", name, walked)
+			if !ok || walked > mostInstructions {
+				t.Errorf("%s: the verifier walked %d instructions, the most is %d", name, walked, mostInstructions)
+			}
+		}
+	}
+}
