@@ -1,0 +1,203 @@
+package twin
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// choice is what has to lead to the same backend again.
+type choice struct {
+	service, scope, epoch int
+	by                    Flow // without what the choice does not depend on
+}
+
+// begin handles the first packet of a flow.
+func (s *step) begin() {
+	found, ok := s.frontend(s.flow)
+	if !ok {
+		s.pass("no frontend")
+		return
+	}
+	s.touch(s.flow)
+	if found.Kind == ClusterIP && !s.ExternalClusterIP {
+		s.drop(IsClusterIP, "cluster IP")
+		return
+	}
+	if s.flags&RST != 0 {
+		s.pass("reset of nobody's")
+		return
+	}
+	service := s.Services[found.Service]
+	if found.Kind == LoadBalancer && !s.allows(found.Service, s.flow.Source.Addr()) {
+		s.drop(SourceRange, "not let in")
+		return
+	}
+	scope := service.scope(found.Kind)
+	allowed, reason := s.candidates(found.Service, service, scope)
+	if reason != "" {
+		s.drop(reason, string(reason))
+		if reason == NoBackend && len(service.Slots[ScopeAll]) == 0 {
+			s.nobody()
+		}
+		return
+	}
+	s.enter(found.Kind, allowed)
+}
+
+// candidates returns the backends that may be chosen, or why there are none. It takes note of a client that comes back.
+func (s *step) candidates(index int, service *Service, scope int) ([]int, Reason) {
+	slots, client := service.Slots[scope], visitor{s.flow.Source.Addr(), index}
+	known := s.visits[client]
+	if service.Affinity > 0 && known != nil && !known.lapsed && slices.Contains(slots, known.backend) {
+		return []int{known.backend}, ""
+	}
+	s.by = choice{index, scope, service.epoch, Flow{Source: s.flow.Source, Dest: netip.AddrPortFrom(anyAddr(client.client), s.flow.Dest.Port())}}
+	byClient := service.Algorithm == SourceHash ||
+		service.Affinity > 0 && (known == nil || !known.lapsed || service.Algorithm == Maglev)
+	inTurn := service.Algorithm == RoundRobin && !byClient
+	if inTurn {
+		service.turn++
+	}
+	switch {
+	case len(slots) == 0:
+		return nil, NoBackend
+	case service.Broken != "":
+		return nil, service.Broken
+	case byClient:
+		s.by.by = Flow{Source: netip.AddrPortFrom(client.client, 0)}
+	case inTurn:
+		slots = []int{slots[int(service.turn-1)%len(slots)]}
+		s.by = choice{}
+	}
+	if before, ok := s.chosen[s.by]; ok && !inTurn {
+		slots = []int{before}
+	}
+	if service.Affinity > 0 {
+		return s.keep(client, slots), ""
+	}
+	return slots, ""
+}
+
+// keep notes what a client with affinity was given.
+func (s *step) keep(client visitor, slots []int) []int {
+	kept, ok := s.witness.Kept(client.service, client.client)
+	if !ok || !slices.Contains(slots, kept) {
+		s.refuse("client %s is remembered with backend %d (%v), of %v", client.client, kept, ok, slots)
+		return slots
+	}
+	s.visits[client] = &visit{backend: kept}
+	s.remember(kept)
+	return []int{kept}
+}
+
+// remember notes a choice, which has to be the same for whoever comes with the same.
+func (s *step) remember(id int) {
+	if s.by != (choice{}) {
+		s.chosen[s.by] = id
+	}
+}
+
+// enter makes the rows of a flow to one of the allowed backends.
+func (s *step) enter(kind Kind, allowed []int) {
+	wrote, ok := s.witness.Half(s.flow)
+	at := slices.IndexFunc(allowed, func(id int) bool { return ok && s.Backends[id].At == wrote.Dest })
+	if at < 0 {
+		s.noWay(allowed, wrote, ok)
+		return
+	}
+	backend := s.Backends[allowed[at]]
+	s.remember(allowed[at])
+	row := Row{Source: wrote.Source, Dest: backend.At, Guarded: kind == LoadBalancer, Local: backend.Local}
+	row.Way = s.wayOf(&row)
+	if !s.shakesHands() {
+		row.Seen = s.Now
+	}
+	back := row.back(s.flow.Proto)
+	s.touch(back)
+	own, path := s.flow.Source, "begun, local"
+	if !backend.Local {
+		snat, known := s.snat()
+		if !known {
+			s.refuse("%s was reached from %s, and the node has no address", backend.At, row.Source)
+		}
+		own, path = netip.AddrPortFrom(snat, 0), "begun, remote"
+	}
+	if row.Source != own {
+		s.judgePort(&row, own, backend.Local)
+		if backend.Local {
+			path = "begun, local with another port"
+		}
+	}
+	if !s.claim(back, s.replyRow(&row)) {
+		s.refuse("%s to %s is another's", back.Source, back.Dest)
+	}
+	s.Half[s.flow] = &row
+	s.send(&row, path)
+}
+
+// snat returns what backends on other nodes see as the client.
+func (s *step) snat() (netip.Addr, bool) {
+	addr := s.Masquerade[s.v4]
+	_, own := s.Addresses[addr]
+	return addr, own
+}
+
+// judgePort judges the port that a flow was given instead of the client's own.
+func (s *step) judgePort(row *Row, own netip.AddrPort, local bool) {
+	if row.Source.Addr() != own.Addr() {
+		s.refuse("the backend sees %s, not %s", row.Source, own.Addr())
+	}
+	if port := row.Source.Port(); port < s.Ports[0] || port > s.Ports[1] {
+		s.refuse("port %d is not among those to be used", port)
+	}
+	kept := *row
+	kept.Source = own
+	if local && s.isFree(kept.back(s.flow.Proto)) {
+		s.refuse("port %d was given to a flow whose own was free", row.Source.Port())
+	}
+}
+
+// isFree reports whether the packet's flow may have a reply.
+func (s *step) isFree(back Flow) bool {
+	if known := s.Half[back]; known != nil {
+		return known.leads(s.flow)
+	}
+	return s.Open[back] == nil
+}
+
+// noWay handles a flow of which the programs made no row: there has to be a backend for which there is no way.
+func (s *step) noWay(allowed []int, wrote Row, ok bool) {
+	if ok {
+		s.refuse("%s is not among %v", wrote.Dest, allowed)
+	}
+	reason := NoPort
+	if _, known := s.snat(); !known && s.witness.Counted(NoAddress) {
+		reason = NoAddress
+	}
+	if !slices.ContainsFunc(allowed, func(id int) bool { return s.hasNoWay(s.Backends[id], reason) }) {
+		s.refuse("no way to any of %v was found", allowed)
+	}
+	s.drop(reason, string(reason))
+}
+
+// hasNoWay reports whether a flow to a backend may be refused for a reason. Ports are drawn, so those that are free may
+// not be found where most are used.
+func (s *step) hasNoWay(backend Backend, reason Reason) bool {
+	source := s.flow.Source
+	if !backend.Local {
+		snat, known := s.snat()
+		if !known || reason == NoAddress {
+			return !known && reason == NoAddress
+		}
+		source = netip.AddrPortFrom(snat, 0)
+	} else if reason == NoAddress || s.isFree(Flow{backend.At, source, s.flow.Proto}) {
+		return false
+	}
+	used := 0
+	for port := int(s.Ports[0]); port <= int(s.Ports[1]); port++ {
+		if !s.isFree(Flow{backend.At, netip.AddrPortFrom(source.Addr(), uint16(port)), s.flow.Proto}) {
+			used++
+		}
+	}
+	return 2*used >= int(s.Ports[1])-int(s.Ports[0])+1
+}

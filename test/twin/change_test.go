@@ -1,0 +1,220 @@
+package twin
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// change applies an operation without a packet to the maps and to the model.
+func (r *run) change(o operation) error {
+	switch {
+	case o.Service != nil:
+		return r.changeService(o.Service)
+	case o.Frontend != nil:
+		return r.changeFrontend(o.Frontend)
+	case o.Node != nil:
+		return r.changeNode(o.Node)
+	case o.Route != nil:
+		way := r.world.way(o.Route.Device, o.Route.Known)
+		r.node.Routes[o.Route.Addr] = way
+		r.world.routes[o.Route.Addr] = way
+		return errors.Join(r.world.setRoute(o.Route.Addr, way), r.world.forgetAsked())
+	case o.Told != nil:
+		r.node.Changed, r.node.Followed = r.node.Now+uint32(o.Told.Changed), r.node.Now+uint32(o.Told.Followed)
+		return r.world.maps.Ways.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed})
+	case o.Flow != nil:
+		return r.changeFlow(o.Flow)
+	case o.Visit != nil:
+		return r.changeVisit(o.Visit)
+	}
+	return errors.New("an operation without content")
+}
+
+// changeService writes a service as the reconciler does: backends, slots, words.
+func (r *run) changeService(c *serviceChange) error {
+	service := c.Service
+	t := r.world.tables
+	old := r.node.Services[c.Index]
+	if old != nil {
+		service.epoch, service.turn = old.epoch+1, old.turn
+	}
+	row := maps.Service{AffinitySeconds: uint32(service.Affinity), Algorithm: uint8(service.Algorithm), Turn: service.turn}
+	for flag, on := range map[uint8]bool{
+		maps.InternalLocal: service.InternalLocal, maps.ExternalLocal: service.ExternalLocal, maps.SourceRanges: service.Ranged,
+	} {
+		if on {
+			row.Flags |= flag
+		}
+	}
+	scopes := map[int]uint8{}
+	tag := uint16(service.epoch + 1)
+	for scope, slots := range service.Slots {
+		off := c.Index*slotsEach + scope*slotsEach/2
+		for i, id := range slots {
+			scopes[id] |= 1 << scope
+			t.Slots[off+i] = maps.MakeSlot(uint32(id), uint32(c.Index), tag)
+			if service.Broken == TableRace {
+				t.Slots[off+i] = maps.MakeSlot(uint32(id), uint32(c.Index), tag+1)
+			}
+		}
+		if service.Broken == BadTable {
+			off = 1 << 30
+		}
+		row.Words[scope] = uint64(maps.MakeWord(uint32(off), len(slots), tag))
+	}
+	for i, b := range c.Backends {
+		id := c.Index*backendsEach + i
+		r.node.Backends[id] = b
+		backend := maps.BackendOf(b.At.Addr(), b.At.Port(), 0)
+		if b.Local {
+			backend.Flags = maps.BackendLocal
+		}
+		if scopes[id] != 0 {
+			backend.Owner = maps.MakeOwner(uint32(c.Index), scopes[id])
+		}
+		t.Backends[id] = backend
+	}
+	t.Services[c.Index] = row
+	r.node.Services[c.Index] = &service
+	return r.changeRanges(c)
+}
+
+func (r *run) changeRanges(c *serviceChange) error {
+	before, after := r.node.Ranges[c.Index], []maps.Range{}
+	var gone []maps.Range
+	for _, prefix := range before {
+		gone = append(gone, maps.Range{Service: uint32(c.Index), Prefix: prefix})
+	}
+	for _, prefix := range c.Ranges {
+		after = append(after, maps.Range{Service: uint32(c.Index), Prefix: prefix})
+	}
+	r.node.Ranges[c.Index] = c.Ranges
+	return errors.Join(r.world.tables.Ranges.Delete(gone), r.world.tables.Ranges.Insert(after))
+}
+
+func (r *run) changeFrontend(c *frontendChange) error {
+	key := maps.KeyOf(c.Key.At.Addr(), c.Key.At.Port(), model.Protocol(c.Key.Proto))
+	if c.Gone {
+		delete(r.node.Frontends, c.Key)
+		return r.world.tables.Svcs.Delete([]maps.SvcKey{key})
+	}
+	if r.node.Services[c.Frontend.Service] == nil {
+		return nil // it was taken out while a failure was shortened
+	}
+	r.node.Frontends[c.Key] = c.Frontend
+	return r.world.tables.Svcs.Update(key, maps.Svc{Service: uint32(c.Frontend.Service), Kind: uint32(c.Frontend.Kind)})
+}
+
+func (r *run) changeNode(c *nodeChange) error {
+	switch {
+	case c.Own.IsValid():
+		if delete(r.node.Addresses, c.Own); !c.Gone {
+			r.node.Addresses[c.Own] = c.Ports
+		}
+		rows := map[netip.Addr]maps.NodeAddr{}
+		for addr, ports := range r.node.Addresses {
+			rows[addr] = maps.NodeAddr{Ifindex: 1}
+			if ports {
+				rows[addr] = maps.NodeAddr{Ifindex: 1, Flags: maps.NodePorts}
+			}
+		}
+		_, err := r.world.maps.SetNodeAddrs(rows)
+		return err
+	case c.Masquerade.IsValid():
+		r.node.Masquerade[c.Masquerade.Is4()] = c.Masquerade
+		return r.world.maps.SetSnatAddr(c.Masquerade)
+	case c.Gone:
+		delete(r.node.Pings, c.Ping)
+		return r.world.tables.Svcs.Delete([]maps.SvcKey{maps.PingKey(c.Ping)})
+	}
+	r.node.Pings[c.Ping] = true
+	return r.world.tables.Svcs.Update(maps.PingKey(c.Ping), maps.Svc{})
+}
+
+// keyOf returns the key of a flow's row.
+func keyOf(flow Flow) maps.Flow {
+	return maps.Flow{
+		Saddr: maps.AddrOf(flow.Source.Addr()), Daddr: maps.AddrOf(flow.Dest.Addr()),
+		Sport: maps.PortOf(flow.Source.Port()), Dport: maps.PortOf(flow.Dest.Port()), Proto: flow.Proto,
+	}
+}
+
+// changeFlow does to a row what the kernel, the collector or time do. A row without one is left alone.
+func (r *run) changeFlow(c *flowChange) error {
+	memory, m := r.node.Open, r.world.maps.Ct
+	if memory[c.Flow] == nil {
+		memory, m = r.node.Half, r.world.maps.CtHalf
+	}
+	row, key := memory[c.Flow], keyOf(c.Flow)
+	if row == nil {
+		return nil
+	}
+	if c.What == "evict" {
+		delete(memory, c.Flow)
+		return m.Delete(&key)
+	}
+	var entry maps.FlowRow
+	if err := m.Lookup(&key, &entry); err != nil {
+		return fmt.Errorf("%s of %v: %w", c.What, c.Flow, err)
+	}
+	switch {
+	case c.What == "tear" && !row.Torn:
+		row.Torn = true
+		entry.Seal++
+	case c.What == "age" && (row.Reply || c.Flow.Proto == protoUDP || row.State >= Open): // else it has no time
+		row.Seen = r.node.Now - 1
+		entry.Seen = row.Seen
+	}
+	return m.Update(&key, &entry, ebpf.UpdateExist)
+}
+
+// changeVisit makes what is remembered of a client older by more than the service allows, or by less.
+func (r *run) changeVisit(c *visitChange) error {
+	known, service := r.node.visits[visitor{c.Client, c.Service}], r.node.Services[c.Service]
+	if known == nil || service == nil || service.Affinity == 0 {
+		return nil
+	}
+	key := bpf.MapsAffinityKey{Client: maps.AddrOf(c.Client), Service: uint32(c.Service)}
+	var value bpf.MapsAffinity
+	if err := r.world.maps.Affinity.Lookup(&key, &value); err != nil {
+		return err
+	}
+	age := time.Duration(service.Affinity) * time.Second
+	if known.lapsed = c.Lapse; c.Lapse {
+		age += time.Minute
+	} else {
+		age -= time.Minute
+	}
+	value.Last = coarse() - uint64(age)
+	return r.world.maps.Affinity.Update(&key, &value, ebpf.UpdateExist)
+}
+
+// coarse returns the clock that the programs know.
+func coarse() uint64 {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
+		panic(err)
+	}
+	return uint64(now.Nano())
+}
+
+// forgetAsked empties the programs' memory of ways that they asked for. Which flows share a row of it, and on which CPU they
+// are, is chance, so the model has none; what is in there must be as good as asking again until the kernel has another answer.
+func (w *world) forgetAsked() error {
+	nothing := make([]bpf.MapsAskedWay, ebpf.MustPossibleCPU())
+	for i := range w.maps.AskedWays.MaxEntries() {
+		if err := w.maps.AskedWays.Put(i, nothing); err != nil {
+			return fmt.Errorf("empty the memory of ways: %w", err)
+		}
+	}
+	return nil
+}

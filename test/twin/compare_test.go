@@ -1,0 +1,393 @@
+package twin
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// run is a world and a model that the same happens to.
+type run struct {
+	world   *world
+	node    *Node
+	counts  map[Reason]uint64
+	paths   map[string]int
+	packets int
+	careful bool // compare all after each packet, to find the first difference
+}
+
+// Half is what the programs wrote for a flow that is not established.
+func (r *run) Half(flow Flow) (Row, bool) {
+	row, ok, err := r.row(r.world.maps.CtHalf, flow)
+	return row, ok && err == nil
+}
+
+// Kept is what the programs remember of a client.
+func (r *run) Kept(service int, client netip.Addr) (int, bool) {
+	key := bpf.MapsAffinityKey{Client: maps.AddrOf(client), Service: uint32(service)}
+	var value bpf.MapsAffinity
+	err := r.world.maps.Affinity.Lookup(&key, &value)
+	return int(value.Row), err == nil
+}
+
+// Counted tells whether a reason was counted since the last packet.
+func (r *run) Counted(reason Reason) bool {
+	n, err := r.world.counted(reason)
+	return err == nil && n != r.counts[reason]
+}
+
+// Waits is how many fragments the programs have kept.
+func (r *run) Waits() uint64 {
+	tally, err := r.world.tally()
+	if err != nil {
+		return 0
+	}
+	return tally.Kept
+}
+
+// row returns a row of the programs as the model has it.
+func (r *run) row(m *ebpf.Map, flow Flow) (Row, bool, error) {
+	entry, ok, err := maps.LookupFlow(m, keyOf(flow))
+	return r.rowOf(&entry), ok, err
+}
+
+func (r *run) rowOf(entry *maps.FlowRow) Row {
+	row := Row{
+		Source: netip.AddrPortFrom(maps.NetipOf(entry.Saddr), maps.PortOf(entry.Sport)),
+		Dest:   netip.AddrPortFrom(maps.NetipOf(entry.Daddr), maps.PortOf(entry.Dport)),
+		Way:    Way{int(entry.Ifindex), entry.Dmac, entry.Smac},
+		Reply:  entry.Flags&uint8(bpf.MapsCtFlagCT_REPLY) != 0, Guarded: entry.Flags&uint8(bpf.MapsCtFlagCT_GUARDED) != 0,
+		Local: entry.Flags&uint8(bpf.MapsCtFlagCT_STACK) != 0, Seen: entry.Seen, State: State(entry.State),
+	}
+	for id, d := range r.world.devices {
+		if d.index == int(entry.Ifindex) {
+			row.Way.Device = id
+		}
+	}
+	return row
+}
+
+// packet gives a packet to both, and returns how they differ.
+func (r *run) packet(o operation) error {
+	if o.In != nil {
+		if err := r.world.setTokens(o.In.Silent); err != nil {
+			return err
+		}
+	}
+	var have result
+	var want Outcome
+	var err, choice error
+	if o.In != nil {
+		if have, err = r.world.receive(o.In.Frame, o.In.Device); err == nil {
+			want, choice = r.node.Receive(o.In.Frame, o.In.Device, r)
+		}
+	} else if have, err = r.world.leave(o.Leaving); err == nil {
+		want, choice = r.node.Leave(o.Leaving)
+	}
+	if err != nil {
+		return fmt.Errorf("run: %w", err)
+	}
+	r.packets++
+	r.paths[want.Path]++
+	if want.Limited && o.In.Silent && have.verdict == Drop {
+		r.paths["silent"]++
+		want.Verdict = Drop
+	} else if want.Limited && o.In.Silent && coarse() > r.world.silentAt {
+		r.paths["not silent, time went on"]++
+	} else if want.Limited && o.In.Silent {
+		return errors.New("an error was sent although there were to be no more")
+	}
+	frame := o.Leaving
+	if o.In != nil {
+		frame = o.In.Frame
+	}
+	if want.Detours || want.Replaced {
+		if err := r.lookAgain(want); err != nil {
+			return err
+		}
+	}
+	return errors.Join(choice, r.compare(frame, want, have), r.compareState(want))
+}
+
+// lookAgain takes over what tc makes of a flow that XDP established with the same packet, if XDP left it to tc: that is
+// the second packet in the tick, unless the row looks as old as the last change of ways.
+func (r *run) lookAgain(want Outcome) error {
+	for _, flow := range want.Touched {
+		row := r.node.Open[flow]
+		if row == nil || row.Reply || row.Seen != r.node.Changed || row.Seen == r.node.Now {
+			continue
+		}
+		have, ok, err := r.row(r.world.maps.Ct, flow)
+		if err != nil {
+			return err
+		}
+		if ok && have.Seen == r.node.Now {
+			row.Seen, row.Way = r.node.Now, r.node.wayOf(row)
+		}
+	}
+	return nil
+}
+
+// compare compares what became of a packet.
+func (r *run) compare(frame []byte, want Outcome, have result) error {
+	if want.Verdict != have.verdict {
+		return fmt.Errorf("verdict %d, want %d (%s)", have.verdict, want.Verdict, want.Path)
+	}
+	if want.Verdict == Drop {
+		return nil
+	}
+	if r.world.hook == "xdp" && want.Verdict == Out && want.Bounces != have.byXDP && (have.byXDP || !want.Detours) {
+		return fmt.Errorf("sent by XDP: %v, want %v (%s)", have.byXDP, want.Bounces, want.Path)
+	}
+	if !bytes.Equal(want.Data, have.data) && !sameBut(frame, want.Data, have.data) {
+		return fmt.Errorf("bytes differ (%s)\nhave %x\nwant %x", want.Path, have.data, want.Data)
+	}
+	if !want.Replaced && sound(frame) && !sound(have.data) {
+		return fmt.Errorf("the sums were right and are wrong (%s)\nin   %x\nout  %x", want.Path, frame, have.data)
+	}
+	return nil
+}
+
+// compareState compares what was counted and is remembered.
+func (r *run) compareState(want Outcome) error {
+	for _, reason := range want.Counted {
+		r.counts[reason]++
+	}
+	for _, reason := range want.Counted {
+		if n, err := r.world.counted(reason); err != nil || n != r.counts[reason] {
+			return fmt.Errorf("%s is counted %d times, want %d: %w", reason, n, r.counts[reason], orNil(err))
+		}
+	}
+	if want.Limited {
+		if err := r.world.tokensTaken(); err != nil {
+			return err
+		}
+	}
+	if r.careful {
+		return r.compareAll()
+	}
+	if want.Path == "established" && r.packets%16 > 0 {
+		return nil
+	}
+	for _, flow := range want.Touched {
+		if err := r.compareRow(flow); err != nil {
+			return fmt.Errorf("%w (%s)", err, want.Path)
+		}
+	}
+	return nil
+}
+
+// errUncounted stands where nothing but the number is wrong.
+var errUncounted = errors.New("the counters differ")
+
+func orNil(err error) error {
+	if err == nil {
+		return errUncounted
+	}
+	return err
+}
+
+func (r *run) compareRow(flow Flow) error {
+	for _, memory := range []struct {
+		name string
+		m    *ebpf.Map
+		want *Row
+	}{{"ct", r.world.maps.Ct, r.node.Open[flow]}, {"ct_half", r.world.maps.CtHalf, r.node.Half[flow]}} {
+		have, ok, err := r.row(memory.m, flow)
+		if err != nil {
+			return err
+		}
+		if err := differ(memory.name, flow, have, ok, memory.want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// differ returns how a row differs from what the model remembers.
+func differ(name string, flow Flow, have Row, ok bool, want *Row) error {
+	switch {
+	case !ok && want == nil:
+		return nil
+	case !ok:
+		return fmt.Errorf("%s has no row of %v, want %+v", name, flow, *want)
+	case want == nil:
+		return fmt.Errorf("%s has a row of %v that is not to be: %+v", name, flow, have)
+	}
+	have.Torn = want.Torn
+	if have != *want {
+		return fmt.Errorf("%s of %v\nhave %+v\nwant %+v", name, flow, have, *want)
+	}
+	return nil
+}
+
+// compareAll compares everything that is remembered.
+func (r *run) compareAll() error {
+	for _, memory := range []struct {
+		name string
+		m    *ebpf.Map
+		want map[Flow]*Row
+	}{{"ct", r.world.maps.Ct, r.node.Open}, {"ct_half", r.world.maps.CtHalf, r.node.Half}} {
+		if err := r.compareMap(memory.name, memory.m, memory.want); err != nil {
+			return err
+		}
+	}
+	for _, reason := range reasons() {
+		if n, err := r.world.counted(reason); err != nil || n != r.counts[reason] {
+			return fmt.Errorf("%s is counted %d times, want %d: %w", reason, n, r.counts[reason], orNil(err))
+		}
+	}
+	for index, service := range r.node.Services {
+		if have := r.world.tables.Services[index].Turn; have != service.turn {
+			return fmt.Errorf("service %d is at turn %d, want %d", index, have, service.turn)
+		}
+	}
+	for who, visit := range r.node.visits {
+		if kept, ok := r.Kept(who.service, who.client); !ok || kept != visit.backend {
+			return fmt.Errorf("client %s of service %d has backend %d (%v), want %d", who.client, who.service, kept, ok, visit.backend)
+		}
+	}
+	return r.compareDatagrams()
+}
+
+func (r *run) compareMap(name string, m *ebpf.Map, want map[Flow]*Row) error {
+	seen := 0
+	err := maps.EachFlow(m, &r.world.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
+		for i, key := range keys {
+			flow := Flow{maps.FlowSource(key), maps.FlowDestination(key), key.Proto}
+			if err := differ(name, flow, r.rowOf(&rows[i]), true, want[flow]); err != nil {
+				return err
+			}
+			seen++
+		}
+		return nil
+	})
+	if err == nil && seen != len(want) {
+		err = fmt.Errorf("%s has %d rows, want %d", name, seen, len(want))
+	}
+	return err
+}
+
+func (r *run) compareDatagrams() error {
+	var key bpf.MapsDatagram
+	var value bpf.MapsDatagramFlow
+	seen := 0
+	for rows := r.world.maps.Frags.Iterate(); rows.Next(&key, &value); seen++ {
+		d := datagram{maps.NetipOf(key.Saddr), maps.NetipOf(key.Daddr), idOf(key), key.Proto}
+		if !d.source.Is4() {
+			d.proto = 0
+		}
+		flow, ok := r.node.datagrams[d]
+		if !ok || flow.Source.Port() != maps.PortOf(value.Sport) || flow.Dest.Port() != maps.PortOf(value.Dport) ||
+			uint32(flow.Proto) != value.Proto {
+			return fmt.Errorf("frags has %+v of %+v, want %v (%v)", value, key, flow, ok)
+		}
+	}
+	if seen != len(r.node.datagrams) {
+		return fmt.Errorf("frags has %d rows, want %d", seen, len(r.node.datagrams))
+	}
+	return nil
+}
+
+// idOf returns the number of a datagram as the model has it.
+func idOf(key bpf.MapsDatagram) uint32 {
+	if maps.NetipOf(key.Saddr).Is4() {
+		return uint32(maps.PortOf(uint16(key.Id)))
+	}
+	return key.Id
+}
+
+// sameBut reports whether two frames differ in nothing but how a sum that was wrong before says zero.
+func sameBut(in, a, b []byte) bool {
+	if len(a) != len(b) || sound(in) {
+		return false
+	}
+	zeros := [][]byte{{0, 0}, {0xff, 0xff}}
+	is := func(pair []byte) bool { return bytes.Equal(pair, zeros[0]) || bytes.Equal(pair, zeros[1]) }
+	for i := 0; i < len(a); {
+		switch {
+		case a[i] == b[i]:
+			i++
+		case i+2 <= len(a) && is(a[i:i+2]) && is(b[i:i+2]):
+			i += 2
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// sound reports whether every checksum that a frame has is right, as far as they can be told.
+func sound(frame []byte) bool {
+	p := read(frame)
+	if p.content != ported && p.content != message || p.first {
+		return false
+	}
+	end := (&step{packet: p, frame: frame}).end()
+	if end > len(frame) || end < p.l4+8 {
+		return false
+	}
+	ends := endsOf(frame[p.l3:])
+	if p.v4 && sum16(frame[p.l3:p.l3+int(frame[p.l3]&15)*4]) != 0xffff {
+		return false
+	}
+	l4 := frame[p.l4:end]
+	switch {
+	case p.content == message && p.v4:
+		return sum16(l4) == 0xffff
+	case p.flow.Proto == protoUDP && binary.BigEndian.Uint16(l4[6:]) == 0:
+		return true
+	case p.flow.Proto == protoSCTP:
+		return soundSCTP(l4)
+	}
+	half := len(ends) / 2
+	return sum16(pseudo(ends[:half], ends[half:], len(l4), p.flow.Proto), l4) == 0xffff
+}
+
+// reasons are all that packets are counted as.
+func reasons() []Reason {
+	return []Reason{NoBackend, TableRace, BadTable, FragmentCut, TTL, NoPort, NoAddress, FlowRace, FlowsFull, IsClusterIP, SourceRange, TooBig}
+}
+
+// tokens of a processor that has all.
+const tokens = 64
+
+// setTokens says how many errors may be sent: none for a moment, or as many as ever.
+func (w *world) setTokens(none bool) error {
+	if none == w.silent && !none {
+		return nil
+	}
+	w.silent = none
+	value := bpf.MapsAllowance{}
+	if none {
+		w.silentAt = coarse()
+		value.Filled = w.silentAt
+	}
+	return w.maps.Allowances.Update(uint32(0), slices.Repeat([]bpf.MapsAllowance{value}, w.cpus), ebpf.UpdateAny)
+}
+
+// tokensTaken fails unless one error was paid for.
+func (w *world) tokensTaken() error {
+	if w.silent {
+		return nil
+	}
+	var perCPU []bpf.MapsAllowance
+	if err := w.maps.Allowances.Lookup(uint32(0), &perCPU); err != nil {
+		return err
+	}
+	w.silent = true // so that the next packet finds all of them again
+	for _, cpu := range perCPU {
+		if cpu.Tokens == tokens-1 {
+			return nil
+		}
+	}
+	return fmt.Errorf("an error was sent that was not paid for: %+v", perCPU)
+}

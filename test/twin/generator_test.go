@@ -1,0 +1,218 @@
+package twin
+
+import (
+	"math/rand/v2"
+	"net/netip"
+)
+
+// generator makes up what happens next. It looks at the model to know whose packets there may be, so what it says
+// depends on the seed alone as long as programs and model agree.
+type generator struct {
+	*rand.Rand
+	node  *Node
+	pools map[bool]pool
+	flows []Flow  // of requests, of which the last are remembered
+	datas []draft // the first fragments of datagrams
+	later []draft // those that are yet to come, after others of their datagrams
+}
+
+// knownFlows is how many flows a generator remembers.
+const knownFlows = 160
+
+func newGenerator(seed uint64, node *Node) *generator {
+	return &generator{Rand: rand.New(rand.NewPCG(seed, 0)), node: node, pools: pools()}
+}
+
+// serviceCount is how many services there are; every other is of IPv6, and those of some blocks of two of UDP or SCTP.
+const serviceCount = 12
+
+func pick[T any](g *generator, list []T) T { return list[g.IntN(len(list))] }
+
+// in reports, n times of a hundred, true.
+func (g *generator) in100(n int) bool { return g.IntN(100) < n }
+
+// setUp returns the operations that an episode begins with.
+func (g *generator) setUp() []operation {
+	list := []operation{}
+	for _, v4 := range []bool{true, false} {
+		p := g.pools[v4]
+		list = append(list, operation{Node: &nodeChange{Own: p.open, Ports: true}}, operation{Node: &nodeChange{Own: p.closed}},
+			operation{Node: &nodeChange{Own: p.snat}}, operation{Node: &nodeChange{Masquerade: p.snat}},
+			operation{Node: &nodeChange{Ping: p.vips[0]}})
+	}
+	for index := 1; index <= serviceCount; index++ {
+		list = append(list, g.service(index), g.frontend(index), g.frontend(index), g.frontend(index))
+	}
+	return list
+}
+
+func isV4(service int) bool     { return service%2 == 0 }
+func protoOf(service int) uint8 { return []uint8{protoTCP, protoTCP, protoSCTP, protoUDP}[service/2%4] }
+
+// service gives a service other backends, and at times other rules.
+func (g *generator) service(index int) operation {
+	p := g.pools[isV4(index)]
+	c := &serviceChange{Index: index}
+	s := &c.Service
+	s.Algorithm = Algorithm(g.IntN(4))
+	s.InternalLocal, s.ExternalLocal = g.in100(20), g.in100(25)
+	if g.in100(30) {
+		s.Affinity = 3600
+	}
+	if s.Ranged = g.in100(35); s.Ranged {
+		for range g.IntN(3) {
+			c.Ranges = append(c.Ranges, pick(g, p.ranges))
+		}
+	}
+	for i, addr := range p.backends {
+		local := addr == p.snat || g.in100(40) // its own are always on the node
+		c.Backends = append(c.Backends, Backend{netip.AddrPortFrom(addr, 8080), local})
+		for range g.IntN(4) - 1 {
+			id := index*backendsEach + i
+			if s.Slots[ScopeAll] = append(s.Slots[ScopeAll], id); local {
+				s.Slots[ScopeLocal] = append(s.Slots[ScopeLocal], id)
+			}
+		}
+	}
+	switch g.IntN(40) {
+	case 0, 1:
+		s.Slots = [2][]int{}
+	case 2:
+		s.Broken = TableRace
+	case 3:
+		s.Broken = BadTable
+	}
+	return operation{Service: c}
+}
+
+// frontend adds or removes a frontend of a service.
+func (g *generator) frontend(index int) operation {
+	p, kind := g.pools[isV4(index)], Kind(g.IntN(6))
+	port := uint16(80 + g.IntN(3))
+	var addr netip.Addr
+	switch kind {
+	case ClusterIP:
+		addr = pick(g, p.clusterIPs)
+	case NodePort:
+		addr, port = anyAddr(p.open), uint16(30000+index)
+	case HostPort:
+		addr, port = pick(g, []netip.Addr{anyAddr(p.open), p.open, p.closed}), uint16(9000+g.IntN(2))
+	default:
+		addr = pick(g, p.vips)
+	}
+	return operation{Frontend: &frontendChange{
+		Key: Key{netip.AddrPortFrom(addr, port), protoOf(index)}, Frontend: Frontend{index, kind}, Gone: g.in100(10),
+	}}
+}
+
+// next returns what happens next.
+func (g *generator) next() operation {
+	switch n := g.IntN(1000); {
+	case n < 12:
+		return g.service(1 + g.IntN(serviceCount))
+	case n < 24:
+		return g.frontend(1 + g.IntN(serviceCount))
+	case n < 60:
+		return g.flowChange()
+	case n < 64:
+		return g.visitChange()
+	case n < 67:
+		return g.nodeChange()
+	case n < 68:
+		return g.routeChange()
+	case n < 70:
+		return operation{Told: &toldChange{Changed: int32(g.IntN(4) - 2), Followed: int32(g.IntN(4) - 1)}}
+	}
+	if len(g.node.Open) > g.node.Room-4 && g.in100(15) {
+		return g.flowChange()
+	}
+	return g.packet()
+}
+
+func (g *generator) flowChange() operation {
+	flow, ok := g.known()
+	if !ok {
+		return g.packet()
+	}
+	if row := g.rowOf(flow); row != nil && g.in100(50) {
+		flow = row.back(flow.Proto)
+	}
+	what := "age"
+	switch n := g.IntN(100); {
+	case n < 3:
+		what = "tear"
+	case n < 45:
+		what = "evict"
+	}
+	return operation{Flow: &flowChange{flow, what}}
+}
+
+func (g *generator) visitChange() operation {
+	index := 1 + g.IntN(serviceCount)
+	return operation{Visit: &visitChange{pick(g, g.pools[isV4(index)].clients), index, g.in100(70)}}
+}
+
+func (g *generator) nodeChange() operation {
+	p := g.pools[g.in100(50)]
+	switch g.IntN(5) {
+	case 0:
+		return operation{Node: &nodeChange{Masquerade: p.stale}}
+	case 1, 2:
+		return operation{Node: &nodeChange{Masquerade: p.snat}}
+	case 3:
+		return operation{Node: &nodeChange{Own: pick(g, []netip.Addr{p.open, p.closed}), Ports: g.in100(50), Gone: g.in100(20)}}
+	}
+	return operation{Node: &nodeChange{Ping: pick(g, p.vips), Gone: g.in100(30)}}
+}
+
+// routeChange moves the last client or the last backend of a family, so that each kind of route stays.
+func (g *generator) routeChange() operation {
+	p := g.pools[g.in100(50)]
+	return operation{Route: &routeChange{pick(g, []netip.Addr{p.clients[0], p.backends[1]}), g.IntN(3), g.in100(70)}}
+}
+
+// known returns the request of a flow that there was, mostly one that there still is.
+func (g *generator) known() (Flow, bool) {
+	if len(g.flows) == 0 {
+		return Flow{}, false
+	}
+	flow := pick(g, g.flows)
+	for tries := 0; tries < 3 && g.rowOf(flow) == nil; tries++ {
+		flow = pick(g, g.flows)
+	}
+	return flow, true
+}
+
+func (g *generator) rowOf(flow Flow) *Row {
+	if row := g.node.Open[flow]; row != nil {
+		return row
+	}
+	return g.node.Half[flow]
+}
+
+// dialled returns the request of a new flow, to a frontend more often than not.
+func (g *generator) dialled() Flow {
+	index := 1 + g.IntN(serviceCount)
+	v4 := isV4(index)
+	p := g.pools[v4]
+	from := netip.AddrPortFrom(pick(g, p.clients), uint16(4000+g.IntN(12)))
+	if g.in100(3) {
+		from = netip.AddrPortFrom(pick(g, p.strangers), from.Port())
+	}
+	proto := protoOf(index)
+	for range 6 {
+		var port uint16
+		addr := pick(g, append([]netip.Addr{p.open, p.open, p.open, p.closed, p.clusterIPs[0], p.backends[0]}, p.vips...))
+		switch addr {
+		case p.open, p.closed:
+			port = pick(g, []uint16{uint16(30000 + index), uint16(30000 + index), 9000, 9001})
+		default:
+			port = uint16(80 + g.IntN(3))
+		}
+		flow := Flow{from, netip.AddrPortFrom(addr, port), proto}
+		if _, ok := g.node.frontend(flow); ok || g.in100(3) {
+			return flow
+		}
+	}
+	return Flow{from, netip.AddrPortFrom(p.open, 22), proto}
+}

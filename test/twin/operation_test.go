@@ -1,0 +1,143 @@
+package twin
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// operation is one thing that happens: a packet comes or leaves, or somebody changes what the node goes by. It can be
+// written down, so that what once found something is not lost when the generator changes.
+type operation struct {
+	In       *arrival        `json:"in,omitempty"`
+	Leaving  hexFrame        `json:"leaving,omitempty"`
+	Service  *serviceChange  `json:"service,omitempty"`
+	Frontend *frontendChange `json:"frontend,omitempty"`
+	Node     *nodeChange     `json:"node,omitempty"`
+	Route    *routeChange    `json:"route,omitempty"`
+	Told     *toldChange     `json:"told,omitempty"`
+	Flow     *flowChange     `json:"flow,omitempty"`
+	Visit    *visitChange    `json:"visit,omitempty"`
+}
+
+// hexFrame is a frame that people can read.
+type hexFrame []byte
+
+func (f hexFrame) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(f)), nil }
+
+func (f *hexFrame) UnmarshalText(text []byte) error {
+	frame, err := hex.DecodeString(string(text))
+	*f = frame
+	return err
+}
+
+// arrival is a frame that comes in.
+type arrival struct {
+	Frame  hexFrame `json:"frame"`
+	Device int      `json:"device"`
+	Silent bool     `json:"silent,omitempty"` // no error may be sent any more
+}
+
+// serviceChange gives a service another content. Its backends have the numbers index*16 and up.
+type serviceChange struct {
+	Index    int            `json:"index"`
+	Service  Service        `json:"service"`
+	Backends []Backend      `json:"backends"`
+	Ranges   []netip.Prefix `json:"ranges,omitempty"`
+}
+
+// backendsEach is how many numbers of backends each service has.
+const backendsEach = 16
+
+// frontendChange adds or removes a frontend.
+type frontendChange struct {
+	Key      Key      `json:"key"`
+	Frontend Frontend `json:"frontend"`
+	Gone     bool     `json:"gone,omitempty"`
+}
+
+// nodeChange is about the node's addresses.
+type nodeChange struct {
+	Own        netip.Addr `json:"own,omitzero"` // with NodePorts or without
+	Ports      bool       `json:"ports,omitempty"`
+	Gone       bool       `json:"gone,omitempty"`
+	Masquerade netip.Addr `json:"masquerade,omitzero"`
+	Ping       netip.Addr `json:"ping,omitzero"`
+}
+
+// routeChange is about the way to an address.
+type routeChange struct {
+	Addr   netip.Addr `json:"addr"`
+	Device int        `json:"device"`
+	Known  bool       `json:"known"`
+}
+
+// toldChange is what the node is told of changes of ways, in ticks from now on.
+type toldChange struct {
+	Changed  int32 `json:"changed"`
+	Followed int32 `json:"followed"`
+}
+
+// flowChange is what happens to the row of a flow without a packet.
+type flowChange struct {
+	Flow Flow   `json:"flow"`
+	What string `json:"what"` // evict, age or tear
+}
+
+// visitChange makes what is remembered of a client older.
+type visitChange struct {
+	Client  netip.Addr `json:"client"`
+	Service int        `json:"service"`
+	Lapse   bool       `json:"lapse,omitempty"`
+}
+
+// encode writes operations down, a line each.
+func encode(list []operation) ([]byte, error) {
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
+	for _, o := range list {
+		if err := encoder.Encode(o); err != nil {
+			return nil, err
+		}
+	}
+	return []byte(b.String()), nil
+}
+
+func decode(text []byte) ([]operation, error) {
+	var list []operation
+	for i, line := range strings.Split(strings.TrimSpace(string(text)), "\n") {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		var o operation
+		if err := json.Unmarshal([]byte(line), &o); err != nil {
+			return nil, fmt.Errorf("line %d: %w", i+1, err)
+		}
+		list = append(list, o)
+	}
+	return list, nil
+}
+
+func (o operation) String() string {
+	switch {
+	case o.In != nil:
+		return fmt.Sprintf("device %d brings %s", o.In.Device, describe(o.In.Frame))
+	case o.Leaving != nil:
+		return "leaving: " + describe(o.Leaving)
+	}
+	text, err := json.Marshal(o)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// describe tells of a frame what a reader wants to know, and all of it.
+func describe(frame []byte) string {
+	p := read(frame)
+	kind := []string{"other", "flow", "cut", "message", "later fragment"}[p.content]
+	return fmt.Sprintf("%s %s to %s proto %d flags %#x seq %d ack %d ttl %d first %v, %d bytes: %x",
+		kind, p.flow.Source, p.flow.Dest, p.flow.Proto, p.flags, p.seq, p.ack, p.ttl, p.first, len(frame), frame)
+}

@@ -1,0 +1,71 @@
+package twin
+
+import "net/netip"
+
+// The addresses that there are. Those of a list are reached in different ways, which routes tells.
+
+func addrs(text ...string) []netip.Addr {
+	var list []netip.Addr
+	for _, one := range text {
+		list = append(list, netip.MustParseAddr(one))
+	}
+	return list
+}
+
+// pool is who and what there is of one family.
+type pool struct {
+	clients, backends, vips, clusterIPs []netip.Addr
+	open, closed                        netip.Addr // addresses of the node, with and without NodePorts
+	snat, stale                         netip.Addr // one of the node's, and one that it has no more
+	strangers                           []netip.Addr
+	ranges                              []netip.Prefix
+}
+
+func pools() map[bool]pool {
+	return map[bool]pool{
+		true: {
+			clients:    addrs("198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4", "198.51.100.5"),
+			backends:   addrs("10.244.1.1", "10.244.1.2", "10.244.1.3", "10.244.1.4", "10.244.1.5", "10.1.0.1"),
+			vips:       addrs("203.0.113.1", "203.0.113.2", "203.0.113.3"),
+			clusterIPs: addrs("10.96.0.1", "10.96.0.2"),
+			open:       netip.MustParseAddr("192.0.2.1"),
+			closed:     netip.MustParseAddr("192.0.2.2"),
+			snat:       netip.MustParseAddr("10.1.0.1"),
+			stale:      netip.MustParseAddr("10.1.0.9"),
+			strangers:  addrs("0.0.0.0", "127.0.0.1", "224.0.0.5", "255.255.255.255", "0.1.2.3", "240.0.0.1", "9.9.9.9"),
+			ranges: []netip.Prefix{
+				netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("198.51.100.4/32"), netip.MustParsePrefix("0.0.0.0/0"),
+				netip.MustParsePrefix("203.0.113.0/24"),
+			},
+		},
+		false: {
+			clients:    addrs("2001:db8:1::1", "2001:db8:1::2", "2001:db8:1::3", "2001:db8:1::4", "2001:db8:1::5"),
+			backends:   addrs("fd02::1", "fd02::2", "fd02::3", "fd02::4", "fd02::5", "fd01::1"),
+			vips:       addrs("2001:db8:2::1", "2001:db8:2::2", "2001:db8:2::3"),
+			clusterIPs: addrs("fd96::1", "fd96::2"),
+			open:       netip.MustParseAddr("2001:db8::1"),
+			closed:     netip.MustParseAddr("2001:db8::2"),
+			snat:       netip.MustParseAddr("fd01::1"),
+			stale:      netip.MustParseAddr("fd01::9"),
+			strangers:  addrs("::", "::1", "ff02::1", "ff0e::1", "::ffff:198.51.100.1", "2001:db8:9::9"),
+			ranges: []netip.Prefix{
+				netip.MustParsePrefix("2001:db8:1::/126"), netip.MustParsePrefix("2001:db8:1::4/128"), netip.MustParsePrefix("::/0"),
+				netip.MustParsePrefix("2001:db8:2::/64"),
+			},
+		},
+	}
+}
+
+// routes says which devices addresses are behind, and whether the neighbour is known: every kind of each.
+func routes() map[netip.Addr]Way {
+	kinds := []Way{{Device: 1, Dest: MAC{1}}, {Device: 2, Dest: MAC{1}}, {Device: 1}, {Device: 2}, {}}
+	found := map[netip.Addr]Way{}
+	for _, p := range pools() {
+		for _, list := range [][]netip.Addr{p.clients, p.backends[:5]} {
+			for i, addr := range list {
+				found[addr] = kinds[i]
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,130 @@
+package twin
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+)
+
+// datagram returns what the fragments of the packet's have in common. In IPv6 each may say another protocol.
+func (s *step) datagram() datagram {
+	d := datagram{s.flow.Source.Addr(), s.flow.Dest.Addr(), s.id, 0}
+	if s.v4 {
+		d.proto = s.flow.Proto
+	}
+	return d
+}
+
+// continued handles a later fragment, which goes where the first one's flow goes.
+func (s *step) continued() {
+	flow, ok := s.datagrams[s.datagram()]
+	if !ok {
+		s.wait()
+		return
+	}
+	row, torn := s.find(flow)
+	switch {
+	case row == nil:
+		s.pass("fragment, of a flow that is gone")
+		return
+	case s.leaving && !row.Reply:
+		s.pass("fragment, leaving, no reply")
+		return
+	case torn:
+		s.drop(FlowRace, "fragment, torn")
+		return
+	}
+	frame := bytes.Clone(s.frame)
+	s.replaceEnds(frame, s.l3, row.Source.Addr().AsSlice(), row.Dest.Addr().AsSlice())
+	s.way(frame, row, "fragment")
+	s.waitBehind(row)
+}
+
+// cutOff handles what ends within the header of TCP: as a first fragment of ours it cannot be translated.
+func (s *step) cutOff() {
+	known, _ := s.find(s.flow)
+	_, dialled := s.frontend(s.flow)
+	if s.first && (known != nil || dialled) {
+		s.drop(FragmentCut, "cut off")
+		return
+	}
+	s.pass("cut off, nobody's")
+}
+
+// message handles ICMP. An error about a packet goes the way of what answers that packet.
+func (s *step) message() {
+	kind := s.frame[s.l4]
+	isError := kind >= 1 && kind <= 4
+	if s.v4 {
+		isError = kind == 3 || kind == 11 || kind == 12
+	}
+	var quote packet
+	if at := s.l4 + 8; isError && !s.first && at <= deepest {
+		if quote = readIPv6(s.frame, at); s.v4 {
+			quote = readIPv4(s.frame, at)
+		}
+	}
+	if quote.content != ported && quote.content != cut || quote.l4+8 > s.end() {
+		s.echo()
+		return
+	}
+	about := Flow{quote.flow.Dest, quote.flow.Source, quote.flow.Proto}
+	row, torn := s.find(about)
+	switch {
+	case about.Dest.Addr() != s.flow.Dest.Addr():
+		s.pass("error to another than the sender")
+		return
+	case row == nil:
+		s.pass("error, nobody's")
+		return
+	case s.leaving && !row.Reply:
+		s.pass("error, leaving, no reply")
+		return
+	case torn:
+		s.drop(FlowRace, "error, torn")
+		return
+	}
+	path := "error"
+	if row.Reply {
+		path = "error to the client"
+	}
+	s.way(s.translate(&quote, row), row, path)
+}
+
+// translate returns the error with the addresses of a row, and what it quotes with those that its sender knows.
+func (s *step) translate(quote *packet, row *Row) []byte {
+	frame := bytes.Clone(s.frame)
+	s.replaceEnds(frame, quote.l3, row.Dest.Addr().AsSlice(), row.Source.Addr().AsSlice())
+	ports := frame[quote.l4 : quote.l4+4]
+	before := append(bytes.Clone(endsOf(s.frame[quote.l3:])), ports...)
+	binary.BigEndian.PutUint16(ports, row.Dest.Port())
+	binary.BigEndian.PutUint16(ports[2:], row.Source.Port())
+	stop := min(len(frame), s.end())
+	if quote.flow.Proto == protoSCTP && quote.l4+12 <= stop {
+		resumSCTP(frame, quote.l4, (&step{packet: *quote, frame: s.frame}).end(), before[len(before)-4:])
+	} else if at := quote.sumAt(); quote.flow.Proto != protoSCTP && at+2 <= stop {
+		after := append(bytes.Clone(endsOf(frame[quote.l3:])), ports...)
+		resumPorted(frame[at:at+2], quote.flow.Proto, before, after)
+	}
+	source := row.Source.Addr()
+	if quote.flow.Dest.Addr() == source { // it has one name on both sides, and a router in between keeps its own
+		source = s.flow.Source.Addr()
+	}
+	s.replaceEnds(frame, s.l3, source.AsSlice(), row.Dest.Addr().AsSlice())
+	s.resumMessage(frame, source, row.Dest.Addr())
+	return frame
+}
+
+// resumMessage changes the checksum of ICMP for what was written into what follows it, and for the addresses that IPv6
+// has in it.
+func (s *step) resumMessage(frame []byte, source, dest netip.Addr) {
+	old, new := bytes.Clone(s.frame[s.l4+8:]), bytes.Clone(frame[s.l4+8:])
+	if len(old)%2 == 1 {
+		old, new = append(old, 0), append(new, 0)
+	}
+	if !s.v4 {
+		old = append(old, endsOf(s.frame[s.l3:])...)
+		new = append(append(new, source.AsSlice()...), dest.AsSlice()...)
+	}
+	resum(frame[s.l4+2:s.l4+4], old, new)
+}

@@ -1,0 +1,117 @@
+package twin
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// everyLink is what any link takes.
+const everyLink = 576
+
+// send has a packet of TCP or UDP go the way of a row. Whoever sends what cannot go further is told.
+func (s *step) send(row *Row, path string) {
+	if s.first && s.flow.Proto == protoSCTP && (s.flow.Source.Port() != row.Source.Port() || s.flow.Dest.Port() != row.Dest.Port()) {
+		s.drop(FragmentCut, "first fragment of SCTP")
+		return
+	}
+	if s.first {
+		s.datagrams[s.datagram()] = s.flow
+		s.remembered = true
+		if s.serve() {
+			return
+		}
+		s.out.Detours = true
+	}
+	frame := bytes.Clone(s.frame)
+	s.readdress(frame, row)
+	switch s.way(frame, row, path) {
+	case TTL:
+		s.answer(answerExpired, 0)
+	case TooBig:
+		s.answer(answerTooBig, s.MTU[row.Way.Device])
+	}
+}
+
+// way has a translated packet go on, or says why it cannot.
+func (s *step) way(frame []byte, row *Row, path string) Reason {
+	s.out.Verdict, s.out.Data, s.out.Path = Stack, frame, path
+	if s.leaving || row.Way.Device == 0 {
+		return ""
+	}
+	s.consider(row)
+	s.out.Bounces = !s.behind
+	if s.ttl <= 1 {
+		s.drop(TTL, path+", expired")
+		return TTL
+	}
+	if len(s.frame) > 14+everyLink && len(s.frame) > 14+s.MTU[row.Way.Device] {
+		if !s.whole {
+			s.out.Path += ", to be cut up"
+			return ""
+		}
+		s.drop(TooBig, path+", too big")
+		return TooBig
+	}
+	s.out.Verdict, s.out.Device = Out, row.Way.Device
+	copy(frame, row.Way.Dest[:])
+	copy(frame[6:], row.Way.Source[:])
+	s.countHop(frame)
+	switch {
+	case s.out.Bounces:
+		s.out.Path += ", back"
+	case !row.Way.known():
+		s.out.Path += ", to be asked for"
+	default:
+		s.out.Path += ", on"
+	}
+	return ""
+}
+
+// countHop takes one from what a packet may still make.
+func (s *step) countHop(frame []byte) {
+	ip := frame[s.l3:]
+	if !s.v4 {
+		ip[7]--
+		return
+	}
+	before := bytes.Clone(ip[8:10])
+	ip[8]--
+	resum(ip[10:12], before, ip[8:10])
+}
+
+// readdress gives a packet the addresses and ports of a row. A UDP packet without a checksum stays so.
+func (s *step) readdress(frame []byte, row *Row) {
+	before := s.replaceEnds(frame, s.l3, row.Source.Addr().AsSlice(), row.Dest.Addr().AsSlice())
+	ports := bytes.Clone(frame[s.l4 : s.l4+4])
+	binary.BigEndian.PutUint16(frame[s.l4:], row.Source.Port())
+	binary.BigEndian.PutUint16(frame[s.l4+2:], row.Dest.Port())
+	if s.flow.Proto == protoSCTP {
+		resumSCTP(frame, s.l4, s.end(), ports)
+		return
+	}
+	check := frame[s.sumAt() : s.sumAt()+2]
+	resumPorted(check, s.flow.Proto, append(before, ports...), append(bytes.Clone(endsOf(frame[s.l3:])), frame[s.l4:s.l4+4]...))
+}
+
+// resumPorted changes the checksum of TCP or UDP. That of UDP has another name for zero, which says that there is none.
+func resumPorted(check []byte, proto uint8, old, new []byte) {
+	if proto == protoUDP && check[0]|check[1] == 0 {
+		return
+	}
+	resum(check, old, new)
+	if proto == protoUDP && check[0]|check[1] == 0 {
+		check[0], check[1] = 0xff, 0xff
+	}
+}
+
+// replaceEnds writes the addresses of a header of IP, with the checksum that it may have, and returns the old ones.
+func (s *step) replaceEnds(frame []byte, at int, source, dest []byte) []byte {
+	ip := frame[at:]
+	ends := endsOf(ip)
+	before := bytes.Clone(ends)
+	copy(ends[copy(ends, source):], dest)
+	if s.v4 {
+		resum(ip[10:12], before, ends)
+	}
+	return before
+}

@@ -1,0 +1,126 @@
+package twin
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// Kind is what a frontend is for.
+type Kind uint8
+
+// The kinds of frontend.
+const (
+	ClusterIP Kind = iota
+	ExternalIP
+	ExternalOnly
+	LoadBalancer
+	NodePort
+	HostPort
+)
+
+// Algorithm is how a service chooses among its backends.
+type Algorithm uint8
+
+// The algorithms.
+const (
+	Random Algorithm = iota
+	RoundRobin
+	SourceHash
+	Maglev
+)
+
+// The scopes of a service.
+const (
+	ScopeAll = iota
+	ScopeLocal
+)
+
+// Key is what a client dials.
+type Key struct {
+	At    netip.AddrPort
+	Proto uint8
+}
+
+// Frontend leads from a key to a service.
+type Frontend struct {
+	Service int
+	Kind    Kind
+}
+
+// Backend is one of those that a service is carried out by.
+type Backend struct {
+	At    netip.AddrPort
+	Local bool // on this node
+}
+
+// Service is one port of a Service.
+type Service struct {
+	Algorithm     Algorithm
+	Affinity      int // seconds
+	InternalLocal bool
+	ExternalLocal bool
+	Ranged        bool
+	Slots         [2][]int // of each scope: backends, some of them more than once
+	Broken        Reason   // what becomes of those who look into its tables
+
+	turn  uint32
+	epoch int
+}
+
+// Tables are what somebody else tells the node.
+type Tables struct {
+	Frontends         map[Key]Frontend
+	Services          map[int]*Service
+	Backends          map[int]Backend
+	Ranges            map[int][]netip.Prefix
+	Pings             map[netip.Addr]bool
+	Addresses         map[netip.Addr]bool // of the node; true: clients outside reach NodePorts there
+	Masquerade        map[bool]netip.Addr // by whether it is of IPv4
+	Routes            map[netip.Addr]Way
+	MTU               map[int]int // of devices
+	MACs              map[int]MAC // of devices
+	Ports             [2]uint16   // the first and the last that the node may use towards backends
+	ExternalClusterIP bool
+}
+
+// frontend returns what a packet is for.
+func (t *Tables) frontend(flow Flow) (Frontend, bool) {
+	if found, ok := t.Frontends[Key{flow.Dest, flow.Proto}]; ok {
+		return found, true
+	}
+	portsOpen, own := t.Addresses[flow.Dest.Addr()]
+	if !own {
+		return Frontend{}, false
+	}
+	found, ok := t.Frontends[Key{netip.AddrPortFrom(anyAddr(flow.Dest.Addr()), flow.Dest.Port()), flow.Proto}]
+	if found.Kind == NodePort && !portsOpen {
+		return Frontend{}, false
+	}
+	return found, ok
+}
+
+func anyAddr(addr netip.Addr) netip.Addr {
+	if addr.Is4() {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
+
+// allows reports whether a service's source ranges have a client.
+func (t *Tables) allows(service int, client netip.Addr) bool {
+	s := t.Services[service]
+	return s == nil || !s.Ranged ||
+		slices.ContainsFunc(t.Ranges[service], func(p netip.Prefix) bool { return p.Contains(client) })
+}
+
+// scope returns the scope for a packet that came from outside.
+func (s *Service) scope(kind Kind) int {
+	local := s.ExternalLocal
+	if kind == ClusterIP {
+		local = s.InternalLocal
+	}
+	if local {
+		return ScopeLocal
+	}
+	return ScopeAll
+}

@@ -1,0 +1,247 @@
+package twin
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// packet makes up a packet that comes or leaves.
+func (g *generator) packet() operation {
+	d, leaving := g.draft()
+	device := 1
+	if g.in100(20) {
+		device = 2
+	}
+	switch n := g.IntN(1000); {
+	case n < 60:
+		d, leaving = g.errorAbout(d, leaving)
+	case n < 75:
+		d, leaving = g.ping(), false
+	case n < 150:
+		d = g.fragment(d)
+	case n < 160:
+		d.tags = 1 + g.IntN(3)
+	}
+	d.dest, d.source = g.node.MACs[device], MAC{2, 0, 0, 0, byte(device), 2}
+	frame := d.bytes()
+	if g.in100(5) {
+		frame = g.spoil(frame)
+	}
+	if leaving {
+		return operation{Leaving: frame}
+	}
+	if len(frame) > 14+g.node.MTU[device] { // which that link does not bring
+		return g.packet()
+	}
+	return operation{In: &arrival{Frame: frame, Device: device, Silent: g.in100(5)}}
+}
+
+// draft makes up an ordinary packet: mostly one of a flow that there is, in either direction.
+func (g *generator) draft() (d draft, leaving bool) {
+	d = draft{ttl: 64, whole: g.in100(50), seq: g.Uint32(), ack: g.Uint32(), payload: make([]byte, g.size())}
+	for i := range d.payload {
+		d.payload[i] = byte(g.Uint32())
+	}
+	if g.in100(3) {
+		d.ttl = byte(g.IntN(3))
+	}
+	flow, ok := g.known()
+	if !ok || g.in100(14) {
+		flow = g.dialled()
+		if g.flows = append(g.flows, flow); len(g.flows) > knownFlows {
+			g.flows = g.flows[1:]
+		}
+	}
+	row := g.rowOf(flow)
+	if row != nil && g.in100(45) {
+		d.flags = g.replyFlags(row)
+		leaving = row.Source.Addr() == flow.Source.Addr() // the backend is on this node
+		if g.in100(3) {
+			leaving = !leaving
+		}
+		flow = row.back(flow.Proto)
+		d.payload = d.payload[:min(len(d.payload), 1100)]
+	} else {
+		d.flags = g.requestFlags(row)
+		if row != nil && row.State == Answered && g.in100(85) {
+			d.ack = row.Seen + uint32(g.IntN(3))*30000
+			if flow.Proto == protoSCTP && g.in100(80) {
+				d.ack = row.Seen
+			}
+		}
+		leaving = g.in100(1)
+	}
+	d.from, d.to, d.proto = flow.Source, flow.Dest, flow.Proto
+	d.noSum = g.in100(10)
+	g.lengthen(&d)
+	return d, leaving
+}
+
+func (g *generator) size() int {
+	if g.in100(4) {
+		return 400 + g.IntN(1000)
+	}
+	return g.IntN(40)
+}
+
+// lengthen adds options or extension headers.
+func (g *generator) lengthen(d *draft) {
+	if !g.in100(8) {
+		return
+	}
+	if d.from.Addr().Is4() {
+		d.options = 1 + g.IntN(10)
+		return
+	}
+	for range 1 + g.IntN(7) {
+		words := g.IntN(4)
+		if g.in100(2) {
+			words = 100
+		}
+		header := make([]byte, 8*(words+1))
+		header[1] = byte(words)
+		d.extensions, d.kinds = append(d.extensions, header), append(d.kinds, pick(g, []byte{0, 43, 60}))
+	}
+}
+
+func (g *generator) requestFlags(row *Row) byte {
+	n := g.IntN(100)
+	switch {
+	case row == nil:
+		return pick(g, []byte{SYN, SYN, SYN, SYN, SYN, SYN, ACK, RST, SYN | ACK, FIN | ACK})
+	case n < 4:
+		return RST
+	case n < 8:
+		return FIN | ACK
+	case n < 9:
+		return byte(g.IntN(256))
+	case n < 17, row.State < Open && n < 30:
+		return SYN
+	}
+	return ACK
+}
+
+func (g *generator) replyFlags(row *Row) byte {
+	n := g.IntN(100)
+	switch {
+	case n < 3:
+		return RST | ACK
+	case n < 8:
+		return FIN | ACK
+	case n < 9:
+		return byte(g.IntN(256))
+	case row.State < Open && n < 70:
+		return SYN | ACK
+	}
+	return ACK
+}
+
+// ping makes up an echo request to some address of a service.
+func (g *generator) ping() draft {
+	v4 := g.in100(50)
+	p := g.pools[v4]
+	d := draft{ttl: 64, proto: protoICMPv6, from: netip.AddrPortFrom(pick(g, p.clients), 0), to: netip.AddrPortFrom(pick(g, p.vips), 0)}
+	if g.in100(10) {
+		d.from = netip.AddrPortFrom(pick(g, p.strangers), 0)
+	}
+	kind := byte(128)
+	if v4 {
+		d.proto, kind = protoICMP, 8
+	}
+	d.payload = append([]byte{kind, 0, 0, 0, 0, 7, 0, byte(g.IntN(256))}, "echo"[:g.IntN(5)]...)
+	if g.in100(10) {
+		d.payload[g.IntN(2)] = byte(g.IntN(256))
+	}
+	if g.in100(10) {
+		g.lengthen(&d)
+	}
+	return d
+}
+
+// errorAbout makes up an error about a packet, as it left the node: so it comes back from where that went.
+func (g *generator) errorAbout(d draft, leaving bool) (draft, bool) {
+	flow := Flow{d.from, d.to, d.proto}
+	about := d
+	if row := g.rowOf(flow); row != nil {
+		about.from, about.to = row.Source, row.Dest
+	}
+	about.dest, about.tags = MAC{}, 0
+	quote := about.bytes()[14:]
+	if g.in100(70) {
+		quote = quote[:min(len(quote), 28+g.IntN(60))]
+	}
+	v4 := d.from.Addr().Is4()
+	p := g.pools[v4]
+	e := draft{ttl: d.ttl, proto: protoICMPv6, from: about.to, to: about.from, whole: d.whole}
+	if g.in100(40) {
+		e.from = netip.AddrPortFrom(p.strangers[len(p.strangers)-1], 0)
+	}
+	if g.in100(5) {
+		e.to = netip.AddrPortFrom(pick(g, p.clients), 0)
+	}
+	kind := byte(1 + g.IntN(4))
+	if v4 {
+		e.proto = protoICMP
+		kind = pick(g, []byte{3, 11, 12})
+	}
+	if g.in100(5) {
+		kind = byte(g.IntN(256))
+	}
+	e.payload = append([]byte{kind, byte(g.IntN(5)), 0, 0, 0, 0, byte(g.IntN(6)), 0}, quote...)
+	if g.in100(5) {
+		g.lengthen(&e)
+	}
+	return e, !leaving && g.in100(40) || g.in100(10)
+}
+
+// fragment makes a first fragment of a packet, or one that follows one that there was.
+func (g *generator) fragment(d draft) draft {
+	if len(g.datas) > 0 && g.in100(60) {
+		first := pick(g, g.datas)
+		first.offset, first.more, first.ttl = 1+g.IntN(100), g.in100(50), d.ttl
+		first.payload = d.payload
+		if g.in100(10) {
+			first.id++
+		}
+		return first
+	}
+	if len(g.later) > 0 && g.in100(30) {
+		d, g.later = g.later[0], g.later[1:]
+		g.datas = append(g.datas, d)
+		return d
+	}
+	d.more, d.id, d.whole = true, uint16(g.IntN(30)), false
+	if d.from.Addr().Is6() {
+		d.extensions, d.kinds = nil, nil
+	}
+	if g.in100(40) {
+		g.later = append(g.later, d)
+		d.offset, d.more = 1+g.IntN(100), g.in100(50)
+		return d
+	}
+	if g.datas = append(g.datas, d); len(g.datas) > 30 {
+		g.datas = g.datas[1:]
+	}
+	return d
+}
+
+// spoil makes a frame one that no honest sender makes.
+func (g *generator) spoil(frame []byte) []byte {
+	switch g.IntN(4) {
+	case 0:
+		return frame[:14+g.IntN(len(frame)-13)]
+	case 1:
+		for range 1 + g.IntN(3) {
+			frame[12+g.IntN(len(frame)-12)] ^= 1 << g.IntN(8)
+		}
+	case 2:
+		binary.BigEndian.PutUint16(frame[16+2*g.IntN(2):], uint16(g.IntN(1500)))
+	default:
+		if g.in100(50) {
+			frame[0] |= 1
+		} else {
+			frame = append(frame, make([]byte, g.IntN(20))...)
+		}
+	}
+	return frame
+}

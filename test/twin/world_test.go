@@ -1,0 +1,304 @@
+package twin
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/test/rig"
+)
+
+const (
+	openRows  = 96 // so few that there is no room for one more at times
+	firstPort = 61000
+	lastPort  = 61007
+	slotsEach = 64 // of a service
+)
+
+// device is a link of the node and what is at its far end.
+type device struct {
+	index     int
+	mac, peer MAC
+	mtu       int
+}
+
+// world is the loaded programs with their maps, in a namespace with two devices.
+type world struct {
+	hook     string // what packets come in by: "tc", or "xdp" with tc behind it
+	maps     *maps.Maps
+	tables   *maps.Tables
+	netns    *rig.Netns
+	handle   *netlink.Handle
+	programs map[string]*ebpf.Program
+	devices  map[int]device
+	counters map[[2]string]uint32 // hook and reason: the row
+	now      uint32
+	shift    uint32
+	routes   map[netip.Addr]Way // that are not as they were at first
+	buffer   maps.FlowBuffer
+	silent   bool   // there may be no tokens
+	silentAt uint64 // when they were taken
+	cpus     int
+}
+
+// newWorld loads the programs.
+func newWorld(t *testing.T, hook string) *world {
+	t.Helper()
+	rig.Root(t)
+	m, err := maps.Create(maps.Sizes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	small := replaceCt(t, m)
+	tables, err := m.Tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(small, tables.Close(), m.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	w := &world{hook: hook, maps: m, tables: tables, netns: rig.NewNetns(t, hook), programs: map[string]*ebpf.Program{},
+		devices: map[int]device{}, routes: map[netip.Addr]Way{}, silent: true, cpus: ebpf.MustPossibleCPU()}
+	w.readClock(t)
+	config := bpf.MapsPacketConfig{SnatFirst: firstPort, SnatLast: lastPort, TickShift: w.shift, HashKey2: 1 << 63, HashKey4: 12345}
+	w.load(t, bpf.LoadTc, config)
+	w.load(t, bpf.LoadXdp, config)
+	w.connect(t)
+	w.indexCounters(t)
+	return w
+}
+
+// replaceCt gives m a map of established flows that is soon full.
+func replaceCt(t *testing.T, m *maps.Maps) error {
+	t.Helper()
+	specs, err := bpf.LoadMaps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	specs.Maps["ct"].MaxEntries = openRows
+	small, err := ebpf.NewMap(specs.Maps["ct"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = m.Ct.Close()
+	m.Ct = small
+	return err
+}
+
+func (w *world) load(t *testing.T, load func() (*ebpf.CollectionSpec, error), config any) {
+	t.Helper()
+	spec, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config != nil {
+		if err := spec.Variables["cfg"].Set(config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: w.maps.Replacements(spec)})
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	t.Cleanup(loaded.Close)
+	for name, program := range loaded.Programs {
+		w.programs[name] = program
+	}
+	if config != nil {
+		return
+	}
+	var run bpf.MapsCollectRun
+	if _, err := loaded.Programs["collect_from_ct"].Run(nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := loaded.Maps["run"].Lookup(uint32(0), &run); err != nil {
+		t.Fatal(err)
+	}
+	for w.shift = 24; run.Jiffies>>w.shift != (run.Jiffies+1<<24)>>w.shift; w.shift++ {
+	}
+	w.now = uint32(run.Jiffies >> w.shift)
+}
+
+// readClock chooses ticks so long that none ends within some hours; what is old is made so.
+func (w *world) readClock(t *testing.T) {
+	t.Helper()
+	w.load(t, bpf.LoadCollect, nil)
+}
+
+// connect gives the node two links.
+func (w *world) connect(t *testing.T) {
+	t.Helper()
+	handle, err := netlink.NewHandleAt(netns.NsHandle(w.netns.FD()), unix.NETLINK_ROUTE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(handle.Close)
+	w.handle = handle
+	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		if err := w.netns.SetSysctl(name, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	far := rig.NewNetns(t, "far")
+	for id, name := range []string{1: "front", 2: "back"} {
+		if id == 0 {
+			continue
+		}
+		d := device{mac: MAC{2, 0, 0, 0, byte(id), 1}, peer: MAC{2, 0, 0, 0, byte(id), 2}, mtu: 1500 - 220*(id-1)}
+		rig.Veth(t, w.netns, name, far, name)
+		link, err := handle.LinkByName(name)
+		if err == nil {
+			err = errors.Join(handle.LinkSetMTU(link, d.mtu), handle.LinkSetHardwareAddr(link, d.mac[:]))
+			d.index = link.Attrs().Index
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.devices[id] = d
+	}
+	for addr, way := range routes() {
+		if err := w.setRoute(addr, way); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// setRoute changes the way to an address; the zero way is none.
+func (w *world) setRoute(addr netip.Addr, way Way) error {
+	at := func(id int) (*netlink.Route, *netlink.Neigh) {
+		d := w.devices[id]
+		return &netlink.Route{LinkIndex: d.index, Scope: netlink.SCOPE_LINK,
+				Dst: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}},
+			&netlink.Neigh{LinkIndex: d.index, IP: addr.AsSlice(), HardwareAddr: d.peer[:], State: netlink.NUD_PERMANENT}
+	}
+	for id := range w.devices {
+		route, neighbour := at(id)
+		if err := w.handle.NeighDel(neighbour); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+		if err := w.handle.RouteDel(route); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	if way.Device == 0 {
+		return nil
+	}
+	route, neighbour := at(way.Device)
+	if err := w.handle.RouteAdd(route); err != nil || !way.known() {
+		return err
+	}
+	return w.handle.NeighSet(neighbour)
+}
+
+// way returns the way by a device.
+func (w *world) way(id int, known bool) Way {
+	if !known || id == 0 {
+		return Way{Device: id}
+	}
+	return Way{id, w.devices[id].peer, w.devices[id].mac}
+}
+
+func (w *world) indexCounters(t *testing.T) {
+	t.Helper()
+	list, err := observe.ReadCounters(w.maps.Counters)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.counters = map[[2]string]uint32{}
+	hook, row := list[0].Hook, uint32(0)
+	for _, c := range list {
+		if c.Hook != hook {
+			hook, row = c.Hook, (row/counterRoom+1)*counterRoom
+		}
+		w.counters[[2]string{c.Hook, c.Reason}] = row
+		row++
+	}
+}
+
+const counterRoom = uint32(bpf.MapsCounterRoomCOUNTER_REASONS)
+
+// counted returns how often a reason was counted, by all the hooks that count packets.
+func (w *world) counted(reason Reason) (uint64, error) {
+	var total uint64
+	for _, hook := range []string{"tc", "xdp"} {
+		var perCPU []maps.Counter
+		if err := w.maps.Counters.Lookup(w.counters[[2]string{hook, string(reason)}], &perCPU); err != nil {
+			return 0, err
+		}
+		for _, c := range perCPU {
+			total += c.Packets
+		}
+	}
+	return total, nil
+}
+
+// codes are the numbers that programs return.
+const (
+	tcNext     = 1<<32 - 1
+	tcDrop     = 2
+	tcRedirect = 7
+	xdpDrop    = 1
+	xdpPass    = 2
+	xdpTX      = 3
+)
+
+// result is what the programs made of a frame.
+type result struct {
+	verdict Verdict
+	data    []byte
+	byXDP   bool
+}
+
+// receive has a frame come in.
+func (w *world) receive(frame []byte, id int) (result, error) {
+	if w.hook == "xdp" {
+		code, data, err := w.run("xdp_from_netdev", frame, []uint32{0, uint32(len(frame)), 0, uint32(w.devices[id].index), 0, 0})
+		if err != nil || code != xdpPass {
+			return result{map[uint32]Verdict{xdpDrop: Drop, xdpTX: Out}[code], data, true}, err
+		}
+		frame = data
+	}
+	return w.runTC("tc_from_netdev", frame, id)
+}
+
+// leave has a frame be about to leave.
+func (w *world) leave(frame []byte) (result, error) { return w.runTC("tc_to_netdev", frame, 1) }
+
+func (w *world) runTC(name string, frame []byte, id int) (result, error) {
+	if tooShort(frame) {
+		return result{verdict: Stack, data: frame}, nil
+	}
+	code, data, err := w.run(name, frame, []uint32{10: uint32(w.devices[id].index)})
+	return result{verdict: map[uint32]Verdict{tcNext: Stack, tcDrop: Drop, tcRedirect: Out}[code], data: data}, err
+}
+
+// tooShort reports whether the kernel refuses to try a program of tc with a frame.
+func tooShort(frame []byte) bool {
+	return len(frame) < 14+20 || frame[12] == 0x86 && frame[13] == 0xdd && len(frame) < 14+40
+}
+
+// tally returns what the programs counted of fragments that overtook their first.
+func (w *world) tally() (tally bpf.MapsLateTally, err error) {
+	err = w.maps.LateTally.Lookup(uint32(0), &tally)
+	return tally, err
+}
+
+// largest is the largest frame that comes, of which there may be one in the place of another.
+const largest = 14 + 1500
+
+func (w *world) run(name string, frame []byte, context []uint32) (uint32, []byte, error) {
+	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, max(len(frame), largest)+64), Context: context}
+	code, err := w.programs[name].Run(&options)
+	return code, options.DataOut, err
+}
