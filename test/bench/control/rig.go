@@ -39,7 +39,7 @@ func newRig(store *model.Store) (*rig, error) {
 	r.reconciler, err = reconcile.New(reconcile.Config{
 		Store: store,
 		Tables: &reconcile.Tables{
-			Frontends: r.tables.Svcs, Services: r.tables.Services, Slots: r.tables.Slots,
+			Frontends: r.tables.Svcs, Ranges: r.tables.Ranges, Services: r.tables.Services, Slots: r.tables.Slots,
 			Backends: r.tables.Backends, Names: r.tables.Names,
 		},
 		Facts:   lb.Facts{ExternalIPs: lb.ExternalIPsAll},

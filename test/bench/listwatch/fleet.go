@@ -21,6 +21,7 @@ type Fleet struct {
 	Nodes      int
 	Namespaces int
 	FirstPod   int // the address of the first pod is 10.0.0.0 plus this
+	NodePort   int // of the first Service, which then is one of UDP too; zero = they have only cluster IPs
 }
 
 // The most that the address ranges of the fleet have room for. A slice holds a hundred endpoints, as upstream cuts them.
@@ -29,6 +30,8 @@ const (
 	maxEndpoints = 100
 	maxPods      = 1 << 24
 	maxNodes     = 1 << 16
+
+	firstNodePort, lastNodePort = 30000, 32767 // where nobody says otherwise
 )
 
 func (f Fleet) check() error {
@@ -43,6 +46,8 @@ func (f Fleet) check() error {
 		return fmt.Errorf("%d nodes are not between 1 and %d", f.Nodes, maxNodes)
 	case f.Namespaces < 1:
 		return fmt.Errorf("%d namespaces are too few", f.Namespaces)
+	case f.NodePort != 0 && (f.NodePort < firstNodePort || f.NodePort+f.Services > lastNodePort+1):
+		return fmt.Errorf("%d node ports from %d on are not between %d and %d", f.Services, f.NodePort, firstNodePort, lastNodePort)
 	}
 	return nil
 }
@@ -121,6 +126,13 @@ func (f Fleet) service(number int, s state) object {
 		Ports:      []corev1.ServicePort{{Name: "http", Port: 80 + int32(s.generation%1000), Protocol: corev1.ProtocolTCP}},
 		Selector:   map[string]string{"app.kubernetes.io/name": o.Name},
 	}
+	if f.NodePort != 0 {
+		o.Spec.Type = corev1.ServiceTypeNodePort
+		o.Spec.Ports[0].NodePort = int32(f.NodePort + number)
+		datagrams := o.Spec.Ports[0]
+		datagrams.Name, datagrams.Protocol = "datagrams", corev1.ProtocolUDP
+		o.Spec.Ports = append(o.Spec.Ports, datagrams)
+	}
 	return o
 }
 
@@ -133,6 +145,10 @@ func (f Fleet) slice(number int, s state) object {
 	o.Labels[discoveryv1.LabelServiceName] = service
 	name, port, protocol := "http", int32(8080), corev1.ProtocolTCP
 	o.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}
+	if f.NodePort != 0 {
+		name, protocol := "datagrams", corev1.ProtocolUDP
+		o.Ports = append(o.Ports, discoveryv1.EndpointPort{Name: &name, Port: &port, Protocol: &protocol})
+	}
 	o.Endpoints = make([]discoveryv1.Endpoint, f.Endpoints)
 	for i := range o.Endpoints {
 		pod := number*f.Endpoints + i

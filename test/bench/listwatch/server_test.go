@@ -125,6 +125,29 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// Services with node ports are of both protocols, and lead to the same port of the same pods.
+func TestNodePorts(t *testing.T) {
+	fleet := small()
+	fleet.NodePort = 30100
+	core, discovery := clients(t, newServer(t, Config{Fleet: fleet}))
+	var services corev1.ServiceList
+	var slices discoveryv1.EndpointSliceList
+	if err := errors.Join(list(t, core, "services", &services, metav1.ListOptions{}),
+		list(t, discovery, "endpointslices", &slices, metav1.ListOptions{})); err != nil {
+		t.Fatal(err)
+	}
+	service, slice := services.Items[7], slices.Items[7]
+	if service.Spec.Type != corev1.ServiceTypeNodePort || len(service.Spec.Ports) != 2 || len(slice.Ports) != 2 {
+		t.Fatalf("service 7 is %+v and has %d ports in its slice", service.Spec, len(slice.Ports))
+	}
+	for i, protocol := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
+		at, to := service.Spec.Ports[i], slice.Ports[i]
+		if at.NodePort != 30107 || at.Protocol != protocol || *to.Protocol != protocol || *to.Name != at.Name || *to.Port != 8080 {
+			t.Errorf("%s of service 7: %+v leads to %s", protocol, at, to.String())
+		}
+	}
+}
+
 // Pages show one moment, whatever changes between them.
 func TestPages(t *testing.T) {
 	server := newServer(t, Config{Fleet: small()})
@@ -225,6 +248,7 @@ func TestFleetRefused(t *testing.T) {
 		func(c *Config) { c.Fleet.Endpoints = 0 }, func(c *Config) { c.Fleet.Endpoints = 101 },
 		func(c *Config) { c.Fleet.Services, c.Fleet.Endpoints = 500_000, 100 },
 		func(c *Config) { c.Fleet.Nodes = 0 }, func(c *Config) { c.Fleet.Nodes = maxNodes + 1 }, func(c *Config) { c.Fleet.Namespaces = 0 },
+		func(c *Config) { c.Fleet.NodePort = 8080 }, func(c *Config) { c.Fleet.NodePort = 32767 },
 		func(c *Config) { c.Memory = -1 }, func(c *Config) { c.Bookmarks = -1 },
 	} {
 		cfg := Config{Fleet: small()}

@@ -17,7 +17,6 @@ package progrun
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 
 	"fairlead.io/fairlead/test/bench/frames"
 	"fairlead.io/fairlead/test/bench/minimal/limited"
+	"fairlead.io/fairlead/test/rig"
 )
 
 // Config is what to measure.
@@ -174,16 +174,22 @@ func (r *runner) close() {
 
 // call runs the programs and returns the nanoseconds of a run.
 func (r *runner) call(runs int, check func(uint32, []byte) error) (float64, error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before, err := threadTime()
-	if err != nil {
-		return 0, err
-	}
 	options := ebpf.RunOptions{Data: r.packet, DataOut: r.out, Repeat: uint32(runs)}
-	verdict, err := r.first.Run(&options)
-	after, timeErr := threadTime()
-	if err := errors.Join(err, timeErr); err != nil {
+	var took time.Duration
+	var verdict uint32
+	err := rig.WithoutSignals(func() error {
+		before, err := threadTime()
+		if err != nil {
+			return err
+		}
+		if verdict, err = r.first.Run(&options); err != nil {
+			return err
+		}
+		after, err := threadTime()
+		took = after - before
+		return err
+	})
+	if err != nil {
 		return 0, err
 	}
 	var broken uint64
@@ -198,7 +204,7 @@ func (r *runner) call(runs int, check func(uint32, []byte) error) (float64, erro
 			return 0, fmt.Errorf("check what it did: %w", err)
 		}
 	}
-	return float64(after-before) / float64(runs), nil
+	return float64(took) / float64(runs), nil
 }
 
 func threadTime() (time.Duration, error) {

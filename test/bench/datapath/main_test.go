@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/test/bench/kubeproxy"
+	"fairlead.io/fairlead/test/bench/minimal"
+	"fairlead.io/fairlead/test/bench/result"
+	"fairlead.io/fairlead/test/bench/topology"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// Every packet of a short run gets to the backend, and every question has its answer.
+func TestRun(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	path := filepath.Join(t.TempDir(), "datapath.json")
+	if err := run(t.Context(), []string{"-output=" + path, "-rounds=9", "-effort=0.3", "-flows=50", "-only=established"}, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := result.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	goals := map[string]float64{}
+	for _, r := range rows {
+		if r.Yardstick <= 0 {
+			t.Errorf("%s, %s: nothing was measured", r.Row, r.Case)
+		}
+		goals[r.Row] = r.Goal
+	}
+	want := map[string]float64{}
+	for _, p := range []packets{
+		{hook: minimal.XDP, family: topology.IPv4}, {hook: minimal.XDP, family: topology.IPv6},
+		{hook: minimal.TC, family: topology.IPv4}, {hook: minimal.TC, family: topology.IPv6},
+	} {
+		row := "datapath/established, " + string(p.hook) + ", " + p.family.String()
+		want[row], want[row+", within a tick"], want[row+", one conntrack lookup"] = p.goal(), p.goal(), 0
+		want[row+", beside one conntrack lookup"] = p.goalConntrack()
+		want[row+", within a tick, beside one conntrack lookup"] = p.goalConntrack()
+	}
+	if diff := cmp.Diff(want, goals); diff != "" {
+		t.Errorf("goals (-want +have):\n%s", diff)
+	}
+}
+
+// First packets too.
+func TestRunOfNewFlows(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	path := filepath.Join(t.TempDir(), "datapath.json")
+	if err := run(t.Context(), []string{"-output=" + path, "-rounds=9", "-effort=0.1", "-only=new flow, xdp, IPv6"}, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := result.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(rows, func(r result.Row) bool { return r.Goal == goalNew }) {
+		t.Errorf("no row has the goal of new flows: %+v", rows)
+	}
+}
+
+// What does not get to the backend is no result.
+func TestCheck(t *testing.T) {
+	p := packets{hook: minimal.TC, family: topology.IPv4}
+	packet := make([]byte, 64)
+	copy(packet[30:], p.backend().Addr().AsSlice())
+	if err := p.check(tcRedirect, packet); err != nil {
+		t.Error(err)
+	}
+	for name, err := range map[string]error{
+		"went on":      p.check(1<<32-1, packet),
+		"goes nowhere": p.check(tcRedirect, make([]byte, 64)),
+		"is cut":       p.check(tcRedirect, packet[:20]),
+	} {
+		if err == nil {
+			t.Errorf("a packet that %s is taken for one that arrives", name)
+		}
+	}
+}
+
+// Packets get through everybody's nodes, all of them, and every question has its answer.
+func TestRates(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	program, version, err := kubeproxy.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if program == nil {
+		rig.Lacking(t, "cluster", "kube-proxy "+version+" is not built; \"go run ./test/cluster build\" does that")
+	}
+	path := filepath.Join(t.TempDir(), "datapath.json")
+	if err := run(t.Context(), []string{"-output=" + path, "-rounds=9", "-effort=0.02", "-only=another node"}, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := result.Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	goals := map[string]float64{}
+	for _, r := range rows {
+		if r.Goal != 0 {
+			goals[r.Row+", "+r.Case] = r.Goal
+		}
+	}
+	want := map[string]float64{"datapath/rate, to a pod of another node, XDP beside tc": goalOverTC}
+	for _, mode := range kubeproxy.Modes() {
+		want["datapath/rate, to a pod of another node, XDP beside kube-proxy "+mode] = goalOverRules
+		want["datapath/rate, to a pod of another node, tc beside kube-proxy "+mode] = goalTCOver
+		want["datapath/rate, to a pod of the node, tc beside kube-proxy "+mode] = goalTCOver
+	}
+	if diff := cmp.Diff(want, goals); diff != "" {
+		t.Errorf("goals (-want +have):\n%s", diff)
+	}
+}
+
+// A node that drops is no fast node.
+func TestNobodyBalances(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	s, err := newSite("nobody", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	w, err := s.newWay(there, 500, s.frontend(0, there))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
+	defer cancel()
+	if sample, err := w.run(ctx); err != nil || sample.Claimed != 500 || sample.Arrived != 0 {
+		t.Errorf("of %d packets to nobody %d arrived: %v", sample.Claimed, sample.Arrived, err)
+	}
+}

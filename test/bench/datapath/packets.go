@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	stdnet "net"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/test/bench/frames"
+	"fairlead.io/fairlead/test/bench/minimal"
+	"fairlead.io/fairlead/test/bench/progrun"
+	"fairlead.io/fairlead/test/bench/round"
+	"fairlead.io/fairlead/test/bench/topology"
+)
+
+// net is the metric: what the program takes, without what makes its packets.
+const net = "ns, program"
+
+// What the programs return for a packet that they have sent on: the kernel's numbers for "leave by another device",
+// "leave where it came from" and "go on".
+const (
+	tcRedirect  = 7
+	xdpTx       = 3
+	xdpRedirect = 4
+)
+
+const (
+	// halfRows is how many flows that are not established a table has room for.
+	halfRows = 16384
+	// freshFlows is so many that none is still in the table when its turn comes again. Twice the table's rows would do.
+	freshFlows = 100_000
+)
+
+// packets is what programs are measured on.
+type packets struct {
+	hook   minimal.Hook
+	family topology.Family
+	flows  int
+	effort float64
+}
+
+// goal returns what a packet of an established flow may cost beside the bare minimum.
+func (p packets) goal() float64 {
+	if p.hook == minimal.TC {
+		return goalTC
+	}
+	return goalXDP
+}
+
+// goalConntrack returns what it may cost beside one lookup in a table of connections; zero for no matter what.
+func (p packets) goalConntrack() float64 {
+	if p.hook == minimal.TC {
+		return 0
+	}
+	return goalCt
+}
+
+// calls is how often a program is called in a round, beside once to warm up.
+const calls = 3
+
+const (
+	// fewestRuns is how many packets one call is given: enough for some milliseconds.
+	fewestRuns = 40_000
+	// roundFlows is how many flows have their turn in a round: all, or so many that no cache holds what they need.
+	roundFlows = 400_000
+)
+
+// runs returns how many packets one call is given. Every flow of a round has its turn: one call goes on where the one before
+// ended.
+func (p packets) runs() int {
+	return max(int(p.effort*fewestRuns), (min(p.flows, roundFlows)+calls)/(calls+1), 64)
+}
+
+func (p packets) frontend() netip.AddrPort {
+	if p.family == topology.IPv6 {
+		return netip.MustParseAddrPort("[2001:db8::1]:80")
+	}
+	return netip.MustParseAddrPort("192.0.2.1:80")
+}
+
+func (p packets) backend() netip.AddrPort {
+	if p.family == topology.IPv6 {
+		return netip.MustParseAddrPort("[fd00:1::2]:8080")
+	}
+	return netip.MustParseAddrPort("10.1.0.2:8080")
+}
+
+func (p packets) shape() frames.Shape {
+	source := netip.MustParseAddr("10.0.0.1")
+	if p.family == topology.IPv6 {
+		source = netip.MustParseAddr("fd00::1")
+	}
+	return frames.Shape{
+		Kind: frames.UDP, Flows: p.flows, Source: source, To: p.frontend(),
+		// Test runs come in at loopback, whose own address is all zeroes.
+		Local: stdnet.HardwareAddr{2, 0, 0, 0, 0, 1}, Remote: make(stdnet.HardwareAddr, 6),
+	}
+}
+
+// minimum loads the programs that do the least for these packets.
+func (p packets) minimum(n minimal.NodePort) (*minimal.NodePortPrograms, error) {
+	n.Hook, n.Pairs = p.hook, []minimal.Pair{{Frontend: p.frontend(), Backend: p.backend()}}
+	n.Clients = []netip.Addr{p.shape().Source, p.shape().Source}
+	n.Nodes = n.Clients
+	mac := stdnet.HardwareAddr{2, 0, 0, 0, 0, 3}
+	n.Front = minimal.Hop{Ifindex: 1, Local: mac, Remote: mac}
+	n.Back = n.Front
+	return n.Load()
+}
+
+// fill has a program meet every flow once. A table that is filled in the order in which packets come later has its rows in
+// memory in that order too, and caches know what comes next; nobody's clients are that kind. So all tables are filled in
+// the order of the flows' numbers.
+func (p packets) fill(program *ebpf.Program) error {
+	return p.each(func(packet []byte) error {
+		_, err := runOnce(program, packet)
+		return err
+	})
+}
+
+// each calls fn with the first packet of every flow.
+func (p packets) each(fn func(packet []byte) error) error {
+	first, err := p.shape().Packet()
+	if err != nil {
+		return err
+	}
+	for i := range p.flows {
+		if err := fn(p.number(first, i)); err != nil {
+			return fmt.Errorf("flow %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// runOnce runs a program on a packet and returns what it made of it.
+func runOnce(program *ebpf.Program, packet []byte) ([]byte, error) {
+	options := ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256)}
+	_, err := program.Run(&options)
+	return options.DataOut, err
+}
+
+// offsets returns where the source address is, the length of addresses, and where the ports are.
+func (p packets) offsets() (source, size, ports int) {
+	if p.family == topology.IPv6 {
+		return 14 + 8, 16, 14 + 40
+	}
+	return 14 + 12, 4, 14 + 20
+}
+
+// number makes a packet one of another flow. Its checksum is no longer right, which nobody looks at.
+func (p packets) number(packet []byte, flow int) []byte {
+	source, size, ports := p.offsets()
+	from := p.shape().FlowSource(flow)
+	packet = append([]byte(nil), packet...)
+	copy(packet[source:source+size], from.Addr().AsSlice())
+	binary.BigEndian.PutUint16(packet[ports:], from.Port())
+	return packet
+}
+
+// measure returns a run of a round.
+func (p packets) measure(program *ebpf.Program) func(context.Context) (round.Sample, error) {
+	return func(context.Context) (round.Sample, error) {
+		found, err := progrun.Measure(progrun.Config{
+			Program: program, Packets: p.shape(), Runs: p.runs(), Calls: calls, Check: p.check,
+		})
+		return round.Sample{
+			Claimed: found.Runs, Arrived: found.Runs, Values: map[string]float64{net: max(found.Net.Min, 0)},
+		}, err
+	}
+}
+
+// check fails unless a packet is on its way to the backend.
+func (p packets) check(verdict uint32, packet []byte) error {
+	sent := verdict == tcRedirect
+	at, size := 14+16, 4
+	if p.hook == minimal.XDP {
+		// Without devices the least gets to redirect to none, which it is told to have aborted.
+		sent = verdict == xdpTx || verdict == xdpRedirect || verdict == 0
+	}
+	if p.family == topology.IPv6 {
+		at, size = 14+24, 16
+	}
+	if len(packet) < at+size {
+		return errors.New("there is no packet left")
+	}
+	to, _ := netip.AddrFromSlice(packet[at : at+size])
+	if !sent || to != p.backend().Addr() {
+		return fmt.Errorf("a packet to %s got the verdict %d", to, int32(verdict))
+	}
+	return nil
+}
