@@ -99,9 +99,24 @@ func (c *Cluster) startControl() error {
 	if _, err := c.startControlled("kube-controller-manager", c.controllerFlags()...); err != nil {
 		return err
 	}
+	if err := c.startAddresses(); err != nil {
+		return err
+	}
 	_, err = c.startControlled("kube-scheduler", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
 		"--kubeconfig="+c.path("pki", "scheduler.kubeconfig"), "--authentication-kubeconfig="+c.path("pki", "scheduler.kubeconfig"),
 		"--authorization-kubeconfig="+c.path("pki", "scheduler.kubeconfig"))
+	return err
+}
+
+// giveAddresses is the command by which this program gives addresses to Services of type LoadBalancer.
+const giveAddresses = "give-addresses"
+
+// startAddresses starts what would be the cloud's controller.
+func (c *Cluster) startAddresses() error {
+	where := c.netns("control")
+	where.Cgroup = c.cgroups.Dir(c.name("control"))
+	cmd := exec.Command(c.path("cluster"), giveAddresses, c.kubeconfig(), netnsPath(c.name("router")), string(c.Family))
+	_, err := c.start(where, giveAddresses, cmd)
 	return err
 }
 

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"strings"
 
 	"fairlead.io/fairlead/test/apiserver/pinned"
+	"fairlead.io/fairlead/test/cluster/addresses"
 	"fairlead.io/fairlead/test/cluster/node"
 	"fairlead.io/fairlead/test/cluster/plan"
 )
@@ -53,6 +55,9 @@ func (e usageError) Error() string { return string(e) }
 func run(args []string) error {
 	if len(args) == 3 && args[0] == nodeInit {
 		return node.Init(args[1], args[2], os.Stdout)
+	}
+	if len(args) == 4 && args[0] == giveAddresses {
+		return addresses.Run(context.Background(), args[1], args[2], plan.Family(args[3]))
 	}
 	commands := map[string]func(*flag.FlagSet, []string) error{
 		"up": runUp, "down": runDown, "build": runBuild, "import": runImport, "kubectl": runKubectl, "exec": runExec, "env": runEnv,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -39,12 +40,15 @@ func (c *Cluster) makeNetwork() (err error) {
 		if made[part], err = rig.CreateNetns(part); err != nil {
 			return err
 		}
+		if err := ignoreRedirects(made[part]); err != nil {
+			return err
+		}
 	}
 	n.router, n.control, n.outside = made["router"], made["control"], made["outside"]
 	for _, name := range c.nodeNames() {
 		n.nodes = append(n.nodes, made[name])
 	}
-	if err := inOrder(n.makeBridge, n.connectOutside, n.connectInside, n.routePods); err != nil {
+	if err := inOrder(n.makeBridge, n.connectOutside, n.connectInside, n.routePods, n.routeBalancers); err != nil {
 		return err
 	}
 	for part, ns := range made {
@@ -79,6 +83,7 @@ func (n *network) makeBridge() error {
 	}
 	return inOrder(
 		func() error { return forward(n.router) },
+		func() error { return balance(n.router) },
 		func() error { return addAddrs(n.router, "underlay", n.c.Family.Router()) },
 	)
 }
@@ -156,12 +161,54 @@ func (n *network) routePods() error {
 	return nil
 }
 
+// routeBalancers makes the control plane, where the specs run, a client from elsewhere to Services of type LoadBalancer.
+func (n *network) routeBalancers() error {
+	if err := addAddrs(n.control, "lo", n.c.Family.Caller()); err != nil {
+		return err
+	}
+	for i, caller := range n.c.Family.Caller() {
+		if err := n.router.AddRoute(caller, n.c.Family.Control()[i].Addr()); err != nil {
+			return err
+		}
+		to, gateway := n.c.Family.Balancers()[i], n.c.Family.Router()[i].Addr()
+		err := n.control.Do(func() error {
+			return netlink.RouteAdd(&netlink.Route{
+				Dst: &net.IPNet{IP: to.Addr().AsSlice(), Mask: net.CIDRMask(to.Bits(), to.Addr().BitLen())},
+				Gw:  gateway.AsSlice(), Src: caller.Addr().AsSlice(),
+			})
+		})
+		if err != nil {
+			return fmt.Errorf("add route to %s from %s: %w", to, caller, err)
+		}
+	}
+	return nil
+}
+
 // forward lets a namespace forward packets, and take them from where it has no route to, whatever the distribution says.
 func forward(ns *rig.Netns) error {
-	for _, setting := range [][2]string{
+	return set(ns, [][2]string{
 		{"net/ipv4/ip_forward", "1"}, {"net/ipv6/conf/all/forwarding", "1"}, {"net/ipv6/conf/default/forwarding", "1"},
 		{"net/ipv4/conf/all/rp_filter", "0"}, {"net/ipv4/conf/default/rp_filter", "0"},
-	} {
+	})
+}
+
+// balance makes a router choose among several next hops by connection, not by client.
+func balance(router *rig.Netns) error {
+	return set(router, [][2]string{{"net/ipv4/fib_multipath_hash_policy", "1"}, {"net/ipv6/fib_multipath_hash_policy", "1"}})
+}
+
+// ignoreRedirects keeps everybody from sending past the router: whom it names today it may not name tomorrow, and who was
+// told remembers for minutes.
+func ignoreRedirects(ns *rig.Netns) error {
+	return set(ns, [][2]string{
+		{"net/ipv4/conf/all/send_redirects", "0"}, {"net/ipv4/conf/default/send_redirects", "0"},
+		{"net/ipv4/conf/all/accept_redirects", "0"}, {"net/ipv4/conf/default/accept_redirects", "0"},
+		{"net/ipv6/conf/all/accept_redirects", "0"}, {"net/ipv6/conf/default/accept_redirects", "0"},
+	})
+}
+
+func set(ns *rig.Netns, settings [][2]string) error {
+	for _, setting := range settings {
 		if err := ns.SetSysctl(setting[0], setting[1]); err != nil {
 			return fmt.Errorf("set %s in %s: %w", setting[0], ns, err)
 		}
@@ -191,8 +238,8 @@ func addDefaults(ns *rig.Netns, via []netip.Prefix) error {
 
 // nameNetns makes a namespace outlive this program.
 func nameNetns(ns *rig.Netns, path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("name network namespace: %w", err)
+	if err := shareNames(filepath.Dir(path)); err != nil {
+		return err
 	}
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
 	if err != nil {
@@ -201,6 +248,22 @@ func nameNetns(ns *rig.Netns, path string) error {
 	file.Close()
 	if err := unix.Mount(ns.Path(), path, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("name network namespace %s: %w", path, err)
+	}
+	return nil
+}
+
+// shareNames makes the directory of the names what ip netns makes of it before it adds the first: a mount of its own. If
+// that were left to it, names that are there by then would be below the mount, where nobody can remove them.
+func shareNames(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("name network namespace: %w", err)
+	}
+	err := unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
+	if errors.Is(err, unix.EINVAL) { // it is no mount yet
+		err = errors.Join(unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""), unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, ""))
+	}
+	if err != nil {
+		return fmt.Errorf("name network namespace: make %s a shared mount: %w", dir, err)
 	}
 	return nil
 }

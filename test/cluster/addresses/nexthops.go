@@ -1,4 +1,4 @@
-package main
+package addresses
 
 import (
 	"net/netip"
@@ -23,7 +23,7 @@ func nextHops(given assignment, services []*corev1.Service, endpoints listers.En
 			continue
 		}
 		takes := func(*corev1.Node) bool { return true }
-		if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		if isLocal(s) {
 			selector := labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: s.Name})
 			mine, err := endpoints.EndpointSlices(s.Namespace).List(selector)
 			if err != nil {
@@ -34,12 +34,20 @@ func nextHops(given assignment, services []*corev1.Service, endpoints listers.En
 		}
 		for _, addr := range addrs {
 			hops := hopsOf(nodes, familyOf(addr), takes)
+			if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP && isLocal(s) {
+				// A cloud's balancer would send each client to a node of its own; a router chooses by connection.
+				hops = hops[:min(1, len(hops))]
+			}
 			if len(hops) > 0 {
 				found[addr] = hops
 			}
 		}
 	}
 	return found, nil
+}
+
+func isLocal(s *corev1.Service) bool {
+	return s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
 // localNodes returns the names of the nodes that would pass a health check of the Service: those with a ready endpoint.

@@ -1,4 +1,4 @@
-package main
+package addresses
 
 import (
 	"net/netip"
@@ -54,26 +54,31 @@ func TestNextHops(t *testing.T) {
 		endpoints []discoveryv1.Endpoint
 		nodes     []*corev1.Node
 		want      map[string][]string
+		affinity  corev1.ServiceAffinity
 	}{
 		{"all nodes", "Cluster", nil, []*corev1.Node{three, one, two},
-			map[string][]string{"10.9.0.1": {"10.0.0.1", "10.0.0.2", "10.0.0.3"}, "fd09::1": {"fd00::1", "fd00::2", "fd00::3"}}},
+			map[string][]string{"10.9.0.1": {"10.0.0.1", "10.0.0.2", "10.0.0.3"}, "fd09::1": {"fd00::1", "fd00::2", "fd00::3"}}, "None"},
 		{"nodes that are not ready", "Cluster", nil, []*corev1.Node{one, node("n5", "False", "10.0.0.5"), node("n6", "Unknown", "10.0.0.6"), {}},
-			map[string][]string{"10.9.0.1": {"10.0.0.1"}, "fd09::1": {"fd00::1"}}},
-		{"nodes that want no traffic from outside", "Cluster", nil, []*corev1.Node{excluded}, map[string][]string{}},
-		{"nodes of one family", "Cluster", nil, []*corev1.Node{node("n7", "True", "10.0.0.7")}, map[string][]string{"10.9.0.1": {"10.0.0.7"}}},
-		{"nodes with odd addresses", "Cluster", nil, []*corev1.Node{node("n8", "True", "x", "::ffff:10.0.0.8", "")}, map[string][]string{"10.9.0.1": {"10.0.0.8"}}},
+			map[string][]string{"10.9.0.1": {"10.0.0.1"}, "fd09::1": {"fd00::1"}}, "None"},
+		{"nodes that want no traffic from outside", "Cluster", nil, []*corev1.Node{excluded}, map[string][]string{}, "None"},
+		{"nodes of one family", "Cluster", nil, []*corev1.Node{node("n7", "True", "10.0.0.7")}, map[string][]string{"10.9.0.1": {"10.0.0.7"}}, "None"},
+		{"nodes with odd addresses", "Cluster", nil, []*corev1.Node{node("n8", "True", "x", "::ffff:10.0.0.8", "")}, map[string][]string{"10.9.0.1": {"10.0.0.8"}}, "None"},
 		{"nodes with an endpoint", "Local", []discoveryv1.Endpoint{at("n2", "rs"), at("n2", "rs"), at("n1", ""), at("", "rs"), at("n3", "st"), at("n9", "rs")}, []*corev1.Node{one, two, three},
-			map[string][]string{"10.9.0.1": {"10.0.0.2"}, "fd09::1": {"fd00::2"}}},
+			map[string][]string{"10.9.0.1": {"10.0.0.2"}, "fd09::1": {"fd00::2"}}, "None"},
 		{"an endpoint that does not say", "Local", []discoveryv1.Endpoint{at("n1", "?")}, []*corev1.Node{one, two},
-			map[string][]string{"10.9.0.1": {"10.0.0.1"}, "fd09::1": {"fd00::1"}}},
+			map[string][]string{"10.9.0.1": {"10.0.0.1"}, "fd09::1": {"fd00::1"}}, "None"},
 		{"nodes where endpoints end", "Local", []discoveryv1.Endpoint{at("n3", "st"), at("n2", "t"), at("n1", "")}, []*corev1.Node{one, two, three},
-			map[string][]string{"10.9.0.1": {"10.0.0.3"}, "fd09::1": {"fd00::3"}}},
-		{"no endpoint", "Local", nil, []*corev1.Node{one, two}, map[string][]string{}},
+			map[string][]string{"10.9.0.1": {"10.0.0.3"}, "fd09::1": {"fd00::3"}}, "None"},
+		{"no endpoint", "Local", nil, []*corev1.Node{one, two}, map[string][]string{}, "None"},
+		{"clients come back to their node", "Local", []discoveryv1.Endpoint{at("n2", "rs"), at("n3", "rs")}, []*corev1.Node{one, two, three},
+			map[string][]string{"10.9.0.1": {"10.0.0.2"}, "fd09::1": {"fd00::2"}}, "ClientIP"},
+		{"clients come to their endpoint by all nodes", "Cluster", nil, []*corev1.Node{one, two},
+			map[string][]string{"10.9.0.1": {"10.0.0.1", "10.0.0.2"}, "fd09::1": {"fd00::1", "fd00::2"}}, "ClientIP"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			service := balancer("a", 1, "46")
-			service.Spec.ExternalTrafficPolicy = tt.policy
+			service.Spec.ExternalTrafficPolicy, service.Spec.SessionAffinity = tt.policy, tt.affinity
 			slice := func(name, service string, endpoints []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 				labels := map[string]string{discoveryv1.LabelServiceName: service}
 				return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: labels}, Endpoints: endpoints}

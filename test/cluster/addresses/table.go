@@ -1,4 +1,4 @@
-package main
+package addresses
 
 import (
 	"errors"
@@ -23,7 +23,7 @@ type table struct{ handle *netlink.Handle }
 func openTable(path string) (*table, error) {
 	file, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("open routing table (is the cluster up?): %w", err)
+		return nil, fmt.Errorf("open routing table: %w", err)
 	}
 	defer file.Close()
 	handle, err := netlink.NewHandleAt(netns.NsHandle(file.Fd()), unix.NETLINK_ROUTE)

@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"fairlead.io/fairlead/test/cluster/place"
 	"fairlead.io/fairlead/test/cluster/plan"
@@ -36,6 +37,7 @@ func run(args []string) error {
 	rbac := flags.String("rbac", filepath.Join("deploy", "kubernetes", "rbac.yaml"), "manifests of what the agent may do")
 	prefix := flags.String("prefix", "fl", "prefix of the cluster")
 	family := flags.String("family", string(plan.IPv4), "families of the cluster: ipv4, dual or ipv6")
+	options := flags.String("options", "", "more options of the agent, with blanks between them, such as --dsr=ipip")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -43,6 +45,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
+	settings.Options = strings.Fields(*options)
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		return fmt.Errorf("create directory: %w", err)
 	}

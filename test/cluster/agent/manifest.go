@@ -15,11 +15,15 @@ var daemonSet string
 type Settings struct {
 	APIServer  string // host and port
 	CgroupRoot string
+	Options    []string // more of the agent, such as --dsr=ipip
 }
 
 // render returns the manifest of a DaemonSet that runs the image.
 func render(image string, settings Settings) ([]byte, error) {
-	values := struct{ Image, CgroupRoot, Host, Port string }{Image: image, CgroupRoot: settings.CgroupRoot}
+	values := struct {
+		Image, CgroupRoot, Host, Port string
+		Options                       []string
+	}{Image: image, CgroupRoot: settings.CgroupRoot, Options: settings.Options}
 	if settings.APIServer != "" {
 		var err error
 		if values.Host, values.Port, err = net.SplitHostPort(settings.APIServer); err != nil {

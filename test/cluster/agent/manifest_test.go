@@ -52,6 +52,13 @@ func TestOnlyTwoValuesDiffer(t *testing.T) {
 	}
 }
 
+func TestOptions(t *testing.T) {
+	_, set := mustRender(t, Settings{Options: []string{"--dsr=ipip", `--devices={"eth0"}`}})
+	if have := set.Spec.Template.Spec.Containers[0].Args; !slices.Equal(have[len(have)-2:], []string{"--dsr=ipip", `--devices={"eth0"}`}) {
+		t.Errorf("arguments: %q", have)
+	}
+}
+
 func TestPrivileges(t *testing.T) {
 	_, set := mustRender(t, Settings{})
 	pod := set.Spec.Template.Spec

@@ -32,18 +32,18 @@ func ParseFamily(name string) (Family, error) {
 
 // numbering is the address plan of one IP family.
 type numbering struct {
-	underlay, outside, pods, services, balancers string
-	podBits                                      int // of a node's share of pods
-	hostBase                                     int // node i has the address hostBase+i on the underlay
+	underlay, outside, pods, services, balancers, caller string
+	podBits                                              int // of a node's share of pods
+	hostBase                                             int // node i has the address hostBase+i on the underlay
 }
 
 func (f Family) numberings() []numbering {
 	four := numbering{
-		underlay: "10.200.0.0/24", outside: "10.200.1.0/24", balancers: "10.200.2.0/24",
+		underlay: "10.200.0.0/24", outside: "10.200.1.0/24", balancers: "10.200.2.0/24", caller: "10.203.0.2/32",
 		pods: "10.201.0.0/16", services: "10.202.0.0/16", podBits: 24, hostBase: 10,
 	}
 	six := numbering{
-		underlay: "fd00:10:200::/64", outside: "fd00:10:200:1::/64", balancers: "fd00:10:200:2::/64",
+		underlay: "fd00:10:200::/64", outside: "fd00:10:200:1::/64", balancers: "fd00:10:200:2::/64", caller: "fd00:10:203::2/128",
 		pods: "fd00:10:201::/48", services: "fd00:10:202::/112", podBits: 64, hostBase: 0x10,
 	}
 	switch f {
@@ -123,6 +123,12 @@ func (f Family) DNS() []netip.Addr {
 // Balancers returns ranges that nothing of the cluster uses: addresses for Services of type LoadBalancer.
 func (f Family) Balancers() []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return netip.MustParsePrefix(n.balancers) })
+}
+
+// Caller returns the addresses from which the control plane calls Services of type LoadBalancer. The specs take whoever
+// comes from the nodes' /16 or /64 for a node.
+func (f Family) Caller() []netip.Prefix {
+	return collect(f, func(n numbering) netip.Prefix { return netip.MustParsePrefix(n.caller) })
 }
 
 // host returns an address of a network, with the length of the network.

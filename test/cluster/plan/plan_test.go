@@ -22,6 +22,7 @@ outside 10.200.1.1/24 10.200.1.2/24
 pods 10.201.0.0/16 10.201.3.0/24
 services 10.202.0.0/16 10.202.0.1 10.202.0.10
 balancers 10.200.2.0/24
+caller 10.203.0.2/32
 `},
 		{IPv6, `
 router fd00:10:200::1/64
@@ -31,6 +32,7 @@ outside fd00:10:200:1::1/64 fd00:10:200:1::2/64
 pods fd00:10:201::/48 fd00:10:201:3::/64
 services fd00:10:202::/112 fd00:10:202::1 fd00:10:202::a
 balancers fd00:10:200:2::/64
+caller fd00:10:203::2/128
 `},
 		{Dual, `
 router 10.200.0.1/24 fd00:10:200::1/64
@@ -40,6 +42,7 @@ outside 10.200.1.1/24 fd00:10:200:1::1/64 10.200.1.2/24 fd00:10:200:1::2/64
 pods 10.201.0.0/16 fd00:10:201::/48 10.201.3.0/24 fd00:10:201:3::/64
 services 10.202.0.0/16 fd00:10:202::/112 10.202.0.1 fd00:10:202::1 10.202.0.10 fd00:10:202::a
 balancers 10.200.2.0/24 fd00:10:200:2::/64
+caller 10.203.0.2/32 fd00:10:203::2/128
 `},
 	}
 	for _, tt := range tests {
@@ -60,6 +63,7 @@ balancers 10.200.2.0/24 fd00:10:200:2::/64
 			line("pods", f.Pods(), f.NodePods(3))
 			line("services", f.Services(), f.Kubernetes(), f.DNS())
 			line("balancers", f.Balancers())
+			line("caller", f.Caller())
 			if diff := cmp.Diff(tt.want, have.String()); diff != "" {
 				t.Errorf("(-want +have):\n%s", diff)
 			}
@@ -70,7 +74,7 @@ balancers 10.200.2.0/24 fd00:10:200:2::/64
 // No two things may have the same address, and no range may be in another but a node's pods in the pods of all.
 func TestNothingOverlaps(t *testing.T) {
 	for _, f := range []Family{IPv4, Dual, IPv6} {
-		ranges := [][]netip.Prefix{f.Underlay(), {f.Outside()[0].Masked()}, f.Pods(), f.Services(), f.Balancers()}
+		ranges := [][]netip.Prefix{f.Underlay(), {f.Outside()[0].Masked()}, f.Pods(), f.Services(), f.Balancers(), f.Caller()}
 		for i, a := range ranges {
 			for _, b := range ranges[i+1:] {
 				for _, p := range a {
