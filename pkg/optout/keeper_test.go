@@ -113,7 +113,8 @@ type world struct {
 	stop  func() error
 }
 
-// start runs a Keeper in a bubble. What happens in it can be waited for with synctest.Wait.
+// start runs a Keeper in a bubble, and returns when it has nothing more to do. What happens in it afterwards can be waited
+// for with synctest.Wait.
 func start(t *testing.T) *world {
 	t.Helper()
 	w := &world{
@@ -128,6 +129,7 @@ func start(t *testing.T) *world {
 	done := make(chan error, 1)
 	go func() { done <- w.run(ctx, &watch{log: w.cfg.Log}) }()
 	w.stop = func() error { cancel(); return <-done }
+	synctest.Wait()
 	return w
 }
 
