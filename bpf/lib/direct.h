@@ -10,18 +10,6 @@
 #include "first.h"
 #include "ways.h"
 
-/* How far the client's direction is after a packet. */
-static __always_inline __u8 direct_state(const struct packet *p, __u8 state)
-{
-	if (p->tcp_flags & TCP_RST)
-		return CT_RESET;
-	if (p->tcp_flags & TCP_FIN)
-		return CT_CLOSING;
-	if (state == CT_ANSWERED)
-		return first_is_syn(p) ? CT_NEW : CT_OPEN;
-	return first_is_syn(p) || state == CT_CLOSING ? state : CT_OPEN;
-}
-
 /* Asks again for the way of a flow. */
 static __noinline int direct_refresh(void *ctx, const struct packet *p, struct action *a)
 {
@@ -35,7 +23,7 @@ static __noinline int direct_refresh(void *ctx, const struct packet *p, struct a
 static __noinline int direct_decide(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)
 {
 	__u32 seen = a->to.seen, now = ct_now();
-	__u8 state = direct_state(p, a->to.state);
+	__u8 state = first_direct_state(p, a->to.state);
 
 	if (p->is_unwrapped || (first_is_syn(p) && a->to.state > CT_OPEN)) {
 		ct_half_delete(&p->flow);

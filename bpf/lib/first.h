@@ -233,6 +233,18 @@ static __noinline int first_is_late(const struct packet *p, struct action *a)
 	return torn;
 }
 
+/* How far the client of a flow is that its backend answers itself, after a packet. In CT_ANSWERED that is the first
+ * one. XDP may leave a packet to tc after this, so twice has to be the same as once: what begins a connection ends
+ * none. */
+static __always_inline __u8 first_direct_state(const struct packet *p, __u8 state)
+{
+	if (p->tcp_flags & TCP_RST)
+		return CT_RESET;
+	if (first_is_syn(p))
+		return state == CT_ANSWERED ? CT_NEW : state;
+	return p->tcp_flags & TCP_FIN || state == CT_CLOSING ? CT_CLOSING : CT_OPEN;
+}
+
 /* Makes the one row of a flow that its backend answers itself, see direct.h. It may be in the middle of the flow.
  */
 static __noinline int first_direct(void *ctx, const struct packet *p, struct action *a)
@@ -248,7 +260,7 @@ static __noinline int first_direct(void *ctx, const struct packet *p, struct act
 		a->to.addr_diff = a->to.seen;
 		a->to.seal = ct_seal(&p->flow, &a->to);
 	}
-	a->to.state = first_is_syn(p) ? CT_NEW : CT_OPEN;
+	a->to.state = first_direct_state(p, CT_ANSWERED);
 	a->is_first = first_is_begun(p);
 	if (route_is_elsewhere(p, &a->to))
 		a->to.state = CT_ANSWERED;
