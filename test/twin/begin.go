@@ -41,6 +41,7 @@ func (s *step) begin() {
 		}
 		return
 	}
+	s.mode = service.Direct
 	s.enter(found.Kind, allowed)
 }
 
@@ -107,32 +108,45 @@ func (s *step) enter(kind Kind, allowed []int) {
 	}
 	backend := s.Backends[allowed[at]]
 	s.remember(allowed[at])
-	row := Row{Source: wrote.Source, Dest: backend.At, Guarded: kind == LoadBalancer, Local: backend.Local}
+	if s.mode != DirectOff && !backend.Local {
+		s.enterDirect(backend, kind == LoadBalancer)
+		return
+	}
+	path := "begun, remote"
+	if backend.Local {
+		path = "begun, local"
+	}
+	s.send(s.enterBoth(backend, kind == LoadBalancer, wrote.Source, &path), path)
+}
+
+// enterBoth makes both rows of a flow that the backend sees from a source, and returns that of the request.
+func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, path *string) *Row {
+	row := Row{Source: source, Dest: backend.At, Guarded: guarded, Local: backend.Local}
 	row.Way = s.wayOf(&row)
 	if !s.shakesHands() {
 		row.Seen = s.Now
 	}
 	back := row.back(s.flow.Proto)
 	s.touch(back)
-	own, path := s.flow.Source, "begun, local"
+	own := s.flow.Source
 	if !backend.Local {
 		snat, known := s.snat()
 		if !known {
 			s.refuse("%s was reached from %s, and the node has no address", backend.At, row.Source)
 		}
-		own, path = netip.AddrPortFrom(snat, 0), "begun, remote"
+		own = netip.AddrPortFrom(snat, 0)
 	}
 	if row.Source != own {
 		s.judgePort(&row, own, backend.Local)
 		if backend.Local {
-			path = "begun, local with another port"
+			*path = "begun, local with another port"
 		}
 	}
 	if !s.claim(back, s.replyRow(&row)) {
 		s.refuse("%s to %s is another's", back.Source, back.Dest)
 	}
 	s.Half[s.flow] = &row
-	s.send(&row, path)
+	return &row
 }
 
 // snat returns what backends on other nodes see as the client.
@@ -186,16 +200,21 @@ func (s *step) hasNoWay(backend Backend, reason Reason) bool {
 	source := s.flow.Source
 	if !backend.Local {
 		snat, known := s.snat()
-		if !known || reason == NoAddress {
-			return !known && reason == NoAddress
+		if !known || reason == NoAddress || s.mode != DirectOff {
+			return !known && reason == NoAddress && s.mode != DirectOpt
 		}
 		source = netip.AddrPortFrom(snat, 0)
 	} else if reason == NoAddress || s.isFree(Flow{backend.At, source, s.flow.Proto}) {
 		return false
 	}
+	return s.isCrowded(backend.At, source.Addr())
+}
+
+// isCrowded reports whether most ports towards a backend are used.
+func (s *step) isCrowded(backend netip.AddrPort, source netip.Addr) bool {
 	used := 0
 	for port := int(s.Ports[0]); port <= int(s.Ports[1]); port++ {
-		if !s.isFree(Flow{backend.At, netip.AddrPortFrom(source.Addr(), uint16(port)), s.flow.Proto}) {
+		if !s.isFree(Flow{backend, netip.AddrPortFrom(source, uint16(port)), s.flow.Proto}) {
 			used++
 		}
 	}

@@ -55,6 +55,7 @@ func (r *run) changeService(c *serviceChange) error {
 			row.Flags |= flag
 		}
 	}
+	row.Flags |= maps.DirectFlags(uint8(service.Direct))
 	scopes := map[int]uint8{}
 	tag := uint16(service.epoch + 1)
 	for scope, slots := range service.Slots {
@@ -170,7 +171,7 @@ func (r *run) changeFlow(c *flowChange) error {
 	case c.What == "tear" && !row.Torn:
 		row.Torn = true
 		entry.Seal++
-	case c.What == "age" && (row.Reply || c.Flow.Proto == protoUDP || row.State >= Open): // else it has no time
+	case c.What == "age" && (row.Reply || row.Direct != DirectOff || c.Flow.Proto == protoUDP || row.State >= Open): // else it has no time
 		row.Seen = r.node.Now - 1
 		entry.Seen = row.Seen
 	}

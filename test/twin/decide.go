@@ -125,6 +125,9 @@ func (s *step) halfOpen() bool {
 		s.cutClient(back)
 		return true
 	}
+	if row.Direct != DirectOff {
+		return s.direct(row)
+	}
 	if seen := row.Seen; seen != s.Now && (row.Reply || !s.shakesHands()) {
 		if row.Seen = s.Now; s.due(row, seen) {
 			row.Way = s.wayOf(row)

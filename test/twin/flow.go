@@ -41,7 +41,8 @@ type Row struct {
 	Local        bool // the backend is on this node, where the stack finds it
 	Seen         uint32
 	State        State
-	Torn         bool // as if the row were another's: it is not to be believed
+	Direct       Direct // the backend answers itself: there is no row of the way back, and this one stays half open
+	Torn         bool   // as if the row were another's: it is not to be believed
 }
 
 // back returns the flow of what comes back when packets leave as the row says.
@@ -82,7 +83,7 @@ func (n *Node) find(flow Flow) (row *Row, torn bool) {
 	if row == nil || row.Torn {
 		return row, row != nil
 	}
-	if reply := n.Half[row.back(flow.Proto)]; row.Reply || reply != nil && reply.leads(flow) {
+	if reply := n.Half[row.back(flow.Proto)]; row.Reply || row.Direct != DirectOff || reply != nil && reply.leads(flow) {
 		return row, false
 	}
 	return nil, false

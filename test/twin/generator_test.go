@@ -59,6 +59,9 @@ func (g *generator) service(index int) operation {
 	if g.in100(30) {
 		s.Affinity = 3600
 	}
+	if g.in100(30) {
+		s.Direct = pick(g, []Direct{DirectIPIP})
+	}
 	if s.Ranged = g.in100(35); s.Ranged {
 		for range g.IntN(3) {
 			c.Ranges = append(c.Ranges, pick(g, p.ranges))

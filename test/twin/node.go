@@ -1,6 +1,6 @@
 // Package twin is the packet path once more, as a model to compare the programs with: what a node does with a packet
-// from outside, in plain Go, from what bpf/README.md and docs/drops.md say and without a look at the programs. It shares
-// nothing with them. Where they may choose (a port, one backend of several) it asks what they chose, and judges that.
+// from outside, in plain Go, from what bpf/README.md, docs/dsr.md and docs/drops.md say and without a look at the programs. It
+// shares nothing with them. Where they may choose (a port, one backend of several) it asks what they chose, and judges that.
 package twin
 
 import (
@@ -49,6 +49,7 @@ type Outcome struct {
 	Path    string   // the way through the model, for whoever counts ways
 	Touched []Flow   // whose rows it may have changed
 
+	Around   int  // so many bytes are put around it
 	Detours  bool // XDP may leave it to tc, since fragments wait that may be for it
 	Replaced bool // what goes on is another packet, that waited for it
 }
@@ -121,6 +122,8 @@ type step struct {
 	behind     bool // XDP leaves it to tc, by what is known of the flow
 	witness    Witness
 	by         choice // what the choice of a backend depends on
+	mode       Direct // how packets of the service get to other nodes
+	isNew      bool   // the packet has made the row of a flow that its backend answers, and may yet take it back
 	out        Outcome
 	err        error
 }

@@ -34,6 +34,10 @@ func (s *step) continued() {
 		s.drop(FlowRace, "fragment, torn")
 		return
 	}
+	if row.Direct != DirectOff {
+		s.wrap(row, "fragment, "+row.Direct.String())
+		return
+	}
 	frame := bytes.Clone(s.frame)
 	s.replaceEnds(frame, s.l3, row.Source.Addr().AsSlice(), row.Dest.Addr().AsSlice())
 	s.way(frame, row, "fragment")
@@ -85,6 +89,10 @@ func (s *step) message() {
 		return
 	}
 	path := "error"
+	if row.Direct != DirectOff {
+		s.wrap(row, "error, "+row.Direct.String())
+		return
+	}
 	if row.Reply {
 		path = "error to the client"
 	}

@@ -22,13 +22,24 @@ func (s *step) send(row *Row, path string) {
 		}
 		s.out.Detours = true
 	}
-	frame := bytes.Clone(s.frame)
-	s.readdress(frame, row)
-	switch s.way(frame, row, path) {
+	s.goOn(row, path)
+}
+
+// goOn does that once it is known that nothing waits for the packet.
+func (s *step) goOn(row *Row, path string) {
+	var reason Reason
+	if row.Direct != DirectOff {
+		reason = s.wrap(row, path)
+	} else {
+		frame := bytes.Clone(s.frame)
+		s.readdress(frame, row)
+		reason = s.way(frame, row, path)
+	}
+	switch reason {
 	case TTL:
 		s.answer(answerExpired, 0)
 	case TooBig:
-		s.answer(answerTooBig, s.MTU[row.Way.Device])
+		s.answer(answerTooBig, s.MTU[row.Way.Device]-s.around(row))
 	}
 }
 

@@ -29,6 +29,19 @@ const (
 	Maglev
 )
 
+// Direct is how packets get to a backend on another node that answers its client itself.
+type Direct uint8
+
+// The ways.
+const (
+	DirectOff Direct = iota // there are none, the answers come back
+	DirectIPIP
+	DirectGeneve
+	DirectOpt
+)
+
+func (d Direct) String() string { return []string{"off", "ipip", "geneve", "opt"}[d] }
+
 // The scopes of a service.
 const (
 	ScopeAll = iota
@@ -60,6 +73,7 @@ type Service struct {
 	InternalLocal bool
 	ExternalLocal bool
 	Ranged        bool
+	Direct        Direct   `json:",omitempty"`
 	Slots         [2][]int // of each scope: backends, some of them more than once
 	Broken        Reason   // what becomes of those who look into its tables
 

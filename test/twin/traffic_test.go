@@ -53,7 +53,11 @@ func (g *generator) draft() (d draft, leaving bool) {
 		}
 	}
 	row := g.rowOf(flow)
-	if row != nil && g.in100(45) {
+	replies := 45
+	if row != nil && row.Direct != DirectOff { // of which this node sees none
+		replies = 5
+	}
+	if row != nil && g.in100(replies) {
 		d.flags = g.replyFlags(row)
 		leaving = row.Source.Addr() == flow.Source.Addr() // the backend is on this node
 		if g.in100(3) {
@@ -77,9 +81,13 @@ func (g *generator) draft() (d draft, leaving bool) {
 	return d, leaving
 }
 
+// size returns the length of what a packet carries, of which some just fit a link, with what is put around them or without.
 func (g *generator) size() int {
-	if g.in100(4) {
+	switch n := g.IntN(100); {
+	case n < 3:
 		return 400 + g.IntN(1000)
+	case n < 7:
+		return pick(g, []int{1280, 1500}) - 20 - g.IntN(130)
 	}
 	return g.IntN(40)
 }
@@ -162,7 +170,10 @@ func (g *generator) ping() draft {
 func (g *generator) errorAbout(d draft, leaving bool) (draft, bool) {
 	flow := Flow{d.from, d.to, d.proto}
 	about := d
-	if row := g.rowOf(flow); row != nil {
+	switch row := g.rowOf(flow); {
+	case row != nil && row.Direct != DirectOff: // what comes back is not about what this node sent, but about the answer
+		about.from, about.to = flow.Dest, flow.Source
+	case row != nil:
 		about.from, about.to = row.Source, row.Dest
 	}
 	about.dest, about.tags = MAC{}, 0

@@ -298,7 +298,7 @@ func (w *world) tally() (tally bpf.MapsLateTally, err error) {
 const largest = 14 + 1500
 
 func (w *world) run(name string, frame []byte, context []uint32) (uint32, []byte, error) {
-	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, max(len(frame), largest)+64), Context: context}
+	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, max(len(frame), largest)+128), Context: context}
 	code, err := w.programs[name].Run(&options)
 	return code, options.DataOut, err
 }

@@ -1,0 +1,156 @@
+package twin
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+)
+
+// Flows to backends on other nodes that answer their clients themselves, see docs/dsr.md. This node sees what the client sends
+// alone, and forwards it as it is, with the backend around it.
+
+// enterDirect makes the row of such a flow, of which the packet may be any.
+func (s *step) enterDirect(backend Backend, guarded bool) {
+	row := Row{Source: s.flow.Source, Dest: backend.At, Guarded: guarded, Direct: s.mode, Seen: s.Now}
+	if s.mode != DirectOpt {
+		snat, known := s.snat()
+		if !known {
+			s.refuse("%s is to be reached from here, and the node has no address", backend.At)
+		}
+		row.Source = netip.AddrPortFrom(snat, s.flow.Source.Port())
+	}
+	row.State = s.directAfter(row.State)
+	row.Way = s.wayOf(&row)
+	s.Half[s.flow] = &row
+	s.isNew = s.begins() || !s.shakesHands()
+	s.send(&row, "begun, "+row.Direct.String())
+}
+
+// directAfter returns how far the client is. Nobody tells whether it was answered, but whoever goes on was.
+func (p *packet) directAfter(state State) State {
+	switch {
+	case p.flags&RST != 0:
+		return Reset
+	case p.begins():
+		return state
+	case p.flags&FIN != 0 || state == Closing:
+		return Closing
+	}
+	return Open
+}
+
+// direct handles a packet by the row of such a flow. False: the client begins anew.
+func (s *step) direct(row *Row) bool {
+	if s.begins() && row.State > Open {
+		delete(s.Half, s.flow)
+		return false
+	}
+	row.State = s.directAfter(row.State)
+	if seen := row.Seen; seen != s.Now && (!s.begins() || row.State == New) {
+		if row.Seen = s.Now; s.due(row, seen) {
+			row.Way = s.wayOf(row)
+		}
+	}
+	s.send(row, row.Direct.String())
+	return true
+}
+
+// around returns how many bytes a packet gets on its way to a backend.
+func (s *step) around(row *Row) int {
+	switch {
+	case row.Direct == DirectOff:
+		return 0
+	case s.v4:
+		return 20
+	}
+	return 40
+}
+
+// fits reports whether a packet is small enough, by what it says of itself, for the device of a row.
+func (s *step) fits(row *Row) bool {
+	size := s.end() - s.l3
+	if size == 0 {
+		size = len(s.frame) - s.l3
+	}
+	return row.Way.Device == 0 || size+s.around(row) <= s.MTU[row.Way.Device]
+}
+
+// wrap sends a packet to the backend of such a flow, or says why it cannot. XDP only has what goes back and fits.
+func (s *step) wrap(row *Row, path string) Reason {
+	s.consider(row)
+	s.out.Bounces = !s.behind && row.Way.Device != 0
+	if s.ttl <= 1 {
+		s.drop(TTL, path+", expired")
+		return TTL
+	}
+	if !s.fits(row) {
+		s.behind, s.out.Bounces = true, false
+		if s.isNew {
+			s.fallBack(row)
+			return ""
+		}
+		s.drop(TooBig, path+", too big")
+		return TooBig
+	}
+	frame := bytes.Clone(s.frame)
+	s.countHop(frame)
+	copy(frame, row.Way.Dest[:])
+	copy(frame[6:], row.Way.Source[:])
+	outer := s.outer(row)
+	s.out.Data = append(append(bytes.Clone(frame[:s.l3]), outer...), frame[s.l3:]...)
+	s.out.Around = len(outer)
+	s.depart(row, path)
+	return ""
+}
+
+// depart has what is wrapped go its way.
+func (s *step) depart(row *Row, path string) {
+	s.out.Verdict, s.out.Device = Out, row.Way.Device
+	switch {
+	case row.Way.Device == 0:
+		s.out.Verdict, s.out.Path = Stack, path+", by the stack"
+	case s.out.Bounces:
+		s.out.Path = path + ", back"
+	case !row.Way.known():
+		s.out.Path = path + ", to be asked for"
+	default:
+		s.out.Path = path + ", on"
+	}
+}
+
+// outer returns the header of IP around a packet: from this node to the backend, whose port is where nothing else is.
+func (s *step) outer(row *Row) []byte {
+	ip := s.frame[s.l3:]
+	ends := append(row.Source.Addr().AsSlice(), row.Dest.Addr().AsSlice()...)
+	if !s.v4 {
+		size := 40 + binary.BigEndian.Uint16(ip[4:])
+		class := uint32(ip[0]&15)<<4 | uint32(ip[1]>>4)
+		outer := binary.BigEndian.AppendUint32(nil, 6<<28|class&^3<<20|0x10000|uint32(row.Dest.Port()))
+		return append(append(binary.BigEndian.AppendUint16(outer, size), 41, 64), ends...)
+	}
+	outer := binary.BigEndian.AppendUint16([]byte{0x45, ip[1] &^ 3}, 20+binary.BigEndian.Uint16(ip[2:]))
+	outer = append(binary.BigEndian.AppendUint16(outer, row.Dest.Port()), 0x40, 0, 64, 4, 0, 0)
+	outer = append(outer, ends...)
+	binary.BigEndian.PutUint16(outer[10:], ^sum16(outer))
+	return outer
+}
+
+// fallBack gives a flow this node's address that has just begun, with a packet that does not fit.
+func (s *step) fallBack(direct *Row) {
+	wrote, ok := s.witness.Half(s.flow)
+	snat, known := s.snat()
+	switch {
+	case !known:
+		s.drop(NoAddress, "fell back, no address")
+	case !ok:
+		s.refuse("nothing is known of a flow that began")
+	case wrote.Direct != DirectOff:
+		if !s.isCrowded(direct.Dest, snat) {
+			s.refuse("no port was found")
+		}
+		s.drop(NoPort, "fell back, no port")
+	default:
+		path := "fell back"
+		s.goOn(s.enterBoth(Backend{At: direct.Dest}, direct.Guarded, wrote.Source, &path), path)
+	}
+}
