@@ -189,12 +189,12 @@ __noinline int tc_direct(struct __sk_buff *skb, const struct packet *p, struct a
 }
 
 /* Sends a packet to a backend on another node that answers it itself, or decides that it is dropped: who calls this
- * knows whether anybody is told. */
+ * knows whether anybody is told. What another node forwarded only goes back there, and then there is no port. */
 __noinline int tc_wrap(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
 		return TC_NEXT;
-	if (p->is_returned)
+	if (p->is_returned || (p->is_unwrapped && a->to.dport))
 		return action_drop(a, REASON_STRAY);
 	if (p->ttl <= 1)
 		return action_expire(a);

@@ -301,6 +301,24 @@ __noinline int xdp_parse(struct xdp_md *ctx, struct packet *p, bool is_unknown)
 	return packet_parse(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 }
 
+/* Whether a packet may have come from another node with what its client dialled: then it is tc's, whatever is known
+ * here of what it seems to be. */
+__noinline int xdp_is_marked(struct xdp_md *ctx, const struct packet *p)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+
+	if (!p)
+		return false;
+	if (p->is_v4) {
+		ip = packet_at(data, end, p->l3, sizeof(*ip) + 2);
+		return ip && option_is_there4(ip);
+	}
+	ip6 = packet_at(data, end, p->l3, sizeof(*ip6) + sizeof(struct extension));
+	return ip6 && option_is_there6(ip6);
+}
+
 /* The short way of a packet of one family, see plain.h. */
 static __always_inline int xdp_plain(struct xdp_md *ctx, struct flow *flow, struct ct_entry *to, bool is_v4)
 {
@@ -354,7 +372,7 @@ int xdp_from_netdev(struct xdp_md *ctx)
 	p = (struct packet) { .ifindex = ctx->ingress_ifindex, .bounces = true };
 	a = (struct action) {};
 	parsed = xdp_parse(ctx, &p, outcome == PLAIN_UNKNOWN);
-	if (p.is_tagged || p.is_to_many)
+	if (p.is_tagged || p.is_to_many || (option_is_due(&p) && xdp_is_marked(ctx, &p)))
 		return XDP_PASS;
 	if (parsed != PARSED_FLOW)
 		return xdp_other(ctx, &p, &a, parsed);

@@ -21,7 +21,8 @@ static __noinline int back_is_due(void *ctx, const struct packet *p, const struc
 	return !way.ifindex || !bpf_map_lookup_elem(&served, &way.ifindex);
 }
 
-/* Sends a packet back, by tc_wrap. This node keeps nothing of its flow. */
+/* Sends a packet back, by tc_wrap. This node keeps nothing of its flow, and gives it no other way: what does not
+ * fit goes nowhere. */
 static __noinline int back_give(void *ctx, const struct packet *p, struct action *a)
 {
 	struct hint *hint = hosted_hint();
@@ -29,6 +30,7 @@ static __noinline int back_give(void *ctx, const struct packet *p, struct action
 	if (!hint)
 		return action_drop(a, REASON_BAD_TABLE);
 	a->reason = REASON_GIVEN_BACK;
+	a->is_first = false;
 	a->to = (struct ct_entry) {
 		.saddr = hint->backend,
 		.daddr = hint->from,

@@ -21,7 +21,8 @@ static __noinline int fallback_is_known(const struct hint *hint, const struct fl
 	struct ct_entry row;
 
 	return ct_known(inner, &row) == CT_KNOWN && !(row.flags & CT_REPLY) &&
-	       addr_equal(&row.daddr, &hint->from) && addr_equal(&row.saddr, &hint->backend);
+	       (row.flags & CT_DIRECT) >> DIRECT_SHIFT != DIRECT_OPT && addr_equal(&row.daddr, &hint->from) &&
+	       addr_equal(&row.saddr, &hint->backend);
 }
 
 /* Reads the flow of what is inside, in a frame of its own that is gone by the time the flow is looked for. */

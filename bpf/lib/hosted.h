@@ -41,7 +41,7 @@ static __noinline int hosted_target(const struct packet *p, struct svc *svc, str
 
 	if (!svc)
 		svc = hosted_node_port(&p->flow);
-	if (!svc || !hint || !hosted_is(&hint->backend, hint->port))
+	if (!svc || !hint || !hint->port || !hosted_is(&hint->backend, hint->port))
 		return action_drop(a, REASON_STRAY);
 	if (svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
 		return action_drop(a, REASON_CLUSTER_IP);

@@ -74,6 +74,25 @@ static __always_inline bool option_is_due(const struct packet *p)
 	return p->l3 && (p->is_v4 || !p->is_fragment || spare != sizeof(struct extension));
 }
 
+static __always_inline bool option_is_there4(const struct iphdr *ip)
+{
+	const struct option4 *option = (const void *)(ip + 1);
+
+	return ip->ihl > 5 && option->type == OPTION4;
+}
+
+/* Whether the options of a header begin with ours, with or without the padding. */
+static __always_inline bool option_is_first6(const struct option6 *option)
+{
+	return option->pad == OPTION6 ||
+	       (option->pad == OPTION6_PADDING && !option->pad_len && option->type == OPTION6);
+}
+
+static __always_inline bool option_is_there6(const struct ipv6hdr *ip)
+{
+	return ip->nexthdr == IPPROTO_DSTOPTS && option_is_first6((const void *)(ip + 1));
+}
+
 /* The mode of a flow of a service with that mode, by its first packet. Who has options of its own that leave no
  * room has them in every packet; and those of IPv6 may be for every hop, which have to come first. Not static, so
  * the verifier does not follow what comes of it. */

@@ -25,7 +25,7 @@ static __always_inline int unmark_read4(struct unmarked *to, __u32 at, void *dat
 	struct addr addr;
 	__u8 *second;
 
-	if (!ip || ip->ihl <= 5 || option->type != OPTION4)
+	if (!ip || !option_is_there4(ip))
 		return UNMARK_NONE;
 	addr = addr_from_v4(ip->daddr);
 	if (!hosted_is(&addr, 0))
@@ -41,20 +41,13 @@ static __always_inline int unmark_read4(struct unmarked *to, __u32 at, void *dat
 	return UNMARK_OURS;
 }
 
-/* Whether the options of a header begin with ours, with or without the padding. */
-static __always_inline bool unmark_is_first6(const struct option6 *option)
-{
-	return option->pad == OPTION6 ||
-	       (option->pad == OPTION6_PADDING && !option->pad_len && option->type == OPTION6);
-}
-
 static __always_inline int unmark_read6(struct unmarked *to, __u32 at, void *data, void *end)
 {
 	struct ipv6hdr *ip = packet_at(data, end, at, sizeof(*ip) + sizeof(struct extension));
 	struct option6 *option = (void *)(ip + 1), *second = option + 1;
 	struct addr addr;
 
-	if (!ip || ip->nexthdr != IPPROTO_DSTOPTS || !unmark_is_first6(option))
+	if (!ip || !option_is_there6(ip))
 		return UNMARK_NONE;
 	__builtin_memcpy(&addr, &ip->daddr, sizeof(addr));
 	if (!hosted_is(&addr, 0))
@@ -64,7 +57,7 @@ static __always_inline int unmark_read6(struct unmarked *to, __u32 at, void *dat
 	    addr_is_v4(&option->addr))
 		return UNMARK_STRAY;
 	if (option->next == IPPROTO_DSTOPTS &&
-	    ((void *)second + sizeof(struct extension) > end || unmark_is_first6(second)))
+	    ((void *)second + sizeof(struct extension) > end || option_is_first6(second)))
 		return UNMARK_STRAY;
 	to->addr = option->addr;
 	to->port = option->port;

@@ -245,6 +245,30 @@ func TestDirectPortless(t *testing.T) {
 	})
 }
 
+// What another node forwarded is not forwarded once more, by what this node knows of the flow as one in front.
+func TestDirectOnce(t *testing.T) {
+	eachWrapping(t, func(t *testing.T, s *site, f family, m wrapping) {
+		outside, inside := front(t, s, f, m, udp)
+		s.hosts(t, f.pod+":8080")
+		client, vip := f.client+":4000", f.node+":30080"
+		first := packet{from: client, to: vip, proto: udp, fragment: 0x2000, payload: 24}
+		outside.send(t, first)
+		inside.wantWrapped(t, m, f.snat, f.pod+":8080", withTTL(first, 63).bytes())
+		later := packet{from: client, to: vip, proto: udp, fragment: 1, payload: 24}
+		report := message{from: host(f.client), to: host(f.node), kind: f.kinds().tooBig, code: tooBigCode(f), rest: 1400,
+			body: quoted(packet{from: vip, to: client, proto: udp}, 8)}
+		for _, frame := range [][]byte{later.bytes(), report.bytes()} {
+			before := s.countedAt(t, "tc", "stray")
+			outside.put(t, m.make(f.snat, f.pod+":8080", frame))
+			outside.send(t, first)
+			inside.wantWrapped(t, m, f.snat, f.pod+":8080", withTTL(first, 63).bytes())
+			if n := s.countedAt(t, "tc", "stray"); n != before+1 {
+				t.Errorf("%d packets are counted as strays, want 1", n-before)
+			}
+		}
+	})
+}
+
 // unwrapped runs a packet that another node has put something around, and fails unless what comes out is as wanted; XDP
 // leaves all of them to tc.
 func (w *world) unwrapped(t *testing.T, name string, frame []byte, want packet, drop string) {
@@ -319,6 +343,7 @@ func TestDirectStrays(t *testing.T) {
 			w.unwrapped(t, "no frontend", in(pod, to(f.vip+":81").bytes()), packet{}, map[string]string{"ipip": "next", "geneve": "next", "opt": "stray"}[m.name])
 			w.unwrapped(t, "no backend", in(f.client+":8080", to(f.vip+":30080").bytes()), packet{}, "next")
 			w.unwrapped(t, "no backend at the port", in(f.pod+":8081", to(f.vip+":30080").bytes()), packet{}, "stray")
+			w.unwrapped(t, "no port", in(f.pod+":0", to(f.vip+":30080").bytes()), packet{}, map[string]string{"ipip": "next", "geneve": "next", "opt": "stray"}[m.name])
 			w.unwrapped(t, "twice", in(pod, in(pod, to(f.vip+":30080").bytes())), packet{}, map[string]string{"ipip": "stray", "geneve": "next", "opt": "stray"}[m.name])
 			w.unwrapped(t, "nobody's reset", in(pod, packet{from: client, to: f.vip + ":30080", proto: tcp, flags: rst}.bytes()),
 				packet{from: client, to: pod, proto: tcp, flags: rst}, "")

@@ -122,6 +122,28 @@ func TestGivenBack(t *testing.T) {
 	})
 }
 
+// What does not fit on its way back goes nowhere, and begins no flow here: its client hears how much fits.
+func TestGivenBackTooBig(t *testing.T) {
+	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
+		front, side := s.wire(t, "front"), s.wire(t, "side")
+		front.reach(t, f.client, true)
+		side.reach(t, f.snat, true)
+		side.setMTU(t, 1400)
+		s.service(t, f.any+":30080", udp, maps.NodePort, f.pod+":8080", true)
+		s.hosts(t, f.pod+":8080")
+		p := packet{from: f.client + ":4000", to: f.vip + ":30080", proto: udp}
+		p.payload = 1400 - m.around(f) - (p.headers() - 14)
+		front.put(t, m.make(f.snat, f.pod+":8080", p.bytes()))
+		side.wantWrapped(t, m, f.pod, f.snat+":0", withTTL(p, 63).bytes())
+		p.payload++
+		want := refusalOf(f, host(f.vip), host(f.client), f.kinds().tooBig, tooBigCode(f), uint32(1400-m.around(f)), p.bytes()[14:])
+		copy(want, front.macs(false))
+		front.put(t, m.make(f.snat, f.pod+":8080", p.bytes()))
+		front.wantBack(t, want)
+		s.expectRows(t, 0, 0)
+	})
+}
+
 // takeBack is a flow that this node forwards to a backend which cannot answer it.
 type takeBack struct {
 	*site
@@ -204,6 +226,23 @@ func TestNotTakenBack(t *testing.T) {
 			t.Errorf("%d packets are counted as strays, want the one that came too late", n-before)
 		}
 		s.expectRows(t, 0, 1)
+	})
+}
+
+// Nobody gives back what went with an option, as what says so has nothing by which it could be told.
+func TestOptionNotTakenBack(t *testing.T) {
+	opt := slices.DeleteFunc(wrappings(), func(m wrapping) bool { return m.mode != uint8(bpf.MapsDirectDIRECT_OPT) })
+	eachSlowSite(t, opt, func(t *testing.T, s *site, f family, m wrapping) {
+		outside, inside := front(t, s, f, m, tcp)
+		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}
+		for range 2 {
+			outside.send(t, p)
+			inside.wantWrapped(t, m, f.snat, f.pod+":8080", withTTL(p, 63).bytes())
+			s.expectRows(t, 0, 1)
+			for _, tunnel := range wrappings()[:2] {
+				inside.put(t, tunnel.make(f.pod, f.client+":0", p.bytes()))
+			}
+		}
 	})
 }
 

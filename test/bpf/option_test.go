@@ -158,6 +158,23 @@ func TestOptionTakenOut(t *testing.T) {
 	})
 }
 
+// XDP leaves to tc whatever has the option, also what seems to be of a flow that it knows: it may be for a backend here, and only
+// tc takes the option out.
+func TestOptionIsLeftToTC(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f family) {
+		w.service(t, f.any+":30080", udp, maps.NodePort, f.pod+":80", true)
+		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: udp}
+		if _, out := w.run(t, w.in, p.bytes()); bytes.Equal(out, p.bytes()) {
+			t.Error("the flow is not translated")
+		}
+		p.to = f.vip + ":1"
+		frame := withOption("", f.node+":30080", p.bytes())
+		if _, out := w.run(t, w.in, frame); bytes.Equal(out, frame) != (w.name == "xdp") {
+			t.Errorf("%x comes out of %s as %x", frame, w.name, out)
+		}
+	})
+}
+
 // What only looks like the option is dropped where it is for a backend, and everywhere else left alone. Nothing is known of
 // it afterwards.
 func TestOptionHostile(t *testing.T) {
