@@ -151,12 +151,12 @@ func (s *step) enclose(body []byte, proto, tos byte) []byte {
 // echo answers a ping to an address that answers to pings.
 func (s *step) echo() {
 	frame := bytes.Clone(s.frame)
-	base, request, reply := 40, byte(128), byte(129)
+	request, reply := byte(128), byte(129)
 	if s.v4 {
-		base, request, reply = 20, 8, 0
+		request, reply = 8, 0
 	}
 	icmp := frame[s.l4:]
-	if s.leaving || s.first || s.l4 != s.l3+base || icmp[0] != request || icmp[1] != 0 || !s.reaches() || !s.Pings[s.flow.Dest.Addr()] {
+	if s.leaving || s.first || s.l4 != s.l3+s.base() || icmp[0] != request || icmp[1] != 0 || !s.reaches() || !s.Pings[s.flow.Dest.Addr()] {
 		s.pass("message, nobody's")
 		return
 	}
@@ -174,5 +174,5 @@ func (s *step) echo() {
 	} else {
 		ip[7] = 64
 	}
-	s.out = Outcome{Verdict: Out, Data: frame, Device: s.device, Bounces: true, Path: "ping answered"}
+	s.out = Outcome{Verdict: Out, Data: frame, Device: s.device, Bounces: !s.behind, Path: "ping answered", Inner: s.out.Inner}
 }

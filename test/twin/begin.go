@@ -13,6 +13,10 @@ type choice struct {
 
 // begin handles the first packet of a flow.
 func (s *step) begin() {
+	if s.isForwarded() {
+		s.host()
+		return
+	}
 	found, ok := s.frontend(s.flow)
 	if !ok {
 		s.pass("no frontend")
@@ -41,7 +45,9 @@ func (s *step) begin() {
 		}
 		return
 	}
-	s.mode = service.Direct
+	if s.mode = service.Direct; s.mode == DirectOpt && !s.mayHaveOption() {
+		s.mode = DirectOff
+	}
 	s.enter(found.Kind, allowed)
 }
 
@@ -139,7 +145,7 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 	if row.Source != own {
 		s.judgePort(&row, own, backend.Local)
 		if backend.Local {
-			*path = "begun, local with another port"
+			*path += ", another port"
 		}
 	}
 	if !s.claim(back, s.replyRow(&row)) {

@@ -12,6 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/test/seal"
 )
 
 // change applies an operation without a packet to the maps and to the model.
@@ -31,6 +32,10 @@ func (r *run) change(o operation) error {
 	case o.Told != nil:
 		r.node.Changed, r.node.Followed = r.node.Now+uint32(o.Told.Changed), r.node.Now+uint32(o.Told.Followed)
 		return r.world.maps.Ways.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed})
+	case o.Hosted != nil:
+		return r.changeHosted(o.Hosted)
+	case o.Served != nil:
+		return r.changeServed(o.Served)
 	case o.Flow != nil:
 		return r.changeFlow(o.Flow)
 	case o.Visit != nil:
@@ -115,6 +120,38 @@ func (r *run) changeFrontend(c *frontendChange) error {
 	return r.world.tables.Svcs.Update(key, maps.Svc{Service: uint32(c.Frontend.Service), Kind: uint32(c.Frontend.Kind)})
 }
 
+// changeHosted adds or removes a backend on this node. There is a row of its address as long as there is any.
+func (r *run) changeHosted(c *hostedChange) error {
+	row := maps.Svc{Service: 1, Kind: maps.Hosted}
+	if !c.Gone {
+		r.node.Hosted[c.At] = true
+		return errors.Join(r.world.tables.Svcs.Update(maps.HostedKey(c.At.Addr(), c.At.Port()), row),
+			r.world.tables.Svcs.Update(maps.HostedKey(c.At.Addr(), 0), row))
+	}
+	if !r.node.Hosted[c.At] {
+		return nil
+	}
+	delete(r.node.Hosted, c.At)
+	gone := []maps.SvcKey{maps.HostedKey(c.At.Addr(), c.At.Port()), maps.HostedKey(c.At.Addr(), 0)}
+	for at := range r.node.Hosted {
+		if at.Addr() == c.At.Addr() {
+			gone = gone[:1]
+		}
+	}
+	return r.world.tables.Svcs.Delete(gone)
+}
+
+func (r *run) changeServed(c *servedChange) error {
+	if delete(r.node.Served, c.Device); !c.Gone {
+		r.node.Served[c.Device] = true
+	}
+	served := map[uint32]bool{}
+	for id := range r.node.Served {
+		served[uint32(r.world.devices[id].index)] = true
+	}
+	return r.world.maps.SetServed(served)
+}
+
 func (r *run) changeNode(c *nodeChange) error {
 	switch {
 	case c.Own.IsValid():
@@ -171,6 +208,10 @@ func (r *run) changeFlow(c *flowChange) error {
 	case c.What == "tear" && !row.Torn:
 		row.Torn = true
 		entry.Seal++
+	case c.What == "outlive" && row.Made != 0 && !row.Torn:
+		row.Made -= young + 1
+		entry.AddrDiff = row.Made
+		entry.Seal = seal.Of(key, entry)
 	case c.What == "age" && (row.Reply || row.Direct != DirectOff || c.Flow.Proto == protoUDP || row.State >= Open): // else it has no time
 		row.Seen = r.node.Now - 1
 		entry.Seen = row.Seen

@@ -67,6 +67,9 @@ func (r *run) rowOf(entry *maps.FlowRow) Row {
 		Reply:  entry.Flags&uint8(bpf.MapsCtFlagCT_REPLY) != 0, Guarded: entry.Flags&uint8(bpf.MapsCtFlagCT_GUARDED) != 0,
 		Local: entry.Flags&uint8(bpf.MapsCtFlagCT_STACK) != 0, Direct: Direct(maps.DirectMode(entry.Flags)), Seen: entry.Seen, State: State(entry.State),
 	}
+	if row.Direct == DirectIPIP || row.Direct == DirectGeneve {
+		row.Made = entry.AddrDiff
+	}
 	for id, d := range r.world.devices {
 		if d.index == int(entry.Ifindex) {
 			row.Way.Device = id
@@ -109,6 +112,9 @@ func (r *run) packet(o operation) error {
 	if o.In != nil {
 		frame = o.In.Frame
 	}
+	if want.Inner != nil {
+		frame = want.Inner
+	}
 	if want.Detours || want.Replaced {
 		if err := r.lookAgain(want); err != nil {
 			return err
@@ -147,13 +153,27 @@ func (r *run) compare(frame []byte, want Outcome, have result) error {
 	if r.world.hook == "xdp" && want.Verdict == Out && want.Bounces != have.byXDP && (have.byXDP || !want.Detours) {
 		return fmt.Errorf("sent by XDP: %v, want %v (%s)", have.byXDP, want.Bounces, want.Path)
 	}
+	if at := 14 + want.Around - geneveSize; want.Spreads && len(have.data) == len(want.Data) && have.data[at] >= 0xc0 {
+		copy(want.Data[at:at+2], have.data[at:])
+	}
 	if !bytes.Equal(want.Data, have.data) && !sameBut(frame, want.Data, have.data) {
 		return fmt.Errorf("bytes differ (%s)\nhave %x\nwant %x", want.Path, have.data, want.Data)
 	}
-	if !want.Replaced && sound(frame) && !sound(slices.Delete(bytes.Clone(have.data), 14, 14+want.Around)) {
+	if !want.Replaced && sound(frame) && !sound(bare(want, have.data)) {
 		return fmt.Errorf("the sums were right and are wrong (%s)\nin   %x\nout  %x", want.Path, frame, have.data)
 	}
 	return nil
+}
+
+// bare returns what was sent without what was put around it, or into it if that takes it beyond what is looked through.
+func bare(want Outcome, data []byte) []byte {
+	data = slices.Delete(bytes.Clone(data), 14, 14+want.Around)
+	if !want.Marked || data[12] == 8 {
+		return data
+	}
+	data[14+6] = data[14+40]
+	binary.BigEndian.PutUint16(data[14+4:], binary.BigEndian.Uint16(data[14+4:])-24)
+	return slices.Delete(data, 14+40, 14+64)
 }
 
 // compareState compares what was counted and is remembered.
@@ -354,7 +374,8 @@ func sound(frame []byte) bool {
 
 // reasons are all that packets are counted as.
 func reasons() []Reason {
-	return []Reason{NoBackend, TableRace, BadTable, FragmentCut, TTL, NoPort, NoAddress, FlowRace, FlowsFull, IsClusterIP, SourceRange, TooBig}
+	return []Reason{NoBackend, TableRace, BadTable, FragmentCut, TTL, NoPort, NoAddress, FlowRace, FlowsFull, IsClusterIP, SourceRange, TooBig,
+		Stray, GivenBack}
 }
 
 // tokens of a processor that has all.

@@ -18,6 +18,7 @@ func (s *step) enterDirect(backend Backend, guarded bool) {
 			s.refuse("%s is to be reached from here, and the node has no address", backend.At)
 		}
 		row.Source = netip.AddrPortFrom(snat, s.flow.Source.Port())
+		row.Made = uint16(s.Now)
 	}
 	row.State = s.directAfter(row.State)
 	row.Way = s.wayOf(&row)
@@ -39,9 +40,9 @@ func (p *packet) directAfter(state State) State {
 	return Open
 }
 
-// direct handles a packet by the row of such a flow. False: the client begins anew.
+// direct handles a packet by the row of such a flow. False: the row is over.
 func (s *step) direct(row *Row) bool {
-	if s.begins() && row.State > Open {
+	if s.isForwarded() || s.begins() && row.State > Open { // another node has chosen for itself
 		delete(s.Half, s.flow)
 		return false
 	}
@@ -57,13 +58,15 @@ func (s *step) direct(row *Row) bool {
 
 // around returns how many bytes a packet gets on its way to a backend.
 func (s *step) around(row *Row) int {
-	switch {
-	case row.Direct == DirectOff:
-		return 0
-	case s.v4:
-		return 20
+	switch row.Direct {
+	case DirectIPIP:
+		return s.base()
+	case DirectGeneve:
+		return s.base() + geneveSize
+	case DirectOpt:
+		return len(option(s.v4, 0, s.flow.Dest))
 	}
-	return 40
+	return 0
 }
 
 // fits reports whether a packet is small enough, by what it says of itself, for the device of a row.
@@ -75,8 +78,17 @@ func (s *step) fits(row *Row) bool {
 	return row.Way.Device == 0 || size+s.around(row) <= s.MTU[row.Way.Device]
 }
 
-// wrap sends a packet to the backend of such a flow, or says why it cannot. XDP only has what goes back and fits.
+// wrap sends a packet to the backend of such a flow, or says why it cannot. XDP only has what goes back and fits. Nothing is
+// forwarded twice.
 func (s *step) wrap(row *Row, path string) Reason {
+	if s.isReturned() && s.mayFallBack(row) {
+		s.fallBack(row)
+		return ""
+	}
+	if s.tunnel != nil && !s.givesBack {
+		s.drop(Stray, path+", stray")
+		return Stray
+	}
 	s.consider(row)
 	s.out.Bounces = !s.behind && row.Way.Device != 0
 	if s.ttl <= 1 {
@@ -92,6 +104,9 @@ func (s *step) wrap(row *Row, path string) Reason {
 		s.drop(TooBig, path+", too big")
 		return TooBig
 	}
+	if row.Direct == DirectOpt {
+		return s.mark(row, path)
+	}
 	frame := bytes.Clone(s.frame)
 	s.countHop(frame)
 	copy(frame, row.Way.Dest[:])
@@ -99,6 +114,9 @@ func (s *step) wrap(row *Row, path string) Reason {
 	outer := s.outer(row)
 	s.out.Data = append(append(bytes.Clone(frame[:s.l3]), outer...), frame[s.l3:]...)
 	s.out.Around = len(outer)
+	if s.givesBack {
+		s.out.Counted = append(s.out.Counted, GivenBack)
+	}
 	s.depart(row, path)
 	return ""
 }
@@ -118,24 +136,56 @@ func (s *step) depart(row *Row, path string) {
 	}
 }
 
-// outer returns the header of IP around a packet: from this node to the backend, whose port is where nothing else is.
+// outer returns what is around a packet: from this node to the backend, whose port is where nothing else is.
 func (s *step) outer(row *Row) []byte {
+	var more []byte
+	next := byte(41)
+	if s.v4 {
+		next = 4
+	}
+	if row.Direct == DirectGeneve {
+		next, more = protoUDP, s.geneve(row)
+	}
 	ip := s.frame[s.l3:]
 	ends := append(row.Source.Addr().AsSlice(), row.Dest.Addr().AsSlice()...)
+	size := uint16(len(more)) + uint16(s.end()-s.l3)
 	if !s.v4 {
-		size := 40 + binary.BigEndian.Uint16(ip[4:])
 		class := uint32(ip[0]&15)<<4 | uint32(ip[1]>>4)
 		outer := binary.BigEndian.AppendUint32(nil, 6<<28|class&^3<<20|0x10000|uint32(row.Dest.Port()))
-		return append(append(binary.BigEndian.AppendUint16(outer, size), 41, 64), ends...)
+		return append(append(append(binary.BigEndian.AppendUint16(outer, size), next, 64), ends...), more...)
 	}
-	outer := binary.BigEndian.AppendUint16([]byte{0x45, ip[1] &^ 3}, 20+binary.BigEndian.Uint16(ip[2:]))
-	outer = append(binary.BigEndian.AppendUint16(outer, row.Dest.Port()), 0x40, 0, 64, 4, 0, 0)
+	outer := binary.BigEndian.AppendUint16([]byte{0x45, ip[1] &^ 3}, 20+size)
+	outer = append(binary.BigEndian.AppendUint16(outer, row.Dest.Port()), 0x40, 0, 64, next, 0, 0)
 	outer = append(outer, ends...)
 	binary.BigEndian.PutUint16(outer[10:], ^sum16(outer))
-	return outer
+	return append(outer, more...)
 }
 
-// fallBack gives a flow this node's address that has just begun, with a packet that does not fit.
+// What Geneve is told by, and how much it adds to a header of IP.
+const (
+	genevePort = 6081
+	geneveSize = 8 + 16 + 14
+)
+
+// geneve returns the headers of UDP, Geneve and the link around a packet. Which port they are from is the programs' choice.
+func (s *step) geneve(row *Row) []byte {
+	s.out.Spreads = true
+	more := []byte{0, 0, genevePort >> 8, genevePort & 0xff}
+	more = append(binary.BigEndian.AppendUint16(more, geneveSize+uint16(s.end()-s.l3)), 0, 0)
+	more = append(more, 2, 0x40, 0x65, 0x58, 0, 0, 0, 0, 0xff, 0x1d, 0x81, 1)
+	more = append(binary.BigEndian.AppendUint16(more, row.Dest.Port()), 0, 0)
+	return append(append(append(more, row.Way.Dest[:]...), row.Way.Source[:]...), s.frame[12:14]...)
+}
+
+// young is for how many ticks a flow may be given back.
+const young = 32
+
+// mayFallBack reports whether a flow may still have this node's address: nothing of it can have been answered.
+func (s *step) mayFallBack(row *Row) bool {
+	return uint16(s.Now)-row.Made <= young || s.shakesHands() && row.State == New
+}
+
+// fallBack gives a flow this node's address: it has just begun with a packet that does not fit, or its backend cannot answer.
 func (s *step) fallBack(direct *Row) {
 	wrote, ok := s.witness.Half(s.flow)
 	snat, known := s.snat()
@@ -151,6 +201,9 @@ func (s *step) fallBack(direct *Row) {
 		s.drop(NoPort, "fell back, no port")
 	default:
 		path := "fell back"
+		if s.isReturned() {
+			path = "taken back"
+		}
 		s.goOn(s.enterBoth(Backend{At: direct.Dest}, direct.Guarded, wrote.Source, &path), path)
 	}
 }

@@ -42,6 +42,7 @@ type Row struct {
 	Seen         uint32
 	State        State
 	Direct       Direct // the backend answers itself: there is no row of the way back, and this one stays half open
+	Made         uint16 // the tick in which it was, of one that may be given back
 	Torn         bool   // as if the row were another's: it is not to be believed
 }
 

@@ -1,6 +1,7 @@
 package twin
 
 import (
+	"bytes"
 	"encoding/binary"
 	"hash/crc32"
 	"net/netip"
@@ -15,7 +16,9 @@ type draft struct {
 	seq, ack     uint32
 	ttl          byte
 	tags         int
+	label        uint16   // of IPv6
 	options      int      // words of options of IPv4
+	marks        [][]byte // options that come first, or such headers of IPv6
 	extensions   [][]byte // headers of IPv6, of which the first byte is filled in
 	kinds        []byte   // of them
 	whole        bool
@@ -49,8 +52,10 @@ func (d draft) header4(size int) []byte {
 	if d.whole {
 		place |= 0x4000
 	}
-	ip := []byte{byte(0x45 + d.options), 0, 0, 0, byte(d.id >> 8), byte(d.id), byte(place >> 8), byte(place), d.ttl, d.proto, 0, 0}
+	marks := bytes.Join(d.marks, nil)
+	ip := []byte{byte(0x45 + d.options + len(marks)/4), 0, 0, 0, byte(d.id >> 8), byte(d.id), byte(place >> 8), byte(place), d.ttl, d.proto, 0, 0}
 	ip = append(append(ip, d.from.Addr().AsSlice()...), d.to.Addr().AsSlice()...)
+	ip = append(ip, marks...)
 	for range d.options {
 		ip = append(ip, 1, 1, 1, 1)
 	}
@@ -68,6 +73,9 @@ func (d draft) header6(size int) []byte {
 		header := []byte{0, 0, byte(place >> 8), byte(place), 0, 0, byte(d.id >> 8), byte(d.id)}
 		d.extensions, d.kinds = append(d.extensions, header), append(d.kinds, 44)
 	}
+	for _, mark := range d.marks {
+		d.extensions, d.kinds = append([][]byte{mark}, d.extensions...), append([]byte{60}, d.kinds...)
+	}
 	var chain []byte
 	for i, header := range d.extensions {
 		at := len(chain)
@@ -80,7 +88,7 @@ func (d draft) header6(size int) []byte {
 	if len(d.kinds) > 0 {
 		next = d.kinds[0]
 	}
-	ip := append(binary.BigEndian.AppendUint16([]byte{0x60, 0, 0, 0}, uint16(len(chain)+size)), next, d.ttl)
+	ip := append(binary.BigEndian.AppendUint16([]byte{0x60, 0, byte(d.label >> 8), byte(d.label)}, uint16(len(chain)+size)), next, d.ttl)
 	ip = append(append(ip, d.from.Addr().AsSlice()...), d.to.Addr().AsSlice()...)
 	return append(ip, chain...)
 }

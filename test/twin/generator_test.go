@@ -39,7 +39,11 @@ func (g *generator) setUp() []operation {
 		list = append(list, operation{Node: &nodeChange{Own: p.open, Ports: true}}, operation{Node: &nodeChange{Own: p.closed}},
 			operation{Node: &nodeChange{Own: p.snat}}, operation{Node: &nodeChange{Masquerade: p.snat}},
 			operation{Node: &nodeChange{Ping: p.vips[0]}})
+		for _, addr := range p.backends {
+			list = append(list, operation{Hosted: &hostedChange{At: netip.AddrPortFrom(addr, 8080)}})
+		}
 	}
+	list = append(list, operation{Served: &servedChange{Device: 1}}, operation{Served: &servedChange{Device: 2}})
 	for index := 1; index <= serviceCount; index++ {
 		list = append(list, g.service(index), g.frontend(index), g.frontend(index), g.frontend(index))
 	}
@@ -59,8 +63,8 @@ func (g *generator) service(index int) operation {
 	if g.in100(30) {
 		s.Affinity = 3600
 	}
-	if g.in100(30) {
-		s.Direct = pick(g, []Direct{DirectIPIP})
+	if g.in100(28) {
+		s.Direct = pick(g, []Direct{DirectIPIP, DirectGeneve, DirectOpt})
 	}
 	if s.Ranged = g.in100(35); s.Ranged {
 		for range g.IntN(3) {
@@ -123,7 +127,9 @@ func (g *generator) next() operation {
 		return g.nodeChange()
 	case n < 68:
 		return g.routeChange()
-	case n < 70:
+	case n < 72:
+		return g.hostedChange()
+	case n < 74:
 		return operation{Told: &toldChange{Changed: int32(g.IntN(4) - 2), Followed: int32(g.IntN(4) - 1)}}
 	}
 	if len(g.node.Open) > g.node.Room-4 && g.in100(15) {
@@ -137,7 +143,11 @@ func (g *generator) flowChange() operation {
 	if !ok {
 		return g.packet()
 	}
-	if row := g.rowOf(flow); row != nil && g.in100(50) {
+	row := g.rowOf(flow)
+	if row != nil && row.Direct != DirectOff && g.in100(30) {
+		return operation{Flow: &flowChange{flow, "outlive"}}
+	}
+	if row != nil && row.Direct == DirectOff && g.in100(50) {
 		flow = row.back(flow.Proto)
 	}
 	what := "age"
@@ -166,6 +176,15 @@ func (g *generator) nodeChange() operation {
 		return operation{Node: &nodeChange{Own: pick(g, []netip.Addr{p.open, p.closed}), Ports: g.in100(50), Gone: g.in100(20)}}
 	}
 	return operation{Node: &nodeChange{Ping: pick(g, p.vips), Gone: g.in100(30)}}
+}
+
+// hostedChange makes backends come and go, and the devices by which they answer.
+func (g *generator) hostedChange() operation {
+	if g.in100(20) {
+		return operation{Served: &servedChange{Device: 1 + g.IntN(2), Gone: g.in100(40)}}
+	}
+	at := netip.AddrPortFrom(pick(g, g.pools[g.in100(50)].backends), uint16(8080+g.IntN(2)))
+	return operation{Hosted: &hostedChange{At: at, Gone: g.in100(40)}}
 }
 
 // routeChange moves the last client or the last backend of a family, so that each kind of route stays.

@@ -36,6 +36,8 @@ const (
 	IsClusterIP Reason = "cluster-ip"
 	SourceRange Reason = "source-range"
 	TooBig      Reason = "too-big"
+	Stray       Reason = "stray"
+	GivenBack   Reason = "given-back"
 )
 
 // Outcome is what has to become of a packet.
@@ -47,9 +49,12 @@ type Outcome struct {
 	Bounces bool     // back where it came from, without asking anybody
 	Limited bool     // it is an error of ICMP, of which there are no more than so many; else it is dropped
 	Path    string   // the way through the model, for whoever counts ways
+	Inner   []byte   // what was in the frame, once what was around it is taken off
 	Touched []Flow   // whose rows it may have changed
 
 	Around   int  // so many bytes are put around it
+	Marked   bool // it has an option more
+	Spreads  bool // the port of the source of what is around it is any of many, for whoever spreads flows over links
 	Detours  bool // XDP may leave it to tc, since fragments wait that may be for it
 	Replaced bool // what goes on is another packet, that waited for it
 }
@@ -121,9 +126,12 @@ type step struct {
 	remembered bool
 	behind     bool // XDP leaves it to tc, by what is known of the flow
 	witness    Witness
-	by         choice // what the choice of a backend depends on
-	mode       Direct // how packets of the service get to other nodes
-	isNew      bool   // the packet has made the row of a flow that its backend answers, and may yet take it back
+	by         choice  // what the choice of a backend depends on
+	mode       Direct  // how packets of the service get to other nodes
+	tunnel     *tunnel // what was around the packet
+	isStray    bool    // it is not as nodes send such
+	givesBack  bool    // to where it came from
+	isNew      bool    // the packet has made the row of a flow that its backend answers, and may yet take it back
 	out        Outcome
 	err        error
 }
@@ -137,14 +145,17 @@ func (n *Node) Receive(frame []byte, device int, w Witness) (Outcome, error) {
 	if mac := n.MACs[device]; len(frame) < len(mac) || MAC(frame) != mac {
 		return s.pass("to another on the link"), nil
 	}
-	switch s.content {
-	case ported:
+	s.unwrap()
+	switch {
+	case s.isStray:
+		s.pass("like the option")
+	case s.content == ported:
 		s.decide()
-	case fragment:
+	case s.content == fragment:
 		s.continued()
-	case message:
+	case s.content == message:
 		s.message()
-	case cut:
+	case s.content == cut:
 		s.cutOff()
 	default:
 		s.pass("other")
@@ -173,7 +184,12 @@ func (n *Node) Leave(frame []byte) (Outcome, error) {
 	return s.out, s.err
 }
 
+// pass leaves a packet to the stack, which is to see nothing that another node forwarded.
 func (s *step) pass(path string) Outcome {
+	if s.tunnel != nil {
+		s.drop(Stray, path+", stray")
+		return s.out
+	}
 	s.out.Verdict, s.out.Data, s.out.Path = Stack, s.frame, path
 	return s.out
 }

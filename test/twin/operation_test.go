@@ -18,6 +18,8 @@ type operation struct {
 	Node     *nodeChange     `json:"node,omitempty"`
 	Route    *routeChange    `json:"route,omitempty"`
 	Told     *toldChange     `json:"told,omitempty"`
+	Hosted   *hostedChange   `json:"hosted,omitempty"`
+	Served   *servedChange   `json:"served,omitempty"`
 	Flow     *flowChange     `json:"flow,omitempty"`
 	Visit    *visitChange    `json:"visit,omitempty"`
 }
@@ -80,10 +82,22 @@ type toldChange struct {
 	Followed int32 `json:"followed"`
 }
 
+// hostedChange is about a backend on this node that other nodes forward to.
+type hostedChange struct {
+	At   netip.AddrPort `json:"at"`
+	Gone bool           `json:"gone,omitempty"`
+}
+
+// servedChange is about whether answers get their source at a device.
+type servedChange struct {
+	Device int  `json:"device"`
+	Gone   bool `json:"gone,omitempty"`
+}
+
 // flowChange is what happens to the row of a flow without a packet.
 type flowChange struct {
 	Flow Flow   `json:"flow"`
-	What string `json:"what"` // evict, age or tear
+	What string `json:"what"` // evict, age, tear, or outlive what may be given back
 }
 
 // visitChange makes what is remembered of a client older.

@@ -120,7 +120,7 @@ func readIPv6(frame []byte, at int) packet {
 	p.flow.Source = netip.AddrPortFrom(netip.AddrFrom16([16]byte(ip[8:])), 0)
 	p.flow.Dest = netip.AddrPortFrom(netip.AddrFrom16([16]byte(ip[24:])), 0)
 	if p.flow.Source.Addr().Is4In6() || p.flow.Dest.Addr().Is4In6() {
-		return packet{} // such addresses are on no wire
+		return packet{l3: at} // such addresses are on no wire
 	}
 	next := ip[6]
 	at += 40
@@ -206,6 +206,14 @@ func (p *packet) readAssociation(l4 []byte) {
 	default:
 		p.flags = ACK
 	}
+}
+
+// base returns the length of a header of IP without more.
+func (p *packet) base() int {
+	if p.v4 {
+		return 20
+	}
+	return 40
 }
 
 // shakesHands reports whether what the packet is of begins with a handshake.

@@ -18,6 +18,7 @@ type pool struct {
 	open, closed                        netip.Addr // addresses of the node, with and without NodePorts
 	snat, stale                         netip.Addr // one of the node's, and one that it has no more
 	strangers                           []netip.Addr
+	peers                               []netip.Addr // other nodes
 	ranges                              []netip.Prefix
 }
 
@@ -32,6 +33,7 @@ func pools() map[bool]pool {
 			closed:     netip.MustParseAddr("192.0.2.2"),
 			snat:       netip.MustParseAddr("10.1.0.1"),
 			stale:      netip.MustParseAddr("10.1.0.9"),
+			peers:      addrs("192.0.2.11", "192.0.2.12", "192.0.2.13"),
 			strangers:  addrs("0.0.0.0", "127.0.0.1", "224.0.0.5", "255.255.255.255", "0.1.2.3", "240.0.0.1", "9.9.9.9"),
 			ranges: []netip.Prefix{
 				netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("198.51.100.4/32"), netip.MustParsePrefix("0.0.0.0/0"),
@@ -47,6 +49,7 @@ func pools() map[bool]pool {
 			closed:     netip.MustParseAddr("2001:db8::2"),
 			snat:       netip.MustParseAddr("fd01::1"),
 			stale:      netip.MustParseAddr("fd01::9"),
+			peers:      addrs("2001:db8::11", "2001:db8::12", "2001:db8::13"),
 			strangers:  addrs("::", "::1", "ff02::1", "ff0e::1", "::ffff:198.51.100.1", "2001:db8:9::9"),
 			ranges: []netip.Prefix{
 				netip.MustParsePrefix("2001:db8:1::/126"), netip.MustParsePrefix("2001:db8:1::4/128"), netip.MustParsePrefix("::/0"),
@@ -61,7 +64,7 @@ func routes() map[netip.Addr]Way {
 	kinds := []Way{{Device: 1, Dest: MAC{1}}, {Device: 2, Dest: MAC{1}}, {Device: 1}, {Device: 2}, {}}
 	found := map[netip.Addr]Way{}
 	for _, p := range pools() {
-		for _, list := range [][]netip.Addr{p.clients, p.backends[:5]} {
+		for _, list := range [][]netip.Addr{p.clients, p.backends[:5], p.peers} {
 			for i, addr := range list {
 				found[addr] = kinds[i]
 			}

@@ -34,6 +34,7 @@ func (s *step) goOn(row *Row, path string) {
 		frame := bytes.Clone(s.frame)
 		s.readdress(frame, row)
 		reason = s.way(frame, row, path)
+		s.ignoreBehind(row)
 	}
 	switch reason {
 	case TTL:

@@ -88,8 +88,10 @@ type Tables struct {
 	Backends          map[int]Backend
 	Ranges            map[int][]netip.Prefix
 	Pings             map[netip.Addr]bool
-	Addresses         map[netip.Addr]bool // of the node; true: clients outside reach NodePorts there
-	Masquerade        map[bool]netip.Addr // by whether it is of IPv4
+	Hosted            map[netip.AddrPort]bool // backends on this node that other nodes forward to
+	Served            map[int]bool            // devices at which answers get their source
+	Addresses         map[netip.Addr]bool     // of the node; true: clients outside reach NodePorts there
+	Masquerade        map[bool]netip.Addr     // by whether it is of IPv4
 	Routes            map[netip.Addr]Way
 	MTU               map[int]int // of devices
 	MACs              map[int]MAC // of devices

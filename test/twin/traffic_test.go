@@ -23,6 +23,9 @@ func (g *generator) packet() operation {
 		d.tags = 1 + g.IntN(3)
 	}
 	d.dest, d.source = g.node.MACs[device], MAC{2, 0, 0, 0, byte(device), 2}
+	if !leaving {
+		d = g.forwarded(d)
+	}
 	frame := d.bytes()
 	if g.in100(5) {
 		frame = g.spoil(frame)
@@ -232,6 +235,90 @@ func (g *generator) fragment(d draft) draft {
 	}
 	if g.datas = append(g.datas, d); len(g.datas) > 30 {
 		g.datas = g.datas[1:]
+	}
+	return d
+}
+
+// forwarded makes a packet one that another node forwards to a backend here, or gives back, or somebody who says that he does.
+func (g *generator) forwarded(d draft) draft {
+	p := g.pools[d.from.Addr().Is4()]
+	row := g.rowOf(Flow{d.from, d.to, d.proto})
+	backend, often := netip.AddrPortFrom(pick(g, p.backends), 8080), 15
+	if row != nil {
+		backend, often = row.Dest, 5
+		if row.Local {
+			often = 25
+		}
+	}
+	if d.tags > 0 || !g.in100(often) {
+		return d
+	}
+	from, returned := pick(g, p.peers), row != nil && !row.Local && g.in100(80)
+	if returned {
+		from, backend = row.Dest.Addr(), netip.AddrPortFrom(row.Source.Addr(), 0)
+	}
+	switch g.IntN(40) {
+	case 0:
+		backend = netip.AddrPortFrom(backend.Addr(), pick(g, []uint16{8081, 8082, 0}))
+	case 1:
+		backend = netip.AddrPortFrom(pick(g, p.backends), 8080)
+	case 2:
+		backend = netip.AddrPortFrom(p.clients[0], 8080)
+	}
+	switch g.IntN(3) {
+	case 0:
+		if !returned {
+			return g.withOption(d, backend)
+		}
+	case 1:
+		return g.inGeneve(d, from, backend)
+	}
+	return g.inIPIP(d, from, backend)
+}
+
+func (g *generator) inIPIP(d draft, from netip.Addr, backend netip.AddrPort) draft {
+	outer := draft{dest: d.dest, source: d.source, from: netip.AddrPortFrom(from, 0), to: backend, ttl: 64, whole: !g.in100(2),
+		id: backend.Port(), label: backend.Port(), proto: 41, payload: d.bytes()[14:]}
+	if d.from.Addr().Is4() {
+		outer.proto = 4
+	}
+	if g.in100(3) {
+		g.lengthen(&outer)
+	}
+	outer.more = g.in100(2)
+	return outer
+}
+
+func (g *generator) inGeneve(d draft, from netip.Addr, backend netip.AddrPort) draft {
+	frame := d.bytes()
+	header := []byte{2, 0x40, 0x65, 0x58, 0, 0, 0, 0, 0xff, 0x1d, 0x81, 1, byte(backend.Port() >> 8), byte(backend.Port()), 0, 0}
+	if g.in100(5) {
+		header[g.IntN(12)] ^= 1 << g.IntN(8)
+	}
+	outer := draft{dest: d.dest, source: d.source, from: netip.AddrPortFrom(from, uint16(g.IntN(1<<16))), ttl: 64, whole: g.in100(50),
+		to: netip.AddrPortFrom(backend.Addr(), 6081), proto: protoUDP, noSum: g.in100(90), payload: append(header, frame...)}
+	if g.in100(3) {
+		g.lengthen(&outer)
+	}
+	outer.more = g.in100(2)
+	return outer
+}
+
+func (g *generator) withOption(d draft, backend netip.AddrPort) draft {
+	mark := append([]byte{158, 8, byte(d.to.Port() >> 8), byte(d.to.Port())}, d.to.Addr().AsSlice()...)
+	if d.to.Addr().Is6() {
+		mark = append([]byte{0, 2, 1, 0, 0x5e, 18, byte(d.to.Port() >> 8), byte(d.to.Port())}, d.to.Addr().AsSlice()...)
+	}
+	if d.proto == protoICMP || d.proto == protoICMPv6 {
+		backend = netip.AddrPortFrom(backend.Addr(), 0)
+	}
+	d.to = backend
+	if g.in100(5) {
+		mark[g.IntN(8)] ^= 1 << g.IntN(8)
+	}
+	d.marks = [][]byte{mark}
+	if g.in100(2) {
+		d.marks = append(d.marks, mark)
 	}
 	return d
 }

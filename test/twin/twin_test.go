@@ -35,7 +35,7 @@ func (w *world) begin() (*run, error) {
 	tables := Tables{
 		Frontends: map[Key]Frontend{}, Services: map[int]*Service{}, Backends: map[int]Backend{}, Ranges: map[int][]netip.Prefix{},
 		Pings: map[netip.Addr]bool{}, Addresses: map[netip.Addr]bool{}, Masquerade: map[bool]netip.Addr{}, Routes: map[netip.Addr]Way{},
-		MTU: map[int]int{}, MACs: map[int]MAC{}, Ports: [2]uint16{firstPort, lastPort},
+		MTU: map[int]int{}, MACs: map[int]MAC{}, Hosted: map[netip.AddrPort]bool{}, Served: map[int]bool{}, Ports: [2]uint16{firstPort, lastPort},
 	}
 	for id, d := range w.devices {
 		tables.MTU[id], tables.MACs[id] = d.mtu, d.mac
@@ -77,7 +77,7 @@ func (w *world) begin() (*run, error) {
 		r.counts[reason] = n
 	}
 	_, err = w.maps.SetNodeAddrs(map[netip.Addr]maps.NodeAddr{})
-	return r, errors.Join(err, w.maps.SetSnatAddr(netip.IPv4Unspecified()), w.maps.SetSnatAddr(netip.IPv6Unspecified()))
+	return r, errors.Join(err, w.maps.SetServed(nil), w.maps.SetSnatAddr(netip.IPv4Unspecified()), w.maps.SetSnatAddr(netip.IPv6Unspecified()))
 }
 
 // empty deletes every row of a map.

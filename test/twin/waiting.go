@@ -24,6 +24,15 @@ func (s *step) ignore() {
 	}
 }
 
+// ignoreBehind notes that tc may have taken a first fragment for a stranger's, as what XDP made of it.
+func (s *step) ignoreBehind(row *Row) {
+	if s.first && !s.leaving && s.out.Verdict == Stack {
+		d := s.datagram()
+		d.source, d.dest = row.Source.Addr(), row.Dest.Addr()
+		s.waiting.strangers[d] = true
+	}
+}
+
 // wait has a fragment wait of which nothing is known. What the programs know of strangers they may forget.
 func (s *step) wait() {
 	s.pass("fragment, nobody's")
@@ -70,6 +79,6 @@ func (s *step) serve() bool {
 	if last == nil {
 		return false
 	}
-	s.out = Outcome{Verdict: Out, Data: last.frame, Path: "first of what waits", Touched: s.out.Touched, Replaced: true}
+	s.out = Outcome{Verdict: Out, Data: last.frame, Path: "first of what waits", Touched: s.out.Touched, Inner: s.out.Inner, Replaced: true}
 	return true
 }
