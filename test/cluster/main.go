@@ -23,7 +23,8 @@ const usage = `usage: cluster COMMAND [-prefix NAME] ...
 
   up [-nodes N] [-family ipv4|dual|ipv6] [-cni bridge|none] [-proxy none|iptables|nftables] [-image FILE]... [-apply FILE]...
   down [-purge]              end the cluster; with -purge also forget its unpacked images and logs
-  build [PROGRAM...]         build the programs and images that a cluster is made of, or the named programs
+  build [PROGRAM...]         build the programs and images that a cluster is made of, or the named programs;
+                             for kube-proxy, install what it calls
   import FILE...             import image archives on every node
   kubectl ARGUMENT...        run kubectl as an administrator
   exec PART COMMAND...       run a command in node1, ..., control, outside or router
@@ -133,6 +134,11 @@ func runBuild(flags *flag.FlagSet, args []string) error {
 	}
 	if err := set.Build(os.Stderr); err != nil {
 		return err
+	}
+	if slices.Contains(flags.Args(), "kube-proxy") {
+		if err := install(missingPackages(proxyTools()), os.Stderr); err != nil {
+			return err
+		}
 	}
 	for _, b := range set.All() {
 		fmt.Println(b.Path)

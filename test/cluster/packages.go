@@ -13,33 +13,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// installPackages installs what the nodes take from the distribution, unless it is there, from whatever package.
-func installPackages(log io.Writer) error {
+// tool is a program of the distribution, and the package that has it.
+type tool struct{ command, pkg string }
+
+// proxyTools are what kube-proxy calls.
+func proxyTools() []tool { return []tool{{"nft", "nftables"}, {"iptables", "iptables"}} }
+
+// nodeTools are what the nodes take from the distribution.
+func nodeTools() []tool {
+	return append(proxyTools(), tool{"containerd", "containerd"}, tool{"ctr", "containerd"}, tool{"runc", "runc"},
+		tool{"mount", "mount"}, tool{"apt-get", "apt"}, tool{"dpkg-deb", "dpkg"})
+}
+
+// missingPackages returns the packages of the tools that are not there, from whatever package.
+func missingPackages(tools []tool) []string {
 	var missing []string
-	for _, needed := range []struct{ command, pkg string }{
-		{"containerd", "containerd"}, {"ctr", "containerd"}, {"runc", "runc"}, {"nft", "nftables"}, {"iptables", "iptables"},
-		{"mount", "mount"}, {"apt-get", "apt"}, {"dpkg-deb", "dpkg"},
-	} {
+	for _, needed := range tools {
 		if _, err := exec.LookPath(needed.command); err != nil {
 			missing = append(missing, needed.pkg)
 		}
 	}
-	missing = slices.Compact(missing)
+	return slices.Compact(missing)
+}
+
+// installNodePackages installs what the nodes need and have not.
+func installNodePackages(log io.Writer) error {
+	missing := missingPackages(nodeTools())
 	if !hasPlugins() {
 		missing = append(missing, "containernetworking-plugins")
 	}
-	if len(missing) == 0 {
+	return install(missing, log)
+}
+
+// install installs packages, if any.
+func install(packages []string, log io.Writer) error {
+	if len(packages) == 0 {
 		return nil
 	}
+	list := strings.Join(packages, " ")
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("find what nodes need: missing; run sudo apt-get install %s", strings.Join(missing, " "))
+		return fmt.Errorf("find %s: missing; run sudo apt-get install %s", list, list)
 	}
-	fmt.Fprintf(log, "installing %s\n", strings.Join(missing, " "))
-	for _, args := range [][]string{{"update"}, append([]string{"install", "--yes", "--no-install-recommends"}, missing...)} {
+	fmt.Fprintf(log, "installing %s\n", list)
+	for _, args := range [][]string{{"update"}, append([]string{"install", "--yes", "--no-install-recommends"}, packages...)} {
 		cmd := exec.Command("apt-get", args...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("install %s: %w; install them by hand\n%s", strings.Join(missing, " "), err, out)
+			return fmt.Errorf("install %s: %w; install them by hand\n%s", list, err, out)
 		}
 	}
 	return nil

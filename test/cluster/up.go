@@ -142,7 +142,7 @@ func (c *Cluster) await(more extras, clock *clock) error {
 
 // prepare builds what is missing and returns the archive of the images.
 func (c *Cluster) prepare(want Options, log io.Writer) (string, error) {
-	if err := installPackages(log); err != nil {
+	if err := installNodePackages(log); err != nil {
 		return "", err
 	}
 	if err := buildPrograms(want.Proxy != "none", log); err != nil {
