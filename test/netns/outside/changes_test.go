@@ -44,7 +44,7 @@ func TestChanges(t *testing.T) {
 	if got := w.user.do(order{Hold: 1, Bytes: 100}); got != before {
 		t.Errorf("without an agent %v answers, before %v", got, before)
 	}
-	w.onA = w.startNode(0, w.a, settings{xdp: "off"})
+	w.onA = w.startNode(0, settings{xdp: "off"})
 	if got := w.user.do(order{Hold: 1, Bytes: large}); got != before {
 		t.Errorf("with the next agent %v answers, before %v", got, before)
 	}

@@ -14,7 +14,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(rig.Main(m, rig.Funcs{"node": serveOrders(newNodeMain), "sockets": serveOrders(newSocketsMain)}))
+	os.Exit(rig.Main(m, rig.Funcs{
+		"node": serveOrders(newNodeMain), "sockets": serveOrders(newSocketsMain), "flows": serveOrders(newFlowsMain),
+	}))
 }
 
 // serveOrders makes the main function of a child that does what it is told on its standard input, one line of JSON each,

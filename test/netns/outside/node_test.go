@@ -26,6 +26,7 @@ type nodeOrder struct {
 	State   bool   // answer with what is attached
 	Ways    string // what to do about changes of ways: see agent.follow
 	Move    string // give eth0 this address of IPv4 in the place of the one that it has, and wait until it is known
+	Join    string // hear of the cluster's services as the node of this name: see agent.join
 }
 
 // service is a frontend with one backend, or none, for every protocol.
@@ -107,6 +108,9 @@ func (a *agent) do(o nodeOrder) (nodeState, error) {
 	}
 	if o.Move != "" {
 		return nodeState{}, a.move(netip.MustParsePrefix(o.Move))
+	}
+	if o.Join != "" {
+		return nodeState{}, a.join(o.Join)
 	}
 	return a.state()
 }

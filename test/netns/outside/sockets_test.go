@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -167,7 +168,7 @@ func (o order) exchange(conn net.Conn) (seen, error) {
 	}()
 	have := make([]byte, header+len(want))
 	if _, err := io.ReadFull(conn, have); err != nil {
-		return seen{}, fmt.Errorf("read answer: %w", err)
+		return seen{}, errors.Join(fmt.Errorf("read answer: %w", err), <-sent) // a socket tells its error once, to either
 	}
 	if err := <-sent; err != nil {
 		return seen{}, err

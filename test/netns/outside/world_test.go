@@ -1,6 +1,7 @@
 package outside
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -23,12 +24,16 @@ import (
 //
 //	client .7 -- 198.51.100.0/24, 2001:db8:1::/64 -- .1 router .254 -- 192.0.2.0/24, 2001:db8::/64 -- .1 node a, .2 node b
 //	node a .1 -- 10.244.1.0/24, fd02:1::/64 -- .5 pod a         node b .1 -- 10.244.2.0/24, fd02:2::/64 -- .5 pod b
+//
+// and so on, if there are more nodes.
 var (
 	clientAddr = family{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:1::7")}
 	nodeA      = family{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	nodeB      = family{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
+	nodeC      = family{netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("2001:db8::3")}
 	podA       = family{netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd02:1::5")}
 	podB       = family{netip.MustParseAddr("10.244.2.5"), netip.MustParseAddr("fd02:2::5")}
+	podD       = family{netip.MustParseAddr("10.244.4.5"), netip.MustParseAddr("fd02:4::5")}
 	anyAddr    = family{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
 )
 
@@ -55,24 +60,29 @@ type settings struct {
 	// backends on other nodes answer in fragments of which the first comes last
 	backwards bool
 	passed    bool // somebody else's XDP in the stack of the nodes passes everything
+	nodes     int  // how many there are; 0 for two
 }
 
 // world is what the package comment says.
 type world struct {
 	t                    *testing.T
-	client, router, a, b *rig.Netns
+	client, router, a, b *rig.Netns // a and b are the first two nodes
 	onA, onB             *child[nodeOrder, nodeState]
 	user                 *child[order, seen]
-	pods                 [2]*rig.Netns
-	nodes                [2]place
+	pods                 []*rig.Netns // of the nodes, one each
+	nodes                []*node
 }
 
-type place struct{ bpffs, cgroup string }
+// node has its agent's files in places of its own.
+type node struct {
+	*rig.Netns
+	bpffs, cgroup string
+}
 
 func newWorld(t *testing.T, s settings) *world {
 	t.Helper()
 	rig.Root(t)
-	w := &world{t: t, router: rig.NewNetns(t, "router"), client: rig.NewNetns(t, "client"), a: rig.NewNetns(t, "a"), b: rig.NewNetns(t, "b")}
+	w := &world{t: t, router: rig.NewNetns(t, "router"), client: rig.NewNetns(t, "client")}
 	rig.Bridge(t, w.router, "lan")
 	rig.Veth(t, w.client, "eth0", w.router, "wan")
 	rig.Address(t, w.router, "wan", "198.51.100.1/24", "2001:db8:1::1/64")
@@ -81,22 +91,25 @@ func newWorld(t *testing.T, s settings) *world {
 	rig.Route(t, w.client, "0.0.0.0/0", "198.51.100.1")
 	rig.Route(t, w.client, "::/0", "2001:db8:1::1")
 	w.forwards(w.router)
-	for i, n := range []*rig.Netns{w.a, w.b} {
-		w.addNode(i, n, s.link)
+	for id := 1; id <= cmp.Or(s.nodes, 2); id++ {
+		w.addNode(id, s)
 	}
+	w.a, w.b = w.nodes[0].Netns, w.nodes[1].Netns
 	w.setUp(s)
 	if s.narrow != 0 {
 		w.narrow(s.narrow)
 	}
 	if s.xdp == "native" { // a veth takes what XDP sends by its peer only if it has one itself
-		w.passXDP(link.XDPDriverMode, w.router, "node1", "node2")
+		for i := range w.nodes {
+			w.passXDP(link.XDPDriverMode, w.router, portOf(i+1))
+		}
 	}
 	if s.passed {
 		w.passXDP(link.XDPGenericMode, w.a, "eth0")
 		w.passXDP(link.XDPGenericMode, w.b, "eth0")
 	}
-	w.onA = w.startNode(0, w.a, s)
-	w.onB = w.startNode(1, w.b, s)
+	w.onA = w.startNode(0, s)
+	w.onB = w.startNode(1, s)
 	w.user = w.process(w.client)
 	if s.services {
 		w.addServices(s)
@@ -114,12 +127,14 @@ func (w *world) forwards(n *rig.Netns) {
 	}
 }
 
-// addNode connects a node and its pod; i is 0 for a.
-func (w *world) addNode(i int, n *rig.Netns, link int) {
-	t, id, other := w.t, i+1, 2-i
-	port, pod := fmt.Sprintf("node%d", id), rig.NewNetns(t, "pod")
-	w.connect(n, link, port)
-	rig.Enslave(t, w.router, port, "lan")
+// portOf names the port of the router at which a node is.
+func portOf(id int) string { return fmt.Sprintf("node%d", id) }
+
+// addNode connects a node and its pod; id is 1 for a.
+func (w *world) addNode(id int, s settings) {
+	t, n, pod := w.t, rig.NewNetns(w.t, "node"), rig.NewNetns(w.t, "pod")
+	w.connect(n, s.link, portOf(id))
+	rig.Enslave(t, w.router, portOf(id), "lan")
 	rig.Address(t, n, "eth0", fmt.Sprintf("192.0.2.%d/24", id), fmt.Sprintf("2001:db8::%d/64", id))
 	rig.Route(t, n, "0.0.0.0/0", "192.0.2.254")
 	rig.Route(t, n, "::/0", "2001:db8::254")
@@ -129,20 +144,27 @@ func (w *world) addNode(i int, n *rig.Netns, link int) {
 	rig.Address(t, pod, "eth0", fmt.Sprintf("10.244.%d.5/24", id), fmt.Sprintf("fd02:%d::5/64", id))
 	rig.Route(t, pod, "0.0.0.0/0", fmt.Sprintf("10.244.%d.1", id))
 	rig.Route(t, pod, "::/0", fmt.Sprintf("fd02:%d::1", id))
-	rig.Route(t, n, fmt.Sprintf("10.244.%d.0/24", other), fmt.Sprintf("192.0.2.%d", other))
-	rig.Route(t, n, fmt.Sprintf("fd02:%d::/64", other), fmt.Sprintf("2001:db8::%d", other))
-	w.pods[i] = pod
+	for other := 1; other <= cmp.Or(s.nodes, 2); other++ {
+		if other != id {
+			rig.Route(t, n, fmt.Sprintf("10.244.%d.0/24", other), fmt.Sprintf("192.0.2.%d", other))
+			rig.Route(t, n, fmt.Sprintf("fd02:%d::/64", other), fmt.Sprintf("2001:db8::%d", other))
+		}
+	}
+	w.nodes, w.pods = append(w.nodes, &node{Netns: n}), append(w.pods, pod)
 }
 
 // setUp sets the MTU and what the devices do by themselves.
 func (w *world) setUp(s settings) {
 	w.t.Helper()
-	for _, d := range []struct {
+	type devices struct {
 		n     *rig.Netns
 		names string
-	}{
-		{w.client, "eth0"}, {w.router, "wan lan node1 node2"}, {w.a, "eth0 pod0"}, {w.b, "eth0 pod0"}, {w.pods[0], "eth0"}, {w.pods[1], "eth0"},
-	} {
+	}
+	all := []devices{{w.client, "eth0"}, {w.router, "wan lan"}}
+	for i, n := range w.nodes {
+		all = append(all, devices{w.router, portOf(i + 1)}, devices{n.Netns, "eth0 pod0"}, devices{w.pods[i], "eth0"})
+	}
+	for _, d := range all {
 		for name := range strings.FieldsSeq(d.names) {
 			if s.mtu != 0 {
 				rig.SetMTU(w.t, d.n, name, s.mtu)
@@ -183,13 +205,13 @@ func (w *world) passXDP(how link.XDPAttachFlags, n *rig.Netns, names ...string) 
 }
 
 // startNode starts the agent of a node.
-func (w *world) startNode(i int, n *rig.Netns, s settings) *child[nodeOrder, nodeState] {
-	t := w.t
+func (w *world) startNode(i int, s settings) *child[nodeOrder, nodeState] {
+	t, n := w.t, w.nodes[i]
 	t.Helper()
-	if w.nodes[i].bpffs == "" {
-		w.nodes[i] = place{rig.BPFFS(t), rig.NewCgroup(t).Path()}
+	if n.bpffs == "" {
+		n.bpffs, n.cgroup = rig.BPFFS(t), rig.NewCgroup(t).Path()
 		t.Cleanup(func() {
-			if err := n.Do(func() error { return datapath.Cleanup(w.nodes[i].bpffs) }); err != nil {
+			if err := n.Do(func() error { return datapath.Cleanup(n.bpffs) }); err != nil {
 				t.Error(err)
 			}
 		})
@@ -198,7 +220,7 @@ func (w *world) startNode(i int, n *rig.Netns, s settings) *child[nodeOrder, nod
 	if devices == "" {
 		devices = "auto"
 	}
-	process := rig.NewChild(t, nil, n, "node", w.nodes[i].bpffs, w.nodes[i].cgroup, s.xdp, devices)
+	process := rig.NewChild(t, nil, n.Netns, "node", n.bpffs, n.cgroup, s.xdp, devices)
 	c := &child[nodeOrder, nodeState]{t, process}
 	t.Cleanup(func() {
 		process.Kill()
