@@ -77,7 +77,7 @@ func (w *world) tell(t *testing.T, changed, until uint32) {
 
 // routes lists them.
 func routes() []route {
-	return slices.Concat(openRoutes(), newRoutes(), otherRoutes())
+	return slices.Concat(openRoutes(), newRoutes(), otherRoutes(), directRoutes())
 }
 
 // association is a packet of one, of which the checksum depends on the ports.
