@@ -95,6 +95,7 @@ struct slot {
 
 enum backend_flag {
 	BACKEND_LOCAL = 1, /* on this node: its packets can keep the client's address, since replies pass here */
+	BACKEND_TERMINATING = 2, /* about to go; no program asks, but whoever looks at a table wants to know */
 };
 
 /*

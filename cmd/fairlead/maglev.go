@@ -26,7 +26,7 @@ func newMaglevCommand(inv *invocation) *cobra.Command {
 		Use:   "show SERVICE",
 		Short: "Show the Maglev table of a service: its size, the share of each backend, its fingerprint",
 		Long: `Show the Maglev table of a service: how many slots it has, how many of them each backend has, how far that is from an
-even share, and which backends are on this node. SERVICE is NAMESPACE/NAME, with :PORT if the Service has several ports, where
+even share, which backends are on this node and which are about to go. SERVICE is NAMESPACE/NAME, with :PORT if the Service has several ports, where
 PORT is the port's name; or what "fairlead service list" prints, such as shop/web:http/tcp4. Without the last part the tables of
 both families are shown. A Service of which a traffic policy is Local has a table of this node's backends besides: scope local.
 
@@ -35,7 +35,8 @@ for every flow that they do not remember, in the scope of that table. What is sh
 to ask.
 
 The maps hold the result of weights (fairlead.io/weight) and not the weights, so the deviation is from a share that is the same for
-all. Backends that are not ready, or that drain, have no slots and are not shown, unless there are no others.`,
+all. Backends that are not ready, or that are terminating, have no slots and are not shown, unless there are no others: then those
+that terminate and still serve have all slots.`,
 		Example: `  fairlead maglev show shop/web
   fairlead maglev show shop/web:http
   fairlead maglev show shop/web:http/tcp6 -o json`,

@@ -72,7 +72,8 @@ type MapsBackend struct {
 type MapsBackendFlag uint32
 
 const (
-	MapsBackendFlagBACKEND_LOCAL MapsBackendFlag = 1
+	MapsBackendFlagBACKEND_LOCAL       MapsBackendFlag = 1
+	MapsBackendFlagBACKEND_TERMINATING MapsBackendFlag = 2
 )
 
 type MapsCarried struct {

@@ -44,12 +44,15 @@ func wire32(word uint32) uint32 {
 	return binary.BigEndian.Uint32(b[:])
 }
 
-// row returns the endpoint as the maps have it. Until then it goes by its address alone: where it runs is no part of which
-// one it is.
+// row returns the endpoint as the maps have it. Until then it goes by its address alone: where it runs, and for how long, is no
+// part of which one it is.
 func (c *candidate) row() maps.Backend {
 	row := c.backend
 	if c.here {
-		row.Flags = maps.BackendLocal
+		row.Flags |= maps.BackendLocal
+	}
+	if c.conditions&model.Terminating != 0 {
+		row.Flags |= maps.BackendTerminating
 	}
 	return row
 }

@@ -63,8 +63,11 @@ func DirectFlags(mode uint8) uint8 { return mode << bpf.MapsDirectDIRECT_SHIFT }
 // DirectMode is the reverse of DirectFlags: it returns the mode that flags have.
 func DirectMode(flags uint8) uint8 { return flags & DirectMask >> bpf.MapsDirectDIRECT_SHIFT }
 
-// BackendLocal is the flag of a backend on this node. It is no part of which backend it is.
-const BackendLocal = uint8(bpf.MapsBackendFlagBACKEND_LOCAL)
+// The flags of a backend: it is on this node; it is about to go. They are no part of which backend it is.
+const (
+	BackendLocal       = uint8(bpf.MapsBackendFlagBACKEND_LOCAL)
+	BackendTerminating = uint8(bpf.MapsBackendFlagBACKEND_TERMINATING)
+)
 
 // MaxIndex is the highest index of a service or a backend that a slot has room for.
 const MaxIndex = 1<<24 - 1

@@ -196,7 +196,7 @@ func (f Frontend) Text() string {
 	return f.Address.String()
 }
 
-// scopeText lists the backends and marks those on this node. Where some have more slots than others, or where the order of slots matters, it also
+// scopeText lists the backends and marks those on this node and those that are about to go. Where some have more slots than others, or where the order of slots matters, it also
 // says how many each has and gives a digest of the order.
 func (s *Snapshot) scopeText(service *Service, scope *Scope) string {
 	switch {
@@ -213,6 +213,9 @@ func (s *Snapshot) scopeText(service *Service, scope *Scope) string {
 		word := share.Address.String()
 		if share.Local {
 			word += "(local)"
+		}
+		if share.Terminating {
+			word += "(terminating)"
 		}
 		if counted {
 			word = fmt.Sprintf("%s*%d", word, share.Slots)

@@ -33,12 +33,14 @@ type MaglevTable struct {
 
 // MaglevShare is what one backend has of a table.
 type MaglevShare struct {
-	Address   netip.AddrPort `json:"address"`
-	Protocol  string         `json:"protocol"`
-	Local     bool           `json:"local,omitempty"` // on this node
-	Slots     int            `json:"slots"`
-	Percent   float64        `json:"percent"`   // of the slots
-	Deviation float64        `json:"deviation"` // from an even share, in percent of that
+	Address  netip.AddrPort `json:"address"`
+	Protocol string         `json:"protocol"`
+	Local    bool           `json:"local,omitempty"` // on this node
+	// Terminating says that it is about to go, as in a Share.
+	Terminating bool    `json:"terminating,omitempty"`
+	Slots       int     `json:"slots"`
+	Percent     float64 `json:"percent"`   // of the slots
+	Deviation   float64 `json:"deviation"` // from an even share, in percent of that
 }
 
 // MaglevTables returns the Maglev tables of a service; an error says why it has none, and what to do about it.
@@ -83,7 +85,7 @@ func maglevTable(s *Service, scope namedScope) MaglevTable {
 	t.Even = float64(scope.Length) / float64(len(scope.Backends))
 	for _, share := range scope.Backends {
 		t.Backends = append(t.Backends, MaglevShare{
-			Address: share.Address, Protocol: share.Protocol, Local: share.Local, Slots: share.Slots,
+			Address: share.Address, Protocol: share.Protocol, Local: share.Local, Terminating: share.Terminating, Slots: share.Slots,
 			Percent: 100 * float64(share.Slots) / float64(scope.Length), Deviation: 100 * (float64(share.Slots)/t.Even - 1),
 		})
 	}
@@ -130,13 +132,16 @@ func WriteMaglev(w io.Writer, t *MaglevTable, seed string) error {
 		return err
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "\n  BACKEND\tSLOTS\tSHARE\tDEVIATION\tNODE")
+	fmt.Fprintln(table, "\n  BACKEND\tSLOTS\tSHARE\tDEVIATION\tNODE\tSTATE")
 	for _, b := range t.Backends {
-		where := "-"
+		where, state := "-", "-"
 		if b.Local {
 			where = "this"
 		}
-		fmt.Fprintf(table, "  %s/%s\t%d\t%.2f%%\t%+.1f%%\t%s\n", b.Address, b.Protocol, b.Slots, b.Percent, b.Deviation, where)
+		if b.Terminating {
+			state = "terminating"
+		}
+		fmt.Fprintf(table, "  %s/%s\t%d\t%.2f%%\t%+.1f%%\t%s\t%s\n", b.Address, b.Protocol, b.Slots, b.Percent, b.Deviation, where, state)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -74,7 +74,7 @@ func TestMaglevText(t *testing.T) {
 	w.affinity, w.local, w.flags = 60, []string{"10.1.0.1:8080", "10.1.0.3:8080", "10.1.0.1:8080"}, maps.ExternalLocal
 	l := newLayout()
 	index := l.add(w)
-	l.Backends[0].Flags = maps.BackendLocal
+	l.Backends[0].Flags, l.Backends[1].Flags = maps.BackendLocal|maps.BackendTerminating, maps.BackendTerminating
 	s := take(t, l.Tables)
 	tables, err := MaglevTables(&s.Services[0])
 	if err != nil || len(tables) != 2 {

@@ -99,8 +99,11 @@ type Share struct {
 	Address  netip.AddrPort `json:"address"`
 	Protocol string         `json:"protocol"`
 	Local    bool           `json:"local,omitempty"` // on this node
-	Slots    int            `json:"slots"`
-	Backend  uint32         `json:"backend"` // index
+	// Terminating says that it is about to go. Such a backend gets connections where no other is left, or by the
+	// Service's publishNotReadyAddresses.
+	Terminating bool   `json:"terminating,omitempty"`
+	Slots       int    `json:"slots"`
+	Backend     uint32 `json:"backend"` // index
 }
 
 // Backend is a row of backends with the services that have a slot for it. A row that was freed keeps its content until

@@ -218,7 +218,7 @@ func (r *reader) shares(backends []uint32) []Share {
 		row := r.Backends[backend]
 		list = append(list, Share{
 			Address: maps.BackendAddrPort(row), Protocol: protocolWord(row.Proto), Slots: n, Backend: backend,
-			Local: row.Flags&maps.BackendLocal != 0,
+			Local: row.Flags&maps.BackendLocal != 0, Terminating: row.Flags&maps.BackendTerminating != 0,
 		})
 	}
 	slices.SortFunc(list, func(a, b Share) int {

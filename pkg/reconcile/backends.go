@@ -135,7 +135,7 @@ func (r *Reconciler) freeBackend(index uint32) {
 	r.backends.Free(index)
 }
 
-// setFlags says where a backend runs. It stays the backend that it was for whoever remembers the row, so it is written in
+// setFlags says where a backend runs and whether it is about to go. It stays the backend that it was for whoever remembers the row, so it is written in
 // place: a program sees the one or the other.
 func (r *Reconciler) setFlags(index uint32, flags uint8) {
 	at := &r.tables.Backends[index].Flags
