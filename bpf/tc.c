@@ -309,10 +309,15 @@ __noinline int tc_apply(struct __sk_buff *skb, const struct packet *p, struct ac
 /* The first fragment of a datagram. Zero: it goes its way; else what is to become of what is in its place. */
 static __always_inline int tc_first(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
+	int verdict;
+
 	if (a->verdict != VERDICT_REWRITE)
 		return late_ignore(p);
 	fragment_remember(p, a);
-	return a->verdict == VERDICT_REWRITE ? late_serve(skb, p) : 0;
+	verdict = a->verdict == VERDICT_REWRITE ? late_serve(skb, p) : 0;
+	if (verdict)
+		direct_again(p, a);
+	return verdict;
 }
 
 /* Makes a packet with the option what its client sent. What only looks as if it had one has no flow. */

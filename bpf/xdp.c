@@ -172,14 +172,10 @@ __noinline int xdp_direct(struct xdp_md *ctx, const struct packet *p, struct act
 	return XDP_TX;
 }
 
-/* Leaves the first packet of a flow to tc, which takes it for the first too. */
+/* Leaves a packet to tc. */
 static __always_inline int xdp_leave(const struct packet *p, const struct action *a)
 {
-	struct flow key = p->flow; /* as in ct_known */
-	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_half, &key) : NULL;
-
-	if (row)
-		row->state = CT_ANSWERED;
+	direct_again(p, a);
 	return XDP_PASS;
 }
 
@@ -380,7 +376,7 @@ int xdp_from_netdev(struct xdp_md *ctx)
 	if (p.is_fragment && a.verdict == VERDICT_REWRITE) {
 		fragment_remember(&p, &a);
 		if (a.verdict == VERDICT_REWRITE && fragment_is_awaited(&p)) /* tc has what waits */
-			return XDP_PASS;
+			return xdp_leave(&p, &a);
 	}
 	return xdp_apply(ctx, &p, &a);
 }

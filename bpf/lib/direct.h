@@ -18,6 +18,17 @@ static __noinline int direct_refresh(void *ctx, const struct packet *p, struct a
 	return bpf_map_update_elem(&ct_half, &p->flow, &a->to, BPF_EXIST);
 }
 
+/* Has a packet that comes in again be taken for the first of its flow then too, if it is. */
+static __noinline int direct_again(const struct packet *p, const struct action *a)
+{
+	struct flow key = p->flow; /* as in ct_known */
+	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_half, &key) : NULL;
+
+	if (row && row->flags & CT_DIRECT)
+		row->state = CT_ANSWERED;
+	return 0;
+}
+
 /* Decides by the row of such a flow. False: it is over, or what came is from another node, which has chosen for
  * itself, and is not forwarded twice. */
 static __noinline int direct_decide(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)

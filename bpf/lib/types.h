@@ -231,7 +231,7 @@ enum ct_flag {
 enum ct_state {
 	CT_NEW,	     /* in ct_half: the backend has not answered */
 	CT_ANSWERED, /* in ct_half, of a request: it has, and what the client sends next may establish the flow; of
-			CT_DIRECT: XDP has made the row and left the packet to tc */
+			CT_DIRECT: the packet that made the row is to come once more */
 	CT_OPEN,     /* in ct, as are those below */
 	CT_CLOSING,  /* This end has sent FIN. The other may send on for hours, and the flow is over when both
 			have */

@@ -288,6 +288,24 @@ func TestDirectFirstTooBig(t *testing.T) {
 	})
 }
 
+// A first fragment that others have overtaken comes in again, and is the first packet of its flow then too.
+func TestDirectFirstTooBigLate(t *testing.T) {
+	eachSlowSite(t, wrappings(), func(t *testing.T, s *site, f family, m wrapping) {
+		outside, inside := front(t, s, f, m, udp)
+		inside.setMTU(t, 1400)
+		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: udp, fragment: 0x2000}
+		p.payload = 1400 - m.around(f) - (p.headers() - 14) + 1
+		outside.send(t, packet{from: p.from, to: p.to, proto: udp, fragment: 170, payload: 24})
+		outside.send(t, p)
+		for _, size := range []int{len(p.bytes()), len(p.bytes()) - p.payload + 24} {
+			if frame := inside.next(t, readTimeout); len(frame) != size {
+				t.Fatalf("%d bytes come out, want %d: %x; counted: %v", len(frame), size, frame, s.reasons(t))
+			}
+		}
+		s.expectRows(t, 0, 2)
+	})
+}
+
 // XDP leaves what it cannot answer to tc, which still knows that it is the first of its flow.
 func TestDirectFirstTooBigHairpin(t *testing.T) {
 	eachSlowSite(t, wrappings(), func(t *testing.T, s *site, f family, m wrapping) {

@@ -46,6 +46,10 @@ func (s *step) direct(row *Row) bool {
 		delete(s.Half, s.flow)
 		return false
 	}
+	if row.State == Answered {
+		row.State = New
+		s.isNew = s.begins() || !s.shakesHands()
+	}
 	row.State = s.directAfter(row.State)
 	if seen := row.Seen; seen != s.Now && (!s.begins() || row.State == New) {
 		if row.Seen = s.Now; s.due(row, seen) {

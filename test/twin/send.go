@@ -18,6 +18,9 @@ func (s *step) send(row *Row, path string) {
 		s.datagrams[s.datagram()] = s.flow
 		s.remembered = true
 		if s.serve() {
+			if s.isNew { // and will be once more, when it comes in again
+				row.State = Answered
+			}
 			return
 		}
 		s.out.Detours = true
