@@ -407,7 +407,7 @@ static __always_inline int tc_plain(struct __sk_buff *skb, struct packet *p, str
 		return PLAIN_NOT;
 	if (to->ifindex && (!route_is_complete(to) || tc_is_too_big(skb, a)))
 		return PLAIN_NOT;
-	if (!plain_touch(row, to))
+	if (!plain_touch(&p->flow, row, to))
 		return PLAIN_NOT;
 	forward = to->ifindex;
 	plain_rewrite(&plain, data, to, forward);

@@ -334,7 +334,7 @@ static __always_inline int xdp_plain(struct xdp_md *ctx, struct flow *flow, stru
 		return PLAIN_NOT;
 	if (to->ifindex && (to->ifindex != ctx->ingress_ifindex || !route_is_complete(to)))
 		return XDP_PASS;
-	if (!plain_touch(row, to))
+	if (!plain_touch(flow, row, to))
 		return PLAIN_NOT;
 	forward = to->ifindex;
 	plain_rewrite(&p, data, to, forward);

@@ -9,6 +9,7 @@
  * is done here has to be the same. So nothing is written before it is certain that the packet is one of these. */
 #pragma once
 
+#include "ranges.h"
 #include "rewrite.h"
 #include "ways.h"
 
@@ -112,9 +113,9 @@ static __always_inline __u64 plain_sum(const struct flow *flow)
 	return sum;
 }
 
-/* Notes that a row is used. False: it is due more than that, once in a tick or since its reset was not heeded, and
- * nothing is noted. */
-static __always_inline bool plain_touch(struct ct_entry *row, struct ct_entry *to)
+/* Notes that a row is used. False: it is due more than that, since its way may be another, its reset was not heeded
+ * or its client may not have it any more, and nothing is noted. */
+static __always_inline bool plain_touch(const struct flow *flow, struct ct_entry *row, struct ct_entry *to)
 {
 	__u32 seen = to->seen, now = ct_now();
 
@@ -123,7 +124,7 @@ static __always_inline bool plain_touch(struct ct_entry *row, struct ct_entry *t
 	if (seen == now)
 		return true;
 	to->seen = now;
-	if (to->flags & CT_GUARDED || ways_are_due(to, seen))
+	if (ways_are_due(to, seen) || (to->flags & CT_GUARDED && !ranges_keep(flow, to)))
 		return false;
 	row->seen = now;
 	return true;

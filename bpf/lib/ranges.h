@@ -33,18 +33,25 @@ static __noinline int ranges_still_allow(const struct svc_key *to, const struct 
 	return !service || ranges_allow(service, index, client);
 }
 
-/* Whether the client of a packet's flow may still have it. */
-static __always_inline bool ranges_keep(const struct packet *p, const struct ct_entry *row)
+/* Whether the client of a flow that is marked may still have it. Not static, so the verifier walks it once. */
+__noinline int ranges_keep(const struct flow *flow, const struct ct_entry *row)
 {
-	struct svc_key to = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
+	struct svc_key to = {};
+	struct addr client;
 
-	if (!(row->flags & CT_GUARDED))
-		return true;
-	if (!(row->flags & CT_REPLY))
-		return ranges_still_allow(&to, &p->flow.saddr);
-	to.addr = row->saddr;
-	to.port = row->sport;
-	return ranges_still_allow(&to, &row->daddr);
+	if (!flow || !row)
+		return false;
+	to.proto = flow->proto;
+	if (row->flags & CT_REPLY) {
+		to.addr = row->saddr;
+		to.port = row->sport;
+		client = row->daddr;
+	} else {
+		to.addr = flow->daddr;
+		to.port = flow->dport;
+		client = flow->saddr;
+	}
+	return ranges_still_allow(&to, &client);
 }
 
 /* The other direction goes too, unless its row is another flow's by now. */
@@ -78,7 +85,7 @@ static __noinline int ranges_cut(const struct packet *p, struct action *a)
 /* Ends the flow of a packet if its client may not have it any more. */
 static __always_inline bool ranges_enforce(const struct packet *p, struct action *a)
 {
-	if (ranges_keep(p, &a->to))
+	if (!(a->to.flags & CT_GUARDED) || ranges_keep(&p->flow, &a->to))
 		return false;
 	ranges_cut(p, a);
 	return true;

@@ -67,6 +67,21 @@ func (w *world) first(t *testing.T, f family, from string, changed int32) (progr
 	return w.in, packet{from: request, to: answer, proto: tcp, flags: ack}.bytes()
 }
 
+// guarded plants a flow to a load balancer's address that was last used two ticks ago, and returns its next packet.
+func (w *world) guarded(t *testing.T, f family, vip string) (program string, frame []byte) {
+	t.Helper()
+	client := f.client + ":4002"
+	if w.services == 0 {
+		w.service(t, vip, tcp, maps.LoadBalancer, f.pod+":8080", false)
+	}
+	now := w.tick(t, client, vip)
+	w.tell(t, now-9, now+1)
+	row := rowOf(f.snat+":61002", f.pod+":8080", false)
+	row.Ifindex, row.Dmac, row.Seen, row.Flags = 1, [6]uint8{2, 0, 0, 0, 0, 1}, now-2, uint8(bpf.MapsCtFlagCT_GUARDED)
+	w.plant(t, w.maps.Ct, flowOf(client, vip, tcp), row)
+	return w.in, packet{from: client, to: vip, proto: tcp, flags: ack}.bytes()
+}
+
 // tell has the programs believe that ways last changed in one tick, and that changes are followed until another.
 func (w *world) tell(t *testing.T, changed, until uint32) {
 	t.Helper()
@@ -128,6 +143,14 @@ func openRoutes() []route {
 		}},
 		{"open, association with 1400 bytes", func(_ *testing.T, w *world, f family) (string, []byte) {
 			return w.in, association(f, 1400)
+		}},
+		{"open, first in its tick, to a load balancer", func(t *testing.T, w *world, f family) (string, []byte) {
+			return w.guarded(t, f, guardedIn(f).vip+":443")
+		}},
+		{"open, first in its tick, within a source range", func(t *testing.T, w *world, f family) (string, []byte) {
+			program, frame := w.guarded(t, f, guardedIn(f).vip+":443")
+			w.guard(t, guardedIn(f).around)
+			return program, frame
 		}},
 	}
 }

@@ -2,7 +2,7 @@ package bpf
 
 import (
 	"fmt"
-	"maps"
+	stdmaps "maps"
 	"slices"
 	"testing"
 
@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/seal"
 )
 
@@ -70,6 +71,9 @@ func plainRows(from, to string, now uint32) map[string]bpf.MapsCtEntry {
 	add("guarded, not used in this tick", func(r *bpf.MapsCtEntry) {
 		r.Flags, r.Seen = uint8(bpf.MapsCtFlagCT_GUARDED), now-1
 	})
+	add("a guarded reply, not used in this tick", func(r *bpf.MapsCtEntry) {
+		r.Flags, r.Seen = uint8(bpf.MapsCtFlagCT_GUARDED|bpf.MapsCtFlagCT_REPLY), now-1
+	})
 	add("not used in this tick", func(r *bpf.MapsCtEntry) { r.Seen = now - 1 })
 	add("not used since ways changed", func(r *bpf.MapsCtEntry) { r.Seen = now - 9 })
 	return list
@@ -129,8 +133,39 @@ func TestShortWay(t *testing.T) {
 		long := w.loadLong(t)
 		for _, proto := range []byte{tcp, udp} {
 			w.compareWays(t, long, f, proto)
+			w.compareGuarded(t, long, f, proto)
 		}
 	})
+}
+
+// compareGuarded has both ways meet rows of a load balancer's address, with and without ranges that have the client.
+func (w *world) compareGuarded(t *testing.T, long *world, f family, proto byte) {
+	t.Helper()
+	client, vip, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
+	now := w.tick(t, client, vip)
+	w.tell(t, now-5, now+3)
+	w.service(t, vip, proto, maps.LoadBalancer, "", false)
+	rows := plainRows(f.snat+":61000", pod, now)
+	row, reply := rows["guarded, not used in this tick"], rows["a guarded reply, not used in this tick"]
+	back := flowOf(vip, client, proto)
+	reply.Saddr, reply.Sport, reply.Daddr, reply.Dport = back.Saddr, back.Sport, back.Daddr, back.Dport
+	g := guardedIn(f)
+	for verdict, ranges := range map[string][][]string{"answer": {nil, {g.around}}, "drop": {{g.elsewhere}}} {
+		for _, list := range ranges {
+			w.guard(t, list...)
+			for _, end := range []struct {
+				packet
+				row bpf.MapsCtEntry
+			}{{packet{from: client, to: vip, proto: proto, flags: ack}, row}, {packet{from: pod, to: f.snat + ":61000", proto: proto, flags: ack}, reply}} {
+				flow, frame := flowOf(end.from, end.to, proto), end.bytes()
+				have, want := w.meet(t, flow, end.row, frame), long.meet(t, flow, end.row, frame)
+				if diff := cmp.Diff(want, have); diff != "" || have.Verdict != verdict || have.Known == (verdict == "drop") {
+					t.Errorf("protocol %d, from %s, ranges %v: %s, the row is there: %v, want %s (-long +short):\n%s",
+						proto, end.from, list, have.Verdict, have.Known, verdict, diff)
+				}
+			}
+		}
+	}
 }
 
 func (w *world) compareWays(t *testing.T, long *world, f family, proto byte) {
@@ -141,7 +176,7 @@ func (w *world) compareWays(t *testing.T, long *world, f family, proto byte) {
 	packets := plainPackets(from, to, proto, f.snat == "10.1.0.1")
 	flow, short := flowOf(from, to, proto), 0
 	for name, row := range plainRows(f.snat+":61000", f.pod+":8080", now) {
-		for _, kind := range slices.Sorted(maps.Keys(packets)) {
+		for _, kind := range slices.Sorted(stdmaps.Keys(packets)) {
 			frame := packets[kind]
 			have, want := w.meet(t, flow, row, frame), long.meet(t, flow, row, frame)
 			if diff := cmp.Diff(want, have); diff != "" {
