@@ -102,15 +102,20 @@ func (o options) measure(ctx context.Context, report *result.Report, hook minima
 		if !strings.Contains("established"+kind, o.only) {
 			break
 		}
-		if err := o.established(ctx, report, packets{hook, family, flows, o.effort}, "established"+kind); err != nil {
+		if err := o.established(ctx, report, packets{hook: hook, family: family, flows: flows, effort: o.effort}, "established"+kind); err != nil {
 			return fmt.Errorf("%d established flows: %w", flows, err)
+		}
+	}
+	if strings.Contains("direct"+kind, o.only) {
+		if err := o.direct(ctx, report, packets{hook: hook, family: family, flows: directFlows, effort: o.effort}, "direct"+kind); err != nil {
+			return fmt.Errorf("backends that answer themselves: %w", err)
 		}
 	}
 	if !strings.Contains("new flow"+kind, o.only) {
 		return nil
 	}
 	flows := max(int(o.effort*freshFlows), 2*halfRows)
-	return o.fresh(ctx, report, packets{hook, family, flows, o.effort}, "new flow"+kind)
+	return o.fresh(ctx, report, packets{hook: hook, family: family, flows: flows, effort: o.effort}, "new flow"+kind)
 }
 
 // Our programs on a node, and without what they do for the first packet of a flow in a tick: of few flows with many packets

@@ -67,6 +67,36 @@ func TestRunOfNewFlows(t *testing.T) {
 	}
 }
 
+// And packets of flows whose backends answer their clients themselves, at both hooks.
+func TestRunOfDirect(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	for _, kind := range []string{"direct, xdp, IPv4", "direct, tc, IPv6"} {
+		path := filepath.Join(t.TempDir(), "datapath.json")
+		if err := run(t.Context(), []string{"-output=" + path, "-rounds=9", "-effort=0.05", "-only=" + kind}, t.Output()); err != nil {
+			t.Fatal(err)
+		}
+		rows, err := result.Load(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		goals, want := map[string]float64{}, map[string]float64{}
+		for _, r := range rows {
+			if r.Yardstick <= 0 {
+				t.Errorf("%s, %s: nothing was measured", r.Row, r.Case)
+			}
+			goals[r.Row+": "+r.Case] = r.Goal
+		}
+		for _, w := range wrappings() {
+			begun, open := "datapath/"+kind+", new flow: "+w.name, "datapath/"+kind+", 1000 flows: "+w.name
+			want[begun], want[begun+", beside SNAT"], want[open], want[open+", beside SNAT"] = goalDirect, 0, 0, 0
+		}
+		if diff := cmp.Diff(want, goals); diff != "" {
+			t.Errorf("goals (-want +have):\n%s", diff)
+		}
+	}
+}
+
 // What does not get to the backend is no result.
 func TestCheck(t *testing.T) {
 	p := packets{hook: minimal.TC, family: topology.IPv4}
@@ -119,6 +149,16 @@ func TestRates(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, goals); diff != "" {
 		t.Errorf("goals (-want +have):\n%s", diff)
+	}
+}
+
+// What is to be wrapped and was translated is no result, and the other way round.
+func TestCheckLength(t *testing.T) {
+	for _, isWrapped := range []bool{false, true} {
+		p := packets{isWrapped: isWrapped}
+		if longer, same := p.checkLength(60, 80), p.checkLength(60, 60); (longer == nil) != isWrapped || (same == nil) == isWrapped {
+			t.Errorf("to be wrapped %v: longer %v, as long %v", isWrapped, longer, same)
+		}
 	}
 }
 

@@ -34,6 +34,9 @@ type node struct {
 // flowsPerBackend is how many flows there are to each backend, on another node: of the 64,000 that there could be.
 const flowsPerBackend = 16384
 
+// service is the index of the one service.
+const service = 1
+
 // leastRows is how many rows a table of established flows has room for at least.
 const leastRows = 1 << 17
 
@@ -119,19 +122,18 @@ func (n *node) serve() error {
 		return err
 	}
 	n.parts = append(n.parts, tables.Close)
-	const index = 1
 	count := uint16(n.flows/flowsPerBackend + 1)
 	for i := range count {
-		at, row := index+uint32(i), maps.BackendOf(n.backend().Addr(), n.backend().Port()+i, model.UDP)
-		row.Owner = maps.MakeOwner(index, 1)
-		tables.Backends[at], tables.Slots[at] = row, maps.MakeSlot(at, index, 1)
+		at, row := service+uint32(i), maps.BackendOf(n.backend().Addr(), n.backend().Port()+i, model.UDP)
+		row.Owner = maps.MakeOwner(service, 1)
+		tables.Backends[at], tables.Slots[at] = row, maps.MakeSlot(at, service, 1)
 	}
-	tables.Services[index] = maps.Service{Words: [2]uint64{uint64(maps.MakeWord(index, int(count), 1))}}
+	tables.Services[service] = maps.Service{Words: [2]uint64{uint64(maps.MakeWord(service, int(count), 1))}}
 	key := maps.KeyOf(n.frontend().Addr(), n.frontend().Port(), model.UDP)
 	own := n.frontend().Addr() // any that the packets have no other use for
 	_, err = n.maps.SetNodeAddrs(map[netip.Addr]maps.NodeAddr{own: {Ifindex: 1}})
 	return errors.Join(err, n.maps.SetSnatAddr(own),
-		tables.Svcs.Update(key, maps.Svc{Service: index, Kind: uint32(bpf.MapsSvcKindSVC_LOAD_BALANCER)}))
+		tables.Svcs.Update(key, maps.Svc{Service: service, Kind: uint32(bpf.MapsSvcKindSVC_LOAD_BALANCER)}))
 }
 
 func (n *node) load(rows int) error {

@@ -41,6 +41,8 @@ type packets struct {
 	family topology.Family
 	flows  int
 	effort float64
+
+	isWrapped bool // the backend gets them with more than they came with
 }
 
 // goal returns what a packet of an established flow may cost beside the bare minimum.
@@ -164,13 +166,28 @@ func (p packets) number(packet []byte, flow int) []byte {
 // measure returns a run of a round.
 func (p packets) measure(program *ebpf.Program) func(context.Context) (round.Sample, error) {
 	return func(context.Context) (round.Sample, error) {
+		plain, err := p.shape().Packet()
+		if err != nil {
+			return round.Sample{}, err
+		}
 		found, err := progrun.Measure(progrun.Config{
-			Program: program, Packets: p.shape(), Runs: p.runs(), Calls: calls, Check: p.check,
+			Program: program, Packets: p.shape(), Runs: p.runs(), Calls: calls,
+			Check: func(verdict uint32, packet []byte) error {
+				return errors.Join(p.check(verdict, packet), p.checkLength(len(plain), len(packet)))
+			},
 		})
 		return round.Sample{
 			Claimed: found.Runs, Arrived: found.Runs, Values: map[string]float64{net: max(found.Net.Min, 0)},
 		}, err
 	}
+}
+
+// checkLength fails unless a packet that is to be wrapped is longer than it came, and another as long.
+func (p packets) checkLength(before, after int) error {
+	if p.isWrapped != (after > before) {
+		return fmt.Errorf("a packet of %d bytes has %d now", before, after)
+	}
+	return nil
 }
 
 // check fails unless a packet is on its way to the backend.

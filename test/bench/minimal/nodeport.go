@@ -42,6 +42,9 @@ type NodePort struct {
 	// as this says, whether it is there, before, and whether the answers' flow is; and in a table of frontends, whether the
 	// packet is for one. Keys are as long as those of IPv6.
 	Looks int
+	// Wraps makes the programs put a header of IP from the node to the backend around what comes in, which has one piece, and
+	// leave the rest as it is, for backends that answer their clients themselves. The other direction is not for use.
+	Wraps bool
 	// Clients and Nodes are the addresses by family of the one client, and of the node towards the backend. A NodePort
 	// with Flows does not need them.
 	Clients, Nodes []netip.Addr
@@ -75,7 +78,7 @@ func (n NodePort) Load() (*NodePortPrograms, error) {
 		return nil, fmt.Errorf("set node port: %w", err)
 	}
 	err = errors.Join(spec.Variables["both_rows"].Set(n.BothRows || n.Conntrack || n.Looks > 0),
-		spec.Variables["wide_keys"].Set(n.Conntrack || n.Looks > 0), spec.Variables["looks"].Set(n.Looks > 0))
+		spec.Variables["wraps"].Set(n.Wraps), spec.Variables["wide_keys"].Set(n.Conntrack || n.Looks > 0), spec.Variables["looks"].Set(n.Looks > 0))
 	if err != nil {
 		return nil, fmt.Errorf("set rows: %w", err)
 	}
@@ -174,7 +177,7 @@ func (n NodePort) sides() (in, out [2]tcSide, err error) {
 			family = 1
 		}
 		sender := addrs{pair.Frontend.Addr(), pair.Frontend.Addr()} // of the right family; with flows it stays
-		if n.Flows == 0 {
+		if n.Flows == 0 || n.Wraps {
 			if len(n.Clients) <= family || len(n.Nodes) <= family {
 				return in, out, fmt.Errorf("%s needs the addresses of the client and of the node", pair.Frontend)
 			}

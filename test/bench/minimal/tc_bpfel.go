@@ -87,6 +87,7 @@ const (
 	tcVarLooks          = "looks"
 	tcVarReply          = "reply"
 	tcVarWideKeys       = "wide_keys"
+	tcVarWraps          = "wraps"
 )
 
 // loadTc returns the embedded CollectionSpec for tc.
@@ -156,6 +157,7 @@ type tcVariableSpecs struct {
 	Looks    *ebpf.VariableSpec `ebpf:"looks"`
 	Reply    *ebpf.VariableSpec `ebpf:"reply"`
 	WideKeys *ebpf.VariableSpec `ebpf:"wide_keys"`
+	Wraps    *ebpf.VariableSpec `ebpf:"wraps"`
 }
 
 // tcObjects contains all objects after they have been loaded into the kernel.
@@ -202,6 +204,7 @@ type tcVariables struct {
 	Looks    *ebpf.Variable `ebpf:"looks"`
 	Reply    *ebpf.Variable `ebpf:"reply"`
 	WideKeys *ebpf.Variable `ebpf:"wide_keys"`
+	Wraps    *ebpf.Variable `ebpf:"wraps"`
 }
 
 // tcPrograms contains all programs after they have been loaded into the kernel.

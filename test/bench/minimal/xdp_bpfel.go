@@ -30,6 +30,7 @@ const (
 	xdpVarLooks           = "looks"
 	xdpVarReply           = "reply"
 	xdpVarWideKeys        = "wide_keys"
+	xdpVarWraps           = "wraps"
 )
 
 // loadXdp returns the embedded CollectionSpec for xdp.
@@ -100,6 +101,7 @@ type xdpVariableSpecs struct {
 	Looks    *ebpf.VariableSpec `ebpf:"looks"`
 	Reply    *ebpf.VariableSpec `ebpf:"reply"`
 	WideKeys *ebpf.VariableSpec `ebpf:"wide_keys"`
+	Wraps    *ebpf.VariableSpec `ebpf:"wraps"`
 }
 
 // xdpObjects contains all objects after they have been loaded into the kernel.
@@ -148,6 +150,7 @@ type xdpVariables struct {
 	Looks    *ebpf.Variable `ebpf:"looks"`
 	Reply    *ebpf.Variable `ebpf:"reply"`
 	WideKeys *ebpf.Variable `ebpf:"wide_keys"`
+	Wraps    *ebpf.Variable `ebpf:"wraps"`
 }
 
 // xdpPrograms contains all programs after they have been loaded into the kernel.

@@ -10,8 +10,8 @@
 // The time is the CPU time of the thread over a whole call. The kernel's own figure is in whole nanoseconds, which is too
 // coarse for programs that take ten, and the clock on the wall also runs while others have the CPU.
 //
-// A program that makes a packet longer or shorter can only be measured if it makes the next one whole again: there is one
-// packet for all runs of a call.
+// There is one packet for all runs of a call. What a program puts in front of it or into it is taken off by the small program,
+// which is counted as what the program costs that made it necessary. A program that makes a packet shorter cannot be measured.
 package progrun
 
 import (
@@ -145,7 +145,7 @@ func loadFor(c Config, program *ebpf.Program, names [2]string, way ebpf.AttachTy
 		}
 		p.AttachType = way
 	}
-	if err := spec.Variables["shape"].Set(constant); err != nil {
+	if err := errors.Join(spec.Variables["shape"].Set(constant), spec.Variables["frame_len"].Set(uint32(len(packet)))); err != nil {
 		return nil, fmt.Errorf("set shape: %w", err)
 	}
 	r := &runner{packet: packet, out: make([]byte, len(packet)+256)}

@@ -22,6 +22,7 @@ const (
 	progrunProgXdpEmpty = "xdp_empty"
 	progrunProgXdpRun   = "xdp_run"
 	progrunVarBroken    = "broken"
+	progrunVarFrameLen  = "frame_len"
 	progrunVarShape     = "shape"
 )
 
@@ -84,8 +85,9 @@ type progrunMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type progrunVariableSpecs struct {
-	Broken *ebpf.VariableSpec `ebpf:"broken"`
-	Shape  *ebpf.VariableSpec `ebpf:"shape"`
+	Broken   *ebpf.VariableSpec `ebpf:"broken"`
+	FrameLen *ebpf.VariableSpec `ebpf:"frame_len"`
+	Shape    *ebpf.VariableSpec `ebpf:"shape"`
 }
 
 // progrunObjects contains all objects after they have been loaded into the kernel.
@@ -121,8 +123,9 @@ func (m *progrunMaps) Close() error {
 //
 // It can be passed to loadProgrunObjects or ebpf.CollectionSpec.LoadAndAssign.
 type progrunVariables struct {
-	Broken *ebpf.Variable `ebpf:"broken"`
-	Shape  *ebpf.Variable `ebpf:"shape"`
+	Broken   *ebpf.Variable `ebpf:"broken"`
+	FrameLen *ebpf.Variable `ebpf:"frame_len"`
+	Shape    *ebpf.Variable `ebpf:"shape"`
 }
 
 // progrunPrograms contains all programs after they have been loaded into the kernel.

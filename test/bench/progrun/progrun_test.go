@@ -186,6 +186,44 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// A program that makes a packet longer meets every packet as long as the first.
+func TestLonger(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	const more = 8
+	for kind, grow := range map[ebpf.ProgramType]asm.Instructions{
+		ebpf.XDP: {asm.Mov.Imm(asm.R2, -more), asm.FnXdpAdjustHead.Call()},
+		ebpf.SchedCLS: {
+			asm.Mov.Imm(asm.R2, more), asm.Mov.Imm(asm.R3, 1 /* behind the header of the link */), asm.Mov.Imm(asm.R4, 0),
+			asm.FnSkbAdjustRoom.Call(),
+		},
+	} {
+		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: kind, License: "Dual BSD/GPL", Instructions: append(grow, asm.Return())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer program.Close()
+		for _, v6 := range []bool{false, true} {
+			first, err := shape(v6, frames.UDP).Packet()
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = Measure(Config{
+				Program: program, Packets: shape(v6, frames.UDP), Runs: 1000, Calls: 3,
+				Check: func(verdict uint32, packet []byte) error {
+					if verdict != 0 || len(packet) != len(first)+more {
+						return fmt.Errorf("verdict %d, %d bytes, want %d", int32(verdict), len(packet), len(first)+more)
+					}
+					return nil
+				},
+			})
+			if err != nil {
+				t.Errorf("%s, IPv6 %t: %v", kind, v6, err)
+			}
+		}
+	}
+}
+
 func TestMistakes(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)

@@ -42,6 +42,9 @@ struct {
 /* Whether the first packet of a flow makes the row of the answers too. */
 const volatile bool both_rows = false;
 
+/* Whether packets are wrapped, from the source that a side says, and not translated. */
+const volatile bool wraps = false;
+
 /* Whether the flows of IPv4 have keys as long as those of IPv6, and are in the same table. */
 const volatile bool wide_keys = false;
 
@@ -87,6 +90,8 @@ static __always_inline bool flow_make(const struct packet *p, const volatile str
 	if (!matches(p, side))
 		return false;
 	*row = side->to;
+	if (wraps)
+		return true;
 	if (p->ip4 && side->reply)
 		row->daddr[0] = p->ip4->daddr;
 	else if (p->ip4)

@@ -2,10 +2,11 @@
 /* This file contains the least that a node port needs at tc: headers are written directly, and the checksum of TCP
  * or UDP is changed by two calls with differences that were known before. */
 
-#include "flows.h"
+#include "wrap.h"
 
 enum {
 	TC_NEXT = -1,
+	TC_DROP = 2,
 };
 
 /* Two calls and no fewer: a packet whose checksum is partial, as every one that GRO merged, only has the sum of its
@@ -20,6 +21,18 @@ static __always_inline int tc_apply(struct __sk_buff *skb, struct packet *p, con
 	if (bpf_l4_csum_replace(skb, check, 0, addr_diff, BPF_F_PSEUDO_HDR | udp) ||
 	    bpf_l4_csum_replace(skb, check, 0, port_diff, udp))
 		return TC_NEXT;
+	return bpf_redirect(ifindex, 0);
+}
+
+static __always_inline int tc_wrap(struct __sk_buff *skb, struct packet *p, const struct rewrite *to)
+{
+	__u32 ifindex = to->ifindex;
+	__u16 len = wrap_inner(p);
+	bool is_v4 = p->ip4;
+
+	if (bpf_skb_adjust_room(skb, wrap_len(is_v4), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) ||
+	    !wrap_write((void *)(long)skb->data, (void *)(long)skb->data_end, is_v4, to, len))
+		return TC_DROP;
 	return bpf_redirect(ifindex, 0);
 }
 
@@ -48,6 +61,8 @@ static __always_inline int tc_flow(struct __sk_buff *skb, const volatile struct 
 	if (!parse(&p, (void *)(long)skb->data, (void *)(long)skb->data_end))
 		return TC_NEXT;
 	row = flow_find(&p, sides, &fresh);
+	if (row && wraps)
+		return tc_wrap(skb, &p, row);
 	return row ? tc_apply(skb, &p, row) : TC_NEXT;
 }
 

@@ -2,7 +2,7 @@
 /* This file contains the least that a node port needs at XDP: everything is written directly, and the checksum of
  * TCP or UDP is changed by hand. It has to be complete, so nobody may have left it to a device. */
 
-#include "flows.h"
+#include "wrap.h"
 
 enum {
 	PORT_BACK,  /* towards the backend */
@@ -33,6 +33,17 @@ static __always_inline int xdp_apply(struct packet *p, const struct rewrite *to,
 	return bpf_redirect_map(&ports, port, XDP_ABORTED);
 }
 
+static __always_inline int xdp_wrap(struct xdp_md *ctx, struct packet *p, const struct rewrite *to, __u32 port)
+{
+	__u16 len = wrap_inner(p);
+	bool is_v4 = p->ip4;
+
+	if (bpf_xdp_adjust_head(ctx, -(int)wrap_len(is_v4)) ||
+	    !wrap_write((void *)(long)ctx->data, (void *)(long)ctx->data_end, is_v4, to, len))
+		return XDP_ABORTED;
+	return bpf_redirect_map(&ports, port, XDP_ABORTED);
+}
+
 static __always_inline int xdp_side(struct packet *p, const struct side *side, __u32 port)
 {
 	return matches(p, side) ? xdp_apply(p, &side->to, port) : XDP_PASS;
@@ -58,6 +69,8 @@ static __always_inline int xdp_flow(struct xdp_md *ctx, const volatile struct si
 	if (!parse(&p, (void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		return XDP_PASS;
 	row = flow_find(&p, sides, &fresh);
+	if (row && wraps)
+		return xdp_wrap(ctx, &p, row, port);
 	return row ? xdp_apply(&p, row, port) : XDP_PASS;
 }
 

@@ -11,12 +11,19 @@ struct {
 	__type(value, __u32);
 } under_test SEC(".maps");
 
+/* How long every packet is. What the one before has put around it is taken off again. */
+const volatile __u32 frame_len;
+
 /* Runs in which there was no packet to write to, or nothing to jump to. */
 __u64 broken;
 
 SEC("xdp")
 int xdp_run(struct xdp_md *ctx)
 {
+	long more = (void *)(long)ctx->data_end - (void *)(long)ctx->data - (long)frame_len;
+
+	if (more > 0 && bpf_xdp_adjust_head(ctx, more))
+		broken++;
 	if (shape_write((void *)(long)ctx->data, (void *)(long)ctx->data_end))
 		bpf_tail_call(ctx, &under_test, 0);
 	broken++;
@@ -28,6 +35,9 @@ int tc_run(struct __sk_buff *skb)
 {
 	/* The kernel has one packet for all runs. */
 	skb->mark = 0;
+	if (skb->len > frame_len &&
+	    bpf_skb_adjust_room(skb, -(int)(skb->len - frame_len), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
+		broken++;
 	if (shape_write((void *)(long)skb->data, (void *)(long)skb->data_end))
 		bpf_tail_call(skb, &under_test, 0);
 	broken++;

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/bench/minimal"
+	"fairlead.io/fairlead/test/bench/result"
+	"fairlead.io/fairlead/test/bench/round"
+)
+
+// goalDirect is what the first packet of a flow may cost, whose backend answers the client itself, in times of the yardstick.
+const goalDirect = 1.7
+
+// directFlows is how many established flows there are: of each there is one row, among those that may be pushed out.
+const directFlows = 1000
+
+// The yardstick of direct server return does one insert for the first packet of a flow, or one lookup for any other, and puts a
+// header around it. Of a packet that became longer, taking that off again is counted too, of ours as of the yardstick.
+const (
+	wrapped = "one lookup or insert, and a header"
+	snat    = "SNAT"
+)
+
+// wrapping is a way for another node to get a packet as its client sent it.
+type wrapping struct {
+	name string
+	mode bpf.MapsDirect
+}
+
+func wrappings() []wrapping {
+	return []wrapping{{"ipip", bpf.MapsDirectDIRECT_IPIP}, {"geneve", bpf.MapsDirectDIRECT_GENEVE}, {"opt", bpf.MapsDirectDIRECT_OPT}}
+}
+
+// direct asks about flows whose backends answer their clients themselves: about first packets, and about those of established
+// flows.
+func (o options) direct(ctx context.Context, report *result.Report, p packets, row string) error {
+	begun := p
+	begun.flows = max(int(o.effort*freshFlows), 2*halfRows)
+	for _, ask := range []struct {
+		packets
+		what string
+		goal float64
+	}{{begun, "new flow", goalDirect}, {p, fmt.Sprintf("%d flows", p.flows), 0}} {
+		if err := o.wrap(ctx, report, ask.packets, row, ask.what, ask.goal); err != nil {
+			return fmt.Errorf("%s: %w", ask.what, err)
+		}
+	}
+	return nil
+}
+
+func (o options) wrap(ctx context.Context, report *result.Report, p packets, row, what string, goal float64) (err error) {
+	var parts []func() error
+	defer func() {
+		for _, end := range parts {
+			err = errors.Join(err, end())
+		}
+	}()
+	longer := p
+	longer.isWrapped = true
+	table, err := p.minimum(minimal.NodePort{Flows: halfRows, Wraps: true})
+	if err != nil {
+		return err
+	}
+	parts = append(parts, table.Close)
+	variants := []round.Variant{{Name: wrapped, Run: longer.measure(table.In)}}
+	var questions []round.Question
+	for _, w := range append([]wrapping{{snat, bpf.MapsDirectDIRECT_OFF}}, wrappings()...) {
+		is := longer
+		is.isWrapped = w.mode != bpf.MapsDirectDIRECT_OFF
+		n, err := newNode(is, 2*p.flows, aboutASecond)
+		if err != nil {
+			return err
+		}
+		parts = append(parts, n.Close)
+		if err := n.answersItself(w.mode, goal == 0); err != nil {
+			return fmt.Errorf("%s: %w", w.name, err)
+		}
+		variants = append(variants, round.Variant{Name: w.name, Run: n.measure()})
+		if w.mode == bpf.MapsDirectDIRECT_OFF {
+			continue
+		}
+		questions = append(questions,
+			round.Question{Row: row + ", " + what, Case: w.name, Metric: net, Variant: w.name, Yardstick: wrapped, Goal: goal},
+			round.Question{Row: row + ", " + what, Case: w.name + ", beside " + snat, Metric: net, Variant: w.name, Yardstick: snat})
+	}
+	series, err := round.Run(ctx, round.Plan{Variants: variants, Rounds: o.rounds, WarmUp: 1, Out: report.Out()})
+	if err != nil {
+		return err
+	}
+	return series.Report(report, questions...)
+}
+
+// answersItself has the backends answer their clients themselves, or not, and makes the flows known if they are to be.
+func (n *node) answersItself(mode bpf.MapsDirect, known bool) error {
+	tables, err := n.maps.Tables()
+	if err != nil {
+		return err
+	}
+	tables.Services[service].Flags |= maps.DirectFlags(uint8(mode))
+	if err := tables.Close(); err != nil || !known {
+		return err
+	}
+	if mode == bpf.MapsDirectDIRECT_OFF {
+		return n.establish()
+	}
+	return n.netns.Do(func() error { return n.fill(n.program) })
+}
