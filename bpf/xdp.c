@@ -159,19 +159,6 @@ __noinline int xdp_mark(struct xdp_md *ctx, const struct packet *p)
 	return option_write(data, end, p) >= 0;
 }
 
-/* Sends a packet to its backend with what the client dialled in an option. */
-__noinline int xdp_direct(struct xdp_md *ctx, const struct packet *p, struct action *a)
-{
-	if (!p || !a)
-		return XDP_PASS;
-	if (!option_fits((void *)(long)ctx->data, (void *)(long)ctx->data_end, p))
-		return action_drop(a, REASON_TOO_BIG);
-	if (!xdp_point(ctx, p, a) || !rewrite_hops((void *)(long)ctx->data, (void *)(long)ctx->data_end, p) ||
-	    !rewrite_link((void *)(long)ctx->data, (void *)(long)ctx->data_end, a) || !xdp_mark(ctx, p))
-		return action_drop(a, REASON_BAD_TABLE);
-	return XDP_TX;
-}
-
 /* Leaves a packet to tc. */
 static __always_inline int xdp_leave(const struct packet *p, const struct action *a)
 {
@@ -179,13 +166,29 @@ static __always_inline int xdp_leave(const struct packet *p, const struct action
 	return XDP_PASS;
 }
 
+/* Sends a packet to its backend with what the client dialled in an option. Where there is no room for that, tc
+ * knows what to do. */
+__noinline int xdp_direct(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	if (!p || !a)
+		return XDP_PASS;
+	if (!option_fits((void *)(long)ctx->data, (void *)(long)ctx->data_end, p))
+		return xdp_leave(p, a);
+	if (!xdp_point(ctx, p, a) || !rewrite_hops((void *)(long)ctx->data, (void *)(long)ctx->data_end, p) ||
+	    !rewrite_link((void *)(long)ctx->data, (void *)(long)ctx->data_end, a) || !xdp_mark(ctx, p))
+		return action_drop(a, REASON_BAD_TABLE);
+	return XDP_TX;
+}
+
 /* Sends a packet to a backend on another node that answers it itself, or decides that it is dropped: who calls this
  * knows whether anybody is told. What does not leave where it came from is for tc; and what is too big, since an
  * answer to what is in parts cannot be made here. */
 __noinline int xdp_wrap(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
-	if (!p || !a || !xdp_forwards(p, a))
+	if (!p || !a)
 		return XDP_PASS;
+	if (!xdp_forwards(p, a))
+		return xdp_leave(p, a);
 	if (p->ttl <= 1)
 		return action_expire(a);
 	if (!xdp_wraps(ctx, p, a))

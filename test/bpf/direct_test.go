@@ -367,9 +367,10 @@ func TestDirectStrays(t *testing.T) {
 }
 
 // A flow of which the front node sees one direction is forgotten as others are: soon if the client has sent no more than its
-// first packet, and after the time of an established one if it has.
+// first packet, and after the time of an established one if it has. The stack finds the way of such a flow here, so XDP would
+// leave it to tc.
 func TestDirectCollected(t *testing.T) {
-	each(t, func(t *testing.T, w *world, f family) {
+	eachTC(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
 		w.direct(wrappings()[0].mode)
 		never := uint32(1 << 20)

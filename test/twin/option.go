@@ -43,6 +43,11 @@ func (s *step) hasRoom() bool {
 // mark sends a packet to its backend, from the client, with what that dialled.
 func (s *step) mark(row *Row, path string) Reason {
 	if !s.hasRoom() {
+		s.behind, s.out.Bounces = true, false
+		if s.isNew { // in place of one that was to come in again, and had room
+			s.fallBack(row)
+			return ""
+		}
 		s.drop(TooBig, path+", no room")
 		return ""
 	}
