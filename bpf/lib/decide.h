@@ -50,13 +50,14 @@ static __always_inline void decide_check(void *ctx, const struct packet *p, stru
 
 	if (!decide_touch(p, row, &a->to))
 		return;
+	if (ranges_enforce_again(p, a, seen))
+		return;
 	if (ways_are_due(&a->to, seen) && decide_refresh(ctx, p, a)) {
 		a->to.seen = seen;
 		row->seen = seen;
 		if (cfg.growing)
 			ct_touch_growing(&p->flow, &a->to);
 	}
-	ranges_enforce(p, a);
 }
 
 /* A client that begins anew where a flow has ended gets a backend that is there now. Forgets the flow then. */
@@ -110,11 +111,12 @@ static __always_inline void decide_leaving(const struct packet *p, struct action
 {
 	bool torn = false;
 	struct ct_entry *row = ct_find(&ct, &p->flow, &a->to, &torn);
+	__u32 seen = a->to.seen;
 
 	if (row && a->to.flags & CT_REPLY) {
 		a->verdict = VERDICT_REWRITE;
 		if (decide_touch(p, row, &a->to))
-			ranges_enforce(p, a);
+			ranges_enforce_again(p, a, seen);
 	} else if (!row && !torn) {
 		row = ct_find(&ct_half, &p->flow, &a->to, &torn);
 		if (row && a->to.flags & CT_REPLY) {

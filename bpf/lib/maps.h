@@ -136,6 +136,15 @@ struct {
 	__type(value, struct ways);
 } ways SEC(".maps");
 
+/* Since when who was let in may not be any more. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct guard);
+} guards SEC(".maps");
+
 /* Ways that the kernel was asked for lately. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

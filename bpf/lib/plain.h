@@ -124,7 +124,7 @@ static __always_inline bool plain_touch(const struct flow *flow, struct ct_entry
 	if (seen == now)
 		return true;
 	to->seen = now;
-	if (ways_are_due(to, seen) || (to->flags & CT_GUARDED && !ranges_keep(flow, to)))
+	if (ways_are_due(to, seen) || (ranges_are_due(to, seen) && !ranges_keep(flow, to)))
 		return false;
 	row->seen = now;
 	return true;

@@ -12,6 +12,13 @@ struct ways {
 	__u32 until;   /* it follows all of them up to here. Beyond, nobody does */
 };
 
+/* What the agent says of changes of who may use load balancers' addresses, in a map of its own since it came later.
+ */
+struct guard {
+	__u32 changed; /* as of ways; and far ahead of the clock while a change is under way */
+	__u32 pad;
+};
+
 /* So many ways are remembered by each CPU; a power of two. */
 #define ASKED_WAYS 256
 
@@ -28,5 +35,6 @@ struct asked_way {
 	__u32 pad;
 } __attribute__((aligned(8)));
 
-_Static_assert(sizeof(struct ways) == 8, "a value has no hidden padding, and can be mapped");
+_Static_assert(sizeof(struct ways) == 8 && sizeof(struct guard) == 8,
+	       "a value has no hidden padding, and can be mapped");
 _Static_assert(sizeof(struct asked_way) == 64, "a row fits into a cache line");

@@ -10,23 +10,32 @@
 /* So many ticks a handshake may take, with all that is sent again. */
 #define WAYS_HANDSHAKE 128
 
+/* What an agent says that follows changes up to the tick `now`; NULL if there is none. The agent writes `changed`
+ * before it vouches, so who loads that next never has a vow without the change before it. */
+static __always_inline const struct ways *ways_told(__u32 now)
+{
+	__u32 zero = 0;
+	struct ways *told = bpf_map_lookup_elem(&ways, &zero);
+
+	return told && (__s32)(*(volatile __u32 *)&told->until - now) >= 0 ? told : NULL;
+}
+
+/* Whether what was found good in the tick `before` may have changed since. */
+static __always_inline bool ways_are_old(__u32 before, const __u32 *changed)
+{
+	return (__s32)(before - *(const volatile __u32 *)changed) <= 0;
+}
+
 /* Whether the way of a row that is used now, and was in the tick `before`, has to be asked for. While no agent
- * follows changes, always; and as long as a part of it is missing. The agent writes `changed` before it vouches, so
- * what is loaded in this order is never a vow without the change before it. */
+ * follows changes, always; and as long as a part of it is missing. */
 static __always_inline bool ways_are_due(const struct ct_entry *row, __u32 before)
 {
-	__u32 zero = 0, until;
-	struct ways *told;
+	const struct ways *told;
 
 	if (row->flags & CT_STACK)
 		return false;
-	told = bpf_map_lookup_elem(&ways, &zero);
-	if (!told || !route_is_complete(row))
-		return true;
-	until = *(volatile __u32 *)&told->until;
-	if ((__s32)(until - row->seen) < 0)
-		return true;
-	return (__s32)(before - *(volatile __u32 *)&told->changed) <= 0;
+	told = ways_told(row->seen);
+	return !told || !route_is_complete(row) || ways_are_old(before, &told->changed);
 }
 
 /* Asks for the way of a row. True: it has another, and a new seal. */

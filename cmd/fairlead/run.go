@@ -101,6 +101,11 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 			return stopped(ctx, err)
 		}
 	}
+	// Nobody told programs of before of changes that these would have to hear of.
+	guards, err := path.Guards()
+	if err != nil {
+		return err
+	}
 	// The programs come before the first write: after an interrupted growth this is what brings hooks and pins together.
 	if err := path.Attach(); err != nil {
 		return err
@@ -121,6 +126,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 			return tablesOf(path), nil
 		},
 		Prepare: path.Prepare,
+		Guards:  guards,
 		Report:  report,
 		Checked: agent.checked(checks, report),
 		Left:    told(agent.startSweeper(start, log), agent.startCollector(start, log)),
@@ -134,7 +140,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	agent.setWriters(reconciler, keeper)
 	start("attachment", path.WatchAttachment)
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
-	start("reconcile", reconciler.Run)
+	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), guards.Close()) })
 	start("optout", keeper.Run)
 	start("sweep", path.WatchRows)
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())

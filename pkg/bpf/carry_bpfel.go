@@ -31,6 +31,7 @@ const (
 	CarryMapCtStage     = "ct_stage"
 	CarryMapEvents      = "events"
 	CarryMapFrags       = "frags"
+	CarryMapGuards      = "guards"
 	CarryMapHints       = "hints"
 	CarryMapLate        = "late"
 	CarryMapLateFrames  = "late_frames"
@@ -120,6 +121,7 @@ type CarryMapSpecs struct {
 	CtStage     *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
 	Late        *ebpf.MapSpec `ebpf:"late"`
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
@@ -185,6 +187,7 @@ type CarryMaps struct {
 	CtStage     *ebpf.Map `ebpf:"ct_stage"`
 	Events      *ebpf.Map `ebpf:"events"`
 	Frags       *ebpf.Map `ebpf:"frags"`
+	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
 	Late        *ebpf.Map `ebpf:"late"`
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
@@ -225,6 +228,7 @@ func (m *CarryMaps) Close() error {
 		m.CtStage,
 		m.Events,
 		m.Frags,
+		m.Guards,
 		m.Hints,
 		m.Late,
 		m.LateFrames,

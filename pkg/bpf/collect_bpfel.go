@@ -30,6 +30,7 @@ const (
 	CollectMapDoomed           = "doomed"
 	CollectMapEvents           = "events"
 	CollectMapFrags            = "frags"
+	CollectMapGuards           = "guards"
 	CollectMapHints            = "hints"
 	CollectMapLate             = "late"
 	CollectMapLateFrames       = "late_frames"
@@ -121,6 +122,7 @@ type CollectMapSpecs struct {
 	Doomed      *ebpf.MapSpec `ebpf:"doomed"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
 	Late        *ebpf.MapSpec `ebpf:"late"`
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
@@ -186,6 +188,7 @@ type CollectMaps struct {
 	Doomed      *ebpf.Map `ebpf:"doomed"`
 	Events      *ebpf.Map `ebpf:"events"`
 	Frags       *ebpf.Map `ebpf:"frags"`
+	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
 	Late        *ebpf.Map `ebpf:"late"`
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
@@ -226,6 +229,7 @@ func (m *CollectMaps) Close() error {
 		m.Doomed,
 		m.Events,
 		m.Frags,
+		m.Guards,
 		m.Hints,
 		m.Late,
 		m.LateFrames,

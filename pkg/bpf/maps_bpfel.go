@@ -259,6 +259,12 @@ type MapsFlow struct {
 	Pad   [3]uint8
 }
 
+type MapsGuard struct {
+	_       structs.HostLayout
+	Changed uint32
+	Pad     uint32
+}
+
 type MapsHint struct {
 	_       structs.HostLayout
 	Backend MapsAddr
@@ -563,6 +569,7 @@ const (
 	MapsMapCtOpened         = "ct_opened"
 	MapsMapEvents           = "events"
 	MapsMapFrags            = "frags"
+	MapsMapGuards           = "guards"
 	MapsMapHints            = "hints"
 	MapsMapLate             = "late"
 	MapsMapLateFrames       = "late_frames"
@@ -674,6 +681,7 @@ type MapsMapSpecs struct {
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
 	Late        *ebpf.MapSpec `ebpf:"late"`
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
@@ -763,6 +771,7 @@ type MapsMaps struct {
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	Events      *ebpf.Map `ebpf:"events"`
 	Frags       *ebpf.Map `ebpf:"frags"`
+	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
 	Late        *ebpf.Map `ebpf:"late"`
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
@@ -799,6 +808,7 @@ func (m *MapsMaps) Close() error {
 		m.CtOpened,
 		m.Events,
 		m.Frags,
+		m.Guards,
 		m.Hints,
 		m.Late,
 		m.LateFrames,

@@ -27,6 +27,7 @@ const (
 	SockMapCtOpened       = "ct_opened"
 	SockMapEvents         = "events"
 	SockMapFrags          = "frags"
+	SockMapGuards         = "guards"
 	SockMapHints          = "hints"
 	SockMapLate           = "late"
 	SockMapLateFrames     = "late_frames"
@@ -132,6 +133,7 @@ type SockMapSpecs struct {
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
 	Late        *ebpf.MapSpec `ebpf:"late"`
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
@@ -193,6 +195,7 @@ type SockMaps struct {
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	Events      *ebpf.Map `ebpf:"events"`
 	Frags       *ebpf.Map `ebpf:"frags"`
+	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
 	Late        *ebpf.Map `ebpf:"late"`
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
@@ -229,6 +232,7 @@ func (m *SockMaps) Close() error {
 		m.CtOpened,
 		m.Events,
 		m.Frags,
+		m.Guards,
 		m.Hints,
 		m.Late,
 		m.LateFrames,

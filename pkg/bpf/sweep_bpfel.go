@@ -27,6 +27,7 @@ const (
 	SweepMapCtOpened       = "ct_opened"
 	SweepMapEvents         = "events"
 	SweepMapFrags          = "frags"
+	SweepMapGuards         = "guards"
 	SweepMapHints          = "hints"
 	SweepMapLate           = "late"
 	SweepMapLateFrames     = "late_frames"
@@ -113,6 +114,7 @@ type SweepMapSpecs struct {
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
 	Late        *ebpf.MapSpec `ebpf:"late"`
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
@@ -173,6 +175,7 @@ type SweepMaps struct {
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	Events      *ebpf.Map `ebpf:"events"`
 	Frags       *ebpf.Map `ebpf:"frags"`
+	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
 	Late        *ebpf.Map `ebpf:"late"`
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
@@ -209,6 +212,7 @@ func (m *SweepMaps) Close() error {
 		m.CtOpened,
 		m.Events,
 		m.Frags,
+		m.Guards,
 		m.Hints,
 		m.Late,
 		m.LateFrames,

@@ -29,6 +29,7 @@ const (
 	TcMapCtStage       = "ct_stage"
 	TcMapEvents        = "events"
 	TcMapFrags         = "frags"
+	TcMapGuards        = "guards"
 	TcMapHints         = "hints"
 	TcMapLate          = "late"
 	TcMapLateFrames    = "late_frames"
@@ -118,6 +119,7 @@ type TcMapSpecs struct {
 	CtStage     *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
 	Late        *ebpf.MapSpec `ebpf:"late"`
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
@@ -181,6 +183,7 @@ type TcMaps struct {
 	CtStage     *ebpf.Map `ebpf:"ct_stage"`
 	Events      *ebpf.Map `ebpf:"events"`
 	Frags       *ebpf.Map `ebpf:"frags"`
+	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
 	Late        *ebpf.Map `ebpf:"late"`
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
@@ -219,6 +222,7 @@ func (m *TcMaps) Close() error {
 		m.CtStage,
 		m.Events,
 		m.Frags,
+		m.Guards,
 		m.Hints,
 		m.Late,
 		m.LateFrames,

@@ -29,6 +29,7 @@ const (
 	XdpMapCtStage        = "ct_stage"
 	XdpMapEvents         = "events"
 	XdpMapFrags          = "frags"
+	XdpMapGuards         = "guards"
 	XdpMapHints          = "hints"
 	XdpMapLate           = "late"
 	XdpMapLateFrames     = "late_frames"
@@ -116,6 +117,7 @@ type XdpMapSpecs struct {
 	CtStage     *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
 	Late        *ebpf.MapSpec `ebpf:"late"`
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
@@ -179,6 +181,7 @@ type XdpMaps struct {
 	CtStage     *ebpf.Map `ebpf:"ct_stage"`
 	Events      *ebpf.Map `ebpf:"events"`
 	Frags       *ebpf.Map `ebpf:"frags"`
+	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
 	Late        *ebpf.Map `ebpf:"late"`
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
@@ -217,6 +220,7 @@ func (m *XdpMaps) Close() error {
 		m.CtStage,
 		m.Events,
 		m.Frags,
+		m.Guards,
 		m.Hints,
 		m.Late,
 		m.LateFrames,

@@ -57,15 +57,23 @@ func (w *Ways) row() *maps.Ways { return &w.rows.Rows()[0] }
 // Changed says that there was a change: each flow asks for its way anew. When it returns without an error, no packet can
 // have found its way good after the change and before this: a clock that went on meanwhile is read again.
 func (w *Ways) Changed() error {
-	now, err := w.clock.Now()
+	if _, err := w.clock.mark(&w.row().Changed); err != nil {
+		return fmt.Errorf("tell the programs that ways changed: %w", err)
+	}
+	return nil
+}
+
+// mark stores, and returns, a tick that none of before is later than: what was noted up to now is older.
+func (c *Clock) mark(word *uint32) (uint32, error) {
+	now, err := c.Now()
 	for err == nil {
 		told := now + settleTicks
-		atomic.StoreUint32(&w.row().Changed, told)
-		if now, err = w.clock.Now(); err == nil && int32(now-told) <= 0 {
-			return nil
+		atomic.StoreUint32(word, told)
+		if now, err = c.Now(); err == nil && int32(now-told) <= 0 {
+			return told, nil
 		}
 	}
-	return fmt.Errorf("tell the programs that ways changed: %w", err)
+	return 0, err
 }
 
 // Vouch says that all changes are followed up to now, and will be for some seconds.

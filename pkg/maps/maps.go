@@ -43,6 +43,7 @@ type Maps struct {
 	LateTally           *ebpf.Map
 	Optout, OptoutKinds *ebpf.Map
 	Ways, Hints, Served *ebpf.Map
+	Guards              *ebpf.Map
 
 	Watch, Watched, Events *ebpf.Map
 
@@ -106,6 +107,8 @@ func (m *Maps) fields() []field {
 		{Info{Name: "turnover", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, conntrack", ReadBy: "observe"},
 			&m.Turnover, nil},
 		{Info{Name: "ways", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "routes", ReadBy: "tc, xdp"}, &m.Ways, nil},
+		{Info{Name: "guards", Row: "0 -> when it changed who may use load balancers' addresses", WrittenBy: "reconciler", ReadBy: "tc, xdp"},
+			&m.Guards, nil},
 		{Info{Name: "asked_ways", Row: "hash of addresses -> the way between them, when the kernel was asked", WrittenBy: "tc, xdp",
 			ReadBy: "tc, xdp"}, &m.AskedWays, nil},
 		{Info{Name: "frags", Row: "datagram -> its ports, last seen", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"}, &m.Frags, nil},

@@ -23,6 +23,7 @@ type (
 	SockPeer = bpf.MapsSockPeer
 	ConnPeer = bpf.MapsConnPeer
 	Ways     = bpf.MapsWays
+	Guard    = bpf.MapsGuard
 )
 
 // The kinds of frontend.

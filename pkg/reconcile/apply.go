@@ -173,6 +173,9 @@ func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 	}
 	r.unmarkBackends(s)
 	row := &r.tables.Services[s.index]
+	if (row.Flags^w.Flags)&maps.SourceRanges != 0 {
+		r.beginGuards()
+	}
 	if row.Algorithm != uint8(w.Algorithm) || row.Flags != w.Flags || row.AffinitySeconds != w.AffinitySeconds {
 		row.Algorithm, row.Flags, row.AffinitySeconds = uint8(w.Algorithm), w.Flags, w.AffinitySeconds
 		r.stats.Writes++

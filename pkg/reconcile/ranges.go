@@ -11,6 +11,45 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
+// Guards is told of changes of who may use load balancers' addresses, so that the programs need not ask again about flows
+// that exist as long as there is none.
+type Guards interface {
+	// Begin comes before the first store of a change: from then on everybody is judged, whatever becomes of the rest.
+	Begin()
+	// End comes after the last. After an error the change is still under way.
+	End() error
+}
+
+// beginGuards comes before whatever decides who may use a load balancer's address: ranges, the flag by which a service
+// heeds them, and rows of frontends.
+func (r *Reconciler) beginGuards() {
+	if r.cfg.Guards != nil && !r.unguarded {
+		r.unguarded = true
+		r.cfg.Guards.Begin()
+	}
+}
+
+// beginGuardsOf is beginGuards for one row of a frontend that comes, goes or changes.
+func (r *Reconciler) beginGuardsOf(rows ...maps.Svc) {
+	for _, row := range rows {
+		if row.Kind == maps.LoadBalancer {
+			r.beginGuards()
+		}
+	}
+}
+
+// endGuards says that what was begun is done, if anything was. What failed half way was a change too.
+func (r *Reconciler) endGuards() error {
+	if !r.unguarded {
+		return nil
+	}
+	if err := r.cfg.Guards.End(); err != nil {
+		return err
+	}
+	r.unguarded = false
+	return nil
+}
+
 // ranges are the source ranges of one service in the trie, sorted.
 type ranges struct {
 	list []netip.Prefix
@@ -49,6 +88,7 @@ func (r *Reconciler) addRanges(s *service, w *lb.Service) error {
 	if len(fresh) == 0 {
 		return nil
 	}
+	r.beginGuards()
 	err := r.tables.Ranges.Insert(rangesOf(s.index, fresh))
 	s.ranges.list = slices.Concat(s.ranges.list, fresh)
 	slices.SortFunc(s.ranges.list, netip.Prefix.Compare)
@@ -66,6 +106,7 @@ func (r *Reconciler) addRanges(s *service, w *lb.Service) error {
 func (r *Reconciler) dropRanges(s *service, want []netip.Prefix) error {
 	gone := without(s.ranges.list, want)
 	if len(gone) > 0 {
+		r.beginGuards()
 		if err := r.tables.Ranges.Delete(rangesOf(s.index, gone)); err != nil {
 			s.ranges.unsure = true
 			return fmt.Errorf("delete source ranges of service %d: %w", s.index, err)

@@ -53,7 +53,7 @@ func TestRandomHistories(t *testing.T) {
 		}
 		w.relist(store)
 		r := start(t, store, NewMemory(small), fail)
-		r.tables.Frontends.(*faults).strict = true
+		r.beStrict()
 		for range 400 {
 			w.step(store, w.chance(10))
 			if w.chance(3) {
@@ -61,6 +61,7 @@ func TestRandomHistories(t *testing.T) {
 			}
 			if w.chance(40) {
 				_ = r.Pass() // an injected failure is what this test is about
+				r.cfg.Guards.(*watchedGuards).hold("a pass")
 			}
 			if r.grace.running && w.chance(50) {
 				_ = r.release(<-r.grace.done)
@@ -74,7 +75,7 @@ func TestRandomHistories(t *testing.T) {
 				tables.Ranges = tables.Ranges.(*rangeFaults).Ranges
 				store = model.NewStore("node0")
 				r = start(t, store, &tables, fail)
-				r.tables.Frontends.(*faults).strict = true
+				r.beStrict()
 				_ = r.Pass() // before the sources are there
 				w.relist(store)
 			}
@@ -89,6 +90,9 @@ func TestRandomHistories(t *testing.T) {
 		}
 		if diff := cmp.Diff(fresh(t, w), meaning(t, r.tables)); diff != "" {
 			t.Fatalf("seed %d: the maps depend on their history (-fresh +this):\n%s", seed, diff)
+		}
+		if r.cfg.Guards.(*watchedGuards).hold("the end"); r.unguarded {
+			t.Fatalf("seed %d: a change of who is let in never ends", seed)
 		}
 		if left := len(r.frontends.touched) + len(r.retired) + len(r.failed); left != 0 {
 			t.Fatalf("seed %d: %d things left to do after settling", seed, left)
@@ -145,7 +149,12 @@ func TestRestartWithNothingChangedWritesNothing(t *testing.T) {
 
 	again := model.NewStore("node0")
 	tables := *r.tables
-	forbidden := func(op string) error { return fmt.Errorf("%s during a restart with nothing changed", op) }
+	forbidden := func(op string) error {
+		if op == "guards" { // nobody knows what was told before
+			return nil
+		}
+		return fmt.Errorf("%s during a restart with nothing changed", op)
+	}
 	tables.Frontends = tables.Frontends.(*faults).Frontends
 	r2 := start(t, again, &tables, forbidden)
 	w.relist(again)
@@ -199,7 +208,7 @@ func TestNothingIsDeletedBeforeTheSync(t *testing.T) {
 
 // TestEveryFailureConverges fails each kind of operation at each of its first occurrences.
 func TestEveryFailureConverges(t *testing.T) {
-	for _, op := range []string{"insert", "update", "delete", "barrier", "grow"} {
+	for _, op := range []string{"insert", "update", "delete", "barrier", "grow", "insert ranges", "delete ranges", "guards"} {
 		for nth := range 4 {
 			w := newWorld(11)
 			store := model.NewStore("node0")

@@ -26,6 +26,8 @@ type Config struct {
 	Grow func(maps.Sizes) (*Tables, error)
 	// Prepare makes ready what reads frontends that are about to be written; nil if nothing has to be.
 	Prepare func([]maps.SvcKey, []maps.Svc) error
+	// Guards is told of changes of who may use load balancers' addresses; nil if the programs ask each time.
+	Guards Guards
 	// Report tells a problem of an object when it appears. It must not block.
 	Report func(key model.Key, uid string, problem model.Problem)
 	// Checked tells what load balancers are to hear of a Service, when that changes. It must not block and may not keep
@@ -58,11 +60,13 @@ type Reconciler struct {
 	orphans []maps.SvcKey       // rows found in the maps
 	byIndex []*service          // every service that has a row
 	retired []*service
-	failed  map[model.Key]struct{}  // to be tried again
-	idle    map[model.Key]time.Time // since when Services have no endpoints, until that is told
-	grace   grace
-	checks  checks
-	backoff time.Duration
+	// unguarded says that a change was begun of who may use load balancers' addresses, and Guards not told of its end.
+	unguarded bool
+	failed    map[model.Key]struct{}  // to be tried again
+	idle      map[model.Key]time.Time // since when Services have no endpoints, until that is told
+	grace     grace
+	checks    checks
+	backoff   time.Duration
 
 	questions chan question
 	left      map[model.Protocol]bool // in this pass
@@ -138,6 +142,7 @@ func New(cfg Config) (*Reconciler, error) {
 		questions: make(chan question),
 		left:      map[model.Protocol]bool{},
 	}
+	r.beginGuards() // an earlier agent may have ended in the middle of a change
 	r.cfg.Facts.Reserved, r.cfg.Facts.Local = cfg.Store.ReservedFor, cfg.Store.Local
 	r.cfg.Facts.Node = cfg.Store.Self()
 	r.compiler = lb.NewCompiler(r.cfg.Facts)
@@ -234,6 +239,9 @@ func (r *Reconciler) Pass() error {
 		fail(err)
 	}
 	if err := r.teardown(); err != nil {
+		fail(err)
+	}
+	if err := r.endGuards(); err != nil {
 		fail(err)
 	}
 	r.startGrace()
@@ -346,7 +354,7 @@ func (r *Reconciler) publish() {
 	r.stats.Backends = int(r.backends.Used())
 	r.stats.Pending = len(r.failed) + len(r.held) + len(r.frontends.touched) + len(r.frontends.unsure) + len(r.retired)
 	r.stats.Synced = r.synced
-	if len(r.failed) == 0 && len(r.frontends.touched) == 0 {
+	if len(r.failed) == 0 && len(r.frontends.touched) == 0 && !r.unguarded {
 		r.stats.LastError = ""
 	}
 	r.show()

@@ -54,7 +54,7 @@ func (w *world) service(name model.Name) *model.Service {
 		s.ClusterIPs = append(s.ClusterIPs, w.addr("fd96::%d", 12))
 	}
 	if w.chance(30) {
-		s.ExternalIPs = append(s.ExternalIPs, w.addr("10.96.0.%d", 14), w.addr("203.0.113.%d", 3))
+		s.ExternalIPs = append(s.ExternalIPs, w.addr("10.96.0.%d", 14), w.addr("203.0.113.%d", 3), w.addr("198.51.100.%d", 4))
 	}
 	if w.chance(20) {
 		s.LoadBalancerIPs = append(s.LoadBalancerIPs, w.addr("198.51.100.%d", 3))
@@ -178,6 +178,7 @@ type faults struct {
 	t        *testing.T
 	fail     func(op string) error
 	prepared map[preparation]bool
+	guards   *watchedGuards
 	strict   bool
 }
 
@@ -204,6 +205,7 @@ func (f *faults) check(key maps.SvcKey, row maps.Svc) {
 }
 
 func (f *faults) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
+	defer f.guards.hold("insert")
 	for i, key := range keys {
 		f.check(key, rows[i])
 	}
@@ -219,10 +221,12 @@ func (f *faults) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
 // rangeFaults does the same to the ranges.
 type rangeFaults struct {
 	Ranges
-	fail func(op string) error
+	fail   func(op string) error
+	guards *watchedGuards
 }
 
 func (f *rangeFaults) Insert(rows []maps.Range) error {
+	defer f.guards.hold("insert ranges")
 	if err := f.fail("insert ranges"); err != nil {
 		_ = f.Ranges.Insert(rows[:len(rows)/2])
 		return err
@@ -231,6 +235,7 @@ func (f *rangeFaults) Insert(rows []maps.Range) error {
 }
 
 func (f *rangeFaults) Delete(rows []maps.Range) error {
+	defer f.guards.hold("delete ranges")
 	if err := f.fail("delete ranges"); err != nil && len(rows) > 0 {
 		_ = f.Ranges.Delete(rows[:len(rows)/2])
 		return err
@@ -246,6 +251,7 @@ func (f *faults) Lookup(key maps.SvcKey) (maps.Svc, bool, error) {
 }
 
 func (f *faults) Update(key maps.SvcKey, row maps.Svc) error {
+	defer f.guards.hold("update")
 	f.check(key, row)
 	if err := f.fail("update"); err != nil {
 		return err
@@ -254,6 +260,7 @@ func (f *faults) Update(key maps.SvcKey, row maps.Svc) error {
 }
 
 func (f *faults) Delete(keys []maps.SvcKey) error {
+	defer f.guards.hold("delete")
 	if err := f.fail("delete"); err != nil {
 		_ = f.Frontends.Delete(keys[:len(keys)/2])
 		return err
@@ -271,14 +278,15 @@ func start(t *testing.T, store *model.Store, tables *Tables, fail func(string) e
 	}
 	prepared := map[preparation]bool{}
 	last := &faults{}
+	current := tables
+	guards := &watchedGuards{t: t, fail: fail, tables: func() *Tables { return current }}
 	wrap := func(tables *Tables) *Tables {
 		c := *tables
-		last = &faults{tables.Frontends, t, fail, prepared, last.strict}
+		last = &faults{tables.Frontends, t, fail, prepared, guards, last.strict}
 		c.Frontends = last
-		c.Ranges = &rangeFaults{tables.Ranges, fail}
+		c.Ranges = &rangeFaults{tables.Ranges, fail, guards}
 		return &c
 	}
-	current := tables
 	r, err := New(Config{
 		Store:   store,
 		Tables:  wrap(current),
@@ -292,6 +300,7 @@ func start(t *testing.T, store *model.Store, tables *Tables, fail func(string) e
 			return wrap(current), nil
 		},
 		Prepare: func(keys []maps.SvcKey, rows []maps.Svc) error { return last.prepare(keys, rows) },
+		Guards:  guards,
 		Log:     slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	if err != nil {

@@ -67,8 +67,9 @@ func (w *world) first(t *testing.T, f family, from string, changed int32) (progr
 	return w.in, packet{from: request, to: answer, proto: tcp, flags: ack}.bytes()
 }
 
-// guarded plants a flow to a load balancer's address that was last used two ticks ago, and returns its next packet.
-func (w *world) guarded(t *testing.T, f family, vip string) (program string, frame []byte) {
+// guarded plants a flow to a load balancer's address that was last used two ticks ago, and returns its next packet. Who may
+// use the address changed so many ticks after that.
+func (w *world) guarded(t *testing.T, f family, vip string, changed int32) (program string, frame []byte) {
 	t.Helper()
 	client := f.client + ":4002"
 	if w.services == 0 {
@@ -76,6 +77,7 @@ func (w *world) guarded(t *testing.T, f family, vip string) (program string, fra
 	}
 	now := w.tick(t, client, vip)
 	w.tell(t, now-9, now+1)
+	w.tellGuards(t, now-2+uint32(changed))
 	row := rowOf(f.snat+":61002", f.pod+":8080", false)
 	row.Ifindex, row.Dmac, row.Seen, row.Flags = 1, [6]uint8{2, 0, 0, 0, 0, 1}, now-2, uint8(bpf.MapsCtFlagCT_GUARDED)
 	w.plant(t, w.maps.Ct, flowOf(client, vip, tcp), row)
@@ -145,10 +147,13 @@ func openRoutes() []route {
 			return w.in, association(f, 1400)
 		}},
 		{"open, first in its tick, to a load balancer", func(t *testing.T, w *world, f family) (string, []byte) {
-			return w.guarded(t, f, guardedIn(f).vip+":443")
+			return w.guarded(t, f, guardedIn(f).vip+":443", -1)
 		}},
-		{"open, first in its tick, within a source range", func(t *testing.T, w *world, f family) (string, []byte) {
-			program, frame := w.guarded(t, f, guardedIn(f).vip+":443")
+		{"open, first in its tick after guards changed, to a load balancer", func(t *testing.T, w *world, f family) (string, []byte) {
+			return w.guarded(t, f, guardedIn(f).vip+":443", 0)
+		}},
+		{"open, first in its tick after guards changed, within a source range", func(t *testing.T, w *world, f family) (string, []byte) {
+			program, frame := w.guarded(t, f, guardedIn(f).vip+":443", 0)
 			w.guard(t, guardedIn(f).around)
 			return program, frame
 		}},

@@ -143,26 +143,32 @@ func (w *world) compareGuarded(t *testing.T, long *world, f family, proto byte) 
 	t.Helper()
 	client, vip, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
 	now := w.tick(t, client, vip)
-	w.tell(t, now-5, now+3)
 	w.service(t, vip, proto, maps.LoadBalancer, "", false)
 	rows := plainRows(f.snat+":61000", pod, now)
 	row, reply := rows["guarded, not used in this tick"], rows["a guarded reply, not used in this tick"]
 	back := flowOf(vip, client, proto)
 	reply.Saddr, reply.Sport, reply.Daddr, reply.Dport = back.Saddr, back.Sport, back.Daddr, back.Dport
 	g := guardedIn(f)
-	for verdict, ranges := range map[string][][]string{"answer": {nil, {g.around}}, "drop": {{g.elsewhere}}} {
-		for _, list := range ranges {
-			w.guard(t, list...)
-			for _, end := range []struct {
-				packet
-				row bpf.MapsCtEntry
-			}{{packet{from: client, to: vip, proto: proto, flags: ack}, row}, {packet{from: pod, to: f.snat + ":61000", proto: proto, flags: ack}, reply}} {
-				flow, frame := flowOf(end.from, end.to, proto), end.bytes()
-				have, want := w.meet(t, flow, end.row, frame), long.meet(t, flow, end.row, frame)
-				if diff := cmp.Diff(want, have); diff != "" || have.Verdict != verdict || have.Known == (verdict == "drop") {
-					t.Errorf("protocol %d, from %s, ranges %v: %s, the row is there: %v, want %s (-long +short):\n%s",
-						proto, end.from, list, have.Verdict, have.Known, verdict, diff)
-				}
+	for _, tt := range []struct {
+		ranges         []string
+		changed, until uint32
+		verdict        string
+	}{
+		{nil, now, now + 3, "answer"}, {[]string{g.around}, now, now + 3, "answer"}, {[]string{g.elsewhere}, now, now + 3, "drop"},
+		{[]string{g.elsewhere}, now - 2, now + 3, "answer"}, {[]string{g.elsewhere}, now - 2, now - 1, "drop"},
+	} {
+		w.tell(t, now-5, tt.until)
+		w.tellGuards(t, tt.changed)
+		w.guard(t, tt.ranges...)
+		for _, end := range []struct {
+			packet
+			row bpf.MapsCtEntry
+		}{{packet{from: client, to: vip, proto: proto, flags: ack}, row}, {packet{from: pod, to: f.snat + ":61000", proto: proto, flags: ack}, reply}} {
+			flow, frame := flowOf(end.from, end.to, proto), end.bytes()
+			have, want := w.meet(t, flow, end.row, frame), long.meet(t, flow, end.row, frame)
+			if diff := cmp.Diff(want, have); diff != "" || have.Verdict != tt.verdict || have.Known == (tt.verdict == "drop") {
+				t.Errorf("protocol %d, from %s, %+v: %s, the row is there: %v (-long +short):\n%s",
+					proto, end.from, tt, have.Verdict, have.Known, diff)
 			}
 		}
 	}

@@ -27,6 +27,7 @@ const (
 	SelectMapCtOpened       = "ct_opened"
 	SelectMapEvents         = "events"
 	SelectMapFrags          = "frags"
+	SelectMapGuards         = "guards"
 	SelectMapHints          = "hints"
 	SelectMapLate           = "late"
 	SelectMapLateFrames     = "late_frames"
@@ -117,6 +118,7 @@ type SelectMapSpecs struct {
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
 	Late        *ebpf.MapSpec `ebpf:"late"`
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
@@ -183,6 +185,7 @@ type SelectMaps struct {
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	Events      *ebpf.Map `ebpf:"events"`
 	Frags       *ebpf.Map `ebpf:"frags"`
+	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
 	Late        *ebpf.Map `ebpf:"late"`
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
@@ -219,6 +222,7 @@ func (m *SelectMaps) Close() error {
 		m.CtOpened,
 		m.Events,
 		m.Frags,
+		m.Guards,
 		m.Hints,
 		m.Late,
 		m.LateFrames,

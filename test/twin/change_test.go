@@ -31,7 +31,9 @@ func (r *run) change(o operation) error {
 		return errors.Join(r.world.setRoute(o.Route.Addr, way), r.world.forgetAsked())
 	case o.Told != nil:
 		r.node.Changed, r.node.Followed = r.node.Now+uint32(o.Told.Changed), r.node.Now+uint32(o.Told.Followed)
-		return r.world.maps.Ways.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed})
+		r.node.Guards = r.node.Now + uint32(o.Told.Guards)
+		return errors.Join(r.world.maps.Ways.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed}),
+			r.world.maps.Guards.Put(uint32(0), maps.Guard{Changed: r.node.Guards}))
 	case o.Hosted != nil:
 		return r.changeHosted(o.Hosted)
 	case o.Served != nil:

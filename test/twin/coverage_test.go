@@ -33,6 +33,7 @@ func classes() []class {
 		{"half open, given up", "", 1000},
 		{"half open, torn", "", 300},
 		{"cut off by ranges", "", 100},
+		{"established", ", not judged", 7},
 		{"begun, local", "", 1000},
 		{"begun, remote", ", back", 700},
 		{"begun, remote", ", on", 600},

@@ -36,6 +36,11 @@ func (n *Node) due(row *Row, seen uint32) bool {
 	return int32(seen-n.Changed) <= 0
 }
 
+// judged reports whether the client of a flow has to be looked for in the ranges, when its row was last used before.
+func (n *Node) judged(row *Row, seen uint32) bool {
+	return row.Guarded && (int32(n.Followed-n.Now) < 0 || int32(seen-n.Guards) <= 0)
+}
+
 // handshake is how many ticks it may take.
 const handshake = 128
 
@@ -74,9 +79,12 @@ func (s *step) established() bool {
 			path = "established, way asked for"
 			row.Way = s.wayOf(row)
 		}
-		if !s.mayStay(row) {
+		switch allowed := s.mayStay(row); {
+		case !allowed && s.judged(row, seen):
 			s.cutClient(back)
 			return true
+		case !allowed:
+			path += ", not judged"
 		}
 	}
 	s.send(row, path)
@@ -268,11 +276,12 @@ func (s *step) decideLeaving() {
 		s.pass("leaving, no reply")
 		return
 	}
+	seen := row.Seen
 	first := open && s.use(row)
 	if !open {
 		row.Seen = s.Now
 	}
-	if (first || !open) && !s.mayStay(row) {
+	if (first && s.judged(row, seen) || !open) && !s.mayStay(row) {
 		s.cutClient(back)
 		return
 	}

@@ -101,6 +101,7 @@ type Node struct {
 	Now        uint32 // in ticks
 	Changed    uint32 // when ways last changed, as far as the node was told
 	Followed   uint32 // until when it is told
+	Guards     uint32 // when it changed who may use load balancers' addresses, likewise
 
 	visits    map[visitor]*visit
 	datagrams map[datagram]Flow

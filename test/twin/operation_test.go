@@ -80,6 +80,7 @@ type routeChange struct {
 type toldChange struct {
 	Changed  int32 `json:"changed"`
 	Followed int32 `json:"followed"`
+	Guards   int32 `json:"guards,omitempty"` // of who may use load balancers' addresses
 }
 
 // hostedChange is about a backend on this node that other nodes forward to.

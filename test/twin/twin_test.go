@@ -64,7 +64,7 @@ func (w *world) begin() (*run, error) {
 	if err := errors.Join(zero[bpf.MapsLate](w.maps.Late), zero[bpf.MapsLateMark](w.maps.LateMarks)); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(w.maps.Ways.Put(uint32(0), maps.Ways{}), w.forgetAsked()); err != nil {
+	if err := errors.Join(w.maps.Ways.Put(uint32(0), maps.Ways{}), w.maps.Guards.Put(uint32(0), maps.Guard{}), w.forgetAsked()); err != nil {
 		return nil, err
 	}
 	clear(w.tables.Services)

@@ -27,6 +27,7 @@ const (
 	recordsMapCtOpened        = "ct_opened"
 	recordsMapEvents          = "events"
 	recordsMapFrags           = "frags"
+	recordsMapGuards          = "guards"
 	recordsMapHints           = "hints"
 	recordsMapLate            = "late"
 	recordsMapLateFrames      = "late_frames"
@@ -138,6 +139,7 @@ type recordsMapSpecs struct {
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
+	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
 	Late        *ebpf.MapSpec `ebpf:"late"`
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
@@ -203,6 +205,7 @@ type recordsMaps struct {
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	Events      *ebpf.Map `ebpf:"events"`
 	Frags       *ebpf.Map `ebpf:"frags"`
+	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
 	Late        *ebpf.Map `ebpf:"late"`
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
@@ -242,6 +245,7 @@ func (m *recordsMaps) Close() error {
 		m.CtOpened,
 		m.Events,
 		m.Frags,
+		m.Guards,
 		m.Hints,
 		m.Late,
 		m.LateFrames,

@@ -1,0 +1,140 @@
+package reconcile
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// watchedGuards holds, if it is strict, that nothing which decides who may use a load balancer's address changes unless a
+// change was begun.
+type watchedGuards struct {
+	t      *testing.T
+	fail   func(op string) error
+	tables func() *Tables
+	strict bool
+	open   bool
+	told   []string
+	before map[string]string // who is let in, when the last change ended
+}
+
+// beStrict has whatever r writes be held to what it says.
+func (r *Reconciler) beStrict() {
+	r.tables.Frontends.(*faults).strict = true
+	r.cfg.Guards.(*watchedGuards).strict = true
+}
+
+func (g *watchedGuards) Begin() {
+	g.hold("what came before a change")
+	g.open = true
+	g.told = append(g.told, "begin")
+}
+
+func (g *watchedGuards) End() error {
+	g.told = append(g.told, "end")
+	if err := g.fail("guards"); err != nil {
+		return err
+	}
+	g.open, g.before = false, letIn(g.tables())
+	return nil
+}
+
+func (g *watchedGuards) hold(after string) {
+	g.t.Helper()
+	if g.strict && !g.open {
+		if diff := cmp.Diff(g.before, letIn(g.tables())); diff != "" {
+			g.t.Errorf("after %s others are let in, and nobody was told (-told +have):\n%s", after, diff)
+		}
+	}
+}
+
+// letIn returns whom the tables let in, for each load balancer's address.
+func letIn(tables *Tables) map[string]string {
+	ranges, who := map[uint32][]string{}, map[string]string{}
+	_ = tables.Ranges.Each(func(r maps.Range) { ranges[r.Service] = append(ranges[r.Service], r.Prefix.String()) })
+	_ = tables.Frontends.Each(func(key maps.SvcKey, row maps.Svc) {
+		if row.Kind != maps.LoadBalancer {
+			return
+		}
+		text := "all"
+		if tables.Services[row.Service].Flags&maps.SourceRanges != 0 {
+			text = strings.Join(slices.Sorted(slices.Values(ranges[row.Service])), " ")
+		}
+		who[fmt.Sprintf("%v/%d", maps.AddrPort(key), key.Proto)] = text
+	})
+	return who
+}
+
+// TestGuardsAreTold holds what counts as a change of who may use a load balancer's address, and that nothing else does.
+func TestGuardsAreTold(t *testing.T) {
+	store := model.NewStore("node0")
+	failing := false
+	r := start(t, store, NewMemory(small), func(op string) error {
+		if failing && op == "guards" {
+			return errInjected
+		}
+		return nil
+	})
+	r.beStrict()
+	guards := r.cfg.Guards.(*watchedGuards)
+	deliver(store, []*model.Service{web("10.96.0.1")}, []*model.Slice{webSlice("10.1.0.1")})
+	moved := guardedWeb("192.0.2.0/24")
+	moved.LoadBalancerIPs = []netip.Addr{netip.MustParseAddr("198.51.100.2")}
+	ported := guardedWeb("192.0.2.0/24")
+	ported.LoadBalancerIPs, ported.Ports = moved.LoadBalancerIPs, slices.Clone(ported.Ports)
+	ported.Ports[0].NodePort = 30080
+	for _, step := range []struct {
+		name string
+		set  func()
+		told bool
+	}{
+		{"the start", func() {}, true},
+		{"nothing", func() {}, false},
+		{"another backend", func() { store.SetSlice(webSlice("10.1.0.1", "10.1.0.2")) }, false},
+		{"a load balancer's address", func() { store.SetService(guardedWeb()) }, true},
+		{"another backend behind it", func() { store.SetSlice(webSlice("10.1.0.2")) }, false},
+		{"ranges", func() { store.SetService(guardedWeb("10.0.0.0/8", "192.0.2.0/24")) }, true},
+		{"the same ranges", func() { store.SetService(guardedWeb("192.0.2.0/24", "10.0.0.0/8")) }, false},
+		{"fewer ranges", func() { store.SetService(guardedWeb("192.0.2.0/24")) }, true},
+		{"another address", func() { store.SetService(moved) }, true},
+		{"a node port", func() { store.SetService(ported) }, false},
+		{"no ranges", func() { store.SetService(guardedWeb()) }, true},
+		{"no address", func() { store.SetService(web("10.96.0.1")) }, true},
+		{"no Service", func() { store.DeleteService(web("10.96.0.1").Name) }, false},
+	} {
+		guards.told = nil
+		step.set()
+		if err := r.Settle(); err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		guards.hold(step.name)
+		if step.name == "the start" { // it began when it was made
+			guards.told = append([]string{"begin"}, guards.told...)
+		}
+		for i, word := range guards.told {
+			if word != []string{"begin", "end"}[i%2] {
+				t.Errorf("%s: %q is said", step.name, guards.told)
+			}
+		}
+		if told := len(guards.told) > 0; told != step.told || guards.open {
+			t.Errorf("%s: %q is said, want anything: %v", step.name, guards.told, step.told)
+		}
+	}
+	store.SetService(guardedWeb("192.0.2.0/24"))
+	failing = true
+	if err := r.Pass(); !errors.Is(err, errInjected) || !guards.open || r.Stats().LastError == "" {
+		t.Errorf("nobody could be told of the end: %v, and status says %q", err, r.Stats().LastError)
+	}
+	failing = false
+	if err := r.Settle(); err != nil || guards.open || r.Stats().LastError != "" {
+		t.Errorf("later: %v, and status says %q; still under way: %v", err, r.Stats().LastError, guards.open)
+	}
+}

@@ -1,0 +1,219 @@
+package bpf
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// tellGuards has the programs believe that who may use load balancers' addresses last changed in a tick.
+func (w *world) tellGuards(t *testing.T, changed uint32) {
+	t.Helper()
+	if err := w.maps.Guards.Put(uint32(0), maps.Guard{Changed: changed}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// guardCase says when something was, in ticks from now on, and whether a packet's client is then looked for in the ranges.
+type guardCase struct {
+	name                 string
+	seen, changed, until int32
+	judged               bool
+}
+
+func guardCases() []guardCase {
+	return []guardCase{
+		{"nothing changed since", -1, -2, 3, false},
+		{"nothing changed for long", -1, -1 << 30, 3, false},
+		{"not used for long, and nothing changed", -1 << 20, -1<<20 - 1, 3, false},
+		{"changed in the tick in which it was used", -1, -1, 3, true},
+		{"changed since", -5, -1, 3, true},
+		{"changed since, and it is not used for long", -1 << 20, -1 << 19, 3, true},
+		{"changed now", -1, 0, 3, true},
+		{"changed, and the clock may go on meanwhile", -1, 1, 3, true},
+		{"a change is under way", -1, 1 << 30, 3, true},
+		{"a change is under way for long, and it is not used for long", -1 << 20, 1<<30 - 1<<20, 3, true},
+		{"changed, but it was judged in this tick", 0, 1, 3, false},
+		{"the agent vouches for this tick and no more", -1, -2, 0, false},
+		{"the agent is away since a moment", -1, -2, -1, true},
+		{"the agent is away for long", -1, -1 << 20, -1 << 20, true},
+		{"the agent is away, but it was judged in this tick", 0, -2, -1, false},
+		// The number of the tick is a small one in the test, so these are on both sides of zero.
+		{"used before the clock went round", -3, -1, 3, true},
+		{"changed and used before the clock went round", -3, -4, 3, false},
+	}
+}
+
+// guardedEnd is one direction of a flow to a load balancer's address, with its row.
+type guardedEnd struct {
+	name    string
+	program string
+	packet
+	row bpf.MapsCtEntry
+}
+
+// guardedEnds are those of flows to a backend on another node and to one on this, by the short way and by the long one.
+func (w *world) guardedEnds(f family) (list []guardedEnd) {
+	client, vip, pod, snat := f.client+":4000", guardedIn(f).vip+":53", f.pod+":53", f.snat+":61000"
+	add := func(name, program, from, to string, row bpf.MapsCtEntry, flags int) {
+		if program == "" {
+			return
+		}
+		row.Flags |= uint8(bpf.MapsCtFlagCT_GUARDED) | uint8(flags)
+		if flags == 0 {
+			row.Ifindex, row.Dmac, row.Smac = 1, [6]uint8{2, 0, 0, 0, 0, 1}, [6]uint8{2, 0, 0, 0, 0, 2}
+		}
+		p := packet{from: from, to: to, proto: udp}
+		list = append(list, guardedEnd{name, program, p, row})
+		if p.extension = make([]byte, 8); f.any == "0.0.0.0" {
+			p.extension, p.options = nil, 2
+		}
+		list = append(list, guardedEnd{name + ", the long way", program, p, row})
+	}
+	add("a request", w.in, client, vip, rowOf(snat, pod, false), 0)
+	add("an answer", w.in, pod, snat, rowOf(vip, client, true), 0)
+	add("a request to this node", w.in, client, vip, rowOf(client, pod, false), int(bpf.MapsCtFlagCT_STACK))
+	add("an answer of this node", w.out, pod, client, rowOf(vip, client, true), int(bpf.MapsCtFlagCT_STACK))
+	return list
+}
+
+// A client is looked for in the ranges with the first packet of a tick, unless the agent vouches that nobody changed them
+// since the packet before; where the flow is not established, with every packet.
+func TestRangesAreJudged(t *testing.T) {
+	config := standardConfig()
+	config.TickShift = 31
+	eachWith(t, config, func(t *testing.T, w *world, f family) {
+		w.service(t, guardedIn(f).vip+":53", udp, maps.LoadBalancer, f.pod+":53", false)
+		w.guard(t, guardedIn(f).elsewhere)
+		now := w.tick(t, f.client+":1", f.node+":1")
+		for _, end := range w.guardedEnds(f) {
+			for _, tt := range guardCases() {
+				w.tell(t, now-1<<20-9, now+uint32(tt.until))
+				w.tellGuards(t, now+uint32(tt.changed))
+				for _, m := range []*ebpf.Map{w.maps.Ct, w.maps.CtHalf} {
+					half := m == w.maps.CtHalf
+					want := tt.judged || half
+					row := end.row
+					row.Seen = now + uint32(tt.seen)
+					if cut := w.cuts(t, m, end, row); cut != want {
+						t.Errorf("%s, %s (half open: %v): cut off: %v, want %v", end.name, tt.name, half, cut, want)
+					}
+				}
+			}
+		}
+	})
+}
+
+// cuts reports whether a packet's flow ended with it, for want of a range.
+func (w *world) cuts(t *testing.T, m *ebpf.Map, end guardedEnd, row bpf.MapsCtEntry) bool {
+	t.Helper()
+	w.empty(t)
+	flow := flowOf(end.from, end.to, end.proto)
+	w.plant(t, m, flow, row)
+	before := w.countedAt(t, w.hook.name, "source-range")
+	verdict, _ := w.run(t, end.program, end.bytes())
+	known := m.Lookup(&flow, &row) == nil
+	counted := w.countedAt(t, w.hook.name, "source-range") - before
+	if cut := verdict == "drop"; cut == known || counted > 1 || cut != (counted == 1) {
+		t.Errorf("%s: %s, the row is there: %v, counted %d times", end.name, verdict, known, counted)
+	}
+	return !known
+}
+
+// watchman is an agent, as far as it tells the programs of changes.
+type watchman struct {
+	*world
+	ways   *datapath.Ways
+	guards *datapath.Guards
+	end    guardedEnd
+}
+
+func (w *world) watchman(t *testing.T, f family) *watchman {
+	t.Helper()
+	ways, err := datapath.NewWays(w.maps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	guards, err := datapath.NewGuards(w.maps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(ways.Close(), guards.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := ways.Changed(); err != nil {
+		t.Fatal(err)
+	}
+	m := &watchman{w, ways, guards, w.guardedEnds(f)[0]}
+	w.plant(t, w.maps.Ct, flowOf(m.end.from, m.end.to, udp), m.end.row)
+	return m
+}
+
+// use has the flow be used under the eyes of the agent for so many ticks more, and reports whether it is there then.
+func (m *watchman) use(t *testing.T, ticks uint32) bool {
+	t.Helper()
+	flow := flowOf(m.end.from, m.end.to, udp)
+	var first, row bpf.MapsCtEntry
+	for late := time.Now().Add(time.Minute); row.Seen-first.Seen < ticks; time.Sleep(10 * time.Millisecond) {
+		if err := m.ways.Vouch(); err != nil {
+			t.Fatal(err)
+		}
+		m.run(t, m.in, m.end.bytes())
+		if m.maps.Ct.Lookup(&flow, &row) != nil {
+			return false
+		}
+		if first.Seen == 0 {
+			first = row
+		}
+		if time.Now().After(late) {
+			t.Fatal("time stands still")
+		}
+	}
+	return true
+}
+
+// What the agent says of changes is what the programs go by: before one, while it is under way, and after it.
+func TestGuardsOfTheAgent(t *testing.T) {
+	tick, err := datapath.MeasureTick()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := standardConfig()
+	config.TickShift = tick.Shift
+	eachWith(t, config, func(t *testing.T, w *world, f family) {
+		if (f.any == "0.0.0.0") != (w.hook.name == "tc") {
+			return // these are seconds, and the agent tells both families at once
+		}
+		w.service(t, guardedIn(f).vip+":53", udp, maps.LoadBalancer, f.pod+":53", false)
+		for _, change := range []string{"under way", "over"} {
+			w.guard(t, guardedIn(f).around)
+			m := w.watchman(t, f)
+			if err := m.guards.End(); err != nil {
+				t.Fatal(err)
+			}
+			if !m.use(t, 2) {
+				t.Fatal("the flow of a client in the ranges is cut off")
+			}
+			w.guard(t, guardedIn(f).elsewhere)
+			if !m.use(t, 1) {
+				t.Error("a change is heeded that nobody told of: then this test shows nothing")
+			}
+			if m.guards.Begin(); change == "over" {
+				if err := m.guards.End(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if m.use(t, 2) {
+				t.Errorf("a change that is %s: the flow is not cut off", change)
+			}
+		}
+	})
+}
