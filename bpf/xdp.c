@@ -318,7 +318,26 @@ __noinline int xdp_is_marked(struct xdp_md *ctx, const struct packet *p)
 	return ip6 && option_is_there6(ip6);
 }
 
-/* The short way of a packet of one family, see plain.h. */
+static __always_inline bool xdp_is_to(const __u16 *dest, const void *mac)
+{
+	const __u16 *own = mac;
+
+	return dest[0] == own[0] && dest[1] == own[1] && dest[2] == own[2];
+}
+
+/* Whether a frame is for the device that it came in by. One that listens to all, as for a capture, gets what
+ * switches flood as well, and that is another node's to forward. tc is told so by the kernel. */
+static __always_inline bool xdp_is_ours(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 ifindex = ctx->ingress_ifindex;
+	struct link_addr *own = bpf_map_lookup_elem(&link_addrs, &ifindex);
+
+	return own && data + sizeof(struct ethhdr) <= end && xdp_is_to(data, own->mac);
+}
+
+/* The short way of a packet of one family, see plain.h. What leaves where it came from leaves from the address that
+ * it has to have come to. */
 static __always_inline int xdp_plain(struct xdp_md *ctx, struct flow *flow, struct ct_entry *to, bool is_v4)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -335,22 +354,23 @@ static __always_inline int xdp_plain(struct xdp_md *ctx, struct flow *flow, stru
 		return PLAIN_UNKNOWN;
 	if (!plain_copy(row, sum, to))
 		return PLAIN_NOT;
-	if (to->ifindex && (to->ifindex != ctx->ingress_ifindex || !route_is_complete(to)))
+	forward = to->ifindex;
+	if (forward ? to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac)
+		    : !xdp_is_ours(ctx))
 		return XDP_PASS;
 	if (!plain_touch(flow, row, to))
 		return PLAIN_NOT;
-	forward = to->ifindex;
 	plain_rewrite(&p, data, to, forward);
 	rewrite_check(data + p.check, plain_proto(&p), to);
 	return forward ? XDP_TX : XDP_PASS;
 }
 
-/* Likewise of either family. What goes to many hosts of the link is none of these. */
+/* Likewise of either family. */
 static __always_inline int xdp_try(struct xdp_md *ctx, struct flow *flow, struct ct_entry *to)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
-	if (cfg.growing || data + sizeof(struct ethhdr) > end || *(__u8 *)data & 1)
+	if (cfg.growing || data + sizeof(struct ethhdr) > end)
 		return PLAIN_NOT;
 	if (plain_link(data) == bpf_htons(ETH_P_IP))
 		return xdp_plain(ctx, flow, to, true);
@@ -368,10 +388,12 @@ int xdp_from_netdev(struct xdp_md *ctx)
 	outcome = xdp_try(ctx, &p.flow, &a.to);
 	if (outcome > PLAIN_NOT)
 		return outcome;
+	if (!xdp_is_ours(ctx))
+		return XDP_PASS;
 	p = (struct packet) { .ifindex = ctx->ingress_ifindex, .bounces = true };
 	a = (struct action) {};
 	parsed = xdp_parse(ctx, &p, outcome == PLAIN_UNKNOWN);
-	if (p.is_tagged || p.is_to_many || (option_is_due(&p) && xdp_is_marked(ctx, &p)))
+	if (p.is_tagged || (option_is_due(&p) && xdp_is_marked(ctx, &p)))
 		return XDP_PASS;
 	if (parsed != PARSED_FLOW)
 		return xdp_other(ctx, &p, &a, parsed);

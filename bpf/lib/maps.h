@@ -243,6 +243,15 @@ struct {
 	__type(value, __u32);
 } served SEC(".maps");
 
+/* The devices that packets come in by. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct link_addr);
+} link_addrs SEC(".maps");
+
 /* How many errors may still be sent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -58,7 +58,6 @@ struct packet {
 	__u8 ttl;
 	bool is_v4;
 	bool is_tagged;
-	bool is_to_many;       /* hosts of the link */
 	bool is_whole;	       /* and no router may cut it up */
 	bool bounces;	       /* filled in too: who received it can only send it back where it came from */
 	bool is_fragment;      /* the first one: others have no ports */
@@ -348,7 +347,6 @@ static __always_inline enum parsed packet_parse(struct packet *p, void *data, vo
 
 	if ((void *)(eth + 1) > end)
 		return PARSED_SHORT;
-	p->is_to_many = eth->h_dest[0] & 1;
 	proto = eth->h_proto;
 	for (int i = 0; i < PACKET_TAGS; i++) {
 		struct vlan_tag *tag = data + at;

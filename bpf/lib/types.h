@@ -183,6 +183,12 @@ struct node_addr {
 	__u32 flags;
 };
 
+/* The hardware address of a device. */
+struct link_addr {
+	__u8 mac[6];
+	__u8 pad[2];
+};
+
 /* What a pod that opted out is told by. */
 enum optout_kind {
 	OPTOUT_NETNS = 1,  /* the cookie of its network namespace */

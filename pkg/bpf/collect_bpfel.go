@@ -36,6 +36,7 @@ const (
 	CollectMapLateFrames       = "late_frames"
 	CollectMapLateMarks        = "late_marks"
 	CollectMapLateTally        = "late_tally"
+	CollectMapLinkAddrs        = "link_addrs"
 	CollectMapNames            = "names"
 	CollectMapNodeAddrs        = "node_addrs"
 	CollectMapOptout           = "optout"
@@ -128,6 +129,7 @@ type CollectMapSpecs struct {
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
 	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
 	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
+	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
@@ -194,6 +196,7 @@ type CollectMaps struct {
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
 	LateMarks   *ebpf.Map `ebpf:"late_marks"`
 	LateTally   *ebpf.Map `ebpf:"late_tally"`
+	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
@@ -235,6 +238,7 @@ func (m *CollectMaps) Close() error {
 		m.LateFrames,
 		m.LateMarks,
 		m.LateTally,
+		m.LinkAddrs,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,

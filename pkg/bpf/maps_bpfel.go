@@ -312,6 +312,12 @@ type MapsLateTally struct {
 	Refused  uint64
 }
 
+type MapsLinkAddr struct {
+	_   structs.HostLayout
+	Mac [6]uint8
+	Pad [2]uint8
+}
+
 type MapsLru uint32
 
 const (
@@ -575,6 +581,7 @@ const (
 	MapsMapLateFrames       = "late_frames"
 	MapsMapLateMarks        = "late_marks"
 	MapsMapLateTally        = "late_tally"
+	MapsMapLinkAddrs        = "link_addrs"
 	MapsMapNames            = "names"
 	MapsMapNodeAddrs        = "node_addrs"
 	MapsMapOptout           = "optout"
@@ -687,6 +694,7 @@ type MapsMapSpecs struct {
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
 	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
 	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
+	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
@@ -777,6 +785,7 @@ type MapsMaps struct {
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
 	LateMarks   *ebpf.Map `ebpf:"late_marks"`
 	LateTally   *ebpf.Map `ebpf:"late_tally"`
+	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
@@ -814,6 +823,7 @@ func (m *MapsMaps) Close() error {
 		m.LateFrames,
 		m.LateMarks,
 		m.LateTally,
+		m.LinkAddrs,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,

@@ -33,6 +33,7 @@ const (
 	SockMapLateFrames     = "late_frames"
 	SockMapLateMarks      = "late_marks"
 	SockMapLateTally      = "late_tally"
+	SockMapLinkAddrs      = "link_addrs"
 	SockMapNames          = "names"
 	SockMapNodeAddrs      = "node_addrs"
 	SockMapOptout         = "optout"
@@ -139,6 +140,7 @@ type SockMapSpecs struct {
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
 	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
 	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
+	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
@@ -201,6 +203,7 @@ type SockMaps struct {
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
 	LateMarks   *ebpf.Map `ebpf:"late_marks"`
 	LateTally   *ebpf.Map `ebpf:"late_tally"`
+	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
@@ -238,6 +241,7 @@ func (m *SockMaps) Close() error {
 		m.LateFrames,
 		m.LateMarks,
 		m.LateTally,
+		m.LinkAddrs,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,

@@ -33,6 +33,7 @@ const (
 	SweepMapLateFrames     = "late_frames"
 	SweepMapLateMarks      = "late_marks"
 	SweepMapLateTally      = "late_tally"
+	SweepMapLinkAddrs      = "link_addrs"
 	SweepMapNames          = "names"
 	SweepMapNodeAddrs      = "node_addrs"
 	SweepMapOptout         = "optout"
@@ -120,6 +121,7 @@ type SweepMapSpecs struct {
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
 	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
 	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
+	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
@@ -181,6 +183,7 @@ type SweepMaps struct {
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
 	LateMarks   *ebpf.Map `ebpf:"late_marks"`
 	LateTally   *ebpf.Map `ebpf:"late_tally"`
+	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
@@ -218,6 +221,7 @@ func (m *SweepMaps) Close() error {
 		m.LateFrames,
 		m.LateMarks,
 		m.LateTally,
+		m.LinkAddrs,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,

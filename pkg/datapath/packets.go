@@ -131,9 +131,16 @@ func (d *Datapath) attachDevices(progs devices.Programs) error {
 	return errors.Join(d.syncDevices(), old.Close())
 }
 
-// syncDevices has the devices that were found, and no others, run the programs, and tells the programs which ones do.
+// syncDevices has the devices that were found, and no others, run the programs, and tells the programs which ones do, and
+// what their addresses are. XDP leaves to tc what comes in by a device of which it does not know that.
 func (d *Datapath) syncDevices() error {
-	err := d.hooks.Sync(d.outside.found, d.outside.programs)
+	macs := map[uint32][6]byte{}
+	for _, device := range d.outside.found {
+		if device.MAC != [6]byte{} {
+			macs[uint32(device.Index)] = device.MAC
+		}
+	}
+	err := errors.Join(d.maps.SetLinkAddrs(macs), d.hooks.Sync(d.outside.found, d.outside.programs))
 	served := map[uint32]bool{}
 	for _, s := range d.hooks.States() {
 		if s.TC != "" {

@@ -258,14 +258,20 @@ func (w *town) newCrowd(n int) *crowd { return &crowd{town: w, flows: make([]tow
 
 func townClient(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
 
+// say has a client send a packet, with who it is and a number.
+func (w *town) say(client, number int) error {
+	packet := binary.BigEndian.AppendUint32(nil, uint32(client))
+	packet = binary.BigEndian.AppendUint32(packet, uint32(number))
+	from := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: townClient(client).As4()})
+	_, _, err := w.socket.WriteMsgUDPAddrPort(packet, from, w.nodePort)
+	return err
+}
+
 // talk lets the clients from first on, before last, send one packet each, and hears the answers.
 func (c *crowd) talk(first, last int) error {
 	c.rounds++
 	for i := first; i < last; i++ {
-		packet := binary.BigEndian.AppendUint32(nil, uint32(i))
-		packet = binary.BigEndian.AppendUint32(packet, uint32(c.rounds))
-		from := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: townClient(i).As4()})
-		if _, _, err := c.socket.WriteMsgUDPAddrPort(packet, from, c.nodePort); err != nil {
+		if err := c.say(i, c.rounds); err != nil {
 			return err
 		}
 	}

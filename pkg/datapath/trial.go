@@ -134,7 +134,7 @@ type trial struct {
 // readByTrial are the maps that programs of packets only read: a trial uses the live ones, and any other is its own, also
 // one that this list does not know of.
 func readByTrial() []string {
-	return []string{"svcs", "slots", "backends", "src_ranges", "node_addrs", "snat_addrs"}
+	return []string{"svcs", "slots", "backends", "src_ranges", "node_addrs", "snat_addrs", "link_addrs"}
 }
 
 // rowsOfTrial are how many rows there are in the trial's own maps that need fewer than the live ones.

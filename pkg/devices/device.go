@@ -18,8 +18,9 @@ type Device struct {
 	Name     string
 	Kind     string // "device" for one of a driver of hardware, otherwise what it was made as: bond, vlan, veth
 	MTU      int
-	Why      string // it is chosen
-	Default4 bool   // it has the default route of IPv4
+	MAC      [6]byte // zero if it has none of this length
+	Why      string  // it is chosen
+	Default4 bool    // it has the default route of IPv4
 	Default6 bool
 	VLANs    bool       // devices of VLANs sit on it
 	Addr4    netip.Addr // its first address that is for everybody; not valid if it has none
@@ -96,13 +97,17 @@ func list() ([]candidate, error) {
 
 func candidateOf(l netlink.Link) candidate {
 	attrs := l.Attrs()
-	return candidate{
+	c := candidate{
 		Device:   Device{Index: attrs.Index, Name: attrs.Name, Kind: l.Type(), MTU: attrs.MTU},
 		loopback: attrs.Flags&net.FlagLoopback != 0,
 		ethernet: attrs.EncapType == "ether",
 		master:   attrs.MasterIndex,
 		lower:    attrs.ParentIndex,
 	}
+	if len(attrs.HardwareAddr) == len(c.MAC) {
+		c.MAC = [6]byte(attrs.HardwareAddr)
+	}
+	return c
 }
 
 // addAddrs fills in the addresses. Those that the kernel itself would not choose to speak from do not stand for the

@@ -301,3 +301,24 @@ func TestXDPModes(t *testing.T) {
 		t.Errorf("beside another: %+v", state)
 	}
 }
+
+// Devices that no test can make say as well why they have no XDP.
+func TestWithoutXDP(t *testing.T) {
+	for _, test := range []struct {
+		mode   Mode
+		device Device
+		why    string
+	}{
+		{Auto, Device{Kind: "device"}, ""},
+		{Auto, Device{Kind: "device", VLANs: true}, "VLANs sit on the device, and a driver may hide their tags from XDP"},
+		{Native, Device{Kind: "device", VLANs: true}, ""},
+		{Auto, Device{Kind: "tuntap"}, "packets on a tap may have no checksum yet, which XDP cannot complete"},
+		{Auto, Device{Kind: "bond"}, "packets come in by the parts of a bond, of which XDP does not know the bond"},
+		{Native, Device{Kind: "bond"}, "packets come in by the parts of a bond, of which XDP does not know the bond"},
+		{Generic, Device{Kind: "bond"}, ""},
+	} {
+		if why := New("", test.mode, slog.Default()).without(test.device, &ebpf.Program{}); why != test.why {
+			t.Errorf("%s, %+v: %q, want %q", test.mode, test.device, why, test.why)
+		}
+	}
+}

@@ -87,6 +87,8 @@ func TestWatch(t *testing.T) {
 			return netlink.AddrAdd(device(), &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(192, 0, 2, 1), Mask: net.CIDRMask(24, 32)}})
 		}, one("eth0", 1500)},
 		{"an MTU", func() error { return netlink.LinkSetMTU(device(), 1400) }, one("eth0", 1400)},
+		{"a hardware address", func() error { return netlink.LinkSetHardwareAddr(device(), net.HardwareAddr{2, 0, 0, 0, 0, 9}) },
+			func(found []Device) bool { return len(found) == 1 && found[0].MAC == [6]byte{2, 0, 0, 0, 0, 9} }},
 		{"a default route", func() error {
 			return netlink.RouteAdd(&netlink.Route{Gw: net.IPv4(192, 0, 2, 254), Table: unix.RT_TABLE_MAIN})
 		}, func(found []Device) bool { return one("eth0", 1400)(found) && found[0].Default4 }},

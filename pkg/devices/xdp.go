@@ -80,6 +80,8 @@ func (h *Hooks) without(d Device, prog *ebpf.Program) string {
 	switch {
 	case h.mode == Off || prog == nil:
 		return "off"
+	case h.mode != Generic && d.Kind == "bond":
+		return "packets come in by the parts of a bond, of which XDP does not know the bond"
 	case h.mode == Auto && d.Kind == "veth":
 		return "packets on a veth have no checksum yet, which XDP cannot complete"
 	case h.mode == Auto && d.Kind == "tuntap":

@@ -42,8 +42,8 @@ type Maps struct {
 	LateMarks           *ebpf.Map
 	LateTally           *ebpf.Map
 	Optout, OptoutKinds *ebpf.Map
-	Ways, Hints, Served *ebpf.Map
-	Guards              *ebpf.Map
+	Ways, Hints, Guards *ebpf.Map
+	Served, LinkAddrs   *ebpf.Map
 
 	Watch, Watched, Events *ebpf.Map
 
@@ -120,6 +120,7 @@ func (m *Maps) fields() []field {
 		{Info{Name: "hints", Row: "0 -> the backend that another node chose for the packet at hand", WrittenBy: "tc", ReadBy: "tc, xdp"},
 			&m.Hints, nil},
 		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc"}, &m.Served, nil},
+		{Info{Name: "link_addrs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.LinkAddrs, nil},
 		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
 			&m.Allowances, nil},
 		{Info{Name: "watch", Row: "0 -> what monitors want to be told, until when", WrittenBy: "monitor", ReadBy: "tc, xdp"}, &m.Watch, nil},

@@ -54,7 +54,7 @@ func plainRows(from, to string, now uint32) map[string]bpf.MapsCtEntry {
 	list := map[string]bpf.MapsCtEntry{}
 	add := func(name string, change func(*bpf.MapsCtEntry)) {
 		row := rowOf(from, to, false)
-		row.Ifindex, row.Dmac, row.Smac, row.Seen = 1, [6]uint8{2, 0, 0, 0, 0, 1}, [6]uint8{2, 0, 0, 0, 0, 2}, now
+		row.Ifindex, row.Dmac, row.Seen = 1, [6]uint8{2, 0, 0, 0, 0, 1}, now
 		row.AddrDiff, row.PortDiff, row.State = 0x1234, 0x4321, uint8(bpf.MapsCtStateCT_OPEN)
 		change(&row)
 		list[name] = row

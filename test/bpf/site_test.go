@@ -81,6 +81,13 @@ func (s *site) wire(t *testing.T, name string) *wire {
 	w.socket = w.listen(t)
 	s.attach(t, w)
 	s.wires[name] = w
+	macs := map[uint32][6]byte{}
+	for _, w := range s.wires {
+		macs[uint32(w.near.Attrs().Index)] = [6]byte(w.near.Attrs().HardwareAddr)
+	}
+	if err := s.maps.SetLinkAddrs(macs); err != nil {
+		t.Fatal(err)
+	}
 	return w
 }
 

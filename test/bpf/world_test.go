@@ -88,7 +88,8 @@ func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps
 	ports := maps.NodeAddr{Ifindex: 1, Flags: maps.NodePorts}
 	addrs := map[netip.Addr]maps.NodeAddr{config4(): ports, config6(): ports, snat4: {Ifindex: 1}, snat6: {Ifindex: 1}}
 	_, err = m.SetNodeAddrs(addrs)
-	if err := errors.Join(err, m.SetSnatAddr(snat4), m.SetSnatAddr(snat6)); err != nil {
+	lo := map[uint32][6]byte{1: {}} // all zero, as test runs have it
+	if err := errors.Join(err, m.SetSnatAddr(snat4), m.SetSnatAddr(snat6), m.SetLinkAddrs(lo)); err != nil {
 		t.Fatal(err)
 	}
 	return w

@@ -33,6 +33,7 @@ const (
 	SelectMapLateFrames     = "late_frames"
 	SelectMapLateMarks      = "late_marks"
 	SelectMapLateTally      = "late_tally"
+	SelectMapLinkAddrs      = "link_addrs"
 	SelectMapNames          = "names"
 	SelectMapNodeAddrs      = "node_addrs"
 	SelectMapOptout         = "optout"
@@ -124,6 +125,7 @@ type SelectMapSpecs struct {
 	LateFrames  *ebpf.MapSpec `ebpf:"late_frames"`
 	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
 	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
+	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
@@ -191,6 +193,7 @@ type SelectMaps struct {
 	LateFrames  *ebpf.Map `ebpf:"late_frames"`
 	LateMarks   *ebpf.Map `ebpf:"late_marks"`
 	LateTally   *ebpf.Map `ebpf:"late_tally"`
+	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
@@ -228,6 +231,7 @@ func (m *SelectMaps) Close() error {
 		m.LateFrames,
 		m.LateMarks,
 		m.LateTally,
+		m.LinkAddrs,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,

@@ -335,9 +335,12 @@ func (g *generator) spoil(frame []byte) []byte {
 	case 2:
 		binary.BigEndian.PutUint16(frame[16+2*g.IntN(2):], uint16(g.IntN(1500)))
 	default:
-		if g.in100(50) {
-			frame[0] |= 1
-		} else {
+		switch g.IntN(4) {
+		case 0:
+			frame[0] |= 1 // to many
+		case 1:
+			frame[g.IntN(6)] ^= 1 << g.IntN(8) // to another
+		default:
 			frame = append(frame, make([]byte, g.IntN(20))...)
 		}
 	}

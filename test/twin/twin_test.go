@@ -37,8 +37,10 @@ func (w *world) begin() (*run, error) {
 		Pings: map[netip.Addr]bool{}, Addresses: map[netip.Addr]bool{}, Masquerade: map[bool]netip.Addr{}, Routes: map[netip.Addr]Way{},
 		MTU: map[int]int{}, MACs: map[int]MAC{}, Hosted: map[netip.AddrPort]bool{}, Served: map[int]bool{}, Ports: [2]uint16{firstPort, lastPort},
 	}
+	macs := map[uint32][6]byte{}
 	for id, d := range w.devices {
 		tables.MTU[id], tables.MACs[id] = d.mtu, d.mac
+		macs[uint32(d.index)] = d.mac
 	}
 	for addr, way := range routes() {
 		way := w.way(way.Device, way.known())
@@ -77,7 +79,7 @@ func (w *world) begin() (*run, error) {
 		r.counts[reason] = n
 	}
 	_, err = w.maps.SetNodeAddrs(map[netip.Addr]maps.NodeAddr{})
-	return r, errors.Join(err, w.maps.SetServed(nil), w.maps.SetSnatAddr(netip.IPv4Unspecified()), w.maps.SetSnatAddr(netip.IPv6Unspecified()))
+	return r, errors.Join(err, w.maps.SetServed(nil), w.maps.SetLinkAddrs(macs), w.maps.SetSnatAddr(netip.IPv4Unspecified()), w.maps.SetSnatAddr(netip.IPv6Unspecified()))
 }
 
 // empty deletes every row of a map.

@@ -132,7 +132,7 @@ func (n *node) serve() error {
 	key := maps.KeyOf(n.frontend().Addr(), n.frontend().Port(), model.UDP)
 	own := n.frontend().Addr() // any that the packets have no other use for
 	_, err = n.maps.SetNodeAddrs(map[netip.Addr]maps.NodeAddr{own: {Ifindex: 1}})
-	return errors.Join(err, n.maps.SetSnatAddr(own),
+	return errors.Join(err, n.maps.SetSnatAddr(own), n.maps.SetLinkAddrs(map[uint32][6]byte{1: {}}), // of loopback
 		tables.Svcs.Update(key, maps.Svc{Service: service, Kind: uint32(bpf.MapsSvcKindSVC_LOAD_BALANCER)}))
 }
 

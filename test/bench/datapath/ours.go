@@ -64,7 +64,8 @@ func (o *ours) serve(services []nodePort) error {
 	if _, err := o.maps.SetNodeAddrs(rows); err != nil {
 		return err
 	}
-	if err := o.maps.SetSnatAddr(node); err != nil {
+	macs := map[uint32][6]byte{uint32(o.port.Index): [6]byte(o.port.MAC)}
+	if err := errors.Join(o.maps.SetSnatAddr(node), o.maps.SetLinkAddrs(macs)); err != nil {
 		return err
 	}
 	tables, err := o.maps.Tables()

@@ -1,0 +1,40 @@
+package maps
+
+import (
+	"fmt"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// SetLinkAddrs makes the map of the devices' hardware addresses say what want says. Every device that stays is there all
+// the time.
+func (m *Maps) SetLinkAddrs(want map[uint32][6]byte) error {
+	var gone []uint32
+	var index uint32
+	var row bpf.MapsLinkAddr
+	have := map[uint32][6]byte{}
+	rows := m.LinkAddrs.Iterate()
+	for rows.Next(&index, &row) {
+		have[index] = row.Mac
+		if _, ok := want[index]; !ok {
+			gone = append(gone, index)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return fmt.Errorf("read the devices' hardware addresses: %w", err)
+	}
+	for index, mac := range want {
+		if had, ok := have[index]; ok && had == mac {
+			continue
+		}
+		if err := m.LinkAddrs.Put(index, bpf.MapsLinkAddr{Mac: mac}); err != nil {
+			return fmt.Errorf("write the hardware address of device %d: %w", index, err)
+		}
+	}
+	for _, index := range gone {
+		if err := m.LinkAddrs.Delete(index); err != nil {
+			return fmt.Errorf("remove the hardware address of device %d: %w", index, err)
+		}
+	}
+	return nil
+}
