@@ -67,7 +67,7 @@ func (w *world) guardedEnds(f family) (list []guardedEnd) {
 		}
 		row.Flags |= uint8(bpf.MapsCtFlagCT_GUARDED) | uint8(flags)
 		if flags == 0 {
-			row.Ifindex, row.Dmac, row.Smac = 1, [6]uint8{2, 0, 0, 0, 0, 1}, [6]uint8{2, 0, 0, 0, 0, 2}
+			row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1}
 		}
 		p := packet{from: from, to: to, proto: udp}
 		list = append(list, guardedEnd{name, program, p, row})
