@@ -10,19 +10,19 @@
 #include "lib/count.h"
 #include "lib/echo.h"
 #include "lib/fallback.h"
+#include "lib/forwarded.h"
 #include "lib/fragments.h"
 #include "lib/icmp.h"
 #include "lib/late.h"
 #include "lib/plain.h"
 #include "lib/read.h"
 #include "lib/skb.h"
-#include "lib/unwrap.h"
 #include "lib/wrap.h"
 
 enum {
-	TC_NEXT = -1, /* to the next program, of whoever that is */
+	TC_NEXT = -1,  /* to the next program, of whoever that is */
+	TC_AGAIN = -2, /* no verdict: the flow has to have another way, see fallback.h */
 	TC_DROP = 2,
-	TC_HEAD = 128, /* has the header of IP and what comes next */
 	TC_VLAN_ID = 0xfff,
 	TC_EVERY_LINK = 576, /* bytes of IPv4 */
 };
@@ -291,7 +291,7 @@ __noinline int tc_apply(struct __sk_buff *skb, const struct packet *p, struct ac
 		if (a->verdict != VERDICT_DROP)
 			return verdict;
 		if (fallback_is_due(p, a))
-			tc_fall_back(skb, p, a);
+			return TC_AGAIN;
 	}
 	if (a->verdict == VERDICT_DROP)
 		return tc_refuse(skb, p, a, leaving);
@@ -318,55 +318,6 @@ static __always_inline int tc_first(struct __sk_buff *skb, const struct packet *
 	if (verdict)
 		direct_again(p, a);
 	return verdict;
-}
-
-/* Makes a packet with the option what its client sent. What only looks as if it had one has no flow. */
-__noinline int tc_undirect(struct __sk_buff *skb, struct packet *p)
-{
-	struct hint *hint = hosted_hint();
-	struct unmarked to = {};
-	struct action a = {};
-	int found, parsed;
-
-	if (!p || !hint || bpf_skb_pull_data(skb, skb->len < TC_HEAD ? skb->len : TC_HEAD))
-		return PARSED_OTHER;
-	found = unmark_read(&to, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
-	if (found == UNMARK_NONE)
-		return PARSED_OTHER;
-	p->is_unwrapped = true;
-	if (found == UNMARK_STRAY || !skb_unmark(skb, p))
-		return PARSED_OTHER;
-	parsed = read_packet(skb, p, false);
-	p->is_unwrapped = true;
-	if (parsed != PARSED_FLOW && parsed != PARSED_ICMP && parsed != PARSED_LATER)
-		return PARSED_OTHER;
-	hint->backend = p->flow.daddr;
-	hint->port = p->flow.dport;
-	hint->direct = DIRECT_OFF; /* nobody knows which node it was */
-	a.to.daddr = to.addr;
-	a.to.dport = option_has_ports(p) ? to.port : p->flow.dport;
-	if (!skb_point(skb, p, &a))
-		return PARSED_OTHER;
-	p->flow.daddr = a.to.daddr;
-	p->flow.dport = a.to.dport;
-	return parsed;
-}
-
-/* Makes a packet that another node forwarded what its client sent, which is then parsed as is returned. */
-__noinline int tc_unwrap(struct __sk_buff *skb, struct packet *p)
-{
-	struct hint *hint = hosted_hint();
-	int parsed;
-
-	if (p && option_is_due(p))
-		return tc_undirect(skb, p);
-	if (!p || !hint || !fallback_or_forwarded(hint, p, (void *)(long)skb->data, (void *)(long)skb->data_end) ||
-	    bpf_skb_adjust_room(skb, -(__s32)hint->len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
-		return PARSED_OTHER;
-	parsed = read_packet(skb, p, false);
-	p->is_unwrapped = hint->port;
-	p->is_returned = !hint->port;
-	return parsed;
 }
 
 /* Of what another node forwarded, nothing goes on that is not known here: it would be forwarded again, and perhaps
@@ -431,10 +382,18 @@ static __always_inline int tc_try(struct __sk_buff *skb, struct packet *p, struc
 	return plain_link(data) == bpf_htons(ETH_P_IPV6) ? tc_plain(skb, p, a, false) : PLAIN_NOT;
 }
 
-/* The long way. */
-static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct action *a, bool is_unknown)
+/* Decides about a packet of a flow of which nothing is known. Not static, as tc_apply. */
+__noinline int tc_begin(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	enum parsed parsed = read_packet(skb, p, is_unknown);
+	return p && a ? first_packet(skb, p, a) : 0;
+}
+
+/* The long way. */
+static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct action *a, __u32 lacks,
+				 struct ct_entry *half)
+{
+	enum parsed parsed = read_packet(skb, p, lacks);
+	int verdict;
 
 	if (tc_is_tagged(skb, p))
 		return TC_NEXT;
@@ -446,23 +405,30 @@ static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct
 	}
 	if (parsed != PARSED_FLOW)
 		return tc_settle(skb, p, a, tc_other(skb, p, a, parsed, false));
-	decide(skb, p, a);
+	if (!decide(skb, p, a, half))
+		tc_begin(skb, p, a);
 	if (p->is_unwrapped && a->is_first)
 		tc_host(skb, p, a);
 	if (p->is_fragment) {
-		int verdict = tc_first(skb, p, a);
-
+		verdict = tc_first(skb, p, a);
 		if (verdict)
 			return verdict;
 	}
-	return tc_settle(skb, p, a, tc_apply(skb, p, a, false));
+	verdict = tc_apply(skb, p, a, false);
+	if (verdict == TC_AGAIN) {
+		fallback_enter(skb, p, a);
+		verdict = tc_apply(skb, p, a, false);
+	}
+	return tc_settle(skb, p, a, verdict);
 }
 
 SEC("tc")
 int tc_from_netdev(struct __sk_buff *skb)
 {
 	struct packet p;
+	struct ct_entry *half = NULL;
 	struct action a;
+	__u32 lacks = 0;
 	int outcome;
 
 	if (skb->tc_index == TC_DONE) /* by another node, over a link that is none: both are on this machine */
@@ -472,9 +438,13 @@ int tc_from_netdev(struct __sk_buff *skb)
 	outcome = tc_try(skb, &p, &a);
 	if (outcome > PLAIN_NOT)
 		return outcome;
+	if (outcome == PLAIN_UNKNOWN) {
+		half = bpf_map_lookup_elem(&ct_half, &p.flow);
+		lacks = half ? LACKS_CT : LACKS_CT | LACKS_HALF;
+	}
 	p = (struct packet) {};
 	a = (struct action) {};
-	return tc_go(skb, &p, &a, outcome == PLAIN_UNKNOWN);
+	return tc_go(skb, &p, &a, lacks, half);
 }
 
 /* What a backend on this node answers. */
@@ -487,7 +457,7 @@ int tc_to_netdev(struct __sk_buff *skb)
 
 	if (skb->tc_index == TC_DONE)
 		return TC_NEXT;
-	parsed = read_packet(skb, &p, false);
+	parsed = read_packet(skb, &p, 0);
 	if (parsed != PARSED_FLOW)
 		return tc_other(skb, &p, &a, parsed, true);
 	decide_leaving(&p, &a);

@@ -290,13 +290,19 @@ __noinline int xdp_apply(struct xdp_md *ctx, const struct packet *p, struct acti
 	return forward ? XDP_TX : XDP_PASS;
 }
 
+/* Decides about a packet of a flow of which nothing is known. Not static, as xdp_apply. */
+__noinline int xdp_begin(struct xdp_md *ctx, const struct packet *p, struct action *a)
+{
+	return p && a ? first_packet(ctx, p, a) : 0;
+}
+
 /* Reads a packet whose bytes are all zero. Not static: what follows is then walked once, and not for every packet
  * that there is, nor for all that is known of it from before. */
-__noinline int xdp_parse(struct xdp_md *ctx, struct packet *p, bool is_unknown)
+__noinline int xdp_parse(struct xdp_md *ctx, struct packet *p, __u32 lacks)
 {
 	if (!p)
 		return PARSED_OTHER;
-	p->is_unknown = is_unknown;
+	p->lacks = lacks;
 	return packet_parse(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 }
 
@@ -382,7 +388,9 @@ int xdp_from_netdev(struct xdp_md *ctx)
 {
 	enum parsed parsed;
 	struct packet p;
+	struct ct_entry *half = NULL;
 	struct action a;
+	__u32 lacks = 0;
 	int outcome;
 
 	outcome = xdp_try(ctx, &p.flow, &a.to);
@@ -390,14 +398,21 @@ int xdp_from_netdev(struct xdp_md *ctx)
 		return outcome;
 	if (!xdp_is_ours(ctx))
 		return XDP_PASS;
+	if (outcome == PLAIN_UNKNOWN) {
+		half = bpf_map_lookup_elem(&ct_half, &p.flow);
+		lacks = half ? LACKS_CT : LACKS_CT | LACKS_HALF;
+	}
 	p = (struct packet) { .ifindex = ctx->ingress_ifindex, .bounces = true };
 	a = (struct action) {};
-	parsed = xdp_parse(ctx, &p, outcome == PLAIN_UNKNOWN);
+	parsed = xdp_parse(ctx, &p, lacks);
 	if (p.is_tagged || (option_is_due(&p) && xdp_is_marked(ctx, &p)))
 		return XDP_PASS;
 	if (parsed != PARSED_FLOW)
 		return xdp_other(ctx, &p, &a, parsed);
-	decide(ctx, &p, &a);
+	if (!decide(ctx, &p, &a, half))
+		xdp_begin(ctx, &p, &a);
+	if (a.verdict == VERDICT_REWRITE && route_is_elsewhere(&p, &a.to))
+		a.verdict = VERDICT_PASS;
 	if (p.is_fragment && a.verdict == VERDICT_REWRITE) {
 		fragment_remember(&p, &a);
 		if (a.verdict == VERDICT_REWRITE && fragment_is_awaited(&p)) /* tc has what waits */

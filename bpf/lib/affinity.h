@@ -23,13 +23,15 @@ affinity_find(const struct affinity_key *key, const struct service *service, __u
 {
 	struct affinity *known = bpf_map_lookup_elem(&affinity, key);
 	__u64 now = bpf_ktime_get_coarse_ns();
+	__u32 row;
 
 	if (!known)
 		return AFFINITY_NONE;
 	if (now - known->last > service->affinity_seconds * NSEC_PER_SEC)
 		return AFFINITY_LAPSED;
-	choice->row = known->row;
-	choice->backend = bpf_map_lookup_elem(&backends, &choice->row);
+	row = known->row;
+	choice->row = row;
+	choice->backend = bpf_map_lookup_elem(&backends, &row);
 	if (!choice->backend || !lb_owns(choice->backend, key->service, scope))
 		return AFFINITY_NONE;
 	known->last = now;

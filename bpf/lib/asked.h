@@ -11,12 +11,9 @@
 
 #include "ct.h"
 
-static __always_inline struct asked_way *asked_row(const struct addr *from, const struct addr *to)
+static __always_inline struct asked_way *asked_row(const struct ct_entry *to)
 {
-	const __u64 *a = (const __u64 *)from, *b = (const __u64 *)to;
-	__u64 sum = __builtin_bswap64(a[0]) * ct_factor[0] + __builtin_bswap64(a[1]) * ct_factor[1] +
-		    __builtin_bswap64(b[0]) * ct_factor[2] + __builtin_bswap64(b[1]) * ct_factor[3];
-	__u32 index = sum >> 32 & (ASKED_WAYS - 1);
+	__u32 index = ct_sum_addrs((const __u64 *)to, ct_factor) >> 32 & (ASKED_WAYS - 1);
 
 	return bpf_map_lookup_elem(&asked_ways, &index);
 }
@@ -34,14 +31,20 @@ static __always_inline bool asked_holds(__u32 seen)
 	return (__s32)(until - ct_now()) >= 0 && (__s32)(seen - *(volatile __u32 *)&told->changed) > 0;
 }
 
+/* Whether a row is of the way between the addresses of another. Both have them in front, in whole words. */
+static __always_inline bool asked_is(const struct asked_way *row, const struct ct_entry *to)
+{
+	const __u64 *a = (const __u64 *)row, *b = (const __u64 *)to;
+
+	return a[3] == b[3] && a[1] == b[1] && a[2] == b[2] && a[0] == b[0];
+}
+
 /* Copies the way out that was found before. False: there is none that holds. */
-static __always_inline bool asked_find(struct asked_way *row, __u32 in, const struct addr *from,
-				       const struct addr *to, struct ct_entry *out)
+static __always_inline bool asked_find(struct asked_way *row, __u32 in, struct ct_entry *out)
 {
 	__u32 turn = *(volatile __u32 *)&row->turn;
 
-	if (turn & 1 || row->in != in || !addr_equal(&row->to, to) || !addr_equal(&row->from, from) ||
-	    !asked_holds(row->seen))
+	if (turn & 1 || row->in != in || !asked_is(row, out) || !asked_holds(row->seen))
 		return false;
 	out->ifindex = row->ifindex;
 	__builtin_memcpy(out->dmac, row->dmac, sizeof(out->dmac));
@@ -50,15 +53,14 @@ static __always_inline bool asked_find(struct asked_way *row, __u32 in, const st
 }
 
 /* Keeps a way that was asked for in the tick `seen`. Of two that write one the other yields. */
-static __always_inline void asked_keep(struct asked_way *row, __u32 in, const struct addr *from,
-				       const struct addr *to, const struct ct_entry *way, __u32 seen)
+static __always_inline void asked_keep(struct asked_way *row, __u32 in, const struct ct_entry *way, __u32 seen)
 {
 	__u32 turn = *(volatile __u32 *)&row->turn;
 
 	if (turn & 1 || __sync_val_compare_and_swap(&row->turn, turn, turn + 1) != turn)
 		return;
-	row->from = *from;
-	row->to = *to;
+	row->from = way->saddr;
+	row->to = way->daddr;
 	row->in = in;
 	row->seen = seen;
 	row->ifindex = way->ifindex;

@@ -13,11 +13,11 @@
 static __noinline int back_is_due(void *ctx, const struct packet *p, const struct action *a)
 {
 	struct hint *hint = hosted_hint();
-	struct ct_entry way = {};
+	struct ct_entry way = { .saddr = a->to.daddr, .daddr = p->flow.saddr };
 
 	if (!hint || hint->direct == DIRECT_OFF)
 		return false;
-	route_find(ctx, p, &a->to.daddr, &p->flow.saddr, &way);
+	route_find(ctx, p, &way);
 	return !way.ifindex || !bpf_map_lookup_elem(&served, &way.ifindex);
 }
 
@@ -36,38 +36,6 @@ static __noinline int back_give(void *ctx, const struct packet *p, struct action
 		.daddr = hint->from,
 		.flags = hint->direct << DIRECT_SHIFT,
 	};
-	route_find(ctx, p, &a->to.saddr, &a->to.daddr, &a->to);
+	route_find(ctx, p, &a->to);
 	return 0;
-}
-
-/* Writes the row of a request whose reply has its own, over what there may be. As first_enter does; here nothing is
- * on the stack, of which alone Linux 6.1 gives maps anything. */
-static __noinline int back_enter(void *ctx, const struct packet *p, struct action *a)
-{
-	struct flow key = p->flow;
-	struct ct_entry row;
-
-	route_find(ctx, p, &a->to.saddr, &a->to.daddr, &a->to);
-	ct_finish(&p->flow, &a->to);
-	a->to.seen = packet_shakes_hands(p) ? 0 : ct_now();
-	row = a->to;
-	if (bpf_map_update_elem(&ct_half, &key, &row, BPF_NOEXIST))
-		return bpf_map_update_elem(&ct_half, &key, &row, BPF_ANY);
-	turnover_made(LRU_CT_HALF);
-	return 0;
-}
-
-/* Does the rest for the first packet of a flow that another node forwarded. */
-static __always_inline int back_or_on(void *ctx, const struct packet *p, struct action *a)
-{
-	int reason = REASON_NONE;
-
-	if (back_is_due(ctx, p, a))
-		return back_give(ctx, p, a);
-	if (!first_claim(ctx, p, &a->to))
-		reason = first_snat(ctx, p, &a->to);
-	if (reason != REASON_NONE)
-		return action_drop(a, reason);
-	back_enter(ctx, p, a);
-	return event_tell(p, a, HOOK_TC, 0);
 }

@@ -166,16 +166,24 @@ static __always_inline struct ct_entry *ct_find(void *map, const struct flow *fl
 	return NULL;
 }
 
+/* Writes what a flow has beside its addresses as the one word that maps and seals read: one that is written in
+ * parts has to wait until all of them are in the cache. */
+static __always_inline void ct_set_ports(struct flow *flow, __be16 sport, __be16 dport, __u8 proto)
+{
+	__u64 word = sport | (__u32)dport << 16 | (__u64)proto << 32;
+
+	__builtin_memcpy((__u64 *)flow + 4, &word, sizeof(word));
+}
+
 /* The flow of the other direction: what comes back when packets leave as the row says. */
 static __always_inline struct flow ct_back(const struct flow *flow, const struct ct_entry *row)
 {
-	return (struct flow) {
-		.saddr = row->daddr,
-		.daddr = row->saddr,
-		.sport = row->dport,
-		.dport = row->sport,
-		.proto = flow->proto,
-	};
+	struct flow back;
+
+	back.saddr = row->daddr;
+	back.daddr = row->saddr;
+	ct_set_ports(&back, row->dport, row->sport, flow->proto);
+	return back;
 }
 
 /* Completes a row of which everything sealed is there but the differences. */

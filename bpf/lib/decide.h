@@ -81,7 +81,7 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 	bool torn = false;
 	struct ct_entry *row;
 
-	if (p->is_unknown)
+	if (p->lacks & LACKS_CT)
 		return false;
 	row = ct_find(&ct, &p->flow, &a->to, &torn);
 	if (torn)
@@ -97,13 +97,12 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 	return true;
 }
 
-/* Decides about a packet with ports that came in. The action is all zero, and is the packet's to pass. */
-static __always_inline void decide(void *ctx, const struct packet *p, struct action *a)
+/* Decides about a packet with ports that came in. The action is all zero, and is the packet's to pass; `half` is
+ * the row of `ct_half`, if it was looked up before. False: nothing is known of the packet's flow, which may begin
+ * with it. */
+static __always_inline bool decide(void *ctx, const struct packet *p, struct action *a, struct ct_entry *half)
 {
-	if (!decide_known(ctx, p, a) && !half_decide(ctx, p, a))
-		first_packet(ctx, p, a);
-	if (a->verdict == VERDICT_REWRITE && route_is_elsewhere(p, &a->to))
-		a->verdict = VERDICT_PASS;
+	return decide_known(ctx, p, a) || half_decide(ctx, p, a, half);
 }
 
 /* Decides about a packet that is about to leave: only what a backend on this node answers is translated there. */

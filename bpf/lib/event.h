@@ -82,6 +82,15 @@ static __always_inline void event_write(struct event *e, const struct packet *p,
 	__builtin_memset(e->pad, 0, sizeof(e->pad));
 }
 
+/* Whether anybody watches, for who would not call a function for nothing. */
+static __always_inline bool event_is_watched(void)
+{
+	__u32 row = 0;
+	struct watch *w = bpf_map_lookup_elem(&watch, &row);
+
+	return w && w->reasons;
+}
+
 /* Tells what is about to become of a packet. The function is not static, so the verifier walks it once and not for
  * every way that leads here. */
 __noinline int event_tell(const struct packet *p, const struct action *a, __u32 where, __u32 len)

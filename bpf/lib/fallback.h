@@ -64,45 +64,30 @@ static __always_inline bool fallback_is_due(const struct packet *p, const struct
 	return age <= FALLBACK_TICKS || (packet_shakes_hands(p) && a->to.state == CT_NEW);
 }
 
-/* As first_masquerade, by a key on the stack. */
-static __noinline int fallback_masquerade(const struct packet *p, struct action *a)
+/* Makes both rows of a flow that has less than that, and no packet of which anybody is to be told. */
+__noinline int tc_enter(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	__u32 family = p->is_v4 ? 0 : 1;
-	struct addr *known = bpf_map_lookup_elem(&snat_addrs, &family), own;
-
-	if (!known)
-		return REASON_NO_ADDRESS;
-	own = *known;
-	a->to.saddr = own;
-	return bpf_map_lookup_elem(&node_addrs, &own) ? REASON_NONE : REASON_NO_ADDRESS;
-}
-
-/* Gives a flow this node's address, and goes on with its packet. */
-static __always_inline int fallback_snat(void *ctx, const struct packet *p, struct action *a)
-{
-	int reason;
-
-	a->answer = ANSWER_NONE;
-	a->to.flags &= CT_GUARDED;
-	a->to.state = CT_NEW;
-	reason = fallback_masquerade(p, a);
-	if (reason == REASON_NONE)
-		reason = first_snat(ctx, p, &a->to);
-	if (reason != REASON_NONE)
-		return action_drop(a, reason);
-	a->verdict = VERDICT_REWRITE;
-	a->reason = REASON_NONE;
-	return back_enter(ctx, p, a);
+	return p && a ? first_enter(skb, p, a) : 0;
 }
 
 /* Gives the first packet of a flow that another node forwarded its way. */
 __noinline int tc_host(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	return p && a ? back_or_on(skb, p, a) : 0;
+	if (!p || !a)
+		return 0;
+	if (back_is_due(skb, p, a))
+		return back_give(skb, p, a);
+	tc_enter(skb, p, a);
+	return a->verdict == VERDICT_REWRITE ? event_tell(p, a, HOOK_TC, 0) : 0;
 }
 
 /* Gives a flow this node's address that its backend was to answer itself. */
-__noinline int tc_fall_back(struct __sk_buff *skb, const struct packet *p, struct action *a)
+static __always_inline void fallback_enter(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	return p && a ? fallback_snat(skb, p, a) : 0;
+	a->answer = ANSWER_NONE;
+	a->to.flags &= CT_GUARDED;
+	a->to.state = CT_NEW;
+	a->verdict = VERDICT_REWRITE;
+	a->reason = REASON_NONE;
+	tc_enter(skb, p, a);
 }

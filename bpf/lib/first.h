@@ -17,74 +17,131 @@
  * thirty finds none. */
 #define SNAT_TRIES 32
 
-/* A row for the way back, which undoes the one for the way there. It has to be finished. Its route is in the other
- * one for the moment. */
+/* Makes a row for the way back, which undoes the one for the way there, without its way and its port. It has to be
+ * finished. */
 static __always_inline void first_reply(const struct packet *p, const struct ct_entry *there, struct ct_entry *row)
 {
-	*row = (struct ct_entry) {
-		.saddr = p->flow.daddr,
-		.daddr = p->flow.saddr,
-		.sport = p->flow.dport,
-		.dport = p->flow.sport,
-		.ifindex = there->ifindex,
-		.flags = CT_REPLY | there->flags,
-		.seen = ct_now(),
-	};
-	__builtin_memcpy(row->dmac, there->dmac, sizeof(row->dmac));
-	__builtin_memcpy(row->smac, there->smac, sizeof(row->smac));
+	__builtin_memset(row, 0, sizeof(*row));
+	row->saddr = p->flow.daddr;
+	row->daddr = p->flow.saddr;
+	row->sport = p->flow.dport;
+	row->dport = p->flow.sport;
+	row->flags = CT_REPLY | there->flags;
+	row->seen = ct_now();
 }
 
-/* Draws ports for a reply until one is free, and claims it. The function is not static, so the verifier walks it
- * once and not for every way that leads here; and it makes its rows itself, since Linux 6.1 gives maps nothing from
- * the stack of a caller that it does not know. */
-__noinline int first_port(const struct packet *p, struct ct_entry *there)
-{
-	__u32 ports = cfg.snat_last - cfg.snat_first + 1;
-	struct ct_entry row;
-	struct flow reply;
-	__u64 hash;
-
-	if (!p || !there)
-		return false;
-	reply = ct_back(&p->flow, there);
-	first_reply(p, there, &row);
-	hash = ct_hash(&p->flow);
-	for (int i = 0; i < SNAT_TRIES; i++) {
-		hash = ct_mix(hash, i);
-		reply.dport = bpf_htons(cfg.snat_first + (__u32)(hash >> 32) % ports);
-		ct_finish(&reply, &row);
-		if (!ct_claim(&reply, &row))
-			continue;
-		there->sport = reply.dport;
-		return true;
-	}
-	return false;
-}
-
-/* Asks for the way of the reply, in the row of the request for the moment. */
-static __noinline int first_way_back(void *ctx, const struct packet *p, struct ct_entry *there)
-{
-	route_find(ctx, p, &p->flow.daddr, &p->flow.saddr, there);
-	return 0;
-}
-
-/* Gives a flow another source port, which is the reply's destination. The source address is there. */
-static __always_inline int first_snat(void *ctx, const struct packet *p, struct ct_entry *there)
-{
-	first_way_back(ctx, p, there);
-	return first_port(p, there) ? REASON_NONE : REASON_NO_PORT;
-}
-
-/* Claims the reply's flow as it is. */
+/* Claims the reply's flow as it is, again: the kernel is asked for its way, since that happens seldom. */
 static __noinline int first_claim(void *ctx, const struct packet *p, const struct ct_entry *there)
 {
 	struct flow reply = ct_back(&p->flow, there);
-	struct ct_entry back;
+	struct ct_entry row;
 
-	first_reply(p, there, &back);
-	route_find(ctx, p, &p->flow.daddr, &p->flow.saddr, &back);
-	ct_finish(&reply, &back);
-	return ct_claim(&reply, &back);
+	first_reply(p, there, &row);
+	if (!(row.flags & CT_STACK))
+		route_ask(ctx, p, &row);
+	ct_finish(&reply, &row);
+	return ct_claim(&reply, &row);
+}
+
+/* Draws a port for a reply, and claims it if it is free. */
+static __always_inline bool first_draw(__u64 hash, struct flow *reply, struct ct_entry *row)
+{
+	__u32 ports = cfg.snat_last - cfg.snat_first + 1;
+
+	ct_set_ports(reply, reply->sport, bpf_htons(cfg.snat_first + (__u32)(hash >> 32) % ports), reply->proto);
+	ct_finish(reply, row);
+	return ct_claim(reply, row);
+}
+
+/* A reply for which ports are drawn until one is free. */
+struct draw {
+	struct flow *reply;
+	struct ct_entry *row;
+	__u64 hash;
+	bool is_claimed;
+};
+
+static long first_draw_again(__u32 i, struct draw *draw)
+{
+	draw->hash = ct_mix(draw->hash, i + 1);
+	draw->is_claimed = first_draw(draw->hash, draw->reply, draw->row);
+	return draw->is_claimed;
+}
+
+/* A function, since the first port is nearly always free. */
+static __noinline int first_draw_more(__u64 hash, struct flow *reply, struct ct_entry *row)
+{
+	struct draw draw = { .reply = reply, .row = row, .hash = hash };
+
+	bpf_loop(SNAT_TRIES - 1, first_draw_again, &draw, 0);
+	return draw.is_claimed;
+}
+
+static __always_inline bool first_draw_any(const struct packet *p, struct flow *reply, struct ct_entry *row)
+{
+	__u64 hash = ct_mix(ct_hash(&p->flow), 0);
+
+	return first_draw(hash, reply, row) || first_draw_more(hash, reply, row);
+}
+
+/* Claims a flow for the reply. A backend on this node sees the client's own port, unless a flow between the two has
+ * that already. */
+static __always_inline bool first_claim_any(void *ctx, const struct packet *p, struct ct_entry *there)
+{
+	struct flow reply = ct_back(&p->flow, there);
+	struct ct_entry row;
+	bool is_claimed = false;
+
+	first_reply(p, there, &row);
+	route_find(ctx, p, &row);
+	if (there->flags & CT_STACK) {
+		ct_finish(&reply, &row);
+		is_claimed = ct_claim(&reply, &row);
+	}
+	is_claimed = is_claimed || first_draw_any(p, &reply, &row);
+	there->sport = reply.dport;
+	return is_claimed;
+}
+
+/* Gives a flow to a backend on another node this node's address, so that its replies pass here. One that is read
+ * while it is written is a mix, and nobody's. */
+static __always_inline bool first_masquerade(const struct packet *p, struct ct_entry *there)
+{
+	__u32 family = p->is_v4 ? 0 : 1;
+	struct addr *known = bpf_map_lookup_elem(&snat_addrs, &family);
+	struct addr own;
+
+	if (!known)
+		return false;
+	own = *known;
+	there->saddr = own;
+	return bpf_map_lookup_elem(&node_addrs, &own);
+}
+
+/* Writes the row of a request, over what there may be. Linux 6.1 gives maps nothing from the stack of a caller that
+ * it does not know. */
+static __always_inline int first_write(const struct packet *p, const struct ct_entry *to)
+{
+	struct flow flow = p->flow;
+	struct ct_entry row = *to;
+
+	if (bpf_map_update_elem(&ct_half, &flow, &row, BPF_NOEXIST))
+		return bpf_map_update_elem(&ct_half, &flow, &row, BPF_ANY);
+	turnover_made(LRU_CT_HALF);
+	return 0;
+}
+
+/* Makes both rows of a flow, that of the reply first: a backend on this node sees the client's own address. */
+static __always_inline int first_enter(void *ctx, const struct packet *p, struct action *a)
+{
+	if (!(a->to.flags & CT_STACK) && !first_masquerade(p, &a->to))
+		return action_drop(a, REASON_NO_ADDRESS);
+	route_find(ctx, p, &a->to);
+	if (!first_claim_any(ctx, p, &a->to))
+		return action_drop(a, REASON_NO_PORT);
+	ct_finish(&p->flow, &a->to);
+	a->to.seen = packet_shakes_hands(p) ? 0 : ct_now();
+	return first_write(p, &a->to);
 }
 
 static __always_inline struct svc *first_frontend(const struct packet *p)
@@ -150,7 +207,7 @@ static __always_inline enum answer first_refusal(const struct packet *p, __u32 i
 }
 
 /* Points the first packet of a flow at a backend, or leaves it if it is none of ours. */
-static __noinline int first_target(const struct packet *p, struct action *a)
+static __always_inline int first_target(const struct packet *p, struct action *a)
 {
 	struct svc *svc = first_frontend(p);
 	struct choice choice = {};
@@ -181,31 +238,6 @@ static __noinline int first_target(const struct packet *p, struct action *a)
 	return 0;
 }
 
-/* Makes the row of a flow whose reply has its own. */
-static __noinline int first_enter(void *ctx, const struct packet *p, struct action *a)
-{
-	route_find(ctx, p, &a->to.saddr, &a->to.daddr, &a->to);
-	ct_finish(&p->flow, &a->to);
-	a->to.seen = packet_shakes_hands(p) ? 0 : ct_now();
-	if (bpf_map_update_elem(&ct_half, &p->flow, &a->to, BPF_NOEXIST))
-		return bpf_map_update_elem(&ct_half, &p->flow, &a->to, BPF_ANY);
-	turnover_made(LRU_CT_HALF);
-	return 0;
-}
-
-/* Gives a flow to a backend on another node this node's address, so that its replies pass here. One that is read
- * while it is written is a mix, and nobody's. */
-static __noinline int first_masquerade(const struct packet *p, struct ct_entry *there)
-{
-	__u32 family = p->is_v4 ? 0 : 1;
-	struct addr *own = bpf_map_lookup_elem(&snat_addrs, &family);
-
-	if (!own)
-		return REASON_NO_ADDRESS;
-	there->saddr = *own;
-	return bpf_map_lookup_elem(&node_addrs, &there->saddr) ? REASON_NONE : REASON_NO_ADDRESS;
-}
-
 /* A connection that begins. */
 static __always_inline bool first_is_syn(const struct packet *p)
 {
@@ -220,13 +252,14 @@ static __always_inline bool first_is_begun(const struct packet *p)
 
 /* Whether another packet has established the flow while this one looked for its rows, of which it then takes the
  * new one. Before a second packet there is nothing to establish. */
-static __noinline int first_is_late(const struct packet *p, struct action *a)
+static __always_inline bool first_is_late(const struct packet *p, struct action *a)
 {
+	struct flow flow = p->flow; /* as in ct_known */
 	bool torn = false;
 
-	if (first_is_syn(p))
+	if (first_is_syn(p) || !table_lookup(&flow))
 		return false;
-	if (ct_find(&ct, &p->flow, &a->to, &torn))
+	if (ct_find(&ct, &flow, &a->to, &torn))
 		return true;
 	if (torn)
 		action_drop(a, REASON_FLOW_RACE);
@@ -247,13 +280,11 @@ static __always_inline __u8 first_direct_state(const struct packet *p, __u8 stat
 
 /* Makes the one row of a flow that its backend answers itself, see direct.h. It may be in the middle of the flow.
  */
-static __noinline int first_direct(void *ctx, const struct packet *p, struct action *a)
+static __always_inline int first_direct(void *ctx, const struct packet *p, struct action *a)
 {
-	int reason = option_is_mode(a) ? REASON_NONE : first_masquerade(p, &a->to);
-
-	if (reason != REASON_NONE)
-		return action_drop(a, reason);
-	route_find(ctx, p, &a->to.saddr, &a->to.daddr, &a->to);
+	if (!option_is_mode(a) && !first_masquerade(p, &a->to))
+		return action_drop(a, REASON_NO_ADDRESS);
+	route_find(ctx, p, &a->to);
 	ct_finish(&p->flow, &a->to);
 	a->to.seen = ct_now();
 	if (!option_is_mode(a)) {
@@ -264,41 +295,25 @@ static __noinline int first_direct(void *ctx, const struct packet *p, struct act
 	a->is_first = first_is_begun(p);
 	if (route_is_elsewhere(p, &a->to))
 		a->to.state = CT_ANSWERED;
-	if (bpf_map_update_elem(&ct_half, &p->flow, &a->to, BPF_NOEXIST))
-		return bpf_map_update_elem(&ct_half, &p->flow, &a->to, BPF_ANY);
-	turnover_made(LRU_CT_HALF);
-	return 0;
+	return first_write(p, &a->to);
 }
 
-/* The first packet of a flow; what another node forwarded is not done yet then, see back.h. From one frame to the
- * next, since the frames of nested calls share 512 bytes. A backend on this node sees the client's own address; and
- * its own port, unless a flow between the two has that already. */
-static __always_inline void first_packet(void *ctx, const struct packet *p, struct action *a)
+/* The first packet of a flow; what another node forwarded is not done yet then, see back.h. It is one function with
+ * all that it needs, since calls cost more than what is between them. */
+static __always_inline int first_packet(void *ctx, const struct packet *p, struct action *a)
 {
-	int reason = REASON_NONE;
-	bool local;
-
 	first_target(p, a);
 	if (a->verdict != VERDICT_REWRITE || first_is_late(p, a))
-		return;
+		return 0;
 	if (p->is_unwrapped) {
 		a->is_first = true;
-		return;
+		return 0;
 	}
-	if (a->to.flags & CT_DIRECT) {
+	if (a->to.flags & CT_DIRECT)
 		first_direct(ctx, p, a);
-		event_tell(p, a, p->bounces ? HOOK_XDP : HOOK_TC, 0);
-		return;
-	}
-	local = a->to.flags & CT_STACK;
-	if (!local)
-		reason = first_masquerade(p, &a->to);
-	if (reason == REASON_NONE && (!local || !first_claim(ctx, p, &a->to)))
-		reason = first_snat(ctx, p, &a->to);
-	if (reason != REASON_NONE) {
-		action_drop(a, reason);
-		return;
-	}
-	first_enter(ctx, p, a);
-	event_tell(p, a, p->bounces ? HOOK_XDP : HOOK_TC, 0);
+	else
+		first_enter(ctx, p, a);
+	if (a->verdict != VERDICT_REWRITE || !event_is_watched())
+		return 0;
+	return event_tell(p, a, p->bounces ? HOOK_XDP : HOOK_TC, 0);
 }

@@ -185,12 +185,15 @@ static __always_inline void half_touch(void *ctx, const struct packet *p, struct
 		row->seen = seen;
 }
 
-/* Decides by a row of `ct_half`. False: there is none that counts. */
-static __always_inline bool half_decide(void *ctx, const struct packet *p, struct action *a)
+/* Decides by a row of `ct_half`, which may have been looked up before. False: there is none that counts. */
+static __always_inline bool half_decide(void *ctx, const struct packet *p, struct action *a, struct ct_entry *row)
 {
 	bool torn = false;
-	struct ct_entry *row = ct_find(&ct_half, &p->flow, &a->to, &torn);
 
+	if (p->lacks & LACKS_HALF)
+		return false;
+	if (!row || !ct_copy(row, ct_sum(&p->flow), &a->to))
+		row = ct_find(&ct_half, &p->flow, &a->to, &torn);
 	if (torn)
 		action_drop(a, REASON_FLOW_RACE);
 	if (!row)

@@ -92,8 +92,9 @@ static __always_inline enum reason lb_select(const struct service *service, __u3
 		value = *(volatile __u64 *)&slot->value;
 		if (slot_owner(value) != lb_owner(index, word))
 			continue;
-		choice->row = slot_backend(value);
-		choice->backend = bpf_map_lookup_elem(&backends, &choice->row);
+		row = slot_backend(value);
+		choice->row = row;
+		choice->backend = bpf_map_lookup_elem(&backends, &row);
 		return choice->backend ? REASON_NONE : REASON_BAD_TABLE;
 	}
 	return REASON_TABLE_RACE;

@@ -93,18 +93,24 @@ static __always_inline bool option_is_there6(const struct ipv6hdr *ip)
 	return ip->nexthdr == IPPROTO_DSTOPTS && option_is_first6((const void *)(ip + 1));
 }
 
-/* The mode of a flow of a service with that mode, by its first packet. Who has options of its own that leave no
- * room has them in every packet; and those of IPv6 may be for every hop, which have to come first. Not static, so
- * the verifier does not follow what comes of it. */
-__noinline int option_mode(const struct packet *p, __u32 mode)
+/* Whether a flow may have the option, by its first packet. Who has options of its own that leave no room has them
+ * in every packet; and those of IPv6 may be for every hop, which have to come first. Not static, so the verifier
+ * does not follow what comes of it. */
+__noinline int option_is_possible(const struct packet *p)
 {
 	__u32 most = OPTION4_HEADER - sizeof(struct iphdr) - sizeof(struct option4);
 
-	if (!p || mode >> DIRECT_SHIFT != DIRECT_OPT)
-		return mode;
+	if (!p)
+		return false;
 	if (!p->is_v4)
 		most = p->is_fragment ? sizeof(struct extension) : 0;
-	return option_spare(p) <= most ? mode : 0;
+	return option_spare(p) <= most;
+}
+
+/* The mode of a flow of a service with that mode. */
+static __always_inline __u32 option_mode(const struct packet *p, __u32 mode)
+{
+	return mode >> DIRECT_SHIFT != DIRECT_OPT || option_is_possible(p) ? mode : 0;
 }
 
 /* Whether there is room in a packet. */

@@ -45,6 +45,12 @@ enum parsed {
 	PARSED_CUT,   /* it ends within the header of TCP or SCTP, after the ports */
 };
 
+/* The maps that have no row of a packet's flow, as far as is known before it is read. */
+enum lacks {
+	LACKS_CT = 1,
+	LACKS_HALF = 2,
+};
+
 struct packet {
 	struct flow flow;
 	__u32 ifindex; /* filled in by whoever received it */
@@ -63,7 +69,7 @@ struct packet {
 	bool is_fragment;      /* the first one: others have no ports */
 	bool is_unwrapped : 1; /* filled in as well: another node forwarded it, and has chosen the backend */
 	bool is_returned : 1;  /* and this: it was forwarded to another node, which has given it back */
-	bool is_unknown;       /* likewise: `ct` has no row of its flow */
+	__u8 lacks;	       /* likewise, an enum lacks */
 };
 
 /* The headers of SCTP, of which the kernel's C library has none. */

@@ -36,7 +36,7 @@ static __always_inline bool read_mend(struct __sk_buff *skb, const struct packet
 
 /* Headers beyond what is linear are made so, once. Not static: what follows is then walked once, and not for every
  * packet that there is, nor for all that is known of it from before. */
-__noinline int read_packet(struct __sk_buff *skb, struct packet *p, bool is_unknown)
+__noinline int read_packet(struct __sk_buff *skb, struct packet *p, __u32 lacks)
 {
 	enum parsed parsed = PARSED_OTHER;
 
@@ -45,7 +45,7 @@ __noinline int read_packet(struct __sk_buff *skb, struct packet *p, bool is_unkn
 	for (int i = 0; i < 2; i++) {
 		__builtin_memset(p, 0, sizeof(*p));
 		p->ifindex = skb->ifindex;
-		p->is_unknown = is_unknown;
+		p->lacks = lacks;
 		parsed = packet_parse(p, (void *)(long)skb->data, (void *)(long)skb->data_end);
 		if (!read_mend(skb, p, parsed))
 			break;

@@ -22,21 +22,20 @@ static __always_inline bool route_is_elsewhere(const struct packet *p, const str
 	return p->bounces && row->ifindex && (row->ifindex != p->ifindex || !route_is_complete(row));
 }
 
-/* Asks the kernel for the way of what is from one address to another, and writes it into a row: the device and the
+/* Asks the kernel for the way of what leaves as a row says, and writes it into the row: the device and the
  * neighbour, or the device alone if it has yet to learn of the neighbour. That this very packet is too large for
  * the device says nothing against the way. */
-static __always_inline void route_ask(void *ctx, const struct packet *p, const struct addr *from,
-				      const struct addr *to, struct ct_entry *row)
+static __always_inline void route_fill(void *ctx, const struct packet *p, struct ct_entry *row)
 {
 	struct bpf_fib_lookup way = { .family = p->is_v4 ? ROUTE_INET : ROUTE_INET6, .ifindex = p->ifindex };
 	long found;
 
 	if (p->is_v4) {
-		way.ipv4_src = from->word[3];
-		way.ipv4_dst = to->word[3];
+		way.ipv4_src = row->saddr.word[3];
+		way.ipv4_dst = row->daddr.word[3];
 	} else {
-		__builtin_memcpy(way.ipv6_src, from, sizeof(struct addr));
-		__builtin_memcpy(way.ipv6_dst, to, sizeof(struct addr));
+		__builtin_memcpy(way.ipv6_src, &row->saddr, sizeof(struct addr));
+		__builtin_memcpy(way.ipv6_dst, &row->daddr, sizeof(struct addr));
 	}
 	found = bpf_fib_lookup(ctx, &way, sizeof(way), 0);
 	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_FRAG_NEEDED) {
@@ -50,24 +49,30 @@ static __always_inline void route_ask(void *ctx, const struct packet *p, const s
 	__builtin_memcpy(row->smac, way.smac, sizeof(row->smac));
 }
 
-/* Writes the way of what is from one address to another into a row. An answer of before will do, and one that lacks
- * nothing is kept.
+/* Does that, and keeps an answer that lacks nothing. A function, since it has no room where others do more. */
+static __noinline int route_ask(void *ctx, const struct packet *p, struct ct_entry *row)
+{
+	__u32 now = ct_now();
+	struct asked_way *asked;
+
+	route_fill(ctx, p, row);
+	asked = route_is_complete(row) ? asked_row(row) : NULL;
+	if (asked)
+		asked_keep(asked, p->ifindex, row, now);
+	return 0;
+}
+
+/* Writes the way of what leaves as a row says into it. An answer of before will do.
  *
  * What is for a pod of this node goes through the stack: its network is another plugin's, whose rules there have to
  * see both directions. */
-static __always_inline void route_find(void *ctx, const struct packet *p, const struct addr *from,
-				       const struct addr *to, struct ct_entry *row)
+static __always_inline void route_find(void *ctx, const struct packet *p, struct ct_entry *row)
 {
 	struct asked_way *asked;
-	__u32 now;
 
 	if (row->flags & CT_STACK)
 		return;
-	asked = asked_row(from, to);
-	if (asked && asked_find(asked, p->ifindex, from, to, row))
-		return;
-	now = ct_now();
-	route_ask(ctx, p, from, to, row);
-	if (asked && route_is_complete(row))
-		asked_keep(asked, p->ifindex, from, to, row, now);
+	asked = asked_row(row);
+	if (!asked || !asked_find(asked, p->ifindex, row))
+		route_ask(ctx, p, row);
 }

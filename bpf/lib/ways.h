@@ -44,7 +44,7 @@ static __always_inline bool ways_refresh(void *ctx, const struct packet *p, stru
 	__u64 before[2], after[2];
 
 	__builtin_memcpy(before, &row->ifindex, sizeof(before)); /* both MACs follow it */
-	route_find(ctx, p, &row->saddr, &row->daddr, row);
+	route_find(ctx, p, row);
 	__builtin_memcpy(after, &row->ifindex, sizeof(after));
 	if (before[0] == after[0] && before[1] == after[1])
 		return false;

@@ -213,7 +213,7 @@ func TestEventFlood(t *testing.T) {
 	})
 }
 
-// The programs know of monitors in one function, which is called where a packet is dropped or begins a flow.
+// The programs know of monitors in the function that is called where a packet is dropped, and where a flow begins.
 func TestEventsCostNothing(t *testing.T) {
 	for _, h := range hooks() {
 		spec, err := h.load()
@@ -229,7 +229,7 @@ func TestEventsCostNothing(t *testing.T) {
 				switch in.Reference() {
 				case "watch", "watched", "events":
 					known = true
-					if function != "event_tell" {
+					if function != "event_tell" && !strings.HasSuffix(function, "_begin") {
 						t.Errorf("%s: %s knows of %s", name, function, in.Reference())
 					}
 				}
