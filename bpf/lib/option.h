@@ -10,6 +10,7 @@
 #pragma once
 
 #include "hosted.h"
+#include "ranges.h"
 
 enum {
 	OPTION4 = 0x9e,	     /* copied into fragments, of control, for experiments: RFC 4727, 2.3 */
@@ -94,7 +95,8 @@ static __always_inline bool option_is_there6(const struct ipv6hdr *ip)
 }
 
 /* Whether a flow may have the option, by its first packet. Who has options of its own that leave no room has them
- * in every packet; and those of IPv6 may be for every hop, which have to come first. Not static, so the verifier
+ * in every packet; and those of IPv6 may be for every hop, which have to come first. Nor may a client inside of the
+ * cluster: its backend's node could hardly answer it, and would not know whom to tell. Not static, so the verifier
  * does not follow what comes of it. */
 __noinline int option_is_possible(const struct packet *p)
 {
@@ -104,7 +106,7 @@ __noinline int option_is_possible(const struct packet *p)
 		return false;
 	if (!p->is_v4)
 		most = p->is_fragment ? sizeof(struct extension) : 0;
-	return option_spare(p) <= most;
+	return option_spare(p) <= most && !ranges_are_inside(&p->flow.saddr);
 }
 
 /* The mode of a flow of a service with that mode. */

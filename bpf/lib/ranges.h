@@ -20,6 +20,14 @@ static __always_inline bool ranges_allow(const struct service *service, __u32 in
 	return !(service->flags & SERVICE_SOURCE_RANGES) || bpf_map_lookup_elem(&src_ranges, &key);
 }
 
+/* Whether a client is a node's or one of the addresses that nodes have for pods, as far as the agent knows. */
+static __always_inline bool ranges_are_inside(const struct addr *client)
+{
+	struct range_key key = { .prefix_len = RANGE_BITS, .service = RANGES_INSIDE, .addr = *client };
+
+	return bpf_map_lookup_elem(&src_ranges, &key);
+}
+
 /* The same of a flow that was let in. A frontend that is gone has no ranges. */
 static __noinline int ranges_still_allow(const struct svc_key *to, const struct addr *client)
 {

@@ -118,6 +118,9 @@ struct range_key {
 	struct addr addr;
 };
 
+/* In place of a service, which none is: the ranges of the cluster itself. */
+#define RANGES_INSIDE 0
+
 enum range_bits {
 	RANGE_SERVICE_BITS = 32,
 	RANGE_BITS = 160, /* of service and address */

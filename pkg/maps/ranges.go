@@ -16,6 +16,9 @@ type Range struct {
 	Prefix  netip.Prefix
 }
 
+// Inside is, in place of a Service, whose ranges the cluster's own addresses are.
+const Inside = uint32(0)
+
 // rangeBatch is how many rows one system call moves.
 const rangeBatch = 4096
 

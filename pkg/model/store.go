@@ -36,6 +36,7 @@ type Store struct {
 	clusterIPs map[netip.Addr]int32             // how many Services have the address
 	external   map[netip.Addr]map[Name]struct{} // Services that name the address in externalIPs
 	local      map[netip.Addr]struct{}          // addresses that interfaces of this node have
+	moved      uint64                           // how often the addresses changed that nodes have, for themselves and for pods
 
 	self   string // this node
 	dirty  map[Key]struct{}
@@ -73,7 +74,7 @@ func NewStore(self string) *Store {
 	}
 }
 
-// Wake is signalled whenever something became dirty.
+// Wake is signalled whenever something became dirty, or addresses inside of the cluster changed.
 func (s *Store) Wake() <-chan struct{} { return s.wake }
 
 // PodsChanged is signalled whenever a Pod or a Namespace changed. It has one reader.
@@ -243,6 +244,26 @@ func (s *Store) Local(addr netip.Addr) bool {
 	defer s.mu.Unlock()
 	_, ok := s.local[addr]
 	return ok
+}
+
+// Inside returns, sorted, what the addresses inside of the cluster are as far as its Nodes tell: their own, and those that
+// they have for pods. Moves changes with them: if it is known, nothing has changed and the list is not made.
+func (s *Store) Inside(known uint64) (list []netip.Prefix, moves uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.moved == known {
+		return nil, known
+	}
+	for _, node := range s.nodes {
+		for _, addr := range node.Addrs {
+			list = append(list, netip.PrefixFrom(addr, addr.BitLen()))
+		}
+		for _, cidr := range node.PodCIDRs {
+			list = append(list, cidr.Masked())
+		}
+	}
+	slices.SortFunc(list, netip.Prefix.Compare)
+	return slices.Compact(list), s.moved
 }
 
 // ReservedFor says why an externalIP must not be taken over by a Service, or returns "". Taking a node's, a pod's or

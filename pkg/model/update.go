@@ -254,6 +254,8 @@ func (s *Store) nodeChanged(was, is *Node) {
 		for addr := range s.external {
 			s.markExternal(addr)
 		}
+		s.moved++
+		signal(s.wake)
 	}
 }
 

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -58,6 +59,10 @@ func (x *explainer) forwarding(service *Service) {
 			break
 		}
 		x.e.Mode += fmt.Sprintf("the service has %s, which this flow does without", service.Flags[at])
+		inside := func(p netip.Prefix) bool { return p.Contains(x.Client) }
+		if service.Flags[at] == flagDSR+lb.DirectOpt.String() && slices.ContainsFunc(x.snapshot.Inside, inside) {
+			x.e.Mode += ", as its client is inside of the cluster"
+		}
 	default:
 		x.e.Mode = "the backend is on another node, sees the client's own address and answers the client itself: fairlead.io/dsr of the " +
 			"Service, or --dsr, says so"

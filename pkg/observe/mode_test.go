@@ -102,12 +102,15 @@ func TestForwarding(t *testing.T) {
 		"here, by the policy": {ByDNAT, maps.ExternalLocal, "4000", "dnat: externalTrafficPolicy is Local, so"},
 		"there, direct":       {"dsr-geneve", 0, "4000", "dsr-geneve: the backend is on another node, sees the client's own address"},
 		"there, with a mode":  {BySNAT, maps.DirectFlags(uint8(lb.DirectGeneve)), "61000", "the service has dsr-geneve, which this flow does without"},
+		"there, inside":       {BySNAT, maps.DirectFlags(uint8(lb.DirectOpt)), "61000", "which this flow does without, as its client is inside of the cluster\n"},
+		"there, no mode":      {BySNAT, maps.DirectFlags(uint8(lb.DirectIPIP)), "61000", "dsr-ipip, which this flow does without\n"},
 		"there":               {BySNAT, 0, "61000", "snat: the backend is on another node and sees 198.51.100.7, this node"},
 	} {
 		w := spread()
 		w.flags, w.local = tt.flags, w.all
 		l := newLayout()
 		l.add(w)
+		l.Ranges = ranges{{Service: maps.Inside, Prefix: netip.MustParsePrefix("198.51.100.0/24")}}
 		trial := &Trial{Outcome: TrialBackend, Forwarding: tt.by, Source: netip.MustParseAddrPort("198.51.100.7:" + tt.port),
 			Backend: netip.MustParseAddrPort(w.all[0])}
 		e, err := explainOutside(take(t, l.Tables), facts{node: map[netip.Addr]struct{}{netip.MustParseAddr("192.0.2.1"): {}}},

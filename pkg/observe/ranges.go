@@ -23,15 +23,19 @@ func (s *Snapshot) takeRanges(table Ranges) error {
 		}
 	}
 	err := table.Each(func(r maps.Range) {
-		if service := services[r.Service]; service != nil {
+		switch service := services[r.Service]; {
+		case service != nil:
 			service.SourceRanges = append(service.SourceRanges, r.Prefix)
-		} else {
+		case r.Service == maps.Inside:
+			s.Inside = append(s.Inside, r.Prefix)
+		default:
 			s.Strays = append(s.Strays, SourceRange{r.Service, r.Prefix})
 		}
 	})
 	for _, service := range services {
 		slices.SortFunc(service.SourceRanges, netip.Prefix.Compare)
 	}
+	slices.SortFunc(s.Inside, netip.Prefix.Compare)
 	slices.SortFunc(s.Strays, compareRanges)
 	return err
 }
@@ -43,6 +47,9 @@ func compareRanges(a, b SourceRange) int {
 // Ranges returns every row of src_ranges, by the index of its service.
 func (s *Snapshot) Ranges() []SourceRange {
 	list := append([]SourceRange{}, s.Strays...)
+	for _, prefix := range s.Inside {
+		list = append(list, SourceRange{maps.Inside, prefix})
+	}
 	for i := range s.Services {
 		for _, prefix := range s.Services[i].SourceRanges {
 			list = append(list, SourceRange{s.Services[i].Index, prefix})
@@ -53,7 +60,7 @@ func (s *Snapshot) Ranges() []SourceRange {
 }
 
 func dumpRanges(w io.Writer, s *Snapshot) {
-	labels := map[uint32]string{}
+	labels := map[uint32]string{maps.Inside: "(inside of the cluster)"}
 	for i := range s.Services {
 		labels[s.Services[i].Index] = s.Services[i].label()
 	}

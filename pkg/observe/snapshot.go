@@ -39,6 +39,8 @@ type Snapshot struct {
 	Services []Service  `json:"services"` // by name
 	Backends []Backend  `json:"backends"` // by address; every row that was ever written
 	Dangling []Frontend `json:"dangling,omitempty"`
+	// Inside is what the programs take for addresses inside of the cluster.
+	Inside []netip.Prefix `json:"inside,omitempty"`
 	// Strays are source ranges of services that heed none, or that are not there.
 	Strays   []SourceRange `json:"strayRanges,omitempty"`
 	Counters []Counter     `json:"counters,omitempty"`

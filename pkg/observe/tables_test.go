@@ -29,6 +29,15 @@ type wants struct {
 	all, local []string          // one backend a slot
 }
 
+type ranges []maps.Range
+
+func (r ranges) Each(visit func(maps.Range)) error {
+	for _, row := range r {
+		visit(row)
+	}
+	return nil
+}
+
 // layout lays services out in tables. Its fields choose what a dump must not depend on.
 type layout struct {
 	Tables

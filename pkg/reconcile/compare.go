@@ -27,6 +27,7 @@ const (
 	unitFree                     // a row of services that no service has
 	unitBackend                  // a row of backends that no service has
 	unitRange                    // a row of src_ranges that its service does not want
+	unitInside                   // rows of src_ranges that nodes want
 )
 
 // compareBuffers serve one service after another.
@@ -40,6 +41,9 @@ type compareBuffers struct {
 func (r *Reconciler) checkService(c *check, index uint32) (work int) {
 	s := r.byIndex[index]
 	switch {
+	case index == maps.Inside:
+		r.compareFree(c, index)
+		return r.compareInside(c)
 	case s == nil:
 		r.compareFree(c, index)
 	case s.object != nil && s.object.services[0] == s:
@@ -73,6 +77,8 @@ func (r *Reconciler) compareUnit(c *check, u unit) {
 		r.compareBackend(c, u.index)
 	case unitRange:
 		r.compareStray(c, u.stray)
+	case unitInside:
+		r.compareInside(c)
 	}
 }
 
@@ -112,6 +118,8 @@ func (r *Reconciler) mend(u unit) {
 		r.setName(u.index, "")
 	case unitBackend:
 		r.setOwner(u.index, 0)
+	case unitInside:
+		r.inside.unsure = true
 	case unitRange:
 		if err := r.mendRange(u.stray, u.object); err != nil {
 			r.checks.current.err = fmt.Errorf("verify the maps: %w", err)

@@ -81,22 +81,34 @@ func without(list, other []netip.Prefix) []netip.Prefix {
 // reached at all if it is new. Where that fails it heeds those that are there: it is closed to too many then, and not open
 // to all.
 func (r *Reconciler) addRanges(s *service, w *lb.Service) error {
-	fresh := w.SourceRanges
-	if !s.ranges.unsure {
-		fresh = without(fresh, s.ranges.list)
-	}
+	fresh := s.ranges.fresh(w.SourceRanges)
 	if len(fresh) == 0 {
 		return nil
 	}
 	r.beginGuards()
-	err := r.tables.Ranges.Insert(rangesOf(s.index, fresh))
-	s.ranges.list = slices.Concat(s.ranges.list, fresh)
-	slices.SortFunc(s.ranges.list, netip.Prefix.Compare)
-	s.ranges.list = slices.Compact(s.ranges.list)
-	if err != nil {
-		s.ranges.unsure = true
+	if err := r.insertRanges(s.index, &s.ranges, fresh); err != nil {
 		r.tables.Services[s.index].Flags |= maps.SourceRanges
 		return fmt.Errorf("write the source ranges of %s: %w", w.ID, err)
+	}
+	return nil
+}
+
+// fresh returns what has to be written for what is wanted.
+func (s *ranges) fresh(want []netip.Prefix) []netip.Prefix {
+	if s.unsure {
+		return want
+	}
+	return without(want, s.list)
+}
+
+func (r *Reconciler) insertRanges(index uint32, s *ranges, fresh []netip.Prefix) error {
+	err := r.tables.Ranges.Insert(rangesOf(index, fresh))
+	s.list = slices.Concat(s.list, fresh)
+	slices.SortFunc(s.list, netip.Prefix.Compare)
+	s.list = slices.Compact(s.list)
+	if err != nil {
+		s.unsure = true
+		return err
 	}
 	r.stats.Writes += uint64(len(fresh))
 	return nil
@@ -107,14 +119,24 @@ func (r *Reconciler) dropRanges(s *service, want []netip.Prefix) error {
 	gone := without(s.ranges.list, want)
 	if len(gone) > 0 {
 		r.beginGuards()
-		if err := r.tables.Ranges.Delete(rangesOf(s.index, gone)); err != nil {
-			s.ranges.unsure = true
-			return fmt.Errorf("delete source ranges of service %d: %w", s.index, err)
+	}
+	if err := r.deleteRanges(s.index, &s.ranges, gone); err != nil {
+		return fmt.Errorf("delete source ranges of service %d: %w", s.index, err)
+	}
+	return nil
+}
+
+// deleteRanges ends what insertRanges began.
+func (r *Reconciler) deleteRanges(index uint32, s *ranges, gone []netip.Prefix) error {
+	if len(gone) > 0 {
+		if err := r.tables.Ranges.Delete(rangesOf(index, gone)); err != nil {
+			s.unsure = true
+			return err
 		}
 		r.stats.Writes += uint64(len(gone))
-		s.ranges.list = slices.Clone(want)
+		s.list = without(s.list, gone)
 	}
-	s.ranges.unsure = false
+	s.unsure = false
 	return nil
 }
 
@@ -123,8 +145,8 @@ func (r *Reconciler) dropRanges(s *service, want []netip.Prefix) error {
 func (r *Reconciler) adoptRanges() error {
 	var strays []maps.Range
 	err := r.tables.Ranges.Each(func(row maps.Range) {
-		if s := r.byService(row.Service); s != nil {
-			s.ranges.list = append(s.ranges.list, row.Prefix)
+		if of := r.rangesAt(row.Service); of != nil {
+			of.list = append(of.list, row.Prefix)
 		} else {
 			strays = append(strays, row)
 		}
@@ -132,6 +154,7 @@ func (r *Reconciler) adoptRanges() error {
 	if err != nil {
 		return fmt.Errorf("read the source ranges: %w", err)
 	}
+	slices.SortFunc(r.inside.list, netip.Prefix.Compare)
 	for _, s := range r.byIndex {
 		if s != nil {
 			slices.SortFunc(s.ranges.list, netip.Prefix.Compare)
@@ -149,9 +172,14 @@ func (r *Reconciler) compareRanges(c *check, u unit, s *service, w *lb.Service) 
 		c.differ(u, "range", w.ID.String(), fmt.Sprintf("%d source ranges", len(w.SourceRanges)), fmt.Sprintf("%d", len(s.ranges.list)))
 		return 0
 	}
+	return r.compareRows(c, u, s.index, w.ID.String(), s.ranges.list)
+}
+
+// compareRows finds ranges that have no row, and returns how many it looked for.
+func (r *Reconciler) compareRows(c *check, u unit, index uint32, where string, list []netip.Prefix) int {
 	missing, first := 0, netip.Prefix{}
-	for _, prefix := range s.ranges.list {
-		has, err := r.tables.Ranges.Has(maps.Range{Service: s.index, Prefix: prefix})
+	for _, prefix := range list {
+		has, err := r.tables.Ranges.Has(maps.Range{Service: index, Prefix: prefix})
 		if err != nil {
 			c.err = fmt.Errorf("verify the maps: %w", err)
 			return 0
@@ -164,16 +192,15 @@ func (r *Reconciler) compareRanges(c *check, u unit, s *service, w *lb.Service) 
 		}
 	}
 	if missing > 0 {
-		c.differ(u, "range", w.ID.String(), first.String(), fmt.Sprintf("no row; %d of %d are missing", missing, len(s.ranges.list)))
+		c.differ(u, "range", where, first.String(), fmt.Sprintf("no row; %d of %d are missing", missing, len(list)))
 	}
-	return len(s.ranges.list)
+	return len(list)
 }
 
 // compareStray finds a row of the trie that its service does not want: its clients are let in.
 func (r *Reconciler) compareStray(c *check, row maps.Range) {
-	s := r.byService(row.Service)
-	if s != nil {
-		if _, found := slices.BinarySearchFunc(s.ranges.list, row.Prefix, netip.Prefix.Compare); found {
+	if of := r.rangesAt(row.Service); of != nil {
+		if _, found := slices.BinarySearchFunc(of.list, row.Prefix, netip.Prefix.Compare); found {
 			return
 		}
 	}
@@ -186,24 +213,39 @@ func (r *Reconciler) compareStray(c *check, row maps.Range) {
 		return
 	}
 	where, object := "service "+strconv.Itoa(int(row.Service)), model.Key{}
-	if s != nil && s.object != nil {
+	if s := r.byService(row.Service); s != nil && s.object != nil {
 		where, object = s.id().String(), s.object.key
+	} else if row.Service == maps.Inside {
+		where = whereInside
 	}
 	c.differ(unit{kind: unitRange, object: object, stray: row}, "range", where, "no row", row.Prefix.String())
 }
 
 // mendRange makes a row due that should not be there, or deletes it where no service has its index.
 func (r *Reconciler) mendRange(row maps.Range, object model.Key) error {
-	s := r.byService(row.Service)
-	if s == nil {
+	of := r.rangesAt(row.Service)
+	if of == nil {
 		return r.tables.Ranges.Delete([]maps.Range{row})
 	}
-	at, found := slices.BinarySearchFunc(s.ranges.list, row.Prefix, netip.Prefix.Compare)
+	at, found := slices.BinarySearchFunc(of.list, row.Prefix, netip.Prefix.Compare)
 	if !found {
-		s.ranges.list = slices.Insert(s.ranges.list, at, row.Prefix)
+		of.list = slices.Insert(of.list, at, row.Prefix)
 	}
-	if s.object != nil {
+	if row.Service == maps.Inside {
+		r.inside.due = true
+	} else if r.byService(row.Service).object != nil {
 		r.cfg.Store.MarkDirty(object)
+	}
+	return nil
+}
+
+// rangesAt returns what is known of the ranges of an index; nil where there should be none.
+func (r *Reconciler) rangesAt(index uint32) *ranges {
+	if index == maps.Inside {
+		return &r.inside.ranges
+	}
+	if s := r.byService(index); s != nil {
+		return &s.ranges
 	}
 	return nil
 }

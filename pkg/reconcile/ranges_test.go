@@ -140,6 +140,7 @@ func TestRangesAreVerified(t *testing.T) {
 	store := model.NewStore("node0")
 	r := start(t, store, NewMemory(small), nil)
 	deliver(store, []*model.Service{guardedWeb("10.0.0.0/8", "192.0.2.0/24")}, []*model.Slice{webSlice("10.1.0.1")})
+	store.SetNode(insideNode("node1", "203.0.113.1", "10.244.1.0/24"))
 	if err := r.Settle(); err != nil {
 		t.Fatal(err)
 	}
@@ -154,6 +155,9 @@ func TestRangesAreVerified(t *testing.T) {
 		{"none", "", "", "", func() error { return nil }},
 		{"missing", "shop/web:http/tcp4", "10.0.0.0/8", "no row; 1 of 2 are missing", func() error { return r.tables.Ranges.Delete(row(1, "10.0.0.0/8")) }},
 		{"too many", "shop/web:http/tcp4", "no row", "0.0.0.0/0", func() error { return r.tables.Ranges.Insert(row(1, "0.0.0.0/0")) }},
+		{"a node's, missing", whereInside, "203.0.113.1/32", "no row; 1 of 2 are missing",
+			func() error { return r.tables.Ranges.Delete(row(maps.Inside, "203.0.113.1/32")) }},
+		{"no node's", whereInside, "no row", "0.0.0.0/0", func() error { return r.tables.Ranges.Insert(row(maps.Inside, "0.0.0.0/0")) }},
 		{"of nobody", "service 3", "no row", "0.0.0.0/0", func() error { return r.tables.Ranges.Insert(row(3, "0.0.0.0/0")) }},
 	} {
 		if err := damage.do(); err != nil {

@@ -49,6 +49,7 @@ type Reconciler struct {
 
 	objects   map[model.Key]*object
 	frontends frontends
+	inside    inside
 	backends  *lb.Indexes
 	services  *lb.Indexes
 	extents   *lb.Extents
@@ -130,6 +131,7 @@ func New(cfg Config) (*Reconciler, error) {
 		backends:  lb.NewIndexes(uint32(len(cfg.Tables.Backends))),
 		plan:      plan{known: map[maps.Backend]uint32{}},
 		services:  lb.NewIndexes(uint32(len(cfg.Tables.Services))),
+		inside:    inside{due: true},
 		extents:   lb.NewExtents(uint32(len(cfg.Tables.Slots))),
 		adopted:   map[string]*service{},
 		byIndex:   make([]*service, len(cfg.Tables.Services)),
@@ -236,6 +238,9 @@ func (r *Reconciler) Pass() error {
 		r.sweep()
 	}
 	if err := r.writeRows(); err != nil {
+		fail(err)
+	}
+	if err := r.writeInside(); err != nil {
 		fail(err)
 	}
 	if err := r.teardown(); err != nil {

@@ -147,7 +147,15 @@ func (w *world) step(store *model.Store, lost bool) {
 		w.pods[p.Name] = p
 		tell(func() { store.SetPod(p) })
 	case 9:
-		n := &model.Node{Name: "node0", Zone: fmt.Sprint("z", w.rand.IntN(2)), Addrs: []netip.Addr{w.addr("203.0.113.%d", 3)}}
+		n := &model.Node{Name: fmt.Sprint("node", w.rand.IntN(3)), Zone: fmt.Sprint("z", w.rand.IntN(2)), Addrs: []netip.Addr{w.addr("203.0.113.%d", 3)}}
+		if w.chance(30) {
+			delete(w.nodes, n.Name)
+			tell(func() { store.DeleteNode(n.Name) })
+			return
+		}
+		for range w.rand.IntN(3) {
+			n.PodCIDRs = append(n.PodCIDRs, netip.PrefixFrom(w.addr("10.244.%d.0", 4), 24))
+		}
 		w.nodes[n.Name] = n
 		tell(func() { store.SetNode(n) })
 	}
@@ -317,6 +325,10 @@ func meaning(t *testing.T, tables *Tables) map[string]string {
 	owners := make([]uint32, len(tables.Backends))
 	sources := map[uint32][]string{}
 	_ = tables.Ranges.Each(func(r maps.Range) { sources[r.Service] = append(sources[r.Service], r.Prefix.String()) })
+	if inside := slices.Sorted(slices.Values(sources[maps.Inside])); len(inside) > 0 {
+		said[whereInside] = fmt.Sprint(inside)
+		delete(sources, maps.Inside)
+	}
 	for index := range tables.Services {
 		name := textOf(&tables.Names[index])
 		if name == "" {

@@ -231,3 +231,31 @@ func TestOptionHostile(t *testing.T) {
 		w.expectRows(t, 0, 0)
 	})
 }
+
+// A client inside of the cluster, which the backend's node could hardly answer, gets SNAT; others do not.
+func TestOptionInside(t *testing.T) {
+	eachSite(t, func(t *testing.T, s *site, f family) {
+		m := wrapping{"opt", uint8(bpf.MapsDirectDIRECT_OPT), withOption}
+		outside, inside := front(t, s, f, m, tcp)
+		p := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}
+		client := netip.MustParseAddr(host(f.client))
+		prefix, err := client.Prefix(client.BitLen() - 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := []maps.Range{{Service: maps.Inside, Prefix: prefix}}
+		if err := s.tables.Ranges.Insert(rows); err != nil {
+			t.Fatal(err)
+		}
+		outside.send(t, p)
+		inside.want(t, packet{from: f.snat + ":0", to: f.pod + ":8080", proto: tcp, flags: syn, ttl: 63})
+		s.expectRows(t, 0, 2)
+		s.empty(t)
+		if err := s.tables.Ranges.Delete(rows); err != nil {
+			t.Fatal(err)
+		}
+		outside.send(t, p)
+		inside.wantWrapped(t, m, f.snat, f.pod+":8080", withTTL(p, 63).bytes())
+		s.expectRows(t, 0, 1)
+	})
+}

@@ -45,7 +45,7 @@ func (s *step) begin() {
 		}
 		return
 	}
-	if s.mode = service.Direct; s.mode == DirectOpt && !s.mayHaveOption() {
+	if s.mode = service.Direct; s.mode == DirectOpt && (s.isInside() || !s.mayHaveOption()) {
 		s.mode = DirectOff
 	}
 	s.enter(found.Kind, allowed)
@@ -119,8 +119,11 @@ func (s *step) enter(kind Kind, allowed []int) {
 		return
 	}
 	path := "begun, remote"
-	if backend.Local {
+	switch {
+	case backend.Local:
 		path = "begun, local"
+	case s.isInside():
+		path = "begun, remote, from inside"
 	}
 	s.send(s.enterBoth(backend, kind == LoadBalancer, wrote.Source, &path), path)
 }

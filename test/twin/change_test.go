@@ -34,6 +34,10 @@ func (r *run) change(o operation) error {
 		r.node.Guards = r.node.Now + uint32(o.Told.Guards)
 		return errors.Join(r.world.maps.Ways.Put(uint32(0), maps.Ways{Changed: r.node.Changed, Until: r.node.Followed}),
 			r.world.maps.Guards.Put(uint32(0), maps.Guard{Changed: r.node.Guards}))
+	case o.Inside != nil:
+		before := r.node.Inside
+		r.node.Inside = o.Inside.Prefixes
+		return r.writeRanges(maps.Inside, before, o.Inside.Prefixes)
 	case o.Hosted != nil:
 		return r.changeHosted(o.Hosted)
 	case o.Served != nil:
@@ -93,20 +97,19 @@ func (r *run) changeService(c *serviceChange) error {
 	}
 	t.Services[c.Index] = row
 	r.node.Services[c.Index] = &service
-	return r.changeRanges(c)
+	before := r.node.Ranges[c.Index]
+	r.node.Ranges[c.Index] = c.Ranges
+	return r.writeRanges(uint32(c.Index), before, c.Ranges)
 }
 
-func (r *run) changeRanges(c *serviceChange) error {
-	before, after := r.node.Ranges[c.Index], []maps.Range{}
-	var gone []maps.Range
-	for _, prefix := range before {
-		gone = append(gone, maps.Range{Service: uint32(c.Index), Prefix: prefix})
+func (r *run) writeRanges(index uint32, before, after []netip.Prefix) error {
+	rows := func(list []netip.Prefix) (rows []maps.Range) {
+		for _, prefix := range list {
+			rows = append(rows, maps.Range{Service: index, Prefix: prefix})
+		}
+		return rows
 	}
-	for _, prefix := range c.Ranges {
-		after = append(after, maps.Range{Service: uint32(c.Index), Prefix: prefix})
-	}
-	r.node.Ranges[c.Index] = c.Ranges
-	return errors.Join(r.world.tables.Ranges.Delete(gone), r.world.tables.Ranges.Insert(after))
+	return errors.Join(r.world.tables.Ranges.Delete(rows(before)), r.world.tables.Ranges.Insert(rows(after)))
 }
 
 func (r *run) changeFrontend(c *frontendChange) error {

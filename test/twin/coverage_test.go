@@ -35,6 +35,7 @@ func classes() []class {
 		{"cut off by ranges", "", 100},
 		{"established", ", not judged", 7},
 		{"begun, local", "", 1000},
+		{"begun, remote, from inside", "", 100},
 		{"begun, remote", ", back", 700},
 		{"begun, remote", ", on", 600},
 		{"begun, local", ", another port", 600},

@@ -178,8 +178,17 @@ func (g *generator) nodeChange() operation {
 	return operation{Node: &nodeChange{Ping: pick(g, p.vips), Gone: g.in100(30)}}
 }
 
-// hostedChange makes backends come and go, and the devices by which they answer.
+// hostedChange makes backends come and go, the devices by which they answer, and what is inside of the cluster.
 func (g *generator) hostedChange() operation {
+	if g.in100(25) {
+		inside := &insideChange{}
+		for _, v4 := range []bool{true, false} {
+			if g.in100(50) {
+				inside.Prefixes = append(inside.Prefixes, pick(g, g.pools[v4].ranges))
+			}
+		}
+		return operation{Inside: inside}
+	}
 	if g.in100(20) {
 		return operation{Served: &servedChange{Device: 1 + g.IntN(2), Gone: g.in100(40)}}
 	}

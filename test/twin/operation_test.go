@@ -18,6 +18,7 @@ type operation struct {
 	Node     *nodeChange     `json:"node,omitempty"`
 	Route    *routeChange    `json:"route,omitempty"`
 	Told     *toldChange     `json:"told,omitempty"`
+	Inside   *insideChange   `json:"inside,omitempty"`
 	Hosted   *hostedChange   `json:"hosted,omitempty"`
 	Served   *servedChange   `json:"served,omitempty"`
 	Flow     *flowChange     `json:"flow,omitempty"`
@@ -48,6 +49,11 @@ type serviceChange struct {
 	Service  Service        `json:"service"`
 	Backends []Backend      `json:"backends"`
 	Ranges   []netip.Prefix `json:"ranges,omitempty"`
+}
+
+// insideChange says what is inside of the cluster from now on.
+type insideChange struct {
+	Prefixes []netip.Prefix `json:"prefixes"`
 }
 
 // backendsEach is how many numbers of backends each service has.

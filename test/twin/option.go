@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"net/netip"
+	"slices"
 )
 
 // The option by which a packet says what its client dialled, see docs/dsr.md.
@@ -29,6 +30,14 @@ func (s *step) mayHaveOption() bool {
 		return own+8 <= mostHeader4
 	}
 	return own == 40 || s.first && own == 48
+}
+
+// isInside reports whether the client is inside of the cluster: nobody gives back what comes with an option. Addresses of
+// IPv4 are among those of IPv6, as ::ffff:0:0/96.
+func (s *step) isInside() bool {
+	client := s.flow.Source.Addr()
+	mapped := netip.AddrFrom16(client.As16())
+	return slices.ContainsFunc(s.Inside, func(p netip.Prefix) bool { return p.Contains(client) || p.Contains(mapped) })
 }
 
 // hasRoom reports whether a packet may have the option, which comes before all of its own but what is for every hop.

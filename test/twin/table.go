@@ -87,6 +87,7 @@ type Tables struct {
 	Services          map[int]*Service
 	Backends          map[int]Backend
 	Ranges            map[int][]netip.Prefix
+	Inside            []netip.Prefix // the cluster's own addresses
 	Pings             map[netip.Addr]bool
 	Hosted            map[netip.AddrPort]bool // backends on this node that other nodes forward to
 	Served            map[int]bool            // devices at which answers get their source
