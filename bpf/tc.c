@@ -14,7 +14,7 @@
 #include "lib/fragments.h"
 #include "lib/icmp.h"
 #include "lib/late.h"
-#include "lib/plain.h"
+#include "lib/plaintc.h"
 #include "lib/read.h"
 #include "lib/skb.h"
 #include "lib/wrap.h"
@@ -172,7 +172,7 @@ static __always_inline bool tc_wraps(struct __sk_buff *skb, const struct packet 
 	if (piece)
 		piece += p->l4 - p->l3 + sizeof(struct udphdr) + wrap_len(p, a);
 	a->mtu = wrap_mtu((void *)(long)skb->data, (void *)(long)skb->data_end, p, a);
-	return !a->to.ifindex || (bpf_check_mtu(skb, a->to.ifindex, &a->mtu, 0, 0) <= 0 && piece <= a->mtu);
+	return !a->to.ifindex || (tc_takes(skb, a, a->mtu) && piece <= a->mtu);
 }
 
 /* Sends a packet to its backend with what the client dialled in an option. What has no room for that may be cut up
@@ -338,6 +338,32 @@ static __always_inline int tc_plain_fail(struct __sk_buff *skb, struct packet *p
 	return tc_mistake(skb, p, a, false);
 }
 
+/* Sends a packet to its backend that answers it itself. */
+static __always_inline int tc_plain_direct(struct __sk_buff *skb, struct packet *p, struct action *a,
+					   const struct plain *plain, struct ct_entry *row)
+{
+	struct ct_entry *to = &a->to;
+	bool is_whole;
+
+	if (!to->ifindex || !route_is_complete(to) || !tc_plain_fits(skb, a, plain) ||
+	    !plain_touch(&p->flow, row, to))
+		return PLAIN_UNKNOWN;
+	switch (wrap_mode(to)) {
+	case DIRECT_OPT:
+		is_whole = tc_plain_mark(skb, &p->flow, to, plain);
+		break;
+	case DIRECT_GENEVE:
+		is_whole = tc_plain_wrap(skb, &p->flow, to, plain, true);
+		break;
+	default:
+		is_whole = tc_plain_wrap(skb, &p->flow, to, plain, false);
+	}
+	if (!is_whole)
+		return tc_plain_fail(skb, p, a);
+	skb->tc_index = TC_DONE;
+	return bpf_redirect(to->ifindex, 0);
+}
+
 /* The short way of a packet of one family, see plain.h. What does not fit, or lacks a neighbour, takes the long
  * one. The sums are changed last: a call that changes a packet takes the place of its headers away. */
 static __always_inline int tc_plain(struct __sk_buff *skb, struct packet *p, struct action *a, bool is_v4)
@@ -352,8 +378,12 @@ static __always_inline int tc_plain(struct __sk_buff *skb, struct packet *p, str
 		return PLAIN_NOT;
 	sum = plain_sum(&p->flow);
 	row = bpf_map_lookup_elem(&ct, &p->flow);
-	if (!row)
-		return PLAIN_UNKNOWN;
+	if (!row) {
+		row = bpf_map_lookup_elem(&ct_half, &p->flow);
+		if (!row)
+			return PLAIN_NEW;
+		return plain_is_direct(row, sum, to) ? tc_plain_direct(skb, p, a, &plain, row) : PLAIN_UNKNOWN;
+	}
 	if (!plain_copy(row, sum, to))
 		return PLAIN_NOT;
 	if (to->ifindex && (!route_is_complete(to) || tc_is_too_big(skb, a)))
@@ -389,8 +419,7 @@ __noinline int tc_begin(struct __sk_buff *skb, const struct packet *p, struct ac
 }
 
 /* The long way. */
-static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct action *a, __u32 lacks,
-				 struct ct_entry *half)
+static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct action *a, __u32 lacks)
 {
 	enum parsed parsed = read_packet(skb, p, lacks);
 	int verdict;
@@ -405,7 +434,7 @@ static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct
 	}
 	if (parsed != PARSED_FLOW)
 		return tc_settle(skb, p, a, tc_other(skb, p, a, parsed, false));
-	if (!decide(skb, p, a, half))
+	if (!decide(skb, p, a))
 		tc_begin(skb, p, a);
 	if (p->is_unwrapped && a->is_first)
 		tc_host(skb, p, a);
@@ -426,9 +455,7 @@ SEC("tc")
 int tc_from_netdev(struct __sk_buff *skb)
 {
 	struct packet p;
-	struct ct_entry *half = NULL;
 	struct action a;
-	__u32 lacks = 0;
 	int outcome;
 
 	if (skb->tc_index == TC_DONE) /* by another node, over a link that is none: both are on this machine */
@@ -438,13 +465,9 @@ int tc_from_netdev(struct __sk_buff *skb)
 	outcome = tc_try(skb, &p, &a);
 	if (outcome > PLAIN_NOT)
 		return outcome;
-	if (outcome == PLAIN_UNKNOWN) {
-		half = bpf_map_lookup_elem(&ct_half, &p.flow);
-		lacks = half ? LACKS_CT : LACKS_CT | LACKS_HALF;
-	}
 	p = (struct packet) {};
 	a = (struct action) {};
-	return tc_go(skb, &p, &a, lacks, half);
+	return tc_go(skb, &p, &a, plain_lacks(outcome));
 }
 
 /* What a backend on this node answers. */

@@ -9,7 +9,7 @@
 #include "lib/echo.h"
 #include "lib/fragments.h"
 #include "lib/icmp.h"
-#include "lib/plain.h"
+#include "lib/plainxdp.h"
 #include "lib/wrap.h"
 
 /* The sum is complete here: no device has left it to another yet. */
@@ -90,8 +90,7 @@ static __always_inline int xdp_apply_plain(struct xdp_md *ctx, const struct pack
 /* Whether the device takes so much with what is put around it. */
 static __always_inline bool xdp_wraps(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
-	a->mtu = wrap_mtu((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a);
-	return bpf_check_mtu(ctx, a->to.ifindex, &a->mtu, 0, 0) <= 0;
+	return xdp_takes(ctx, a, wrap_mtu((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a));
 }
 
 /* Makes room behind the header of the link. */
@@ -138,8 +137,7 @@ static __always_inline bool xdp_move(void *data, void *end, __u32 front, __u32 b
 
 	if (!from || !to)
 		return false;
-	for (__u32 at = 0; at < front; at += 2)
-		*(__u16 *)(to + at) = *(__u16 *)(from + at);
+	xdp_copy(to, from, front);
 	return true;
 }
 
@@ -342,45 +340,86 @@ static __always_inline bool xdp_is_ours(struct xdp_md *ctx)
 	return own && data + sizeof(struct ethhdr) <= end && xdp_is_to(data, own->mac);
 }
 
-/* The short way of a packet of one family, see plain.h. What leaves where it came from leaves from the address that
- * it has to have come to. */
-static __always_inline int xdp_plain(struct xdp_md *ctx, struct flow *flow, struct ct_entry *to, bool is_v4)
+/* Ends the short way of a packet that is written in part, for want of room. */
+static __always_inline int xdp_plain_fail(struct xdp_md *ctx, struct packet *p, struct action *a)
+{
+	*p = (struct packet) { .flow = p->flow, .ifindex = ctx->ingress_ifindex };
+	*a = (struct action) { .to = a->to };
+	return xdp_mistake(ctx, p, a);
+}
+
+/* Sends a packet to its backend that answers it itself. */
+static __always_inline int xdp_plain_direct(struct xdp_md *ctx, struct packet *p, struct action *a,
+					    const struct plain *plain, struct ct_entry *row)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct ct_entry *row;
-	struct plain p;
+	__u32 len = plain_len(plain, data, end);
+	struct ct_entry *to = &a->to;
+	bool is_whole;
+
+	if (!to->ifindex || data + sizeof(struct ethhdr) > end)
+		return PLAIN_UNKNOWN;
+	if (to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac))
+		return XDP_PASS;
+	if (!len || !xdp_takes(ctx, a, len + wrap_room(plain_is_v4(plain), wrap_mode(to))) ||
+	    !plain_touch(&p->flow, row, to))
+		return PLAIN_UNKNOWN;
+	switch (wrap_mode(to)) {
+	case DIRECT_OPT:
+		is_whole = xdp_plain_mark(ctx, &p->flow, to, plain);
+		break;
+	case DIRECT_GENEVE:
+		is_whole = xdp_plain_wrap(ctx, &p->flow, to, plain, true);
+		break;
+	default:
+		is_whole = xdp_plain_wrap(ctx, &p->flow, to, plain, false);
+	}
+	return is_whole ? XDP_TX : xdp_plain_fail(ctx, p, a);
+}
+
+/* The short way of a packet of one family, see plain.h. What leaves where it came from leaves from the address that
+ * it has to have come to. */
+static __always_inline int xdp_plain(struct xdp_md *ctx, struct packet *p, struct action *a, bool is_v4)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ct_entry *row, *to = &a->to;
+	struct plain plain;
 	bool forward;
 	__u64 sum;
 
-	if (is_v4 ? !plain_read4(&p, flow, data, end) : !plain_read6(&p, flow, data, end))
+	if (is_v4 ? !plain_read4(&plain, &p->flow, data, end) : !plain_read6(&plain, &p->flow, data, end))
 		return PLAIN_NOT;
-	sum = plain_sum(flow);
-	row = bpf_map_lookup_elem(&ct, flow);
-	if (!row)
-		return PLAIN_UNKNOWN;
+	sum = plain_sum(&p->flow);
+	row = bpf_map_lookup_elem(&ct, &p->flow);
+	if (!row) {
+		row = bpf_map_lookup_elem(&ct_half, &p->flow);
+		if (!row)
+			return PLAIN_NEW;
+		return plain_is_direct(row, sum, to) ? xdp_plain_direct(ctx, p, a, &plain, row) : PLAIN_UNKNOWN;
+	}
 	if (!plain_copy(row, sum, to))
 		return PLAIN_NOT;
 	forward = to->ifindex;
 	if (forward ? to->ifindex != ctx->ingress_ifindex || !route_is_complete(to) || !xdp_is_to(data, to->smac)
 		    : !xdp_is_ours(ctx))
 		return XDP_PASS;
-	if (!plain_touch(flow, row, to))
+	if (!plain_touch(&p->flow, row, to))
 		return PLAIN_NOT;
-	plain_rewrite(&p, data, to, forward);
-	rewrite_check(data + p.check, plain_proto(&p), to);
+	plain_rewrite(&plain, data, to, forward);
+	rewrite_check(data + plain.check, plain_proto(&plain), to);
 	return forward ? XDP_TX : XDP_PASS;
 }
 
 /* Likewise of either family. */
-static __always_inline int xdp_try(struct xdp_md *ctx, struct flow *flow, struct ct_entry *to)
+static __always_inline int xdp_try(struct xdp_md *ctx, struct packet *p, struct action *a)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
 	if (cfg.growing || data + sizeof(struct ethhdr) > end)
 		return PLAIN_NOT;
 	if (plain_link(data) == bpf_htons(ETH_P_IP))
-		return xdp_plain(ctx, flow, to, true);
-	return plain_link(data) == bpf_htons(ETH_P_IPV6) ? xdp_plain(ctx, flow, to, false) : PLAIN_NOT;
+		return xdp_plain(ctx, p, a, true);
+	return plain_link(data) == bpf_htons(ETH_P_IPV6) ? xdp_plain(ctx, p, a, false) : PLAIN_NOT;
 }
 
 SEC("xdp.frags")
@@ -388,28 +427,22 @@ int xdp_from_netdev(struct xdp_md *ctx)
 {
 	enum parsed parsed;
 	struct packet p;
-	struct ct_entry *half = NULL;
 	struct action a;
-	__u32 lacks = 0;
 	int outcome;
 
-	outcome = xdp_try(ctx, &p.flow, &a.to);
+	outcome = xdp_try(ctx, &p, &a);
 	if (outcome > PLAIN_NOT)
 		return outcome;
 	if (!xdp_is_ours(ctx))
 		return XDP_PASS;
-	if (outcome == PLAIN_UNKNOWN) {
-		half = bpf_map_lookup_elem(&ct_half, &p.flow);
-		lacks = half ? LACKS_CT : LACKS_CT | LACKS_HALF;
-	}
 	p = (struct packet) { .ifindex = ctx->ingress_ifindex, .bounces = true };
 	a = (struct action) {};
-	parsed = xdp_parse(ctx, &p, lacks);
+	parsed = xdp_parse(ctx, &p, plain_lacks(outcome));
 	if (p.is_tagged || (option_is_due(&p) && xdp_is_marked(ctx, &p)))
 		return XDP_PASS;
 	if (parsed != PARSED_FLOW)
 		return xdp_other(ctx, &p, &a, parsed);
-	if (!decide(ctx, &p, &a, half))
+	if (!decide(ctx, &p, &a))
 		xdp_begin(ctx, &p, &a);
 	if (a.verdict == VERDICT_REWRITE && route_is_elsewhere(&p, &a.to))
 		a.verdict = VERDICT_PASS;

@@ -50,9 +50,9 @@ static __always_inline void decide_check(void *ctx, const struct packet *p, stru
 
 	if (!decide_touch(p, row, &a->to))
 		return;
-	if (ranges_enforce_again(p, a, seen))
+	if (ranges_enforce_again(p, a, &seen))
 		return;
-	if (ways_are_due(&a->to, seen) && decide_refresh(ctx, p, a)) {
+	if (ways_are_due(&a->to, &seen) && decide_refresh(ctx, p, a)) {
 		a->to.seen = seen;
 		row->seen = seen;
 		if (cfg.growing)
@@ -97,12 +97,11 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 	return true;
 }
 
-/* Decides about a packet with ports that came in. The action is all zero, and is the packet's to pass; `half` is
- * the row of `ct_half`, if it was looked up before. False: nothing is known of the packet's flow, which may begin
- * with it. */
-static __always_inline bool decide(void *ctx, const struct packet *p, struct action *a, struct ct_entry *half)
+/* Decides about a packet with ports that came in. The action is all zero, and is the packet's to pass. False:
+ * nothing is known of the packet's flow, which may begin with it. */
+static __always_inline bool decide(void *ctx, const struct packet *p, struct action *a)
 {
-	return decide_known(ctx, p, a) || half_decide(ctx, p, a, half);
+	return decide_known(ctx, p, a) || half_decide(ctx, p, a);
 }
 
 /* Decides about a packet that is about to leave: only what a backend on this node answers is translated there. */
@@ -115,7 +114,7 @@ static __always_inline void decide_leaving(const struct packet *p, struct action
 	if (row && a->to.flags & CT_REPLY) {
 		a->verdict = VERDICT_REWRITE;
 		if (decide_touch(p, row, &a->to))
-			ranges_enforce_again(p, a, seen);
+			ranges_enforce_again(p, a, &seen);
 	} else if (!row && !torn) {
 		row = ct_find(&ct_half, &p->flow, &a->to, &torn);
 		if (row && a->to.flags & CT_REPLY) {

@@ -181,27 +181,29 @@ static __always_inline void half_touch(void *ctx, const struct packet *p, struct
 	if (a->to.seen == seen)
 		return;
 	row->seen = a->to.seen;
-	if (ways_are_due(&a->to, seen) && half_refresh(ctx, p, a))
+	if (ways_are_due(&a->to, &seen) && half_refresh(ctx, p, a))
 		row->seen = seen;
 }
 
-/* Decides by a row of `ct_half`, which may have been looked up before. False: there is none that counts. */
-static __always_inline bool half_decide(void *ctx, const struct packet *p, struct action *a, struct ct_entry *row)
+/* Decides by a row of `ct_half`. False: there is none that counts. */
+static __always_inline bool half_decide(void *ctx, const struct packet *p, struct action *a)
 {
 	bool torn = false;
+	struct ct_entry *row;
 
 	if (p->lacks & LACKS_HALF)
 		return false;
-	if (!row || !ct_copy(row, ct_sum(&p->flow), &a->to))
-		row = ct_find(&ct_half, &p->flow, &a->to, &torn);
+	row = ct_find(&ct_half, &p->flow, &a->to, &torn);
 	if (torn)
 		action_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (route_is_elsewhere(p, &a->to) || ranges_enforce(p, a))
+	if (route_is_elsewhere(p, &a->to))
 		return true;
 	if (a->to.flags & CT_DIRECT)
 		return direct_decide(ctx, p, row, a);
+	if (ranges_enforce(p, a))
+		return true;
 	half_touch(ctx, p, row, a);
 	if (route_is_elsewhere(p, &a->to)) /* since now; what is forgotten here, the other program would not find */
 		return true;

@@ -142,20 +142,18 @@ static __always_inline __u32 option_diff(__u32 before, __u32 after)
 	return csum_fold((__u64)(__u32)~before + after);
 }
 
-static __always_inline int option_write4(void *data, void *end, const struct packet *p)
+/* Writes the option into the room behind the part of a header that every packet has. Returns what that adds to the
+ * sum over a whole packet: for IPv4 nothing, whose header has a sum that makes up for it. */
+static __always_inline __u16 option_put4(struct iphdr *ip, const struct flow *flow)
 {
-	struct iphdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option4));
 	struct option4 *option = (void *)(ip + 1);
-	__u32 before;
+	__u32 before = *(__u32 *)ip;
 
-	if (!ip)
-		return -1;
-	before = *(__u32 *)ip;
 	*option = (struct option4) {
 		.type = OPTION4,
 		.len = sizeof(*option),
-		.port = p->flow.dport,
-		.addr = p->flow.daddr.word[3],
+		.port = flow->dport,
+		.addr = flow->daddr.word[3],
 	};
 	ip->ihl += sizeof(*option) / 4;
 	ip->tot_len = option_length(ip->tot_len, sizeof(*option));
@@ -163,27 +161,37 @@ static __always_inline int option_write4(void *data, void *end, const struct pac
 	return 0;
 }
 
-static __always_inline int option_write6(void *data, void *end, const struct packet *p)
+static __always_inline __u16 option_put6(struct ipv6hdr *ip, const struct flow *flow)
 {
-	struct ipv6hdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option6));
 	struct option6 *option = (void *)(ip + 1);
-	__u32 before;
+	__u32 before = *((__u32 *)ip + 1);
 
-	if (!ip)
-		return -1;
-	before = *((__u32 *)ip + 1);
 	*option = (struct option6) {
 		.next = ip->nexthdr,
 		.words = sizeof(*option) / 8 - 1,
 		.pad = OPTION6_PADDING,
 		.type = OPTION6,
 		.len = sizeof(option->port) + sizeof(option->addr),
-		.port = p->flow.dport,
-		.addr = p->flow.daddr,
+		.port = flow->dport,
+		.addr = flow->daddr,
 	};
 	ip->nexthdr = IPPROTO_DSTOPTS;
 	ip->payload_len = option_length(ip->payload_len, sizeof(*option));
 	return csum_fold((__u64)option_diff(before, *((__u32 *)ip + 1)) + csum_words(option, sizeof(*option) / 4));
+}
+
+static __always_inline int option_write4(void *data, void *end, const struct packet *p)
+{
+	struct iphdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option4));
+
+	return ip ? option_put4(ip, &p->flow) : -1;
+}
+
+static __always_inline int option_write6(void *data, void *end, const struct packet *p)
+{
+	struct ipv6hdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option6));
+
+	return ip ? option_put6(ip, &p->flow) : -1;
 }
 
 /* Writes the option into the room that was made for it. Returns what that adds to the sum over a whole packet,

@@ -5,7 +5,7 @@
  * a flow has one lookup to spend. So rows of flows to such an address are marked, ranges or none, and are judged
  * again with the first packet of a tick, unless the agent says that nothing has changed since the one before:
  * whoever is in no range any more is cut off within a tick, and no agent has to be there to do it. A flow that is
- * not established is judged with every packet. */
+ * not established is judged with every packet, but for one that its backend answers itself, see direct.h. */
 #pragma once
 
 #include "action.h"
@@ -63,9 +63,9 @@ __noinline int ranges_keep(const struct flow *flow, const struct ct_entry *row)
 	return ranges_still_allow(&to, &client);
 }
 
-/* Whether a row that is used now, and was in the tick `before`, has to be judged. Who writes the tables says so
- * before and afterwards, so what is loaded here is never from before a change that can be seen. */
-static __always_inline bool ranges_are_due(const struct ct_entry *row, __u32 before)
+/* Whether a row that is used now, and was in the tick `before`, has to be judged. Who writes the tables says
+ * so before and afterwards, so what is loaded here is never from before a change that can be seen. */
+static __always_inline bool ranges_are_due(const struct ct_entry *row, const __u32 *before)
 {
 	struct guard *guard;
 	__u32 zero = 0;
@@ -73,7 +73,7 @@ static __always_inline bool ranges_are_due(const struct ct_entry *row, __u32 bef
 	if (!(row->flags & CT_GUARDED))
 		return false;
 	guard = bpf_map_lookup_elem(&guards, &zero);
-	return !guard || !ways_told(row->seen) || ways_are_old(before, &guard->changed);
+	return !guard || !ways_told(row) || ways_are_old(before, &guard->changed);
 }
 
 /* The other direction goes too, unless its row is another flow's by now. */
@@ -114,7 +114,7 @@ static __always_inline bool ranges_enforce(const struct packet *p, struct action
 }
 
 /* The same with the first packet of a tick, of a flow that was used in the tick `before`. */
-static __always_inline bool ranges_enforce_again(const struct packet *p, struct action *a, __u32 before)
+static __always_inline bool ranges_enforce_again(const struct packet *p, struct action *a, const __u32 *before)
 {
 	return ranges_are_due(&a->to, before) && ranges_enforce(p, a);
 }

@@ -73,13 +73,20 @@ static __always_inline bool skb_point(struct __sk_buff *skb, const struct packet
 	return true;
 }
 
-/* Puts the option in. Each piece of a merged packet of TCP is made smaller by as much. */
+/* Makes room for the option. Each piece of a merged packet of TCP is made smaller by as much. */
+static __always_inline bool skb_mark_room(struct __sk_buff *skb, __u32 len, __u8 proto)
+{
+	__u64 flags = proto == IPPROTO_UDP ? BPF_F_ADJ_ROOM_FIXED_GSO : 0;
+
+	return !bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, flags);
+}
+
+/* Puts the option in. */
 static __always_inline bool skb_mark(struct __sk_buff *skb, const struct packet *p)
 {
-	__u64 flags = p->flow.proto == IPPROTO_UDP ? BPF_F_ADJ_ROOM_FIXED_GSO : 0;
 	int diff;
 
-	if (bpf_skb_adjust_room(skb, option_len(p), BPF_ADJ_ROOM_NET, flags))
+	if (!skb_mark_room(skb, option_len(p), p->flow.proto))
 		return false;
 	diff = option_write((void *)(long)skb->data, (void *)(long)skb->data_end, p);
 	if (diff >= 0)
@@ -98,20 +105,31 @@ static __always_inline bool skb_unmark(struct __sk_buff *skb, const struct packe
 	return !bpf_skb_adjust_room(skb, -(__s32)option_len(p), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
+static __always_inline __u64 skb_grow_flags(bool is_v4, __u8 proto, bool is_geneve)
+{
+	__u64 flags = is_v4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
+
+	if (proto == IPPROTO_UDP)
+		flags |= BPF_F_ADJ_ROOM_FIXED_GSO;
+	if (is_geneve)
+		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
+			 BPF_F_ADJ_ROOM_ENCAP_L2((__u64)sizeof(struct ethhdr));
+	return flags;
+}
+
 /* The kernel takes no packet for one with another inside that has been one before, though it is none any more. It
  * still knows how to cut up such a one if what is put around it is what has just been taken off; and what is one
  * piece needs nothing. */
+static __always_inline bool skb_grow_by(struct __sk_buff *skb, __u32 len, __u64 flags, __be16 port)
+{
+	if (!bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, flags))
+		return true;
+	return (!port || !skb->gso_size) &&
+	       !bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
+}
+
 static __always_inline bool skb_grow(struct __sk_buff *skb, const struct packet *p, const struct action *a)
 {
-	__u64 flags = p->is_v4 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV6;
-
-	if (p->flow.proto == IPPROTO_UDP)
-		flags |= BPF_F_ADJ_ROOM_FIXED_GSO;
-	if (wrap_is_geneve(a))
-		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_UDP | BPF_F_ADJ_ROOM_ENCAP_L2_ETH |
-			 BPF_F_ADJ_ROOM_ENCAP_L2((__u64)sizeof(struct ethhdr));
-	if (!bpf_skb_adjust_room(skb, wrap_len(p, a), BPF_ADJ_ROOM_MAC, flags))
-		return true;
-	return (!a->to.dport || !skb->gso_size) &&
-	       !bpf_skb_adjust_room(skb, wrap_len(p, a), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
+	return skb_grow_by(skb, wrap_len(p, a), skb_grow_flags(p->is_v4, p->flow.proto, wrap_is_geneve(a)),
+			   a->to.dport);
 }

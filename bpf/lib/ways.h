@@ -10,31 +10,33 @@
 /* So many ticks a handshake may take, with all that is sent again. */
 #define WAYS_HANDSHAKE 128
 
-/* What an agent says that follows changes up to the tick `now`; NULL if there is none. The agent writes `changed`
- * before it vouches, so who loads that next never has a vow without the change before it. */
-static __always_inline const struct ways *ways_told(__u32 now)
+/* What an agent says that follows changes up to the tick in which a row is used; NULL if there is none. The agent
+ * writes `changed` before it vouches, so who loads that next never has a vow without the change before it. */
+static __always_inline const struct ways *ways_told(const struct ct_entry *row)
 {
 	__u32 zero = 0;
 	struct ways *told = bpf_map_lookup_elem(&ways, &zero);
 
-	return told && (__s32)(*(volatile __u32 *)&told->until - now) >= 0 ? told : NULL;
+	return told && (__s32)(*(volatile __u32 *)&told->until - *(const volatile __u32 *)&row->seen) >= 0 ? told
+													   : NULL;
 }
 
-/* Whether what was found good in the tick `before` may have changed since. */
-static __always_inline bool ways_are_old(__u32 before, const __u32 *changed)
+/* Whether what was found good in the tick `before` may have changed since. It is read no earlier than here, since
+ * until then there is nowhere to keep it. */
+static __always_inline bool ways_are_old(const __u32 *before, const __u32 *changed)
 {
-	return (__s32)(before - *(const volatile __u32 *)changed) <= 0;
+	return (__s32)(*before - *(const volatile __u32 *)changed) <= 0;
 }
 
 /* Whether the way of a row that is used now, and was in the tick `before`, has to be asked for. While no agent
  * follows changes, always; and as long as a part of it is missing. */
-static __always_inline bool ways_are_due(const struct ct_entry *row, __u32 before)
+static __always_inline bool ways_are_due(const struct ct_entry *row, const __u32 *before)
 {
 	const struct ways *told;
 
 	if (row->flags & CT_STACK)
 		return false;
-	told = ways_told(row->seen);
+	told = ways_told(row);
 	return !told || !route_is_complete(row) || ways_are_old(before, &told->changed);
 }
 

@@ -122,7 +122,7 @@ func (c *code) depth(at int) (depth int16) {
 		switch {
 		case class.IsStore() && ins.Dst == asm.RFP, class.IsLoad() && ins.Src == asm.RFP:
 			depth = min(depth, ins.Offset&^7)
-		case class.IsALU() && ins.OpCode.ALUOp() == asm.Add && ins.Constant > -512:
+		case class.IsALU() && ins.OpCode.ALUOp() == asm.Add && ins.Constant < 0 && ins.Constant > -512:
 			depth = min(depth, int16(ins.Constant)&^7) // of an address, perhaps
 		}
 	}

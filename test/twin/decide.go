@@ -41,6 +41,15 @@ func (n *Node) judged(row *Row, seen uint32) bool {
 	return row.Guarded && (int32(n.Followed-n.Now) < 0 || int32(seen-n.Guards) <= 0)
 }
 
+// judgedHalf reports the same of a flow that is not established. One whose backend answers its client itself is as far as it
+// gets once the client has gone on.
+func (s *step) judgedHalf(row *Row) bool {
+	if row.Direct == DirectOff || s.isForwarded() || s.begins() || row.State < Open {
+		return true
+	}
+	return row.Seen != s.Now && s.judged(row, row.Seen)
+}
+
 // handshake is how many ticks it may take.
 const handshake = 128
 
@@ -129,7 +138,7 @@ func (s *step) halfOpen() bool {
 		return true
 	}
 	s.consider(row)
-	if !s.mayStay(row) {
+	if s.judgedHalf(row) && !s.mayStay(row) {
 		s.cutClient(back)
 		return true
 	}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains how tc sends the packets of a flow that its backend answers itself the short way, see plain.h.
+ * A packet is written in part if it returns false, which is for want of memory. */
+#pragma once
+
+#include "plain.h"
+#include "skb.h"
+
+/* Whether the device of a row takes so many bytes, zero for those that a packet has; and then how many. */
+static __always_inline bool tc_takes(struct __sk_buff *skb, struct action *a, __u32 len)
+{
+	a->mtu = len;
+	if (len && len <= WRAP_EVERY_LINK && !skb->gso_size)
+		return true;
+	return bpf_check_mtu(skb, a->to.ifindex == skb->ifindex ? 0 : a->to.ifindex, &a->mtu, 0, 0) <= 0;
+}
+
+/* Whether the device takes a packet with what is put around it. Pieces of a merged one of UDP are another matter.
+ */
+static __always_inline bool tc_plain_fits(struct __sk_buff *skb, struct action *a, const struct plain *plain)
+{
+	__u32 len = plain_len(plain, (void *)(long)skb->data, (void *)(long)skb->data_end);
+
+	if (!len || (plain_proto(plain) == IPPROTO_UDP && skb->gso_size))
+		return false;
+	return tc_takes(skb, a, len + wrap_room(plain_is_v4(plain), wrap_mode(&a->to)));
+}
+
+/* Puts around a packet what leads it to its backend. */
+static __always_inline bool tc_plain_wrap(struct __sk_buff *skb, const struct flow *flow, const struct ct_entry *to,
+					  const struct plain *plain, bool is_geneve)
+{
+	__u32 room = wrap_room(plain_is_v4(plain), is_geneve ? DIRECT_GENEVE : DIRECT_IPIP);
+	__u64 flags = skb_grow_flags(plain_is_v4(plain), plain_proto(plain), is_geneve), diff;
+	void *data;
+
+	if (!skb_grow_by(skb, room, flags, to->dport))
+		return false;
+	data = (void *)(long)skb->data;
+	if (data + room + plain->l4 > (void *)(long)skb->data_end)
+		return false;
+	diff = plain_wrap(plain, flow, data, to, is_geneve);
+	if (!plain_is_v4(plain) || is_geneve)
+		bpf_csum_update(skb, csum_fold(diff));
+	return true;
+}
+
+/* Sends a packet to its backend with what its client dialled in an option. */
+static __always_inline bool tc_plain_mark(struct __sk_buff *skb, const struct flow *flow, const struct ct_entry *to,
+					  const struct plain *plain)
+{
+	__u32 room = wrap_room(plain_is_v4(plain), DIRECT_OPT);
+	void *data = (void *)(long)skb->data;
+	__u16 diff;
+
+	if (data + plain->check + sizeof(__u16) > (void *)(long)skb->data_end)
+		return false;
+	plain_rewrite(plain, data, to, true);
+	if (skb_replace(skb, plain->check, plain_proto(plain), to) || !skb_mark_room(skb, room, plain_proto(plain)))
+		return false;
+	data = (void *)(long)skb->data;
+	if (data + room + plain->l4 > (void *)(long)skb->data_end)
+		return false;
+	diff = plain_mark(plain, data, flow);
+	if (!plain_is_v4(plain)) {
+		skb_sum_ip6(skb, to, true);
+		bpf_csum_update(skb, diff);
+	}
+	return true;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains how XDP sends the packets of a flow that its backend answers itself the short way, see
+ * plain.h. A packet is written in part if it returns false, which is for want of room. */
+#pragma once
+
+#include "plain.h"
+
+/* Whether the device that a packet came in by takes so many bytes; zero for those that it has. */
+static __always_inline bool xdp_takes(struct xdp_md *ctx, struct action *a, __u32 len)
+{
+	a->mtu = len;
+	return (len && len <= WRAP_EVERY_LINK) || bpf_check_mtu(ctx, 0, &a->mtu, 0, 0) <= 0;
+}
+
+/* Copies so many bytes, which are even, to where is at least eight bytes before. */
+static __always_inline void xdp_copy(void *to, const void *from, __u32 len)
+{
+	__u32 at = 0;
+
+	for (; at + 8 <= len; at += 8)
+		*(__u64 *)(to + at) = *(__u64 *)(from + at);
+	for (; at < len; at += 2)
+		*(__u16 *)(to + at) = *(__u16 *)(from + at);
+}
+
+/* Puts around a packet what leads it to its backend. */
+static __always_inline bool xdp_plain_wrap(struct xdp_md *ctx, const struct flow *flow, const struct ct_entry *to,
+					   const struct plain *plain, bool is_geneve)
+{
+	__u32 room = wrap_room(plain_is_v4(plain), is_geneve ? DIRECT_GENEVE : DIRECT_IPIP);
+	void *data;
+
+	if (bpf_xdp_adjust_head(ctx, -(int)room))
+		return false;
+	data = (void *)(long)ctx->data;
+	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
+		return false;
+	plain_wrap(plain, flow, data, to, is_geneve);
+	return true;
+}
+
+/* Sends a packet to its backend with what its client dialled in an option. */
+static __always_inline bool xdp_plain_mark(struct xdp_md *ctx, const struct flow *flow, const struct ct_entry *to,
+					   const struct plain *plain)
+{
+	__u32 room = wrap_room(plain_is_v4(plain), DIRECT_OPT);
+	void *data = (void *)(long)ctx->data;
+
+	if (data + plain->check + sizeof(__u16) > (void *)(long)ctx->data_end)
+		return false;
+	plain_rewrite(plain, data, to, true);
+	rewrite_check(data + plain->check, plain_proto(plain), to);
+	if (bpf_xdp_adjust_head(ctx, -(int)room))
+		return false;
+	data = (void *)(long)ctx->data;
+	if (data + room + plain->l4 > (void *)(long)ctx->data_end)
+		return false;
+	xdp_copy(data, data + room, plain->l4);
+	plain_mark(plain, data, flow);
+	return true;
+}
