@@ -18,9 +18,11 @@ const (
 	clientsPerService = 4096
 	// datagramsPerCPU is how many datagrams in fragments may be on their way at a time.
 	datagramsPerCPU = 4096
-	// roomShare is the part of the memory that each of these maps may take, and rowBytes what a row takes.
-	roomShare = 256
-	rowBytes  = 192
+	// roomShare is the part of the memory that each of these maps may take, clientsShare what clients with session
+	// affinity may when there are so many, and rowBytes what a row takes.
+	roomShare    = 256
+	clientsShare = 64
+	rowBytes     = 192
 )
 
 // needs is what says how many rows the maps should have that push out what they have no room for.
@@ -34,13 +36,26 @@ type needs struct {
 
 // room returns the rows: by what there may be, twice what there is, and no more than there is memory for.
 func (n needs) room() maps.Room {
-	most := uint64(1) << (bits.Len64(max(1, n.memory/roomShare/rowBytes)) - 1)
-	rows := func(want int) uint32 { return uint32(min(uint64(want), most, 1<<24)) }
+	rows := func(want int) uint32 { return min(uint32(min(want, 1<<24)), rowsIn(n.memory/roomShare)) }
 	return maps.Room{
 		HalfOpen:  rows(n.flowRows / halfOpenShare),
 		Clients:   rows(max(n.services*clientsPerService, 2*n.clients)),
 		Datagrams: rows(n.cpus * datagramsPerCPU),
 	}
+}
+
+// rowsIn returns how many rows so much memory has: a power of two, and no more than a map may have.
+func rowsIn(bytes uint64) uint32 {
+	return 1 << min(bits.Len64(max(1, bytes/rowBytes))-1, 24)
+}
+
+// mostClients returns how many clients with session affinity there may be room for.
+func mostClients(log *slog.Logger) uint32 {
+	memory, err := totalMemory()
+	if err != nil {
+		log.Warn("clients with session affinity get no more room", "error", err)
+	}
+	return rowsIn(memory / clientsShare)
 }
 
 // makeRoom gives the maps that push out as many rows as the node and what it serves ask for. It never takes any away, and

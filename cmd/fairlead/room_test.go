@@ -30,6 +30,14 @@ func TestRoom(t *testing.T) {
 	}
 }
 
+func TestRowsIn(t *testing.T) {
+	for bytes, want := range map[uint64]uint32{0: 1, 192: 1, 191 * 4: 2, 16 << 20: 1 << 16, 64 << 20: 1 << 18, 1 << 60: 1 << 24} {
+		if have := rowsIn(bytes); have != want {
+			t.Errorf("%d rows in %d bytes, want %d", have, bytes, want)
+		}
+	}
+}
+
 func TestAffinePorts(t *testing.T) {
 	store := model.NewStore("node-a")
 	two := []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00::1")}

@@ -142,7 +142,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), guards.Close()) })
 	start("optout", keeper.Run)
-	start("sweep", path.WatchRows)
+	start("sweep", func(ctx context.Context) error { return path.WatchRows(ctx, mostClients(log)) })
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
 	<-ctx.Done()
 	return stopped(ctx, nil)

@@ -19,6 +19,8 @@ import (
 // the rest is switched all the same, since nobody but that process could open its programs again. The versions share
 // their maps, so they may work side by side until the next Attach.
 func (d *Datapath) Attach() error {
+	d.changing.Lock()
+	defer d.changing.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {

@@ -47,6 +47,10 @@ type Datapath struct {
 	hostNetns uint64
 	token     token // the programs that this process loads know its dials by it
 
+	// changing is held by whoever replaces maps or programs, from the first look to the last step, and taken before mu,
+	// which is held only where others could see half of it. Either of them is enough to read what maps and programs there
+	// are: so loading, and carrying rows over, keep nobody waiting who asks, follows devices or mends links.
+	changing sync.Mutex
 	mu       sync.Mutex
 	adopted  bool
 	features Features
@@ -63,8 +67,10 @@ type Datapath struct {
 	hooks   *devices.Hooks
 	outside outside
 
-	table    *table      // nil unless there are two maps of established flows
+	table    *table      // nil unless there are two maps of established flows; for whoever holds changing
 	carrying atomic.Bool // flows are in both, or in the new one
+
+	pushedOut uint64 // clients with session affinity, ever, as of the last look at all of them; for whoever holds changing
 }
 
 // ErrNoMaps is returned by what needs maps before Create or adoption gave any.
@@ -138,6 +144,8 @@ func (d *Datapath) Adopted() bool { return d.adopted }
 // Create makes and pins new maps of at least the given sizes. The whole set appears at once: a crash before that leaves
 // nothing that the next Open would adopt. It fails when there are maps already.
 func (d *Datapath) Create(sizes maps.Sizes) (err error) {
+	d.changing.Lock()
+	defer d.changing.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps != nil {
@@ -202,6 +210,8 @@ func (d *Datapath) Sizes() maps.Sizes {
 
 // Close lets go of everything. Maps, programs and links stay pinned and at work.
 func (d *Datapath) Close() error {
+	d.changing.Lock()
+	defer d.changing.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var errs []error

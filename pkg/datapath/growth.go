@@ -16,31 +16,9 @@ import (
 // A crash at any step is harmless, because the old and the new maps say the same until Grow returns: whichever of them
 // are pinned and whichever the links run on, the next Open takes the pinned ones and its Attach moves every link there.
 func (d *Datapath) Grow(sizes maps.Sizes) error {
-	return d.replace(func(m *maps.Maps) (*maps.Maps, []string, error) { return m.Grown(sizes) })
-}
-
-// Enlarge does the same for the maps that push out what they have no room for, which programs write meanwhile. What they
-// write is carried over, but for those some milliseconds in which some use the old map and some the new: a client that
-// comes twice in that time may get two backends, and an answer to a first packet or a later fragment find nothing.
-// Whoever keeps a Flows from before looks at the old map afterwards.
-func (d *Datapath) Enlarge(room maps.Room) error {
-	return d.replace(func(m *maps.Maps) (*maps.Maps, []string, error) { return m.Enlarged(room) })
-}
-
-// replace puts the larger maps in force that larger makes.
-func (d *Datapath) replace(larger func(*maps.Maps) (*maps.Maps, []string, error)) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.maps == nil {
-		return fmt.Errorf("grow maps: %w", ErrNoMaps)
-	}
-	if d.programs == nil {
-		return errors.New("grow maps: no programs are attached yet")
-	}
-	if err := d.step("grow: create"); err != nil {
-		return err
-	}
-	grown, names, err := larger(d.maps)
+	d.changing.Lock()
+	defer d.changing.Unlock()
+	grown, names, err := d.larger(func() (*maps.Maps, []string, error) { return d.maps.Grown(sizes) })
 	if err != nil || grown == nil {
 		return err
 	}
@@ -48,28 +26,89 @@ func (d *Datapath) replace(larger func(*maps.Maps) (*maps.Maps, []string, error)
 	if err != nil {
 		return errors.Join(err, grown.Close())
 	}
-	progs, packets, err := d.switchTo(grown, names)
+	old := d.tables
+	err = d.replace(grown, names, func() { d.maps, grown, d.tables = grown, d.maps, tables })
 	if err != nil {
 		return errors.Join(err, tables.Close(), grown.Close())
 	}
-	old, oldTables, oldPrograms, oldPackets := d.maps, d.tables, d.programs, d.outside.programs
-	d.maps, d.tables, d.programs, d.outside.programs = grown, tables, progs, packets
-	d.log.Info("maps grown", "maps", names, "sizes", grown.Sizes())
-	if slices.ContainsFunc(names, maps.PushesOut) {
-		if err := errors.Join(wait(), old.CarryRows(grown, names)); err != nil {
-			d.log.Warn("rows that were written while maps grew may be lost", "error", err)
-		}
+	d.warn(errors.Join(old.Close(), grown.Close()))
+	return nil
+}
+
+// Enlarge does the same for the maps that push out what they have no room for, which programs write meanwhile; the tables
+// stay as they are. What programs write is carried over, but for those some milliseconds in which some use the old map and
+// some the new: a client that comes twice in that time may get two backends, and an answer to a first packet or a later
+// fragment find nothing. Whoever keeps a Flows from before looks at the old map afterwards, if ct_half grew.
+func (d *Datapath) Enlarge(room maps.Room) error {
+	d.changing.Lock()
+	defer d.changing.Unlock()
+	grown, names, err := d.larger(func() (*maps.Maps, []string, error) { return d.maps.Enlarged(room) })
+	if err != nil || grown == nil {
+		return err
 	}
-	// The growth is in force whatever these say.
-	if err := errors.Join(oldTables.Close(), oldPrograms.close(), oldPackets.Close(), old.Close(), d.pins.clearStage()); err != nil {
+	if err := d.replace(grown, names, func() { d.maps.Exchange(grown, names) }); err != nil {
+		return errors.Join(err, grown.Close())
+	}
+	if err := errors.Join(wait(), grown.CarryRows(d.maps, names)); err != nil {
+		d.log.Warn("rows that were written while maps grew may be lost", "error", err)
+	}
+	d.warn(grown.Close())
+	return nil
+}
+
+// larger makes larger maps; nil if there are none to be made.
+func (d *Datapath) larger(create func() (*maps.Maps, []string, error)) (*maps.Maps, []string, error) {
+	if d.maps == nil {
+		return nil, nil, fmt.Errorf("grow maps: %w", ErrNoMaps)
+	}
+	if d.programs == nil {
+		return nil, nil, errors.New("grow maps: no programs are attached yet")
+	}
+	if err := d.step("grow: create"); err != nil {
+		return nil, nil, err
+	}
+	return create()
+}
+
+// replace puts larger maps in force; adopt makes them those of the Datapath.
+func (d *Datapath) replace(grown *maps.Maps, names []string, adopt func()) (err error) {
+	if err := d.step("grow: load"); err != nil {
+		return err
+	}
+	progs, err := load(grown, d.settings(d.features))
+	if err != nil {
+		return err
+	}
+	packets, err := d.loadPackets(grown)
+	if err != nil {
+		return errors.Join(err, progs.close())
+	}
+	if err := d.maps.CarryRows(grown, names); err != nil {
+		return errors.Join(err, progs.close(), packets.Close())
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.switchTo(grown, names, progs, packets); err != nil {
+		return errors.Join(err, progs.close(), packets.Close())
+	}
+	oldPrograms, oldPackets := d.programs, d.outside.programs
+	d.programs, d.outside.programs = progs, packets
+	adopt()
+	d.log.Info("maps grown", "maps", names, "sizes", d.maps.Sizes())
+	d.warn(errors.Join(oldPrograms.close(), oldPackets.Close(), d.pins.clearStage()))
+	return nil
+}
+
+// warn tells what went wrong after a growth was in force.
+func (d *Datapath) warn(err error) {
+	if err != nil {
 		d.log.Warn("closing what grew", "error", err)
 	}
-	return nil
 }
 
 // switchTo puts grown in force: stages its pins, moves every link to programs over it, and publishes the pins. It undoes
 // all of that when one fails.
-func (d *Datapath) switchTo(grown *maps.Maps, names []string) (progs programs, packets devices.Programs, err error) {
+func (d *Datapath) switchTo(grown *maps.Maps, names []string, progs programs, packets devices.Programs) (err error) {
 	undo := []func() error{d.pins.clearStage}
 	defer func() {
 		if err == nil {
@@ -78,34 +117,22 @@ func (d *Datapath) switchTo(grown *maps.Maps, names []string) (progs programs, p
 		for _, step := range slices.Backward(undo) {
 			err = errors.Join(err, step())
 		}
-		progs, packets = nil, devices.Programs{}
 	}()
-	if err = d.step("grow: load"); err != nil {
-		return nil, packets, err
-	}
-	if progs, err = load(grown, d.settings(d.features)); err != nil {
-		return nil, packets, err
-	}
-	undo = append(undo, progs.close)
-	if packets, err = d.loadPackets(grown); err != nil {
-		return nil, packets, err
-	}
-	undo = append(undo, packets.Close)
 	if err = d.stage(grown, names); err != nil {
-		return nil, packets, err
+		return err
 	}
 	for name, prog := range progs {
 		if err = d.step("grow: update " + name); err == nil {
 			err = update(name, d.links[name], prog)
 		}
 		if err != nil {
-			return nil, packets, err
+			return err
 		}
 		undo = append(undo, func() error { return update(name, d.links[name], d.programs[name]) })
 	}
 	undone, err := d.growDevices(packets)
 	if err != nil {
-		return nil, packets, err
+		return err
 	}
 	undo = append(undo, undone)
 	for _, name := range names {
@@ -113,12 +140,11 @@ func (d *Datapath) switchTo(grown *maps.Maps, names []string) (progs programs, p
 			err = rename(d.pins.staged(name), d.pins.mapPin(name))
 		}
 		if err != nil {
-			return nil, packets, err
+			return err
 		}
 		undo = append(undo, func() error { return d.republish(name) })
 	}
-	err = d.step("grow: close")
-	return progs, packets, err
+	return d.step("grow: close")
 }
 
 // growDevices moves the devices to programs over larger maps, and returns how to undo that.

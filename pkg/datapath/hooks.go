@@ -55,11 +55,13 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 	for i, key := range keys {
 		need |= hooksFor(key, rows[i])
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if need&^d.needs == 0 {
+	if !d.lacks(need) {
 		return nil
 	}
+	d.changing.Lock()
+	defer d.changing.Unlock()
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	before := d.needs
 	d.needs |= need
 	if err := d.attachPrograms(); err != nil {
@@ -67,6 +69,12 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 		return fmt.Errorf("prepare for frontends: %w", err)
 	}
 	return nil
+}
+
+func (d *Datapath) lacks(need hookSet) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return need&^d.needs != 0
 }
 
 // addNeeded adds to what is needed what the frontends in the maps ask for.

@@ -52,9 +52,10 @@ func (d *Datapath) loadSweep() (*ebpf.Collection, error) {
 	return loadOver(d.maps, spec)
 }
 
-// WatchRows sweeps until the context ends. That it cannot is told once: maps that are full of what is over push that out
-// first, so nobody is worse off than without.
-func (d *Datapath) WatchRows(ctx context.Context) error {
+// WatchRows sweeps until the context ends, and gives clients with session affinity more room as they become more, up to so
+// many. That it cannot is told once: what is pushed out first has not been used for longest, so nobody is worse off than
+// without.
+func (d *Datapath) WatchRows(ctx context.Context, mostClients uint32) error {
 	again := time.NewTicker(sweeps)
 	defer again.Stop()
 	told := false
@@ -64,9 +65,9 @@ func (d *Datapath) WatchRows(ctx context.Context) error {
 			return nil
 		case <-again.C:
 		}
-		err := d.Sweep()
+		err := errors.Join(d.Sweep(), d.followClients(mostClients))
 		if err != nil && !told && !errors.Is(err, ErrNoMaps) {
-			d.log.Warn("rows that are over stay in maps until they are pushed out, and count as pressure", "error", err)
+			d.log.Warn("maps that push rows out are not looked after, and may push out what is not over", "error", err)
 			told = true
 		}
 	}

@@ -125,8 +125,8 @@ func (p pins) clearTable() error {
 // After an error flows may be in two maps, which works, but costs time, and none is forgotten: GrowFlows is to be called
 // again. A crash at any step is harmless; the next Open finishes what programs have begun to use, and removes the rest.
 func (d *Datapath) GrowFlows(rows uint32) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	d.changing.Lock()
+	defer d.changing.Unlock()
 	if d.maps == nil {
 		return fmt.Errorf("grow the table of flows: %w", ErrNoMaps)
 	}
@@ -166,19 +166,26 @@ func (d *Datapath) beginTable(rows uint32) (err error) {
 		err = d.table.say(maps.TableBoth)
 	}
 	if err != nil {
-		t, growing := d.table, d.outside.programs
-		if back := d.hooks.Switch(old); back != nil {
-			// Some may go on with both maps, and use the old alone. That is no reason to lose sight of the others.
-			err = errors.Join(err, back)
-		}
-		d.table, d.outside.programs = nil, old
-		return errors.Join(err, growing.Close(), t.close(), d.pins.clearTable())
+		t := d.table
+		d.table = nil
+		return errors.Join(err, d.switchBack(old), t.close(), d.pins.clearTable())
 	}
 	d.carrying.Store(true)
 	if err := old.Close(); err != nil {
 		d.log.Warn("closing programs over the old map of flows", "error", err)
 	}
 	return nil
+}
+
+// switchBack makes every device run the programs again that did, and closes those that do.
+func (d *Datapath) switchBack(old devices.Programs) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	growing := d.outside.programs
+	// Where that fails some go on with both maps, and use the old alone. That is no reason to lose sight of the others.
+	err := d.hooks.Switch(old)
+	d.outside.programs = old
+	return errors.Join(err, growing.Close())
 }
 
 // endTable carries the rest over and gives up the old map. After an error it is to be called again.
@@ -190,7 +197,9 @@ func (d *Datapath) endTable() error {
 	d.table = nil
 	d.carrying.Store(false)
 	d.log.Info("table of flows grown", "rows", t.next.MaxEntries(), "from", d.maps.Ct.MaxEntries())
+	d.mu.Lock()
 	err := errors.Join(d.maps.ReplaceFlows(t.next), t.stage.Close())
+	d.mu.Unlock()
 	old, switchErr := d.switchPackets("flows: load last", "flows: devices last")
 	if switchErr != nil {
 		// They find everything in the new map, and keep the old one's memory until they are replaced.
@@ -269,11 +278,12 @@ func (d *Datapath) switchPackets(load, attach string) (old devices.Programs, err
 	if err != nil {
 		return old, err
 	}
-	err = d.step(attach)
-	if err == nil {
-		err = d.hooks.Switch(progs)
+	if err := d.step(attach); err != nil {
+		return old, errors.Join(err, progs.Close())
 	}
-	if err != nil {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.hooks.Switch(progs); err != nil {
 		return old, errors.Join(err, progs.Close())
 	}
 	old = d.outside.programs

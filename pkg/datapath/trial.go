@@ -59,8 +59,10 @@ func (d *Datapath) Try(p TrialPacket) (result TrialResult, err error) {
 }
 
 // openTrial finds the device, and takes what the trial needs of the Datapath, which has to wait no longer then. Without
-// a trial the result is all that is to be said.
+// a trial the result is all that is to be said. It waits for a growth, since flows are in two maps meanwhile.
 func (d *Datapath) openTrial(p TrialPacket) (*trial, TrialResult, error) {
+	d.changing.Lock()
+	defer d.changing.Unlock()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {

@@ -3,6 +3,7 @@ package maps
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 )
@@ -22,8 +23,8 @@ func (r Room) of(name string) uint32 {
 	return roundUp(max(1, min(want, roomMost)))
 }
 
-// Enlarged is Grown for the maps that push out. Programs write them all the while, so what they write after a row was
-// copied is in the old map alone: when no program uses that any more, CarryRows brings it over.
+// Enlarged is Grown for the maps that push out, and copies nothing. Programs write them all the while: CarryRows brings
+// over what there is, and once more, when no program uses the old maps any more, what they wrote since.
 func (m *Maps) Enlarged(room Room) (grown *Maps, names []string, err error) {
 	if m.readOnly {
 		return nil, nil, errors.New("enlarge maps: they are open read-only")
@@ -51,7 +52,17 @@ func (m *Maps) Enlarged(room Room) (grown *Maps, names []string, err error) {
 	if err := grown.create(func(f field) uint32 { return f.Map.MaxEntries() }); err != nil {
 		return grown, names, err
 	}
-	return grown, names, m.CarryRows(grown, names)
+	return grown, names, nil
+}
+
+// Exchange gives m the named maps of other, and other those of m.
+func (m *Maps) Exchange(other *Maps, names []string) {
+	theirs := other.fields()
+	for i, f := range m.fields() {
+		if slices.Contains(names, f.Name) {
+			*f.at, *theirs[i].at = *theirs[i].at, *f.at
+		}
+	}
 }
 
 // CarryRows copies the rows of those of the named maps that push out to their likes, unless they are there already.

@@ -106,12 +106,12 @@ func mapFamilies() []family {
 			}),
 		ofMaps("fairlead_map_max_entries", "Rows that there is room for, of the maps that have a bound of their own.",
 			func(m *observe.MapStatus) (float64, bool) { return float64(m.Capacity), m.Capacity > 0 }),
-		ofMaps("fairlead_map_pressure_ratio", "Rows in use to rows that there is room for. Maps that grow do so at 1, ct at 0.5. Where "+
+		ofMaps("fairlead_map_pressure_ratio", "Rows in use to rows that there is room for. Maps that grow do so at 1, ct and affinity at 0.5. Where "+
 			"fairlead_map_evictions_total grows, rows are pushed out near 1.",
 			func(m *observe.MapStatus) (float64, bool) { return m.Pressure, m.Entries != nil }),
 		ofCountedMaps("fairlead_map_evictions_total", "Rows that were pushed out since there was no room, counted by the programs; never more than were, and "+
-			"some seconds late. ct_half: connections do not come about, look for a flood or raise conntrack-max. affinity: clients change backends, "+
-			"restart the agent to have it make more room. frags: datagrams in fragments are lost, keep to the path's MTU.",
+			"some seconds late. ct_half: connections do not come about, look for a flood or raise conntrack-max. affinity: clients change backends; it "+
+			"grows to a 64th of the memory, beyond that spread the clients over more nodes. frags: datagrams in fragments are lost, keep to the path's MTU.",
 			func(m *observe.MapStatus) (float64, bool) {
 				if m.Evictions == nil {
 					return 0, false

@@ -1,0 +1,44 @@
+package datapath
+
+import (
+	"fmt"
+
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// followClients gives clients with session affinity twice the room that they have, if half of it is taken and it is less
+// than most. Nobody else tells how many there will be, and one who is pushed out may get another backend.
+func (d *Datapath) followClients(most uint32) error {
+	rows, room, err := d.countClients()
+	if err != nil || rows <= room/2 || room >= most {
+		return err
+	}
+	if err := d.Enlarge(maps.Room{Clients: 2 * room}); err != nil {
+		return fmt.Errorf("make room for %d clients: %w", 2*room, err)
+	}
+	return nil
+}
+
+// countClients returns how many clients with session affinity are remembered, and how many there is room for. All are
+// looked at only if they may have half of the room, by what the programs have counted; otherwise there may be fewer.
+func (d *Datapath) countClients() (rows, room uint32, err error) {
+	d.changing.Lock() // a growth closes the map
+	defer d.changing.Unlock()
+	if d.maps == nil {
+		return 0, 0, fmt.Errorf("count clients with session affinity: %w", ErrNoMaps)
+	}
+	room = d.maps.Affinity.MaxEntries()
+	t, err := maps.ReadTurnover(d.maps.Turnover, "affinity")
+	if err != nil {
+		return 0, room, err
+	}
+	if made := t.Made - t.Deleted - d.pushedOut; made <= uint64(room/2) {
+		return uint32(made), room, nil
+	}
+	census, err := maps.TakeCensus(d.maps.Turnover, d.maps.Affinity, "affinity")
+	if err != nil {
+		return 0, room, err
+	}
+	d.pushedOut = max(d.pushedOut, census.Evicted)
+	return uint32(census.Rows), room, nil
+}
