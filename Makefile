@@ -28,7 +28,7 @@ export FAIRLEAD_REQUIRE ?= root apiserver cluster
 endif
 
 # Packages whose tests have a target of their own.
-NOT_UNIT := test/(bpf|twin|golden|netns|apiserver|cluster|kernels|bench|layout|rig)|pkg/source/kube
+NOT_UNIT := test/(bpf|twin|golden|netns|podnet|apiserver|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
 PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-e2e
@@ -102,7 +102,7 @@ test-oracle: ## test against the code of Kubernetes
 
 .PHONY: test-netns
 test-netns: ## test with real sockets in network namespaces (root)
-	$(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/...
+	$(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/... ./test/podnet/...
 
 .PHONY: test-apiserver
 test-apiserver: ## test against a real API server, which is built first

@@ -22,6 +22,7 @@ import (
 	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
+	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockets"
@@ -50,6 +51,7 @@ type agent struct {
 	cannotCollect string
 	follower      *routes.Follower // likewise
 	cannotFollow  string           // and why there is none
+	network       *podnet.Network  // nil where pods get their network otherwise
 }
 
 func newAgentCommand(env *env) *cobra.Command {

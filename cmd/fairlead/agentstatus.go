@@ -54,6 +54,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 		}
 	}
 	s.OptOut, s.Flows, s.Ways = optOutStatus(a.optOuts()), a.flowStatus(), a.wayStatus()
+	s.PodNetwork = a.podStatus()
 	attached, failed := a.path.Status()
 	s.Datapath.CgroupRoot = attached.CgroupRoot
 	s.Datapath.Features = map[string]bool{

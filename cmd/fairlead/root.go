@@ -131,6 +131,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 		newMaglevCommand(inv),
 		newConntrackCommand(inv),
 		newNATCommand(inv),
+		newIPAMCommand(inv),
 		newExplainCommand(inv),
 		newDropsCommand(inv),
 		newMonitorCommand(inv),

@@ -138,6 +138,9 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	}
 	keeper := newKeeper(cfg, rules, store, path, log)
 	agent.setWriters(reconciler, keeper)
+	if err := agent.startPodNetwork(start, log); err != nil {
+		return err
+	}
 	start("attachment", path.WatchAttachment)
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), guards.Close()) })

@@ -193,7 +193,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, left := range []string{path, path + newSuffix} {
+	for _, left := range []string{path, path + ".new"} {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
 		if err != nil {
 			t.Fatal(err)

@@ -19,21 +19,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/unixsock"
 )
 
 // ErrInUse is wrapped by NewServer's error when another live agent has the socket.
 var ErrInUse = errors.New("another agent is running")
 
 const (
-	maxHeader      = 16 << 10
-	maxBody        = 4 << 10
-	readTimeout    = 10 * time.Second
-	writeTimeout   = 2 * time.Minute // a profile takes as long as it was asked to
-	idleTimeout    = time.Minute
-	shutdownWait   = 2 * time.Second
-	lockSuffix     = ".lock"
-	newSuffix      = ".new"
-	writableByRest = 0o022
+	maxHeader    = 16 << 10
+	maxBody      = 4 << 10
+	readTimeout  = 10 * time.Second
+	writeTimeout = 2 * time.Minute // a profile takes as long as it was asked to
+	idleTimeout  = time.Minute
+	shutdownWait = 2 * time.Second
+	lockSuffix   = ".lock"
 )
 
 // Handlers are what the agent tells. All must be set, and may be called from several goroutines.
@@ -61,7 +60,7 @@ type Server struct {
 // NewServer listens at path, which nobody but this user can open. A socket that a dead agent left behind is replaced; if
 // a live one has it the error wraps ErrInUse. Requests are answered once Serve runs. The caller calls Serve or Close.
 func NewServer(path string, h Handlers) (s *Server, err error) {
-	if err := prepareDir(filepath.Dir(path)); err != nil {
+	if err := unixsock.PrepareDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	s = &Server{path: path}
@@ -74,9 +73,11 @@ func NewServer(path string, h Handlers) (s *Server, err error) {
 	if s.lock, err = takeLock(path + lockSuffix); err != nil {
 		return s, err
 	}
-	if s.listener, err = listen(path); err != nil {
+	listener, err := unixsock.Listen(path)
+	if err != nil {
 		return s, err
 	}
+	s.listener = listener
 	s.http = &http.Server{
 		Handler:           h.mux(),
 		ReadHeaderTimeout: readTimeout,
@@ -86,22 +87,6 @@ func NewServer(path string, h Handlers) (s *Server, err error) {
 		MaxHeaderBytes:    maxHeader,
 	}
 	return s, nil
-}
-
-// prepareDir makes the directory of the socket. Whoever may write to it could put a socket of his own there.
-func prepareDir(dir string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("create state directory: %w", err)
-	}
-	info, err := os.Stat(dir)
-	if err != nil {
-		return fmt.Errorf("check state directory: %w", err)
-	}
-	if info.Mode().Perm()&writableByRest != 0 {
-		return fmt.Errorf("check state directory %s: others may write to it; take another with --state-dir, or run \"chmod go-w %s\"",
-			dir, dir)
-	}
-	return nil
 }
 
 // takeLock takes the lock that tells a live agent from a socket that was left behind. It ends with the process, however
@@ -119,26 +104,6 @@ func takeLock(path string) (*os.File, error) {
 		err = fmt.Errorf("%w; stop it first, or give this one its own --state-dir, --bpffs and --cgroup-root", ErrInUse)
 	}
 	return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
-}
-
-// listen publishes the socket with its final permissions in one step.
-func listen(path string) (net.Listener, error) {
-	staged := path + newSuffix
-	if err := os.Remove(staged); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("clear socket: %w", err)
-	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: staged, Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("listen at %s: %w", path, err)
-	}
-	listener.SetUnlinkOnClose(false)
-	if err := os.Chmod(staged, 0o600); err != nil {
-		return nil, errors.Join(fmt.Errorf("protect socket: %w", err), listener.Close())
-	}
-	if err := os.Rename(staged, path); err != nil {
-		return nil, errors.Join(fmt.Errorf("publish socket: %w", err), listener.Close())
-	}
-	return listener, nil
 }
 
 // Serve answers until the context ends; then it finishes what it is at, for a moment, and closes the Server.

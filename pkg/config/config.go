@@ -9,6 +9,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,6 +50,9 @@ type Config struct {
 	OptOutMeshes   string // names, likewise
 	CNICache       string
 
+	PodNetwork string // off, main or chained
+	PodCIDRs   string // networks with commas between them; empty = those of the Node
+
 	Conntrack Conntrack
 
 	// Where to listen, each HOST:PORT or empty for not at all.
@@ -69,6 +73,12 @@ func (c *Config) Origins() []Origin { return append([]Origin(nil), c.origins...)
 
 // SocketPath returns where the agent listens for the commands.
 func (c *Config) SocketPath() string { return filepath.Join(c.StateDir, socketName) }
+
+// PodPrefixes returns what the option pod-cidrs says.
+func (c *Config) PodPrefixes() []netip.Prefix {
+	list, _ := parsePrefixes(c.PodCIDRs) // it was checked
+	return list
+}
 
 // Load returns the configuration given by the parsed flags, by environ in the form of os.Environ, and by the
 // directory that the option config-dir names. The error tells everything that is wrong, one mistake a line.

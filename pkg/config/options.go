@@ -179,6 +179,18 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.CNICache },
 		},
 		{
+			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
+			Usage: "whether pods get their network by the plugin fairlead-cni: they do not; it makes their devices and gives them addresses; it " +
+				"comes after another plugin that does",
+			field: func(c *Config) *string { return &c.PodNetwork },
+		},
+		{
+			Name: "pod-cidrs", Shown: "those of the Node", check: prefixes,
+			Usage: "networks that the pods of this node get their addresses from, with commas between them: one address of IPv4 and one of IPv6, as far " +
+				"as both are there",
+			field: func(c *Config) *string { return &c.PodCIDRs },
+		},
+		{
 			Name: "metrics-address", Shown: "127.0.0.1:10249; none where the source is files", check: listenAddress,
 			Usage: "HOST:PORT to serve Prometheus at /metrics, and /proxyMode as kube-proxy does there; empty for nowhere",
 			field: func(c *Config) *string { return &c.MetricsAddress }, derive: inCluster("127.0.0.1:10249"),

@@ -33,6 +33,7 @@ type Metrics struct {
 	passes      prometheus.Histogram
 	programming map[model.Family][]prometheus.Observer
 	answers     *prometheus.CounterVec
+	requests    *prometheus.HistogramVec
 }
 
 // New returns Metrics that call read for every scrape. It may be called from several goroutines, and should take a few
@@ -48,6 +49,10 @@ func New(build Build, read func() Sample) *Metrics {
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "fairlead_health_answers_total", Help: "Answers at /healthz and /livez, and at the health check ports of Services.",
 		}, []string{"path", "code"}),
+		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "fairlead_cni_request_duration_seconds", Help: "How long requests of the plugin took in the agent.",
+			Buckets: prometheus.ExponentialBuckets(100e-6, 4, 9), // 100 us to 7 s
+		}, []string{"verb", "outcome"}),
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "fairlead_build_info", Help: "What the agent was made of and runs on; always 1.",
@@ -56,7 +61,7 @@ func New(build Build, read func() Sample) *Metrics {
 		},
 	})
 	info.Set(1)
-	m.registry.MustRegister(info, m.passes, m.answers, newCollector(read),
+	m.registry.MustRegister(info, m.passes, m.answers, m.requests, newCollector(read),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	for _, opts := range []prometheus.HistogramOpts{ours(), kubeProxys()} {
 		vec := prometheus.NewHistogramVec(opts, []string{"ip_family"})
@@ -103,6 +108,11 @@ func (m *Metrics) Programmed(family model.Family, took time.Duration) {
 // Answered counts an answer about this node's health. The paths are ours, so they are few.
 func (m *Metrics) Answered(path string, code int) {
 	m.answers.WithLabelValues(path, strconv.Itoa(code)).Inc()
+}
+
+// Asked notes a request of the plugin. Verbs and outcomes are ours, so they are few.
+func (m *Metrics) Asked(verb, outcome string, took time.Duration) {
+	m.requests.WithLabelValues(verb, outcome).Observe(took.Seconds())
 }
 
 // Handler answers scrapes.

@@ -17,6 +17,7 @@ import (
 	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
+	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockets"
@@ -64,6 +65,7 @@ func sample() Sample {
 		},
 		Routes:  routes.Stats{Following: true, Changes: 91, Flaps: 92, Errors: 93},
 		Monitor: monitor.Stats{Clients: 81, Events: 82, Lost: 83},
+		Pods:    &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.Count{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
 	}
 }
 
@@ -100,6 +102,7 @@ func TestScrape(t *testing.T) {
 	m.Pass(20 * time.Millisecond)
 	m.Programmed(model.IPv4, 250*time.Millisecond)
 	m.Answered("/healthz", 503)
+	m.Asked("allocate", "ok", 2*time.Millisecond)
 	const path = "testdata/metrics.txt"
 	have := ownLines(scrape(t, m))
 	if *update {

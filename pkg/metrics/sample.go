@@ -7,6 +7,7 @@ import (
 	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
+	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockets"
@@ -27,6 +28,8 @@ type Sample struct {
 	// Routes is zero before changes of them are followed.
 	Routes  routes.Stats
 	Monitor monitor.Stats
+	// Pods is nil where pods get their network otherwise.
+	Pods *podnet.Stats
 }
 
 // Kernel is what the kernel has. What cannot be read is left out, and makes the node degraded.

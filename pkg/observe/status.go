@@ -16,12 +16,14 @@ type Status struct {
 	OptOut    *OptOutStatus   `json:"optOut,omitempty"` // nil without an agent
 	Flows     *FlowStatus     `json:"flows,omitempty"`  // nil without an agent, or before it has looked
 	Ways      *WayStatus      `json:"ways,omitempty"`   // likewise
-	Fragments FragmentStatus  `json:"fragments"`
-	Services  int             `json:"services"`
-	Frontends int             `json:"frontends"`
-	Backends  int             `json:"backends"`
-	Maps      []MapStatus     `json:"maps"`
-	Problems  []Problem       `json:"problems"`
+	// PodNetwork is nil without an agent, and where pods get their network otherwise.
+	PodNetwork *PodNetworkStatus `json:"podNetwork,omitempty"`
+	Fragments  FragmentStatus    `json:"fragments"`
+	Services   int               `json:"services"`
+	Frontends  int               `json:"frontends"`
+	Backends   int               `json:"backends"`
+	Maps       []MapStatus       `json:"maps"`
+	Problems   []Problem         `json:"problems"`
 	// Degraded has a sentence for everything that keeps this node from its job; see Judge.
 	Degraded []string `json:"degraded"`
 }
@@ -150,6 +152,7 @@ func (s *Status) Judge() {
 		s.Maps[i].judge(say)
 	}
 	s.Ways.judge(say)
+	s.PodNetwork.judge(say)
 }
 
 func list[T any](s []T) []T {

@@ -35,8 +35,12 @@ func sampleStatus() Status {
 			},
 		},
 		Services: 3, Frontends: 5, Backends: 7,
-		Flows:     &FlowStatus{Rows: 200, Capacity: 131072, HalfOpenRows: 4, HalfOpenCapacity: 16384, Forgotten: 9, LastTime: at, LastDuration: 345678},
-		Ways:      &WayStatus{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
+		Flows: &FlowStatus{Rows: 200, Capacity: 131072, HalfOpenRows: 4, HalfOpenCapacity: 16384, Forgotten: 9, LastTime: at, LastDuration: 345678},
+		Ways:  &WayStatus{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
+		PodNetwork: &PodNetworkStatus{
+			Mode: "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1,
+			Addresses: map[string]AddressCount{"IPv4": {Used: 3, Cooling: 2, Free: 249}, "IPv6": {Used: 3, Free: 1.8e19}},
+		},
 		Fragments: FragmentStatus{Kept: 31, Returned: 29, Lost: 1, Refused: 2},
 		Maps: []MapStatus{
 			{Name: "svcs", Type: "Hash", Row: "a -> b", WrittenBy: "reconciler", ReadBy: "sock", Entries: &entries,
@@ -117,6 +121,13 @@ func TestJudge(t *testing.T) {
 		{"no flow is forgotten", func(s *Status) { s.Flows.Error = "no clock" }, []string{"not forgotten: no clock."}},
 		{"many flows", func(s *Status) { s.Flows.Rows = 117_000 }, nil},
 		{"too many flows", func(s *Status) { s.Flows.Rows = 118_000 }, []string{"room for 131072 rows of flows and 118000 are taken"}},
+		{"no addresses for pods", func(s *Status) {
+			s.PodNetwork = &PodNetworkStatus{Error: "the Node n1 has no podCIDR", Settings: []string{"net.ipv4.ip_forward"}, CIDRs: []string{"10.1.0.0/31"},
+				Addresses: map[string]AddressCount{"IPv4": {Used: 2}, "IPv6": {Used: 2, Cooling: 1}}}
+		}, []string{
+			"No pod can be added to this node: the Node n1 has no podCIDR.", "No IPv4 address is left for a pod: 2 are used of 10.1.0.0/31.",
+			"not handed on: net.ipv4.ip_forward is not set; \"fairlead init\"",
+		}},
 		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"once a second: no buffer space."}},
 		{"one idle", func(s *Status) { s.Datapath.Programs[0].Attached, s.Datapath.Programs[0].Idle = false, true }, nil},
 		{"one detached", func(s *Status) { s.Datapath.Programs[0].Attached = false }, []string{"sock_connect4 is not attached"}},

@@ -50,6 +50,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Ways != nil {
 		row("ways", "%s", s.Ways.text())
 	}
+	if s.PodNetwork != nil {
+		row("pod network", "%s", s.PodNetwork.text())
+	}
 	if s.Fragments.Kept+s.Fragments.Refused > 0 {
 		row("fragments", "%s", s.Fragments.text())
 	}

@@ -45,8 +45,11 @@ func rules() []rule {
 		{"pkg/conntrack", []string{"pkg/maps", "pkg/model"}, "it deletes flows that are over; whose backend is gone is decided by who knows the backends"},
 		{"pkg/monitor", []string{"pkg/maps", "pkg/observe"}, "it hands on what the programs tell, and says to them what to tell"},
 		{"pkg/health", nil, "it answers what it is told by functions, and knows neither maps nor objects"},
-		{"pkg/metrics", []string{"pkg/reconcile", "pkg/optout", "pkg/sockets", "pkg/conntrack", "pkg/routes", "pkg/monitor", "pkg/observe", "pkg/model"}, "it counts what others do and know, and does nothing itself"},
-		{"pkg/api", []string{"pkg/observe", "pkg/config"}, "it carries what others know, and must not be able to change anything but the log's level and what differs from the objects"},
+		{"pkg/metrics", []string{"pkg/reconcile", "pkg/optout", "pkg/podnet", "pkg/sockets", "pkg/conntrack", "pkg/routes", "pkg/monitor", "pkg/observe", "pkg/model"}, "it counts what others do and know, and does nothing itself"},
+		{"pkg/unixsock", nil, "it makes sockets; what is said there is others'"},
+		{"pkg/cni", []string{"pkg/unixsock"}, "the plugin links it, and starts for every pod"},
+		{"pkg/podnet", []string{"pkg/cni"}, "it answers the plugin, and is told by functions what the node is like"},
+		{"pkg/api", []string{"pkg/observe", "pkg/config", "pkg/unixsock"}, "it carries what others know, and must not be able to change anything but the log's level and what differs from the objects"},
 		{"cmd/...", []string{"pkg/..."}, "commands wire everything, and nothing wires a command"},
 		{"test/...", []string{"pkg/...", "test/..."}, "tests may look everywhere but start commands as a user does"},
 	}
@@ -79,7 +82,10 @@ type link struct {
 
 func links() []link {
 	return []link{
-		{"cmd/fairlead-cni", "k8s.io/client-go", "a plugin starts for every pod, in milliseconds"},
+		{"cmd/fairlead-cni", "k8s.io", "a plugin starts for every pod, in milliseconds"},
+		{"cmd/fairlead-cni", "github.com/cilium/ebpf", "likewise"},
+		{"cmd/fairlead-cni", "github.com/prometheus", "likewise"},
+		{"cmd/fairlead-cni", "github.com/spf13", "likewise"},
 		{"cmd/...", module + "/test", "it belongs to tests"},
 	}
 }

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"fairlead.io/fairlead/pkg/cni"
+)
+
+// add attaches a container. A failure leaves nothing behind.
+func add(args *skel.CmdArgs) error {
+	c, err := newCall(args, restart)
+	if err != nil {
+		return err
+	}
+	s, err := openSandbox(c.Netns)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	previous, err := c.previous()
+	if err != nil {
+		return err
+	}
+	if previous != nil {
+		return c.chain(s, previous)
+	}
+	asked, mac, err := c.config.asked()
+	if err != nil {
+		return err
+	}
+	request := c.request(cni.Allocate)
+	request.Addresses, request.WithoutV6 = asked, s.withoutV6
+	granted, err := c.agent.Ask(request, nil)
+	if err != nil {
+		return err
+	}
+	p, err := c.attach(s, granted, mac)
+	if err != nil {
+		return err
+	}
+	return types.PrintResult(c.result(p, granted), c.config.CNIVersion)
+}
+
+// attach makes the device and has the agent lead the addresses to it.
+func (c *call) attach(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (p *pair, err error) {
+	defer func() {
+		if err != nil && (p == nil || !p.old) {
+			err = errors.Join(err, c.detach())
+		}
+	}()
+	if p, err = c.makePair(s, granted.MTU, mac); err != nil {
+		return nil, err
+	}
+	if err := s.configure(c.IfName, granted.Addresses, p.nodeMAC); err != nil {
+		return p, err
+	}
+	if err := p.prepare(c.pod.String(), granted.Settings); err != nil {
+		return p, err
+	}
+	device := c.describe(&cni.Device{Index: p.index, Name: p.name, MAC: p.nodeMAC.String(), PodMAC: p.podMAC.String()})
+	return p, c.register(device, granted.Addresses, s.diag)
+}
+
+func (c *call) register(device *cni.Device, addrs []netip.Addr, diag *os.File) error {
+	request := c.request(cni.Register)
+	request.Device, request.Addresses = device, addrs
+	_, err := c.agent.Ask(request, diag)
+	return err
+}
+
+// result is what the runtime is told.
+func (c *call) result(p *pair, granted *cni.Answer) *current.Result {
+	result := &current.Result{
+		CNIVersion: current.ImplementedSpecVersion,
+		Interfaces: []*current.Interface{
+			{Name: p.name, Mac: p.nodeMAC.String(), Mtu: granted.MTU},
+			{Name: c.IfName, Mac: p.podMAC.String(), Mtu: granted.MTU, Sandbox: c.Netns},
+		},
+		DNS: c.config.DNS,
+	}
+	v4, v6 := gateways()
+	for _, addr := range granted.Addresses {
+		gateway := v6
+		if addr.Is4() {
+			gateway = v4
+		}
+		result.IPs = append(result.IPs, &current.IPConfig{Interface: current.Int(1), Address: *whole(addr), Gateway: gateway.AsSlice()})
+		bits := addr.BitLen()
+		result.Routes = append(result.Routes, &types.Route{
+			Dst: net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}, GW: gateway.AsSlice(),
+		})
+	}
+	return result
+}
+
+// chain registers what another plugin made, and hands on its result.
+func (c *call) chain(s *sandbox, previous *current.Result) error {
+	device, err := c.findDevice(s)
+	if err != nil {
+		return err
+	}
+	addrs, err := c.addressesOf(previous)
+	if err != nil {
+		return err
+	}
+	if err := c.register(c.describe(device), addrs, s.diag); err != nil {
+		return err
+	}
+	return types.PrintResult(c.config.PrevResult, c.config.CNIVersion)
+}
+
+// findDevice returns the node's end of the interface that another plugin made.
+func (c *call) findDevice(s *sandbox) (*cni.Device, error) {
+	pod, err := s.handle.LinkByName(c.IfName)
+	if err != nil {
+		return nil, unexpected("the pod has no interface %s: %v", c.IfName, err)
+	}
+	if pod.Type() != "veth" {
+		return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "interface %s is a %s: after another plugin fairlead-cni needs a veth", c.IfName, pod.Type())
+	}
+	node, err := netlink.LinkByIndex(pod.Attrs().ParentIndex)
+	if err != nil || !peers(node, pod) {
+		return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "the other end of interface %s is not on this node", c.IfName)
+	}
+	at := node.Attrs()
+	return &cni.Device{
+		Index: at.Index, Name: at.Name, Chained: true, MAC: at.HardwareAddr.String(), PodMAC: pod.Attrs().HardwareAddr.String(),
+	}, nil
+}

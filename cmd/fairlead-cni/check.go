@@ -1,0 +1,82 @@
+package main
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+
+	"fairlead.io/fairlead/pkg/cni"
+)
+
+// check compares what there is with what ADD said.
+func check(args *skel.CmdArgs) error {
+	c, err := newCall(args, restart)
+	if err != nil {
+		return err
+	}
+	said, err := c.previous()
+	if err != nil {
+		return err
+	}
+	if said == nil {
+		return cni.Refusal(types.ErrInvalidNetworkConfig, "CHECK without prevResult")
+	}
+	addrs, err := c.addressesOf(said)
+	if err != nil {
+		return err
+	}
+	s, err := openSandbox(c.Netns)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := c.checkPod(s, addrs); err != nil {
+		return err
+	}
+	request := c.request(cni.Check)
+	request.Addresses = addrs
+	_, err = c.agent.Ask(request, nil)
+	return err
+}
+
+// checkPod looks at the interface in the pod. The ways out of it are ours only where its node's end is.
+func (c *call) checkPod(s *sandbox, addrs []netip.Addr) error {
+	link, err := s.handle.LinkByName(c.IfName)
+	if err != nil {
+		return unexpected("the pod has no interface %s: %v", c.IfName, err)
+	}
+	have, err := s.handle.AddrList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return err
+	}
+	for _, addr := range addrs {
+		if !slices.ContainsFunc(have, func(a netlink.Addr) bool { return a.IP.Equal(addr.AsSlice()) }) {
+			return unexpected("interface %s of the pod lacks its address %s", c.IfName, addr)
+		}
+	}
+	node, err := netlink.LinkByIndex(link.Attrs().ParentIndex)
+	if err != nil || !peers(node, link) {
+		return unexpected("interface %s of the pod has no end on the node", c.IfName)
+	}
+	if node.Attrs().Name != c.attachment.Device() {
+		return nil // another plugin made it
+	}
+	routes, err := s.handle.RouteList(link, netlink.FAMILY_ALL)
+	if err != nil {
+		return err
+	}
+	v4, v6 := gateways()
+	for _, addr := range addrs {
+		gateway := v6
+		if addr.Is4() {
+			gateway = v4
+		}
+		if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw.Equal(gateway.AsSlice()) }) {
+			return unexpected("the pod lacks its route by %s", gateway)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/cni"
+)
+
+// pair is the device of an attachment: an end on the node and one in the pod.
+type pair struct {
+	name            string
+	index           int
+	nodeMAC, podMAC net.HardwareAddr
+	old             bool // an ADD before this one made it
+}
+
+// makePair makes both ends, each in its namespace and with its name from the first moment, in one request. A pair that is
+// there already is taken as it is; half of one, which is none of this pod's, is made anew.
+func (c *call) makePair(s *sandbox, mtu int, mac net.HardwareAddr) (*pair, error) {
+	p := &pair{name: c.attachment.Device()}
+	p.nodeMAC, p.podMAC = c.attachment.MACs()
+	if mac != nil {
+		p.podMAC = mac
+	}
+	err := p.create(s, c.IfName, mtu)
+	if errors.Is(err, unix.EEXIST) {
+		if err = p.find(s, c.IfName); err == nil && p.old {
+			return p, nil
+		}
+		if err == nil {
+			err = removeLink(p.name)
+		}
+		if err == nil {
+			err = p.create(s, c.IfName, mtu)
+		}
+	}
+	if errors.Is(err, unix.EEXIST) {
+		return nil, cni.Refusal(types.ErrInvalidNetNS, "the pod has an interface %s already", c.IfName)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make device %s: %w", p.name, err)
+	}
+	return p, nil
+}
+
+func (p *pair) create(s *sandbox, ifName string, mtu int) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = p.name, mtu, p.nodeMAC
+	veth := &netlink.Veth{
+		LinkAttrs: attrs, PeerName: ifName, PeerHardwareAddr: p.podMAC, PeerNamespace: netlink.NsFd(s.file.Fd()), PeerMTU: uint32(mtu),
+		PeerTxQLen: -1, // the kernel's default
+	}
+	if err := netlink.LinkAdd(veth); err != nil {
+		return err
+	}
+	p.index = veth.Attrs().Index
+	return nil
+}
+
+// find takes the pair as it is, if the pod has the other end of it.
+func (p *pair) find(s *sandbox, ifName string) error {
+	node, err := netlink.LinkByName(p.name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	pod, err := s.handle.LinkByName(ifName)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if peers(node, pod) {
+		p.old, p.index = true, node.Attrs().Index
+		p.nodeMAC, p.podMAC = node.Attrs().HardwareAddr, pod.Attrs().HardwareAddr
+	}
+	return nil
+}
+
+// peers reports whether two veths are the ends of one.
+func peers(node, pod netlink.Link) bool {
+	return node.Type() == "veth" && pod.Type() == "veth" &&
+		node.Attrs().ParentIndex == pod.Attrs().Index && pod.Attrs().ParentIndex == node.Attrs().Index
+}
+
+// prepare sets up the node's end. The alias is for people.
+func (p *pair) prepare(alias string, settings []cni.Setting) error {
+	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: p.index, Name: p.name}}
+	if alias != "" {
+		if err := netlink.LinkSetAlias(link, alias); err != nil {
+			return fmt.Errorf("name device %s: %w", p.name, err)
+		}
+	}
+	for _, setting := range settings {
+		if err := set(p.name, setting); err != nil {
+			return err
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set up device %s: %w", p.name, err)
+	}
+	return nil
+}
+
+// set makes a setting of a device.
+func set(device string, s cni.Setting) error {
+	if (s.Family != "ipv4" && s.Family != "ipv6") || filepath.Base(s.Key) != s.Key {
+		return fmt.Errorf("setting %s/%s is none of a device", s.Family, s.Key)
+	}
+	err := os.WriteFile(filepath.Join(procNet, s.Family, "conf", device, s.Key), []byte(s.Value), 0)
+	if errors.Is(err, fs.ErrNotExist) && s.Family == "ipv6" { // a kernel without it
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("set %s of %s: %w", s.Key, device, err)
+	}
+	return nil
+}
+
+// removeLink removes the node's end, and with it the other. One that is gone, or not ours, is no error.
+func removeLink(name string) error {
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find device %s: %w", name, err)
+	}
+	if link.Type() != "veth" {
+		return fmt.Errorf("device %s is a %s, and none of a pod", name, link.Type())
+	}
+	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove device %s: %w", name, err)
+	}
+	return nil
+}

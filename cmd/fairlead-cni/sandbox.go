@@ -1,0 +1,191 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/cni"
+)
+
+// sandbox is the network namespace of a pod, with what acts in it from outside.
+type sandbox struct {
+	file   *os.File
+	handle *netlink.Handle
+	diag   *os.File // a sock_diag socket, for the agent
+	// withoutV6 is true if IPv6 is turned off in there, which is respected.
+	withoutV6 bool
+}
+
+const procNet = "/proc/sys/net"
+
+// openSandbox opens the namespace at path. The caller closes it.
+func openSandbox(path string) (s *sandbox, err error) {
+	s = &sandbox{}
+	defer func() {
+		if err != nil {
+			s.close()
+			s = nil
+			err = cni.Refusal(types.ErrInvalidNetNS, "open network namespace %.256q: %v", path, err)
+		}
+	}()
+	if s.file, err = os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
+		return s, err
+	}
+	var kind unix.Statfs_t
+	if err := unix.Fstatfs(int(s.file.Fd()), &kind); err != nil {
+		return s, err
+	}
+	if kind.Type != unix.NSFS_MAGIC {
+		return s, errors.New("it is no namespace")
+	}
+	home, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return s, err
+	}
+	info, err := s.file.Stat()
+	if err != nil {
+		return s, err
+	}
+	if os.SameFile(home, info) {
+		return s, errors.New("it is that of the node")
+	}
+	return s, s.do(s.open)
+}
+
+// open runs inside.
+func (s *sandbox) open() error {
+	var err error
+	if s.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return err
+	}
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return fmt.Errorf("open sock_diag socket: %w", err)
+	}
+	s.diag = os.NewFile(uintptr(fd), "sock_diag")
+	for _, scope := range []string{"all", "default"} {
+		content, err := os.ReadFile(filepath.Join(procNet, "ipv6/conf", scope, "disable_ipv6"))
+		if errors.Is(err, fs.ErrNotExist) || (err == nil && strings.TrimSpace(string(content)) != "0") {
+			s.withoutV6 = true
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sandbox) close() {
+	if s.handle != nil {
+		s.handle.Close()
+	}
+	for _, file := range []*os.File{s.diag, s.file} {
+		if file != nil {
+			file.Close()
+		}
+	}
+}
+
+// do runs fn inside, on a thread that ends with it.
+func (s *sandbox) do(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread stays inside, and nobody else may get it
+		if err := unix.Setns(int(s.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("enter network namespace: %w", err)
+			return
+		}
+		done <- fn()
+	}()
+	return <-done
+}
+
+// The gateways are nobody's addresses: what is sent there goes to the other end of the device.
+func gateways() (v4, v6 netip.Addr) {
+	return netip.AddrFrom4([4]byte{169, 254, 1, 1}), netip.MustParseAddr("fe80::1")
+}
+
+// configure makes the interface in the pod usable: its addresses, and the way out by the node's end. It may be repeated.
+func (s *sandbox) configure(ifName string, addrs []netip.Addr, node net.HardwareAddr) error {
+	link, err := s.handle.LinkByName(ifName)
+	if err != nil {
+		return fmt.Errorf("find interface %s of the pod: %w", ifName, err)
+	}
+	// lo is the first device of every namespace.
+	if err := s.handle.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: 1}}); err != nil {
+		return fmt.Errorf("set up lo of the pod: %w", err)
+	}
+	if err := s.do(func() error { return quiet(ifName) }); err != nil {
+		return err
+	}
+	for _, addr := range addrs {
+		one := &netlink.Addr{IPNet: whole(addr)}
+		if addr.Is6() {
+			one.Flags = unix.IFA_F_NODAD
+		}
+		if err := s.handle.AddrReplace(link, one); err != nil {
+			return fmt.Errorf("add address %s to the pod: %w", addr, err)
+		}
+	}
+	if err := s.handle.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set up interface %s of the pod: %w", ifName, err)
+	}
+	v4, v6 := gateways()
+	for _, addr := range addrs {
+		gateway := v6
+		if addr.Is4() {
+			gateway = v4
+		}
+		if err := s.route(link.Attrs().Index, gateway, node); err != nil {
+			return fmt.Errorf("add the pod's way out by %s: %w", gateway, err)
+		}
+	}
+	return nil
+}
+
+// quiet keeps the kernel from asking who else has the address, and from believing routers, of which there is none.
+func quiet(ifName string) error {
+	for _, key := range []string{"accept_dad", "accept_ra"} {
+		err := os.WriteFile(filepath.Join(procNet, "ipv6/conf", ifName, key), []byte("0"), 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
+			return fmt.Errorf("set %s of the pod: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// route makes a gateway the pod's for everything. Nobody answers for its address, so who has it is told to the kernel.
+func (s *sandbox) route(index int, gateway netip.Addr, mac net.HardwareAddr) error {
+	family, every := netlink.FAMILY_V6, netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	if gateway.Is4() {
+		family, every = netlink.FAMILY_V4, netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	if err := s.handle.NeighSet(&netlink.Neigh{
+		LinkIndex: index, Family: family, State: unix.NUD_PERMANENT, Type: unix.RTN_UNICAST, IP: gateway.AsSlice(), HardwareAddr: mac,
+	}); err != nil {
+		return err
+	}
+	if gateway.Is4() {
+		to := &netlink.Route{LinkIndex: index, Dst: whole(gateway), Scope: netlink.SCOPE_LINK}
+		if err := s.handle.RouteReplace(to); err != nil {
+			return err
+		}
+	}
+	dst := &net.IPNet{IP: every.Addr().AsSlice(), Mask: net.CIDRMask(0, every.Addr().BitLen())}
+	return s.handle.RouteReplace(&netlink.Route{LinkIndex: index, Dst: dst, Gw: gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)})
+}
+
+// whole is the network of one address.
+func whole(addr netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
+}

@@ -1,0 +1,103 @@
+package cni
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxMessage has room for the valid attachments of a node with tens of thousands.
+	maxMessage  = 8 << 20
+	lengthBytes = 4
+)
+
+// send writes a message: its length, with which the file goes if there is one, and the JSON of it.
+func send(conn *net.UnixConn, message any, file *os.File) error {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return fmt.Errorf("encode message: %w", err)
+	}
+	if len(body) > maxMessage {
+		return fmt.Errorf("message of %d bytes is too long", len(body))
+	}
+	var rights []byte
+	if file != nil {
+		rights = unix.UnixRights(int(file.Fd()))
+	}
+	if _, _, err := conn.WriteMsgUnix(binary.BigEndian.AppendUint32(nil, uint32(len(body))), rights, nil); err != nil {
+		return fmt.Errorf("send message: %w", err)
+	}
+	if _, err := conn.Write(body); err != nil {
+		return fmt.Errorf("send message: %w", err)
+	}
+	return nil
+}
+
+// receive reads a message into what it is given, and returns the file that came with it, or nil. The caller closes that.
+func receive(conn *net.UnixConn, message any) (file *os.File, err error) {
+	defer func() {
+		if err != nil && file != nil {
+			file.Close()
+			file = nil
+		}
+	}()
+	var length [lengthBytes]byte
+	rights := make([]byte, unix.CmsgSpace(4))
+	n, got, _, _, err := conn.ReadMsgUnix(length[:], rights)
+	if err != nil {
+		return nil, fmt.Errorf("receive message: %w", err)
+	}
+	// Before anything can fail, or it would stay open.
+	if file, err = fileOf(rights[:got]); err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return file, io.EOF
+	}
+	if _, err := io.ReadFull(conn, length[n:]); err != nil {
+		return file, fmt.Errorf("receive message: %w", err)
+	}
+	size := binary.BigEndian.Uint32(length[:])
+	if size > maxMessage {
+		return file, fmt.Errorf("receive message: %d bytes are too many", size)
+	}
+	decoder := json.NewDecoder(io.LimitReader(conn, int64(size)))
+	if err := decoder.Decode(message); err != nil {
+		return file, fmt.Errorf("decode message: %w", err)
+	}
+	return file, nil
+}
+
+// fileOf returns the one file in a control message; a second is closed by the kernel, which has no room to give it.
+func fileOf(rights []byte) (*os.File, error) {
+	if len(rights) == 0 {
+		return nil, nil
+	}
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil {
+		return nil, fmt.Errorf("receive a file: %w", err)
+	}
+	var fds []int
+	for i := range messages {
+		more, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			return nil, fmt.Errorf("receive a file: %w", err)
+		}
+		fds = append(fds, more...)
+	}
+	if len(fds) != 1 {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		return nil, errors.New("receive a file: not one")
+	}
+	unix.CloseOnExec(fds[0])
+	return os.NewFile(uintptr(fds[0]), "received"), nil
+}

@@ -1,0 +1,37 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// podFamilies are about the network that the agent gives pods; there are none where it gives none.
+func podFamilies() []family {
+	return []family{
+		{
+			name: "fairlead_ipam_addresses", kind: prometheus.GaugeValue, labels: []string{"family", "state"},
+			help: "Addresses for pods of this node: used, cooling after their pod went, and free.",
+			read: func(s *Sample, put put) {
+				if s.Pods == nil {
+					return
+				}
+				for family, count := range s.Pods.Families {
+					put(float64(count.Used), family, "used")
+					put(float64(count.Cooling), family, "cooling")
+					put(count.Free, family, "free")
+				}
+			},
+		},
+		ofPods(prometheus.CounterValue, "fairlead_cni_gc_reclaimed_total", "Attachments of pods that nobody released, and that were taken back.",
+			func(s *Sample) float64 { return float64(s.Pods.Reclaimed) }),
+		ofPods(prometheus.CounterValue, "fairlead_pod_route_repairs_total", "Pods whose routes were lost, and came back.",
+			func(s *Sample) float64 { return float64(s.Pods.Mended) }),
+		ofPods(prometheus.GaugeValue, "fairlead_pods_attached", "Interfaces of pods that are attached to the network.",
+			func(s *Sample) float64 { return float64(s.Pods.Pods) }),
+	}
+}
+
+func ofPods(kind prometheus.ValueType, name, help string, value func(*Sample) float64) family {
+	return family{name: name, help: help, kind: kind, read: func(s *Sample, put put) {
+		if s.Pods != nil {
+			put(value(s))
+		}
+	}}
+}

@@ -1,0 +1,59 @@
+package observe
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// PodNetworkStatus is how the network is doing that the agent gives the pods of its node.
+type PodNetworkStatus struct {
+	Mode      string                  `json:"mode"` // main or chained
+	CIDRs     []string                `json:"cidrs,omitempty"`
+	Pods      int                     `json:"pods"`
+	Addresses map[string]AddressCount `json:"addresses,omitempty"` // by family
+	Reclaimed uint64                  `json:"reclaimed"`           // what nobody released
+	Mended    uint64                  `json:"mended"`              // pods whose routes were lost
+	Settings  []string                `json:"settings,omitempty"`  // of the kernel that are not as needed
+	Error     string                  `json:"error,omitempty"`     // why no pod can be added
+}
+
+// AddressCount is how many addresses are in which state.
+type AddressCount struct {
+	Used    int     `json:"used"`
+	Cooling int     `json:"cooling"`
+	Free    float64 `json:"free"`
+}
+
+func (p *PodNetworkStatus) text() string {
+	text := fmt.Sprintf("%s, %d pods", p.Mode, p.Pods)
+	for _, family := range slices.Sorted(maps.Keys(p.Addresses)) {
+		count := p.Addresses[family]
+		text += fmt.Sprintf("; %s: %d used, %d cooling, %.4g free", family, count.Used, count.Cooling, count.Free)
+	}
+	if len(p.CIDRs) > 0 {
+		text += " of " + strings.Join(p.CIDRs, ", ")
+	}
+	if p.Mended > 0 {
+		text += fmt.Sprintf("; routes of pods that were lost and came back: %d", p.Mended)
+	}
+	return text
+}
+
+func (p *PodNetworkStatus) judge(say func(string, ...any)) {
+	if p == nil {
+		return
+	}
+	if p.Error != "" {
+		say("No pod can be added to this node: %s.", p.Error)
+	}
+	for _, family := range slices.Sorted(maps.Keys(p.Addresses)) {
+		if count := p.Addresses[family]; count.Free < 1 && count.Cooling == 0 {
+			say("No %s address is left for a pod: %d are used of %s.", family, count.Used, strings.Join(p.CIDRs, ", "))
+		}
+	}
+	if len(p.Settings) > 0 {
+		say("Packets of pods are not handed on: %s is not set; \"fairlead init\" sets it.", strings.Join(p.Settings, " and "))
+	}
+}

@@ -1,0 +1,184 @@
+package podnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/cni"
+)
+
+// host is the node's network namespace, that of this process.
+
+// endpoint is a device of a pod as the node sees it.
+type endpoint struct {
+	index int
+	name  string
+	alias string
+	addrs []netip.Addr // that lead to it
+}
+
+// again calls a listing a second time if things changed while it was made.
+func again[T any](list func() ([]T, error)) ([]T, error) {
+	all, err := list()
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		all, err = list()
+	}
+	return all, err
+}
+
+// links returns the names of all devices, by index, and those of pods, by name.
+func links() (names map[int]string, pods map[string]*endpoint, err error) {
+	all, err := again(netlink.LinkList)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list devices: %w", err)
+	}
+	names, pods = make(map[int]string, len(all)), map[string]*endpoint{}
+	for _, link := range all {
+		at := link.Attrs()
+		names[at.Index] = at.Name
+		if cni.IsDevice(at.Name) && link.Type() == "veth" {
+			pods[at.Name] = &endpoint{index: at.Index, name: at.Name, alias: at.Alias}
+		}
+	}
+	return names, pods, nil
+}
+
+// hostRoutes returns which device each single address leads to, of the main table.
+func hostRoutes() (map[netip.Addr]int, error) {
+	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
+	routes, err := again(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	leads := map[netip.Addr]int{}
+	for i := range routes {
+		if addr, ok := single(routes[i].Dst); ok {
+			leads[addr] = routes[i].LinkIndex
+		}
+	}
+	return leads, nil
+}
+
+// single returns the one address of a network that has no more.
+func single(dst *net.IPNet) (netip.Addr, bool) {
+	if dst == nil {
+		return netip.Addr{}, false
+	}
+	addr, ok := netip.AddrFromSlice(dst.IP)
+	ones, bits := dst.Mask.Size()
+	return addr.Unmap(), ok && ones == bits
+}
+
+// hostNeighbours returns the permanent neighbours of a kind "device address" that there are.
+func hostNeighbours() (map[neighbour]bool, error) {
+	list, err := again(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list neighbours: %w", err)
+	}
+	known := map[neighbour]bool{}
+	for i := range list {
+		if addr, ok := netip.AddrFromSlice(list[i].IP); ok && list[i].State&unix.NUD_PERMANENT != 0 {
+			known[neighbour{list[i].LinkIndex, addr.Unmap(), list[i].HardwareAddr.String()}] = true
+		}
+	}
+	return known, nil
+}
+
+type neighbour struct {
+	index int
+	addr  netip.Addr
+	mac   string
+}
+
+// lead makes an address lead to a device, and tells the kernel the address of who has it there, so it need not ask.
+func lead(addr netip.Addr, index int, mac string) error {
+	hardware, err := net.ParseMAC(mac)
+	if err != nil {
+		return err
+	}
+	to := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
+	if err := setNeighbour(addr, index, hardware); err != nil {
+		return err
+	}
+	route := &netlink.Route{LinkIndex: index, Dst: to, Scope: netlink.SCOPE_LINK, Protocol: unix.RTPROT_STATIC}
+	if err := netlink.RouteReplace(route); err != nil {
+		return fmt.Errorf("add route to %s: %w", addr, err)
+	}
+	return nil
+}
+
+func setNeighbour(addr netip.Addr, index int, mac net.HardwareAddr) error {
+	family := netlink.FAMILY_V6
+	if addr.Is4() {
+		family = netlink.FAMILY_V4
+	}
+	entry := &netlink.Neigh{
+		LinkIndex: index, Family: family, State: unix.NUD_PERMANENT, Type: unix.RTN_UNICAST, IP: addr.AsSlice(), HardwareAddr: mac,
+	}
+	if err := netlink.NeighSet(entry); err != nil {
+		return fmt.Errorf("add neighbour %s: %w", addr, err)
+	}
+	return nil
+}
+
+// removeLink removes the device of a pod, with its other end and all routes to it. One that is gone is no error.
+func removeLink(name string) error {
+	if !cni.IsDevice(name) {
+		return fmt.Errorf("remove device %.32q: it is none of a pod", name)
+	}
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err == nil && link.Type() != "veth" {
+		return fmt.Errorf("remove device %s: it is a %s, and none of a pod", name, link.Type())
+	}
+	if err == nil {
+		err = netlink.LinkDel(link)
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove device %s: %w", name, err)
+	}
+	return nil
+}
+
+// defaultMTU is Ethernet's.
+const defaultMTU = 1500
+
+// DefaultMTU returns the least MTU of the devices that have a default route; Ethernet's if none has.
+func DefaultMTU() (int, error) {
+	routes, err := again(func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN, Dst: nil},
+			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("list default routes: %w", err)
+	}
+	least := 0
+	for i := range routes {
+		indexes := []int{routes[i].LinkIndex}
+		for _, hop := range routes[i].MultiPath {
+			indexes = append(indexes, hop.LinkIndex)
+		}
+		for _, index := range indexes {
+			link, err := netlink.LinkByIndex(index)
+			if err != nil {
+				continue // no device, such as of a route that refuses, or gone by now
+			}
+			if mtu := link.Attrs().MTU; least == 0 || mtu < least {
+				least = mtu
+			}
+		}
+	}
+	if least == 0 {
+		return defaultMTU, nil
+	}
+	return least, nil
+}

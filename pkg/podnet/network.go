@@ -1,0 +1,356 @@
+// Package podnet is the agent's half of the pod network: which addresses pods have, which devices lead to them, and what
+// of both is left over. What it knows is in files, one for an address and one for a registered device, and it is true
+// after a crash at any step, since each file changes at once.
+package podnet
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/cni"
+)
+
+// Cooldown is how long an address rests after its pod: others may still send to it for as long as their name servers,
+// connection tables and clients remember it.
+const Cooldown = 5 * time.Minute
+
+// Config is what a Network needs.
+type Config struct {
+	Dir string // where its files are
+	// Chained is true where another plugin makes the devices and chooses the addresses.
+	Chained bool
+	// CIDRs returns where pods get their addresses from, or why that is not known.
+	CIDRs func() ([]netip.Prefix, error)
+	// Reserved tells addresses that must not be a pod's, such as the node's own.
+	Reserved func(netip.Addr) bool
+	MTU      func() (int, error)
+	Cooldown time.Duration
+	// Meter is told of every request.
+	Meter func(verb, outcome string, took time.Duration)
+	Log   *slog.Logger
+	// Boot is what tells one start of the kernel from another; empty for the kernel's own id.
+	Boot string
+}
+
+// Network gives pods their addresses and keeps the node's way to them. It handles the plugin's requests.
+type Network struct {
+	cfg Config
+
+	mu        sync.Mutex
+	leases    *leases
+	files     folder
+	records   map[string]*Record  // by the name that the device has, or would have
+	sockets   map[string]*os.File // sock_diag sockets in the pods' namespaces
+	absent    map[string]int      // looks at which a device was not there
+	reclaimed uint64
+	mended    uint64
+}
+
+// The directories of the files.
+const (
+	addressesDir = "ipam"
+	recordsDir   = "pods"
+)
+
+// New returns a Network that knows what its predecessor knew, less what is over: everything after another boot of the
+// kernel, and what belongs to devices that are gone.
+func New(cfg Config) (*Network, error) {
+	if cfg.Boot == "" {
+		var err error
+		if cfg.Boot, err = readBoot(); err != nil {
+			return nil, err
+		}
+	}
+	n := &Network{cfg: cfg, records: map[string]*Record{}, sockets: map[string]*os.File{}, absent: map[string]int{}}
+	addresses, err := openFolder(filepath.Join(cfg.Dir, addressesDir))
+	if err != nil {
+		return nil, err
+	}
+	if n.files, err = openFolder(filepath.Join(cfg.Dir, recordsDir)); err != nil {
+		return nil, err
+	}
+	n.leases = &leases{
+		files: addresses, boot: cfg.Boot, cooldown: cfg.Cooldown, reserved: cfg.Reserved,
+		all: map[netip.Addr]*Lease{}, byDevice: map[string][]*Lease{},
+	}
+	if err := n.load(); err != nil {
+		return nil, err
+	}
+	return n, n.settle()
+}
+
+// Close lets go of what was handed over. The files stay.
+func (n *Network) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var errs []error
+	for _, socket := range n.sockets {
+		errs = append(errs, socket.Close())
+	}
+	clear(n.sockets)
+	return errors.Join(errs...)
+}
+
+// Handle answers a request of the plugin.
+func (n *Network) Handle(request *cni.Request, file *os.File) (*cni.Answer, error) {
+	began := time.Now()
+	answer, err := n.handle(request, file)
+	outcome := "ok"
+	if err != nil {
+		outcome = "error"
+		n.cfg.Log.Warn("refused the plugin", "verb", request.Verb, "pod", request.Pod.String(), "container", request.Attachment.Container, "error", err)
+	}
+	if n.cfg.Meter != nil {
+		n.cfg.Meter(string(request.Verb), outcome, time.Since(began))
+	}
+	return answer, err
+}
+
+func (n *Network) handle(request *cni.Request, file *os.File) (*cni.Answer, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if file != nil && request.Verb != cni.Register {
+		file.Close()
+	}
+	switch request.Verb {
+	case cni.Allocate:
+		return n.allocate(request)
+	case cni.Register:
+		return &cni.Answer{}, n.register(request, file)
+	case cni.Release:
+		return &cni.Answer{}, n.release(request.Attachment.Device())
+	case cni.Check:
+		return &cni.Answer{}, n.check(request)
+	case cni.Collect:
+		removed, err := n.collect(request)
+		return &cni.Answer{Removed: removed}, err
+	case cni.Status:
+		return &cni.Answer{}, n.ready(cni.ErrNotAvailable)
+	}
+	return nil, fmt.Errorf("unknown verb %q", request.Verb)
+}
+
+// ready takes over the node's CIDRs. Without any it returns an error of the code, which depends on who asks.
+func (n *Network) ready(code uint) error {
+	if n.cfg.Chained {
+		return nil
+	}
+	prefixes, err := n.cfg.CIDRs()
+	if err != nil {
+		return cni.Refusal(code, "%v", err)
+	}
+	n.leases.setPools(prefixes)
+	return nil
+}
+
+// settings are the kernel's for the node's end. Packets of a pod come from addresses that only this device leads to, which
+// is checked otherwise than by rp_filter; and nobody but the node sends router advertisements there.
+func settings() []cni.Setting {
+	return []cni.Setting{
+		{Family: "ipv4", Key: "rp_filter", Value: "0"}, {Family: "ipv4", Key: "forwarding", Value: "1"},
+		{Family: "ipv6", Key: "accept_ra", Value: "0"}, {Family: "ipv6", Key: "accept_dad", Value: "0"},
+		{Family: "ipv6", Key: "forwarding", Value: "1"},
+	}
+}
+
+func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
+	if n.cfg.Chained {
+		return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "the agent runs with --pod-network=chained, and another plugin has to come before fairlead-cni")
+	}
+	if err := n.ready(types.ErrTryAgainLater); err != nil {
+		return nil, err
+	}
+	mtu, err := n.cfg.MTU()
+	if err != nil {
+		return nil, err
+	}
+	leased, err := n.leases.allocate(request.Attachment, request.Pod, request.Addresses, request.WithoutV6)
+	if err != nil {
+		return nil, err
+	}
+	answer := &cni.Answer{MTU: mtu, Settings: settings()}
+	for _, lease := range leased {
+		answer.Addresses = append(answer.Addresses, lease.Address)
+	}
+	slices.SortFunc(answer.Addresses, netip.Addr.Compare)
+	return answer, nil
+}
+
+// register notes a device and makes its addresses lead to it. The file is what the plugin opened in the pod's namespace.
+func (n *Network) register(request *cni.Request, file *os.File) (err error) {
+	defer func() {
+		if err != nil && file != nil {
+			file.Close()
+		}
+	}()
+	device, name := request.Device, request.Attachment.Device()
+	if device.Chained != n.cfg.Chained {
+		return cni.Refusal(types.ErrInvalidNetworkConfig, "the agent runs with --pod-network=%s, and the plugins are configured otherwise", mode(n.cfg.Chained))
+	}
+	if link, err := netlink.LinkByIndex(device.Index); err != nil || link.Attrs().Name != device.Name {
+		return cni.Refusal(types.ErrTryAgainLater, "there is no device %d called %.32q", device.Index, device.Name)
+	}
+	if !device.Chained {
+		if device.Name != name {
+			return cni.Refusal(types.ErrInvalidNetworkConfig, "device %.32q is not %s", device.Name, name)
+		}
+		if err := n.leases.renew(request.Attachment, request.Addresses); err != nil {
+			return cni.Refusal(types.ErrTryAgainLater, "%v any more", err)
+		}
+	}
+	cookie, err := cookieOf(file)
+	if err != nil {
+		return cni.Refusal(types.ErrInvalidNetNS, "%v", err)
+	}
+	record := &Record{
+		Owner: request.Attachment, Pod: request.Pod, Addresses: request.Addresses, Device: *device, Cookie: cookie, Boot: n.cfg.Boot,
+		Since: time.Now().UTC().Truncate(time.Second),
+	}
+	if err := n.files.replace(name, record); err != nil {
+		return err
+	}
+	if err := n.connect(record); err != nil {
+		return errors.Join(err, n.files.remove(name))
+	}
+	n.records[name] = record
+	n.keep(name, file)
+	return nil
+}
+
+func mode(chained bool) string {
+	if chained {
+		return "chained"
+	}
+	return "main"
+}
+
+// connect makes the addresses of a device lead to it; another plugin has done that for its own.
+func (n *Network) connect(record *Record) error {
+	if record.Device.Chained {
+		return nil
+	}
+	for _, addr := range record.Addresses {
+		if err := lead(addr, record.Device.Index, record.Device.PodMAC); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keep takes over the socket in a pod's namespace; nil closes the one that there was.
+func (n *Network) keep(name string, socket *os.File) {
+	if was := n.sockets[name]; was != nil {
+		was.Close()
+	}
+	delete(n.sockets, name)
+	if socket != nil {
+		n.sockets[name] = socket
+	}
+}
+
+// cookieOf returns the number of the network namespace that a sock_diag socket was opened in. The kernel says so, whoever
+// sent it.
+func cookieOf(socket *os.File) (uint64, error) {
+	if socket == nil {
+		return 0, errors.New("no socket of the pod's network namespace came with the request")
+	}
+	fd := int(socket.Fd())
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	if err != nil || kind != unix.NETLINK_SOCK_DIAG {
+		return 0, errors.Join(errors.New("what came with the request is no sock_diag socket"), err)
+	}
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the cookie of the pod's network namespace: %w", err)
+	}
+	return cookie, nil
+}
+
+// release removes the device of an attachment, if the plugin could not, and then forgets the attachment.
+func (n *Network) release(name string) error {
+	if err := removeLink(name); err != nil {
+		return err
+	}
+	return n.forget(name)
+}
+
+// forget lets go of what an attachment has that has no device.
+func (n *Network) forget(name string) error {
+	if err := n.files.remove(name); err != nil {
+		return err
+	}
+	delete(n.records, name)
+	delete(n.absent, name)
+	n.keep(name, nil)
+	return n.leases.release(name)
+}
+
+// check compares what the runtime thinks there is with what is there.
+func (n *Network) check(request *cni.Request) error {
+	name := request.Attachment.Device()
+	record := n.records[name]
+	if record == nil {
+		return cni.Refusal(types.ErrUnknownContainer, "container %.64q has no interface %s of this network", request.Attachment.Container, request.Attachment.IfName)
+	}
+	for _, addr := range request.Addresses {
+		if !slices.Contains(record.Addresses, addr) {
+			return cni.Refusal(cni.ErrNotAsTold, "address %s is not one of %v", addr, record.Addresses)
+		}
+	}
+	if record.Device.Chained {
+		return nil
+	}
+	leads, err := hostRoutes()
+	if err != nil {
+		return err
+	}
+	for _, addr := range record.Addresses {
+		if lease := n.leases.all[addr]; lease == nil || lease.Owner != record.Owner || lease.Released != 0 {
+			return cni.Refusal(cni.ErrNotAsTold, "address %s is not this pod's", addr)
+		}
+		if leads[addr] != record.Device.Index {
+			return cni.Refusal(cni.ErrNotAsTold, "address %s does not lead to device %s", addr, name)
+		}
+	}
+	return nil
+}
+
+// collect releases what a network has and the runtime does not.
+func (n *Network) collect(request *cni.Request) (int, error) {
+	valid := map[string]bool{}
+	for _, attachment := range request.Valid {
+		attachment.Network = request.Attachment.Network
+		valid[attachment.Device()] = true
+	}
+	gone := map[string]bool{}
+	for name, record := range n.records {
+		gone[name] = record.Owner.Network == request.Attachment.Network
+	}
+	for name, leased := range n.leases.byDevice {
+		gone[name] = gone[name] || leased[0].Owner.Network == request.Attachment.Network
+	}
+	removed := 0
+	for _, name := range slices.Sorted(maps.Keys(gone)) {
+		if !gone[name] || valid[name] {
+			continue
+		}
+		if err := n.release(name); err != nil {
+			return removed, err
+		}
+		removed++
+		n.reclaimed++
+	}
+	return removed, nil
+}

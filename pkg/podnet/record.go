@@ -1,0 +1,32 @@
+package podnet
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"fairlead.io/fairlead/pkg/cni"
+)
+
+// Record is an interface of a pod that was registered: what the plugin told, which it does only once.
+type Record struct {
+	Owner     cni.Attachment `json:"owner"`
+	Pod       cni.Pod        `json:"pod,omitzero"`
+	Addresses []netip.Addr   `json:"addresses"`
+	Device    cni.Device     `json:"device"`
+	Cookie    uint64         `json:"netnsCookie,omitempty"` // of the pod's network namespace
+	Boot      string         `json:"boot"`
+	Since     time.Time      `json:"since"`
+}
+
+// validate returns what is wrong with a record that was read.
+func (r *Record) validate(name string) error {
+	if r.Owner.Device() != name {
+		return fmt.Errorf("record %s is about another", name)
+	}
+	if !r.Device.Chained && r.Device.Name != name {
+		return fmt.Errorf("record %s names device %.64q", name, r.Device.Name)
+	}
+	request := cni.Request{Verb: cni.Register, Attachment: r.Owner, Pod: r.Pod, Addresses: r.Addresses, Device: &r.Device}
+	return request.Validate()
+}

@@ -1,0 +1,235 @@
+package podnet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"fairlead.io/fairlead/pkg/cni"
+)
+
+const (
+	// lookEvery is how often it is looked for what is missing, or over, although nothing was heard.
+	lookEvery = 10 * time.Second
+	// lookApart is the least time between two looks: pods may come and go by the hundred.
+	lookApart = 200 * time.Millisecond
+	// youth is how long an address without a device is one that a plugin is making the device of.
+	youth = 2 * time.Minute
+	// looks is how often a device has to be missed to be gone: a plugin that finds half of one makes it anew.
+	looks = 2
+)
+
+// load reads the files. What is of another boot is removed, since nothing of it can be there any more.
+func (n *Network) load() error {
+	names, err := n.leases.files.names(true)
+	if err != nil {
+		return err
+	}
+	var found []*Lease
+	for _, name := range names {
+		lease := &Lease{}
+		err := n.leases.files.read(name, lease)
+		if err == nil {
+			err = lease.validate(name)
+		}
+		if err != nil || lease.Boot != n.cfg.Boot {
+			if err := n.discard(n.leases.files, name, err); err != nil {
+				return err
+			}
+			continue
+		}
+		found = append(found, lease)
+	}
+	slices.SortFunc(found, func(a, b *Lease) int { return cmp.Compare(a.Released, b.Released) })
+	for _, lease := range found {
+		n.leases.add(lease)
+	}
+	if names, err = n.files.names(true); err != nil {
+		return err
+	}
+	for _, name := range names {
+		record := &Record{}
+		err := n.files.read(name, record)
+		if err == nil {
+			err = record.validate(name)
+		}
+		if err != nil || record.Boot != n.cfg.Boot {
+			if err := n.discard(n.files, name, err); err != nil {
+				return err
+			}
+			continue
+		}
+		n.records[name] = record
+	}
+	return nil
+}
+
+// discard removes a file that tells nothing. If that was about a pod that lives, its device and routes tell enough.
+func (n *Network) discard(f folder, name string, why error) error {
+	if why != nil {
+		n.cfg.Log.Warn("removing a file that cannot be read", "file", name, "error", why)
+	}
+	return f.remove(name)
+}
+
+// settle is what a start does: it makes the files and the devices agree. A pod that lives keeps everything.
+func (n *Network) settle() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cfg.Chained {
+		return n.look(true)
+	}
+	_, pods, err := links()
+	if err != nil {
+		return err
+	}
+	leads, err := hostRoutes()
+	if err != nil {
+		return err
+	}
+	for addr, index := range leads {
+		for _, pod := range pods {
+			if pod.index == index {
+				pod.addrs = append(pod.addrs, addr)
+			}
+		}
+	}
+	for _, pod := range pods {
+		if err := n.adopt(pod); err != nil {
+			return err
+		}
+	}
+	return n.look(true)
+}
+
+// adopt takes a device over whose files are lost, for the addresses that lead to it, and removes one that has none: its
+// pod was never connected, or is released.
+func (n *Network) adopt(pod *endpoint) error {
+	if len(n.leases.byDevice[pod.name]) > 0 {
+		return nil
+	}
+	alive := false
+	for _, addr := range pod.addrs {
+		if n.leases.all[addr] != nil {
+			continue // it was released, or is another's
+		}
+		alive = true
+		namespace, name, _ := strings.Cut(pod.alias, "/")
+		lease := &Lease{
+			Address: addr, Pod: cni.Pod{Namespace: namespace, Name: name}, Device: pod.name, Boot: n.cfg.Boot,
+			Since: time.Now().UTC().Truncate(time.Second), At: uptime(),
+		}
+		if lease.Pod.Validate() != nil {
+			lease.Pod = cni.Pod{}
+		}
+		if err := n.leases.files.create(addr.String(), lease); err != nil {
+			return err
+		}
+		n.leases.add(lease)
+	}
+	if alive {
+		n.cfg.Log.Warn("took over a pod's device whose records are lost", "device", pod.name, "pod", pod.alias, "addresses", pod.addrs)
+		return nil
+	}
+	n.reclaimed++
+	return removeLink(pod.name)
+}
+
+// Run keeps the node's way to its pods right, and takes back what is left over, until the context ends.
+func (n *Network) Run(ctx context.Context) error {
+	heard, err := listen(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-heard:
+		case <-time.After(lookEvery):
+		}
+		n.mu.Lock()
+		err := n.look(false)
+		n.mu.Unlock()
+		if err != nil {
+			n.cfg.Log.Warn("looking after the pods' devices: trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookApart):
+		}
+	}
+}
+
+// look compares the kernel's devices, routes and neighbours with the records, and mends what differs.
+func (n *Network) look(start bool) error {
+	names, pods, err := links()
+	if err != nil {
+		return err
+	}
+	errs := []error{n.dropGone(names, pods, start)}
+	if !n.cfg.Chained && len(n.records) > 0 {
+		errs = append(errs, n.mend())
+	}
+	return errors.Join(errs...)
+}
+
+// dropGone releases what belongs to devices that are gone.
+func (n *Network) dropGone(names map[int]string, pods map[string]*endpoint, start bool) error {
+	missing := map[string]bool{}
+	for name, record := range n.records {
+		missing[name] = names[record.Device.Index] != record.Device.Name
+	}
+	for name, leased := range n.leases.byDevice {
+		registered := n.records[name] != nil
+		if pods[name] == nil && (registered || start || uptime()-leased[0].At > youth) {
+			missing[name] = true
+		}
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		if !missing[name] {
+			delete(n.absent, name)
+			continue
+		}
+		if n.absent[name]++; !start && n.absent[name] < looks {
+			continue
+		}
+		n.reclaimed++
+		n.cfg.Log.Info("took back what a pod had whose device is gone", "device", name)
+		errs = append(errs, n.forget(name))
+	}
+	return errors.Join(errs...)
+}
+
+// mend restores the routes and neighbours that somebody removed.
+func (n *Network) mend() error {
+	leads, err := hostRoutes()
+	if err != nil {
+		return err
+	}
+	known, err := hostNeighbours()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(n.records)) {
+		record := n.records[name]
+		index := record.Device.Index
+		if slices.ContainsFunc(record.Addresses, func(addr netip.Addr) bool {
+			return leads[addr] != index || !known[neighbour{index, addr, record.Device.PodMAC}]
+		}) {
+			n.mended++
+			if err := n.connect(record); err != nil {
+				errs = append(errs, fmt.Errorf("connect %s: %w", name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,58 @@
+package podnet
+
+import "net/netip"
+
+// Stats is how a Network is doing.
+type Stats struct {
+	// Error is why no pod can be added; empty if one can.
+	Error string
+	CIDRs []netip.Prefix
+	Pods  int // that are registered
+	// Families has how many addresses there are of IPv4, and of IPv6, as far as the node has any.
+	Families  map[string]Count
+	Reclaimed uint64 // attachments that nobody released, and that were taken back
+	Mended    uint64 // pods whose routes were lost
+}
+
+// Count is how many addresses of a family are in which state.
+type Count struct {
+	Used, Cooling int
+	Free          float64 // IPv6 has more than can be counted
+}
+
+// Stats returns how it is doing.
+func (n *Network) Stats() Stats {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s := Stats{Pods: len(n.records), Families: map[string]Count{}, Reclaimed: n.reclaimed, Mended: n.mended}
+	if err := n.ready(0); err != nil {
+		s.Error = err.Error()
+	}
+	n.leases.sweep()
+	for _, p := range n.leases.pools {
+		s.CIDRs = append(s.CIDRs, p.prefix)
+		count := s.Families[familyOf(p.prefix.Addr())]
+		count.Free += p.size()
+		s.Families[familyOf(p.prefix.Addr())] = count
+	}
+	for addr, lease := range n.leases.all {
+		count := s.Families[familyOf(addr)]
+		if lease.Released == 0 {
+			count.Used++
+		} else {
+			count.Cooling++
+		}
+		if n.leases.poolOf(addr) != nil {
+			count.Free--
+		}
+		s.Families[familyOf(addr)] = count
+	}
+	return s
+}
+
+func familyOf(addr netip.Addr) string {
+	if addr.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}

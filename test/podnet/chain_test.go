@@ -1,0 +1,3 @@
+package podnet
+
+func fake([]string) int { return 2 }

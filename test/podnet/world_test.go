@@ -1,0 +1,315 @@
+// Package podnet drives the plugin by the library that container runtimes use, in network namespaces, with the agent's half
+// in a process of its own.
+package podnet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
+
+	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/test/rig"
+)
+
+func TestMain(m *testing.M) {
+	code := rig.Main(m, rig.Funcs{"serve": serve, "fake": fake, "echo": echo, "dial": dial})
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
+}
+
+// served is what the agent's half in the child is to be.
+type served struct {
+	Dir      string
+	CIDRs    []netip.Prefix
+	Boot     string
+	Chained  bool
+	Cooldown time.Duration
+}
+
+// serve is the agent's half: it says when it is ready, and ends with its input.
+func serve(args []string) int {
+	var s served
+	if err := json.Unmarshal([]byte(args[0]), &s); err != nil {
+		return 2
+	}
+	err := func() error {
+		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+		network, err := podnet.New(podnet.Config{
+			Dir: s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
+			CIDRs: func() ([]netip.Prefix, error) {
+				if len(s.CIDRs) == 0 {
+					return nil, fmt.Errorf("the Node has no podCIDR")
+				}
+				return s.CIDRs, nil
+			},
+			Reserved: func(netip.Addr) bool { return false }, MTU: podnet.DefaultMTU,
+		})
+		if err != nil {
+			return err
+		}
+		server, err := cni.NewServer(filepath.Join(s.Dir, cni.SocketName), network, log)
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		failed := make(chan error, 2)
+		go func() { failed <- server.Serve(ctx) }()
+		go func() { failed <- network.Run(ctx) }()
+		fmt.Println("ready")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+		for range 2 {
+			if err := <-failed; err != nil {
+				return err
+			}
+		}
+		return network.Close()
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// built is the plugin, which is built once for all tests.
+var built struct {
+	sync.Once
+	dir string
+	err error
+}
+
+// plugins returns the directory of the plugin.
+func plugins(t *testing.T) string {
+	t.Helper()
+	built.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "fairlead-cni-"); built.err != nil {
+			return
+		}
+		build := exec.Command("go", "build", "-trimpath", "-o", built.dir+"/", "fairlead.io/fairlead/cmd/fairlead-cni")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("build the plugin: %w\n%s", err, out)
+		}
+	})
+	if built.err != nil {
+		t.Fatal(built.err)
+	}
+	return built.dir
+}
+
+// node is a node's namespace with the agent's half in it.
+type node struct {
+	t     *testing.T
+	ns    *rig.Netns
+	agent *rig.Process
+	served
+	cni   *libcni.CNIConfig
+	list  *libcni.NetworkConfigList
+	cache string
+}
+
+// newNode returns a node whose agent gives out addresses of the networks.
+func newNode(t *testing.T, cidrs ...string) *node {
+	t.Helper()
+	rig.Root(t)
+	n := &node{t: t, ns: rig.NewNetns(t, "node"), served: served{Dir: filepath.Join(t.TempDir(), "run"), Cooldown: podnet.Cooldown, Boot: "one"}}
+	for _, cidr := range cidrs {
+		n.CIDRs = append(n.CIDRs, netip.MustParsePrefix(cidr))
+	}
+	rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128")
+	n.must(n.ns.SetSysctl("net/ipv4/ip_forward", "1"))
+	n.must(n.ns.SetSysctl("net/ipv6/conf/all/forwarding", "1"))
+	n.cache = t.TempDir()
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{plugins(t)}, n.cache, nil)
+	n.configure("1.1.0", `{"type": "fairlead-cni", "socket": "SOCKET", "capabilities": {"portMappings": true, "bandwidth": true, "mac": true, "ips": true}}`)
+	n.start()
+	return n
+}
+
+// configure makes the network of plugins.
+func (n *node) configure(version string, plugins ...string) {
+	n.t.Helper()
+	text := fmt.Sprintf(`{"cniVersion": %q, "name": "pods", "plugins": [%s]}`, version, strings.Join(plugins, ","))
+	var err error
+	n.list, err = libcni.ConfListFromBytes([]byte(strings.ReplaceAll(text, "SOCKET", filepath.Join(n.Dir, cni.SocketName))))
+	n.must(err)
+}
+
+func (n *node) start() {
+	n.t.Helper()
+	text, err := json.Marshal(n.served)
+	n.must(err)
+	n.agent = rig.NewChild(n.t, nil, n.ns, "serve", string(text))
+	line, err := n.agent.ReadLine()
+	if err != nil || line != "ready" {
+		n.t.Fatalf("the agent's half said %q, %v: %v", line, err, n.agent.Wait())
+	}
+}
+
+// kill ends the agent's half as kill -9 does.
+func (n *node) kill() { n.agent.Kill() }
+
+func (n *node) restart() {
+	n.t.Helper()
+	n.kill()
+	n.start()
+}
+
+func (n *node) must(err error) {
+	n.t.Helper()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// pod is a namespace that is attached, or is to be.
+type pod struct {
+	*rig.Netns
+	id   string
+	caps map[string]any
+	addr map[bool]netip.Addr // by whether it is IPv4
+}
+
+func (n *node) pod(id string) *pod {
+	n.t.Helper()
+	return &pod{Netns: rig.NewNetns(n.t, id), id: id, addr: map[bool]netip.Addr{}}
+}
+
+func (p *pod) conf() *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{
+		ContainerID: p.id, NetNS: p.Path(), IfName: "eth0", CapabilityArgs: p.caps,
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", p.id}, {"K8S_POD_UID", "uid-" + p.id}},
+	}
+}
+
+// add attaches a pod, in the node's namespace as a runtime does.
+func (n *node) add(p *pod) (*current.Result, error) {
+	var result *current.Result
+	err := n.ns.Do(func() error {
+		got, err := n.cni.AddNetworkList(context.Background(), n.list, p.conf())
+		if err == nil {
+			result, err = current.NewResultFromResult(got)
+		}
+		return err
+	})
+	if err == nil {
+		clear(p.addr)
+		for _, ip := range result.IPs {
+			addr, _ := netip.AddrFromSlice(ip.Address.IP)
+			p.addr[addr.Unmap().Is4()] = addr.Unmap()
+		}
+	}
+	return result, err
+}
+
+func (n *node) del(p *pod) error {
+	return n.ns.Do(func() error { return n.cni.DelNetworkList(context.Background(), n.list, p.conf()) })
+}
+
+func (n *node) check(p *pod) error {
+	return n.ns.Do(func() error { return n.cni.CheckNetworkList(context.Background(), n.list, p.conf()) })
+}
+
+func (n *node) status() error {
+	return n.ns.Do(func() error { return n.cni.GetStatusNetworkList(context.Background(), n.list) })
+}
+
+func (n *node) collect(valid ...*pod) error {
+	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
+	for _, p := range valid {
+		args.ValidAttachments = append(args.ValidAttachments, types.GCAttachment{ContainerID: p.id, IfName: "eth0"})
+	}
+	return n.ns.Do(func() error { return n.cni.GCNetworkList(context.Background(), n.list, args) })
+}
+
+func (n *node) mustAdd(p *pod) *current.Result {
+	n.t.Helper()
+	result, err := n.add(p)
+	if err != nil {
+		n.t.Fatalf("ADD %s: %v", p.id, err)
+	}
+	return result
+}
+
+// left lists what the node has of pods: devices, routes, neighbours, used addresses, records.
+func (n *node) left() []string {
+	n.t.Helper()
+	var list []string
+	n.must(n.ns.Do(func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		for _, link := range links {
+			if link.Attrs().Name != "lo" {
+				list = append(list, "device "+link.Attrs().Name)
+			}
+		}
+		routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
+		if err != nil {
+			return err
+		}
+		for _, route := range routes {
+			if route.Dst != nil && n.isPods(route.Dst.IP) {
+				list = append(list, "route "+route.Dst.String())
+			}
+		}
+		return nil
+	}))
+	leases, err := podnet.List(n.Dir)
+	n.must(err)
+	for _, lease := range leases {
+		if lease.State() == podnet.Used {
+			list = append(list, "address "+lease.Address.String())
+		}
+	}
+	records, err := os.ReadDir(filepath.Join(n.Dir, "pods"))
+	n.must(err)
+	for _, record := range records {
+		list = append(list, "record "+record.Name())
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (n *node) isPods(ip []byte) bool {
+	addr, _ := netip.AddrFromSlice(ip)
+	return slices.ContainsFunc(n.CIDRs, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
+}
+
+func (n *node) nothingLeft() {
+	n.t.Helper()
+	if left := n.left(); len(left) > 0 {
+		n.t.Errorf("left behind: %q", left)
+	}
+}
+
+// code returns the code of an error that a plugin printed, 0 for none.
+func code(err error) uint {
+	var refusal *types.Error
+	if !errors.As(err, &refusal) {
+		return 0
+	}
+	return refusal.Code
+}
