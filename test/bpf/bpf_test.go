@@ -109,6 +109,7 @@ func eachOn(t *testing.T, at []hook, config bpf.MapsPacketConfig, story func(t *
 func TestRemoteTCP(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
+		w.sumUp(t, true)
 		client, node, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
 		_, out := w.run(t, w.in, packet{from: client, to: node, proto: tcp, flags: syn}.bytes())
 		snat := f.snat + ":" + portOf(out, f)

@@ -304,6 +304,7 @@ func TestDirectArrives(t *testing.T) {
 				w.service(t, f.any+":30080", proto, maps.NodePort, f.pod+":9999", false)
 				w.hosts(t, f.pod+":80")
 				w.leaves(t)
+				w.sumUp(t, proto != sctp)
 				pod, client := f.pod+":80", f.client+":4000"
 				for _, vip := range []string{f.vip + ":30080", f.client + ":30080"} { // no address of this node
 					for _, flags := range []byte{syn, ack} {

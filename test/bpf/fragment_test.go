@@ -43,6 +43,7 @@ var orders = [][]int{{0, 1, 2, 3}, {0, 3, 2, 1}, {0, 2, 1, 3, 2}, {0, 0, 1, 3}}
 // back, whole sums and none.
 func TestFragments(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
+		w.sumUp(t, true)
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
 		id := uint32(100)
@@ -68,6 +69,7 @@ func TestFragments(t *testing.T) {
 // The same of a backend on another node, whose replies come in.
 func TestRemoteFragments(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
+		w.sumUp(t, true)
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", false)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
 		_, out := w.run(t, w.in, packet{from: client, to: node, proto: udp}.bytes())

@@ -87,6 +87,7 @@ func (w *world) dump(t *testing.T) map[[40]byte][64]byte {
 func TestErrorsOfRemoteFlows(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		for _, proto := range []byte{tcp, udp, sctp} {
+			w.sumUp(t, proto != sctp)
 			w.service(t, f.any+":30080", proto, maps.NodePort, f.pod+":8080", false)
 			client, node, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
 			came := packet{from: client, to: node, proto: proto, flags: syn, seq: 77}
@@ -128,6 +129,7 @@ func TestErrorsOfRemoteFlows(t *testing.T) {
 // A backend on this node keeps the client's address; what it, or the stack, complains about leaves under the service's.
 func TestErrorsOfLocalFlows(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
+		w.sumUp(t, true)
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
 		came := packet{from: client, to: node, proto: udp}

@@ -143,6 +143,7 @@ func TestOptionBesideOthers(t *testing.T) {
 // The backend's node leaves what the client has of its own in a packet, in which it finds the option.
 func TestOptionTakenOut(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
+		w.sumUp(t, true)
 		w.service(t, f.any+":30080", udp, maps.NodePort, f.pod+":9999", false)
 		w.hosts(t, f.pod+":80")
 		own := []packet{{options: 1}, {options: 8}, {noSum: true}, {payload: 1400}}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
@@ -42,6 +43,7 @@ type world struct {
 	programs map[string]*ebpf.Program
 	config   bpf.MapsPacketConfig
 	services uint32
+	flags    uint32 // of runs, see sumUp
 }
 
 func newWorld(t *testing.T, h hook) *world {
@@ -150,7 +152,7 @@ func (w *world) do(f func() error) error {
 // run gives a packet to a program and returns the verdict in words and the packet.
 func (w *world) run(t *testing.T, program string, frame []byte) (string, []byte) {
 	t.Helper()
-	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+1024)}
+	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+1024), Flags: w.flags}
 	var code uint32
 	err := w.do(func() (err error) {
 		code, err = w.programs[program].Run(&options)
@@ -169,6 +171,26 @@ func (w *world) run(t *testing.T, program string, frame []byte) (string, []byte)
 	}
 	t.Fatalf("%s returned %d", program, code)
 	return "", nil
+}
+
+// sumUp has the programs get packets from now on as from a device that sums up all of a packet (CHECKSUM_COMPLETE), or
+// no longer. A run fails with EBADMSG then unless the program has kept that sum in step with what it writes. What has a
+// sum of its own neither for TCP nor for UDP needs none, and answers have another. Linux 6.13 is the first with such runs.
+func (w *world) sumUp(t *testing.T, yes bool) {
+	t.Helper()
+	w.flags = 0
+	if !yes || w.name != "tc" {
+		return
+	}
+	const flags = unix.BPF_F_TEST_SKB_CHECKSUM_COMPLETE
+	switch _, err := w.programs[w.out].Run(&ebpf.RunOptions{Data: make([]byte, 64), Flags: flags}); {
+	case errors.Is(err, unix.EINVAL):
+		t.Log("this kernel tries no packets with a sum over all of them")
+	case err != nil:
+		t.Fatal(err)
+	default:
+		w.flags = flags
+	}
 }
 
 // reasons returns what the hook has counted.
