@@ -23,10 +23,11 @@ import (
 // nodeOrder is one thing that the agent of a node is told.
 type nodeOrder struct {
 	Service *service
-	State   bool   // answer with what is attached
-	Ways    string // what to do about changes of ways: see agent.follow
-	Move    string // give eth0 this address of IPv4 in the place of the one that it has, and wait until it is known
-	Join    string // hear of the cluster's services as the node of this name: see agent.join
+	State   bool           // answer with what is attached
+	Ways    string         // what to do about changes of ways: see agent.follow
+	Move    string         // give eth0 this address of IPv4 in the place of the one that it has, and wait until it is known
+	Join    string         // hear of the cluster's services as the node of this name: see agent.join
+	Ranges  []netip.Prefix // let in these clients, see agent.guard
 }
 
 // service is a frontend with one backend, or none, for every protocol.
@@ -52,6 +53,7 @@ type agent struct {
 	services uint32
 	looked   chan struct{}
 	ways     *datapath.Ways
+	guarded  *guarded // nil unless there are ranges
 	stop     func() error
 }
 
@@ -108,6 +110,9 @@ func (a *agent) do(o nodeOrder) (nodeState, error) {
 	}
 	if o.Move != "" {
 		return nodeState{}, a.move(netip.MustParsePrefix(o.Move))
+	}
+	if o.Ranges != nil {
+		return nodeState{}, a.guard(o.Ranges)
 	}
 	if o.Join != "" {
 		return nodeState{}, a.join(o.Join)
