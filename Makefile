@@ -104,6 +104,12 @@ test-oracle: ## test against the code of Kubernetes
 test-netns: ## test with real sockets in network namespaces (root)
 	$(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/... ./test/podnet/...
 
+CYCLES := 10000
+
+.PHONY: soak
+soak: ## let pods come and go, CYCLES times (root)
+	$(GO) test -count=1 -timeout 0 -v ./test/podnet -run TestChurn -cycles $(CYCLES)
+
 .PHONY: test-apiserver
 test-apiserver: ## test against a real API server, which is built first
 	$(GO) run ./test/apiserver/build

@@ -127,7 +127,11 @@ func (c *call) findDevice(s *sandbox) (*cni.Device, error) {
 		return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "interface %s is a %s: after another plugin fairlead-cni needs a veth", c.IfName, pod.Type())
 	}
 	node, err := netlink.LinkByIndex(pod.Attrs().ParentIndex)
-	if err != nil || !peers(node, pod) {
+	same := false
+	if err == nil {
+		same, err = s.peers(node, pod)
+	}
+	if err != nil || !same {
 		return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "the other end of interface %s is not on this node", c.IfName)
 	}
 	at := node.Attrs()

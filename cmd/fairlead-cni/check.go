@@ -58,7 +58,11 @@ func (c *call) checkPod(s *sandbox, addrs []netip.Addr) error {
 		}
 	}
 	node, err := netlink.LinkByIndex(link.Attrs().ParentIndex)
-	if err != nil || !peers(node, link) {
+	same := false
+	if err == nil {
+		same, err = s.peers(node, link)
+	}
+	if err != nil || !same {
 		return unexpected("interface %s of the pod has no end on the node", c.IfName)
 	}
 	if node.Attrs().Name != c.attachment.Device() {

@@ -82,17 +82,31 @@ func (p *pair) find(s *sandbox, ifName string) error {
 	if err != nil {
 		return err
 	}
-	if peers(node, pod) {
+	same, err := s.peers(node, pod)
+	if err != nil {
+		return err
+	}
+	if same {
 		p.old, p.index = true, node.Attrs().Index
 		p.nodeMAC, p.podMAC = node.Attrs().HardwareAddr, pod.Attrs().HardwareAddr
 	}
 	return nil
 }
 
-// peers reports whether two veths are the ends of one.
-func peers(node, pod netlink.Link) bool {
-	return node.Type() == "veth" && pod.Type() == "veth" &&
-		node.Attrs().ParentIndex == pod.Attrs().Index && pod.Attrs().ParentIndex == node.Attrs().Index
+// peers reports whether two veths, one on the node and one in the pod, are the ends of one. Their numbers say so, and that the
+// pod's end has its other end on the node: two ends in one namespace, or two pairs, may have the same numbers.
+func (s *sandbox) peers(node, pod netlink.Link) (bool, error) {
+	home, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		return false, err
+	}
+	defer home.Close()
+	id, err := s.handle.GetNetNsIdByFd(int(home.Fd()))
+	if err != nil {
+		return false, fmt.Errorf("ask how the pod calls the node's namespace: %w", err)
+	}
+	return node.Type() == "veth" && pod.Type() == "veth" && id >= 0 && pod.Attrs().NetNsID == id &&
+		node.Attrs().ParentIndex == pod.Attrs().Index && pod.Attrs().ParentIndex == node.Attrs().Index, nil
 }
 
 // prepare sets up the node's end. The alias is for people.

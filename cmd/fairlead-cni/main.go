@@ -4,12 +4,15 @@ package main
 
 import (
 	"os"
+	"runtime"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/version"
 )
 
 func main() {
+	// Threads that enter a pod's namespace stay in it. The first must not be one of them: it cannot end, and is what /proc/self shows.
+	runtime.LockOSThread()
 	functions := skel.CNIFuncs{Add: add, Del: del, Check: check, GC: collect, Status: status}
 	versions := version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 	if err := skel.PluginMainFuncsWithError(functions, versions, "The CNI plugin of fairlead"); err != nil {

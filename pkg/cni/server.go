@@ -53,7 +53,8 @@ func NewServer(path string, handler Handler, log *slog.Logger) (*Server, error) 
 
 // Serve answers until the context ends, finishes what it is at, and closes the Server.
 func (s *Server) Serve(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
+	// Not by closing it: whoever takes the socket's file away must have done so when this returns, or it were the next agent's.
+	stop := context.AfterFunc(ctx, func() { _ = s.listener.SetDeadline(time.Now()) })
 	defer stop()
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -61,7 +62,10 @@ func (s *Server) Serve(ctx context.Context) error {
 	for {
 		conn, err := s.listener.AcceptUnix()
 		if ctx.Err() != nil {
-			return nil
+			if conn != nil {
+				conn.Close()
+			}
+			return s.Close()
 		}
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
 			s.log.Error("the plugin cannot be answered: too many open files")

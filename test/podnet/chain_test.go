@@ -1,3 +1,237 @@
 package podnet
 
-func fake([]string) int { return 2 }
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// fakePlugin is a plugin of another: alone it makes a veth, after another it notes what it is told.
+func fakePlugin() {
+	if e := skel.PluginMainFuncsWithError(skel.CNIFuncs{Add: fakeAdd, Del: fakeNote("DEL"), Check: fakeNote("CHECK"), GC: fakeNote("GC"), Status: fakeNote("STATUS")},
+		version.All, "a plugin of a test"); e != nil {
+		_ = e.Print()
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// fakeConf is the configuration of the fake: the file in which it notes what it is called for, and the kind of its device.
+type fakeConf struct {
+	types.PluginConf
+	Notes string `json:"notes"`
+	Peer  string `json:"peer"` // "pod": the device's other end is in the pod, not on the node
+}
+
+func fakeNote(verb string) func(*skel.CmdArgs) error {
+	return func(args *skel.CmdArgs) error {
+		conf := &fakeConf{}
+		if err := json.Unmarshal(args.StdinData, conf); err != nil {
+			return err
+		}
+		file, err := os.OpenFile(conf.Notes, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		_, err = fmt.Fprintf(file, "%s prevResult=%t\n", verb, conf.RawPrevResult != nil)
+		return err
+	}
+}
+
+func fakeAdd(args *skel.CmdArgs) error {
+	conf := &fakeConf{}
+	if err := json.Unmarshal(args.StdinData, conf); err != nil {
+		return err
+	}
+	if err := fakeNote("ADD")(args); err != nil {
+		return err
+	}
+	if conf.RawPrevResult != nil {
+		if err := version.ParsePrevResult(&conf.PluginConf); err != nil {
+			return err
+		}
+		return types.PrintResult(conf.PrevResult, conf.CNIVersion)
+	}
+	if err := fakeDevice(args, conf.Peer); err != nil {
+		return err
+	}
+	_, address, err := net.ParseCIDR("10.9.0.5/32")
+	if err != nil {
+		return err
+	}
+	return types.PrintResult(&current.Result{
+		CNIVersion: current.ImplementedSpecVersion,
+		Interfaces: []*current.Interface{{Name: "other0"}, {Name: args.IfName, Sandbox: args.Netns}},
+		IPs:        []*current.IPConfig{{Interface: current.Int(1), Address: *address}},
+	}, conf.CNIVersion)
+}
+
+func fakeDevice(args *skel.CmdArgs, peer string) error {
+	pod, err := netns.GetFromPath(args.Netns)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	handle, err := netlink.NewHandleAt(pod, unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer handle.Close()
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other0"}, PeerName: args.IfName, PeerNamespace: netlink.NsFd(pod)}
+	if peer == "pod" {
+		if err := handle.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: args.IfName}, PeerName: "eth1"}); err != nil {
+			return err
+		}
+	} else if err := netlink.LinkAdd(veth); err != nil {
+		return err
+	}
+	link, err := handle.LinkByName(args.IfName)
+	if err != nil {
+		return err
+	}
+	addr, err := netlink.ParseAddr("10.9.0.5/32")
+	if err != nil {
+		return err
+	}
+	return handle.AddrAdd(link, addr)
+}
+
+// fakes makes the fake plugins callable: the test's own binary under their name.
+func fakes(t *testing.T, n *node) (notes string) {
+	t.Helper()
+	dir := t.TempDir()
+	self, err := os.Executable()
+	n.must(err)
+	n.must(os.Symlink(self, filepath.Join(dir, fakeName)))
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{plugins(t), dir}, n.cache, nil)
+	return filepath.Join(dir, "notes")
+}
+
+// A plugin after ours sees our result, and is called for every verb.
+func TestBeforeAnother(t *testing.T) {
+	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
+	notes := fakes(t, n)
+	n.configure("1.1.0", entry, fmt.Sprintf(`{"type": %q, "notes": %q}`, fakeName, notes))
+	p := n.pod("a")
+	if result := n.mustAdd(p); len(result.IPs) != 2 {
+		t.Errorf("the last result is %+v", result)
+	}
+	n.must(n.check(p))
+	n.must(n.status())
+	n.must(n.collect(p))
+	n.must(n.del(p))
+	n.nothingLeft()
+	content, err := os.ReadFile(notes)
+	n.must(err)
+	// The library has the plugins release a container that is in its cache and not in use, before GC.
+	want := "ADD prevResult=true\nCHECK prevResult=true\nSTATUS prevResult=false\nGC prevResult=false\nDEL prevResult=true\n"
+	if string(content) != want {
+		t.Errorf("the other plugin was called for\n%swant\n%s", content, want)
+	}
+}
+
+// After another plugin ours makes nothing, notes the device that the other made, and hands its result on.
+func TestAfterAnother(t *testing.T) {
+	n := newNode(t)
+	notes := fakes(t, n)
+	n.kill()
+	n.Chained = true
+	n.start()
+	n.configure("1.0.0", fmt.Sprintf(`{"type": %q, "notes": %q}`, fakeName, notes), entry)
+	p := n.pod("a")
+	result := n.mustAdd(p)
+	if len(result.IPs) != 1 || result.IPs[0].Address.String() != "10.9.0.5/32" || len(result.Interfaces) != 2 {
+		t.Errorf("the result of the other became %+v", result)
+	}
+	for range 2 {
+		record, err := os.ReadFile(filepath.Join(n.Dir, "pods", p.device()))
+		n.must(err)
+		for _, want := range []string{`"addresses":["10.9.0.5"]`, `"name":"other0"`, `"chained":true`, `"netnsCookie":`} {
+			if !strings.Contains(string(record), want) {
+				t.Errorf("the record lacks %s: %s", want, record)
+			}
+		}
+		n.must(n.check(p))
+		n.restart() // and the next agent knows as much
+	}
+	n.must(n.del(p))
+	if left := n.left(); len(left) != 1 || left[0] != "device other0" {
+		t.Errorf("DEL left %q, want the device of the other plugin", left)
+	}
+
+	// The device of a pod that is gone is forgotten.
+	n.must(n.ns.Do(func() error {
+		link, err := netlink.LinkByName("other0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(link)
+	}))
+	n.mustAdd(p)
+	n.kill()
+	n.must(n.ns.Do(func() error {
+		link, err := netlink.LinkByName("other0")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(link)
+	}))
+	n.start()
+	n.nothingLeft()
+}
+
+// What ours cannot serve after another plugin is refused in words.
+func TestAfterAnotherRefuses(t *testing.T) {
+	n := newNode(t)
+	notes := fakes(t, n)
+	// What has the number here that the other end has in the pod is not the other end.
+	n.must(n.ns.Do(func() error {
+		for i := range 4 {
+			link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("a%d", i)}, PeerName: fmt.Sprintf("b%d", i)}
+			if err := netlink.LinkAdd(link); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	for _, tt := range []struct {
+		name    string
+		chained bool
+		plugins []string
+	}{
+		{"the agent gives addresses itself", false, []string{fmt.Sprintf(`{"type": %q, "notes": %q}`, fakeName, notes), entry}},
+		{"no other plugin", true, []string{entry}},
+		{"both ends are in the pod", true, []string{fmt.Sprintf(`{"type": %q, "notes": %q, "peer": "pod"}`, fakeName, notes), entry}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n.t = t
+			n.kill()
+			n.Chained = tt.chained
+			n.start()
+			n.configure("1.1.0", tt.plugins...)
+			p := n.pod("x")
+			conf := p.conf()
+			err := n.ns.Do(func() error { _, err := n.cni.AddNetworkList(context.Background(), n.list, conf); return err })
+			if code(err) != types.ErrInvalidNetworkConfig {
+				t.Errorf("ADD: %v", err)
+			}
+			n.must(n.del(p))
+		})
+	}
+	n.t = t
+}

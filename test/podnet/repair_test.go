@@ -158,4 +158,17 @@ func TestDeviceGone(t *testing.T) {
 	}
 	n.start()
 	n.nothingLeft()
+
+	// And a device whose addresses are nobody's, as a plugin leaves it that ended long ago, while others' devices stay.
+	n.kill()
+	n.must(n.ns.Do(func() error {
+		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: p.device()}, PeerName: "fl0123"}); err != nil {
+			return err
+		}
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other0"}, PeerName: "other1"})
+	}))
+	n.start()
+	if diff := cmp.Diff([]string{"device other0", "device other1"}, n.left()); diff != "" {
+		t.Errorf("(-want +have):\n%s", diff)
+	}
 }

@@ -29,8 +29,14 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
+// fakeName is the name under which the test's binary is a plugin.
+const fakeName = "fairlead-test-fake"
+
 func TestMain(m *testing.M) {
-	code := rig.Main(m, rig.Funcs{"serve": serve, "fake": fake, "echo": echo, "dial": dial})
+	if filepath.Base(os.Args[0]) == fakeName {
+		fakePlugin()
+	}
+	code := rig.Main(m, rig.Funcs{"serve": serve, "echo": echo, "follow": follow, "dial": dial})
 	if built.dir != "" {
 		os.RemoveAll(built.dir)
 	}
