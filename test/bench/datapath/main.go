@@ -137,23 +137,26 @@ const (
 
 // established asks about packets of flows that are known.
 func (o options) established(ctx context.Context, report *result.Report, p packets, row string) error {
-	node, err := newNode(p, 2*p.flows, aboutASecond)
+	ballast, err := layBallast()
 	if err != nil {
 		return err
 	}
-	defer node.Close()
-	if err := node.establish(); err != nil {
-		return fmt.Errorf("establish flows: %w", err)
+	defer ballast.Close()
+	variants := []round.Variant{}
+	for _, ours := range []struct {
+		name string
+		tick uint32
+	}{{asIs, aboutASecond}, {within, endless}} {
+		node, err := newNode(p, 2*p.flows, ours.tick)
+		if err != nil {
+			return err
+		}
+		defer node.Close()
+		if err := node.establish(); err != nil {
+			return fmt.Errorf("establish flows: %w", err)
+		}
+		variants = append(variants, round.Variant{Name: ours.name, Run: node.measure()})
 	}
-	still, err := newNode(p, 2*p.flows, endless)
-	if err != nil {
-		return err
-	}
-	defer still.Close()
-	if err := still.copyFlows(node); err != nil {
-		return fmt.Errorf("copy flows: %w", err)
-	}
-	variants := []round.Variant{{Name: asIs, Run: node.measure()}, {Name: within, Run: still.measure()}}
 	for _, name := range []string{bare, conntrack} {
 		with := minimal.NodePort{Flows: 2 * max(p.flows, 1024)}
 		if name == conntrack {
@@ -212,6 +215,11 @@ const (
 
 // fresh asks about first packets.
 func (o options) fresh(ctx context.Context, report *result.Report, p packets, row string) error {
+	ballast, err := layBallast()
+	if err != nil {
+		return err
+	}
+	defer ballast.Close()
 	variants := []round.Variant{}
 	for _, least := range []struct {
 		name string

@@ -208,45 +208,21 @@ func (n *node) answer(packet []byte) []byte {
 	return back
 }
 
-// copyFlows takes over the flows of another node. When they were used last is a thing of that node's ticks.
-func (n *node) copyFlows(from *node) error {
-	err := from.eachRow(func(keys []bpf.MapsFlow, rows []bpf.MapsCtEntry) error {
-		_, err := n.ct.BatchUpdate(keys, rows, nil)
-		return err
-	})
-	return errors.Join(err, n.countRows())
-}
-
 // countRows fails unless every flow has both its rows.
 func (n *node) countRows() error {
-	count := 0
-	err := n.eachRow(func(keys []bpf.MapsFlow, _ []bpf.MapsCtEntry) error {
-		count += len(keys)
-		return nil
-	})
-	if err == nil && count != 2*n.flows {
-		err = fmt.Errorf("there are %d rows for %d flows", count, n.flows)
-	}
-	return err
-}
-
-// eachRow calls fn with all rows, many at a time.
-func (n *node) eachRow(fn func([]bpf.MapsFlow, []bpf.MapsCtEntry) error) error {
 	const chunk = 1 << 14
 	var cursor ebpf.MapBatchCursor
 	keys, rows := make([]bpf.MapsFlow, chunk), make([]bpf.MapsCtEntry, chunk)
-	for {
-		count, err := n.ct.BatchLookup(&cursor, keys, rows, nil)
-		last := errors.Is(err, ebpf.ErrKeyNotExist)
-		if err != nil && !last {
+	for count := 0; ; {
+		found, err := n.ct.BatchLookup(&cursor, keys, rows, nil)
+		count += found
+		switch {
+		case err == nil:
+		case !errors.Is(err, ebpf.ErrKeyNotExist):
 			return fmt.Errorf("read rows: %w", err)
-		}
-		if count > 0 {
-			if err := fn(keys[:count], rows[:count]); err != nil {
-				return err
-			}
-		}
-		if last {
+		case count != 2*n.flows:
+			return fmt.Errorf("there are %d rows for %d flows", count, n.flows)
+		default:
 			return nil
 		}
 	}
