@@ -48,14 +48,23 @@ func links() (names map[int]string, pods map[string]*endpoint, err error) {
 	return names, pods, nil
 }
 
-// hostRoutes returns which device each single address leads to, of the main table.
-func hostRoutes() (map[netip.Addr]int, error) {
+// mainRoutes returns the routes of the main table.
+func mainRoutes() ([]netlink.Route, error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
 	routes, err := again(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	return routes, nil
+}
+
+// hostRoutes returns which device each single address leads to.
+func hostRoutes() (map[netip.Addr]int, error) {
+	routes, err := mainRoutes()
+	if err != nil {
+		return nil, err
 	}
 	leads := map[netip.Addr]int{}
 	for i := range routes {
@@ -154,15 +163,17 @@ const defaultMTU = 1500
 
 // DefaultMTU returns the least MTU of the devices that have a default route; Ethernet's if none has.
 func DefaultMTU() (int, error) {
-	routes, err := again(func() ([]netlink.Route, error) {
-		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_MAIN, Dst: nil},
-			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
-	})
+	routes, err := mainRoutes()
 	if err != nil {
-		return 0, fmt.Errorf("list default routes: %w", err)
+		return 0, err
 	}
 	least := 0
 	for i := range routes {
+		if dst := routes[i].Dst; dst != nil {
+			if ones, _ := dst.Mask.Size(); ones > 0 {
+				continue
+			}
+		}
 		indexes := []int{routes[i].LinkIndex}
 		for _, hop := range routes[i].MultiPath {
 			indexes = append(indexes, hop.LinkIndex)

@@ -2,6 +2,7 @@ package podnet
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -74,6 +75,9 @@ func TestPool(t *testing.T) {
 // Whatever comes and goes, and however often the agent starts, no address has two owners, none is used before its time
 // while others are free, and memory and files say the same.
 func TestLeases(t *testing.T) {
+	if err := flag.Set("rapid.checks", "30"); err != nil { // each step waits for the disk
+		t.Fatal(err)
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "")
 		if err != nil {

@@ -56,6 +56,9 @@ type Network struct {
 	absent    map[string]int      // looks at which a device was not there
 	reclaimed uint64
 	mended    uint64
+
+	mtu   int // of what was there at mtuAt: to ask costs a look at every route
+	mtuAt time.Time
 }
 
 // The directories of the files.
@@ -172,15 +175,18 @@ func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 	if err := n.ready(types.ErrTryAgainLater); err != nil {
 		return nil, err
 	}
-	mtu, err := n.cfg.MTU()
-	if err != nil {
-		return nil, err
+	if n.mtuAt.IsZero() || time.Since(n.mtuAt) > lookEvery {
+		var err error
+		if n.mtu, err = n.cfg.MTU(); err != nil {
+			return nil, err
+		}
+		n.mtuAt = time.Now()
 	}
 	leased, err := n.leases.allocate(request.Attachment, request.Pod, request.Addresses, request.WithoutV6)
 	if err != nil {
 		return nil, err
 	}
-	answer := &cni.Answer{MTU: mtu, Settings: settings()}
+	answer := &cni.Answer{MTU: n.mtu, Settings: settings()}
 	for _, lease := range leased {
 		answer.Addresses = append(answer.Addresses, lease.Address)
 	}

@@ -409,3 +409,54 @@ func TestReboot(t *testing.T) {
 		n.mustAdd(p)
 	}
 }
+
+// Both ends have the MTU of the node's device with the default route, of whichever family, and the lower where there are two.
+func TestMTU(t *testing.T) {
+	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
+	for i, tt := range []struct {
+		mtu  int
+		dst  string
+		want int
+	}{{9000, "::/0", 9000}, {1400, "0.0.0.0/0", 1400}} {
+		n.must(n.ns.Do(func() error {
+			name := fmt.Sprintf("up%d", i)
+			if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, MTU: tt.mtu}, PeerName: "peer" + name}); err != nil {
+				return err
+			}
+			for _, end := range []string{name, "peer" + name} {
+				link, err := netlink.LinkByName(end)
+				if err != nil {
+					return err
+				}
+				if err := netlink.LinkSetUp(link); err != nil {
+					return err
+				}
+			}
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			_, dst, err := net.ParseCIDR(tt.dst)
+			if err != nil {
+				return err
+			}
+			return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst})
+		}))
+		n.restart() // an agent that runs may take ten seconds to hear of it
+		p := n.pod(fmt.Sprintf("p%d", i))
+		n.mustAdd(p)
+		for _, end := range []struct {
+			ns   *rig.Netns
+			name string
+		}{{n.ns, p.device()}, {p.Netns, "eth0"}} {
+			n.must(end.ns.Do(func() error {
+				link, err := netlink.LinkByName(end.name)
+				if err == nil && link.Attrs().MTU != tt.want {
+					t.Errorf("%s has the MTU %d, want %d", end.name, link.Attrs().MTU, tt.want)
+				}
+				return err
+			}))
+		}
+		n.must(n.del(p))
+	}
+}
