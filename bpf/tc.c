@@ -15,6 +15,7 @@
 #include "lib/icmp.h"
 #include "lib/late.h"
 #include "lib/plaintc.h"
+#include "lib/pods.h"
 #include "lib/read.h"
 #include "lib/skb.h"
 #include "lib/wrap.h"
@@ -451,6 +452,12 @@ static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct
 	return tc_settle(skb, p, a, verdict);
 }
 
+/* What would go on to the stack goes to the pod that it is for, if it may. */
+static __always_inline int tc_deliver(struct __sk_buff *skb, int verdict)
+{
+	return verdict == TC_NEXT && cfg.bypass ? pods_enter(skb) : verdict;
+}
+
 SEC("tc")
 int tc_from_netdev(struct __sk_buff *skb)
 {
@@ -464,10 +471,16 @@ int tc_from_netdev(struct __sk_buff *skb)
 		return TC_NEXT;
 	outcome = tc_try(skb, &p, &a);
 	if (outcome > PLAIN_NOT)
-		return outcome;
+		return tc_deliver(skb, outcome);
+	if (outcome == PLAIN_NEW) { /* no frontend has the address of a pod */
+		int verdict = tc_deliver(skb, TC_NEXT);
+
+		if (verdict != TC_NEXT)
+			return verdict;
+	}
 	p = (struct packet) {};
 	a = (struct action) {};
-	return tc_go(skb, &p, &a, plain_lacks(outcome));
+	return tc_deliver(skb, tc_go(skb, &p, &a, plain_lacks(outcome)));
 }
 
 /* What a backend on this node answers. */

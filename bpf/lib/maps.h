@@ -252,6 +252,23 @@ struct {
 	__type(value, struct link_addr);
 } link_addrs SEC(".maps");
 
+/* The pods of this node that have their network from us, by address and by device. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct addr);
+	__type(value, struct pod);
+} pods SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct pod_link);
+} pod_links SEC(".maps");
+
 /* How many errors may still be sent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

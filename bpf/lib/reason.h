@@ -6,6 +6,7 @@ enum hook {
 	HOOK_SOCK,
 	HOOK_TC,
 	HOOK_XDP,
+	HOOK_POD,
 	HOOKS,
 };
 
@@ -31,6 +32,14 @@ enum reason {
 	REASON_STRAY,	   /* what another node forwarded for a backend here to answer, and is for none: dropped */
 	REASON_GIVEN_BACK, /* a client to which the answer would not leave by a device of ours: carried on, by the
 			      node that forwarded it here */
+	REASON_SPOOFED,	   /* a pod sends what has another's address: dropped */
+	REASON_SPOOFED_LINK, /* likewise, of the link: dropped */
+	REASON_NEIGHBOUR,    /* a pod says that an address is its that is another's: dropped */
+	REASON_ROUTER,	     /* a pod gives itself out as a router: dropped */
+	REASON_DHCP,	     /* likewise as what hands out addresses: dropped */
+	REASON_LOOPBACK,     /* a pod sends to an address that is on no wire: dropped */
+	REASON_PROTOCOL,     /* a pod sends what is neither ARP nor IP, or has a tag: dropped */
+	REASON_MALFORMED,    /* a pod sends what ends within its header: dropped */
 	REASONS,
 };
 

@@ -186,6 +186,23 @@ struct node_addr {
 	__u32 flags;
 };
 
+enum pod_flag {
+	POD_UNCHECKED = 1, /* it may send what has another's address */
+};
+
+/* A pod of this node, by each of its addresses. */
+struct pod {
+	__u32 ifindex; /* of the host's end of its device */
+	__u8 mac[6];   /* of the pod's end */
+	__u8 host_mac[6];
+};
+
+/* The same by the host's end of its device. */
+struct pod_link {
+	__u8 mac[6];
+	__u16 flags;
+};
+
 /* The hardware address of a device. */
 struct link_addr {
 	__u8 mac[6];

@@ -42,6 +42,8 @@ const (
 	CarryMapNodeAddrs   = "node_addrs"
 	CarryMapOptout      = "optout"
 	CarryMapOptoutKinds = "optout_kinds"
+	CarryMapPodLinks    = "pod_links"
+	CarryMapPods        = "pods"
 	CarryMapServed      = "served"
 	CarryMapServices    = "services"
 	CarryMapSlots       = "slots"
@@ -133,6 +135,8 @@ type CarryMapSpecs struct {
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -200,6 +204,8 @@ type CarryMaps struct {
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	Pods        *ebpf.Map `ebpf:"pods"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -242,6 +248,8 @@ func (m *CarryMaps) Close() error {
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.PodLinks,
+		m.Pods,
 		m.Served,
 		m.Services,
 		m.Slots,

@@ -41,6 +41,8 @@ const (
 	CollectMapNodeAddrs        = "node_addrs"
 	CollectMapOptout           = "optout"
 	CollectMapOptoutKinds      = "optout_kinds"
+	CollectMapPodLinks         = "pod_links"
+	CollectMapPods             = "pods"
 	CollectMapRun              = "run"
 	CollectMapServed           = "served"
 	CollectMapServices         = "services"
@@ -134,6 +136,8 @@ type CollectMapSpecs struct {
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	Run         *ebpf.MapSpec `ebpf:"run"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
@@ -201,6 +205,8 @@ type CollectMaps struct {
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	Pods        *ebpf.Map `ebpf:"pods"`
 	Run         *ebpf.Map `ebpf:"run"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
@@ -243,6 +249,8 @@ func (m *CollectMaps) Close() error {
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.PodLinks,
+		m.Pods,
 		m.Run,
 		m.Served,
 		m.Services,

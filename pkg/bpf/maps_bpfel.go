@@ -280,7 +280,8 @@ const (
 	MapsHookHOOK_SOCK MapsHook = 0
 	MapsHookHOOK_TC   MapsHook = 1
 	MapsHookHOOK_XDP  MapsHook = 2
-	MapsHookHOOKS     MapsHook = 3
+	MapsHookHOOK_POD  MapsHook = 3
+	MapsHookHOOKS     MapsHook = 4
 )
 
 type MapsLate struct {
@@ -381,11 +382,32 @@ type MapsPacketConfig struct {
 	TickShift         uint32
 	ExternalClusterip uint32
 	Growing           uint32
+	Bypass            uint32
+	Pad               uint32
 	HashKey0          uint64
 	HashKey1          uint64
 	HashKey2          uint64
 	HashKey3          uint64
 	HashKey4          uint64
+}
+
+type MapsPod struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Mac     [6]uint8
+	HostMac [6]uint8
+}
+
+type MapsPodFlag uint32
+
+const (
+	MapsPodFlagPOD_UNCHECKED MapsPodFlag = 1
+)
+
+type MapsPodLink struct {
+	_     structs.HostLayout
+	Mac   [6]uint8
+	Flags uint16
 }
 
 type MapsRangeBits uint32
@@ -422,7 +444,15 @@ const (
 	MapsReasonREASON_TOO_BIG      MapsReason = 14
 	MapsReasonREASON_STRAY        MapsReason = 15
 	MapsReasonREASON_GIVEN_BACK   MapsReason = 16
-	MapsReasonREASONS             MapsReason = 17
+	MapsReasonREASON_SPOOFED      MapsReason = 17
+	MapsReasonREASON_SPOOFED_LINK MapsReason = 18
+	MapsReasonREASON_NEIGHBOUR    MapsReason = 19
+	MapsReasonREASON_ROUTER       MapsReason = 20
+	MapsReasonREASON_DHCP         MapsReason = 21
+	MapsReasonREASON_LOOPBACK     MapsReason = 22
+	MapsReasonREASON_PROTOCOL     MapsReason = 23
+	MapsReasonREASON_MALFORMED    MapsReason = 24
+	MapsReasonREASONS             MapsReason = 25
 )
 
 type MapsService struct {
@@ -586,6 +616,8 @@ const (
 	MapsMapNodeAddrs        = "node_addrs"
 	MapsMapOptout           = "optout"
 	MapsMapOptoutKinds      = "optout_kinds"
+	MapsMapPodLinks         = "pod_links"
+	MapsMapPods             = "pods"
 	MapsMapServed           = "served"
 	MapsMapServices         = "services"
 	MapsMapSlots            = "slots"
@@ -619,6 +651,7 @@ const (
 	MapsVarOptoutKindType   = "optout_kind_type"
 	MapsVarOptoutWhyType    = "optout_why_type"
 	MapsVarPacketConfigType = "packet_config_type"
+	MapsVarPodFlagType      = "pod_flag_type"
 	MapsVarRangeBitsType    = "range_bits_type"
 	MapsVarReasonType       = "reason_type"
 	MapsVarServiceFlagType  = "service_flag_type"
@@ -699,6 +732,8 @@ type MapsMapSpecs struct {
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -738,6 +773,7 @@ type MapsVariableSpecs struct {
 	OptoutKindType   *ebpf.VariableSpec `ebpf:"optout_kind_type"`
 	OptoutWhyType    *ebpf.VariableSpec `ebpf:"optout_why_type"`
 	PacketConfigType *ebpf.VariableSpec `ebpf:"packet_config_type"`
+	PodFlagType      *ebpf.VariableSpec `ebpf:"pod_flag_type"`
 	RangeBitsType    *ebpf.VariableSpec `ebpf:"range_bits_type"`
 	ReasonType       *ebpf.VariableSpec `ebpf:"reason_type"`
 	ServiceFlagType  *ebpf.VariableSpec `ebpf:"service_flag_type"`
@@ -790,6 +826,8 @@ type MapsMaps struct {
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	Pods        *ebpf.Map `ebpf:"pods"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -828,6 +866,8 @@ func (m *MapsMaps) Close() error {
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.PodLinks,
+		m.Pods,
 		m.Served,
 		m.Services,
 		m.Slots,
@@ -868,6 +908,7 @@ type MapsVariables struct {
 	OptoutKindType   *ebpf.Variable `ebpf:"optout_kind_type"`
 	OptoutWhyType    *ebpf.Variable `ebpf:"optout_why_type"`
 	PacketConfigType *ebpf.Variable `ebpf:"packet_config_type"`
+	PodFlagType      *ebpf.Variable `ebpf:"pod_flag_type"`
 	RangeBitsType    *ebpf.Variable `ebpf:"range_bits_type"`
 	ReasonType       *ebpf.Variable `ebpf:"reason_type"`
 	ServiceFlagType  *ebpf.Variable `ebpf:"service_flag_type"`

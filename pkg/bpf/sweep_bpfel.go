@@ -38,6 +38,8 @@ const (
 	SweepMapNodeAddrs      = "node_addrs"
 	SweepMapOptout         = "optout"
 	SweepMapOptoutKinds    = "optout_kinds"
+	SweepMapPodLinks       = "pod_links"
+	SweepMapPods           = "pods"
 	SweepMapServed         = "served"
 	SweepMapServices       = "services"
 	SweepMapSlots          = "slots"
@@ -126,6 +128,8 @@ type SweepMapSpecs struct {
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -188,6 +192,8 @@ type SweepMaps struct {
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	Pods        *ebpf.Map `ebpf:"pods"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -226,6 +232,8 @@ func (m *SweepMaps) Close() error {
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.PodLinks,
+		m.Pods,
 		m.Served,
 		m.Services,
 		m.Slots,

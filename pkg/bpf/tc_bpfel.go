@@ -40,6 +40,8 @@ const (
 	TcMapNodeAddrs     = "node_addrs"
 	TcMapOptout        = "optout"
 	TcMapOptoutKinds   = "optout_kinds"
+	TcMapPodLinks      = "pod_links"
+	TcMapPods          = "pods"
 	TcMapServed        = "served"
 	TcMapServices      = "services"
 	TcMapSlots         = "slots"
@@ -131,6 +133,8 @@ type TcMapSpecs struct {
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -196,6 +200,8 @@ type TcMaps struct {
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	Pods        *ebpf.Map `ebpf:"pods"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -236,6 +242,8 @@ func (m *TcMaps) Close() error {
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.PodLinks,
+		m.Pods,
 		m.Served,
 		m.Services,
 		m.Slots,

@@ -40,6 +40,8 @@ const (
 	XdpMapNodeAddrs      = "node_addrs"
 	XdpMapOptout         = "optout"
 	XdpMapOptoutKinds    = "optout_kinds"
+	XdpMapPodLinks       = "pod_links"
+	XdpMapPods           = "pods"
 	XdpMapServed         = "served"
 	XdpMapServices       = "services"
 	XdpMapSlots          = "slots"
@@ -129,6 +131,8 @@ type XdpMapSpecs struct {
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -194,6 +198,8 @@ type XdpMaps struct {
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	Pods        *ebpf.Map `ebpf:"pods"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -234,6 +240,8 @@ func (m *XdpMaps) Close() error {
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.PodLinks,
+		m.Pods,
 		m.Served,
 		m.Services,
 		m.Slots,

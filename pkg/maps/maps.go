@@ -44,6 +44,7 @@ type Maps struct {
 	Optout, OptoutKinds *ebpf.Map
 	Ways, Hints, Guards *ebpf.Map
 	Served, LinkAddrs   *ebpf.Map
+	Pods, PodLinks      *ebpf.Map
 
 	Watch, Watched, Events *ebpf.Map
 
@@ -106,11 +107,11 @@ func (m *Maps) fields() []field {
 		{Info{Name: "ct_opened", Row: "0 -> flows that were established, ever", WrittenBy: "tc, xdp", ReadBy: "conntrack"}, &m.CtOpened, nil},
 		{Info{Name: "turnover", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, conntrack", ReadBy: "observe"},
 			&m.Turnover, nil},
-		{Info{Name: "ways", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "routes", ReadBy: "tc, xdp"}, &m.Ways, nil},
+		{Info{Name: "ways", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "routes", ReadBy: "tc, xdp, pod"}, &m.Ways, nil},
 		{Info{Name: "guards", Row: "0 -> when it changed who may use load balancers' addresses", WrittenBy: "reconciler", ReadBy: "tc, xdp"},
 			&m.Guards, nil},
-		{Info{Name: "asked_ways", Row: "hash of addresses -> the way between them, when the kernel was asked", WrittenBy: "tc, xdp",
-			ReadBy: "tc, xdp"}, &m.AskedWays, nil},
+		{Info{Name: "asked_ways", Row: "hash of addresses -> the way between them, when the kernel was asked", WrittenBy: "tc, xdp, pod",
+			ReadBy: "tc, xdp, pod"}, &m.AskedWays, nil},
 		{Info{Name: "frags", Row: "datagram -> its ports, last seen", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"}, &m.Frags, nil},
 		{Info{Name: "late", Row: "row of late_frames -> its datagram, device, when it came", WrittenBy: "tc", ReadBy: "tc"}, &m.Late, nil},
 		{Info{Name: "late_frames", Row: "row of late -> a fragment that came before its first", WrittenBy: "tc", ReadBy: "tc"}, &m.LateFrames, nil},
@@ -119,15 +120,17 @@ func (m *Maps) fields() []field {
 		{Info{Name: "late_tally", Row: "0 -> fragments kept, given back and lost, ever", WrittenBy: "tc", ReadBy: "tc, observe"}, &m.LateTally, nil},
 		{Info{Name: "hints", Row: "0 -> the backend that another node chose for the packet at hand", WrittenBy: "tc", ReadBy: "tc, xdp"},
 			&m.Hints, nil},
-		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc"}, &m.Served, nil},
+		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc, pod"}, &m.Served, nil},
 		{Info{Name: "link_addrs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.LinkAddrs, nil},
+		{Info{Name: "pods", Row: "address -> interface, both hardware addresses", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.Pods, nil},
+		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
 		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
 			&m.Allowances, nil},
-		{Info{Name: "watch", Row: "0 -> what monitors want to be told, until when", WrittenBy: "monitor", ReadBy: "tc, xdp"}, &m.Watch, nil},
-		{Info{Name: "watched", Row: "kind -> events that may be told, events lost", WrittenBy: "tc, xdp", ReadBy: "tc, xdp, monitor"},
+		{Info{Name: "watch", Row: "0 -> what monitors want to be told, until when", WrittenBy: "monitor", ReadBy: "tc, xdp, pod"}, &m.Watch, nil},
+		{Info{Name: "watched", Row: "kind -> events that may be told, events lost", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod, monitor"},
 			&m.Watched, nil},
-		{Info{Name: "events", Row: "drops, and choices of a backend", WrittenBy: "tc, xdp", ReadBy: "monitor"}, &m.Events, nil},
-		{Info{Name: "counters", Row: "hook, reason -> packets, bytes", WrittenBy: "sock, tc, xdp", ReadBy: "observe"},
+		{Info{Name: "events", Row: "drops, and choices of a backend", WrittenBy: "tc, xdp, pod", ReadBy: "monitor"}, &m.Events, nil},
+		{Info{Name: "counters", Row: "hook, reason -> packets, bytes", WrittenBy: "sock, tc, xdp, pod", ReadBy: "observe"},
 			&m.Counters, nil},
 	}
 	for i := range list {

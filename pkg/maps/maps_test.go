@@ -381,7 +381,7 @@ func TestBarrier(t *testing.T) {
 func TestHooksOfMaps(t *testing.T) {
 	uses := map[string]map[string]bool{}
 	for hook, load := range map[string]func() (*ebpf.CollectionSpec, error){
-		"sock": bpf.LoadSock, "tc": bpf.LoadTc, "xdp": bpf.LoadXdp,
+		"sock": bpf.LoadSock, "tc": bpf.LoadTc, "xdp": bpf.LoadXdp, "pod": bpf.LoadPod,
 	} {
 		spec, err := load()
 		if err != nil {
@@ -400,7 +400,7 @@ func TestHooksOfMaps(t *testing.T) {
 	}
 	for _, info := range (&Maps{}).All() {
 		said := info.WrittenBy + ", " + info.ReadBy
-		for _, hook := range []string{"sock", "tc", "xdp"} {
+		for _, hook := range []string{"sock", "tc", "xdp", "pod"} {
 			if have := regexp.MustCompile(`\b` + hook + `\b`).MatchString(said); have != uses[info.Name][hook] {
 				t.Errorf("%s: the list says %q, and that its programs use it is %t of %s", info.Name, said, !have, hook)
 			}

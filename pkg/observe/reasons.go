@@ -3,6 +3,7 @@ package observe
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -25,7 +26,59 @@ func (r *Reason) Effect() string {
 
 // Reasons returns every reason but "none", in the order of the programs' enum. It is the source of docs/drops.md.
 func Reasons() []Reason {
-	return append(reasonsOfServices(), reasonsOfFlows()...)
+	return slices.Concat(reasonsOfServices(), reasonsOfFlows(), reasonsOfPods())
+}
+
+// reasonsOfPods are those for which what a pod sends is stopped at its own device.
+func reasonsOfPods() []Reason {
+	const dropped = "What the pod sent is dropped at its own device."
+	return []Reason{
+		{
+			Word: "spoofed", Stops: true, What: dropped,
+			Cause: "Its source is none of the pod's addresses. Somebody in the pod forges them, or the pod forwards for others, as a router, a VPN " +
+				"or a virtual machine with a network of its own does.",
+			Cure: "If the pod is meant to forward, exempt it: the drop is what keeps pods from speaking for each other. Otherwise look into the pod: " +
+				"`fairlead monitor --reason spoofed` shows what it sends.",
+		},
+		{
+			Word: "spoofed-link", Stops: true, What: dropped,
+			Cause: "Its hardware address is not the one that the pod's device was given, or the device is not registered (any more).",
+			Cure: "A process in the pod has changed the address of its device, or bridges others: give each its own pod. After a pod has been deleted, " +
+				"a few are nothing.",
+		},
+		{
+			Word: "neighbour", Stops: true, What: dropped,
+			Cause: "By ARP or a neighbour advertisement the pod says that an address is its own that is another's. That is how somebody gets to see " +
+				"what others send.",
+			Cure: "Look into the pod: `fairlead monitor --reason neighbour` shows when. Software that moves addresses between hosts (keepalived, for example) " +
+				"does this too, and has no use in a pod's own network: use a Service.",
+		},
+		{
+			Word: "router", Stops: true, What: dropped,
+			Cause: "A router advertisement or a redirect: the pod tells others to send by way of it.",
+			Cure:  "Turn it off in the pod (radvd, or a container runtime within the pod). Nobody would heed it, but it is not to be heard.",
+		},
+		{
+			Word: "dhcp", Stops: true, What: dropped,
+			Cause: "The pod answers as a DHCP server, from UDP port 67 or 547.",
+			Cure:  "A server for machines outside needs the host's network (hostNetwork), since what it says is for a link that a pod is not on.",
+		},
+		{
+			Word: "loopback", Stops: true, What: dropped,
+			Cause: "It is to an address of loopback (127.0.0.0/8 or ::1), which is on no wire: somebody tries to reach what listens on the node's own.",
+			Cure:  "Nothing: no honest pod sends this. Look into the pod if it goes on.",
+		},
+		{
+			Word: "protocol", Stops: true, What: dropped,
+			Cause: "It is neither ARP nor IP, or has the tag of a VLAN.",
+			Cure:  "Nothing, unless something in the pod is missing: the pod network carries IP alone.",
+		},
+		{
+			Word: "malformed", Stops: true, What: dropped,
+			Cause: "It ends within its header, or its header is not what the frame says.",
+			Cure:  "Nothing, if it is rare. Otherwise a program in the pod makes packets by itself, and makes them wrong.",
+		},
+	}
 }
 
 func reasonsOfServices() []Reason {

@@ -66,8 +66,24 @@ func handleOf(t *testing.T, n *rig.Netns) *netlink.Handle {
 	return handle
 }
 
-// wire adds a link to the node, with the programs on it.
+// wire adds a link to the node, with the programs of its devices on it.
 func (s *site) wire(t *testing.T, name string) *wire {
+	t.Helper()
+	w := s.link(t, name)
+	s.attach(t, w)
+	s.wires[name] = w
+	macs := map[uint32][6]byte{}
+	for _, w := range s.wires {
+		macs[uint32(w.near.Attrs().Index)] = [6]byte(w.near.Attrs().HardwareAddr)
+	}
+	if err := s.maps.SetLinkAddrs(macs); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// link adds one without programs.
+func (s *site) link(t *testing.T, name string) *wire {
 	t.Helper()
 	far := rig.NewNetns(t, name)
 	rig.Veth(t, s.netns, name, far, "far")
@@ -79,15 +95,6 @@ func (s *site) wire(t *testing.T, name string) *wire {
 		t.Fatal(err)
 	}
 	w.socket = w.listen(t)
-	s.attach(t, w)
-	s.wires[name] = w
-	macs := map[uint32][6]byte{}
-	for _, w := range s.wires {
-		macs[uint32(w.near.Attrs().Index)] = [6]byte(w.near.Attrs().HardwareAddr)
-	}
-	if err := s.maps.SetLinkAddrs(macs); err != nil {
-		t.Fatal(err)
-	}
 	return w
 }
 

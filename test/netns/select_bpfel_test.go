@@ -38,6 +38,8 @@ const (
 	SelectMapNodeAddrs      = "node_addrs"
 	SelectMapOptout         = "optout"
 	SelectMapOptoutKinds    = "optout_kinds"
+	SelectMapPodLinks       = "pod_links"
+	SelectMapPods           = "pods"
 	SelectMapServed         = "served"
 	SelectMapServices       = "services"
 	SelectMapSlots          = "slots"
@@ -130,6 +132,8 @@ type SelectMapSpecs struct {
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -198,6 +202,8 @@ type SelectMaps struct {
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	Pods        *ebpf.Map `ebpf:"pods"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -236,6 +242,8 @@ func (m *SelectMaps) Close() error {
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.PodLinks,
+		m.Pods,
 		m.Served,
 		m.Services,
 		m.Slots,

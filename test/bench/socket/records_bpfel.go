@@ -41,6 +41,8 @@ const (
 	recordsMapPeersHash       = "peers_hash"
 	recordsMapPeersLazy       = "peers_lazy"
 	recordsMapPeersLru        = "peers_lru"
+	recordsMapPodLinks        = "pod_links"
+	recordsMapPods            = "pods"
 	recordsMapServed          = "served"
 	recordsMapServices        = "services"
 	recordsMapSlots           = "slots"
@@ -154,6 +156,8 @@ type recordsMapSpecs struct {
 	PeersHash   *ebpf.MapSpec `ebpf:"peers_hash"`
 	PeersLazy   *ebpf.MapSpec `ebpf:"peers_lazy"`
 	PeersLru    *ebpf.MapSpec `ebpf:"peers_lru"`
+	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -221,6 +225,8 @@ type recordsMaps struct {
 	PeersHash   *ebpf.Map `ebpf:"peers_hash"`
 	PeersLazy   *ebpf.Map `ebpf:"peers_lazy"`
 	PeersLru    *ebpf.Map `ebpf:"peers_lru"`
+	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	Pods        *ebpf.Map `ebpf:"pods"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -262,6 +268,8 @@ func (m *recordsMaps) Close() error {
 		m.PeersHash,
 		m.PeersLazy,
 		m.PeersLru,
+		m.PodLinks,
+		m.Pods,
 		m.Served,
 		m.Services,
 		m.Slots,

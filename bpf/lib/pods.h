@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains how packets get past the stack to pods of this node: right to the pod's end of its device, as
+ * if they had come over it. The stack would route and filter them, wake up a queue for them, and forget whose
+ * socket they are from. */
+#pragma once
+
+#include "csum.h"
+#include "maps.h"
+#include "packet.h"
+
+static __always_inline struct pod *pods_at(const struct addr *addr)
+{
+	return bpf_map_lookup_elem(&pods, addr);
+}
+
+/* Reads of a packet whom it is from and for, and how far it may go. False: it is none of IP, it has a tag, or its
+ * header is not all there. Addresses of IPv6 that would pass for IPv4's are on no wire. */
+static __always_inline bool pods_read(struct __sk_buff *skb, struct packet *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ethhdr *eth = data;
+	struct ipv6hdr *ip6 = (void *)(eth + 1);
+	struct iphdr *ip4 = (void *)(eth + 1);
+
+	if ((void *)(ip4 + 1) > end || skb->vlan_present)
+		return false;
+	p->ifindex = skb->ifindex;
+	p->is_v4 = eth->h_proto == bpf_htons(ETH_P_IP);
+	if (p->is_v4) {
+		p->ttl = ip4->ttl;
+		p->flow.saddr = addr_from_v4(ip4->saddr);
+		p->flow.daddr = addr_from_v4(ip4->daddr);
+		p->flow.proto = ip4->protocol;
+		return true;
+	}
+	if (eth->h_proto != bpf_htons(ETH_P_IPV6) || (void *)(ip6 + 1) > end)
+		return false;
+	p->ttl = ip6->hop_limit;
+	__builtin_memcpy(&p->flow.saddr, &ip6->saddr, sizeof(struct addr));
+	__builtin_memcpy(&p->flow.daddr, &ip6->daddr, sizeof(struct addr));
+	p->flow.proto = ip6->nexthdr;
+	return !addr_is_v4(&p->flow.saddr) && !addr_is_v4(&p->flow.daddr);
+}
+
+/* Takes a hop, as a router does, and writes both addresses of the link, if there are any. The sum over the whole
+ * packet that a device may have made has to be told of a hop only where the header has no sum of its own. */
+static __always_inline bool pods_hop(struct __sk_buff *skb, const struct packet *p, const __u8 *to,
+				     const __u8 *from)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ethhdr *eth = data;
+	struct ipv6hdr *ip6 = (void *)(eth + 1);
+	struct iphdr *ip4 = (void *)(eth + 1);
+
+	if ((void *)(ip4 + 1) > end)
+		return false;
+	if (to) {
+		__builtin_memcpy(eth->h_dest, to, ETH_ALEN);
+		__builtin_memcpy(eth->h_source, from, ETH_ALEN);
+	}
+	if (p->is_v4) {
+		ip4->ttl--;
+		ip4->check = csum_change(ip4->check, (__u16)~bpf_htons(0x100));
+		return true;
+	}
+	if ((void *)(ip6 + 1) > end)
+		return false;
+	ip6->hop_limit--;
+	bpf_csum_update(skb, (__u16)~bpf_htons(1));
+	return true;
+}
+
+/* Sends a packet to a pod. What has no hops left the stack answers. */
+static __always_inline int pods_send(struct __sk_buff *skb, const struct packet *p, const struct pod *pod)
+{
+	if (p->ttl <= 1 || !pods_hop(skb, p, pod->mac, pod->host_mac))
+		return -1;
+	return bpf_redirect_peer(pod->ifindex, 0);
+}
+
+/* Sends what is for the stack to the pod that it is for, if that is one of ours. */
+__noinline int pods_enter(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct pod *pod = pods_read(skb, &p) ? pods_at(&p.flow.daddr) : NULL;
+
+	return pod ? pods_send(skb, &p, pod) : -1;
+}

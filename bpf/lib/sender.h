@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains whether a pod may send what it sends: only what has its own addresses, of IP and of the link,
+ * and nothing that makes its node or other pods believe that it is somebody else. */
+#pragma once
+
+#include "pods.h"
+#include "read.h"
+
+enum {
+	SENDER_GOES = 0,   /* wherever it is for */
+	SENDER_STAYS = -1, /* on its link: the node's own stack gets it and nobody else does */
+			   /* what is more is an enum reason */
+};
+
+enum {
+	ND_ROUTER_ADVERT = 134,
+	ND_NEIGHBOUR_ADVERT = 136,
+	ND_REDIRECT = 137,
+	ND_FIRST = 130, /* what is on the link alone: listeners, routers and neighbours */
+	ND_LAST = 143,
+	DHCP4_SERVER = 67,
+	DHCP4_CLIENT = 68,
+	DHCP6_SERVER = 547,
+	ARP_ETHERNET = 1,
+};
+
+/* ARP about IPv4 on Ethernet. */
+struct arp {
+	__be16 link;
+	__be16 proto;
+	__u8 link_len;
+	__u8 addr_len;
+	__be16 op;
+	__u8 from_mac[ETH_ALEN];
+	__u8 from[4];
+	__u8 to_mac[ETH_ALEN];
+	__u8 to[4];
+};
+
+/* What a neighbour says of an address. */
+struct advert {
+	struct icmp icmp;
+	struct addr target;
+};
+
+static __always_inline bool sender_is_mac(const __u8 *a, const __u8 *b)
+{
+	__u32 head_a, head_b;
+	__u16 tail_a, tail_b;
+
+	__builtin_memcpy(&head_a, a, 4);
+	__builtin_memcpy(&head_b, b, 4);
+	__builtin_memcpy(&tail_a, a + 4, 2);
+	__builtin_memcpy(&tail_b, b + 4, 2);
+	return head_a == head_b && tail_a == tail_b;
+}
+
+static __always_inline bool sender_has(__u32 ifindex, const struct addr *addr)
+{
+	struct pod *pod = pods_at(addr);
+
+	return pod && pod->ifindex == ifindex;
+}
+
+static __always_inline bool sender_is_local6(const struct addr *addr)
+{
+	return (addr->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
+/* What is for neighbours alone: an address of the link, or a group of nobody beyond. */
+static __always_inline bool sender_stays6(const struct addr *to)
+{
+	return sender_is_local6(to) || (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff010000) ||
+	       (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff020000);
+}
+
+/* ARP: asking is free, but who asks says who he is. */
+static __always_inline int sender_arp(struct __sk_buff *skb, const struct pod_link *link)
+{
+	struct arp arp;
+	struct addr from;
+	__be32 ip;
+
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &arp, sizeof(arp)))
+		return REASON_MALFORMED;
+	if (arp.link != bpf_htons(ARP_ETHERNET) || arp.proto != bpf_htons(ETH_P_IP) || arp.link_len != ETH_ALEN ||
+	    arp.addr_len != sizeof(ip))
+		return REASON_PROTOCOL;
+	__builtin_memcpy(&ip, arp.from, sizeof(ip));
+	from = addr_from_v4(ip);
+	if (!sender_is_mac(arp.from_mac, link->mac) || (ip && !sender_has(skb->ifindex, &from)))
+		return REASON_NEIGHBOUR;
+	return SENDER_STAYS;
+}
+
+/* Whether a packet that is about the link may be sent by a pod. */
+static __always_inline int sender_nd(struct __sk_buff *skb, const struct packet *p)
+{
+	struct advert advert;
+
+	if (bpf_skb_load_bytes(skb, p->l4, &advert.icmp, sizeof(advert.icmp)))
+		return REASON_MALFORMED;
+	switch (advert.icmp.type) {
+	case ND_ROUTER_ADVERT:
+	case ND_REDIRECT:
+		return REASON_ROUTER;
+	case ND_NEIGHBOUR_ADVERT:
+		if (bpf_skb_load_bytes(skb, p->l4, &advert, sizeof(advert)))
+			return REASON_MALFORMED;
+		return sender_is_local6(&advert.target) || sender_has(skb->ifindex, &advert.target)
+			       ? SENDER_GOES
+			       : REASON_NEIGHBOUR;
+	}
+	return advert.icmp.type >= ND_FIRST && advert.icmp.type <= ND_LAST ? SENDER_STAYS : SENDER_GOES;
+}
+
+/* Whether a packet is what it says, whosever addresses it has. */
+static __always_inline int sender_content(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
+{
+	if (parsed == PARSED_FLOW && p->flow.proto == IPPROTO_UDP &&
+	    p->flow.sport == bpf_htons(p->is_v4 ? DHCP4_SERVER : DHCP6_SERVER))
+		return REASON_DHCP;
+	return parsed == PARSED_ICMP && !p->is_v4 ? sender_nd(skb, p) : SENDER_GOES;
+}
+
+/* A pod without an address looks for one by DHCP. */
+static __always_inline int sender_nobody4(const struct packet *p, enum parsed parsed)
+{
+	return parsed == PARSED_FLOW && p->flow.proto == IPPROTO_UDP && p->flow.sport == bpf_htons(DHCP4_CLIENT) &&
+			       p->flow.dport == bpf_htons(DHCP4_SERVER) &&
+			       p->flow.daddr.word[3] == bpf_htonl(0xffffffff)
+		       ? SENDER_STAYS
+		       : REASON_SPOOFED;
+}
+
+/* Of addresses that are not the pod's: on its own link it has one that it made up, and before that none. */
+static __always_inline int sender_other6(const struct packet *p, int content)
+{
+	bool is_local = sender_is_local6(&p->flow.saddr);
+
+	if (!is_local && !addr_is_any(&p->flow.saddr))
+		return REASON_SPOOFED;
+	if (!sender_stays6(&p->flow.daddr) || (!is_local && content != SENDER_STAYS))
+		return REASON_SPOOFED;
+	return SENDER_STAYS;
+}
+
+static __always_inline int sender_ip(struct __sk_buff *skb, struct packet *p, enum parsed parsed)
+{
+	int content = sender_content(skb, p, parsed);
+
+	if (content > 0)
+		return content;
+	if (sender_has(skb->ifindex, &p->flow.saddr))
+		return content;
+	if (!p->is_v4)
+		return sender_other6(p, content);
+	return addr_is_any(&p->flow.saddr) ? sender_nobody4(p, parsed) : REASON_SPOOFED;
+}
+
+/* Whether a pod may send a frame. The packet is read for whoever goes on with it. Not static, as nearly none needs
+ * it: what plainly is the pod's own is known without. */
+__noinline int sender_check(struct __sk_buff *skb, struct packet *p)
+{
+	__u32 ifindex = skb->ifindex;
+	struct pod_link *link = bpf_map_lookup_elem(&pod_links, &ifindex);
+	enum parsed parsed;
+	struct ethhdr eth;
+
+	if (!p || bpf_skb_load_bytes(skb, 0, &eth, sizeof(eth)))
+		return REASON_MALFORMED;
+	parsed = read_packet(skb, p, 0);
+	if (!link || !sender_is_mac(eth.h_source, link->mac))
+		return REASON_SPOOFED_LINK;
+	if (skb->vlan_present)
+		return REASON_PROTOCOL;
+	if (eth.h_proto == bpf_htons(ETH_P_ARP))
+		return link->flags & POD_UNCHECKED ? SENDER_STAYS : sender_arp(skb, link);
+	if (eth.h_proto != bpf_htons(ETH_P_IP) && eth.h_proto != bpf_htons(ETH_P_IPV6))
+		return REASON_PROTOCOL;
+	if (!p->l3 || parsed == PARSED_SHORT || parsed == PARSED_CUT)
+		return REASON_MALFORMED;
+	if (addr_is_loopback(&p->flow.daddr))
+		return REASON_LOOPBACK;
+	if (!p->is_v4 && (addr_is_v4(&p->flow.saddr) || addr_is_v4(&p->flow.daddr)))
+		return REASON_SPOOFED;
+	return link->flags & POD_UNCHECKED ? SENDER_GOES : sender_ip(skb, p, parsed);
+}
+
+/* What is to come before a packet plainly is its sender's own: a header without anything behind it in which
+ * something else may hide, of a protocol by which nobody gives himself out as another. */
+static __always_inline bool sender_is_plain(void *l4, void *end, __u8 proto, bool is_v4)
+{
+	if (proto == IPPROTO_TCP)
+		return true;
+	if (proto != IPPROTO_UDP)
+		return is_v4 && proto == IPPROTO_ICMP;
+	return l4 + sizeof(struct udphdr) <= end &&
+	       ((struct udphdr *)l4)->source != bpf_htons(is_v4 ? DHCP4_SERVER : DHCP6_SERVER);
+}
+
+/* Whether a packet that was read plainly is its sender's own. */
+static __always_inline bool sender_is_own(struct __sk_buff *skb, const struct packet *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end,
+	     *ip = data + sizeof(struct ethhdr);
+	struct pod *pod;
+
+	if (p->is_v4) {
+		if (ip + sizeof(struct iphdr) > end || *(__u8 *)ip != 0x45 || addr_is_loopback(&p->flow.daddr) ||
+		    !sender_is_plain(ip + sizeof(struct iphdr), end, p->flow.proto, true))
+			return false;
+	} else if (ip + sizeof(struct ipv6hdr) > end || *(__u8 *)ip >> 4 != 6 || addr_is_loopback(&p->flow.daddr) ||
+		   !sender_is_plain(ip + sizeof(struct ipv6hdr), end, p->flow.proto, false)) {
+		return false;
+	}
+	pod = pods_at(&p->flow.saddr);
+	return pod && pod->ifindex == p->ifindex && sender_is_mac(((struct ethhdr *)data)->h_source, pod->mac);
+}

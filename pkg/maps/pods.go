@@ -1,0 +1,146 @@
+package maps
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// Pod is a pod of this node that has its network from fairlead.
+type Pod struct {
+	Addrs     []netip.Addr
+	Index     uint32  // of the host's end of its device
+	MAC       [6]byte // of the pod's end
+	HostMAC   [6]byte
+	Unchecked bool // it may send what has another's address
+}
+
+func (p *Pod) link() bpf.MapsPodLink {
+	row := bpf.MapsPodLink{Mac: p.MAC}
+	if p.Unchecked {
+		row.Flags = uint16(bpf.MapsPodFlagPOD_UNCHECKED)
+	}
+	return row
+}
+
+func (p *Pod) row() bpf.MapsPod {
+	return bpf.MapsPod{Ifindex: p.Index, Mac: p.MAC, HostMac: p.HostMAC}
+}
+
+// SetPods makes the maps of the node's pods say what want says, and returns how many rows that changed. Every pod that
+// stays is there all the time.
+func (m *Maps) SetPods(want []Pod) (changed int, err error) {
+	links := make(map[uint32]bpf.MapsPodLink, len(want))
+	addrs := make(map[Addr]bpf.MapsPod, len(want))
+	for _, p := range want {
+		links[p.Index] = p.link()
+		for _, addr := range p.Addrs {
+			addrs[AddrOf(addr)] = p.row()
+		}
+	}
+	// What has an address may send, so a device is known before its addresses are, and after.
+	n, err := putRows(m.PodLinks, links)
+	changed += n
+	if err == nil {
+		n, err = putRows(m.Pods, addrs)
+		changed += n
+	}
+	if err == nil {
+		n, err = dropRows(m.Pods, addrs)
+		changed += n
+	}
+	if err == nil {
+		n, err = dropRows(m.PodLinks, links)
+		changed += n
+	}
+	if err != nil {
+		return changed, fmt.Errorf("write the node's pods: %w", err)
+	}
+	return changed, nil
+}
+
+// putRows makes a map have the rows, and returns how many it had not.
+func putRows[K, V comparable](m *ebpf.Map, want map[K]V) (changed int, err error) {
+	var have V
+	for key, row := range want {
+		err := m.Lookup(&key, &have)
+		if err == nil && have == row {
+			continue
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return changed, err
+		}
+		if err := m.Put(&key, &row); err != nil {
+			return changed, err
+		}
+		changed++
+	}
+	return changed, nil
+}
+
+// dropRows makes a map have no other rows, and returns how many it had.
+func dropRows[K, V comparable](m *ebpf.Map, want map[K]V) (changed int, err error) {
+	var key K
+	var row V
+	var gone []K
+	rows := m.Iterate()
+	for rows.Next(&key, &row) {
+		if _, ok := want[key]; !ok {
+			gone = append(gone, key)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return 0, err
+	}
+	for _, key := range gone {
+		if err := m.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return changed, err
+		}
+		changed++
+	}
+	return changed, nil
+}
+
+// AddPod makes the maps of the node's pods say what p says, and leaves the others alone.
+func (m *Maps) AddPod(p Pod) error {
+	link, row := p.link(), p.row()
+	if err := m.PodLinks.Put(&p.Index, &link); err != nil {
+		return fmt.Errorf("write the device of a pod: %w", err)
+	}
+	for _, addr := range p.Addrs {
+		key := AddrOf(addr)
+		if err := m.Pods.Put(&key, &row); err != nil {
+			return fmt.Errorf("write the address %s of a pod: %w", addr, err)
+		}
+	}
+	return nil
+}
+
+// RemovePod takes a pod out. What another pod has by now stays, and what is not there is no error.
+func (m *Maps) RemovePod(p Pod) error {
+	var errs []error
+	for _, addr := range p.Addrs {
+		var have bpf.MapsPod
+		key := AddrOf(addr)
+		if err := m.Pods.Lookup(&key, &have); err != nil || have.Ifindex != p.Index {
+			if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		if err := m.Pods.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := m.PodLinks.Delete(&p.Index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("remove a pod: %w", errors.Join(errs...))
+	}
+	return nil
+}
