@@ -5,7 +5,7 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/answer.h"
+#include "lib/answertc.h"
 #include "lib/back.h"
 #include "lib/count.h"
 #include "lib/echo.h"
@@ -14,6 +14,7 @@
 #include "lib/fragments.h"
 #include "lib/icmp.h"
 #include "lib/late.h"
+#include "lib/masquerade.h"
 #include "lib/plaintc.h"
 #include "lib/pods.h"
 #include "lib/read.h"
@@ -58,36 +59,11 @@ static __always_inline int tc_mistake(struct __sk_buff *skb, const struct packet
 	return tc_drop(skb, p, a, leaving);
 }
 
-/* A reset keeps the place of its header, to which a device completes the sum, so what is in front is taken out. */
-static __always_inline bool tc_make_room(struct __sk_buff *skb, const struct answering *r)
-{
-	__s32 spare = r->p->l4 - r->p->l3 - r->base;
-
-	if (!r->room && spare > 0 && bpf_skb_adjust_room(skb, -spare, BPF_ADJ_ROOM_NET, 0))
-		return false;
-	return !bpf_skb_change_tail(skb, r->keep, 0) &&
-	       (!r->room || !bpf_skb_adjust_room(skb, r->room, BPF_ADJ_ROOM_MAC, 0)) &&
-	       !bpf_skb_pull_data(skb, skb->len);
-}
-
-/* Answers a packet that is dropped, in its place. */
-__noinline int tc_answer(struct __sk_buff *skb, const struct packet *p, const struct action *a)
-{
-	struct answering r = { .p = p, .len = skb->len };
-
-	if (!p || !a || !answer_plan(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end))
-		return TC_DROP;
-	r.is_partial = skb_is_partial(skb, p);
-	if (!tc_make_room(skb, &r) || !answer_write(&r, a, (void *)(long)skb->data, (void *)(long)skb->data_end))
-		return TC_DROP;
-	return bpf_redirect(skb->ifindex, 0);
-}
-
 static __always_inline int tc_refuse(struct __sk_buff *skb, const struct packet *p, const struct action *a,
 				     bool leaving)
 {
 	tc_count(skb, p, a, leaving);
-	return a->answer == ANSWER_NONE ? TC_DROP : tc_answer(skb, p, a);
+	return a->answer == ANSWER_NONE || !tc_answer(skb, p, a) ? TC_DROP : bpf_redirect(skb->ifindex, 0);
 }
 
 /* The device of a tag is sent the packet again, without it. A tag that only has a priority has none. */
@@ -138,19 +114,6 @@ static __always_inline int tc_send(struct __sk_buff *skb, const struct ct_entry 
 	return route_is_complete(to) ? bpf_redirect(to->ifindex, 0) : bpf_redirect_neigh(to->ifindex, NULL, 0, 0);
 }
 
-/* Sends on what has no sum to a device that summed the whole packet: nothing but the hop limit of IPv6 and, in a
- * fragment, its addresses change that. */
-static __always_inline bool tc_forward(struct __sk_buff *skb, const struct packet *p, const struct action *a)
-{
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-
-	if (!rewrite_hops(data, end, p) || !rewrite_link(data, end, a))
-		return false;
-	if (!p->is_v4)
-		bpf_csum_update(skb, (__u16)~bpf_htons(1));
-	return true;
-}
-
 /* Errors and later fragments: they have no answer, since an error about either would be one too many. */
 static __always_inline int tc_apply_plain(struct __sk_buff *skb, const struct packet *p, struct action *a,
 					  bool leaving)
@@ -159,7 +122,7 @@ static __always_inline int tc_apply_plain(struct __sk_buff *skb, const struct pa
 
 	if (way == TC_WAY_NONE)
 		return tc_drop(skb, p, a, leaving);
-	if (way == TC_WAY_ON && !tc_forward(skb, p, a))
+	if (way == TC_WAY_ON && !skb_forward(skb, p, a))
 		return tc_mistake(skb, p, a, leaving);
 	return tc_send(skb, &a->to, way, leaving);
 }
@@ -184,7 +147,7 @@ __noinline int tc_direct(struct __sk_buff *skb, const struct packet *p, struct a
 		return TC_NEXT;
 	if (!option_fits((void *)(long)skb->data, (void *)(long)skb->data_end, p))
 		return action_drop(a, REASON_TOO_BIG);
-	if (!skb_point(skb, p, a) || (a->to.ifindex && !tc_forward(skb, p, a)) || !skb_mark(skb, p))
+	if (!skb_point(skb, p, a) || (a->to.ifindex && !skb_forward(skb, p, a)) || !skb_mark(skb, p))
 		return action_drop(a, REASON_BAD_TABLE);
 	return tc_send(skb, &a->to, a->to.ifindex ? TC_WAY_ON : TC_WAY_STACK, false);
 }
@@ -221,13 +184,19 @@ static __always_inline int tc_wrap_plain(struct __sk_buff *skb, const struct pac
 	return a->verdict == VERDICT_DROP ? tc_drop(skb, p, a, false) : verdict;
 }
 
+/* Whether a row was come upon from the wrong side of the node. */
+static __always_inline bool tc_is_astray(const struct action *a, bool leaving)
+{
+	return leaving ? !ct_leaves(&a->to) : ct_is_astray(&a->to);
+}
+
 __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct action *a, bool leaving)
 {
 	if (!p || !a)
 		return TC_NEXT;
 	if (!fragment_decide(p, a) && !leaving && late_keep(skb, p))
 		fragment_decide(p, a);
-	if (a->verdict == VERDICT_PASS || (leaving && !(a->to.flags & CT_REPLY)))
+	if (a->verdict == VERDICT_PASS || tc_is_astray(a, leaving))
 		return TC_NEXT;
 	if (a->verdict == VERDICT_DROP)
 		return tc_drop(skb, p, a, leaving);
@@ -253,7 +222,7 @@ __noinline int tc_icmp(struct __sk_buff *skb, const struct packet *p, struct act
 			       ? bpf_redirect(skb->ifindex, 0)
 			       : TC_NEXT;
 	icmp_decide(p, &quote, a);
-	if (a->verdict == VERDICT_PASS || (leaving && !(a->to.flags & CT_REPLY)))
+	if (a->verdict == VERDICT_PASS || tc_is_astray(a, leaving))
 		return TC_NEXT;
 	if (a->verdict == VERDICT_DROP)
 		return tc_drop(skb, p, a, leaving);
@@ -276,6 +245,8 @@ static __always_inline int tc_other(struct __sk_buff *skb, struct packet *p, str
 		fragment_decide_cut(p, a);
 	if (p->is_fragment && !leaving)
 		late_ignore(p);
+	if (leaving && masquerade_refuses(p, parsed))
+		action_drop(a, REASON_NO_PORTS);
 	return a->verdict == VERDICT_DROP ? tc_drop(skb, p, a, leaving) : TC_NEXT;
 }
 
@@ -419,6 +390,19 @@ __noinline int tc_begin(struct __sk_buff *skb, const struct packet *p, struct ac
 	return p && a ? first_packet(skb, p, a) : 0;
 }
 
+/* Sends an echo on, or its answer: what is not translated the stack knows what to do with. */
+static __always_inline int tc_echo(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
+{
+	if (a->verdict == VERDICT_PASS)
+		return TC_NEXT;
+	if (p->is_fragment && a->verdict == VERDICT_REWRITE)
+		fragment_remember(p, a);
+	if (a->verdict == VERDICT_DROP)
+		return tc_drop(skb, p, a, leaving);
+	return masquerade_echo(skb, p, a) ? tc_send(skb, &a->to, TC_WAY_STACK, leaving)
+					  : tc_mistake(skb, p, a, leaving);
+}
+
 /* The long way. */
 static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct action *a, __u32 lacks)
 {
@@ -433,9 +417,11 @@ static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct
 		if (p->is_unwrapped || p->is_returned)
 			parsed = inner;
 	}
+	if (parsed == PARSED_ICMP && masquerade_reads_echo(skb, p, false) && decide(skb, p, a))
+		return tc_echo(skb, p, a, false);
 	if (parsed != PARSED_FLOW)
 		return tc_settle(skb, p, a, tc_other(skb, p, a, parsed, false));
-	if (!decide(skb, p, a))
+	if (!decide(skb, p, a) && !masquerade_is_for_pod(p))
 		tc_begin(skb, p, a);
 	if (p->is_unwrapped && a->is_first)
 		tc_host(skb, p, a);
@@ -472,12 +458,8 @@ int tc_from_netdev(struct __sk_buff *skb)
 	outcome = tc_try(skb, &p, &a);
 	if (outcome > PLAIN_NOT)
 		return tc_deliver(skb, outcome);
-	if (outcome == PLAIN_NEW) { /* no frontend has the address of a pod */
-		int verdict = tc_deliver(skb, TC_NEXT);
-
-		if (verdict != TC_NEXT)
-			return verdict;
-	}
+	if (outcome == PLAIN_NEW && masquerade_is_for_pod(&p))
+		return tc_deliver(skb, TC_NEXT);
 	p = (struct packet) {};
 	a = (struct action) {};
 	return tc_deliver(skb, tc_go(skb, &p, &a, plain_lacks(outcome)));
@@ -490,13 +472,18 @@ int tc_to_netdev(struct __sk_buff *skb)
 	struct action a = {};
 	enum parsed parsed;
 	struct packet p = {};
+	bool is_echo;
 
 	if (skb->tc_index == TC_DONE)
 		return TC_NEXT;
 	parsed = read_packet(skb, &p, 0);
-	if (parsed != PARSED_FLOW)
+	is_echo = parsed == PARSED_ICMP && masquerade_reads_echo(skb, &p, true);
+	if (parsed != PARSED_FLOW && !is_echo)
 		return tc_other(skb, &p, &a, parsed, true);
-	decide_leaving(&p, &a);
+	if (!decide_leaving(skb, &p, &a))
+		masquerade_begin(skb, &p, &a);
+	if (is_echo)
+		return tc_echo(skb, &p, &a, true);
 	if (p.is_fragment && a.verdict == VERDICT_REWRITE)
 		fragment_remember(&p, &a);
 	return tc_apply(skb, &p, &a, true);

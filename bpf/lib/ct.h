@@ -196,6 +196,19 @@ static __always_inline void ct_finish(const struct flow *flow, struct ct_entry *
 	row->seal = ct_seal(flow, row);
 }
 
+/* Whether packets of a row leave the node by a device, and do not come in by it. */
+static __always_inline bool ct_leaves(const struct ct_entry *row)
+{
+	return !(row->flags & CT_REPLY) == !!(row->flags & CT_POD);
+}
+
+/* Whether a packet that came in by a device has the row of what leaves: somebody outside speaks as a pod of ours.
+ */
+static __always_inline bool ct_is_astray(const struct ct_entry *row)
+{
+	return (row->flags & (CT_REPLY | CT_POD)) == CT_POD;
+}
+
 /* Whether a row leads to where the packets of a flow come from: then each undoes what the other's does. */
 static __always_inline bool ct_leads(const struct ct_entry *row, const struct flow *flow)
 {

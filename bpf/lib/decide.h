@@ -88,6 +88,10 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 		action_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
+	if (ct_is_astray(&a->to)) {
+		action_drop(a, REASON_SPOOFED);
+		return true;
+	}
 	if (route_is_elsewhere(p, &a->to))
 		return true;
 	if (first_is_syn(p) && !(a->to.flags & CT_REPLY) && decide_renew(p, &a->to))
@@ -104,27 +108,52 @@ static __always_inline bool decide(void *ctx, const struct packet *p, struct act
 	return decide_known(ctx, p, a) || half_decide(ctx, p, a);
 }
 
-/* Decides about a packet that is about to leave: only what a backend on this node answers is translated there. */
-static __always_inline void decide_leaving(const struct packet *p, struct action *a)
+/* Decides about a packet that is about to leave, of a flow that is established. False: there is none that counts.
+ */
+static __always_inline bool decide_leaving_known(const struct packet *p, struct action *a)
 {
 	bool torn = false;
 	struct ct_entry *row = ct_find(&ct, &p->flow, &a->to, &torn);
 	__u32 seen = a->to.seen;
 
-	if (row && a->to.flags & CT_REPLY) {
-		a->verdict = VERDICT_REWRITE;
-		if (decide_touch(p, row, &a->to))
-			ranges_enforce_again(p, a, &seen);
-	} else if (!row && !torn) {
-		row = ct_find(&ct_half, &p->flow, &a->to, &torn);
-		if (row && a->to.flags & CT_REPLY) {
-			if (row->seen != ct_now())
-				row->seen = ct_now();
-			a->verdict = VERDICT_REWRITE;
-			if (!ranges_enforce(p, a))
-				half_answered(p, &a->to);
-		}
-	}
 	if (torn)
 		action_drop(a, REASON_FLOW_RACE);
+	if (!row)
+		return torn;
+	if (!ct_leaves(&a->to))
+		return true;
+	if (a->to.flags & CT_POD && first_is_syn(p) && decide_renew(p, &a->to))
+		return false;
+	a->verdict = VERDICT_REWRITE;
+	if (decide_touch(p, row, &a->to))
+		ranges_enforce_again(p, a, &seen);
+	return true;
+}
+
+/* The same of one that is not. */
+static __always_inline bool decide_leaving_half(void *ctx, const struct packet *p, struct action *a)
+{
+	bool torn = false;
+	struct ct_entry *row = ct_find(&ct_half, &p->flow, &a->to, &torn);
+
+	if (torn)
+		action_drop(a, REASON_FLOW_RACE);
+	if (!row)
+		return torn;
+	if (!ct_leaves(&a->to))
+		return true;
+	half_touch(ctx, p, row, a);
+	if (a->to.flags & CT_POD)
+		return half_request(ctx, p, a);
+	a->verdict = VERDICT_REWRITE;
+	if (!ranges_enforce(p, a))
+		half_answered(p, &a->to);
+	return true;
+}
+
+/* Decides about a packet that is about to leave: what a backend on this node answers is translated there, and what
+ * a pod of this node sends to the outside. False: nothing is known of the packet's flow. */
+static __always_inline bool decide_leaving(void *ctx, const struct packet *p, struct action *a)
+{
+	return decide_leaving_known(p, a) || decide_leaving_half(ctx, p, a);
 }

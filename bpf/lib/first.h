@@ -85,7 +85,8 @@ static __always_inline bool first_draw_any(const struct packet *p, struct flow *
 }
 
 /* Claims a flow for the reply. A backend on this node sees the client's own port, unless a flow between the two has
- * that already. */
+ * that already; what pods send to the outside shares the node's address with the node's own sockets, and gets none
+ * of theirs. */
 static __always_inline bool first_claim_any(void *ctx, const struct packet *p, struct ct_entry *there)
 {
 	struct flow reply = ct_back(&p->flow, there);
@@ -94,7 +95,7 @@ static __always_inline bool first_claim_any(void *ctx, const struct packet *p, s
 
 	first_reply(p, there, &row);
 	route_find(ctx, p, &row);
-	if (there->flags & CT_STACK) {
+	if ((there->flags & (CT_STACK | CT_POD)) == CT_STACK) {
 		ct_finish(&reply, &row);
 		is_claimed = ct_claim(&reply, &row);
 	}
@@ -134,7 +135,7 @@ static __always_inline int first_write(const struct packet *p, const struct ct_e
 /* Makes both rows of a flow, that of the reply first: a backend on this node sees the client's own address. */
 static __always_inline int first_enter(void *ctx, const struct packet *p, struct action *a)
 {
-	if (!(a->to.flags & CT_STACK) && !first_masquerade(p, &a->to))
+	if ((a->to.flags & (CT_STACK | CT_POD)) != CT_STACK && !first_masquerade(p, &a->to))
 		return action_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	if (!first_claim_any(ctx, p, &a->to))

@@ -198,6 +198,10 @@ static __always_inline bool half_decide(void *ctx, const struct packet *p, struc
 		action_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
+	if (ct_is_astray(&a->to)) {
+		action_drop(a, REASON_SPOOFED);
+		return true;
+	}
 	if (route_is_elsewhere(p, &a->to))
 		return true;
 	if (a->to.flags & CT_DIRECT)

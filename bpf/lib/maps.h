@@ -5,6 +5,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
+#include "podrows.h"
 #include "reason.h"
 #include "types.h"
 #include "wayrows.h"
@@ -268,6 +269,16 @@ struct {
 	__type(key, __u32);
 	__type(value, struct pod_link);
 } pod_links SEC(".maps");
+
+/* To whom pods speak with their own addresses, wherever their packets leave: the cluster, and who is told of them.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct prefix_key);
+	__type(value, __u32);
+} masq_skip SEC(".maps");
 
 /* How many errors may still be sent. */
 struct {

@@ -12,8 +12,8 @@ struct packet_config {
 	__u32 external_clusterip; /* not zero: clients outside may use ClusterIPs */
 	__u32 growing;		  /* not zero: `ct_old` is being replaced by `ct` */
 	__u32 bypass;		  /* not zero: what pods get and send goes past the node's stack */
-	__u32 pad;
-	__u64 hash_key0; /* of the hash of flows; the same on all nodes, and nobody else's business */
+	__u32 masquerade;	  /* not zero: what pods send out of the cluster gets an address of this node */
+	__u64 hash_key0;	  /* of the hash of flows; the same on all nodes, and nobody else's business */
 	__u64 hash_key1;
 	__u64 hash_key2;
 	__u64 hash_key3;

@@ -10,7 +10,9 @@
 
 static __always_inline struct pod *pods_at(const struct addr *addr)
 {
-	return bpf_map_lookup_elem(&pods, addr);
+	struct addr key = *addr; /* Linux 6.1 looks nothing up by the stack of a caller that it does not know */
+
+	return bpf_map_lookup_elem(&pods, &key);
 }
 
 /* Reads of a packet whom it is from and for, and how far it may go. False: it is none of IP, it has a tag, or its

@@ -32,7 +32,8 @@ enum reason {
 	REASON_STRAY,	   /* what another node forwarded for a backend here to answer, and is for none: dropped */
 	REASON_GIVEN_BACK, /* a client to which the answer would not leave by a device of ours: carried on, by the
 			      node that forwarded it here */
-	REASON_SPOOFED,	   /* a pod sends what has another's address: dropped */
+	REASON_NO_PORTS, /* a pod sends what has no ports to where it would need an address of the node: dropped */
+	REASON_SPOOFED,	 /* a pod sends what has another's address: dropped */
 	REASON_SPOOFED_LINK, /* likewise, of the link: dropped */
 	REASON_NEIGHBOUR,    /* a pod says that an address is its that is another's: dropped */
 	REASON_ROUTER,	     /* a pod gives itself out as a router: dropped */

@@ -26,8 +26,6 @@ _Static_assert(sizeof(struct turnover) == 16, "a value has no hidden padding");
 _Static_assert(sizeof(struct late) == 56, "a row has no hidden padding");
 _Static_assert(sizeof(struct late_mark) == 16, "a row has no hidden padding");
 _Static_assert(sizeof(struct allowance) == 16, "a value has no hidden padding");
-_Static_assert(sizeof(struct pod) == 16, "a value has no hidden padding");
-_Static_assert(sizeof(struct pod_link) == 8, "a value has no hidden padding");
 _Static_assert(sizeof(struct hint) == 40, "a row has no hidden padding");
 _Static_assert(sizeof(struct watch) == 56, "a value has no hidden padding");
 _Static_assert(sizeof(struct event) == 112, "an event has no hidden padding");

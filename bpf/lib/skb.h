@@ -73,6 +73,19 @@ static __always_inline bool skb_point(struct __sk_buff *skb, const struct packet
 	return true;
 }
 
+/* Sends on what has no sum to a device that summed the whole packet: nothing but the hop limit of IPv6 and, in a
+ * fragment, its addresses change that. */
+static __always_inline bool skb_forward(struct __sk_buff *skb, const struct packet *p, const struct action *a)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+
+	if (!rewrite_hops(data, end, p) || !rewrite_link(data, end, a))
+		return false;
+	if (!p->is_v4)
+		bpf_csum_update(skb, (__u16)~bpf_htons(1));
+	return true;
+}
+
 /* Makes room for the option. Each piece of a merged packet of TCP is made smaller by as much. */
 static __always_inline bool skb_mark_room(struct __sk_buff *skb, __u32 len, __u8 proto)
 {

@@ -186,23 +186,6 @@ struct node_addr {
 	__u32 flags;
 };
 
-enum pod_flag {
-	POD_UNCHECKED = 1, /* it may send what has another's address */
-};
-
-/* A pod of this node, by each of its addresses. */
-struct pod {
-	__u32 ifindex; /* of the host's end of its device */
-	__u8 mac[6];   /* of the pod's end */
-	__u8 host_mac[6];
-};
-
-/* The same by the host's end of its device. */
-struct pod_link {
-	__u8 mac[6];
-	__u16 flags;
-};
-
 /* The hardware address of a device. */
 struct link_addr {
 	__u8 mac[6];
@@ -251,6 +234,8 @@ enum ct_flag {
 	CT_GUARDED = 2, /* of a load balancer address: the client has to be in the ranges of the service, if any */
 	CT_STACK = 4,	/* to a backend on this node, which the stack finds */
 	CT_DIRECT = 24, /* an enum direct. Such a flow has this one row, and keeps it in `ct_half` */
+	CT_POD = 32, /* of what a pod of this node opened to the outside: its requests leave, and its replies come
+			in */
 };
 
 /* How far one direction of a flow is: each row has its own. What is above CT_OPEN has ended. */

@@ -38,6 +38,7 @@ const (
 	CarryMapLateMarks   = "late_marks"
 	CarryMapLateTally   = "late_tally"
 	CarryMapLinkAddrs   = "link_addrs"
+	CarryMapMasqSkip    = "masq_skip"
 	CarryMapNames       = "names"
 	CarryMapNodeAddrs   = "node_addrs"
 	CarryMapOptout      = "optout"
@@ -131,6 +132,7 @@ type CarryMapSpecs struct {
 	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
 	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
+	MasqSkip    *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
@@ -200,6 +202,7 @@ type CarryMaps struct {
 	LateMarks   *ebpf.Map `ebpf:"late_marks"`
 	LateTally   *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
+	MasqSkip    *ebpf.Map `ebpf:"masq_skip"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
@@ -244,6 +247,7 @@ func (m *CarryMaps) Close() error {
 		m.LateMarks,
 		m.LateTally,
 		m.LinkAddrs,
+		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,

@@ -154,6 +154,7 @@ const (
 	MapsCtFlagCT_GUARDED MapsCtFlag = 2
 	MapsCtFlagCT_STACK   MapsCtFlag = 4
 	MapsCtFlagCT_DIRECT  MapsCtFlag = 24
+	MapsCtFlagCT_POD     MapsCtFlag = 32
 )
 
 type MapsCtPhase uint32
@@ -383,7 +384,7 @@ type MapsPacketConfig struct {
 	ExternalClusterip uint32
 	Growing           uint32
 	Bypass            uint32
-	Pad               uint32
+	Masquerade        uint32
 	HashKey0          uint64
 	HashKey1          uint64
 	HashKey2          uint64
@@ -408,6 +409,12 @@ type MapsPodLink struct {
 	_     structs.HostLayout
 	Mac   [6]uint8
 	Flags uint16
+}
+
+type MapsPrefixKey struct {
+	_         structs.HostLayout
+	PrefixLen uint32
+	Addr      MapsAddr
 }
 
 type MapsRangeBits uint32
@@ -444,15 +451,16 @@ const (
 	MapsReasonREASON_TOO_BIG      MapsReason = 14
 	MapsReasonREASON_STRAY        MapsReason = 15
 	MapsReasonREASON_GIVEN_BACK   MapsReason = 16
-	MapsReasonREASON_SPOOFED      MapsReason = 17
-	MapsReasonREASON_SPOOFED_LINK MapsReason = 18
-	MapsReasonREASON_NEIGHBOUR    MapsReason = 19
-	MapsReasonREASON_ROUTER       MapsReason = 20
-	MapsReasonREASON_DHCP         MapsReason = 21
-	MapsReasonREASON_LOOPBACK     MapsReason = 22
-	MapsReasonREASON_PROTOCOL     MapsReason = 23
-	MapsReasonREASON_MALFORMED    MapsReason = 24
-	MapsReasonREASONS             MapsReason = 25
+	MapsReasonREASON_NO_PORTS     MapsReason = 17
+	MapsReasonREASON_SPOOFED      MapsReason = 18
+	MapsReasonREASON_SPOOFED_LINK MapsReason = 19
+	MapsReasonREASON_NEIGHBOUR    MapsReason = 20
+	MapsReasonREASON_ROUTER       MapsReason = 21
+	MapsReasonREASON_DHCP         MapsReason = 22
+	MapsReasonREASON_LOOPBACK     MapsReason = 23
+	MapsReasonREASON_PROTOCOL     MapsReason = 24
+	MapsReasonREASON_MALFORMED    MapsReason = 25
+	MapsReasonREASONS             MapsReason = 26
 )
 
 type MapsService struct {
@@ -612,6 +620,7 @@ const (
 	MapsMapLateMarks        = "late_marks"
 	MapsMapLateTally        = "late_tally"
 	MapsMapLinkAddrs        = "link_addrs"
+	MapsMapMasqSkip         = "masq_skip"
 	MapsMapNames            = "names"
 	MapsMapNodeAddrs        = "node_addrs"
 	MapsMapOptout           = "optout"
@@ -728,6 +737,7 @@ type MapsMapSpecs struct {
 	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
 	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
+	MasqSkip    *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
@@ -822,6 +832,7 @@ type MapsMaps struct {
 	LateMarks   *ebpf.Map `ebpf:"late_marks"`
 	LateTally   *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
+	MasqSkip    *ebpf.Map `ebpf:"masq_skip"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
@@ -862,6 +873,7 @@ func (m *MapsMaps) Close() error {
 		m.LateMarks,
 		m.LateTally,
 		m.LinkAddrs,
+		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,

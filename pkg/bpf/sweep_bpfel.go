@@ -34,6 +34,7 @@ const (
 	SweepMapLateMarks      = "late_marks"
 	SweepMapLateTally      = "late_tally"
 	SweepMapLinkAddrs      = "link_addrs"
+	SweepMapMasqSkip       = "masq_skip"
 	SweepMapNames          = "names"
 	SweepMapNodeAddrs      = "node_addrs"
 	SweepMapOptout         = "optout"
@@ -124,6 +125,7 @@ type SweepMapSpecs struct {
 	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
 	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
+	MasqSkip    *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
@@ -188,6 +190,7 @@ type SweepMaps struct {
 	LateMarks   *ebpf.Map `ebpf:"late_marks"`
 	LateTally   *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
+	MasqSkip    *ebpf.Map `ebpf:"masq_skip"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
@@ -228,6 +231,7 @@ func (m *SweepMaps) Close() error {
 		m.LateMarks,
 		m.LateTally,
 		m.LinkAddrs,
+		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,

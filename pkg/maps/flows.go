@@ -21,8 +21,12 @@ type (
 	CollectRun = bpf.MapsCollectRun
 )
 
-// FlowReply is the flag of rows of the way back to the client.
-const FlowReply = uint8(bpf.MapsCtFlagCT_REPLY)
+// FlowReply is the flag of rows of the way back to the client; FlowPod that of both rows of what a pod of this node
+// opened to the outside.
+const (
+	FlowReply = uint8(bpf.MapsCtFlagCT_REPLY)
+	FlowPod   = uint8(bpf.MapsCtFlagCT_POD)
+)
 
 // The states of a row.
 const (

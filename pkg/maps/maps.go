@@ -45,6 +45,7 @@ type Maps struct {
 	Ways, Hints, Guards *ebpf.Map
 	Served, LinkAddrs   *ebpf.Map
 	Pods, PodLinks      *ebpf.Map
+	MasqSkip            *ebpf.Map
 
 	Watch, Watched, Events *ebpf.Map
 
@@ -123,6 +124,7 @@ func (m *Maps) fields() []field {
 		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc, pod"}, &m.Served, nil},
 		{Info{Name: "link_addrs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.LinkAddrs, nil},
 		{Info{Name: "pods", Row: "address -> interface, both hardware addresses", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.Pods, nil},
+		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc"}, &m.MasqSkip, nil},
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
 		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
 			&m.Allowances, nil},

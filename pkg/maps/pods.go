@@ -13,7 +13,8 @@ import (
 // Pod is a pod of this node that has its network from fairlead.
 type Pod struct {
 	Addrs     []netip.Addr
-	Index     uint32  // of the host's end of its device
+	Device    string // the host's end
+	Index     uint32
 	MAC       [6]byte // of the pod's end
 	HostMAC   [6]byte
 	Unchecked bool // it may send what has another's address
@@ -59,6 +60,29 @@ func (m *Maps) SetPods(want []Pod) (changed int, err error) {
 	}
 	if err != nil {
 		return changed, fmt.Errorf("write the node's pods: %w", err)
+	}
+	return changed, nil
+}
+
+// SetNative makes the map of the prefixes to which pods speak with their own addresses say what want says, and returns how
+// many rows that changed.
+func (m *Maps) SetNative(want []netip.Prefix) (changed int, err error) {
+	rows := make(map[bpf.MapsPrefixKey]uint32, len(want))
+	for _, p := range want {
+		bits := p.Bits()
+		if p.Addr().Is4() {
+			bits += 96
+		}
+		rows[bpf.MapsPrefixKey{PrefixLen: uint32(bits), Addr: AddrOf(p.Masked().Addr())}] = 1
+	}
+	changed, err = putRows(m.MasqSkip, rows)
+	if err == nil {
+		var n int
+		n, err = dropRows(m.MasqSkip, rows)
+		changed += n
+	}
+	if err != nil {
+		return changed, fmt.Errorf("write where pods are known: %w", err)
 	}
 	return changed, nil
 }

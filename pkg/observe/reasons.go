@@ -34,7 +34,15 @@ func reasonsOfPods() []Reason {
 	const dropped = "What the pod sent is dropped at its own device."
 	return []Reason{
 		{
-			Word: "spoofed", Stops: true, What: dropped,
+			Word: "no-ports", Stops: true,
+			What: "The packet is dropped as it leaves the node.",
+			Cause: "A pod sends a protocol other than TCP, UDP, SCTP and ICMP to the outside, where it would need an address of the node; but without " +
+				"ports nobody could tell whose the answers are.",
+			Cure: "If the network outside knows the pods' addresses, say so with `--native-cidrs`. Otherwise run what speaks that protocol in the " +
+				"host's network.",
+		},
+		{
+			Word: "spoofed", Stops: true, What: dropped + " What comes in by a device with the source of a pod of this node, of a flow of the pod's, is too.",
 			Cause: "Its source is none of the pod's addresses. Somebody in the pod forges them, or the pod forwards for others, as a router, a VPN " +
 				"or a virtual machine with a network of its own does.",
 			Cure: "If the pod is meant to forward, exempt it: the drop is what keeps pods from speaking for each other. Otherwise look into the pod: " +

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
 
+	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -26,11 +27,16 @@ type house struct {
 
 func newHouse(t *testing.T, f family, bypass bool) *house {
 	t.Helper()
-	rig.Root(t)
 	config := standardConfig()
 	if bypass {
 		config.Bypass = 1
 	}
+	return newHouseOf(t, f, config)
+}
+
+func newHouseOf(t *testing.T, f family, config bpf.MapsPacketConfig) *house {
+	t.Helper()
+	rig.Root(t)
 	h := &house{site: newSite(t, f, config, hooks()[0], podHook()), addrs: [2]string{f.pod, brackets(other4)}, world: f.vip}
 	if f.any == "[::]" {
 		h.addrs[1] = brackets(other6)

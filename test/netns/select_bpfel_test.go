@@ -34,6 +34,7 @@ const (
 	SelectMapLateMarks      = "late_marks"
 	SelectMapLateTally      = "late_tally"
 	SelectMapLinkAddrs      = "link_addrs"
+	SelectMapMasqSkip       = "masq_skip"
 	SelectMapNames          = "names"
 	SelectMapNodeAddrs      = "node_addrs"
 	SelectMapOptout         = "optout"
@@ -128,6 +129,7 @@ type SelectMapSpecs struct {
 	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
 	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
+	MasqSkip    *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
@@ -198,6 +200,7 @@ type SelectMaps struct {
 	LateMarks   *ebpf.Map `ebpf:"late_marks"`
 	LateTally   *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
+	MasqSkip    *ebpf.Map `ebpf:"masq_skip"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
@@ -238,6 +241,7 @@ func (m *SelectMaps) Close() error {
 		m.LateMarks,
 		m.LateTally,
 		m.LinkAddrs,
+		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,

@@ -25,7 +25,7 @@ func configs() []bpf.MapsPacketConfig {
 				SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1,
 				HashKey0: ^uint64(0), HashKey1: ^uint64(0), HashKey2: ^uint64(0), HashKey3: ^uint64(0), HashKey4: ^uint64(0),
 			},
-			{SnatFirst: 1, SnatLast: 65535, TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1},
+			{SnatFirst: 1, SnatLast: 65535, TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1, Masquerade: 1},
 		}
 	}
 	var list []bpf.MapsPacketConfig
@@ -36,8 +36,9 @@ func configs() []bpf.MapsPacketConfig {
 			}
 		}
 		// What else a program is told makes no difference to how it looks into one map more.
-		list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1},
-			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Bypass: 1})
+		list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1, Masquerade: 1},
+			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Bypass: 1},
+			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Masquerade: 1})
 	}
 	return list
 }

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains how pods of this node reach the outside, where nobody knows their addresses: what they send
+ * gets an address of the node as it leaves by a device. It is the NAT of the way in, seen from behind: the same
+ * rows, ports and proofs, but the requests leave and the replies come in (CT_POD).
+ *
+ * What is the cluster's, and what the agent was told that knows pods, gets packets as they are. So does who spoke
+ * to a pod first, by the pod's own address: of TCP an answer is told from a beginning; what came by UDP leaves a
+ * row by which its answers are known. */
+#pragma once
+
+#include "first.h"
+#include "pods.h"
+#include "skb.h"
+
+/* Whether pods are known there. */
+static __always_inline bool masquerade_is_native(const struct addr *addr)
+{
+	struct prefix_key key = { .prefix_len = PREFIX_BITS, .addr = *addr };
+
+	return bpf_map_lookup_elem(&masq_skip, &key);
+}
+
+/* An echo is told by its number, which has the place of the port of who asks. False: it is none. */
+static __always_inline bool masquerade_reads_echo(struct __sk_buff *skb, struct packet *p, bool leaving)
+{
+	__u8 type =
+		p->is_v4 ? (leaving ? ICMP4_ECHO : ICMP4_ECHO_REPLY) : (leaving ? ICMP6_ECHO : ICMP6_ECHO_REPLY);
+	struct icmp icmp;
+	__be16 number;
+
+	if (!cfg.masquerade || bpf_skb_load_bytes(skb, p->l4, &icmp, sizeof(icmp)) || icmp.type != type ||
+	    icmp.code)
+		return false;
+	__builtin_memcpy(&number, &icmp.rest, sizeof(number));
+	ct_set_ports(&p->flow, leaving ? number : 0, leaving ? 0 : number, p->flow.proto);
+	return true;
+}
+
+/* Whether what a packet is from and for says that it may not leave as it is. */
+static __always_inline bool masquerade_is_due(const struct packet *p)
+{
+	return cfg.masquerade && pods_at(&p->flow.saddr) && !masquerade_is_native(&p->flow.daddr);
+}
+
+/* The first packet of a flow that leaves. Not static: the verifier walks it once. */
+__noinline int masquerade_begin(struct __sk_buff *skb, const struct packet *p, struct action *a)
+{
+	if (!p || !a || !masquerade_is_due(p) || (packet_shakes_hands(p) && !first_is_syn(p)))
+		return 0;
+	a->verdict = VERDICT_REWRITE;
+	a->to = (struct ct_entry) {
+		.saddr = p->flow.saddr,
+		.daddr = p->flow.daddr,
+		.sport = p->flow.sport,
+		.dport = p->flow.dport,
+		.flags = CT_POD | CT_STACK,
+	};
+	return first_is_late(p, a) ? 0 : first_enter(skb, p, a);
+}
+
+/* What leaves and has neither ports nor a number cannot share an address: its answers would be anybody's. */
+static __always_inline bool masquerade_refuses(const struct packet *p, enum parsed parsed)
+{
+	return parsed == PARSED_OTHER && p->l3 && masquerade_is_due(p);
+}
+
+/* Notes that somebody outside sends datagrams to a pod, so that its answers leave as they are. */
+static __always_inline void masquerade_expect(const struct packet *p)
+{
+	struct ct_entry row = {
+		.saddr = p->flow.daddr,
+		.daddr = p->flow.saddr,
+		.sport = p->flow.dport,
+		.dport = p->flow.sport,
+		.flags = CT_REPLY | CT_STACK,
+		.seen = ct_now(),
+	};
+	struct flow back = { .saddr = row.saddr, .daddr = row.daddr };
+	struct ct_entry *known;
+
+	ct_set_ports(&back, row.sport, row.dport, p->flow.proto);
+	known = bpf_map_lookup_elem(&ct_half, &back);
+	if (known) {
+		if (known->seen != row.seen)
+			known->seen = row.seen;
+		return;
+	}
+	ct_finish(&back, &row);
+	if (!bpf_map_update_elem(&ct_half, &back, &row, BPF_NOEXIST))
+		turnover_made(LRU_CT_HALF);
+}
+
+/* Whether a packet that came in, of a flow of which nothing is known, is for a pod of this node, by its own
+ * address. No frontend has one. */
+__noinline int masquerade_is_for_pod(const struct packet *p)
+{
+	if (!p || !(cfg.bypass || cfg.masquerade) || !pods_at(&p->flow.daddr))
+		return false;
+	if (cfg.masquerade && p->flow.proto == IPPROTO_UDP && !masquerade_is_native(&p->flow.saddr))
+		masquerade_expect(p);
+	return true;
+}
+
+/* Writes an echo, as it leaves or as its answer comes in. */
+__noinline int masquerade_echo(struct __sk_buff *skb, const struct packet *p, const struct action *a)
+{
+	struct icmp *icmp;
+	__u32 check;
+
+	if (!p || !a || !rewrite_fragment((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
+		return false;
+	icmp = packet_at((void *)(long)skb->data, (void *)(long)skb->data_end, p->l4, sizeof(*icmp));
+	if (!icmp)
+		return false;
+	*(__be16 *)&icmp->rest = a->to.sport | a->to.dport;
+	check = p->l4 + offsetof(struct icmp, check);
+	if (!p->is_v4 && bpf_l4_csum_replace(skb, check, 0, a->to.addr_diff, BPF_F_PSEUDO_HDR))
+		return false;
+	if (bpf_l4_csum_replace(skb, check, 0, a->to.port_diff, 0))
+		return false;
+	if (!p->is_v4)
+		skb_sum_ip6(skb, &a->to, false);
+	return true;
+}

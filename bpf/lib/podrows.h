@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains the layout of what is known of the pods of this node. */
+#pragma once
+
+#include "types.h"
+
+enum pod_flag {
+	POD_UNCHECKED = 1, /* it may send what has another's address */
+};
+
+/* A pod of this node, by each of its addresses. */
+struct pod {
+	__u32 ifindex; /* of the host's end of its device */
+	__u8 mac[6];   /* of the pod's end */
+	__u8 host_mac[6];
+};
+
+/* Addresses that agree with `addr` in the bits of `prefix_len`. */
+struct prefix_key {
+	__u32 prefix_len;
+	struct addr addr;
+};
+
+#define PREFIX_BITS 128
+
+/* A pod by the host's end of its device. */
+struct pod_link {
+	__u8 mac[6];
+	__u16 flags;
+};
+
+_Static_assert(sizeof(struct prefix_key) == 20, "a key has no hidden padding");
+_Static_assert(sizeof(struct pod) == 16, "a value has no hidden padding");
+_Static_assert(sizeof(struct pod_link) == 8, "a value has no hidden padding");
