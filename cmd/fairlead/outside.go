@@ -19,8 +19,11 @@ const procSys = "/proc/sys"
 func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error) {
 	packets := &datapath.Packets{
 		XDP: devices.Mode(cfg.XDP), ExternalClusterIP: cfg.ExternalClusterIP == "true", HashKeys: lb.NewHashKeys(cfg.HashSeed),
-		Own: func() []netip.Addr { return store.Self().Addrs },
+		Own:  func() []netip.Addr { return store.Self().Addrs },
+		Pods: cfg.PodNetwork == "main",
 	}
+	packets.Bypass = packets.Pods && cfg.HostRouting == "bpf"
+	packets.Masquerade = packets.Pods && cfg.Masquerade == "true"
 	var err error
 	if packets.Devices, err = devices.ParseFilter(cfg.Devices); err != nil {
 		return nil, usageError{fmt.Errorf("option devices: %w", err)}

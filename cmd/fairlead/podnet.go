@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/netip"
 	"path/filepath"
+	"slices"
+	"time"
 
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/observe"
@@ -18,8 +20,13 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	if a.cfg.PodNetwork == "off" {
 		return nil
 	}
+	var programs podnet.Programs
+	if a.cfg.PodNetwork == "main" {
+		programs = a.path
+	}
 	network, err := podnet.New(podnet.Config{
-		Dir: a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.podCIDRs, Reserved: a.store.Local,
+		Programs: programs,
+		Dir:      a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.podCIDRs, Reserved: a.store.Local,
 		MTU: podnet.DefaultMTU, Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
 	})
 	if err != nil {
@@ -34,8 +41,42 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	a.mu.Unlock()
 	start("cni", func(ctx context.Context) error { return errors.Join(server.Serve(ctx), network.Close()) })
 	start("podnet", network.Run)
+	if programs != nil {
+		start("native", func(ctx context.Context) error { return a.followNative(ctx, log) })
+	}
 	return nil
 }
+
+// nativeRetry is how long it waits after an error.
+const nativeRetry = 5 * time.Second
+
+// followNative tells the programs where pods are known: in the cluster, and where the options say so. What an agent before
+// has told them holds until all nodes are known, or pods would meet each other under their nodes' addresses.
+func (a *agent) followNative(ctx context.Context, log *slog.Logger) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-a.store.Synced():
+	}
+	for {
+		inside, _ := a.store.Inside(noMoves)
+		err := a.path.SetNative(slices.Concat(inside, a.cfg.PodPrefixes(), a.cfg.NativePrefixes()))
+		retry := (<-chan time.Time)(nil)
+		if err != nil {
+			log.Warn("telling the programs where pods are known: trying again", "error", err)
+			retry = time.After(nativeRetry)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-retry:
+		case <-a.store.InsideChanged():
+		}
+	}
+}
+
+// noMoves is never what a Store has counted.
+const noMoves = ^uint64(0)
 
 // podCIDRs returns where the pods of this node get their addresses from.
 func (a *agent) podCIDRs() ([]netip.Prefix, error) {

@@ -50,8 +50,10 @@ type Config struct {
 	OptOutMeshes   string // names, likewise
 	CNICache       string
 
-	PodNetwork string // off, main or chained
-	PodCIDRs   string // networks with commas between them; empty = those of the Node
+	PodNetwork                           string // off, main or chained
+	HostRouting, Masquerade, NativeCIDRs string
+
+	PodCIDRs string // networks with commas between them; empty = those of the Node
 
 	Conntrack Conntrack
 
@@ -77,6 +79,12 @@ func (c *Config) SocketPath() string { return filepath.Join(c.StateDir, socketNa
 // PodPrefixes returns what the option pod-cidrs says.
 func (c *Config) PodPrefixes() []netip.Prefix {
 	list, _ := parsePrefixes(c.PodCIDRs) // it was checked
+	return list
+}
+
+// NativePrefixes returns what the option native-cidrs says.
+func (c *Config) NativePrefixes() []netip.Prefix {
+	list, _ := parsePrefixes(c.NativeCIDRs) // it was checked
 	return list
 }
 

@@ -179,13 +179,29 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.CNICache },
 		},
 		{
+			Name: "host-routing", Default: "bpf", Values: []string{"bpf", "stack"},
+			Usage: "with --pod-network=main, how packets of pods pass the node: by programs from device to device; by its own stack, for those who filter " +
+				"them there",
+			field: func(c *Config) *string { return &c.HostRouting },
+		},
+		{
+			Name: "masquerade", Default: "true", Values: []string{"true", "false"},
+			Usage: "with --pod-network=main, whether what pods send out of the cluster gets an address of the node",
+			field: func(c *Config) *string { return &c.Masquerade },
+		},
+		{
+			Name: "native-cidrs", Shown: "none", check: prefixes,
+			Usage: "networks with commas between them, beside the cluster's own, that know the pods' addresses: what is sent there keeps them",
+			field: func(c *Config) *string { return &c.NativeCIDRs },
+		},
+		{
 			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
 			Usage: "whether pods get their network by the plugin fairlead-cni: they do not; it makes their devices and gives them addresses; it " +
 				"comes after another plugin that does",
 			field: func(c *Config) *string { return &c.PodNetwork },
 		},
 		{
-			Name: "pod-cidrs", Shown: "those of the Node", check: prefixes,
+			Name: "pod-cidrs", Shown: "those of the Node", check: apart,
 			Usage: "networks that the pods of this node get their addresses from, with commas between them: one address of IPv4 and one of IPv6, as far " +
 				"as both are there",
 			field: func(c *Config) *string { return &c.PodCIDRs },

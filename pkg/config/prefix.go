@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// parsePrefixes reads networks with commas between them. They may not overlap: an address belongs to one.
+// parsePrefixes reads networks with commas between them.
 func parsePrefixes(value string) ([]netip.Prefix, error) {
 	if value == "" {
 		return nil, nil
@@ -17,15 +17,25 @@ func parsePrefixes(value string) ([]netip.Prefix, error) {
 		if err != nil || prefix.Addr().Is4In6() {
 			return nil, fmt.Errorf("not a list of networks such as 10.244.1.0/24,fd00:1::/64: %q is none", text)
 		}
-		prefix = prefix.Masked()
-		for _, other := range list {
-			if prefix.Overlaps(other) {
-				return nil, fmt.Errorf("not a list of networks that are apart: %s and %s overlap", other, prefix)
-			}
-		}
-		list = append(list, prefix)
+		list = append(list, prefix.Masked())
 	}
 	return list, nil
+}
+
+// apart accepts such a list if an address belongs to one network at the most.
+func apart(value string) error {
+	list, err := parsePrefixes(value)
+	if err != nil {
+		return err
+	}
+	for i, prefix := range list {
+		for _, other := range list[:i] {
+			if prefix.Overlaps(other) {
+				return fmt.Errorf("not a list of networks that are apart: %s and %s overlap", other, prefix)
+			}
+		}
+	}
+	return nil
 }
 
 func prefixes(value string) error {

@@ -21,6 +21,10 @@ type Packets struct {
 	SnatPorts         Ports               // of this node towards backends on others
 	ExternalClusterIP bool                // clients outside may use ClusterIPs
 	HashKeys          [5]uint64           // of the hash of flows; the same on all nodes
+
+	Pods       bool // pods of this node have their network from fairlead: what they send is checked
+	Bypass     bool // what they get and send goes past the node's stack
+	Masquerade bool // what they send out of the cluster gets an address of this node
 }
 
 // outside is the part of a Datapath that is about devices.
@@ -29,18 +33,13 @@ type outside struct {
 	found    []devices.Device // by the last look
 	looked   bool
 	primary  primary
-	unknown  []netip.Addr // addresses by which the node is known, of a family of which no device has one
+	unknown  []netip.Addr      // addresses by which the node is known, of a family of which no device has one
+	pods     map[uint32]string // names of their devices, by index
 }
 
 // running returns the programs that devices run.
 func (o *outside) running() []*ebpf.Program {
-	var list []*ebpf.Program
-	for _, prog := range []*ebpf.Program{o.programs.FromNetdev, o.programs.ToNetdev, o.programs.XDP} {
-		if prog != nil {
-			list = append(list, prog)
-		}
-	}
-	return list
+	return o.programs.List()
 }
 
 // openHooks prepares what keeps programs attached to devices. Without a word about devices none is served, and what an
@@ -60,13 +59,13 @@ func (d *Datapath) openHooks(packets *Packets) {
 
 // servesDevices reports whether there is a frontend that needs programs at devices.
 func (d *Datapath) servesDevices() bool {
-	needed := d.needs&packetHooks != 0 || d.packets.ExternalClusterIP
+	needed := d.needs&packetHooks != 0 || d.packets.ExternalClusterIP || d.packets.Bypass || d.packets.Masquerade
 	return needed && !d.packets.Devices.None()
 }
 
 // loadPackets loads the programs of packets over the given maps, if they are needed.
 func (d *Datapath) loadPackets(m *maps.Maps) (progs devices.Programs, err error) {
-	if !d.servesDevices() {
+	if !d.servesDevices() && !d.packets.Pods {
 		return progs, nil
 	}
 	fields, err := d.packetFields()
@@ -89,6 +88,9 @@ func (d *Datapath) loadPackets(m *maps.Maps) (progs devices.Programs, err error)
 	}
 	defer tc.Close()
 	progs.FromNetdev, progs.ToNetdev = tc.DetachProgram("tc_from_netdev"), tc.DetachProgram("tc_to_netdev")
+	if err := d.loadPods(m, fields, &progs); err != nil {
+		return devices.Programs{}, errors.Join(err, progs.Close())
+	}
 	if d.packets.XDP == devices.Off {
 		return progs, nil
 	}
@@ -140,7 +142,7 @@ func (d *Datapath) syncDevices() error {
 			macs[uint32(device.Index)] = device.MAC
 		}
 	}
-	err := errors.Join(d.maps.SetLinkAddrs(macs), d.hooks.Sync(d.outside.found, d.outside.programs))
+	err := errors.Join(d.maps.SetLinkAddrs(macs), d.hooks.Sync(append(d.podDevices(), d.outside.found...), d.outside.programs))
 	served := map[uint32]bool{}
 	for _, s := range d.hooks.States() {
 		if s.TC != "" {

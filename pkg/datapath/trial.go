@@ -243,13 +243,18 @@ func (d *Datapath) packetFields() (map[string]uint64, error) {
 	}
 	fields := map[string]uint64{
 		"snat_first": uint64(d.packets.SnatPorts.First), "snat_last": uint64(d.packets.SnatPorts.Last),
-		"tick_shift": uint64(tick.Shift), "external_clusterip": 0, "growing": 0,
+		"tick_shift": uint64(tick.Shift), "external_clusterip": flag(d.packets.ExternalClusterIP), "growing": 0,
+		"bypass": flag(d.packets.Bypass), "masquerade": flag(d.packets.Masquerade),
 	}
 	for i, key := range d.packets.HashKeys {
 		fields[fmt.Sprintf("hash_key%d", i)] = key
 	}
-	if d.packets.ExternalClusterIP {
-		fields["external_clusterip"] = 1
-	}
 	return fields, nil
+}
+
+func flag(set bool) uint64 {
+	if set {
+		return 1
+	}
+	return 0
 }

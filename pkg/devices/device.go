@@ -23,6 +23,7 @@ type Device struct {
 	Default4 bool    // it has the default route of IPv4
 	Default6 bool
 	VLANs    bool       // devices of VLANs sit on it
+	Pod      bool       // it is the host's end of a pod's
 	Addr4    netip.Addr // its first address that is for everybody; not valid if it has none
 	Addr6    netip.Addr
 }

@@ -15,15 +15,18 @@ import (
 type Programs struct {
 	FromNetdev, ToNetdev *ebpf.Program // at tc
 	XDP                  *ebpf.Program // nil if it is attached nowhere
+	FromPod              *ebpf.Program // at tc of pods' devices; nil if there are none
+}
+
+// List returns those that there are.
+func (p Programs) List() []*ebpf.Program {
+	return slices.DeleteFunc([]*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP, p.FromPod}, func(prog *ebpf.Program) bool { return prog == nil })
 }
 
 // Close closes the programs. Links keep them at work.
 func (p Programs) Close() error {
 	var errs []error
-	for _, prog := range []*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP} {
-		if prog == nil {
-			continue
-		}
+	for _, prog := range p.List() {
 		if err := prog.Close(); err != nil {
 			errs = append(errs, fmt.Errorf("close program: %w", err))
 		}
@@ -65,11 +68,18 @@ func New(dir string, mode Mode, log *slog.Logger) *Hooks {
 	}
 }
 
-// States returns what is attached where, by index.
-func (h *Hooks) States() []State {
+// States returns what is attached where, by index, but for pods' devices.
+func (h *Hooks) States() []State { return h.list(func(s *State) bool { return !s.Pod }) }
+
+// PodStates returns what is attached to pods' devices.
+func (h *Hooks) PodStates() []State { return h.list(func(s *State) bool { return s.Pod }) }
+
+func (h *Hooks) list(of func(*State) bool) []State {
 	var list []State
 	for _, index := range slices.Sorted(maps.Keys(h.states)) {
-		list = append(list, *h.states[index])
+		if s := h.states[index]; of(s) {
+			list = append(list, *s)
+		}
 	}
 	return list
 }
@@ -82,9 +92,7 @@ func (h *Hooks) Mended() uint64 { return h.mended }
 // tells what is attached and could not be switched or detached, and so may run over maps that nobody writes any more.
 // The programs stay the caller's, who does not close them before the next call.
 func (h *Hooks) Sync(want []Device, programs Programs) error {
-	if programs.FromNetdev == nil {
-		want = nil
-	}
+	want = slices.DeleteFunc(slices.Clone(want), func(d Device) bool { return slices.ContainsFunc(programs.sides(d), side.isEmpty) })
 	var errs []error
 	there := map[int]bool{}
 	for _, d := range want {
@@ -98,11 +106,33 @@ func (h *Hooks) Sync(want []Device, programs Programs) error {
 	return errors.Join(errs...)
 }
 
+// Add makes one more device run the programs.
+func (h *Hooks) Add(d Device) error {
+	if slices.ContainsFunc(h.programs.sides(d), side.isEmpty) {
+		return nil
+	}
+	err := h.attach(d, h.programs)
+	return errors.Join(err, h.states[d.Index].Err)
+}
+
+// Remove detaches the programs from a device, which may be gone.
+func (h *Hooks) Remove(d Device) error {
+	delete(h.states, d.Index)
+	var errs []error
+	for _, s := range h.programs.sides(d) {
+		errs = append(errs, h.dropLink(pinName(s.program, d.Index)))
+	}
+	if h.classic {
+		errs = append(errs, removeFiltersOf(d.Index))
+	}
+	return errors.Join(errs...)
+}
+
 // Switch makes every device run other programs. After an error all run what they did before.
 func (h *Hooks) Switch(programs Programs) error {
 	old := h.programs
 	var list []Device
-	for _, s := range h.States() {
+	for _, s := range append(h.States(), h.PodStates()...) {
 		list = append(list, s.Device)
 	}
 	err := h.Sync(list, programs)
@@ -138,9 +168,11 @@ func (h *Hooks) attach(d Device, programs Programs) error {
 	kind, err := h.attachTC(d, programs)
 	stale := errors.As(err, new(*switchError))
 	state.TC, state.Err = kind, err
-	xdp, why, err := h.attachXDP(d, programs.XDP)
-	stale = stale || errors.As(err, new(*switchError))
-	state.XDP, state.XDPWhy, state.Err = xdp, why, errors.Join(state.Err, err)
+	if !d.Pod {
+		xdp, why, err := h.attachXDP(d, programs.XDP)
+		stale = stale || errors.As(err, new(*switchError))
+		state.XDP, state.XDPWhy, state.Err = xdp, why, errors.Join(state.Err, err)
+	}
 	h.logState(fresh, &was, state)
 	if stale {
 		return fmt.Errorf("device %s: %w", d.Name, state.Err)
@@ -158,6 +190,8 @@ func (h *Hooks) logState(fresh bool, was, now *State) {
 	switch {
 	case now.Err != nil && text(was.Err) != text(now.Err):
 		h.log.Error("programs cannot be attached to a device: trying again", "device", now.Name, "error", now.Err)
+	case fresh && now.Pod:
+		h.log.Debug("pod's device is served", "device", now.Name, "tc", now.TC)
 	case fresh:
 		h.log.Info("device is served", "device", now.Name, "why", now.Why, "tc", now.TC, "xdp", now.XDP, "xdp-why", now.XDPWhy)
 	case was.TC != now.TC || was.XDP != now.XDP || was.Name != now.Name || now.Err == nil && was.Err != nil:

@@ -19,6 +19,7 @@ const (
 	fromNetdev    = "tc_from_netdev"
 	toNetdev      = "tc_to_netdev"
 	xdpFromNetdev = "xdp_from_netdev"
+	fromPod       = "tc_from_pod"
 )
 
 func pinName(program string, index int) string { return program + "-" + strconv.Itoa(index) }
@@ -196,7 +197,9 @@ func (h *Hooks) removeOthers(keep map[int]bool) error {
 		if keep[index] {
 			continue
 		}
-		h.log.Info("device is not served any more", "device", state.Name)
+		if !state.Pod {
+			h.log.Info("device is not served any more", "device", state.Name)
+		}
 		delete(h.states, index)
 		delete(h.refused, index)
 		gone = true

@@ -26,29 +26,36 @@ const (
 	filtersMark = "filters"
 )
 
-// side is one of the two hooks of a device at tc.
+// side is one of the two hooks of a device at tc, and what is to run there.
 type side struct {
 	program string
 	attach  ebpf.AttachType
 	parent  uint32
+	prog    *ebpf.Program
 }
 
-func sides() []side {
+// sides are the hooks of a device that programs are for.
+func (p Programs) sides(d Device) []side {
+	if d.Pod {
+		return []side{{fromPod, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromPod}}
+	}
 	return []side{
-		{fromNetdev, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS},
-		{toNetdev, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS},
+		{fromNetdev, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromNetdev},
+		{toNetdev, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToNetdev},
 	}
 }
 
-// attachTC attaches both programs and returns how. Ours run before those of others: one that ends the chain would
+// isEmpty reports whether nothing is to run there.
+func (s side) isEmpty() bool { return s.prog == nil }
+
+// attachTC attaches the programs and returns how. Ours run before those of others: one that ends the chain would
 // otherwise leave packets with addresses that nobody answers.
 func (h *Hooks) attachTC(d Device, programs Programs) (string, error) {
-	for i, prog := range []*ebpf.Program{programs.FromNetdev, programs.ToNetdev} {
-		s := sides()[i]
+	for _, s := range programs.sides(d) {
 		err := error(nil)
 		if !h.classic {
-			err = h.ensure(place{s.program, d.Index, s.attach}, prog, func() (link.Link, error) {
-				return link.AttachTCX(link.TCXOptions{Interface: d.Index, Program: prog, Attach: s.attach, Anchor: link.Head()})
+			err = h.ensure(place{s.program, d.Index, s.attach}, s.prog, func() (link.Link, error) {
+				return link.AttachTCX(link.TCXOptions{Interface: d.Index, Program: s.prog, Attach: s.attach, Anchor: link.Head()})
 			})
 		}
 		if errors.Is(err, ebpf.ErrNotSupported) {
@@ -56,7 +63,7 @@ func (h *Hooks) attachTC(d Device, programs Programs) (string, error) {
 			err = nil
 		}
 		if err == nil && h.classic {
-			err = h.ensureFilter(d.Index, s, prog)
+			err = h.ensureFilter(d.Index, s)
 		}
 		if err != nil {
 			return "", err
@@ -69,8 +76,8 @@ func (h *Hooks) attachTC(d Device, programs Programs) (string, error) {
 }
 
 // ensureFilter makes the filter of one side run the program. A filter that is there is replaced in one step.
-func (h *Hooks) ensureFilter(index int, s side, prog *ebpf.Program) error {
-	id, err := programID(prog)
+func (h *Hooks) ensureFilter(index int, s side) error {
+	id, err := programID(s.prog)
 	if err != nil {
 		return err
 	}
@@ -98,7 +105,7 @@ func (h *Hooks) ensureFilter(index int, s side, prog *ebpf.Program) error {
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: index, Parent: s.parent, Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL,
 		},
-		Fd: prog.FD(), Name: filterPrefix + s.program, DirectAction: true,
+		Fd: s.prog.FD(), Name: filterPrefix + s.program, DirectAction: true,
 	}
 	err = netlink.FilterReplace(filter)
 	switch {
@@ -172,8 +179,8 @@ func removeFilters(dir string, keep map[int]bool) error {
 
 func removeFiltersOf(index int) error {
 	left, removed := 0, 0
-	for _, s := range sides() {
-		filters, err := filtersOf(index, s.parent)
+	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+		filters, err := filtersOf(index, parent)
 		if err != nil {
 			return err
 		}

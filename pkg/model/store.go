@@ -43,6 +43,7 @@ type Store struct {
 	wake   chan struct{}
 	pod    chan struct{} // signalled when pods or namespaces changed
 	node   chan struct{} // signalled when this node changed
+	inside chan struct{} // signalled when addresses inside of the cluster changed
 	synced [objects]bool
 	ready  chan struct{} // closed when all are synced
 
@@ -70,6 +71,7 @@ func NewStore(self string) *Store {
 		wake:       make(chan struct{}, 1),
 		pod:        make(chan struct{}, 1),
 		node:       make(chan struct{}, 1),
+		inside:     make(chan struct{}, 1),
 		ready:      make(chan struct{}),
 	}
 }
@@ -82,6 +84,9 @@ func (s *Store) PodsChanged() <-chan struct{} { return s.pod }
 
 // SelfChanged is signalled whenever the Node that the agent runs on changed. It has one reader.
 func (s *Store) SelfChanged() <-chan struct{} { return s.node }
+
+// InsideChanged is signalled whenever addresses inside of the cluster changed. It has one reader.
+func (s *Store) InsideChanged() <-chan struct{} { return s.inside }
 
 // Synced is closed once every kind of object was delivered whole at least once. Until then nothing may be deleted.
 func (s *Store) Synced() <-chan struct{} { return s.ready }

@@ -255,6 +255,7 @@ func (s *Store) nodeChanged(was, is *Node) {
 			s.markExternal(addr)
 		}
 		s.moved++
+		signal(s.inside)
 		signal(s.wake)
 	}
 }

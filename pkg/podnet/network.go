@@ -7,7 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
+	stdmaps "maps"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/maps"
 )
 
 // Cooldown is how long an address rests after its pod: others may still send to it for as long as their name servers,
@@ -39,9 +41,19 @@ type Config struct {
 	Cooldown time.Duration
 	// Meter is told of every request.
 	Meter func(verb, outcome string, took time.Duration)
-	Log   *slog.Logger
+	// Programs carry the pods' packets; nil where the node's stack does so alone.
+	Programs Programs
+	Log      *slog.Logger
 	// Boot is what tells one start of the kernel from another; empty for the kernel's own id.
 	Boot string
+}
+
+// Programs are those of the pods' devices, and what they know of pods.
+type Programs interface {
+	// SetPods makes them know these pods, and no others.
+	SetPods([]maps.Pod) error
+	AddPod(maps.Pod) error
+	RemovePod(maps.Pod) error
 }
 
 // Network gives pods their addresses and keeps the node's way to them. It handles the plugin's requests.
@@ -247,12 +259,43 @@ func (n *Network) connect(record *Record) error {
 	if record.Device.Chained {
 		return nil
 	}
+	// The programs first: a pod that can be reached can be heard.
+	if n.cfg.Programs != nil {
+		if err := n.cfg.Programs.AddPod(podOf(record)); err != nil {
+			return err
+		}
+	}
 	for _, addr := range record.Addresses {
 		if err := lead(addr, record.Device.Index, record.Device.PodMAC); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// podOf returns what the programs are told of a record, which was checked.
+func podOf(record *Record) maps.Pod {
+	mac := func(text string) (addr [6]byte) {
+		parsed, _ := net.ParseMAC(text)
+		copy(addr[:], parsed)
+		return addr
+	}
+	return maps.Pod{
+		Addrs: record.Addresses, Device: record.Device.Name, Index: uint32(record.Device.Index),
+		MAC: mac(record.Device.PodMAC), HostMAC: mac(record.Device.MAC),
+	}
+}
+
+// tellPods makes the programs know the pods that there are, and no others.
+func (n *Network) tellPods() error {
+	if n.cfg.Programs == nil || n.cfg.Chained {
+		return nil
+	}
+	list := make([]maps.Pod, 0, len(n.records))
+	for _, record := range n.records {
+		list = append(list, podOf(record))
+	}
+	return n.cfg.Programs.SetPods(list)
 }
 
 // keep takes over the socket in a pod's namespace; nil closes the one that there was.
@@ -294,6 +337,11 @@ func (n *Network) release(name string) error {
 
 // forget lets go of what an attachment has that has no device.
 func (n *Network) forget(name string) error {
+	if record := n.records[name]; record != nil && n.cfg.Programs != nil && !n.cfg.Chained {
+		if err := n.cfg.Programs.RemovePod(podOf(record)); err != nil {
+			return err
+		}
+	}
 	if err := n.files.remove(name); err != nil {
 		return err
 	}
@@ -348,7 +396,7 @@ func (n *Network) collect(request *cni.Request) (int, error) {
 		gone[name] = gone[name] || leased[0].Owner.Network == request.Attachment.Network
 	}
 	removed := 0
-	for _, name := range slices.Sorted(maps.Keys(gone)) {
+	for _, name := range slices.Sorted(stdmaps.Keys(gone)) {
 		if !gone[name] || valid[name] {
 			continue
 		}

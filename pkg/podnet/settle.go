@@ -177,7 +177,7 @@ func (n *Network) look(start bool) error {
 	if !n.cfg.Chained && len(n.records) > 0 {
 		errs = append(errs, n.mend())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, n.tellPods())...)
 }
 
 // dropGone releases what belongs to devices that are gone.

@@ -51,6 +51,8 @@ type served struct {
 	Boot     string
 	Chained  bool
 	Cooldown time.Duration
+
+	Carry *carried // by programs; nil for the stack alone
 }
 
 // serve is the agent's half: it says when it is ready, and ends with its input.
@@ -63,7 +65,12 @@ func serve(args []string) int {
 	_ = unix.Prctl(unix.PR_SET_PTRACER, ^uintptr(0), 0, 0, 0)
 	err := func() error {
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+		programs, err := s.Carry.open(log)
+		if err != nil {
+			return err
+		}
 		network, err := podnet.New(podnet.Config{
+			Programs: programs,
 			Dir: s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
 			CIDRs: func() ([]netip.Prefix, error) {
 				if len(s.CIDRs) == 0 {
@@ -141,6 +148,12 @@ type node struct {
 // newNode returns a node whose agent gives out addresses of the networks.
 func newNode(t *testing.T, cidrs ...string) *node {
 	t.Helper()
+	return newNodeOf(t, func(*node) {}, cidrs...)
+}
+
+// newNodeOf prepares it before its agent starts.
+func newNodeOf(t *testing.T, prepare func(*node), cidrs ...string) *node {
+	t.Helper()
 	rig.Root(t)
 	n := &node{t: t, ns: rig.NewNetns(t, "node"), served: served{Dir: filepath.Join(t.TempDir(), "run"), Cooldown: podnet.Cooldown, Boot: "one"}}
 	for _, cidr := range cidrs {
@@ -152,6 +165,7 @@ func newNode(t *testing.T, cidrs ...string) *node {
 	n.cache = t.TempDir()
 	n.cni = libcni.NewCNIConfigWithCacheDir([]string{plugins(t)}, n.cache, nil)
 	n.configure("1.1.0", `{"type": "fairlead-cni", "socket": "SOCKET", "capabilities": {"portMappings": true, "bandwidth": true, "mac": true, "ips": true}}`)
+	prepare(n)
 	n.start()
 	return n
 }

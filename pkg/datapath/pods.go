@@ -1,0 +1,96 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// loadPods adds the program of pods' devices, if there are any.
+func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devices.Programs) error {
+	if !d.packets.Pods {
+		return nil
+	}
+	spec, err := bpf.LoadPod()
+	if err == nil {
+		err = setConfig(spec.Variables["cfg"], fields)
+	}
+	if err != nil {
+		return fmt.Errorf("read program specs: %w", err)
+	}
+	loaded, err := d.loadPacketsOver(m, spec)
+	if err != nil {
+		return err
+	}
+	defer loaded.Close()
+	progs.FromPod = loaded.DetachProgram("tc_from_pod")
+	return nil
+}
+
+func (d *Datapath) podDevices() []devices.Device {
+	list := make([]devices.Device, 0, len(d.outside.pods))
+	for index, name := range d.outside.pods {
+		list = append(list, devices.Device{Index: int(index), Name: name, Pod: true})
+	}
+	return list
+}
+
+// SetPods makes the programs know these pods, and no others, and their devices run the program of pods.
+func (d *Datapath) SetPods(pods []maps.Pod) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return fmt.Errorf("write the node's pods: %w", ErrNoMaps)
+	}
+	d.outside.pods = make(map[uint32]string, len(pods))
+	for _, pod := range pods {
+		d.outside.pods[pod.Index] = pod.Device
+	}
+	if _, err := d.maps.SetPods(pods); err != nil {
+		return err
+	}
+	return d.syncDevices()
+}
+
+// AddPod makes the programs know one more pod. Its device runs its program when this returns.
+func (d *Datapath) AddPod(pod maps.Pod) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return fmt.Errorf("write a pod: %w", ErrNoMaps)
+	}
+	if err := d.maps.AddPod(pod); err != nil {
+		return err
+	}
+	if d.outside.pods == nil {
+		d.outside.pods = map[uint32]string{}
+	}
+	d.outside.pods[pod.Index] = pod.Device
+	return d.hooks.Add(devices.Device{Index: int(pod.Index), Name: pod.Device, Pod: true})
+}
+
+// RemovePod makes the programs forget a pod, whose device is gone.
+func (d *Datapath) RemovePod(pod maps.Pod) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.outside.pods, pod.Index)
+	if d.maps == nil {
+		return nil
+	}
+	return errors.Join(d.maps.RemovePod(pod), d.hooks.Remove(devices.Device{Index: int(pod.Index), Pod: true}))
+}
+
+// SetNative says where pods are known: what they send there keeps their addresses.
+func (d *Datapath) SetNative(prefixes []netip.Prefix) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return fmt.Errorf("write where pods are known: %w", ErrNoMaps)
+	}
+	_, err := d.maps.SetNative(prefixes)
+	return err
+}

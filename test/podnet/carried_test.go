@@ -1,0 +1,290 @@
+package podnet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// carried is how the programs of a node carry what pods get and send.
+type carried struct {
+	BPFFS, Cgroup string
+	Bypass        bool
+	Native        []netip.Prefix
+}
+
+// open loads and attaches the programs, with eth0 as the device to the outside.
+func (c *carried) open(log *slog.Logger) (podnet.Programs, error) {
+	if c == nil {
+		return nil, nil
+	}
+	filter, err := devices.ParseFilter("eth0")
+	reach, reachErr := datapath.ParseReach("primary")
+	if err := errors.Join(err, reachErr); err != nil {
+		return nil, err
+	}
+	d, err := datapath.Open(datapath.Config{
+		BPFFS: c.BPFFS, CgroupRoot: c.Cgroup, Log: log,
+		Packets: &datapath.Packets{
+			Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: datapath.Ports{First: 1024, Last: 29999},
+			Pods: true, Bypass: c.Bypass, Masquerade: true,
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !d.Adopted() {
+		if err := d.Create(maps.Sizes{}); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(d.Attach(), d.SetNative(c.Native)); err != nil {
+		return nil, err
+	}
+	looked, ended := make(chan struct{}, 1), make(chan error, 1)
+	go func() {
+		ended <- d.Watch(context.Background(), nil, func(map[netip.Addr]uint32) {
+			select {
+			case looked <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	select {
+	case <-looked:
+		return d, nil
+	case err := <-ended:
+		return nil, fmt.Errorf("watch: %w", err)
+	}
+}
+
+// town is a node with pods, and somebody outside who knows no way to pods.
+type town struct {
+	*node
+	outside *rig.Netns
+	pods    []*pod
+}
+
+// Addresses, by whether they are of IPv4: of who is outside, of the node there, and the one by which it speaks to pods.
+var (
+	outsiders = map[bool]netip.Addr{true: netip.MustParseAddr("198.51.100.7"), false: netip.MustParseAddr("2001:db8:1::7")}
+	towns     = map[bool]netip.Addr{true: netip.MustParseAddr("198.51.100.1"), false: netip.MustParseAddr("2001:db8:1::1")}
+	nodeAddrs = map[bool]netip.Addr{true: netip.MustParseAddr("192.0.2.1"), false: netip.MustParseAddr("2001:db8::1")}
+)
+
+func newTown(t *testing.T, bypass bool) *town {
+	t.Helper()
+	w := &town{}
+	w.node = newNodeOf(t, func(n *node) {
+		w.outside = rig.NewNetns(t, "outside")
+		rig.Veth(t, n.ns, "eth0", w.outside, "eth0")
+		rig.Address(t, n.ns, "eth0", "198.51.100.1/24", "2001:db8:1::1/64")
+		rig.Address(t, w.outside, "eth0", "198.51.100.7/24", "2001:db8:1::7/64")
+		n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path(), Bypass: bypass, Native: n.CIDRs}
+	}, "10.1.0.0/24", "fd00:1::/64")
+	n := w.node
+	for _, id := range []string{"a", "b"} {
+		p := n.pod(id)
+		n.mustAdd(p)
+		listenIn(t, p.Netns)
+		w.pods = append(w.pods, p)
+	}
+	listenIn(t, w.outside)
+	listenIn(t, n.ns)
+	return w
+}
+
+// forwarded returns how many packets the node's own stack has forwarded.
+func (w *town) forwarded(is4 bool) string {
+	w.t.Helper()
+	path, key := "/proc/net/snmp6", "Ip6OutForwDatagrams"
+	if is4 {
+		path, key = "/proc/net/snmp", "Ip:"
+	}
+	var found string
+	w.must(w.ns.Do(func() error {
+		content, err := os.ReadFile("/proc/thread-self/net/" + strings.TrimPrefix(path, "/proc/net/"))
+		for line := range strings.Lines(string(content)) {
+			fields := strings.Fields(line)
+			switch {
+			case is4 && fields[0] == key && len(fields) > 6 && fields[1] != "Forwarding":
+				found = fields[6]
+			case !is4 && fields[0] == key:
+				found = fields[1]
+			}
+		}
+		return err
+	}))
+	return found
+}
+
+// Everybody reaches everybody by every protocol, and sees who it is; what goes past the stack does.
+func TestCarried(t *testing.T) {
+	for _, bypass := range []bool{true, false} {
+		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
+			w := newTown(t, bypass)
+			for _, is4 := range []bool{true, false} {
+				before := w.forwarded(is4)
+				w.talk(t, is4)
+				if after := w.forwarded(is4); (after == before) != bypass {
+					t.Errorf("IPv4 %t: the stack has forwarded %s packets, before %s", is4, after, before)
+				}
+			}
+		})
+	}
+}
+
+// talk has everybody ask everybody.
+func (w *town) talk(t *testing.T, is4 bool) {
+	t.Helper()
+	a, b := w.pods[0], w.pods[1]
+	for _, protocol := range []string{"tcp", "udp", "icmp"} {
+		for _, way := range []struct {
+			what     string
+			from     *rig.Netns
+			to, seen netip.Addr
+		}{
+			{"pod to pod", a.Netns, b.addr[is4], a.addr[is4]},
+			{"pod to outside", a.Netns, outsiders[is4], towns[is4]},
+			{"pod to node", b.Netns, nodeAddrs[is4], b.addr[is4]},
+			{"node to pod", w.ns, b.addr[is4], netip.Addr{}},
+		} {
+			seen := talk(t, way.from, protocol, way.to)
+			want := way.seen.String()
+			if protocol == "icmp" {
+				want = way.to.String()
+			}
+			if seen != want && (way.seen.IsValid() || protocol == "icmp") {
+				t.Errorf("%s by %s, IPv4 %t: came from %s, want %s", way.what, protocol, is4, seen, want)
+			}
+		}
+	}
+}
+
+// Who outside knows a way to pods is answered by them under their own addresses.
+func TestCarriedFromOutside(t *testing.T) {
+	for _, bypass := range []bool{true, false} {
+		w := newTown(t, bypass)
+		rig.Route(t, w.outside, "10.1.0.0/24", "198.51.100.1")
+		rig.Route(t, w.outside, "fd00:1::/64", "2001:db8:1::1")
+		for is4, addr := range w.pods[0].addr {
+			for _, protocol := range []string{"tcp", "udp", "icmp"} {
+				seen, want := talk(t, w.outside, protocol, addr), outsiders[is4].String()
+				if protocol == "icmp" {
+					want = addr.String()
+				}
+				if seen != want {
+					t.Errorf("%s, IPv4 %t: came from %s, want %s", protocol, is4, seen, want)
+				}
+			}
+		}
+	}
+}
+
+// What is known and attached is the same after the agent was killed, and is not missed in between; a program that somebody
+// takes off is back; and pods that go leave nothing.
+func TestCarriedRestart(t *testing.T) {
+	w := newTown(t, true)
+	w.kill()
+	w.talk(t, true)
+	w.start()
+	w.talk(t, false)
+	before := w.attached(t)
+	if len(before) != 2 {
+		t.Fatalf("programs at %v, want two pods' devices", before)
+	}
+	for _, p := range w.pods {
+		w.must(w.del(p))
+	}
+	if after := w.attached(t); len(after) > 0 {
+		t.Errorf("pins of %v are left", after)
+	}
+	p := w.pod("c")
+	w.mustAdd(p)
+	w.pods[0] = p
+	listenIn(t, p.Netns)
+	if seen := talk(t, p.Netns, "tcp", outsiders[true]); seen != towns[true].String() {
+		t.Errorf("a pod of later came from %s", seen)
+	}
+}
+
+// attached returns the pins of programs at pods' devices.
+func (w *town) attached(t *testing.T) []string {
+	t.Helper()
+	var list []string
+	entries, err := os.ReadDir(filepath.Join(filepath.Dir(datapath.MapsDir(w.Carry.BPFFS)), "devices"))
+	w.must(err)
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), "tc_from_pod") {
+			list = append(list, entry.Name())
+		}
+	}
+	return list
+}
+
+// A pod that takes another's address is heard by nobody, and counted.
+func TestCarriedSpoof(t *testing.T) {
+	w := newTown(t, true)
+	thief, victim := w.pods[0], w.pods[1]
+	w.must(thief.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		addr, err := netlink.ParseAddr(victim.addr[true].String() + "/32")
+		if err == nil {
+			err = netlink.AddrAdd(link, addr)
+		}
+		if err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: victim.addr[true].As4()}); err != nil {
+			return err
+		}
+		return unix.Sendto(fd, []byte("I am another"), 0, &unix.SockaddrInet4{Addr: outsiders[true].As4(), Port: 7})
+	}))
+	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), true)
+	w.must(err)
+	defer m.Close()
+	list, err := observe.ReadCounters(m.Counters)
+	w.must(err)
+	at := slices.IndexFunc(list, func(c observe.Counter) bool { return c.Hook == "pod" && c.Reason == "spoofed" })
+	if at < 0 || list[at].Packets != 1 {
+		text, _ := json.Marshal(list)
+		t.Errorf("counted %s", text)
+	}
+	if open := fmt.Sprint(w.flows(m)); open != "0" {
+		t.Errorf("%s flows were made", open)
+	}
+}
+
+func (w *town) flows(m *maps.Maps) (rows int) {
+	var key, row [64]byte
+	for list := m.CtHalf.Iterate(); list.Next(key[:40], row[:]); {
+		rows++
+	}
+	return rows
+}
