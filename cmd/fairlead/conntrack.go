@@ -99,7 +99,7 @@ func (f *flowFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.src, "src", "", "only of clients with this address, or in this prefix")
 	flags.StringVar(&f.dst, "dst", "", "only to frontends or backends with this address, or in this prefix")
 	flags.Uint16Var(&f.port, "port", 0, "only to this port of a frontend or a backend")
-	flags.StringVar(&f.proto, "proto", "", "only of this protocol (tcp|udp|number)")
+	flags.StringVar(&f.proto, "proto", "", "only of this protocol (tcp|udp|sctp|icmp|icmp6|number)")
 	flags.StringVar(&f.state, "state", "", "only in this state (new|answered|open|half-closed|closed|reset)")
 	completeWords(cmd, "state", observe.FlowStates())
 	completeWords(cmd, "proto", []string{"tcp", "udp"})

@@ -256,6 +256,13 @@ func TestPurge(t *testing.T) {
 			client := netip.AddrPortFrom(netip.MustParseAddr("198.51.100.1"), uint16(4000+i)).String()
 			keys[f.name] = w.enter(f.half, client, f.backend, f.proto, f.state)
 		}
+		pods := map[bool]maps.Flow{} // what pods sent to the outside, to what once was a backend's address
+		for i, half := range []bool{false, true} {
+			key := w.enter(half, netip.AddrPortFrom(netip.MustParseAddr("10.1.0.9"), uint16(5000+i)).String(), "10.1.0.1:53", model.UDP, maps.FlowOpen)
+			row := w.rows[index(half)][key]
+			row.Flags |= maps.FlowPod
+			w.rows[index(half)][key], pods[half] = row, key
+		}
 		w.run(t, func() {
 			w.Left(model.UDP)
 			time.Sleep(time.Second)
@@ -263,6 +270,11 @@ func TestPurge(t *testing.T) {
 			for _, f := range flows {
 				if w.has(f.half, keys[f.name]) != f.stays {
 					t.Errorf("%s: stays is %t, want %t", f.name, !f.stays, f.stays)
+				}
+			}
+			for half, key := range pods {
+				if !w.has(half, key) {
+					t.Errorf("what a pod sent to the outside is forgotten, half open: %t", half)
 				}
 			}
 			if stats := w.Stats(); stats.Stale != 4 {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
@@ -223,6 +224,12 @@ func flowProtocol(proto uint8) string {
 	case model.TCP, model.UDP, model.SCTP:
 		return strings.ToLower(p.String())
 	}
+	switch proto {
+	case unix.IPPROTO_ICMP:
+		return "icmp"
+	case unix.IPPROTO_ICMPV6:
+		return "icmp6"
+	}
 	return strconv.Itoa(int(proto))
 }
 
@@ -231,7 +238,7 @@ type FlowFilter struct {
 	Src   netip.Prefix // the client
 	Dst   netip.Prefix // the frontend or the backend
 	Port  uint16       // of the frontend or the backend
-	Proto string       // "tcp", "udp" or a number
+	Proto string       // "tcp", "udp", "sctp", "icmp", "icmp6" or a number
 	State string       // one of FlowStates
 }
 
@@ -242,8 +249,8 @@ func (f *FlowFilter) Check() error {
 	}
 	if number, err := strconv.ParseUint(f.Proto, 10, 8); err == nil {
 		f.Proto = flowProtocol(uint8(number))
-	} else if f.Proto != "" && !slices.Contains([]string{"tcp", "udp", "sctp"}, f.Proto) {
-		return fmt.Errorf("unknown protocol %q: use tcp, udp or a number", f.Proto)
+	} else if f.Proto != "" && !slices.Contains([]string{"tcp", "udp", "sctp", "icmp", "icmp6"}, f.Proto) {
+		return fmt.Errorf("unknown protocol %q: use tcp, udp, sctp, icmp, icmp6 or a number", f.Proto)
 	}
 	return nil
 }

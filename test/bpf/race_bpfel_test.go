@@ -56,10 +56,13 @@ const (
 	RaceMapLateMarks     = "late_marks"
 	RaceMapLateTally     = "late_tally"
 	RaceMapLinkAddrs     = "link_addrs"
+	RaceMapMasqSkip      = "masq_skip"
 	RaceMapNames         = "names"
 	RaceMapNodeAddrs     = "node_addrs"
 	RaceMapOptout        = "optout"
 	RaceMapOptoutKinds   = "optout_kinds"
+	RaceMapPodLinks      = "pod_links"
+	RaceMapPods          = "pods"
 	RaceMapRaceSteps     = "race_steps"
 	RaceMapServed        = "served"
 	RaceMapServices      = "services"
@@ -155,10 +158,13 @@ type RaceMapSpecs struct {
 	LateMarks   *ebpf.MapSpec `ebpf:"late_marks"`
 	LateTally   *ebpf.MapSpec `ebpf:"late_tally"`
 	LinkAddrs   *ebpf.MapSpec `ebpf:"link_addrs"`
+	MasqSkip    *ebpf.MapSpec `ebpf:"masq_skip"`
 	Names       *ebpf.MapSpec `ebpf:"names"`
 	NodeAddrs   *ebpf.MapSpec `ebpf:"node_addrs"`
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	RaceSteps   *ebpf.MapSpec `ebpf:"race_steps"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
@@ -226,10 +232,13 @@ type RaceMaps struct {
 	LateMarks   *ebpf.Map `ebpf:"late_marks"`
 	LateTally   *ebpf.Map `ebpf:"late_tally"`
 	LinkAddrs   *ebpf.Map `ebpf:"link_addrs"`
+	MasqSkip    *ebpf.Map `ebpf:"masq_skip"`
 	Names       *ebpf.Map `ebpf:"names"`
 	NodeAddrs   *ebpf.Map `ebpf:"node_addrs"`
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
+	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	Pods        *ebpf.Map `ebpf:"pods"`
 	RaceSteps   *ebpf.Map `ebpf:"race_steps"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
@@ -267,10 +276,13 @@ func (m *RaceMaps) Close() error {
 		m.LateMarks,
 		m.LateTally,
 		m.LinkAddrs,
+		m.MasqSkip,
 		m.Names,
 		m.NodeAddrs,
 		m.Optout,
 		m.OptoutKinds,
+		m.PodLinks,
+		m.Pods,
 		m.RaceSteps,
 		m.Served,
 		m.Services,

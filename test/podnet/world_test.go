@@ -71,7 +71,7 @@ func serve(args []string) int {
 		}
 		network, err := podnet.New(podnet.Config{
 			Programs: programs,
-			Dir: s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
+			Dir:      s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
 			CIDRs: func() ([]netip.Prefix, error) {
 				if len(s.CIDRs) == 0 {
 					return nil, fmt.Errorf("the Node has no podCIDR")
