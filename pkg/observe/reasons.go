@@ -164,8 +164,8 @@ func reasonsOfFlows() []Reason {
 		{
 			Word: "too-big", Stops: true,
 			What: "The packet is dropped, and its sender told by ICMP how much the next link takes.",
-			Cause: "The way to the backend has a smaller MTU than the way here, and the packet may not be cut up. That is how senders find the " +
-				"MTU of a path, once for each.",
+			Cause: "The way to the backend has a smaller MTU than the way here, and the packet may not be cut up, or has this node's address by " +
+				"then, which the kernel would not take from outside to cut it up. That is how senders find the MTU of a path, once for each.",
 			Cure: "Nothing, unless it goes on: then something between here and the sender drops ICMP, or the sender ignores it. Let ICMP pass, " +
 				"or give both links one MTU.",
 		},

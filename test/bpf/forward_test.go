@@ -161,7 +161,8 @@ func TestRouteChanges(t *testing.T) {
 	})
 }
 
-// What a link does not take is dropped and counted, unless it may be cut up: then the stack does that.
+// What a link does not take is dropped and counted, unless it may be cut up: then the stack does that, if it is not from this
+// node by then.
 func TestLinkTakesLess(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
@@ -178,8 +179,9 @@ func TestLinkTakesLess(t *testing.T) {
 		snat = inside.want(t, packet{from: snat, to: pod, proto: udp, whole: true, payload: 1400 - headers, ttl: 63})
 		outside.send(t, packet{from: client, to: vip, proto: udp, whole: true})
 		inside.want(t, packet{from: snat, to: pod, proto: udp, whole: true, ttl: 63})
-		if n := s.countedAt(t, "tc", "too-big"); n != before+2 {
-			t.Errorf("%d packets are counted as too big, want 2", n-before)
+		outside.send(t, packet{from: client, to: vip, proto: udp, payload: 1401 - headers})
+		if n := s.countedAt(t, "tc", "too-big"); n != before+3 {
+			t.Errorf("%d packets are counted as too big, want 3", n-before)
 		}
 		if f.any == "[::]" {
 			return

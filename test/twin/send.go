@@ -60,7 +60,7 @@ func (s *step) way(frame []byte, row *Row, path string) Reason {
 		return TTL
 	}
 	if len(s.frame) > 14+everyLink && len(s.frame) > 14+s.MTU[row.Way.Device] {
-		if !s.whole {
+		if _, own := s.Addresses[row.Source.Addr()]; !s.whole && !own {
 			s.out.Path += ", to be cut up"
 			return ""
 		}

@@ -68,3 +68,29 @@ func TestSmallerLinkBehind(t *testing.T) {
 		})
 	}
 }
+
+// The link to another node takes less than the others, and datagrams may be cut up on the way. What has the node's own address
+// by then is not cut up here: the stack takes no such packet from outside. So the client is told how much fits, and cuts up
+// what it sends from then on.
+func TestSmallerLinkToNode(t *testing.T) {
+	for _, sums := range []bool{true, false} {
+		t.Run(fmt.Sprint("sums ", sums), func(t *testing.T) {
+			w := newWorld(t, settings{sums: sums, xdp: "off", services: true, devices: "eth0,eth1"})
+			rig.Veth(t, w.a, "eth1", w.b, "eth1")
+			rig.SetMTU(t, w.a, "eth1", 1300)
+			rig.SetMTU(t, w.b, "eth1", 1300)
+			rig.Address(t, w.a, "eth1", "192.0.3.1/24")
+			rig.Address(t, w.b, "eth1", "192.0.3.2/24")
+			rig.Route(t, w.a, "10.244.2.5/32", "192.0.3.2")
+			o := order{Dial: nodeA.at(false, toPodB), UDP: true, Cut: true, Brief: true, Bytes: 1400}
+			if got, err := w.user.try(o); err == nil {
+				t.Fatalf("the first is answered by %v: then this test shows nothing", got)
+			}
+			for o.Brief = false; o.Bytes < 4000; o.Bytes += 1200 {
+				if _, err := w.user.try(o); err != nil {
+					t.Errorf("%d bytes: %v; node a counted %v", o.Bytes, err, w.onA.do(nodeOrder{State: true}).Drops)
+				}
+			}
+		})
+	}
+}

@@ -31,6 +31,7 @@ type order struct {
 	Bytes int
 	NoSum bool // UDP without checksums
 	Brief bool // expect no answer
+	Cut   bool // routers may cut datagrams up on the way
 	// Segment has the bytes sent at once as datagrams of so many, until one is answered or there is an error.
 	Segment int
 	// Datagrams are sent in the fragments of Pieces, each with so many Bytes.
@@ -118,6 +119,9 @@ func (o order) prepare(network, _ string, raw syscall.RawConn) (err error) {
 	controlErr := raw.Control(func(fd uintptr) {
 		if network == "udp6" { // which does not take datagrams without a checksum otherwise
 			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1)
+		}
+		if o.Cut && err == nil {
+			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DONT)
 		}
 		if !o.NoSum || err != nil {
 			return
