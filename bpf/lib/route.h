@@ -22,15 +22,6 @@ static __always_inline bool route_is_elsewhere(const struct packet *p, const str
 	return p->bounces && row->ifindex && (row->ifindex != p->ifindex || !route_is_complete(row));
 }
 
-/* Whether what is rewritten as a row says is from this node by then: the stack takes no such packet of IPv4 from outside.
- * A function, whose stack is its own. */
-static __noinline int route_is_own(const struct ct_entry *row)
-{
-	struct addr from = row->saddr; /* as in ct_known */
-
-	return bpf_map_lookup_elem(&node_addrs, &from) != NULL;
-}
-
 /* Asks the kernel for the way of what leaves as a row says, and writes it into the row: the device and the
  * neighbour, or the device alone if it has yet to learn of the neighbour. That this very packet is too large for
  * the device says nothing against the way. */

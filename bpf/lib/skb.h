@@ -86,6 +86,15 @@ static __always_inline bool skb_forward(struct __sk_buff *skb, const struct pack
 	return true;
 }
 
+/* Whether what is rewritten as a row says is from this node by then: the stack takes no such packet of IPv4 from
+ * outside. A function, whose stack is its own. */
+static __noinline int skb_is_own(const struct ct_entry *row)
+{
+	struct addr from = row->saddr; /* as in ct_known */
+
+	return bpf_map_lookup_elem(&node_addrs, &from) != NULL;
+}
+
 /* Makes room for the option. Each piece of a merged packet of TCP is made smaller by as much. */
 static __always_inline bool skb_mark_room(struct __sk_buff *skb, __u32 len, __u8 proto)
 {
