@@ -16,6 +16,7 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/health"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
@@ -52,6 +53,7 @@ type agent struct {
 	follower      *routes.Follower // likewise
 	cannotFollow  string           // and why there is none
 	network       *podnet.Network  // nil where pods get their network otherwise
+	fabric        *fabric.Fabric   // likewise
 }
 
 func newAgentCommand(env *env) *cobra.Command {

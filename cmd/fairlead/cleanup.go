@@ -12,6 +12,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/fabric"
 )
 
 // removal is what cleanup took away.
@@ -19,6 +20,8 @@ type removal struct {
 	Root  string   `json:"root"`
 	Links []string `json:"links"`
 	Maps  []string `json:"maps"`
+	// Routes is how many there were to the pods of other nodes.
+	Routes int `json:"routes"`
 }
 
 func newCleanupCommand(inv *invocation) *cobra.Command {
@@ -27,7 +30,8 @@ func newCleanupCommand(inv *invocation) *cobra.Command {
 		Use:   "cleanup",
 		Short: "Detach the programs and remove the maps from this node",
 		Long: `Detach the programs and remove the maps from this node. From then on nothing carries connections to Services, unless
-something else does. It is refused while an agent runs, which would have lost what it works on.`,
+something else does. The routes and the tunnel to the pods of other nodes are removed too. It is refused while an agent
+runs, which would have lost what it works on.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -46,6 +50,9 @@ something else does. It is refused while an agent runs, which would have lost wh
 				return err
 			}
 			if err := datapath.Cleanup(cfg.BPFFS); err != nil {
+				return fmt.Errorf("clean up: %w; it may be repeated", err)
+			}
+			if removed.Routes, err = fabric.Remove(); err != nil {
 				return fmt.Errorf("clean up: %w; it may be repeated", err)
 			}
 			return inv.print(removed, removed.write)
@@ -83,6 +90,9 @@ func pinnedNames(root string) (removal, error) {
 }
 
 func (r removal) write(w io.Writer) error {
+	if r.Routes > 0 {
+		fmt.Fprintf(w, "removed %d routes to pods of other nodes\n", r.Routes)
+	}
 	if len(r.Links)+len(r.Maps) == 0 {
 		_, err := fmt.Fprintf(w, "nothing was pinned under %s\n", r.Root)
 		return err

@@ -67,7 +67,7 @@ func (a *agent) sample() metrics.Sample {
 	s.Conntrack, _ = a.conntrackStats()
 	s.Routes, _ = a.routeStats()
 	s.Monitor = a.hub.Stats()
-	s.Pods = a.podStats()
+	s.Pods, s.Fabric = a.podStats(), a.fabricStats()
 	if o := a.optOuts(); o != nil {
 		s.OptOut = *o
 		s.Stats.Damage += o.Damage

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 )
@@ -27,7 +28,7 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	network, err := podnet.New(podnet.Config{
 		Programs: programs,
 		Dir:      a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.podCIDRs, Reserved: a.store.Local,
-		MTU: podnet.DefaultMTU, Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
+		MTU: a.podMTU, Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pod network: %w", err)
@@ -43,8 +44,31 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	start("podnet", network.Run)
 	if programs != nil {
 		start("native", func(ctx context.Context) error { return a.followNative(ctx, log) })
+		return a.startFabric(start, log)
 	}
 	return nil
+}
+
+// startFabric starts what leads to the pods of other nodes.
+func (a *agent) startFabric(start func(string, func(context.Context) error), log *slog.Logger) error {
+	ways, err := fabric.New(fabric.Config{Mode: a.cfg.Routing, Store: a.store, CIDRs: a.podCIDRs, MTU: podnet.DefaultMTU, Log: log})
+	if err != nil {
+		return fmt.Errorf("start leading to the pods of other nodes: %w", err)
+	}
+	a.mu.Lock()
+	a.fabric = ways
+	a.mu.Unlock()
+	start("fabric", ways.Run)
+	return nil
+}
+
+// podMTU returns that of pods, whose packets have to fit into a tunnel where there is one.
+func (a *agent) podMTU() (int, error) {
+	mtu, err := podnet.DefaultMTU()
+	if a.cfg.PodNetwork == "main" && a.cfg.Routing == fabric.VXLAN {
+		mtu -= fabric.Overhead(a.store.Self().Addrs)
+	}
+	return mtu, err
 }
 
 // nativeRetry is how long it waits after an error.
@@ -59,8 +83,7 @@ func (a *agent) followNative(ctx context.Context, log *slog.Logger) error {
 	case <-a.store.Synced():
 	}
 	for {
-		inside, _ := a.store.Inside(noMoves)
-		err := a.path.SetNative(slices.Concat(inside, a.cfg.PodPrefixes(), a.cfg.NativePrefixes()))
+		err := a.path.SetNative(slices.Concat(a.nativeInside(), a.cfg.PodPrefixes(), a.cfg.NativePrefixes()))
 		retry := (<-chan time.Time)(nil)
 		if err != nil {
 			log.Warn("telling the programs where pods are known: trying again", "error", err)
@@ -73,6 +96,24 @@ func (a *agent) followNative(ctx context.Context, log *slog.Logger) error {
 		case <-a.store.InsideChanged():
 		}
 	}
+}
+
+// nativeInside returns what in the cluster knows pods. With a tunnel the network between the nodes need not, so the nodes
+// themselves meet them under an address of theirs; only this node's own are reached without the network.
+func (a *agent) nativeInside() []netip.Prefix {
+	if a.cfg.Routing != fabric.VXLAN {
+		inside, _ := a.store.Inside(noMoves)
+		return inside
+	}
+	self := a.store.Self()
+	list := slices.Clone(self.PodCIDRs)
+	for _, addr := range self.Addrs {
+		list = append(list, netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	for _, node := range a.store.Others() {
+		list = append(list, node.PodCIDRs...)
+	}
+	return list
 }
 
 // noMoves is never what a Store has counted.
@@ -106,6 +147,28 @@ func (a *agent) podStats() *podnet.Stats {
 	return &stats
 }
 
+// fabricStats returns how the ways to other nodes' pods are doing; nil where nobody here keeps them.
+func (a *agent) fabricStats() *fabric.Stats {
+	a.mu.Lock()
+	ways := a.fabric
+	a.mu.Unlock()
+	if ways == nil {
+		return nil
+	}
+	stats := ways.Stats()
+	return &stats
+}
+
+func (a *agent) routingStatus() *observe.RoutingStatus {
+	stats := a.fabricStats()
+	if stats == nil {
+		return nil
+	}
+	return &observe.RoutingStatus{
+		Mode: stats.Mode, Nodes: stats.Nodes, Routes: stats.Routes, Refused: stats.Refused, Left: stats.Left, Mended: stats.Mended, Error: stats.Error,
+	}
+}
+
 func (a *agent) podStatus() *observe.PodNetworkStatus {
 	stats := a.podStats()
 	if stats == nil {
@@ -123,6 +186,7 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 		s.CIDRs = append(s.CIDRs, prefix.String())
 		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
 	}
+	s.Routing = a.routingStatus()
 	for i, setting := range forwarding() {
 		// What cannot be read is not known to be wrong.
 		if off, err := setting.isOff(procSys); err == nil && off && [...]bool{v4, v6}[i] {

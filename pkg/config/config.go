@@ -52,6 +52,7 @@ type Config struct {
 
 	PodNetwork                           string // off, main or chained
 	HostRouting, Masquerade, NativeCIDRs string
+	Routing                              string // none, native or vxlan
 
 	PodCIDRs string // networks with commas between them; empty = those of the Node
 

@@ -55,7 +55,7 @@ func TestDefaults(t *testing.T) {
 		Devices: "auto", XDP: "auto", NodePortAddresses: "primary", NodePortRange: "30000-32767", ExternalClusterIP: "false", VIPPing: "false", DSR: "off",
 		MetricsAddress: "127.0.0.1:10249", HealthzAddress: ":10256", ReadyAddress: "127.0.0.1:10247",
 		OptOutRuntimes: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
-		OptOutMeshes:   "istio,istio-ambient,linkerd,kuma,consul", CNICache: "/var/lib/cni/results", PodNetwork: "off", HostRouting: "bpf", Masquerade: "true",
+		OptOutMeshes:   "istio,istio-ambient,linkerd,kuma,consul", CNICache: "/var/lib/cni/results", PodNetwork: "off", HostRouting: "bpf", Masquerade: "true", Routing: "none",
 		Conntrack: Conntrack{
 			TCPEstablished: "8000s", TCPHalfClosed: "1h", TCPClosing: "60s", TCPReset: "10s", TCPHalfOpen: "30s", UDPStream: "120s", UDP: "30s",
 			SCTPEstablished: "210s", SCTPClosing: "10s",
@@ -133,7 +133,7 @@ func TestEveryOption(t *testing.T) {
 		"vip-ping":           "true",
 		"dsr":                "ipip",
 		"pod-network":        "main", "pod-cidrs": "10.1.0.0/24",
-		"host-routing": "stack", "masquerade": "false", "native-cidrs": "10.0.0.0/8",
+		"host-routing": "stack", "masquerade": "false", "native-cidrs": "10.0.0.0/8", "routing": "vxlan",
 	}
 	seen := map[*string]string{}
 	probe := &Config{}

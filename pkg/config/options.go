@@ -195,6 +195,12 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.NativeCIDRs },
 		},
 		{
+			Name: "routing", Default: "none", Values: []string{"none", "native", "vxlan"},
+			Usage: "with --pod-network=main, how packets get to the pods of other nodes: the network knows; by routes to the nodes on the same links; " +
+				"through a tunnel",
+			field: func(c *Config) *string { return &c.Routing },
+		},
+		{
 			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
 			Usage: "whether pods get their network by the plugin fairlead-cni: they do not; it makes their devices and gives them addresses; it " +
 				"comes after another plugin that does",

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
 	"fairlead.io/fairlead/pkg/conntrack"
+	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
@@ -66,6 +67,7 @@ func sample() Sample {
 		Routes:  routes.Stats{Following: true, Changes: 91, Flaps: 92, Errors: 93},
 		Monitor: monitor.Stats{Clients: 81, Events: 82, Lost: 83},
 		Pods:    &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.Count{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
+		Fabric:  &fabric.Stats{Routes: 107, Refused: []string{"one"}, Mended: 108},
 	}
 }
 

@@ -25,7 +25,21 @@ func podFamilies() []family {
 			func(s *Sample) float64 { return float64(s.Pods.Mended) }),
 		ofPods(prometheus.GaugeValue, "fairlead_pods_attached", "Interfaces of pods that are attached to the network.",
 			func(s *Sample) float64 { return float64(s.Pods.Pods) }),
+		ofFabric(prometheus.GaugeValue, "fairlead_fabric_routes", "Routes that lead to the pods of other nodes, and away from addresses of this node's without a pod.",
+			func(s *Sample) float64 { return float64(s.Fabric.Routes) }),
+		ofFabric(prometheus.GaugeValue, "fairlead_fabric_refused_networks", "Networks that nodes claim for their pods and to which nothing leads.",
+			func(s *Sample) float64 { return float64(len(s.Fabric.Refused)) }),
+		ofFabric(prometheus.CounterValue, "fairlead_fabric_repairs_total", "Routes and neighbours on the way to other nodes that were lost, and came back.",
+			func(s *Sample) float64 { return float64(s.Fabric.Mended) }),
 	}
+}
+
+func ofFabric(kind prometheus.ValueType, name, help string, value func(*Sample) float64) family {
+	return family{name: name, help: help, kind: kind, read: func(s *Sample, put put) {
+		if s.Fabric != nil {
+			put(value(s))
+		}
+	}}
 }
 
 func ofPods(kind prometheus.ValueType, name, help string, value func(*Sample) float64) family {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/conntrack"
+	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/monitor"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
@@ -30,6 +31,8 @@ type Sample struct {
 	Monitor monitor.Stats
 	// Pods is nil where pods get their network otherwise.
 	Pods *podnet.Stats
+	// Fabric is nil likewise.
+	Fabric *fabric.Stats
 }
 
 // Kernel is what the kernel has. What cannot be read is left out, and makes the node degraded.

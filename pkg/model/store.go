@@ -44,6 +44,7 @@ type Store struct {
 	pod    chan struct{} // signalled when pods or namespaces changed
 	node   chan struct{} // signalled when this node changed
 	inside chan struct{} // signalled when addresses inside of the cluster changed
+	others chan struct{} // likewise, for whoever leads to the other nodes
 	synced [objects]bool
 	ready  chan struct{} // closed when all are synced
 
@@ -72,6 +73,7 @@ func NewStore(self string) *Store {
 		pod:        make(chan struct{}, 1),
 		node:       make(chan struct{}, 1),
 		inside:     make(chan struct{}, 1),
+		others:     make(chan struct{}, 1),
 		ready:      make(chan struct{}),
 	}
 }
@@ -87,6 +89,9 @@ func (s *Store) SelfChanged() <-chan struct{} { return s.node }
 
 // InsideChanged is signalled whenever addresses inside of the cluster changed. It has one reader.
 func (s *Store) InsideChanged() <-chan struct{} { return s.inside }
+
+// NodesChanged is signalled whenever the addresses of a node changed, for itself or for pods. It has one reader.
+func (s *Store) NodesChanged() <-chan struct{} { return s.others }
 
 // Synced is closed once every kind of object was delivered whole at least once. Until then nothing may be deleted.
 func (s *Store) Synced() <-chan struct{} { return s.ready }
@@ -224,6 +229,20 @@ func (s *Store) Self() *Node {
 		return node
 	}
 	return &Node{Name: s.self}
+}
+
+// Others returns the latest of every Node but this one, by name.
+func (s *Store) Others() []*Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*Node, 0, len(s.nodes))
+	for name, node := range s.nodes {
+		if name != s.self {
+			list = append(list, node)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Node) int { return strings.Compare(a.Name, b.Name) })
+	return list
 }
 
 // Keys returns the keys of every Service and Pod, sorted.

@@ -17,6 +17,44 @@ type PodNetworkStatus struct {
 	Mended    uint64                  `json:"mended"`              // pods whose routes were lost
 	Settings  []string                `json:"settings,omitempty"`  // of the kernel that are not as needed
 	Error     string                  `json:"error,omitempty"`     // why no pod can be added
+	Routing   *RoutingStatus          `json:"routing,omitempty"`   // nil where nobody here knows the way to other nodes
+}
+
+// RoutingStatus is how packets get to the pods of other nodes.
+type RoutingStatus struct {
+	Mode    string   `json:"mode"` // none, native or vxlan
+	Nodes   int      `json:"nodes"`
+	Routes  int      `json:"routes"`
+	Refused []string `json:"refused,omitempty"` // networks that nodes claim and do not get, and why
+	Left    []string `json:"left,omitempty"`    // networks that are left to others, and why
+	Mended  uint64   `json:"mended"`            // routes and neighbours that were lost
+	Error   string   `json:"error,omitempty"`
+}
+
+func (r *RoutingStatus) text() string {
+	if r.Mode == "none" {
+		return "; the network knows the way to other nodes' pods"
+	}
+	text := fmt.Sprintf("; %s to the pods of %d nodes by %d routes", r.Mode, r.Nodes, r.Routes)
+	if len(r.Left) > 0 {
+		text += fmt.Sprintf(", %d networks left alone, first %s", len(r.Left), r.Left[0])
+	}
+	if r.Mended > 0 {
+		text += fmt.Sprintf(", lost and come back: %d", r.Mended)
+	}
+	return text
+}
+
+func (r *RoutingStatus) judge(say func(string, ...any)) {
+	if r == nil {
+		return
+	}
+	if r.Error != "" {
+		say("Pods of other nodes may be out of reach: %s.", r.Error)
+	}
+	if len(r.Refused) > 0 {
+		say("%d networks that nodes claim for their pods are not led there; first: %s.", len(r.Refused), r.Refused[0])
+	}
 }
 
 // AddressCount is how many addresses are in which state.
@@ -38,6 +76,9 @@ func (p *PodNetworkStatus) text() string {
 	if p.Mended > 0 {
 		text += fmt.Sprintf("; routes of pods that were lost and came back: %d", p.Mended)
 	}
+	if p.Routing != nil {
+		text += p.Routing.text()
+	}
 	return text
 }
 
@@ -45,6 +86,7 @@ func (p *PodNetworkStatus) judge(say func(string, ...any)) {
 	if p == nil {
 		return
 	}
+	p.Routing.judge(say)
 	if p.Error != "" {
 		say("No pod can be added to this node: %s.", p.Error)
 	}

@@ -40,6 +40,7 @@ func sampleStatus() Status {
 		PodNetwork: &PodNetworkStatus{
 			Mode: "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1,
 			Addresses: map[string]AddressCount{"IPv4": {Used: 3, Cooling: 2, Free: 249}, "IPv6": {Used: 3, Free: 1.8e19}},
+			Routing:   &RoutingStatus{Mode: "native", Nodes: 2, Routes: 6, Mended: 1, Left: []string{"10.4.0.0/24 of node n4: it is far"}},
 		},
 		Fragments: FragmentStatus{Kept: 31, Returned: 29, Lost: 1, Refused: 2},
 		Maps: []MapStatus{
@@ -128,6 +129,9 @@ func TestJudge(t *testing.T) {
 			"No pod can be added to this node: the Node n1 has no podCIDR.", "No IPv4 address is left for a pod: 2 are used of 10.1.0.0/31.",
 			"not handed on: net.ipv4.ip_forward is not set; \"fairlead init\"",
 		}},
+		{"networks of nodes are refused", func(s *Status) { s.PodNetwork.Routing.Refused = []string{"podCIDR 0.0.0.0/0 of node n2: no", "b"} },
+			[]string{"2 networks that nodes claim for their pods are not led there; first: podCIDR 0.0.0.0/0 of node n2: no."}},
+		{"no way to other nodes", func(s *Status) { s.PodNetwork.Routing.Error = "no buffer space" }, []string{"may be out of reach: no buffer space."}},
 		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"once a second: no buffer space."}},
 		{"one idle", func(s *Status) { s.Datapath.Programs[0].Attached, s.Datapath.Programs[0].Idle = false, true }, nil},
 		{"one detached", func(s *Status) { s.Datapath.Programs[0].Attached = false }, []string{"sock_connect4 is not attached"}},

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == fakeName {
 		fakePlugin()
 	}
-	code := rig.Main(m, rig.Funcs{"serve": serve, "echo": echo, "follow": follow, "dial": dial})
+	code := rig.Main(m, rig.Funcs{"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead})
 	if built.dir != "" {
 		os.RemoveAll(built.dir)
 	}
@@ -53,6 +53,7 @@ type served struct {
 	Cooldown time.Duration
 
 	Carry *carried // by programs; nil for the stack alone
+	Less  int      // than the MTU of the devices, for packets of pods
 }
 
 // serve is the agent's half: it says when it is ready, and ends with its input.
@@ -78,7 +79,11 @@ func serve(args []string) int {
 				}
 				return s.CIDRs, nil
 			},
-			Reserved: func(netip.Addr) bool { return false }, MTU: podnet.DefaultMTU,
+			Reserved: func(netip.Addr) bool { return false },
+			MTU: func() (int, error) {
+				mtu, err := podnet.DefaultMTU()
+				return mtu - s.Less, err
+			},
 		})
 		if err != nil {
 			return err

@@ -1,0 +1,199 @@
+package fabric
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// DeviceName is the tunnel's.
+	DeviceName = "flvxlan0"
+	// port is the one that Linux had before there was an assigned one. Firewalls of clusters know it, since others use it, and
+	// switches do not take what is sent there for a network of theirs.
+	port = 8472
+)
+
+// Overhead returns how many bytes a packet grows by in the tunnel between nodes with such addresses.
+func Overhead(addrs []netip.Addr) int {
+	const inner, udp, vxlan, ipv4, ipv6 = 14, 8, 8, 20, 40
+	if len(addrs) == 0 || slices.ContainsFunc(addrs, netip.Addr.Is6) {
+		return inner + udp + vxlan + ipv6
+	}
+	return inner + udp + vxlan + ipv4
+}
+
+// macOf returns the hardware address that a node has in the tunnel: a node drops what comes from its own, so all differ.
+func macOf(node string) (mac [6]byte) {
+	sum := sha256.Sum256([]byte(node))
+	copy(mac[1:], sum[:])
+	mac[0] = 2 // given by hand
+	return mac
+}
+
+// linkLocal returns an address by which a node can be the next hop for either family, whatever addresses it has.
+func linkLocal(mac [6]byte) netip.Addr {
+	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
+}
+
+// ownIn returns the address of the device from which the node itself sends to the pods of other nodes: the first of its own
+// network, which is no pod's and to which answers come back through the tunnel.
+func ownIn(cidrs []netip.Prefix, is4 bool) netip.Addr {
+	for _, cidr := range cidrs {
+		if addr := cidr.Addr(); addr.Is4() == is4 && cidr.Bits() < addr.BitLen()-1 {
+			return addr
+		}
+	}
+	return netip.Addr{}
+}
+
+// ourDevice returns the tunnel's device, nil if there is none.
+func ourDevice() (*netlink.Vxlan, error) {
+	link, err := netlink.LinkByName(DeviceName)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for %s: %w", DeviceName, err)
+	}
+	device, ok := link.(*netlink.Vxlan)
+	if !ok || !device.FlowBased {
+		return nil, fmt.Errorf("the device %s is none of ours", DeviceName)
+	}
+	return device, nil
+}
+
+// setDevice makes the tunnel's device what it should be and returns its index.
+func setDevice(mac [6]byte, mtu int, cidrs []netip.Prefix) (int, error) {
+	device, err := ourDevice()
+	if err != nil {
+		return 0, err
+	}
+	if device != nil && (device.Port != port || device.Learning || device.HardwareAddr.String() != net.HardwareAddr(mac[:]).String()) {
+		if err := removeDevice(); err != nil {
+			return 0, err
+		}
+		device = nil
+	}
+	if device == nil {
+		if device, err = addDevice(mac, mtu); err != nil {
+			return 0, err
+		}
+	}
+	if err := setKernel(); err != nil {
+		return 0, err
+	}
+	if device.MTU != mtu {
+		if err := netlink.LinkSetMTU(device, mtu); err != nil {
+			return 0, fmt.Errorf("set the MTU of %s to %d: %w", DeviceName, mtu, err)
+		}
+	}
+	if device.RawFlags&unix.IFF_NOARP == 0 {
+		if err := netlink.LinkSetARPOff(device); err != nil {
+			return 0, fmt.Errorf("turn off ARP at %s: %w", DeviceName, err)
+		}
+	}
+	if device.Flags&net.FlagUp == 0 {
+		if err := netlink.LinkSetUp(device); err != nil {
+			return 0, fmt.Errorf("set %s up: %w", DeviceName, err)
+		}
+	}
+	return device.Index, setAddresses(device, cidrs)
+}
+
+func addDevice(mac [6]byte, mtu int) (*netlink.Vxlan, error) {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.HardwareAddr, attrs.MTU = DeviceName, mac[:], mtu
+	if err := netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: port}); err != nil {
+		return nil, fmt.Errorf("add %s at UDP port %d: %w", DeviceName, port, err)
+	}
+	device, err := ourDevice()
+	if device == nil && err == nil {
+		err = fmt.Errorf("add %s: it is gone again", DeviceName)
+	}
+	return device, err
+}
+
+// setKernel writes the settings of the device. What comes by it may come from a node's own address, to which the way is
+// another, so rp_filter only asks whether there is any.
+func setKernel() error {
+	for _, setting := range [][3]string{
+		{"ipv4", "forwarding", "1"}, {"ipv4", "rp_filter", "2"},
+		{"ipv6", "disable_ipv6", "0"}, {"ipv6", "addr_gen_mode", "1"}, {"ipv6", "accept_ra", "0"}, {"ipv6", "forwarding", "1"},
+	} {
+		path := filepath.Join("/proc/sys/net", setting[0], "conf", DeviceName, setting[1])
+		is, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) || strings.TrimSpace(string(is)) == setting[2] {
+			continue // the kernel has no IPv6, or no more to be told
+		}
+		if err == nil {
+			err = os.WriteFile(path, []byte(setting[2]), 0)
+		}
+		if err != nil {
+			return fmt.Errorf("set %s: %w", setting[1], err)
+		}
+	}
+	return nil
+}
+
+// setAddresses gives the device the node's addresses in the tunnel, and no others. The kernel does not choose them by itself: they
+// are of the link's scope, and deprecated.
+func setAddresses(device netlink.Link, cidrs []netip.Prefix) error {
+	list, err := netlink.AddrList(device, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list the addresses of %s: %w", DeviceName, err)
+	}
+	want := map[netip.Addr]bool{}
+	for _, is4 := range []bool{true, false} {
+		if addr := ownIn(cidrs, is4); addr.IsValid() {
+			want[addr] = true
+		}
+	}
+	for i := range list {
+		addr, _ := netip.AddrFromSlice(list[i].IP)
+		addr = addr.Unmap()
+		if addr.IsLinkLocalUnicast() {
+			continue
+		}
+		if want[addr] {
+			delete(want, addr)
+		} else if err := netlink.AddrDel(device, &list[i]); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			return fmt.Errorf("remove the address %s of %s: %w", addr, DeviceName, err)
+		}
+	}
+	for addr := range want {
+		entry := &netlink.Addr{IPNet: &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}, Scope: unix.RT_SCOPE_LINK}
+		if addr.Is6() {
+			entry.Scope, entry.Flags, entry.ValidLft = unix.RT_SCOPE_UNIVERSE, unix.IFA_F_NODAD|unix.IFA_F_NOPREFIXROUTE, forever
+		}
+		if err := netlink.AddrReplace(device, entry); err != nil {
+			return fmt.Errorf("give %s the address %s: %w", DeviceName, addr, err)
+		}
+	}
+	return nil
+}
+
+// forever is the kernel's word for a lifetime without end.
+const forever = 1<<32 - 1
+
+// removeDevice removes the tunnel's device. That there is none is no error.
+func removeDevice() error {
+	device, err := ourDevice()
+	if device == nil || err != nil {
+		return err
+	}
+	if err := netlink.LinkDel(device); err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove %s: %w", DeviceName, err)
+	}
+	return nil
+}

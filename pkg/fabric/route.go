@@ -1,0 +1,267 @@
+package fabric
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// protocol marks the routes that are ours; nobody in /etc/iproute2/rt_protos has it.
+	protocol = 102
+	// metric is more than what routes have by default: whoever adds a route of their own to the same network wins.
+	metric = 4000
+	// number is that of the network within the tunnel.
+	number = 1
+)
+
+// The attributes of a route through a tunnel, of linux/lwtunnel.h. IPv4 and IPv6 have the same numbers for these.
+const (
+	tunnelID    = 1
+	tunnelDst   = 2
+	tunnelFlags = 6
+	// checksummed has a packet's checksum sent: IPv6 drops one without.
+	checksummed = 1
+)
+
+// route is a route of ours.
+type route struct {
+	to     netip.Prefix
+	device int        // 0: what is sent there is refused
+	via    netip.Addr // of either family
+	tunnel netip.Addr // who gets it in a tunnel; invalid for nobody
+	source netip.Addr // from which the node itself sends; invalid for any
+}
+
+func familyOf(addr netip.Addr) uint8 {
+	if addr.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// add returns what adds the route, or changes it to this.
+func (r route) add() change {
+	request := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
+	header := r.header()
+	request.AddData(header)
+	r.addTo(request)
+	if r.device == 0 {
+		header.Type = unix.RTN_UNREACHABLE
+		return change{what: fmt.Sprintf("refuse what goes to %s", r.to), request: request}
+	}
+	request.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(r.device))))
+	if r.via.Is4() == r.to.Addr().Is4() {
+		request.AddData(nl.NewRtAttr(unix.RTA_GATEWAY, r.via.AsSlice()))
+	} else {
+		via := binary.NativeEndian.AppendUint16(nil, uint16(familyOf(r.via)))
+		request.AddData(nl.NewRtAttr(unix.RTA_VIA, append(via, r.via.AsSlice()...)))
+	}
+	if r.source.IsValid() {
+		request.AddData(nl.NewRtAttr(unix.RTA_PREFSRC, r.source.AsSlice()))
+	}
+	if r.tunnel.IsValid() {
+		if r.via.Is4() {
+			header.Flags |= unix.RTNH_F_ONLINK // the device has no network of which it could be one
+		}
+		kind, encap := r.encap()
+		request.AddData(nl.NewRtAttr(unix.RTA_ENCAP_TYPE, nl.Uint16Attr(kind)))
+		request.AddData(nl.NewRtAttr(unix.RTA_ENCAP|unix.NLA_F_NESTED, encap))
+	}
+	return change{what: fmt.Sprintf("add the route to %s", r.to), request: request}
+}
+
+// remove returns what removes the route, and none of others.
+func (r route) remove(at uint32) change {
+	request := nl.NewNetlinkRequest(unix.RTM_DELROUTE, 0)
+	header := r.header()
+	header.Scope = unix.RT_SCOPE_NOWHERE // any
+	header.Type = unix.RTN_UNSPEC
+	request.AddData(header)
+	request.AddData(nl.NewRtAttr(unix.RTA_DST, r.to.Addr().AsSlice()))
+	request.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(at)))
+	return change{what: fmt.Sprintf("remove the route to %s", r.to), request: request, missing: unix.ESRCH}
+}
+
+func (r route) header() *nl.RtMsg {
+	return &nl.RtMsg{RtMsg: unix.RtMsg{
+		Family: familyOf(r.to.Addr()), Dst_len: uint8(r.to.Bits()), Table: unix.RT_TABLE_MAIN, Protocol: protocol,
+		Scope: unix.RT_SCOPE_UNIVERSE, Type: unix.RTN_UNICAST,
+	}}
+}
+
+func (r route) addTo(request *nl.NetlinkRequest) {
+	request.AddData(nl.NewRtAttr(unix.RTA_DST, r.to.Addr().AsSlice()))
+	request.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(metric)))
+}
+
+// encap returns what the tunnel's device reads of a packet's way, which the netlink package does not know.
+func (r route) encap() (kind uint16, attrs []byte) {
+	add := func(name int, value []byte) { attrs = append(attrs, nl.NewRtAttr(name, value).Serialize()...) }
+	add(tunnelID, binary.BigEndian.AppendUint64(nil, number))
+	add(tunnelDst, r.tunnel.AsSlice())
+	if r.tunnel.Is4() {
+		return nl.LWTUNNEL_ENCAP_IP, attrs
+	}
+	add(tunnelFlags, binary.BigEndian.AppendUint16(nil, checksummed))
+	return nl.LWTUNNEL_ENCAP_IP6, attrs
+}
+
+// found is a route that the kernel has, of whomever.
+type found struct {
+	route
+	kind, table, protocol, scope uint8
+	cloned                       bool
+	metric                       uint32
+}
+
+// isOurs reports whether the route is one that was added here.
+func (f *found) isOurs() bool {
+	return f.protocol == protocol && f.table == unix.RT_TABLE_MAIN && !f.cloned
+}
+
+// parseRoute reads the kernel's message of a route.
+func parseRoute(message []byte) (found, error) {
+	if len(message) < unix.SizeofRtMsg {
+		return found{}, errors.New("read a route: it is too short")
+	}
+	header := nl.DeserializeRtMsg(message)
+	attrs, err := nl.ParseRouteAttr(message[unix.SizeofRtMsg:])
+	if err != nil {
+		return found{}, fmt.Errorf("read a route: %w", err)
+	}
+	f := found{kind: header.Type, table: header.Table, protocol: header.Protocol, scope: header.Scope, cloned: header.Flags&unix.RTM_F_CLONED != 0}
+	to := netip.IPv6Unspecified()
+	if header.Family == unix.AF_INET {
+		to = netip.IPv4Unspecified()
+	}
+	for _, attr := range attrs {
+		addr, _ := netip.AddrFromSlice(attr.Value)
+		switch attr.Attr.Type {
+		case unix.RTA_DST:
+			to = addr
+		case unix.RTA_GATEWAY:
+			f.via = addr
+		case unix.RTA_VIA:
+			f.via, _ = netip.AddrFromSlice(attr.Value[min(2, len(attr.Value)):])
+		case unix.RTA_PREFSRC:
+			f.source = addr
+		case unix.RTA_OIF:
+			f.device = int(wordOf(attr.Value))
+		case unix.RTA_PRIORITY:
+			f.metric = wordOf(attr.Value)
+		case unix.RTA_ENCAP, unix.RTA_ENCAP | unix.NLA_F_NESTED:
+			f.tunnel = tunnelOf(attr.Value)
+		}
+	}
+	f.to = netip.PrefixFrom(to, int(header.Dst_len))
+	if f.kind == unix.RTN_UNREACHABLE {
+		f.device = 0 // IPv6 says lo
+	}
+	return f, nil
+}
+
+func wordOf(value []byte) uint32 {
+	if len(value) < 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(value)
+}
+
+// tunnelOf returns where a tunnel leads to; the unspecified address if it is not of our number.
+func tunnelOf(value []byte) (to netip.Addr) {
+	attrs, err := nl.ParseRouteAttr(value)
+	if err != nil {
+		return netip.IPv4Unspecified()
+	}
+	for _, attr := range attrs {
+		switch attr.Attr.Type {
+		case tunnelID:
+			if len(attr.Value) < 8 || binary.BigEndian.Uint64(attr.Value) != number {
+				return netip.IPv4Unspecified()
+			}
+		case tunnelDst:
+			to, _ = netip.AddrFromSlice(attr.Value)
+		}
+	}
+	return to
+}
+
+// listRoutes returns all routes of the kernel.
+func listRoutes() ([]found, error) {
+	var list []found
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		messages, err := dump(unix.RTM_GETROUTE, unix.RTM_NEWROUTE, &nl.RtMsg{RtMsg: unix.RtMsg{Family: family}})
+		if err != nil {
+			return nil, fmt.Errorf("list routes: %w", err)
+		}
+		for _, message := range messages {
+			f, err := parseRoute(message)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, f)
+		}
+	}
+	return list, nil
+}
+
+// dump lists something, a second time if it changed meanwhile.
+func dump(ask int, answer uint16, header nl.NetlinkRequestData) ([][]byte, error) {
+	list := func() ([][]byte, error) {
+		request := nl.NewNetlinkRequest(ask, unix.NLM_F_DUMP)
+		request.AddData(header)
+		return request.Execute(unix.NETLINK_ROUTE, answer)
+	}
+	all, err := list()
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		all, err = list()
+	}
+	return all, err
+}
+
+// neighbour says which hardware address somebody has at the tunnel's device.
+type neighbour struct {
+	addr netip.Addr
+	mac  [6]byte
+}
+
+func (n neighbour) change(device int, add bool) change {
+	verb, flags, what := unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_REPLACE, "add"
+	var missing unix.Errno
+	if !add {
+		verb, flags, what, missing = unix.RTM_DELNEIGH, 0, "remove", unix.ENOENT
+	}
+	request := nl.NewNetlinkRequest(verb, flags)
+	request.AddData(&netlink.Ndmsg{Family: familyOf(n.addr), Index: uint32(device), State: unix.NUD_PERMANENT, Type: unix.RTN_UNICAST})
+	request.AddData(nl.NewRtAttr(unix.NDA_DST, n.addr.AsSlice()))
+	if add {
+		request.AddData(nl.NewRtAttr(unix.NDA_LLADDR, n.mac[:]))
+	}
+	return change{what: fmt.Sprintf("%s the neighbour %s", what, n.addr), request: request, missing: missing}
+}
+
+// listNeighbours returns the permanent neighbours at a device.
+func listNeighbours(device int) (map[netip.Addr][6]byte, error) {
+	list := func() ([]netlink.Neigh, error) { return netlink.NeighList(device, netlink.FAMILY_ALL) }
+	all, err := list()
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		all, err = list()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list neighbours: %w", err)
+	}
+	known := map[netip.Addr][6]byte{}
+	for i := range all {
+		addr, ok := netip.AddrFromSlice(all[i].IP)
+		if ok && all[i].State&unix.NUD_PERMANENT != 0 && len(all[i].HardwareAddr) == 6 && !addr.IsMulticast() {
+			known[addr.Unmap()] = [6]byte(all[i].HardwareAddr)
+		}
+	}
+	return known, nil
+}

@@ -1,0 +1,465 @@
+package podnet
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// lead keeps the ways to other nodes. A line of its input is the list of all Nodes, or empty for the state that it then prints.
+func lead(args []string) int {
+	err := func() error {
+		store := model.NewStore(args[1])
+		ways, err := fabric.New(fabric.Config{
+			Mode: args[0], Store: store, MTU: podnet.DefaultMTU, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+			CIDRs: func() ([]netip.Prefix, error) { return store.Self().PodCIDRs, nil },
+		})
+		if err != nil {
+			return err
+		}
+		store.ReplaceServices(nil)
+		store.ReplaceSlices(nil)
+		store.ReplaceNamespaces(nil)
+		store.ReplacePods(nil)
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		go func() { ended <- ways.Run(ctx) }()
+		lines := bufio.NewReader(os.Stdin)
+		for {
+			line, err := lines.ReadBytes('\n')
+			if err != nil {
+				break
+			}
+			if len(line) == 1 {
+				text, err := json.Marshal(ways.Stats())
+				if err != nil {
+					return err
+				}
+				fmt.Printf("%s\n", text)
+				continue
+			}
+			var nodes []*model.Node
+			if err := json.Unmarshal(line, &nodes); err != nil {
+				return err
+			}
+			store.ReplaceNodes(nodes)
+		}
+		cancel()
+		return <-ended
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// leader is the process that keeps the ways of a node.
+type leader struct {
+	*rig.Process
+	t    *testing.T
+	ns   *rig.Netns
+	self string
+}
+
+func newLeader(t *testing.T, ns *rig.Netns, mode, self string) *leader {
+	t.Helper()
+	return &leader{Process: rig.NewChild(t, nil, ns, "lead", mode, self), t: t, ns: ns, self: self}
+}
+
+func (l *leader) write(line []byte) {
+	l.t.Helper()
+	if _, err := l.Stdin.Write(append(line, '\n')); err != nil {
+		l.t.Fatalf("tell the leader of %s: %v, %v", l.self, err, l.Wait())
+	}
+}
+
+func (l *leader) tell(nodes []*model.Node) {
+	l.t.Helper()
+	text, err := json.Marshal(nodes)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	l.write(text)
+}
+
+func (l *leader) stats() (stats fabric.Stats) {
+	l.t.Helper()
+	l.write(nil)
+	line, err := l.ReadLine()
+	if err == nil {
+		err = json.Unmarshal([]byte(line), &stats)
+	}
+	if err != nil {
+		l.t.Fatalf("ask the leader of %s: %v", l.self, err)
+	}
+	return stats
+}
+
+// until waits for a state of the leader and of the kernel.
+func (l *leader) until(what string, is func(fabric.Stats) bool) fabric.Stats {
+	l.t.Helper()
+	var stats fabric.Stats
+	for late := time.Now().Add(patience); time.Now().Before(late); time.Sleep(20 * time.Millisecond) {
+		if stats = l.stats(); is(stats) {
+			return stats
+		}
+	}
+	l.t.Fatalf("node %s: not %s in %s: %+v; routes %q", l.self, what, patience, stats, l.routes())
+	return stats
+}
+
+func (l *leader) untilRoutes(n int) fabric.Stats {
+	l.t.Helper()
+	return l.until(fmt.Sprintf("%d routes", n), func(s fabric.Stats) bool { return s.Routes == n && s.Error == "" && len(l.routes()) == n })
+}
+
+// ours is the mark of the routes that a fabric makes.
+const ours = 102
+
+// routes returns where routes of a fabric lead to, as the kernel has them.
+func (l *leader) routes() []string {
+	l.t.Helper()
+	var list []string
+	err := l.ns.Do(func() error {
+		filter := &netlink.Route{Protocol: ours, Table: unix.RT_TABLE_MAIN}
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+		for i := range routes {
+			list = append(list, routes[i].Dst.String())
+		}
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// kingdom is three nodes on one link, with a pod each.
+type kingdom struct {
+	nodes   []*node
+	leaders []*leader
+	objects []*model.Node
+	pods    []*pod
+}
+
+// land is what the nodes of a kingdom have.
+type land struct {
+	name       string
+	mode       string
+	addr4      bool // nodes have addresses of IPv4
+	addr6      bool
+	pods4      bool
+	pods6      bool
+	byPrograms bool
+}
+
+func newKingdom(t *testing.T, l land) *kingdom {
+	t.Helper()
+	rig.Root(t)
+	k := &kingdom{}
+	wire := rig.NewNetns(t, "wire")
+	rig.Bridge(t, wire, "br0")
+	for i := 1; i <= 3; i++ {
+		object := &model.Node{Name: fmt.Sprintf("n%d", i), UID: fmt.Sprint(i)}
+		if l.addr4 {
+			object.Addrs = append(object.Addrs, netip.MustParseAddr(fmt.Sprintf("198.51.100.%d", i)))
+		}
+		if l.addr6 {
+			object.Addrs = append(object.Addrs, netip.MustParseAddr(fmt.Sprintf("2001:db8:1::%d", i)))
+		}
+		if l.pods4 {
+			object.PodCIDRs = append(object.PodCIDRs, netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", i)))
+		}
+		if l.pods6 {
+			object.PodCIDRs = append(object.PodCIDRs, netip.MustParsePrefix(fmt.Sprintf("fd00:%d::/64", i)))
+		}
+		k.objects = append(k.objects, object)
+	}
+	for i, object := range k.objects {
+		var cidrs []string
+		for _, cidr := range object.PodCIDRs {
+			cidrs = append(cidrs, cidr.String())
+		}
+		n := newNodeOf(t, func(n *node) {
+			port := fmt.Sprintf("port%d", i)
+			rig.Veth(t, n.ns, "eth0", wire, port)
+			rig.Enslave(t, wire, port, "br0")
+			for _, addr := range object.Addrs {
+				rig.Address(t, n.ns, "eth0", netip.PrefixFrom(addr, map[bool]int{true: 24, false: 64}[addr.Is4()]).String())
+			}
+			if l.mode == fabric.VXLAN {
+				n.Less = fabric.Overhead(object.Addrs)
+			}
+			if l.byPrograms {
+				n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path(), Bypass: true}
+				for _, other := range k.objects {
+					n.Carry.Native = append(n.Carry.Native, other.PodCIDRs...)
+					if l.mode != fabric.VXLAN || other == object {
+						for _, addr := range other.Addrs {
+							n.Carry.Native = append(n.Carry.Native, netip.PrefixFrom(addr, addr.BitLen()))
+						}
+					}
+				}
+			}
+		}, cidrs...)
+		k.nodes = append(k.nodes, n)
+		k.leaders = append(k.leaders, newLeader(t, n.ns, l.mode, object.Name))
+		p := n.pod(fmt.Sprintf("p%d", i+1))
+		n.mustAdd(p)
+		listenIn(t, p.Netns)
+		listenIn(t, n.ns)
+		k.pods = append(k.pods, p)
+	}
+	return k
+}
+
+// tell tells these nodes, the first ones, of each other, and waits until the routes are there.
+func (k *kingdom) tell(objects []*model.Node) {
+	routes := 0
+	for _, object := range objects {
+		routes += len(object.PodCIDRs)
+	}
+	for _, l := range k.leaders[:len(objects)] {
+		l.tell(objects)
+	}
+	for _, l := range k.leaders[:len(objects)] {
+		l.untilRoutes(routes)
+	}
+}
+
+// Pods of three nodes on a link reach each other under their own addresses, and nodes reach the pods of others.
+func TestFabric(t *testing.T) {
+	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
+		for _, l := range []land{
+			{name: "IPv4", addr4: true, pods4: true},
+			{name: "IPv6", addr6: true, pods6: true},
+			{name: "dual", addr4: true, addr6: true, pods4: true, pods6: true},
+			{name: "IPv4 over IPv6", addr6: true, pods4: true},
+			{name: "dual by programs", addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true},
+		} {
+			t.Run(mode+", "+l.name, func(t *testing.T) {
+				l.mode = mode
+				k := newKingdom(t, l)
+				k.tell(k.objects)
+				for i := range k.pods {
+					k.reach(t, &l, i, (i+1)%3)
+				}
+			})
+		}
+	}
+}
+
+// reach has a pod and its node ask a pod of another node and that node, by every protocol.
+func (k *kingdom) reach(t *testing.T, l *land, i, j int) {
+	t.Helper()
+	for is4, to := range k.pods[j].addr {
+		for _, protocol := range []string{"tcp", "udp", "icmp"} {
+			check := func(what, seen string, want ...netip.Addr) {
+				t.Helper()
+				if !slices.ContainsFunc(want, func(a netip.Addr) bool { return a.String() == seen }) {
+					t.Errorf("%s by %s, IPv4 %t: came from %s, want one of %v", what, protocol, is4, seen, want)
+				}
+			}
+			seen := func(addr netip.Addr) netip.Addr {
+				if protocol == "icmp" {
+					return to
+				}
+				return addr
+			}
+			check("pod to pod", talk(t, k.pods[i].Netns, protocol, to), seen(k.pods[i].addr[is4]))
+			node := []netip.Addr{to}
+			if protocol != "icmp" {
+				node = append(slices.Clone(k.objects[i].Addrs), nodeAddrs[is4])
+				if l.mode == fabric.VXLAN {
+					node = []netip.Addr{networkOf(k.objects[i], is4)}
+				}
+			}
+			if is4 && !l.addr4 && l.mode == fabric.Native {
+				continue // the node has no address there that others know
+			}
+			check("node to pod", talk(t, k.nodes[i].ns, protocol, to), node...)
+		}
+	}
+	if l.byPrograms {
+		for _, addr := range k.objects[j].Addrs {
+			want := k.pods[i].addr[addr.Is4()]
+			if at := slices.IndexFunc(k.objects[i].Addrs, func(a netip.Addr) bool { return a.Is4() == addr.Is4() }); l.mode == fabric.VXLAN {
+				want = k.objects[i].Addrs[at]
+			}
+			for _, protocol := range []string{"tcp", "udp"} {
+				if seen := talk(t, k.pods[i].Netns, protocol, addr); seen != want.String() {
+					t.Errorf("pod to node by %s: came from %s, want %s", protocol, seen, want)
+				}
+			}
+		}
+	}
+}
+
+// networkOf returns the first address of a node's pods.
+func networkOf(node *model.Node, is4 bool) netip.Addr {
+	for _, cidr := range node.PodCIDRs {
+		if cidr.Addr().Is4() == is4 {
+			return cidr.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+// A node that goes takes its routes with it and one that comes has them, others keep theirs; what somebody removes
+// comes back; the next agent takes over what there is; and another mode leaves nothing of the one before.
+func TestFabricChanges(t *testing.T) {
+	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
+		t.Run(mode, func(t *testing.T) {
+			l := land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true}
+			k := newKingdom(t, l)
+			k.tell(k.objects[:2])
+			k.tell(k.objects)
+			k.reach(t, &l, 0, 2)
+			k.tell(k.objects[:2])
+			if want := []string{"10.1.0.0/24", "10.2.0.0/24", "fd00:1::/64", "fd00:2::/64"}; !reflect.DeepEqual(k.leaders[0].routes(), want) {
+				t.Errorf("routes %q, want %q", k.leaders[0].routes(), want)
+			}
+			k.reach(t, &l, 0, 1)
+
+			at := k.leaders[0]
+			before := at.stats()
+			at.removeAll()
+			at.until("mended", func(s fabric.Stats) bool { return s.Mended >= before.Mended+4 && len(at.routes()) == 4 })
+			k.reach(t, &l, 0, 1)
+
+			thief := &model.Node{Name: "a", Addrs: k.objects[2].Addrs, PodCIDRs: slices.Clone(k.objects[1].PodCIDRs)}
+			for _, cidr := range []string{"0.0.0.0/0", "::/0", "10.1.0.128/25", "198.51.100.0/24"} {
+				thief.PodCIDRs = append(thief.PodCIDRs, netip.MustParsePrefix(cidr))
+			}
+			at.tell([]*model.Node{thief, k.objects[0], k.objects[1]})
+			at.until("refused", func(s fabric.Stats) bool { return len(s.Refused) == 6 && len(at.routes()) == 4 })
+			k.reach(t, &l, 0, 1)
+
+			at.Kill()
+			k.reach(t, &l, 0, 1)
+			at = newLeader(t, k.nodes[0].ns, mode, "n1")
+			k.leaders[0] = at
+			at.tell(k.objects[:2])
+			if after := at.untilRoutes(4); after.Changes > 0 {
+				t.Errorf("the next agent made %d changes", after.Changes)
+			}
+			at.Kill()
+			other := map[string]string{fabric.Native: fabric.VXLAN, fabric.VXLAN: fabric.None}[mode]
+			at = newLeader(t, k.nodes[0].ns, other, "n1")
+			at.tell(k.objects[:2])
+			if other == fabric.None {
+				at.until("empty", func(fabric.Stats) bool { return len(at.routes()) == 0 && !at.hasDevice() })
+				return
+			}
+			at.untilRoutes(4)
+			at.until("a tunnel", func(fabric.Stats) bool { return at.hasDevice() })
+		})
+	}
+}
+
+func (l *leader) hasDevice() (has bool) {
+	_ = l.ns.Do(func() error {
+		_, err := netlink.LinkByName(fabric.DeviceName)
+		has = err == nil
+		return nil
+	})
+	return has
+}
+
+// removeAll removes all routes of a fabric behind its back.
+func (l *leader) removeAll() {
+	l.t.Helper()
+	err := l.ns.Do(func() error {
+		routes, err := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Protocol: ours}, netlink.RT_FILTER_PROTOCOL)
+		for i := range routes {
+			if err := netlink.RouteDel(&routes[i]); err != nil {
+				return fmt.Errorf("remove %s: %w", routes[i].Dst, err)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// Nothing is removed before it is known which nodes there are.
+func TestFabricUnsynced(t *testing.T) {
+	l := land{mode: fabric.VXLAN, addr4: true, pods4: true}
+	k := newKingdom(t, l)
+	k.tell(k.objects)
+	k.leaders[0].Kill()
+	k.leaders[0] = newLeader(t, k.nodes[0].ns, fabric.VXLAN, "n1")
+	k.leaders[0].stats() // it runs
+	k.reach(t, &l, 0, 1)
+	if left := k.leaders[0].routes(); len(left) != 3 {
+		t.Errorf("routes %q", left)
+	}
+}
+
+// A node of thousands costs what it costs alone, after all were there.
+func TestFabricScale(t *testing.T) {
+	const many = 5000
+	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
+		t.Run(mode, func(t *testing.T) {
+			rig.Root(t)
+			ns := rig.NewNetns(t, "node")
+			rig.Veth(t, ns, "eth0", rig.NewNetns(t, "wire"), "eth0")
+			rig.Address(t, ns, "eth0", "198.18.0.1/16", "2001:db8:1::1/64")
+			at := newLeader(t, ns, mode, "n0")
+			var objects []*model.Node
+			for i := range many + 1 {
+				objects = append(objects, &model.Node{
+					Name:  fmt.Sprintf("n%d", i),
+					Addrs: []netip.Addr{netip.AddrFrom4([4]byte{198, 18, byte((i + 1) >> 8), byte(i + 1)}), netip.MustParseAddr(fmt.Sprintf("2001:db8:1::%x", i+1))},
+					PodCIDRs: []netip.Prefix{
+						netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24), netip.MustParsePrefix(fmt.Sprintf("fd00:%x::/64", i)),
+					},
+				})
+			}
+			wait := func(what string, nodes int) fabric.Stats {
+				t.Helper()
+				return at.until(what, func(s fabric.Stats) bool { return s.Nodes == nodes && s.Routes == 2*nodes+2 && s.Error == "" })
+			}
+			began := time.Now()
+			at.tell(objects[:many])
+			first := wait("all there", many-1)
+			t.Logf("%d nodes: %d changes, %s", many, first.Changes, time.Since(began).Round(time.Millisecond))
+			if left := at.routes(); len(left) != 2*many {
+				t.Errorf("%d routes, want %d", len(left), 2*many)
+			}
+			began = time.Now()
+			at.tell(objects)
+			one := wait("one more", many)
+			t.Logf("one more: %d changes, %s", one.Changes-first.Changes, time.Since(began).Round(time.Millisecond))
+			at.tell(objects[:many])
+			gone := wait("one less", many-1)
+			each := uint64(2) // a route of each family
+			if mode == fabric.VXLAN {
+				each = 4 // and a neighbour of each
+			}
+			if came, went := one.Changes-first.Changes, gone.Changes-one.Changes; came != each || went != each {
+				t.Errorf("a node that came took %d changes, and one that went %d, want %d", came, went, each)
+			}
+		})
+	}
+}
