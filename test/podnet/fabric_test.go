@@ -22,10 +22,17 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// lead keeps the ways to other nodes. A line of its input is the list of all Nodes, or empty for the state that it then prints.
+// lead keeps the ways to other nodes, in a mode, for a node of that name, whose Node may come third and is known first. A line of its input is the list of all Nodes, or empty for the state that it then prints.
 func lead(args []string) int {
 	err := func() error {
 		store := model.NewStore(args[1])
+		if len(args) > 2 {
+			self := &model.Node{}
+			if err := json.Unmarshal([]byte(args[2]), self); err != nil {
+				return err
+			}
+			store.SetNode(self)
+		}
 		ways, err := fabric.New(fabric.Config{
 			Mode: args[0], Store: store, MTU: podnet.DefaultMTU, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 			CIDRs: func() ([]netip.Prefix, error) { return store.Self().PodCIDRs, nil },
@@ -79,9 +86,10 @@ type leader struct {
 	self string
 }
 
-func newLeader(t *testing.T, ns *rig.Netns, mode, self string) *leader {
+func newLeader(t *testing.T, ns *rig.Netns, mode, self string, object ...string) *leader {
 	t.Helper()
-	return &leader{Process: rig.NewChild(t, nil, ns, "lead", mode, self), t: t, ns: ns, self: self}
+	args := append([]string{mode, self}, object...)
+	return &leader{Process: rig.NewChild(t, nil, ns, "lead", args...), t: t, ns: ns, self: self}
 }
 
 func (l *leader) write(line []byte) {
@@ -408,7 +416,11 @@ func TestFabricUnsynced(t *testing.T) {
 	k := newKingdom(t, l)
 	k.tell(k.objects)
 	k.leaders[0].Kill()
-	k.leaders[0] = newLeader(t, k.nodes[0].ns, fabric.VXLAN, "n1")
+	self, err := json.Marshal(k.objects[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.leaders[0] = newLeader(t, k.nodes[0].ns, fabric.VXLAN, "n1", string(self))
 	k.leaders[0].stats() // it runs
 	k.reach(t, &l, 0, 1)
 	if left := k.leaders[0].routes(); len(left) != 3 {

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// With a tunnel the network between the nodes need not know pods, so other nodes meet them under an address of their node.
+func TestNativeInside(t *testing.T) {
+	store := model.NewStore("a")
+	for i, name := range []string{"a", "b"} {
+		store.SetNode(&model.Node{
+			Name: name, Addrs: []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(i)})},
+			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)},
+		})
+	}
+	for routing, want := range map[string]string{
+		fabric.None:   "[10.0.0.0/24 10.0.1.0/24 192.0.2.0/32 192.0.2.1/32]",
+		fabric.Native: "[10.0.0.0/24 10.0.1.0/24 192.0.2.0/32 192.0.2.1/32]",
+		fabric.VXLAN:  "[10.0.0.0/24 192.0.2.0/32 10.0.1.0/24]",
+	} {
+		a := &agent{cfg: &config.Config{Routing: routing}, store: store}
+		if got := fmt.Sprint(a.nativeInside()); got != want {
+			t.Errorf("%s: pods are known in %s, want %s", routing, got, want)
+		}
+	}
+}
