@@ -65,6 +65,9 @@ func (c *call) attach(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (p 
 	if err := p.prepare(c.pod.String(), granted.Settings); err != nil {
 		return p, err
 	}
+	if err := p.settle(s, c.IfName); err != nil {
+		return p, err
+	}
 	device := c.describe(&cni.Device{Index: p.index, Name: p.name, MAC: p.nodeMAC.String(), PodMAC: p.podMAC.String()})
 	return p, c.register(device, granted.Addresses, s.diag)
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
@@ -124,6 +125,37 @@ func (p *pair) prepare(alias string, settings []cni.Setting) error {
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set up device %s: %w", p.name, err)
+	}
+	return nil
+}
+
+const (
+	// settleWithin is more than the kernel puts off what it has to do when a device is set up, which is a second.
+	settleWithin = 5 * time.Second
+	settleLook   = 2 * time.Millisecond
+)
+
+// settle waits until both ends can send. The kernel gets a device that finds its other end set up ready some time after,
+// later if many are, and what is sent before that is lost. Since Linux 6.8 it does so when it is asked.
+func (p *pair) settle(s *sandbox, ifName string) error {
+	until := time.Now().Add(settleWithin)
+	for _, look := range []func() (netlink.Link, error){
+		func() (netlink.Link, error) { return netlink.LinkByIndex(p.index) },
+		func() (netlink.Link, error) { return s.handle.LinkByName(ifName) },
+	} {
+		for {
+			link, err := look()
+			if err != nil {
+				return fmt.Errorf("look whether device %s is ready: %w", p.name, err)
+			}
+			if link.Attrs().OperState == netlink.OperUp {
+				break
+			}
+			if time.Now().After(until) {
+				return cni.Refusal(types.ErrTryAgainLater, "device %s is %s %v after it was set up", link.Attrs().Name, link.Attrs().OperState, settleWithin)
+			}
+			time.Sleep(settleLook)
+		}
 	}
 	return nil
 }

@@ -222,3 +222,19 @@ func TestWithoutIPv6(t *testing.T) {
 	n.must(n.del(p))
 	n.nothingLeft()
 }
+
+// The first packet after ADD gets through, either way.
+func TestFirstPacket(t *testing.T) {
+	n := newNode(t, "10.1.0.0/24")
+	p := n.pod("a")
+	for range 4 {
+		n.mustAdd(p)
+		if seen := talk(t, n.ns, "icmp", p.addr[true]); seen != p.addr[true].String() {
+			t.Errorf("the pod answers as %q", seen)
+		}
+		if seen := talk(t, p.Netns, "icmp", netip.MustParseAddr("192.0.2.1")); seen != "192.0.2.1" {
+			t.Errorf("the node answers as %q", seen)
+		}
+		n.must(n.del(p))
+	}
+}
