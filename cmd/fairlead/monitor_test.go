@@ -198,6 +198,10 @@ const rigTime = 5 * time.Second
 func TestMonitorOutlivesAgent(t *testing.T) {
 	s := newServed(t, outsideServices)
 	watching := s.monitor()
+	if got := s.dial(toWeb); got != outsidePod {
+		t.Fatalf("%q answers", got)
+	}
+	s.event(watching) // programs are told before the monitor is answered, and an agent that is killed in between was never reached
 	s.agent.Kill()
 	err := watching.Wait()
 	if err == nil || !strings.Contains(err.Error(), "tells nothing more (it has ended") {
