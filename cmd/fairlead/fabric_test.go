@@ -10,7 +10,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// With a tunnel the network between the nodes need not know pods, so other nodes meet them under an address of their node.
+// With a tunnel the network between the nodes need not know pods, so other nodes meet them under an address of their node. No
+// Node is believed that it is the world.
 func TestNativeInside(t *testing.T) {
 	store := model.NewStore("a")
 	for i, name := range []string{"a", "b"} {
@@ -19,6 +20,7 @@ func TestNativeInside(t *testing.T) {
 			PodCIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)},
 		})
 	}
+	store.SetNode(&model.Node{Name: "thief", PodCIDRs: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/1")}})
 	for routing, want := range map[string]string{
 		fabric.None:   "[10.0.0.0/24 10.0.1.0/24 192.0.2.0/32 192.0.2.1/32]",
 		fabric.Native: "[10.0.0.0/24 10.0.1.0/24 192.0.2.0/32 192.0.2.1/32]",

@@ -99,11 +99,12 @@ func (a *agent) followNative(ctx context.Context, log *slog.Logger) error {
 }
 
 // nativeInside returns what in the cluster knows pods. With a tunnel the network between the nodes need not, so the nodes
-// themselves meet them under an address of theirs; only this node's own are reached without the network.
+// themselves meet them under an address of theirs; only this node's own are reached without the network. A Node that claims
+// all there is would take every pod its way to the outside, and is not believed.
 func (a *agent) nativeInside() []netip.Prefix {
 	if a.cfg.Routing != fabric.VXLAN {
 		inside, _ := a.store.Inside(noMoves)
-		return inside
+		return slices.DeleteFunc(inside, fabric.TooWide)
 	}
 	self := a.store.Self()
 	list := slices.Clone(self.PodCIDRs)
@@ -113,7 +114,7 @@ func (a *agent) nativeInside() []netip.Prefix {
 	for _, node := range a.store.Others() {
 		list = append(list, node.PodCIDRs...)
 	}
-	return list
+	return slices.DeleteFunc(list, fabric.TooWide)
 }
 
 // noMoves is never what a Store has counted.

@@ -110,14 +110,18 @@ func (m *plan) refuse(c claim, why string) {
 // The widest networks that the pods of a node may have.
 const widest4, widest6 = 8, 32
 
+// TooWide reports whether a network is more than a node's pods can have, so that no Node is believed that it is theirs.
+func TooWide(cidr netip.Prefix) bool {
+	if cidr.Addr().Is4() {
+		return cidr.Bits() < widest4
+	}
+	return cidr.Bits() < widest6
+}
+
 // reject says why a claim is not to be believed whatever others claim; "" if it may be.
 func (p *planner) reject(c claim, addrs []netip.Addr) string {
-	least := widest6
-	if c.cidr.Addr().Is4() {
-		least = widest4
-	}
 	switch first := c.cidr.Addr(); {
-	case c.cidr.Bits() < least:
+	case TooWide(c.cidr):
 		return "no node has so many pods"
 	case !first.IsGlobalUnicast() && first != netip.IPv4Unspecified():
 		return "it is for other uses"
