@@ -9,7 +9,6 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/vishvananda/netlink"
 
 	"fairlead.io/fairlead/pkg/cni"
 )
@@ -59,10 +58,10 @@ func (c *call) attach(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (p 
 	if p, err = c.makePair(s, granted.MTU, mac); err != nil {
 		return nil, err
 	}
-	if err := s.configure(c.IfName, granted.Addresses, p.nodeMAC); err != nil {
+	if err := <-s.begin(func() error { return s.configure(c.IfName, granted.Addresses, p.nodeMAC) }); err != nil {
 		return p, err
 	}
-	if err := p.prepare(c.pod.String(), granted.Settings); err != nil {
+	if err := p.prepare(s.node, c.pod.String(), granted.Settings); err != nil {
 		return p, err
 	}
 	if err := p.settle(s, c.IfName); err != nil {
@@ -129,7 +128,7 @@ func (c *call) findDevice(s *sandbox) (*cni.Device, error) {
 	if pod.Type() != "veth" {
 		return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "interface %s is a %s: after another plugin fairlead-cni needs a veth", c.IfName, pod.Type())
 	}
-	node, err := netlink.LinkByIndex(pod.Attrs().ParentIndex)
+	node, err := s.node.LinkByIndex(pod.Attrs().ParentIndex)
 	same := false
 	if err == nil {
 		same, err = s.peers(node, pod)

@@ -57,7 +57,7 @@ func (c *call) checkPod(s *sandbox, addrs []netip.Addr) error {
 			return unexpected("interface %s of the pod lacks its address %s", c.IfName, addr)
 		}
 	}
-	node, err := netlink.LinkByIndex(link.Attrs().ParentIndex)
+	node, err := s.node.LinkByIndex(link.Attrs().ParentIndex)
 	same := false
 	if err == nil {
 		same, err = s.peers(node, link)

@@ -3,10 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -60,7 +58,7 @@ func (p *pair) create(s *sandbox, ifName string, mtu int) error {
 		LinkAttrs: attrs, PeerName: ifName, PeerHardwareAddr: p.podMAC, PeerNamespace: netlink.NsFd(s.file.Fd()), PeerMTU: uint32(mtu),
 		PeerTxQLen: -1, // the kernel's default
 	}
-	if err := netlink.LinkAdd(veth); err != nil {
+	if err := s.node.LinkAdd(veth); err != nil {
 		return err
 	}
 	p.index = veth.Attrs().Index
@@ -69,7 +67,7 @@ func (p *pair) create(s *sandbox, ifName string, mtu int) error {
 
 // find takes the pair as it is, if the pod has the other end of it.
 func (p *pair) find(s *sandbox, ifName string) error {
-	node, err := netlink.LinkByName(p.name)
+	node, err := s.node.LinkByName(p.name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil
 	}
@@ -111,10 +109,10 @@ func (s *sandbox) peers(node, pod netlink.Link) (bool, error) {
 }
 
 // prepare sets up the node's end. The alias is for people.
-func (p *pair) prepare(alias string, settings []cni.Setting) error {
+func (p *pair) prepare(node *netlink.Handle, alias string, settings []cni.Setting) error {
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: p.index, Name: p.name}}
 	if alias != "" {
-		if err := netlink.LinkSetAlias(link, alias); err != nil {
+		if err := node.LinkSetAlias(link, alias); err != nil {
 			return fmt.Errorf("name device %s: %w", p.name, err)
 		}
 	}
@@ -123,7 +121,7 @@ func (p *pair) prepare(alias string, settings []cni.Setting) error {
 			return err
 		}
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
+	if err := node.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set up device %s: %w", p.name, err)
 	}
 	return nil
@@ -140,7 +138,7 @@ const (
 func (p *pair) settle(s *sandbox, ifName string) error {
 	until := time.Now().Add(settleWithin)
 	for _, look := range []func() (netlink.Link, error){
-		func() (netlink.Link, error) { return netlink.LinkByIndex(p.index) },
+		func() (netlink.Link, error) { return s.node.LinkByIndex(p.index) },
 		func() (netlink.Link, error) { return s.handle.LinkByName(ifName) },
 	} {
 		for {
@@ -156,21 +154,6 @@ func (p *pair) settle(s *sandbox, ifName string) error {
 			}
 			time.Sleep(settleLook)
 		}
-	}
-	return nil
-}
-
-// set makes a setting of a device.
-func set(device string, s cni.Setting) error {
-	if (s.Family != "ipv4" && s.Family != "ipv6") || filepath.Base(s.Key) != s.Key {
-		return fmt.Errorf("setting %s/%s is none of a device", s.Family, s.Key)
-	}
-	err := os.WriteFile(filepath.Join(procNet, s.Family, "conf", device, s.Key), []byte(s.Value), 0)
-	if errors.Is(err, fs.ErrNotExist) && s.Family == "ipv6" { // a kernel without it
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("set %s of %s: %w", s.Key, device, err)
 	}
 	return nil
 }

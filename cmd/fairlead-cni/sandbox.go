@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
@@ -21,8 +20,10 @@ import (
 // sandbox is the network namespace of a pod, with what acts in it from outside.
 type sandbox struct {
 	file   *os.File
+	inside chan func()
 	handle *netlink.Handle
-	diag   *os.File // a sock_diag socket, for the agent
+	node   *netlink.Handle // of the node's namespace
+	diag   *os.File        // a sock_diag socket, for the agent
 	// withoutV6 is true if IPv6 is turned off in there, which is respected.
 	withoutV6 bool
 }
@@ -60,7 +61,13 @@ func openSandbox(path string) (s *sandbox, err error) {
 	if os.SameFile(home, info) {
 		return s, errors.New("it is that of the node")
 	}
-	return s, s.do(s.open)
+	if s.node, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return s, err
+	}
+	if err := s.enter(); err != nil {
+		return s, err
+	}
+	return s, <-s.begin(s.open)
 }
 
 // open runs inside.
@@ -75,8 +82,8 @@ func (s *sandbox) open() error {
 	}
 	s.diag = os.NewFile(uintptr(fd), "sock_diag")
 	for _, scope := range []string{"all", "default"} {
-		content, err := os.ReadFile(filepath.Join(procNet, "ipv6/conf", scope, "disable_ipv6"))
-		if errors.Is(err, fs.ErrNotExist) || (err == nil && strings.TrimSpace(string(content)) != "0") {
+		value, err := readSetting(filepath.Join(procNet, "ipv6/conf", scope, "disable_ipv6"))
+		if errors.Is(err, fs.ErrNotExist) || (err == nil && value != "0") {
 			s.withoutV6 = true
 		} else if err != nil {
 			return err
@@ -86,8 +93,13 @@ func (s *sandbox) open() error {
 }
 
 func (s *sandbox) close() {
-	if s.handle != nil {
-		s.handle.Close()
+	if s.inside != nil {
+		close(s.inside)
+	}
+	for _, handle := range []*netlink.Handle{s.handle, s.node} {
+		if handle != nil {
+			handle.Close()
+		}
 	}
 	for _, file := range []*os.File{s.diag, s.file} {
 		if file != nil {
@@ -96,18 +108,32 @@ func (s *sandbox) close() {
 	}
 }
 
-// do runs fn inside, on a thread that ends with it.
-func (s *sandbox) do(fn func() error) error {
-	done := make(chan error, 1)
+// enter sends a thread inside, which does what begin says until the sandbox is closed, and ends.
+func (s *sandbox) enter() error {
+	entered, inside := make(chan error, 1), make(chan func())
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread stays inside, and nobody else may get it
 		if err := unix.Setns(int(s.file.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace: %w", err)
+			entered <- fmt.Errorf("enter network namespace: %w", err)
 			return
 		}
-		done <- fn()
+		entered <- nil
+		for fn := range inside {
+			fn()
+		}
 	}()
-	return <-done
+	if err := <-entered; err != nil {
+		return err
+	}
+	s.inside = inside
+	return nil
+}
+
+// begin runs fn inside, and has its error in the channel when it is done.
+func (s *sandbox) begin(fn func() error) <-chan error {
+	done := make(chan error, 1)
+	s.inside <- func() { done <- fn() }
+	return done
 }
 
 // The gateways are nobody's addresses: what is sent there goes to the other end of the device.
@@ -115,7 +141,8 @@ func gateways() (v4, v6 netip.Addr) {
 	return netip.AddrFrom4([4]byte{169, 254, 1, 1}), netip.MustParseAddr("fe80::1")
 }
 
-// configure makes the interface in the pod usable: its addresses, and the way out by the node's end. It may be repeated.
+// configure makes the interface in the pod usable: its addresses, and the way out by the node's end. It runs inside, and
+// may be repeated.
 func (s *sandbox) configure(ifName string, addrs []netip.Addr, node net.HardwareAddr) error {
 	link, err := s.handle.LinkByName(ifName)
 	if err != nil {
@@ -125,7 +152,7 @@ func (s *sandbox) configure(ifName string, addrs []netip.Addr, node net.Hardware
 	if err := s.handle.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: 1}}); err != nil {
 		return fmt.Errorf("set up lo of the pod: %w", err)
 	}
-	if err := s.do(func() error { return quiet(ifName) }); err != nil {
+	if err := quiet(ifName); err != nil {
 		return err
 	}
 	for _, addr := range addrs {
@@ -156,7 +183,7 @@ func (s *sandbox) configure(ifName string, addrs []netip.Addr, node net.Hardware
 // quiet keeps the kernel from asking who else has the address, and from believing routers, of which there is none.
 func quiet(ifName string) error {
 	for _, key := range []string{"accept_dad", "accept_ra"} {
-		err := os.WriteFile(filepath.Join(procNet, "ipv6/conf", ifName, key), []byte("0"), 0)
+		err := writeSetting(filepath.Join(procNet, "ipv6/conf", ifName, key), "0")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
 			return fmt.Errorf("set %s of the pod: %w", key, err)
 		}

@@ -23,17 +23,19 @@ func TestSettle(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, err := openSandbox(pod.Path())
-	must(err)
-	defer s.close()
 	must(node.Do(func() error {
+		s, err := openSandbox(pod.Path())
+		if err != nil {
+			return err
+		}
+		defer s.close()
 		c := &call{attachment: cni.Attachment{Network: "pods", Container: "a", IfName: "eth0"}}
 		p := &pair{name: c.attachment.Device()}
 		p.nodeMAC, p.podMAC = c.attachment.MACs()
 		if err := p.create(s, "eth0", 1500); err != nil {
 			return err
 		}
-		if err := p.prepare("", nil); err != nil {
+		if err := p.prepare(s.node, "", nil); err != nil {
 			return err
 		}
 		const late = 200 * time.Millisecond

@@ -107,23 +107,23 @@ type neighbour struct {
 }
 
 // lead makes an address lead to a device, and tells the kernel the address of who has it there, so it need not ask.
-func lead(addr netip.Addr, index int, mac string) error {
+func lead(to *netlink.Handle, addr netip.Addr, index int, mac string) error {
 	hardware, err := net.ParseMAC(mac)
 	if err != nil {
 		return err
 	}
-	to := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
-	if err := setNeighbour(addr, index, hardware); err != nil {
+	dst := &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
+	if err := setNeighbour(to, addr, index, hardware); err != nil {
 		return err
 	}
-	route := &netlink.Route{LinkIndex: index, Dst: to, Scope: netlink.SCOPE_LINK, Protocol: unix.RTPROT_STATIC}
-	if err := netlink.RouteReplace(route); err != nil {
+	route := &netlink.Route{LinkIndex: index, Dst: dst, Scope: netlink.SCOPE_LINK, Protocol: unix.RTPROT_STATIC}
+	if err := to.RouteReplace(route); err != nil {
 		return fmt.Errorf("add route to %s: %w", addr, err)
 	}
 	return nil
 }
 
-func setNeighbour(addr netip.Addr, index int, mac net.HardwareAddr) error {
+func setNeighbour(to *netlink.Handle, addr netip.Addr, index int, mac net.HardwareAddr) error {
 	family := netlink.FAMILY_V6
 	if addr.Is4() {
 		family = netlink.FAMILY_V4
@@ -131,7 +131,7 @@ func setNeighbour(addr netip.Addr, index int, mac net.HardwareAddr) error {
 	entry := &netlink.Neigh{
 		LinkIndex: index, Family: family, State: unix.NUD_PERMANENT, Type: unix.RTN_UNICAST, IP: addr.AsSlice(), HardwareAddr: mac,
 	}
-	if err := netlink.NeighSet(entry); err != nil {
+	if err := to.NeighSet(entry); err != nil {
 		return fmt.Errorf("add neighbour %s: %w", addr, err)
 	}
 	return nil

@@ -58,7 +58,8 @@ type Programs interface {
 
 // Network gives pods their addresses and keeps the node's way to them. It handles the plugin's requests.
 type Network struct {
-	cfg Config
+	cfg  Config
+	rtnl *netlink.Handle // for what every pod costs; without it each request would open a socket of its own
 
 	mu        sync.Mutex
 	leases    *leases
@@ -103,13 +104,20 @@ func New(cfg Config) (*Network, error) {
 	if err := n.load(); err != nil {
 		return nil, err
 	}
-	return n, n.settle()
+	if n.rtnl, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
+		return nil, fmt.Errorf("open rtnetlink socket: %w", err)
+	}
+	if err := n.settle(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
 }
 
 // Close lets go of what was handed over. The files stay.
 func (n *Network) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.rtnl.Close()
 	var errs []error
 	for _, socket := range n.sockets {
 		errs = append(errs, socket.Close())
@@ -217,7 +225,7 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 	if device.Chained != n.cfg.Chained {
 		return cni.Refusal(types.ErrInvalidNetworkConfig, "the agent runs with --pod-network=%s, and the plugins are configured otherwise", mode(n.cfg.Chained))
 	}
-	if link, err := netlink.LinkByIndex(device.Index); err != nil || link.Attrs().Name != device.Name {
+	if link, err := n.rtnl.LinkByIndex(device.Index); err != nil || link.Attrs().Name != device.Name {
 		return cni.Refusal(types.ErrTryAgainLater, "there is no device %d called %.32q", device.Index, device.Name)
 	}
 	if !device.Chained {
@@ -266,7 +274,7 @@ func (n *Network) connect(record *Record) error {
 		}
 	}
 	for _, addr := range record.Addresses {
-		if err := lead(addr, record.Device.Index, record.Device.PodMAC); err != nil {
+		if err := lead(n.rtnl, addr, record.Device.Index, record.Device.PodMAC); err != nil {
 			return err
 		}
 	}
