@@ -20,7 +20,8 @@ const (
 )
 
 // folder is a directory of records, each a small file. A file has its final content from the moment it has its name, and
-// no two records get one name.
+// no two records get one name. When it reaches the disk is the kernel's choice: after a crash of the kernel all records are
+// of another boot, and those that are missing or damaged would have been removed anyway.
 type folder struct{ dir string }
 
 func openFolder(dir string) (folder, error) {
@@ -53,16 +54,13 @@ func (f folder) write(name string, record any, publish func(from, to string) err
 		}
 	}()
 	_, err = file.Write(content)
-	if err == nil {
-		err = file.Sync()
-	}
 	if err = errors.Join(err, file.Close()); err != nil {
 		return fmt.Errorf("write record %s: %w", name, err)
 	}
 	if err := publish(file.Name(), filepath.Join(f.dir, name)); err != nil {
 		return fmt.Errorf("write record %s: %w", name, err)
 	}
-	return f.sync()
+	return nil
 }
 
 // remove takes a record away; one that is not there is no error.
@@ -73,19 +71,6 @@ func (f folder) remove(name string) error {
 	}
 	if err != nil {
 		return fmt.Errorf("remove record: %w", err)
-	}
-	return f.sync()
-}
-
-// sync makes names last that were given or taken.
-func (f folder) sync() error {
-	dir, err := os.Open(f.dir)
-	if err != nil {
-		return fmt.Errorf("sync records: %w", err)
-	}
-	defer dir.Close()
-	if err := dir.Sync(); err != nil && !errors.Is(err, unix.EINVAL) { // a file system that has nothing to sync
-		return fmt.Errorf("sync records: %w", err)
 	}
 	return nil
 }

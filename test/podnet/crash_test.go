@@ -191,7 +191,7 @@ func follow(args []string) int {
 func TestAgentCrashInAdd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
-	eachStep(t, 25, func(nth int) string {
+	eachStep(t, 20, func(nth int) string {
 		p := n.pod("a")
 		p.id = strings.Repeat("a", nth)
 		step := n.agentKilled(nth, func() error { _, err := n.add(p); return err })

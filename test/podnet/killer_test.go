@@ -31,7 +31,7 @@ type killer struct {
 func changes() map[uint64]string {
 	return map[uint64]string{
 		unix.SYS_SENDTO: "sendto", unix.SYS_SENDMSG: "sendmsg", unix.SYS_WRITE: "write", unix.SYS_OPENAT: "openat", unix.SYS_CONNECT: "connect",
-		unix.SYS_LINKAT: "linkat", unix.SYS_RENAMEAT: "renameat", unix.SYS_UNLINKAT: "unlinkat", unix.SYS_MKDIRAT: "mkdirat", unix.SYS_FSYNC: "fsync",
+		unix.SYS_LINKAT: "linkat", unix.SYS_RENAMEAT: "renameat", unix.SYS_UNLINKAT: "unlinkat", unix.SYS_MKDIRAT: "mkdirat",
 	}
 }
 
