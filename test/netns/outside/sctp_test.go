@@ -96,9 +96,9 @@ func (o order) associate() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.From != 0 {
-		err = unix.Bind(socket, sockaddr(anyAddr.at(o.Dial.Addr().Is6(), o.From)))
-	}
+	// A socket without an address tells the server all that the machine has, of both families, and the server soon tries each by
+	// itself: where it reaches the client past the translation, the client ends what it never began.
+	err = unix.Bind(socket, sockaddr(clientAddr.at(o.Dial.Addr().Is6(), o.From)))
 	if err == nil {
 		err = connectWithin(o.patience(), socket, sockaddr(o.Dial))
 	}
