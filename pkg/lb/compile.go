@@ -37,10 +37,13 @@ type Facts struct {
 	ExternalIPs ExternalIPs
 	Direct      Direct // for Services that name no mode
 	VIPPing     bool   // addresses of Services get the row by which they answer to pings
+	// RuntimePorts is true where the runtime tells all host ports, and those of Pods are not to be believed: they come later than
+	// the pod, and stay longer.
+	RuntimePorts bool
 	// Reserved says why an address may not be an externalIP, or returns "".
 	Reserved func(netip.Addr) string
 	// Local reports whether an interface of this node has an address. A ClusterIP that one has is answered there, by a
-	// cache for DNS for example, and left alone. An endpoint that one has is on this node.
+	// cache for DNS for example, and left alone. An endpoint that one has is on this node, and a hostIP has to be.
 	Local func(netip.Addr) bool
 }
 
@@ -316,33 +319,58 @@ func (c *Compiler) tables(s *Service, outside bool) {
 	}
 }
 
-// Pod compiles the host ports of a pod of this node.
-func (c *Compiler) Pod(pod *model.Pod) *Wanted {
+// Pod compiles the host ports of a pod of this node: those that the runtime asked for, or where it asked for none those of the
+// Pod, which may be nil.
+func (c *Compiler) Pod(name model.Name, pod *model.Pod, attached []*model.Attachment) *Wanted {
 	wanted := c.reset()
-	wanted.Problems = append(wanted.Problems, pod.Problems...)
-	for _, port := range pod.HostPorts {
-		for _, addr := range pod.Addrs {
+	if pod != nil {
+		wanted.Problems = append(wanted.Problems, pod.Problems...)
+		if len(attached) == 0 && !c.facts.RuntimePorts {
+			c.hostPorts(name, pod.HostPorts, pod.Addrs)
+		}
+	}
+	for _, a := range attached {
+		c.hostPorts(name, a.HostPorts, a.Addrs)
+	}
+	return wanted
+}
+
+func (c *Compiler) hostPorts(name model.Name, ports []model.HostPort, addrs []netip.Addr) {
+	for _, port := range ports {
+		if host := port.HostIP; host.IsValid() && !host.IsLoopback() && !c.local(host) {
+			// Or whoever may have host ports could take over others' addresses for all that connect from this node.
+			c.wanted.problem("HostIPNotLocal", "hostPort %d is not served: no interface of this node has its hostIP %s", port.Port, host)
+			continue
+		}
+		for _, addr := range addrs {
 			family := model.FamilyOf(addr)
 			host := port.HostIP
 			if !host.IsValid() {
 				host = family.Unspecified()
 			}
-			if model.FamilyOf(host) != family {
-				continue
+			if model.FamilyOf(host) == family {
+				c.hostPort(name, host, &port, addr)
 			}
-			s := c.grow()
-			s.ID = ID{
-				Key:      model.Key{Kind: model.KindPod, Name: pod.Name},
-				Port:     netip.AddrPortFrom(host, port.Port).String(),
-				Protocol: port.Protocol,
-				Family:   family,
-			}
-			s.frontend(maps.KeyOf(host, port.Port, port.Protocol), maps.HostPort)
-			backend := maps.BackendOf(addr, port.ContainerPort, port.Protocol)
-			backend.Flags = maps.BackendLocal
-			s.Backends = append(s.Backends, backend)
-			s.Tables[maps.ScopeAll] = append(s.Tables[maps.ScopeAll], 0)
 		}
 	}
-	return wanted
+}
+
+// hostPort compiles one port, unless the pod has it already: it may have several addresses of a family.
+func (c *Compiler) hostPort(name model.Name, host netip.Addr, port *model.HostPort, addr netip.Addr) {
+	key := maps.KeyOf(host, port.Port, port.Protocol)
+	if slices.ContainsFunc(c.wanted.Services, func(s Service) bool { return s.Frontends[0].Key == key }) {
+		return
+	}
+	s := c.grow()
+	s.ID = ID{
+		Key:      model.Key{Kind: model.KindPod, Name: name},
+		Port:     netip.AddrPortFrom(host, port.Port).String(),
+		Protocol: port.Protocol,
+		Family:   model.FamilyOf(host),
+	}
+	s.frontend(key, maps.HostPort)
+	backend := maps.BackendOf(addr, port.ContainerPort, port.Protocol)
+	backend.Flags = maps.BackendLocal
+	s.Backends = append(s.Backends, backend)
+	s.Tables[maps.ScopeAll] = append(s.Tables[maps.ScopeAll], 0)
 }

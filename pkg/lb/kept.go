@@ -1,6 +1,8 @@
 package lb
 
 import (
+	"net/netip"
+
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -73,10 +75,10 @@ func (c *Compiler) keptSum() (sum uint64) {
 	return sum
 }
 
-// KeptByPod returns what may be kept of a pod's host ports: what it has while it is there.
-func KeptByPod(pod *model.Pod) *Kept {
+// KeptByPod returns what may be kept of a pod's host ports: what leads to its addresses while it is there.
+func KeptByPod(addrs []netip.Addr) *Kept {
 	k := &Kept{addrs: map[maps.Addr]struct{}{}}
-	for _, addr := range pod.Addrs {
+	for _, addr := range addrs {
 		k.addrs[maps.AddrOf(addr)] = struct{}{}
 	}
 	return k

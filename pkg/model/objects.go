@@ -130,6 +130,17 @@ type Pod struct {
 	Problems    []Problem
 }
 
+// Attachment is what the container runtime asked for a pod's interface when it made the pod: known before the pod starts, and gone
+// with it, whatever is heard of the Pod meanwhile.
+type Attachment struct {
+	Pod       Name   // without a namespace where the runtime named no pod
+	UID       string // as the runtime has it
+	Device    string // the node's end, which no other attachment has
+	Created   int64
+	Addrs     []netip.Addr
+	HostPorts []HostPort
+}
+
 // HostPort is a port of the node that leads to a pod. HostIP is invalid for every address of the node.
 type HostPort struct {
 	HostIP        netip.Addr

@@ -33,6 +33,7 @@ type Store struct {
 	nodes      map[string]*Node
 	namespaces map[string]*Namespace
 	pods       map[Name]*Pod
+	attached   map[Name][]*Attachment           // with host ports, by the pod; the oldest first
 	clusterIPs map[netip.Addr]int32             // how many Services have the address
 	external   map[netip.Addr]map[Name]struct{} // Services that name the address in externalIPs
 	local      map[netip.Addr]struct{}          // addresses that interfaces of this node have
@@ -64,6 +65,7 @@ func NewStore(self string) *Store {
 		nodes:      map[string]*Node{},
 		namespaces: map[string]*Namespace{},
 		pods:       map[Name]*Pod{},
+		attached:   map[Name][]*Attachment{},
 		clusterIPs: map[netip.Addr]int32{},
 		external:   map[netip.Addr]map[Name]struct{}{},
 		self:       self,
@@ -142,6 +144,9 @@ func (s *Store) markAll() {
 	for name := range s.pods {
 		s.mark(Key{KindPod, name})
 	}
+	for name := range s.attached {
+		s.mark(Key{KindPod, name})
+	}
 }
 
 func (s *Store) mark(keys ...Key) {
@@ -207,6 +212,13 @@ func (s *Store) Pod(name Name) *Pod {
 	return s.pods[name]
 }
 
+// Attached returns the attachments of a pod that have host ports, the oldest first. They may not be changed.
+func (s *Store) Attached(pod Name) []*Attachment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attached[pod]
+}
+
 // Pods returns the latest of every Pod, by name.
 func (s *Store) Pods() []*Pod {
 	s.mu.Lock()
@@ -257,6 +269,11 @@ func (s *Store) Keys() []Key {
 	}
 	for name := range s.pods {
 		keys = append(keys, Key{KindPod, name})
+	}
+	for name := range s.attached {
+		if s.pods[name] == nil {
+			keys = append(keys, Key{KindPod, name})
+		}
 	}
 	slices.SortFunc(keys, Key.Compare)
 	return keys

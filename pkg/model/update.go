@@ -261,8 +261,8 @@ func (s *Store) nodeChanged(was, is *Node) {
 	}
 }
 
-// SetLocal stores which addresses interfaces of this node have, and makes due the Services for whose ClusterIP or endpoint
-// it matters that one came or went.
+// SetLocal stores which addresses interfaces of this node have, and makes due the Services for whose ClusterIP or endpoint,
+// and the pods for whose hostIP, it matters that one came or went.
 func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,6 +282,17 @@ func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
 	for name, e := range s.services {
 		if e.service != nil && (slices.ContainsFunc(e.service.ClusterIPs, moved) || e.endpoint(moved)) {
 			s.mark(Key{KindService, name})
+		}
+	}
+	bound := func(p HostPort) bool { return moved(p.HostIP) }
+	for name, pod := range s.pods {
+		if slices.ContainsFunc(pod.HostPorts, bound) {
+			s.mark(Key{KindPod, name})
+		}
+	}
+	for name, list := range s.attached {
+		if slices.ContainsFunc(list, func(a *Attachment) bool { return slices.ContainsFunc(a.HostPorts, bound) }) {
+			s.mark(Key{KindPod, name})
 		}
 	}
 }

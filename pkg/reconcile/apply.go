@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -45,7 +46,7 @@ func (s *service) is(id lb.ID) bool {
 // every table that they may lead to stands. An error leaves the object consistent, only not up to date.
 func (r *Reconciler) apply(key model.Key) error {
 	wanted, uid, created := r.compile(key)
-	if !r.synced && r.adopts(wanted) {
+	if !r.synced && !r.toldByRuntime(key) && r.adopts(wanted) {
 		// What was adopted is complete; what the sources gave so far may not be.
 		r.held = append(r.held, key)
 		return nil
@@ -106,15 +107,26 @@ func (r *Reconciler) setChecks(o *object, checks []lb.HealthCheck) {
 func (r *Reconciler) compile(key model.Key) (wanted *lb.Wanted, uid string, created int64) {
 	switch key.Kind {
 	case model.KindPod:
-		if pod := r.cfg.Store.Pod(key.Name); pod != nil {
-			return r.compiler.Pod(pod), pod.UID, pod.Created
+		pod, attached := r.cfg.Store.Pod(key.Name), r.cfg.Store.Attached(key.Name)
+		// The claims' order must not change when the Pod is heard of.
+		if len(attached) > 0 {
+			uid, created = attached[0].UID, attached[0].Created
 		}
+		if pod != nil {
+			uid, created = pod.UID, cmp.Or(created, pod.Created)
+		}
+		return r.compiler.Pod(key.Name, pod, attached), uid, created
 	default:
 		if svc, endpoints := r.cfg.Store.Service(key.Name); svc != nil {
 			return r.compiler.Service(svc, endpoints), svc.UID, svc.Created
 		}
 	}
 	return &lb.Wanted{}, "", 0
+}
+
+// toldByRuntime reports whether everything is known of what an object wants, before the sources are complete.
+func (r *Reconciler) toldByRuntime(key model.Key) bool {
+	return key.Kind == model.KindPod && len(r.cfg.Store.Attached(key.Name)) > 0
 }
 
 // install returns the object's service of that identity: the installed one, the one that an earlier agent left in the

@@ -11,13 +11,11 @@ func Estimate(store *model.Store) maps.Sizes {
 	var sizes maps.Sizes
 	for _, key := range store.Keys() {
 		if key.Kind == model.KindPod {
-			if pod := store.Pod(key.Name); pod != nil {
-				ports := uint32(len(pod.HostPorts) * len(pod.Addrs))
-				sizes.Svcs += ports
-				sizes.Services += ports
-				sizes.Slots += ports
-				sizes.Backends += ports
-			}
+			ports := hostPorts(store, key.Name)
+			sizes.Svcs += ports
+			sizes.Services += ports
+			sizes.Slots += ports
+			sizes.Backends += ports
 			continue
 		}
 		service, list := store.Service(key.Name)
@@ -38,4 +36,15 @@ func Estimate(store *model.Store) maps.Sizes {
 	return maps.Sizes{
 		Svcs: 2 * sizes.Svcs, Services: 2 * sizes.Services, Slots: 2 * sizes.Slots, Backends: 2 * sizes.Backends,
 	}
+}
+
+// hostPorts returns how many host ports a pod has, for each of its addresses.
+func hostPorts(store *model.Store, name model.Name) (ports uint32) {
+	if pod := store.Pod(name); pod != nil {
+		ports = uint32(len(pod.HostPorts) * len(pod.Addrs))
+	}
+	for _, a := range store.Attached(name) {
+		ports += uint32(len(a.HostPorts) * len(a.Addrs))
+	}
+	return ports
 }

@@ -332,6 +332,7 @@ func TestNodePortBeatsHostPort(t *testing.T) {
 			row = host + ":30080/6"
 		}
 		store := model.NewStore("node0")
+		store.SetLocal(slices.Values([]netip.Addr{netip.MustParseAddr("192.0.2.1")}))
 		deliver(store, nil, nil)
 		r := start(t, store, NewMemory(small), nil)
 		settle := func() map[string]string {

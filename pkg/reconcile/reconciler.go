@@ -70,6 +70,8 @@ type Reconciler struct {
 	backoff   time.Duration
 
 	questions chan question
+	arrivals  chan *arrival
+	awaited   []*arrival              // not in the maps yet
 	left      map[model.Protocol]bool // in this pass
 
 	triggers []model.Trigger // of changes that are not in the maps yet
@@ -142,6 +144,7 @@ func New(cfg Config) (*Reconciler, error) {
 		grace:     grace{done: make(chan error, 1)},
 		checks:    newChecks(),
 		questions: make(chan question),
+		arrivals:  make(chan *arrival),
 		left:      map[model.Protocol]bool{},
 	}
 	r.beginGuards() // an earlier agent may have ended in the middle of a change
@@ -198,6 +201,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.rangeTurn(rows)
 		case q := <-r.questions:
 			q.answer <- r.judge(q.peers)
+		case a := <-r.arrivals:
+			r.awaited = append(r.awaited, a)
 		}
 		if err = cmp.Or(r.Pass(), err); err != nil {
 			r.backoff = min(max(2*r.backoff, minBackoff), maxBackoff)
@@ -207,6 +212,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 			r.backoff = 0
 		}
 		r.finishCheck()
+		r.announce()
 	}
 }
 

@@ -82,7 +82,8 @@ func (r *Reconciler) writeRows() error {
 		switch {
 		case state.settled():
 			delete(f.touched, key)
-		case !want && r.synced:
+		// Nobody else's object can be missing for a host port of a pod that is gone.
+		case !want && (r.synced || state.row.Kind == maps.HostPort):
 			gone = append(gone, key)
 		case want && state.present:
 			changed = append(changed, key)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
@@ -84,17 +85,28 @@ func (r *Reconciler) serviceOf(key maps.SvcKey) *service {
 func (r *Reconciler) keptBy(s *service) *lb.Kept {
 	id := lb.ID{Key: s.object.key, Port: s.port, Protocol: s.protocol, Family: s.family}
 	if id.Kind == model.KindPod {
-		pod := r.cfg.Store.Pod(id.Name)
-		if pod == nil {
-			return nil
-		}
-		return lb.KeptByPod(pod)
+		return r.keptByPod(id.Name)
 	}
 	svc, endpoints := r.cfg.Store.Service(id.Name)
 	if svc == nil {
 		return nil
 	}
 	return r.compiler.Kept(id, endpoints)
+}
+
+func (r *Reconciler) keptByPod(name model.Name) *lb.Kept {
+	pod, attached := r.cfg.Store.Pod(name), r.cfg.Store.Attached(name)
+	if pod == nil && len(attached) == 0 {
+		return nil
+	}
+	var addrs []netip.Addr
+	if pod != nil && len(attached) == 0 {
+		addrs = pod.Addrs
+	}
+	for _, a := range attached {
+		addrs = append(addrs, a.Addrs...)
+	}
+	return lb.KeptByPod(addrs)
 }
 
 // tellLeft tells what left in this pass.

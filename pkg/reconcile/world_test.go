@@ -22,6 +22,7 @@ type world struct {
 	services map[model.Name]*model.Service
 	slices   map[model.Name]*model.Slice
 	pods     map[model.Name]*model.Pod
+	attached map[string]*model.Attachment
 	nodes    map[string]*model.Node
 	clock    int64
 }
@@ -32,6 +33,7 @@ func newWorld(seed uint64) *world {
 		services: map[model.Name]*model.Service{},
 		slices:   map[model.Name]*model.Slice{},
 		pods:     map[model.Name]*model.Pod{},
+		attached: map[string]*model.Attachment{},
 		nodes:    map[string]*model.Node{},
 	}
 }
@@ -113,6 +115,14 @@ func (w *world) pod(name model.Name) *model.Pod {
 	return p
 }
 
+// attachment is one of the same pods, which are attached twice now and then.
+func (w *world) attachment() *model.Attachment {
+	p := w.pod(w.name(4))
+	return &model.Attachment{
+		Pod: p.Name, UID: p.UID, Device: fmt.Sprint("fl", w.rand.IntN(5)), Created: p.Created, Addrs: p.Addrs, HostPorts: p.HostPorts,
+	}
+}
+
 // step changes one object and tells the store, unless the event is lost.
 func (w *world) step(store *model.Store, lost bool) {
 	tell := func(f func()) {
@@ -120,7 +130,16 @@ func (w *world) step(store *model.Store, lost bool) {
 			f()
 		}
 	}
-	switch w.rand.IntN(10) {
+	switch w.rand.IntN(11) {
+	case 10: // what the plugin says is never lost
+		a := w.attachment()
+		if was := w.attached[a.Device]; was != nil {
+			delete(w.attached, a.Device)
+			store.DeleteAttachment(was.Pod, was.Device)
+			return
+		}
+		w.attached[a.Device] = a
+		store.SetAttachment(a)
 	case 0, 1, 2:
 		s := w.service(w.name(8))
 		w.services[s.Name] = s
@@ -161,8 +180,12 @@ func (w *world) step(store *model.Store, lost bool) {
 	}
 }
 
-// relist tells the store everything.
+// relist tells the store everything. One of the hostIPs is not the node's.
 func (w *world) relist(store *model.Store) {
+	store.SetLocal(slices.Values([]netip.Addr{netip.MustParseAddr("192.0.2.1")}))
+	for _, a := range w.attached {
+		store.SetAttachment(a)
+	}
 	store.ReplaceServices(values(w.services))
 	store.ReplaceSlices(values(w.slices))
 	store.ReplacePods(values(w.pods))

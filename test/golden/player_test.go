@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	gomaps "maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,6 +48,7 @@ func play(t *testing.T, s *story, b *backing) *player {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
 	store := model.NewStore("node-a")
+	store.SetLocal(slices.Values([]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}))
 	r, err := reconcile.New(reconcile.Config{
 		Store: store, Tables: b.tables, Facts: s.facts, Barrier: b.barrier, Grow: b.grow, Log: log,
 	})
