@@ -95,7 +95,7 @@ agent takes it over. "fairlead cleanup" removes it.`,
 func reporter(log *slog.Logger, events eventSink) func(model.Key, string, model.Problem) {
 	return func(key model.Key, uid string, problem model.Problem) {
 		log.Warn(problem.Message, "object", key.String(), "reason", problem.Reason)
-		if events != nil {
+		if events != nil && key.Namespace != "" { // a pod that the runtime did not name is none of the API server's
 			events.Warn(key, uid, problem.Reason, problem.Message)
 		}
 	}

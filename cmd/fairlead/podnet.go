@@ -10,10 +10,14 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
+
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/reconcile"
 )
 
 // startPodNetwork starts what gives pods their addresses and answers the plugin.
@@ -26,8 +30,8 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 		programs = a.path
 	}
 	network, err := podnet.New(podnet.Config{
-		Programs: programs,
-		Dir:      a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.podCIDRs, Reserved: a.store.Local,
+		Programs: programs, Ports: hostPorts{a.store, a.current()},
+		Dir: a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.podCIDRs, Reserved: a.store.Local,
 		MTU: a.podMTU, Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
 	})
 	if err != nil {
@@ -47,6 +51,30 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 		return a.startFabric(start, log)
 	}
 	return nil
+}
+
+// hostPorts leads from ports of the node to pods as it does to Services: by the one who writes the tables.
+type hostPorts struct {
+	*model.Store
+	reconciler *reconcile.Reconciler
+}
+
+// portPatience is for a start, at which sources are waited for, and for maps that grow.
+const portPatience = reconcile.ColdWait + 5*time.Second
+
+// Await returns once what the Store has of a pod's host ports is in the tables.
+func (p hostPorts) Await(pod model.Name) error {
+	ctx, cancel := context.WithTimeout(context.Background(), portPatience)
+	defer cancel()
+	err := p.reconciler.Await(ctx, pod)
+	var taken *reconcile.TakenError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &taken):
+		return cni.Refusal(cni.ErrPortTaken, "%v", err)
+	}
+	return cni.Refusal(types.ErrTryAgainLater, "the pod's host ports do not lead to it yet: %v", err)
 }
 
 // startFabric starts what leads to the pods of other nodes.

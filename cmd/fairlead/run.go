@@ -194,5 +194,8 @@ func factsOf(cfg *config.Config) (lb.Facts, error) {
 	if err != nil {
 		return lb.Facts{}, fmt.Errorf("option dsr: %w", err)
 	}
-	return lb.Facts{Algorithm: algorithm, ExternalIPs: external, Direct: direct, VIPPing: cfg.VIPPing == "true"}, nil
+	return lb.Facts{
+		Algorithm: algorithm, ExternalIPs: external, Direct: direct, VIPPing: cfg.VIPPing == "true",
+		RuntimePorts: cfg.PodNetwork == "main" && cfg.Source == config.Kubernetes,
+	}, nil
 }

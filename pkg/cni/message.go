@@ -28,6 +28,7 @@ const (
 	ErrLimitedConnectivity uint = 51 // and those that there are may lack connections
 	ErrNotAsTold           uint = 100
 	ErrNoAddress           uint = 101
+	ErrPortTaken           uint = 102 // a port of the node is another pod's
 )
 
 // Request is a question to the agent. Which fields are read depends on the verb.
@@ -159,8 +160,8 @@ func (m *PortMapping) validate() error {
 	if m.HostIP == "" {
 		return nil
 	}
-	if _, err := netip.ParseAddr(m.HostIP); err != nil {
-		return fmt.Errorf("address %.64q of a port mapping is none", m.HostIP)
+	if addr, err := netip.ParseAddr(m.HostIP); err != nil || addr.Zone() != "" || addr.IsMulticast() {
+		return fmt.Errorf("address %.64q of a port mapping is none that a node can have", m.HostIP)
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // Cooldown is how long an address rests after its pod: others may still send to it for as long as their name servers,
@@ -43,7 +44,9 @@ type Config struct {
 	Meter func(verb, outcome string, took time.Duration)
 	// Programs carry the pods' packets; nil where the node's stack does so alone.
 	Programs Programs
-	Log      *slog.Logger
+	// Ports leads from ports of the node to pods; nil where nobody does.
+	Ports Ports
+	Log   *slog.Logger
 	// Boot is what tells one start of the kernel from another; empty for the kernel's own id.
 	Boot string
 }
@@ -69,6 +72,7 @@ type Network struct {
 	absent    map[string]int      // looks at which a device was not there
 	reclaimed uint64
 	mended    uint64
+	moved     []model.Name // pods whose host ports this request has changed
 
 	mtu   int // of what was there at mtuAt: to ask costs a look at every route
 	mtuAt time.Time
@@ -110,6 +114,10 @@ func New(cfg Config) (*Network, error) {
 	if err := n.settle(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
+	for _, record := range n.records {
+		n.open(record, nil)
+	}
+	n.takeMoved() // nobody waits for them
 	return n, nil
 }
 
@@ -141,9 +149,43 @@ func (n *Network) Handle(request *cni.Request, file *os.File) (*cni.Answer, erro
 	return answer, err
 }
 
+// handle answers a request when what it changed is so. It waits without the lock: others are not to wait with it.
 func (n *Network) handle(request *cni.Request, file *os.File) (*cni.Answer, error) {
 	n.mu.Lock()
+	known := n.records[request.Attachment.Device()] != nil
+	answer, err := n.answer(request, file)
+	moved := n.takeMoved()
+	n.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range moved {
+		err := n.cfg.Ports.Await(pod)
+		if err != nil && request.Verb == cni.Register {
+			return nil, n.undo(request, known, err)
+		}
+		if err != nil { // what is gone is gone
+			n.cfg.Log.Warn("a pod's host ports are not closed yet", "pod", pod.String(), "error", err)
+			break
+		}
+	}
+	return answer, nil
+}
+
+// undo takes back a registration whose ports are another pod's, if it was not there before. One that only takes longer than it
+// should stays for whoever tries again.
+func (n *Network) undo(request *cni.Request, known bool, why error) error {
+	var refusal *types.Error
+	if known || !errors.As(why, &refusal) || refusal.Code != cni.ErrPortTaken {
+		return why
+	}
+	n.mu.Lock()
 	defer n.mu.Unlock()
+	defer n.takeMoved()
+	return errors.Join(why, n.forget(request.Attachment.Device()))
+}
+
+func (n *Network) answer(request *cni.Request, file *os.File) (*cni.Answer, error) {
 	if file != nil && request.Verb != cni.Register {
 		file.Close()
 	}
@@ -244,12 +286,16 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 		Owner: request.Attachment, Pod: request.Pod, Addresses: request.Addresses, Device: *device, Cookie: cookie, Boot: n.cfg.Boot,
 		Since: time.Now().UTC().Truncate(time.Second),
 	}
+	if err := n.vacant(record); err != nil {
+		return err
+	}
 	if err := n.files.replace(name, record); err != nil {
 		return err
 	}
 	if err := n.connect(record); err != nil {
 		return errors.Join(err, n.files.remove(name))
 	}
+	n.open(record, n.records[name])
 	n.records[name] = record
 	n.keep(name, file)
 	return nil
@@ -345,7 +391,11 @@ func (n *Network) release(name string) error {
 
 // forget lets go of what an attachment has that has no device.
 func (n *Network) forget(name string) error {
-	if record := n.records[name]; record != nil && n.cfg.Programs != nil && !n.cfg.Chained {
+	record := n.records[name]
+	if record != nil {
+		n.closePorts(record)
+	}
+	if record != nil && n.cfg.Programs != nil && !n.cfg.Chained {
 		if err := n.cfg.Programs.RemovePod(podOf(record)); err != nil {
 			return err
 		}

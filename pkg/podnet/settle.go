@@ -156,6 +156,7 @@ func (n *Network) Run(ctx context.Context) error {
 		}
 		n.mu.Lock()
 		err := n.look(false)
+		n.takeMoved()
 		n.mu.Unlock()
 		if err != nil {
 			n.cfg.Log.Warn("looking after the pods' devices: trying again", "error", err)

@@ -118,7 +118,7 @@ func fakes(t *testing.T, n *node) (notes string) {
 	self, err := os.Executable()
 	n.must(err)
 	n.must(os.Symlink(self, filepath.Join(dir, fakeName)))
-	n.cni = libcni.NewCNIConfigWithCacheDir([]string{plugins(t), dir}, n.cache, nil)
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{plugin.in(t), dir}, n.cache, nil)
 	return filepath.Join(dir, "notes")
 }
 

@@ -90,11 +90,11 @@ func TestChurn(t *testing.T) {
 func TestCost(t *testing.T) {
 	const rounds = 30
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
-	plugin, hand := filepath.Join(plugins(t), "fairlead-cni"), filepath.Join(plugins(t), "byhand")
+	path, hand := filepath.Join(plugin.in(t), "fairlead-cni"), filepath.Join(plugin.in(t), "byhand")
 	var starts, adds, hands, works []time.Duration
 	p := n.pod("a")
 	for i := range rounds {
-		version := exec.Command(plugin)
+		version := exec.Command(path)
 		version.Env = []string{"CNI_COMMAND=VERSION", "CNI_PATH=/"}
 		at := time.Now()
 		n.must(version.Run())

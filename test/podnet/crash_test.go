@@ -32,7 +32,7 @@ func (n *node) killed(nth int, call func() error) string {
 func (n *node) followed(k *killer, call func() error) error {
 	n.t.Helper()
 	usual := n.cni
-	n.cni = libcni.NewCNIConfigWithCacheDir([]string{plugins(n.t)}, n.cache, &killingExec{killer: k})
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{plugin.in(n.t)}, n.cache, &killingExec{killer: k})
 	defer func() { n.cni = usual }()
 	return call()
 }

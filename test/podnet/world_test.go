@@ -37,9 +37,11 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == fakeName {
 		fakePlugin()
 	}
-	code := rig.Main(m, rig.Funcs{"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead})
-	if built.dir != "" {
-		os.RemoveAll(built.dir)
+	code := rig.Main(m, rig.Funcs{"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead})
+	for _, b := range []*program{&plugin, &command} {
+		if b.dir != "" {
+			os.RemoveAll(b.dir)
+		}
 	}
 	os.Exit(code)
 }
@@ -113,30 +115,34 @@ func serve(args []string) int {
 	return 0
 }
 
-// built is the plugin, and what its cost is measured beside, which are built once for all tests.
-var built struct {
-	sync.Once
-	dir string
-	err error
+// program is one of ours, with what its cost is measured beside, which is built once for all tests that need it.
+type program struct {
+	name   string
+	beside []string
+	once   sync.Once
+	dir    string
+	err    error
 }
 
-// plugins returns the directory of the plugin.
-func plugins(t *testing.T) string {
+var plugin, command = program{name: "fairlead-cni", beside: []string{"./byhand"}}, program{name: "fairlead"}
+
+// in returns the directory of the program.
+func (p *program) in(t *testing.T) string {
 	t.Helper()
-	built.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "fairlead-cni-"); built.err != nil {
+	p.once.Do(func() {
+		if p.dir, p.err = os.MkdirTemp("", p.name+"-"); p.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-trimpath", "-o", built.dir+"/", "fairlead.io/fairlead/cmd/fairlead-cni", "./byhand")
+		build := exec.Command("go", append([]string{"build", "-trimpath", "-o", p.dir + "/", "fairlead.io/fairlead/cmd/" + p.name}, p.beside...)...)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
-			built.err = fmt.Errorf("build the plugin: %w\n%s", err, out)
+			p.err = fmt.Errorf("build %s: %w\n%s", p.name, err, out)
 		}
 	})
-	if built.err != nil {
-		t.Fatal(built.err)
+	if p.err != nil {
+		t.Fatal(p.err)
 	}
-	return built.dir
+	return p.dir
 }
 
 // node is a node's namespace with the agent's half in it.
@@ -144,6 +150,7 @@ type node struct {
 	t     *testing.T
 	ns    *rig.Netns
 	agent *rig.Process
+	whole func() *rig.Process // starts a whole agent in place of its half for pods
 	served
 	cni   *libcni.CNIConfig
 	list  *libcni.NetworkConfigList
@@ -168,7 +175,7 @@ func newNodeOf(t *testing.T, prepare func(*node), cidrs ...string) *node {
 	n.must(n.ns.SetSysctl("net/ipv4/ip_forward", "1"))
 	n.must(n.ns.SetSysctl("net/ipv6/conf/all/forwarding", "1"))
 	n.cache = t.TempDir()
-	n.cni = libcni.NewCNIConfigWithCacheDir([]string{plugins(t)}, n.cache, nil)
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{plugin.in(t)}, n.cache, nil)
 	n.configure("1.1.0", `{"type": "fairlead-cni", "socket": "SOCKET", "capabilities": {"portMappings": true, "bandwidth": true, "mac": true, "ips": true}}`)
 	prepare(n)
 	n.start()
@@ -186,6 +193,10 @@ func (n *node) configure(version string, plugins ...string) {
 
 func (n *node) start() {
 	n.t.Helper()
+	if n.whole != nil {
+		n.agent = n.whole()
+		return
+	}
 	text, err := json.Marshal(n.served)
 	n.must(err)
 	n.agent = rig.NewChild(n.t, nil, n.ns, "serve", string(text))

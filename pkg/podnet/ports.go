@@ -1,0 +1,123 @@
+package podnet
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+
+	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// Ports is who leads from ports of the node to pods.
+type Ports interface {
+	SetAttachment(*model.Attachment)
+	DeleteAttachment(pod model.Name, device string)
+	// Await returns once what was told of a pod is true of what programs know. The error says why it is not, with the code of
+	// ErrPortTaken if another pod has to go first.
+	Await(pod model.Name) error
+}
+
+// hostPort is a port of the node as the runtime asks for it, in one form for each.
+type hostPort struct {
+	addr     netip.Addr // not valid for every address of the node
+	port     int
+	protocol string
+}
+
+func (p hostPort) String() string {
+	addr := "*"
+	if p.addr.IsValid() {
+		addr = p.addr.String()
+	}
+	return fmt.Sprintf("%s port %d/%s", addr, p.port, p.protocol)
+}
+
+func portOf(m *cni.PortMapping) hostPort {
+	addr, _ := netip.ParseAddr(m.HostIP) // which was checked
+	if addr = addr.Unmap(); addr.IsUnspecified() {
+		addr = netip.Addr{}
+	}
+	return hostPort{addr, m.HostPort, m.Protocol}
+}
+
+// protocols are those of a port mapping, which was checked.
+var protocols = map[string]model.Protocol{"tcp": model.TCP, "udp": model.UDP, "sctp": model.SCTP}
+
+// podName returns what a record's pod is called. Without Kubernetes it is the container, which no Pod can be called.
+func (r *Record) podName() model.Name {
+	if r.Pod.Namespace == "" || r.Pod.Name == "" {
+		return model.Name{Name: r.Owner.Container}
+	}
+	return model.Name{Namespace: r.Pod.Namespace, Name: r.Pod.Name}
+}
+
+// attachment returns what a record, which was checked, says of ports of the node.
+func (r *Record) attachment() *model.Attachment {
+	a := &model.Attachment{
+		Pod: r.podName(), UID: cmp.Or(r.Pod.UID, r.Owner.Container), Device: r.Owner.Device(), Created: r.Since.Unix(), Addrs: r.Addresses,
+	}
+	for i := range r.Device.HostPorts {
+		m := &r.Device.HostPorts[i]
+		a.HostPorts = append(a.HostPorts, model.HostPort{
+			HostIP: portOf(m).addr, Port: uint16(m.HostPort), ContainerPort: uint16(m.ContainerPort), Protocol: protocols[m.Protocol],
+		})
+	}
+	return a
+}
+
+// vacant returns an error if a port that a record asks for is another container's. The interfaces of one share theirs.
+func (n *Network) vacant(record *Record) error {
+	wanted := make(map[hostPort]bool, len(record.Device.HostPorts))
+	for i := range record.Device.HostPorts {
+		wanted[portOf(&record.Device.HostPorts[i])] = true
+	}
+	if len(wanted) == 0 || n.cfg.Ports == nil {
+		return nil
+	}
+	for _, other := range n.records {
+		if other.Owner.Container == record.Owner.Container {
+			continue
+		}
+		for i := range other.Device.HostPorts {
+			if port := portOf(&other.Device.HostPorts[i]); wanted[port] {
+				return cni.Refusal(cni.ErrPortTaken, "%s of the node leads to %s, container %.64q", port, other.podName(), other.Owner.Container)
+			}
+		}
+	}
+	return nil
+}
+
+// open has the ports that a record asks for lead to it, soon. Those of the record before it, if there is one, are closed.
+func (n *Network) open(record, before *Record) {
+	if n.cfg.Ports == nil {
+		return
+	}
+	if before != nil && before.podName() != record.podName() {
+		n.closePorts(before)
+	}
+	n.cfg.Ports.SetAttachment(record.attachment())
+	n.ported(record)
+}
+
+func (n *Network) closePorts(record *Record) {
+	if n.cfg.Ports == nil {
+		return
+	}
+	n.cfg.Ports.DeleteAttachment(record.podName(), record.Owner.Device())
+	n.ported(record)
+}
+
+// ported notes that a pod's ports have changed.
+func (n *Network) ported(record *Record) {
+	if len(record.Device.HostPorts) > 0 {
+		n.moved = append(n.moved, record.podName())
+	}
+}
+
+// takeMoved returns the pods whose ports have changed since it was called last.
+func (n *Network) takeMoved() []model.Name {
+	moved := n.moved
+	n.moved = nil
+	return moved
+}

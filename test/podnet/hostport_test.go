@@ -1,0 +1,204 @@
+package podnet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// fairlead becomes the program at a path.
+func fairlead(args []string) int {
+	fmt.Fprintln(os.Stderr, unix.Exec(args[0], append([]string{"fairlead"}, args[1:]...), os.Environ()))
+	return 1
+}
+
+// harbour is a node with the whole agent, which takes objects from files, and somebody outside.
+type harbour struct {
+	*node
+	cgroup  *rig.Cgroup
+	outside *rig.Netns
+	flags   []string
+	files   string
+}
+
+func newHarbour(t *testing.T) *harbour {
+	t.Helper()
+	h := &harbour{files: t.TempDir()}
+	h.node = newNodeOf(t, func(n *node) {
+		h.cgroup, h.outside = rig.NewCgroup(t), rig.NewNetns(t, "outside")
+		rig.Veth(t, n.ns, "eth0", h.outside, "eth0")
+		rig.Address(t, n.ns, "eth0", "198.51.100.1/24", "198.51.100.2/24", "2001:db8:1::1/64")
+		rig.Address(t, h.outside, "eth0", "198.51.100.7/24", "2001:db8:1::7/64")
+		h.flags = []string{"--bpffs=" + rig.BPFFS(t), "--state-dir=" + n.Dir}
+		n.whole = func() *rig.Process {
+			args := append([]string{
+				filepath.Join(command.in(t), "fairlead"), "agent", "--source=" + h.files, "--cgroup-root=" + h.cgroup.Path(), "--node-name=node-a",
+				"--pod-network=main", "--pod-cidrs=10.1.0.0/24,fd00:1::/64", "--devices=eth0", "--xdp=off", "--log-level=warn",
+			}, h.flags...)
+			return rig.NewChild(t, nil, n.ns, "fairlead", args...)
+		}
+	}, "10.1.0.0/24", "fd00:1::/64")
+	h.ready()
+	return h
+}
+
+// ready waits until the agent has taken over.
+func (h *harbour) ready() {
+	h.t.Helper()
+	h.run("status", "--wait", "--wait-duration=60s")
+}
+
+// run runs a command of fairlead and returns what it prints.
+func (h *harbour) run(args ...string) string {
+	h.t.Helper()
+	args = append([]string{filepath.Join(command.in(h.t), "fairlead")}, append(args, h.flags...)...)
+	out, err := rig.RunChild(nil, h.ns, "fairlead", args...)
+	if err != nil {
+		h.t.Fatalf("fairlead %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// mapping is an entry of the capability portMappings; the pod listens at port 7.
+func mapping(host string, port any, protocol string) map[string]any {
+	return map[string]any{"hostIP": host, "hostPort": port, "containerPort": 7, "protocol": protocol}
+}
+
+// harboured returns a pod that asks for ports of the node, and listens.
+func (h *harbour) harboured(id string, ports ...map[string]any) *pod {
+	h.t.Helper()
+	p := h.pod(id)
+	p.caps = map[string]any{"portMappings": ports}
+	listenIn(h.t, p.Netns)
+	return p
+}
+
+// reach is a way to a port of the node, and who is seen to come: "" for the node itself, refused if there is nobody.
+type reach struct {
+	from     *rig.Netns
+	cgroup   *rig.Cgroup
+	protocol string
+	to       string
+	seen     string
+}
+
+const refused = "refused"
+
+func (h *harbour) reach(when string, ways ...reach) {
+	h.t.Helper()
+	for _, way := range ways {
+		protocol := way.protocol
+		if way.seen == refused {
+			protocol += "-refused"
+		}
+		got, err := rig.RunChild(way.cgroup, way.from, "dial", protocol, way.to)
+		if err != nil || got != way.seen && way.seen != "" {
+			h.t.Errorf("%s: %s to %s by %s is %q, %v; want %q", when, way.from, way.to, way.protocol, got, err, way.seen)
+		}
+	}
+}
+
+// What the runtime asks for of the node's ports leads to the pod when ADD is answered, from wherever it may; goes on without the agent
+// and with the next; and ends with the pod, however that goes.
+func TestHostPorts(t *testing.T) {
+	h := newHarbour(t)
+	a := h.harboured("a", mapping("", 8080, "TCP"), mapping("198.51.100.2", 8081, "tcp"), mapping("127.0.0.1", 8082, "tcp"),
+		mapping("::1", 8082, "tcp"), mapping("0.0.0.0", 30080, "tcp"))
+	b := h.harboured("b", mapping("::", 8080, "udp"))
+	caller := h.pod("caller")
+	h.mustAdd(caller)
+	open := []reach{
+		{h.outside, nil, "tcp", "198.51.100.1:8080", "198.51.100.7"}, {h.outside, nil, "tcp", "198.51.100.2:8080", "198.51.100.7"},
+		{h.outside, nil, "tcp", "[2001:db8:1::1]:8080", "2001:db8:1::7"}, {h.outside, nil, "tcp", "198.51.100.1:30080", "198.51.100.7"},
+		{h.outside, nil, "tcp", "198.51.100.2:8081", "198.51.100.7"}, {h.outside, nil, "tcp", "198.51.100.1:8081", refused},
+		{h.outside, nil, "tcp", "198.51.100.1:8082", refused},
+		{h.ns, h.cgroup, "tcp", "127.0.0.1:8082", ""}, {h.ns, h.cgroup, "tcp", "[::1]:8082", ""}, {h.ns, h.cgroup, "tcp", "127.0.0.1:8080", ""},
+		{h.ns, h.cgroup, "tcp", "198.51.100.1:8082", refused},
+		{caller.Netns, h.cgroup, "tcp", "127.0.0.1:8082", refused}, {caller.Netns, h.cgroup, "tcp", "127.0.0.1:8080", refused},
+		{caller.Netns, h.cgroup, "tcp", "198.51.100.1:8080", caller.addr[true].String()},
+		{caller.Netns, h.cgroup, "tcp", "[2001:db8:1::1]:8080", caller.addr[false].String()},
+	}
+	datagrams := []reach{{h.outside, nil, "udp", "198.51.100.1:8080", "198.51.100.7"}, {h.outside, nil, "udp", "[2001:db8:1::1]:8080", "2001:db8:1::7"}}
+	closed := []reach{{h.outside, nil, "tcp", "198.51.100.1:8080", refused}, {h.outside, nil, "tcp", "[2001:db8:1::1]:30080", refused}}
+
+	h.reach("before", closed...)
+	h.mustAdd(a)
+	h.reach("after ADD", open...)
+	h.mustAdd(b)
+	h.reach("after ADD", datagrams...)
+	if list := h.run("service", "list"); !strings.Contains(list, "pod:shop/a:0.0.0.0:8080/tcp") || !strings.Contains(list, "HostPort") {
+		t.Errorf("service list has no host port:\n%s", list)
+	}
+	if text := h.run("explain", "198.51.100.7:4711", "198.51.100.1:8080"); !strings.Contains(text, a.addr[true].String()) {
+		t.Errorf("explain does not lead to the pod:\n%s", text)
+	}
+
+	thief := h.harboured("thief", mapping("0.0.0.0", 8080, "tcp"))
+	before := h.left()
+	if _, err := h.add(thief); code(err) != cni.ErrPortTaken || !strings.Contains(err.Error(), "* port 8080/tcp of the node leads to shop/a") {
+		t.Errorf("a second pod for the port is told %v", err)
+	}
+	if after := h.left(); fmt.Sprint(before) != fmt.Sprint(after) {
+		t.Errorf("of the pod that was refused there is left %q, before %q", after, before)
+	}
+
+	h.kill()
+	h.reach("without the agent", open...)
+	h.start()
+	h.ready()
+	h.reach("with the next", open...)
+	h.reach("with the next", datagrams...)
+	h.mustAdd(a) // once more
+	h.reach("after another ADD", open...)
+
+	h.must(h.del(a))
+	h.reach("after DEL", closed...)
+	h.reach("after the other's DEL", datagrams...)
+	h.mustAdd(thief)
+	h.reach("the next pod's", reach{h.outside, nil, "tcp", "198.51.100.1:8080", "198.51.100.7"})
+	h.must(h.collect(b, caller))
+	h.reach("after GC", closed...)
+
+	h.mustAdd(a)
+	h.kill()
+	h.must(h.ns.Do(func() error { return removeDevice(a) }))
+	h.start()
+	h.ready()
+	h.reach("of a pod that went while the agent was away", closed...)
+	if list := h.run("service", "list"); strings.Contains(list, "pod:shop/a:") {
+		t.Errorf("service list has ports of a pod that is gone:\n%s", list)
+	}
+}
+
+func removeDevice(p *pod) error {
+	link, err := netlink.LinkByName(cni.Attachment{Network: "pods", Container: p.id, IfName: "eth0"}.Device())
+	if err != nil {
+		return err
+	}
+	return netlink.LinkDel(link)
+}
+
+// What no port mapping can be is refused, and leaves nothing.
+func TestHostileHostPorts(t *testing.T) {
+	n := newNode(t, "10.1.0.0/24")
+	for _, m := range []map[string]any{
+		mapping("", 0, "tcp"), mapping("", 65536, "tcp"), mapping("", -1, "tcp"), mapping("", 80, "icmp"), mapping("", 80, ""),
+		mapping("localhost", 80, "tcp"), mapping("fe80::1%eth0", 80, "tcp"), mapping("224.0.0.1", 80, "tcp"),
+		{"hostPort": 80, "containerPort": 0, "protocol": "tcp"}, {"hostPort": 80, "protocol": "tcp"},
+	} {
+		p := n.pod("hostile")
+		p.caps = map[string]any{"portMappings": []any{m}}
+		if _, err := n.add(p); code(err) != 7 {
+			t.Errorf("%v: %v", m, err)
+		}
+		n.nothingLeft()
+	}
+}
