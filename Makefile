@@ -101,8 +101,10 @@ test-oracle: ## test against the code of Kubernetes
 	cd test/oracle && $(GO) test -count=1 -v ./...
 
 .PHONY: test-netns
-test-netns: ## test with real sockets in network namespaces (root)
+test-netns: ## test with real sockets in network namespaces (root); writes _output/podnet/matrix.txt: who knows whom by which address
+	@rm -f _output/podnet/matrix.txt
 	$(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/... ./test/podnet/...
+	@if [ -e _output/podnet/matrix.txt ]; then cat _output/podnet/matrix.txt; fi
 
 CYCLES := 10000
 

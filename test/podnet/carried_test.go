@@ -94,6 +94,7 @@ func newTown(t *testing.T, bypass bool) *town {
 	t.Helper()
 	w := &town{}
 	w.node = newNodeOf(t, func(n *node) {
+		rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128")
 		w.outside = rig.NewNetns(t, "outside")
 		rig.Veth(t, n.ns, "eth0", w.outside, "eth0")
 		rig.Address(t, n.ns, "eth0", "198.51.100.1/24", "2001:db8:1::1/64")

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -88,8 +89,30 @@ type leader struct {
 
 func newLeader(t *testing.T, ns *rig.Netns, mode, self string, object ...string) *leader {
 	t.Helper()
+	if mode == fabric.VXLAN {
+		needVXLAN(t, ns)
+	}
 	args := append([]string{mode, self}, object...)
 	return &leader{Process: rig.NewChild(t, nil, ns, "lead", args...), t: t, ns: ns, self: self}
+}
+
+// needVXLAN ends the test where the kernel has no such devices.
+func needVXLAN(t *testing.T, ns *rig.Netns) {
+	t.Helper()
+	err := ns.Do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "flprobe"
+		probe := &netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: 1}
+		if err := netlink.LinkAdd(probe); err != nil {
+			return err
+		}
+		return netlink.LinkDel(probe)
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		rig.Lacking(t, "vxlan", "this kernel has no VXLAN")
+	} else if err != nil {
+		t.Fatalf("add a device of VXLAN: %v", err)
+	}
 }
 
 func (l *leader) write(line []byte) {
@@ -161,99 +184,6 @@ func (l *leader) routes() []string {
 	return list
 }
 
-// kingdom is three nodes on one link, with a pod each.
-type kingdom struct {
-	nodes   []*node
-	leaders []*leader
-	objects []*model.Node
-	pods    []*pod
-}
-
-// land is what the nodes of a kingdom have.
-type land struct {
-	name       string
-	mode       string
-	addr4      bool // nodes have addresses of IPv4
-	addr6      bool
-	pods4      bool
-	pods6      bool
-	byPrograms bool
-}
-
-func newKingdom(t *testing.T, l land) *kingdom {
-	t.Helper()
-	rig.Root(t)
-	k := &kingdom{}
-	wire := rig.NewNetns(t, "wire")
-	rig.Bridge(t, wire, "br0")
-	for i := 1; i <= 3; i++ {
-		object := &model.Node{Name: fmt.Sprintf("n%d", i), UID: fmt.Sprint(i)}
-		if l.addr4 {
-			object.Addrs = append(object.Addrs, netip.MustParseAddr(fmt.Sprintf("198.51.100.%d", i)))
-		}
-		if l.addr6 {
-			object.Addrs = append(object.Addrs, netip.MustParseAddr(fmt.Sprintf("2001:db8:1::%d", i)))
-		}
-		if l.pods4 {
-			object.PodCIDRs = append(object.PodCIDRs, netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", i)))
-		}
-		if l.pods6 {
-			object.PodCIDRs = append(object.PodCIDRs, netip.MustParsePrefix(fmt.Sprintf("fd00:%d::/64", i)))
-		}
-		k.objects = append(k.objects, object)
-	}
-	for i, object := range k.objects {
-		var cidrs []string
-		for _, cidr := range object.PodCIDRs {
-			cidrs = append(cidrs, cidr.String())
-		}
-		n := newNodeOf(t, func(n *node) {
-			port := fmt.Sprintf("port%d", i)
-			rig.Veth(t, n.ns, "eth0", wire, port)
-			rig.Enslave(t, wire, port, "br0")
-			for _, addr := range object.Addrs {
-				rig.Address(t, n.ns, "eth0", netip.PrefixFrom(addr, map[bool]int{true: 24, false: 64}[addr.Is4()]).String())
-			}
-			if l.mode == fabric.VXLAN {
-				n.Less = fabric.Overhead(object.Addrs)
-			}
-			if l.byPrograms {
-				n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path(), Bypass: true}
-				for _, other := range k.objects {
-					n.Carry.Native = append(n.Carry.Native, other.PodCIDRs...)
-					if l.mode != fabric.VXLAN || other == object {
-						for _, addr := range other.Addrs {
-							n.Carry.Native = append(n.Carry.Native, netip.PrefixFrom(addr, addr.BitLen()))
-						}
-					}
-				}
-			}
-		}, cidrs...)
-		k.nodes = append(k.nodes, n)
-		k.leaders = append(k.leaders, newLeader(t, n.ns, l.mode, object.Name))
-		p := n.pod(fmt.Sprintf("p%d", i+1))
-		n.mustAdd(p)
-		listenIn(t, p.Netns)
-		listenIn(t, n.ns)
-		k.pods = append(k.pods, p)
-	}
-	return k
-}
-
-// tell tells these nodes, the first ones, of each other, and waits until the routes are there.
-func (k *kingdom) tell(objects []*model.Node) {
-	routes := 0
-	for _, object := range objects {
-		routes += len(object.PodCIDRs)
-	}
-	for _, l := range k.leaders[:len(objects)] {
-		l.tell(objects)
-	}
-	for _, l := range k.leaders[:len(objects)] {
-		l.untilRoutes(routes)
-	}
-}
-
 // Pods of three nodes on a link reach each other under their own addresses, and nodes reach the pods of others.
 func TestFabric(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
@@ -266,7 +196,7 @@ func TestFabric(t *testing.T) {
 		} {
 			t.Run(mode+", "+l.name, func(t *testing.T) {
 				l.mode = mode
-				k := newKingdom(t, l)
+				k := newSpeakers(t, l)
 				k.tell(k.objects)
 				for i := range k.pods {
 					k.reach(t, &l, i, (i+1)%3)
@@ -296,7 +226,7 @@ func (k *kingdom) reach(t *testing.T, l *land, i, j int) {
 			check("pod to pod", talk(t, k.pods[i].Netns, protocol, to), seen(k.pods[i].addr[is4]))
 			node := []netip.Addr{to}
 			if protocol != "icmp" {
-				node = append(slices.Clone(k.objects[i].Addrs), nodeAddrs[is4])
+				node = k.objects[i].Addrs
 				if l.mode == fabric.VXLAN {
 					node = []netip.Addr{networkOf(k.objects[i], is4)}
 				}
@@ -338,7 +268,7 @@ func TestFabricChanges(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		t.Run(mode, func(t *testing.T) {
 			l := land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true}
-			k := newKingdom(t, l)
+			k := newSpeakers(t, l)
 			k.tell(k.objects[:2])
 			k.tell(k.objects)
 			k.reach(t, &l, 0, 2)
@@ -413,7 +343,7 @@ func (l *leader) removeAll() {
 // Nothing is removed before it is known which nodes there are.
 func TestFabricUnsynced(t *testing.T) {
 	l := land{mode: fabric.VXLAN, addr4: true, pods4: true}
-	k := newKingdom(t, l)
+	k := newSpeakers(t, l)
 	k.tell(k.objects)
 	k.leaders[0].Kill()
 	self, err := json.Marshal(k.objects[0])

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == fakeName {
 		fakePlugin()
 	}
-	code := rig.Main(m, rig.Funcs{"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead})
+	code := rig.Main(m, rig.Funcs{"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead, "reside": reside})
 	for _, b := range []*program{&plugin, &command} {
 		if b.dir != "" {
 			os.RemoveAll(b.dir)
@@ -160,7 +160,7 @@ type node struct {
 // newNode returns a node whose agent gives out addresses of the networks.
 func newNode(t *testing.T, cidrs ...string) *node {
 	t.Helper()
-	return newNodeOf(t, func(*node) {}, cidrs...)
+	return newNodeOf(t, func(n *node) { rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128") }, cidrs...)
 }
 
 // newNodeOf prepares it before its agent starts.
@@ -171,7 +171,6 @@ func newNodeOf(t *testing.T, prepare func(*node), cidrs ...string) *node {
 	for _, cidr := range cidrs {
 		n.CIDRs = append(n.CIDRs, netip.MustParsePrefix(cidr))
 	}
-	rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128")
 	n.must(n.ns.SetSysctl("net/ipv4/ip_forward", "1"))
 	n.must(n.ns.SetSysctl("net/ipv6/conf/all/forwarding", "1"))
 	n.cache = t.TempDir()

@@ -1,0 +1,119 @@
+package podnet
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// kingdom is three nodes on one link, with a pod each.
+type kingdom struct {
+	wire    *rig.Netns // that the nodes are at
+	nodes   []*node
+	leaders []*leader
+	objects []*model.Node
+	pods    []*pod
+}
+
+// land is what the nodes of a kingdom have.
+type land struct {
+	name       string
+	mode       string
+	addr4      bool // nodes have addresses of IPv4
+	addr6      bool
+	pods4      bool
+	pods6      bool
+	byPrograms bool
+	byStack    bool // as with --host-routing=stack
+}
+
+func newKingdom(t *testing.T, l land) *kingdom {
+	t.Helper()
+	rig.Root(t)
+	k := &kingdom{wire: rig.NewNetns(t, "wire")}
+	rig.Bridge(t, k.wire, "br0")
+	for i := 1; i <= 3; i++ {
+		object := &model.Node{Name: fmt.Sprintf("n%d", i), UID: fmt.Sprint(i)}
+		if l.addr4 {
+			object.Addrs = append(object.Addrs, netip.MustParseAddr(fmt.Sprintf("198.51.100.%d", i)))
+		}
+		if l.addr6 {
+			object.Addrs = append(object.Addrs, netip.MustParseAddr(fmt.Sprintf("2001:db8:1::%d", i)))
+		}
+		if l.pods4 {
+			object.PodCIDRs = append(object.PodCIDRs, netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", i)))
+		}
+		if l.pods6 {
+			object.PodCIDRs = append(object.PodCIDRs, netip.MustParsePrefix(fmt.Sprintf("fd00:%d::/64", i)))
+		}
+		k.objects = append(k.objects, object)
+	}
+	for i, object := range k.objects {
+		var cidrs []string
+		for _, cidr := range object.PodCIDRs {
+			cidrs = append(cidrs, cidr.String())
+		}
+		n := newNodeOf(t, func(n *node) {
+			k.plug(t, n.ns, fmt.Sprintf("port%d", i))
+			for _, addr := range object.Addrs {
+				rig.Address(t, n.ns, "eth0", netip.PrefixFrom(addr, map[bool]int{true: 24, false: 64}[addr.Is4()]).String())
+			}
+			if l.mode == fabric.VXLAN {
+				n.Less = fabric.Overhead(object.Addrs)
+			}
+			if l.byPrograms {
+				n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path(), Bypass: !l.byStack}
+				for _, other := range k.objects {
+					n.Carry.Native = append(n.Carry.Native, other.PodCIDRs...)
+					if l.mode != fabric.VXLAN || other == object {
+						for _, addr := range other.Addrs {
+							n.Carry.Native = append(n.Carry.Native, netip.PrefixFrom(addr, addr.BitLen()))
+						}
+					}
+				}
+			}
+		}, cidrs...)
+		k.nodes = append(k.nodes, n)
+		k.leaders = append(k.leaders, newLeader(t, n.ns, l.mode, object.Name))
+		p := n.pod(fmt.Sprintf("p%d", i+1))
+		n.mustAdd(p)
+		k.pods = append(k.pods, p)
+	}
+	return k
+}
+
+// plug connects a namespace to the link of the nodes, by a port of that name.
+func (k *kingdom) plug(t *testing.T, ns *rig.Netns, port string) {
+	t.Helper()
+	rig.Veth(t, ns, "eth0", k.wire, port)
+	rig.Enslave(t, k.wire, port, "br0")
+}
+
+// newSpeakers returns a kingdom in which all pods and nodes answer.
+func newSpeakers(t *testing.T, l land) *kingdom {
+	t.Helper()
+	k := newKingdom(t, l)
+	for i, p := range k.pods {
+		listenIn(t, p.Netns)
+		listenIn(t, k.nodes[i].ns)
+	}
+	return k
+}
+
+// tell tells these nodes, the first ones, of each other, and waits until the routes are there.
+func (k *kingdom) tell(objects []*model.Node) {
+	routes := 0
+	for _, object := range objects {
+		routes += len(object.PodCIDRs)
+	}
+	for _, l := range k.leaders[:len(objects)] {
+		l.tell(objects)
+	}
+	for _, l := range k.leaders[:len(objects)] {
+		l.untilRoutes(routes)
+	}
+}

@@ -1,0 +1,351 @@
+package podnet
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// role is what somebody is who speaks or is spoken to.
+type role string
+
+const (
+	aPod     role = "pod"
+	aHost    role = "host"             // a process of the node that has the kernel choose its address
+	aHostPod role = "host-network pod" // one that is bound to the node's address
+	outside  role = "outside"
+)
+
+// kinds are the ways to ask, in the order of the table.
+var kinds = []struct {
+	name, protocol string
+	size           int
+}{{"TCP", "tcp", 20_000}, {"UDP", "udp", 10}, {"UDP, 8 KB", "udp", 8000}, {"ICMP echo", "icmp", 0}}
+
+// most is how many cells of a world may be wrong before the rest is not tried: each may wait long for an answer.
+const most = 5
+
+// Everybody reaches everybody by every protocol and is known by the address that docs/pod-network.md says. The table of it is
+// in the log, and in _output/podnet/matrix.txt.
+func TestMatrix(t *testing.T) {
+	made, ran := &table{}, map[string]bool{}
+	for _, l := range []land{
+		{name: "dual stack", addr4: true, addr6: true, pods4: true, pods6: true},
+		{name: "IPv6 only", addr6: true, pods6: true},
+	} {
+		for _, mode := range []string{fabric.Native, fabric.VXLAN} {
+			for _, byStack := range []bool{false, true} {
+				l.mode, l.byPrograms, l.byStack = mode, true, byStack
+				t.Run(fmt.Sprintf("%s, %s, %s", mode, l.name, l.how()), func(t *testing.T) {
+					newNation(t, l, made).talk()
+					ran[mode] = true
+				})
+			}
+		}
+	}
+	text := made.String()
+	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
+		if !ran[mode] {
+			text += fmt.Sprintf("NOT TESTED: %s\n", mode)
+		}
+	}
+	t.Logf("\n%s", text)
+	path := filepath.Join("..", "..", "_output", "podnet", "matrix.txt")
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// how says who carries what pods get and send.
+func (l *land) how() string {
+	if l.byStack {
+		return "by the stack"
+	}
+	return "by programs"
+}
+
+// person is somebody at a place.
+type person struct {
+	*resident
+	role   role
+	node   int                 // whose pod or process it is; -1 for none
+	addrs  map[bool]netip.Addr // by whether they are of IPv4
+	second bool                // of the pods of its node: who the first one has to speak to
+}
+
+// nation is a kingdom with two pods on each node, and with clients outside, one of which knows the way to each pod by the pod's
+// node, and the other by the node before that.
+type nation struct {
+	*kingdom
+	land
+	t       *testing.T
+	people  []*person
+	table   *table
+	wrong   int
+	echoes  int
+	through map[*person]bool // who outside reaches pods by another node
+}
+
+func newNation(t *testing.T, l land, made *table) *nation {
+	t.Helper()
+	n := &nation{kingdom: newKingdom(t, l), land: l, t: t, table: made, through: map[*person]bool{}}
+	n.tell(n.objects)
+	for i, node := range n.nodes {
+		second := node.pod(fmt.Sprintf("q%d", i+1))
+		node.mustAdd(second)
+		for _, p := range []*pod{n.pods[i], second} {
+			n.people = append(n.people, &person{resident: newResident(t, p.Netns), role: aPod, node: i, addrs: p.addr, second: p == second})
+		}
+		addrs := byFamily(n.objects[i].Addrs)
+		r := newResident(t, node.ns, n.objects[i].Addrs...)
+		n.people = append(n.people, &person{resident: r, role: aHost, node: i, addrs: addrs}, &person{resident: r, role: aHostPod, node: i, addrs: addrs})
+	}
+	n.addOutsider(7, 0)
+	n.through[n.addOutsider(8, len(n.nodes)-1)] = true
+	return n
+}
+
+func byFamily(addrs []netip.Addr) map[bool]netip.Addr {
+	list := map[bool]netip.Addr{}
+	for _, addr := range addrs {
+		list[addr.Is4()] = addr
+	}
+	return list
+}
+
+// addOutsider adds a client that reaches the pods of each node by that so many further on.
+func (n *nation) addOutsider(number, further int) *person {
+	n.t.Helper()
+	ns := rig.NewNetns(n.t, fmt.Sprintf("outside%d", number))
+	n.plug(n.t, ns, fmt.Sprintf("out%d", number))
+	// It goes the way that it was told, whatever nodes say of a shorter one.
+	for _, family := range []string{"ipv4", "ipv6"} {
+		for _, scope := range []string{"all", "eth0"} {
+			if err := ns.SetSysctl("net/"+family+"/conf/"+scope+"/accept_redirects", "0"); err != nil {
+				n.t.Fatal(err)
+			}
+		}
+	}
+	p := &person{role: outside, node: -1, addrs: map[bool]netip.Addr{}}
+	for is4, prefix := range map[bool]string{true: "198.51.100.%d/24", false: "2001:db8:1::%d/64"} {
+		if is4 && !n.addr4 || !is4 && !n.addr6 {
+			continue
+		}
+		text := fmt.Sprintf(prefix, number)
+		rig.Address(n.t, ns, "eth0", text)
+		p.addrs[is4] = netip.MustParsePrefix(text).Addr()
+	}
+	for i, object := range n.objects {
+		via := byFamily(n.objects[(i+further)%len(n.objects)].Addrs)
+		for _, cidr := range object.PodCIDRs {
+			rig.Route(n.t, ns, cidr.String(), via[cidr.Addr().Is4()].String())
+		}
+	}
+	p.resident = newResident(n.t, ns)
+	n.people = append(n.people, p)
+	return p
+}
+
+// talk has everybody ask those of the same node and of the next, and of the outside.
+func (n *nation) talk() {
+	for _, from := range n.people {
+		for _, to := range n.people {
+			for _, is4 := range []bool{true, false} {
+				if from.addrs[is4].IsValid() && to.addrs[is4].IsValid() && n.asks(from, to) {
+					n.try(from, to, is4)
+				}
+			}
+		}
+	}
+}
+
+// asks reports whether one asks another: what would be the same as another pair is left out.
+func (n *nation) asks(from, to *person) bool {
+	switch {
+	case from.second || n.through[to] || from == to && from.role == aPod:
+		return false
+	case from.role == outside:
+		return to.role == aPod || to.role != outside && !n.through[from]
+	case to.role == outside || from.node == to.node:
+		return true
+	}
+	return !to.second && (from.node+1)%len(n.nodes) == to.node
+}
+
+// try has one ask another by every protocol.
+func (n *nation) try(from, to *person, is4 bool) {
+	n.t.Helper()
+	var cells []string
+	for i, kind := range kinds {
+		q := question{Protocol: kind.protocol, Size: kind.size, To: netip.AddrPortFrom(to.addrs[is4], everywhere)}
+		if to.role == aHostPod {
+			q.To = netip.AddrPortFrom(q.To.Addr(), bound)
+		}
+		if from.role == aHostPod {
+			q.From = from.addrs[is4]
+		}
+		// A tunnel makes the links of pods smaller than others. By IPv6 nobody on the way cuts up what is too big for one: who sent
+		// it is told, and in time also who sends through a tunnel between the same nodes. The programs hand it over as it is.
+		q.Again = !is4 && n.mode == fabric.VXLAN && kind.size > 1000 && (n.byStack || n.through[from])
+		seen, by := n.want(from, to, kind.protocol, is4)
+		got := n.ask(from, to, q)
+		if got.Seen != seen || got.By != by || got.Error != "" {
+			n.t.Errorf("%s by %s, IPv4 %t: came from %v and was answered by %v, want %v and %v; %s",
+				n.way(from, to), kinds[i].name, is4, got.Seen, got.By, seen, by, got.Error)
+			if n.wrong++; n.wrong > most {
+				n.t.Fatal("too much is wrong to go on")
+			}
+		}
+		cells = append(cells, n.cell(from, to, is4, got))
+	}
+	world := map[bool]string{true: "IPv4", false: "IPv6"}[is4]
+	if !n.addr4 {
+		world = n.name
+	}
+	n.table.add(n.way(from, to), world+" "+n.how(), cells)
+}
+
+// ask asks, and finds out from whom an echo came.
+func (n *nation) ask(from, to *person, q question) answer {
+	n.t.Helper()
+	if q.Protocol != "icmp" {
+		return from.ask(q)
+	}
+	n.echoes++
+	q.Token = fmt.Sprintf("echo %d", n.echoes)
+	got := from.ask(q)
+	if got.Error == "" {
+		heard := to.ask(question{Token: q.Token})
+		got.Seen, got.Error = heard.Seen, heard.Error
+	}
+	return got
+}
+
+// isTunnelled reports whether the tunnel is on the way.
+func (n *nation) isTunnelled(from, to *person) bool {
+	return n.mode == fabric.VXLAN && to.role == aPod && (n.through[from] || from.role != outside && from.node != to.node)
+}
+
+// want returns under which address somebody is to be known, and which is to answer.
+func (n *nation) want(from, to *person, protocol string, is4 bool) (seen, by netip.Addr) {
+	node := func(p *person) netip.Addr { return byFamily(n.objects[p.node].Addrs)[is4] }
+	seen, by = from.addrs[is4], to.addrs[is4]
+	switch {
+	case from.role == aPod && to.role == outside:
+		seen = node(from)
+	case from.role == aPod && to.role != aPod && from.node != to.node && n.mode == fabric.VXLAN:
+		seen = node(from) // the network between the nodes need not know pods
+	case from.role == aHost && n.isTunnelled(from, to):
+		seen = networkOf(n.objects[from.node], is4)
+	case protocol == "udp" && n.isTunnelled(from, to) && from.role != aPod:
+		by = node(to) // what docs/pod-network.md says that does not work
+	}
+	return seen, by
+}
+
+// way says who asks whom, for the table.
+func (n *nation) way(from, to *person) string {
+	where := "same node"
+	switch {
+	case n.through[from]:
+		where = "by another node"
+	case from.role == outside && to.role == aPod:
+		where = "by its node"
+	case from.role == outside || to.role == outside:
+		where = ""
+	case from.node != to.node:
+		where = "other node"
+	}
+	return fmt.Sprintf("%s\t%s\t%s\t%s", n.mode, from.role, to.role, where)
+}
+
+// cell says in words how somebody was known, and who answered if that was not who was asked.
+func (n *nation) cell(from, to *person, is4 bool, got answer) string {
+	if got.Error != "" {
+		return "FAILS"
+	}
+	name := func(addr netip.Addr) string {
+		if from.node >= 0 && addr == networkOf(n.objects[from.node], is4) {
+			return "its node, in the tunnel"
+		}
+		for _, p := range []*person{from, to} {
+			switch {
+			case p.addrs[is4] == addr && p == from:
+				return "itself"
+			case p.node >= 0 && addr == byFamily(n.objects[p.node].Addrs)[is4]:
+				return map[bool]string{true: "its node", false: "the other's node"}[p == from]
+			}
+		}
+		return addr.String()
+	}
+	text := name(got.Seen)
+	if got.By != to.addrs[is4] {
+		text += "; WRONG ANSWER, of " + name(got.By)
+	}
+	return text
+}
+
+// table is what was seen on each way, and in which worlds.
+type table struct {
+	ways []string
+	rows map[string][]row // by way
+}
+
+// row is what was seen by every protocol, in some worlds.
+type row struct {
+	cells  string
+	worlds []string
+}
+
+// add notes what was seen on a way in a world; several may have the same name.
+func (m *table) add(way, world string, cells []string) {
+	if m.rows == nil {
+		m.rows = map[string][]row{}
+	}
+	if m.rows[way] == nil {
+		m.ways = append(m.ways, way)
+	}
+	text := strings.Join(cells, "\t")
+	at := slices.IndexFunc(m.rows[way], func(r row) bool { return r.cells == text })
+	if at < 0 {
+		at = len(m.rows[way])
+		m.rows[way] = append(m.rows[way], row{cells: text})
+	}
+	if r := &m.rows[way][at]; !slices.Contains(r.worlds, world) {
+		r.worlds = append(r.worlds, world)
+	}
+}
+
+// String has a line for each way, and one more where not all worlds are the same.
+func (m *table) String() string {
+	var text strings.Builder
+	out := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprint(out, "ROUTING\tFROM\tTO\t\tIN")
+	for _, kind := range kinds {
+		fmt.Fprintf(out, "\t%s", kind.name)
+	}
+	fmt.Fprintln(out)
+	slices.Sort(m.ways)
+	for _, way := range m.ways {
+		for _, r := range m.rows[way] {
+			worlds := "all"
+			if len(m.rows[way]) > 1 {
+				worlds = strings.Join(r.worlds, ", ")
+			}
+			fmt.Fprintf(out, "%s\t%s\t%s\n", way, worlds, r.cells)
+		}
+	}
+	out.Flush()
+	return text.String()
+}
