@@ -37,10 +37,10 @@ type NodePort struct {
 	// long as those of IPv6 for either family, every flow has both its rows there, that of the answers made first, and
 	// rows take memory when they are made, not before.
 	Conntrack bool
-	// Looks makes the first packet of a flow, which inserts both rows, look for what it has to know: in a table of flows that
-	// are established, which a flood of first packets must not push out and which therefore is another one with as many rows
-	// as this says, whether it is there, before, and whether the answers' flow is; and in a table of frontends, whether the
-	// packet is for one. Keys are as long as those of IPv6.
+	// Looks makes the first packet of a flow, which inserts both rows, or one if it wraps, look for what it has to know: in a
+	// table of flows that are established, which a flood of first packets must not push out and which therefore is another
+	// one with as many rows as this says, whether it is there, before, and whether the answers' flow is; and in a table of
+	// frontends, whether the packet is for one. Keys are as long as those of IPv6.
 	Looks int
 	// Wraps makes the programs put a header of IP from the node to the backend around what comes in, which has one piece, and
 	// leave the rest as it is, for backends that answer their clients themselves. The other direction is not for use.
@@ -77,7 +77,7 @@ func (n NodePort) Load() (*NodePortPrograms, error) {
 	if err := errors.Join(spec.Variables["forward"].Set(in), spec.Variables["reply"].Set(out)); err != nil {
 		return nil, fmt.Errorf("set node port: %w", err)
 	}
-	err = errors.Join(spec.Variables["both_rows"].Set(n.BothRows || n.Conntrack || n.Looks > 0),
+	err = errors.Join(spec.Variables["both_rows"].Set(n.BothRows || n.Conntrack || n.Looks > 0 && !n.Wraps),
 		spec.Variables["wraps"].Set(n.Wraps), spec.Variables["wide_keys"].Set(n.Conntrack || n.Looks > 0), spec.Variables["looks"].Set(n.Looks > 0))
 	if err != nil {
 		return nil, fmt.Errorf("set rows: %w", err)
