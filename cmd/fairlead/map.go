@@ -68,6 +68,10 @@ func rowsOf(s *observe.Snapshot, mapName string) any {
 		return s.Ranges()
 	case "optout":
 		return s.Optouts
+	case "pods":
+		return s.Pods
+	case "masq_skip":
+		return s.Native
 	}
 	return s.Services
 }

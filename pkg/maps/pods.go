@@ -1,9 +1,11 @@
 package maps
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -85,6 +87,63 @@ func (m *Maps) SetNative(want []netip.Prefix) (changed int, err error) {
 		return changed, fmt.Errorf("write where pods are known: %w", err)
 	}
 	return changed, nil
+}
+
+// PodRows returns what the maps of the node's pods say, by device, and of addresses whose device is not registered each one.
+// Devices have no name there.
+func PodRows(links, addrs *ebpf.Map) ([]Pod, error) {
+	byDevice := map[uint32]*Pod{}
+	var ifindex uint32
+	var link bpf.MapsPodLink
+	rows := links.Iterate()
+	for rows.Next(&ifindex, &link) {
+		byDevice[ifindex] = &Pod{Index: ifindex, MAC: link.Mac, Unchecked: link.Flags&uint16(bpf.MapsPodFlagPOD_UNCHECKED) != 0}
+	}
+	err := rows.Err()
+	var list []Pod
+	var addr Addr
+	var row bpf.MapsPod
+	rows = addrs.Iterate()
+	for rows.Next(&addr, &row) {
+		p := byDevice[row.Ifindex]
+		if p == nil || p.MAC != row.Mac {
+			list = append(list, Pod{Addrs: []netip.Addr{NetipOf(addr)}, Index: row.Ifindex, MAC: row.Mac, HostMAC: row.HostMac})
+			continue
+		}
+		p.HostMAC = row.HostMac
+		p.Addrs = append(p.Addrs, NetipOf(addr))
+	}
+	if err := errors.Join(err, rows.Err()); err != nil {
+		return nil, fmt.Errorf("read the node's pods: %w", err)
+	}
+	for _, p := range byDevice {
+		slices.SortFunc(p.Addrs, netip.Addr.Compare)
+		list = append(list, *p)
+	}
+	slices.SortFunc(list, func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(a.Index, b.Index), slices.CompareFunc(a.Addrs, b.Addrs, netip.Addr.Compare))
+	})
+	return list, nil
+}
+
+// NativeRows returns the prefixes to which pods speak with their own addresses, in order.
+func NativeRows(m *ebpf.Map) ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	var key bpf.MapsPrefixKey
+	var one uint32
+	rows := m.Iterate()
+	for rows.Next(&key, &one) {
+		addr, bits := NetipOf(key.Addr), int(key.PrefixLen)
+		if addr.Is4() {
+			bits -= 96
+		}
+		list = append(list, netip.PrefixFrom(addr, bits))
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read where pods are known: %w", err)
+	}
+	slices.SortFunc(list, netip.Prefix.Compare)
+	return list, nil
 }
 
 // putRows makes a map have the rows, and returns how many it had not.

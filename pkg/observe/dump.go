@@ -15,7 +15,7 @@ import (
 
 // DumpNames are the maps that Dump shows.
 func DumpNames() []string {
-	return []string{"svcs", "services", "slots", "backends", "names", "src_ranges", "optout", "counters"}
+	return []string{"svcs", "services", "slots", "backends", "names", "src_ranges", "optout", "pods", "masq_skip", "counters"}
 }
 
 // Dump writes the rows of one map as text, sorted, with indexes and what they stand for. Rows that are not in use are
@@ -24,7 +24,7 @@ func Dump(w io.Writer, s *Snapshot, mapName string) error {
 	dump, ok := map[string]func(io.Writer, *Snapshot){
 		"svcs": dumpSvcs, "services": dumpServices, "slots": dumpSlots, "backends": dumpBackends, "names": dumpNames,
 		"src_ranges": dumpRanges,
-		"optout":     dumpOptout, "counters": dumpCounters,
+		"optout":     dumpOptout, "pods": dumpPods, "masq_skip": dumpNative, "counters": dumpCounters,
 	}[mapName]
 	if !ok {
 		return fmt.Errorf("dump map %q: there is no dump of it; take one of %s", mapName, strings.Join(DumpNames(), ", "))

@@ -48,6 +48,11 @@ func TestDump(t *testing.T) {
 		{Kind: "netns", ID: 8779, Pod: "shop/web", Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("fd01::9")},
 			Why: "mesh"},
 	}
+	s.Pods = []LocalPod{
+		{Interface: 7, Device: "fl0011aabbccdd", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("fd01::9")}, MAC: "02:00:00:00:00:07"},
+		{Interface: 8, MAC: "02:00:00:00:00:08", Unchecked: true},
+	}
+	s.Native = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd01::/48")}
 	for _, name := range DumpNames() {
 		var out bytes.Buffer
 		if err := Dump(&out, s, name); err != nil {

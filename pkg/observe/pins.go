@@ -37,6 +37,12 @@ func Read(dir string) (pinned *Pinned, err error) {
 	if s.Optouts, err = readOptouts(m); err != nil {
 		return nil, err
 	}
+	if s.Pods, err = readPods(m); err != nil {
+		return nil, err
+	}
+	if s.Native, err = maps.NativeRows(m.MasqSkip); err != nil {
+		return nil, err
+	}
 	list, err := mapStatuses(m, s, dir)
 	if err != nil {
 		return nil, err
@@ -91,7 +97,10 @@ func mapStatuses(m *maps.Maps, s *Snapshot, dir string) ([]MapStatus, error) {
 // entries counts the rows in use of the maps whose use a snapshot shows.
 func (s *Snapshot) entries() map[string]int {
 	n := map[string]int{"svcs": len(s.Dangling), "services": len(s.Services), "slots": 0, "backends": 0, "names": 0,
-		"optout": len(s.Optouts), "src_ranges": len(s.Ranges())}
+		"optout": len(s.Optouts), "src_ranges": len(s.Ranges()), "pods": 0, "masq_skip": len(s.Native)}
+	for i := range s.Pods {
+		n["pods"] += len(s.Pods[i].Addresses)
+	}
 	for i := range s.Services {
 		service := &s.Services[i]
 		n["svcs"] += len(service.Frontends)

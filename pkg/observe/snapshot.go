@@ -45,6 +45,9 @@ type Snapshot struct {
 	Strays   []SourceRange `json:"strayRanges,omitempty"`
 	Counters []Counter     `json:"counters,omitempty"`
 	Optouts  []Optout      `json:"optouts,omitempty"`
+	Pods     []LocalPod    `json:"pods,omitempty"`
+	// Native is where pods are known by their own addresses.
+	Native []netip.Prefix `json:"native,omitempty"`
 }
 
 // Service is one BPF service: one port of one object in one family.

@@ -1,0 +1,77 @@
+package maps
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// What is read is what was written, of every step of what was wanted.
+func TestPodRows(t *testing.T) {
+	rig.Root(t)
+	m, err := Create(Sizes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	addrs := func(texts ...string) (list []netip.Addr) {
+		for _, text := range texts {
+			list = append(list, netip.MustParseAddr(text))
+		}
+		return list
+	}
+	web := Pod{Addrs: addrs("10.1.0.9", "fd01::9"), Index: 7, MAC: [6]byte{2, 7}, HostMAC: [6]byte{2, 107}}
+	router := Pod{Addrs: addrs("10.1.0.10"), Index: 8, MAC: [6]byte{2, 8}, HostMAC: [6]byte{2, 108}, Unchecked: true}
+	moved := Pod{Addrs: addrs("10.1.0.9"), Index: 9, MAC: [6]byte{2, 9}, HostMAC: [6]byte{2, 109}}
+	for _, step := range []struct {
+		name    string
+		want    []Pod
+		changed int
+	}{
+		{"nobody", nil, 0}, {"two", []Pod{web, router}, 5}, {"the same", []Pod{web, router}, 0},
+		{"an address moves", []Pod{router, moved}, 4}, {"nobody is left", nil, 4},
+	} {
+		changed, err := m.SetPods(step.want)
+		if err != nil || changed != step.changed {
+			t.Errorf("%s: %d rows changed, %v, want %d", step.name, changed, err, step.changed)
+		}
+		have, err := PodRows(m.PodLinks, m.Pods)
+		if diff := cmp.Diff(step.want, have, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{})); diff != "" || err != nil {
+			t.Errorf("%s: %v, pods (-want +have):\n%s", step.name, err, diff)
+		}
+	}
+	// A device that has gone leaves its address without one.
+	if err := m.AddPod(web); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.PodLinks.Delete(web.Index); err != nil {
+		t.Fatal(err)
+	}
+	have, err := PodRows(m.PodLinks, m.Pods)
+	if err != nil || len(have) != 2 || !slices.Equal(have[0].Addrs, addrs("10.1.0.9")) || !slices.Equal(have[1].Addrs, addrs("fd01::9")) {
+		t.Errorf("addresses without a device: %+v, %v", have, err)
+	}
+}
+
+func TestNativeRows(t *testing.T) {
+	rig.Root(t)
+	m, err := Create(Sizes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("fd00::/16")}
+	for _, list := range [][]netip.Prefix{want, want[1:], nil} {
+		if _, err := m.SetNative(list); err != nil {
+			t.Fatal(err)
+		}
+		if have, err := NativeRows(m.MasqSkip); err != nil || !slices.Equal(have, list) {
+			t.Errorf("have %v, %v, want %v", have, err, list)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// LocalPod is a pod of this node as the programs know it: its rows of pods and of pod_links.
+type LocalPod struct {
+	Interface uint32       `json:"interface"` // index of the node's end
+	Device    string       `json:"device,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+	MAC       string       `json:"mac"`
+	// Unchecked says that it may send what has others' addresses.
+	Unchecked bool `json:"unchecked,omitempty"`
+}
+
+// readPods returns the node's pods, with the names that their devices have here.
+func readPods(m *maps.Maps) ([]LocalPod, error) {
+	rows, err := maps.PodRows(m.PodLinks, m.Pods)
+	if err != nil {
+		return nil, err
+	}
+	var list []LocalPod
+	for i := range rows {
+		row := &rows[i]
+		p := LocalPod{Interface: row.Index, Addresses: row.Addrs, MAC: net.HardwareAddr(row.MAC[:]).String(), Unchecked: row.Unchecked}
+		if device, err := net.InterfaceByIndex(int(row.Index)); err == nil {
+			p.Device = device.Name // without one it has just gone, or this is another network namespace
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+func dumpPods(w io.Writer, s *Snapshot) {
+	fmt.Fprintln(w, "ADDRESSES\tDEVICE\tINTERFACE\tMAC\tSOURCES")
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		sources := "its own"
+		if p.Unchecked {
+			sources = "any"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", cmp.Or(joined(p.Addresses), "-"), cmp.Or(p.Device, "-"), p.Interface, p.MAC, sources)
+	}
+}
+
+func dumpNative(w io.Writer, s *Snapshot) {
+	fmt.Fprintln(w, "PREFIX")
+	for _, prefix := range s.Native {
+		fmt.Fprintln(w, prefix)
+	}
+}
