@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -11,27 +12,39 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/api"
+	"fairlead.io/fairlead/pkg/cni/install"
+	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/podnet"
 )
 
 // removal is what cleanup took away.
 type removal struct {
+	Files []string `json:"files"` // of the pod network
 	Root  string   `json:"root"`
 	Links []string `json:"links"`
 	Maps  []string `json:"maps"`
 	// Routes is how many there were to the pods of other nodes.
 	Routes int `json:"routes"`
+	// Left are devices of pods: what lives is not touched.
+	Left []podnet.Device `json:"left"`
 }
 
 func newCleanupCommand(inv *invocation) *cobra.Command {
 	var force bool
+	var plugins string
 	cmd := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Detach the programs and remove the maps from this node",
-		Long: `Detach the programs and remove the maps from this node. From then on nothing carries connections to Services, unless
-something else does. The routes and the tunnel to the pods of other nodes are removed too. It is refused while an agent
-runs, which would have lost what it works on.`,
+		Short: "Remove fairlead from this node: what it installed, its programs and its maps",
+		Long: `Remove fairlead from this node: the container runtime's configuration first, so that no more pods are started with it,
+then the plugin, as far as they are fairlead's; the programs, the maps, and the records of addresses. From then on nothing
+carries connections to Services, unless something else does. It is refused while an agent runs, which would have lost what
+it works on.
+
+The routes and the tunnel to the pods of other nodes are removed too. The devices of pods that run are left, with their
+addresses and routes, and listed. With another --state-dir than
+` + config.DefaultStateDir + `, as a trial has, the runtime's directories are left alone unless they are named.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -45,25 +58,71 @@ runs, which would have lost what it works on.`,
 			if alive && !force {
 				return fmt.Errorf("an agent runs at %s: stop it first, or use --force", cfg.SocketPath())
 			}
-			removed, err := pinnedNames(filepath.Dir(mapsDir(cfg)))
+			removed, err := remove(cfg, plugins)
 			if err != nil {
+				err = fmt.Errorf("clean up: %w; it may be repeated", err)
+			}
+			if removed == nil {
 				return err
 			}
-			if err := datapath.Cleanup(cfg.BPFFS); err != nil {
-				return fmt.Errorf("clean up: %w; it may be repeated", err)
-			}
-			if removed.Routes, err = fabric.Remove(); err != nil {
-				return fmt.Errorf("clean up: %w; it may be repeated", err)
-			}
-			return inv.print(removed, removed.write)
+			return errors.Join(err, inv.print(removed, removed.write))
 		},
 	}
+	config.AddFlags(cmd.Flags(), "cni-conf-dir", "cni-conf-name")
+	cmd.Flags().Lookup("cni-conf-dir").Usage = "directory in which the container runtime looks for networks (default " + install.ConfigurationDir + ")"
+	cmd.Flags().StringVar(&plugins, pluginDirFlag, "", "directory in which it looks for plugins (default "+install.PluginDir+")")
 	cmd.Flags().BoolVar(&force, "force", false, "remove everything even while an agent runs")
 	return cmd
 }
 
+// remove takes everything away, what others rely upon first. It goes on after what it has to leave.
+func remove(cfg *config.Config, plugins string) (*removal, error) {
+	removed, err := pinnedNames(filepath.Dir(mapsDir(cfg)))
+	if err != nil {
+		return nil, err
+	}
+	left := removed.removeInstalled(cfg, plugins)
+	if err := datapath.Cleanup(cfg.BPFFS); err != nil {
+		return nil, errors.Join(left, err)
+	}
+	if removed.Routes, err = fabric.Remove(); err != nil {
+		return nil, errors.Join(left, err)
+	}
+	records, err := podnet.Forget(cfg.StateDir)
+	removed.Files = append(removed.Files, records...)
+	if err == nil {
+		removed.Left, err = podnet.Devices()
+	}
+	return removed, errors.Join(left, err)
+}
+
+// removeInstalled takes the configuration from the runtime and then the plugin, which it would name otherwise.
+func (r *removal) removeInstalled(cfg *config.Config, plugins string) error {
+	configurations := cfg.CNIConfDir
+	if cfg.StateDir == config.DefaultStateDir {
+		configurations, plugins = cmp.Or(configurations, install.ConfigurationDir), cmp.Or(plugins, install.PluginDir)
+	}
+	if configurations != "" {
+		gone, err := install.RemoveConfiguration(configurations, cfg.CNIConfName, pluginSocket(cfg))
+		if err != nil {
+			return err
+		}
+		if gone {
+			r.Files = append(r.Files, filepath.Join(configurations, cfg.CNIConfName))
+		}
+	}
+	if plugins == "" {
+		return nil
+	}
+	gone, err := install.RemovePlugin(plugins)
+	if gone {
+		r.Files = append(r.Files, filepath.Join(plugins, install.PluginName))
+	}
+	return err
+}
+
 // pinnedNames lists what is pinned under root.
-func pinnedNames(root string) (removal, error) {
+func pinnedNames(root string) (*removal, error) {
 	names := func(dir string) ([]string, error) {
 		entries, err := os.ReadDir(filepath.Join(root, dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -79,23 +138,22 @@ func pinnedNames(root string) (removal, error) {
 	}
 	links, err := names("links")
 	if err != nil {
-		return removal{}, err
+		return nil, err
 	}
 	devices, err := names("devices")
 	if err != nil {
-		return removal{}, err
+		return nil, err
 	}
 	maps, err := names("maps")
-	return removal{Root: root, Links: append(links, devices...), Maps: maps}, err
+	return &removal{Files: []string{}, Root: root, Links: append(links, devices...), Maps: maps}, err
 }
 
-func (r removal) write(w io.Writer) error {
+func (r *removal) write(w io.Writer) error {
 	if r.Routes > 0 {
 		fmt.Fprintf(w, "removed %d routes to pods of other nodes\n", r.Routes)
 	}
-	if len(r.Links)+len(r.Maps) == 0 {
-		_, err := fmt.Fprintf(w, "nothing was pinned under %s\n", r.Root)
-		return err
+	for _, path := range r.Files {
+		fmt.Fprintf(w, "removed %s\n", path)
 	}
 	for _, name := range r.Links {
 		fmt.Fprintf(w, "detached program %s\n", name)
@@ -103,6 +161,18 @@ func (r removal) write(w io.Writer) error {
 	for _, name := range r.Maps {
 		fmt.Fprintf(w, "removed map %s\n", name)
 	}
-	_, err := fmt.Fprintf(w, "%d programs and %d maps are gone from %s\n", len(r.Links), len(r.Maps), r.Root)
+	if len(r.Links)+len(r.Maps) == 0 {
+		fmt.Fprintf(w, "nothing was pinned under %s\n", r.Root)
+	} else {
+		fmt.Fprintf(w, "%d programs and %d maps are gone from %s\n", len(r.Links), len(r.Maps), r.Root)
+	}
+	if len(r.Left) == 0 {
+		return nil
+	}
+	for _, d := range r.Left {
+		fmt.Fprintf(w, "left device %s of pod %s\n", d.Name, orNone(d.Pod))
+	}
+	_, err := fmt.Fprintf(w, "%d pods keep their devices, addresses and routes, but the outside may no longer know them: delete the pods, and they are made "+
+		"anew by the network that the node has then. Devices that are left in the end go by \"ip link del\"\n", len(r.Left))
 	return err
 }

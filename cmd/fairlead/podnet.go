@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
@@ -37,7 +37,7 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	if err != nil {
 		return fmt.Errorf("start the pod network: %w", err)
 	}
-	server, err := cni.NewServer(filepath.Join(a.cfg.StateDir, cni.SocketName), network, log)
+	server, err := cni.NewServer(pluginSocket(a.cfg), network, log)
 	if err != nil {
 		return errors.Join(err, network.Close())
 	}
@@ -75,6 +75,15 @@ func (p hostPorts) Await(pod model.Name) error {
 		return cni.Refusal(cni.ErrPortTaken, "%v", err)
 	}
 	return cni.Refusal(types.ErrTryAgainLater, "the pod's host ports do not lead to it yet: %v", err)
+}
+
+// checkRuntime refuses to write a configuration that says what is not so.
+func checkRuntime(cfg *config.Config) error {
+	if cfg.CNIConfDir != "" && cfg.PodNetwork != "main" {
+		return usageError{fmt.Errorf("--cni-conf-dir=%s needs --pod-network=main, and it is %s: after another plugin fairlead-cni stands in that one's configuration",
+			cfg.CNIConfDir, cfg.PodNetwork)}
+	}
+	return nil
 }
 
 // startFabric starts what leads to the pods of other nodes.

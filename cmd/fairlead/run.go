@@ -30,6 +30,9 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
+	if err := checkRuntime(cfg); err != nil {
+		return err
+	}
 	store := model.NewStore(cfg.NodeName)
 	packets, err := packetsOf(cfg, store)
 	if err != nil {
@@ -58,7 +61,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
-	agent := &agent{cfg: cfg, path: path, source: src, store: store, started: time.Now()}
+	agent := &agent{cfg: cfg, path: path, source: src, store: store, started: time.Now(), looked: make(chan struct{})}
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
@@ -142,9 +145,13 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	start("attachment", path.WatchAttachment)
-	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
+	looked := sync.OnceFunc(func() { close(agent.looked) })
+	start("devices", func(ctx context.Context) error {
+		return path.Watch(ctx, store.SelfChanged(), func(addrs map[netip.Addr]uint32) { setLocal(addrs); looked() })
+	})
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), guards.Close()) })
 	start("optout", keeper.Run)
+	start("announcement", func(ctx context.Context) error { return agent.announce(ctx, log) })
 	start("sweep", func(ctx context.Context) error { return path.WatchRows(ctx, mostClients(log)) })
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
 	<-ctx.Done()

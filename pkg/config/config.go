@@ -18,6 +18,9 @@ import (
 )
 
 const (
+	// DefaultStateDir is that of the node's own agent; others are trials.
+	DefaultStateDir = "/run/fairlead"
+
 	configDir  = "config-dir"
 	socketName = "agent.sock"
 
@@ -53,6 +56,8 @@ type Config struct {
 	PodNetwork                           string // off, main or chained
 	HostRouting, Masquerade, NativeCIDRs string
 	Routing                              string // none, native or vxlan
+
+	CNIConfDir, CNIConfName string // where the agent writes the configuration of the runtime; empty = nowhere
 
 	PodCIDRs string // networks with commas between them; empty = those of the Node
 

@@ -56,6 +56,7 @@ func TestDefaults(t *testing.T) {
 		MetricsAddress: "127.0.0.1:10249", HealthzAddress: ":10256", ReadyAddress: "127.0.0.1:10247",
 		OptOutRuntimes: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
 		OptOutMeshes:   "istio,istio-ambient,linkerd,kuma,consul", CNICache: "/var/lib/cni/results", PodNetwork: "off", HostRouting: "bpf", Masquerade: "true", Routing: "none",
+		CNIConfName: "05-fairlead.conflist",
 		Conntrack: Conntrack{
 			TCPEstablished: "8000s", TCPHalfClosed: "1h", TCPClosing: "60s", TCPReset: "10s", TCPHalfOpen: "30s", UDPStream: "120s", UDP: "30s",
 			SCTPEstablished: "210s", SCTPClosing: "10s",
@@ -132,7 +133,7 @@ func TestEveryOption(t *testing.T) {
 		"external-clusterip": "true",
 		"vip-ping":           "true",
 		"dsr":                "ipip",
-		"pod-network":        "main", "pod-cidrs": "10.1.0.0/24",
+		"pod-network":        "main", "pod-cidrs": "10.1.0.0/24", "cni-conf-dir": "/cni/net.d", "cni-conf-name": "10-x.conflist",
 		"host-routing": "stack", "masquerade": "false", "native-cidrs": "10.0.0.0/8", "routing": "vxlan",
 	}
 	seen := map[*string]string{}

@@ -83,7 +83,7 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.BPFFS },
 		},
 		{
-			Name: "state-dir", Default: "/run/fairlead", check: stateDir,
+			Name: "state-dir", Default: DefaultStateDir, check: stateDir,
 			Usage: "directory for run-time files, among them " + socketName + ", the socket that the commands talk to",
 			field: func(c *Config) *string { return &c.StateDir },
 		},
@@ -213,6 +213,17 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.PodCIDRs },
 		},
 		{
+			Name: "cni-conf-dir", Shown: "none", check: absoluteOrEmpty,
+			Usage: "directory in which the container runtime looks for networks, such as /etc/cni/net.d: with --pod-network=main the agent writes " +
+				"its own there once it can serve pods",
+			field: func(c *Config) *string { return &c.CNIConfDir },
+		},
+		{
+			Name: "cni-conf-name", Default: "05-fairlead.conflist", check: listName,
+			Usage: "name of the file with that; the runtime takes the first by name",
+			field: func(c *Config) *string { return &c.CNIConfName },
+		},
+		{
 			Name: "metrics-address", Shown: "127.0.0.1:10249; none where the source is files", check: listenAddress,
 			Usage: "HOST:PORT to serve Prometheus at /metrics, and /proxyMode as kube-proxy does there; empty for nowhere",
 			field: func(c *Config) *string { return &c.MetricsAddress }, derive: inCluster("127.0.0.1:10249"),
@@ -294,6 +305,14 @@ func absoluteOrEmpty(value string) error {
 		return nil
 	}
 	return absolute(value)
+}
+
+// listName holds a name to those that runtimes read as a list of plugins.
+func listName(value string) error {
+	if filepath.Base(value) != value || strings.HasPrefix(value, ".") || filepath.Ext(value) != ".conflist" {
+		return errors.New("not the name of a file that ends in .conflist")
+	}
+	return nil
 }
 
 func stateDir(value string) error {

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/cni/install"
+	"fairlead.io/fairlead/pkg/config"
+)
+
+func newInstallCommand(inv *invocation) *cobra.Command {
+	var from, dir string
+	cmd := &cobra.Command{
+		Use:   "install",
+		Short: "Put the CNI plugin where the container runtime finds it",
+		Long: `Put the CNI plugin where the container runtime finds it. With --cni-conf-dir the configuration of the network is
+written too, as the last step: from then on the runtime starts pods. Without it that is left to an agent that has this
+option, which does so once it can serve them.
+
+Each file changes in one step, so the command may be repeated at any time: a plugin that runs goes on, and what is there
+already is not written. "fairlead cleanup" removes both.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := inv.config(cmd)
+			if err != nil {
+				return err
+			}
+			if !filepath.IsAbs(dir) {
+				return usageError{fmt.Errorf("--cni-bin-dir=%s is not an absolute path", dir)}
+			}
+			if from == "" {
+				self, err := os.Executable()
+				if err != nil {
+					return fmt.Errorf("find the plugin: %w; name it with --from", err)
+				}
+				from = filepath.Join(filepath.Dir(self), install.PluginName)
+			}
+			done := installation{}
+			placed, err := install.Plugin(from, dir)
+			if err != nil {
+				return fmt.Errorf("install the plugin: %w", err)
+			}
+			done.Files = append(done.Files, placed)
+			if cfg.CNIConfDir != "" {
+				if placed, err = configureRuntime(cfg); err != nil {
+					return err
+				}
+				done.Files = append(done.Files, placed)
+			}
+			return inv.print(done, done.write)
+		},
+	}
+	config.AddFlags(cmd.Flags(), "cni-conf-dir", "cni-conf-name")
+	cmd.Flags().StringVar(&from, "from", "", "the plugin to install (default "+install.PluginName+" beside this program)")
+	cmd.Flags().StringVar(&dir, pluginDirFlag, install.PluginDir, "directory in which the container runtime looks for plugins")
+	return cmd
+}
+
+const pluginDirFlag = "cni-bin-dir"
+
+// configureRuntime writes the configuration of the network that the agent serves.
+func configureRuntime(cfg *config.Config) (install.Placed, error) {
+	placed, err := install.Configuration(cfg.CNIConfDir, cfg.CNIConfName, pluginSocket(cfg))
+	if err != nil {
+		return placed, fmt.Errorf("write the runtime's configuration: %w", err)
+	}
+	return placed, nil
+}
+
+// pluginSocket is where the plugin asks.
+func pluginSocket(cfg *config.Config) string { return filepath.Join(cfg.StateDir, cni.SocketName) }
+
+// installation is what the command found or wrote.
+type installation struct {
+	Files []install.Placed `json:"files"`
+}
+
+func (i installation) write(w io.Writer) error {
+	for _, file := range i.Files {
+		text := "is there already"
+		if file.Changed {
+			text = "is written"
+		}
+		if _, err := fmt.Fprintf(w, "%s %s\n", file.Path, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
