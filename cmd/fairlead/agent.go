@@ -36,7 +36,6 @@ type agent struct {
 	source  source
 	store   *model.Store
 	started time.Time
-	looked  chan struct{} // closed once the node's addresses are in the maps; its devices were served before
 
 	metrics *metrics.Metrics
 	gauge   *observe.Gauge

@@ -7,41 +7,81 @@ import (
 )
 
 const (
-	announceLook = time.Second // how often it is looked whether the node is ready
-	// announceRetry is how long it waits after an error, and for what it changed to be told to it.
+	announceLook = time.Second // how often it is looked what is to be told
+	// announceRetry is how long it waits after an error, and after a change for the change to be told to this agent.
 	announceRetry = 10 * time.Second
 )
 
-// announce tells those who start pods once this node can serve them. Before that pods would start without their network, or
-// with services that nobody carries.
-func (a *agent) announce(ctx context.Context, log *slog.Logger) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-a.looked:
+// announcement tells those who start pods, one after the other, that this node can serve them. Before that pods would start
+// without their network, or with services that nobody carries.
+type announcement struct {
+	steps []step
+	ready func() error
+	log   *slog.Logger
+	said  string // the last error
+}
+
+// step tells one of them. It may have to be done again.
+type step struct {
+	what string
+	due  func() bool
+	do   func(context.Context) error
+}
+
+func (a *agent) newAnnouncement(node nodeObject, log *slog.Logger) *announcement {
+	var steps []step
+	main, written := a.cfg.PodNetwork == "main", a.cfg.CNIConfDir == ""
+	if !written {
+		// The file stays when the agent ends, and the pods that start meanwhile wait for the next.
+		steps = append(steps, step{"the container runtime", func() bool { return !written }, func(context.Context) error {
+			_, err := configureRuntime(a.cfg)
+			written = err == nil
+			return err
+		}})
 	}
-	pause, said := time.Duration(0), ""
-	for configured := a.cfg.CNIConfDir == ""; !configured; {
+	if node != nil && main {
+		steps = append(steps, step{"who reads the Node's conditions", func() bool { return !a.store.Self().Network }, node.Connect})
+	}
+	if node != nil { // last: pods come
+		steps = append(steps, step{"the scheduler", func() bool { return a.store.Self().Awaiting }, node.Admit})
+	}
+	return &announcement{steps: steps, ready: a.unready, log: log}
+}
+
+// run looks until the context ends.
+func (n *announcement) run(ctx context.Context) error {
+	for pause := time.Duration(0); len(n.steps) > 0; pause = n.look(ctx) {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
 		}
-		pause = announceLook
-		if a.unready() != nil {
-			continue
-		}
-		err := a.tellRuntime(log)
-		if configured = err == nil; configured {
-			continue
-		}
-		pause = announceRetry
-		if err.Error() != said {
-			log.Warn("telling who starts pods that this node can serve them: trying again", "error", err)
-			said = err.Error()
-		}
 	}
 	return nil
+}
+
+// look does what is due, and returns when to look again. What cannot be done keeps the rest waiting.
+func (n *announcement) look(ctx context.Context) time.Duration {
+	pause := announceLook
+	for _, s := range n.steps {
+		if !s.due() {
+			continue
+		}
+		if n.ready() != nil {
+			return announceLook
+		}
+		pause = announceRetry
+		if err := s.do(ctx); err != nil {
+			if err.Error() != n.said {
+				n.log.Warn("telling that this node can serve pods: trying again", "whom", s.what, "error", err)
+				n.said = err.Error()
+			}
+			return announceRetry
+		}
+		n.log.Info("told that this node can serve pods", "whom", s.what)
+		n.said = ""
+	}
+	return pause
 }
 
 // unready returns why pods cannot be served yet.
@@ -56,15 +96,4 @@ func (a *agent) unready() error {
 	}
 	_, err := a.podCIDRs()
 	return err
-}
-
-// tellRuntime writes the configuration of the network. It stays when the agent ends, and the pods that start meanwhile wait
-// for the next.
-func (a *agent) tellRuntime(log *slog.Logger) error {
-	placed, err := configureRuntime(a.cfg)
-	if err != nil {
-		return err
-	}
-	log.Info("the container runtime knows the pod network", "file", placed.Path, "changed", placed.Changed)
-	return nil
 }

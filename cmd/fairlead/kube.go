@@ -12,14 +12,14 @@ import (
 
 type kubeSource struct{ *kube.Source }
 
-func newKubeSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, eventSink, error) {
+func newKubeSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, eventSink, nodeObject, error) {
 	src, err := kube.New(kube.Config{
 		Kubeconfig: cfg.Kubeconfig, NodeName: cfg.NodeName, Version: version(), Store: store, Log: log,
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return kubeSource{src}, src.Events(), nil
+	return kubeSource{src}, src.Events(), src.Node(), nil
 }
 
 func (s kubeSource) fill(status *observe.SourceStatus) {

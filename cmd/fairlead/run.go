@@ -57,11 +57,11 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	setLocal(local) // before the first compile
-	src, events, err := newSource(cfg, store, log)
+	src, events, node, err := newSource(cfg, store, log)
 	if err != nil {
 		return err
 	}
-	agent := &agent{cfg: cfg, path: path, source: src, store: store, started: time.Now(), looked: make(chan struct{})}
+	agent := &agent{cfg: cfg, path: path, source: src, store: store, started: time.Now()}
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
@@ -145,13 +145,10 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	start("attachment", path.WatchAttachment)
-	looked := sync.OnceFunc(func() { close(agent.looked) })
-	start("devices", func(ctx context.Context) error {
-		return path.Watch(ctx, store.SelfChanged(), func(addrs map[netip.Addr]uint32) { setLocal(addrs); looked() })
-	})
+	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), guards.Close()) })
 	start("optout", keeper.Run)
-	start("announcement", func(ctx context.Context) error { return agent.announce(ctx, log) })
+	start("announcement", agent.newAnnouncement(node, log).run)
 	start("sweep", func(ctx context.Context) error { return path.WatchRows(ctx, mostClients(log)) })
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
 	<-ctx.Done()

@@ -28,11 +28,17 @@ type eventSink interface {
 	Node(uid string, warning bool, reason, message string) bool
 }
 
-// newSource returns the source that the configuration names, and where to post events; nil for files, which have no
-// such place.
-func newSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, eventSink, error) {
+// nodeObject is what the cluster has of this node. Both may be repeated.
+type nodeObject interface {
+	Connect(context.Context) error // pods have a network here
+	Admit(context.Context) error   // they need not stay away any more
+}
+
+// newSource returns the source that the configuration names, where to post events, and where others look for this node; nil
+// for files, which have no such places.
+func newSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, eventSink, nodeObject, error) {
 	if cfg.Source != config.Kubernetes {
-		return fileSource{file.New(cfg.Source, store, log)}, nil, nil
+		return fileSource{file.New(cfg.Source, store, log)}, nil, nil, nil
 	}
 	return newKubeSource(cfg, store, log)
 }

@@ -92,6 +92,8 @@ type Node struct {
 	Addrs    []netip.Addr // internal addresses first, in the order of the object
 	PodCIDRs []netip.Prefix
 	Leaving  bool // being deleted, or tainted so by the cluster autoscaler
+	Awaiting bool // tainted so that pods wait until its agent is ready
+	Network  bool // its conditions say that pods have a network there
 }
 
 // Namespace carries what a namespace says about its pods: its labels, and the annotations that are ours.

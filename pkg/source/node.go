@@ -12,6 +12,9 @@ import (
 // taintLeaving is set by the cluster autoscaler on a node that it is about to delete.
 const taintLeaving = "ToBeDeletedByClusterAutoscaler"
 
+// TaintAwaiting is given to a node by who adds it, and keeps pods away until the node's agent is ready.
+const TaintAwaiting = "fairlead.io/agent-not-ready"
+
 // Node translates a Node. Addresses and prefixes that cannot be parsed are left out: they are the kubelet's and the
 // controller's, and nothing that a user could correct.
 func Node(n *corev1.Node) *model.Node {
@@ -21,9 +24,16 @@ func Node(n *corev1.Node) *model.Node {
 		Zone:     n.Labels[corev1.LabelTopologyZone],
 		Addrs:    nodeAddrs(n.Status.Addresses),
 		PodCIDRs: podCIDRs(&n.Spec),
-		Leaving: n.DeletionTimestamp != nil || slices.ContainsFunc(n.Spec.Taints,
-			func(taint corev1.Taint) bool { return taint.Key == taintLeaving }),
+		Leaving:  n.DeletionTimestamp != nil || tainted(n, taintLeaving),
+		Awaiting: tainted(n, TaintAwaiting),
+		Network: slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse
+		}),
 	}
+}
+
+func tainted(n *corev1.Node, key string) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })
 }
 
 func nodeAddrs(in []corev1.NodeAddress) []netip.Addr {

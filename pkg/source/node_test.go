@@ -56,6 +56,25 @@ func TestNode(t *testing.T) {
 			model.Node{Name: "n1", UID: "u", Leaving: true},
 		},
 		{
+			"awaiting its agent",
+			corev1.Node{ObjectMeta: meta, Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: "a"}, {Key: "fairlead.io/agent-not-ready"}}}},
+			model.Node{Name: "n1", UID: "u", Awaiting: true},
+		},
+		{
+			"with a network for pods",
+			corev1.Node{ObjectMeta: meta, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionTrue}, {Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionFalse},
+			}}},
+			model.Node{Name: "n1", UID: "u", Network: true},
+		},
+		{
+			"without a network for pods",
+			corev1.Node{ObjectMeta: meta, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+				{Type: corev1.NodeReady, Status: corev1.ConditionFalse}, {Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue},
+			}}},
+			model.Node{Name: "n1", UID: "u"},
+		},
+		{
 			"tainted otherwise, and cordoned",
 			corev1.Node{ObjectMeta: meta, Spec: corev1.NodeSpec{
 				Taints: []corev1.Taint{{Key: "node.kubernetes.io/not-ready"}}, Unschedulable: true,

@@ -45,6 +45,7 @@ type Config struct {
 type Source struct {
 	kinds  []follower
 	events *Events
+	node   *Node
 }
 
 // follower follows one kind of object.
@@ -80,7 +81,7 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Source{kinds: kindsOf(&cfg, core, discovery), events: events}, nil
+	return &Source{kinds: kindsOf(&cfg, core, discovery), events: events, node: &Node{client: core, name: cfg.NodeName}}, nil
 }
 
 func kindsOf(cfg *Config, core, discovery rest.Interface) []follower {
@@ -147,6 +148,9 @@ func (s *Source) Status() Status {
 
 // Events returns where to post what is wrong with an object. What it is given before Run is posted by Run.
 func (s *Source) Events() *Events { return s.events }
+
+// Node returns the object of this node.
+func (s *Source) Node() *Node { return s.node }
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()

@@ -1,0 +1,143 @@
+package kube
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"fairlead.io/fairlead/test/apiserver"
+)
+
+// asAgent gives the world a Source with the permissions of the manifest, and no others.
+func (w *world) asAgent() {
+	w.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "kubernetes", "rbac.yaml"))
+	w.must(err)
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		var role rbacv1.ClusterRole
+		var binding rbacv1.ClusterRoleBinding
+		switch {
+		case strings.Contains(document, "\nkind: ClusterRole\n"):
+			w.must(yaml.UnmarshalStrict([]byte(document), &role))
+			_, err = w.client.RbacV1().ClusterRoles().Create(w.ctx, &role, metav1.CreateOptions{})
+		case strings.Contains(document, "\nkind: ClusterRoleBinding\n"):
+			w.must(yaml.UnmarshalStrict([]byte(document), &binding))
+			_, err = w.client.RbacV1().ClusterRoleBindings().Create(w.ctx, &binding, metav1.CreateOptions{})
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			w.must(err)
+		}
+	}
+	cfg := w.server.Config()
+	cfg.Impersonate.UserName = "system:serviceaccount:kube-system:fairlead"
+	w.replace(cfg, w.Output())
+}
+
+// The agent takes away its own taint and no other, and its own condition is the only one it changes.
+func TestNode(t *testing.T) {
+	w := newWorld(t, apiserver.Start(t))
+	w.asAgent()
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}
+	others := []corev1.Taint{{Key: "a", Value: "b", Effect: corev1.TaintEffectNoExecute}, {Key: "c", Effect: corev1.TaintEffectNoSchedule}}
+	object, err := w.client.CoreV1().Nodes().Create(w.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
+		others[0], {Key: "fairlead.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}, others[1],
+		{Key: "fairlead.io/agent-not-ready", Value: "true", Effect: corev1.TaintEffectNoExecute},
+	}}}, metav1.CreateOptions{})
+	w.must(err)
+	object.Status.Conditions = []corev1.NodeCondition{ready, {Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue, Reason: "NoRouteCreated"}}
+	_, err = w.client.CoreV1().Nodes().UpdateStatus(w.ctx, object, metav1.UpdateOptions{})
+	w.must(err)
+	w.follow()
+	w.await("the node is known", func() bool { return w.store.Self().Awaiting && !w.store.Self().Network })
+
+	for range 2 { // the second finds nothing to do
+		w.must(w.source.Node().Connect(w.ctx))
+		w.must(w.source.Node().Admit(w.ctx))
+	}
+	w.await("the store knows", func() bool { return !w.store.Self().Awaiting && w.store.Self().Network })
+	object, err = w.client.CoreV1().Nodes().Get(w.ctx, node, metav1.GetOptions{})
+	w.must(err)
+	if diff := cmp.Diff(others, taintsOf(object)); diff != "" {
+		t.Errorf("taints (-want +got):\n%s", diff)
+	}
+	conditions := map[corev1.NodeConditionType]corev1.NodeCondition{}
+	for _, c := range object.Status.Conditions {
+		conditions[c.Type] = c
+	}
+	if c := conditions[corev1.NodeNetworkUnavailable]; len(conditions) != 2 || c.Status != corev1.ConditionFalse || c.Reason != "FairleadIsReady" || c.LastTransitionTime.IsZero() {
+		t.Errorf("conditions %+v", object.Status.Conditions)
+	}
+	if diff := cmp.Diff(ready, conditions[corev1.NodeReady]); diff != "" {
+		t.Errorf("the kubelet's condition (-want +got):\n%s", diff)
+	}
+
+	cfg := w.server.Config()
+	cfg.Impersonate.UserName = "nobody"
+	w.replace(cfg, w.Output())
+	if err := w.source.Node().Connect(w.ctx); !apierrors.IsForbidden(err) {
+		t.Errorf("without the permission: %v", err)
+	}
+}
+
+// beforePatch calls a function before each patch is sent.
+type beforePatch struct {
+	next http.RoundTripper
+	call func()
+}
+
+// RoundTrip sends a request.
+func (b beforePatch) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method == http.MethodPatch {
+		b.call()
+	}
+	return b.next.RoundTrip(request)
+}
+
+// A taint that somebody adds while the agent takes away its own is not lost.
+func TestTaintsOfOthers(t *testing.T) {
+	w := newWorld(t, apiserver.Start(t))
+	own := corev1.Taint{Key: "fairlead.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
+	object, err := w.client.CoreV1().Nodes().Create(w.ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{own}},
+	}, metav1.CreateOptions{})
+	w.must(err)
+	other := corev1.Taint{Key: "a", Effect: corev1.TaintEffectNoSchedule}
+	add := sync.OnceFunc(func() {
+		object.Spec.Taints = append(object.Spec.Taints, other)
+		_, err := w.client.CoreV1().Nodes().Update(w.ctx, object, metav1.UpdateOptions{})
+		w.must(err)
+	})
+	cfg := w.server.Config()
+	cfg.WrapTransport = func(next http.RoundTripper) http.RoundTripper { return beforePatch{next, add} }
+	w.replace(cfg, w.Output())
+	if err := w.source.Node().Admit(w.ctx); err == nil {
+		t.Error("what another wrote meanwhile was written over")
+	}
+	w.must(w.source.Node().Admit(w.ctx))
+	object, err = w.client.CoreV1().Nodes().Get(w.ctx, node, metav1.GetOptions{})
+	w.must(err)
+	if diff := cmp.Diff([]corev1.Taint{other}, taintsOf(object)); diff != "" {
+		t.Errorf("taints (-want +got):\n%s", diff)
+	}
+}
+
+// taintsOf returns those of the test: the server gives each new node one more, and notes when it saw any.
+func taintsOf(node *corev1.Node) (list []corev1.Taint) {
+	for _, taint := range node.Spec.Taints {
+		if taint.Key != corev1.TaintNodeNotReady {
+			taint.TimeAdded = nil
+			list = append(list, taint)
+		}
+	}
+	return list
+}
