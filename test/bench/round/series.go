@@ -98,12 +98,16 @@ type Question struct {
 	Yardstick string
 	Goal      float64 // of the ratio; zero = there is none, and whatever was measured passes
 	OnValue   bool    // the goal is on the value, and the yardstick there to tell the machine's drift
+	Above     string  // a variant whose figure of the same round is taken off both, such as what the work costs without what is compared
 	Over      bool    // the value is by how much the variant is above the yardstick of the same round, and the goal on that
 }
 
 // Judge answers a question. The row has the medians of the values and the median of the ratios of each round, which is
 // not the ratio of the two medians. Where the goal is on the value, the ratio is only in the detail.
 func (s *Series) Judge(q Question) (result.Row, result.Detail, error) {
+	if q.Above != "" {
+		return s.judgeAbove(q)
+	}
 	ratios, err := s.Ratios(q.Variant, q.Yardstick, q.Metric)
 	if err != nil {
 		return result.Row{}, result.Detail{}, err
@@ -130,6 +134,20 @@ func (s *Series) Judge(q Question) (result.Row, result.Detail, error) {
 	row.Verdict, d.Why = q.verdict(d)
 	d.Row, d.Case, d.Metric = row.Row, row.Case, row.Metric
 	return row, d, nil
+}
+
+// judgeAbove answers a question about what a variant and its yardstick are above another one.
+func (s *Series) judgeAbove(q Question) (result.Row, result.Detail, error) {
+	above := &Series{Seed: s.Seed, Rounds: s.Rounds, values: map[string]map[string][]float64{}}
+	for _, name := range []string{q.Variant, q.Yardstick} {
+		of, base := s.values[name][q.Metric], s.values[q.Above][q.Metric]
+		if len(of) == 0 || len(base) == 0 {
+			return result.Row{}, result.Detail{}, fmt.Errorf("take %s off %s: %q is not known of both", q.Above, name, q.Metric)
+		}
+		above.values[name] = map[string][]float64{q.Metric: s.differences(Question{Variant: name, Yardstick: q.Above, Metric: q.Metric})}
+	}
+	q.Above = ""
+	return above.Judge(q)
 }
 
 // differences returns by how much the variant is above the yardstick in each round. What slows the machine as a whole

@@ -232,3 +232,21 @@ func TestQuantile(t *testing.T) {
 		t.Errorf("of nothing: have %v", got)
 	}
 }
+
+// What is above a base is compared round by round, and the base's own changes do not count.
+func TestAbove(t *testing.T) {
+	base := times(12, func(i int) float64 { return 1000 + 10*float64(i) })
+	of := func(more float64) []float64 { return times(12, func(i int) float64 { return base[i] + more }) }
+	s := seriesOf(Wall, of(30), of(100))
+	s.values["base"] = map[string][]float64{Wall: base}
+	row, detail, err := s.Judge(Question{Metric: Wall, Variant: "ours", Yardstick: "direct", Above: "base", Goal: 0.4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if row.Value != 30 || row.Yardstick != 100 || row.Ratio != 0.3 || row.Verdict != result.Pass || detail.Drift != 0 {
+		t.Errorf("have %+v and %+v", row, detail)
+	}
+	if _, _, err := s.Judge(Question{Metric: Wall, Variant: "ours", Yardstick: "direct", Above: "nobody"}); err == nil {
+		t.Error("a base that was not measured is no error")
+	}
+}
