@@ -32,7 +32,7 @@ NOT_UNIT := test/(bpf|twin|golden|netns|podnet|apiserver|cluster|kernels|bench|l
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
 PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-e2e
-BENCHES := control datapath keys socket
+BENCHES := control datapath keys podnet socket
 PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-netns test-bench test-kernels test-cluster test-e2e
 
 .PHONY: help
@@ -183,6 +183,13 @@ bench-datapath: ## measure the programs of packets beside the least possible and
 bench-keys: ## measure wide against narrow keys of flows (root); writes _output/bench/keys.json
 	@mkdir -p _output/bench
 	$(GO) run ./test/bench/keys -output _output/bench/keys.json
+
+.PHONY: bench-podnet
+bench-podnet: ## measure the network of pods beside the host's stack and beside devices made by hand, ROW=stream for a part (root)
+	@mkdir -p _output/bench/bin
+	$(GO) run ./test/cluster build kube-proxy >/dev/null
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -o _output/bench/bin/ ./cmd/... ./test/podnet/byhand
+	$(GO) run ./test/bench/podnet -binaries _output/bench/bin $(if $(ROW),-only "$(ROW)") -output _output/bench/podnet.json
 
 .PHONY: bench-socket
 bench-socket: ## measure the socket programs beside kube-proxy (root); writes _output/bench/socket.json

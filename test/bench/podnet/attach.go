@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"fairlead.io/fairlead/test/bench/result"
+	"fairlead.io/fairlead/test/bench/round"
+)
+
+// goalAdd is what ADD may take, in times of the same by hand.
+const goalAdd = 1.5
+
+const (
+	attachRow = "ADD"
+	attached  = "us, until the pod has its network"
+	byHand    = "by hand"
+	byPlugin  = "fairlead-cni"
+)
+
+// handDevice is what byhand calls the node's end.
+const handDevice = "hand0"
+
+// parallel is how many are added at a time.
+const parallel = 32
+
+// attaching measures how long pods wait for their network.
+func (o *options) attaching(ctx context.Context, report *result.Report) (err error) {
+	if !strings.Contains(attachRow, o.only) {
+		return nil
+	}
+	n, err := newNode(o.binaries, routings[0])
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, n.Close()) }()
+	p, err := n.newPod("pod")
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(report.Out(), "%s: ", attachRow)
+	series, err := round.Run(ctx, round.Plan{
+		Variants: []round.Variant{
+			{Name: byPlugin, Run: func(ctx context.Context) (round.Sample, error) { return n.addOnce(ctx, p) }},
+			{Name: byHand, Run: func(ctx context.Context) (round.Sample, error) { return n.addByHand(ctx, p) }},
+		},
+		Rounds: 2 * o.rounds, WarmUp: 2, Out: report.Out(),
+	})
+	if err != nil {
+		return err
+	}
+	if err := series.Report(report, round.Question{
+		Row: attachRow, Case: "one after the other", Metric: attached, Variant: byPlugin, Yardstick: byHand, Goal: goalAdd,
+	}); err != nil {
+		return err
+	}
+	return n.addMany(ctx, report, o.operations(500))
+}
+
+// addOnce adds a pod and removes it.
+func (n *node) addOnce(ctx context.Context, p *pod) (round.Sample, error) {
+	n.added++
+	p.id = fmt.Sprintf("pod%d", n.added)
+	took, err := n.add(ctx, p)
+	if err != nil {
+		return round.Sample{}, err
+	}
+	sample, err := sampleOf(p, took)
+	return sample, errors.Join(err, n.del(ctx, p))
+}
+
+// addByHand has a program make the same that knows all beforehand, and removes it.
+func (n *node) addByHand(ctx context.Context, p *pod) (sample round.Sample, err error) {
+	err = n.ns.Do(func() error {
+		began := time.Now()
+		if text, err := exec.CommandContext(ctx, filepath.Join(n.binaries, "byhand"), p.Path()).CombinedOutput(); err != nil {
+			return fmt.Errorf("byhand: %w\n%s", err, text)
+		}
+		took := time.Since(began)
+		if sample, err = sampleOf(p, took); err != nil {
+			return err
+		}
+		link, err := netlink.LinkByName(handDevice)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(link)
+	})
+	return sample, err
+}
+
+// sampleOf looks whether the pod has its device, with an address of each family and the way out.
+func sampleOf(p *pod, took time.Duration) (round.Sample, error) {
+	sample := round.Sample{Claimed: 1, Took: took, Values: map[string]float64{attached: float64(took.Nanoseconds()) / 1e3}}
+	return sample, p.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			routes, err := netlink.RouteList(link, family)
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw != nil }) {
+				return fmt.Errorf("a pod has no way out: %v", routes)
+			}
+		}
+		sample.Arrived = 1
+		return nil
+	})
+}
+
+// addMany adds and removes so many pods, some at a time, and tells how long ADD took.
+func (n *node) addMany(ctx context.Context, report *result.Report, count int) error {
+	var (
+		mu      sync.Mutex
+		took    []time.Duration
+		errs    []error
+		running sync.WaitGroup
+	)
+	for worker := range parallel {
+		p, err := n.newPod(fmt.Sprintf("worker%d", worker))
+		if err != nil {
+			return err
+		}
+		running.Go(func() {
+			for i := worker; i < count; i += parallel {
+				p.id = fmt.Sprintf("churn%d", i)
+				each, err := n.add(ctx, p)
+				if err == nil {
+					err = n.del(ctx, p)
+				}
+				mu.Lock()
+				took, errs = append(took, each), append(errs, err)
+				mu.Unlock()
+			}
+		})
+	}
+	running.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	slices.Sort(took)
+	for _, part := range []struct {
+		name string
+		at   int
+	}{{"half of them", len(took) / 2}, {"99 of 100", len(took) * 99 / 100}} {
+		report.Add(result.Row{
+			Row: attachRow, Case: fmt.Sprintf("%d at a time, %s", parallel, part.name), Metric: attached,
+			Value: float64(took[part.at].Nanoseconds()) / 1e3, Verdict: result.Pass,
+		})
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+// Command podnet measures what the network of pods costs, with the real agent and the real plugin: requests and streams between
+// pods of a node and to the outside, past the node's stack and by it, with and without the rules of kube-proxy in there, and how
+// long the plugin takes to give a pod its network.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"fairlead.io/fairlead/test/bench/flow"
+	"fairlead.io/fairlead/test/bench/result"
+)
+
+func main() {
+	if code, ok := flow.Funcs().Dispatch(os.Args); ok {
+		os.Exit(code)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench-podnet:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the flags.
+type options struct {
+	binaries string
+	output   string
+	only     string
+	rounds   int
+	effort   float64
+	services int
+}
+
+func parse(args []string) (options, error) {
+	o := options{}
+	flags := flag.NewFlagSet("podnet", flag.ContinueOnError)
+	flags.StringVar(&o.binaries, "binaries", "_output/bench/bin", "the `folder` with fairlead, fairlead-cni and byhand")
+	flags.StringVar(&o.output, "output", "_output/bench/podnet.json", "the `file` that the JSON goes to")
+	flags.StringVar(&o.only, "only", "", "measure only what has this in its row")
+	flags.IntVar(&o.rounds, "rounds", 15, "rounds of every kind of traffic")
+	flags.Float64Var(&o.effort, "effort", 1, "so many times the usual operations in each run")
+	flags.IntVar(&o.services, "services", 1000, "how many services kube-proxy writes rules of; 0 = it is left out")
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return o, fmt.Errorf("%q is not understood; see -h", flags.Args())
+	case o.effort <= 0:
+		return o, fmt.Errorf("an effort of %v does nothing", o.effort)
+	case o.services < 0:
+		return o, fmt.Errorf("%d services are not possible", o.services)
+	}
+	return o, nil
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	report, err := result.Begin(result.Config{Benchmark: "podnet", Path: o.output, Out: out})
+	if err != nil {
+		return err
+	}
+	if err := o.traffic(ctx, report); err != nil {
+		return err
+	}
+	if err := o.attaching(ctx, report); err != nil {
+		return fmt.Errorf("attach pods: %w", err)
+	}
+	return report.Finish()
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"fairlead.io/fairlead/test/bench/flow"
+	"fairlead.io/fairlead/test/bench/kubeproxy"
+	"fairlead.io/fairlead/test/bench/result"
+	"fairlead.io/fairlead/test/bench/round"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// What is measured of every run. Both ends are on one CPU, so a figure is what both and the kernel between them cost.
+const (
+	median = "ns, median"
+	least  = "ns, least"
+	stream = "Gbit/s"
+)
+
+// What the parts of requests may cost above those over loopback, in times of the stack's, and what streams are to have of it.
+const (
+	goalPods    = 0.40
+	goalOutside = 0.65
+	goalRules   = 0.30
+	goalStream  = 1
+)
+
+const (
+	serverPort = 8080
+	streamSize = 64 << 10
+)
+
+const loopback = "loopback"
+
+// site is a node in one of its forms, with two pods.
+type site struct {
+	*node
+	name string
+	pods []*pod
+}
+
+// The forms of nodes, by what --host-routing is.
+var routings = []string{"bpf", "stack"}
+
+func withRules(routing string) string { return routing + ", rules" }
+
+// sites makes the nodes: with each way of packets, and if kube-proxy is there, the same with its rules.
+func (o *options) sites(ctx context.Context, report *result.Report) (_ map[string]*site, closer func() error, err error) {
+	var sites []*site
+	closer = func() error {
+		var errs []error
+		for _, s := range sites {
+			errs = append(errs, s.Close())
+		}
+		return errors.Join(errs...)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, closer())
+		}
+	}()
+	program, version, err := kubeproxy.Find()
+	if err != nil {
+		return nil, nil, err
+	}
+	if program == nil && o.services > 0 {
+		fmt.Fprintf(report.Out(), "NOT MEASURED: kube-proxy %s is not built; \"go run ./test/cluster build\" does that\n", version)
+	}
+	found := map[string]*site{}
+	for _, ruled := range []bool{false, true} {
+		if ruled && (program == nil || o.services == 0) {
+			continue
+		}
+		for _, routing := range routings {
+			n, err := newNode(o.binaries, routing)
+			if err != nil {
+				return nil, nil, err
+			}
+			s := &site{node: n, name: routing}
+			sites = append(sites, s)
+			if s.pods, err = n.addPods(ctx, 2); err != nil {
+				return nil, nil, err
+			}
+			if ruled {
+				s.name = withRules(routing)
+				if err := n.writeRules(ctx, program, o.services); err != nil {
+					return nil, nil, err
+				}
+			}
+			found[s.name] = s
+		}
+	}
+	return found, closer, nil
+}
+
+// row is a kind of traffic over the sites.
+type row struct {
+	name  string
+	job   flow.Job
+	to    func(*site) (*rig.Netns, netip.Addr)
+	ruled bool // with kube-proxy's rules in the node
+	goal  float64
+}
+
+func toPod(s *site) (*rig.Netns, netip.Addr)     { return s.pods[1].Netns, s.pods[1].addr }
+func toOutside(s *site) (*rig.Netns, netip.Addr) { return s.outside, outside }
+
+func (o *options) rows() []row {
+	ask := flow.Job{Kind: flow.RequestResponse, Operations: o.operations(8000), WarmUp: o.operations(800)}
+	pour := flow.Job{Kind: flow.Stream, Operations: o.operations(20_000), WarmUp: o.operations(1000), Size: streamSize}
+	return []row{
+		{"request, to a pod of the node", ask, toPod, false, goalPods},
+		{"request, to the outside", ask, toOutside, false, goalOutside},
+		{"request, to a pod of the node, with rules", ask, toPod, true, goalRules},
+		{"stream, to a pod of the node", pour, toPod, false, goalStream},
+		{"stream, to the outside", pour, toOutside, false, goalStream},
+	}
+}
+
+func (o *options) operations(usual int) int { return max(int(o.effort*float64(usual)), 64) }
+
+// traffic measures each kind of it.
+func (o *options) traffic(ctx context.Context, report *result.Report) (err error) {
+	var wanted []row
+	for _, r := range o.rows() {
+		if strings.Contains(r.name, o.only) {
+			wanted = append(wanted, r)
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	sites, closer, err := o.sites(ctx, report)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closer()) }()
+	for _, r := range wanted {
+		if err := o.measure(ctx, report, r, sites); err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+	}
+	return nil
+}
+
+// measure has the ways of a kind of traffic take turns.
+func (o *options) measure(ctx context.Context, report *result.Report, r row, sites map[string]*site) error {
+	ours, stack := routings[0], routings[1]
+	if r.ruled {
+		ours, stack = withRules(ours), withRules(stack)
+	}
+	if sites[ours] == nil {
+		return nil // which was said
+	}
+	variants := []round.Variant{r.variant(sites[ours]), r.variant(sites[stack])}
+	if r.job.Kind == flow.RequestResponse {
+		variants = append(variants, r.loopback(sites[stack].pods[0]))
+	}
+	fmt.Fprintf(report.Out(), "%s: ", r.name)
+	series, err := round.Run(ctx, round.Plan{Variants: variants, Rounds: o.rounds, WarmUp: 1, Out: report.Out()})
+	if err != nil {
+		return err
+	}
+	questions := r.questions()
+	for i := range questions {
+		q := &questions[i]
+		q.Row, q.Case, q.Variant, q.Yardstick = r.name, ours+" beside "+stack+q.Case, ours, stack
+	}
+	return series.Report(report, questions...)
+}
+
+// questions asks about streams as they are, and about what requests cost that loopback does not. The least is of the one
+// request that nothing disturbed.
+func (r *row) questions() []round.Question {
+	if r.job.Kind == flow.Stream {
+		return []round.Question{{Metric: stream, Goal: r.goal}}
+	}
+	return []round.Question{
+		{Case: ", above " + loopback, Metric: median, Above: loopback, Goal: r.goal},
+		{Case: ", above " + loopback, Metric: least, Above: loopback, Goal: r.goal},
+		{Case: ", in all", Metric: median},
+	}
+}
+
+// variant is the traffic from a pod of a site.
+func (r *row) variant(s *site) round.Variant {
+	ns, addr := r.to(s)
+	return r.between(s.name, s.pods[0].Netns, ns, addr)
+}
+
+// loopback is the same inside of a pod.
+func (r *row) loopback(p *pod) round.Variant {
+	return r.between(loopback, p.Netns, p.Netns, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
+}
+
+func (r *row) between(name string, client, server *rig.Netns, at netip.Addr) round.Variant {
+	job := r.job
+	job.Client, job.Server = flow.Place{Netns: client, CPU: flow.On(0)}, flow.Place{Netns: server, CPU: flow.On(0)}
+	job.Listen = netip.AddrPortFrom(at, serverPort)
+	return round.Variant{Name: name, Run: func(ctx context.Context) (round.Sample, error) {
+		result, err := flow.Run(ctx, job)
+		if err != nil {
+			return round.Sample{}, err
+		}
+		sample := round.Sample{Claimed: result.Claimed, Arrived: result.Arrived, Took: result.Took, Values: map[string]float64{}}
+		if job.Kind == flow.Stream {
+			sample.Values[stream] = result.Bandwidth(job.Size) / 1e9
+		} else {
+			sample.Values[median], sample.Values[least] = result.Times.P50, result.Times.Min
+		}
+		return sample, nil
+	}}
+}
