@@ -121,7 +121,7 @@ func testRows(t *testing.T, binaries string) {
 	}
 	want := map[string]int{
 		"podnet/request, to a pod of the node": 3, "podnet/request, to the outside": 3,
-		"podnet/stream, to a pod of the node": 1, "podnet/stream, to the outside": 1, "podnet/ADD": 3,
+		"podnet/stream, to a pod of the node": 2, "podnet/stream, to the outside": 2, "podnet/ADD": 3,
 	}
 	for name, count := range want {
 		if found[name] != count {

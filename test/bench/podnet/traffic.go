@@ -19,6 +19,7 @@ const (
 	median = "ns, median"
 	least  = "ns, least"
 	stream = "Gbit/s"
+	work   = "Gbit/s, by the CPU time of both ends" // in which is what the kernel does on their back: others do not disturb it
 )
 
 // What the parts of requests may cost above those over loopback, in times of the stack's, and what streams are to have of it.
@@ -177,7 +178,7 @@ func (o *options) measure(ctx context.Context, report *result.Report, r row, sit
 // request that nothing disturbed.
 func (r *row) questions() []round.Question {
 	if r.job.Kind == flow.Stream {
-		return []round.Question{{Metric: stream, Goal: r.goal}}
+		return []round.Question{{Metric: work, Goal: r.goal}, {Metric: stream, Goal: r.goal}}
 	}
 	return []round.Question{
 		{Case: ", above " + loopback, Metric: median, Above: loopback, Goal: r.goal},
@@ -209,6 +210,7 @@ func (r *row) between(name string, client, server *rig.Netns, at netip.Addr) rou
 		sample := round.Sample{Claimed: result.Claimed, Arrived: result.Arrived, Took: result.Took, Values: map[string]float64{}}
 		if job.Kind == flow.Stream {
 			sample.Values[stream] = result.Bandwidth(job.Size) / 1e9
+			sample.Values[work] = float64(job.Size) * 8 / (result.Client.PerOperation() + result.Server.PerOperation())
 		} else {
 			sample.Values[median], sample.Values[least] = result.Times.P50, result.Times.Min
 		}
