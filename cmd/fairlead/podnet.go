@@ -30,7 +30,7 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 		programs = a.path
 	}
 	network, err := podnet.New(podnet.Config{
-		Programs: programs, Ports: hostPorts{a.store, a.current()},
+		Programs: programs, Ports: hostPorts{a.store, a.current()}, Unchecked: a.unchecked, Changed: a.store.UncheckedChanged(),
 		Dir: a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.podCIDRs, Reserved: a.store.Local,
 		MTU: a.podMTU, Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
 	})
@@ -84,6 +84,16 @@ func checkRuntime(cfg *config.Config) error {
 			cfg.CNIConfDir, cfg.PodNetwork)}
 	}
 	return nil
+}
+
+// unchecked reports whether a pod may send under others' addresses. That is known once its namespace is.
+func (a *agent) unchecked(pod cni.Pod) (unchecked, known bool) {
+	select {
+	case <-a.store.Synced():
+		return a.store.Unchecked(model.Name{Namespace: pod.Namespace, Name: pod.Name}, pod.UID), true
+	default:
+		return false, false
+	}
 }
 
 // startFabric starts what leads to the pods of other nodes.
@@ -213,7 +223,7 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 		return nil
 	}
 	s := &observe.PodNetworkStatus{
-		Mode: a.cfg.PodNetwork, Pods: stats.Pods, Reclaimed: stats.Reclaimed, Mended: stats.Mended, Error: stats.Error,
+		Mode: a.cfg.PodNetwork, Pods: stats.Pods, Unchecked: stats.Unchecked, Reclaimed: stats.Reclaimed, Mended: stats.Mended, Error: stats.Error,
 		Addresses: map[string]observe.AddressCount{},
 	}
 	for family, count := range stats.Families {

@@ -42,6 +42,8 @@ type Facts struct {
 	RuntimePorts bool
 	// Reserved says why an address may not be an externalIP, or returns "".
 	Reserved func(netip.Addr) string
+	// MayUncheck reports whether a namespace lets its pods send under others' addresses.
+	MayUncheck func(namespace string) bool
 	// Local reports whether an interface of this node has an address. A ClusterIP that one has is answered there, by a
 	// cache for DNS for example, and left alone. An endpoint that one has is on this node, and a hostIP has to be.
 	Local func(netip.Addr) bool
@@ -325,6 +327,10 @@ func (c *Compiler) Pod(name model.Name, pod *model.Pod, attached []*model.Attach
 	wanted := c.reset()
 	if pod != nil {
 		wanted.Problems = append(wanted.Problems, pod.Problems...)
+		if pod.Unchecked && (c.facts.MayUncheck == nil || !c.facts.MayUncheck(name.Namespace)) {
+			wanted.problem("SourceCheckKept", "annotation fairlead.io/source-check is ignored: it counts where the namespace has the label "+
+				"fairlead.io/source-check=optional, and %s has not", name.Namespace)
+		}
 		if len(attached) == 0 && !c.facts.RuntimePorts {
 			c.hostPorts(name, pod.HostPorts, pod.Addrs)
 		}

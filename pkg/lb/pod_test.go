@@ -86,3 +86,22 @@ func TestPodPorts(t *testing.T) {
 		}
 	}
 }
+
+// A pod that asks to go unchecked where nobody may is told what it needs.
+func TestSourceCheckKept(t *testing.T) {
+	for _, tt := range []struct {
+		asks bool
+		may  func(string) bool
+		want string
+	}{
+		{false, nil, ""}, {true, nil, "SourceCheckKept"},
+		{true, func(namespace string) bool { return namespace == "shop" }, ""},
+		{true, func(namespace string) bool { return namespace != "shop" }, "SourceCheckKept"},
+	} {
+		name := model.Name{Namespace: "shop", Name: "web"}
+		c := NewCompiler(Facts{Node: &model.Node{}, MayUncheck: tt.may})
+		if got := portsOf(c.Pod(name, &model.Pod{Name: name, Unchecked: tt.asks}, nil)); got != tt.want {
+			t.Errorf("asks %t: %q, want %q", tt.asks, got, tt.want)
+		}
+	}
+}

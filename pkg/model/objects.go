@@ -102,6 +102,7 @@ type Namespace struct {
 	Labels      map[string]string
 	Annotations map[string]string
 	SocketLB    SocketLB
+	MayUncheck  bool // its pods may ask for it
 	Problems    []Problem
 }
 
@@ -128,6 +129,7 @@ type Pod struct {
 	Runtime     string            // what runs it, if that is not the ordinary: the name of a RuntimeClass, or KubeVirt
 	Mesh        string            // the service mesh that redirects what it dials; empty for none
 	SocketLB    SocketLB          // its own annotation
+	Unchecked   bool              // asks to send what has another's address
 	Annotations map[string]string // ours
 	Problems    []Problem
 }

@@ -66,3 +66,58 @@ func TestSelfChanged(t *testing.T) {
 		}
 	}
 }
+
+// Who may send under others' addresses is decided by pod and namespace together, and whoever carries it out hears of each change.
+func TestUnchecked(t *testing.T) {
+	s := NewStore("node")
+	name := Name{"shop", "a"}
+	pod := func(asks bool) *Pod { return &Pod{Name: name, UID: "api", LocalUID: "local", Unchecked: asks} }
+	for _, step := range []struct {
+		name    string
+		do      func()
+		changed bool
+		due     bool
+		want    bool
+	}{
+		{"a pod that asks", func() { s.SetPod(pod(true)) }, true, true, false},
+		{"a namespace", func() { s.SetNamespace(&Namespace{Name: "shop"}) }, false, false, false},
+		{"another with the label", func() { s.SetNamespace(&Namespace{Name: "other", MayUncheck: true}) }, false, false, false},
+		{"its own with the label", func() { s.SetNamespace(&Namespace{Name: "shop", MayUncheck: true}) }, true, true, true},
+		{"other labels", func() {
+			s.SetNamespace(&Namespace{Name: "shop", MayUncheck: true, Labels: map[string]string{"a": "b"}})
+		}, false, false, true},
+		{"a pod that does not ask", func() { s.SetPod(pod(false)) }, true, true, false},
+		{"a namespace that no pod asks in", func() { s.SetNamespace(&Namespace{Name: "shop"}) }, false, false, false},
+		{"all at once", func() { s.SetNamespace(&Namespace{Name: "shop", MayUncheck: true}); s.SetPod(pod(true)) }, true, true, true},
+		{"no namespace", func() { s.DeleteNamespace("shop") }, true, true, false},
+		{"again", func() { s.SetNamespace(&Namespace{Name: "shop", MayUncheck: true}) }, true, true, true},
+		{"none at all", func() { s.ReplaceNamespaces(nil) }, true, true, false},
+		{"all again", func() { s.ReplaceNamespaces([]*Namespace{{Name: "shop", MayUncheck: true}}) }, true, true, true},
+		{"no pod", func() { s.DeletePod(name) }, true, true, false},
+	} {
+		step.do()
+		changed := false
+		select {
+		case <-s.UncheckedChanged():
+			changed = true
+		default:
+		}
+		if due := len(s.TakeDirty()) > 0; changed != step.changed || due != step.due {
+			t.Errorf("%s: told %t, due %t", step.name, changed, due)
+		}
+		for uid, known := range map[string]bool{"": true, "api": true, "local": true, "before": false} {
+			if got := s.Unchecked(name, uid); got != (step.want && known) {
+				t.Errorf("%s: with UID %q unchecked is %t", step.name, uid, got)
+			}
+		}
+	}
+	s.ReplaceServices(nil)
+	s.ReplaceSlices(nil)
+	s.ReplaceNodes(nil)
+	s.ReplacePods(nil)
+	select {
+	case <-s.UncheckedChanged():
+	default:
+		t.Error("nobody is told that all is known")
+	}
+}

@@ -43,6 +43,7 @@ type Store struct {
 	dirty  map[Key]struct{}
 	wake   chan struct{}
 	pod    chan struct{} // signalled when pods or namespaces changed
+	check  chan struct{} // signalled when it changed which pods may send under others' addresses
 	node   chan struct{} // signalled when this node changed
 	inside chan struct{} // signalled when addresses inside of the cluster changed
 	others chan struct{} // likewise, for whoever leads to the other nodes
@@ -73,6 +74,7 @@ func NewStore(self string) *Store {
 		waiting:    waiting{started: time.Now()},
 		wake:       make(chan struct{}, 1),
 		pod:        make(chan struct{}, 1),
+		check:      make(chan struct{}, 1),
 		node:       make(chan struct{}, 1),
 		inside:     make(chan struct{}, 1),
 		others:     make(chan struct{}, 1),
@@ -85,6 +87,9 @@ func (s *Store) Wake() <-chan struct{} { return s.wake }
 
 // PodsChanged is signalled whenever a Pod or a Namespace changed. It has one reader.
 func (s *Store) PodsChanged() <-chan struct{} { return s.pod }
+
+// UncheckedChanged is signalled whenever Unchecked may have changed for a pod. It has one reader.
+func (s *Store) UncheckedChanged() <-chan struct{} { return s.check }
 
 // SelfChanged is signalled whenever the Node that the agent runs on changed. It has one reader.
 func (s *Store) SelfChanged() <-chan struct{} { return s.node }
@@ -178,6 +183,7 @@ func (s *Store) markSynced(object Object) {
 		}
 	}
 	close(s.ready)
+	signal(s.check) // what it says of a pod is true from now on
 }
 
 // Unsynced lists the kinds of object that were not delivered yet.
@@ -210,6 +216,27 @@ func (s *Store) Pod(name Name) *Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.pods[name]
+}
+
+// Unchecked reports whether a pod, which this node's runtime knows by that UID, may send under others' addresses: it has to ask for it,
+// and its namespace to let it. Without a UID the name has to do.
+func (s *Store) Unchecked(name Name, uid string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pod := s.pods[name]
+	return pod != nil && pod.Unchecked && (uid == "" || uid == pod.UID || uid == pod.LocalUID) && s.mayUncheck(name.Namespace)
+}
+
+// MayUncheck reports whether a namespace lets its pods send under others' addresses.
+func (s *Store) MayUncheck(namespace string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mayUncheck(namespace)
+}
+
+func (s *Store) mayUncheck(namespace string) bool {
+	found := s.namespaces[namespace]
+	return found != nil && found.MayUncheck
 }
 
 // Attached returns the attachments of a pod that have host ports, the oldest first. They may not be changed.

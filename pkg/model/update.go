@@ -315,8 +315,7 @@ func (s *Store) SetNamespace(namespace *Namespace) {
 func (s *Store) DeleteNamespace(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.namespaces, name)
-	signal(s.pod)
+	s.deleteNamespace(name)
 }
 
 // ReplaceNamespaces makes the Namespaces exactly the given ones.
@@ -330,19 +329,39 @@ func (s *Store) ReplaceNamespaces(namespaces []*Namespace) {
 	}
 	for name := range s.namespaces {
 		if _, ok := keep[name]; !ok {
-			delete(s.namespaces, name)
-			signal(s.pod)
+			s.deleteNamespace(name)
 		}
 	}
 	s.markSynced(ObjectNamespace)
 }
 
 func (s *Store) setNamespace(namespace *Namespace) {
-	if reflect.DeepEqual(s.namespaces[namespace.Name], namespace) {
+	was := s.namespaces[namespace.Name]
+	if reflect.DeepEqual(was, namespace) {
 		return
 	}
 	s.namespaces[namespace.Name] = namespace
+	s.namespaceChanged(was, namespace)
+}
+
+func (s *Store) deleteNamespace(name string) {
+	was := s.namespaces[name]
+	delete(s.namespaces, name)
+	s.namespaceChanged(was, &Namespace{Name: name})
+}
+
+// namespaceChanged makes due the pods for which it matters whether their namespace lets them send under others' addresses.
+func (s *Store) namespaceChanged(was, is *Namespace) {
 	signal(s.pod)
+	if (was != nil && was.MayUncheck) == is.MayUncheck {
+		return
+	}
+	for name, pod := range s.pods {
+		if name.Namespace == is.Name && pod.Unchecked {
+			s.mark(Key{KindPod, name})
+			signal(s.check)
+		}
+	}
 }
 
 // SetPod stores a new or changed Pod of this node.
@@ -377,19 +396,27 @@ func (s *Store) ReplacePods(pods []*Pod) {
 }
 
 func (s *Store) setPod(pod *Pod) {
-	if reflect.DeepEqual(s.pods[pod.Name], pod) {
+	was := s.pods[pod.Name]
+	if reflect.DeepEqual(was, pod) {
 		return
 	}
 	s.pods[pod.Name] = pod
 	s.mark(Key{KindPod, pod.Name})
 	signal(s.pod)
+	if pod.Unchecked || was != nil && was.Unchecked {
+		signal(s.check)
+	}
 }
 
 func (s *Store) deletePod(name Name) {
-	if s.pods[name] == nil {
+	was := s.pods[name]
+	if was == nil {
 		return
 	}
 	delete(s.pods, name)
 	s.mark(Key{KindPod, name})
 	signal(s.pod)
+	if was.Unchecked {
+		signal(s.check)
+	}
 }

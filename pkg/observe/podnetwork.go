@@ -12,6 +12,7 @@ type PodNetworkStatus struct {
 	Mode      string                  `json:"mode"` // main or chained
 	CIDRs     []string                `json:"cidrs,omitempty"`
 	Pods      int                     `json:"pods"`
+	Unchecked int                     `json:"unchecked"`           // may send under others' addresses
 	Addresses map[string]AddressCount `json:"addresses,omitempty"` // by family
 	Reclaimed uint64                  `json:"reclaimed"`           // what nobody released
 	Mended    uint64                  `json:"mended"`              // pods whose routes were lost
@@ -66,6 +67,9 @@ type AddressCount struct {
 
 func (p *PodNetworkStatus) text() string {
 	text := fmt.Sprintf("%s, %d pods", p.Mode, p.Pods)
+	if p.Unchecked > 0 {
+		text += fmt.Sprintf(", %d of them with unchecked source addresses", p.Unchecked)
+	}
 	for _, family := range slices.Sorted(maps.Keys(p.Addresses)) {
 		count := p.Addresses[family]
 		text += fmt.Sprintf("; %s: %d used, %d cooling, %.4g free", family, count.Used, count.Cooling, count.Free)

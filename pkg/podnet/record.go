@@ -15,6 +15,7 @@ type Record struct {
 	Addresses []netip.Addr   `json:"addresses"`
 	Device    cni.Device     `json:"device"`
 	Cookie    uint64         `json:"netnsCookie,omitempty"` // of the pod's network namespace
+	Unchecked bool           `json:"unchecked,omitempty"`   // it may send under others' addresses, as of what was known last
 	Boot      string         `json:"boot"`
 	Since     time.Time      `json:"since"`
 }

@@ -152,6 +152,7 @@ func (n *Network) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-heard:
+		case <-n.cfg.Changed:
 		case <-time.After(lookEvery):
 		}
 		n.mu.Lock()
@@ -178,7 +179,42 @@ func (n *Network) look(start bool) error {
 	if !n.cfg.Chained && len(n.records) > 0 {
 		errs = append(errs, n.mend())
 	}
+	if !n.cfg.Chained {
+		errs = append(errs, n.decideChecks())
+	}
 	return errors.Join(append(errs, n.tellPods())...)
+}
+
+// unchecked reports whether a pod may send under others' addresses. What was so is so until it is known to be otherwise, which it is not
+// to an agent that starts without its sources.
+func (n *Network) unchecked(pod cni.Pod, was *Record) bool {
+	if n.cfg.Unchecked == nil {
+		return false
+	}
+	if unchecked, known := n.cfg.Unchecked(pod); known {
+		return unchecked
+	}
+	return was != nil && was.Pod == pod && was.Unchecked
+}
+
+// decideChecks notes which pods may send under others' addresses.
+func (n *Network) decideChecks() error {
+	var errs []error
+	for name, record := range n.records {
+		unchecked := n.unchecked(record.Pod, record)
+		if unchecked == record.Unchecked {
+			continue
+		}
+		is := *record
+		is.Unchecked = unchecked
+		if err := n.files.replace(name, &is); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		n.records[name] = &is
+		n.cfg.Log.Info("changed whether a pod's source addresses are checked", "pod", record.Pod.String(), "checked", !unchecked)
+	}
+	return errors.Join(errs...)
 }
 
 // dropGone releases what belongs to devices that are gone.

@@ -8,6 +8,8 @@ type Stats struct {
 	Error string
 	CIDRs []netip.Prefix
 	Pods  int // that are registered
+	// Unchecked has how many of them may send under others' addresses.
+	Unchecked int
 	// Families has how many addresses there are of IPv4, and of IPv6, as far as the node has any.
 	Families  map[string]Count
 	Reclaimed uint64 // attachments that nobody released, and that were taken back
@@ -27,6 +29,11 @@ func (n *Network) Stats() Stats {
 	s := Stats{Pods: len(n.records), Families: map[string]Count{}, Reclaimed: n.reclaimed, Mended: n.mended}
 	if err := n.ready(0); err != nil {
 		s.Error = err.Error()
+	}
+	for _, record := range n.records {
+		if record.Unchecked {
+			s.Unchecked++
+		}
 	}
 	n.leases.sweep()
 	for _, p := range n.leases.pools {

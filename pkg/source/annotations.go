@@ -18,6 +18,15 @@ const (
 	annotationDSR       = annotationPrefix + "dsr"       // of a Service
 	annotationWeight    = annotationPrefix + "weight"    // of an EndpointSlice
 	annotationSocketLB  = annotationPrefix + "socket-lb" // of a Pod or a Namespace
+
+	annotationSourceCheck = annotationPrefix + "source-check" // of a Pod
+)
+
+// The label of a Namespace whose Pods may have that annotation. Whoever may create Pods in a namespace writes their annotations;
+// labelling it is for whoever looks after the cluster.
+const (
+	labelSourceCheck    = annotationPrefix + "source-check"
+	sourceCheckOptional = "optional"
 )
 
 // annotationSourceRanges is how ranges were once written. Cloud controllers still read it, kube-proxy never has.
@@ -35,6 +44,8 @@ func belongsOn(annotation string) string {
 		return "an EndpointSlice"
 	case annotationSocketLB:
 		return "a Pod or a Namespace"
+	case annotationSourceCheck:
+		return "a Pod"
 	}
 	return ""
 }
@@ -69,11 +80,11 @@ func checkOnly(p *problems, annotations map[string]string, known ...string) {
 	}
 }
 
-// checkMisplaced reports annotations of a Pod or a Namespace that belong on another kind of object. It leaves those
-// alone that it does not know: features of pods read their own.
-func checkMisplaced(p *problems, annotations map[string]string) {
+// checkMisplaced reports annotations of a Pod or a Namespace that belong on another kind of object than those known. It leaves
+// those alone that nobody here knows: features of pods read their own.
+func checkMisplaced(p *problems, annotations map[string]string, known ...string) {
 	for _, name := range slices.Sorted(maps.Keys(ours(annotations))) {
-		if kind := belongsOn(name); kind != "" && name != annotationSocketLB {
+		if kind := belongsOn(name); kind != "" && !slices.Contains(known, name) {
 			p.add("MisplacedAnnotation", "annotation %s is ignored: move it to %s", name, kind)
 		}
 	}
@@ -108,4 +119,17 @@ func socketLB(p *problems, annotations map[string]string) model.SocketLB {
 	p.add("InvalidSocketLB", `annotation %s %.64q is neither "on" nor "off": correct it, it counts as not set until then`,
 		annotationSocketLB, text)
 	return model.SocketLBUnset
+}
+
+// unchecked reports whether a Pod asks to send under whatever address it likes. What cannot be understood does not.
+func unchecked(p *problems, annotations map[string]string) bool {
+	switch text, ok := annotations[annotationSourceCheck]; {
+	case !ok || text == "on":
+		return false
+	case text == "off":
+		return true
+	default:
+		p.add("InvalidSourceCheck", `annotation %s %.64q is neither "on" nor "off": correct it, the pod is checked until then`, annotationSourceCheck, text)
+		return false
+	}
 }

@@ -69,8 +69,11 @@ func podCIDRs(spec *corev1.NodeSpec) []netip.Prefix {
 // Namespace translates a Namespace: its labels, and the annotations that are ours.
 func Namespace(n *corev1.Namespace) *model.Namespace {
 	p := &problems{}
-	checkMisplaced(p, n.Annotations)
-	out := &model.Namespace{Name: n.Name, Annotations: ours(n.Annotations), SocketLB: socketLB(p, n.Annotations)}
+	checkMisplaced(p, n.Annotations, annotationSocketLB)
+	out := &model.Namespace{
+		Name: n.Name, Annotations: ours(n.Annotations), SocketLB: socketLB(p, n.Annotations),
+		MayUncheck: n.Labels[labelSourceCheck] == sourceCheckOptional,
+	}
 	out.Problems = p.all()
 	if len(n.Labels) > 0 {
 		out.Labels = maps.Clone(n.Labels)

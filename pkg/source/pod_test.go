@@ -2,6 +2,7 @@ package source
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -116,6 +117,18 @@ func TestPod(t *testing.T) {
 			func(m *model.Pod) { m.Addrs = addrs("10.244.0.5") },
 		},
 		{
+			"unchecked",
+			func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fairlead.io/source-check": "off"} },
+			func(m *model.Pod) {
+				m.Annotations, m.Unchecked = map[string]string{"fairlead.io/source-check": "off"}, true
+			},
+		},
+		{
+			"checked",
+			func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fairlead.io/source-check": "on"} },
+			func(m *model.Pod) { m.Annotations = map[string]string{"fairlead.io/source-check": "on"} },
+		},
+		{
 			"annotations of ours",
 			func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fairlead.io/x": "1", "example.com/x": "2"} },
 			func(m *model.Pod) { m.Annotations = map[string]string{"fairlead.io/x": "1"} },
@@ -168,4 +181,27 @@ func TestPodProblems(t *testing.T) {
 func TestPodWithMisplacedAnnotation(t *testing.T) {
 	got := Pod(webPod(func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fairlead.io/weight": "3"} }))
 	checkProblem(t, got.Problems, "MisplacedAnnotation", "an EndpointSlice")
+}
+
+// A pod is checked unless it says exactly what turns that off, and only a pod says so.
+func TestBadSourceCheck(t *testing.T) {
+	for _, value := range []string{"", "Off", "false", " off", "off\n", strings.Repeat("x", 1<<16)} {
+		got := Pod(webPod(func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fairlead.io/source-check": value} }))
+		checkProblem(t, got.Problems, "InvalidSourceCheck", "fairlead.io/source-check")
+		if got.Unchecked {
+			t.Errorf("%.64q turns the check off", value)
+		}
+	}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{"fairlead.io/source-check": "optional"}}}
+	got := Namespace(namespace)
+	checkProblem(t, got.Problems, "MisplacedAnnotation", "a Pod")
+	if got.MayUncheck {
+		t.Error("an annotation of a Namespace counts as its label")
+	}
+	for value, want := range map[string]bool{"optional": true, "off": false, "": false, "Optional": false} {
+		namespace.Labels = map[string]string{"fairlead.io/source-check": value}
+		if Namespace(namespace).MayUncheck != want {
+			t.Errorf("label %q: may uncheck is not %t", value, want)
+		}
+	}
 }

@@ -27,17 +27,18 @@ type harbour struct {
 	outside *rig.Netns
 	flags   []string
 	files   string
+	bpffs   string
 }
 
 func newHarbour(t *testing.T) *harbour {
 	t.Helper()
-	h := &harbour{files: t.TempDir()}
+	h := &harbour{files: t.TempDir(), bpffs: rig.BPFFS(t)}
 	h.node = newNodeOf(t, func(n *node) {
 		h.cgroup, h.outside = rig.NewCgroup(t), rig.NewNetns(t, "outside")
 		rig.Veth(t, n.ns, "eth0", h.outside, "eth0")
 		rig.Address(t, n.ns, "eth0", "198.51.100.1/24", "198.51.100.2/24", "2001:db8:1::1/64")
 		rig.Address(t, h.outside, "eth0", "198.51.100.7/24", "2001:db8:1::7/64")
-		h.flags = []string{"--bpffs=" + rig.BPFFS(t), "--state-dir=" + n.Dir}
+		h.flags = []string{"--bpffs=" + h.bpffs, "--state-dir=" + n.Dir}
 		n.whole = func() *rig.Process {
 			args := append([]string{
 				filepath.Join(command.in(t), "fairlead"), "agent", "--source=" + h.files, "--cgroup-root=" + h.cgroup.Path(), "--node-name=node-a",

@@ -37,7 +37,9 @@ func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == fakeName {
 		fakePlugin()
 	}
-	code := rig.Main(m, rig.Funcs{"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead, "reside": reside})
+	code := rig.Main(m, rig.Funcs{
+		"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead, "reside": reside, "spoof": spoof,
+	})
 	for _, b := range []*program{&plugin, &command} {
 		if b.dir != "" {
 			os.RemoveAll(b.dir)
