@@ -29,6 +29,8 @@ type removal struct {
 	Routes int `json:"routes"`
 	// Left are devices of pods: what lives is not touched.
 	Left []podnet.Device `json:"left"`
+	// Settings of the kernel are as they were before "fairlead init".
+	Settings []string `json:"settings"`
 }
 
 func newCleanupCommand(inv *invocation) *cobra.Command {
@@ -42,7 +44,8 @@ then the plugin, as far as they are fairlead's; the programs, the maps, and the 
 carries connections to Services, unless something else does. It is refused while an agent runs, which would have lost what
 it works on.
 
-The routes and the tunnel to the pods of other nodes are removed too. The devices of pods that run are left, with their
+The routes and the tunnel to the pods of other nodes are removed too, and settings of the kernel that "fairlead init" changed
+are put back, unless somebody changed them since; the mounts stay. The devices of pods that run are left, with their
 addresses and routes, and listed. With another --state-dir than
 ` + config.DefaultStateDir + `, as a trial has, the runtime's directories are left alone unless they are named.`,
 		Args: cobra.NoArgs,
@@ -87,6 +90,9 @@ func remove(cfg *config.Config, plugins string) (*removal, error) {
 	}
 	if removed.Routes, err = fabric.Remove(); err != nil {
 		return nil, errors.Join(left, err)
+	}
+	if removed.Settings, err = putBack(procSys, cfg.StateDir); err != nil {
+		left = errors.Join(left, err)
 	}
 	records, err := podnet.Forget(cfg.StateDir)
 	removed.Files = append(removed.Files, records...)
@@ -154,6 +160,9 @@ func (r *removal) write(w io.Writer) error {
 	}
 	for _, path := range r.Files {
 		fmt.Fprintf(w, "removed %s\n", path)
+	}
+	for _, text := range r.Settings {
+		fmt.Fprintf(w, "put back %s\n", text)
 	}
 	for _, name := range r.Links {
 		fmt.Fprintf(w, "detached program %s\n", name)

@@ -23,14 +23,14 @@ func forwarding() []setting {
 
 // isOff reports whether a setting below root is there and off. A kernel without IPv6 has none.
 func (s setting) isOff(root string) (bool, error) {
-	content, err := os.ReadFile(filepath.Join(root, s.file))
+	value, err := readSetting(filepath.Join(root, s.file))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("read setting %s: %w", s.name, err)
 	}
-	return strings.TrimSpace(string(content)) == "0", nil
+	return value == "0", nil
 }
 
 // Change is a setting of the kernel that was made, or was so before.
@@ -39,16 +39,19 @@ type Change struct {
 	Changed bool
 }
 
-// setForwarding makes the kernel whose settings are below root forward packets. A node that learns its routes from
+// setForwarding makes the kernel whose settings are below root forward packets, and notes in dir what they were. A node that learns its routes from
 // router advertisements must not forget them for it: one that forwards heeds them only if told to all the same.
-func setForwarding(root string) ([]Change, error) {
+func setForwarding(root, dir string) ([]Change, error) {
 	var changes []Change
 	for _, s := range forwarding() {
 		off, err := s.isOff(root)
 		if err != nil {
 			return changes, err
 		}
-		if off && strings.Contains(s.file, "ipv6") {
+		if off {
+			err = remember(root, dir)
+		}
+		if off && err == nil && strings.Contains(s.file, "ipv6") {
 			err = keepAdvertisements(root)
 		}
 		if off && err == nil {
@@ -69,16 +72,21 @@ func keepAdvertisements(root string) error {
 		return err
 	}
 	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			return err
+		was, err := readSetting(file)
+		if err == nil && advertised(was) != was {
+			err = os.WriteFile(file, []byte(advertised(was)), 0)
 		}
-		if strings.TrimSpace(string(content)) != "1" {
-			continue
-		}
-		if err := os.WriteFile(file, []byte("2"), 0); err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // of a device that went
 			return err
 		}
 	}
 	return nil
+}
+
+// advertised is what accept_ra has to be at a device that forwards, where it was so before.
+func advertised(was string) string {
+	if was == "1" {
+		return "2"
+	}
+	return was
 }

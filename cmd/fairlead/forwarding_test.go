@@ -9,7 +9,7 @@ import (
 )
 
 func TestSetForwarding(t *testing.T) {
-	root := t.TempDir()
+	root, dir := t.TempDir(), t.TempDir()
 	write := func(name, value string) {
 		path := filepath.Join(root, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -19,8 +19,9 @@ func TestSetForwarding(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	write("kernel/random/boot_id", "one")
 	write("net/ipv4/ip_forward", "0")
-	changes, err := setForwarding(root)
+	changes, err := setForwarding(root, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +32,7 @@ func TestSetForwarding(t *testing.T) {
 	write("net/ipv6/conf/eth0/accept_ra", "1")
 	write("net/ipv6/conf/eth1/accept_ra", "0")
 	for _, changed := range []bool{true, false} {
-		changes, err := setForwarding(root)
+		changes, err := setForwarding(root, dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,8 @@ func newInitCommand(inv *invocation) *cobra.Command {
 		Long: `Mount what the agent needs and this node lacks: a BPF file system, in which maps and programs outlive the agent, and
 the cgroup2 tree, if nothing shows its root, as where the first version of cgroups alone is in use. What is there stays
 as it is, so the command may be repeated. Unless no device is to be served it also makes the kernel forward packets
-(net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), and go on heeding router advertisements where it does.
+(net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), and go on heeding router advertisements where it does. What these
+settings were is noted in the state directory, and "fairlead cleanup" puts them back.
 
 It is what a privileged step does before an agent that is not privileged itself, such as an init container. The volumes of
 that need mountPropagation Bidirectional, and the agent's HostToContainer. "fairlead cleanup" leaves the mounts.`,
@@ -45,7 +46,7 @@ that need mountPropagation Bidirectional, and the agent's HostToContainer. "fair
 			}
 			done := preparation{Mounts: []datapath.Mount{bpffs, cgroup}}
 			if cfg.Devices != "none" {
-				if done.Settings, err = setForwarding(procSys); err != nil {
+				if done.Settings, err = setForwarding(procSys, cfg.StateDir); err != nil {
 					return err
 				}
 			}

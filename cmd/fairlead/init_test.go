@@ -19,7 +19,7 @@ func TestInit(t *testing.T) {
 	served := rig.NewCgroup(t).Path()
 	at := filepath.Join(t.TempDir(), "bpf")
 	t.Cleanup(func() { _ = unix.Unmount(at, 0) })
-	args := []string{"init", "--bpffs=" + at, "--cgroup-root=" + served, "-o", "json"}
+	args := []string{"init", "--bpffs=" + at, "--cgroup-root=" + served, "--state-dir=" + t.TempDir(), "-o", "json"}
 	for _, mounted := range []bool{true, false} {
 		out, err := rig.RunChild(nil, nil, "fairlead", args...)
 		if err != nil {
@@ -34,7 +34,7 @@ func TestInit(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	}
-	if out := rig.Child(t, nil, nil, "fairlead", args[:3]...); out != "bpf is mounted at "+at+"\ncgroup2 is mounted at "+served+"\n" {
+	if out := rig.Child(t, nil, nil, "fairlead", args[:4]...); out != "bpf is mounted at "+at+"\ncgroup2 is mounted at "+served+"\n" {
 		t.Errorf("%s", out)
 	}
 	for flag, want := range map[string]string{
@@ -42,7 +42,7 @@ func TestInit(t *testing.T) {
 		"--cgroup-mount=relative":      "not an absolute path",
 		"--bpffs=" + served:            "would be hidden",
 	} {
-		if out, err := rig.RunChild(nil, nil, "fairlead", append(args[:3:3], flag)...); err == nil || !strings.Contains(err.Error(), want) {
+		if out, err := rig.RunChild(nil, nil, "fairlead", append(args[:4:4], flag)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v", flag, out, err)
 		}
 	}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// settingsFile is in the state directory.
+const settingsFile = "settings.json"
+
+// settings is what the kernel was told before the init step told it otherwise, so that cleanup can put it back.
+type settings struct {
+	Boot  string            `json:"boot"`  // the next start of the kernel knows nothing of it
+	Files map[string]change `json:"files"` // below /proc/sys
+}
+
+type change struct {
+	Was string `json:"was"`
+	Is  string `json:"is"`
+}
+
+// globals bring others with them, so they are put back first.
+func globals() []string { return []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} }
+
+// changes returns what setForwarding makes of the settings below root, with what the kernel changes by itself then. Those that
+// stay are listed too: what puts the others back would change them.
+func changes(root string) (map[string]change, error) {
+	all := map[string]change{}
+	for pattern, becomes := range map[string]func(was string) string{
+		"net/ipv4/ip_forward":                constant("1"),
+		"net/ipv4/conf/all/accept_redirects": constant("0"),
+		"net/ipv4/conf/*/forwarding":         constant("1"),
+		"net/ipv6/conf/*/forwarding":         constant("1"),
+		"net/ipv6/conf/*/accept_ra":          advertised,
+	} {
+		paths, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			was, err := readSetting(path)
+			if errors.Is(err, fs.ErrNotExist) { // a device that went
+				continue
+			}
+			if err != nil {
+				return nil, err
+			}
+			file, err := filepath.Rel(root, path)
+			if err != nil {
+				return nil, err
+			}
+			all[file] = change{was, becomes(was)}
+		}
+	}
+	delete(all, "net/ipv4/conf/all/forwarding") // another name of the first
+	return all, nil
+}
+
+func constant(value string) func(string) string { return func(string) string { return value } }
+
+func readSetting(path string) (string, error) {
+	content, err := os.ReadFile(path)
+	return strings.TrimSpace(string(content)), err
+}
+
+// remember notes in dir what the settings below root are, before they are changed. What was noted before stays: it is older.
+func remember(root, dir string) error {
+	noted, err := readSettings(root, dir)
+	if err != nil {
+		return err
+	}
+	now, err := changes(root)
+	if err != nil {
+		return fmt.Errorf("read settings: %w", err)
+	}
+	maps.Copy(now, noted.Files)
+	noted.Files = now
+	content, err := json.MarshalIndent(noted, "", "  ")
+	if err != nil {
+		return fmt.Errorf("note settings: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("note settings: %w", err)
+	}
+	staged := filepath.Join(dir, "."+settingsFile)
+	if err := os.WriteFile(staged, content, 0o600); err != nil {
+		return fmt.Errorf("note settings: %w", err)
+	}
+	if err := os.Rename(staged, filepath.Join(dir, settingsFile)); err != nil {
+		return fmt.Errorf("note settings: %w", err)
+	}
+	return nil
+}
+
+// readSettings returns what is noted in dir since this kernel started.
+func readSettings(root, dir string) (settings, error) {
+	boot, err := readSetting(filepath.Join(root, "kernel/random/boot_id"))
+	if err != nil {
+		return settings{}, fmt.Errorf("read the id of this boot: %w", err)
+	}
+	path := filepath.Join(dir, settingsFile)
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return settings{Boot: boot}, nil
+	}
+	var noted settings
+	if err == nil {
+		err = json.Unmarshal(content, &noted)
+	}
+	if err != nil {
+		return settings{}, fmt.Errorf("read noted settings %s: %w", path, err)
+	}
+	if noted.Boot != boot {
+		return settings{Boot: boot}, nil
+	}
+	for file := range noted.Files {
+		if !filepath.IsLocal(file) || !strings.HasPrefix(file, "net/") {
+			return settings{}, fmt.Errorf("read noted settings %s: %s is none of the network's", path, file)
+		}
+	}
+	return noted, nil
+}
+
+// putBack gives the settings below root the values that are noted in dir, but leaves what somebody else set since, and
+// returns which it changed.
+func putBack(root, dir string) (changed []string, err error) {
+	noted, err := readSettings(root, dir)
+	if err != nil {
+		return nil, err
+	}
+	target := map[string]string{}
+	for file, c := range noted.Files {
+		now, err := readSetting(filepath.Join(root, file))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("put settings back: %w", err)
+		}
+		target[file] = now
+		if now == c.Is && now != c.Was {
+			target[file] = c.Was
+			changed = append(changed, strings.ReplaceAll(file, "/", ".")+"="+c.Was)
+		}
+	}
+	for _, file := range append(globals(), slices.Sorted(maps.Keys(target))...) {
+		value, there := target[file]
+		if !there {
+			continue
+		}
+		path := filepath.Join(root, file)
+		now, err := readSetting(path)
+		if err == nil && now != value {
+			err = os.WriteFile(path, []byte(value), 0)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("put setting %s back: %w", file, err)
+		}
+	}
+	slices.Sort(changed)
+	if err := os.Remove(filepath.Join(dir, settingsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return changed, fmt.Errorf("forget settings: %w", err)
+	}
+	return changed, nil
+}
