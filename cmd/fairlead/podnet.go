@@ -236,9 +236,18 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 	}
 	s.Routing = a.routingStatus()
 	for i, setting := range forwarding() {
+		if ![...]bool{v4, v6}[i] {
+			continue
+		}
+		s.Needed = append(s.Needed, setting.name+"=1")
 		// What cannot be read is not known to be wrong.
-		if off, err := setting.isOff(procSys); err == nil && off && [...]bool{v4, v6}[i] {
+		if off, err := setting.isOff(procSys); err == nil && off {
 			s.Settings = append(s.Settings, setting.name)
+		}
+	}
+	if a.cfg.PodNetwork == "main" {
+		for _, setting := range podnet.Settings() {
+			s.Needed = append(s.Needed, fmt.Sprintf("net.%s.conf.DEVICE.%s=%s", setting.Family, setting.Key, setting.Value))
 		}
 	}
 	return s

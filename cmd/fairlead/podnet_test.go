@@ -48,6 +48,8 @@ func TestPodNetwork(t *testing.T) {
 	}
 	if p := status.PodNetwork; p == nil || p.Error != "" || p.Addresses["IPv4"] != (observe.AddressCount{Used: 1, Free: 253}) {
 		t.Errorf("status says %+v", p)
+	} else if want := "net.ipv4.ip_forward=1 net.ipv4.conf.DEVICE.rp_filter=0 net.ipv4.conf.DEVICE.forwarding=1 "; !strings.HasPrefix(strings.Join(p.Needed, " "), want) {
+		t.Errorf("status lists the settings %q", p.Needed)
 	}
 	n.agent.Kill()
 	for _, want := range []string{"10.1.0.1", "used", "shop/web-1", "0123456789ab ", request.Attachment.Device()} {

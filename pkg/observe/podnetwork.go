@@ -16,7 +16,8 @@ type PodNetworkStatus struct {
 	Addresses map[string]AddressCount `json:"addresses,omitempty"` // by family
 	Reclaimed uint64                  `json:"reclaimed"`           // what nobody released
 	Mended    uint64                  `json:"mended"`              // pods whose routes were lost
-	Settings  []string                `json:"settings,omitempty"`  // of the kernel that are not as needed
+	Needed    []string                `json:"needed,omitempty"`    // settings of the kernel; DEVICE is that of each pod
+	Settings  []string                `json:"settings,omitempty"`  // of the node that are not as needed
 	Error     string                  `json:"error,omitempty"`     // why no pod can be added
 	Routing   *RoutingStatus          `json:"routing,omitempty"`   // nil where nobody here knows the way to other nodes
 }

@@ -38,7 +38,8 @@ func sampleStatus() Status {
 		Flows: &FlowStatus{Rows: 200, Capacity: 131072, HalfOpenRows: 4, HalfOpenCapacity: 16384, Forgotten: 9, LastTime: at, LastDuration: 345678},
 		Ways:  &WayStatus{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
 		PodNetwork: &PodNetworkStatus{
-			Mode: "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1,
+			Needed: []string{"net.ipv4.ip_forward=1", "net.ipv4.conf.DEVICE.rp_filter=0"},
+			Mode:   "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1,
 			Addresses: map[string]AddressCount{"IPv4": {Used: 3, Cooling: 2, Free: 249}, "IPv6": {Used: 3, Free: 1.8e19}},
 			Routing:   &RoutingStatus{Mode: "native", Nodes: 2, Routes: 6, Mended: 1, Left: []string{"10.4.0.0/24 of node n4: it is far"}},
 		},

@@ -52,6 +52,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	}
 	if s.PodNetwork != nil {
 		row("pod network", "%s", s.PodNetwork.text())
+		if needed := s.PodNetwork.Needed; len(needed) > 0 {
+			row("settings", "%s", strings.Join(needed, ", "))
+		}
 	}
 	if s.Fragments.Kept+s.Fragments.Refused > 0 {
 		row("fragments", "%s", s.Fragments.text())

@@ -224,9 +224,9 @@ func (n *Network) ready(code uint) error {
 	return nil
 }
 
-// settings are the kernel's for the node's end. Packets of a pod come from addresses that only this device leads to, which
+// Settings are the kernel's for the node's end of a pod's device. Packets of a pod come from addresses that only this device leads to, which
 // is checked otherwise than by rp_filter; and nobody but the node sends router advertisements there.
-func settings() []cni.Setting {
+func Settings() []cni.Setting {
 	return []cni.Setting{
 		{Family: "ipv4", Key: "rp_filter", Value: "0"}, {Family: "ipv4", Key: "forwarding", Value: "1"},
 		{Family: "ipv6", Key: "accept_ra", Value: "0"}, {Family: "ipv6", Key: "accept_dad", Value: "0"},
@@ -252,7 +252,7 @@ func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := &cni.Answer{MTU: n.mtu, Settings: settings()}
+	answer := &cni.Answer{MTU: n.mtu, Settings: Settings()}
 	for _, lease := range leased {
 		answer.Addresses = append(answer.Addresses, lease.Address)
 	}
