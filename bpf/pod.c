@@ -1,20 +1,35 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the program at the host's end of a pod's device: whether the pod may send what it sends, and
- * the way past the stack, to another pod of this node or out of it. */
+/* This file contains the programs at the host's end of a pod's device: whether the pod may send what it sends, what
+ * it sends to services and gets from them, and the way past the stack, to another pod of this node or out of it. */
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 
+#include "lib/answertc.h"
 #include "lib/count.h"
+#include "lib/echo.h"
 #include "lib/event.h"
+#include "lib/fragments.h"
+#include "lib/icmp.h"
+#include "lib/read.h"
 #include "lib/route.h"
 #include "lib/sender.h"
+#include "lib/sumtc.h"
 
 enum {
 	POD_NEXT = -1, /* to the next program, of whoever that is, and then to the stack */
+	POD_ON = -2,   /* no verdict: wherever it is for by now */
+	POD_BACK = -3, /* likewise: the pod answers itself, by what tc_to_pod has to translate */
 	POD_DROP = 2,
 };
+
+static __always_inline int pod_count(struct __sk_buff *skb, const struct packet *p, const struct action *a,
+				     enum ct_side side)
+{
+	count(HOOK_POD, a->reason, skb->len);
+	return event_tell(p, a, side == CT_TO_POD ? HOOK_POD | EVENT_LEAVING : HOOK_POD, skb->len);
+}
 
 __noinline int pod_drop(struct __sk_buff *skb, struct packet *p, __u32 reason)
 {
@@ -23,9 +38,117 @@ __noinline int pod_drop(struct __sk_buff *skb, struct packet *p, __u32 reason)
 	if (!p)
 		return POD_DROP;
 	action_drop(&a, reason);
-	count(HOOK_POD, reason, skb->len);
-	event_tell(p, &a, HOOK_POD, skb->len);
+	pod_count(skb, p, &a, CT_FROM_POD);
 	return POD_DROP;
+}
+
+/* Drops a packet for the reason that the action has, and tells its sender if somebody is to be told. */
+static __noinline int pod_refuse(struct __sk_buff *skb, const struct packet *p, const struct action *a,
+				 enum ct_side side)
+{
+	pod_count(skb, p, a, side);
+	return a->answer == ANSWER_NONE || !tc_answer(skb, p, a) ? POD_DROP : bpf_redirect(skb->ifindex, 0);
+}
+
+/* The packet is not as it was read, which cannot be. */
+static __always_inline int pod_mistake(struct __sk_buff *skb, const struct packet *p, struct action *a,
+				       enum ct_side side)
+{
+	action_drop(a, REASON_BAD_TABLE);
+	return pod_refuse(skb, p, a, side);
+}
+
+/* What becomes of a packet that is not to be translated here. */
+static __always_inline int pod_elsewhere(const struct action *a, enum ct_side side)
+{
+	return side == CT_FROM_POD && ct_is_at(&a->to, CT_TO_POD) ? POD_BACK : POD_ON;
+}
+
+__noinline int pod_fragment(struct __sk_buff *skb, struct packet *p, struct action *a, enum ct_side side)
+{
+	if (!p || !a)
+		return POD_ON;
+	fragment_decide(p, a);
+	if (a->verdict == VERDICT_DROP)
+		return pod_refuse(skb, p, a, side);
+	if (a->verdict == VERDICT_PASS || !ct_is_at(&a->to, side))
+		return pod_elsewhere(a, side);
+	if (!rewrite_fragment((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
+		return pod_mistake(skb, p, a, side);
+	if (!p->is_v4)
+		bpf_csum_update(skb, a->to.addr_diff);
+	return POD_ON;
+}
+
+__noinline int pod_icmp(struct __sk_buff *skb, const struct packet *p, struct action *a, enum ct_side side)
+{
+	struct packet quote;
+	int parsed;
+
+	if (!p || !a || bpf_skb_pull_data(skb, skb->len < READ_PULL ? skb->len : READ_PULL))
+		return POD_ON;
+	parsed = icmp_quote(&quote, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
+	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
+		return side == CT_FROM_POD && echo_answer((void *)(long)skb->data, (void *)(long)skb->data_end, p)
+			       ? bpf_redirect(skb->ifindex, 0)
+			       : POD_ON;
+	icmp_decide(p, &quote, a);
+	if (a->verdict == VERDICT_DROP)
+		return pod_refuse(skb, p, a, side);
+	if (a->verdict == VERDICT_PASS || !ct_is_at(&a->to, side))
+		return pod_elsewhere(a, side);
+	if (!icmp_rewrite((void *)(long)skb->data, (void *)(long)skb->data_end, p, &quote, a))
+		return pod_mistake(skb, p, a, side);
+	return POD_ON;
+}
+
+/* Decides about a packet that a pod sends of which nothing is known. Not static, so the verifier walks it once. */
+__noinline int pod_begin(struct __sk_buff *skb, const struct packet *p, struct action *a)
+{
+	if (!p || !a)
+		return 0;
+	first_packet(skb, p, a, true);
+	if (a->verdict == VERDICT_REWRITE)
+		inside_use();
+	return 0;
+}
+
+static __always_inline int pod_flow(struct __sk_buff *skb, const struct packet *p, struct action *a,
+				    enum ct_side side)
+{
+	if (!decide_at(skb, p, a, side) && side == CT_FROM_POD)
+		pod_begin(skb, p, a);
+	if (p->is_fragment && a->verdict == VERDICT_REWRITE)
+		fragment_remember(p, a);
+	if (a->verdict == VERDICT_DROP)
+		return pod_refuse(skb, p, a, side);
+	if (a->verdict == VERDICT_PASS)
+		return pod_elsewhere(a, side);
+	if (a->reason != REASON_NONE)
+		pod_count(skb, p, a, side);
+	if (!rewrite_headers((void *)(long)skb->data, (void *)(long)skb->data_end, p, a, false) ||
+	    skb_sum(skb, p, a, false))
+		return pod_mistake(skb, p, a, side);
+	return POD_ON;
+}
+
+/* Translates what a pod sends to a service, or gets from one. */
+static __always_inline int pod_translate(struct __sk_buff *skb, struct packet *p, enum ct_side side)
+{
+	struct action a = {};
+
+	switch (read_packet(skb, p, 0)) {
+	case PARSED_FLOW:
+		return pod_flow(skb, p, &a, side);
+	case PARSED_ICMP:
+		return pod_icmp(skb, p, &a, side);
+	case PARSED_LATER:
+		return pod_fragment(skb, p, &a, side);
+	case PARSED_CUT:
+		fragment_decide_cut(p, &a);
+		return a.verdict == VERDICT_DROP ? pod_refuse(skb, p, &a, side) : POD_ON;
+	}
+	return POD_ON;
 }
 
 /* Whether a device is one where what leaves has its address changed, if that has to be. By others the stack sends,
@@ -35,25 +158,51 @@ static __always_inline bool pod_is_served(__u32 ifindex)
 	return ifindex && bpf_map_lookup_elem(&served, &ifindex);
 }
 
-static __always_inline bool pod_fits(struct __sk_buff *skb, __u32 ifindex)
-{
-	__u32 mtu = 0;
-
-	return !bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS);
-}
-
 /* Sends a packet out of the node. What has to be told to its sender, cut up or is for the node itself the stack
- * gets. */
-static __always_inline int pod_leave(struct __sk_buff *skb, const struct packet *p)
+ * gets. A function, for the sake of the stack. */
+static __noinline int pod_leave(struct __sk_buff *skb, const struct packet *p)
 {
 	struct ct_entry way = { .saddr = p->flow.saddr, .daddr = p->flow.daddr };
 
 	route_find(skb, p, &way);
-	if (p->ttl <= 1 || !pod_is_served(way.ifindex) || !pod_fits(skb, way.ifindex))
+	if (p->ttl <= 1 || !pod_is_served(way.ifindex) || !pods_fit(skb, way.ifindex))
 		return POD_NEXT;
 	if (!route_is_complete(&way))
 		return pods_hop(skb, p, NULL, NULL) ? bpf_redirect_neigh(way.ifindex, NULL, 0, 0) : POD_NEXT;
 	return pods_hop(skb, p, way.dmac, way.smac) ? bpf_redirect(way.ifindex, 0) : POD_NEXT;
+}
+
+/* What a pod answers to itself, by an address of the node. */
+static __always_inline int pod_answer_itself(struct __sk_buff *skb, const struct packet *p)
+{
+	struct pod *pod = pods_at(&p->flow.saddr);
+
+	return pod && p->ttl > 1 && pods_hop(skb, p, pod->mac, pod->host_mac) ? bpf_redirect(skb->ifindex, 0)
+									      : POD_NEXT;
+}
+
+/* Sends what is for no pod to the backend that it is for, if it is for a service. */
+static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
+{
+	int outcome = pod_translate(skb, p, CT_FROM_POD);
+	struct pod *pod;
+
+	if (outcome == POD_BACK)
+		return pod_answer_itself(skb, p);
+	if (outcome != POD_ON)
+		return outcome;
+	if (!pods_read(skb, p))
+		return POD_NEXT;
+	pod = pods_at(&p->flow.daddr);
+	return pod && pod->ifindex == skb->ifindex ? pods_send(skb, p, pod) : POD_ON;
+}
+
+/* Whether what a pod sends, and not to another pod, may be to a service or answer one. Not static, for the sake of
+ * the stack that its caller has. */
+__noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
+{
+	return !p || !inside_read(skb, p) || (inside_is_used() && inside_is_known(&p->flow)) ||
+	       first_frontend(p, true);
 }
 
 SEC("tc")
@@ -70,10 +219,29 @@ int tc_from_pod(struct __sk_buff *skb)
 		if (outcome == SENDER_STAYS)
 			return POD_NEXT;
 	}
+	pod = pods_at(&p.flow.daddr);
+	if (!pod && pod_dials(skb, &p)) {
+		outcome = pod_serve(skb, &p);
+		if (outcome != POD_ON)
+			return outcome;
+		pod = pods_at(&p.flow.daddr);
+	}
 	if (!cfg.bypass)
 		return POD_NEXT;
-	pod = pods_at(&p.flow.daddr);
 	return pod ? pods_send(skb, &p, pod) : pod_leave(skb, &p);
+}
+
+/* What the stack, or a program, has for a pod. */
+SEC("tc")
+int tc_to_pod(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	int outcome;
+
+	if (!inside_is_used())
+		return POD_NEXT;
+	outcome = pod_translate(skb, &p, CT_TO_POD);
+	return outcome == POD_DROP ? POD_DROP : POD_NEXT;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -187,7 +187,7 @@ static __always_inline int tc_wrap_plain(struct __sk_buff *skb, const struct pac
 /* Whether a row was come upon from the wrong side of the node. */
 static __always_inline bool tc_is_astray(const struct action *a, bool leaving)
 {
-	return leaving ? !ct_leaves(&a->to) : ct_is_astray(&a->to);
+	return leaving ? !ct_is_at(&a->to, CT_LEAVING) : !ct_comes_in(&a->to);
 }
 
 __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct action *a, bool leaving)
@@ -387,7 +387,7 @@ static __always_inline int tc_try(struct __sk_buff *skb, struct packet *p, struc
 /* Decides about a packet of a flow of which nothing is known. Not static, as tc_apply. */
 __noinline int tc_begin(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
-	return p && a ? first_packet(skb, p, a) : 0;
+	return p && a ? first_packet(skb, p, a, false) : 0;
 }
 
 /* Sends an echo on, or its answer: what is not translated the stack knows what to do with. */
@@ -480,7 +480,7 @@ int tc_to_netdev(struct __sk_buff *skb)
 	is_echo = parsed == PARSED_ICMP && masquerade_reads_echo(skb, &p, true);
 	if (parsed != PARSED_FLOW && !is_echo)
 		return tc_other(skb, &p, &a, parsed, true);
-	if (!decide_leaving(skb, &p, &a))
+	if (!decide_at(skb, &p, &a, CT_LEAVING))
 		masquerade_begin(skb, &p, &a);
 	if (is_echo)
 		return tc_echo(skb, &p, &a, true);

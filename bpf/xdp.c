@@ -9,6 +9,7 @@
 #include "lib/echo.h"
 #include "lib/fragments.h"
 #include "lib/icmp.h"
+#include "lib/mark.h"
 #include "lib/plainxdp.h"
 #include "lib/wrap.h"
 
@@ -212,7 +213,7 @@ __noinline int xdp_fragment(struct xdp_md *ctx, struct packet *p, struct action 
 	if (!p || !a)
 		return XDP_PASS;
 	fragment_decide(p, a);
-	if (route_is_elsewhere(p, &a->to))
+	if (!ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
 	if (a->verdict != VERDICT_REWRITE)
 		return a->verdict == VERDICT_PASS ? XDP_PASS : xdp_drop(ctx, p, a);
@@ -235,7 +236,7 @@ __noinline int xdp_icmp(struct xdp_md *ctx, const struct packet *p, struct actio
 	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
 		return echo_answer(data, end, p) ? XDP_TX : XDP_PASS;
 	icmp_decide(p, &quote, a);
-	if (route_is_elsewhere(p, &a->to))
+	if (!ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
 	if (a->verdict != VERDICT_REWRITE)
 		return a->verdict == VERDICT_PASS ? XDP_PASS : xdp_drop(ctx, p, a);
@@ -291,7 +292,7 @@ __noinline int xdp_apply(struct xdp_md *ctx, const struct packet *p, struct acti
 /* Decides about a packet of a flow of which nothing is known. Not static, as xdp_apply. */
 __noinline int xdp_begin(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
-	return p && a ? first_packet(ctx, p, a) : 0;
+	return p && a ? first_packet(ctx, p, a, false) : 0;
 }
 
 /* Reads a packet whose bytes are all zero. Not static: what follows is then walked once, and not for every packet

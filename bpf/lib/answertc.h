@@ -3,7 +3,7 @@
 #pragma once
 
 #include "answer.h"
-#include "skb.h"
+#include "sumtc.h"
 
 /* A reset keeps the place of its header, to which a device completes the sum, so what is in front is taken out. */
 static __always_inline bool tc_make_room(struct __sk_buff *skb, const struct answering *r)

@@ -196,17 +196,34 @@ static __always_inline void ct_finish(const struct flow *flow, struct ct_entry *
 	row->seal = ct_seal(flow, row);
 }
 
-/* Whether packets of a row leave the node by a device, and do not come in by it. */
-static __always_inline bool ct_leaves(const struct ct_entry *row)
+/* Where a packet is on its way somewhere else than in from outside. */
+enum ct_side {
+	CT_LEAVING,  /* the node, by a device to the outside */
+	CT_FROM_POD, /* by the pod's device */
+	CT_TO_POD,
+};
+
+/* Whether packets of a row are translated there. */
+static __always_inline bool ct_is_at(const struct ct_entry *row, enum ct_side side)
 {
-	return !(row->flags & CT_REPLY) == !!(row->flags & CT_POD);
+	if (side == CT_FROM_POD)
+		return (row->flags & (CT_REPLY | CT_INSIDE)) == CT_INSIDE;
+	if (side == CT_TO_POD)
+		return (row->flags & (CT_REPLY | CT_INSIDE)) == (CT_REPLY | CT_INSIDE);
+	return !(row->flags & CT_INSIDE) && !(row->flags & CT_REPLY) == !!(row->flags & CT_POD);
 }
 
-/* Whether a packet that came in by a device has the row of what leaves: somebody outside speaks as a pod of ours.
- */
+/* Whether a packet that came in by a device has the row of what leaves, or of what a pod sends: somebody outside
+ * speaks as a pod of ours. */
 static __always_inline bool ct_is_astray(const struct ct_entry *row)
 {
-	return (row->flags & (CT_REPLY | CT_POD)) == CT_POD;
+	return !(row->flags & CT_REPLY) && row->flags & (CT_POD | CT_INSIDE);
+}
+
+/* Whether packets of a row are translated where they come in by a device. */
+static __always_inline bool ct_comes_in(const struct ct_entry *row)
+{
+	return !(row->flags & CT_INSIDE) && !ct_is_astray(row);
 }
 
 /* Whether a row leads to where the packets of a flow come from: then each undoes what the other's does. */

@@ -92,7 +92,7 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 		action_drop(a, REASON_SPOOFED);
 		return true;
 	}
-	if (route_is_elsewhere(p, &a->to))
+	if (a->to.flags & CT_INSIDE || route_is_elsewhere(p, &a->to))
 		return true;
 	if (first_is_syn(p) && !(a->to.flags & CT_REPLY) && decide_renew(p, &a->to))
 		return false;
@@ -108,9 +108,8 @@ static __always_inline bool decide(void *ctx, const struct packet *p, struct act
 	return decide_known(ctx, p, a) || half_decide(ctx, p, a);
 }
 
-/* Decides about a packet that is about to leave, of a flow that is established. False: there is none that counts.
- */
-static __always_inline bool decide_leaving_known(const struct packet *p, struct action *a)
+/* Decides about a packet elsewhere, of a flow that is established. False: there is none that counts. */
+static __always_inline bool decide_known_at(const struct packet *p, struct action *a, enum ct_side side)
 {
 	bool torn = false;
 	struct ct_entry *row = ct_find(&ct, &p->flow, &a->to, &torn);
@@ -120,9 +119,9 @@ static __always_inline bool decide_leaving_known(const struct packet *p, struct 
 		action_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (!ct_leaves(&a->to))
+	if (!ct_is_at(&a->to, side))
 		return true;
-	if (a->to.flags & CT_POD && first_is_syn(p) && decide_renew(p, &a->to))
+	if (!(a->to.flags & CT_REPLY) && first_is_syn(p) && decide_renew(p, &a->to))
 		return false;
 	a->verdict = VERDICT_REWRITE;
 	if (decide_touch(p, row, &a->to))
@@ -131,7 +130,7 @@ static __always_inline bool decide_leaving_known(const struct packet *p, struct 
 }
 
 /* The same of one that is not. */
-static __always_inline bool decide_leaving_half(void *ctx, const struct packet *p, struct action *a)
+static __always_inline bool decide_half_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
 	bool torn = false;
 	struct ct_entry *row = ct_find(&ct_half, &p->flow, &a->to, &torn);
@@ -140,20 +139,21 @@ static __always_inline bool decide_leaving_half(void *ctx, const struct packet *
 		action_drop(a, REASON_FLOW_RACE);
 	if (!row)
 		return torn;
-	if (!ct_leaves(&a->to))
+	if (!ct_is_at(&a->to, side) || ranges_enforce(p, a))
 		return true;
 	half_touch(ctx, p, row, a);
-	if (a->to.flags & CT_POD)
+	if (!(a->to.flags & CT_REPLY))
 		return half_request(ctx, p, a);
 	a->verdict = VERDICT_REWRITE;
-	if (!ranges_enforce(p, a))
-		half_answered(p, &a->to);
+	half_answered(p, &a->to);
 	return true;
 }
 
-/* Decides about a packet that is about to leave: what a backend on this node answers is translated there, and what
- * a pod of this node sends to the outside. False: nothing is known of the packet's flow. */
-static __always_inline bool decide_leaving(void *ctx, const struct packet *p, struct action *a)
+/* Decides about a packet elsewhere than where it came in: as it leaves the node, what a backend on this node
+ * answers is translated, and what a pod of this node sends to the outside; at a pod's device, what the pod sends to
+ * services and gets from them. False: nothing is known of the packet's flow. What has a row of another place
+ * passes, and the action then has the row. */
+static __always_inline bool decide_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
-	return decide_leaving_known(p, a) || decide_leaving_half(ctx, p, a);
+	return decide_known_at(p, a, side) || decide_half_at(ctx, p, a, side);
 }

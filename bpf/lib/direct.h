@@ -19,17 +19,6 @@ static __noinline int direct_refresh(void *ctx, const struct packet *p, struct a
 	return bpf_map_update_elem(&ct_half, &p->flow, &a->to, BPF_EXIST);
 }
 
-/* Has a packet that comes in again be taken for the first of its flow then too, if it is. */
-static __noinline int direct_again(const struct packet *p, const struct action *a)
-{
-	struct flow key = p->flow; /* as in ct_known */
-	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_half, &key) : NULL;
-
-	if (row && row->flags & CT_DIRECT)
-		row->state = CT_ANSWERED;
-	return 0;
-}
-
 /* Whether a packet ends its flow, whose client may not have it any more: what may begin one is judged each time. */
 static __always_inline bool direct_cuts(const struct packet *p, struct action *a, __u32 now)
 {

@@ -145,33 +145,34 @@ static __always_inline int first_enter(void *ctx, const struct packet *p, struct
 	return first_write(p, &a->to);
 }
 
-static __always_inline struct svc *first_frontend(const struct packet *p)
+/* The frontend that a packet is for. A pod's is found as the programs of sockets would: at every address of its
+ * node. */
+static __always_inline struct svc *first_frontend(const struct packet *p, bool inside)
 {
 	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
 	struct svc *svc = bpf_map_lookup_elem(&svcs, &key);
 	struct node_addr *own;
 
 	if (svc)
-		return svc;
+		return inside && svc->kind == SVC_EXTERNAL_ONLY ? NULL : svc;
 	own = bpf_map_lookup_elem(&node_addrs, &key.addr);
 	if (!own)
 		return NULL;
 	key.addr = addr_any(&key.addr);
 	svc = bpf_map_lookup_elem(&svcs, &key);
-	return svc && svc->kind == SVC_NODE_PORT && !(own->flags & NODE_ADDR_PORTS) ? NULL : svc;
+	return svc && svc->kind == SVC_NODE_PORT && !inside && !(own->flags & NODE_ADDR_PORTS) ? NULL : svc;
 }
 
-/* The scope that applies. A pod's packet may come this way too, when its pod is no client of the socket programs;
- * to an external address it would be due every backend, whatever the external policy says, once pods are known. */
-static __always_inline __u32 first_scope(const struct service *service, const struct svc *svc)
+/* The scope that applies. */
+static __always_inline __u32 first_scope(const struct service *service, const struct svc *svc, bool inside)
 {
-	if (svc->kind == SVC_CLUSTER_IP)
+	if (inside || svc->kind == SVC_CLUSTER_IP)
 		return lb_inside_scope(service, svc->kind);
 	return lb_outside_scope(service);
 }
 
 static __always_inline enum reason first_backend(const struct packet *p, const struct svc *svc,
-						 struct choice *choice)
+						 struct choice *choice, bool inside)
 {
 	__u32 index = svc->service;
 	struct service *service = bpf_map_lookup_elem(&services, &index);
@@ -184,8 +185,8 @@ static __always_inline enum reason first_backend(const struct packet *p, const s
 		return REASON_BAD_TABLE;
 	if (svc->kind == SVC_LOAD_BALANCER && !ranges_allow(service, index, &p->flow.saddr))
 		return REASON_SOURCE_RANGE;
-	scope = first_scope(service, svc);
-	choice->direct = option_mode(p, service->flags & SERVICE_DIRECT);
+	scope = first_scope(service, svc, inside);
+	choice->direct = inside ? 0 : option_mode(p, service->flags & SERVICE_DIRECT);
 	if (service->affinity_seconds)
 		state = affinity_find(&key, service, scope, choice);
 	if (state == AFFINITY_HOLDS)
@@ -207,22 +208,36 @@ static __always_inline enum answer first_refusal(const struct packet *p, __u32 i
 	return p->flow.proto == IPPROTO_TCP ? ANSWER_RESET : ANSWER_UNREACHABLE;
 }
 
-/* Points the first packet of a flow at a backend, or leaves it if it is none of ours. */
-static __always_inline int first_target(const struct packet *p, struct action *a)
+/* What kind of flow it is. A pod keeps its address wherever the backend is, but where that is itself: its answer
+ * would not leave it. */
+static __always_inline __u8 first_flags(const struct packet *p, const struct svc *svc, const struct choice *choice,
+					bool inside)
 {
-	struct svc *svc = first_frontend(p);
+	__u8 flags = svc->kind == SVC_LOAD_BALANCER ? CT_GUARDED : 0;
+
+	if (!inside)
+		return flags | (choice->backend->flags & BACKEND_LOCAL ? CT_STACK : choice->direct);
+	if (addr_equal(&choice->backend->addr, &p->flow.saddr))
+		flags |= CT_POD;
+	return flags | CT_STACK | CT_INSIDE;
+}
+
+/* Points the first packet of a flow at a backend, or leaves it if it is none of ours. */
+static __always_inline int first_target(const struct packet *p, struct action *a, bool inside)
+{
+	struct svc *svc = first_frontend(p, inside);
 	struct choice choice = {};
 	enum reason reason;
 
-	if (p->is_unwrapped)
+	if (!inside && p->is_unwrapped)
 		return hosted_target(p, svc, a);
 	if (!svc)
 		return 0;
-	if (svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
+	if (!inside && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
 		return action_drop(a, REASON_CLUSTER_IP);
 	if (p->tcp_flags & TCP_RST) /* of a flow that nobody knows any more */
 		return 0;
-	reason = first_backend(p, svc, &choice);
+	reason = first_backend(p, svc, &choice, inside);
 	if (reason == REASON_NO_BACKEND)
 		a->answer = first_refusal(p, svc->service);
 	if (reason != REASON_NONE || !choice.backend)
@@ -233,8 +248,7 @@ static __always_inline int first_target(const struct packet *p, struct action *a
 		.daddr = choice.backend->addr,
 		.sport = p->flow.sport,
 		.dport = choice.backend->port,
-		.flags = (svc->kind == SVC_LOAD_BALANCER ? CT_GUARDED : 0) |
-			 (choice.backend->flags & BACKEND_LOCAL ? CT_STACK : choice.direct),
+		.flags = first_flags(p, svc, &choice, inside),
 	};
 	return 0;
 }
@@ -299,22 +313,22 @@ static __always_inline int first_direct(void *ctx, const struct packet *p, struc
 	return first_write(p, &a->to);
 }
 
-/* The first packet of a flow; what another node forwarded is not done yet then, see back.h. It is one function with
- * all that it needs, since calls cost more than what is between them. */
-static __always_inline int first_packet(void *ctx, const struct packet *p, struct action *a)
+/* The first packet of a flow, from outside or from a pod; what another node forwarded is not done yet then, see
+ * back.h. It is one function with all that it needs, since calls cost more than what is between them. */
+static __always_inline int first_packet(void *ctx, const struct packet *p, struct action *a, bool inside)
 {
-	first_target(p, a);
+	first_target(p, a, inside);
 	if (a->verdict != VERDICT_REWRITE || first_is_late(p, a))
 		return 0;
 	if (p->is_unwrapped) {
 		a->is_first = true;
 		return 0;
 	}
-	if (a->to.flags & CT_DIRECT)
+	if (!inside && a->to.flags & CT_DIRECT)
 		first_direct(ctx, p, a);
 	else
 		first_enter(ctx, p, a);
 	if (a->verdict != VERDICT_REWRITE || !event_is_watched())
 		return 0;
-	return event_tell(p, a, p->bounces ? HOOK_XDP : HOOK_TC, 0);
+	return event_tell(p, a, inside ? HOOK_POD : p->bounces ? HOOK_XDP : HOOK_TC, 0);
 }

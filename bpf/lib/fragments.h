@@ -108,7 +108,7 @@ __noinline int fragment_decide_cut(const struct packet *p, struct action *a)
 {
 	if (!p || !a || !p->is_fragment)
 		return 0;
-	if (ct_known(&p->flow, &a->to) != CT_UNKNOWN || first_frontend(p))
+	if (ct_known(&p->flow, &a->to) != CT_UNKNOWN || first_frontend(p, false))
 		action_drop(a, REASON_FRAGMENT);
 	return 0;
 }

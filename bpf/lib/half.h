@@ -202,7 +202,7 @@ static __always_inline bool half_decide(void *ctx, const struct packet *p, struc
 		action_drop(a, REASON_SPOOFED);
 		return true;
 	}
-	if (route_is_elsewhere(p, &a->to))
+	if (a->to.flags & CT_INSIDE || route_is_elsewhere(p, &a->to))
 		return true;
 	if (a->to.flags & CT_DIRECT)
 		return direct_decide(ctx, p, row, a);

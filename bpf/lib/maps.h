@@ -270,6 +270,14 @@ struct {
 	__type(value, struct pod_link);
 } pod_links SEC(".maps");
 
+/* Not zero once a pod has sent packets to a service: where none ever does, nobody looks for their answers. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} pods_dial SEC(".maps");
+
 /* To whom pods speak with their own addresses, wherever their packets leave: the cluster, and who is told of them.
  */
 struct {

@@ -10,7 +10,7 @@
 
 #include "first.h"
 #include "pods.h"
-#include "skb.h"
+#include "sumtc.h"
 
 /* Whether pods are known there. */
 static __always_inline bool masquerade_is_native(const struct addr *addr)

@@ -180,27 +180,6 @@ static __always_inline __u16 option_put6(struct ipv6hdr *ip, const struct flow *
 	return csum_fold((__u64)option_diff(before, *((__u32 *)ip + 1)) + csum_words(option, sizeof(*option) / 4));
 }
 
-static __always_inline int option_write4(void *data, void *end, const struct packet *p)
-{
-	struct iphdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option4));
-
-	return ip ? option_put4(ip, &p->flow) : -1;
-}
-
-static __always_inline int option_write6(void *data, void *end, const struct packet *p)
-{
-	struct ipv6hdr *ip = packet_at(data, end, p->l3, sizeof(*ip) + sizeof(struct option6));
-
-	return ip ? option_put6(ip, &p->flow) : -1;
-}
-
-/* Writes the option into the room that was made for it. Returns what that adds to the sum over a whole packet,
- * where a header of IPv4 has a sum that makes up for it; less than zero if the packet is not as it was read. */
-static __noinline int option_write(void *data, void *end, const struct packet *p)
-{
-	return p->is_v4 ? option_write4(data, end, p) : option_write6(data, end, p);
-}
-
 static __always_inline bool option_has_ports(const struct packet *p)
 {
 	return p->l4 && !packet_is_icmp(p);

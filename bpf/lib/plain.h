@@ -108,7 +108,7 @@ static __always_inline bool plain_copy(const struct ct_entry *row, __u64 sum, st
 	bool is_whole = ct_copy(row, sum, to);
 
 	asm volatile("" ::: "memory");
-	return is_whole && !ct_is_astray(to);
+	return is_whole && ct_comes_in(to);
 }
 
 /* What the seal of a row adds to. It is made before the row is looked up, as all that it is made of would have to

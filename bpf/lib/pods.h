@@ -5,6 +5,7 @@
 #pragma once
 
 #include "csum.h"
+#include "inside.h"
 #include "maps.h"
 #include "packet.h"
 
@@ -72,12 +73,23 @@ static __always_inline bool pods_hop(struct __sk_buff *skb, const struct packet 
 	return true;
 }
 
-/* Sends a packet to a pod. What has no hops left the stack answers. */
-static __always_inline int pods_send(struct __sk_buff *skb, const struct packet *p, const struct pod *pod)
+static __always_inline bool pods_fit(struct __sk_buff *skb, __u32 ifindex)
 {
-	if (p->ttl <= 1 || !pods_hop(skb, p, pod->mac, pod->host_mac))
+	__u32 mtu = 0;
+
+	return !bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS);
+}
+
+/* Sends a packet to a pod: by the host's end of its device where tc_to_pod has something to translate. What has no
+ * hops left the stack answers, and what does not fit there. */
+static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, const struct pod *pod)
+{
+	bool is_answer = inside_is_answer(skb, p);
+
+	if (p->ttl <= 1 || (is_answer && !pods_fit(skb, pod->ifindex)) ||
+	    !pods_hop(skb, p, pod->mac, pod->host_mac))
 		return -1;
-	return bpf_redirect_peer(pod->ifindex, 0);
+	return is_answer ? bpf_redirect(pod->ifindex, 0) : bpf_redirect_peer(pod->ifindex, 0);
 }
 
 /* Sends what is for the stack to the pod that it is for, if that is one of ours. */

@@ -144,24 +144,3 @@ static __always_inline bool rewrite_headers(void *data, void *end, const struct 
 	rewrite_ports(l4, &a->to);
 	return rewrite_ip(data, end, p, a, forward) && (!forward || rewrite_link(data, end, a));
 }
-
-/* Points a packet at another end, which the action has, and leaves it its source: the row of the flow that an error
- * of ICMP is about has that of the client, and the error may be a router's. The sums of what comes behind the
- * header of IP are left to be changed by what the action then has. */
-static __noinline int rewrite_target(void *data, void *end, const struct packet *p, struct action *a)
-{
-	struct udphdr *l4;
-
-	a->to.saddr = p->flow.saddr;
-	a->to.sport = p->flow.sport;
-	ct_finish(&p->flow, &a->to);
-	if (!rewrite_fragment(data, end, p, a))
-		return false;
-	if (!p->l4 || packet_is_icmp(p))
-		return true;
-	l4 = packet_at(data, end, p->l4, sizeof(*l4));
-	if (!l4)
-		return false;
-	l4->dest = a->to.dport;
-	return true;
-}

@@ -194,3 +194,14 @@ static __always_inline int wrap_refuse(const struct packet *p, struct action *a)
 	a->answer = ANSWER_TOO_BIG;
 	return action_drop(a, REASON_TOO_BIG);
 }
+
+/* Has a packet that comes in again be taken for the first of its flow then too, if it is. */
+static __noinline int direct_again(const struct packet *p, const struct action *a)
+{
+	struct flow key = p->flow; /* as in ct_known */
+	struct ct_entry *row = a->is_first ? bpf_map_lookup_elem(&ct_half, &key) : NULL;
+
+	if (row && row->flags & CT_DIRECT)
+		row->state = CT_ANSWERED;
+	return 0;
+}

@@ -45,6 +45,7 @@ const (
 	CarryMapOptoutKinds = "optout_kinds"
 	CarryMapPodLinks    = "pod_links"
 	CarryMapPods        = "pods"
+	CarryMapPodsDial    = "pods_dial"
 	CarryMapServed      = "served"
 	CarryMapServices    = "services"
 	CarryMapSlots       = "slots"
@@ -139,6 +140,7 @@ type CarryMapSpecs struct {
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
+	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -209,6 +211,7 @@ type CarryMaps struct {
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
 	Pods        *ebpf.Map `ebpf:"pods"`
+	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -254,6 +257,7 @@ func (m *CarryMaps) Close() error {
 		m.OptoutKinds,
 		m.PodLinks,
 		m.Pods,
+		m.PodsDial,
 		m.Served,
 		m.Services,
 		m.Slots,

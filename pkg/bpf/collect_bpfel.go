@@ -44,6 +44,7 @@ const (
 	CollectMapOptoutKinds      = "optout_kinds"
 	CollectMapPodLinks         = "pod_links"
 	CollectMapPods             = "pods"
+	CollectMapPodsDial         = "pods_dial"
 	CollectMapRun              = "run"
 	CollectMapServed           = "served"
 	CollectMapServices         = "services"
@@ -140,6 +141,7 @@ type CollectMapSpecs struct {
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
+	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Run         *ebpf.MapSpec `ebpf:"run"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
@@ -210,6 +212,7 @@ type CollectMaps struct {
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
 	Pods        *ebpf.Map `ebpf:"pods"`
+	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Run         *ebpf.Map `ebpf:"run"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
@@ -255,6 +258,7 @@ func (m *CollectMaps) Close() error {
 		m.OptoutKinds,
 		m.PodLinks,
 		m.Pods,
+		m.PodsDial,
 		m.Run,
 		m.Served,
 		m.Services,

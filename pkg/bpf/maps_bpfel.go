@@ -155,6 +155,7 @@ const (
 	MapsCtFlagCT_STACK   MapsCtFlag = 4
 	MapsCtFlagCT_DIRECT  MapsCtFlag = 24
 	MapsCtFlagCT_POD     MapsCtFlag = 32
+	MapsCtFlagCT_INSIDE  MapsCtFlag = 64
 )
 
 type MapsCtPhase uint32
@@ -627,6 +628,7 @@ const (
 	MapsMapOptoutKinds      = "optout_kinds"
 	MapsMapPodLinks         = "pod_links"
 	MapsMapPods             = "pods"
+	MapsMapPodsDial         = "pods_dial"
 	MapsMapServed           = "served"
 	MapsMapServices         = "services"
 	MapsMapSlots            = "slots"
@@ -744,6 +746,7 @@ type MapsMapSpecs struct {
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
+	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -839,6 +842,7 @@ type MapsMaps struct {
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
 	Pods        *ebpf.Map `ebpf:"pods"`
+	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -880,6 +884,7 @@ func (m *MapsMaps) Close() error {
 		m.OptoutKinds,
 		m.PodLinks,
 		m.Pods,
+		m.PodsDial,
 		m.Served,
 		m.Services,
 		m.Slots,

@@ -43,6 +43,7 @@ const (
 	PodMapOptoutKinds = "optout_kinds"
 	PodMapPodLinks    = "pod_links"
 	PodMapPods        = "pods"
+	PodMapPodsDial    = "pods_dial"
 	PodMapServed      = "served"
 	PodMapServices    = "services"
 	PodMapSlots       = "slots"
@@ -56,6 +57,7 @@ const (
 	PodMapWatched     = "watched"
 	PodMapWays        = "ways"
 	PodProgTcFromPod  = "tc_from_pod"
+	PodProgTcToPod    = "tc_to_pod"
 	PodVarCfg         = "cfg"
 )
 
@@ -102,6 +104,7 @@ type PodSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodProgramSpecs struct {
 	TcFromPod *ebpf.ProgramSpec `ebpf:"tc_from_pod"`
+	TcToPod   *ebpf.ProgramSpec `ebpf:"tc_to_pod"`
 }
 
 // PodMapSpecs contains maps before they are loaded into the kernel.
@@ -135,6 +138,7 @@ type PodMapSpecs struct {
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
+	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -203,6 +207,7 @@ type PodMaps struct {
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
 	Pods        *ebpf.Map `ebpf:"pods"`
+	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -246,6 +251,7 @@ func (m *PodMaps) Close() error {
 		m.OptoutKinds,
 		m.PodLinks,
 		m.Pods,
+		m.PodsDial,
 		m.Served,
 		m.Services,
 		m.Slots,
@@ -273,11 +279,13 @@ type PodVariables struct {
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodPrograms struct {
 	TcFromPod *ebpf.Program `ebpf:"tc_from_pod"`
+	TcToPod   *ebpf.Program `ebpf:"tc_to_pod"`
 }
 
 func (p *PodPrograms) Close() error {
 	return _PodClose(
 		p.TcFromPod,
+		p.TcToPod,
 	)
 }
 

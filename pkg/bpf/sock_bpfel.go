@@ -41,6 +41,7 @@ const (
 	SockMapOptoutKinds    = "optout_kinds"
 	SockMapPodLinks       = "pod_links"
 	SockMapPods           = "pods"
+	SockMapPodsDial       = "pods_dial"
 	SockMapServed         = "served"
 	SockMapServices       = "services"
 	SockMapSlots          = "slots"
@@ -151,6 +152,7 @@ type SockMapSpecs struct {
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
+	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -217,6 +219,7 @@ type SockMaps struct {
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
 	Pods        *ebpf.Map `ebpf:"pods"`
+	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -258,6 +261,7 @@ func (m *SockMaps) Close() error {
 		m.OptoutKinds,
 		m.PodLinks,
 		m.Pods,
+		m.PodsDial,
 		m.Served,
 		m.Services,
 		m.Slots,

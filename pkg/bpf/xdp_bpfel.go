@@ -43,6 +43,7 @@ const (
 	XdpMapOptoutKinds    = "optout_kinds"
 	XdpMapPodLinks       = "pod_links"
 	XdpMapPods           = "pods"
+	XdpMapPodsDial       = "pods_dial"
 	XdpMapServed         = "served"
 	XdpMapServices       = "services"
 	XdpMapSlots          = "slots"
@@ -135,6 +136,7 @@ type XdpMapSpecs struct {
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
+	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -203,6 +205,7 @@ type XdpMaps struct {
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
 	Pods        *ebpf.Map `ebpf:"pods"`
+	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -246,6 +249,7 @@ func (m *XdpMaps) Close() error {
 		m.OptoutKinds,
 		m.PodLinks,
 		m.Pods,
+		m.PodsDial,
 		m.Served,
 		m.Services,
 		m.Slots,

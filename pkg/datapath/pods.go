@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// loadPods adds the program of pods' devices, if there are any.
+// loadPods adds the programs of pods' devices, if there are any.
 func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devices.Programs) error {
 	if !d.packets.Pods {
 		return nil
@@ -27,7 +27,7 @@ func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devic
 		return err
 	}
 	defer loaded.Close()
-	progs.FromPod = loaded.DetachProgram("tc_from_pod")
+	progs.FromPod, progs.ToPod = loaded.DetachProgram("tc_from_pod"), loaded.DetachProgram("tc_to_pod")
 	return nil
 }
 

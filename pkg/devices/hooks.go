@@ -15,12 +15,12 @@ import (
 type Programs struct {
 	FromNetdev, ToNetdev *ebpf.Program // at tc
 	XDP                  *ebpf.Program // nil if it is attached nowhere
-	FromPod              *ebpf.Program // at tc of pods' devices; nil if there are none
+	FromPod, ToPod       *ebpf.Program // at tc of pods' devices; nil if there are none
 }
 
 // List returns those that there are.
 func (p Programs) List() []*ebpf.Program {
-	return slices.DeleteFunc([]*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP, p.FromPod}, func(prog *ebpf.Program) bool { return prog == nil })
+	return slices.DeleteFunc([]*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP, p.FromPod, p.ToPod}, func(prog *ebpf.Program) bool { return prog == nil })
 }
 
 // Close closes the programs. Links keep them at work.

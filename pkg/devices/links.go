@@ -20,6 +20,7 @@ const (
 	toNetdev      = "tc_to_netdev"
 	xdpFromNetdev = "xdp_from_netdev"
 	fromPod       = "tc_from_pod"
+	toPod         = "tc_to_pod"
 )
 
 func pinName(program string, index int) string { return program + "-" + strconv.Itoa(index) }

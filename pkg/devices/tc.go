@@ -37,7 +37,10 @@ type side struct {
 // sides are the hooks of a device that programs are for.
 func (p Programs) sides(d Device) []side {
 	if d.Pod {
-		return []side{{fromPod, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromPod}}
+		return []side{
+			{fromPod, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromPod},
+			{toPod, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToPod},
+		}
 	}
 	return []side{
 		{fromNetdev, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromNetdev},

@@ -22,10 +22,11 @@ type (
 )
 
 // FlowReply is the flag of rows of the way back to the client; FlowPod that of both rows of what a pod of this node
-// opened to the outside.
+// opened to the outside, and FlowInside of both of what one sends to a service as packets: with both flags, of its own.
 const (
-	FlowReply = uint8(bpf.MapsCtFlagCT_REPLY)
-	FlowPod   = uint8(bpf.MapsCtFlagCT_POD)
+	FlowReply  = uint8(bpf.MapsCtFlagCT_REPLY)
+	FlowPod    = uint8(bpf.MapsCtFlagCT_POD)
+	FlowInside = uint8(bpf.MapsCtFlagCT_INSIDE)
 )
 
 // The states of a row.

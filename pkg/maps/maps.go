@@ -45,7 +45,7 @@ type Maps struct {
 	Ways, Hints, Guards *ebpf.Map
 	Served, LinkAddrs   *ebpf.Map
 	Pods, PodLinks      *ebpf.Map
-	MasqSkip            *ebpf.Map
+	PodsDial, MasqSkip  *ebpf.Map
 
 	Watch, Watched, Events *ebpf.Map
 
@@ -76,23 +76,23 @@ func (f field) byPrograms() bool { return f.Name == "ct" }
 func (m *Maps) fields() []field {
 	services := func(s Sizes) uint32 { return s.Services }
 	list := []field{
-		{Info{Name: "svcs", Row: "address, port, proto -> service index, kind", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp"},
+		{Info{Name: "svcs", Row: "address, port, proto -> service index, kind", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp, pod"},
 			&m.Svcs, func(s Sizes) uint32 { return s.Svcs }},
 		{Info{Name: "services", Row: "index -> word per scope, algorithm, affinity, flags, turn",
-			WrittenBy: "reconciler, sock, tc, xdp (turn)", ReadBy: "sock, tc, xdp"}, &m.Services, services},
-		{Info{Name: "slots", Row: "index -> backend index, service index, tag", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp"},
+			WrittenBy: "reconciler, sock, tc, xdp, pod (turn)", ReadBy: "sock, tc, xdp, pod"}, &m.Services, services},
+		{Info{Name: "slots", Row: "index -> backend index, service index, tag", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp, pod"},
 			&m.Slots, func(s Sizes) uint32 { return s.Slots }},
-		{Info{Name: "backends", Row: "index -> address, port, proto, flags, service, scopes", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp"},
+		{Info{Name: "backends", Row: "index -> address, port, proto, flags, service, scopes", WrittenBy: "reconciler", ReadBy: "sock, tc, xdp, pod"},
 			&m.Backends, func(s Sizes) uint32 { return s.Backends }},
 		{Info{Name: "names", Row: "service index -> name", WrittenBy: "reconciler", ReadBy: "observe"}, &m.Names, services},
-		{Info{Name: "src_ranges", Row: "service index, prefix -> bits of the prefix", WrittenBy: "reconciler", ReadBy: "tc, xdp"},
+		{Info{Name: "src_ranges", Row: "service index, prefix -> bits of the prefix", WrittenBy: "reconciler", ReadBy: "tc, xdp, pod"},
 			&m.SrcRanges, nil},
-		{Info{Name: "node_addrs", Row: "address -> interface, whether NodePorts are open", WrittenBy: "datapath", ReadBy: "sock, tc, xdp"},
+		{Info{Name: "node_addrs", Row: "address -> interface, whether NodePorts are open", WrittenBy: "datapath", ReadBy: "sock, tc, xdp, pod"},
 			&m.NodeAddrs, nil},
-		{Info{Name: "snat_addrs", Row: "family -> what backends on other nodes see as the client", WrittenBy: "datapath", ReadBy: "tc, xdp"},
+		{Info{Name: "snat_addrs", Row: "family -> what backends on other nodes see as the client", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"},
 			&m.SnatAddrs, nil},
 		{Info{Name: "affinity", Row: "client, service index -> backend index, last new connection",
-			WrittenBy: "sock, tc, xdp", ReadBy: "sock, tc, xdp"},
+			WrittenBy: "sock, tc, xdp, pod", ReadBy: "sock, tc, xdp, pod"},
 			&m.Affinity, nil},
 		{Info{Name: "conn_peers", Row: "index -> socket cookie, what it dialled, what it got", WrittenBy: "sock", ReadBy: "sock, sockets"},
 			&m.ConnPeers, nil},
@@ -102,18 +102,18 @@ func (m *Maps) fields() []field {
 			&m.SockFlows, nil},
 		{Info{Name: "optout", Row: "network namespace or cgroup -> pod, why", WrittenBy: "optout", ReadBy: "sock"}, &m.Optout, nil},
 		{Info{Name: "optout_kinds", Row: "0 -> kinds of optout's rows", WrittenBy: "optout", ReadBy: "sock"}, &m.OptoutKinds, nil},
-		{Info{Name: "ct", Row: "flow -> its rewrite and route, last seen, state", WrittenBy: "tc, xdp, conntrack", ReadBy: "tc, xdp, conntrack"},
+		{Info{Name: "ct", Row: "flow -> its rewrite and route, last seen, state", WrittenBy: "tc, xdp, pod, conntrack", ReadBy: "tc, xdp, pod, conntrack"},
 			&m.Ct, func(s Sizes) uint32 { return s.Flows }},
-		{Info{Name: "ct_half", Row: "flow that is not established -> the same", WrittenBy: "tc, xdp, conntrack", ReadBy: "tc, xdp, conntrack"}, &m.CtHalf, nil},
-		{Info{Name: "ct_opened", Row: "0 -> flows that were established, ever", WrittenBy: "tc, xdp", ReadBy: "conntrack"}, &m.CtOpened, nil},
-		{Info{Name: "turnover", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, conntrack", ReadBy: "observe"},
+		{Info{Name: "ct_half", Row: "flow that is not established -> the same", WrittenBy: "tc, xdp, pod, conntrack", ReadBy: "tc, xdp, pod, conntrack"}, &m.CtHalf, nil},
+		{Info{Name: "ct_opened", Row: "0 -> flows that were established, ever", WrittenBy: "tc, xdp, pod", ReadBy: "conntrack"}, &m.CtOpened, nil},
+		{Info{Name: "turnover", Row: "map that pushes rows out -> rows made, rows deleted, ever", WrittenBy: "sock, tc, xdp, pod, conntrack", ReadBy: "observe"},
 			&m.Turnover, nil},
 		{Info{Name: "ways", Row: "0 -> when ways changed, until when that is followed", WrittenBy: "routes", ReadBy: "tc, xdp, pod"}, &m.Ways, nil},
-		{Info{Name: "guards", Row: "0 -> when it changed who may use load balancers' addresses", WrittenBy: "reconciler", ReadBy: "tc, xdp"},
+		{Info{Name: "guards", Row: "0 -> when it changed who may use load balancers' addresses", WrittenBy: "reconciler", ReadBy: "tc, xdp, pod"},
 			&m.Guards, nil},
 		{Info{Name: "asked_ways", Row: "hash of addresses -> the way between them, when the kernel was asked", WrittenBy: "tc, xdp, pod",
 			ReadBy: "tc, xdp, pod"}, &m.AskedWays, nil},
-		{Info{Name: "frags", Row: "datagram -> its ports, last seen", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"}, &m.Frags, nil},
+		{Info{Name: "frags", Row: "datagram -> its ports, last seen", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"}, &m.Frags, nil},
 		{Info{Name: "late", Row: "row of late_frames -> its datagram, device, when it came", WrittenBy: "tc", ReadBy: "tc"}, &m.Late, nil},
 		{Info{Name: "late_frames", Row: "row of late -> a fragment that came before its first", WrittenBy: "tc", ReadBy: "tc"}, &m.LateFrames, nil},
 		{Info{Name: "late_marks", Row: "hash of a datagram -> whether fragments wait for its first", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
@@ -124,9 +124,10 @@ func (m *Maps) fields() []field {
 		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc, pod"}, &m.Served, nil},
 		{Info{Name: "link_addrs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.LinkAddrs, nil},
 		{Info{Name: "pods", Row: "address -> interface, both hardware addresses", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.Pods, nil},
+		{Info{Name: "pods_dial", Row: "0 -> 1, once a pod has sent packets to a service", WrittenBy: "pod", ReadBy: "tc, pod"}, &m.PodsDial, nil},
 		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc"}, &m.MasqSkip, nil},
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
-		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp", ReadBy: "tc, xdp"},
+		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"},
 			&m.Allowances, nil},
 		{Info{Name: "watch", Row: "0 -> what monitors want to be told, until when", WrittenBy: "monitor", ReadBy: "tc, xdp, pod"}, &m.Watch, nil},
 		{Info{Name: "watched", Row: "kind -> events that may be told, events lost", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod, monitor"},

@@ -289,6 +289,9 @@ func TestBudgets(t *testing.T) {
 			have = append(have, spend(t, h, version, families()[version])...)
 		}
 	}
+	for _, version := range []string{"v4", "v6"} {
+		have = append(have, spendPods(t, version, families()[version])...)
+	}
 	slices.SortStableFunc(have, func(a, b budget) int { return strings.Compare(a.path, b.path) })
 	if *updateBudgets {
 		text := budgetHead

@@ -45,7 +45,9 @@ func newHouseOf(t *testing.T, f family, config bpf.MapsPacketConfig) *house {
 	var list []maps.Pod
 	for i, name := range []string{"pod0", "pod1"} {
 		w := h.link(t, name)
-		h.attachTC(t, w, map[uint32]*ebpf.Program{netlink.HANDLE_MIN_INGRESS: h.programs["tc_from_pod"]})
+		h.attachTC(t, w, map[uint32]*ebpf.Program{
+			netlink.HANDLE_MIN_INGRESS: h.programs["tc_from_pod"], netlink.HANDLE_MIN_EGRESS: h.programs["tc_to_pod"],
+		})
 		w.reach(t, h.addrs[i], true)
 		h.pods[i] = w
 		list = append(list, maps.Pod{
@@ -87,7 +89,10 @@ func TestPastTheStack(t *testing.T) {
 			h := newHouse(t, f, true)
 			h.outside.reach(t, h.world, true)
 			h.closed(t)
-			for _, proto := range []byte{tcp, udp} {
+			for i, proto := range []byte{tcp, udp, tcp, udp} {
+				if i == 2 { // it makes no difference that a pod has a flow to a service
+					h.dials(t)
+				}
 				for _, size := range []int{5, 1400} {
 					for _, c := range []struct {
 						from, to *wire

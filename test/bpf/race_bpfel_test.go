@@ -63,6 +63,7 @@ const (
 	RaceMapOptoutKinds   = "optout_kinds"
 	RaceMapPodLinks      = "pod_links"
 	RaceMapPods          = "pods"
+	RaceMapPodsDial      = "pods_dial"
 	RaceMapRaceSteps     = "race_steps"
 	RaceMapServed        = "served"
 	RaceMapServices      = "services"
@@ -85,6 +86,7 @@ const (
 	RaceVarRaceFirst     = "race_first"
 	RaceVarRaceLast      = "race_last"
 	RaceVarRaceWon       = "race_won"
+	RaceVarSockType      = "sock_type"
 )
 
 // LoadRace returns the embedded CollectionSpec for Race.
@@ -165,6 +167,7 @@ type RaceMapSpecs struct {
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
+	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	RaceSteps   *ebpf.MapSpec `ebpf:"race_steps"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
@@ -190,6 +193,7 @@ type RaceVariableSpecs struct {
 	RaceFirst    *ebpf.VariableSpec `ebpf:"race_first"`
 	RaceLast     *ebpf.VariableSpec `ebpf:"race_last"`
 	RaceWon      *ebpf.VariableSpec `ebpf:"race_won"`
+	SockType     *ebpf.VariableSpec `ebpf:"sock_type"`
 }
 
 // RaceObjects contains all objects after they have been loaded into the kernel.
@@ -239,6 +243,7 @@ type RaceMaps struct {
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
 	Pods        *ebpf.Map `ebpf:"pods"`
+	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	RaceSteps   *ebpf.Map `ebpf:"race_steps"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
@@ -283,6 +288,7 @@ func (m *RaceMaps) Close() error {
 		m.OptoutKinds,
 		m.PodLinks,
 		m.Pods,
+		m.PodsDial,
 		m.RaceSteps,
 		m.Served,
 		m.Services,
@@ -309,6 +315,7 @@ type RaceVariables struct {
 	RaceFirst    *ebpf.Variable `ebpf:"race_first"`
 	RaceLast     *ebpf.Variable `ebpf:"race_last"`
 	RaceWon      *ebpf.Variable `ebpf:"race_won"`
+	SockType     *ebpf.Variable `ebpf:"sock_type"`
 }
 
 // RacePrograms contains all programs after they have been loaded into the kernel.

@@ -227,7 +227,7 @@ func hasPorts(frame []byte) bool {
 	} else if frame[12] != 8 || frame[13] != 0 {
 		return false
 	}
-	return proto == tcp || proto == udp
+	return proto == tcp || proto == udp || proto == sctp
 }
 
 // want fails unless the packet comes out. A zero port of its source stands for any, which it returns.

@@ -44,6 +44,7 @@ const (
 	recordsMapPeersLru        = "peers_lru"
 	recordsMapPodLinks        = "pod_links"
 	recordsMapPods            = "pods"
+	recordsMapPodsDial        = "pods_dial"
 	recordsMapServed          = "served"
 	recordsMapServices        = "services"
 	recordsMapSlots           = "slots"
@@ -160,6 +161,7 @@ type recordsMapSpecs struct {
 	PeersLru    *ebpf.MapSpec `ebpf:"peers_lru"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
+	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
@@ -230,6 +232,7 @@ type recordsMaps struct {
 	PeersLru    *ebpf.Map `ebpf:"peers_lru"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
 	Pods        *ebpf.Map `ebpf:"pods"`
+	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
 	Slots       *ebpf.Map `ebpf:"slots"`
@@ -274,6 +277,7 @@ func (m *recordsMaps) Close() error {
 		m.PeersLru,
 		m.PodLinks,
 		m.Pods,
+		m.PodsDial,
 		m.Served,
 		m.Services,
 		m.Slots,

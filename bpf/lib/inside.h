@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains how it is known that a packet is of a flow that a pod began by sending packets to a service,
+ * and not by a socket that the programs of sockets pointed at a backend (CT_INSIDE).
+ *
+ * Such a flow is translated at the device of its client alone: what the client sends as it leaves, what it gets as
+ * it enters. Whatever is between, the stack, other programs and other nodes, sees the pod and its backend. */
+#pragma once
+
+#include "fragments.h"
+#include "read.h"
+
+/* Whether there ever was one. */
+static __always_inline bool inside_is_used(void)
+{
+	__u32 zero = 0, *used = bpf_map_lookup_elem(&pods_dial, &zero);
+
+	return used && *(volatile __u32 *)used;
+}
+
+/* Notes that there is one. Its row is there before its first packet goes on, and this too. */
+static __always_inline void inside_use(void)
+{
+	__u32 zero = 0, *used = bpf_map_lookup_elem(&pods_dial, &zero);
+
+	if (used && !*(volatile __u32 *)used)
+		*(volatile __u32 *)used = 1;
+}
+
+/* Reads the ports of a packet whose addresses and protocol are known. False: they are not where nearly all have
+ * them. */
+static __always_inline bool inside_read(struct __sk_buff *skb, struct packet *p)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct iphdr *ip4 = data + sizeof(struct ethhdr);
+	struct ipv6hdr *ip6 = (void *)ip4;
+	struct udphdr *udp = p->is_v4 ? (void *)(ip4 + 1) : (void *)(ip6 + 1);
+
+	if ((void *)(udp + 1) > end || (p->flow.proto != IPPROTO_TCP && p->flow.proto != IPPROTO_UDP))
+		return false;
+	if (p->is_v4 ? *(__u8 *)ip4 != 0x45 || ip4->frag_off & bpf_htons(IP4_MORE | IP4_OFFSET)
+		     : ip6->nexthdr != p->flow.proto)
+		return false;
+	ct_set_ports(&p->flow, udp->source, udp->dest, p->flow.proto);
+	return true;
+}
+
+/* Whether there is a row, of either direction. It may be another flow's by the time it is looked at, and then this
+ * one has none any more. Not static, for the sake of the stack. */
+__noinline int inside_is_known(const struct flow *flow)
+{
+	struct ct_entry *row;
+	struct flow key; /* as in ct_known */
+
+	if (!flow)
+		return false;
+	key = *flow;
+	row = table_lookup(&key);
+	if (!row)
+		row = bpf_map_lookup_elem(&ct_half, &key);
+	return row && row->flags & CT_INSIDE;
+}
+
+/* Whether what has its ports elsewhere, or none, is of such a flow. Errors may be. */
+__noinline int inside_is_odd(struct __sk_buff *skb, struct packet *p)
+{
+	if (!p)
+		return false;
+	switch (read_packet(skb, p, 0)) {
+	case PARSED_FLOW:
+		return inside_is_known(&p->flow);
+	case PARSED_LATER:
+		return fragment_complete(p) && inside_is_known(&p->flow);
+	case PARSED_ICMP:
+		return true;
+	}
+	return false;
+}
+
+/* Whether what is for a pod answers what the pod sent to a service. */
+static __always_inline bool inside_is_answer(struct __sk_buff *skb, struct packet *p)
+{
+	if (!inside_is_used())
+		return false;
+	return inside_read(skb, p) ? inside_is_known(&p->flow) : inside_is_odd(skb, p);
+}
