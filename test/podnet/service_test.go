@@ -1,0 +1,128 @@
+package podnet
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// clusterIP is the address of the n-th service, which nobody has.
+func clusterIP(is4 bool, n int) netip.Addr {
+	if is4 {
+		return netip.MustParseAddr(fmt.Sprintf("10.96.0.%d", n))
+	}
+	return netip.MustParseAddr(fmt.Sprintf("fd03::%d", n))
+}
+
+// serve adds services by TCP and UDP at port 7 of an address, which answers pings too. They have one backend, or none.
+func (n *node) serve(t *testing.T, at, backend netip.Addr) {
+	t.Helper()
+	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
+	n.must(err)
+	defer m.Close()
+	tables, err := m.Tables()
+	n.must(err)
+	defer tables.Close()
+	for _, proto := range []model.Protocol{model.TCP, model.UDP} {
+		index := uint32(1)
+		for tables.Services[index].Words[0] != 0 {
+			index++
+		}
+		tables.Services[index].Words[0] = uint64(maps.MakeWord(index, 0, 3))
+		if backend.IsValid() {
+			row := maps.BackendOf(backend, 7, proto)
+			row.Owner = maps.MakeOwner(index, 1)
+			tables.Backends[index] = row
+			tables.Slots[index] = maps.MakeSlot(index, index, 3)
+			tables.Services[index].Words[0] = uint64(maps.MakeWord(index, 1, 3))
+		}
+		n.must(tables.Svcs.Update(maps.KeyOf(at, 7, proto), maps.Svc{Service: index, Kind: maps.ClusterIP}))
+	}
+	n.must(tables.Svcs.Update(maps.PingKey(at), maps.Svc{Service: 1, Kind: maps.ClusterIP}))
+}
+
+// Sockets that no program of sockets has pointed at a backend get to services by their packets: to backends on this node
+// and elsewhere, to the node's own processes and to themselves, and are answered by whom they asked.
+func TestServices(t *testing.T) {
+	for _, bypass := range []bool{true, false} {
+		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
+			t.Parallel()
+			w := newTown(t, bypass)
+			a, b := w.pods[0], w.pods[1]
+			for is4 := range outsiders {
+				for i, to := range []struct {
+					what    string
+					backend netip.Addr
+					seen    netip.Addr
+				}{
+					{"another pod", b.addr[is4], a.addr[is4]},
+					{"the node", nodeAddrs[is4], a.addr[is4]},
+					{"outside of the cluster", outsiders[is4], towns[is4]},
+					{"itself", a.addr[is4], towns[is4]},
+				} {
+					at := clusterIP(is4, 10+i)
+					w.serve(t, at, to.backend)
+					for _, protocol := range []string{"tcp", "udp"} {
+						for range 3 { // an established flow, and others after it
+							if seen := talk(t, a.Netns, protocol, at); seen != to.seen.String() {
+								t.Errorf("%s by %s, IPv4 %t: came from %s, want %s", to.what, protocol, is4, seen, to.seen)
+							}
+						}
+					}
+					if seen := talk(t, a.Netns, "icmp", at); seen != at.String() {
+						t.Errorf("ping, IPv4 %t: answered by %s", is4, seen)
+					}
+				}
+				w.serve(t, clusterIP(is4, 20), netip.Addr{})
+				if seen := talk(t, a.Netns, "tcp-refused", clusterIP(is4, 20)); seen != "refused" {
+					t.Errorf("without backends, IPv4 %t: %s", is4, seen)
+				}
+				w.talk(t, is4) // and all else is as before
+			}
+		})
+	}
+}
+
+// Backends on other nodes see who it is, as they do without a service, and the pod hears of the service: whether the answer
+// comes in by a device with programs or by the tunnel.
+func TestServicesOfOtherNodes(t *testing.T) {
+	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
+		for _, byStack := range []bool{false, true} {
+			l := land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
+			t.Run(mode+", "+l.how(), func(t *testing.T) {
+				k := newSpeakers(t, l)
+				k.tell(k.objects)
+				for i := range k.pods {
+					k.dial(t, &l, i, (i+1)%3)
+				}
+			})
+		}
+	}
+}
+
+// dial has a pod get to backends on another node by a service: to a pod, and to the node itself.
+func (k *kingdom) dial(t *testing.T, l *land, i, j int) {
+	t.Helper()
+	n, p := k.nodes[i], k.pods[i]
+	for _, addr := range k.objects[j].Addrs {
+		is4 := addr.Is4()
+		n.serve(t, clusterIP(is4, 10), k.pods[j].addr[is4])
+		n.serve(t, clusterIP(is4, 11), addr)
+		for _, protocol := range []string{"tcp", "udp"} {
+			if seen := talk(t, p.Netns, protocol, clusterIP(is4, 10)); seen != p.addr[is4].String() {
+				t.Errorf("service of a pod by %s: came from %s, want %s", protocol, seen, p.addr[is4])
+			}
+			if protocol == "udp" && l.mode == fabric.VXLAN && !is4 {
+				continue // datagrams of nodes are larger than what pods' devices take, until they hear of it
+			}
+			if seen, want := talk(t, p.Netns, protocol, clusterIP(is4, 11)), talk(t, p.Netns, protocol, addr); seen != want {
+				t.Errorf("service of a node by %s: came from %s, want %s", protocol, seen, want)
+			}
+		}
+	}
+}
