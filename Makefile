@@ -144,11 +144,12 @@ FAMILY := ipv4
 CNI := bridge
 PROXY := none
 AGENT :=
+ROUTING :=
 PREFIX := fl
 
 .PHONY: cluster
-cluster: build ## start a real Kubernetes on this machine: NODES, FAMILY, CNI, PROXY, AGENT (its options), PREFIX (root); test/cluster/README.md
-	$(if $(filter none,$(PROXY)),$(GO) run ./test/cluster/agent -prefix $(PREFIX) -family $(FAMILY) -options "$(AGENT)" -out _output/agent)
+cluster: build ## start a real Kubernetes on this machine: NODES, FAMILY, CNI, ROUTING (with CNI=none: of the agent's own pod network), PROXY, AGENT (its options), PREFIX (root); test/cluster/README.md
+	$(if $(filter none,$(PROXY)),$(GO) run ./test/cluster/agent -prefix $(PREFIX) -family $(FAMILY) -routing "$(ROUTING)" -options "$(AGENT)" -out _output/agent)
 	$(GO) run ./test/cluster up -prefix $(PREFIX) -nodes $(NODES) -family $(FAMILY) -cni $(CNI) -proxy $(PROXY) \
 		$(if $(filter none,$(PROXY)),-image _output/agent/agent.tar -apply _output/agent/agent.yaml)
 

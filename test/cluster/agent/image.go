@@ -16,12 +16,14 @@ import (
 // repository is the image's name without its tag.
 const repository = "fairlead.io/fairlead"
 
-// writeImage writes an archive with an image that holds the program and nothing else, and returns the image's name. The
-// same program gives the same archive, byte for byte; another gives another name, so nodes change over to it.
-func writeImage(archive, program string) (name string, err error) {
-	tag, err := inspect(program)
-	if err != nil {
-		return "", err
+// writeImage writes an archive with an image that holds the agent and the plugin and nothing else, and returns the image's
+// name. The same programs give the same archive, byte for byte; others give another name, so nodes change over to it.
+func writeImage(archive, agent, plugin string) (name string, err error) {
+	sum := sha256.New()
+	for _, program := range []string{agent, plugin} {
+		if err := inspect(program, sum); err != nil {
+			return "", err
+		}
 	}
 	temp, err := os.MkdirTemp(filepath.Dir(archive), ".agent-*")
 	if err != nil {
@@ -29,37 +31,36 @@ func writeImage(archive, program string) (name string, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
 	files := image.NewLayer(filepath.Join(temp, "layer.tar"))
-	files.Program("fairlead", program)
+	files.Program("fairlead", agent)
+	files.Program("fairlead-cni", plugin)
 	layer, err := files.Close()
 	if err != nil {
 		return "", err
 	}
-	name = repository + ":" + tag
+	name = repository + ":" + hex.EncodeToString(sum.Sum(nil))[:12]
 	return name, image.Write(archive, []image.Image{{
 		Names: []string{name}, Layers: []*image.Layer{layer}, Entrypoint: []string{"/fairlead"},
 	}})
 }
 
-// inspect returns the tag of a program, after its content. One that needs a loader or libraries would not start where
-// there is nothing else.
-func inspect(program string) (tag string, err error) {
+// inspect adds a program's content to a sum. One that needs a loader or libraries would not start where there is nothing else.
+func inspect(program string, sum io.Writer) error {
 	file, err := os.Open(program)
 	if err != nil {
-		return "", fmt.Errorf("open the agent (make build): %w", err)
+		return fmt.Errorf("open a program (make build): %w", err)
 	}
 	defer file.Close()
 	binary, err := elf.NewFile(file)
 	if err != nil {
-		return "", fmt.Errorf("read %s: %w", program, err)
+		return fmt.Errorf("read %s: %w", program, err)
 	}
 	for _, part := range binary.Progs {
 		if part.Type == elf.PT_INTERP {
-			return "", fmt.Errorf("%s is not linked statically: build it with CGO_ENABLED=0, as make build does", program)
+			return fmt.Errorf("%s is not linked statically: build it with CGO_ENABLED=0, as make build does", program)
 		}
 	}
-	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(file, 0, 1<<62)); err != nil {
-		return "", fmt.Errorf("read %s: %w", program, err)
+		return fmt.Errorf("read %s: %w", program, err)
 	}
-	return hex.EncodeToString(sum.Sum(nil))[:12], nil
+	return nil
 }

@@ -38,7 +38,7 @@ func TestImageIsReproducible(t *testing.T) {
 	var names, archives []string
 	for _, file := range []string{"a.tar", "b.tar"} {
 		path := filepath.Join(dir, file)
-		name, err := writeImage(path, program)
+		name, err := writeImage(path, program, program)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -51,12 +51,15 @@ func TestImageIsReproducible(t *testing.T) {
 	if archives[0] != archives[1] || names[0] != names[1] {
 		t.Errorf("the same program gave two images: %q, %d and %d bytes", names, len(archives[0]), len(archives[1]))
 	}
-	other, err := writeImage(filepath.Join(dir, "c.tar"), buildProgram(t, dir, "two"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if other == names[0] {
-		t.Errorf("two programs gave the same name, %s", other)
+	two := buildProgram(t, t.TempDir(), "two")
+	for _, programs := range [][2]string{{two, program}, {program, two}} {
+		other, err := writeImage(filepath.Join(dir, "c.tar"), programs[0], programs[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other == names[0] {
+			t.Errorf("another program gave the same name, %s", other)
+		}
 	}
 	left, err := filepath.Glob(filepath.Join(dir, ".*"))
 	if err != nil || len(left) != 0 {
@@ -64,10 +67,11 @@ func TestImageIsReproducible(t *testing.T) {
 	}
 }
 
-func TestImageHoldsTheProgramAlone(t *testing.T) {
+func TestImageHoldsTheProgramsAlone(t *testing.T) {
 	dir := t.TempDir()
-	program, archive := buildProgram(t, dir, "one"), filepath.Join(dir, "agent.tar")
-	name, err := writeImage(archive, program)
+	archive := filepath.Join(dir, "agent.tar")
+	agent, plugin := buildProgram(t, dir, "one"), buildProgram(t, t.TempDir(), "two")
+	name, err := writeImage(archive, agent, plugin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,12 +107,16 @@ func TestImageHoldsTheProgramAlone(t *testing.T) {
 			files[name] = string(content)
 		}
 	}
-	want, err := os.ReadFile(program)
-	if err != nil {
-		t.Fatal(err)
+	want := map[string]string{}
+	for name, path := range map[string]string{"fairlead": agent, "fairlead-cni": plugin} {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[name] = string(content)
 	}
-	if diff := cmp.Diff(map[string]string{"fairlead": string(want)}, files); diff != "" {
-		t.Error("the image holds more or less than the program")
+	if diff := cmp.Diff(want, files); diff != "" {
+		t.Error("the image holds more or less than the programs")
 	}
 }
 
@@ -146,12 +154,15 @@ func TestProgramsThatWouldNotStart(t *testing.T) {
 	if err != nil {
 		t.Skip("not run: this machine has no ls")
 	}
+	program := buildProgram(t, t.TempDir(), "one")
 	for path, want := range map[string]string{
 		filepath.Join(dir, "none"): "make build", script: "read " + script, shared: "CGO_ENABLED=0",
 	} {
 		archive := filepath.Join(dir, "agent.tar")
-		if _, err := writeImage(archive, path); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", path, err, want)
+		for _, programs := range [][2]string{{path, program}, {program, path}} {
+			if _, err := writeImage(archive, programs[0], programs[1]); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", path, err, want)
+			}
 		}
 		if _, err := os.Stat(archive); err == nil {
 			t.Errorf("%s: an archive was written", path)

@@ -34,9 +34,11 @@ func run(args []string) error {
 	flags := flag.NewFlagSet("agent", flag.ContinueOnError)
 	out := flags.String("out", filepath.Join("_output", "agent"), "directory to write agent.tar and agent.yaml to")
 	binary := flags.String("binary", filepath.Join("bin", "fairlead"), "the agent, as make build leaves it")
+	plugin := flags.String("plugin", filepath.Join("bin", "fairlead-cni"), "the CNI plugin, likewise")
 	rbac := flags.String("rbac", filepath.Join("deploy", "kubernetes", "rbac.yaml"), "manifests of what the agent may do")
 	prefix := flags.String("prefix", "fl", "prefix of the cluster")
 	family := flags.String("family", string(plan.IPv4), "families of the cluster: ipv4, dual or ipv6")
+	routing := flags.String("routing", "", "have the agent give pods their network, with this --routing; another plugin does if it is empty")
 	options := flags.String("options", "", "more options of the agent, with blanks between them, such as --dsr=ipip")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -45,11 +47,11 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	settings.Options = strings.Fields(*options)
+	settings.Routing, settings.Options = *routing, strings.Fields(*options)
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		return fmt.Errorf("create directory: %w", err)
 	}
-	name, err := writeImage(filepath.Join(*out, "agent.tar"), *binary)
+	name, err := writeImage(filepath.Join(*out, "agent.tar"), *binary, *plugin)
 	if err != nil {
 		return err
 	}

@@ -15,15 +15,16 @@ var daemonSet string
 type Settings struct {
 	APIServer  string // host and port
 	CgroupRoot string
+	Routing    string   // of pods that get their network from the agent; another plugin gives it if this is empty
 	Options    []string // more of the agent, such as --dsr=ipip
 }
 
 // render returns the manifest of a DaemonSet that runs the image.
 func render(image string, settings Settings) ([]byte, error) {
 	values := struct {
-		Image, CgroupRoot, Host, Port string
-		Options                       []string
-	}{Image: image, CgroupRoot: settings.CgroupRoot, Options: settings.Options}
+		Image, CgroupRoot, Host, Port, Routing string
+		Options                                []string
+	}{Image: image, CgroupRoot: settings.CgroupRoot, Routing: settings.Routing, Options: settings.Options}
 	if settings.APIServer != "" {
 		var err error
 		if values.Host, values.Port, err = net.SplitHostPort(settings.APIServer); err != nil {

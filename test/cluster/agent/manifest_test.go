@@ -86,3 +86,32 @@ func TestBadAPIServer(t *testing.T) {
 		t.Error("an address without a port was taken")
 	}
 }
+
+// An agent that gives pods their network needs steps before it that may do more than it may itself, and writes to one more place.
+func TestPodNetwork(t *testing.T) {
+	_, without := mustRender(t, Settings{})
+	_, set := mustRender(t, Settings{Routing: "vxlan", Options: []string{"--dsr=ipip"}})
+	pod := set.Spec.Template.Spec
+	if len(pod.InitContainers) != 2 || pod.InitContainers[0].Args[0] != "init" || pod.InitContainers[1].Args[0] != "install" {
+		t.Fatalf("steps before the agent: %+v", pod.InitContainers)
+	}
+	agent, before := pod.Containers[0], without.Spec.Template.Spec.Containers[0]
+	more := agent.Args[len(before.Args):]
+	if want := []string{"--pod-network=main", "--routing=vxlan", "--cni-conf-dir=/host/etc/cni/net.d", "--dsr=ipip"}; !slices.Equal(more, want) {
+		t.Errorf("arguments %q, want %q", more, want)
+	}
+	if diff := cmp.Diff(before.SecurityContext, agent.SecurityContext); diff != "" {
+		t.Errorf("the agent may do other things (-without, +with a pod network):\n%s", diff)
+	}
+	places := map[string]string{}
+	for _, volume := range pod.Volumes {
+		places[volume.Name] = volume.HostPath.Path
+	}
+	for _, c := range append(pod.InitContainers, agent) {
+		for _, mount := range c.VolumeMounts {
+			if path, ok := strings.CutPrefix(mount.MountPath, "/host"); ok && path != places[mount.Name] {
+				t.Errorf("%s has %s of the node at %s", c.Name, places[mount.Name], mount.MountPath)
+			}
+		}
+	}
+}
