@@ -77,7 +77,7 @@ func (m *Maps) SetNative(want []netip.Prefix) (changed int, err error) {
 		}
 		rows[bpf.MapsPrefixKey{PrefixLen: uint32(bits), Addr: AddrOf(p.Masked().Addr())}] = 1
 	}
-	changed, err = putRows(m.MasqSkip, rows)
+	changed, err = putPrefixes(m.MasqSkip, rows)
 	if err == nil {
 		var n int
 		n, err = dropRows(m.MasqSkip, rows)
@@ -144,6 +144,30 @@ func NativeRows(m *ebpf.Map) ([]netip.Prefix, error) {
 	}
 	slices.SortFunc(list, netip.Prefix.Compare)
 	return list, nil
+}
+
+// putPrefixes does for a trie what putRows does for a hash: a look-up would find a prefix that contains the one that is looked for.
+func putPrefixes(m *ebpf.Map, want map[bpf.MapsPrefixKey]uint32) (changed int, err error) {
+	have := map[bpf.MapsPrefixKey]uint32{}
+	var key bpf.MapsPrefixKey
+	var row uint32
+	rows := m.Iterate()
+	for rows.Next(&key, &row) {
+		have[key] = row
+	}
+	if err := rows.Err(); err != nil {
+		return 0, err
+	}
+	for key, row := range want {
+		if was, ok := have[key]; ok && was == row {
+			continue
+		}
+		if err := m.Put(&key, &row); err != nil {
+			return changed, err
+		}
+		changed++
+	}
+	return changed, nil
 }
 
 // putRows makes a map have the rows, and returns how many it had not.

@@ -66,7 +66,9 @@ func TestNativeRows(t *testing.T) {
 	}
 	defer m.Close()
 	want := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("fd00::/16")}
-	for _, list := range [][]netip.Prefix{want, want[1:], nil} {
+	inner := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.1.2.3/32")}
+	nested := slices.Concat(want[:1], inner, want[1:])
+	for _, list := range [][]netip.Prefix{want, want[1:], nil, want[:1], inner, nested, want, nested, nil} {
 		if _, err := m.SetNative(list); err != nil {
 			t.Fatal(err)
 		}
