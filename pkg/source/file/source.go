@@ -98,7 +98,7 @@ func (s *Source) Run(ctx context.Context) error {
 		full := time.Since(lastFull) >= s.rescan
 		// Watched before it is read: a change in between makes another scan, never a missed one.
 		w.drain()
-		w.watch(watchPlan(s.path))
+		w.follow(s.path)
 		wait := s.scan(full)
 		s.publish(w.watching())
 		s.scanned()

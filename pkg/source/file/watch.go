@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"time"
 
@@ -96,6 +97,20 @@ func (w *watcher) close() {
 
 // watching reports whether all directories of the plan are watched.
 func (w *watcher) watching() bool { return w.notify != nil && w.failed == "" }
+
+// maxPlans is how often a plan is made anew because things changed before it was watched.
+const maxPlans = 8
+
+// follow watches what there is to watch for a path. What came after the plan was made and before its directories were watched told
+// nobody, so the plan has to be the same afterwards.
+func (w *watcher) follow(path string) {
+	for range maxPlans {
+		w.watch(watchPlan(path))
+		if reflect.DeepEqual(w.plan, watchPlan(path)) {
+			return
+		}
+	}
+}
 
 // watch makes what is watched the given plan.
 func (w *watcher) watch(p plan) {

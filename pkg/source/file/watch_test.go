@@ -1,0 +1,36 @@
+package file
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// A directory that comes between the plan and its watch is seen, and so is what comes in it.
+func TestWatchOfWhatComesMeanwhile(t *testing.T) {
+	root := t.TempDir()
+	deep := filepath.Join(root, "deep")
+	w := newWatcher(func(buffer uint) (*fsnotify.Watcher, error) { // which follows the plan
+		if err := os.Mkdir(deep, 0o755); err != nil {
+			return nil, err
+		}
+		return fsnotify.NewBufferedWatcher(buffer)
+	}, slog.New(slog.DiscardHandler))
+	defer w.close()
+	path := filepath.Join(deep, "down")
+	w.follow(path)
+	w.drain()
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if !w.wait(ctx, time.Hour) {
+		t.Error("nobody heard of it")
+	}
+}
