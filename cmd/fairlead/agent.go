@@ -18,6 +18,7 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/health"
+	"fairlead.io/fairlead/pkg/masquerade"
 	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/monitor"
@@ -50,10 +51,11 @@ type agent struct {
 	collector   *conntrack.Collector // likewise
 	// cannotCollect says why there is no collector.
 	cannotCollect string
-	follower      *routes.Follower // likewise
-	cannotFollow  string           // and why there is none
-	network       *podnet.Network  // nil where pods get their network otherwise
-	fabric        *fabric.Fabric   // likewise
+	follower      *routes.Follower   // likewise
+	cannotFollow  string             // and why there is none
+	network       *podnet.Network    // nil where pods get their network otherwise
+	fabric        *fabric.Fabric     // likewise
+	masquerade    *masquerade.Keeper // nil without such a file
 }
 
 func newAgentCommand(env *env) *cobra.Command {

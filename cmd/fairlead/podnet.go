@@ -14,10 +14,12 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/masquerade"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/reconcile"
+	"fairlead.io/fairlead/pkg/source/file"
 )
 
 // startPodNetwork starts what gives pods their addresses and answers the plugin.
@@ -47,6 +49,7 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	start("cni", func(ctx context.Context) error { return errors.Join(server.Serve(ctx), network.Close()) })
 	start("podnet", network.Run)
 	if programs != nil {
+		a.startMasquerade(start, log)
 		start("native", func(ctx context.Context) error { return a.followNative(ctx, log) })
 		return a.startFabric(start, log)
 	}
@@ -129,8 +132,19 @@ func (a *agent) followNative(ctx context.Context, log *slog.Logger) error {
 		return nil
 	case <-a.store.Synced():
 	}
+	configured := func() []netip.Prefix { return nil }
+	changed := (<-chan struct{})(nil)
+	if file := a.masqueradeFile(); file != nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-file.Ready():
+		}
+		configured = func() []netip.Prefix { list, _ := file.Native(); return list }
+		changed = file.Changed()
+	}
 	for {
-		err := a.path.SetNative(slices.Concat(a.nativeInside(), a.cfg.PodPrefixes(), a.cfg.NativePrefixes()))
+		err := a.path.SetNative(slices.Concat(a.nativeInside(), a.cfg.PodPrefixes(), a.cfg.NativePrefixes(), configured()))
 		retry := (<-chan time.Time)(nil)
 		if err != nil {
 			log.Warn("telling the programs where pods are known: trying again", "error", err)
@@ -141,8 +155,28 @@ func (a *agent) followNative(ctx context.Context, log *slog.Logger) error {
 			return nil
 		case <-retry:
 		case <-a.store.InsideChanged():
+		case <-changed:
 		}
 	}
+}
+
+// startMasquerade starts what follows the file of more networks that know pods, if there is one.
+func (a *agent) startMasquerade(start func(string, func(context.Context) error), log *slog.Logger) {
+	if a.cfg.MasqueradeConfig == "" {
+		return
+	}
+	keeper := masquerade.NewKeeper(a.cfg.MasqueradeConfig, a.cfg.StateDir, log)
+	a.mu.Lock()
+	a.masquerade = keeper
+	a.mu.Unlock()
+	start("masquerade", func(ctx context.Context) error { return file.Follow(ctx, a.cfg.MasqueradeConfig, log, keeper.Take) })
+}
+
+// masqueradeFile returns what follows that file; nil without one.
+func (a *agent) masqueradeFile() *masquerade.Keeper {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.masquerade
 }
 
 // nativeInside returns what in the cluster knows pods. With a tunnel the network between the nodes need not, so the nodes
@@ -235,6 +269,13 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
 	}
 	s.Routing = a.routingStatus()
+	if keeper := a.masqueradeFile(); keeper != nil {
+		native, err := keeper.Native()
+		s.Masquerade = &observe.MasqueradeStatus{File: a.cfg.MasqueradeConfig, Networks: len(native)}
+		if err != nil {
+			s.Masquerade.Error = err.Error()
+		}
+	}
 	for i, setting := range forwarding() {
 		if ![...]bool{v4, v6}[i] {
 			continue

@@ -55,6 +55,7 @@ type Config struct {
 
 	PodNetwork                           string // off, main or chained
 	HostRouting, Masquerade, NativeCIDRs string
+	MasqueradeConfig                     string // a file; empty = none
 	Routing                              string // none, native or vxlan
 
 	CNIConfDir, CNIConfName string // where the agent writes the configuration of the runtime; empty = nowhere

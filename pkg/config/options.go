@@ -195,6 +195,11 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.NativeCIDRs },
 		},
 		{
+			Name: "masquerade-config", Shown: "none",
+			Usage: "a file in the form of ip-masq-agent's, YAML or JSON, with more networks that know the pods' addresses; it is read again when it changes",
+			field: func(c *Config) *string { return &c.MasqueradeConfig },
+		},
+		{
 			Name: "routing", Default: "none", Values: []string{"none", "native", "vxlan"},
 			Usage: "with --pod-network=main, how packets get to the pods of other nodes: the network knows; by routes to the nodes on the same links; " +
 				"through a tunnel",

@@ -20,6 +20,15 @@ type PodNetworkStatus struct {
 	Settings  []string                `json:"settings,omitempty"`  // of the node that are not as needed
 	Error     string                  `json:"error,omitempty"`     // why no pod can be added
 	Routing   *RoutingStatus          `json:"routing,omitempty"`   // nil where nobody here knows the way to other nodes
+
+	Masquerade *MasqueradeStatus `json:"masquerade,omitempty"` // nil without a file
+}
+
+// MasqueradeStatus is what is known from the file of networks to which pods speak under their own addresses.
+type MasqueradeStatus struct {
+	File     string `json:"file"`
+	Networks int    `json:"networks"`        // of its last good version
+	Error    string `json:"error,omitempty"` // why the present one cannot be used
 }
 
 // RoutingStatus is how packets get to the pods of other nodes.
@@ -81,6 +90,9 @@ func (p *PodNetworkStatus) text() string {
 	if p.Mended > 0 {
 		text += fmt.Sprintf("; routes of pods that were lost and came back: %d", p.Mended)
 	}
+	if m := p.Masquerade; m != nil {
+		text += fmt.Sprintf("; %d networks of %s get packets as they are", m.Networks, m.File)
+	}
 	if p.Routing != nil {
 		text += p.Routing.text()
 	}
@@ -92,6 +104,9 @@ func (p *PodNetworkStatus) judge(say func(string, ...any)) {
 		return
 	}
 	p.Routing.judge(say)
+	if m := p.Masquerade; m != nil && m.Error != "" {
+		say("The masquerade configuration %s cannot be used, and %d networks of the last good one hold: %s.", m.File, m.Networks, m.Error)
+	}
 	if p.Error != "" {
 		say("No pod can be added to this node: %s.", p.Error)
 	}

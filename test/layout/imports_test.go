@@ -50,6 +50,7 @@ func rules() []rule {
 		{"pkg/cni", []string{"pkg/unixsock"}, "the plugin links it, and starts for every pod"},
 		{"pkg/fabric", []string{"pkg/model"}, "it leads to nodes from any source, and knows neither programs nor pods"},
 		{"pkg/cni/install", nil, "it places files, and is told where and for which socket"},
+		{"pkg/masquerade", nil, "it reads one file; whom that concerns is decided above"},
 		{"pkg/podnet", []string{"pkg/cni", "pkg/maps", "pkg/model"}, "it answers the plugin, and is told by functions what the node is like"},
 		{"pkg/api", []string{"pkg/observe", "pkg/config", "pkg/unixsock"}, "it carries what others know, and must not be able to change anything but the log's level and what differs from the objects"},
 		{"cmd/...", []string{"pkg/..."}, "commands wire everything, and nothing wires a command"},

@@ -1,0 +1,82 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A file is followed through the links of a mounted ConfigMap, its removal and its being written in place, and before it is there.
+func TestFollow(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "mounted", "config")
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	type content struct {
+		data string
+		err  error
+	}
+	seen := make(chan content, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Follow(ctx, path, slog.New(slog.DiscardHandler), func(data []byte, err error) { seen <- content{string(data), err} })
+	}()
+	waitFor := func(what string, is func(content) bool) {
+		t.Helper()
+		late := time.After(20 * time.Second) // less than the rescan that needs no event
+		for {
+			select {
+			case c := <-seen:
+				if is(c) {
+					return
+				}
+			case <-late:
+				t.Fatalf("%s is not seen", what)
+			}
+		}
+	}
+	holds := func(data string) func(content) bool {
+		return func(c content) bool { return c.err == nil && c.data == data }
+	}
+	away := func(c content) bool { return errors.Is(c.err, fs.ErrNotExist) }
+	// As kubelet does it: config -> ..data/config, ..data -> a directory of the version.
+	publish := func(version, data string) {
+		t.Helper()
+		mounted := filepath.Dir(path)
+		must(os.MkdirAll(filepath.Join(mounted, version), 0o755))
+		must(os.WriteFile(filepath.Join(mounted, version, "config"), []byte(data), 0o644))
+		must(os.Symlink(version, filepath.Join(mounted, "..data_tmp")))
+		must(os.Rename(filepath.Join(mounted, "..data_tmp"), filepath.Join(mounted, "..data")))
+	}
+	waitFor("that it is not there", away)
+	publish("..1", "one")
+	must(os.Symlink("..data/config", path))
+	waitFor("the first version", holds("one"))
+	publish("..2", "two")
+	must(os.RemoveAll(filepath.Join(filepath.Dir(path), "..1")))
+	waitFor("the second version", holds("two"))
+	must(os.WriteFile(filepath.Join(filepath.Dir(path), "..2", "config"), []byte("two in place"), 0o644))
+	waitFor("what was written in place", holds("two in place"))
+	must(os.Remove(path))
+	waitFor("that it is gone", away)
+	must(os.Mkdir(path, 0o755))
+	waitFor("that it is none", func(c content) bool { return c.err != nil && !errors.Is(c.err, fs.ErrNotExist) })
+	must(os.Remove(path))
+	must(os.WriteFile(path+".new", []byte("three"), 0o644))
+	must(os.Rename(path+".new", path))
+	waitFor("a file in its place", holds("three"))
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("it ends with %v", err)
+	}
+}
