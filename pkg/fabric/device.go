@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -90,7 +91,7 @@ func setDevice(mac [6]byte, mtu int, cidrs []netip.Prefix) (int, error) {
 			return 0, err
 		}
 	}
-	if err := setKernel(); err != nil {
+	if err := setKernel(device); err != nil {
 		return 0, err
 	}
 	if device.MTU != mtu {
@@ -124,26 +125,61 @@ func addDevice(mac [6]byte, mtu int) (*netlink.Vxlan, error) {
 	return device, err
 }
 
-// setKernel writes the settings of the device. What comes by it may come from a node's own address, to which the way is
-// another, so rp_filter only asks whether there is any.
-func setKernel() error {
-	for _, setting := range [][3]string{
-		{"ipv4", "forwarding", "1"}, {"ipv4", "rp_filter", "2"},
-		{"ipv6", "disable_ipv6", "0"}, {"ipv6", "addr_gen_mode", "1"}, {"ipv6", "accept_ra", "0"}, {"ipv6", "forwarding", "1"},
+// What the kernel calls a device's settings in netlink.
+const (
+	inetConf          = 1 // IFLA_INET_CONF
+	devconfForwarding = 1
+	devconfRPFilter   = 8
+	inet6AddrGenMode  = 8 // IFLA_INET6_ADDR_GEN_MODE
+	addrGenNone       = 1
+)
+
+// setKernel makes the settings of the device as they should be. What comes by it may come from a node's own address, to which the
+// way is another, so rp_filter may only ask whether there is any. By netlink where that can be: below /proc/sys an agent in
+// a container without privileges may not write. The others are right from the start where "fairlead init" has run.
+func setKernel(device netlink.Link) error {
+	inet := nl.NewRtAttr(unix.AF_INET, nil)
+	conf := inet.AddRtAttr(inetConf, nil)
+	conf.AddRtAttr(devconfForwarding, nl.Uint32Attr(1))
+	conf.AddRtAttr(devconfRPFilter, nl.Uint32Attr(2))
+	if err := setFamily(device, inet); err != nil {
+		return fmt.Errorf("set how %s forwards IPv4: %w", DeviceName, err)
+	}
+	dir := filepath.Join("/proc/sys/net/ipv6/conf", DeviceName)
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil // the kernel has no IPv6
+	}
+	inet6 := nl.NewRtAttr(unix.AF_INET6, nil)
+	inet6.AddRtAttr(inet6AddrGenMode, nl.Uint8Attr(addrGenNone))
+	if err := setFamily(device, inet6); err != nil {
+		return fmt.Errorf("keep %s from making IPv6 addresses: %w", DeviceName, err)
+	}
+	for _, setting := range []struct{ name, want, or string }{
+		{"disable_ipv6", "0", ""}, {"forwarding", "1", ""}, {"accept_ra", "0", "1"}, // 1: not where packets are forwarded
 	} {
-		path := filepath.Join("/proc/sys/net", setting[0], "conf", DeviceName, setting[1])
-		is, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) || strings.TrimSpace(string(is)) == setting[2] {
-			continue // the kernel has no IPv6, or no more to be told
-		}
-		if err == nil {
-			err = os.WriteFile(path, []byte(setting[2]), 0)
+		path := filepath.Join(dir, setting.name)
+		text, err := os.ReadFile(path)
+		if is := strings.TrimSpace(string(text)); err == nil && is != setting.want && is != setting.or {
+			err = os.WriteFile(path, []byte(setting.want), 0)
 		}
 		if err != nil {
-			return fmt.Errorf("set %s: %w", setting[1], err)
+			return fmt.Errorf("set %s, which is right from the start after \"fairlead init\": %w", setting.name, err)
 		}
 	}
 	return nil
+}
+
+// setFamily sets what one family has of a device.
+func setFamily(device netlink.Link, family *nl.RtAttr) error {
+	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	message.Index = int32(device.Attrs().Index)
+	all := nl.NewRtAttr(unix.IFLA_AF_SPEC, nil)
+	all.AddChild(family)
+	request := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+	request.AddData(message)
+	request.AddData(all)
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
 }
 
 // setAddresses gives the device the node's addresses in the tunnel, and no others. The kernel does not choose them by itself: they

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -26,6 +27,9 @@ import (
 // lead keeps the ways to other nodes, in a mode, for a node of that name, whose Node may come third and is known first. A line of its input is the list of all Nodes, or empty for the state that it then prints.
 func lead(args []string) int {
 	err := func() error {
+		if err := unprivileged(); err != nil {
+			return err
+		}
 		store := model.NewStore(args[1])
 		if len(args) > 2 {
 			self := &model.Node{}
@@ -77,6 +81,27 @@ func lead(args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// unprivileged starts the process anew where it may not write below /proc/sys, as containers without privileges may not.
+func unprivileged() error {
+	const done = "FAIRLEAD_TEST_UNPRIVILEGED=1"
+	if slices.Contains(os.Environ(), done) {
+		return nil
+	}
+	runtime.LockOSThread() // whose mounts the process has from then on
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare mounts: %w", err)
+	}
+	for _, mount := range []struct {
+		at    string
+		flags uintptr
+	}{{"/", unix.MS_PRIVATE | unix.MS_REC}, {"/proc/sys", unix.MS_BIND}, {"/proc/sys", unix.MS_BIND | unix.MS_REMOUNT | unix.MS_RDONLY}} {
+		if err := unix.Mount(mount.at, mount.at, "", mount.flags, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", mount.at, err)
+		}
+	}
+	return unix.Exec("/proc/self/exe", os.Args, append(os.Environ(), done))
 }
 
 // leader is the process that keeps the ways of a node.
@@ -365,6 +390,9 @@ func TestFabricScale(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			rig.Root(t)
 			ns := rig.NewNetns(t, "node")
+			if err := ns.SetSysctl("net/ipv6/conf/all/forwarding", "1"); err != nil { // as "fairlead init" does
+				t.Fatal(err)
+			}
 			rig.Veth(t, ns, "eth0", rig.NewNetns(t, "wire"), "eth0")
 			rig.Address(t, ns, "eth0", "198.18.0.1/16", "2001:db8:1::1/64")
 			at := newLeader(t, ns, mode, "n0")
