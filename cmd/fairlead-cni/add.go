@@ -64,7 +64,7 @@ func (c *call) attach(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (p 
 	if err := p.prepare(s.node, c.pod.String(), granted.Settings); err != nil {
 		return p, err
 	}
-	if err := p.settle(s, c.IfName); err != nil {
+	if err := p.settle(s, c.IfName, granted.Addresses); err != nil {
 		return p, err
 	}
 	device := c.describe(&cni.Device{Index: p.index, Name: p.name, MAC: p.nodeMAC.String(), PodMAC: p.podMAC.String()})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 
@@ -133,29 +134,53 @@ const (
 	settleLook   = 2 * time.Millisecond
 )
 
-// settle waits until both ends can send. The kernel gets a device that finds its other end set up ready some time after,
-// later if many are, and what is sent before that is lost. Since Linux 6.8 it does so when it is asked.
-func (p *pair) settle(s *sandbox, ifName string) error {
+// settle waits until both ends can send, and the pod knows its addresses. The kernel gets a device that finds its other end set
+// up ready some time after, later if many are, and leaves it to a worker to lead an address of IPv6 to its owner; what is sent
+// before that is lost. Since Linux 6.8 it gets a device ready when it is asked.
+func (p *pair) settle(s *sandbox, ifName string, addrs []netip.Addr) error {
+	lacks := []func() (string, error){
+		func() (string, error) { return unready(s.node.LinkByIndex(p.index)) },
+		func() (string, error) { return unready(s.handle.LinkByName(ifName)) },
+	}
+	for _, addr := range addrs {
+		if addr.Is6() {
+			lacks = append(lacks, func() (string, error) { return s.unknown(addr), nil })
+		}
+	}
 	until := time.Now().Add(settleWithin)
-	for _, look := range []func() (netlink.Link, error){
-		func() (netlink.Link, error) { return s.node.LinkByIndex(p.index) },
-		func() (netlink.Link, error) { return s.handle.LinkByName(ifName) },
-	} {
+	for _, look := range lacks {
 		for {
-			link, err := look()
+			lack, err := look()
 			if err != nil {
 				return fmt.Errorf("look whether device %s is ready: %w", p.name, err)
 			}
-			if link.Attrs().OperState == netlink.OperUp {
+			if lack == "" {
 				break
 			}
 			if time.Now().After(until) {
-				return cni.Refusal(types.ErrTryAgainLater, "device %s is %s %v after it was set up", link.Attrs().Name, link.Attrs().OperState, settleWithin)
+				return cni.Refusal(types.ErrTryAgainLater, "%s, %v after device %s was set up", lack, settleWithin, p.name)
 			}
 			time.Sleep(settleLook)
 		}
 	}
 	return nil
+}
+
+// unready says what a device is instead of ready.
+func unready(link netlink.Link, err error) (string, error) {
+	if err != nil || link.Attrs().OperState == netlink.OperUp {
+		return "", err
+	}
+	return fmt.Sprintf("%s is %s", link.Attrs().Name, link.Attrs().OperState), nil
+}
+
+// unknown says that the pod takes no packets for an address of its own.
+func (s *sandbox) unknown(addr netip.Addr) string {
+	routes, err := s.handle.RouteGet(addr.AsSlice())
+	if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
+		return ""
+	}
+	return fmt.Sprintf("the pod has no route to its address %s", addr)
 }
 
 // removeLink removes the node's end, and with it the other. One that is gone, or not ours, is no error.

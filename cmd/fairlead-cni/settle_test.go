@@ -1,11 +1,13 @@
 package main
 
 import (
+	"net/netip"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/test/rig"
@@ -39,21 +41,34 @@ func TestSettle(t *testing.T) {
 			return err
 		}
 		const late = 200 * time.Millisecond
-		time.AfterFunc(late, func() {
+		addr := netip.MustParseAddr("fd00:1::9")
+		change := func(fn func(netlink.Link) error) {
 			link, err := s.handle.LinkByName("eth0")
 			if err == nil {
-				err = s.handle.LinkSetUp(link)
+				err = fn(link)
 			}
 			if err != nil {
 				t.Error(err)
 			}
+		}
+		time.AfterFunc(late, func() { change(s.handle.LinkSetUp) })
+		time.AfterFunc(2*late, func() {
+			change(func(link netlink.Link) error {
+				return s.handle.AddrAdd(link, &netlink.Addr{IPNet: whole(addr), Flags: unix.IFA_F_NODAD})
+			})
 		})
 		began := time.Now()
-		if err := p.settle(s, "eth0"); err != nil {
+		if err := p.settle(s, "eth0", nil); err != nil {
 			return err
 		}
 		if took := time.Since(began); took < late {
 			t.Errorf("settled after %v, when the pod's end was down", took)
+		}
+		if err := p.settle(s, "eth0", []netip.Addr{netip.MustParseAddr("10.1.0.9"), addr}); err != nil {
+			return err
+		}
+		if took := time.Since(began); took < 2*late {
+			t.Errorf("settled after %v, when the pod had no address", took)
 		}
 		for _, look := range []func() (netlink.Link, error){
 			func() (netlink.Link, error) { return netlink.LinkByIndex(p.index) },
