@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // Programs are what runs at a device. Without them nothing is attached.
@@ -44,7 +45,7 @@ type State struct {
 }
 
 // Hooks keeps programs attached to devices. Links are pinned in a directory, so the programs stay when the process ends
-// and the next takes them over; where the kernel has no links at tc, filters stay by themselves. It is not safe for use by
+// and the next takes them over; where there are no links at tc, filters stay by themselves. It is not safe for use by
 // several goroutines.
 type Hooks struct {
 	dir  string
@@ -100,7 +101,9 @@ func (h *Hooks) Sync(want []Device, programs Programs) error {
 	}
 	errs = append(errs, h.removeOthers(there))
 	for _, d := range want {
-		errs = append(errs, h.attach(d, programs))
+		if err := h.attach(d, programs); !errors.Is(err, unix.ENODEV) { // what is gone since it was listed has nothing to run
+			errs = append(errs, err)
+		}
 	}
 	h.programs = programs
 	return errors.Join(errs...)
@@ -112,7 +115,10 @@ func (h *Hooks) Add(d Device) error {
 		return nil
 	}
 	err := h.attach(d, h.programs)
-	return errors.Join(err, h.states[d.Index].Err)
+	if state := h.states[d.Index]; state != nil {
+		err = errors.Join(err, state.Err)
+	}
+	return err
 }
 
 // Remove detaches the programs from a device, which may be gone.
@@ -122,7 +128,7 @@ func (h *Hooks) Remove(d Device) error {
 	for _, s := range h.programs.sides(d) {
 		errs = append(errs, h.dropLink(pinName(s.program, d.Index)))
 	}
-	if h.classic {
+	if h.isClassic(d) {
 		errs = append(errs, removeFiltersOf(d.Index))
 	}
 	return errors.Join(errs...)
@@ -155,7 +161,7 @@ func (h *Hooks) Close() error {
 	return errors.Join(errs...)
 }
 
-// attach brings one device into the state that it should be in.
+// attach brings one device into the state that it should be in. Of one that is gone there is no state; the error is ENODEV.
 func (h *Hooks) attach(d Device, programs Programs) error {
 	state := h.states[d.Index]
 	fresh := state == nil
@@ -166,6 +172,10 @@ func (h *Hooks) attach(d Device, programs Programs) error {
 	was := *state
 	*state = State{Device: d, TC: was.TC}
 	kind, err := h.attachTC(d, programs)
+	if errors.Is(err, unix.ENODEV) {
+		delete(h.states, d.Index)
+		return fmt.Errorf("device %s: %w", d.Name, err)
+	}
 	stale := errors.As(err, new(*switchError))
 	state.TC, state.Err = kind, err
 	if !d.Pod {

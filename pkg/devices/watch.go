@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// lookEvery is how often there is a look although nothing was heard.
-	lookEvery = time.Minute
+	// lookEvery is how often there is a look although nothing was heard: nobody is told of a program that is detached, and it
+	// is to be back within ten seconds.
+	lookEvery = 8 * time.Second
 	// lookApart is the least time between two looks: a pod that starts makes a dozen events.
 	lookApart = 100 * time.Millisecond
 	// watchRetry is how long a subscription that broke waits before the next, and a look that failed.
@@ -22,9 +23,8 @@ const (
 )
 
 // Watch calls look at the start, whenever something about the devices, addresses or default routes of this network
-// namespace may have changed, whenever there is something in the channel again, and every minute, until the context
-// ends. It is level-triggered: an event says that there
-// is something to look at, and a lost one is an event too.
+// namespace may have changed, whenever there is something in the channel again, and every eight seconds, until the context
+// ends. It is level-triggered: an event says that there is something to look at, and a lost one is an event too.
 func Watch(ctx context.Context, log *slog.Logger, again <-chan struct{}, look func() error) error {
 	for {
 		err := watch(ctx, again, look)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/cni"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -262,8 +264,12 @@ func (n *Network) mend() error {
 		if slices.ContainsFunc(record.Addresses, func(addr netip.Addr) bool {
 			return leads[addr] != index || !known[neighbour{index, addr, record.Device.PodMAC}]
 		}) {
+			err := n.connect(record)
+			if errors.Is(err, unix.ENODEV) {
+				continue // it goes, with the pod
+			}
 			n.mended++
-			if err := n.connect(record); err != nil {
+			if err != nil {
 				errs = append(errs, fmt.Errorf("connect %s: %w", name, err))
 			}
 		}

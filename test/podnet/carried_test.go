@@ -8,10 +8,10 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -208,15 +208,11 @@ func TestCarriedRestart(t *testing.T) {
 	w.talk(t, true)
 	w.start()
 	w.talk(t, false)
-	before := w.attached(t)
-	if len(before) != 2 {
-		t.Fatalf("programs at %v, want two pods' devices", before)
+	if have := w.attached(t); have != 2 {
+		t.Fatalf("programs at both sides of %d devices, want those of two pods", have)
 	}
 	for _, p := range w.pods {
 		w.must(w.del(p))
-	}
-	if after := w.attached(t); len(after) > 0 {
-		t.Errorf("pins of %v are left", after)
 	}
 	p := w.pod("c")
 	w.mustAdd(p)
@@ -227,18 +223,56 @@ func TestCarriedRestart(t *testing.T) {
 	}
 }
 
-// attached returns the pins of programs at pods' devices.
-func (w *town) attached(t *testing.T) []string {
-	t.Helper()
-	var list []string
-	entries, err := os.ReadDir(filepath.Join(filepath.Dir(datapath.MapsDir(w.Carry.BPFFS)), "devices"))
-	w.must(err)
-	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), "tc_from_pod") {
-			list = append(list, entry.Name())
+// Programs that somebody takes from a pod's device are back in ten seconds, though nobody is told.
+func TestCarriedDetached(t *testing.T) {
+	w := newTown(t, true)
+	w.must(w.ns.Do(func() error {
+		link, err := netlink.LinkByName(w.pods[0].device())
+		if err != nil {
+			return err
 		}
+		return netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+			LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+		}})
+	}))
+	gone := time.Now()
+	if have := w.attached(t); have != 1 {
+		t.Fatalf("programs at %d devices, want those of one pod", have)
 	}
-	return list
+	for w.attached(t) != 2 {
+		if time.Since(gone) > 10*time.Second {
+			t.Fatal("the programs are not back after ten seconds")
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	w.talk(t, false)
+}
+
+// attached returns how many devices of the node run the programs of pods.
+func (w *town) attached(t *testing.T) (devices int) {
+	t.Helper()
+	w.must(w.ns.Do(func() error {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return err
+		}
+		for _, link := range links {
+			var running []string
+			for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+				filters, _ := netlink.FilterList(link, parent) // none without a qdisc for them, which is an error
+				for _, filter := range filters {
+					if ours, ok := filter.(*netlink.BpfFilter); ok {
+						running = append(running, ours.Name)
+					}
+				}
+			}
+			if slices.Equal(running, []string{"fairlead-tc_from_pod", "fairlead-tc_to_pod"}) {
+				devices++
+			}
+		}
+		return nil
+	}))
+	return devices
 }
 
 // A pod that takes another's address is heard by nobody, and counted.
