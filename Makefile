@@ -165,8 +165,8 @@ e2e: ## judge the cluster by the tests of Kubernetes: FOCUS, PROXY, PREFIX (root
 E2E_PREFIX = e$(shell pwd | cksum | cut -c1-6)
 
 .PHONY: test-e2e
-test-e2e: ## start a cluster with this agent and no kube-proxy, run the short list of the tests of Kubernetes, stop it (root)
-	@$(MAKE) --no-print-directory cluster PREFIX=$(E2E_PREFIX) && $(MAKE) --no-print-directory e2e PREFIX=$(E2E_PREFIX); how=$$?; \
+test-e2e: ## start a cluster with this agent, no kube-proxy and no other CNI plugin, run the short list of the tests of Kubernetes, stop it (root)
+	@$(MAKE) --no-print-directory cluster PREFIX=$(E2E_PREFIX) CNI=none ROUTING=vxlan && $(MAKE) --no-print-directory e2e PREFIX=$(E2E_PREFIX); how=$$?; \
 		$(GO) run ./test/cluster down -prefix $(E2E_PREFIX) $$([ $$how != 0 ] || echo -purge) && exit $$how
 
 .PHONY: bench-control
