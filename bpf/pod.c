@@ -12,6 +12,7 @@
 #include "lib/event.h"
 #include "lib/fragments.h"
 #include "lib/icmp.h"
+#include "lib/masquerade.h"
 #include "lib/read.h"
 #include "lib/route.h"
 #include "lib/sender.h"
@@ -231,6 +232,17 @@ int tc_from_pod(struct __sk_buff *skb)
 	return pod ? pods_send(skb, &p, pod) : pod_leave(skb, &p);
 }
 
+/* Notes who sends datagrams to a pod by a device where no program does, such as a tunnel. */
+static __noinline int pod_expect(struct __sk_buff *skb)
+{
+	__u32 by = skb->ingress_ifindex;
+	struct packet p = {};
+
+	if (!by || pod_is_served(by) || bpf_map_lookup_elem(&pod_links, &by))
+		return 0;
+	return read_packet(skb, &p, 0) == PARSED_FLOW && masquerade_is_for_pod(&p);
+}
+
 /* What the stack, or a program, has for a pod. */
 SEC("tc")
 int tc_to_pod(struct __sk_buff *skb)
@@ -238,6 +250,8 @@ int tc_to_pod(struct __sk_buff *skb)
 	struct packet p = {};
 	int outcome;
 
+	if (cfg.masquerade)
+		pod_expect(skb);
 	if (!inside_is_used())
 		return POD_NEXT;
 	outcome = pod_translate(skb, &p, CT_TO_POD);

@@ -198,7 +198,7 @@ func (n *nation) try(from, to *person, is4 bool) {
 		// A tunnel makes the links of pods smaller than others. By IPv6 nobody on the way cuts up what is too big for one: who sent
 		// it is told, and in time also who sends through a tunnel between the same nodes. The programs hand it over as it is.
 		q.Again = !is4 && n.mode == fabric.VXLAN && kind.size > 1000 && (n.byStack || n.through[from])
-		seen, by := n.want(from, to, kind.protocol, is4)
+		seen, by := n.want(from, to, is4)
 		got := n.ask(from, to, q)
 		if got.Seen != seen || got.By != by || got.Error != "" {
 			n.t.Errorf("%s by %s, IPv4 %t: came from %v and was answered by %v, want %v and %v; %s",
@@ -238,7 +238,7 @@ func (n *nation) isTunnelled(from, to *person) bool {
 }
 
 // want returns under which address somebody is to be known, and which is to answer.
-func (n *nation) want(from, to *person, protocol string, is4 bool) (seen, by netip.Addr) {
+func (n *nation) want(from, to *person, is4 bool) (seen, by netip.Addr) {
 	node := func(p *person) netip.Addr { return byFamily(n.objects[p.node].Addrs)[is4] }
 	seen, by = from.addrs[is4], to.addrs[is4]
 	switch {
@@ -248,8 +248,6 @@ func (n *nation) want(from, to *person, protocol string, is4 bool) (seen, by net
 		seen = node(from) // the network between the nodes need not know pods
 	case from.role == aHost && n.isTunnelled(from, to):
 		seen = networkOf(n.objects[from.node], is4)
-	case protocol == "udp" && n.isTunnelled(from, to) && from.role != aPod:
-		by = node(to) // what docs/pod-network.md says that does not work
 	}
 	return seen, by
 }
