@@ -125,7 +125,7 @@ func (m *Maps) fields() []field {
 		{Info{Name: "link_addrs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.LinkAddrs, nil},
 		{Info{Name: "pods", Row: "address -> interface, both hardware addresses", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.Pods, nil},
 		{Info{Name: "pods_dial", Row: "0 -> 1, once a pod has sent packets to a service", WrittenBy: "pod", ReadBy: "tc, pod"}, &m.PodsDial, nil},
-		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc"}, &m.MasqSkip, nil},
+		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.MasqSkip, nil},
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
 		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"},
 			&m.Allowances, nil},
