@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// lookEvery is how often it is looked for what is missing, or over, although nothing was heard.
-	lookEvery = 10 * time.Second
+	// lookEvery is how often it is looked for what is missing, or over, although nothing was heard: what somebody takes away is to
+	// be back within ten seconds.
+	lookEvery = 8 * time.Second
 	// lookApart is the least time between two looks: pods may come and go by the hundred.
 	lookApart = 200 * time.Millisecond
 	// youth is how long an address without a device is one that a plugin is making the device of.

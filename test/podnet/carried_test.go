@@ -223,27 +223,28 @@ func TestCarriedRestart(t *testing.T) {
 	}
 }
 
-// Programs that somebody takes from a pod's device are back in ten seconds, though nobody is told.
+// Programs that somebody takes from a pod's device come back, though nobody is told: also once nothing else happens to the node's
+// devices, which is looked at as well. That is after eight seconds; a busy machine may take twice that.
 func TestCarriedDetached(t *testing.T) {
 	w := newTown(t, true)
-	w.must(w.ns.Do(func() error {
-		link, err := netlink.LinkByName(w.pods[0].device())
-		if err != nil {
-			return err
+	for range 2 {
+		w.must(w.ns.Do(func() error {
+			link, err := netlink.LinkByName(w.pods[0].device())
+			if err != nil {
+				return err
+			}
+			return netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+				LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+			}})
+		}))
+		gone := time.Now()
+		for w.attached(t) != 2 {
+			if time.Since(gone) > 20*time.Second {
+				t.Fatal("the programs do not come back")
+			}
+			time.Sleep(100 * time.Millisecond)
 		}
-		return netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-			LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
-		}})
-	}))
-	gone := time.Now()
-	if have := w.attached(t); have != 1 {
-		t.Fatalf("programs at %d devices, want those of one pod", have)
-	}
-	for w.attached(t) != 2 {
-		if time.Since(gone) > 10*time.Second {
-			t.Fatal("the programs are not back after ten seconds")
-		}
-		time.Sleep(100 * time.Millisecond)
+		t.Logf("back after %v", time.Since(gone).Round(100*time.Millisecond))
 	}
 	w.talk(t, false)
 }
