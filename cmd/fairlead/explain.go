@@ -35,6 +35,8 @@ func newExplainCommand(inv *invocation) *cobra.Command {
 backends may get it and what decides between them. Where no service has the destination, the nearest ones are listed.
 
 SRC is the address of a pod on this node, an address of the node, or the word "node" for a process of the node itself.
+The line "mode" says where a pod's connection is given its backend: at its socket, or, for what no program of sockets
+meets, as packets at the device of a pod that has its network from fairlead.
 The answer comes from the maps in the kernel, step by step as the programs read them, so it needs no agent. The kernel
 cannot run these programs on trial. With --probe the command connects sockets of its own and tells where the programs
 pointed them, which counts as new connections for affinity and round robin; nothing is sent to a backend, except for a
@@ -136,7 +138,7 @@ func explain(ctx context.Context, cfg *config.Config, q observe.Question, trial 
 	if err != nil {
 		return nil, pinsError(cfg, err)
 	}
-	if !outside {
+	if !outside && e.Forwarding != observe.ByPodDevice {
 		links, err := observe.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
 		if err != nil {
 			return nil, err

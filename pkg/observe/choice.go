@@ -30,16 +30,23 @@ func (x *explainer) choose(service *Service, frontend *Frontend) error {
 		})
 	}
 	if len(x.e.Candidates) == 0 {
-		x.e.Outcome, x.e.Reason = Refused, refusal(scope)
+		if x.e.Outcome, x.e.Reason = Refused, refusal(scope); x.e.Forwarding == ByPodDevice {
+			x.drop("no-backend")
+		}
 		return nil
 	}
 	x.e.Outcome = ToBackend
-	x.e.Forwarding, x.e.Mode = BySocket, "the socket is pointed at the backend before it sends, so no packet is rewritten"
-	slot, known := x.slot(service, scope)
+	slotOf, affinity := x.slot, x.affinity
+	if x.e.Forwarding == ByPodDevice {
+		slotOf, affinity = x.packetSlot, x.packetAffinity
+	} else {
+		x.e.Forwarding, x.e.Mode = BySocket, "the socket is pointed at the backend before it sends, so no packet is rewritten"
+	}
+	slot, known := slotOf(service, scope)
 	if known && slot < len(scope.slots) {
 		x.next(scope, scope.slots[slot])
 	}
-	if err := x.affinity(service, scope); err != nil {
+	if err := affinity(service, scope); err != nil {
 		return err
 	}
 	x.e.Reason = fmt.Sprintf("one of %d backends", len(x.e.Candidates))
@@ -50,7 +57,7 @@ func (x *explainer) choose(service *Service, frontend *Frontend) error {
 	case x.e.Next != nil:
 		x.e.Reason = x.e.Next.String()
 	}
-	if x.Protocol == model.UDP {
+	if x.Protocol == model.UDP && x.e.Forwarding == BySocket {
 		x.e.Notes = append(x.e.Notes,
 			"A socket that sends without connecting chooses at its first datagram and keeps that backend while it is usable.")
 	}

@@ -90,7 +90,8 @@ type facts struct {
 	remembered func(cookie uint64, service uint32) (*bpf.MapsAffinity, error)
 	// rememberedAddr returns the same of a client outside, which is told by its address.
 	rememberedAddr func(client netip.Addr, service uint32) (lastFlow, error)
-	now            uint64 // by the clock of affinity
+	now            uint64     // by the clock of affinity
+	pods           []LocalPod // whose packets meet programs at their devices
 	optouts        []Optout
 }
 
@@ -137,6 +138,9 @@ func explainWith(dir string, use func(*Snapshot, facts) error) (err error) {
 		known.node[addr] = struct{}{}
 	}
 	if known.optouts, err = readOptouts(m); err != nil {
+		return err
+	}
+	if known.pods, err = readPods(m); err != nil {
 		return err
 	}
 	var now unix.Timespec
@@ -189,29 +193,24 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 		return x.e, nil
 	}
 	x.e.Frontend = frontend
-	if q.Protocol == model.SCTP {
-		x.e.Outcome = LeftAlone
-		x.e.Reason = "sockets of SCTP meet no program: the kernel has no hook for them, and only what comes from outside is balanced, by packets"
-		return x.e, nil
+	x.device = x.ofClient()
+	why := x.pastSockets(service, frontend)
+	if service != nil {
+		x.e.Service = service.label()
 	}
-	if row := x.optedOut(); row != nil {
-		x.e.Outcome = LeftAlone
-		x.e.Reason = fmt.Sprintf("%s has opted out of socket balancing (%s), and the packets are balanced on their way if at all", row.Pod, row.Why)
-		return x.e, nil
-	}
-	if service == nil {
+	switch {
+	case why != "" && x.device == nil:
+		x.e.Outcome, x.e.Reason = LeftAlone, why+"; the packets are judged and balanced where they arrive, if at all"
+	case service == nil:
 		x.damaged("the frontend leads to service %d, which is not there", frontend.Service)
 		x.e.Outcome, x.e.Reason = Refused, "the service that the frontend leads to has no table"
-		return x.e, nil
+	case why != "":
+		return x.e, x.atDevice(service, frontend, why)
+	default:
+		x.noteDevice()
+		return x.e, x.choose(service, frontend)
 	}
-	x.e.Service = service.label()
-	if frontend.row.Kind == maps.LoadBalancer && service.has(flagSourceRanges) {
-		x.e.Outcome = LeftAlone
-		x.e.Reason = "the service lets in its source ranges alone, and whether they have the client is judged where its packets arrive: " +
-			rangesText(service)
-		return x.e, nil
-	}
-	return x.e, x.choose(service, frontend)
+	return x.e, nil
 }
 
 // explainer fills in one Explanation.
@@ -220,9 +219,10 @@ type explainer struct {
 	Question
 	snapshot *Snapshot
 	e        *Explanation
-	cookie   uint64   // of the client's network namespace; 0 when that is not known
-	visit    lastFlow // of a client outside
-	port     uint16   // likewise
+	device   *LocalPod // the pod that the client is, if its device is known
+	cookie   uint64    // of the client's network namespace; 0 when that is not known
+	visit    lastFlow  // of a client outside
+	port     uint16    // likewise
 }
 
 func (x *explainer) damaged(format string, args ...any) {

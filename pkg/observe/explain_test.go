@@ -269,3 +269,87 @@ func TestExplainSCTP(t *testing.T) {
 		t.Errorf("%s: %s; %d probes, %q", e.Outcome, e.Reason, len(e.Probes), e.Notes)
 	}
 }
+
+// What a pod's sockets are not pointed at is balanced at its device, by its address.
+func TestExplainPodDevice(t *testing.T) {
+	const pod = "10.1.0.9"
+	visit := func(last uint64, row uint32) lastFlow { return lastFlow{true, last, row} }
+	for _, tt := range []struct {
+		question, protocol string
+		optedOut           bool
+		service            wants
+		visit              lastFlow
+		outcome            Outcome
+		next               string
+		says               []string
+	}{
+		{"sctp", "sctp", false, wants{}, lastFlow{}, ToBackend, "", []string{"pod-device: sockets of SCTP", "flabc", "address and the flow's ports decide which of 2"}},
+		{"opted out", "tcp", true, wants{}, lastFlow{}, ToBackend, "", []string{"pod-device: shop/vm has opted out", "flabc"}},
+		{"turns", "tcp", true, wants{algorithm: uint8(lb.RoundRobin)}, lastFlow{}, ToBackend, "10.1.0.2:80", []string{"gets slot 1 of 2"}},
+		{"its address", "tcp", true, wants{algorithm: uint8(lb.SourceHash)}, lastFlow{}, ToBackend, "", []string{"the pod's address decides, always the same of 2"}},
+		{"affinity", "tcp", true, wants{affinity: 60}, visit(990*second, 1), ToBackend, "10.1.0.2:80", []string{"keeps its backend for another 50s"}},
+		{"affinity over", "tcp", true, wants{affinity: 60}, visit(900*second, 1), ToBackend, "", []string{"was 1m40s ago"}},
+		{"affinity of nobody", "tcp", true, wants{affinity: 60}, lastFlow{}, ToBackend, "", []string{"has no backend yet"}},
+		{"no backend", "sctp", false, wants{all: []string{}}, lastFlow{}, Dropped, "", []string{"dropped: no-backend", "cure", "pod-device"}},
+		{"by its socket", "tcp", false, wants{}, lastFlow{}, ToBackend, "", []string{"socket: the socket is pointed", "raw sockets", "device flabc"}},
+	} {
+		t.Run(tt.question, func(t *testing.T) {
+			a := newAsked()
+			a.layout = newLayout()
+			tt.service.name, tt.service.frontends = "a/b/"+tt.protocol+"4", map[string]uint32{}
+			if tt.service.all == nil {
+				tt.service.all = []string{"10.1.0.1:80", "10.1.0.2:80"}
+			}
+			index := a.add(tt.service)
+			a.Services[index].Turn = 5
+			proto := model.TCP
+			if tt.protocol == "sctp" {
+				proto = model.SCTP
+			}
+			a.Frontends.(rows)[maps.KeyOf(netip.MustParseAddr("10.96.0.10"), 80, proto)] = maps.Svc{Service: index, Kind: maps.ClusterIP}
+			a.pods = []LocalPod{{Interface: 7, Device: "flabc", Addresses: []netip.Addr{netip.MustParseAddr(pod)}}}
+			a.rememberedAddr = func(client netip.Addr, service uint32) (lastFlow, error) {
+				if client.String() != pod || service != index {
+					t.Errorf("asked for the affinity of %s to service %d", client, service)
+				}
+				return tt.visit, nil
+			}
+			if tt.optedOut {
+				a.optouts = []Optout{{Pod: "shop/vm", Why: "annotation", Addrs: a.pods[0].Addresses}}
+			}
+			q := question("tcp " + pod + " 10.96.0.10:80")
+			q.Protocol = proto
+			e := a.ask(t, q)
+			var text strings.Builder
+			if err := e.WriteText(&text); err != nil {
+				t.Fatal(err)
+			}
+			next := ""
+			if e.Next != nil {
+				next = e.Next.String()
+			}
+			if e.Outcome != tt.outcome || next != tt.next {
+				t.Errorf("%s, next is %q; want %s, %q", e.Outcome, next, tt.outcome, tt.next)
+			}
+			for _, says := range tt.says {
+				if !strings.Contains(text.String(), says) {
+					t.Errorf("%q is not in:\n%s", says, text.String())
+				}
+			}
+		})
+	}
+}
+
+// The ranges of a load balancer hold for pods: their packets are judged at their devices.
+func TestExplainPodDeviceRanges(t *testing.T) {
+	for client, outcome := range map[string]Outcome{"10.1.0.9": ToBackend, "10.1.1.9": Dropped} {
+		a := newAsked()
+		index := a.add(wants{name: "shop/guarded/tcp4", flags: maps.SourceRanges, all: []string{"10.1.0.1:80"},
+			frontends: map[string]uint32{"203.0.113.2:80": maps.LoadBalancer}})
+		a.Ranges = ranges{{Service: index, Prefix: netip.MustParsePrefix("10.1.0.0/24")}}
+		a.pods = []LocalPod{{Device: "flabc", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("10.1.1.9")}}}
+		if e := a.ask(t, question("tcp "+client+" 203.0.113.2:80")); e.Outcome != outcome || e.Forwarding != ByPodDevice || e.SourceRange == "" {
+			t.Errorf("%s: %s by %q, want %s: %+v", client, e.Outcome, e.Forwarding, outcome, e)
+		}
+	}
+}

@@ -3,7 +3,6 @@ package observe
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"fairlead.io/fairlead/pkg/maps"
@@ -115,11 +114,7 @@ func (x *explainer) outsideOutcome(t *Trial) {
 	case TrialBackend:
 		x.e.Outcome, x.e.Reason, x.e.Next = ToBackend, t.Backend.String(), &t.Backend
 	case TrialDrop:
-		x.e.Outcome, x.e.Reason = Dropped, t.Reason
-		list := Reasons()
-		if at := slices.IndexFunc(list, func(r Reason) bool { return r.Word == t.Reason }); at >= 0 {
-			x.e.Cause, x.e.Cure = list[at].Cause, list[at].Cure
-		}
+		x.drop(t.Reason)
 	case TrialIdle:
 		x.e.Outcome, x.e.Reason = ToStack, "no frontend is reached from outside, so no program is attached to a device"
 	default:

@@ -156,7 +156,7 @@ func (s *step) echo() {
 		request, reply = 8, 0
 	}
 	icmp := frame[s.l4:]
-	if s.leaving || s.first || s.l4 != s.l3+s.base() || icmp[0] != request || icmp[1] != 0 || !s.reaches() || !s.Pings[s.flow.Dest.Addr()] {
+	if s.at == leaves || s.at == toPod || s.first || s.l4 != s.l3+s.base() || icmp[0] != request || icmp[1] != 0 || !s.reaches() || !s.Pings[s.flow.Dest.Addr()] {
 		s.pass("message, nobody's")
 		return
 	}

@@ -17,13 +17,13 @@ func (s *step) begin() {
 		s.host()
 		return
 	}
-	found, ok := s.frontend(s.flow)
+	found, ok := s.frontend(s.flow, s.at == fromPod)
 	if !ok {
 		s.pass("no frontend")
 		return
 	}
 	s.touch(s.flow)
-	if found.Kind == ClusterIP && !s.ExternalClusterIP {
+	if found.Kind == ClusterIP && !s.ExternalClusterIP && s.at != fromPod {
 		s.drop(IsClusterIP, "cluster IP")
 		return
 	}
@@ -36,7 +36,7 @@ func (s *step) begin() {
 		s.drop(SourceRange, "not let in")
 		return
 	}
-	scope := service.scope(found.Kind)
+	scope := service.scope(found.Kind, s.at == fromPod)
 	allowed, reason := s.candidates(found.Service, service, scope)
 	if reason != "" {
 		s.drop(reason, string(reason))
@@ -45,7 +45,7 @@ func (s *step) begin() {
 		}
 		return
 	}
-	if s.mode = service.Direct; s.mode == DirectOpt && (s.isInside() || !s.mayHaveOption()) {
+	if s.mode = service.Direct; s.at == fromPod || s.mode == DirectOpt && (s.isInside() || !s.mayHaveOption()) {
 		s.mode = DirectOff
 	}
 	s.enter(found.Kind, allowed)
@@ -120,7 +120,9 @@ func (s *step) enter(kind Kind, allowed []int) {
 	}
 	path := "begun, remote"
 	switch {
-	case backend.Local:
+	case s.isOwn(backend):
+		path = "begun, own"
+	case backend.Local || s.at == fromPod:
 		path = "begun, local"
 	case s.isInside():
 		path = "begun, remote, from inside"
@@ -130,7 +132,8 @@ func (s *step) enter(kind Kind, allowed []int) {
 
 // enterBoth makes both rows of a flow that the backend sees from a source, and returns that of the request.
 func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, path *string) *Row {
-	row := Row{Source: source, Dest: backend.At, Guarded: guarded, Local: backend.Local}
+	row := Row{Source: source, Dest: backend.At, Guarded: guarded, Local: backend.Local || s.at == fromPod, Inside: s.at == fromPod,
+		Own: s.isOwn(backend)}
 	row.Way = s.wayOf(&row)
 	if !s.shakesHands() {
 		row.Seen = s.Now
@@ -138,7 +141,7 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 	back := row.back(s.flow.Proto)
 	s.touch(back)
 	own := s.flow.Source
-	if !backend.Local {
+	if s.isMasqueraded(backend) {
 		snat, known := s.snat()
 		if !known {
 			s.refuse("%s was reached from %s, and the node has no address", backend.At, row.Source)
@@ -146,8 +149,8 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 		own = netip.AddrPortFrom(snat, 0)
 	}
 	if row.Source != own {
-		s.judgePort(&row, own, backend.Local)
-		if backend.Local {
+		s.judgePort(&row, own, !s.isMasqueraded(backend))
+		if !s.isMasqueraded(backend) {
 			*path += ", another port"
 		}
 	}
@@ -155,7 +158,22 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 		s.refuse("%s to %s is another's", back.Source, back.Dest)
 	}
 	s.Half[s.flow] = &row
+	s.dialled = s.dialled || row.Inside
 	return &row
+}
+
+// isOwn reports whether the client is a pod that is its own backend.
+func (s *step) isOwn(backend Backend) bool {
+	return s.at == fromPod && backend.At.Addr() == s.flow.Source.Addr()
+}
+
+// isMasqueraded reports whether a backend sees the node as the client: else its answer would not pass here. That of a pod does
+// wherever the backend is, but where that is itself.
+func (s *step) isMasqueraded(backend Backend) bool {
+	if s.at == fromPod {
+		return s.isOwn(backend)
+	}
+	return !backend.Local
 }
 
 // snat returns what backends on other nodes see as the client.
@@ -207,7 +225,7 @@ func (s *step) noWay(allowed []int, wrote Row, ok bool) {
 // not be found where most are used.
 func (s *step) hasNoWay(backend Backend, reason Reason) bool {
 	source := s.flow.Source
-	if !backend.Local {
+	if s.isMasqueraded(backend) {
 		snat, known := s.snat()
 		if !known || reason == NoAddress || s.mode != DirectOff {
 			return !known && reason == NoAddress && s.mode != DirectOpt

@@ -65,7 +65,8 @@ func (r *run) rowOf(entry *maps.FlowRow) Row {
 		Dest:   netip.AddrPortFrom(maps.NetipOf(entry.Daddr), maps.PortOf(entry.Dport)),
 		Way:    Way{int(entry.Ifindex), entry.Dmac, entry.Smac},
 		Reply:  entry.Flags&uint8(bpf.MapsCtFlagCT_REPLY) != 0, Guarded: entry.Flags&uint8(bpf.MapsCtFlagCT_GUARDED) != 0,
-		Local: entry.Flags&uint8(bpf.MapsCtFlagCT_STACK) != 0, Direct: Direct(maps.DirectMode(entry.Flags)), Seen: entry.Seen, State: State(entry.State),
+		Local: entry.Flags&uint8(bpf.MapsCtFlagCT_STACK) != 0, Inside: entry.Flags&uint8(bpf.MapsCtFlagCT_INSIDE) != 0,
+		Own: entry.Flags&uint8(bpf.MapsCtFlagCT_POD) != 0, Direct: Direct(maps.DirectMode(entry.Flags)), Seen: entry.Seen, State: State(entry.State),
 	}
 	if row.Direct == DirectIPIP || row.Direct == DirectGeneve {
 		row.Made = entry.AddrDiff
@@ -80,38 +81,24 @@ func (r *run) rowOf(entry *maps.FlowRow) Row {
 
 // packet gives a packet to both, and returns how they differ.
 func (r *run) packet(o operation) error {
-	if o.In != nil {
-		if err := r.world.setTokens(o.In.Silent); err != nil {
-			return err
-		}
+	if err := r.world.setTokens(o.isSilent()); err != nil {
+		return err
 	}
-	var have result
-	var want Outcome
-	var err, choice error
-	if o.In != nil {
-		if have, err = r.world.receive(o.In.Frame, o.In.Device); err == nil {
-			want, choice = r.node.Receive(o.In.Frame, o.In.Device, r)
-		}
-	} else if have, err = r.world.leave(o.Leaving); err == nil {
-		want, choice = r.node.Leave(o.Leaving)
-	}
+	have, want, choice, err := r.happen(o)
 	if err != nil {
 		return fmt.Errorf("run: %w", err)
 	}
 	r.packets++
 	r.paths[want.Path]++
-	if want.Limited && o.In.Silent && have.verdict == Drop {
+	if want.Limited && o.isSilent() && have.verdict == Drop {
 		r.paths["silent"]++
 		want.Verdict = Drop
-	} else if want.Limited && o.In.Silent && coarse() > r.world.silentAt {
+	} else if want.Limited && o.isSilent() && coarse() > r.world.silentAt {
 		r.paths["not silent, time went on"]++
-	} else if want.Limited && o.In.Silent {
+	} else if want.Limited && o.isSilent() {
 		return errors.New("an error was sent although there were to be no more")
 	}
-	frame := o.Leaving
-	if o.In != nil {
-		frame = o.In.Frame
-	}
+	frame := o.frame()
 	if want.Inner != nil {
 		frame = want.Inner
 	}
@@ -121,6 +108,30 @@ func (r *run) packet(o operation) error {
 		}
 	}
 	return errors.Join(choice, r.compare(frame, want, have), r.compareState(want))
+}
+
+// happen has a packet happen to the programs, and then to the model, which may ask what they chose.
+func (r *run) happen(o operation) (have result, want Outcome, choice, err error) {
+	switch {
+	case o.In != nil:
+		if have, err = r.world.receive(o.In.Frame, o.In.Device); err == nil {
+			want, choice = r.node.Receive(o.In.Frame, o.In.Device, r)
+		}
+	case o.Pod == nil:
+		if have, err = r.world.leave(o.Leaving); err == nil {
+			want, choice = r.node.Leave(o.Leaving)
+		}
+	default:
+		if have, err = r.world.pass(o.Pod); err != nil {
+			break
+		}
+		if o.Pod.To {
+			want, choice = r.node.Deliver(o.Pod.Frame, o.Pod.Pod)
+		} else {
+			want, choice = r.node.Send(o.Pod.Frame, o.Pod.Pod, o.Pod.Past, r)
+		}
+	}
+	return have, want, choice, err
 }
 
 // lookAgain takes over what tc makes of a flow that XDP established with the same packet, if XDP left it to tc: that is
@@ -150,7 +161,7 @@ func (r *run) compare(frame []byte, want Outcome, have result) error {
 	if want.Verdict == Drop {
 		return nil
 	}
-	if r.world.hook == "xdp" && want.Verdict == Out && want.Bounces != have.byXDP && (have.byXDP || !want.Detours) {
+	if r.world.hook == "xdp" && want.Verdict == Out && !want.OfPod && want.Bounces != have.byXDP && (have.byXDP || !want.Detours) {
 		return fmt.Errorf("sent by XDP: %v, want %v (%s)", have.byXDP, want.Bounces, want.Path)
 	}
 	if at := 14 + want.Around - geneveSize; want.Spreads && len(have.data) == len(want.Data) && have.data[at] >= 0xc0 {
@@ -375,40 +386,5 @@ func sound(frame []byte) bool {
 // reasons are all that packets are counted as.
 func reasons() []Reason {
 	return []Reason{NoBackend, TableRace, BadTable, FragmentCut, TTL, NoPort, NoAddress, FlowRace, FlowsFull, IsClusterIP, SourceRange, TooBig,
-		Stray, GivenBack}
-}
-
-// tokens of a processor that has all.
-const tokens = 64
-
-// setTokens says how many errors may be sent: none for a moment, or as many as ever.
-func (w *world) setTokens(none bool) error {
-	if none == w.silent && !none {
-		return nil
-	}
-	w.silent = none
-	value := bpf.MapsAllowance{}
-	if none {
-		w.silentAt = coarse()
-		value.Filled = w.silentAt
-	}
-	return w.maps.Allowances.Update(uint32(0), slices.Repeat([]bpf.MapsAllowance{value}, w.cpus), ebpf.UpdateAny)
-}
-
-// tokensTaken fails unless one error was paid for.
-func (w *world) tokensTaken() error {
-	if w.silent {
-		return nil
-	}
-	var perCPU []bpf.MapsAllowance
-	if err := w.maps.Allowances.Lookup(uint32(0), &perCPU); err != nil {
-		return err
-	}
-	w.silent = true // so that the next packet finds all of them again
-	for _, cpu := range perCPU {
-		if cpu.Tokens == tokens-1 {
-			return nil
-		}
-	}
-	return fmt.Errorf("an error was sent that was not paid for: %+v", perCPU)
+		Stray, GivenBack, Spoofed, SpoofedLink, Neighbour, Router, DHCP, Loopback, Protocol, Malformed}
 }

@@ -76,6 +76,10 @@ func (s *step) established() bool {
 		s.drop(FlowRace, "established, torn")
 		return true
 	}
+	if row.Inside {
+		s.astray(row)
+		return true
+	}
 	s.consider(row)
 	if s.begins() && !row.Reply && s.isOver(row, back) {
 		forget(s.Open, s.flow, back)
@@ -137,6 +141,10 @@ func (s *step) halfOpen() bool {
 		s.drop(FlowRace, "half open, torn")
 		return true
 	}
+	if row.Inside {
+		s.astray(row)
+		return true
+	}
 	s.consider(row)
 	if s.judgedHalf(row) && !s.mayStay(row) {
 		s.cutClient(back)
@@ -180,7 +188,8 @@ func (s *step) request(row *Row, back Flow) bool {
 
 // replyRow returns the row of what answers the packet at hand, which goes as row says.
 func (s *step) replyRow(row *Row) Row {
-	reply := Row{Source: s.flow.Dest, Dest: s.flow.Source, Reply: true, Guarded: row.Guarded, Local: row.Local, Seen: s.Now}
+	reply := Row{Source: s.flow.Dest, Dest: s.flow.Source, Reply: true, Guarded: row.Guarded, Local: row.Local, Inside: row.Inside,
+		Own: row.Own, Seen: s.Now}
 	reply.Way = s.wayOf(&reply)
 	return reply
 }
@@ -263,41 +272,73 @@ func (s *step) answered(row *Row, request Flow) {
 	}
 }
 
-// decideLeaving is for packets of TCP and UDP that are about to leave: those of backends on this node get the address
-// that the client sent to.
-func (s *step) decideLeaving() {
-	row := s.Open[s.flow]
-	open := row != nil
-	if !open {
-		row = s.Half[s.flow]
+// decideAt is for packets of TCP and UDP elsewhere than where they came in: about to leave, those of backends on this node get
+// the address that the client sent to; and those between a pod and what it sends to as packets are translated at its device.
+func (s *step) decideAt() {
+	if !s.establishedAt() && !s.halfOpenAt() {
+		if s.at == fromPod {
+			s.begin()
+		} else {
+			s.pass(s.at.String() + ", nobody's")
+		}
 	}
+}
+
+// establishedAt handles the packet by a row of an established flow. False: there is none, or the client begins anew.
+func (s *step) establishedAt() bool {
+	row := s.Open[s.flow]
 	if row == nil {
-		s.pass("leaving, nobody's")
-		return
+		return false
 	}
 	back := row.back(s.flow.Proto)
 	s.touch(s.flow, back)
 	switch {
 	case row.Torn:
-		s.drop(FlowRace, "leaving, torn")
-		return
-	case !row.Reply:
-		s.pass("leaving, no reply")
-		return
+		s.drop(FlowRace, s.at.String()+", torn")
+		return true
+	case !row.isAt(s.at):
+		s.elsewhere(row, "")
+		return true
+	case !row.Reply && s.begins() && s.isOver(row, back):
+		forget(s.Open, s.flow, back)
+		return false
 	}
-	seen := row.Seen
-	first := open && s.use(row)
-	if !open {
-		row.Seen = s.Now
-	}
-	if (first && s.judged(row, seen) || !open) && !s.mayStay(row) {
+	if seen := row.Seen; s.use(row) && s.judged(row, seen) && !s.mayStay(row) {
 		s.cutClient(back)
-		return
+		return true
 	}
-	if open {
-		s.send(row, "leaving, established")
-		return
+	s.send(row, s.at.String()+", established")
+	return true
+}
+
+// halfOpenAt handles the packet by a row of a flow that is not established.
+func (s *step) halfOpenAt() bool {
+	row := s.Half[s.flow]
+	if row == nil {
+		return false
+	}
+	back := row.back(s.flow.Proto)
+	s.touch(s.flow, back)
+	switch {
+	case row.Torn:
+		s.drop(FlowRace, s.at.String()+", torn")
+		return true
+	case !row.isAt(s.at):
+		s.elsewhere(row, "")
+		return true
+	case !s.mayStay(row):
+		s.cutClient(back)
+		return true
+	}
+	if seen := row.Seen; seen != s.Now && (row.Reply || !s.shakesHands()) {
+		if row.Seen = s.Now; s.due(row, seen) {
+			row.Way = s.wayOf(row)
+		}
+	}
+	if !row.Reply {
+		return s.request(row, back)
 	}
 	s.answered(row, back)
-	s.send(row, "leaving, half open")
+	s.send(row, s.at.String()+", half open")
+	return true
 }

@@ -39,6 +39,8 @@ type Row struct {
 	Reply        bool // of the way back to the client
 	Guarded      bool // of a load balancer address
 	Local        bool // the backend is on this node, where the stack finds it
+	Inside       bool // of what a pod sends to a service as packets: it is translated at the pod's device alone
+	Own          bool // that pod is its own backend, and sees the node
 	Seen         uint32
 	State        State
 	Direct       Direct // the backend answers itself: there is no row of the way back, and this one stays half open

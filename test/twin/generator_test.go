@@ -11,16 +11,23 @@ type generator struct {
 	*rand.Rand
 	node  *Node
 	pools map[bool]pool
-	flows []Flow  // of requests, of which the last are remembered
-	datas []draft // the first fragments of datagrams
-	later []draft // those that are yet to come, after others of their datagrams
+	flows []Flow // of requests, of which the last are remembered
+	dials []Flow // likewise, of pods
+	parts map[place]*parts
+}
+
+// parts are the fragments that a generator remembers.
+type parts struct {
+	firsts []draft
+	later  []draft // those firsts that are yet to come, after others of their datagrams
 }
 
 // knownFlows is how many flows a generator remembers.
 const knownFlows = 160
 
 func newGenerator(seed uint64, node *Node) *generator {
-	return &generator{Rand: rand.New(rand.NewPCG(seed, 0)), node: node, pools: pools()}
+	return &generator{Rand: rand.New(rand.NewPCG(seed, 0)), node: node, pools: pools(),
+		parts: map[place]*parts{comesIn: {}, fromPod: {}, toPod: {}}}
 }
 
 // serviceCount is how many services there are; every other is of IPv6, and those of some blocks of two of UDP or SCTP.
@@ -135,11 +142,17 @@ func (g *generator) next() operation {
 	if len(g.node.Open) > g.node.Room-4 && g.in100(15) {
 		return g.flowChange()
 	}
+	if g.in100(20) {
+		return g.podPacket()
+	}
 	return g.packet()
 }
 
 func (g *generator) flowChange() operation {
-	flow, ok := g.known()
+	flow, ok := g.known(g.flows)
+	if g.in100(20) {
+		flow, ok = g.known(g.dials)
+	}
 	if !ok {
 		return g.packet()
 	}
@@ -162,7 +175,8 @@ func (g *generator) flowChange() operation {
 
 func (g *generator) visitChange() operation {
 	index := 1 + g.IntN(serviceCount)
-	return operation{Visit: &visitChange{pick(g, g.pools[isV4(index)].clients), index, g.in100(70)}}
+	p := g.pools[isV4(index)]
+	return operation{Visit: &visitChange{pick(g, append(p.pods(), p.clients...)), index, g.in100(70)}}
 }
 
 func (g *generator) nodeChange() operation {
@@ -203,13 +217,13 @@ func (g *generator) routeChange() operation {
 }
 
 // known returns the request of a flow that there was, mostly one that there still is.
-func (g *generator) known() (Flow, bool) {
-	if len(g.flows) == 0 {
+func (g *generator) known(list []Flow) (Flow, bool) {
+	if len(list) == 0 {
 		return Flow{}, false
 	}
-	flow := pick(g, g.flows)
+	flow := pick(g, list)
 	for tries := 0; tries < 3 && g.rowOf(flow) == nil; tries++ {
-		flow = pick(g, g.flows)
+		flow = pick(g, list)
 	}
 	return flow, true
 }
@@ -221,12 +235,16 @@ func (g *generator) rowOf(flow Flow) *Row {
 	return g.node.Half[flow]
 }
 
-// dialled returns the request of a new flow, to a frontend more often than not.
-func (g *generator) dialled() Flow {
+// dialled returns the request of a new flow, to a frontend more often than not, from a client outside or a pod.
+func (g *generator) dialled(byPod bool) Flow {
 	index := 1 + g.IntN(serviceCount)
 	v4 := isV4(index)
 	p := g.pools[v4]
-	from := netip.AddrPortFrom(pick(g, p.clients), uint16(4000+g.IntN(12)))
+	clients := p.clients
+	if byPod {
+		clients = p.pods()
+	}
+	from := netip.AddrPortFrom(pick(g, clients), uint16(4000+g.IntN(12)))
 	if g.in100(3) {
 		from = netip.AddrPortFrom(pick(g, p.strangers), from.Port())
 	}
@@ -241,7 +259,7 @@ func (g *generator) dialled() Flow {
 			port = uint16(80 + g.IntN(3))
 		}
 		flow := Flow{from, netip.AddrPortFrom(addr, port), proto}
-		if _, ok := g.node.frontend(flow); ok || g.in100(3) {
+		if _, ok := g.node.frontend(flow, byPod); ok || g.in100(3) {
 			return flow
 		}
 	}

@@ -1,6 +1,7 @@
 // Package twin is the packet path once more, as a model to compare the programs with: what a node does with a packet
-// from outside, in plain Go, from what bpf/README.md, docs/dsr.md and docs/drops.md say and without a look at the programs. It
-// shares nothing with them. Where they may choose (a port, one backend of several) it asks what they chose, and judges that.
+// from outside or of its pods, in plain Go, from what bpf/README.md, docs/dsr.md and docs/drops.md say and without a look at
+// the programs. It shares nothing with them. Where they may choose (a port, one backend of several) it asks what they chose, and
+// judges that.
 package twin
 
 import (
@@ -38,6 +39,14 @@ const (
 	TooBig      Reason = "too-big"
 	Stray       Reason = "stray"
 	GivenBack   Reason = "given-back"
+	Spoofed     Reason = "spoofed"
+	SpoofedLink Reason = "spoofed-link"
+	Neighbour   Reason = "neighbour"
+	Router      Reason = "router"
+	DHCP        Reason = "dhcp"
+	Loopback    Reason = "loopback"
+	Protocol    Reason = "protocol"
+	Malformed   Reason = "malformed"
 )
 
 // Outcome is what has to become of a packet.
@@ -56,6 +65,7 @@ type Outcome struct {
 	Marked   bool // it has an option more
 	Spreads  bool // the port of the source of what is around it is any of many, for whoever spreads flows over links
 	Detours  bool // XDP may leave it to tc, since fragments wait that may be for it
+	OfPod    bool // it was sent by a pod, or to one
 	Replaced bool // what goes on is another packet, that waited for it
 }
 
@@ -103,6 +113,7 @@ type Node struct {
 	Followed   uint32 // until when it is told
 	Guards     uint32 // when it changed who may use load balancers' addresses, likewise
 
+	dialled   bool // a pod ever began a flow by packets
 	visits    map[visitor]*visit
 	datagrams map[datagram]Flow
 	chosen    map[choice]int
@@ -120,21 +131,22 @@ func NewNode(tables Tables, room int, now uint32) *Node {
 type step struct {
 	*Node
 	packet
-	frame   []byte
-	device  int
-	leaving bool
+	frame  []byte
+	device int
+	at     place
 	// remembered is whether the packet is the first fragment of a datagram that is ours.
-	remembered bool
-	behind     bool // XDP leaves it to tc, by what is known of the flow
-	witness    Witness
-	by         choice  // what the choice of a backend depends on
-	mode       Direct  // how packets of the service get to other nodes
-	tunnel     *tunnel // what was around the packet
-	isStray    bool    // it is not as nodes send such
-	givesBack  bool    // to where it came from
-	isNew      bool    // the packet has made the row of a flow that its backend answers, and may yet take it back
-	out        Outcome
-	err        error
+	remembered    bool
+	behind        bool // XDP leaves it to tc, by what is known of the flow
+	witness       Witness
+	by            choice  // what the choice of a backend depends on
+	mode          Direct  // how packets of the service get to other nodes
+	tunnel        *tunnel // what was around the packet
+	isStray       bool    // it is not as nodes send such
+	givesBack     bool    // to where it came from
+	isNew         bool    // the packet has made the row of a flow that its backend answers, and may yet take it back
+	answersItself bool    // a pod is its own backend, and this is what it says as that
+	out           Outcome
+	err           error
 }
 
 // Receive says what has to become of a frame that came in by a device.
@@ -169,10 +181,16 @@ func (n *Node) Receive(frame []byte, device int, w Witness) (Outcome, error) {
 
 // Leave says the same of a frame that is about to leave.
 func (n *Node) Leave(frame []byte) (Outcome, error) {
-	s := &step{Node: n, packet: read(frame), frame: frame, leaving: true}
+	s := &step{Node: n, packet: read(frame), frame: frame, at: leaves}
+	s.translate()
+	return s.out, s.err
+}
+
+// translate is for packets that are elsewhere than where they came in.
+func (s *step) translate() {
 	switch s.content {
 	case ported:
-		s.decideLeaving()
+		s.decideAt()
 	case fragment:
 		s.continued()
 	case message:
@@ -182,7 +200,6 @@ func (n *Node) Leave(frame []byte) (Outcome, error) {
 	default:
 		s.pass("other")
 	}
-	return s.out, s.err
 }
 
 // pass leaves a packet to the stack, which is to see nothing that another node forwarded.

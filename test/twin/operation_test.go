@@ -13,6 +13,7 @@ import (
 type operation struct {
 	In       *arrival        `json:"in,omitempty"`
 	Leaving  hexFrame        `json:"leaving,omitempty"`
+	Pod      *podFrame       `json:"pod,omitempty"`
 	Service  *serviceChange  `json:"service,omitempty"`
 	Frontend *frontendChange `json:"frontend,omitempty"`
 	Node     *nodeChange     `json:"node,omitempty"`
@@ -42,6 +43,29 @@ type arrival struct {
 	Device int      `json:"device"`
 	Silent bool     `json:"silent,omitempty"` // no error may be sent any more
 }
+
+// podFrame is a frame that a pod sends, or that comes to one.
+type podFrame struct {
+	Frame  hexFrame `json:"frame"`
+	Pod    int      `json:"pod"`              // its device
+	To     bool     `json:"to,omitempty"`     // it comes to the pod
+	Past   bool     `json:"past,omitempty"`   // pods' packets go past the stack
+	Silent bool     `json:"silent,omitempty"` // no error may be sent any more
+}
+
+// frame returns the frame of an operation that is a packet.
+func (o operation) frame() []byte {
+	switch {
+	case o.In != nil:
+		return o.In.Frame
+	case o.Pod != nil:
+		return o.Pod.Frame
+	}
+	return o.Leaving
+}
+
+// isSilent reports whether no error may be sent about it.
+func (o operation) isSilent() bool { return o.In != nil && o.In.Silent || o.Pod != nil && o.Pod.Silent }
 
 // serviceChange gives a service another content. Its backends have the numbers index*16 and up.
 type serviceChange struct {
@@ -147,6 +171,10 @@ func (o operation) String() string {
 		return fmt.Sprintf("device %d brings %s", o.In.Device, describe(o.In.Frame))
 	case o.Leaving != nil:
 		return "leaving: " + describe(o.Leaving)
+	case o.Pod != nil && o.Pod.To:
+		return fmt.Sprintf("to pod %d: %s", o.Pod.Pod, describe(o.Pod.Frame))
+	case o.Pod != nil:
+		return fmt.Sprintf("pod %d sends (past the stack: %v) %s", o.Pod.Pod, o.Pod.Past, describe(o.Pod.Frame))
 	}
 	text, err := json.Marshal(o)
 	if err != nil {

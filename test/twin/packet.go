@@ -3,6 +3,7 @@ package twin
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 )
 
 // The protocols that are looked into.
@@ -64,6 +65,7 @@ type packet struct {
 	v4      bool
 	whole   bool // no router may cut it up
 	first   bool // the first of several fragments
+	short   bool // it ends within a header
 }
 
 // read reads a frame.
@@ -129,6 +131,7 @@ func readIPv6(frame []byte, at int) packet {
 			break
 		}
 		if len(frame) < at+8 {
+			p.short = true
 			return p
 		}
 		size := (int(frame[at+1]) + 1) * 8
@@ -159,7 +162,11 @@ func (p *packet) readPorts(frame []byte, at int) {
 		ofFamily = protoICMP
 	}
 	p.l4 = at
-	if at > deepest || len(frame) < at+8 {
+	if at > deepest {
+		return
+	}
+	if len(frame) < at+8 {
+		p.short = slices.Contains([]uint8{ofFamily, protoTCP, protoUDP, protoSCTP}, p.flow.Proto)
 		return
 	}
 	l4 := frame[at:]

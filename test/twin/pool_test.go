@@ -19,8 +19,16 @@ type pool struct {
 	snat, stale                         netip.Addr // one of the node's, and one that it has no more
 	strangers                           []netip.Addr
 	peers                               []netip.Addr // other nodes
+	pod                                 netip.Addr   // of this node, and no backend
+	link                                netip.Addr   // that somebody has on his link alone
 	ranges                              []netip.Prefix
 }
+
+// pods are those of this node.
+func (p *pool) pods() []netip.Addr { return []netip.Addr{p.backends[0], p.backends[3], p.pod} }
+
+// broadcast is whom a pod without an address asks.
+func (p *pool) broadcast() netip.Addr { return p.strangers[3] }
 
 func pools() map[bool]pool {
 	return map[bool]pool{
@@ -34,6 +42,8 @@ func pools() map[bool]pool {
 			snat:       netip.MustParseAddr("10.1.0.1"),
 			stale:      netip.MustParseAddr("10.1.0.9"),
 			peers:      addrs("192.0.2.11", "192.0.2.12", "192.0.2.13"),
+			pod:        netip.MustParseAddr("10.244.1.9"),
+			link:       netip.MustParseAddr("169.254.7.7"),
 			strangers:  addrs("0.0.0.0", "127.0.0.1", "224.0.0.5", "255.255.255.255", "0.1.2.3", "240.0.0.1", "9.9.9.9"),
 			ranges: []netip.Prefix{
 				netip.MustParsePrefix("198.51.100.0/30"), netip.MustParsePrefix("198.51.100.4/32"), netip.MustParsePrefix("0.0.0.0/0"),
@@ -50,6 +60,8 @@ func pools() map[bool]pool {
 			snat:       netip.MustParseAddr("fd01::1"),
 			stale:      netip.MustParseAddr("fd01::9"),
 			peers:      addrs("2001:db8::11", "2001:db8::12", "2001:db8::13"),
+			pod:        netip.MustParseAddr("fd02::9"),
+			link:       netip.MustParseAddr("fe80::7"),
 			strangers:  addrs("::", "::1", "ff02::1", "ff0e::1", "::ffff:198.51.100.1", "2001:db8:9::9"),
 			ranges: []netip.Prefix{
 				netip.MustParsePrefix("2001:db8:1::/126"), netip.MustParsePrefix("2001:db8:1::4/128"), netip.MustParsePrefix("::/0"),
@@ -58,6 +70,21 @@ func pools() map[bool]pool {
 		},
 	}
 }
+
+// podAddrs says which pods are on this node, by the devices that they have. Each is a backend of services, and the last has
+// nothing else.
+func podAddrs() map[netip.Addr]int {
+	found := map[netip.Addr]int{}
+	for _, p := range pools() {
+		for i, addr := range p.pods() {
+			found[addr] = firstPod + i
+		}
+	}
+	return found
+}
+
+// firstPod is the device of the first pod; those before lead out of the node.
+const firstPod = 3
 
 // routes says which devices addresses are behind, and whether the neighbour is known: every kind of each.
 func routes() map[netip.Addr]Way {

@@ -27,11 +27,11 @@ func (s *step) continued() {
 	case row == nil:
 		s.pass("fragment, of a flow that is gone")
 		return
-	case s.leaving && !row.Reply:
-		s.pass("fragment, leaving, no reply")
-		return
-	case torn:
+	case torn && (row.isAt(s.at) || s.isAtPod()):
 		s.drop(FlowRace, "fragment, torn")
+		return
+	case !row.isAt(s.at):
+		s.elsewhere(row, "fragment")
 		return
 	}
 	if row.Direct != DirectOff {
@@ -47,7 +47,7 @@ func (s *step) continued() {
 // cutOff handles what ends within the header of TCP: as a first fragment of ours it cannot be translated.
 func (s *step) cutOff() {
 	known, _ := s.find(s.flow)
-	_, dialled := s.frontend(s.flow)
+	_, dialled := s.frontend(s.flow, false)
 	if s.first && (known != nil || dialled) {
 		s.drop(FragmentCut, "cut off")
 		return
@@ -81,11 +81,11 @@ func (s *step) message() {
 	case row == nil:
 		s.pass("error, nobody's")
 		return
-	case s.leaving && !row.Reply:
-		s.pass("error, leaving, no reply")
-		return
-	case torn:
+	case torn && (row.isAt(s.at) || s.isAtPod()):
 		s.drop(FlowRace, "error, torn")
+		return
+	case !row.isAt(s.at):
+		s.elsewhere(row, "error")
 		return
 	}
 	path := "error"
@@ -96,11 +96,11 @@ func (s *step) message() {
 	if row.Reply {
 		path = "error to the client"
 	}
-	s.way(s.translate(&quote, row), row, path)
+	s.way(s.readdressError(&quote, row), row, path)
 }
 
-// translate returns the error with the addresses of a row, and what it quotes with those that its sender knows.
-func (s *step) translate(quote *packet, row *Row) []byte {
+// readdressError returns the error with the addresses of a row, and what it quotes with those that its sender knows.
+func (s *step) readdressError(quote *packet, row *Row) []byte {
 	frame := bytes.Clone(s.frame)
 	s.replaceEnds(frame, quote.l3, row.Dest.Addr().AsSlice(), row.Source.Addr().AsSlice())
 	ports := frame[quote.l4 : quote.l4+4]

@@ -50,7 +50,7 @@ func (s *step) goOn(row *Row, path string) {
 // way has a translated packet go on, or says why it cannot.
 func (s *step) way(frame []byte, row *Row, path string) Reason {
 	s.out.Verdict, s.out.Data, s.out.Path = Stack, frame, path
-	if s.leaving || row.Way.Device == 0 {
+	if s.at != comesIn || row.Way.Device == 0 {
 		return ""
 	}
 	s.consider(row)

@@ -94,23 +94,26 @@ type Tables struct {
 	Addresses         map[netip.Addr]bool     // of the node; true: clients outside reach NodePorts there
 	Masquerade        map[bool]netip.Addr     // by whether it is of IPv4
 	Routes            map[netip.Addr]Way
-	MTU               map[int]int // of devices
-	MACs              map[int]MAC // of devices
-	Ports             [2]uint16   // the first and the last that the node may use towards backends
+	MTU               map[int]int        // of devices
+	MACs              map[int]MAC        // of devices
+	Pods              map[netip.Addr]int // pods of this node: the device of each
+	PodMACs           map[int]MAC        // of the pod's end of its device
+	Ports             [2]uint16          // the first and the last that the node may use towards backends
 	ExternalClusterIP bool
 }
 
-// frontend returns what a packet is for.
-func (t *Tables) frontend(flow Flow) (Frontend, bool) {
+// frontend returns what a packet is for. That of a pod gets where a socket would: to node ports at every address of the node, and
+// to no external IP that is for those outside.
+func (t *Tables) frontend(flow Flow, ofPod bool) (Frontend, bool) {
 	if found, ok := t.Frontends[Key{flow.Dest, flow.Proto}]; ok {
-		return found, true
+		return found, !ofPod || found.Kind != ExternalOnly
 	}
 	portsOpen, own := t.Addresses[flow.Dest.Addr()]
 	if !own {
 		return Frontend{}, false
 	}
 	found, ok := t.Frontends[Key{netip.AddrPortFrom(anyAddr(flow.Dest.Addr()), flow.Dest.Port()), flow.Proto}]
-	if found.Kind == NodePort && !portsOpen {
+	if found.Kind == NodePort && !portsOpen && !ofPod {
 		return Frontend{}, false
 	}
 	return found, ok
@@ -130,9 +133,9 @@ func (t *Tables) allows(service int, client netip.Addr) bool {
 		slices.ContainsFunc(t.Ranges[service], func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
-// scope returns the scope for a packet that came from outside.
-func (s *Service) scope(kind Kind) int {
-	local := s.ExternalLocal
+// scope returns the scope for a packet that came from outside, or from a pod, to which external addresses lead to all.
+func (s *Service) scope(kind Kind, ofPod bool) int {
+	local := s.ExternalLocal && !ofPod
 	if kind == ClusterIP {
 		local = s.InternalLocal
 	}

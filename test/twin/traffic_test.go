@@ -18,7 +18,7 @@ func (g *generator) packet() operation {
 	case n < 75:
 		d, leaving = g.ping(), false
 	case n < 150:
-		d = g.fragment(d)
+		d = g.fragment(d, g.parts[comesIn])
 	case n < 160:
 		d.tags = 1 + g.IntN(3)
 	}
@@ -41,16 +41,12 @@ func (g *generator) packet() operation {
 
 // draft makes up an ordinary packet: mostly one of a flow that there is, in either direction.
 func (g *generator) draft() (d draft, leaving bool) {
-	d = draft{ttl: 64, whole: g.in100(50), seq: g.Uint32(), ack: g.Uint32(), payload: make([]byte, g.size())}
-	for i := range d.payload {
-		d.payload[i] = byte(g.Uint32())
+	flow, ok := g.known(g.flows)
+	if g.in100(3) { // somebody outside speaks as a pod, or answers one
+		flow, ok = g.known(g.dials)
 	}
-	if g.in100(3) {
-		d.ttl = byte(g.IntN(3))
-	}
-	flow, ok := g.known()
 	if !ok || g.in100(14) {
-		flow = g.dialled()
+		flow = g.dialled(false)
 		if g.flows = append(g.flows, flow); len(g.flows) > knownFlows {
 			g.flows = g.flows[1:]
 		}
@@ -60,28 +56,45 @@ func (g *generator) draft() (d draft, leaving bool) {
 	if row != nil && row.Direct != DirectOff { // of which this node sees none
 		replies = 5
 	}
-	if row != nil && g.in100(replies) {
-		d.flags = g.replyFlags(row)
+	reply := row != nil && g.in100(replies)
+	d = g.draftOf(flow, reply)
+	if reply {
 		leaving = row.Source.Addr() == flow.Source.Addr() // the backend is on this node
 		if g.in100(3) {
 			leaving = !leaving
 		}
-		flow = row.back(flow.Proto)
-		d.payload = d.payload[:min(len(d.payload), 1100)]
 	} else {
-		d.flags = g.requestFlags(row)
-		if row != nil && row.State == Answered && g.in100(85) {
-			d.ack = row.Seen + uint32(g.IntN(3))*30000
-			if flow.Proto == protoSCTP && g.in100(80) {
-				d.ack = row.Seen
-			}
-		}
 		leaving = g.in100(1)
+	}
+	return d, leaving
+}
+
+// draftOf makes up a packet of a flow, or the answer to one.
+func (g *generator) draftOf(flow Flow, reply bool) draft {
+	d := draft{ttl: 64, whole: g.in100(50), seq: g.Uint32(), ack: g.Uint32(), payload: make([]byte, g.size())}
+	for i := range d.payload {
+		d.payload[i] = byte(g.Uint32())
+	}
+	if g.in100(3) {
+		d.ttl = byte(g.IntN(3))
+	}
+	row := g.rowOf(flow)
+	switch {
+	case reply:
+		d.flags, flow = g.replyFlags(row), row.back(flow.Proto)
+		d.payload = d.payload[:min(len(d.payload), 1100)]
+	case row != nil && row.State == Answered && g.in100(85):
+		if d.ack = row.Seen + uint32(g.IntN(3))*30000; flow.Proto == protoSCTP && g.in100(80) {
+			d.ack = row.Seen
+		}
+		fallthrough
+	default:
+		d.flags = g.requestFlags(row)
 	}
 	d.from, d.to, d.proto = flow.Source, flow.Dest, flow.Proto
 	d.noSum = g.in100(10)
 	g.lengthen(&d)
-	return d, leaving
+	return d
 }
 
 // size returns the length of what a packet carries, of which some just fit a link, with what is put around them or without.
@@ -209,9 +222,9 @@ func (g *generator) errorAbout(d draft, leaving bool) (draft, bool) {
 }
 
 // fragment makes a first fragment of a packet, or one that follows one that there was.
-func (g *generator) fragment(d draft) draft {
-	if len(g.datas) > 0 && g.in100(60) {
-		first := pick(g, g.datas)
+func (g *generator) fragment(d draft, known *parts) draft {
+	if len(known.firsts) > 0 && g.in100(60) {
+		first := pick(g, known.firsts)
 		first.offset, first.more, first.ttl = 1+g.IntN(100), g.in100(50), d.ttl
 		first.payload = d.payload
 		if g.in100(10) {
@@ -219,9 +232,9 @@ func (g *generator) fragment(d draft) draft {
 		}
 		return first
 	}
-	if len(g.later) > 0 && g.in100(30) {
-		d, g.later = g.later[0], g.later[1:]
-		g.datas = append(g.datas, d)
+	if len(known.later) > 0 && g.in100(30) {
+		d, known.later = known.later[0], known.later[1:]
+		known.firsts = append(known.firsts, d)
 		return d
 	}
 	d.more, d.id, d.whole = true, uint16(g.IntN(30)), false
@@ -229,12 +242,12 @@ func (g *generator) fragment(d draft) draft {
 		d.extensions, d.kinds = nil, nil
 	}
 	if g.in100(40) {
-		g.later = append(g.later, d)
+		known.later = append(known.later, d)
 		d.offset, d.more = 1+g.IntN(100), g.in100(50)
 		return d
 	}
-	if g.datas = append(g.datas, d); len(g.datas) > 30 {
-		g.datas = g.datas[1:]
+	if known.firsts = append(known.firsts, d); len(known.firsts) > 30 {
+		known.firsts = known.firsts[1:]
 	}
 	return d
 }

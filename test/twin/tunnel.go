@@ -113,7 +113,7 @@ func (s *step) isAboutOurs(t tunnel) bool {
 // host handles the first packet here of a flow that another node forwards to a backend, whatever that node has chosen by. Its
 // NodePorts are at addresses that are not known here.
 func (s *step) host() {
-	found, ok := s.frontend(s.flow)
+	found, ok := s.frontend(s.flow, false)
 	if !ok {
 		at := netip.AddrPortFrom(anyAddr(s.flow.Dest.Addr()), s.flow.Dest.Port())
 		found, ok = s.Frontends[Key{at, s.flow.Proto}]

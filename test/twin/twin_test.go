@@ -36,11 +36,15 @@ func (w *world) begin() (*run, error) {
 		Frontends: map[Key]Frontend{}, Services: map[int]*Service{}, Backends: map[int]Backend{}, Ranges: map[int][]netip.Prefix{},
 		Pings: map[netip.Addr]bool{}, Addresses: map[netip.Addr]bool{}, Masquerade: map[bool]netip.Addr{}, Routes: map[netip.Addr]Way{},
 		MTU: map[int]int{}, MACs: map[int]MAC{}, Hosted: map[netip.AddrPort]bool{}, Served: map[int]bool{}, Ports: [2]uint16{firstPort, lastPort},
+		Pods: podAddrs(), PodMACs: map[int]MAC{},
 	}
 	macs := map[uint32][6]byte{}
 	for id, d := range w.devices {
 		tables.MTU[id], tables.MACs[id] = d.mtu, d.mac
 		macs[uint32(d.index)] = d.mac
+	}
+	for id, d := range w.pods {
+		tables.MTU[id], tables.MACs[id], tables.PodMACs[id] = d.mtu, d.mac, d.peer
 	}
 	for addr, way := range routes() {
 		way := w.way(way.Device, way.known())
@@ -66,7 +70,8 @@ func (w *world) begin() (*run, error) {
 	if err := errors.Join(zero[bpf.MapsLate](w.maps.Late), zero[bpf.MapsLateMark](w.maps.LateMarks)); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(w.maps.Ways.Put(uint32(0), maps.Ways{}), w.maps.Guards.Put(uint32(0), maps.Guard{}), w.forgetAsked()); err != nil {
+	if err := errors.Join(w.maps.Ways.Put(uint32(0), maps.Ways{}), w.maps.Guards.Put(uint32(0), maps.Guard{}), w.forgetAsked(),
+		w.maps.PodsDial.Put(uint32(0), uint32(0))); err != nil {
 		return nil, err
 	}
 	clear(w.tables.Services)
@@ -107,7 +112,7 @@ func zero[T any](m *ebpf.Map) error {
 
 // apply has an operation happen to both.
 func (r *run) apply(o operation) error {
-	if o.In != nil || o.Leaving != nil {
+	if o.In != nil || o.Leaving != nil || o.Pod != nil {
 		return r.packet(o)
 	}
 	return r.change(o)

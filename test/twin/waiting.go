@@ -19,14 +19,14 @@ type early struct {
 
 // ignore notes that a first fragment was not ours.
 func (s *step) ignore() {
-	if s.first && !s.leaving {
+	if s.first && s.at == comesIn {
 		s.waiting.strangers[s.datagram()] = true
 	}
 }
 
 // ignoreBehind notes that tc may have taken a first fragment for a stranger's, as what XDP made of it.
 func (s *step) ignoreBehind(row *Row) {
-	if s.first && !s.leaving && s.out.Verdict == Stack {
+	if s.first && s.at == comesIn && s.out.Verdict == Stack {
 		d := s.datagram()
 		d.source, d.dest = row.Source.Addr(), row.Dest.Addr()
 		s.waiting.strangers[d] = true
@@ -36,7 +36,7 @@ func (s *step) ignoreBehind(row *Row) {
 // wait has a fragment wait of which nothing is known. What the programs know of strangers they may forget.
 func (s *step) wait() {
 	s.pass("fragment, nobody's")
-	if s.leaving {
+	if s.at != comesIn {
 		return
 	}
 	if s.witness.Waits() == s.waiting.turn {
@@ -56,7 +56,7 @@ func (s *step) retain(d datagram, frame []byte) {
 
 // waitBehind has a fragment wait that XDP translated, and that tc knows nothing of as what it is by then.
 func (s *step) waitBehind(row *Row) {
-	if s.leaving || s.out.Verdict != Stack || s.witness.Waits() == s.waiting.turn {
+	if s.at != comesIn || s.out.Verdict != Stack || s.witness.Waits() == s.waiting.turn {
 		return
 	}
 	d := s.datagram()
@@ -67,7 +67,7 @@ func (s *step) waitBehind(row *Row) {
 // serve gives back the fragments that wait for the one at hand, which comes in before them once more. The last of them
 // takes its place. False: none waits. What ends a flow could not come in twice.
 func (s *step) serve() bool {
-	if s.leaving || s.flags&RST != 0 || s.begins() && s.flags&FIN != 0 {
+	if s.at != comesIn || s.flags&RST != 0 || s.begins() && s.flags&FIN != 0 {
 		return false
 	}
 	var last *early

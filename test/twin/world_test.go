@@ -2,6 +2,7 @@ package twin
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"testing"
@@ -40,6 +41,7 @@ type world struct {
 	handle   *netlink.Handle
 	programs map[string]*ebpf.Program
 	devices  map[int]device
+	pods     map[int]device       // likewise, with pods at the far ends
 	counters map[[2]string]uint32 // hook and reason: the row
 	now      uint32
 	shift    uint32
@@ -69,11 +71,14 @@ func newWorld(t *testing.T, hook string) *world {
 		}
 	})
 	w := &world{hook: hook, maps: m, tables: tables, netns: rig.NewNetns(t, hook), programs: map[string]*ebpf.Program{},
-		devices: map[int]device{}, routes: map[netip.Addr]Way{}, silent: true, cpus: ebpf.MustPossibleCPU()}
+		devices: map[int]device{}, pods: map[int]device{}, routes: map[netip.Addr]Way{}, silent: true, cpus: ebpf.MustPossibleCPU()}
 	w.readClock(t)
 	config := bpf.MapsPacketConfig{SnatFirst: firstPort, SnatLast: lastPort, TickShift: w.shift, HashKey2: 1 << 63, HashKey4: 12345}
 	w.load(t, bpf.LoadTc, config)
 	w.load(t, bpf.LoadXdp, config)
+	w.load(t, bpf.LoadPod, config)
+	config.Bypass = 1
+	w.load(t, bpf.LoadPod, config)
 	w.connect(t)
 	w.indexCounters(t)
 	return w
@@ -112,10 +117,14 @@ func (w *world) load(t *testing.T, load func() (*ebpf.CollectionSpec, error), co
 		t.Fatalf("%+v", err)
 	}
 	t.Cleanup(loaded.Close)
+	packets, ok := config.(bpf.MapsPacketConfig)
 	for name, program := range loaded.Programs {
+		if packets.Bypass > 0 {
+			name += pastStack
+		}
 		w.programs[name] = program
 	}
-	if config != nil {
+	if ok {
 		return
 	}
 	var run bpf.MapsCollectRun
@@ -130,13 +139,16 @@ func (w *world) load(t *testing.T, load func() (*ebpf.CollectionSpec, error), co
 	w.now = uint32(run.Jiffies >> w.shift)
 }
 
+// pastStack is what the names of programs end in here that have pods' packets go past the stack.
+const pastStack = ", past the stack"
+
 // readClock chooses ticks so long that none ends within some hours; what is old is made so.
 func (w *world) readClock(t *testing.T) {
 	t.Helper()
 	w.load(t, bpf.LoadCollect, nil)
 }
 
-// connect gives the node two links.
+// connect gives the node two links, and each of its pods one.
 func (w *world) connect(t *testing.T) {
 	t.Helper()
 	handle, err := netlink.NewHandleAt(netns.NsHandle(w.netns.FD()), unix.NETLINK_ROUTE)
@@ -155,23 +167,49 @@ func (w *world) connect(t *testing.T) {
 		if id == 0 {
 			continue
 		}
-		d := device{mac: MAC{2, 0, 0, 0, byte(id), 1}, peer: MAC{2, 0, 0, 0, byte(id), 2}, mtu: 1500 - 220*(id-1)}
-		rig.Veth(t, w.netns, name, far, name)
-		link, err := handle.LinkByName(name)
-		if err == nil {
-			err = errors.Join(handle.LinkSetMTU(link, d.mtu), handle.LinkSetHardwareAddr(link, d.mac[:]))
-			d.index = link.Attrs().Index
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		w.devices[id] = d
+		w.devices[id] = w.link(t, far, name, device{mac: MAC{2, 0, 0, 0, byte(id), 1}, peer: MAC{2, 0, 0, 0, byte(id), 2}, mtu: 1500 - 220*(id-1)})
 	}
 	for addr, way := range routes() {
 		if err := w.setRoute(addr, way); err != nil {
 			t.Fatal(err)
 		}
 	}
+	w.connectPods(t, far)
+}
+
+func (w *world) connectPods(t *testing.T, far *rig.Netns) {
+	t.Helper()
+	pods := map[int]*maps.Pod{}
+	for addr, id := range podAddrs() {
+		if pods[id] == nil {
+			pods[id] = &maps.Pod{}
+		}
+		pods[id].Addrs = append(pods[id].Addrs, addr)
+	}
+	var list []maps.Pod
+	for id, pod := range pods {
+		w.pods[id] = w.link(t, far, fmt.Sprintf("pod%d", id), device{mac: MAC{2, 0, 0, 0, byte(id), 1}, peer: MAC{2, 0, 0, 0, byte(id), 2}, mtu: 1500 - 50*(id-firstPod)})
+		pod.Index, pod.MAC, pod.HostMAC = uint32(w.pods[id].index), w.pods[id].peer, w.pods[id].mac
+		list = append(list, *pod)
+	}
+	if _, err := w.maps.SetPods(list); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// link makes a device of the node to another namespace.
+func (w *world) link(t *testing.T, far *rig.Netns, name string, d device) device {
+	t.Helper()
+	rig.Veth(t, w.netns, name, far, name)
+	link, err := w.handle.LinkByName(name)
+	if err == nil {
+		err = errors.Join(w.handle.LinkSetMTU(link, d.mtu), w.handle.LinkSetHardwareAddr(link, d.mac[:]))
+		d.index = link.Attrs().Index
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
 
 // setRoute changes the way to an address; the zero way is none.
@@ -231,7 +269,7 @@ const counterRoom = uint32(bpf.MapsCounterRoomCOUNTER_REASONS)
 // counted returns how often a reason was counted, by all the hooks that count packets.
 func (w *world) counted(reason Reason) (uint64, error) {
 	var total uint64
-	for _, hook := range []string{"tc", "xdp"} {
+	for _, hook := range []string{"tc", "xdp", "pod"} {
 		var perCPU []maps.Counter
 		if err := w.maps.Counters.Lookup(w.counters[[2]string{hook, string(reason)}], &perCPU); err != nil {
 			return 0, err
@@ -269,17 +307,31 @@ func (w *world) receive(frame []byte, id int) (result, error) {
 		}
 		frame = data
 	}
-	return w.runTC("tc_from_netdev", frame, id)
+	return w.runTC("tc_from_netdev", frame, w.devices[id])
 }
 
 // leave has a frame be about to leave.
-func (w *world) leave(frame []byte) (result, error) { return w.runTC("tc_to_netdev", frame, 1) }
+func (w *world) leave(frame []byte) (result, error) {
+	return w.runTC("tc_to_netdev", frame, w.devices[1])
+}
 
-func (w *world) runTC(name string, frame []byte, id int) (result, error) {
+// pass has a frame pass the device of a pod.
+func (w *world) pass(f *podFrame) (result, error) {
+	name := "tc_from_pod"
+	if f.To {
+		name = "tc_to_pod"
+	}
+	if f.Past {
+		name += pastStack
+	}
+	return w.runTC(name, f.Frame, w.pods[f.Pod])
+}
+
+func (w *world) runTC(name string, frame []byte, d device) (result, error) {
 	if tooShort(frame) {
 		return result{verdict: Stack, data: frame}, nil
 	}
-	code, data, err := w.run(name, frame, []uint32{10: uint32(w.devices[id].index)})
+	code, data, err := w.run(name, frame, []uint32{10: uint32(d.index)})
 	return result{verdict: map[uint32]Verdict{tcNext: Stack, tcDrop: Drop, tcRedirect: Out}[code], data: data}, err
 }
 

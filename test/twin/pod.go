@@ -1,0 +1,306 @@
+package twin
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+)
+
+// Pods of this node send by devices of their own, at which it is judged what they may send, and where what they send to services as
+// packets, and get from there, is translated. Nowhere else: beyond, everybody sees the pod and its backend.
+
+// place is where a packet is on its way.
+type place uint8
+
+const (
+	comesIn place = iota // by a device, from outside
+	leaves               // the node
+	fromPod
+	toPod
+)
+
+func (p place) String() string { return []string{"in", "leaving", "from pod", "to pod"}[p] }
+
+// isAt reports whether packets of a row are translated at a place.
+func (r *Row) isAt(at place) bool {
+	switch at {
+	case comesIn:
+		return !r.Inside
+	case leaves:
+		return !r.Inside && r.Reply
+	case fromPod:
+		return r.Inside && !r.Reply
+	}
+	return r.Inside && r.Reply
+}
+
+func (s *step) isAtPod() bool { return s.at == fromPod || s.at == toPod }
+
+// astray handles what comes in with a row of pods: somebody outside speaks as one, or a backend answers one.
+func (s *step) astray(row *Row) {
+	if row.Reply {
+		s.pass("answer to a pod")
+		return
+	}
+	s.drop(Spoofed, "like a pod's")
+}
+
+// elsewhere handles a packet with a row that is for another place. What a pod answers to itself meets no other.
+func (s *step) elsewhere(row *Row, what string) {
+	path := s.at.String() + ", no reply"
+	if what != "" {
+		path = what + ", " + path
+	}
+	s.out.Verdict, s.out.Data, s.out.Path = Stack, s.frame, path // also from another node: it is known here
+	s.answersItself = s.at == fromPod && row.isAt(toPod)
+}
+
+// Send says what has to become of a frame that a pod sends by its device. Past the stack, what is translated goes on to where it
+// is for without the node's own network.
+func (n *Node) Send(frame []byte, pod int, past bool, w Witness) (Outcome, error) {
+	s := &step{Node: n, packet: read(frame), frame: frame, device: pod, at: fromPod, witness: w}
+	switch reason, stays := s.judgeSender(); {
+	case reason != "":
+		s.drop(reason, string(reason))
+	case stays:
+		s.pass("stays on its link")
+	default:
+		s.goThrough(past)
+	}
+	s.out.Path, s.out.OfPod = "pod, "+s.out.Path, true
+	return s.out, s.err
+}
+
+// Deliver says the same of a frame that somebody, the node's own network at the latest, has for a pod.
+func (n *Node) Deliver(frame []byte, pod int) (Outcome, error) {
+	s := &step{Node: n, packet: read(frame), frame: frame, device: pod, at: toPod}
+	if s.pass("nobody dials"); n.dialled {
+		s.translate()
+	}
+	s.out.Path, s.out.OfPod = "for a pod, "+s.out.Path, true
+	return s.out, s.err
+}
+
+// goThrough is for what the pod may send.
+func (s *step) goThrough(past bool) {
+	_, toPod := s.Pods[s.flow.Dest.Addr()]
+	if s.pass("not dialled"); !toPod && !s.isPlainlyNobodys() {
+		s.translate()
+		if s.out.Verdict != Stack {
+			return
+		}
+		if s.answersItself {
+			s.answerItself()
+			return
+		}
+		if known, ok := s.Pods[read(s.out.Data).flow.Dest.Addr()]; ok && known == s.device {
+			s.sendTo(known)
+			return
+		}
+	}
+	if !past {
+		return
+	}
+	if known, ok := s.Pods[read(s.out.Data).flow.Dest.Addr()]; ok {
+		s.sendTo(known)
+		return
+	}
+	s.sendOut()
+}
+
+// isPlainlyNobodys reports whether the ports of a packet are where nearly all have them, and say that it is for no service: then
+// nobody looks for a row that it may have for other reasons.
+func (s *step) isPlainlyNobodys() bool {
+	if s.content != ported && s.content != cut || s.flow.Proto == protoSCTP || s.l4 != s.l3+s.base() || s.first {
+		return false
+	}
+	_, ok := s.frontend(s.flow, true)
+	return !ok && !s.isOfPods(s.flow)
+}
+
+// isOfPods reports whether a row of a flow is one of pods.
+func (n *Node) isOfPods(flow Flow) bool {
+	row := n.Open[flow]
+	if row == nil {
+		row = n.Half[flow]
+	}
+	return row != nil && row.Inside
+}
+
+// answersPod reports whether a packet may be an answer to what a pod dialled: it then enters that by the node's end of its device.
+func (n *Node) answersPod(frame []byte) bool {
+	p := read(frame)
+	if !n.dialled {
+		return false
+	}
+	switch p.content {
+	case message:
+		return true
+	case ported, cut:
+		return (p.content == ported || p.l4 == p.l3+p.base() && !p.first && p.flow.Proto == protoTCP) && n.isOfPods(p.flow)
+	case fragment:
+		flow, ok := n.datagrams[(&step{packet: p}).datagram()]
+		return ok && n.isOfPods(flow)
+	}
+	return false
+}
+
+// sendTo has a packet go on to a pod of this node, past the stack if it may.
+func (s *step) sendTo(pod int) {
+	frame := s.out.Data
+	if s.ttl <= 1 || s.answersPod(frame) && len(frame) > 14+s.MTU[pod] {
+		s.out.Path += ", to a pod by the stack"
+		return
+	}
+	s.goOut(pod, Way{pod, s.PodMACs[pod], s.MACs[pod]})
+	s.out.Path += ", to a pod"
+}
+
+// sendOut has a packet leave the node past the stack, if nobody has to be told and the device is one of those that are served.
+func (s *step) sendOut() {
+	p := read(s.out.Data)
+	way := s.route(p.flow.Source, p.flow.Dest)
+	if s.ttl <= 1 || way.Device == 0 || !s.Served[way.Device] || len(s.out.Data) > 14+s.MTU[way.Device] {
+		s.out.Path += ", out by the stack"
+		return
+	}
+	s.goOut(way.Device, way)
+	s.out.Path += ", out"
+}
+
+// answerItself turns what a pod answers to itself round.
+func (s *step) answerItself() {
+	if s.ttl <= 1 {
+		return
+	}
+	s.goOut(s.device, Way{s.device, s.PodMACs[s.device], s.MACs[s.device]})
+	s.out.Path += ", to itself"
+}
+
+// goOut has a packet go on by a device, a hop further.
+func (s *step) goOut(device int, way Way) {
+	frame := bytes.Clone(s.out.Data)
+	if way.known() {
+		copy(frame, way.Dest[:])
+		copy(frame[6:], way.Source[:])
+	}
+	s.countHop(frame)
+	s.out.Verdict, s.out.Data, s.out.Device = Out, frame, device
+}
+
+// What pods must not say, and what stays on their links.
+const (
+	routerAdvert    = 134
+	neighbourAdvert = 136
+	redirect        = 137
+	firstOfLink     = 130
+	lastOfLink      = 143
+)
+
+// judgeSender reports whether the pod may send what it sends, or why not, and whether that is for its own link alone.
+func (s *step) judgeSender() (reason Reason, stays bool) {
+	if len(s.frame) < 14 {
+		return Malformed, false
+	}
+	if MAC(s.frame[6:12]) != s.PodMACs[s.device] {
+		return SpoofedLink, false
+	}
+	switch binary.BigEndian.Uint16(s.frame[12:]) {
+	case 0x0806:
+		return s.judgeARP()
+	case 0x0800, 0x86dd:
+	default:
+		return Protocol, false
+	}
+	own := s.Pods[s.flow.Source.Addr()] == s.device
+	switch {
+	case own && s.isPlain():
+	case s.l3 == 0 || s.short || s.content == cut:
+		return Malformed, false
+	}
+	if s.l3 > 0 && s.ends(1).IsLoopback() {
+		return Loopback, false
+	}
+	if s.ends(0).Is4() != s.v4 || s.ends(1).Is4() != s.v4 {
+		return Spoofed, false
+	}
+	if reason, stays = s.judgeContent(); reason != "" || own {
+		return reason, stays
+	}
+	return s.judgeStranger(stays)
+}
+
+// ends returns the source or the destination of a packet, mapped ones as those of IPv4 that they pass for.
+func (s *step) ends(i int) netip.Addr {
+	ends := endsOf(s.frame[s.l3:])
+	half := len(ends) / 2
+	addr, _ := netip.AddrFromSlice(ends[i*half : (i+1)*half])
+	return addr.Unmap()
+}
+
+// isPlain reports whether a packet of a pod's own address has nothing in which something may hide, so that it is not read further.
+func (s *step) isPlain() bool {
+	ip := s.frame[s.l3:]
+	if s.ends(1).IsLoopback() {
+		return false
+	}
+	if s.v4 {
+		return ip[0] == 0x45 && (ip[9] == protoTCP || ip[9] == protoICMP)
+	}
+	return ip[6] == protoTCP
+}
+
+// judgeARP judges ARP of which the generator makes none that is right.
+func (s *step) judgeARP() (reason Reason, stays bool) {
+	if len(s.frame) < 14+28 {
+		return Malformed, false
+	}
+	return Protocol, false
+}
+
+// judgeContent is about what a packet says, whosever addresses it has.
+func (s *step) judgeContent() (reason Reason, stays bool) {
+	server := uint16(547)
+	if s.v4 {
+		server = 67
+	}
+	switch {
+	case s.content == ported && s.flow.Proto == protoUDP && s.flow.Source.Port() == server:
+		return DHCP, false
+	case s.content != message || s.v4:
+		return "", false
+	}
+	icmp := s.frame[s.l4:]
+	switch kind := icmp[0]; {
+	case kind == routerAdvert || kind == redirect:
+		return Router, false
+	case kind == neighbourAdvert:
+		if len(icmp) < 24 {
+			return Malformed, false
+		}
+		target := netip.AddrFrom16([16]byte(icmp[8:]))
+		if device, ok := s.Pods[target]; !target.IsLinkLocalUnicast() && (!ok || device != s.device) {
+			return Neighbour, false
+		}
+		return "", false
+	default:
+		return "", kind >= firstOfLink && kind <= lastOfLink
+	}
+}
+
+// judgeStranger is about what has another source than the pod's addresses: one of the link, or none yet.
+func (s *step) judgeStranger(ofLink bool) (reason Reason, stays bool) {
+	from, to := s.flow.Source.Addr(), s.flow.Dest.Addr()
+	if s.v4 {
+		if from.IsUnspecified() && s.content == ported && s.flow.Proto == protoUDP && s.flow.Source.Port() == 68 &&
+			s.flow.Dest == netip.MustParseAddrPort("255.255.255.255:67") {
+			return "", true
+		}
+		return Spoofed, false
+	}
+	forLink := to.IsLinkLocalUnicast() || to.IsLinkLocalMulticast() || to.IsInterfaceLocalMulticast()
+	if forLink && (from.IsLinkLocalUnicast() || from.IsUnspecified() && ofLink) {
+		return "", true
+	}
+	return Spoofed, false
+}
