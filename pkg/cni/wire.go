@@ -31,10 +31,16 @@ func send(conn *net.UnixConn, message any, file *os.File) error {
 	if file != nil {
 		rights = unix.UnixRights(int(file.Fd()))
 	}
-	if _, _, err := conn.WriteMsgUnix(binary.BigEndian.AppendUint32(nil, uint32(len(body))), rights, nil); err != nil {
+	// In one piece, as far as the kernel takes it: the other end wakes up once.
+	whole := append(binary.BigEndian.AppendUint32(make([]byte, 0, lengthBytes+len(body)), uint32(len(body))), body...)
+	sent, _, err := conn.WriteMsgUnix(whole, rights, nil)
+	if err != nil {
 		return fmt.Errorf("send message: %w", err)
 	}
-	if _, err := conn.Write(body); err != nil {
+	if sent == len(whole) {
+		return nil
+	}
+	if _, err := conn.Write(whole[sent:]); err != nil {
 		return fmt.Errorf("send message: %w", err)
 	}
 	return nil

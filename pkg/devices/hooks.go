@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -53,6 +54,7 @@ type Hooks struct {
 	log  *slog.Logger
 
 	programs Programs
+	rtnl     *netlink.Handle      // once it is needed; without it each request would open a socket of its own
 	links    map[string]link.Link // by pin
 	states   map[int]*State
 	refused  map[int]refusal
@@ -67,6 +69,18 @@ func New(dir string, mode Mode, log *slog.Logger) *Hooks {
 		dir: dir, mode: mode, log: log,
 		links: map[string]link.Link{}, states: map[int]*State{}, refused: map[int]refusal{},
 	}
+}
+
+// handle returns the socket by which filters are asked for.
+func (h *Hooks) handle() (*netlink.Handle, error) {
+	if h.rtnl == nil {
+		rtnl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+		if err != nil {
+			return nil, fmt.Errorf("open rtnetlink socket: %w", err)
+		}
+		h.rtnl = rtnl
+	}
+	return h.rtnl, nil
 }
 
 // States returns what is attached where, by index, but for pods' devices.
@@ -129,7 +143,11 @@ func (h *Hooks) Remove(d Device) error {
 		errs = append(errs, h.dropLink(pinName(s.program, d.Index)))
 	}
 	if h.isClassic(d) {
-		errs = append(errs, removeFiltersOf(d.Index))
+		rtnl, err := h.handle()
+		if err == nil {
+			err = removeFiltersOf(rtnl, d.Index)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
@@ -158,6 +176,10 @@ func (h *Hooks) Close() error {
 	}
 	clear(h.links)
 	clear(h.states)
+	if h.rtnl != nil {
+		h.rtnl.Close()
+		h.rtnl = nil
+	}
 	return errors.Join(errs...)
 }
 

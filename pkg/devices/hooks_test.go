@@ -118,7 +118,7 @@ func (h *host) attached(name string) (ids []ebpf.ProgramID) {
 				ids = append(ids, p.ID)
 			}
 		}
-		filters, err := filtersOf(device.Index, netlink.HANDLE_MIN_INGRESS)
+		filters, err := filtersOf(&netlink.Handle{}, device.Index, netlink.HANDLE_MIN_INGRESS)
 		for _, f := range filters {
 			ids = append(ids, ebpf.ProgramID(f.(*netlink.BpfFilter).Id))
 		}
@@ -210,7 +210,7 @@ func attachOther(t *testing.T, name string, prog *ebpf.Program, classic bool) er
 		}
 		return err
 	}
-	return errors.Join(addClsact(device.Index), netlink.FilterReplace(&netlink.BpfFilter{
+	return errors.Join(netlink.QdiscReplace(clsact(device.Index)), netlink.FilterReplace(&netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: device.Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
 		},
@@ -225,7 +225,7 @@ func takeAway(h *Hooks, name string, classic bool) error {
 		return err
 	}
 	if classic {
-		return removeFiltersOf(device.Index)
+		return removeFiltersOf(&netlink.Handle{}, device.Index)
 	}
 	return errors.Join(h.links[pinName(fromNetdev, device.Index)].Detach(), h.links[pinName(toNetdev, device.Index)].Detach())
 }

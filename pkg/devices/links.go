@@ -206,7 +206,11 @@ func (h *Hooks) removeOthers(keep map[int]bool) error {
 		gone = true
 	}
 	if gone {
-		errs = append(errs, removeFilters(h.dir, keep))
+		rtnl, err := h.handle()
+		if err == nil {
+			err = removeFilters(rtnl, h.dir, keep)
+		}
+		errs = append(errs, err)
 	}
 	err = errors.Join(errs...)
 	h.swept = h.swept || err == nil
@@ -238,5 +242,9 @@ func Cleanup(dir string) error {
 			return err
 		}
 	}
-	return removeFilters(dir, nil)
+	rtnl, err := h.handle()
+	if err != nil {
+		return err
+	}
+	return errors.Join(removeFilters(rtnl, dir, nil), h.Close())
 }

@@ -58,85 +58,127 @@ func (h *Hooks) isClassic(d Device) bool { return h.classic || d.Pod }
 // attachTC attaches the programs and returns how. Ours run before those of others: one that ends the chain would
 // otherwise leave packets with addresses that nobody answers.
 func (h *Hooks) attachTC(d Device, programs Programs) (string, error) {
-	for _, s := range programs.sides(d) {
-		err := error(nil)
-		if !h.isClassic(d) {
-			err = h.ensure(place{s.program, d.Index, s.attach}, s.prog, func() (link.Link, error) {
-				return link.AttachTCX(link.TCXOptions{Interface: d.Index, Program: s.prog, Attach: s.attach, Anchor: link.Head()})
-			})
+	sides := programs.sides(d)
+	if !h.isClassic(d) {
+		err := h.attachLinks(d, sides)
+		if err == nil {
+			return "tcx", nil
 		}
-		if errors.Is(err, ebpf.ErrNotSupported) {
-			h.classic = true
-			err = nil
-		}
-		if err == nil && h.isClassic(d) {
-			err = h.ensureFilter(d.Index, s)
-		}
-		if err != nil {
+		if !errors.Is(err, ebpf.ErrNotSupported) {
 			return "", err
 		}
+		h.classic = true
 	}
-	if h.isClassic(d) {
-		return "clsact", nil
+	if err := h.attachFilters(d, sides); err != nil {
+		return "", err
 	}
-	return "tcx", nil
+	return "clsact", nil
+}
+
+func (h *Hooks) attachLinks(d Device, sides []side) error {
+	for _, s := range sides {
+		if err := h.ensure(place{s.program, d.Index, s.attach}, s.prog, func() (link.Link, error) {
+			return link.AttachTCX(link.TCXOptions{Interface: d.Index, Program: s.prog, Attach: s.attach, Anchor: link.Head()})
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attachFilters makes filters of a device run the programs. A device that gets its qdisc now has none yet, so nobody need look:
+// that is every pod's when it starts, which waits for this.
+func (h *Hooks) attachFilters(d Device, sides []side) error {
+	rtnl, err := h.handle()
+	if err != nil {
+		return err
+	}
+	known := h.states[d.Index] != nil && h.states[d.Index].TC != ""
+	bare := false
+	if !known {
+		if bare, err = h.addClsact(rtnl, d.Index); err != nil {
+			return err
+		}
+	}
+	for _, s := range sides {
+		if bare {
+			err = replaceFilter(rtnl, d.Index, s)
+		} else {
+			err = h.ensureFilter(rtnl, d.Index, s, known)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ensureFilter makes the filter of one side run the program. A filter that is there is replaced in one step.
-func (h *Hooks) ensureFilter(index int, s side) error {
+func (h *Hooks) ensureFilter(rtnl *netlink.Handle, index int, s side, known bool) error {
 	id, err := programID(s.prog)
 	if err != nil {
 		return err
 	}
-	known := h.states[index] != nil && h.states[index].TC != ""
-	there, err := findFilter(index, s.parent)
+	there, err := findFilter(rtnl, index, s.parent)
 	if err != nil {
 		return err
 	}
 	if there != nil && there.Id == int(id) {
 		return nil
 	}
-	if there == nil {
-		if err := os.MkdirAll(filepath.Join(h.dir, filtersMark), 0o700); err != nil {
-			return fmt.Errorf("create pin directory: %w", err)
+	if there != nil {
+		if err := replaceFilter(rtnl, index, s); err != nil {
+			return &switchError{err}
 		}
-		if err := addClsact(index); err != nil {
-			return err
-		}
-		if known {
-			h.mended++
-			h.log.Warn("filter is gone: attaching anew", "device", index, "program", s.program)
-		}
+		return nil
 	}
-	filter := &netlink.BpfFilter{
+	if _, err := h.addClsact(rtnl, index); err != nil {
+		return err
+	}
+	if known {
+		h.mended++
+		h.log.Warn("filter is gone: attaching anew", "device", index, "program", s.program)
+	}
+	return replaceFilter(rtnl, index, s)
+}
+
+func replaceFilter(rtnl *netlink.Handle, index int, s side) error {
+	if err := rtnl.FilterReplace(&netlink.BpfFilter{
 		FilterAttrs: netlink.FilterAttrs{
 			LinkIndex: index, Parent: s.parent, Handle: filterHandle, Priority: filterPriority, Protocol: unix.ETH_P_ALL,
 		},
 		Fd: s.prog.FD(), Name: filterPrefix + s.program, DirectAction: true,
-	}
-	err = netlink.FilterReplace(filter)
-	switch {
-	case err == nil:
-		return nil
-	case there != nil:
-		return &switchError{fmt.Errorf("replace filter %s: %w", s.program, err)}
-	}
-	return fmt.Errorf("attach %s: %w", s.program, err)
-}
-
-func addClsact(index int) error {
-	err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
-	}})
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return fmt.Errorf("add qdisc clsact: %w", err)
+	}); err != nil {
+		return fmt.Errorf("attach filter %s: %w", s.program, err)
 	}
 	return nil
 }
 
+// addClsact makes the qdisc that has filters on both sides, and reports whether there was none. That there may be filters is
+// noted first.
+func (h *Hooks) addClsact(rtnl *netlink.Handle, index int) (added bool, err error) {
+	if err := os.MkdirAll(filepath.Join(h.dir, filtersMark), 0o700); err != nil {
+		return false, fmt.Errorf("create pin directory: %w", err)
+	}
+	err = rtnl.QdiscAdd(clsact(index))
+	if errors.Is(err, unix.EEXIST) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("add qdisc clsact: %w", err)
+	}
+	return true, nil
+}
+
+func clsact(index int) *netlink.Clsact {
+	return &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
+		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
+	}}
+}
+
 // findFilter returns our filter on one side of a device, nil if there is none.
-func findFilter(index int, parent uint32) (*netlink.BpfFilter, error) {
-	filters, err := filtersOf(index, parent)
+func findFilter(rtnl *netlink.Handle, index int, parent uint32) (*netlink.BpfFilter, error) {
+	filters, err := filtersOf(rtnl, index, parent)
 	if err != nil {
 		return nil, err
 	}
@@ -149,9 +191,9 @@ func findFilter(index int, parent uint32) (*netlink.BpfFilter, error) {
 }
 
 // filtersOf lists the filters on one side of a device; none where there is no clsact, or no device any more.
-func filtersOf(index int, parent uint32) ([]netlink.Filter, error) {
+func filtersOf(rtnl *netlink.Handle, index int, parent uint32) ([]netlink.Filter, error) {
 	nowhere := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}
-	filters, err := again(func() ([]netlink.Filter, error) { return netlink.FilterList(nowhere, parent) })
+	filters, err := again(func() ([]netlink.Filter, error) { return rtnl.FilterList(nowhere, parent) })
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return nil, nil
 	}
@@ -167,27 +209,27 @@ func isOurs(f *netlink.BpfFilter) bool {
 
 // removeFilters removes our filters, if there are any, from every device that is not to be kept, and the qdisc that then
 // has none.
-func removeFilters(dir string, keep map[int]bool) error {
+func removeFilters(rtnl *netlink.Handle, dir string, keep map[int]bool) error {
 	if _, err := os.Stat(filepath.Join(dir, filtersMark)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	links, err := again(netlink.LinkList)
+	links, err := again(rtnl.LinkList)
 	if err != nil {
 		return fmt.Errorf("list the node's devices: %w", err)
 	}
 	var errs []error
 	for _, l := range links {
 		if index := l.Attrs().Index; !keep[index] {
-			errs = append(errs, removeFiltersOf(index))
+			errs = append(errs, removeFiltersOf(rtnl, index))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func removeFiltersOf(index int) error {
+func removeFiltersOf(rtnl *netlink.Handle, index int) error {
 	left, removed := 0, 0
 	for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-		filters, err := filtersOf(index, parent)
+		filters, err := filtersOf(rtnl, index, parent)
 		if err != nil {
 			return err
 		}
@@ -197,7 +239,7 @@ func removeFiltersOf(index int) error {
 				left++
 				continue
 			}
-			if err := netlink.FilterDel(ours); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+			if err := rtnl.FilterDel(ours); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
 				return fmt.Errorf("remove filter %s: %w", ours.Name, err)
 			}
 			removed++
@@ -206,9 +248,7 @@ func removeFiltersOf(index int) error {
 	if removed == 0 || left > 0 {
 		return nil
 	}
-	err := netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{
-		LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT,
-	}})
+	err := rtnl.QdiscDel(clsact(index))
 	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("remove qdisc clsact: %w", err)
 	}
