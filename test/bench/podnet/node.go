@@ -110,10 +110,13 @@ func (n *node) connect() error {
 	)
 }
 
+// memory is a filesystem in memory on any machine, which /run is on a node, but not in every container.
+const memory = "/dev/shm"
+
 // startAgent starts the agent as a user does, with files in place of a cluster, and its state in memory as by default.
 func (n *node) startAgent(routing string) error {
 	var err error
-	if n.dir, err = os.MkdirTemp("/run", "fairlead-bench-"); err != nil {
+	if n.dir, err = os.MkdirTemp(memory, "fairlead-bench-"); err != nil {
 		return err
 	}
 	n.later(func() error { return os.RemoveAll(n.dir) })
