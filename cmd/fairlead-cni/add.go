@@ -58,17 +58,17 @@ func (c *call) attach(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (p 
 	if p, err = c.makePair(s, granted.MTU, mac); err != nil {
 		return nil, err
 	}
-	if err := <-s.begin(func() error { return s.configure(c.IfName, granted.Addresses, p.nodeMAC) }); err != nil {
+	// While the pod's end is made usable the agent leads to the other.
+	configured := s.begin(func() error { return s.configure(c.IfName, granted.Addresses, p.nodeMAC) })
+	err = p.prepare(s.node, c.pod.String(), granted.Settings)
+	if err == nil {
+		device := c.describe(&cni.Device{Index: p.index, Name: p.name, MAC: p.nodeMAC.String(), PodMAC: p.podMAC.String()})
+		err = c.register(device, granted.Addresses, s.diag)
+	}
+	if err = errors.Join(err, <-configured); err != nil {
 		return p, err
 	}
-	if err := p.prepare(s.node, c.pod.String(), granted.Settings); err != nil {
-		return p, err
-	}
-	if err := p.settle(s, c.IfName, granted.Addresses); err != nil {
-		return p, err
-	}
-	device := c.describe(&cni.Device{Index: p.index, Name: p.name, MAC: p.nodeMAC.String(), PodMAC: p.podMAC.String()})
-	return p, c.register(device, granted.Addresses, s.diag)
+	return p, p.settle(s, c.IfName, granted.Addresses)
 }
 
 func (c *call) register(device *cni.Device, addrs []netip.Addr, diag *os.File) error {
