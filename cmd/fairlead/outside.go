@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/devices"
@@ -20,7 +21,7 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 	packets := &datapath.Packets{
 		XDP: devices.Mode(cfg.XDP), ExternalClusterIP: cfg.ExternalClusterIP == "true", HashKeys: lb.NewHashKeys(cfg.HashSeed),
 		Own:  func() []netip.Addr { return store.Self().Addrs },
-		Pods: cfg.PodNetwork == "main",
+		Pods: cfg.PodNetwork == "main", IsPod: cni.IsDevice,
 	}
 	packets.Bypass = packets.Pods && cfg.HostRouting == "bpf"
 	packets.Masquerade = packets.Pods && cfg.Masquerade == "true"

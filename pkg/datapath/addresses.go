@@ -49,7 +49,7 @@ func NodeAddrs() (map[netip.Addr]uint32, error) {
 // until the context ends, and calls changed with all addresses after each look. It looks when something may have
 // changed, and when there is something in the channel again.
 func (d *Datapath) Watch(ctx context.Context, again <-chan struct{}, changed func(map[netip.Addr]uint32)) error {
-	return devices.Watch(ctx, d.log, again, func() error { return d.look(changed) })
+	return devices.Watch(ctx, d.log, d.packets.IsPod, again, func() error { return d.look(changed) })
 }
 
 // look brings everything into step with what is there now.

@@ -22,9 +22,10 @@ type Packets struct {
 	ExternalClusterIP bool                // clients outside may use ClusterIPs
 	HashKeys          [5]uint64           // of the hash of flows; the same on all nodes
 
-	Pods       bool // pods of this node have their network from fairlead: what they send is checked
-	Bypass     bool // what they get and send goes past the node's stack
-	Masquerade bool // what they send out of the cluster gets an address of this node
+	IsPod      func(device string) bool // tells pods' devices by their names; nil if none are
+	Pods       bool                     // pods of this node have their network from fairlead: what they send is checked
+	Bypass     bool                     // what they get and send goes past the node's stack
+	Masquerade bool                     // what they send out of the cluster gets an address of this node
 }
 
 // outside is the part of a Datapath that is about devices.
@@ -50,6 +51,9 @@ func (d *Datapath) openHooks(packets *Packets) {
 		d.packets = *packets
 	} else {
 		d.packets.Devices, _ = devices.ParseFilter("none")
+	}
+	if d.packets.IsPod == nil {
+		d.packets.IsPod = func(string) bool { return false }
 	}
 	if d.packets.Own == nil {
 		d.packets.Own = func() []netip.Addr { return nil }

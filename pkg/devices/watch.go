@@ -24,10 +24,11 @@ const (
 
 // Watch calls look at the start, whenever something about the devices, addresses or default routes of this network
 // namespace may have changed, whenever there is something in the channel again, and every eight seconds, until the context
-// ends. It is level-triggered: an event says that there is something to look at, and a lost one is an event too.
-func Watch(ctx context.Context, log *slog.Logger, again <-chan struct{}, look func() error) error {
+// ends. It is level-triggered: an event says that there is something to look at, and a lost one is an event too. Of devices
+// that isPod knows by their names it is told otherwise: they come and go all the time.
+func Watch(ctx context.Context, log *slog.Logger, isPod func(name string) bool, again <-chan struct{}, look func() error) error {
 	for {
-		err := watch(ctx, again, look)
+		err := watch(ctx, isPod, again, look)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -49,10 +50,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 }
 
 // watch looks until the context ends, a look fails or a subscription breaks.
-func watch(ctx context.Context, again <-chan struct{}, look func() error) error {
+func watch(ctx context.Context, isPod func(string) bool, again <-chan struct{}, look func() error) error {
 	done := make(chan struct{})
 	defer close(done)
-	wake, broken, err := subscribe(done)
+	wake, broken, err := subscribe(done, isPod)
 	if err != nil {
 		return err
 	}
@@ -77,7 +78,7 @@ func watch(ctx context.Context, again <-chan struct{}, look func() error) error 
 
 // subscribe returns a channel that has something in it whenever there is something to look at, and one for the error
 // that ends this: a subscription ends with its first error, that events were lost among them.
-func subscribe(done chan struct{}) (wake chan struct{}, broken chan error, err error) {
+func subscribe(done chan struct{}, isPod func(string) bool) (wake chan struct{}, broken chan error, err error) {
 	wake, broken = make(chan struct{}, 1), make(chan error, 1)
 	signal := func() {
 		select {
@@ -92,11 +93,20 @@ func subscribe(done chan struct{}) (wake chan struct{}, broken chan error, err e
 		}
 	}
 	return wake, broken, errors.Join(
-		follow("devices", failed, func(netlink.LinkUpdate) { signal() }, func(updates chan<- netlink.LinkUpdate) error {
+		follow("devices", failed, func(u netlink.LinkUpdate) {
+			if !isPod(u.Attrs().Name) {
+				signal()
+			}
+		}, func(updates chan<- netlink.LinkUpdate) error {
 			return netlink.LinkSubscribeWithOptions(updates, done,
 				netlink.LinkSubscribeOptions{ErrorCallback: failed, ReceiveBufferSize: watchBuffer})
 		}),
-		follow("addresses", failed, func(netlink.AddrUpdate) { signal() }, func(updates chan<- netlink.AddrUpdate) error {
+		follow("addresses", failed, func(u netlink.AddrUpdate) {
+			// Every device has one of IPv6 that is its own alone, and stands for nothing.
+			if ip := u.LinkAddress.IP; ip.To4() != nil || !ip.IsLinkLocalUnicast() {
+				signal()
+			}
+		}, func(updates chan<- netlink.AddrUpdate) error {
 			return netlink.AddrSubscribeWithOptions(updates, done,
 				netlink.AddrSubscribeOptions{ErrorCallback: failed, ReceiveBufferSize: watchBuffer})
 		}),

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -26,11 +27,12 @@ func TestWatch(t *testing.T) {
 	}
 	seen := make(chan []Device, 64)
 	again := make(chan struct{}, 1)
+	isPod := func(name string) bool { return name == "pod0" }
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() {
 		ended <- h.ns.Do(func() error {
-			return Watch(ctx, slog.New(slog.NewTextHandler(t.Output(), nil)), again, func() error {
+			return Watch(ctx, slog.New(slog.NewTextHandler(t.Output(), nil)), isPod, again, func() error {
 				found, err := Detect(filter, []netip.Addr{netip.MustParseAddr("192.0.2.1")})
 				seen <- found
 				return err
@@ -120,5 +122,23 @@ func TestWatch(t *testing.T) {
 		settle()
 		h.do(step.do)
 		wait(step.what, step.fits)
+	}
+	// That a pod comes and goes is no reason to look.
+	settle()
+	h.do(func() error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "pod0"
+		pod := &netlink.Bridge{LinkAttrs: attrs}
+		if err := netlink.LinkAdd(pod); err != nil {
+			return err
+		}
+		local := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fe80::5"), Mask: net.CIDRMask(64, 128)}, Flags: unix.IFA_F_NODAD}
+		return errors.Join(os.WriteFile("/proc/sys/net/ipv6/conf/pod0/disable_ipv6", []byte("0"), 0o644),
+			netlink.LinkSetUp(pod), netlink.AddrAdd(pod, local), netlink.LinkDel(pod))
+	})
+	select {
+	case <-seen:
+		t.Error("a pod's device made it look")
+	case <-time.After(3 * lookApart):
 	}
 }
