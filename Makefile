@@ -43,6 +43,10 @@ help: ## show this list
 build: ## build the binaries into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -o bin/ ./cmd/...
 
+.PHONY: image
+image: ## build the container image for amd64 and arm64 and what it is made of into _output/image/, ARGS=-arch=amd64 for one
+	$(GO) run ./deploy/image $(ARGS)
+
 .PHONY: generate
 generate: ## compile the BPF programs, generate their Go types, format the C files
 	@test/tools/toolchain.sh check

@@ -54,7 +54,8 @@ func rules() []rule {
 		{"pkg/podnet", []string{"pkg/cni", "pkg/maps", "pkg/model"}, "it answers the plugin, and is told by functions what the node is like"},
 		{"pkg/api", []string{"pkg/observe", "pkg/config", "pkg/unixsock"}, "it carries what others know, and must not be able to change anything but the log's level and what differs from the objects"},
 		{"cmd/...", []string{"pkg/..."}, "commands wire everything, and nothing wires a command"},
-		{"test/...", []string{"pkg/...", "test/..."}, "tests may look everywhere but start commands as a user does"},
+		{"deploy/...", []string{"deploy/..."}, "it packs what was built, and is no part of it"},
+		{"test/...", []string{"pkg/...", "deploy/...", "test/..."}, "tests may look everywhere but start commands as a user does"},
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"fairlead.io/fairlead/test/cluster/image"
+	"fairlead.io/fairlead/deploy/image/oci"
 )
 
 // repository is the image's name without its tag.
@@ -30,7 +30,7 @@ func writeImage(archive, agent, plugin string) (name string, err error) {
 		return "", fmt.Errorf("write image: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	files := image.NewLayer(filepath.Join(temp, "layer.tar"))
+	files := oci.NewLayer(filepath.Join(temp, "layer.tar"))
 	files.Program("fairlead", agent)
 	files.Program("fairlead-cni", plugin)
 	layer, err := files.Close()
@@ -38,8 +38,8 @@ func writeImage(archive, agent, plugin string) (name string, err error) {
 		return "", err
 	}
 	name = repository + ":" + hex.EncodeToString(sum.Sum(nil))[:12]
-	return name, image.Write(archive, []image.Image{{
-		Names: []string{name}, Layers: []*image.Layer{layer}, Entrypoint: []string{"/fairlead"},
+	return name, oci.Write(archive, []oci.Image{{
+		Names: []string{name}, Layers: []*oci.Layer{layer}, Entrypoint: []string{"/fairlead"},
 	}})
 }
 

@@ -42,34 +42,30 @@ func Fetch(dir string, packages []string) ([]string, error) {
 	return debs, nil
 }
 
-// Deb adds the files of a Debian package. Its scripts do not run: a program that needs more than its files does not
+// deb adds the files of a Debian package. Its scripts do not run: a program that needs more than its files does not
 // work.
-func (l *LayerWriter) Deb(file string) {
-	if l.err != nil {
-		return
-	}
+func (l layer) deb(file string) {
 	cmd := exec.Command("dpkg-deb", "--fsys-tarfile", file)
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil {
-		l.err = fmt.Errorf("unpack %s: %w", filepath.Base(file), err)
-		return
+	if err == nil {
+		err = l.copy(tar.NewReader(out))
+		_, drained := io.Copy(io.Discard, out)
+		err = errors.Join(err, drained, cmd.Wait())
 	}
-	err = l.copy(tar.NewReader(out))
-	_, drained := io.Copy(io.Discard, out)
-	if err = errors.Join(err, drained, cmd.Wait()); err != nil {
-		l.err = fmt.Errorf("unpack %s: %w", filepath.Base(file), err)
+	if err != nil {
+		l.Fail(fmt.Errorf("unpack %s: %w", filepath.Base(file), err))
 	}
 }
 
 // copy adds what a package has, less what nobody reads in a container.
-func (l *LayerWriter) copy(from *tar.Reader) error {
+func (l layer) copy(from *tar.Reader) error {
 	for {
 		header, err := from.Next()
 		if errors.Is(err, io.EOF) {
-			return l.err
+			return nil
 		}
 		if err != nil {
 			return err
@@ -81,7 +77,7 @@ func (l *LayerWriter) copy(from *tar.Reader) error {
 		if header.Typeflag == tar.TypeLink {
 			header.Linkname = inUsr(strings.TrimPrefix(header.Linkname, "./"))
 		}
-		header.Uname, header.Gname = "", ""
+		header.Name, header.Uname, header.Gname = name, "", ""
 		l.add(header, from)
 	}
 }

@@ -1,3 +1,4 @@
+// Package image makes the images that the cluster and its specs run, of Debian packages and programs.
 package image
 
 import (
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"fairlead.io/fairlead/deploy/image/oci"
 	"fairlead.io/fairlead/test/cluster/pki"
 )
 
@@ -51,36 +53,36 @@ func BuildAll(path string, p Programs) (err error) {
 	if err != nil {
 		return err
 	}
-	box := layers.make("box", func(l *LayerWriter) { busybox(l, debs, applets) })
-	clients := layers.make("clients", func(l *LayerWriter) { userland(l, debs, applets) })
-	pause := layers.make("pause", func(l *LayerWriter) { l.Deb(find(debs, "catatonit")) })
-	dns := layers.make("dns", func(l *LayerWriter) { l.Program("coredns", p.CoreDNS) })
-	agnhost := layers.make("agnhost", func(l *LayerWriter) {
+	box := layers.make("box", func(l layer) { busybox(l, debs, applets) })
+	clients := layers.make("clients", func(l layer) { userland(l, debs, applets) })
+	pause := layers.make("pause", func(l layer) { l.deb(find(debs, "catatonit")) })
+	dns := layers.make("dns", func(l layer) { l.Program("coredns", p.CoreDNS) })
+	agnhost := layers.make("agnhost", func(l layer) {
 		l.Program("agnhost", p.Agnhost)
-		l.Symlink("agnhost-2", "agnhost")
+		l.symlink("agnhost-2", "agnhost")
 		l.Dir("uploads", 0o755)
 		for _, name := range []string{"localhost.crt", "localhost.key"} {
 			l.Program(name, filepath.Join(work, name))
 		}
 	})
-	regression := layers.make("regression", func(l *LayerWriter) { l.Program("regression-issue-74839", p.Regression) })
+	regression := layers.make("regression", func(l layer) { l.Program("regression-issue-74839", p.Regression) })
 	if layers.err != nil {
 		return fmt.Errorf("build images: %w", layers.err)
 	}
 	const e2e = "registry.k8s.io/e2e-test-images/"
-	return Write(path, []Image{
-		{Names: []string{Pause}, Layers: []*Layer{pause}, Entrypoint: []string{"/usr/bin/catatonit", "-P"}, User: "65535:65535"},
-		{Names: []string{p.CoreDNSImage}, Layers: []*Layer{dns}, Entrypoint: []string{"/coredns"}},
-		{Names: []string{e2e + "busybox:1.37.0-1"}, Layers: []*Layer{box}, Cmd: []string{"sh"}},
+	return oci.Write(path, []oci.Image{
+		{Names: []string{Pause}, Layers: []*oci.Layer{pause}, Entrypoint: []string{"/usr/bin/catatonit", "-P"}, User: "65535:65535"},
+		{Names: []string{p.CoreDNSImage}, Layers: []*oci.Layer{dns}, Entrypoint: []string{"/coredns"}},
+		{Names: []string{e2e + "busybox:1.37.0-1"}, Layers: []*oci.Layer{box}, Cmd: []string{"sh"}},
 		{
-			Names: []string{e2e + "agnhost:2.63.0", e2e + "agnhost:2.55"}, Layers: []*Layer{clients, dns, agnhost},
+			Names: []string{e2e + "agnhost:2.63.0", e2e + "agnhost:2.55"}, Layers: []*oci.Layer{clients, dns, agnhost},
 			Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
 		},
-		{Names: []string{e2e + "glibc-dns-testing:2.0.0"}, Layers: []*Layer{clients, dns}, Cmd: []string{"/bin/bash"}},
-		{Names: []string{"registry.k8s.io/build-image/distroless-iptables:v0.9.6"}, Layers: []*Layer{clients}, Cmd: []string{"/bin/bash"}},
+		{Names: []string{e2e + "glibc-dns-testing:2.0.0"}, Layers: []*oci.Layer{clients, dns}, Cmd: []string{"/bin/bash"}},
+		{Names: []string{"registry.k8s.io/build-image/distroless-iptables:v0.9.6"}, Layers: []*oci.Layer{clients}, Cmd: []string{"/bin/bash"}},
 		// Specs of the network only want a web server of it.
-		{Names: []string{e2e + "nginx:1.15-4", e2e + "nginx:1.27-0"}, Layers: []*Layer{box}, Cmd: []string{"httpd", "-f", "-p", "80", "-h", "/www"}},
-		{Names: []string{e2e + "regression-issue-74839:1.4"}, Layers: []*Layer{regression}, Entrypoint: []string{"/regression-issue-74839"}},
+		{Names: []string{e2e + "nginx:1.15-4", e2e + "nginx:1.27-0"}, Layers: []*oci.Layer{box}, Cmd: []string{"httpd", "-f", "-p", "80", "-h", "/www"}},
+		{Names: []string{e2e + "regression-issue-74839:1.4"}, Layers: []*oci.Layer{regression}, Entrypoint: []string{"/regression-issue-74839"}},
 	})
 }
 
@@ -102,58 +104,58 @@ type layers struct {
 	err  error
 }
 
-func (ls *layers) make(name string, fill func(*LayerWriter)) *Layer {
+func (ls *layers) make(name string, fill func(layer)) *oci.Layer {
 	if ls.err != nil {
 		return nil
 	}
-	l := NewLayer(filepath.Join(ls.work, name+".tar"))
+	l := newLayer(filepath.Join(ls.work, name+".tar"))
 	fill(l)
-	layer, err := l.Close()
+	done, err := l.Close()
 	if err != nil {
 		ls.err = fmt.Errorf("%s: %w", name, err)
 	}
-	return layer
+	return done
 }
 
 // skeleton is what every image with a shell has.
-func skeleton(l *LayerWriter) {
+func skeleton(l layer) {
 	for _, dir := range []string{"usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc", "root", "var", "proc", "sys", "dev"} {
 		l.Dir(dir, 0o755)
 	}
 	l.Dir("tmp", 0o1777)
 	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
-		l.Symlink(dir, "usr/"+dir)
+		l.symlink(dir, "usr/"+dir)
 	}
-	l.Symlink("var/run", "/run")
-	l.Text("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
-	l.Text("etc/group", "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\nnogroup:x:65534:\n")
-	l.Text("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
+	l.symlink("var/run", "/run")
+	l.text("etc/passwd", "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")
+	l.text("etc/group", "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\nnogroup:x:65534:\n")
+	l.text("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
 }
 
 // busybox adds a shell and tools in one static program.
-func busybox(l *LayerWriter, debs, applets []string) {
+func busybox(l layer, debs, applets []string) {
 	skeleton(l)
 	l.Dir("www", 0o755)
-	l.Text("www/index.html", "a web server\n")
-	l.Deb(find(debs, "busybox-static"))
+	l.text("www/index.html", "a web server\n")
+	l.deb(find(debs, "busybox-static"))
 	l.applets(applets)
 }
 
 // userland adds Debian's packages, and busybox for all that they do not have.
-func userland(l *LayerWriter, debs, applets []string) {
+func userland(l layer, debs, applets []string) {
 	skeleton(l)
 	for _, link := range [][2]string{ // what the scripts of packages would have made
 		{"usr/bin/sh", "bash"}, {"usr/bin/nc", "nc.openbsd"}, {"usr/sbin/iptables", "xtables-nft-multi"}, {"usr/sbin/ip6tables", "xtables-nft-multi"},
 		{"usr/sbin/iptables-save", "xtables-nft-multi"}, {"usr/sbin/iptables-restore", "xtables-nft-multi"},
 		{"usr/local/bin/iperf", "/usr/bin/iperf"},
 	} {
-		l.Symlink(link[0], link[1])
+		l.symlink(link[0], link[1])
 	}
-	l.Text("etc/wgetrc", "tries = 1\n") // as busybox has it
+	l.text("etc/wgetrc", "tries = 1\n") // as busybox has it
 	for _, deb := range debs {
 		// Perl is only there for scripts that run when packages are installed.
 		if name := filepath.Base(deb); !strings.HasPrefix(name, "perl") && !strings.HasPrefix(name, "libperl") {
-			l.Deb(deb)
+			l.deb(deb)
 		}
 	}
 	l.applets(applets)
@@ -179,10 +181,10 @@ func applets(deb, dir string) ([]string, error) {
 }
 
 // applets adds a link for each command that is not there as a program of its own.
-func (l *LayerWriter) applets(names []string) {
+func (l layer) applets(names []string) {
 	for _, name := range names {
-		if name != "busybox" && !l.have["usr/sbin/"+name] {
-			l.Symlink("usr/bin/"+name, "busybox")
+		if name != "busybox" && !l.Has("usr/sbin/"+name) {
+			l.symlink("usr/bin/"+name, "busybox")
 		}
 	}
 }

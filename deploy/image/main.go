@@ -1,0 +1,168 @@
+// Command image builds the container image of fairlead without a registry and without a container engine: for each
+// architecture one layer with the agent and the plugin, and nothing else. The same commit gives the same image, to the last
+// byte.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+
+	"fairlead.io/fairlead/deploy/image/oci"
+)
+
+const (
+	repository = "fairlead.io/fairlead"
+	// limit is what the image may take on a node's disk.
+	limit = 60 << 20
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintf(os.Stderr, "image: %v\n", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// options are what the command is told.
+type options struct {
+	output string // the directory of what it writes
+	arches []string
+	name   string // of the image; empty for one that tells the version
+	// built has, below a directory for each architecture, the programs; empty to build them.
+	built string
+}
+
+func run(ctx context.Context, args []string) error {
+	var o options
+	flags := flag.NewFlagSet("image", flag.ContinueOnError)
+	flags.StringVar(&o.output, "output", "_output/image", "directory for fairlead.tar, an OCI image layout, and what it is made of in SPDX")
+	flags.StringVar(&o.name, "name", "", "name of the image with its tag (default "+repository+":VERSION)")
+	arches := flags.String("arch", "amd64,arm64", "architectures, with commas between them")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("%q is no option; there are -output, -name and -arch", flags.Arg(0))
+	}
+	o.arches = strings.Split(*arches, ",")
+	built, err := os.MkdirTemp("", "fairlead-image-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(built)
+	for _, arch := range o.arches {
+		if err := build(ctx, filepath.Join(built, arch), arch); err != nil {
+			return err
+		}
+	}
+	o.built = built
+	made, err := write(o)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%s\n%s\n%s\n", made.path, made.name, made.digest)
+	for _, a := range made.arches {
+		fmt.Printf("%s: %.1f MiB unpacked, %.1f MiB to carry, made of %d modules\n", a.arch, mib(a.unpacked), mib(a.carried), a.modules)
+	}
+	return nil
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+// made is what was written.
+type made struct {
+	path, name, digest string
+	arches             []madeFor
+}
+
+type madeFor struct {
+	arch              string
+	unpacked, carried int64
+	modules           int
+}
+
+// write writes the image of programs that were built.
+func write(o options) (m made, err error) {
+	m.path, m.name = filepath.Join(o.output, "fairlead.tar"), o.name
+	if err := os.MkdirAll(o.output, 0o755); err != nil {
+		return m, err
+	}
+	temp, err := os.MkdirTemp(o.output, ".layers-")
+	if err != nil {
+		return m, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	var images []oci.Image
+	var labels map[string]string
+	for _, arch := range o.arches {
+		programs, err := inspectAll(filepath.Join(o.built, arch), arch)
+		if err != nil {
+			return m, err
+		}
+		if m.name == "" {
+			m.name = repository + ":" + tag(programs[0].version())
+		}
+		labels = labelsOf(programs[0])
+		layer, unpacked, err := layerOf(filepath.Join(temp, arch), programs)
+		if err != nil {
+			return m, err
+		}
+		if unpacked > limit {
+			return m, fmt.Errorf("the image for %s has %d bytes, and may have %d", arch, unpacked, limit)
+		}
+		bill := billOf(programs)
+		if err := bill.write(filepath.Join(o.output, "fairlead-"+arch+".spdx.json")); err != nil {
+			return m, err
+		}
+		images = append(images, oci.Image{
+			Arch: arch, Layers: []*oci.Layer{layer}, Entrypoint: []string{"/fairlead"}, Created: programs[0].time(), Labels: labels,
+			Statement: &oci.Statement{PredicateType: spdxType, Predicate: bill},
+		})
+		m.arches = append(m.arches, madeFor{arch, unpacked, layer.Size(), len(bill.Packages)})
+	}
+	m.digest, err = oci.WriteIndex(m.path, []string{m.name}, labels, images)
+	return m, err
+}
+
+func layerOf(path string, programs []*program) (layer *oci.Layer, unpacked int64, err error) {
+	files := oci.NewCompressedLayer(path)
+	for _, p := range programs {
+		files.Program(p.name, p.path)
+		unpacked += p.size
+	}
+	layer, err = files.Close()
+	return layer, unpacked, err
+}
+
+// labelsOf returns what the image says of itself.
+func labelsOf(p *program) map[string]string {
+	labels := map[string]string{
+		"org.opencontainers.image.title":       "fairlead",
+		"org.opencontainers.image.description": "Kubernetes datapath: Services and the pod network by BPF, without kube-proxy",
+		"org.opencontainers.image.licenses":    "Apache-2.0 AND (GPL-2.0-only OR BSD-2-Clause)",
+		"org.opencontainers.image.version":     p.version(),
+		"org.opencontainers.image.base.name":   "scratch",
+	}
+	if revision := p.setting("vcs.revision"); revision != "" {
+		labels["org.opencontainers.image.revision"] = revision
+		labels["org.opencontainers.image.created"] = p.setting("vcs.time")
+	}
+	return labels
+}
+
+var notInTags = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
+
+// tag returns a version as a tag, which has no +.
+func tag(version string) string { return notInTags.ReplaceAllString(version, "-") }

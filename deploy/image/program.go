@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"debug/elf"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"time"
+)
+
+// names are the programs of the image; what the first says of itself holds for the image.
+func names() []string { return []string{"fairlead", "fairlead-cni"} }
+
+// build builds the programs for an architecture as a release has them: without what only debuggers read.
+func build(ctx context.Context, dir, arch string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-w", "-o", dir+string(filepath.Separator), "./cmd/...")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs for %s: %w\n%s", arch, err, out)
+	}
+	return nil
+}
+
+// program is one of the image.
+type program struct {
+	name, path string
+	size       int64
+	sum        string // SHA-256
+	info       *debug.BuildInfo
+}
+
+func inspectAll(dir, arch string) ([]*program, error) {
+	var all []*program
+	for _, name := range names() {
+		p, err := inspect(name, filepath.Join(dir, name), arch)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// inspect reads a program. One that needs a loader or libraries would not start where there is nothing else, and one for
+// another machine nowhere.
+func inspect(name, path, arch string) (*program, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open a program: %w", err)
+	}
+	defer file.Close()
+	binary, err := elf.NewFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	for _, part := range binary.Progs {
+		if part.Type == elf.PT_INTERP {
+			return nil, fmt.Errorf("%s is not linked statically: build it with CGO_ENABLED=0", path)
+		}
+	}
+	info, err := buildinfo.Read(file)
+	if err != nil {
+		return nil, fmt.Errorf("read what %s is made of: %w", path, err)
+	}
+	p := &program{name: name, path: path, info: info}
+	if is := p.setting("GOARCH"); is != arch {
+		return nil, fmt.Errorf("%s is for %s, not for %s", path, is, arch)
+	}
+	sum := sha256.New()
+	if p.size, err = io.Copy(sum, io.NewSectionReader(file, 0, 1<<62)); err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	p.sum = hex.EncodeToString(sum.Sum(nil))
+	return p, nil
+}
+
+// setting returns what the program was built with, "" if it does not say.
+func (p *program) setting(key string) string {
+	for _, s := range p.info.Settings {
+		if s.Key == key {
+			return s.Value
+		}
+	}
+	return ""
+}
+
+// version returns that of the module; a tree that no version control knows has none.
+func (p *program) version() string {
+	if v := p.info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	return "v0.0.0"
+}
+
+// time returns that of the commit, or the first there is: when it was built would be another each time.
+func (p *program) time() time.Time {
+	at, err := time.Parse(time.RFC3339, p.setting("vcs.time"))
+	if err != nil {
+		return time.Unix(0, 0)
+	}
+	return at
+}
