@@ -33,28 +33,31 @@ func check(args *skel.CmdArgs) error {
 		return err
 	}
 	defer s.close()
-	if err := c.checkPod(s, addrs); err != nil {
+	device, err := c.checkPod(s, addrs)
+	if err != nil {
 		return err
 	}
 	request := c.request(cni.Check)
+	request.Device = device
 	request.Addresses = addrs
 	_, err = c.agent.Ask(request, nil)
 	return err
 }
 
-// checkPod looks at the interface in the pod. The ways out of it are ours only where its node's end is.
-func (c *call) checkPod(s *sandbox, addrs []netip.Addr) error {
+// checkPod looks at the interface in the pod, and returns its device. The ways out of it are ours only where its node's end is; of
+// another's it returns none.
+func (c *call) checkPod(s *sandbox, addrs []netip.Addr) (*cni.Device, error) {
 	link, err := s.handle.LinkByName(c.IfName)
 	if err != nil {
-		return unexpected("the pod has no interface %s: %v", c.IfName, err)
+		return nil, unexpected("the pod has no interface %s: %v", c.IfName, err)
 	}
 	have, err := s.handle.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, addr := range addrs {
 		if !slices.ContainsFunc(have, func(a netlink.Addr) bool { return a.IP.Equal(addr.AsSlice()) }) {
-			return unexpected("interface %s of the pod lacks its address %s", c.IfName, addr)
+			return nil, unexpected("interface %s of the pod lacks its address %s", c.IfName, addr)
 		}
 	}
 	node, err := s.node.LinkByIndex(link.Attrs().ParentIndex)
@@ -63,14 +66,14 @@ func (c *call) checkPod(s *sandbox, addrs []netip.Addr) error {
 		same, err = s.peers(node, link)
 	}
 	if err != nil || !same {
-		return unexpected("interface %s of the pod has no end on the node", c.IfName)
+		return nil, unexpected("interface %s of the pod has no end on the node", c.IfName)
 	}
 	if node.Attrs().Name != c.attachment.Device() {
-		return nil // another plugin made it
+		return nil, nil // another plugin made it
 	}
 	routes, err := s.handle.RouteList(link, netlink.FAMILY_ALL)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	v4, v6 := gateways()
 	for _, addr := range addrs {
@@ -79,8 +82,10 @@ func (c *call) checkPod(s *sandbox, addrs []netip.Addr) error {
 			gateway = v4
 		}
 		if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw.Equal(gateway.AsSlice()) }) {
-			return unexpected("the pod lacks its route by %s", gateway)
+			return nil, unexpected("the pod lacks its route by %s", gateway)
 		}
 	}
-	return nil
+	return c.describe(&cni.Device{
+		Index: node.Attrs().Index, Name: node.Attrs().Name, MAC: node.Attrs().HardwareAddr.String(), PodMAC: link.Attrs().HardwareAddr.String(),
+	}), nil
 }

@@ -258,7 +258,7 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 	}
 	s := &observe.PodNetworkStatus{
 		Mode: a.cfg.PodNetwork, Pods: stats.Pods, Unchecked: stats.Unchecked, Reclaimed: stats.Reclaimed, Mended: stats.Mended, Error: stats.Error,
-		Addresses: map[string]observe.AddressCount{},
+		Adopted: stats.Adopted, Unknown: stats.Unknown, Addresses: map[string]observe.AddressCount{},
 	}
 	for family, count := range stats.Families {
 		s.Addresses[family] = observe.AddressCount(count)

@@ -39,7 +39,8 @@ type Request struct {
 	// Addresses that were asked for, of the verb Allocate; that the interface has, of the others.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	WithoutV6 bool         `json:"withoutV6,omitempty"` // the namespace has IPv6 turned off
-	Device    *Device      `json:"device,omitempty"`
+	// Device is what there is, and of the verb Check what the runtime says that it asked for.
+	Device *Device `json:"device,omitempty"`
 	// Valid is what the runtime still has of the attachment's network.
 	Valid []Attachment `json:"valid,omitempty"`
 }
@@ -120,7 +121,7 @@ func (r *Request) Validate() error {
 			return fmt.Errorf("address %q of a pod is not a plain one", addr)
 		}
 	}
-	if r.Verb == Register {
+	if r.Verb == Register || r.Verb == Check && r.Device != nil {
 		return r.Device.validate()
 	}
 	return nil

@@ -321,8 +321,8 @@ func (c *Compiler) tables(s *Service, outside bool) {
 	}
 }
 
-// Pod compiles the host ports of a pod of this node: those that the runtime asked for, or where it asked for none those of the
-// Pod, which may be nil.
+// Pod compiles the host ports of a pod of this node: those that the runtime asked for, or where it asked for none, or nobody knows
+// for which, those of the Pod, which may be nil.
 func (c *Compiler) Pod(name model.Name, pod *model.Pod, attached []*model.Attachment) *Wanted {
 	wanted := c.reset()
 	if pod != nil {
@@ -336,9 +336,29 @@ func (c *Compiler) Pod(name model.Name, pod *model.Pod, attached []*model.Attach
 		}
 	}
 	for _, a := range attached {
+		if a.Lost {
+			c.lost(name, pod, a)
+			continue
+		}
 		c.hostPorts(name, a.HostPorts, a.Addrs)
 	}
 	return wanted
+}
+
+// lost compiles the host ports of an attachment by its Pod: a kubelet asks the runtime for just these. The name alone may be
+// another pod's by now, so they have to have an address in common.
+func (c *Compiler) lost(name model.Name, pod *model.Pod, a *model.Attachment) {
+	if pod == nil || len(pod.HostPorts) == 0 {
+		return
+	}
+	what := "each hostPort as the spec has it"
+	if slices.ContainsFunc(pod.Addrs, func(addr netip.Addr) bool { return slices.Contains(a.Addrs, addr) }) {
+		c.hostPorts(name, pod.HostPorts, a.Addrs)
+	} else {
+		what = "no hostPort, as its device has none of the pod's addresses"
+	}
+	c.wanted.problem("PodRecordLost", "what the node noted of the pod at device %s is lost; it serves %s; delete the pod, so that it is made anew",
+		a.Device, what)
 }
 
 func (c *Compiler) hostPorts(name model.Name, ports []model.HostPort, addrs []netip.Addr) {

@@ -40,6 +40,9 @@ func TestPodPorts(t *testing.T) {
 	attached := func(device string, addrs []netip.Addr, ports ...model.HostPort) *model.Attachment {
 		return &model.Attachment{Pod: name, Device: device, Addrs: addrs, HostPorts: ports}
 	}
+	lost := func(texts ...string) *model.Attachment {
+		return &model.Attachment{Pod: name, Device: "fl1", Addrs: addrs(texts...), Lost: true}
+	}
 	for _, tt := range []struct {
 		name     string
 		pod      *model.Pod
@@ -75,6 +78,17 @@ func TestPodPorts(t *testing.T) {
 			}, true,
 			"pod:shop/web:0.0.0.0:80/tcp4 10.1.0.1:8; pod:shop/web:0.0.0.0:81/tcp4 10.2.0.1:8",
 		},
+		{
+			"lost, and the Pod says which", &model.Pod{Name: name, Addrs: addrs("10.1.0.1"), HostPorts: []model.HostPort{port("", 80, 8, model.TCP)}},
+			[]*model.Attachment{lost("10.1.0.1", "fd00::1")}, true,
+			"pod:shop/web:0.0.0.0:80/tcp4 10.1.0.1:8; pod:shop/web:[::]:80/tcp6 [fd00::1]:8; PodRecordLost",
+		},
+		{
+			"lost, and the Pod is another", &model.Pod{Name: name, Addrs: addrs("10.1.0.2"), HostPorts: []model.HostPort{port("", 80, 8, model.TCP)}},
+			[]*model.Attachment{lost("10.1.0.1")}, true, "PodRecordLost",
+		},
+		{"lost, and there were none", &model.Pod{Name: name, Addrs: addrs("10.1.0.1")}, []*model.Attachment{lost("10.1.0.1")}, true, ""},
+		{"lost, and the Pod is not known", nil, []*model.Attachment{lost("10.1.0.1")}, true, ""},
 		{"no address of the family", nil, []*model.Attachment{attached("fl1", addrs("fd00::1"), port("127.0.0.1", 80, 8, model.TCP))}, true, ""},
 	} {
 		c := NewCompiler(Facts{

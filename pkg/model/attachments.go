@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// SetAttachment stores a new or changed Attachment. One without host ports says nothing and is as good as none.
+// SetAttachment stores a new or changed Attachment. One without host ports says nothing and is as good as none,
+// unless they are lost.
 func (s *Store) SetAttachment(a *Attachment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.attached[a.Pod]
 	// A new list each time: readers keep the one that they were given.
 	list := slices.DeleteFunc(slices.Clone(was), func(o *Attachment) bool { return o.Device == a.Device })
-	if len(a.HostPorts) > 0 {
+	if len(a.HostPorts) > 0 || a.Lost {
 		list = append(list, a)
 		slices.SortFunc(list, func(a, b *Attachment) int {
 			return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.Device, b.Device))

@@ -27,6 +27,7 @@ func TestAttachments(t *testing.T) {
 		{"another's", func() { s.DeleteAttachment(Name{"shop", "b"}, "fl1") }, false, []string{"fl1", "fl2"}},
 		{"gone", func() { s.DeleteAttachment(pod, "fl1") }, true, []string{"fl2"}},
 		{"gone twice", func() { s.DeleteAttachment(pod, "fl1") }, false, []string{"fl2"}},
+		{"lost", func() { s.SetAttachment(&Attachment{Pod: pod, Device: "fl2", Created: 3, Lost: true}) }, true, []string{"fl2"}},
 		{"no ports any more", func() { s.SetAttachment(&Attachment{Pod: pod, Device: "fl2"}) }, true, nil},
 	} {
 		before := s.Attached(pod)

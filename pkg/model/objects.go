@@ -143,6 +143,8 @@ type Attachment struct {
 	Created   int64
 	Addrs     []netip.Addr
 	HostPorts []HostPort
+	// Lost says that what the runtime asked for is not known any more: then what the Pod says has to do.
+	Lost bool
 }
 
 // HostPort is a port of the node that leads to a pod. HostIP is invalid for every address of the node.

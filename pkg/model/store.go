@@ -239,7 +239,7 @@ func (s *Store) mayUncheck(namespace string) bool {
 	return found != nil && found.MayUncheck
 }
 
-// Attached returns the attachments of a pod that have host ports, the oldest first. They may not be changed.
+// Attached returns the attachments of a pod that have host ports, or have lost them, the oldest first. They may not be changed.
 func (s *Store) Attached(pod Name) []*Attachment {
 	s.mu.Lock()
 	defer s.mu.Unlock()

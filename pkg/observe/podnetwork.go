@@ -13,6 +13,8 @@ type PodNetworkStatus struct {
 	CIDRs     []string                `json:"cidrs,omitempty"`
 	Pods      int                     `json:"pods"`
 	Unchecked int                     `json:"unchecked"`           // may send under others' addresses
+	Adopted   []string                `json:"adopted,omitempty"`   // pods whose records were lost: their host ports are as their Pods have them
+	Unknown   []string                `json:"unknown,omitempty"`   // likewise, of which too little is known to check what they send
 	Addresses map[string]AddressCount `json:"addresses,omitempty"` // by family
 	Reclaimed uint64                  `json:"reclaimed"`           // what nobody released
 	Mended    uint64                  `json:"mended"`              // pods whose routes were lost
@@ -87,6 +89,10 @@ func (p *PodNetworkStatus) text() string {
 	if len(p.CIDRs) > 0 {
 		text += " of " + strings.Join(p.CIDRs, ", ")
 	}
+	if len(p.Adopted) > 0 {
+		text += fmt.Sprintf("; %d pods whose records were lost, with host ports as their Pods have them until they are made anew: %s",
+			len(p.Adopted), firstOf(p.Adopted))
+	}
 	if p.Mended > 0 {
 		text += fmt.Sprintf("; routes of pods that were lost and came back: %d", p.Mended)
 	}
@@ -107,6 +113,10 @@ func (p *PodNetworkStatus) judge(say func(string, ...any)) {
 	if m := p.Masquerade; m != nil && m.Error != "" {
 		say("The masquerade configuration %s cannot be used, and %d networks of the last good one hold: %s.", m.File, m.Networks, m.Error)
 	}
+	if len(p.Unknown) > 0 {
+		say("Records of %d pods were lost, and nothing tells enough to check what they send: delete them, so that they are made anew: %s.",
+			len(p.Unknown), firstOf(p.Unknown))
+	}
 	if p.Error != "" {
 		say("No pod can be added to this node: %s.", p.Error)
 	}
@@ -118,4 +128,14 @@ func (p *PodNetworkStatus) judge(say func(string, ...any)) {
 	if len(p.Settings) > 0 {
 		say("Packets of pods are not handed on: %s is not set; \"fairlead init\" sets it.", strings.Join(p.Settings, " and "))
 	}
+}
+
+// mostNamed is how many of a list are named where a line has to do.
+const mostNamed = 8
+
+func firstOf(names []string) string {
+	if more := len(names) - mostNamed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:mostNamed], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }

@@ -19,6 +19,7 @@ type endpoint struct {
 	index int
 	name  string
 	alias string
+	mac   string
 	addrs []netip.Addr // that lead to it
 }
 
@@ -42,7 +43,7 @@ func links() (names map[int]string, pods map[string]*endpoint, err error) {
 		at := link.Attrs()
 		names[at.Index] = at.Name
 		if cni.IsDevice(at.Name) && link.Type() == "veth" {
-			pods[at.Name] = &endpoint{index: at.Index, name: at.Name, alias: at.Alias}
+			pods[at.Name] = &endpoint{index: at.Index, name: at.Name, alias: at.Alias, mac: at.HardwareAddr.String()}
 		}
 	}
 	return names, pods, nil

@@ -73,6 +73,7 @@ type Network struct {
 	files     folder
 	records   map[string]*Record  // by the name that the device has, or would have
 	sockets   map[string]*os.File // sock_diag sockets in the pods' namespaces
+	unknown   map[string]cni.Pod  // by device: pods whose records are lost, and of which too little can be known
 	absent    map[string]int      // looks at which a device was not there
 	reclaimed uint64
 	mended    uint64
@@ -97,7 +98,8 @@ func New(cfg Config) (*Network, error) {
 			return nil, err
 		}
 	}
-	n := &Network{cfg: cfg, records: map[string]*Record{}, sockets: map[string]*os.File{}, absent: map[string]int{}}
+	n := &Network{cfg: cfg, records: map[string]*Record{}, sockets: map[string]*os.File{}, absent: map[string]int{},
+		unknown: map[string]cni.Pod{}}
 	addresses, err := openFolder(filepath.Join(cfg.Dir, addressesDir))
 	if err != nil {
 		return nil, err
@@ -248,6 +250,9 @@ func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 		}
 		n.mtuAt = time.Now()
 	}
+	if err := n.recognize(request.Attachment, request.Pod); err != nil {
+		return nil, err
+	}
 	leased, err := n.leases.allocate(request.Attachment, request.Pod, request.Addresses, request.WithoutV6)
 	if err != nil {
 		return nil, err
@@ -302,6 +307,7 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 	}
 	n.open(record, n.records[name])
 	n.records[name] = record
+	delete(n.unknown, name)
 	n.keep(name, file)
 	return nil
 }
@@ -410,6 +416,7 @@ func (n *Network) forget(name string) error {
 	}
 	delete(n.records, name)
 	delete(n.absent, name)
+	delete(n.unknown, name)
 	n.keep(name, nil)
 	return n.leases.release(name)
 }
@@ -417,6 +424,9 @@ func (n *Network) forget(name string) error {
 // check compares what the runtime thinks there is with what is there.
 func (n *Network) check(request *cni.Request) error {
 	name := request.Attachment.Device()
+	if err := errors.Join(n.recognize(request.Attachment, request.Pod), n.remember(request)); err != nil {
+		return err
+	}
 	record := n.records[name]
 	if record == nil {
 		return cni.Refusal(types.ErrUnknownContainer, "container %.64q has no interface %s of this network", request.Attachment.Container, request.Attachment.IfName)
@@ -450,6 +460,9 @@ func (n *Network) collect(request *cni.Request) (int, error) {
 	for _, attachment := range request.Valid {
 		attachment.Network = request.Attachment.Network
 		valid[attachment.Device()] = true
+		if err := n.recognize(attachment, cni.Pod{}); err != nil {
+			return 0, err
+		}
 	}
 	gone := map[string]bool{}
 	for name, record := range n.records {

@@ -52,10 +52,19 @@ func (r *Record) podName() model.Name {
 	return model.Name{Namespace: r.Pod.Namespace, Name: r.Pod.Name}
 }
 
+// device returns the name under which the record is kept, which is that of the node's end where we made it.
+func (r *Record) device() string {
+	if r.Owner == (cni.Attachment{}) {
+		return r.Device.Name
+	}
+	return r.Owner.Device()
+}
+
 // attachment returns what a record, which was checked, says of ports of the node.
 func (r *Record) attachment() *model.Attachment {
 	a := &model.Attachment{
-		Pod: r.podName(), UID: cmp.Or(r.Pod.UID, r.Owner.Container), Device: r.Owner.Device(), Created: r.Since.Unix(), Addrs: r.Addresses,
+		Pod: r.podName(), UID: cmp.Or(r.Pod.UID, r.Owner.Container), Device: r.device(), Created: r.Since.Unix(), Addrs: r.Addresses,
+		Lost: r.Adopted,
 	}
 	for i := range r.Device.HostPorts {
 		m := &r.Device.HostPorts[i]
@@ -90,7 +99,7 @@ func (n *Network) vacant(record *Record) error {
 
 // open has the ports that a record asks for lead to it, soon. Those of the record before it, if there is one, are closed.
 func (n *Network) open(record, before *Record) {
-	if n.cfg.Ports == nil {
+	if n.cfg.Ports == nil || record.podName() == (model.Name{}) {
 		return
 	}
 	if before != nil && before.podName() != record.podName() {
@@ -101,16 +110,16 @@ func (n *Network) open(record, before *Record) {
 }
 
 func (n *Network) closePorts(record *Record) {
-	if n.cfg.Ports == nil {
+	if n.cfg.Ports == nil || record.podName() == (model.Name{}) {
 		return
 	}
-	n.cfg.Ports.DeleteAttachment(record.podName(), record.Owner.Device())
+	n.cfg.Ports.DeleteAttachment(record.podName(), record.device())
 	n.ported(record)
 }
 
 // ported notes that a pod's ports have changed.
 func (n *Network) ported(record *Record) {
-	if len(record.Device.HostPorts) > 0 {
+	if len(record.Device.HostPorts) > 0 || record.Adopted {
 		n.moved = append(n.moved, record.podName())
 	}
 }

@@ -16,18 +16,23 @@ type Record struct {
 	Device    cni.Device     `json:"device"`
 	Cookie    uint64         `json:"netnsCookie,omitempty"` // of the pod's network namespace
 	Unchecked bool           `json:"unchecked,omitempty"`   // it may send under others' addresses, as of what was known last
-	Boot      string         `json:"boot"`
-	Since     time.Time      `json:"since"`
+	// Adopted says that the record was lost, and this one is what the node itself tells: neither the owner nor host ports.
+	Adopted bool      `json:"adopted,omitempty"`
+	Boot    string    `json:"boot"`
+	Since   time.Time `json:"since"`
 }
 
 // validate returns what is wrong with a record that was read.
 func (r *Record) validate(name string) error {
-	if r.Owner.Device() != name {
+	owner := r.Owner
+	if r.Adopted && owner == (cni.Attachment{}) && cni.IsDevice(name) {
+		owner = cni.Attachment{Network: "n", Container: "c", IfName: "i"} // any that is valid
+	} else if owner.Device() != name {
 		return fmt.Errorf("record %s is about another", name)
 	}
 	if !r.Device.Chained && r.Device.Name != name {
 		return fmt.Errorf("record %s names device %.64q", name, r.Device.Name)
 	}
-	request := cni.Request{Verb: cni.Register, Attachment: r.Owner, Pod: r.Pod, Addresses: r.Addresses, Device: &r.Device}
+	request := cni.Request{Verb: cni.Register, Attachment: owner, Pod: r.Pod, Addresses: r.Addresses, Device: &r.Device}
 	return request.Validate()
 }

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"fairlead.io/fairlead/pkg/cni"
@@ -103,45 +102,16 @@ func (n *Network) settle() error {
 			}
 		}
 	}
+	known, err := hostNeighbours()
+	if err != nil {
+		return err
+	}
 	for _, pod := range pods {
-		if err := n.adopt(pod); err != nil {
+		if err := n.adopt(pod, known); err != nil {
 			return err
 		}
 	}
 	return n.look(true)
-}
-
-// adopt takes a device over whose files are lost, for the addresses that lead to it, and removes one that has none: its
-// pod was never connected, or is released.
-func (n *Network) adopt(pod *endpoint) error {
-	if len(n.leases.byDevice[pod.name]) > 0 {
-		return nil
-	}
-	alive := false
-	for _, addr := range pod.addrs {
-		if n.leases.all[addr] != nil {
-			continue // it was released, or is another's
-		}
-		alive = true
-		namespace, name, _ := strings.Cut(pod.alias, "/")
-		lease := &Lease{
-			Address: addr, Pod: cni.Pod{Namespace: namespace, Name: name}, Device: pod.name, Boot: n.cfg.Boot,
-			Since: time.Now().UTC().Truncate(time.Second), At: uptime(),
-		}
-		if lease.Pod.Validate() != nil {
-			lease.Pod = cni.Pod{}
-		}
-		if err := n.leases.files.create(addr.String(), lease); err != nil {
-			return err
-		}
-		n.leases.add(lease)
-	}
-	if alive {
-		n.cfg.Log.Warn("took over a pod's device whose records are lost", "device", pod.name, "pod", pod.alias, "addresses", pod.addrs)
-		return nil
-	}
-	n.reclaimed++
-	return removeLink(pod.name)
 }
 
 // Run keeps the node's way to its pods right, and takes back what is left over, until the context ends.
@@ -178,7 +148,7 @@ func (n *Network) look(start bool) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{n.dropGone(names, pods, start)}
+	errs := []error{n.dropGone(names, pods, start), n.restore()}
 	if !n.cfg.Chained && len(n.records) > 0 {
 		errs = append(errs, n.mend())
 	}

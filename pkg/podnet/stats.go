@@ -1,6 +1,12 @@
 package podnet
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"fairlead.io/fairlead/pkg/cni"
+)
 
 // Stats is how a Network is doing.
 type Stats struct {
@@ -10,6 +16,9 @@ type Stats struct {
 	Pods  int // that are registered
 	// Unchecked has how many of them may send under others' addresses.
 	Unchecked int
+	// Adopted names those whose records were lost, so that what the runtime asked for is not known, and Unknown those of which not
+	// even enough is known to check what they send.
+	Adopted, Unknown []string
 	// Families has how many addresses there are of IPv4, and of IPv6, as far as the node has any.
 	Families  map[string]Count
 	Reclaimed uint64 // attachments that nobody released, and that were taken back
@@ -34,7 +43,15 @@ func (n *Network) Stats() Stats {
 		if record.Unchecked {
 			s.Unchecked++
 		}
+		if record.Adopted {
+			s.Adopted = append(s.Adopted, nameOf(record.Pod, record.Device.Name))
+		}
 	}
+	for device, pod := range n.unknown {
+		s.Unknown = append(s.Unknown, nameOf(pod, device))
+	}
+	slices.Sort(s.Adopted)
+	slices.Sort(s.Unknown)
 	n.leases.sweep()
 	for _, p := range n.leases.pools {
 		s.CIDRs = append(s.CIDRs, p.prefix)
@@ -55,6 +72,11 @@ func (n *Network) Stats() Stats {
 		s.Families[familyOf(addr)] = count
 	}
 	return s
+}
+
+// nameOf returns what people know a pod by.
+func nameOf(pod cni.Pod, device string) string {
+	return cmp.Or(pod.String(), "the one at device "+device)
 }
 
 func familyOf(addr netip.Addr) string {

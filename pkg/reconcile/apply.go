@@ -109,7 +109,7 @@ func (r *Reconciler) compile(key model.Key) (wanted *lb.Wanted, uid string, crea
 	case model.KindPod:
 		pod, attached := r.cfg.Store.Pod(key.Name), r.cfg.Store.Attached(key.Name)
 		// The claims' order must not change when the Pod is heard of.
-		if len(attached) > 0 {
+		if len(attached) > 0 && !attached[0].Lost {
 			uid, created = attached[0].UID, attached[0].Created
 		}
 		if pod != nil {
@@ -126,7 +126,8 @@ func (r *Reconciler) compile(key model.Key) (wanted *lb.Wanted, uid string, crea
 
 // toldByRuntime reports whether everything is known of what an object wants, before the sources are complete.
 func (r *Reconciler) toldByRuntime(key model.Key) bool {
-	return key.Kind == model.KindPod && len(r.cfg.Store.Attached(key.Name)) > 0
+	list := r.cfg.Store.Attached(key.Name)
+	return key.Kind == model.KindPod && len(list) > 0 && !slices.ContainsFunc(list, func(a *model.Attachment) bool { return a.Lost })
 }
 
 // install returns the object's service of that identity: the installed one, the one that an earlier agent left in the

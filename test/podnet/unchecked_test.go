@@ -80,14 +80,9 @@ func (h *harbour) dropped() (packets uint64) {
 	return packets
 }
 
-// A pod may send under others' addresses while it says so and its namespace lets it, whatever comes first, with or without the agent;
-// and it is told when it may not.
-func TestUnchecked(t *testing.T) {
-	h := newHarbour(t)
-	const optional, off = "fairlead.io/source-check: optional", `fairlead.io/source-check: "off"`
-	h.manifests("", off)
-	p := h.pod("a")
-	h.mustAdd(p)
+// borrow gives a pod's interface addresses that are not its own.
+func (h *harbour) borrow(p *pod) {
+	h.t.Helper()
 	h.must(p.Do(func() error {
 		link, err := netlink.LinkByName("eth0")
 		if err != nil {
@@ -101,12 +96,36 @@ func TestUnchecked(t *testing.T) {
 		}
 		return nil
 	}))
-	conn := ear(t, h.outside)
-	send := func() {
-		for is4, addr := range borrowed {
-			rig.Child(t, nil, p.Netns, "spoof", addr.String(), netip.AddrPortFrom(outsiders[is4], 9).String())
+}
+
+// spoofs has a pod send a datagram under each borrowed address.
+func (h *harbour) spoofs(p *pod) {
+	for is4, addr := range borrowed {
+		rig.Child(h.t, nil, p.Netns, "spoof", addr.String(), netip.AddrPortFrom(outsiders[is4], 9).String())
+	}
+}
+
+// until waits for what is to be.
+func (n *node) until(what string, done func() bool) {
+	n.t.Helper()
+	for end := time.Now().Add(patience); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			n.t.Fatalf("not in %v: %s", patience, what)
 		}
 	}
+}
+
+// A pod may send under others' addresses while it says so and its namespace lets it, whatever comes first, with or without the agent;
+// and it is told when it may not.
+func TestUnchecked(t *testing.T) {
+	h := newHarbour(t)
+	const optional, off = "fairlead.io/source-check: optional", `fairlead.io/source-check: "off"`
+	h.manifests("", off)
+	p := h.pod("a")
+	h.mustAdd(p)
+	h.borrow(p)
+	conn := ear(t, h.outside)
+	send := func() { h.spoofs(p) }
 	passes := func(when string) {
 		t.Helper()
 		send()
@@ -135,14 +154,7 @@ func TestUnchecked(t *testing.T) {
 			t.Errorf("%s: %d of %d are dropped", when, after-before, len(borrowed))
 		}
 	}
-	until := func(what string, done func() bool) {
-		t.Helper()
-		for end := time.Now().Add(patience); !done(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("not in %v: %s\n%s", patience, what, h.run("status"))
-			}
-		}
-	}
+	until := h.until
 	said := func(text string) func() bool { return func() bool { return strings.Contains(h.run("status"), text) } }
 	const unchecked = "1 of them with unchecked source addresses"
 	not := func(of func() bool) func() bool { return func() bool { return !of() } }
