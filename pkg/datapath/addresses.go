@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/listing"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -20,10 +21,7 @@ const ipvsDevice = "kube-ipvs0"
 // NodeAddrs returns the addresses of this network namespace and the index of the interface that each is on. Those that
 // mean something else elsewhere are left out: loopback, which the programs know, and link-local ones.
 func NodeAddrs() (map[netip.Addr]uint32, error) {
-	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
-	if errors.Is(err, netlink.ErrDumpInterrupted) { // it changed meanwhile, and so is listed again
-		list, err = netlink.AddrList(nil, netlink.FAMILY_ALL)
-	}
+	list, err := listing.Of(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}

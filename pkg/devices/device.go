@@ -3,13 +3,14 @@
 package devices
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/listing"
 )
 
 // Device is a device that is chosen.
@@ -49,21 +50,12 @@ func Detect(filter Filter, own []netip.Addr) ([]Device, error) {
 	return filter.choose(candidates, own), nil
 }
 
-// again calls a listing a second time if things changed while it was made.
-func again[T any](list func() ([]T, error)) ([]T, error) {
-	all, err := list()
-	if errors.Is(err, netlink.ErrDumpInterrupted) {
-		all, err = list()
-	}
-	return all, err
-}
-
 func list() ([]candidate, error) {
-	links, err := again(netlink.LinkList)
+	links, err := listing.Of(netlink.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list the node's devices: %w", err)
 	}
-	addrs, err := again(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	addrs, err := listing.Of(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
@@ -134,7 +126,7 @@ func (c *candidate) addAddrs(list []netlink.Addr) {
 
 // defaults returns the indexes of the devices that have a default route.
 func defaults(family int) (map[int]bool, error) {
-	routes, err := again(func() ([]netlink.Route, error) {
+	routes, err := listing.Of(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_MAIN, Type: unix.RTN_UNICAST},
 			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
 	})

@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/listing"
 )
 
 // Where there are no links at tc, a filter of ours is known by these, and put in its own place whenever it is
@@ -193,7 +195,7 @@ func findFilter(rtnl *netlink.Handle, index int, parent uint32) (*netlink.BpfFil
 // filtersOf lists the filters on one side of a device; none where there is no clsact, or no device any more.
 func filtersOf(rtnl *netlink.Handle, index int, parent uint32) ([]netlink.Filter, error) {
 	nowhere := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}
-	filters, err := again(func() ([]netlink.Filter, error) { return rtnl.FilterList(nowhere, parent) })
+	filters, err := listing.Of(func() ([]netlink.Filter, error) { return rtnl.FilterList(nowhere, parent) })
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) {
 		return nil, nil
 	}
@@ -213,7 +215,7 @@ func removeFilters(rtnl *netlink.Handle, dir string, keep map[int]bool) error {
 	if _, err := os.Stat(filepath.Join(dir, filtersMark)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	links, err := again(rtnl.LinkList)
+	links, err := listing.Of(rtnl.LinkList)
 	if err != nil {
 		return fmt.Errorf("list the node's devices: %w", err)
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/listing"
 )
 
 const (
@@ -213,16 +215,11 @@ func listRoutes() ([]found, error) {
 
 // dump lists something, a second time if it changed meanwhile.
 func dump(ask int, answer uint16, header nl.NetlinkRequestData) ([][]byte, error) {
-	list := func() ([][]byte, error) {
+	return listing.Of(func() ([][]byte, error) {
 		request := nl.NewNetlinkRequest(ask, unix.NLM_F_DUMP)
 		request.AddData(header)
 		return request.Execute(unix.NETLINK_ROUTE, answer)
-	}
-	all, err := list()
-	if errors.Is(err, netlink.ErrDumpInterrupted) {
-		all, err = list()
-	}
-	return all, err
+	})
 }
 
 // neighbour says which hardware address somebody has at the tunnel's device.
@@ -248,11 +245,7 @@ func (n neighbour) change(device int, add bool) change {
 
 // listNeighbours returns the permanent neighbours at a device.
 func listNeighbours(device int) (map[netip.Addr][6]byte, error) {
-	list := func() ([]netlink.Neigh, error) { return netlink.NeighList(device, netlink.FAMILY_ALL) }
-	all, err := list()
-	if errors.Is(err, netlink.ErrDumpInterrupted) {
-		all, err = list()
-	}
+	all, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(device, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list neighbours: %w", err)
 	}

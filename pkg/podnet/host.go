@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/listing"
 )
 
 // host is the node's network namespace, that of this process.
@@ -23,18 +24,9 @@ type endpoint struct {
 	addrs []netip.Addr // that lead to it
 }
 
-// again calls a listing a second time if things changed while it was made.
-func again[T any](list func() ([]T, error)) ([]T, error) {
-	all, err := list()
-	if errors.Is(err, netlink.ErrDumpInterrupted) {
-		all, err = list()
-	}
-	return all, err
-}
-
 // links returns the names of all devices, by index, and those of pods, by name.
 func links() (names map[int]string, pods map[string]*endpoint, err error) {
-	all, err := again(netlink.LinkList)
+	all, err := listing.Of(netlink.LinkList)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list devices: %w", err)
 	}
@@ -52,7 +44,7 @@ func links() (names map[int]string, pods map[string]*endpoint, err error) {
 // mainRoutes returns the routes of the main table.
 func mainRoutes() ([]netlink.Route, error) {
 	filter := &netlink.Route{Table: unix.RT_TABLE_MAIN}
-	routes, err := again(func() ([]netlink.Route, error) {
+	routes, err := listing.Of(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
@@ -88,7 +80,7 @@ func single(dst *net.IPNet) (netip.Addr, bool) {
 
 // hostNeighbours returns the permanent neighbours of a kind "device address" that there are.
 func hostNeighbours() (map[neighbour]bool, error) {
-	list, err := again(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
+	list, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list neighbours: %w", err)
 	}

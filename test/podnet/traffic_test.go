@@ -21,36 +21,10 @@ const patience = 20 * time.Second
 
 // echo answers TCP and UDP at a port of every address with where the question came from.
 func echo(args []string) int {
-	listener, err := net.Listen("tcp", args[0])
-	if err != nil {
+	if err := serveAt(args[0]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	packets, err := net.ListenPacket("udp", args[0])
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = io.WriteString(conn, conn.RemoteAddr().String()+"\n")
-			conn.Close()
-		}
-	}()
-	go func() {
-		buffer := make([]byte, 9000)
-		for {
-			n, from, err := packets.ReadFrom(buffer)
-			if err != nil {
-				return
-			}
-			_, _ = packets.WriteTo(fmt.Appendf(buffer[:n], "%s\n", from), from)
-		}
-	}()
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	return 0
@@ -84,19 +58,22 @@ func ask(protocol, to string) (string, error) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	question := ""
-	if protocol == "udp" {
+	question := "0" // bytes that were sent
+	if stream, ok := conn.(*net.TCPConn); ok {
+		err = stream.CloseWrite()
+	} else {
 		question = strings.Repeat("x", 8000)
-		if _, err := io.WriteString(conn, question); err != nil {
-			return "", err
-		}
+		_, err = io.WriteString(conn, question)
+	}
+	if err != nil {
+		return "", err
 	}
 	buffer := make([]byte, 9000)
 	n, err := conn.Read(buffer)
 	if err != nil {
 		return "", err
 	}
-	answer, ok := strings.CutPrefix(string(buffer[:n]), question)
+	answer, ok := strings.CutPrefix(string(buffer[:n]), question+" ")
 	if !ok {
 		return "", fmt.Errorf("the answer does not begin with the question")
 	}
