@@ -94,6 +94,8 @@ static __always_inline enum tc_way tc_way(struct __sk_buff *skb, const struct pa
 		return TC_WAY_NONE;
 	}
 	too_big = tc_is_too_big(skb, a);
+	if (too_big > 0 && jumbo_fits(skb, a->mtu))
+		return TC_WAY_ON;
 	if (too_big > 0 && (p->is_whole || skb_is_own(&a->to))) {
 		a->answer = ANSWER_TOO_BIG;
 		action_drop(a, REASON_TOO_BIG);

@@ -6,6 +6,7 @@
 
 #include "csum.h"
 #include "inside.h"
+#include "jumbo.h"
 #include "maps.h"
 #include "packet.h"
 
@@ -77,7 +78,7 @@ static __always_inline bool pods_fit(struct __sk_buff *skb, __u32 ifindex)
 {
 	__u32 mtu = 0;
 
-	return !bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS);
+	return !bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) || jumbo_fits(skb, mtu);
 }
 
 /* Sends a packet to a pod: by the host's end of its device where tc_to_pod has something to translate. What has no

@@ -55,11 +55,11 @@ func (c *call) attach(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (p 
 			err = errors.Join(err, c.detach())
 		}
 	}()
-	if p, err = c.makePair(s, granted.MTU, mac); err != nil {
+	if p, err = c.makePair(s, granted, mac); err != nil {
 		return nil, err
 	}
 	// While the pod's end is made usable the agent leads to the other.
-	configured := s.begin(func() error { return s.configure(c.IfName, granted.Addresses, p.nodeMAC) })
+	configured := s.begin(func() error { return s.configure(c.IfName, granted, p.nodeMAC) })
 	err = p.prepare(s.node, c.pod.String(), granted.Settings)
 	if err == nil {
 		device := c.describe(&cni.Device{Index: p.index, Name: p.name, MAC: p.nodeMAC.String(), PodMAC: p.podMAC.String()})

@@ -25,13 +25,13 @@ type pair struct {
 
 // makePair makes both ends, each in its namespace and with its name from the first moment, in one request. A pair that is
 // there already is taken as it is; half of one, which is none of this pod's, is made anew.
-func (c *call) makePair(s *sandbox, mtu int, mac net.HardwareAddr) (*pair, error) {
+func (c *call) makePair(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (*pair, error) {
 	p := &pair{name: c.attachment.Device()}
 	p.nodeMAC, p.podMAC = c.attachment.MACs()
 	if mac != nil {
 		p.podMAC = mac
 	}
-	err := p.create(s, c.IfName, mtu)
+	err := p.create(s, c.IfName, granted)
 	if errors.Is(err, unix.EEXIST) {
 		if err = p.find(s, c.IfName); err == nil && p.old {
 			return p, nil
@@ -40,7 +40,7 @@ func (c *call) makePair(s *sandbox, mtu int, mac net.HardwareAddr) (*pair, error
 			err = removeLink(p.name)
 		}
 		if err == nil {
-			err = p.create(s, c.IfName, mtu)
+			err = p.create(s, c.IfName, granted)
 		}
 	}
 	if errors.Is(err, unix.EEXIST) {
@@ -52,11 +52,13 @@ func (c *call) makePair(s *sandbox, mtu int, mac net.HardwareAddr) (*pair, error
 	return p, nil
 }
 
-func (p *pair) create(s *sandbox, ifName string, mtu int) error {
+func (p *pair) create(s *sandbox, ifName string, granted *cni.Answer) error {
 	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU, attrs.HardwareAddr = p.name, mtu, p.nodeMAC
+	attrs.Name, attrs.MTU, attrs.HardwareAddr = p.name, granted.MTU, p.nodeMAC
+	attrs.GSOMaxSize, attrs.GROMaxSize = uint32(granted.Largest.V6), uint32(granted.Largest.V6)
+	attrs.GSOIPv4MaxSize, attrs.GROIPv4MaxSize = uint32(granted.Largest.V4), uint32(granted.Largest.V4)
 	veth := &netlink.Veth{
-		LinkAttrs: attrs, PeerName: ifName, PeerHardwareAddr: p.podMAC, PeerNamespace: netlink.NsFd(s.file.Fd()), PeerMTU: uint32(mtu),
+		LinkAttrs: attrs, PeerName: ifName, PeerHardwareAddr: p.podMAC, PeerNamespace: netlink.NsFd(s.file.Fd()), PeerMTU: uint32(granted.MTU),
 		PeerTxQLen: -1, // the kernel's default
 	}
 	if err := s.node.LinkAdd(veth); err != nil {

@@ -143,10 +143,13 @@ func gateways() (v4, v6 netip.Addr) {
 
 // configure makes the interface in the pod usable: its addresses, and the way out by the node's end. It runs inside, and
 // may be repeated.
-func (s *sandbox) configure(ifName string, addrs []netip.Addr, node net.HardwareAddr) error {
+func (s *sandbox) configure(ifName string, granted *cni.Answer, node net.HardwareAddr) error {
 	link, err := s.handle.LinkByName(ifName)
 	if err != nil {
 		return fmt.Errorf("find interface %s of the pod: %w", ifName, err)
+	}
+	if err := s.enlarge(link, granted.Largest); err != nil {
+		return err
 	}
 	// lo is the first device of every namespace.
 	if err := s.handle.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: 1}}); err != nil {
@@ -155,7 +158,7 @@ func (s *sandbox) configure(ifName string, addrs []netip.Addr, node net.Hardware
 	if err := quiet(ifName); err != nil {
 		return err
 	}
-	for _, addr := range addrs {
+	for _, addr := range granted.Addresses {
 		one := &netlink.Addr{IPNet: whole(addr)}
 		if addr.Is6() {
 			one.Flags = unix.IFA_F_NODAD
@@ -168,13 +171,35 @@ func (s *sandbox) configure(ifName string, addrs []netip.Addr, node net.Hardware
 		return fmt.Errorf("set up interface %s of the pod: %w", ifName, err)
 	}
 	v4, v6 := gateways()
-	for _, addr := range addrs {
+	for _, addr := range granted.Addresses {
 		gateway := v6
 		if addr.Is4() {
 			gateway = v4
 		}
 		if err := s.route(link.Attrs().Index, gateway, node); err != nil {
 			return fmt.Errorf("add the pod's way out by %s: %w", gateway, err)
+		}
+	}
+	return nil
+}
+
+// enlarge lets the pod make, and take, larger packets of TCP than the kernel would have it: its end of the device is not made with
+// what the other end is.
+func (s *sandbox) enlarge(link netlink.Link, largest cni.Largest) error {
+	for _, one := range []struct {
+		size int
+		set  []func(netlink.Link, int) error
+	}{
+		{largest.V6, []func(netlink.Link, int) error{s.handle.LinkSetGSOMaxSize, s.handle.LinkSetGROMaxSize}},
+		{largest.V4, []func(netlink.Link, int) error{s.handle.LinkSetGSOIPv4MaxSize, s.handle.LinkSetGROIPv4MaxSize}},
+	} {
+		for _, set := range one.set {
+			if one.size == 0 {
+				continue
+			}
+			if err := set(link, one.size); err != nil {
+				return fmt.Errorf("make packets of interface %s of the pod larger: %w", link.Attrs().Name, err)
+			}
 		}
 	}
 	return nil

@@ -34,7 +34,7 @@ func TestSettle(t *testing.T) {
 		c := &call{attachment: cni.Attachment{Network: "pods", Container: "a", IfName: "eth0"}}
 		p := &pair{name: c.attachment.Device()}
 		p.nodeMAC, p.podMAC = c.attachment.MACs()
-		if err := p.create(s, "eth0", 1500); err != nil {
+		if err := p.create(s, "eth0", &cni.Answer{MTU: 1500}); err != nil {
 			return err
 		}
 		if err := p.prepare(s.node, "", nil); err != nil {

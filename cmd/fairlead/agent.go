@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"fairlead.io/fairlead/pkg/api"
+	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/conntrack"
 	"fairlead.io/fairlead/pkg/datapath"
@@ -56,6 +57,8 @@ type agent struct {
 	network       *podnet.Network    // nil where pods get their network otherwise
 	fabric        *fabric.Fabric     // likewise
 	masquerade    *masquerade.Keeper // nil without such a file
+
+	big *bigtcp.Keeper // nil where packets are as large as usual; set before others ask
 }
 
 func newAgentCommand(env *env) *cobra.Command {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/api"
+	"fairlead.io/fairlead/pkg/bigtcp"
 	"fairlead.io/fairlead/pkg/cni/install"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
@@ -31,6 +32,8 @@ type removal struct {
 	Left []podnet.Device `json:"left"`
 	// Settings of the kernel are as they were before "fairlead init".
 	Settings []string `json:"settings"`
+	// Devices take packets of TCP as large as they did before --big-tcp.
+	Devices []string `json:"devices"`
 }
 
 func newCleanupCommand(inv *invocation) *cobra.Command {
@@ -92,6 +95,9 @@ func remove(cfg *config.Config, plugins string) (*removal, error) {
 		return nil, errors.Join(left, err)
 	}
 	if removed.Settings, err = putBack(procSys, cfg.StateDir); err != nil {
+		left = errors.Join(left, err)
+	}
+	if removed.Devices, err = bigtcp.Restore(cfg.StateDir); err != nil {
 		left = errors.Join(left, err)
 	}
 	records, err := podnet.Forget(cfg.StateDir)
@@ -163,6 +169,9 @@ func (r *removal) write(w io.Writer) error {
 	}
 	for _, text := range r.Settings {
 		fmt.Fprintf(w, "put back %s\n", text)
+	}
+	for _, name := range r.Devices {
+		fmt.Fprintf(w, "put back how large packets of TCP device %s takes\n", name)
 	}
 	for _, name := range r.Links {
 		fmt.Fprintf(w, "detached program %s\n", name)

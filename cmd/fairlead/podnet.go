@@ -24,6 +24,9 @@ import (
 
 // startPodNetwork starts what gives pods their addresses and answers the plugin.
 func (a *agent) startPodNetwork(start func(string, func(context.Context) error), log *slog.Logger) error {
+	if err := a.startBigTCP(start, log); err != nil {
+		return err
+	}
 	if a.cfg.PodNetwork == "off" {
 		return nil
 	}
@@ -34,7 +37,7 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	network, err := podnet.New(podnet.Config{
 		Programs: programs, Ports: hostPorts{a.store, a.current()}, Unchecked: a.unchecked, Changed: a.store.UncheckedChanged(),
 		Dir: a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.podCIDRs, Reserved: a.store.Local,
-		MTU: a.podMTU, Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
+		MTU: a.podMTU, Largest: a.largest, Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pod network: %w", err)
@@ -80,11 +83,14 @@ func (p hostPorts) Await(pod model.Name) error {
 	return cni.Refusal(types.ErrTryAgainLater, "the pod's host ports do not lead to it yet: %v", err)
 }
 
-// checkRuntime refuses to write a configuration that says what is not so.
+// checkRuntime refuses to write a configuration that says what is not so, and to change devices of pods that are others'.
 func checkRuntime(cfg *config.Config) error {
 	if cfg.CNIConfDir != "" && cfg.PodNetwork != "main" {
 		return usageError{fmt.Errorf("--cni-conf-dir=%s needs --pod-network=main, and it is %s: after another plugin fairlead-cni stands in that one's configuration",
 			cfg.CNIConfDir, cfg.PodNetwork)}
+	}
+	if cfg.BigTCP == "true" && cfg.PodNetwork != "main" {
+		return usageError{fmt.Errorf("--big-tcp=true needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
 	}
 	return nil
 }
@@ -268,7 +274,7 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 		s.CIDRs = append(s.CIDRs, prefix.String())
 		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
 	}
-	s.Routing = a.routingStatus()
+	s.Routing, s.BigTCP = a.routingStatus(), a.bigStatus()
 	if keeper := a.masqueradeFile(); keeper != nil {
 		native, err := keeper.Native()
 		s.Masquerade = &observe.MasqueradeStatus{File: a.cfg.MasqueradeConfig, Networks: len(native)}

@@ -78,8 +78,16 @@ type Answer struct {
 	Error     *types.Error `json:"error,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	MTU       int          `json:"mtu,omitempty"`
+	Largest   Largest      `json:"largest,omitzero"`
 	Settings  []Setting    `json:"settings,omitempty"` // of the node's end
 	Removed   int          `json:"removed,omitempty"`  // by Collect
+}
+
+// Largest is how large packets of TCP may be inside of the node, before they are cut up to what links take; zero is as the kernel
+// has it.
+type Largest struct {
+	V4 int `json:"v4,omitempty"`
+	V6 int `json:"v6,omitempty"`
 }
 
 // Setting is one of the kernel's for one device: /proc/sys/net/FAMILY/conf/DEVICE/KEY.

@@ -57,6 +57,7 @@ type Config struct {
 	HostRouting, Masquerade, NativeCIDRs string
 	MasqueradeConfig                     string // a file; empty = none
 	Routing                              string // none, native or vxlan
+	BigTCP                               string // true or false
 
 	CNIConfDir, CNIConfName string // where the agent writes the configuration of the runtime; empty = nowhere
 

@@ -206,6 +206,12 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.Routing },
 		},
 		{
+			Name: "big-tcp", Default: "false", Values: []string{"true", "false"},
+			Usage: "with --pod-network=main, whether packets of TCP may be larger than 64 KiB inside of the node, of pods that start from then on, " +
+				"where its kernel and its devices can",
+			field: func(c *Config) *string { return &c.BigTCP },
+		},
+		{
 			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
 			Usage: "whether pods get their network by the plugin fairlead-cni: they do not; it makes their devices and gives them addresses; it " +
 				"comes after another plugin that does",

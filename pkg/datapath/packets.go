@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/ebpf"
 
@@ -154,6 +155,13 @@ func (d *Datapath) syncDevices() error {
 		}
 	}
 	return errors.Join(err, d.maps.SetServed(served))
+}
+
+// Devices returns those that lead out of the node, as the last look found them.
+func (d *Datapath) Devices() []devices.Device {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.outside.found)
 }
 
 // OutsideStatus is how clients outside reach this node.

@@ -22,6 +22,7 @@ type PodNetworkStatus struct {
 	Settings  []string                `json:"settings,omitempty"`  // of the node that are not as needed
 	Error     string                  `json:"error,omitempty"`     // why no pod can be added
 	Routing   *RoutingStatus          `json:"routing,omitempty"`   // nil where nobody here knows the way to other nodes
+	BigTCP    *BigTCPStatus           `json:"bigTCP,omitempty"`    // nil where nobody asked for it
 
 	Masquerade *MasqueradeStatus `json:"masquerade,omitempty"` // nil without a file
 }
@@ -110,6 +111,7 @@ func (p *PodNetworkStatus) judge(say func(string, ...any)) {
 		return
 	}
 	p.Routing.judge(say)
+	p.BigTCP.judge(say)
 	if m := p.Masquerade; m != nil && m.Error != "" {
 		say("The masquerade configuration %s cannot be used, and %d networks of the last good one hold: %s.", m.File, m.Networks, m.Error)
 	}

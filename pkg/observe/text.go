@@ -52,6 +52,9 @@ func (s *Status) WriteText(w io.Writer) error {
 	}
 	if s.PodNetwork != nil {
 		row("pod network", "%s", s.PodNetwork.text())
+		if s.PodNetwork.BigTCP != nil {
+			row("big TCP", "%s", s.PodNetwork.BigTCP.text())
+		}
 		if needed := s.PodNetwork.Needed; len(needed) > 0 {
 			row("settings", "%s", strings.Join(needed, ", "))
 		}

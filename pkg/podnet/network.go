@@ -39,6 +39,8 @@ type Config struct {
 	// Reserved tells addresses that must not be a pod's, such as the node's own.
 	Reserved func(netip.Addr) bool
 	MTU      func() (int, error)
+	// Largest returns how large packets of TCP may be at pods' devices; nil is as the kernel has it.
+	Largest  func() cni.Largest
 	Cooldown time.Duration
 	// Meter is told of every request.
 	Meter func(verb, outcome string, took time.Duration)
@@ -258,6 +260,9 @@ func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 		return nil, err
 	}
 	answer := &cni.Answer{MTU: n.mtu, Settings: Settings()}
+	if n.cfg.Largest != nil {
+		answer.Largest = n.cfg.Largest()
+	}
 	for _, lease := range leased {
 		answer.Addresses = append(answer.Addresses, lease.Address)
 	}

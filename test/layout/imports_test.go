@@ -39,6 +39,7 @@ func rules() []rule {
 		{"pkg/listing", nil, "it asks the kernel, whoever wants to know"},
 		{"pkg/devices", []string{"pkg/listing"}, "it attaches the programs that it is given; what they do, and what they are told, is decided above"},
 		{"pkg/datapath", []string{"pkg/devices", "pkg/listing", "pkg/maps", "pkg/bpf"}, "programs and maps outlive the agent and work without Services"},
+		{"pkg/bigtcp", []string{"pkg/devices", "pkg/listing"}, "it makes devices larger; which ones, and whether, is decided above"},
 		{"pkg/routes", nil, "it follows the kernel and says when; to whom is decided above"},
 		{"pkg/optout", []string{"pkg/maps", "pkg/model"}, "it decides about pods from any source, and writes one map"},
 		{"pkg/observe", []string{"pkg/lb", "pkg/maps", "pkg/bpf", "pkg/model"}, "it only reads, also when no agent is there to ask"},

@@ -92,6 +92,11 @@ var (
 
 func newTown(t *testing.T, bypass bool) *town {
 	t.Helper()
+	return newTownOf(t, bypass, false)
+}
+
+func newTownOf(t *testing.T, bypass, big bool) *town {
+	t.Helper()
 	w := &town{}
 	w.node = newNodeOf(t, func(n *node) {
 		rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128")
@@ -100,6 +105,7 @@ func newTown(t *testing.T, bypass bool) *town {
 		rig.Address(t, n.ns, "eth0", "198.51.100.1/24", "2001:db8:1::1/64")
 		rig.Address(t, w.outside, "eth0", "198.51.100.7/24", "2001:db8:1::7/64")
 		n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path(), Bypass: bypass, Native: n.CIDRs}
+		n.Big = big
 	}, "10.1.0.0/24", "fd00:1::/64")
 	n := w.node
 	for _, id := range []string{"a", "b"} {

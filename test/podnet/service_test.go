@@ -22,6 +22,11 @@ func clusterIP(is4 bool, n int) netip.Addr {
 // serve adds services by TCP and UDP at port 7 of an address, which answers pings too. They have one backend, or none.
 func (n *node) serve(t *testing.T, at, backend netip.Addr) {
 	t.Helper()
+	n.serveAs(t, maps.ClusterIP, at, backend)
+}
+
+func (n *node) serveAs(t *testing.T, kind uint32, at, backend netip.Addr) {
+	t.Helper()
 	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
 	n.must(err)
 	defer m.Close()
@@ -41,7 +46,7 @@ func (n *node) serve(t *testing.T, at, backend netip.Addr) {
 			tables.Slots[index] = maps.MakeSlot(index, index, 3)
 			tables.Services[index].Words[0] = uint64(maps.MakeWord(index, 1, 3))
 		}
-		n.must(tables.Svcs.Update(maps.KeyOf(at, 7, proto), maps.Svc{Service: index, Kind: maps.ClusterIP}))
+		n.must(tables.Svcs.Update(maps.KeyOf(at, 7, proto), maps.Svc{Service: index, Kind: kind}))
 	}
 	n.must(tables.Svcs.Update(maps.PingKey(at), maps.Svc{Service: 1, Kind: maps.ClusterIP}))
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -42,8 +43,10 @@ func dial(args []string) int {
 }
 
 func ask(protocol, to string) (string, error) {
-	at := netip.MustParseAddrPort(to)
+	at, size := netip.MustParseAddrPort(to), 0
 	switch protocol {
+	case "bulk":
+		protocol, size = "tcp", 20<<20
 	case "icmp":
 		return ping(at.Addr())
 	case "tcp-refused": // that it is says that packets came there and back
@@ -58,9 +61,10 @@ func ask(protocol, to string) (string, error) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(patience))
-	question := "0" // bytes that were sent
+	question := strconv.Itoa(size)
 	if stream, ok := conn.(*net.TCPConn); ok {
-		err = stream.CloseWrite()
+		_, err = stream.Write(make([]byte, size))
+		err = errors.Join(err, stream.CloseWrite())
 	} else {
 		question = strings.Repeat("x", 8000)
 		_, err = io.WriteString(conn, question)

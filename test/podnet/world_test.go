@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		fakePlugin()
 	}
 	code := rig.Main(m, rig.Funcs{
-		"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead, "reside": reside, "spoof": spoof,
+		"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead, "reside": reside, "spoof": spoof, "weigh": weigh,
 	})
 	for _, b := range []*program{&plugin, &command} {
 		if b.dir != "" {
@@ -58,6 +58,7 @@ type served struct {
 
 	Carry *carried // by programs; nil for the stack alone
 	Less  int      // than the MTU of the devices, for packets of pods
+	Big   bool     // packets of TCP may be larger than 64 KiB
 }
 
 // serve is the agent's half: it says when it is ready, and ends with its input.
@@ -74,7 +75,16 @@ func serve(args []string) int {
 		if err != nil {
 			return err
 		}
+		largest := func() cni.Largest { return cni.Largest{} }
+		if s.Big {
+			keeper, err := newBig(s.Dir, !s.Carry.Bypass)
+			if err != nil {
+				return err
+			}
+			largest = func() cni.Largest { return cni.Largest(keeper.Stats().Sizes) }
+		}
 		network, err := podnet.New(podnet.Config{
+			Largest:  largest,
 			Programs: programs,
 			Dir:      s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
 			CIDRs: func() ([]netip.Prefix, error) {

@@ -1,0 +1,194 @@
+// Package bigtcp lets packets of TCP be larger than 64 KiB inside of the node, where its kernel and its devices can. Devices
+// are put back as they were when nobody wants that any more.
+package bigtcp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/listing"
+)
+
+// Config is what a Keeper needs.
+type Config struct {
+	Dir string // where it notes what devices had
+	// Devices returns those that lead out of the node.
+	Devices func() []devices.Device
+	// IsPod tells devices of pods, which may come and go unheeded, by their names.
+	IsPod func(name string) bool
+	// Why4 and Why6 say why it is not to be for a family whatever the devices take; empty if it is.
+	Why4, Why6 string
+	Log        *slog.Logger
+}
+
+// Keeper keeps the devices that lead out of the node as large as all of them take.
+type Keeper struct {
+	cfg Config
+
+	mu    sync.Mutex
+	stats Stats
+}
+
+// Stats are what a Keeper found.
+type Stats struct {
+	Sizes
+	Why4, Why6 string   // a size is zero
+	Devices    []string // that have the sizes
+	Error      string
+}
+
+// New returns a Keeper that knows the sizes, and has set them if nothing was in the way.
+func New(cfg Config) *Keeper {
+	k := &Keeper{cfg: cfg}
+	k.look()
+	return k
+}
+
+// Run keeps the sizes right until the context ends.
+func (k *Keeper) Run(ctx context.Context) error {
+	return devices.Watch(ctx, k.cfg.Log, k.cfg.IsPod, nil, func() error { k.look(); return nil })
+}
+
+// Stats returns what the last look found.
+func (k *Keeper) Stats() Stats {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stats
+}
+
+// look makes the devices, and no others, as large as all of them take, and notes how that went.
+func (k *Keeper) look() {
+	now, err := k.set()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil {
+		now.Error = err.Error()
+		if now.Error != k.stats.Error {
+			k.cfg.Log.Warn("setting how large packets of TCP may be: trying again", "error", err)
+		}
+	}
+	k.stats = now
+}
+
+func (k *Keeper) set() (Stats, error) {
+	links, err := listing.Of(netlink.LinkList)
+	if err != nil {
+		return Stats{}, fmt.Errorf("list the node's devices: %w", err)
+	}
+	var indexes []int
+	for _, d := range k.cfg.Devices() {
+		indexes = append(indexes, d.Index)
+	}
+	chosen := withParts(links, indexes)
+	now := k.sizesOf(links, chosen)
+	for _, link := range chosen {
+		now.Devices = append(now.Devices, link.Attrs().Name)
+	}
+	return now, k.apply(links, chosen, now.Sizes)
+}
+
+// withParts returns the devices with these indexes, and those by which they get and send: the parts of a bond or a bridge, what a
+// VLAN is on. Packets are cut up, and merged, there.
+func withParts(links []netlink.Link, indexes []int) []netlink.Link {
+	var all []netlink.Link
+	for len(indexes) > 0 {
+		var parts []int
+		for _, link := range links {
+			at := link.Attrs()
+			if !slices.Contains(indexes, at.Index) || slices.Contains(all, link) {
+				continue
+			}
+			all = append(all, link)
+			if link.Type() == "vlan" {
+				parts = append(parts, at.ParentIndex)
+			}
+			for _, part := range links {
+				if part.Attrs().MasterIndex == at.Index {
+					parts = append(parts, part.Attrs().Index)
+				}
+			}
+		}
+		indexes = parts
+	}
+	slices.SortFunc(all, func(a, b netlink.Link) int { return cmp.Compare(a.Attrs().Index, b.Attrs().Index) })
+	return all
+}
+
+// sizesOf returns what all of the devices take, and pods' too. A packet that is larger than the next device takes is cut up
+// to what links take, which costs more than there was to gain.
+func (k *Keeper) sizesOf(links, chosen []netlink.Link) Stats {
+	size := func(is4 bool, why string) (int, string) {
+		if why != "" {
+			return 0, why
+		}
+		least := most
+		for _, link := range chosen {
+			takes, why := takes(link, is4)
+			if why != "" {
+				return 0, why
+			}
+			least = min(least, takes)
+		}
+		if len(chosen) == 0 { // the kernel is asked by whatever is there, which is never nothing
+			return takes(links[0], is4)
+		}
+		return least, ""
+	}
+	var s Stats
+	s.V4, s.Why4 = size(true, k.cfg.Why4)
+	s.V6, s.Why6 = size(false, k.cfg.Why6)
+	return s
+}
+
+// apply gives the chosen devices the sizes, and all others what they had.
+func (k *Keeper) apply(links, chosen []netlink.Link, sizes Sizes) error {
+	noted, err := readNotes(k.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	before := maps.Clone(noted)
+	var raised, others []netlink.Link
+	for _, link := range links {
+		at := link.Attrs()
+		was := limitsOf(at)
+		if n, there := noted[at.Name]; there && n.Index == at.Index {
+			was = n.Was
+		}
+		if is := was.raised(sizes); slices.Contains(chosen, link) && is != was {
+			noted[at.Name] = note{at.Index, was, is}
+			raised = append(raised, link)
+		} else {
+			others = append(others, link)
+		}
+	}
+	if err := noted.replace(k.cfg.Dir, before); err != nil { // before anything is so
+		return err
+	}
+	if len(noted) == 0 {
+		return nil
+	}
+	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open rtnetlink socket: %w", err)
+	}
+	defer handle.Close()
+	var errs []error
+	for _, link := range raised {
+		errs = append(errs, noted[link.Attrs().Name].Is.set(handle, link))
+	}
+	_, err = noted.putBack(handle, others)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return err
+	}
+	return noted.of(raised).replace(k.cfg.Dir, noted)
+}

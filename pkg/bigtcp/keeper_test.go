@@ -1,0 +1,195 @@
+package bigtcp
+
+import (
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/test/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
+
+// host is a node with veths eth0 and eth1, which take a lot, and a bridge br0, which takes as much as usual.
+type host struct {
+	t      *testing.T
+	ns     *rig.Netns
+	dir    string
+	served []string
+}
+
+func newHost(t *testing.T) *host {
+	rig.Root(t)
+	h := &host{t: t, ns: rig.NewNetns(t, "node"), dir: t.TempDir()}
+	elsewhere := rig.NewNetns(t, "elsewhere")
+	for _, name := range []string{"eth0", "eth1"} {
+		rig.Veth(t, h.ns, name, elsewhere, name)
+	}
+	rig.Bridge(t, h.ns, "br0")
+	if size, _ := takes(h.link("eth0"), true); size == 0 {
+		t.Fatal("this kernel has no large packets of IPv4")
+	}
+	return h
+}
+
+func (h *host) do(fn func() error) {
+	h.t.Helper()
+	if err := h.ns.Do(fn); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+func (h *host) link(name string) (link netlink.Link) {
+	h.t.Helper()
+	h.do(func() (err error) { link, err = netlink.LinkByName(name); return err })
+	return link
+}
+
+// keeper returns one that has looked at the served devices.
+func (h *host) keeper(cfg Config) (k *Keeper) {
+	h.t.Helper()
+	cfg.Dir, cfg.Log, cfg.Devices = h.dir, slog.New(slog.NewTextHandler(h.t.Output(), nil)), func() (list []devices.Device) {
+		for _, name := range h.served {
+			list = append(list, devices.Device{Name: name, Index: h.link(name).Attrs().Index})
+		}
+		return list
+	}
+	h.do(func() error { k = New(cfg); return nil })
+	if problem := k.Stats().Error; problem != "" {
+		h.t.Fatal(problem)
+	}
+	return k
+}
+
+func (h *host) look(k *Keeper) {
+	h.t.Helper()
+	h.do(func() error { k.look(); return nil })
+}
+
+// require holds devices to limits.
+func (h *host) require(want limits, names ...string) {
+	h.t.Helper()
+	for _, name := range names {
+		if have := limitsOf(h.link(name).Attrs()); have != want {
+			h.t.Errorf("%s has %+v, want %+v", name, have, want)
+		}
+	}
+}
+
+func (h *host) restore() (names []string) {
+	h.t.Helper()
+	h.do(func() (err error) { names, err = Restore(h.dir); return err })
+	return names
+}
+
+var (
+	before = limits{usual, usual, usual, usual}
+	large  = limits{most, most, most, most}
+)
+
+// The devices that are served become larger, and as they were when they are served no more, when nobody wants it any more, and
+// when somebody cleans up; what others do in between stays theirs.
+func TestKeeper(t *testing.T) {
+	h := newHost(t)
+	h.require(before, "eth0", "eth1", "br0")
+	h.served = []string{"eth0", "eth1"}
+	k := h.keeper(Config{})
+	h.require(large, "eth0", "eth1")
+	h.require(before, "br0")
+	if s := k.Stats(); s.Sizes != (Sizes{most, most}) || !slices.Equal(s.Devices, h.served) {
+		t.Errorf("%+v", s)
+	}
+
+	h.served = []string{"eth1"}
+	h.look(k)
+	h.require(before, "eth0")
+	h.require(large, "eth1")
+
+	h.served = []string{"eth0", "eth1"}
+	h.keeper(Config{Why6: "no"}) // the next agent
+	h.require(limits{usual, usual, most, most}, "eth0", "eth1")
+	h.do(func() error { return netlink.LinkSetGROMaxSize(h.link("eth1"), 100_000) })
+	if names := h.restore(); !slices.Equal(names, []string{"eth0"}) {
+		t.Errorf("put back %q", names)
+	}
+	h.require(before, "eth0")
+	h.require(limits{usual, 100_000, most, most}, "eth1")
+	if names := h.restore(); len(names) > 0 {
+		t.Errorf("put back %q once more", names)
+	}
+}
+
+// What somebody made larger still stays so, and is what there was before.
+func TestKeeperLeavesLarger(t *testing.T) {
+	h := newHost(t)
+	h.do(func() error { return netlink.LinkSetGSOMaxSize(h.link("eth0"), 300_000) })
+	h.served = []string{"eth0"}
+	h.keeper(Config{})
+	h.require(limits{300_000, most, most, most}, "eth0")
+	h.restore()
+	h.require(limits{300_000, usual, usual, usual}, "eth0")
+}
+
+// A device that takes no more keeps all of them as they are, and is named; so does one that is a part of another.
+func TestKeeperRefused(t *testing.T) {
+	h := newHost(t)
+	h.served = []string{"eth0"}
+	k := h.keeper(Config{})
+	h.require(large, "eth0")
+	h.served = []string{"eth0", "br0"}
+	h.look(k)
+	h.require(before, "eth0", "br0")
+	s := k.Stats()
+	if s.Sizes != (Sizes{}) || !strings.Contains(s.Why4, "br0 takes 65536") || s.Why6 != s.Why4 {
+		t.Errorf("%+v", s)
+	}
+	h.served = []string{"eth0"}
+	h.look(k)
+	h.require(large, "eth0")
+}
+
+// Packets are cut up at the parts of a device.
+func TestParts(t *testing.T) {
+	link := func(index, master, parent int, kind string) netlink.Link {
+		return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index, MasterIndex: master, ParentIndex: parent}, LinkType: kind}
+	}
+	links := []netlink.Link{
+		link(2, 4, 0, "device"), link(3, 4, 0, "device"), link(4, 0, 0, "bond"), link(5, 0, 4, "vlan"), link(6, 0, 7, "veth"), link(7, 0, 6, "veth"),
+	}
+	for _, test := range []struct{ of, want []int }{{[]int{5}, []int{2, 3, 4, 5}}, {[]int{2}, []int{2}}, {[]int{6}, []int{6}}, {nil, nil}, {[]int{4, 5, 9}, []int{2, 3, 4, 5}}} {
+		var have []int
+		for _, link := range withParts(links, test.of) {
+			have = append(have, link.Attrs().Index)
+		}
+		if !slices.Equal(have, test.want) {
+			t.Errorf("%v has the parts %v, want %v", test.of, have, test.want)
+		}
+	}
+}
+
+// What a kernel cannot do is said as that.
+func TestTakes(t *testing.T) {
+	for _, test := range []struct {
+		at       netlink.LinkAttrs
+		v4, v6   int
+		why, not string
+	}{
+		{netlink.LinkAttrs{}, 0, 0, "Linux 5.19", "Linux 5.19"},
+		{netlink.LinkAttrs{TSOMaxSize: 1 << 19}, 0, most, "Linux 6.3", ""},
+		{netlink.LinkAttrs{Name: "x", TSOMaxSize: 1 << 19, GSOIPv4MaxSize: usual}, most, most, "", ""},
+		{netlink.LinkAttrs{Name: "x", TSOMaxSize: 100_000, GSOIPv4MaxSize: usual}, 100_000, 100_000, "", ""},
+		{netlink.LinkAttrs{Name: "x", TSOMaxSize: usual, GSOIPv4MaxSize: usual}, 0, 0, "device x takes", "device x takes"},
+	} {
+		link := &netlink.GenericLink{LinkAttrs: test.at}
+		v4, why4 := takes(link, true)
+		v6, why6 := takes(link, false)
+		if v4 != test.v4 || v6 != test.v6 || !strings.HasPrefix(why4, test.why) || !strings.HasPrefix(why6, test.not) || (why4 == "") != (v4 > 0) {
+			t.Errorf("%+v: %d %q, %d %q", test.at, v4, why4, v6, why6)
+		}
+	}
+}

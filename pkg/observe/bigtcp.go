@@ -1,0 +1,36 @@
+package observe
+
+import (
+	"fmt"
+	"strings"
+)
+
+// BigTCPStatus is how large packets of TCP may be inside of the node.
+type BigTCPStatus struct {
+	V4      int      `json:"ipv4"` // bytes; zero for as large as usual
+	V6      int      `json:"ipv6"`
+	Why4    string   `json:"why4,omitempty"` // they are as large as usual
+	Why6    string   `json:"why6,omitempty"`
+	Devices []string `json:"devices,omitempty"` // that lead out of the node, with their parts
+	Error   string   `json:"error,omitempty"`
+}
+
+func (b *BigTCPStatus) text() string {
+	family := func(name string, size int, why string) string {
+		if size == 0 {
+			return fmt.Sprintf("%s as usual: %s", name, why)
+		}
+		return fmt.Sprintf("%s up to %d bytes", name, size)
+	}
+	text := family("IPv4", b.V4, b.Why4) + "; " + family("IPv6", b.V6, b.Why6)
+	if b.V4+b.V6 > 0 {
+		text += "; at " + strings.Join(append(b.Devices, "pods that start"), ", ")
+	}
+	return text
+}
+
+func (b *BigTCPStatus) judge(say func(string, ...any)) {
+	if b != nil && b.Error != "" {
+		say("Devices do not take packets of TCP as large as they should: %s.", b.Error)
+	}
+}
