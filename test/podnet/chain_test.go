@@ -33,8 +33,9 @@ func fakePlugin() {
 // fakeConf is the configuration of the fake: the file in which it notes what it is called for, and the kind of its device.
 type fakeConf struct {
 	types.PluginConf
-	Notes string `json:"notes"`
-	Peer  string `json:"peer"` // "pod": the device's other end is in the pod, not on the node
+	Notes string   `json:"notes"`
+	Peer  string   `json:"peer"`  // "pod": the device's other end is in the pod, not on the node
+	Addrs []string `json:"addrs"` // of the pod; without any it is 10.9.0.5
 }
 
 func fakeNote(verb string) func(*skel.CmdArgs) error {
@@ -67,21 +68,28 @@ func fakeAdd(args *skel.CmdArgs) error {
 		}
 		return types.PrintResult(conf.PrevResult, conf.CNIVersion)
 	}
-	if err := fakeDevice(args, conf.Peer); err != nil {
-		return err
+	if len(conf.Addrs) == 0 {
+		conf.Addrs = []string{"10.9.0.5/32"}
 	}
-	_, address, err := net.ParseCIDR("10.9.0.5/32")
-	if err != nil {
-		return err
-	}
-	return types.PrintResult(&current.Result{
+	result := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
 		Interfaces: []*current.Interface{{Name: "other0"}, {Name: args.IfName, Sandbox: args.Netns}},
-		IPs:        []*current.IPConfig{{Interface: current.Int(1), Address: *address}},
-	}, conf.CNIVersion)
+	}
+	for _, text := range conf.Addrs {
+		ip, network, err := net.ParseCIDR(text)
+		if err != nil {
+			return err
+		}
+		network.IP = ip
+		result.IPs = append(result.IPs, &current.IPConfig{Interface: current.Int(1), Address: *network})
+	}
+	if err := fakeDevice(args, conf.Peer, conf.Addrs); err != nil {
+		return err
+	}
+	return types.PrintResult(result, conf.CNIVersion)
 }
 
-func fakeDevice(args *skel.CmdArgs, peer string) error {
+func fakeDevice(args *skel.CmdArgs, peer string, addrs []string) error {
 	pod, err := netns.GetFromPath(args.Netns)
 	if err != nil {
 		return err
@@ -104,11 +112,17 @@ func fakeDevice(args *skel.CmdArgs, peer string) error {
 	if err != nil {
 		return err
 	}
-	addr, err := netlink.ParseAddr("10.9.0.5/32")
-	if err != nil {
-		return err
+	for _, text := range addrs {
+		addr, err := netlink.ParseAddr(text)
+		if err != nil {
+			return err
+		}
+		addr.Flags = unix.IFA_F_NODAD
+		if err := handle.AddrAdd(link, addr); err != nil {
+			return err
+		}
 	}
-	return handle.AddrAdd(link, addr)
+	return nil
 }
 
 // fakes makes the fake plugins callable: the test's own binary under their name.
