@@ -20,7 +20,6 @@ type path struct {
 func paths() []path {
 	return []path{
 		{"pod of this node", toPodA, true, podA, 8080},
-		{"host port of a pod", hostToA, true, podA, 8080},
 		{"pod of another node", toPodB, false, podB, 8080},
 		{"this node", toNodeA, true, nodeA, 9090},
 		{"another node", toNodeB, false, nodeB, 9090},
