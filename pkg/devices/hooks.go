@@ -58,17 +58,21 @@ type Hooks struct {
 	links    map[string]link.Link // by pin
 	states   map[int]*State
 	refused  map[int]refusal
-	classic  bool // the kernel has no links at tc
-	swept    bool // filters that an earlier process left where they should not be are gone
+	classic  bool                       // the kernel has no links at tc
+	unfilter bool                       // it has no filters that are programs, or no qdisc for them
+	filters  func(Device, []side) error // attachFilters, but for tests of kernels that have none
+	swept    bool                       // filters that an earlier process left where they should not be are gone
 	mended   uint64
 }
 
 // New returns the Hooks whose links are pinned in dir, which is made when it is needed.
 func New(dir string, mode Mode, log *slog.Logger) *Hooks {
-	return &Hooks{
+	h := &Hooks{
 		dir: dir, mode: mode, log: log,
 		links: map[string]link.Link{}, states: map[int]*State{}, refused: map[int]refusal{},
 	}
+	h.filters = h.attachFilters
+	return h
 }
 
 // handle returns the socket by which filters are asked for.

@@ -2,6 +2,7 @@ package devices
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -195,6 +196,55 @@ func TestHooks(t *testing.T) {
 				t.Errorf("left behind: %q, %v", left, err)
 			}
 		})
+	}
+}
+
+// Where the kernel has no filters pods' devices get links, of which as many are left as of filters. What else is wrong is an error.
+func TestPodsWithoutFilters(t *testing.T) {
+	h := newHost(t)
+	h.start(Off, false)
+	if !h.hasTCX() {
+		rig.Lacking(t, "tcx", "this kernel has no links at tc, which came with Linux 6.6")
+	}
+	tried, refusal := 0, error(unix.ENOMEM)
+	h.hooks.filters = func(Device, []side) error {
+		tried++
+		return fmt.Errorf("add qdisc clsact: %w", refusal)
+	}
+	programs := Programs{FromPod: program(t, ebpf.SchedCLS), ToPod: program(t, ebpf.SchedCLS)}
+	var pods []Device
+	h.do(func() error {
+		for _, name := range []string{"eth0", "eth1"} {
+			device, err := net.InterfaceByName(name)
+			if err != nil {
+				return err
+			}
+			pods = append(pods, Device{Index: device.Index, Name: name, Pod: true})
+		}
+		return h.hooks.Sync(nil, programs)
+	})
+	add := func(d Device) (err error) {
+		h.do(func() error { err = h.hooks.Add(d); return nil })
+		return err
+	}
+	if err := add(pods[0]); !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("without memory: %v", err)
+	}
+	h.wantAttached("without memory", "eth0")
+	for _, refusal = range []error{unix.ENOENT, unix.EOPNOTSUPP} {
+		h.hooks.unfilter = false
+		tried = 0
+		for _, d := range pods {
+			h.must(add(d))
+			h.wantAttached("without filters", d.Name, programs.FromPod)
+		}
+		if states := h.hooks.PodStates(); tried != 1 || len(states) != 2 || states[0].TC != "tcx" || states[1].TC != "tcx" {
+			t.Errorf("tried %d times: %+v", tried, states)
+		}
+		for _, d := range pods {
+			h.do(func() error { return h.hooks.Remove(d) })
+			h.wantAttached("removed", d.Name)
+		}
 	}
 }
 

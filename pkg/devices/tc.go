@@ -55,7 +55,7 @@ func (s side) isEmpty() bool { return s.prog == nil }
 
 // isClassic reports whether a device gets filters and no links. A pod waits for its device, and for a link the kernel waits until
 // no CPU may still be without it, with the lock on all devices held: 5 to 10 ms each, where both filters take 0.3.
-func (h *Hooks) isClassic(d Device) bool { return h.classic || d.Pod }
+func (h *Hooks) isClassic(d Device) bool { return h.classic || d.Pod && !h.unfilter }
 
 // attachTC attaches the programs and returns how. Ours run before those of others: one that ends the chain would
 // otherwise leave packets with addresses that nobody answers.
@@ -71,10 +71,24 @@ func (h *Hooks) attachTC(d Device, programs Programs) (string, error) {
 		}
 		h.classic = true
 	}
-	if err := h.attachFilters(d, sides); err != nil {
+	err := h.filters(d, sides)
+	if err == nil {
+		return "clsact", nil
+	}
+	if h.classic || !lacksFilters(err) {
 		return "", err
 	}
-	return "clsact", nil
+	if linked := h.attachLinks(d, sides); linked != nil {
+		return "", errors.Join(err, linked)
+	}
+	h.unfilter = true
+	h.log.Info("this kernel has no filters that are programs: pods' devices get links, which takes longer", "error", err)
+	return "tcx", nil
+}
+
+// lacksFilters reports whether an error is the kernel's that has no such kind of qdisc or filter, or none at all.
+func lacksFilters(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)
 }
 
 func (h *Hooks) attachLinks(d Device, sides []side) error {
@@ -107,6 +121,9 @@ func (h *Hooks) attachFilters(d Device, sides []side) error {
 			err = replaceFilter(rtnl, d.Index, s)
 		} else {
 			err = h.ensureFilter(rtnl, d.Index, s, known)
+		}
+		if err != nil && bare {
+			err = errors.Join(err, rtnl.QdiscDel(clsact(d.Index))) // it was made for nothing
 		}
 		if err != nil {
 			return err
