@@ -136,7 +136,7 @@ const (
 
 // setKernel makes the settings of the device as they should be. What comes by it may come from a node's own address, to which the
 // way is another, so rp_filter may only ask whether there is any. By netlink where that can be: below /proc/sys an agent in
-// a container without privileges may not write. The others are right from the start where "fairlead init" has run.
+// a container without privileges may not write. The others are right from the start where "fairlead init" has run and IPv6 is not off.
 func setKernel(device netlink.Link) error {
 	inet := nl.NewRtAttr(unix.AF_INET, nil)
 	conf := inet.AddRtAttr(inetConf, nil)
@@ -154,8 +154,12 @@ func setKernel(device netlink.Link) error {
 	if err := setFamily(device, inet6); err != nil {
 		return fmt.Errorf("keep %s from making IPv6 addresses: %w", DeviceName, err)
 	}
-	for _, setting := range []struct{ name, want, or string }{
-		{"disable_ipv6", "0", ""}, {"forwarding", "1", ""}, {"accept_ra", "0", "1"}, // 1: not where packets are forwarded
+	const initiated = "it is right from the start after \"fairlead init\""
+	for _, setting := range []struct{ name, want, or, cure string }{
+		// The next hops are addresses of IPv6, whatever families nodes and pods have.
+		{"disable_ipv6", "0", "", fmt.Sprintf("this node has IPv6 off at new devices: set net.ipv6.conf.%s.disable_ipv6=0, and "+
+			"net.ipv6.conf.default.disable_ipv6=0 for when it starts again", DeviceName)},
+		{"forwarding", "1", "", initiated}, {"accept_ra", "0", "1", initiated}, // 1: not where packets are forwarded
 	} {
 		path := filepath.Join(dir, setting.name)
 		text, err := os.ReadFile(path)
@@ -163,7 +167,7 @@ func setKernel(device netlink.Link) error {
 			err = os.WriteFile(path, []byte(setting.want), 0)
 		}
 		if err != nil {
-			return fmt.Errorf("set %s, which is right from the start after \"fairlead init\": %w", setting.name, err)
+			return fmt.Errorf("set %s of %s: %w; %s", setting.name, DeviceName, err, setting.cure)
 		}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -432,4 +433,33 @@ func TestFabricScale(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A node that has IPv6 off at new devices has a tunnel as soon as somebody does what the error says.
+func TestTunnelWithoutIPv6(t *testing.T) {
+	rig.Root(t)
+	ns := rig.NewNetns(t, "node")
+	rig.Veth(t, ns, "eth0", rig.NewNetns(t, "network"), "node0")
+	rig.Address(t, ns, "eth0", "198.51.100.1/24")
+	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding", "net/ipv6/conf/default/disable_ipv6"} {
+		if err := ns.SetSysctl(name, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var nodes []*model.Node
+	for i := range 2 {
+		nodes = append(nodes, &model.Node{
+			Name: fmt.Sprintf("n%d", i+1), UID: fmt.Sprint(i), Addrs: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("198.51.100.%d", i+1))},
+			PodCIDRs: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", i+1))},
+		})
+	}
+	l := newLeader(t, ns, fabric.VXLAN, "n1")
+	l.tell(nodes)
+	l.until("an error", func(s fabric.Stats) bool {
+		return strings.Contains(s.Error, "set net.ipv6.conf.flvxlan0.disable_ipv6=0")
+	})
+	if err := ns.SetSysctl("net/ipv6/conf/flvxlan0/disable_ipv6", "0"); err != nil {
+		t.Fatal(err)
+	}
+	l.untilRoutes(len(nodes))
 }
