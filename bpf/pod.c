@@ -13,6 +13,7 @@
 #include "lib/fragments.h"
 #include "lib/icmp.h"
 #include "lib/masquerade.h"
+#include "lib/proxy.h"
 #include "lib/read.h"
 #include "lib/route.h"
 #include "lib/sender.h"
@@ -206,19 +207,37 @@ __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 	       first_frontend(p, true);
 }
 
+/* What becomes of what a pod that has a proxy sends by TCP. */
+static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __u32 proxy)
+{
+	int outcome = proxy_take(skb, p, proxy);
+
+	if (outcome > 0)
+		return pod_drop(skb, p, outcome);
+	return outcome == PROXY_GOES ? bpf_redirect_neigh(PROXY_DEVICE, NULL, 0, 0) : POD_ON;
+}
+
 SEC("tc")
 int tc_from_pod(struct __sk_buff *skb)
 {
+	struct pod *pod, *from;
 	struct packet p = {};
-	struct pod *pod;
 	int outcome;
+	__u32 proxy;
 
-	if (!pods_read(skb, &p) || !sender_is_own(skb, &p)) {
+	from = pods_read(skb, &p) ? sender_own(skb, &p) : NULL;
+	if (!from) {
 		outcome = sender_check(skb, &p);
 		if (outcome > 0)
 			return pod_drop(skb, &p, outcome);
 		if (outcome == SENDER_STAYS)
 			return POD_NEXT;
+	}
+	proxy = p.flow.proto == IPPROTO_TCP ? proxy_of(skb, from) : 0;
+	if (proxy) {
+		outcome = pod_proxy(skb, &p, proxy);
+		if (outcome != POD_ON)
+			return outcome;
 	}
 	pod = pods_at(&p.flow.daddr);
 	if (!pod && pod_dials(skb, &p)) {
@@ -256,6 +275,34 @@ int tc_to_pod(struct __sk_buff *skb)
 		return POD_NEXT;
 	outcome = pod_translate(skb, &p, CT_TO_POD);
 	return outcome == POD_DROP ? POD_DROP : POD_NEXT;
+}
+
+/* On its way over the loopback device: all but what is for a proxy is as it should be. */
+SEC("tc")
+int tc_to_lo(struct __sk_buff *skb)
+{
+	struct packet p = {};
+
+	if (!proxy_is_marked(skb) || skb->protocol != bpf_htons(ETH_P_IPV6) || proxy_restore(skb))
+		return POD_NEXT;
+	return pod_drop(skb, &p, REASON_NO_PROXY);
+}
+
+/* What begins a connection its proxy gets here, and not whoever else might listen: for the stack it is for the
+ * node. */
+SEC("tc")
+int tc_from_lo(struct __sk_buff *skb)
+{
+	__u32 port = skb->mark & POD_PROXY_PORT;
+	struct packet p = {};
+
+	if (!proxy_is_marked(skb))
+		return POD_NEXT;
+	skb->mark = 0;
+	if (!port || proxy_assign(skb, port))
+		return POD_NEXT;
+	read_packet(skb, &p, 0);
+	return pod_drop(skb, &p, REASON_NO_PROXY);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

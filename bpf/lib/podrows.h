@@ -8,11 +8,19 @@ enum pod_flag {
 	POD_UNCHECKED = 1, /* it may send what has another's address */
 };
 
+/* To which proxy of the node goes what a pod sends by TCP, see proxy.h. Zero: to none. */
+enum pod_proxy {
+	POD_PROXY_PORT = 0xffff, /* where it listens, 0 if there is none of the name that the pod asks for */
+	POD_PROXIED = 0x10000,
+	POD_PROXY_OPTIONAL = 0x20000, /* connections go their way where nobody listens */
+};
+
 /* A pod of this node, by each of its addresses. */
 struct pod {
 	__u32 ifindex; /* of the host's end of its device */
 	__u8 mac[6];   /* of the pod's end */
 	__u8 host_mac[6];
+	__u32 proxy; /* enum pod_proxy */
 };
 
 /* Addresses that agree with `addr` in the bits of `prefix_len`. */
@@ -27,8 +35,9 @@ struct prefix_key {
 struct pod_link {
 	__u8 mac[6];
 	__u16 flags;
+	__u32 proxy; /* enum pod_proxy */
 };
 
 _Static_assert(sizeof(struct prefix_key) == 20, "a key has no hidden padding");
-_Static_assert(sizeof(struct pod) == 16, "a value has no hidden padding");
-_Static_assert(sizeof(struct pod_link) == 8, "a value has no hidden padding");
+_Static_assert(sizeof(struct pod) == 20, "a value has no hidden padding");
+_Static_assert(sizeof(struct pod_link) == 12, "a value has no hidden padding");

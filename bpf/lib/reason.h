@@ -19,7 +19,7 @@ enum reason {
 			      backend */
 	REASON_NODE_PORT,  /* a process of the node bound a port that is a NodePort: refused */
 	REASON_FRAGMENT,   /* a first fragment to a frontend without the whole header of TCP, which no honest sender
-			      makes: dropped */
+			      makes, or of TCP from a pod that has a proxy: dropped */
 	REASON_TTL,	   /* a packet that may go no further: dropped */
 	REASON_NO_PORT,	   /* every port that was tried towards a backend on another node is in use: dropped */
 	REASON_NO_ADDRESS, /* the node has no address of the family to reach a backend from: dropped */
@@ -41,6 +41,7 @@ enum reason {
 	REASON_LOOPBACK,     /* a pod sends to an address that is on no wire: dropped */
 	REASON_PROTOCOL,     /* a pod sends what is neither ARP nor IP, or has a tag: dropped */
 	REASON_MALFORMED,    /* a pod sends what ends within its header: dropped */
+	REASON_NO_PROXY,     /* nobody listens where a pod's connections are to be handed over: dropped */
 	REASONS,
 };
 

@@ -199,8 +199,8 @@ static __always_inline bool sender_is_plain(void *l4, void *end, __u8 proto, boo
 	       ((struct udphdr *)l4)->source != bpf_htons(is_v4 ? DHCP4_SERVER : DHCP6_SERVER);
 }
 
-/* Whether a packet that was read plainly is its sender's own. */
-static __always_inline bool sender_is_own(struct __sk_buff *skb, const struct packet *p)
+/* The pod whose own a packet that was read plainly is, or NULL. */
+static __always_inline struct pod *sender_own(struct __sk_buff *skb, const struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end,
 	     *ip = data + sizeof(struct ethhdr);
@@ -209,11 +209,13 @@ static __always_inline bool sender_is_own(struct __sk_buff *skb, const struct pa
 	if (p->is_v4) {
 		if (ip + sizeof(struct iphdr) > end || *(__u8 *)ip != 0x45 || addr_is_loopback(&p->flow.daddr) ||
 		    !sender_is_plain(ip + sizeof(struct iphdr), end, p->flow.proto, true))
-			return false;
+			return NULL;
 	} else if (ip + sizeof(struct ipv6hdr) > end || *(__u8 *)ip >> 4 != 6 || addr_is_loopback(&p->flow.daddr) ||
 		   !sender_is_plain(ip + sizeof(struct ipv6hdr), end, p->flow.proto, false)) {
-		return false;
+		return NULL;
 	}
 	pod = pods_at(&p->flow.saddr);
-	return pod && pod->ifindex == p->ifindex && sender_is_mac(((struct ethhdr *)data)->h_source, pod->mac);
+	return pod && pod->ifindex == p->ifindex && sender_is_mac(((struct ethhdr *)data)->h_source, pod->mac)
+		       ? pod
+		       : NULL;
 }

@@ -203,6 +203,7 @@ enum optout_why {
 	OPTOUT_BY_NAMESPACE, /* its namespace's annotation */
 	OPTOUT_BY_RUNTIME,   /* it is sandboxed or a virtual machine */
 	OPTOUT_BY_MESH,	     /* a sidecar redirects what it dials */
+	OPTOUT_BY_PROXY,     /* what it dials is handed to a proxy of the node */
 };
 
 struct optout_key {

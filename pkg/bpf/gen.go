@@ -3,7 +3,7 @@
 package bpf
 
 // The schema object holds every map and generates the types; the others load with its maps in place of their own.
-//go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -type addr -type hook -type reason -type counter_room -type svc_kind -type svc_scope -type service_flag -type direct -type range_bits -type algorithm -type backend_flag -type node_addr_flag -type pod_flag -type ct_flag -type ct_state -type ct_class -type ct_phase -type doom -type doom_outcome -type doomed -type collect_run -type watched_kind -type event -type packet_config -type table_stage -type carry_outcome -type carried -type sweep_run -type lru -type optout_kind -type optout_why Maps ../../bpf/schema.c
+//go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -type addr -type hook -type reason -type counter_room -type svc_kind -type svc_scope -type service_flag -type direct -type range_bits -type algorithm -type backend_flag -type node_addr_flag -type pod_flag -type pod_proxy -type ct_flag -type ct_state -type ct_class -type ct_phase -type doom -type doom_outcome -type doomed -type collect_run -type watched_kind -type event -type packet_config -type table_stage -type carry_outcome -type carried -type sweep_run -type lru -type optout_kind -type optout_why Maps ../../bpf/schema.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Sock ../../bpf/sock.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Peers ../../bpf/peers.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Collect ../../bpf/collect.c

@@ -375,6 +375,7 @@ const (
 	MapsOptoutWhyOPTOUT_BY_NAMESPACE MapsOptoutWhy = 1
 	MapsOptoutWhyOPTOUT_BY_RUNTIME   MapsOptoutWhy = 2
 	MapsOptoutWhyOPTOUT_BY_MESH      MapsOptoutWhy = 3
+	MapsOptoutWhyOPTOUT_BY_PROXY     MapsOptoutWhy = 4
 )
 
 type MapsPacketConfig struct {
@@ -398,6 +399,7 @@ type MapsPod struct {
 	Ifindex uint32
 	Mac     [6]uint8
 	HostMac [6]uint8
+	Proxy   uint32
 }
 
 type MapsPodFlag uint32
@@ -410,7 +412,16 @@ type MapsPodLink struct {
 	_     structs.HostLayout
 	Mac   [6]uint8
 	Flags uint16
+	Proxy uint32
 }
+
+type MapsPodProxy uint32
+
+const (
+	MapsPodProxyPOD_PROXY_PORT     MapsPodProxy = 65535
+	MapsPodProxyPOD_PROXIED        MapsPodProxy = 65536
+	MapsPodProxyPOD_PROXY_OPTIONAL MapsPodProxy = 131072
+)
 
 type MapsPrefixKey struct {
 	_         structs.HostLayout
@@ -461,7 +472,8 @@ const (
 	MapsReasonREASON_LOOPBACK     MapsReason = 23
 	MapsReasonREASON_PROTOCOL     MapsReason = 24
 	MapsReasonREASON_MALFORMED    MapsReason = 25
-	MapsReasonREASONS             MapsReason = 26
+	MapsReasonREASON_NO_PROXY     MapsReason = 26
+	MapsReasonREASONS             MapsReason = 27
 )
 
 type MapsService struct {
@@ -663,6 +675,7 @@ const (
 	MapsVarOptoutWhyType    = "optout_why_type"
 	MapsVarPacketConfigType = "packet_config_type"
 	MapsVarPodFlagType      = "pod_flag_type"
+	MapsVarPodProxyType     = "pod_proxy_type"
 	MapsVarRangeBitsType    = "range_bits_type"
 	MapsVarReasonType       = "reason_type"
 	MapsVarServiceFlagType  = "service_flag_type"
@@ -787,6 +800,7 @@ type MapsVariableSpecs struct {
 	OptoutWhyType    *ebpf.VariableSpec `ebpf:"optout_why_type"`
 	PacketConfigType *ebpf.VariableSpec `ebpf:"packet_config_type"`
 	PodFlagType      *ebpf.VariableSpec `ebpf:"pod_flag_type"`
+	PodProxyType     *ebpf.VariableSpec `ebpf:"pod_proxy_type"`
 	RangeBitsType    *ebpf.VariableSpec `ebpf:"range_bits_type"`
 	ReasonType       *ebpf.VariableSpec `ebpf:"reason_type"`
 	ServiceFlagType  *ebpf.VariableSpec `ebpf:"service_flag_type"`
@@ -926,6 +940,7 @@ type MapsVariables struct {
 	OptoutWhyType    *ebpf.Variable `ebpf:"optout_why_type"`
 	PacketConfigType *ebpf.Variable `ebpf:"packet_config_type"`
 	PodFlagType      *ebpf.Variable `ebpf:"pod_flag_type"`
+	PodProxyType     *ebpf.Variable `ebpf:"pod_proxy_type"`
 	RangeBitsType    *ebpf.Variable `ebpf:"range_bits_type"`
 	ReasonType       *ebpf.Variable `ebpf:"reason_type"`
 	ServiceFlagType  *ebpf.Variable `ebpf:"service_flag_type"`

@@ -56,7 +56,9 @@ const (
 	PodMapWatch       = "watch"
 	PodMapWatched     = "watched"
 	PodMapWays        = "ways"
+	PodProgTcFromLo   = "tc_from_lo"
 	PodProgTcFromPod  = "tc_from_pod"
+	PodProgTcToLo     = "tc_to_lo"
 	PodProgTcToPod    = "tc_to_pod"
 	PodVarCfg         = "cfg"
 )
@@ -103,7 +105,9 @@ type PodSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodProgramSpecs struct {
+	TcFromLo  *ebpf.ProgramSpec `ebpf:"tc_from_lo"`
 	TcFromPod *ebpf.ProgramSpec `ebpf:"tc_from_pod"`
+	TcToLo    *ebpf.ProgramSpec `ebpf:"tc_to_lo"`
 	TcToPod   *ebpf.ProgramSpec `ebpf:"tc_to_pod"`
 }
 
@@ -278,13 +282,17 @@ type PodVariables struct {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodPrograms struct {
+	TcFromLo  *ebpf.Program `ebpf:"tc_from_lo"`
 	TcFromPod *ebpf.Program `ebpf:"tc_from_pod"`
+	TcToLo    *ebpf.Program `ebpf:"tc_to_lo"`
 	TcToPod   *ebpf.Program `ebpf:"tc_to_pod"`
 }
 
 func (p *PodPrograms) Close() error {
 	return _PodClose(
+		p.TcFromLo,
 		p.TcFromPod,
+		p.TcToLo,
 		p.TcToPod,
 	)
 }

@@ -30,6 +30,7 @@ const (
 	OptoutByNamespace = uint32(bpf.MapsOptoutWhyOPTOUT_BY_NAMESPACE)
 	OptoutByRuntime   = uint32(bpf.MapsOptoutWhyOPTOUT_BY_RUNTIME)
 	OptoutByMesh      = uint32(bpf.MapsOptoutWhyOPTOUT_BY_MESH)
+	OptoutByProxy     = uint32(bpf.MapsOptoutWhyOPTOUT_BY_PROXY)
 )
 
 // MakeOptout returns the row of a pod. A name that is too long is cut, and of the addresses only the first two have

@@ -20,10 +20,35 @@ type Pod struct {
 	MAC       [6]byte // of the pod's end
 	HostMAC   [6]byte
 	Unchecked bool // it may send what has another's address
+	Proxy     Proxy
+}
+
+// Proxy says to whom the connections are handed that a pod opens. The zero value: to nobody.
+type Proxy struct {
+	Asked    bool   `json:"asked,omitempty"`
+	Port     uint16 `json:"port,omitempty"`     // where it listens; 0: it is not known, and nothing goes past it
+	Optional bool   `json:"optional,omitempty"` // connections go their way while nobody listens
+}
+
+func (p Proxy) word() uint32 {
+	word := uint32(p.Port)
+	if p.Asked {
+		word |= uint32(bpf.MapsPodProxyPOD_PROXIED)
+	}
+	if p.Optional {
+		word |= uint32(bpf.MapsPodProxyPOD_PROXY_OPTIONAL)
+	}
+	return word
+}
+
+func proxyOf(word uint32) Proxy {
+	return Proxy{
+		Asked: word&uint32(bpf.MapsPodProxyPOD_PROXIED) != 0, Port: uint16(word), Optional: word&uint32(bpf.MapsPodProxyPOD_PROXY_OPTIONAL) != 0,
+	}
 }
 
 func (p *Pod) link() bpf.MapsPodLink {
-	row := bpf.MapsPodLink{Mac: p.MAC}
+	row := bpf.MapsPodLink{Mac: p.MAC, Proxy: p.Proxy.word()}
 	if p.Unchecked {
 		row.Flags = uint16(bpf.MapsPodFlagPOD_UNCHECKED)
 	}
@@ -31,7 +56,7 @@ func (p *Pod) link() bpf.MapsPodLink {
 }
 
 func (p *Pod) row() bpf.MapsPod {
-	return bpf.MapsPod{Ifindex: p.Index, Mac: p.MAC, HostMac: p.HostMAC}
+	return bpf.MapsPod{Ifindex: p.Index, Mac: p.MAC, HostMac: p.HostMAC, Proxy: p.Proxy.word()}
 }
 
 // SetPods makes the maps of the node's pods say what want says, and returns how many rows that changed. Every pod that
@@ -97,7 +122,9 @@ func PodRows(links, addrs *ebpf.Map) ([]Pod, error) {
 	var link bpf.MapsPodLink
 	rows := links.Iterate()
 	for rows.Next(&ifindex, &link) {
-		byDevice[ifindex] = &Pod{Index: ifindex, MAC: link.Mac, Unchecked: link.Flags&uint16(bpf.MapsPodFlagPOD_UNCHECKED) != 0}
+		byDevice[ifindex] = &Pod{
+			Index: ifindex, MAC: link.Mac, Unchecked: link.Flags&uint16(bpf.MapsPodFlagPOD_UNCHECKED) != 0, Proxy: proxyOf(link.Proxy),
+		}
 	}
 	err := rows.Err()
 	var list []Pod
@@ -107,7 +134,7 @@ func PodRows(links, addrs *ebpf.Map) ([]Pod, error) {
 	for rows.Next(&addr, &row) {
 		p := byDevice[row.Ifindex]
 		if p == nil || p.MAC != row.Mac {
-			list = append(list, Pod{Addrs: []netip.Addr{NetipOf(addr)}, Index: row.Ifindex, MAC: row.Mac, HostMAC: row.HostMac})
+			list = append(list, Pod{Addrs: []netip.Addr{NetipOf(addr)}, Index: row.Ifindex, MAC: row.Mac, HostMAC: row.HostMac, Proxy: proxyOf(row.Proxy)})
 			continue
 		}
 		p.HostMAC = row.HostMac

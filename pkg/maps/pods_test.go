@@ -28,13 +28,17 @@ func TestPodRows(t *testing.T) {
 	web := Pod{Addrs: addrs("10.1.0.9", "fd01::9"), Index: 7, MAC: [6]byte{2, 7}, HostMAC: [6]byte{2, 107}}
 	router := Pod{Addrs: addrs("10.1.0.10"), Index: 8, MAC: [6]byte{2, 8}, HostMAC: [6]byte{2, 108}, Unchecked: true}
 	moved := Pod{Addrs: addrs("10.1.0.9"), Index: 9, MAC: [6]byte{2, 9}, HostMAC: [6]byte{2, 109}}
+	meshed, audited, lost := web, moved, moved
+	meshed.Proxy, audited.Proxy = Proxy{Asked: true, Port: 65535}, Proxy{Asked: true, Port: 15001, Optional: true}
+	lost.Proxy = Proxy{Asked: true}
 	for _, step := range []struct {
 		name    string
 		want    []Pod
 		changed int
 	}{
 		{"nobody", nil, 0}, {"two", []Pod{web, router}, 5}, {"the same", []Pod{web, router}, 0},
-		{"an address moves", []Pod{router, moved}, 4}, {"nobody is left", nil, 4},
+		{"one gets a proxy", []Pod{meshed, router}, 3},
+		{"an address moves", []Pod{router, moved}, 4}, {"that gets one", []Pod{router, audited}, 2}, {"and loses it", []Pod{router, lost}, 2}, {"nobody is left", nil, 4},
 	} {
 		changed, err := m.SetPods(step.want)
 		if err != nil || changed != step.changed {

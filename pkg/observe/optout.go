@@ -61,6 +61,8 @@ func optoutWhy(why uint32) string {
 		return "runtime"
 	case maps.OptoutByMesh:
 		return "mesh"
+	case maps.OptoutByProxy:
+		return "proxy"
 	}
 	return unknown("why", why)
 }

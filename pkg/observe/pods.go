@@ -18,6 +18,20 @@ type LocalPod struct {
 	MAC       string       `json:"mac"`
 	// Unchecked says that it may send what has others' addresses.
 	Unchecked bool `json:"unchecked,omitempty"`
+	// Proxy is to whom its connections are handed.
+	Proxy maps.Proxy `json:"proxy,omitzero"`
+}
+
+func proxyText(p maps.Proxy) string {
+	switch {
+	case !p.Asked:
+		return "-"
+	case p.Port == 0:
+		return "unknown"
+	case p.Optional:
+		return fmt.Sprintf("port %d, or none", p.Port)
+	}
+	return fmt.Sprintf("port %d", p.Port)
 }
 
 // readPods returns the node's pods, with the names that their devices have here.
@@ -29,7 +43,7 @@ func readPods(m *maps.Maps) ([]LocalPod, error) {
 	var list []LocalPod
 	for i := range rows {
 		row := &rows[i]
-		p := LocalPod{Interface: row.Index, Addresses: row.Addrs, MAC: net.HardwareAddr(row.MAC[:]).String(), Unchecked: row.Unchecked}
+		p := LocalPod{Interface: row.Index, Addresses: row.Addrs, MAC: net.HardwareAddr(row.MAC[:]).String(), Unchecked: row.Unchecked, Proxy: row.Proxy}
 		if device, err := net.InterfaceByIndex(int(row.Index)); err == nil {
 			p.Device = device.Name // without one it has just gone, or this is another network namespace
 		}
@@ -39,14 +53,14 @@ func readPods(m *maps.Maps) ([]LocalPod, error) {
 }
 
 func dumpPods(w io.Writer, s *Snapshot) {
-	fmt.Fprintln(w, "ADDRESSES\tDEVICE\tINTERFACE\tMAC\tSOURCES")
+	fmt.Fprintln(w, "ADDRESSES\tDEVICE\tINTERFACE\tMAC\tSOURCES\tPROXY")
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		sources := "its own"
 		if p.Unchecked {
 			sources = "any"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", cmp.Or(joined(p.Addresses), "-"), cmp.Or(p.Device, "-"), p.Interface, p.MAC, sources)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", cmp.Or(joined(p.Addresses), "-"), cmp.Or(p.Device, "-"), p.Interface, p.MAC, sources, proxyText(p.Proxy))
 	}
 }
 

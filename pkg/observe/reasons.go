@@ -86,6 +86,15 @@ func reasonsOfPods() []Reason {
 			Cause: "It ends within its header, or its header is not what the frame says.",
 			Cure:  "Nothing, if it is rare. Otherwise a program in the pod makes packets by itself, and makes them wrong.",
 		},
+		{
+			Word: "no-proxy", Stops: true, What: dropped + " It would open a connection.",
+			Cause: "Nobody listens where the pod's connections are to be handed: the proxy that its annotation fairlead.io/l7-proxy names has ended or has not " +
+				"started, it listens at other than loopback addresses or not for this family, several processes share its port (SO_REUSEPORT) on a kernel " +
+				"before 6.6, or the agent's option `--l7-proxies` has no proxy of that name. On a node with proxies the same holds for the moment until " +
+				"the Pod is known.",
+			Cure: "`fairlead map dump pods` shows the port, `ss -ltn` on the node who listens there, `fairlead status` names that are not known. If pods may do " +
+				"without the proxy, append `:pass` to it in `--l7-proxies`.",
+		},
 	}
 }
 

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"fairlead.io/fairlead/pkg/maps"
@@ -49,6 +50,25 @@ func podRoutes() []route {
 		{"pods, where one dials services, to another", plain},
 		{"pods, where one dials services, to the outside", outside},
 		{"pods, where one dials services, by the stack", in},
+		{"pods, with a proxy, of an older connection", func(t *testing.T, w *world, f family) (string, []byte) {
+			addr := netip.MustParseAddr(map[bool]string{true: pod6, false: pod4}[f.any == "[::]"])
+			pod := maps.Pod{
+				Addrs: []netip.Addr{addr}, Index: 1, MAC: [6]byte([]byte(podMAC)), HostMAC: [6]byte([]byte(hostMAC)),
+				Proxy: maps.Proxy{Asked: true, Port: proxyPort},
+			}
+			if err := w.maps.AddPod(pod); err != nil {
+				t.Fatal(err)
+			}
+			return plain(t, w, f)
+		}},
+		{"loopback, of others, way out", func(t *testing.T, w *world, f family) (string, []byte) {
+			_, frame := plain(t, w, f)
+			return "tc_to_lo", frame
+		}},
+		{"loopback, of others, way in", func(t *testing.T, w *world, f family) (string, []byte) {
+			_, frame := plain(t, w, f)
+			return "tc_from_lo", frame
+		}},
 	}
 }
 

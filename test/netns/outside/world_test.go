@@ -281,7 +281,6 @@ const (
 	toNodeA = 30003
 	toNodeB = 30004
 	nowhere = 30005
-	hostToA = 9001 // a host port of the pod on node a
 )
 
 // addServices starts servers in the pods and on the nodes, and gives node a a NodePort for each.
@@ -303,6 +302,5 @@ func (w *world) addServices(with settings) {
 			w.onA.do(nodeOrder{Service: &service{At: anyAddr.at(v6, s.port), Kind: maps.NodePort, Backend: s.at, Local: s.local}})
 		}
 		w.onA.do(nodeOrder{Service: &service{At: anyAddr.at(v6, nowhere), Kind: maps.NodePort}})
-		w.onA.do(nodeOrder{Service: &service{At: anyAddr.at(v6, hostToA), Kind: maps.HostPort, Backend: podA.at(v6, 8080), Local: true}})
 	}
 }

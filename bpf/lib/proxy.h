@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains how the connections that a pod opens are handed to a proxy on its node, which sees them as if
+ * it were whom the pod has dialled.
+ *
+ * The stack takes a packet only if its route says that it is the node's, and no route does, nor should. So a packet
+ * goes over the loopback device, and gets its route before: what leaves by that device comes in again with the
+ * route that it left with. IPv4 leaves so whomever it is for. IPv6 needs a route, and there is one to ::1 alone, so
+ * that is whom a packet is for until it is on its way (tc_to_lo). As it comes in a listener is assigned to it
+ * (tc_from_lo); a socket that is connected the stack finds by itself.
+ *
+ * Neither rules nor routes are needed for it, which others on the node might take away, and nothing looks where the
+ * packet should have come from. */
+#pragma once
+
+#include "pods.h"
+#include "read.h"
+
+enum {
+	PROXY_DEVICE = 1, /* the loopback device is the first of every namespace */
+
+	/* The mark on the way over that device, and below it the port whose listener gets the packet; 0: nobody's.
+	 */
+	PROXY_MARK = 0xfa170000,
+	PROXY_MARKED = 0xffff0000,
+};
+
+enum {
+	PROXY_PASS = -1,   /* it goes wherever it is for */
+	PROXY_GOES = 0,	   /* it is ready to go over the loopback device */
+			   /* what is more is an enum reason */
+	PROXY_CB_NEXT = 4, /* where the protocol behind the header of IPv6 is kept; before it the address */
+};
+
+static __always_inline bool proxy_is_marked(const struct __sk_buff *skb)
+{
+	return (skb->mark & PROXY_MARKED) == PROXY_MARK;
+}
+
+/* Which proxy a pod has. What is not plainly the pod's own is told by its device. */
+static __always_inline __u32 proxy_of(struct __sk_buff *skb, const struct pod *from)
+{
+	__u32 ifindex = skb->ifindex;
+	struct pod_link *link;
+
+	if (from)
+		return from->proxy;
+	link = bpf_map_lookup_elem(&pod_links, &ifindex);
+	return link ? link->proxy : 0;
+}
+
+/* Whether a packet is none of a proxy's: it is for the node, or for what the node could not dial in the pod's
+ * stead, a neighbour of the link, a group or nobody at all. */
+static __always_inline bool proxy_is_beside(const struct packet *p)
+{
+	__u32 first = bpf_ntohl(p->flow.daddr.word[p->is_v4 ? 3 : 0]);
+	struct addr to = p->flow.daddr; /* as in pods_at */
+
+	if (p->is_v4 ? first >> 24 == 0 || first >= 0xe0000000
+		     : first >> 22 == 0xfe800000 >> 22 || first >> 24 == 0xff)
+		return true;
+	return addr_is_any(&to) || bpf_map_lookup_elem(&node_addrs, &to);
+}
+
+static __always_inline struct bpf_sock *proxy_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple,
+						     bool is_v4)
+{
+	__u32 size = is_v4 ? sizeof(tuple->ipv4) : sizeof(tuple->ipv6);
+
+	return bpf_skc_lookup_tcp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
+}
+
+/* Whether a socket of the node is connected to the pod, as whom it has dialled. One that only listens, at any
+ * address, is somebody else's. One that has ended, and lingers, gives way to a new connection as soon as the pod
+ * has told it that it knows nothing of the old one, which it does when it hears from it. */
+static __noinline bool proxy_is_connected(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+	__u32 state;
+
+	if (p->is_v4) {
+		tuple.ipv4.saddr = p->flow.saddr.word[3];
+		tuple.ipv4.daddr = p->flow.daddr.word[3];
+		tuple.ipv4.sport = p->flow.sport;
+		tuple.ipv4.dport = p->flow.dport;
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, &p->flow.saddr, sizeof(struct addr));
+		__builtin_memcpy(tuple.ipv6.daddr, &p->flow.daddr, sizeof(struct addr));
+		tuple.ipv6.sport = p->flow.sport;
+		tuple.ipv6.dport = p->flow.dport;
+	}
+	sk = proxy_lookup(skb, &tuple, p->is_v4);
+	if (!sk)
+		return false;
+	state = sk->state;
+	bpf_sk_release(sk);
+	return state != BPF_TCP_LISTEN;
+}
+
+/* Finds who listens at a port of the loopback addresses, or at all of them. No connection is from port 0. The
+ * caller releases it. */
+static __always_inline struct bpf_sock *proxy_listener(struct __sk_buff *skb, bool is_v4, __u32 port)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *sk;
+
+	if (is_v4) {
+		tuple.ipv4.saddr = tuple.ipv4.daddr = bpf_htonl(0x7f000001);
+		tuple.ipv4.dport = bpf_htons(port);
+	} else {
+		tuple.ipv6.saddr[3] = tuple.ipv6.daddr[3] = bpf_htonl(1);
+		tuple.ipv6.dport = bpf_htons(port);
+	}
+	sk = port ? proxy_lookup(skb, &tuple, is_v4) : NULL;
+	if (sk && sk->state != BPF_TCP_LISTEN) {
+		bpf_sk_release(sk);
+		return NULL;
+	}
+	return sk;
+}
+
+/* Whether a packet proves that a listener has answered its sender and kept nothing but a cookie of it, as it does
+ * when there is no room. */
+static __always_inline bool proxy_has_cookie(struct __sk_buff *skb, const struct packet *p,
+					     struct bpf_sock *listener)
+{
+	struct ipv6hdr ip; /* as long as the least of IPv4 and TCP */
+	struct tcphdr tcp;
+
+	if (bpf_skb_load_bytes(skb, p->l3, &ip, sizeof(ip)) || bpf_skb_load_bytes(skb, p->l4, &tcp, sizeof(tcp)))
+		return false;
+	return !bpf_tcp_check_syncookie(listener, &ip, sizeof(ip), &tcp, sizeof(tcp));
+}
+
+/* Whether a listener takes a packet that is of no connection. */
+static __noinline bool proxy_admits(struct __sk_buff *skb, const struct packet *p, bool is_first, __u32 port)
+{
+	struct bpf_sock *listener = proxy_listener(skb, p->is_v4, port);
+	bool admits;
+
+	if (!listener)
+		return false;
+	admits = is_first || proxy_has_cookie(skb, p, listener);
+	bpf_sk_release(listener);
+	return admits;
+}
+
+/* Makes a packet ready for the loopback device. Until it is on its way IPv6 is of no protocol either: nobody behind
+ * ::1 is to get it, should tc_to_lo not be there. */
+static __always_inline bool proxy_prepare(struct __sk_buff *skb, const struct packet *p, __u32 port)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ipv6hdr *ip6 = data + sizeof(struct ethhdr);
+
+	if (p->l3 != sizeof(struct ethhdr))
+		return false;
+	if (!p->is_v4) {
+		if ((void *)(ip6 + 1) > end)
+			return false;
+		for (int i = 0; i < 4; i++)
+			skb->cb[i] = p->flow.daddr.word[i];
+		skb->cb[PROXY_CB_NEXT] = ip6->nexthdr;
+		ip6->nexthdr = IPPROTO_NONE;
+		__builtin_memset(&ip6->daddr, 0, sizeof(ip6->daddr));
+		ip6->daddr.in6_u.u6_addr32[3] = bpf_htonl(1);
+	}
+	skb->mark = PROXY_MARK | port;
+	return true;
+}
+
+/* Decides about what a pod that has a proxy sends by TCP: connections that it opens are the proxy's, and what is of
+ * one of those. What answers a connection to the pod, or is of one that is older than the proxy, goes its way. Not
+ * static, so the verifier walks it once. */
+__noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy)
+{
+	enum parsed parsed = p ? read_packet(skb, p, 0) : PARSED_OTHER;
+	__u32 port = 0;
+	bool is_first;
+
+	if (!p || proxy_is_beside(p))
+		return PROXY_PASS;
+	if (parsed == PARSED_SHORT)
+		return REASON_MALFORMED;
+	if (parsed == PARSED_CUT || (parsed == PARSED_FLOW && p->is_fragment))
+		return REASON_FRAGMENT; /* whose it is would not be known of the rest */
+	if (parsed != PARSED_FLOW || p->flow.proto != IPPROTO_TCP)
+		return PROXY_PASS;
+	is_first = (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
+	if (!proxy_is_connected(skb, p)) {
+		port = proxy & POD_PROXY_PORT;
+		if (!proxy_admits(skb, p, is_first, port))
+			return is_first && !(proxy & POD_PROXY_OPTIONAL) ? REASON_NO_PROXY : PROXY_PASS;
+	}
+	return proxy_prepare(skb, p, port) ? PROXY_GOES : REASON_MALFORMED;
+}
+
+/* Gives IPv6 back what proxy_prepare took, now that it has its route. */
+static __always_inline bool proxy_restore(struct __sk_buff *skb)
+{
+	struct addr to;
+	__u8 next = skb->cb[PROXY_CB_NEXT];
+
+	for (int i = 0; i < 4; i++)
+		to.word[i] = skb->cb[i];
+	return !bpf_skb_store_bytes(skb, sizeof(struct ethhdr) + offsetof(struct ipv6hdr, daddr), &to, sizeof(to),
+				    0) &&
+	       !bpf_skb_store_bytes(skb, sizeof(struct ethhdr) + offsetof(struct ipv6hdr, nexthdr), &next,
+				    sizeof(next), 0);
+}
+
+/* Gives a packet to the listener at a port. False: there is none any more, or it is one of several that share their
+ * port, which Linux assigns since 6.6. */
+static __always_inline bool proxy_assign(struct __sk_buff *skb, __u32 port)
+{
+	struct bpf_sock *listener = proxy_listener(skb, skb->protocol == bpf_htons(ETH_P_IP), port);
+	long failed;
+
+	if (!listener)
+		return false;
+	failed = bpf_sk_assign(skb, listener, 0);
+	bpf_sk_release(listener);
+	return !failed;
+}
