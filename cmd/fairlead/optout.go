@@ -24,6 +24,7 @@ func rulesOf(cfg *config.Config) (optout.Rules, error) {
 	if err != nil {
 		return rules, fmt.Errorf("options opt-out-runtimes and opt-out-meshes: %w", err)
 	}
+	rules.Proxies = len(cfg.Proxies()) > 0
 	return rules, nil
 }
 

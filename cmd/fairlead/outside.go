@@ -24,6 +24,7 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 		Pods: cfg.PodNetwork == "main", IsPod: cni.IsDevice,
 	}
 	packets.Bypass = packets.Pods && cfg.HostRouting == "bpf"
+	packets.Proxies = packets.Pods && len(cfg.Proxies()) > 0
 	packets.Masquerade = packets.Pods && cfg.Masquerade == "true"
 	var err error
 	if packets.Devices, err = devices.ParseFilter(cfg.Devices); err != nil {

@@ -35,7 +35,7 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 		programs = a.path
 	}
 	network, err := podnet.New(podnet.Config{
-		Programs: programs, Ports: hostPorts{a.store, a.current()}, Unchecked: a.unchecked, Changed: a.store.UncheckedChanged(),
+		Programs: programs, Ports: hostPorts{a.store, a.current()}, Traits: a.traits, Changed: a.store.TraitsChanged(),
 		Dir: a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.podCIDRs, Reserved: a.store.Local,
 		MTU: a.podMTU, Largest: a.largest, Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
 	})
@@ -83,8 +83,12 @@ func (p hostPorts) Await(pod model.Name) error {
 	return cni.Refusal(types.ErrTryAgainLater, "the pod's host ports do not lead to it yet: %v", err)
 }
 
-// checkRuntime refuses to write a configuration that says what is not so, and to change devices of pods that are others'.
-func checkRuntime(cfg *config.Config) error {
+// checkPodNetwork refuses what only the pod network gives where pods do not have it: to write a configuration of the runtime that says
+// so, proxies for pods whose packets nobody here sees, and to change devices of pods that are others'.
+func checkPodNetwork(cfg *config.Config) error {
+	if cfg.L7Proxies != "" && cfg.PodNetwork != "main" {
+		return usageError{fmt.Errorf("--l7-proxies=%s needs --pod-network=main, and it is %s", cfg.L7Proxies, cfg.PodNetwork)}
+	}
 	if cfg.CNIConfDir != "" && cfg.PodNetwork != "main" {
 		return usageError{fmt.Errorf("--cni-conf-dir=%s needs --pod-network=main, and it is %s: after another plugin fairlead-cni stands in that one's configuration",
 			cfg.CNIConfDir, cfg.PodNetwork)}
@@ -93,16 +97,6 @@ func checkRuntime(cfg *config.Config) error {
 		return usageError{fmt.Errorf("--big-tcp=true needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
 	}
 	return nil
-}
-
-// unchecked reports whether a pod may send under others' addresses. That is known once its namespace is.
-func (a *agent) unchecked(pod cni.Pod) (unchecked, known bool) {
-	select {
-	case <-a.store.Synced():
-		return a.store.Unchecked(model.Name{Namespace: pod.Namespace, Name: pod.Name}, pod.UID), true
-	default:
-		return false, false
-	}
 }
 
 // startFabric starts what leads to the pods of other nodes.
@@ -275,6 +269,7 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
 	}
 	s.Routing, s.BigTCP = a.routingStatus(), a.bigStatus()
+	a.addProxies(s, stats.Proxied)
 	if keeper := a.masqueradeFile(); keeper != nil {
 		native, err := keeper.Native()
 		s.Masquerade = &observe.MasqueradeStatus{File: a.cfg.MasqueradeConfig, Networks: len(native)}

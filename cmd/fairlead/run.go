@@ -30,7 +30,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
-	if err := checkRuntime(cfg); err != nil {
+	if err := checkPodNetwork(cfg); err != nil {
 		return err
 	}
 	store := model.NewStore(cfg.NodeName)
@@ -199,7 +199,7 @@ func factsOf(cfg *config.Config) (lb.Facts, error) {
 		return lb.Facts{}, fmt.Errorf("option dsr: %w", err)
 	}
 	return lb.Facts{
-		Algorithm: algorithm, ExternalIPs: external, Direct: direct, VIPPing: cfg.VIPPing == "true",
+		Proxies: proxyNames(cfg), Algorithm: algorithm, ExternalIPs: external, Direct: direct, VIPPing: cfg.VIPPing == "true",
 		RuntimePorts: cfg.PodNetwork == "main" && cfg.Source == config.Kubernetes,
 	}, nil
 }

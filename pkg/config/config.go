@@ -56,6 +56,7 @@ type Config struct {
 	PodNetwork                           string // off, main or chained
 	HostRouting, Masquerade, NativeCIDRs string
 	MasqueradeConfig                     string // a file; empty = none
+	L7Proxies                            string // proxies with commas between them; empty = none
 	Routing                              string // none, native or vxlan
 	BigTCP                               string // true or false
 

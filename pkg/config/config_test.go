@@ -135,6 +135,7 @@ func TestEveryOption(t *testing.T) {
 		"dsr":                "ipip",
 		"pod-network":        "main", "pod-cidrs": "10.1.0.0/24", "cni-conf-dir": "/cni/net.d", "cni-conf-name": "10-x.conflist",
 		"host-routing": "stack", "masquerade": "false", "native-cidrs": "10.0.0.0/8", "masquerade-config": "/etc/fairlead/masquerade", "routing": "vxlan", "big-tcp": "true",
+		"l7-proxies": "envoy=15001",
 	}
 	seen := map[*string]string{}
 	probe := &Config{}

@@ -200,6 +200,12 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.MasqueradeConfig },
 		},
 		{
+			Name: "l7-proxies", Shown: "none", check: proxies,
+			Usage: "with --pod-network=main, processes of the node to which pods may have their TCP connections handed by the annotation " +
+				"fairlead.io/l7-proxy: NAME=PORT with commas between them, and :pass behind one whose pods may do without while nobody listens there",
+			field: func(c *Config) *string { return &c.L7Proxies },
+		},
+		{
 			Name: "routing", Default: "none", Values: []string{"none", "native", "vxlan"},
 			Usage: "with --pod-network=main, how packets get to the pods of other nodes: the network knows; by routes to the nodes on the same links; " +
 				"through a tunnel",

@@ -27,6 +27,7 @@ type Packets struct {
 	Pods       bool                     // pods of this node have their network from fairlead: what they send is checked
 	Bypass     bool                     // what they get and send goes past the node's stack
 	Masquerade bool                     // what they send out of the cluster gets an address of this node
+	Proxies    bool                     // what they dial may be handed to proxies of this node
 }
 
 // outside is the part of a Datapath that is about devices.
@@ -147,7 +148,7 @@ func (d *Datapath) syncDevices() error {
 			macs[uint32(device.Index)] = device.MAC
 		}
 	}
-	err := errors.Join(d.maps.SetLinkAddrs(macs), d.hooks.Sync(append(d.podDevices(), d.outside.found...), d.outside.programs))
+	err := errors.Join(d.maps.SetLinkAddrs(macs), d.hooks.Sync(slices.Concat(d.loopback(), d.podDevices(), d.outside.found), d.outside.programs))
 	served := map[uint32]bool{}
 	for _, s := range d.hooks.States() {
 		if s.TC != "" {

@@ -28,6 +28,27 @@ func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devic
 	}
 	defer loaded.Close()
 	progs.FromPod, progs.ToPod = loaded.DetachProgram("tc_from_pod"), loaded.DetachProgram("tc_to_pod")
+	if d.packets.Proxies {
+		progs.FromLo, progs.ToLo = loaded.DetachProgram("tc_from_lo"), loaded.DetachProgram("tc_to_lo")
+	}
+	return nil
+}
+
+// loopback returns the device over which packets of pods come to proxies, if there are any.
+func (d *Datapath) loopback() []devices.Device {
+	if !d.packets.Proxies {
+		return nil
+	}
+	return []devices.Device{{Index: 1, Name: "lo", Loopback: true}} // the first of every network namespace
+}
+
+// ProxyWay returns why packets of pods do not come to proxies of the node; nil if they do, or there are none.
+func (d *Datapath) ProxyWay() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if state := d.hooks.LoopbackState(); state != nil {
+		return state.Err
+	}
 	return nil
 }
 

@@ -18,11 +18,12 @@ type Programs struct {
 	FromNetdev, ToNetdev *ebpf.Program // at tc
 	XDP                  *ebpf.Program // nil if it is attached nowhere
 	FromPod, ToPod       *ebpf.Program // at tc of pods' devices; nil if there are none
+	FromLo, ToLo         *ebpf.Program // at tc of the loopback device; nil if no pod may have a proxy
 }
 
 // List returns those that there are.
 func (p Programs) List() []*ebpf.Program {
-	return slices.DeleteFunc([]*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP, p.FromPod, p.ToPod}, func(prog *ebpf.Program) bool { return prog == nil })
+	return slices.DeleteFunc([]*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP, p.FromPod, p.ToPod, p.FromLo, p.ToLo}, func(prog *ebpf.Program) bool { return prog == nil })
 }
 
 // Close closes the programs. Links keep them at work.
@@ -87,8 +88,16 @@ func (h *Hooks) handle() (*netlink.Handle, error) {
 	return h.rtnl, nil
 }
 
-// States returns what is attached where, by index, but for pods' devices.
-func (h *Hooks) States() []State { return h.list(func(s *State) bool { return !s.Pod }) }
+// States returns what is attached where, by index, but for pods' devices and the loopback device.
+func (h *Hooks) States() []State { return h.list(func(s *State) bool { return !s.Pod && !s.Loopback }) }
+
+// LoopbackState returns what is attached to the loopback device; nil if nothing is to be.
+func (h *Hooks) LoopbackState() *State {
+	for _, s := range h.list(func(s *State) bool { return s.Loopback }) {
+		return &s
+	}
+	return nil
+}
 
 // PodStates returns what is attached to pods' devices.
 func (h *Hooks) PodStates() []State { return h.list(func(s *State) bool { return s.Pod }) }
@@ -160,7 +169,7 @@ func (h *Hooks) Remove(d Device) error {
 func (h *Hooks) Switch(programs Programs) error {
 	old := h.programs
 	var list []Device
-	for _, s := range append(h.States(), h.PodStates()...) {
+	for _, s := range h.list(func(*State) bool { return true }) {
 		list = append(list, s.Device)
 	}
 	err := h.Sync(list, programs)
@@ -204,7 +213,7 @@ func (h *Hooks) attach(d Device, programs Programs) error {
 	}
 	stale := errors.As(err, new(*switchError))
 	state.TC, state.Err = kind, err
-	if !d.Pod {
+	if !d.Pod && !d.Loopback {
 		xdp, why, err := h.attachXDP(d, programs.XDP)
 		stale = stale || errors.As(err, new(*switchError))
 		state.XDP, state.XDPWhy, state.Err = xdp, why, errors.Join(state.Err, err)
@@ -226,8 +235,8 @@ func (h *Hooks) logState(fresh bool, was, now *State) {
 	switch {
 	case now.Err != nil && text(was.Err) != text(now.Err):
 		h.log.Error("programs cannot be attached to a device: trying again", "device", now.Name, "error", now.Err)
-	case fresh && now.Pod:
-		h.log.Debug("pod's device is served", "device", now.Name, "tc", now.TC)
+	case fresh && (now.Pod || now.Loopback):
+		h.log.Debug("device is served", "device", now.Name, "tc", now.TC)
 	case fresh:
 		h.log.Info("device is served", "device", now.Name, "why", now.Why, "tc", now.TC, "xdp", now.XDP, "xdp-why", now.XDPWhy)
 	case was.TC != now.TC || was.XDP != now.XDP || was.Name != now.Name || now.Err == nil && was.Err != nil:

@@ -277,7 +277,11 @@ func takeAway(h *Hooks, name string, classic bool) error {
 	if classic {
 		return removeFiltersOf(&netlink.Handle{}, device.Index)
 	}
-	return errors.Join(h.links[pinName(fromNetdev, device.Index)].Detach(), h.links[pinName(toNetdev, device.Index)].Detach())
+	var errs []error
+	for _, s := range h.programs.sides(h.states[device.Index].Device) {
+		errs = append(errs, h.links[pinName(s.program, device.Index)].Detach())
+	}
+	return errors.Join(errs...)
 }
 
 // A pin that somebody removed is made again, and the link is the same.
@@ -370,5 +374,47 @@ func TestWithoutXDP(t *testing.T) {
 		if why := New("", test.mode, slog.Default()).without(test.device, &ebpf.Program{}); why != test.why {
 			t.Errorf("%s, %+v: %q, want %q", test.mode, test.device, why, test.why)
 		}
+	}
+}
+
+// The loopback device has programs of its own on both ways, where there are some; it is none of the devices that reach the outside.
+func TestLoopback(t *testing.T) {
+	for _, classic := range []bool{false, true} {
+		t.Run(map[bool]string{false: "links", true: "filters"}[classic], func(t *testing.T) {
+			h := newHost(t)
+			h.start(Off, classic)
+			if !classic && !h.hasTCX() {
+				rig.Lacking(t, "tcx", "this kernel has no links at tc, which came with Linux 6.6")
+			}
+			lo := []Device{{Index: 1, Name: "lo", Loopback: true}}
+			first, second := threePrograms(t), threePrograms(t)
+			sync := func(want []Device, programs Programs) {
+				t.Helper()
+				h.do(func() error { return h.hooks.Sync(want, programs) })
+			}
+			sync(lo, first) // which has none for it
+			h.wantAttached("without programs", "lo")
+			if state := h.hooks.LoopbackState(); state != nil {
+				t.Errorf("without programs: %+v", state)
+			}
+			first.FromLo, first.ToLo = program(t, ebpf.SchedCLS), program(t, ebpf.SchedCLS)
+			second.FromLo, second.ToLo = program(t, ebpf.SchedCLS), program(t, ebpf.SchedCLS)
+			sync(lo, first)
+			h.wantAttached("at first", "lo", first.FromLo)
+			if state := h.hooks.LoopbackState(); state == nil || state.TC == "" || state.Err != nil || len(h.hooks.States()) != 0 {
+				t.Errorf("states: %+v, %+v", state, h.hooks.States())
+			}
+			h.do(func() error { return h.hooks.Switch(second) })
+			h.wantAttached("switched", "lo", second.FromLo)
+			h.do(func() error { return takeAway(h.hooks, "lo", classic) })
+			h.wantAttached("taken away", "lo")
+			sync(lo, second)
+			h.wantAttached("mended", "lo", second.FromLo)
+			sync(nil, second)
+			h.wantAttached("not wanted any more", "lo")
+			if state := h.hooks.LoopbackState(); state != nil {
+				t.Errorf("not wanted any more: %+v", state)
+			}
+		})
 	}
 }

@@ -21,6 +21,8 @@ const (
 	xdpFromNetdev = "xdp_from_netdev"
 	fromPod       = "tc_from_pod"
 	toPod         = "tc_to_pod"
+	fromLo        = "tc_from_lo"
+	toLo          = "tc_to_lo"
 )
 
 func pinName(program string, index int) string { return program + "-" + strconv.Itoa(index) }
@@ -198,7 +200,7 @@ func (h *Hooks) removeOthers(keep map[int]bool) error {
 		if keep[index] {
 			continue
 		}
-		if !state.Pod {
+		if !state.Pod && !state.Loopback {
 			h.log.Info("device is not served any more", "device", state.Name)
 		}
 		delete(h.states, index)

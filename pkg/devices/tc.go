@@ -44,6 +44,12 @@ func (p Programs) sides(d Device) []side {
 			{toPod, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToPod},
 		}
 	}
+	if d.Loopback { // what tc_to_lo completes tc_from_lo is to see
+		return []side{
+			{fromLo, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromLo},
+			{toLo, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToLo},
+		}
+	}
 	return []side{
 		{fromNetdev, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromNetdev},
 		{toNetdev, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToNetdev},

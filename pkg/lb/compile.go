@@ -44,6 +44,8 @@ type Facts struct {
 	Reserved func(netip.Addr) string
 	// MayUncheck reports whether a namespace lets its pods send under others' addresses.
 	MayUncheck func(namespace string) bool
+	// Proxies are the names of those to whom pods may have their connections handed; nil where pods have their network from another.
+	Proxies []string
 	// Local reports whether an interface of this node has an address. A ClusterIP that one has is answered there, by a
 	// cache for DNS for example, and left alone. An endpoint that one has is on this node, and a hostIP has to be.
 	Local func(netip.Addr) bool
@@ -331,6 +333,7 @@ func (c *Compiler) Pod(name model.Name, pod *model.Pod, attached []*model.Attach
 			wanted.problem("SourceCheckKept", "annotation fairlead.io/source-check is ignored: it counts where the namespace has the label "+
 				"fairlead.io/source-check=optional, and %s has not", name.Namespace)
 		}
+		c.proxy(pod)
 		if len(attached) == 0 && !c.facts.RuntimePorts {
 			c.hostPorts(name, pod.HostPorts, pod.Addrs)
 		}
@@ -359,6 +362,20 @@ func (c *Compiler) lost(name model.Name, pod *model.Pod, a *model.Attachment) {
 	}
 	c.wanted.problem("PodRecordLost", "what the node noted of the pod at device %s is lost; it serves %s; delete the pod, so that it is made anew",
 		a.Device, what)
+}
+
+// proxy says what is wrong with a pod's wish to have its connections handed to a proxy.
+func (c *Compiler) proxy(pod *model.Pod) {
+	switch {
+	case pod.Proxy == "" || slices.Contains(c.facts.Proxies, pod.Proxy) && !pod.HostNetwork:
+	case pod.HostNetwork:
+		c.wanted.problem("ProxyIgnored", "annotation fairlead.io/l7-proxy is ignored: the pod has the network of its node")
+	case c.facts.Proxies == nil:
+		c.wanted.problem("ProxyIgnored", "annotation fairlead.io/l7-proxy is ignored: the pod has its network from another than fairlead")
+	default:
+		c.wanted.problem("UnknownProxy", "the pod can open no TCP connection: annotation fairlead.io/l7-proxy names %.64q, and the agent's option "+
+			"--l7-proxies has no such proxy", pod.Proxy)
+	}
 }
 
 func (c *Compiler) hostPorts(name model.Name, ports []model.HostPort, addrs []netip.Addr) {

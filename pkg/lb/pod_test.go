@@ -119,3 +119,22 @@ func TestSourceCheckKept(t *testing.T) {
 		}
 	}
 }
+
+// A pod that asks for a proxy and gets none is told why, and what that means for it.
+func TestProxyOfPod(t *testing.T) {
+	for _, tt := range []struct {
+		pod     model.Pod
+		proxies []string
+		want    string
+	}{
+		{model.Pod{}, nil, ""}, {model.Pod{}, []string{}, ""}, {model.Pod{Proxy: "envoy"}, []string{"other", "envoy"}, ""},
+		{model.Pod{Proxy: "envoy"}, []string{"other"}, "UnknownProxy"}, {model.Pod{Proxy: "envoy"}, []string{}, "UnknownProxy"},
+		{model.Pod{Proxy: "envoy"}, nil, "ProxyIgnored"}, {model.Pod{Proxy: "envoy", HostNetwork: true}, []string{"envoy"}, "ProxyIgnored"},
+	} {
+		name := model.Name{Namespace: "shop", Name: "web"}
+		c := NewCompiler(Facts{Node: &model.Node{}, Proxies: tt.proxies})
+		if got := portsOf(c.Pod(name, &tt.pod, nil)); got != tt.want {
+			t.Errorf("%q of %q: %q, want %q", tt.pod.Proxy, tt.proxies, got, tt.want)
+		}
+	}
+}

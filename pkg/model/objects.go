@@ -130,6 +130,7 @@ type Pod struct {
 	Mesh        string            // the service mesh that redirects what it dials; empty for none
 	SocketLB    SocketLB          // its own annotation
 	Unchecked   bool              // asks to send what has another's address
+	Proxy       string            // to whom it asks to have its connections handed; empty for nobody
 	Annotations map[string]string // ours
 	Problems    []Problem
 }

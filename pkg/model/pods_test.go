@@ -98,7 +98,7 @@ func TestUnchecked(t *testing.T) {
 		step.do()
 		changed := false
 		select {
-		case <-s.UncheckedChanged():
+		case <-s.TraitsChanged():
 			changed = true
 		default:
 		}
@@ -116,8 +116,51 @@ func TestUnchecked(t *testing.T) {
 	s.ReplaceNodes(nil)
 	s.ReplacePods(nil)
 	select {
-	case <-s.UncheckedChanged():
+	case <-s.TraitsChanged():
 	default:
 		t.Error("nobody is told that all is known")
+	}
+}
+
+// Whoever carries it out hears of each change of what proxy a pod asks for, and of each pod that comes; and a pod that is another's
+// successor is not known until it has come.
+func TestProxyOfPod(t *testing.T) {
+	s := NewStore("node")
+	name := Name{"shop", "a"}
+	for _, step := range []struct {
+		name    string
+		do      func()
+		changed bool
+		want    string
+		known   bool
+	}{
+		{"no pod", func() {}, false, "", false},
+		{"a pod", func() { s.SetPod(&Pod{Name: name, UID: "api", LocalUID: "local"}) }, true, "", true},
+		{"it changes otherwise", func() { s.SetPod(&Pod{Name: name, UID: "api", LocalUID: "local", Created: 1}) }, false, "", true},
+		{"it asks", func() { s.SetPod(&Pod{Name: name, UID: "api", LocalUID: "local", Proxy: "envoy"}) }, true, "envoy", true},
+		{"it asks for another", func() { s.SetPod(&Pod{Name: name, UID: "api", LocalUID: "local", Proxy: "audit"}) }, true, "audit", true},
+		{"it does not", func() { s.SetPod(&Pod{Name: name, UID: "api", LocalUID: "local"}) }, true, "", true},
+		{"it asks again", func() { s.SetPod(&Pod{Name: name, UID: "api", LocalUID: "local", Proxy: "envoy"}) }, true, "envoy", true},
+		{"it goes", func() { s.DeletePod(name) }, true, "", false},
+	} {
+		step.do()
+		changed := false
+		select {
+		case <-s.TraitsChanged():
+			changed = true
+		default:
+		}
+		if changed != step.changed {
+			t.Errorf("%s: told %t", step.name, changed)
+		}
+		for uid, is := range map[string]bool{"": true, "api": true, "local": true, "before": false} {
+			want, known := step.want, step.known && is
+			if !is {
+				want = ""
+			}
+			if got, ok := s.Proxy(name, uid); got != want || ok != known {
+				t.Errorf("%s: with UID %q it is %q, known %t", step.name, uid, got, ok)
+			}
+		}
 	}
 }

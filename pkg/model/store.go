@@ -43,7 +43,7 @@ type Store struct {
 	dirty  map[Key]struct{}
 	wake   chan struct{}
 	pod    chan struct{} // signalled when pods or namespaces changed
-	check  chan struct{} // signalled when it changed which pods may send under others' addresses
+	traits chan struct{} // signalled when it changed which pods may send under others' addresses, or have a proxy
 	node   chan struct{} // signalled when this node changed
 	inside chan struct{} // signalled when addresses inside of the cluster changed
 	others chan struct{} // likewise, for whoever leads to the other nodes
@@ -74,7 +74,7 @@ func NewStore(self string) *Store {
 		waiting:    waiting{started: time.Now()},
 		wake:       make(chan struct{}, 1),
 		pod:        make(chan struct{}, 1),
-		check:      make(chan struct{}, 1),
+		traits:     make(chan struct{}, 1),
 		node:       make(chan struct{}, 1),
 		inside:     make(chan struct{}, 1),
 		others:     make(chan struct{}, 1),
@@ -88,8 +88,8 @@ func (s *Store) Wake() <-chan struct{} { return s.wake }
 // PodsChanged is signalled whenever a Pod or a Namespace changed. It has one reader.
 func (s *Store) PodsChanged() <-chan struct{} { return s.pod }
 
-// UncheckedChanged is signalled whenever Unchecked may have changed for a pod. It has one reader.
-func (s *Store) UncheckedChanged() <-chan struct{} { return s.check }
+// TraitsChanged is signalled whenever Unchecked or Proxy may have changed for a pod. It has one reader.
+func (s *Store) TraitsChanged() <-chan struct{} { return s.traits }
 
 // SelfChanged is signalled whenever the Node that the agent runs on changed. It has one reader.
 func (s *Store) SelfChanged() <-chan struct{} { return s.node }
@@ -183,7 +183,7 @@ func (s *Store) markSynced(object Object) {
 		}
 	}
 	close(s.ready)
-	signal(s.check) // what it says of a pod is true from now on
+	signal(s.traits) // what it says of a pod is true from now on
 }
 
 // Unsynced lists the kinds of object that were not delivered yet.
@@ -223,8 +223,29 @@ func (s *Store) Pod(name Name) *Pod {
 func (s *Store) Unchecked(name Name, uid string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	pod := s.known(name, uid)
+	return pod != nil && pod.Unchecked && s.mayUncheck(name.Namespace)
+}
+
+// Proxy returns to whom a pod, which this node's runtime knows by that UID, asks to have its connections handed, and whether the Pod is
+// known.
+func (s *Store) Proxy(name Name, uid string) (proxy string, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pod := s.known(name, uid)
+	if pod == nil {
+		return "", false
+	}
+	return pod.Proxy, true
+}
+
+// known returns the Pod that the runtime means; nil if it is another of the same name.
+func (s *Store) known(name Name, uid string) *Pod {
 	pod := s.pods[name]
-	return pod != nil && pod.Unchecked && (uid == "" || uid == pod.UID || uid == pod.LocalUID) && s.mayUncheck(name.Namespace)
+	if pod == nil || uid != "" && uid != pod.UID && uid != pod.LocalUID {
+		return nil
+	}
+	return pod
 }
 
 // MayUncheck reports whether a namespace lets its pods send under others' addresses.

@@ -359,7 +359,7 @@ func (s *Store) namespaceChanged(was, is *Namespace) {
 	for name, pod := range s.pods {
 		if name.Namespace == is.Name && pod.Unchecked {
 			s.mark(Key{KindPod, name})
-			signal(s.check)
+			signal(s.traits)
 		}
 	}
 }
@@ -403,8 +403,8 @@ func (s *Store) setPod(pod *Pod) {
 	s.pods[pod.Name] = pod
 	s.mark(Key{KindPod, pod.Name})
 	signal(s.pod)
-	if pod.Unchecked || was != nil && was.Unchecked {
-		signal(s.check)
+	if was == nil || was.hasTraits() || pod.hasTraits() {
+		signal(s.traits)
 	}
 }
 
@@ -416,7 +416,10 @@ func (s *Store) deletePod(name Name) {
 	delete(s.pods, name)
 	s.mark(Key{KindPod, name})
 	signal(s.pod)
-	if was.Unchecked {
-		signal(s.check)
+	if was.hasTraits() {
+		signal(s.traits)
 	}
 }
+
+// hasTraits reports whether a pod asks to be treated otherwise than most.
+func (p *Pod) hasTraits() bool { return p.Unchecked || p.Proxy != "" }

@@ -186,6 +186,7 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 	x.cookie = x.cookieOfClient()
 	x.e.here = x.cookie != 0
 	x.e.Client, x.e.OfPod = x.client(), !x.inNode()
+	x.noteProxy()
 	service, frontend := x.frontend()
 	if frontend == nil {
 		x.e.Outcome = LeftAlone

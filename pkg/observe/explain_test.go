@@ -353,3 +353,24 @@ func TestExplainPodDeviceRanges(t *testing.T) {
 		}
 	}
 }
+
+// Of a pod with a proxy it is said that the proxy gets what it dials, but of what is not TCP or for the node itself.
+func TestExplainProxy(t *testing.T) {
+	for _, tt := range []struct {
+		question string
+		proxy    maps.Proxy
+		want     bool
+	}{
+		{"tcp 10.1.0.9 10.96.0.10:80", maps.Proxy{Asked: true, Port: 15001}, true}, {"tcp 10.1.0.9 198.51.100.7:80", maps.Proxy{Asked: true, Port: 15001}, true},
+		{"tcp 10.1.0.9 10.96.0.10:80", maps.Proxy{}, false}, {"udp 10.1.0.9 10.96.0.10:80", maps.Proxy{Asked: true, Port: 15001}, false},
+		{"tcp 10.1.0.8 10.96.0.10:80", maps.Proxy{Asked: true, Port: 15001}, false},
+	} {
+		a := newAsked()
+		a.layout = newLayout()
+		a.pods = []LocalPod{{Interface: 7, Device: "flabc", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.9")}, Proxy: tt.proxy}}
+		e := a.ask(t, question(tt.question))
+		if got := len(e.Notes) == 1 && strings.Contains(e.Notes[0], "port 15001"); got != tt.want {
+			t.Errorf("%s of a pod with %+v: %q", tt.question, tt.proxy, e.Notes)
+		}
+	}
+}

@@ -49,6 +49,16 @@ func (x *explainer) noteDevice() {
 	}
 }
 
+// noteProxy says that what follows is not what the client's connections get.
+func (x *explainer) noteProxy() {
+	pod := x.ofClient()
+	if pod == nil || !pod.Proxy.Asked || x.Protocol != model.TCP || x.ofNode(x.Destination.Addr()) {
+		return
+	}
+	x.e.Notes = append(x.e.Notes, fmt.Sprintf("What the pod opens by TCP is handed to its proxy on the node (%s) before anything is balanced at "+
+		"the pod's device: it is the proxy's own connection that gets a backend.", proxyText(pod.Proxy)))
+}
+
 // atDevice explains what the program at the pod's device makes of the packets.
 func (x *explainer) atDevice(service *Service, frontend *Frontend, why string) error {
 	x.e.SourceRange = sourceRange(service, frontend, x.Client)

@@ -25,6 +25,17 @@ type PodNetworkStatus struct {
 	BigTCP    *BigTCPStatus           `json:"bigTCP,omitempty"`    // nil where nobody asked for it
 
 	Masquerade *MasqueradeStatus `json:"masquerade,omitempty"` // nil without a file
+	Proxies    []ProxyStatus     `json:"proxies,omitempty"`
+	Unproxied  int               `json:"unproxied,omitempty"`  // pods that ask for a proxy that is not known, or are not known themselves
+	ProxyError string            `json:"proxyError,omitempty"` // why nothing is handed to proxies
+}
+
+// ProxyStatus is a proxy to which pods of this node may have their connections handed.
+type ProxyStatus struct {
+	Name     string `json:"name"`
+	Port     uint16 `json:"port"`
+	Optional bool   `json:"optional,omitempty"` // connections go their way while nobody listens
+	Pods     int    `json:"pods"`               // that have it
 }
 
 // MasqueradeStatus is what is known from the file of networks to which pods speak under their own addresses.
@@ -100,6 +111,9 @@ func (p *PodNetworkStatus) text() string {
 	if m := p.Masquerade; m != nil {
 		text += fmt.Sprintf("; %d networks of %s get packets as they are", m.Networks, m.File)
 	}
+	for _, proxy := range p.Proxies {
+		text += fmt.Sprintf("; proxy %s at port %d of %d pods", proxy.Name, proxy.Port, proxy.Pods)
+	}
 	if p.Routing != nil {
 		text += p.Routing.text()
 	}
@@ -118,6 +132,12 @@ func (p *PodNetworkStatus) judge(say func(string, ...any)) {
 	if len(p.Unknown) > 0 {
 		say("Records of %d pods were lost, and nothing tells enough to check what they send: delete them, so that they are made anew: %s.",
 			len(p.Unknown), firstOf(p.Unknown))
+	}
+	if p.Unproxied > 0 {
+		say("%d pods open no TCP connection: the proxy that they ask for is none of the option --l7-proxies, or their Pods are not known yet.", p.Unproxied)
+	}
+	if p.ProxyError != "" {
+		say("Connections of pods do not come to their proxies: %s.", p.ProxyError)
 	}
 	if p.Error != "" {
 		say("No pod can be added to this node: %s.", p.Error)

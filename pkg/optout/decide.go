@@ -14,6 +14,7 @@ import (
 type Rules struct {
 	Runtimes []string // patterns of path.Match: names of RuntimeClasses, and KubeVirt's pods' "kubevirt"
 	Meshes   []string // names of service meshes
+	Proxies  bool     // pods may have a proxy on their node, which is to see the Services that they dial
 }
 
 // ParseRules reads lists with commas between their entries. known are the meshes that can be told.
@@ -56,6 +57,8 @@ func (r *Rules) decide(pod *model.Pod, namespace model.SocketLB) (reason, bool) 
 		return reason{maps.OptoutByPod, "annotation of the pod"}, true
 	case pod.SocketLB == model.SocketLBOn:
 		return reason{}, false
+	case r.Proxies && pod.Proxy != "" && !pod.HostNetwork:
+		return reason{maps.OptoutByProxy, "proxy " + pod.Proxy}, true
 	case namespace == model.SocketLBOff:
 		return reason{maps.OptoutByNamespace, "annotation of the namespace"}, true
 	case namespace == model.SocketLBOn:

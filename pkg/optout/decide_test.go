@@ -10,7 +10,7 @@ import (
 
 func TestDecide(t *testing.T) {
 	const unset, on, off = model.SocketLBUnset, model.SocketLBOn, model.SocketLBOff
-	rules := Rules{Runtimes: []string{"kata*", "gvisor"}, Meshes: []string{"istio"}}
+	rules := Rules{Runtimes: []string{"kata*", "gvisor"}, Meshes: []string{"istio"}, Proxies: true}
 	for _, test := range []struct {
 		name      string
 		pod       model.Pod
@@ -29,6 +29,10 @@ func TestDecide(t *testing.T) {
 		{"another mesh", model.Pod{Mesh: "linkerd"}, unset, ""},
 		{"the pod against a rule", model.Pod{SocketLB: on, Runtime: "kata", Mesh: "istio"}, unset, ""},
 		{"the namespace against a rule", model.Pod{Runtime: "kata", Mesh: "istio"}, on, ""},
+		{"a proxy", model.Pod{Proxy: "envoy"}, unset, "proxy envoy"},
+		{"a proxy against the namespace", model.Pod{Proxy: "envoy"}, on, "proxy envoy"},
+		{"the pod against its proxy", model.Pod{Proxy: "envoy", SocketLB: on}, unset, ""},
+		{"a proxy for a pod of the host's network", model.Pod{Proxy: "envoy", HostNetwork: true}, unset, ""},
 		{"a rule in a namespace that is off", model.Pod{Runtime: "kata"}, off, "annotation of the namespace"},
 	} {
 		got, out := rules.decide(&test.pod, test.namespace)
@@ -36,7 +40,7 @@ func TestDecide(t *testing.T) {
 			t.Errorf("%s: %t, %q, want %q", test.name, out, got.text, test.want)
 		}
 	}
-	if _, out := new(Rules).decide(&model.Pod{Runtime: "kata", Mesh: "istio"}, unset); out {
+	if _, out := new(Rules).decide(&model.Pod{Runtime: "kata", Mesh: "istio", Proxy: "envoy"}, unset); out {
 		t.Error("a pod opts out by no rule")
 	}
 }

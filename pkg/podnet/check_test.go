@@ -5,15 +5,26 @@ import (
 	"testing"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/maps"
 )
 
-// What is known of a pod decides; what is not leaves it as it was, also for the next agent.
-func TestDecideChecks(t *testing.T) {
+// What is known of a pod decides, also for the next agent; and whoever decides is told how it was, and that a pod is new.
+func TestDecideTraits(t *testing.T) {
 	dir := t.TempDir()
-	unchecked, known := false, false
+	var is Traits
+	known := false
+	fresh := Traits{Proxy: maps.Proxy{Asked: true}}
 	cfg := Config{
 		Dir: dir, Chained: true, Boot: "one", Log: slog.New(slog.DiscardHandler),
-		Unchecked: func(pod cni.Pod) (bool, bool) { return unchecked && pod.Name == "web", known },
+		Traits: func(pod cni.Pod, was *Traits) Traits {
+			switch {
+			case known && pod.Name == "web":
+				return is
+			case was == nil:
+				return fresh
+			}
+			return *was
+		},
 	}
 	n, err := New(cfg)
 	if err != nil {
@@ -28,35 +39,39 @@ func TestDecideChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.records[name] = record
+	free, proxied := Traits{Unchecked: true}, Traits{Proxy: maps.Proxy{Asked: true, Port: 15001, Optional: true}}
 	for _, step := range []struct {
-		name             string
-		unchecked, known bool
-		want             bool
+		name  string
+		is    Traits
+		known bool
+		want  Traits
 	}{
-		{"not known", true, false, false}, {"known", true, true, true}, {"not known any more", false, false, true},
-		{"known to be checked", false, true, false}, {"and again", true, true, true},
+		{"not known", free, false, Traits{}}, {"known", free, true, free}, {"not known any more", Traits{}, false, free},
+		{"known to be checked", Traits{}, true, Traits{}}, {"and again", free, true, free}, {"with a proxy", proxied, true, proxied},
+		{"not known once more", free, false, proxied}, {"in vain", fresh, true, fresh},
 	} {
-		unchecked, known = step.unchecked, step.known
-		if err := n.decideChecks(); err != nil {
+		is, known = step.is, step.known
+		if err := n.decideTraits(); err != nil {
 			t.Fatal(err)
 		}
-		if got := podOf(n.records[name]).Unchecked; got != step.want || (n.Stats().Unchecked == 1) != step.want {
-			t.Errorf("%s: unchecked is %t, %d of all", step.name, got, n.Stats().Unchecked)
+		stats, pod := n.Stats(), podOf(n.records[name])
+		if got := (Traits{pod.Unchecked, pod.Proxy}); got != step.want || (stats.Unchecked == 1) != got.Unchecked || stats.Proxied[got.Proxy.Port] == 1 != got.Proxy.Asked {
+			t.Errorf("%s: %+v, of all %+v", step.name, got, stats)
 		}
 		next, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := next.records[name].Unchecked; got != step.want {
-			t.Errorf("%s: to the next agent unchecked is %t", step.name, got)
+		if got := next.records[name].Traits; got != step.want {
+			t.Errorf("%s: to the next agent %+v", step.name, got)
 		}
 		if err := next.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	known = false
-	was := &Record{Pod: record.Pod, Unchecked: true}
-	if n.unchecked(cni.Pod{Namespace: "shop", Name: "web", UID: "another"}, was) || !n.unchecked(record.Pod, was) {
+	was := &Record{Pod: record.Pod, Traits: free}
+	if n.traits(cni.Pod{Namespace: "shop", Name: "web", UID: "another"}, was) != fresh || n.traits(record.Pod, was) != free || n.traits(record.Pod, nil) != fresh {
 		t.Error("a pod that takes the interface over is not known, and is taken for the one before")
 	}
 	if err := n.Close(); err != nil {

@@ -48,9 +48,9 @@ type Config struct {
 	Programs Programs
 	// Ports leads from ports of the node to pods; nil where nobody does.
 	Ports Ports
-	// Unchecked reports whether a pod may send under others' addresses, once that is known; nil where nobody may.
-	Unchecked func(cni.Pod) (unchecked, known bool)
-	// Changed is signalled when Unchecked may say something else.
+	// Traits returns how a pod is to be treated, of which was says how it is; that is nil for a new one. Nil where all are treated alike.
+	Traits func(pod cni.Pod, was *Traits) Traits
+	// Changed is signalled when Traits may say something else.
 	Changed <-chan struct{}
 	Log     *slog.Logger
 	// Boot is what tells one start of the kernel from another; empty for the kernel's own id.
@@ -300,7 +300,7 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 		Owner: request.Attachment, Pod: request.Pod, Addresses: request.Addresses, Device: *device, Cookie: cookie, Boot: n.cfg.Boot,
 		Since: time.Now().UTC().Truncate(time.Second),
 	}
-	record.Unchecked = n.unchecked(record.Pod, n.records[name])
+	record.Traits = n.traits(record.Pod, n.records[name])
 	if err := n.vacant(record); err != nil {
 		return err
 	}
@@ -352,7 +352,7 @@ func podOf(record *Record) maps.Pod {
 	}
 	return maps.Pod{
 		Addrs: record.Addresses, Device: record.Device.Name, Index: uint32(record.Device.Index),
-		MAC: mac(record.Device.PodMAC), HostMAC: mac(record.Device.MAC), Unchecked: record.Unchecked,
+		MAC: mac(record.Device.PodMAC), HostMAC: mac(record.Device.MAC), Unchecked: record.Unchecked, Proxy: record.Proxy,
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/maps"
 )
 
 // Record is an interface of a pod that was registered: what the plugin told, which it does only once.
@@ -15,11 +16,17 @@ type Record struct {
 	Addresses []netip.Addr   `json:"addresses"`
 	Device    cni.Device     `json:"device"`
 	Cookie    uint64         `json:"netnsCookie,omitempty"` // of the pod's network namespace
-	Unchecked bool           `json:"unchecked,omitempty"`   // it may send under others' addresses, as of what was known last
 	// Adopted says that the record was lost, and this one is what the node itself tells: neither the owner nor host ports.
 	Adopted bool      `json:"adopted,omitempty"`
 	Boot    string    `json:"boot"`
 	Since   time.Time `json:"since"`
+	Traits            // as of what was known last
+}
+
+// Traits are how a pod is treated otherwise than most.
+type Traits struct {
+	Unchecked bool       `json:"unchecked,omitempty"` // it may send under others' addresses
+	Proxy     maps.Proxy `json:"proxy,omitzero"`      // to whom its connections are handed
 }
 
 // validate returns what is wrong with a record that was read.

@@ -153,39 +153,39 @@ func (n *Network) look(start bool) error {
 		errs = append(errs, n.mend())
 	}
 	if !n.cfg.Chained {
-		errs = append(errs, n.decideChecks())
+		errs = append(errs, n.decideTraits())
 	}
 	return errors.Join(append(errs, n.tellPods())...)
 }
 
-// unchecked reports whether a pod may send under others' addresses. What was so is so until it is known to be otherwise, which it is not
-// to an agent that starts without its sources.
-func (n *Network) unchecked(pod cni.Pod, was *Record) bool {
-	if n.cfg.Unchecked == nil {
-		return false
+// traits returns how a pod is to be treated.
+func (n *Network) traits(pod cni.Pod, was *Record) Traits {
+	if n.cfg.Traits == nil {
+		return Traits{}
 	}
-	if unchecked, known := n.cfg.Unchecked(pod); known {
-		return unchecked
+	if was == nil || was.Pod != pod {
+		return n.cfg.Traits(pod, nil)
 	}
-	return was != nil && was.Pod == pod && was.Unchecked
+	return n.cfg.Traits(pod, &was.Traits)
 }
 
-// decideChecks notes which pods may send under others' addresses.
-func (n *Network) decideChecks() error {
+// decideTraits notes which pods are to be treated otherwise than before.
+func (n *Network) decideTraits() error {
 	var errs []error
 	for name, record := range n.records {
-		unchecked := n.unchecked(record.Pod, record)
-		if unchecked == record.Unchecked {
+		traits := n.traits(record.Pod, record)
+		if traits == record.Traits {
 			continue
 		}
 		is := *record
-		is.Unchecked = unchecked
+		is.Traits = traits
 		if err := n.files.replace(name, &is); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		n.records[name] = &is
-		n.cfg.Log.Info("changed whether a pod's source addresses are checked", "pod", record.Pod.String(), "checked", !unchecked)
+		n.cfg.Log.Info("changed how a pod is treated", "pod", record.Pod.String(), "checked", !traits.Unchecked, "proxied", traits.Proxy.Asked,
+			"proxy", traits.Proxy.Port)
 	}
 	return errors.Join(errs...)
 }

@@ -19,6 +19,8 @@ type Stats struct {
 	// Adopted names those whose records were lost, so that what the runtime asked for is not known, and Unknown those of which not
 	// even enough is known to check what they send.
 	Adopted, Unknown []string
+	// Proxied has how many of them have a proxy, by where it listens; 0 for those whose proxy is not known.
+	Proxied map[uint16]int
 	// Families has how many addresses there are of IPv4, and of IPv6, as far as the node has any.
 	Families  map[string]Count
 	Reclaimed uint64 // attachments that nobody released, and that were taken back
@@ -35,7 +37,7 @@ type Count struct {
 func (n *Network) Stats() Stats {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := Stats{Pods: len(n.records), Families: map[string]Count{}, Reclaimed: n.reclaimed, Mended: n.mended}
+	s := Stats{Pods: len(n.records), Proxied: map[uint16]int{}, Families: map[string]Count{}, Reclaimed: n.reclaimed, Mended: n.mended}
 	if err := n.ready(0); err != nil {
 		s.Error = err.Error()
 	}
@@ -45,6 +47,9 @@ func (n *Network) Stats() Stats {
 		}
 		if record.Adopted {
 			s.Adopted = append(s.Adopted, nameOf(record.Pod, record.Device.Name))
+		}
+		if record.Proxy.Asked {
+			s.Proxied[record.Proxy.Port]++
 		}
 	}
 	for device, pod := range n.unknown {

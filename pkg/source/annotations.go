@@ -20,6 +20,7 @@ const (
 	annotationSocketLB  = annotationPrefix + "socket-lb" // of a Pod or a Namespace
 
 	annotationSourceCheck = annotationPrefix + "source-check" // of a Pod
+	annotationProxy       = annotationPrefix + "l7-proxy"     // of a Pod
 )
 
 // The label of a Namespace whose Pods may have that annotation. Whoever may create Pods in a namespace writes their annotations;
@@ -44,7 +45,7 @@ func belongsOn(annotation string) string {
 		return "an EndpointSlice"
 	case annotationSocketLB:
 		return "a Pod or a Namespace"
-	case annotationSourceCheck:
+	case annotationSourceCheck, annotationProxy:
 		return "a Pod"
 	}
 	return ""

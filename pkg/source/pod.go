@@ -12,7 +12,7 @@ import (
 // now. Ports of a pod in the host's namespace are the host's own and need no translation.
 func Pod(pod *corev1.Pod) *model.Pod {
 	p := &problems{}
-	checkMisplaced(p, pod.Annotations, annotationSocketLB, annotationSourceCheck)
+	checkMisplaced(p, pod.Annotations, annotationSocketLB, annotationSourceCheck, annotationProxy)
 	out := &model.Pod{
 		Name:        model.Name{Namespace: pod.Namespace, Name: pod.Name},
 		UID:         string(pod.UID),
@@ -25,6 +25,7 @@ func Pod(pod *corev1.Pod) *model.Pod {
 		Mesh:        meshOf(pod),
 		SocketLB:    socketLB(p, pod.Annotations),
 		Unchecked:   unchecked(p, pod.Annotations),
+		Proxy:       pod.Annotations[annotationProxy],
 	}
 	if !out.Finished {
 		out.Addrs = podAddrs(p, &pod.Status)

@@ -129,6 +129,13 @@ func TestPod(t *testing.T) {
 			func(m *model.Pod) { m.Annotations = map[string]string{"fairlead.io/source-check": "on"} },
 		},
 		{
+			"with a proxy",
+			func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fairlead.io/l7-proxy": "envoy"} },
+			func(m *model.Pod) {
+				m.Annotations, m.Proxy = map[string]string{"fairlead.io/l7-proxy": "envoy"}, "envoy"
+			},
+		},
+		{
 			"annotations of ours",
 			func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fairlead.io/x": "1", "example.com/x": "2"} },
 			func(m *model.Pod) { m.Annotations = map[string]string{"fairlead.io/x": "1"} },

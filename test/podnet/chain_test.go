@@ -33,9 +33,8 @@ func fakePlugin() {
 // fakeConf is the configuration of the fake: the file in which it notes what it is called for, and the kind of its device.
 type fakeConf struct {
 	types.PluginConf
-	Notes string   `json:"notes"`
-	Peer  string   `json:"peer"`  // "pod": the device's other end is in the pod, not on the node
-	Addrs []string `json:"addrs"` // of the pod; without any it is 10.9.0.5
+	Notes string `json:"notes"`
+	Peer  string `json:"peer"` // "pod": the device's other end is in the pod, not on the node
 }
 
 func fakeNote(verb string) func(*skel.CmdArgs) error {
@@ -68,28 +67,21 @@ func fakeAdd(args *skel.CmdArgs) error {
 		}
 		return types.PrintResult(conf.PrevResult, conf.CNIVersion)
 	}
-	if len(conf.Addrs) == 0 {
-		conf.Addrs = []string{"10.9.0.5/32"}
-	}
-	result := &current.Result{
-		CNIVersion: current.ImplementedSpecVersion,
-		Interfaces: []*current.Interface{{Name: "other0"}, {Name: args.IfName, Sandbox: args.Netns}},
-	}
-	for _, text := range conf.Addrs {
-		ip, network, err := net.ParseCIDR(text)
-		if err != nil {
-			return err
-		}
-		network.IP = ip
-		result.IPs = append(result.IPs, &current.IPConfig{Interface: current.Int(1), Address: *network})
-	}
-	if err := fakeDevice(args, conf.Peer, conf.Addrs); err != nil {
+	if err := fakeDevice(args, conf.Peer); err != nil {
 		return err
 	}
-	return types.PrintResult(result, conf.CNIVersion)
+	_, address, err := net.ParseCIDR("10.9.0.5/32")
+	if err != nil {
+		return err
+	}
+	return types.PrintResult(&current.Result{
+		CNIVersion: current.ImplementedSpecVersion,
+		Interfaces: []*current.Interface{{Name: "other0"}, {Name: args.IfName, Sandbox: args.Netns}},
+		IPs:        []*current.IPConfig{{Interface: current.Int(1), Address: *address}},
+	}, conf.CNIVersion)
 }
 
-func fakeDevice(args *skel.CmdArgs, peer string, addrs []string) error {
+func fakeDevice(args *skel.CmdArgs, peer string) error {
 	pod, err := netns.GetFromPath(args.Netns)
 	if err != nil {
 		return err
@@ -112,17 +104,11 @@ func fakeDevice(args *skel.CmdArgs, peer string, addrs []string) error {
 	if err != nil {
 		return err
 	}
-	for _, text := range addrs {
-		addr, err := netlink.ParseAddr(text)
-		if err != nil {
-			return err
-		}
-		addr.Flags = unix.IFA_F_NODAD
-		if err := handle.AddrAdd(link, addr); err != nil {
-			return err
-		}
+	addr, err := netlink.ParseAddr("10.9.0.5/32")
+	if err != nil {
+		return err
 	}
-	return nil
+	return handle.AddrAdd(link, addr)
 }
 
 // fakes makes the fake plugins callable: the test's own binary under their name.

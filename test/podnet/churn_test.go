@@ -3,9 +3,7 @@ package podnet
 import (
 	"flag"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -17,8 +15,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"fairlead.io/fairlead/pkg/datapath"
-	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -27,63 +23,8 @@ var cycles = flag.Int("cycles", 500, "how often a pod comes and goes in TestChur
 
 // Pods that come and go, 32 at a time, leave nothing, and no two have an address at a time.
 func TestChurn(t *testing.T) {
-	t.Run("by the stack", func(t *testing.T) { newNode(t, "10.1.0.0/16", "fd00:1::/64").churn(t) })
-	t.Run("by programs", func(t *testing.T) {
-		n := newNodeOf(t, func(n *node) {
-			rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128")
-			n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path(), Bypass: true, Native: n.CIDRs}
-			n.Cooldown = time.Second // what rests is kept in mind, and is not to be taken for a leak
-		}, "10.1.0.0/16", "fd00:1::/64")
-		n.churn(t)
-	})
-}
-
-// mostGrowth is by how much the agent's memory may grow while pods come and go: its heap is collected when it has doubled.
-const mostGrowth = 24 << 20
-
-// usage is what an agent has of what can leak without being seen at the node.
-type usage struct {
-	files, pins, rows int
-	memory            uint64
-}
-
-func (u usage) String() string {
-	return fmt.Sprintf("%d file descriptors, %d pins, %d rows of pods, %.1f MiB", u.files, u.pins, u.rows, float64(u.memory)/(1<<20))
-}
-
-// usage looks at the agent of a node.
-func (n *node) usage() (u usage) {
-	n.t.Helper()
-	dir := fmt.Sprintf("/proc/%d", n.agent.Pid())
-	files, err := os.ReadDir(filepath.Join(dir, "fd"))
-	n.must(err)
-	u.files = len(files)
-	text, err := os.ReadFile(filepath.Join(dir, "statm"))
-	n.must(err)
-	resident, err := strconv.ParseUint(strings.Fields(string(text))[1], 10, 64)
-	n.must(err)
-	u.memory = resident * uint64(os.Getpagesize())
-	if n.Carry == nil {
-		return u
-	}
-	n.must(filepath.WalkDir(n.Carry.BPFFS, func(_ string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
-			u.pins++
-		}
-		return err
-	}))
-	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), true)
-	n.must(err)
-	defer m.Close()
-	rows, err := maps.PodRows(m.PodLinks, m.Pods)
-	n.must(err)
-	u.rows = len(rows)
-	return u
-}
-
-func (n *node) churn(t *testing.T) {
 	const workers = 32
-	n.t = t
+	n := newNode(t, "10.1.0.0/16", "fd00:1::/64")
 	var (
 		mu      sync.Mutex
 		holders = map[netip.Addr]string{}
@@ -110,48 +51,37 @@ func (n *node) churn(t *testing.T) {
 	for i := range spaces {
 		spaces[i] = rig.NewNetns(t, fmt.Sprintf("pod %d", i))
 	}
-	run := func(from, to int) {
-		var running sync.WaitGroup
-		for worker := range workers {
-			running.Go(func() {
-				for i := from + worker; i < to; i += workers {
-					p := &pod{Netns: spaces[worker], id: fmt.Sprintf("c%d", i), addr: map[bool]netip.Addr{}}
-					at := time.Now()
-					if _, err := n.add(p); err != nil {
-						t.Errorf("ADD %s: %v", p.id, err)
-						return
-					}
-					mu.Lock()
-					took = append(took, time.Since(at))
-					mu.Unlock()
-					hold(p)
-					letGo(p) // before DEL, which makes it another's
-					if err := n.del(p); err != nil {
-						t.Errorf("DEL %s: %v", p.id, err)
-						return
-					}
-				}
-			})
-		}
-		running.Wait()
-	}
 	began := time.Now()
-	run(0, *cycles/5) // by when it has what it needs
-	n.nothingLeft()
-	before := n.usage()
-	run(*cycles/5, *cycles)
-	n.nothingLeft()
-	after := n.usage()
-	spent := time.Since(began)
-	if after.files > before.files || after.pins != before.pins || after.rows != 0 || after.memory > before.memory+mostGrowth {
-		t.Errorf("the agent had %v, and has %v", before, after)
+	var running sync.WaitGroup
+	for worker := range workers {
+		running.Go(func() {
+			for i := worker; i < *cycles; i += workers {
+				p := &pod{Netns: spaces[worker], id: fmt.Sprintf("c%d", i), addr: map[bool]netip.Addr{}}
+				at := time.Now()
+				if _, err := n.add(p); err != nil {
+					t.Errorf("ADD %s: %v", p.id, err)
+					return
+				}
+				mu.Lock()
+				took = append(took, time.Since(at))
+				mu.Unlock()
+				hold(p)
+				letGo(p) // before DEL, which makes it another's
+				if err := n.del(p); err != nil {
+					t.Errorf("DEL %s: %v", p.id, err)
+					return
+				}
+			}
+		})
 	}
+	running.Wait()
+	n.nothingLeft()
 	n.restart()
 	n.nothingLeft()
 	slices.Sort(took)
 	if len(took) == *cycles {
-		t.Logf("%d ADD and DEL in %.1f s, %d at a time: ADD p50 %v, p99 %v; the agent had %v, and has %v", *cycles, spent.Seconds(), workers,
-			took[len(took)/2].Round(time.Millisecond), took[len(took)*99/100].Round(time.Millisecond), before, after)
+		t.Logf("%d ADD and DEL in %.1f s, %d at a time: ADD p50 %v, p99 %v", *cycles, time.Since(began).Seconds(), workers,
+			took[len(took)/2].Round(time.Millisecond), took[len(took)*99/100].Round(time.Millisecond))
 	}
 }
 

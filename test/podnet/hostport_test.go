@@ -30,13 +30,8 @@ type harbour struct {
 	bpffs   string
 }
 
-func newHarbour(t *testing.T) *harbour {
-	t.Helper()
-	return newHarbourOf(t, "main")
-}
-
-// newHarbourOf makes one where pods have their network like that.
-func newHarbourOf(t *testing.T, podNetwork string) *harbour {
+// newHarbour returns a harbour whose agent has more flags.
+func newHarbour(t *testing.T, flags ...string) *harbour {
 	t.Helper()
 	h := &harbour{files: t.TempDir(), bpffs: rig.BPFFS(t)}
 	h.node = newNodeOf(t, func(n *node) {
@@ -48,8 +43,8 @@ func newHarbourOf(t *testing.T, podNetwork string) *harbour {
 		n.whole = func() *rig.Process {
 			args := append([]string{
 				filepath.Join(command.in(t), "fairlead"), "agent", "--source=" + h.files, "--cgroup-root=" + h.cgroup.Path(), "--node-name=node-a",
-				"--pod-network=" + podNetwork, "--pod-cidrs=10.1.0.0/24,fd00:1::/64", "--devices=eth0", "--xdp=off", "--log-level=warn",
-			}, h.flags...)
+				"--pod-network=main", "--pod-cidrs=10.1.0.0/24,fd00:1::/64", "--devices=eth0", "--xdp=off", "--log-level=warn",
+			}, append(flags, h.flags...)...)
 			return rig.NewChild(t, nil, n.ns, "fairlead", args...)
 		}
 	}, "10.1.0.0/24", "fd00:1::/64")
@@ -191,49 +186,6 @@ func removeDevice(p *pod) error {
 		return err
 	}
 	return netlink.LinkDel(link)
-}
-
-// After another plugin, which makes the devices, ports of the node lead to its pods all the same, as soon as ADD is answered, without the agent
-// and with the next, until DEL.
-func TestHostPortsAfterAnother(t *testing.T) {
-	h := newHarbourOf(t, "chained")
-	notes := fakes(t, h.node)
-	h.configure("1.0.0", fmt.Sprintf(`{"type": %q, "notes": %q, "addrs": ["10.9.0.5/24", "fd00:9::5/64"]}`, fakeName, notes), entry)
-	p := h.harboured("a", mapping("", 8080, "tcp"), mapping("", 8080, "udp"), mapping("127.0.0.1", 8082, "tcp"), mapping("198.51.100.2", 8081, "tcp"))
-	// What another plugin does besides: the node is the router of its pods.
-	connect := func() {
-		for name, ns := range map[string]*rig.Netns{"other0": h.ns, "eth0": p.Netns} {
-			h.must(ns.Do(func() error {
-				link, err := netlink.LinkByName(name)
-				if err != nil {
-					return err
-				}
-				return netlink.LinkSetUp(link)
-			}))
-		}
-		rig.Address(t, h.ns, "other0", "10.9.0.1/24", "fd00:9::1/64")
-		rig.Route(t, p.Netns, "0.0.0.0/0", "10.9.0.1")
-		rig.Route(t, p.Netns, "::/0", "fd00:9::1")
-	}
-	open := []reach{
-		{h.outside, nil, "tcp", "198.51.100.1:8080", "198.51.100.7"}, {h.outside, nil, "tcp", "[2001:db8:1::1]:8080", "2001:db8:1::7"},
-		{h.outside, nil, "udp", "198.51.100.1:8080", "198.51.100.7"}, {h.outside, nil, "udp", "[2001:db8:1::1]:8080", "2001:db8:1::7"},
-		{h.outside, nil, "tcp", "198.51.100.2:8081", "198.51.100.7"}, {h.outside, nil, "tcp", "198.51.100.1:8081", refused},
-		{h.ns, h.cgroup, "tcp", "127.0.0.1:8082", ""}, {h.outside, nil, "tcp", "198.51.100.1:8082", refused},
-	}
-	closed := []reach{{h.outside, nil, "tcp", "198.51.100.1:8080", refused}, {h.outside, nil, "tcp", "[2001:db8:1::1]:8080", refused}}
-	h.reach("before", closed...)
-	h.mustAdd(p)
-	connect()
-	h.reach("after ADD", open...)
-	h.kill()
-	h.reach("without the agent", open...)
-	h.start()
-	h.ready()
-	h.reach("with the next", open...)
-	h.must(h.check(p))
-	h.must(h.del(p))
-	h.reach("after DEL", closed...)
 }
 
 // What no port mapping can be is refused, and leaves nothing.

@@ -27,7 +27,6 @@ type land struct {
 	addr6      bool
 	pods4      bool
 	pods6      bool
-	without4   int // the number of a node that has nothing of IPv4, whatever the others have; 0 for none
 	byPrograms bool
 	byStack    bool // as with --host-routing=stack
 }
@@ -39,13 +38,13 @@ func newKingdom(t *testing.T, l land) *kingdom {
 	rig.Bridge(t, k.wire, "br0")
 	for i := 1; i <= 3; i++ {
 		object := &model.Node{Name: fmt.Sprintf("n%d", i), UID: fmt.Sprint(i)}
-		if l.addr4 && i != l.without4 {
+		if l.addr4 {
 			object.Addrs = append(object.Addrs, netip.MustParseAddr(fmt.Sprintf("198.51.100.%d", i)))
 		}
 		if l.addr6 {
 			object.Addrs = append(object.Addrs, netip.MustParseAddr(fmt.Sprintf("2001:db8:1::%d", i)))
 		}
-		if l.pods4 && i != l.without4 {
+		if l.pods4 {
 			object.PodCIDRs = append(object.PodCIDRs, netip.MustParsePrefix(fmt.Sprintf("10.%d.0.0/24", i)))
 		}
 		if l.pods6 {

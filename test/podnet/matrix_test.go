@@ -40,7 +40,6 @@ func TestMatrix(t *testing.T) {
 	for _, l := range []land{
 		{name: "dual stack", addr4: true, addr6: true, pods4: true, pods6: true},
 		{name: "IPv6 only", addr6: true, pods6: true},
-		{name: "dual stack with a node of IPv6 only", addr4: true, addr6: true, pods4: true, pods6: true, without4: 2},
 	} {
 		for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 			for _, byStack := range []bool{false, true} {
@@ -150,9 +149,6 @@ func (n *nation) addOutsider(number, further int) *person {
 	for i, object := range n.objects {
 		via := byFamily(n.objects[(i+further)%len(n.objects)].Addrs)
 		for _, cidr := range object.PodCIDRs {
-			if !via[cidr.Addr().Is4()].IsValid() {
-				continue
-			}
 			rig.Route(n.t, ns, cidr.String(), via[cidr.Addr().Is4()].String())
 		}
 	}
@@ -166,7 +162,7 @@ func (n *nation) talk() {
 	for _, from := range n.people {
 		for _, to := range n.people {
 			for _, is4 := range []bool{true, false} {
-				if from.addrs[is4].IsValid() && to.addrs[is4].IsValid() && n.asks(from, to, is4) {
+				if from.addrs[is4].IsValid() && to.addrs[is4].IsValid() && n.asks(from, to) {
 					n.try(from, to, is4)
 				}
 			}
@@ -175,10 +171,8 @@ func (n *nation) talk() {
 }
 
 // asks reports whether one asks another: what would be the same as another pair is left out.
-func (n *nation) asks(from, to *person, is4 bool) bool {
+func (n *nation) asks(from, to *person) bool {
 	switch {
-	case is4 && n.through[from] && to.node >= 0 && (to.node+len(n.nodes)-1)%len(n.nodes) == n.without4-1:
-		return false // that node leads nowhere by IPv4
 	case from.second || n.through[to] || from == to && from.role == aPod:
 		return false
 	case from.role == outside:
@@ -216,11 +210,8 @@ func (n *nation) try(from, to *person, is4 bool) {
 		cells = append(cells, n.cell(from, to, is4, got))
 	}
 	world := map[bool]string{true: "IPv4", false: "IPv6"}[is4]
-	switch {
-	case !n.addr4:
+	if !n.addr4 {
 		world = n.name
-	case n.without4 > 0:
-		world += " beside a node of IPv6 only"
 	}
 	n.table.add(n.way(from, to), world+" "+n.how(), cells)
 }

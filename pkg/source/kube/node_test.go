@@ -9,30 +9,23 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	admissionv1 "k8s.io/api/admissionregistration/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
 	"fairlead.io/fairlead/test/apiserver"
 )
 
-// grant creates what the manifest has: who may do what, and the policy.
-func (w *world) grant() {
+// asAgent gives the world a Source with the permissions of the manifest, and no others.
+func (w *world) asAgent() {
 	w.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "kubernetes", "rbac.yaml"))
 	w.must(err)
 	for document := range strings.SplitSeq(string(text), "\n---\n") {
 		var role rbacv1.ClusterRole
 		var binding rbacv1.ClusterRoleBinding
-		var account corev1.ServiceAccount
-		var policy admissionv1.ValidatingAdmissionPolicy
-		var bound admissionv1.ValidatingAdmissionPolicyBinding
 		switch {
 		case strings.Contains(document, "\nkind: ClusterRole\n"):
 			w.must(yaml.UnmarshalStrict([]byte(document), &role))
@@ -40,30 +33,12 @@ func (w *world) grant() {
 		case strings.Contains(document, "\nkind: ClusterRoleBinding\n"):
 			w.must(yaml.UnmarshalStrict([]byte(document), &binding))
 			_, err = w.client.RbacV1().ClusterRoleBindings().Create(w.ctx, &binding, metav1.CreateOptions{})
-		case strings.Contains(document, "\nkind: ServiceAccount\n"):
-			w.must(yaml.UnmarshalStrict([]byte(document), &account))
-			_, err = w.client.CoreV1().ServiceAccounts(account.Namespace).Create(w.ctx, &account, metav1.CreateOptions{})
-		case strings.Contains(document, "\nkind: ValidatingAdmissionPolicy\n"):
-			w.must(yaml.UnmarshalStrict([]byte(document), &policy))
-			_, err = w.client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(w.ctx, &policy, metav1.CreateOptions{})
-		case strings.Contains(document, "\nkind: ValidatingAdmissionPolicyBinding\n"):
-			w.must(yaml.UnmarshalStrict([]byte(document), &bound))
-			_, err = w.client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(w.ctx, &bound, metav1.CreateOptions{})
-		default:
-			w.Fatalf("the manifest has what nobody looks at: %s", document)
 		}
 		if !apierrors.IsAlreadyExists(err) {
 			w.must(err)
 		}
 	}
-}
-
-// asAgent gives the world a Source with the permissions of the manifest, and no others.
-func (w *world) asAgent() {
-	w.Helper()
-	w.grant()
 	cfg := w.server.Config()
-	cfg.Impersonate.Extra = map[string][]string{nodeClaim: {node}}
 	cfg.Impersonate.UserName = "system:serviceaccount:kube-system:fairlead"
 	w.replace(cfg, w.Output())
 }
@@ -111,75 +86,6 @@ func TestNode(t *testing.T) {
 	w.replace(cfg, w.Output())
 	if err := w.source.Node().Connect(w.ctx); !apierrors.IsForbidden(err) {
 		t.Errorf("without the permission: %v", err)
-	}
-}
-
-// nodeClaim is where the server says on which node the pod of a token is.
-const nodeClaim = "authentication.kubernetes.io/node-name"
-
-// By the token of its pod an agent changes its own Node alone, and there no more than it has to.
-func TestOwnNodeAlone(t *testing.T) {
-	w := newWorld(t, apiserver.Start(t))
-	w.grant()
-	for _, name := range []string{node, "another"} {
-		_, err := w.client.CoreV1().Nodes().Create(w.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{Taints: []corev1.Taint{
-			{Key: "a", Effect: corev1.TaintEffectNoSchedule}, {Key: "fairlead.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule},
-		}}}, metav1.CreateOptions{})
-		w.must(err)
-	}
-	pod, err := w.client.CoreV1().Pods("kube-system").Create(w.ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "agent"},
-		Spec:       corev1.PodSpec{NodeName: node, ServiceAccountName: "fairlead", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
-	}, metav1.CreateOptions{})
-	w.must(err)
-	token := func(of *authenticationv1.BoundObjectReference) string {
-		request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: of}}
-		made, err := w.client.CoreV1().ServiceAccounts("kube-system").CreateToken(w.ctx, "fairlead", request, metav1.CreateOptions{})
-		w.must(err)
-		return made.Status.Token
-	}
-	agent := func(token, name string) (*Node, kubernetes.Interface) {
-		cfg := w.server.Config()
-		cfg.BearerToken = token
-		client, err := kubernetes.NewForConfig(cfg)
-		w.must(err)
-		return &Node{client.CoreV1().RESTClient(), name}, client
-	}
-	bound := token(&authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID})
-	own, client := agent(bound, node)
-	another, _ := agent(bound, "another")
-	nobodys, _ := agent(token(nil), node)
-
-	// Some time goes by until the server heeds a new policy.
-	w.await("the policy counts", func() bool { return apierrors.IsForbidden(another.Connect(w.ctx)) })
-	for name, err := range map[string]error{"another's condition": another.Connect(w.ctx), "another's taint": another.Admit(w.ctx),
-		"without a pod": nobodys.Connect(w.ctx), "without a pod, a taint": nobodys.Admit(w.ctx)} {
-		if !apierrors.IsForbidden(err) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for _, tt := range []struct{ name, patch, subresource string }{
-		{"a label", `{"metadata": {"labels": {"a": "b"}}}`, ""},
-		{"a label, by the status", `{"metadata": {"labels": {"a": "b"}}}`, "status"},
-		{"an annotation", `{"metadata": {"annotations": {"a": "b"}}}`, ""},
-		{"another taint", `{"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}`, ""},
-		{"all taints", `{"spec": {"taints": null}}`, ""},
-		{"cordon", `{"spec": {"unschedulable": true}}`, ""},
-		{"an address", `{"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}}`, "status"},
-		{"another condition", `{"status": {"conditions": [{"type": "Ready", "status": "True"}]}}`, "status"},
-		{"room", `{"status": {"capacity": {"cpu": "1000"}}}`, "status"},
-	} {
-		_, err := client.CoreV1().Nodes().Patch(w.ctx, node, types.StrategicMergePatchType, []byte(tt.patch), metav1.PatchOptions{}, tt.subresource)
-		if !apierrors.IsForbidden(err) {
-			t.Errorf("%s: %v", tt.name, err)
-		}
-	}
-	w.must(own.Connect(w.ctx))
-	w.must(own.Admit(w.ctx))
-	object, err := w.client.CoreV1().Nodes().Get(w.ctx, node, metav1.GetOptions{})
-	w.must(err)
-	if diff := cmp.Diff([]corev1.Taint{{Key: "a", Effect: corev1.TaintEffectNoSchedule}}, taintsOf(object)); diff != "" || len(object.Status.Conditions) != 1 {
-		t.Errorf("conditions %+v, taints (-want +got):\n%s", object.Status.Conditions, diff)
 	}
 }
 

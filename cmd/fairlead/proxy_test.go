@@ -1,0 +1,74 @@
+package main
+
+import (
+	"testing"
+
+	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/podnet"
+)
+
+// Where there are proxies a pod goes past none before it is known what it asks for, and a name that is not known leads nowhere.
+func TestTraits(t *testing.T) {
+	web := cni.Pod{Namespace: "shop", Name: "web", UID: "one"}
+	known := func(proxy string) func(*model.Store) {
+		return func(s *model.Store) {
+			s.SetPod(&model.Pod{Name: model.Name{Namespace: "shop", Name: "web"}, UID: "one", Proxy: proxy})
+			s.SetPod(&model.Pod{Name: model.Name{Namespace: "shop", Name: "other"}, UID: "two", Proxy: "audit"})
+		}
+	}
+	nothing := func(*model.Store) {}
+	free, unknown := podnet.Traits{}, podnet.Traits{Proxy: maps.Proxy{Asked: true}}
+	mesh := podnet.Traits{Proxy: maps.Proxy{Asked: true, Port: 15001}}
+	audit := podnet.Traits{Proxy: maps.Proxy{Asked: true, Port: 15002, Optional: true}}
+	for _, tt := range []struct {
+		name    string
+		source  string
+		proxies string
+		pod     cni.Pod
+		was     *podnet.Traits
+		synced  bool
+		objects func(*model.Store)
+		want    podnet.Traits
+	}{
+		{"a new pod at a start", config.Kubernetes, "mesh=15001", web, nil, false, nothing, unknown},
+		{"one of before at a start", config.Kubernetes, "mesh=15001", web, &mesh, false, nothing, mesh},
+		{"one of before without a proxy at a start", config.Kubernetes, "mesh=15001", web, &free, false, nothing, free},
+		{"a pod that is not heard of yet", config.Kubernetes, "mesh=15001", web, nil, true, nothing, unknown},
+		{"the pod before it", config.Kubernetes, "mesh=15001", cni.Pod{Namespace: "shop", Name: "web", UID: "two"}, nil, true, known(""), unknown},
+		{"a pod without a name", config.Kubernetes, "mesh=15001", cni.Pod{}, nil, true, nothing, free},
+		{"a pod of which no file tells", "/etc/manifests", "mesh=15001", web, nil, true, nothing, free},
+		{"where there are no proxies", config.Kubernetes, "", web, nil, false, nothing, free},
+		{"and it is not heard of", config.Kubernetes, "", web, &unknown, true, nothing, free},
+		{"a pod that asks for none", config.Kubernetes, "mesh=15001", web, &mesh, true, known(""), free},
+		{"one that asks", config.Kubernetes, "mesh=15001,audit=15002:pass", web, nil, true, known("mesh"), mesh},
+		{"one that asks for another", config.Kubernetes, "mesh=15001,audit=15002:pass", web, &mesh, true, known("audit"), audit},
+		{"one that asks for who is not there", config.Kubernetes, "mesh=15001", web, &mesh, true, known("audit"), unknown},
+		{"one that asks where there are none", config.Kubernetes, "", web, nil, true, known("mesh"), unknown},
+	} {
+		store := model.NewStore("node")
+		tt.objects(store)
+		if tt.synced {
+			store.ReplaceServices(nil)
+			store.ReplaceSlices(nil)
+			store.ReplaceNodes(nil)
+			store.ReplaceNamespaces(nil)
+			pods := store.Pods()
+			store.ReplacePods(pods)
+		}
+		a := &agent{cfg: &config.Config{Source: tt.source, PodNetwork: "main", L7Proxies: tt.proxies}, store: store}
+		if got := a.traits(tt.pod, tt.was); got != tt.want {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
+		}
+	}
+	store := model.NewStore("node")
+	known("mesh")(store)
+	for _, network := range []string{"chained", "off"} {
+		cfg := &config.Config{PodNetwork: network}
+		if names := proxyNames(cfg); names != nil {
+			t.Errorf("%s: proxies are %q", network, names)
+		}
+	}
+}

@@ -1,0 +1,449 @@
+package podnet
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// proxy is a proxy for what pods dial: it tells the client by a line who it is, whom the client has dialled and who the client is, and
+// then dials that itself, and hands on what either says.
+func proxy(args []string) int {
+	for _, host := range []string{"127.0.0.1:", "[::1]:"} {
+		listener, err := rig.ListenTransparent(netip.MustParseAddrPort(host + args[1]))
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				go relay(args[0], conn.(*net.TCPConn))
+			}
+		}()
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
+}
+
+func relay(name string, client *net.TCPConn) {
+	defer client.Close()
+	dialled := client.LocalAddr().String()
+	if _, err := fmt.Fprintf(client, "%s for %s from %s\n", name, dialled, client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr()); err != nil {
+		return
+	}
+	server, err := net.DialTimeout("tcp", dialled, patience)
+	if err != nil {
+		return // nobody is there, and the client has heard what this is about
+	}
+	defer server.Close()
+	go func() {
+		_, _ = io.Copy(server, client)
+		_ = server.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = io.Copy(client, server)
+}
+
+// inquire dials and prints all that it is told.
+func inquire(args []string) int {
+	text, err := inquireAt(args[0], 0)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Print(text)
+	return 0
+}
+
+// inquireAt dials from a port, 0 for any, and returns all that it is told. From any it says that it has nothing to say; with the other, who
+// answers ends the connection first.
+func inquireAt(to string, port int) (string, error) {
+	dialer := net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{Port: port}}
+	conn, err := dialer.Dial("tcp", to)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if port == 0 {
+		if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+			return "", err
+		}
+	}
+	text, err := io.ReadAll(conn)
+	return string(text), err
+}
+
+// dockyard is a harbour whose agent knows proxies, with a pod that may have one and one that has none.
+type dockyard struct {
+	*harbour
+	a, b   *pod
+	cgroup *rig.Cgroup // of the processes of a, where sockets are pointed at backends
+}
+
+func newDockyard(t *testing.T, routing string) *dockyard {
+	t.Helper()
+	d := &dockyard{harbour: newHarbour(t, "--l7-proxies=mesh=15001,audit=15002:pass", "--host-routing="+routing)}
+	// Whoever looks where a packet should have come from may.
+	d.must(d.ns.SetSysctl("net/ipv4/conf/all/rp_filter", "1"))
+	d.annotate("")
+	d.cgroup = rig.NewCgroupIn(t, rig.NewCgroupIn(t, d.harbour.cgroup, "kubepods"), "poduid-a")
+	d.a, d.b = d.pod("a"), d.pod("b")
+	for _, p := range []*pod{d.a, d.b} {
+		d.mustAdd(p)
+		listenIn(t, p.Netns)
+	}
+	listenIn(t, d.outside)
+	return d
+}
+
+// annotate writes the pods, the first with annotations, and a Service by which the one outside is reached.
+func (d *dockyard) annotate(annotations string) {
+	d.t.Helper()
+	text := fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: a, namespace: shop, uid: uid-a, annotations: {%s}}
+spec: {nodeName: node-a, containers: [{name: c, image: i}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: b, namespace: shop, uid: uid-b}
+spec: {nodeName: node-a, containers: [{name: c, image: i}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, "fd03::10"], ipFamilies: [IPv4, IPv6], ports: [{port: 80}]}
+`, annotations)
+	for family, addr := range map[string]netip.Addr{"IPv4": outsiders[true], "IPv6": outsiders[false]} {
+		text += fmt.Sprintf(`---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-%s, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: %s
+ports: [{name: "", port: 7}]
+endpoints:
+- {addresses: ["%s"]}
+`, strings.ToLower(family), family, addr)
+	}
+	path := filepath.Join(d.files, "shop.yaml")
+	d.must(os.WriteFile(path+".tmp", []byte(text), 0o644))
+	d.must(os.Rename(path+".tmp", path))
+}
+
+// has waits until the programs know what proxy the pod has.
+func (d *dockyard) has(proxy string) {
+	d.t.Helper()
+	d.until("the pod has proxy "+proxy, func() bool {
+		for _, line := range strings.Split(d.run("map", "dump", "pods"), "\n") {
+			if strings.HasPrefix(line, d.a.addr[true].String()) {
+				return strings.HasSuffix(strings.TrimSpace(line), "  "+proxy)
+			}
+		}
+		return false
+	})
+}
+
+func (d *dockyard) until(what string, done func() bool) {
+	d.t.Helper()
+	for end := time.Now().Add(patience); !done(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			d.t.Fatalf("not in %v: %s\n%s", patience, what, d.judged())
+		}
+	}
+}
+
+// judged returns the status of a node that may be degraded.
+func (d *dockyard) judged() string {
+	args := append([]string{filepath.Join(command.in(d.t), "fairlead"), "status"}, d.flags...)
+	out, _ := rig.RunChild(nil, d.ns, "fairlead", args...) // what is wrong is in the text
+	return out
+}
+
+// begin starts a proxy on the node.
+func (d *dockyard) begin(name, port string) *rig.Process {
+	d.t.Helper()
+	p := rig.NewChild(d.t, d.harbour.cgroup, d.ns, "proxy", name, port)
+	if line, err := p.ReadLine(); err != nil || line != "ready" {
+		d.t.Fatalf("proxy %s: %q, %v: %v", name, line, err, p.Wait())
+	}
+	return p
+}
+
+// hears dials from a pod and compares what it is told; the lines are joined by commas, and of an address by which the echo sees
+// somebody the port is left out.
+func (d *dockyard) hears(when string, from *pod, to, want string) {
+	d.t.Helper()
+	var got string
+	err := from.Do(func() (err error) { got, err = inquireAt(to, 0); return err })
+	if got = heard(got); err != nil || got != want {
+		d.t.Errorf("%s: to %s pod %s is told %q, %v; want %q", when, to, from.id, got, err, want)
+	}
+}
+
+func heard(text string) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for i, line := range lines {
+		if at, err := netip.ParseAddrPort(strings.TrimPrefix(line, "0 ")); err == nil {
+			lines[i] = at.Addr().Unmap().String()
+		}
+	}
+	return strings.Join(lines, ", ")
+}
+
+// lost returns how many connections were not begun for want of a proxy.
+func (d *dockyard) lost() (packets uint64) {
+	d.t.Helper()
+	list, err := observe.ReadDrops(datapath.MapsDir(d.bpffs))
+	d.must(err)
+	for _, drop := range list {
+		if drop.Hook == "pod" && drop.Reason == "no-proxy" {
+			packets += drop.Packets
+		}
+	}
+	return packets
+}
+
+// counter returns one of the kernel's counters of TCP in the node.
+func (d *dockyard) counter(name string) (value string) {
+	d.t.Helper()
+	d.must(d.ns.Do(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/netstat")
+		if err != nil {
+			return err
+		}
+		lines := strings.Split(string(text), "\n")
+		for i, field := range strings.Fields(lines[0]) {
+			if field == name {
+				value = strings.Fields(lines[1])[i]
+			}
+		}
+		return nil
+	}))
+	return value
+}
+
+// Addresses and ports by family: that nobody has, of the one outside, and of the service.
+var (
+	nowhere = map[bool]string{true: "203.0.113.80:80", false: "[2001:db8:9::80]:80"}
+	abroad  = map[bool]string{true: "198.51.100.7:7", false: "[2001:db8:1::7]:7"}
+	service = map[bool]string{true: "10.96.0.10:80", false: "[fd03::10]:80"}
+	// The node, as those outside see it and its pods.
+	quay = map[bool]string{true: "198.51.100.1", false: "2001:db8:1::1"}
+)
+
+// What a pod dials its proxy gets, which sees whom it dialled and answers in that one's name: whoever that is, a service too, and
+// whether the node knows a way there or not. Pods without one, and what others open to the pod, are left alone.
+func TestProxy(t *testing.T) {
+	for _, routing := range []string{"bpf", "stack"} {
+		t.Run(routing, func(t *testing.T) {
+			t.Parallel()
+			d := newDockyard(t, routing)
+			d.begin("mesh", "15001")
+			for is4 := range outsiders {
+				d.hears("before", d.a, abroad[is4], quay[is4])
+			}
+			d.annotate("fairlead.io/l7-proxy: mesh")
+			d.has("port 15001")
+			for is4 := range outsiders {
+				from := d.a.addr[is4].String()
+				via := func(to string) string { return fmt.Sprintf("mesh for %s from %s", to, from) }
+				beside := netip.AddrPortFrom(d.b.addr[is4], 7).String()
+				d.hears("with a proxy", d.a, nowhere[is4], via(nowhere[is4]))
+				d.hears("with a proxy", d.a, abroad[is4], via(abroad[is4])+", "+quay[is4])
+				d.hears("with a proxy", d.a, service[is4], via(service[is4])+", "+quay[is4])
+				d.hears("to another pod", d.a, beside, heard(via(beside)+"\n"+d.seen(beside)))
+				d.hears("to the node itself", d.a, netip.AddrPortFrom(towns[is4], 9).String(), d.own(is4))
+				d.hears("without one", d.b, abroad[is4], quay[is4])
+				d.hears("another pod to it", d.b, netip.AddrPortFrom(d.a.addr[is4], 7).String(), d.b.addr[is4].String())
+				if got, err := rig.RunChild(nil, d.ns, "dial", "tcp", netip.AddrPortFrom(d.a.addr[is4], 7).String()); err != nil {
+					t.Errorf("the node to the pod: %q, %v", got, err)
+				}
+				d.until("its sockets are left alone", func() bool { return strings.Contains(d.run("map", "dump", "optout"), "proxy") })
+				if got, err := rig.RunChild(d.cgroup, d.a.Netns, "inquire", service[is4]); err != nil || heard(got) != via(service[is4])+", "+quay[is4] {
+					t.Errorf("a socket that would be pointed at a backend is told %q, %v", got, err)
+				}
+				d.sameAgain(is4, via(nowhere[is4]))
+			}
+			d.cookies()
+		})
+	}
+}
+
+// seen returns who the echo of a pod says that the node is.
+func (d *dockyard) seen(to string) (text string) {
+	d.t.Helper()
+	d.must(d.ns.Do(func() (err error) { text, err = inquireAt(to, 0); return err }))
+	return text
+}
+
+// own listens on the node, and returns what it will say.
+func (d *dockyard) own(is4 bool) string {
+	d.t.Helper()
+	d.must(d.ns.Do(func() error {
+		listener, err := net.Listen("tcp", netip.AddrPortFrom(towns[is4], 9).String())
+		if err != nil {
+			return err
+		}
+		d.t.Cleanup(func() { listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = io.WriteString(conn, "the node")
+				conn.Close()
+			}
+		}()
+		return nil
+	}))
+	return "the node"
+}
+
+// sameAgain dials from a port twice: the proxy closes first, so the first connection lingers on its side.
+func (d *dockyard) sameAgain(is4 bool, want string) {
+	d.t.Helper()
+	for range 2 {
+		d.must(d.a.Do(func() error {
+			got, err := inquireAt(nowhere[is4], 40001)
+			if heard(got) != want {
+				d.t.Errorf("from the same port, told %q, %v", got, err)
+			}
+			return err
+		}))
+	}
+}
+
+// cookies has the node remember nothing of who begins a connection.
+func (d *dockyard) cookies() {
+	d.t.Helper()
+	d.must(d.ns.SetSysctl("net/ipv4/tcp_syncookies", "2"))
+	before := d.counter("SyncookiesRecv")
+	for is4 := range outsiders {
+		d.hears("by a cookie", d.a, nowhere[is4], fmt.Sprintf("mesh for %s from %s", nowhere[is4], d.a.addr[is4]))
+	}
+	if after := d.counter("SyncookiesRecv"); after == before {
+		d.t.Errorf("no connection was begun by a cookie: %s of them", after)
+	}
+}
+
+// Without its proxy a pod begins no connection, which is counted, and goes on once the proxy is back; or it does without, if that may be. A
+// pod that names a proxy that is not known begins none. What the pod has asks its annotation at any time, with the agent and without,
+// and connections from before stay as they are.
+func TestProxyGone(t *testing.T) {
+	d := newDockyard(t, "bpf")
+	old := map[bool]net.Conn{}
+	for is4 := range outsiders {
+		old[is4] = d.keep(is4)
+	}
+	// waits reports that a connection is not begun until something is done.
+	waits := func(when, to, want string, then func()) {
+		t.Helper()
+		before := d.lost()
+		answer := make(chan string, 1)
+		go func() {
+			var got string
+			err := d.a.Do(func() (err error) { got, err = inquireAt(to, 0); return err })
+			answer <- fmt.Sprintf("%s, %v", heard(got), err)
+		}()
+		d.until(when+": counted", func() bool { return d.lost() > before })
+		then()
+		if got := <-answer; got != want+", <nil>" {
+			t.Errorf("%s: told %q, want %q", when, got, want)
+		}
+	}
+	d.annotate("fairlead.io/l7-proxy: mesh")
+	d.has("port 15001")
+	for is4, conn := range old {
+		d.talks("with a proxy since", conn)
+		via := fmt.Sprintf("mesh for %s from %s", nowhere[is4], d.a.addr[is4])
+		var mesh *rig.Process
+		waits("before the proxy", nowhere[is4], via, func() { mesh = d.begin("mesh", "15001") })
+		mesh.Kill()
+		waits("after the proxy", nowhere[is4], via, func() { mesh = d.begin("mesh", "15001") })
+		d.kill()
+		d.hears("without the agent", d.a, nowhere[is4], via)
+		d.start()
+		d.ready()
+		d.hears("with the next", d.a, nowhere[is4], via)
+		mesh.Kill()
+	}
+	if text := d.judged(); !strings.Contains(text, "proxy mesh at port 15001 of 1 pods") {
+		t.Errorf("status: %s", text)
+	}
+	d.annotate("fairlead.io/l7-proxy: none-such")
+	d.has("unknown")
+	d.until("the pod is told", func() bool { return strings.Contains(d.judged(), "UnknownProxy") })
+	for is4 := range old {
+		waits("without a known proxy", abroad[is4], quay[is4], func() { d.annotate(""); d.has("-") })
+		d.annotate("fairlead.io/l7-proxy: none-such")
+		d.has("unknown")
+	}
+	d.annotate("fairlead.io/l7-proxy: audit")
+	d.has("port 15002, or none")
+	for is4, conn := range old {
+		d.hears("without a proxy that may be missing", d.a, abroad[is4], quay[is4])
+		d.talks("with others since", conn)
+	}
+	audit := d.begin("audit", "15002")
+	for is4 := range old {
+		d.hears("with it", d.a, nowhere[is4], fmt.Sprintf("audit for %s from %s", nowhere[is4], d.a.addr[is4]))
+	}
+	audit.Kill()
+	d.annotate("")
+	d.has("-")
+	for is4, conn := range old {
+		d.hears("without the annotation", d.a, abroad[is4], quay[is4])
+		d.talks("to the end", conn)
+	}
+}
+
+// keep opens a connection of the pod to somebody outside who says what it is told.
+func (d *dockyard) keep(is4 bool) (conn net.Conn) {
+	d.t.Helper()
+	var listener net.Listener
+	at := netip.AddrPortFrom(outsiders[is4], 8).String()
+	d.must(d.outside.Do(func() (err error) { listener, err = net.Listen("tcp", at); return err }))
+	d.t.Cleanup(func() { listener.Close() })
+	go func() {
+		peer, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		defer peer.Close()
+		_, _ = io.Copy(peer, peer)
+	}()
+	d.must(d.a.Do(func() (err error) { conn, err = net.DialTimeout("tcp", at, patience); return err }))
+	d.t.Cleanup(func() { conn.Close() })
+	d.talks("at first", conn)
+	return conn
+}
+
+func (d *dockyard) talks(when string, conn net.Conn) {
+	d.t.Helper()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	_, err := io.WriteString(conn, "hello")
+	buffer := make([]byte, 5)
+	if err == nil {
+		_, err = io.ReadFull(conn, buffer)
+	}
+	if err != nil || string(buffer) != "hello" {
+		d.t.Errorf("%s: an old connection says %q, %v", when, buffer, err)
+	}
+}
