@@ -111,6 +111,8 @@ func classes() []class {
 		{"pod, table-race", "", 180},
 		{"pod, no frontend", "", 1500},
 		{"pod, not dialled", ", to a pod", 900},
+		{"pod, not dialled, to a pod by the stack", "", 60},
+		{"for a pod, message, nobody's", "", 500},
 		{"pod, reset of nobody's", "", 500},
 		{"pod, error", ", out", 150},
 		{"pod, error", ", to itself", 40},

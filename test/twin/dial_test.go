@@ -9,7 +9,9 @@ func (g *generator) podPacket() operation {
 	case n < 80:
 		d, at = g.errorOfPod(d, at)
 	case n < 100:
-		d, at = g.ping(), fromPod
+		if d, at = g.ping(), fromPod; g.in100(20) { // that one of its own asks a pod by a service's address is not for here
+			at = toPod
+		}
 		d.from = netip.AddrPortFrom(pick(g, g.podsLike(d.to.Addr())), 0)
 	case n < 220:
 		d = g.fragment(d, g.parts[at])
@@ -67,7 +69,11 @@ func (g *generator) podDraft() (draft, place) {
 	if g.in100(3) {
 		at = toPod
 	}
-	return g.draftOf(flow, true), at
+	d := g.draftOf(flow, true)
+	if at == fromPod && g.in100(10) { // which one pod's link brings, and another's does not
+		d.payload = make([]byte, 1330+g.IntN(110))
+	}
+	return d, at
 }
 
 // errorOfPod makes up an error about a packet, which comes from where that went.
