@@ -111,7 +111,7 @@ __noinline int pod_begin(struct __sk_buff *skb, const struct packet *p, struct a
 		return 0;
 	first_packet(skb, p, a, true);
 	if (a->verdict == VERDICT_REWRITE)
-		inside_use();
+		inside_use(INSIDE_POD);
 	return 0;
 }
 
@@ -203,8 +203,8 @@ static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
  * the stack that its caller has. */
 __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 {
-	return !p || !inside_read(skb, p) || (inside_is_used() && inside_is_known(&p->flow)) ||
-	       first_frontend(p, true);
+	return !p || !inside_read(skb, p) ||
+	       (inside_is_used(INSIDE_POD | INSIDE_NODE) && inside_is_known(&p->flow)) || first_frontend(p, true);
 }
 
 /* What becomes of what a pod that has a proxy sends by TCP. */
@@ -271,7 +271,7 @@ int tc_to_pod(struct __sk_buff *skb)
 
 	if (cfg.masquerade)
 		pod_expect(skb);
-	if (!inside_is_used())
+	if (!inside_is_used(INSIDE_POD))
 		return POD_NEXT;
 	outcome = pod_translate(skb, &p, CT_TO_POD);
 	return outcome == POD_DROP ? POD_DROP : POD_NEXT;

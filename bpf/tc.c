@@ -5,9 +5,7 @@
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/answertc.h"
 #include "lib/back.h"
-#include "lib/count.h"
 #include "lib/echo.h"
 #include "lib/fallback.h"
 #include "lib/forwarded.h"
@@ -18,107 +16,11 @@
 #include "lib/plaintc.h"
 #include "lib/pods.h"
 #include "lib/read.h"
-#include "lib/skb.h"
+#include "lib/sendtc.h"
 #include "lib/wrap.h"
 
-enum {
-	TC_NEXT = -1,  /* to the next program, of whoever that is */
-	TC_AGAIN = -2, /* no verdict: the flow has to have another way, see fallback.h */
-	TC_DROP = 2,
-	TC_VLAN_ID = 0xfff,
-	TC_EVERY_LINK = 576, /* bytes of IPv4 */
-};
-
-/* What tc_from_netdev leaves in a packet that it has rewritten, so that tc_to_netdev need not look at it on its way
- * out: the index survives the stack, and a redirection too. skb->mark does as well, but belongs to the user. */
-#define TC_DONE 0xfa1d
-
-enum tc_way {
-	TC_WAY_STACK, /* finds the way, or cuts up what the next link does not take */
-	TC_WAY_ON,
-	TC_WAY_NONE, /* for a reason */
-};
-
-static __always_inline void tc_count(struct __sk_buff *skb, const struct packet *p, const struct action *a,
-				     bool leaving)
-{
-	count(HOOK_TC, a->reason, skb->len);
-	event_tell(p, a, leaving ? HOOK_TC | EVENT_LEAVING : HOOK_TC, skb->len);
-}
-
-static __noinline int tc_drop(struct __sk_buff *skb, const struct packet *p, const struct action *a, bool leaving)
-{
-	tc_count(skb, p, a, leaving);
-	return TC_DROP;
-}
-
-/* The packet is not as it was read, which cannot be. */
-static __always_inline int tc_mistake(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
-{
-	action_drop(a, REASON_BAD_TABLE);
-	return tc_drop(skb, p, a, leaving);
-}
-
-static __always_inline int tc_refuse(struct __sk_buff *skb, const struct packet *p, const struct action *a,
-				     bool leaving)
-{
-	tc_count(skb, p, a, leaving);
-	return a->answer == ANSWER_NONE || !tc_answer(skb, p, a) ? TC_DROP : bpf_redirect(skb->ifindex, 0);
-}
-
-/* The device of a tag is sent the packet again, without it. A tag that only has a priority has none. */
-static __always_inline bool tc_is_tagged(struct __sk_buff *skb, const struct packet *p)
-{
-	return p->is_tagged || (skb->vlan_present && skb->vlan_tci & TC_VLAN_ID);
-}
-
-/* Whether a device takes a packet: zero if so, and less if there is no such device. Each segment of a merged one
- * counts for itself. What every link takes is not asked about. */
-static __always_inline int tc_is_too_big(struct __sk_buff *skb, struct action *a)
-{
-	a->mtu = 0;
-	if (skb->len <= sizeof(struct ethhdr) + TC_EVERY_LINK)
-		return 0;
-	return bpf_check_mtu(skb, a->to.ifindex, &a->mtu, 0, BPF_MTU_CHK_SEGS);
-}
-
-static __always_inline enum tc_way tc_way(struct __sk_buff *skb, const struct packet *p, struct action *a,
-					  bool leaving)
-{
-	int too_big;
-
-	if (leaving || !a->to.ifindex)
-		return TC_WAY_STACK;
-	if (p->ttl <= 1) {
-		action_expire(a);
-		return TC_WAY_NONE;
-	}
-	too_big = tc_is_too_big(skb, a);
-	if (too_big > 0 && jumbo_fits(skb, a->mtu))
-		return TC_WAY_ON;
-	if (too_big > 0 && (p->is_whole || skb_is_own(&a->to))) {
-		a->answer = ANSWER_TOO_BIG;
-		action_drop(a, REASON_TOO_BIG);
-		return TC_WAY_NONE;
-	}
-	return too_big ? TC_WAY_STACK : TC_WAY_ON;
-}
-
-/* Lets a packet that was rewritten go its way. The kernel asks for a neighbour that is not known. */
-static __always_inline int tc_send(struct __sk_buff *skb, const struct ct_entry *to, enum tc_way way, bool leaving)
-{
-	if (!leaving)
-		skb->tc_index = TC_DONE;
-	if (way != TC_WAY_ON)
-		return TC_NEXT;
-	if (skb->vlan_present)
-		bpf_skb_vlan_pop(skb);
-	return route_is_complete(to) ? bpf_redirect(to->ifindex, 0) : bpf_redirect_neigh(to->ifindex, NULL, 0, 0);
-}
-
 /* Errors and later fragments: they have no answer, since an error about either would be one too many. */
-static __always_inline int tc_apply_plain(struct __sk_buff *skb, const struct packet *p, struct action *a,
-					  bool leaving)
+static __noinline int tc_apply_plain(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
 {
 	enum tc_way way = tc_way(skb, p, a, leaving);
 
@@ -198,10 +100,10 @@ __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct actio
 		return TC_NEXT;
 	if (!fragment_decide(p, a) && !leaving && late_keep(skb, p))
 		fragment_decide(p, a);
-	if (a->verdict == VERDICT_PASS || tc_is_astray(a, leaving))
-		return TC_NEXT;
 	if (a->verdict == VERDICT_DROP)
 		return tc_drop(skb, p, a, leaving);
+	if (a->verdict == VERDICT_PASS || tc_is_astray(a, leaving))
+		return TC_NEXT;
 	if (a->to.flags & CT_DIRECT)
 		return tc_wrap_plain(skb, p, a);
 	if (!rewrite_fragment((void *)(long)skb->data, (void *)(long)skb->data_end, p, a))
@@ -209,6 +111,15 @@ __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct actio
 	if (!p->is_v4)
 		bpf_csum_update(skb, a->to.addr_diff);
 	return tc_apply_plain(skb, p, a, leaving);
+}
+
+/* Answers an echo to a service, also if the node itself sends it. */
+__noinline int tc_ping(struct __sk_buff *skb, const struct packet *p, bool leaving)
+{
+	if (!p || (leaving && !own_may_be(skb)) ||
+	    !echo_answer((void *)(long)skb->data, (void *)(long)skb->data_end, p))
+		return TC_NEXT;
+	return bpf_redirect(skb->ifindex, leaving ? BPF_F_INGRESS : 0);
 }
 
 __noinline int tc_icmp(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
@@ -220,14 +131,12 @@ __noinline int tc_icmp(struct __sk_buff *skb, const struct packet *p, struct act
 		return TC_NEXT;
 	parsed = icmp_quote(&quote, p, (void *)(long)skb->data, (void *)(long)skb->data_end);
 	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
-		return !leaving && echo_answer((void *)(long)skb->data, (void *)(long)skb->data_end, p)
-			       ? bpf_redirect(skb->ifindex, 0)
-			       : TC_NEXT;
+		return tc_ping(skb, p, leaving);
 	icmp_decide(p, &quote, a);
-	if (a->verdict == VERDICT_PASS || tc_is_astray(a, leaving))
-		return TC_NEXT;
 	if (a->verdict == VERDICT_DROP)
 		return tc_drop(skb, p, a, leaving);
+	if (a->verdict == VERDICT_PASS || tc_is_astray(a, leaving))
+		return TC_NEXT;
 	if (a->to.flags & CT_DIRECT)
 		return tc_wrap_plain(skb, p, a);
 	if (!icmp_rewrite((void *)(long)skb->data, (void *)(long)skb->data_end, p, &quote, a))
@@ -396,7 +305,7 @@ __noinline int tc_begin(struct __sk_buff *skb, const struct packet *p, struct ac
 static __always_inline int tc_echo(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
 {
 	if (a->verdict == VERDICT_PASS)
-		return TC_NEXT;
+		return leaving ? tc_ping(skb, p, true) : TC_NEXT;
 	if (p->is_fragment && a->verdict == VERDICT_REWRITE)
 		fragment_remember(p, a);
 	if (a->verdict == VERDICT_DROP)
@@ -467,7 +376,24 @@ int tc_from_netdev(struct __sk_buff *skb)
 	return tc_deliver(skb, tc_go(skb, &p, &a, plain_lacks(outcome)));
 }
 
-/* What a backend on this node answers. */
+/* Decides about a packet that leaves, of a flow of which nothing is known. Not static, as tc_apply. */
+__noinline int tc_leave(struct __sk_buff *skb, const struct packet *p, struct action *a)
+{
+	if (!p || !a)
+		return 0;
+	if (own_may_be(skb))
+		own_target(p, a);
+	if (a->verdict == VERDICT_PASS)
+		masquerade_target(p, a);
+	if (a->verdict != VERDICT_REWRITE || first_is_late(p, a))
+		return 0;
+	first_enter(skb, p, a);
+	if (a->verdict != VERDICT_REWRITE || !(a->to.flags & CT_NODE))
+		return 0;
+	return event_tell(p, a, HOOK_TC | EVENT_LEAVING, 0);
+}
+
+/* What a backend on this node answers, a pod sends to the outside, and the node itself to services. */
 SEC("tc")
 int tc_to_netdev(struct __sk_buff *skb)
 {
@@ -483,7 +409,7 @@ int tc_to_netdev(struct __sk_buff *skb)
 	if (parsed != PARSED_FLOW && !is_echo)
 		return tc_other(skb, &p, &a, parsed, true);
 	if (!decide_at(skb, &p, &a, CT_LEAVING))
-		masquerade_begin(skb, &p, &a);
+		tc_leave(skb, &p, &a);
 	if (is_echo)
 		return tc_echo(skb, &p, &a, true);
 	if (p.is_fragment && a.verdict == VERDICT_REWRITE)

@@ -213,10 +213,10 @@ __noinline int xdp_fragment(struct xdp_md *ctx, struct packet *p, struct action 
 	if (!p || !a)
 		return XDP_PASS;
 	fragment_decide(p, a);
-	if (!ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
+	if (a->verdict == VERDICT_DROP)
+		return xdp_drop(ctx, p, a);
+	if (a->verdict == VERDICT_PASS || !ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
-	if (a->verdict != VERDICT_REWRITE)
-		return a->verdict == VERDICT_PASS ? XDP_PASS : xdp_drop(ctx, p, a);
 	if (a->to.flags & CT_DIRECT)
 		return xdp_wrap_plain(ctx, p, a);
 	if (!rewrite_fragment((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a))
@@ -236,10 +236,10 @@ __noinline int xdp_icmp(struct xdp_md *ctx, const struct packet *p, struct actio
 	if (parsed != PARSED_FLOW && parsed != PARSED_CUT)
 		return echo_answer(data, end, p) ? XDP_TX : XDP_PASS;
 	icmp_decide(p, &quote, a);
-	if (!ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
+	if (a->verdict == VERDICT_DROP)
+		return xdp_drop(ctx, p, a);
+	if (a->verdict == VERDICT_PASS || !ct_comes_in(&a->to) || route_is_elsewhere(p, &a->to))
 		return XDP_PASS;
-	if (a->verdict != VERDICT_REWRITE)
-		return a->verdict == VERDICT_PASS ? XDP_PASS : xdp_drop(ctx, p, a);
 	if (a->to.flags & CT_DIRECT)
 		return xdp_wrap_plain(ctx, p, a);
 	if (!icmp_rewrite(data, end, p, &quote, a))

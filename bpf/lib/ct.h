@@ -206,18 +206,20 @@ enum ct_side {
 /* Whether packets of a row are translated there. */
 static __always_inline bool ct_is_at(const struct ct_entry *row, enum ct_side side)
 {
+	__u8 flags = row->flags & (CT_REPLY | CT_POD | CT_INSIDE | CT_NODE);
+
 	if (side == CT_FROM_POD)
-		return (row->flags & (CT_REPLY | CT_INSIDE)) == CT_INSIDE;
+		return (flags & (CT_REPLY | CT_INSIDE)) == CT_INSIDE || flags == (CT_REPLY | CT_POD | CT_NODE);
 	if (side == CT_TO_POD)
-		return (row->flags & (CT_REPLY | CT_INSIDE)) == (CT_REPLY | CT_INSIDE);
-	return !(row->flags & CT_INSIDE) && !(row->flags & CT_REPLY) == !!(row->flags & CT_POD);
+		return (flags & (CT_REPLY | CT_INSIDE)) == (CT_REPLY | CT_INSIDE);
+	return !(flags & CT_INSIDE) && (!(flags & CT_REPLY) == !!(flags & CT_POD) || flags == CT_NODE);
 }
 
 /* Whether a packet that came in by a device has the row of what leaves, or of what a pod sends: somebody outside
- * speaks as a pod of ours. */
+ * speaks as a pod of ours, or as this node. */
 static __always_inline bool ct_is_astray(const struct ct_entry *row)
 {
-	return !(row->flags & CT_REPLY) && row->flags & (CT_POD | CT_INSIDE);
+	return !(row->flags & CT_REPLY) && row->flags & (CT_POD | CT_INSIDE | CT_NODE);
 }
 
 /* Whether packets of a row are translated where they come in by a device. */

@@ -108,8 +108,9 @@ static __always_inline bool decide(void *ctx, const struct packet *p, struct act
 	return decide_known(ctx, p, a) || half_decide(ctx, p, a);
 }
 
-/* Decides about a packet elsewhere, of a flow that is established. False: there is none that counts. */
-static __always_inline bool decide_known_at(const struct packet *p, struct action *a, enum ct_side side)
+/* Decides about a packet elsewhere, of a flow that is established. False: there is none that counts. Only
+ * what the node itself sends has a row with a way. */
+static __always_inline bool decide_known_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
 	bool torn = false;
 	struct ct_entry *row = ct_find(&ct, &p->flow, &a->to, &torn);
@@ -124,7 +125,9 @@ static __always_inline bool decide_known_at(const struct packet *p, struct actio
 	if (!(a->to.flags & CT_REPLY) && first_is_syn(p) && decide_renew(p, &a->to))
 		return false;
 	a->verdict = VERDICT_REWRITE;
-	if (decide_touch(p, row, &a->to))
+	if (side == CT_LEAVING && a->to.flags & CT_NODE)
+		decide_check(ctx, p, row, a);
+	else if (decide_touch(p, row, &a->to))
 		ranges_enforce_again(p, a, &seen);
 	return true;
 }
@@ -150,10 +153,10 @@ static __always_inline bool decide_half_at(void *ctx, const struct packet *p, st
 }
 
 /* Decides about a packet elsewhere than where it came in: as it leaves the node, what a backend on this node
- * answers is translated, and what a pod of this node sends to the outside; at a pod's device, what the pod sends to
- * services and gets from them. False: nothing is known of the packet's flow. What has a row of another place
- * passes, and the action then has the row. */
+ * answers is translated, and what a pod of this node sends to the outside, or the node itself to services; at a
+ * pod's device, what the pod sends to services and gets from them. False: nothing is known of the packet's flow.
+ * What has a row of another place passes, and the action then has the row. */
 static __always_inline bool decide_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
-	return decide_known_at(p, a, side) || decide_half_at(ctx, p, a, side);
+	return decide_known_at(ctx, p, a, side) || decide_half_at(ctx, p, a, side);
 }

@@ -26,7 +26,7 @@ static __always_inline void first_reply(const struct packet *p, const struct ct_
 	row->daddr = p->flow.saddr;
 	row->sport = p->flow.dport;
 	row->dport = p->flow.sport;
-	row->flags = CT_REPLY | there->flags;
+	row->flags = CT_REPLY | there->flags | (there->flags & CT_NODE ? CT_STACK : 0);
 	row->seen = ct_now();
 }
 
@@ -84,9 +84,20 @@ static __always_inline bool first_draw_any(const struct packet *p, struct flow *
 	return first_draw(hash, reply, row) || first_draw_more(hash, reply, row);
 }
 
-/* Claims a flow for the reply. A backend on this node sees the client's own port, unless a flow between the two has
- * that already; what pods send to the outside shares the node's address with the node's own sockets, and gets none
- * of theirs. */
+/* So far ports are for those that may do anything, and servers may ask for one of them. */
+#define FIRST_USUAL_PORT 1024
+
+/* Whether a backend is to see the client's own port, if that is free. What pods send to the outside, and the node
+ * itself to services, shares the node's address with sockets of the node that may speak to the same backend, and
+ * gets none of their ports. */
+static __always_inline bool first_keeps_port(const struct packet *p, const struct ct_entry *there)
+{
+	if (there->flags & CT_NODE && bpf_ntohs(p->flow.sport) < FIRST_USUAL_PORT)
+		return true;
+	return (there->flags & (CT_STACK | CT_POD)) == CT_STACK;
+}
+
+/* Claims a flow for the reply. */
 static __always_inline bool first_claim_any(void *ctx, const struct packet *p, struct ct_entry *there)
 {
 	struct flow reply = ct_back(&p->flow, there);
@@ -95,7 +106,7 @@ static __always_inline bool first_claim_any(void *ctx, const struct packet *p, s
 
 	first_reply(p, there, &row);
 	route_find(ctx, p, &row);
-	if ((there->flags & (CT_STACK | CT_POD)) == CT_STACK) {
+	if (first_keeps_port(p, there)) {
 		ct_finish(&reply, &row);
 		is_claimed = ct_claim(&reply, &row);
 	}
@@ -132,10 +143,16 @@ static __always_inline int first_write(const struct packet *p, const struct ct_e
 	return 0;
 }
 
+/* Whether the backend is to see another address than the row of the request has. */
+static __always_inline bool first_is_masqueraded(const struct ct_entry *there)
+{
+	return !(there->flags & CT_NODE) && (there->flags & (CT_STACK | CT_POD)) != CT_STACK;
+}
+
 /* Makes both rows of a flow, that of the reply first: a backend on this node sees the client's own address. */
 static __always_inline int first_enter(void *ctx, const struct packet *p, struct action *a)
 {
-	if ((a->to.flags & (CT_STACK | CT_POD)) != CT_STACK && !first_masquerade(p, &a->to))
+	if (first_is_masqueraded(&a->to) && !first_masquerade(p, &a->to))
 		return action_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	if (!first_claim_any(ctx, p, &a->to))
@@ -222,19 +239,12 @@ static __always_inline __u8 first_flags(const struct packet *p, const struct svc
 	return flags | CT_STACK | CT_INSIDE;
 }
 
-/* Points the first packet of a flow at a backend, or leaves it if it is none of ours. */
-static __always_inline int first_target(const struct packet *p, struct action *a, bool inside)
+/* Points the first packet of a flow at a backend of a service. */
+static __always_inline int first_point(const struct packet *p, struct svc *svc, struct action *a, bool inside)
 {
-	struct svc *svc = first_frontend(p, inside);
 	struct choice choice = {};
 	enum reason reason;
 
-	if (!inside && p->is_unwrapped)
-		return hosted_target(p, svc, a);
-	if (!svc)
-		return 0;
-	if (!inside && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
-		return action_drop(a, REASON_CLUSTER_IP);
 	if (p->tcp_flags & TCP_RST) /* of a flow that nobody knows any more */
 		return 0;
 	reason = first_backend(p, svc, &choice, inside);
@@ -250,7 +260,21 @@ static __always_inline int first_target(const struct packet *p, struct action *a
 		.dport = choice.backend->port,
 		.flags = first_flags(p, svc, &choice, inside),
 	};
-	return 0;
+	return choice.backend->flags & BACKEND_LOCAL;
+}
+
+/* The same of a packet that may be none of ours, and is left then. */
+static __always_inline int first_target(const struct packet *p, struct action *a, bool inside)
+{
+	struct svc *svc = first_frontend(p, inside);
+
+	if (!inside && p->is_unwrapped)
+		return hosted_target(p, svc, a);
+	if (!svc)
+		return 0;
+	if (!inside && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
+		return action_drop(a, REASON_CLUSTER_IP);
+	return first_point(p, svc, a, inside);
 }
 
 /* A connection that begins. */

@@ -9,21 +9,28 @@
 #include "fragments.h"
 #include "read.h"
 
-/* Whether there ever was one. */
-static __always_inline bool inside_is_used(void)
+/* Who has begun such a flow, or one of the node's own (CT_NODE), of which pods' answers are translated as they
+ * leave the pod. */
+enum inside_user {
+	INSIDE_POD = 1,
+	INSIDE_NODE = 2,
+};
+
+/* Whether there ever was one, of any of these. */
+static __always_inline bool inside_is_used(__u32 by)
 {
 	__u32 zero = 0, *used = bpf_map_lookup_elem(&pods_dial, &zero);
 
-	return used && *(volatile __u32 *)used;
+	return used && *(volatile __u32 *)used & by;
 }
 
 /* Notes that there is one. Its row is there before its first packet goes on, and this too. */
-static __always_inline void inside_use(void)
+static __always_inline void inside_use(__u32 by)
 {
 	__u32 zero = 0, *used = bpf_map_lookup_elem(&pods_dial, &zero);
 
-	if (used && !*(volatile __u32 *)used)
-		*(volatile __u32 *)used = 1;
+	if (used && !(*(volatile __u32 *)used & by))
+		__sync_fetch_and_or(used, by);
 }
 
 /* Reads the ports of a packet whose addresses and protocol are known. False: they are not where nearly all have
@@ -57,7 +64,7 @@ __noinline int inside_is_known(const struct flow *flow)
 	row = table_lookup(&key);
 	if (!row)
 		row = bpf_map_lookup_elem(&ct_half, &key);
-	return row && row->flags & CT_INSIDE;
+	return row && row->flags & (CT_INSIDE | CT_NODE);
 }
 
 /* Whether what has its ports elsewhere, or none, is of such a flow. Errors may be. */
@@ -79,7 +86,7 @@ __noinline int inside_is_odd(struct __sk_buff *skb, struct packet *p)
 /* Whether what is for a pod answers what the pod sent to a service. */
 static __always_inline bool inside_is_answer(struct __sk_buff *skb, struct packet *p)
 {
-	if (!inside_is_used())
+	if (!inside_is_used(INSIDE_POD))
 		return false;
 	return inside_read(skb, p) ? inside_is_known(&p->flow) : inside_is_odd(skb, p);
 }

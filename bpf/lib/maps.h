@@ -244,6 +244,14 @@ struct {
 	__type(value, __u32);
 } served SEC(".maps");
 
+/* The device by which the pods of other nodes are reached whose routes the kernel tells no program; zero: none. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} tunnel SEC(".maps");
+
 /* The devices that packets come in by. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

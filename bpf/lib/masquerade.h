@@ -42,11 +42,11 @@ static __always_inline bool masquerade_is_due(const struct packet *p)
 	return cfg.masquerade && pods_at(&p->flow.saddr) && !masquerade_is_native(&p->flow.daddr);
 }
 
-/* The first packet of a flow that leaves. Not static: the verifier walks it once. */
-__noinline int masquerade_begin(struct __sk_buff *skb, const struct packet *p, struct action *a)
+/* Gives the first packet of a flow that leaves an address of the node, if that is due. */
+static __always_inline void masquerade_target(const struct packet *p, struct action *a)
 {
-	if (!p || !a || !masquerade_is_due(p) || (packet_shakes_hands(p) && !first_is_syn(p)))
-		return 0;
+	if ((packet_shakes_hands(p) && !first_is_syn(p)) || !masquerade_is_due(p))
+		return;
 	a->verdict = VERDICT_REWRITE;
 	a->to = (struct ct_entry) {
 		.saddr = p->flow.saddr,
@@ -55,7 +55,6 @@ __noinline int masquerade_begin(struct __sk_buff *skb, const struct packet *p, s
 		.dport = p->flow.dport,
 		.flags = CT_POD | CT_STACK,
 	};
-	return first_is_late(p, a) ? 0 : first_enter(skb, p, a);
 }
 
 /* What leaves and has neither ports nor a number cannot share an address: its answers would be anybody's. */

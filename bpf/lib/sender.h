@@ -8,7 +8,7 @@
 
 enum {
 	SENDER_GOES = 0,   /* wherever it is for */
-	SENDER_STAYS = -1, /* on its link: the node's own stack gets it and nobody else does */
+	SENDER_STAYS = -1, /* with the node: it is about the link, and goes to the stack, whoever it is for */
 			   /* what is more is an enum reason */
 };
 

@@ -238,8 +238,9 @@ enum ct_flag {
 	CT_POD = 32, /* of what a pod of this node opened to the outside: its requests leave, and its replies come
 			in */
 	CT_INSIDE =
-		64, /* of what a pod of this node sends to a service as packets: translated at the pod's device
-		       and nowhere else. With CT_POD the pod is its own backend, which sees the node's address */
+		64,    /* of what a pod of this node sends to a service as packets: translated at the pod's device
+			  and nowhere else. With CT_POD the pod is its own backend, which sees the node's address */
+	CT_NODE = 128, /* of what the node itself sends to a service as packets: own.h */
 };
 
 /* How far one direction of a flow is: each row has its own. What is above CT_OPEN has ended. */

@@ -8,6 +8,7 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
@@ -21,7 +22,10 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 	packets := &datapath.Packets{
 		XDP: devices.Mode(cfg.XDP), ExternalClusterIP: cfg.ExternalClusterIP == "true", HashKeys: lb.NewHashKeys(cfg.HashSeed),
 		Own:  func() []netip.Addr { return store.Self().Addrs },
-		Pods: cfg.PodNetwork == "main", IsPod: cni.IsDevice,
+		Pods: cfg.PodNetwork == "main", IsPod: cni.IsDevice, Node: cfg.PodNetwork != "off",
+	}
+	if cfg.Routing == fabric.VXLAN {
+		packets.Tunnel = fabric.DeviceName
 	}
 	packets.Bypass = packets.Pods && cfg.HostRouting == "bpf"
 	packets.Proxies = packets.Pods && len(cfg.Proxies()) > 0

@@ -156,6 +156,7 @@ const (
 	MapsCtFlagCT_DIRECT  MapsCtFlag = 24
 	MapsCtFlagCT_POD     MapsCtFlag = 32
 	MapsCtFlagCT_INSIDE  MapsCtFlag = 64
+	MapsCtFlagCT_NODE    MapsCtFlag = 128
 )
 
 type MapsCtPhase uint32
@@ -383,7 +384,8 @@ type MapsPacketConfig struct {
 	SnatFirst         uint16
 	SnatLast          uint16
 	TickShift         uint32
-	ExternalClusterip uint32
+	ExternalClusterip uint16
+	Own               uint16
 	Growing           uint32
 	Bypass            uint32
 	Masquerade        uint32
@@ -649,6 +651,7 @@ const (
 	MapsMapSockPeers        = "sock_peers"
 	MapsMapSrcRanges        = "src_ranges"
 	MapsMapSvcs             = "svcs"
+	MapsMapTunnel           = "tunnel"
 	MapsMapTurnover         = "turnover"
 	MapsMapWatch            = "watch"
 	MapsMapWatched          = "watched"
@@ -768,6 +771,7 @@ type MapsMapSpecs struct {
 	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
 	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
+	Tunnel      *ebpf.MapSpec `ebpf:"tunnel"`
 	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
 	Watch       *ebpf.MapSpec `ebpf:"watch"`
 	Watched     *ebpf.MapSpec `ebpf:"watched"`
@@ -865,6 +869,7 @@ type MapsMaps struct {
 	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
 	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
 	Svcs        *ebpf.Map `ebpf:"svcs"`
+	Tunnel      *ebpf.Map `ebpf:"tunnel"`
 	Turnover    *ebpf.Map `ebpf:"turnover"`
 	Watch       *ebpf.Map `ebpf:"watch"`
 	Watched     *ebpf.Map `ebpf:"watched"`
@@ -907,6 +912,7 @@ func (m *MapsMaps) Close() error {
 		m.SockPeers,
 		m.SrcRanges,
 		m.Svcs,
+		m.Tunnel,
 		m.Turnover,
 		m.Watch,
 		m.Watched,

@@ -52,6 +52,7 @@ const (
 	PodMapSockPeers   = "sock_peers"
 	PodMapSrcRanges   = "src_ranges"
 	PodMapSvcs        = "svcs"
+	PodMapTunnel      = "tunnel"
 	PodMapTurnover    = "turnover"
 	PodMapWatch       = "watch"
 	PodMapWatched     = "watched"
@@ -151,6 +152,7 @@ type PodMapSpecs struct {
 	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
 	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
+	Tunnel      *ebpf.MapSpec `ebpf:"tunnel"`
 	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
 	Watch       *ebpf.MapSpec `ebpf:"watch"`
 	Watched     *ebpf.MapSpec `ebpf:"watched"`
@@ -220,6 +222,7 @@ type PodMaps struct {
 	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
 	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
 	Svcs        *ebpf.Map `ebpf:"svcs"`
+	Tunnel      *ebpf.Map `ebpf:"tunnel"`
 	Turnover    *ebpf.Map `ebpf:"turnover"`
 	Watch       *ebpf.Map `ebpf:"watch"`
 	Watched     *ebpf.Map `ebpf:"watched"`
@@ -264,6 +267,7 @@ func (m *PodMaps) Close() error {
 		m.SockPeers,
 		m.SrcRanges,
 		m.Svcs,
+		m.Tunnel,
 		m.Turnover,
 		m.Watch,
 		m.Watched,

@@ -52,6 +52,7 @@ const (
 	TcMapSockPeers     = "sock_peers"
 	TcMapSrcRanges     = "src_ranges"
 	TcMapSvcs          = "svcs"
+	TcMapTunnel        = "tunnel"
 	TcMapTurnover      = "turnover"
 	TcMapWatch         = "watch"
 	TcMapWatched       = "watched"
@@ -147,6 +148,7 @@ type TcMapSpecs struct {
 	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
 	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
+	Tunnel      *ebpf.MapSpec `ebpf:"tunnel"`
 	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
 	Watch       *ebpf.MapSpec `ebpf:"watch"`
 	Watched     *ebpf.MapSpec `ebpf:"watched"`
@@ -216,6 +218,7 @@ type TcMaps struct {
 	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
 	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
 	Svcs        *ebpf.Map `ebpf:"svcs"`
+	Tunnel      *ebpf.Map `ebpf:"tunnel"`
 	Turnover    *ebpf.Map `ebpf:"turnover"`
 	Watch       *ebpf.Map `ebpf:"watch"`
 	Watched     *ebpf.Map `ebpf:"watched"`
@@ -260,6 +263,7 @@ func (m *TcMaps) Close() error {
 		m.SockPeers,
 		m.SrcRanges,
 		m.Svcs,
+		m.Tunnel,
 		m.Turnover,
 		m.Watch,
 		m.Watched,

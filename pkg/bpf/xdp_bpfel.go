@@ -52,6 +52,7 @@ const (
 	XdpMapSockPeers      = "sock_peers"
 	XdpMapSrcRanges      = "src_ranges"
 	XdpMapSvcs           = "svcs"
+	XdpMapTunnel         = "tunnel"
 	XdpMapTurnover       = "turnover"
 	XdpMapWatch          = "watch"
 	XdpMapWatched        = "watched"
@@ -145,6 +146,7 @@ type XdpMapSpecs struct {
 	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
 	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
+	Tunnel      *ebpf.MapSpec `ebpf:"tunnel"`
 	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
 	Watch       *ebpf.MapSpec `ebpf:"watch"`
 	Watched     *ebpf.MapSpec `ebpf:"watched"`
@@ -214,6 +216,7 @@ type XdpMaps struct {
 	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
 	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
 	Svcs        *ebpf.Map `ebpf:"svcs"`
+	Tunnel      *ebpf.Map `ebpf:"tunnel"`
 	Turnover    *ebpf.Map `ebpf:"turnover"`
 	Watch       *ebpf.Map `ebpf:"watch"`
 	Watched     *ebpf.Map `ebpf:"watched"`
@@ -258,6 +261,7 @@ func (m *XdpMaps) Close() error {
 		m.SockPeers,
 		m.SrcRanges,
 		m.Svcs,
+		m.Tunnel,
 		m.Turnover,
 		m.Watch,
 		m.Watched,

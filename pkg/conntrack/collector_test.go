@@ -263,10 +263,17 @@ func TestPurge(t *testing.T) {
 			row.Flags |= maps.FlowPod
 			w.rows[index(half)][key], pods[half] = row, key
 		}
+		node := w.enter(false, "10.1.0.9:6000", "10.1.0.1:53", model.UDP, maps.FlowOpen) // what the node sent to a service
+		row := w.rows[index(false)][node]
+		row.Flags |= maps.FlowPod | maps.FlowNode
+		w.rows[index(false)][node] = row
 		w.run(t, func() {
 			w.Left(model.UDP)
 			time.Sleep(time.Second)
 			synctest.Wait()
+			if w.has(false, node) {
+				t.Error("what the node sent to a service stays")
+			}
 			for _, f := range flows {
 				if w.has(f.half, keys[f.name]) != f.stays {
 					t.Errorf("%s: stays is %t, want %t", f.name, !f.stays, f.stays)
@@ -277,7 +284,7 @@ func TestPurge(t *testing.T) {
 					t.Errorf("what a pod sent to the outside is forgotten, half open: %t", half)
 				}
 			}
-			if stats := w.Stats(); stats.Stale != 4 {
+			if stats := w.Stats(); stats.Stale != 5 {
 				t.Errorf("%d flows were purged", stats.Stale)
 			}
 		})

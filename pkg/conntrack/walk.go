@@ -123,7 +123,7 @@ func (w *walk) doom(key *maps.Flow, row *maps.FlowRow, why uint32) {
 
 // lost reports whether the backend of a request is gone, and remembers whom to ask about if that is wanted.
 func (w *walk) lost(key *maps.Flow, row *maps.FlowRow) bool {
-	if row.Flags&(maps.FlowPod|maps.FlowInside) == maps.FlowPod || !w.gathers && len(w.gone) == 0 { // what a pod talks to outside is nobody's backend
+	if row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) == maps.FlowPod || !w.gathers && len(w.gone) == 0 { // what a pod talks to outside is nobody's backend
 		return false
 	}
 	peer := peerOf(key, row)

@@ -66,7 +66,7 @@ func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
 	if d.maps == nil {
 		return fmt.Errorf("write the node's addresses: %w", ErrNoMaps)
 	}
-	if err := d.writeAddrs(addrs, own, found); err != nil {
+	if err := errors.Join(d.writeAddrs(addrs, own, found), d.writeTunnel()); err != nil {
 		return err
 	}
 	d.outside.found, d.outside.looked = found, true
@@ -112,6 +112,21 @@ func (d *Datapath) writeAddrs(addrs map[netip.Addr]uint32, own []netip.Addr, fou
 		}
 	}
 	return nil
+}
+
+// writeTunnel tells the programs the tunnel's device, if there is one by now.
+func (d *Datapath) writeTunnel() error {
+	if d.packets.Tunnel == "" {
+		return d.maps.SetTunnel(0)
+	}
+	link, err := netlink.LinkByName(d.packets.Tunnel)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return d.maps.SetTunnel(0)
+	}
+	if err != nil {
+		return fmt.Errorf("look for %s: %w", d.packets.Tunnel, err)
+	}
+	return d.maps.SetTunnel(uint32(link.Attrs().Index))
 }
 
 // primary is the node's first address of each family, IPv4 and IPv6; not valid where it has none.

@@ -28,6 +28,8 @@ type Packets struct {
 	Bypass     bool                     // what they get and send goes past the node's stack
 	Masquerade bool                     // what they send out of the cluster gets an address of this node
 	Proxies    bool                     // what they dial may be handed to proxies of this node
+	Node       bool                     // what this node itself sends to services as packets is balanced as well
+	Tunnel     string                   // name of the device that leads to the pods of other nodes; "" for none
 }
 
 // outside is the part of a Datapath that is about devices.
@@ -65,7 +67,7 @@ func (d *Datapath) openHooks(packets *Packets) {
 
 // servesDevices reports whether there is a frontend that needs programs at devices.
 func (d *Datapath) servesDevices() bool {
-	needed := d.needs&packetHooks != 0 || d.packets.ExternalClusterIP || d.packets.Bypass || d.packets.Masquerade
+	needed := d.needs&packetHooks != 0 || d.packets.ExternalClusterIP || d.packets.Bypass || d.packets.Masquerade || d.packets.Node
 	return needed && !d.packets.Devices.None()
 }
 

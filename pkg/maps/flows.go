@@ -23,10 +23,12 @@ type (
 
 // FlowReply is the flag of rows of the way back to the client; FlowPod that of both rows of what a pod of this node
 // opened to the outside, and FlowInside of both of what one sends to a service as packets: with both flags, of its own.
+// FlowNode is that of what the node itself sends to a service as packets.
 const (
 	FlowReply  = uint8(bpf.MapsCtFlagCT_REPLY)
 	FlowPod    = uint8(bpf.MapsCtFlagCT_POD)
 	FlowInside = uint8(bpf.MapsCtFlagCT_INSIDE)
+	FlowNode   = uint8(bpf.MapsCtFlagCT_NODE)
 )
 
 // The states of a row.

@@ -46,6 +46,7 @@ type Maps struct {
 	Served, LinkAddrs   *ebpf.Map
 	Pods, PodLinks      *ebpf.Map
 	PodsDial, MasqSkip  *ebpf.Map
+	Tunnel              *ebpf.Map
 
 	Watch, Watched, Events *ebpf.Map
 
@@ -122,9 +123,10 @@ func (m *Maps) fields() []field {
 		{Info{Name: "hints", Row: "0 -> the backend that another node chose for the packet at hand", WrittenBy: "tc", ReadBy: "tc, xdp"},
 			&m.Hints, nil},
 		{Info{Name: "served", Row: "interface -> 1, if what leaves there is translated", WrittenBy: "datapath", ReadBy: "tc, pod"}, &m.Served, nil},
+		{Info{Name: "tunnel", Row: "0 -> interface that leads to the pods of other nodes", WrittenBy: "datapath", ReadBy: "tc"}, &m.Tunnel, nil},
 		{Info{Name: "link_addrs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.LinkAddrs, nil},
 		{Info{Name: "pods", Row: "address -> interface, both hardware addresses, proxy", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.Pods, nil},
-		{Info{Name: "pods_dial", Row: "0 -> 1, once a pod has sent packets to a service", WrittenBy: "pod", ReadBy: "tc, pod"}, &m.PodsDial, nil},
+		{Info{Name: "pods_dial", Row: "0 -> who has sent packets to a service: a pod, the node", WrittenBy: "tc, pod", ReadBy: "tc, pod"}, &m.PodsDial, nil},
 		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.MasqSkip, nil},
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags, proxy", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
 		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"},

@@ -33,3 +33,11 @@ func (m *Maps) SetServed(want map[uint32]bool) error {
 	}
 	return nil
 }
+
+// SetTunnel says which device leads to the pods of other nodes, by its index; 0: none.
+func (m *Maps) SetTunnel(index uint32) error {
+	if err := m.Tunnel.Put(uint32(0), index); err != nil {
+		return fmt.Errorf("write the tunnel's device %d: %w", index, err)
+	}
+	return nil
+}

@@ -201,7 +201,7 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 	}
 	switch {
 	case why != "" && x.device == nil:
-		x.e.Outcome, x.e.Reason = LeftAlone, why+"; the packets are judged and balanced where they arrive, if at all"
+		x.e.Outcome, x.e.Reason = LeftAlone, why+"; the packets are judged and balanced "+x.elsewhere()
 	case service == nil:
 		x.damaged("the frontend leads to service %d, which is not there", frontend.Service)
 		x.e.Outcome, x.e.Reason = Refused, "the service that the frontend leads to has no table"

@@ -41,6 +41,15 @@ func (x *explainer) pastSockets(service *Service, frontend *Frontend) string {
 	return ""
 }
 
+// elsewhere says where packets are balanced that no device of a pod's brings.
+func (x *explainer) elsewhere() string {
+	const arriving = "where they arrive, if at all"
+	if x.inNode() {
+		return "where they leave the node, unless --pod-network is off, and otherwise " + arriving
+	}
+	return arriving
+}
+
 // noteDevice says what becomes of what passes a client's sockets by.
 func (x *explainer) noteDevice() {
 	if x.device != nil {

@@ -160,3 +160,48 @@ func TestTinyFragments(t *testing.T) {
 		}
 	})
 }
+
+// A row that is another flow's by the time it is read says nothing, not even where its packets are translated: what has no
+// ports is dropped then like what has some.
+func TestTornWithoutPorts(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f family) {
+		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
+		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
+		tear := func(flow bpf.MapsFlow, flags uint8) {
+			t.Helper()
+			row, ok, err := maps.LookupFlow(w.maps.CtHalf, flow)
+			if err != nil || !ok {
+				t.Fatal(ok, err)
+			}
+			row.Flags ^= flags
+			row.Seal++
+			if err := w.maps.CtHalf.Put(&flow, &row); err != nil {
+				t.Fatal(err)
+			}
+		}
+		drops := func(what, program string, frame []byte) {
+			t.Helper()
+			before := w.counted(t, "flow-race")
+			if verdict, _ := w.run(t, program, frame); verdict != "drop" || w.counted(t, "flow-race") != before+1 {
+				t.Errorf("%s: %s; counted: %v", what, verdict, w.reasons(t))
+			}
+		}
+		there, back := split(udpTo(client, node, 3000), 800, 7), split(udpTo(pod, client, 3000), 800, 8)
+		w.run(t, w.in, there[0].bytes())
+		answer, request := packet{from: pod, to: client, proto: udp}, packet{from: client, to: node, proto: udp}
+		aboutAnswer := message{from: host(f.client), to: host(f.node), kind: f.kinds().unreachable, body: quoted(packet{from: node, to: client, proto: udp}, 8), ttl: 64}
+		if w.out != "" {
+			w.run(t, w.out, back[0].bytes())
+			reply := flowOf(pod, client, udp)
+			tear(reply, maps.FlowReply)
+			drops("answer", w.out, answer.bytes())
+			drops("fragment of an answer", w.out, back[1].bytes())
+			aboutRequest := message{from: host(f.pod), to: host(f.client), kind: f.kinds().unreachable, body: quoted(packet{from: client, to: pod, proto: udp}, 8), ttl: 64}
+			drops("error about a request", w.out, aboutRequest.bytes())
+		}
+		tear(flowOf(client, node, udp), maps.FlowInside)
+		drops("request", w.in, request.bytes())
+		drops("fragment of a request", w.in, there[1].bytes())
+		drops("error about an answer", w.in, aboutAnswer.bytes())
+	})
+}

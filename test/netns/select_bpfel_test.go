@@ -50,6 +50,7 @@ const (
 	SelectMapSockPeers      = "sock_peers"
 	SelectMapSrcRanges      = "src_ranges"
 	SelectMapSvcs           = "svcs"
+	SelectMapTunnel         = "tunnel"
 	SelectMapTurnover       = "turnover"
 	SelectMapWatch          = "watch"
 	SelectMapWatched        = "watched"
@@ -146,6 +147,7 @@ type SelectMapSpecs struct {
 	SockPeers   *ebpf.MapSpec `ebpf:"sock_peers"`
 	SrcRanges   *ebpf.MapSpec `ebpf:"src_ranges"`
 	Svcs        *ebpf.MapSpec `ebpf:"svcs"`
+	Tunnel      *ebpf.MapSpec `ebpf:"tunnel"`
 	Turnover    *ebpf.MapSpec `ebpf:"turnover"`
 	Watch       *ebpf.MapSpec `ebpf:"watch"`
 	Watched     *ebpf.MapSpec `ebpf:"watched"`
@@ -218,6 +220,7 @@ type SelectMaps struct {
 	SockPeers   *ebpf.Map `ebpf:"sock_peers"`
 	SrcRanges   *ebpf.Map `ebpf:"src_ranges"`
 	Svcs        *ebpf.Map `ebpf:"svcs"`
+	Tunnel      *ebpf.Map `ebpf:"tunnel"`
 	Turnover    *ebpf.Map `ebpf:"turnover"`
 	Watch       *ebpf.Map `ebpf:"watch"`
 	Watched     *ebpf.Map `ebpf:"watched"`
@@ -260,6 +263,7 @@ func (m *SelectMaps) Close() error {
 		m.SockPeers,
 		m.SrcRanges,
 		m.Svcs,
+		m.Tunnel,
 		m.Turnover,
 		m.Watch,
 		m.Watched,

@@ -18,6 +18,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
@@ -45,7 +46,7 @@ func (c *carried) open(log *slog.Logger) (podnet.Programs, error) {
 		BPFFS: c.BPFFS, CgroupRoot: c.Cgroup, Log: log,
 		Packets: &datapath.Packets{
 			Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: datapath.Ports{First: 1024, Last: 29999},
-			Pods: true, Bypass: c.Bypass, Masquerade: true,
+			Pods: true, Bypass: c.Bypass, Masquerade: true, Node: true, Tunnel: fabric.DeviceName,
 		},
 	})
 	if err != nil {

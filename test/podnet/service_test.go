@@ -9,6 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/test/rig"
 )
 
 // clusterIP is the address of the n-th service, which nobody has.
@@ -42,6 +43,9 @@ func (n *node) serveAs(t *testing.T, kind uint32, at, backend netip.Addr) {
 		if backend.IsValid() {
 			row := maps.BackendOf(backend, 7, proto)
 			row.Owner = maps.MakeOwner(index, 1)
+			if n.has(backend) {
+				row.Flags = maps.BackendLocal
+			}
 			tables.Backends[index] = row
 			tables.Slots[index] = maps.MakeSlot(index, index, 3)
 			tables.Services[index].Words[0] = uint64(maps.MakeWord(index, 1, 3))
@@ -49,6 +53,16 @@ func (n *node) serveAs(t *testing.T, kind uint32, at, backend netip.Addr) {
 		n.must(tables.Svcs.Update(maps.KeyOf(at, 7, proto), maps.Svc{Service: index, Kind: kind}))
 	}
 	n.must(tables.Svcs.Update(maps.PingKey(at), maps.Svc{Service: 1, Kind: maps.ClusterIP}))
+}
+
+// has reports whether an address is the node's own.
+func (n *node) has(addr netip.Addr) (own bool) {
+	n.must(n.ns.Do(func() error {
+		addrs, err := datapath.NodeAddrs()
+		_, own = addrs[addr]
+		return err
+	}))
+	return own
 }
 
 // Sockets that no program of sockets has pointed at a backend get to services by their packets: to backends on this node
@@ -127,6 +141,88 @@ func (k *kingdom) dial(t *testing.T, l *land, i, j int) {
 			}
 			if seen, want := talk(t, p.Netns, protocol, clusterIP(is4, 11)), talk(t, p.Netns, protocol, addr); seen != want {
 				t.Errorf("service of a node by %s: came from %s, want %s", protocol, seen, want)
+			}
+		}
+	}
+}
+
+// What the node itself sends to services by sockets that no program has pointed at a backend gets there too: to its pods, as
+// the node, to its own processes, which see the service, and to others.
+func TestServicesOfNode(t *testing.T) {
+	for _, bypass := range []bool{true, false} {
+		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
+			t.Parallel()
+			w := newTown(t, bypass)
+			for is4, outsider := range outsiders {
+				rig.Route(t, w.ns, map[bool]string{true: "0.0.0.0/0", false: "::/0"}[is4], outsider.String())
+				for i, to := range []struct {
+					what          string
+					backend, seen netip.Addr
+				}{
+					{"a pod", w.pods[1].addr[is4], towns[is4]},
+					{"outside of the cluster", outsider, towns[is4]},
+					{"the node", nodeAddrs[is4], clusterIP(is4, 12)},
+					{"the very address", towns[is4], clusterIP(is4, 13)},
+				} {
+					at := clusterIP(is4, 10+i)
+					w.serve(t, at, to.backend)
+					for _, protocol := range []string{"tcp", "udp"} {
+						if protocol == "udp" && to.backend == nodeAddrs[is4] {
+							continue // a server at every address answers from the one that leads to who asks
+						}
+						for range 3 { // an established flow, and others after it
+							if seen := talk(t, w.ns, protocol, at); seen != to.seen.String() {
+								t.Errorf("%s by %s, IPv4 %t: came from %s, want %s", to.what, protocol, is4, seen, to.seen)
+							}
+						}
+					}
+					if seen := talk(t, w.ns, "icmp", at); seen != at.String() {
+						t.Errorf("ping, IPv4 %t: answered by %s", is4, seen)
+					}
+				}
+				w.serve(t, clusterIP(is4, 20), netip.Addr{})
+				if seen := talk(t, w.ns, "tcp-refused", clusterIP(is4, 20)); seen != "refused" {
+					t.Errorf("without backends, IPv4 %t: %s", is4, seen)
+				}
+				w.talk(t, is4) // and all else is as before
+			}
+		})
+	}
+}
+
+// Backends on other nodes see the node, whichever way leads to them. What does not fit the tunnel is lost once.
+func TestServicesOfOtherNodesOfNode(t *testing.T) {
+	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
+		for _, byStack := range []bool{false, true} {
+			l := land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
+			t.Run(mode+", "+l.how(), func(t *testing.T) {
+				k := newSpeakers(t, l)
+				k.tell(k.objects)
+				rig.Address(t, k.wire, "br0", "198.51.100.254/24", "2001:db8:1::fe/64")
+				for i, n := range k.nodes {
+					rig.Route(t, n.ns, "0.0.0.0/0", "198.51.100.254")
+					rig.Route(t, n.ns, "::/0", "2001:db8:1::fe")
+					k.dialAsNode(t, i, (i+1)%3)
+				}
+			})
+		}
+	}
+}
+
+// dialAsNode has a node get to backends on another one by a service: to a pod, and to the node itself.
+func (k *kingdom) dialAsNode(t *testing.T, i, j int) {
+	t.Helper()
+	n := k.nodes[i]
+	for a, addr := range k.objects[j].Addrs {
+		is4, seen := addr.Is4(), k.objects[i].Addrs[a].String()
+		n.serve(t, clusterIP(is4, 10), k.pods[j].addr[is4])
+		n.serve(t, clusterIP(is4, 11), addr)
+		for at := 10; at <= 11; at++ {
+			talk(t, n.ns, "udp-lost", clusterIP(is4, at))
+			for _, protocol := range []string{"tcp", "udp-small", "udp"} {
+				if from := talk(t, n.ns, protocol, clusterIP(is4, at)); from != seen {
+					t.Errorf("service %d by %s: came from %s, want %s", at, protocol, from, seen)
+				}
 			}
 		}
 	}

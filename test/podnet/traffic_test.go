@@ -55,7 +55,8 @@ func ask(protocol, to string) (string, error) {
 		}
 		return "refused", nil
 	}
-	conn, err := net.DialTimeout(protocol, to, patience)
+	network, how, _ := strings.Cut(protocol, "-")
+	conn, err := net.DialTimeout(network, to, patience)
 	if err != nil {
 		return "", err
 	}
@@ -66,11 +67,14 @@ func ask(protocol, to string) (string, error) {
 		_, err = stream.Write(make([]byte, size))
 		err = errors.Join(err, stream.CloseWrite())
 	} else {
-		question = strings.Repeat("x", 8000)
+		question = strings.Repeat("x", map[string]int{"": 8000, "lost": 8000, "small": 100}[how])
 		_, err = io.WriteString(conn, question)
 	}
 	if err != nil {
 		return "", err
+	}
+	if how == "lost" { // whether there is an answer is nobody's business
+		return "", nil
 	}
 	buffer := make([]byte, 9000)
 	n, err := conn.Read(buffer)

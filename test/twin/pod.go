@@ -34,8 +34,6 @@ func (r *Row) isAt(at place) bool {
 	return r.Inside && r.Reply
 }
 
-func (s *step) isAtPod() bool { return s.at == fromPod || s.at == toPod }
-
 // astray handles what comes in with a row of pods: somebody outside speaks as one, or a backend answers one.
 func (s *step) astray(row *Row) {
 	if row.Reply {

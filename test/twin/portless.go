@@ -27,7 +27,7 @@ func (s *step) continued() {
 	case row == nil:
 		s.pass("fragment, of a flow that is gone")
 		return
-	case torn && (row.isAt(s.at) || s.isAtPod()):
+	case torn:
 		s.drop(FlowRace, "fragment, torn")
 		return
 	case !row.isAt(s.at):
@@ -81,7 +81,7 @@ func (s *step) message() {
 	case row == nil:
 		s.pass("error, nobody's")
 		return
-	case torn && (row.isAt(s.at) || s.isAtPod()):
+	case torn:
 		s.drop(FlowRace, "error, torn")
 		return
 	case !row.isAt(s.at):

@@ -25,20 +25,21 @@ func configs() []bpf.MapsPacketConfig {
 				SnatFirst: 1, SnatLast: 65535, TickShift: 31, ExternalClusterip: 1,
 				HashKey0: ^uint64(0), HashKey1: ^uint64(0), HashKey2: ^uint64(0), HashKey3: ^uint64(0), HashKey4: ^uint64(0),
 			},
-			{SnatFirst: 1, SnatLast: 65535, TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1, Masquerade: 1},
+			{SnatFirst: 1, SnatLast: 65535, TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1, Masquerade: 1, Own: 1},
 		}
 	}
 	var list []bpf.MapsPacketConfig
 	for _, ports := range [][2]uint16{{1024, 1024}, {1, 65535}} {
 		for _, shift := range []uint32{0, 10, 31} {
-			for _, external := range []uint32{0, 1} {
+			for _, external := range []uint16{0, 1} {
 				list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: shift, ExternalClusterip: external})
 			}
 		}
 		// What else a program is told makes no difference to how it looks into one map more.
-		list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1, Masquerade: 1},
+		list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1, Masquerade: 1, Own: 1},
 			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Bypass: 1},
-			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Masquerade: 1})
+			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Masquerade: 1},
+			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Own: 1})
 	}
 	return list
 }
