@@ -187,16 +187,6 @@ func TestCheck(t *testing.T) {
 				return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: "eth1"})
 			})
 		}},
-		{"not known to the agent", func(n *node, p *pod) func() error {
-			return func() error {
-				n.kill()
-				if err := os.Remove(filepath.Join(n.Dir, "pods", p.device())); err != nil {
-					return err
-				}
-				n.start()
-				return nil
-			}
-		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
