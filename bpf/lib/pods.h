@@ -81,8 +81,9 @@ static __always_inline bool pods_fit(struct __sk_buff *skb, __u32 ifindex)
 	return !bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) || jumbo_fits(skb, mtu);
 }
 
-/* Sends a packet to a pod: by the host's end of its device where tc_to_pod has something to translate. What has no
- * hops left the stack answers, and what does not fit there. */
+/* Sends a packet to a pod: by the host's end of its device where tc_to_pod has something to translate, and from a
+ * pod at a netkit, whose program has the packet before it came in anywhere: to the other end gets only what came
+ * in. What has no hops left the stack answers, and what does not fit there. */
 static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, const struct pod *pod)
 {
 	bool is_answer = inside_is_answer(skb, p);
@@ -90,7 +91,8 @@ static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, co
 	if (p->ttl <= 1 || (is_answer && !pods_fit(skb, pod->ifindex)) ||
 	    !pods_hop(skb, p, pod->mac, pod->host_mac))
 		return -1;
-	return is_answer ? bpf_redirect(pod->ifindex, 0) : bpf_redirect_peer(pod->ifindex, 0);
+	return is_answer || !skb->ingress_ifindex ? bpf_redirect(pod->ifindex, 0)
+						  : bpf_redirect_peer(pod->ifindex, 0);
 }
 
 /* Sends what is for the stack to the pod that it is for, if that is one of ours. */

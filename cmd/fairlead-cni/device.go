@@ -57,6 +57,9 @@ func (p *pair) create(s *sandbox, ifName string, granted *cni.Answer) error {
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = p.name, granted.MTU, p.nodeMAC
 	attrs.GSOMaxSize, attrs.GROMaxSize = uint32(granted.Largest.V6), uint32(granted.Largest.V6)
 	attrs.GSOIPv4MaxSize, attrs.GROIPv4MaxSize = uint32(granted.Largest.V4), uint32(granted.Largest.V4)
+	if granted.Kind == cni.Netkit {
+		return p.createNetkit(s, ifName, &attrs)
+	}
 	veth := &netlink.Veth{
 		LinkAttrs: attrs, PeerName: ifName, PeerHardwareAddr: p.podMAC, PeerNamespace: netlink.NsFd(s.file.Fd()), PeerMTU: uint32(granted.MTU),
 		PeerTxQLen: -1, // the kernel's default
@@ -65,6 +68,23 @@ func (p *pair) create(s *sandbox, ifName string, granted *cni.Answer) error {
 		return err
 	}
 	p.index = veth.Attrs().Index
+	return nil
+}
+
+// createNetkit makes both ends with a header of Ethernet, as those of a veth have it, since that is how the programs read packets. What the pod has written
+// into a packet's mark means nothing on the node, nor the other way round.
+func (p *pair) createNetkit(s *sandbox, ifName string, attrs *netlink.LinkAttrs) error {
+	pod := *attrs
+	pod.Name, pod.HardwareAddr, pod.Namespace = ifName, p.podMAC, netlink.NsFd(s.file.Fd())
+	device := &netlink.Netkit{
+		LinkAttrs: *attrs, Mode: netlink.NETKIT_MODE_L2, Policy: netlink.NETKIT_POLICY_FORWARD, PeerPolicy: netlink.NETKIT_POLICY_FORWARD,
+		Scrub: netlink.NETKIT_SCRUB_DEFAULT, PeerScrub: netlink.NETKIT_SCRUB_DEFAULT,
+	}
+	device.SetPeerAttrs(&pod)
+	if err := s.node.LinkAdd(device); err != nil {
+		return err
+	}
+	p.index = device.Attrs().Index
 	return nil
 }
 
@@ -95,7 +115,7 @@ func (p *pair) find(s *sandbox, ifName string) error {
 	return nil
 }
 
-// peers reports whether two veths, one on the node and one in the pod, are the ends of one. Their numbers say so, and that the
+// peers reports whether two devices, one on the node and one in the pod, are the ends of one. Their numbers say so, and that the
 // pod's end has its other end on the node: two ends in one namespace, or two pairs, may have the same numbers.
 func (s *sandbox) peers(node, pod netlink.Link) (bool, error) {
 	home, err := os.Open("/proc/self/ns/net")
@@ -107,7 +127,7 @@ func (s *sandbox) peers(node, pod netlink.Link) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("ask how the pod calls the node's namespace: %w", err)
 	}
-	return node.Type() == "veth" && pod.Type() == "veth" && id >= 0 && pod.Attrs().NetNsID == id &&
+	return cni.IsKind(node.Type()) && node.Type() == pod.Type() && id >= 0 && pod.Attrs().NetNsID == id &&
 		node.Attrs().ParentIndex == pod.Attrs().Index && pod.Attrs().ParentIndex == node.Attrs().Index, nil
 }
 
@@ -194,7 +214,7 @@ func removeLink(name string) error {
 	if err != nil {
 		return fmt.Errorf("find device %s: %w", name, err)
 	}
-	if link.Type() != "veth" {
+	if !cni.IsKind(link.Type()) {
 		return fmt.Errorf("device %s is a %s, and none of a pod", name, link.Type())
 	}
 	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {

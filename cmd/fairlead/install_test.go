@@ -111,7 +111,7 @@ func TestInstallation(t *testing.T) {
 // What is not the agent's to write it refuses before it does anything.
 func TestConfigurationOfOthers(t *testing.T) {
 	for _, mode := range []string{"off", "chained"} {
-		for _, flag := range []string{"--cni-conf-dir=" + t.TempDir(), "--l7-proxies=envoy=15001"} {
+		for _, flag := range []string{"--cni-conf-dir=" + t.TempDir(), "--l7-proxies=envoy=15001", "--pod-device=netkit", "--big-tcp=true"} {
 			args := append([]string{"agent", "--source=" + t.TempDir(), "--node-name=a", "--pod-network=" + mode, flag}, nowhere(t)...)
 			if got := fairlead(t, args...); got.code != exitUsage || !strings.Contains(got.stderr, "needs --pod-network=main") {
 				t.Errorf("%s, %s: %+v", mode, flag, got)

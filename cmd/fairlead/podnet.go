@@ -37,7 +37,7 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	network, err := podnet.New(podnet.Config{
 		Programs: programs, Ports: hostPorts{a.store, a.current()}, Traits: a.traits, Changed: a.store.TraitsChanged(),
 		Dir: a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.podCIDRs, Reserved: a.store.Local,
-		MTU: a.podMTU, Largest: a.largest, Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
+		MTU: a.podMTU, Largest: a.largest, Kind: podKind(a.cfg), Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pod network: %w", err)
@@ -57,6 +57,15 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 		return a.startFabric(start, log)
 	}
 	return nil
+}
+
+// podKind returns what pods' devices are made as. Nobody has run pods at netkits for long, their ADD takes some milliseconds more, and sandboxes that are
+// virtual machines know veths alone, so it is chosen only by who says so.
+func podKind(cfg *config.Config) cni.Kind {
+	if cfg.PodDevice == string(cni.Netkit) {
+		return cni.Netkit
+	}
+	return cni.Veth
 }
 
 // hostPorts leads from ports of the node to pods as it does to Services: by the one who writes the tables.
@@ -84,7 +93,8 @@ func (p hostPorts) Await(pod model.Name) error {
 }
 
 // checkPodNetwork refuses what only the pod network gives where pods do not have it: to write a configuration of the runtime that says
-// so, proxies for pods whose packets nobody here sees, and to change devices of pods that are others'.
+// so, proxies for pods whose packets nobody here sees, and to change devices of pods that are others' or make
+// what the kernel has none of.
 func checkPodNetwork(cfg *config.Config) error {
 	if cfg.L7Proxies != "" && cfg.PodNetwork != "main" {
 		return usageError{fmt.Errorf("--l7-proxies=%s needs --pod-network=main, and it is %s", cfg.L7Proxies, cfg.PodNetwork)}
@@ -92,6 +102,14 @@ func checkPodNetwork(cfg *config.Config) error {
 	if cfg.CNIConfDir != "" && cfg.PodNetwork != "main" {
 		return usageError{fmt.Errorf("--cni-conf-dir=%s needs --pod-network=main, and it is %s: after another plugin fairlead-cni stands in that one's configuration",
 			cfg.CNIConfDir, cfg.PodNetwork)}
+	}
+	if cfg.PodDevice == string(cni.Netkit) && cfg.PodNetwork != "main" {
+		return usageError{fmt.Errorf("--pod-device=netkit needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
+	}
+	if cfg.PodDevice == string(cni.Netkit) {
+		if err := podnet.HasNetkit(); err != nil {
+			return fmt.Errorf("--pod-device=netkit: %w; --pod-device=veth does without", err)
+		}
 	}
 	if cfg.BigTCP == "true" && cfg.PodNetwork != "main" {
 		return usageError{fmt.Errorf("--big-tcp=true needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
@@ -257,7 +275,7 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 		return nil
 	}
 	s := &observe.PodNetworkStatus{
-		Mode: a.cfg.PodNetwork, Pods: stats.Pods, Unchecked: stats.Unchecked, Reclaimed: stats.Reclaimed, Mended: stats.Mended, Error: stats.Error,
+		Mode: a.cfg.PodNetwork, Pods: stats.Pods, Netkits: stats.Netkits, Unchecked: stats.Unchecked, Reclaimed: stats.Reclaimed, Mended: stats.Mended, Error: stats.Error,
 		Adopted: stats.Adopted, Unknown: stats.Unknown, Addresses: map[string]observe.AddressCount{},
 	}
 	for family, count := range stats.Families {
@@ -288,6 +306,7 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 		}
 	}
 	if a.cfg.PodNetwork == "main" {
+		s.Device = string(podKind(a.cfg))
 		for _, setting := range podnet.Settings() {
 			s.Needed = append(s.Needed, fmt.Sprintf("net.%s.conf.DEVICE.%s=%s", setting.Family, setting.Key, setting.Value))
 		}

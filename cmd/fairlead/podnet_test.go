@@ -11,6 +11,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -66,5 +67,17 @@ func TestPodNetwork(t *testing.T) {
 	list := n.run("ipam", "list")
 	if !strings.Contains(list, "cooling") { // no device of it came
 		t.Errorf("ipam list of later:\n%s", list)
+	}
+}
+
+// A kind of device that the kernel does not have is refused before any pod waits for one.
+func TestNetkitOfTheKernel(t *testing.T) {
+	rig.Root(t)
+	if podnet.HasNetkit() == nil {
+		rig.Lacking(t, "no netkit", "this kernel has netkit, and nothing is refused")
+	}
+	args := append([]string{"agent", "--source=" + t.TempDir(), "--node-name=a", "--pod-network=main", "--pod-cidrs=10.1.0.0/24", "--pod-device=netkit"}, nowhere(t)...)
+	if got := fairlead(t, args...); got.code != 1 || !strings.Contains(got.stderr, "needs Linux 6.7 or newer with CONFIG_NETKIT; --pod-device=veth") {
+		t.Errorf("%+v", got)
 	}
 }

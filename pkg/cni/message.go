@@ -51,6 +51,7 @@ type Device struct {
 	Name  string `json:"name"`
 	// Chained is true if another plugin made it, and chose its addresses.
 	Chained   bool          `json:"chained,omitempty"`
+	Kind      Kind          `json:"kind,omitempty"`
 	MAC       string        `json:"mac"` // of the node's end
 	PodMAC    string        `json:"podMAC"`
 	HostPorts []PortMapping `json:"hostPorts,omitempty"`
@@ -79,9 +80,22 @@ type Answer struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	MTU       int          `json:"mtu,omitempty"`
 	Largest   Largest      `json:"largest,omitzero"`
+	Kind      Kind         `json:"kind,omitempty"`     // of the device to be made
 	Settings  []Setting    `json:"settings,omitempty"` // of the node's end
 	Removed   int          `json:"removed,omitempty"`  // by Collect
 }
+
+// Kind is what a pod's device is made as.
+type Kind string
+
+// The kinds.
+const (
+	Veth   Kind = "veth" // or none
+	Netkit Kind = "netkit"
+)
+
+// IsKind reports whether a device of a kind, as the kernel says it, may be a pod's.
+func IsKind(kind string) bool { return Kind(kind) == Veth || Kind(kind) == Netkit }
 
 // Largest is how large packets of TCP may be inside of the node, before they are cut up to what links take; zero is as the kernel
 // has it.

@@ -212,6 +212,11 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.Routing },
 		},
 		{
+			Name: "pod-device", Default: "auto", Values: []string{"auto", "veth", "netkit"},
+			Usage: "with --pod-network=main, what the devices of pods are made as that start from then on; auto is veth",
+			field: func(c *Config) *string { return &c.PodDevice },
+		},
+		{
 			Name: "big-tcp", Default: "false", Values: []string{"true", "false"},
 			Usage: "with --pod-network=main, whether packets of TCP may be larger than 64 KiB inside of the node, of pods that start from then on, " +
 				"where its kernel and its devices can",

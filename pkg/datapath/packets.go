@@ -38,8 +38,8 @@ type outside struct {
 	found    []devices.Device // by the last look
 	looked   bool
 	primary  primary
-	unknown  []netip.Addr      // addresses by which the node is known, of a family of which no device has one
-	pods     map[uint32]string // names of their devices, by index
+	unknown  []netip.Addr              // addresses by which the node is known, of a family of which no device has one
+	pods     map[uint32]devices.Device // by index
 }
 
 // running returns the programs that devices run.

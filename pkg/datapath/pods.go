@@ -54,10 +54,14 @@ func (d *Datapath) ProxyWay() error {
 
 func (d *Datapath) podDevices() []devices.Device {
 	list := make([]devices.Device, 0, len(d.outside.pods))
-	for index, name := range d.outside.pods {
-		list = append(list, devices.Device{Index: int(index), Name: name, Pod: true})
+	for _, device := range d.outside.pods {
+		list = append(list, device)
 	}
 	return list
+}
+
+func podDevice(pod *maps.Pod) devices.Device {
+	return devices.Device{Index: int(pod.Index), Name: pod.Device, Pod: true, Netkit: pod.Netkit}
 }
 
 // SetPods makes the programs know these pods, and no others, and their devices run the program of pods.
@@ -67,9 +71,9 @@ func (d *Datapath) SetPods(pods []maps.Pod) error {
 	if d.maps == nil {
 		return fmt.Errorf("write the node's pods: %w", ErrNoMaps)
 	}
-	d.outside.pods = make(map[uint32]string, len(pods))
-	for _, pod := range pods {
-		d.outside.pods[pod.Index] = pod.Device
+	d.outside.pods = make(map[uint32]devices.Device, len(pods))
+	for i := range pods {
+		d.outside.pods[pods[i].Index] = podDevice(&pods[i])
 	}
 	if _, err := d.maps.SetPods(pods); err != nil {
 		return err
@@ -88,10 +92,10 @@ func (d *Datapath) AddPod(pod maps.Pod) error {
 		return err
 	}
 	if d.outside.pods == nil {
-		d.outside.pods = map[uint32]string{}
+		d.outside.pods = map[uint32]devices.Device{}
 	}
-	d.outside.pods[pod.Index] = pod.Device
-	return d.hooks.Add(devices.Device{Index: int(pod.Index), Name: pod.Device, Pod: true})
+	d.outside.pods[pod.Index] = podDevice(&pod)
+	return d.hooks.Add(podDevice(&pod))
 }
 
 // RemovePod makes the programs forget a pod, whose device is gone.
@@ -102,7 +106,7 @@ func (d *Datapath) RemovePod(pod maps.Pod) error {
 	if d.maps == nil {
 		return nil
 	}
-	return errors.Join(d.maps.RemovePod(pod), d.hooks.Remove(devices.Device{Index: int(pod.Index), Pod: true}))
+	return errors.Join(d.maps.RemovePod(pod), d.hooks.Remove(podDevice(&pod)))
 }
 
 // SetNative says where pods are known: what they send there keeps their addresses.

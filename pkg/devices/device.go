@@ -26,6 +26,7 @@ type Device struct {
 	VLANs    bool       // devices of VLANs sit on it
 	Pod      bool       // it is the host's end of a pod's
 	Loopback bool       // it is the node's loopback device
+	Netkit   bool       // it is a netkit
 	Addr4    netip.Addr // its first address that is for everybody; not valid if it has none
 	Addr6    netip.Addr
 }

@@ -40,7 +40,7 @@ func (p Programs) Close() error {
 // State is what is attached to a device.
 type State struct {
 	Device
-	TC     string // "tcx" or "clsact"; "" if not both programs are attached
+	TC     string // "tcx", "clsact" or "netkit"; "" if not both programs are attached
 	XDP    string // "native" or "generic"; "" if there is none
 	XDPWhy string // there is none, or it is generic
 	Err    error  // what should be attached and is not; it is tried again

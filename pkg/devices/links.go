@@ -54,6 +54,9 @@ func (p place) holds(info *link.Info) bool {
 	if at := info.TCX(); at != nil {
 		return p.tc != 0 && int(at.Ifindex) == p.index && uint32(at.AttachType) == uint32(p.tc)
 	}
+	if at := info.Netkit(); at != nil {
+		return at.Ifindex != 0 && uint32(at.AttachType) == uint32(p.tc) // the index is that of the pod's end, in its namespace
+	}
 	at := info.XDP()
 	return at != nil && p.tc == 0 && int(at.Ifindex) == p.index
 }

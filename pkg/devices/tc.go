@@ -39,8 +39,12 @@ type side struct {
 // sides are the hooks of a device that programs are for.
 func (p Programs) sides(d Device) []side {
 	if d.Pod {
+		from := ebpf.AttachTCXIngress
+		if d.Netkit {
+			from = ebpf.AttachNetkitPeer
+		}
 		return []side{
-			{fromPod, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromPod},
+			{fromPod, from, netlink.HANDLE_MIN_INGRESS, p.FromPod},
 			{toPod, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToPod},
 		}
 	}
@@ -67,6 +71,12 @@ func (h *Hooks) isClassic(d Device) bool { return h.classic || d.Pod && !h.unfil
 // otherwise leave packets with addresses that nobody answers.
 func (h *Hooks) attachTC(d Device, programs Programs) (string, error) {
 	sides := programs.sides(d)
+	if d.Netkit {
+		if err := h.attachNetkit(d, sides); err != nil {
+			return "", err
+		}
+		return "netkit", nil
+	}
 	if !h.isClassic(d) {
 		err := h.attachLinks(d, sides)
 		if err == nil {
@@ -106,6 +116,18 @@ func (h *Hooks) attachLinks(d Device, sides []side) error {
 		}
 	}
 	return nil
+}
+
+// attachNetkit has a netkit itself run the program of what the pod sends: as the pod sends it, and not when it has come in at the node. What the pod gets
+// meets its program as at any device, since the netkit would run it in the pod's namespace, to which the node's devices mean nothing.
+func (h *Hooks) attachNetkit(d Device, sides []side) error {
+	from, to := sides[0], sides[1:]
+	if err := h.ensure(place{from.program, d.Index, from.attach}, from.prog, func() (link.Link, error) {
+		return link.AttachNetkit(link.NetkitOptions{Interface: d.Index, Program: from.prog, Attach: from.attach, Anchor: link.Head()})
+	}); err != nil {
+		return err
+	}
+	return h.attachFilters(d, to)
 }
 
 // attachFilters makes filters of a device run the programs. A device that gets its qdisc now has none yet, so nobody need look:

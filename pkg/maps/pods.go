@@ -16,6 +16,7 @@ import (
 type Pod struct {
 	Addrs     []netip.Addr
 	Device    string // the host's end
+	Netkit    bool   // it is one, and no veth
 	Index     uint32
 	MAC       [6]byte // of the pod's end
 	HostMAC   [6]byte

@@ -12,6 +12,8 @@ type PodNetworkStatus struct {
 	Mode      string                  `json:"mode"` // main or chained
 	CIDRs     []string                `json:"cidrs,omitempty"`
 	Pods      int                     `json:"pods"`
+	Device    string                  `json:"device,omitempty"`    // what is made for pods that start: veth or netkit; empty where others make it
+	Netkits   int                     `json:"netkits,omitempty"`   // pods that have one
 	Unchecked int                     `json:"unchecked"`           // may send under others' addresses
 	Adopted   []string                `json:"adopted,omitempty"`   // pods whose records were lost: their host ports are as their Pods have them
 	Unknown   []string                `json:"unknown,omitempty"`   // likewise, of which too little is known to check what they send
@@ -91,6 +93,9 @@ type AddressCount struct {
 
 func (p *PodNetworkStatus) text() string {
 	text := fmt.Sprintf("%s, %d pods", p.Mode, p.Pods)
+	if p.Netkits > 0 || p.Device == "netkit" {
+		text += fmt.Sprintf(" (%d at a netkit; one that starts gets a %s)", p.Netkits, p.Device)
+	}
 	if p.Unchecked > 0 {
 		text += fmt.Sprintf(", %d of them with unchecked source addresses", p.Unchecked)
 	}

@@ -39,7 +39,7 @@ func sampleStatus() Status {
 		Ways:  &WayStatus{Following: true, Changes: 17, LastChange: at, Neighbours: 23},
 		PodNetwork: &PodNetworkStatus{
 			Needed: []string{"net.ipv4.ip_forward=1", "net.ipv4.conf.DEVICE.rp_filter=0"},
-			Mode:   "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1,
+			Mode:   "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1, Device: "veth", Netkits: 1,
 			Addresses: map[string]AddressCount{"IPv4": {Used: 3, Cooling: 2, Free: 249}, "IPv6": {Used: 3, Free: 1.8e19}},
 			BigTCP:    &BigTCPStatus{V4: 196608, Why6: "device eth1 takes 65536 bytes at most", Devices: []string{"eth0", "eth1"}},
 			Routing:   &RoutingStatus{Mode: "native", Nodes: 2, Routes: 6, Mended: 1, Left: []string{"10.4.0.0/24 of node n4: it is far"}},

@@ -59,7 +59,7 @@ func (n *Network) adopt(pod *endpoint, known map[neighbour]bool) error {
 func (n *Network) adopted(pod *endpoint, known map[neighbour]bool) *Record {
 	record := &Record{
 		Adopted: true, Boot: n.cfg.Boot, Since: time.Now().UTC().Truncate(time.Second),
-		Device: cni.Device{Index: pod.index, Name: pod.name, MAC: pod.mac},
+		Device: cni.Device{Index: pod.index, Name: pod.name, MAC: pod.mac, Kind: pod.kind},
 	}
 	for neighbour := range known {
 		if neighbour.index == pod.index && slices.Contains(pod.addrs, neighbour.addr) {

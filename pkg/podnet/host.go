@@ -21,6 +21,7 @@ type endpoint struct {
 	name  string
 	alias string
 	mac   string
+	kind  cni.Kind
 	addrs []netip.Addr // that lead to it
 }
 
@@ -34,8 +35,8 @@ func links() (names map[int]string, pods map[string]*endpoint, err error) {
 	for _, link := range all {
 		at := link.Attrs()
 		names[at.Index] = at.Name
-		if cni.IsDevice(at.Name) && link.Type() == "veth" {
-			pods[at.Name] = &endpoint{index: at.Index, name: at.Name, alias: at.Alias, mac: at.HardwareAddr.String()}
+		if cni.IsDevice(at.Name) && cni.IsKind(link.Type()) {
+			pods[at.Name] = &endpoint{index: at.Index, name: at.Name, alias: at.Alias, mac: at.HardwareAddr.String(), kind: cni.Kind(link.Type())}
 		}
 	}
 	return names, pods, nil
@@ -130,6 +131,19 @@ func setNeighbour(to *netlink.Handle, addr netip.Addr, index int, mac net.Hardwa
 	return nil
 }
 
+// HasNetkit returns an error if the kernel has no devices of that kind. It is asked for one of a mode that there is none of: that it
+// refuses with other words, and makes no device either way.
+func HasNetkit() error {
+	err := netlink.LinkAdd(&netlink.Netkit{LinkAttrs: netlink.LinkAttrs{Name: "netkit-trial"}, Mode: 255})
+	if err == nil || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
+		return nil
+	}
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return errors.New("this kernel has no netkit: that needs Linux 6.7 or newer with CONFIG_NETKIT")
+	}
+	return fmt.Errorf("ask the kernel whether it has netkit: %w", err)
+}
+
 // removeLink removes the device of a pod, with its other end and all routes to it. One that is gone is no error.
 func removeLink(name string) error {
 	if !cni.IsDevice(name) {
@@ -139,7 +153,7 @@ func removeLink(name string) error {
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil
 	}
-	if err == nil && link.Type() != "veth" {
+	if err == nil && !cni.IsKind(link.Type()) {
 		return fmt.Errorf("remove device %s: it is a %s, and none of a pod", name, link.Type())
 	}
 	if err == nil {

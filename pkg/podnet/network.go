@@ -39,6 +39,8 @@ type Config struct {
 	// Reserved tells addresses that must not be a pod's, such as the node's own.
 	Reserved func(netip.Addr) bool
 	MTU      func() (int, error)
+	// Kind is of the devices that pods get who start now; none for veth.
+	Kind cni.Kind
 	// Largest returns how large packets of TCP may be at pods' devices; nil is as the kernel has it.
 	Largest  func() cni.Largest
 	Cooldown time.Duration
@@ -259,7 +261,7 @@ func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	answer := &cni.Answer{MTU: n.mtu, Settings: Settings()}
+	answer := &cni.Answer{MTU: n.mtu, Settings: Settings(), Kind: n.cfg.Kind}
 	if n.cfg.Largest != nil {
 		answer.Largest = n.cfg.Largest()
 	}
@@ -281,9 +283,11 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 	if device.Chained != n.cfg.Chained {
 		return cni.Refusal(types.ErrInvalidNetworkConfig, "the agent runs with --pod-network=%s, and the plugins are configured otherwise", mode(n.cfg.Chained))
 	}
-	if link, err := n.rtnl.LinkByIndex(device.Index); err != nil || link.Attrs().Name != device.Name {
+	link, err := n.rtnl.LinkByIndex(device.Index)
+	if err != nil || link.Attrs().Name != device.Name {
 		return cni.Refusal(types.ErrTryAgainLater, "there is no device %d called %.32q", device.Index, device.Name)
 	}
+	device.Kind = cni.Kind(link.Type())
 	if !device.Chained {
 		if device.Name != name {
 			return cni.Refusal(types.ErrInvalidNetworkConfig, "device %.32q is not %s", device.Name, name)
@@ -351,7 +355,7 @@ func podOf(record *Record) maps.Pod {
 		return addr
 	}
 	return maps.Pod{
-		Addrs: record.Addresses, Device: record.Device.Name, Index: uint32(record.Device.Index),
+		Addrs: record.Addresses, Device: record.Device.Name, Index: uint32(record.Device.Index), Netkit: record.Device.Kind == cni.Netkit,
 		MAC: mac(record.Device.PodMAC), HostMAC: mac(record.Device.MAC), Unchecked: record.Unchecked, Proxy: record.Proxy,
 	}
 }

@@ -16,6 +16,8 @@ type Stats struct {
 	Pods  int // that are registered
 	// Unchecked has how many of them may send under others' addresses.
 	Unchecked int
+	// Netkits has how many are at a netkit.
+	Netkits int
 	// Adopted names those whose records were lost, so that what the runtime asked for is not known, and Unknown those of which not
 	// even enough is known to check what they send.
 	Adopted, Unknown []string
@@ -44,6 +46,9 @@ func (n *Network) Stats() Stats {
 	for _, record := range n.records {
 		if record.Unchecked {
 			s.Unchecked++
+		}
+		if record.Device.Kind == cni.Netkit {
+			s.Netkits++
 		}
 		if record.Adopted {
 			s.Adopted = append(s.Adopted, nameOf(record.Pod, record.Device.Name))

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -145,7 +146,7 @@ func (g *guest) add(s suiteResult) {
 func (r *runner) suitesOf(kernel *debian.Kernel) []suite {
 	var wanted []suite
 	for _, s := range r.suites {
-		if (s.refuses == nil) == kernel.Serves {
+		if (s.refuses == nil) == kernel.Serves && !slices.Contains(s.without, kernel.Kernel) {
 			wanted = append(wanted, s)
 		}
 	}
@@ -171,7 +172,7 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel) (*guest, erro
 		Image: kernel.Image, Busybox: r.busybox, Dir: filepath.Join(r.output, kernel.Kernel),
 		// All that may lack is lacking by mistake: a test that skips proves nothing. An emulated processor takes ten
 		// times as long as the real one or more.
-		Env: []string{"FAIRLEAD_REQUIRE=root links sctp", "MACHINE_SLOWER=4"},
+		Env: []string{"FAIRLEAD_REQUIRE=root links sctp netkit", "MACHINE_SLOWER=4"},
 	}
 	modules, err := kernel.Modules(r.busybox, modules()...)
 	if err != nil {

@@ -20,6 +20,8 @@ type suite struct {
 	pkg     string   // a package whose tests run, or a command
 	args    []string // for tests, more flags
 	beside  []string // packages whose commands are put beside it
+	command bool     // it is one, and no tests
+	without []string // kernels that have nothing for it to test
 	files   []string // files of the tree that it reads, which are put where they are in the tree
 	limit   time.Duration
 	refuses *regexp.Regexp // for a command that has to fail with exit code 1: what it has to say
@@ -43,7 +45,11 @@ func suites() []suite {
 		{name: "links", pkg: "test/netns/outside", args: []string{"-test.run=^TestLinks$"}, limit: 5 * time.Minute},
 		{name: "sctp", pkg: "test/netns/outside", args: []string{"-test.run=^TestSCTP$"}, limit: 7 * time.Minute},
 		{
-			name: "demo", pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
+			name: "netkit", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^Test(Has)?Netkit$"},
+			without: []string{"6.1"}, limit: 7 * time.Minute,
+		},
+		{
+			name: "demo", command: true, pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
 			files: []string{"test/demo/manifests/web.yaml"}, limit: 6 * time.Minute,
 		},
 	}
@@ -52,7 +58,7 @@ func suites() []suite {
 // refusals are what runs where the agent has to refuse the kernel.
 func refusals() []suite {
 	return []suite{{
-		name: "agent", pkg: "cmd/fairlead", files: []string{"test/demo/manifests/web.yaml"}, limit: time.Minute,
+		name: "agent", command: true, pkg: "cmd/fairlead", files: []string{"test/demo/manifests/web.yaml"}, limit: time.Minute,
 		args:    []string{"agent", "--source=test/demo/manifests", "--node-name=vm"},
 		refuses: regexp.MustCompile(`(?m)^fairlead: .* needs Linux \d+\.\d+ or newer`),
 	}}
@@ -75,7 +81,7 @@ func chooseSuites(names []string) (chosen []suite, err error) {
 }
 
 // isTest tells a package of tests from a command.
-func (s suite) isTest() bool { return len(s.beside) == 0 && s.refuses == nil }
+func (s suite) isTest() bool { return !s.command }
 
 // job returns what the machine runs.
 func (s suite) job() vm.Job {

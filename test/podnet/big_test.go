@@ -83,7 +83,7 @@ func weigh([]string) int {
 func TestBig(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
-			w := newTownOf(t, bypass, true)
+			w := newTownOf(t, bypass, func(s *served) { s.Big = true })
 			w.must(w.outside.Do(func() error { // as another such node
 				_, err := newBig(t.TempDir(), !bypass)
 				return err

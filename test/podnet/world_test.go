@@ -60,6 +60,7 @@ type served struct {
 	Carry *carried // by programs; nil for the stack alone
 	Less  int      // than the MTU of the devices, for packets of pods
 	Big   bool     // packets of TCP may be larger than 64 KiB
+	Kind  cni.Kind // of pods' devices
 }
 
 // serve is the agent's half: it says when it is ready, and ends with its input.
@@ -85,7 +86,7 @@ func serve(args []string) int {
 			largest = func() cni.Largest { return cni.Largest(keeper.Stats().Sizes) }
 		}
 		network, err := podnet.New(podnet.Config{
-			Largest:  largest,
+			Largest: largest, Kind: s.Kind,
 			Programs: programs,
 			Dir:      s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
 			CIDRs: func() ([]netip.Prefix, error) {
@@ -139,9 +140,14 @@ type program struct {
 
 var plugin, command = program{name: "fairlead-cni", beside: []string{"./byhand"}}, program{name: "fairlead"}
 
-// in returns the directory of the program.
+// in returns the directory of the program: this one, if it was put here, as where there is nothing to build it with.
 func (p *program) in(t *testing.T) string {
 	t.Helper()
+	if path, err := filepath.Abs(p.name); err == nil {
+		if _, err := os.Stat(path); err == nil {
+			return filepath.Dir(path)
+		}
+	}
 	p.once.Do(func() {
 		if p.dir, p.err = os.MkdirTemp("", p.name+"-"); p.err != nil {
 			return
