@@ -108,8 +108,8 @@ static __always_inline bool decide(void *ctx, const struct packet *p, struct act
 	return decide_known(ctx, p, a) || half_decide(ctx, p, a);
 }
 
-/* Decides about a packet elsewhere, of a flow that is established. False: there is none that counts. Only
- * what the node itself sends has a row with a way. */
+/* Decides about a packet elsewhere, of a flow that is established. False: there is none that counts. Of
+ * what leaves only what the node itself sends goes the way in its row, which has to be kept up. */
 static __always_inline bool decide_known_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
 	bool torn = false;

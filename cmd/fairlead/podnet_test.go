@@ -74,7 +74,7 @@ func TestPodNetwork(t *testing.T) {
 func TestNetkitOfTheKernel(t *testing.T) {
 	rig.Root(t)
 	if podnet.HasNetkit() == nil {
-		rig.Lacking(t, "no netkit", "this kernel has netkit, and nothing is refused")
+		rig.Lacking(t, "no-netkit", "this kernel has netkit, and nothing is refused")
 	}
 	args := append([]string{"agent", "--source=" + t.TempDir(), "--node-name=a", "--pod-network=main", "--pod-cidrs=10.1.0.0/24", "--pod-device=netkit"}, nowhere(t)...)
 	if got := fairlead(t, args...); got.code != 1 || !strings.Contains(got.stderr, "needs Linux 6.7 or newer with CONFIG_NETKIT; --pod-device=veth") {
