@@ -39,10 +39,11 @@ type agent struct {
 	store   *model.Store
 	started time.Time
 
-	metrics *metrics.Metrics
-	gauge   *observe.Gauge
-	servers []*health.Server
-	hub     *monitor.Hub
+	metrics  *metrics.Metrics
+	gauge    *observe.Gauge
+	servers  []*health.Server
+	hub      *monitor.Hub
+	policies *policyWatch // nil where objects come from files
 
 	mu          sync.Mutex
 	reconciler  *reconcile.Reconciler // nil until the maps are there

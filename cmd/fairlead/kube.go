@@ -12,14 +12,14 @@ import (
 
 type kubeSource struct{ *kube.Source }
 
-func newKubeSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, eventSink, nodeObject, error) {
+func newKubeSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, cluster, error) {
 	src, err := kube.New(kube.Config{
 		Kubeconfig: cfg.Kubeconfig, NodeName: cfg.NodeName, Version: version(), Store: store, Log: log,
 	})
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, cluster{}, err
 	}
-	return kubeSource{src}, src.Events(), src.Node(), nil
+	return kubeSource{src}, cluster{src.Events(), src.Node(), src.Policies()}, nil
 }
 
 func (s kubeSource) fill(status *observe.SourceStatus) {

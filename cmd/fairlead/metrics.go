@@ -58,6 +58,9 @@ func (a *agent) sample() metrics.Sample {
 		Waiting: a.waiting(),
 		Source:  a.source.sample(),
 	}
+	if p := status.Policies; p != nil {
+		s.Policies = p.Count
+	}
 	if r := a.current(); r != nil {
 		s.Stats, s.Reasons = r.Stats(), r.Reasons()
 	}

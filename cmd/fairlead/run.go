@@ -57,7 +57,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	setLocal(local) // before the first compile
-	src, events, node, err := newSource(cfg, store, log)
+	src, around, err := newSource(cfg, store, log)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,8 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
-	herald := agent.newHerald(events, log)
+	herald := agent.newHerald(around.events, log)
+	agent.policies = agent.newPolicyWatch(around, log)
 	agent.servers = agent.newServers(log)
 	agent.hub = agent.newHub(log)
 	server, err := api.NewServer(cfg.SocketPath(), api.Handlers{
@@ -99,6 +100,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	}
 	start("source", src.Run)
 	start("herald", herald.run)
+	start("policies", agent.policies.run)
 	if !path.Adopted() {
 		if err := createMaps(ctx, path, store); err != nil {
 			return stopped(ctx, err)
@@ -115,7 +117,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	}
 	agent.makeRoom(log)
 	agent.startFollower(start, log)
-	report := reporter(log, events)
+	report := reporter(log, around.events)
 	checks := agent.newServiceChecks(func(run func(context.Context)) { running.Go(func() { run(ctx) }) }, log)
 	reconciler, err := reconcile.New(reconcile.Config{
 		Store:   store,
@@ -148,7 +150,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), guards.Close()) })
 	start("optout", keeper.Run)
-	start("announcement", agent.newAnnouncement(node, log).run)
+	start("announcement", agent.newAnnouncement(around.node, log).run)
 	start("sweep", func(ctx context.Context) error { return path.WatchRows(ctx, mostClients(log)) })
 	log.Info("running", "node", cfg.NodeName, "source", cfg.Source, "adopted", path.Adopted(), "cgroup", path.CgroupRoot())
 	<-ctx.Done()

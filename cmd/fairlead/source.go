@@ -34,11 +34,22 @@ type nodeObject interface {
 	Admit(context.Context) error   // they need not stay away any more
 }
 
-// newSource returns the source that the configuration names, where to post events, and where others look for this node; nil
-// for files, which have no such places.
-func newSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, eventSink, nodeObject, error) {
+// policyCounter tells how many NetworkPolicies the cluster has.
+type policyCounter interface {
+	Count(context.Context) (int, error)
+}
+
+// cluster is what there is beside the objects where they come from an API server; each is nil where they come from files.
+type cluster struct {
+	events   eventSink     // where to post events
+	node     nodeObject    // where others look for this node
+	policies policyCounter // of what is not enforced
+}
+
+// newSource returns the source that the configuration names, and what comes with it.
+func newSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, cluster, error) {
 	if cfg.Source != config.Kubernetes {
-		return fileSource{file.New(cfg.Source, store, log)}, nil, nil, nil
+		return fileSource{file.New(cfg.Source, store, log)}, cluster{}, nil
 	}
 	return newKubeSource(cfg, store, log)
 }

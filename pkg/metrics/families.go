@@ -59,6 +59,16 @@ func nodeFamilies() []family {
 		gauge("fairlead_opted_out_pods_not_covered", "Pods of this node that have opted out and are balanced at the socket all the "+
 			"same; \"fairlead status\" says why.", func(s *Sample) float64 { return float64(s.OptOut.NotCovered) }),
 		{
+			name: "fairlead_networkpolicies", help: "NetworkPolicies in the cluster, none of which fairlead enforces; counted every few " +
+				"minutes, none where it is not known.",
+			kind: prometheus.GaugeValue,
+			read: func(s *Sample, put put) {
+				if s.Policies != nil {
+					put(float64(*s.Policies))
+				}
+			},
+		},
+		{
 			name: "fairlead_problems", help: "Things in objects that had to be ignored; their authors have events about them.",
 			kind: prometheus.GaugeValue, labels: []string{"reason"},
 			read: func(s *Sample, put put) {

@@ -56,7 +56,8 @@ func sample() Sample {
 			Kinds: []Kind{{Name: "services", Synced: true, Lists: 31, Failures: 32}, {Name: "pods"}}, Errors: 33,
 			LastChange: time.Unix(1003, 0), EventsDropped: 34,
 		},
-		OptOut: optout.Status{Pods: 41, Waiting: 42, NotCovered: 43},
+		Policies: new(35),
+		OptOut:   optout.Status{Pods: 41, Waiting: 42, NotCovered: 43},
 		Sockets: sockets.Stats{
 			Looks: 51, Errors: 52, Took: 1500 * time.Millisecond, Aborted: map[model.Protocol]uint64{model.TCP: 53, model.UDP: 54},
 		},

@@ -22,6 +22,7 @@ type Sample struct {
 	Waiting  time.Time      // since when the oldest change waits; zero for none
 	Reasons  map[string]int // of the problems of objects
 	Source   Source
+	Policies *int // NetworkPolicies of the cluster; nil where that is not known
 	OptOut   optout.Status
 	Sockets  sockets.Stats
 	// Conntrack is zero before the first pass over the flows.

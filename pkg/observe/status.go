@@ -18,12 +18,14 @@ type Status struct {
 	Ways      *WayStatus      `json:"ways,omitempty"`   // likewise
 	// PodNetwork is nil without an agent, and where pods get their network otherwise.
 	PodNetwork *PodNetworkStatus `json:"podNetwork,omitempty"`
-	Fragments  FragmentStatus    `json:"fragments"`
-	Services   int               `json:"services"`
-	Frontends  int               `json:"frontends"`
-	Backends   int               `json:"backends"`
-	Maps       []MapStatus       `json:"maps"`
-	Problems   []Problem         `json:"problems"`
+	// Policies is nil without an agent, and where no API server is asked.
+	Policies  *PolicyStatus  `json:"networkPolicies,omitempty"`
+	Fragments FragmentStatus `json:"fragments"`
+	Services  int            `json:"services"`
+	Frontends int            `json:"frontends"`
+	Backends  int            `json:"backends"`
+	Maps      []MapStatus    `json:"maps"`
+	Problems  []Problem      `json:"problems"`
 	// Degraded has a sentence for everything that keeps this node from its job; see Judge.
 	Degraded []string `json:"degraded"`
 }

@@ -44,6 +44,7 @@ func sampleStatus() Status {
 			BigTCP:    &BigTCPStatus{V4: 196608, Why6: "device eth1 takes 65536 bytes at most", Devices: []string{"eth0", "eth1"}},
 			Routing:   &RoutingStatus{Mode: "native", Nodes: 2, Routes: 6, Mended: 1, Left: []string{"10.4.0.0/24 of node n4: it is far"}},
 		},
+		Policies:  &PolicyStatus{Count: new(3), Checked: at},
 		Fragments: FragmentStatus{Kept: 31, Returned: 29, Lost: 1, Refused: 2},
 		Maps: []MapStatus{
 			{Name: "svcs", Type: "Hash", Row: "a -> b", WrittenBy: "reconciler", ReadBy: "sock", Entries: &entries,
@@ -67,6 +68,7 @@ func TestStatusText(t *testing.T) {
 	s.Datapath.Programs[0].Attached = false
 	s.Datapath.Features["refuse"] = false
 	s.Ways.Following = false
+	s.Policies.Count, s.Policies.Error = nil, "count NetworkPolicies: forbidden"
 	s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", "absent", "no such sockets"}}
 	s.Source.Synced, s.Source.Missing = false, []string{"nodes", "pods"}
 	s.Reconcile.Dirty, s.Reconcile.Errors, s.Reconcile.LastError = 2, 9, "insert svcs: no space"

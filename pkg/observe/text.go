@@ -59,6 +59,9 @@ func (s *Status) WriteText(w io.Writer) error {
 			row("settings", "%s", strings.Join(needed, ", "))
 		}
 	}
+	if s.Policies != nil {
+		row("policies", "%s", s.Policies.text())
+	}
 	if s.Fragments.Kept+s.Fragments.Refused > 0 {
 		row("fragments", "%s", s.Fragments.text())
 	}

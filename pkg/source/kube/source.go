@@ -43,9 +43,10 @@ type Config struct {
 
 // Source keeps a Store up to date with an API server.
 type Source struct {
-	kinds  []follower
-	events *Events
-	node   *Node
+	kinds    []follower
+	events   *Events
+	node     *Node
+	policies *Policies
 }
 
 // follower follows one kind of object.
@@ -81,7 +82,14 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Source{kinds: kindsOf(&cfg, core, discovery), events: events, node: &Node{client: core, name: cfg.NodeName}}, nil
+	policies, err := newClient(base, scheme, policiesGroup())
+	if err != nil {
+		return nil, err
+	}
+	return &Source{
+		kinds: kindsOf(&cfg, core, discovery), events: events,
+		node: &Node{client: core, name: cfg.NodeName}, policies: &Policies{policies},
+	}, nil
 }
 
 func kindsOf(cfg *Config, core, discovery rest.Interface) []follower {
@@ -151,6 +159,9 @@ func (s *Source) Events() *Events { return s.events }
 
 // Node returns the object of this node.
 func (s *Source) Node() *Node { return s.node }
+
+// Policies returns what counts the NetworkPolicies, which no source delivers.
+func (s *Source) Policies() *Policies { return s.policies }
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()

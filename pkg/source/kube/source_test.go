@@ -37,6 +37,7 @@ func TestSource(t *testing.T) {
 		{"conflict event", testConflictEvent},
 		{"events are few", testEventsAreFew},
 		{"node event", testNodeEvent},
+		{"network policies", testPolicies},
 		{"from objects to rows", testToRows},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(newWorld(t, server)) })

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// Each number is a look that counts so many, -1 one that fails; the posts that are refused come too often.
+func TestPolicyWatch(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		looks   []int
+		refused []int // looks
+		posts   []int // looks that posted
+		count   *int
+		fault   string
+	}{
+		{"none", []int{0, 0}, nil, nil, new(0), ""},
+		{"from the start", []int{3, 3, 4}, nil, []int{0}, new(4), ""},
+		{"the first comes later", []int{0, 1, 2}, nil, []int{1}, new(2), ""},
+		{"refused at first", []int{0, 1, 1, 1}, []int{1, 2}, []int{3}, new(1), ""},
+		{"gone and back", []int{1, 0, 2}, nil, []int{0, 2}, new(2), ""},
+		{"cannot be counted", []int{-1, -1}, nil, nil, nil, "forbidden"},
+		{"for a while", []int{2, -1, 2}, nil, []int{0}, new(2), ""},
+		{"no longer", []int{2, -1}, nil, []int{0}, new(2), "forbidden"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var posts []int
+			at := 0
+			p := &policyWatch{log: slog.New(slog.DiscardHandler),
+				count: func(context.Context) (int, error) {
+					if test.looks[at] < 0 {
+						return 0, errors.New("forbidden")
+					}
+					return test.looks[at], nil
+				},
+				post: func(message string) bool {
+					if message != unenforced(test.looks[at]) {
+						t.Errorf("posted %q", message)
+					}
+					if slices.Contains(test.refused, at) {
+						return false
+					}
+					posts = append(posts, at)
+					return true
+				}}
+			for at = range test.looks {
+				p.look(t.Context())
+			}
+			if diff := cmp.Diff(test.posts, posts); diff != "" {
+				t.Errorf("events by look (-want +got):\n%s", diff)
+			}
+			if s := p.status(); !cmp.Equal(s.Count, test.count) || s.Error != test.fault || s.Enforced || s.Checked.IsZero() != (s.Count == nil) {
+				t.Errorf("status %+v", s)
+			}
+		})
+	}
+}
+
+// Where objects come from files there is nobody to ask, and nothing is said.
+func TestNoPolicyWatch(t *testing.T) {
+	p := (&agent{}).newPolicyWatch(cluster{}, slog.New(slog.DiscardHandler))
+	if p != nil || p.status() != (*observe.PolicyStatus)(nil) || p.run(t.Context()) != nil {
+		t.Errorf("somebody looks: %+v", p)
+	}
+}

@@ -1,0 +1,25 @@
+package observe
+
+import (
+	"fmt"
+	"time"
+)
+
+// PolicyStatus says how many NetworkPolicies there are that nobody should take to be enforced by fairlead.
+type PolicyStatus struct {
+	Enforced bool      `json:"enforced"`        // never; for who reads no documentation
+	Count    *int      `json:"count,omitempty"` // nil while it is not known
+	Checked  time.Time `json:"checked,omitzero"`
+	Error    string    `json:"error,omitempty"` // why the last look told nothing; Count is then from before it
+}
+
+func (p *PolicyStatus) text() string {
+	text := "fairlead enforces no NetworkPolicies"
+	if p.Count != nil {
+		text += fmt.Sprintf("; the cluster has %d, looked up %s", *p.Count, clock(p.Checked))
+	}
+	if p.Error != "" {
+		text += "; how many there are could not be looked up: " + p.Error
+	}
+	return text
+}
