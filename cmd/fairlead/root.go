@@ -138,6 +138,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 		newVerifyCommand(inv),
 		newConfigCommand(inv),
 		newLogLevelCommand(inv),
+		newPreflightCommand(inv),
 		newInitCommand(inv),
 		newInstallCommand(inv),
 		newCleanupCommand(inv),

@@ -81,20 +81,33 @@ func (k *Keeper) look() {
 }
 
 func (k *Keeper) set() (Stats, error) {
-	links, err := listing.Of(netlink.LinkList)
+	links, chosen, now, err := k.find()
 	if err != nil {
-		return Stats{}, fmt.Errorf("list the node's devices: %w", err)
+		return now, err
+	}
+	return now, k.apply(links, chosen, now.Sizes)
+}
+
+// Find returns the sizes that a Keeper with this Config would set, and sets nothing.
+func Find(cfg Config) (Stats, error) {
+	_, _, now, err := (&Keeper{cfg: cfg}).find()
+	return now, err
+}
+
+func (k *Keeper) find() (links, chosen []netlink.Link, now Stats, err error) {
+	if links, err = listing.Of(netlink.LinkList); err != nil {
+		return nil, nil, Stats{}, fmt.Errorf("list the node's devices: %w", err)
 	}
 	var indexes []int
 	for _, d := range k.cfg.Devices() {
 		indexes = append(indexes, d.Index)
 	}
-	chosen := withParts(links, indexes)
-	now := k.sizesOf(links, chosen)
+	chosen = withParts(links, indexes)
+	now = k.sizesOf(links, chosen)
 	for _, link := range chosen {
 		now.Devices = append(now.Devices, link.Attrs().Name)
 	}
-	return now, k.apply(links, chosen, now.Sizes)
+	return links, chosen, now, nil
 }
 
 // withParts returns the devices with these indexes, and those by which they get and send: the parts of a bond or a bridge, what a

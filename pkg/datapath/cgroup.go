@@ -51,6 +51,12 @@ func findCgroup(path string) (cgroup, error) {
 	return found, nil
 }
 
+// CgroupRoot returns the cgroup that an agent would attach to, if it is told path.
+func CgroupRoot(path string) (string, error) {
+	found, err := findCgroup(path)
+	return found.path, err
+}
+
 func openCgroup(path string) (cgroup, error) {
 	var fsInfo unix.Statfs_t
 	if err := unix.Statfs(path, &fsInfo); err != nil {

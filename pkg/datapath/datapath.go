@@ -94,7 +94,7 @@ func Open(config Config) (*Datapath, error) {
 	if d.step == nil {
 		d.step = func(string) error { return nil }
 	}
-	if err := checkBPFFS(config.BPFFS); err != nil {
+	if err := CheckBPFFS(config.BPFFS); err != nil {
 		return nil, err
 	}
 	var err error

@@ -33,6 +33,15 @@ func needs() []need {
 	}
 }
 
+// ProbeKernel says whether the running kernel has what the programs cannot do without, and what of it is merely better to
+// have. It takes what loading programs takes; nothing is attached.
+func ProbeKernel() (Features, error) {
+	if err := checkKernel(needs()); err != nil {
+		return Features{}, err
+	}
+	return probe()
+}
+
 // checkKernel returns an error that names everything that is missing.
 func checkKernel(needs []need) error {
 	var missing []string

@@ -21,7 +21,7 @@ const mountFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_REL
 // MountBPFFS mounts a bpf filesystem at path unless there is one. It takes CAP_SYS_ADMIN, which an agent does not have.
 func MountBPFFS(path string) (Mount, error) {
 	done := Mount{Kind: "bpf", Path: path}
-	if checkBPFFS(path) == nil {
+	if CheckBPFFS(path) == nil {
 		return done, nil
 	}
 	if err := makeMountPoint(path); err != nil {
@@ -31,7 +31,7 @@ func MountBPFFS(path string) (Mount, error) {
 		return done, err
 	}
 	done.Mounted = true
-	return done, checkBPFFS(path)
+	return done, CheckBPFFS(path)
 }
 
 // MountCgroup mounts the cgroup2 tree at path, unless its root can be seen somewhere already or served, the directory that

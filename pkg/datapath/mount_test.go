@@ -242,7 +242,7 @@ func TestMountBPFFS(t *testing.T) {
 	at := filepath.Join(dir, "new", "bpf")
 	t.Cleanup(func() { _ = unmount(at) })
 	for _, want := range []bool{true, false} {
-		if done, err := MountBPFFS(at); err != nil || done.Mounted != want || checkBPFFS(at) != nil {
+		if done, err := MountBPFFS(at); err != nil || done.Mounted != want || CheckBPFFS(at) != nil {
 			t.Errorf("%+v, %v; want mounted %v", done, err, want)
 		}
 	}

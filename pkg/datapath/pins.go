@@ -43,7 +43,8 @@ func newPins(bpffs string) pins {
 // MapsDir returns where the maps are pinned below a bpf filesystem.
 func MapsDir(bpffs string) string { return newPins(bpffs).maps }
 
-func checkBPFFS(path string) error {
+// CheckBPFFS returns why there is no bpf filesystem at path.
+func CheckBPFFS(path string) error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(path, &stat); err != nil {
 		return fmt.Errorf("check bpf filesystem %s: %w", path, err)

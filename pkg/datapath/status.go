@@ -108,7 +108,7 @@ func Cleanup(bpffs string) error {
 	if _, err := os.Stat(p.top); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := checkBPFFS(bpffs); err != nil {
+	if err := CheckBPFFS(bpffs); err != nil {
 		return err
 	}
 	names, err := p.linkNames()

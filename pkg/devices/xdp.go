@@ -77,16 +77,24 @@ func (h *Hooks) attachXDP(d Device, prog *ebpf.Program) (how, why string, err er
 
 // without returns why a device gets no XDP whatever its driver can do.
 func (h *Hooks) without(d Device, prog *ebpf.Program) string {
-	switch {
-	case h.mode == Off || prog == nil:
+	if prog == nil {
 		return "off"
-	case h.mode != Generic && d.Kind == "bond":
+	}
+	return h.mode.Without(&d)
+}
+
+// Without returns why a device gets no XDP in this mode whatever its driver can do.
+func (m Mode) Without(d *Device) string {
+	switch {
+	case m == Off:
+		return "off"
+	case m != Generic && d.Kind == "bond":
 		return "packets come in by the parts of a bond, of which XDP does not know the bond"
-	case h.mode == Auto && d.Kind == "veth":
+	case m == Auto && d.Kind == "veth":
 		return "packets on a veth have no checksum yet, which XDP cannot complete"
-	case h.mode == Auto && d.Kind == "tuntap":
+	case m == Auto && d.Kind == "tuntap":
 		return "packets on a tap may have no checksum yet, which XDP cannot complete"
-	case h.mode == Auto && d.VLANs:
+	case m == Auto && d.VLANs:
 		return "VLANs sit on the device, and a driver may hide their tags from XDP"
 	}
 	return ""

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"fairlead.io/fairlead/pkg/bigtcp"
+	"fairlead.io/fairlead/pkg/cni/install"
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/preflight"
+)
+
+func newPreflightCommand(inv *invocation) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "preflight",
+		Short: "Check what this machine has for an agent, what is in its way, and what would make it faster",
+		Long: `Check what this machine has for an agent, what is in its way, and what would make it faster. It sets and attaches
+nothing, and works before there is an agent and beside one, whose options it then takes; else those of its own flags and
+environment. Each line is ok, warn, fail or unknown, with what helps. The exit code is 1 if a line says fail.
+
+    kernel, jit          what the programs cannot do without, tried by loading a few instructions; net.core.bpf_jit_*
+    cgroup2, bpffs       whether they are mounted, and can be
+    memory               what the maps take, of the machine's memory and of memory.max of this process's cgroup
+    kube-proxy           its process, the device kube-ipvs0, its chains in nftables, which iptables' are too unless they are
+                         of the old kind; that is said then
+    other networks, cni  devices and chains of other plugins, and what the container runtime takes for its network
+    device, mtu          of each device that clients outside come in by: driver, receive queues, native XDP as the driver
+                         offers it (Linux 6.3; before, only attaching shows)
+    forwarding, rp_filter    the node's settings
+    network policies     they are not enforced; an agent counts those of the cluster
+    host routing, conntrack  whether packets of pods pass the node's stack, and whether netfilter remembers them
+    preemption, governor, irqbalance, interrupts, tuned, jumbo frames, big TCP, bbr    what is tuned, or could be
+
+Root sees everything. Others see most, and unknown lines say what they do not. In a container, run it in the agent's, or
+in one with the node's network and process namespaces.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			node, err := inv.node(cmd)
+			if err != nil {
+				return err
+			}
+			report := node.Check()
+			if err := inv.print(report, report.WriteText); err != nil {
+				return err
+			}
+			if failed := report.Failed(); len(failed) > 0 {
+				return fmt.Errorf("this machine is not ready: %s", strings.Join(failed, ", "))
+			}
+			return nil
+		},
+	}
+	config.AddFlags(cmd.Flags())
+	return cmd
+}
+
+// node returns what the commands look at: this machine, as an agent with these options would use it.
+func (inv *invocation) node(cmd *cobra.Command) (*preflight.Node, error) {
+	cfg, err := inv.config(cmd)
+	if err != nil {
+		return nil, err
+	}
+	agent := client(cfg)
+	var status observe.Status // empty where no agent answers
+	if origins, asked := agent.Config(cmd.Context()); asked == nil {
+		if cfg, err = sameConfig(origins); err != nil {
+			return nil, fmt.Errorf("read the agent's options: %w", err)
+		}
+		status, _ = agent.Status(cmd.Context()) // without it there is less to say
+	}
+	return nodeOf(cfg, &status)
+}
+
+// sameConfig returns the configuration of an agent that says what its options are.
+func sameConfig(origins []config.Origin) (*config.Config, error) {
+	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	config.AddFlags(flags)
+	for _, o := range origins {
+		// Of an agent of another version there may be options that this program does not know; they do not matter to it.
+		if flags.Lookup(o.Name) == nil || o.Name == "config-dir" {
+			continue
+		}
+		if err := flags.Set(o.Name, o.Value); err != nil {
+			return nil, fmt.Errorf("option %s: %w", o.Name, err)
+		}
+	}
+	return config.Load(flags, nil)
+}
+
+func nodeOf(cfg *config.Config, status *observe.Status) (*preflight.Node, error) {
+	filter, err := devices.ParseFilter(cfg.Devices)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("option devices: %w", err)}
+	}
+	own := ownAddresses()
+	find := func() ([]devices.Device, error) { return devices.Detect(filter, own) }
+	n := &preflight.Node{
+		Options: preflight.Options{
+			XDP: devices.Mode(cfg.XDP), NoDevices: filter.None(), PodNetwork: cfg.PodNetwork, HostRouting: cfg.HostRouting,
+			BigTCP: cfg.BigTCP == "true", ConfDir: cfg.CNIConfDir, ConfName: cfg.CNIConfName, PodCIDRs: cfg.PodPrefixes(),
+		},
+		Kernel: kernelLacks,
+		Cgroup: func() (string, error) { return datapath.CgroupRoot(cfg.CgroupRoot) },
+		BPFFS:  func() (string, error) { return cfg.BPFFS, datapath.CheckBPFFS(cfg.BPFFS) },
+		Memory: func() (preflight.Memory, error) { return mapMemory(cfg) },
+		Chains: sync.OnceValues(preflight.ListChains), Devices: find, XDP: devices.OffersXDP, Own: own,
+		BigTCP: func() (preflight.LargePackets, error) { return largePackets(cfg, find) },
+	}
+	if n.Options.ConfDir == "" {
+		n.Options.ConfDir = install.ConfigurationDir
+	}
+	if p := status.PodNetwork; p != nil && len(n.Options.PodCIDRs) == 0 {
+		for _, text := range p.CIDRs {
+			if prefix, err := netip.ParsePrefix(text); err == nil {
+				n.Options.PodCIDRs = append(n.Options.PodCIDRs, prefix)
+			}
+		}
+	}
+	if status.Policies != nil {
+		n.Policies = status.Policies.Count
+	}
+	return n, nil
+}
+
+func kernelLacks() (lacks []string, err error) {
+	features, err := datapath.ProbeKernel()
+	if err == nil && !features.CanRefuse {
+		lacks = append(lacks, "refuse connections to Services without backends by ECONNREFUSED")
+	}
+	return lacks, err
+}
+
+// ownAddresses returns the addresses of the node; none if they cannot be listed.
+func ownAddresses() (own []netip.Addr) {
+	list, _ := net.InterfaceAddrs()
+	for _, a := range list {
+		if prefix, ok := a.(*net.IPNet); ok {
+			if addr, ok := netip.AddrFromSlice(prefix.IP); ok {
+				own = append(own, addr.Unmap())
+			}
+		}
+	}
+	return own
+}
+
+// mapMemory returns what the maps of a small cluster take, and what they may come to by flows alone.
+func mapMemory(cfg *config.Config) (m preflight.Memory, err error) {
+	n := needs{cpus: runtime.NumCPU()}
+	if n.memory, err = totalMemory(); err != nil {
+		return m, err
+	}
+	if n.flowRows, err = mostRows(cfg.Conntrack.Max); err != nil {
+		return m, err
+	}
+	m.Start, err = maps.Footprint(maps.MinSizes(), n.room(), n.cpus)
+	m.Most = m.Start + uint64(n.flowRows/2)*flowBytes
+	return m, err
+}
+
+// largePackets returns how large packets of TCP could be with these options.
+func largePackets(cfg *config.Config, find func() ([]devices.Device, error)) (preflight.LargePackets, error) {
+	found, err := find()
+	if err != nil {
+		return preflight.LargePackets{}, err
+	}
+	why4, why6 := whyUsual(cfg)
+	s, err := bigtcp.Find(bigtcp.Config{Devices: func() []devices.Device { return found }, Why4: why4, Why6: why6})
+	return preflight.LargePackets{V4: s.V4, V6: s.V6, Why4: s.Why4, Why6: s.Why6}, err
+}

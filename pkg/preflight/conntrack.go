@@ -1,0 +1,90 @@
+package preflight
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// maxFlows bounds how many connections are looked at.
+const maxFlows = 65536
+
+// conntrack looks whether netfilter still remembers connections of pods, which costs each of their packets two look-ups.
+func (n *Node) conntrack() Line {
+	const check = "conntrack"
+	count, err := n.read("proc/sys/net/netfilter/nf_conntrack_count")
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Line{check, OK, "netfilter remembers no connections", ""}
+	case err != nil:
+		return unknown(check, err)
+	case count == "0":
+		return Line{check, OK, "netfilter remembers no connection at present", ""}
+	case len(n.Options.PodCIDRs) == 0:
+		return Line{check, Unknown, "netfilter remembers " + count + " connections; which are pods' is not known without --pod-cidrs or an agent", ""}
+	}
+	looked, pods, err := n.podFlows()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Line{check, Unknown, "netfilter remembers " + count + " connections, and this kernel does not list them in /proc/net/nf_conntrack", "conntrack -L"}
+	case err != nil:
+		return unknown(check, err)
+	case pods == 0:
+		return Line{check, OK, fmt.Sprintf("of %d connections that netfilter remembers none is between a pod and another machine or pod", looked), ""}
+	case n.Options.PodNetwork == "main" && n.Options.HostRouting == "bpf":
+		return Line{check, Warn, fmt.Sprintf("of %d connections that netfilter remembers %d are pods', though these go past it", looked, pods),
+			"they may be from before; if not, ask \"fairlead status\" whether the programs of pods are attached"}
+	}
+	return Line{check, Warn, fmt.Sprintf("of %d connections that netfilter remembers %d are pods'", looked, pods),
+		"--pod-network=main and --host-routing=bpf take pods' packets past netfilter; else \"notrack\" rules for the networks of pods, if nothing filters by state"}
+}
+
+// podFlows counts the connections listed, and those of them between a pod and something else than the node itself.
+func (n *Node) podFlows() (looked, pods int, err error) {
+	file, err := n.open("proc/net/nf_conntrack")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	for lines.Scan() && looked < maxFlows {
+		looked++
+		client, server := endsOf(lines.Text())
+		if (n.isPod(client) || n.isPod(server)) && !n.isOwn(client) && !n.isOwn(server) {
+			pods++
+		}
+	}
+	return looked, pods, lines.Err()
+}
+
+func (n *Node) isPod(addr netip.Addr) bool {
+	return slices.ContainsFunc(n.Options.PodCIDRs, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+func (n *Node) isOwn(addr netip.Addr) bool {
+	return addr.IsLoopback() || slices.Contains(n.Own, addr)
+}
+
+// endsOf returns who sends in either direction of the connection in a line: these are its ends, however addresses are
+// translated on the way.
+func endsOf(line string) (client, server netip.Addr) {
+	for word := range strings.FieldsSeq(line) {
+		text, ok := strings.CutPrefix(word, "src=")
+		if !ok {
+			continue
+		}
+		addr, err := netip.ParseAddr(text)
+		if err != nil {
+			continue
+		}
+		if client.IsValid() {
+			return client, addr.Unmap()
+		}
+		client = addr.Unmap()
+	}
+	return client, server
+}

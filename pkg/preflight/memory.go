@@ -1,0 +1,86 @@
+package preflight
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+)
+
+// agentBytes is what an agent takes beside its maps, with room for a large cluster.
+const agentBytes = 96 << 20
+
+// memory compares what the maps take with what there is: maps count against the pod of the agent that makes them.
+func (n *Node) memory() Line {
+	const check = "memory"
+	maps, err := n.Memory()
+	if err != nil {
+		return unknown(check, err)
+	}
+	total, err := n.totalMemory()
+	if err != nil {
+		return unknown(check, err)
+	}
+	start, most := maps.Start+agentBytes, maps.Most+agentBytes
+	found := fmt.Sprintf("maps take %s, and %s with as many flows as may be remembered; the machine has %s", mib(maps.Start), mib(maps.Most), mib(total))
+	limit, where := n.memoryLimit()
+	if where != "" {
+		found += fmt.Sprintf(", and this process is held to %s (%s)", mib(limit), where)
+	}
+	cure := fmt.Sprintf("give the agent %s (resources.limits.memory), or fewer flows (--conntrack-max)", mib(most))
+	switch {
+	case where != "" && limit < start:
+		return Line{check, Fail, found, cure}
+	case where != "" && limit < most:
+		return Line{check, Warn, found, cure}
+	case total/4 < most:
+		return Line{check, Warn, found, "allow fewer flows (--conntrack-max)"}
+	}
+	return Line{check, OK, found, ""}
+}
+
+func (n *Node) totalMemory() (uint64, error) {
+	text, err := n.read("proc/meminfo")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(text) {
+		if words := strings.Fields(line); len(words) > 1 && words[0] == "MemTotal:" {
+			kib, err := strconv.ParseUint(words[1], 10, 53)
+			if err != nil {
+				return 0, fmt.Errorf("read proc/meminfo: %w", err)
+			}
+			return kib << 10, nil
+		}
+	}
+	return 0, errors.New("proc/meminfo does not tell MemTotal")
+}
+
+// memoryLimit returns the least of memory.max of this process's cgroup and those above it, and where that is; "" for none.
+func (n *Node) memoryLimit() (least uint64, where string) {
+	groups, err := n.read("proc/self/cgroup")
+	if err != nil {
+		return 0, ""
+	}
+	for line := range strings.Lines(groups) {
+		at, ok := strings.CutPrefix(strings.TrimSpace(line), "0::")
+		if !ok {
+			continue
+		}
+		// Cleaned from the root, it leads nowhere else.
+		for at = path.Clean("/" + at); ; at = path.Dir(at) {
+			for _, tree := range []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} {
+				file := path.Join(tree, at, "memory.max")
+				limit, err := strconv.ParseUint(first(n.read(file)), 10, 64)
+				if err == nil && (where == "" || limit < least) {
+					least, where = limit, "/"+file
+				}
+			}
+			if at == "/" {
+				break
+			}
+		}
+	}
+	return least, where
+}

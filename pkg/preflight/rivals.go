@@ -1,0 +1,199 @@
+package preflight
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Chain is one of nftables, or of iptables where that is a face of it.
+type Chain struct{ Table, Name string }
+
+const maxNamed = 5 // of what is found, the rest is counted
+
+// named lists things, but not too many of them.
+func named(list []string) string {
+	slices.Sort(list)
+	list = slices.Compact(list)
+	if more := len(list) - maxNamed; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxNamed], ", "), more)
+	}
+	return strings.Join(list, ", ")
+}
+
+// kubeProxy looks for a kube-proxy: its process, the device of its IPVS, its chains. What a kubelet makes is none of it.
+func (n *Node) kubeProxy() Line {
+	const check = "kube-proxy"
+	var found, unseen []string
+	processes, err := n.processes()
+	if processes["kube-proxy"] {
+		found = append(found, "its process")
+	}
+	if err != nil {
+		unseen = append(unseen, "processes ("+err.Error()+")")
+	}
+	if n.exists("sys/class/net/kube-ipvs0") {
+		found = append(found, "device kube-ipvs0")
+	}
+	chains, err := n.Chains()
+	if err != nil {
+		unseen = append(unseen, "chains of nftables ("+err.Error()+")")
+	}
+	rules := 0
+	for _, c := range chains {
+		if isProxyChain(c) {
+			rules++
+		}
+	}
+	if rules > 0 {
+		found = append(found, fmt.Sprintf("%d chains of its rules", rules))
+	}
+	if tables, err := n.read("proc/net/ip_tables_names"); err == nil && tables != "" {
+		unseen = append(unseen, "chains of the old iptables, which has tables here")
+	}
+	switch {
+	case len(found) > 0:
+		return Line{check, Warn, strings.Join(found, ", ") + listed("; not looked at: ", unseen), "delete its DaemonSet, then run \"kube-proxy --cleanup\" on every node; " +
+			"until then its rules get what fairlead does not take first"}
+	case len(unseen) > 0:
+		return Line{check, Unknown, "none is seen" + listed("; not looked at: ", unseen), "run the command as root, on the node"}
+	}
+	return Line{check, OK, "no process, no device kube-ipvs0, no chains of its own", ""}
+}
+
+func listed(before string, list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return before + strings.Join(list, ", ")
+}
+
+func isProxyChain(c Chain) bool {
+	if c.Table == "kube-proxy" {
+		return true
+	}
+	for _, prefix := range []string{"KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-SVC-", "KUBE-SEP-", "KUBE-PROXY-", "KUBE-EXT-"} {
+		if strings.HasPrefix(c.Name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// networkDevices are what other plugins make, by the first letters of the names.
+func networkDevices() map[string]string {
+	return map[string]string{
+		"cni0": "bridge", "flannel": "Flannel", "cilium_": "Cilium", "cali": "Calico", "vxlan.calico": "Calico", "vxlan-v6.calico": "Calico",
+		"antrea-": "Antrea", "weave": "Weave", "kube-bridge": "kube-router", "ovn-k8s-": "OVN-Kubernetes", "kindnet": "kindnet",
+	}
+}
+
+// networkChains likewise, of chains and tables.
+func networkChains() map[string]string {
+	return map[string]string{
+		"cali-": "Calico", "CILIUM_": "Cilium", "FLANNEL-": "Flannel", "KUBE-ROUTER-": "kube-router", "KUBE-NWPLCY-": "kube-router", "ANTREA-": "Antrea",
+		"WEAVE": "Weave", "kindnet-": "kindnet", "CNI-": "bridge or portmap",
+	}
+}
+
+// otherNetworks looks for what other plugins have made.
+func (n *Node) otherNetworks() Line {
+	const check = "other networks"
+	names, err := n.list("sys/class/net")
+	if err != nil {
+		return unknown(check, err)
+	}
+	chains, unseen := n.Chains()
+	found := []string{}
+	note := func(name, what string, known map[string]string) {
+		for prefix, owner := range known {
+			if strings.HasPrefix(name, prefix) {
+				found = append(found, fmt.Sprintf("%s %s (%s)", what, name, owner))
+			}
+		}
+	}
+	for _, name := range names {
+		note(name, "device", networkDevices())
+	}
+	for _, c := range chains {
+		note(c.Name, "chain", networkChains())
+		note(c.Table, "table", networkChains())
+	}
+	rest := ""
+	if unseen != nil {
+		rest = "; chains of nftables were not looked at: " + unseen.Error()
+	}
+	switch {
+	case len(found) == 0 && unseen != nil:
+		return Line{check, Unknown, "no device of another plugin's" + rest, "run the command as root, on the node"}
+	case len(found) == 0:
+		return Line{check, OK, "no devices and no chains of other plugins", ""}
+	case n.Options.PodNetwork == "main":
+		return Line{check, Warn, named(found) + rest, "pods of the other plugin keep its network until they are restarted; then remove what it left, or reboot the node"}
+	}
+	return Line{check, OK, named(found) + rest + "; pods have their network from there", ""}
+}
+
+// configuration looks at what the container runtime takes for its network: the first by name.
+func (n *Node) configuration() Line {
+	const check = "cni"
+	dir, main := n.Options.ConfDir, n.Options.PodNetwork == "main"
+	names, err := n.list(strings.TrimPrefix(dir, "/"))
+	if err != nil {
+		return unknown(check, err)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return !strings.HasSuffix(name, ".conf") && !strings.HasSuffix(name, ".conflist") && !strings.HasSuffix(name, ".json")
+	})
+	slices.Sort(names)
+	if len(names) == 0 {
+		if main {
+			return Line{check, OK, dir + " is empty; the agent writes " + n.Options.ConfName + " once it can serve pods, if --cni-conf-dir names the directory", ""}
+		}
+		return Line{check, Warn, dir + " is empty: pods have no network", "install a plugin, or have fairlead be the one (--pod-network=main)"}
+	}
+	first := names[0]
+	plugins, err := n.plugins(dir, first)
+	if err != nil {
+		return unknown(check, err)
+	}
+	has := slices.Contains(plugins, "fairlead-cni")
+	found := fmt.Sprintf("the runtime takes %s/%s (%s)", dir, first, strings.Join(plugins, ", "))
+	switch {
+	case main && len(plugins) > 0 && plugins[0] == "fairlead-cni" && len(names) == 1, n.Options.PodNetwork == "chained" && has, n.Options.PodNetwork == "off" && !has:
+		return Line{check, OK, found, ""}
+	case main && has && len(names) > 1:
+		return Line{check, Warn, found + "; behind it are " + named(names[1:]), "remove the others: the runtime would fall back to them"}
+	case main && first < n.Options.ConfName:
+		return Line{check, Fail, found + ", and not what the agent writes, " + n.Options.ConfName, "remove it, or choose a --cni-conf-name that comes before it"}
+	case main:
+		return Line{check, Warn, found + " until the agent writes " + n.Options.ConfName, "remove it when that is written: the runtime would fall back to it"}
+	case n.Options.PodNetwork == "chained":
+		return Line{check, Warn, found + ", in which fairlead-cni is not", "add {\"type\": \"fairlead-cni\"} to its plugins, as the last (docs/pod-network.md)"}
+	}
+	return Line{check, Warn, found + ", which needs --pod-network", "give the agent --pod-network=main or chained, or remove the file"}
+}
+
+// plugins returns the types of the plugins in a configuration.
+func (n *Node) plugins(dir, name string) ([]string, error) {
+	text, err := n.read(strings.TrimPrefix(dir, "/") + "/" + name)
+	if err != nil {
+		return nil, err
+	}
+	var network struct {
+		Type    string
+		Plugins []struct{ Type string }
+	}
+	if err := json.Unmarshal([]byte(text), &network); err != nil {
+		return nil, fmt.Errorf("%s/%s: %w", dir, name, err)
+	}
+	var types []string
+	if network.Type != "" {
+		types = append(types, network.Type)
+	}
+	for _, p := range network.Plugins {
+		types = append(types, p.Type)
+	}
+	return types, nil
+}
