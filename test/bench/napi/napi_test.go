@@ -1,6 +1,7 @@
 package napi
 
 import (
+	"context"
 	"net/netip"
 	"os"
 	"strings"
@@ -16,20 +17,14 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// The thread of a device pays for what the device receives, and for nothing that others do.
-func TestSpent(t *testing.T) {
-	rig.Root(t)
-	rig.NoLeaks(t)
-	const packets = 20_000
+// wire returns a wire whose ends have threads, with a source of packets at one, and a sink at the other.
+func wire(t *testing.T) (threads []*Thread, sink *frames.Sink, source *frames.Source) {
+	t.Helper()
 	top := topology.New(t, topology.NewDirect, topology.Knobs{Offloads: &topology.Offloads{GRO: true}})
 	server, out := top.Servers[0], top.Client.Ports[0]
-	var threads []*Thread
 	for _, port := range []*topology.Port{out, out.Peer} {
 		thread, err := Start(port.Host.Netns, port.Name)
 		if err != nil {
-			t.Fatal(err)
-		}
-		if err := thread.Put(Place{CPU: 0, Priority: 2}); err != nil {
 			t.Fatal(err)
 		}
 		threads = append(threads, thread)
@@ -38,14 +33,28 @@ func TestSpent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer sink.Close()
-	source, err := frames.NewSource(top.Client.Netns, frames.Shape{
+	t.Cleanup(func() { sink.Close() })
+	source, err = frames.NewSource(top.Client.Netns, frames.Shape{
 		Kind: frames.UDP, Source: out.Addr(topology.IPv4), To: netip.AddrPortFrom(server.Addr(topology.IPv4), 9), Local: out.MAC, Remote: out.Peer.MAC,
 	}, out.Index)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer source.Close()
+	t.Cleanup(func() { source.Close() })
+	return threads, sink, source
+}
+
+// The thread of a device pays for what the device receives, and for nothing that others do.
+func TestSpent(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	const packets = 20_000
+	threads, sink, source := wire(t)
+	for _, thread := range threads {
+		if err := thread.Put(Place{CPU: 0, Priority: 2}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	source.As = Place{CPU: 0, Priority: 1}.Do
 	before := spent(t, threads)
 	if _, err := source.Send(packets); err != nil {
@@ -60,6 +69,24 @@ func TestSpent(t *testing.T) {
 	}
 	if took := after[0] - before[0]; took > (after[1]-before[1])/4 {
 		t.Errorf("the sender, which received nothing, took %v, the receiver %v", took, after[1]-before[1])
+	}
+}
+
+// What is delivered arrives, however late the far end is run. Of what is only sent most is lost then.
+func TestDeliverLate(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	const packets = 2000
+	threads, sink, source := wire(t)
+	if err := threads[1].Put(Place{CPU: 0, Priority: 1}); err != nil {
+		t.Fatal(err)
+	}
+	source.As = Place{CPU: 0, Priority: 2}.Do
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	burst, err := source.Deliver(ctx, sink, packets)
+	if err != nil || burst.Sent != packets {
+		t.Errorf("sent %+v: %v", burst, err)
 	}
 }
 
