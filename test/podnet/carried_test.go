@@ -233,6 +233,7 @@ func TestCarriedRestart(t *testing.T) {
 // Programs that somebody takes from a pod's device come back, though nobody is told: also once nothing else happens to the node's
 // devices, which is looked at as well. That is after eight seconds; a busy machine may take twice that.
 func TestCarriedDetached(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	w := newTown(t, true)
 	for range 2 {
 		w.must(w.ns.Do(func() error {

@@ -437,6 +437,7 @@ func TestFabricScale(t *testing.T) {
 
 // A node that has IPv6 off at new devices has a tunnel as soon as somebody does what the error says.
 func TestTunnelWithoutIPv6(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	rig.Root(t)
 	ns := rig.NewNetns(t, "node")
 	rig.Veth(t, ns, "eth0", rig.NewNetns(t, "network"), "node0")

@@ -347,6 +347,7 @@ func (d *dockyard) cookies() {
 // pod that names a proxy that is not known begins none. What the pod has asks its annotation at any time, with the agent and without,
 // and connections from before stay as they are.
 func TestProxyGone(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	d := newDockyard(t, "bpf")
 	old := map[bool]net.Conn{}
 	for is4 := range outsiders {

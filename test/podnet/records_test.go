@@ -68,6 +68,7 @@ func TestRecordsLost(t *testing.T) {
 		}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel() // most of it is waiting
 			h := newHarbour(t)
 			p := h.harboured("a", mapping("", 8080, "TCP"))
 			h.mustAdd(p)
@@ -123,6 +124,7 @@ func TestRecordsLost(t *testing.T) {
 
 // Without even its neighbour entries a pod is named as one whose sources nobody checks, until the runtime asks about it.
 func TestRecordsAndNeighboursLost(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	h := newHarbour(t)
 	p := h.harboured("a", mapping("", 8080, "TCP"))
 	h.mustAdd(p)
@@ -179,6 +181,7 @@ func TestRecordsLostAddAgain(t *testing.T) {
 
 // Files that go while the agent runs come back, and then no record is lost.
 func TestRecordsComeBack(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	p := n.pod("a")
 	n.mustAdd(p)
@@ -195,8 +198,10 @@ func TestRecordsComeBack(t *testing.T) {
 		return all.String()
 	}
 	was := content()
-	for _, lose := range []string{"pods/" + p.device(), "ipam/" + p.addr[true].String(), "ipam", "pods"} {
-		n.must(os.RemoveAll(filepath.Join(n.Dir, lose)))
+	for _, lose := range [][]string{{"pods/" + p.device(), "ipam/" + p.addr[true].String()}, {"ipam"}, {"pods"}} {
+		for _, name := range lose {
+			n.must(os.RemoveAll(filepath.Join(n.Dir, name)))
+		}
 		n.until("the files are back", func() bool { return content() == was })
 	}
 	n.restart()
