@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/cilium/ebpf"
+
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -19,32 +21,48 @@ func TestFootprint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var kernel uint64
-		exact := false
+		var total uint64
 		for _, f := range m.fields() {
 			info, err := f.Map.Info()
 			if err != nil {
 				t.Fatal(err)
 			}
 			memory, _ := info.Memlock() // none of a trie without rows
-			kernel += memory
-			if f.Name == "svcs" {
-				// Kernels before 6.4 count keys and values alone.
-				exact = memory > uint64(want.Svcs*(info.KeySize+info.ValueSize+hashRow))
+			foretold := footprint(&ebpf.MapSpec{
+				Type: info.Type, KeySize: info.KeySize, ValueSize: info.ValueSize, MaxEntries: info.MaxEntries, Flags: info.Flags,
+			}, uint64(runtime.NumCPU()))
+			total += foretold
+			if info.Type == ebpf.Array {
+				if d := max(foretold, memory) - min(foretold, memory); d > memory/10+2*page {
+					t.Errorf("%s: foretold are %d bytes, the kernel says %d", f.Name, foretold, memory)
+				}
+			} else if d := max(foretold, memory) - min(foretold, memory); countsAll(t) && d > memory/10+4*page {
+				t.Errorf("%s: foretold are %d bytes, the kernel says %d", f.Name, foretold, memory)
 			}
 		}
 		if err := m.Close(); err != nil {
 			t.Error(err)
 		}
-		foretold, err := Footprint(want, Room{}, runtime.NumCPU())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("the kernel says %d KiB (all of it: %v), foretold were %d KiB", kernel>>10, exact, foretold>>10)
-		if ratio := float64(foretold) / float64(kernel); ratio < 0.9 || ratio > 1.1 && exact {
-			t.Errorf("%+v: foretold are %d bytes, the kernel says %d", want, foretold, kernel)
+		if got, err := Footprint(want, Room{}, runtime.NumCPU()); err != nil || got != total {
+			t.Errorf("%+v: foretold are %d bytes, %v; map by map %d", want, got, err, total)
 		}
 	}
+}
+
+// countsAll reports whether the kernel counts what a map takes, as since 6.4: before, of all but arrays, it tells keys and
+// values of all rows that there may be.
+func countsAll(t *testing.T) bool {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 65536, Flags: 1}) // made as they are needed
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, _ := info.Memlock()
+	return memory != 65536*16
 }
 
 // What is asked for costs: each size, each room and each processor more.
