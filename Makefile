@@ -28,12 +28,12 @@ export FAIRLEAD_REQUIRE ?= root apiserver cluster
 endif
 
 # Packages whose tests have a target of their own.
-NOT_UNIT := test/(bpf|twin|golden|netns|podnet|apiserver|cluster|kernels|bench|layout|rig)|pkg/source/kube
+NOT_UNIT := test/(bpf|twin|golden|netns|podnet|apiserver|chart|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
 PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-e2e
 BENCHES := control datapath keys podnet socket
-PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-netns test-bench test-kernels test-cluster test-e2e
+PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-chart test-netns test-bench test-kernels test-cluster test-e2e
 
 .PHONY: help
 help: ## show this list
@@ -120,6 +120,11 @@ soak: ## let pods come and go, CYCLES times (root)
 test-apiserver: ## test against a real API server, which is built first
 	$(GO) run ./test/apiserver/build
 	$(GO) test $(RACE) -count=1 -p 1 -timeout 30m ./test/apiserver/... ./pkg/source/kube/...
+
+.PHONY: test-chart
+test-chart: ## test the chart by helm and against a real API server, both of which are built first
+	$(GO) run ./test/apiserver/build
+	$(GO) test -count=1 ./test/chart/...
 
 .PHONY: test-kernels
 test-kernels: ## test on Debian's kernels in virtual machines: KERNELS="6.1 7.2" (all that are pinned), ONLY=netns

@@ -1,0 +1,116 @@
+{{- define "fairlead.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "fairlead.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains (include "fairlead.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "fairlead.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "fairlead.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "fairlead.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "fairlead.labels" -}}
+{{ include "fairlead.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/part-of: fairlead
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- define "fairlead.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (include "fairlead.fullname" .) -}}
+{{- end -}}
+
+{{- define "fairlead.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The value at a path with dots as text with "=" before it; nothing if it is null. A list is one with commas. */ -}}
+{{- define "fairlead.value" -}}
+{{- $at := .values -}}
+{{- range splitList "." .path -}}
+{{- $at = index (kindIs "map" $at | ternary $at dict) . -}}
+{{- end -}}
+{{- if kindIs "slice" $at -}}
+={{ join "," $at }}
+{{- else if kindIs "float64" $at -}}
+={{ int64 $at }}
+{{- else if not (kindIs "invalid" $at) -}}
+={{ $at }}
+{{- end -}}
+{{- end -}}
+
+{{- /* What a row of options.yaml sets its option to, likewise; nothing for the agent's default. */ -}}
+{{- define "fairlead.option" -}}
+{{- $value := include "fairlead.value" (dict "values" .values "path" .row.value) -}}
+{{- if and .row.while (ne (include "fairlead.value" (dict "values" .values "path" .row.while)) (print "=" .row.is)) -}}
+{{- $value = .row.otherwise | empty | ternary "" (print "=" .row.otherwise) -}}
+{{- else if .row.words -}}
+{{- $value = print "=" (index .row.words (trimPrefix "=" $value)) -}}
+{{- end -}}
+{{- $value -}}
+{{- end -}}
+
+{{- define "fairlead.options" -}}
+{{- range .Files.Get "options.yaml" | fromYamlArray -}}
+{{- if .value -}}
+{{- $value := include "fairlead.option" (dict "values" $.Values "row" .) -}}
+{{- if $value -}}
+{{ .option }}: {{ trimPrefix "=" $value | toJson }}
+{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq .Values.podNetwork "main" -}}
+cni-conf-dir: /host/etc/cni/net.d
+{{ end -}}
+{{- if .Values.ipMasqAgent.enabled -}}
+masquerade-config: /etc/fairlead-masquerade/config
+{{ end -}}
+{{- end -}}
+
+{{- /* Host and port of the API server: as it is told, or as kubeadm notes it for everybody. */ -}}
+{{- define "fairlead.server" -}}
+{{- if ne (.Values.k8sServiceHost | default "auto") "auto" -}}
+host: {{ .Values.k8sServiceHost | trimPrefix "[" | trimSuffix "]" | toJson }}
+port: {{ include "fairlead.value" (dict "values" .Values "path" "k8sServicePort") | trimPrefix "=" | quote }}
+{{- else -}}
+{{- $known := lookup "v1" "ConfigMap" "kube-public" "cluster-info" -}}
+{{- if $known -}}
+{{- $url := urlParse (index (get (index $known.data "kubeconfig" | fromYaml) "clusters") 0).cluster.server -}}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
+host: {{ $url.host | trimSuffix (printf ":%s" $port) | trimPrefix "[" | trimSuffix "]" | quote }}
+port: {{ $port | default "443" | quote }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* By what a probe reaches the agent. */ -}}
+{{- define "fairlead.probe" -}}
+{{- $port := regexFind "[0-9]+$" .address -}}
+{host: {{ trimSuffix (print ":" $port) .address | trimPrefix "[" | trimSuffix "]" | quote }}, port: {{ $port }}, path: {{ .path }}}
+{{- end -}}
+
+{{- /* Memory that an agent and its maps need, in Mi: its own, the maps as they are made, and what flows may fill them with. A test
+measures the last two. */ -}}
+{{- define "fairlead.memory" -}}
+{{- $flows := .Values.bpf.ctMax | default 131072 | int64 -}}
+{{- add 128 40 (div (mul $flows 450) 1048576) -}}Mi
+{{- end -}}
+
+{{- define "fairlead.resources" -}}
+{{- $requests := deepCopy .Values.resources.requests -}}
+{{- if not $requests.memory -}}{{- $_ := set $requests "memory" (include "fairlead.memory" .) -}}{{- end -}}
+{{- toYaml (merge (dict "requests" $requests) (omit .Values.resources "requests" (empty .Values.resources.limits | ternary "limits" ""))) -}}
+{{- end -}}

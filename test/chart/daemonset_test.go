@@ -1,0 +1,254 @@
+package chart
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+)
+
+func daemonSet(t testing.TB, given ...values) *appsv1.DaemonSet {
+	t.Helper()
+	return the[*appsv1.DaemonSet](t, render(t, given...))
+}
+
+func named(t testing.TB, containers []corev1.Container, name string) corev1.Container {
+	t.Helper()
+	for _, c := range containers {
+		if c.Name == name {
+			return c
+		}
+	}
+	t.Fatalf("no container %s", name)
+	return corev1.Container{}
+}
+
+// The agent has three capabilities and nothing else, whatever is asked for besides.
+func TestPrivileges(t *testing.T) {
+	t.Parallel()
+	yes, no, root := true, false, int64(0)
+	confined := &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+	want := map[string]*corev1.SecurityContext{
+		"init": {Privileged: &yes},
+		"install": {
+			RunAsUser: &root, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, SeccompProfile: confined,
+			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+		},
+		"agent": {
+			RunAsUser: &root, AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes, SeccompProfile: confined,
+			AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined},
+			Capabilities:    &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"BPF", "NET_ADMIN", "PERFMON"}},
+		},
+	}
+	for network, names := range map[string][]string{"main": {"init", "install", "agent"}, "chained": {"init", "install", "agent"}, "off": {"init", "agent"}} {
+		pod := daemonSet(t, at("podNetwork", network)).Spec.Template.Spec
+		if pod.HostPID || pod.HostIPC || !pod.HostNetwork || pod.SecurityContext != nil {
+			t.Errorf("podNetwork %s: host PID %v, host IPC %v, host network %v, %+v", network, pod.HostPID, pod.HostIPC, pod.HostNetwork, pod.SecurityContext)
+		}
+		have := map[string]*corev1.SecurityContext{}
+		for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+			have[c.Name] = c.SecurityContext
+		}
+		expected := map[string]*corev1.SecurityContext{}
+		for _, name := range names {
+			expected[name] = want[name]
+		}
+		if diff := cmp.Diff(expected, have); diff != "" {
+			t.Errorf("podNetwork %s (-want +have):\n%s", network, diff)
+		}
+	}
+}
+
+// mount is what a container sees of the node.
+type mount struct{ path, of, how string }
+
+func mounts(pod corev1.PodSpec, c corev1.Container) (all []mount) {
+	for _, m := range c.VolumeMounts {
+		for _, v := range pod.Volumes {
+			if v.Name != m.Name {
+				continue
+			}
+			of := "ConfigMap"
+			switch {
+			case v.HostPath != nil:
+				of = v.HostPath.Path
+			case v.ConfigMap != nil:
+				of += " " + v.ConfigMap.Name
+			}
+			how := "rw"
+			if m.ReadOnly {
+				how = "ro"
+			}
+			if m.MountPropagation != nil {
+				how += " " + string(*m.MountPropagation)
+			}
+			all = append(all, mount{m.MountPath, of, how})
+		}
+	}
+	return all
+}
+
+func TestMounts(t *testing.T) {
+	t.Parallel()
+	pod := daemonSet(t, at("cni.binPath", "/usr/lib/cni"), at("cni.confPath", "/etc/rancher/net.d"), at("cni.cachePath", "/var/c"), at("bpf.root", "/run/bpf"),
+		at("ipMasqAgent.enabled", true)).Spec.Template.Spec
+	want := map[string][]mount{
+		"init": {
+			{"/run/bpf", "/run/bpf", "rw Bidirectional"}, {"/sys/fs/cgroup", "/sys/fs/cgroup", "ro"},
+			{"/run/fairlead-cgroup2", "/run/fairlead-cgroup2", "rw Bidirectional"}, {"/run/fairlead", "/run/fairlead", "rw"},
+		},
+		"install": {{"/host/opt/cni/bin", "/usr/lib/cni", "rw"}},
+		"agent": {
+			{"/etc/fairlead", "ConfigMap fairlead", "ro"}, {"/run/bpf", "/run/bpf", "rw HostToContainer"}, {"/sys/fs/cgroup", "/sys/fs/cgroup", "ro"},
+			{"/run/fairlead-cgroup2", "/run/fairlead-cgroup2", "ro HostToContainer"}, {"/run/fairlead", "/run/fairlead", "rw"},
+			{"/var/c", "/var/c", "ro"}, {"/run/netns", "/run/netns", "ro HostToContainer"},
+			{"/etc/fairlead-masquerade", "ConfigMap ip-masq-agent", "ro"}, {"/host/etc/cni/net.d", "/etc/rancher/net.d", "rw"},
+		},
+	}
+	have := map[string][]mount{}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		have[c.Name] = mounts(pod, c)
+		if len(have[c.Name]) != len(c.VolumeMounts) {
+			t.Errorf("container %s mounts what is no volume", c.Name)
+		}
+	}
+	if diff := cmp.Diff(want, have, cmp.AllowUnexported(mount{})); diff != "" {
+		t.Errorf("mounts (-want +have):\n%s", diff)
+	}
+}
+
+// The commands have the flags that the chart gives them.
+func TestArguments(t *testing.T) {
+	t.Parallel()
+	pod := daemonSet(t, at("devices", []string{"eth0", "eth1"}), at("cgroup.hostRoot", "/sys/fs/cgroup/x"), at("extraArgs", []string{"--log-level=debug"})).Spec.Template.Spec
+	want := map[string][]string{
+		"init":    {"init", "--bpffs=/sys/fs/bpf", "--devices=eth0,eth1", "--cgroup-root=/sys/fs/cgroup/x"},
+		"install": {"install", "--cni-bin-dir=/host/opt/cni/bin"},
+		"agent":   {"agent", "--config-dir=/etc/fairlead", "--node-name=$(NODE_NAME)", "--log-level=debug"},
+	}
+	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
+		if diff := cmp.Diff(want[c.Name], c.Args); diff != "" {
+			t.Errorf("%s (-want +have):\n%s", c.Name, diff)
+		}
+		reference, err := os.ReadFile("../../docs/cli/fairlead_" + c.Args[0] + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, arg := range c.Args[1:] {
+			flag, _, _ := strings.Cut(arg, "=")
+			if !regexp.MustCompile(`(?m)^ +` + flag + ` `).Match(reference) {
+				t.Errorf("fairlead %s has no %s", c.Args[0], flag)
+			}
+		}
+	}
+}
+
+func TestServerOfTheCluster(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		host, sayHost string
+		port          any
+		sayPort       string
+	}{
+		{"192.0.2.1", "192.0.2.1", nil, "6443"}, {"2001:db8::1", "2001:db8::1", 443, "443"}, {"fd00:1:2:3:4:5:6:7", "fd00:1:2:3:4:5:6:7", "8443", "8443"},
+		{"[2001:db8::1]", "2001:db8::1", 6443, "6443"}, {"api.example.com", "api.example.com", 6443, "6443"},
+	} {
+		given := []values{at("k8sServiceHost", tt.host)}
+		if tt.port != nil {
+			given = append(given, at("k8sServicePort", tt.port))
+		}
+		have := map[string]string{}
+		for _, env := range named(t, daemonSet(t, given...).Spec.Template.Spec.Containers, "agent").Env {
+			have[env.Name] = env.Value
+		}
+		want := map[string]string{"NODE_NAME": "", "KUBERNETES_SERVICE_HOST": tt.sayHost, "KUBERNETES_SERVICE_PORT": tt.sayPort}
+		if diff := cmp.Diff(want, have); diff != "" {
+			t.Errorf("%s (-want +have):\n%s", tt.host, diff)
+		}
+	}
+}
+
+func TestLife(t *testing.T) {
+	t.Parallel()
+	set := daemonSet(t, at("ready.address", "[::1]:1234"))
+	pod := set.Spec.Template.Spec
+	agent := named(t, pod.Containers, "agent")
+	for name, tt := range map[string]struct {
+		probe *corev1.Probe
+		path  string
+	}{"startup": {agent.StartupProbe, "/livez"}, "readiness": {agent.ReadinessProbe, "/readyz"}, "liveness": {agent.LivenessProbe, "/livez"}} {
+		if tt.probe == nil || tt.probe.HTTPGet == nil {
+			t.Errorf("%s: no probe", name)
+			continue
+		}
+		if get := tt.probe.HTTPGet; get.Host != "::1" || get.Port.IntValue() != 1234 || get.Path != tt.path {
+			t.Errorf("%s: %+v", name, get)
+		}
+	}
+	// A start may take minutes where the API server does; a life may not hang for more than one.
+	if s := agent.StartupProbe; s.PeriodSeconds*s.FailureThreshold < 180 {
+		t.Errorf("startup may take %d s", s.PeriodSeconds*s.FailureThreshold)
+	}
+	if pod.PriorityClassName != "system-node-critical" || len(pod.Tolerations) != 1 || pod.Tolerations[0] != (corev1.Toleration{Operator: corev1.TolerationOpExists}) {
+		t.Errorf("priority %q, tolerations %+v", pod.PriorityClassName, pod.Tolerations)
+	}
+	if set.Spec.UpdateStrategy.Type != appsv1.RollingUpdateDaemonSetStrategyType || set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("update: %+v", set.Spec.UpdateStrategy)
+	}
+	if !cmp.Equal(set.Spec.Selector.MatchLabels, set.Spec.Template.Labels) {
+		t.Errorf("selector %v, labels %v", set.Spec.Selector.MatchLabels, set.Spec.Template.Labels)
+	}
+}
+
+// Pods are replaced when an option changes, and only then.
+func TestChecksum(t *testing.T) {
+	t.Parallel()
+	sum := func(given ...values) string {
+		return daemonSet(t, given...).Spec.Template.Annotations["checksum/config"]
+	}
+	plain := sum()
+	if other := sum(at("log.level", "debug")); plain == "" || other == plain {
+		t.Errorf("another option: %q after %q", other, plain)
+	}
+	if other := sum(at("podAnnotations.a", "b"), at("rbac.create", false)); other != plain {
+		t.Errorf("no other option: %q after %q", other, plain)
+	}
+}
+
+func TestWhatUsersAdd(t *testing.T) {
+	t.Parallel()
+	set := daemonSet(t,
+		at("image", values{"repository": "example.com/f", "tag": "v1", "pullPolicy": "Always"}), at("imagePullSecrets", []any{values{"name": "s"}}),
+		at("resources", values{"requests": values{"memory": "1Gi", "cpu": "1"}, "limits": values{"memory": "2Gi"}}),
+		at("nodeSelector.a", "b"), at("tolerations", []any{values{"key": "k", "operator": "Exists"}}), at("priorityClassName", "p"),
+		at("affinity", values{"nodeAffinity": values{"requiredDuringSchedulingIgnoredDuringExecution": values{"nodeSelectorTerms": []any{values{"matchExpressions": []any{
+			values{"key": "x", "operator": "Exists"},
+		}}}}}}),
+		at("updateStrategy", values{"type": "OnDelete", "rollingUpdate": nil}), at("podAnnotations.c", "d"), at("podLabels.e", "f"),
+		at("extraEnv", []any{values{"name": "GOGC", "value": "50"}}), at("extraVolumes", []any{values{"name": "v", "emptyDir": values{}}}),
+		at("extraVolumeMounts", []any{values{"name": "v", "mountPath": "/v"}}), at("serviceAccount", values{"create": false, "name": "mine"}), at("fullnameOverride", "other"))
+	pod := set.Spec.Template.Spec
+	agent := named(t, pod.Containers, "agent")
+	term := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions[0]
+	have := []string{
+		set.Name, agent.Image, string(agent.ImagePullPolicy), pod.InitContainers[0].Image, pod.InitContainers[1].Image, pod.ImagePullSecrets[0].Name, agent.Resources.Requests.Memory().String(),
+		agent.Resources.Limits.Memory().String(), agent.Resources.Limits.Cpu().String(), pod.NodeSelector["a"], pod.Tolerations[0].Key, pod.PriorityClassName, term.Key,
+		string(set.Spec.UpdateStrategy.Type), set.Spec.Template.Annotations["c"], set.Spec.Template.Labels["e"], agent.Env[len(agent.Env)-1].Name,
+		pod.Volumes[len(pod.Volumes)-1].Name, agent.VolumeMounts[len(agent.VolumeMounts)-1].MountPath, pod.ServiceAccountName,
+	}
+	want := []string{
+		"other", "example.com/f:v1", "Always", "example.com/f:v1", "example.com/f:v1", "s", "1Gi", "2Gi", "0", "b", "k", "p", "x", "OnDelete", "d", "f", "GOGC", "v", "/v", "mine",
+	}
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("(-want +have):\n%s", diff)
+	}
+	digest := "sha256:" + strings.Repeat("0a", 32)
+	if image := named(t, daemonSet(t, at("image.digest", digest), at("image.tag", "v1")).Spec.Template.Spec.Containers, "agent").Image; image != "fairlead.io/fairlead@"+digest {
+		t.Errorf("image with a digest: %s", image)
+	}
+}

@@ -1,0 +1,148 @@
+// Package chart renders charts/fairlead by helm itself, and holds what comes out to what the agent and Kubernetes take.
+package chart
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+const folder = "../../charts/fairlead"
+
+// helm returns the program, which is built once and kept with what else Go builds.
+var helm = sync.OnceValues(func() (string, error) {
+	cmd := exec.Command("go", "tool", "-n", "-modfile=../tools/helm/go.mod", "helm")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("build helm: %w\n%s", err, &stderr)
+	}
+	return strings.TrimSpace(string(out)), nil
+})
+
+// run calls helm with a home of its own, and returns its output, or what it complains of.
+func run(t testing.TB, args ...string) (string, error) {
+	t.Helper()
+	path, err := helm()
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", errors.Join(errors.New(stderr.String()), err)
+	}
+	return stdout.String(), nil
+}
+
+// values is what a user gives.
+type values = map[string]any
+
+// at returns values that have one at a path with dots.
+func at(path string, value any) values {
+	names := strings.Split(path, ".")
+	for i := len(names) - 1; i > 0; i-- {
+		value = values{names[i]: value}
+	}
+	return values{names[0]: value}
+}
+
+// template renders the chart for a cluster whose API server is told. Values that come later win.
+func template(t testing.TB, given ...values) (string, error) {
+	t.Helper()
+	args := []string{"template", "fairlead", folder, "--namespace=kube-system"}
+	for _, v := range append([]values{at("k8sServiceHost", "192.0.2.1")}, given...) {
+		content, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "values.yaml")
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "--values="+file)
+	}
+	return run(t, args...)
+}
+
+func mustTemplate(t testing.TB, given ...values) string {
+	t.Helper()
+	text, err := template(t, given...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// manifest is one document of what the chart renders.
+type manifest struct {
+	file   string // the template that it comes from
+	object runtime.Object
+	text   string
+}
+
+// manifests decodes what the chart renders, and takes no field that its kind does not have.
+func manifests(t testing.TB, text string) (all []manifest) {
+	t.Helper()
+	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	for document := range strings.SplitSeq("\n"+text, "\n---\n") {
+		if strings.TrimSpace(document) == "" {
+			continue
+		}
+		head, body, _ := strings.Cut(document, "\n")
+		file, ok := strings.CutPrefix(head, "# Source: fairlead/templates/")
+		if !ok {
+			t.Fatalf("a document without a source:\n%s", document)
+		}
+		object, _, err := decoder.Decode([]byte(body), nil, nil)
+		if err != nil && !runtime.IsNotRegisteredError(err) {
+			t.Fatalf("%s: %v\n%s", file, err, body)
+		}
+		all = append(all, manifest{file, object, body})
+	}
+	return all
+}
+
+// the returns the only object of a kind.
+func the[T runtime.Object](t testing.TB, all []manifest) T {
+	t.Helper()
+	var found []T
+	for _, m := range all {
+		if object, ok := m.object.(T); ok {
+			found = append(found, object)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d objects of %T", len(found), *new(T))
+	}
+	return found[0]
+}
+
+func render(t testing.TB, given ...values) []manifest {
+	t.Helper()
+	return manifests(t, mustTemplate(t, given...))
+}
+
+func TestLint(t *testing.T) {
+	t.Parallel()
+	if out, err := run(t, "lint", "--strict", "--set=k8sServiceHost=192.0.2.1", folder); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func typeOf(object runtime.Object) string { return fmt.Sprintf("%T", object) }

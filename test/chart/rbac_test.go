@@ -1,0 +1,75 @@
+package chart
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// The agent reads what it translates, says what is wrong with it, and changes its Node. It may read no secret and no ConfigMap.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	all := render(t)
+	var have []string
+	for _, rule := range the[*rbacv1.ClusterRole](t, all).Rules {
+		for _, group := range rule.APIGroups {
+			for _, resource := range rule.Resources {
+				for _, verb := range rule.Verbs {
+					have = append(have, verb+" "+group+"/"+resource)
+				}
+			}
+		}
+	}
+	want := []string{"list networking.k8s.io/networkpolicies", "patch /nodes", "patch /nodes/status"}
+	for _, of := range []string{"/services", "/nodes", "/namespaces", "/pods", "discovery.k8s.io/endpointslices"} {
+		want = append(want, "get "+of, "list "+of, "watch "+of)
+	}
+	for _, of := range []string{"/events", "events.k8s.io/events"} {
+		want = append(want, "create "+of, "patch "+of)
+	}
+	slices.Sort(have)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("rights (-want +have):\n%s", diff)
+	}
+	account := the[*corev1.ServiceAccount](t, all)
+	binding := the[*rbacv1.ClusterRoleBinding](t, all)
+	if s := binding.Subjects; len(s) != 1 || s[0] != (rbacv1.Subject{Kind: "ServiceAccount", Name: account.Name, Namespace: "kube-system"}) {
+		t.Errorf("bound to %+v", s)
+	}
+	if binding.RoleRef.Name != the[*rbacv1.ClusterRole](t, all).Name || daemonSet(t).Spec.Template.Spec.ServiceAccountName != account.Name {
+		t.Error("agents do not have these rights")
+	}
+	policy, bound := the[*admissionv1.ValidatingAdmissionPolicy](t, all), the[*admissionv1.ValidatingAdmissionPolicyBinding](t, all)
+	if bound.Spec.PolicyName != policy.Name {
+		t.Errorf("the policy %s is not bound, %s is", policy.Name, bound.Spec.PolicyName)
+	}
+}
+
+// Who makes them otherwise gets none of them.
+func TestRightsOfOthers(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		given values
+		kinds []string
+	}{
+		{at("rbac.create", false), []string{"*v1.ConfigMap", "*v1.DaemonSet", "*v1.ServiceAccount"}},
+		{at("rbac.ownNodeOnly", false), []string{"*v1.ClusterRole", "*v1.ClusterRoleBinding", "*v1.ConfigMap", "*v1.DaemonSet", "*v1.ServiceAccount"}},
+		{at("serviceAccount.create", false), []string{
+			"*v1.ClusterRole", "*v1.ClusterRoleBinding", "*v1.ConfigMap", "*v1.DaemonSet", "*v1.ValidatingAdmissionPolicy", "*v1.ValidatingAdmissionPolicyBinding",
+		}},
+	} {
+		have := []string{}
+		for _, m := range render(t, tt.given) {
+			have = append(have, typeOf(m.object))
+		}
+		slices.Sort(have)
+		if diff := cmp.Diff(tt.kinds, have); diff != "" {
+			t.Errorf("%v (-want +have):\n%s", tt.given, diff)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package chart
+
+import (
+	"strings"
+	"testing"
+)
+
+// A value that is wrong, or a name that is none, is refused before anything changes in the cluster, and the message says where and why.
+func TestWrongValues(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		path  string
+		value any
+		says  string
+	}{
+		// Names that are none, at each depth.
+		{"loadbalancer", values{}, "'loadbalancer' not allowed"},
+		{"loadBalancer.modes", "dsr", "'modes' not allowed"},
+		{"metrics.podMonitor.enable", true, "'enable' not allowed"},
+		{"ipMasqAgent.config.nonMasqueradeCIDR", []string{}, "'nonMasqueradeCIDR' not allowed"},
+		{"updateStrategy.rollingUpdate.maxUnavailible", 1, "'maxUnavailible' not allowed"},
+		// Words of which there is a list.
+		{"podNetwork", "on", "'main', 'chained', 'off'"},
+		{"routing", "geneve", "'none', 'native', 'vxlan'"},
+		{"hostRouting", "legacy", "'bpf', 'stack'"},
+		{"loadBalancer.mode", "hybrid", "'snat', 'dsr'"},
+		{"loadBalancer.dsrDispatch", "gre", "'opt', 'ipip', 'geneve'"},
+		{"loadBalancer.acceleration", "auto", "'best-effort', 'native', 'generic', 'disabled'"},
+		{"bpf.datapathMode", "netkit-l2", "'auto', 'veth', 'netkit'"},
+		{"externalIPs", "none", "'all', 'external-only', 'deny'"},
+		{"log.level", "trace", "'debug', 'info', 'warn', 'error'"},
+		{"log.format", "xml", "'text', 'json'"},
+		{"image.pullPolicy", "Sometimes", "'Always', 'IfNotPresent', 'Never'"},
+		{"updateStrategy.type", "Recreate", "'RollingUpdate', 'OnDelete'"},
+		// Values of another kind.
+		{"masquerade.enabled", "yes", "got string, want boolean"},
+		{"bigTCP", 1, "got number, want boolean"},
+		{"loadBalancer", "dsr", "got string, want object"},
+		{"masquerade.nativeCIDRs", "10.0.0.0/8", "got string, want array"},
+		{"tolerations", values{}, "got object, want array"},
+		{"extraEnv", []string{"A=b"}, "got string, want object"},
+		{"podLabels.a", 1, "got number, want string"},
+		{"socketLB.optOutMeshes", "istio", "got string, want null or array"},
+		// Numbers and texts.
+		{"bpf.ctMax", 1000, "/bpf/ctMax"},
+		{"bpf.ctMax", 1 << 40, "/bpf/ctMax"},
+		{"k8sServicePort", 0, "/k8sServicePort"},
+		{"k8sServicePort", 65536, "/k8sServicePort"},
+		{"k8sServicePort", "https", "/k8sServicePort"},
+		{"nodePort.range", "30000", "/nodePort/range"},
+		{"nodePort.snatPorts", "all", "/nodePort/snatPorts"},
+		{"maglev.hashSeed", "short", "/maglev/hashSeed"},
+		{"conntrack.udpTimeout", 30, "/conntrack/udpTimeout"},
+		{"conntrack.udpTimeout", "30", "/conntrack/udpTimeout"},
+		{"metrics.address", "localhost:1", "/metrics/address"},
+		{"metrics.address", "10249", "/metrics/address"},
+		{"healthz.address", ":0", "/healthz/address"},
+		{"ready.address", ":10247", "/ready/address"},
+		{"ready.address", "", "/ready/address"},
+		{"image.digest", "sha256:abc", "/image/digest"},
+		{"image.repository", "a b", "/image/repository"},
+		{"cni.binPath", "opt/cni", "/cni/binPath"},
+		{"cni.confName", "05-fairlead.conf", "/cni/confName"},
+		{"bpf.root", "bpf", "/bpf/root"},
+		{"devices", "", "/devices"},
+		{"devices", []string{}, "/devices"},
+		{"devices", []string{"eth0,eth1"}, "/devices/0"},
+		{"l7Proxies", []string{"envoy"}, "/l7Proxies/0"},
+		{"masquerade.nativeCIDRs", []string{"10.0.0.0"}, "/masquerade/nativeCIDRs/0"},
+		{"extraArgs", []string{"log-level=debug"}, "/extraArgs/0"},
+		// What only a sentence can tell.
+		{"k8sServiceHost", "https://192.0.2.1", "k8sServiceHost: https://192.0.2.1 is not a name or an address alone"},
+		{"k8sServiceHost", "192.0.2.1:6443", "k8sServicePort has the port"},
+		{"k8sServiceHost", "[2001:db8::1]:6443", "k8sServicePort has the port"},
+		{"k8sServiceHost", "auto", "set k8sServiceHost and k8sServicePort to an address that every node reaches"},
+		{"k8sServiceHost", "", "set k8sServiceHost and k8sServicePort to an address that every node reaches"},
+		{"k8sServiceHost", nil, "set k8sServiceHost and k8sServicePort to an address that every node reaches"},
+		{"ipMasqAgent.config.masqLinkLocal", true, "set ipMasqAgent.enabled to true"},
+		{"metrics.podMonitor.enabled", true, `set metrics.address, such as ":10249"`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.path, func(t *testing.T) {
+			t.Parallel()
+			_, err := template(t, at(tt.path, tt.value))
+			if err == nil {
+				t.Fatalf("%v was taken", tt.value)
+			}
+			if !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("%v: it says %v, want %q", tt.value, err, tt.says)
+			}
+		})
+	}
+}
+
+// What is not there without the pod network is refused here, and not by agents that do not start.
+func TestValuesThatNeedThePodNetwork(t *testing.T) {
+	t.Parallel()
+	for _, network := range []string{"chained", "off"} {
+		for path, value := range map[string]any{"bigTCP": true, "l7Proxies": []string{"a=1"}, "bpf.datapathMode": "netkit"} {
+			_, err := template(t, at("podNetwork", network), at(path, value))
+			if err == nil || !strings.Contains(err.Error(), "podNetwork: main, and it is "+network) || !strings.Contains(err.Error(), path+": ") {
+				t.Errorf("podNetwork %s with %s: %v", network, path, err)
+			}
+		}
+	}
+}
+
+// What users of Cilium bring along is refused with what to do instead, unless it says what is so anyway.
+func TestWhatIsDecidedOtherwise(t *testing.T) {
+	t.Parallel()
+	var table []struct{ Value, But, Why string }
+	readYAML(t, "refused.yaml", &table)
+	// Any of these is neither what is refused nor what is let pass.
+	var let []values
+	for _, r := range table {
+		if r.But != "" {
+			let = append(let, at(r.Value, map[string]any{"true": true, "false": false}[r.But]))
+			if r.But != "true" && r.But != "false" {
+				let[len(let)-1] = at(r.Value, r.But)
+			}
+		}
+		t.Run(r.Value, func(t *testing.T) {
+			t.Parallel()
+			var value any = "other"
+			if r.But == "true" || r.But == "false" {
+				value = r.But == "false"
+			}
+			if _, err := template(t, at(r.Value, value)); err == nil || !strings.Contains(err.Error(), r.Value+": "+r.Why) {
+				t.Errorf("%v: %v", value, err)
+			}
+		})
+	}
+	if _, err := template(t, let...); err != nil {
+		t.Errorf("what is so anyway: %v", err)
+	}
+}

@@ -1,0 +1,158 @@
+package chart
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"fairlead.io/fairlead/test/apiserver"
+)
+
+// A cluster that kubeadm made tells where its API server is, so the chart needs no value at all; helm installs, changes, brings back and removes it.
+func TestRelease(t *testing.T) {
+	t.Parallel()
+	server := apiserver.Start(t)
+	client, ctx := server.Client(), t.Context()
+	flags := []string{"--kubeconfig=" + server.Kubeconfig(), "--namespace=kube-system"}
+	mustRun := func(args ...string) string {
+		t.Helper()
+		out, err := run(t, append(args, flags...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if _, err := run(t, append([]string{"install", "fairlead", folder}, flags...)...); err == nil || !strings.Contains(err.Error(), "does not say so in kube-public/cluster-info") {
+		t.Fatalf("where nobody says: %v", err)
+	}
+	announce(t, client, "https://[2001:db8::1]:8443")
+	if notes := mustRun("install", "fairlead", folder); !strings.Contains(notes, "NetworkPolicies are not enforced") {
+		t.Errorf("it says: %s", notes)
+	}
+	agent := func() (environment map[string]string, level string) {
+		t.Helper()
+		set, err := client.AppsV1().DaemonSets("kube-system").Get(ctx, "fairlead", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		environment = map[string]string{}
+		for _, env := range named(t, set.Spec.Template.Spec.Containers, "agent").Env {
+			environment[env.Name] = env.Value
+		}
+		options, err := client.CoreV1().ConfigMaps("kube-system").Get(ctx, "fairlead", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return environment, options.Data["log-level"] + " " + options.Data["routing"]
+	}
+	if env, options := agent(); env["KUBERNETES_SERVICE_HOST"] != "2001:db8::1" || env["KUBERNETES_SERVICE_PORT"] != "8443" || options != "info vxlan" {
+		t.Errorf("installed: %v, %s", env, options)
+	}
+	mustRun("upgrade", "fairlead", folder, "--reuse-values", "--set=log.level=debug")
+	mustRun("upgrade", "fairlead", folder, "--reuse-values", "--set=routing=native")
+	if _, options := agent(); options != "debug native" {
+		t.Errorf("upgraded: %s", options)
+	}
+	mustRun("rollback", "fairlead", "1")
+	if _, options := agent(); options != "info vxlan" {
+		t.Errorf("rolled back: %s", options)
+	}
+	mustRun("uninstall", "fairlead")
+	if _, err := client.AppsV1().DaemonSets("kube-system").Get(ctx, "fairlead", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("uninstalled: the DaemonSet: %v", err)
+	}
+	if roles, err := client.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=fairlead"}); err != nil || len(roles.Items) != 0 {
+		t.Errorf("uninstalled: %d ClusterRoles, %v", len(roles.Items), err)
+	}
+}
+
+// announce does what kubeadm does.
+func announce(t *testing.T, client kubernetes.Interface, url string) {
+	t.Helper()
+	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster:\n    certificate-authority-data: eA==\n    server: %s\n", url)
+	ctx := t.Context()
+	_, err := client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-public"}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
+	info := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cluster-info"}, Data: map[string]string{"kubeconfig": kubeconfig}}
+	if _, err := client.CoreV1().ConfigMaps("kube-public").Create(ctx, info, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// An agent changes the Node that its pod runs on, and no other. Those who are no agents are not held to that.
+func TestOwnNode(t *testing.T) {
+	t.Parallel()
+	server := apiserver.Start(t)
+	client, ctx := server.Client(), t.Context()
+	if _, err := run(t, "install", "fairlead", folder, "--kubeconfig="+server.Kubeconfig(), "--namespace=kube-system", "--set=k8sServiceHost=192.0.2.1"); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"own", "other"} {
+		if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	agent := asPodOn(t, server, "own")
+	annotation, condition := `{"metadata":{"annotations":{"a":"b"}}}`, `{"status":{"conditions":[{"type":"NetworkUnavailable","status":"False","reason":"x"}]}}`
+	patch := func(who kubernetes.Interface, node, body string, subresources ...string) error {
+		_, err := who.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, subresources...)
+		return err
+	}
+	// The server heeds a new policy once it has compiled it.
+	deadline := time.Now().Add(time.Minute)
+	for patch(agent, "other", annotation) == nil {
+		if time.Now().After(deadline) {
+			t.Fatal("after a minute an agent may still change another Node")
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	for _, err := range []error{patch(agent, "other", annotation), patch(agent, "other", condition, "status")} {
+		if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "no Node but the one that its pod runs on") {
+			t.Errorf("another Node: %v", err)
+		}
+	}
+	for _, err := range []error{
+		patch(agent, "own", annotation), patch(agent, "own", condition, "status"), patch(client, "other", annotation), patch(client, "other", condition, "status"),
+	} {
+		if err != nil {
+			t.Errorf("the own Node, or not by an agent: %v", err)
+		}
+	}
+}
+
+// asPodOn returns a client with the token that a kubelet gives the agent's pod on a node.
+func asPodOn(t *testing.T, server *apiserver.Server, node string) kubernetes.Interface {
+	t.Helper()
+	client, ctx := server.Client(), t.Context()
+	pod, err := client.CoreV1().Pods("kube-system").Create(ctx, &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "agent-on-" + node},
+		Spec:       corev1.PodSpec{NodeName: node, ServiceAccountName: "fairlead", Containers: []corev1.Container{{Name: "agent", Image: "i"}}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
+	}}
+	token, err := client.CoreV1().ServiceAccounts("kube-system").CreateToken(ctx, "fairlead", request, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := server.Config()
+	cfg.BearerToken = token.Status.Token
+	made, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}

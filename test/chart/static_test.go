@@ -1,0 +1,56 @@
+package chart
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "rewrite what is generated from the chart")
+
+// hold compares a file with what it is generated from.
+func hold(t *testing.T, path, want string) {
+	t.Helper()
+	path = filepath.Join("..", "..", filepath.FromSlash(path))
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("%v; write it with: go test ./test/chart -update", err)
+	}
+	if diff := cmp.Diff(want, string(have)); diff != "" {
+		t.Errorf("%s is out of date (-want +have); rewrite it with: go test ./test/chart -update\n%s", path, diff)
+	}
+}
+
+const generated = "# Generated from charts/fairlead: go test ./test/chart -update\n"
+
+// Who has no helm gets the same.
+func TestManifests(t *testing.T) {
+	t.Parallel()
+	all := render(t, at("k8sServiceHost", "API-SERVER"))
+	// What only helm needs.
+	marks := regexp.MustCompile(`(?m)^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n`)
+	static := func(files ...string) (text string) {
+		for _, m := range all {
+			if slices.Contains(files, m.file) {
+				text += "---\n" + strings.TrimSpace(marks.ReplaceAllString(m.text, "")) + "\n"
+			}
+		}
+		return strings.TrimPrefix(text, "---\n")
+	}
+	hold(t, "deploy/kubernetes/rbac.yaml", generated+static("serviceaccount.yaml", "rbac.yaml"))
+	hold(t, "deploy/kubernetes/fairlead.yaml", generated+`# Put an address of the API server that every node reaches in the place of API-SERVER, and its port in that of 6443:
+#
+#     sed 's/API-SERVER/192.0.2.1/' fairlead.yaml | kubectl apply -f -
+`+static("serviceaccount.yaml", "configmap.yaml", "rbac.yaml", "daemonset.yaml"))
+}
