@@ -2,122 +2,30 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
-	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"github.com/google/go-cmp/cmp"
-	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/test/rig"
+	"fairlead.io/fairlead/test/snapshot"
 )
 
-// everything is what a node's network is like: all its settings, devices, addresses, routes and rules, with the programs at
-// devices and at the cgroup, and what is pinned.
+// everything is what a node's network is like.
 func (n *node) everything() (lines []string) {
 	n.t.Helper()
-	say := func(format string, args ...any) {
-		if line := fmt.Sprintf(format, args...); !ofModule.MatchString(line) {
-			lines = append(lines, line)
-		}
-	}
-	err := n.ns.Do(func() error {
-		if err := filepath.WalkDir(filepath.Join(procSys, "net"), func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() {
-				return err
-			}
-			content, err := os.ReadFile(path)
-			if err != nil && !errors.Is(err, unix.EIO) && !errors.Is(err, fs.ErrPermission) { // neither set nor to be read
-				return err
-			}
-			say("%s = %q", path, content)
-			return nil
-		}); err != nil {
-			return err
-		}
-		return errors.Join(netlinks(say), routesAndRules(say))
+	err := n.ns.Do(func() (err error) {
+		lines, err = snapshot.Take(snapshot.Places{Cgroup: n.cgroup.Path(), Dirs: []string{n.bpffs}})
+		return err
 	})
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	for attach := ebpf.AttachCGroupInetIngress; attach <= ebpf.AttachCgroupUnixGetsockname; attach++ {
-		cgroup, err := os.Open(n.cgroup.Path())
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		found, err := link.QueryPrograms(link.QueryOptions{Target: int(cgroup.Fd()), Attach: attach})
-		if err == nil && len(found.Programs) > 0 {
-			say("%d programs at the cgroup for %s", len(found.Programs), attach)
-		}
-		cgroup.Close()
-	}
-	if err := filepath.WalkDir(n.bpffs, func(path string, _ fs.DirEntry, err error) error { say("pinned %s", path); return err }); err != nil {
-		n.t.Fatal(err)
-	}
 	return lines
-}
-
-// ofModule is what a module brings to all namespaces when somebody on the machine is the first to need it.
-var ofModule = regexp.MustCompile(`net/netfilter/|nf_conntrack|\b(tunl0|sit0|ip6tnl0|gre0|gretap0|erspan0|ip6gre0|ip_vti0|ip6_vti0)\b`)
-
-func netlinks(say func(string, ...any)) error {
-	all, err := netlink.LinkList()
-	if err != nil {
-		return err
-	}
-	for _, l := range all {
-		at := l.Attrs()
-		say("device %s %s mtu %d flags %v xdp %v", at.Name, l.Type(), at.MTU, at.Flags, at.Xdp != nil && at.Xdp.Attached)
-		for _, attach := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
-			if found, err := link.QueryPrograms(link.QueryOptions{Target: at.Index, Attach: attach}); err == nil && len(found.Programs) > 0 {
-				say("%d programs at %s for %s", len(found.Programs), at.Name, attach)
-			}
-		}
-		qdiscs, err := netlink.QdiscList(l)
-		if err != nil {
-			return err
-		}
-		for _, q := range qdiscs {
-			say("%s at %s", q.Type(), at.Name)
-		}
-		addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
-		if err != nil {
-			return err
-		}
-		for _, a := range addrs {
-			say("address %s of %s", a.IPNet, at.Name)
-		}
-	}
-	return nil
-}
-
-func routesAndRules(say func(string, ...any)) error {
-	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		list, err := netlink.RouteListFiltered(family, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
-		if err != nil {
-			return err
-		}
-		for i := range list {
-			say("route %s", list[i])
-		}
-		rules, err := netlink.RuleList(family)
-		if err != nil {
-			return err
-		}
-		for i := range rules {
-			say("rule %s", rules[i])
-		}
-	}
-	return nil
 }
 
 // What init and an agent changed at a node is after cleanup as it was before, whatever that was.
