@@ -208,7 +208,7 @@ func named(to descriptor, names []string) []descriptor {
 	for _, name := range names {
 		d := to
 		_, tag, _ := strings.Cut(filepath.Base(name), ":")
-		d.Annotations = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": tag}
+		d.Annotations = map[string]string{nameAnnotation: name, "org.opencontainers.image.ref.name": tag}
 		all = append(all, d)
 	}
 	return all
