@@ -153,14 +153,22 @@ FAMILY := ipv4
 CNI := bridge
 PROXY := none
 AGENT :=
+SET :=
 ROUTING :=
 PREFIX := fl
 
+# Of the agent's image, for this machine alone.
+AGENT_IMAGE := _output/cluster/fairlead.tar
+
 .PHONY: cluster
-cluster: build ## start a real Kubernetes on this machine: NODES, FAMILY, CNI, ROUTING (with CNI=none: of the agent's own pod network), PROXY, AGENT (its options), PREFIX (root); test/cluster/README.md
-	$(if $(filter none,$(PROXY)),$(GO) run ./test/cluster/agent -prefix $(PREFIX) -family $(FAMILY) -routing "$(ROUTING)" -options "$(AGENT)" -out _output/agent)
-	$(GO) run ./test/cluster up -prefix $(PREFIX) -nodes $(NODES) -family $(FAMILY) -cni $(CNI) -proxy $(PROXY) \
-		$(if $(filter none,$(PROXY)),-image _output/agent/agent.tar -apply _output/agent/agent.yaml)
+cluster: ## start a real Kubernetes on this machine: NODES, FAMILY, CNI, ROUTING (with CNI=none: of the agent's own pod network), PROXY, SET (values of the chart), AGENT (options of the agent), PREFIX (root); test/cluster/README.md
+ifeq ($(PROXY),none)
+	$(GO) run ./deploy/image -arch=$(shell $(GO) env GOARCH) -output $(dir $(AGENT_IMAGE))
+	$(GO) run ./test/cluster up -prefix $(PREFIX) -nodes $(NODES) -family $(FAMILY) -cni $(CNI) -image $(AGENT_IMAGE)
+	$(GO) run ./test/cluster install -prefix $(PREFIX) -chart charts/fairlead -image $(AGENT_IMAGE) -routing "$(ROUTING)" $(addprefix -set ,$(SET)) -- $(AGENT)
+else
+	$(GO) run ./test/cluster up -prefix $(PREFIX) -nodes $(NODES) -family $(FAMILY) -cni $(CNI) -proxy $(PROXY)
+endif
 
 .PHONY: cluster-down
 cluster-down: ## stop it (root)

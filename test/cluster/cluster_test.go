@@ -145,7 +145,7 @@ func TestCluster(t *testing.T) {
 	}
 	c.Options = Options{}
 	var log bytes.Buffer
-	if err := c.up(want, extras{}, &log); err != nil {
+	if err := c.up(want, nil, &log); err != nil {
 		t.Fatalf("up: %v\n%s", err, log.String())
 	}
 	t.Logf("\n%s", log.String())
@@ -175,7 +175,7 @@ func TestCluster(t *testing.T) {
 		t.Errorf("from outside to the node: %v", refused)
 	}
 	log.Reset()
-	if err := c.up(want, extras{}, &log); err != nil || !strings.Contains(log.String(), "up already") {
+	if err := c.up(want, nil, &log); err != nil || !strings.Contains(log.String(), "up already") {
 		t.Errorf("up again: %v\n%s", err, log.String())
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"fairlead.io/fairlead/test/cluster/plan"
 )
 
+const apiServerName = "kube-apiserver"
+
 // apiServer returns the address of the API server, as everybody in the cluster can reach it.
 func apiServer(f plan.Family) netip.AddrPort {
 	return netip.AddrPortFrom(f.Control()[0].Addr(), 6443)
@@ -78,22 +80,7 @@ func (c *Cluster) makeCredentials() error {
 
 // startControl starts the control plane and waits until its API is ready.
 func (c *Cluster) startControl() error {
-	if err := c.startEtcd(); err != nil {
-		return err
-	}
-	server, err := c.startControlled("kube-apiserver", c.apiServerFlags()...)
-	if err != nil {
-		return err
-	}
-	client, err := c.apiClient()
-	if err != nil {
-		return err
-	}
-	defer client.CloseIdleConnections()
-	err = server.await(func(ctx context.Context) error {
-		return get(ctx, client, "https://"+apiServer(c.Family).String()+"/readyz")
-	})
-	if err != nil {
+	if err := inOrder(c.startEtcd, c.startAPIServer); err != nil {
 		return err
 	}
 	if _, err := c.startControlled("kube-controller-manager", c.controllerFlags()...); err != nil {
@@ -102,10 +89,41 @@ func (c *Cluster) startControl() error {
 	if err := c.startAddresses(); err != nil {
 		return err
 	}
-	_, err = c.startControlled("kube-scheduler", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
+	_, err := c.startControlled("kube-scheduler", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
 		"--kubeconfig="+c.path("pki", "scheduler.kubeconfig"), "--authentication-kubeconfig="+c.path("pki", "scheduler.kubeconfig"),
 		"--authorization-kubeconfig="+c.path("pki", "scheduler.kubeconfig"))
 	return err
+}
+
+// startAPIServer starts the API server and waits until it is ready.
+func (c *Cluster) startAPIServer() error {
+	server, err := c.startControlled(apiServerName, c.apiServerFlags()...)
+	if err != nil {
+		return err
+	}
+	client, err := c.apiClient()
+	if err != nil {
+		return err
+	}
+	defer client.CloseIdleConnections()
+	return server.await(func(ctx context.Context) error {
+		return get(ctx, client, "https://"+apiServer(c.Family).String()+"/readyz")
+	})
+}
+
+// stopAPIServer kills the API server, as the loss of its machine would, and returns when it is gone. All else goes on.
+func (c *Cluster) stopAPIServer() error {
+	pids, err := c.cgroups.Pids(c.name("control"))
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		if program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || program != c.program(apiServerName) {
+			continue // another, or one that has ended
+		}
+		return kill(pid)
+	}
+	return fmt.Errorf("stop %s: it does not run", apiServerName)
 }
 
 // giveAddresses is the command by which this program gives addresses to Services of type LoadBalancer.

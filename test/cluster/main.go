@@ -21,12 +21,16 @@ import (
 
 const usage = `usage: cluster COMMAND [-prefix NAME] ...
 
-  up [-nodes N] [-family ipv4|dual|ipv6] [-cni bridge|none] [-proxy none|iptables|nftables] [-image FILE]... [-apply FILE]...
+  up [-nodes N] [-family ipv4|dual|ipv6] [-cni bridge|none] [-proxy none|iptables|nftables] [-image FILE]...
+  install -chart DIR -image FILE [-routing native|vxlan] [-set KEY=VALUE]... [OPTION...]
+                             install the agent by its chart, with options of the agent, or change how it is installed
   down [-purge]              end the cluster; with -purge also forget its unpacked images and logs
   build [PROGRAM...]         build the programs and images that a cluster is made of, or the named programs;
                              for kube-proxy, install what it calls
   import FILE...             import image archives on every node
+  apiserver stop|start       end the API server as if its machine were lost, and start it again
   kubectl ARGUMENT...        run kubectl as an administrator
+  helm ARGUMENT...           run helm likewise
   exec PART COMMAND...       run a command in node1, ..., control, outside or router
   env                        print where things are
 `
@@ -34,7 +38,7 @@ const usage = `usage: cluster COMMAND [-prefix NAME] ...
 func main() {
 	err := run(os.Args[1:])
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && slices.Contains([]string{"exec", "kubectl"}, os.Args[1]) {
+	if errors.As(err, &exit) && slices.Contains([]string{"exec", "kubectl", "helm"}, os.Args[1]) {
 		os.Exit(exit.ExitCode()) // the command has told why
 	}
 	if err == nil {
@@ -61,7 +65,8 @@ func run(args []string) error {
 		return addresses.Run(context.Background(), args[1], args[2], plan.Family(args[3]))
 	}
 	commands := map[string]func(*flag.FlagSet, []string) error{
-		"up": runUp, "down": runDown, "build": runBuild, "import": runImport, "kubectl": runKubectl, "exec": runExec, "env": runEnv,
+		"up": runUp, "down": runDown, "install": runInstall, "build": runBuild, "import": runImport,
+		"apiserver": runAPIServer, "kubectl": runKubectl, "helm": runHelm, "exec": runExec, "env": runEnv,
 	}
 	if len(args) == 0 || commands[args[0]] == nil {
 		return usageError("which command?")
@@ -92,19 +97,18 @@ func (l *list) Set(value string) error { *l = append(*l, value); return nil }
 
 func runUp(flags *flag.FlagSet, args []string) error {
 	var want Options
-	var more extras
+	var images list
 	flags.IntVar(&want.Nodes, "nodes", 3, "")
 	family := flags.String("family", string(plan.IPv4), "")
 	flags.StringVar(&want.CNI, "cni", "bridge", "")
 	flags.StringVar(&want.Proxy, "proxy", "none", "")
-	flags.Var((*list)(&more.images), "image", "")
-	flags.Var((*list)(&more.manifests), "apply", "")
+	flags.Var(&images, "image", "")
 	c, err := parse(flags, args)
 	if err != nil {
 		return err
 	}
 	want.Family = plan.Family(*family)
-	return c.up(want, more, os.Stderr)
+	return c.up(want, images, os.Stderr)
 }
 
 func runDown(flags *flag.FlagSet, args []string) error {
@@ -114,6 +118,23 @@ func runDown(flags *flag.FlagSet, args []string) error {
 		return err
 	}
 	return c.down(*purge)
+}
+
+func runInstall(flags *flag.FlagSet, args []string) error {
+	var a Agent
+	flags.StringVar(&a.Chart, "chart", "", "")
+	flags.StringVar(&a.Image, "image", "", "")
+	flags.StringVar(&a.Routing, "routing", "", "")
+	flags.Var((*list)(&a.Sets), "set", "")
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	if a.Chart == "" || a.Image == "" {
+		return usageError("which chart, and which image?")
+	}
+	a.Options = flags.Args()
+	return c.install(a, os.Stderr)
 }
 
 func runBuild(flags *flag.FlagSet, args []string) error {
@@ -154,12 +175,40 @@ func runImport(flags *flag.FlagSet, args []string) error {
 	return c.importEverywhere(flags.Args())
 }
 
+func runAPIServer(flags *flag.FlagSet, args []string) error {
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	switch what := flags.Arg(0); what {
+	case "stop":
+		return c.stopAPIServer()
+	case "start":
+		return c.startAPIServer()
+	default:
+		return usageError(fmt.Sprintf("%q an API server?", what))
+	}
+}
+
 func runKubectl(flags *flag.FlagSet, args []string) error {
 	c, err := parse(flags, args)
 	if err != nil {
 		return err
 	}
 	return c.exec("control", append([]string{c.program("kubectl")}, flags.Args()...))
+}
+
+func runHelm(flags *flag.FlagSet, args []string) error {
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	cmd, err := c.helm(flags.Args()...)
+	if err != nil {
+		return err
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return c.netns("control").Run(cmd)
 }
 
 func runExec(flags *flag.FlagSet, args []string) error {
@@ -178,7 +227,7 @@ func runEnv(flags *flag.FlagSet, args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("STATE=%s\nKUBECONFIG=%s\nLOGS=%s\nCONTROL_NETNS=%s\n", c.dir, c.kubeconfig(), c.path("logs"), netnsPath(c.name("control")))
+	fmt.Printf("STATE=%s\nKUBECONFIG=%s\nLOGS=%s\nNETNS=%s\n", c.dir, c.kubeconfig(), c.path("logs"), netnsPath(c.name("")))
 	fmt.Printf("NODES=%d\nFAMILY=%s\nCGROUPS=%s\nAPISERVER=%s\n", c.Nodes, c.Family, c.cgroups.Dir(c.name("")), apiServer(c.Family))
 	return nil
 }

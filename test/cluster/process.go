@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fairlead.io/fairlead/test/cluster/place"
 )
 
@@ -80,6 +82,24 @@ func (p *process) await(ask func(context.Context) error) error {
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error says that it has ended
 	<-p.done
+}
+
+// kill ends a process that another program has started, and waits for its end.
+func kill(pid int) error {
+	handle, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	defer unix.Close(handle)
+	if err := unix.PidfdSendSignal(handle, unix.SIGKILL, nil, 0); err != nil {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	for {
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(handle), Events: unix.POLLIN}}, -1)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
 }
 
 // tail returns the last lines of a log.

@@ -37,15 +37,9 @@ func (k *clock) step(name string, fn func() error) error {
 	return nil
 }
 
-// extras are what is put on top of a cluster.
-type extras struct {
-	images    []string // archives for every node
-	manifests []string // files or directories for kubectl apply
-}
-
 // up brings up the cluster that the options describe. One that runs with the same options is left as it is; another, or
-// what an interrupted start has left, is taken down first.
-func (c *Cluster) up(want Options, more extras, log io.Writer) error {
+// what an interrupted start has left, is taken down first. Every node gets the archives of images.
+func (c *Cluster) up(want Options, images []string, log io.Writer) error {
 	if err := want.validate(); err != nil {
 		return err
 	}
@@ -60,13 +54,13 @@ func (c *Cluster) up(want Options, more extras, log io.Writer) error {
 	clock := newClock(log)
 	if c.Options == want && c.isUp() {
 		fmt.Fprintln(log, "the cluster is up already")
-	} else if err := c.create(want, more, clock); err != nil {
+	} else if err := c.create(want, images, clock); err != nil {
 		return err
 	}
-	if err := c.addExtras(more, clock); err != nil {
+	if err := c.importEverywhere(images); err != nil {
 		return err
 	}
-	if err := c.await(more, clock); err != nil {
+	if err := c.await(clock); err != nil {
 		return err
 	}
 	fmt.Fprintf(log, "%6.1f s  in all; KUBECONFIG=%s is for the network namespace %s\n", time.Since(clock.began).Seconds(), c.kubeconfig(), c.name("control"))
@@ -88,9 +82,9 @@ func (o Options) validate() error {
 }
 
 // create makes a new cluster, whatever is left of another one.
-func (c *Cluster) create(want Options, more extras, clock *clock) error {
-	var images string
-	prepare := func() (err error) { images, err = c.prepare(want, clock.out); return err }
+func (c *Cluster) create(want Options, images []string, clock *clock) error {
+	var own string
+	prepare := func() (err error) { own, err = c.prepare(want, clock.out); return err }
 	if err := clock.step("programs and images", prepare); err != nil {
 		return err
 	}
@@ -100,7 +94,7 @@ func (c *Cluster) create(want Options, more extras, clock *clock) error {
 	c.Options = want
 	var lay []func() error
 	for i := range c.Nodes {
-		lay = append(lay, func() error { return c.layNode(i+1, append([]string{images}, more.images...)) })
+		lay = append(lay, func() error { return c.layNode(i+1, append([]string{own}, images...)) })
 	}
 	var kubelets []func() error
 	for i := range c.Nodes {
@@ -125,15 +119,15 @@ func (c *Cluster) create(want Options, more extras, clock *clock) error {
 }
 
 // await waits for what can be expected: nodes need a pod network, and the DNS needs somebody who serves Services.
-func (c *Cluster) await(more extras, clock *clock) error {
-	if c.CNI == "none" && len(more.manifests) == 0 {
+func (c *Cluster) await(clock *clock) error {
+	if c.CNI == "none" {
 		fmt.Fprintln(clock.out, "the nodes are not waited for: they have no pod network yet")
 		return nil
 	}
 	if err := clock.step("nodes ready", c.awaitNodes); err != nil {
 		return err
 	}
-	if c.Proxy == "none" && len(more.manifests) == 0 {
+	if c.Proxy == "none" {
 		fmt.Fprintln(clock.out, "the DNS is not waited for: nobody serves Services yet")
 		return nil
 	}
@@ -186,26 +180,6 @@ func (c *Cluster) allowProxy() error {
 	return err
 }
 
-// addExtras imports images and applies manifests.
-func (c *Cluster) addExtras(more extras, clock *clock) error {
-	if len(more.images) > 0 {
-		if err := clock.step("images", func() error { return c.importEverywhere(more.images) }); err != nil {
-			return err
-		}
-	}
-	if len(more.manifests) == 0 {
-		return nil
-	}
-	return clock.step("manifests", func() error {
-		args := []string{"apply"}
-		for _, path := range more.manifests {
-			args = append(args, "--filename="+path)
-		}
-		_, err := c.runKubectl(nil, args...)
-		return err
-	})
-}
-
 // down ends the cluster. Images stay unpacked, for the next one, unless all is to be purged.
 func (c *Cluster) down(purge bool) error {
 	unlock, err := c.lock()
@@ -244,7 +218,7 @@ func (c *Cluster) remove() error {
 	if err := together(ends...); err != nil {
 		return err
 	}
-	gone := []string{"options.json", "kubeconfig", "cluster", "pki", "etcd"}
+	gone := []string{"options.json", "kubeconfig", "cluster", "pki", "etcd", "helm"}
 	for _, part := range parts[3:] {
 		for _, dir := range []string{"etc", "etc.work", "opt", "opt.work", "var", "var.work", "kubelet", "cgroup", "kubelet.json", "containerd.toml"} {
 			gone = append(gone, filepath.Join(part, dir))

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/test/cluster/e2e/verdict"
+	"fairlead.io/fairlead/test/cluster/running"
 )
 
 //go:embed expected.tsv
@@ -62,7 +63,7 @@ func run(ctx context.Context, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	cluster, err := findCluster(ctx, o.prefix, o.proxy)
+	cluster, err := running.Find(ctx, ".", o.prefix)
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	list = list.In(cluster.Cluster)
+	list = list.In(verdict.Cluster{Family: string(cluster.Family), Nodes: cluster.Nodes, Proxy: proxyName(o.proxy)})
 	if o.focus == "" {
 		o.focus = list.Smoke()
 	}
@@ -87,6 +88,13 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if o.proxy == "none" {
+		others, err := findProxies(cluster)
+		if err != nil {
+			return err
+		}
+		result.Problems = append(result.Problems, others...)
+	}
 	v := verdict.Judge(result, list, focus)
 	if err := errors.Join(write(o.out, "results.tsv", v.WriteTSV), write(o.out, "junit.xml", v.WriteJUnit)); err != nil {
 		return err
@@ -101,6 +109,14 @@ func run(ctx context.Context, args []string) error {
 		return errNews
 	}
 	return nil
+}
+
+// proxyName returns who serves Services, as the list of expectations calls it.
+func proxyName(mode string) string {
+	if mode == "none" {
+		return "fairlead"
+	}
+	return mode
 }
 
 // write writes a file of results.

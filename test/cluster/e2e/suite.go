@@ -13,6 +13,7 @@ import (
 
 	"fairlead.io/fairlead/test/apiserver/pinned"
 	"fairlead.io/fairlead/test/cluster/e2e/verdict"
+	"fairlead.io/fairlead/test/cluster/running"
 )
 
 // killDelay is what the suite gets to report and clean up after it was told to end.
@@ -21,7 +22,7 @@ const killDelay = 30 * time.Second
 // suite runs the tests.
 type suite struct {
 	options
-	cluster *cluster
+	cluster *running.Cluster
 	never   string // regular expression of the specs to leave out
 	ginkgo  string
 	dir     string // absolute
@@ -35,7 +36,7 @@ type part struct {
 }
 
 // newSuite builds the programs if they are not there yet.
-func newSuite(o options, c *cluster, never string) (*suite, error) {
+func newSuite(o options, c *running.Cluster, never string) (*suite, error) {
 	set, err := pinned.Find("ginkgo", "e2e.test")
 	if err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func (s *suite) runPart(ctx context.Context, p part) (*verdict.Run, error) {
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, log, log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = killDelay
-	ended := s.cluster.control.Run(cmd)
+	ended := s.cluster.Netns("control").Run(cmd)
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
@@ -128,7 +129,7 @@ func (s *suite) arguments(p part) []string {
 		args = append(args, "--skip="+s.never)
 	}
 	return append(args, s.tests(), "--",
-		"--provider=local", "--kubeconfig="+s.cluster.kubeconfig, "--num-nodes="+strconv.Itoa(s.cluster.Nodes),
+		"--provider=local", "--kubeconfig="+s.cluster.Kubeconfig, "--num-nodes="+strconv.Itoa(s.cluster.Nodes),
 		"--dump-logs-on-failure=false", "--disable-log-dump", "--node-schedulable-timeout=3m", "--system-pods-startup-timeout=3m",
 		"--report-dir="+s.dir, "--report-prefix="+p.name)
 }

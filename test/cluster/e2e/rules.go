@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+
+	"fairlead.io/fairlead/test/cluster/running"
+)
+
+// proxyRule is what a proxy of Services that works by rules needs: chains of its own, and another destination for packets.
+var proxyRule = regexp.MustCompile(`\bkube-proxy\b|\bchain KUBE-[A-Z0-9-]+|\b(dnat|redirect)( ip6?)? to\b|\b(DNAT|REDIRECT)\b`)
+
+// ofKubelet are the chains that every kubelet makes, whoever serves Services.
+var ofKubelet = regexp.MustCompile(`\bchain KUBE-(IPTABLES-HINT|KUBELET-CANARY|FIREWALL) `)
+
+// proxyRules returns the lines of a set of rules, as nft and iptables print theirs, that are a proxy's.
+func proxyRules(rules string) (found []string) {
+	for line := range strings.Lines(rules) {
+		if proxyRule.MatchString(line) && !ofKubelet.MatchString(line) {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+// findProxies returns a problem for each node that has rules of a proxy. Where fairlead serves Services nobody else may,
+// or it is not fairlead that is judged.
+func findProxies(c *running.Cluster) (problems []string, err error) {
+	for _, name := range c.Names() {
+		for _, list := range []string{"nft list ruleset", "iptables-legacy-save", "ip6tables-legacy-save"} {
+			words := strings.Fields(list)
+			cmd := exec.Command(words[0], words[1:]...)
+			var text strings.Builder
+			cmd.Stdout = &text
+			if err := c.Netns(name).Run(cmd); err != nil {
+				return nil, fmt.Errorf("list the rules of %s: %s: %w", name, list, err)
+			}
+			if found := proxyRules(text.String()); len(found) > 0 {
+				problems = append(problems, fmt.Sprintf("%s has %d rules of a proxy by %s, the first is %q", name, len(found), words[0], found[0]))
+			}
+		}
+	}
+	return problems, nil
+}
