@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.io/fairlead/pkg/maps"
 )
 
 func daemonSet(t testing.TB, given ...values) *appsv1.DaemonSet {
@@ -250,5 +252,29 @@ func TestWhatUsersAdd(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("0a", 32)
 	if image := named(t, daemonSet(t, at("image.digest", digest), at("image.tag", "v1")).Spec.Template.Spec.Containers, "agent").Image; image != "fairlead.io/fairlead@"+digest {
 		t.Errorf("image with a digest: %s", image)
+	}
+}
+
+// What is kept for an agent is what its maps take when the room for flows is used up, and what the process takes itself.
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	const processors, process, flow = 16, 128 << 20, 512 // bytes of a flow, as fairlead preflight reckons
+	for _, tt := range []struct {
+		asked any
+		flows uint64
+	}{{nil, 131072}, {65536, 65536}, {65537, 131072}, {1000000, 1 << 20}, {1 << 26, 1 << 26}} {
+		room := maps.Room{HalfOpen: uint32(tt.flows * 2 / 8), Datagrams: processors * 4096}
+		start, err := maps.Footprint(maps.MinSizes(), room, processors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		need := int64(start + process + tt.flows*flow)
+		have := named(t, daemonSet(t, at("bpf.ctMax", tt.asked)).Spec.Template.Spec.Containers, "agent").Resources
+		if memory := have.Requests.Memory().Value(); memory < need || memory > need+need/10 {
+			t.Errorf("bpf.ctMax %v: %d MiB, and %d are needed", tt.asked, memory>>20, need>>20)
+		}
+		if len(have.Limits) != 0 || have.Requests.Cpu().MilliValue() != 100 {
+			t.Errorf("limits %v, CPU %v", have.Limits, have.Requests.Cpu())
+		}
 	}
 }

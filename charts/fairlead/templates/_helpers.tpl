@@ -102,11 +102,13 @@ port: {{ $port | default "443" | quote }}
 {host: {{ trimSuffix (print ":" $port) .address | trimPrefix "[" | trimSuffix "]" | quote }}, port: {{ $port }}, path: {{ .path }}}
 {{- end -}}
 
-{{- /* Memory that an agent and its maps need, in Mi: its own, the maps as they are made, and what flows may fill them with. A test
-measures the last two. */ -}}
+{{- /* Memory that an agent and its maps need, in Mi: 128 for the process, the maps as a node with 16 processors makes them, and
+what flows add when the room for them is used up. Room is made in powers of two; a test holds this to what the maps take. */ -}}
 {{- define "fairlead.memory" -}}
-{{- $flows := .Values.bpf.ctMax | default 131072 | int64 -}}
-{{- add 128 40 (div (mul $flows 450) 1048576) -}}Mi
+{{- $flows := 65536 -}}
+{{- $most := .Values.bpf.ctMax | default 131072 | int64 -}}
+{{- range until 10 -}}{{- if lt (int64 $flows) $most -}}{{- $flows = mul $flows 2 -}}{{- end -}}{{- end -}}
+{{- add 128 40 (div (mul $flows 576) 1048576) -}}Mi
 {{- end -}}
 
 {{- define "fairlead.resources" -}}

@@ -1,0 +1,247 @@
+package chart
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/config"
+)
+
+// value is one of values.yaml, with the comment above it.
+type value struct{ path, standard, says string }
+
+// described reads values.yaml line by line, as its comments are no part of YAML: a line is a key, or a comment that describes the next.
+func described(t testing.TB) (all []value) {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(folder, "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := regexp.MustCompile(`^( *)([A-Za-z0-9]+):(?: (.*))?$`)
+	var above []string
+	says := ""
+	for i, line := range strings.Split(strings.TrimSuffix(string(content), "\n"), "\n") {
+		if comment, ok := strings.CutPrefix(strings.TrimSpace(line), "# -- "); ok {
+			says = comment
+			continue
+		}
+		found := key.FindStringSubmatch(line)
+		if found == nil {
+			if line != "" {
+				t.Fatalf("values.yaml:%d is neither a key nor a description: %s", i+1, line)
+			}
+			continue
+		}
+		depth := len(found[1]) / 2
+		above = append(above[:depth], found[2])
+		if found[3] != "" {
+			all = append(all, value{strings.Join(above, "."), found[3], says})
+		}
+		says = ""
+	}
+	return all
+}
+
+// leaves adds the paths of the values in a tree.
+func leaves(tree values, above string, into map[string]any) {
+	for name, v := range tree {
+		if below, ok := v.(values); ok && len(below) > 0 && name != "nodeSelector" {
+			leaves(below, above+name+".", into)
+			continue
+		}
+		into[above+name] = v
+	}
+}
+
+func standard(t testing.TB) map[string]any {
+	t.Helper()
+	var tree values
+	readYAML(t, "values.yaml", &tree)
+	all := map[string]any{}
+	leaves(tree, "", all)
+	return all
+}
+
+func TestValuesAreDescribed(t *testing.T) {
+	t.Parallel()
+	var have []string
+	for _, v := range described(t) {
+		have = append(have, v.path)
+		if !strings.HasSuffix(v.says, ".") {
+			t.Errorf("%s has no description that is a sentence: %q", v.path, v.says)
+		}
+	}
+	slices.Sort(have)
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(standard(t))), have); diff != "" {
+		t.Errorf("values.yaml (-values +described):\n%s", diff)
+	}
+}
+
+// schema is as much of values.schema.json as is looked at here.
+type schema struct {
+	Type                 any
+	Properties           map[string]schema
+	AdditionalProperties any
+	Enum, Items          any
+}
+
+// The schema knows every value and no other, and nothing that is not a value gets by it.
+func TestSchema(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root schema
+	if err := json.Unmarshal(content, &root); err != nil {
+		t.Fatal(err)
+	}
+	var refused []struct{ Value, But, Why string }
+	readYAML(t, "refused.yaml", &refused)
+	want := standard(t)
+	for _, r := range refused {
+		name, _, _ := strings.Cut(r.Value, ".")
+		if _, ok := want[r.Value]; !ok && root.Properties[name].Properties == nil {
+			want[name] = nil // as a whole: what is below is told by refused.yaml
+		} else if !ok {
+			want[r.Value] = nil
+		}
+	}
+	want["global"] = nil // helm's
+	have := map[string]any{}
+	var walk func(s schema, path string)
+	walk = func(s schema, path string) {
+		if s.Properties == nil {
+			have[path] = nil
+			return
+		}
+		if s.AdditionalProperties != false {
+			t.Errorf("%s: takes what it does not know", path)
+		}
+		for name, below := range s.Properties {
+			walk(below, strings.TrimPrefix(path+"."+name, "."))
+		}
+	}
+	walk(root, "")
+	// An object that is empty unless somebody gives it something has its names in the schema alone.
+	for _, path := range []string{"ipMasqAgent.config", "resources.limits", "updateStrategy.rollingUpdate", "resources.requests"} {
+		for name := range have {
+			if strings.HasPrefix(name, path+".") {
+				delete(have, name)
+			}
+		}
+		for name := range want {
+			if strings.HasPrefix(name, path+".") {
+				delete(want, name)
+			}
+		}
+		delete(have, path)
+		delete(want, path)
+	}
+	delete(have, "resources.claims")
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(have))); diff != "" {
+		t.Errorf("values.schema.json (-values +schema):\n%s", diff)
+	}
+	for _, r := range rows(t) {
+		if _, ok := want[r.Value]; r.Value != "" && !ok {
+			t.Errorf("option %s is set by %s, which is no value", r.Option, r.Value)
+		}
+	}
+}
+
+// cell is a text that fits in a table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+// The chart's README lists its values.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	text := "<!-- Generated from values.yaml: go test ./test/chart -update -->\n\n" + readme
+	for _, v := range described(t) {
+		text += fmt.Sprintf("| `%s` | `%s` | %s |\n", v.path, cell(v.standard), cell(v.says))
+	}
+	hold(t, "charts/fairlead/README.md", text)
+}
+
+const readme = "# The chart of fairlead\n" + `
+fairlead in the place of kube-proxy and of the plugin for the pods' network, on every node of a cluster: an agent, what it may do, and
+its configuration.
+
+    helm install fairlead charts/fairlead --namespace kube-system
+
+It needs Kubernetes 1.30 or later, Linux 6.1 or later, and helm 3 or 4. Nodes without kube-proxy and without another plugin are what it is made for:
+` + "`kubeadm init --skip-phases=addon/kube-proxy`, `k3s server --flannel-backend=none --disable-kube-proxy --disable-network-policy`" + `. Where the cluster was not made by kubeadm it has to be
+told where the API server is, by an address that every node reaches without Services:
+
+    helm install fairlead charts/fairlead --namespace kube-system --set k8sServiceHost=192.0.2.1 --set k8sServicePort=6443
+
+**NetworkPolicies are not enforced.** What has to enforce them finds packets of pods in the node's own stack with ` + "`--set hostRouting=stack`" + `.
+
+Names are those that users of Cilium know where a value means the same; ` + "`docs/values.md`" + ` has which option of the agent each sets. A value
+that is none, or that is not taken, is refused before anything changes. A value that is null is left to the agent's default, which
+` + "`docs/configuration.md`" + ` has. Other values replace pods node by node, and connections go on meanwhile.
+
+## Values
+
+| value | default | what it decides |
+| --- | --- | --- |
+`
+
+// docs/values.md has every name that an option goes by.
+func TestNamesOfOptions(t *testing.T) {
+	t.Parallel()
+	text := "<!-- Generated from charts/fairlead/options.yaml and the agent's options: go test ./test/chart -update -->\n\n" + names
+	by := map[string]row{}
+	for _, r := range rows(t) {
+		by[r.Option] = r
+	}
+	code := func(list string) string {
+		if list == "" {
+			return ""
+		}
+		return "`" + strings.Join(strings.Split(list, ", "), "`, `") + "`"
+	}
+	for _, o := range config.Options() {
+		r := by[o.Name]
+		set := code(r.Value)
+		if set == "" {
+			set = "set by the chart: " + r.Why
+		}
+		if r.While != "" {
+			set += fmt.Sprintf(", if `%s` is `%s`", r.While, r.Is)
+		}
+		text += fmt.Sprintf("| `--%s` | `%s` | %s | %s |\n", o.Name, o.Env(), cell(set), code(r.Known))
+	}
+	text += "\n" + refusals
+	var refused []struct{ Value, But, Why string }
+	readYAML(t, "refused.yaml", &refused)
+	for _, r := range refused {
+		but := code(r.But)
+		text += fmt.Sprintf("| `%s` | %s | %s |\n", r.Value, but, cell(strings.ToUpper(r.Why[:1])+r.Why[1:]+"."))
+	}
+	hold(t, "docs/values.md", text)
+}
+
+const names = "# Names of options\n" + `
+An option of the agent is a flag, an environment variable, and in a cluster a value of the chart, which has a key in the chart's ConfigMap.
+The last column has what users of Cilium know it by; it may take other words there. What each decides is in
+` + "[configuration.md](configuration.md) and [the chart's README](../charts/fairlead/README.md)" + `.
+
+| flag | environment variable | value of the chart | known to users of Cilium as |
+| --- | --- | --- | --- |
+`
+
+const refusals = "## Values of others\n" + `
+These values, which Cilium's chart has or which are tried often, are refused with what to do instead, unless they say what is so anyway.
+
+| value | let pass | instead |
+| --- | --- | --- |
+`
