@@ -139,6 +139,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 		newConfigCommand(inv),
 		newLogLevelCommand(inv),
 		newPreflightCommand(inv),
+		newBugreportCommand(inv),
 		newInitCommand(inv),
 		newInstallCommand(inv),
 		newCleanupCommand(inv),

@@ -123,22 +123,31 @@ func (c *Client) do(ctx context.Context, method, path string, send, receive any)
 	if err != nil {
 		return fmt.Errorf("make request: %w", err)
 	}
+	answer, err := c.send(request)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(answer, receive); err != nil {
+		return fmt.Errorf("read the agent's answer to %s: %w", path, err)
+	}
+	return nil
+}
+
+// send returns the answer to a request.
+func (c *Client) send(request *http.Request) ([]byte, error) {
 	response, err := c.http.Do(request)
 	if err != nil {
-		return &UnreachableError{Path: c.path, Err: cause(err)}
+		return nil, &UnreachableError{Path: c.path, Err: cause(err)}
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
 	if err != nil {
-		return &UnreachableError{Path: c.path, Err: cause(err)}
+		return nil, &UnreachableError{Path: c.path, Err: cause(err)}
 	}
 	if response.StatusCode != http.StatusOK {
-		return refusal(response.StatusCode, text)
+		return nil, refusal(response.StatusCode, text)
 	}
-	if err := json.Unmarshal(text, receive); err != nil {
-		return fmt.Errorf("read the agent's answer to %s: %w", path, err)
-	}
-	return nil
+	return text, nil
 }
 
 // cause strips what net/http wraps around an error: the made-up address of the request tells nobody anything.
@@ -181,4 +190,13 @@ func Alive(path string) (bool, error) {
 		return false, fmt.Errorf("look for an agent: ask for the lock: %w", err)
 	}
 	return lock.Type != unix.F_UNLCK, nil
+}
+
+// Goroutines returns what the agent is at, as its profiler tells it.
+func (c *Client) Goroutines(ctx context.Context) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/debug/pprof/goroutine?debug=2", nil)
+	if err != nil {
+		return nil, fmt.Errorf("make request: %w", err)
+	}
+	return c.send(request)
 }

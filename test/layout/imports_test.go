@@ -42,6 +42,7 @@ func rules() []rule {
 		{"pkg/bigtcp", []string{"pkg/devices", "pkg/listing"}, "it makes devices larger; which ones, and whether, is decided above"},
 		{"pkg/routes", nil, "it follows the kernel and says when; to whom is decided above"},
 		{"pkg/optout", []string{"pkg/maps", "pkg/model"}, "it decides about pods from any source, and writes one map"},
+		{"pkg/bugreport", []string{"pkg/listing"}, "it writes what it is given by functions, and what the kernel tells of the machine"},
 		{"pkg/preflight", []string{"pkg/devices"}, "it looks at a machine where nothing of ours may be yet"},
 		{"pkg/observe", []string{"pkg/lb", "pkg/maps", "pkg/bpf", "pkg/model"}, "it only reads, also when no agent is there to ask"},
 		{"pkg/sockets", []string{"pkg/maps", "pkg/model"}, "it looks at sockets and aborts them; which is decided by who knows the backends"},

@@ -1,0 +1,276 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bugreport"
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// accountToken is what a pod is known by to the API server.
+const accountToken = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+
+func newBugreportCommand(inv *invocation) *cobra.Command {
+	var file string
+	var anonymize bool
+	cmd := &cobra.Command{
+		Use:   "bugreport",
+		Short: "Write what is known of this node into a file that can be handed to others",
+		Long: `Write what is known of this node into a file that can be handed to others, a tar.gz: what the commands tell (status,
+config, preflight, maps, flows, drops, addresses of pods, verify), metrics and goroutines of the agent, pins, links and programs,
+devices, addresses, routes, rules, neighbours and qdiscs, settings and counters of the kernel, and lines of its log. It works
+without an agent; what cannot be had is named in the bundle, with the reason, and does not keep the rest from it. It takes 24
+MiB before compression, 4 MiB a part, and about a minute and a half at most; what is longer is cut, which manifest.json tells.
+
+There are no tokens, keys, certificates, passwords, environment variables or contents of CNI configurations in it: what looks
+like one is taken out everywhere, and so are --hash-seed, the token of the service account, and the values of environment
+variables with such names. Look at it all the same before you hand it on: names of Services and pods, and addresses, are
+there. With --anonymize, addresses and the name of the node have pseudonyms, the same ones throughout the bundle and others
+in the next; addresses of one network stay in one, and their first bits stay (8 of IPv4, 16 of IPv6).
+
+From a pod with a read-only root:
+
+    kubectl -n kube-system exec POD -- /fairlead bugreport --file=- > bugreport.tar.gz`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r, err := inv.report(cmd, anonymize)
+			if err != nil {
+				return err
+			}
+			if file == "-" {
+				_, err := r.write(cmd.Context(), inv.Stdout)
+				return err
+			}
+			if file == "" {
+				file = r.folder + ".tar.gz"
+			}
+			done := written{File: file}
+			if done.Parts, err = r.writeFile(cmd.Context(), file); err != nil {
+				return err
+			}
+			return inv.print(done, done.write)
+		},
+	}
+	config.AddFlags(cmd.Flags())
+	cmd.Flags().StringVar(&file, "file", "", "the file to write, which must not be there yet; - for standard output (default a name with node and time, in this directory)")
+	cmd.Flags().BoolVar(&anonymize, "anonymize", false, "put pseudonyms in the place of addresses and of the node's name")
+	return cmd
+}
+
+// written tells what is in a bundle.
+type written struct {
+	File  string            `json:"file"`
+	Parts []bugreport.Entry `json:"parts"`
+}
+
+func (d written) write(w io.Writer) error {
+	for _, p := range d.Parts {
+		switch {
+		case p.Error != "":
+			fmt.Fprintf(w, "not all of %s: %s\n", p.Name, p.Error)
+		case p.Truncated:
+			fmt.Fprintf(w, "%s is cut: it is longer than there is room for\n", p.Name)
+		}
+	}
+	_, err := fmt.Fprintf(w, "%s is written. Look at it before you hand it on.\n", d.File)
+	return err
+}
+
+// bugReport is a bundle to be written.
+type bugReport struct {
+	folder   string
+	parts    []bugreport.Part
+	redactor *bugreport.Redactor
+}
+
+func (inv *invocation) report(cmd *cobra.Command, anonymize bool) (*bugReport, error) {
+	cfg, err := inv.config(cmd)
+	if err != nil {
+		return nil, err
+	}
+	known := append(environmentSecrets(inv.Environ), cfg.HashSeed)
+	if token, err := os.ReadFile(accountToken); err == nil {
+		known = append(known, string(token))
+	}
+	nested := *inv.env
+	nested.Environ = withFlags(inv.Environ, cmd.Flags())
+	agent := cfg
+	if origins, err := client(cfg).Config(cmd.Context()); err == nil {
+		for _, o := range origins {
+			if bugreport.IsSecret(o.Name) {
+				known = append(known, o.Value)
+			}
+		}
+		if theirs, err := sameConfig(origins); err == nil {
+			agent = theirs
+		}
+	}
+	r := &bugReport{redactor: bugreport.NewRedactor(known)}
+	node := agent.NodeName
+	if anonymize {
+		node = "this-node"
+		names := map[string]string{agent.NodeName: node, cfg.NodeName: node}
+		if host, err := os.Hostname(); err == nil {
+			names[host] = node
+		}
+		if status, err := client(cfg).Status(cmd.Context()); err == nil {
+			names[status.Node] = node
+		}
+		r.redactor.Anonymize(bugreport.NewPseudonyms(), names)
+	}
+	r.folder = fmt.Sprintf("fairlead-%s-%s", node, time.Now().UTC().Format("20060102T150405Z"))
+	r.parts = append(nested.commandParts(), agentParts(cfg, agent)...)
+	r.parts = append(r.parts, bugreport.Machine{Root: "/"}.Parts()...)
+	return r, nil
+}
+
+// environmentSecrets returns the values of variables whose names say that they are secret.
+func environmentSecrets(environ []string) (values []string) {
+	for _, variable := range environ {
+		if name, value, _ := strings.Cut(variable, "="); bugreport.IsSecret(name) {
+			values = append(values, value)
+		}
+	}
+	return values
+}
+
+// withFlags returns the environment in which every command has the options that the flags give.
+func withFlags(environ []string, flags *pflag.FlagSet) []string {
+	environ = append([]string{}, environ...)
+	for _, o := range config.Options() {
+		if f := flags.Lookup(o.Name); f != nil && f.Changed {
+			environ = append(environ, o.Env()+"="+f.Value.String())
+		}
+	}
+	return environ
+}
+
+// commandParts returns what the commands tell.
+func (e *env) commandParts() []bugreport.Part {
+	parts := []bugreport.Part{
+		e.part("version.json", "version", "-o", "json"), e.part("status.txt", "status"), e.part("status.json", "status", "-o", "json"),
+		e.part("preflight.txt", "preflight"), e.part("config.json", "config", "-o", "json"), e.part("drops.txt", "drops"),
+		e.part("verify.txt", "verify"), e.part("services.txt", "service", "list"), e.part("addresses-of-pods.txt", "ipam", "list"),
+		e.part("maps/list.txt", "map", "list"),
+	}
+	for _, name := range observe.DumpNames() {
+		parts = append(parts, e.part("maps/"+name+".txt", "map", "dump", name))
+	}
+	return append(parts, e.part("maps/flows.txt", "conntrack", "list")) // the longest last
+}
+
+// part is what a command tells. That a node is degraded, or not ready, is no failure to tell so.
+func (e *env) part(name string, args ...string) bugreport.Part {
+	return bugreport.Part{Name: name, Collect: func(ctx context.Context, to io.Writer) error {
+		var stderr bytes.Buffer
+		nested := *e
+		nested.Stdout, nested.Stderr, nested.Args = to, &stderr, args
+		code := execute(ctx, &nested)
+		if code == exitOK || code == exitDegraded || args[0] == "preflight" && code == exitError {
+			return nil
+		}
+		return fmt.Errorf("exit code %d: %s", code, strings.TrimSpace(stderr.String()))
+	}}
+}
+
+// agentParts returns what the agent alone tells, and what is pinned. The agent's own options say where it listens.
+func agentParts(cfg, agent *config.Config) []bugreport.Part {
+	return []bugreport.Part{
+		{Name: "agent/metrics.txt", Collect: func(ctx context.Context, to io.Writer) error { return fetchMetrics(ctx, agent.MetricsAddress, to) }},
+		{Name: "agent/goroutines.txt", Collect: func(ctx context.Context, to io.Writer) error {
+			text, err := client(cfg).Goroutines(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = to.Write(text)
+			return err
+		}},
+		{Name: "pins.txt", Collect: bugreport.Tree(filepath.Dir(mapsDir(cfg)))},
+		{Name: "links.txt", Collect: func(_ context.Context, to io.Writer) error { return writeLinks(to, filepath.Dir(mapsDir(cfg))) }},
+		{Name: "state-dir.txt", Collect: bugreport.Tree(cfg.StateDir)},
+	}
+}
+
+// writeLinks tells which program each pinned link runs.
+func writeLinks(to io.Writer, root string) error {
+	var errs []error
+	for _, dir := range []string{"links", "devices"} {
+		links, err := observe.ReadLinks(filepath.Join(root, dir))
+		errs = append(errs, err)
+		for _, l := range links {
+			if _, err := fmt.Fprintf(to, "%s/%s: attached %v, program %d\n", dir, l.Name, l.Attached, l.ID); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func fetchMetrics(ctx context.Context, address string, to io.Writer) error {
+	if address == "" {
+		return errors.New("the agent serves none (--metrics-address)")
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/metrics", nil)
+	if err != nil {
+		return err
+	}
+	// Not by a proxy that the environment may name.
+	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", address, answer.Status)
+	}
+	_, err = io.Copy(to, answer.Body)
+	return err
+}
+
+func (r *bugReport) write(ctx context.Context, to io.Writer) ([]bugreport.Entry, error) {
+	return bugreport.Write(ctx, to, r.folder, r.parts, r.redactor, bugreport.DefaultLimits())
+}
+
+// writeFile writes the bundle in one step: there is all of it or none. Nobody but this user may read it, and a file that is
+// there stays.
+func (r *bugReport) writeFile(ctx context.Context, name string) (parts []bugreport.Entry, err error) {
+	staged, err := os.CreateTemp(filepath.Dir(name), ".fairlead-bugreport-*")
+	if err != nil {
+		return nil, fmt.Errorf("write the bundle: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(staged.Name()))
+		}
+	}()
+	parts, err = r.write(ctx, staged)
+	if err = errors.Join(err, staged.Sync(), staged.Close()); err != nil {
+		return nil, fmt.Errorf("write the bundle: %w", err)
+	}
+	if err := unix.Renameat2(unix.AT_FDCWD, staged.Name(), unix.AT_FDCWD, name, unix.RENAME_NOREPLACE); err != nil {
+		return nil, fmt.Errorf("write the bundle %s: %w", name, err)
+	}
+	return parts, nil
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/bugreport"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// bundleFiles returns what is in a bundle, by the names in its one folder.
+func bundleFiles(t *testing.T, bundle []byte) map[string]string {
+	t.Helper()
+	zipped, err := gzip.NewReader(bytes.NewReader(bundle))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for archive := tar.NewReader(zipped); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, name, ok := strings.Cut(header.Name, "/")
+		if !ok || path.Clean(header.Name) != header.Name || !filepath.IsLocal(header.Name) {
+			t.Errorf("a file is called %q", header.Name)
+		}
+		files[name] = string(text)
+	}
+}
+
+const plantedToken = "eyJhbGciOiJSUzI1NiIsImtpZCI6Ik.eyJpc3MiOiJrdWJlcm5ldGVzL3.c2lnbmF0dXJlc2lnbmF0dXJl"
+
+// suspicious is an agent's status with secrets where others have put them, and addresses.
+func suspicious() observe.Status {
+	return observe.Status{
+		Version: "v1", Node: "worker-17", Degraded: []string{},
+		Problems: []observe.Problem{
+			{Object: "shop/web", Reason: "BadAnnotation", Message: "token: " + plantedToken + " of 10.96.0.9 and https://me:PLANTED-pass@example.com/"},
+			{Object: "shop/db", Reason: "x", Message: "-----BEGIN PRIVATE KEY-----\nPLANTED-key\n-----END PRIVATE KEY-----"},
+			{Object: "shop/env", Reason: "x", Message: "the seed is PLANTED-seed-0123456789; DB_PASSWORD is PLANTED-database"},
+			{Object: "shop/tty", Reason: "x", Message: "\x1b[2J\u009b1m"},
+		},
+	}
+}
+
+// bugreportOf runs the command with planted secrets in its environment.
+func bugreportOf(t *testing.T, args ...string) (result, []byte) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	environ := []string{"DB_PASSWORD=PLANTED-database", "FAIRLEAD_HASH_SEED=PLANTED-seed-0123456789", "HOME=/root", "GITHUB_TOKEN=PLANTED-forge"}
+	code := execute(t.Context(), &env{Stdout: &stdout, Stderr: &stderr, Environ: environ, Args: append([]string{"bugreport"}, args...)})
+	return result{code, stdout.String(), stderr.String()}, stdout.Bytes()
+}
+
+// Secrets are nowhere in the bundle, whoever put them wherever; what a bundle is for is there.
+func TestBugreport(t *testing.T) {
+	dir, _ := startAgent(t, suspicious)
+	metrics := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, "fairlead_degraded 0\nfairlead_build_info{token=\"PLANTED-label\"} 1\n")
+	}))
+	t.Cleanup(metrics.Close)
+	for _, anonymize := range []bool{false, true} {
+		args := []string{"--state-dir", dir, "--bpffs", t.TempDir(), "--file=-"}
+		if anonymize {
+			args = append(args, "--anonymize")
+		}
+		got, bundle := bugreportOf(t, args...)
+		if got.code != exitOK || got.stderr != "" {
+			t.Fatalf("exit code %d: %s", got.code, got.stderr)
+		}
+		files := bundleFiles(t, bundle)
+		for name, text := range files {
+			if i := strings.Index(text, "PLANTED"); i >= 0 || strings.Contains(text, "eyJhbGci") || strings.ContainsAny(text, "\x1b\u009b") {
+				t.Errorf("%s has a secret: ...%.60q", name, text[max(i-60, 0):])
+			}
+			if anonymize && (strings.Contains(text, "10.96.0.9") || strings.Contains(text, "worker-17")) {
+				t.Errorf("%s has an address or the node's name: %q", name, text)
+			}
+		}
+		for name, want := range map[string]string{
+			"status.txt": "shop/web: BadAnnotation: token: [redacted]", "status.json": `"object": "shop/db"`, "config.json": `"name": "source"`,
+			"preflight.txt": " checks: ", "version.json": `"go":`, "verify.txt": "", "agent/goroutines.txt": "goroutine ", "pins.txt": "",
+			"state-dir.txt": "agent.sock", "machine/sysctls.txt": "kernel/osrelease = ", "machine/devices.txt": "1: lo ", "machine/routes.txt": "",
+			"maps/svcs.txt.error": "no fairlead maps under", "maps/flows.txt.error": "no fairlead maps under", "agent/metrics.txt.error": "",
+		} {
+			if text, ok := files[name]; !ok && !strings.HasPrefix(name, "pins") || !strings.Contains(text, want) {
+				t.Errorf("%s: %q, want %q", name, text, want)
+			}
+		}
+		if !strings.Contains(files["status.txt"], "10.") || anonymize != strings.Contains(files["status.txt"], "this-node") {
+			t.Errorf("anonymous: %v: %s", anonymize, files["status.txt"])
+		}
+		var manifest []bugreport.Entry
+		if err := json.Unmarshal([]byte(files["manifest.json"]), &manifest); err != nil || len(manifest) < 30 {
+			t.Errorf("the manifest: %v, %+v", err, manifest)
+		}
+	}
+	address := strings.TrimPrefix(metrics.URL, "http://")
+	got, bundle := bugreportOf(t, append(nowhere(t), "--metrics-address", address, "--node-name=n1", "--source=/x", "--file=-")...)
+	files := bundleFiles(t, bundle)
+	if want := "fairlead_degraded 0\nfairlead_build_info{token=\"[redacted]\"} 1\n"; got.code != exitOK || files["agent/metrics.txt"] != want {
+		t.Errorf("metrics: %q", files["agent/metrics.txt"])
+	}
+	// The flags hold for all commands, and without an agent the options are these.
+	var view configView
+	if err := json.Unmarshal([]byte(files["config.json"]), &view); err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]string{}
+	for _, o := range view.Options {
+		have[o.Name] = o.Value
+	}
+	if have["metrics-address"] != address || have["node-name"] != "n1" || have["hash-seed"] != "[redacted]" || view.Of != "here" {
+		t.Errorf("options of %s: %v", view.Of, have)
+	}
+	if text := files["status.txt.error"]; !strings.Contains(text, "exit code 4") {
+		t.Errorf("without an agent: %q", text)
+	}
+}
+
+// A bundle is there as a whole or not at all, nobody else may read it, and no other file is written over.
+func TestBugreportFile(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "x.tar.gz")
+	args := append(nowhere(t), "--node-name=n1", "--file", file)
+	if got, _ := bugreportOf(t, args...); got.code != exitOK || !strings.Contains(got.stdout, file+" is written. Look at it") || !strings.Contains(got.stdout, "not all of maps/svcs.txt: ") {
+		t.Fatalf("%+v", got)
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := bundleFiles(t, text)["manifest.json"]; !ok {
+		t.Error("it has no manifest")
+	}
+	got, _ := bugreportOf(t, args...)
+	after, err := os.ReadFile(file)
+	if err != nil || got.code != exitError || !strings.Contains(got.stderr, "file exists") || !bytes.Equal(text, after) {
+		t.Errorf("a second bundle of that name: %+v, %v", got, err)
+	}
+	if got, _ := bugreportOf(t, append(nowhere(t), "--file", filepath.Join(dir, "none", "x"))...); got.code != exitError {
+		t.Errorf("a directory that is not there: %+v", got)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 1 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	t.Chdir(dir)
+	got, _ = bugreportOf(t, append(nowhere(t), "--node-name=n1", "-o", "json")...)
+	var done written
+	if err := json.Unmarshal([]byte(got.stdout), &done); err != nil || !strings.HasPrefix(done.File, "fairlead-n1-2") {
+		t.Fatalf("%v: %+v", err, got)
+	}
+	if _, err := os.Stat(filepath.Join(dir, done.File)); err != nil {
+		t.Error(err)
+	}
+	names := []string{}
+	for _, p := range done.Parts {
+		names = append(names, p.Name)
+	}
+	slices.Sort(names)
+	if diff := cmp.Diff(slices.Compact(slices.Clone(names)), names); diff != "" {
+		t.Errorf("two parts have one name:\n%s", diff)
+	}
+}
