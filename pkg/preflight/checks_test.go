@@ -132,6 +132,8 @@ func rivalOutcomes() []outcome {
 		{"other networks", "no list", all(without("sys/class/net"), set("sys/class/net", "")), Unknown, "could not be looked at", ""},
 		{"cni", "nothing yet", without("etc"), OK, "is empty", ""},
 		{"cni", "nothing at all", all(without("etc"), off), Warn, "pods have no network", "--pod-network=main"},
+		{"cni", "in a container", all(without("etc"), set("proc/1/comm", "fairlead\n")), Unknown, "/etc/cni/net.d is not seen from this container", "on the node"},
+		{"cni", "in a container that sees it", set("proc/1/comm", "fairlead\n"), OK, "05-fairlead.conflist", ""},
 		{"cni", "another before ours", set(dir+"00-x.conf", bridge), Fail, "takes /etc/cni/net.d/00-x.conf (bridge)", "--cni-conf-name"},
 		{"cni", "another behind ours", set(dir+"10-x.conf", bridge), Warn, "behind it are 10-x.conf", "remove the others"},
 		{"cni", "another until ours", all(without("etc"), set(dir+"10-x.conf", bridge)), Warn, "until the agent writes 05-fairlead.conflist", "remove it when"},
@@ -211,6 +213,7 @@ func tuningOutcomes() []outcome {
 		{"tuned", "another profile", set("etc/tuned/active_profile", "powersave"), Warn, "powersave", "network-throughput"},
 		{"tuned", "latency", set("etc/tuned/active_profile", "network-latency"), OK, "network-latency", ""},
 		{"tuned", "none", without("etc/tuned"), OK, "not in use", ""},
+		{"tuned", "in a container", all(without("etc/tuned"), set("proc/1/comm", "fairlead\n")), Unknown, "not seen from this container", "on the node"},
 		{"tuned", "cannot be read", unreadable("etc/tuned/active_profile"), Unknown, "could not be looked at", ""},
 		{"big TCP", "could be", noBig, Warn, "it could be: IPv4 up to 196608", "--big-tcp=true"},
 		{"big TCP", "cannot be", all(noBig, large(usual, nil)), OK, "cannot be: IPv4 as usual: too old; IPv6 as usual: too small", ""},
@@ -238,11 +241,12 @@ func tuningOutcomes() []outcome {
 
 // Each line in each of its states.
 func TestOutcomes(t *testing.T) {
+	files := &tree{root: t.TempDir()}
 	for _, o := range slices.Concat(baseOutcomes(), rivalOutcomes(), deviceOutcomes(), tuningOutcomes()) {
 		t.Run(o.check+"/"+o.name, func(t *testing.T) {
 			m := sound()
 			o.change(m)
-			report := m.check(t)
+			report := m.checkIn(t, files)
 			at := slices.IndexFunc(report.Lines, func(l Line) bool { return l.Check == o.check })
 			if at < 0 {
 				t.Fatalf("no such line: %+v", report.Lines)

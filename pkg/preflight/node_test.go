@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -87,11 +88,46 @@ func ipv4Flow(client, dialled, server, known string) string {
 // check makes the machine's files and looks at it.
 func (m *machine) check(t *testing.T) *Report {
 	t.Helper()
-	m.Root = t.TempDir()
-	for name, text := range m.files {
-		path := filepath.Join(m.Root, name)
+	return m.checkIn(t, &tree{root: t.TempDir()})
+}
+
+// checkIn does so in a tree that has the files of another machine, most of which are the same.
+func (m *machine) checkIn(t *testing.T, files *tree) *Report {
+	t.Helper()
+	if err := files.become(m.files); err != nil {
+		t.Fatal(err)
+	}
+	m.Root = files.root
+	return m.Check()
+}
+
+// tree is a directory and what is in it.
+type tree struct {
+	root string
+	has  map[string]string
+}
+
+// become makes the directory have these files and no others.
+func (r *tree) become(files map[string]string) error {
+	for name, text := range r.has {
+		if now, ok := files[name]; ok && now == text {
+			continue
+		}
+		path := filepath.Join(r.root, name)
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		// What is a directory now may be a file then, or not there.
+		for path = filepath.Dir(path); path != r.root && os.Remove(path) == nil; path = filepath.Dir(path) {
+		}
+	}
+	for name, text := range files {
+		if was, ok := r.has[name]; ok && was == text {
+			continue
+		}
+		path := filepath.Join(r.root, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
+			return err
 		}
 		var err error
 		if to, ok := strings.CutPrefix(text, "-> "); ok {
@@ -100,10 +136,11 @@ func (m *machine) check(t *testing.T) *Report {
 			err = os.WriteFile(path, []byte(text), 0o644)
 		}
 		if err != nil {
-			t.Fatal(err)
+			return err
 		}
 	}
-	return m.Check()
+	r.has = maps.Clone(files)
+	return nil
 }
 
 func (m *machine) link(change func(*devices.Device)) {

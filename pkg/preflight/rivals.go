@@ -148,6 +148,9 @@ func (n *Node) configuration() Line {
 	})
 	slices.Sort(names)
 	if len(names) == 0 {
+		if n.contained() && !n.exists(strings.TrimPrefix(dir, "/")) {
+			return Line{check, Unknown, dir + " is not seen from this container", "run the command on the node"}
+		}
 		if main {
 			return Line{check, OK, dir + " is empty; the agent writes " + n.Options.ConfName + " once it can serve pods, if --cni-conf-dir names the directory", ""}
 		}

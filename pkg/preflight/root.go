@@ -84,10 +84,17 @@ func (n *Node) processes() (map[string]bool, error) {
 			names[name] = true
 		}
 	}
-	if init, err := n.read("proc/1/comm"); err == nil && strings.HasPrefix(init, "fairlead") {
+	if n.contained() {
 		return names, errors.New("only the processes of this container can be seen")
 	}
 	return names, nil
+}
+
+// contained reports whether this is the agent's container: it sees what the node's kernel tells, and of the node's processes and
+// files those of its own alone.
+func (n *Node) contained() bool {
+	init, err := n.read("proc/1/comm")
+	return err == nil && strings.HasPrefix(init, "fairlead")
 }
 
 // unknown is the line of what could not be looked at.

@@ -61,6 +61,8 @@ func (n *Node) tuned() Line {
 	const check = "tuned"
 	profile, err := n.read("etc/tuned/active_profile")
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && n.contained():
+		return Line{check, Unknown, "the node's files are not seen from this container", "run the command on the node"}
 	case errors.Is(err, fs.ErrNotExist):
 		return Line{check, OK, "not in use", ""}
 	case err != nil:
