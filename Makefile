@@ -122,9 +122,10 @@ test-apiserver: ## test against a real API server, which is built first
 	$(GO) test $(RACE) -count=1 -p 1 -timeout 30m ./test/apiserver/... ./pkg/source/kube/...
 
 .PHONY: test-chart
-test-chart: ## test the chart by helm and against a real API server, both of which are built first
+test-chart: ## test the chart by helm, promtool and a real API server, which are built or fetched first
 	$(GO) run ./test/apiserver/build
-	$(GO) test -count=1 ./test/chart/...
+	test/tools/promtool.sh
+	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) $(if $(ROOT),promtool)" $(GO) test -count=1 ./test/chart/...
 
 .PHONY: test-kernels
 test-kernels: ## test on Debian's kernels in virtual machines: KERNELS="6.1 7.2" (all that are pinned), ONLY=netns

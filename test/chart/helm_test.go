@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
 )
 
 const folder = "../../charts/fairlead"
@@ -146,3 +147,10 @@ func TestLint(t *testing.T) {
 }
 
 func typeOf(object runtime.Object) string { return fmt.Sprintf("%T", object) }
+
+func decode(t testing.TB, text string, into any) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+}

@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,17 +10,45 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
 
 	"fairlead.io/fairlead/test/apiserver"
 )
 
-// A cluster that kubeadm made tells where its API server is, so the chart needs no value at all; helm installs, changes, brings back and removes it.
-func TestRelease(t *testing.T) {
+// One server is enough for all that a server is asked.
+func TestServer(t *testing.T) {
 	t.Parallel()
 	server := apiserver.Start(t)
+	awaitSystem(t, server)
+	t.Run("takes everything", func(t *testing.T) { takesEverything(t, server) })
+	t.Run("release", func(t *testing.T) { release(t, server) })
+	t.Run("own node", func(t *testing.T) { ownNode(t, server) })
+}
+
+// awaitSystem waits for the namespace that the server makes some time after it is ready.
+func awaitSystem(t *testing.T, server *apiserver.Server) {
+	t.Helper()
+	client, deadline := server.Client(), time.Now().Add(time.Minute)
+	for {
+		_, err := client.CoreV1().Namespaces().Get(t.Context(), "kube-system", metav1.GetOptions{})
+		if err == nil {
+			return
+		}
+		if !apierrors.IsNotFound(err) || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// A cluster that kubeadm made tells where its API server is, so the chart needs no value at all; helm installs, changes, brings back and removes it.
+func release(t *testing.T, server *apiserver.Server) {
 	client, ctx := server.Client(), t.Context()
 	flags := []string{"--kubeconfig=" + server.Kubeconfig(), "--namespace=kube-system"}
 	mustRun := func(args ...string) string {
@@ -89,10 +118,71 @@ func announce(t *testing.T, client kubernetes.Interface, url string) {
 	}
 }
 
+// A real API server takes every manifest, field by field, as kubectl apply --dry-run=server has it.
+func takesEverything(t *testing.T, server *apiserver.Server) {
+	client, err := dynamic.NewForConfig(server.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := restmapper.GetAPIGroupResources(server.Client().Discovery())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mapper := restmapper.NewDiscoveryRESTMapper(groups)
+	apply := func(text string) error {
+		object := &unstructured.Unstructured{}
+		decode(t, text, &object.Object)
+		kind := object.GroupVersionKind()
+		if kind.Group == "monitoring.coreos.com" { // of an operator that is not there
+			return nil
+		}
+		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			return err
+		}
+		var where dynamic.ResourceInterface = client.Resource(mapping.Resource)
+		if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+			where = client.Resource(mapping.Resource).Namespace(object.GetNamespace())
+		}
+		body, err := json.Marshal(object)
+		if err != nil {
+			return err
+		}
+		force := true
+		_, err = where.Patch(t.Context(), object.GetName(), types.ApplyPatchType, body, metav1.PatchOptions{
+			DryRun: []string{metav1.DryRunAll}, FieldManager: "test", Force: &force, FieldValidation: metav1.FieldValidationStrict,
+		})
+		return err
+	}
+	for name, given := range map[string][]values{
+		"defaults": nil,
+		"chained":  {at("podNetwork", "chained")},
+		"off":      {at("podNetwork", "off"), at("rbac.create", false)},
+		"more": {
+			at("ipMasqAgent", values{"enabled": true, "config": values{"nonMasqueradeCIDRs": []string{"10.0.0.0/8"}}}), at("metrics.address", ":10249"),
+			at("metrics.serviceMonitor.enabled", true), at("dashboards.enabled", true), at("devices", []string{"eth0", "eth*"}),
+			at("podAnnotations.a", "b"), at("podLabels.c", "d"), at("resources.limits.memory", "64Gi"), at("bpf.ctMax", 1<<26), at("ready.address", "[::1]:1"),
+			at("extraEnv", []any{values{"name": "A", "valueFrom": values{"secretKeyRef": values{"name": "s", "key": "k"}}}}), at("k8sServiceHost", "2001:db8::1"),
+		},
+	} {
+		for _, m := range render(t, given...) {
+			if err := apply(m.text); err != nil {
+				t.Errorf("%s: %s: %v", name, m.file, err)
+			}
+		}
+	}
+	// It does look at fields.
+	for _, m := range render(t) {
+		if m.file == "daemonset.yaml" {
+			if err := apply(strings.Replace(m.text, "priorityClassName:", "priorityClas:", 1)); err == nil || !strings.Contains(err.Error(), "priorityClas") {
+				t.Errorf("a field that there is not: %v", err)
+			}
+		}
+	}
+}
+
 // An agent changes the Node that its pod runs on, and no other. Those who are no agents are not held to that.
-func TestOwnNode(t *testing.T) {
-	t.Parallel()
-	server := apiserver.Start(t)
+func ownNode(t *testing.T, server *apiserver.Server) {
 	client, ctx := server.Client(), t.Context()
 	if _, err := run(t, "install", "fairlead", folder, "--kubeconfig="+server.Kubeconfig(), "--namespace=kube-system", "--set=k8sServiceHost=192.0.2.1"); err != nil {
 		t.Fatal(err)

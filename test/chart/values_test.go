@@ -54,7 +54,7 @@ func described(t testing.TB) (all []value) {
 // leaves adds the paths of the values in a tree.
 func leaves(tree values, above string, into map[string]any) {
 	for name, v := range tree {
-		if below, ok := v.(values); ok && len(below) > 0 && name != "nodeSelector" {
+		if below, ok := v.(values); ok && len(below) > 0 && name != "nodeSelector" && name != "labels" {
 			leaves(below, above+name+".", into)
 			continue
 		}
