@@ -62,14 +62,6 @@ static __always_inline void own_target(const struct packet *p, struct action *a)
 	inside_use(INSIDE_NODE);
 }
 
-/* Where a packet goes whose way the kernel does not tell: only one that has an address of a tunnel's other end. */
-static __always_inline __u32 own_tunnel(void)
-{
-	__u32 zero = 0, *ifindex = bpf_map_lookup_elem(&tunnel, &zero);
-
-	return ifindex ? *ifindex : 0;
-}
-
 /* Has a packet come in by the device that it leaves by. */
 static __always_inline int own_enter(struct __sk_buff *skb)
 {

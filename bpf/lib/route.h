@@ -22,6 +22,20 @@ static __always_inline bool route_is_elsewhere(const struct packet *p, const str
 	return p->bounces && row->ifindex && (row->ifindex != p->ifindex || !route_is_complete(row));
 }
 
+/* The device of a way that the kernel did not tell all of. It does not follow routes into tunnels. The stack would,
+ * but not for what comes in by a device with an address of the node, as what is masqueraded does: that is martian
+ * to it. So it is sent by the tunnel's device, and the kernel finds the tunnel's other end by the route. */
+static __always_inline __u32 route_device(long found, struct bpf_fib_lookup *way)
+{
+	__u32 *ifindex;
+
+	if (found != BPF_FIB_LKUP_RET_UNSUPP_LWT)
+		return found == BPF_FIB_LKUP_RET_NO_NEIGH ? way->ifindex : 0;
+	way->ifindex = 0; /* the key: there is no room for another */
+	ifindex = bpf_map_lookup_elem(&tunnel, &way->ifindex);
+	return ifindex ? *ifindex : 0;
+}
+
 /* Asks the kernel for the way of what leaves as a row says, and writes it into the row: the device and the
  * neighbour, or the device alone if it has yet to learn of the neighbour. That this very packet is too large for
  * the device says nothing against the way. */
@@ -39,7 +53,7 @@ static __always_inline void route_fill(void *ctx, const struct packet *p, struct
 	}
 	found = bpf_fib_lookup(ctx, &way, sizeof(way), 0);
 	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_FRAG_NEEDED) {
-		row->ifindex = found == BPF_FIB_LKUP_RET_NO_NEIGH ? way.ifindex : 0;
+		row->ifindex = route_device(found, &way);
 		__builtin_memset(row->dmac, 0, sizeof(row->dmac));
 		__builtin_memset(row->smac, 0, sizeof(row->smac));
 		return;

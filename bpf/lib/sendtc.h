@@ -79,8 +79,6 @@ static __always_inline enum tc_way tc_way_own(struct __sk_buff *skb, struct acti
 {
 	if (!(a->to.flags & CT_NODE) || !(a->to.flags & CT_POD))
 		return TC_WAY_STACK;
-	if (!a->to.ifindex)
-		a->to.ifindex = own_tunnel();
 	if (!a->to.ifindex || tc_is_too_big(skb, a) <= 0 || jumbo_fits(skb, a->mtu))
 		return TC_WAY_STACK;
 	a->answer = ANSWER_TOO_BIG;

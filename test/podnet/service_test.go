@@ -227,3 +227,42 @@ func (k *kingdom) dialAsNode(t *testing.T, i, j int) {
 		}
 	}
 }
+
+// Backends on other nodes see the node that a client outside has asked, whichever way leads to them: also a tunnel, of which
+// the kernel tells no program, and where its own stack would not send what has the node's address.
+func TestServicesOfOtherNodesFromOutside(t *testing.T) {
+	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
+		for _, byStack := range []bool{false, true} {
+			l := land{mode: mode, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
+			t.Run(mode+", "+l.how(), func(t *testing.T) {
+				k := newSpeakers(t, l)
+				k.tell(k.objects)
+				client := rig.NewNetns(t, "client")
+				k.plug(t, client, "client")
+				rig.Address(t, client, "eth0", "198.51.100.200/24", "2001:db8:1::c8/64")
+				for i := range k.nodes {
+					k.dialFrom(t, client, i, (i+1)%3)
+				}
+			})
+		}
+	}
+}
+
+// dialFrom has a client outside get to a pod of a node by a service of another one. What does not fit the tunnel is lost once.
+func (k *kingdom) dialFrom(t *testing.T, client *rig.Netns, i, j int) {
+	t.Helper()
+	for _, addr := range k.objects[i].Addrs {
+		is4 := addr.Is4()
+		at := clusterIP(is4, 10+i)
+		k.nodes[i].serveAs(t, maps.LoadBalancer, at, k.pods[j].addr[is4])
+		rig.Route(t, client, netip.PrefixFrom(at, at.BitLen()).String(), addr.String())
+		talk(t, client, "udp-lost", at)
+		for _, protocol := range []string{"tcp", "udp-small", "udp"} {
+			for range 3 { // an established flow, and others after it
+				if from := talk(t, client, protocol, at); from != addr.String() {
+					t.Errorf("IPv4 %t by %s: came from %s, want %s", is4, protocol, from, addr)
+				}
+			}
+		}
+	}
+}
