@@ -150,7 +150,11 @@ func (d *Datapath) syncDevices() error {
 			macs[uint32(device.Index)] = device.MAC
 		}
 	}
-	err := errors.Join(d.maps.SetLinkAddrs(macs), d.hooks.Sync(slices.Concat(d.loopback(), d.podDevices(), d.outside.found), d.outside.programs))
+	sync := d.hooks.Sync
+	if d.packets.Pods && d.outside.pods == nil {
+		sync = d.hooks.Run // nobody has told yet which pods there are: what they have from an earlier process is at work
+	}
+	err := errors.Join(d.maps.SetLinkAddrs(macs), sync(slices.Concat(d.loopback(), d.podDevices(), d.outside.found), d.outside.programs))
 	served := map[uint32]bool{}
 	for _, s := range d.hooks.States() {
 		if s.TC != "" {

@@ -120,14 +120,20 @@ func (h *Hooks) Mended() uint64 { return h.mended }
 // tells what is attached and could not be switched or detached, and so may run over maps that nobody writes any more.
 // The programs stay the caller's, who does not close them before the next call.
 func (h *Hooks) Sync(want []Device, programs Programs) error {
-	want = slices.DeleteFunc(slices.Clone(want), func(d Device) bool { return slices.ContainsFunc(programs.sides(d), side.isEmpty) })
-	var errs []error
 	there := map[int]bool{}
 	for _, d := range want {
-		there[d.Index] = true
+		there[d.Index] = programs.serve(d)
 	}
-	errs = append(errs, h.removeOthers(there))
+	return errors.Join(h.removeOthers(there), h.Run(want, programs))
+}
+
+// Run does that for devices that may not be all: others keep what an earlier process has attached there.
+func (h *Hooks) Run(want []Device, programs Programs) error {
+	var errs []error
 	for _, d := range want {
+		if !programs.serve(d) {
+			continue
+		}
 		if err := h.attach(d, programs); !errors.Is(err, unix.ENODEV) { // what is gone since it was listed has nothing to run
 			errs = append(errs, err)
 		}
@@ -138,7 +144,7 @@ func (h *Hooks) Sync(want []Device, programs Programs) error {
 
 // Add makes one more device run the programs.
 func (h *Hooks) Add(d Device) error {
-	if slices.ContainsFunc(h.programs.sides(d), side.isEmpty) {
+	if !h.programs.serve(d) {
 		return nil
 	}
 	err := h.attach(d, h.programs)

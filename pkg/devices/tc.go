@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -59,6 +60,9 @@ func (p Programs) sides(d Device) []side {
 		{toNetdev, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToNetdev},
 	}
 }
+
+// serve reports whether there is a program for every side of a device.
+func (p Programs) serve(d Device) bool { return !slices.ContainsFunc(p.sides(d), side.isEmpty) }
 
 // isEmpty reports whether nothing is to run there.
 func (s side) isEmpty() bool { return s.prog == nil }

@@ -1,0 +1,54 @@
+package datapath
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// While an agent that starts does not know yet which pods there are, their devices run what an earlier one has attached. Without,
+// what a pod answers would leave under the node's address, and the row of that would be in the way of all that comes after.
+func TestPodsOfAnEarlierAgent(t *testing.T) {
+	w := newTown(t, devices.Off)
+	w.Packets.Pods = true
+	rig.Veth(t, w.node, "pod0", rig.NewNetns(t, "pod"), "eth0")
+	var pod maps.Pod
+	filters := func(when string, want int) {
+		t.Helper()
+		w.do(t, func() error {
+			device, err := netlink.LinkByName("pod0")
+			if err != nil {
+				return err
+			}
+			pod = maps.Pod{Addrs: []netip.Addr{netip.MustParseAddr("10.244.1.5")}, Device: "pod0", Index: uint32(device.Attrs().Index)}
+			for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+				found, err := netlink.FilterList(device, parent)
+				if err != nil {
+					return err
+				}
+				if len(found) != want {
+					t.Errorf("%s: %d filters at %x, want %d", when, len(found), parent, want)
+				}
+			}
+			return nil
+		})
+	}
+	filters("before", 0)
+	first := w.start(t)
+	w.do(t, func() error { return first.SetPods([]maps.Pod{pod}) })
+	filters("with an agent", 1)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := w.start(t)
+	filters("with another that does not know pods yet", 1)
+	w.do(t, func() error { return second.SetPods([]maps.Pod{pod}) })
+	filters("with one that does", 1)
+	w.do(t, func() error { return second.SetPods(nil) })
+	filters("without the pod", 0)
+}
