@@ -49,13 +49,16 @@ func (d *Datapath) attachPrograms() error {
 	if err != nil {
 		return errors.Join(err, progs.close())
 	}
+	if err := d.carryWritten(); err != nil {
+		return errors.Join(err, progs.close(), packets.Close())
+	}
 	if err := d.attachAll(progs); err != nil {
 		return errors.Join(err, progs.close(), packets.Close())
 	}
 	old := d.programs
 	d.programs, d.features = progs, found
 	d.check()
-	return errors.Join(d.attachDevices(packets), d.removeStale(), old.close())
+	return errors.Join(d.attachDevices(packets), d.takeOver(), d.removeStale(), old.close())
 }
 
 // attachAll makes every hook run its program: new links first, which can fail and are undone by closing them, then those

@@ -121,6 +121,7 @@ func checkWhole(t *testing.T, p place) {
 	for _, info := range d.Maps().All() {
 		names = append(names, "fairlead/v1/maps/"+info.Name)
 	}
+	names = append(names, "fairlead/v1/maps/layouts")
 	slices.Sort(names)
 	if diff := cmp.Diff(append(want, names...), files(t, p.BPFFS)); diff != "" {
 		t.Errorf("pins (-want +got):\n%s", diff)

@@ -130,6 +130,9 @@ func (d *Datapath) adopt() error {
 	if err != nil {
 		return err
 	}
+	if err := d.carryOlder(opened, maps.AllRows); err != nil {
+		return errors.Join(err, opened.Close())
+	}
 	tables, err := opened.Tables()
 	if err != nil {
 		return errors.Join(err, opened.Close())

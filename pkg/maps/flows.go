@@ -171,6 +171,9 @@ func PinFlowMap(m *ebpf.Map, path string) error { return pin(m, path) }
 
 // ReplaceFlows takes a map over as that of established flows, and closes the one before.
 func (m *Maps) ReplaceFlows(with *ebpf.Map) error {
+	if err := m.describe("ct", with); err != nil {
+		return err
+	}
 	old := m.Ct
 	m.Ct = with
 	if err := old.Close(); err != nil {

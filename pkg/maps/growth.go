@@ -25,6 +25,9 @@ func (m *Maps) Grown(sizes Sizes) (grown *Maps, names []string, err error) {
 			grown, names = nil, nil
 		}
 	}()
+	if err = grown.shareLayouts(m); err != nil {
+		return grown, nil, err
+	}
 	target := grown.fields()
 	for i, f := range m.fields() {
 		if f.Grows && !f.byPrograms() && f.Map.MaxEntries() < f.size(sizes) {

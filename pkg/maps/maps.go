@@ -51,8 +51,13 @@ type Maps struct {
 	Watch, Watched, Events *ebpf.Map
 
 	readOnly bool
-	room     Room // for maps that are made
+	room     Room      // for maps that are made
+	layouts  *ebpf.Map // of the maps, by id; nil in a set that was opened read-only and has none
+	older    []older   // what maps of this set take the place of
 }
+
+// layoutsPin is the name of the pin of the layouts, beside those of the maps.
+const layoutsPin = "layouts"
 
 // Info describes one map for whoever lists, pins or dumps them.
 type Info struct {
@@ -161,6 +166,9 @@ func Create(sizes Sizes) (*Maps, error) {
 		return nil, err
 	}
 	m := &Maps{}
+	if m.layouts, err = newLayouts(); err != nil {
+		return nil, err
+	}
 	if err := m.create(func(f field) uint32 { return f.size(sizes) }); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -187,41 +195,39 @@ func (m *Maps) create(size func(field) uint32) error {
 		if PushesOut(f.Name) {
 			spec.MaxEntries = max(spec.MaxEntries, m.room.of(f.Name))
 		}
+		if o := m.olderOf(f.Name); o != nil && (f.Grows || PushesOut(f.Name)) {
+			spec.MaxEntries = max(spec.MaxEntries, o.m.MaxEntries())
+		}
 		if *f.at, err = ebpf.NewMap(spec); err != nil {
 			return fmt.Errorf("create map %s: %w", f.Name, err)
+		}
+		if err := m.describe(f.Name, *f.at); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// Open opens the maps pinned in dir, of whatever size they are. The error wraps fs.ErrNotExist when none is pinned,
-// and ErrIncompatible when a pin is not what its name says. A map that the pinned set lacks, because an older version
-// made the set, is created and pinned, unless the maps are opened read-only: then that is an error too.
+// Open opens the maps pinned in dir, of whatever size they are. The error wraps fs.ErrNotExist when none is pinned. Maps
+// that another version made are opened too, unless the maps are opened read-only: then that is an error that wraps
+// ErrIncompatible. What that version had not is created and pinned; in the place of what has another layout there is a map
+// of this version, to which CarryOlder brings the rows. A pin that is not what its name says, in any version, is
+// ErrIncompatible too.
 func Open(dir string, readOnly bool) (*Maps, error) {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
 		return nil, fmt.Errorf("read map specs: %w", err)
 	}
 	m := &Maps{readOnly: readOnly}
-	var missing []string
-	for _, f := range m.fields() {
-		*f.at, err = openPin(filepath.Join(dir, f.Name), specs.Maps[f.Name], f.Grows || PushesOut(f.Name), readOnly)
-		if errors.Is(err, fs.ErrNotExist) {
-			missing = append(missing, f.Name)
-			continue
-		}
-		if err != nil {
-			return nil, errors.Join(err, m.Close())
-		}
-	}
+	missing, err := m.open(dir, specs)
 	switch {
-	case len(missing) == 0:
-		return m, nil
+	case err != nil:
 	case len(missing) == len(m.fields()):
-		return nil, fmt.Errorf("open maps in %s: none is pinned: %w", dir, fs.ErrNotExist)
-	case readOnly:
+		err = fmt.Errorf("open maps in %s: none is pinned: %w", dir, fs.ErrNotExist)
+	case readOnly && len(missing) > 0:
 		err = fmt.Errorf("open maps in %s: %q not pinned: the agent that made the set has another version: %w",
 			dir, missing, ErrIncompatible)
+	case readOnly:
 	default:
 		err = m.complete(dir, missing)
 	}
@@ -231,8 +237,43 @@ func Open(dir string, readOnly bool) (*Maps, error) {
 	return m, nil
 }
 
+// open opens what is pinned, and returns the names of what is not.
+func (m *Maps) open(dir string, specs *ebpf.CollectionSpec) (missing []string, err error) {
+	path := filepath.Join(dir, layoutsPin)
+	m.layouts, err = ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: m.readOnly})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open map %s: %w", path, err)
+	}
+	for _, f := range m.fields() {
+		err := m.openOne(f, filepath.Join(dir, f.Name), specs)
+		if errors.Is(err, fs.ErrNotExist) {
+			missing = append(missing, f.Name)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	return missing, nil
+}
+
 // complete creates and pins what an older version did not have.
 func (m *Maps) complete(dir string, missing []string) error {
+	if m.layouts == nil {
+		var err error
+		if m.layouts, err = newLayouts(); err != nil {
+			return err
+		}
+		if err := pin(m.layouts, filepath.Join(dir, layoutsPin)); err != nil {
+			return err
+		}
+		for _, f := range m.fields() {
+			if f.Map == nil {
+				continue
+			}
+			if err := m.describe(f.Name, f.Map); err != nil {
+				return err
+			}
+		}
+	}
 	have := m.Sizes().AtLeast(MinSizes())
 	for _, of := range []*ebpf.Map{m.Services, m.Names} {
 		if of != nil {
@@ -253,21 +294,66 @@ func (m *Maps) complete(dir string, missing []string) error {
 	return nil
 }
 
-func openPin(path string, spec *ebpf.MapSpec, grows, readOnly bool) (*ebpf.Map, error) {
+// openOne opens the pin of a map. If it is of another version it becomes one of the older ones.
+func (m *Maps) openOne(f field, path string, specs *ebpf.CollectionSpec) error {
+	found, err := loadPin(path, specs.Maps[f.Name], m.readOnly)
+	if err != nil {
+		return err
+	}
+	was, err := m.noted(found)
+	if err != nil {
+		return errors.Join(err, found.Close())
+	}
+	now, err := currentLayout(specs, f.Name)
+	if err != nil {
+		return errors.Join(err, found.Close())
+	}
+	differs := check(path, found, specs.Maps[f.Name], f.Grows || PushesOut(f.Name))
+	if was != nil && *was != *now {
+		differs = errors.Join(differs, fmt.Errorf("open map %s: %w: its rows have another layout; an agent of this version carries "+
+			"them over", path, ErrIncompatible))
+	}
+	switch {
+	case differs == nil:
+		*f.at = found
+		return nil
+	case was == nil || m.readOnly:
+		return errors.Join(differs, found.Close())
+	}
+	m.older = append(m.older, older{name: f.Name, m: found, was: was})
+	return nil
+}
+
+func loadPin(path string, spec *ebpf.MapSpec, readOnly bool) (*ebpf.Map, error) {
 	// The kernel shares memory only through a descriptor that may write; what is mapped is protected by its mapping.
 	shared := spec.Flags&unix.BPF_F_MMAPABLE != 0
 	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: readOnly && !shared})
 	if err != nil {
 		return nil, fmt.Errorf("open map %s: %w", path, err)
 	}
+	return m, nil
+}
+
+// check returns why a map is not what a spec makes.
+func check(path string, m *ebpf.Map, spec *ebpf.MapSpec, grows bool) error {
 	spec = spec.Copy()
 	if grows {
 		spec.MaxEntries = m.MaxEntries()
 	}
 	if err := spec.Compatible(m); err != nil {
-		m.Close()
-		return nil, fmt.Errorf("open map %s: %w: %w; run the version that made it, or remove its state "+
+		return fmt.Errorf("open map %s: %w: %w; run the version that made it, or remove its state "+
 			"with \"fairlead cleanup\" (connections to services fail until the agent runs again)", path, ErrIncompatible, err)
+	}
+	return nil
+}
+
+func openPin(path string, spec *ebpf.MapSpec, grows, readOnly bool) (*ebpf.Map, error) {
+	m, err := loadPin(path, spec, readOnly)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(path, m, spec, grows); err != nil {
+		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
 }
@@ -279,7 +365,7 @@ func (m *Maps) Pin(dir string) error {
 			return err
 		}
 	}
-	return nil
+	return pin(m.layouts, filepath.Join(dir, layoutsPin))
 }
 
 // PinOne pins the map called name at path.
@@ -308,6 +394,9 @@ func pin(m *ebpf.Map, path string) error {
 // Clone opens every map once more. The caller closes the clone.
 func (m *Maps) Clone() (*Maps, error) {
 	clone := &Maps{readOnly: m.readOnly}
+	if err := clone.shareLayouts(m); err != nil {
+		return nil, err
+	}
 	to := clone.fields()
 	for i, f := range m.fields() {
 		dup, err := f.Map.Clone()
@@ -317,6 +406,17 @@ func (m *Maps) Clone() (*Maps, error) {
 		*to[i].at = dup
 	}
 	return clone, nil
+}
+
+// shareLayouts gives m the layouts of another set.
+func (m *Maps) shareLayouts(of *Maps) (err error) {
+	if of.layouts == nil {
+		return nil
+	}
+	if m.layouts, err = of.layouts.Clone(); err != nil {
+		return fmt.Errorf("duplicate map %s: %w", layoutsPin, err)
+	}
+	return nil
 }
 
 // Close closes the maps. Pins and loaded programs keep them alive.
@@ -331,7 +431,11 @@ func (m *Maps) Close() error {
 		}
 		*f.at = nil
 	}
-	return errors.Join(errs...)
+	if m.layouts != nil {
+		errs = append(errs, m.layouts.Close())
+		m.layouts = nil
+	}
+	return errors.Join(append(errs, m.closeOlder())...)
 }
 
 // Replacements returns the maps that an object's programs use, by name, as its load wants them, and gives their sizes to

@@ -32,7 +32,7 @@ func TestAllMapsListed(t *testing.T) {
 	}
 	set := reflect.TypeFor[Maps]()
 	for field := range set.Fields() {
-		if field.Type == reflect.TypeFor[*ebpf.Map]() {
+		if field.Type == reflect.TypeFor[*ebpf.Map]() && field.IsExported() {
 			fields = append(fields, snake(field.Name))
 		}
 	}

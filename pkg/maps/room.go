@@ -36,6 +36,9 @@ func (m *Maps) Enlarged(room Room) (grown *Maps, names []string, err error) {
 			grown, names = nil, nil
 		}
 	}()
+	if err = grown.shareLayouts(m); err != nil {
+		return grown, nil, err
+	}
 	target := grown.fields()
 	for i, f := range m.fields() {
 		if PushesOut(f.Name) && f.Map.MaxEntries() < room.of(f.Name) {

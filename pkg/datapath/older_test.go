@@ -1,0 +1,142 @@
+package datapath
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// age makes the pinned maps those of another version, which had the same fields and one more that nobody knows.
+func age(t *testing.T, dir string) {
+	t.Helper()
+	layouts, err := ebpf.LoadPinnedMap(filepath.Join(dir, "layouts"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer layouts.Close()
+	texts := map[uint32][]byte{}
+	var id uint32
+	text := make([]byte, layouts.ValueSize())
+	rows := layouts.Iterate()
+	for rows.Next(&id, &text) {
+		texts[id] = slices.Clone(text)
+	}
+	if err := rows.Err(); err != nil || len(texts) < len((&maps.Maps{}).All()) {
+		t.Fatalf("there are %d layouts: %v", len(texts), err)
+	}
+	for id, text := range texts {
+		other := bytes.Replace(text, []byte(`"Value":{`), []byte(`"Value":{"Name":"aged",`), 1)
+		if err := layouts.Put(id, other[:len(text)]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// An agent takes over from another version, whose maps look different: established flows go on by the same ports to the same
+// backends all the while, through programs of both versions, and are in the new maps then; also when agents die on the way.
+func TestTakeOver(t *testing.T) {
+	for _, step := range []string{"none", "older: switched", "older: publish slots"} {
+		t.Run(step, func(t *testing.T) {
+			w := newTown(t, devices.Off)
+			d := w.start(t)
+			c := w.startTraffic(t, 1000, 1000+townBatch)
+			was := map[string]int{}
+			for _, info := range d.Maps().All() {
+				was[info.Name] = int(mapID(t, info.Map))
+			}
+			if err := d.Close(); err != nil {
+				t.Fatal(err)
+			}
+			age(t, MapsDir(w.BPFFS))
+			if _, err := maps.Open(MapsDir(w.BPFFS), true); !errors.Is(err, maps.ErrIncompatible) {
+				t.Errorf("read-only, beside the other version: %v", err)
+			}
+			if step != "none" {
+				agent := rig.NewChild(t, nil, w.node, "growth", w.BPFFS, w.CgroupRoot, step)
+				var died *exec.ExitError
+				if err := agent.Wait(); !errors.As(err, &died) || died.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+					t.Fatalf("the agent was not killed: %v", err)
+				}
+			}
+			d = w.start(t)
+			c.stop(t, d)
+			for _, info := range d.Maps().All() {
+				if was[info.Name] == int(mapID(t, info.Map)) {
+					t.Errorf("map %s is that of the other version", info.Name)
+				}
+			}
+			if left := files(t, filepath.Join(w.BPFFS, "fairlead", "v1")); slices.ContainsFunc(left, func(f string) bool { return strings.HasPrefix(f, "next") }) {
+				t.Errorf("left behind: %q", left)
+			}
+			if err := d.Close(); err != nil {
+				t.Fatal(err)
+			}
+			again := w.start(t)
+			if older := again.Maps().Older(); len(older) > 0 {
+				t.Errorf("the next agent finds %q to be of another version", older)
+			}
+		})
+	}
+}
+
+// What programs of the other version write until those of this one are at work is not lost.
+func TestTakeOverLate(t *testing.T) {
+	w := newTown(t, devices.Off)
+	if err := w.start(t).Close(); err != nil {
+		t.Fatal(err)
+	}
+	age(t, MapsDir(w.BPFFS))
+	const clients = 2 * townBatch
+	var d *Datapath
+	known := 0
+	w.failpoint = func(step string) error {
+		if step == "older: switched" {
+			known = w.newCrowd(0).remembered(t, d.maps.Ct, clients)
+		}
+		return nil
+	}
+	d = open(t, w.Config) // has brought over what there was
+	c := w.newCrowd(clients)
+	c.establish(t, clients)
+	w.do(t, func() error { return errors.Join(d.Attach(), d.look(func(map[netip.Addr]uint32) {})) })
+	for first := 0; first < clients; first += townBatch {
+		if err := c.talk(first, first+townBatch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := c.remembered(t, d.Maps().Ct, clients); n != clients || known != clients || len(c.wrong) > 0 {
+		t.Errorf("%d flows of %d are remembered, %d as soon as programs needed them, wrong is %q", n, clients, known, c.wrong)
+	}
+}
+
+// Nor does any connect to a service fail meanwhile, or any connected socket forget whom it has dialled.
+func TestTakeOverUnderConnects(t *testing.T) {
+	p := newPlace(t)
+	if err := running(t, p).Close(); err != nil {
+		t.Fatal(err)
+	}
+	load := startClient(t, p)
+	age(t, MapsDir(p.BPFFS))
+	for _, step := range []string{"older: stage", "older: publish svcs", "none"} {
+		if err := p.runAgent(step); (err == nil) != (step == "none") {
+			t.Fatalf("agent until %s: %v", step, err)
+		}
+	}
+	if result := load.stop(t); len(result.Failed) > 0 || result.Tried == 0 {
+		t.Errorf("%d of %d connects failed: %s", len(result.Failed), result.Tried, result.Failed[0])
+	}
+	checkWhole(t, p)
+}

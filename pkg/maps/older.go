@@ -1,0 +1,312 @@
+package maps
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// older is a map that another version made. The programs of that version use it until those of this one take over.
+type older struct {
+	name string
+	m    *ebpf.Map
+	was  *layoutText
+}
+
+func (m *Maps) olderOf(name string) *older {
+	for i := range m.older {
+		if m.older[i].name == name {
+			return &m.older[i]
+		}
+	}
+	return nil
+}
+
+// Older returns the names of the maps that take the place of others, which another version made and which are pinned still.
+func (m *Maps) Older() []string {
+	var names []string
+	for _, o := range m.older {
+		names = append(names, o.name)
+	}
+	return names
+}
+
+// Carrying is which rows of older maps are wanted.
+type Carrying int
+
+// The moments at which rows are carried over.
+const (
+	// AllRows is before anybody writes to the new maps.
+	AllRows Carrying = iota
+	// RowsOfPrograms is once more all that programs have written, when those of this version are about to begin.
+	RowsOfPrograms
+	// LateRows is what programs of the other version wrote until they ended, as far as the new maps know nothing of it.
+	LateRows
+)
+
+// CarryOlder brings the rows of older maps to those that take their place. It returns what could not be brought, in words.
+func (m *Maps) CarryOlder(which Carrying) (lost []string, err error) {
+	for _, f := range m.fields() {
+		o := m.olderOf(f.Name)
+		if o == nil || which != AllRows && !f.onlyByPrograms() {
+			continue
+		}
+		c, why, err := o.courier(f.Map, which)
+		if c != nil {
+			err = c.run()
+			if c.full > 0 {
+				why = fmt.Sprintf("%d rows found no room", c.full)
+			}
+		}
+		if err != nil {
+			return lost, fmt.Errorf("carry rows of map %s over: %w", f.Name, err)
+		}
+		if why != "" && (c != nil || which == AllRows) {
+			lost = append(lost, f.Name+": "+why)
+		}
+	}
+	return lost, nil
+}
+
+// onlyByPrograms reports whether nobody but programs makes the rows of a map. Those that the agent makes are right already.
+func (f field) onlyByPrograms() bool {
+	writers := strings.Split(f.WrittenBy, ", ")
+	return !slices.ContainsFunc(writers, func(w string) bool {
+		return !slices.Contains([]string{"sock", "tc", "xdp", "pod", "conntrack", "monitor"}, w)
+	})
+}
+
+// ForgetOlder lets go of the maps of the other version, and of what was noted about maps that are gone.
+func (m *Maps) ForgetOlder() error {
+	errs := []error{m.closeOlder()}
+	live := map[uint32]bool{}
+	for _, f := range m.fields() {
+		id, err := mapID(f.Map)
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		live[id] = true
+	}
+	var id uint32
+	var text layoutText
+	var gone []uint32
+	rows := m.layouts.Iterate()
+	for rows.Next(&id, &text) {
+		if !live[id] {
+			gone = append(gone, id)
+		}
+	}
+	errs = append(errs, rows.Err())
+	for _, id := range gone {
+		if err := m.layouts.Delete(id); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (m *Maps) closeOlder() error {
+	var errs []error
+	for _, o := range m.older {
+		errs = append(errs, o.m.Close())
+	}
+	m.older = nil
+	return errors.Join(errs...)
+}
+
+// courier brings rows from one map to another.
+type courier struct {
+	from, to *ebpf.Map
+	key, row []move
+	which    Carrying
+	full     int // rows without room
+}
+
+// courier returns who brings the rows over; nil where there are none, or none that can be brought: then it says why.
+func (o *older) courier(to *ebpf.Map, which Carrying) (c *courier, why string, err error) {
+	was, err := o.was.layout()
+	if err != nil {
+		return nil, "", fmt.Errorf("read the layout that it had: %w", err)
+	}
+	specs, err := bpf.LoadMaps()
+	if err != nil {
+		return nil, "", fmt.Errorf("read map specs: %w", err)
+	}
+	now, err := layoutOf(specs.Maps[o.name], specs.Types)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case was.Numbers != now.Numbers:
+		return nil, "its rows have other numbers, and begin anew", nil
+	case to.Type() == ebpf.SkStorage:
+		return nil, "what sockets from before have dialled is not known any more", nil
+	case to.Type() == ebpf.RingBuf:
+		return nil, "", nil
+	}
+	return &courier{from: o.m, to: to, which: which, key: moves(now.Key, was.Key, 0, 0), row: moves(now.Value, was.Value, 0, 0)}, "", nil
+}
+
+func (c *courier) run() error {
+	if c.which == RowsOfPrograms {
+		if err := c.clear(); err != nil {
+			return err
+		}
+	}
+	if c.from.Type() == ebpf.PerCPUArray {
+		if c.which == LateRows {
+			return nil
+		}
+		return c.perCPU()
+	}
+	bring := c.bringAll
+	if c.which == LateRows {
+		bring = c.bringLate
+	}
+	var to rawRows
+	return eachRawRow(c.from, func(from rawRows) error {
+		to.grow(c.to, from.len())
+		to := to.first(from.len())
+		for i := range from.len() {
+			fill(to.key(i), c.key, from.key(i))
+			fill(to.row(i), c.row, from.row(i))
+		}
+		return bring(to)
+	})
+}
+
+// clear deletes the rows of a hash; those of an array are written over.
+func (c *courier) clear() error {
+	if c.to.Type() == ebpf.Array || c.to.Type() == ebpf.PerCPUArray {
+		return nil
+	}
+	return eachRawRow(c.to, func(rows rawRows) error {
+		for i := range rows.len() {
+			if err := c.to.Delete(rows.key(i)); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func fill(to []byte, list []move, from []byte) {
+	clear(to)
+	for _, m := range list {
+		copy(to[m.to:m.to+m.size], from[m.from:m.from+m.size])
+	}
+}
+
+// bringAll writes rows to the new map.
+func (c *courier) bringAll(rows rawRows) error {
+	_, err := c.to.BatchUpdate(rows.keys.Interface(), rows.rows.Interface(), nil)
+	if !errors.Is(err, syscall.E2BIG) {
+		return err
+	}
+	for i := range rows.len() {
+		if err := c.put(rows, i, ebpf.UpdateAny); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bringLate does so with those of which nothing is known there. The rows of an array always exist: nothing is zero.
+func (c *courier) bringLate(rows rawRows) error {
+	flags, zero := ebpf.UpdateNoExist, make([]byte, c.to.ValueSize())
+	for i := range rows.len() {
+		if c.to.Type() == ebpf.Array {
+			if slices.Equal(rows.row(i), zero) {
+				continue
+			}
+			there, err := c.to.LookupBytes(rows.key(i))
+			if err != nil {
+				return err
+			}
+			if there != nil && !slices.Equal(there, zero) {
+				continue
+			}
+			flags = ebpf.UpdateAny
+		}
+		if err := c.put(rows, i, flags); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *courier) put(rows rawRows, i int, flags ebpf.MapUpdateFlags) error {
+	err := c.to.Update(rows.key(i), rows.row(i), flags)
+	if errors.Is(err, syscall.E2BIG) {
+		c.full++
+		return nil
+	}
+	return err
+}
+
+func (c *courier) perCPU() error {
+	for i := range min(c.from.MaxEntries(), c.to.MaxEntries()) {
+		var rows [][]byte
+		if err := c.from.Lookup(i, &rows); err != nil {
+			return err
+		}
+		for cpu, row := range rows {
+			rows[cpu] = make([]byte, c.to.ValueSize())
+			fill(rows[cpu], c.row, row)
+		}
+		if err := c.to.Put(i, rows); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rawRows are some keys and rows of whatever layout, as the library wants them: slices of arrays of bytes.
+type rawRows struct{ keys, rows reflect.Value }
+
+func (r *rawRows) grow(m *ebpf.Map, size int) {
+	if r.keys.IsValid() && r.len() >= size {
+		return
+	}
+	room := func(bytes uint32) reflect.Value {
+		return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(bytes), reflect.TypeFor[byte]())), size, size)
+	}
+	r.keys, r.rows = room(m.KeySize()), room(m.ValueSize())
+}
+
+func (r rawRows) first(n int) rawRows { return rawRows{r.keys.Slice(0, n), r.rows.Slice(0, n)} }
+func (r rawRows) len() int            { return r.keys.Len() }
+func (r rawRows) key(i int) []byte    { return r.keys.Index(i).Bytes() }
+func (r rawRows) row(i int) []byte    { return r.rows.Index(i).Bytes() }
+
+// eachRawRow is eachRow for a map of whatever layout.
+func eachRawRow(m *ebpf.Map, visit func(rawRows) error) error {
+	var cursor ebpf.MapBatchCursor
+	var buffer rawRows
+	most := int(m.MaxEntries())
+	buffer.grow(m, min(flowBatch, most))
+	for {
+		n, err := m.BatchLookup(&cursor, buffer.keys.Interface(), buffer.rows.Interface(), nil)
+		switch {
+		case errors.Is(err, syscall.ENOSPC) && buffer.len() < most: // not even one bucket has room
+			buffer.grow(m, min(2*buffer.len(), most))
+			continue
+		case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):
+			return fmt.Errorf("list rows: %w", err)
+		}
+		if n > 0 {
+			if visitErr := visit(buffer.first(n)); visitErr != nil {
+				return visitErr
+			}
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
