@@ -142,7 +142,12 @@ pin-kernels: ## pin the newest package of every kernel that test-kernels boots
 .PHONY: test-cluster
 test-cluster: ## test the rig of the cluster below (root)
 	$(GO) run ./test/cluster build
-	$(GO) test -count=1 -timeout 15m ./test/cluster/...
+	$(GO) test -count=1 -timeout 15m $$($(GO) list ./test/cluster/... | grep -v /upkeep)
+
+.PHONY: upkeep
+upkeep: ## upgrade, lose and remove the agents of a cluster while requests are sent: FAMILY, ARGS=-thorough (root; minutes)
+	$(GO) run ./test/cluster build
+	$(GO) test -count=1 -timeout 60m -v ./test/cluster/upkeep -family $(FAMILY) $(ARGS)
 
 .PHONY: test-bench
 test-bench: ## test what the benchmarks stand on, with the kube-proxy that they compare with (root)

@@ -1,0 +1,220 @@
+package upkeep
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// pace is the pause between two requests of the same kind to the same target: what it takes together is to leave
+	// the machine time for what is tested.
+	pace = 20 * time.Millisecond
+	// patience is how long an answer may take on a busy machine: less than it takes a client of TCP to give up, and longer
+	// than three retransmissions.
+	patience = 15 * time.Second
+	// complaints is how many errors are kept for each target.
+	complaints = 5
+)
+
+// target is what requests are sent to.
+type target struct {
+	Name    string
+	Network string // tcp or udp
+	Address string
+}
+
+// tally is how requests to a target went since the last time somebody asked.
+type tally struct {
+	Target   string
+	Requests int // each by a connection of its own
+	Held     int // by the connection that is kept open all the time
+	Failed   int
+	Slowest  time.Duration
+	Errors   []string
+}
+
+// String returns the line that is shown of a tally.
+func (t tally) String() string {
+	return fmt.Sprintf("%-28s %6d requests, %5d by a connection held, %d failed, slowest %v %s", t.Target, t.Requests, t.Held, t.Failed,
+		t.Slowest.Round(time.Millisecond), strings.Join(t.Errors, "; "))
+}
+
+// gauge is a tally in the making.
+type gauge struct {
+	target
+	mu  sync.Mutex
+	now tally
+}
+
+func (g *gauge) note(held bool, began time.Time, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if held {
+		g.now.Held++
+	} else {
+		g.now.Requests++
+	}
+	g.now.Slowest = max(g.now.Slowest, time.Since(began))
+	if err == nil {
+		return
+	}
+	g.now.Failed++
+	if len(g.now.Errors) < complaints {
+		g.now.Errors = append(g.now.Errors, began.Format("15:04:05.000 ")+err.Error())
+	}
+}
+
+// take returns the tally and begins another.
+func (g *gauge) take() tally {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.now
+	now.Target, g.now = g.Name, tally{}
+	return now
+}
+
+// sendRequests sends requests to targets, given as JSON, until its input ends. It says "ready" when every target has answered once, and
+// prints the tallies for each line that it reads.
+func sendRequests(args []string) int {
+	var targets []target
+	if err := json.Unmarshal([]byte(args[0]), &targets); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	var gauges []*gauge
+	for _, t := range targets {
+		g := &gauge{target: t}
+		if err := g.begin(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		gauges = append(gauges, g)
+	}
+	fmt.Println("ready")
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		var all []tally
+		for _, g := range gauges {
+			all = append(all, g.take())
+		}
+		if err := json.NewEncoder(os.Stdout).Encode(all); err != nil {
+			return 1
+		}
+	}
+	return 0
+}
+
+// begin waits until the target answers, and lets the requests begin.
+func (g *gauge) begin() error {
+	var held *conversation
+	for deadline := time.Now().Add(time.Minute); held == nil; time.Sleep(pace) {
+		var err error
+		if held, err = dial(g.target); err == nil {
+			err = held.ask(false)
+		}
+		if err != nil && time.Now().After(deadline) {
+			return fmt.Errorf("%s at %s does not answer: %w", g.Name, g.Address, err)
+		}
+		if err != nil {
+			held = nil
+		}
+	}
+	go g.hold(held)
+	go g.request()
+	return nil
+}
+
+// request asks again and again, each time by another connection.
+func (g *gauge) request() {
+	for ; ; time.Sleep(pace) {
+		began := time.Now()
+		c, err := dial(g.target)
+		if err == nil {
+			err = errors.Join(c.ask(true), c.Close())
+		}
+		g.note(false, began, err)
+	}
+}
+
+// hold asks again and again by the same connection. Another takes its place when it fails.
+func (g *gauge) hold(c *conversation) {
+	for ; ; time.Sleep(5 * pace) {
+		began := time.Now()
+		if c == nil {
+			var err error
+			if c, err = dial(g.target); err != nil {
+				g.note(true, began, err)
+				c = nil
+				continue
+			}
+		}
+		err := c.ask(false)
+		g.note(true, began, err)
+		if err != nil {
+			c.Close()
+			c = nil
+		}
+	}
+}
+
+// conversation is a connection with a server of agnhost's netexec.
+type conversation struct {
+	net.Conn
+	in  *bufio.Reader
+	udp bool
+}
+
+func dial(t target) (*conversation, error) {
+	conn, err := net.DialTimeout(t.Network, t.Address, patience)
+	if err != nil {
+		return nil, err
+	}
+	return &conversation{conn, bufio.NewReader(conn), t.Network == "udp"}, nil
+}
+
+// ask has the server say who it is. The last question of a connection is the only one that a server may close it after.
+func (c *conversation) ask(last bool) error {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if c.udp {
+		return c.askByDatagram()
+	}
+	question := "GET /hostname HTTP/1.1\r\nHost: echo\r\n"
+	if last {
+		question += "Connection: close\r\n"
+	}
+	if _, err := io.WriteString(c, question+"\r\n"); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(c.in, nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	name, err := io.ReadAll(answer.Body)
+	if err == nil && (answer.StatusCode != http.StatusOK || len(name) == 0) {
+		err = fmt.Errorf("answered %s: %q", answer.Status, name)
+	}
+	return err
+}
+
+func (c *conversation) askByDatagram() error {
+	if _, err := io.WriteString(c, "hostname"); err != nil {
+		return err
+	}
+	answer := make([]byte, 512)
+	n, err := c.Read(answer)
+	if err == nil && n == 0 {
+		err = errors.New("answered nothing")
+	}
+	return err
+}

@@ -1,0 +1,162 @@
+package upkeep
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"fairlead.io/fairlead/test/cluster/place"
+)
+
+// source is a process somewhere in the cluster that sends requests.
+type source struct {
+	name string
+	in   io.WriteCloser
+	out  *bufio.Reader
+	cmd  *exec.Cmd
+}
+
+// sources are all that send requests.
+type sources []*source
+
+// newSource starts a process that sends requests to targets, and waits until all have answered.
+func (f *fixture) newSource(name string, at place.Place, targets []target) *source {
+	f.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	text, err := json.Marshal(targets)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	s := &source{name: name, cmd: exec.Command(self, "send-requests", string(text))}
+	s.cmd.Stderr = os.Stderr
+	if s.in, err = s.cmd.StdinPipe(); err != nil {
+		f.t.Fatal(err)
+	}
+	out, err := s.cmd.StdoutPipe()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	s.out = bufio.NewReader(out)
+	if err := at.Start(s.cmd); err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		s.in.Close()
+		_ = s.cmd.Process.Kill() // an error says that it has ended
+		_ = s.cmd.Wait()         // how is no news
+	})
+	if line, err := s.out.ReadString('\n'); line != "ready\n" {
+		f.t.Fatalf("%s: %q, %v", name, line, err)
+	}
+	return s
+}
+
+// take returns how the requests went since the last time.
+func (s *source) take() (tallies []tally, err error) {
+	if _, err := io.WriteString(s.in, "\n"); err != nil {
+		return nil, fmt.Errorf("ask %s: %w", s.name, err)
+	}
+	line, err := s.out.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &tallies)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", s.name, err)
+	}
+	return tallies, nil
+}
+
+// startSources has requests sent from a pod, from a node and from outside, to Services by every way there is.
+func (f *fixture) startSources() sources {
+	f.t.Helper()
+	var pod, node, outside []target
+	both := func(list *[]target, name string, addr netip.Addr, tcp, udp string) {
+		*list = append(*list, target{name, "tcp", net.JoinHostPort(addr.String(), tcp)}, target{name + ", UDP", "udp", net.JoinHostPort(addr.String(), udp)})
+	}
+	addrs := func(of, path string) (list []netip.Addr) {
+		f.await(of+" has addresses", func() error {
+			list = nil
+			for _, text := range strings.Fields(f.mustAsk("get", of, "--output=jsonpath="+path)) {
+				addr, err := netip.ParseAddr(text)
+				if err != nil {
+					return err
+				}
+				list = append(list, addr)
+			}
+			if len(list) != len(f.Family.Services()) {
+				return fmt.Errorf("%v", list)
+			}
+			return nil
+		})
+		return list
+	}
+	for _, a := range addrs("service/echo", "{.spec.clusterIPs[*]}") {
+		both(&pod, "a pod, ClusterIP "+a.String(), a, "80", "80")
+		both(&node, "a node, ClusterIP "+a.String(), a, "80", "80")
+	}
+	for i, name := range f.Names() {
+		for _, p := range f.Family.Node(i + 1) {
+			if i > 0 {
+				both(&pod, "a pod, NodePort of "+name, p.Addr(), "30080", "30081")
+			} else {
+				both(&node, "a node, NodePort of its own", p.Addr(), "30080", "30081")
+			}
+			both(&outside, "outside, NodePort of "+name, p.Addr(), "30080", "30081")
+		}
+	}
+	for _, a := range addrs("service/echo", "{.status.loadBalancer.ingress[*].ip}") {
+		both(&outside, "outside, balancer "+a.String(), a, "80", "80")
+	}
+	for _, a := range addrs("service/echo-local", "{.status.loadBalancer.ingress[*].ip}") {
+		outside = append(outside, target{"outside, Local " + a.String(), "tcp", net.JoinHostPort(a.String(), "80")})
+	}
+	at, err := f.Node("node1")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return sources{
+		f.newSource("pod", f.podPlace("node1", "client"), pod), f.newSource("node", at, node),
+		f.newSource("outside", f.Netns("outside"), outside),
+	}
+}
+
+// stop ends the requests.
+func (ss sources) stop() {
+	for _, s := range ss {
+		s.in.Close()
+		_ = s.cmd.Wait() // what it had to tell it has told
+	}
+}
+
+// settle is how long requests go on after what was done to the cluster: what that broke has to show.
+const settle = 2 * time.Second
+
+// check fails the test if a request failed since the last time, or if a target was not asked.
+func (ss sources) check(f *fixture) {
+	f.t.Helper()
+	time.Sleep(settle)
+	requests, failed, slowest := 0, 0, time.Duration(0)
+	for _, s := range ss {
+		tallies, err := s.take()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		for _, y := range tallies {
+			requests, failed, slowest = requests+y.Requests+y.Held, failed+y.Failed, max(slowest, y.Slowest)
+			if y.Failed > 0 || y.Requests == 0 || y.Held == 0 {
+				f.t.Error(y)
+			}
+		}
+	}
+	f.t.Logf("%d of %d requests failed; the slowest took %v", failed, requests, slowest.Round(time.Millisecond))
+}

@@ -1,0 +1,259 @@
+// Package upkeep does to a cluster what is done to one over time: agents are installed by the chart, changed, lost, left
+// without an API server and removed, while requests are sent from everywhere. None may fail.
+package upkeep
+
+import (
+	"bufio"
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/snapshot"
+)
+
+//go:embed workload.yaml
+var workload string
+
+//go:embed late.yaml
+var late string
+
+var (
+	thorough = flag.Bool("thorough", false, "switch every feature, delete agents 20 times, and do without the API server for five minutes")
+	family   = flag.String("family", "ipv4", "of the cluster: ipv4, dual or ipv6")
+)
+
+// change is a value of the chart, and the option that it decides.
+type change struct{ set, option, value string }
+
+func changes() []change {
+	all := []change{
+		{"loadBalancer.algorithm=maglev", "algorithm", "maglev"},
+		{"loadBalancer.mode=dsr", "dsr", "ipip"},
+		{"hostRouting=stack", "host-routing", "stack"},
+		{"loadBalancer.acceleration=disabled", "xdp", "off"},
+		{"socketLB.resetStaleTCP=true", "reset-stale-tcp", "true"},
+	}
+	if *thorough {
+		return all
+	}
+	return all[:1]
+}
+
+// install installs the agent, or brings it back.
+func (f *fixture) install(dir string) {
+	f.t.Helper()
+	f.rig(nil, "install", "-prefix", f.Prefix, "-chart", "charts/fairlead", "-image", dir+"/fairlead.tar")
+}
+
+func TestUpkeep(t *testing.T) {
+	dir := t.TempDir()
+	f := newFixture(t, *family)
+	image := exec.Command("go", "run", "./deploy/image", "-arch="+runtime.GOARCH, "-output="+dir)
+	image.Dir = root
+	if out, err := image.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	before := f.snapshots()
+	f.install(dir)
+	f.apply(workload)
+	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
+	f.mustAsk("wait", "--for=condition=Ready", "pod/client", waitFlag)
+	requests := f.startSources()
+	run := func(name string, fn func(f *fixture)) {
+		t.Run(name, func(t *testing.T) {
+			g := *f
+			g.t = t
+			fn(&g)
+			requests.check(&g)
+		})
+	}
+	run("nothing", func(*fixture) {}) // or the rest says nothing
+	run("upgrade", (*fixture).upgrade)
+	run("rollback", (*fixture).rollback)
+	run("agents deleted", (*fixture).deleteAgents)
+	run("no API server", (*fixture).withoutAPIServer)
+	requests.stop()
+	t.Run("uninstall", func(t *testing.T) {
+		g := *f
+		g.t = t
+		g.uninstall()
+		after := g.snapshots()
+		for name := range after { // a directory, with a lock that a second agent may wait for
+			after[name] = slices.DeleteFunc(after[name], func(line string) bool {
+				return line == "file /run/fairlead" || line == "file /run/fairlead/agent.sock.lock"
+			})
+		}
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Errorf("what a node is like (-before +after):\n%s", diff)
+		}
+	})
+}
+
+func (f *fixture) apply(manifests string) {
+	f.t.Helper()
+	f.rig(strings.NewReader(manifests), "kubectl", "-prefix", f.Prefix, "--", "apply", "--filename=-")
+}
+
+// upgrade switches features one after the other, as a user does on a cluster that works: the agents are replaced, a node at
+// a time.
+func (f *fixture) upgrade() {
+	for _, c := range changes() {
+		f.helm("upgrade", "--namespace=kube-system", "--reuse-values", "--set="+c.set, "fairlead", "charts/fairlead")
+		f.agents()
+		if is := f.option(c.option); is != c.value {
+			f.t.Errorf("with %s the agents have %s=%s", c.set, c.option, is)
+		}
+	}
+}
+
+// rollback goes back to the first of all.
+func (f *fixture) rollback() {
+	f.helm("rollback", "--namespace=kube-system", "fairlead", "1")
+	f.agents()
+	for _, c := range changes() {
+		if is := f.option(c.option); is == c.value {
+			f.t.Errorf("after going back the agents have %s=%s", c.option, is)
+		}
+	}
+}
+
+func (f *fixture) deleteAgents() {
+	times := 2
+	if *thorough {
+		times = 20
+	}
+	for i := range times {
+		f.mustAsk("--namespace=kube-system", "delete", "pod", "--selector=app.kubernetes.io/name=fairlead", "--field-selector=spec.nodeName="+f.Names()[i%f.Nodes])
+		f.agents()
+	}
+}
+
+// withoutAPIServer has agents start that cannot ask for anything, and pods come and go at once when they can.
+func (f *fixture) withoutAPIServer() {
+	f.rig(nil, "apiserver", "-prefix", f.Prefix, "stop")
+	for _, name := range f.Names() {
+		f.restartAgent(name)
+	}
+	if *thorough {
+		time.Sleep(5 * time.Minute)
+	}
+	f.rig(nil, "apiserver", "-prefix", f.Prefix, "start")
+	f.mustAsk("delete", "pod", "leaving", "--wait=false")
+	f.apply(late)
+	f.mustAsk("wait", "--for=condition=Ready", "pod/late", waitFlag)
+	f.await("the new Service serves", func() error {
+		_, err := f.ask("exec", "client", "--", "/agnhost", "connect", "--timeout=5s", "late.default.svc.cluster.local:80")
+		return err
+	})
+	f.mustAsk("wait", "--for=delete", "pod/leaving", waitFlag)
+	f.agents()
+}
+
+// restartAgent kills the agent of a node, and waits until another lives that its kubelet has started.
+func (f *fixture) restartAgent(node string) {
+	f.t.Helper()
+	old := f.agent(node)
+	if old == 0 {
+		f.t.Fatalf("%s has no agent", node)
+	}
+	if err := unix.Kill(old, unix.SIGKILL); err != nil {
+		f.t.Fatal(err)
+	}
+	f.await("another agent lives on "+node, func() error {
+		if pid := f.agent(node); pid == 0 || pid == old {
+			return errors.New("there is none")
+		}
+		return f.lives(node)
+	})
+}
+
+// lives asks the agent of a node whether it is well, as its kubelet does.
+func (f *fixture) lives(node string) error {
+	var conn net.Conn
+	if err := f.Netns(node).Do(func() (err error) { conn, err = net.DialTimeout("tcp", "127.0.0.1:10247", patience); return err }); err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, "GET /livez HTTP/1.0\r\n\r\n"); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return errors.New(answer.Status)
+	}
+	return nil
+}
+
+// uninstall does what the chart tells users to do, on a cluster whose pods are gone.
+func (f *fixture) uninstall() {
+	f.mustAsk("delete", "daemonset,service", "echo", waitFlag)
+	f.mustAsk("delete", "pod", "client", "late", waitFlag)
+	f.mustAsk("--namespace=kube-system", "scale", "deployment/coredns", "--replicas=0")
+	f.mustAsk("--namespace=kube-system", "wait", "--for=delete", "pod", "--selector=k8s-app=kube-dns", waitFlag)
+	f.mustAsk("wait", "--for=delete", "pod", "--selector=app=echo", waitFlag)
+	f.helm("upgrade", "--namespace=kube-system", "--reuse-values", "--set=cleanup=true", "--wait", "--wait-for-jobs", "--timeout=3m", "fairlead", "charts/fairlead")
+	f.helm("uninstall", "--namespace=kube-system", "--wait", "fairlead")
+}
+
+// snapshots returns what each node is like.
+func (f *fixture) snapshots() map[string][]string {
+	f.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	all := map[string][]string{}
+	for _, name := range f.Names() {
+		at, err := f.Node(name)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		var out bytes.Buffer
+		cmd := exec.Command(self, "snapshot", f.Cgroup(name))
+		cmd.Stdout, cmd.Stderr = &out, os.Stderr
+		if err := at.Run(cmd); err != nil {
+			f.t.Fatal(err)
+		}
+		var lines []string
+		if err := json.Unmarshal(out.Bytes(), &lines); err != nil {
+			f.t.Fatal(err)
+		}
+		all[name] = lines
+	}
+	return all
+}
+
+// printSnapshot runs on a node.
+func printSnapshot(cgroup string) int {
+	lines, err := snapshot.Take(snapshot.Places{
+		Cgroup: cgroup, Dirs: []string{"/sys/fs/bpf", "/run/fairlead", "/etc/cni", "/opt/cni", "/run/netns"},
+	})
+	if err == nil {
+		err = json.NewEncoder(os.Stdout).Encode(lines)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
