@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/masquerade"
 )
 
 // row is one of options.yaml.
@@ -211,4 +212,31 @@ func TestValuesTogether(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What an agent reads of ip-masq-agent's ConfigMap is what was given, in the form that it takes.
+func TestMasqueradeConfig(t *testing.T) {
+	t.Parallel()
+	given := at("ipMasqAgent", values{"enabled": true, "configMap": "mine", "config": values{"nonMasqueradeCIDRs": []string{"10.0.0.0/8", "fd00::/8"}, "masqLinkLocal": true}})
+	for _, m := range render(t, given) {
+		c, ok := m.object.(*corev1.ConfigMap)
+		if !ok || c.Name != "mine" {
+			continue
+		}
+		rules, err := masquerade.Parse([]byte(c.Data["config"]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"10.0.0.0/8", "fd00::/8", "fe80::/10"}
+		have := []string{}
+		for _, network := range rules.Native {
+			have = append(have, network.String())
+		}
+		slices.Sort(have)
+		if diff := cmp.Diff(want, have); diff != "" {
+			t.Errorf("networks (-want +have):\n%s", diff)
+		}
+		return
+	}
+	t.Error("no ConfigMap of this name")
 }
