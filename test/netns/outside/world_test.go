@@ -76,7 +76,8 @@ type world struct {
 // node has its agent's files in places of its own.
 type node struct {
 	*rig.Netns
-	bpffs, cgroup string
+	bpffs  string
+	cgroup *rig.Cgroup
 }
 
 func newWorld(t *testing.T, s settings) *world {
@@ -209,7 +210,7 @@ func (w *world) startNode(i int, s settings) *child[nodeOrder, nodeState] {
 	t, n := w.t, w.nodes[i]
 	t.Helper()
 	if n.bpffs == "" {
-		n.bpffs, n.cgroup = rig.BPFFS(t), rig.NewCgroup(t).Path()
+		n.bpffs, n.cgroup = rig.BPFFS(t), rig.NewCgroup(t)
 		t.Cleanup(func() {
 			if err := n.Do(func() error { return datapath.Cleanup(n.bpffs) }); err != nil {
 				t.Error(err)
@@ -220,7 +221,7 @@ func (w *world) startNode(i int, s settings) *child[nodeOrder, nodeState] {
 	if devices == "" {
 		devices = "auto"
 	}
-	process := rig.NewChild(t, nil, n.Netns, "node", n.bpffs, n.cgroup, s.xdp, devices)
+	process := rig.NewChild(t, nil, n.Netns, "node", n.bpffs, n.cgroup.Path(), s.xdp, devices)
 	c := &child[nodeOrder, nodeState]{t, process}
 	t.Cleanup(func() {
 		process.Kill()

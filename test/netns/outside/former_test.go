@@ -1,0 +1,190 @@
+package outside
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// clusterIP is the address of a service that the rules below have too.
+var clusterIP = family{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd96::10")}
+
+// proxyRules are those of kube-proxy, as far as a connection meets them.
+const proxyRules = `
+table inet kube-proxy {
+	chain services {
+		ip daddr 10.96.0.10 tcp dport 80 dnat ip to 10.244.2.5:8080
+		ip6 daddr fd96::10 tcp dport 80 dnat ip6 to [fd02:2::5]:8080
+		fib daddr type local tcp dport 30001 jump to-pod-a
+		fib daddr type local tcp dport 30002 jump to-pod-b
+	}
+	chain to-pod-a {
+		meta mark set meta mark or 0x4000
+		meta nfproto ipv4 meta l4proto tcp dnat ip to 10.244.1.5:8080
+		meta nfproto ipv6 meta l4proto tcp dnat ip6 to [fd02:1::5]:8080
+	}
+	chain to-pod-b {
+		meta mark set meta mark or 0x4000
+		meta nfproto ipv4 meta l4proto tcp dnat ip to 10.244.2.5:8080
+		meta nfproto ipv6 meta l4proto tcp dnat ip6 to [fd02:2::5]:8080
+	}
+	chain prerouting { type nat hook prerouting priority dstnat; jump services; }
+	chain output { type nat hook output priority -100; jump services; }
+	chain postrouting {
+		type nat hook postrouting priority srcnat
+		meta mark and 0x4000 != 0 masquerade
+	}
+}
+`
+
+// former is a node that kube-proxy serves at first, and clients of a service there.
+type former struct {
+	*world
+	clients []formerClient
+}
+
+type formerClient struct {
+	name   string
+	dials  family
+	port   uint16
+	inside bool // a process of the node, or a pod whose network is another plugin's
+	*child[order, seen]
+}
+
+func newFormer(t *testing.T) *former {
+	t.Helper()
+	f := &former{world: newWorld(t, settings{xdp: "off", sums: true})}
+	f.leave()
+	f.nft(proxyRules)
+	for _, v6 := range []bool{false, true} {
+		f.process(f.pods[0]).do(order{Serve: podA.at(v6, 8080)})
+		f.process(f.pods[1]).do(order{Serve: podB.at(v6, 8080)})
+	}
+	inside := func(n *rig.Netns) *child[order, seen] {
+		return &child[order, seen]{t, rig.NewChild(t, f.nodes[0].cgroup, n, "sockets")}
+	}
+	f.clients = []formerClient{
+		{"node to ClusterIP", clusterIP, 80, true, inside(f.a)},
+		{"node to NodePort", nodeA, toPodB, true, inside(f.a)},
+		{"pod to ClusterIP", clusterIP, 80, true, inside(f.pods[0])},
+		{"outside to a pod of the node", nodeA, toPodA, false, f.process(f.client)},
+		{"outside to a pod of another", nodeA, toPodB, false, f.process(f.client)},
+	}
+	return f
+}
+
+// install starts an agent that serves what the rules do.
+func (f *former) install() {
+	f.t.Helper()
+	f.onA = f.startNode(0, settings{xdp: "off"})
+	for _, v6 := range []bool{false, true} {
+		for _, s := range []service{
+			{At: clusterIP.at(v6, 80), Kind: maps.ClusterIP, Backend: podB.at(v6, 8080)},
+			{At: anyAddr.at(v6, toPodA), Kind: maps.NodePort, Backend: podA.at(v6, 8080), Local: true},
+			{At: anyAddr.at(v6, toPodB), Kind: maps.NodePort, Backend: podB.at(v6, 8080)},
+		} {
+			f.onA.do(nodeOrder{Service: &s})
+		}
+	}
+}
+
+// open has every client open two connections and keep them, by number, one of each family.
+func (f *former) open(number int) (first []seen) {
+	f.t.Helper()
+	for _, c := range f.clients {
+		for i, v6 := range []bool{false, true} {
+			got, err := c.try(order{Dial: c.dials.at(v6, c.port), Hold: number + i, Bytes: 100})
+			if err != nil {
+				f.t.Errorf("%s %s: a new connection: %v", c.name, familyName(v6), err)
+			}
+			first = append(first, got)
+		}
+	}
+	return first
+}
+
+// goOn holds that connections of clients inside go on, as they were, and that who is outside is told if his is over.
+func (f *former) goOn(when string, number int, first []seen, outside bool) {
+	f.t.Helper()
+	for n, c := range f.clients {
+		for i, v6 := range []bool{false, true} {
+			got, err := c.try(order{Hold: number + i, Bytes: 100})
+			switch {
+			case c.inside || outside:
+				if err != nil || got != first[2*n+i] {
+					f.t.Errorf("%s %s, %s: %+v, %v; want %+v", c.name, familyName(v6), when, got, err, first[2*n+i])
+				}
+			case err == nil || !strings.Contains(err.Error(), "connection reset by peer"):
+				f.t.Errorf("%s %s, %s: %+v, %v; docs/migration.md says that it is reset", c.name, familyName(v6), when, got, err)
+			}
+		}
+	}
+}
+
+// TestFormerProxy holds what docs/migration.md says of the connections that there are when a node goes over from kube-proxy's
+// rules to an agent, and back: those of clients inside go on to their end either way.
+func TestFormerProxy(t *testing.T) {
+	rig.Root(t)
+	if _, err := exec.LookPath("nft"); err != nil {
+		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
+	}
+	f := newFormer(t)
+	byRules := f.open(1)
+	f.goOn("with the rules", 1, byRules, true)
+
+	f.install()
+	f.goOn("when the agent has started", 1, byRules, false)
+	byAgent := f.open(3)
+	f.checkServer("the agent", byAgent, true)
+	f.goOn("with the agent", 3, byAgent, true)
+
+	f.leave()
+	f.goOn("when the agent is gone", 3, byAgent, false)
+	f.checkServer("the rules", f.open(5), false)
+}
+
+// checkServer holds who serves new connections: an agent lets a pod of its own node see its client, the rules show it the node.
+func (f *former) checkServer(who string, met []seen, clientIsSeen bool) {
+	f.t.Helper()
+	for n, c := range f.clients {
+		if c.inside || c.port != toPodA {
+			continue
+		}
+		for i, v6 := range []bool{false, true} {
+			if isSeen := met[2*n+i].Client.Addr() == clientAddr.at(v6, 0).Addr(); isSeen != clientIsSeen {
+				f.t.Errorf("%s %s: the pod sees %s, which is not by %s", c.name, familyName(v6), met[2*n+i].Client, who)
+			}
+		}
+	}
+}
+
+// leave ends the agent of node a and removes what it has left there.
+func (f *former) leave() {
+	f.t.Helper()
+	f.onA.process.Kill()
+	if err := f.a.Do(func() error { return datapath.Cleanup(f.nodes[0].bpffs) }); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// nft gives node a rules of netfilter.
+func (f *former) nft(rules string) {
+	f.t.Helper()
+	err := f.a.Do(func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(rules)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
