@@ -107,6 +107,7 @@ test-oracle: ## test against the code of Kubernetes
 .PHONY: test-netns
 test-netns: ## test with real sockets in network namespaces (root); writes _output/podnet/matrix.txt: who knows whom by which address
 	@rm -f _output/podnet/matrix.txt
+	$(GO) run ./test/cluster build kube-proxy >/dev/null # for nft, which it calls
 	$(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/... ./test/podnet/...
 	@if [ -e _output/podnet/matrix.txt ]; then cat _output/podnet/matrix.txt; fi
 

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/config"
+)
+
+// prose returns the pages that are written by hand, or are read like these, by their paths.
+func prose(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages := map[string]string{}
+	for _, path := range append(paths, "../../README.md", "../../bpf/README.md", "../../deploy/README.md") {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages[path] = string(text)
+	}
+	return pages
+}
+
+var pageLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+
+// TestLinks holds that what a page links to is there, the headings within pages too.
+func TestLinks(t *testing.T) {
+	found := 0
+	for path, page := range prose(t) {
+		for _, m := range pageLink.FindAllStringSubmatch(page, -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			found++
+			file, heading, _ := strings.Cut(m[1], "#")
+			target := path
+			if file != "" {
+				target = filepath.Join(filepath.Dir(path), file)
+			}
+			text, err := os.ReadFile(target)
+			if err != nil {
+				t.Errorf("%s: %v", path, err)
+				continue
+			}
+			if heading != "" && !slices.Contains(anchors(string(text)), heading) {
+				t.Errorf("%s: %s has no heading #%s", path, target, heading)
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no page has a link")
+	}
+}
+
+// anchors are the names of a page's headings, as those who show such pages make them.
+func anchors(page string) (names []string) {
+	dropped := regexp.MustCompile("[^a-z0-9 _-]")
+	for line := range strings.Lines(page) {
+		if title := strings.TrimLeft(line, "#"); title != line && strings.HasPrefix(title, " ") {
+			names = append(names, strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), ""), " ", "-"))
+		}
+	}
+	return names
+}
+
+var command = regexp.MustCompile("(?m)`fairlead ([a-z][^`\n]*)`|^    (?:\\$ )?fairlead ([a-z].*)$")
+
+// TestProseCommands holds that every command that a page names is one, with the flags that it is given.
+func TestProseCommands(t *testing.T) {
+	found := 0
+	for path, page := range prose(t) {
+		for _, m := range command.FindAllStringSubmatch(page, -1) {
+			found++
+			words := strings.Fields(m[1] + m[2])
+			cmd, rest, err := newRootCommand(&invocation{env: &env{}}).Find(words)
+			if err != nil || !cmd.HasParent() || cmd.HasSubCommands() && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+				t.Errorf("%s: fairlead %s: no such command (%v)", path, strings.Join(words, " "), err)
+				continue
+			}
+			for _, word := range rest {
+				name, isFlag := strings.CutPrefix(word, "--")
+				name, _, _ = strings.Cut(name, "=")
+				if isFlag && cmd.Flags().Lookup(name) == nil && cmd.InheritedFlags().Lookup(name) == nil {
+					t.Errorf("%s: fairlead %s has no flag --%s", path, cmd.Name(), name)
+				}
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no page names a command")
+	}
+}
+
+var feature = regexp.MustCompile("(?m)^\\| [^|]+ \\| (?:stable|beta) \\| ([^|]+) \\| `--([a-z0-9-]+)`")
+
+// TestFeatures holds that docs/features.md has the flags that there are, with the defaults that they have.
+func TestFeatures(t *testing.T) {
+	rows := feature.FindAllStringSubmatch(prose(t)["../../docs/features.md"], -1)
+	if len(rows) < 10 {
+		t.Errorf("%d rows have a flag", len(rows))
+	}
+	for _, row := range rows {
+		at := slices.IndexFunc(config.Options(), func(o config.Option) bool { return o.Name == row[2] })
+		if at < 0 {
+			t.Errorf("there is no --%s", row[2])
+			continue
+		}
+		o := config.Options()[at]
+		want := o.Shown
+		if want == "" {
+			want = "`" + o.Default + "`"
+		}
+		if row[1] != want {
+			t.Errorf("--%s: the default is %s, not %s", o.Name, want, row[1])
+		}
+	}
+}
