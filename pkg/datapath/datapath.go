@@ -53,6 +53,7 @@ type Datapath struct {
 	changing sync.Mutex
 	mu       sync.Mutex
 	adopted  bool
+	switched bool // programs of this version use what takes the place of another version's maps
 	features Features
 	maps     *maps.Maps
 	tables   *maps.Tables

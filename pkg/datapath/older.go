@@ -28,8 +28,14 @@ func (d *Datapath) carryOlder(to *maps.Maps, which maps.Carrying) error {
 	return nil
 }
 
-// carryWritten does so once more for what programs have written since.
-func (d *Datapath) carryWritten() error { return d.carryOlder(d.maps, maps.RowsOfPrograms) }
+// carryWritten does so once more for what programs have written since. Once those of this version are at work the rows in
+// the new maps are the ones that count, also if the pins of the old ones could not be replaced yet.
+func (d *Datapath) carryWritten() error {
+	if d.switched {
+		return nil
+	}
+	return d.carryOlder(d.maps, maps.RowsOfPrograms)
+}
 
 // takeOver puts the maps of this version in the place of those of another, now that its programs use them.
 func (d *Datapath) takeOver() error {
@@ -37,6 +43,7 @@ func (d *Datapath) takeOver() error {
 	if len(names) == 0 {
 		return nil
 	}
+	d.switched = true
 	if err := d.step("older: switched"); err != nil {
 		return err
 	}
@@ -46,7 +53,7 @@ func (d *Datapath) takeOver() error {
 	if err := d.step("older: stage"); err != nil {
 		return err
 	}
-	if err := d.pins.openStage(); err != nil {
+	if err := errors.Join(d.pins.clearStage(), d.pins.openStage()); err != nil { // an attempt before may have left some
 		return err
 	}
 	for _, name := range names {

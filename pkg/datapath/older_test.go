@@ -122,6 +122,38 @@ func TestTakeOverLate(t *testing.T) {
 	}
 }
 
+// If the pins cannot be replaced, what the new maps have learnt until the next attempt is kept.
+func TestTakeOverAgain(t *testing.T) {
+	w := newTown(t, devices.Off)
+	if err := w.start(t).Close(); err != nil {
+		t.Fatal(err)
+	}
+	age(t, MapsDir(w.BPFFS))
+	boom, fails := errors.New("boom"), true
+	w.failpoint = func(step string) error {
+		if fails && step == "older: publish slots" {
+			return boom
+		}
+		return nil
+	}
+	d := open(t, w.Config)
+	w.do(t, func() error {
+		if err := d.Attach(); !errors.Is(err, boom) {
+			t.Errorf("attached: %v", err)
+		}
+		return d.look(func(map[netip.Addr]uint32) {})
+	})
+	const clients = townBatch
+	c := w.newCrowd(clients)
+	c.establish(t, clients)
+	fails = false
+	w.do(t, d.Attach)
+	if n := c.remembered(t, d.Maps().Ct, clients); n != clients || len(d.Maps().Older()) > 0 {
+		t.Errorf("%d flows of %d are remembered, %q are of another version", n, clients, d.Maps().Older())
+	}
+	w.wantWhole(t, d)
+}
+
 // Nor does any connect to a service fail meanwhile, or any connected socket forget whom it has dialled.
 func TestTakeOverUnderConnects(t *testing.T) {
 	p := newPlace(t)

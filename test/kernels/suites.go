@@ -38,7 +38,7 @@ func suites() []suite {
 			// These fail or kill an agent at every step, a second of emulation each: the steps are not the kernel's. Nor is
 			// whom the agent keeps waiting, or how it finds room for clients. And to grow under XDP takes half a minute more
 			// than at tc, for the same programs' maps.
-			args: []string{"-test.skip=^(TestCrashAtEveryStep|TestGrowFails|TestCrashWhileFlowsGrow|TestGrowFlowsFails|TestEnlargeFails|TestAttachFails|TestAttachFailsToMove|TestAttachFailsToSwitch|TestGrowthKeepsNobodyWaiting|TestClientsGetRoom|TestTakeOverLate|TestTakeOverUnderConnects)$|^TestGrowFlowsUnderTraffic$/^tc_and_XDP$|^TestTakeOver$/^older"},
+			args: []string{"-test.skip=^(TestCrashAtEveryStep|TestGrowFails|TestCrashWhileFlowsGrow|TestGrowFlowsFails|TestEnlargeFails|TestAttachFails|TestAttachFailsToMove|TestAttachFailsToSwitch|TestGrowthKeepsNobodyWaiting|TestClientsGetRoom|TestTakeOverLate|TestTakeOverAgain|TestTakeOverUnderConnects)$|^TestGrowFlowsUnderTraffic$/^tc_and_XDP$|^TestTakeOver$/^older"},
 		},
 		{name: "optout", pkg: "pkg/optout", limit: 3 * time.Minute},
 		{name: "netns", pkg: "test/netns", limit: 10 * time.Minute},
