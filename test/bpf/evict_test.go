@@ -27,8 +27,9 @@ func (w *world) shrink(t *testing.T, name string, rows uint32) {
 	}
 	at := map[string]**ebpf.Map{"ct_half": &w.maps.CtHalf, "affinity": &w.maps.Affinity, "frags": &w.maps.Frags}[name]
 	(*at).Close()
+	w.ground.spoilt = true
 	*at = small
-	w.load(t, w.hook, w.config)
+	w.reload(t, w.hook)
 }
 
 // census is what can be told of a map that pushes out, and how many rows were made in it and not deleted.

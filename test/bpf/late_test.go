@@ -3,6 +3,7 @@ package bpf
 import (
 	"bytes"
 	"fmt"
+	stdmaps "maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -165,7 +166,7 @@ func TestLateAtXDP(t *testing.T) {
 			return
 		}
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
-		w.load(t, hooks()[0], standardConfig())
+		stdmaps.Copy(w.programs, w.ground.programs(t, hooks()[0]))
 		client, node, pod := f.client+":4000", f.node+":30053", f.pod+":53"
 		in, want := split(udpTo(client, node, 3000), 800, 7), split(udpTo(client, pod, 3000), 800, 7)
 		w.passes(t, "first", w.in, in[0], want[0])

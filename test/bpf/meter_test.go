@@ -44,7 +44,7 @@ func (w *world) meter(t *testing.T) *meter {
 		}
 		return spec, nil
 	}
-	w.load(t, w.hook, w.config)
+	w.reload(t, w.hook)
 	return m
 }
 

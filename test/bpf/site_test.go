@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	stdmaps "maps"
 	"net"
 	"net/netip"
 	"os"
@@ -45,7 +46,7 @@ func newSite(t *testing.T, f family, config bpf.MapsPacketConfig, on ...hook) *s
 	t.Helper()
 	s := &site{world: newWorldOf(t, on[0], config), f: f, wires: map[string]*wire{}}
 	for _, more := range on[1:] {
-		s.load(t, more, config)
+		stdmaps.Copy(s.programs, s.ground.programs(t, more))
 	}
 	s.node = handleOf(t, s.netns)
 	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
@@ -101,6 +102,7 @@ func (s *site) link(t *testing.T, name string) *wire {
 func (s *site) attach(t *testing.T, w *wire) {
 	t.Helper()
 	if program := s.programs["xdp_from_netdev"]; program != nil {
+		s.ground.attached = true
 		attachXDP(t, s.netns, program, w.near)
 		attachXDP(t, w.far, constant(t, ebpf.XDP, 2), w.end) // without a program there, a veth takes no frame that was sent back
 	}
@@ -124,6 +126,13 @@ func (s *site) attachTC(t *testing.T, w *wire, programs map[uint32]*ebpf.Program
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.ground.attached = true
+	t.Cleanup(func() { // a namespace goes some time after its test, and programs with it
+		err := s.node.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: at, QdiscType: "clsact"})
+		if err != nil && !errors.Is(err, unix.ENODEV) {
+			t.Errorf("detach from link %d: %v", at.LinkIndex, err)
+		}
+	})
 }
 
 // block keeps every packet of a wire from the stack.

@@ -4,6 +4,7 @@ package bpf
 
 import (
 	"errors"
+	stdmaps "maps"
 	"net/netip"
 	"testing"
 
@@ -36,6 +37,7 @@ func hooks() []hook {
 // world is a node without devices: the stack finds every way.
 type world struct {
 	hook
+	ground   *ground
 	maps     *maps.Maps
 	tables   *maps.Tables
 	netns    *rig.Netns
@@ -65,16 +67,14 @@ func newWorldOf(t *testing.T, h hook, config bpf.MapsPacketConfig) *world {
 
 func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps.Sizes) *world {
 	t.Helper()
-	m, err := maps.Create(sizes)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := left.take(t, config, sizes)
+	m := g.maps
 	tables, err := m.Tables()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(tables.Close(), m.Close()); err != nil {
+		if err := tables.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -83,9 +83,9 @@ func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps
 		t.Fatal(err)
 	}
 	w := &world{
-		hook: h, maps: m, tables: tables, netns: rig.NewNetns(t, "node"), cpu: cpu, programs: map[string]*ebpf.Program{}, config: config,
+		hook: h, ground: g, maps: m, tables: tables, netns: rig.NewNetns(t, "node"), cpu: cpu,
+		programs: stdmaps.Clone(g.programs(t, h)), config: config,
 	}
-	w.load(t, h, config)
 	snat4, snat6 := netip.MustParseAddr("10.1.0.1"), netip.MustParseAddr("fd01::1")
 	ports := maps.NodeAddr{Ifindex: 1, Flags: maps.NodePorts}
 	addrs := map[netip.Addr]maps.NodeAddr{config4(): ports, config6(): ports, snat4: {Ifindex: 1}, snat6: {Ifindex: 1}}
@@ -97,8 +97,16 @@ func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps
 	return w
 }
 
-// load loads the programs of a hook over the maps.
-func (w *world) load(t *testing.T, h hook, config bpf.MapsPacketConfig) {
+// reload has the world run other programs: those that a hook has now, over the maps that there are now.
+func (w *world) reload(t *testing.T, h hook) {
+	t.Helper()
+	loaded := load(t, h, w.config, w.maps)
+	t.Cleanup(loaded.Close)
+	stdmaps.Copy(w.programs, loaded.Programs)
+}
+
+// load loads the programs of a hook over maps.
+func load(t *testing.T, h hook, config bpf.MapsPacketConfig, over *maps.Maps) *ebpf.Collection {
 	t.Helper()
 	spec, err := h.load()
 	if err != nil {
@@ -107,14 +115,11 @@ func (w *world) load(t *testing.T, h hook, config bpf.MapsPacketConfig) {
 	if err := spec.Variables["cfg"].Set(config); err != nil {
 		t.Fatal(err)
 	}
-	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: w.maps.Replacements(spec)})
+	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: over.Replacements(spec)})
 	if err != nil {
 		t.Fatalf("%+v", err)
 	}
-	t.Cleanup(loaded.Close)
-	for name, program := range loaded.Programs {
-		w.programs[name] = program
-	}
+	return loaded
 }
 
 func config4() netip.Addr { return netip.MustParseAddr("192.0.2.1") }

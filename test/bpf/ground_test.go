@@ -1,0 +1,230 @@
+package bpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// ground is what a world stands on: maps, and programs that were loaded over them. To have the kernel verify those is most
+// of what a story takes, so a story leaves its ground to the next one that is told with the same configuration and sizes,
+// with every map as it was made.
+type ground struct {
+	config   bpf.MapsPacketConfig
+	sizes    maps.Sizes
+	maps     *maps.Maps
+	made     []maps.Info                 // all maps: first those above, as they were made, then those of the programs alone
+	loaded   map[string]*ebpf.Collection // by hook
+	attached bool                        // to devices, which the story has removed by now
+	spoilt   bool                        // by a story that gave it other maps
+}
+
+// grounds are those that nobody stands on; the last has been left last. Each takes tens of megabytes.
+type grounds struct {
+	mu   sync.Mutex
+	idle []*ground
+}
+
+const mostIdle = 8
+
+var left grounds
+
+// take returns a ground, and has it back when the test has cleaned up whatever it does after that.
+func (g *grounds) take(t *testing.T, config bpf.MapsPacketConfig, sizes maps.Sizes) *ground {
+	t.Helper()
+	taken := g.find(config, sizes)
+	if taken == nil {
+		m, err := maps.Create(sizes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = &ground{config: config, sizes: sizes, maps: m, made: m.All(), loaded: map[string]*ebpf.Collection{}}
+	} else if had, err := taken.clean(); err != nil || len(had) > 0 {
+		t.Fatalf("take a ground that another story has left: what it attached writes still: %v, %v", had, err)
+	}
+	t.Cleanup(func() { g.leave(t, taken) })
+	return taken
+}
+
+func (g *grounds) find(config bpf.MapsPacketConfig, sizes maps.Sizes) *ground {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i, idle := range slices.Backward(g.idle) {
+		if idle.config == config && idle.sizes == sizes {
+			g.idle = slices.Delete(g.idle, i, i+1)
+			return idle
+		}
+	}
+	return nil
+}
+
+// leave keeps a ground for another story, unless the test has failed: nobody knows then what else is wrong.
+func (g *grounds) leave(t *testing.T, was *ground) {
+	t.Helper()
+	if was.spoilt || t.Failed() {
+		was.close(t)
+		return
+	}
+	if err := was.tidy(); err != nil {
+		t.Errorf("leave the ground as it was taken: %v", err)
+		was.close(t)
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.idle = append(g.idle, was); len(g.idle) > mostIdle {
+		g.idle[0].close(t)
+		g.idle = slices.Delete(g.idle, 0, 1)
+	}
+}
+
+// tidy waits for packets that are on their way through a program that was attached, and cleans the maps.
+func (g *ground) tidy() error {
+	if g.attached {
+		barrier, err := maps.NewBarrier()
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(barrier.Wait(), barrier.Close()); err != nil {
+			return err
+		}
+		g.attached = false
+	}
+	_, err := g.clean()
+	return err
+}
+
+// clean makes every map what it was when it was made, and returns what was in which.
+func (g *ground) clean() (had []string, err error) {
+	for i, info := range g.maps.All() {
+		if info.Map != g.made[i].Map {
+			return nil, fmt.Errorf("map %s is another one", info.Name)
+		}
+	}
+	for _, info := range g.made {
+		rows, err := clean(info.Map)
+		if err != nil {
+			return nil, fmt.Errorf("clean map %s: %w", info.Name, err)
+		}
+		if rows > 0 {
+			had = append(had, fmt.Sprintf("%s: %d rows", info.Name, rows))
+		}
+	}
+	return had, nil
+}
+
+// programs returns the programs of a hook over the maps. What they remember is in the maps, or nothing would make it clean.
+func (g *ground) programs(t *testing.T, h hook) map[string]*ebpf.Program {
+	t.Helper()
+	if g.loaded[h.name] == nil {
+		loaded := load(t, h, g.config, g.maps)
+		g.loaded[h.name] = loaded
+		for name, own := range loaded.Maps {
+			shared := slices.ContainsFunc(g.maps.All(), func(info maps.Info) bool { return info.Name == name })
+			switch {
+			case strings.HasPrefix(name, ".data"):
+				t.Fatalf("the programs of %s have variables, and nobody knows how to clean those: %s", h.name, name)
+			case !shared && name != ".rodata":
+				g.made = append(g.made, maps.Info{Name: name, Map: own})
+			}
+		}
+	}
+	return g.loaded[h.name].Programs
+}
+
+func (g *ground) close(t *testing.T) {
+	t.Helper()
+	for _, loaded := range g.loaded {
+		loaded.Close()
+	}
+	if err := g.maps.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whatever a story wrote, the next one finds nothing of it; and what is written between two stories fails the second.
+func TestGround(t *testing.T) {
+	rig.Root(t)
+	var own grounds
+	config := standardConfig()
+	first := own.take(t, config, maps.Sizes{})
+	first.programs(t, hooks()[0])
+	for _, m := range first.made {
+		litter(t, m.Map)
+	}
+	had, err := first.clean()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range first.made {
+		if m.Map.Type() != ebpf.SkStorage && !slices.ContainsFunc(had, func(text string) bool { return strings.HasPrefix(text, m.Name+":") }) {
+			t.Errorf("map %s was not clean, and nobody noticed", m.Name)
+		}
+	}
+	if had, err := first.clean(); err != nil || len(had) > 0 {
+		t.Errorf("after cleaning there are %v: %v", had, err)
+	}
+	first.maps.Ct, first.maps.CtHalf = first.maps.CtHalf, first.maps.Ct
+	if _, err := first.clean(); err == nil {
+		t.Error("a ground with other maps is clean")
+	}
+	first.maps.Ct, first.maps.CtHalf = first.maps.CtHalf, first.maps.Ct
+}
+
+// litter writes the first row of a map and the last, as far as it has an order.
+func litter(t *testing.T, m *ebpf.Map) {
+	t.Helper()
+	key, value := bytes.Repeat([]byte{1}, int(m.KeySize())), any(bytes.Repeat([]byte{1}, int(m.ValueSize())))
+	switch m.Type() {
+	case ebpf.SkStorage:
+		return
+	case ebpf.RingBuf:
+		tell(t, m)
+		return
+	case ebpf.LPMTrie:
+		binary.NativeEndian.PutUint32(key, 8)
+	case ebpf.PerCPUArray:
+		cpus, err := ebpf.PossibleCPU()
+		if err != nil {
+			t.Fatal(err)
+		}
+		each := raw(cpus, int(m.ValueSize()))
+		bytesOf(each)[len(bytesOf(each))-1] = 1 // of the last one
+		value = each
+		fallthrough
+	case ebpf.Array:
+		binary.NativeEndian.PutUint32(key, m.MaxEntries()-1)
+	}
+	if err := m.Put(key, value); err != nil {
+		t.Fatalf("write to %s: %v", m, err)
+	}
+}
+
+// tell has a program write to a ring.
+func tell(t *testing.T, ring *ebpf.Map) {
+	t.Helper()
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{
+		asm.Mov.Imm(asm.R1, 1), asm.StoreMem(asm.RFP, -8, asm.R1, asm.DWord),
+		asm.LoadMapPtr(asm.R1, ring.FD()), asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, -8), asm.Mov.Imm(asm.R3, 8), asm.Mov.Imm(asm.R4, 0),
+		asm.FnRingbufOutput.Call(), asm.Return(),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	if code, err := program.Run(&ebpf.RunOptions{Data: make([]byte, 64)}); code != 0 || err != nil {
+		t.Fatalf("the ring takes nothing: %d, %v", int32(code), err)
+	}
+}
