@@ -43,12 +43,17 @@ static __noinline int first_claim(void *ctx, const struct packet *p, const struc
 	return ct_claim(&reply, &row);
 }
 
-/* Draws a port for a reply, and claims it if it is free. */
+/* Draws a port for a reply, and claims it if it is free. What pods send to the outside has the upper half of the
+ * ports, and what is balanced the lower: a pod's flow to another node's frontend and a client's to a backend there
+ * both have this node's address, and are told apart here by whom they are for. There they are not, once that node
+ * has chosen the same backend for the pod, but by their ports. */
 static __always_inline bool first_draw(__u64 hash, struct flow *reply, struct ct_entry *row)
 {
-	__u32 ports = cfg.snat_last - cfg.snat_first + 1;
+	__u32 ports = cfg.snat_last - cfg.snat_first + 1, part = cfg.masquerade ? (ports + 1) / 2 : ports;
+	__u32 first =
+		(row->flags & (CT_POD | CT_INSIDE)) == CT_POD ? cfg.snat_first + ports - part : cfg.snat_first;
 
-	ct_set_ports(reply, reply->sport, bpf_htons(cfg.snat_first + (__u32)(hash >> 32) % ports), reply->proto);
+	ct_set_ports(reply, reply->sport, bpf_htons(first + (__u32)(hash >> 32) % part), reply->proto);
 	ct_finish(reply, row);
 	return ct_claim(reply, row);
 }

@@ -138,8 +138,8 @@ func Options() []Option {
 		},
 		{
 			Name: "snat-ports", Shown: "the longest range above 1023 that neither NodePorts nor the node's own sockets use",
-			Usage: "ports of this node from which connections from outside are carried to backends on other nodes, FIRST-LAST; each is good for one " +
-				"connection to each backend",
+			Usage: "ports of this node from which connections from outside are carried to backends on other nodes, FIRST-LAST, and, in their upper " +
+				"half, those of pods to the outside if they are masqueraded; each is good for one connection to each backend",
 			field: func(c *Config) *string { return &c.SnatPorts },
 		},
 		{

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -75,13 +76,35 @@ func TestMasquerade(t *testing.T) {
 				t.Errorf("two pods got %v", ports)
 			}
 			for port := range ports {
-				if n := netip.MustParseAddrPort(port).Port(); n < 61000 || n > 61003 {
-					t.Errorf("port %d is none of those that are set apart", n)
+				if n := netip.MustParseAddrPort(port).Port(); n < 61002 || n > 61003 {
+					t.Errorf("port %d is none of those that are set apart for pods", n)
 				}
 			}
 		}
 		if open, half := h.rows(t); open != 8 || half != 0 {
 			t.Errorf("%d rows are established and %d half open, want 8 and 0", open, half)
+		}
+	})
+}
+
+// A pod's flow to the outside and a client's to a backend there never have one port: that other node may be about to choose
+// the same backend for the pod's, and has to tell their answers apart.
+func TestPortsApart(t *testing.T) {
+	masked(t, func(t *testing.T, h *house, f family, hops byte) {
+		h.outside.reach(t, f.client, true)
+		for i := range 16 {
+			frontend, backend := addrPort(f.node, 30000+i), addrPort(h.world, 8000+i)
+			h.service(t, addrPort(f.any, 30000+i), udp, maps.NodePort, backend, false)
+			h.outside.send(t, packet{from: f.client + ":4000", to: frontend, proto: udp})
+			client := h.outside.want(t, packet{from: f.snat + ":0", to: backend, proto: udp, ttl: hops})
+			h.pods[0].send(t, packet{from: h.addrs[0] + ":4000", to: addrPort(h.world, 9000+i), proto: udp})
+			pod := h.outside.want(t, packet{from: f.snat + ":0", to: addrPort(h.world, 9000+i), proto: udp, ttl: hops})
+			if n := netip.MustParseAddrPort(client).Port(); n < 61000 || n > 61001 {
+				t.Errorf("a client was given %s, which is for pods", client)
+			}
+			if n := netip.MustParseAddrPort(pod).Port(); n < 61002 || n > 61003 {
+				t.Errorf("a pod was given %s, which is for clients", pod)
+			}
 		}
 	})
 }
