@@ -30,6 +30,15 @@ type suiteResult struct {
 	took          time.Duration
 }
 
+// add takes in how another machine with the kernel went.
+func (k *kernelResult) add(other kernelResult) {
+	k.took += other.took
+	k.suites = append(k.suites, other.suites...)
+	if other.instructions != nil {
+		k.instructions = other.instructions
+	}
+}
+
 // readInstructions reads what the suite that loads every program has left in the kernel's directory.
 func (k *kernelResult) readInstructions(dir string) error {
 	content, err := os.ReadFile(filepath.Join(dir, "programs", "instructions.json"))

@@ -26,7 +26,12 @@ func TestInstructions(t *testing.T) {
 	if err := refuses.readInstructions(t.TempDir()); err != nil {
 		t.Fatal(err)
 	}
-	results := []kernelResult{loads, refuses}
+	other := kernelResult{kernel: "6.1", release: "6.1.0-1", suites: []suiteResult{{name: "a", ok: true}}, took: 1}
+	other.add(loads)
+	if len(other.suites) != 1 || other.took != 1 {
+		t.Errorf("of two machines there is %+v", other)
+	}
+	results := []kernelResult{other, refuses}
 
 	var table strings.Builder
 	if err := printInstructions(&table, results); err != nil {

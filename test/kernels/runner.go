@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -59,25 +60,37 @@ type guest struct {
 	err     error // of the rig; what the kernel or a suite did wrong is in the result
 }
 
+// machines is how many there are for the suites of a kernel, so that none is left to run alone for minutes at the end.
+const machines = 2
+
 // runAll runs every kernel, also after one has failed, and reports. A machine keeps one processor busy, so there run as
-// many at once as there are processors; what is told of each comes when it has ended.
+// many at once as there are processors; what is told of each comes when it has ended. The newest kernel, on which all
+// takes longest, begins.
 func (r *runner) runAll(ctx context.Context, kernels []*debian.Kernel) error {
 	var guests []*guest
 	for _, kernel := range kernels {
-		g, err := r.guest(ctx, kernel)
-		if err != nil {
-			return fmt.Errorf("kernel %s: %w", kernel.Kernel, err)
+		if err := os.RemoveAll(filepath.Join(r.output, kernel.Kernel)); err != nil {
+			return fmt.Errorf("prepare output directory: %w", err)
 		}
-		guests = append(guests, g)
+		for i, share := range deal(r.suitesOf(kernel), machines) {
+			g, err := r.guest(ctx, kernel, share, strconv.Itoa(i+1))
+			if err != nil {
+				return fmt.Errorf("kernel %s: %w", kernel.Kernel, err)
+			}
+			guests = append(guests, g)
+		}
 	}
-	ended := make(chan *guest)
-	places := make(chan struct{}, runtime.NumCPU())
-	for _, g := range guests {
+	ended, waiting := make(chan *guest), make(chan *guest, len(guests))
+	for _, g := range slices.Backward(guests) {
+		waiting <- g
+	}
+	close(waiting)
+	for range runtime.NumCPU() {
 		go func() {
-			places <- struct{}{}
-			g.err = g.run(ctx)
-			<-places
-			ended <- g
+			for g := range waiting {
+				g.err = g.run(ctx)
+				ended <- g
+			}
 		}()
 	}
 	var errs []error
@@ -93,7 +106,11 @@ func (r *runner) runAll(ctx context.Context, kernels []*debian.Kernel) error {
 	}
 	var results []kernelResult
 	for _, g := range guests {
-		results = append(results, g.result)
+		if last := len(results) - 1; last >= 0 && results[last].kernel == g.result.kernel {
+			results[last].add(g.result)
+		} else {
+			results = append(results, g.result)
+		}
 	}
 	return report(r.output, results)
 }
@@ -101,7 +118,7 @@ func (r *runner) runAll(ctx context.Context, kernels []*debian.Kernel) error {
 // run runs the kernel's suites.
 func (g *guest) run(ctx context.Context) error {
 	g.result = kernelResult{kernel: g.kernel.Kernel, release: g.kernel.Release}
-	fmt.Fprintf(&g.out, "\n== %s (%s)\n", g.kernel.Kernel, g.kernel.Release)
+	fmt.Fprintf(&g.out, "\n== %s (%s), machine %s\n", g.kernel.Kernel, g.kernel.Release, filepath.Base(g.machine.Dir))
 	begin := time.Now()
 	results, died := g.machine.Run(ctx, g.jobs)
 	g.result.took = time.Since(begin)
@@ -155,21 +172,20 @@ func (r *runner) suitesOf(kernel *debian.Kernel) []suite {
 
 // shell boots the kernel with everything that its suites need.
 func (r *runner) shell(ctx context.Context, kernel *debian.Kernel) error {
-	g, err := r.guest(ctx, kernel)
+	g, err := r.guest(ctx, kernel, r.suitesOf(kernel), "shell")
 	if err != nil {
 		return err
 	}
 	return g.machine.Shell(ctx)
 }
 
-// guest prepares a kernel's machine, with what its suites need inside.
-func (r *runner) guest(ctx context.Context, kernel *debian.Kernel) (*guest, error) {
-	suites := r.suitesOf(kernel)
+// guest prepares a machine with the kernel, and with what the suites need inside.
+func (r *runner) guest(ctx context.Context, kernel *debian.Kernel, suites []suite, name string) (*guest, error) {
 	if len(suites) == 0 {
 		return nil, errors.New("no suite is left to run on it")
 	}
 	m := &vm.Machine{
-		Image: kernel.Image, Busybox: r.busybox, Dir: filepath.Join(r.output, kernel.Kernel),
+		Image: kernel.Image, Busybox: r.busybox, Dir: filepath.Join(r.output, kernel.Kernel, name),
 		// All that may lack is lacking by mistake: a test that skips proves nothing. An emulated processor takes ten
 		// times as long as the real one or more.
 		Env: []string{"FAIRLEAD_REQUIRE=root links sctp netkit", "MACHINE_SLOWER=4"},

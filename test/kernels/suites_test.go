@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"fairlead.io/fairlead/test/kernels/vm"
 )
@@ -64,6 +65,39 @@ func TestComplaint(t *testing.T) {
 	}
 	if have := complaint("=== RUN   TestA\npanic: it hangs\n"); have != "=== RUN   TestA\npanic: it hangs" {
 		t.Errorf("of a log without an end: %s", have)
+	}
+}
+
+// Every suite runs on one machine of each kernel, and no machine waits for another for long.
+func TestDeal(t *testing.T) {
+	for n := range 4 {
+		shares := deal(suites(), n)
+		if want := max(1, n); len(shares) != want {
+			t.Fatalf("for %d machines there are %d shares", n, len(shares))
+		}
+		ran, most, least := map[string]int{}, time.Duration(0), time.Hour
+		for _, share := range shares {
+			var limit time.Duration
+			for _, s := range share {
+				ran[s.name]++
+				limit += s.limit
+			}
+			most, least = max(most, limit), min(least, limit)
+		}
+		for _, s := range suites() {
+			if ran[s.name] != 1 {
+				t.Errorf("on %d machines %s runs %d times", n, s.name, ran[s.name])
+			}
+		}
+		if most-least > 3*time.Minute {
+			t.Errorf("one of %d machines may take %s, another %s", n, most, least)
+		}
+	}
+	if shares := deal(suites()[:1], 2); len(shares) != 1 {
+		t.Errorf("one suite runs on %d machines", len(shares))
+	}
+	if shares := deal(nil, 2); len(shares) != 1 || len(shares[0]) > 0 {
+		t.Errorf("without suites there are %v", shares)
 	}
 }
 
