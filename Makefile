@@ -57,11 +57,10 @@ generate: ## compile the BPF programs, generate their Go types, format the C fil
 verify: ## check that everything generated and formatted is up to date
 	@test/tools/verify.sh
 
-# Collecting its garbage less often is a quarter less work for staticcheck, for 0.4 GB of memory.
 .PHONY: lint
 lint: ## check the Go code and the shape of the tree
 	$(GO) vet ./...
-	GOGC=400 $(TOOL) staticcheck ./...
+	$(TOOL) staticcheck ./...
 	$(GO) test -count=1 ./test/layout
 
 .PHONY: demo

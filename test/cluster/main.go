@@ -29,6 +29,7 @@ const usage = `usage: cluster COMMAND [-prefix NAME] ...
                              for kube-proxy, install what it calls
   import FILE...             import image archives on every node
   apiserver stop|start       end the API server as if its machine were lost, and start it again
+  reboot NODE                end a node as a loss of power does, and start it again
   kubectl ARGUMENT...        run kubectl as an administrator
   helm ARGUMENT...           run helm likewise
   exec PART COMMAND...       run a command in node1, ..., control, outside or router
@@ -66,7 +67,7 @@ func run(args []string) error {
 	}
 	commands := map[string]func(*flag.FlagSet, []string) error{
 		"up": runUp, "down": runDown, "install": runInstall, "build": runBuild, "import": runImport,
-		"apiserver": runAPIServer, "kubectl": runKubectl, "helm": runHelm, "exec": runExec, "env": runEnv,
+		"apiserver": runAPIServer, "reboot": runReboot, "kubectl": runKubectl, "helm": runHelm, "exec": runExec, "env": runEnv,
 	}
 	if len(args) == 0 || commands[args[0]] == nil {
 		return usageError("which command?")
@@ -188,6 +189,14 @@ func runAPIServer(flags *flag.FlagSet, args []string) error {
 	default:
 		return usageError(fmt.Sprintf("%q an API server?", what))
 	}
+}
+
+func runReboot(flags *flag.FlagSet, args []string) error {
+	c, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	return c.reboot(flags.Arg(0))
 }
 
 func runKubectl(flags *flag.FlagSet, args []string) error {

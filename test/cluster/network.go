@@ -142,19 +142,26 @@ func (n *network) attach(ns *rig.Netns, addrs []netip.Prefix) error {
 // routePods tells where pods are: the control plane, which is on no node and yet asks pods, and without a pod network of
 // ours also the nodes. What is outside has no way to pods.
 func (n *network) routePods() error {
-	from := []*rig.Netns{n.control}
-	if n.c.CNI == "bridge" {
-		from = append(from, n.nodes...)
+	if err := n.c.routePods(n.control); err != nil || n.c.CNI != "bridge" {
+		return err
 	}
-	for _, ns := range from {
-		for i, node := range n.nodes {
-			if ns == node {
-				continue
-			}
-			for k, pods := range n.c.Family.NodePods(i + 1) {
-				if err := ns.AddRoute(pods, n.c.Family.Node(i + 1)[k].Addr()); err != nil {
-					return err
-				}
+	for _, node := range n.nodes {
+		if err := n.c.routePods(node); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// routePods tells a part of the cluster where the pods of nodes are, but for its own.
+func (c *Cluster) routePods(from *rig.Netns) error {
+	for i, name := range c.nodeNames() {
+		if from.String() == name {
+			continue
+		}
+		for k, pods := range c.Family.NodePods(i + 1) {
+			if err := from.AddRoute(pods, c.Family.Node(i + 1)[k].Addr()); err != nil {
+				return err
 			}
 		}
 	}

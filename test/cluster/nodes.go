@@ -39,6 +39,7 @@ func (c *Cluster) layNode(i int, images []string) error {
 	}
 	return inOrder(
 		func() error { return c.installPlugins(i) },
+		func() error { return c.masqueradePods(name) },
 		func() error { return c.startRuntime(name) },
 		func() error { return c.importImages(name, images) },
 	)
@@ -109,10 +110,6 @@ func (c *Cluster) installPlugins(i int) error {
 	if c.CNI == "none" {
 		return nil
 	}
-	rules := exec.Command("nft", "-f", "-")
-	if _, err := output(where, rules, []byte(node.Masquerade(c.Family))); err != nil {
-		return fmt.Errorf("masquerade pods: %w", err)
-	}
 	bridge, err := node.Bridge(c.Family.NodePods(i))
 	if err != nil {
 		return err
@@ -121,6 +118,31 @@ func (c *Cluster) installPlugins(i int) error {
 		return fmt.Errorf("configure CNI: %w", err)
 	}
 	return nil
+}
+
+// masqueradePods writes the rules by which pods reach the outside, if nothing else in the cluster does that.
+func (c *Cluster) masqueradePods(name string) error {
+	if c.CNI == "none" {
+		return nil
+	}
+	where, err := c.node(name)
+	if err != nil {
+		return err
+	}
+	if _, err := output(where, exec.Command("nft", "-f", "-"), []byte(node.Masquerade(c.Family))); err != nil {
+		return fmt.Errorf("masquerade pods: %w", err)
+	}
+	return nil
+}
+
+// restartRuntime starts the container runtime of a node that was up before, with all that it remembers.
+func (c *Cluster) restartRuntime(name string) error {
+	where, err := c.node(name)
+	if err != nil {
+		return err
+	}
+	_, err = c.runContainerd(where, name)
+	return err
 }
 
 // startRuntime starts the container runtime and waits until it listens. What an earlier run left is removed: a kubelet

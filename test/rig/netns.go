@@ -47,6 +47,20 @@ func CreateNetns(label string) (*Netns, error) {
 	return n, nil
 }
 
+// OpenNetns returns a network namespace that has a name already. The caller closes it.
+func OpenNetns(label, path string) (*Netns, error) {
+	n := &Netns{label: label}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace %s: %w", label, err)
+	}
+	n.file = file
+	if n.handle, err = netlink.NewHandleAt(netns.NsHandle(n.FD()), unix.NETLINK_ROUTE); err != nil {
+		return nil, errors.Join(fmt.Errorf("open network namespace %s: %w", label, err), n.Close())
+	}
+	return n, nil
+}
+
 // init runs in the new namespace.
 func (n *Netns) init() error {
 	var err error

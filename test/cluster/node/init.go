@@ -79,16 +79,22 @@ func mountSys(state string) error {
 	return nil
 }
 
-// mountFiles gives the node the machine's /etc, /opt and /var with changes of its own, which a start forgets, and a /run.
+// mountFiles gives the node the machine's /etc, /opt and /var with changes of its own, which are its disk, and a /run, which
+// is in its memory.
 func mountFiles(state string) error {
 	real, err := openReal(state)
 	if err != nil {
 		return err
 	}
+	_, err = os.Stat(filepath.Join(state, "etc"))
+	isNew := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !isNew {
+		return fmt.Errorf("lay out node: %w", err)
+	}
 	for _, dir := range []string{"etc", "opt", "var"} {
 		upper, work := filepath.Join(state, dir), filepath.Join(state, dir+".work")
 		for _, d := range []string{upper, work} {
-			if err := errors.Join(os.RemoveAll(d), os.MkdirAll(d, 0o755)); err != nil {
+			if err := os.MkdirAll(d, 0o755); err != nil {
 				return fmt.Errorf("lay out node: %w", err)
 			}
 		}
@@ -109,13 +115,22 @@ func mountFiles(state string) error {
 			return err
 		}
 	}
-	// What the machine's own plugins and runtime left in /etc and /opt is not the node's.
+	if isNew {
+		if err := forgetPlugins(); err != nil {
+			return err
+		}
+	}
+	return real.bind()
+}
+
+// forgetPlugins hides what the machine's own plugins and runtime left in /etc and /opt: it is not the node's.
+func forgetPlugins() error {
 	for _, dir := range []string{"/etc/cni/net.d", "/opt/cni/bin"} {
 		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 			return fmt.Errorf("lay out node: %w", err)
 		}
 	}
-	return real.bind()
+	return nil
 }
 
 // realDirs are directories that must not be on an overlay, since a container's file system is an overlay over them.
@@ -127,11 +142,6 @@ func openReal(state string) (realDirs, error) {
 	real := realDirs{}
 	for name, path := range map[string]string{"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd"} {
 		dir := filepath.Join(state, name)
-		if name == "kubelet" {
-			if err := os.RemoveAll(dir); err != nil {
-				return nil, fmt.Errorf("lay out node: %w", err)
-			}
-		}
 		if err := os.MkdirAll(dir, 0o711); err != nil {
 			return nil, fmt.Errorf("lay out node: %w", err)
 		}

@@ -2,6 +2,7 @@ package upkeep
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,14 +39,15 @@ type tally struct {
 	Requests int // each by a connection of its own
 	Held     int // by the connection that is kept open all the time
 	Failed   int
+	Again    int // datagrams that were sent once more, as TCP does by itself
 	Slowest  time.Duration
 	Errors   []string
 }
 
 // String returns the line that is shown of a tally.
 func (t tally) String() string {
-	return fmt.Sprintf("%-28s %6d requests, %5d by a connection held, %d failed, slowest %v %s", t.Target, t.Requests, t.Held, t.Failed,
-		t.Slowest.Round(time.Millisecond), strings.Join(t.Errors, "; "))
+	return fmt.Sprintf("%-28s %6d requests, %5d by a connection held, %d failed, %d datagrams sent again, slowest %v %s", t.Target, t.Requests, t.Held,
+		t.Failed, t.Again, t.Slowest.Round(time.Millisecond), strings.Join(t.Errors, "; "))
 }
 
 // gauge is a tally in the making.
@@ -55,9 +57,13 @@ type gauge struct {
 	now tally
 }
 
-func (g *gauge) note(held bool, began time.Time, err error) {
+func (g *gauge) note(held bool, began time.Time, c *conversation, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if c != nil {
+		g.now.Again += c.again
+		c.again = 0
+	}
 	if held {
 		g.now.Held++
 	} else {
@@ -140,7 +146,7 @@ func (g *gauge) request() {
 		if err == nil {
 			err = errors.Join(c.ask(true), c.Close())
 		}
-		g.note(false, began, err)
+		g.note(false, began, c, err)
 	}
 }
 
@@ -151,13 +157,13 @@ func (g *gauge) hold(c *conversation) {
 		if c == nil {
 			var err error
 			if c, err = dial(g.target); err != nil {
-				g.note(true, began, err)
+				g.note(true, began, nil, err)
 				c = nil
 				continue
 			}
 		}
 		err := c.ask(false)
-		g.note(true, began, err)
+		g.note(true, began, c, err)
 		if err != nil {
 			c.Close()
 			c = nil
@@ -168,8 +174,10 @@ func (g *gauge) hold(c *conversation) {
 // conversation is a connection with a server of agnhost's netexec.
 type conversation struct {
 	net.Conn
-	in  *bufio.Reader
-	udp bool
+	in    *bufio.Reader
+	udp   bool
+	asked int // datagrams with another question
+	again int // datagrams with the same
 }
 
 func dial(t target) (*conversation, error) {
@@ -177,7 +185,7 @@ func dial(t target) (*conversation, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conversation{conn, bufio.NewReader(conn), t.Network == "udp"}, nil
+	return &conversation{Conn: conn, in: bufio.NewReader(conn), udp: t.Network == "udp"}, nil
 }
 
 // ask has the server say who it is. The last question of a connection is the only one that a server may close it after.
@@ -207,14 +215,32 @@ func (c *conversation) ask(last bool) error {
 	return err
 }
 
+// askByDatagram asks with a datagram, and once more when no answer has come for as long as TCP waits for one: a single datagram may
+// be lost on a machine that is busy, and a flow that is dead stays so. No question is the same as the one before: a late answer
+// is to the wrong one.
 func (c *conversation) askByDatagram() error {
-	if _, err := io.WriteString(c, "hostname"); err != nil {
-		return err
+	c.asked++
+	question, answer := fmt.Sprintf("echo %d", c.asked), make([]byte, 512)
+	for began, left := time.Now(), patience; left > 0; left = patience - time.Since(began) {
+		if _, err := io.WriteString(c, question); err != nil {
+			return err
+		}
+		if err := c.SetReadDeadline(time.Now().Add(min(time.Second, left))); err != nil {
+			return err
+		}
+		for {
+			n, err := c.Read(answer)
+			if err == nil && "echo "+string(bytes.TrimSpace(answer[:n])) == question {
+				return nil
+			}
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+		}
+		c.again++
 	}
-	answer := make([]byte, 512)
-	n, err := c.Read(answer)
-	if err == nil && n == 0 {
-		err = errors.New("answered nothing")
-	}
-	return err
+	return fmt.Errorf("no answer to %d datagrams from %s", c.again, c.LocalAddr())
 }

@@ -141,22 +141,30 @@ func (ss sources) stop() {
 // settle is how long requests go on after what was done to the cluster: what that broke has to show.
 const settle = 2 * time.Second
 
-// check fails the test if a request failed since the last time, or if a target was not asked.
-func (ss sources) check(f *fixture) {
+// tallies returns how all requests went since the last time.
+func (ss sources) tallies(f *fixture) (all []tally) {
 	f.t.Helper()
-	time.Sleep(settle)
-	requests, failed, slowest := 0, 0, time.Duration(0)
 	for _, s := range ss {
 		tallies, err := s.take()
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		for _, y := range tallies {
-			requests, failed, slowest = requests+y.Requests+y.Held, failed+y.Failed, max(slowest, y.Slowest)
-			if y.Failed > 0 || y.Requests == 0 || y.Held == 0 {
-				f.t.Error(y)
-			}
+		all = append(all, tallies...)
+	}
+	return all
+}
+
+// check fails the test if a request failed since the last time, or if a target was not asked.
+func (ss sources) check(f *fixture) {
+	f.t.Helper()
+	time.Sleep(settle)
+	requests, failed, again, slowest := 0, 0, 0, time.Duration(0)
+	for _, y := range ss.tallies(f) {
+		requests, failed = requests+y.Requests+y.Held, failed+y.Failed
+		again, slowest = again+y.Again, max(slowest, y.Slowest)
+		if y.Failed > 0 || y.Requests == 0 || y.Held == 0 {
+			f.t.Error(y)
 		}
 	}
-	f.t.Logf("%d of %d requests failed; the slowest took %v", failed, requests, slowest.Round(time.Millisecond))
+	f.t.Logf("%d of %d requests failed, %d datagrams were sent again; the slowest took %v", failed, requests, again, slowest.Round(time.Millisecond))
 }

@@ -88,21 +88,29 @@ func TestUpkeep(t *testing.T) {
 	run("rollback", (*fixture).rollback)
 	run("agents deleted", (*fixture).deleteAgents)
 	run("no API server", (*fixture).withoutAPIServer)
+	run("node rebooted", func(f *fixture) { f.reboot(requests) })
 	requests.stop()
 	t.Run("uninstall", func(t *testing.T) {
 		g := *f
 		g.t = t
 		g.uninstall()
 		after := g.snapshots()
-		for name := range after { // a directory, with a lock that a second agent may wait for
-			after[name] = slices.DeleteFunc(after[name], func(line string) bool {
-				return line == "file /run/fairlead" || line == "file /run/fairlead/agent.sock.lock"
-			})
+		for _, lines := range []map[string][]string{before, after} {
+			for name := range lines {
+				lines[name] = slices.DeleteFunc(lines[name], isOfNoAgent)
+			}
 		}
 		if diff := cmp.Diff(before, after); diff != "" {
 			t.Errorf("what a node is like (-before +after):\n%s", diff)
 		}
 	})
+}
+
+// isOfNoAgent reports whether a line about a node may differ after all: a directory stays, with a lock that a second agent may
+// wait for, and a node that was rebooted has a device with another hardware address, and an address made of that.
+func isOfNoAgent(line string) bool {
+	return line == "file /run/fairlead" || line == "file /run/fairlead/agent.sock.lock" ||
+		strings.Contains(line, "fe80::") && !strings.Contains(line, "fe80::/")
 }
 
 func (f *fixture) apply(manifests string) {
@@ -163,6 +171,31 @@ func (f *fixture) withoutAPIServer() {
 	})
 	f.mustAsk("wait", "--for=delete", "pod/leaving", waitFlag)
 	f.agents()
+}
+
+// reboot reboots a node that others send requests to. What fails while it is down cannot be had otherwise; when it is back, all
+// has to be as it was: its pods have networks again, and nobody is left with what was there before.
+func (f *fixture) reboot(requests sources) {
+	const name = "node2"
+	f.rig(nil, "reboot", "-prefix", f.Prefix, name)
+	f.await(name+" has an agent that lives", func() error {
+		if f.agent(name) == 0 {
+			return errors.New("there is none")
+		}
+		return f.lives(name)
+	})
+	f.agents()
+	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
+	f.mustAsk("wait", "--for=condition=Ready", "node/"+name, waitFlag)
+	f.await("what was sent while "+name+" was down has failed or not", func() error {
+		tallies := requests.tallies(f)
+		for _, y := range tallies {
+			if y.Failed > 0 || y.Requests == 0 || y.Held == 0 {
+				return errors.New(y.String())
+			}
+		}
+		return nil
+	})
 }
 
 // restartAgent kills the agent of a node, and waits until another lives that its kubelet has started.
