@@ -24,6 +24,9 @@ import (
 // retryAfter is how long after an error everything is tried again.
 const retryAfter = time.Second
 
+// finalizer is what clouds mark Services with whose balancer they have to take down.
+const finalizer = "service.kubernetes.io/load-balancer-cleanup"
+
 // router has the routes by which clients outside reach the addresses.
 type router interface {
 	// apply makes the routes be those, whatever they were.
@@ -118,9 +121,37 @@ func (c *controller) sync(ctx context.Context) error {
 	}
 	problems = append(problems, err)
 	for _, s := range services {
+		if isOurs(s) || err == nil { // routes that may be there still keep their Service
+			problems = append(problems, c.hold(ctx, s))
+		}
 		problems = append(problems, c.publish(ctx, s, given[s.UID]))
 	}
 	return errors.Join(problems...)
+}
+
+// hold keeps a Service from being deleted for as long as there may be routes to its addresses, as clouds do.
+func (c *controller) hold(ctx context.Context, service *corev1.Service) error {
+	if service.Spec.LoadBalancerClass != nil || slices.Contains(service.Finalizers, finalizer) == isOurs(service) {
+		return nil
+	}
+	finalizers := slices.DeleteFunc(slices.Clone(service.Finalizers), func(f string) bool { return f == finalizer })
+	if isOurs(service) {
+		finalizers = append(finalizers, finalizer)
+	}
+	patch, err := json.Marshal(map[string]any{
+		// It is the whole list that is written, so nobody else may have changed it.
+		"metadata": map[string]any{"resourceVersion": service.ResourceVersion, "finalizers": finalizers},
+	})
+	if err == nil {
+		_, err = c.client.CoreV1().Services(service.Namespace).Patch(ctx, service.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // the watch tells
+	}
+	if err != nil {
+		return fmt.Errorf("write finalizers of service %s/%s: %w", service.Namespace, service.Name, err)
+	}
+	return nil
 }
 
 // publish writes the addresses of a Service into its status.

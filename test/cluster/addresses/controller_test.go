@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +26,8 @@ type fakeRouter struct {
 	table routes
 	fail  error         // what the next call returns instead of doing its work
 	moved chan struct{} // is closed at the next change
+
+	applied int // how often it was written
 }
 
 func newFakeRouter() *fakeRouter { return &fakeRouter{moved: make(chan struct{})} }
@@ -37,6 +40,7 @@ func (r *fakeRouter) apply(want routes) error {
 		return err
 	}
 	r.table = want
+	r.applied++
 	close(r.moved)
 	r.moved = make(chan struct{})
 	return nil
@@ -126,34 +130,60 @@ func (w *world) update(name string, change func(*corev1.Service)) {
 	}
 }
 
-// await waits until the status of a Service has these addresses, separated by blanks, and returns them.
-func (w *world) await(name, want string) []netip.Addr {
+// follow waits until a Service is as wanted. One that is gone is nil.
+func (w *world) follow(name string, done func(*corev1.Service) bool) {
 	w.t.Helper()
-	watcher, err := w.client.CoreV1().Services("default").Watch(w.ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	options := metav1.ListOptions{FieldSelector: "metadata.name=" + name}
+	list, err := w.client.CoreV1().Services("default").List(w.ctx, options)
+	w.must(err)
+	var last *corev1.Service
+	if len(list.Items) > 0 {
+		last = &list.Items[0]
+	}
+	options.ResourceVersion = list.ResourceVersion
+	watcher, err := w.client.CoreV1().Services("default").Watch(w.ctx, options)
 	w.must(err)
 	defer watcher.Stop()
-	last := ""
-	for {
+	for !done(last) {
 		select {
 		case event := <-watcher.ResultChan():
 			s, ok := event.Object.(*corev1.Service)
-			if !ok || event.Type == watch.Deleted {
+			if !ok {
 				w.t.Fatalf("watch service %s: %v", name, event)
 			}
-			var ips []string
-			for _, i := range s.Status.LoadBalancer.Ingress {
-				if ptr.Deref(i.IPMode, "") != corev1.LoadBalancerIPModeVIP {
-					w.t.Errorf("service %s: mode %v", name, i.IPMode)
-				}
-				ips = append(ips, i.IP)
-			}
-			if last = strings.Join(ips, " "); last == want {
-				return statusAddrs(s)
+			if last = s; event.Type == watch.Deleted {
+				last = nil
 			}
 		case <-w.ctx.Done():
-			w.t.Fatalf("service %s has %q, want %q", name, last, want)
+			w.t.Fatalf("service %s is not as wanted but %+v", name, last)
 		}
 	}
+}
+
+// await waits until the status of a Service has these addresses, separated by blanks, and returns them.
+func (w *world) await(name, want string) (addrs []netip.Addr) {
+	w.t.Helper()
+	w.follow(name, func(s *corev1.Service) bool {
+		if s == nil {
+			return false
+		}
+		var ips []string
+		for _, i := range s.Status.LoadBalancer.Ingress {
+			if ptr.Deref(i.IPMode, "") != corev1.LoadBalancerIPModeVIP {
+				w.t.Errorf("service %s: mode %v", name, i.IPMode)
+			}
+			ips = append(ips, i.IP)
+		}
+		addrs = statusAddrs(s)
+		return strings.Join(ips, " ") == want
+	})
+	return addrs
+}
+
+// awaitFinalizers waits until a Service has these finalizers, separated by blanks.
+func (w *world) awaitFinalizers(name, want string) {
+	w.t.Helper()
+	w.follow(name, func(s *corev1.Service) bool { return s != nil && strings.Join(s.Finalizers, " ") == want })
 }
 
 func dual(s *corev1.Service) { s.Spec.IPFamilyPolicy = ptr.To(corev1.IPFamilyPolicyRequireDualStack) }
@@ -177,6 +207,7 @@ func TestLifeOfAnAddress(t *testing.T) {
 	w.create("a", nil)
 	first := w.await("a", "10.9.0.1")[0]
 	w.router.await(w.ctx, t, first, "10.0.0.1 10.0.0.2")
+	w.awaitFinalizers("a", finalizer)
 	w.create("b", dual)
 	w.await("b", "10.9.0.2 fd09::1")
 
@@ -187,10 +218,12 @@ func TestLifeOfAnAddress(t *testing.T) {
 	})
 	w.await("a", "")
 	w.router.await(w.ctx, t, first, "")
+	w.awaitFinalizers("a", "")
 	w.create("c", nil)
 	w.await("c", "10.9.0.1")
 	w.update("a", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
 	w.await("a", "10.9.0.3")
+	w.awaitFinalizers("a", finalizer)
 
 	w.must(w.client.CoreV1().Services("default").Delete(w.ctx, "c", metav1.DeleteOptions{}))
 	w.router.await(w.ctx, t, first, "")
@@ -243,25 +276,43 @@ func TestRestartGoesOn(t *testing.T) {
 	stop := w.start()
 	w.create("a", nil)
 	w.await("a", "10.9.0.1")
-	w.create("b", nil)
+	w.create("b", func(s *corev1.Service) { s.Finalizers = []string{"example.com/another"} })
 	kept := w.await("b", "10.9.0.2")[0]
+	w.awaitFinalizers("a", finalizer)
+	w.awaitFinalizers("b", "example.com/another "+finalizer)
 	stop()
 	// Meanwhile one goes, one comes, and somebody writes nonsense into a status.
 	w.must(w.client.CoreV1().Services("default").Delete(w.ctx, "a", metav1.DeleteOptions{}))
 	w.create("c", nil)
-	class := w.create("class", func(s *corev1.Service) { s.Spec.LoadBalancerClass = ptr.To("example.com/other") })
+	class := w.create("class", func(s *corev1.Service) {
+		s.Spec.LoadBalancerClass, s.Finalizers = ptr.To("example.com/other"), []string{finalizer}
+	})
 	class.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "10.9.0.6"}}
 	_, err := w.client.CoreV1().Services("default").UpdateStatus(w.ctx, class, metav1.UpdateOptions{})
 	w.must(err)
 	w.router.mu.Lock()
 	w.router.fail = context.DeadlineExceeded // the first write of routes does not succeed either
+	w.router.applied = 0
 	w.router.mu.Unlock()
+	w.awaitFinalizers("a", finalizer) // waits for who takes its routes away
 	w.start()
+	w.follow("a", func(s *corev1.Service) bool { return s == nil })
+	w.router.mu.Lock()
+	if w.router.applied == 0 {
+		t.Error("a Service is gone before its routes")
+	}
+	w.router.mu.Unlock()
 	w.await("c", "10.9.0.1")
 	w.await("b", "10.9.0.2")
 	w.router.await(w.ctx, t, kept, "10.0.0.1")
+	// What comes now is done when all that was before is.
+	w.update("b", dual)
+	w.await("b", "10.9.0.2 fd09::1")
 	s, err := w.client.CoreV1().Services("default").Get(w.ctx, "class", metav1.GetOptions{})
 	w.must(err)
+	if !slices.Equal(s.Finalizers, []string{finalizer}) {
+		t.Errorf("the finalizers of a Service of another class were changed: %q", s.Finalizers)
+	}
 	if len(s.Status.LoadBalancer.Ingress) != 1 || s.Status.LoadBalancer.Ingress[0].IP != "10.9.0.6" {
 		t.Errorf("the status of a Service of another class was changed: %+v", s.Status.LoadBalancer)
 	}
