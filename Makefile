@@ -37,7 +37,7 @@ PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-a
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## build the binaries into bin/
@@ -181,16 +181,32 @@ endif
 cluster-down: ## stop it (root)
 	$(GO) run ./test/cluster down -prefix $(PREFIX)
 
+FOCUS := \[sig-network\]
+OUT := _output/e2e
+SHORT :=
+
 .PHONY: e2e
-e2e: ## judge the cluster by the tests of Kubernetes: FOCUS, PROXY, PREFIX (root); writes _output/e2e
-	$(GO) run ./test/cluster/e2e -prefix $(PREFIX) -proxy $(PROXY) $(if $(FOCUS),-focus "$(FOCUS)")
+e2e: ## judge the cluster by the tests of Kubernetes: FOCUS (all of the network), PROXY, PREFIX (root); writes OUT=_output/e2e
+	$(GO) run ./test/cluster/e2e -prefix $(PREFIX) -proxy $(PROXY) -out $(OUT) $(if $(SHORT),-short,-focus '$(FOCUS)')
 
 # A name for each checkout: others have others, and what an interrupted run left is found by the next.
 E2E_PREFIX = e$(shell pwd | cksum | cut -c1-6)
 
-.PHONY: test-e2e
+# Clusters of which each is started, judged and stopped. Variables that come later win.
+JUDGED := e2e-ipv4 e2e-dual e2e-ipv6 e2e-zones e2e-kube-proxy
+test-e2e: JUDGE := OUT=_output/e2e SHORT=yes
+e2e-ipv4: JUDGE := FAMILY=ipv4
+e2e-dual: JUDGE := FAMILY=dual ROUTING=native
+e2e-ipv6: JUDGE := FAMILY=ipv6
+e2e-zones: JUDGE := NODES=6 FOCUS='Traffic Distribution'
+e2e-kube-proxy: JUDGE := FAMILY=dual CNI=bridge PROXY=nftables
+
+.PHONY: test-e2e $(JUDGED)
 test-e2e: ## start a cluster with this agent, no kube-proxy and no other CNI plugin, run the short list of the tests of Kubernetes, stop it (root)
-	@$(MAKE) --no-print-directory cluster PREFIX=$(E2E_PREFIX) CNI=none ROUTING=vxlan && $(MAKE) --no-print-directory e2e PREFIX=$(E2E_PREFIX); how=$$?; \
+e2e-ipv4: ## the same with all tests of the network (root; 20 minutes each); also e2e-dual, e2e-ipv6, e2e-zones (six nodes, in zones), and e2e-kube-proxy to compare with; writes _output/e2e-ipv4 and so on
+test-e2e $(JUDGED):
+	@set -- PREFIX=$(E2E_PREFIX) CNI=none ROUTING=vxlan OUT=_output/$@ $(JUDGE); \
+		$(MAKE) --no-print-directory cluster "$$@" && $(MAKE) --no-print-directory e2e "$$@"; how=$$?; \
 		$(GO) run ./test/cluster down -prefix $(E2E_PREFIX) $$([ $$how != 0 ] || echo -purge) && exit $$how
 
 .PHONY: bench-control

@@ -2,8 +2,9 @@
 // expected.tsv. It fails when something is new: a failure, a pass of what is listed as failing, or a listed spec that did
 // not run.
 //
-//	go run ./test/cluster/e2e                                  the short run
-//	go run ./test/cluster/e2e -focus '\[sig-network\]'         all specs of which a part of the name fits
+//	go run ./test/cluster/e2e                          all specs of the network
+//	go run ./test/cluster/e2e -focus 'udp|UDP'         all specs of which a part of the name fits
+//	go run ./test/cluster/e2e -short                   the short run
 //
 // The directory of -out gets junit.xml and results.tsv, and the output of the suite in *.log.
 package main
@@ -35,6 +36,7 @@ var errNews = errors.New("not as expected")
 
 type options struct {
 	focus   string
+	short   bool
 	proxy   string
 	prefix  string
 	out     string
@@ -54,7 +56,8 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	var o options
 	flags := flag.NewFlagSet("e2e", flag.ContinueOnError)
-	flags.StringVar(&o.focus, "focus", "", "regular expression of the specs to run (default: those of the short run)")
+	flags.StringVar(&o.focus, "focus", `\[sig-network\]`, "regular expression of the specs to run")
+	flags.BoolVar(&o.short, "short", false, "run the short list instead")
 	flags.StringVar(&o.proxy, "proxy", "none", "who serves Services: none for fairlead, or kube-proxy's mode, iptables or nftables")
 	flags.StringVar(&o.prefix, "prefix", "fl", "prefix of the cluster")
 	flags.StringVar(&o.out, "out", filepath.Join("_output", "e2e"), "directory for the results")
@@ -72,7 +75,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	list = list.In(verdict.Cluster{Family: string(cluster.Family), Nodes: cluster.Nodes, Proxy: proxyName(o.proxy)})
-	if o.focus == "" {
+	if o.short {
 		o.focus = list.Smoke()
 	}
 	focus, err := regexp.Compile(o.focus)
