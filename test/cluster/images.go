@@ -14,7 +14,7 @@ import (
 )
 
 // imagesFormat changes when what package image writes from the same programs does.
-const imagesFormat = "7"
+const imagesFormat = "8"
 
 // coreDNSImage returns the name of the DNS server's image.
 func (c *Cluster) coreDNSImage() string {

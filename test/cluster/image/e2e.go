@@ -2,6 +2,7 @@
 package image
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,6 +14,9 @@ import (
 	"fairlead.io/fairlead/deploy/image/oci"
 	"fairlead.io/fairlead/test/cluster/pki"
 )
+
+//go:embed iperf.sh
+var iperf string
 
 // Pause is the name of the image that holds a pod's namespaces.
 const Pause = "registry.k8s.io/pause:3.10.2"
@@ -147,10 +151,10 @@ func userland(l layer, debs, applets []string) {
 	for _, link := range [][2]string{ // what the scripts of packages would have made
 		{"usr/bin/sh", "bash"}, {"usr/bin/nc", "nc.openbsd"}, {"usr/sbin/iptables", "xtables-nft-multi"}, {"usr/sbin/ip6tables", "xtables-nft-multi"},
 		{"usr/sbin/iptables-save", "xtables-nft-multi"}, {"usr/sbin/iptables-restore", "xtables-nft-multi"},
-		{"usr/local/bin/iperf", "/usr/bin/iperf"},
 	} {
 		l.symlink(link[0], link[1])
 	}
+	l.script("usr/local/bin/iperf", iperf)
 	l.text("etc/wgetrc", "tries = 1\n") // as busybox has it
 	for _, deb := range debs {
 		// Perl is only there for scripts that run when packages are installed.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -105,5 +106,41 @@ func TestCopy(t *testing.T) {
 	want := []string{"usr/ 755", "usr/lib/ 755", "usr/lib/x/ 755", "usr/lib/x/lib.so 644", "usr/bin/ 755", "usr/bin/a 755", "usr/bin/b 755 -> usr/bin/a"}
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("(-want +have):\n%s", diff)
+	}
+}
+
+// Debian's iperf of any release is understood, and whatever is no row stays.
+func TestIperf(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"usr/local/bin/iperf": iperf,
+		"usr/bin/iperf": "#!/bin/sh\n" + `[ "$*" = -s ] && exec echo serves
+cat <<EOF
+20261123035025.030,10.201.3.54,41902,10.202.154.4,6789,1,0.0-1.0,12058684,96469472
++0000:20240908113035.128,fd00::3,58256,fd00::4,5001,1,0.0-10.0,5220466748,41763733984,-1,-1,-1,-1,0,0
+connect failed: x,y
+EOF
+exit 3
+`} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(args ...string) (string, int) {
+		cmd := exec.Command(filepath.Join(dir, "usr/local/bin/iperf"), args...)
+		out, _ := cmd.CombinedOutput()
+		return string(out), cmd.ProcessState.ExitCode()
+	}
+	const want = `time,srcaddress,srcport,dstaddr,dstport,transferid,istart,iend,bytes,speed,writecnt,writeerr,tcpretry,tcpcwnd,tcppcwnd,tcprtt,tcprttvar
+20261123035025.030,10.201.3.54,41902,10.202.154.4,6789,1,0.0,1.0,12058684,96469472,0,0,0,0,0,0,0
++0000:20240908113035.128,fd00::3,58256,fd00::4,5001,1,0.0,10.0,5220466748,41763733984,0,0,0,0,0,0,0
+connect failed: x,y
+`
+	if have, code := run("-e", "--reportstyle", "C", "-c", "x"); have != want || code != 3 {
+		t.Errorf("it ended with %d, want 3, and (-want +have):\n%s", code, cmp.Diff(want, have))
+	}
+	if have, code := run("-s"); have != "serves\n" || code != 0 {
+		t.Errorf("a server ended with %d and %q", code, have)
 	}
 }

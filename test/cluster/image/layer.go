@@ -19,6 +19,11 @@ func (l layer) text(name, content string) {
 	l.add(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content))}, strings.NewReader(content))
 }
 
+// script adds a file that can be run.
+func (l layer) script(name, content string) {
+	l.add(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(content))}, strings.NewReader(content))
+}
+
 // symlink adds a symbolic link.
 func (l layer) symlink(name, target string) {
 	l.add(&tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: target, Mode: 0o777}, nil)
