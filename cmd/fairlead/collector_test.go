@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/test/rig"
-	"fairlead.io/fairlead/test/seal"
+	"fairlead.io/fairlead/pkg/seal"
 )
 
 // remembered returns the clients of the flows that are remembered, by their ports.

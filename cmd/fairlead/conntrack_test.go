@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/test/seal"
+	"fairlead.io/fairlead/pkg/seal"
 )
 
 // enterFlow writes the rows of a flow as the programs do: each in the state that is given, none for 0xff.

@@ -29,6 +29,9 @@ func (d *Datapath) Attach() error {
 	if err := d.addNeeded(); err != nil {
 		return fmt.Errorf("attach programs: %w", err)
 	}
+	if err := d.adoptFormer(); err != nil {
+		return fmt.Errorf("attach programs: %w", err)
+	}
 	if err := hush(d.maps.Watch); err != nil { // whoever watched has gone with the process before
 		return fmt.Errorf("attach programs: %w", err)
 	}

@@ -67,6 +67,7 @@ type Datapath struct {
 	packets Packets // no device is served by its zero value
 	hooks   *devices.Hooks
 	outside outside
+	former  former
 
 	table    *table      // nil unless there are two maps of established flows; for whoever holds changing
 	carrying atomic.Bool // flows are in both, or in the new one
@@ -214,6 +215,7 @@ func (d *Datapath) Sizes() maps.Sizes {
 
 // Close lets go of everything. Maps, programs and links stay pinned and at work.
 func (d *Datapath) Close() error {
+	d.former.close()
 	d.changing.Lock()
 	defer d.changing.Unlock()
 	d.mu.Lock()

@@ -49,7 +49,8 @@ func hooksFor(key maps.SvcKey, row maps.Svc) (need hookSet) {
 }
 
 // Prepare attaches the programs that these frontends need and none has needed before. It is to be called before the rows
-// are in the map. After an error what is attached is as it was. What is attached stays so until another process starts.
+// are in the map. What the stack translates for them until then stays the stack's, see former. After an error what is
+// attached is as it was. What is attached stays so until another process starts.
 func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 	var need hookSet
 	for i, key := range keys {
@@ -64,9 +65,14 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 	defer d.mu.Unlock()
 	before := d.needs
 	d.needs |= need
-	if err := d.attachPrograms(); err != nil {
-		d.needs = before
-		return fmt.Errorf("prepare for frontends: %w", err)
+	if d.needs != before {
+		if err := d.attachPrograms(); err != nil {
+			d.needs = before
+			return fmt.Errorf("prepare for frontends: %w", err)
+		}
+	}
+	if need&packetHooks != 0 {
+		d.former.keep(d, frontendsOf(keys, rows))
 	}
 	return nil
 }
@@ -74,7 +80,7 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 func (d *Datapath) lacks(need hookSet) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return need&^d.needs != 0
+	return need&^d.needs != 0 || need&packetHooks != 0 && !d.former.kept
 }
 
 // addNeeded adds to what is needed what the frontends in the maps ask for.

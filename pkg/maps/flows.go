@@ -23,12 +23,13 @@ type (
 
 // FlowReply is the flag of rows of the way back to the client; FlowPod that of both rows of what a pod of this node
 // opened to the outside, and FlowInside of both of what one sends to a service as packets: with both flags, of its own.
-// FlowNode is that of what the node itself sends to a service as packets.
+// FlowNode is that of what the node itself sends to a service as packets, and FlowStack of what the node's stack forwards.
 const (
 	FlowReply  = uint8(bpf.MapsCtFlagCT_REPLY)
 	FlowPod    = uint8(bpf.MapsCtFlagCT_POD)
 	FlowInside = uint8(bpf.MapsCtFlagCT_INSIDE)
 	FlowNode   = uint8(bpf.MapsCtFlagCT_NODE)
+	FlowStack  = uint8(bpf.MapsCtFlagCT_STACK)
 )
 
 // The states of a row.

@@ -11,7 +11,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
-	"fairlead.io/fairlead/test/seal"
+	"fairlead.io/fairlead/pkg/seal"
 )
 
 // plainPackets are packets of one flow: those that the programs have a short way for, and those that differ from them by

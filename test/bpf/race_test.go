@@ -10,8 +10,8 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/seal"
 	"fairlead.io/fairlead/test/rig"
-	"fairlead.io/fairlead/test/seal"
 )
 
 // races is a world whose programs meet somebody who works on the same flows, at a moment that a test chooses.

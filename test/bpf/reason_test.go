@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/test/seal"
+	"fairlead.io/fairlead/pkg/seal"
 )
 
 // mishap brings about what a reason is counted for, and returns the packet that is counted.

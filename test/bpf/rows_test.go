@@ -13,7 +13,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/test/seal"
+	"fairlead.io/fairlead/pkg/seal"
 )
 
 // readTimeout is how long a frame that has to come is awaited.

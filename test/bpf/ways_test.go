@@ -6,8 +6,8 @@ import (
 	"github.com/cilium/ebpf"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/seal"
 	"fairlead.io/fairlead/test/rig"
-	"fairlead.io/fairlead/test/seal"
 )
 
 // waysCase says when something was, in ticks from now on, and whether a packet then asks for the way of its flow.

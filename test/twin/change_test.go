@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
-	"fairlead.io/fairlead/test/seal"
+	"fairlead.io/fairlead/pkg/seal"
 )
 
 // change applies an operation without a packet to the maps and to the model.

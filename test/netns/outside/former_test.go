@@ -46,6 +46,7 @@ table inet kube-proxy {
 // former is a node that kube-proxy serves at first, and clients of a service there.
 type former struct {
 	*world
+	xdp     string
 	clients []formerClient
 }
 
@@ -57,9 +58,9 @@ type formerClient struct {
 	*child[order, seen]
 }
 
-func newFormer(t *testing.T) *former {
+func newFormer(t *testing.T, xdp string) *former {
 	t.Helper()
-	f := &former{world: newWorld(t, settings{xdp: "off", sums: true})}
+	f := &former{xdp: xdp, world: newWorld(t, settings{xdp: xdp, sums: true})}
 	f.leave()
 	f.nft(proxyRules)
 	for _, v6 := range []bool{false, true} {
@@ -79,19 +80,26 @@ func newFormer(t *testing.T) *former {
 	return f
 }
 
-// install starts an agent that serves what the rules do.
-func (f *former) install() {
+// install starts an agent that serves what the rules do. Between its look at the stack's connections and its first frontend
+// clients open another two each, from a number on.
+func (f *former) install(meanwhile int) (first []seen) {
 	f.t.Helper()
-	f.onA = f.startNode(0, settings{xdp: "off"})
+	f.onA = f.startNode(0, settings{xdp: f.xdp})
+	var services []service
 	for _, v6 := range []bool{false, true} {
-		for _, s := range []service{
-			{At: clusterIP.at(v6, 80), Kind: maps.ClusterIP, Backend: podB.at(v6, 8080)},
-			{At: anyAddr.at(v6, toPodA), Kind: maps.NodePort, Backend: podA.at(v6, 8080), Local: true},
-			{At: anyAddr.at(v6, toPodB), Kind: maps.NodePort, Backend: podB.at(v6, 8080)},
-		} {
-			f.onA.do(nodeOrder{Service: &s})
-		}
+		services = append(services,
+			service{At: clusterIP.at(v6, 80), Kind: maps.ClusterIP, Backend: podB.at(v6, 8080)},
+			service{At: anyAddr.at(v6, toPodA), Kind: maps.NodePort, Backend: podA.at(v6, 8080), Local: true},
+			service{At: anyAddr.at(v6, toPodB), Kind: maps.NodePort, Backend: podB.at(v6, 8080)},
+		)
 	}
+	f.onA.do(nodeOrder{Ready: services})
+	first = f.open(meanwhile)
+	f.onA.do(nodeOrder{Kept: 2 * 2 * 2 * 3}) // a row a direction, for twice two connections of each of three clients of NodePorts
+	for _, s := range services {
+		f.onA.do(nodeOrder{Service: &s})
+	}
+	return first
 }
 
 // open has every client open two connections and keep them, by number, one of each family.
@@ -128,25 +136,45 @@ func (f *former) goOn(when string, number int, first []seen, outside bool) {
 }
 
 // TestFormerProxy holds what docs/migration.md says of the connections that there are when a node goes over from kube-proxy's
-// rules to an agent, and back: those of clients inside go on to their end either way.
+// rules to an agent, and back: those that the rules have made go on to their end either way, and so do those of clients inside.
 func TestFormerProxy(t *testing.T) {
 	rig.Root(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
 	}
-	f := newFormer(t)
+	for _, xdp := range []string{"off", "generic"} {
+		t.Run("xdp "+xdp, func(t *testing.T) { newFormer(t, xdp).goOver() })
+	}
+}
+
+func (f *former) goOver() {
+	f.t.Helper()
 	byRules := f.open(1)
 	f.goOn("with the rules", 1, byRules, true)
 
-	f.install()
-	f.goOn("when the agent has started", 1, byRules, false)
+	meanwhile := f.install(7)
+	f.goOn("when the agent has started", 1, byRules, true)
+	f.goOn("when it has started since", 7, meanwhile, true)
 	byAgent := f.open(3)
 	f.checkServer("the agent", byAgent, true)
 	f.goOn("with the agent", 3, byAgent, true)
+	f.restart()
+	f.goOn("with another agent", 1, byRules, true)
 
 	f.leave()
 	f.goOn("when the agent is gone", 3, byAgent, false)
+	f.goOn("when the agent is gone again", 1, byRules, true)
 	f.checkServer("the rules", f.open(5), false)
+}
+
+// restart ends the agent, and starts another over what it has left.
+func (f *former) restart() {
+	f.t.Helper()
+	f.onA.process.Kill()
+	if err := f.onA.process.Wait(); err == nil {
+		f.t.Fatal("a killed agent ended well")
+	}
+	f.onA = f.startNode(0, settings{xdp: f.xdp})
 }
 
 // checkServer holds who serves new connections: an agent lets a pod of its own node see its client, the rules show it the node.

@@ -23,6 +23,8 @@ import (
 // nodeOrder is one thing that the agent of a node is told.
 type nodeOrder struct {
 	Service *service
+	Ready   []service      // make ready for these frontends at once, as for all that a new agent finds
+	Kept    int            // wait until there are so many rows of established flows
 	State   bool           // answer with what is attached
 	Ways    string         // what to do about changes of ways: see agent.follow
 	Move    string         // give eth0 this address of IPv4 in the place of the one that it has, and wait until it is known
@@ -104,6 +106,12 @@ func newNodeMain(args []string) (func(nodeOrder) (nodeState, error), error) {
 func (a *agent) do(o nodeOrder) (nodeState, error) {
 	if o.Service != nil {
 		return nodeState{}, a.add(*o.Service)
+	}
+	if o.Ready != nil {
+		return nodeState{}, a.ready(o.Ready)
+	}
+	if o.Kept > 0 {
+		return nodeState{}, a.await(o.Kept)
 	}
 	if o.Ways != "" {
 		return nodeState{}, a.follow(o.Ways)
@@ -187,6 +195,39 @@ func (a *agent) state() (nodeState, error) {
 		}
 	}
 	return state, nil
+}
+
+// ready does what a reconciler does before it writes frontends.
+func (a *agent) ready(services []service) error {
+	var keys []maps.SvcKey
+	var rows []maps.Svc
+	for _, s := range services {
+		keys = append(keys, maps.KeyOf(s.At.Addr(), s.At.Port(), model.TCP))
+		rows = append(rows, maps.Svc{Kind: s.Kind})
+	}
+	return a.Prepare(keys, rows)
+}
+
+// await waits until there are so many rows of established flows.
+func (a *agent) await(rows int) error {
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	late := time.After(patience)
+	for {
+		n := 0
+		err := maps.EachFlow(a.Maps().Ct, &maps.FlowBuffer{}, func(keys []maps.Flow, _ []maps.FlowRow) error {
+			n += len(keys)
+			return nil
+		})
+		if err != nil || n >= rows {
+			return err
+		}
+		select {
+		case <-look.C:
+		case <-late:
+			return fmt.Errorf("there are %d rows of established flows, want %d", n, rows)
+		}
+	}
 }
 
 // add writes the rows of a service; one that is there already gets the backend.

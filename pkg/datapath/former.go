@@ -1,0 +1,218 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/netfilter"
+	"fairlead.io/fairlead/pkg/seal"
+)
+
+// settling is how long after the first frontends a connection may turn out to have begun before them.
+const settling = 10 * time.Second
+
+// former keeps with the stack the connections that it translated before the programs at devices did, as for kube-proxy: to
+// the programs each would be one of which nothing is known, and get another backend. It gives them rows as of any
+// established flow by which packets go on to the stack as they came. What begins meanwhile the kernel tells.
+type former struct {
+	kept    bool // or there is nothing to keep
+	records *netfilter.Records
+	over    sync.WaitGroup
+	once    sync.Once // closes records
+}
+
+// frontends are those that clients outside dial.
+type frontends map[maps.SvcKey]struct{}
+
+func frontendsOf(keys []maps.SvcKey, rows []maps.Svc) frontends {
+	f := frontends{}
+	for i, key := range keys {
+		f.add(key, rows[i])
+	}
+	return f
+}
+
+func (f frontends) add(key maps.SvcKey, row maps.Svc) {
+	if hooksFor(key, row)&packetHooks != 0 && key.Proto == unix.IPPROTO_TCP {
+		f[key] = struct{}{}
+	}
+}
+
+// has reports whether a flow goes to one of them, or to a NodePort at any address.
+func (f frontends) has(flow maps.Flow) bool {
+	key := maps.SvcKey{Addr: flow.Daddr, Port: flow.Dport, Proto: flow.Proto}
+	if _, ok := f[key]; ok {
+		return true
+	}
+	key.Addr = maps.UnspecifiedOf(key.Addr)
+	_, ok := f[key]
+	return ok
+}
+
+// adoptFormer keeps connections to the frontends in the maps, unless devices have had programs for them all along.
+func (d *Datapath) adoptFormer() error {
+	known := frontends{}
+	if err := d.tables.Svcs.Each(known.add); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(d.pins.devs)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("list links at devices: %w", err)
+	}
+	switch {
+	case len(known) > 0 && len(entries) > 0:
+		d.former.kept = true
+	case len(known) > 0:
+		d.former.keep(d, known)
+	}
+	return nil
+}
+
+// keep gives connections to the frontends their rows, before either the frontends or the programs are there. That some go
+// without keeps nothing else from being served. The caller holds changing.
+func (f *former) keep(d *Datapath, known frontends) {
+	if f.kept || len(known) == 0 || !d.servesDevices() {
+		return
+	}
+	f.kept = true
+	records, err := netfilter.Open()
+	if err != nil {
+		d.log.Warn("connections that the stack has translated may be reset", "error", err)
+	}
+	if records == nil {
+		return
+	}
+	f.records = records
+	begun, n, left := time.Now(), 0, 0
+	writer, err := d.newFormerRows(known)
+	if writer != nil {
+		room := int(d.maps.Ct.MaxEntries()) / 4 // two rows each, of half of what there is
+		var failed error
+		err = records.Each(func(c netfilter.Connection) bool {
+			flow := flowOf(c)
+			if !known.has(flow) {
+				return true
+			}
+			if n == room {
+				left++
+				return true
+			}
+			n++
+			failed = writer.write(flow)
+			return failed == nil
+		})
+		err = errors.Join(err, failed)
+	}
+	if err != nil || left > 0 {
+		d.log.Warn("connections that the stack has translated may be reset", "error", err, "left", left)
+	}
+	d.log.Info("connections stay the stack's", "connections", n, "took", time.Since(begun))
+	if writer == nil {
+		f.once.Do(records.Close)
+		return
+	}
+	f.over.Go(func() { f.follow(d, writer) })
+}
+
+// follow does the same for connections that have begun since. The stack may have seen their first packets before there
+// were frontends, and what comes next will find them.
+func (f *former) follow(d *Datapath, w *formerRows) {
+	defer f.once.Do(f.records.Close)
+	until := time.Now().Add(settling)
+	for time.Now().Before(until) {
+		list, err := f.records.Added(until)
+		if errors.Is(err, os.ErrClosed) {
+			return
+		}
+		if err != nil {
+			d.log.Warn("connections that the stack has translated may be reset", "error", err)
+			return
+		}
+		for _, c := range list {
+			if flow := flowOf(c); w.known.has(flow) {
+				if err := w.writeNow(flow); err != nil {
+					d.log.Warn("connections that the stack has translated may be reset", "error", err)
+					return
+				}
+			}
+		}
+	}
+}
+
+// close ends follow.
+func (f *former) close() {
+	if f.records != nil {
+		f.once.Do(f.records.Close)
+	}
+	f.over.Wait()
+}
+
+// flowOf returns what a client sends.
+func flowOf(c netfilter.Connection) maps.Flow {
+	return maps.Flow{
+		Saddr: maps.AddrOf(c.Client.Addr()), Sport: maps.PortOf(c.Client.Port()),
+		Daddr: maps.AddrOf(c.Dialled.Addr()), Dport: maps.PortOf(c.Dialled.Port()), Proto: unix.IPPROTO_TCP,
+	}
+}
+
+// formerRows writes rows by which nothing is changed.
+type formerRows struct {
+	d     *Datapath
+	known frontends
+	now   uint32 // in ticks
+}
+
+func (d *Datapath) newFormerRows(known frontends) (*formerRows, error) {
+	tick, err := MeasureTick()
+	if err != nil {
+		return nil, err
+	}
+	now, err := tick.Now()
+	if err != nil {
+		return nil, err
+	}
+	return &formerRows{d, known, now}, nil
+}
+
+// writeNow is write for who does not hold changing.
+func (w *formerRows) writeNow(flow maps.Flow) error {
+	w.d.changing.Lock()
+	defer w.d.changing.Unlock()
+	if w.d.maps == nil {
+		return nil
+	}
+	return w.write(flow)
+}
+
+// write gives a connection its rows, unless it has some: then it is known already. That of the reply comes first, as
+// nothing goes on without it.
+func (w *formerRows) write(flow maps.Flow) error {
+	there := maps.FlowRow{
+		Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport,
+		Seen: w.now, State: maps.FlowOpen, Flags: maps.FlowStack,
+	}
+	reply := maps.BackOf(flow, &there)
+	back := there
+	back.Saddr, back.Daddr, back.Sport, back.Dport = reply.Saddr, reply.Daddr, reply.Sport, reply.Dport
+	back.Flags |= maps.FlowReply
+	for _, r := range []struct {
+		key maps.Flow
+		row maps.FlowRow
+	}{{reply, back}, {flow, there}} {
+		r.row.Seal = seal.Of(r.key, r.row)
+		if err := w.d.maps.Ct.Update(&r.key, &r.row, ebpf.UpdateNoExist); errors.Is(err, ebpf.ErrKeyExist) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("write flow of %s: %w", maps.FlowSource(flow), err)
+		}
+	}
+	return nil
+}

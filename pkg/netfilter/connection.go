@@ -1,0 +1,100 @@
+// Package netfilter reads from the kernel's own records which connections its stack translates.
+package netfilter
+
+import (
+	"encoding/binary"
+	"iter"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// Connection is one by TCP, as its client knows it.
+type Connection struct{ Client, Dialled netip.AddrPort }
+
+// What nl has no names for.
+const (
+	dstNAT   = 1 << 5 // IPS_DST_NAT: its destination is translated
+	timeWait = 7      // TCP_CONNTRACK_TIME_WAIT: from here on its end has come
+	closed   = 8
+
+	typeMask = 0x3fff // NLA_TYPE_MASK
+
+	ip4Src, ip4Dst, ip6Src, ip6Dst = 1, 2, 3, 4 // CTA_IP_
+	protoNum, protoSrc, protoDst   = 1, 2, 3    // CTA_PROTO_
+)
+
+// parse reads a record. False: it is of no connection by TCP whose destination is translated, or of one that is over; or of
+// another zone, whose packets the rules of Services do not meet.
+func parse(msg []byte) (c Connection, ok bool) {
+	if len(msg) < nl.SizeofNfgenmsg {
+		return c, false
+	}
+	var status, state, zone, original []byte
+	for kind, value := range attributes(msg[nl.SizeofNfgenmsg:]) {
+		switch kind {
+		case nl.CTA_TUPLE_ORIG:
+			original = value
+		case nl.CTA_STATUS:
+			status = value
+		case nl.CTA_ZONE:
+			zone = value
+		case nl.CTA_PROTOINFO:
+			state = attribute(attribute(value, nl.CTA_PROTOINFO_TCP), nl.CTA_PROTOINFO_TCP_STATE)
+		}
+	}
+	if len(zone) > 0 || len(status) != 4 || binary.BigEndian.Uint32(status)&dstNAT == 0 {
+		return c, false
+	}
+	if len(state) == 1 && (state[0] == timeWait || state[0] == closed) {
+		return c, false
+	}
+	return parseTuple(original)
+}
+
+// parseTuple reads who sends to whom.
+func parseTuple(tuple []byte) (c Connection, ok bool) {
+	var src, dst netip.Addr
+	var fromOK, toOK bool
+	for kind, value := range attributes(attribute(tuple, nl.CTA_TUPLE_IP)) {
+		switch kind {
+		case ip4Src, ip6Src:
+			src, fromOK = netip.AddrFromSlice(value)
+		case ip4Dst, ip6Dst:
+			dst, toOK = netip.AddrFromSlice(value)
+		}
+	}
+	ports := attribute(tuple, nl.CTA_TUPLE_PROTO)
+	proto, from, to := attribute(ports, protoNum), attribute(ports, protoSrc), attribute(ports, protoDst)
+	if !fromOK || !toOK || len(proto) != 1 || proto[0] != unix.IPPROTO_TCP || len(from) != 2 || len(to) != 2 {
+		return c, false
+	}
+	return Connection{
+		Client:  netip.AddrPortFrom(src, binary.BigEndian.Uint16(from)),
+		Dialled: netip.AddrPortFrom(dst, binary.BigEndian.Uint16(to)),
+	}, true
+}
+
+// attributes goes through those in b, by their kinds. It copies nothing, since there may be a million records.
+func attributes(b []byte) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		for len(b) >= unix.SizeofRtAttr {
+			size, kind := int(binary.NativeEndian.Uint16(b)), int(binary.NativeEndian.Uint16(b[2:]))
+			if size < unix.SizeofRtAttr || size > len(b) || !yield(kind&typeMask, b[unix.SizeofRtAttr:size]) {
+				return
+			}
+			b = b[min(len(b), (size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1)):]
+		}
+	}
+}
+
+// attribute returns the one of a kind in b; nil if there is none.
+func attribute(b []byte, kind int) []byte {
+	for k, value := range attributes(b) {
+		if k == kind {
+			return value
+		}
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package netfilter
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// count says how many records there are. It is there once netfilter's tracking is, which asking for its records would load.
+	count = "/proc/sys/net/netfilter/nf_conntrack_count"
+	// newGroup is NFNLGRP_CONNTRACK_NEW.
+	newGroup = 1
+	// room is for what begins while nobody reads.
+	room = 4 << 20
+)
+
+// Records are those of the network namespace of the thread that opened them: what there is, and what is added.
+type Records struct{ added *nl.NetlinkSocket }
+
+// Open begins to listen for what is added; it returns nil if there is nothing, because nobody tracks connections.
+func Open() (*Records, error) {
+	text, err := os.ReadFile(count)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && strings.TrimSpace(string(text)) == "0" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read how many connections netfilter knows: %w", err)
+	}
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER, newGroup)
+	if err != nil {
+		return nil, fmt.Errorf("listen for netfilter's connections: %w", err)
+	}
+	if err := socket.SetReceiveBufferSize(room, true); err != nil {
+		socket.Close()
+		return nil, fmt.Errorf("listen for netfilter's connections: %w", err)
+	}
+	return &Records{added: socket}, nil
+}
+
+// Each calls visit with each connection of which the stack translates the destination, until it returns false.
+func (r *Records) Each(visit func(Connection) bool) error {
+	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC})
+	err := req.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(msg []byte) bool {
+		c, ok := parse(msg)
+		return !ok || visit(c)
+	})
+	if err != nil {
+		return fmt.Errorf("list netfilter's connections: %w", err)
+	}
+	return nil
+}
+
+// Added waits for connections that have begun since Open, but not beyond a time: then there are none.
+func (r *Records) Added(until time.Time) (list []Connection, err error) {
+	wait := unix.NsecToTimeval(max(time.Until(until), time.Millisecond).Nanoseconds())
+	if err := r.added.SetReceiveTimeout(&wait); err != nil {
+		return nil, err
+	}
+	messages, from, err := r.added.Receive()
+	if errors.Is(err, unix.EAGAIN) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("hear of netfilter's connections: %w", err)
+	}
+	if from.Pid != nl.PidKernel {
+		return nil, nil
+	}
+	for _, m := range messages {
+		if c, ok := parse(m.Data); ok && m.Header.Type>>8 == unix.NFNL_SUBSYS_CTNETLINK {
+			list = append(list, c)
+		}
+	}
+	return list, nil
+}
+
+// Close lets go of the records. Whoever waits for one gets an error.
+func (r *Records) Close() { r.added.Close() }
