@@ -14,8 +14,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/test/rig"
 	"fairlead.io/fairlead/pkg/seal"
+	"fairlead.io/fairlead/test/rig"
 )
 
 // remembered returns the clients of the flows that are remembered, by their ports.

@@ -56,7 +56,8 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 	for i, key := range keys {
 		need |= hooksFor(key, rows[i])
 	}
-	if !d.lacks(need) {
+	known := frontendsOf(keys, rows)
+	if !d.lacks(need, known) {
 		return nil
 	}
 	d.changing.Lock()
@@ -71,16 +72,16 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 			return fmt.Errorf("prepare for frontends: %w", err)
 		}
 	}
-	if need&packetHooks != 0 {
-		d.former.keep(d, frontendsOf(keys, rows))
-	}
+	d.former.keep(d, known)
 	return nil
 }
 
-func (d *Datapath) lacks(need hookSet) bool {
+// lacks reports whether there is anything to do for frontends. Mostly there is not, and then nobody has to wait for those who
+// change what is attached.
+func (d *Datapath) lacks(need hookSet, known frontends) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return need&^d.needs != 0 || need&packetHooks != 0 && !d.former.kept
+	return need&^d.needs != 0 || !d.former.kept && len(known) > 0
 }
 
 // addNeeded adds to what is needed what the frontends in the maps ask for.
