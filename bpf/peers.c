@@ -5,7 +5,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#include "lib/types.h"
+#include "lib/sockrows.h"
 
 struct seq_file;
 struct sock;

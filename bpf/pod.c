@@ -251,7 +251,7 @@ int tc_from_pod(struct __sk_buff *skb)
 	return pod ? pods_send(skb, &p, pod) : pod_leave(skb, &p);
 }
 
-/* Notes who sends datagrams to a pod by a device where no program does, such as a tunnel. */
+/* Notes who sends datagrams to a pod by a device where no program does. */
 static __noinline int pod_expect(struct __sk_buff *skb)
 {
 	__u32 by = skb->ingress_ifindex;

@@ -120,19 +120,31 @@ static __always_inline bool first_claim_any(void *ctx, const struct packet *p, s
 	return is_claimed;
 }
 
-/* Gives a flow to a backend on another node this node's address, so that its replies pass here. One that is read
- * while it is written is a mix, and nobody's. */
-static __always_inline bool first_masquerade(const struct packet *p, struct ct_entry *there)
+/* Gives a flow to a backend on another node an address of this node, so that its replies pass here. One that is
+ * read while it is written is a mix, and nobody's. */
+static __always_inline bool first_masquerade(__u32 which, struct ct_entry *there)
 {
-	__u32 family = p->is_v4 ? 0 : 1;
-	struct addr *known = bpf_map_lookup_elem(&snat_addrs, &family);
+	struct addr *known = bpf_map_lookup_elem(&snat_addrs, &which);
 	struct addr own;
 
 	if (!known)
 		return false;
 	own = *known;
+	if (!bpf_map_lookup_elem(&node_addrs, &own))
+		return false;
 	there->saddr = own;
-	return bpf_map_lookup_elem(&node_addrs, &own);
+	return true;
+}
+
+/* Gives a flow whose way leads into the tunnel the tunnel's own address, if there is one: an answer to the node's
+ * would come past the tunnel, with the address of a pod, which networks that check sources drop. */
+static __noinline int first_enter_tunnel(const struct packet *p, struct ct_entry *there)
+{
+	__u32 first = 0, *ifindex = bpf_map_lookup_elem(&tunnel, &first);
+
+	if (p && there && ifindex && *ifindex == there->ifindex)
+		first_masquerade(p->is_v4 ? SNAT_TUNNEL4 : SNAT_TUNNEL6, there);
+	return 0;
 }
 
 /* Writes the row of a request, over what there may be. Linux 6.1 gives maps nothing from the stack of a caller that
@@ -157,9 +169,11 @@ static __always_inline bool first_is_masqueraded(const struct ct_entry *there)
 /* Makes both rows of a flow, that of the reply first: a backend on this node sees the client's own address. */
 static __always_inline int first_enter(void *ctx, const struct packet *p, struct action *a)
 {
-	if (first_is_masqueraded(&a->to) && !first_masquerade(p, &a->to))
+	if (first_is_masqueraded(&a->to) && !first_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
 		return action_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
+	if (a->to.ifindex && !route_is_complete(&a->to))
+		first_enter_tunnel(p, &a->to);
 	if (!first_claim_any(ctx, p, &a->to))
 		return action_drop(a, REASON_NO_PORT);
 	ct_finish(&p->flow, &a->to);
@@ -326,7 +340,7 @@ static __always_inline __u8 first_direct_state(const struct packet *p, __u8 stat
  */
 static __always_inline int first_direct(void *ctx, const struct packet *p, struct action *a)
 {
-	if (!option_is_mode(a) && !first_masquerade(p, &a->to))
+	if (!option_is_mode(a) && !first_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
 		return action_drop(a, REASON_NO_ADDRESS);
 	route_find(ctx, p, &a->to);
 	ct_finish(&p->flow, &a->to);

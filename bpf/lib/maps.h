@@ -7,6 +7,7 @@
 
 #include "podrows.h"
 #include "reason.h"
+#include "sockrows.h"
 #include "types.h"
 #include "wayrows.h"
 
@@ -93,11 +94,11 @@ struct {
 	__type(value, struct node_addr);
 } node_addrs SEC(".maps");
 
-/* What backends on other nodes see as the client, by family: IPv4, IPv6. It is no constant, since a node may get
+/* What backends on other nodes see as the client, by enum snat_addr. It is no constant, since a node may get
  * another address while connections are made, and it is read for new flows alone. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
+	__uint(max_entries, SNAT_ADDRS);
 	__type(key, __u32);
 	__type(value, struct addr);
 } snat_addrs SEC(".maps");

@@ -1,15 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the keys and values of every map: the one place where a layout is written. */
+/* This file contains the keys and values of maps: what is not in a file of its own, named for its rows. */
 #pragma once
 
 #include <linux/bpf.h>
 #include <linux/types.h>
-
-/* So many services get their replies told apart on one socket; beyond, the oldest is forgotten. */
-#define SOCK_FLOWS 32
-
-/* About so many TCP sockets have their record where it is cheap; a power of two. */
-#define CONN_PEERS 65536
 
 /* An address of either family; IPv4 is mapped (::ffff:a.b.c.d), so there is one key and one path. */
 struct addr {
@@ -131,38 +125,6 @@ struct name {
 	char text[192];
 };
 
-/* What a socket dialled and what it got, so that it hears of what it dialled alone. */
-struct sock_peer {
-	struct addr vip;
-	struct addr backend;
-	__be16 vip_port;
-	__be16 backend_port;
-	__u32 pad;
-};
-
-/* The record of a TCP socket. A row whose cookie is zero is free. */
-struct conn_peer {
-	__u64 cookie;
-	struct sock_peer peer;
-};
-
-/* The same for one of the services that a socket which is not connected sends to, and the row that it keeps to. */
-struct sock_flow {
-	struct addr vip;
-	struct addr backend;
-	__be16 vip_port;
-	__be16 backend_port;
-	__u32 row;
-	__u32 answers; /* what comes from the backend is this flow's */
-};
-
-/* Threads may share a socket; the kernel holds its lock while it runs the programs that read and write this. */
-struct sock_flows {
-	__u32 pad;
-	__u32 next; /* the flow that a new service gets, once all are taken the oldest */
-	struct sock_flow flow[SOCK_FLOWS];
-};
-
 /* A client is its address, or its network namespace: then the address is the cookie and ends in eight zero bytes.
  */
 struct affinity_key {
@@ -179,6 +141,16 @@ struct affinity {
 
 enum node_addr_flag {
 	NODE_ADDR_PORTS = 1, /* clients outside reach NodePorts here; the node's own sockets do at every address */
+};
+
+/* What backends on other nodes see as the client: an address of the node, or the tunnel's where that leads to them.
+ */
+enum snat_addr {
+	SNAT_NODE4 = 0,
+	SNAT_NODE6 = 1,
+	SNAT_TUNNEL4 = 2,
+	SNAT_TUNNEL6 = 3,
+	SNAT_ADDRS,
 };
 
 struct node_addr {

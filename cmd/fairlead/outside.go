@@ -82,7 +82,7 @@ func outsideStatus(from *datapath.OutsideStatus) *observe.OutsideStatus {
 	}
 	for _, d := range from.Devices {
 		of := observe.DeviceStatus{
-			Name: d.Name, Index: d.Index, Kind: d.Kind, MTU: d.MTU, Why: d.Why, TC: d.TC, XDP: d.XDP, XDPWhy: d.XDPWhy,
+			Name: d.Name, Index: d.Index, Kind: d.Kind, MTU: d.MTU, Why: d.Why, TC: d.TC, XDP: d.XDP, XDPWhy: d.XDPWhy, Tunnel: d.Tunnel,
 		}
 		if d.Err != nil {
 			of.Error = d.Err.Error()

@@ -503,6 +503,16 @@ type MapsSlot struct {
 	Value uint64
 }
 
+type MapsSnatAddr uint32
+
+const (
+	MapsSnatAddrSNAT_NODE4   MapsSnatAddr = 0
+	MapsSnatAddrSNAT_NODE6   MapsSnatAddr = 1
+	MapsSnatAddrSNAT_TUNNEL4 MapsSnatAddr = 2
+	MapsSnatAddrSNAT_TUNNEL6 MapsSnatAddr = 3
+	MapsSnatAddrSNAT_ADDRS   MapsSnatAddr = 4
+)
+
 type MapsSockFlows struct {
 	_    structs.HostLayout
 	Pad  uint32
@@ -682,6 +692,7 @@ const (
 	MapsVarRangeBitsType    = "range_bits_type"
 	MapsVarReasonType       = "reason_type"
 	MapsVarServiceFlagType  = "service_flag_type"
+	MapsVarSnatAddrType     = "snat_addr_type"
 	MapsVarSvcKindType      = "svc_kind_type"
 	MapsVarSvcScopeType     = "svc_scope_type"
 	MapsVarSweepRunType     = "sweep_run_type"
@@ -808,6 +819,7 @@ type MapsVariableSpecs struct {
 	RangeBitsType    *ebpf.VariableSpec `ebpf:"range_bits_type"`
 	ReasonType       *ebpf.VariableSpec `ebpf:"reason_type"`
 	ServiceFlagType  *ebpf.VariableSpec `ebpf:"service_flag_type"`
+	SnatAddrType     *ebpf.VariableSpec `ebpf:"snat_addr_type"`
 	SvcKindType      *ebpf.VariableSpec `ebpf:"svc_kind_type"`
 	SvcScopeType     *ebpf.VariableSpec `ebpf:"svc_scope_type"`
 	SweepRunType     *ebpf.VariableSpec `ebpf:"sweep_run_type"`
@@ -950,6 +962,7 @@ type MapsVariables struct {
 	RangeBitsType    *ebpf.Variable `ebpf:"range_bits_type"`
 	ReasonType       *ebpf.Variable `ebpf:"reason_type"`
 	ServiceFlagType  *ebpf.Variable `ebpf:"service_flag_type"`
+	SnatAddrType     *ebpf.Variable `ebpf:"snat_addr_type"`
 	SvcKindType      *ebpf.Variable `ebpf:"svc_kind_type"`
 	SvcScopeType     *ebpf.Variable `ebpf:"svc_scope_type"`
 	SweepRunType     *ebpf.Variable `ebpf:"sweep_run_type"`

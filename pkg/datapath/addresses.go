@@ -57,7 +57,7 @@ func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
 		return err
 	}
 	own := d.packets.Own()
-	found, err := devices.Detect(d.packets.Devices, own)
+	found, tunnel, err := d.detect(own)
 	if err != nil {
 		return err
 	}
@@ -66,12 +66,21 @@ func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
 	if d.maps == nil {
 		return fmt.Errorf("write the node's addresses: %w", ErrNoMaps)
 	}
-	if err := errors.Join(d.writeAddrs(addrs, own, found), d.writeTunnel()); err != nil {
+	if err := d.writeAddrs(addrs, own, found); err != nil {
 		return err
 	}
-	d.outside.found, d.outside.looked = found, true
+	d.outside.found, d.outside.tunnel, d.outside.looked = found, tunnel, true
 	changed(addrs)
 	return d.syncDevices()
+}
+
+// detect returns the devices that lead out of the node, and the tunnel, unless that is one of them; its index is 0 while it is not there.
+func (d *Datapath) detect(own []netip.Addr) (found []devices.Device, tunnel devices.Device, err error) {
+	found, err = devices.Detect(d.packets.Devices, own)
+	if err == nil && d.packets.Tunnel != "" {
+		tunnel, err = devices.FindTunnel(d.packets.Tunnel)
+	}
+	return found, tunnel, err
 }
 
 // writeAddrs tells the programs the node's addresses, and which of them backends on other nodes see. That one has to be
@@ -114,19 +123,17 @@ func (d *Datapath) writeAddrs(addrs map[netip.Addr]uint32, own []netip.Addr, fou
 	return nil
 }
 
-// writeTunnel tells the programs the tunnel's device, if there is one by now.
-func (d *Datapath) writeTunnel() error {
-	if d.packets.Tunnel == "" {
-		return d.maps.SetTunnel(0)
+// writeTunnel tells the programs the tunnel's device, and the addresses that backends see to which it leads: none before
+// programs meet the answers.
+func (d *Datapath) writeTunnel(isServed bool) error {
+	tunnel := d.outside.tunnel
+	if !isServed || !tunnel.Addr4.IsValid() {
+		tunnel.Addr4 = netip.IPv4Unspecified()
 	}
-	link, err := netlink.LinkByName(d.packets.Tunnel)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return d.maps.SetTunnel(0)
+	if !isServed || !tunnel.Addr6.IsValid() {
+		tunnel.Addr6 = netip.IPv6Unspecified()
 	}
-	if err != nil {
-		return fmt.Errorf("look for %s: %w", d.packets.Tunnel, err)
-	}
-	return d.maps.SetTunnel(uint32(link.Attrs().Index))
+	return errors.Join(d.maps.SetTunnel(uint32(tunnel.Index)), d.maps.SetTunnelAddr(tunnel.Addr4), d.maps.SetTunnelAddr(tunnel.Addr6))
 }
 
 // primary is the node's first address of each family, IPv4 and IPv6; not valid where it has none.

@@ -36,6 +36,7 @@ type Packets struct {
 type outside struct {
 	programs devices.Programs // none if nothing needs them
 	found    []devices.Device // by the last look
+	tunnel   devices.Device   // that leads to the pods of other nodes; its index is 0 if there is none yet
 	looked   bool
 	primary  primary
 	unknown  []netip.Addr              // addresses by which the node is known, of a family of which no device has one
@@ -130,11 +131,11 @@ func (d *Datapath) loadPacketsOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*eb
 // attachDevices puts the programs of packets in force at the devices, and closes those that were.
 func (d *Datapath) attachDevices(progs devices.Programs) error {
 	if !d.outside.looked && !d.packets.Devices.None() {
-		found, err := devices.Detect(d.packets.Devices, d.packets.Own())
+		found, tunnel, err := d.detect(d.packets.Own())
 		if err != nil {
 			return errors.Join(err, progs.Close())
 		}
-		d.outside.found, d.outside.looked = found, true
+		d.outside.found, d.outside.tunnel, d.outside.looked = found, tunnel, true
 	}
 	old := d.outside.programs
 	d.outside.programs = progs
@@ -144,8 +145,12 @@ func (d *Datapath) attachDevices(progs devices.Programs) error {
 // syncDevices has the devices that were found, and no others, run the programs, and tells the programs which ones do, and
 // what their addresses are. XDP leaves to tc what comes in by a device of which it does not know that.
 func (d *Datapath) syncDevices() error {
+	list, tunnel := d.outside.found, d.outside.tunnel
+	if tunnel.Index != 0 && !slices.ContainsFunc(list, func(device devices.Device) bool { return device.Index == tunnel.Index }) {
+		list = append(slices.Clone(list), tunnel)
+	}
 	macs := map[uint32][6]byte{}
-	for _, device := range d.outside.found {
+	for _, device := range list {
 		if device.MAC != [6]byte{} {
 			macs[uint32(device.Index)] = device.MAC
 		}
@@ -154,14 +159,14 @@ func (d *Datapath) syncDevices() error {
 	if d.packets.Pods && d.outside.pods == nil {
 		sync = d.hooks.Run // nobody has told yet which pods there are: what they have from an earlier process is at work
 	}
-	err := errors.Join(d.maps.SetLinkAddrs(macs), sync(slices.Concat(d.loopback(), d.podDevices(), d.outside.found), d.outside.programs))
+	err := errors.Join(d.maps.SetLinkAddrs(macs), sync(slices.Concat(d.loopback(), d.podDevices(), list), d.outside.programs))
 	served := map[uint32]bool{}
 	for _, s := range d.hooks.States() {
 		if s.TC != "" {
 			served[uint32(s.Index)] = true
 		}
 	}
-	return errors.Join(err, d.maps.SetServed(served))
+	return errors.Join(err, d.maps.SetServed(served), d.writeTunnel(served[uint32(tunnel.Index)]))
 }
 
 // Devices returns those that lead out of the node, as the last look found them.

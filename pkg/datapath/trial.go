@@ -110,7 +110,7 @@ func findServed(states []devices.State, p TrialPacket) (*devices.State, error) {
 		index = routes[0].LinkIndex
 	}
 	at := slices.IndexFunc(states, func(s devices.State) bool {
-		return s.TC != "" && (s.Index == index || p.Device != "" && s.Name == p.Device)
+		return s.TC != "" && (s.Index == index && !s.Tunnel || p.Device != "" && s.Name == p.Device)
 	})
 	if at < 0 {
 		return nil, noDevice(p.Device)

@@ -3,6 +3,7 @@
 package devices
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -27,6 +28,7 @@ type Device struct {
 	Pod      bool       // it is the host's end of a pod's
 	Loopback bool       // it is the node's loopback device
 	Netkit   bool       // it is a netkit
+	Tunnel   bool       // it leads to the pods of other nodes
 	Addr4    netip.Addr // its first address that is for everybody; not valid if it has none
 	Addr6    netip.Addr
 }
@@ -50,6 +52,29 @@ func Detect(filter Filter, own []netip.Addr) ([]Device, error) {
 		return nil, err
 	}
 	return filter.choose(candidates, own), nil
+}
+
+// FindTunnel returns the device of that name, through which packets reach the pods of other nodes; its index is 0 if there
+// is none yet. Its addresses are such that the kernel speaks from them to nobody else, and stand for it all the same.
+func FindTunnel(name string) (Device, error) {
+	link, err := netlink.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return Device{}, nil
+	}
+	if err != nil {
+		return Device{}, fmt.Errorf("look for %s: %w", name, err)
+	}
+	addrs, err := listing.Of(func() ([]netlink.Addr, error) { return netlink.AddrList(link, netlink.FAMILY_ALL) })
+	if err != nil {
+		return Device{}, fmt.Errorf("list the addresses of %s: %w", name, err)
+	}
+	c := candidateOf(link)
+	for i := range addrs {
+		addrs[i].Flags = 0
+	}
+	c.addAddrs(addrs)
+	c.Tunnel, c.Why = true, "it leads to the pods of other nodes"
+	return c.Device, nil
 }
 
 func list() ([]candidate, error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
@@ -370,10 +371,40 @@ func TestWithoutXDP(t *testing.T) {
 		{Auto, Device{Kind: "bond"}, "packets come in by the parts of a bond, of which XDP does not know the bond"},
 		{Native, Device{Kind: "bond"}, "packets come in by the parts of a bond, of which XDP does not know the bond"},
 		{Generic, Device{Kind: "bond"}, ""},
+		{Generic, Device{Kind: "vxlan", Tunnel: true}, "packets come out of a tunnel long after XDP"},
 	} {
 		if why := New("", test.mode, slog.Default()).without(test.device, &ebpf.Program{}); why != test.why {
 			t.Errorf("%s, %+v: %q, want %q", test.mode, test.device, why, test.why)
 		}
+	}
+}
+
+// The tunnel is found once it is there, with the addresses from which the kernel does not speak by itself.
+func TestFindTunnel(t *testing.T) {
+	h := newHost(t)
+	find := func(name string) (d Device) {
+		h.do(func() (err error) {
+			d, err = FindTunnel(name)
+			return err
+		})
+		return d
+	}
+	if d := find("tunnel0"); d.Index != 0 {
+		t.Errorf("found before it is there: %+v", d)
+	}
+	const old = unix.IFA_F_NODAD | unix.IFA_F_DEPRECATED
+	h.do(func() error {
+		eth0, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		addr4 := &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(10, 1, 0, 0), Mask: net.CIDRMask(32, 32)}, Scope: unix.RT_SCOPE_LINK}
+		addr6 := &netlink.Addr{IPNet: &net.IPNet{IP: net.ParseIP("fd00:1::"), Mask: net.CIDRMask(128, 128)}, Flags: old, ValidLft: 1<<32 - 1}
+		return errors.Join(netlink.AddrAdd(eth0, addr4), netlink.AddrAdd(eth0, addr6))
+	})
+	d := find("eth0")
+	if want4, want6 := netip.MustParseAddr("10.1.0.0"), netip.MustParseAddr("fd00:1::"); d.Index == 0 || !d.Tunnel || d.Addr4 != want4 || d.Addr6 != want6 {
+		t.Errorf("found %+v, want %s and %s", d, want4, want6)
 	}
 }
 

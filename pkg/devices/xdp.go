@@ -88,6 +88,8 @@ func (m Mode) Without(d *Device) string {
 	switch {
 	case m == Off:
 		return "off"
+	case d.Tunnel:
+		return "packets come out of a tunnel long after XDP"
 	case m != Generic && d.Kind == "bond":
 		return "packets come in by the parts of a bond, of which XDP does not know the bond"
 	case m == Auto && d.Kind == "veth":

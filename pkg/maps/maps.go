@@ -95,7 +95,7 @@ func (m *Maps) fields() []field {
 			&m.SrcRanges, nil},
 		{Info{Name: "node_addrs", Row: "address -> interface, whether NodePorts are open", WrittenBy: "datapath", ReadBy: "sock, tc, xdp, pod"},
 			&m.NodeAddrs, nil},
-		{Info{Name: "snat_addrs", Row: "family -> what backends on other nodes see as the client", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"},
+		{Info{Name: "snat_addrs", Row: "family, or that and the tunnel -> what backends on other nodes see as the client", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"},
 			&m.SnatAddrs, nil},
 		{Info{Name: "affinity", Row: "client, service index -> backend index, last new connection",
 			WrittenBy: "sock, tc, xdp, pod", ReadBy: "sock, tc, xdp, pod"},

@@ -54,11 +54,20 @@ func (m *Maps) SetNodeAddrs(want map[netip.Addr]NodeAddr) (changed int, err erro
 // SetSnatAddr makes addr, of which only the family counts if it is unspecified, what backends on other nodes see as the
 // client. Programs do not use an address that is not among the node's.
 func (m *Maps) SetSnatAddr(addr netip.Addr) error {
-	row := uint32(0)
+	return m.setSnatAddr(addr, bpf.MapsSnatAddrSNAT_NODE4, bpf.MapsSnatAddrSNAT_NODE6)
+}
+
+// SetTunnelAddr does so for backends to which the tunnel leads. Without one they see what others do.
+func (m *Maps) SetTunnelAddr(addr netip.Addr) error {
+	return m.setSnatAddr(addr, bpf.MapsSnatAddrSNAT_TUNNEL4, bpf.MapsSnatAddrSNAT_TUNNEL6)
+}
+
+func (m *Maps) setSnatAddr(addr netip.Addr, row4, row6 bpf.MapsSnatAddr) error {
+	row := row4
 	if addr.Is6() && !addr.Is4In6() {
-		row = 1
+		row = row6
 	}
-	if err := m.SnatAddrs.Put(row, AddrOf(addr)); err != nil {
+	if err := m.SnatAddrs.Put(uint32(row), AddrOf(addr)); err != nil {
 		return fmt.Errorf("write the address that backends on other nodes see, %s: %w", addr, err)
 	}
 	return nil

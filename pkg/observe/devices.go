@@ -21,7 +21,7 @@ type OutsideStatus struct {
 	NotForward []string       `json:"notForwarding,omitempty"` // the kernel's settings that keep it from forwarding
 }
 
-// DeviceStatus is what is attached to a device that clients outside come in by. TC and XDP are empty where nothing is.
+// DeviceStatus is what is attached to a device that clients outside come in by, or to the tunnel to other nodes. TC and XDP are empty where nothing is.
 type DeviceStatus struct {
 	Name   string `json:"name"`
 	Index  int    `json:"index"`
@@ -31,16 +31,23 @@ type DeviceStatus struct {
 	TC     string `json:"tc,omitempty"`
 	XDP    string `json:"xdp,omitempty"`
 	XDPWhy string `json:"xdpWhy,omitempty"` // there is none, or it is not that of the driver
-	Error  string `json:"error,omitempty"`  // what could not be attached
+	Tunnel bool   `json:"tunnel,omitempty"`
+	Error  string `json:"error,omitempty"` // what could not be attached
+}
+
+// names are the devices that clients outside come in by.
+func (o *OutsideStatus) names() (names []string) {
+	for _, d := range o.Devices {
+		if !d.Tunnel {
+			names = append(names, d.Name)
+		}
+	}
+	return names
 }
 
 func (o *OutsideStatus) text() string {
-	var names []string
-	for _, d := range o.Devices {
-		names = append(names, d.Name)
-	}
 	text := "no device is found"
-	if len(names) > 0 {
+	if names := o.names(); len(names) > 0 {
 		text = strings.Join(names, ", ")
 	}
 	if o.Idle {
@@ -97,7 +104,7 @@ func (o *OutsideStatus) judge(say func(format string, args ...any)) {
 	if o.Idle {
 		return
 	}
-	if len(o.Devices) == 0 && len(o.Missing) == 0 {
+	if len(o.names()) == 0 && len(o.Missing) == 0 {
 		say("Clients outside are not served: no device has a default route or an address of the node. Name the devices with --devices.")
 	}
 	for _, d := range o.Devices {

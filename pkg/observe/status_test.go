@@ -30,6 +30,7 @@ func sampleStatus() Status {
 				Devices: []DeviceStatus{
 					{Name: "eth0", MTU: 1500, Why: "it has the default route", TC: "tcx", XDP: "native"},
 					{Name: "eth1", MTU: 9000, Why: "it has an address", TC: "clsact", XDPWhy: "the driver has no native XDP"},
+					{Name: "flvxlan0", MTU: 1450, Why: "it leads to the pods of other nodes", TC: "tcx", XDPWhy: "off", Tunnel: true},
 				},
 				Addr4: netip.MustParseAddr("192.0.2.1"), Addr6: netip.MustParseAddr("2001:db8::1"), SnatPorts: "1024-29999", Mended: 1,
 			},
@@ -122,6 +123,8 @@ func TestJudge(t *testing.T) {
 		{"one family switched off", func(s *Status) { s.Datapath.Attachment.Families[1] = FamilyProof{"IPv6", "absent", "x"} }, nil},
 		{"cannot tell", func(s *Status) { s.Datapath.Attachment.Families[0] = FamilyProof{"IPv4", "unknown", "x"} }, nil},
 		{"not checked", func(s *Status) { s.Datapath.Attachment = nil }, nil},
+		{"nothing but the tunnel", func(s *Status) { s.Datapath.Outside.Devices = s.Datapath.Outside.Devices[2:] },
+			[]string{"Clients outside are not served: no device has a default route"}},
 		{"cannot be mended", func(s *Status) { s.Datapath.Attachment.Error = "no such cgroup" }, []string{"attached again: no such cgroup."}},
 		{"no flow is forgotten", func(s *Status) { s.Flows.Error = "no clock" }, []string{"not forgotten: no clock."}},
 		{"many flows", func(s *Status) { s.Flows.Rows = 117_000 }, nil},

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/maps"
@@ -190,7 +191,8 @@ func TestServicesOfNode(t *testing.T) {
 	}
 }
 
-// Backends on other nodes see the node, whichever way leads to them. What does not fit the tunnel is lost once.
+// Backends on other nodes see the node, whichever way leads to them; pods to whom the tunnel does, the node's address in it. What
+// does not fit the tunnel is lost once.
 func TestServicesOfOtherNodesOfNode(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		for _, byStack := range []bool{false, true} {
@@ -202,7 +204,7 @@ func TestServicesOfOtherNodesOfNode(t *testing.T) {
 				for i, n := range k.nodes {
 					rig.Route(t, n.ns, "0.0.0.0/0", "198.51.100.254")
 					rig.Route(t, n.ns, "::/0", "2001:db8:1::fe")
-					k.dialAsNode(t, i, (i+1)%3)
+					k.dialAsNode(t, &l, i, (i+1)%3)
 				}
 			})
 		}
@@ -210,17 +212,17 @@ func TestServicesOfOtherNodesOfNode(t *testing.T) {
 }
 
 // dialAsNode has a node get to backends on another one by a service: to a pod, and to the node itself.
-func (k *kingdom) dialAsNode(t *testing.T, i, j int) {
+func (k *kingdom) dialAsNode(t *testing.T, l *land, i, j int) {
 	t.Helper()
 	n := k.nodes[i]
 	for a, addr := range k.objects[j].Addrs {
-		is4, seen := addr.Is4(), k.objects[i].Addrs[a].String()
+		is4, own := addr.Is4(), k.objects[i].Addrs[a]
 		n.serve(t, clusterIP(is4, 10), k.pods[j].addr[is4])
 		n.serve(t, clusterIP(is4, 11), addr)
-		for at := 10; at <= 11; at++ {
+		for at, seen := range map[int]netip.Addr{10: k.seenByPods(l, i, own), 11: own} {
 			talk(t, n.ns, "udp-lost", clusterIP(is4, at))
 			for _, protocol := range []string{"tcp", "udp-small", "udp"} {
-				if from := talk(t, n.ns, protocol, clusterIP(is4, at)); from != seen {
+				if from := talk(t, n.ns, protocol, clusterIP(is4, at)); from != seen.String() {
 					t.Errorf("service %d by %s: came from %s, want %s", at, protocol, from, seen)
 				}
 			}
@@ -228,8 +230,30 @@ func (k *kingdom) dialAsNode(t *testing.T, i, j int) {
 	}
 }
 
+// seenByPods is as whom pods of other nodes know a node by what it carries: by its address, or by its own in the tunnel, once the
+// programs know that.
+func (k *kingdom) seenByPods(l *land, i int, own netip.Addr) netip.Addr {
+	if l.mode != fabric.VXLAN {
+		return own
+	}
+	n, addr := k.nodes[i], networkOf(k.objects[i], own.Is4())
+	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
+	n.must(err)
+	defer m.Close()
+	row := uint32(bpf.MapsSnatAddrSNAT_TUNNEL4)
+	if addr.Is6() {
+		row = uint32(bpf.MapsSnatAddrSNAT_TUNNEL6)
+	}
+	n.until("the tunnel's address", func() bool {
+		var known maps.Addr
+		n.must(m.SnatAddrs.Lookup(row, &known))
+		return maps.NetipOf(known) == addr
+	})
+	return addr
+}
+
 // Backends on other nodes see the node that a client outside has asked, whichever way leads to them: also a tunnel, of which
-// the kernel tells no program, and where its own stack would not send what has the node's address.
+// the kernel tells no program. There they see the node's address in the tunnel, so that their answers come back by it.
 func TestServicesOfOtherNodesFromOutside(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		for _, byStack := range []bool{false, true} {
@@ -241,7 +265,7 @@ func TestServicesOfOtherNodesFromOutside(t *testing.T) {
 				k.plug(t, client, "client")
 				rig.Address(t, client, "eth0", "198.51.100.200/24", "2001:db8:1::c8/64")
 				for i := range k.nodes {
-					k.dialFrom(t, client, i, (i+1)%3)
+					k.dialFrom(t, &l, client, i, (i+1)%3)
 				}
 			})
 		}
@@ -249,18 +273,18 @@ func TestServicesOfOtherNodesFromOutside(t *testing.T) {
 }
 
 // dialFrom has a client outside get to a pod of a node by a service of another one. What does not fit the tunnel is lost once.
-func (k *kingdom) dialFrom(t *testing.T, client *rig.Netns, i, j int) {
+func (k *kingdom) dialFrom(t *testing.T, l *land, client *rig.Netns, i, j int) {
 	t.Helper()
 	for _, addr := range k.objects[i].Addrs {
 		is4 := addr.Is4()
-		at := clusterIP(is4, 10+i)
+		at, seen := clusterIP(is4, 10+i), k.seenByPods(l, i, addr)
 		k.nodes[i].serveAs(t, maps.LoadBalancer, at, k.pods[j].addr[is4])
 		rig.Route(t, client, netip.PrefixFrom(at, at.BitLen()).String(), addr.String())
 		talk(t, client, "udp-lost", at)
 		for _, protocol := range []string{"tcp", "udp-small", "udp"} {
 			for range 3 { // an established flow, and others after it
-				if from := talk(t, client, protocol, at); from != addr.String() {
-					t.Errorf("IPv4 %t by %s: came from %s, want %s", is4, protocol, from, addr)
+				if from := talk(t, client, protocol, at); from != seen.String() {
+					t.Errorf("IPv4 %t by %s: came from %s, want %s", is4, protocol, from, seen)
 				}
 			}
 		}
