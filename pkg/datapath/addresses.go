@@ -52,12 +52,12 @@ func (d *Datapath) Watch(ctx context.Context, again <-chan struct{}, changed fun
 
 // look brings everything into step with what is there now.
 func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
-	addrs, err := NodeAddrs()
+	own := d.packets.Own()
+	found, tunnel, err := d.detect(own)
 	if err != nil {
 		return err
 	}
-	own := d.packets.Own()
-	found, tunnel, err := d.detect(own)
+	addrs, err := NodeAddrs() // after the devices, so that it has those of which backends see one
 	if err != nil {
 		return err
 	}
