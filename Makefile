@@ -125,8 +125,8 @@ test-apiserver: ## test against a real API server, which is built first
 .PHONY: test-chart
 test-chart: ## test the chart by helm, promtool and a real API server, which are built or fetched first
 	$(GO) run ./test/apiserver/build
-	test/tools/promtool.sh
-	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) $(if $(ROOT),promtool)" $(GO) test -count=1 ./test/chart/...
+	test/tools/prometheus.sh
+	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) $(if $(ROOT),prometheus)" $(GO) test -count=1 ./test/chart/...
 
 .PHONY: test-kernels
 test-kernels: ## test on Debian's kernels in virtual machines: KERNELS="6.1 7.2" (all that are pinned), ONLY=netns
@@ -148,7 +148,8 @@ test-cluster: ## test the rig of the cluster below (root)
 .PHONY: upkeep
 upkeep: ## upgrade, lose and remove the agents of a cluster while requests are sent: FAMILY, ARGS=-thorough (root; minutes)
 	$(GO) run ./test/cluster build
-	$(GO) test -count=1 -timeout 60m -v ./test/cluster/upkeep -family $(FAMILY) $(ARGS)
+	test/tools/prometheus.sh
+	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) prometheus" $(GO) test -count=1 -timeout 60m -v ./test/cluster/upkeep -family $(FAMILY) $(ARGS)
 
 .PHONY: test-bench
 test-bench: ## test what the benchmarks stand on, with the kube-proxy that they compare with (root)

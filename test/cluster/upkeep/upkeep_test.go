@@ -58,7 +58,7 @@ func changes() []change {
 // install installs the agent, or brings it back.
 func (f *fixture) install(dir string) {
 	f.t.Helper()
-	f.rig(nil, "install", "-prefix", f.Prefix, "-chart", "charts/fairlead", "-image", dir+"/fairlead.tar")
+	f.rig(nil, "install", "-prefix", f.Prefix, "-chart", "charts/fairlead", "-image", dir+"/fairlead.tar", "-set", "metrics.address=:10249")
 }
 
 func TestUpkeep(t *testing.T) {
@@ -84,6 +84,7 @@ func TestUpkeep(t *testing.T) {
 		})
 	}
 	run("nothing", func(*fixture) {}) // or the rest says nothing
+	run("Prometheus", (*fixture).seen)
 	run("upgrade", (*fixture).upgrade)
 	run("rollback", (*fixture).rollback)
 	run("agents deleted", (*fixture).deleteAgents)

@@ -1,0 +1,205 @@
+package upkeep
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// prometheus is one that scrapes the agents and judges their alerts, as an operator has it.
+type prometheus struct {
+	client http.Client
+	ended  chan struct{}
+	log    bytes.Buffer // for whoever has seen it end
+}
+
+// startPrometheus starts one where the nodes are reached. It scrapes often, since nobody wants to wait.
+func (f *fixture) startPrometheus() *prometheus {
+	f.t.Helper()
+	alerts, err := filepath.Abs(filepath.Join(root, "charts/fairlead/alerts.yaml"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	config := "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [" + alerts + "]\nscrape_configs:\n- job_name: fairlead\n  static_configs:\n"
+	for i, name := range f.Names() {
+		at := net.JoinHostPort(f.Family.Node(i + 1)[0].Addr().String(), "10249")
+		config += fmt.Sprintf("  - {targets: [%q], labels: {node: %s}}\n", at, name)
+	}
+	dir := f.t.TempDir()
+	file := filepath.Join(dir, "prometheus.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	const listens = "127.0.0.1:9090"
+	p := &prometheus{ended: make(chan struct{})}
+	cmd := exec.Command(rig.Prometheus(f.t, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+dir, "--web.listen-address="+listens)
+	cmd.Stdout, cmd.Stderr = &p.log, &p.log
+	control := f.Netns("control")
+	if err := control.Start(cmd); err != nil {
+		f.t.Fatal(err)
+	}
+	go func() {
+		_ = cmd.Wait() // its log says why
+		close(p.ended)
+	}()
+	f.t.Cleanup(func() {
+		_ = cmd.Process.Signal(unix.SIGTERM) // an error says that it has ended
+		<-p.ended
+	})
+	p.client.Transport = &http.Transport{DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
+		err = control.Do(func() (err error) { conn, err = net.DialTimeout("tcp", listens, patience); return err })
+		return conn, err
+	}}
+	return p
+}
+
+// ask asks its API, and reads the data of the answer into what into points to.
+func (p *prometheus) ask(path string, query url.Values, into any) error {
+	select {
+	case <-p.ended:
+		return errors.New("prometheus has ended: " + p.log.String())
+	default:
+	}
+	answer, err := p.client.Get("http://prometheus/api/v1/" + path + "?" + query.Encode())
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	var body struct {
+		Error string
+		Data  json.RawMessage
+	}
+	if err := json.NewDecoder(answer.Body).Decode(&body); err != nil {
+		return fmt.Errorf("%s: %s: %w", path, answer.Status, err)
+	}
+	if body.Error != "" {
+		return fmt.Errorf("%s: %s", path, body.Error)
+	}
+	return json.Unmarshal(body.Data, into)
+}
+
+// nodes evaluates an expression, and returns how many series it has, and of which nodes.
+func (p *prometheus) nodes(expr string) (series int, nodes []string, err error) {
+	var data struct {
+		Result []struct{ Metric map[string]string }
+	}
+	if err := p.ask("query", url.Values{"query": {expr}}, &data); err != nil {
+		return 0, nil, fmt.Errorf("%s: %w", expr, err)
+	}
+	for _, r := range data.Result {
+		nodes = append(nodes, r.Metric["node"])
+	}
+	slices.Sort(nodes)
+	return len(data.Result), slices.Compact(nodes), nil
+}
+
+// expressions returns those of the chart's dashboard, of all nodes.
+func (f *fixture) expressions() (list []string) {
+	f.t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, "charts/fairlead/dashboard.json"))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	type panel struct {
+		Targets []struct{ Expr string }
+		Panels  []panel
+	}
+	var board panel
+	if err := json.Unmarshal(text, &board); err != nil {
+		f.t.Fatal(err)
+	}
+	var walk func(panels []panel)
+	walk = func(panels []panel) {
+		for _, p := range panels {
+			for _, t := range p.Targets {
+				list = append(list, strings.ReplaceAll(t.Expr, "$instance", ".*"))
+			}
+			walk(p.Panels)
+		}
+	}
+	walk(board.Panels)
+	return list
+}
+
+// seen has Prometheus scrape the agents: it has what the dashboard shows, of each node, and no alert fires or is about to.
+func (f *fixture) seen() {
+	p, expressions := f.startPrometheus(), f.expressions()
+	names := slices.Compact(slices.Sorted(slices.Values(regexp.MustCompile(`\bfairlead_\w+`).FindAllString(strings.Join(expressions, " "), -1))))
+	if len(names) < 50 {
+		f.t.Errorf("the dashboard shows %d metrics", len(names))
+	}
+	// Twice: there is no rate before. And the agents take up to a minute until they have counted NetworkPolicies.
+	f.await("every agent has told every metric twice", func() error {
+		for _, name := range names {
+			if _, nodes, err := p.nodes("count_over_time(" + name + "[5m]) > 1"); err != nil || !slices.Equal(nodes, f.Names()) {
+				return fmt.Errorf("%s is there from %q, %v", name, nodes, err)
+			}
+		}
+		return nil
+	})
+	limit := regexp.MustCompile(`^(.*[})\]]) (?:>|==) 0$`) // shown if something is wrong
+	for _, expr := range expressions {
+		if m := limit.FindStringSubmatch(expr); m != nil {
+			if n, _, err := p.nodes(expr); n != 0 || err != nil {
+				f.t.Errorf("%s: %d series, %v", expr, n, err)
+			}
+			expr = m[1]
+		}
+		if n, _, err := p.nodes(expr); n == 0 || err != nil {
+			f.t.Errorf("%s: %d series, %v", expr, n, err)
+		}
+	}
+	f.quiet(p)
+}
+
+// quiet fails the test for every alert that cannot be judged, or fires, or is about to.
+func (f *fixture) quiet(p *prometheus) {
+	type rule struct {
+		Name, Health, LastError, State string
+		LastEvaluation                 time.Time
+	}
+	var data struct{ Groups []struct{ Rules []rule } }
+	since := time.Now()
+	f.await("all alerts are judged", func() error {
+		data.Groups = nil
+		if err := p.ask("rules", nil, &data); err != nil {
+			return err
+		}
+		for _, g := range data.Groups {
+			for _, r := range g.Rules {
+				if r.LastEvaluation.Before(since) {
+					return errors.New(r.Name + " is not")
+				}
+			}
+		}
+		return nil
+	})
+	judged := 0
+	for _, g := range data.Groups {
+		for _, r := range g.Rules {
+			judged++
+			if r.Health != "ok" || r.State != "inactive" {
+				f.t.Errorf("alert %s is %s, its health %s %s", r.Name, r.State, r.Health, r.LastError)
+			}
+		}
+	}
+	if judged < 20 {
+		f.t.Errorf("%d alerts were judged", judged)
+	}
+}
