@@ -36,8 +36,9 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	}
 	network, err := podnet.New(podnet.Config{
 		Programs: programs, Ports: hostPorts{a.store, a.current()}, Traits: a.traits, Changed: a.store.TraitsChanged(),
-		Dir: a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.podCIDRs, Reserved: a.store.Local,
-		MTU: a.podMTU, Largest: a.largest, Kind: podKind(a.cfg), Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
+		Dir: a.cfg.StateDir, Chained: a.cfg.PodNetwork == "chained", CIDRs: a.poolCIDRs, Reserved: a.store.Local,
+		Others: a.store.PodAddrs,
+		MTU:    a.podMTU, Largest: a.largest, Kind: podKind(a.cfg), Cooldown: podnet.Cooldown, Meter: a.metrics.Asked, Log: log,
 	})
 	if err != nil {
 		return fmt.Errorf("start the pod network: %w", err)
@@ -233,6 +234,16 @@ func (a *agent) podCIDRs() ([]netip.Prefix, error) {
 	}
 	return nil, fmt.Errorf("the Node %s has no podCIDR: run kube-controller-manager with --allocate-node-cidrs and --cluster-cidr, or give this agent "+
 		"--pod-cidrs", a.cfg.NodeName)
+}
+
+// poolCIDRs returns the same once it is known which addresses of them pods of this node have that another plugin gave a network to.
+// Who has given the networks alone may have no API server to tell.
+func (a *agent) poolCIDRs() ([]netip.Prefix, error) {
+	prefixes, err := a.podCIDRs()
+	if err == nil && len(a.cfg.PodPrefixes()) == 0 && slices.Contains(a.store.Unsynced(), "pods") {
+		return nil, fmt.Errorf("the Pods of the Node %s are not known yet", a.cfg.NodeName)
+	}
+	return prefixes, err
 }
 
 // podStats returns how the pod network is doing; nil where pods get theirs otherwise.

@@ -274,6 +274,21 @@ func (s *Store) Pods() []*Pod {
 	return slices.SortedFunc(maps.Values(s.pods), func(a, b *Pod) int { return a.Name.Compare(b.Name) })
 }
 
+// PodAddrs returns whose addresses those of this node's pods are.
+func (s *Store) PodAddrs() map[netip.Addr]Name {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	whose := make(map[netip.Addr]Name, 2*len(s.pods))
+	for name, pod := range s.pods {
+		for _, addr := range pod.Addrs {
+			if !pod.HostNetwork {
+				whose[addr] = name
+			}
+		}
+	}
+	return whose
+}
+
 // Namespaces returns the latest of every Namespace, by name.
 func (s *Store) Namespaces() []*Namespace {
 	s.mu.Lock()

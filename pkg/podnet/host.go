@@ -57,16 +57,17 @@ func mainRoutes() ([]netlink.Route, error) {
 // hostRoutes returns which device each single address leads to.
 func hostRoutes() (map[netip.Addr]int, error) {
 	routes, err := mainRoutes()
-	if err != nil {
-		return nil, err
-	}
+	return singles(routes), err
+}
+
+func singles(routes []netlink.Route) map[netip.Addr]int {
 	leads := map[netip.Addr]int{}
 	for i := range routes {
 		if addr, ok := single(routes[i].Dst); ok {
 			leads[addr] = routes[i].LinkIndex
 		}
 	}
-	return leads, nil
+	return leads
 }
 
 // single returns the one address of a network that has no more.
@@ -163,6 +164,16 @@ func removeLink(name string) error {
 		return fmt.Errorf("remove device %s: %w", name, err)
 	}
 	return nil
+}
+
+// Settings are the kernel's for the node's end of a pod's device. Packets of a pod come from addresses that only this device leads to, which
+// is checked otherwise than by rp_filter; and nobody but the node sends router advertisements there.
+func Settings() []cni.Setting {
+	return []cni.Setting{
+		{Family: "ipv4", Key: "rp_filter", Value: "0"}, {Family: "ipv4", Key: "forwarding", Value: "1"},
+		{Family: "ipv6", Key: "accept_ra", Value: "0"}, {Family: "ipv6", Key: "accept_dad", Value: "0"},
+		{Family: "ipv6", Key: "forwarding", Value: "1"},
+	}
 }
 
 // defaultMTU is Ethernet's.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // earlyPart of the cool-down is what an address rests in any case. Other nodes know within seconds that a pod is gone; a
@@ -22,7 +23,11 @@ type leases struct {
 	boot     string
 	cooldown time.Duration
 	reserved func(netip.Addr) bool
+	others   func() map[netip.Addr]model.Name               // pods' addresses, whoever gave them
+	occupied func(netip.Addr, netip.Prefix) (string, error) // who else answers for an address of a pool; empty for nobody
 
+	// given is what is somebody's beside what is noted here, as of the request that is answered.
+	given    map[netip.Addr]model.Name
 	all      map[netip.Addr]*Lease
 	byDevice map[string][]*Lease // those in use
 	cooling  []netip.Addr        // in the order in which they came back; some may be in use again
@@ -51,12 +56,16 @@ func (s *leases) families() (v4, v6 bool) {
 	return v4, v6
 }
 
-// isTaken reports whether an address is not to be given out: it is in use, it rests, or it is the node's own.
-func (s *leases) isTaken(addr netip.Addr) bool { return s.all[addr] != nil || s.reserved(addr) }
+// isTaken reports whether an address is not to be given out: it is in use, it rests, or it is the node's own or another plugin's.
+func (s *leases) isTaken(addr netip.Addr) bool {
+	_, given := s.given[addr]
+	return given || s.all[addr] != nil || s.reserved(addr)
+}
 
 // allocate returns the owner's addresses, one of each family: those that it has, those that were asked for, or free ones.
 func (s *leases) allocate(owner cni.Attachment, pod cni.Pod, asked []netip.Addr, withoutV6 bool) ([]*Lease, error) {
 	s.sweep()
+	s.given = s.others()
 	have := slices.Clone(s.byDevice[owner.Device()])
 	if len(have) > 0 && have[0].Owner != owner {
 		return nil, cni.Refusal(cni.ErrNotAsTold, "device %s belongs to container %.64q already", owner.Device(), have[0].Owner.Container)
@@ -109,11 +118,18 @@ func (s *leases) lease(owner cni.Attachment, pod cni.Pod, asked []netip.Addr, of
 		if !ok {
 			return nil, s.exhausted(of)
 		}
-		lease, err := s.take(addr, owner, pod)
-		if !errors.Is(err, fs.ErrExist) {
-			return lease, err
+		by, err := s.occupied(addr, s.poolOf(addr).prefix)
+		if err != nil {
+			return nil, err
 		}
-		// Somebody's file is there that was not when this agent started; the address is not ours to give.
+		if by == "" {
+			lease, err := s.take(addr, owner, pod)
+			if !errors.Is(err, fs.ErrExist) {
+				return lease, err
+			}
+			// Somebody's file is there that was not when this agent started; the address is not ours to give.
+		}
+		s.given[addr] = model.Name{}
 	}
 }
 
@@ -122,7 +138,16 @@ func (s *leases) leaseAsked(owner cni.Attachment, pod cni.Pod, addr netip.Addr) 
 	if !slices.ContainsFunc(s.pools, func(p *pool) bool { return p.has(addr) }) || s.reserved(addr) {
 		return nil, cni.Refusal(cni.ErrNoAddress, "address %s was asked for, and is not one for pods of %s", addr, s.cidrs())
 	}
-	if was := s.all[addr]; was != nil && was.Released == 0 {
+	was := s.all[addr]
+	if who, given := s.given[addr]; given && was == nil && who != (model.Name{Namespace: pod.Namespace, Name: pod.Name}) {
+		return nil, cni.Refusal(cni.ErrNoAddress, "address %s was asked for, and pod %s has it by another network", addr, who)
+	}
+	if by, err := s.occupied(addr, s.poolOf(addr).prefix); err != nil {
+		return nil, err
+	} else if by != "" && (was == nil || was.Released != 0) {
+		return nil, cni.Refusal(cni.ErrNoAddress, "address %s was asked for, and is in use: %s", addr, by)
+	}
+	if was != nil && was.Released == 0 {
 		return nil, cni.Refusal(cni.ErrNoAddress, "address %s was asked for, and belongs to %s of container %.64q", addr, was.Pod, was.Owner.Container)
 	} else if was != nil {
 		if err := s.forget(addr); err != nil {
@@ -289,10 +314,17 @@ func (s *leases) exhausted(of func(netip.Addr) bool) error {
 			cooling++
 		}
 	}
+	others := 0
+	for addr := range s.given {
+		if of(addr) && s.all[addr] == nil && s.poolOf(addr) != nil {
+			others++
+		}
+	}
 	family := familyOf(netip.IPv6Unspecified())
 	if of(netip.IPv4Unspecified()) {
 		family = familyOf(netip.IPv4Unspecified())
 	}
-	return cni.Refusal(cni.ErrNoAddress, "no %s address is free for a pod in %s: %d are used and %d rest until %s after their pod is gone; "+
-		"give the node a larger podCIDR or fewer pods, and look for leftovers with \"fairlead ipam list\"", family, s.cidrs(), used, cooling, s.cooldown)
+	return cni.Refusal(cni.ErrNoAddress, "no %s address is free for a pod in %s: %d are used, %d are others' and %d rest until %s after their pod is gone; "+
+		"give the node a larger podCIDR or fewer pods, and look for leftovers with \"fairlead ipam list\"", family, s.cidrs(), used, others, cooling,
+		s.cooldown)
 }

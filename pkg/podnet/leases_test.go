@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/model"
 )
 
 func prefixes(texts ...string) []netip.Prefix {
@@ -29,7 +30,9 @@ func prefixes(texts ...string) []netip.Prefix {
 func newLeases(dir string, cooldown time.Duration, cidrs ...string) *leases {
 	s := &leases{
 		files: folder{dir}, boot: "one", cooldown: cooldown, reserved: func(netip.Addr) bool { return false },
-		all: map[netip.Addr]*Lease{}, byDevice: map[string][]*Lease{},
+		others:   func() map[netip.Addr]model.Name { return map[netip.Addr]model.Name{} },
+		occupied: func(netip.Addr, netip.Prefix) (string, error) { return "", nil },
+		all:      map[netip.Addr]*Lease{}, byDevice: map[string][]*Lease{},
 	}
 	s.setPools(prefixes(cidrs...))
 	return s
@@ -72,8 +75,8 @@ func TestPool(t *testing.T) {
 	}
 }
 
-// Whatever comes and goes, and however often the agent starts, no address has two owners, none is used before its time
-// while others are free, and memory and files say the same.
+// Whatever comes and goes, and however often the agent starts, no address has two owners, none is another plugin's, none is used
+// before its time while others are free, nobody is refused while some are, and memory and files say the same.
 func TestLeases(t *testing.T) {
 	if err := flag.Set("rapid.checks", "30"); err != nil { // each step waits for the disk
 		t.Fatal(err)
@@ -84,7 +87,37 @@ func TestLeases(t *testing.T) {
 			rt.Fatal(err)
 		}
 		cidrs := []string{"10.1.0.0/29", "10.2.0.0/31", "fd00::/126"}
-		s := newLeases(dir, time.Hour, cidrs...)
+		foreign := map[netip.Addr]bool{} // others', by whether the cluster knows that
+		start := func() *leases {
+			s := newLeases(dir, time.Hour, cidrs...)
+			s.others = func() map[netip.Addr]model.Name {
+				known := map[netip.Addr]model.Name{}
+				for addr, told := range foreign {
+					if told {
+						known[addr] = model.Name{Namespace: "ns", Name: "foreign"}
+					}
+				}
+				return known
+			}
+			s.occupied = func(addr netip.Addr, _ netip.Prefix) (string, error) {
+				if _, ok := foreign[addr]; ok {
+					return "somebody", nil
+				}
+				return "", nil
+			}
+			return s
+		}
+		s := start()
+		free := func(is4 bool) (n int) {
+			for _, p := range s.pools {
+				for addr := first(p.prefix); p.has(addr); addr = addr.Next() {
+					if _, others := foreign[addr]; !others && addr.Is4() == is4 && s.all[addr] == nil {
+						n++
+					}
+				}
+			}
+			return n
+		}
 		have := map[int][]netip.Addr{}
 		rested := map[netip.Addr]bool{} // came back
 		rt.Repeat(map[string]func(*rapid.T){
@@ -96,6 +129,9 @@ func TestLeases(t *testing.T) {
 					if have[i] != nil {
 						rt.Fatalf("who has addresses is refused: %v", err)
 					}
+					if v4, v6 := free(true), free(false); v4 > 0 && v6 > 0 {
+						rt.Fatalf("%d and %d addresses are free: %v", v4, v6, err)
+					}
 					return
 				}
 				if err != nil {
@@ -104,6 +140,9 @@ func TestLeases(t *testing.T) {
 				var addrs []netip.Addr
 				for _, lease := range got {
 					addrs = append(addrs, lease.Address)
+					if _, others := foreign[lease.Address]; others && have[i] == nil {
+						rt.Fatalf("%s is somebody else's", lease.Address)
+					}
 					if have[i] == nil && rested[lease.Address] {
 						rt.Fatalf("%s is given out again after no time", lease.Address)
 					}
@@ -124,9 +163,20 @@ func TestLeases(t *testing.T) {
 				}
 				delete(have, i)
 			},
+			"another plugin gives out": func(rt *rapid.T) {
+				p := rapid.SampledFrom(s.pools).Draw(rt, "pool")
+				addr := first(p.prefix)
+				for range rapid.IntRange(0, int(p.size())-1).Draw(rt, "address") {
+					addr = addr.Next()
+				}
+				if s.all[addr] == nil {
+					foreign[addr] = rapid.Bool().Draw(rt, "known")
+				}
+			},
+			"another plugin takes back": func(*rapid.T) { clear(foreign) },
 			"restart": func(*rapid.T) {
 				n := &Network{cfg: Config{Boot: "one", Log: quiet()}, records: map[string]*Record{}, files: folder{t.TempDir()}}
-				n.leases = newLeases(dir, time.Hour, cidrs...)
+				n.leases = start()
 				if err := n.load(); err != nil {
 					rt.Fatal(err)
 				}
@@ -174,7 +224,7 @@ func TestCooldown(t *testing.T) {
 		}
 	}
 	_, err := s.allocate(owner(2), cni.Pod{}, nil, false)
-	if err == nil || !strings.Contains(err.Error(), "0 are used and 2 rest") {
+	if err == nil || !strings.Contains(err.Error(), "0 are used, 0 are others' and 2 rest") {
 		t.Fatalf("at once: %v", err)
 	}
 	back := func(addr string, by time.Duration) {
@@ -253,6 +303,33 @@ func TestSomebodysFile(t *testing.T) {
 	names, err := s.files.names(false)
 	if err != nil || !slices.Equal(names, []string{"10.1.0.1", "10.1.0.2"}) {
 		t.Errorf("files %q, %v", names, err)
+	}
+}
+
+// Who asks for an address does not get what is another pod's, and gets what the cluster still has for the pod itself.
+func TestAskedForAnother(t *testing.T) {
+	s := newLeases(t.TempDir(), time.Hour, "10.1.0.0/24")
+	theirs, answering := netip.MustParseAddr("10.1.0.7"), netip.MustParseAddr("10.1.0.8")
+	s.others = func() map[netip.Addr]model.Name {
+		return map[netip.Addr]model.Name{theirs: {Namespace: "shop", Name: "old"}}
+	}
+	s.occupied = func(addr netip.Addr, _ netip.Prefix) (string, error) {
+		if addr == answering {
+			return "it answers", nil
+		}
+		return "", nil
+	}
+	for _, tt := range []struct {
+		pod   string
+		addr  netip.Addr
+		wrong string
+	}{
+		{"new", theirs, "pod shop/old has it"}, {"new", answering, "it answers"}, {"old", theirs, ""},
+	} {
+		_, err := s.allocate(owner(0), cni.Pod{Namespace: "shop", Name: tt.pod}, []netip.Addr{tt.addr}, false)
+		if tt.wrong == "" && err != nil || tt.wrong != "" && (err == nil || !strings.Contains(err.Error(), tt.wrong)) {
+			t.Errorf("%s for pod %s: %v", tt.addr, tt.pod, err)
+		}
 	}
 }
 

@@ -38,7 +38,9 @@ type Config struct {
 	CIDRs func() ([]netip.Prefix, error)
 	// Reserved tells addresses that must not be a pod's, such as the node's own.
 	Reserved func(netip.Addr) bool
-	MTU      func() (int, error)
+	// Others returns which addresses the cluster knows pods of this node by, whoever has given them; nil where nobody is asked.
+	Others func() map[netip.Addr]model.Name
+	MTU    func() (int, error)
 	// Kind is of the devices that pods get who start now; none for veth.
 	Kind cni.Kind
 	// Largest returns how large packets of TCP may be at pods' devices; nil is as the kernel has it.
@@ -83,6 +85,8 @@ type Network struct {
 	mended    uint64
 	moved     []model.Name // pods whose host ports this request has changed
 
+	lans []lan // of other plugins, as of the last look
+
 	mtu   int // of what was there at mtuAt: to ask costs a look at every route
 	mtuAt time.Time
 }
@@ -111,8 +115,11 @@ func New(cfg Config) (*Network, error) {
 	if n.files, err = openFolder(filepath.Join(cfg.Dir, recordsDir)); err != nil {
 		return nil, err
 	}
+	if cfg.Others == nil {
+		cfg.Others = func() map[netip.Addr]model.Name { return map[netip.Addr]model.Name{} }
+	}
 	n.leases = &leases{
-		files: addresses, boot: cfg.Boot, cooldown: cfg.Cooldown, reserved: cfg.Reserved,
+		files: addresses, boot: cfg.Boot, cooldown: cfg.Cooldown, reserved: cfg.Reserved, others: cfg.Others, occupied: occupied,
 		all: map[netip.Addr]*Lease{}, byDevice: map[string][]*Lease{},
 	}
 	if err := n.load(); err != nil {
@@ -230,16 +237,6 @@ func (n *Network) ready(code uint) error {
 	return nil
 }
 
-// Settings are the kernel's for the node's end of a pod's device. Packets of a pod come from addresses that only this device leads to, which
-// is checked otherwise than by rp_filter; and nobody but the node sends router advertisements there.
-func Settings() []cni.Setting {
-	return []cni.Setting{
-		{Family: "ipv4", Key: "rp_filter", Value: "0"}, {Family: "ipv4", Key: "forwarding", Value: "1"},
-		{Family: "ipv6", Key: "accept_ra", Value: "0"}, {Family: "ipv6", Key: "accept_dad", Value: "0"},
-		{Family: "ipv6", Key: "forwarding", Value: "1"},
-	}
-}
-
 func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 	if n.cfg.Chained {
 		return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "the agent runs with --pod-network=chained, and another plugin has to come before fairlead-cni")
@@ -344,7 +341,7 @@ func (n *Network) connect(record *Record) error {
 			return err
 		}
 	}
-	return nil
+	return n.answerFor(record)
 }
 
 // podOf returns what the programs are told of a record, which was checked.
@@ -419,6 +416,9 @@ func (n *Network) forget(name string) error {
 		if err := n.cfg.Programs.RemovePod(podOf(record)); err != nil {
 			return err
 		}
+	}
+	if record != nil {
+		n.answerNoMore(record)
 	}
 	if err := n.files.remove(name); err != nil {
 		return err

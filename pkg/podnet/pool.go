@@ -6,7 +6,8 @@ import (
 )
 
 // pool gives out the addresses of one CIDR: first those that were never used since the agent started, in order, then
-// those that came back, the longest ago first. It only remembers where it is; whoever asks says what is taken.
+// those that came back, the longest ago first, and then those that were somebody else's when their turn came. It only
+// remembers where it is; whoever asks says what is taken.
 type pool struct {
 	prefix netip.Prefix
 	next   netip.Addr   // never given out yet; invalid when there is none left
@@ -38,18 +39,28 @@ func (p *pool) has(addr netip.Addr) bool {
 
 // take returns an address that is not taken, or false if there is none.
 func (p *pool) take(taken func(netip.Addr) bool) (netip.Addr, bool) {
-	for p.next.IsValid() {
-		addr := p.next
-		if p.next = addr.Next(); p.next.IsValid() && !p.has(p.next) {
+	if p.next.IsValid() {
+		addr, ok := p.scan(p.next, taken)
+		if p.next = addr.Next(); !ok || !p.has(p.next) {
 			p.next = netip.Addr{}
 		}
-		if p.has(addr) && !taken(addr) {
+		if ok {
 			return addr, true
 		}
 	}
 	for len(p.back) > 0 {
 		addr := p.back[0]
 		p.back = p.back[1:]
+		if !taken(addr) {
+			return addr, true
+		}
+	}
+	return p.scan(first(p.prefix), taken)
+}
+
+// scan returns the first address from there on that is not taken.
+func (p *pool) scan(from netip.Addr, taken func(netip.Addr) bool) (netip.Addr, bool) {
+	for addr := from; p.has(addr); addr = addr.Next() {
 		if !taken(addr) {
 			return addr, true
 		}

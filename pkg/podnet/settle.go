@@ -149,7 +149,7 @@ func (n *Network) look(start bool) error {
 		return err
 	}
 	errs := []error{n.dropGone(names, pods, start), n.restore()}
-	if !n.cfg.Chained && len(n.records) > 0 {
+	if !n.cfg.Chained {
 		errs = append(errs, n.mend())
 	}
 	if !n.cfg.Chained {
@@ -220,11 +220,23 @@ func (n *Network) dropGone(names map[int]string, pods map[string]*endpoint, star
 
 // mend restores the routes and neighbours that somebody removed.
 func (n *Network) mend() error {
-	leads, err := hostRoutes()
+	routes, err := mainRoutes()
 	if err != nil {
 		return err
 	}
+	n.lans = lansOf(routes)
+	if len(n.records) == 0 {
+		return nil
+	}
+	if len(n.lans) > 0 {
+		_ = n.ready(cni.ErrNotAvailable) // where it is not known what is the pods', nobody answers for them yet
+	}
+	leads := singles(routes)
 	known, err := hostNeighbours()
+	if err != nil {
+		return err
+	}
+	answered, err := n.answered()
 	if err != nil {
 		return err
 	}
@@ -233,7 +245,7 @@ func (n *Network) mend() error {
 		record := n.records[name]
 		index := record.Device.Index
 		if slices.ContainsFunc(record.Addresses, func(addr netip.Addr) bool {
-			return leads[addr] != index || !known[neighbour{index, addr, record.Device.PodMAC}]
+			return leads[addr] != index || !known[neighbour{index, addr, record.Device.PodMAC}] || !n.isAnswered(addr, answered)
 		}) {
 			err := n.connect(record)
 			if errors.Is(err, unix.ENODEV) {
