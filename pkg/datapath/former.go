@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -94,11 +95,10 @@ func (f *former) keep(d *Datapath, known frontends) {
 	begun, n, left := time.Now(), 0, 0
 	writer, err := d.newFormerRows(known)
 	if writer != nil {
-		room := int(d.maps.Ct.MaxEntries()) / 4 // two rows each, of half of what there is
+		room := int(d.maps.Ct.MaxEntries()) / 8 // four rows each, of half of what there is
 		var failed error
 		err = records.Each(func(c netfilter.Connection) bool {
-			flow := flowOf(c)
-			if !known.has(flow) {
+			if !known.has(flowOf(c)) {
 				return true
 			}
 			if n == room {
@@ -106,7 +106,7 @@ func (f *former) keep(d *Datapath, known frontends) {
 				return true
 			}
 			n++
-			failed = writer.write(flow)
+			failed = writer.write(c)
 			return failed == nil
 		})
 		err = errors.Join(err, failed)
@@ -137,8 +137,8 @@ func (f *former) follow(d *Datapath, w *formerRows) {
 			return
 		}
 		for _, c := range list {
-			if flow := flowOf(c); w.known.has(flow) {
-				if err := w.writeNow(flow); err != nil {
+			if w.known.has(flowOf(c)) {
+				if err := w.writeNow(c); err != nil {
 					d.log.Warn("connections that the stack has translated may be reset", "error", err)
 					return
 				}
@@ -156,10 +156,12 @@ func (f *former) close() {
 }
 
 // flowOf returns what a client sends.
-func flowOf(c netfilter.Connection) maps.Flow {
+func flowOf(c netfilter.Connection) maps.Flow { return flowFrom(c.Client, c.Dialled) }
+
+func flowFrom(from, to netip.AddrPort) maps.Flow {
 	return maps.Flow{
-		Saddr: maps.AddrOf(c.Client.Addr()), Sport: maps.PortOf(c.Client.Port()),
-		Daddr: maps.AddrOf(c.Dialled.Addr()), Dport: maps.PortOf(c.Dialled.Port()), Proto: unix.IPPROTO_TCP,
+		Saddr: maps.AddrOf(from.Addr()), Sport: maps.PortOf(from.Port()),
+		Daddr: maps.AddrOf(to.Addr()), Dport: maps.PortOf(to.Port()), Proto: unix.IPPROTO_TCP,
 	}
 }
 
@@ -183,18 +185,27 @@ func (d *Datapath) newFormerRows(known frontends) (*formerRows, error) {
 }
 
 // writeNow is write for who does not hold changing.
-func (w *formerRows) writeNow(flow maps.Flow) error {
+func (w *formerRows) writeNow(c netfilter.Connection) error {
 	w.d.changing.Lock()
 	defer w.d.changing.Unlock()
 	if w.d.maps == nil {
 		return nil
 	}
-	return w.write(flow)
+	return w.write(c)
 }
 
-// write gives a connection its rows, unless it has some: then it is known already. That of the reply comes first, as
+// write gives a connection its rows: as its client knows it, and as its server does. No flow of the programs may be the same to that
+// server: the stack has given the client an address and a port of the node, of which they draw theirs.
+func (w *formerRows) write(c netfilter.Connection) error {
+	if err := w.writeFlow(flowFrom(c.Seen, c.Server)); err != nil {
+		return err
+	}
+	return w.writeFlow(flowOf(c))
+}
+
+// writeFlow gives a flow its rows, unless it has some: then it is known already. That of the reply comes first, as
 // nothing goes on without it.
-func (w *formerRows) write(flow maps.Flow) error {
+func (w *formerRows) writeFlow(flow maps.Flow) error {
 	there := maps.FlowRow{
 		Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport,
 		Seen: w.now, State: maps.FlowOpen, Flags: maps.FlowStack,

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connection is one by TCP, as its client knows it.
-type Connection struct{ Client, Dialled netip.AddrPort }
+// Connection is one by TCP, as its client knows it, and as its server does: a client of another address, where that is translated too.
+type Connection struct{ Client, Dialled, Seen, Server netip.AddrPort }
 
 // What nl has no names for.
 const (
@@ -31,11 +31,13 @@ func parse(msg []byte) (c Connection, ok bool) {
 	if len(msg) < nl.SizeofNfgenmsg {
 		return c, false
 	}
-	var status, state, zone, original []byte
+	var status, state, zone, original, reply []byte
 	for kind, value := range attributes(msg[nl.SizeofNfgenmsg:]) {
 		switch kind {
 		case nl.CTA_TUPLE_ORIG:
 			original = value
+		case nl.CTA_TUPLE_REPLY:
+			reply = value
 		case nl.CTA_STATUS:
 			status = value
 		case nl.CTA_ZONE:
@@ -50,11 +52,14 @@ func parse(msg []byte) (c Connection, ok bool) {
 	if len(state) == 1 && (state[0] == timeWait || state[0] == closed) {
 		return c, false
 	}
-	return parseTuple(original)
+	if c.Client, c.Dialled, ok = parseTuple(original); ok {
+		c.Server, c.Seen, ok = parseTuple(reply)
+	}
+	return c, ok
 }
 
 // parseTuple reads who sends to whom.
-func parseTuple(tuple []byte) (c Connection, ok bool) {
+func parseTuple(tuple []byte) (sender, receiver netip.AddrPort, ok bool) {
 	var src, dst netip.Addr
 	var fromOK, toOK bool
 	for kind, value := range attributes(attribute(tuple, nl.CTA_TUPLE_IP)) {
@@ -68,12 +73,9 @@ func parseTuple(tuple []byte) (c Connection, ok bool) {
 	ports := attribute(tuple, nl.CTA_TUPLE_PROTO)
 	proto, from, to := attribute(ports, protoNum), attribute(ports, protoSrc), attribute(ports, protoDst)
 	if !fromOK || !toOK || len(proto) != 1 || proto[0] != unix.IPPROTO_TCP || len(from) != 2 || len(to) != 2 {
-		return c, false
+		return sender, receiver, false
 	}
-	return Connection{
-		Client:  netip.AddrPortFrom(src, binary.BigEndian.Uint16(from)),
-		Dialled: netip.AddrPortFrom(dst, binary.BigEndian.Uint16(to)),
-	}, true
+	return netip.AddrPortFrom(src, binary.BigEndian.Uint16(from)), netip.AddrPortFrom(dst, binary.BigEndian.Uint16(to)), true
 }
 
 // attributes goes through those in b, by their kinds. It copies nothing, since there may be a million records.

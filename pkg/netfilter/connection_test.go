@@ -21,18 +21,23 @@ func nest(kind int, parts ...[]byte) []byte {
 	return append(b, make([]byte, -len(b)&3)...)
 }
 
-// record is one as the kernel writes it.
-func record(from, to netip.AddrPort, proto, state byte, status uint32, more ...[]byte) []byte {
+// tuple is who sends to whom.
+func tuple(kind int, from, to netip.AddrPort, proto byte) []byte {
 	src, dst := ip4Src, ip4Dst
 	if from.Addr().Is6() {
 		src, dst = ip6Src, ip6Dst
 	}
 	port := func(p uint16) []byte { return binary.BigEndian.AppendUint16(nil, p) }
+	return nest(unix.NLA_F_NESTED|kind,
+		nest(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nest(src, from.Addr().AsSlice()), nest(dst, to.Addr().AsSlice())),
+		nest(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nest(protoNum, []byte{proto}), nest(protoSrc, port(from.Port())), nest(protoDst, port(to.Port()))))
+}
+
+// record is one as the kernel writes it.
+func record(c Connection, proto, state byte, status uint32, more ...[]byte) []byte {
 	msg := []byte{0, 0, 0, 0}
 	for _, part := range append([][]byte{
-		nest(unix.NLA_F_NESTED|nl.CTA_TUPLE_ORIG,
-			nest(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nest(src, from.Addr().AsSlice()), nest(dst, to.Addr().AsSlice())),
-			nest(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nest(protoNum, []byte{proto}), nest(protoSrc, port(from.Port())), nest(protoDst, port(to.Port())))),
+		tuple(nl.CTA_TUPLE_ORIG, c.Client, c.Dialled, proto), tuple(nl.CTA_TUPLE_REPLY, c.Server, c.Seen, proto),
 		nest(nl.CTA_STATUS, binary.BigEndian.AppendUint32(nil, status)),
 		nest(unix.NLA_F_NESTED|nl.CTA_PROTOINFO, nest(unix.NLA_F_NESTED|nl.CTA_PROTOINFO_TCP, nest(nl.CTA_PROTOINFO_TCP_STATE, []byte{state}))),
 	}, more...) {
@@ -42,21 +47,24 @@ func record(from, to netip.AddrPort, proto, state byte, status uint32, more ...[
 }
 
 func TestParse(t *testing.T) {
-	client, port := netip.MustParseAddrPort("192.0.2.9:40000"), netip.MustParseAddrPort("192.0.2.1:30001")
-	client6, port6 := netip.MustParseAddrPort("[2001:db8::9]:40000"), netip.MustParseAddrPort("[2001:db8::1]:30001")
+	at := netip.MustParseAddrPort
+	is := Connection{Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")}
+	is6 := Connection{
+		Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080"),
+	}
 	const established, confirmed = 3, 1 << 3
 	for name, c := range map[string]struct {
 		msg  []byte
 		want Connection
 		ok   bool
 	}{
-		"IPv4":           {record(client, port, unix.IPPROTO_TCP, established, confirmed|dstNAT), Connection{client, port}, true},
-		"IPv6":           {record(client6, port6, unix.IPPROTO_TCP, established, confirmed|dstNAT), Connection{client6, port6}, true},
-		"no translation": {record(client, port, unix.IPPROTO_TCP, established, confirmed), Connection{}, false},
-		"UDP":            {record(client, port, unix.IPPROTO_UDP, established, confirmed|dstNAT), Connection{}, false},
-		"over":           {record(client, port, unix.IPPROTO_TCP, timeWait, confirmed|dstNAT), Connection{}, false},
-		"reset":          {record(client, port, unix.IPPROTO_TCP, closed, confirmed|dstNAT), Connection{}, false},
-		"another zone":   {record(client, port, unix.IPPROTO_TCP, established, dstNAT, nest(nl.CTA_ZONE, []byte{0, 1})), Connection{}, false},
+		"IPv4":           {record(is, unix.IPPROTO_TCP, established, confirmed|dstNAT), is, true},
+		"IPv6":           {record(is6, unix.IPPROTO_TCP, established, confirmed|dstNAT), is6, true},
+		"no translation": {record(is, unix.IPPROTO_TCP, established, confirmed), Connection{}, false},
+		"UDP":            {record(is, unix.IPPROTO_UDP, established, confirmed|dstNAT), Connection{}, false},
+		"over":           {record(is, unix.IPPROTO_TCP, timeWait, confirmed|dstNAT), Connection{}, false},
+		"reset":          {record(is, unix.IPPROTO_TCP, closed, confirmed|dstNAT), Connection{}, false},
+		"another zone":   {record(is, unix.IPPROTO_TCP, established, dstNAT, nest(nl.CTA_ZONE, []byte{0, 1})), Connection{}, false},
 	} {
 		if got, ok := parse(c.msg); ok != c.ok || got != c.want {
 			t.Errorf("%s: %v, %v; want %v, %v", name, got, ok, c.want, c.ok)

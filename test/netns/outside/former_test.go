@@ -95,7 +95,8 @@ func (f *former) install(meanwhile int) (first []seen) {
 	}
 	f.onA.do(nodeOrder{Ready: services})
 	first = f.open(meanwhile)
-	f.onA.do(nodeOrder{Kept: 2 * 2 * 2 * 3}) // a row a direction, for twice two connections of each of three clients of NodePorts
+	// A row a direction, as the client and as the server knows it, for twice two connections of each of three clients of NodePorts.
+	f.onA.do(nodeOrder{Kept: 2 * 2 * 2 * 2 * 3})
 	for _, s := range services {
 		f.onA.do(nodeOrder{Service: &s})
 	}
