@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/bigtcp"
@@ -105,7 +106,28 @@ func remove(cfg *config.Config, plugins string) (*removal, error) {
 	if err == nil {
 		removed.Left, err = podnet.Devices()
 	}
-	return removed, errors.Join(left, err)
+	return removed, errors.Join(left, err, removed.removeState(cfg))
+}
+
+// removeState removes the directory of agents, unless one runs, or something of others is in it.
+func (r *removal) removeState(cfg *config.Config) error {
+	if err := api.RemoveLock(cfg.SocketPath()); errors.Is(err, api.ErrInUse) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := os.Remove(pluginSocket(cfg)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the plugin's socket: %w", err)
+	}
+	err := os.Remove(cfg.StateDir)
+	switch {
+	case err == nil:
+		r.Files = append(r.Files, cfg.StateDir)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EBUSY): // the last where it is mounted
+	default:
+		return fmt.Errorf("remove the agent's directory: %w", err)
+	}
+	return nil
 }
 
 // removeInstalled takes the configuration from the runtime and then the plugin, which it would name otherwise.

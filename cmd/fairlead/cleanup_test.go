@@ -19,7 +19,7 @@ import (
 func (n *node) everything() (lines []string) {
 	n.t.Helper()
 	err := n.ns.Do(func() (err error) {
-		lines, err = snapshot.Take(snapshot.Places{Cgroup: n.cgroup.Path(), Dirs: []string{n.bpffs}})
+		lines, err = snapshot.Take(snapshot.Places{Cgroup: n.cgroup.Path(), Dirs: []string{n.bpffs, strings.TrimPrefix(n.flags[1], "--state-dir=")}})
 		return err
 	})
 	if err != nil {

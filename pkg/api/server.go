@@ -92,6 +92,27 @@ func NewServer(path string, h Handlers) (s *Server, err error) {
 // takeLock takes the lock that tells a live agent from a socket that was left behind. It ends with the process, however
 // that ends.
 func takeLock(path string) (*os.File, error) {
+	for {
+		file, err := lockFile(path)
+		if err != nil {
+			return nil, err
+		}
+		// RemoveLock may have taken the name from the file before it was locked.
+		mine, err := file.Stat()
+		named, namedErr := os.Stat(path)
+		if err == nil && namedErr == nil && os.SameFile(mine, named) {
+			return file, nil
+		}
+		if namedErr != nil && !errors.Is(namedErr, fs.ErrNotExist) {
+			err = errors.Join(err, namedErr)
+		}
+		if err = errors.Join(err, file.Close()); err != nil {
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+	}
+}
+
+func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
@@ -104,6 +125,25 @@ func takeLock(path string) (*os.File, error) {
 		err = fmt.Errorf("%w; stop it first, or give this one its own --state-dir, --bpffs and --cgroup-root", ErrInUse)
 	}
 	return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
+}
+
+// RemoveLock removes what agents of the socket at path leave behind. Of one that runs it removes nothing: the error wraps ErrInUse.
+func RemoveLock(path string) error {
+	if _, err := os.Stat(path + lockSuffix); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	file, err := takeLock(path + lockSuffix)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove socket: %w", err)
+	}
+	if err := os.Remove(file.Name()); err != nil {
+		return fmt.Errorf("remove lock: %w", err)
+	}
+	return nil
 }
 
 // Serve answers until the context ends; then it finishes what it is at, for a moment, and closes the Server.
@@ -136,7 +176,7 @@ func (s *Server) Close() error {
 		}
 	}
 	if s.lock != nil {
-		// The file stays: removing it would let two agents lock two files of one name.
+		// The file stays for the next agent, until RemoveLock.
 		errs = append(errs, s.lock.Close())
 	}
 	s.listener, s.lock = nil, nil

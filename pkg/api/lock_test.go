@@ -1,0 +1,65 @@
+package api
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// However agents start and end while somebody cleans up, no two of them have the lock, and whoever cleans up last leaves nothing.
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "agent.sock")
+	var holders, taken, removed atomic.Int64
+	var agents sync.WaitGroup
+	for i := range 8 {
+		agents.Go(func() {
+			for range 2000 {
+				if i%2 == 0 {
+					if err := RemoveLock(path); err == nil {
+						removed.Add(1)
+					} else if !errors.Is(err, ErrInUse) {
+						t.Errorf("remove: %v", err)
+					}
+					continue
+				}
+				lock, err := takeLock(path + lockSuffix)
+				if errors.Is(err, ErrInUse) {
+					continue
+				}
+				if err != nil {
+					t.Errorf("take: %v", err)
+					continue
+				}
+				if n := holders.Add(1); n > 1 {
+					t.Errorf("%d have the lock", n)
+				}
+				taken.Add(1)
+				time.Sleep(50 * time.Microsecond) // long enough for another to take what it should not
+				holders.Add(-1)
+				lock.Close()
+			}
+		})
+	}
+	agents.Wait()
+	if taken.Load() == 0 || removed.Load() == 0 {
+		t.Errorf("taken %d times and removed %d times", taken.Load(), removed.Load())
+	}
+	lock, err := takeLock(path + lockSuffix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := RemoveLock(path); !errors.Is(err, ErrInUse) {
+		t.Errorf("the lock of who runs is removed: %v", err)
+	}
+	lock.Close()
+	if err := RemoveLock(path); err != nil {
+		t.Errorf("what was left is not removed: %v", err)
+	}
+	if _, err := os.Stat(path + lockSuffix); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is there: %v", err)
+	}
+}
