@@ -36,7 +36,7 @@ func (a *agent) newPolicyWatch(around cluster, log *slog.Logger) *policyWatch {
 		return nil
 	}
 	return &policyWatch{count: around.policies.Count, log: log, post: func(message string) bool {
-		return around.events.Node(a.store.Self().UID, true, "NetworkPolicyNotEnforced", message)
+		return around.events.Standing(a.store.Self().UID, "NetworkPolicyNotEnforced", message)
 	}}
 }
 

@@ -26,6 +26,8 @@ type eventSink interface {
 	Warn(key model.Key, uid string, reason, message string)
 	// Node posts how this node is doing, and reports whether it could: the same reason counts only once in a while.
 	Node(uid string, warning bool, reason, message string) bool
+	// Standing posts what is so of this node from one agent to the next, once for all of them.
+	Standing(uid, reason, message string) bool
 }
 
 // nodeObject is what the cluster has of this node. Both may be repeated.

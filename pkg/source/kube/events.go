@@ -80,6 +80,14 @@ func (e *Events) Node(uid string, warning bool, reason, message string) bool {
 	return e.enqueue(e.nodeEvent(uid, warning, reason, message), reason)
 }
 
+// Standing posts once what is so of this node for as long as nobody changes it, whichever agent finds it and however often: the
+// server has one event of it until it forgets that. Reports are as Node's.
+func (e *Events) Standing(uid, reason, message string) bool {
+	event := e.nodeEvent(uid, true, reason, message)
+	event.Name = eventName(model.Key{Name: model.Name{Namespace: event.Namespace, Name: e.node}}, cmp.Or(uid, e.node), reason, "")
+	return e.enqueue(event, reason)
+}
+
 // enqueue queues an event unless one that counts as the same was posted in the last ten minutes, and reports whether it
 // did.
 func (e *Events) enqueue(event *corev1.Event, same string) bool {

@@ -179,3 +179,23 @@ func TestNodeEventsRepeat(t *testing.T) {
 		t.Error("a node whose UID is not known does not go by its name")
 	}
 }
+
+// What stays as it is has one event, whichever agent tells of it, and in whatever words; what is of another node has its own.
+func TestStandingEvents(t *testing.T) {
+	names := map[string]bool{}
+	for _, step := range []struct{ uid, reason, message string }{{"u", "Bad", "m"}, {"u", "Bad", "other words"}, {"v", "Bad", "m"}, {"u", "Worse", "m"}} {
+		e, now := unposted(t) // of an agent that has just started
+		*now = now.Add(time.Duration(len(names)) * time.Minute)
+		if !e.Standing(step.uid, step.reason, step.message) || e.Standing(step.uid, step.reason, step.message) {
+			t.Errorf("%+v is not posted once", step)
+		}
+		event := <-e.queue
+		names[event.Name] = true
+		if object := event.InvolvedObject; event.Namespace != "default" || object.Kind != "Node" || object.Name != node || event.Message != step.message || event.Type != "Warning" {
+			t.Errorf("%+v: %+v", step, event)
+		}
+	}
+	if len(names) != 3 {
+		t.Errorf("the three events have the names %v", names)
+	}
+}
