@@ -146,7 +146,8 @@ test-cluster: ## test the rig of the cluster below (root)
 	$(GO) test -count=1 -timeout 15m $$($(GO) list ./test/cluster/... | grep -v /upkeep)
 
 .PHONY: upkeep
-upkeep: ## upgrade, lose and remove the agents of a cluster while requests are sent: FAMILY, ARGS=-thorough (root; minutes)
+upkeep: ## install, upgrade, lose and remove the agents of a cluster while requests are sent: FAMILY, ARGS=-thorough (root; minutes)
+	$(GO) run ./test/cluster build kube-proxy >/dev/null
 	$(GO) run ./test/cluster build
 	test/tools/prometheus.sh
 	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) prometheus" $(GO) test -count=1 -timeout 60m -v ./test/cluster/upkeep -family $(FAMILY) $(ARGS)

@@ -52,8 +52,8 @@ func (c *Cluster) install(a Agent, log io.Writer) error {
 		return err
 	}
 	defer unlock()
-	if !c.isUp() || c.Proxy != "none" {
-		return errors.New("install the agent: there has to be a cluster without kube-proxy (make cluster)")
+	if !c.isUp() {
+		return errors.New("install the agent: there has to be a cluster (make cluster)")
 	}
 	clock := newClock(log)
 	steps := []struct {

@@ -45,15 +45,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// fixture is a cluster of two nodes without a network for pods, and without anybody who serves Services.
+// fixture is a cluster of two nodes.
 type fixture struct {
 	*running.Cluster
 	t       *testing.T
 	kubectl string // the program
+	bridged bool   // pods have the network of another plugin
 }
 
-// newFixture starts the cluster. It is gone at the end of the test.
-func newFixture(t *testing.T, family string) *fixture {
+// newFixture starts a cluster with those options. It is gone at the end of the test.
+func newFixture(t *testing.T, options ...string) *fixture {
 	rig.Root(t)
 	programs, err := pinned.Find("kubectl", "kubelet", "kube-apiserver")
 	if err != nil {
@@ -81,7 +82,7 @@ func newFixture(t *testing.T, family string) *fixture {
 		f.rig(nil, "down", "-prefix", prefix, "-purge")
 	})
 	f.rig(nil, "down", "-prefix", prefix) // what an interrupted run left
-	f.rig(nil, "up", "-prefix", prefix, "-nodes", "2", "-family", family, "-cni", "none")
+	f.rig(nil, append([]string{"up", "-prefix", prefix, "-nodes", "2"}, options...)...)
 	if f.Cluster, err = running.Find(t.Context(), root, prefix); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,288 @@
+package upkeep
+
+import (
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/apiserver/pinned"
+	"fairlead.io/fairlead/test/cluster/place"
+)
+
+//go:embed migration.yaml
+var migration string
+
+// TestMigration installs the agent on a cluster that works, with the bridge plugin and kube-proxy, and then takes kube-proxy away, as
+// docs/migration.md tells. Pods of the plugin are not restarted.
+func TestMigration(t *testing.T) {
+	dir := t.TempDir()
+	f := newFixture(t, "-family", "ipv4", "-cni", "bridge", "-proxy", "nftables")
+	f.bridged = true
+	f.makeImage(dir)
+	f.apply(workload)
+	f.mustAsk("run", "client2", "--image=registry.k8s.io/e2e-test-images/agnhost:2.63.0", "--labels=app=client2", `--overrides={"spec":{"nodeName":"node2"}}`)
+	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
+	f.mustAsk("wait", "--for=condition=Ready", "pod/client", "pod/client2", "pod/leaving", waitFlag)
+	requests := f.startSources()
+	requests = append(requests, f.newSource("pod2", f.podPlace("node2", "client2"), []target{{"a pod of node2, ClusterIP", "tcp", f.clusterIP("echo")}}))
+	var mixed sources
+	run := func(name string, fn func()) {
+		t.Helper()
+		t.Log(name)
+		fn()
+		slices.Concat(requests, mixed).check(f)
+		if t.Failed() {
+			t.FailNow() // what comes next stands on it
+		}
+	}
+	former, held := f.pods(), map[string]map[int]netip.AddrPort{}
+	run("kube-proxy alone", func() {
+		for node, name := range formerClients() {
+			held[name] = f.peers(f.podPlace(node, name))
+		}
+	})
+	run("install", func() { f.install(dir, "-routing", "native", "-set", "podNetwork=main") })
+	run("former pods by the socket", func() { f.bySocket(held) })
+	run("new pods", func() { mixed = f.startMixed(former) })
+	run("kube-proxy ends", f.endProxies)
+	requests.stop() // netfilter has translated what they hold
+	requests = nil
+	run("without its rules", func() {
+		requests = f.startSources()
+		f.removeRules()
+	})
+}
+
+// formerClients are pods of the former plugin that ask, by their node.
+func formerClients() map[string]string {
+	return map[string]string{"node1": "client", "node2": "client2"}
+}
+
+// clusterIP returns where a Service of the cluster is.
+func (f *fixture) clusterIP(name string) string {
+	f.t.Helper()
+	return f.mustAsk("get", "service", name, "--output=jsonpath={.spec.clusterIP}") + ":80"
+}
+
+// podState is what may not change of a pod that nobody restarts.
+type podState struct {
+	UID, Node, IP string
+	Restarts      int
+}
+
+// pods returns all pods that have an address of their own, which no other may have.
+func (f *fixture) pods() map[string]podState {
+	f.t.Helper()
+	var list struct {
+		Items []struct {
+			Metadata struct{ Namespace, Name, UID string }
+			Spec     struct {
+				NodeName    string
+				HostNetwork bool
+			}
+			Status struct {
+				PodIP             string
+				ContainerStatuses []struct{ RestartCount int }
+			}
+		}
+	}
+	text := f.mustAsk("get", "pods", "--all-namespaces", "--output=json")
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		f.t.Fatal(err)
+	}
+	all, whose := map[string]podState{}, map[string]string{}
+	for _, p := range list.Items {
+		if p.Spec.HostNetwork {
+			continue
+		}
+		name := p.Metadata.Namespace + "/" + p.Metadata.Name
+		if other := whose[p.Status.PodIP]; other != "" || p.Status.PodIP == "" {
+			f.t.Errorf("%s has the address %q, as %q has", name, p.Status.PodIP, other)
+		}
+		whose[p.Status.PodIP] = name
+		is := podState{UID: p.Metadata.UID, Node: p.Spec.NodeName, IP: p.Status.PodIP}
+		for _, c := range p.Status.ContainerStatuses {
+			is.Restarts += c.RestartCount
+		}
+		all[name] = is
+	}
+	return all
+}
+
+// peers returns, by their port, whom the connections by TCP of a place are with as the kernel has it.
+func (f *fixture) peers(at place.Place) map[int]netip.AddrPort {
+	f.t.Helper()
+	found := map[int]netip.AddrPort{}
+	err := at.Do(func() error {
+		list, err := netlink.SocketDiagTCP(netlink.FAMILY_V4)
+		for _, s := range list {
+			const established = 1
+			if addr, ok := netip.AddrFromSlice(s.ID.Destination); ok && s.State == established {
+				found[int(s.ID.SourcePort)] = netip.AddrPortFrom(addr.Unmap(), s.ID.DestinationPort)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return found
+}
+
+// bySocket checks that connections of former pods to a Service are with the backend itself, but for those that were there before, which
+// go on.
+func (f *fixture) bySocket(held map[string]map[int]netip.AddrPort) {
+	service := netip.MustParseAddrPort(f.clusterIP("echo"))
+	for node, name := range formerClients() {
+		at := f.podPlace(node, name)
+		// A connection that is held can be looked at.
+		f.newSource(name, at, []target{{name + ", once more", "tcp", service.String()}})
+		before, direct := 0, 0
+		for port, peer := range f.peers(at) {
+			switch {
+			case peer == service && held[name][port] == service:
+				before++
+			case peer == service:
+				f.t.Errorf("%s has a connection with the Service that it did not have before, from port %d", name, port)
+			case peer.Port() == 8080:
+				direct++
+			}
+		}
+		if before == 0 || direct == 0 {
+			f.t.Errorf("%s has %d connections of before, and %d with backends", name, before, direct)
+		}
+		f.t.Logf("%s: %d connections of before through netfilter, %d with backends", name, before, direct)
+	}
+}
+
+// startMixed starts pods that get their network from the agent, and has former and new pods ask each other, by their addresses and by
+// Services, on the same node and on the other.
+func (f *fixture) startMixed(former map[string]podState) (all sources) {
+	f.apply(migration)
+	f.mustAsk("rollout", "status", "daemonset/fresh", waitFlag)
+	now := f.pods()
+	for name, was := range former {
+		if diff := cmp.Diff(was, now[name]); diff != "" {
+			f.t.Errorf("%s (-before +now):\n%s", name, diff)
+		}
+	}
+	targets := []target{{"Service of former pods", "tcp", f.clusterIP("echo")}, {"Service of new pods", "tcp", f.clusterIP("fresh")}}
+	places, ours := map[string]place.Place{}, f.ours()
+	for node, name := range formerClients() {
+		places[name] = f.podPlace(node, name)
+	}
+	for full, pod := range now {
+		_, name, _ := strings.Cut(full, "/")
+		isNew := strings.HasPrefix(name, "fresh-")
+		if isNew {
+			places[name] = f.podPlace(pod.Node, name)
+		}
+		if isNew != slices.Contains(ours, pod.IP) {
+			f.t.Errorf("of %s with %s, the agents gave out %v", name, pod.IP, ours)
+		}
+		if isNew || strings.HasPrefix(name, "echo-") {
+			targets = append(targets, target{name + " of " + pod.Node, "tcp", pod.IP + ":8080"})
+		}
+	}
+	if len(places) != 2*f.Nodes || len(targets) != 2+2*f.Nodes {
+		f.t.Fatalf("%d pods ask, %d targets", len(places), len(targets))
+	}
+	for name, at := range places {
+		var list []target
+		for _, to := range targets {
+			list = append(list, target{name + " to " + to.Name, to.Network, to.Address})
+		}
+		all = append(all, f.newSource(name, at, list))
+	}
+	return all
+}
+
+// ours returns the addresses that the agents have given to pods.
+func (f *fixture) ours() (list []string) {
+	f.t.Helper()
+	for _, pod := range strings.Fields(f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=app.kubernetes.io/name=fairlead", "--output=name")) {
+		var rows []struct{ Address string }
+		text := f.mustAsk("--namespace=kube-system", "exec", pod, "--container=agent", "--", "/fairlead", "ipam", "list", "--output=json")
+		if err := json.Unmarshal([]byte(text), &rows); err != nil {
+			f.t.Fatalf("%v: %s", err, text)
+		}
+		for _, r := range rows {
+			list = append(list, r.Address)
+		}
+	}
+	return list
+}
+
+// endProxies ends kube-proxy on every node, whose rules stay, and waits until the agent has the ports that it had.
+func (f *fixture) endProxies() {
+	for _, node := range f.Names() {
+		ended := 0
+		for pid := range f.processes(node) {
+			if program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && strings.HasPrefix(filepath.Base(program), "kube-proxy-") {
+				if err := unix.Kill(pid, unix.SIGTERM); err != nil {
+					f.t.Fatal(err)
+				}
+				ended++
+			}
+		}
+		if ended != 1 {
+			f.t.Fatalf("%s has %d processes of kube-proxy", node, ended)
+		}
+	}
+	for _, pod := range strings.Fields(f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=app.kubernetes.io/name=fairlead", "--output=name")) {
+		f.await("the agent has the ports of kube-proxy", func() error {
+			text, err := f.ask("--namespace=kube-system", "exec", pod, "--container=agent", "--", "/fairlead", "status")
+			if err == nil && !strings.HasSuffix(strings.TrimSpace(text), "healthy") {
+				err = errors.New(text)
+			}
+			return err
+		})
+	}
+}
+
+// removeRules removes what kube-proxy left on the nodes.
+func (f *fixture) removeRules() {
+	programs, err := pinned.Find("kube-proxy")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	proxy, err := programs.Binary("kube-proxy")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, node := range f.Names() {
+		at, err := f.Node(node)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		var before, after strings.Builder
+		for _, step := range []struct {
+			out  *strings.Builder
+			args []string
+		}{
+			{&before, []string{"nft", "list", "tables"}}, {&strings.Builder{}, []string{proxy.Path, "--cleanup", "--proxy-mode=nftables"}},
+			{&after, []string{"nft", "list", "tables"}},
+		} {
+			cmd := exec.Command(step.args[0], step.args[1:]...)
+			cmd.Stdout, cmd.Stderr = step.out, step.out
+			if err := at.Run(cmd); err != nil {
+				f.t.Fatalf("%v: %v\n%s", step.args, err, step.out)
+			}
+		}
+		if !strings.Contains(before.String(), "kube-proxy") || strings.Contains(after.String(), "kube-proxy") {
+			f.t.Errorf("%s had the tables\n%sand has\n%s", node, &before, &after)
+		}
+	}
+}
