@@ -1,0 +1,115 @@
+package podnet
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// filterRules are those of whoever enforces a NetworkPolicy beside fairlead, for one that keeps one client from the servers, and no
+// other. They count what they see of established connections, by who sends.
+func filterRules(denied *pod, servers ...*pod) string {
+	var b strings.Builder
+	b.WriteString("table inet policies {\n\tcounter there { packets 0 bytes 0 }\n\tcounter back { packets 0 bytes 0 }\n\tchain forward {\n\t\ttype filter hook forward priority filter;\n")
+	for is4, family := range map[bool]string{true: "ip", false: "ip6"} {
+		for _, s := range servers {
+			fmt.Fprintf(&b, "\t\tct state established %s daddr %s tcp dport 7 counter name there\n", family, s.addr[is4])
+			fmt.Fprintf(&b, "\t\tct state established %s saddr %s tcp sport 7 counter name back\n", family, s.addr[is4])
+			fmt.Fprintf(&b, "\t\t%s saddr %s %s daddr %s tcp dport 7 reject with tcp reset\n", family, denied.addr[is4], family, s.addr[is4])
+		}
+	}
+	b.WriteString("\t}\n}\n")
+	return b.String()
+}
+
+// nft runs nft in the node's namespace, and returns what it prints.
+func (n *node) nft(input string, args ...string) (out []byte) {
+	n.t.Helper()
+	n.must(n.ns.Do(func() (err error) {
+		cmd := exec.Command("nft", args...)
+		cmd.Stdin = strings.NewReader(input)
+		var log bytes.Buffer
+		cmd.Stderr = &log
+		if out, err = cmd.Output(); err != nil {
+			err = fmt.Errorf("nft %v: %w: %s", args, err, &log)
+		}
+		return err
+	}))
+	return out
+}
+
+// counted returns what the rules of a node have seen of established connections, to servers and from them.
+func (n *node) counted() (there, back int) {
+	n.t.Helper()
+	var list struct {
+		Nftables []struct {
+			Counter struct {
+				Name    string
+				Packets int
+			}
+		}
+	}
+	n.must(json.Unmarshal(n.nft("", "--json", "list", "counters", "table", "inet", "policies"), &list))
+	for _, o := range list.Nftables {
+		switch o.Counter.Name {
+		case "there":
+			there = o.Counter.Packets
+		case "back":
+			back = o.Counter.Packets
+		}
+	}
+	return there, back
+}
+
+// With --host-routing=stack rules in the node's forward chain meet what pods send under the client's own address and the backend's, both
+// ways, whether the client has asked for the pod or for a Service: so they keep one client from a server and let another. Past the stack
+// they meet nothing, and enforce nothing.
+func TestFilterOfAnother(t *testing.T) {
+	if _, err := exec.LookPath("nft"); err != nil {
+		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
+	}
+	for _, byStack := range []bool{true, false} {
+		l := land{mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: byStack}
+		t.Run(l.how(), func(t *testing.T) {
+			k := newSpeakers(t, l)
+			k.tell(k.objects)
+			// The servers are on the clients' node and on another, and so is who decides about them.
+			denied, far := k.pods[0], k.pods[1]
+			allowed, near := k.nodes[0].pod("allowed"), k.nodes[0].pod("near")
+			k.nodes[0].mustAdd(allowed)
+			k.nodes[0].mustAdd(near)
+			listenIn(t, near.Netns)
+			for i, n := range k.nodes[:2] {
+				n.nft(filterRules(denied, []*pod{near, far}[i]), "-f", "-")
+			}
+			for is4 := range outsiders {
+				for i, server := range []*pod{near, far} {
+					service := clusterIP(is4, 10+i)
+					k.nodes[0].serve(t, service, server.addr[is4])
+					for what, at := range map[string]netip.Addr{"its own address": server.addr[is4], "a Service": service} {
+						if seen := talk(t, allowed.Netns, "tcp", at); seen != allowed.addr[is4].String() {
+							t.Errorf("%s by %s, IPv4 %t: the one that may came from %q", server.id, what, is4, seen)
+						}
+						if byStack {
+							talk(t, denied.Netns, "tcp-refused", at)
+						} else if seen := talk(t, denied.Netns, "tcp", at); seen != denied.addr[is4].String() {
+							t.Errorf("%s by %s, IPv4 %t: the other came from %q past the stack", server.id, what, is4, seen)
+						}
+					}
+				}
+			}
+			for _, n := range k.nodes[:2] {
+				if there, back := n.counted(); (there > 0 && back > 0) != byStack || (there > 0) != (back > 0) {
+					t.Errorf("%s: the rules have seen %d packets of established connections to servers and %d from them", n.ns, there, back)
+				}
+			}
+		})
+	}
+}
