@@ -20,7 +20,11 @@ import (
 	"fairlead.io/fairlead/test/cluster/plan"
 )
 
-const apiServerName = "kube-apiserver"
+const (
+	apiServerName   = "kube-apiserver"
+	controllersName = "kube-controller-manager"
+	schedulerName   = "kube-scheduler"
+)
 
 // apiServer returns the address of the API server, as everybody in the cluster can reach it.
 func apiServer(f plan.Family) netip.AddrPort {
@@ -80,22 +84,21 @@ func (c *Cluster) makeCredentials() error {
 
 // startControl starts the control plane and waits until its API is ready.
 func (c *Cluster) startControl() error {
-	if err := inOrder(c.startEtcd, c.startAPIServer); err != nil {
+	return inOrder(c.startEtcd, c.startAPIServer, c.startAddresses)
+}
+
+// startControllers starts what gives orders by the API server.
+func (c *Cluster) startControllers() error {
+	if _, err := c.startControlled(controllersName, c.controllerFlags()...); err != nil {
 		return err
 	}
-	if _, err := c.startControlled("kube-controller-manager", c.controllerFlags()...); err != nil {
-		return err
-	}
-	if err := c.startAddresses(); err != nil {
-		return err
-	}
-	_, err := c.startControlled("kube-scheduler", "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
+	_, err := c.startControlled(schedulerName, "--leader-elect=false", "--kube-api-qps=200", "--kube-api-burst=400",
 		"--kubeconfig="+c.path("pki", "scheduler.kubeconfig"), "--authentication-kubeconfig="+c.path("pki", "scheduler.kubeconfig"),
 		"--authorization-kubeconfig="+c.path("pki", "scheduler.kubeconfig"))
 	return err
 }
 
-// startAPIServer starts the API server and waits until it is ready.
+// startAPIServer starts the API server, waits until it is ready, and starts the controllers.
 func (c *Cluster) startAPIServer() error {
 	server, err := c.startControlled(apiServerName, c.apiServerFlags()...)
 	if err != nil {
@@ -106,24 +109,40 @@ func (c *Cluster) startAPIServer() error {
 		return err
 	}
 	defer client.CloseIdleConnections()
-	return server.await(func(ctx context.Context) error {
+	err = server.await(func(ctx context.Context) error {
 		return get(ctx, client, "https://"+apiServer(c.Family).String()+"/readyz")
 	})
+	if err != nil {
+		return err
+	}
+	return c.startControllers()
 }
 
-// stopAPIServer kills the API server, as the loss of its machine would, and returns when it is gone. All else goes on.
+// stopAPIServer kills the API server, as the loss of its machine would, and returns when it is gone. The controllers end with it, as
+// those do that have been elected and cannot say for ten seconds that they are there: later ones do not take nodes for lost
+// that could not tell anybody of themselves meanwhile. All else goes on.
 func (c *Cluster) stopAPIServer() error {
+	for _, name := range []string{controllersName, schedulerName, apiServerName} {
+		if err := c.stopControlled(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stopControlled kills a program of the control plane, and returns when it is gone.
+func (c *Cluster) stopControlled(name string) error {
 	pids, err := c.cgroups.Pids(c.name("control"))
 	if err != nil {
 		return err
 	}
 	for _, pid := range pids {
-		if program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || program != c.program(apiServerName) {
+		if program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || program != c.program(name) {
 			continue // another, or one that has ended
 		}
 		return kill(pid)
 	}
-	return fmt.Errorf("stop %s: it does not run", apiServerName)
+	return fmt.Errorf("stop %s: it does not run", name)
 }
 
 // giveAddresses is the command by which this program gives addresses to Services of type LoadBalancer.
