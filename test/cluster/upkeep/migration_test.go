@@ -55,6 +55,11 @@ func TestMigration(t *testing.T) {
 	})
 	run("install", func() { f.install(dir, "-routing", "native", "-set", "podNetwork=main") })
 	run("former pods by the socket", func() { f.bySocket(held) })
+	once := f.startSources() // the agents have translated what these hold
+	once[:len(once)-1].stop()
+	requests = append(requests, once[len(once)-1])
+	run("back to kube-proxy", func() { f.clean(true) })
+	run("and again", func() { f.clean(false) })
 	run("new pods", func() { mixed = f.startMixed(former) })
 	run("kube-proxy ends", f.endProxies)
 	requests.stop() // netfilter has translated what they hold
@@ -68,6 +73,25 @@ func TestMigration(t *testing.T) {
 // formerClients are pods of the former plugin that ask, by their node.
 func formerClients() map[string]string {
 	return map[string]string{"node1": "client", "node2": "client2"}
+}
+
+// clean has the nodes cleaned in place of agents, or agents again. The connections of the client outside that they translate
+// go on by netfilter.
+func (f *fixture) clean(is bool) {
+	f.t.Helper()
+	f.helm("upgrade", "--namespace=kube-system", "--reuse-values", fmt.Sprintf("--set=cleanup=%v", is), "--wait", "--wait-for-jobs", "--timeout=3m", "fairlead", "charts/fairlead")
+	if !is {
+		f.agents()
+		return
+	}
+	for _, job := range strings.Fields(f.mustAsk("--namespace=kube-system", "get", "jobs", "--output=name")) {
+		text := f.mustAsk("--namespace=kube-system", "logs", job)
+		first, _, _ := strings.Cut(text, "\n")
+		if !strings.Contains(first, "netfilter goes on with") {
+			f.t.Errorf("of %s nothing goes on:\n%s", job, text)
+		}
+		f.t.Log(first)
+	}
 }
 
 // clusterIP returns where a Service of the cluster is.
