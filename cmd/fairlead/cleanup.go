@@ -27,6 +27,8 @@ type removal struct {
 	Root  string   `json:"root"`
 	Links []string `json:"links"`
 	Maps  []string `json:"maps"`
+	// HandedOver is how many connections netfilter goes on with.
+	HandedOver int `json:"handedOver"`
 	// Routes is how many there were to the pods of other nodes.
 	Routes int `json:"routes"`
 	// Left are devices of pods: what lives is not touched.
@@ -46,7 +48,8 @@ func newCleanupCommand(inv *invocation) *cobra.Command {
 		Long: `Remove fairlead from this node: the container runtime's configuration first, so that no more pods are started with it,
 then the plugin, as far as they are fairlead's; the programs, the maps, and the records of addresses. From then on nothing
 carries connections to Services, unless something else does. It is refused while an agent runs, which would have lost what
-it works on.
+it works on. Where netfilter tracks connections, it is given those by TCP that fairlead translates, so that another proxy's rules
+go on with them.
 
 The routes and the tunnel to the pods of other nodes are removed too, and settings of the kernel that "fairlead init" changed
 are put back, unless somebody changed them since; the mounts stay. The devices of pods that run are left, with their
@@ -89,9 +92,11 @@ func remove(cfg *config.Config, plugins string) (*removal, error) {
 		return nil, err
 	}
 	left := removed.removeInstalled(cfg, plugins)
-	if err := datapath.Cleanup(cfg.BPFFS); err != nil {
+	over, err := datapath.Cleanup(cfg.BPFFS)
+	if err != nil {
 		return nil, errors.Join(left, err)
 	}
+	removed.HandedOver, left = over.Connections, errors.Join(left, over.Left)
 	if removed.Routes, err = fabric.Remove(); err != nil {
 		return nil, errors.Join(left, err)
 	}
@@ -183,6 +188,9 @@ func pinnedNames(root string) (*removal, error) {
 }
 
 func (r *removal) write(w io.Writer) error {
+	if r.HandedOver > 0 {
+		fmt.Fprintf(w, "netfilter goes on with %d connections\n", r.HandedOver)
+	}
 	if r.Routes > 0 {
 		fmt.Fprintf(w, "removed %d routes to pods of other nodes\n", r.Routes)
 	}

@@ -61,7 +61,7 @@ func deadNode(t *testing.T) (bpffs string) {
 	}
 	defer path.Close()
 	t.Cleanup(func() {
-		if err := datapath.Cleanup(bpffs); err != nil {
+		if _, err := datapath.Cleanup(bpffs); err != nil {
 			t.Error(err)
 		}
 	})

@@ -156,7 +156,7 @@ func BenchmarkIdleHooks(b *testing.B) {
 	rig.Root(b)
 	bpffs, cgroup := rig.BPFFS(b), rig.NewCgroup(b)
 	b.Cleanup(func() {
-		if err := Cleanup(bpffs); err != nil {
+		if _, err := Cleanup(bpffs); err != nil {
 			b.Error(err)
 		}
 	})

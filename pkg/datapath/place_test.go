@@ -173,7 +173,7 @@ func newPlace(t *testing.T) place {
 	rig.Root(t)
 	bpffs, cgroup := rig.BPFFS(t), rig.NewCgroup(t)
 	t.Cleanup(func() {
-		if err := Cleanup(bpffs); err != nil {
+		if _, err := Cleanup(bpffs); err != nil {
 			t.Error(err)
 		}
 	})

@@ -102,15 +102,32 @@ func (d *Datapath) programStatus(name string, attach ebpf.AttachType) (ProgramSt
 }
 
 // Cleanup detaches every program and removes every pin and directory below the bpf filesystem. What is not there is no
-// error, so it may be repeated, and one that was interrupted be finished.
-func Cleanup(bpffs string) error {
+// error, so it may be repeated, and one that was interrupted be finished. The stack goes on with established connections
+// where netfilter has rules that do what the programs did.
+func Cleanup(bpffs string) (HandedOver, error) {
 	p := newPins(bpffs)
 	if _, err := os.Stat(p.top); errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return HandedOver{}, nil
 	}
 	if err := CheckBPFFS(bpffs); err != nil {
-		return err
+		return HandedOver{}, err
 	}
+	over := handOver(p.maps)
+	if err := p.detachAll(); err != nil {
+		return over, err
+	}
+	// A set of maps goes as a whole: half of one would be taken for the work of an older version.
+	if err := os.Rename(p.maps, p.stage); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return over, fmt.Errorf("retire maps: %w", err)
+	}
+	if err := os.RemoveAll(p.top); err != nil {
+		return over, fmt.Errorf("remove pins in %s: %w", p.top, err)
+	}
+	return over, nil
+}
+
+// detachAll takes every program away.
+func (p pins) detachAll() error {
 	names, err := p.linkNames()
 	if err != nil {
 		return err
@@ -120,17 +137,7 @@ func Cleanup(bpffs string) error {
 			return err
 		}
 	}
-	if err := errors.Join(devices.Cleanup(p.devs), p.clearStage()); err != nil {
-		return err
-	}
-	// A set of maps goes as a whole: half of one would be taken for the work of an older version.
-	if err := os.Rename(p.maps, p.stage); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("retire maps: %w", err)
-	}
-	if err := os.RemoveAll(p.top); err != nil {
-		return fmt.Errorf("remove pins in %s: %w", p.top, err)
-	}
-	return nil
+	return errors.Join(devices.Cleanup(p.devs), p.clearStage())
 }
 
 // CgroupRoot returns the directory whose sockets the programs see.

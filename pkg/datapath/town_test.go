@@ -103,7 +103,12 @@ func (w *town) connectByBridge(t *testing.T) {
 func (w *town) newPlace(t *testing.T, xdp devices.Mode) place {
 	p := place{cgroup: rig.NewCgroup(t), Config: Config{BPFFS: rig.BPFFS(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))}}
 	p.CgroupRoot, p.Packets = p.cgroup.Path(), townPackets(xdp)
-	t.Cleanup(func() { w.do(t, func() error { return Cleanup(p.BPFFS) }) })
+	t.Cleanup(func() {
+		w.do(t, func() error {
+			_, err := Cleanup(p.BPFFS)
+			return err
+		})
+	})
 	return p
 }
 

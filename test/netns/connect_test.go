@@ -49,7 +49,7 @@ func newNodeIn(t *testing.T, host *rig.Netns) *node {
 	bpffs := rig.BPFFS(t)
 	n := &node{t: t, cgroup: rig.NewCgroup(t)}
 	t.Cleanup(func() {
-		if err := datapath.Cleanup(bpffs); err != nil {
+		if _, err := datapath.Cleanup(bpffs); err != nil {
 			t.Error(err)
 		}
 	})

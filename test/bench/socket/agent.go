@@ -48,7 +48,10 @@ func newAgent(f fleet) (_ *agent, err error) {
 		return errors.Join(d.Create(reconcile.Estimate(store)), d.Attach())
 	})
 	if d != nil {
-		defer func() { err = errors.Join(err, d.Close(), datapath.Cleanup(bpffs)) }()
+		defer func() {
+			_, left := datapath.Cleanup(bpffs)
+			err = errors.Join(err, d.Close(), left)
+		}()
 	}
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func TestEveryProgramLoads(t *testing.T) {
 	bpffs := rig.BPFFS(t)
 	cgroup := rig.NewCgroup(t)
 	t.Cleanup(func() {
-		if err := datapath.Cleanup(bpffs); err != nil {
+		if _, err := datapath.Cleanup(bpffs); err != nil {
 			t.Error(err)
 		}
 	})

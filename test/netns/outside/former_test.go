@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"fairlead.io/fairlead/pkg/datapath"
@@ -39,6 +41,10 @@ table inet kube-proxy {
 	chain postrouting {
 		type nat hook postrouting priority srcnat
 		meta mark and 0x4000 != 0 masquerade
+	}
+	chain forward {
+		type filter hook forward priority filter
+		ct state invalid drop
 	}
 }
 `
@@ -118,26 +124,21 @@ func (f *former) open(number int) (first []seen) {
 	return first
 }
 
-// goOn holds that connections of clients inside go on, as they were, and that who is outside is told if his is over.
-func (f *former) goOn(when string, number int, first []seen, outside bool) {
+// goOn holds that connections go on as they were.
+func (f *former) goOn(when string, number int, first []seen) {
 	f.t.Helper()
 	for n, c := range f.clients {
 		for i, v6 := range []bool{false, true} {
-			got, err := c.try(order{Hold: number + i, Bytes: 100})
-			switch {
-			case c.inside || outside:
-				if err != nil || got != first[2*n+i] {
-					f.t.Errorf("%s %s, %s: %+v, %v; want %+v", c.name, familyName(v6), when, got, err, first[2*n+i])
-				}
-			case err == nil || !strings.Contains(err.Error(), "connection reset by peer"):
-				f.t.Errorf("%s %s, %s: %+v, %v; docs/migration.md says that it is reset", c.name, familyName(v6), when, got, err)
+			got, err := c.try(order{Hold: number + i, Bytes: 1 << 20})
+			if err != nil || got != first[2*n+i] {
+				f.t.Errorf("%s %s, %s: %+v, %v; want %+v", c.name, familyName(v6), when, got, err, first[2*n+i])
 			}
 		}
 	}
 }
 
 // TestFormerProxy holds what docs/migration.md says of the connections that there are when a node goes over from kube-proxy's
-// rules to an agent, and back: those that the rules have made go on to their end either way, and so do those of clients inside.
+// rules to an agent, and back: they go on to their end, whoever has made them.
 func TestFormerProxy(t *testing.T) {
 	rig.Root(t)
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -151,21 +152,83 @@ func TestFormerProxy(t *testing.T) {
 func (f *former) goOver() {
 	f.t.Helper()
 	byRules := f.open(1)
-	f.goOn("with the rules", 1, byRules, true)
+	f.goOn("with the rules", 1, byRules)
 
 	meanwhile := f.install(7)
-	f.goOn("when the agent has started", 1, byRules, true)
-	f.goOn("when it has started since", 7, meanwhile, true)
+	f.samePort(byRules)
+	f.goOn("when the agent has started", 1, byRules)
+	f.goOn("when it has started since", 7, meanwhile)
 	byAgent := f.open(3)
 	f.checkServer("the agent", byAgent, true)
-	f.goOn("with the agent", 3, byAgent, true)
+	f.goOn("with the agent", 3, byAgent)
 	f.restart()
-	f.goOn("with another agent", 1, byRules, true)
+	f.goOn("with another agent", 1, byRules)
 
-	f.leave()
-	f.goOn("when the agent is gone", 3, byAgent, false)
-	f.goOn("when the agent is gone again", 1, byRules, true)
+	f.closeOne()
+	f.busy(3, func() {
+		if n := f.leave(); n < 2*2 {
+			f.t.Errorf("the stack goes on with %d connections, instead of two of each client outside", n)
+		}
+	})
+	f.goOn("when the agent is gone", 3, byAgent)
+	f.goOn("when the agent is gone again", 1, byRules)
 	f.checkServer("the rules", f.open(5), false)
+}
+
+// samePort has the node itself connect from ports that netfilter has given to clients of the same server, and gives it others.
+func (f *former) samePort(byRules []seen) {
+	f.t.Helper()
+	node := f.clients[0]
+	for n, c := range f.clients {
+		if c.inside || c.port != toPodB {
+			continue
+		}
+		for i, v6 := range []bool{false, true} {
+			got, err := node.try(order{Dial: podB.at(v6, 8080), From: byRules[2*n+i].Client.Port(), Bytes: 100})
+			if err != nil || got.Client == byRules[2*n+i].Client {
+				f.t.Errorf("%s %s from port %d: %v, %v", node.name, familyName(v6), byRules[2*n+i].Client.Port(), got, err)
+			}
+		}
+	}
+}
+
+// closeOne has a client outside open a connection and close it: nobody has to go on with that.
+func (f *former) closeOne() {
+	f.t.Helper()
+	c := f.clients[len(f.clients)-1]
+	for _, v6 := range []bool{false, true} {
+		if _, err := c.try(order{Dial: c.dials.at(v6, c.port), Bytes: 100}); err != nil {
+			f.t.Errorf("%s %s: a connection that ends: %v", c.name, familyName(v6), err)
+		}
+	}
+}
+
+// busy has clients outside connect, and ask by connections that they hold from a number on, without a pause while something is done. None may fail.
+func (f *former) busy(number int, fn func()) {
+	f.t.Helper()
+	var over atomic.Bool
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	defer over.Store(true)
+	ask := func(c *child[order, seen], o order) {
+		clients.Go(func() {
+			for n, last := 0, false; !last; n++ {
+				last = over.Load()
+				if _, err := c.try(o); err != nil {
+					f.t.Errorf("request %d of %+v: %v", n, o, err)
+					return
+				}
+			}
+		})
+	}
+	ask(f.process(f.client), order{Dial: nodeA.at(false, toPodA), Bytes: 5})
+	ask(f.process(f.client), order{Dial: nodeA.at(true, toPodB), Bytes: 5})
+	for n, c := range f.clients {
+		if !c.inside {
+			ask(c.child, order{Hold: number + n%2, Bytes: 5}) // one of each family
+		}
+	}
+	fn()
 }
 
 // restart ends the agent, and starts another over what it has left.
@@ -193,13 +256,19 @@ func (f *former) checkServer(who string, met []seen, clientIsSeen bool) {
 	}
 }
 
-// leave ends the agent of node a and removes what it has left there.
-func (f *former) leave() {
+// leave ends the agent of node a and removes what it has left there. It returns how many connections the stack goes on with.
+func (f *former) leave() int {
 	f.t.Helper()
 	f.onA.process.Kill()
-	if err := f.a.Do(func() error { return datapath.Cleanup(f.nodes[0].bpffs) }); err != nil {
-		f.t.Fatal(err)
+	var over datapath.HandedOver
+	err := f.a.Do(func() (err error) {
+		over, err = datapath.Cleanup(f.nodes[0].bpffs)
+		return err
+	})
+	if err != nil || over.Left != nil {
+		f.t.Fatal(err, over.Left)
 	}
+	return over.Connections
 }
 
 // nft gives node a rules of netfilter.

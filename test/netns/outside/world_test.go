@@ -212,7 +212,11 @@ func (w *world) startNode(i int, s settings) *child[nodeOrder, nodeState] {
 	if n.bpffs == "" {
 		n.bpffs, n.cgroup = rig.BPFFS(t), rig.NewCgroup(t)
 		t.Cleanup(func() {
-			if err := n.Do(func() error { return datapath.Cleanup(n.bpffs) }); err != nil {
+			err := n.Do(func() error {
+				_, err := datapath.Cleanup(n.bpffs)
+				return err
+			})
+			if err != nil {
 				t.Error(err)
 			}
 		})

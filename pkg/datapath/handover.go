@@ -1,0 +1,176 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/netfilter"
+	"fairlead.io/fairlead/pkg/seal"
+)
+
+// HandedOver is how many connections by TCP the stack goes on with when the programs are gone, and why not with more.
+type HandedOver struct {
+	Connections int
+	Left        error
+}
+
+// shaking is how long a handshake may last that the programs still carry: one lost packet is sent again by then.
+const shaking = 1500 * time.Millisecond
+
+// handover writes into netfilter's records the connections that the programs translate, for a proxy's rules that serve from then
+// on: what former does, the other way round.
+type handover struct {
+	records *netfilter.Writer
+	maps    *maps.Maps
+	growing *ebpf.Map // what the flows move to, if they do
+	buffer  maps.FlowBuffer
+	given   int
+	taken   int // could not be given
+}
+
+// handOver has the stack go on with the connections of the maps that are pinned in dir. From then on new ones are not the programs'.
+func handOver(dir string) HandedOver {
+	h, err := newHandover(dir)
+	if h == nil {
+		return HandedOver{Left: err}
+	}
+	defer h.close()
+	err = errors.Join(h.closeFrontends(), h.awaitHandshakes(), h.give())
+	if h.taken > 0 {
+		err = errors.Join(err, fmt.Errorf("%d connections from outside may be reset: %w", h.taken, netfilter.ErrTaken))
+	}
+	return HandedOver{h.given, err}
+}
+
+// newHandover opens what is pinned in dir. It returns nil if there is nothing, or nobody who tracks connections.
+func newHandover(dir string) (*handover, error) {
+	records, err := netfilter.NewWriter()
+	if records == nil {
+		return nil, err
+	}
+	h := &handover{records: records}
+	if h.growing, err = maps.OpenGrowing(dir); err == nil {
+		h.maps, err = maps.Open(dir, false)
+	}
+	if err == nil {
+		return h, nil
+	}
+	h.close()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return nil, err
+}
+
+func (h *handover) close() {
+	h.records.Close()
+	if h.growing != nil {
+		h.growing.Close()
+	}
+	if h.maps != nil {
+		h.maps.Close()
+	}
+}
+
+// closeFrontends leaves new connections to the rules. The programs go on with those that have rows.
+func (h *handover) closeFrontends() error {
+	for {
+		var key maps.SvcKey
+		err := h.maps.Svcs.NextKey(nil, &key)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
+		if err == nil {
+			err = h.maps.Svcs.Delete(&key)
+		}
+		if err != nil {
+			return fmt.Errorf("close frontends: %w", err)
+		}
+	}
+}
+
+// awaitHandshakes waits until no connection is half-open any more, but not for those who never answer.
+func (h *handover) awaitHandshakes() error {
+	for until := time.Now().Add(shaking); time.Now().Before(until); {
+		time.Sleep(10 * time.Millisecond) // a packet that met a frontend just before has its row by then
+		half := false
+		err := maps.EachFlow(h.maps.CtHalf, &h.buffer, func(keys []maps.Flow, _ []maps.FlowRow) error {
+			for _, key := range keys {
+				half = half || key.Proto == unix.IPPROTO_TCP
+			}
+			return nil
+		})
+		if err != nil || !half {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *handover) give() error {
+	for _, m := range []*ebpf.Map{h.growing, h.maps.Ct} {
+		if m == nil {
+			continue
+		}
+		err := maps.EachFlow(m, &h.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
+			for i := range keys {
+				if err := h.giveOne(m, keys[i], &rows[i]); err != nil {
+					return fmt.Errorf("connections from outside may be reset: %w", err)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stop has the programs drop what they still get of a flow. Its record is no use to what passes the stack translated: the stack would take that
+// for another connection, and give it another port. TCP sends again.
+func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
+	if !is {
+		return nil
+	}
+	row.Seal ^= 1
+	if err := m.Update(&key, &row, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("stop flow of %s: %w", maps.FlowSource(key), err)
+	}
+	return nil
+}
+
+// giveOne hands a flow over if it is a connection that is translated and not over.
+func (h *handover) giveOne(m *ebpf.Map, key maps.Flow, row *maps.FlowRow) error {
+	to := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: unix.IPPROTO_TCP}
+	if key.Proto != unix.IPPROTO_TCP || row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) || to == key {
+		return nil // to == key: a former proxy's, which the stack has
+	}
+	back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))
+	if err != nil {
+		return err
+	}
+	if row.State == maps.FlowReset || ok && back.State == maps.FlowReset || ok && row.State+back.State == 2*maps.FlowClosing {
+		return nil
+	}
+	if err := errors.Join(stop(m, maps.BackOf(key, row), back, ok), stop(m, key, *row, true)); err != nil {
+		return err
+	}
+	err = h.records.Add(netfilter.Connection{
+		Client: maps.FlowSource(key), Dialled: maps.FlowDestination(key), Seen: maps.FlowSource(to), Server: maps.FlowDestination(to),
+	})
+	switch {
+	case err == nil:
+		h.given++
+	case errors.Is(err, netfilter.ErrTaken):
+		h.taken++
+		return nil
+	}
+	return err
+}
