@@ -258,13 +258,36 @@ static __always_inline __u8 first_flags(const struct packet *p, const struct svc
 	return flags | CT_STACK | CT_INSIDE;
 }
 
+/* A connection that begins. */
+static __always_inline bool first_is_syn(const struct packet *p)
+{
+	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+}
+
+/* Whether a packet that nothing is known of begins its flow, as far as it says so itself. */
+static __always_inline bool first_is_begun(const struct packet *p)
+{
+	return first_is_syn(p) || !packet_shakes_hands(p);
+}
+
+/* Whether a packet may be of a connection that the stack goes on with. */
+static __always_inline bool first_is_formers(const struct packet *p)
+{
+	__u32 zero = 0, *until;
+
+	if (first_is_begun(p))
+		return false;
+	until = bpf_map_lookup_elem(&former, &zero);
+	return until && *until && (__s32)(*until - ct_now()) >= 0;
+}
+
 /* Points the first packet of a flow at a backend of a service. */
 static __always_inline int first_point(const struct packet *p, struct svc *svc, struct action *a, bool inside)
 {
 	struct choice choice = {};
 	enum reason reason;
 
-	if (p->tcp_flags & TCP_RST) /* of a flow that nobody knows any more */
+	if (p->tcp_flags & TCP_RST || first_is_formers(p)) /* RST: of a flow that nobody knows any more */
 		return 0;
 	reason = first_backend(p, svc, &choice, inside);
 	if (reason == REASON_NO_BACKEND)
@@ -294,18 +317,6 @@ static __always_inline int first_target(const struct packet *p, struct action *a
 	if (!inside && svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)
 		return action_drop(a, REASON_CLUSTER_IP);
 	return first_point(p, svc, a, inside);
-}
-
-/* A connection that begins. */
-static __always_inline bool first_is_syn(const struct packet *p)
-{
-	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
-}
-
-/* Whether a packet that nothing is known of begins its flow, as far as it says so itself. */
-static __always_inline bool first_is_begun(const struct packet *p)
-{
-	return first_is_syn(p) || !packet_shakes_hands(p);
 }
 
 /* Whether another packet has established the flow while this one looked for its rows, of which it then takes the

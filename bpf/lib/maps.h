@@ -253,6 +253,15 @@ struct {
 	__type(value, __u32);
 } tunnel SEC(".maps");
 
+/* The tick until which the stack may go on with connections that it has translated since before there were
+ * programs, and has not told of yet; zero: never. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} former SEC(".maps");
+
 /* The devices that packets come in by. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -30,6 +30,7 @@ const (
 	CarryMapCtOpened    = "ct_opened"
 	CarryMapCtStage     = "ct_stage"
 	CarryMapEvents      = "events"
+	CarryMapFormer      = "former"
 	CarryMapFrags       = "frags"
 	CarryMapGuards      = "guards"
 	CarryMapHints       = "hints"
@@ -126,6 +127,7 @@ type CarryMapSpecs struct {
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtStage     *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -198,6 +200,7 @@ type CarryMaps struct {
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	CtStage     *ebpf.Map `ebpf:"ct_stage"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -245,6 +248,7 @@ func (m *CarryMaps) Close() error {
 		m.CtOpened,
 		m.CtStage,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

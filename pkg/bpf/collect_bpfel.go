@@ -29,6 +29,7 @@ const (
 	CollectMapCtStage          = "ct_stage"
 	CollectMapDoomed           = "doomed"
 	CollectMapEvents           = "events"
+	CollectMapFormer           = "former"
 	CollectMapFrags            = "frags"
 	CollectMapGuards           = "guards"
 	CollectMapHints            = "hints"
@@ -127,6 +128,7 @@ type CollectMapSpecs struct {
 	CtStage     *ebpf.MapSpec `ebpf:"ct_stage"`
 	Doomed      *ebpf.MapSpec `ebpf:"doomed"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -199,6 +201,7 @@ type CollectMaps struct {
 	CtStage     *ebpf.Map `ebpf:"ct_stage"`
 	Doomed      *ebpf.Map `ebpf:"doomed"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -246,6 +249,7 @@ func (m *CollectMaps) Close() error {
 		m.CtStage,
 		m.Doomed,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

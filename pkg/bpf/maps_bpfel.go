@@ -637,6 +637,7 @@ const (
 	MapsMapCtHalf           = "ct_half"
 	MapsMapCtOpened         = "ct_opened"
 	MapsMapEvents           = "events"
+	MapsMapFormer           = "former"
 	MapsMapFrags            = "frags"
 	MapsMapGuards           = "guards"
 	MapsMapHints            = "hints"
@@ -758,6 +759,7 @@ type MapsMapSpecs struct {
 	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -857,6 +859,7 @@ type MapsMaps struct {
 	CtHalf      *ebpf.Map `ebpf:"ct_half"`
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -900,6 +903,7 @@ func (m *MapsMaps) Close() error {
 		m.CtHalf,
 		m.CtOpened,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

@@ -28,6 +28,7 @@ const (
 	PodMapCtOpened    = "ct_opened"
 	PodMapCtStage     = "ct_stage"
 	PodMapEvents      = "events"
+	PodMapFormer      = "former"
 	PodMapFrags       = "frags"
 	PodMapGuards      = "guards"
 	PodMapHints       = "hints"
@@ -128,6 +129,7 @@ type PodMapSpecs struct {
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtStage     *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -198,6 +200,7 @@ type PodMaps struct {
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	CtStage     *ebpf.Map `ebpf:"ct_stage"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -243,6 +246,7 @@ func (m *PodMaps) Close() error {
 		m.CtOpened,
 		m.CtStage,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

@@ -26,6 +26,7 @@ const (
 	SockMapCtHalf         = "ct_half"
 	SockMapCtOpened       = "ct_opened"
 	SockMapEvents         = "events"
+	SockMapFormer         = "former"
 	SockMapFrags          = "frags"
 	SockMapGuards         = "guards"
 	SockMapHints          = "hints"
@@ -138,6 +139,7 @@ type SockMapSpecs struct {
 	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -206,6 +208,7 @@ type SockMaps struct {
 	CtHalf      *ebpf.Map `ebpf:"ct_half"`
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -249,6 +252,7 @@ func (m *SockMaps) Close() error {
 		m.CtHalf,
 		m.CtOpened,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

@@ -26,6 +26,7 @@ const (
 	SweepMapCtHalf         = "ct_half"
 	SweepMapCtOpened       = "ct_opened"
 	SweepMapEvents         = "events"
+	SweepMapFormer         = "former"
 	SweepMapFrags          = "frags"
 	SweepMapGuards         = "guards"
 	SweepMapHints          = "hints"
@@ -119,6 +120,7 @@ type SweepMapSpecs struct {
 	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -186,6 +188,7 @@ type SweepMaps struct {
 	CtHalf      *ebpf.Map `ebpf:"ct_half"`
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -229,6 +232,7 @@ func (m *SweepMaps) Close() error {
 		m.CtHalf,
 		m.CtOpened,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

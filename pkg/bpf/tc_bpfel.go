@@ -28,6 +28,7 @@ const (
 	TcMapCtOpened      = "ct_opened"
 	TcMapCtStage       = "ct_stage"
 	TcMapEvents        = "events"
+	TcMapFormer        = "former"
 	TcMapFrags         = "frags"
 	TcMapGuards        = "guards"
 	TcMapHints         = "hints"
@@ -124,6 +125,7 @@ type TcMapSpecs struct {
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtStage     *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -194,6 +196,7 @@ type TcMaps struct {
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	CtStage     *ebpf.Map `ebpf:"ct_stage"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -239,6 +242,7 @@ func (m *TcMaps) Close() error {
 		m.CtOpened,
 		m.CtStage,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

@@ -28,6 +28,7 @@ const (
 	XdpMapCtOpened       = "ct_opened"
 	XdpMapCtStage        = "ct_stage"
 	XdpMapEvents         = "events"
+	XdpMapFormer         = "former"
 	XdpMapFrags          = "frags"
 	XdpMapGuards         = "guards"
 	XdpMapHints          = "hints"
@@ -122,6 +123,7 @@ type XdpMapSpecs struct {
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtStage     *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -192,6 +194,7 @@ type XdpMaps struct {
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	CtStage     *ebpf.Map `ebpf:"ct_stage"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -237,6 +240,7 @@ func (m *XdpMaps) Close() error {
 		m.CtOpened,
 		m.CtStage,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

@@ -94,7 +94,10 @@ func (f *former) keep(d *Datapath, known frontends) {
 	f.records = records
 	begun, n, left := time.Now(), 0, 0
 	writer, err := d.newFormerRows(known)
-	if writer != nil {
+	if err == nil {
+		err = writer.open()
+	}
+	if err == nil {
 		room := int(d.maps.Ct.MaxEntries()) / 8 // four rows each, of half of what there is
 		var failed error
 		err = records.Each(func(c netfilter.Connection) bool {
@@ -169,6 +172,7 @@ func flowFrom(from, to netip.AddrPort) maps.Flow {
 type formerRows struct {
 	d     *Datapath
 	known frontends
+	tick  Tick
 	now   uint32 // in ticks
 }
 
@@ -181,7 +185,13 @@ func (d *Datapath) newFormerRows(known frontends) (*formerRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &formerRows{d, known, now}, nil
+	return &formerRows{d, known, tick, now}, nil
+}
+
+// open has the programs leave to the stack what does not begin a connection and is not known to them: its record may not be
+// read yet, and the rows of one that begins with the frontends come too late for its second packet.
+func (w *formerRows) open() error {
+	return w.d.maps.SetFormer(w.now + uint32(settling/w.tick.Duration) + 1)
 }
 
 // writeNow is write for who does not hold changing.

@@ -34,6 +34,14 @@ func (m *Maps) SetServed(want map[uint32]bool) error {
 	return nil
 }
 
+// SetFormer says until which tick what does not begin a connection may be of one that the stack has translated.
+func (m *Maps) SetFormer(until uint32) error {
+	if err := m.Former.Put(uint32(0), until); err != nil {
+		return fmt.Errorf("write until when the stack has connections of before: %w", err)
+	}
+	return nil
+}
+
 // SetTunnel says which device leads to the pods of other nodes, by its index; 0: none.
 func (m *Maps) SetTunnel(index uint32) error {
 	if err := m.Tunnel.Put(uint32(0), index); err != nil {

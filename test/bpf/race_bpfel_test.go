@@ -48,6 +48,7 @@ const (
 	RaceMapCtOpened      = "ct_opened"
 	RaceMapCtStage       = "ct_stage"
 	RaceMapEvents        = "events"
+	RaceMapFormer        = "former"
 	RaceMapFrags         = "frags"
 	RaceMapGuards        = "guards"
 	RaceMapHints         = "hints"
@@ -153,6 +154,7 @@ type RaceMapSpecs struct {
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	CtStage     *ebpf.MapSpec `ebpf:"ct_stage"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -230,6 +232,7 @@ type RaceMaps struct {
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	CtStage     *ebpf.Map `ebpf:"ct_stage"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -276,6 +279,7 @@ func (m *RaceMaps) Close() error {
 		m.CtOpened,
 		m.CtStage,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

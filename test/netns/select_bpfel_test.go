@@ -26,6 +26,7 @@ const (
 	SelectMapCtHalf         = "ct_half"
 	SelectMapCtOpened       = "ct_opened"
 	SelectMapEvents         = "events"
+	SelectMapFormer         = "former"
 	SelectMapFrags          = "frags"
 	SelectMapGuards         = "guards"
 	SelectMapHints          = "hints"
@@ -123,6 +124,7 @@ type SelectMapSpecs struct {
 	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -196,6 +198,7 @@ type SelectMaps struct {
 	CtHalf      *ebpf.Map `ebpf:"ct_half"`
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -239,6 +242,7 @@ func (m *SelectMaps) Close() error {
 		m.CtHalf,
 		m.CtOpened,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

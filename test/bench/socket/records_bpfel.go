@@ -26,6 +26,7 @@ const (
 	recordsMapCtHalf          = "ct_half"
 	recordsMapCtOpened        = "ct_opened"
 	recordsMapEvents          = "events"
+	recordsMapFormer          = "former"
 	recordsMapFrags           = "frags"
 	recordsMapGuards          = "guards"
 	recordsMapHints           = "hints"
@@ -144,6 +145,7 @@ type recordsMapSpecs struct {
 	CtHalf      *ebpf.MapSpec `ebpf:"ct_half"`
 	CtOpened    *ebpf.MapSpec `ebpf:"ct_opened"`
 	Events      *ebpf.MapSpec `ebpf:"events"`
+	Former      *ebpf.MapSpec `ebpf:"former"`
 	Frags       *ebpf.MapSpec `ebpf:"frags"`
 	Guards      *ebpf.MapSpec `ebpf:"guards"`
 	Hints       *ebpf.MapSpec `ebpf:"hints"`
@@ -216,6 +218,7 @@ type recordsMaps struct {
 	CtHalf      *ebpf.Map `ebpf:"ct_half"`
 	CtOpened    *ebpf.Map `ebpf:"ct_opened"`
 	Events      *ebpf.Map `ebpf:"events"`
+	Former      *ebpf.Map `ebpf:"former"`
 	Frags       *ebpf.Map `ebpf:"frags"`
 	Guards      *ebpf.Map `ebpf:"guards"`
 	Hints       *ebpf.Map `ebpf:"hints"`
@@ -262,6 +265,7 @@ func (m *recordsMaps) Close() error {
 		m.CtHalf,
 		m.CtOpened,
 		m.Events,
+		m.Former,
 		m.Frags,
 		m.Guards,
 		m.Hints,

@@ -91,14 +91,7 @@ func newFormer(t *testing.T, xdp string) *former {
 func (f *former) install(meanwhile int) (first []seen) {
 	f.t.Helper()
 	f.onA = f.startNode(0, settings{xdp: f.xdp})
-	var services []service
-	for _, v6 := range []bool{false, true} {
-		services = append(services,
-			service{At: clusterIP.at(v6, 80), Kind: maps.ClusterIP, Backend: podB.at(v6, 8080)},
-			service{At: anyAddr.at(v6, toPodA), Kind: maps.NodePort, Backend: podA.at(v6, 8080), Local: true},
-			service{At: anyAddr.at(v6, toPodB), Kind: maps.NodePort, Backend: podB.at(v6, 8080)},
-		)
-	}
+	services := f.services()
 	f.onA.do(nodeOrder{Ready: services})
 	first = f.open(meanwhile)
 	// A row a direction, as the client and as the server knows it, for twice two connections of each of three clients of NodePorts.
@@ -107,6 +100,29 @@ func (f *former) install(meanwhile int) (first []seen) {
 		f.onA.do(nodeOrder{Service: &s})
 	}
 	return first
+}
+
+// installAgain does so once more, and nobody waits for anything.
+func (f *former) installAgain() {
+	f.t.Helper()
+	f.onA = f.startNode(0, settings{xdp: f.xdp})
+	services := f.services()
+	f.onA.do(nodeOrder{Ready: services})
+	for _, s := range services {
+		f.onA.do(nodeOrder{Service: &s})
+	}
+}
+
+// services are those that the rules have.
+func (f *former) services() (list []service) {
+	for _, v6 := range []bool{false, true} {
+		list = append(list,
+			service{At: clusterIP.at(v6, 80), Kind: maps.ClusterIP, Backend: podB.at(v6, 8080)},
+			service{At: anyAddr.at(v6, toPodA), Kind: maps.NodePort, Backend: podA.at(v6, 8080), Local: true},
+			service{At: anyAddr.at(v6, toPodB), Kind: maps.NodePort, Backend: podB.at(v6, 8080)},
+		)
+	}
+	return list
 }
 
 // open has every client open two connections and keep them, by number, one of each family.
@@ -172,7 +188,10 @@ func (f *former) goOver() {
 	})
 	f.goOn("when the agent is gone", 3, byAgent)
 	f.goOn("when the agent is gone again", 1, byRules)
-	f.checkServer("the rules", f.open(5), false)
+	again := f.open(5)
+	f.checkServer("the rules", again, false)
+	f.busy(5, f.installAgain)
+	f.goOn("when there is an agent once more", 5, again)
 }
 
 // samePort has the node itself connect from ports that netfilter has given to clients of the same server, and gives it others.
