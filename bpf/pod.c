@@ -9,6 +9,7 @@
 #include "lib/answertc.h"
 #include "lib/count.h"
 #include "lib/echo.h"
+#include "lib/edt.h"
 #include "lib/event.h"
 #include "lib/fragments.h"
 #include "lib/icmp.h"
@@ -246,6 +247,8 @@ int tc_from_pod(struct __sk_buff *skb)
 			return outcome;
 		pod = pods_at(&p.flow.daddr);
 	}
+	if (cfg.bandwidth && !pod && !edt_depart(skb, &p))
+		return pod_drop(skb, &p, REASON_HORIZON);
 	if (!cfg.bypass)
 		return POD_NEXT;
 	return pod ? pods_send(skb, &p, pod) : pod_leave(skb, &p);

@@ -288,6 +288,24 @@ struct {
 	__type(value, struct pod_link);
 } pod_links SEC(".maps");
 
+/* The rates of those that have one, and what they have sent. The rate is a map of its own: one that changes leaves
+ * alone what has been sent. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct pod_rate);
+} pod_rates SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u32);
+	__type(value, struct pod_pace);
+} pod_paces SEC(".maps");
+
 /* Not zero once a pod has sent packets to a service: where none ever does, nobody looks for their answers. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -11,7 +11,8 @@ struct packet_config {
 	__u32 tick_shift;	  /* a tick is 2^tick_shift jiffies, about a second */
 	__u16 external_clusterip; /* not zero: clients outside may use ClusterIPs */
 	__u16 own;		  /* not zero: what this node itself sends to services is balanced */
-	__u32 growing;		  /* not zero: `ct_old` is being replaced by `ct` */
+	__u16 bandwidth;	  /* not zero: what pods send out of the node may be kept to a rate */
+	__u16 growing;		  /* not zero: `ct_old` is being replaced by `ct` */
 	__u32 bypass;		  /* not zero: what pods get and send goes past the node's stack */
 	__u32 masquerade;	  /* not zero: what pods send out of the cluster gets an address of this node */
 	__u64 hash_key0;	  /* of the hash of flows; the same on all nodes, and nobody else's business */

@@ -38,6 +38,18 @@ struct pod_link {
 	__u32 proxy; /* enum pod_proxy */
 };
 
+/* How much a pod may send out of the node, by the host's end of its device. */
+struct pod_rate {
+	__u64 bytes; /* a second, never zero */
+};
+
+/* What it has sent so far. Only programs write it, and only by atomic steps. */
+struct pod_pace {
+	__u64 next; /* when what it sends next may leave, see edt.h */
+	__u64 sent; /* bytes that were given a time, ever */
+	__u64 dropped;
+};
+
 _Static_assert(sizeof(struct prefix_key) == 20, "a key has no hidden padding");
 _Static_assert(sizeof(struct pod) == 20, "a value has no hidden padding");
 _Static_assert(sizeof(struct pod_link) == 12, "a value has no hidden padding");

@@ -42,6 +42,7 @@ enum reason {
 	REASON_PROTOCOL,     /* a pod sends what is neither ARP nor IP, or has a tag: dropped */
 	REASON_MALFORMED,    /* a pod sends what ends within its header: dropped */
 	REASON_NO_PROXY,     /* nobody listens where a pod's connections are to be handed over: dropped */
+	REASON_HORIZON,	     /* a pod sends faster than it may, and this would wait for too long: dropped */
 	REASONS,
 };
 

@@ -44,6 +44,8 @@ const (
 	CollectMapOptout           = "optout"
 	CollectMapOptoutKinds      = "optout_kinds"
 	CollectMapPodLinks         = "pod_links"
+	CollectMapPodPaces         = "pod_paces"
+	CollectMapPodRates         = "pod_rates"
 	CollectMapPods             = "pods"
 	CollectMapPodsDial         = "pods_dial"
 	CollectMapRun              = "run"
@@ -143,6 +145,8 @@ type CollectMapSpecs struct {
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces    *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates    *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Run         *ebpf.MapSpec `ebpf:"run"`
@@ -216,6 +220,8 @@ type CollectMaps struct {
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	PodPaces    *ebpf.Map `ebpf:"pod_paces"`
+	PodRates    *ebpf.Map `ebpf:"pod_rates"`
 	Pods        *ebpf.Map `ebpf:"pods"`
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Run         *ebpf.Map `ebpf:"run"`
@@ -264,6 +270,8 @@ func (m *CollectMaps) Close() error {
 		m.Optout,
 		m.OptoutKinds,
 		m.PodLinks,
+		m.PodPaces,
+		m.PodRates,
 		m.Pods,
 		m.PodsDial,
 		m.Run,

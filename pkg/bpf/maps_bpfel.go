@@ -386,7 +386,8 @@ type MapsPacketConfig struct {
 	TickShift         uint32
 	ExternalClusterip uint16
 	Own               uint16
-	Growing           uint32
+	Bandwidth         uint16
+	Growing           uint16
 	Bypass            uint32
 	Masquerade        uint32
 	HashKey0          uint64
@@ -417,6 +418,13 @@ type MapsPodLink struct {
 	Proxy uint32
 }
 
+type MapsPodPace struct {
+	_       structs.HostLayout
+	Next    uint64
+	Sent    uint64
+	Dropped uint64
+}
+
 type MapsPodProxy uint32
 
 const (
@@ -424,6 +432,11 @@ const (
 	MapsPodProxyPOD_PROXIED        MapsPodProxy = 65536
 	MapsPodProxyPOD_PROXY_OPTIONAL MapsPodProxy = 131072
 )
+
+type MapsPodRate struct {
+	_     structs.HostLayout
+	Bytes uint64
+}
 
 type MapsPrefixKey struct {
 	_         structs.HostLayout
@@ -475,7 +488,8 @@ const (
 	MapsReasonREASON_PROTOCOL     MapsReason = 24
 	MapsReasonREASON_MALFORMED    MapsReason = 25
 	MapsReasonREASON_NO_PROXY     MapsReason = 26
-	MapsReasonREASONS             MapsReason = 27
+	MapsReasonREASON_HORIZON      MapsReason = 27
+	MapsReasonREASONS             MapsReason = 28
 )
 
 type MapsService struct {
@@ -652,6 +666,8 @@ const (
 	MapsMapOptout           = "optout"
 	MapsMapOptoutKinds      = "optout_kinds"
 	MapsMapPodLinks         = "pod_links"
+	MapsMapPodPaces         = "pod_paces"
+	MapsMapPodRates         = "pod_rates"
 	MapsMapPods             = "pods"
 	MapsMapPodsDial         = "pods_dial"
 	MapsMapServed           = "served"
@@ -774,6 +790,8 @@ type MapsMapSpecs struct {
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces    *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates    *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
@@ -874,6 +892,8 @@ type MapsMaps struct {
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	PodPaces    *ebpf.Map `ebpf:"pod_paces"`
+	PodRates    *ebpf.Map `ebpf:"pod_rates"`
 	Pods        *ebpf.Map `ebpf:"pods"`
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
@@ -918,6 +938,8 @@ func (m *MapsMaps) Close() error {
 		m.Optout,
 		m.OptoutKinds,
 		m.PodLinks,
+		m.PodPaces,
+		m.PodRates,
 		m.Pods,
 		m.PodsDial,
 		m.Served,

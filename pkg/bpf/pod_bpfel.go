@@ -43,6 +43,8 @@ const (
 	PodMapOptout      = "optout"
 	PodMapOptoutKinds = "optout_kinds"
 	PodMapPodLinks    = "pod_links"
+	PodMapPodPaces    = "pod_paces"
+	PodMapPodRates    = "pod_rates"
 	PodMapPods        = "pods"
 	PodMapPodsDial    = "pods_dial"
 	PodMapServed      = "served"
@@ -144,6 +146,8 @@ type PodMapSpecs struct {
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces    *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates    *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
@@ -215,6 +219,8 @@ type PodMaps struct {
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	PodPaces    *ebpf.Map `ebpf:"pod_paces"`
+	PodRates    *ebpf.Map `ebpf:"pod_rates"`
 	Pods        *ebpf.Map `ebpf:"pods"`
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
@@ -261,6 +267,8 @@ func (m *PodMaps) Close() error {
 		m.Optout,
 		m.OptoutKinds,
 		m.PodLinks,
+		m.PodPaces,
+		m.PodRates,
 		m.Pods,
 		m.PodsDial,
 		m.Served,

@@ -41,6 +41,8 @@ const (
 	SweepMapOptout         = "optout"
 	SweepMapOptoutKinds    = "optout_kinds"
 	SweepMapPodLinks       = "pod_links"
+	SweepMapPodPaces       = "pod_paces"
+	SweepMapPodRates       = "pod_rates"
 	SweepMapPods           = "pods"
 	SweepMapPodsDial       = "pods_dial"
 	SweepMapServed         = "served"
@@ -135,6 +137,8 @@ type SweepMapSpecs struct {
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces    *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates    *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
@@ -203,6 +207,8 @@ type SweepMaps struct {
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	PodPaces    *ebpf.Map `ebpf:"pod_paces"`
+	PodRates    *ebpf.Map `ebpf:"pod_rates"`
 	Pods        *ebpf.Map `ebpf:"pods"`
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
@@ -247,6 +253,8 @@ func (m *SweepMaps) Close() error {
 		m.Optout,
 		m.OptoutKinds,
 		m.PodLinks,
+		m.PodPaces,
+		m.PodRates,
 		m.Pods,
 		m.PodsDial,
 		m.Served,

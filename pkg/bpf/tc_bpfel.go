@@ -43,6 +43,8 @@ const (
 	TcMapOptout        = "optout"
 	TcMapOptoutKinds   = "optout_kinds"
 	TcMapPodLinks      = "pod_links"
+	TcMapPodPaces      = "pod_paces"
+	TcMapPodRates      = "pod_rates"
 	TcMapPods          = "pods"
 	TcMapPodsDial      = "pods_dial"
 	TcMapServed        = "served"
@@ -140,6 +142,8 @@ type TcMapSpecs struct {
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces    *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates    *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
@@ -211,6 +215,8 @@ type TcMaps struct {
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	PodPaces    *ebpf.Map `ebpf:"pod_paces"`
+	PodRates    *ebpf.Map `ebpf:"pod_rates"`
 	Pods        *ebpf.Map `ebpf:"pods"`
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
@@ -257,6 +263,8 @@ func (m *TcMaps) Close() error {
 		m.Optout,
 		m.OptoutKinds,
 		m.PodLinks,
+		m.PodPaces,
+		m.PodRates,
 		m.Pods,
 		m.PodsDial,
 		m.Served,

@@ -27,6 +27,7 @@ type Packets struct {
 	Pods       bool                     // pods of this node have their network from fairlead: what they send is checked
 	Bypass     bool                     // what they get and send goes past the node's stack
 	Masquerade bool                     // what they send out of the cluster gets an address of this node
+	Bandwidth  bool                     // what they send out of the node may be kept to a rate
 	Proxies    bool                     // what they dial may be handed to proxies of this node
 	Node       bool                     // what this node itself sends to services as packets is balanced as well
 	Tunnel     string                   // name of the device that leads to the pods of other nodes; "" for none

@@ -46,6 +46,7 @@ type Maps struct {
 	Served, LinkAddrs   *ebpf.Map
 	Pods, PodLinks      *ebpf.Map
 	PodsDial, MasqSkip  *ebpf.Map
+	PodRates, PodPaces  *ebpf.Map
 	Tunnel              *ebpf.Map
 	Former              *ebpf.Map
 
@@ -136,6 +137,10 @@ func (m *Maps) fields() []field {
 		{Info{Name: "pods_dial", Row: "0 -> who has sent packets to a service: a pod, the node", WrittenBy: "tc, pod", ReadBy: "tc, pod"}, &m.PodsDial, nil},
 		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.MasqSkip, nil},
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags, proxy", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
+		{Info{Name: "pod_rates", Row: "interface -> bytes a second that its pod may send out of the node", WrittenBy: "podnet", ReadBy: "pod"},
+			&m.PodRates, nil},
+		{Info{Name: "pod_paces", Row: "interface -> when its pod may send next, bytes sent, packets dropped", WrittenBy: "podnet, pod", ReadBy: "pod, observe"},
+			&m.PodPaces, nil},
 		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"},
 			&m.Allowances, nil},
 		{Info{Name: "watch", Row: "0 -> what monitors want to be told, until when", WrittenBy: "monitor", ReadBy: "tc, xdp, pod"}, &m.Watch, nil},

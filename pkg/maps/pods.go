@@ -22,6 +22,7 @@ type Pod struct {
 	HostMAC   [6]byte
 	Unchecked bool // it may send what has another's address
 	Proxy     Proxy
+	Rate      uint64 // bytes a second that it may send out of the node; 0 for as many as it can
 }
 
 // Proxy says to whom the connections are handed that a pod opens. The zero value: to nobody.
@@ -63,6 +64,9 @@ func (p *Pod) row() bpf.MapsPod {
 // SetPods makes the maps of the node's pods say what want says, and returns how many rows that changed. Every pod that
 // stays is there all the time.
 func (m *Maps) SetPods(want []Pod) (changed int, err error) {
+	if changed, err = m.setRates(want); err != nil {
+		return changed, fmt.Errorf("write the rates of the node's pods: %w", err)
+	}
 	links := make(map[uint32]bpf.MapsPodLink, len(want))
 	addrs := make(map[Addr]bpf.MapsPod, len(want))
 	for _, p := range want {
@@ -242,6 +246,9 @@ func dropRows[K, V comparable](m *ebpf.Map, want map[K]V) (changed int, err erro
 
 // AddPod makes the maps of the node's pods say what p says, and leaves the others alone.
 func (m *Maps) AddPod(p Pod) error {
+	if err := m.setRate(&p); err != nil {
+		return fmt.Errorf("write the rate of a pod: %w", err)
+	}
 	link, row := p.link(), p.row()
 	if err := m.PodLinks.Put(&p.Index, &link); err != nil {
 		return fmt.Errorf("write the device of a pod: %w", err)
@@ -271,11 +278,13 @@ func (m *Maps) RemovePod(p Pod) error {
 			errs = append(errs, err)
 		}
 	}
+	p.Rate = 0
+	errs = append(errs, m.setRate(&p))
 	if err := m.PodLinks.Delete(&p.Index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		errs = append(errs, err)
 	}
-	if len(errs) > 0 {
-		return fmt.Errorf("remove a pod: %w", errors.Join(errs...))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove a pod: %w", err)
 	}
 	return nil
 }

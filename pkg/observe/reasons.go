@@ -95,6 +95,13 @@ func reasonsOfPods() []Reason {
 			Cure: "`fairlead map dump pods` shows the port, `ss -ltn` on the node who listens there, `fairlead status` names that are not known. If pods may do " +
 				"without the proxy, append `:pass` to it in `--l7-proxies`.",
 		},
+		{
+			Word: "horizon", Stops: true, What: dropped,
+			Cause: "The pod sends faster than its annotation kubernetes.io/egress-bandwidth lets it, and this packet would have to wait for more than two " +
+				"seconds until it may leave.",
+			Cure: "TCP slows down by itself, so a few of these are nothing. What sends datagrams has to slow down, or the annotation to say more: " +
+				"`fairlead bandwidth list` shows who sends how much, and `fairlead status` whether a device lacks the queue in which packets wait.",
+		},
 	}
 }
 

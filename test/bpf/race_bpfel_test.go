@@ -63,6 +63,8 @@ const (
 	RaceMapOptout        = "optout"
 	RaceMapOptoutKinds   = "optout_kinds"
 	RaceMapPodLinks      = "pod_links"
+	RaceMapPodPaces      = "pod_paces"
+	RaceMapPodRates      = "pod_rates"
 	RaceMapPods          = "pods"
 	RaceMapPodsDial      = "pods_dial"
 	RaceMapRaceSteps     = "race_steps"
@@ -169,6 +171,8 @@ type RaceMapSpecs struct {
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces    *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates    *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	RaceSteps   *ebpf.MapSpec `ebpf:"race_steps"`
@@ -247,6 +251,8 @@ type RaceMaps struct {
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	PodPaces    *ebpf.Map `ebpf:"pod_paces"`
+	PodRates    *ebpf.Map `ebpf:"pod_rates"`
 	Pods        *ebpf.Map `ebpf:"pods"`
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	RaceSteps   *ebpf.Map `ebpf:"race_steps"`
@@ -294,6 +300,8 @@ func (m *RaceMaps) Close() error {
 		m.Optout,
 		m.OptoutKinds,
 		m.PodLinks,
+		m.PodPaces,
+		m.PodRates,
 		m.Pods,
 		m.PodsDial,
 		m.RaceSteps,

@@ -41,6 +41,8 @@ const (
 	SelectMapOptout         = "optout"
 	SelectMapOptoutKinds    = "optout_kinds"
 	SelectMapPodLinks       = "pod_links"
+	SelectMapPodPaces       = "pod_paces"
+	SelectMapPodRates       = "pod_rates"
 	SelectMapPods           = "pods"
 	SelectMapPodsDial       = "pods_dial"
 	SelectMapServed         = "served"
@@ -139,6 +141,8 @@ type SelectMapSpecs struct {
 	Optout      *ebpf.MapSpec `ebpf:"optout"`
 	OptoutKinds *ebpf.MapSpec `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces    *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates    *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
@@ -213,6 +217,8 @@ type SelectMaps struct {
 	Optout      *ebpf.Map `ebpf:"optout"`
 	OptoutKinds *ebpf.Map `ebpf:"optout_kinds"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	PodPaces    *ebpf.Map `ebpf:"pod_paces"`
+	PodRates    *ebpf.Map `ebpf:"pod_rates"`
 	Pods        *ebpf.Map `ebpf:"pods"`
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
@@ -257,6 +263,8 @@ func (m *SelectMaps) Close() error {
 		m.Optout,
 		m.OptoutKinds,
 		m.PodLinks,
+		m.PodPaces,
+		m.PodRates,
 		m.Pods,
 		m.PodsDial,
 		m.Served,

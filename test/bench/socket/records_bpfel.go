@@ -44,6 +44,8 @@ const (
 	recordsMapPeersLazy       = "peers_lazy"
 	recordsMapPeersLru        = "peers_lru"
 	recordsMapPodLinks        = "pod_links"
+	recordsMapPodPaces        = "pod_paces"
+	recordsMapPodRates        = "pod_rates"
 	recordsMapPods            = "pods"
 	recordsMapPodsDial        = "pods_dial"
 	recordsMapServed          = "served"
@@ -163,6 +165,8 @@ type recordsMapSpecs struct {
 	PeersLazy   *ebpf.MapSpec `ebpf:"peers_lazy"`
 	PeersLru    *ebpf.MapSpec `ebpf:"peers_lru"`
 	PodLinks    *ebpf.MapSpec `ebpf:"pod_links"`
+	PodPaces    *ebpf.MapSpec `ebpf:"pod_paces"`
+	PodRates    *ebpf.MapSpec `ebpf:"pod_rates"`
 	Pods        *ebpf.MapSpec `ebpf:"pods"`
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
@@ -236,6 +240,8 @@ type recordsMaps struct {
 	PeersLazy   *ebpf.Map `ebpf:"peers_lazy"`
 	PeersLru    *ebpf.Map `ebpf:"peers_lru"`
 	PodLinks    *ebpf.Map `ebpf:"pod_links"`
+	PodPaces    *ebpf.Map `ebpf:"pod_paces"`
+	PodRates    *ebpf.Map `ebpf:"pod_rates"`
 	Pods        *ebpf.Map `ebpf:"pods"`
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
@@ -283,6 +289,8 @@ func (m *recordsMaps) Close() error {
 		m.PeersLazy,
 		m.PeersLru,
 		m.PodLinks,
+		m.PodPaces,
+		m.PodRates,
 		m.Pods,
 		m.PodsDial,
 		m.Served,

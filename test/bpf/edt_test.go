@@ -1,0 +1,290 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+const (
+	second  = uint64(1e9)
+	burst   = second / 50 // of the time in which a pod sent nothing, it may make up for so much
+	horizon = 2 * second  // nobody waits for longer
+	part    = uint64(16)  // of a nanosecond
+	ahead   = second      // at which most of these pods are, so that the time that a test takes is nothing
+)
+
+// skbtimed is the kernel's struct __sk_buff, as far as it is about departures.
+type skbtimed struct {
+	_       [38]uint32
+	Tstamp  uint64
+	_       uint32
+	Segs    uint32
+	_       [2]uint32
+	GsoSize uint32
+	_       [3]uint32
+}
+
+// paced is a pod that is kept to a rate.
+type paced struct {
+	*world
+	rate uint64 // bytes a second
+}
+
+func newPaced(t *testing.T, rate uint64) *paced {
+	t.Helper()
+	config := standardConfig()
+	config.Bandwidth = 1
+	p := &paced{world: newPodWorld(t, config, false), rate: rate}
+	p.limit(t, rate)
+	return p
+}
+
+// limit gives the pod another rate.
+func (p *paced) limit(t *testing.T, rate uint64) {
+	t.Helper()
+	p.rate = rate
+	pod := maps.Pod{
+		Addrs: []netip.Addr{netip.MustParseAddr(pod4), netip.MustParseAddr(pod6)}, Index: 1,
+		MAC: [6]byte([]byte(podMAC)), HostMAC: [6]byte([]byte(hostMAC)), Rate: rate,
+	}
+	if err := p.maps.AddPod(pod); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pace returns what the pod has sent, and sets when it may send next unless that is zero.
+func (p *paced) pace(t *testing.T, next uint64) (row bpf.MapsPodPace) {
+	t.Helper()
+	index := uint32(1)
+	if next > 0 {
+		row.Next = next * part
+		if err := p.maps.PodPaces.Put(&index, &row); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.maps.PodPaces.Lookup(&index, &row); err != nil {
+		t.Fatal(err)
+	}
+	return row
+}
+
+// send has the pod send a frame, and returns the time that it was given; 0 for none.
+func (p *paced) send(t *testing.T, frame []byte, gso uint32) (verdict string, at uint64) {
+	t.Helper()
+	in, out := skbtimed{GsoSize: gso}, skbtimed{}
+	run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: in, ContextOut: &out}
+	var code uint32
+	if err := p.do(func() (err error) { code, err = p.programs["tc_from_pod"].Run(&run); return err }); err != nil {
+		t.Fatal(err)
+	}
+	return map[uint32]string{p.pass: "pass", p.drop: "drop"}[code], out.Tstamp
+}
+
+func podFrame(is4 bool, proto byte, payload int) []byte {
+	from, to := pod4+":4000", outside4+":80"
+	if !is4 {
+		from, to = brackets(pod6)+":4000", brackets(outside6)+":80"
+	}
+	return sent{frame: packet{from: from, to: to, proto: proto, flags: ack, payload: payload}.bytes()}.bytes()
+}
+
+// What a pod sends leaves as far apart as its rate has it, whatever it is.
+func TestDepartures(t *testing.T) {
+	for _, rate := range []uint64{1e6, 1e7, 1e8, 1e9, 1e10} { // bits
+		for _, is4 := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%d bit/s, IPv4 %t", rate, is4), func(t *testing.T) {
+				p := newPaced(t, rate/8)
+				start := now(t) + ahead
+				p.pace(t, start)
+				bytes := uint64(0)
+				for i := range 30 {
+					frame := podFrame(is4, []byte{tcp, udp}[i%2], 50+i*40)
+					verdict, at := p.send(t, frame, 0)
+					want := start + bytes*8*second/rate
+					if verdict != "pass" || at > want || want-at > 30 { // each may lose a part of a nanosecond
+						t.Fatalf("packet %d: %s, leaves at %d, want %d", i, verdict, at, want)
+					}
+					bytes += uint64(len(frame))
+				}
+				if row := p.pace(t, 0); row.Sent != bytes || row.Dropped != 0 {
+					t.Errorf("counted %+v, sent %d bytes", row, bytes)
+				}
+			})
+		}
+	}
+}
+
+// A merged packet takes the time of all that it is cut into.
+func TestDeparturesOfMerged(t *testing.T) {
+	const rate, size = 1e6, 500
+	for _, is4 := range []bool{true, false} {
+		for _, c := range []struct {
+			proto   byte
+			headers int // without those of IP
+		}{{tcp, 14 + 20}, {udp, 14 + 8}} {
+			for _, payload := range []int{1, size, size + 1, 3 * size} {
+				t.Run(fmt.Sprintf("IPv4 %t, protocol %d, %d bytes", is4, c.proto, payload), func(t *testing.T) {
+					headers := c.headers + map[bool]int{true: 20, false: 40}[is4]
+					p := newPaced(t, rate)
+					start := now(t) + ahead
+					p.pace(t, start)
+					frame := podFrame(is4, c.proto, payload)
+					if len(frame) != headers+payload {
+						t.Fatalf("a frame of %d bytes", len(frame))
+					}
+					if verdict, at := p.send(t, frame, size); verdict != "pass" || at != start {
+						t.Fatalf("%s, leaves at %d, want %d", verdict, at, start)
+					}
+					segments := (payload + size - 1) / size
+					want := start*part + uint64(payload+segments*headers)*second*part/rate
+					if row := p.pace(t, 0); row.Next != want {
+						t.Errorf("the next leaves %d ns later than it should", (int64(row.Next)-int64(want))/int64(part))
+					}
+				})
+			}
+		}
+	}
+}
+
+// Who has sent nothing for long may make up for a little of that time, and no more.
+func TestDeparturesAfterSilence(t *testing.T) {
+	const rate = 1e6
+	p := newPaced(t, rate)
+	frame := podFrame(true, udp, 958) // 1,000 bytes: a millisecond
+	before := now(t)
+	atOnce := 0
+	for range 100 {
+		verdict, at := p.send(t, frame, 0)
+		if verdict != "pass" {
+			t.Fatal(verdict)
+		}
+		if at != 0 {
+			break
+		}
+		atOnce++
+	}
+	took := (now(t) - before) / (second / 1000)
+	if least := int(burst * 1000 / second); atOnce < least || atOnce > least+int(took)+2 {
+		t.Errorf("%d packets left at once in %d ms, want %d", atOnce, took, least)
+	}
+}
+
+// What would have to wait for more than two seconds is dropped, and takes nobody's time.
+func TestDeparturesHorizon(t *testing.T) {
+	p := newPaced(t, 1e6)
+	frame := podFrame(true, tcp, 100)
+	far := now(t) + horizon + second
+	p.pace(t, far)
+	if verdict, _ := p.send(t, frame, 0); verdict != "drop" {
+		t.Errorf("too far ahead: %s", verdict)
+	}
+	if row := p.pace(t, 0); row.Next != far*part || row.Dropped != 1 || row.Sent != 0 {
+		t.Errorf("counted %+v", row)
+	}
+	if got := p.counted(t, "horizon"); got != 1 {
+		t.Errorf("the reason is counted %d times", got)
+	}
+	near := now(t) + horizon - second/100
+	p.pace(t, near)
+	if verdict, at := p.send(t, frame, 0); verdict != "pass" || at != near {
+		t.Errorf("not too far ahead: %s, leaves at %d, want %d", verdict, at, near)
+	}
+}
+
+// What is for a pod of the node, or the node itself, and who has no rate, is given no time.
+func TestDeparturesOfOthers(t *testing.T) {
+	p := newPaced(t, 1e6)
+	start := now(t) + ahead
+	p.pace(t, start)
+	for _, to := range []string{other4, config4().String(), other6, config6().String()} {
+		from := pod4
+		if netip.MustParseAddr(to).Is6() {
+			from = pod6
+		}
+		if _, at := p.send(t, sent{frame: udpFrom(from, "4000", to, "80")}.bytes(), 0); at != 0 {
+			t.Errorf("to %s: leaves at %d", to, at)
+		}
+	}
+	if row := p.pace(t, 0); row.Next != start*part {
+		t.Errorf("it took %d ns", row.Next/part-start)
+	}
+	p.limit(t, 0)
+	if verdict, at := p.send(t, podFrame(true, tcp, 100), 0); verdict != "pass" || at != 0 {
+		t.Errorf("without a rate: %s, leaves at %d", verdict, at)
+	}
+}
+
+// Another rate holds from the next packet on, and leaves what was sent as it is.
+func TestDeparturesAtAnotherRate(t *testing.T) {
+	p := newPaced(t, 1e6)
+	start := now(t) + ahead
+	p.pace(t, start)
+	frame := podFrame(true, udp, 958)
+	p.send(t, frame, 0)
+	p.limit(t, 2e6)
+	p.send(t, frame, 0)
+	if row, want := p.pace(t, 0), (start+second/1000+second/2000)*part; row.Next != want || row.Sent != 2000 {
+		t.Errorf("the next leaves at %d, want %d; %+v", row.Next/part, want/part, row)
+	}
+}
+
+// Processors that send for a pod at the same time take its time one after the other: none is lost.
+func TestDeparturesAtOnce(t *testing.T) {
+	const rate, rounds, senders = 1e9, 20_000, 4
+	p := newPaced(t, rate)
+	start := now(t) + ahead
+	p.pace(t, start)
+	frame := podFrame(true, udp, 958)
+	var all sync.WaitGroup
+	for range senders {
+		all.Go(func() {
+			run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Repeat: rounds}
+			if _, err := p.programs["tc_from_pod"].Run(&run); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	row := p.pace(t, 0)
+	if want := (start + senders*rounds*uint64(len(frame))) * part; row.Next != want || row.Sent != senders*rounds*uint64(len(frame)) {
+		t.Errorf("the next leaves %d ns late; %+v", int64(row.Next-want)/int64(part), row)
+	}
+}
+
+// What a merged packet of more than IPv6 can say has in its header is on no wire.
+func TestDeparturesOfJumbo(t *testing.T) {
+	const rate, size = 1e6, 500
+	p := newPaced(t, rate)
+	start := now(t) + ahead
+	p.pace(t, start)
+	plain := podFrame(false, tcp, 2*size)
+	frame := append(append([]byte{}, plain[:54]...), append([]byte{tcp, 0, 0xc2, 4, 0, 0, 0, 0}, plain[54:]...)...)
+	frame[20] = 0 // hop-by-hop options
+	binary.BigEndian.PutUint16(frame[18:], uint16(len(frame)-54))
+	if verdict, at := p.send(t, frame, size); verdict != "pass" || at != start {
+		t.Fatalf("%s, leaves at %d, want %d", verdict, at, start)
+	}
+	want := start*part + uint64(2*(size+14+40+20))*second*part/rate
+	if row := p.pace(t, 0); row.Next != want {
+		t.Errorf("the next leaves %d ns later than it should", (int64(row.Next)-int64(want))/int64(part))
+	}
+}
+
+// now is by the clock of departures.
+func now(t *testing.T) uint64 {
+	t.Helper()
+	var at unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &at); err != nil {
+		t.Fatal(err)
+	}
+	return uint64(at.Nano())
+}
