@@ -26,6 +26,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/reconcile"
 	"fairlead.io/fairlead/pkg/routes"
 	"fairlead.io/fairlead/pkg/sockets"
@@ -59,7 +60,8 @@ type agent struct {
 	fabric        *fabric.Fabric     // likewise
 	masquerade    *masquerade.Keeper // nil without such a file
 
-	big *bigtcp.Keeper // nil where packets are as large as usual; set before others ask
+	queues *queues.Keeper // nil where pods send as fast as they can; likewise
+	big    *bigtcp.Keeper // nil where packets are as large as usual; set before others ask
 }
 
 func newAgentCommand(env *env) *cobra.Command {

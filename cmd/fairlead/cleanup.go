@@ -19,6 +19,7 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/queues"
 )
 
 // removal is what cleanup took away.
@@ -35,6 +36,8 @@ type removal struct {
 	Left []podnet.Device `json:"left"`
 	// Settings of the kernel are as they were before "fairlead init".
 	Settings []string `json:"settings"`
+	// Queues of these devices are the kernel's own again.
+	Queues []string `json:"queues"`
 	// Devices take packets of TCP as large as they did before --big-tcp.
 	Devices []string `json:"devices"`
 }
@@ -104,6 +107,9 @@ func remove(cfg *config.Config, plugins string) (*removal, error) {
 		left = errors.Join(left, err)
 	}
 	if removed.Devices, err = bigtcp.Restore(cfg.StateDir); err != nil {
+		left = errors.Join(left, err)
+	}
+	if removed.Queues, err = queues.Restore(); err != nil {
 		left = errors.Join(left, err)
 	}
 	records, err := podnet.Forget(cfg.StateDir)
@@ -202,6 +208,9 @@ func (r *removal) write(w io.Writer) error {
 	}
 	for _, name := range r.Devices {
 		fmt.Fprintf(w, "put back how large packets of TCP device %s takes\n", name)
+	}
+	for _, name := range r.Queues {
+		fmt.Fprintf(w, "put back the queue of device %s\n", name)
 	}
 	for _, name := range r.Links {
 		fmt.Fprintf(w, "detached program %s\n", name)

@@ -27,6 +27,9 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	if err := a.startBigTCP(start, log); err != nil {
 		return err
 	}
+	if err := a.startQueues(start, log); err != nil {
+		return err
+	}
 	if a.cfg.PodNetwork == "off" {
 		return nil
 	}
@@ -114,6 +117,9 @@ func checkPodNetwork(cfg *config.Config) error {
 	}
 	if cfg.BigTCP == "true" && cfg.PodNetwork != "main" {
 		return usageError{fmt.Errorf("--big-tcp=true needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
+	}
+	if cfg.Bandwidth == "true" && cfg.PodNetwork != "main" {
+		return usageError{fmt.Errorf("--bandwidth=true needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
 	}
 	return nil
 }
@@ -297,7 +303,7 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 		s.CIDRs = append(s.CIDRs, prefix.String())
 		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
 	}
-	s.Routing, s.BigTCP = a.routingStatus(), a.bigStatus()
+	s.Routing, s.BigTCP, s.Bandwidth = a.routingStatus(), a.bigStatus(), a.bandwidthStatus(stats.Limited)
 	a.addProxies(s, stats.Proxied)
 	if keeper := a.masqueradeFile(); keeper != nil {
 		native, err := keeper.Native()

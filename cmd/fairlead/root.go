@@ -132,6 +132,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 		newConntrackCommand(inv),
 		newNATCommand(inv),
 		newIPAMCommand(inv),
+		newBandwidthCommand(inv),
 		newExplainCommand(inv),
 		newDropsCommand(inv),
 		newMonitorCommand(inv),

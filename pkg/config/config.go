@@ -59,6 +59,7 @@ type Config struct {
 	L7Proxies                            string // proxies with commas between them; empty = none
 	Routing                              string // none, native or vxlan
 	BigTCP                               string // true or false
+	Bandwidth                            string // true or false
 	PodDevice                            string // auto, veth or netkit
 
 	CNIConfDir, CNIConfName string // where the agent writes the configuration of the runtime; empty = nowhere

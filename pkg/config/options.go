@@ -223,6 +223,12 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.BigTCP },
 		},
 		{
+			Name: "bandwidth", Default: "false", Values: []string{"true", "false"},
+			Usage: "with --pod-network=main, whether pods are kept to the rate of their annotation kubernetes.io/egress-bandwidth in what they send " +
+				"out of the node; the devices by which that leaves get fq for their queue",
+			field: func(c *Config) *string { return &c.Bandwidth },
+		},
+		{
 			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
 			Usage: "whether pods get their network by the plugin fairlead-cni: they do not; it makes their devices and gives them addresses; it " +
 				"comes after another plugin that does",

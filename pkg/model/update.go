@@ -422,4 +422,4 @@ func (s *Store) deletePod(name Name) {
 }
 
 // hasTraits reports whether a pod asks to be treated otherwise than most.
-func (p *Pod) hasTraits() bool { return p.Unchecked || p.Proxy != "" }
+func (p *Pod) hasTraits() bool { return p.Unchecked || p.Proxy != "" || p.Egress != 0 }

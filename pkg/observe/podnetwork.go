@@ -25,6 +25,7 @@ type PodNetworkStatus struct {
 	Error     string                  `json:"error,omitempty"`     // why no pod can be added
 	Routing   *RoutingStatus          `json:"routing,omitempty"`   // nil where nobody here knows the way to other nodes
 	BigTCP    *BigTCPStatus           `json:"bigTCP,omitempty"`    // nil where nobody asked for it
+	Bandwidth *BandwidthStatus        `json:"bandwidth,omitempty"` // likewise
 
 	Masquerade *MasqueradeStatus `json:"masquerade,omitempty"` // nil without a file
 	Proxies    []ProxyStatus     `json:"proxies,omitempty"`
@@ -131,6 +132,7 @@ func (p *PodNetworkStatus) judge(say func(string, ...any)) {
 	}
 	p.Routing.judge(say)
 	p.BigTCP.judge(say)
+	p.Bandwidth.judge(say)
 	if m := p.Masquerade; m != nil && m.Error != "" {
 		say("The masquerade configuration %s cannot be used, and %d networks of the last good one hold: %s.", m.File, m.Networks, m.Error)
 	}

@@ -43,6 +43,7 @@ func sampleStatus() Status {
 			Mode:   "main", CIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, Pods: 3, Mended: 1, Device: "veth", Netkits: 1,
 			Addresses: map[string]AddressCount{"IPv4": {Used: 3, Cooling: 2, Free: 249}, "IPv6": {Used: 3, Free: 1.8e19}},
 			BigTCP:    &BigTCPStatus{V4: 196608, Why6: "device eth1 takes 65536 bytes at most", Devices: []string{"eth0", "eth1"}},
+			Bandwidth: &BandwidthStatus{Devices: []string{"eth0", "eth1"}, Pods: 2, Dropped: 5, Congestion: "cubic"},
 			Routing:   &RoutingStatus{Mode: "native", Nodes: 2, Routes: 6, Mended: 1, Left: []string{"10.4.0.0/24 of node n4: it is far"}},
 		},
 		Policies:  &PolicyStatus{Count: new(3), Checked: at},
@@ -139,6 +140,10 @@ func TestJudge(t *testing.T) {
 		{"networks of nodes are refused", func(s *Status) { s.PodNetwork.Routing.Refused = []string{"podCIDR 0.0.0.0/0 of node n2: no", "b"} },
 			[]string{"2 networks that nodes claim for their pods are not led there; first: podCIDR 0.0.0.0/0 of node n2: no."}},
 		{"devices are not as large as they should be", func(s *Status) { s.PodNetwork.BigTCP.Error = "no permission" }, []string{"as they should: no permission."}},
+		{"pods may be too fast", func(s *Status) { s.PodNetwork.Bandwidth.Error = "no permission" }, []string{"Pods may send faster than they should: no permission."}},
+		{"a device has another queue", func(s *Status) { s.PodNetwork.Bandwidth.Lacking = map[string]string{"eth1": "its queue is htb"} }, []string{
+			"What pods send by device eth1 does not wait until it may leave, and is dropped instead once it is two seconds ahead: its queue is htb.",
+		}},
 		{"no way to other nodes", func(s *Status) { s.PodNetwork.Routing.Error = "no buffer space" }, []string{"may be out of reach: no buffer space."}},
 		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"once a second: no buffer space."}},
 		{"one idle", func(s *Status) { s.Datapath.Programs[0].Attached, s.Datapath.Programs[0].Idle = false, true }, nil},

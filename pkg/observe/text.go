@@ -55,6 +55,9 @@ func (s *Status) WriteText(w io.Writer) error {
 		if s.PodNetwork.BigTCP != nil {
 			row("big TCP", "%s", s.PodNetwork.BigTCP.text())
 		}
+		if s.PodNetwork.Bandwidth != nil {
+			row("BandwidthManager", "%s", s.PodNetwork.Bandwidth.text())
+		}
 		if needed := s.PodNetwork.Needed; len(needed) > 0 {
 			row("settings", "%s", strings.Join(needed, ", "))
 		}

@@ -39,7 +39,7 @@ func TestDecideTraits(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.records[name] = record
-	free, proxied := Traits{Unchecked: true}, Traits{Proxy: maps.Proxy{Asked: true, Port: 15001, Optional: true}}
+	free, limited, proxied := Traits{Unchecked: true}, Traits{Rate: 125_000}, Traits{Proxy: maps.Proxy{Asked: true, Port: 15001, Optional: true}}
 	for _, step := range []struct {
 		name  string
 		is    Traits
@@ -47,7 +47,7 @@ func TestDecideTraits(t *testing.T) {
 		want  Traits
 	}{
 		{"not known", free, false, Traits{}}, {"known", free, true, free}, {"not known any more", Traits{}, false, free},
-		{"known to be checked", Traits{}, true, Traits{}}, {"and again", free, true, free}, {"with a proxy", proxied, true, proxied},
+		{"known to be checked", Traits{}, true, Traits{}}, {"and again", free, true, free}, {"with a rate", limited, true, limited}, {"with a proxy", proxied, true, proxied},
 		{"not known once more", free, false, proxied}, {"in vain", fresh, true, fresh},
 	} {
 		is, known = step.is, step.known
@@ -55,7 +55,7 @@ func TestDecideTraits(t *testing.T) {
 			t.Fatal(err)
 		}
 		stats, pod := n.Stats(), podOf(n.records[name])
-		if got := (Traits{pod.Unchecked, pod.Proxy}); got != step.want || (stats.Unchecked == 1) != got.Unchecked || stats.Proxied[got.Proxy.Port] == 1 != got.Proxy.Asked {
+		if got := (Traits{pod.Unchecked, pod.Proxy, pod.Rate}); got != step.want || (stats.Limited == 1) != (got.Rate > 0) || (stats.Unchecked == 1) != got.Unchecked || stats.Proxied[got.Proxy.Port] == 1 != got.Proxy.Asked {
 			t.Errorf("%s: %+v, of all %+v", step.name, got, stats)
 		}
 		next, err := New(cfg)

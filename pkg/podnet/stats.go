@@ -16,6 +16,8 @@ type Stats struct {
 	Pods  int // that are registered
 	// Unchecked has how many of them may send under others' addresses.
 	Unchecked int
+	// Limited has how many of them may send only so much out of the node.
+	Limited int
 	// Netkits has how many are at a netkit.
 	Netkits int
 	// Adopted names those whose records were lost, so that what the runtime asked for is not known, and Unknown those of which not
@@ -46,6 +48,9 @@ func (n *Network) Stats() Stats {
 	for _, record := range n.records {
 		if record.Unchecked {
 			s.Unchecked++
+		}
+		if record.Rate > 0 {
+			s.Limited++
 		}
 		if record.Device.Kind == cni.Netkit {
 			s.Netkits++

@@ -26,6 +26,7 @@ func Pod(pod *corev1.Pod) *model.Pod {
 		SocketLB:    socketLB(p, pod.Annotations),
 		Unchecked:   unchecked(p, pod.Annotations),
 		Proxy:       pod.Annotations[annotationProxy],
+		Egress:      egress(p, pod.Annotations),
 	}
 	if !out.Finished {
 		out.Addrs = podAddrs(p, &pod.Status)

@@ -42,6 +42,7 @@ func rules() []rule {
 		{"pkg/devices", []string{"pkg/listing"}, "it attaches the programs that it is given; what they do, and what they are told, is decided above"},
 		{"pkg/datapath", []string{"pkg/devices", "pkg/listing", "pkg/netfilter", "pkg/seal", "pkg/maps", "pkg/bpf"}, "programs and maps outlive the agent and work without Services"},
 		{"pkg/bigtcp", []string{"pkg/devices", "pkg/listing"}, "it makes devices larger; which ones, and whether, is decided above"},
+		{"pkg/queues", []string{"pkg/devices", "pkg/listing"}, "it gives devices queues; which ones, and whether, is decided above"},
 		{"pkg/routes", nil, "it follows the kernel and says when; to whom is decided above"},
 		{"pkg/optout", []string{"pkg/maps", "pkg/model"}, "it decides about pods from any source, and writes one map"},
 		{"pkg/bugreport", []string{"pkg/listing"}, "it writes what it is given by functions, and what the kernel tells of the machine"},

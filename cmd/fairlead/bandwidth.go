@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	stdmaps "maps"
+	"net"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/queues"
+)
+
+// startQueues starts what has packets wait until they may leave, or takes away what an agent before has put there.
+func (a *agent) startQueues(start func(string, func(context.Context) error), log *slog.Logger) error {
+	if a.cfg.Bandwidth != "true" {
+		names, err := queues.Restore()
+		if len(names) > 0 {
+			log.Info("devices have the kernel's own queues again", "devices", names)
+		}
+		return err
+	}
+	a.queues = queues.New(queues.Config{Devices: a.path.Devices, IsPod: cni.IsDevice, Log: log})
+	start("queues", a.queues.Run)
+	return nil
+}
+
+// bandwidthStatus returns how pods are kept to their rates, of which so many have one; nil where none is.
+func (a *agent) bandwidthStatus(limited int) *observe.BandwidthStatus {
+	if a.queues == nil {
+		return nil
+	}
+	s := a.queues.Stats()
+	return &observe.BandwidthStatus{
+		Devices: s.Devices, Lacking: s.Lacking, Pods: limited, Dropped: s.Dropped, Congestion: congestion(procSys), Error: s.Error,
+	}
+}
+
+// congestion returns the name of the congestion control that connections of the node have unless they choose another.
+func congestion(root string) string {
+	name, err := readSetting(filepath.Join(root, "net/ipv4/tcp_congestion_control"))
+	if err != nil {
+		return "unknown"
+	}
+	return name
+}
+
+func newBandwidthCommand(inv *invocation) *cobra.Command {
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List the pods that are kept to a rate, and what they send out of the node",
+		Long: `List the pods of this node that are kept to a rate in what they send out of it (annotation kubernetes.io/egress-bandwidth): the rate,
+how much they send, measured for a second, and how many packets were dropped since they had the rate, as those would have had to wait
+for more than two seconds. It reads the maps and the files of the agent, so it works while none runs.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := inv.config(cmd)
+			if err != nil {
+				return err
+			}
+			rows, err := readLimited(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			return inv.print(rows, func(w io.Writer) error { return writeLimited(w, rows) })
+		},
+	}
+	return noun("bandwidth", "Show the rates that pods are kept to", list)
+}
+
+// limited is a pod that is kept to a rate. What is counted in bits a second are those of frames.
+type limited struct {
+	Pod      string `json:"pod"`
+	Device   string `json:"device"`
+	Rate     uint64 `json:"rate"`
+	Measured uint64 `json:"measured"`
+	Dropped  uint64 `json:"dropped"` // packets
+}
+
+// measuredFor is how long it is looked at what pods send.
+const measuredFor = time.Second
+
+func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
+	m, err := maps.Open(mapsDir(cfg), true)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	before, err := maps.Paces(m.PodRates, m.PodPaces)
+	if err != nil || len(before) == 0 {
+		return []limited{}, err
+	}
+	since := time.Now()
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(measuredFor):
+	}
+	after, err := maps.Paces(m.PodRates, m.PodPaces)
+	if err != nil {
+		return nil, err
+	}
+	took := time.Since(since).Seconds()
+	leases, err := podnet.List(cfg.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	rows := []limited{}
+	for _, index := range slices.Sorted(stdmaps.Keys(after)) {
+		now := after[index]
+		row := limited{Rate: now.Rate * 8, Dropped: now.Dropped}
+		if was, there := before[index]; there && now.Sent >= was.Sent {
+			row.Measured = uint64(float64(now.Sent-was.Sent) * 8 / took)
+		}
+		if device, err := net.InterfaceByIndex(int(index)); err == nil { // without one it has just gone
+			row.Device = device.Name
+		}
+		if at := slices.IndexFunc(leases, func(l podnet.Lease) bool { return l.Device == row.Device && row.Device != "" }); at >= 0 {
+			row.Pod = leases[at].Pod.String()
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func writeLimited(w io.Writer, rows []limited) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "POD\tDEVICE\tRATE\tMEASURED\tDROPPED")
+	for _, r := range rows {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\n", orNone(r.Pod), orNone(r.Device), bitRate(r.Rate), bitRate(r.Measured), r.Dropped)
+	}
+	return table.Flush()
+}
+
+// bitRate writes bits a second as annotations do: "12.5M".
+func bitRate(n uint64) string {
+	value, unit := float64(n), ""
+	for _, next := range []string{"k", "M", "G", "T"} {
+		if value < 1000 {
+			break
+		}
+		value, unit = value/1000, next
+	}
+	return fmt.Sprintf("%.4g%s", value, unit)
+}

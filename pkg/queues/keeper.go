@@ -1,0 +1,175 @@
+// Package queues gives the devices that lead out of the node a queue that lets no packet leave before its time.
+package queues
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/listing"
+)
+
+// Config is what a Keeper needs.
+type Config struct {
+	// Devices returns those that lead out of the node.
+	Devices func() []devices.Device
+	// IsPod tells devices of pods, which may come and go unheeded, by their names.
+	IsPod func(name string) bool
+	Log   *slog.Logger
+}
+
+// Keeper keeps a queue at each of the devices by which packets leave the node.
+type Keeper struct {
+	cfg Config
+
+	mu    sync.Mutex
+	stats Stats
+}
+
+// Stats are what a Keeper found.
+type Stats struct {
+	Devices []string          // that have the queue
+	Lacking map[string]string // by name: why a device has not
+	Dropped uint64            // packets that found no room in the queues, of those that are there now
+	Error   string
+}
+
+// New returns a Keeper that has given the devices their queues, if nothing was in the way.
+func New(cfg Config) *Keeper {
+	k := &Keeper{cfg: cfg}
+	k.look()
+	return k
+}
+
+// Run keeps the queues where they are until the context ends.
+func (k *Keeper) Run(ctx context.Context) error {
+	return devices.Watch(ctx, k.cfg.Log, k.cfg.IsPod, nil, func() error { k.look(); return nil })
+}
+
+// Stats returns what the last look found.
+func (k *Keeper) Stats() Stats {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.stats
+}
+
+// look gives the devices, and no others, their queues, and notes how that went.
+func (k *Keeper) look() {
+	now := Stats{Lacking: map[string]string{}}
+	err := k.set(&now)
+	slices.Sort(now.Devices)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err != nil {
+		now.Error = err.Error()
+	}
+	if now.Error != "" && now.Error != k.stats.Error {
+		k.cfg.Log.Warn("giving devices a queue that keeps pods to their rates: trying again", "error", err)
+	}
+	for name, why := range now.Lacking {
+		if k.stats.Lacking[name] != why {
+			k.cfg.Log.Warn("a device does not keep pods to their rates", "device", name, "reason", why)
+		}
+	}
+	k.stats = now
+}
+
+func (k *Keeper) set(now *Stats) error {
+	links, err := listing.Of(netlink.LinkList)
+	if err != nil {
+		return fmt.Errorf("list the node's devices: %w", err)
+	}
+	all, err := readQueues()
+	if err != nil {
+		return err
+	}
+	var indexes []int
+	for _, d := range k.cfg.Devices() {
+		indexes = append(indexes, d.Index)
+	}
+	chosen := leaves(links, indexes)
+	var errs []error
+	for _, link := range links {
+		at := link.Attrs()
+		if !slices.Contains(chosen, link) {
+			errs = append(errs, all[at.Index].remove())
+			continue
+		}
+		why, err := all[at.Index].keep(link)
+		switch {
+		case err != nil:
+			now.Lacking[at.Name] = err.Error()
+		case why != "":
+			now.Lacking[at.Name] = why
+		default:
+			now.Devices = append(now.Devices, at.Name)
+			now.Dropped += all[at.Index].dropped()
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// leaves returns the devices by which what leaves by those with the indexes is sent: the parts of a bond or a bridge, what
+// a VLAN is on. A packet that has waited there need not wait above, and would be held to its time twice.
+func leaves(links []netlink.Link, indexes []int) []netlink.Link {
+	var found []netlink.Link
+	seen := map[int]bool{}
+	for len(indexes) > 0 {
+		var parts []int
+		for _, link := range links {
+			at := link.Attrs()
+			if !slices.Contains(indexes, at.Index) || seen[at.Index] {
+				continue
+			}
+			seen[at.Index] = true
+			var own []int
+			if link.Type() == "vlan" {
+				own = append(own, at.ParentIndex)
+			}
+			for _, part := range links {
+				if part.Attrs().MasterIndex == at.Index {
+					own = append(own, part.Attrs().Index)
+				}
+			}
+			if len(own) == 0 {
+				found = append(found, link)
+			}
+			parts = append(parts, own...)
+		}
+		indexes = parts
+	}
+	slices.SortFunc(found, func(a, b netlink.Link) int { return cmp.Compare(a.Attrs().Index, b.Attrs().Index) })
+	return found
+}
+
+// Restore takes the queues of any Keeper away, at which the kernel puts its own in their place, and returns the names of
+// the devices.
+func Restore() (names []string, err error) {
+	all, err := readQueues()
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for index, q := range all {
+		if !q.isOurs() {
+			continue
+		}
+		err := q.remove()
+		if link, known := netlink.LinkByIndex(index); known == nil && err == nil {
+			names = append(names, link.Attrs().Name)
+		}
+		if !errors.Is(err, unix.ENODEV) {
+			errs = append(errs, err)
+		}
+	}
+	slices.Sort(names)
+	return names, errors.Join(errs...)
+}

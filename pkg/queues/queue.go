@@ -1,0 +1,132 @@
+package queues
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/listing"
+)
+
+// handle is what queues of ours are known by. What the kernel made by itself has none, so nobody misses it: once ours is
+// gone it makes another. A queue with any other handle somebody wanted.
+const handle = 0xfa1e
+
+// How much a queue takes: what pods send in two seconds, after which programs drop it, in packets of usual size at a few
+// Gbit/s. A flow may have a fifth of it, so that one that does not wait for its packets leaves room for others.
+const (
+	packetLimit = 1 << 18
+	flowLimit   = packetLimit / 5
+)
+
+// The kinds of queues that are known here.
+const (
+	kindFq = "fq"
+	kindMq = "mq" // has one of its own for each of the device's
+)
+
+// queue is what a device has packets wait in.
+type queue struct {
+	root  netlink.Qdisc
+	parts map[uint32]netlink.Qdisc // by the number of the device's queue, from 1
+}
+
+// readQueues returns the queues of all devices, by index.
+func readQueues() (map[int]*queue, error) {
+	list, err := listing.Of(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(nil) })
+	if err != nil {
+		return nil, fmt.Errorf("list the queues of devices: %w", err)
+	}
+	all := map[int]*queue{}
+	for _, q := range list {
+		at := q.Attrs()
+		if all[at.LinkIndex] == nil {
+			all[at.LinkIndex] = &queue{parts: map[uint32]netlink.Qdisc{}}
+		}
+		switch major, minor := netlink.MajorMinor(at.Parent); {
+		case at.Parent == netlink.HANDLE_ROOT:
+			all[at.LinkIndex].root = q
+		case major == handle:
+			all[at.LinkIndex].parts[uint32(minor)] = q
+		}
+	}
+	return all, nil
+}
+
+func (q *queue) isOurs() bool {
+	return q != nil && q.root != nil && q.root.Attrs().Handle == netlink.MakeHandle(handle, 0)
+}
+
+// keep makes a device have a queue that keeps packets until their time, or says why it is not to have one.
+func (q *queue) keep(link netlink.Link) (why string, err error) {
+	if q != nil && q.root != nil && !q.isOurs() && q.root.Attrs().Handle != 0 {
+		if q.root.Type() == kindFq { // of somebody who has set it up for this, or will wonder
+			return "", nil
+		}
+		return fmt.Sprintf("its queue is %s, which somebody has set up: fairlead leaves it alone; \"tc qdisc del dev %s root\" removes it",
+			q.root.Type(), link.Attrs().Name), nil
+	}
+	want := q.lacking(link)
+	for _, one := range want {
+		if err := netlink.QdiscReplace(one); err != nil {
+			if errors.Is(err, unix.ENOENT) {
+				return "this kernel has no fq: that needs CONFIG_NET_SCH_FQ", nil
+			}
+			return "", fmt.Errorf("give device %s a queue of %s: %w", link.Attrs().Name, one.Type(), err)
+		}
+	}
+	return "", nil
+}
+
+// lacking returns what the device's queue is to be made of and is not.
+func (q *queue) lacking(link netlink.Link) (want []netlink.Qdisc) {
+	index := link.Attrs().Index
+	fq := func(handle, parent uint32) netlink.Qdisc {
+		one := netlink.NewFq(netlink.QdiscAttrs{LinkIndex: index, Handle: handle, Parent: parent})
+		one.PacketLimit, one.FlowPacketLimit = packetLimit, flowLimit
+		return one
+	}
+	own, queues := netlink.MakeHandle(handle, 0), link.Attrs().NumTxQueues
+	if queues <= 1 {
+		if !q.isOurs() || q.root.Type() != kindFq {
+			want = append(want, fq(own, netlink.HANDLE_ROOT))
+		}
+		return want
+	}
+	if !q.isOurs() || q.root.Type() != kindMq {
+		q = nil
+		want = append(want, &netlink.GenericQdisc{
+			QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: own, Parent: netlink.HANDLE_ROOT}, QdiscType: kindMq,
+		})
+	}
+	for i := 1; i <= queues; i++ {
+		if q == nil || q.parts[uint32(i)] == nil || q.parts[uint32(i)].Type() != kindFq {
+			want = append(want, fq(0, netlink.MakeHandle(handle, uint16(i))))
+		}
+	}
+	return want
+}
+
+// remove takes a queue of ours away.
+func (q *queue) remove() error {
+	if !q.isOurs() {
+		return nil
+	}
+	if err := netlink.QdiscDel(q.root); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("take the queue of device %d away: %w", q.root.Attrs().LinkIndex, err)
+	}
+	return nil
+}
+
+// dropped returns how many packets have found no room in it.
+func (q *queue) dropped() uint64 {
+	if q == nil || q.root == nil {
+		return 0
+	}
+	if s := q.root.Attrs().Statistics; s != nil && s.Queue != nil {
+		return uint64(s.Queue.Drops)
+	}
+	return 0
+}

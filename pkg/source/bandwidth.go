@@ -1,0 +1,37 @@
+package source
+
+import (
+	"regexp"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// annotationEgress is Kubernetes' own: how many bits a second a Pod may send.
+const annotationEgress = "kubernetes.io/egress-bandwidth"
+
+// What Kubernetes takes for reasonable, in bits a second.
+const (
+	leastBandwidth = 1e3
+	mostBandwidth  = 1e15
+)
+
+// quantity is what an amount of bits a second looks like. What is longer than any reasonable one could be is not worked out.
+var quantity = regexp.MustCompile(`^\+?[0-9]{1,18}(\.[0-9]{0,9})?([kMGTP]|[KMGTP]i|[eE][0-9]{1,2})?$`)
+
+// egress returns how many bits a second a Pod may send; 0 for as many as it can, which is also what one may whose annotation cannot be
+// understood.
+func egress(p *problems, annotations map[string]string) uint64 {
+	text, ok := annotations[annotationEgress]
+	if !ok {
+		return 0
+	}
+	if quantity.MatchString(text) {
+		amount, err := resource.ParseQuantity(text)
+		if err == nil && amount.Value() >= leastBandwidth && amount.Value() <= mostBandwidth {
+			return uint64(amount.Value())
+		}
+	}
+	p.add("InvalidBandwidth", "annotation %s %.64q is not from 1k to 1P bits a second, such as 10M: correct it, there is no limit until then",
+		annotationEgress, text)
+	return 0
+}
