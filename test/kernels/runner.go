@@ -188,7 +188,7 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel, suites []suit
 		Image: kernel.Image, Busybox: r.busybox, Dir: filepath.Join(r.output, kernel.Kernel, name),
 		// All that may lack is lacking by mistake: a test that skips proves nothing. An emulated processor takes ten
 		// times as long as the real one or more.
-		Env: []string{"FAIRLEAD_REQUIRE=root links sctp netkit", "MACHINE_SLOWER=4"},
+		Env: []string{"FAIRLEAD_REQUIRE=root links sctp netkit fq", "MACHINE_SLOWER=4"},
 	}
 	modules, err := kernel.Modules(r.busybox, modules()...)
 	if err != nil {
@@ -210,7 +210,7 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel, suites []suit
 
 // modules are those of the kernel's modules that the suites use.
 func modules() []string {
-	return []string{"veth", "udp_diag", "tcp_diag", "bridge", "8021q", "bonding", "sctp", "sch_ingress", "cls_bpf"}
+	return []string{"veth", "udp_diag", "tcp_diag", "bridge", "8021q", "bonding", "sctp", "sch_ingress", "cls_bpf", "sch_fq", "vxlan"}
 }
 
 // build builds what the suite runs, unless that was done for another kernel.

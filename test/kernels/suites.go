@@ -57,6 +57,10 @@ func suites() []suite {
 			without: []string{"6.1"}, limit: 7 * time.Minute,
 		},
 		{
+			name: "bandwidth", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^TestBandwidth"},
+			limit: 15 * time.Minute,
+		},
+		{
 			name: "demo", command: true, pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
 			files: []string{"test/demo/manifests/web.yaml"}, limit: 6 * time.Minute,
 		},

@@ -33,7 +33,7 @@ type carried struct {
 }
 
 // open loads and attaches the programs, with eth0 as the device to the outside.
-func (c *carried) open(log *slog.Logger) (podnet.Programs, error) {
+func (c *carried) open(log *slog.Logger, bandwidth bool) (podnet.Programs, error) {
 	if c == nil {
 		return nil, nil
 	}
@@ -47,6 +47,7 @@ func (c *carried) open(log *slog.Logger) (podnet.Programs, error) {
 		Packets: &datapath.Packets{
 			Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: datapath.Ports{First: 1024, Last: 29999},
 			Pods: true, Bypass: c.Bypass, Masquerade: true, Node: true, Tunnel: fabric.DeviceName,
+			Bandwidth: bandwidth,
 		},
 	})
 	if err != nil {

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	code := rig.Main(m, rig.Funcs{
 		"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead, "reside": reside, "spoof": spoof, "weigh": weigh,
-		"proxy": proxy, "inquire": inquire,
+		"proxy": proxy, "inquire": inquire, "drain": drain, "pour": pour,
 	})
 	for _, b := range []*program{&plugin, &command} {
 		if b.dir != "" {
@@ -57,10 +57,11 @@ type served struct {
 	Chained  bool
 	Cooldown time.Duration
 
-	Carry *carried // by programs; nil for the stack alone
-	Less  int      // than the MTU of the devices, for packets of pods
-	Big   bool     // packets of TCP may be larger than 64 KiB
-	Kind  cni.Kind // of pods' devices
+	Carry *carried          // by programs; nil for the stack alone
+	Less  int               // than the MTU of the devices, for packets of pods
+	Big   bool              // packets of TCP may be larger than 64 KiB
+	Kind  cni.Kind          // of pods' devices
+	Rates map[string]uint64 // bytes a second that pods may send out of the node, by their names; nil: none is kept to one
 }
 
 // serve is the agent's half: it says when it is ready, and ends with its input.
@@ -73,7 +74,7 @@ func serve(args []string) int {
 	_ = unix.Prctl(unix.PR_SET_PTRACER, ^uintptr(0), 0, 0, 0)
 	err := func() error {
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-		programs, err := s.Carry.open(log)
+		programs, err := s.Carry.open(log, s.Rates != nil)
 		if err != nil {
 			return err
 		}
@@ -85,8 +86,14 @@ func serve(args []string) int {
 			}
 			largest = func() cni.Largest { return cni.Largest(keeper.Stats().Sizes) }
 		}
+		if s.Rates != nil {
+			if _, err := newQueues(); err != nil {
+				return err
+			}
+		}
 		network, err := podnet.New(podnet.Config{
 			Largest: largest, Kind: s.Kind,
+			Traits:   func(pod cni.Pod, _ *podnet.Traits) podnet.Traits { return podnet.Traits{Rate: s.Rates[pod.Name]} },
 			Programs: programs,
 			Dir:      s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
 			CIDRs: func() ([]netip.Prefix, error) {

@@ -1,0 +1,274 @@
+package podnet
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/queues"
+	"fairlead.io/fairlead/test/rig"
+)
+
+const (
+	datagram   = 1000
+	datagrams  = 4                       // in a merged packet, as senders send them who are in a hurry
+	headersUDP = 14 + 8                  // and those of IP
+	poured     = 1500 * time.Millisecond // what a pod sends takes so long, and waits for less than two seconds
+)
+
+// newQueues returns what keeps pods to their rates at eth0.
+func newQueues() (*queues.Keeper, error) {
+	link, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return nil, err
+	}
+	list := []devices.Device{{Name: "eth0", Index: link.Attrs().Index}}
+	keeper := queues.New(queues.Config{Log: slog.Default(), Devices: func() []devices.Device { return list }})
+	stats := keeper.Stats()
+	if len(stats.Devices) != 1 || stats.Error != "" {
+		return nil, fmt.Errorf("queues: %+v", stats)
+	}
+	return keeper, nil
+}
+
+// drain prints at how many bytes a second so many datagrams came in. Each comes in when the kernel says so, whenever it is read.
+func drain(args []string) int {
+	err := func() error {
+		want, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		listener, err := net.ListenPacket("udp", ":9")
+		if err != nil {
+			return err
+		}
+		conn := listener.(*net.UDPConn)
+		if err := errors.Join(setOption(conn, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
+			setOption(conn, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)); err != nil {
+			return err
+		}
+		fmt.Println("ready")
+		came := make([]time.Duration, want)
+		for i := range came {
+			if came[i], err = cameAt(conn); err != nil {
+				return fmt.Errorf("datagram %d of %d: %w", i, want, err)
+			}
+		}
+		fmt.Println(rateOf(came))
+		return nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// cameAt reads a datagram, and returns when it came.
+func cameAt(conn *net.UDPConn) (time.Duration, error) {
+	data, control := make([]byte, 2*datagram), make([]byte, 256)
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return 0, err
+	}
+	n, m, _, _, err := conn.ReadMsgUDP(data, control)
+	if err != nil {
+		return 0, err
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:m])
+	if err != nil || len(messages) != 1 || n != datagram {
+		return 0, fmt.Errorf("it has %d bytes and no time: %v", n, err)
+	}
+	at := (*unix.Timespec)(unsafe.Pointer(&messages[0].Data[0]))
+	return time.Duration(at.Nano()), nil
+}
+
+// rateOf returns at how many bytes a second datagrams came. One may be late if the machine has other work to do, and never early, and
+// what comes after it is not late for that. So it is the median of the rates between each and the one that comes half of all later.
+func rateOf(came []time.Duration) float64 {
+	slices.Sort(came)
+	half := len(came) / 2
+	var rates []float64
+	for i := range half {
+		rates = append(rates, float64(half*datagram)/(came[i+half]-came[i]).Seconds())
+	}
+	slices.Sort(rates)
+	return rates[half/2]
+}
+
+func setOption(conn *net.UDPConn, level, name, value int) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), level, name, value) })
+	return errors.Join(err, failed)
+}
+
+// pour sends so many datagrams by some flows, as fast as it can.
+func pour(args []string) int {
+	err := func() error {
+		flows, err := strconv.Atoi(args[1])
+		all, err2 := strconv.Atoi(args[2])
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		conns := make([]net.Conn, flows)
+		for i := range conns {
+			if conns[i], err = net.Dial("udp", args[0]); err != nil {
+				return err
+			}
+			defer conns[i].Close()
+			udp := conns[i].(*net.UDPConn)
+			if err := errors.Join(setOption(udp, unix.IPPROTO_UDP, unix.UDP_SEGMENT, datagram),
+				setOption(udp, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 64<<20)); err != nil {
+				return err
+			}
+		}
+		for i := range all / datagrams {
+			if _, err := conns[i%flows].Write(make([]byte, datagram*datagrams)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// measured has a pod send datagrams, and returns how many bytes a second came in at another namespace.
+func measured(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
+	t.Helper()
+	sink := rig.NewChild(t, nil, at, "drain", strconv.Itoa(all))
+	if line, err := sink.ReadLine(); err != nil || line != "ready" {
+		t.Fatalf("drain in %s: %q, %v", at, line, err)
+	}
+	rig.Child(t, nil, from, "pour", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows), strconv.Itoa(all))
+	line, err := sink.ReadLine()
+	if err != nil {
+		t.Fatalf("drain: %v, %v", err, sink.Wait())
+	}
+	got, err := strconv.ParseFloat(line, 64)
+	if err != nil {
+		t.Fatalf("drain: %q", line)
+	}
+	if err := sink.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// paces returns what the pods that are kept to a rate have sent and lost, and what packets wait in at their device.
+func (w *town) paces() (list map[uint32]maps.Pace, queues []netlink.Qdisc) {
+	w.t.Helper()
+	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), true)
+	w.must(err)
+	defer m.Close()
+	list, err = maps.Paces(m.PodRates, m.PodPaces)
+	w.must(err)
+	w.must(w.ns.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err != nil {
+			return err
+		}
+		all, err := netlink.QdiscList(link)
+		for _, q := range all {
+			if q.Type() == "fq" {
+				queues = append(queues, q)
+			}
+		}
+		return err
+	}))
+	return list, queues
+}
+
+// requireWaiting says that packets have waited for their time at a queue, and that none was dropped for it.
+func (w *town) requireWaiting(t *testing.T) {
+	t.Helper()
+	list, queues := w.paces()
+	if len(queues) == 0 {
+		t.Error("eth0 has no fq")
+	}
+	for _, q := range queues {
+		if q.Attrs().Statistics.Queue.Drops != 0 {
+			t.Errorf("%s of eth0 has dropped %d packets", q.Type(), q.Attrs().Statistics.Queue.Drops)
+		}
+	}
+	if len(list) != 1 {
+		t.Errorf("pods with a rate: %v", list)
+	}
+	for _, pace := range list {
+		if pace.Dropped != 0 || pace.Sent == 0 {
+			t.Errorf("sent %+v", pace)
+		}
+	}
+}
+
+// A pod keeps to its rate, in either family and by any number of flows, and nothing is lost; what another pod sends is not held up.
+func TestBandwidth(t *testing.T) {
+	rig.Root(t)
+	needFq(t)
+	for _, bypass := range []bool{true, false} {
+		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
+			w := newTownOf(t, bypass, func(s *served) { s.Rates = map[string]uint64{} })
+			for _, c := range []struct{ mbit, within float64 }{{10, 0.02}, {50, 0.05}} {
+				rate := c.mbit * 1e6 / 8
+				w.Rates = map[string]uint64{"a": uint64(rate)}
+				w.restart()
+				for _, is4 := range []bool{true, false} {
+					for _, flows := range []int{1, 16} {
+						w.keepsTo(t, rate, is4, flows, c.within)
+					}
+				}
+				if got := measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000); got < 2*rate {
+					t.Errorf("beside %.0f Mbit/s the other pod sends %.3f", c.mbit, got*8/1e6)
+				}
+			}
+		})
+	}
+}
+
+func (w *town) keepsTo(t *testing.T, rate float64, is4 bool, flows int, within float64) {
+	t.Helper()
+	frame := float64(datagram + headersUDP + map[bool]int{true: 20, false: 40}[is4])
+	all := int(rate*poured.Seconds()/frame) / datagrams * datagrams
+	want := rate * datagram / frame
+	got := measured(t, w.pods[0].Netns, w.outside, outsiders[is4], flows, all)
+	say := t.Logf
+	if got < want*(1-within) || got > want*(1+within) {
+		say = t.Errorf
+	}
+	say("%.0f Mbit/s, IPv4 %t, %d flows: %.3f of %.3f Mbit/s, %+.2f %%", rate*8/1e6, is4, flows, got*8/1e6, want*8/1e6, (got/want-1)*100)
+	w.requireWaiting(t)
+}
+
+// needFq skips where the kernel has none.
+func needFq(t *testing.T) {
+	t.Helper()
+	if err := rig.NewNetns(t, "trial").Do(func() error {
+		link, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.QdiscReplace(netlink.NewFq(netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT}))
+	}); err != nil {
+		rig.Lacking(t, "fq", fmt.Sprintf("this kernel has no fq: %v", err))
+	}
+}
