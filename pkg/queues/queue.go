@@ -30,7 +30,7 @@ const (
 // queue is what a device has packets wait in.
 type queue struct {
 	root  netlink.Qdisc
-	parts map[uint32]netlink.Qdisc // by the number of the device's queue, from 1
+	parts map[uint32]netlink.Qdisc // by the number of the device's queue, from 1, where the root has one for each
 }
 
 // readQueues returns the queues of all devices, by index.
@@ -40,7 +40,7 @@ func readQueues() (map[int]*queue, error) {
 		return nil, fmt.Errorf("list the queues of devices: %w", err)
 	}
 	all := map[int]*queue{}
-	for _, q := range list {
+	for _, q := range list { // a root comes before its parts
 		at := q.Attrs()
 		if all[at.LinkIndex] == nil {
 			all[at.LinkIndex] = &queue{parts: map[uint32]netlink.Qdisc{}}
@@ -48,7 +48,7 @@ func readQueues() (map[int]*queue, error) {
 		switch major, minor := netlink.MajorMinor(at.Parent); {
 		case at.Parent == netlink.HANDLE_ROOT:
 			all[at.LinkIndex].root = q
-		case major == handle:
+		case all[at.LinkIndex].root != nil && netlink.MakeHandle(major, 0) == all[at.LinkIndex].root.Attrs().Handle:
 			all[at.LinkIndex].parts[uint32(minor)] = q
 		}
 	}
@@ -62,7 +62,7 @@ func (q *queue) isOurs() bool {
 // keep makes a device have a queue that keeps packets until their time, or says why it is not to have one.
 func (q *queue) keep(link netlink.Link) (why string, err error) {
 	if q != nil && q.root != nil && !q.isOurs() && q.root.Attrs().Handle != 0 {
-		if q.root.Type() == kindFq { // of somebody who has set it up for this, or will wonder
+		if q.paces(link.Attrs().NumTxQueues) { // of somebody who has set it up for this, or will wonder
 			return "", nil
 		}
 		return fmt.Sprintf("its queue is %s, which somebody has set up: fairlead leaves it alone; \"tc qdisc del dev %s root\" removes it",
@@ -78,6 +78,19 @@ func (q *queue) keep(link netlink.Link) (why string, err error) {
 		}
 	}
 	return "", nil
+}
+
+// paces reports whether packets wait in it until their time, by whichever of so many queues of the device they leave.
+func (q *queue) paces(queues int) bool {
+	if q.root.Type() != kindMq {
+		return q.root.Type() == kindFq
+	}
+	for i := 1; i <= queues; i++ {
+		if part := q.parts[uint32(i)]; part == nil || part.Type() != kindFq {
+			return false
+		}
+	}
+	return true
 }
 
 // lacking returns what the device's queue is to be made of and is not.
