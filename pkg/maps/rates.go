@@ -22,7 +22,7 @@ func (m *Maps) setRates(want []Pod) (changed int, err error) {
 	for i := range want {
 		if p := &want[i]; p.Rate > 0 {
 			rates[p.Index], paces[p.Index] = bpf.MapsPodRate{Bytes: p.Rate}, bpf.MapsPodPace{}
-			if err := m.addPace(p.Index); err != nil {
+			if err := errors.Join(m.addPace(p.Index), m.forgive(p.Index, p.Rate)); err != nil {
 				return 0, err
 			}
 		}
@@ -42,7 +42,7 @@ func (m *Maps) setRates(want []Pod) (changed int, err error) {
 func (m *Maps) setRate(p *Pod) error {
 	if p.Rate > 0 {
 		row := bpf.MapsPodRate{Bytes: p.Rate}
-		return errors.Join(m.addPace(p.Index), m.PodRates.Put(&p.Index, &row))
+		return errors.Join(m.addPace(p.Index), m.forgive(p.Index, p.Rate), m.PodRates.Put(&p.Index, &row))
 	}
 	for _, of := range []*ebpf.Map{m.PodRates, m.PodPaces} {
 		if err := of.Delete(&p.Index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -50,6 +50,22 @@ func (m *Maps) setRate(p *Pod) error {
 		}
 	}
 	return nil
+}
+
+// forgive has a pod that gets another rate begin anew: what it has sent ahead at a low one may have taken minutes.
+func (m *Maps) forgive(ifindex uint32, rate uint64) error {
+	var was bpf.MapsPodRate
+	if err := m.PodRates.Lookup(&ifindex, &was); errors.Is(err, ebpf.ErrKeyNotExist) || err == nil && was.Bytes == rate {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	var pace bpf.MapsPodPace
+	if err := m.PodPaces.Lookup(&ifindex, &pace); err != nil {
+		return err
+	}
+	pace.Next = 0
+	return m.PodPaces.Update(&ifindex, &pace, ebpf.UpdateExist)
 }
 
 // addPace makes room for what a pod sends, before it has a rate. What it has sent so far stays.

@@ -223,16 +223,22 @@ func TestDeparturesOfOthers(t *testing.T) {
 	}
 }
 
-// Another rate holds from the next packet on, and leaves what was sent as it is.
+// Another rate holds from the next packet on, whatever the one before has had to wait for, and leaves what was sent as it is.
 func TestDeparturesAtAnotherRate(t *testing.T) {
 	p := newPaced(t, 1e6)
-	start := now(t) + ahead
-	p.pace(t, start)
 	frame := podFrame(true, udp, 958)
+	p.pace(t, now(t)+ahead)
 	p.send(t, frame, 0)
+	p.pace(t, p.pace(t, 0).Next/part+100*second)
 	p.limit(t, 2e6)
+	if verdict, at := p.send(t, frame, 0); verdict != "pass" || at != 0 {
+		t.Errorf("%s, leaves at %d", verdict, at)
+	}
+	p.pace(t, now(t)+ahead)
+	next := p.pace(t, 0).Next
+	p.limit(t, 2e6) // which it has
 	p.send(t, frame, 0)
-	if row, want := p.pace(t, 0), (start+second/1000+second/2000)*part; row.Next != want || row.Sent != 2000 {
+	if row, want := p.pace(t, 0), next+second/2000*part; row.Next != want {
 		t.Errorf("the next leaves at %d, want %d; %+v", row.Next/part, want/part, row)
 	}
 }
