@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -27,6 +28,7 @@ const (
 	datagram   = 1000
 	datagrams  = 4                       // in a merged packet, as senders send them who are in a hurry
 	headersUDP = 14 + 8                  // and those of IP
+	streams    = 4 * time.Second         // for which connections are looked at: their ends may be late by some milliseconds
 	poured     = 1500 * time.Millisecond // what a pod sends takes so long, and waits for less than two seconds
 )
 
@@ -76,6 +78,108 @@ func drain(args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// swallow prints at how many bytes a second came what connections bring, as soon as so many have come. How fast the first quarter was
+// says nothing: they begin slowly, or with what a pod may make up for.
+func swallow(args []string) int {
+	err := func() error {
+		all, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		listener, err := net.Listen("tcp", ":9")
+		if err != nil {
+			return err
+		}
+		fmt.Println("ready")
+		came := make(chan int)
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					for data := make([]byte, 1<<16); ; {
+						n, err := conn.Read(data)
+						if err != nil {
+							return
+						}
+						came <- n
+					}
+				}()
+			}
+		}()
+		sum, before, since := 0, 0, time.Time{}
+		for sum < all {
+			select {
+			case n := <-came:
+				if sum += n; since.IsZero() && sum >= all/4 {
+					before, since = sum, time.Now()
+				}
+			case <-time.After(patience):
+				return fmt.Errorf("%d of %d bytes have come", sum, all)
+			}
+		}
+		fmt.Println(float64(sum-before) / time.Since(since).Seconds())
+		return nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// stream sends by so many connections until they are closed.
+func stream(args []string) int {
+	flows, err := strconv.Atoi(args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	conns := make([]net.Conn, flows)
+	for i := range conns {
+		if conns[i], err = net.Dial("tcp", args[0]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	var all sync.WaitGroup
+	for _, conn := range conns {
+		all.Go(func() {
+			for {
+				if _, err := conn.Write(make([]byte, 1<<16)); err != nil {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return 0
+}
+
+// streamed has a pod send by connections, and returns how many bytes a second came in at another namespace.
+func streamed(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
+	t.Helper()
+	sink := rig.NewChild(t, nil, at, "swallow", strconv.Itoa(all))
+	if line, err := sink.ReadLine(); err != nil || line != "ready" {
+		t.Fatalf("swallow in %s: %q, %v", at, line, err)
+	}
+	source := rig.NewChild(t, nil, from, "stream", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows))
+	line, err := sink.ReadLine()
+	if err != nil {
+		t.Fatalf("swallow: %v, %v", err, sink.Wait())
+	}
+	got, err := strconv.ParseFloat(line, 64)
+	if err != nil {
+		t.Fatalf("swallow: %q", line)
+	}
+	if err := errors.Join(sink.Wait(), source.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	return got
 }
 
 // cameAt reads a datagram, and returns when it came.
@@ -199,8 +303,19 @@ func (w *town) paces() (list map[uint32]maps.Pace, queues []netlink.Qdisc) {
 	return list, queues
 }
 
-// requireWaiting says that packets have waited for their time at a queue, and that none was dropped for it.
-func (w *town) requireWaiting(t *testing.T) {
+// tally returns how many bytes pods that are kept to a rate have sent, and how many packets they have lost for it.
+func (w *town) tally() (sent, dropped uint64) {
+	w.t.Helper()
+	list, _ := w.paces()
+	for _, pace := range list {
+		sent, dropped = sent+pace.Sent, dropped+pace.Dropped
+	}
+	return sent, dropped
+}
+
+// requireWaiting says that packets have waited for their time at a queue, and that none would have had to wait for too long; of what takes
+// losses for a sign, one in fifty at the most. It is told the tally of before.
+func (w *town) requireWaiting(t *testing.T, heeds bool, sent, dropped uint64) {
 	t.Helper()
 	list, queues := w.paces()
 	if len(queues) == 0 {
@@ -214,10 +329,10 @@ func (w *town) requireWaiting(t *testing.T) {
 	if len(list) != 1 {
 		t.Errorf("pods with a rate: %v", list)
 	}
-	for _, pace := range list {
-		if pace.Dropped != 0 || pace.Sent == 0 {
-			t.Errorf("sent %+v", pace)
-		}
+	sentNow, droppedNow := w.tally()
+	sent, dropped = sentNow-sent, droppedNow-dropped
+	if sent == 0 || dropped > 0 && (!heeds || dropped*50 > sent/1500) {
+		t.Errorf("%d bytes were sent, %d packets dropped", sent, dropped)
 	}
 }
 
@@ -228,8 +343,16 @@ func TestBandwidth(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
 			w := newTownOf(t, bypass, func(s *served) { s.Rates = map[string]uint64{} })
-			for _, c := range []struct{ mbit, within float64 }{{10, 0.02}, {50, 0.05}} {
+			most := measured(t, w.pods[0].Netns, w.outside, outsiders[true], 1, 2000)
+			t.Logf("without a rate: %.3f Mbit/s", most*8/1e6)
+			for i, c := range []struct{ mbit, within float64 }{{2, 0.02}, {10, 0.02}, {50, 0.05}} {
 				rate := c.mbit * 1e6 / 8
+				if rate > most/4 { // a processor that has nearly enough to do with it says nothing of the rate
+					if t.Logf("%.0f Mbit/s is too near to that, and is not judged", c.mbit); i == 0 {
+						t.Error("no rate is judged")
+					}
+					continue
+				}
 				w.Rates = map[string]uint64{"a": uint64(rate)}
 				w.restart()
 				for _, is4 := range []bool{true, false} {
@@ -237,8 +360,12 @@ func TestBandwidth(t *testing.T) {
 						w.keepsTo(t, rate, is4, flows, c.within)
 					}
 				}
-				if got := measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000); got < 2*rate {
+				if got := measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000); got < 1.5*rate {
 					t.Errorf("beside %.0f Mbit/s the other pod sends %.3f", c.mbit, got*8/1e6)
+				}
+				w.streamsAt(t, rate, true, 1)
+				if i > 0 { // or each of so many has less than one packet on its way
+					w.streamsAt(t, rate, false, 16)
 				}
 			}
 		})
@@ -250,13 +377,31 @@ func (w *town) keepsTo(t *testing.T, rate float64, is4 bool, flows int, within f
 	frame := float64(datagram + headersUDP + map[bool]int{true: 20, false: 40}[is4])
 	all := int(rate*poured.Seconds()/frame) / datagrams * datagrams
 	want := rate * datagram / frame
+	sent, dropped := w.tally()
 	got := measured(t, w.pods[0].Netns, w.outside, outsiders[is4], flows, all)
 	say := t.Logf
 	if got < want*(1-within) || got > want*(1+within) {
 		say = t.Errorf
 	}
 	say("%.0f Mbit/s, IPv4 %t, %d flows: %.3f of %.3f Mbit/s, %+.2f %%", rate*8/1e6, is4, flows, got*8/1e6, want*8/1e6, (got/want-1)*100)
-	w.requireWaiting(t)
+	w.requireWaiting(t, false, sent, dropped)
+}
+
+// streamsAt is keepsTo for TCP, whose packets are full and carry timestamps. One that has no end to wait for goes on until a packet is lost. Its bytes come
+// when they are read, so a machine that has other work to do is seen in the result.
+func (w *town) streamsAt(t *testing.T, rate float64, is4 bool, flows int) {
+	t.Helper()
+	const within = 0.05
+	headers := float64(20 + 12 + map[bool]int{true: 20, false: 40}[is4])
+	want := rate * (1500 - headers) / (1500 + 14)
+	sent, dropped := w.tally()
+	got := streamed(t, w.pods[0].Netns, w.outside, outsiders[is4], flows, int(want*streams.Seconds()))
+	say := t.Logf
+	if got < want*(1-within) || got > want*(1+within) {
+		say = t.Errorf
+	}
+	say("%.0f Mbit/s, IPv4 %t, %d connections: %.3f of %.3f Mbit/s, %+.2f %%", rate*8/1e6, is4, flows, got*8/1e6, want*8/1e6, (got/want-1)*100)
+	w.requireWaiting(t, true, sent, dropped)
 }
 
 // needFq skips where the kernel has none.
