@@ -22,8 +22,11 @@ func newInitCommand(inv *invocation) *cobra.Command {
 		Long: `Mount what the agent needs and this node lacks: a BPF file system, in which maps and programs outlive the agent, and
 the cgroup2 tree, if nothing shows its root, as where the first version of cgroups alone is in use. What is there stays
 as it is, so the command may be repeated. Unless no device is to be served it also makes the kernel forward packets
-(net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), and go on heeding router advertisements where it does. What these
-settings were is noted in the state directory, and "fairlead cleanup" puts them back.
+(net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), and go on heeding router advertisements where it does. With --bandwidth
+devices to come get fq (net.core.default_qdisc), and there is room for 1000 packets that come in faster than they are met
+(net.core.netdev_max_backlog) and for 4096 connections that nobody has accepted (net.core.somaxconn,
+net.ipv4.tcp_max_syn_backlog), unless there is more. What these settings were is noted in the state directory;
+"fairlead cleanup" puts them back, and so does this command those of --bandwidth without that.
 
 It is what a privileged step does before an agent that is not privileged itself, such as an init container. The volumes of
 that need mountPropagation Bidirectional, and the agent's HostToContainer. "fairlead cleanup" leaves the mounts.`,
@@ -50,10 +53,15 @@ that need mountPropagation Bidirectional, and the agent's HostToContainer. "fair
 					return err
 				}
 			}
+			rates, err := setForRates(procSys, cfg.StateDir, cfg.Bandwidth == "true")
+			if err != nil {
+				return err
+			}
+			done.Settings = append(done.Settings, rates...)
 			return inv.print(done, done.write)
 		},
 	}
-	config.AddFlags(cmd.Flags(), "cgroup-root", "devices")
+	config.AddFlags(cmd.Flags(), "bandwidth", "cgroup-root", "devices")
 	cmd.Flags().StringVar(&at, "cgroup-mount", cgroupMount, "where to mount cgroup2 if nothing shows its root")
 	return cmd
 }

@@ -72,3 +72,33 @@ func TestTraits(t *testing.T) {
 		}
 	}
 }
+
+// A pod has the rate of its annotation once it is heard of, where there are rates.
+func TestTraitsRate(t *testing.T) {
+	store := model.NewStore("node")
+	name := model.Name{Namespace: "shop", Name: "web"}
+	web, before, was := cni.Pod{Namespace: "shop", Name: "web", UID: "one"}, cni.Pod{Namespace: "shop", Name: "web", UID: "zero"}, podnet.Traits{Rate: 5}
+	a := &agent{cfg: &config.Config{Source: config.Kubernetes, PodNetwork: "main", Bandwidth: "true"}, store: store}
+	want := func(what string, pod cni.Pod, rate uint64) {
+		t.Helper()
+		if got := a.traits(pod, &was); got.Rate != rate {
+			t.Errorf("%s: %d bytes a second, want %d", what, got.Rate, rate)
+		}
+	}
+	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 10e6})
+	want("at a start", web, 5)
+	store.ReplaceServices(nil)
+	store.ReplaceSlices(nil)
+	store.ReplaceNodes(nil)
+	store.ReplaceNamespaces(nil)
+	store.ReplacePods(store.Pods())
+	want("known", web, 1.25e6)
+	want("the pod before it", before, 0)
+	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 20e6})
+	want("changed", web, 2.5e6)
+	store.SetPod(&model.Pod{Name: name, UID: "one"})
+	want("removed", web, 0)
+	a.cfg.Bandwidth = "false"
+	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 20e6})
+	want("where there are none", web, 0)
+}

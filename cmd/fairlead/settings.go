@@ -70,18 +70,27 @@ func readSetting(path string) (string, error) {
 	return strings.TrimSpace(string(content)), err
 }
 
-// remember notes in dir what the settings below root are, before they are changed. What was noted before stays: it is older.
+// remember notes in dir what the settings below root are that setForwarding changes.
 func remember(root, dir string) error {
-	noted, err := readSettings(root, dir)
-	if err != nil {
-		return err
-	}
 	now, err := changes(root)
 	if err != nil {
 		return fmt.Errorf("read settings: %w", err)
 	}
+	return note(root, dir, now)
+}
+
+// note notes settings in dir before they are changed. What was noted before stays: it is older.
+func note(root, dir string, now map[string]change) error {
+	noted, err := readSettings(root, dir)
+	if err != nil {
+		return err
+	}
 	maps.Copy(now, noted.Files)
 	noted.Files = now
+	return noted.write(dir)
+}
+
+func (noted settings) write(dir string) error {
 	content, err := json.MarshalIndent(noted, "", "  ")
 	if err != nil {
 		return fmt.Errorf("note settings: %w", err)

@@ -127,9 +127,10 @@ func TestMounts(t *testing.T) {
 // The commands have the flags that the chart gives them.
 func TestArguments(t *testing.T) {
 	t.Parallel()
-	pod := daemonSet(t, at("devices", []string{"eth0", "eth1"}), at("cgroup.hostRoot", "/sys/fs/cgroup/x"), at("extraArgs", []string{"--log-level=debug"})).Spec.Template.Spec
+	pod := daemonSet(t, at("devices", []string{"eth0", "eth1"}), at("cgroup.hostRoot", "/sys/fs/cgroup/x"), at("bandwidthManager.enabled", true),
+		at("podNetwork", "main"), at("extraArgs", []string{"--log-level=debug"})).Spec.Template.Spec
 	want := map[string][]string{
-		"init":    {"init", "--bpffs=/sys/fs/bpf", "--devices=eth0,eth1", "--cgroup-root=/sys/fs/cgroup/x"},
+		"init":    {"init", "--bpffs=/sys/fs/bpf", "--devices=eth0,eth1", "--cgroup-root=/sys/fs/cgroup/x", "--bandwidth=true"},
 		"install": {"install", "--cni-bin-dir=/host/opt/cni/bin"},
 		"agent":   {"agent", "--config-dir=/etc/fairlead", "--node-name=$(NODE_NAME)", "--log-level=debug"},
 	}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The settings of a node whose pods have rates come and go with these, and with cleanup; what is more already, or is another's since, stays.
+func TestSetForRates(t *testing.T) {
+	root, dir := t.TempDir(), t.TempDir()
+	write := func(name, value string) {
+		t.Helper()
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(value+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	require := func(when, qdisc, backlog, conns, syns string) {
+		t.Helper()
+		want := map[string]string{
+			"net/core/default_qdisc": qdisc, "net/core/netdev_max_backlog": backlog, "net/core/somaxconn": conns, "net/ipv4/tcp_max_syn_backlog": syns,
+		}
+		have := map[string]string{}
+		for name := range want {
+			value, err := readSetting(filepath.Join(root, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			have[name] = value
+		}
+		if diff := cmp.Diff(want, have); diff != "" {
+			t.Errorf("%s (-want +have):\n%s", when, diff)
+		}
+	}
+	set := func(wanted bool) []Change {
+		t.Helper()
+		all, err := setForRates(root, dir, wanted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	write("kernel/random/boot_id", "one")
+	write("net/core/default_qdisc", "fq_codel")
+	write("net/core/netdev_max_backlog", "5000")
+	write("net/core/somaxconn", "128")
+	write("net/ipv4/tcp_max_syn_backlog", "512")
+	set(false)
+	require("without rates", "fq_codel", "5000", "128", "512")
+	for _, changed := range []bool{true, false} {
+		want := []Change{
+			{"net.core.default_qdisc=fq", changed}, {"net.core.netdev_max_backlog=5000", false}, {"net.core.somaxconn=4096", changed},
+			{"net.ipv4.tcp_max_syn_backlog=4096", changed},
+		}
+		if diff := cmp.Diff(want, set(true)); diff != "" {
+			t.Errorf("(-want +have):\n%s", diff)
+		}
+		require("with rates", "fq", "5000", "4096", "4096")
+	}
+	write("net/core/somaxconn", "9000")
+	set(false)
+	require("without rates again", "fq_codel", "5000", "9000", "512")
+	write("net/core/somaxconn", "128")
+	set(false)
+	require("and once more", "fq_codel", "5000", "128", "512")
+	set(true)
+	if _, err := putBack(root, dir); err != nil {
+		t.Fatal(err)
+	}
+	require("cleaned", "fq_codel", "5000", "128", "512")
+}
