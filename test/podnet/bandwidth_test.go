@@ -19,6 +19,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/devices"
+	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/test/rig"
@@ -280,14 +281,14 @@ func measured(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) 
 }
 
 // paces returns what the pods that are kept to a rate have sent and lost, and what packets wait in at their device.
-func (w *town) paces() (list map[uint32]maps.Pace, queues []netlink.Qdisc) {
-	w.t.Helper()
-	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), true)
-	w.must(err)
+func (n *node) paces() (list map[uint32]maps.Pace, queues []netlink.Qdisc) {
+	n.t.Helper()
+	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), true)
+	n.must(err)
 	defer m.Close()
 	list, err = maps.Paces(m.PodRates, m.PodPaces)
-	w.must(err)
-	w.must(w.ns.Do(func() error {
+	n.must(err)
+	n.must(n.ns.Do(func() error {
 		link, err := netlink.LinkByName("eth0")
 		if err != nil {
 			return err
@@ -304,9 +305,9 @@ func (w *town) paces() (list map[uint32]maps.Pace, queues []netlink.Qdisc) {
 }
 
 // tally returns how many bytes pods that are kept to a rate have sent, and how many packets they have lost for it.
-func (w *town) tally() (sent, dropped uint64) {
-	w.t.Helper()
-	list, _ := w.paces()
+func (n *node) tally() (sent, dropped uint64) {
+	n.t.Helper()
+	list, _ := n.paces()
 	for _, pace := range list {
 		sent, dropped = sent+pace.Sent, dropped+pace.Dropped
 	}
@@ -315,9 +316,9 @@ func (w *town) tally() (sent, dropped uint64) {
 
 // requireWaiting says that packets have waited for their time at a queue, and that none would have had to wait for too long; of what takes
 // losses for a sign, one in fifty at the most. It is told the tally of before.
-func (w *town) requireWaiting(t *testing.T, heeds bool, sent, dropped uint64) {
+func (n *node) requireWaiting(t *testing.T, heeds bool, sent, dropped uint64) {
 	t.Helper()
-	list, queues := w.paces()
+	list, queues := n.paces()
 	if len(queues) == 0 {
 		t.Error("eth0 has no fq")
 	}
@@ -329,7 +330,7 @@ func (w *town) requireWaiting(t *testing.T, heeds bool, sent, dropped uint64) {
 	if len(list) != 1 {
 		t.Errorf("pods with a rate: %v", list)
 	}
-	sentNow, droppedNow := w.tally()
+	sentNow, droppedNow := n.tally()
 	sent, dropped = sentNow-sent, droppedNow-dropped
 	if sent == 0 || dropped > 0 && (!heeds || dropped*50 > sent/1500) {
 		t.Errorf("%d bytes were sent, %d packets dropped", sent, dropped)
@@ -357,7 +358,7 @@ func TestBandwidth(t *testing.T) {
 				w.restart()
 				for _, is4 := range []bool{true, false} {
 					for _, flows := range []int{1, 16} {
-						w.keepsTo(t, rate, is4, flows, c.within)
+						w.keepsTo(t, w.pods[0].Netns, w.outside, outsiders[is4], rate, flows, c.within)
 					}
 				}
 				if got := measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000); got < 1.5*rate {
@@ -372,19 +373,19 @@ func TestBandwidth(t *testing.T) {
 	}
 }
 
-func (w *town) keepsTo(t *testing.T, rate float64, is4 bool, flows int, within float64) {
+func (n *node) keepsTo(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) {
 	t.Helper()
-	frame := float64(datagram + headersUDP + map[bool]int{true: 20, false: 40}[is4])
+	frame := float64(datagram + headersUDP + map[bool]int{true: 20, false: 40}[to.Is4()])
 	all := int(rate*poured.Seconds()/frame) / datagrams * datagrams
 	want := rate * datagram / frame
-	sent, dropped := w.tally()
-	got := measured(t, w.pods[0].Netns, w.outside, outsiders[is4], flows, all)
+	sent, dropped := n.tally()
+	got := measured(t, from, at, to, flows, all)
 	say := t.Logf
 	if got < want*(1-within) || got > want*(1+within) {
 		say = t.Errorf
 	}
-	say("%.0f Mbit/s, IPv4 %t, %d flows: %.3f of %.3f Mbit/s, %+.2f %%", rate*8/1e6, is4, flows, got*8/1e6, want*8/1e6, (got/want-1)*100)
-	w.requireWaiting(t, false, sent, dropped)
+	say("%.0f Mbit/s, IPv4 %t, %d flows: %.3f of %.3f Mbit/s, %+.2f %%", rate*8/1e6, to.Is4(), flows, got*8/1e6, want*8/1e6, (got/want-1)*100)
+	n.requireWaiting(t, false, sent, dropped)
 }
 
 // streamsAt is keepsTo for TCP, whose packets are full and carry timestamps. One that has no end to wait for goes on until a packet is lost. Its bytes come
@@ -402,6 +403,26 @@ func (w *town) streamsAt(t *testing.T, rate float64, is4 bool, flows int) {
 	}
 	say("%.0f Mbit/s, IPv4 %t, %d connections: %.3f of %.3f Mbit/s, %+.2f %%", rate*8/1e6, is4, flows, got*8/1e6, want*8/1e6, (got/want-1)*100)
 	w.requireWaiting(t, true, sent, dropped)
+}
+
+// A pod keeps to its rate through a tunnel too, in frames as it sends them.
+func TestBandwidthTunnel(t *testing.T) {
+	rig.Root(t)
+	needFq(t)
+	const rate = 5e6 / 8
+	k := newSpeakers(t, land{
+		mode: fabric.VXLAN, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, rates: map[string]uint64{"p1": rate},
+	})
+	k.tell(k.objects)
+	from, other, at := k.pods[0], k.pods[1], k.pods[2]
+	most := measured(t, other.Netns, at.Netns, at.addr[true], 1, 2000)
+	t.Logf("without a rate: %.3f Mbit/s", most*8/1e6)
+	if rate > most/4 {
+		t.Fatal("the rate is too near to that to be judged")
+	}
+	for _, to := range at.addr {
+		k.nodes[0].keepsTo(t, from.Netns, at.Netns, to, rate, 16, 0.02)
+	}
 }
 
 // needFq skips where the kernel has none.

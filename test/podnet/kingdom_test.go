@@ -29,6 +29,7 @@ type land struct {
 	pods6      bool
 	byPrograms bool
 	byStack    bool // as with --host-routing=stack
+	rates      map[string]uint64
 }
 
 func newKingdom(t *testing.T, l land) *kingdom {
@@ -65,6 +66,7 @@ func newKingdom(t *testing.T, l land) *kingdom {
 			if l.mode == fabric.VXLAN {
 				n.Less = fabric.Overhead(object.Addrs)
 			}
+			n.Rates = l.rates
 			if l.byPrograms {
 				n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path(), Bypass: !l.byStack}
 				for _, other := range k.objects {
