@@ -58,7 +58,7 @@ func suites() []suite {
 		},
 		{
 			name: "bandwidth", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^TestBandwidth"},
-			limit: 15 * time.Minute,
+			limit: 8 * time.Minute,
 		},
 		{
 			name: "demo", command: true, pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},

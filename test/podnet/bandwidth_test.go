@@ -409,7 +409,7 @@ func (w *town) streamsAt(t *testing.T, rate float64, is4 bool, flows int) {
 func TestBandwidthTunnel(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
-	const rate = 5e6 / 8
+	const rate = 2e6 / 8
 	k := newSpeakers(t, land{
 		mode: fabric.VXLAN, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, rates: map[string]uint64{"p1": rate},
 	})
