@@ -315,7 +315,7 @@ func (n *node) tally() (sent, dropped uint64) {
 }
 
 // requireWaiting says that packets have waited for their time at a queue, and that none would have had to wait for too long; of what takes
-// losses for a sign, one in fifty at the most. It is told the tally of before.
+// losses for a sign, one in ten at the most, as its first ones come all at once. It is told the tally of before.
 func (n *node) requireWaiting(t *testing.T, heeds bool, sent, dropped uint64) {
 	t.Helper()
 	list, queues := n.paces()
@@ -332,7 +332,7 @@ func (n *node) requireWaiting(t *testing.T, heeds bool, sent, dropped uint64) {
 	}
 	sentNow, droppedNow := n.tally()
 	sent, dropped = sentNow-sent, droppedNow-dropped
-	if sent == 0 || dropped > 0 && (!heeds || dropped*50 > sent/1500) {
+	if sent == 0 || dropped > 0 && (!heeds || dropped*10 > sent/1500) {
 		t.Errorf("%d bytes were sent, %d packets dropped", sent, dropped)
 	}
 }
@@ -346,30 +346,36 @@ func TestBandwidth(t *testing.T) {
 			w := newTownOf(t, bypass, func(s *served) { s.Rates = map[string]uint64{} })
 			most := measured(t, w.pods[0].Netns, w.outside, outsiders[true], 1, 2000)
 			t.Logf("without a rate: %.3f Mbit/s", most*8/1e6)
-			for i, c := range []struct{ mbit, within float64 }{{2, 0.02}, {10, 0.02}, {50, 0.05}} {
-				rate := c.mbit * 1e6 / 8
-				if rate > most/4 { // a processor that has nearly enough to do with it says nothing of the rate
-					if t.Logf("%.0f Mbit/s is too near to that, and is not judged", c.mbit); i == 0 {
-						t.Error("no rate is judged")
-					}
-					continue
-				}
-				w.Rates = map[string]uint64{"a": uint64(rate)}
-				w.restart()
-				for _, is4 := range []bool{true, false} {
-					for _, flows := range []int{1, 16} {
-						w.keepsTo(t, w.pods[0].Netns, w.outside, outsiders[is4], rate, flows, c.within)
-					}
-				}
-				if got := measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000); got < 1.5*rate {
-					t.Errorf("beside %.0f Mbit/s the other pod sends %.3f", c.mbit, got*8/1e6)
-				}
-				w.streamsAt(t, rate, true, 1)
-				if i > 0 { // or each of so many has less than one packet on its way
-					w.streamsAt(t, rate, false, 16)
+			judged := false
+			for _, c := range []struct{ mbit, within float64 }{{50, 0.05}, {10, 0.02}, {2, 0.02}} {
+				switch rate := c.mbit * 1e6 / 8; {
+				case rate > most/4: // a processor that has nearly enough to do with it says nothing of the rate
+					t.Logf("%.0f Mbit/s is too near to that, and is not judged", c.mbit)
+				case c.mbit >= 10 || !judged:
+					w.judge(t, rate, c.within)
+					judged = true
 				}
 			}
+			if !judged {
+				t.Error("no rate is judged")
+			}
 		})
+	}
+}
+
+// judge has a pod send at a rate by UDP and TCP, and another one beside it as fast as it can.
+func (w *town) judge(t *testing.T, rate, within float64) {
+	t.Helper()
+	w.Rates = map[string]uint64{"a": uint64(rate)}
+	w.restart()
+	w.keepsTo(t, w.pods[0].Netns, w.outside, outsiders[true], rate, 16, within)
+	w.keepsTo(t, w.pods[0].Netns, w.outside, outsiders[false], rate, 1, within)
+	if got := measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000); got < 1.5*rate {
+		t.Errorf("beside %.0f Mbit/s the other pod sends %.3f", rate*8/1e6, got*8/1e6)
+	}
+	w.streamsAt(t, rate, true, 1)
+	if rate >= 10e6/8 { // or each of so many has less than one packet on its way
+		w.streamsAt(t, rate, false, 16)
 	}
 }
 
