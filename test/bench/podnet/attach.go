@@ -13,6 +13,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"fairlead.io/fairlead/test/bench/node"
 	"fairlead.io/fairlead/test/bench/result"
 	"fairlead.io/fairlead/test/bench/round"
 )
@@ -33,17 +34,25 @@ const handDevice = "hand0"
 // parallel is how many are added at a time.
 const parallel = 32
 
+// busy is a node whose pods come and go.
+type busy struct {
+	*node.Node
+	binaries string
+	added    int // pods, one after the other
+}
+
 // attaching measures how long pods wait for their network.
 func (o *options) attaching(ctx context.Context, report *result.Report) (err error) {
 	if !strings.Contains(attachRow, o.only) {
 		return nil
 	}
-	n, err := newNode(o.binaries, routings[0])
+	own, err := node.New(o.binaries, "--host-routing="+routings[0])
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, n.Close()) }()
-	p, err := n.newPod("pod")
+	defer func() { err = errors.Join(err, own.Close()) }()
+	n := &busy{Node: own, binaries: o.binaries}
+	p, err := n.NewPod("pod")
 	if err != nil {
 		return err
 	}
@@ -67,20 +76,20 @@ func (o *options) attaching(ctx context.Context, report *result.Report) (err err
 }
 
 // addOnce adds a pod and removes it.
-func (n *node) addOnce(ctx context.Context, p *pod) (round.Sample, error) {
+func (n *busy) addOnce(ctx context.Context, p *node.Pod) (round.Sample, error) {
 	n.added++
-	p.id = fmt.Sprintf("pod%d", n.added)
-	took, err := n.add(ctx, p)
+	p.ID = fmt.Sprintf("pod%d", n.added)
+	took, err := n.Add(ctx, p)
 	if err != nil {
 		return round.Sample{}, err
 	}
 	sample, err := sampleOf(p, took)
-	return sample, errors.Join(err, n.del(ctx, p))
+	return sample, errors.Join(err, n.Del(ctx, p))
 }
 
 // addByHand has a program make the same that knows all beforehand, and removes it.
-func (n *node) addByHand(ctx context.Context, p *pod) (sample round.Sample, err error) {
-	err = n.ns.Do(func() error {
+func (n *busy) addByHand(ctx context.Context, p *node.Pod) (sample round.Sample, err error) {
+	err = n.Do(func() error {
 		began := time.Now()
 		if text, err := exec.CommandContext(ctx, filepath.Join(n.binaries, "byhand"), p.Path()).CombinedOutput(); err != nil {
 			return fmt.Errorf("byhand: %w\n%s", err, text)
@@ -99,7 +108,7 @@ func (n *node) addByHand(ctx context.Context, p *pod) (sample round.Sample, err 
 }
 
 // sampleOf looks whether the pod has its device, with an address of each family and the way out.
-func sampleOf(p *pod, took time.Duration) (round.Sample, error) {
+func sampleOf(p *node.Pod, took time.Duration) (round.Sample, error) {
 	sample := round.Sample{Claimed: 1, Took: took, Values: map[string]float64{attached: float64(took.Nanoseconds()) / 1e3}}
 	return sample, p.Do(func() error {
 		link, err := netlink.LinkByName("eth0")
@@ -121,7 +130,7 @@ func sampleOf(p *pod, took time.Duration) (round.Sample, error) {
 }
 
 // addMany adds and removes so many pods, some at a time, and tells how long ADD took.
-func (n *node) addMany(ctx context.Context, report *result.Report, count int) error {
+func (n *busy) addMany(ctx context.Context, report *result.Report, count int) error {
 	var (
 		mu      sync.Mutex
 		took    []time.Duration
@@ -129,16 +138,16 @@ func (n *node) addMany(ctx context.Context, report *result.Report, count int) er
 		running sync.WaitGroup
 	)
 	for worker := range parallel {
-		p, err := n.newPod(fmt.Sprintf("worker%d", worker))
+		p, err := n.NewPod(fmt.Sprintf("worker%d", worker))
 		if err != nil {
 			return err
 		}
 		running.Go(func() {
 			for i := worker; i < count; i += parallel {
-				p.id = fmt.Sprintf("churn%d", i)
-				each, err := n.add(ctx, p)
+				p.ID = fmt.Sprintf("churn%d", i)
+				each, err := n.Add(ctx, p)
 				if err == nil {
-					err = n.del(ctx, p)
+					err = n.Del(ctx, p)
 				}
 				mu.Lock()
 				took, errs = append(took, each), append(errs, err)

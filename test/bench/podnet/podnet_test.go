@@ -40,8 +40,8 @@ func build(t *testing.T) string {
 }
 
 // forwarded returns how many packets the node's stack has forwarded.
-func (n *node) forwarded() (count string, err error) {
-	return count, n.ns.Do(func() error {
+func (s *site) forwarded() (count string, err error) {
+	return count, s.Do(func() error {
 		content, err := os.ReadFile("/proc/thread-self/net/snmp")
 		if err != nil {
 			return err

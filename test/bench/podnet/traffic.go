@@ -9,6 +9,7 @@ import (
 
 	"fairlead.io/fairlead/test/bench/flow"
 	"fairlead.io/fairlead/test/bench/kubeproxy"
+	"fairlead.io/fairlead/test/bench/node"
 	"fairlead.io/fairlead/test/bench/result"
 	"fairlead.io/fairlead/test/bench/round"
 	"fairlead.io/fairlead/test/rig"
@@ -39,9 +40,9 @@ const loopback = "loopback"
 
 // site is a node in one of its forms, with two pods.
 type site struct {
-	*node
+	*node.Node
 	name string
-	pods []*pod
+	pods []*node.Pod
 }
 
 // The forms of nodes, by what --host-routing is.
@@ -77,18 +78,18 @@ func (o *options) sites(ctx context.Context, report *result.Report) (_ map[strin
 			continue
 		}
 		for _, routing := range routings {
-			n, err := newNode(o.binaries, routing)
+			n, err := node.New(o.binaries, "--host-routing="+routing)
 			if err != nil {
 				return nil, nil, err
 			}
-			s := &site{node: n, name: routing}
+			s := &site{Node: n, name: routing}
 			sites = append(sites, s)
-			if s.pods, err = n.addPods(ctx, 2); err != nil {
+			if s.pods, err = n.AddPods(ctx, 2); err != nil {
 				return nil, nil, err
 			}
 			if ruled {
 				s.name = withRules(routing)
-				if err := n.writeRules(ctx, program, o.services); err != nil {
+				if err := s.writeRules(ctx, program, o.services); err != nil {
 					return nil, nil, err
 				}
 			}
@@ -107,8 +108,8 @@ type row struct {
 	goal  float64
 }
 
-func toPod(s *site) (*rig.Netns, netip.Addr)     { return s.pods[1].Netns, s.pods[1].addr }
-func toOutside(s *site) (*rig.Netns, netip.Addr) { return s.outside, outside }
+func toPod(s *site) (*rig.Netns, netip.Addr)     { return s.pods[1].Netns, s.pods[1].Addr }
+func toOutside(s *site) (*rig.Netns, netip.Addr) { return s.Outside, node.Outside }
 
 func (o *options) rows() []row {
 	ask := flow.Job{Kind: flow.RequestResponse, Operations: o.operations(8000), WarmUp: o.operations(800)}
@@ -194,7 +195,7 @@ func (r *row) variant(s *site) round.Variant {
 }
 
 // loopback is the same inside of a pod.
-func (r *row) loopback(p *pod) round.Variant {
+func (r *row) loopback(p *node.Pod) round.Variant {
 	return r.between(loopback, p.Netns, p.Netns, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 }
 

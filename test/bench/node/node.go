@@ -1,4 +1,6 @@
-package main
+// Package node makes a node as a user has it: the real agent in a network namespace, pods that the real plugin attaches, and somebody
+// outside on a wire.
+package node
 
 import (
 	"bytes"
@@ -10,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -18,62 +19,63 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"fairlead.io/fairlead/pkg/cni"
-	"fairlead.io/fairlead/test/bench/kubeproxy"
-	"fairlead.io/fairlead/test/bench/listwatch"
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The addresses of a node and of who is outside of it.
+// Name is what the agent takes the node for, and the namespace that pods are in.
+const Name = "bench"
+
+// Outside is the address of who is outside of the node.
+var Outside = netip.MustParseAddr("198.51.100.7")
+
 var (
 	nodeAddrs  = []string{"198.51.100.1/24", "2001:db8:1::1/64"}
-	outside    = netip.MustParseAddr("198.51.100.7")
 	outsideNet = []string{"198.51.100.7/24", "2001:db8:1::7/64"}
 )
 
 // podCIDRs have room for all pods of a run: an address rests when its pod is gone.
 const podCIDRs = "10.1.0.0/16,fd00:1::/64"
 
-// readiness is how long an agent may take to start.
-const readiness = "60s"
+// readiness is how long an agent may take to start, also where the processor is emulated.
+const readiness = "180s"
 
-// node is a node with a real agent, and somebody outside on a wire of its own.
-type node struct {
-	binaries string // where the agent and the plugin are
+// Node is a node with a real agent, and somebody outside on a wire of its own.
+type Node struct {
+	*rig.Netns
+	Outside  *rig.Netns
+	binaries string
 	dir      string
-	ns       *rig.Netns
-	outside  *rig.Netns
 	flags    []string
 	cni      *libcni.CNIConfig
 	list     *libcni.NetworkConfigList
-	added    int            // pods, one after the other
 	parts    []func() error // what is to be undone, the last first
 }
 
-// newNode starts a node whose packets of pods take that way.
-func newNode(binaries, routing string) (_ *node, err error) {
-	n := &node{binaries: binaries}
+// New starts a node with the agent and the plugin in a folder, and more flags for the agent.
+func New(binaries string, flags ...string) (_ *Node, err error) {
+	n := &Node{binaries: binaries}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Close())
 		}
 	}()
-	if n.ns, err = n.netns("node"); err != nil {
+	if n.Netns, err = n.newNetns("node"); err != nil {
 		return nil, err
 	}
-	if n.outside, err = n.netns("outside"); err != nil {
+	if n.Outside, err = n.newNetns("outside"); err != nil {
 		return nil, err
 	}
 	if err := n.connect(); err != nil {
 		return nil, err
 	}
-	if err := n.startAgent(routing); err != nil {
+	if err := n.startAgent(flags); err != nil {
 		return nil, fmt.Errorf("start the agent: %w", err)
 	}
 	return n, n.configure()
 }
 
 // Close ends the node and all that belongs to it.
-func (n *node) Close() error {
+func (n *Node) Close() error {
 	var errs []error
 	for _, undo := range slices.Backward(n.parts) {
 		errs = append(errs, undo())
@@ -82,9 +84,9 @@ func (n *node) Close() error {
 	return errors.Join(errs...)
 }
 
-func (n *node) later(undo func() error) { n.parts = append(n.parts, undo) }
+func (n *Node) later(undo func() error) { n.parts = append(n.parts, undo) }
 
-func (n *node) netns(label string) (*rig.Netns, error) {
+func (n *Node) newNetns(label string) (*rig.Netns, error) {
 	ns, err := rig.CreateNetns(label)
 	if err == nil {
 		n.later(ns.Close)
@@ -93,11 +95,11 @@ func (n *node) netns(label string) (*rig.Netns, error) {
 }
 
 // connect gives the node its device to the outside.
-func (n *node) connect() error {
-	if err := rig.ConnectVeth(n.ns, "eth0", n.outside, "eth0"); err != nil {
+func (n *Node) connect() error {
+	if err := rig.ConnectVeth(n.Netns, "eth0", n.Outside, "eth0"); err != nil {
 		return err
 	}
-	for at, prefixes := range map[*rig.Netns][]string{n.ns: nodeAddrs, n.outside: outsideNet} {
+	for at, prefixes := range map[*rig.Netns][]string{n.Netns: nodeAddrs, n.Outside: outsideNet} {
 		for _, prefix := range prefixes {
 			if err := at.AddAddr("eth0", netip.MustParsePrefix(prefix)); err != nil {
 				return err
@@ -105,8 +107,8 @@ func (n *node) connect() error {
 		}
 	}
 	return errors.Join(
-		n.ns.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), outside),
-		n.ns.SetSysctl("net/ipv4/ip_forward", "1"), n.ns.SetSysctl("net/ipv6/conf/all/forwarding", "1"),
+		n.AddRoute(netip.MustParsePrefix("0.0.0.0/0"), Outside),
+		n.SetSysctl("net/ipv4/ip_forward", "1"), n.SetSysctl("net/ipv6/conf/all/forwarding", "1"),
 	)
 }
 
@@ -114,7 +116,7 @@ func (n *node) connect() error {
 const memory = "/dev/shm"
 
 // startAgent starts the agent as a user does, with files in place of a cluster, and its state in memory as by default.
-func (n *node) startAgent(routing string) error {
+func (n *Node) startAgent(flags []string) error {
 	var err error
 	if n.dir, err = os.MkdirTemp(memory, "fairlead-bench-"); err != nil {
 		return err
@@ -130,22 +132,21 @@ func (n *node) startAgent(routing string) error {
 		return err
 	}
 	n.later(cgroup.Close)
-	manifests := filepath.Join(n.dir, "manifests")
-	if err := os.Mkdir(manifests, 0o755); err != nil {
+	if err := os.Mkdir(n.manifests(), 0o755); err != nil {
 		return err
 	}
 	n.flags = []string{"--bpffs=" + bpffs, "--state-dir=" + n.state()}
 	agent := n.command(append([]string{
-		"agent", "--source=" + manifests, "--cgroup-root=" + cgroup.Path(), "--node-name=bench", "--log-level=warn", "--devices=eth0", "--xdp=off",
-		"--pod-network=main", "--pod-cidrs=" + podCIDRs, "--host-routing=" + routing,
-	}, n.flags...)...)
+		"agent", "--source=" + n.manifests(), "--cgroup-root=" + cgroup.Path(), "--node-name=" + Name, "--log-level=warn", "--devices=eth0", "--xdp=off",
+		"--pod-network=main", "--pod-cidrs=" + podCIDRs,
+	}, append(n.flags, flags...)...)...)
 	var log bytes.Buffer
 	agent.Stdout, agent.Stderr = &log, &log
 	ended := make(chan error, 1)
 	started := make(chan error, 1)
 	go func() {
 		// On one thread from start to end: the kernel kills the child when the thread that started it ends.
-		_ = n.ns.Do(func() error {
+		_ = n.Do(func() error {
 			err := agent.Start()
 			if started <- err; err == nil {
 				ended <- agent.Wait()
@@ -172,16 +173,41 @@ func (n *node) startAgent(routing string) error {
 	return nil
 }
 
-func (n *node) state() string { return filepath.Join(n.dir, "state") }
+// Apply has the agent read a manifest, in place of the one before.
+func (n *Node) Apply(manifest string) error {
+	whole := filepath.Join(n.dir, "all.yaml") // so that it never reads half of one
+	if err := os.WriteFile(whole, []byte(manifest), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(whole, filepath.Join(n.manifests(), "all.yaml"))
+}
 
-func (n *node) command(args ...string) *exec.Cmd {
+// Ask runs a command of the agent's program in the node, and returns what it prints.
+func (n *Node) Ask(args ...string) (text []byte, err error) {
+	err = n.Do(func() error {
+		var stderr bytes.Buffer
+		cmd := n.command(append(args, n.flags...)...)
+		cmd.Stderr = &stderr
+		if text, err = cmd.Output(); err != nil {
+			return fmt.Errorf("fairlead %v: %w\n%s", args, err, stderr.Bytes())
+		}
+		return nil
+	})
+	return text, err
+}
+
+func (n *Node) manifests() string { return filepath.Join(n.dir, "manifests") }
+
+func (n *Node) state() string { return filepath.Join(n.dir, "state") }
+
+func (n *Node) command(args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(n.binaries, "fairlead"), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
 // configure makes what a container runtime has of the plugin.
-func (n *node) configure() error {
+func (n *Node) configure() error {
 	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.binaries}, filepath.Join(n.dir, "cache"), nil)
 	var err error
 	n.list, err = libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "fairlead-cni", "socket": %q}]}`,
@@ -189,29 +215,29 @@ func (n *node) configure() error {
 	return err
 }
 
-// pod is a pod of a node.
-type pod struct {
+// Pod is a pod of a node.
+type Pod struct {
 	*rig.Netns
-	id   string
-	addr netip.Addr // of IPv4
+	ID   string
+	Addr netip.Addr // of IPv4
 }
 
-// newPod makes a pod that has no network yet.
-func (n *node) newPod(id string) (*pod, error) {
-	ns, err := n.netns(id)
-	return &pod{Netns: ns, id: id}, err
+// NewPod makes a pod that has no network yet.
+func (n *Node) NewPod(id string) (*Pod, error) {
+	ns, err := n.newNetns(id)
+	return &Pod{Netns: ns, ID: id}, err
 }
 
-func (p *pod) conf() *libcni.RuntimeConf {
+func (p *Pod) conf() *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
-		ContainerID: p.id, NetNS: p.Path(), IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "bench"}, {"K8S_POD_NAME", p.id}, {"K8S_POD_UID", "uid-" + p.id}},
+		ContainerID: p.ID, NetNS: p.Path(), IfName: "eth0",
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", Name}, {"K8S_POD_NAME", p.ID}, {"K8S_POD_UID", "uid-" + p.ID}},
 	}
 }
 
-// add attaches a pod as a container runtime does, and returns how long that took.
-func (n *node) add(ctx context.Context, p *pod) (took time.Duration, err error) {
-	err = n.ns.Do(func() error {
+// Add attaches a pod as a container runtime does, and returns how long that took.
+func (n *Node) Add(ctx context.Context, p *Pod) (took time.Duration, err error) {
+	err = n.Do(func() error {
 		began := time.Now()
 		got, err := n.cni.AddNetworkList(ctx, n.list, p.conf())
 		took = time.Since(began)
@@ -224,7 +250,7 @@ func (n *node) add(ctx context.Context, p *pod) (took time.Duration, err error) 
 		}
 		for _, ip := range result.IPs {
 			if addr, _ := netip.AddrFromSlice(ip.Address.IP); addr.Unmap().Is4() {
-				p.addr = addr.Unmap()
+				p.Addr = addr.Unmap()
 			}
 		}
 		return nil
@@ -232,17 +258,18 @@ func (n *node) add(ctx context.Context, p *pod) (took time.Duration, err error) 
 	return took, err
 }
 
-func (n *node) del(ctx context.Context, p *pod) error {
-	return n.ns.Do(func() error { return n.cni.DelNetworkList(ctx, n.list, p.conf()) })
+// Del removes a pod as a container runtime does.
+func (n *Node) Del(ctx context.Context, p *Pod) error {
+	return n.Do(func() error { return n.cni.DelNetworkList(ctx, n.list, p.conf()) })
 }
 
-// addPods attaches so many pods that stay.
-func (n *node) addPods(ctx context.Context, count int) ([]*pod, error) {
-	var pods []*pod
+// AddPods attaches so many pods that stay.
+func (n *Node) AddPods(ctx context.Context, count int) ([]*Pod, error) {
+	var pods []*Pod
 	for i := range count {
-		p, err := n.newPod(fmt.Sprintf("pod%d", i))
+		p, err := n.NewPod(fmt.Sprintf("pod%d", i))
 		if err == nil {
-			_, err = n.add(ctx, p)
+			_, err = n.Add(ctx, p)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("add pod %d: %w", i, err)
@@ -250,39 +277,4 @@ func (n *node) addPods(ctx context.Context, count int) ([]*pod, error) {
 		pods = append(pods, p)
 	}
 	return pods, nil
-}
-
-// writeRules has kube-proxy write the rules of so many services into the node's namespace.
-func (n *node) writeRules(ctx context.Context, program *kubeproxy.Program, services int) error {
-	_, err := program.Write(ctx, kubeproxy.Rules{
-		Mode: "iptables", Netns: n.ns,
-		Fleet: listwatch.Fleet{Services: services, Endpoints: 1, Nodes: 1, Namespaces: 100, FirstPod: 1<<23 + 1},
-		Await: func(ctx context.Context) error { return n.awaitRules(ctx, services) },
-	})
-	return err
-}
-
-// awaitRules returns when there are rules of so many services.
-func (n *node) awaitRules(ctx context.Context, services int) error {
-	save := "iptables-save"
-	if path, err := exec.LookPath("iptables-legacy-save"); err == nil {
-		save = path
-	}
-	for {
-		cmd := exec.CommandContext(ctx, save, "-t", "nat")
-		var rules []byte
-		err := n.ns.Do(func() (err error) {
-			rules, err = cmd.Output()
-			return err
-		})
-		count := strings.Count(string(rules), "-j KUBE-SVC-")
-		if err == nil && count >= services {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), fmt.Errorf("there are rules of %d services", count), err)
-		case <-time.After(200 * time.Millisecond):
-		}
-	}
 }
