@@ -32,7 +32,7 @@ NOT_UNIT := test/(bpf|twin|golden|netns|podnet|apiserver|chart|cluster|kernels|b
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
 PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-e2e
-BENCHES := control datapath keys podnet socket
+BENCHES := bandwidth control datapath keys podnet socket
 PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-chart test-netns test-bench test-kernels test-cluster test-e2e
 
 .PHONY: help
@@ -210,6 +210,15 @@ test-e2e $(JUDGED):
 	@set -- PREFIX=$(E2E_PREFIX) CNI=none ROUTING=vxlan OUT=_output/$@ $(JUDGE); \
 		$(MAKE) --no-print-directory cluster "$$@" && $(MAKE) --no-print-directory e2e "$$@"; how=$$?; \
 		$(GO) run ./test/cluster down -prefix $(E2E_PREFIX) $$([ $$how != 0 ] || echo -purge) && exit $$how
+
+RATED := 6.1 7.2
+
+.PHONY: bench-bandwidth
+bench-bandwidth: ## measure what a rate does to the requests of a pod, beside HTB and TBF, on Debian's kernels in virtual machines: RATED="6.1 7.2", ROW
+	@mkdir -p _output/bench/bin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -buildvcs=$(VCS) -o _output/bench/bin/ ./cmd/... ./test/bench/bandwidth
+	$(GO) run ./test/kernels -fetch $(RATED)
+	_output/bench/bin/bandwidth -kernels "$(RATED)" $(if $(ROW),-only "$(ROW)") -output _output/bench/bandwidth.json
 
 .PHONY: bench-control
 bench-control: ## measure the control path (root); writes _output/bench/control.json

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"fairlead.io/fairlead/test/bench/machine"
+	"fairlead.io/fairlead/test/bench/result"
+	"fairlead.io/fairlead/test/bench/round"
+)
+
+// What is measured of every run.
+const (
+	p50  = "ms, p50"
+	p95  = "ms, p95"
+	p99  = "ms, p99"
+	rate = "Mbit/s, of the streams"
+	cost = "ms, CPU of the machine per MB" // of streams alone: requests that are answered sooner are more, and cost more
+)
+
+// What requests of a pod of fairlead may take, in times of those behind HTB.
+const (
+	goalP95 = 1.0 / 10
+	goalP99 = 1.0 / 5
+)
+
+// A rate may be such a part of what a pod can send without one, so that it is the rate that is seen and not the machine; beside requests
+// less, since they take what the machine has as well.
+const (
+	share       = 4
+	shareBeside = 4 * share
+)
+
+// warmUp is how long streams run before anything counts: by then they have filled what there is to fill.
+const warmUp = 3 * time.Second
+
+// The ways to keep a pod to a rate, beside those of limits.
+const (
+	ours   = "fairlead"
+	onPath = "HTB past the stack"
+)
+
+// kinds are the loads, by the name of their row, with what is asked of them.
+var kinds = []struct {
+	row     string
+	load    load
+	metrics []string
+}{
+	{"requests beside a stream", load{Streams: 1, Askers: 8}, []string{p50, p95, p99, rate}},
+	{"requests beside 16 streams", load{Streams: 16, Askers: 8}, []string{p50, p95, p99, rate}},
+	{"streams alone", load{Streams: 16}, []string{cost, rate}},
+}
+
+// bench is the sites, and the rate that pods are kept to.
+type bench struct {
+	options
+	limited *site // by the agent
+	past    *site // by HTB, at a node with the agent, past whose stack packets go
+	plain   *site // by what is at a node's eth0
+	bits    int   // a second
+	most    float64
+}
+
+// hereNow measures on this kernel.
+func (o *options) hereNow(ctx context.Context, report *result.Report) (err error) {
+	b := &bench{options: *o}
+	defer func() { err = errors.Join(err, b.close()) }()
+	if b.limited, err = newAgentSite(ctx, o.binaries, "--bandwidth=true"); err != nil {
+		return err
+	}
+	if b.past, err = newAgentSite(ctx, o.binaries); err != nil {
+		return err
+	}
+	if b.plain, err = newPlainSite(); err != nil {
+		return err
+	}
+	if err := b.choose(ctx, report); err != nil {
+		return err
+	}
+	for _, k := range kinds {
+		if !strings.Contains(k.row, o.only) {
+			continue
+		}
+		if err := b.compare(ctx, report, k.row, k.load, k.metrics); err != nil {
+			return fmt.Errorf("%s: %w", k.row, err)
+		}
+	}
+	if !strings.Contains(trialRow, o.only) {
+		return nil
+	}
+	return b.trial(ctx, report)
+}
+
+func (b *bench) close() error {
+	var errs []error
+	for _, s := range []*site{b.plain, b.past, b.limited} {
+		if s != nil {
+			errs = append(errs, s.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// choose looks how much a pod sends without a rate, and takes a round one that is far from that. It is the same on all machines that can.
+func (b *bench) choose(ctx context.Context, report *result.Report) error {
+	for _, s := range []*site{b.limited, b.plain} {
+		sample, err := s.run(ctx, load{Streams: 4, Window: b.window})
+		if err != nil {
+			return fmt.Errorf("without a rate: %w", err)
+		}
+		if most := sample.Values[rate]; b.most == 0 || most < b.most {
+			b.most = most
+		}
+	}
+	for _, mbit := range []int{1, 2, 5, 10, 20} {
+		if float64(mbit) <= b.most/shareBeside {
+			b.bits = mbit * 1e6
+		}
+	}
+	if b.bits == 0 {
+		return fmt.Errorf("without a rate a pod sends %.3f Mbit/s: that is too little to tell anything", b.most)
+	}
+	fmt.Fprintf(report.Out(), "without a rate a pod sends %.0f Mbit/s; it is kept to %s\n", b.most, mbit(b.bits))
+	return b.limited.limitPods(ctx, map[string]int{"limited": b.bits})
+}
+
+// compare has the ways to keep a pod to the rate take turns with a load.
+func (b *bench) compare(ctx context.Context, report *result.Report, row string, l load, metrics []string) error {
+	l.Window = b.window
+	variants := []round.Variant{
+		{Name: ours, Run: func(ctx context.Context) (round.Sample, error) { return b.limited.run(ctx, l) }},
+		{Name: onPath, Run: func(ctx context.Context) (round.Sample, error) { return b.past.runBehind(ctx, &limits[0], b.bits, l) }},
+	}
+	for i := range limits {
+		variants = append(variants, round.Variant{Name: limits[i].name, Run: func(ctx context.Context) (round.Sample, error) {
+			return b.plain.runBehind(ctx, &limits[i], b.bits, l)
+		}})
+	}
+	fmt.Fprintf(report.Out(), "%s, %s: ", row, mbit(b.bits))
+	series, err := round.Run(ctx, round.Plan{Variants: variants, Rounds: b.rounds, WarmUp: 1, Out: report.Out()})
+	if err != nil {
+		return err
+	}
+	for _, v := range variants[1:] {
+		for _, metric := range metrics {
+			q := round.Question{Row: row, Case: ours + " beside " + v.Name, Metric: metric, Variant: ours, Yardstick: v.Name}
+			if v.Name == limits[0].name {
+				q.Goal = map[string]float64{p95: goalP95, p99: goalP99}[metric]
+			}
+			if err := series.Report(report, q); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// runBehind runs a load while a queue at the node's eth0 keeps it to a rate.
+func (s *site) runBehind(ctx context.Context, l *limit, bits int, what load) (sample round.Sample, err error) {
+	err = l.during(s.node, uint64(bits/8), func() error {
+		sample, err = s.run(ctx, what)
+		return err
+	})
+	return sample, err
+}
+
+// run runs a load.
+func (s *site) run(ctx context.Context, l load) (sample round.Sample, err error) {
+	l.To = s.to
+	began, err := begin(s.pod, l)
+	if err != nil {
+		return sample, err
+	}
+	defer began.Kill()
+	defer context.AfterFunc(ctx, began.Kill)()
+	select {
+	case <-ctx.Done():
+		return sample, context.Cause(ctx)
+	case <-time.After(warmUp):
+	}
+	before, err := s.read()
+	if err != nil {
+		return sample, err
+	}
+	t, err := began.count()
+	if err != nil {
+		return sample, err
+	}
+	after, err := s.read()
+	if err != nil {
+		return sample, err
+	}
+	bytes, took := float64(after.bytes-before.bytes), after.at.Sub(before.at)
+	busy := after.cpu.Since(before.cpu).Busy
+	sample = round.Sample{Claimed: uint64(bytes), Arrived: uint64(bytes), Took: took, Values: map[string]float64{
+		rate: bytes * 8 / 1e6 / took.Seconds(),
+	}}
+	if l.Askers == 0 {
+		sample.Values[cost] = busy.Seconds() * 1e3 / (bytes / 1e6)
+		return sample, nil
+	}
+	sample.Claimed, sample.Arrived = uint64(t.Asked), after.asked-before.asked+uint64(l.Askers) // which had asked before they counted
+	sample.Values[p50], sample.Values[p95], sample.Values[p99] = t.P50, t.P95, t.P99
+	return sample, nil
+}
+
+// reading is what was so far.
+type reading struct {
+	at           time.Time
+	bytes, asked uint64
+	cpu          machine.Times
+}
+
+func (s *site) read() (r reading, err error) {
+	if r.bytes, r.asked, err = s.came(); err != nil {
+		return r, err
+	}
+	r.at = time.Now()
+	r.cpu, err = machine.ReadTimes(os.DirFS("/"))
+	return r, err
+}
