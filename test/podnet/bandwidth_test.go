@@ -55,7 +55,7 @@ func drain(args []string) int {
 		if err != nil {
 			return err
 		}
-		listener, err := net.ListenPacket("udp", ":9")
+		listener, err := net.ListenPacket("udp", ":"+args[1])
 		if err != nil {
 			return err
 		}
@@ -65,20 +65,25 @@ func drain(args []string) int {
 			return err
 		}
 		fmt.Println("ready")
-		came := make([]time.Duration, want)
-		for i := range came {
-			if came[i], err = cameAt(conn); err != nil {
-				return fmt.Errorf("datagram %d of %d: %w", i, want, err)
-			}
-		}
-		fmt.Println(rateOf(came))
-		return nil
+		return timeAll(conn, want)
 	}()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
+}
+
+// timeAll prints at how many bytes a second so many datagrams come.
+func timeAll(conn *net.UDPConn, want int) (err error) {
+	came := make([]time.Duration, want)
+	for i := range came {
+		if came[i], err = cameAt(conn); err != nil {
+			return fmt.Errorf("datagram %d of %d: %w", i, want, err)
+		}
+	}
+	fmt.Println(rateOf(came))
+	return nil
 }
 
 // swallow prints at how many bytes a second came what connections bring, as soon as so many have come. How fast the first quarter was
@@ -224,6 +229,11 @@ func setOption(conn *net.UDPConn, level, name, value int) error {
 	return errors.Join(err, failed)
 }
 
+// hurry has a socket send datagrams in merged packets, and takes as many as it is given.
+func hurry(conn *net.UDPConn) error {
+	return errors.Join(setOption(conn, unix.IPPROTO_UDP, unix.UDP_SEGMENT, datagram), setOption(conn, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 64<<20))
+}
+
 // pour sends so many datagrams by some flows, as fast as it can.
 func pour(args []string) int {
 	err := func() error {
@@ -238,9 +248,7 @@ func pour(args []string) int {
 				return err
 			}
 			defer conns[i].Close()
-			udp := conns[i].(*net.UDPConn)
-			if err := errors.Join(setOption(udp, unix.IPPROTO_UDP, unix.UDP_SEGMENT, datagram),
-				setOption(udp, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 64<<20)); err != nil {
+			if err := hurry(conns[i].(*net.UDPConn)); err != nil {
 				return err
 			}
 		}
@@ -261,11 +269,24 @@ func pour(args []string) int {
 // measured has a pod send datagrams, and returns how many bytes a second came in at another namespace.
 func measured(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
 	t.Helper()
-	sink := rig.NewChild(t, nil, at, "drain", strconv.Itoa(all))
+	sink := drainAt(t, at, 9, all)
+	rig.Child(t, nil, from, "pour", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows), strconv.Itoa(all))
+	return drained(t, sink)
+}
+
+// drainAt takes so many datagrams at a port.
+func drainAt(t *testing.T, at *rig.Netns, port, all int) *rig.Process {
+	t.Helper()
+	sink := rig.NewChild(t, nil, at, "drain", strconv.Itoa(all), strconv.Itoa(port))
 	if line, err := sink.ReadLine(); err != nil || line != "ready" {
 		t.Fatalf("drain in %s: %q, %v", at, line, err)
 	}
-	rig.Child(t, nil, from, "pour", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows), strconv.Itoa(all))
+	return sink
+}
+
+// drained returns at how many bytes a second they came.
+func drained(t *testing.T, sink *rig.Process) float64 {
+	t.Helper()
 	line, err := sink.ReadLine()
 	if err != nil {
 		t.Fatalf("drain: %v, %v", err, sink.Wait())
@@ -327,8 +348,8 @@ func (n *node) requireWaiting(t *testing.T, heeds bool, sent, dropped uint64) {
 			t.Errorf("%s of eth0 has dropped %d packets", q.Type(), q.Attrs().Statistics.Queue.Drops)
 		}
 	}
-	if len(list) != 1 {
-		t.Errorf("pods with a rate: %v", list)
+	if len(list) != len(n.Rates) {
+		t.Errorf("pods with a rate: %v, want those of %v", list, n.Rates)
 	}
 	sentNow, droppedNow := n.tally()
 	sent, dropped = sentNow-sent, droppedNow-dropped
@@ -381,17 +402,26 @@ func (w *town) judge(t *testing.T, rate, within float64) {
 
 func (n *node) keepsTo(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) {
 	t.Helper()
-	frame := float64(datagram + headersUDP + map[bool]int{true: 20, false: 40}[to.Is4()])
-	all := int(rate*poured.Seconds()/frame) / datagrams * datagrams
-	want := rate * datagram / frame
+	want, all := leaves(rate, to.Is4())
 	sent, dropped := n.tally()
 	got := measured(t, from, at, to, flows, all)
+	requireRate(t, fmt.Sprintf("%.0f Mbit/s, IPv4 %t, %d flows", rate*8/1e6, to.Is4(), flows), got, want, within)
+	n.requireWaiting(t, false, sent, dropped)
+}
+
+// leaves returns what a rate leaves for datagrams, and how many of them are poured.
+func leaves(rate float64, is4 bool) (want float64, all int) {
+	frame := float64(datagram + headersUDP + map[bool]int{true: 20, false: 40}[is4])
+	return rate * datagram / frame, int(rate*poured.Seconds()/frame) / datagrams * datagrams
+}
+
+func requireRate(t *testing.T, what string, got, want, within float64) {
+	t.Helper()
 	say := t.Logf
 	if got < want*(1-within) || got > want*(1+within) {
 		say = t.Errorf
 	}
-	say("%.0f Mbit/s, IPv4 %t, %d flows: %.3f of %.3f Mbit/s, %+.2f %%", rate*8/1e6, to.Is4(), flows, got*8/1e6, want*8/1e6, (got/want-1)*100)
-	n.requireWaiting(t, false, sent, dropped)
+	say("%s: %.3f of %.3f Mbit/s, %+.2f %%", what, got*8/1e6, want*8/1e6, (got/want-1)*100)
 }
 
 // streamsAt is keepsTo for TCP, whose packets are full and carry timestamps. One that has no end to wait for goes on until a packet is lost. Its bytes come
@@ -403,11 +433,7 @@ func (w *town) streamsAt(t *testing.T, rate float64, is4 bool, flows int) {
 	want := rate * (1500 - headers) / (1500 + 14)
 	sent, dropped := w.tally()
 	got := streamed(t, w.pods[0].Netns, w.outside, outsiders[is4], flows, int(want*streams.Seconds()))
-	say := t.Logf
-	if got < want*(1-within) || got > want*(1+within) {
-		say = t.Errorf
-	}
-	say("%.0f Mbit/s, IPv4 %t, %d connections: %.3f of %.3f Mbit/s, %+.2f %%", rate*8/1e6, is4, flows, got*8/1e6, want*8/1e6, (got/want-1)*100)
+	requireRate(t, fmt.Sprintf("%.0f Mbit/s, IPv4 %t, %d connections", rate*8/1e6, is4, flows), got, want, within)
 	w.requireWaiting(t, true, sent, dropped)
 }
 

@@ -80,6 +80,9 @@ func TestBandwidthQueues(t *testing.T) {
 		fqs := []string{"0 mq", "1 fq", "2 fq", "3 fq", "4 fq"}
 		stats := queues.New(cfg).Stats()
 		require("at first", []string{"0 fq"}, fqs)
+		for name, queues := range map[string]int{"one": 1, "four": 4} {
+			requireRoom(t, name, queues)
+		}
 		if !cmp.Equal(stats.Devices, []string{"fair", "four", "one"}) || len(stats.Lacking) != 1 || stats.Lacking["own"] == "" || stats.Error != "" {
 			t.Errorf("at first: %+v", stats)
 		}
@@ -100,5 +103,30 @@ func TestBandwidthQueues(t *testing.T) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// requireRoom looks whether a device's queues take as much as docs/pod-network.md says, all in all and of one flow.
+func requireRoom(t *testing.T, name string, queues int) {
+	t.Helper()
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := netlink.QdiscList(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, q := range all {
+		if fq, ok := q.(*netlink.Fq); ok {
+			found++
+			if fq.PacketLimit != 262_144 || fq.FlowPacketLimit != 262_144/5 {
+				t.Errorf("%s: a queue takes %d packets, %d of a flow", name, fq.PacketLimit, fq.FlowPacketLimit)
+			}
+		}
+	}
+	if found != queues {
+		t.Errorf("%s has %d queues of fq, want %d", name, found, queues)
 	}
 }

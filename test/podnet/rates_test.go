@@ -1,0 +1,181 @@
+package podnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// Two pods that send at the same time are each kept to their own rate.
+func TestBandwidthOfTwo(t *testing.T) {
+	rig.Root(t)
+	needFq(t)
+	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]uint64{"a": 4e6 / 8, "b": 1e6 / 8} })
+	for is4, to := range outsiders {
+		sent, dropped := w.tally()
+		var sinks []*rig.Process
+		for i, p := range w.pods {
+			_, all := leaves(float64(w.Rates[p.id]), is4)
+			sinks = append(sinks, drainAt(t, w.outside, 9+i, all))
+			rig.NewChild(t, nil, p.Netns, "pour", netip.AddrPortFrom(to, uint16(9+i)).String(), "4", strconv.Itoa(all))
+		}
+		for i, p := range w.pods {
+			rate := float64(w.Rates[p.id])
+			want, _ := leaves(rate, is4)
+			requireRate(t, fmt.Sprintf("%.0f Mbit/s beside another, IPv4 %t", rate*8/1e6, is4), drained(t, sinks[i]), want, 0.02)
+		}
+		w.requireWaiting(t, false, sent, dropped)
+	}
+}
+
+// What a pod answers clients outside is kept to its rate too where the answers do not go back by the node that forwarded the requests.
+func TestBandwidthDirect(t *testing.T) {
+	rig.Root(t)
+	needFq(t)
+	const rate = 2e6 / 8
+	k := newKingdom(t, land{
+		mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, rates: map[string]uint64{"p2": rate},
+	})
+	k.tell(k.objects)
+	client := rig.NewNetns(t, "client")
+	k.plug(t, client, "client")
+	rig.Address(t, client, "eth0", "198.51.100.200/24", "2001:db8:1::c8/64")
+	front, back, pod := k.nodes[0], k.nodes[1], k.pods[1]
+	back.Rates = map[string]uint64{"p2": rate} // of which it has the pod
+	for _, addr := range k.objects[0].Addrs {
+		is4 := addr.Is4()
+		at := clusterIP(is4, 10)
+		rig.Route(t, client, netip.PrefixFrom(at, at.BitLen()).String(), addr.String())
+		for _, n := range []*node{front, back} {
+			n.serveAs(t, maps.LoadBalancer, at, pod.addr[is4])
+			n.answerDirectly(t, pod.addr[is4], n == back)
+		}
+		want, all := leaves(rate, is4)
+		server := rig.NewChild(t, nil, pod.Netns, "gush", netip.AddrPortFrom(pod.addr[is4], 7).String())
+		if line, err := server.ReadLine(); err != nil || line != "ready" {
+			t.Fatalf("gush: %q, %v", line, err)
+		}
+		answered := func(all int) float64 {
+			return drained(t, rig.NewChild(t, nil, client, "beckon", netip.AddrPortFrom(at, 7).String(), strconv.Itoa(all)))
+		}
+		answered(2 * datagrams) // so that nodes know their neighbours: for whom they do not know, they keep a few packets alone
+		sent, dropped := back.tally()
+		before := front.transmitted(t)
+		got := answered(all)
+		requireRate(t, fmt.Sprintf("answers at %.0f Mbit/s, IPv4 %t", rate*8/1e6, is4), got, want, 0.02)
+		back.requireWaiting(t, false, sent, dropped)
+		if by := front.transmitted(t) - before; by > uint64(all*datagram/10) {
+			t.Errorf("IPv4 %t: the node in front has sent %d bytes of %d that were answered", is4, by, all*datagram)
+		}
+		server.Kill()
+	}
+}
+
+// answerDirectly has a backend of all services, which is on this node or on another, answer clients of other nodes itself. Packets get to it
+// in IP.
+func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool) {
+	t.Helper()
+	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
+	n.must(err)
+	defer m.Close()
+	tables, err := m.Tables()
+	n.must(err)
+	defer tables.Close()
+	for index := uint32(1); tables.Services[index].Words[0] != 0; index++ {
+		tables.Services[index].Flags |= maps.DirectFlags(uint8(bpf.MapsDirectDIRECT_IPIP))
+		if local {
+			tables.Backends[index].Flags |= maps.BackendLocal
+			for _, port := range []uint16{0, 7} {
+				n.must(tables.Svcs.Update(maps.HostedKey(backend, port), maps.Svc{Service: index, Kind: maps.Hosted}))
+			}
+		}
+	}
+}
+
+// transmitted returns how many bytes the node has sent.
+func (n *node) transmitted(t *testing.T) (bytes uint64) {
+	t.Helper()
+	n.must(n.ns.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err == nil {
+			bytes = link.Attrs().Statistics.TxBytes
+		}
+		return err
+	}))
+	return bytes
+}
+
+// gush answers datagrams with as many as they ask for, as fast as it can.
+func gush(args []string) int {
+	err := func() error {
+		at, err := net.ResolveUDPAddr("udp", args[0])
+		if err != nil {
+			return err
+		}
+		conn, err := net.ListenUDP("udp", at)
+		if err != nil {
+			return err
+		}
+		if err := hurry(conn); err != nil {
+			return err
+		}
+		fmt.Println("ready")
+		for text := make([]byte, datagram); ; {
+			n, from, err := conn.ReadFromUDPAddrPort(text)
+			if err != nil {
+				return err
+			}
+			all, err := strconv.Atoi(string(text[:n]))
+			if err != nil {
+				return err
+			}
+			for range all / datagrams {
+				if _, err := conn.WriteToUDPAddrPort(make([]byte, datagram*datagrams), from); err != nil {
+					return err
+				}
+			}
+		}
+	}()
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// beckon asks for so many datagrams, and prints at how many bytes a second they come.
+func beckon(args []string) int {
+	err := func() error {
+		all, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		conn, err := net.Dial("udp", args[0])
+		if err != nil {
+			return err
+		}
+		udp := conn.(*net.UDPConn)
+		if err := errors.Join(setOption(udp, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20), setOption(udp, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)); err != nil {
+			return err
+		}
+		if _, err := udp.Write([]byte(args[1])); err != nil {
+			return err
+		}
+		return timeAll(udp, all)
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
