@@ -52,12 +52,15 @@ func TestLoad(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	for _, l := range []load{{Streams: 2, Askers: 3, Window: 200 * time.Millisecond}, {Streams: 1, Window: 200 * time.Millisecond}} {
+	for _, l := range []load{
+		{Streams: 2, Askers: 3, WarmUp: 100 * time.Millisecond, Window: 200 * time.Millisecond}, {Streams: 1, Window: 200 * time.Millisecond},
+		{Askers: 4, Size: 1024, Window: 200 * time.Millisecond},
+	} {
 		sample, err := s.run(t.Context(), l)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if sample.Claimed == 0 || sample.Arrived < sample.Claimed || sample.Values[rate] <= 0 || sample.Took < l.Window {
+		if sample.Claimed == 0 || sample.Arrived < sample.Claimed || (sample.Values[rate] > 0) != (l.Streams > 0) || sample.Took < l.Window {
 			t.Errorf("%+v: %+v", l, sample)
 		}
 		if (sample.Values[cost] > 0) == (l.Askers > 0) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -31,11 +32,13 @@ const pause = 5 * time.Millisecond
 type load struct {
 	To      netip.Addr
 	Streams int           // connections that write for as long as it lasts
-	Askers  int           // connections on which one byte is sent, and the next when it has come back
-	Window  time.Duration // for which they count
+	Askers  int           // connections that ask, and again once a byte has come in answer
+	Size    int           // bytes of a request; zero = 1
+	WarmUp  time.Duration // before anything counts
+	Window  time.Duration // for which requests and bytes count
 }
 
-// times are of all requests that began within the window, in milliseconds.
+// times are of all requests that were on their way within the window, in milliseconds.
 type times struct {
 	Asked         int
 	P50, P95, P99 float64
@@ -61,14 +64,12 @@ func sink([]string) error {
 	for port, serve := range map[int]func(net.Conn){
 		streamPort: func(conn net.Conn) { _, _ = io.Copy(counter{&bytes}, conn) },
 		askPort: func(conn net.Conn) {
-			var one [1]byte
-			for {
-				if _, err := io.ReadFull(conn, one[:]); err != nil {
-					return
-				}
-				asked.Add(1)
-				if _, err := conn.Write(one[:]); err != nil {
-					return
+			var size [4]byte
+			_, err := io.ReadFull(conn, size[:])
+			for request := make([]byte, binary.BigEndian.Uint32(size[:])); err == nil; {
+				if _, err = io.ReadFull(conn, request); err == nil {
+					asked.Add(1)
+					_, err = conn.Write(request[:1])
 				}
 			}
 		},
@@ -130,6 +131,9 @@ func send(args []string) error {
 		if err != nil {
 			return err
 		}
+		if _, err := conn.Write(binary.BigEndian.AppendUint32(nil, uint32(max(l.Size, 1)))); err != nil { // how much a request is
+			return err
+		}
 		asks = append(asks, conn)
 	}
 	for range l.Streams {
@@ -142,22 +146,23 @@ func send(args []string) error {
 	took = make([][]time.Duration, l.Askers)
 	for i, conn := range asks {
 		asking.Go(func() {
-			var one [1]byte
+			request := make([]byte, max(l.Size, 1))
 			for {
 				start := time.Since(epoch)
 				if int64(start) >= end.Load() {
 					return
 				}
-				_, err := conn.Write(one[:])
+				_, err := conn.Write(request)
 				if err == nil {
-					_, err = io.ReadFull(conn, one[:])
+					_, err = io.ReadFull(conn, request[:1])
 				}
 				if err != nil {
 					failed <- fmt.Errorf("ask: %w", err)
 					return
 				}
-				if from := begin.Load(); from > 0 && int64(start) >= from {
-					took[i] = append(took[i], time.Since(epoch)-start)
+				// One that has been on its way when the window began counts too: those that take longer than it are all of that kind.
+				if from, ended := begin.Load(), time.Since(epoch); from > 0 && int64(ended) >= from {
+					took[i] = append(took[i], ended-start)
 				}
 				time.Sleep(pause)
 			}

@@ -35,8 +35,9 @@ const (
 	shareBeside = 4 * share
 )
 
-// warmUp is how long streams run before anything counts: by then they have filled what there is to fill.
-const warmUp = 3 * time.Second
+// filling is how long streams run before anything counts: by then they have filled what there is to fill, as far as that does not take
+// half a minute.
+const filling = 3 * time.Second
 
 // The ways to keep a pod to a rate, beside those of limits.
 const (
@@ -50,9 +51,10 @@ var kinds = []struct {
 	load    load
 	metrics []string
 }{
-	{"requests beside a stream", load{Streams: 1, Askers: 8}, []string{p50, p95, p99, rate}},
-	{"requests beside 16 streams", load{Streams: 16, Askers: 8}, []string{p50, p95, p99, rate}},
-	{"streams alone", load{Streams: 16}, []string{cost, rate}},
+	{"requests beside a stream", load{Streams: 1, Askers: 8, WarmUp: filling}, []string{p50, p95, p99, rate}},
+	{"requests beside 16 streams", load{Streams: 16, Askers: 8, WarmUp: filling}, []string{p50, p95, p99, rate}},
+	{"requests alone", load{Askers: 64, Size: 1024, WarmUp: time.Second}, []string{p50, p95, p99}},
+	{"streams alone", load{Streams: 16, WarmUp: time.Second}, []string{cost, rate}},
 }
 
 // bench is the sites, and the rate that pods are kept to.
@@ -108,7 +110,7 @@ func (b *bench) close() error {
 // choose looks how much a pod sends without a rate, and takes a round one that is far from that. It is the same on all machines that can.
 func (b *bench) choose(ctx context.Context, report *result.Report) error {
 	for _, s := range []*site{b.limited, b.plain} {
-		sample, err := s.run(ctx, load{Streams: 4, Window: b.window})
+		sample, err := s.run(ctx, load{Streams: 4, WarmUp: time.Second, Window: b.window})
 		if err != nil {
 			return fmt.Errorf("without a rate: %w", err)
 		}
@@ -180,7 +182,7 @@ func (s *site) run(ctx context.Context, l load) (sample round.Sample, err error)
 	select {
 	case <-ctx.Done():
 		return sample, context.Cause(ctx)
-	case <-time.After(warmUp):
+	case <-time.After(l.WarmUp):
 	}
 	before, err := s.read()
 	if err != nil {
