@@ -9,7 +9,6 @@
 #include "lib/answertc.h"
 #include "lib/count.h"
 #include "lib/echo.h"
-#include "lib/edt.h"
 #include "lib/event.h"
 #include "lib/fragments.h"
 #include "lib/icmp.h"
@@ -34,15 +33,20 @@ static __always_inline int pod_count(struct __sk_buff *skb, const struct packet 
 	return event_tell(p, a, side == CT_TO_POD ? HOOK_POD | EVENT_LEAVING : HOOK_POD, skb->len);
 }
 
-__noinline int pod_drop(struct __sk_buff *skb, struct packet *p, __u32 reason)
+__noinline int pod_drop_at(struct __sk_buff *skb, struct packet *p, __u32 reason, enum ct_side side)
 {
 	struct action a = {};
 
 	if (!p)
 		return POD_DROP;
 	action_drop(&a, reason);
-	pod_count(skb, p, &a, CT_FROM_POD);
+	pod_count(skb, p, &a, side);
 	return POD_DROP;
+}
+
+static __always_inline int pod_drop(struct __sk_buff *skb, struct packet *p, __u32 reason)
+{
+	return pod_drop_at(skb, p, reason, CT_FROM_POD);
 }
 
 /* Drops a packet for the reason that the action has, and tells its sender if somebody is to be told. */
@@ -184,6 +188,12 @@ static __always_inline int pod_answer_itself(struct __sk_buff *skb, const struct
 									      : POD_NEXT;
 }
 
+/* What becomes of a packet that was to be sent to a pod. */
+static __always_inline int pod_sent(struct __sk_buff *skb, struct packet *p, int outcome)
+{
+	return outcome == PODS_LATE ? pod_drop(skb, p, REASON_JAM) : outcome;
+}
+
 /* Sends what is for no pod to the backend that it is for, if it is for a service. */
 static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 {
@@ -197,7 +207,9 @@ static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 	if (!pods_read(skb, p))
 		return POD_NEXT;
 	pod = pods_at(&p->flow.daddr);
-	return pod && pod->ifindex == skb->ifindex ? pods_send(skb, p, pod) : POD_ON;
+	if (!pod || pod->ifindex != skb->ifindex)
+		return POD_ON;
+	return pod_sent(skb, p, pods_send(skb, p, pod, EDT_FREE));
 }
 
 /* Whether what a pod sends, and not to another pod, may be to a service or answer one. Not static, for the sake of
@@ -208,14 +220,50 @@ __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 	       (inside_is_used(INSIDE_POD | INSIDE_NODE) && inside_is_known(&p->flow)) || first_frontend(p, true);
 }
 
-/* What becomes of what a pod that has a proxy sends by TCP. */
+/* What becomes of what a pod that has a proxy sends by TCP. What a rate keeps is looked at again once it has
+ * waited. */
 static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __u32 proxy)
 {
-	int outcome = proxy_take(skb, p, proxy);
+	__u32 ifindex = skb->ifindex;
+	bool waits = cfg.pair && edt_limits(ifindex);
+	int outcome = proxy_take(skb, p, proxy, !waits);
+	__u64 at;
 
 	if (outcome > 0)
 		return pod_drop(skb, p, outcome);
-	return outcome == PROXY_GOES ? bpf_redirect_neigh(PROXY_DEVICE, NULL, 0, 0) : POD_ON;
+	if (outcome != PROXY_GOES)
+		return POD_ON;
+	if (!waits)
+		return bpf_redirect_neigh(PROXY_DEVICE, NULL, 0, 0);
+	at = edt_book(skb, ifindex, PACE_OUT, p->is_v4);
+	return at == EDT_LATE ? pod_drop(skb, p, REASON_HORIZON) : pair_enter(skb, at, PAIR_PROXY, ifindex);
+}
+
+/* Whether what a pod sends stays on the node. */
+static __always_inline bool pod_is_near(const struct packet *p, const struct pod *to)
+{
+	struct addr addr = p->flow.daddr; /* as in pods_at */
+
+	return to || bpf_map_lookup_elem(&node_addrs, &addr);
+}
+
+/* Sends a packet of a pod to whom it is for, at its time. By a device it waits there; otherwise before it is sent
+ * on, so that whoever gets it sees it come as it would have. */
+static __always_inline int pod_send(struct __sk_buff *skb, struct packet *p, const struct pod *to)
+{
+	bool paced = cfg.pair;
+	__u64 at = paced ? edt_book(skb, skb->ifindex, PACE_OUT, p->is_v4) : EDT_FREE;
+
+	if (paced && at == EDT_LATE)
+		return pod_drop(skb, p, REASON_HORIZON);
+	if (to && cfg.bypass)
+		return pod_sent(skb, p, pods_send(skb, p, to, at));
+	if (paced && pair_is_due(at)) {
+		if (pod_is_near(p, to))
+			return pair_enter(skb, at, skb->ingress_ifindex ? PAIR_NODE : PAIR_NETKIT, skb->ifindex);
+		edt_stamp(skb, at);
+	}
+	return cfg.bypass ? pod_leave(skb, p) : POD_NEXT;
 }
 
 SEC("tc")
@@ -226,6 +274,10 @@ int tc_from_pod(struct __sk_buff *skb)
 	int outcome;
 	__u32 proxy;
 
+	if (cfg.pair && skb->mark == PAIR_DONE) {
+		skb->mark = 0;
+		return POD_NEXT;
+	}
 	from = pods_read(skb, &p) ? sender_own(skb, &p) : NULL;
 	if (!from) {
 		outcome = sender_check(skb, &p);
@@ -247,11 +299,7 @@ int tc_from_pod(struct __sk_buff *skb)
 			return outcome;
 		pod = pods_at(&p.flow.daddr);
 	}
-	if (cfg.bandwidth && !pod && !edt_depart(skb, &p))
-		return pod_drop(skb, &p, REASON_HORIZON);
-	if (!cfg.bypass)
-		return POD_NEXT;
-	return pod ? pods_send(skb, &p, pod) : pod_leave(skb, &p);
+	return pod_send(skb, &p, pod);
 }
 
 /* Notes who sends datagrams to a pod by a device where no program does. */
@@ -265,19 +313,75 @@ static __noinline int pod_expect(struct __sk_buff *skb)
 	return read_packet(skb, &p, 0) == PARSED_FLOW && masquerade_is_for_pod(&p);
 }
 
+/* Has what is for a pod wait until it may come there. */
+static __noinline int pod_admit(struct __sk_buff *skb)
+{
+	bool is_v4 = skb->protocol == bpf_htons(ETH_P_IP);
+	__u32 ifindex = skb->ifindex;
+	struct packet p = {};
+	__u64 at;
+
+	if (!is_v4 && skb->protocol != bpf_htons(ETH_P_IPV6))
+		return POD_NEXT;
+	at = edt_book(skb, ifindex, PACE_IN, is_v4);
+	if (at == EDT_LATE) {
+		read_packet(skb, &p, 0);
+		return pod_drop_at(skb, &p, REASON_JAM, CT_TO_POD);
+	}
+	return pair_is_due(at) ? pair_enter(skb, at, PAIR_POD, ifindex) : POD_NEXT;
+}
+
 /* What the stack, or a program, has for a pod. */
 SEC("tc")
 int tc_to_pod(struct __sk_buff *skb)
 {
 	struct packet p = {};
-	int outcome;
 
 	if (cfg.masquerade)
 		pod_expect(skb);
-	if (!inside_is_used(INSIDE_POD))
-		return POD_NEXT;
-	outcome = pod_translate(skb, &p, CT_TO_POD);
-	return outcome == POD_DROP ? POD_DROP : POD_NEXT;
+	if (inside_is_used(INSIDE_POD) && pod_translate(skb, &p, CT_TO_POD) == POD_DROP)
+		return POD_DROP;
+	return cfg.pair ? pod_admit(skb) : POD_NEXT;
+}
+
+/* To its proxy, from a pod that a rate keeps. Who has come or gone there meanwhile is for the pod's device to see.
+ */
+static __always_inline int pod_proxy_now(struct __sk_buff *skb, __u32 ifindex)
+{
+	struct pod_link *link = bpf_map_lookup_elem(&pod_links, &ifindex);
+	struct packet p = {};
+	int outcome;
+
+	if (!link || !pods_read(skb, &p))
+		return POD_DROP;
+	outcome = proxy_take(skb, &p, link->proxy, true);
+	if (outcome > 0)
+		return pod_drop(skb, &p, outcome);
+	return outcome == PROXY_GOES ? bpf_redirect_neigh(PROXY_DEVICE, NULL, 0, 0)
+				     : bpf_redirect(ifindex, BPF_F_INGRESS);
+}
+
+/* What has waited until its time, and goes on as if it had not. */
+SEC("tc")
+int tc_from_pair(struct __sk_buff *skb)
+{
+	__u32 way = skb->mark & PAIR_WAYS, ifindex = skb->mark & ~PAIR_WAYS;
+
+	skb->mark = way == PAIR_NODE ? PAIR_DONE : 0;
+	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
+	bpf_skb_change_type(skb, 0 /* PACKET_HOST */); /* whose address of the link it has is no matter here */
+	switch (way) {
+	case PAIR_POD:
+		return bpf_redirect_peer(ifindex, 0);
+	case PAIR_DEVICE:
+		return bpf_redirect(ifindex, 0);
+	case PAIR_NODE:
+	case PAIR_NETKIT:
+		return bpf_redirect(ifindex, BPF_F_INGRESS);
+	case PAIR_PROXY:
+		return pod_proxy_now(skb, ifindex);
+	}
+	return POD_DROP;
 }
 
 /* On its way over the loopback device: all but what is for a proxy is as it should be. */

@@ -349,10 +349,24 @@ static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct
 	return tc_settle(skb, p, a, verdict);
 }
 
+/* Drops what is for a pod that gets more than it may. */
+__noinline int tc_late(struct __sk_buff *skb)
+{
+	struct packet p = {};
+	struct action a = {};
+
+	read_packet(skb, &p, 0);
+	action_drop(&a, REASON_JAM);
+	return tc_drop(skb, &p, &a, false);
+}
+
 /* What would go on to the stack goes to the pod that it is for, if it may. */
 static __always_inline int tc_deliver(struct __sk_buff *skb, int verdict)
 {
-	return verdict == TC_NEXT && cfg.bypass ? pods_enter(skb) : verdict;
+	if (verdict != TC_NEXT || !cfg.bypass)
+		return verdict;
+	verdict = pods_enter(skb);
+	return verdict == PODS_LATE ? tc_late(skb) : verdict;
 }
 
 SEC("tc")

@@ -288,8 +288,8 @@ struct {
 	__type(value, struct pod_link);
 } pod_links SEC(".maps");
 
-/* The rates of those that have one, and what they have sent. The rate is a map of its own: one that changes leaves
- * alone what has been sent. */
+/* The rates of those that have one, and what they have sent and got. The rate is a map of its own: one that changes
+ * leaves alone what has been sent. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -301,8 +301,8 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 16384);
-	__type(key, __u32);
+	__uint(max_entries, 32768);
+	__type(key, struct pace_key);
 	__type(value, struct pod_pace);
 } pod_paces SEC(".maps");
 

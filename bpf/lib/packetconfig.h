@@ -11,10 +11,10 @@ struct packet_config {
 	__u32 tick_shift;	  /* a tick is 2^tick_shift jiffies, about a second */
 	__u16 external_clusterip; /* not zero: clients outside may use ClusterIPs */
 	__u16 own;		  /* not zero: what this node itself sends to services is balanced */
-	__u16 bandwidth;	  /* not zero: what pods send out of the node may be kept to a rate */
 	__u16 growing;		  /* not zero: `ct_old` is being replaced by `ct` */
+	__u16 masquerade;	  /* not zero: what pods send out of the cluster gets an address of this node */
 	__u32 bypass;		  /* not zero: what pods get and send goes past the node's stack */
-	__u32 masquerade;	  /* not zero: what pods send out of the cluster gets an address of this node */
+	__u32 pair;		  /* not zero: pods may be kept to rates, and this is where what stays here waits */
 	__u64 hash_key0;	  /* of the hash of flows; the same on all nodes, and nobody else's business */
 	__u64 hash_key1;
 	__u64 hash_key2;

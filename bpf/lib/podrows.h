@@ -38,18 +38,32 @@ struct pod_link {
 	__u32 proxy; /* enum pod_proxy */
 };
 
-/* How much a pod may send out of the node, by the host's end of its device. */
-struct pod_rate {
-	__u64 bytes; /* a second, never zero */
+/* The directions in which a pod is kept to a rate. */
+enum pace_kind {
+	PACE_OUT, /* what it sends */
+	PACE_IN,  /* what it gets */
 };
 
-/* What it has sent so far. Only programs write it, and only by atomic steps. */
+/* How much a pod may send and get in a second, by the host's end of its device. */
+struct pod_rate {
+	__u64 out; /* bytes; zero: as many as it can */
+	__u64 in;
+};
+
+struct pace_key {
+	__u32 ifindex; /* of the host's end of the pod's device */
+	__u32 kind;    /* enum pace_kind */
+};
+
+/* What it has sent or got so far. Only programs write it, and only by atomic steps. */
 struct pod_pace {
-	__u64 next; /* when what it sends next may leave, see edt.h */
+	__u64 next; /* when what comes next may leave, see edt.h */
 	__u64 sent; /* bytes that were given a time, ever */
 	__u64 dropped;
+	__u64 marked; /* packets that tell their receiver of a jam, and so their sender */
 };
 
 _Static_assert(sizeof(struct prefix_key) == 20, "a key has no hidden padding");
+_Static_assert(sizeof(struct pace_key) == 8, "a key has no hidden padding");
 _Static_assert(sizeof(struct pod) == 20, "a value has no hidden padding");
 _Static_assert(sizeof(struct pod_link) == 12, "a value has no hidden padding");

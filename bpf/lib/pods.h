@@ -9,6 +9,7 @@
 #include "jumbo.h"
 #include "maps.h"
 #include "packet.h"
+#include "pair.h"
 
 static __always_inline struct pod *pods_at(const struct addr *addr)
 {
@@ -81,18 +82,34 @@ static __always_inline bool pods_fit(struct __sk_buff *skb, __u32 ifindex)
 	return !bpf_check_mtu(skb, ifindex, &mtu, 0, BPF_MTU_CHK_SEGS) || jumbo_fits(skb, mtu);
 }
 
+enum {
+	PODS_STACK = -1, /* it goes to the stack */
+	PODS_LATE = -2,	 /* it is to be dropped: the pod gets more than it may */
+};
+
 /* Sends a packet to a pod: by the host's end of its device where tc_to_pod has something to translate, and from a
  * pod at a netkit, whose program has the packet before it came in anywhere: to the other end gets only what came
- * in. What has no hops left the stack answers, and what does not fit there. */
-static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, const struct pod *pod)
+ * in. What has no hops left the stack answers, and what does not fit there. It may leave its sender at a time;
+ * where tc_to_pod gets it, that asks when it may come to its receiver. */
+static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, const struct pod *pod, __u64 at)
 {
 	bool is_answer = inside_is_answer(skb, p);
+	__u32 ifindex = pod->ifindex;
+	__u64 in = EDT_FREE;
 
-	if (p->ttl <= 1 || (is_answer && !pods_fit(skb, pod->ifindex)) ||
-	    !pods_hop(skb, p, pod->mac, pod->host_mac))
-		return -1;
-	return is_answer || !skb->ingress_ifindex ? bpf_redirect(pod->ifindex, 0)
-						  : bpf_redirect_peer(pod->ifindex, 0);
+	if (p->ttl <= 1 || (is_answer && !pods_fit(skb, ifindex)) || !pods_hop(skb, p, pod->mac, pod->host_mac))
+		return PODS_STACK;
+	if (cfg.pair) {
+		if (!is_answer)
+			in = edt_book(skb, ifindex, PACE_IN, p->is_v4);
+		if (in == EDT_LATE)
+			return PODS_LATE;
+		if (in > at)
+			at = in;
+		if (pair_is_due(at))
+			return pair_enter(skb, at, is_answer ? PAIR_DEVICE : PAIR_POD, ifindex);
+	}
+	return is_answer || !skb->ingress_ifindex ? bpf_redirect(ifindex, 0) : bpf_redirect_peer(ifindex, 0);
 }
 
 /* Sends what is for the stack to the pod that it is for, if that is one of ours. */
@@ -101,5 +118,5 @@ __noinline int pods_enter(struct __sk_buff *skb)
 	struct packet p = {};
 	struct pod *pod = pods_read(skb, &p) ? pods_at(&p.flow.daddr) : NULL;
 
-	return pod ? pods_send(skb, &p, pod) : -1;
+	return pod ? pods_send(skb, &p, pod, EDT_FREE) : PODS_STACK;
 }

@@ -169,9 +169,9 @@ static __always_inline bool proxy_prepare(struct __sk_buff *skb, const struct pa
 }
 
 /* Decides about what a pod that has a proxy sends by TCP: connections that it opens are the proxy's, and what is of
- * one of those. What answers a connection to the pod, or is of one that is older than the proxy, goes its way. Not
- * static, so the verifier walks it once. */
-__noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy)
+ * one of those. What answers a connection to the pod, or is of one that is older than the proxy, goes its way.
+ * `now`: it goes right away, and is made ready. Not static, so the verifier walks it once. */
+__noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy, bool now)
 {
 	enum parsed parsed = p ? read_packet(skb, p, 0) : PARSED_OTHER;
 	__u32 port = 0;
@@ -191,7 +191,7 @@ __noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy)
 		if (!proxy_admits(skb, p, is_first, port))
 			return is_first && !(proxy & POD_PROXY_OPTIONAL) ? REASON_NO_PROXY : PROXY_PASS;
 	}
-	return proxy_prepare(skb, p, port) ? PROXY_GOES : REASON_MALFORMED;
+	return !now || proxy_prepare(skb, p, port) ? PROXY_GOES : REASON_MALFORMED;
 }
 
 /* Gives IPv6 back what proxy_prepare took, now that it has its route. */

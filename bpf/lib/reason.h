@@ -43,6 +43,7 @@ enum reason {
 	REASON_MALFORMED,    /* a pod sends what ends within its header: dropped */
 	REASON_NO_PROXY,     /* nobody listens where a pod's connections are to be handed over: dropped */
 	REASON_HORIZON,	     /* a pod sends faster than it may, and this would wait for too long: dropped */
+	REASON_JAM,	     /* a pod gets more than it may, and this would wait for too long: dropped */
 	REASONS,
 };
 

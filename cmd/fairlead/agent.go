@@ -61,6 +61,7 @@ type agent struct {
 	masquerade    *masquerade.Keeper // nil without such a file
 
 	queues *queues.Keeper // nil where pods send as fast as they can; likewise
+	pair   int            // where what they send to each other waits, by its index; 0 where nothing does
 	big    *bigtcp.Keeper // nil where packets are as large as usual; set before others ask
 }
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -31,7 +32,7 @@ func (a *agent) startQueues(start func(string, func(context.Context) error), log
 		}
 		return err
 	}
-	a.queues = queues.New(queues.Config{Devices: a.path.Devices, IsPod: cni.IsDevice, Log: log})
+	a.queues = queues.New(queues.Config{Devices: a.path.Devices, Pair: a.pair, IsPod: cni.IsDevice, Log: log})
 	start("queues", a.queues.Run)
 	return nil
 }
@@ -42,6 +43,9 @@ func (a *agent) bandwidthStatus(limited int) *observe.BandwidthStatus {
 		return nil
 	}
 	s := a.queues.Stats()
+	if err := a.path.PairWay(); err != nil {
+		s.Error = strings.TrimPrefix(s.Error+"; what has waited on the node comes to nobody: "+err.Error(), "; ")
+	}
 	return &observe.BandwidthStatus{
 		Devices: s.Devices, Lacking: s.Lacking, Pods: limited, Dropped: s.Dropped, Congestion: congestion(procSys), Error: s.Error,
 	}
@@ -59,10 +63,11 @@ func congestion(root string) string {
 func newBandwidthCommand(inv *invocation) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
-		Short: "List the pods that are kept to a rate, and what they send out of the node",
-		Long: `List the pods of this node that are kept to a rate in what they send out of it (annotation kubernetes.io/egress-bandwidth): the rate,
-how much they send, measured for a second, and how many packets were dropped since they had the rate, as those would have had to wait
-for more than two seconds. It reads the maps and the files of the agent, so it works while none runs.`,
+		Short: "List the pods that are kept to a rate, and what they send and get",
+		Long: `List the pods of this node that are kept to a rate in what they send (annotation kubernetes.io/egress-bandwidth) or get
+(kubernetes.io/ingress-bandwidth): the rate, how much that is, measured for a second, how many packets were dropped since they had the
+rate, as those would have had to wait for too long, and how many told their sender that they had to wait. It reads the maps and the
+files of the agent, so it works while none runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -79,13 +84,15 @@ for more than two seconds. It reads the maps and the files of the agent, so it w
 	return noun("bandwidth", "Show the rates that pods are kept to", list)
 }
 
-// limited is a pod that is kept to a rate. What is counted in bits a second are those of frames.
+// limited is a pod that is kept to a rate in a direction. What is counted in bits a second are those of frames.
 type limited struct {
-	Pod      string `json:"pod"`
-	Device   string `json:"device"`
-	Rate     uint64 `json:"rate"`
-	Measured uint64 `json:"measured"`
-	Dropped  uint64 `json:"dropped"` // packets
+	Pod       string `json:"pod"`
+	Device    string `json:"device"`
+	Direction string `json:"direction"` // egress or ingress
+	Rate      uint64 `json:"rate"`
+	Measured  uint64 `json:"measured"`
+	Dropped   uint64 `json:"dropped"` // packets
+	Marked    uint64 `json:"marked"`  // likewise
 }
 
 // measuredFor is how long it is looked at what pods send.
@@ -118,27 +125,44 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 	}
 	rows := []limited{}
 	for _, index := range slices.Sorted(stdmaps.Keys(after)) {
-		now := after[index]
-		row := limited{Rate: now.Rate * 8, Dropped: now.Dropped}
-		if was, there := before[index]; there && now.Sent >= was.Sent {
-			row.Measured = uint64(float64(now.Sent-was.Sent) * 8 / took)
+		device, pod := ownerOf(int(index), leases)
+		for _, side := range []struct {
+			direction string
+			now, was  *maps.Pace
+		}{{"egress", after[index].Out, before[index].Out}, {"ingress", after[index].In, before[index].In}} {
+			if side.now == nil {
+				continue
+			}
+			row := limited{
+				Pod: pod, Device: device, Direction: side.direction, Rate: side.now.Rate * 8, Dropped: side.now.Dropped, Marked: side.now.Marked,
+			}
+			if side.was != nil && side.now.Passed >= side.was.Passed {
+				row.Measured = uint64(float64(side.now.Passed-side.was.Passed) * 8 / took)
+			}
+			rows = append(rows, row)
 		}
-		if device, err := net.InterfaceByIndex(int(index)); err == nil { // without one it has just gone
-			row.Device = device.Name
-		}
-		if at := slices.IndexFunc(leases, func(l podnet.Lease) bool { return l.Device == row.Device && row.Device != "" }); at >= 0 {
-			row.Pod = leases[at].Pod.String()
-		}
-		rows = append(rows, row)
 	}
 	return rows, nil
 }
 
+// ownerOf returns the name of a device and whose it is; "" for what has just gone.
+func ownerOf(index int, leases []podnet.Lease) (device, pod string) {
+	link, err := net.InterfaceByIndex(index)
+	if err != nil {
+		return "", ""
+	}
+	if at := slices.IndexFunc(leases, func(l podnet.Lease) bool { return l.Device == link.Name }); at >= 0 {
+		pod = leases[at].Pod.String()
+	}
+	return link.Name, pod
+}
+
 func writeLimited(w io.Writer, rows []limited) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "POD\tDEVICE\tRATE\tMEASURED\tDROPPED")
+	fmt.Fprintln(table, "POD\tDEVICE\tDIRECTION\tRATE\tMEASURED\tDROPPED\tMARKED")
 	for _, r := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d\n", orNone(r.Pod), orNone(r.Device), bitRate(r.Rate), bitRate(r.Measured), r.Dropped)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\n", orNone(r.Pod), orNone(r.Device), r.Direction, bitRate(r.Rate), bitRate(r.Measured),
+			r.Dropped, r.Marked)
 	}
 	return table.Flush()
 }

@@ -29,7 +29,6 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 	}
 	packets.Bypass = packets.Pods && cfg.HostRouting == "bpf"
 	packets.Proxies = packets.Pods && len(cfg.Proxies()) > 0
-	packets.Bandwidth = packets.Pods && cfg.Bandwidth == "true"
 	packets.Masquerade = packets.Pods && cfg.Masquerade == "true"
 	var err error
 	if packets.Devices, err = devices.ParseFilter(cfg.Devices); err != nil {

@@ -35,7 +35,8 @@ func (a *agent) traits(pod cni.Pod, was *podnet.Traits) podnet.Traits {
 	name := model.Name{Namespace: pod.Namespace, Name: pod.Name}
 	traits := podnet.Traits{Unchecked: a.store.Unchecked(name, pod.UID)}
 	if a.cfg.Bandwidth == "true" {
-		traits.Rate = a.store.Egress(name, pod.UID) / 8
+		out, in := a.store.Rates(name, pod.UID)
+		traits.Rates = maps.Rates{Out: out / 8, In: in / 8}
 	}
 	switch asked, known := a.store.Proxy(name, pod.UID); {
 	case !known:

@@ -77,12 +77,12 @@ func TestTraits(t *testing.T) {
 func TestTraitsRate(t *testing.T) {
 	store := model.NewStore("node")
 	name := model.Name{Namespace: "shop", Name: "web"}
-	web, before, was := cni.Pod{Namespace: "shop", Name: "web", UID: "one"}, cni.Pod{Namespace: "shop", Name: "web", UID: "zero"}, podnet.Traits{Rate: 5}
+	web, before, was := cni.Pod{Namespace: "shop", Name: "web", UID: "one"}, cni.Pod{Namespace: "shop", Name: "web", UID: "zero"}, podnet.Traits{Rates: maps.Rates{Out: 5}}
 	a := &agent{cfg: &config.Config{Source: config.Kubernetes, PodNetwork: "main", Bandwidth: "true"}, store: store}
 	want := func(what string, pod cni.Pod, rate uint64) {
 		t.Helper()
-		if got := a.traits(pod, &was); got.Rate != rate {
-			t.Errorf("%s: %d bytes a second, want %d", what, got.Rate, rate)
+		if got := a.traits(pod, &was); got.Out != rate {
+			t.Errorf("%s: %d bytes a second, want %d", what, got.Out, rate)
 		}
 	}
 	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 10e6})

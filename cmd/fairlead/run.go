@@ -16,6 +16,7 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
@@ -37,6 +38,12 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	packets, err := packetsOf(cfg, store)
 	if err != nil {
 		return err
+	}
+	if cfg.Bandwidth == "true" {
+		if packets.Pair, err = queues.MakePair(); err != nil {
+			return err
+		}
+		packets.PairEnd = queues.FarName
 	}
 	path, err := datapath.Open(datapath.Config{
 		BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, OnDemand: true, Packets: packets, Log: log,
@@ -61,7 +68,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
-	agent := &agent{cfg: cfg, path: path, source: src, store: store, started: time.Now()}
+	agent := &agent{cfg: cfg, path: path, pair: packets.Pair, source: src, store: store, started: time.Now()}
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}

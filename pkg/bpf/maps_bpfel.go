@@ -379,6 +379,19 @@ const (
 	MapsOptoutWhyOPTOUT_BY_PROXY     MapsOptoutWhy = 4
 )
 
+type MapsPaceKey struct {
+	_       structs.HostLayout
+	Ifindex uint32
+	Kind    uint32
+}
+
+type MapsPaceKind uint32
+
+const (
+	MapsPaceKindPACE_OUT MapsPaceKind = 0
+	MapsPaceKindPACE_IN  MapsPaceKind = 1
+)
+
 type MapsPacketConfig struct {
 	_                 structs.HostLayout
 	SnatFirst         uint16
@@ -386,10 +399,10 @@ type MapsPacketConfig struct {
 	TickShift         uint32
 	ExternalClusterip uint16
 	Own               uint16
-	Bandwidth         uint16
 	Growing           uint16
+	Masquerade        uint16
 	Bypass            uint32
-	Masquerade        uint32
+	Pair              uint32
 	HashKey0          uint64
 	HashKey1          uint64
 	HashKey2          uint64
@@ -423,6 +436,7 @@ type MapsPodPace struct {
 	Next    uint64
 	Sent    uint64
 	Dropped uint64
+	Marked  uint64
 }
 
 type MapsPodProxy uint32
@@ -434,8 +448,9 @@ const (
 )
 
 type MapsPodRate struct {
-	_     structs.HostLayout
-	Bytes uint64
+	_   structs.HostLayout
+	Out uint64
+	In  uint64
 }
 
 type MapsPrefixKey struct {
@@ -489,7 +504,8 @@ const (
 	MapsReasonREASON_MALFORMED    MapsReason = 25
 	MapsReasonREASON_NO_PROXY     MapsReason = 26
 	MapsReasonREASON_HORIZON      MapsReason = 27
-	MapsReasonREASONS             MapsReason = 28
+	MapsReasonREASON_JAM          MapsReason = 28
+	MapsReasonREASONS             MapsReason = 29
 )
 
 type MapsService struct {
@@ -703,6 +719,7 @@ const (
 	MapsVarNodeAddrFlagType = "node_addr_flag_type"
 	MapsVarOptoutKindType   = "optout_kind_type"
 	MapsVarOptoutWhyType    = "optout_why_type"
+	MapsVarPaceKindType     = "pace_kind_type"
 	MapsVarPacketConfigType = "packet_config_type"
 	MapsVarPodFlagType      = "pod_flag_type"
 	MapsVarPodProxyType     = "pod_proxy_type"
@@ -833,6 +850,7 @@ type MapsVariableSpecs struct {
 	NodeAddrFlagType *ebpf.VariableSpec `ebpf:"node_addr_flag_type"`
 	OptoutKindType   *ebpf.VariableSpec `ebpf:"optout_kind_type"`
 	OptoutWhyType    *ebpf.VariableSpec `ebpf:"optout_why_type"`
+	PaceKindType     *ebpf.VariableSpec `ebpf:"pace_kind_type"`
 	PacketConfigType *ebpf.VariableSpec `ebpf:"packet_config_type"`
 	PodFlagType      *ebpf.VariableSpec `ebpf:"pod_flag_type"`
 	PodProxyType     *ebpf.VariableSpec `ebpf:"pod_proxy_type"`
@@ -982,6 +1000,7 @@ type MapsVariables struct {
 	NodeAddrFlagType *ebpf.Variable `ebpf:"node_addr_flag_type"`
 	OptoutKindType   *ebpf.Variable `ebpf:"optout_kind_type"`
 	OptoutWhyType    *ebpf.Variable `ebpf:"optout_why_type"`
+	PaceKindType     *ebpf.Variable `ebpf:"pace_kind_type"`
 	PacketConfigType *ebpf.Variable `ebpf:"packet_config_type"`
 	PodFlagType      *ebpf.Variable `ebpf:"pod_flag_type"`
 	PodProxyType     *ebpf.Variable `ebpf:"pod_proxy_type"`

@@ -61,6 +61,7 @@ const (
 	PodMapWatched     = "watched"
 	PodMapWays        = "ways"
 	PodProgTcFromLo   = "tc_from_lo"
+	PodProgTcFromPair = "tc_from_pair"
 	PodProgTcFromPod  = "tc_from_pod"
 	PodProgTcToLo     = "tc_to_lo"
 	PodProgTcToPod    = "tc_to_pod"
@@ -109,10 +110,11 @@ type PodSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodProgramSpecs struct {
-	TcFromLo  *ebpf.ProgramSpec `ebpf:"tc_from_lo"`
-	TcFromPod *ebpf.ProgramSpec `ebpf:"tc_from_pod"`
-	TcToLo    *ebpf.ProgramSpec `ebpf:"tc_to_lo"`
-	TcToPod   *ebpf.ProgramSpec `ebpf:"tc_to_pod"`
+	TcFromLo   *ebpf.ProgramSpec `ebpf:"tc_from_lo"`
+	TcFromPair *ebpf.ProgramSpec `ebpf:"tc_from_pair"`
+	TcFromPod  *ebpf.ProgramSpec `ebpf:"tc_from_pod"`
+	TcToLo     *ebpf.ProgramSpec `ebpf:"tc_to_lo"`
+	TcToPod    *ebpf.ProgramSpec `ebpf:"tc_to_pod"`
 }
 
 // PodMapSpecs contains maps before they are loaded into the kernel.
@@ -298,15 +300,17 @@ type PodVariables struct {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodPrograms struct {
-	TcFromLo  *ebpf.Program `ebpf:"tc_from_lo"`
-	TcFromPod *ebpf.Program `ebpf:"tc_from_pod"`
-	TcToLo    *ebpf.Program `ebpf:"tc_to_lo"`
-	TcToPod   *ebpf.Program `ebpf:"tc_to_pod"`
+	TcFromLo   *ebpf.Program `ebpf:"tc_from_lo"`
+	TcFromPair *ebpf.Program `ebpf:"tc_from_pair"`
+	TcFromPod  *ebpf.Program `ebpf:"tc_from_pod"`
+	TcToLo     *ebpf.Program `ebpf:"tc_to_lo"`
+	TcToPod    *ebpf.Program `ebpf:"tc_to_pod"`
 }
 
 func (p *PodPrograms) Close() error {
 	return _PodClose(
 		p.TcFromLo,
+		p.TcFromPair,
 		p.TcFromPod,
 		p.TcToLo,
 		p.TcToPod,

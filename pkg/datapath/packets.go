@@ -27,7 +27,8 @@ type Packets struct {
 	Pods       bool                     // pods of this node have their network from fairlead: what they send is checked
 	Bypass     bool                     // what they get and send goes past the node's stack
 	Masquerade bool                     // what they send out of the cluster gets an address of this node
-	Bandwidth  bool                     // what they send out of the node may be kept to a rate
+	Pair       int                      // they may be kept to rates, and what stays on the node waits at this device; 0 if none is
+	PairEnd    string                   // name of the device from which it comes then
 	Proxies    bool                     // what they dial may be handed to proxies of this node
 	Node       bool                     // what this node itself sends to services as packets is balanced as well
 	Tunnel     string                   // name of the device that leads to the pods of other nodes; "" for none
@@ -160,7 +161,8 @@ func (d *Datapath) syncDevices() error {
 	if d.packets.Pods && d.outside.pods == nil {
 		sync = d.hooks.Run // nobody has told yet which pods there are: what they have from an earlier process is at work
 	}
-	err := errors.Join(d.maps.SetLinkAddrs(macs), sync(slices.Concat(d.loopback(), d.podDevices(), list), d.outside.programs))
+	between, err := d.between()
+	err = errors.Join(err, d.maps.SetLinkAddrs(macs), sync(slices.Concat(between, d.podDevices(), list), d.outside.programs))
 	served := map[uint32]bool{}
 	for _, s := range d.hooks.States() {
 		if s.TC != "" {

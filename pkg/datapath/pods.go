@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"fairlead.io/fairlead/pkg/bpf"
@@ -31,15 +32,25 @@ func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devic
 	if d.packets.Proxies {
 		progs.FromLo, progs.ToLo = loaded.DetachProgram("tc_from_lo"), loaded.DetachProgram("tc_to_lo")
 	}
+	if d.packets.Pair != 0 {
+		progs.FromPair = loaded.DetachProgram("tc_from_pair")
+	}
 	return nil
 }
 
-// loopback returns the device over which packets of pods come to proxies, if there are any.
-func (d *Datapath) loopback() []devices.Device {
-	if !d.packets.Proxies {
-		return nil
+// between returns the devices over which packets of pods come to proxies, and from where they have waited, if they do.
+func (d *Datapath) between() (list []devices.Device, err error) {
+	if d.packets.Proxies {
+		list = append(list, devices.Device{Index: 1, Name: "lo", Loopback: true}) // the first of every network namespace
 	}
-	return []devices.Device{{Index: 1, Name: "lo", Loopback: true}} // the first of every network namespace
+	if d.packets.Pair != 0 {
+		end, err := net.InterfaceByName(d.packets.PairEnd)
+		if err != nil {
+			return list, fmt.Errorf("find where what has waited comes from: %w", err)
+		}
+		list = append(list, devices.Device{Index: end.Index, Name: end.Name, Pair: true})
+	}
+	return list, nil
 }
 
 // ProxyWay returns why packets of pods do not come to proxies of the node; nil if they do, or there are none.
@@ -47,6 +58,16 @@ func (d *Datapath) ProxyWay() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if state := d.hooks.LoopbackState(); state != nil {
+		return state.Err
+	}
+	return nil
+}
+
+// PairWay returns why what has waited on the node for its time comes to nobody; nil if it does, or nothing waits.
+func (d *Datapath) PairWay() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if state := d.hooks.PairState(); state != nil {
 		return state.Err
 	}
 	return nil

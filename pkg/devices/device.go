@@ -27,11 +27,15 @@ type Device struct {
 	VLANs    bool       // devices of VLANs sit on it
 	Pod      bool       // it is the host's end of a pod's
 	Loopback bool       // it is the node's loopback device
+	Pair     bool       // what is kept to a rate and stays on the node comes out of it
 	Netkit   bool       // it is a netkit
 	Tunnel   bool       // it leads to the pods of other nodes
 	Addr4    netip.Addr // its first address that is for everybody; not valid if it has none
 	Addr6    netip.Addr
 }
+
+// inside reports whether nothing comes in there from outside of the node.
+func (d *Device) inside() bool { return d.Pod || d.Loopback || d.Pair }
 
 // candidate is a device that may be chosen.
 type candidate struct {

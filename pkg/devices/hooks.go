@@ -19,11 +19,13 @@ type Programs struct {
 	XDP                  *ebpf.Program // nil if it is attached nowhere
 	FromPod, ToPod       *ebpf.Program // at tc of pods' devices; nil if there are none
 	FromLo, ToLo         *ebpf.Program // at tc of the loopback device; nil if no pod may have a proxy
+	FromPair             *ebpf.Program // at tc of where packets of pods come from that have waited; nil if none do
 }
 
 // List returns those that there are.
 func (p Programs) List() []*ebpf.Program {
-	return slices.DeleteFunc([]*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP, p.FromPod, p.ToPod, p.FromLo, p.ToLo}, func(prog *ebpf.Program) bool { return prog == nil })
+	all := []*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP, p.FromPod, p.ToPod, p.FromLo, p.ToLo, p.FromPair}
+	return slices.DeleteFunc(all, func(prog *ebpf.Program) bool { return prog == nil })
 }
 
 // Close closes the programs. Links keep them at work.
@@ -88,12 +90,17 @@ func (h *Hooks) handle() (*netlink.Handle, error) {
 	return h.rtnl, nil
 }
 
-// States returns what is attached where, by index, but for pods' devices and the loopback device.
-func (h *Hooks) States() []State { return h.list(func(s *State) bool { return !s.Pod && !s.Loopback }) }
+// States returns what is attached where, by index, but for devices at which nothing comes in from outside.
+func (h *Hooks) States() []State { return h.list(func(s *State) bool { return !s.inside() }) }
 
 // LoopbackState returns what is attached to the loopback device; nil if nothing is to be.
-func (h *Hooks) LoopbackState() *State {
-	for _, s := range h.list(func(s *State) bool { return s.Loopback }) {
+func (h *Hooks) LoopbackState() *State { return h.only(func(s *State) bool { return s.Loopback }) }
+
+// PairState returns what is attached to where packets of pods come from that have waited; nil if nothing is to be.
+func (h *Hooks) PairState() *State { return h.only(func(s *State) bool { return s.Pair }) }
+
+func (h *Hooks) only(is func(*State) bool) *State {
+	for _, s := range h.list(is) {
 		return &s
 	}
 	return nil
@@ -219,7 +226,7 @@ func (h *Hooks) attach(d Device, programs Programs) error {
 	}
 	stale := errors.As(err, new(*switchError))
 	state.TC, state.Err = kind, err
-	if !d.Pod && !d.Loopback {
+	if !d.inside() {
 		xdp, why, err := h.attachXDP(d, programs.XDP)
 		stale = stale || errors.As(err, new(*switchError))
 		state.XDP, state.XDPWhy, state.Err = xdp, why, errors.Join(state.Err, err)
@@ -241,7 +248,7 @@ func (h *Hooks) logState(fresh bool, was, now *State) {
 	switch {
 	case now.Err != nil && text(was.Err) != text(now.Err):
 		h.log.Error("programs cannot be attached to a device: trying again", "device", now.Name, "error", now.Err)
-	case fresh && (now.Pod || now.Loopback):
+	case fresh && now.inside():
 		h.log.Debug("device is served", "device", now.Name, "tc", now.TC)
 	case fresh:
 		h.log.Info("device is served", "device", now.Name, "why", now.Why, "tc", now.TC, "xdp", now.XDP, "xdp-why", now.XDPWhy)

@@ -23,6 +23,7 @@ const (
 	toPod         = "tc_to_pod"
 	fromLo        = "tc_from_lo"
 	toLo          = "tc_to_lo"
+	fromPair      = "tc_from_pair"
 )
 
 func pinName(program string, index int) string { return program + "-" + strconv.Itoa(index) }
@@ -203,7 +204,7 @@ func (h *Hooks) removeOthers(keep map[int]bool) error {
 		if keep[index] {
 			continue
 		}
-		if !state.Pod && !state.Loopback {
+		if !state.inside() {
 			h.log.Info("device is not served any more", "device", state.Name)
 		}
 		delete(h.states, index)

@@ -55,6 +55,9 @@ func (p Programs) sides(d Device) []side {
 			{toLo, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToLo},
 		}
 	}
+	if d.Pair {
+		return []side{{fromPair, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromPair}}
+	}
 	return []side{
 		{fromNetdev, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromNetdev},
 		{toNetdev, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToNetdev},

@@ -22,7 +22,7 @@ type Pod struct {
 	HostMAC   [6]byte
 	Unchecked bool // it may send what has another's address
 	Proxy     Proxy
-	Rate      uint64 // bytes a second that it may send out of the node; 0 for as many as it can
+	Rates     Rates
 }
 
 // Proxy says to whom the connections are handed that a pod opens. The zero value: to nobody.
@@ -278,7 +278,7 @@ func (m *Maps) RemovePod(p Pod) error {
 			errs = append(errs, err)
 		}
 	}
-	p.Rate = 0
+	p.Rates = Rates{}
 	errs = append(errs, m.setRate(&p))
 	if err := m.PodLinks.Delete(&p.Index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		errs = append(errs, err)

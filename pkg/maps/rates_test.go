@@ -17,20 +17,30 @@ func TestRates(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	require := func(what string, want map[uint32]Pace) {
+	require := func(what string, want map[uint32]Paced) {
 		t.Helper()
 		have, err := Paces(m.PodRates, m.PodPaces)
 		if diff := cmp.Diff(want, have); diff != "" || err != nil {
 			t.Errorf("%s: %v (-want +have):\n%s", what, err, diff)
 		}
 		paces := 0
-		var index uint32
+		var key bpf.MapsPaceKey
 		var row bpf.MapsPodPace
-		for rows := m.PodPaces.Iterate(); rows.Next(&index, &row); {
+		for rows := m.PodPaces.Iterate(); rows.Next(&key, &row); {
+			if of := want[key.Ifindex]; (key.Kind == 0 && of.Out == nil) || (key.Kind == 1 && of.In == nil) {
+				t.Errorf("%s: a row is left of %+v", what, key)
+			}
 			paces++
 		}
-		if paces != len(want) {
-			t.Errorf("%s: %d pods have sent something", what, paces)
+		for _, of := range want {
+			for _, pace := range []*Pace{of.Out, of.In} {
+				if pace != nil {
+					paces--
+				}
+			}
+		}
+		if paces != 0 {
+			t.Errorf("%s: %d rows too many", what, paces)
 		}
 	}
 	check := func(err error) {
@@ -39,24 +49,29 @@ func TestRates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	slow, fast, free := Pod{Index: 7, Rate: 1000}, Pod{Index: 7, Rate: 2000}, Pod{Index: 7}
-	other := Pod{Index: 8, Rate: 3000}
+	slow, fast, free := Pod{Index: 7, Rates: Rates{Out: 1000}}, Pod{Index: 7, Rates: Rates{Out: 2000, In: 500}}, Pod{Index: 7}
+	other := Pod{Index: 8, Rates: Rates{In: 3000}}
 	set := func(pods ...Pod) { t.Helper(); _, err := m.SetPods(pods); check(err) }
 
+	sent := func(rate uint64) *Pace { return &Pace{Rate: rate, Passed: 6, Dropped: 7, Marked: 8} }
 	check(m.AddPod(slow))
-	require("added", map[uint32]Pace{7: {Rate: 1000}})
-	check(m.PodPaces.Put(&slow.Index, &bpf.MapsPodPace{Next: 5, Sent: 6, Dropped: 7}))
+	require("added", map[uint32]Paced{7: {Out: &Pace{Rate: 1000}}})
+	check(m.PodPaces.Put(&bpf.MapsPaceKey{Ifindex: 7}, &bpf.MapsPodPace{Next: 5, Sent: 6, Dropped: 7, Marked: 8}))
 	check(m.AddPod(fast))
-	require("added at another rate", map[uint32]Pace{7: {Rate: 2000, Sent: 6, Dropped: 7}})
+	require("added at another rate", map[uint32]Paced{7: {Out: sent(2000), In: &Pace{Rate: 500}}})
 	set(slow, other)
-	require("set, with another", map[uint32]Pace{7: {Rate: 1000, Sent: 6, Dropped: 7}, 8: {Rate: 3000}})
+	require("set, with another", map[uint32]Paced{7: {Out: sent(1000)}, 8: {In: &Pace{Rate: 3000}}})
 	set(free, other)
-	require("set, without a rate", map[uint32]Pace{8: {Rate: 3000}})
+	require("set, without a rate", map[uint32]Paced{8: {In: &Pace{Rate: 3000}}})
 	set(slow)
-	require("set, without the other", map[uint32]Pace{7: {Rate: 1000}})
+	require("set, without the other", map[uint32]Paced{7: {Out: &Pace{Rate: 1000}}})
 	check(m.AddPod(free))
-	require("added without a rate", map[uint32]Pace{})
+	require("added without a rate", map[uint32]Paced{})
+	check(m.AddPod(fast))
+	check(m.AddPod(slow))
+	require("added without one of two", map[uint32]Paced{7: {Out: &Pace{Rate: 1000}}})
+	check(m.RemovePod(slow))
 	check(m.AddPod(other))
 	check(m.RemovePod(other))
-	require("removed", map[uint32]Pace{})
+	require("removed", map[uint32]Paced{})
 }

@@ -131,7 +131,8 @@ type Pod struct {
 	SocketLB    SocketLB          // its own annotation
 	Unchecked   bool              // asks to send what has another's address
 	Proxy       string            // to whom it asks to have its connections handed; empty for nobody
-	Egress      uint64            // bits a second that it may send out of the node; 0 for as many as it can
+	Egress      uint64            // bits a second that it may send; 0 for as many as it can
+	Ingress     uint64            // likewise that it may get
 	Annotations map[string]string // ours
 	Problems    []Problem
 }

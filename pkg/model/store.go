@@ -88,7 +88,7 @@ func (s *Store) Wake() <-chan struct{} { return s.wake }
 // PodsChanged is signalled whenever a Pod or a Namespace changed. It has one reader.
 func (s *Store) PodsChanged() <-chan struct{} { return s.pod }
 
-// TraitsChanged is signalled whenever Unchecked, Proxy or Egress may have changed for a pod. It has one reader.
+// TraitsChanged is signalled whenever Unchecked, Proxy or Rates may have changed for a pod. It has one reader.
 func (s *Store) TraitsChanged() <-chan struct{} { return s.traits }
 
 // SelfChanged is signalled whenever the Node that the agent runs on changed. It has one reader.
@@ -239,15 +239,14 @@ func (s *Store) Proxy(name Name, uid string) (proxy string, known bool) {
 	return pod.Proxy, true
 }
 
-// Egress returns how many bits a second a pod, which this node's runtime knows by that UID, may send out of the node; 0 for as many as it
-// can.
-func (s *Store) Egress(name Name, uid string) uint64 {
+// Rates returns how many bits a second a pod, which this node's runtime knows by that UID, may send and get; 0 for as many as it can.
+func (s *Store) Rates(name Name, uid string) (egress, ingress uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if pod := s.known(name, uid); pod != nil {
-		return pod.Egress
+		return pod.Egress, pod.Ingress
 	}
-	return 0
+	return 0, 0
 }
 
 // known returns the Pod that the runtime means; nil if it is another of the same name.

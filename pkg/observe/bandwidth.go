@@ -33,6 +33,6 @@ func (b *BandwidthStatus) judge(say func(string, ...any)) {
 		say("Pods may send faster than they should: %s.", b.Error)
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.Lacking)) {
-		say("What pods send by device %s does not wait until it may leave, and is dropped instead once it is two seconds ahead: %s.", name, b.Lacking[name])
+		say("Packets do not wait at device %s until they may leave, and are dropped instead once that is too far ahead: %s.", name, b.Lacking[name])
 	}
 }

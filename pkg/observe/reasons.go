@@ -102,6 +102,13 @@ func reasonsOfPods() []Reason {
 			Cure: "TCP slows down by itself, so a few of these are nothing. What sends datagrams has to slow down, or the annotation to say more: " +
 				"`fairlead bandwidth list` shows who sends how much, and `fairlead status` whether a device lacks the queue in which packets wait.",
 		},
+		{
+			Word: "jam", Stops: true, What: dropped,
+			Cause: "The pod is sent more than its annotation kubernetes.io/ingress-bandwidth lets it get, and this packet would have to wait for more than " +
+				"half a second until it may come there.",
+			Cure: "TCP slows down by itself, so a few of these are nothing; its senders do so before anything is lost where they use ECN " +
+				"(net.ipv4.tcp_ecn=1). What sends datagrams has to slow down, or the annotation to say more: `fairlead bandwidth list` shows who gets how much.",
+		},
 	}
 }
 

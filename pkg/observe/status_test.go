@@ -142,7 +142,7 @@ func TestJudge(t *testing.T) {
 		{"devices are not as large as they should be", func(s *Status) { s.PodNetwork.BigTCP.Error = "no permission" }, []string{"as they should: no permission."}},
 		{"pods may be too fast", func(s *Status) { s.PodNetwork.Bandwidth.Error = "no permission" }, []string{"Pods may send faster than they should: no permission."}},
 		{"a device has another queue", func(s *Status) { s.PodNetwork.Bandwidth.Lacking = map[string]string{"eth1": "its queue is htb"} }, []string{
-			"What pods send by device eth1 does not wait until it may leave, and is dropped instead once it is two seconds ahead: its queue is htb.",
+			"Packets do not wait at device eth1 until they may leave, and are dropped instead once that is too far ahead: its queue is htb.",
 		}},
 		{"no way to other nodes", func(s *Status) { s.PodNetwork.Routing.Error = "no buffer space" }, []string{"may be out of reach: no buffer space."}},
 		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"once a second: no buffer space."}},

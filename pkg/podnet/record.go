@@ -27,7 +27,7 @@ type Record struct {
 type Traits struct {
 	Unchecked bool       `json:"unchecked,omitempty"` // it may send under others' addresses
 	Proxy     maps.Proxy `json:"proxy,omitzero"`      // to whom its connections are handed
-	Rate      uint64     `json:"rate,omitempty"`      // bytes a second that it may send out of the node; 0 for as many as it can
+	maps.Rates
 }
 
 // validate returns what is wrong with a record that was read.

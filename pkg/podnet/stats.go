@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/maps"
 )
 
 // Stats is how a Network is doing.
@@ -16,7 +17,7 @@ type Stats struct {
 	Pods  int // that are registered
 	// Unchecked has how many of them may send under others' addresses.
 	Unchecked int
-	// Limited has how many of them may send only so much out of the node.
+	// Limited has how many of them may send or get only so much.
 	Limited int
 	// Netkits has how many are at a netkit.
 	Netkits int
@@ -49,7 +50,7 @@ func (n *Network) Stats() Stats {
 		if record.Unchecked {
 			s.Unchecked++
 		}
-		if record.Rate > 0 {
+		if record.Rates != (maps.Rates{}) {
 			s.Limited++
 		}
 		if record.Device.Kind == cni.Netkit {

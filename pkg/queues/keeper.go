@@ -21,6 +21,8 @@ import (
 type Config struct {
 	// Devices returns those that lead out of the node.
 	Devices func() []devices.Device
+	// Pair is the device where what stays on the node waits, by its index; 0 if nothing does. Programs know it by that.
+	Pair int
 	// IsPod tells devices of pods, which may come and go unheeded, by their names.
 	IsPod func(name string) bool
 	Log   *slog.Logger
@@ -36,7 +38,7 @@ type Keeper struct {
 
 // Stats are what a Keeper found.
 type Stats struct {
-	Devices []string          // that have the queue
+	Devices []string          // that have the queue, of those that lead out of the node
 	Lacking map[string]string // by name: why a device has not
 	Dropped uint64            // packets that found no room in the queues, of those that are there now
 	Error   string
@@ -83,6 +85,11 @@ func (k *Keeper) look() {
 }
 
 func (k *Keeper) set(now *Stats) error {
+	if k.cfg.Pair != 0 {
+		if _, err := keepPair(k.cfg.Pair); err != nil {
+			return err
+		}
+	}
 	links, err := listing.Of(netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list the node's devices: %w", err)
@@ -95,7 +102,7 @@ func (k *Keeper) set(now *Stats) error {
 	for _, d := range k.cfg.Devices() {
 		indexes = append(indexes, d.Index)
 	}
-	chosen := leaves(links, indexes)
+	chosen := leaves(links, append(indexes, k.cfg.Pair))
 	var errs []error
 	for _, link := range links {
 		at := link.Attrs()
@@ -110,7 +117,9 @@ func (k *Keeper) set(now *Stats) error {
 		case why != "":
 			now.Lacking[at.Name] = why
 		default:
-			now.Devices = append(now.Devices, at.Name)
+			if at.Index != k.cfg.Pair {
+				now.Devices = append(now.Devices, at.Name)
+			}
 			now.Dropped += all[at.Index].dropped()
 		}
 	}
@@ -150,7 +159,7 @@ func leaves(links []netlink.Link, indexes []int) []netlink.Link {
 	return found
 }
 
-// Restore takes the queues of any Keeper away, at which the kernel puts its own in their place, and returns the names of
+// Restore takes the pair and the queues of any Keeper away, at which the kernel puts its own in their place, and returns the names of
 // the devices.
 func Restore() (names []string, err error) {
 	all, err := readQueues()
@@ -171,5 +180,5 @@ func Restore() (names []string, err error) {
 		}
 	}
 	slices.Sort(names)
-	return names, errors.Join(errs...)
+	return names, errors.Join(append(errs, removePair())...)
 }

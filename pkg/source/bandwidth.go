@@ -6,8 +6,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// annotationEgress is Kubernetes' own: how many bits a second a Pod may send.
-const annotationEgress = "kubernetes.io/egress-bandwidth"
+// Kubernetes' own: how many bits a second a Pod may send and get.
+const (
+	annotationEgress  = "kubernetes.io/egress-bandwidth"
+	annotationIngress = "kubernetes.io/ingress-bandwidth"
+)
 
 // What Kubernetes takes for reasonable, in bits a second.
 const (
@@ -18,10 +21,10 @@ const (
 // quantity is what an amount of bits a second looks like. What is longer than any reasonable one could be is not worked out.
 var quantity = regexp.MustCompile(`^\+?[0-9]{1,18}(\.[0-9]{0,9})?([kMGTP]|[KMGTP]i|[eE][0-9]{1,2})?$`)
 
-// egress returns how many bits a second a Pod may send; 0 for as many as it can, which is also what one may whose annotation cannot be
-// understood.
-func egress(p *problems, annotations map[string]string) uint64 {
-	text, ok := annotations[annotationEgress]
+// bandwidth returns how many bits a second an annotation lets a Pod have; 0 for as many as it can, which is also what one may whose
+// annotation cannot be understood.
+func bandwidth(p *problems, annotations map[string]string, name string) uint64 {
+	text, ok := annotations[name]
 	if !ok {
 		return 0
 	}
@@ -32,6 +35,6 @@ func egress(p *problems, annotations map[string]string) uint64 {
 		}
 	}
 	p.add("InvalidBandwidth", "annotation %s %.64q is not from 1k to 1P bits a second, such as 10M: correct it, there is no limit until then",
-		annotationEgress, text)
+		name, text)
 	return 0
 }

@@ -26,7 +26,8 @@ func Pod(pod *corev1.Pod) *model.Pod {
 		SocketLB:    socketLB(p, pod.Annotations),
 		Unchecked:   unchecked(p, pod.Annotations),
 		Proxy:       pod.Annotations[annotationProxy],
-		Egress:      egress(p, pod.Annotations),
+		Egress:      bandwidth(p, pod.Annotations, annotationEgress),
+		Ingress:     bandwidth(p, pod.Annotations, annotationIngress),
 	}
 	if !out.Finished {
 		out.Addrs = podAddrs(p, &pod.Status)

@@ -17,15 +17,16 @@ import (
 // same program is measured with one row and with all of them, in turns, and the least of each is compared: what disturbs it is above.
 func TestDeparturesOfMany(t *testing.T) {
 	const pods, turns, runs, goal, most = 1000, 15, 100_000, 1.05, 1.2
-	p := newPaced(t, 1e9)
+	const rate = 1e9
+	p := newPaced(t, rate)
 	list := []maps.Pod{{
 		Addrs: []netip.Addr{netip.MustParseAddr(pod4), netip.MustParseAddr(pod6)}, Index: 1,
-		MAC: [6]byte([]byte(podMAC)), HostMAC: [6]byte([]byte(hostMAC)), Rate: p.rate,
+		MAC: [6]byte([]byte(podMAC)), HostMAC: [6]byte([]byte(hostMAC)), Rates: maps.Rates{Out: rate},
 	}}
 	for i := 1; i < pods; i++ {
 		list = append(list, maps.Pod{
 			Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 200, byte(i >> 8), byte(i)})}, Index: uint32(10_000 + i),
-			MAC: [6]byte{2, 0, 0, 0, byte(i >> 8), byte(i)}, HostMAC: [6]byte([]byte(hostMAC)), Rate: uint64(1e6 + i),
+			MAC: [6]byte{2, 0, 0, 0, byte(i >> 8), byte(i)}, HostMAC: [6]byte([]byte(hostMAC)), Rates: maps.Rates{Out: uint64(1e6 + i)},
 		})
 	}
 	frame := podFrame(true, udp, 958)
@@ -36,7 +37,7 @@ func TestDeparturesOfMany(t *testing.T) {
 				t.Fatal(err)
 			}
 			rows, err := maps.Paces(p.maps.PodRates, p.maps.PodPaces)
-			if err != nil || len(rows) != n || n > 1 && rows[10_000+pods-1].Rate != 1e6+pods-1 {
+			if err != nil || len(rows) != n || n > 1 && rows[10_000+pods-1].Out.Rate != 1e6+pods-1 {
 				t.Fatalf("%d pods have %d rows, %v", n, len(rows), err)
 			}
 			start := now(t) + ahead

@@ -29,7 +29,7 @@ func (f family) clusterIP() string {
 }
 
 // inside runs a story in a house of pods that send packets to services, past the stack and through it.
-func inside(t *testing.T, masquerade uint32, story func(t *testing.T, h *house, f family)) {
+func inside(t *testing.T, masquerade uint16, story func(t *testing.T, h *house, f family)) {
 	t.Helper()
 	rig.Root(t)
 	for name, f := range families() {

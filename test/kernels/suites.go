@@ -53,7 +53,7 @@ func suites() []suite {
 		{name: "links", pkg: "test/netns/outside", args: []string{"-test.run=^TestLinks$"}, limit: 5 * time.Minute},
 		{name: "sctp", pkg: "test/netns/outside", args: []string{"-test.run=^TestSCTP$"}, limit: 7 * time.Minute},
 		{
-			name: "netkit", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^Test(Has)?Netkit$"},
+			name: "netkit", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^Test(Has)?Netkit"},
 			without: []string{"6.1"}, limit: 7 * time.Minute,
 		},
 		{

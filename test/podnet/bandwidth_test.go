@@ -31,18 +31,19 @@ const (
 	headersUDP = 14 + 8                  // and those of IP
 	streams    = 4 * time.Second         // for which connections are looked at: their ends may be late by some milliseconds
 	poured     = 1500 * time.Millisecond // what a pod sends takes so long, and waits for less than two seconds
+	showered   = 400 * time.Millisecond  // likewise what it gets, and half a second
 )
 
-// newQueues returns what keeps pods to their rates at eth0.
-func newQueues() (*queues.Keeper, error) {
+// newQueues returns what keeps pods to their rates at eth0, where the kernel has fq, and at the pair.
+func newQueues(pair int) (*queues.Keeper, error) {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
 		return nil, err
 	}
 	list := []devices.Device{{Name: "eth0", Index: link.Attrs().Index}}
-	keeper := queues.New(queues.Config{Log: slog.Default(), Devices: func() []devices.Device { return list }})
+	keeper := queues.New(queues.Config{Log: slog.Default(), Pair: pair, Devices: func() []devices.Device { return list }})
 	stats := keeper.Stats()
-	if len(stats.Devices) != 1 || stats.Error != "" {
+	if stats.Error != "" {
 		return nil, fmt.Errorf("queues: %+v", stats)
 	}
 	return keeper, nil
@@ -301,16 +302,30 @@ func drained(t *testing.T, sink *rig.Process) float64 {
 	return got
 }
 
-// paces returns what the pods that are kept to a rate have sent and lost, and what packets wait in at their device.
-func (n *node) paces() (list map[uint32]maps.Pace, queues []netlink.Qdisc) {
+// pace returns what has been sent, or got, by the pods that are kept to rates.
+func (n *node) pace(gets bool) (sum maps.Pace) {
 	n.t.Helper()
 	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), true)
 	n.must(err)
 	defer m.Close()
-	list, err = maps.Paces(m.PodRates, m.PodPaces)
+	list, err := maps.Paces(m.PodRates, m.PodPaces)
 	n.must(err)
+	if len(list) != len(n.Rates) {
+		n.t.Errorf("pods with a rate: %v, want those of %v", list, n.Rates)
+	}
+	for _, both := range list {
+		if one := map[bool]*maps.Pace{false: both.Out, true: both.In}[gets]; one != nil {
+			sum.Passed, sum.Dropped, sum.Marked = sum.Passed+one.Passed, sum.Dropped+one.Dropped, sum.Marked+one.Marked
+		}
+	}
+	return sum
+}
+
+// queued returns what packets wait in at a device.
+func (n *node) queued(device string) (queues []netlink.Qdisc) {
+	n.t.Helper()
 	n.must(n.ns.Do(func() error {
-		link, err := netlink.LinkByName("eth0")
+		link, err := netlink.LinkByName(device)
 		if err != nil {
 			return err
 		}
@@ -322,39 +337,28 @@ func (n *node) paces() (list map[uint32]maps.Pace, queues []netlink.Qdisc) {
 		}
 		return err
 	}))
-	return list, queues
-}
-
-// tally returns how many bytes pods that are kept to a rate have sent, and how many packets they have lost for it.
-func (n *node) tally() (sent, dropped uint64) {
-	n.t.Helper()
-	list, _ := n.paces()
-	for _, pace := range list {
-		sent, dropped = sent+pace.Sent, dropped+pace.Dropped
-	}
-	return sent, dropped
+	return queues
 }
 
 // requireWaiting says that packets have waited for their time at a queue, and that none would have had to wait for too long; of what takes
-// losses for a sign, one in ten at the most, as its first ones come all at once. It is told the tally of before.
-func (n *node) requireWaiting(t *testing.T, heeds bool, sent, dropped uint64) {
+// losses for a sign, one in ten at the most, as its first ones come all at once. It is told what has been counted before.
+func (n *node) requireWaiting(t *testing.T, heeds, gets bool, before maps.Pace) {
 	t.Helper()
-	list, queues := n.paces()
-	if len(queues) == 0 {
-		t.Error("eth0 has no fq")
-	}
-	for _, q := range queues {
-		if q.Attrs().Statistics.Queue.Drops != 0 {
-			t.Errorf("%s of eth0 has dropped %d packets", q.Type(), q.Attrs().Statistics.Queue.Drops)
+	for _, device := range []string{"eth0", "flpace0"} {
+		queues := n.queued(device)
+		if len(queues) == 0 {
+			t.Errorf("%s has no fq", device)
+		}
+		for _, q := range queues {
+			if q.Attrs().Statistics.Queue.Drops != 0 {
+				t.Errorf("%s of %s has dropped %d packets", q.Type(), device, q.Attrs().Statistics.Queue.Drops)
+			}
 		}
 	}
-	if len(list) != len(n.Rates) {
-		t.Errorf("pods with a rate: %v, want those of %v", list, n.Rates)
-	}
-	sentNow, droppedNow := n.tally()
-	sent, dropped = sentNow-sent, droppedNow-dropped
-	if sent == 0 || dropped > 0 && (!heeds || dropped*10 > sent/1500) {
-		t.Errorf("%d bytes were sent, %d packets dropped", sent, dropped)
+	now := n.pace(gets)
+	passed, dropped := now.Passed-before.Passed, now.Dropped-before.Dropped
+	if passed == 0 || dropped > 0 && (!heeds || dropped*10 > passed/1500) {
+		t.Errorf("%d bytes have passed, %d packets were dropped", passed, dropped)
 	}
 }
 
@@ -364,7 +368,7 @@ func TestBandwidth(t *testing.T) {
 	needFq(t)
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
-			w := newTownOf(t, bypass, func(s *served) { s.Rates = map[string]uint64{} })
+			w := newTownOf(t, bypass, func(s *served) { s.Rates = map[string]maps.Rates{} })
 			most := measured(t, w.pods[0].Netns, w.outside, outsiders[true], 1, 2000)
 			t.Logf("without a rate: %.3f Mbit/s", most*8/1e6)
 			judged := false
@@ -384,29 +388,45 @@ func TestBandwidth(t *testing.T) {
 	}
 }
 
-// judge has a pod send at a rate by UDP and TCP, and another one beside it as fast as it can.
+// judge has a pod send and get at a rate by UDP and TCP, out of the node and on it, and another one beside it as fast as it can.
 func (w *town) judge(t *testing.T, rate, within float64) {
 	t.Helper()
-	w.Rates = map[string]uint64{"a": uint64(rate)}
+	w.Rates = map[string]maps.Rates{"a": {Out: uint64(rate), In: uint64(rate)}}
 	w.restart()
-	w.keepsTo(t, w.pods[0].Netns, w.outside, outsiders[true], rate, 16, within)
-	w.keepsTo(t, w.pods[0].Netns, w.outside, outsiders[false], rate, 1, within)
-	if got := measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000); got < 1.5*rate {
+	a, b := w.pods[0], w.pods[1]
+	w.keepsTo(t, a.Netns, w.outside, outsiders[true], rate, 16, within)
+	w.keepsTo(t, a.Netns, w.outside, outsiders[false], rate, 1, within)
+	w.keepsTo(t, a.Netns, b.Netns, b.addr[true], rate, 1, within)
+	w.keepsTo(t, a.Netns, w.ns, nodeAddrs[false], rate, 16, within)
+	if got := measured(t, b.Netns, w.outside, outsiders[true], 1, 2000); got < 1.5*rate {
 		t.Errorf("beside %.0f Mbit/s the other pod sends %.3f", rate*8/1e6, got*8/1e6)
 	}
-	w.streamsAt(t, rate, true, 1)
+	w.getsAt(t, w.ns, a.Netns, a.addr[true], rate, 1, within)
+	w.getsAt(t, b.Netns, a.Netns, a.addr[false], rate, 16, within)
+	w.streamsAt(t, outsiders[true], rate, 1)
 	if rate >= 10e6/8 { // or each of so many has less than one packet on its way
-		w.streamsAt(t, rate, false, 16)
+		w.streamsAt(t, outsiders[false], rate, 16)
 	}
 }
 
 func (n *node) keepsTo(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) {
 	t.Helper()
 	want, all := leaves(rate, to.Is4())
-	sent, dropped := n.tally()
+	before := n.pace(false)
 	got := measured(t, from, at, to, flows, all)
-	requireRate(t, fmt.Sprintf("%.0f Mbit/s, IPv4 %t, %d flows", rate*8/1e6, to.Is4(), flows), got, want, within)
-	n.requireWaiting(t, false, sent, dropped)
+	requireRate(t, fmt.Sprintf("%.0f Mbit/s, %s to %s, %d flows", rate*8/1e6, from, to, flows), got, want, within)
+	n.requireWaiting(t, false, false, before)
+}
+
+// getsAt is keepsTo for what a pod gets. What it is sent at once has to wait for less than half a second.
+func (n *node) getsAt(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) {
+	t.Helper()
+	want, all := leaves(rate*showered.Seconds()/poured.Seconds(), to.Is4())
+	want *= poured.Seconds() / showered.Seconds()
+	before := n.pace(true)
+	got := measured(t, from, at, to, flows, all)
+	requireRate(t, fmt.Sprintf("%.0f Mbit/s, %s to %s, which gets so much, %d flows", rate*8/1e6, from, to, flows), got, want, within)
+	n.requireWaiting(t, false, true, before)
 }
 
 // leaves returns what a rate leaves for datagrams, and how many of them are poured.
@@ -426,15 +446,15 @@ func requireRate(t *testing.T, what string, got, want, within float64) {
 
 // streamsAt is keepsTo for TCP, whose packets are full and carry timestamps. One that has no end to wait for goes on until a packet is lost. Its bytes come
 // when they are read, so a machine that has other work to do is seen in the result.
-func (w *town) streamsAt(t *testing.T, rate float64, is4 bool, flows int) {
+func (w *town) streamsAt(t *testing.T, to netip.Addr, rate float64, flows int) {
 	t.Helper()
 	const within = 0.05
-	headers := float64(20 + 12 + map[bool]int{true: 20, false: 40}[is4])
+	headers := float64(20 + 12 + map[bool]int{true: 20, false: 40}[to.Is4()])
 	want := rate * (1500 - headers) / (1500 + 14)
-	sent, dropped := w.tally()
-	got := streamed(t, w.pods[0].Netns, w.outside, outsiders[is4], flows, int(want*streams.Seconds()))
-	requireRate(t, fmt.Sprintf("%.0f Mbit/s, IPv4 %t, %d connections", rate*8/1e6, is4, flows), got, want, within)
-	w.requireWaiting(t, true, sent, dropped)
+	before := w.pace(false)
+	got := streamed(t, w.pods[0].Netns, w.outside, to, flows, int(want*streams.Seconds()))
+	requireRate(t, fmt.Sprintf("%.0f Mbit/s, to %s, %d connections", rate*8/1e6, to, flows), got, want, within)
+	w.requireWaiting(t, true, false, before)
 }
 
 // A pod keeps to its rate through a tunnel too, in frames as it sends them.
@@ -443,7 +463,7 @@ func TestBandwidthTunnel(t *testing.T) {
 	needFq(t)
 	const rate = 2e6 / 8
 	k := newSpeakers(t, land{
-		mode: fabric.VXLAN, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, rates: map[string]uint64{"p1": rate},
+		mode: fabric.VXLAN, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, rates: map[string]maps.Rates{"p1": {Out: rate}},
 	})
 	k.tell(k.objects)
 	from, other, at := k.pods[0], k.pods[1], k.pods[2]
@@ -457,16 +477,21 @@ func TestBandwidthTunnel(t *testing.T) {
 	}
 }
 
-// needFq skips where the kernel has none.
+// needFq skips where packets cannot wait for their time.
 func needFq(t *testing.T) {
 	t.Helper()
-	if err := rig.NewNetns(t, "trial").Do(func() error {
+	if err := lackingFq(t); err != nil {
+		rig.Lacking(t, "fq", fmt.Sprintf("this kernel has no fq: %v", err))
+	}
+}
+
+func lackingFq(t *testing.T) error {
+	t.Helper()
+	return rig.NewNetns(t, "trial").Do(func() error {
 		link, err := netlink.LinkByName("lo")
 		if err != nil {
 			return err
 		}
 		return netlink.QdiscReplace(netlink.NewFq(netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Parent: netlink.HANDLE_ROOT}))
-	}); err != nil {
-		rig.Lacking(t, "fq", fmt.Sprintf("this kernel has no fq: %v", err))
-	}
+	})
 }

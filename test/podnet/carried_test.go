@@ -22,6 +22,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -32,8 +33,9 @@ type carried struct {
 	Native        []netip.Prefix
 }
 
-// open loads and attaches the programs, with eth0 as the device to the outside.
-func (c *carried) open(log *slog.Logger, bandwidth bool) (podnet.Programs, error) {
+// open loads and attaches the programs, with eth0 as the device to the outside. What pods are kept to that stays on the node waits at
+// the device of that index; 0: none is.
+func (c *carried) open(log *slog.Logger, pair int) (podnet.Programs, error) {
 	if c == nil {
 		return nil, nil
 	}
@@ -47,7 +49,7 @@ func (c *carried) open(log *slog.Logger, bandwidth bool) (podnet.Programs, error
 		Packets: &datapath.Packets{
 			Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: datapath.Ports{First: 1024, Last: 29999},
 			Pods: true, Bypass: c.Bypass, Masquerade: true, Node: true, Tunnel: fabric.DeviceName,
-			Bandwidth: bandwidth,
+			Pair: pair, PairEnd: queues.FarName,
 		},
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -29,7 +30,7 @@ type land struct {
 	pods6      bool
 	byPrograms bool
 	byStack    bool // as with --host-routing=stack
-	rates      map[string]uint64
+	rates      map[string]maps.Rates
 }
 
 func newKingdom(t *testing.T, l land) *kingdom {

@@ -95,9 +95,9 @@ type dockyard struct {
 	cgroup *rig.Cgroup // of the processes of a, where sockets are pointed at backends
 }
 
-func newDockyard(t *testing.T, routing string) *dockyard {
+func newDockyard(t *testing.T, routing string, flags ...string) *dockyard {
 	t.Helper()
-	d := &dockyard{harbour: newHarbour(t, "--l7-proxies=mesh=15001,audit=15002:pass", "--host-routing="+routing)}
+	d := &dockyard{harbour: newHarbour(t, append(flags, "--l7-proxies=mesh=15001,audit=15002:pass", "--host-routing="+routing)...)}
 	// Whoever looks where a packet should have come from may.
 	d.must(d.ns.SetSysctl("net/ipv4/conf/all/rp_filter", "1"))
 	d.annotate("")
@@ -157,22 +157,6 @@ func (d *dockyard) has(proxy string) {
 		}
 		return false
 	})
-}
-
-func (d *dockyard) until(what string, done func() bool) {
-	d.t.Helper()
-	for end := time.Now().Add(patience); !done(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			d.t.Fatalf("not in %v: %s\n%s", patience, what, d.judged())
-		}
-	}
-}
-
-// judged returns the status of a node that may be degraded.
-func (d *dockyard) judged() string {
-	args := append([]string{filepath.Join(command.in(d.t), "fairlead"), "status"}, d.flags...)
-	out, _ := rig.RunChild(nil, d.ns, "fairlead", args...) // what is wrong is in the text
-	return out
 }
 
 // begin starts a proxy on the node.
@@ -251,38 +235,47 @@ var (
 // whether the node knows a way there or not. Pods without one, and what others open to the pod, are left alone.
 func TestProxy(t *testing.T) {
 	for _, routing := range []string{"bpf", "stack"} {
-		t.Run(routing, func(t *testing.T) {
-			t.Parallel()
-			d := newDockyard(t, routing)
-			d.begin("mesh", "15001")
-			for is4 := range outsiders {
-				d.hears("before", d.a, abroad[is4], quay[is4])
-			}
-			d.annotate("fairlead.io/l7-proxy: mesh")
-			d.has("port 15001")
-			for is4 := range outsiders {
-				from := d.a.addr[is4].String()
-				via := func(to string) string { return fmt.Sprintf("mesh for %s from %s", to, from) }
-				beside := netip.AddrPortFrom(d.b.addr[is4], 7).String()
-				d.hears("with a proxy", d.a, nowhere[is4], via(nowhere[is4]))
-				d.hears("with a proxy", d.a, abroad[is4], via(abroad[is4])+", "+quay[is4])
-				d.hears("with a proxy", d.a, service[is4], via(service[is4])+", "+quay[is4])
-				d.hears("to another pod", d.a, beside, heard(via(beside)+"\n"+d.seen(beside)))
-				d.hears("to the node itself", d.a, netip.AddrPortFrom(towns[is4], 9).String(), d.own(is4))
-				d.hears("without one", d.b, abroad[is4], quay[is4])
-				d.hears("another pod to it", d.b, netip.AddrPortFrom(d.a.addr[is4], 7).String(), d.b.addr[is4].String())
-				if got, err := rig.RunChild(nil, d.ns, "dial", "tcp", netip.AddrPortFrom(d.a.addr[is4], 7).String()); err != nil {
-					t.Errorf("the node to the pod: %q, %v", got, err)
-				}
-				d.until("its sockets are left alone", func() bool { return strings.Contains(d.run("map", "dump", "optout"), "proxy") })
-				if got, err := rig.RunChild(d.cgroup, d.a.Netns, "inquire", service[is4]); err != nil || heard(got) != via(service[is4])+", "+quay[is4] {
-					t.Errorf("a socket that would be pointed at a backend is told %q, %v", got, err)
-				}
-				d.sameAgain(is4, via(nowhere[is4]))
-			}
-			d.cookies()
-		})
+		testProxy(t, routing, routing, "")
+		// What a pod sends to its proxy waits for its time, if it is kept to a rate, as all of its packets here are.
+		testProxy(t, routing+", kept to rates", routing, ", kubernetes.io/egress-bandwidth: 100k, kubernetes.io/ingress-bandwidth: 1M", "--bandwidth=true")
 	}
+}
+
+func testProxy(t *testing.T, name, routing, rates string, flags ...string) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		d := newDockyard(t, routing, flags...)
+		d.begin("mesh", "15001")
+		for is4 := range outsiders {
+			d.hears("before", d.a, abroad[is4], quay[is4])
+		}
+		d.annotate("fairlead.io/l7-proxy: mesh" + rates)
+		d.has("port 15001")
+		for is4 := range outsiders {
+			from := d.a.addr[is4].String()
+			via := func(to string) string { return fmt.Sprintf("mesh for %s from %s", to, from) }
+			beside := netip.AddrPortFrom(d.b.addr[is4], 7).String()
+			d.hears("with a proxy", d.a, nowhere[is4], via(nowhere[is4]))
+			d.hears("with a proxy", d.a, abroad[is4], via(abroad[is4])+", "+quay[is4])
+			d.hears("with a proxy", d.a, service[is4], via(service[is4])+", "+quay[is4])
+			d.hears("to another pod", d.a, beside, heard(via(beside)+"\n"+d.seen(beside)))
+			d.hears("to the node itself", d.a, netip.AddrPortFrom(towns[is4], 9).String(), d.own(is4))
+			d.hears("without one", d.b, abroad[is4], quay[is4])
+			d.hears("another pod to it", d.b, netip.AddrPortFrom(d.a.addr[is4], 7).String(), d.b.addr[is4].String())
+			if got, err := rig.RunChild(nil, d.ns, "dial", "tcp", netip.AddrPortFrom(d.a.addr[is4], 7).String()); err != nil {
+				t.Errorf("the node to the pod: %q, %v", got, err)
+			}
+			d.until("its sockets are left alone", func() bool { return strings.Contains(d.run("map", "dump", "optout"), "proxy") })
+			if got, err := rig.RunChild(d.cgroup, d.a.Netns, "inquire", service[is4]); err != nil || heard(got) != via(service[is4])+", "+quay[is4] {
+				t.Errorf("a socket that would be pointed at a backend is told %q, %v", got, err)
+			}
+			d.sameAgain(is4, via(nowhere[is4]))
+		}
+		d.cookies()
+		if rates != "" && d.waited() < 10 {
+			t.Errorf("%d packets have waited", d.waited())
+		}
+	})
 }
 
 // seen returns who the echo of a pod says that the node is.

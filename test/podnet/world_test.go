@@ -26,7 +26,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -57,11 +59,11 @@ type served struct {
 	Chained  bool
 	Cooldown time.Duration
 
-	Carry *carried          // by programs; nil for the stack alone
-	Less  int               // than the MTU of the devices, for packets of pods
-	Big   bool              // packets of TCP may be larger than 64 KiB
-	Kind  cni.Kind          // of pods' devices
-	Rates map[string]uint64 // bytes a second that pods may send out of the node, by their names; nil: none is kept to one
+	Carry *carried              // by programs; nil for the stack alone
+	Less  int                   // than the MTU of the devices, for packets of pods
+	Big   bool                  // packets of TCP may be larger than 64 KiB
+	Kind  cni.Kind              // of pods' devices
+	Rates map[string]maps.Rates // that pods are kept to, by their names; nil: none is
 }
 
 // serve is the agent's half: it says when it is ready, and ends with its input.
@@ -74,7 +76,14 @@ func serve(args []string) int {
 	_ = unix.Prctl(unix.PR_SET_PTRACER, ^uintptr(0), 0, 0, 0)
 	err := func() error {
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-		programs, err := s.Carry.open(log, s.Rates != nil)
+		pair := 0
+		if s.Rates != nil {
+			var err error
+			if pair, err = queues.MakePair(); err != nil {
+				return err
+			}
+		}
+		programs, err := s.Carry.open(log, pair)
 		if err != nil {
 			return err
 		}
@@ -87,13 +96,13 @@ func serve(args []string) int {
 			largest = func() cni.Largest { return cni.Largest(keeper.Stats().Sizes) }
 		}
 		if s.Rates != nil {
-			if _, err := newQueues(); err != nil {
+			if _, err := newQueues(pair); err != nil {
 				return err
 			}
 		}
 		network, err := podnet.New(podnet.Config{
 			Largest: largest, Kind: s.Kind,
-			Traits:   func(pod cni.Pod, _ *podnet.Traits) podnet.Traits { return podnet.Traits{Rate: s.Rates[pod.Name]} },
+			Traits:   func(pod cni.Pod, _ *podnet.Traits) podnet.Traits { return podnet.Traits{Rates: s.Rates[pod.Name]} },
 			Programs: programs,
 			Dir:      s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
 			CIDRs: func() ([]netip.Prefix, error) {

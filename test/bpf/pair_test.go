@@ -1,0 +1,250 @@
+package bpf
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// The ways that what has waited goes on by, in its mark.
+const (
+	toPod    = 1 << 28
+	byDevice = 2 << 28
+	toNode   = 3 << 28
+	toStack  = 4 << 28
+	toProxy  = 5 << 28
+	again    = 15 << 28
+)
+
+const (
+	patience = second / 2   // for what a pod gets
+	jam      = second / 200 // of which senders are told
+)
+
+// near are those whom a pod reaches without leaving the node, and where its packets go then, past the stack and by it.
+func near() []struct {
+	to         string
+	past, by   uint32
+	fromNetkit uint32 // by the stack
+} {
+	type one = struct {
+		to         string
+		past, by   uint32
+		fromNetkit uint32
+	}
+	return []one{
+		{other4, toPod | 2, toNode | 1, toStack | 1}, {other6, toPod | 2, toNode | 1, toStack | 1},
+		{config4().String(), toNode | 1, toNode | 1, toStack | 1}, {config6().String(), toNode | 1, toNode | 1, toStack | 1},
+	}
+}
+
+func nearFrame(to string) []byte {
+	from := pod4
+	if netip.MustParseAddr(to).Is6() {
+		from = pod6
+	}
+	return sent{frame: udpFrom(from, "4000", to, "80")}.bytes()
+}
+
+// What stays on the node waits where there is a queue for it, and goes on to where it would have gone.
+func TestWaiting(t *testing.T) {
+	for _, bypass := range []bool{true, false} {
+		p := newPacedOf(t, 1e6, bypass)
+		for _, c := range near() {
+			for _, netkit := range []bool{false, true} {
+				t.Run(fmt.Sprintf("past the stack %t, to %s, netkit %t", bypass, c.to, netkit), func(t *testing.T) {
+					start := now(t) + ahead
+					p.pace(t, start)
+					came, want := uint32(1), map[bool]uint32{true: c.past, false: c.by}[bypass]
+					if netkit {
+						came = 0
+						if want>>28 == toNode>>28 {
+							want = c.fromNetkit
+						}
+					}
+					frame := nearFrame(c.to)
+					verdict, out, after := p.try(t, "tc_from_pod", skbtimed{Came: came}, frame)
+					if verdict != "redirect" || out.Mark != want || out.Tstamp != start {
+						t.Errorf("%s with mark %#x at %d, want %#x at %d", verdict, out.Mark, out.Tstamp, want, start)
+					}
+					if hopped := !bytes.Equal(frame, after); hopped != (want>>28 == toPod>>28) {
+						t.Errorf("it has taken a hop: %t", hopped)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Who has nothing waiting is not held up.
+func TestWaitingForNobody(t *testing.T) {
+	p := newPacedOf(t, 1e6, true)
+	for _, c := range near() {
+		p.pace(t, now(t)-second)
+		verdict, out, _ := p.try(t, "tc_from_pod", skbtimed{Came: 1}, nearFrame(c.to))
+		want := map[bool]string{true: "redirect", false: "pass"}[c.past>>28 == toPod>>28]
+		if verdict != want || out.Mark != 0 || out.Tstamp != 0 {
+			t.Errorf("to %s: %s with mark %#x at %d", c.to, verdict, out.Mark, out.Tstamp)
+		}
+	}
+}
+
+// What stays on the node is dropped as well if it would wait for too long.
+func TestWaitingTooLong(t *testing.T) {
+	p := newPacedOf(t, 1e6, true)
+	p.pace(t, now(t)+horizon+second)
+	for i, c := range near() {
+		if verdict, _, _ := p.try(t, "tc_from_pod", skbtimed{Came: 1}, nearFrame(c.to)); verdict != "drop" {
+			t.Errorf("to %s: %s", c.to, verdict)
+		}
+		if got := p.counted(t, "horizon"); got != uint64(i+1) {
+			t.Errorf("the reason is counted %d times", got)
+		}
+	}
+}
+
+// What has waited goes on, and is as it was. What nobody has had wait goes nowhere.
+func TestWaited(t *testing.T) {
+	p := newPacedOf(t, 1e6, true)
+	frame := nearFrame(other4)
+	for _, c := range []struct {
+		mark uint32
+		want string
+		then uint32
+	}{
+		{toPod | 2, "redirect", 0}, {byDevice | 2, "redirect", 0}, {toNode | 1, "redirect", again}, {toStack | 1, "redirect", 0},
+		{toProxy | 9, "drop", 0}, {0, "drop", 0}, {6<<28 | 1, "drop", 0}, {again, "drop", 0},
+	} {
+		verdict, out, after := p.try(t, "tc_from_pair", skbtimed{Mark: c.mark, Tstamp: 5}, frame)
+		if verdict != c.want || out.Mark != c.then || out.Tstamp != 0 || !bytes.Equal(frame, after) {
+			t.Errorf("%#x: %s with mark %#x at %d", c.mark, verdict, out.Mark, out.Tstamp)
+		}
+	}
+}
+
+// What comes from a pod's device once more has been looked at.
+func TestWaitedAtItsDevice(t *testing.T) {
+	p := newPacedOf(t, 1e6, true)
+	start := now(t) + ahead
+	p.pace(t, start)
+	frame := sent{frame: udpFrom(other4, "4000", other4, "80")}.bytes() // which the pod may not send
+	if verdict, out, _ := p.try(t, "tc_from_pod", skbtimed{Came: 1, Mark: again}, frame); verdict != "pass" || out.Mark != 0 {
+		t.Errorf("%s with mark %#x", verdict, out.Mark)
+	}
+	if row := p.pace(t, 0); row.Next != start*part {
+		t.Errorf("it took %d ns", row.Next/part-start)
+	}
+	if verdict, _, _ := p.try(t, "tc_from_pod", skbtimed{Came: 1, Mark: again | 1}, frame); verdict != "drop" {
+		t.Errorf("with another mark: %s", verdict)
+	}
+}
+
+// What a pod gets comes as far apart as its rate has it, from wherever it is.
+func TestArrivals(t *testing.T) {
+	const rate = 1e6
+	for _, from := range []string{outside4, outside6} {
+		t.Run(from, func(t *testing.T) {
+			p := newPaced(t, 1)
+			p.limitTo(t, maps.Rates{In: rate})
+			start := now(t) + patience/2
+			p.paceOf(t, bpf.MapsPaceKindPACE_IN, start)
+			frame := udpFrom(from, "80", map[bool]string{true: pod4, false: pod6}[from == outside4], "4000")
+			for i := range 10 {
+				verdict, out, _ := p.try(t, "tc_to_pod", skbtimed{}, frame)
+				want := start + uint64(i*len(frame))*second/rate
+				if verdict != "redirect" || out.Mark != toPod|1 || out.Tstamp != want {
+					t.Fatalf("%s with mark %#x at %d, want %d", verdict, out.Mark, out.Tstamp, want)
+				}
+			}
+			if row := p.paceOf(t, bpf.MapsPaceKindPACE_IN, 0); row.Sent != uint64(10*len(frame)) || row.Dropped != 0 || row.Marked != 0 {
+				t.Errorf("counted %+v", row)
+			}
+			p.limitTo(t, maps.Rates{Out: rate})
+			if verdict, out, _ := p.try(t, "tc_to_pod", skbtimed{}, frame); verdict != "pass" || out.Tstamp != 0 {
+				t.Errorf("without a rate: %s at %d", verdict, out.Tstamp)
+			}
+		})
+	}
+}
+
+// What passes the stack waits as well, for its sender's time and its receiver's: the later one.
+func TestArrivalsPastTheStack(t *testing.T) {
+	p := newPacedOf(t, 1e6, true)
+	second := maps.Pod{
+		Addrs: []netip.Addr{netip.MustParseAddr(other4), netip.MustParseAddr(other6)}, Index: 2,
+		MAC: [6]byte([]byte(otherMAC)), HostMAC: [6]byte([]byte(hostMAC)), Rates: maps.Rates{In: 1e6},
+	}
+	if err := p.maps.AddPod(second); err != nil {
+		t.Fatal(err)
+	}
+	key := bpf.MapsPaceKey{Ifindex: 2, Kind: uint32(bpf.MapsPaceKindPACE_IN)}
+	base := now(t)
+	for _, c := range []struct{ out, in, want uint64 }{
+		{base + patience/4, base + patience/2, base + patience/2}, {base + patience/2, base + patience/4, base + patience/2},
+	} {
+		p.pace(t, c.out)
+		if err := p.maps.PodPaces.Put(&key, &bpf.MapsPodPace{Next: c.in * part}); err != nil {
+			t.Fatal(err)
+		}
+		verdict, out, _ := p.try(t, "tc_from_pod", skbtimed{Came: 1}, nearFrame(other4))
+		if verdict != "redirect" || out.Mark != toPod|2 || out.Tstamp != c.want {
+			t.Errorf("%s with mark %#x at %d, want %d", verdict, out.Mark, out.Tstamp, c.want)
+		}
+	}
+	if err := p.maps.PodPaces.Put(&key, &bpf.MapsPodPace{Next: (base + 4*patience) * part}); err != nil {
+		t.Fatal(err)
+	}
+	if verdict, _, _ := p.try(t, "tc_from_pod", skbtimed{Came: 1}, nearFrame(other4)); verdict != "drop" || p.counted(t, "jam") != 1 {
+		t.Errorf("too late: %s, counted %d times", verdict, p.counted(t, "jam"))
+	}
+}
+
+// Senders who ask for it are told of a jam; what would have to wait for too long is dropped.
+func TestJam(t *testing.T) {
+	const classes = 3
+	for _, from := range []string{outside4, outside6} {
+		for before := range byte(4) {
+			t.Run(fmt.Sprintf("%s, class %d", from, before), func(t *testing.T) {
+				p := newPaced(t, 1)
+				p.limitTo(t, maps.Rates{In: 1e6})
+				frame := udpFrom(from, "80", map[bool]string{true: pod4, false: pod6}[from == outside4], "4000")
+				class := func(frame []byte) byte {
+					if from == outside4 {
+						return frame[15] & classes
+					}
+					return frame[15] >> 4 & classes
+				}
+				if from == outside4 {
+					frame[15] |= before
+				} else {
+					frame[15] |= before << 4
+				}
+				marked := uint64(0)
+				for _, c := range []struct {
+					wait uint64
+					jam  bool
+				}{{jam / 2, false}, {patience * 3 / 4, true}} {
+					p.paceOf(t, bpf.MapsPaceKindPACE_IN, now(t)+c.wait)
+					verdict, _, after := p.try(t, "tc_to_pod", skbtimed{}, frame)
+					want := before
+					if c.jam && before > 0 {
+						want, marked = 3, 1
+					}
+					row := p.paceOf(t, bpf.MapsPaceKindPACE_IN, 0)
+					if verdict == "drop" || c.jam && verdict != "redirect" || class(after) != want || row.Marked != marked {
+						t.Errorf("after %d us: %s, class %d, want %d, %d marked", c.wait/1000, verdict, class(after), want, row.Marked)
+					}
+				}
+				p.paceOf(t, bpf.MapsPaceKindPACE_IN, now(t)+patience+second)
+				verdict, _, _ := p.try(t, "tc_to_pod", skbtimed{}, frame)
+				if row := p.paceOf(t, bpf.MapsPaceKindPACE_IN, 0); verdict != "drop" || p.counted(t, "jam") != 1 || row.Dropped != 1 {
+					t.Errorf("too late: %s, counted %d times, %+v", verdict, p.counted(t, "jam"), row)
+				}
+			})
+		}
+	}
+}
