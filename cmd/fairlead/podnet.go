@@ -27,11 +27,8 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	if err := a.startBigTCP(start, log); err != nil {
 		return err
 	}
-	if err := a.startQueues(start, log); err != nil {
-		return err
-	}
 	if a.cfg.PodNetwork == "off" {
-		return nil
+		return a.startQueues(start, log)
 	}
 	var programs podnet.Programs
 	if a.cfg.PodNetwork == "main" {
@@ -45,6 +42,10 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	})
 	if err != nil {
 		return fmt.Errorf("start the pod network: %w", err)
+	}
+	// From here on pods' devices run the programs of this agent, which may have nothing wait where those of before did.
+	if err := a.startQueues(start, log); err != nil {
+		return errors.Join(err, network.Close())
 	}
 	server, err := cni.NewServer(pluginSocket(a.cfg), network, log)
 	if err != nil {
