@@ -248,3 +248,30 @@ func TestJam(t *testing.T) {
 		}
 	}
 }
+
+// What comes from outside for a pod waits as well, where it goes past the stack, and takes a hop.
+func TestArrivalsFromOutside(t *testing.T) {
+	for _, from := range []string{outside4, outside6} {
+		t.Run(from, func(t *testing.T) {
+			config := standardConfig()
+			config.Pair, config.Bypass = waits, 1
+			p := &paced{newWorldOf(t, hooks()[0], config)}
+			p.limitTo(t, maps.Rates{In: 1e6})
+			to, back := pod4+":80", from+":4000"
+			if from == outside6 {
+				to, back = brackets(pod6)+":80", brackets(from)+":4000"
+			}
+			frame := packet{from: back, to: to, proto: udp, payload: 100}.bytes()
+			start := now(t) + patience*3/4
+			p.paceOf(t, bpf.MapsPaceKindPACE_IN, start)
+			verdict, out, after := p.try(t, "tc_from_netdev", skbtimed{Came: 1}, frame)
+			if verdict != "redirect" || out.Mark != toPod|1 || out.Tstamp != start || bytes.Equal(frame, after) {
+				t.Errorf("%s with mark %#x at %d, want %d", verdict, out.Mark, out.Tstamp, start)
+			}
+			p.paceOf(t, bpf.MapsPaceKindPACE_IN, now(t)+patience+second)
+			if verdict, _, _ := p.try(t, "tc_from_netdev", skbtimed{Came: 1}, frame); verdict != "drop" || p.counted(t, "jam") != 1 {
+				t.Errorf("too late: %s, counted %d times", verdict, p.counted(t, "jam"))
+			}
+		})
+	}
+}

@@ -125,8 +125,8 @@ func (w *world) fill(t *testing.T) {
 
 // A reason that nothing is counted for has no place among the others.
 func TestEveryReason(t *testing.T) {
-	elsewhere := []string{"none", "no-memory", "node-port", "stray", "given-back", "no-ports", "no-proxy", "horizon"} // counted by the programs of sockets; and see direct_test.go, proxy_test.go, edt_test.go
-	for _, s := range frames() {                                                                                      // at the devices of pods
+	elsewhere := []string{"none", "no-memory", "node-port", "stray", "given-back", "no-ports", "no-proxy", "horizon", "jam"} // counted by the programs of sockets; and see direct_test.go, proxy_test.go, edt_test.go, pair_test.go
+	for _, s := range frames() {                                                                                             // at the devices of pods
 		elsewhere = append(elsewhere, s.want)
 	}
 	list, err := observe.ReadCounters(newWorld(t, hooks()[0]).maps.Counters)
