@@ -13,8 +13,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// slow is a rate at which the pieces of a datagram have to wait for their time, and nothing for too long.
-const slow = 100_000
+// slow is a rate at which the pieces of a datagram have to wait for their time, and all that a pod is sent here, without a pause where there is
+// no fq, does not have to for too long.
+const slow = 200_000
 
 // waited returns how many packets have come from where they wait if they stay on the node.
 func (n *node) waited() (packets uint64) {
