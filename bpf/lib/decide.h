@@ -60,14 +60,28 @@ static __always_inline void decide_check(void *ctx, const struct packet *p, stru
 	}
 }
 
-/* A client that begins anew where a flow has ended gets a backend that is there now. Forgets the flow then. */
+/* Whether a packet begins a connection, as the direction of a row does. */
+static __always_inline bool decide_begins(const struct packet *p, const struct ct_entry *row)
+{
+	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) ==
+	       (row->flags & CT_REPLY ? TCP_SYN | TCP_ACK : TCP_SYN);
+}
+
+/* A client that begins anew where a flow has ended gets a backend that is there now. Forgets the flow then. So it
+ * does if a server begins where both have ended: it answers somebody whose SYN was none of ours, as of a connection
+ * that netfilter has given the port of the flow. */
 static __noinline int decide_renew(const struct packet *p, const struct ct_entry *row)
 {
 	struct flow back = ct_back(&p->flow, row);
-	struct ct_entry *reply = table_lookup(&back);
-	bool ours = reply && ct_leads(reply, &p->flow);
+	struct ct_entry *other;
+	bool ours;
 
-	if (row->state <= CT_OPEN && ours && reply->state != CT_RESET)
+	if (!decide_begins(p, row))
+		return false;
+	other = table_lookup(&back);
+	ours = other && ct_leads(other, &p->flow);
+	if (ours && row->state != CT_RESET && other->state != CT_RESET &&
+	    (row->state <= CT_OPEN || (row->flags & CT_REPLY && other->state <= CT_OPEN)))
 		return false;
 	table_delete(&p->flow);
 	if (ours)
@@ -94,7 +108,7 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 	}
 	if (a->to.flags & CT_INSIDE || route_is_elsewhere(p, &a->to))
 		return true;
-	if (first_is_syn(p) && !(a->to.flags & CT_REPLY) && decide_renew(p, &a->to))
+	if (p->tcp_flags & TCP_SYN && decide_renew(p, &a->to))
 		return false;
 	a->verdict = VERDICT_REWRITE;
 	decide_check(ctx, p, row, a);
@@ -106,6 +120,13 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 static __always_inline bool decide(void *ctx, const struct packet *p, struct action *a)
 {
 	return decide_known(ctx, p, a) || half_decide(ctx, p, a);
+}
+
+/* Whether a packet may begin anew. At a pod's device that is no answer: those here are to the node itself. It is
+ * written like this for the sake of the stack. */
+static __always_inline bool decide_may_renew(const struct packet *p, const struct ct_entry *row, enum ct_side side)
+{
+	return side == CT_FROM_POD ? !(row->flags & CT_REPLY) && first_is_syn(p) : p->tcp_flags & TCP_SYN;
 }
 
 /* Decides about a packet elsewhere, of a flow that is established. False: there is none that counts. Of
@@ -122,7 +143,7 @@ static __always_inline bool decide_known_at(void *ctx, const struct packet *p, s
 		return torn;
 	if (!ct_is_at(&a->to, side))
 		return true;
-	if (!(a->to.flags & CT_REPLY) && first_is_syn(p) && decide_renew(p, &a->to))
+	if (decide_may_renew(p, &a->to, side) && decide_renew(p, &a->to))
 		return false;
 	a->verdict = VERDICT_REWRITE;
 	if (side == CT_LEAVING && a->to.flags & CT_NODE)

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -179,6 +180,44 @@ func TestResets(t *testing.T) {
 			open, half := w.rows(t)
 			if verdict != "pass" || (open == 0) != end.anew || (half == 2) != end.anew {
 				t.Errorf("a SYN after %s: %s, %d rows are established and %d half open", end.name, verdict, open, half)
+			}
+			w.empty(t)
+		}
+	})
+}
+
+// A server that begins where a flow has ended answers another connection, which got the flow's port from somebody else. Where the flow may
+// go on it may be late.
+func TestEndedPort(t *testing.T) {
+	each(t, func(t *testing.T, w *world, f family) {
+		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
+		client, vip, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
+		end := func(l *session) {
+			l.request(t, "end", fin|ack, 1001)
+			l.reply(t, "end", fin|ack, 1001)
+		}
+		for _, c := range []struct {
+			name  string
+			by    func(l *session)
+			flags byte
+			over  bool
+		}{
+			{"nobody", func(*session) {}, syn | ack, false},
+			{"the client's end", func(l *session) { l.request(t, "end", fin|ack, 1001) }, syn | ack, false},
+			{"the backend's end", func(l *session) { l.reply(t, "end", fin|ack, 1001) }, syn | ack, false},
+			{"both ends", end, syn | ack, true},
+			{"both ends, and no answer", end, ack, false},
+			{"both ends, and a refusal", end, syn | ack | rst, false},
+			{"the client's reset", func(l *session) { l.request(t, "reset", rst, 0) }, syn | ack, true},
+			{"the backend's reset", func(l *session) { l.reply(t, "reset", rst, 0) }, syn | ack, true},
+		} {
+			l := w.dial(t, f, client, vip, pod)
+			l.shake(t)
+			c.by(l)
+			in := packet{from: l.pod, to: l.snat, proto: tcp, flags: c.flags, seq: 7, ack: 8}
+			verdict, out := w.run(t, w.in, in.bytes())
+			if open, _ := w.rows(t); verdict != "pass" || bytes.Equal(out, in.bytes()) != c.over || (open == 0) != c.over {
+				t.Errorf("after %s: %s, changed %v, %d rows are left", c.name, verdict, !bytes.Equal(out, in.bytes()), open)
 			}
 			w.empty(t)
 		}

@@ -81,7 +81,7 @@ func (s *step) established() bool {
 		return true
 	}
 	s.consider(row)
-	if s.begins() && !row.Reply && s.isOver(row, back) {
+	if s.beginsAs(row) && s.isOver(row, back) {
 		forget(s.Open, s.flow, back)
 		return false
 	}
@@ -104,10 +104,19 @@ func (s *step) established() bool {
 	return true
 }
 
-// isOver reports whether a flow has ended, so that a client who dials again gets a new one.
+// beginsAs reports whether the packet begins a connection in the direction of a row. What a pod answers to the node itself does not.
+func (s *step) beginsAs(row *Row) bool {
+	return s.begins() && !row.Reply || s.welcomes() && row.Reply && s.at != fromPod
+}
+
+// isOver reports whether a flow has ended, so that a client who dials again gets a new one, and a server that answers
+// another connection is not taken for the flow's. A server may only say so when neither side has anything to say.
 func (s *step) isOver(row *Row, back Flow) bool {
-	reply := s.Open[back]
-	return row.State > Open || reply == nil || !reply.leads(s.flow) || reply.State == Reset
+	other := s.Open[back]
+	if other == nil || !other.leads(s.flow) || other.State == Reset || row.State == Reset {
+		return true
+	}
+	return row.State > Open && (!row.Reply || other.State > Open)
 }
 
 // mayStay reports whether the client of a flow is still let in.
@@ -299,7 +308,7 @@ func (s *step) establishedAt() bool {
 	case !row.isAt(s.at):
 		s.elsewhere(row, "")
 		return true
-	case !row.Reply && s.begins() && s.isOver(row, back):
+	case s.beginsAs(row) && s.isOver(row, back):
 		forget(s.Open, s.flow, back)
 		return false
 	}

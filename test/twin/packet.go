@@ -229,6 +229,9 @@ func (p *packet) shakesHands() bool { return p.flow.Proto == protoTCP || p.flow.
 // begins reports whether a packet begins a connection.
 func (p *packet) begins() bool { return p.flags&(SYN|ACK|RST) == SYN }
 
+// welcomes reports whether a server answers a client who begins.
+func (p *packet) welcomes() bool { return p.flags&(SYN|ACK|RST) == SYN|ACK }
+
 // sumAt returns where the checksum of TCP or UDP is.
 func (p *packet) sumAt() int {
 	if p.flow.Proto == protoTCP {
