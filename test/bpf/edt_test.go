@@ -16,11 +16,11 @@ import (
 
 const (
 	second  = uint64(1e9)
-	burst   = second / 50 // of the time in which a pod sent nothing, it may make up for so much
-	horizon = 2 * second  // nobody waits for longer
-	part    = uint64(16)  // of a nanosecond
-	waits   = 77          // the device where what stays on the node does
-	ahead   = second      // at which most of these pods are, so that the time that a test takes is nothing
+	burst   = second / 50    // of the time in which a pod sent nothing, it may make up for so much
+	horizon = 2 * second     // nobody waits for longer
+	part    = uint64(16)     // of a nanosecond
+	waits   = 77             // the device where what stays on the node does
+	ahead   = second * 3 / 2 // at which most of these pods are, so that the time that a test takes is nothing
 )
 
 // skbtimed is the kernel's struct __sk_buff, as far as it is about departures.

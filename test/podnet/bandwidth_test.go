@@ -1,21 +1,13 @@
 package podnet
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
-	"os"
-	"slices"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/devices"
@@ -30,8 +22,9 @@ const (
 	datagrams  = 4                       // in a merged packet, as senders send them who are in a hurry
 	headersUDP = 14 + 8                  // and those of IP
 	streams    = 4 * time.Second         // for which connections are looked at: their ends may be late by some milliseconds
-	poured     = 1500 * time.Millisecond // what a pod sends takes so long, and waits for less than two seconds
-	showered   = 400 * time.Millisecond  // likewise what it gets, and half a second
+	pouring    = 1500 * time.Millisecond // what a pod sends takes so long, and waits for less than two seconds
+	madeUp     = 20 * time.Millisecond   // of the time in which a pod sent nothing, it may make up for so much
+	showering  = 400 * time.Millisecond  // likewise what it gets, and half a second
 )
 
 // newQueues returns what keeps pods to their rates at eth0, where the kernel has fq, and at the pair.
@@ -47,259 +40,6 @@ func newQueues(pair int) (*queues.Keeper, error) {
 		return nil, fmt.Errorf("queues: %+v", stats)
 	}
 	return keeper, nil
-}
-
-// drain prints at how many bytes a second so many datagrams came in. Each comes in when the kernel says so, whenever it is read.
-func drain(args []string) int {
-	err := func() error {
-		want, err := strconv.Atoi(args[0])
-		if err != nil {
-			return err
-		}
-		listener, err := net.ListenPacket("udp", ":"+args[1])
-		if err != nil {
-			return err
-		}
-		conn := listener.(*net.UDPConn)
-		if err := errors.Join(setOption(conn, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
-			setOption(conn, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)); err != nil {
-			return err
-		}
-		fmt.Println("ready")
-		return timeAll(conn, want)
-	}()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
-// timeAll prints at how many bytes a second so many datagrams come.
-func timeAll(conn *net.UDPConn, want int) (err error) {
-	came := make([]time.Duration, want)
-	for i := range came {
-		if came[i], err = cameAt(conn); err != nil {
-			return fmt.Errorf("datagram %d of %d: %w", i, want, err)
-		}
-	}
-	fmt.Println(rateOf(came))
-	return nil
-}
-
-// swallow prints at how many bytes a second came what connections bring, as soon as so many have come. How fast the first quarter was
-// says nothing: they begin slowly, or with what a pod may make up for.
-func swallow(args []string) int {
-	err := func() error {
-		all, err := strconv.Atoi(args[0])
-		if err != nil {
-			return err
-		}
-		listener, err := net.Listen("tcp", ":9")
-		if err != nil {
-			return err
-		}
-		fmt.Println("ready")
-		came := make(chan int)
-		go func() {
-			for {
-				conn, err := listener.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					for data := make([]byte, 1<<16); ; {
-						n, err := conn.Read(data)
-						if err != nil {
-							return
-						}
-						came <- n
-					}
-				}()
-			}
-		}()
-		sum, before, since := 0, 0, time.Time{}
-		for sum < all {
-			select {
-			case n := <-came:
-				if sum += n; since.IsZero() && sum >= all/4 {
-					before, since = sum, time.Now()
-				}
-			case <-time.After(patience):
-				return fmt.Errorf("%d of %d bytes have come", sum, all)
-			}
-		}
-		fmt.Println(float64(sum-before) / time.Since(since).Seconds())
-		return nil
-	}()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
-// stream sends by so many connections until they are closed.
-func stream(args []string) int {
-	flows, err := strconv.Atoi(args[1])
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	conns := make([]net.Conn, flows)
-	for i := range conns {
-		if conns[i], err = net.Dial("tcp", args[0]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-	}
-	var all sync.WaitGroup
-	for _, conn := range conns {
-		all.Go(func() {
-			for {
-				if _, err := conn.Write(make([]byte, 1<<16)); err != nil {
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	return 0
-}
-
-// streamed has a pod send by connections, and returns how many bytes a second came in at another namespace.
-func streamed(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
-	t.Helper()
-	sink := rig.NewChild(t, nil, at, "swallow", strconv.Itoa(all))
-	if line, err := sink.ReadLine(); err != nil || line != "ready" {
-		t.Fatalf("swallow in %s: %q, %v", at, line, err)
-	}
-	source := rig.NewChild(t, nil, from, "stream", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows))
-	line, err := sink.ReadLine()
-	if err != nil {
-		t.Fatalf("swallow: %v, %v", err, sink.Wait())
-	}
-	got, err := strconv.ParseFloat(line, 64)
-	if err != nil {
-		t.Fatalf("swallow: %q", line)
-	}
-	if err := errors.Join(sink.Wait(), source.Wait()); err != nil {
-		t.Fatal(err)
-	}
-	return got
-}
-
-// cameAt reads a datagram, and returns when it came.
-func cameAt(conn *net.UDPConn) (time.Duration, error) {
-	data, control := make([]byte, 2*datagram), make([]byte, 256)
-	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		return 0, err
-	}
-	n, m, _, _, err := conn.ReadMsgUDP(data, control)
-	if err != nil {
-		return 0, err
-	}
-	messages, err := unix.ParseSocketControlMessage(control[:m])
-	if err != nil || len(messages) != 1 || n != datagram {
-		return 0, fmt.Errorf("it has %d bytes and no time: %v", n, err)
-	}
-	at := (*unix.Timespec)(unsafe.Pointer(&messages[0].Data[0]))
-	return time.Duration(at.Nano()), nil
-}
-
-// rateOf returns at how many bytes a second datagrams came. One may be late if the machine has other work to do, and never early, and
-// what comes after it is not late for that. So it is the median of the rates between each and the one that comes half of all later.
-func rateOf(came []time.Duration) float64 {
-	slices.Sort(came)
-	half := len(came) / 2
-	var rates []float64
-	for i := range half {
-		rates = append(rates, float64(half*datagram)/(came[i+half]-came[i]).Seconds())
-	}
-	slices.Sort(rates)
-	return rates[half/2]
-}
-
-func setOption(conn *net.UDPConn, level, name, value int) error {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var failed error
-	err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), level, name, value) })
-	return errors.Join(err, failed)
-}
-
-// hurry has a socket send datagrams in merged packets, and takes as many as it is given.
-func hurry(conn *net.UDPConn) error {
-	return errors.Join(setOption(conn, unix.IPPROTO_UDP, unix.UDP_SEGMENT, datagram), setOption(conn, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 64<<20))
-}
-
-// pour sends so many datagrams by some flows, as fast as it can.
-func pour(args []string) int {
-	err := func() error {
-		flows, err := strconv.Atoi(args[1])
-		all, err2 := strconv.Atoi(args[2])
-		if err := errors.Join(err, err2); err != nil {
-			return err
-		}
-		conns := make([]net.Conn, flows)
-		for i := range conns {
-			if conns[i], err = net.Dial("udp", args[0]); err != nil {
-				return err
-			}
-			defer conns[i].Close()
-			if err := hurry(conns[i].(*net.UDPConn)); err != nil {
-				return err
-			}
-		}
-		for i := range all / datagrams {
-			if _, err := conns[i%flows].Write(make([]byte, datagram*datagrams)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return 0
-}
-
-// measured has a pod send datagrams, and returns how many bytes a second came in at another namespace.
-func measured(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
-	t.Helper()
-	sink := drainAt(t, at, 9, all)
-	rig.Child(t, nil, from, "pour", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows), strconv.Itoa(all))
-	return drained(t, sink)
-}
-
-// drainAt takes so many datagrams at a port.
-func drainAt(t *testing.T, at *rig.Netns, port, all int) *rig.Process {
-	t.Helper()
-	sink := rig.NewChild(t, nil, at, "drain", strconv.Itoa(all), strconv.Itoa(port))
-	if line, err := sink.ReadLine(); err != nil || line != "ready" {
-		t.Fatalf("drain in %s: %q, %v", at, line, err)
-	}
-	return sink
-}
-
-// drained returns at how many bytes a second they came.
-func drained(t *testing.T, sink *rig.Process) float64 {
-	t.Helper()
-	line, err := sink.ReadLine()
-	if err != nil {
-		t.Fatalf("drain: %v, %v", err, sink.Wait())
-	}
-	got, err := strconv.ParseFloat(line, 64)
-	if err != nil {
-		t.Fatalf("drain: %q", line)
-	}
-	if err := sink.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	return got
 }
 
 // pace returns what has been sent, or got, by the pods that are kept to rates.
@@ -374,10 +114,12 @@ func TestBandwidth(t *testing.T) {
 			judged := false
 			for _, c := range []struct{ mbit, within float64 }{{50, 0.05}, {10, 0.02}, {2, 0.02}} {
 				switch rate := c.mbit * 1e6 / 8; {
+				case c.mbit < 10 && judged:
 				case rate > most/4: // a processor that has nearly enough to do with it says nothing of the rate
 					t.Logf("%.0f Mbit/s is too near to that, and is not judged", c.mbit)
-				case c.mbit >= 10 || !judged:
-					w.judge(t, rate, c.within)
+				case !w.judge(t, rate, c.within):
+					t.Logf("%.0f Mbit/s is more than this machine sends just now, and is not judged", c.mbit)
+				default:
 					judged = true
 				}
 			}
@@ -388,51 +130,62 @@ func TestBandwidth(t *testing.T) {
 	}
 }
 
-// judge has a pod send and get at a rate by UDP and TCP, out of the node and on it, and another one beside it as fast as it can.
-func (w *town) judge(t *testing.T, rate, within float64) {
+// judge has a pod send and get at a rate by UDP and TCP, out of the node and on it, and another one beside it as fast as it can. False: the
+// machine is too busy for that.
+func (w *town) judge(t *testing.T, rate, within float64) bool {
 	t.Helper()
 	w.Rates = map[string]maps.Rates{"a": {Out: uint64(rate), In: uint64(rate)}}
 	w.restart()
 	a, b := w.pods[0], w.pods[1]
-	w.keepsTo(t, a.Netns, w.outside, outsiders[true], rate, 16, within)
-	w.keepsTo(t, a.Netns, w.outside, outsiders[false], rate, 1, within)
-	w.keepsTo(t, a.Netns, b.Netns, b.addr[true], rate, 1, within)
-	w.keepsTo(t, a.Netns, w.ns, nodeAddrs[false], rate, 16, within)
+	if !w.keepsTo(t, a.Netns, w.outside, outsiders[true], rate, 16, within) ||
+		!w.keepsTo(t, a.Netns, w.outside, outsiders[false], rate, 1, within) ||
+		!w.keepsTo(t, a.Netns, b.Netns, b.addr[true], rate, 1, within) ||
+		!w.keepsTo(t, a.Netns, w.ns, nodeAddrs[false], rate, 16, within) ||
+		!w.getsAt(t, w.ns, a.Netns, a.addr[true], rate, 1, within) ||
+		!w.getsAt(t, b.Netns, a.Netns, a.addr[false], rate, 16, within) {
+		return false
+	}
 	if got := measured(t, b.Netns, w.outside, outsiders[true], 1, 2000); got < 1.5*rate {
 		t.Errorf("beside %.0f Mbit/s the other pod sends %.3f", rate*8/1e6, got*8/1e6)
 	}
-	w.getsAt(t, w.ns, a.Netns, a.addr[true], rate, 1, within)
-	w.getsAt(t, b.Netns, a.Netns, a.addr[false], rate, 16, within)
 	w.streamsAt(t, outsiders[true], rate, 1)
 	if rate >= 10e6/8 { // or each of so many has less than one packet on its way
 		w.streamsAt(t, outsiders[false], rate, 16)
 	}
+	return true
 }
 
-func (n *node) keepsTo(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) {
+// keepsTo has a pod send at its rate. False: it could not send so fast, whatever its rate.
+func (n *node) keepsTo(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) bool {
 	t.Helper()
 	want, all := leaves(rate, to.Is4())
 	before := n.pace(false)
-	got := measured(t, from, at, to, flows, all)
-	requireRate(t, fmt.Sprintf("%.0f Mbit/s, %s to %s, %d flows", rate*8/1e6, from, to, flows), got, want, within)
-	n.requireWaiting(t, false, false, before)
+	got, ok := measuredAt(t, from, at, to, flows, all, want)
+	if ok {
+		requireRate(t, fmt.Sprintf("%.0f Mbit/s, %s to %s, %d flows", rate*8/1e6, from, to, flows), got, want, within)
+		n.requireWaiting(t, false, false, before)
+	}
+	return ok
 }
 
 // getsAt is keepsTo for what a pod gets. What it is sent at once has to wait for less than half a second.
-func (n *node) getsAt(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) {
+func (n *node) getsAt(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) bool {
 	t.Helper()
-	want, all := leaves(rate*showered.Seconds()/poured.Seconds(), to.Is4())
-	want *= poured.Seconds() / showered.Seconds()
+	want, all := leaves(rate*showering.Seconds()/pouring.Seconds(), to.Is4())
+	want *= pouring.Seconds() / showering.Seconds()
 	before := n.pace(true)
-	got := measured(t, from, at, to, flows, all)
-	requireRate(t, fmt.Sprintf("%.0f Mbit/s, %s to %s, which gets so much, %d flows", rate*8/1e6, from, to, flows), got, want, within)
-	n.requireWaiting(t, false, true, before)
+	got, ok := measuredAt(t, from, at, to, flows, all, want)
+	if ok {
+		requireRate(t, fmt.Sprintf("%.0f Mbit/s, %s to %s, which gets so much, %d flows", rate*8/1e6, from, to, flows), got, want, within)
+		n.requireWaiting(t, false, true, before)
+	}
+	return ok
 }
 
 // leaves returns what a rate leaves for datagrams, and how many of them are poured.
 func leaves(rate float64, is4 bool) (want float64, all int) {
 	frame := float64(datagram + headersUDP + map[bool]int{true: 20, false: 40}[is4])
-	return rate * datagram / frame, int(rate*poured.Seconds()/frame) / datagrams * datagrams
+	return rate * datagram / frame, int(rate*pouring.Seconds()/frame) / datagrams * datagrams
 }
 
 func requireRate(t *testing.T, what string, got, want, within float64) {
@@ -473,7 +226,9 @@ func TestBandwidthTunnel(t *testing.T) {
 		t.Fatal("the rate is too near to that to be judged")
 	}
 	for _, to := range at.addr {
-		k.nodes[0].keepsTo(t, from.Netns, at.Netns, to, rate, 16, 0.02)
+		if !k.nodes[0].keepsTo(t, from.Netns, at.Netns, to, rate, 16, 0.02) {
+			t.Fatal("the machine is too busy to judge the rate")
+		}
 	}
 }
 

@@ -30,7 +30,7 @@ func TestBandwidthOfTwo(t *testing.T) {
 		for i, p := range w.pods {
 			_, all := leaves(float64(w.Rates[p.id].Out), is4)
 			sinks = append(sinks, drainAt(t, w.outside, 9+i, all))
-			rig.NewChild(t, nil, p.Netns, "pour", netip.AddrPortFrom(to, uint16(9+i)).String(), "4", strconv.Itoa(all))
+			rig.NewChild(t, nil, p.Netns, "pour", netip.AddrPortFrom(to, uint16(9+i)).String(), "4", strconv.Itoa(all), "0")
 		}
 		for i, p := range w.pods {
 			rate := float64(w.Rates[p.id].Out)

@@ -1,0 +1,311 @@
+package podnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// drain prints at how many bytes a second so many datagrams came in. Each comes in when the kernel says so, whenever it is read.
+func drain(args []string) int {
+	err := func() error {
+		want, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		listener, err := net.ListenPacket("udp", ":"+args[1])
+		if err != nil {
+			return err
+		}
+		conn := listener.(*net.UDPConn)
+		if err := errors.Join(setOption(conn, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20),
+			setOption(conn, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)); err != nil {
+			return err
+		}
+		fmt.Println("ready")
+		return timeAll(conn, want)
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// timeAll prints at how many bytes a second so many datagrams come.
+func timeAll(conn *net.UDPConn, want int) (err error) {
+	came := make([]time.Duration, want)
+	for i := range came {
+		if came[i], err = cameAt(conn); err != nil {
+			return fmt.Errorf("datagram %d of %d: %w", i, want, err)
+		}
+	}
+	fmt.Println(rateOf(came))
+	return nil
+}
+
+// swallow prints at how many bytes a second came what connections bring, as soon as so many have come. How fast the first quarter was
+// says nothing: they begin slowly, or with what a pod may make up for.
+func swallow(args []string) int {
+	err := func() error {
+		all, err := strconv.Atoi(args[0])
+		if err != nil {
+			return err
+		}
+		listener, err := net.Listen("tcp", ":9")
+		if err != nil {
+			return err
+		}
+		fmt.Println("ready")
+		came := make(chan int)
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					for data := make([]byte, 1<<16); ; {
+						n, err := conn.Read(data)
+						if err != nil {
+							return
+						}
+						came <- n
+					}
+				}()
+			}
+		}()
+		sum, before, since := 0, 0, time.Time{}
+		for sum < all {
+			select {
+			case n := <-came:
+				if sum += n; since.IsZero() && sum >= all/4 {
+					before, since = sum, time.Now()
+				}
+			case <-time.After(patience):
+				return fmt.Errorf("%d of %d bytes have come", sum, all)
+			}
+		}
+		fmt.Println(float64(sum-before) / time.Since(since).Seconds())
+		return nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// stream sends by so many connections until they are closed.
+func stream(args []string) int {
+	flows, err := strconv.Atoi(args[1])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	conns := make([]net.Conn, flows)
+	for i := range conns {
+		if conns[i], err = net.Dial("tcp", args[0]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	var all sync.WaitGroup
+	for _, conn := range conns {
+		all.Go(func() {
+			for {
+				if _, err := conn.Write(make([]byte, 1<<16)); err != nil {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return 0
+}
+
+// streamed has a pod send by connections, and returns how many bytes a second came in at another namespace.
+func streamed(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
+	t.Helper()
+	sink := rig.NewChild(t, nil, at, "swallow", strconv.Itoa(all))
+	if line, err := sink.ReadLine(); err != nil || line != "ready" {
+		t.Fatalf("swallow in %s: %q, %v", at, line, err)
+	}
+	source := rig.NewChild(t, nil, from, "stream", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows))
+	line, err := sink.ReadLine()
+	if err != nil {
+		t.Fatalf("swallow: %v, %v", err, sink.Wait())
+	}
+	got, err := strconv.ParseFloat(line, 64)
+	if err != nil {
+		t.Fatalf("swallow: %q", line)
+	}
+	if err := errors.Join(sink.Wait(), source.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// cameAt reads a datagram, and returns when it came.
+func cameAt(conn *net.UDPConn) (time.Duration, error) {
+	data, control := make([]byte, 2*datagram), make([]byte, 256)
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return 0, err
+	}
+	n, m, _, _, err := conn.ReadMsgUDP(data, control)
+	if err != nil {
+		return 0, err
+	}
+	messages, err := unix.ParseSocketControlMessage(control[:m])
+	if err != nil || len(messages) != 1 || n != datagram {
+		return 0, fmt.Errorf("it has %d bytes and no time: %v", n, err)
+	}
+	at := (*unix.Timespec)(unsafe.Pointer(&messages[0].Data[0]))
+	return time.Duration(at.Nano()), nil
+}
+
+// rateOf returns at how many bytes a second datagrams came. Each may be late if the machine has other work to do, and none is early. So it is the rate
+// between the one of the second quarter and the one of the last that came the earliest for their places. The first quarter says nothing: a pod may
+// make up for what it has not sent before.
+func rateOf(came []time.Duration) float64 {
+	slices.Sort(came)
+	all := len(came)
+	pace := (came[all-1] - came[all/4]).Seconds() / float64(all-1-all/4)
+	earliest := func(first, end int) int {
+		least := first
+		for i := first; i < end; i++ {
+			if (came[i] - came[least]).Seconds() < float64(i-least)*pace {
+				least = i
+			}
+		}
+		return least
+	}
+	i, j := earliest(all/4, all/2), earliest(all*3/4, all)
+	return float64((j-i)*datagram) / (came[j] - came[i]).Seconds()
+}
+
+func setOption(conn *net.UDPConn, level, name, value int) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), level, name, value) })
+	return errors.Join(err, failed)
+}
+
+// hurry has a socket send datagrams in merged packets, and takes as many as it is given.
+func hurry(conn *net.UDPConn) error {
+	return errors.Join(setOption(conn, unix.IPPROTO_UDP, unix.UDP_SEGMENT, datagram), setOption(conn, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 64<<20))
+}
+
+// pour sends so many datagrams by some flows, as fast as it can, and prints how many of them it sent later than at so many bytes a second.
+func pour(args []string) int {
+	err := func() error {
+		flows, err := strconv.Atoi(args[1])
+		all, err2 := strconv.Atoi(args[2])
+		rate, err3 := strconv.ParseFloat(args[3], 64)
+		if err := errors.Join(err, err2, err3); err != nil {
+			return err
+		}
+		conns := make([]net.Conn, flows)
+		for i := range conns {
+			if conns[i], err = net.Dial("udp", args[0]); err != nil {
+				return err
+			}
+			defer conns[i].Close()
+			if err := hurry(conns[i].(*net.UDPConn)); err != nil {
+				return err
+			}
+		}
+		behind, since := 0, time.Now()
+		for i := range all / datagrams {
+			if _, err := conns[i%flows].Write(make([]byte, datagram*datagrams)); err != nil {
+				return err
+			}
+			if (time.Since(since)-madeUp).Seconds()*rate > float64(i*datagram*datagrams) {
+				behind++
+			}
+		}
+		fmt.Println(behind)
+		return nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// measured has a pod send datagrams, and returns how many bytes a second came in at another namespace.
+func measured(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
+	t.Helper()
+	got, _ := poured(t, from, at, to, flows, all, 0)
+	return got
+}
+
+// measuredAt does so for a pod that is to keep to a rate. If the machine is so busy that the pod itself falls behind that, this says nothing
+// of the rate, and it sends anew. False: it has fallen behind each time.
+func measuredAt(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int, rate float64) (got float64, ok bool) {
+	t.Helper()
+	for range 5 {
+		got, behind := poured(t, from, at, to, flows, all, rate)
+		if behind == 0 {
+			return got, true
+		}
+		t.Logf("%s fell behind with %d of %d merged packets", from, behind, all/datagrams)
+	}
+	return 0, false
+}
+
+// poured has a pod send datagrams, and returns how many bytes a second came in at another namespace, and how many of the packets were behind a rate.
+func poured(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int, rate float64) (got float64, behind int) {
+	t.Helper()
+	sink := drainAt(t, at, 9, all)
+	out := rig.Child(t, nil, from, "pour", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows), strconv.Itoa(all), fmt.Sprint(rate))
+	behind, err := strconv.Atoi(strings.TrimSpace(out))
+	if err != nil {
+		t.Fatalf("pour: %q", out)
+	}
+	return drained(t, sink), behind
+}
+
+// drainAt takes so many datagrams at a port.
+func drainAt(t *testing.T, at *rig.Netns, port, all int) *rig.Process {
+	t.Helper()
+	sink := rig.NewChild(t, nil, at, "drain", strconv.Itoa(all), strconv.Itoa(port))
+	if line, err := sink.ReadLine(); err != nil || line != "ready" {
+		t.Fatalf("drain in %s: %q, %v", at, line, err)
+	}
+	return sink
+}
+
+// drained returns at how many bytes a second they came.
+func drained(t *testing.T, sink *rig.Process) float64 {
+	t.Helper()
+	line, err := sink.ReadLine()
+	if err != nil {
+		t.Fatalf("drain: %v, %v", err, sink.Wait())
+	}
+	got, err := strconv.ParseFloat(line, 64)
+	if err != nil {
+		t.Fatalf("drain: %q", line)
+	}
+	if err := sink.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
