@@ -12,6 +12,7 @@
 #define EDT_HORIZON (2 * EDT_SECOND)  /* what a pod sends is dropped if it would wait for longer */
 #define EDT_PATIENCE (EDT_SECOND / 2) /* what it gets is: its sender is elsewhere, and not held up by that */
 #define EDT_JAM (EDT_SECOND / 200)    /* senders that ask to be told of a jam are told of one as long as this */
+#define EDT_SHARES 2		      /* a pod is in, one within the other: its namespace's and the node's */
 #define EDT_BURST (EDT_SECOND / 50)   /* of the time in which it sent nothing, a pod may make up for so much */
 
 /* Departures are counted in sixteenths of a nanosecond: a small packet takes 51.2 ns of 10 Gbit/s. */
@@ -68,28 +69,81 @@ static __always_inline bool edt_limits(__u32 ifindex)
 	return bpf_map_lookup_elem(&pod_rates, &ifindex);
 }
 
+/* Takes a packet's time from what has so many bytes a second, and counts it. */
+static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, __u32 len, __u64 bytes, __u64 now,
+				     __u64 longest)
+{
+	__u64 at;
+
+	if (!rate || !pace)
+		return EDT_FREE;
+	at = edt_take(pace, rate, bytes, now, longest);
+	if (!at) {
+		__sync_fetch_and_add(&pace->dropped, 1);
+		return EDT_LATE;
+	}
+	__sync_fetch_and_add(&pace->sent, len);
+	return at;
+}
+
+/* How long a packet may wait for what its pod shares with others. The more they have waiting, the fewer of them are
+ * let in, and those who come first the last. */
+static __always_inline __u64 edt_patience(__u32 class)
+{
+	return class == CLASS_GUARANTEED   ? EDT_HORIZON
+	       : class == CLASS_BESTEFFORT ? EDT_SECOND / 20
+					   : EDT_SECOND / 4;
+}
+
+/* Takes a packet's time from all that its pod shares with others, and returns the latest, or `at`. */
+static __always_inline __u64 edt_share(const struct pod_rate *limit, __u32 len, __u64 bytes, __u64 now, __u64 at)
+{
+	__u64 id = limit->share, then;
+	struct share_rate *share;
+
+	for (int i = 0; i < EDT_SHARES && id && at != EDT_LATE; i++) {
+		share = bpf_map_lookup_elem(&share_rates, &id);
+		if (!share)
+			break;
+		then = edt_pay(bpf_map_lookup_elem(&share_paces, &id), *(volatile __u64 *)&share->out, len, bytes,
+			       now, edt_patience(limit->class));
+		if (then == EDT_LATE || then > at)
+			at = then;
+		id = share->within;
+	}
+	return at;
+}
+
+/* Has fq prefer the packets of some pods to those of others: it has three bands, by these numbers if nobody has
+ * changed that. */
+static __always_inline void edt_prefer(struct __sk_buff *skb, __u32 class)
+{
+	if (class != CLASS_BURSTABLE)
+		skb->priority = class == CLASS_GUARANTEED ? 6 : 2;
+}
+
 /* Takes a packet's time from a pod's, in one direction, and returns when that is. */
 static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kind, bool is_v4)
 {
 	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
 	struct pace_key key = { .ifindex = ifindex, .kind = kind };
+	__u64 rate, now, at, bytes;
 	struct pod_pace *pace;
-	__u64 rate, now, at;
 
 	if (!limit)
 		return EDT_FREE;
+	if (kind == PACE_OUT)
+		edt_prefer(skb, limit->class);
 	rate = kind == PACE_OUT ? *(volatile __u64 *)&limit->out : *(volatile __u64 *)&limit->in;
-	pace = rate ? bpf_map_lookup_elem(&pod_paces, &key) : NULL;
-	if (!pace)
+	if (!rate && (kind == PACE_IN || !limit->share))
 		return EDT_FREE;
 	now = bpf_ktime_get_ns();
-	at = edt_take(pace, rate, edt_wire_len(skb, is_v4), now, kind == PACE_OUT ? EDT_HORIZON : EDT_PATIENCE);
-	if (!at) {
-		__sync_fetch_and_add(&pace->dropped, 1);
-		return EDT_LATE;
-	}
-	__sync_fetch_and_add(&pace->sent, skb->len);
-	if (kind == PACE_IN && at > now + EDT_JAM && bpf_skb_ecn_set_ce(skb) > 0)
+	bytes = edt_wire_len(skb, is_v4);
+	pace = bpf_map_lookup_elem(&pod_paces, &key);
+	at = edt_pay(pace, rate, skb->len, bytes, now, kind == PACE_OUT ? EDT_HORIZON : EDT_PATIENCE);
+	if (kind == PACE_OUT)
+		return edt_share(limit, skb->len, bytes, now, at);
+	if (pace && at > now + EDT_JAM && bpf_skb_ecn_set_ce(skb) > 0)
 		__sync_fetch_and_add(&pace->marked, 1);
 	return at;
 }

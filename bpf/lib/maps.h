@@ -306,6 +306,23 @@ struct {
 	__type(value, struct pod_pace);
 } pod_paces SEC(".maps");
 
+/* A share is that of a namespace's pods or of all pods of the node. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct share_rate);
+} share_rates SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 16384);
+	__type(key, __u64);
+	__type(value, struct pod_pace);
+} share_paces SEC(".maps");
+
 /* Not zero once a pod has sent packets to a service: where none ever does, nobody looks for their answers. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

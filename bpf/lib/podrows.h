@@ -44,10 +44,26 @@ enum pace_kind {
 	PACE_IN,  /* what it gets */
 };
 
+/* Which pods' packets go first where not all can go at once. */
+enum pod_class {
+	CLASS_BURSTABLE,
+	CLASS_GUARANTEED,
+	CLASS_BESTEFFORT,
+};
+
 /* How much a pod may send and get in a second, by the host's end of its device. */
 struct pod_rate {
 	__u64 out; /* bytes; zero: as many as it can */
 	__u64 in;
+	__u64 share; /* with whom it shares what they may send together; zero: with nobody */
+	__u32 class; /* enum pod_class */
+	__u32 reserved;
+};
+
+/* How much the pods that share it may send in a second. */
+struct share_rate {
+	__u64 out;    /* bytes */
+	__u64 within; /* of which other share it is a part; zero: of none */
 };
 
 struct pace_key {
@@ -64,6 +80,7 @@ struct pod_pace {
 };
 
 _Static_assert(sizeof(struct prefix_key) == 20, "a key has no hidden padding");
+_Static_assert(sizeof(struct pod_rate) == 32, "a value has no hidden padding");
 _Static_assert(sizeof(struct pace_key) == 8, "a key has no hidden padding");
 _Static_assert(sizeof(struct pod) == 20, "a value has no hidden padding");
 _Static_assert(sizeof(struct pod_link) == 12, "a value has no hidden padding");

@@ -135,5 +135,8 @@ func (a *agent) problems() []observe.Problem {
 			list = append(list, observe.Problem{Object: key.String(), Reason: p.Reason, Message: p.Message})
 		}
 	}
+	for _, p := range a.store.Self().Problems {
+		list = append(list, observe.Problem{Object: "node:" + a.store.Self().Name, Reason: p.Reason, Message: p.Message})
+	}
 	return append(list, a.namespaceProblems()...)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -65,9 +66,10 @@ func newBandwidthCommand(inv *invocation) *cobra.Command {
 		Use:   "list",
 		Short: "List the pods that are kept to a rate, and what they send and get",
 		Long: `List the pods of this node that are kept to a rate in what they send (annotation kubernetes.io/egress-bandwidth) or get
-(kubernetes.io/ingress-bandwidth): the rate, how much that is, measured for a second, how many packets were dropped since they had the
-rate, as those would have had to wait for too long, and how many told their sender that they had to wait. It reads the maps and the
-files of the agent, so it works while none runs.`,
+(kubernetes.io/ingress-bandwidth), and what the pods of a namespace and of the node may send together (fairlead.io/egress-bandwidth of
+these): the rate, how much that is, measured for a second, how many packets were dropped since they had the rate, as those would have had
+to wait for too long, and how many told their sender that they had to wait. It reads the maps and the files of the agent, so it works
+while none runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -84,9 +86,10 @@ files of the agent, so it works while none runs.`,
 	return noun("bandwidth", "Show the rates that pods are kept to", list)
 }
 
-// limited is a pod that is kept to a rate in a direction. What is counted in bits a second are those of frames.
+// limited is a pod, or several, that are kept to a rate in a direction. What is counted in bits a second are those of frames.
 type limited struct {
-	Pod       string `json:"pod"`
+	Pod       string `json:"pod,omitempty"`
+	Share     string `json:"share,omitempty"` // whose pods these are: "namespace/" and its name, or "node"
 	Device    string `json:"device"`
 	Direction string `json:"direction"` // egress or ingress
 	Rate      uint64 `json:"rate"`
@@ -104,8 +107,8 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		return nil, err
 	}
 	defer m.Close()
-	before, err := maps.Paces(m.PodRates, m.PodPaces)
-	if err != nil || len(before) == 0 {
+	before, err := readPaces(m)
+	if err != nil || len(before.pods)+len(before.shares) == 0 {
 		return []limited{}, err
 	}
 	since := time.Now()
@@ -114,7 +117,7 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		return nil, ctx.Err()
 	case <-time.After(measuredFor):
 	}
-	after, err := maps.Paces(m.PodRates, m.PodPaces)
+	after, err := readPaces(m)
 	if err != nil {
 		return nil, err
 	}
@@ -124,25 +127,51 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		return nil, err
 	}
 	rows := []limited{}
-	for _, index := range slices.Sorted(stdmaps.Keys(after)) {
-		device, pod := ownerOf(int(index), leases)
-		for _, side := range []struct {
-			direction string
-			now, was  *maps.Pace
-		}{{"egress", after[index].Out, before[index].Out}, {"ingress", after[index].In, before[index].In}} {
-			if side.now == nil {
-				continue
-			}
-			row := limited{
-				Pod: pod, Device: device, Direction: side.direction, Rate: side.now.Rate * 8, Dropped: side.now.Dropped, Marked: side.now.Marked,
-			}
-			if side.was != nil && side.now.Passed >= side.was.Passed {
-				row.Measured = uint64(float64(side.now.Passed-side.was.Passed) * 8 / took)
-			}
-			rows = append(rows, row)
+	add := func(row limited, now, was *maps.Pace) {
+		if now == nil {
+			return
 		}
+		row.Rate, row.Dropped, row.Marked = now.Rate*8, now.Dropped, now.Marked
+		if was != nil && now.Passed >= was.Passed {
+			row.Measured = uint64(float64(now.Passed-was.Passed) * 8 / took)
+		}
+		rows = append(rows, row)
+	}
+	names := sharesOf(leases)
+	for _, id := range slices.Sorted(stdmaps.Keys(after.shares)) {
+		now, was := after.shares[id], before.shares[id]
+		add(limited{Share: names[id], Direction: "egress"}, &now, &was)
+	}
+	for _, index := range slices.Sorted(stdmaps.Keys(after.pods)) {
+		device, pod := ownerOf(int(index), leases)
+		now, was := after.pods[index], before.pods[index]
+		add(limited{Pod: pod, Device: device, Direction: "egress"}, now.Out, was.Out)
+		add(limited{Pod: pod, Device: device, Direction: "ingress"}, now.In, was.In)
 	}
 	return rows, nil
+}
+
+// paces is what pods that are kept to rates have sent and got.
+type paces struct {
+	pods   map[uint32]maps.Paced
+	shares map[uint64]maps.Pace
+}
+
+func readPaces(m *maps.Maps) (p paces, err error) {
+	if p.pods, err = maps.Paces(m.PodRates, m.PodPaces); err != nil {
+		return p, err
+	}
+	p.shares, err = maps.SharePaces(m.ShareRates, m.SharePaces)
+	return p, err
+}
+
+// sharesOf returns the names of what pods may share, by their keys.
+func sharesOf(leases []podnet.Lease) map[uint64]string {
+	names := map[uint64]string{maps.NodeShare: "node"}
+	for _, lease := range leases {
+		names[maps.ShareOf(lease.Pod.Namespace)] = "namespace/" + lease.Pod.Namespace
+	}
+	return names
 }
 
 // ownerOf returns the name of a device and whose it is; "" for what has just gone.
@@ -161,7 +190,7 @@ func writeLimited(w io.Writer, rows []limited) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "POD\tDEVICE\tDIRECTION\tRATE\tMEASURED\tDROPPED\tMARKED")
 	for _, r := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\n", orNone(r.Pod), orNone(r.Device), r.Direction, bitRate(r.Rate), bitRate(r.Measured),
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\n", orNone(cmp.Or(r.Pod, r.Share)), orNone(r.Device), r.Direction, bitRate(r.Rate), bitRate(r.Measured),
 			r.Dropped, r.Marked)
 	}
 	return table.Flush()

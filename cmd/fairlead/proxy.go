@@ -35,8 +35,7 @@ func (a *agent) traits(pod cni.Pod, was *podnet.Traits) podnet.Traits {
 	name := model.Name{Namespace: pod.Namespace, Name: pod.Name}
 	traits := podnet.Traits{Unchecked: a.store.Unchecked(name, pod.UID)}
 	if a.cfg.Bandwidth == "true" {
-		out, in := a.store.Rates(name, pod.UID)
-		traits.Rates = maps.Rates{Out: out / 8, In: in / 8}
+		traits.Rates = ratesOf(pod.Namespace, a.store.Rates(name, pod.UID))
 	}
 	switch asked, known := a.store.Proxy(name, pod.UID); {
 	case !known:
@@ -45,6 +44,16 @@ func (a *agent) traits(pod cni.Pod, was *podnet.Traits) podnet.Traits {
 		traits.Proxy = proxyOf(a.cfg, asked)
 	}
 	return traits
+}
+
+// ratesOf returns the rates of a pod as the programs have them, by the byte.
+func ratesOf(namespace string, r model.Rates) maps.Rates {
+	share := maps.Share{OfNamespace: r.OfNamespace / 8, OfNode: r.OfNode / 8}
+	if share.OfNamespace > 0 {
+		share.Namespace = namespace
+	}
+	class := map[model.Class]maps.Class{model.Burstable: maps.Burstable, model.Guaranteed: maps.Guaranteed, model.BestEffort: maps.BestEffort}[r.Class]
+	return maps.Rates{Out: r.Egress / 8, In: r.Ingress / 8, Share: share, Class: class}
 }
 
 // unknownProxy returns what holds for a pod of which nothing but its name is known: files need not tell of every pod.

@@ -98,6 +98,21 @@ func TestTraitsRate(t *testing.T) {
 	want("changed", web, 2.5e6)
 	store.SetPod(&model.Pod{Name: name, UID: "one"})
 	want("removed", web, 0)
+	store.SetPod(&model.Pod{Name: name, UID: "one", Ingress: 8e6, Class: model.BestEffort})
+	store.SetNamespace(&model.Namespace{Name: "shop", Egress: 40e6})
+	store.SetNode(&model.Node{Name: "node", Egress: 80e6})
+	store.SetNode(&model.Node{Name: "other", Egress: 8e6})
+	shared := maps.Rates{In: 1e6, Class: maps.BestEffort, Share: maps.Share{Namespace: "shop", OfNamespace: 5e6, OfNode: 10e6}}
+	if got := a.traits(web, &was); got.Rates != shared {
+		t.Errorf("shared with others: %+v, want %+v", got.Rates, shared)
+	}
+	if got := a.traits(before, &was); got.Share != shared.Share || got.Class != maps.Burstable {
+		t.Errorf("the pod before it shares %+v", got.Rates)
+	}
+	store.SetNamespace(&model.Namespace{Name: "shop"})
+	if got := a.traits(web, &was); got.Share != (maps.Share{OfNode: 10e6}) {
+		t.Errorf("with the node alone it shares %+v", got.Share)
+	}
 	a.cfg.Bandwidth = "false"
 	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 20e6})
 	want("where there are none", web, 0)

@@ -21,6 +21,8 @@ func forRates() map[string]func(was string) string {
 		"net/core/netdev_max_backlog":  atLeast(1000),
 		"net/core/somaxconn":           atLeast(4096),
 		"net/ipv4/tcp_max_syn_backlog": atLeast(4096),
+
+		"net/ipv4/ip_forward_update_priority": constant("0"), // or what the stack forwards has that of its TOS, not its pod's
 	}
 }
 

@@ -51,6 +51,8 @@ const (
 	CarryMapPodsDial    = "pods_dial"
 	CarryMapServed      = "served"
 	CarryMapServices    = "services"
+	CarryMapSharePaces  = "share_paces"
+	CarryMapShareRates  = "share_rates"
 	CarryMapSlots       = "slots"
 	CarryMapSnatAddrs   = "snat_addrs"
 	CarryMapSockFlows   = "sock_flows"
@@ -150,6 +152,8 @@ type CarryMapSpecs struct {
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
+	SharePaces  *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates  *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
@@ -225,6 +229,8 @@ type CarryMaps struct {
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
+	SharePaces  *ebpf.Map `ebpf:"share_paces"`
+	ShareRates  *ebpf.Map `ebpf:"share_rates"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
@@ -275,6 +281,8 @@ func (m *CarryMaps) Close() error {
 		m.PodsDial,
 		m.Served,
 		m.Services,
+		m.SharePaces,
+		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockFlows,

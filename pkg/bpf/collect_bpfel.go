@@ -51,6 +51,8 @@ const (
 	CollectMapRun              = "run"
 	CollectMapServed           = "served"
 	CollectMapServices         = "services"
+	CollectMapSharePaces       = "share_paces"
+	CollectMapShareRates       = "share_rates"
 	CollectMapSlots            = "slots"
 	CollectMapSnatAddrs        = "snat_addrs"
 	CollectMapSockFlows        = "sock_flows"
@@ -152,6 +154,8 @@ type CollectMapSpecs struct {
 	Run         *ebpf.MapSpec `ebpf:"run"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
+	SharePaces  *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates  *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
@@ -227,6 +231,8 @@ type CollectMaps struct {
 	Run         *ebpf.Map `ebpf:"run"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
+	SharePaces  *ebpf.Map `ebpf:"share_paces"`
+	ShareRates  *ebpf.Map `ebpf:"share_rates"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
@@ -277,6 +283,8 @@ func (m *CollectMaps) Close() error {
 		m.Run,
 		m.Served,
 		m.Services,
+		m.SharePaces,
+		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockFlows,

@@ -418,6 +418,14 @@ type MapsPod struct {
 	Proxy   uint32
 }
 
+type MapsPodClass uint32
+
+const (
+	MapsPodClassCLASS_BURSTABLE  MapsPodClass = 0
+	MapsPodClassCLASS_GUARANTEED MapsPodClass = 1
+	MapsPodClassCLASS_BESTEFFORT MapsPodClass = 2
+)
+
 type MapsPodFlag uint32
 
 const (
@@ -448,9 +456,12 @@ const (
 )
 
 type MapsPodRate struct {
-	_   structs.HostLayout
-	Out uint64
-	In  uint64
+	_        structs.HostLayout
+	Out      uint64
+	In       uint64
+	Share    uint64
+	Class    uint32
+	Reserved uint32
 }
 
 type MapsPrefixKey struct {
@@ -527,6 +538,12 @@ const (
 	MapsServiceFlagSERVICE_SOURCE_RANGES  MapsServiceFlag = 4
 	MapsServiceFlagSERVICE_DIRECT         MapsServiceFlag = 24
 )
+
+type MapsShareRate struct {
+	_      structs.HostLayout
+	Out    uint64
+	Within uint64
+}
 
 type MapsSlot struct {
 	_     structs.HostLayout
@@ -688,6 +705,8 @@ const (
 	MapsMapPodsDial         = "pods_dial"
 	MapsMapServed           = "served"
 	MapsMapServices         = "services"
+	MapsMapSharePaces       = "share_paces"
+	MapsMapShareRates       = "share_rates"
 	MapsMapSlots            = "slots"
 	MapsMapSnatAddrs        = "snat_addrs"
 	MapsMapSockFlows        = "sock_flows"
@@ -721,6 +740,7 @@ const (
 	MapsVarOptoutWhyType    = "optout_why_type"
 	MapsVarPaceKindType     = "pace_kind_type"
 	MapsVarPacketConfigType = "packet_config_type"
+	MapsVarPodClassType     = "pod_class_type"
 	MapsVarPodFlagType      = "pod_flag_type"
 	MapsVarPodProxyType     = "pod_proxy_type"
 	MapsVarRangeBitsType    = "range_bits_type"
@@ -813,6 +833,8 @@ type MapsMapSpecs struct {
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
+	SharePaces  *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates  *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
@@ -852,6 +874,7 @@ type MapsVariableSpecs struct {
 	OptoutWhyType    *ebpf.VariableSpec `ebpf:"optout_why_type"`
 	PaceKindType     *ebpf.VariableSpec `ebpf:"pace_kind_type"`
 	PacketConfigType *ebpf.VariableSpec `ebpf:"packet_config_type"`
+	PodClassType     *ebpf.VariableSpec `ebpf:"pod_class_type"`
 	PodFlagType      *ebpf.VariableSpec `ebpf:"pod_flag_type"`
 	PodProxyType     *ebpf.VariableSpec `ebpf:"pod_proxy_type"`
 	RangeBitsType    *ebpf.VariableSpec `ebpf:"range_bits_type"`
@@ -916,6 +939,8 @@ type MapsMaps struct {
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
+	SharePaces  *ebpf.Map `ebpf:"share_paces"`
+	ShareRates  *ebpf.Map `ebpf:"share_rates"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
@@ -962,6 +987,8 @@ func (m *MapsMaps) Close() error {
 		m.PodsDial,
 		m.Served,
 		m.Services,
+		m.SharePaces,
+		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockFlows,
@@ -1002,6 +1029,7 @@ type MapsVariables struct {
 	OptoutWhyType    *ebpf.Variable `ebpf:"optout_why_type"`
 	PaceKindType     *ebpf.Variable `ebpf:"pace_kind_type"`
 	PacketConfigType *ebpf.Variable `ebpf:"packet_config_type"`
+	PodClassType     *ebpf.Variable `ebpf:"pod_class_type"`
 	PodFlagType      *ebpf.Variable `ebpf:"pod_flag_type"`
 	PodProxyType     *ebpf.Variable `ebpf:"pod_proxy_type"`
 	RangeBitsType    *ebpf.Variable `ebpf:"range_bits_type"`

@@ -49,6 +49,8 @@ const (
 	XdpMapPodsDial       = "pods_dial"
 	XdpMapServed         = "served"
 	XdpMapServices       = "services"
+	XdpMapSharePaces     = "share_paces"
+	XdpMapShareRates     = "share_rates"
 	XdpMapSlots          = "slots"
 	XdpMapSnatAddrs      = "snat_addrs"
 	XdpMapSockFlows      = "sock_flows"
@@ -146,6 +148,8 @@ type XdpMapSpecs struct {
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
+	SharePaces  *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates  *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
@@ -219,6 +223,8 @@ type XdpMaps struct {
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
+	SharePaces  *ebpf.Map `ebpf:"share_paces"`
+	ShareRates  *ebpf.Map `ebpf:"share_rates"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
@@ -267,6 +273,8 @@ func (m *XdpMaps) Close() error {
 		m.PodsDial,
 		m.Served,
 		m.Services,
+		m.SharePaces,
+		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockFlows,

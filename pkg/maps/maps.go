@@ -47,6 +47,8 @@ type Maps struct {
 	Pods, PodLinks      *ebpf.Map
 	PodsDial, MasqSkip  *ebpf.Map
 	PodRates, PodPaces  *ebpf.Map
+	ShareRates          *ebpf.Map
+	SharePaces          *ebpf.Map
 	Tunnel              *ebpf.Map
 	Former              *ebpf.Map
 
@@ -137,10 +139,14 @@ func (m *Maps) fields() []field {
 		{Info{Name: "pods_dial", Row: "0 -> who has sent packets to a service: a pod, the node", WrittenBy: "tc, pod", ReadBy: "tc, pod"}, &m.PodsDial, nil},
 		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.MasqSkip, nil},
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags, proxy", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
-		{Info{Name: "pod_rates", Row: "interface -> bytes a second that its pod may send and get", WrittenBy: "podnet", ReadBy: "tc, pod"},
+		{Info{Name: "pod_rates", Row: "interface -> bytes a second that its pod may send and get, what it shares, class", WrittenBy: "podnet", ReadBy: "tc, pod"},
 			&m.PodRates, nil},
 		{Info{Name: "pod_paces", Row: "interface, direction -> when the next may leave, bytes, packets dropped and marked", WrittenBy: "podnet, tc, pod", ReadBy: "tc, pod, observe"},
 			&m.PodPaces, nil},
+		{Info{Name: "share_rates", Row: "pods of a namespace, or all -> bytes a second that they may send together", WrittenBy: "podnet", ReadBy: "pod, observe"},
+			&m.ShareRates, nil},
+		{Info{Name: "share_paces", Row: "the same -> when their next packet may leave, bytes, packets dropped", WrittenBy: "podnet, pod", ReadBy: "pod, observe"},
+			&m.SharePaces, nil},
 		{Info{Name: "allowances", Row: "0 -> ICMP errors that may be sent, since when", WrittenBy: "tc, xdp, pod", ReadBy: "tc, xdp, pod"},
 			&m.Allowances, nil},
 		{Info{Name: "watch", Row: "0 -> what monitors want to be told, until when", WrittenBy: "monitor", ReadBy: "tc, xdp, pod"}, &m.Watch, nil},

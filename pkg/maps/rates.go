@@ -1,6 +1,8 @@
 package maps
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -11,9 +13,63 @@ import (
 
 // Rates are how many bytes a second a pod may send and get; 0 for as many as it can.
 type Rates struct {
-	Out uint64 `json:"rate,omitempty"`
-	In  uint64 `json:"ingressRate,omitempty"`
+	Out   uint64 `json:"rate,omitempty"`
+	In    uint64 `json:"ingressRate,omitempty"`
+	Share Share  `json:"share,omitzero"`
+	Class Class  `json:"class,omitempty"`
 }
+
+// Limited reports whether anything that a pod sends or gets may have to wait.
+func (r Rates) Limited() bool { return r.Out > 0 || r.In > 0 || r.Share.id() != 0 }
+
+// Share is what a pod may send together with others of this node, in bytes a second; 0 for as many as they can.
+type Share struct {
+	Namespace   string `json:"namespace,omitempty"` // whose pods these are
+	OfNamespace uint64 `json:"ofNamespace,omitempty"`
+	OfNode      uint64 `json:"ofNode,omitempty"` // with all its pods
+}
+
+// NodeShare is the key of what all pods of a node share.
+const NodeShare = 1
+
+// ShareOf returns the key of what the pods of a namespace share. It is the same whoever asks, so it takes no note that could be lost; and
+// nobody finds another name for it.
+func ShareOf(namespace string) uint64 {
+	sum := sha256.Sum256([]byte(namespace))
+	return binary.LittleEndian.Uint64(sum[:])
+}
+
+// id returns the key of the first share that a pod is in; 0 for none.
+func (s Share) id() uint64 {
+	switch {
+	case s.OfNamespace > 0:
+		return ShareOf(s.Namespace)
+	case s.OfNode > 0:
+		return NodeShare
+	}
+	return 0
+}
+
+// addTo adds the rows of the shares that a pod is in.
+func (s Share) addTo(rows map[uint64]bpf.MapsShareRate) {
+	within := Share{OfNode: s.OfNode}
+	if s.OfNode > 0 {
+		rows[NodeShare] = bpf.MapsShareRate{Out: s.OfNode}
+	}
+	if s.OfNamespace > 0 {
+		rows[s.id()] = bpf.MapsShareRate{Out: s.OfNamespace, Within: within.id()}
+	}
+}
+
+// Class says whose packets go first where not all can go at once.
+type Class bpf.MapsPodClass
+
+// The classes, as Kubernetes names those of its quality of service.
+const (
+	Burstable  = Class(bpf.MapsPodClassCLASS_BURSTABLE)
+	Guaranteed = Class(bpf.MapsPodClassCLASS_GUARANTEED)
+	BestEffort = Class(bpf.MapsPodClassCLASS_BESTEFFORT)
+)
 
 // of returns the rate of one direction.
 func (r Rates) of(kind bpf.MapsPaceKind) uint64 {
@@ -23,7 +79,9 @@ func (r Rates) of(kind bpf.MapsPaceKind) uint64 {
 	return r.In
 }
 
-func (r Rates) row() bpf.MapsPodRate { return bpf.MapsPodRate{Out: r.Out, In: r.In} }
+func (r Rates) row() bpf.MapsPodRate {
+	return bpf.MapsPodRate{Out: r.Out, In: r.In, Share: r.Share.id(), Class: uint32(r.Class)}
+}
 
 // Pace is what a pod that is kept to a rate has sent or got.
 type Pace struct {
@@ -42,12 +100,14 @@ var directions = []bpf.MapsPaceKind{bpf.MapsPaceKindPACE_OUT, bpf.MapsPaceKindPA
 // setRates makes the maps have the rates of these pods, and no others, and returns how many rows that changed.
 func (m *Maps) setRates(want []Pod) (changed int, err error) {
 	rates, paces := map[uint32]bpf.MapsPodRate{}, map[bpf.MapsPaceKey]bpf.MapsPodPace{}
+	shares, sharePaces := map[uint64]bpf.MapsShareRate{}, map[uint64]bpf.MapsPodPace{}
 	for i := range want {
 		p := &want[i]
-		if p.Rates == (Rates{}) {
+		if p.Rates.row() == (bpf.MapsPodRate{}) {
 			continue
 		}
 		rates[p.Index] = p.Rates.row()
+		p.Rates.Share.addTo(shares)
 		for _, kind := range directions {
 			if p.Rates.of(kind) > 0 {
 				paces[bpf.MapsPaceKey{Ifindex: p.Index, Kind: uint32(kind)}] = bpf.MapsPodPace{}
@@ -57,22 +117,58 @@ func (m *Maps) setRates(want []Pod) (changed int, err error) {
 			return 0, err
 		}
 	}
+	if err := m.putShares(shares); err != nil {
+		return 0, err
+	}
 	if changed, err = putRows(m.PodRates, rates); err != nil {
 		return changed, err
 	}
 	n, err := dropRows(m.PodRates, rates)
 	changed += n
-	if err == nil {
-		_, err = dropRows(m.PodPaces, paces)
+	if err != nil {
+		return changed, err
 	}
-	return changed, err
+	for id := range shares {
+		sharePaces[id] = bpf.MapsPodPace{}
+	}
+	_, err = dropRows(m.PodPaces, paces)
+	_, err2 := dropRows(m.ShareRates, shares)
+	_, err3 := dropRows(m.SharePaces, sharePaces)
+	return changed, errors.Join(err, err2, err3)
+}
+
+// putShares writes what pods share, and leaves other shares alone. What they have sent so far stays, but those that get another rate begin
+// anew, as in preparePaces.
+func (m *Maps) putShares(want map[uint64]bpf.MapsShareRate) error {
+	for id, share := range want {
+		var was bpf.MapsShareRate
+		var pace bpf.MapsPodPace
+		err := m.ShareRates.Lookup(&id, &was)
+		if err == nil && was == share {
+			continue
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		if err := m.SharePaces.Lookup(&id, &pace); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		if was.Out != share.Out {
+			pace.Next = 0
+		}
+		if err := errors.Join(m.SharePaces.Put(&id, &pace), m.ShareRates.Put(&id, &share)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // setRate does so for one pod.
 func (m *Maps) setRate(p *Pod) error {
-	if p.Rates != (Rates{}) {
-		row := p.Rates.row()
-		if err := errors.Join(m.preparePaces(p), m.PodRates.Put(&p.Index, &row)); err != nil {
+	if row := p.Rates.row(); row != (bpf.MapsPodRate{}) {
+		shares := map[uint64]bpf.MapsShareRate{}
+		p.Rates.Share.addTo(shares)
+		if err := errors.Join(m.preparePaces(p), m.putShares(shares), m.PodRates.Put(&p.Index, &row)); err != nil {
 			return err
 		}
 	} else if err := m.PodRates.Delete(&p.Index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -137,10 +233,32 @@ func Paces(rates, paces *ebpf.Map) (map[uint32]Paced, error) {
 			}
 			both[kind] = &Pace{Rate: rate, Passed: pace.Sent, Dropped: pace.Dropped, Marked: pace.Marked}
 		}
+		if row.Out == 0 && row.In == 0 && row.Share == 0 {
+			continue
+		}
 		list[ifindex] = Paced{Out: both[bpf.MapsPaceKindPACE_OUT], In: both[bpf.MapsPaceKindPACE_IN]}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read the rates of the node's pods: %w", err)
+	}
+	return list, nil
+}
+
+// SharePaces returns what pods have sent of what they share, by its key.
+func SharePaces(rates, paces *ebpf.Map) (map[uint64]Pace, error) {
+	list := map[uint64]Pace{}
+	var id uint64
+	var row bpf.MapsShareRate
+	rows := rates.Iterate()
+	for rows.Next(&id, &row) {
+		var pace bpf.MapsPodPace
+		if err := paces.Lookup(&id, &pace); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil, fmt.Errorf("read what pods that share a rate have sent: %w", err)
+		}
+		list[id] = Pace{Rate: row.Out, Passed: pace.Sent, Dropped: pace.Dropped}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, fmt.Errorf("read what pods share: %w", err)
 	}
 	return list, nil
 }

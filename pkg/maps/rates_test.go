@@ -75,3 +75,57 @@ func TestRates(t *testing.T) {
 	check(m.RemovePod(other))
 	require("removed", map[uint32]Paced{})
 }
+
+// What pods share is there before who shares it, keeps what was sent, begins anew at another rate, and goes with the last of them.
+func TestShares(t *testing.T) {
+	rig.Root(t)
+	m, err := Create(Sizes{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	shop, next := ShareOf("shop"), uint64(0)
+	require := func(what string, err error, within uint64, want map[uint64]Pace) {
+		t.Helper()
+		have, err2 := SharePaces(m.ShareRates, m.SharePaces)
+		if diff := cmp.Diff(want, have); diff != "" || err != nil || err2 != nil {
+			t.Errorf("%s: %v, %v (-want +have):\n%s", what, err, err2, diff)
+		}
+		var row bpf.MapsShareRate
+		if err := m.ShareRates.Lookup(&shop, &row); err != nil && len(want) > 0 || row.Within != within {
+			t.Errorf("%s: %v, the namespace's is within %d", what, err, row.Within)
+		}
+		var pace bpf.MapsPodPace
+		if err := m.SharePaces.Lookup(&shop, &pace); (err == nil) != (len(want) > 0) || pace.Next != next {
+			t.Errorf("%s: %v, the next may leave at %d, want %d", what, err, pace.Next, next)
+		}
+	}
+	pod := func(index uint32, ofNamespace, ofNode uint64) Pod {
+		return Pod{Index: index, Rates: Rates{Share: Share{Namespace: "shop", OfNamespace: ofNamespace, OfNode: ofNode}}}
+	}
+	add := func(p Pod) error { return m.AddPod(p) }
+	set := func(pods ...Pod) error { _, err := m.SetPods(pods); return err }
+
+	require("one pod", add(pod(7, 1000, 0)), 0, map[uint64]Pace{shop: {Rate: 1000}})
+	var row bpf.MapsPodRate
+	if index := uint32(7); m.PodRates.Lookup(&index, &row) != nil || row.Share != shop {
+		t.Errorf("the pod shares %+v", row)
+	}
+	next = 5
+	if err := m.SharePaces.Put(&shop, &bpf.MapsPodPace{Next: next, Sent: 6, Dropped: 7}); err != nil {
+		t.Fatal(err)
+	}
+	sent := func(rate uint64) Pace { return Pace{Rate: rate, Passed: 6, Dropped: 7} }
+	require("another", add(pod(8, 1000, 0)), 0, map[uint64]Pace{shop: sent(1000)})
+	require("within the node's", set(pod(7, 1000, 3000), pod(8, 1000, 3000)), NodeShare, map[uint64]Pace{shop: sent(1000), NodeShare: {Rate: 3000}})
+	next = 0
+	require("another rate", set(pod(7, 2000, 0), pod(8, 2000, 0)), 0, map[uint64]Pace{shop: sent(2000)})
+	require("one has gone", m.RemovePod(pod(7, 2000, 0)), 0, map[uint64]Pace{shop: sent(2000)})
+	require("the last has gone", set(Pod{Index: 9}), 0, map[uint64]Pace{})
+	if err := add(Pod{Index: 9, Rates: Rates{Class: BestEffort}}); err != nil {
+		t.Error(err)
+	}
+	if list, err := Paces(m.PodRates, m.PodPaces); len(list) != 0 || err != nil {
+		t.Errorf("what has a class alone is listed: %v, %v", list, err)
+	}
+}

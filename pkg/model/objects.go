@@ -91,9 +91,11 @@ type Node struct {
 	Zone     string
 	Addrs    []netip.Addr // internal addresses first, in the order of the object
 	PodCIDRs []netip.Prefix
-	Leaving  bool // being deleted, or tainted so by the cluster autoscaler
-	Awaiting bool // tainted so that pods wait until its agent is ready
-	Network  bool // its conditions say that pods have a network there
+	Leaving  bool   // being deleted, or tainted so by the cluster autoscaler
+	Awaiting bool   // tainted so that pods wait until its agent is ready
+	Network  bool   // its conditions say that pods have a network there
+	Egress   uint64 // bits a second that all its pods may send together; 0 for as many as they can
+	Problems []Problem
 }
 
 // Namespace carries what a namespace says about its pods: its labels, and the annotations that are ours.
@@ -102,9 +104,20 @@ type Namespace struct {
 	Labels      map[string]string
 	Annotations map[string]string
 	SocketLB    SocketLB
-	MayUncheck  bool // its pods may ask for it
+	MayUncheck  bool   // its pods may ask for it
+	Egress      uint64 // bits a second that its pods may send together, from each node; 0 for as many as they can
 	Problems    []Problem
 }
+
+// Class is what a Pod has of Kubernetes' quality of service: whose packets go first where not all can go at once.
+type Class uint8
+
+// The classes.
+const (
+	Burstable Class = iota
+	Guaranteed
+	BestEffort
+)
 
 // SocketLB is what somebody asks for: whether the sockets of pods are pointed at backends.
 type SocketLB uint8
@@ -125,14 +138,15 @@ type Pod struct {
 	Addrs       []netip.Addr
 	HostPorts   []HostPort
 	HostNetwork bool
-	Finished    bool              // its containers have ended for good
-	Runtime     string            // what runs it, if that is not the ordinary: the name of a RuntimeClass, or KubeVirt
-	Mesh        string            // the service mesh that redirects what it dials; empty for none
-	SocketLB    SocketLB          // its own annotation
-	Unchecked   bool              // asks to send what has another's address
-	Proxy       string            // to whom it asks to have its connections handed; empty for nobody
-	Egress      uint64            // bits a second that it may send; 0 for as many as it can
-	Ingress     uint64            // likewise that it may get
+	Finished    bool     // its containers have ended for good
+	Runtime     string   // what runs it, if that is not the ordinary: the name of a RuntimeClass, or KubeVirt
+	Mesh        string   // the service mesh that redirects what it dials; empty for none
+	SocketLB    SocketLB // its own annotation
+	Unchecked   bool     // asks to send what has another's address
+	Proxy       string   // to whom it asks to have its connections handed; empty for nobody
+	Egress      uint64   // bits a second that it may send; 0 for as many as it can
+	Ingress     uint64   // likewise that it may get
+	Class       Class
 	Annotations map[string]string // ours
 	Problems    []Problem
 }

@@ -164,3 +164,36 @@ func TestProxyOfPod(t *testing.T) {
 		}
 	}
 }
+
+// Whoever carries it out hears of what pods share: of namespaces, and of this node alone.
+func TestShares(t *testing.T) {
+	s := NewStore("node")
+	for _, step := range []struct {
+		name string
+		do   func()
+		want bool
+	}{
+		{"a pod", func() { s.SetPod(&Pod{Name: Name{"shop", "a"}}) }, true},
+		{"a namespace", func() { s.SetNamespace(&Namespace{Name: "shop"}) }, false},
+		{"it shares", func() { s.SetNamespace(&Namespace{Name: "shop", Egress: 1e6}) }, true},
+		{"it changes otherwise", func() { s.SetNamespace(&Namespace{Name: "shop", Egress: 1e6, SocketLB: SocketLBOff}) }, false},
+		{"it goes", func() { s.DeleteNamespace("shop") }, true},
+		{"it comes sharing", func() { s.SetNamespace(&Namespace{Name: "shop", Egress: 1e6}) }, true},
+		{"this node", func() { s.SetNode(&Node{Name: "node"}) }, false},
+		{"this node shares", func() { s.SetNode(&Node{Name: "node", Egress: 1e6}) }, true},
+		{"another node shares", func() { s.SetNode(&Node{Name: "other", Egress: 1e6}) }, false},
+		{"this node goes", func() { s.DeleteNode("node") }, true},
+		{"the pod is of another class", func() { s.SetPod(&Pod{Name: Name{"shop", "a"}, Class: Guaranteed}) }, true},
+	} {
+		step.do()
+		changed := false
+		select {
+		case <-s.TraitsChanged():
+			changed = true
+		default:
+		}
+		if changed != step.want {
+			t.Errorf("%s: told %t", step.name, changed)
+		}
+	}
+}

@@ -239,14 +239,29 @@ func (s *Store) Proxy(name Name, uid string) (proxy string, known bool) {
 	return pod.Proxy, true
 }
 
-// Rates returns how many bits a second a pod, which this node's runtime knows by that UID, may send and get; 0 for as many as it can.
-func (s *Store) Rates(name Name, uid string) (egress, ingress uint64) {
+// Rates are how many bits a second a pod may send and get; 0 for as many as it can.
+type Rates struct {
+	Egress, Ingress uint64
+	OfNamespace     uint64 // that the pods of its namespace may send together
+	OfNode          uint64 // that all pods of this node may send together
+	Class           Class
+}
+
+// Rates returns those of a pod, which this node's runtime knows by that UID. What a pod shares with others it does whoever it is.
+func (s *Store) Rates(name Name, uid string) Rates {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var r Rates
 	if pod := s.known(name, uid); pod != nil {
-		return pod.Egress, pod.Ingress
+		r.Egress, r.Ingress, r.Class = pod.Egress, pod.Ingress, pod.Class
 	}
-	return 0, 0
+	if namespace := s.namespaces[name.Namespace]; namespace != nil {
+		r.OfNamespace = namespace.Egress
+	}
+	if node := s.nodes[s.self]; node != nil {
+		r.OfNode = node.Egress
+	}
+	return r
 }
 
 // known returns the Pod that the runtime means; nil if it is another of the same name.

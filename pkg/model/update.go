@@ -249,6 +249,9 @@ func (s *Store) nodeChanged(was, is *Node) {
 		if was.Zone != is.Zone {
 			s.markAll()
 		}
+		if was.Egress != is.Egress {
+			signal(s.traits)
+		}
 	}
 	if !slices.Equal(was.Addrs, is.Addrs) || !slices.Equal(was.PodCIDRs, is.PodCIDRs) {
 		for addr := range s.external {
@@ -353,7 +356,13 @@ func (s *Store) deleteNamespace(name string) {
 // namespaceChanged makes due the pods for which it matters whether their namespace lets them send under others' addresses.
 func (s *Store) namespaceChanged(was, is *Namespace) {
 	signal(s.pod)
-	if (was != nil && was.MayUncheck) == is.MayUncheck {
+	if was == nil {
+		was = &Namespace{}
+	}
+	if was.Egress != is.Egress {
+		signal(s.traits)
+	}
+	if was.MayUncheck == is.MayUncheck {
 		return
 	}
 	for name, pod := range s.pods {
@@ -423,5 +432,5 @@ func (s *Store) deletePod(name Name) {
 
 // hasTraits reports whether a pod asks to be treated otherwise than most.
 func (p *Pod) hasTraits() bool {
-	return p.Unchecked || p.Proxy != "" || p.Egress != 0 || p.Ingress != 0
+	return p.Unchecked || p.Proxy != "" || p.Egress != 0 || p.Ingress != 0 || p.Class != Burstable
 }

@@ -98,7 +98,8 @@ func reasonsOfPods() []Reason {
 		{
 			Word: "horizon", Stops: true, What: dropped,
 			Cause: "The pod sends faster than its annotation kubernetes.io/egress-bandwidth lets it, and this packet would have to wait for more than two " +
-				"seconds until it may leave.",
+				"seconds until it may leave; or the pods of its namespace or of the node send faster than fairlead.io/egress-bandwidth of these lets them, and it " +
+				"would have to wait for longer than its class may.",
 			Cure: "TCP slows down by itself, so a few of these are nothing. What sends datagrams has to slow down, or the annotation to say more: " +
 				"`fairlead bandwidth list` shows who sends how much, and `fairlead status` whether a device lacks the queue in which packets wait.",
 		},

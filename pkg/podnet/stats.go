@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"fairlead.io/fairlead/pkg/cni"
-	"fairlead.io/fairlead/pkg/maps"
 )
 
 // Stats is how a Network is doing.
@@ -50,7 +49,7 @@ func (n *Network) Stats() Stats {
 		if record.Unchecked {
 			s.Unchecked++
 		}
-		if record.Rates != (maps.Rates{}) {
+		if record.Rates.Limited() {
 			s.Limited++
 		}
 		if record.Device.Kind == cni.Netkit {

@@ -21,6 +21,9 @@ const (
 
 	annotationSourceCheck = annotationPrefix + "source-check" // of a Pod
 	annotationProxy       = annotationPrefix + "l7-proxy"     // of a Pod
+
+	annotationClass = annotationPrefix + "bandwidth-priority" // of a Pod
+	annotationShare = annotationPrefix + "egress-bandwidth"   // of a Namespace or a Node
 )
 
 // The label of a Namespace whose Pods may have that annotation. Whoever may create Pods in a namespace writes their annotations;
@@ -45,8 +48,10 @@ func belongsOn(annotation string) string {
 		return "an EndpointSlice"
 	case annotationSocketLB:
 		return "a Pod or a Namespace"
-	case annotationSourceCheck, annotationProxy:
+	case annotationSourceCheck, annotationProxy, annotationClass:
 		return "a Pod"
+	case annotationShare:
+		return "a Namespace or a Node, where it is for all their pods together; a pod's own is " + annotationEgress
 	}
 	return ""
 }

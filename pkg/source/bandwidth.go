@@ -2,8 +2,12 @@ package source
 
 import (
 	"regexp"
+	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // Kubernetes' own: how many bits a second a Pod may send and get.
@@ -20,6 +24,19 @@ const (
 
 // quantity is what an amount of bits a second looks like. What is longer than any reasonable one could be is not worked out.
 var quantity = regexp.MustCompile(`^\+?[0-9]{1,18}(\.[0-9]{0,9})?([kMGTP]|[KMGTP]i|[eE][0-9]{1,2})?$`)
+
+// class returns whose packets a Pod's go before, or after: as it says, or else as Kubernetes classes it.
+func class(p *problems, pod *corev1.Pod) model.Class {
+	classes := map[string]model.Class{"guaranteed": model.Guaranteed, "burstable": model.Burstable, "besteffort": model.BestEffort}
+	if text, ok := pod.Annotations[annotationClass]; ok {
+		if found, ok := classes[text]; ok {
+			return found
+		}
+		p.add("InvalidPriority", "annotation %s %.64q is none of guaranteed, burstable and besteffort: correct it, the pod's class of quality of service "+
+			"counts until then", annotationClass, text)
+	}
+	return classes[strings.ToLower(string(pod.Status.QOSClass))]
+}
 
 // bandwidth returns how many bits a second an annotation lets a Pod have; 0 for as many as it can, which is also what one may whose
 // annotation cannot be understood.

@@ -4,6 +4,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.io/fairlead/pkg/model"
 )
 
 // A rate is read as Kubernetes reads it; what is none limits nothing, and its author is told.
@@ -21,6 +24,65 @@ func TestEgress(t *testing.T) {
 			checkProblem(t, got.Problems, "InvalidBandwidth", "kubernetes.io/egress-bandwidth")
 		} else if len(got.Problems) > 0 {
 			t.Errorf("%q: %v", text, got.Problems)
+		}
+	}
+}
+
+// Namespaces and nodes say what their pods may send together, and only they do.
+func TestShare(t *testing.T) {
+	const name = "fairlead.io/egress-bandwidth"
+	for text, want := range map[string]uint64{"100M": 100e6, "": 0, "-1": 0} {
+		meta := metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{name: text}}
+		namespace, node := Namespace(&corev1.Namespace{ObjectMeta: meta}), Node(&corev1.Node{ObjectMeta: meta})
+		if namespace.Egress != want || node.Egress != want {
+			t.Errorf("%q: %d and %d bits a second, want %d", text, namespace.Egress, node.Egress, want)
+		}
+		for _, problems := range [][]model.Problem{namespace.Problems, node.Problems} {
+			if want == 0 {
+				checkProblem(t, problems, "InvalidBandwidth", name)
+			} else if len(problems) > 0 {
+				t.Errorf("%q: %v", text, problems)
+			}
+		}
+	}
+	pod := Pod(webPod(func(pod *corev1.Pod) { pod.Annotations = map[string]string{name: "100M"} }))
+	checkProblem(t, pod.Problems, "MisplacedAnnotation", "kubernetes.io/egress-bandwidth")
+	if pod.Egress != 0 {
+		t.Errorf("a pod may send %d bits a second", pod.Egress)
+	}
+}
+
+// A pod is of the class that it says, or else of Kubernetes'.
+func TestClass(t *testing.T) {
+	for _, tt := range []struct {
+		says string
+		is   corev1.PodQOSClass
+		want model.Class
+		bad  bool
+	}{
+		{"", corev1.PodQOSGuaranteed, model.Guaranteed, false},
+		{"", corev1.PodQOSBurstable, model.Burstable, false},
+		{"", corev1.PodQOSBestEffort, model.BestEffort, false},
+		{"", "", model.Burstable, false},
+		{"guaranteed", corev1.PodQOSBestEffort, model.Guaranteed, false},
+		{"burstable", corev1.PodQOSBestEffort, model.Burstable, false},
+		{"besteffort", corev1.PodQOSGuaranteed, model.BestEffort, false},
+		{"BestEffort", corev1.PodQOSGuaranteed, model.Guaranteed, true},
+		{"urgent", corev1.PodQOSBestEffort, model.BestEffort, true},
+	} {
+		pod := Pod(webPod(func(pod *corev1.Pod) {
+			pod.Status.QOSClass = tt.is
+			if tt.says != "" {
+				pod.Annotations = map[string]string{"fairlead.io/bandwidth-priority": tt.says}
+			}
+		}))
+		if pod.Class != tt.want {
+			t.Errorf("%q, %s: class %d, want %d", tt.says, tt.is, pod.Class, tt.want)
+		}
+		if tt.bad {
+			checkProblem(t, pod.Problems, "InvalidPriority", "fairlead.io/bandwidth-priority")
+		} else if len(pod.Problems) > 0 {
+			t.Errorf("%q, %s: %v", tt.says, tt.is, pod.Problems)
 		}
 	}
 }

@@ -18,7 +18,8 @@ const TaintAwaiting = "fairlead.io/agent-not-ready"
 // Node translates a Node. Addresses and prefixes that cannot be parsed are left out: they are the kubelet's and the
 // controller's, and nothing that a user could correct.
 func Node(n *corev1.Node) *model.Node {
-	return &model.Node{
+	p := &problems{}
+	out := &model.Node{
 		Name:     n.Name,
 		UID:      string(n.UID),
 		Zone:     n.Labels[corev1.LabelTopologyZone],
@@ -29,7 +30,10 @@ func Node(n *corev1.Node) *model.Node {
 		Network: slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse
 		}),
+		Egress: bandwidth(p, n.Annotations, annotationShare),
 	}
+	out.Problems = p.all()
+	return out
 }
 
 func tainted(n *corev1.Node, key string) bool {
@@ -69,10 +73,11 @@ func podCIDRs(spec *corev1.NodeSpec) []netip.Prefix {
 // Namespace translates a Namespace: its labels, and the annotations that are ours.
 func Namespace(n *corev1.Namespace) *model.Namespace {
 	p := &problems{}
-	checkMisplaced(p, n.Annotations, annotationSocketLB)
+	checkMisplaced(p, n.Annotations, annotationSocketLB, annotationShare)
 	out := &model.Namespace{
 		Name: n.Name, Annotations: ours(n.Annotations), SocketLB: socketLB(p, n.Annotations),
 		MayUncheck: n.Labels[labelSourceCheck] == sourceCheckOptional,
+		Egress:     bandwidth(p, n.Annotations, annotationShare),
 	}
 	out.Problems = p.all()
 	if len(n.Labels) > 0 {

@@ -12,7 +12,7 @@ import (
 // now. Ports of a pod in the host's namespace are the host's own and need no translation.
 func Pod(pod *corev1.Pod) *model.Pod {
 	p := &problems{}
-	checkMisplaced(p, pod.Annotations, annotationSocketLB, annotationSourceCheck, annotationProxy)
+	checkMisplaced(p, pod.Annotations, annotationSocketLB, annotationSourceCheck, annotationProxy, annotationClass)
 	out := &model.Pod{
 		Name:        model.Name{Namespace: pod.Namespace, Name: pod.Name},
 		UID:         string(pod.UID),
@@ -28,6 +28,7 @@ func Pod(pod *corev1.Pod) *model.Pod {
 		Proxy:       pod.Annotations[annotationProxy],
 		Egress:      bandwidth(p, pod.Annotations, annotationEgress),
 		Ingress:     bandwidth(p, pod.Annotations, annotationIngress),
+		Class:       class(p, pod),
 	}
 	if !out.Finished {
 		out.Addrs = podAddrs(p, &pod.Status)

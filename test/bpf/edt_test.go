@@ -27,7 +27,8 @@ const (
 type skbtimed struct {
 	_       [2]uint32
 	Mark    uint32
-	_       [6]uint32
+	_       [5]uint32
+	Prior   uint32
 	Came    uint32 // ingress_ifindex
 	Ifindex uint32
 	_       [27]uint32

@@ -70,6 +70,8 @@ const (
 	RaceMapRaceSteps     = "race_steps"
 	RaceMapServed        = "served"
 	RaceMapServices      = "services"
+	RaceMapSharePaces    = "share_paces"
+	RaceMapShareRates    = "share_rates"
 	RaceMapSlots         = "slots"
 	RaceMapSnatAddrs     = "snat_addrs"
 	RaceMapSockFlows     = "sock_flows"
@@ -178,6 +180,8 @@ type RaceMapSpecs struct {
 	RaceSteps   *ebpf.MapSpec `ebpf:"race_steps"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
+	SharePaces  *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates  *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
@@ -258,6 +262,8 @@ type RaceMaps struct {
 	RaceSteps   *ebpf.Map `ebpf:"race_steps"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
+	SharePaces  *ebpf.Map `ebpf:"share_paces"`
+	ShareRates  *ebpf.Map `ebpf:"share_rates"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
@@ -307,6 +313,8 @@ func (m *RaceMaps) Close() error {
 		m.RaceSteps,
 		m.Served,
 		m.Services,
+		m.SharePaces,
+		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockFlows,

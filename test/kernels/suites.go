@@ -58,7 +58,7 @@ func suites() []suite {
 		},
 		{
 			name: "bandwidth", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^TestBandwidth"},
-			without: []string{"6.12"}, limit: 8 * time.Minute,
+			without: []string{"6.12"}, limit: 10 * time.Minute,
 		},
 		{
 			name: "demo", command: true, pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},

@@ -47,6 +47,8 @@ const (
 	SelectMapPodsDial       = "pods_dial"
 	SelectMapServed         = "served"
 	SelectMapServices       = "services"
+	SelectMapSharePaces     = "share_paces"
+	SelectMapShareRates     = "share_rates"
 	SelectMapSlots          = "slots"
 	SelectMapSnatAddrs      = "snat_addrs"
 	SelectMapSockFlows      = "sock_flows"
@@ -147,6 +149,8 @@ type SelectMapSpecs struct {
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
+	SharePaces  *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates  *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
@@ -223,6 +227,8 @@ type SelectMaps struct {
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
+	SharePaces  *ebpf.Map `ebpf:"share_paces"`
+	ShareRates  *ebpf.Map `ebpf:"share_rates"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
@@ -269,6 +275,8 @@ func (m *SelectMaps) Close() error {
 		m.PodsDial,
 		m.Served,
 		m.Services,
+		m.SharePaces,
+		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockFlows,

@@ -50,6 +50,8 @@ const (
 	recordsMapPodsDial        = "pods_dial"
 	recordsMapServed          = "served"
 	recordsMapServices        = "services"
+	recordsMapSharePaces      = "share_paces"
+	recordsMapShareRates      = "share_rates"
 	recordsMapSlots           = "slots"
 	recordsMapSnatAddrs       = "snat_addrs"
 	recordsMapSockFlows       = "sock_flows"
@@ -171,6 +173,8 @@ type recordsMapSpecs struct {
 	PodsDial    *ebpf.MapSpec `ebpf:"pods_dial"`
 	Served      *ebpf.MapSpec `ebpf:"served"`
 	Services    *ebpf.MapSpec `ebpf:"services"`
+	SharePaces  *ebpf.MapSpec `ebpf:"share_paces"`
+	ShareRates  *ebpf.MapSpec `ebpf:"share_rates"`
 	Slots       *ebpf.MapSpec `ebpf:"slots"`
 	SnatAddrs   *ebpf.MapSpec `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.MapSpec `ebpf:"sock_flows"`
@@ -246,6 +250,8 @@ type recordsMaps struct {
 	PodsDial    *ebpf.Map `ebpf:"pods_dial"`
 	Served      *ebpf.Map `ebpf:"served"`
 	Services    *ebpf.Map `ebpf:"services"`
+	SharePaces  *ebpf.Map `ebpf:"share_paces"`
+	ShareRates  *ebpf.Map `ebpf:"share_rates"`
 	Slots       *ebpf.Map `ebpf:"slots"`
 	SnatAddrs   *ebpf.Map `ebpf:"snat_addrs"`
 	SockFlows   *ebpf.Map `ebpf:"sock_flows"`
@@ -295,6 +301,8 @@ func (m *recordsMaps) Close() error {
 		m.PodsDial,
 		m.Served,
 		m.Services,
+		m.SharePaces,
+		m.ShareRates,
 		m.Slots,
 		m.SnatAddrs,
 		m.SockFlows,

@@ -1,0 +1,150 @@
+package podnet
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// Pods that share a rate keep to it together, and what is within another share keeps to that too.
+func TestBandwidthShared(t *testing.T) {
+	rig.Root(t)
+	needFq(t)
+	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{} })
+	for _, c := range []struct {
+		name  string
+		share maps.Share
+		rate  float64
+	}{
+		{"of a namespace", maps.Share{Namespace: "shop", OfNamespace: 2e6 / 8}, 2e6 / 8},
+		{"of a namespace, within the node's", maps.Share{Namespace: "shop", OfNamespace: 2e6 / 8, OfNode: 1e6 / 8}, 1e6 / 8},
+	} {
+		shared := maps.Rates{Share: c.share, Class: maps.Guaranteed} // which lets most of it wait
+		w.Rates = map[string]maps.Rates{"a": shared, "b": shared}
+		w.restart()
+		for is4, to := range outsiders {
+			want, all := leaves(c.rate, is4)
+			sink := drainAt(t, w.outside, 9, 2*(all/2/datagrams*datagrams))
+			for _, p := range w.pods[:2] {
+				rig.NewChild(t, nil, p.Netns, "pour", netip.AddrPortFrom(to, 9).String(), "4", strconv.Itoa(all/2/datagrams*datagrams), "0")
+			}
+			requireRate(t, fmt.Sprintf("%.0f Mbit/s, share %s, IPv4 %t", c.rate*8/1e6, c.name, is4), drained(t, sink), want, 0.03)
+		}
+		m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), true)
+		w.must(err)
+		list, err := maps.SharePaces(m.ShareRates, m.SharePaces)
+		m.Close()
+		w.must(err)
+		for id, pace := range list {
+			if pace.Passed == 0 || pace.Dropped != 0 {
+				t.Errorf("share %s, %d: %+v", c.name, id, pace)
+			}
+		}
+	}
+}
+
+// What waits at a device does so in the band of its pod's class, if this kernel's fq has any.
+func TestBandwidthBands(t *testing.T) {
+	rig.Root(t)
+	needFq(t)
+	for _, bypass := range []bool{true, false} {
+		const rate = 1e6 / 8
+		w := newTownOf(t, bypass, func(s *served) {
+			s.Rates = map[string]maps.Rates{"a": {Out: rate, Class: maps.Guaranteed}, "b": {Out: rate, Class: maps.BestEffort}}
+		})
+		w.must(w.ns.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward_update_priority", []byte("0"), 0) }))
+		to := outsiders[!bypass] // each way has something of one family that the other way has not
+		for band, p := range map[int]*pod{0: w.pods[0], 2: w.pods[1]} {
+			waiting, ok := w.pouredBands(t, p, to, rate)
+			if !ok {
+				t.Log("this kernel's fq has no bands: Linux 6.7 has them")
+				return
+			}
+			in := waiting[band]
+			waiting[band] = 0
+			if in == 0 || waiting != [3]uint32{} {
+				t.Errorf("past the stack %t, %s: %d wait in band %d, and in the others %v", bypass, p.id, in, band, waiting)
+			}
+		}
+	}
+}
+
+// pouredBands has a pod send what waits for a second and a half, and returns in which bands it does.
+func (w *town) pouredBands(t *testing.T, p *pod, to netip.Addr, rate float64) (waiting [3]uint32, ok bool) {
+	t.Helper()
+	_, all := leaves(rate, to.Is4())
+	for range 5 {
+		sink, since := drainAt(t, w.outside, 9, all), time.Now()
+		rig.Child(t, nil, p.Netns, "pour", netip.AddrPortFrom(to, 9).String(), "1", strconv.Itoa(all), "0")
+		waiting, ok = w.bands("eth0")
+		if took := time.Since(since); took < pouring || !ok || waiting != [3]uint32{} {
+			drained(t, sink)
+			return waiting, ok
+		}
+		drained(t, sink) // all of it had gone before somebody looked
+	}
+	t.Fatal("the machine is too busy to see what waits")
+	return waiting, ok
+}
+
+// bands returns how many packets wait in each band of the fq of a device. False: it has none.
+func (n *node) bands(device string) (waiting [3]uint32, ok bool) {
+	n.t.Helper()
+	const (
+		stats2, app = 7, 4 // TCA_STATS2, and TCA_STATS_APP in it
+		count       = 136  // where struct tc_fq_qd_stats has band_pkt_count
+	)
+	n.must(n.ns.Do(func() error {
+		link, err := netlink.LinkByName(device)
+		if err != nil {
+			return err
+		}
+		request := nl.NewNetlinkRequest(unix.RTM_GETQDISC, unix.NLM_F_DUMP)
+		request.AddData(&nl.TcMsg{Family: nl.FAMILY_ALL, Ifindex: int32(link.Attrs().Index)})
+		messages, err := request.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWQDISC)
+		if err != nil {
+			return err
+		}
+		for _, m := range messages {
+			attrs, err := nl.ParseRouteAttr(m[nl.SizeofTcMsg:])
+			if err != nil {
+				return err
+			}
+			if nl.DeserializeTcMsg(m).Ifindex != int32(link.Attrs().Index) {
+				continue
+			}
+			for _, outer := range attrs {
+				if outer.Attr.Type&^unix.NLA_F_NESTED != stats2 {
+					continue
+				}
+				inner, err := nl.ParseRouteAttr(outer.Value)
+				if err != nil {
+					return err
+				}
+				for _, a := range inner {
+					if a.Attr.Type != app || len(a.Value) < count+12 {
+						continue
+					}
+					ok = true
+					for i := range waiting {
+						waiting[i] += binary.NativeEndian.Uint32(a.Value[count+4*i:])
+					}
+				}
+			}
+		}
+		return nil
+	}))
+	return waiting, ok
+}
