@@ -148,9 +148,12 @@ static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kin
 	return at;
 }
 
-/* Gives a packet the time at which it may leave by a device, if that is yet to come. */
+/* Gives a packet the time at which it may leave by a device, if that is yet to come. A socket that paces itself has
+ * given it one that may be later. */
 static __always_inline void edt_stamp(struct __sk_buff *skb, __u64 at)
 {
+	if (skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO && skb->tstamp > at)
+		return;
 	if (at > bpf_ktime_get_ns())
 		bpf_skb_set_tstamp(skb, at, BPF_SKB_TSTAMP_DELIVERY_MONO);
 }

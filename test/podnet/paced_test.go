@@ -1,0 +1,141 @@
+package podnet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// later sends a datagram that its socket has for so many milliseconds later, behind others that have a pod wait for less, and prints for when.
+func later(args []string) int {
+	err := func() error {
+		wait, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		ahead, err := net.Dial("udp", args[0])
+		if err != nil {
+			return err
+		}
+		defer ahead.Close()
+		conn, err := net.Dial("udp", args[0])
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		raw, err := conn.(*net.UDPConn).SyscallConn()
+		if err != nil {
+			return err
+		}
+		for range 100 {
+			if _, err := ahead.Write(make([]byte, datagram)); err != nil {
+				return err
+			}
+		}
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			return err
+		}
+		control := make([]byte, unix.CmsgSpace(8))
+		header := unix.Cmsghdr{Level: unix.SOL_SOCKET, Type: unix.SO_TXTIME}
+		header.SetLen(unix.CmsgLen(8))
+		binary.NativeEndian.PutUint64(control[0:], uint64(header.Len))
+		binary.NativeEndian.PutUint32(control[8:], uint32(header.Level))
+		binary.NativeEndian.PutUint32(control[12:], uint32(header.Type))
+		due := now.Nano() + int64(wait)*1e6
+		binary.NativeEndian.PutUint64(control[16:], uint64(due))
+		var failed error
+		err = raw.Control(func(fd uintptr) {
+			var txtime [8]byte // struct sock_txtime
+			binary.NativeEndian.PutUint32(txtime[:], unix.CLOCK_MONOTONIC)
+			if failed = unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_TXTIME, string(txtime[:])); failed == nil {
+				_, failed = unix.SendmsgN(int(fd), []byte("later"), control, nil, 0)
+			}
+		})
+		if err := errors.Join(err, failed); err != nil {
+			return err
+		}
+		fmt.Println(due)
+		return nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// heed prints when that datagram comes.
+func heed(args []string) int {
+	err := func() error {
+		conn, err := net.ListenPacket("udp", args[0])
+		if err != nil {
+			return err
+		}
+		fmt.Println("ready")
+		for data := make([]byte, 2*datagram); ; {
+			if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+				return err
+			}
+			n, _, err := conn.ReadFrom(data)
+			if err != nil {
+				return err
+			}
+			if n == len("later") {
+				var now unix.Timespec
+				err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
+				fmt.Println(now.Nano())
+				return err
+			}
+		}
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// A packet that its socket has for later leaves then, and not already when its pod's rate would let it.
+func TestBandwidthPaced(t *testing.T) {
+	rig.Root(t)
+	needFq(t)
+	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: 1e6}} }) // which has it wait for a tenth of a second
+	for _, to := range outsiders {
+		if w.early(t, w.pods[1], to) > 0 {
+			t.Log("this kernel does not keep the time of a datagram as it leaves a namespace, as newer ones do")
+			continue
+		}
+		if early := w.early(t, w.pods[0], to); early > 0 {
+			t.Errorf("to %s: it came %s before it was due", to, early)
+		}
+	}
+}
+
+// early returns how long before it is due a pod's packet comes that its socket has for later.
+func (w *town) early(t *testing.T, p *pod, to netip.Addr) time.Duration {
+	t.Helper()
+	sink := rig.NewChild(t, nil, w.outside, "heed", netip.AddrPortFrom(to, 11).String())
+	if line, err := sink.ReadLine(); err != nil || line != "ready" {
+		t.Fatalf("heed: %q, %v", line, err)
+	}
+	due, err := strconv.ParseInt(strings.TrimSpace(rig.Child(t, nil, p.Netns, "later", netip.AddrPortFrom(to, 11).String(), "700")), 10, 64)
+	w.must(err)
+	line, err := sink.ReadLine()
+	w.must(err)
+	came, err := strconv.ParseInt(line, 10, 64)
+	w.must(errors.Join(err, sink.Wait()))
+	return time.Duration(due - came)
+}
