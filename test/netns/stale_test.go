@@ -258,6 +258,7 @@ func TestStaleSparesOthers(t *testing.T) {
 	if n := p.must(op{Call: "harmed"}).N; n != 0 {
 		t.Errorf("%d of %d other sockets were harmed", n, at-100_000+1)
 	}
+	k.until(func() bool { return k.sweeper.Stats().Aborted[model.UDP] > 0 }, "the look that woke it does not end")
 	s := k.sweeper.Stats()
 	t.Logf("%d looks took %v together", s.Looks, s.Took)
 	if s.Aborted[model.UDP] != 1 || s.Aborted[model.TCP] != 0 || s.LastError != "" {
