@@ -69,7 +69,7 @@ static __always_inline bool decide_begins(const struct packet *p, const struct c
 
 /* A client that begins anew where a flow has ended gets a backend that is there now. Forgets the flow then. So it
  * does if a server begins where both have ended: it answers somebody whose SYN was none of ours, as of a connection
- * that netfilter has given the port of the flow. */
+ * that netfilter has given the port of the flow. A reply whose request has no row may be a moment ahead of that. */
 static __noinline int decide_renew(const struct packet *p, const struct ct_entry *row)
 {
 	struct flow back = ct_back(&p->flow, row);
@@ -80,8 +80,9 @@ static __noinline int decide_renew(const struct packet *p, const struct ct_entry
 		return false;
 	other = table_lookup(&back);
 	ours = other && ct_leads(other, &p->flow);
-	if (ours && row->state != CT_RESET && other->state != CT_RESET &&
-	    (row->state <= CT_OPEN || (row->flags & CT_REPLY && other->state <= CT_OPEN)))
+	if (row->flags & CT_REPLY && (!ours || (row->state != CT_RESET && other->state <= CT_OPEN)))
+		return false;
+	if (ours && row->state <= CT_OPEN && other->state != CT_RESET)
 		return false;
 	table_delete(&p->flow);
 	if (ours)

@@ -210,6 +210,7 @@ func TestEndedPort(t *testing.T) {
 			{"both ends, and a refusal", end, syn | ack | rst, false},
 			{"the client's reset", func(l *session) { l.request(t, "reset", rst, 0) }, syn | ack, true},
 			{"the backend's reset", func(l *session) { l.reply(t, "reset", rst, 0) }, syn | ack, true},
+			{"nobody, and before the request has its row", func(*session) { w.forget(t, w.maps.Ct, client, vip, tcp) }, syn | ack, false},
 		} {
 			l := w.dial(t, f, client, vip, pod)
 			l.shake(t)

@@ -113,7 +113,10 @@ func (s *step) beginsAs(row *Row) bool {
 // another connection is not taken for the flow's. A server may only say so when neither side has anything to say.
 func (s *step) isOver(row *Row, back Flow) bool {
 	other := s.Open[back]
-	if other == nil || !other.leads(s.flow) || other.State == Reset || row.State == Reset {
+	switch {
+	case other == nil || !other.leads(s.flow):
+		return !row.Reply
+	case other.State == Reset || row.State == Reset:
 		return true
 	}
 	return row.State > Open && (!row.Reply || other.State > Open)
