@@ -127,8 +127,10 @@ func (r *removal) removeState(cfg *config.Config) error {
 	} else if err != nil {
 		return err
 	}
-	if err := os.Remove(pluginSocket(cfg)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the plugin's socket: %w", err)
+	for _, file := range []string{pluginSocket(cfg), serversFile(cfg)} {
+		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove a file of the agent: %w", err)
+		}
 	}
 	err := os.Remove(cfg.StateDir)
 	switch {

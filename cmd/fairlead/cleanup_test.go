@@ -81,6 +81,10 @@ status: {addresses: [{type: InternalIP, address: 192.0.2.2}]}
 		t.Errorf("that is all an agent does:\n%s", diff)
 	}
 	n.agent.Kill()
+	servers := filepath.Join(strings.TrimPrefix(n.flags[1], "--state-dir="), "api-servers")
+	if err := os.WriteFile(servers, []byte("192.0.2.1:6443\n"), 0o600); err != nil { // as an agent of a cluster does
+		t.Fatal(err)
+	}
 	out := in("cleanup")
 	for _, want := range []string{"put back net.ipv4.ip_forward=0\n", "put back net.ipv6.conf.eth0.accept_ra=1\n"} {
 		if !strings.Contains(out, want) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"log/slog"
+	"path/filepath"
 
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/metrics"
@@ -12,9 +13,13 @@ import (
 
 type kubeSource struct{ *kube.Source }
 
+// serversFile is where the API servers are noted that the cluster has.
+func serversFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir, "api-servers") }
+
 func newKubeSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, cluster, error) {
 	src, err := kube.New(kube.Config{
-		Kubeconfig: cfg.Kubeconfig, NodeName: cfg.NodeName, Version: version(), Store: store, Log: log,
+		Kubeconfig: cfg.Kubeconfig, Servers: cfg.Servers(), ServersFile: serversFile(cfg),
+		NodeName: cfg.NodeName, Version: version(), Store: store, Log: log,
 	})
 	if err != nil {
 		return nil, cluster{}, err

@@ -32,6 +32,7 @@ const (
 type Config struct {
 	Source      string // Kubernetes, or a path
 	Kubeconfig  string // empty = the service account of the pod
+	APIServers  string // HOST:PORT with commas between them; empty = none
 	NodeName    string
 	CgroupRoot  string // empty = to be detected
 	BPFFS       string

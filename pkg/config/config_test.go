@@ -122,7 +122,7 @@ func originOf(cfg *Config, name string) Origin {
 // Every option can be given in each of the three ways and arrives in its own field.
 func TestEveryOption(t *testing.T) {
 	values := map[string]string{
-		"source": "./manifests", "kubeconfig": "/k", "node-name": "n", "cgroup-root": "/sys/fs/cgroup/x", "bpffs": "/b",
+		"source": "./manifests", "kubeconfig": "/k", "api-servers": "b.example:6443", "node-name": "n", "cgroup-root": "/sys/fs/cgroup/x", "bpffs": "/b",
 		"state-dir": "/s", "log-level": "warn", "log-format": "json", "algorithm": "maglev", "hash-seed": "0123456789abcdef", "external-ips": "deny", "reset-stale-tcp": "true",
 		"metrics-address": ":1", "healthz-address": ":2", "ready-address": "[::1]:3",
 		"opt-out-runtimes": "kata", "opt-out-meshes": "istio", "cni-cache": "/c",

@@ -68,6 +68,12 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.Kubeconfig },
 		},
 		{
+			Name: "api-servers", Shown: "none", check: servers,
+			Usage: "more API servers, HOST:PORT with commas between them, for when the one that the credentials name cannot be reached; those that the cluster " +
+				"has are remembered beside them. Each needs a certificate of its own name",
+			field: func(c *Config) *string { return &c.APIServers },
+		},
+		{
 			Name: "node-name", Shown: "the host name, in lower case", check: nodeName,
 			Usage: "name of this node, as in the cluster's list of nodes",
 			field: func(c *Config) *string { return &c.NodeName },

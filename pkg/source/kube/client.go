@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// restConfig returns how to reach the server.
-func restConfig(cfg *Config) (*rest.Config, error) {
+// restConfig returns how to reach the servers.
+func restConfig(cfg *Config) (*rest.Config, *servers, error) {
 	var base *rest.Config
 	var err error
 	switch {
@@ -21,12 +21,12 @@ func restConfig(cfg *Config) (*rest.Config, error) {
 	case cfg.Kubeconfig != "":
 		base, err = clientcmd.BuildConfigFromFlags("", cfg.Kubeconfig)
 		if err != nil {
-			return nil, fmt.Errorf("read kubeconfig %s: %w", cfg.Kubeconfig, err)
+			return nil, nil, fmt.Errorf("read kubeconfig %s: %w", cfg.Kubeconfig, err)
 		}
 	default:
 		base, err = rest.InClusterConfig()
 		if err != nil {
-			return nil, fmt.Errorf("read service account of the pod (--kubeconfig is not given): %w", err)
+			return nil, nil, fmt.Errorf("read service account of the pod (--kubeconfig is not given): %w", err)
 		}
 	}
 	base.UserAgent = "fairlead/" + cfg.Version
@@ -35,8 +35,17 @@ func restConfig(cfg *Config) (*rest.Config, error) {
 	// The few requests that a reflector makes are spaced by its backoff.
 	base.QPS = -1
 	base.Timeout = 0 // it would end watches
-	base.Wrap(func(next http.RoundTripper) http.RoundTripper { return observed{next} })
-	return base, nil
+	host, _, err := rest.DefaultServerUrlFor(base)
+	if err != nil {
+		return nil, nil, fmt.Errorf("address of the API server: %w", err)
+	}
+	file := cfg.ServersFile
+	if host.Scheme != "https" || base.Insecure {
+		file = "" // whoever answers there would be believed
+	}
+	all := newServers(host.Host, cfg.Servers, file, cfg.Log)
+	base.Wrap(func(next http.RoundTripper) http.RoundTripper { return observed{anyServer{next, all}} })
+	return base, all, nil
 }
 
 // newClient returns a client of one group of the API. It knows our few types only: the usual clients register every

@@ -35,10 +35,14 @@ import (
 type Config struct {
 	Kubeconfig string       // a file; empty = the service account of the pod
 	REST       *rest.Config // instead of Kubeconfig; it is not changed
-	NodeName   string       // whose pods are wanted
-	Version    string       // of the agent, for the server's log
-	Store      *model.Store
-	Log        *slog.Logger
+	Servers    []string     // HOST:PORT of API servers, beside the one that those name
+	// ServersFile is where the API servers are noted that the cluster has, for an agent that starts while the one that it is told of is away; empty
+	// for nowhere.
+	ServersFile string
+	NodeName    string // whose pods are wanted
+	Version     string // of the agent, for the server's log
+	Store       *model.Store
+	Log         *slog.Logger
 }
 
 // Source keeps a Store up to date with an API server.
@@ -62,7 +66,7 @@ type Status struct {
 
 // New returns a Source. Nothing is asked of the server before Run; the error is about the configuration.
 func New(cfg Config) (*Source, error) {
-	base, err := restConfig(&cfg)
+	base, all, err := restConfig(&cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -87,12 +91,12 @@ func New(cfg Config) (*Source, error) {
 		return nil, err
 	}
 	return &Source{
-		kinds: kindsOf(&cfg, core, discovery), events: events,
+		kinds: kindsOf(&cfg, core, discovery, all), events: events,
 		node: &Node{client: core, name: cfg.NodeName}, policies: &Policies{policies},
 	}, nil
 }
 
-func kindsOf(cfg *Config, core, discovery rest.Interface) []follower {
+func kindsOf(cfg *Config, core, discovery rest.Interface, all *servers) []follower {
 	store := cfg.Store
 	labelled := func(selector string) func(*metav1.ListOptions) {
 		return func(options *metav1.ListOptions) { options.LabelSelector = selector }
@@ -109,7 +113,9 @@ func kindsOf(cfg *Config, core, discovery rest.Interface) []follower {
 			name: "endpointslices", client: discovery,
 			object: &discoveryv1.EndpointSlice{}, list: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 			selected: labelled(source.SliceSelector), translate: source.Slice,
-			set: store.SetSlice, drop: store.DeleteSlice, replace: store.ReplaceSlices,
+			set:     func(slice *model.Slice) { all.learn(slice.Name, slice); store.SetSlice(slice) },
+			drop:    func(name model.Name) { all.learn(name, nil); store.DeleteSlice(name) },
+			replace: func(slices []*model.Slice) { all.learnAll(slices); store.ReplaceSlices(slices) },
 		}, cfg.Log),
 		newKind(resource[*corev1.Node, model.Node]{
 			name: "nodes", client: core,

@@ -1,0 +1,188 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// servers are the API servers that there are, as HOST:PORT: those of the configuration, and those that answered for the cluster when it was
+// last heard of, which a file remembers. A request goes to the one that answered last, and to the next if that cannot be reached. Each is
+// asked for a certificate of its own name.
+type servers struct {
+	file string // empty: none are remembered
+	log  *slog.Logger
+
+	mu      sync.Mutex
+	given   []string
+	known   map[model.Name][]string // by the slice that tells of them
+	noted   []string                // what the file says
+	current string
+}
+
+// newServers returns those of the configuration, of which main is the one that the credentials name, and those of the file.
+func newServers(main string, given []string, file string, log *slog.Logger) *servers {
+	s := &servers{file: file, log: log, given: append([]string{main}, given...), known: map[model.Name][]string{}, current: main}
+	if file == "" {
+		return s
+	}
+	content, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Warn("cannot read which API servers there were", "error", err)
+	}
+	for line := range strings.Lines(string(content)) {
+		if at, err := netip.ParseAddrPort(strings.TrimSpace(line)); err == nil && len(s.noted) < mostServers {
+			s.noted = append(s.noted, at.String())
+		}
+	}
+	return s
+}
+
+// mostServers bounds how many are remembered: each may have to be waited for.
+const mostServers = 16
+
+// order returns the servers in the order in which they are to be asked.
+func (s *servers) order() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := []string{s.current}
+	for _, at := range slices.Concat(s.given, s.noted) {
+		if !slices.Contains(list, at) {
+			list = append(list, at)
+		}
+	}
+	return list
+}
+
+func (s *servers) answered(at string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != at {
+		s.log.Warn("another API server is asked from now on", "server", at, "before", s.current)
+		s.current = at
+	}
+}
+
+// learn notes the servers that a slice of the Service default/kubernetes tells of; nil if it is gone.
+func (s *servers) learn(name model.Name, slice *model.Slice) {
+	if s.file == "" || name.Namespace != "default" || (slice != nil && slice.Service != "kubernetes") {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slice == nil && s.known[name] == nil {
+		return
+	}
+	delete(s.known, name)
+	if slice != nil {
+		for _, port := range slice.Ports {
+			for _, endpoint := range slice.Endpoints {
+				if port.Protocol == model.TCP && endpoint.Conditions&model.Ready != 0 {
+					s.known[name] = append(s.known[name], netip.AddrPortFrom(endpoint.Addr, port.Port).String())
+				}
+			}
+		}
+	}
+	var all []string
+	for _, list := range s.known {
+		all = append(all, list...)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	all = all[:min(len(all), mostServers)]
+	if len(all) == 0 || slices.Equal(all, s.noted) { // what was known last is better than nothing
+		return
+	}
+	s.noted = all
+	if err := s.write(); err != nil {
+		s.log.Warn("cannot note which API servers there are: if the one of the configuration goes, an agent that starts then finds none", "error", err)
+	}
+}
+
+// learnAll notes the servers that all slices tell of.
+func (s *servers) learnAll(list []*model.Slice) {
+	s.mu.Lock()
+	gone := slices.Collect(maps.Keys(s.known))
+	s.mu.Unlock()
+	for _, slice := range list {
+		s.learn(slice.Name, slice)
+		gone = slices.DeleteFunc(gone, func(name model.Name) bool { return name == slice.Name })
+	}
+	for _, name := range gone {
+		s.learn(name, nil)
+	}
+}
+
+func (s *servers) write() error {
+	staged := s.file + ".new"
+	if err := os.MkdirAll(filepath.Dir(s.file), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(staged, []byte(strings.Join(s.noted, "\n")+"\n"), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(staged, s.file)
+}
+
+// anyServer sends requests to the servers, one after the other until one answers.
+type anyServer struct {
+	next http.RoundTripper
+	all  *servers
+}
+
+// RoundTrip sends a request.
+func (a anyServer) RoundTrip(request *http.Request) (*http.Response, error) {
+	var errs []error
+	for _, at := range a.all.order() {
+		sent := request
+		if at != request.URL.Host {
+			sent = request.Clone(request.Context())
+			sent.URL.Host, sent.Host = at, at
+		}
+		if len(errs) > 0 && request.GetBody != nil {
+			body, err := request.GetBody()
+			if err != nil {
+				return nil, err
+			}
+			sent = sent.Clone(request.Context())
+			sent.Body = body
+		}
+		response, err := a.next.RoundTrip(sent)
+		if err == nil {
+			a.all.answered(at)
+			return response, nil
+		}
+		errs = append(errs, fmt.Errorf("API server %s: %w", at, err))
+		if request.Context().Err() != nil || !mayRepeat(request, err) {
+			break
+		}
+	}
+	if len(errs) == 1 {
+		return nil, errors.Unwrap(errs[0]) // as if there were no others
+	}
+	return nil, errors.Join(errs...)
+}
+
+// mayRepeat reports whether a request that failed so may be sent to another server: it changes nothing, or has reached nobody.
+func mayRepeat(request *http.Request, err error) bool {
+	if request.Body != nil && request.Body != http.NoBody && request.GetBody == nil {
+		return false
+	}
+	var failed *net.OpError
+	return request.Method == http.MethodGet || errors.As(err, &failed) && failed.Op == "dial"
+}
+
+// WrappedRoundTripper returns what sends the requests, for those who must reach it.
+func (a anyServer) WrappedRoundTripper() http.RoundTripper { return a.next }
