@@ -5,6 +5,7 @@
 #include <linux/bpf.h>
 #include <linux/errno.h>
 #include <linux/in.h>
+#include <linux/tcp.h>
 #include <stdbool.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -415,6 +416,42 @@ int sock_release(struct bpf_sock *ctx)
 {
 	if (ctx->protocol == IPPROTO_TCP)
 		peer_release(bpf_get_socket_cookie(ctx));
+	return PROCEED;
+}
+
+enum {
+	FAMILY_V4 = 2, /* AF_INET */
+	CONGESTION_NAME = 16,
+};
+
+/* Every field is read, whatever becomes of it: the verifier refuses one of which is decided first where it is. */
+static __always_inline struct addr ops_local(const volatile struct bpf_sock_ops *ctx)
+{
+	struct addr v4 = addr_from_v4(ctx->local_ip4);
+	struct addr v6 = {
+		.word = { ctx->local_ip6[0], ctx->local_ip6[1], ctx->local_ip6[2], ctx->local_ip6[3] },
+	};
+
+	return ctx->family == FAMILY_V4 ? v4 : v6;
+}
+
+/* Runs at what happens to connections of TCP. One of a pod that is to have BBR has it as soon as it stands, unless
+ * the connection or its namespace has chosen another than the node has. */
+SEC("sockops")
+int sock_established(struct bpf_sock_ops *ctx)
+{
+	__u64 name[CONGESTION_NAME / sizeof(__u64)] = {};
+	char bbr[] = "bbr";
+	struct addr local;
+	struct pod *pod;
+
+	if (ctx->op != BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB && ctx->op != BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB)
+		return PROCEED;
+	local = ops_local(ctx);
+	pod = bpf_map_lookup_elem(&pods, &local);
+	if (pod && pod->flags & POD_BBR && !bpf_getsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, name, sizeof(name)) &&
+	    name[0] == cfg.congestion)
+		bpf_setsockopt(ctx, IPPROTO_TCP, TCP_CONGESTION, bbr, sizeof(bbr));
 	return PROCEED;
 }
 

@@ -6,6 +6,7 @@
 
 enum pod_flag {
 	POD_UNCHECKED = 1, /* it may send what has another's address */
+	POD_BBR = 2,	   /* its connections have that congestion control, unless they choose another */
 };
 
 /* To which proxy of the node goes what a pod sends by TCP, see proxy.h. Zero: to none. */
@@ -21,6 +22,7 @@ struct pod {
 	__u8 mac[6];   /* of the pod's end */
 	__u8 host_mac[6];
 	__u32 proxy; /* enum pod_proxy */
+	__u32 flags; /* enum pod_flag */
 };
 
 /* Addresses that agree with `addr` in the bits of `prefix_len`. */
@@ -82,5 +84,5 @@ struct pod_pace {
 _Static_assert(sizeof(struct prefix_key) == 20, "a key has no hidden padding");
 _Static_assert(sizeof(struct pod_rate) == 32, "a value has no hidden padding");
 _Static_assert(sizeof(struct pace_key) == 8, "a key has no hidden padding");
-_Static_assert(sizeof(struct pod) == 20, "a value has no hidden padding");
+_Static_assert(sizeof(struct pod) == 24, "a value has no hidden padding");
 _Static_assert(sizeof(struct pod_link) == 12, "a value has no hidden padding");

@@ -60,9 +60,10 @@ type agent struct {
 	fabric        *fabric.Fabric     // likewise
 	masquerade    *masquerade.Keeper // nil without such a file
 
-	queues *queues.Keeper // nil where pods send as fast as they can; likewise
-	pair   int            // where what they send to each other waits, by its index; 0 where nothing does
-	big    *bigtcp.Keeper // nil where packets are as large as usual; set before others ask
+	queues *queues.Keeper     // nil where pods send as fast as they can; likewise
+	bbr    *observe.BBRStatus // nil where connections of pods have the congestion control that the kernel gives them; set before others ask
+	pair   int                // where what they send to each other waits, by its index; 0 where nothing does
+	big    *bigtcp.Keeper     // nil where packets are as large as usual; set before others ask
 }
 
 func newAgentCommand(env *env) *cobra.Command {

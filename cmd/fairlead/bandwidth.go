@@ -38,8 +38,8 @@ func (a *agent) startQueues(start func(string, func(context.Context) error), log
 	return nil
 }
 
-// bandwidthStatus returns how pods are kept to their rates, of which so many have one; nil where none is.
-func (a *agent) bandwidthStatus(limited int) *observe.BandwidthStatus {
+// bandwidthStatus returns how pods are kept to their rates; nil where none is.
+func (a *agent) bandwidthStatus(pods *podnet.Stats) *observe.BandwidthStatus {
 	if a.queues == nil {
 		return nil
 	}
@@ -47,13 +47,18 @@ func (a *agent) bandwidthStatus(limited int) *observe.BandwidthStatus {
 	if err := a.path.PairWay(); err != nil {
 		s.Error = strings.TrimPrefix(s.Error+"; what has waited on the node comes to nobody: "+err.Error(), "; ")
 	}
-	return &observe.BandwidthStatus{
-		Devices: s.Devices, Lacking: s.Lacking, Pods: limited, Dropped: s.Dropped, Congestion: congestion(procSys), Error: s.Error,
+	status := &observe.BandwidthStatus{
+		Devices: s.Devices, Lacking: s.Lacking, Pods: pods.Limited, Dropped: s.Dropped, Congestion: congestionOf(procSys), Error: s.Error,
 	}
+	if a.bbr != nil {
+		bbr := *a.bbr
+		bbr.Pods, status.BBR = pods.BBR, &bbr
+	}
+	return status
 }
 
-// congestion returns the name of the congestion control that connections of the node have unless they choose another.
-func congestion(root string) string {
+// congestionOf returns the name of the congestion control that connections have unless they choose another.
+func congestionOf(root string) string {
 	name, err := readSetting(filepath.Join(root, "net/ipv4/tcp_congestion_control"))
 	if err != nil {
 		return "unknown"
@@ -68,7 +73,8 @@ func newBandwidthCommand(inv *invocation) *cobra.Command {
 		Long: `List the pods of this node that are kept to a rate in what they send (annotation kubernetes.io/egress-bandwidth) or get
 (kubernetes.io/ingress-bandwidth), and what the pods of a namespace and of the node may send together (fairlead.io/egress-bandwidth of
 these): the rate, how much that is, measured for a second, how many packets were dropped since they had the rate, as those would have had
-to wait for too long, and how many told their sender that they had to wait. It reads the maps and the files of the agent, so it works
+to wait for too long, how many told their sender that they had to wait, and which congestion control new connections of a pod have
+unless they choose another. It reads the maps and the files of the agent, so it works
 while none runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -96,6 +102,8 @@ type limited struct {
 	Measured  uint64 `json:"measured"`
 	Dropped   uint64 `json:"dropped"` // packets
 	Marked    uint64 `json:"marked"`  // likewise
+	// Congestion is the congestion control that a pod's new connections have unless they choose one; empty for what several share.
+	Congestion string `json:"congestion,omitempty"`
 }
 
 // measuredFor is how long it is looked at what pods send.
@@ -126,6 +134,10 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 	if err != nil {
 		return nil, err
 	}
+	local, err := maps.PodRows(m.PodLinks, m.Pods)
+	if err != nil {
+		return nil, err
+	}
 	rows := []limited{}
 	add := func(row limited, now, was *maps.Pace) {
 		if now == nil {
@@ -145,7 +157,11 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 	for _, index := range slices.Sorted(stdmaps.Keys(after.pods)) {
 		device, pod := ownerOf(int(index), leases)
 		now, was := after.pods[index], before.pods[index]
-		add(limited{Pod: pod, Device: device, Direction: "egress"}, now.Out, was.Out)
+		congestion := congestionOf(procSys)
+		if slices.ContainsFunc(local, func(p maps.Pod) bool { return p.Index == index && p.BBR }) {
+			congestion = "bbr"
+		}
+		add(limited{Pod: pod, Device: device, Direction: "egress", Congestion: congestion}, now.Out, was.Out)
 		add(limited{Pod: pod, Device: device, Direction: "ingress"}, now.In, was.In)
 	}
 	return rows, nil
@@ -188,10 +204,10 @@ func ownerOf(index int, leases []podnet.Lease) (device, pod string) {
 
 func writeLimited(w io.Writer, rows []limited) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "POD\tDEVICE\tDIRECTION\tRATE\tMEASURED\tDROPPED\tMARKED")
+	fmt.Fprintln(table, "POD\tDEVICE\tDIRECTION\tRATE\tMEASURED\tDROPPED\tMARKED\tCONGESTION")
 	for _, r := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\n", orNone(cmp.Or(r.Pod, r.Share)), orNone(r.Device), r.Direction, bitRate(r.Rate), bitRate(r.Measured),
-			r.Dropped, r.Marked)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\n", orNone(cmp.Or(r.Pod, r.Share)), orNone(r.Device), r.Direction, bitRate(r.Rate), bitRate(r.Measured),
+			r.Dropped, r.Marked, orNone(r.Congestion))
 	}
 	return table.Flush()
 }

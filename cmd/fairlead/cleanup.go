@@ -127,7 +127,7 @@ func (r *removal) removeState(cfg *config.Config) error {
 	} else if err != nil {
 		return err
 	}
-	for _, file := range []string{pluginSocket(cfg), serversFile(cfg)} {
+	for _, file := range []string{pluginSocket(cfg), serversFile(cfg), bbrFile(cfg)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove a file of the agent: %w", err)
 		}

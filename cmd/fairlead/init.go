@@ -26,7 +26,9 @@ as it is, so the command may be repeated. Unless no device is to be served it al
 devices to come get fq (net.core.default_qdisc), and there is room for 1000 packets that come in faster than they are met
 (net.core.netdev_max_backlog) and for 4096 connections that nobody has accepted (net.core.somaxconn,
 net.ipv4.tcp_max_syn_backlog), unless there is more. What these settings were is noted in the state directory;
-"fairlead cleanup" puts them back, and so does this command those of --bandwidth without that.
+"fairlead cleanup" puts them back, and so does this command those of --bandwidth without that. With --bbr it has the kernel load
+that, and sends a packet through network namespaces of its own, by the way that pods' packets take (--pod-device, --host-routing),
+to see whether it still knows its socket, and the time that this gave it, when it leaves; what came of it the agent reads.
 
 It is what a privileged step does before an agent that is not privileged itself, such as an init container. The volumes of
 that need mountPropagation Bidirectional, and the agent's HostToContainer. "fairlead cleanup" leaves the mounts.`,
@@ -58,10 +60,13 @@ that need mountPropagation Bidirectional, and the agent's HostToContainer. "fair
 				return err
 			}
 			done.Settings = append(done.Settings, rates...)
+			if done.BBR, err = tryBBR(cfg); err != nil {
+				return err
+			}
 			return inv.print(done, done.write)
 		},
 	}
-	config.AddFlags(cmd.Flags(), "bandwidth", "cgroup-root", "devices")
+	config.AddFlags(cmd.Flags(), "bandwidth", "bbr", "cgroup-root", "devices", "host-routing", "pod-device")
 	cmd.Flags().StringVar(&at, "cgroup-mount", cgroupMount, "where to mount cgroup2 if nothing shows its root")
 	return cmd
 }
@@ -70,6 +75,7 @@ that need mountPropagation Bidirectional, and the agent's HostToContainer. "fair
 type preparation struct {
 	Mounts   []datapath.Mount
 	Settings []Change
+	BBR      string `json:",omitempty"` // "works", or why it does not; empty where nobody is to have it
 }
 
 func (p preparation) write(w io.Writer) error {
@@ -90,6 +96,10 @@ func (p preparation) write(w io.Writer) error {
 		if _, err := fmt.Fprintf(w, "%s %s\n", s.Setting, text); err != nil {
 			return err
 		}
+	}
+	if p.BBR != "" {
+		_, err := fmt.Fprintf(w, "BBR for connections of pods: %s\n", p.BBR)
+		return err
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/congestion"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -44,6 +46,37 @@ func TestInit(t *testing.T) {
 	} {
 		if out, err := rig.RunChild(nil, nil, "fairlead", append(args[:4:4], flag)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v", flag, out, err)
+		}
+	}
+}
+
+// What init finds out about BBR is what an agent goes by, until somebody finds out otherwise.
+func TestInitBBR(t *testing.T) {
+	rig.Root(t)
+	if err := congestion.Probe(congestion.Way{}); err != nil {
+		rig.Lacking(t, "bbr", err.Error())
+	}
+	served, bpffs, dir := rig.NewCgroup(t).Path(), rig.BPFFS(t), t.TempDir()
+	for _, c := range []struct {
+		flag, bbr    string
+		found, lacks string
+	}{
+		{"--host-routing=bpf", "annotated", "works", ""},
+		{"--host-routing=stack", "true", "--host-routing=bpf", "--host-routing=bpf"},
+		{"--host-routing=bpf", "true", "works", ""},
+		{"--host-routing=bpf", "false", "", `run "fairlead init --bbr=true"`},
+	} {
+		out := rig.Child(t, nil, nil, "fairlead", "init", "--bpffs="+bpffs, "--cgroup-root="+served, "--state-dir="+dir, "--devices=none", c.flag, "--bbr="+c.bbr, "-o", "json")
+		var got preparation
+		if err := json.Unmarshal([]byte(out), &got); err != nil {
+			t.Fatal(err)
+		}
+		cfg := &config.Config{StateDir: dir, BBR: "true"}
+		if lacks := lacksBBR(cfg); !strings.Contains(got.BBR, c.found) || (got.BBR == "") != (c.found == "") || !strings.Contains(lacks, c.lacks) || (lacks == "") != (c.lacks == "") {
+			t.Errorf("%s --bbr=%s: found %q, and an agent %q", c.flag, c.bbr, got.BBR, lacks)
+		}
+		if cfg.BBR = "false"; lacksBBR(cfg) != "" || bbrStatus(cfg) != nil {
+			t.Errorf("%s --bbr=%s: where nobody is to have it, it lacks %q", c.flag, c.bbr, lacksBBR(cfg))
 		}
 	}
 }

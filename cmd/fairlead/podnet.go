@@ -122,6 +122,9 @@ func checkPodNetwork(cfg *config.Config) error {
 	if cfg.Bandwidth == "true" && cfg.PodNetwork != "main" {
 		return usageError{fmt.Errorf("--bandwidth=true needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
 	}
+	if cfg.BBR != "false" && cfg.Bandwidth != "true" {
+		return usageError{fmt.Errorf("--bbr=%s needs --bandwidth=true, which has packets wait until the time that their socket has given them", cfg.BBR)}
+	}
 	return nil
 }
 
@@ -304,7 +307,7 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 		s.CIDRs = append(s.CIDRs, prefix.String())
 		v4, v6 = v4 || prefix.Addr().Is4(), v6 || prefix.Addr().Is6()
 	}
-	s.Routing, s.BigTCP, s.Bandwidth = a.routingStatus(), a.bigStatus(), a.bandwidthStatus(stats.Limited)
+	s.Routing, s.BigTCP, s.Bandwidth = a.routingStatus(), a.bigStatus(), a.bandwidthStatus(stats)
 	a.addProxies(s, stats.Proxied)
 	if keeper := a.masqueradeFile(); keeper != nil {
 		native, err := keeper.Native()

@@ -35,7 +35,8 @@ func (a *agent) traits(pod cni.Pod, was *podnet.Traits) podnet.Traits {
 	name := model.Name{Namespace: pod.Namespace, Name: pod.Name}
 	traits := podnet.Traits{Unchecked: a.store.Unchecked(name, pod.UID)}
 	if a.cfg.Bandwidth == "true" {
-		traits.Rates = ratesOf(pod.Namespace, a.store.Rates(name, pod.UID))
+		rates := a.store.Rates(name, pod.UID)
+		traits.Rates, traits.BBR = ratesOf(pod.Namespace, rates), a.wantsBBR(rates.BBR)
 	}
 	switch asked, known := a.store.Proxy(name, pod.UID); {
 	case !known:

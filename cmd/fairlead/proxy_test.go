@@ -7,6 +7,7 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 )
 
@@ -112,6 +113,26 @@ func TestTraitsRate(t *testing.T) {
 	store.SetNamespace(&model.Namespace{Name: "shop"})
 	if got := a.traits(web, &was); got.Share != (maps.Share{OfNode: 10e6}) {
 		t.Errorf("with the node alone it shares %+v", got.Share)
+	}
+	for _, c := range []struct {
+		says   model.Choice
+		among  string // whom BBR is for
+		lacks  string
+		wanted bool
+	}{
+		{model.Unsaid, "true", "", true}, {model.Yes, "true", "", true}, {model.No, "true", "", false},
+		{model.Unsaid, "annotated", "", false}, {model.Yes, "annotated", "", true}, {model.No, "annotated", "", false},
+		{model.Yes, "true", "the kernel has none", false},
+	} {
+		a.cfg.BBR, a.bbr = c.among, &observe.BBRStatus{Error: c.lacks}
+		store.SetPod(&model.Pod{Name: name, UID: "one", BBR: c.says})
+		if got := a.traits(web, &was).BBR; got != c.wanted {
+			t.Errorf("BBR is for %s, the pod says %d, it lacks %q: %t", c.among, c.says, c.lacks, got)
+		}
+	}
+	a.cfg.BBR, a.bbr = "false", nil
+	if a.traits(web, &was).BBR {
+		t.Error("a pod has BBR that is for nobody")
 	}
 	a.cfg.Bandwidth = "false"
 	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 20e6})

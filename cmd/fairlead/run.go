@@ -45,8 +45,9 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		}
 		packets.PairEnd = queues.FarName
 	}
+	bbr := bbrStatus(cfg)
 	path, err := datapath.Open(datapath.Config{
-		BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, OnDemand: true, Packets: packets, Log: log,
+		BPFFS: cfg.BPFFS, CgroupRoot: cfg.CgroupRoot, OnDemand: true, Packets: packets, Congestion: replacedBy(bbr), Log: log,
 	})
 	if err != nil {
 		return err
@@ -68,7 +69,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err != nil {
 		return err
 	}
-	agent := &agent{cfg: cfg, path: path, pair: packets.Pair, source: src, store: store, started: time.Now()}
+	agent := &agent{cfg: cfg, path: path, bbr: bbr, pair: packets.Pair, source: src, store: store, started: time.Now()}
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}

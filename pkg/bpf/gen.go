@@ -12,3 +12,4 @@ package bpf
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Tc ../../bpf/tc.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Xdp ../../bpf/xdp.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Pod ../../bpf/pod.c
+//go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -type survival Survival ../../bpf/survival.c

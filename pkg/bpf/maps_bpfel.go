@@ -416,6 +416,7 @@ type MapsPod struct {
 	Mac     [6]uint8
 	HostMac [6]uint8
 	Proxy   uint32
+	Flags   uint32
 }
 
 type MapsPodClass uint32
@@ -430,6 +431,7 @@ type MapsPodFlag uint32
 
 const (
 	MapsPodFlagPOD_UNCHECKED MapsPodFlag = 1
+	MapsPodFlagPOD_BBR       MapsPodFlag = 2
 )
 
 type MapsPodLink struct {

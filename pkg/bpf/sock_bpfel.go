@@ -16,62 +16,63 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	SockMapAffinity       = "affinity"
-	SockMapAllowances     = "allowances"
-	SockMapAskedWays      = "asked_ways"
-	SockMapBackends       = "backends"
-	SockMapConnPeers      = "conn_peers"
-	SockMapCounters       = "counters"
-	SockMapCt             = "ct"
-	SockMapCtHalf         = "ct_half"
-	SockMapCtOpened       = "ct_opened"
-	SockMapEvents         = "events"
-	SockMapFormer         = "former"
-	SockMapFrags          = "frags"
-	SockMapGuards         = "guards"
-	SockMapHints          = "hints"
-	SockMapLate           = "late"
-	SockMapLateFrames     = "late_frames"
-	SockMapLateMarks      = "late_marks"
-	SockMapLateTally      = "late_tally"
-	SockMapLinkAddrs      = "link_addrs"
-	SockMapMasqSkip       = "masq_skip"
-	SockMapNames          = "names"
-	SockMapNodeAddrs      = "node_addrs"
-	SockMapOptout         = "optout"
-	SockMapOptoutKinds    = "optout_kinds"
-	SockMapPodLinks       = "pod_links"
-	SockMapPodPaces       = "pod_paces"
-	SockMapPodRates       = "pod_rates"
-	SockMapPods           = "pods"
-	SockMapPodsDial       = "pods_dial"
-	SockMapServed         = "served"
-	SockMapServices       = "services"
-	SockMapSharePaces     = "share_paces"
-	SockMapShareRates     = "share_rates"
-	SockMapSlots          = "slots"
-	SockMapSnatAddrs      = "snat_addrs"
-	SockMapSockFlows      = "sock_flows"
-	SockMapSockPeers      = "sock_peers"
-	SockMapSrcRanges      = "src_ranges"
-	SockMapSvcs           = "svcs"
-	SockMapTunnel         = "tunnel"
-	SockMapTurnover       = "turnover"
-	SockMapWatch          = "watch"
-	SockMapWatched        = "watched"
-	SockMapWays           = "ways"
-	SockProgSockBind4     = "sock_bind4"
-	SockProgSockBind6     = "sock_bind6"
-	SockProgSockConnect4  = "sock_connect4"
-	SockProgSockConnect6  = "sock_connect6"
-	SockProgSockPeername4 = "sock_peername4"
-	SockProgSockPeername6 = "sock_peername6"
-	SockProgSockRecvmsg4  = "sock_recvmsg4"
-	SockProgSockRecvmsg6  = "sock_recvmsg6"
-	SockProgSockRelease   = "sock_release"
-	SockProgSockSendmsg4  = "sock_sendmsg4"
-	SockProgSockSendmsg6  = "sock_sendmsg6"
-	SockVarCfg            = "cfg"
+	SockMapAffinity         = "affinity"
+	SockMapAllowances       = "allowances"
+	SockMapAskedWays        = "asked_ways"
+	SockMapBackends         = "backends"
+	SockMapConnPeers        = "conn_peers"
+	SockMapCounters         = "counters"
+	SockMapCt               = "ct"
+	SockMapCtHalf           = "ct_half"
+	SockMapCtOpened         = "ct_opened"
+	SockMapEvents           = "events"
+	SockMapFormer           = "former"
+	SockMapFrags            = "frags"
+	SockMapGuards           = "guards"
+	SockMapHints            = "hints"
+	SockMapLate             = "late"
+	SockMapLateFrames       = "late_frames"
+	SockMapLateMarks        = "late_marks"
+	SockMapLateTally        = "late_tally"
+	SockMapLinkAddrs        = "link_addrs"
+	SockMapMasqSkip         = "masq_skip"
+	SockMapNames            = "names"
+	SockMapNodeAddrs        = "node_addrs"
+	SockMapOptout           = "optout"
+	SockMapOptoutKinds      = "optout_kinds"
+	SockMapPodLinks         = "pod_links"
+	SockMapPodPaces         = "pod_paces"
+	SockMapPodRates         = "pod_rates"
+	SockMapPods             = "pods"
+	SockMapPodsDial         = "pods_dial"
+	SockMapServed           = "served"
+	SockMapServices         = "services"
+	SockMapSharePaces       = "share_paces"
+	SockMapShareRates       = "share_rates"
+	SockMapSlots            = "slots"
+	SockMapSnatAddrs        = "snat_addrs"
+	SockMapSockFlows        = "sock_flows"
+	SockMapSockPeers        = "sock_peers"
+	SockMapSrcRanges        = "src_ranges"
+	SockMapSvcs             = "svcs"
+	SockMapTunnel           = "tunnel"
+	SockMapTurnover         = "turnover"
+	SockMapWatch            = "watch"
+	SockMapWatched          = "watched"
+	SockMapWays             = "ways"
+	SockProgSockBind4       = "sock_bind4"
+	SockProgSockBind6       = "sock_bind6"
+	SockProgSockConnect4    = "sock_connect4"
+	SockProgSockConnect6    = "sock_connect6"
+	SockProgSockEstablished = "sock_established"
+	SockProgSockPeername4   = "sock_peername4"
+	SockProgSockPeername6   = "sock_peername6"
+	SockProgSockRecvmsg4    = "sock_recvmsg4"
+	SockProgSockRecvmsg6    = "sock_recvmsg6"
+	SockProgSockRelease     = "sock_release"
+	SockProgSockSendmsg4    = "sock_sendmsg4"
+	SockProgSockSendmsg6    = "sock_sendmsg6"
+	SockVarCfg              = "cfg"
 )
 
 // LoadSock returns the embedded CollectionSpec for Sock.
@@ -116,17 +117,18 @@ type SockSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockProgramSpecs struct {
-	SockBind4     *ebpf.ProgramSpec `ebpf:"sock_bind4"`
-	SockBind6     *ebpf.ProgramSpec `ebpf:"sock_bind6"`
-	SockConnect4  *ebpf.ProgramSpec `ebpf:"sock_connect4"`
-	SockConnect6  *ebpf.ProgramSpec `ebpf:"sock_connect6"`
-	SockPeername4 *ebpf.ProgramSpec `ebpf:"sock_peername4"`
-	SockPeername6 *ebpf.ProgramSpec `ebpf:"sock_peername6"`
-	SockRecvmsg4  *ebpf.ProgramSpec `ebpf:"sock_recvmsg4"`
-	SockRecvmsg6  *ebpf.ProgramSpec `ebpf:"sock_recvmsg6"`
-	SockRelease   *ebpf.ProgramSpec `ebpf:"sock_release"`
-	SockSendmsg4  *ebpf.ProgramSpec `ebpf:"sock_sendmsg4"`
-	SockSendmsg6  *ebpf.ProgramSpec `ebpf:"sock_sendmsg6"`
+	SockBind4       *ebpf.ProgramSpec `ebpf:"sock_bind4"`
+	SockBind6       *ebpf.ProgramSpec `ebpf:"sock_bind6"`
+	SockConnect4    *ebpf.ProgramSpec `ebpf:"sock_connect4"`
+	SockConnect6    *ebpf.ProgramSpec `ebpf:"sock_connect6"`
+	SockEstablished *ebpf.ProgramSpec `ebpf:"sock_established"`
+	SockPeername4   *ebpf.ProgramSpec `ebpf:"sock_peername4"`
+	SockPeername6   *ebpf.ProgramSpec `ebpf:"sock_peername6"`
+	SockRecvmsg4    *ebpf.ProgramSpec `ebpf:"sock_recvmsg4"`
+	SockRecvmsg6    *ebpf.ProgramSpec `ebpf:"sock_recvmsg6"`
+	SockRelease     *ebpf.ProgramSpec `ebpf:"sock_release"`
+	SockSendmsg4    *ebpf.ProgramSpec `ebpf:"sock_sendmsg4"`
+	SockSendmsg6    *ebpf.ProgramSpec `ebpf:"sock_sendmsg6"`
 }
 
 // SockMapSpecs contains maps before they are loaded into the kernel.
@@ -312,17 +314,18 @@ type SockVariables struct {
 //
 // It can be passed to LoadSockObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockPrograms struct {
-	SockBind4     *ebpf.Program `ebpf:"sock_bind4"`
-	SockBind6     *ebpf.Program `ebpf:"sock_bind6"`
-	SockConnect4  *ebpf.Program `ebpf:"sock_connect4"`
-	SockConnect6  *ebpf.Program `ebpf:"sock_connect6"`
-	SockPeername4 *ebpf.Program `ebpf:"sock_peername4"`
-	SockPeername6 *ebpf.Program `ebpf:"sock_peername6"`
-	SockRecvmsg4  *ebpf.Program `ebpf:"sock_recvmsg4"`
-	SockRecvmsg6  *ebpf.Program `ebpf:"sock_recvmsg6"`
-	SockRelease   *ebpf.Program `ebpf:"sock_release"`
-	SockSendmsg4  *ebpf.Program `ebpf:"sock_sendmsg4"`
-	SockSendmsg6  *ebpf.Program `ebpf:"sock_sendmsg6"`
+	SockBind4       *ebpf.Program `ebpf:"sock_bind4"`
+	SockBind6       *ebpf.Program `ebpf:"sock_bind6"`
+	SockConnect4    *ebpf.Program `ebpf:"sock_connect4"`
+	SockConnect6    *ebpf.Program `ebpf:"sock_connect6"`
+	SockEstablished *ebpf.Program `ebpf:"sock_established"`
+	SockPeername4   *ebpf.Program `ebpf:"sock_peername4"`
+	SockPeername6   *ebpf.Program `ebpf:"sock_peername6"`
+	SockRecvmsg4    *ebpf.Program `ebpf:"sock_recvmsg4"`
+	SockRecvmsg6    *ebpf.Program `ebpf:"sock_recvmsg6"`
+	SockRelease     *ebpf.Program `ebpf:"sock_release"`
+	SockSendmsg4    *ebpf.Program `ebpf:"sock_sendmsg4"`
+	SockSendmsg6    *ebpf.Program `ebpf:"sock_sendmsg6"`
 }
 
 func (p *SockPrograms) Close() error {
@@ -331,6 +334,7 @@ func (p *SockPrograms) Close() error {
 		p.SockBind6,
 		p.SockConnect4,
 		p.SockConnect6,
+		p.SockEstablished,
 		p.SockPeername4,
 		p.SockPeername6,
 		p.SockRecvmsg4,

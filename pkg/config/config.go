@@ -61,6 +61,7 @@ type Config struct {
 	Routing                              string // none, native or vxlan
 	BigTCP                               string // true or false
 	Bandwidth                            string // true or false
+	BBR                                  string // true, annotated or false
 	PodDevice                            string // auto, veth or netkit
 
 	CNIConfDir, CNIConfName string // where the agent writes the configuration of the runtime; empty = nowhere

@@ -55,7 +55,7 @@ func TestDefaults(t *testing.T) {
 		Devices: "auto", XDP: "auto", NodePortAddresses: "primary", NodePortRange: "30000-32767", ExternalClusterIP: "false", VIPPing: "false", DSR: "off",
 		MetricsAddress: "127.0.0.1:10249", HealthzAddress: ":10256", ReadyAddress: "127.0.0.1:10247",
 		OptOutRuntimes: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
-		OptOutMeshes:   "istio,istio-ambient,linkerd,kuma,consul", CNICache: "/var/lib/cni/results", PodNetwork: "off", HostRouting: "bpf", Masquerade: "true", Routing: "none", BigTCP: "false", Bandwidth: "false", PodDevice: "auto",
+		OptOutMeshes:   "istio,istio-ambient,linkerd,kuma,consul", CNICache: "/var/lib/cni/results", PodNetwork: "off", HostRouting: "bpf", Masquerade: "true", Routing: "none", BigTCP: "false", Bandwidth: "false", BBR: "false", PodDevice: "auto",
 		CNIConfName: "05-fairlead.conflist",
 		Conntrack: Conntrack{
 			TCPEstablished: "8000s", TCPHalfClosed: "1h", TCPClosing: "60s", TCPReset: "10s", TCPHalfOpen: "30s", UDPStream: "120s", UDP: "30s",
@@ -123,7 +123,7 @@ func originOf(cfg *Config, name string) Origin {
 func TestEveryOption(t *testing.T) {
 	values := map[string]string{
 		"source": "./manifests", "kubeconfig": "/k", "api-servers": "b.example:6443", "node-name": "n", "cgroup-root": "/sys/fs/cgroup/x", "bpffs": "/b",
-		"state-dir": "/s", "log-level": "warn", "log-format": "json", "algorithm": "maglev", "hash-seed": "0123456789abcdef", "external-ips": "deny", "reset-stale-tcp": "true",
+		"bbr": "annotated", "state-dir": "/s", "log-level": "warn", "log-format": "json", "algorithm": "maglev", "hash-seed": "0123456789abcdef", "external-ips": "deny", "reset-stale-tcp": "true",
 		"metrics-address": ":1", "healthz-address": ":2", "ready-address": "[::1]:3",
 		"opt-out-runtimes": "kata", "opt-out-meshes": "istio", "cni-cache": "/c",
 		"conntrack-max": "100000", "conntrack-tcp-timeout-established": "24h", "conntrack-tcp-timeout-close-wait": "2h", "conntrack-tcp-timeout-closing": "2m",

@@ -235,6 +235,13 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.Bandwidth },
 		},
 		{
+			Name: "bbr", Default: "false", Values: []string{"true", "annotated", "false"},
+			Usage: "with --bandwidth=true, whether new connections of pods have the congestion control BBR: all but those of pods with the annotation " +
+				"fairlead.io/bbr=false; those of pods with fairlead.io/bbr=true; none. What has chosen another itself keeps it, and \"fairlead init\" finds out " +
+				"whether the node can",
+			field: func(c *Config) *string { return &c.BBR },
+		},
+		{
 			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
 			Usage: "whether pods get their network by the plugin fairlead-cni: they do not; it makes their devices and gives them addresses; it " +
 				"comes after another plugin that does",

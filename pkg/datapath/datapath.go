@@ -25,11 +25,13 @@ import (
 
 // Config says where a Datapath lives.
 type Config struct {
-	BPFFS      string       // a mounted bpf filesystem
-	CgroupRoot string       // the cgroup2 directory whose processes are served; empty to find the root
-	HostNetns  uint64       // the cookie of the node's own network namespace; 0 for the one that the process is in
-	OnDemand   bool         // attach programs that only some frontends need when there are any, see Prepare; otherwise all
-	Packets    *Packets     // nil to leave the devices alone
+	BPFFS      string   // a mounted bpf filesystem
+	CgroupRoot string   // the cgroup2 directory whose processes are served; empty to find the root
+	HostNetns  uint64   // the cookie of the node's own network namespace; 0 for the one that the process is in
+	OnDemand   bool     // attach programs that only some frontends need when there are any, see Prepare; otherwise all
+	Packets    *Packets // nil to leave the devices alone
+	// Congestion is what the node calls the congestion control of connections that choose none, if pods may have another; empty if not.
+	Congestion string
 	Log        *slog.Logger // nil for slog.Default
 
 	// failpoint is called before every step that a crash may precede. Tests use it to fail or to die there.
@@ -44,8 +46,9 @@ type Datapath struct {
 	step   func(string) error
 	lock   *os.File
 
-	hostNetns uint64
-	token     token // the programs that this process loads know its dials by it
+	hostNetns  uint64
+	congestion string
+	token      token // the programs that this process loads know its dials by it
 
 	// changing is held by whoever replaces maps or programs, from the first look to the last step, and taken before mu,
 	// which is held only where others could see half of it. Either of them is enough to read what maps and programs there
@@ -88,6 +91,10 @@ func Open(config Config) (*Datapath, error) {
 	d := &Datapath{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint, links: map[string]link.Link{}, token: newToken()}
 	if !config.OnDemand {
 		d.needs = allHooks
+	}
+	if config.Congestion != "" {
+		d.needs |= congestionHook
+		d.congestion = config.Congestion
 	}
 	if d.log == nil {
 		d.log = slog.Default()

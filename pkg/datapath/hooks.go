@@ -9,13 +9,14 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// hookSet is some of the groups of programs that only some frontends need.
+// hookSet is some of the groups of programs that are not always needed.
 type hookSet uint8
 
 const (
-	datagramHooks hookSet = 1 << iota // sendmsg and recvmsg, for frontends of UDP
-	bindHooks                         // bind, for NodePorts
-	packetHooks                       // the programs at devices, for frontends that are reached from outside
+	datagramHooks  hookSet = 1 << iota // sendmsg and recvmsg, for frontends of UDP
+	bindHooks                          // bind, for NodePorts
+	packetHooks                        // the programs at devices, for frontends that are reached from outside
+	congestionHook                     // at connections, where pods may have another congestion control
 
 	allHooks = datagramHooks | bindHooks | packetHooks
 )
@@ -27,6 +28,8 @@ func hooksOf(program string) hookSet {
 		return datagramHooks
 	case strings.HasPrefix(program, "sock_bind"):
 		return bindHooks
+	case program == "sock_established":
+		return congestionHook
 	}
 	return 0
 }
@@ -86,7 +89,7 @@ func (d *Datapath) lacks(need hookSet, known frontends) bool {
 
 // addNeeded adds to what is needed what the frontends in the maps ask for.
 func (d *Datapath) addNeeded() error {
-	if d.needs == allHooks {
+	if d.needs&allHooks == allHooks {
 		return nil
 	}
 	return d.tables.Svcs.Each(func(key maps.SvcKey, row maps.Svc) { d.needs |= hooksFor(key, row) })

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -52,15 +53,21 @@ type settings struct {
 	hostNetns uint64
 	token     token
 	needs     hookSet // other programs are not loaded
+
+	congestion string
 }
 
 func (d *Datapath) settings(found Features) settings {
-	return settings{found, d.hostNetns, d.token, d.needs}
+	return settings{found, d.hostNetns, d.token, d.needs, d.congestion}
 }
 
 // fields returns the fields of the programs' struct config.
 func (s settings) fields() map[string]uint64 {
-	fields := map[string]uint64{"host_netns": s.hostNetns, "can_refuse": 0, "probe": uint64(s.token)}
+	var letters [8]byte
+	copy(letters[:], s.congestion)
+	fields := map[string]uint64{
+		"host_netns": s.hostNetns, "can_refuse": 0, "probe": uint64(s.token), "congestion": binary.LittleEndian.Uint64(letters[:]),
+	}
 	if s.CanRefuse {
 		fields["can_refuse"] = 1
 	}

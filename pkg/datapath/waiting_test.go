@@ -113,7 +113,7 @@ func (w *town) wantCare(d *Datapath, device string) error {
 		return err
 	}
 	for _, prog := range status.Programs {
-		if !prog.Attached {
+		if !prog.Attached && !prog.Idle {
 			return fmt.Errorf("%s is not attached, after %d links were mended", prog.Name, mended)
 		}
 	}

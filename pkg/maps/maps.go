@@ -135,7 +135,7 @@ func (m *Maps) fields() []field {
 		{Info{Name: "tunnel", Row: "0 -> interface that leads to the pods of other nodes", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"}, &m.Tunnel, nil},
 		{Info{Name: "former", Row: "0 -> the tick until which the stack may have connections of before", WrittenBy: "datapath", ReadBy: "tc, xdp, pod"}, &m.Former, nil},
 		{Info{Name: "link_addrs", Row: "interface -> its hardware address", WrittenBy: "datapath", ReadBy: "xdp"}, &m.LinkAddrs, nil},
-		{Info{Name: "pods", Row: "address -> interface, both hardware addresses, proxy", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.Pods, nil},
+		{Info{Name: "pods", Row: "address -> interface, both hardware addresses, proxy, whether it has BBR", WrittenBy: "podnet", ReadBy: "sock, tc, pod"}, &m.Pods, nil},
 		{Info{Name: "pods_dial", Row: "0 -> who has sent packets to a service: a pod, the node", WrittenBy: "tc, pod", ReadBy: "tc, pod"}, &m.PodsDial, nil},
 		{Info{Name: "masq_skip", Row: "prefix -> 1, if pods are known there", WrittenBy: "podnet", ReadBy: "tc, pod"}, &m.MasqSkip, nil},
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags, proxy", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},

@@ -23,6 +23,7 @@ type Pod struct {
 	Unchecked bool // it may send what has another's address
 	Proxy     Proxy
 	Rates     Rates
+	BBR       bool // its connections have that congestion control, unless they choose another
 }
 
 // Proxy says to whom the connections are handed that a pod opens. The zero value: to nobody.
@@ -58,8 +59,14 @@ func (p *Pod) link() bpf.MapsPodLink {
 }
 
 func (p *Pod) row() bpf.MapsPod {
-	return bpf.MapsPod{Ifindex: p.Index, Mac: p.MAC, HostMac: p.HostMAC, Proxy: p.Proxy.word()}
+	row := bpf.MapsPod{Ifindex: p.Index, Mac: p.MAC, HostMac: p.HostMAC, Proxy: p.Proxy.word()}
+	if p.BBR {
+		row.Flags = uint32(bpf.MapsPodFlagPOD_BBR)
+	}
+	return row
 }
+
+func hasBBR(row *bpf.MapsPod) bool { return row.Flags&uint32(bpf.MapsPodFlagPOD_BBR) != 0 }
 
 // SetPods makes the maps of the node's pods say what want says, and returns how many rows that changed. Every pod that
 // stays is there all the time.
@@ -139,10 +146,10 @@ func PodRows(links, addrs *ebpf.Map) ([]Pod, error) {
 	for rows.Next(&addr, &row) {
 		p := byDevice[row.Ifindex]
 		if p == nil || p.MAC != row.Mac {
-			list = append(list, Pod{Addrs: []netip.Addr{NetipOf(addr)}, Index: row.Ifindex, MAC: row.Mac, HostMAC: row.HostMac, Proxy: proxyOf(row.Proxy)})
+			list = append(list, Pod{Addrs: []netip.Addr{NetipOf(addr)}, Index: row.Ifindex, MAC: row.Mac, HostMAC: row.HostMac, Proxy: proxyOf(row.Proxy), BBR: hasBBR(&row)})
 			continue
 		}
-		p.HostMAC = row.HostMac
+		p.HostMAC, p.BBR = row.HostMac, hasBBR(&row)
 		p.Addrs = append(p.Addrs, NetipOf(addr))
 	}
 	if err := errors.Join(err, rows.Err()); err != nil {

@@ -31,6 +31,8 @@ func TestPodRows(t *testing.T) {
 	meshed, audited, lost := web, moved, moved
 	meshed.Proxy, audited.Proxy = Proxy{Asked: true, Port: 65535}, Proxy{Asked: true, Port: 15001, Optional: true}
 	lost.Proxy = Proxy{Asked: true}
+	paced := moved
+	paced.BBR = true
 	for _, step := range []struct {
 		name    string
 		want    []Pod
@@ -38,7 +40,7 @@ func TestPodRows(t *testing.T) {
 	}{
 		{"nobody", nil, 0}, {"two", []Pod{web, router}, 5}, {"the same", []Pod{web, router}, 0},
 		{"one gets a proxy", []Pod{meshed, router}, 3},
-		{"an address moves", []Pod{router, moved}, 4}, {"that gets one", []Pod{router, audited}, 2}, {"and loses it", []Pod{router, lost}, 2}, {"nobody is left", nil, 4},
+		{"an address moves", []Pod{router, moved}, 4}, {"that gets one", []Pod{router, audited}, 2}, {"and loses it", []Pod{router, lost}, 2}, {"that gets BBR instead", []Pod{router, paced}, 2}, {"nobody is left", nil, 4},
 	} {
 		changed, err := m.SetPods(step.want)
 		if err != nil || changed != step.changed {

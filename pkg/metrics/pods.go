@@ -27,6 +27,8 @@ func podFamilies() []family {
 			func(s *Sample) float64 { return float64(s.Pods.Pods) }),
 		ofPods(prometheus.GaugeValue, "fairlead_pods_limited", "Interfaces of pods that are kept to a rate in what they send out of the node.",
 			func(s *Sample) float64 { return float64(s.Pods.Limited) }),
+		ofPods(prometheus.GaugeValue, "fairlead_pods_bbr", "Interfaces of pods whose new connections have the congestion control BBR.",
+			func(s *Sample) float64 { return float64(s.Pods.BBR) }),
 		ofFabric(prometheus.GaugeValue, "fairlead_fabric_routes", "Routes that lead to the pods of other nodes, and away from addresses of this node's without a pod.",
 			func(s *Sample) float64 { return float64(s.Fabric.Routes) }),
 		ofFabric(prometheus.GaugeValue, "fairlead_fabric_refused_networks", "Networks that nodes claim for their pods and to which nothing leads.",

@@ -119,6 +119,16 @@ const (
 	BestEffort
 )
 
+// Choice is what somebody says to a question, or does not.
+type Choice uint8
+
+// The answers.
+const (
+	Unsaid Choice = iota
+	Yes
+	No
+)
+
 // SocketLB is what somebody asks for: whether the sockets of pods are pointed at backends.
 type SocketLB uint8
 
@@ -147,6 +157,7 @@ type Pod struct {
 	Egress      uint64   // bits a second that it may send; 0 for as many as it can
 	Ingress     uint64   // likewise that it may get
 	Class       Class
+	BBR         Choice            // whether its connections are to have that congestion control
 	Annotations map[string]string // ours
 	Problems    []Problem
 }

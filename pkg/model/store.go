@@ -245,6 +245,7 @@ type Rates struct {
 	OfNamespace     uint64 // that the pods of its namespace may send together
 	OfNode          uint64 // that all pods of this node may send together
 	Class           Class
+	BBR             Choice // whether its connections are to have that congestion control
 }
 
 // Rates returns those of a pod, which this node's runtime knows by that UID. What a pod shares with others it does whoever it is.
@@ -253,7 +254,7 @@ func (s *Store) Rates(name Name, uid string) Rates {
 	defer s.mu.Unlock()
 	var r Rates
 	if pod := s.known(name, uid); pod != nil {
-		r.Egress, r.Ingress, r.Class = pod.Egress, pod.Ingress, pod.Class
+		r.Egress, r.Ingress, r.Class, r.BBR = pod.Egress, pod.Ingress, pod.Class, pod.BBR
 	}
 	if namespace := s.namespaces[name.Namespace]; namespace != nil {
 		r.OfNamespace = namespace.Egress

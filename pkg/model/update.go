@@ -432,5 +432,5 @@ func (s *Store) deletePod(name Name) {
 
 // hasTraits reports whether a pod asks to be treated otherwise than most.
 func (p *Pod) hasTraits() bool {
-	return p.Unchecked || p.Proxy != "" || p.Egress != 0 || p.Ingress != 0 || p.Class != Burstable
+	return p.Unchecked || p.Proxy != "" || p.Egress != 0 || p.Ingress != 0 || p.Class != Burstable || p.BBR != Unsaid
 }

@@ -13,12 +13,32 @@ type BandwidthStatus struct {
 	Lacking    map[string]string `json:"lacking,omitempty"` // by name: why they do not wait at a device
 	Pods       int               `json:"pods"`              // that have a rate
 	Dropped    uint64            `json:"dropped"`           // packets that found no room to wait
-	Congestion string            `json:"congestion"`        // the congestion control of connections of the node
+	Congestion string            `json:"congestion"`        // the congestion control of connections that have no other
+	BBR        *BBRStatus        `json:"bbr,omitempty"`     // nil where nobody asked for it
 	Error      string            `json:"error,omitempty"`
 }
 
+// BBRStatus is whose connections have the congestion control BBR.
+type BBRStatus struct {
+	Annotated bool   `json:"annotated"` // only those of pods that ask for it; otherwise all but those that ask for none
+	Pods      int    `json:"pods"`      // whose new connections have it
+	Error     string `json:"error,omitempty"`
+}
+
+// congestion names the congestion control of pods' connections, and that of others behind it.
+func (b *BandwidthStatus) congestion() string {
+	others := strings.ToUpper(b.Congestion)
+	switch {
+	case b.BBR == nil || b.BBR.Error != "":
+		return others
+	case b.BBR.Annotated:
+		return fmt.Sprintf("%s, BBR of %d pods", others, b.BBR.Pods)
+	}
+	return "BBR"
+}
+
 func (b *BandwidthStatus) text() string {
-	text := fmt.Sprintf("EDT with BPF [%s] [%s], %d pods with a rate", strings.ToUpper(b.Congestion), strings.Join(b.Devices, ", "), b.Pods)
+	text := fmt.Sprintf("EDT with BPF [%s] [%s], %d pods with a rate", b.congestion(), strings.Join(b.Devices, ", "), b.Pods)
 	if b.Dropped > 0 {
 		text += fmt.Sprintf(", %d packets that found no room to wait", b.Dropped)
 	}
@@ -31,6 +51,9 @@ func (b *BandwidthStatus) judge(say func(string, ...any)) {
 	}
 	if b.Error != "" {
 		say("Pods may send faster than they should: %s.", b.Error)
+	}
+	if b.BBR != nil && b.BBR.Error != "" {
+		say("Connections of pods do not have BBR, but %s: %s.", b.Congestion, b.BBR.Error)
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.Lacking)) {
 		say("Packets do not wait at device %s until they may leave, and are dropped instead once that is too far ahead: %s.", name, b.Lacking[name])

@@ -52,7 +52,7 @@ func TestDump(t *testing.T) {
 		{Interface: 7, Device: "fl0011aabbccdd", Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("fd01::9")}, MAC: "02:00:00:00:00:07"},
 		{Interface: 8, MAC: "02:00:00:00:00:08", Unchecked: true, Proxy: maps.Proxy{Asked: true, Port: 15001}},
 		{Interface: 9, MAC: "02:00:00:00:00:09", Proxy: maps.Proxy{Asked: true, Port: 15002, Optional: true}},
-		{Interface: 10, MAC: "02:00:00:00:00:0a", Proxy: maps.Proxy{Asked: true}},
+		{Interface: 10, MAC: "02:00:00:00:00:0a", Proxy: maps.Proxy{Asked: true}, BBR: true},
 	}
 	s.Native = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd01::/48")}
 	for _, name := range DumpNames() {

@@ -20,6 +20,8 @@ type LocalPod struct {
 	Unchecked bool `json:"unchecked,omitempty"`
 	// Proxy is to whom its connections are handed.
 	Proxy maps.Proxy `json:"proxy,omitzero"`
+	// BBR says that its new connections have that congestion control.
+	BBR bool `json:"bbr,omitempty"`
 }
 
 func proxyText(p maps.Proxy) string {
@@ -43,7 +45,9 @@ func readPods(m *maps.Maps) ([]LocalPod, error) {
 	var list []LocalPod
 	for i := range rows {
 		row := &rows[i]
-		p := LocalPod{Interface: row.Index, Addresses: row.Addrs, MAC: net.HardwareAddr(row.MAC[:]).String(), Unchecked: row.Unchecked, Proxy: row.Proxy}
+		p := LocalPod{
+			Interface: row.Index, Addresses: row.Addrs, MAC: net.HardwareAddr(row.MAC[:]).String(), Unchecked: row.Unchecked, Proxy: row.Proxy, BBR: row.BBR,
+		}
 		if device, err := net.InterfaceByIndex(int(row.Index)); err == nil {
 			p.Device = device.Name // without one it has just gone, or this is another network namespace
 		}
@@ -53,14 +57,14 @@ func readPods(m *maps.Maps) ([]LocalPod, error) {
 }
 
 func dumpPods(w io.Writer, s *Snapshot) {
-	fmt.Fprintln(w, "ADDRESSES\tDEVICE\tINTERFACE\tMAC\tSOURCES\tPROXY")
+	fmt.Fprintln(w, "ADDRESSES\tDEVICE\tINTERFACE\tMAC\tSOURCES\tPROXY\tBBR")
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		sources := "its own"
 		if p.Unchecked {
 			sources = "any"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\n", cmp.Or(joined(p.Addresses), "-"), cmp.Or(p.Device, "-"), p.Interface, p.MAC, sources, proxyText(p.Proxy))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%t\n", cmp.Or(joined(p.Addresses), "-"), cmp.Or(p.Device, "-"), p.Interface, p.MAC, sources, proxyText(p.Proxy), p.BBR)
 	}
 }
 

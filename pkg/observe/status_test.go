@@ -141,6 +141,8 @@ func TestJudge(t *testing.T) {
 			[]string{"2 networks that nodes claim for their pods are not led there; first: podCIDR 0.0.0.0/0 of node n2: no."}},
 		{"devices are not as large as they should be", func(s *Status) { s.PodNetwork.BigTCP.Error = "no permission" }, []string{"as they should: no permission."}},
 		{"pods may be too fast", func(s *Status) { s.PodNetwork.Bandwidth.Error = "no permission" }, []string{"Pods may send faster than they should: no permission."}},
+		{"pods cannot have BBR", func(s *Status) { s.PodNetwork.Bandwidth.BBR = &BBRStatus{Error: "the kernel has none"} }, []string{
+			"Connections of pods do not have BBR, but cubic: the kernel has none."}},
 		{"a device has another queue", func(s *Status) { s.PodNetwork.Bandwidth.Lacking = map[string]string{"eth1": "its queue is htb"} }, []string{
 			"Packets do not wait at device eth1 until they may leave, and are dropped instead once that is too far ahead: its queue is htb.",
 		}},

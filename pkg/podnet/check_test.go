@@ -39,7 +39,7 @@ func TestDecideTraits(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.records[name] = record
-	free, limited, proxied := Traits{Unchecked: true}, Traits{Rates: maps.Rates{Out: 125_000}}, Traits{Proxy: maps.Proxy{Asked: true, Port: 15001, Optional: true}}
+	free, limited, proxied := Traits{Unchecked: true}, Traits{Rates: maps.Rates{Out: 125_000}, BBR: true}, Traits{Proxy: maps.Proxy{Asked: true, Port: 15001, Optional: true}}
 	for _, step := range []struct {
 		name  string
 		is    Traits
@@ -55,7 +55,7 @@ func TestDecideTraits(t *testing.T) {
 			t.Fatal(err)
 		}
 		stats, pod := n.Stats(), podOf(n.records[name])
-		if got := (Traits{pod.Unchecked, pod.Proxy, pod.Rates}); got != step.want || (stats.Limited == 1) != (got.Rates != maps.Rates{}) || (stats.Unchecked == 1) != got.Unchecked || stats.Proxied[got.Proxy.Port] == 1 != got.Proxy.Asked {
+		if got := (Traits{pod.Unchecked, pod.Proxy, pod.BBR, pod.Rates}); got != step.want || (stats.Limited == 1) != (got.Rates != maps.Rates{}) || (stats.Unchecked == 1) != got.Unchecked || (stats.BBR == 1) != got.BBR || stats.Proxied[got.Proxy.Port] == 1 != got.Proxy.Asked {
 			t.Errorf("%s: %+v, of all %+v", step.name, got, stats)
 		}
 		next, err := New(cfg)

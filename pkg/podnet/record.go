@@ -27,6 +27,7 @@ type Record struct {
 type Traits struct {
 	Unchecked bool       `json:"unchecked,omitempty"` // it may send under others' addresses
 	Proxy     maps.Proxy `json:"proxy,omitzero"`      // to whom its connections are handed
+	BBR       bool       `json:"bbr,omitempty"`       // they have that congestion control
 	maps.Rates
 }
 

@@ -185,7 +185,7 @@ func (n *Network) decideTraits() error {
 		}
 		n.records[name] = &is
 		n.cfg.Log.Info("changed how a pod is treated", "pod", record.Pod.String(), "checked", !traits.Unchecked, "proxied", traits.Proxy.Asked,
-			"proxy", traits.Proxy.Port, "sends", traits.Out, "gets", traits.In)
+			"proxy", traits.Proxy.Port, "sends", traits.Out, "gets", traits.In, "bbr", traits.BBR)
 	}
 	return errors.Join(errs...)
 }

@@ -16,8 +16,8 @@ type Stats struct {
 	Pods  int // that are registered
 	// Unchecked has how many of them may send under others' addresses.
 	Unchecked int
-	// Limited has how many of them may send or get only so much.
-	Limited int
+	// Limited has how many of them may send or get only so much, and BBR how many have connections with that congestion control.
+	Limited, BBR int
 	// Netkits has how many are at a netkit.
 	Netkits int
 	// Adopted names those whose records were lost, so that what the runtime asked for is not known, and Unknown those of which not
@@ -51,6 +51,9 @@ func (n *Network) Stats() Stats {
 		}
 		if record.Rates.Limited() {
 			s.Limited++
+		}
+		if record.BBR {
+			s.BBR++
 		}
 		if record.Device.Kind == cni.Netkit {
 			s.Netkits++

@@ -24,6 +24,7 @@ const (
 
 	annotationClass = annotationPrefix + "bandwidth-priority" // of a Pod
 	annotationShare = annotationPrefix + "egress-bandwidth"   // of a Namespace or a Node
+	annotationBBR   = annotationPrefix + "bbr"                // of a Pod
 )
 
 // The label of a Namespace whose Pods may have that annotation. Whoever may create Pods in a namespace writes their annotations;
@@ -48,7 +49,7 @@ func belongsOn(annotation string) string {
 		return "an EndpointSlice"
 	case annotationSocketLB:
 		return "a Pod or a Namespace"
-	case annotationSourceCheck, annotationProxy, annotationClass:
+	case annotationSourceCheck, annotationProxy, annotationClass, annotationBBR:
 		return "a Pod"
 	case annotationShare:
 		return "a Namespace or a Node, where it is for all their pods together; a pod's own is " + annotationEgress

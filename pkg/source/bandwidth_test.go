@@ -86,3 +86,25 @@ func TestClass(t *testing.T) {
 		}
 	}
 }
+
+func TestBBR(t *testing.T) {
+	for _, tt := range []struct {
+		says string
+		want model.Choice
+		bad  bool
+	}{{"", model.Unsaid, false}, {"true", model.Yes, false}, {"false", model.No, false}, {"True", model.Unsaid, true}, {"bbr", model.Unsaid, true}} {
+		pod := Pod(webPod(func(pod *corev1.Pod) {
+			if tt.says != "" {
+				pod.Annotations = map[string]string{"fairlead.io/bbr": tt.says}
+			}
+		}))
+		if pod.BBR != tt.want {
+			t.Errorf("%q: %d, want %d", tt.says, pod.BBR, tt.want)
+		}
+		if tt.bad {
+			checkProblem(t, pod.Problems, "InvalidBBR", "fairlead.io/bbr")
+		} else if len(pod.Problems) > 0 {
+			t.Errorf("%q: %v", tt.says, pod.Problems)
+		}
+	}
+}

@@ -12,7 +12,7 @@ import (
 // now. Ports of a pod in the host's namespace are the host's own and need no translation.
 func Pod(pod *corev1.Pod) *model.Pod {
 	p := &problems{}
-	checkMisplaced(p, pod.Annotations, annotationSocketLB, annotationSourceCheck, annotationProxy, annotationClass)
+	checkMisplaced(p, pod.Annotations, annotationSocketLB, annotationSourceCheck, annotationProxy, annotationClass, annotationBBR)
 	out := &model.Pod{
 		Name:        model.Name{Namespace: pod.Namespace, Name: pod.Name},
 		UID:         string(pod.UID),
@@ -29,6 +29,7 @@ func Pod(pod *corev1.Pod) *model.Pod {
 		Egress:      bandwidth(p, pod.Annotations, annotationEgress),
 		Ingress:     bandwidth(p, pod.Annotations, annotationIngress),
 		Class:       class(p, pod),
+		BBR:         bbr(p, pod.Annotations),
 	}
 	if !out.Finished {
 		out.Addrs = podAddrs(p, &pod.Status)

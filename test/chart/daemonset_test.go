@@ -128,9 +128,11 @@ func TestMounts(t *testing.T) {
 func TestArguments(t *testing.T) {
 	t.Parallel()
 	pod := daemonSet(t, at("devices", []string{"eth0", "eth1"}), at("cgroup.hostRoot", "/sys/fs/cgroup/x"), at("bandwidthManager.enabled", true),
+		at("bandwidthManager.bbr", "annotated"), at("bpf.datapathMode", "netkit"),
 		at("podNetwork", "main"), at("extraArgs", []string{"--log-level=debug"})).Spec.Template.Spec
 	want := map[string][]string{
-		"init":    {"init", "--bpffs=/sys/fs/bpf", "--devices=eth0,eth1", "--cgroup-root=/sys/fs/cgroup/x", "--bandwidth=true"},
+		"init": {"init", "--bpffs=/sys/fs/bpf", "--devices=eth0,eth1", "--cgroup-root=/sys/fs/cgroup/x", "--bandwidth=true",
+			"--bbr=annotated", "--host-routing=bpf", "--pod-device=netkit"},
 		"install": {"install", "--cni-bin-dir=/host/opt/cni/bin"},
 		"agent":   {"agent", "--config-dir=/etc/fairlead", "--node-name=$(NODE_NAME)", "--log-level=debug"},
 	}

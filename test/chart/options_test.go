@@ -102,7 +102,7 @@ func given() map[string]struct {
 	}
 	return map[string]pair{
 		"algorithm": {"maglev", "maglev"}, "api-servers": {"https://192.0.2.1:6443 https://[2001:db8::1]:6443", "https://192.0.2.1:6443 https://[2001:db8::1]:6443"},
-		"bandwidth": {true, "true"}, "big-tcp": {true, "true"}, "bpffs": {"/run/bpf", "/run/bpf"},
+		"bandwidth": {true, "true"}, "bbr": {"annotated", "annotated"}, "big-tcp": {true, "true"}, "bpffs": {"/run/bpf", "/run/bpf"},
 		"cgroup-root": {"/sys/fs/cgroup/x", "/sys/fs/cgroup/x"}, "cni-cache": {"/var/c", "/var/c"}, "cni-conf-name": {"10-x.conflist", "10-x.conflist"},
 		"conntrack-max":                  {2097152, "2097152"}, // which YAML's numbers would make 2.097152e+06
 		"conntrack-sctp-timeout-closing": {"11s", "11s"}, "conntrack-sctp-timeout-established": {"12s", "12s"},

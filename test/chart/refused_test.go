@@ -45,6 +45,8 @@ func TestWrongValues(t *testing.T) {
 		{"bpf.ctMax", 1000, "/bpf/ctMax"},
 		{"bpf.ctMax", 1 << 40, "/bpf/ctMax"},
 		{"k8sServicePort", 0, "/k8sServicePort"},
+		{"bandwidthManager.bbr", "sometimes", "/bandwidthManager/bbr"},
+		{"bandwidthManager.bbr", true, "bandwidthManager.enabled: true"},
 		{"k8s.apiServerURLs", "http://192.0.2.1:6443", "/k8s/apiServerURLs"},
 		{"k8s.apiServerURLs", "https://192.0.2.1", "/k8s/apiServerURLs"},
 		{"k8sServicePort", 65536, "/k8sServicePort"},

@@ -42,6 +42,7 @@ func rules() []rule {
 		{"pkg/devices", []string{"pkg/listing"}, "it attaches the programs that it is given; what they do, and what they are told, is decided above"},
 		{"pkg/datapath", []string{"pkg/devices", "pkg/listing", "pkg/netfilter", "pkg/seal", "pkg/maps", "pkg/bpf"}, "programs and maps outlive the agent and work without Services"},
 		{"pkg/bigtcp", []string{"pkg/devices", "pkg/listing"}, "it makes devices larger; which ones, and whether, is decided above"},
+		{"pkg/congestion", []string{"pkg/bpf"}, "it tries what the kernel does; for whom, and what becomes of it, is decided above"},
 		{"pkg/queues", []string{"pkg/devices", "pkg/listing"}, "it gives devices queues; which ones, and whether, is decided above"},
 		{"pkg/routes", nil, "it follows the kernel and says when; to whom is decided above"},
 		{"pkg/optout", []string{"pkg/maps", "pkg/model"}, "it decides about pods from any source, and writes one map"},
@@ -76,7 +77,7 @@ type outsider struct {
 func outsiders() []outsider {
 	return []outsider{
 		{"k8s.io/", []string{"pkg/source/...", "cmd/...", "test/..."}, "beyond the sources there is no Kubernetes, and the agent works without"},
-		{"github.com/cilium/ebpf", []string{"pkg/bpf", "pkg/maps", "pkg/devices", "pkg/datapath", "pkg/observe", "test/..."},
+		{"github.com/cilium/ebpf", []string{"pkg/bpf", "pkg/maps", "pkg/devices", "pkg/datapath", "pkg/congestion", "pkg/observe", "test/..."},
 			"maps and programs are reached through types of ours, which have tests and fakes"},
 		{"github.com/prometheus/", []string{"pkg/metrics"}, "what is counted does not depend on who asks, or in which form"},
 		{"github.com/spf13/cobra", []string{"cmd/..."}, "commands are a thing of the command line"},

@@ -15,7 +15,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-func TestMain(m *testing.M) { os.Exit(rig.Main(m, rig.Funcs{"pod": podMain, "sockets": socketsMain})) }
+func TestMain(m *testing.M) {
+	os.Exit(rig.Main(m, rig.Funcs{"pod": podMain, "sockets": socketsMain, "meet": meet}))
+}
 
 // order is one thing that a pod is told to do. Every address is an IP and a port.
 type order struct {

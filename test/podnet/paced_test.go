@@ -139,3 +139,14 @@ func (w *town) early(t *testing.T, p *pod, to netip.Addr) time.Duration {
 	w.must(errors.Join(err, sink.Wait()))
 	return time.Duration(due - came)
 }
+
+// A pod keeps to its rate when its connections pace themselves by what they see come back, too.
+func TestBandwidthBBR(t *testing.T) {
+	rig.Root(t)
+	needFq(t)
+	const rate = 10e6 / 8
+	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: rate}} })
+	w.must(w.pods[0].Netns.SetSysctl("net/ipv4/tcp_congestion_control", "bbr")) // as the program at its sockets has them choose
+	w.streamsAt(t, outsiders[true], rate, 1)
+	w.streamsAt(t, outsiders[false], rate, 16)
+}

@@ -16,67 +16,68 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	recordsMapAffinity        = "affinity"
-	recordsMapAllowances      = "allowances"
-	recordsMapAskedWays       = "asked_ways"
-	recordsMapBackends        = "backends"
-	recordsMapConnPeers       = "conn_peers"
-	recordsMapCounters        = "counters"
-	recordsMapCt              = "ct"
-	recordsMapCtHalf          = "ct_half"
-	recordsMapCtOpened        = "ct_opened"
-	recordsMapEvents          = "events"
-	recordsMapFormer          = "former"
-	recordsMapFrags           = "frags"
-	recordsMapGuards          = "guards"
-	recordsMapHints           = "hints"
-	recordsMapLate            = "late"
-	recordsMapLateFrames      = "late_frames"
-	recordsMapLateMarks       = "late_marks"
-	recordsMapLateTally       = "late_tally"
-	recordsMapLinkAddrs       = "link_addrs"
-	recordsMapMasqSkip        = "masq_skip"
-	recordsMapNames           = "names"
-	recordsMapNodeAddrs       = "node_addrs"
-	recordsMapOptout          = "optout"
-	recordsMapOptoutKinds     = "optout_kinds"
-	recordsMapPeersHash       = "peers_hash"
-	recordsMapPeersLazy       = "peers_lazy"
-	recordsMapPeersLru        = "peers_lru"
-	recordsMapPodLinks        = "pod_links"
-	recordsMapPodPaces        = "pod_paces"
-	recordsMapPodRates        = "pod_rates"
-	recordsMapPods            = "pods"
-	recordsMapPodsDial        = "pods_dial"
-	recordsMapServed          = "served"
-	recordsMapServices        = "services"
-	recordsMapSharePaces      = "share_paces"
-	recordsMapShareRates      = "share_rates"
-	recordsMapSlots           = "slots"
-	recordsMapSnatAddrs       = "snat_addrs"
-	recordsMapSockFlows       = "sock_flows"
-	recordsMapSockPeers       = "sock_peers"
-	recordsMapSrcRanges       = "src_ranges"
-	recordsMapSvcs            = "svcs"
-	recordsMapTunnel          = "tunnel"
-	recordsMapTurnover        = "turnover"
-	recordsMapWatch           = "watch"
-	recordsMapWatched         = "watched"
-	recordsMapWays            = "ways"
-	recordsProgSockBind4      = "sock_bind4"
-	recordsProgSockBind6      = "sock_bind6"
-	recordsProgSockConnect4   = "sock_connect4"
-	recordsProgSockConnect6   = "sock_connect6"
-	recordsProgSockPeername4  = "sock_peername4"
-	recordsProgSockPeername6  = "sock_peername6"
-	recordsProgSockRecvmsg4   = "sock_recvmsg4"
-	recordsProgSockRecvmsg6   = "sock_recvmsg6"
-	recordsProgSockRelease    = "sock_release"
-	recordsProgSockReleaseAny = "sock_release_any"
-	recordsProgSockSendmsg4   = "sock_sendmsg4"
-	recordsProgSockSendmsg6   = "sock_sendmsg6"
-	recordsVarCfg             = "cfg"
-	recordsVarRecord          = "record"
+	recordsMapAffinity         = "affinity"
+	recordsMapAllowances       = "allowances"
+	recordsMapAskedWays        = "asked_ways"
+	recordsMapBackends         = "backends"
+	recordsMapConnPeers        = "conn_peers"
+	recordsMapCounters         = "counters"
+	recordsMapCt               = "ct"
+	recordsMapCtHalf           = "ct_half"
+	recordsMapCtOpened         = "ct_opened"
+	recordsMapEvents           = "events"
+	recordsMapFormer           = "former"
+	recordsMapFrags            = "frags"
+	recordsMapGuards           = "guards"
+	recordsMapHints            = "hints"
+	recordsMapLate             = "late"
+	recordsMapLateFrames       = "late_frames"
+	recordsMapLateMarks        = "late_marks"
+	recordsMapLateTally        = "late_tally"
+	recordsMapLinkAddrs        = "link_addrs"
+	recordsMapMasqSkip         = "masq_skip"
+	recordsMapNames            = "names"
+	recordsMapNodeAddrs        = "node_addrs"
+	recordsMapOptout           = "optout"
+	recordsMapOptoutKinds      = "optout_kinds"
+	recordsMapPeersHash        = "peers_hash"
+	recordsMapPeersLazy        = "peers_lazy"
+	recordsMapPeersLru         = "peers_lru"
+	recordsMapPodLinks         = "pod_links"
+	recordsMapPodPaces         = "pod_paces"
+	recordsMapPodRates         = "pod_rates"
+	recordsMapPods             = "pods"
+	recordsMapPodsDial         = "pods_dial"
+	recordsMapServed           = "served"
+	recordsMapServices         = "services"
+	recordsMapSharePaces       = "share_paces"
+	recordsMapShareRates       = "share_rates"
+	recordsMapSlots            = "slots"
+	recordsMapSnatAddrs        = "snat_addrs"
+	recordsMapSockFlows        = "sock_flows"
+	recordsMapSockPeers        = "sock_peers"
+	recordsMapSrcRanges        = "src_ranges"
+	recordsMapSvcs             = "svcs"
+	recordsMapTunnel           = "tunnel"
+	recordsMapTurnover         = "turnover"
+	recordsMapWatch            = "watch"
+	recordsMapWatched          = "watched"
+	recordsMapWays             = "ways"
+	recordsProgSockBind4       = "sock_bind4"
+	recordsProgSockBind6       = "sock_bind6"
+	recordsProgSockConnect4    = "sock_connect4"
+	recordsProgSockConnect6    = "sock_connect6"
+	recordsProgSockEstablished = "sock_established"
+	recordsProgSockPeername4   = "sock_peername4"
+	recordsProgSockPeername6   = "sock_peername6"
+	recordsProgSockRecvmsg4    = "sock_recvmsg4"
+	recordsProgSockRecvmsg6    = "sock_recvmsg6"
+	recordsProgSockRelease     = "sock_release"
+	recordsProgSockReleaseAny  = "sock_release_any"
+	recordsProgSockSendmsg4    = "sock_sendmsg4"
+	recordsProgSockSendmsg6    = "sock_sendmsg6"
+	recordsVarCfg              = "cfg"
+	recordsVarRecord           = "record"
 )
 
 // loadRecords returns the embedded CollectionSpec for records.
@@ -121,18 +122,19 @@ type recordsSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type recordsProgramSpecs struct {
-	SockBind4      *ebpf.ProgramSpec `ebpf:"sock_bind4"`
-	SockBind6      *ebpf.ProgramSpec `ebpf:"sock_bind6"`
-	SockConnect4   *ebpf.ProgramSpec `ebpf:"sock_connect4"`
-	SockConnect6   *ebpf.ProgramSpec `ebpf:"sock_connect6"`
-	SockPeername4  *ebpf.ProgramSpec `ebpf:"sock_peername4"`
-	SockPeername6  *ebpf.ProgramSpec `ebpf:"sock_peername6"`
-	SockRecvmsg4   *ebpf.ProgramSpec `ebpf:"sock_recvmsg4"`
-	SockRecvmsg6   *ebpf.ProgramSpec `ebpf:"sock_recvmsg6"`
-	SockRelease    *ebpf.ProgramSpec `ebpf:"sock_release"`
-	SockReleaseAny *ebpf.ProgramSpec `ebpf:"sock_release_any"`
-	SockSendmsg4   *ebpf.ProgramSpec `ebpf:"sock_sendmsg4"`
-	SockSendmsg6   *ebpf.ProgramSpec `ebpf:"sock_sendmsg6"`
+	SockBind4       *ebpf.ProgramSpec `ebpf:"sock_bind4"`
+	SockBind6       *ebpf.ProgramSpec `ebpf:"sock_bind6"`
+	SockConnect4    *ebpf.ProgramSpec `ebpf:"sock_connect4"`
+	SockConnect6    *ebpf.ProgramSpec `ebpf:"sock_connect6"`
+	SockEstablished *ebpf.ProgramSpec `ebpf:"sock_established"`
+	SockPeername4   *ebpf.ProgramSpec `ebpf:"sock_peername4"`
+	SockPeername6   *ebpf.ProgramSpec `ebpf:"sock_peername6"`
+	SockRecvmsg4    *ebpf.ProgramSpec `ebpf:"sock_recvmsg4"`
+	SockRecvmsg6    *ebpf.ProgramSpec `ebpf:"sock_recvmsg6"`
+	SockRelease     *ebpf.ProgramSpec `ebpf:"sock_release"`
+	SockReleaseAny  *ebpf.ProgramSpec `ebpf:"sock_release_any"`
+	SockSendmsg4    *ebpf.ProgramSpec `ebpf:"sock_sendmsg4"`
+	SockSendmsg6    *ebpf.ProgramSpec `ebpf:"sock_sendmsg6"`
 }
 
 // recordsMapSpecs contains maps before they are loaded into the kernel.
@@ -329,18 +331,19 @@ type recordsVariables struct {
 //
 // It can be passed to loadRecordsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type recordsPrograms struct {
-	SockBind4      *ebpf.Program `ebpf:"sock_bind4"`
-	SockBind6      *ebpf.Program `ebpf:"sock_bind6"`
-	SockConnect4   *ebpf.Program `ebpf:"sock_connect4"`
-	SockConnect6   *ebpf.Program `ebpf:"sock_connect6"`
-	SockPeername4  *ebpf.Program `ebpf:"sock_peername4"`
-	SockPeername6  *ebpf.Program `ebpf:"sock_peername6"`
-	SockRecvmsg4   *ebpf.Program `ebpf:"sock_recvmsg4"`
-	SockRecvmsg6   *ebpf.Program `ebpf:"sock_recvmsg6"`
-	SockRelease    *ebpf.Program `ebpf:"sock_release"`
-	SockReleaseAny *ebpf.Program `ebpf:"sock_release_any"`
-	SockSendmsg4   *ebpf.Program `ebpf:"sock_sendmsg4"`
-	SockSendmsg6   *ebpf.Program `ebpf:"sock_sendmsg6"`
+	SockBind4       *ebpf.Program `ebpf:"sock_bind4"`
+	SockBind6       *ebpf.Program `ebpf:"sock_bind6"`
+	SockConnect4    *ebpf.Program `ebpf:"sock_connect4"`
+	SockConnect6    *ebpf.Program `ebpf:"sock_connect6"`
+	SockEstablished *ebpf.Program `ebpf:"sock_established"`
+	SockPeername4   *ebpf.Program `ebpf:"sock_peername4"`
+	SockPeername6   *ebpf.Program `ebpf:"sock_peername6"`
+	SockRecvmsg4    *ebpf.Program `ebpf:"sock_recvmsg4"`
+	SockRecvmsg6    *ebpf.Program `ebpf:"sock_recvmsg6"`
+	SockRelease     *ebpf.Program `ebpf:"sock_release"`
+	SockReleaseAny  *ebpf.Program `ebpf:"sock_release_any"`
+	SockSendmsg4    *ebpf.Program `ebpf:"sock_sendmsg4"`
+	SockSendmsg6    *ebpf.Program `ebpf:"sock_sendmsg6"`
 }
 
 func (p *recordsPrograms) Close() error {
@@ -349,6 +352,7 @@ func (p *recordsPrograms) Close() error {
 		p.SockBind6,
 		p.SockConnect4,
 		p.SockConnect6,
+		p.SockEstablished,
 		p.SockPeername4,
 		p.SockPeername6,
 		p.SockRecvmsg4,

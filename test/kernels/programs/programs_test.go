@@ -34,7 +34,7 @@ func TestEveryProgramLoads(t *testing.T) {
 		}
 	})
 	d, err := datapath.Open(datapath.Config{
-		BPFFS: bpffs, CgroupRoot: cgroup.Path(), Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		BPFFS: bpffs, CgroupRoot: cgroup.Path(), Congestion: "cubic", Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/* This file contains the programs that try, between devices that are made for it, whether a packet that has left a
+ * network namespace still has its socket and its socket's time where it leaves the node. Congestion control that
+ * paces itself needs both: by the one the queue there tells the socket that it has packets wait, by the other for
+ * how long. */
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+enum survival {
+	SURVIVAL_PACKET = 1, /* it came */
+	SURVIVAL_SOCKET = 2,
+	SURVIVAL_TIME = 4,
+};
+
+const enum survival *survival_type __attribute__((unused));
+
+const volatile __u32 leaves_by;
+__u64 survived;
+
+/* Takes the way past the stack, as what pods send does. */
+SEC("tc")
+int survival_redirect(struct __sk_buff *skb __attribute__((unused)))
+{
+	return bpf_redirect(leaves_by, 0);
+}
+
+SEC("tc")
+int survival_look(struct __sk_buff *skb)
+{
+	struct bpf_sock *sk = skb->sk;
+	__u64 saw = SURVIVAL_PACKET;
+
+	if (sk && bpf_sk_fullsock(sk))
+		saw |= SURVIVAL_SOCKET;
+	if (skb->tstamp && skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO)
+		saw |= SURVIVAL_TIME;
+	__sync_fetch_and_or(&survived, saw);
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";
