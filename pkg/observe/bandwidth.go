@@ -29,7 +29,7 @@ type BBRStatus struct {
 func (b *BandwidthStatus) congestion() string {
 	others := strings.ToUpper(b.Congestion)
 	switch {
-	case b.BBR == nil || b.BBR.Error != "":
+	case b.BBR == nil || b.BBR.Error != "" || others == "BBR":
 		return others
 	case b.BBR.Annotated:
 		return fmt.Sprintf("%s, BBR of %d pods", others, b.BBR.Pods)
