@@ -129,25 +129,35 @@ func (f *former) keep(d *Datapath, known frontends) {
 // were frontends, and what comes next will find them.
 func (f *former) follow(d *Datapath, w *formerRows) {
 	defer f.once.Do(f.records.Close)
+	err := f.hear(w)
+	if errors.Is(err, os.ErrClosed) {
+		return
+	}
+	if err != nil {
+		d.log.Warn("connections that the stack has translated may be reset", "error", err)
+	}
+	if err := w.dropEnded(f.records); err != nil {
+		d.log.Warn("the next connections from the ports of some that have ended may be left to the stack", "error", err)
+	}
+}
+
+// hear gives those that begin their rows, for as long as they may have been seen before there were frontends.
+func (f *former) hear(w *formerRows) error {
 	until := time.Now().Add(settling)
 	for time.Now().Before(until) {
 		list, err := f.records.Added(until)
-		if errors.Is(err, os.ErrClosed) {
-			return
-		}
 		if err != nil {
-			d.log.Warn("connections that the stack has translated may be reset", "error", err)
-			return
+			return err
 		}
 		for _, c := range list {
 			if w.known.has(flowOf(c)) {
 				if err := w.writeNow(c); err != nil {
-					d.log.Warn("connections that the stack has translated may be reset", "error", err)
-					return
+					return err
 				}
 			}
 		}
 	}
+	return nil
 }
 
 // close ends follow.
@@ -170,10 +180,11 @@ func flowFrom(from, to netip.AddrPort) maps.Flow {
 
 // formerRows writes rows by which nothing is changed.
 type formerRows struct {
-	d     *Datapath
-	known frontends
-	tick  Tick
-	now   uint32 // in ticks
+	d       *Datapath
+	known   frontends
+	tick    Tick
+	now     uint32 // in ticks
+	written []netfilter.Connection
 }
 
 func (d *Datapath) newFormerRows(known frontends) (*formerRows, error) {
@@ -185,7 +196,7 @@ func (d *Datapath) newFormerRows(known frontends) (*formerRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &formerRows{d, known, tick, now}, nil
+	return &formerRows{d: d, known: known, tick: tick, now: now}, nil
 }
 
 // open has the programs leave to the stack what does not begin a connection and is not known to them: its record may not be
@@ -207,18 +218,61 @@ func (w *formerRows) writeNow(c netfilter.Connection) error {
 // write gives a connection its rows: as its client knows it, and as its server does. No flow of the programs may be the same to that
 // server: the stack has given the client an address and a port of the node, of which they draw theirs.
 func (w *formerRows) write(c netfilter.Connection) error {
-	if err := w.writeFlow(flowFrom(c.Seen, c.Server)); err != nil {
+	w.written = append(w.written, c)
+	if err := w.writeFlow(flowFrom(c.Seen, c.Server), c.Ending); err != nil {
 		return err
 	}
-	return w.writeFlow(flowOf(c))
+	return w.writeFlow(flowOf(c), c.Ending)
+}
+
+// dropEnded takes the rows of those back that have ended: if that was before they had their rows, nobody tells the programs, and who has their
+// ports next would be left to the stack, whose rules may be gone by then.
+func (w *formerRows) dropEnded(records *netfilter.Records) error {
+	lasting := map[maps.Flow]bool{}
+	if err := records.Each(func(c netfilter.Connection) bool { lasting[flowOf(c)] = true; return true }); err != nil {
+		return err
+	}
+	w.d.changing.Lock()
+	defer w.d.changing.Unlock()
+	if w.d.maps == nil {
+		return nil
+	}
+	for _, c := range w.written {
+		if lasting[flowOf(c)] {
+			continue
+		}
+		if err := errors.Join(w.dropFlow(flowFrom(c.Seen, c.Server)), w.dropFlow(flowOf(c))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dropFlow takes a flow's rows back, unless they are another's by now. That of the reply goes last, as it came first.
+func (w *formerRows) dropFlow(flow maps.Flow) error {
+	back := maps.BackOf(flow, &maps.FlowRow{Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport})
+	for _, key := range []maps.Flow{flow, back} {
+		var row maps.FlowRow
+		err := w.d.maps.Ct.Lookup(&key, &row)
+		if err == nil && row.Flags&maps.FlowStack != 0 {
+			err = w.d.maps.Ct.Delete(&key)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("forget flow of %s: %w", maps.FlowSource(flow), err)
+		}
+	}
+	return nil
 }
 
 // writeFlow gives a flow its rows, unless it has some: then it is known already. That of the reply comes first, as
-// nothing goes on without it.
-func (w *formerRows) writeFlow(flow maps.Flow) error {
+// nothing goes on without it. Where one side has said that it ends nobody knows which, so both have.
+func (w *formerRows) writeFlow(flow maps.Flow, ending bool) error {
 	there := maps.FlowRow{
 		Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport,
 		Seen: w.now, State: maps.FlowOpen, Flags: maps.FlowStack,
+	}
+	if ending {
+		there.State = maps.FlowClosing
 	}
 	reply := maps.BackOf(flow, &there)
 	back := there

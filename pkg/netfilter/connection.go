@@ -11,11 +11,15 @@ import (
 )
 
 // Connection is one by TCP, as its client knows it, and as its server does: a client of another address, where that is translated too.
-type Connection struct{ Client, Dialled, Seen, Server netip.AddrPort }
+type Connection struct {
+	Client, Dialled, Seen, Server netip.AddrPort
+	Ending                        bool // one of both has said that it ends
+}
 
 // What nl has no names for.
 const (
 	dstNAT   = 1 << 5 // IPS_DST_NAT: its destination is translated
+	finWait  = 4      // TCP_CONNTRACK_FIN_WAIT: from here on one of both has said that it ends
 	timeWait = 7      // TCP_CONNTRACK_TIME_WAIT: from here on its end has come
 	closed   = 8
 
@@ -52,6 +56,7 @@ func parse(msg []byte) (c Connection, ok bool) {
 	if len(state) == 1 && (state[0] == timeWait || state[0] == closed) {
 		return c, false
 	}
+	c.Ending = len(state) == 1 && state[0] >= finWait && state[0] < timeWait
 	if c.Client, c.Dialled, ok = parseTuple(original); ok {
 		c.Server, c.Seen, ok = parseTuple(reply)
 	}

@@ -53,6 +53,8 @@ func TestParse(t *testing.T) {
 		Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080"),
 	}
 	const established, confirmed = 3, 1 << 3
+	ending := is
+	ending.Ending = true
 	for name, c := range map[string]struct {
 		msg  []byte
 		want Connection
@@ -62,6 +64,8 @@ func TestParse(t *testing.T) {
 		"IPv6":           {record(is6, unix.IPPROTO_TCP, established, confirmed|dstNAT), is6, true},
 		"no translation": {record(is, unix.IPPROTO_TCP, established, confirmed), Connection{}, false},
 		"UDP":            {record(is, unix.IPPROTO_UDP, established, confirmed|dstNAT), Connection{}, false},
+		"one side ends":  {record(is, unix.IPPROTO_TCP, finWait, confirmed|dstNAT), ending, true},
+		"both end":       {record(is, unix.IPPROTO_TCP, timeWait-1, confirmed|dstNAT), ending, true},
 		"over":           {record(is, unix.IPPROTO_TCP, timeWait, confirmed|dstNAT), Connection{}, false},
 		"reset":          {record(is, unix.IPPROTO_TCP, closed, confirmed|dstNAT), Connection{}, false},
 		"another zone":   {record(is, unix.IPPROTO_TCP, established, dstNAT, nest(nl.CTA_ZONE, []byte{0, 1})), Connection{}, false},

@@ -94,12 +94,29 @@ func (f *former) install(meanwhile int) (first []seen) {
 	services := f.services()
 	f.onA.do(nodeOrder{Ready: services})
 	first = f.open(meanwhile)
-	// A row a direction, as the client and as the server knows it, for twice two connections of each of three clients of NodePorts.
-	f.onA.do(nodeOrder{Kept: 2 * 2 * 2 * 2 * 3})
+	f.brief("by the rules", false)
+	// A row a direction, as the client and as the server knows it, for twice two connections of each of three clients of NodePorts, and for
+	// those that were brief.
+	const lasting = 2 * 2 * 2 * 2 * 3
+	f.onA.do(nodeOrder{Kept: lasting + 2*2*2})
 	for _, s := range services {
 		f.onA.do(nodeOrder{Service: &s})
 	}
+	f.onA.do(nodeOrder{Left: lasting})
+	f.brief("when it is over", true)
 	return first
+}
+
+// brief has a client outside open a connection from a port of its own, which is over before the agent has heard of it, and says by whom it
+// is to be.
+func (f *former) brief(when string, byAgent bool) {
+	f.t.Helper()
+	for _, v6 := range []bool{false, true} {
+		got, err := f.process(f.client).try(order{Dial: nodeA.at(v6, toPodA), From: 40001, Bytes: 100, Reset: true})
+		if isSeen := got.Client.Addr() == clientAddr.at(v6, 0).Addr(); err != nil || isSeen != byAgent {
+			f.t.Errorf("%s, a brief connection %s: the pod sees %s, %v", familyName(v6), when, got.Client, err)
+		}
+	}
 }
 
 // installAgain does so once more, and nobody waits for anything.

@@ -39,6 +39,7 @@ type order struct {
 	Pieces    []piece
 	Part      int  // of a datagram in each; 0 for the usual
 	Backwards bool // Serve: answers come in fragments, the first one last
+	Reset     bool // Dial: end the connection by a reset
 	Hold      int  // Dial: keep the connection under this number; otherwise ask by that connection again
 }
 
@@ -82,6 +83,11 @@ func (s *sockets) do(o order) (seen, error) {
 		s.held[o.Hold] = conn
 	} else {
 		defer conn.Close()
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok && o.Reset {
+		if err := tcp.SetLinger(0); err != nil {
+			return seen{}, err
+		}
 	}
 	return o.exchange(conn)
 }
