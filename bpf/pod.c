@@ -313,22 +313,22 @@ static __noinline int pod_expect(struct __sk_buff *skb)
 	return read_packet(skb, &p, 0) == PARSED_FLOW && masquerade_is_for_pod(&p);
 }
 
-/* Has what is for a pod wait until it may come there. */
-static __noinline int pod_admit(struct __sk_buff *skb)
+/* Has what a pod gets, or sends, wait until it may go on. */
+static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
 {
-	bool is_v4 = skb->protocol == bpf_htons(ETH_P_IP);
+	bool is_v4 = skb->protocol == bpf_htons(ETH_P_IP), sends = way == PAIR_NODE;
 	__u32 ifindex = skb->ifindex;
 	struct packet p = {};
 	__u64 at;
 
 	if (!is_v4 && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return POD_NEXT;
-	at = edt_book(skb, ifindex, PACE_IN, is_v4);
+	at = edt_book(skb, ifindex, sends ? PACE_OUT : PACE_IN, is_v4);
 	if (at == EDT_LATE) {
 		read_packet(skb, &p, 0);
-		return pod_drop_at(skb, &p, REASON_JAM, CT_TO_POD);
+		return pod_drop_at(skb, &p, sends ? REASON_HORIZON : REASON_JAM, sends ? CT_FROM_POD : CT_TO_POD);
 	}
-	return pair_is_due(at) ? pair_enter(skb, at, PAIR_POD, ifindex) : POD_NEXT;
+	return pair_is_due(at) ? pair_enter(skb, at, way, ifindex) : POD_NEXT;
 }
 
 /* What the stack, or a program, has for a pod. */
@@ -341,7 +341,30 @@ int tc_to_pod(struct __sk_buff *skb)
 		pod_expect(skb);
 	if (inside_is_used(INSIDE_POD) && pod_translate(skb, &p, CT_TO_POD) == POD_DROP)
 		return POD_DROP;
-	return cfg.pair ? pod_admit(skb) : POD_NEXT;
+	return cfg.pair ? pod_wait(skb, PAIR_POD) : POD_NEXT;
+}
+
+/* At the device of a pod that is another plugin's nothing is done but to have what passes there wait, and nothing
+ * is known of where it goes. Who comes after this sees it once, when it has waited. */
+static __always_inline int chained_wait(struct __sk_buff *skb, enum pair_way way)
+{
+	if (skb->mark == PAIR_DONE) {
+		skb->mark = 0;
+		return POD_NEXT;
+	}
+	return pod_wait(skb, way);
+}
+
+SEC("tc")
+int tc_from_chained(struct __sk_buff *skb)
+{
+	return chained_wait(skb, PAIR_NODE);
+}
+
+SEC("tc")
+int tc_to_chained(struct __sk_buff *skb)
+{
+	return chained_wait(skb, PAIR_BACK);
 }
 
 /* To its proxy, from a pod that a rate keeps. Who has come or gone there meanwhile is for the pod's device to see.
@@ -367,13 +390,14 @@ int tc_from_pair(struct __sk_buff *skb)
 {
 	__u32 way = skb->mark & PAIR_WAYS, ifindex = skb->mark & ~PAIR_WAYS;
 
-	skb->mark = way == PAIR_NODE ? PAIR_DONE : 0;
+	skb->mark = way == PAIR_NODE || way == PAIR_BACK ? PAIR_DONE : 0;
 	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
 	bpf_skb_change_type(skb, 0 /* PACKET_HOST */); /* whose address of the link it has is no matter here */
 	switch (way) {
 	case PAIR_POD:
 		return bpf_redirect_peer(ifindex, 0);
 	case PAIR_DEVICE:
+	case PAIR_BACK:
 		return bpf_redirect(ifindex, 0);
 	case PAIR_NODE:
 	case PAIR_NETKIT:

@@ -16,6 +16,7 @@ enum pair_way {
 	PAIR_NODE = 3U << 28,	/* to the stack, from the device of the pod that has sent it */
 	PAIR_NETKIT = 4U << 28, /* the same, from a netkit: nothing there looks at it again */
 	PAIR_PROXY = 5U << 28,	/* to the proxy of the pod that has sent it */
+	PAIR_BACK = 6U << 28,	/* on by the device that is another plugin's, as if it had not waited */
 	PAIR_WAYS = 15U << 28,
 	PAIR_DONE = PAIR_WAYS, /* what comes from a pod's device once more */
 };

@@ -22,7 +22,7 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 	packets := &datapath.Packets{
 		XDP: devices.Mode(cfg.XDP), ExternalClusterIP: cfg.ExternalClusterIP == "true", HashKeys: lb.NewHashKeys(cfg.HashSeed),
 		Own:  func() []netip.Addr { return store.Self().Addrs },
-		Pods: cfg.PodNetwork == "main", IsPod: cni.IsDevice, Node: cfg.PodNetwork != "off",
+		Pods: cfg.PodNetwork == "main", Chained: cfg.PodNetwork == "chained" && cfg.Bandwidth == "true", IsPod: cni.IsDevice, Node: cfg.PodNetwork != "off",
 	}
 	if cfg.Routing == fabric.VXLAN {
 		packets.Tunnel = fabric.DeviceName

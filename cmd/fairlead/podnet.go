@@ -31,7 +31,8 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 		return a.startQueues(start, log)
 	}
 	var programs podnet.Programs
-	if a.cfg.PodNetwork == "main" {
+	main := a.cfg.PodNetwork == "main"
+	if main || a.cfg.Bandwidth == "true" {
 		programs = a.path
 	}
 	network, err := podnet.New(podnet.Config{
@@ -56,7 +57,7 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	a.mu.Unlock()
 	start("cni", func(ctx context.Context) error { return errors.Join(server.Serve(ctx), network.Close()) })
 	start("podnet", network.Run)
-	if programs != nil {
+	if main {
 		a.startMasquerade(start, log)
 		start("native", func(ctx context.Context) error { return a.followNative(ctx, log) })
 		return a.startFabric(start, log)
@@ -119,8 +120,11 @@ func checkPodNetwork(cfg *config.Config) error {
 	if cfg.BigTCP == "true" && cfg.PodNetwork != "main" {
 		return usageError{fmt.Errorf("--big-tcp=true needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
 	}
-	if cfg.Bandwidth == "true" && cfg.PodNetwork != "main" {
-		return usageError{fmt.Errorf("--bandwidth=true needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
+	if cfg.Bandwidth == "true" && cfg.PodNetwork == "off" {
+		return usageError{errors.New("--bandwidth=true needs --pod-network=main, or chained: without either nobody tells which devices are those of pods")}
+	}
+	if cfg.BBR != "false" && cfg.PodNetwork != "main" {
+		return usageError{fmt.Errorf("--bbr=%s needs --pod-network=main, and it is %s: which way pods' packets take is another's", cfg.BBR, cfg.PodNetwork)}
 	}
 	if cfg.BBR != "false" && cfg.Bandwidth != "true" {
 		return usageError{fmt.Errorf("--bbr=%s needs --bandwidth=true, which has packets wait until the time that their socket has given them", cfg.BBR)}

@@ -23,21 +23,18 @@ func proxyNames(cfg *config.Config) []string {
 
 // traits returns how a pod is to be treated. Until the sources are read that is as before. A Pod may be heard of later than its
 // runtime makes it; where it may turn out to have a proxy it opens no connection until then, so none goes past the proxy.
-func (a *agent) traits(pod cni.Pod, was *podnet.Traits) podnet.Traits {
+func (a *agent) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) podnet.Traits {
+	name := model.Name{Namespace: pod.Namespace, Name: pod.Name}
 	select {
 	case <-a.store.Synced():
 	default:
 		if was != nil {
 			return *was
 		}
-		return podnet.Traits{Proxy: a.unknownProxy(pod)}
+		return podnet.Traits{Proxy: a.unknownProxy(pod), Rates: a.rates(name, pod.UID, asked)}
 	}
-	name := model.Name{Namespace: pod.Namespace, Name: pod.Name}
-	traits := podnet.Traits{Unchecked: a.store.Unchecked(name, pod.UID)}
-	if a.cfg.Bandwidth == "true" {
-		rates := a.store.Rates(name, pod.UID)
-		traits.Rates, traits.BBR = ratesOf(pod.Namespace, rates), a.wantsBBR(rates.BBR)
-	}
+	traits := podnet.Traits{Unchecked: a.store.Unchecked(name, pod.UID), Rates: a.rates(name, pod.UID, asked)}
+	traits.BBR = a.wantsBBR(a.store.Rates(name, pod.UID).BBR)
 	switch asked, known := a.store.Proxy(name, pod.UID); {
 	case !known:
 		traits.Proxy = a.unknownProxy(pod)
@@ -45,6 +42,19 @@ func (a *agent) traits(pod cni.Pod, was *podnet.Traits) podnet.Traits {
 		traits.Proxy = proxyOf(a.cfg, asked)
 	}
 	return traits
+}
+
+// rates returns those of a pod, which are its annotations', or until it is heard of what its runtime has read there; none where pods
+// are not kept to any.
+func (a *agent) rates(name model.Name, uid string, asked *cni.Bandwidth) maps.Rates {
+	if a.cfg.Bandwidth != "true" {
+		return maps.Rates{}
+	}
+	r := a.store.Rates(name, uid)
+	if !r.Known && asked != nil {
+		r.Egress, r.Ingress = asked.EgressRate, asked.IngressRate
+	}
+	return ratesOf(name.Namespace, r)
 }
 
 // ratesOf returns the rates of a pod as the programs have them, by the byte.

@@ -60,7 +60,7 @@ func TestTraits(t *testing.T) {
 			store.ReplacePods(pods)
 		}
 		a := &agent{cfg: &config.Config{Source: tt.source, PodNetwork: "main", L7Proxies: tt.proxies}, store: store}
-		if got := a.traits(tt.pod, tt.was); got != tt.want {
+		if got := a.traits(tt.pod, nil, tt.was); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
 	}
@@ -82,9 +82,13 @@ func TestTraitsRate(t *testing.T) {
 	a := &agent{cfg: &config.Config{Source: config.Kubernetes, PodNetwork: "main", Bandwidth: "true"}, store: store}
 	want := func(what string, pod cni.Pod, rate uint64) {
 		t.Helper()
-		if got := a.traits(pod, &was); got.Out != rate {
+		if got := a.traits(pod, nil, &was); got.Out != rate {
 			t.Errorf("%s: %d bytes a second, want %d", what, got.Out, rate)
 		}
+	}
+	asked := &cni.Bandwidth{EgressRate: 16e6, IngressRate: 32e6}
+	if got := a.traits(web, asked, nil).Rates; got != (maps.Rates{Out: 2e6, In: 4e6}) {
+		t.Errorf("before anything is heard of it it has %+v, and not what its runtime asks for", got)
 	}
 	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 10e6})
 	want("at a start", web, 5)
@@ -94,6 +98,12 @@ func TestTraitsRate(t *testing.T) {
 	store.ReplaceNamespaces(nil)
 	store.ReplacePods(store.Pods())
 	want("known", web, 1.25e6)
+	if got := a.traits(web, asked, &was).Rates; got != (maps.Rates{Out: 1.25e6}) {
+		t.Errorf("known it has %+v, which its annotations do not say", got)
+	}
+	if got := a.traits(before, asked, &was).Rates; got != (maps.Rates{Out: 2e6, In: 4e6}) {
+		t.Errorf("while another of its name is known it has %+v", got)
+	}
 	want("the pod before it", before, 0)
 	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 20e6})
 	want("changed", web, 2.5e6)
@@ -104,14 +114,14 @@ func TestTraitsRate(t *testing.T) {
 	store.SetNode(&model.Node{Name: "node", Egress: 80e6})
 	store.SetNode(&model.Node{Name: "other", Egress: 8e6})
 	shared := maps.Rates{In: 1e6, Class: maps.BestEffort, Share: maps.Share{Namespace: "shop", OfNamespace: 5e6, OfNode: 10e6}}
-	if got := a.traits(web, &was); got.Rates != shared {
+	if got := a.traits(web, nil, &was); got.Rates != shared {
 		t.Errorf("shared with others: %+v, want %+v", got.Rates, shared)
 	}
-	if got := a.traits(before, &was); got.Share != shared.Share || got.Class != maps.Burstable {
+	if got := a.traits(before, nil, &was); got.Share != shared.Share || got.Class != maps.Burstable {
 		t.Errorf("the pod before it shares %+v", got.Rates)
 	}
 	store.SetNamespace(&model.Namespace{Name: "shop"})
-	if got := a.traits(web, &was); got.Share != (maps.Share{OfNode: 10e6}) {
+	if got := a.traits(web, nil, &was); got.Share != (maps.Share{OfNode: 10e6}) {
 		t.Errorf("with the node alone it shares %+v", got.Share)
 	}
 	for _, c := range []struct {
@@ -126,12 +136,12 @@ func TestTraitsRate(t *testing.T) {
 	} {
 		a.cfg.BBR, a.bbr = c.among, &observe.BBRStatus{Error: c.lacks}
 		store.SetPod(&model.Pod{Name: name, UID: "one", BBR: c.says})
-		if got := a.traits(web, &was).BBR; got != c.wanted {
+		if got := a.traits(web, nil, &was).BBR; got != c.wanted {
 			t.Errorf("BBR is for %s, the pod says %d, it lacks %q: %t", c.among, c.says, c.lacks, got)
 		}
 	}
 	a.cfg.BBR, a.bbr = "false", nil
-	if a.traits(web, &was).BBR {
+	if a.traits(web, nil, &was).BBR {
 		t.Error("a pod has BBR that is for nobody")
 	}
 	a.cfg.Bandwidth = "false"

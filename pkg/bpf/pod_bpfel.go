@@ -16,58 +16,60 @@ import (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	PodMapAffinity    = "affinity"
-	PodMapAllowances  = "allowances"
-	PodMapAskedWays   = "asked_ways"
-	PodMapBackends    = "backends"
-	PodMapConnPeers   = "conn_peers"
-	PodMapCounters    = "counters"
-	PodMapCt          = "ct"
-	PodMapCtHalf      = "ct_half"
-	PodMapCtOld       = "ct_old"
-	PodMapCtOpened    = "ct_opened"
-	PodMapCtStage     = "ct_stage"
-	PodMapEvents      = "events"
-	PodMapFormer      = "former"
-	PodMapFrags       = "frags"
-	PodMapGuards      = "guards"
-	PodMapHints       = "hints"
-	PodMapLate        = "late"
-	PodMapLateFrames  = "late_frames"
-	PodMapLateMarks   = "late_marks"
-	PodMapLateTally   = "late_tally"
-	PodMapLinkAddrs   = "link_addrs"
-	PodMapMasqSkip    = "masq_skip"
-	PodMapNames       = "names"
-	PodMapNodeAddrs   = "node_addrs"
-	PodMapOptout      = "optout"
-	PodMapOptoutKinds = "optout_kinds"
-	PodMapPodLinks    = "pod_links"
-	PodMapPodPaces    = "pod_paces"
-	PodMapPodRates    = "pod_rates"
-	PodMapPods        = "pods"
-	PodMapPodsDial    = "pods_dial"
-	PodMapServed      = "served"
-	PodMapServices    = "services"
-	PodMapSharePaces  = "share_paces"
-	PodMapShareRates  = "share_rates"
-	PodMapSlots       = "slots"
-	PodMapSnatAddrs   = "snat_addrs"
-	PodMapSockFlows   = "sock_flows"
-	PodMapSockPeers   = "sock_peers"
-	PodMapSrcRanges   = "src_ranges"
-	PodMapSvcs        = "svcs"
-	PodMapTunnel      = "tunnel"
-	PodMapTurnover    = "turnover"
-	PodMapWatch       = "watch"
-	PodMapWatched     = "watched"
-	PodMapWays        = "ways"
-	PodProgTcFromLo   = "tc_from_lo"
-	PodProgTcFromPair = "tc_from_pair"
-	PodProgTcFromPod  = "tc_from_pod"
-	PodProgTcToLo     = "tc_to_lo"
-	PodProgTcToPod    = "tc_to_pod"
-	PodVarCfg         = "cfg"
+	PodMapAffinity       = "affinity"
+	PodMapAllowances     = "allowances"
+	PodMapAskedWays      = "asked_ways"
+	PodMapBackends       = "backends"
+	PodMapConnPeers      = "conn_peers"
+	PodMapCounters       = "counters"
+	PodMapCt             = "ct"
+	PodMapCtHalf         = "ct_half"
+	PodMapCtOld          = "ct_old"
+	PodMapCtOpened       = "ct_opened"
+	PodMapCtStage        = "ct_stage"
+	PodMapEvents         = "events"
+	PodMapFormer         = "former"
+	PodMapFrags          = "frags"
+	PodMapGuards         = "guards"
+	PodMapHints          = "hints"
+	PodMapLate           = "late"
+	PodMapLateFrames     = "late_frames"
+	PodMapLateMarks      = "late_marks"
+	PodMapLateTally      = "late_tally"
+	PodMapLinkAddrs      = "link_addrs"
+	PodMapMasqSkip       = "masq_skip"
+	PodMapNames          = "names"
+	PodMapNodeAddrs      = "node_addrs"
+	PodMapOptout         = "optout"
+	PodMapOptoutKinds    = "optout_kinds"
+	PodMapPodLinks       = "pod_links"
+	PodMapPodPaces       = "pod_paces"
+	PodMapPodRates       = "pod_rates"
+	PodMapPods           = "pods"
+	PodMapPodsDial       = "pods_dial"
+	PodMapServed         = "served"
+	PodMapServices       = "services"
+	PodMapSharePaces     = "share_paces"
+	PodMapShareRates     = "share_rates"
+	PodMapSlots          = "slots"
+	PodMapSnatAddrs      = "snat_addrs"
+	PodMapSockFlows      = "sock_flows"
+	PodMapSockPeers      = "sock_peers"
+	PodMapSrcRanges      = "src_ranges"
+	PodMapSvcs           = "svcs"
+	PodMapTunnel         = "tunnel"
+	PodMapTurnover       = "turnover"
+	PodMapWatch          = "watch"
+	PodMapWatched        = "watched"
+	PodMapWays           = "ways"
+	PodProgTcFromChained = "tc_from_chained"
+	PodProgTcFromLo      = "tc_from_lo"
+	PodProgTcFromPair    = "tc_from_pair"
+	PodProgTcFromPod     = "tc_from_pod"
+	PodProgTcToChained   = "tc_to_chained"
+	PodProgTcToLo        = "tc_to_lo"
+	PodProgTcToPod       = "tc_to_pod"
+	PodVarCfg            = "cfg"
 )
 
 // LoadPod returns the embedded CollectionSpec for Pod.
@@ -112,11 +114,13 @@ type PodSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type PodProgramSpecs struct {
-	TcFromLo   *ebpf.ProgramSpec `ebpf:"tc_from_lo"`
-	TcFromPair *ebpf.ProgramSpec `ebpf:"tc_from_pair"`
-	TcFromPod  *ebpf.ProgramSpec `ebpf:"tc_from_pod"`
-	TcToLo     *ebpf.ProgramSpec `ebpf:"tc_to_lo"`
-	TcToPod    *ebpf.ProgramSpec `ebpf:"tc_to_pod"`
+	TcFromChained *ebpf.ProgramSpec `ebpf:"tc_from_chained"`
+	TcFromLo      *ebpf.ProgramSpec `ebpf:"tc_from_lo"`
+	TcFromPair    *ebpf.ProgramSpec `ebpf:"tc_from_pair"`
+	TcFromPod     *ebpf.ProgramSpec `ebpf:"tc_from_pod"`
+	TcToChained   *ebpf.ProgramSpec `ebpf:"tc_to_chained"`
+	TcToLo        *ebpf.ProgramSpec `ebpf:"tc_to_lo"`
+	TcToPod       *ebpf.ProgramSpec `ebpf:"tc_to_pod"`
 }
 
 // PodMapSpecs contains maps before they are loaded into the kernel.
@@ -308,18 +312,22 @@ type PodVariables struct {
 //
 // It can be passed to LoadPodObjects or ebpf.CollectionSpec.LoadAndAssign.
 type PodPrograms struct {
-	TcFromLo   *ebpf.Program `ebpf:"tc_from_lo"`
-	TcFromPair *ebpf.Program `ebpf:"tc_from_pair"`
-	TcFromPod  *ebpf.Program `ebpf:"tc_from_pod"`
-	TcToLo     *ebpf.Program `ebpf:"tc_to_lo"`
-	TcToPod    *ebpf.Program `ebpf:"tc_to_pod"`
+	TcFromChained *ebpf.Program `ebpf:"tc_from_chained"`
+	TcFromLo      *ebpf.Program `ebpf:"tc_from_lo"`
+	TcFromPair    *ebpf.Program `ebpf:"tc_from_pair"`
+	TcFromPod     *ebpf.Program `ebpf:"tc_from_pod"`
+	TcToChained   *ebpf.Program `ebpf:"tc_to_chained"`
+	TcToLo        *ebpf.Program `ebpf:"tc_to_lo"`
+	TcToPod       *ebpf.Program `ebpf:"tc_to_pod"`
 }
 
 func (p *PodPrograms) Close() error {
 	return _PodClose(
+		p.TcFromChained,
 		p.TcFromLo,
 		p.TcFromPair,
 		p.TcFromPod,
+		p.TcToChained,
 		p.TcToLo,
 		p.TcToPod,
 	)

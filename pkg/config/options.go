@@ -230,7 +230,7 @@ func Options() []Option {
 		},
 		{
 			Name: "bandwidth", Default: "false", Values: []string{"true", "false"},
-			Usage: "with --pod-network=main, whether pods are kept to the rates of their annotations kubernetes.io/egress-bandwidth in what they send " +
+			Usage: "with --pod-network=main or chained, whether pods are kept to the rates of their annotations kubernetes.io/egress-bandwidth in what they send " +
 				"and kubernetes.io/ingress-bandwidth in what they get; the devices by which that leaves get fq for their queue",
 			field: func(c *Config) *string { return &c.Bandwidth },
 		},

@@ -25,6 +25,7 @@ type Packets struct {
 
 	IsPod      func(device string) bool // tells pods' devices by their names; nil if none are
 	Pods       bool                     // pods of this node have their network from fairlead: what they send is checked
+	Chained    bool                     // their devices are another plugin's, and they are kept to rates there; nothing else is done to them
 	Bypass     bool                     // what they get and send goes past the node's stack
 	Masquerade bool                     // what they send out of the cluster gets an address of this node
 	Pair       int                      // they may be kept to rates, and what stays on the node waits at this device; 0 if none is
@@ -76,7 +77,7 @@ func (d *Datapath) servesDevices() bool {
 
 // loadPackets loads the programs of packets over the given maps, if they are needed.
 func (d *Datapath) loadPackets(m *maps.Maps) (progs devices.Programs, err error) {
-	if !d.servesDevices() && !d.packets.Pods {
+	if !d.servesDevices() && !d.packets.Pods && !d.packets.Chained {
 		return progs, nil
 	}
 	fields, err := d.packetFields()
@@ -158,7 +159,7 @@ func (d *Datapath) syncDevices() error {
 		}
 	}
 	sync := d.hooks.Sync
-	if d.packets.Pods && d.outside.pods == nil {
+	if (d.packets.Pods || d.packets.Chained) && d.outside.pods == nil {
 		sync = d.hooks.Run // nobody has told yet which pods there are: what they have from an earlier process is at work
 	}
 	between, err := d.between()

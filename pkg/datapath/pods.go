@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/devices"
@@ -13,7 +15,7 @@ import (
 
 // loadPods adds the programs of pods' devices, if there are any.
 func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devices.Programs) error {
-	if !d.packets.Pods {
+	if !d.packets.Pods && !d.packets.Chained {
 		return nil
 	}
 	spec, err := bpf.LoadPod()
@@ -23,12 +25,21 @@ func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devic
 	if err != nil {
 		return fmt.Errorf("read program specs: %w", err)
 	}
+	from, to := "tc_from_pod", "tc_to_pod"
+	if d.packets.Chained {
+		from, to = "tc_from_chained", "tc_to_chained"
+	}
+	for name := range spec.Programs {
+		if name != from && name != to && name != "tc_from_pair" && (d.packets.Chained || strings.HasSuffix(name, "_chained")) {
+			delete(spec.Programs, name)
+		}
+	}
 	loaded, err := d.loadPacketsOver(m, spec)
 	if err != nil {
 		return err
 	}
 	defer loaded.Close()
-	progs.FromPod, progs.ToPod = loaded.DetachProgram("tc_from_pod"), loaded.DetachProgram("tc_to_pod")
+	progs.FromPod, progs.ToPod = loaded.DetachProgram(from), loaded.DetachProgram(to)
 	if d.packets.Proxies {
 		progs.FromLo, progs.ToLo = loaded.DetachProgram("tc_from_lo"), loaded.DetachProgram("tc_to_lo")
 	}
@@ -85,18 +96,24 @@ func podDevice(pod *maps.Pod) devices.Device {
 	return devices.Device{Index: int(pod.Index), Name: pod.Device, Pod: true, Netkit: pod.Netkit}
 }
 
-// SetPods makes the programs know these pods, and no others, and their devices run the program of pods.
+// SetPods makes the programs know these pods, and no others, and their devices run the program of pods. Of pods whose devices are another
+// plugin's, only those that are kept to rates.
 func (d *Datapath) SetPods(pods []maps.Pod) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
 		return fmt.Errorf("write the node's pods: %w", ErrNoMaps)
 	}
+	write := d.maps.SetPods
+	if d.packets.Chained {
+		pods = slices.DeleteFunc(slices.Clone(pods), func(p maps.Pod) bool { return !p.Rates.Limited() })
+		write = d.maps.SetRates
+	}
 	d.outside.pods = make(map[uint32]devices.Device, len(pods))
 	for i := range pods {
 		d.outside.pods[pods[i].Index] = podDevice(&pods[i])
 	}
-	if _, err := d.maps.SetPods(pods); err != nil {
+	if _, err := write(pods); err != nil {
 		return err
 	}
 	return d.syncDevices()

@@ -71,8 +71,8 @@ func hasBBR(row *bpf.MapsPod) bool { return row.Flags&uint32(bpf.MapsPodFlagPOD_
 // SetPods makes the maps of the node's pods say what want says, and returns how many rows that changed. Every pod that
 // stays is there all the time.
 func (m *Maps) SetPods(want []Pod) (changed int, err error) {
-	if changed, err = m.setRates(want); err != nil {
-		return changed, fmt.Errorf("write the rates of the node's pods: %w", err)
+	if changed, err = m.SetRates(want); err != nil {
+		return changed, err
 	}
 	links := make(map[uint32]bpf.MapsPodLink, len(want))
 	addrs := make(map[Addr]bpf.MapsPod, len(want))

@@ -97,7 +97,14 @@ type Paced struct{ Out, In *Pace }
 // directions are those in which a pod may be kept to a rate.
 var directions = []bpf.MapsPaceKind{bpf.MapsPaceKindPACE_OUT, bpf.MapsPaceKindPACE_IN}
 
-// setRates makes the maps have the rates of these pods, and no others, and returns how many rows that changed.
+// SetRates makes the maps have the rates of these pods, and no others, and returns how many rows that changed.
+func (m *Maps) SetRates(want []Pod) (changed int, err error) {
+	if changed, err = m.setRates(want); err != nil {
+		return changed, fmt.Errorf("write the rates of the node's pods: %w", err)
+	}
+	return changed, nil
+}
+
 func (m *Maps) setRates(want []Pod) (changed int, err error) {
 	rates, paces := map[uint32]bpf.MapsPodRate{}, map[bpf.MapsPaceKey]bpf.MapsPodPace{}
 	shares, sharePaces := map[uint64]bpf.MapsShareRate{}, map[uint64]bpf.MapsPodPace{}

@@ -246,6 +246,7 @@ type Rates struct {
 	OfNode          uint64 // that all pods of this node may send together
 	Class           Class
 	BBR             Choice // whether its connections are to have that congestion control
+	Known           bool   // the Pod is; without it, what it shares with others alone
 }
 
 // Rates returns those of a pod, which this node's runtime knows by that UID. What a pod shares with others it does whoever it is.
@@ -254,7 +255,7 @@ func (s *Store) Rates(name Name, uid string) Rates {
 	defer s.mu.Unlock()
 	var r Rates
 	if pod := s.known(name, uid); pod != nil {
-		r.Egress, r.Ingress, r.Class, r.BBR = pod.Egress, pod.Ingress, pod.Class, pod.BBR
+		r.Egress, r.Ingress, r.Class, r.BBR, r.Known = pod.Egress, pod.Ingress, pod.Class, pod.BBR, true
 	}
 	if namespace := s.namespaces[name.Namespace]; namespace != nil {
 		r.OfNamespace = namespace.Egress

@@ -90,7 +90,7 @@ func (n *Network) note(name string, record *Record) error {
 			"made anew", "device", name, "pod", record.Pod.String(), "error", err)
 		return nil
 	}
-	record.Traits = n.traits(record.Pod, nil)
+	record.Traits = n.traits(record, nil)
 	if err := n.files.replace(name, record); err != nil {
 		return err
 	}

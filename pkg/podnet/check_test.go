@@ -16,10 +16,12 @@ func TestDecideTraits(t *testing.T) {
 	fresh := Traits{Proxy: maps.Proxy{Asked: true}}
 	cfg := Config{
 		Dir: dir, Chained: true, Boot: "one", Log: slog.New(slog.DiscardHandler),
-		Traits: func(pod cni.Pod, was *Traits) Traits {
+		Traits: func(pod cni.Pod, asked *cni.Bandwidth, was *Traits) Traits {
 			switch {
 			case known && pod.Name == "web":
 				return is
+			case was == nil && asked != nil:
+				return Traits{Rates: maps.Rates{Out: asked.EgressRate / 8}}
 			case was == nil:
 				return fresh
 			}
@@ -71,8 +73,13 @@ func TestDecideTraits(t *testing.T) {
 	}
 	known = false
 	was := &Record{Pod: record.Pod, Traits: free}
-	if n.traits(cni.Pod{Namespace: "shop", Name: "web", UID: "another"}, was) != fresh || n.traits(record.Pod, was) != free || n.traits(record.Pod, nil) != fresh {
+	another := &Record{Pod: cni.Pod{Namespace: "shop", Name: "web", UID: "another"}}
+	if n.traits(another, was) != fresh || n.traits(record, was) != free || n.traits(record, nil) != fresh {
 		t.Error("a pod that takes the interface over is not known, and is taken for the one before")
+	}
+	another.Device.Bandwidth = &cni.Bandwidth{EgressRate: 8000}
+	if got := n.traits(another, was); got != (Traits{Rates: maps.Rates{Out: 1000}}) {
+		t.Errorf("what its runtime asks for makes it %+v", got)
 	}
 	if err := n.Close(); err != nil {
 		t.Fatal(err)

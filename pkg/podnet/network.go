@@ -52,8 +52,9 @@ type Config struct {
 	Programs Programs
 	// Ports leads from ports of the node to pods; nil where nobody does.
 	Ports Ports
-	// Traits returns how a pod is to be treated, of which was says how it is; that is nil for a new one. Nil where all are treated alike.
-	Traits func(pod cni.Pod, was *Traits) Traits
+	// Traits returns how a pod is to be treated, of which was says how it is; that is nil for a new one, and asked what its runtime asked for. Nil
+	// where all are treated alike.
+	Traits func(pod cni.Pod, asked *cni.Bandwidth, was *Traits) Traits
 	// Changed is signalled when Traits may say something else.
 	Changed <-chan struct{}
 	Log     *slog.Logger
@@ -301,7 +302,7 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 		Owner: request.Attachment, Pod: request.Pod, Addresses: request.Addresses, Device: *device, Cookie: cookie, Boot: n.cfg.Boot,
 		Since: time.Now().UTC().Truncate(time.Second),
 	}
-	record.Traits = n.traits(record.Pod, n.records[name])
+	record.Traits = n.traits(record, n.records[name])
 	if err := n.vacant(record); err != nil {
 		return err
 	}
@@ -315,6 +316,9 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 	n.records[name] = record
 	delete(n.unknown, name)
 	n.keep(name, file)
+	if device.Chained && record.Limited() {
+		return n.tellPods()
+	}
 	return nil
 }
 
@@ -360,7 +364,7 @@ func podOf(record *Record) maps.Pod {
 
 // tellPods makes the programs know the pods that there are, and no others.
 func (n *Network) tellPods() error {
-	if n.cfg.Programs == nil || n.cfg.Chained {
+	if n.cfg.Programs == nil {
 		return nil
 	}
 	list := make([]maps.Pod, 0, len(n.records))
@@ -413,7 +417,7 @@ func (n *Network) forget(name string) error {
 	if record != nil {
 		n.closePorts(record)
 	}
-	if record != nil && n.cfg.Programs != nil && !n.cfg.Chained {
+	if record != nil && n.cfg.Programs != nil {
 		if err := n.cfg.Programs.RemovePod(podOf(record)); err != nil {
 			return err
 		}

@@ -152,28 +152,25 @@ func (n *Network) look(start bool) error {
 	if !n.cfg.Chained {
 		errs = append(errs, n.mend())
 	}
-	if !n.cfg.Chained {
-		errs = append(errs, n.decideTraits())
-	}
-	return errors.Join(append(errs, n.tellPods())...)
+	return errors.Join(append(errs, n.decideTraits(), n.tellPods())...)
 }
 
 // traits returns how a pod is to be treated.
-func (n *Network) traits(pod cni.Pod, was *Record) Traits {
+func (n *Network) traits(record, was *Record) Traits {
 	if n.cfg.Traits == nil {
 		return Traits{}
 	}
-	if was == nil || was.Pod != pod {
-		return n.cfg.Traits(pod, nil)
+	if was == nil || was.Pod != record.Pod {
+		return n.cfg.Traits(record.Pod, record.Device.Bandwidth, nil)
 	}
-	return n.cfg.Traits(pod, &was.Traits)
+	return n.cfg.Traits(record.Pod, record.Device.Bandwidth, &was.Traits)
 }
 
 // decideTraits notes which pods are to be treated otherwise than before.
 func (n *Network) decideTraits() error {
 	var errs []error
 	for name, record := range n.records {
-		traits := n.traits(record.Pod, record)
+		traits := n.traits(record, record)
 		if traits == record.Traits {
 			continue
 		}

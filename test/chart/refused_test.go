@@ -100,11 +100,15 @@ func TestWrongValues(t *testing.T) {
 func TestValuesThatNeedThePodNetwork(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"chained", "off"} {
-		for path, value := range map[string]any{"bigTCP": true, "bandwidthManager.enabled": true, "l7Proxies": []string{"a=1"}, "bpf.datapathMode": "netkit"} {
+		for path, value := range map[string]any{"bigTCP": true, "bandwidthManager.bbr": true, "l7Proxies": []string{"a=1"}, "bpf.datapathMode": "netkit"} {
 			_, err := template(t, at("podNetwork", network), at(path, value))
 			if err == nil || !strings.Contains(err.Error(), "podNetwork: main, and it is "+network) || !strings.Contains(err.Error(), path+": ") {
 				t.Errorf("podNetwork %s with %s: %v", network, path, err)
 			}
+		}
+		_, err := template(t, at("podNetwork", network), at("bandwidthManager.enabled", true))
+		if network == "chained" && err != nil || network == "off" && (err == nil || !strings.Contains(err.Error(), "podNetwork: main, or chained, and it is off")) {
+			t.Errorf("podNetwork %s with rates: %v", network, err)
 		}
 	}
 }

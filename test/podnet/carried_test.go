@@ -35,7 +35,7 @@ type carried struct {
 
 // open loads and attaches the programs, with eth0 as the device to the outside. What pods are kept to that stays on the node waits at
 // the device of that index; 0: none is.
-func (c *carried) open(log *slog.Logger, pair int) (podnet.Programs, error) {
+func (c *carried) open(log *slog.Logger, pair int, chained bool) (podnet.Programs, error) {
 	if c == nil {
 		return nil, nil
 	}
@@ -44,14 +44,16 @@ func (c *carried) open(log *slog.Logger, pair int) (podnet.Programs, error) {
 	if err := errors.Join(err, reachErr); err != nil {
 		return nil, err
 	}
-	d, err := datapath.Open(datapath.Config{
-		BPFFS: c.BPFFS, CgroupRoot: c.Cgroup, Log: log,
-		Packets: &datapath.Packets{
-			Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: datapath.Ports{First: 1024, Last: 29999},
-			Pods: true, Bypass: c.Bypass, Masquerade: true, Node: true, Tunnel: fabric.DeviceName,
-			Pair: pair, PairEnd: queues.FarName,
-		},
-	})
+	packets := &datapath.Packets{
+		Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: datapath.Ports{First: 1024, Last: 29999},
+		Node: true, Pair: pair, PairEnd: queues.FarName,
+	}
+	if chained {
+		packets.Chained = true
+	} else {
+		packets.Pods, packets.Bypass, packets.Masquerade, packets.Tunnel = true, c.Bypass, true, fabric.DeviceName
+	}
+	d, err := datapath.Open(datapath.Config{BPFFS: c.BPFFS, CgroupRoot: c.Cgroup, Log: log, Packets: packets})
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,48 +68,58 @@ func fakeAdd(args *skel.CmdArgs) error {
 		}
 		return types.PrintResult(conf.PrevResult, conf.CNIVersion)
 	}
-	if err := fakeDevice(args, conf.Peer); err != nil {
-		return err
-	}
-	_, address, err := net.ParseCIDR("10.9.0.5/32")
+	name, addrs, err := fakeDevice(args, conf.Peer)
 	if err != nil {
 		return err
 	}
-	return types.PrintResult(&current.Result{
-		CNIVersion: current.ImplementedSpecVersion,
-		Interfaces: []*current.Interface{{Name: "other0"}, {Name: args.IfName, Sandbox: args.Netns}},
-		IPs:        []*current.IPConfig{{Interface: current.Int(1), Address: *address}},
-	}, conf.CNIVersion)
+	result := &current.Result{
+		CNIVersion: current.ImplementedSpecVersion, Interfaces: []*current.Interface{{Name: name}, {Name: args.IfName, Sandbox: args.Netns}},
+	}
+	for _, addr := range addrs {
+		whole := net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
+		result.IPs = append(result.IPs, &current.IPConfig{Interface: current.Int(1), Address: whole})
+	}
+	return types.PrintResult(result, conf.CNIVersion)
 }
 
-func fakeDevice(args *skel.CmdArgs, peer string) error {
+// fakeDevice makes a device, and returns its name and its addresses.
+func fakeDevice(args *skel.CmdArgs, peer string) (name string, addrs []netip.Addr, err error) {
 	pod, err := netns.GetFromPath(args.Netns)
 	if err != nil {
-		return err
+		return "", nil, err
 	}
 	defer pod.Close()
 	handle, err := netlink.NewHandleAt(pod, unix.NETLINK_ROUTE)
 	if err != nil {
-		return err
+		return "", nil, err
 	}
 	defer handle.Close()
-	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "other0"}, PeerName: args.IfName, PeerNamespace: netlink.NsFd(pod)}
+	name = "other0"
+	if peer == "bridge" {
+		name = "other-" + args.ContainerID
+	}
+	veth := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: args.IfName, PeerNamespace: netlink.NsFd(pod)}
 	if peer == "pod" {
-		if err := handle.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: args.IfName}, PeerName: "eth1"}); err != nil {
-			return err
-		}
-	} else if err := netlink.LinkAdd(veth); err != nil {
-		return err
+		err = handle.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: args.IfName}, PeerName: "eth1"})
+	} else {
+		err = netlink.LinkAdd(veth)
+	}
+	if err != nil {
+		return "", nil, err
 	}
 	link, err := handle.LinkByName(args.IfName)
 	if err != nil {
-		return err
+		return "", nil, err
+	}
+	if peer == "bridge" {
+		addrs, err = atBridge(args.ContainerID, handle, veth, link)
+		return name, addrs, err
 	}
 	addr, err := netlink.ParseAddr("10.9.0.5/32")
 	if err != nil {
-		return err
+		return "", nil, err
 	}
-	return handle.AddrAdd(link, addr)
+	return name, []netip.Addr{netip.MustParseAddr("10.9.0.5")}, handle.AddrAdd(link, addr)
 }
 
 // fakes makes the fake plugins callable: the test's own binary under their name.

@@ -83,7 +83,7 @@ func serve(args []string) int {
 				return err
 			}
 		}
-		programs, err := s.Carry.open(log, pair)
+		programs, err := s.Carry.open(log, pair, s.Chained)
 		if err != nil {
 			return err
 		}
@@ -102,7 +102,12 @@ func serve(args []string) int {
 		}
 		network, err := podnet.New(podnet.Config{
 			Largest: largest, Kind: s.Kind,
-			Traits:   func(pod cni.Pod, _ *podnet.Traits) podnet.Traits { return podnet.Traits{Rates: s.Rates[pod.Name]} },
+			Traits: func(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) podnet.Traits {
+				if asked != nil && was == nil {
+					return podnet.Traits{Rates: maps.Rates{Out: asked.EgressRate / 8, In: asked.IngressRate / 8}}
+				}
+				return podnet.Traits{Rates: s.Rates[pod.Name]}
+			},
 			Programs: programs,
 			Dir:      s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
 			CIDRs: func() ([]netip.Prefix, error) {
