@@ -19,6 +19,7 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/metrics"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/queues"
@@ -179,6 +180,47 @@ func readPaces(m *maps.Maps) (p paces, err error) {
 	}
 	p.shares, err = maps.SharePaces(m.ShareRates, m.SharePaces)
 	return p, err
+}
+
+// rateSamples returns what the pods of this node that are kept to rates have sent and got. What cannot be read is left out.
+func (a *agent) rateSamples(pods *podnet.Stats) []metrics.Rate {
+	if pods == nil || len(pods.Rated) == 0 {
+		return nil
+	}
+	m, err := maps.Open(mapsDir(a.cfg), true) // those of the datapath may be replaced by larger ones meanwhile
+	if err != nil {
+		return nil
+	}
+	defer m.Close()
+	now, err := readPaces(m)
+	if err != nil {
+		return nil
+	}
+	sums := map[metrics.RateOf]metrics.Rate{}
+	add := func(of metrics.RateOf, p *maps.Pace) {
+		if p != nil { // a pod may have several interfaces, each of which has the rate
+			sum := sums[of]
+			sums[of] = metrics.Rate{
+				RateOf: of, Limit: sum.Limit + p.Rate, Passed: sum.Passed + p.Passed, Dropped: sum.Dropped + p.Dropped, Marked: sum.Marked + p.Marked,
+			}
+		}
+	}
+	for index, pod := range pods.Rated {
+		add(metrics.RateOf{Namespace: pod.Namespace, Pod: pod.Name, Direction: "egress"}, now.pods[index].Out)
+		add(metrics.RateOf{Namespace: pod.Namespace, Pod: pod.Name, Direction: "ingress"}, now.pods[index].In)
+	}
+	for id, share := range now.shares {
+		of := metrics.RateOf{Direction: "egress"}
+		for _, pod := range pods.Rated {
+			if id == maps.ShareOf(pod.Namespace) {
+				of.Namespace = pod.Namespace
+			}
+		}
+		if id == maps.NodeShare || of.Namespace != "" {
+			add(of, &share)
+		}
+	}
+	return slices.Collect(stdmaps.Values(sums))
 }
 
 // sharesOf returns the names of what pods may share, by their keys.

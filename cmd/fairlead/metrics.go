@@ -43,8 +43,8 @@ func (a *agent) measure() (observe.Reading, error) {
 	return reading, nil
 }
 
-// sample reads what one scrape shows. It lists neither rows nor objects, so it costs the same however many there are; maps
-// that push rows out are looked through now and then.
+// sample reads what one scrape shows. It lists neither rows nor objects, so it costs the same however many there are, but for pods with a rate, each
+// of which it shows; maps that push rows out are looked through now and then.
 func (a *agent) sample() metrics.Sample {
 	var status observe.Status
 	reading, err := a.measure()
@@ -71,6 +71,7 @@ func (a *agent) sample() metrics.Sample {
 	s.Routes, _ = a.routeStats()
 	s.Monitor = a.hub.Stats()
 	s.Pods, s.Fabric = a.podStats(), a.fabricStats()
+	s.Rates = a.rateSamples(s.Pods)
 	if o := a.optOuts(); o != nil {
 		s.OptOut = *o
 		s.Stats.Damage += o.Damage

@@ -67,8 +67,12 @@ func sample() Sample {
 		},
 		Routes:  routes.Stats{Following: true, Changes: 91, Flaps: 92, Errors: 93},
 		Monitor: monitor.Stats{Clients: 81, Events: 82, Lost: 83},
-		Pods:    &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.Count{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
-		Fabric:  &fabric.Stats{Routes: 107, Refused: []string{"one"}, Mended: 108},
+		Rates: []Rate{
+			{RateOf{"shop", "web", "egress"}, 107, 108, 109, 110}, {RateOf{"shop", "web", "ingress"}, 111, 112, 113, 114},
+			{RateOf{"shop", "", "egress"}, 115, 116, 117, 118}, {RateOf{"", "", "egress"}, 119, 120, 121, 122},
+		},
+		Pods:   &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.Count{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
+		Fabric: &fabric.Stats{Routes: 107, Refused: []string{"one"}, Mended: 108},
 	}
 }
 

@@ -34,6 +34,7 @@ type Sample struct {
 	Pods *podnet.Stats
 	// Fabric is nil likewise.
 	Fabric *fabric.Stats
+	Rates  []Rate // no two of the same
 }
 
 // Kernel is what the kernel has. What cannot be read is left out, and makes the node degraded.

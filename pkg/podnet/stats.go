@@ -18,6 +18,8 @@ type Stats struct {
 	Unchecked int
 	// Limited has how many of them may send or get only so much, and BBR how many have connections with that congestion control.
 	Limited, BBR int
+	// Rated has them by their device's index, the namespace's name among them.
+	Rated map[uint32]cni.Pod
 	// Netkits has how many are at a netkit.
 	Netkits int
 	// Adopted names those whose records were lost, so that what the runtime asked for is not known, and Unknown those of which not
@@ -41,7 +43,7 @@ type Count struct {
 func (n *Network) Stats() Stats {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s := Stats{Pods: len(n.records), Proxied: map[uint16]int{}, Families: map[string]Count{}, Reclaimed: n.reclaimed, Mended: n.mended}
+	s := Stats{Pods: len(n.records), Proxied: map[uint16]int{}, Rated: map[uint32]cni.Pod{}, Families: map[string]Count{}, Reclaimed: n.reclaimed, Mended: n.mended}
 	if err := n.ready(0); err != nil {
 		s.Error = err.Error()
 	}
@@ -51,6 +53,7 @@ func (n *Network) Stats() Stats {
 		}
 		if record.Rates.Limited() {
 			s.Limited++
+			s.Rated[uint32(record.Device.Index)] = record.Pod
 		}
 		if record.BBR {
 			s.BBR++

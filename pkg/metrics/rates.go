@@ -1,0 +1,41 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Rate is what a pod is kept to in a direction, or what several send together.
+type Rate struct {
+	RateOf
+	Limit   uint64 // bytes a second
+	Passed  uint64 // bytes
+	Dropped uint64 // packets
+	Marked  uint64 // likewise
+}
+
+// RateOf says whose rate it is: a pod's; without its name all pods' of the namespace, without either all pods' of the node.
+type RateOf struct {
+	Namespace, Pod string
+	Direction      string // egress or ingress
+}
+
+// whose is what the labels mean, which every family of rates has.
+const whose = " A series without a pod is of all pods of the namespace here together, and one without either of all of the node."
+
+// rateFamilies are about pods that are kept to rates. There are as many series as such pods.
+func rateFamilies() []family {
+	of := func(kind prometheus.ValueType, name, help string, value func(*Rate) uint64) family {
+		return family{name: name, help: help + whose, kind: kind, labels: []string{"namespace", "pod", "direction"}, read: func(s *Sample, put put) {
+			for i := range s.Rates {
+				r := &s.Rates[i]
+				put(float64(value(r)), r.Namespace, r.Pod, r.Direction)
+			}
+		}}
+	}
+	return []family{
+		of(prometheus.GaugeValue, "fairlead_bandwidth_rate_bytes", "Bytes a second that a pod is kept to.", func(r *Rate) uint64 { return r.Limit }),
+		of(prometheus.CounterValue, "fairlead_bandwidth_bytes_total", "Bytes of frames that have passed of what is kept to a rate.", func(r *Rate) uint64 { return r.Passed }),
+		of(prometheus.CounterValue, "fairlead_bandwidth_dropped_packets_total", "Packets that would have had to wait for too long to keep to a rate.",
+			func(r *Rate) uint64 { return r.Dropped }),
+		of(prometheus.CounterValue, "fairlead_bandwidth_marked_packets_total", "Packets that told their sender that they had to wait to keep to a rate.",
+			func(r *Rate) uint64 { return r.Marked }),
+	}
+}
