@@ -95,6 +95,7 @@ func remove(cfg *config.Config, plugins string) (*removal, error) {
 		return nil, err
 	}
 	left := removed.removeInstalled(cfg, plugins)
+	left = errors.Join(left, datapath.EndRates(cfg.BPFFS, queues.Drain))
 	over, err := datapath.Cleanup(cfg.BPFFS)
 	if err != nil {
 		return nil, errors.Join(left, err)

@@ -53,6 +53,11 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 	defer path.Close()
+	if cfg.Bandwidth != "true" {
+		if err := path.EndRates(queues.Drain); err != nil {
+			log.Warn("what pods have sent at rates may be lost as they are kept to none any more", "error", err)
+		}
+	}
 	barrier, err := maps.NewBarrier()
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"slices"
@@ -117,6 +118,33 @@ func (d *Datapath) SetPods(pods []maps.Pod) error {
 		return err
 	}
 	return d.syncDevices()
+}
+
+// EndRates has the programs keep no pod to a rate any more, and waits for what has been held up by one, by a function, before what it waits in goes. It
+// is for before Attach.
+func (d *Datapath) EndRates(drained func() error) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.maps == nil {
+		return nil
+	}
+	if had, err := d.maps.SetRates(nil); err != nil || had == 0 {
+		return err
+	}
+	return drained()
+}
+
+// EndRates does so for the maps that are pinned below a bpf filesystem, if there are any that this version can read.
+func EndRates(bpffs string, drained func() error) error {
+	m, err := maps.Open(MapsDir(bpffs), false)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, maps.ErrIncompatible) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return (&Datapath{maps: m}).EndRates(drained)
 }
 
 // AddPod makes the programs know one more pod. Its device runs its program when this returns.

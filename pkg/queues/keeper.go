@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -157,6 +158,30 @@ func leaves(links []netlink.Link, indexes []int) []netlink.Link {
 	}
 	slices.SortFunc(found, func(a, b netlink.Link) int { return cmp.Compare(a.Attrs().Index, b.Attrs().Index) })
 	return found
+}
+
+// longest is for how long a packet may have to wait, and a little more.
+const longest = 2500 * time.Millisecond
+
+// Drain waits until nothing waits in the queues of any Keeper any more, or nothing can that has waited there since it was called. What somebody has
+// told programs before holds from then on.
+func Drain() error {
+	for until := time.Now().Add(longest); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
+		all, err := readQueues()
+		if err != nil {
+			return err
+		}
+		waiting := 0
+		for _, q := range all {
+			if q.isOurs() {
+				waiting += q.waiting()
+			}
+		}
+		if waiting == 0 {
+			break
+		}
+	}
+	return nil
 }
 
 // Restore takes the pair and the queues of any Keeper away, at which the kernel puts its own in their place, and returns the names of

@@ -133,6 +133,14 @@ func (q *queue) remove() error {
 	return nil
 }
 
+// waiting returns how many packets are in it.
+func (q *queue) waiting() int {
+	if s := q.root.Attrs().Statistics; s != nil && s.Queue != nil {
+		return int(s.Queue.Qlen)
+	}
+	return 0
+}
+
 // dropped returns how many packets have found no room in it.
 func (q *queue) dropped() uint64 {
 	if q == nil || q.root == nil {

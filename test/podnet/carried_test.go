@@ -62,6 +62,11 @@ func (c *carried) open(log *slog.Logger, pair int, chained bool) (podnet.Program
 			return nil, err
 		}
 	}
+	if pair == 0 { // as an agent does that keeps pods to no rates
+		if err := d.EndRates(queues.Drain); err != nil {
+			return nil, err
+		}
+	}
 	if err := errors.Join(d.Attach(), d.SetNative(c.Native)); err != nil {
 		return nil, err
 	}

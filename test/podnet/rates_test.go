@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -178,4 +179,81 @@ func beckon(args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// linger sends so many datagrams to each of some addresses, of which so much waits at a rate all the time as it may: at first what that takes a second for,
+// and then what it lets go.
+func linger(args []string) int {
+	err := func() error {
+		all, err := strconv.Atoi(args[0])
+		rate, err2 := strconv.ParseFloat(args[1], 64)
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		var conns []net.Conn
+		for _, to := range args[2:] {
+			conn, err := net.Dial("udp", to)
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			if err := hurry(conn.(*net.UDPConn)); err != nil {
+				return err
+			}
+			conns = append(conns, conn)
+		}
+		since := time.Now()
+		for sent := 0; sent < all; {
+			due := int((time.Since(since).Seconds()+1)*rate/datagram/float64(len(conns))) / datagrams * datagrams
+			for ; sent < min(due, all); sent += datagrams {
+				for _, conn := range conns {
+					if _, err := conn.Write(make([]byte, datagram*datagrams)); err != nil {
+						return err
+					}
+				}
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		return nil
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// When pods are not to be kept to rates any more nothing is lost of what waits just then, out of the node or on it.
+func TestBandwidthOff(t *testing.T) {
+	rig.Root(t)
+	needFq(t)
+	const rate, all = 2e6 / 8, 1200 // for ten seconds
+	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: rate}} })
+	a, b := w.pods[0], w.pods[1]
+	sinks := []*rig.Process{drainAt(t, w.outside, 9, all), drainAt(t, b.Netns, 9, all)}
+	source := rig.NewChild(t, nil, a.Netns, "linger", strconv.Itoa(all), fmt.Sprint(rate), netip.AddrPortFrom(outsiders[true], 9).String(),
+		netip.AddrPortFrom(b.addr[false], 9).String())
+	for _, device := range []string{"eth0", "flpace0"} {
+		for until := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+			waiting := uint32(0)
+			for _, q := range w.queued(device) {
+				waiting += q.Attrs().Statistics.Queue.Qlen
+			}
+			if waiting > 20 {
+				break
+			}
+			if time.Now().After(until) {
+				t.Fatalf("%d packets wait at %s", waiting, device)
+			}
+		}
+	}
+	w.Rates = nil
+	w.restart()
+	for i, sink := range sinks {
+		t.Logf("to %s: %.3f Mbit/s", []string{"outside", "another"}[i], drained(t, sink)*8/1e6) // which waits for all of them
+	}
+	w.must(source.Wait())
+	if left := len(w.queued("eth0")); left > 0 {
+		t.Errorf("eth0 has %d queues left", left)
+	}
 }

@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	}
 	code := rig.Main(m, rig.Funcs{
 		"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead, "reside": reside, "spoof": spoof, "weigh": weigh,
-		"proxy": proxy, "inquire": inquire, "drain": drain, "pour": pour, "swallow": swallow, "stream": stream, "gush": gush, "beckon": beckon, "later": later, "heed": heed,
+		"proxy": proxy, "inquire": inquire, "drain": drain, "pour": pour, "swallow": swallow, "stream": stream, "gush": gush, "linger": linger, "beckon": beckon, "later": later, "heed": heed,
 	})
 	for _, b := range []*program{&plugin, &command} {
 		if b.dir != "" {
@@ -124,6 +124,11 @@ func serve(args []string) int {
 		})
 		if err != nil {
 			return err
+		}
+		if s.Carry != nil && s.Rates == nil {
+			if _, err := queues.Restore(); err != nil {
+				return err
+			}
 		}
 		server, err := cni.NewServer(filepath.Join(s.Dir, cni.SocketName), network, log)
 		if err != nil {
