@@ -57,14 +57,14 @@ func readPods(m *maps.Maps) ([]LocalPod, error) {
 }
 
 func dumpPods(w io.Writer, s *Snapshot) {
-	fmt.Fprintln(w, "ADDRESSES\tDEVICE\tINTERFACE\tMAC\tSOURCES\tPROXY\tBBR")
+	fmt.Fprintln(w, "ADDRESSES\tDEVICE\tINTERFACE\tMAC\tSOURCES\tBBR\tPROXY")
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		sources := "its own"
 		if p.Unchecked {
 			sources = "any"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%s\t%t\n", cmp.Or(joined(p.Addresses), "-"), cmp.Or(p.Device, "-"), p.Interface, p.MAC, sources, proxyText(p.Proxy), p.BBR)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\t%t\t%s\n", cmp.Or(joined(p.Addresses), "-"), cmp.Or(p.Device, "-"), p.Interface, p.MAC, sources, p.BBR, proxyText(p.Proxy))
 	}
 }
 

@@ -57,7 +57,7 @@ func suites() []suite {
 			without: []string{"6.1"}, limit: 7 * time.Minute,
 		},
 		{
-			name: "bandwidth", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^TestBandwidth"},
+			name: "bandwidth", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=^TestBandwidth"},
 			without: []string{"6.12"}, limit: 10 * time.Minute,
 		},
 		{

@@ -257,3 +257,23 @@ func TestBandwidthOff(t *testing.T) {
 		t.Errorf("eth0 has %d queues left", left)
 	}
 }
+
+// What a pod sends to a proxy of its node is kept to its rate, and so what that sends on. A proxy that a busy machine has wait makes nothing up for, so what
+// comes too slowly is looked at anew.
+func TestBandwidthProxied(t *testing.T) {
+	rig.Root(t)
+	needFq(t)
+	const rate, within = 10e6 / 8, 0.05
+	d := newDockyard(t, "bpf", "--bandwidth=true")
+	d.begin("mesh", "15001")
+	d.annotate("fairlead.io/l7-proxy: mesh, kubernetes.io/egress-bandwidth: 10M")
+	d.has("port 15001")
+	for is4, to := range outsiders {
+		want := rate * (1500 - float64(20+12+map[bool]int{true: 20, false: 40}[is4])) / (1500 + 14)
+		var got float64
+		for n := 0; n < 5 && got < want*(1-within); n++ {
+			got = streamed(t, d.a.Netns, d.outside, to, 1, int(want*streams.Seconds()))
+		}
+		requireRate(t, "by its proxy to "+to.String(), got, want, within)
+	}
+}
