@@ -36,7 +36,7 @@ func add(args *skel.CmdArgs) error {
 		return err
 	}
 	request := c.request(cni.Allocate)
-	request.Addresses, request.WithoutV6 = asked, s.withoutV6
+	request.Addresses, request.WithoutV6, request.Bandwidth = asked, s.withoutV6, c.config.RuntimeConfig.Bandwidth
 	granted, err := c.agent.Ask(request, nil)
 	if err != nil {
 		return err

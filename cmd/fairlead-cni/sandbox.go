@@ -151,6 +151,11 @@ func (s *sandbox) configure(ifName string, granted *cni.Answer, node net.Hardwar
 	if err := s.enlarge(link, granted.Largest); err != nil {
 		return err
 	}
+	if granted.Pieces > 0 {
+		if err := s.handle.LinkSetGSOMaxSize(link, granted.Pieces); err != nil {
+			return fmt.Errorf("make packets of interface %s of the pod smaller: %w", ifName, err)
+		}
+	}
 	// lo is the first device of every namespace.
 	if err := s.handle.LinkSetUp(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: 1}}); err != nil {
 		return fmt.Errorf("set up lo of the pod: %w", err)

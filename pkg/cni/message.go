@@ -39,6 +39,7 @@ type Request struct {
 	// Addresses that were asked for, of the verb Allocate; that the interface has, of the others.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	WithoutV6 bool         `json:"withoutV6,omitempty"` // the namespace has IPv6 turned off
+	Bandwidth *Bandwidth   `json:"bandwidth,omitempty"` // that is asked for, of the verb Allocate
 	// Device is what there is, and of the verb Check what the runtime says that it asked for.
 	Device *Device `json:"device,omitempty"`
 	// Valid is what the runtime still has of the attachment's network.
@@ -80,6 +81,7 @@ type Answer struct {
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	MTU       int          `json:"mtu,omitempty"`
 	Largest   Largest      `json:"largest,omitzero"`
+	Pieces    int          `json:"pieces,omitempty"`   // how large packets of TCP are at the most that the pod makes; 0: as above
 	Kind      Kind         `json:"kind,omitempty"`     // of the device to be made
 	Settings  []Setting    `json:"settings,omitempty"` // of the node's end
 	Removed   int          `json:"removed,omitempty"`  // by Collect

@@ -52,8 +52,7 @@ type Config struct {
 	Programs Programs
 	// Ports leads from ports of the node to pods; nil where nobody does.
 	Ports Ports
-	// Traits returns how a pod is to be treated, of which was says how it is; that is nil for a new one, and asked what its runtime asked for. Nil
-	// where all are treated alike.
+	// Traits returns how a pod is to be treated that was treated so, or is new, and of which its runtime asked that. Nil: all are treated alike.
 	Traits func(pod cni.Pod, asked *cni.Bandwidth, was *Traits) Traits
 	// Changed is signalled when Traits may say something else.
 	Changed <-chan struct{}
@@ -263,6 +262,7 @@ func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 	if n.cfg.Largest != nil {
 		answer.Largest = n.cfg.Largest()
 	}
+	answer.Pieces = pieces(n.traits(&Record{Pod: request.Pod, Device: cni.Device{Bandwidth: request.Bandwidth}}, nil).Out, n.mtu)
 	for _, lease := range leased {
 		answer.Addresses = append(answer.Addresses, lease.Address)
 	}

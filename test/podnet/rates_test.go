@@ -277,3 +277,18 @@ func TestBandwidthProxied(t *testing.T) {
 		requireRate(t, "by its proxy to "+to.String(), got, want, within)
 	}
 }
+
+// A pod that starts with a rate makes packets of no more than what that lets go in four milliseconds, so that what it sends beside them need not wait for
+// long; others make theirs as large as ever.
+func TestPieces(t *testing.T) {
+	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: 2.5e6}} })
+	for i, want := range []uint32{10_000, 1 << 16} {
+		w.must(w.pods[i].Do(func() error {
+			link, err := netlink.LinkByName("eth0")
+			if err == nil && link.Attrs().GSOMaxSize != want {
+				t.Errorf("packets of pod %s have up to %d bytes, want %d", w.pods[i].id, link.Attrs().GSOMaxSize, want)
+			}
+			return err
+		}))
+	}
+}

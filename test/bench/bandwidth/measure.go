@@ -108,7 +108,7 @@ func (b *bench) close() error {
 }
 
 // choose looks how much a pod sends without a rate, and takes a round one that is far from that. It is the same on all machines that can.
-func (b *bench) choose(ctx context.Context, report *result.Report) error {
+func (b *bench) choose(ctx context.Context, report *result.Report) (err error) {
 	for _, s := range []*site{b.limited, b.plain} {
 		sample, err := s.run(ctx, load{Streams: 4, WarmUp: time.Second, Window: b.window})
 		if err != nil {
@@ -127,7 +127,8 @@ func (b *bench) choose(ctx context.Context, report *result.Report) error {
 		return fmt.Errorf("without a rate a pod sends %.3f Mbit/s: that is too little to tell anything", b.most)
 	}
 	fmt.Fprintf(report.Out(), "without a rate a pod sends %.0f Mbit/s; it is kept to %s\n", b.most, mbit(b.bits))
-	return b.limited.limitPods(ctx, map[string]int{"limited": b.bits})
+	b.limited.pod, err = b.limited.addLimited(ctx, "rated", map[string]int{"limited": b.bits, "rated": b.bits})
+	return err
 }
 
 // compare has the ways to keep a pod to the rate take turns with a load.

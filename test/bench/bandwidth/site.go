@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -117,8 +118,25 @@ func (s *site) came() (bytes, asked uint64, err error) {
 	return bytes, asked, err
 }
 
-// limitPods gives pods of the agent rates in bits a second, and waits until they hold.
-func (s *site) limitPods(ctx context.Context, rates map[string]int) error {
+// addLimited adds a pod that has a rate in bits a second from its start: by then the agent has heard of it, which shows at the others that get one.
+func (s *site) addLimited(ctx context.Context, id string, rates map[string]int) (*rig.Netns, error) {
+	if err := s.annotate(rates); err != nil {
+		return nil, err
+	}
+	others := maps.Clone(rates)
+	delete(others, id)
+	if err := s.hold(ctx, others); err != nil {
+		return nil, err
+	}
+	pod, err := s.addPod(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return pod, s.hold(ctx, rates)
+}
+
+// annotate gives pods of the agent rates in bits a second.
+func (s *site) annotate(rates map[string]int) error {
 	var text strings.Builder
 	for id, rate := range rates {
 		fmt.Fprintf(&text, `---
@@ -132,9 +150,11 @@ metadata:
 spec: {nodeName: %[1]s, containers: []}
 `, node.Name, id, id, rate)
 	}
-	if err := s.agent.Apply(text.String()); err != nil {
-		return err
-	}
+	return s.agent.Apply(text.String())
+}
+
+// hold waits until pods are kept to their rates.
+func (s *site) hold(ctx context.Context, rates map[string]int) error {
 	for deadline := time.Now().Add(time.Minute); ; {
 		held, err := s.limited()
 		if err != nil {
