@@ -17,6 +17,7 @@ const (
 	toNode   = 3 << 28
 	toStack  = 4 << 28
 	toProxy  = 5 << 28
+	onward   = 6 << 28
 	again    = 15 << 28
 )
 
@@ -117,7 +118,7 @@ func TestWaited(t *testing.T) {
 		then uint32
 	}{
 		{toPod | 2, "redirect", 0}, {byDevice | 2, "redirect", 0}, {toNode | 1, "redirect", again}, {toStack | 1, "redirect", 0},
-		{toProxy | 9, "drop", 0}, {0, "drop", 0}, {6<<28 | 1, "drop", 0}, {again, "drop", 0},
+		{onward | 2, "redirect", again}, {toProxy | 9, "drop", 0}, {0, "drop", 0}, {7<<28 | 1, "drop", 0}, {again, "drop", 0},
 	} {
 		verdict, out, after := p.try(t, "tc_from_pair", skbtimed{Mark: c.mark, Tstamp: 5}, frame)
 		if verdict != c.want || out.Mark != c.then || out.Tstamp != 0 || !bytes.Equal(frame, after) {
@@ -271,6 +272,47 @@ func TestArrivalsFromOutside(t *testing.T) {
 			p.paceOf(t, bpf.MapsPaceKindPACE_IN, now(t)+patience+second)
 			if verdict, _, _ := p.try(t, "tc_from_netdev", skbtimed{Came: 1}, frame); verdict != "drop" || p.counted(t, "jam") != 1 {
 				t.Errorf("too late: %s, counted %d times", verdict, p.counted(t, "jam"))
+			}
+		})
+	}
+}
+
+// At the device of a pod that is another plugin's what it sends and gets waits as it would at ours, whoever it is from and for, and once alone.
+func TestWaitingAfterAnother(t *testing.T) {
+	const rate = 1e6
+	for _, c := range []struct {
+		program string
+		kind    bpf.MapsPaceKind
+		rates   maps.Rates
+		mark    uint32
+		most    uint64
+	}{
+		{"tc_from_chained", bpf.MapsPaceKindPACE_OUT, maps.Rates{Out: rate}, toNode | 1, ahead},
+		{"tc_to_chained", bpf.MapsPaceKindPACE_IN, maps.Rates{In: rate}, onward | 1, patience / 2},
+	} {
+		t.Run(c.program, func(t *testing.T) {
+			p := newPaced(t, 1)
+			p.limitTo(t, c.rates)
+			start := now(t) + c.most
+			p.paceOf(t, c.kind, start)
+			at := start
+			for _, frame := range [][]byte{podFrame(true, tcp, 900), podFrame(false, udp, 10), nearFrame(other4)} {
+				verdict, out, after := p.try(t, c.program, skbtimed{Came: 1}, frame)
+				if verdict != "redirect" || out.Mark != c.mark || out.Tstamp != at || !bytes.Equal(frame, after) {
+					t.Fatalf("%s with mark %#x at %d, want %d", verdict, out.Mark, out.Tstamp, at)
+				}
+				at += uint64(len(frame)) * second / rate
+			}
+			if verdict, out, _ := p.try(t, c.program, skbtimed{Came: 1, Mark: again}, nearFrame(other4)); verdict != "pass" || out.Mark != 0 || out.Tstamp != 0 {
+				t.Errorf("once it has waited: %s with mark %#x at %d", verdict, out.Mark, out.Tstamp)
+			}
+			p.paceOf(t, c.kind, now(t)+3*second)
+			if verdict, _, _ := p.try(t, c.program, skbtimed{Came: 1}, nearFrame(other4)); verdict != "drop" {
+				t.Errorf("three seconds ahead: %s", verdict)
+			}
+			p.limitTo(t, maps.Rates{})
+			if verdict, out, _ := p.try(t, c.program, skbtimed{Came: 1}, nearFrame(other4)); verdict != "pass" || out.Tstamp != 0 {
+				t.Errorf("without a rate: %s at %d", verdict, out.Tstamp)
 			}
 		})
 	}
