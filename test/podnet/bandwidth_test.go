@@ -145,14 +145,24 @@ func (w *town) judge(t *testing.T, rate, within float64) bool {
 		!w.getsAt(t, b.Netns, a.Netns, a.addr[false], rate, 16, within) {
 		return false
 	}
-	if got := measured(t, b.Netns, w.outside, outsiders[true], 1, 2000); got < 1.5*rate {
-		t.Errorf("beside %.0f Mbit/s the other pod sends %.3f", rate*8/1e6, got*8/1e6)
-	}
+	w.requireFree(t, b, rate)
 	w.streamsAt(t, outsiders[true], rate, 1)
 	if rate >= 10e6/8 { // or each of so many has less than one packet on its way
 		w.streamsAt(t, outsiders[false], rate, 16)
 	}
 	return true
+}
+
+// requireFree says that a pod that has no rate sends faster than one that has. A busy machine may not let it at once.
+func (w *town) requireFree(t *testing.T, p *pod, rate float64) {
+	t.Helper()
+	var got float64
+	for n := 0; n < 5 && got < 1.5*rate; n++ {
+		got = measured(t, p.Netns, w.outside, outsiders[true], 1, 2000)
+	}
+	if got < 1.5*rate {
+		t.Errorf("beside %.0f Mbit/s the other pod sends %.3f", rate*8/1e6, got*8/1e6)
+	}
 }
 
 // keepsTo has a pod send at its rate. False: it could not send so fast, whatever its rate.
