@@ -28,6 +28,10 @@ type suite struct {
 	refuses *regexp.Regexp // for a command that has to fail with exit code 1: what it has to say
 }
 
+// otherRates are the tests of rates that are a suite of their own: as one, all of them would keep a machine longer than
+// everything else does.
+const otherRates = "^TestBandwidth(BBR|Bands|Direct|Of|Proxied|Shared)"
+
 // suites are what runs where the agent has to work. Whatever else is to be proven on every kernel becomes a line here.
 // Alone on two cores each takes a sixth of its limit or less; the rest is for machines with other work to do.
 func suites() []suite {
@@ -57,8 +61,13 @@ func suites() []suite {
 			without: []string{"6.1"}, limit: 7 * time.Minute,
 		},
 		{
-			name: "bandwidth", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=^TestBandwidth"},
-			without: []string{"6.12"}, limit: 10 * time.Minute,
+			name: "bandwidth", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"},
+			args:    []string{"-test.run=^TestBandwidth", "-test.skip=" + otherRates},
+			without: []string{"6.12"}, limit: 15 * time.Minute,
+		},
+		{
+			name: "rates", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=" + otherRates},
+			without: []string{"6.12"}, limit: 15 * time.Minute,
 		},
 		{
 			name: "demo", command: true, pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},

@@ -18,14 +18,14 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// later sends a datagram that its socket has for so many milliseconds later, behind others that have a pod wait for less, and prints for when.
+// later sends a datagram that its socket has for so many milliseconds later, behind others to a second address that have a pod wait for less, and prints for when.
 func later(args []string) int {
 	err := func() error {
-		wait, err := strconv.Atoi(args[1])
+		wait, err := strconv.Atoi(args[2])
 		if err != nil {
 			return err
 		}
-		ahead, err := net.Dial("udp", args[0])
+		ahead, err := net.Dial("udp", args[1])
 		if err != nil {
 			return err
 		}
@@ -77,13 +77,18 @@ func later(args []string) int {
 	return 0
 }
 
-// heed prints when that datagram comes.
+// heed prints when that datagram comes. Nobody reads the others, which fill a buffer of their own.
 func heed(args []string) int {
 	err := func() error {
 		conn, err := net.ListenPacket("udp", args[0])
 		if err != nil {
 			return err
 		}
+		others, err := net.ListenPacket("udp", args[1])
+		if err != nil {
+			return err
+		}
+		defer others.Close()
 		fmt.Println("ready")
 		for data := make([]byte, 2*datagram); ; {
 			if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -127,11 +132,12 @@ func TestBandwidthPaced(t *testing.T) {
 // early returns how long before it is due a pod's packet comes that its socket has for later.
 func (w *town) early(t *testing.T, p *pod, to netip.Addr) time.Duration {
 	t.Helper()
-	sink := rig.NewChild(t, nil, w.outside, "heed", netip.AddrPortFrom(to, 11).String())
+	at, others := netip.AddrPortFrom(to, 11).String(), netip.AddrPortFrom(to, 12).String()
+	sink := rig.NewChild(t, nil, w.outside, "heed", at, others)
 	if line, err := sink.ReadLine(); err != nil || line != "ready" {
 		t.Fatalf("heed: %q, %v", line, err)
 	}
-	due, err := strconv.ParseInt(strings.TrimSpace(rig.Child(t, nil, p.Netns, "later", netip.AddrPortFrom(to, 11).String(), "700")), 10, 64)
+	due, err := strconv.ParseInt(strings.TrimSpace(rig.Child(t, nil, p.Netns, "later", at, others, "700")), 10, 64)
 	w.must(err)
 	line, err := sink.ReadLine()
 	w.must(err)
