@@ -11,6 +11,7 @@
 #include "lib/echo.h"
 #include "lib/event.h"
 #include "lib/fragments.h"
+#include "lib/hold.h"
 #include "lib/icmp.h"
 #include "lib/masquerade.h"
 #include "lib/proxy.h"
@@ -220,6 +221,13 @@ __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 	       (inside_is_used(INSIDE_POD | INSIDE_NODE) && inside_is_known(&p->flow)) || first_frontend(p, true);
 }
 
+/* Takes the time of what a pod sends, and has those held who send to the pod. */
+static __always_inline __u64 pod_book(struct __sk_buff *skb, __u32 ifindex, bool is_v4)
+{
+	hold_senders(skb, ifindex, is_v4);
+	return edt_book(skb, ifindex, PACE_OUT, is_v4);
+}
+
 /* What becomes of what a pod that has a proxy sends by TCP. What a rate keeps is looked at again once it has
  * waited. */
 static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __u32 proxy)
@@ -235,7 +243,7 @@ static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __
 		return POD_ON;
 	if (!waits)
 		return bpf_redirect_neigh(PROXY_DEVICE, NULL, 0, 0);
-	at = edt_book(skb, ifindex, PACE_OUT, p->is_v4);
+	at = pod_book(skb, ifindex, p->is_v4);
 	return at == EDT_LATE ? pod_drop(skb, p, REASON_HORIZON) : pair_enter(skb, at, PAIR_PROXY, ifindex);
 }
 
@@ -252,7 +260,7 @@ static __always_inline bool pod_is_near(const struct packet *p, const struct pod
 static __always_inline int pod_send(struct __sk_buff *skb, struct packet *p, const struct pod *to)
 {
 	bool paced = cfg.pair;
-	__u64 at = paced ? edt_book(skb, skb->ifindex, PACE_OUT, p->is_v4) : EDT_FREE;
+	__u64 at = paced ? pod_book(skb, skb->ifindex, p->is_v4) : EDT_FREE;
 
 	if (paced && at == EDT_LATE)
 		return pod_drop(skb, p, REASON_HORIZON);
@@ -323,7 +331,7 @@ static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
 
 	if (!is_v4 && skb->protocol != bpf_htons(ETH_P_IPV6))
 		return POD_NEXT;
-	at = edt_book(skb, ifindex, sends ? PACE_OUT : PACE_IN, is_v4);
+	at = sends ? pod_book(skb, ifindex, is_v4) : edt_book(skb, ifindex, PACE_IN, is_v4);
 	if (at == EDT_LATE) {
 		read_packet(skb, &p, 0);
 		return pod_drop_at(skb, &p, sends ? REASON_HORIZON : REASON_JAM, sends ? CT_FROM_POD : CT_TO_POD);

@@ -5,42 +5,55 @@
  * by no device of the node's has one made for it to wait at (pair.h). */
 #pragma once
 
+#include "jumbo.h"
 #include "maps.h"
 #include "packet.h"
+#include "window.h"
 
 #define EDT_SECOND 1000000000ULL
 #define EDT_HORIZON (2 * EDT_SECOND)  /* what a pod sends is dropped if it would wait for longer */
 #define EDT_PATIENCE (EDT_SECOND / 2) /* what it gets is: its sender is elsewhere, and not held up by that */
-#define EDT_JAM (EDT_SECOND / 200)    /* senders that ask to be told of a jam are told of one as long as this */
+#define EDT_JAM (EDT_SECOND / 40)     /* senders that ask to be told of a jam are told of one as long as this */
 #define EDT_SHARES 2		      /* a pod is in, one within the other: its namespace's and the node's */
 #define EDT_BURST (EDT_SECOND / 50)   /* of the time in which it sent nothing, a pod may make up for so much */
 
 /* Departures are counted in sixteenths of a nanosecond: a small packet takes 51.2 ns of 10 Gbit/s. */
 #define EDT_SHIFT 4
 
+/* Where the header after that of IP is, and of what. What says the length of a packet that is larger than the
+ * header of IPv6 can say (jumbo.h) is before it. Zero: the packet has no such header. */
+static __always_inline __u32 edt_transport(struct __sk_buff *skb, bool is_v4, __u8 *proto)
+{
+	__u32 off = sizeof(struct ethhdr);
+	__u8 byte;
+
+	if (bpf_skb_load_bytes(skb, off + (is_v4 ? 9 : 6), proto, sizeof(*proto)) ||
+	    bpf_skb_load_bytes(skb, off, &byte, sizeof(byte)))
+		return 0;
+	if (is_v4)
+		return off + (byte & 0xf) * 4;
+	if (*proto != IPPROTO_HOPOPTS)
+		return off + sizeof(struct ipv6hdr);
+	return bpf_skb_load_bytes(skb, off + sizeof(struct ipv6hdr), proto, sizeof(*proto)) ? 0 : JUMBO_L4;
+}
+
 /* The bytes on the wire of a packet, or of the pieces that it will be cut into, of which each has the headers. What
- * says the length of a packet that is larger than the header of IPv6 can say (jumbo.h) is on no wire. */
+ * says the length of one that is larger than the header of IPv6 can say is on no wire. */
 static __always_inline __u32 edt_wire_len(struct __sk_buff *skb, bool is_v4)
 {
-	__u32 size = skb->gso_size, len = skb->len, off = sizeof(struct ethhdr), jumbo = 0, headers;
-	__u8 proto, byte = 0;
+	__u32 size = skb->gso_size, len = skb->len, off, headers;
+	__u8 proto, byte = sizeof(struct udphdr) << 2;
 
 	if (!size)
 		return len;
-	if (bpf_skb_load_bytes(skb, off + (is_v4 ? 9 : 6), &proto, sizeof(proto)) ||
-	    bpf_skb_load_bytes(skb, off, &byte, sizeof(byte)))
-		return len;
-	off += is_v4 ? (byte & 0xf) * 4 : sizeof(struct ipv6hdr);
-	if (!is_v4 && proto == IPPROTO_HOPOPTS) {
-		if (bpf_skb_load_bytes(skb, off, &proto, sizeof(proto)))
-			return len;
-		jumbo = 8;
-	}
-	byte = sizeof(struct udphdr) << 2;
-	if (proto == IPPROTO_TCP && bpf_skb_load_bytes(skb, off + jumbo + 12, &byte, sizeof(byte)))
+	off = edt_transport(skb, is_v4, &proto);
+	if (!off || (proto == IPPROTO_TCP && bpf_skb_load_bytes(skb, off + 12, &byte, sizeof(byte))))
 		return len;
 	headers = off + (byte >> 4) * 4;
-	len -= jumbo;
+	if (!is_v4 && off == JUMBO_L4) {
+		headers -= JUMBO_LEN;
+		len -= JUMBO_LEN;
+	}
 	return len > headers ? len + (len - headers - 1) / size * headers : len;
 }
 
@@ -143,8 +156,11 @@ static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kin
 	at = edt_pay(pace, rate, skb->len, bytes, now, kind == PACE_OUT ? EDT_HORIZON : EDT_PATIENCE);
 	if (kind == PACE_OUT)
 		return edt_share(limit, skb->len, bytes, now, at);
-	if (pace && at > now + EDT_JAM && bpf_skb_ecn_set_ce(skb) > 0)
+	if (!pace)
+		return at;
+	if (at > now + EDT_JAM && bpf_skb_ecn_set_ce(skb) > 0)
 		__sync_fetch_and_add(&pace->marked, 1);
+	window_note(skb, &pace->window, rate, now, at == EDT_LATE ? EDT_PATIENCE : at > now ? at - now : 0);
 	return at;
 }
 

@@ -9,7 +9,8 @@
 #include "packet.h"
 
 enum {
-	JUMBO_L4 = sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + 8,
+	JUMBO_LEN = 8,
+	JUMBO_L4 = sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + JUMBO_LEN,
 };
 
 /* Whether the pieces of a packet that is such a one fit a link that takes so much. */

@@ -73,12 +73,22 @@ struct pace_key {
 	__u32 kind;    /* enum pace_kind */
 };
 
-/* What it has sent or got so far. Only programs write it, and only by atomic steps. */
+/* How much those who send to a pod may have on their way to it, see window.h. */
+struct pod_window {
+	__u64 bytes; /* of each; zero: as much as they want */
+	__u64 part;  /* of an equal part, in sixteenths */
+	__u64 began; /* when this turn did */
+	__u64 flows; /* a bit for those in it, by their hash */
+	__u64 flows_before;
+};
+
+/* What it has sent or got so far. Only programs write it. */
 struct pod_pace {
 	__u64 next; /* when what comes next may leave, see edt.h */
 	__u64 sent; /* bytes that were given a time, ever */
 	__u64 dropped;
 	__u64 marked; /* packets that tell their receiver of a jam, and so their sender */
+	struct pod_window window;
 };
 
 _Static_assert(sizeof(struct prefix_key) == 20, "a key has no hidden padding");

@@ -10,6 +10,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -74,9 +75,9 @@ func newBandwidthCommand(inv *invocation) *cobra.Command {
 		Long: `List the pods of this node that are kept to a rate in what they send (annotation kubernetes.io/egress-bandwidth) or get
 (kubernetes.io/ingress-bandwidth), and what the pods of a namespace and of the node may send together (fairlead.io/egress-bandwidth of
 these): the rate, how much that is, measured for a second, how many packets were dropped since they had the rate, as those would have had
-to wait for too long, how many told their sender that they had to wait, and which congestion control new connections of a pod have
-unless they choose another. It reads the maps and the files of the agent, so it works
-while none runs.`,
+to wait for too long, how many told their sender that they had to wait, how many bytes each who sends to the pod was last allowed to have
+on the way to it (nothing: as many as it wants), and which congestion control new connections of a pod have unless they choose another.
+It reads the maps and the files of the agent, so it works while none runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -103,6 +104,8 @@ type limited struct {
 	Measured  uint64 `json:"measured"`
 	Dropped   uint64 `json:"dropped"` // packets
 	Marked    uint64 `json:"marked"`  // likewise
+	// Window is how many bytes each who sends to the pod may have on the way; zero: as many as they want.
+	Window uint64 `json:"window,omitempty"`
 	// Congestion is the congestion control that a pod's new connections have unless they choose one; empty for what several share.
 	Congestion string `json:"congestion,omitempty"`
 }
@@ -144,7 +147,7 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		if now == nil {
 			return
 		}
-		row.Rate, row.Dropped, row.Marked = now.Rate*8, now.Dropped, now.Marked
+		row.Rate, row.Dropped, row.Marked, row.Window = now.Rate*8, now.Dropped, now.Marked, now.Window
 		if was != nil && now.Passed >= was.Passed {
 			row.Measured = uint64(float64(now.Passed-was.Passed) * 8 / took)
 		}
@@ -246,12 +249,19 @@ func ownerOf(index int, leases []podnet.Lease) (device, pod string) {
 
 func writeLimited(w io.Writer, rows []limited) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "POD\tDEVICE\tDIRECTION\tRATE\tMEASURED\tDROPPED\tMARKED\tCONGESTION")
+	fmt.Fprintln(table, "POD\tDEVICE\tDIRECTION\tRATE\tMEASURED\tDROPPED\tMARKED\tWINDOW\tCONGESTION")
 	for _, r := range rows {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\n", orNone(cmp.Or(r.Pod, r.Share)), orNone(r.Device), r.Direction, bitRate(r.Rate), bitRate(r.Measured),
-			r.Dropped, r.Marked, orNone(r.Congestion))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\t%s\n", orNone(cmp.Or(r.Pod, r.Share)), orNone(r.Device), r.Direction, bitRate(r.Rate), bitRate(r.Measured),
+			r.Dropped, r.Marked, windowText(r.Window), orNone(r.Congestion))
 	}
 	return table.Flush()
+}
+
+func windowText(bytes uint64) string {
+	if bytes == 0 {
+		return orNone("")
+	}
+	return strconv.FormatUint(bytes, 10)
 }
 
 // bitRate writes bits a second as annotations do: "12.5M".

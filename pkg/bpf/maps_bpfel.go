@@ -447,6 +447,7 @@ type MapsPodPace struct {
 	Sent    uint64
 	Dropped uint64
 	Marked  uint64
+	Window  MapsPodWindow
 }
 
 type MapsPodProxy uint32
@@ -464,6 +465,15 @@ type MapsPodRate struct {
 	Share    uint64
 	Class    uint32
 	Reserved uint32
+}
+
+type MapsPodWindow struct {
+	_           structs.HostLayout
+	Bytes       uint64
+	Part        uint64
+	Began       uint64
+	Flows       uint64
+	FlowsBefore uint64
 }
 
 type MapsPrefixKey struct {
@@ -745,6 +755,7 @@ const (
 	MapsVarPodClassType     = "pod_class_type"
 	MapsVarPodFlagType      = "pod_flag_type"
 	MapsVarPodProxyType     = "pod_proxy_type"
+	MapsVarPodWindowType    = "pod_window_type"
 	MapsVarRangeBitsType    = "range_bits_type"
 	MapsVarReasonType       = "reason_type"
 	MapsVarServiceFlagType  = "service_flag_type"
@@ -879,6 +890,7 @@ type MapsVariableSpecs struct {
 	PodClassType     *ebpf.VariableSpec `ebpf:"pod_class_type"`
 	PodFlagType      *ebpf.VariableSpec `ebpf:"pod_flag_type"`
 	PodProxyType     *ebpf.VariableSpec `ebpf:"pod_proxy_type"`
+	PodWindowType    *ebpf.VariableSpec `ebpf:"pod_window_type"`
 	RangeBitsType    *ebpf.VariableSpec `ebpf:"range_bits_type"`
 	ReasonType       *ebpf.VariableSpec `ebpf:"reason_type"`
 	ServiceFlagType  *ebpf.VariableSpec `ebpf:"service_flag_type"`
@@ -1034,6 +1046,7 @@ type MapsVariables struct {
 	PodClassType     *ebpf.Variable `ebpf:"pod_class_type"`
 	PodFlagType      *ebpf.Variable `ebpf:"pod_flag_type"`
 	PodProxyType     *ebpf.Variable `ebpf:"pod_proxy_type"`
+	PodWindowType    *ebpf.Variable `ebpf:"pod_window_type"`
 	RangeBitsType    *ebpf.Variable `ebpf:"range_bits_type"`
 	ReasonType       *ebpf.Variable `ebpf:"reason_type"`
 	ServiceFlagType  *ebpf.Variable `ebpf:"service_flag_type"`

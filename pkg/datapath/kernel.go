@@ -3,6 +3,8 @@ package datapath
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -30,6 +32,7 @@ func needs() []need {
 	return []need{
 		{"atomic instructions that return the old value, by which connections take turns", "5.12", probeAtomicFetch},
 		{"the identity of a network namespace (SO_NETNS_COOKIE), by which the node is told from its pods", "5.14", probeNetnsCookie},
+		{"its own type information (CONFIG_DEBUG_INFO_BTF), by which programs find what a socket has", "5.4", probeTypes},
 	}
 }
 
@@ -105,6 +108,14 @@ func probeInstructions(instructions asm.Instructions) error {
 		return err
 	}
 	return prog.Close()
+}
+
+func probeTypes() error {
+	_, err := os.Stat("/sys/kernel/btf/vmlinux")
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", ebpf.ErrNotSupported, err)
+	}
+	return err
 }
 
 func probeNetnsCookie() error {

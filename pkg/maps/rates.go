@@ -89,6 +89,7 @@ type Pace struct {
 	Passed  uint64 // bytes
 	Dropped uint64 // packets that would have had to wait for too long
 	Marked  uint64 // packets that were told that they had to wait
+	Window  uint64 // bytes that each who sends to the pod may have on the way, as last held; zero: as many as they want
 }
 
 // Paced is what a pod that is kept to rates has sent and got; nil where it has none.
@@ -238,7 +239,7 @@ func Paces(rates, paces *ebpf.Map) (map[uint32]Paced, error) {
 			if err := paces.Lookup(&key, &pace); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return nil, fmt.Errorf("read what a pod has sent: %w", err)
 			}
-			both[kind] = &Pace{Rate: rate, Passed: pace.Sent, Dropped: pace.Dropped, Marked: pace.Marked}
+			both[kind] = &Pace{Rate: rate, Passed: pace.Sent, Dropped: pace.Dropped, Marked: pace.Marked, Window: pace.Window.Bytes}
 		}
 		if row.Out == 0 && row.In == 0 && row.Share == 0 {
 			continue

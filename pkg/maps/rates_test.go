@@ -53,10 +53,10 @@ func TestRates(t *testing.T) {
 	other := Pod{Index: 8, Rates: Rates{In: 3000}}
 	set := func(pods ...Pod) { t.Helper(); _, err := m.SetPods(pods); check(err) }
 
-	sent := func(rate uint64) *Pace { return &Pace{Rate: rate, Passed: 6, Dropped: 7, Marked: 8} }
+	sent := func(rate uint64) *Pace { return &Pace{Rate: rate, Passed: 6, Dropped: 7, Marked: 8, Window: 9} }
 	check(m.AddPod(slow))
 	require("added", map[uint32]Paced{7: {Out: &Pace{Rate: 1000}}})
-	check(m.PodPaces.Put(&bpf.MapsPaceKey{Ifindex: 7}, &bpf.MapsPodPace{Next: 5, Sent: 6, Dropped: 7, Marked: 8}))
+	check(m.PodPaces.Put(&bpf.MapsPaceKey{Ifindex: 7}, &bpf.MapsPodPace{Next: 5, Sent: 6, Dropped: 7, Marked: 8, Window: bpf.MapsPodWindow{Bytes: 9}}))
 	check(m.AddPod(fast))
 	require("added at another rate", map[uint32]Paced{7: {Out: sent(2000), In: &Pace{Rate: 500}}})
 	set(slow, other)

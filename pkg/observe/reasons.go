@@ -107,8 +107,8 @@ func reasonsOfPods() []Reason {
 			Word: "jam", Stops: true, What: dropped,
 			Cause: "The pod is sent more than its annotation kubernetes.io/ingress-bandwidth lets it get, and this packet would have to wait for more than " +
 				"half a second until it may come there.",
-			Cure: "TCP slows down by itself, so a few of these are nothing; its senders do so before anything is lost where they use ECN " +
-				"(net.ipv4.tcp_ecn=1). What sends datagrams has to slow down, or the annotation to say more: `fairlead bandwidth list` shows who gets how much.",
+			Cure: "TCP is held up before anything is lost, unless so many connections send at once that two segments of each are more than may wait. " +
+				"What sends datagrams has to slow down, or the annotation to say more: `fairlead bandwidth list` shows who gets how much.",
 		},
 	}
 }

@@ -22,8 +22,8 @@ const (
 )
 
 const (
-	patience = second / 2   // for what a pod gets
-	jam      = second / 200 // of which senders are told
+	patience = second / 2  // for what a pod gets
+	jam      = second / 40 // of which senders are told
 )
 
 // near are those whom a pod reaches without leaving the node, and where its packets go then, past the stack and by it.

@@ -210,7 +210,7 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel, suites []suit
 
 // modules are those of the kernel's modules that the suites use.
 func modules() []string {
-	return []string{"veth", "udp_diag", "tcp_diag", "bridge", "8021q", "bonding", "sctp", "sch_ingress", "cls_bpf", "sch_fq", "vxlan", "tcp_bbr"}
+	return []string{"veth", "udp_diag", "tcp_diag", "bridge", "8021q", "bonding", "sctp", "sch_ingress", "cls_bpf", "sch_fq", "vxlan", "tcp_bbr", "sch_netem"}
 }
 
 // build builds what the suite runs, unless that was done for another kernel.

@@ -30,7 +30,7 @@ type suite struct {
 
 // otherRates are the tests of rates that are a suite of their own: as one, all of them would keep a machine longer than
 // everything else does.
-const otherRates = "^TestBandwidth(BBR|Bands|Direct|Of|Proxied|Shared)"
+const otherRates = "^TestBandwidth(BBR|Bands|Direct|Far|Of|Proxied|Shared)"
 
 // suites are what runs where the agent has to work. Whatever else is to be proven on every kernel becomes a line here.
 // Alone on two cores each takes a sixth of its limit or less; the rest is for machines with other work to do.

@@ -1,0 +1,95 @@
+package bpf
+
+import (
+	"fmt"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// Those who send to a pod may have as much on their way as goes through in a fifth of a second, in equal parts, as long as packets wait for long.
+func TestWindow(t *testing.T) {
+	const (
+		rate   = 1e6
+		all    = rate / 5
+		ms     = second / 1000
+		equal  = 16
+		free   = 1024
+		others = ^uint64(0)
+	)
+	for _, c := range []struct {
+		name  string
+		row   bpf.MapsPodWindow // Began is how long ago
+		wait  uint64
+		small bool
+		want  bpf.MapsPodWindow // Began is whether the turn is another; Flows how many have one now
+	}{
+		{"the first packet of all", bpf.MapsPodWindow{Began: 1 << 40}, 0, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
+		{"nobody has to wait", bpf.MapsPodWindow{Part: free}, 0, false, bpf.MapsPodWindow{Part: free, Flows: 1}},
+		{"not for long", bpf.MapsPodWindow{Part: free}, 130 * ms, false, bpf.MapsPodWindow{Part: free, Flows: 1}},
+		{"for long", bpf.MapsPodWindow{Part: free}, 160 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
+		{"for too long", bpf.MapsPodWindow{Part: free}, 700 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
+		{"with others", bpf.MapsPodWindow{Part: free, FlowsBefore: others}, 160 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
+		{"an acknowledgement", bpf.MapsPodWindow{Part: equal}, 100 * ms, true, bpf.MapsPodWindow{Part: equal, Bytes: all + 1}},
+		{"still for long, in this turn", bpf.MapsPodWindow{Part: 12}, 400 * ms, false, bpf.MapsPodWindow{Part: 12, Flows: 1, Bytes: all*12/16 + 1}},
+		{"another turn", bpf.MapsPodWindow{Part: equal, Began: 300 * ms, Flows: others, FlowsBefore: 1}, 100 * ms, false, bpf.MapsPodWindow{Part: equal, Began: 1, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
+		{"too little comes", bpf.MapsPodWindow{Part: equal, Began: 300 * ms}, 30 * ms, false, bpf.MapsPodWindow{Part: equal + equal/4, Began: 1, Flows: 1, Bytes: all*5/4 + 1}},
+		{"and nobody has to be held", bpf.MapsPodWindow{Part: 900, Began: 300 * ms}, 0, false, bpf.MapsPodWindow{Part: 1125, Began: 1, Flows: 1}},
+		{"too much comes", bpf.MapsPodWindow{Part: equal, Began: 300 * ms}, 400 * ms, false, bpf.MapsPodWindow{Part: 12, Began: 1, Flows: 1, Bytes: all*12/16 + 1}},
+		{"however little they may", bpf.MapsPodWindow{Part: 4, Began: 300 * ms}, 400 * ms, false, bpf.MapsPodWindow{Part: 4, Began: 1, Flows: 1, Bytes: all/4 + 1}},
+		{"after a pause", bpf.MapsPodWindow{Part: 4, Began: second, Flows: others, FlowsBefore: others, Bytes: 7}, 0, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
+		{"after a pause, for long", bpf.MapsPodWindow{Part: free, Began: second, Flows: others}, 160 * ms, false, bpf.MapsPodWindow{Part: equal, Began: 1, Flows: 1, Bytes: all + 1}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPaced(t, 1)
+			p.limitTo(t, maps.Rates{In: rate})
+			payload := 200
+			if c.small {
+				payload = 20
+			}
+			frame := packet{from: outside4 + ":80", to: pod4 + ":4000", proto: tcp, flags: ack, payload: payload}.bytes()
+			began := now(t) - min(c.row.Began, now(t))
+			row := bpf.MapsPodPace{Next: (now(t) + c.wait) * part, Window: c.row}
+			row.Window.Began = began
+			key := bpf.MapsPaceKey{Ifindex: 1, Kind: uint32(bpf.MapsPaceKindPACE_IN)}
+			if err := p.maps.PodPaces.Put(&key, &row); err != nil {
+				t.Fatal(err)
+			}
+			p.try(t, "tc_to_pod", skbtimed{}, frame)
+			got := p.paceOf(t, bpf.MapsPaceKindPACE_IN, 0).Window
+			if got.Began != began {
+				got.Began = 1
+			} else {
+				got.Began = 0
+			}
+			if got.Flows&(got.Flows-1) == 0 && got.Flows > 0 {
+				got.Flows = 1
+			}
+			if got != c.want {
+				t.Errorf("%+v, want %+v", got, c.want)
+			}
+		})
+	}
+}
+
+// All who send are counted, each once; two of them may have one hash, and rarely do.
+func TestWindowSenders(t *testing.T) {
+	const rate, senders = 1e6, 8
+	p := newPaced(t, 1)
+	p.limitTo(t, maps.Rates{In: rate})
+	key := bpf.MapsPaceKey{Ifindex: 1, Kind: uint32(bpf.MapsPaceKindPACE_IN)}
+	for i := range 2 * senders {
+		row := p.paceOf(t, bpf.MapsPaceKindPACE_IN, 0)
+		row.Next, row.Window.Began, row.Window.Part = (now(t)+patience*3/4)*part, now(t), 16
+		if err := p.maps.PodPaces.Put(&key, &row); err != nil {
+			t.Fatal(err)
+		}
+		from := fmt.Sprintf("%s:%d", outside4, 1000+i%senders)
+		p.try(t, "tc_to_pod", skbtimed{}, packet{from: from, to: pod4 + ":4000", proto: tcp, flags: ack, payload: 200}.bytes())
+	}
+	got := p.paceOf(t, bpf.MapsPaceKindPACE_IN, 0).Window.Bytes
+	if got < rate/5/senders || got > rate/5/(senders/2) {
+		t.Errorf("each of %d may have %d bytes on the way", senders, got)
+	}
+}
