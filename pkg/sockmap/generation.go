@@ -1,0 +1,288 @@
+package sockmap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// generation is one set of maps with the programs over them, all of it pinned in one directory. It is never changed: other programs, or the same with
+// other settings, are another generation. Sockets stay in that in which they are, so each outlives its agent until it has none left.
+type generation struct {
+	dir   string
+	maps  map[string]*ebpf.Map
+	links map[string]link.Link // what traffic runs
+	iters map[string]*link.Iter
+}
+
+const (
+	socksMap   = "socks"
+	pairsMap   = "pairs"
+	rulesMap   = "short_rules"
+	controlMap = "sockmap_control"
+	talliesMap = "sockmap_tallies"
+	wakesMap   = "sockmap_wakes"
+)
+
+func mapNames() []string {
+	return []string{socksMap, pairsMap, rulesMap, controlMap, talliesMap, wakesMap, "ends", "candidates"}
+}
+
+const (
+	establishLink = bpf.SockmapProgSockmapEstablish
+	readLink      = bpf.SockmapProgSockmapRead
+	admitIter     = bpf.SockmapProgSockmapAdmit
+	sweepIter     = bpf.SockmapProgSockmapSweep
+)
+
+func (g *generation) pin(name string) string { return filepath.Join(g.dir, name) }
+
+// open opens the pins of a generation.
+func open(dir string) (g *generation, err error) {
+	g = &generation{dir: dir, maps: map[string]*ebpf.Map{}, links: map[string]link.Link{}, iters: map[string]*link.Iter{}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("open pins in %s: %w", dir, err), g.close())
+		}
+	}()
+	for _, name := range mapNames() {
+		if g.maps[name], err = ebpf.LoadPinnedMap(g.pin(name), nil); err != nil {
+			return g, err
+		}
+	}
+	for _, name := range []string{establishLink, readLink} {
+		// One that is to have no more connections has none.
+		if g.links[name], err = link.LoadPinnedLink(g.pin(name), nil); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return g, err
+		}
+		if err != nil {
+			delete(g.links, name)
+		}
+	}
+	for _, name := range []string{admitIter, sweepIter} {
+		pinned, err := link.LoadPinnedLink(g.pin(name), nil)
+		if err != nil {
+			return g, err
+		}
+		iter, ok := pinned.(*link.Iter)
+		if !ok {
+			return g, errors.Join(fmt.Errorf("%s is a %T", name, pinned), pinned.Close())
+		}
+		g.iters[name] = iter
+	}
+	return g, nil
+}
+
+// attach puts loaded programs in force, those that read the sockets first: a connection that is noted has to be seen to when it reads.
+func (g *generation) attach(loaded *ebpf.Collection, cgroup string) error {
+	err := link.RawAttachProgram(link.RawAttachProgramOptions{
+		Target: g.maps[socksMap].FD(), Program: loaded.Programs[bpf.SockmapProgSockmapMessage], Attach: ebpf.AttachSkMsgVerdict,
+	})
+	if err != nil {
+		return fmt.Errorf("attach %s: %w", bpf.SockmapProgSockmapMessage, err)
+	}
+	over := map[string]*ebpf.Map{admitIter: g.maps["candidates"], sweepIter: g.maps[socksMap]}
+	for name, overMap := range over {
+		if g.iters[name], err = link.AttachIter(link.IterOptions{Program: loaded.Programs[name], Map: overMap}); err != nil {
+			delete(g.iters, name)
+			return fmt.Errorf("attach %s: %w", name, err)
+		}
+	}
+	if g.links[readLink], err = link.AttachTracing(link.TracingOptions{Program: loaded.Programs[readLink]}); err != nil {
+		delete(g.links, readLink)
+		return fmt.Errorf("attach %s: %w", readLink, err)
+	}
+	establish, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: loaded.Programs[establishLink]})
+	if err != nil {
+		return fmt.Errorf("attach %s: %w", establishLink, err)
+	}
+	g.links[establishLink] = establish
+	return nil
+}
+
+// pinAll pins everything in a new directory, which gets its name when all is there.
+func (g *generation) pinAll(stage string) error {
+	if err := os.Mkdir(stage, 0o700); err != nil {
+		return fmt.Errorf("create pin directory: %w", err)
+	}
+	for name, m := range g.maps {
+		if err := m.Pin(filepath.Join(stage, name)); err != nil {
+			return fmt.Errorf("pin %s: %w", name, err)
+		}
+	}
+	for name, l := range g.links {
+		if err := l.Pin(filepath.Join(stage, name)); err != nil {
+			return fmt.Errorf("pin %s: %w", name, err)
+		}
+	}
+	for name, l := range g.iters {
+		if err := l.Pin(filepath.Join(stage, name)); err != nil {
+			return fmt.Errorf("pin %s: %w", name, err)
+		}
+	}
+	if err := os.Rename(stage, g.dir); err != nil {
+		return fmt.Errorf("name pins: %w", err)
+	}
+	return nil
+}
+
+// retire has no connection noted any more, and those that are noted go by TCP.
+func (g *generation) retire() error {
+	errs := []error{g.setMode(bpf.SockmapModeMODE_OFF)}
+	for _, name := range []string{establishLink, readLink} {
+		if g.links[name] == nil {
+			continue
+		}
+		if err := os.Remove(g.pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		errs = append(errs, g.links[name].Close())
+		delete(g.links, name)
+	}
+	return errors.Join(errs...)
+}
+
+// remove takes the pins away. Only a generation without sockets may go.
+func (g *generation) remove() error { return errors.Join(os.RemoveAll(g.dir), g.close()) }
+
+func (g *generation) close() error {
+	var errs []error
+	for _, m := range g.maps {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	for _, l := range g.links {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
+	}
+	for _, l := range g.iters {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
+	}
+	g.maps, g.links, g.iters = nil, nil, nil
+	return errors.Join(errs...)
+}
+
+func (g *generation) control() (c bpf.SockmapControl, err error) {
+	if err := g.maps[controlMap].Lookup(uint32(0), &c); err != nil {
+		return c, fmt.Errorf("read mode: %w", err)
+	}
+	return c, nil
+}
+
+func (g *generation) setMode(mode bpf.SockmapMode) error {
+	c, err := g.control()
+	if err != nil || c.Mode == uint32(mode) {
+		return err
+	}
+	c.Mode = uint32(mode)
+	if err := g.maps[controlMap].Put(uint32(0), c); err != nil {
+		return fmt.Errorf("set mode: %w", err)
+	}
+	return nil
+}
+
+// admit puts those who are waiting for it into the map.
+func (g *generation) admit() error {
+	_, err := run(g.iters[admitIter])
+	return err
+}
+
+// sweep has a look at all sockets in the map, and returns how many are still to leave it.
+func (g *generation) sweep() (int, error) {
+	c, err := g.control()
+	if err != nil {
+		return 0, err
+	}
+	if c.Look++; c.Look == 0 {
+		c.Look++
+	}
+	if err := g.maps[controlMap].Put(uint32(0), c); err != nil {
+		return 0, fmt.Errorf("begin a look: %w", err)
+	}
+	return run(g.iters[sweepIter])
+}
+
+// sockets returns how many are in the map.
+func (g *generation) sockets() (count int, err error) {
+	var key, next uint64
+	err = g.maps[socksMap].NextKey(nil, &next)
+	for ; err == nil; err = g.maps[socksMap].NextKey(key, &next) {
+		key = next
+		count++
+	}
+	if !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return count, fmt.Errorf("count sockets: %w", err)
+	}
+	return count, nil
+}
+
+// run reads an iterator to its end, and returns how much it wrote.
+func run(iter *link.Iter) (written int, err error) {
+	list, err := iter.Open()
+	if err != nil {
+		return 0, fmt.Errorf("run iterator: %w", err)
+	}
+	defer list.Close()
+	piece := make([]byte, 32<<10)
+	for {
+		n, err := list.Read(piece)
+		written += n
+		switch {
+		case errors.Is(err, io.EOF):
+			return written, nil
+		case errors.Is(err, unix.EAGAIN): // the kernel gave way in a long list
+		case err != nil:
+			return written, fmt.Errorf("run iterator: %w", err)
+		}
+	}
+}
+
+// generations returns the directories of all that are pinned, and takes away what was interrupted.
+func generations(root string) ([]string, error) {
+	entries, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list pins: %w", err)
+	}
+	var dirs []string
+	for _, entry := range entries {
+		dir := filepath.Join(root, entry.Name())
+		if entry.Name() == stageName {
+			if err := os.RemoveAll(dir); err != nil {
+				return nil, fmt.Errorf("clear %s: %w", dir, err)
+			}
+			continue
+		}
+		dirs = append(dirs, dir)
+	}
+	slices.Sort(dirs)
+	return dirs, nil
+}
+
+// empty returns a generation of the maps of loaded programs, of which nothing is attached or pinned.
+func empty(dir string, loaded *ebpf.Collection) (*generation, error) {
+	g := &generation{dir: dir, maps: map[string]*ebpf.Map{}, links: map[string]link.Link{}, iters: map[string]*link.Iter{}}
+	for _, name := range mapNames() {
+		if g.maps[name] = loaded.DetachMap(name); g.maps[name] == nil {
+			delete(g.maps, name)
+			return nil, errors.Join(fmt.Errorf("the object has no map %s", name), g.close())
+		}
+	}
+	return g, nil
+}

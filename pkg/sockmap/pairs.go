@@ -1,0 +1,70 @@
+package sockmap
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"unsafe"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// Pair is a connection of which both ends may take part, or of which only the client is known yet.
+type Pair struct {
+	Client, Server           netip.AddrPort // as each knows itself
+	ClientNetns, ServerNetns uint64
+	State                    string
+	Exclusion                string // why it goes by TCP for good; empty if it does not
+	Inside                   int    // of its sockets are in the map
+	Turns                    uint32
+	Redirected, Passed       [2]uint64 // bytes of the client and of the server
+}
+
+// states are the words for enum pair_state.
+var states = []string{"dialled", "watched", "chosen", "short", "leaving", "excluded"}
+
+// exclusions are the words for enum exclusion.
+var exclusions = []string{"none", "splice", "way", "flags", "blocking", "lowat", "ulp", "zerocopy", "urgent", "refused", "stream"}
+
+func word(words []string, n uint32) string {
+	if int(n) < len(words) {
+		return words[n]
+	}
+	return fmt.Sprintf("unknown-%d", n)
+}
+
+// Pairs returns all that the programs know of connections, in any order.
+func (s *Sockmap) Pairs() ([]Pair, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.now.pairs()
+}
+
+func (g *generation) pairs() (list []Pair, err error) {
+	var key bpf.SockmapPairKey
+	var row bpf.SockmapPair
+	each := g.maps[pairsMap].Iterate()
+	for each.Next(&key, &row) {
+		list = append(list, pairOf(key, row))
+	}
+	if err := each.Err(); err != nil {
+		return nil, fmt.Errorf("list connections: %w", err)
+	}
+	return list, nil
+}
+
+func pairOf(key bpf.SockmapPairKey, row bpf.SockmapPair) Pair {
+	p := Pair{
+		Client: addrPort(key.Client.Word, key.Port), Server: addrPort(row.Server.Word, row.Port),
+		ClientNetns: row.Netns[0], ServerNetns: row.Netns[1], State: word(states, row.State), Turns: row.Turns,
+		Inside: strings.Count(fmt.Sprintf("%02b", row.Inside&3), "1"), Redirected: row.Redirected, Passed: row.Passed,
+	}
+	if row.Exclusion != 0 {
+		p.Exclusion = word(exclusions, row.Exclusion)
+	}
+	return p
+}
+
+func addrPort(words [4]uint32, port uint32) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(*(*[16]byte)(unsafe.Pointer(&words))).Unmap(), uint16(port))
+}

@@ -1,0 +1,65 @@
+package sockmap
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// callNumbers are those of an architecture.
+type callNumbers struct {
+	reads, writes                [2]uint64
+	recv, recvmsg, send, sendmsg uint64
+	splices                      [3]uint64
+}
+
+// Limits say which connections are taken for conversations, and how much of one may wait past TCP.
+type Limits struct {
+	Blocking bool   // sockets whose reads wait may go past TCP too, though a signal ends such a read with EAGAIN
+	Turns    uint32 // the reader has to have changed so often
+	Budget   uint32 // bytes that may wait in a direction
+	Run      uint32 // messages of one side in a row that are past TCP
+	Stream   uint32 // and after so many its sockets leave the map
+}
+
+// DefaultLimits are what an agent has that is told nothing else.
+func DefaultLimits() Limits { return Limits{Turns: 8, Budget: 256 << 10, Run: 16, Stream: 256} }
+
+func (l Limits) check() error {
+	if l.Turns == 0 || l.Budget == 0 || l.Run == 0 || l.Stream < l.Run {
+		return fmt.Errorf("check limits of conversations %+v: none may be zero, and stream not below run", l)
+	}
+	return nil
+}
+
+func (l Limits) settings() bpf.SockmapSettings {
+	s := bpf.SockmapSettings{
+		Reads: calls.reads, Writes: calls.writes, Recv: calls.recv, Recvmsg: calls.recvmsg, Send: calls.send, Sendmsg: calls.sendmsg,
+		Splices: calls.splices, Turns: uint64(l.Turns), Budget: uint64(l.Budget), Run: uint64(l.Run), Stream: uint64(l.Stream),
+	}
+	if l.Blocking {
+		s.Blocking = 1
+	}
+	return s
+}
+
+// set writes the settings into the programs.
+func (l Limits) set(spec *ebpf.CollectionSpec) ([]byte, error) {
+	variable := spec.Variables["cfg"]
+	if variable == nil {
+		return nil, errors.New("set limits of conversations: the object has no cfg")
+	}
+	var value bytes.Buffer
+	if err := binary.Write(&value, binary.NativeEndian, l.settings()); err != nil {
+		return nil, fmt.Errorf("set limits of conversations: %w", err)
+	}
+	if err := variable.Set(value.Bytes()); err != nil {
+		return nil, fmt.Errorf("set limits of conversations: %w", err)
+	}
+	return value.Bytes(), nil
+}

@@ -1,0 +1,311 @@
+// Package sockmap lets two sockets of this node that converse hand their messages to each other, past TCP. Programs watch the
+// connections of those who are to have it; the Sockmap here puts those that are found fit into a map of sockets, and takes them out again when they are
+// to go by TCP. bpf/sockmap.c says what keeps that from losing, mixing up or piling up anything.
+//
+// All is pinned and goes on while no agent runs. What is in the map leaves it only when nothing waits for it there, also when it is switched off, or when
+// another version of the programs takes over: those have maps of their own, and the former ones stay until they are empty.
+package sockmap
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/ringbuf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+const (
+	stageName = "next"
+	// Connections that come to be fit at the same time are admitted together.
+	admitEvery = 5 * time.Millisecond
+	// While sockets are to leave the map it is looked at so often; from one look to the next programs that had begun before have long seen it.
+	sweepEvery = 100 * time.Millisecond
+	// And so often for those whose other end has closed.
+	restEvery = 30 * time.Second
+)
+
+// Dir returns where all is pinned below a bpf filesystem.
+func Dir(bpffs string) string { return filepath.Join(bpffs, "fairlead", "sockmap") }
+
+// Config says where a Sockmap lives.
+type Config struct {
+	BPFFS  string // a mounted bpf filesystem
+	Cgroup string // the cgroup2 directory whose sockets may take part
+	Limits Limits
+	Log    *slog.Logger
+}
+
+// Sockmap owns the pins. Run keeps it; the other methods may be called from several goroutines.
+type Sockmap struct {
+	cfg Config
+
+	mu     sync.Mutex
+	now    *generation
+	former []*generation
+	on     bool
+	rules  map[Place]Rules
+	look   chan struct{} // that sockets may have to leave
+}
+
+// Open attaches the programs, or adopts those that are attached already if they are the same. Nobody takes part before SetRules and Switch.
+func Open(cfg Config) (s *Sockmap, err error) {
+	if err := cfg.Limits.check(); err != nil {
+		return nil, err
+	}
+	s = &Sockmap{cfg: cfg, look: make(chan struct{}, 1)}
+	root := Dir(cfg.BPFFS)
+	if err := os.MkdirAll(root, 0o700); err != nil {
+		return nil, fmt.Errorf("create pin directory: %w", err)
+	}
+	dirs, err := generations(root)
+	if err != nil {
+		return nil, err
+	}
+	spec, name, err := cfg.programs()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	for _, dir := range dirs {
+		g, err := open(dir)
+		switch {
+		case err != nil:
+			return s, err
+		case filepath.Base(dir) == name && g.links[establishLink] != nil:
+			s.now = g
+		default:
+			s.former = append(s.former, g)
+			if err := g.retire(); err != nil {
+				return s, fmt.Errorf("retire %s: %w", dir, err)
+			}
+		}
+	}
+	if s.now == nil {
+		if s.now, err = create(root, s.free(root, name), spec, cfg.Cgroup); err != nil {
+			return s, err
+		}
+	}
+	c, err := s.now.control()
+	s.on = c.Mode == uint32(bpf.SockmapModeMODE_ON)
+	s.note()
+	return s, err
+}
+
+// free returns a name that no former generation has: one that was retired may be wanted again before it is empty.
+func (s *Sockmap) free(root, name string) string {
+	for n := 2; ; n++ {
+		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
+			return name
+		}
+		name = fmt.Sprintf("%.16s-%d", name, n)
+	}
+}
+
+// programs returns what is to be loaded, and the name of its generation.
+func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
+	spec, err := bpf.LoadSockmap()
+	if err != nil {
+		return nil, "", fmt.Errorf("read program specs: %w", err)
+	}
+	settings, err := c.Limits.set(spec)
+	if err != nil {
+		return nil, "", err
+	}
+	sum := sha256.New()
+	fmt.Fprintf(sum, "%s %x", c.Cgroup, settings)
+	for _, name := range []string{establishLink, readLink, admitIter, sweepIter, bpf.SockmapProgSockmapMessage} {
+		program := spec.Programs[name]
+		if program == nil {
+			return nil, "", fmt.Errorf("read program specs: there is no %s", name)
+		}
+		fmt.Fprintf(sum, "%v", program.Instructions)
+	}
+	for _, name := range mapNames() {
+		m := spec.Maps[name]
+		if m == nil {
+			return nil, "", fmt.Errorf("read map specs: there is no %s", name)
+		}
+		fmt.Fprintln(sum, m.Name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags)
+	}
+	return spec, fmt.Sprintf("%x", sum.Sum(nil)[:8]), nil
+}
+
+// create loads, attaches and pins a generation.
+func create(root, name string, spec *ebpf.CollectionSpec, cgroup string) (g *generation, err error) {
+	loaded, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return nil, fmt.Errorf("load programs of the map of sockets: %w", err)
+	}
+	defer loaded.Close()
+	g, err = empty(filepath.Join(root, name), loaded)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.attach(loaded, cgroup); err != nil {
+		return nil, errors.Join(err, g.close())
+	}
+	if err := g.pinAll(filepath.Join(root, stageName)); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(filepath.Join(root, stageName)), g.close())
+	}
+	return g, nil
+}
+
+// Switch says whether anybody may go past TCP. Off is in force for the next message of anybody.
+func (s *Sockmap) Switch(on bool) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	mode := bpf.SockmapModeMODE_OFF
+	if on {
+		mode = bpf.SockmapModeMODE_ON
+	}
+	if err := s.now.setMode(mode); err != nil {
+		return err
+	}
+	if s.on != on {
+		s.cfg.Log.Info("connections on this node may go past TCP", "on", on)
+	}
+	s.on = on
+	s.note()
+	return nil
+}
+
+// note has Run look at the sockets soon.
+func (s *Sockmap) note() {
+	select {
+	case s.look <- struct{}{}:
+	default:
+	}
+}
+
+// Run admits sockets and has them leave, until the context ends.
+func (s *Sockmap) Run(ctx context.Context) error {
+	wakes, err := ringbuf.NewReader(s.now.maps[wakesMap])
+	if err != nil {
+		return fmt.Errorf("wait for sockets: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { wakes.Close() })
+	defer stop()
+	defer wakes.Close()
+	admits := make(chan struct{}, 1)
+	go s.listen(wakes, admits)
+	rest := time.NewTicker(restEvery)
+	defer rest.Stop()
+	var sweep, again <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-admits:
+			if again == nil {
+				again = time.After(admitEvery)
+			}
+			continue
+		case <-again:
+			again = nil
+			if err := s.admit(); err != nil {
+				s.cfg.Log.Error("cannot admit sockets", "error", err)
+			}
+			continue
+		case <-s.look:
+		case <-sweep:
+		case <-rest.C:
+		}
+		left, err := s.sweep()
+		if err != nil {
+			s.cfg.Log.Error("cannot look after sockets", "error", err)
+			left = 1
+		}
+		if sweep = nil; left > 0 {
+			sweep = time.After(sweepEvery)
+		}
+	}
+}
+
+// listen passes on what programs wake the agent with.
+func (s *Sockmap) listen(wakes *ringbuf.Reader, admits chan<- struct{}) {
+	for {
+		record, err := wakes.Read()
+		if errors.Is(err, ringbuf.ErrClosed) {
+			return
+		}
+		if err != nil || len(record.RawSample) == 0 {
+			continue
+		}
+		switch bpf.SockmapWake(record.RawSample[0]) {
+		case bpf.SockmapWakeWAKE_ADMIT:
+			select {
+			case admits <- struct{}{}:
+			default:
+			}
+		case bpf.SockmapWakeWAKE_LEAVE:
+			s.note()
+		}
+	}
+}
+
+func (s *Sockmap) admit() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == nil {
+		return nil
+	}
+	return s.now.admit()
+}
+
+// sweep looks after all generations and returns how many sockets still have to leave.
+func (s *Sockmap) sweep() (left int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == nil {
+		return 0, nil
+	}
+	left, err = s.now.sweep()
+	var errs []error
+	kept := s.former[:0]
+	for _, g := range s.former {
+		inside, err := g.sweep()
+		if err == nil && inside == 0 {
+			inside, err = g.sockets()
+		}
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+			kept = append(kept, g)
+		case inside > 0:
+			left += inside
+			kept = append(kept, g)
+		default:
+			errs = append(errs, g.remove())
+		}
+	}
+	s.former = kept
+	return left, errors.Join(append(errs, err)...)
+}
+
+// Close lets go of everything. What is pinned goes on.
+func (s *Sockmap) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, g := range s.former {
+		errs = append(errs, g.close())
+	}
+	if s.now != nil {
+		errs = append(errs, s.now.close())
+	}
+	s.now, s.former = nil, nil
+	return errors.Join(errs...)
+}

@@ -1,0 +1,46 @@
+package sockmap
+
+import (
+	"testing"
+
+	"fairlead.io/fairlead/pkg/sockmap"
+)
+
+// Two that take turns speak past TCP, of either family, once they have been seen to.
+func TestConverse(t *testing.T) {
+	for _, addr := range []string{server4, server6} {
+		t.Run(addr, func(t *testing.T) {
+			w := newWorld(t, sockmap.DefaultLimits())
+			c := w.dial(addr)
+			c.ask(3, 100)
+			if p := w.only(); p.State != "watched" || p.Turns != 6 {
+				t.Errorf("after three requests: %+v", p)
+			}
+			c.ask(5, 100)
+			w.until("admission", func() bool { return w.only().State == "short" })
+			c.ask(1000, 100)
+			p := w.only()
+			// The first message of either goes by TCP: who reads may have been waiting since before.
+			if p.Redirected != [2]uint64{99_900, 99_900} || p.Passed != [2]uint64{100, 100} {
+				t.Errorf("after a thousand requests more: %+v", p)
+			}
+		})
+	}
+}
+
+// only returns the one connection that there is.
+func (w *world) only() sockmap.Pair {
+	w.t.Helper()
+	list := w.pairs()
+	if len(list) != 1 {
+		w.t.Fatalf("there are %d connections: %+v", len(list), list)
+	}
+	return list[0]
+}
+
+func (w *world) pairs() []sockmap.Pair {
+	w.t.Helper()
+	list, err := w.Pairs()
+	w.must(err)
+	return list
+}

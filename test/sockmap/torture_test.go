@@ -1,0 +1,509 @@
+package sockmap
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/sockmap"
+	"fairlead.io/fairlead/test/rig"
+)
+
+var (
+	tortureFor  = flag.Duration("torture", 20*time.Second, "how long connections are tortured")
+	tortureSeed = flag.Uint64("seed", 1, "what their scripts are drawn from")
+)
+
+// patience is how long anything may keep an end waiting.
+const patience = 20 * time.Second
+
+// report is what a torture came to.
+type report struct {
+	Connections, Resets, Bytes, Retried int64
+	Faults                              []string
+}
+
+// Whatever connections do, whoever switches what meanwhile: each byte arrives once and in its place, nobody waits for ever, and nothing is left behind.
+func TestTorture(t *testing.T) {
+	for _, blocking := range []bool{false, true} {
+		t.Run(fmt.Sprintf("blocking=%v", blocking), func(t *testing.T) {
+			limits := sockmap.DefaultLimits()
+			limits.Blocking = blocking
+			w := newWorld(t, limits)
+			p := rig.NewChild(t, w.cgroup, nil, "torture", w.pods[0].Path(), w.pods[1].Path(), tortureFor.String(), strconv.FormatUint(*tortureSeed, 10))
+			answer := make(chan string, 1)
+			go func() {
+				line, err := p.ReadLine()
+				if err != nil {
+					line = err.Error()
+				}
+				answer <- line
+			}()
+			var line string
+			switched := 0
+			for random := rand.New(rand.NewPCG(*tortureSeed, 7)); line == ""; switched++ {
+				select {
+				case line = <-answer:
+				case <-time.After(time.Duration(random.IntN(400)) * time.Millisecond):
+					w.disturb(random)
+				}
+			}
+			var r report
+			if err := json.Unmarshal([]byte(line), &r); err != nil {
+				t.Fatalf("the process says %q", line)
+			}
+			for _, fault := range r.Faults {
+				t.Error(fault)
+			}
+			tallies, err := w.Tallies()
+			w.must(err)
+			t.Logf("%d connections, %d reset, %d MiB, %d reads tried again, %d times switched or restarted\n%v", r.Connections, r.Resets, r.Bytes>>20, r.Retried, switched, tallies)
+			if !blocking && r.Retried > 0 {
+				t.Errorf("%d reads that wait ended with EAGAIN", r.Retried)
+			}
+			if tallies.Redirected.Count < 1000 || tallies.Left == 0 {
+				t.Error("too few messages went past TCP, or nobody left the map, for this to prove anything")
+			}
+			w.until("the rows of connections to be gone", func() bool { return len(w.pairs()) == 0 })
+			w.until("the sockets to be gone", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
+		})
+	}
+}
+
+// disturb does one of the things that an operator may do at any time.
+func (w *world) disturb(random *rand.Rand) {
+	switch random.IntN(5) {
+	case 0:
+		w.must(w.Switch(false))
+		time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+		w.must(w.Switch(true))
+	case 1:
+		w.close()
+		time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
+		w.open()
+	case 2:
+		w.must(w.SetRules(nil))
+		w.letAll()
+	}
+}
+
+func tortureMain(args []string) int {
+	r, err := torture(args)
+	if err != nil {
+		r.Faults = append(r.Faults, err.Error())
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(r); err != nil {
+		return 1
+	}
+	return 0
+}
+
+// victims are how many connections there are at a time.
+const victims = 24
+
+func torture(args []string) (r *report, err error) {
+	r = &report{}
+	var pods [2]*rig.Netns
+	for i := range pods {
+		if pods[i], err = rig.OpenNetns("pod", args[i]); err != nil {
+			return r, err
+		}
+	}
+	long, err := time.ParseDuration(args[2])
+	if err != nil {
+		return r, err
+	}
+	seed, err := strconv.ParseUint(args[3], 10, 64)
+	if err != nil {
+		return r, err
+	}
+	listeners := map[string]net.Listener{}
+	for _, addr := range []string{server4, server6} {
+		if listeners[addr], err = listen(pods[1], addr); err != nil {
+			return r, err
+		}
+		defer listeners[addr].Close()
+	}
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	var number atomic.Uint64
+	end := time.Now().Add(long)
+	for worker := range victims {
+		addr := []string{server4, server6}[worker%2]
+		group.Go(func() {
+			for time.Now().Before(end) {
+				s := newScript(rand.New(rand.NewPCG(seed, number.Add(1))))
+				err := s.play(pods[0], listeners[addr], &mu)
+				mu.Lock()
+				r.Connections++
+				r.Bytes += s.bytes.Load()
+				r.Retried += s.retried.Load()
+				if s.reset {
+					r.Resets++
+				}
+				if err != nil && len(r.Faults) < 5 {
+					r.Faults = append(r.Faults, fmt.Sprintf("script %d: %v: %+v", s.number, err, s.plan))
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	group.Wait()
+	return r, nil
+}
+
+func listen(ns *rig.Netns, addr string) (listener net.Listener, err error) {
+	config := net.ListenConfig{}
+	config.SetMultipathTCP(false)
+	err = ns.Do(func() error {
+		listener, err = config.Listen(nil, "tcp", net.JoinHostPort(addr, "0"))
+		return err
+	})
+	return listener, err
+}
+
+// part is what one end says at once.
+type part struct {
+	side   int
+	bytes  int
+	piece  int  // the most that one call sends
+	at     bool // once it has heard all that the other was to say before
+	paused bool // now and then
+}
+
+// plan is what becomes of a connection.
+type plan struct {
+	parts   []part
+	ways    [2]way // how the ends read
+	buffers [2]int // the most that one call reads
+	ending  ending
+}
+
+// way is how an end reads.
+type way int
+
+const (
+	polled   way = iota // by Go's, which is told of changes once
+	peeking             // likewise, and by MSG_PEEK before
+	waiting             // by calls that wait
+	levelled            // by poll, which tells of what is there
+	ways
+)
+
+type ending int
+
+const (
+	halves  ending = iota // each end says that it has said all, and reads on
+	closing               // the one that speaks last closes
+	reset                 // one end resets in the middle
+	endings
+)
+
+type script struct {
+	plan
+	number         uint64
+	reset          bool
+	bytes, retried atomic.Int64
+}
+
+// newScript draws a script. The random numbers of a script are its own, so that it can be played again.
+func newScript(random *rand.Rand) *script {
+	s := &script{number: random.Uint64()}
+	sizes := []int{1, 20, 200, 1 << 10, 8 << 10, 64 << 10}
+	for range 1 + random.IntN(60) {
+		p := part{side: len(s.parts) % 2, bytes: 1 + random.IntN(sizes[random.IntN(len(sizes))]), at: random.IntN(8) > 0, paused: random.IntN(10) == 0}
+		if random.IntN(25) == 0 {
+			p.bytes = random.IntN(2 << 20) // a stream
+		}
+		p.piece = 1 + random.IntN(max(1, min(p.bytes, 128<<10)))
+		if p.bytes/p.piece > 2000 {
+			p.piece = p.bytes / 2000
+		}
+		s.parts = append(s.parts, p)
+	}
+	for side := range 2 {
+		s.ways[side] = way(random.IntN(int(ways)))
+		s.buffers[side] = 1 + random.IntN(sizes[2+random.IntN(4)])
+	}
+	if s.ending = ending(random.IntN(int(endings))); s.ending == reset {
+		s.reset = random.IntN(2) == 0 // not always
+		if !s.reset {
+			s.ending = halves
+		}
+	}
+	return s
+}
+
+// play lets both ends do what the script says.
+func (s *script) play(from *rig.Netns, listener net.Listener, mu *sync.Mutex) error {
+	mu.Lock() // or others would get the connection
+	e, err := meet(from, listener)
+	mu.Unlock()
+	if err != nil {
+		return err
+	}
+	both := [2]*net.TCPConn{e.client, e.server}
+	var heard [2]progress
+	for side := range heard {
+		heard[side].moved = make(chan struct{}, 1)
+	}
+	var group sync.WaitGroup
+	var errs [2][2]error
+	var done [2]atomic.Bool
+	for side := range 2 {
+		group.Go(func() {
+			errs[side][0] = s.speak(side, both[side], &heard[side])
+			done[side].Store(true)
+			if errs[side][0] == nil && s.ending == reset && side == int(s.number%2) {
+				errs[side][0] = errors.Join(both[side].SetLinger(0), both[side].Close())
+			} else if errs[side][0] == nil {
+				errs[side][0] = both[side].CloseWrite()
+			}
+		})
+		group.Go(func() { errs[side][1] = s.listen(side, both[side], &heard[side]) })
+	}
+	group.Wait()
+	for _, conn := range both {
+		_ = conn.Close() // which may have been reset
+	}
+	if s.reset {
+		return s.onlyReset(errs)
+	}
+	return errors.Join(errs[0][0], errs[0][1], errs[1][0], errs[1][1])
+}
+
+// errWrong is of what arrived and was not said.
+var errWrong = errors.New("wrong bytes")
+
+// onlyReset returns the errors that a reset does not explain.
+func (s *script) onlyReset(errs [2][2]error) error {
+	var rest []error
+	for _, err := range []error{errs[0][0], errs[0][1], errs[1][0], errs[1][1]} {
+		if errors.Is(err, errWrong) || errors.Is(err, os.ErrDeadlineExceeded) {
+			rest = append(rest, err)
+		}
+	}
+	return errors.Join(rest...)
+}
+
+// progress is how much an end has heard.
+type progress struct {
+	bytes atomic.Int64
+	ended atomic.Bool
+	moved chan struct{}
+}
+
+func (p *progress) add(n int) {
+	p.bytes.Add(int64(n))
+	p.move()
+}
+
+func (p *progress) move() {
+	select {
+	case p.moved <- struct{}{}:
+	default:
+	}
+}
+
+func (p *progress) wait(want int64) error {
+	timeout := time.After(patience)
+	for p.bytes.Load() < want && !p.ended.Load() {
+		select {
+		case <-p.moved:
+		case <-timeout:
+			return fmt.Errorf("heard %d of %d bytes: %w", p.bytes.Load(), want, os.ErrDeadlineExceeded)
+		}
+	}
+	return nil
+}
+
+// sound is the byte that an end says at a place.
+func (s *script) sound(side int, at int64) byte {
+	x := (s.number + uint64(side)) ^ uint64(at)*0x9e3779b97f4a7c15
+	return byte(x >> 56)
+}
+
+func (s *script) speak(side int, conn *net.TCPConn, heard *progress) error {
+	var said, before int64
+	for _, p := range s.parts {
+		if p.side != side {
+			before += int64(p.bytes)
+			continue
+		}
+		if p.at {
+			if err := heard.wait(before); err != nil {
+				return err
+			}
+		}
+		message := make([]byte, p.bytes)
+		for i := range message {
+			message[i] = s.sound(side, said+int64(i))
+		}
+		said += int64(p.bytes)
+		if err := s.send(conn, message, p); err != nil {
+			return fmt.Errorf("side %d: send: %w", side, err)
+		}
+	}
+	return nil
+}
+
+func (s *script) send(conn *net.TCPConn, message []byte, p part) error {
+	for len(message) > 0 {
+		if err := conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+			return err
+		}
+		n, err := conn.Write(message[:min(len(message), p.piece)])
+		s.bytes.Add(int64(n))
+		if err != nil {
+			return err
+		}
+		if message = message[n:]; p.paused && n%7 == 0 {
+			time.Sleep(time.Duration(n%300) * time.Microsecond)
+		}
+	}
+	return nil
+}
+
+func (s *script) listen(side int, conn *net.TCPConn, heard *progress) error {
+	defer func() { heard.ended.Store(true); heard.move() }()
+	read, closeReader, err := s.reader(side, conn)
+	if err != nil {
+		return err
+	}
+	defer closeReader()
+	piece := make([]byte, s.buffers[side])
+	var at int64
+	for {
+		n, err := read(piece)
+		for i := range n {
+			if piece[i] != s.sound(1-side, at+int64(i)) {
+				return fmt.Errorf("side %d: at byte %d: %w", side, at+int64(i), errWrong)
+			}
+		}
+		at += int64(n)
+		heard.add(n)
+		if errors.Is(err, io.EOF) {
+			return s.heardAll(side, at)
+		}
+		if err != nil {
+			return fmt.Errorf("side %d: read after %d bytes: %w", side, at, err)
+		}
+	}
+}
+
+// heardAll returns an error if there was more to hear.
+func (s *script) heardAll(side int, at int64) error {
+	var want int64
+	for _, p := range s.parts {
+		if p.side != side {
+			want += int64(p.bytes)
+		}
+	}
+	if at != want && !s.reset {
+		return fmt.Errorf("side %d: ends after %d of %d bytes: %w", side, at, want, errWrong)
+	}
+	return nil
+}
+
+// reader returns how an end reads.
+func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, error), closeReader func(), err error) {
+	switch s.ways[side] {
+	case waiting, levelled:
+		file, err := conn.File() // which makes both wait, so its writes are its own too
+		if err != nil {
+			return nil, nil, err
+		}
+		fd := int(file.Fd())
+		if s.ways[side] == levelled {
+			err = unix.SetNonblock(fd, true)
+			return func(p []byte) (int, error) { return readPolled(fd, p) }, func() { file.Close() }, err
+		}
+		return func(p []byte) (int, error) { return s.readWaiting(fd, p) }, func() { file.Close() }, nil
+	}
+	peeks := s.ways[side] == peeking
+	return func(p []byte) (int, error) {
+		if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			return 0, err
+		}
+		if peeks {
+			return readPeeking(conn, p)
+		}
+		return conn.Read(p)
+	}, func() {}, nil
+}
+
+func result(n int, err error) (int, error) {
+	if err != nil {
+		return 0, err
+	}
+	if n == 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// readWaiting reads by a call that waits. The runtime sends signals all the time.
+func (s *script) readWaiting(fd int, p []byte) (int, error) {
+	for end := time.Now().Add(patience); ; {
+		n, err := unix.Read(fd, p)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) && time.Now().Before(end) {
+			s.retried.Add(1)
+			continue
+		}
+		return result(n, err)
+	}
+}
+
+func readPolled(fd int, p []byte) (int, error) {
+	for end := time.Now().Add(patience); ; {
+		n, err := unix.Read(fd, p)
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EINTR) {
+			return result(n, err)
+		}
+		events := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		if _, err := unix.Poll(events, 1000); err != nil && !errors.Is(err, unix.EINTR) {
+			return 0, err
+		}
+		if time.Now().After(end) {
+			return 0, os.ErrDeadlineExceeded
+		}
+	}
+}
+
+// readPeeking looks at what it is about to read.
+func readPeeking(conn *net.TCPConn, p []byte) (int, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	seen := make([]byte, len(p))
+	peeked := 0
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		peeked, _, failed = unix.Recvfrom(int(fd), seen, unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return !errors.Is(failed, unix.EAGAIN)
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return 0, err
+	}
+	n, err := conn.Read(p)
+	if same := min(n, peeked); string(seen[:same]) != string(p[:same]) {
+		return 0, fmt.Errorf("it is not what was to be seen before: %w", errWrong)
+	}
+	return n, err
+}
