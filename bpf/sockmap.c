@@ -514,6 +514,8 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 	struct tcp_sock *tp;
 	enum passing why;
 
+	pair->run[other] = 0;
+	pair->run[side]++;
 	if (!is_on())
 		return PASSING_OFF;
 	if (pair->state != PAIR_SHORT || !(pair->ready & (1 << other)))
@@ -525,8 +527,6 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 	tp = msg->sk ? bpf_skc_to_tcp_sock(msg->sk) : NULL;
 	if (!tp || !end->peer)
 		return PASSING_ALONE;
-	pair->run[other] = 0;
-	pair->run[side]++;
 	if (pair->run[side] > cfg.run) {
 		if (pair->run[side] > cfg.stream &&
 		    __sync_val_compare_and_swap(&pair->state, PAIR_SHORT, PAIR_LEAVING) == PAIR_SHORT) {
@@ -646,6 +646,7 @@ static __always_inline void leave(struct end *end, struct pair *pair)
 	if ((__sync_fetch_and_and(&pair->inside, ~bit) & ~bit) || pair->state != PAIR_LEAVING)
 		return;
 	pair->turns = 0;
+	pair->run[SIDE_CLIENT] = pair->run[SIDE_SERVER] = 0;
 	if (pair->needed > cfg.turns * 256)
 		exclude(pair, EXCLUSION_STREAM);
 	else

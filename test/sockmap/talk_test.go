@@ -153,6 +153,30 @@ func (e ends) do(what string, n []int) error {
 	switch what {
 	case "ask":
 		return e.ask(n[0], n[1])
+	case "stream":
+		return e.stream(n[0], n[1])
+	case "hoard":
+		return e.hoard(n[0])
+	case "whisper":
+		return e.whisper(n[0])
+	case "drain":
+		return e.drain()
+	case "splice":
+		return e.spliced()
+	case "urgent":
+		return e.urgent()
+	case "receive":
+		return e.receive(n[0])
+	case "lowat":
+		return e.low(n[0])
+	case "wait":
+		return e.wait(n[0])
+	case "answer":
+		return say(e.server, e.client, 3, n[0])
+	case "shut":
+		return e.client.CloseWrite()
+	case "close":
+		return errors.Join(e.client.Close(), e.server.Close())
 	}
 	return errors.New("what?")
 }
@@ -172,10 +196,7 @@ func (e ends) ask(times, size int) error {
 
 // say has one end tell the other something.
 func say(from, to *net.TCPConn, seed, size int) error {
-	message, got := make([]byte, size), make([]byte, size)
-	for i := range message {
-		message[i] = byte(seed + i*7)
-	}
+	message, got := pattern(seed, size), make([]byte, size)
 	sent := make(chan error, 1)
 	go func() {
 		_, err := from.Write(message)
@@ -191,4 +212,222 @@ func say(from, to *net.TCPConn, seed, size int) error {
 		return errors.New("it is not what was said")
 	}
 	return <-sent
+}
+
+// stream has the client send on and on, and the server read.
+func (e ends) stream(times, size int) error {
+	sent := make(chan error, 1)
+	go func() {
+		for i := range times {
+			if _, err := e.client.Write(pattern(i, size)); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	got := make([]byte, size)
+	for i := range times {
+		if err := e.server.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(e.server, got); err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+		if string(got) != string(pattern(i, size)) {
+			return fmt.Errorf("message %d: %w", i, errWrong)
+		}
+	}
+	return <-sent
+}
+
+func pattern(seed, size int) []byte {
+	message := make([]byte, size)
+	for i := range message {
+		message[i] = byte(seed + i*7)
+	}
+	return message
+}
+
+const hoarded = 8 << 10 // bytes of a message
+
+// hoard has the client send until it has to wait, or so much; the server reads nothing.
+func (e ends) hoard(most int) error { return e.pileUp(most, func(int) error { return nil }) }
+
+// whisper does the same, and the server says a byte now and then, as who has read would.
+func (e ends) whisper(most int) error {
+	return e.pileUp(most, func(i int) error {
+		if i%8 > 0 {
+			return nil
+		}
+		return say(e.server, e.client, i, 1)
+	})
+}
+
+func (e ends) pileUp(most int, also func(int) error) error {
+	defer func() { _ = e.client.SetWriteDeadline(time.Time{}) }() // what fails here fails again below
+	for i := 0; i*hoarded < most; i++ {
+		if err := e.client.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+			return err
+		}
+		n, err := e.client.Write(pattern(i, hoarded))
+		piled += n
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err := errors.Join(err, also(i)); err != nil {
+			return err
+		}
+	}
+	if most < 1<<20 {
+		return nil
+	}
+	return fmt.Errorf("it could send %d bytes that nobody reads", most)
+}
+
+// piled is how much waits for drain.
+var piled int
+
+// drain has the server read what waits for it.
+func (e ends) drain() error {
+	for i := 0; piled > 0; i++ {
+		want := pattern(i, hoarded)[:min(piled, hoarded)]
+		got := make([]byte, len(want))
+		if err := e.server.SetReadDeadline(time.Now().Add(patience)); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(e.server, got); err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+		if string(got) != string(want) {
+			return fmt.Errorf("message %d: %w", i, errWrong)
+		}
+		piled -= len(want)
+	}
+	return nil
+}
+
+// raw runs f with the server's descriptor, which does not wait.
+func (e ends) raw(f func(fd int) error) error {
+	raw, err := e.server.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		failed = f(int(fd))
+		return !errors.Is(failed, unix.EAGAIN)
+	})
+	return errors.Join(err, failed)
+}
+
+// spliced has the server read by splice.
+func (e ends) spliced() error {
+	if _, err := e.client.Write(pattern(1, 100)); err != nil {
+		return err
+	}
+	in, out, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	defer out.Close()
+	if err := e.raw(func(fd int) error {
+		_, err := unix.Splice(fd, nil, int(out.Fd()), nil, 100, unix.SPLICE_F_NONBLOCK)
+		return err
+	}); err != nil {
+		return err
+	}
+	got := make([]byte, 100)
+	if _, err := io.ReadFull(in, got); err != nil || string(got) != string(pattern(1, 100)) {
+		return errors.Join(err, errWrong)
+	}
+	return nil
+}
+
+// urgent has the client send a byte that is urgent.
+func (e ends) urgent() error {
+	raw, err := e.client.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Write(func(fd uintptr) bool { failed = unix.Sendto(int(fd), []byte{7}, unix.MSG_OOB, nil); return true }); err != nil || failed != nil {
+		return errors.Join(err, failed)
+	}
+	got := make([]byte, 1)
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		err := e.raw(func(fd int) error {
+			_, _, err := unix.Recvfrom(fd, got, unix.MSG_OOB)
+			if errors.Is(err, unix.EAGAIN) {
+				return unix.EINTR
+			}
+			return err
+		})
+		if err == nil && got[0] == 7 {
+			return nil
+		}
+	}
+	return errors.New("the urgent byte has not arrived")
+}
+
+// receive has the server read by recv with flags.
+func (e ends) receive(flags int) error {
+	if _, err := e.client.Write(pattern(1, 100)); err != nil {
+		return err
+	}
+	got := make([]byte, 100)
+	return e.raw(func(fd int) error {
+		_, _, err := unix.Recvfrom(fd, got, flags)
+		return err
+	})
+}
+
+// low sets how much has to be there before the server is told.
+func (e ends) low(bytes int) error {
+	return e.raw(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes) })
+}
+
+// wait has the server wait in a read, as a process does whose socket lets it, before the client says something.
+func (e ends) wait(size int) error {
+	file, err := e.server.File()
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	fd := int(file.Fd())
+	if err := unix.SetNonblock(fd, false); err != nil {
+		return err
+	}
+	defer func() { _ = unix.SetNonblock(fd, true) }() // the runtime wants it so
+	heard := make(chan error, 1)
+	go func() {
+		got := make([]byte, size)
+		for at := 0; at < size; {
+			n, err := unix.Read(fd, got[at:])
+			if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+				continue // a signal of the runtime's
+			}
+			if err != nil || n == 0 {
+				heard <- errors.Join(err, io.ErrUnexpectedEOF)
+				return
+			}
+			at += n
+		}
+		if string(got) != string(pattern(5, size)) {
+			heard <- errWrong
+			return
+		}
+		heard <- nil
+	}()
+	time.Sleep(20 * time.Millisecond) // for it to wait; if it does not yet, nothing is tested
+	if _, err := e.client.Write(pattern(5, size)); err != nil {
+		return err
+	}
+	select {
+	case err := <-heard:
+		return err
+	case <-time.After(patience):
+		return errors.New("the reader hears nothing")
+	}
 }

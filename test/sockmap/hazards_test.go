@@ -1,0 +1,228 @@
+package sockmap
+
+import (
+	"testing"
+
+	"fairlead.io/fairlead/pkg/sockmap"
+)
+
+// short returns a world with a connection that goes past TCP.
+func short(t *testing.T, limits sockmap.Limits) (*world, *talk) {
+	t.Helper()
+	w := newWorld(t, limits)
+	c := w.dial(server4)
+	c.shorten()
+	return w, c
+}
+
+// shorten has a connection go past TCP.
+func (t *talk) shorten() {
+	t.w.t.Helper()
+	t.ask(8, 100)
+	t.w.until("admission", func() bool { return t.w.only().State == "short" })
+	t.ask(1, 100) // and both read what came by TCP
+	t.w.until("the first message past TCP", func() bool { t.ask(1, 100); return t.w.only().Redirected != [2]uint64{} })
+}
+
+func (t *talk) ok(format string, args ...any) {
+	t.w.t.Helper()
+	if got := t.do(format, args...); got != "ok" {
+		t.w.t.Fatalf(format+": %s", append(args, got)...)
+	}
+}
+
+// excluded fails the test unless the connection goes by TCP for the reason, and its sockets leave the map without a word lost.
+func (w *world) excluded(c *talk, why string) {
+	w.t.Helper()
+	if p := w.only(); p.State != "excluded" || p.Exclusion != why {
+		w.t.Errorf("it is %q for %q, and should be excluded for %q", p.State, p.Exclusion, why)
+	}
+	w.until("the sockets to leave", func() bool { return w.only().Inside == 0 })
+	before := w.only().Redirected
+	c.ask(20, 1000)
+	if after := w.only().Redirected; after != before {
+		w.t.Errorf("%v bytes went past TCP, %v before", after, before)
+	}
+}
+
+// Who sends on and on is left to TCP, which is better at it, and comes back when it converses again.
+func TestStream(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	c.ok("stream 2000 700")
+	w.until("the sockets to leave", func() bool { return w.only().State == "watched" && w.only().Inside == 0 })
+	p := w.only()
+	if most := uint64(16*700 + 300); p.Redirected[0] > most {
+		t.Errorf("%d bytes of the stream went past TCP, at the most %d should", p.Redirected[0], most)
+	}
+	c.ask(8, 100)
+	if p := w.only(); p.State != "watched" {
+		t.Errorf("after eight requests it is %q again", p.State)
+	}
+	c.ask(40, 100)
+	w.until("admission", func() bool { return w.only().State == "short" })
+	c.ask(10, 100)
+	if after := w.only().Redirected; after[0] == p.Redirected[0] {
+		t.Error("it does not go past TCP again")
+	}
+}
+
+// A reader that does not read keeps its sender from sending more than the budget and what TCP's windows hold, however they go about it, and gets all of it
+// in the end.
+func TestHoard(t *testing.T) {
+	for _, how := range []string{"hoard", "whisper"} {
+		t.Run(how, func(t *testing.T) {
+			w, c := short(t, sockmap.DefaultLimits())
+			before := w.only().Redirected[0]
+			c.ok("%s %d", how, 64<<20)
+			p := w.only()
+			t.Logf("%d bytes wait past TCP, %d went by it", p.Redirected[0]-before, p.Passed[0])
+			if waiting := p.Redirected[0] - before; waiting > 2*uint64(w.limits.Budget) || waiting < 1000 {
+				t.Errorf("%d bytes wait past TCP, of a budget of %d", waiting, w.limits.Budget)
+			}
+			c.ok("drain")
+			c.ask(10, 100)
+		})
+	}
+}
+
+// What reads by splice never sees what goes past TCP: it is found out before anything does, and afterwards too.
+func TestSplice(t *testing.T) {
+	w := newWorld(t, sockmap.DefaultLimits())
+	c := w.dial(server4)
+	c.ask(2, 100)
+	c.ok("splice")
+	c.ask(20, 100)
+	w.excluded(c, "splice")
+	if tallies, err := w.Tallies(); err != nil || tallies.Redirected.Count != 0 || tallies.Admitted != 0 {
+		t.Errorf("%+v, %v", tallies, err)
+	}
+}
+
+// Flags of reads that have another meaning past TCP, or sockets that ask for more than is there, are TCP's.
+func TestReads(t *testing.T) {
+	for _, c := range []struct{ do, why string }{
+		{"receive 256", "flags"}, // MSG_WAITALL
+		{"receive 32", "flags"},  // MSG_TRUNC
+		{"lowat 50", "lowat"},
+		{"wait 100", "blocking"},
+	} {
+		t.Run(c.do, func(t *testing.T) {
+			w := newWorld(t, sockmap.DefaultLimits())
+			talk := w.dial(server4)
+			talk.ask(2, 100)
+			talk.ok("%s", c.do)
+			talk.ask(20, 100)
+			w.excluded(talk, c.why)
+		})
+	}
+}
+
+// A socket that asks for more than is there once it goes past TCP gets it all the same.
+func TestLateLowat(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	before := w.only()
+	c.ok("lowat 50")
+	c.ask(20, 1000)
+	if p := w.only(); p.Redirected[0] > before.Redirected[0] {
+		t.Errorf("%+v", p)
+	}
+}
+
+// Urgent data arrives as such.
+func TestUrgent(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	c.ok("urgent")
+	c.ask(10, 100)
+	w.excluded(c, "urgent")
+}
+
+// A reader that waits by TCP since before its socket is in the map hears what comes then.
+func TestReaderOfBefore(t *testing.T) {
+	limits := sockmap.DefaultLimits()
+	limits.Blocking = true
+	w := newWorld(t, limits)
+	c := w.dial(server4)
+	c.ask(7, 100)
+	for range 5 {
+		// The server waits before its client says what makes them a conversation.
+		c.ok("wait 100")
+		c.ok("answer 100")
+	}
+	w.until("admission", func() bool { return w.only().State == "short" })
+	for range 5 {
+		c.ok("wait 100")
+		c.ok("answer 100")
+	}
+	if p := w.only(); p.Redirected[0] == 0 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// Nobody is let go past TCP by a rule for others.
+func TestRules(t *testing.T) {
+	w := newWorld(t, sockmap.DefaultLimits())
+	client, server := w.cookie(w.pods[0]), w.cookie(w.pods[1])
+	for _, c := range []struct {
+		name  string
+		rules map[sockmap.Place]sockmap.Rules
+		want  bool
+	}{
+		{"nobody", nil, false},
+		{"one rule has both", map[sockmap.Place]sockmap.Rules{{Netns: client}: {From: 2}, {Netns: server}: {To: 6}}, true},
+		{"two rules have one each", map[sockmap.Place]sockmap.Rules{{Netns: client}: {From: 1}, {Netns: server}: {To: 2}}, false},
+		{"the other way", map[sockmap.Place]sockmap.Rules{{Netns: client}: {To: 1}, {Netns: server}: {From: 1}}, false},
+		{"the client alone", map[sockmap.Place]sockmap.Rules{{Netns: client}: {From: 1, To: 1}}, false},
+		{"the server alone", map[sockmap.Place]sockmap.Rules{{Netns: server}: {From: 1, To: 1}}, false},
+		{"another port", map[sockmap.Place]sockmap.Rules{{Netns: client}: {From: 1}, {Netns: server, Port: 1}: {To: 1}}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w.t = t
+			w.must(w.SetRules(c.rules))
+			talk := w.dial(server4)
+			talk.ask(20, 100)
+			if got := len(w.pairs()) == 1; got != c.want {
+				t.Errorf("%+v", w.pairs())
+			}
+			talk.ok("close")
+			w.until("nothing to be known", func() bool { return len(w.pairs()) == 0 })
+		})
+	}
+}
+
+// Off is in force at once, for everybody, and the map empties; on again, they come back.
+func TestSwitch(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	w.must(w.Switch(false))
+	before := w.only().Redirected
+	c.ask(10, 1000)
+	if after := w.only().Redirected; after != before {
+		t.Errorf("%v bytes went past TCP, %v before", after, before)
+	}
+	w.until("the map to be empty", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
+	w.must(w.Switch(true))
+	c.shorten()
+}
+
+// Another agent goes on with what it finds, and one with other programs lets go of it without losing anything.
+func TestTakeOver(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	c.ok("hoard %d", 100<<10)
+	w.close()
+	w.open()
+	if p := w.only(); p.State != "short" {
+		t.Errorf("%+v", p)
+	}
+	w.close()
+	w.limits.Budget *= 2
+	w.open()
+	w.letAll()
+	w.must(w.Switch(true))
+	if n, err := w.Sockets(); err != nil || n != 2 {
+		t.Errorf("%d sockets are in the maps, %v: what waits there would be lost", n, err)
+	}
+	c.ok("drain")
+	c.ask(10, 100)
+	w.until("the former map to be empty", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
+	second := w.dial(server4)
+	second.shorten()
+}
