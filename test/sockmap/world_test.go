@@ -3,6 +3,7 @@ package sockmap
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"testing"
@@ -13,7 +14,16 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(rig.Main(m, rig.Funcs{"talk": talkMain, "torture": tortureMain}))
+	os.Exit(rig.Main(m, rig.Funcs{"talk": talkMain, "torture": tortureMain, "prove": proveMain}))
+}
+
+func proveMain(args []string) int {
+	if err := sockmap.Prove(args[0], sockmap.DefaultLimits()); err != nil {
+		fmt.Println(err)
+		return 0
+	}
+	fmt.Println("fit")
+	return 0
 }
 
 // world is two pods that a device connects, and what serves their sockets.

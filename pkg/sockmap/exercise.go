@@ -1,0 +1,284 @@
+package sockmap
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// patience is how long anything between two sockets of one process may take.
+const patience = 5 * time.Second
+
+// exercise is a connection of which this process has both ends, neither of which makes it wait.
+type exercise struct {
+	client, server int
+}
+
+// listener is a socket on loopback to connect to, of either family.
+func listener() (fd int, at unix.Sockaddr, err error) {
+	for _, at := range []unix.Sockaddr{&unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet6{Addr: [16]byte{15: 1}}} {
+		family := unix.AF_INET
+		if _, ok := at.(*unix.SockaddrInet6); ok {
+			family = unix.AF_INET6
+		}
+		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+			continue
+		}
+		if err = errors.Join(unix.Bind(fd, at), unix.Listen(fd, 8)); err == nil {
+			var bound unix.Sockaddr
+			if bound, err = unix.Getsockname(fd); err == nil {
+				return fd, bound, nil
+			}
+		}
+		unix.Close(fd)
+	}
+	return -1, nil, fmt.Errorf("listen on loopback: %w", err)
+}
+
+// connect opens a connection to a listener of this process.
+func connect(listening int, at unix.Sockaddr) (e exercise, err error) {
+	family := unix.AF_INET
+	if _, ok := at.(*unix.SockaddrInet6); ok {
+		family = unix.AF_INET6
+	}
+	if e.client, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return e, fmt.Errorf("connect: %w", err)
+	}
+	err = unix.Connect(e.client, at)
+	if errors.Is(err, unix.EINPROGRESS) {
+		err = waitFor(e.client, unix.POLLOUT)
+	}
+	if err == nil {
+		err = waitFor(listening, unix.POLLIN)
+	}
+	if err == nil {
+		e.server, _, err = unix.Accept4(listening, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
+	}
+	if err != nil {
+		unix.Close(e.client)
+		return e, fmt.Errorf("connect: %w", err)
+	}
+	return e, nil
+}
+
+func (e exercise) close() {
+	for _, fd := range []int{e.client, e.server} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+// waitFor waits until something can be done with a socket.
+func waitFor(fd int, events int16) error {
+	for end := time.Now().Add(patience); ; {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: events}}
+		n, err := unix.Poll(poll, int(max(0, time.Until(end).Milliseconds())))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return err
+		case n == 0:
+			return errors.New("nothing comes")
+		default:
+			return nil
+		}
+	}
+}
+
+// pattern is what is said: bytes that tell where they belong.
+func pattern(seed, size int) []byte {
+	message := make([]byte, size)
+	for i := range message {
+		message[i] = byte((i*131 + i>>8*17 + seed*29) >> 1)
+	}
+	return message
+}
+
+// say has one end send a message and the other read it, and compares what came.
+func say(from, to int, message []byte) error {
+	got := make([]byte, 0, len(message)+1)
+	piece := make([]byte, 64<<10)
+	for sent, end := 0, time.Now().Add(patience); len(got) < len(message); {
+		idle := true
+		if sent < len(message) {
+			n, err := unix.Write(from, message[sent:])
+			if err != nil && !again(err) {
+				return fmt.Errorf("send: %w", err)
+			}
+			sent += max(n, 0)
+			idle = n <= 0
+		}
+		n, err := unix.Read(to, piece)
+		if err != nil && !again(err) || n == 0 {
+			return fmt.Errorf("read after %d bytes: %w", len(got), errors.Join(err, errEnded))
+		}
+		got = append(got, piece[:max(n, 0)]...)
+		if idle && n <= 0 {
+			if time.Now().After(end) {
+				return fmt.Errorf("%d of %d bytes came: nothing comes", len(got), len(message))
+			}
+			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(to), Events: unix.POLLIN}}, 10); err != nil && !errors.Is(err, unix.EINTR) {
+				return err
+			}
+		}
+	}
+	if !bytes.Equal(got, message) {
+		return errWrong
+	}
+	return nil
+}
+
+var (
+	errWrong = errors.New("what was read is not what was sent")
+	errEnded = errors.New("the connection has ended")
+)
+
+func again(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
+
+// converse has the ends take turns.
+func (e exercise) converse(times, size int) error {
+	for i := range times {
+		if err := say(e.client, e.server, pattern(i, size)); err != nil {
+			return fmt.Errorf("request %d of %d bytes: %w", i, size, err)
+		}
+		if err := say(e.server, e.client, pattern(i+1, size)); err != nil {
+			return fmt.Errorf("answer %d of %d bytes: %w", i, size, err)
+		}
+	}
+	return nil
+}
+
+// alternate sends a megabyte each way in messages of all sizes, so many in a row that some go past TCP and some by it.
+func (e exercise) alternate() error {
+	message := pattern(5, 1<<20)
+	for _, way := range [][2]int{{e.client, e.server}, {e.server, e.client}} {
+		for at, size := 0, 1; at < len(message); size = size*3%70_001 + 1 {
+			end := min(at+size, len(message))
+			if err := say(way[0], way[1], message[at:end]); err != nil {
+				return fmt.Errorf("%d bytes at %d: %w", end-at, at, err)
+			}
+			at = end
+		}
+	}
+	// And unread until all is said, so that what goes either way waits at once.
+	for i := range 40 {
+		if _, err := unix.Write(e.client, pattern(i, 500)); err != nil {
+			return fmt.Errorf("send: %w", err)
+		}
+	}
+	for i := range 40 {
+		if err := expect(e.server, pattern(i, 500)); err != nil {
+			return fmt.Errorf("message %d of 40: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// expect reads a message that has been sent.
+func expect(fd int, message []byte) error {
+	got := make([]byte, len(message))
+	for at := 0; at < len(got); {
+		n, err := unix.Read(fd, got[at:])
+		if err != nil && again(err) {
+			err = waitFor(fd, unix.POLLIN)
+			n = 0
+		} else if err == nil && n == 0 {
+			err = errEnded
+		}
+		if err != nil {
+			return fmt.Errorf("read after %d of %d bytes: %w", at, len(got), err)
+		}
+		at += n
+	}
+	if !bytes.Equal(got, message) {
+		return errWrong
+	}
+	return nil
+}
+
+// expectEnd reads until the end, at which nothing more may come.
+func expectEnd(fd int) error {
+	if err := waitFor(fd, unix.POLLIN); err != nil {
+		return fmt.Errorf("the end of the connection: %w", err)
+	}
+	n, err := unix.Read(fd, make([]byte, 1))
+	if n > 0 {
+		return errWrong
+	}
+	return err
+}
+
+// hoard sends to who does not read until it has to wait, and returns how much it could send. Then all of it is read.
+func (e exercise) hoard(most int) (sent int, err error) {
+	piece := pattern(3, 8<<10)
+	for sent < most {
+		n, err := unix.Write(e.client, piece)
+		if n > 0 {
+			sent += n
+		}
+		if n < len(piece) && (err == nil || again(err)) {
+			break
+		}
+		if err != nil {
+			return sent, fmt.Errorf("send: %w", err)
+		}
+	}
+	if sent >= most {
+		return sent, fmt.Errorf("%d bytes could be sent to who does not read", sent)
+	}
+	for at := 0; at < sent; at += len(piece) {
+		if err := expect(e.server, piece[:min(len(piece), sent-at)]); err != nil {
+			return sent, fmt.Errorf("%d of %d bytes that waited: %w", at, sent, err)
+		}
+	}
+	return sent, nil
+}
+
+// endHalf has the client say its last word, which is still read, and the server answer it.
+func (e exercise) endHalf() error {
+	last := pattern(9, 3000)
+	if _, err := unix.Write(e.client, last); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	if err := unix.Shutdown(e.client, unix.SHUT_WR); err != nil {
+		return fmt.Errorf("shut down: %w", err)
+	}
+	if err := errors.Join(expect(e.server, last), expectEnd(e.server)); err != nil {
+		return err
+	}
+	if err := say(e.server, e.client, pattern(10, 3000)); err != nil {
+		return fmt.Errorf("an answer after the client's end: %w", err)
+	}
+	if err := unix.Shutdown(e.server, unix.SHUT_WR); err != nil {
+		return fmt.Errorf("shut down: %w", err)
+	}
+	return expectEnd(e.client)
+}
+
+// endAtOnce has the client close behind what it has sent.
+func (e *exercise) endAtOnce() error {
+	last := pattern(11, 3000)
+	if _, err := unix.Write(e.client, last); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	unix.Close(e.client)
+	e.client = -1
+	return errors.Join(expect(e.server, last), expectEnd(e.server))
+}
+
+// endUnread has the server go away, as one that is killed, with something that it has not read. The client hears of it.
+func (e *exercise) endUnread() error {
+	if _, err := unix.Write(e.client, pattern(12, 3000)); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	unix.Close(e.server)
+	e.server = -1
+	if err := expectEnd(e.client); err != nil && !errors.Is(err, unix.ECONNRESET) {
+		return err
+	}
+	return nil
+}
