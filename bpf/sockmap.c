@@ -38,7 +38,7 @@ const volatile struct settings cfg;
 const enum side *side_type __attribute__((unused));
 const enum pair_state *pair_state_type __attribute__((unused));
 const enum exclusion *exclusion_type __attribute__((unused));
-const enum mode *mode_type __attribute__((unused));
+const enum control *control_type __attribute__((unused));
 const enum passing *passing_type __attribute__((unused));
 const enum tally_row *tally_row_type __attribute__((unused));
 const enum wake *wake_type __attribute__((unused));
@@ -140,18 +140,16 @@ static __always_inline void count(__u32 what, __u64 bytes)
 	tally->bytes += bytes;
 }
 
-static __always_inline struct control *control(void)
+static __always_inline __u32 control(enum control what)
 {
-	__u32 row = 0;
+	__u32 row = what, *value = bpf_map_lookup_elem(&sockmap_control, &row);
 
-	return bpf_map_lookup_elem(&sockmap_control, &row);
+	return value ? *(volatile __u32 *)value : 0;
 }
 
 static __always_inline bool is_on(void)
 {
-	struct control *c = control();
-
-	return c && c->mode == MODE_ON;
+	return control(CONTROL_ON) && !control(CONTROL_HELD);
 }
 
 static __always_inline void tell(__u32 event)
@@ -658,27 +656,27 @@ static __always_inline void leave(struct end *end, struct pair *pair)
 SEC("iter/sockmap")
 int sockmap_sweep(struct bpf_iter__sockmap *ctx)
 {
-	struct control *c = control();
+	__u32 look = control(CONTROL_LOOK);
 	__u64 *key = ctx->key;
 	struct sock *sk = ctx->sk;
 	struct pair *pair;
 	struct end *end;
 	__u64 cookie;
 
-	if (!sk || !key || !c)
+	if (!sk || !key)
 		return 0;
 	cookie = *key;
 	end = bpf_sk_storage_get(&ends, sk, NULL, 0);
 	if (!end)
 		return 0;
 	pair = pair_of(end);
-	if (!is_leaving(pair, c->mode == MODE_ON)) {
+	if (!is_leaving(pair, is_on())) {
 		end->left = 0;
 		return 0;
 	}
 	if (!end->left)
-		end->left = c->look;
-	if (end->left != c->look && is_quiet(sk, end, pair) && !bpf_map_delete_elem(&socks, &cookie))
+		end->left = look;
+	if (end->left != look && is_quiet(sk, end, pair) && !bpf_map_delete_elem(&socks, &cookie))
 		leave(end, pair);
 	else
 		bpf_seq_write(ctx->meta->seq, &end->side, 1);

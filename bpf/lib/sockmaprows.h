@@ -99,15 +99,13 @@ struct end {
 	__u32 left; /* the first look of the agent's that found that it is to leave the map; zero: none has */
 };
 
-enum mode {
-	MODE_OFF, /* everything by TCP, and sockets leave the map when they have read what waits for them */
-	MODE_ON,
-};
-
-/* What the agent decides while programs run. */
-struct control {
-	__u32 mode;
-	__u32 look; /* the number of the agent's look at the map */
+/* What is decided while programs run, each by one who writes it. Unless CONTROL_ON is set and CONTROL_HELD is not,
+ * everything goes by TCP, and sockets leave the map when they have read what waits for them. */
+enum control {
+	CONTROL_ON,   /* by the agent */
+	CONTROL_LOOK, /* likewise: the number of its look at the map */
+	CONTROL_HELD, /* by an operator, whoever else wants what */
+	CONTROLS,
 };
 
 /* Why a message of a socket that is in the map goes by TCP. */
@@ -185,10 +183,9 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
+	__uint(max_entries, CONTROLS);
 	__type(key, __u32);
-	__type(value, struct control);
+	__type(value, __u32);
 } sockmap_control SEC(".maps");
 
 struct {

@@ -13,11 +13,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-type SockmapControl struct {
-	_    structs.HostLayout
-	Mode uint32
-	Look uint32
-}
+type SockmapControl uint32
+
+const (
+	SockmapControlCONTROL_ON   SockmapControl = 0
+	SockmapControlCONTROL_LOOK SockmapControl = 1
+	SockmapControlCONTROL_HELD SockmapControl = 2
+	SockmapControlCONTROLS     SockmapControl = 3
+)
 
 type SockmapEnd struct {
 	_      structs.HostLayout
@@ -44,13 +47,6 @@ const (
 	SockmapExclusionEXCLUSION_REFUSED  SockmapExclusion = 9
 	SockmapExclusionEXCLUSION_STREAM   SockmapExclusion = 10
 	SockmapExclusionEXCLUSIONS         SockmapExclusion = 11
-)
-
-type SockmapMode uint32
-
-const (
-	SockmapModeMODE_OFF SockmapMode = 0
-	SockmapModeMODE_ON  SockmapMode = 1
 )
 
 type SockmapPair struct {
@@ -196,8 +192,8 @@ const (
 	SockmapProgSockmapRead      = "sockmap_read"
 	SockmapProgSockmapSweep     = "sockmap_sweep"
 	SockmapVarCfg               = "cfg"
+	SockmapVarControlType       = "control_type"
 	SockmapVarExclusionType     = "exclusion_type"
-	SockmapVarModeType          = "mode_type"
 	SockmapVarPairStateType     = "pair_state_type"
 	SockmapVarPassingType       = "passing_type"
 	SockmapVarSideType          = "side_type"
@@ -273,8 +269,8 @@ type SockmapMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockmapVariableSpecs struct {
 	Cfg           *ebpf.VariableSpec `ebpf:"cfg"`
+	ControlType   *ebpf.VariableSpec `ebpf:"control_type"`
 	ExclusionType *ebpf.VariableSpec `ebpf:"exclusion_type"`
-	ModeType      *ebpf.VariableSpec `ebpf:"mode_type"`
 	PairStateType *ebpf.VariableSpec `ebpf:"pair_state_type"`
 	PassingType   *ebpf.VariableSpec `ebpf:"passing_type"`
 	SideType      *ebpf.VariableSpec `ebpf:"side_type"`
@@ -330,8 +326,8 @@ func (m *SockmapMaps) Close() error {
 // It can be passed to LoadSockmapObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockmapVariables struct {
 	Cfg           *ebpf.Variable `ebpf:"cfg"`
+	ControlType   *ebpf.Variable `ebpf:"control_type"`
 	ExclusionType *ebpf.Variable `ebpf:"exclusion_type"`
-	ModeType      *ebpf.Variable `ebpf:"mode_type"`
 	PairStateType *ebpf.Variable `ebpf:"pair_state_type"`
 	PassingType   *ebpf.Variable `ebpf:"passing_type"`
 	SideType      *ebpf.Variable `ebpf:"side_type"`

@@ -138,7 +138,7 @@ func (g *generation) pinAll(stage string) error {
 
 // retire has no connection noted any more, and those that are noted go by TCP.
 func (g *generation) retire() error {
-	errs := []error{g.setMode(bpf.SockmapModeMODE_OFF)}
+	errs := []error{g.setOn(false)}
 	for _, name := range []string{establishLink, readLink} {
 		if g.links[name] == nil {
 			continue
@@ -176,23 +176,26 @@ func (g *generation) close() error {
 	return errors.Join(errs...)
 }
 
-func (g *generation) control() (c bpf.SockmapControl, err error) {
-	if err := g.maps[controlMap].Lookup(uint32(0), &c); err != nil {
-		return c, fmt.Errorf("read mode: %w", err)
+func (g *generation) control(what bpf.SockmapControl) (value uint32, err error) {
+	if err := g.maps[controlMap].Lookup(uint32(what), &value); err != nil {
+		return 0, fmt.Errorf("read what programs are told: %w", err)
 	}
-	return c, nil
+	return value, nil
 }
 
-func (g *generation) setMode(mode bpf.SockmapMode) error {
-	c, err := g.control()
-	if err != nil || c.Mode == uint32(mode) {
-		return err
-	}
-	c.Mode = uint32(mode)
-	if err := g.maps[controlMap].Put(uint32(0), c); err != nil {
-		return fmt.Errorf("set mode: %w", err)
+func (g *generation) setControl(what bpf.SockmapControl, value uint32) error {
+	if err := g.maps[controlMap].Put(uint32(what), value); err != nil {
+		return fmt.Errorf("tell programs: %w", err)
 	}
 	return nil
+}
+
+func (g *generation) setOn(on bool) error {
+	value := uint32(0)
+	if on {
+		value = 1
+	}
+	return g.setControl(bpf.SockmapControlCONTROL_ON, value)
 }
 
 // admit puts those who are waiting for it into the map.
@@ -203,15 +206,15 @@ func (g *generation) admit() error {
 
 // sweep has a look at all sockets in the map, and returns how many are still to leave it.
 func (g *generation) sweep() (int, error) {
-	c, err := g.control()
+	look, err := g.control(bpf.SockmapControlCONTROL_LOOK)
 	if err != nil {
 		return 0, err
 	}
-	if c.Look++; c.Look == 0 {
-		c.Look++
+	if look++; look == 0 { // which stands for none
+		look++
 	}
-	if err := g.maps[controlMap].Put(uint32(0), c); err != nil {
-		return 0, fmt.Errorf("begin a look: %w", err)
+	if err := g.setControl(bpf.SockmapControlCONTROL_LOOK, look); err != nil {
+		return 0, err
 	}
 	return run(g.iters[sweepIter])
 }
@@ -251,8 +254,8 @@ func run(iter *link.Iter) (written int, err error) {
 	}
 }
 
-// generations returns the directories of all that are pinned, and takes away what was interrupted.
-func generations(root string) ([]string, error) {
+// generations returns the directories of all that are pinned. What was interrupted is left out, and taken away by who may.
+func generations(root string, clear bool) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -264,8 +267,10 @@ func generations(root string) ([]string, error) {
 	for _, entry := range entries {
 		dir := filepath.Join(root, entry.Name())
 		if entry.Name() == stageName {
-			if err := os.RemoveAll(dir); err != nil {
-				return nil, fmt.Errorf("clear %s: %w", dir, err)
+			if clear {
+				if err := os.RemoveAll(dir); err != nil {
+					return nil, fmt.Errorf("clear %s: %w", dir, err)
+				}
 			}
 			continue
 		}

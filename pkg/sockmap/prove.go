@@ -60,7 +60,7 @@ func prove(cgroup string, limits Limits) (err error) {
 	if err := p.maps[rulesMap].Put(bpf.SockmapShortKey{Netns: cookie}, bpf.SockmapShortRules{From: 1, To: 1}); err != nil {
 		return fmt.Errorf("set rules: %w", err)
 	}
-	if err := p.setMode(bpf.SockmapModeMODE_ON); err != nil {
+	if err := p.setOn(true); err != nil {
 		return err
 	}
 	return p.run()
@@ -182,7 +182,7 @@ func (p *proof) leave(e *exercise) error {
 	if _, err := unix.Write(e.client, message); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
-	if err := p.setMode(bpf.SockmapModeMODE_OFF); err != nil {
+	if err := p.setOn(false); err != nil {
 		return err
 	}
 	for range 3 {

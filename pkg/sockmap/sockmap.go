@@ -66,7 +66,7 @@ func Open(cfg Config) (s *Sockmap, err error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("create pin directory: %w", err)
 	}
-	dirs, err := generations(root)
+	dirs, err := generations(root, true)
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +79,18 @@ func Open(cfg Config) (s *Sockmap, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
+	held := uint32(0)
 	for _, dir := range dirs {
 		g, err := open(dir)
 		switch {
 		case err != nil:
 			return s, err
+		case held == 0:
+			if held, err = g.control(bpf.SockmapControlCONTROL_HELD); err != nil {
+				return s, errors.Join(err, g.close())
+			}
+		}
+		switch {
 		case filepath.Base(dir) == name && g.links[establishLink] != nil:
 			s.now = g
 		default:
@@ -97,9 +104,12 @@ func Open(cfg Config) (s *Sockmap, err error) {
 		if s.now, err = create(root, s.free(root, name), spec, cfg.Cgroup); err != nil {
 			return s, err
 		}
+		if err := s.now.setControl(bpf.SockmapControlCONTROL_HELD, held); err != nil { // an operator means all versions
+			return s, err
+		}
 	}
-	c, err := s.now.control()
-	s.on = c.Mode == uint32(bpf.SockmapModeMODE_ON)
+	on, err := s.now.control(bpf.SockmapControlCONTROL_ON)
+	s.on = on != 0
 	s.note()
 	return s, err
 }
@@ -167,11 +177,7 @@ func create(root, name string, spec *ebpf.CollectionSpec, cgroup string) (g *gen
 func (s *Sockmap) Switch(on bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	mode := bpf.SockmapModeMODE_OFF
-	if on {
-		mode = bpf.SockmapModeMODE_ON
-	}
-	if err := s.now.setMode(mode); err != nil {
+	if err := s.now.setOn(on); err != nil {
 		return err
 	}
 	if s.on != on {
@@ -273,8 +279,14 @@ func (s *Sockmap) sweep() (left int, err error) {
 		return 0, nil
 	}
 	left, err = s.now.sweep()
+	former, failed := s.sweepFormer()
+	return left + former, errors.Join(err, failed)
+}
+
+// sweepFormer looks after the former generations and takes away those that have no sockets left.
+func (s *Sockmap) sweepFormer() (left int, err error) {
 	var errs []error
-	kept := s.former[:0]
+	var kept []*generation
 	for _, g := range s.former {
 		inside, err := g.sweep()
 		if err == nil && inside == 0 {
@@ -292,7 +304,7 @@ func (s *Sockmap) sweep() (left int, err error) {
 		}
 	}
 	s.former = kept
-	return left, errors.Join(append(errs, err)...)
+	return left, errors.Join(errs...)
 }
 
 // Close lets go of everything. What is pinned goes on.

@@ -1,7 +1,11 @@
 package sockmap
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"testing"
+	"time"
 
 	"fairlead.io/fairlead/pkg/sockmap"
 )
@@ -225,4 +229,83 @@ func TestTakeOver(t *testing.T) {
 	w.until("the former map to be empty", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
 	second := w.dial(server4)
 	second.shorten()
+}
+
+// An operator's word is in force at once, without an agent, and for agents to come.
+func TestHold(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	for _, agent := range []string{"none", "the same", "of another version"} {
+		w.close()
+		found, err := sockmap.Hold(w.bpffs)
+		w.must(err)
+		switch agent {
+		case "of another version":
+			w.limits.Run++
+			fallthrough
+		case "the same":
+			w.open()
+			w.letAll()
+			w.must(w.Switch(true))
+		}
+		if !found {
+			t.Fatal("there is nothing to hold")
+		}
+		before := w.redirected()
+		c.ask(20, 1000)
+		fresh := w.dial(server4)
+		fresh.ask(20, 1000)
+		if after := w.redirected(); after != before {
+			t.Errorf("agent %s: %d messages went past TCP, %d before", agent, after, before)
+		}
+		fresh.ok("close")
+		if w.stop == nil {
+			w.open()
+		}
+		w.until("the sockets to leave", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
+		_, err = sockmap.Release(w.bpffs)
+		w.must(err)
+		if agent == "of another version" {
+			c = w.dial(server4)
+		}
+		c.ask(40, 100)
+		w.until("somebody to go past TCP", func() bool { c.ask(1, 100); return w.redirected() > before })
+	}
+}
+
+// redirected returns how many messages went past TCP.
+func (w *world) redirected() uint64 {
+	w.t.Helper()
+	if w.stop == nil {
+		w.open()
+		defer w.close()
+	}
+	tallies, err := w.Tallies()
+	w.must(err)
+	return tallies.Redirected.Count
+}
+
+// Whoever removes it all waits for what has not been read.
+func TestRemove(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	c.ok("hoard %d", 100<<10)
+	w.close()
+	removed := make(chan error, 1)
+	go func() {
+		done, err := sockmap.Remove(w.bpffs)
+		if err == nil && !done {
+			err = errors.New("there was nothing to remove")
+		}
+		removed <- err
+	}()
+	select {
+	case err := <-removed:
+		t.Fatalf("it is gone with what waited: %v", err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	c.ok("drain")
+	w.must(<-removed)
+	c.ask(10, 100)
+	if _, err := os.Stat(sockmap.Dir(w.bpffs)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v is left", sockmap.Dir(w.bpffs))
+	}
 }

@@ -1,0 +1,85 @@
+package sockmap
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// Hold has everything go by TCP, whatever agents and their options say, until Release or the node's end. It works on the pins, so it needs no agent, and it is
+// in force for the next message of anybody. It returns whether there is anything to hold.
+func Hold(bpffs string) (bool, error) { return hold(bpffs, 1) }
+
+// Release ends what Hold has begun.
+func Release(bpffs string) (bool, error) { return hold(bpffs, 0) }
+
+func hold(bpffs string, value uint32) (found bool, err error) {
+	dirs, err := generations(Dir(bpffs), false)
+	if err != nil {
+		return false, err
+	}
+	var errs []error
+	for _, dir := range dirs {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, controlMap), nil)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it has gone meanwhile
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("open %s: %w", filepath.Join(dir, controlMap), err))
+			continue
+		}
+		found = true
+		errs = append(errs, m.Put(uint32(bpf.SockmapControlCONTROL_HELD), value), m.Close())
+	}
+	return found, errors.Join(errs...)
+}
+
+// drained is how long Remove waits for processes to read what waits for them.
+const drained = 30 * time.Second
+
+// Remove takes away all that is pinned, and what is attached. What waits past TCP is read first: after half a minute it returns an error, and what still
+// has to be read stays.
+func Remove(bpffs string) (removed bool, err error) {
+	dirs, err := generations(Dir(bpffs), true)
+	if err != nil || len(dirs) == 0 {
+		return false, errors.Join(err, removeDir(bpffs))
+	}
+	s := &Sockmap{}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	for _, dir := range dirs {
+		g, err := open(dir)
+		if err != nil {
+			return false, err
+		}
+		s.former = append(s.former, g)
+		if err := g.retire(); err != nil {
+			return false, err
+		}
+	}
+	for end := time.Now().Add(drained); ; time.Sleep(sweepEvery) {
+		left, err := s.sweepFormer()
+		if err != nil {
+			return false, err
+		}
+		if left == 0 {
+			return true, removeDir(bpffs)
+		}
+		if time.Now().After(end) {
+			return false, fmt.Errorf("%d sockets have not read what waits for them past TCP, so their maps stay in %s: stop the processes, or try again", left, Dir(bpffs))
+		}
+	}
+}
+
+func removeDir(bpffs string) error {
+	if err := os.Remove(Dir(bpffs)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
