@@ -104,6 +104,7 @@ type Namespace struct {
 	Labels      map[string]string
 	Annotations map[string]string
 	SocketLB    SocketLB
+	Accelerate  Choice // whether its pods' connections may go past TCP
 	MayUncheck  bool   // its pods may ask for it
 	Egress      uint64 // bits a second that its pods may send together, from each node; 0 for as many as they can
 	Problems    []Problem
@@ -158,6 +159,8 @@ type Pod struct {
 	Ingress     uint64   // likewise that it may get
 	Class       Class
 	BBR         Choice            // whether its connections are to have that congestion control
+	Accelerate  Choice            // whether they may go past TCP: its own annotation
+	Labels      map[string]string // by which others select it
 	Annotations map[string]string // ours
 	Problems    []Problem
 }

@@ -33,6 +33,7 @@ type Store struct {
 	nodes      map[string]*Node
 	namespaces map[string]*Namespace
 	pods       map[Name]*Pod
+	policies   map[Name]*Acceleration
 	attached   map[Name][]*Attachment           // with host ports, by the pod; the oldest first
 	clusterIPs map[netip.Addr]int32             // how many Services have the address
 	external   map[netip.Addr]map[Name]struct{} // Services that name the address in externalIPs
@@ -43,12 +44,14 @@ type Store struct {
 	dirty  map[Key]struct{}
 	wake   chan struct{}
 	pod    chan struct{} // signalled when pods or namespaces changed
+	short  chan struct{} // likewise, or policies of whose connections may go past TCP
 	traits chan struct{} // signalled when it changed which pods may send under others' addresses, or have a proxy
 	node   chan struct{} // signalled when this node changed
 	inside chan struct{} // signalled when addresses inside of the cluster changed
 	others chan struct{} // likewise, for whoever leads to the other nodes
 	synced [objects]bool
 	ready  chan struct{} // closed when all are synced
+	listed bool          // all policies were
 
 	waiting waiting
 }
@@ -66,6 +69,7 @@ func NewStore(self string) *Store {
 		nodes:      map[string]*Node{},
 		namespaces: map[string]*Namespace{},
 		pods:       map[Name]*Pod{},
+		policies:   map[Name]*Acceleration{},
 		attached:   map[Name][]*Attachment{},
 		clusterIPs: map[netip.Addr]int32{},
 		external:   map[netip.Addr]map[Name]struct{}{},
@@ -74,6 +78,7 @@ func NewStore(self string) *Store {
 		waiting:    waiting{started: time.Now()},
 		wake:       make(chan struct{}, 1),
 		pod:        make(chan struct{}, 1),
+		short:      make(chan struct{}, 1),
 		traits:     make(chan struct{}, 1),
 		node:       make(chan struct{}, 1),
 		inside:     make(chan struct{}, 1),
@@ -87,6 +92,9 @@ func (s *Store) Wake() <-chan struct{} { return s.wake }
 
 // PodsChanged is signalled whenever a Pod or a Namespace changed. It has one reader.
 func (s *Store) PodsChanged() <-chan struct{} { return s.pod }
+
+// AcceleratedChanged is signalled whenever it may have changed whose connections may go past TCP. It has one reader.
+func (s *Store) AcceleratedChanged() <-chan struct{} { return s.short }
 
 // TraitsChanged is signalled whenever Unchecked, Proxy or Rates may have changed for a pod. It has one reader.
 func (s *Store) TraitsChanged() <-chan struct{} { return s.traits }

@@ -355,7 +355,7 @@ func (s *Store) deleteNamespace(name string) {
 
 // namespaceChanged makes due the pods for which it matters whether their namespace lets them send under others' addresses.
 func (s *Store) namespaceChanged(was, is *Namespace) {
-	signal(s.pod)
+	s.signalPods()
 	if was == nil {
 		was = &Namespace{}
 	}
@@ -411,7 +411,7 @@ func (s *Store) setPod(pod *Pod) {
 	}
 	s.pods[pod.Name] = pod
 	s.mark(Key{KindPod, pod.Name})
-	signal(s.pod)
+	s.signalPods()
 	if was == nil || was.hasTraits() || pod.hasTraits() {
 		signal(s.traits)
 	}
@@ -424,10 +424,16 @@ func (s *Store) deletePod(name Name) {
 	}
 	delete(s.pods, name)
 	s.mark(Key{KindPod, name})
-	signal(s.pod)
+	s.signalPods()
 	if was.hasTraits() {
 		signal(s.traits)
 	}
+}
+
+// signalPods wakes those who decide about pods by them and their namespaces.
+func (s *Store) signalPods() {
+	signal(s.pod)
+	signal(s.short)
 }
 
 // hasTraits reports whether a pod asks to be treated otherwise than most.

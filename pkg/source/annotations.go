@@ -19,6 +19,8 @@ const (
 	annotationWeight    = annotationPrefix + "weight"    // of an EndpointSlice
 	annotationSocketLB  = annotationPrefix + "socket-lb" // of a Pod or a Namespace
 
+	annotationAccelerate = annotationPrefix + "accelerate" // of a Pod or a Namespace
+
 	annotationSourceCheck = annotationPrefix + "source-check" // of a Pod
 	annotationProxy       = annotationPrefix + "l7-proxy"     // of a Pod
 
@@ -47,7 +49,7 @@ func belongsOn(annotation string) string {
 		return "a Service"
 	case annotationWeight:
 		return "an EndpointSlice"
-	case annotationSocketLB:
+	case annotationSocketLB, annotationAccelerate:
 		return "a Pod or a Namespace"
 	case annotationSourceCheck, annotationProxy, annotationClass, annotationBBR:
 		return "a Pod"
@@ -126,6 +128,27 @@ func socketLB(p *problems, annotations map[string]string) model.SocketLB {
 	p.add("InvalidSocketLB", `annotation %s %.64q is neither "on" nor "off": correct it, it counts as not set until then`,
 		annotationSocketLB, text)
 	return model.SocketLBUnset
+}
+
+// accelerate returns what the annotations of a Pod or a Namespace say to whether connections may go past TCP. What cannot be understood
+// says nothing.
+func accelerate(p *problems, annotations map[string]string) model.Choice {
+	return choice(p, annotations, annotationAccelerate, "InvalidAccelerate")
+}
+
+// choice reads an annotation that is true or false. Anything else is a problem, with that reason.
+func choice(p *problems, annotations map[string]string, name, reason string) model.Choice {
+	text, ok := annotations[name]
+	switch {
+	case !ok:
+		return model.Unsaid
+	case text == "true":
+		return model.Yes
+	case text == "false":
+		return model.No
+	}
+	p.add(reason, `annotation %s %.64q is neither "true" nor "false": correct it, it counts as not set until then`, name, text)
+	return model.Unsaid
 }
 
 // unchecked reports whether a Pod asks to send under whatever address it likes. What cannot be understood does not.

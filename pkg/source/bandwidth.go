@@ -40,17 +40,7 @@ func class(p *problems, pod *corev1.Pod) model.Class {
 
 // bbr returns whether a Pod asks for connections with BBR. What cannot be understood asks for nothing.
 func bbr(p *problems, annotations map[string]string) model.Choice {
-	text, ok := annotations[annotationBBR]
-	switch {
-	case !ok:
-		return model.Unsaid
-	case text == "true":
-		return model.Yes
-	case text == "false":
-		return model.No
-	}
-	p.add("InvalidBBR", `annotation %s %.64q is neither "true" nor "false": correct it, it counts as not set until then`, annotationBBR, text)
-	return model.Unsaid
+	return choice(p, annotations, annotationBBR, "InvalidBBR")
 }
 
 // bandwidth returns how many bits a second an annotation lets a Pod have; 0 for as many as it can, which is also what one may whose

@@ -73,9 +73,9 @@ func podCIDRs(spec *corev1.NodeSpec) []netip.Prefix {
 // Namespace translates a Namespace: its labels, and the annotations that are ours.
 func Namespace(n *corev1.Namespace) *model.Namespace {
 	p := &problems{}
-	checkMisplaced(p, n.Annotations, annotationSocketLB, annotationShare)
+	checkMisplaced(p, n.Annotations, annotationSocketLB, annotationAccelerate, annotationShare)
 	out := &model.Namespace{
-		Name: n.Name, Annotations: ours(n.Annotations), SocketLB: socketLB(p, n.Annotations),
+		Name: n.Name, Annotations: ours(n.Annotations), SocketLB: socketLB(p, n.Annotations), Accelerate: accelerate(p, n.Annotations),
 		MayUncheck: n.Labels[labelSourceCheck] == sourceCheckOptional,
 		Egress:     bandwidth(p, n.Annotations, annotationShare),
 	}

@@ -1,6 +1,7 @@
 package source
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -12,7 +13,7 @@ import (
 // now. Ports of a pod in the host's namespace are the host's own and need no translation.
 func Pod(pod *corev1.Pod) *model.Pod {
 	p := &problems{}
-	checkMisplaced(p, pod.Annotations, annotationSocketLB, annotationSourceCheck, annotationProxy, annotationClass, annotationBBR)
+	checkMisplaced(p, pod.Annotations, annotationSocketLB, annotationAccelerate, annotationSourceCheck, annotationProxy, annotationClass, annotationBBR)
 	out := &model.Pod{
 		Name:        model.Name{Namespace: pod.Namespace, Name: pod.Name},
 		UID:         string(pod.UID),
@@ -30,6 +31,10 @@ func Pod(pod *corev1.Pod) *model.Pod {
 		Ingress:     bandwidth(p, pod.Annotations, annotationIngress),
 		Class:       class(p, pod),
 		BBR:         bbr(p, pod.Annotations),
+		Accelerate:  accelerate(p, pod.Annotations),
+	}
+	if len(pod.Labels) > 0 {
+		out.Labels = maps.Clone(pod.Labels)
 	}
 	if !out.Finished {
 		out.Addrs = podAddrs(p, &pod.Status)
