@@ -13,6 +13,7 @@ type batch struct {
 	nodes      []*model.Node
 	namespaces []*model.Namespace
 	pods       []*model.Pod
+	policies   []*model.Acceleration
 	ignored    int
 }
 
@@ -28,6 +29,8 @@ func (b *batch) add(o *object) {
 		b.namespaces = append(b.namespaces, value)
 	case *model.Pod:
 		b.pods = append(b.pods, value)
+	case *model.Acceleration:
+		b.policies = append(b.policies, value)
 	default:
 		b.ignored++
 	}
@@ -55,16 +58,17 @@ func (s *Source) deliver(complete, changed bool, now time.Time) {
 	}
 	s.lastReload = now
 	objects := Objects{
-		Services:       len(b.services),
-		EndpointSlices: len(b.slices),
-		Nodes:          len(b.nodes),
-		Namespaces:     len(b.namespaces),
-		Pods:           len(b.pods),
-		Ignored:        b.ignored,
+		Services:            len(b.services),
+		EndpointSlices:      len(b.slices),
+		Nodes:               len(b.nodes),
+		Namespaces:          len(b.namespaces),
+		Pods:                len(b.pods),
+		SocketAccelerations: len(b.policies),
+		Ignored:             b.ignored,
 	}
 	s.log.Info("loaded manifests", "path", s.path, "files", len(s.files), "complete", s.synced,
 		"services", objects.Services, "endpointSlices", objects.EndpointSlices, "nodes", objects.Nodes,
-		"namespaces", objects.Namespaces, "pods", objects.Pods, "ignored", objects.Ignored)
+		"namespaces", objects.Namespaces, "pods", objects.Pods, "socketAccelerations", objects.SocketAccelerations, "ignored", objects.Ignored)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.status.Objects = objects
@@ -76,6 +80,7 @@ func (b *batch) replace(store *model.Store) {
 	store.ReplaceSlices(b.slices)
 	store.ReplaceNodes(b.nodes)
 	store.ReplaceNamespaces(b.namespaces)
+	store.ReplaceAccelerations(b.policies) // before what closes Synced
 	store.ReplacePods(b.pods)
 }
 
@@ -95,5 +100,8 @@ func (b *batch) set(store *model.Store) {
 	}
 	for _, pod := range b.pods {
 		store.SetPod(pod)
+	}
+	for _, policy := range b.policies {
+		store.SetAcceleration(policy)
 	}
 }

@@ -127,8 +127,12 @@ func (p *parser) object(in part, head metav1.TypeMeta) error {
 			}
 			return source.Pod(&o)
 		})
+	case "fairlead.io/v1alpha1 SocketAcceleration":
+		var o source.SocketAcceleration
+		return p.add(in, &o, &o.ObjectMeta, func() any { return source.Acceleration(&o) })
 	}
-	return in.errorf([]string{"kind"}, "kind %q of apiVersion %q is not read here: use Service, Node, Namespace, Pod or List of v1, or EndpointSlice of discovery.k8s.io/v1",
+	return in.errorf([]string{"kind"}, "kind %q of apiVersion %q is not read here: use Service, Node, Namespace, Pod or List of v1, EndpointSlice of "+
+		"discovery.k8s.io/v1, or SocketAcceleration of fairlead.io/v1alpha1",
 		head.Kind, head.APIVersion)
 }
 

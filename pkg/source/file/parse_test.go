@@ -135,11 +135,13 @@ func TestParse(t *testing.T) {
 			{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s, labels: {kubernetes.io/service-name: web}}, addressType: IPv4, endpoints: []}
 			---
 			{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: nobody}, addressType: IPv4, endpoints: []}
+			---
+			{apiVersion: fairlead.io/v1alpha1, kind: SocketAcceleration, metadata: {name: a, namespace: shop}, spec: {from: [{podSelector: {}}], to: [{node: true}]}}
 			`),
 			[]string{
 				"1: Node n1", "3: Namespace shop", "5: Pod shop/here", "7: Pod default/unscheduled", "9: -Pod default/elsewhere",
 				"11: -Service default/headless", "13: -Service default/name",
-				"15: EndpointSlice default/s", "17: -EndpointSlice default/nobody",
+				"15: EndpointSlice default/s", "17: -EndpointSlice default/nobody", "19: SocketAcceleration shop/a",
 			},
 		},
 	}
@@ -166,6 +168,8 @@ func TestParseErrors(t *testing.T) {
 		line int
 		says string
 	}{
+		{"a policy with a field that it has not", "a.yaml", "apiVersion: fairlead.io/v1alpha1\nkind: SocketAcceleration\nmetadata: {name: a}\nspec:\n  form: []\n", 5, "form"},
+		{"a port that is no number", "a.yaml", "apiVersion: fairlead.io/v1alpha1\nkind: SocketAcceleration\nmetadata: {name: a}\nspec:\n  ports: [http]\n", 5, "must be a number"},
 		{"not UTF-8", "a.yaml", "a: \xff", 0, "UTF-8"},
 		{"UTF-16", "a.yaml", "\xff\xfea\x00", 0, "UTF-8"},
 		{"not an object", "a.yaml", good + "---\n# x\n- a\n", 7, "not an object"},

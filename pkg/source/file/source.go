@@ -4,8 +4,8 @@
 // # What is read
 //
 // All regular files *.yaml, *.yml and *.json directly in the directory whose names do not start with a dot; symbolic
-// links are followed. Each may hold several documents and Lists of the kinds Service, EndpointSlice, Node, Namespace
-// and Pod. Decoding is strict, the defaults of the API server are applied, and nothing is allocated: a Service
+// links are followed. Each may hold several documents and Lists of the kinds Service, EndpointSlice, Node, Namespace,
+// Pod and SocketAcceleration. Decoding is strict, the defaults of the API server are applied, and nothing is allocated: a Service
 // without clusterIP is served on its externalIPs and load balancer addresses, and reported if it has none. Pods that
 // name another node are left out.
 //

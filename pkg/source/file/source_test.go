@@ -44,9 +44,11 @@ func TestEveryKindIsDelivered(t *testing.T) {
 	{apiVersion: v1, kind: Service, metadata: {name: headless}, spec: {clusterIP: None}}
 	---
 	{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: s, labels: {kubernetes.io/service-name: web}}, addressType: IPv4, endpoints: []}
+	---
+	{apiVersion: fairlead.io/v1alpha1, kind: SocketAcceleration, metadata: {name: a}, spec: {from: [{podSelector: {matchLabels: {app: web}}}], to: [{node: true}], ports: [80]}}
 	`))
 	r.scan()
-	want := Objects{Services: 1, EndpointSlices: 1, Nodes: 1, Namespaces: 1, Pods: 1, Ignored: 1}
+	want := Objects{Services: 1, EndpointSlices: 1, Nodes: 1, Namespaces: 1, Pods: 1, SocketAccelerations: 1, Ignored: 1}
 	if got := r.source.Status().Objects; got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
@@ -59,12 +61,16 @@ func TestEveryKindIsDelivered(t *testing.T) {
 	if r.store.Pod(model.Name{Namespace: "default", Name: "p"}) == nil {
 		t.Error("the pod is missing")
 	}
+	policies, all := r.store.Accelerations()
+	if !all || len(policies) != 1 || policies[0].String() != "default/a" || !policies[0].To[0].Node || !slices.Equal(policies[0].Ports, []uint16{80}) {
+		t.Errorf("got policies %v, all of them: %v", policies, all)
+	}
 	r.write("all.yaml", "# none\n")
 	r.scan()
 	if got := r.source.Status().Objects; got != (Objects{}) {
 		t.Errorf("got %+v after everything went", got)
 	}
-	if len(r.store.Keys()) != 0 || len(r.store.Self().Addrs) != 0 {
+	if policies, _ := r.store.Accelerations(); len(policies) != 0 || len(r.store.Keys()) != 0 || len(r.store.Self().Addrs) != 0 {
 		t.Errorf("the store still has %v and %v", r.store.Keys(), r.store.Self())
 	}
 }
@@ -160,7 +166,7 @@ func TestStatusAsJSON(t *testing.T) {
 	data, err := json.Marshal(r.source.Status())
 	r.must(err)
 	want := fmt.Sprintf(`{"path":%q,"synced":false,"watching":false,"files":0,`+
-		`"objects":{"services":0,"endpointSlices":0,"nodes":0,"namespaces":0,"pods":0,"ignored":0}}`, r.dir)
+		`"objects":{"services":0,"endpointSlices":0,"nodes":0,"namespaces":0,"pods":0,"socketAccelerations":0,"ignored":0}}`, r.dir)
 	if diff := cmp.Diff(want, string(data)); diff != "" {
 		t.Errorf("before the first scan (-want +got):\n%s", diff)
 	}

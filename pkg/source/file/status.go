@@ -22,11 +22,12 @@ type Status struct {
 
 // Objects counts the objects of each kind that were delivered.
 type Objects struct {
-	Services       int `json:"services"`
-	EndpointSlices int `json:"endpointSlices"`
-	Nodes          int `json:"nodes"`
-	Namespaces     int `json:"namespaces"`
-	Pods           int `json:"pods"`
+	Services            int `json:"services"`
+	EndpointSlices      int `json:"endpointSlices"`
+	Nodes               int `json:"nodes"`
+	Namespaces          int `json:"namespaces"`
+	Pods                int `json:"pods"`
+	SocketAccelerations int `json:"socketAccelerations"`
 	// Ignored objects are right but not for this agent: headless Services, pods of other nodes and the like.
 	Ignored int `json:"ignored"`
 }
