@@ -1,0 +1,313 @@
+package sockmap
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/model"
+)
+
+// pod returns one with labels written as "app=web tier=a".
+func pod(name, labels string, changes ...func(*model.Pod)) *model.Pod {
+	namespace, name, _ := strings.Cut(name, "/")
+	p := &model.Pod{Name: model.Name{Namespace: namespace, Name: name}, UID: "uid-" + name, Labels: map[string]string{}}
+	for _, label := range strings.Fields(labels) {
+		key, value, _ := strings.Cut(label, "=")
+		p.Labels[key] = value
+	}
+	for _, change := range changes {
+		change(p)
+	}
+	return p
+}
+
+func says(word model.Choice) func(*model.Pod) { return func(p *model.Pod) { p.Accelerate = word } }
+
+// is returns the selector of one label; without a value, of all.
+func is(label string) model.Peer {
+	if label == "" {
+		return model.Peer{}
+	}
+	key, value, _ := strings.Cut(label, "=")
+	return model.Peer{Pods: model.Selector{{Label: key, Operator: model.In, Values: []string{value}}}}
+}
+
+// policy returns one with a peer at each end; "node" is the node.
+func policy(name string, created int64, from, to string, ports ...uint16) *model.Acceleration {
+	namespace, name, _ := strings.Cut(name, "/")
+	peers := func(text string) (list []model.Peer) {
+		for _, one := range strings.Split(text, ",") {
+			if one == "node" {
+				list = append(list, model.Peer{Node: true})
+			} else {
+				list = append(list, is(one))
+			}
+		}
+		return list
+	}
+	return &model.Acceleration{
+		Name: model.Name{Namespace: namespace, Name: name}, UID: "uid-" + name, Created: created, From: peers(from), To: peers(to), Ports: ports,
+	}
+}
+
+// text writes a selection as "name: from/to port=to", in hexadecimal digits.
+func (s Selection) text() (lines []string) {
+	add := func(name string, p Part) {
+		line := fmt.Sprintf("%s: %x/%x", name, p.From, p.To)
+		ports := make([]string, 0, len(p.Ports))
+		for port, bits := range p.Ports {
+			ports = append(ports, fmt.Sprintf(" %d=%x", port, bits))
+		}
+		slices.Sort(ports)
+		lines = append(lines, line+strings.Join(ports, ""))
+	}
+	if p := s.Node; p.From != 0 || p.To != 0 || p.Ports != nil {
+		add("node", p)
+	}
+	for _, m := range s.Pods {
+		add(m.Pod.Name.String(), m.Part)
+	}
+	for _, c := range s.Complaints {
+		lines = append(lines, c.Policy.String()+" "+c.Reason)
+	}
+	return lines
+}
+
+func TestSelect(t *testing.T) {
+	const yes, no = model.Yes, model.No
+	shop := func(word model.Choice) []*model.Namespace {
+		return []*model.Namespace{{Name: "shop", Accelerate: word}}
+	}
+	web, db := pod("shop/web", "app=web"), pod("shop/db", "app=db")
+	for _, tt := range []struct {
+		name       string
+		pods       []*model.Pod
+		namespaces []*model.Namespace
+		policies   []*model.Acceleration
+		extra      model.Selector
+		want       []string
+	}{
+		{name: "nobody asks", pods: []*model.Pod{web, db}},
+		{"a pod's own word", []*model.Pod{pod("shop/a", "", says(yes)), pod("shop/b", "", says(no)), web}, nil, nil, nil, []string{"shop/a: 1/1"}},
+		{"a namespace's word", []*model.Pod{web, pod("shop/b", "", says(no)), pod("other/c", "")}, shop(yes), nil, nil, []string{"shop/web: 1/1"}},
+		{"a pod's yes in a namespace that says no", []*model.Pod{web, pod("shop/a", "", says(yes))}, shop(no), nil, nil, []string{"shop/a: 1/1"}},
+		{"the agent's selector, in every namespace", []*model.Pod{web, db, pod("other/web", "app=web")}, nil, nil, is("app=web").Pods, []string{"other/web: 1/1", "shop/web: 1/1"}},
+		{"what somebody wrote comes before it", []*model.Pod{web, pod("other/web", "app=web", says(no))}, shop(no), nil, is("app=web").Pods, nil},
+		{"no word of the node's own pods", []*model.Pod{pod("shop/a", "app=web", says(yes), func(p *model.Pod) { p.HostNetwork = true })}, shop(yes),
+			[]*model.Acceleration{policy("shop/p", 1, "", "")}, is("app=web").Pods, nil},
+		{"nor of those that have finished", []*model.Pod{pod("shop/a", "", says(yes), func(p *model.Pod) { p.Finished = true })}, nil, []*model.Acceleration{policy("shop/p", 1, "", "")}, nil, nil},
+		{"a policy of two ends", []*model.Pod{web, db, pod("shop/x", "app=x")}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil,
+			[]string{"shop/db: 0/2", "shop/web: 2/0"}},
+		{"a policy speaks for its own namespace", []*model.Pod{web, pod("other/db", "app=db")}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db"), policy("other/p", 1, "", "")}, nil,
+			[]string{"other/db: 2/2"}},
+		{"an application and its sidecar", []*model.Pod{web}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=web", 15001, 15006)}, nil, []string{"shop/web: 2/0 15001=2 15006=2"}},
+		{"ports of several policies", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db", 80), policy("shop/q", 2, "app=db", "app=db", 80, 81), policy("shop/r", 3, "", "app=db")}, nil,
+			[]string{"shop/db: c/8 80=6 81=4", "shop/web: a/0"}},
+		{"a proxy of the node", []*model.Pod{web}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "node", 8080), policy("shop/q", 2, "node", "app=web")}, nil,
+			[]string{"node: 4/0 8080=2", "shop/web: 2/4"}},
+		{"a no where a policy says yes", []*model.Pod{web, pod("shop/db", "app=db", says(no))}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, nil},
+		{"nor where its namespace says it", []*model.Pod{web, db}, shop(no), []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, nil},
+		{"both ways at once", []*model.Pod{pod("shop/web", "app=web", says(yes)), db}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, []string{"shop/db: 0/2", "shop/web: 3/1"}},
+		{"the oldest first, then by UID", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/a", 2, "app=db", "app=db"), policy("shop/c", 1, "app=web", "app=web"), policy("shop/b", 1, "app=web", "app=db")}, nil,
+			[]string{"shop/db: 8/a", "shop/web: 6/4"}},
+		{"a policy without anybody here takes no bit", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/a", 1, "app=web", "app=none"), policy("shop/b", 1, "", "app=db"), policy("none/c", 1, "node", "")}, nil,
+			[]string{"shop/db: 2/2", "shop/web: 2/0"}},
+		{"what is wrong with a policy is told, also where nobody is", nil, nil, []*model.Acceleration{{Name: model.Name{Namespace: "shop", Name: "p"}, Problems: []model.Problem{{Reason: "Bad"}}}}, nil, []string{"shop/p Bad"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			before := slices.Clone(tt.policies)
+			if diff := cmp.Diff(tt.want, Select(tt.pods, tt.namespaces, tt.policies, tt.extra).text()); diff != "" {
+				t.Errorf("(-want +have):\n%s", diff)
+			}
+			if !slices.Equal(before, tt.policies) {
+				t.Error("the list that it was given is in another order")
+			}
+		})
+	}
+}
+
+// The oldest policies get the bits that there are; others are told of.
+func TestMoreRulesThanBits(t *testing.T) {
+	var policies []*model.Acceleration
+	for i := range int64(MaxRules + 1) {
+		policies = append(policies, policy(fmt.Sprintf("shop/p%02d", i), 100-i, "app=web", "app=web"))
+	}
+	policies = append(policies, policy("shop/elsewhere", 1000, "app=none", "app=web"))
+	s := Select([]*model.Pod{pod("shop/web", "app=web", says(model.Yes))}, nil, policies, nil)
+	want := []string{fmt.Sprintf("shop/web: %x/%x", ^uint64(0), ^uint64(0)), "shop/p01 TooManyAccelerations", "shop/p00 TooManyAccelerations"}
+	if diff := cmp.Diff(want, s.text()); diff != "" {
+		t.Errorf("(-want +have):\n%s", diff)
+	}
+}
+
+// Nobody can make more rows than the map has room for, or have more compared than can be done at every change.
+func TestSelectIsBounded(t *testing.T) {
+	var pods []*model.Pod
+	for i := range 110 {
+		pods = append(pods, pod(fmt.Sprintf("shop/web%d", i), "app=web"))
+	}
+	var policies []*model.Acceleration
+	for i := range int64(mostPolicies + 1) {
+		from := "app=none"
+		if i < MaxRules {
+			from = "app=web"
+		}
+		var ports []uint16
+		for n := range 16 {
+			ports = append(ports, uint16(1+16*i+int64(n)))
+		}
+		policies = append(policies, policy(fmt.Sprintf("shop/p%04d", i), i, from, "app=web", ports...))
+	}
+	s := Select(pods, nil, policies, nil)
+	rows := 1
+	for _, m := range s.Pods {
+		rows += 1 + len(m.Ports)
+	}
+	if rows > mostRows || rows < mostRows-110*17 {
+		t.Errorf("%d rows", rows)
+	}
+	if n := len(s.Complaints); n != MaxRules-(mostRows-111)/(110*16)+1 {
+		t.Errorf("%d policies are left out", n)
+	}
+	if last := s.Complaints[len(s.Complaints)-1]; last.Policy != policies[mostPolicies] || !strings.Contains(last.Message, "its namespace has 256 that are older") {
+		t.Errorf("the last one: %+v", last)
+	}
+	// The next namespace has a policy that needs no more rows.
+	pods, policies = append(pods, pod("other/a", "")), append(policies, policy("other/p", 5000, "", ""))
+	if s := Select(pods, nil, policies, nil); s.Pods[0].Pod.Namespace != "other" || s.Pods[0].From == 0 {
+		t.Errorf("another namespace has %+v", s.Pods[0])
+	}
+}
+
+// lets says what a policy's text says, word by word.
+func lets(p *model.Acceleration, client, server *model.Pod, port uint16) bool {
+	told := func(end *model.Pod, peers []model.Peer) bool {
+		for _, peer := range peers {
+			if end == nil || peer.Node {
+				if end == nil && peer.Node {
+					return true
+				}
+				continue
+			}
+			if end.Namespace == p.Namespace && peer.Pods.Selects(end.Labels) {
+				return true
+			}
+		}
+		return false
+	}
+	return told(client, p.From) && told(server, p.To) && (len(p.Ports) == 0 || slices.Contains(p.Ports, port))
+}
+
+// takes says whether somebody takes part at all, and whether by what is said of it alone; nil is the node.
+func takes(end *model.Pod, namespaces []*model.Namespace, extra model.Selector) (atAll, byWord bool) {
+	if end == nil {
+		return true, false
+	}
+	if end.HostNetwork || end.Finished || end.Accelerate == model.No {
+		return false, false
+	}
+	if end.Accelerate == model.Yes {
+		return true, true
+	}
+	for _, n := range namespaces {
+		if n.Name == end.Namespace && n.Accelerate != model.Unsaid {
+			return n.Accelerate == model.Yes, n.Accelerate == model.Yes
+		}
+	}
+	return true, len(extra) > 0 && extra.Selects(end.Labels)
+}
+
+// A bit is shared exactly if the text of a policy, or what is said of both ends, lets them.
+func TestBitsSayWhatPoliciesSay(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 0))
+	shared, apart := 0, 0
+	for range 3000 {
+		pods, namespaces, policies, extra := anything(random)
+		s := Select(pods, namespaces, policies, extra)
+		parts := map[*model.Pod]Part{nil: s.Node}
+		for _, m := range s.Pods {
+			parts[m.Pod] = m.Part
+		}
+		ends := append([]*model.Pod{nil}, pods...)
+		for _, client := range ends {
+			for _, server := range ends {
+				for _, port := range []uint16{1, 2, 3} {
+					have := parts[client].From&(parts[server].To|parts[server].Ports[port]) != 0
+					clientTakes, clientWord := takes(client, namespaces, extra)
+					serverTakes, serverWord := takes(server, namespaces, extra)
+					want := clientWord && serverWord
+					for _, p := range policies {
+						want = want || clientTakes && serverTakes && lets(p, client, server, port)
+					}
+					if have != want {
+						t.Fatalf("seed %d: %+v to %+v at port %d: %v, want %v, by %v", seed, client, server, port, have, want, policies)
+					}
+					if have {
+						shared++
+					} else {
+						apart++
+					}
+				}
+			}
+		}
+		random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+		random.Shuffle(len(policies), func(i, j int) { policies[i], policies[j] = policies[j], policies[i] })
+		if diff := cmp.Diff(s, Select(pods, namespaces, policies, extra)); diff != "" {
+			t.Fatalf("seed %d: in another order (-one +other):\n%s", seed, diff)
+		}
+	}
+	if shared < 1000 || apart < 1000 {
+		t.Errorf("only %d pairs share a bit, and %d do not", shared, apart)
+	}
+}
+
+// anything returns a small node, with fewer policies than there are bits.
+func anything(random *rand.Rand) (pods []*model.Pod, namespaces []*model.Namespace, policies []*model.Acceleration, extra model.Selector) {
+	one := func(list ...string) string { return list[random.IntN(len(list))] }
+	word := func() model.Choice { return model.Choice(max(0, random.IntN(6)-3)) }
+	selector := func() (s model.Selector) {
+		for range random.IntN(3) {
+			s = append(s, model.Requirement{
+				Label: one("a", "b"), Operator: []model.Operator{model.In, model.In, model.NotIn, model.Present, model.Absent}[random.IntN(5)],
+				Values: []string{one("x", "y"), one("x", "z")},
+			})
+		}
+		return s
+	}
+	for i := range random.IntN(7) {
+		pods = append(pods, pod(fmt.Sprintf("%s/p%d", one("m", "n"), i), one("", "a=x", "a=y b=x", "b=y", "a=z b=z"), says(word()), func(p *model.Pod) {
+			p.HostNetwork, p.Finished = random.IntN(10) == 0, random.IntN(10) == 0
+		}))
+	}
+	for _, name := range []string{"m", "n"} {
+		if random.IntN(2) == 0 {
+			namespaces = append(namespaces, &model.Namespace{Name: name, Accelerate: word()})
+		}
+	}
+	for i := range random.IntN(6) {
+		p := &model.Acceleration{Name: model.Name{Namespace: one("m", "n", "o"), Name: fmt.Sprint(i)}, UID: fmt.Sprint(random.Uint32()), Created: int64(random.IntN(3))}
+		node := random.IntN(3) // no policy has it at both ends
+		for side, peers := range []*[]model.Peer{&p.From, &p.To} {
+			for range random.IntN(3) {
+				*peers = append(*peers, model.Peer{Pods: selector()})
+			}
+			if side == node {
+				*peers = append(*peers, model.Peer{Node: true})
+			}
+		}
+		for range random.IntN(3) {
+			p.Ports = append(p.Ports, uint16(1+random.IntN(3)))
+		}
+		policies = append(policies, p)
+	}
+	if random.IntN(3) == 0 {
+		extra = selector()
+	}
+	return pods, namespaces, policies, extra
+}
