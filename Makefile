@@ -79,6 +79,7 @@ endif
 .PHONY: test-unit
 test-unit: ## test the packages, each on its own
 	@$(if $(RACE),,echo "There is no C compiler here, so the tests run without the race detector.")
+	$(if $(ROOT),$(GO) run ./test/cluster build kube-proxy >/dev/null) # for nft, which it calls
 	$(GO) test $(addprefix ./,$(PURE))
 	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT)|$(PURE))(/|$$)')
 
