@@ -28,7 +28,7 @@ export FAIRLEAD_REQUIRE ?= root apiserver cluster
 endif
 
 # Packages whose tests have a target of their own.
-NOT_UNIT := test/(bpf|twin|golden|netns|podnet|apiserver|chart|cluster|kernels|bench|layout|rig)|pkg/source/kube
+NOT_UNIT := test/(bpf|twin|golden|netns|podnet|sockmap|apiserver|chart|cluster|kernels|bench|layout|rig)|pkg/source/kube
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
 PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-e2e
@@ -109,7 +109,7 @@ test-oracle: ## test against the code of Kubernetes
 test-netns: ## test with real sockets in network namespaces (root); writes _output/podnet/matrix.txt: who knows whom by which address
 	@rm -f _output/podnet/matrix.txt
 	$(GO) run ./test/cluster build kube-proxy >/dev/null # for nft, which it calls
-	$(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/... ./test/podnet/...
+	$(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/... ./test/podnet/... ./test/sockmap/...
 	@if [ -e _output/podnet/matrix.txt ]; then cat _output/podnet/matrix.txt; fi
 
 CYCLES := 10000

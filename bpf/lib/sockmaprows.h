@@ -18,8 +18,9 @@ struct short_key {
 };
 
 struct short_rules {
-	__u64 from; /* as the end that dials; of no meaning with a port */
-	__u64 to;   /* as the end that accepts */
+	__u64 from;	 /* as the end that dials; of no meaning with a port */
+	__u64 to;	 /* as the end that accepts */
+	struct name pod; /* for people: lists must read well when no agent is there to ask */
 };
 
 enum side {

@@ -140,6 +140,10 @@ type SockmapShortRules struct {
 	_    structs.HostLayout
 	From uint64
 	To   uint64
+	Pod  struct {
+		_    structs.HostLayout
+		Text [192]int8
+	}
 }
 
 type SockmapSide uint32

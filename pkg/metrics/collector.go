@@ -24,7 +24,7 @@ type collector struct {
 
 func newCollector(read func() Sample) *collector {
 	c := &collector{read: read}
-	for _, list := range [][]family{nodeFamilies(), deviceFamilies(), mapFamilies(), reconcileFamilies(), socketFamilies(), conntrackFamilies(), routeFamilies(), monitorFamilies(), podFamilies(), rateFamilies(), sourceFamilies()} {
+	for _, list := range [][]family{nodeFamilies(), deviceFamilies(), mapFamilies(), reconcileFamilies(), socketFamilies(), conntrackFamilies(), routeFamilies(), monitorFamilies(), podFamilies(), rateFamilies(), sockmapFamilies(), sourceFamilies()} {
 		c.families = append(c.families, list...)
 	}
 	for i := range c.families {

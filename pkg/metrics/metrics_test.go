@@ -73,6 +73,11 @@ func sample() Sample {
 		},
 		Pods:   &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.Count{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
 		Fabric: &fabric.Stats{Routes: 107, Refused: []string{"one"}, Mended: 108},
+		Sockmap: &observe.SockmapStatus{
+			On: true, Sockets: 131, Watched: 132, Admitted: 133, Left: 134, Full: 135, Redirected: observe.SockmapTally{Count: 136, Bytes: 137},
+			Passed: map[string]observe.SockmapTally{"run": {Count: 138, Bytes: 139}}, Excluded: map[string]uint64{"splice": 140},
+			Checks: observe.SockmapChecks{Passed: 141, Failed: 142},
+		},
 	}
 }
 

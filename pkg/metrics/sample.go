@@ -35,6 +35,8 @@ type Sample struct {
 	// Fabric is nil likewise.
 	Fabric *fabric.Stats
 	Rates  []Rate // no two of the same
+	// Sockmap is nil where everything goes by TCP.
+	Sockmap *observe.SockmapStatus
 }
 
 // Kernel is what the kernel has. What cannot be read is left out, and makes the node degraded.

@@ -18,6 +18,8 @@ type Status struct {
 	Ways      *WayStatus      `json:"ways,omitempty"`   // likewise
 	// PodNetwork is nil without an agent, and where pods get their network otherwise.
 	PodNetwork *PodNetworkStatus `json:"podNetwork,omitempty"`
+	// Sockmap is nil without an agent, and where everything goes by TCP.
+	Sockmap *SockmapStatus `json:"sockmap,omitempty"`
 	// Policies is nil without an agent, and where no API server is asked.
 	Policies  *PolicyStatus  `json:"networkPolicies,omitempty"`
 	Fragments FragmentStatus `json:"fragments"`
@@ -155,6 +157,7 @@ func (s *Status) Judge() {
 	}
 	s.Ways.judge(say)
 	s.PodNetwork.judge(say)
+	s.Sockmap.judge(say)
 }
 
 func list[T any](s []T) []T {

@@ -62,6 +62,9 @@ func (s *Status) WriteText(w io.Writer) error {
 			row("settings", "%s", strings.Join(needed, ", "))
 		}
 	}
+	if s.Sockmap != nil {
+		row("past TCP", "%s", s.Sockmap.text())
+	}
 	if s.Policies != nil {
 		row("policies", "%s", s.Policies.text())
 	}

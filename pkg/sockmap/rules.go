@@ -1,16 +1,18 @@
 package sockmap
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/cilium/ebpf"
 
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// MaxRules is how many rules a node can have: each is a bit.
-const MaxRules = 64
+// MaxRules is how many rules a node can have: each is a bit, and one is the agent's own.
+const MaxRules = 63
 
 // Place is where an end of a connection is: a network namespace, by its cookie, and for whom accepts also a port; 0 for any.
 type Place struct {
@@ -22,22 +24,62 @@ type Place struct {
 type Rules struct {
 	From uint64 // of no meaning with a port
 	To   uint64
+	Pod  string // whose place it is, for people
 }
 
-// SetRules says who may take part. Connections that begin from now on are held to it, and others that are no more to take part go by TCP.
+// SetRules says who may take part. Connections that begin from now on are held to it; others go on as they do.
 func (s *Sockmap) SetRules(want map[Place]Rules) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.rules = want
+	return s.putRules()
+}
+
+// setOwn says who may take part besides.
+func (s *Sockmap) setOwn(own map[Place]Rules) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.own = own
+	return s.putRules()
+}
+
+// adoptRules has the rules of an agent before hold until others are set.
+func (s *Sockmap) adoptRules() error {
 	have, err := s.now.rules()
 	if err != nil {
 		return err
 	}
+	for place, rules := range have {
+		rules.From &^= checkRule // of a check that was interrupted
+		rules.To &^= checkRule
+		if have[place] = rules; rules.From|rules.To == 0 {
+			delete(have, place)
+		}
+	}
+	s.rules = have
+	return nil
+}
+
+func (s *Sockmap) putRules() error {
+	have, err := s.now.rules()
+	if err != nil {
+		return err
+	}
+	want := maps.Clone(s.rules)
+	if want == nil {
+		want = map[Place]Rules{}
+	}
+	for place, rules := range s.own {
+		also := want[place]
+		want[place] = Rules{From: also.From | rules.From, To: also.To | rules.To, Pod: cmp.Or(also.Pod, rules.Pod)}
+	}
 	for place, rules := range want {
+		rules = rulesOf(rowOf(rules)) // as far as there is room for the name
 		if have[place] == rules {
 			continue
 		}
 		key := bpf.SockmapShortKey{Netns: place.Netns, Port: uint32(place.Port)}
-		if err := s.now.maps[rulesMap].Put(key, bpf.SockmapShortRules{From: rules.From, To: rules.To}); err != nil {
+		if err := s.now.maps[rulesMap].Put(key, rowOf(rules)); err != nil {
 			return fmt.Errorf("set rules of namespace %d: %w", place.Netns, err)
 		}
 	}
@@ -50,8 +92,6 @@ func (s *Sockmap) SetRules(want map[Place]Rules) error {
 			return fmt.Errorf("remove rules of namespace %d: %w", place.Netns, err)
 		}
 	}
-	s.rules = want
-	s.note()
 	return nil
 }
 
@@ -62,10 +102,29 @@ func (g *generation) rules() (map[Place]Rules, error) {
 	var row bpf.SockmapShortRules
 	each := g.maps[rulesMap].Iterate()
 	for each.Next(&key, &row) {
-		have[Place{key.Netns, uint16(key.Port)}] = Rules{row.From, row.To}
+		have[Place{key.Netns, uint16(key.Port)}] = rulesOf(row)
 	}
 	if err := each.Err(); err != nil {
 		return nil, fmt.Errorf("read rules: %w", err)
 	}
 	return have, nil
+}
+
+func rowOf(rules Rules) (row bpf.SockmapShortRules) {
+	row.From, row.To = rules.From, rules.To
+	for i, c := range []byte(rules.Pod[:min(len(rules.Pod), len(row.Pod.Text)-1)]) {
+		row.Pod.Text[i] = int8(c)
+	}
+	return row
+}
+
+func rulesOf(row bpf.SockmapShortRules) Rules {
+	var text []byte
+	for _, c := range row.Pod.Text {
+		if c == 0 {
+			break
+		}
+		text = append(text, byte(c))
+	}
+	return Rules{row.From, row.To, string(text)}
 }

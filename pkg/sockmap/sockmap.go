@@ -42,6 +42,8 @@ type Config struct {
 	Cgroup string // the cgroup2 directory whose sockets may take part
 	Limits Limits
 	Log    *slog.Logger
+
+	tamper func(*ebpf.CollectionSpec) // for tests: has programs do something else
 }
 
 // Sockmap owns the pins. Run keeps it; the other methods may be called from several goroutines.
@@ -52,8 +54,11 @@ type Sockmap struct {
 	now    *generation
 	former []*generation
 	on     bool
-	rules  map[Place]Rules
-	look   chan struct{} // that sockets may have to leave
+	rules  map[Place]Rules // that others have set, and
+	own    map[Place]Rules // those of a check
+	look   chan struct{}   // that sockets may have to leave
+
+	checked Checked
 }
 
 // Open attaches the programs, or adopts those that are attached already if they are the same. Nobody takes part before SetRules and Switch.
@@ -108,6 +113,9 @@ func Open(cfg Config) (s *Sockmap, err error) {
 			return s, err
 		}
 	}
+	if err := s.adoptRules(); err != nil {
+		return s, err
+	}
 	on, err := s.now.control(bpf.SockmapControlCONTROL_ON)
 	s.on = on != 0
 	s.note()
@@ -133,6 +141,9 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 	settings, err := c.Limits.set(spec)
 	if err != nil {
 		return nil, "", err
+	}
+	if c.tamper != nil {
+		c.tamper(spec)
 	}
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%s %x", c.Cgroup, settings)

@@ -27,7 +27,7 @@ var (
 )
 
 // patience is how long anything may keep an end waiting.
-const patience = 20 * time.Second
+const patience = 10 * time.Second
 
 // report is what a torture came to.
 type report struct {
@@ -430,7 +430,9 @@ func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, er
 			err = unix.SetNonblock(fd, true)
 			return func(p []byte) (int, error) { return readPolled(fd, p) }, func() { file.Close() }, err
 		}
-		return func(p []byte) (int, error) { return s.readWaiting(fd, p) }, func() { file.Close() }, nil
+		limit := unix.NsecToTimeval(patience.Nanoseconds())
+		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
+		return func(p []byte) (int, error) { return s.readWaiting(fd, p) }, func() { file.Close() }, err
 	}
 	peeks := s.ways[side] == peeking
 	return func(p []byte) (int, error) {

@@ -1,0 +1,118 @@
+package sockmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/test/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m, rig.Funcs{"check": checkMain})) }
+
+// What the agent says to itself goes past TCP as what others say does, and where that is not what was said everything goes by TCP.
+func TestCheck(t *testing.T) {
+	rig.Root(t)
+	for _, c := range []struct{ how, want string }{
+		{"as it is", "passed 1, failed 0, on true, rules 1"},
+		{"held", "passed 0, failed 0, on true, rules 1, unable"},
+		{"refusing", "passed 0, failed 1, on false, rules 1, at fault"},
+		{"hiding", "passed 0, failed 1, on false, rules 1, at fault"},
+	} {
+		t.Run(c.how, func(t *testing.T) {
+			cgroup := rig.NewCgroup(t)
+			if got := strings.TrimSpace(rig.Child(t, cgroup, nil, "check", rig.BPFFS(t), cgroup.Path(), c.how)); got != c.want {
+				t.Errorf("%s, and should be %s", got, c.want)
+			}
+		})
+	}
+}
+
+// Where programs do not see its sockets it says so, and nothing of others.
+func TestCheckElsewhere(t *testing.T) {
+	rig.Root(t)
+	got, err := checked(rig.BPFFS(t), rig.NewCgroup(t).Path(), "as it is")
+	if want := "passed 0, failed 0, on true, rules 1, unable"; err != nil || got != want {
+		t.Errorf("%s, %v, and should be %s", got, err, want)
+	}
+}
+
+func checkMain(args []string) int {
+	got, err := checked(args[0], args[1], args[2])
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	fmt.Println(got)
+	return 0
+}
+
+// checked makes a check with programs that do something else than they should.
+func checked(bpffs, cgroup, how string) (got string, err error) {
+	tamper := map[string]func(*ebpf.CollectionSpec){
+		"refusing": func(spec *ebpf.CollectionSpec) { // messages that go past TCP come to nobody
+			spec.Programs[bpf.SockmapProgSockmapMessage].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
+		},
+		"hiding": func(spec *ebpf.CollectionSpec) { // half of a message is said to be all
+			program := spec.Programs[bpf.SockmapProgSockmapMessage]
+			first := &program.Instructions[0] // which says where the program begins
+			begin := asm.Mov.Reg(asm.R6, asm.R1).WithMetadata(first.Metadata)
+			*first = first.WithMetadata(asm.Metadata{})
+			program.Instructions = append(asm.Instructions{
+				begin, asm.Mov.Imm(asm.R2, 0), asm.Mov.Imm(asm.R3, 1), asm.Mov.Imm(asm.R4, 0),
+				asm.FnMsgPopData.Call(), asm.Mov.Reg(asm.R1, asm.R6),
+			}, program.Instructions...)
+		},
+	}
+	s, err := Open(Config{BPFFS: bpffs, Cgroup: cgroup, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: tamper[how]})
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() {
+		cancel()
+		err = errors.Join(err, <-ended, s.Close())
+	}()
+	if err := errors.Join(s.SetRules(map[Place]Rules{{Netns: 1}: {From: 1, To: 1}}), s.Switch(true)); err != nil {
+		return "", err
+	}
+	if how == "held" {
+		if _, err := Hold(bpffs); err != nil {
+			return "", err
+		}
+	}
+	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer unix.Close(socket)
+	netns, err := unix.GetsockoptUint64(socket, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return "", err
+	}
+	_ = s.Check(ctx, netns) // what it returns is in Checked too
+	c := s.Checked()
+	rules, err := s.now.rules()
+	if err != nil {
+		return "", err
+	}
+	got = fmt.Sprintf("passed %d, failed %d, on %v, rules %d", c.Passed, c.Failed, s.on, len(rules))
+	if c.Fault != "" {
+		got += ", at fault"
+	}
+	if c.Unable != "" {
+		got += ", unable"
+	}
+	return got, nil
+}

@@ -1,0 +1,79 @@
+package sockmap
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+
+	"fairlead.io/fairlead/pkg/bpf"
+)
+
+// View is what the pins tell, also while no agent runs.
+type View struct {
+	Pinned bool // there is anything
+	On     bool // connections may go past TCP
+	Held   bool // an operator has them go by TCP all the same
+	Pairs  []Pair
+	Pods   map[uint64]string // who may take part, by the cookie of the network namespace
+}
+
+// Read returns what is known of connections, of all versions of the programs. Nothing is changed.
+func Read(bpffs string) (v View, err error) {
+	dirs, err := generations(Dir(bpffs), false)
+	if err != nil {
+		return v, err
+	}
+	for _, dir := range dirs {
+		if err := v.add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // it has gone meanwhile
+			return v, fmt.Errorf("read pins in %s: %w", dir, err)
+		}
+	}
+	return v, nil
+}
+
+func (v *View) add(dir string) error {
+	g := &generation{dir: dir, maps: map[string]*ebpf.Map{}}
+	defer g.close()
+	for _, name := range []string{controlMap, pairsMap, rulesMap} {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, name), &ebpf.LoadPinOptions{ReadOnly: true})
+		if err != nil {
+			return err
+		}
+		g.maps[name] = m
+	}
+	on, err := g.control(bpf.SockmapControlCONTROL_ON)
+	if err != nil {
+		return err
+	}
+	held, err := g.control(bpf.SockmapControlCONTROL_HELD)
+	if err != nil {
+		return err
+	}
+	pairs, err := g.pairs()
+	if err != nil {
+		return err
+	}
+	rules, err := g.rules()
+	if err != nil {
+		return err
+	}
+	if v.Pods == nil {
+		v.Pods = map[uint64]string{}
+	}
+	for place, r := range rules {
+		v.Pods[place.Netns] = r.Pod
+	}
+	v.Pinned, v.On, v.Held, v.Pairs = true, v.On || on != 0, v.Held || held != 0, append(v.Pairs, pairs...)
+	return nil
+}
+
+// Held reports whether an operator has everything go by TCP.
+func (s *Sockmap) Held() (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held, err := s.now.control(bpf.SockmapControlCONTROL_HELD)
+	return held != 0, err
+}
