@@ -564,6 +564,25 @@ int sockmap_message(struct sk_msg_md *msg)
 	return SK_PASS;
 }
 
+/* Whether a rule still lets this end of a connection, and the other as it was when it began. */
+static __always_inline bool is_let(struct end *end, struct pair *pair)
+{
+	__u32 side = end->side & 1;
+	struct short_key key = { .netns = pair->netns[side] };
+	struct short_rules *any = bpf_map_lookup_elem(&short_rules, &key), *at = NULL;
+	__u64 rules = 0;
+
+	if (side == SIDE_SERVER) {
+		key.port = pair->port;
+		at = bpf_map_lookup_elem(&short_rules, &key);
+	}
+	if (any)
+		rules = side == SIDE_CLIENT ? any->from : any->to;
+	if (at)
+		rules |= at->to;
+	return rules & pair->rules;
+}
+
 /* Puts those who converse into the map. The agent reads it when it is told that there are any. */
 SEC("iter/bpf_sk_storage_map")
 int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
@@ -582,6 +601,10 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 	pair = end && end->cookie == cookie ? pair_of(end) : NULL;
 	if (!pair || pair->state != PAIR_CHOSEN || bpf_get_socket_cookie(sk) != cookie)
 		goto out;
+	if (!is_let(end, pair)) {
+		exclude(pair, EXCLUSION_RULES);
+		goto out;
+	}
 	bit = 1 << (end->side & 1);
 	if (bpf_map_update_elem(&socks, &cookie, sk, BPF_NOEXIST)) {
 		exclude(pair, EXCLUSION_REFUSED);
@@ -670,6 +693,8 @@ int sockmap_sweep(struct bpf_iter__sockmap *ctx)
 	if (!end)
 		return 0;
 	pair = pair_of(end);
+	if (pair && !is_let(end, pair))
+		exclude(pair, EXCLUSION_RULES);
 	if (!is_leaving(pair, is_on())) {
 		end->left = 0;
 		return 0;

@@ -64,6 +64,7 @@ enum exclusion {
 	EXCLUSION_URGENT,   /* it sends urgent data */
 	EXCLUSION_REFUSED,  /* the kernel has not taken it into the map: another program has it, for example */
 	EXCLUSION_STREAM,   /* it has been in and out too often */
+	EXCLUSION_RULES,    /* the rule that let it is no more */
 	EXCLUSIONS,
 };
 

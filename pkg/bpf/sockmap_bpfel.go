@@ -46,7 +46,8 @@ const (
 	SockmapExclusionEXCLUSION_URGENT   SockmapExclusion = 8
 	SockmapExclusionEXCLUSION_REFUSED  SockmapExclusion = 9
 	SockmapExclusionEXCLUSION_STREAM   SockmapExclusion = 10
-	SockmapExclusionEXCLUSIONS         SockmapExclusion = 11
+	SockmapExclusionEXCLUSION_RULES    SockmapExclusion = 11
+	SockmapExclusionEXCLUSIONS         SockmapExclusion = 12
 )
 
 type SockmapPair struct {

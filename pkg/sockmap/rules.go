@@ -27,7 +27,7 @@ type Rules struct {
 	Pod  string // whose place it is, for people
 }
 
-// SetRules says who may take part. Connections that begin from now on are held to it; others go on as they do.
+// SetRules says who may take part. Connections that begin from now on are held to it, and those that no rule lets any more go by TCP.
 func (s *Sockmap) SetRules(want map[Place]Rules) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,6 +92,7 @@ func (s *Sockmap) putRules() error {
 			return fmt.Errorf("remove rules of namespace %d: %w", place.Netns, err)
 		}
 	}
+	s.note()
 	return nil
 }
 

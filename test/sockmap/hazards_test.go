@@ -309,3 +309,17 @@ func TestRemove(t *testing.T) {
 		t.Errorf("%v is left", sockmap.Dir(w.bpffs))
 	}
 }
+
+// Who is let no more goes by TCP again, without losing what waits past it.
+func TestRulesTaken(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	c.ok("hoard %d", 100<<10)
+	w.must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.cookie(w.pods[0])}: {From: 1}, {Netns: w.cookie(w.pods[1])}: {To: 2}}))
+	w.until("the connection to be excluded", func() bool { return w.only().Exclusion == "rules" })
+	time.Sleep(300 * time.Millisecond) // for several looks at it
+	if p := w.only(); p.Inside == 0 {
+		t.Errorf("a socket leaves with what it has not read: %+v", p)
+	}
+	c.ok("drain")
+	w.excluded(c, "rules")
+}
