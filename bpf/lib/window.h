@@ -32,13 +32,17 @@ static __always_inline __u64 window_count(__u64 bits)
 	return ((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fULL) * 0x0101010101010101ULL >> 56;
 }
 
-/* Begins another turn. */
+/* Begins another turn, if this one is over. Another processor may have begun one that is not yet by our clock, or
+ * the first of all, of which no part is known yet. */
 static __always_inline __u64 window_turn(struct pod_window *w, __u64 now, __u64 wait)
 {
 	__u64 began = *(volatile __u64 *)&w->began, part = w->part;
-	bool idle = now - began > 2 * WINDOW_TURN;
+	__s64 since = now - began;
+	bool idle = since > (__s64)(2 * WINDOW_TURN);
 
-	if (now - began <= WINDOW_TURN || __sync_val_compare_and_swap(&w->began, began, now) != began)
+	if (part < WINDOW_LEAST)
+		part = WINDOW_FREE;
+	if (since <= (__s64)WINDOW_TURN || __sync_val_compare_and_swap(&w->began, began, now) != began)
 		return part;
 	w->flows_before = idle ? 0 : w->flows;
 	w->flows = 0;

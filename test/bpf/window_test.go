@@ -17,6 +17,7 @@ func TestWindow(t *testing.T) {
 		equal  = 16
 		free   = 1024
 		others = ^uint64(0)
+		later  = others - second + 1 // how long ago it is what is a second ahead
 	)
 	for _, c := range []struct {
 		name  string
@@ -38,6 +39,10 @@ func TestWindow(t *testing.T) {
 		{"and nobody has to be held", bpf.MapsPodWindow{Part: 900, Began: 300 * ms}, 0, false, bpf.MapsPodWindow{Part: 1125, Began: 1, Flows: 1}},
 		{"too much comes", bpf.MapsPodWindow{Part: equal, Began: 300 * ms}, 400 * ms, false, bpf.MapsPodWindow{Part: 12, Began: 1, Flows: 1, Bytes: all*12/16 + 1}},
 		{"however little they may", bpf.MapsPodWindow{Part: 4, Began: 300 * ms}, 400 * ms, false, bpf.MapsPodWindow{Part: 4, Began: 1, Flows: 1, Bytes: all/4 + 1}},
+		{"the first packet of all, at another processor", bpf.MapsPodWindow{}, 0, false, bpf.MapsPodWindow{Part: free, Flows: 1}},
+		{"the first, and it has to wait for long", bpf.MapsPodWindow{}, 160 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
+		{"no part, in the turn before", bpf.MapsPodWindow{Began: 300 * ms}, 100 * ms, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
+		{"another processor's turn", bpf.MapsPodWindow{Part: 4, Began: later}, 400 * ms, false, bpf.MapsPodWindow{Part: 4, Flows: 1, Bytes: all/4 + 1}},
 		{"after a pause", bpf.MapsPodWindow{Part: 4, Began: second, Flows: others, FlowsBefore: others, Bytes: 7}, 0, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
 		{"after a pause, for long", bpf.MapsPodWindow{Part: free, Began: second, Flows: others}, 160 * ms, false, bpf.MapsPodWindow{Part: equal, Began: 1, Flows: 1, Bytes: all + 1}},
 	} {
@@ -49,7 +54,7 @@ func TestWindow(t *testing.T) {
 				payload = 20
 			}
 			frame := packet{from: outside4 + ":80", to: pod4 + ":4000", proto: tcp, flags: ack, payload: payload}.bytes()
-			began := now(t) - min(c.row.Began, now(t))
+			began := now(t) - uint64(min(int64(c.row.Began), int64(now(t))))
 			row := bpf.MapsPodPace{Next: (now(t) + c.wait) * part, Window: c.row}
 			row.Window.Began = began
 			key := bpf.MapsPaceKey{Ifindex: 1, Kind: uint32(bpf.MapsPaceKindPACE_IN)}
