@@ -20,21 +20,25 @@
 /* Departures are counted in sixteenths of a nanosecond: a small packet takes 51.2 ns of 10 Gbit/s. */
 #define EDT_SHIFT 4
 
-/* Where the header after that of IP is, and of what. What says the length of a packet that is larger than the
- * header of IPv6 can say (jumbo.h) is before it. Zero: the packet has no such header. */
+/* Where the header after that of IP is, and of what. Options of IPv6 may be before it, such as what says the length
+ * of a packet that is larger than its header can say (jumbo.h). Zero: the packet has no such header. */
 static __always_inline __u32 edt_transport(struct __sk_buff *skb, bool is_v4, __u8 *proto)
 {
 	__u32 off = sizeof(struct ethhdr);
-	__u8 byte;
+	__u8 byte, hop[2];
 
 	if (bpf_skb_load_bytes(skb, off + (is_v4 ? 9 : 6), proto, sizeof(*proto)) ||
 	    bpf_skb_load_bytes(skb, off, &byte, sizeof(byte)))
 		return 0;
 	if (is_v4)
 		return off + (byte & 0xf) * 4;
+	off += sizeof(struct ipv6hdr);
 	if (*proto != IPPROTO_HOPOPTS)
-		return off + sizeof(struct ipv6hdr);
-	return bpf_skb_load_bytes(skb, off + sizeof(struct ipv6hdr), proto, sizeof(*proto)) ? 0 : JUMBO_L4;
+		return off;
+	if (bpf_skb_load_bytes(skb, off, hop, sizeof(hop)))
+		return 0;
+	*proto = hop[0];
+	return off + (hop[1] + 1) * 8;
 }
 
 /* The bytes on the wire of a packet, or of the pieces that it will be cut into, of which each has the headers. What
@@ -50,7 +54,8 @@ static __always_inline __u32 edt_wire_len(struct __sk_buff *skb, bool is_v4)
 	if (!off || (proto == IPPROTO_TCP && bpf_skb_load_bytes(skb, off + 12, &byte, sizeof(byte))))
 		return len;
 	headers = off + (byte >> 4) * 4;
-	if (!is_v4 && off == JUMBO_L4) {
+	if (!is_v4 && off == JUMBO_L4 && !bpf_skb_load_bytes(skb, JUMBO_L4 - JUMBO_LEN + 2, &byte, sizeof(byte)) &&
+	    byte == JUMBO_OPTION) {
 		headers -= JUMBO_LEN;
 		len -= JUMBO_LEN;
 	}

@@ -10,6 +10,8 @@
 
 #include "edt.h"
 
+enum { HOLD_STREAM = 1 }; /* SOCK_STREAM, which is in no header of the kernel's */
+
 /* What is read of the kernel's. */
 struct tcp_options_received {
 	__u8 snd_wscale : 4, rcv_wscale : 4;
@@ -60,7 +62,8 @@ static __noinline int hold_senders(struct __sk_buff *skb, __u32 ifindex, bool is
 	if (!bytes || !sk)
 		return 0;
 	sk = bpf_sk_fullsock(sk);
-	tcp = sk ? bpf_skc_to_tcp_sock(sk) : NULL;
+	/* By a socket of its own the kernel answers for those that are gone. Linux 6.1 takes it for one of TCP. */
+	tcp = sk && sk->type == HOLD_STREAM ? bpf_skc_to_tcp_sock(sk) : NULL;
 	off = tcp ? hold_find(skb, is_v4) : 0;
 	if (!off || bpf_skb_load_bytes(skb, off, &head, sizeof(head)) || head.syn || head.rst)
 		return 0;

@@ -10,6 +10,7 @@
 
 enum {
 	JUMBO_LEN = 8,
+	JUMBO_OPTION = 0xc2, /* all that it has */
 	JUMBO_L4 = sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + JUMBO_LEN,
 };
 

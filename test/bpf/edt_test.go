@@ -300,6 +300,28 @@ func TestDeparturesOfJumbo(t *testing.T) {
 	}
 }
 
+// Options that a merged packet of IPv6 has before its transport are on the wire with each piece, however long they are.
+func TestDeparturesOfOptions(t *testing.T) {
+	const rate, size = 1e6, 500
+	for _, length := range []int{8, 16, 64} {
+		p := newPaced(t, rate)
+		start := now(t) + ahead
+		p.pace(t, start)
+		plain := podFrame(false, tcp, 2*size)
+		options := append([]byte{tcp, byte(length/8 - 1), 1, byte(length - 4)}, make([]byte, length-4)...) // padding
+		frame := append(append(append([]byte{}, plain[:54]...), options...), plain[54:]...)
+		frame[20] = 0 // hop-by-hop options
+		binary.BigEndian.PutUint16(frame[18:], uint16(len(frame)-54))
+		if verdict, at := p.send(t, frame, size); verdict != "pass" || at != start {
+			t.Fatalf("%d bytes: %s, leaves at %d, want %d", length, verdict, at, start)
+		}
+		want := start*part + uint64(2*(size+14+40+length+20))*second*part/rate
+		if row := p.pace(t, 0); row.Next != want {
+			t.Errorf("%d bytes: the next leaves %d ns later than it should", length, (int64(row.Next)-int64(want))/int64(part))
+		}
+	}
+}
+
 // now is by the clock of departures.
 func now(t *testing.T) uint64 {
 	t.Helper()
