@@ -252,7 +252,23 @@ static __always_inline bool pod_is_near(const struct packet *p, const struct pod
 {
 	struct addr addr = p->flow.daddr; /* as in pods_at */
 
-	return to || bpf_map_lookup_elem(&node_addrs, &addr);
+	return to || (!p->is_v4 && sender_stays6(&addr)) || bpf_map_lookup_elem(&node_addrs, &addr);
+}
+
+/* Has what a pod sends to its node wait there. */
+static __always_inline int pod_stay(struct __sk_buff *skb, __u64 at)
+{
+	return pair_enter(skb, at, skb->ingress_ifindex ? PAIR_NODE : PAIR_NETKIT, skb->ifindex);
+}
+
+/* Sends what is for nobody beyond the link to the stack, at its time. */
+static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p)
+{
+	__u64 at = cfg.pair ? pod_book(skb, skb->ifindex, p->is_v4) : EDT_FREE;
+
+	if (cfg.pair && at == EDT_LATE)
+		return pod_drop(skb, p, REASON_HORIZON);
+	return cfg.pair && pair_is_due(at) ? pod_stay(skb, at) : POD_NEXT;
 }
 
 /* Sends a packet of a pod to whom it is for, at its time. By a device it waits there; otherwise before it is sent
@@ -268,7 +284,7 @@ static __always_inline int pod_send(struct __sk_buff *skb, struct packet *p, con
 		return pod_sent(skb, p, pods_send(skb, p, to, at));
 	if (paced && pair_is_due(at)) {
 		if (pod_is_near(p, to))
-			return pair_enter(skb, at, skb->ingress_ifindex ? PAIR_NODE : PAIR_NETKIT, skb->ifindex);
+			return pod_stay(skb, at);
 		edt_stamp(skb, at);
 	}
 	return cfg.bypass ? pod_leave(skb, p) : POD_NEXT;
@@ -291,8 +307,8 @@ int tc_from_pod(struct __sk_buff *skb)
 		outcome = sender_check(skb, &p);
 		if (outcome > 0)
 			return pod_drop(skb, &p, outcome);
-		if (outcome == SENDER_STAYS)
-			return POD_NEXT;
+		if (outcome != SENDER_GOES)
+			return outcome == SENDER_NEAR ? pod_send_near(skb, &p) : POD_NEXT;
 	}
 	proxy = p.flow.proto == IPPROTO_TCP ? proxy_of(skb, from) : 0;
 	if (proxy) {

@@ -9,6 +9,7 @@
 enum {
 	SENDER_GOES = 0,   /* wherever it is for */
 	SENDER_STAYS = -1, /* with the node: it is about the link, and goes to the stack, whoever it is for */
+	SENDER_NEAR = -2,  /* likewise, but it is no more than from and for addresses of the link */
 			   /* what is more is an enum reason */
 };
 
@@ -142,7 +143,7 @@ static __always_inline int sender_other6(const struct packet *p, int content)
 		return REASON_SPOOFED;
 	if (!sender_stays6(&p->flow.daddr) || (!is_local && content != SENDER_STAYS))
 		return REASON_SPOOFED;
-	return SENDER_STAYS;
+	return content == SENDER_STAYS ? SENDER_STAYS : SENDER_NEAR;
 }
 
 static __always_inline int sender_ip(struct __sk_buff *skb, struct packet *p, enum parsed parsed)

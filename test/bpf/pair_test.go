@@ -81,6 +81,54 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
+// What is for nobody beyond the link is for the node, and waits as what else is for it; what is about the link itself never does.
+func TestWaitingOnTheLink(t *testing.T) {
+	for _, bypass := range []bool{true, false} {
+		for _, c := range []struct {
+			what  string
+			frame []byte
+			waits bool
+		}{
+			{"by addresses of the link, TCP", tcpFrom(link6, gateway6), true},
+			{"by addresses of the link, UDP", udpFrom(link6, "4000", gateway6, "80"), true},
+			{"an echo by addresses of the link", icmpFrom(link6, gateway6, 128, nil), true},
+			{"a later fragment", datagram{from: link6, to: gateway6, proto: udp, fragment: 100, payload: make([]byte, 64)}.bytes(), true},
+			{"to a group of the link", udpFrom(link6, "4000", everyone, "80"), true},
+			{"by its own address", udpFrom(pod6, "4000", gateway6, "80"), true},
+			{"who asks for a neighbour", icmpFrom(link6, gateway6, 135, about(gateway6)), false},
+			{"who listens to a group", listening(link6), false},
+		} {
+			for _, netkit := range []bool{false, true} {
+				t.Run(fmt.Sprintf("past the stack %t, %s, netkit %t", bypass, c.what, netkit), func(t *testing.T) {
+					p := newPacedOf(t, 1e6, bypass)
+					start := now(t) + ahead
+					p.pace(t, start)
+					frame := sent{frame: c.frame}.bytes()
+					verdict, out, after := p.try(t, "tc_from_pod", skbtimed{Came: map[bool]uint32{true: 0, false: 1}[netkit]}, frame)
+					want := map[bool]string{true: "redirect", false: "pass"}[c.waits]
+					mark, at, takes := uint32(0), uint64(0), uint64(0)
+					if c.waits {
+						mark, at, takes = map[bool]uint32{true: toStack | 1, false: toNode | 1}[netkit], start, uint64(len(frame))
+					}
+					if verdict != want || out.Mark != mark || out.Tstamp != at || !bytes.Equal(frame, after) {
+						t.Errorf("%s with mark %#x at %d, want %s with mark %#x at %d", verdict, out.Mark, out.Tstamp, want, mark, at)
+					}
+					if row := p.pace(t, 0); row.Sent != takes {
+						t.Errorf("%d bytes were given a time, want %d", row.Sent, takes)
+					}
+					if !c.waits {
+						return
+					}
+					p.pace(t, now(t)+horizon+second)
+					if verdict, _, _ := p.try(t, "tc_from_pod", skbtimed{Came: 1}, frame); verdict != "drop" || p.counted(t, "horizon") != 1 {
+						t.Errorf("too late: %s, counted %d times", verdict, p.counted(t, "horizon"))
+					}
+				})
+			}
+		}
+	}
+}
+
 // Who has nothing waiting is not held up.
 func TestWaitingForNobody(t *testing.T) {
 	p := newPacedOf(t, 1e6, true)
