@@ -134,7 +134,7 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		return nil, err
 	}
 	took := time.Since(since).Seconds()
-	leases, err := podnet.List(cfg.StateDir)
+	records, err := podnet.Registered(cfg.StateDir)
 	if err != nil {
 		return nil, err
 	}
@@ -153,13 +153,13 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		}
 		rows = append(rows, row)
 	}
-	names := sharesOf(leases)
+	names := sharesOf(records)
 	for _, id := range slices.Sorted(stdmaps.Keys(after.shares)) {
 		now, was := after.shares[id], before.shares[id]
 		add(limited{Share: names[id], Direction: "egress"}, &now, &was)
 	}
 	for _, index := range slices.Sorted(stdmaps.Keys(after.pods)) {
-		device, pod := ownerOf(int(index), leases)
+		device, pod := ownerOf(int(index), records)
 		now, was := after.pods[index], before.pods[index]
 		congestion := congestionOf(procSys)
 		if slices.ContainsFunc(local, func(p maps.Pod) bool { return p.Index == index && p.BBR }) {
@@ -209,13 +209,16 @@ func (a *agent) rateSamples(pods *podnet.Stats) []metrics.Rate {
 		}
 	}
 	for index, pod := range pods.Rated {
+		if pod.Name == "" { // its record was lost; without names a series is the node's
+			continue
+		}
 		add(metrics.RateOf{Namespace: pod.Namespace, Pod: pod.Name, Direction: "egress"}, now.pods[index].Out)
 		add(metrics.RateOf{Namespace: pod.Namespace, Pod: pod.Name, Direction: "ingress"}, now.pods[index].In)
 	}
 	for id, share := range now.shares {
 		of := metrics.RateOf{Direction: "egress"}
 		for _, pod := range pods.Rated {
-			if id == maps.ShareOf(pod.Namespace) {
+			if pod.Namespace != "" && id == maps.ShareOf(pod.Namespace) {
 				of.Namespace = pod.Namespace
 			}
 		}
@@ -227,24 +230,23 @@ func (a *agent) rateSamples(pods *podnet.Stats) []metrics.Rate {
 }
 
 // sharesOf returns the names of what pods may share, by their keys.
-func sharesOf(leases []podnet.Lease) map[uint64]string {
+func sharesOf(records []podnet.Record) map[uint64]string {
 	names := map[uint64]string{maps.NodeShare: "node"}
-	for _, lease := range leases {
-		names[maps.ShareOf(lease.Pod.Namespace)] = "namespace/" + lease.Pod.Namespace
+	for i := range records {
+		names[maps.ShareOf(records[i].Pod.Namespace)] = "namespace/" + records[i].Pod.Namespace
 	}
 	return names
 }
 
-// ownerOf returns the name of a device and whose it is; "" for what has just gone.
-func ownerOf(index int, leases []podnet.Lease) (device, pod string) {
-	link, err := net.InterfaceByIndex(index)
-	if err != nil {
-		return "", ""
+// ownerOf returns the name of a device and whose it is; "" for what is not known.
+func ownerOf(index int, records []podnet.Record) (device, pod string) {
+	if at := slices.IndexFunc(records, func(r podnet.Record) bool { return r.Device.Index == index }); at >= 0 {
+		return records[at].Device.Name, records[at].Pod.String()
 	}
-	if at := slices.IndexFunc(leases, func(l podnet.Lease) bool { return l.Device == link.Name }); at >= 0 {
-		pod = leases[at].Pod.String()
+	if link, err := net.InterfaceByIndex(index); err == nil {
+		device = link.Name
 	}
-	return link.Name, pod
+	return device, ""
 }
 
 func writeLimited(w io.Writer, rows []limited) error {

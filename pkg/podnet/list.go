@@ -1,6 +1,7 @@
 package podnet
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"path/filepath"
@@ -10,7 +11,21 @@ import (
 // List returns who has which address, by address, as the files in the agent's directory have it: also while no agent runs.
 // What cannot be read is left out, as a start of the agent would.
 func List(dir string) ([]Lease, error) {
-	files := folder{filepath.Join(dir, addressesDir)}
+	list, err := listOf(dir, addressesDir, (*Lease).validate)
+	slices.SortFunc(list, func(a, b Lease) int { return a.Address.Compare(b.Address) })
+	return list, err
+}
+
+// Registered returns the interfaces of pods that were registered, by their devices' index, also those whose addresses another plugin has
+// given, likewise.
+func Registered(dir string) ([]Record, error) {
+	list, err := listOf(dir, recordsDir, (*Record).validate)
+	slices.SortFunc(list, func(a, b Record) int { return cmp.Compare(a.Device.Index, b.Device.Index) })
+	return list, err
+}
+
+func listOf[T any](dir, of string, validate func(*T, string) error) ([]T, error) {
+	files := folder{filepath.Join(dir, of)}
 	names, err := files.names(false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -18,13 +33,12 @@ func List(dir string) ([]Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	var list []Lease
+	var list []T
 	for _, name := range names {
-		var lease Lease
-		if files.read(name, &lease) == nil && lease.validate(name) == nil {
-			list = append(list, lease)
+		var one T
+		if files.read(name, &one) == nil && validate(&one, name) == nil {
+			list = append(list, one)
 		}
 	}
-	slices.SortFunc(list, func(a, b Lease) int { return a.Address.Compare(b.Address) })
 	return list, nil
 }
