@@ -21,10 +21,11 @@ func TestSetForRates(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	require := func(when, qdisc, backlog, conns, syns string) {
+	require := func(when, qdisc, backlog, conns, syns, priority string) {
 		t.Helper()
 		want := map[string]string{
 			"net/core/default_qdisc": qdisc, "net/core/netdev_max_backlog": backlog, "net/core/somaxconn": conns, "net/ipv4/tcp_max_syn_backlog": syns,
+			"net/ipv4/ip_forward_update_priority": priority,
 		}
 		have := map[string]string{}
 		for name := range want {
@@ -51,27 +52,28 @@ func TestSetForRates(t *testing.T) {
 	write("net/core/netdev_max_backlog", "5000")
 	write("net/core/somaxconn", "128")
 	write("net/ipv4/tcp_max_syn_backlog", "512")
+	write("net/ipv4/ip_forward_update_priority", "1")
 	set(false)
-	require("without rates", "fq_codel", "5000", "128", "512")
+	require("without rates", "fq_codel", "5000", "128", "512", "1")
 	for _, changed := range []bool{true, false} {
 		want := []Change{
 			{"net.core.default_qdisc=fq", changed}, {"net.core.netdev_max_backlog=5000", false}, {"net.core.somaxconn=4096", changed},
-			{"net.ipv4.tcp_max_syn_backlog=4096", changed},
+			{"net.ipv4.ip_forward_update_priority=0", changed}, {"net.ipv4.tcp_max_syn_backlog=4096", changed},
 		}
 		if diff := cmp.Diff(want, set(true)); diff != "" {
 			t.Errorf("(-want +have):\n%s", diff)
 		}
-		require("with rates", "fq", "5000", "4096", "4096")
+		require("with rates", "fq", "5000", "4096", "4096", "0")
 	}
 	write("net/core/somaxconn", "9000")
 	set(false)
-	require("without rates again", "fq_codel", "5000", "9000", "512")
+	require("without rates again", "fq_codel", "5000", "9000", "512", "1")
 	write("net/core/somaxconn", "128")
 	set(false)
-	require("and once more", "fq_codel", "5000", "128", "512")
+	require("and once more", "fq_codel", "5000", "128", "512", "1")
 	set(true)
 	if _, err := putBack(root, dir); err != nil {
 		t.Fatal(err)
 	}
-	require("cleaned", "fq_codel", "5000", "128", "512")
+	require("cleaned", "fq_codel", "5000", "128", "512", "1")
 }
