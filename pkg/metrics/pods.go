@@ -25,7 +25,7 @@ func podFamilies() []family {
 			func(s *Sample) float64 { return float64(s.Pods.Mended) }),
 		ofPods(prometheus.GaugeValue, "fairlead_pods_attached", "Interfaces of pods that are attached to the network.",
 			func(s *Sample) float64 { return float64(s.Pods.Pods) }),
-		ofPods(prometheus.GaugeValue, "fairlead_pods_limited", "Interfaces of pods that are kept to a rate in what they send out of the node.",
+		ofPods(prometheus.GaugeValue, "fairlead_pods_limited", "Interfaces of pods that are kept to a rate in what they send or get.",
 			func(s *Sample) float64 { return float64(s.Pods.Limited) }),
 		ofPods(prometheus.GaugeValue, "fairlead_pods_bbr", "Interfaces of pods whose new connections have the congestion control BBR.",
 			func(s *Sample) float64 { return float64(s.Pods.BBR) }),

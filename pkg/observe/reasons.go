@@ -104,7 +104,8 @@ func reasonsOfPods() []Reason {
 				"`fairlead bandwidth list` shows who sends how much, and `fairlead status` whether a device lacks the queue in which packets wait.",
 		},
 		{
-			Word: "jam", Stops: true, What: dropped,
+			Word: "jam", Stops: true,
+			What: "What the pod is sent is dropped: as it comes to the node, or at the device of the pod that it is for, or that it is from.",
 			Cause: "The pod is sent more than its annotation kubernetes.io/ingress-bandwidth lets it get, and this packet would have to wait for more than " +
 				"half a second until it may come there.",
 			Cure: "TCP is held up before anything is lost, unless so many connections send at once that two segments of each are more than may wait. " +
