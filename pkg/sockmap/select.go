@@ -2,6 +2,7 @@ package sockmap
 
 import (
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"slices"
 
@@ -41,6 +42,7 @@ type Selection struct {
 	Pods       []Member // by name
 	Node       Part     // of what runs in the node's own network namespace
 	Complaints []Complaint
+	Policies   [MaxRules]*model.Acceleration // by their bits; the first is nobody's, and others may be free
 }
 
 // Select decides who of this node takes part: the pods that an annotation or the extra selector selects, with one another, and the ends
@@ -69,7 +71,7 @@ func Select(pods []*model.Pod, namespaces []*model.Namespace, policies []*model.
 type selecting struct {
 	pods       map[string][]*member // by namespace
 	node       Part
-	rules      int // that have a bit
+	policies   [MaxRules]*model.Acceleration
 	rows       int
 	complaints []Complaint
 }
@@ -80,7 +82,7 @@ type member struct {
 }
 
 func newSelecting(pods []*model.Pod, namespaces []*model.Namespace, extra model.Selector) *selecting {
-	s := &selecting{pods: map[string][]*member{}, rules: 1, rows: 1}
+	s := &selecting{pods: map[string][]*member{}, rows: 1}
 	words := make(map[string]model.Choice, len(namespaces))
 	for _, namespace := range namespaces {
 		words[namespace.Name] = namespace.Accelerate
@@ -115,7 +117,8 @@ func (s *selecting) admit(policy *model.Acceleration) {
 	if len(from) == 0 || len(to) == 0 {
 		return
 	}
-	if s.rules == MaxRules {
+	at, found := s.free(policy)
+	if !found {
 		s.complain(policy, tooMany(" on some nodes", fmt.Sprintf("%d that are older concern pods there", MaxRules-1)))
 		return
 	}
@@ -131,8 +134,8 @@ func (s *selecting) admit(policy *model.Acceleration) {
 		s.complain(policy, tooMany(" on some nodes", "those that are older have all the ports there that there is room for"))
 		return
 	}
-	bit := uint64(1) << s.rules
-	s.rules++
+	bit := uint64(1) << at
+	s.policies[at] = policy
 	s.rows += rows
 	for _, part := range from {
 		part.From |= bit
@@ -140,6 +143,21 @@ func (s *selecting) admit(policy *model.Acceleration) {
 	for _, part := range to {
 		part.accept(policy.Ports, bit)
 	}
+}
+
+// free returns a bit that no policy has. It is the same whichever others there are, as far as that goes: connections are held to the bits
+// that their rules had when they began, so those of a policy that changes its bit go back to TCP.
+func (s *selecting) free(policy *model.Acceleration) (at int, found bool) {
+	sum := fnv.New32a()
+	fmt.Fprint(sum, policy.UID, policy.Name)
+	const bits = MaxRules - 1
+	for i := range uint32(bits) {
+		at := 1 + int((sum.Sum32()%bits+i)%bits)
+		if s.policies[at] == nil {
+			return at, true
+		}
+	}
+	return 0, false
 }
 
 func (p *Part) accept(ports []uint16, bit uint64) {
@@ -181,7 +199,7 @@ func tooMany(where, why string) model.Problem {
 }
 
 func (s *selecting) selection() Selection {
-	out := Selection{Node: s.node, Complaints: s.complaints}
+	out := Selection{Node: s.node, Complaints: s.complaints, Policies: s.policies}
 	for _, namespace := range slices.Sorted(maps.Keys(s.pods)) {
 		for _, m := range s.pods[namespace] {
 			if m.part.From != 0 || m.part.To != 0 || m.part.Ports != nil {

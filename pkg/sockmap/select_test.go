@@ -1,13 +1,14 @@
 package sockmap
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -55,13 +56,30 @@ func policy(name string, created int64, from, to string, ports ...uint16) *model
 	}
 }
 
-// text writes a selection as "name: from/to port=to", in hexadecimal digits.
+// text writes a selection as "name: from/to port=to", with the policies by their names and a star for the rule of those that are asked by
+// word.
 func (s Selection) text() (lines []string) {
+	rules := func(bits uint64) string {
+		var names []string
+		for at, policy := range s.Policies {
+			switch {
+			case bits&(1<<at) == 0:
+			case at == 0:
+				names = append(names, "*")
+			case policy == nil:
+				names = append(names, "none")
+			default:
+				names = append(names, policy.Name.Name)
+			}
+		}
+		slices.Sort(names)
+		return cmp.Or(strings.Join(names, "+"), "-")
+	}
 	add := func(name string, p Part) {
-		line := fmt.Sprintf("%s: %x/%x", name, p.From, p.To)
+		line := fmt.Sprintf("%s: %s/%s", name, rules(p.From), rules(p.To))
 		ports := make([]string, 0, len(p.Ports))
 		for port, bits := range p.Ports {
-			ports = append(ports, fmt.Sprintf(" %d=%x", port, bits))
+			ports = append(ports, fmt.Sprintf(" %d=%s", port, rules(bits)))
 		}
 		slices.Sort(ports)
 		lines = append(lines, line+strings.Join(ports, ""))
@@ -93,35 +111,35 @@ func TestSelect(t *testing.T) {
 		want       []string
 	}{
 		{name: "nobody asks", pods: []*model.Pod{web, db}},
-		{"a pod's own word", []*model.Pod{pod("shop/a", "", says(yes)), pod("shop/b", "", says(no)), web}, nil, nil, nil, []string{"shop/a: 1/1"}},
-		{"a namespace's word", []*model.Pod{web, pod("shop/b", "", says(no)), pod("other/c", "")}, shop(yes), nil, nil, []string{"shop/web: 1/1"}},
-		{"a pod's yes in a namespace that says no", []*model.Pod{web, pod("shop/a", "", says(yes))}, shop(no), nil, nil, []string{"shop/a: 1/1"}},
-		{"the agent's selector, in every namespace", []*model.Pod{web, db, pod("other/web", "app=web")}, nil, nil, is("app=web").Pods, []string{"other/web: 1/1", "shop/web: 1/1"}},
+		{"a pod's own word", []*model.Pod{pod("shop/a", "", says(yes)), pod("shop/b", "", says(no)), web}, nil, nil, nil, []string{"shop/a: */*"}},
+		{"a namespace's word", []*model.Pod{web, pod("shop/b", "", says(no)), pod("other/c", "")}, shop(yes), nil, nil, []string{"shop/web: */*"}},
+		{"a pod's yes in a namespace that says no", []*model.Pod{web, pod("shop/a", "", says(yes))}, shop(no), nil, nil, []string{"shop/a: */*"}},
+		{"the agent's selector, in every namespace", []*model.Pod{web, db, pod("other/web", "app=web")}, nil, nil, is("app=web").Pods, []string{"other/web: */*", "shop/web: */*"}},
 		{"what somebody wrote comes before it", []*model.Pod{web, pod("other/web", "app=web", says(no))}, shop(no), nil, is("app=web").Pods, nil},
 		{"no word of the node's own pods", []*model.Pod{pod("shop/a", "app=web", says(yes), func(p *model.Pod) { p.HostNetwork = true })}, shop(yes),
 			[]*model.Acceleration{policy("shop/p", 1, "", "")}, is("app=web").Pods, nil},
 		{"nor of those that have finished", []*model.Pod{pod("shop/a", "", says(yes), func(p *model.Pod) { p.Finished = true })}, nil, []*model.Acceleration{policy("shop/p", 1, "", "")}, nil, nil},
 		{"a policy of two ends", []*model.Pod{web, db, pod("shop/x", "app=x")}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil,
-			[]string{"shop/db: 0/2", "shop/web: 2/0"}},
+			[]string{"shop/db: -/p", "shop/web: p/-"}},
 		{"a policy speaks for its own namespace", []*model.Pod{web, pod("other/db", "app=db")}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db"), policy("other/p", 1, "", "")}, nil,
-			[]string{"other/db: 2/2"}},
-		{"an application and its sidecar", []*model.Pod{web}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=web", 15001, 15006)}, nil, []string{"shop/web: 2/0 15001=2 15006=2"}},
+			[]string{"other/db: p/p"}},
+		{"an application and its sidecar", []*model.Pod{web}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=web", 15001, 15006)}, nil, []string{"shop/web: p/- 15001=p 15006=p"}},
 		{"ports of several policies", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db", 80), policy("shop/q", 2, "app=db", "app=db", 80, 81), policy("shop/r", 3, "", "app=db")}, nil,
-			[]string{"shop/db: c/8 80=6 81=4", "shop/web: a/0"}},
+			[]string{"shop/db: q+r/r 80=p+q 81=q", "shop/web: p+r/-"}},
 		{"a proxy of the node", []*model.Pod{web}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "node", 8080), policy("shop/q", 2, "node", "app=web")}, nil,
-			[]string{"node: 4/0 8080=2", "shop/web: 2/4"}},
+			[]string{"node: q/- 8080=p", "shop/web: p/q"}},
 		{"a no where a policy says yes", []*model.Pod{web, pod("shop/db", "app=db", says(no))}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, nil},
 		{"nor where its namespace says it", []*model.Pod{web, db}, shop(no), []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, nil},
-		{"both ways at once", []*model.Pod{pod("shop/web", "app=web", says(yes)), db}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, []string{"shop/db: 0/2", "shop/web: 3/1"}},
-		{"the oldest first, then by UID", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/a", 2, "app=db", "app=db"), policy("shop/c", 1, "app=web", "app=web"), policy("shop/b", 1, "app=web", "app=db")}, nil,
-			[]string{"shop/db: 8/a", "shop/web: 6/4"}},
+		{"both ways at once", []*model.Pod{pod("shop/web", "app=web", says(yes)), db}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, []string{"shop/db: -/p", "shop/web: *+p/*"}},
+		{"each policy has a bit of its own", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/a", 2, "app=db", "app=db"), policy("shop/c", 1, "app=web", "app=web"), policy("shop/b", 1, "app=web", "app=db")}, nil,
+			[]string{"shop/db: a/a+b", "shop/web: b+c/c"}},
 		{"a policy without anybody here takes no bit", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/a", 1, "app=web", "app=none"), policy("shop/b", 1, "", "app=db"), policy("none/c", 1, "node", "")}, nil,
-			[]string{"shop/db: 2/2", "shop/web: 2/0"}},
+			[]string{"shop/db: b/b", "shop/web: b/-"}},
 		{"what is wrong with a policy is told, also where nobody is", nil, nil, []*model.Acceleration{{Name: model.Name{Namespace: "shop", Name: "p"}, Problems: []model.Problem{{Reason: "Bad"}}}}, nil, []string{"shop/p Bad"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := slices.Clone(tt.policies)
-			if diff := cmp.Diff(tt.want, Select(tt.pods, tt.namespaces, tt.policies, tt.extra).text()); diff != "" {
+			if diff := gocmp.Diff(tt.want, Select(tt.pods, tt.namespaces, tt.policies, tt.extra).text()); diff != "" {
 				t.Errorf("(-want +have):\n%s", diff)
 			}
 			if !slices.Equal(before, tt.policies) {
@@ -139,9 +157,34 @@ func TestMoreRulesThanBits(t *testing.T) {
 	}
 	policies = append(policies, policy("shop/elsewhere", 1000, "app=none", "app=web"))
 	s := Select([]*model.Pod{pod("shop/web", "app=web", says(model.Yes))}, nil, policies, nil)
-	want := []string{fmt.Sprintf("shop/web: %x/%x", ^uint64(0), ^uint64(0)), "shop/p01 TooManyAccelerations", "shop/p00 TooManyAccelerations"}
-	if diff := cmp.Diff(want, s.text()); diff != "" {
+	const all = uint64(1)<<MaxRules - 1
+	if s.Pods[0].From != all || s.Pods[0].To != all {
+		t.Errorf("bits %x and %x", s.Pods[0].From, s.Pods[0].To)
+	}
+	if diff := gocmp.Diff([]string{"shop/p01 TooManyAccelerations", "shop/p00 TooManyAccelerations"}, s.text()[1:]); diff != "" {
 		t.Errorf("(-want +have):\n%s", diff)
+	}
+}
+
+// A policy has the bit that it had, whichever others came or went, but for those that would have had it too.
+func TestPoliciesKeepTheirBits(t *testing.T) {
+	web := []*model.Pod{pod("shop/web", "app=web")}
+	var policies []*model.Acceleration
+	for i := range int64(20) {
+		policies = append(policies, policy(fmt.Sprintf("shop/p%02d", i), i, "app=web", "app=web"))
+	}
+	place := func(s Selection, p *model.Acceleration) int { return slices.Index(s.Policies[:], p) }
+	before, moved := Select(web, nil, policies, nil), 0
+	for i := range policies {
+		after := Select(web, nil, slices.Delete(slices.Clone(policies), i, i+1), nil)
+		for _, p := range policies {
+			if was, is := place(before, p), place(after, p); p != policies[i] && was != is {
+				moved++
+			}
+		}
+	}
+	if moved > len(policies) {
+		t.Errorf("as each of %d went in its turn, others moved %d times", len(policies), moved)
 	}
 }
 
@@ -258,7 +301,7 @@ func TestBitsSayWhatPoliciesSay(t *testing.T) {
 		}
 		random.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 		random.Shuffle(len(policies), func(i, j int) { policies[i], policies[j] = policies[j], policies[i] })
-		if diff := cmp.Diff(s, Select(pods, namespaces, policies, extra)); diff != "" {
+		if diff := gocmp.Diff(s, Select(pods, namespaces, policies, extra)); diff != "" {
 			t.Fatalf("seed %d: in another order (-one +other):\n%s", seed, diff)
 		}
 	}
