@@ -64,6 +64,10 @@ type Config struct {
 	BBR                                  string // true, annotated or false
 	PodDevice                            string // auto, veth or netkit
 
+	Sockmap            string // true or false
+	AccelerateSelector string // a label selector, which package source reads; empty = nobody
+	SockmapBlocking    string // true or false
+
 	CNIConfDir, CNIConfName string // where the agent writes the configuration of the runtime; empty = nowhere
 
 	PodCIDRs string // networks with commas between them; empty = those of the Node

@@ -242,6 +242,24 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.BBR },
 		},
 		{
+			Name: "sockmap", Default: "false", Values: []string{"true", "false"},
+			Usage: "whether connections within the node go past TCP while both ends converse, for pods that the annotation fairlead.io/accelerate=true, " +
+				"--accelerate-selector or a SocketAcceleration selects",
+			field: func(c *Config) *string { return &c.Sockmap },
+		},
+		{
+			Name: "accelerate-selector", Shown: "none",
+			Usage: "with --sockmap=true, pods that take part unasked, by their labels, such as app in (web, api); an annotation " +
+				"fairlead.io/accelerate=false of the pod or its namespace comes first",
+			field: func(c *Config) *string { return &c.AccelerateSelector },
+		},
+		{
+			Name: "sockmap-blocking", Default: "false", Values: []string{"true", "false"},
+			Usage: "with --sockmap=true, whether sockets that are read by calls that wait may go past TCP too, where a signal ends such a call with EAGAIN " +
+				"instead of restarting it",
+			field: func(c *Config) *string { return &c.SockmapBlocking },
+		},
+		{
 			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
 			Usage: "whether pods get their network by the plugin fairlead-cni: they do not; it makes their devices and gives them addresses; it " +
 				"comes after another plugin that does",
