@@ -10,11 +10,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// The agent reads what it translates, says what is wrong with it, and changes its Node. It may read no secret and no ConfigMap.
-func TestRights(t *testing.T) {
-	t.Parallel()
-	all := render(t)
-	var have []string
+// rights returns what the ClusterRole allows, sorted.
+func rights(t *testing.T, all []manifest) (have []string) {
+	t.Helper()
 	for _, rule := range the[*rbacv1.ClusterRole](t, all).Rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
@@ -24,6 +22,15 @@ func TestRights(t *testing.T) {
 			}
 		}
 	}
+	slices.Sort(have)
+	return have
+}
+
+// The agent reads what it translates, says what is wrong with it, and changes its Node. It may read no secret and no ConfigMap.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	all := render(t)
+	have := rights(t, all)
 	want := []string{"list networking.k8s.io/networkpolicies", "patch /nodes", "patch /nodes/status"}
 	for _, of := range []string{"/services", "/nodes", "/namespaces", "/pods", "discovery.k8s.io/endpointslices"} {
 		want = append(want, "get "+of, "list "+of, "watch "+of)
@@ -31,10 +38,15 @@ func TestRights(t *testing.T) {
 	for _, of := range []string{"/events", "events.k8s.io/events"} {
 		want = append(want, "create "+of, "patch "+of)
 	}
-	slices.Sort(have)
 	slices.Sort(want)
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("rights (-want +have):\n%s", diff)
+	}
+	// What only some agents read, others may not.
+	want = append(want, "get fairlead.io/socketaccelerations", "list fairlead.io/socketaccelerations", "watch fairlead.io/socketaccelerations")
+	slices.Sort(want)
+	if diff := cmp.Diff(want, rights(t, render(t, at("sockmap.enabled", true)))); diff != "" {
+		t.Errorf("rights where connections may go past TCP (-want +have):\n%s", diff)
 	}
 	account := the[*corev1.ServiceAccount](t, all)
 	binding := the[*rbacv1.ClusterRoleBinding](t, all)

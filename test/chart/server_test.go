@@ -28,6 +28,7 @@ func TestServer(t *testing.T) {
 	awaitSystem(t, server)
 	t.Run("takes everything", func(t *testing.T) { takesEverything(t, server) })
 	t.Run("release", func(t *testing.T) { release(t, server) })
+	t.Run("policies are checked", func(t *testing.T) { policiesAreChecked(t, server) })
 	t.Run("own node", func(t *testing.T) { ownNode(t, server) })
 }
 

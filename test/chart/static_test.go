@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 var update = flag.Bool("update", false, "rewrite what is generated from the chart")
@@ -34,6 +36,18 @@ func hold(t *testing.T, path, want string) {
 
 const generated = "# Generated from charts/fairlead: go test ./test/chart -update\n"
 
+// roleOf returns the ClusterRole as text.
+func roleOf(t *testing.T, all []manifest) string {
+	t.Helper()
+	role := the[*rbacv1.ClusterRole](t, all)
+	for _, m := range all {
+		if m.object == runtime.Object(role) {
+			return strings.TrimSpace(m.text) + "\n"
+		}
+	}
+	return ""
+}
+
 // Who has no helm gets the same.
 func TestManifests(t *testing.T) {
 	t.Parallel()
@@ -49,6 +63,12 @@ func TestManifests(t *testing.T) {
 		return strings.TrimPrefix(text, "---\n")
 	}
 	hold(t, "deploy/kubernetes/rbac.yaml", generated+static("serviceaccount.yaml", "rbac.yaml"))
+	definition, err := os.ReadFile(filepath.Join(folder, "crds", "socketaccelerations.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	hold(t, "deploy/kubernetes/socketaccelerations.yaml", generated+"# For those who set the option sockmap to true: the policies, and that agents may read them.\n"+
+		strings.TrimSpace(string(definition))+"\n---\n"+marks.ReplaceAllString(roleOf(t, render(t, at("sockmap.enabled", true))), ""))
 	hold(t, "deploy/kubernetes/fairlead.yaml", generated+`# Put an address of the API server that every node reaches in the place of API-SERVER, and its port in that of 6443:
 #
 #     sed 's/API-SERVER/192.0.2.1/' fairlead.yaml | kubectl apply -f -
