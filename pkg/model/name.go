@@ -75,13 +75,14 @@ func (f Family) Unspecified() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// Kind says what an object that wants frontends is.
+// Kind says what an object is that wants frontends, or of which something is told.
 type Kind uint8
 
-// Services claim frontends before Pods' host ports do.
+// Services claim frontends before Pods' host ports do. A policy of acceleration wants none.
 const (
 	KindService Kind = iota
 	KindPod
+	KindAcceleration
 )
 
 // Key names one object that wants frontends: what gets dirty, and what is compiled, as a whole.
@@ -90,10 +91,13 @@ type Key struct {
 	Name
 }
 
-// String returns "namespace/name", with "pod:" before it for a pod.
+// String returns "namespace/name", with the kind before it unless that is a Service.
 func (k Key) String() string {
-	if k.Kind == KindPod {
+	switch k.Kind {
+	case KindPod:
 		return "pod:" + k.Name.String()
+	case KindAcceleration:
+		return "acceleration:" + k.Name.String()
 	}
 	return k.Name.String()
 }

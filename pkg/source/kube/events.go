@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/source"
 )
 
 const (
@@ -68,7 +69,7 @@ func newEvents(base *rest.Config, scheme *runtime.Scheme, node string, log *slog
 	}, nil
 }
 
-// Warn posts a warning about a Service or Pod, unless the same was posted in the last ten minutes. It never waits.
+// Warn posts a warning about a Service, a Pod or a SocketAcceleration, unless the same was posted in the last ten minutes. It never waits.
 func (e *Events) Warn(key model.Key, uid string, reason, message string) {
 	event := e.event(key, uid, reason, message)
 	e.enqueue(event, event.Name)
@@ -126,15 +127,18 @@ func (e *Events) Dropped() uint64 {
 }
 
 func (e *Events) event(key model.Key, uid, reason, message string) *corev1.Event {
-	kind := "Service"
-	if key.Kind == model.KindPod {
+	group, kind := corev1.SchemeGroupVersion, "Service"
+	switch key.Kind {
+	case model.KindPod:
 		kind = "Pod"
+	case model.KindAcceleration:
+		group, kind = source.AccelerationGroup(), "SocketAcceleration"
 	}
 	now := metav1.NewTime(e.now())
 	return &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: eventName(key, uid, reason, message)},
 		InvolvedObject: corev1.ObjectReference{
-			APIVersion: "v1", Kind: kind, Namespace: key.Namespace, Name: key.Name.Name, UID: types.UID(uid),
+			APIVersion: group.String(), Kind: kind, Namespace: key.Namespace, Name: key.Name.Name, UID: types.UID(uid),
 		},
 		Type:                corev1.EventTypeWarning,
 		Reason:              clip(reason, maxEventReason),

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -27,6 +28,9 @@ type resource[A runtime.Object, M any] struct {
 	list      func() runtime.Object
 	selected  func(*metav1.ListOptions)
 	translate func(A) *M // nil for what is not ours
+	// Where the API server does not know the kind there are no such objects, and it is asked again after so long; 0 for a kind that
+	// every server knows.
+	lacking time.Duration
 
 	set     func(*M)
 	drop    func(model.Name)
@@ -40,7 +44,7 @@ type kind[A runtime.Object, M any] struct {
 }
 
 func newKind[A runtime.Object, M any](r resource[A, M], log *slog.Logger) *kind[A, M] {
-	return &kind[A, M]{resource: r, state: state{kind: r.name, log: log}}
+	return &kind[A, M]{resource: r, state: state{kind: r.name, mayLack: r.lacking > 0, log: log}}
 }
 
 // newBackoff spaces attempts. The usual longest pause is a minute; a node that serves old endpoints for that long after
@@ -67,17 +71,32 @@ func (k *kind[A, M]) request(options *metav1.ListOptions) *rest.Request {
 func (k *kind[A, M]) listAll(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	list := k.list()
 	err := k.request(&options).Do(ctx).Into(list)
-	if err != nil {
+	if err != nil && !k.lacks(ctx, err) {
 		k.failed(ctx, err)
 	}
 	return list, err
+}
+
+// lacks reports whether the server does not know the kind, and returns when it is time to ask again. Nothing that was of the kind is
+// there any more.
+func (k *kind[A, M]) lacks(ctx context.Context, err error) bool {
+	if k.lacking == 0 || !apierrors.IsNotFound(err) {
+		return false
+	}
+	k.replace(nil)
+	k.lack()
+	select {
+	case <-ctx.Done():
+	case <-time.After(k.lacking/2 + rand.N(k.lacking)): // nodes do not ask together
+	}
+	return true
 }
 
 func (k *kind[A, M]) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	w, err := k.request(&options).Watch(ctx)
 	// A server that cannot stream a list says so; the reflector then asks for an ordinary one.
-	if err != nil && (options.SendInitialEvents == nil || !apierrors.IsInvalid(err)) {
+	if err != nil && (options.SendInitialEvents == nil || !apierrors.IsInvalid(err)) && !k.lacks(ctx, err) {
 		k.failed(ctx, err)
 	}
 	return w, err

@@ -40,9 +40,11 @@ type Config struct {
 	// for nowhere.
 	ServersFile string
 	NodeName    string // whose pods are wanted
-	Version     string // of the agent, for the server's log
-	Store       *model.Store
-	Log         *slog.Logger
+	// Accelerations says that SocketAccelerations are wanted. Without them nothing is asked that would take a permission.
+	Accelerations bool
+	Version       string // of the agent, for the server's log
+	Store         *model.Store
+	Log           *slog.Logger
 }
 
 // Source keeps a Store up to date with an API server.
@@ -90,9 +92,16 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
+	kinds := kindsOf(&cfg, core, discovery, all)
+	if cfg.Accelerations {
+		client, err := newClient(base, scheme, source.AccelerationGroup())
+		if err != nil {
+			return nil, err
+		}
+		kinds = append(kinds, accelerations(&cfg, client))
+	}
 	return &Source{
-		kinds: kindsOf(&cfg, core, discovery, all), events: events,
-		node: &Node{client: core, name: cfg.NodeName}, policies: &Policies{policies},
+		kinds: kinds, events: events, node: &Node{client: core, name: cfg.NodeName}, policies: &Policies{policies},
 	}, nil
 }
 
@@ -171,7 +180,7 @@ func (s *Source) Policies() *Policies { return s.policies }
 
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, source.AddAccelerations} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("register types: %w", err)
 		}

@@ -38,6 +38,7 @@ func TestSource(t *testing.T) {
 		{"events are few", testEventsAreFew},
 		{"node event", testNodeEvent},
 		{"network policies", testPolicies},
+		{"policies of acceleration", testAccelerations},
 		{"from objects to rows", testToRows},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(newWorld(t, server)) })

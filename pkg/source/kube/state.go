@@ -17,6 +17,8 @@ type KindStatus struct {
 	Kind string `json:"kind"` // as the API's paths have it: "services"
 	// Synced says that the kind was delivered whole at least once.
 	Synced bool `json:"synced"`
+	// Lacking says that the server does not know the kind, so that there is nothing to deliver.
+	Lacking bool `json:"lacking,omitempty"`
 	// Error is why the server cannot be asked now, or "". What was delivered stays.
 	Error string `json:"error,omitempty"`
 	// Since is when Error began, or when the server could be asked again.
@@ -29,8 +31,9 @@ type KindStatus struct {
 
 // state is the KindStatus of a kind that is being followed.
 type state struct {
-	kind string
-	log  *slog.Logger
+	kind    string
+	mayLack bool // a server need not know it
+	log     *slog.Logger
 
 	mu sync.Mutex
 	is KindStatus
@@ -58,6 +61,7 @@ func (s *state) answered(response *http.Response, err error, watch bool) {
 			s.end()
 		}
 	case response.StatusCode == http.StatusGone: // the server has forgotten that version; a list follows
+	case response.StatusCode == http.StatusNotFound && s.mayLack:
 	default:
 		s.is.Failures++
 		if response.Header.Get("Retry-After") != "" { // the client obeys and tells nobody
@@ -101,6 +105,17 @@ func (s *state) end() {
 	s.is.Error, s.is.Since = "", now
 }
 
+// lack notes that the server does not know the kind, and logs it when it comes to that.
+func (s *state) lack() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end()
+	if !s.is.Lacking {
+		s.log.Info("the cluster has no such kind of object: its CustomResourceDefinition is not installed", "kind", s.kind)
+	}
+	s.is.Lacking, s.is.Synced = true, true
+}
+
 // listed notes that everything of the kind was delivered.
 func (s *state) listed(count int, version string) {
 	s.mu.Lock()
@@ -108,7 +123,7 @@ func (s *state) listed(count int, version string) {
 	if s.is.Synced {
 		s.is.Relists++
 	}
-	s.is.Synced = true
+	s.is.Lacking, s.is.Synced = false, true
 	s.is.ResourceVersion, s.is.Changed = version, time.Now()
 	s.log.Info("listed", "kind", s.kind, "ours", count, "resourceVersion", version)
 }

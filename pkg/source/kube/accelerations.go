@@ -1,0 +1,26 @@
+package kube
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/source"
+)
+
+// lackingEvery is how long a cluster without the CustomResourceDefinition is left alone: five thousand nodes then ask less than a hundred
+// times a second in all.
+const lackingEvery = time.Minute
+
+// accelerations follows the SocketAccelerations of all namespaces: which of them concern pods of this node is decided by their selectors.
+func accelerations(cfg *Config, client rest.Interface) follower {
+	return newKind(resource[*source.SocketAcceleration, model.Acceleration]{
+		name: "socketaccelerations", client: client,
+		object: &source.SocketAcceleration{}, list: func() runtime.Object { return &source.SocketAccelerationList{} },
+		selected: func(*metav1.ListOptions) {}, translate: source.Acceleration, lacking: lackingEvery,
+		set: cfg.Store.SetAcceleration, drop: cfg.Store.DeleteAcceleration, replace: cfg.Store.ReplaceAccelerations,
+	}, cfg.Log)
+}
