@@ -115,8 +115,11 @@ test-netns: ## test with real sockets in network namespaces (root); writes _outp
 CYCLES := 10000
 
 .PHONY: soak
-soak: ## let pods come and go, CYCLES times (root)
+soak: ## let pods come and go, CYCLES times, torture connections past TCP, and run the programs of others over them (root)
 	$(GO) test -count=1 -timeout 0 -v ./test/podnet -run TestChurn -cycles $(CYCLES)
+	$(GO) test -count=1 -timeout 0 -v ./test/sockmap -run TestTorture -torture 10m
+	test/tools/programs.sh
+	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) programs" $(GO) test -count=1 -timeout 0 -v ./test/sockmap/programs -all -load 20s
 
 .PHONY: test-apiserver
 test-apiserver: ## test against a real API server, which is built first

@@ -1,0 +1,163 @@
+package programs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+const (
+	self   = "/proc/self/exe"
+	root   = 0
+	nobody = 65534
+	// mounted is where programs see what was fetched. The cache is root's, and not everybody is root.
+	mounted = "/mnt"
+)
+
+// fetched returns the directory of what test/tools/programs.sh fetches.
+func (w *world) fetched() string {
+	w.t.Helper()
+	cache, err := os.UserCacheDir()
+	w.must(err)
+	return filepath.Join(cache, "fairlead", "programs")
+}
+
+// find returns where programs see one of those that were fetched, and ends the test if there is none.
+func (w *world) find(name string) string {
+	w.t.Helper()
+	dir := w.fetched()
+	for _, place := range []string{"usr/lib/postgresql/*/bin", "usr/sbin", "usr/bin"} { // in that order: some are scripts that look for the former
+		found, err := filepath.Glob(filepath.Join(dir, place, name))
+		w.must(err)
+		if len(found) > 0 {
+			return filepath.Join(mounted, strings.TrimPrefix(found[len(found)-1], dir))
+		}
+	}
+	rig.Lacking(w.t, "programs", name+" must be fetched first: test/tools/programs.sh")
+	return ""
+}
+
+// program is a running program of somebody else's.
+type program struct {
+	w *world
+	*rig.Process
+	log string
+}
+
+// start starts a program that was fetched, as somebody, in a pod and in a directory. What it says is in its log.
+func (w *world) start(pod, uid int, name string, args ...string) *program {
+	w.t.Helper()
+	path := w.find(name)
+	log, err := os.CreateTemp(w.t.TempDir(), name)
+	w.must(err)
+	w.must(log.Close())
+	args = append([]string{strconv.Itoa(uid), log.Name(), w.fetched(), path}, args...)
+	return &program{w, rig.NewChild(w.t, w.cgroup, w.pods[pod], "exec", args...), log.Name()}
+}
+
+// run starts a program and returns what it said when it has ended.
+func (w *world) run(pod, uid int, name string, args ...string) string {
+	w.t.Helper()
+	return w.start(pod, uid, name, args...).ended()
+}
+
+func (p *program) said() string {
+	p.w.t.Helper()
+	content, err := os.ReadFile(p.log)
+	p.w.must(err)
+	return string(content)
+}
+
+// ended waits for the end of a program, and returns what it said.
+func (p *program) ended() string {
+	p.w.t.Helper()
+	if err := p.Wait(); err != nil {
+		p.w.t.Fatalf("%v\n%s", err, p.said())
+	}
+	return p.said()
+}
+
+// as starts a function of this package, as somebody, in a pod.
+func (w *world) as(pod, uid int, name string, args ...string) *rig.Process {
+	w.t.Helper()
+	return rig.NewChild(w.t, w.cgroup, w.pods[pod], "exec", append([]string{strconv.Itoa(uid), "", "", self, name}, args...)...)
+}
+
+// directory returns a new directory that everybody may go through, and that somebody has.
+func (w *world) directory(uid int) string {
+	w.t.Helper()
+	dir, err := os.MkdirTemp("", "fairlead-programs-")
+	w.must(err)
+	w.t.Cleanup(func() { w.must(os.RemoveAll(dir)) })
+	w.must(errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, uid, uid)))
+	return dir
+}
+
+// execMain becomes another program. What it mounts and shares with others of its kind is its own, and goes with it.
+func execMain(args []string) int {
+	runtime.LockOSThread()
+	err := become(args[0], args[1], args[2], args[3], args[4:])
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+func become(uid, log, fetched, path string, args []string) error {
+	id, err := strconv.Atoi(uid)
+	if err != nil {
+		return err
+	}
+	env := os.Environ()
+	name := path
+	if path == self {
+		name = os.Args[0]
+	} else {
+		if env, err = prepare(log, fetched, env); err != nil {
+			return err
+		}
+	}
+	for _, call := range []uintptr{unix.SYS_SETGID, unix.SYS_SETUID} { // of this thread, which becomes the program
+		if _, _, errno := unix.RawSyscall(call, uintptr(id), 0, 0); errno != 0 {
+			return fmt.Errorf("become user %d: %w", id, errno)
+		}
+	}
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil { // which that has undone
+		return err
+	}
+	return fmt.Errorf("become %s: %w", path, syscall.Exec(path, append([]string{name}, args...), env))
+}
+
+// prepare shows this thread what was fetched, and has it write to the log.
+func prepare(log, fetched string, env []string) ([]string, error) {
+	file, err := os.OpenFile(log, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return nil, err
+	}
+	for fd := 1; fd <= 2; fd++ {
+		if err := unix.Dup3(int(file.Fd()), fd, 0); err != nil {
+			return nil, err
+		}
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWIPC); err != nil {
+		return nil, fmt.Errorf("leave the mounts of others: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return nil, fmt.Errorf("leave the mounts of others: %w", err)
+	}
+	if err := unix.Mount(fetched, mounted, "", unix.MS_BIND, ""); err != nil {
+		return nil, fmt.Errorf("show what was fetched: %w", err)
+	}
+	libraries, err := filepath.Glob(mounted + "/usr/lib/*-linux-gnu")
+	if err != nil {
+		return nil, err
+	}
+	return append(env, "LD_LIBRARY_PATH="+strings.Join(libraries, ":")), unix.Chdir("/")
+}

@@ -1,0 +1,274 @@
+// Package programs lets real programs speak past TCP: each byte that they say arrives, also while the acceleration is switched and the agent restarts,
+// those that converse go past TCP for the most part, and those that cannot are left to it.
+package programs
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/sockmap"
+	"fairlead.io/fairlead/test/rig"
+)
+
+var (
+	all  = flag.Bool("all", false, "run the programs of others too, which test/tools/programs.sh fetches")
+	load = flag.Duration("load", 3*time.Second, "for how long each program is asked")
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(rig.Main(m, rig.Funcs{
+		"exec": execMain, "serve": serveMain, "fetch": fetchMain, "mesh": meshMain, "copy": copyMain, "store": storeMain,
+	}))
+}
+
+// patience is how long anything may keep anybody waiting.
+const patience = 20 * time.Second
+
+// The pods. Each has its own way to the node, which leads from one to the other.
+const (
+	here = iota
+	between
+	there
+	pods
+)
+
+// address returns a pod's address of either family.
+func address(pod int, six bool) string {
+	if six {
+		return fmt.Sprintf("fd01:%d::2", pod)
+	}
+	return fmt.Sprintf("10.1.%d.2", pod)
+}
+
+// world is three pods of a node, and what serves their sockets.
+type world struct {
+	t      *testing.T
+	cgroup *rig.Cgroup
+	pods   [pods]*rig.Netns
+	bpffs  string
+	*sockmap.Sockmap
+	stop func()
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	rig.Root(t)
+	w := &world{t: t, cgroup: rig.NewCgroup(t), bpffs: rig.BPFFS(t)}
+	node := rig.NewNetns(t, "node")
+	w.must(node.SetSysctl("net/ipv4/ip_forward", "1"))
+	w.must(node.SetSysctl("net/ipv6/conf/all/forwarding", "1"))
+	for i := range w.pods {
+		w.pods[i] = rig.NewNetns(t, fmt.Sprintf("pod%d", i))
+		device := fmt.Sprintf("pod%d", i)
+		rig.Veth(t, w.pods[i], "eth0", node, device)
+		rig.Address(t, w.pods[i], "eth0", address(i, false)+"/24", address(i, true)+"/64")
+		rig.Address(t, node, device, fmt.Sprintf("10.1.%d.1/24", i), fmt.Sprintf("fd01:%d::1/64", i))
+		rig.Route(t, w.pods[i], "0.0.0.0/0", fmt.Sprintf("10.1.%d.1", i))
+		rig.Route(t, w.pods[i], "::/0", fmt.Sprintf("fd01:%d::1", i))
+	}
+	w.open()
+	t.Cleanup(w.close)
+	w.letAll()
+	w.must(w.Switch(true))
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// open starts an agent's part.
+func (w *world) open() {
+	w.t.Helper()
+	s, err := sockmap.Open(sockmap.Config{BPFFS: w.bpffs, Cgroup: w.cgroup.Path(), Limits: sockmap.DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
+	w.must(err)
+	w.Sockmap = s
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- s.Run(ctx) }()
+	w.stop = func() {
+		cancel()
+		w.must(<-ended)
+		w.must(s.Close())
+	}
+}
+
+// close ends it. What is pinned goes on.
+func (w *world) close() {
+	if w.stop != nil {
+		w.stop()
+		w.stop = nil
+	}
+}
+
+// letAll lets the pods speak past TCP, with each other and with themselves.
+func (w *world) letAll() {
+	w.t.Helper()
+	rules := map[sockmap.Place]sockmap.Rules{}
+	for _, pod := range w.pods {
+		rules[sockmap.Place{Netns: w.cookie(pod)}] = sockmap.Rules{From: 1, To: 1}
+	}
+	w.must(w.SetRules(rules))
+}
+
+// cookie returns the cookie of a network namespace.
+func (w *world) cookie(ns *rig.Netns) (cookie uint64) {
+	w.t.Helper()
+	w.must(ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	}))
+	return cookie
+}
+
+// until waits for something that another process or the agent brings about.
+func (w *world) until(what string, f func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}
+
+// listens waits until somebody listens at a port in a pod. It does not dial: a proxy that is dialled itself may dial itself in turn.
+func (w *world) listens(pod, port int) {
+	w.t.Helper()
+	listening := regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]+:%04X [0-9A-F:]+ 0A `, port))
+	w.until(fmt.Sprintf("somebody at port %d", port), func() bool {
+		var tables []byte
+		w.must(w.pods[pod].Do(func() error {
+			for _, table := range []string{"tcp", "tcp6"} {
+				content, err := os.ReadFile("/proc/thread-self/net/" + table)
+				if err != nil {
+					return err
+				}
+				tables = append(tables, content...)
+			}
+			return nil
+		}))
+		return listening.Match(tables)
+	})
+}
+
+// disturb does, in the course of a load, what an operator may do at any time. At last nobody may go past TCP any more, and those who may afterwards are others.
+func (w *world) disturb(long time.Duration) {
+	w.t.Helper()
+	pause := func() { time.Sleep(long / 5) }
+	pause()
+	w.must(w.Switch(false))
+	time.Sleep(200 * time.Millisecond)
+	w.must(w.Switch(true))
+	pause()
+	w.close()
+	time.Sleep(50 * time.Millisecond)
+	w.open()
+	pause()
+	w.must(w.Switch(false))
+	w.must(w.Switch(true))
+	pause()
+	w.must(w.SetRules(nil))
+	time.Sleep(100 * time.Millisecond)
+	w.letAll()
+}
+
+func (w *world) tallies() sockmap.Tallies {
+	w.t.Helper()
+	tallies, err := w.Tallies()
+	w.must(err)
+	return tallies
+}
+
+func (w *world) pairs() []sockmap.Pair {
+	w.t.Helper()
+	list, err := w.Pairs()
+	w.must(err)
+	return list
+}
+
+// expectation is what a program's messages are to have become.
+type expectation struct {
+	share    float64  // of the messages of those in the map, at least that went past TCP
+	each     float64  // messages past TCP for each request, at least
+	excluded []string // why connections are to have been left to TCP for good, and for no other reason
+	may      []string // but those
+	none     bool     // nothing is to have gone past TCP
+}
+
+// judge tells what became of a program's requests, and of its messages, and says what is wrong with it.
+func (w *world) judge(what string, requests, failed int, want expectation) {
+	w.t.Helper()
+	tallies := w.tallies()
+	messages := tallies.Redirected.Count
+	var passed []string
+	for _, why := range slices.Sorted(maps.Keys(tallies.Passed)) {
+		if n := tallies.Passed[why].Count; n > 0 {
+			messages += n
+			passed = append(passed, fmt.Sprintf("%s %d", why, n))
+		}
+	}
+	var excluded []string
+	for _, why := range slices.Sorted(maps.Keys(tallies.Excluded)) {
+		n := tallies.Excluded[why]
+		if n > 0 {
+			excluded = append(excluded, fmt.Sprintf("%s %d", why, n))
+		}
+		// By rules they are in the end, and who closes at the moment is refused.
+		may := append([]string{"rules", "refused"}, want.may...)
+		if expected := slices.Contains(want.excluded, why); expected != (n > 0) && !slices.Contains(may, why) {
+			w.t.Errorf("%s: %d connections were excluded because of %s", what, n, why)
+		}
+	}
+	share := float64(tallies.Redirected.Count) / float64(max(messages, 1))
+	each := float64(tallies.Redirected.Count) / float64(max(requests, 1))
+	w.t.Logf("%s: %d requests, %d failed; %d messages (%d KiB) past TCP, %.2f of those in the map, %.2f a request; passed: %s; %d connections, %d sockets admitted, %d left; excluded: %s",
+		what, requests, failed, tallies.Redirected.Count, tallies.Redirected.Bytes>>10, share, each, strings.Join(passed, ", "),
+		tallies.Watched, tallies.Admitted, tallies.Left, strings.Join(excluded, ", "))
+	if failed > 0 || requests == 0 {
+		w.t.Errorf("%s: %d of %d requests failed", what, failed, requests)
+	}
+	if want.none && tallies.Redirected.Count > 0 {
+		w.t.Errorf("%s: %d messages went past TCP", what, tallies.Redirected.Count)
+	}
+	if share < want.share || each < want.each {
+		w.t.Errorf("%s: %.2f of the messages, and %.2f for a request, went past TCP; expected at least %.2f and %.2f", what, share, each, want.share, want.each)
+	}
+}
+
+// gone ends all programs, and waits until nothing is left of their connections.
+func (w *world) gone() {
+	w.t.Helper()
+	// One by one: a cgroup that was told to kill all kills those that are born into it later as well, on Linux 6.18.
+	w.until("the programs to end", func() bool {
+		pids, err := w.cgroup.Pids()
+		w.must(err)
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				w.t.Fatal(err)
+			}
+		}
+		return len(pids) == 0
+	})
+	w.until("the rows of connections to be gone", func() bool { return len(w.pairs()) == 0 })
+	w.until("the sockets to be gone", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
+}
