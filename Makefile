@@ -6,7 +6,7 @@ CLANG := clang-$(CLANG_MAJOR)
 LLVM_STRIP := llvm-strip-$(CLANG_MAJOR)
 CLANG_FORMAT := clang-format-$(CLANG_MAJOR)
 BPF_CFLAGS := -O2 -g -mcpu=v3 -Wall -Wextra -Werror -idirafter /usr/include/$(shell uname -m)-linux-gnu
-GENERATED_IN := pkg/bpf test/bpf test/netns test/bench/frames test/bench/keys test/bench/minimal test/bench/progrun test/bench/socket
+GENERATED_IN := pkg/bpf test/bpf test/netns test/bench/frames test/bench/keys test/bench/minimal test/bench/progrun test/bench/socket test/bench/sockmap
 FORMATTED := $(wildcard bpf/*.c bpf/lib/*.h test/*/bpf/*.c test/bench/*/bpf/*.[ch])
 export CLANG_MAJOR CLANG LLVM_STRIP CLANG_FORMAT GENERATED_IN FORMATTED
 export BPF2GO_CC := $(CLANG)

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/devices"
@@ -120,8 +121,12 @@ func Cleanup(bpffs string) (HandedOver, error) {
 	if err := os.Rename(p.maps, p.stage); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return over, fmt.Errorf("retire maps: %w", err)
 	}
-	if err := os.RemoveAll(p.top); err != nil {
-		return over, fmt.Errorf("remove pins in %s: %w", p.top, err)
+	if err := os.RemoveAll(p.root); err != nil {
+		return over, fmt.Errorf("remove pins in %s: %w", p.root, err)
+	}
+	// What others have beside it they remove themselves.
+	if err := os.Remove(p.top); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
+		return over, fmt.Errorf("remove %s: %w", p.top, err)
 	}
 	return over, nil
 }

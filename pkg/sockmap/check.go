@@ -63,7 +63,7 @@ func (s *Sockmap) Check(ctx context.Context, netns uint64) error {
 }
 
 func (s *Sockmap) check(ctx context.Context, netns uint64) error {
-	if held, err := s.Held(); err != nil || held {
+	if state, err := s.State(); err != nil || state.Held {
 		return errors.Join(err, errors.New("an operator has everything go by TCP"))
 	}
 	listening, at, err := listener()

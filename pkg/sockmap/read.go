@@ -70,10 +70,22 @@ func (v *View) add(dir string) error {
 	return nil
 }
 
-// Held reports whether an operator has everything go by TCP.
-func (s *Sockmap) Held() (bool, error) {
+// State is what programs are told, and how many sockets are in the maps of all versions.
+type State struct {
+	On, Held bool
+	Sockets  int
+}
+
+// State returns the state of now.
+func (s *Sockmap) State() (state State, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	held, err := s.now.control(bpf.SockmapControlCONTROL_HELD)
-	return held != 0, err
+	on, err := s.now.control(bpf.SockmapControlCONTROL_ON)
+	held, failed := s.now.control(bpf.SockmapControlCONTROL_HELD)
+	s.mu.Unlock()
+	if err := errors.Join(err, failed); err != nil {
+		return state, err
+	}
+	state.On, state.Held = on != 0, held != 0
+	state.Sockets, err = s.Sockets()
+	return state, err
 }

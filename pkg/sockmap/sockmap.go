@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -79,6 +80,7 @@ func Open(cfg Config) (s *Sockmap, err error) {
 	if err != nil {
 		return nil, err
 	}
+	name = fmt.Sprintf("%s-%x", name, sha256.Sum256([]byte(cfg.Cgroup)))[:24]
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -96,7 +98,7 @@ func Open(cfg Config) (s *Sockmap, err error) {
 			}
 		}
 		switch {
-		case filepath.Base(dir) == name && g.links[establishLink] != nil:
+		case strings.HasPrefix(filepath.Base(dir), name) && s.now == nil && g.links[establishLink] != nil:
 			s.now = g
 		default:
 			s.former = append(s.former, g)
@@ -122,14 +124,41 @@ func Open(cfg Config) (s *Sockmap, err error) {
 	return s, err
 }
 
+// Retire has connections go by TCP that agents before have let go past it, and returns what keeps at it until none does; nil if there are none.
+func Retire(bpffs string, log *slog.Logger) (*Sockmap, error) {
+	s := &Sockmap{cfg: Config{BPFFS: bpffs, Log: log}, look: make(chan struct{}, 1)}
+	dirs, err := generations(Dir(bpffs), true)
+	if err != nil || len(dirs) == 0 {
+		return nil, err
+	}
+	for _, dir := range dirs {
+		g, err := open(dir)
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.former = append(s.former, g)
+		if err := g.retire(); err != nil {
+			return nil, errors.Join(fmt.Errorf("retire %s: %w", dir, err), s.Close())
+		}
+	}
+	s.note()
+	return s, nil
+}
+
 // free returns a name that no former generation has: one that was retired may be wanted again before it is empty.
 func (s *Sockmap) free(root, name string) string {
 	for n := 2; ; n++ {
 		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
 			return name
 		}
-		name = fmt.Sprintf("%.16s-%d", name, n)
+		name = fmt.Sprintf("%.24s-%d", name, n)
 	}
+}
+
+// Fingerprint tells the programs with their settings from others.
+func Fingerprint(limits Limits) (string, error) {
+	_, name, err := Config{Limits: limits}.programs()
+	return name, err
 }
 
 // programs returns what is to be loaded, and the name of its generation.
@@ -146,7 +175,7 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 		c.tamper(spec)
 	}
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%s %x", c.Cgroup, settings)
+	fmt.Fprintf(sum, "%x", settings)
 	for _, name := range []string{establishLink, readLink, admitIter, sweepIter, bpf.SockmapProgSockmapMessage} {
 		program := spec.Programs[name]
 		if program == nil {
@@ -161,7 +190,7 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 		}
 		fmt.Fprintln(sum, m.Name, m.Type, m.KeySize, m.ValueSize, m.MaxEntries, m.Flags)
 	}
-	return spec, fmt.Sprintf("%x", sum.Sum(nil)[:8]), nil
+	return spec, fmt.Sprintf("%x", sum.Sum(nil)[:6]), nil
 }
 
 // create loads, attaches and pins a generation.
@@ -209,15 +238,15 @@ func (s *Sockmap) note() {
 
 // Run admits sockets and has them leave, until the context ends.
 func (s *Sockmap) Run(ctx context.Context) error {
-	wakes, err := ringbuf.NewReader(s.now.maps[wakesMap])
-	if err != nil {
-		return fmt.Errorf("wait for sockets: %w", err)
-	}
-	stop := context.AfterFunc(ctx, func() { wakes.Close() })
-	defer stop()
-	defer wakes.Close()
 	admits := make(chan struct{}, 1)
-	go s.listen(wakes, admits)
+	if s.now != nil {
+		wakes, err := ringbuf.NewReader(s.now.maps[wakesMap])
+		if err != nil {
+			return fmt.Errorf("wait for sockets: %w", err)
+		}
+		defer wakes.Close()
+		go s.listen(wakes, admits)
+	}
 	rest := time.NewTicker(restEvery)
 	defer rest.Stop()
 	var sweep, again <-chan time.Time
@@ -229,26 +258,33 @@ func (s *Sockmap) Run(ctx context.Context) error {
 			if again == nil {
 				again = time.After(admitEvery)
 			}
-			continue
 		case <-again:
 			again = nil
-			if err := s.admit(); err != nil {
-				s.cfg.Log.Error("cannot admit sockets", "error", err)
-			}
-			continue
+			s.logged("cannot admit sockets", s.admit())
 		case <-s.look:
+			sweep = s.sweepAgain()
 		case <-sweep:
+			sweep = s.sweepAgain()
 		case <-rest.C:
-		}
-		left, err := s.sweep()
-		if err != nil {
-			s.cfg.Log.Error("cannot look after sockets", "error", err)
-			left = 1
-		}
-		if sweep = nil; left > 0 {
-			sweep = time.After(sweepEvery)
+			sweep = s.sweepAgain()
 		}
 	}
+}
+
+func (s *Sockmap) logged(what string, err error) {
+	if err != nil {
+		s.cfg.Log.Error(what, "error", err)
+	}
+}
+
+// sweepAgain looks after all sockets, and returns when to look again; nil if all who are to leave have.
+func (s *Sockmap) sweepAgain() <-chan time.Time {
+	left, err := s.sweep()
+	s.logged("cannot look after sockets", err)
+	if left == 0 && err == nil {
+		return nil
+	}
+	return time.After(sweepEvery)
 }
 
 // listen passes on what programs wake the agent with.
@@ -286,10 +322,9 @@ func (s *Sockmap) admit() error {
 func (s *Sockmap) sweep() (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now == nil {
-		return 0, nil
+	if s.now != nil {
+		left, err = s.now.sweep()
 	}
-	left, err = s.now.sweep()
 	former, failed := s.sweepFormer()
 	return left + former, errors.Join(err, failed)
 }

@@ -69,6 +69,7 @@ func suites() []suite {
 			name: "rates", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=" + otherRates},
 			without: []string{"6.12"}, limit: 15 * time.Minute,
 		},
+		{name: "sockmap", pkg: "test/sockmap", args: []string{"-torture=5s"}, limit: 5 * time.Minute},
 		{
 			name: "demo", command: true, pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
 			files: []string{"test/demo/manifests/web.yaml"}, limit: 6 * time.Minute,

@@ -46,6 +46,7 @@ func rules() []rule {
 		{"pkg/queues", []string{"pkg/devices", "pkg/listing"}, "it gives devices queues; which ones, and whether, is decided above"},
 		{"pkg/routes", nil, "it follows the kernel and says when; to whom is decided above"},
 		{"pkg/optout", []string{"pkg/maps", "pkg/model"}, "it decides about pods from any source, and writes one map"},
+		{"pkg/sockmap", []string{"pkg/bpf", "pkg/model"}, "it has maps and programs of its own, which work without Services"},
 		{"pkg/bugreport", []string{"pkg/listing"}, "it writes what it is given by functions, and what the kernel tells of the machine"},
 		{"pkg/preflight", []string{"pkg/devices"}, "it looks at a machine where nothing of ours may be yet"},
 		{"pkg/observe", []string{"pkg/lb", "pkg/maps", "pkg/bpf", "pkg/model"}, "it only reads, also when no agent is there to ask"},
@@ -77,7 +78,7 @@ type outsider struct {
 func outsiders() []outsider {
 	return []outsider{
 		{"k8s.io/", []string{"pkg/source/...", "cmd/...", "test/..."}, "beyond the sources there is no Kubernetes, and the agent works without"},
-		{"github.com/cilium/ebpf", []string{"pkg/bpf", "pkg/maps", "pkg/devices", "pkg/datapath", "pkg/congestion", "pkg/observe", "test/..."},
+		{"github.com/cilium/ebpf", []string{"pkg/bpf", "pkg/maps", "pkg/devices", "pkg/datapath", "pkg/congestion", "pkg/sockmap", "pkg/observe", "test/..."},
 			"maps and programs are reached through types of ours, which have tests and fakes"},
 		{"github.com/prometheus/", []string{"pkg/metrics"}, "what is counted does not depend on who asks, or in which form"},
 		{"github.com/spf13/cobra", []string{"cmd/..."}, "commands are a thing of the command line"},

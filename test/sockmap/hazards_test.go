@@ -2,6 +2,7 @@ package sockmap
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"testing"
@@ -322,4 +323,23 @@ func TestRulesTaken(t *testing.T) {
 	}
 	c.ok("drain")
 	w.excluded(c, "rules")
+}
+
+// Sockets stay in the map while a call of an owner's is at work on one, which may be about to send, and leave when that has returned.
+func TestLeaveAtWork(t *testing.T) {
+	limits := sockmap.DefaultLimits()
+	limits.Blocking = true
+	w, c := short(t, limits)
+	if _, err := fmt.Fprintln(c.Stdin, "linger 100"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // for it to wait
+	w.must(w.Switch(false))
+	time.Sleep(500 * time.Millisecond) // for several looks
+	if p := w.only(); p.Inside != 2 {
+		t.Errorf("they leave while one reads: %+v", p)
+	}
+	c.expect("ok")
+	w.until("both to leave", func() bool { return w.only().Inside == 0 })
+	c.ask(10, 100)
 }

@@ -170,7 +170,9 @@ func (e ends) do(what string, n []int) error {
 	case "lowat":
 		return e.low(n[0])
 	case "wait":
-		return e.wait(n[0])
+		return e.wait(n[0], 20*time.Millisecond)
+	case "linger":
+		return e.wait(n[0], time.Second)
 	case "answer":
 		return say(e.server, e.client, 3, n[0])
 	case "shut":
@@ -389,7 +391,7 @@ func (e ends) low(bytes int) error {
 }
 
 // wait has the server wait in a read, as a process does whose socket lets it, before the client says something.
-func (e ends) wait(size int) error {
+func (e ends) wait(size int, until time.Duration) error {
 	file, err := e.server.File()
 	if err != nil {
 		return err
@@ -420,7 +422,7 @@ func (e ends) wait(size int) error {
 		}
 		heard <- nil
 	}()
-	time.Sleep(20 * time.Millisecond) // for it to wait; if it does not yet, nothing is tested
+	time.Sleep(until) // for it to wait; if it does not yet, nothing is tested
 	if _, err := e.client.Write(pattern(5, size)); err != nil {
 		return err
 	}
