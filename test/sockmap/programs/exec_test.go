@@ -56,11 +56,16 @@ type program struct {
 // start starts a program that was fetched, as somebody, in a pod and in a directory. What it says is in its log.
 func (w *world) start(pod, uid int, name string, args ...string) *program {
 	w.t.Helper()
-	path := w.find(name)
-	log, err := os.CreateTemp(w.t.TempDir(), name)
+	return w.startIn(w.fetched(), pod, uid, w.find(name), args...)
+}
+
+// startIn starts a program by its path where programs see a directory.
+func (w *world) startIn(dir string, pod, uid int, path string, args ...string) *program {
+	w.t.Helper()
+	log, err := os.CreateTemp(w.t.TempDir(), filepath.Base(path))
 	w.must(err)
 	w.must(log.Close())
-	args = append([]string{strconv.Itoa(uid), log.Name(), w.fetched(), path}, args...)
+	args = append([]string{strconv.Itoa(uid), log.Name(), dir, path}, args...)
 	return &program{w, rig.NewChild(w.t, w.cgroup, w.pods[pod], "exec", args...), log.Name()}
 }
 
