@@ -109,7 +109,11 @@ struct pt_regs___arm {
 	int syscallno;
 } __attribute__((preserve_access_index));
 
-struct task_struct;
+struct task_struct {
+	struct task_struct *group_leader;
+	char comm[16];
+} __attribute__((preserve_access_index));
+
 struct seq_file;
 
 struct bpf_iter_meta {
@@ -347,12 +351,35 @@ enum {
 	NONBLOCK = 04000, /* O_NONBLOCK */
 };
 
+/* Whether the process is one that splices, or may, whatever it does now. A thread may have another name. */
+static __always_inline bool reads_otherwise(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 process = bpf_get_current_pid_tgid() >> 32;
+	struct program_name name = {};
+
+	if (bpf_map_lookup_elem(&splicers, &process))
+		return true;
+	BPF_CORE_READ_STR_INTO(&name.text, task, group_leader, comm);
+	return bpf_map_lookup_elem(&sockmap_except, &name);
+}
+
+static __always_inline void note_splicer(void)
+{
+	__u32 process = bpf_get_current_pid_tgid() >> 32, one = 1;
+
+	bpf_map_update_elem(&splicers, &process, &one, BPF_ANY);
+}
+
 /* How a socket is read, as far as that forbids to go past TCP. */
 static __always_inline enum exclusion read_way(struct sock *sk, __u64 *flags)
 {
 	struct call call = call_now();
 	struct socket *socket = sk->sk_socket;
 	struct file *file = socket ? socket->file : NULL;
+
+	if (reads_otherwise())
+		return EXCLUSION_PROGRAM;
 
 	if (call.number == cfg.recv)
 		*flags = call.flags4;
@@ -437,6 +464,8 @@ int sockmap_read(__u64 *ctx)
 	if (pair->state == PAIR_EXCLUDED)
 		return 0;
 	why = read_way(sk, &flags);
+	if (why == EXCLUSION_SPLICE)
+		note_splicer();
 	if (why != EXCLUSION_NONE)
 		exclude(pair, why);
 	else if (!(flags & FLAG_PEEK))

@@ -65,6 +65,7 @@ enum exclusion {
 	EXCLUSION_REFUSED,  /* the kernel has not taken it into the map: another program has it, for example */
 	EXCLUSION_STREAM,   /* it has been in and out too often */
 	EXCLUSION_RULES,    /* the rule that let it is no more */
+	EXCLUSION_PROGRAM,  /* it is read by a program that may splice, or ask how much there is, later */
 	EXCLUSIONS,
 };
 
@@ -143,6 +144,27 @@ enum wake {
 	WAKE_ADMIT = 1,
 	WAKE_LEAVE = 2,
 };
+
+/* The name of a program, as the kernel has it. */
+struct program_name {
+	char text[16];
+};
+
+/* Programs that read in ways which are not seen before it is too late. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 64);
+	__type(key, struct program_name);
+	__type(value, __u32);
+} sockmap_except SEC(".maps");
+
+/* Processes that were seen to read by splice: they may do it with any of their sockets. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, __u32);
+} splicers SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

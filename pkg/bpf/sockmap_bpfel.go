@@ -47,7 +47,8 @@ const (
 	SockmapExclusionEXCLUSION_REFUSED  SockmapExclusion = 9
 	SockmapExclusionEXCLUSION_STREAM   SockmapExclusion = 10
 	SockmapExclusionEXCLUSION_RULES    SockmapExclusion = 11
-	SockmapExclusionEXCLUSIONS         SockmapExclusion = 12
+	SockmapExclusionEXCLUSION_PROGRAM  SockmapExclusion = 12
+	SockmapExclusionEXCLUSIONS         SockmapExclusion = 13
 )
 
 type SockmapPair struct {
@@ -113,6 +114,11 @@ const (
 	SockmapPassingPASSING_PEER   SockmapPassing = 8
 	SockmapPassingPASSINGS       SockmapPassing = 9
 )
+
+type SockmapProgramName struct {
+	_    structs.HostLayout
+	Text [16]int8
+}
 
 type SockmapSettings struct {
 	_        structs.HostLayout
@@ -188,9 +194,11 @@ const (
 	SockmapMapPairs             = "pairs"
 	SockmapMapShortRules        = "short_rules"
 	SockmapMapSockmapControl    = "sockmap_control"
+	SockmapMapSockmapExcept     = "sockmap_except"
 	SockmapMapSockmapTallies    = "sockmap_tallies"
 	SockmapMapSockmapWakes      = "sockmap_wakes"
 	SockmapMapSocks             = "socks"
+	SockmapMapSplicers          = "splicers"
 	SockmapProgSockmapAdmit     = "sockmap_admit"
 	SockmapProgSockmapEstablish = "sockmap_establish"
 	SockmapProgSockmapMessage   = "sockmap_message"
@@ -264,9 +272,11 @@ type SockmapMapSpecs struct {
 	Pairs          *ebpf.MapSpec `ebpf:"pairs"`
 	ShortRules     *ebpf.MapSpec `ebpf:"short_rules"`
 	SockmapControl *ebpf.MapSpec `ebpf:"sockmap_control"`
+	SockmapExcept  *ebpf.MapSpec `ebpf:"sockmap_except"`
 	SockmapTallies *ebpf.MapSpec `ebpf:"sockmap_tallies"`
 	SockmapWakes   *ebpf.MapSpec `ebpf:"sockmap_wakes"`
 	Socks          *ebpf.MapSpec `ebpf:"socks"`
+	Splicers       *ebpf.MapSpec `ebpf:"splicers"`
 }
 
 // SockmapVariableSpecs contains global variables before they are loaded into the kernel.
@@ -308,9 +318,11 @@ type SockmapMaps struct {
 	Pairs          *ebpf.Map `ebpf:"pairs"`
 	ShortRules     *ebpf.Map `ebpf:"short_rules"`
 	SockmapControl *ebpf.Map `ebpf:"sockmap_control"`
+	SockmapExcept  *ebpf.Map `ebpf:"sockmap_except"`
 	SockmapTallies *ebpf.Map `ebpf:"sockmap_tallies"`
 	SockmapWakes   *ebpf.Map `ebpf:"sockmap_wakes"`
 	Socks          *ebpf.Map `ebpf:"socks"`
+	Splicers       *ebpf.Map `ebpf:"splicers"`
 }
 
 func (m *SockmapMaps) Close() error {
@@ -320,9 +332,11 @@ func (m *SockmapMaps) Close() error {
 		m.Pairs,
 		m.ShortRules,
 		m.SockmapControl,
+		m.SockmapExcept,
 		m.SockmapTallies,
 		m.SockmapWakes,
 		m.Socks,
+		m.Splicers,
 	)
 }
 

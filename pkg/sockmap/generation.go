@@ -32,10 +32,11 @@ const (
 	controlMap = "sockmap_control"
 	talliesMap = "sockmap_tallies"
 	wakesMap   = "sockmap_wakes"
+	exceptMap  = "sockmap_except"
 )
 
 func mapNames() []string {
-	return []string{socksMap, pairsMap, rulesMap, controlMap, talliesMap, wakesMap, "ends", "candidates"}
+	return []string{socksMap, pairsMap, rulesMap, controlMap, talliesMap, wakesMap, exceptMap, "splicers", "ends", "candidates"}
 }
 
 const (

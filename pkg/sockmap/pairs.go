@@ -24,7 +24,7 @@ type Pair struct {
 var states = []string{"dialled", "watched", "chosen", "short", "leaving", "excluded"}
 
 // exclusions are the words for enum exclusion.
-var exclusions = []string{"none", "splice", "way", "flags", "blocking", "lowat", "ulp", "zerocopy", "urgent", "refused", "stream", "rules"}
+var exclusions = []string{"none", "splice", "way", "flags", "blocking", "lowat", "ulp", "zerocopy", "urgent", "refused", "stream", "rules", "program"}
 
 func word(words []string, n uint32) string {
 	if int(n) < len(words) {

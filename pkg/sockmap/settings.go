@@ -25,6 +25,8 @@ type Limits struct {
 	Budget   uint32 // bytes that may wait in a direction
 	Run      uint32 // messages of one side in a row that are past TCP
 	Stream   uint32 // and after so many its sockets leave the map
+	// Except are the names of programs that are not to read past TCP, as the kernel has them: the first 15 letters.
+	Except []string
 }
 
 // DefaultLimits are what an agent has that is told nothing else.
@@ -33,6 +35,33 @@ func DefaultLimits() Limits { return Limits{Turns: 8, Budget: 256 << 10, Run: 16
 func (l Limits) check() error {
 	if l.Turns == 0 || l.Budget == 0 || l.Run == 0 || l.Stream < l.Run {
 		return fmt.Errorf("check limits of conversations %+v: none may be zero, and stream not below run", l)
+	}
+	if len(l.Except) > mostExcept {
+		return fmt.Errorf("check limits of conversations: %d programs are excepted, and there is room for %d", len(l.Except), mostExcept)
+	}
+	for _, name := range l.Except {
+		if name == "" || len(name) > nameLength {
+			return fmt.Errorf("check limits of conversations: %q is no name of a program, which has 1 to %d letters", name, nameLength)
+		}
+	}
+	return nil
+}
+
+const (
+	mostExcept = 64
+	nameLength = 15
+)
+
+// except tells the programs whom not to let past TCP.
+func (l Limits) except(m *ebpf.Map) error {
+	for _, name := range l.Except {
+		var key bpf.SockmapProgramName
+		for i, c := range []byte(name) {
+			key.Text[i] = int8(c)
+		}
+		if err := m.Put(key, uint32(1)); err != nil {
+			return fmt.Errorf("except program %s: %w", name, err)
+		}
 	}
 	return nil
 }

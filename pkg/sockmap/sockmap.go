@@ -108,7 +108,7 @@ func Open(cfg Config) (s *Sockmap, err error) {
 		}
 	}
 	if s.now == nil {
-		if s.now, err = create(root, s.free(root, name), spec, cfg.Cgroup); err != nil {
+		if s.now, err = create(root, s.free(root, name), spec, cfg); err != nil {
 			return s, err
 		}
 		if err := s.now.setControl(bpf.SockmapControlCONTROL_HELD, held); err != nil { // an operator means all versions
@@ -175,7 +175,7 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 		c.tamper(spec)
 	}
 	sum := sha256.New()
-	fmt.Fprintf(sum, "%x", settings)
+	fmt.Fprintf(sum, "%x %q", settings, c.Limits.Except)
 	for _, name := range []string{establishLink, readLink, admitIter, sweepIter, bpf.SockmapProgSockmapMessage} {
 		program := spec.Programs[name]
 		if program == nil {
@@ -194,7 +194,7 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 }
 
 // create loads, attaches and pins a generation.
-func create(root, name string, spec *ebpf.CollectionSpec, cgroup string) (g *generation, err error) {
+func create(root, name string, spec *ebpf.CollectionSpec, cfg Config) (g *generation, err error) {
 	loaded, err := ebpf.NewCollection(spec)
 	if err != nil {
 		return nil, fmt.Errorf("load programs of the map of sockets: %w", err)
@@ -204,7 +204,10 @@ func create(root, name string, spec *ebpf.CollectionSpec, cgroup string) (g *gen
 	if err != nil {
 		return nil, err
 	}
-	if err := g.attach(loaded, cgroup); err != nil {
+	if err := cfg.Limits.except(g.maps[exceptMap]); err != nil {
+		return nil, errors.Join(err, g.close())
+	}
+	if err := g.attach(loaded, cfg.Cgroup); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
 	if err := g.pinAll(filepath.Join(root, stageName)); err != nil {

@@ -103,6 +103,27 @@ func TestSplice(t *testing.T) {
 	}
 }
 
+// A process that has read by splice once may do it with any of its connections, at any time.
+func TestSplicer(t *testing.T) {
+	w := newWorld(t, sockmap.DefaultLimits())
+	c := w.dial(server4)
+	c.ok("splice")
+	c.ok("close")
+	c.ok("redial")
+	c.ask(20, 100)
+	w.excluded(c, "program")
+}
+
+// So may programs that are known for it, by whatever name their threads go.
+func TestExcept(t *testing.T) {
+	limits := sockmap.DefaultLimits()
+	limits.Except = []string{"another", "exe"} // as which the test starts its children
+	w := newWorld(t, limits)
+	c := w.dial(server4)
+	c.ask(20, 100)
+	w.excluded(c, "program")
+}
+
 // Flags of reads that have another meaning past TCP, or sockets that ask for more than is there, are TCP's.
 func TestReads(t *testing.T) {
 	for _, c := range []struct{ do, why string }{

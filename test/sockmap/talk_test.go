@@ -140,6 +140,13 @@ func runTalk(args []string) error {
 			}
 			numbers = append(numbers, n)
 		}
+		if words[0] == "redial" {
+			if e, err = connect(from, to, args[2]); err != nil {
+				return err
+			}
+			fmt.Println("ok")
+			continue
+		}
 		if err := e.do(words[0], numbers); err != nil {
 			fmt.Println(err)
 			continue
