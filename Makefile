@@ -32,7 +32,7 @@ NOT_UNIT := test/(bpf|twin|golden|netns|podnet|sockmap|apiserver|chart|cluster|k
 # Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
 PURE := pkg/lb
 PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-e2e
-BENCHES := bandwidth control datapath keys podnet socket
+BENCHES := bandwidth control datapath keys podnet socket sockmap
 PARTS := verify lint test-unit test-bpf test-twin test-golden test-oracle test-apiserver test-chart test-netns test-bench test-kernels test-cluster test-e2e
 
 .PHONY: help
@@ -252,6 +252,12 @@ bench-socket: ## measure the socket programs beside kube-proxy (root); writes _o
 	@mkdir -p _output/bench
 	$(GO) run ./test/cluster build kube-proxy >/dev/null
 	$(GO) run ./test/bench/socket -output _output/bench/socket.json
+
+.PHONY: bench-sockmap
+bench-sockmap: ## measure what going past TCP does to requests, streams and proxies of a node, ROW="request, pods" for a part (root)
+	@mkdir -p _output/bench/bin
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -o _output/bench/bin/ ./cmd/...
+	$(GO) run ./test/bench/sockmap -binaries _output/bench/bin $(if $(ROW),-only "$(ROW)") -output _output/bench/sockmap.json
 
 .PHONY: bench
 bench: ## run every benchmark; writes _output/bench/all.json and a picture of each

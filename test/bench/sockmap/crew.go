@@ -1,0 +1,75 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// hand is a process of the cgroup that follows orders.
+type hand struct {
+	*rig.Process
+	name string
+}
+
+func (s *stage) hire(ns *rig.Netns, name string) (*hand, error) {
+	p, err := rig.StartChild(s.cgroup, ns, workerName)
+	if err != nil {
+		return nil, err
+	}
+	s.later(func() error { p.Kill(); return nil })
+	return &hand{p, name}, nil
+}
+
+// tell gives an order and does not wait for the reply.
+func (h *hand) tell(o any) error {
+	line, err := json.Marshal(o)
+	if err == nil {
+		_, err = h.Stdin.Write(append(line, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("tell the %s: %w", h.name, err)
+	}
+	return nil
+}
+
+// hear waits for the reply.
+func (h *hand) hear(r any) error {
+	line, err := h.ReadLine()
+	if err != nil {
+		return fmt.Errorf("hear from the %s: %w", h.name, err)
+	}
+	var failed struct{ Error string }
+	if err := errors.Join(json.Unmarshal([]byte(line), r), json.NewDecoder(bytes.NewReader([]byte(line))).Decode(&failed)); err != nil {
+		return fmt.Errorf("understand the %s: %w", h.name, err)
+	}
+	if failed.Error != "" {
+		return fmt.Errorf("the %s cannot %s", h.name, failed.Error)
+	}
+	return nil
+}
+
+// ask gives an order and waits for the reply.
+func (h *hand) ask(o order) (r reply, err error) {
+	if err := h.tell(o); err != nil {
+		return r, err
+	}
+	return r, h.hear(&r)
+}
+
+// both is what two ends did.
+type both struct{ client, server reply }
+
+// together has two ends do something with each other.
+func together(client, server *hand, do, serve order) (b both, err error) {
+	if err := errors.Join(server.tell(serve), client.tell(do)); err != nil {
+		return b, err
+	}
+	if err := client.hear(&b.client); err != nil {
+		return b, err
+	}
+	return b, server.hear(&b.server)
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"fairlead.io/fairlead/pkg/sockmap"
+	"fairlead.io/fairlead/test/bench/result"
+	"fairlead.io/fairlead/test/rig"
+)
+
+func TestMain(m *testing.M) { os.Exit(rig.Main(m, funcs())) }
+
+func TestParse(t *testing.T) {
+	for args, fails := range map[string]string{
+		"": "", "-sizes=1,65536": "", "-effort=0": "does nothing", "-sizes=0": "no size", "-sizes=1,": "no size", "more": "not understood",
+	} {
+		_, err := parse(strings.Fields(args))
+		if (fails == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), fails) {
+			t.Errorf("%q: have error %v, want %q", args, err, fails)
+		}
+	}
+}
+
+// build returns a folder with the programs.
+func build(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", dir+"/", "fairlead.io/fairlead/cmd/...")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return dir
+}
+
+func TestBench(t *testing.T) {
+	rig.Root(t)
+	rig.NoLeaks(t)
+	binaries := build(t)
+	t.Run("refusals", func(t *testing.T) { testRefusals(t, binaries) })
+	t.Run("rows", func(t *testing.T) { testRows(t, binaries) })
+}
+
+// A figure is refused unless the messages went the way that its name says.
+func testRefusals(t *testing.T, binaries string) {
+	s, err := newStage(t.Context(), binaries)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s.patience = 500 * time.Millisecond
+	all, few := s.all, job{64, 200}
+	nobody := map[sockmap.Place]sockmap.Rules{}
+	for _, tt := range []struct {
+		what  string
+		rules map[sockmap.Place]sockmap.Rules
+		off   bool
+		run   func(p *place) error
+		want  string
+	}{
+		{"as they should be", all, false, func(p *place) error { return s.once(t, p, on, requests, few) }, ""},
+		{"nobody is let", nobody, false, func(p *place) error { return s.once(t, p, on, requests, few) }, "did not become short"},
+		{"all are off meanwhile", all, true, func(p *place) error {
+			c, err := s.connect(p, on, cores()[0], epoll)
+			if err == nil {
+				err = c.converse(few.size)
+			}
+			if err == nil {
+				err = s.Switch(false)
+			}
+			if err == nil {
+				_, err = c.proven(func() (both, error) { return c.ask(few.count, few.size) }, c.wentItsWay(few))
+			}
+			return err
+		}, "went past TCP, want"},
+		{"a stream is none", all, false, func(p *place) error {
+			c, err := s.connect(p, on, cores()[0], epoll)
+			if err == nil {
+				err = c.converse(few.size)
+			}
+			if err == nil {
+				_, err = streams(c, few)
+			}
+			return err
+		}, "past TCP: "},
+		{"visits are not seen", nobody, false, func(p *place) error { return second(s.visits(p, on, cores()[0], job{1, 20})) }, "0 of 20 connections"},
+	} {
+		places, err := s.places()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.all = tt.rules
+		for _, where := range []string{loopback, pods} {
+			if err := tt.run(places[where]); (tt.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%s, %s: have error %v, want %q", tt.what, where, err, tt.want)
+			}
+			places[where].stop()
+			if tt.off {
+				break // the client is gone
+			}
+			if places, err = s.places(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Switch(true); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (s *stage) once(t *testing.T, p *place, m mode, f traffic, j job) error {
+	_, err := s.variant(p, m, cores()[0], epoll, f, j).Run(context.WithoutCancel(t.Context()))
+	return err
+}
+
+// A short run has all kinds of rows, whatever they say.
+func testRows(t *testing.T, binaries string) {
+	path := filepath.Join(t.TempDir(), "sockmap.json")
+	args := []string{"-binaries=" + binaries, "-output=" + path, "-rounds=9", "-effort=0.002", "-sizes=64"}
+	for _, only := range []string{
+		"request, loopback, 64 B, epoll, same", "request, pods, 64 B, epoll", "request, " + stacked + ", 64 B, blocking, same", "stream, pods, 64 B, epoll, same",
+		"at once, pods, 64 B, blocking, same", "later, loopback, 64 B, blocking, same", "close, pods", "programs", "16 connections, same core",
+		"pure proxy, 64 B requests", "64 KiB of a stream", "hazards",
+	} {
+		args = append(args, "-only="+only)
+	}
+	if err := run(t.Context(), args, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []result.Row
+	if err := json.Unmarshal(content, &rows); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, row := range rows {
+		found[row.Row]++
+	}
+	ways := len(relayWays()) - 1
+	for name, want := range map[string]int{
+		"request, loopback": 2, "request, pods": 2 * len(cores()), "request, " + stacked: 2, "request, pods, bare minimum": 2 * len(cores()),
+		"request, pods, by TCP, in the map": 2 * len(cores()), "stream, pods": 2, "stream after a conversation, at once, pods": 2,
+		"stream after a conversation, at once, pods, by TCP, in the map": 2, "stream after a conversation, later, loopback": 2, "connect, request, close, pods": len(cores()) * 3,
+		"proxied requests, 2000 a second of 16 KiB": 2, "proxied requests, 2000 a second of 16 KiB, beside direct ones": 1,
+		"hazards of a pure proxy": (ways+1)*5 + 1,
+	} {
+		if found["sockmap/"+name] != want {
+			t.Errorf("%d rows of %q, want %d; all: %v", found["sockmap/"+name], name, want, found)
+		}
+	}
+	for name, least := range map[string]int{"pure proxy, 64 B requests": 5 * ways, "pure proxy, 64 KiB of a stream": 3 * ways, "programs": 10} {
+		if found["sockmap/"+name] < least {
+			t.Errorf("%d rows of %q, want %d or more", found["sockmap/"+name], name, least)
+		}
+	}
+}

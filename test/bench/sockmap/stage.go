@@ -1,0 +1,324 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/sockmap"
+	"fairlead.io/fairlead/test/bench/node"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// stage is a node with two pods, the processes in them, and what takes them past TCP; and another one whose own stack carries the packets of pods.
+type stage struct {
+	pods   []*node.Pod
+	others []*node.Pod // of the other node
+	cgroup *rig.Cgroup
+	bpffs  string
+	all    map[sockmap.Place]sockmap.Rules // those that let both pods
+	*sockmap.Sockmap
+	relay    *kernelRelay
+	patience time.Duration
+	rest     func() error // ends Run; nil: it does not run
+	undo     []func() error
+}
+
+func (s *stage) later(undo func() error) { s.undo = append(s.undo, undo) }
+
+// Close ends everything.
+func (s *stage) Close() error {
+	var errs []error
+	for _, undo := range slices.Backward(s.undo) {
+		errs = append(errs, undo())
+	}
+	s.undo = nil
+	return errors.Join(errs...)
+}
+
+func newStage(ctx context.Context, binaries string) (s *stage, err error) {
+	s = &stage{all: map[sockmap.Place]sockmap.Rules{}, patience: patience}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.pods, err = s.addNode(ctx, binaries); err != nil {
+		return s, err
+	}
+	if s.others, err = s.addNode(ctx, binaries, "--host-routing=stack"); err != nil {
+		return s, err
+	}
+	if s.cgroup, err = rig.CreateCgroup(); err != nil {
+		return s, err
+	}
+	s.later(s.cgroup.Close)
+	if err := s.open(); err != nil {
+		return s, err
+	}
+	s.relay, err = s.newKernelRelay()
+	return s, err
+}
+
+// addNode starts a node with two pods that may take part.
+func (s *stage) addNode(ctx context.Context, binaries string, flags ...string) ([]*node.Pod, error) {
+	n, err := node.New(binaries, flags...)
+	if err != nil {
+		return nil, err
+	}
+	s.later(n.Close)
+	pods, err := n.AddPods(ctx, 2)
+	if err != nil {
+		return nil, err
+	}
+	for _, pod := range pods {
+		// Connections that are over do not wait, so that any number of them can follow each other.
+		if err := pod.SetSysctl("net/ipv4/tcp_max_tw_buckets", "0"); err != nil {
+			return nil, err
+		}
+		cookie, err := cookieOf(pod.Netns)
+		if err != nil {
+			return nil, err
+		}
+		s.all[sockmap.Place{Netns: cookie}] = sockmap.Rules{From: 1, To: 1}
+	}
+	return pods, nil
+}
+
+// open attaches the programs.
+func (s *stage) open() error {
+	bpffs, unmount, err := rig.MountBPFFS()
+	if err != nil {
+		return err
+	}
+	s.later(unmount)
+	s.bpffs = bpffs
+	limits := sockmap.DefaultLimits()
+	limits.Blocking = true
+	s.Sockmap, err = sockmap.Open(sockmap.Config{BPFFS: bpffs, Cgroup: s.cgroup.Path(), Limits: limits, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return err
+	}
+	s.later(s.Sockmap.Close)
+	s.later(s.pause)
+	if err := s.Switch(true); err != nil {
+		return err
+	}
+	s.resume()
+	return nil
+}
+
+// resume has sockets admitted.
+func (s *stage) resume() {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	s.rest = func() error {
+		cancel()
+		return <-ended
+	}
+}
+
+// pause ends that. What is in the map stays in it.
+func (s *stage) pause() error {
+	if s.rest == nil {
+		return nil
+	}
+	rest := s.rest
+	s.rest = nil
+	return rest()
+}
+
+func cookieOf(ns *rig.Netns) (cookie uint64, err error) {
+	return cookie, ns.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	})
+}
+
+// place is where the two ends of a connection are.
+type place struct {
+	name           string
+	client, server *hand
+	at             netip.AddrPort
+}
+
+// The places.
+const (
+	loopback = "loopback"
+	pods     = "pods"
+	stacked  = "pods by the node's stack" // as under many another network
+)
+
+// places starts the processes: a client, somebody in the same pod, and somebody in the other; and two in those of the other node.
+func (s *stage) places() (map[string]*place, error) {
+	client, err := s.hire(s.pods[0].Netns, "client")
+	if err != nil {
+		return nil, err
+	}
+	far, err := s.hire(s.others[0].Netns, "client of "+stacked)
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]*place{}
+	for name, where := range map[string]struct {
+		client *hand
+		pod    *node.Pod
+		at     netip.Addr
+	}{
+		loopback: {client, s.pods[0], netip.AddrFrom4([4]byte{127, 0, 0, 1})}, pods: {client, s.pods[1], s.pods[1].Addr}, stacked: {far, s.others[1], s.others[1].Addr},
+	} {
+		server, err := s.hire(where.pod.Netns, "server of "+name)
+		if err != nil {
+			return nil, err
+		}
+		r, err := server.ask(order{Do: "listen", At: netip.AddrPortFrom(where.at, 0), CPU: anyCPU})
+		if err != nil {
+			return nil, err
+		}
+		found[name] = &place{name, where.client, server, r.At}
+	}
+	return found, nil
+}
+
+// stop ends the processes at once, so that nobody waits for them.
+func (p *place) stop() {
+	p.client.Kill()
+	p.server.Kill()
+}
+
+// mode is what becomes of a connection.
+type mode string
+
+// The modes.
+const (
+	on      mode = "past TCP"
+	off     mode = "by TCP"
+	held    mode = "by TCP, in the map" // what those pay who came in and send what may not go past TCP
+	minimum mode = "bare minimum"       // past TCP by a program that only does that
+)
+
+// cpus are those of the client and of the server.
+type cpus struct {
+	name           string
+	client, server int
+}
+
+// talk is a connection of a place.
+type talk struct {
+	*place
+	s    *stage
+	mode mode
+	cpus cpus
+	way  string
+	at   netip.AddrPort // the client
+}
+
+// connect opens one that takes part or does not.
+func (s *stage) connect(p *place, m mode, c cpus, way string) (*talk, error) {
+	if err := s.SetRules(s.rulesOf(m)); err != nil {
+		return nil, err
+	}
+	t := &talk{place: p, s: s, mode: m, cpus: c, way: way}
+	b, err := t.do(order{Do: "dial", At: p.at}, order{Do: "accept"})
+	if t.at = b.client.At; err == nil && m == minimum {
+		_, err = t.do(order{Do: "least", Dir: s.relay.dir}, order{Do: "least", Dir: s.relay.dir})
+	}
+	return t, err
+}
+
+// rulesOf are those that let a mode's connections take part.
+func (s *stage) rulesOf(m mode) map[sockmap.Place]sockmap.Rules {
+	if m == on || m == held {
+		return s.all
+	}
+	return nil
+}
+
+// do has both ends do something.
+func (t *talk) do(do, serve order) (both, error) {
+	do.CPU, serve.CPU, do.Way, serve.Way = t.cpus.client, t.cpus.server, t.way, t.way
+	return together(t.client, t.server, do, serve)
+}
+
+func (t *talk) ask(count, size int) (both, error) {
+	return t.do(order{Do: "ask", Count: count, Size: size}, order{Do: "answer", Count: count, Size: size})
+}
+
+func (t *talk) pour(count, size int) (both, error) {
+	return t.do(order{Do: "pour", Count: count, Size: size}, order{Do: "sink", Count: count, Size: size})
+}
+
+func (t *talk) close() error {
+	_, err := t.do(order{Do: "close"}, order{Do: "close"})
+	if t.mode == held {
+		err = errors.Join(err, t.s.Switch(true))
+		t.s.resume()
+	}
+	return err
+}
+
+// pair returns what the programs know of it.
+func (t *talk) pair() (found sockmap.Pair, ok bool, err error) {
+	list, err := t.s.Pairs()
+	for _, p := range list {
+		if p.Client == t.at {
+			return p, true, err
+		}
+	}
+	return found, false, err
+}
+
+// warm is how often a client asks before anything is measured: enough to be taken for a conversation, and to have read since.
+const warm = 48
+
+// converse has both ends warm up, and come to where the mode wants them.
+func (t *talk) converse(size int) error {
+	if _, err := t.ask(warm, size); err != nil {
+		return err
+	}
+	if t.mode == off || t.mode == minimum {
+		_, err := t.ask(warm, size)
+		return err
+	}
+	if err := t.until("short", func(p sockmap.Pair) bool { return p.State == "short" }); err != nil {
+		return err
+	}
+	if t.mode == held {
+		// Nobody takes them out of the map while nobody runs.
+		if err := errors.Join(t.s.pause(), t.s.Switch(false)); err != nil {
+			return err
+		}
+	}
+	_, err := t.ask(warm, size)
+	return err
+}
+
+// patience bounds the wait for the agent's part, which takes milliseconds.
+const patience = 5 * time.Second
+
+func (t *talk) until(what string, f func(sockmap.Pair) bool) error {
+	for end := time.Now().Add(t.s.patience); ; time.Sleep(500 * time.Microsecond) {
+		p, ok, err := t.pair()
+		if err != nil {
+			return err
+		}
+		if ok && f(p) {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the connection did not become %s, so there is nothing to measure: %+v (known: %v)", what, p, ok)
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fairlead.io/fairlead/pkg/sockmap"
+	"fairlead.io/fairlead/test/bench/round"
+)
+
+// What is measured of every run. The CPU time is that of both ends, with what the kernel does on their back: others do not disturb it.
+const (
+	median  = "ns, median"
+	worst   = "ns, 99 of 100"
+	stream  = "Gbit/s"
+	work    = "Gbit/s, by the CPU time of both ends"
+	rate    = "conn/s"
+	ratable = "conn/s, by the CPU time of both ends"
+)
+
+// traffic is what a client and a server do over a connection.
+type traffic func(*talk, job) (round.Sample, error)
+
+// job is how much of it.
+type job struct{ size, count int }
+
+// requests are messages there and back.
+func requests(t *talk, j job) (round.Sample, error) {
+	if err := t.converse(j.size); err != nil {
+		return round.Sample{}, err
+	}
+	b, err := t.proven(func() (both, error) { return t.ask(j.count, j.size) }, t.wentItsWay(j))
+	if err != nil {
+		return round.Sample{}, err
+	}
+	sample := b.sample(j)
+	sample.Values = map[string]float64{median: b.client.Median, worst: b.client.Worst}
+	return sample, nil
+}
+
+// streams are messages in one direction, from the first that a connection has.
+func streams(t *talk, j job) (round.Sample, error) {
+	return t.stream(j, func(was, is sockmap.Pair) error {
+		if is.State != "watched" || is.Redirected != [2]uint64{} {
+			return fmt.Errorf("a stream is %s and past TCP: %+v", is.State, is)
+		}
+		return nil
+	})
+}
+
+// turns are streams of those who have conversed until then.
+func turns(t *talk, j job) (round.Sample, error) {
+	if err := t.converse(min(j.size, chat)); err != nil {
+		return round.Sample{}, err
+	}
+	return t.stream(j, func(was, is sockmap.Pair) error {
+		if is.Redirected[0] == was.Redirected[0] && is.Passed[0] == was.Passed[0] {
+			return fmt.Errorf("no message met the programs: %+v", is)
+		}
+		return nil
+	})
+}
+
+// chat is how long messages are at most before a stream begins.
+const chat = 1 << 10
+
+// settled are those some time later, when they have left the map.
+func settled(t *talk, j job) (round.Sample, error) {
+	size := min(j.size, chat)
+	if err := t.converse(size); err != nil {
+		return round.Sample{}, err
+	}
+	// More than Limits.Stream, and again until both have left. Who takes no part has the same pauses, in which TCP forgets how fast it may go.
+	pour := func() error { return second(t.pour(300, size)) }
+	for i := range leaving {
+		if err := pour(); err != nil {
+			return round.Sample{}, err
+		}
+		if i+1 < leaving {
+			time.Sleep(120 * time.Millisecond)
+		}
+	}
+	if t.mode == on {
+		if err := t.until("a stream", func(p sockmap.Pair) bool { return p.State == "watched" && p.Inside == 0 }); err != nil {
+			return round.Sample{}, err
+		}
+	}
+	if _, err := t.pour(max(j.count/4, 1), j.size); err != nil {
+		return round.Sample{}, err
+	}
+	return t.stream(j, func(was, is sockmap.Pair) error {
+		if is.State != "watched" || is.Inside != 0 || is.Redirected != was.Redirected {
+			return fmt.Errorf("a stream came back into the map: %+v", is)
+		}
+		return nil
+	})
+}
+
+// leaving is how often the agent has to look before sockets have left.
+const leaving = 3
+
+func (t *talk) stream(j job, right func(was, is sockmap.Pair) error) (round.Sample, error) {
+	check := t.wentItsWay(j)
+	if t.mode == on {
+		check = func(was, is state) error { return right(was.pair, is.pair) }
+	}
+	b, err := t.proven(func() (both, error) { return t.pour(j.count, j.size) }, check)
+	if err != nil {
+		return round.Sample{}, err
+	}
+	sample, bits := b.sample(j), float64(b.server.Bytes)*8
+	sample.Values = map[string]float64{
+		stream: bits / float64(b.client.Took), work: bits / float64(b.client.CPU+b.server.CPU),
+	}
+	return sample, nil
+}
+
+// sample counts what has arrived by its bytes.
+func (b both) sample(j job) round.Sample {
+	return round.Sample{Claimed: b.client.Done, Arrived: b.server.Bytes / uint64(j.size), Took: b.client.Took}
+}
+
+// state is what is known of a connection.
+type state struct {
+	pair    sockmap.Pair
+	known   bool
+	tallies sockmap.Tallies
+}
+
+func (t *talk) state() (s state, err error) {
+	var failed error
+	s.pair, s.known, err = t.pair()
+	s.tallies, failed = t.s.Tallies()
+	return s, errors.Join(err, failed)
+}
+
+// proven measures, and refuses the figures unless it went the way that it should.
+func (t *talk) proven(f func() (both, error), right func(was, is state) error) (b both, err error) {
+	was, err := t.state()
+	if err != nil {
+		return b, err
+	}
+	if b, err = f(); err != nil {
+		return b, err
+	}
+	is, err := t.state()
+	if err == nil {
+		err = right(was, is)
+	}
+	return b, err
+}
+
+// enough of the messages are for a figure to be of all of them.
+const enough = 0.99
+
+// wentItsWay tells whether the messages of a job went as the mode says: of one direction if the server has not spoken.
+func (t *talk) wentItsWay(j job) func(was, is state) error {
+	want := uint64(enough * float64(j.count) * float64(j.size))
+	return func(was, is state) error {
+		switch client, server := is.pair.Redirected[0]-was.pair.Redirected[0], is.pair.Redirected[1]-was.pair.Redirected[1]; {
+		case (t.mode == off || t.mode == minimum) && is.known:
+			return fmt.Errorf("who takes no part is known: %+v", is.pair)
+		case t.mode == on && min(client, server) < want:
+			return fmt.Errorf("%d bytes of the client and %d of the server went past TCP, want %d: %+v, %+v", client, server, want, is.pair, is.tallies.Passed)
+		case t.mode == held && is.tallies.Passed["off"].Bytes-was.tallies.Passed["off"].Bytes < want:
+			return fmt.Errorf("not all messages met the programs, want %d bytes: %+v", want, is.tallies.Passed)
+		}
+		return nil
+	}
+}
+
+// visits are connections with one request each.
+func (s *stage) visits(p *place, m mode, c cpus, j job) (sample round.Sample, err error) {
+	if err := s.SetRules(s.rulesOf(m)); err != nil {
+		return sample, err
+	}
+	t := &talk{place: p, s: s, mode: m, cpus: c, way: blocking}
+	was, err := s.Tallies()
+	if err != nil {
+		return sample, err
+	}
+	b, err := t.do(order{Do: "visit", At: p.at, Count: j.count, Size: j.size}, order{Do: "host", Count: j.count, Size: j.size})
+	if err != nil {
+		return sample, err
+	}
+	is, err := s.Tallies()
+	if err != nil {
+		return sample, err
+	}
+	if seen := is.Watched - was.Watched; m == on && seen != uint64(j.count) || m == off && seen != 0 {
+		return sample, fmt.Errorf("%d of %d connections %s were seen", seen, j.count, m)
+	}
+	sample = b.sample(j)
+	sample.Values = map[string]float64{
+		rate: 1e9 / b.client.Median, ratable: float64(sample.Arrived) * 1e9 / float64(b.client.CPU+b.server.CPU), worst: b.client.Worst,
+	}
+	return sample, nil
+}
+
+// variant is some traffic in a mode, over a connection of its own each time.
+func (s *stage) variant(p *place, m mode, c cpus, way string, f traffic, j job) round.Variant {
+	return round.Variant{Name: string(m), Run: func(ctx context.Context) (sample round.Sample, err error) {
+		defer context.AfterFunc(ctx, p.stop)()
+		t, err := s.connect(p, m, c, way)
+		if err != nil {
+			return sample, err
+		}
+		if sample, err = f(t, j); err != nil {
+			return sample, err
+		}
+		return sample, t.close()
+	}}
+}
