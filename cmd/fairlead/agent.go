@@ -59,10 +59,12 @@ type agent struct {
 	network       *podnet.Network    // nil where pods get their network otherwise
 	fabric        *fabric.Fabric     // likewise
 	masquerade    *masquerade.Keeper // nil without such a file
+	acceleration  *acceleration      // nil where everything goes by TCP
 
 	queues *queues.Keeper     // nil where pods send as fast as they can; likewise
 	bbr    *observe.BBRStatus // nil where connections of pods have the congestion control that the kernel gives them; set before others ask
 	pair   int                // where what they send to each other waits, by its index; 0 where nothing does
+	unfit  string             // why nothing goes past TCP although the option says so; set before others ask
 	big    *bigtcp.Keeper     // nil where packets are as large as usual; set before others ask
 }
 

@@ -54,7 +54,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 		}
 	}
 	s.OptOut, s.Flows, s.Ways = optOutStatus(a.optOuts()), a.flowStatus(), a.wayStatus()
-	s.PodNetwork, s.Policies = a.podStatus(), a.policies.status()
+	s.PodNetwork, s.Policies, s.Sockmap = a.podStatus(), a.policies.status(), a.sockmapStatus()
 	attached, failed := a.path.Status()
 	s.Datapath.CgroupRoot = attached.CgroupRoot
 	s.Datapath.Features = map[string]bool{

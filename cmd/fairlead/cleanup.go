@@ -20,6 +20,7 @@ import (
 	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/podnet"
 	"fairlead.io/fairlead/pkg/queues"
+	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 // removal is what cleanup took away.
@@ -53,6 +54,8 @@ then the plugin, as far as they are fairlead's; the programs, the maps, and the 
 carries connections to Services, unless something else does. It is refused while an agent runs, which would have lost what
 it works on. Where netfilter tracks connections, it is given those by TCP that fairlead translates, so that another proxy's rules
 go on with them.
+
+What goes past TCP goes by it again first, and what processes have not read of it for half a minute by then keeps its map, as the error says.
 
 The routes and the tunnel to the pods of other nodes are removed too, and settings of the kernel that "fairlead init" changed
 are put back, unless somebody changed them since; the mounts stay. The devices of pods that run are left, with their
@@ -95,6 +98,9 @@ func remove(cfg *config.Config, plugins string) (*removal, error) {
 		return nil, err
 	}
 	left := removed.removeInstalled(cfg, plugins)
+	if _, err := sockmap.Remove(cfg.BPFFS); err != nil {
+		left = errors.Join(left, err)
+	}
 	left = errors.Join(left, datapath.EndRates(cfg.BPFFS, queues.Drain))
 	over, err := datapath.Cleanup(cfg.BPFFS)
 	if err != nil {
@@ -128,7 +134,7 @@ func (r *removal) removeState(cfg *config.Config) error {
 	} else if err != nil {
 		return err
 	}
-	for _, file := range []string{pluginSocket(cfg), serversFile(cfg), bbrFile(cfg)} {
+	for _, file := range []string{pluginSocket(cfg), serversFile(cfg), bbrFile(cfg), sockmapFile(cfg)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove a file of the agent: %w", err)
 		}

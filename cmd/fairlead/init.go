@@ -28,7 +28,8 @@ devices to come get fq (net.core.default_qdisc), and there is room for 1000 pack
 net.ipv4.tcp_max_syn_backlog), unless there is more. What these settings were is noted in the state directory;
 "fairlead cleanup" puts them back, and so does this command those of --bandwidth without that. With --bbr it has the kernel load
 that, and sends a packet through network namespaces of its own, by the way that pods' packets take (--pod-device, --host-routing),
-to see whether it still knows its socket, and the time that this gave it, when it leaves; what came of it the agent reads.
+to see whether it still knows its socket, and the time that this gave it, when it leaves. With --sockmap it has two ends of a connection, in a network namespace of its own, do what those may that go past TCP, and end
+in all ways. What came of either the agent reads.
 
 It is what a privileged step does before an agent that is not privileged itself, such as an init container. The volumes of
 that need mountPropagation Bidirectional, and the agent's HostToContainer. "fairlead cleanup" leaves the mounts.`,
@@ -63,10 +64,13 @@ that need mountPropagation Bidirectional, and the agent's HostToContainer. "fair
 			if done.BBR, err = tryBBR(cfg); err != nil {
 				return err
 			}
+			if done.Sockmap, err = trySockmap(cfg, cgroup.Path); err != nil {
+				return err
+			}
 			return inv.print(done, done.write)
 		},
 	}
-	config.AddFlags(cmd.Flags(), "bandwidth", "bbr", "cgroup-root", "devices", "host-routing", "pod-device")
+	config.AddFlags(cmd.Flags(), "bandwidth", "bbr", "cgroup-root", "devices", "host-routing", "pod-device", "sockmap", "sockmap-blocking", "sockmap-except")
 	cmd.Flags().StringVar(&at, "cgroup-mount", cgroupMount, "where to mount cgroup2 if nothing shows its root")
 	return cmd
 }
@@ -76,6 +80,7 @@ type preparation struct {
 	Mounts   []datapath.Mount
 	Settings []Change
 	BBR      string `json:",omitempty"` // "works", or why it does not; empty where nobody is to have it
+	Sockmap  string `json:",omitempty"` // "fit", or why the kernel is not; empty where nothing is to go past TCP
 }
 
 func (p preparation) write(w io.Writer) error {
@@ -98,7 +103,12 @@ func (p preparation) write(w io.Writer) error {
 		}
 	}
 	if p.BBR != "" {
-		_, err := fmt.Fprintf(w, "BBR for connections of pods: %s\n", p.BBR)
+		if _, err := fmt.Fprintf(w, "BBR for connections of pods: %s\n", p.BBR); err != nil {
+			return err
+		}
+	}
+	if p.Sockmap != "" {
+		_, err := fmt.Fprintf(w, "kernel for connections past TCP: %s\n", p.Sockmap)
 		return err
 	}
 	return nil

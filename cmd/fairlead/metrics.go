@@ -71,7 +71,7 @@ func (a *agent) sample() metrics.Sample {
 	s.Routes, _ = a.routeStats()
 	s.Monitor = a.hub.Stats()
 	s.Pods, s.Fabric = a.podStats(), a.fabricStats()
-	s.Rates = a.rateSamples(s.Pods)
+	s.Rates, s.Sockmap = a.rateSamples(s.Pods), status.Sockmap
 	if o := a.optOuts(); o != nil {
 		s.OptOut = *o
 		s.Stats.Damage += o.Damage

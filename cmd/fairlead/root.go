@@ -133,6 +133,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 		newNATCommand(inv),
 		newIPAMCommand(inv),
 		newBandwidthCommand(inv),
+		newSockmapCommand(inv),
 		newExplainCommand(inv),
 		newDropsCommand(inv),
 		newMonitorCommand(inv),

@@ -159,6 +159,9 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err := agent.startPodNetwork(start, log); err != nil {
 		return err
 	}
+	if err := agent.startSockmap(start, report, log); err != nil {
+		return err
+	}
 	start("attachment", path.WatchAttachment)
 	start("devices", func(ctx context.Context) error { return path.Watch(ctx, store.SelfChanged(), setLocal) })
 	start("reconcile", func(ctx context.Context) error { return errors.Join(reconciler.Run(ctx), guards.Close()) })

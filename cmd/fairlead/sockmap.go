@@ -2,17 +2,14 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
@@ -116,11 +113,3 @@ func writeShortRows(w io.Writer, view sockmap.View, rows []shortRow) error {
 	}
 	return out.Flush()
 }
-
-// startSockmap starts what lets connections of pods go past TCP; without the option it takes away what an agent before has left, once nothing waits there.
-func (a *agent) startSockmap(start func(string, func(context.Context) error), log *slog.Logger) error {
-	return nil
-}
-
-// sockmapStatus returns how connections go past TCP; nil where everything goes by it.
-func (a *agent) sockmapStatus() *observe.SockmapStatus { return nil }

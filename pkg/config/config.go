@@ -67,6 +67,7 @@ type Config struct {
 	Sockmap            string // true or false
 	AccelerateSelector string // a label selector, which package source reads; empty = nobody
 	SockmapBlocking    string // true or false
+	SockmapExcept      string // names of programs with commas between them
 
 	CNIConfDir, CNIConfName string // where the agent writes the configuration of the runtime; empty = nowhere
 

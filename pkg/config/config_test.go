@@ -55,7 +55,7 @@ func TestDefaults(t *testing.T) {
 		Devices: "auto", XDP: "auto", NodePortAddresses: "primary", NodePortRange: "30000-32767", ExternalClusterIP: "false", VIPPing: "false", DSR: "off",
 		MetricsAddress: "127.0.0.1:10249", HealthzAddress: ":10256", ReadyAddress: "127.0.0.1:10247",
 		OptOutRuntimes: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
-		OptOutMeshes:   "istio,istio-ambient,linkerd,kuma,consul", CNICache: "/var/lib/cni/results", PodNetwork: "off", HostRouting: "bpf", Masquerade: "true", Routing: "none", BigTCP: "false", Bandwidth: "false", BBR: "false", PodDevice: "auto", Sockmap: "false", SockmapBlocking: "false",
+		OptOutMeshes:   "istio,istio-ambient,linkerd,kuma,consul", CNICache: "/var/lib/cni/results", PodNetwork: "off", HostRouting: "bpf", Masquerade: "true", Routing: "none", BigTCP: "false", Bandwidth: "false", BBR: "false", PodDevice: "auto", Sockmap: "false", SockmapBlocking: "false", SockmapExcept: "nginx,haproxy",
 		CNIConfName: "05-fairlead.conflist",
 		Conntrack: Conntrack{
 			TCPEstablished: "8000s", TCPHalfClosed: "1h", TCPClosing: "60s", TCPReset: "10s", TCPHalfOpen: "30s", UDPStream: "120s", UDP: "30s",
@@ -135,7 +135,7 @@ func TestEveryOption(t *testing.T) {
 		"dsr":                "ipip",
 		"pod-network":        "main", "pod-cidrs": "10.1.0.0/24", "cni-conf-dir": "/cni/net.d", "cni-conf-name": "10-x.conflist",
 		"host-routing": "stack", "masquerade": "false", "native-cidrs": "10.0.0.0/8", "masquerade-config": "/etc/fairlead/masquerade", "routing": "vxlan", "big-tcp": "true", "bandwidth": "true", "pod-device": "netkit",
-		"sockmap": "true", "accelerate-selector": "app in (web, api)", "sockmap-blocking": "true",
+		"sockmap": "true", "accelerate-selector": "app in (web, api)", "sockmap-blocking": "true", "sockmap-except": "envoy, traefik",
 		"l7-proxies": "envoy=15001",
 	}
 	seen := map[*string]string{}

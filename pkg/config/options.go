@@ -260,6 +260,12 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.SockmapBlocking },
 		},
 		{
+			Name: "sockmap-except", Default: "nginx,haproxy", check: programs,
+			Usage: "with --sockmap=true, programs that read nothing past TCP, by the first 15 letters of their names with commas between them: " +
+				"those that may splice, or ask how much there is to be read, only after they have been watched",
+			field: func(c *Config) *string { return &c.SockmapExcept },
+		},
+		{
 			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
 			Usage: "whether pods get their network by the plugin fairlead-cni: they do not; it makes their devices and gives them addresses; it " +
 				"comes after another plugin that does",

@@ -73,14 +73,17 @@ func (s *Sockmap) putRules() error {
 		also := want[place]
 		want[place] = Rules{From: also.From | rules.From, To: also.To | rules.To, Pod: cmp.Or(also.Pod, rules.Pod)}
 	}
-	for place, rules := range want {
-		rules = rulesOf(rowOf(rules)) // as far as there is room for the name
-		if have[place] == rules {
-			continue
+	// Rows are written one after the other. First each loses what it is to have no more, so what is in between lets nobody whom neither would.
+	for place, was := range have {
+		is := want[place]
+		if err := s.now.setRules(place, was, Rules{was.From & is.From, was.To & is.To, was.Pod}); err != nil {
+			return err
 		}
-		key := bpf.SockmapShortKey{Netns: place.Netns, Port: uint32(place.Port)}
-		if err := s.now.maps[rulesMap].Put(key, rowOf(rules)); err != nil {
-			return fmt.Errorf("set rules of namespace %d: %w", place.Netns, err)
+		have[place] = Rules{was.From & is.From, was.To & is.To, was.Pod}
+	}
+	for place, is := range want {
+		if err := s.now.setRules(place, have[place], is); err != nil {
+			return err
 		}
 	}
 	for place := range have {
@@ -93,6 +96,19 @@ func (s *Sockmap) putRules() error {
 		}
 	}
 	s.note()
+	return nil
+}
+
+// setRules makes a row say something else than it does.
+func (g *generation) setRules(place Place, was, is Rules) error {
+	is = rulesOf(rowOf(is)) // as far as there is room for the name
+	if was == is {
+		return nil
+	}
+	key := bpf.SockmapShortKey{Netns: place.Netns, Port: uint32(place.Port)}
+	if err := g.maps[rulesMap].Put(key, rowOf(is)); err != nil {
+		return fmt.Errorf("set rules of namespace %d: %w", place.Netns, err)
+	}
 	return nil
 }
 

@@ -101,7 +101,7 @@ func given() map[string]struct {
 		want  string
 	}
 	return map[string]pair{
-		"accelerate-selector": {"app in (web,api), tier!=test", "app in (web,api), tier!=test"}, "sockmap": {true, "true"}, "sockmap-blocking": {true, "true"},
+		"accelerate-selector": {"app in (web,api), tier!=test", "app in (web,api), tier!=test"}, "sockmap": {true, "true"}, "sockmap-blocking": {true, "true"}, "sockmap-except": {[]string{"envoy", "squid"}, "envoy,squid"},
 		"algorithm": {"maglev", "maglev"}, "api-servers": {"https://192.0.2.1:6443 https://[2001:db8::1]:6443", "https://192.0.2.1:6443 https://[2001:db8::1]:6443"},
 		"bandwidth": {true, "true"}, "bbr": {"annotated", "annotated"}, "big-tcp": {true, "true"}, "bpffs": {"/run/bpf", "/run/bpf"},
 		"cgroup-root": {"/sys/fs/cgroup/x", "/sys/fs/cgroup/x"}, "cni-cache": {"/var/c", "/var/c"}, "cni-conf-name": {"10-x.conflist", "10-x.conflist"},

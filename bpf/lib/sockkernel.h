@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains what is read of the kernel's sockets and processes, by its type information. */
+#pragma once
+
+#include <stdbool.h>
+#include <bpf/bpf_core_read.h>
+
+#include "types.h"
+
+struct list_head {
+	struct list_head *next;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+typedef struct refcount_struct {
+	atomic_t refs;
+} refcount_t;
+
+struct sk_psock {
+	struct list_head ingress_msg;
+	refcount_t refcnt;
+} __attribute__((preserve_access_index));
+
+struct file {
+	unsigned int f_flags;
+} __attribute__((preserve_access_index));
+
+struct socket {
+	struct file *file;
+} __attribute__((preserve_access_index));
+
+struct sock {
+	int sk_rcvlowat;
+	void *sk_user_data;
+	unsigned long sk_flags;
+	struct socket *sk_socket;
+} __attribute__((preserve_access_index));
+
+struct inet_sock {
+	struct sock sk;
+} __attribute__((preserve_access_index));
+
+struct inet_connection_sock {
+	struct inet_sock icsk_inet;
+	const void *icsk_ulp_ops;
+} __attribute__((preserve_access_index));
+
+struct tcp_sock {
+	struct inet_connection_sock inet_conn;
+	__u32 copied_seq;
+	__u32 write_seq;
+	bool is_mptcp;
+	void *md5sig_info;
+	void *ao_info;
+} __attribute__((preserve_access_index));
+
+struct pt_regs___x86 {
+	unsigned long orig_ax, dx, r10;
+} __attribute__((preserve_access_index));
+
+struct pt_regs___arm {
+	__u64 regs[31];
+	int syscallno;
+} __attribute__((preserve_access_index));
+
+struct task_struct {
+	struct task_struct *group_leader;
+	char comm[16];
+} __attribute__((preserve_access_index));
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+} __attribute__((preserve_access_index));
+
+struct bpf_iter__bpf_sk_storage_map {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	struct sock *sk;
+	__u64 *value;
+};
+
+struct bpf_iter__sockmap {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	__u64 *key;
+	struct sock *sk;
+};
+
+static __always_inline struct sk_psock *psock_of(const struct sock *sk)
+{
+	void *data = NULL;
+
+	bpf_core_read(&data, sizeof(data), &sk->sk_user_data);
+	return (void *)((__u64)data & ~7ULL); /* the lowest bits are flags of the kernel's */
+}
+
+/* Whether nothing waits for a socket past TCP. */
+static __always_inline bool psock_is_empty(struct sk_psock *psock)
+{
+	struct list_head *next = NULL;
+
+	if (bpf_core_read(&next, sizeof(next), &psock->ingress_msg.next))
+		return false;
+	return next == (void *)psock + bpf_core_field_offset(psock->ingress_msg);
+}

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains when a socket may leave the map without losing anything. */
+#pragma once
+
+#include "sockkernel.h"
+#include "sockpair.h"
+
+/* Whether a connection's sockets are to leave the map. */
+static __always_inline bool is_leaving(struct pair *pair, bool on)
+{
+	__u32 state;
+
+	if (!pair)
+		return true; /* its other end has closed */
+	state = pair->state;
+	if (!on && state != PAIR_EXCLUDED && state != PAIR_LEAVING)
+		__sync_val_compare_and_swap(&pair->state, state, PAIR_LEAVING);
+	return !on || state == PAIR_LEAVING || state == PAIR_EXCLUDED;
+}
+
+/* Whether no call of a process is at work on a socket that is in the map. */
+static __always_inline bool psock_is_idle(struct sk_psock *psock)
+{
+	int refs = 0;
+
+	return !bpf_core_read(&refs, sizeof(refs), &psock->refcnt.refs.counter) && refs == 1;
+}
+
+/* Whether nothing waits for a socket and nobody is about to send it something. Who begins to send now sees that it
+ * must not; who has begun before is at work until it is in the queue, so that is looked at last. */
+static __always_inline bool is_quiet(struct sock *sk, struct end *end, struct pair *pair)
+{
+	__u32 other = !(end->side & 1);
+
+	if (pair && __sync_fetch_and_or(&pair->inside, 0) & (1 << other) &&
+	    !psock_is_idle(psock_of((struct sock *)pair->sk[other])))
+		return false;
+	if (pair)
+		__sync_fetch_and_or(&pair->inside, 0); /* nothing below is read before what is above */
+	return psock_is_idle(psock_of(sk)) && psock_is_empty(psock_of(sk));
+}
+
+/* A connection of which both ends have left is watched again. */
+static __always_inline void leave(struct end *end, struct pair *pair)
+{
+	__u32 bit = 1 << (end->side & 1);
+
+	count(TALLY_LEFT, 0);
+	end->left = 0;
+	if (!pair)
+		return;
+	__sync_fetch_and_and(&pair->ready, ~bit);
+	__sync_fetch_and_and(&pair->asked, ~bit);
+	if ((__sync_fetch_and_and(&pair->inside, ~bit) & ~bit) || pair->state != PAIR_LEAVING)
+		return;
+	pair->turns = 0;
+	pair->run[SIDE_CLIENT] = pair->run[SIDE_SERVER] = 0;
+	if (pair->needed > cfg.turns * 256)
+		exclude(pair, EXCLUSION_STREAM);
+	else
+		__sync_val_compare_and_swap(&pair->state, PAIR_LEAVING, PAIR_WATCHED);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* This file contains what all programs of the map of sockets have to know of a connection, and may do with it. */
+#pragma once
+
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+
+#include "sockmaprows.h"
+
+/* What the agent decides once, at load. Numbers of system calls are an architecture's own. */
+struct settings {
+	__u64 reads[2];	 /* calls that read, and have no flags */
+	__u64 writes[2]; /* calls that send, and have no flags */
+	__u64 recv;	 /* calls with flags: */
+	__u64 recvmsg;
+	__u64 send;
+	__u64 sendmsg;
+	__u64 splices[3]; /* calls that read and are not served past TCP */
+	__u64 blocking;	  /* sockets whose reads wait may come in too */
+	__u64 turns;	  /* that show that two converse */
+	__u64 budget;	  /* bytes that may wait past TCP, in a direction */
+	__u64 run;	  /* messages in a row from one side that still are part of a conversation */
+	__u64 stream;	  /* after so many both leave the map */
+};
+
+const volatile struct settings cfg;
+
+static __always_inline void count(__u32 what, __u64 bytes)
+{
+	struct tally *tally = bpf_map_lookup_elem(&sockmap_tallies, &what);
+
+	if (!tally)
+		return;
+	tally->count++;
+	tally->bytes += bytes;
+}
+
+static __always_inline __u32 control(enum control what)
+{
+	__u32 row = what, *value = bpf_map_lookup_elem(&sockmap_control, &row);
+
+	return value ? *(volatile __u32 *)value : 0;
+}
+
+static __always_inline bool is_on(void)
+{
+	return control(CONTROL_ON) && !control(CONTROL_HELD);
+}
+
+static __always_inline void tell(__u32 event)
+{
+	bpf_ringbuf_output(&sockmap_wakes, &event, sizeof(event), 0);
+}
+
+/* Leaves a connection to TCP for good. */
+static __always_inline void exclude(struct pair *pair, enum exclusion why)
+{
+	__u32 was = pair->state;
+
+	if (was == PAIR_EXCLUDED)
+		return;
+	pair->exclusion = why;
+	pair->state = PAIR_EXCLUDED;
+	count(TALLY_EXCLUDED + why, 0);
+	if (pair->inside)
+		tell(WAKE_LEAVE);
+}
+
+/* The row of a socket's connection, if it is still that one's. */
+static __always_inline struct pair *pair_of(struct end *end)
+{
+	struct pair *pair = bpf_map_lookup_elem(&pairs, &end->key);
+
+	if (!pair || pair->cookie[end->side & 1] != end->cookie)
+		return NULL;
+	return pair;
+}
+
+/* Whether a rule still lets this end of a connection, and the other as it was when it began. */
+static __always_inline bool is_let(struct end *end, struct pair *pair)
+{
+	__u32 side = end->side & 1;
+	struct short_key key = { .netns = pair->netns[side] };
+	struct short_rules *any = bpf_map_lookup_elem(&short_rules, &key), *at = NULL;
+	__u64 rules = 0;
+
+	if (side == SIDE_SERVER) {
+		key.port = pair->port;
+		at = bpf_map_lookup_elem(&short_rules, &key);
+	}
+	if (any)
+		rules = side == SIDE_CLIENT ? any->from : any->to;
+	if (at)
+		rules |= at->to;
+	return rules & pair->rules;
+}
