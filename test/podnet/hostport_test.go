@@ -40,12 +40,20 @@ func newHarbour(t *testing.T, flags ...string) *harbour {
 	if slices.Contains(flags, "--bandwidth=true") && lackingFq(t) != nil {
 		h.lacks = "has no fq"
 	}
+	if slices.ContainsFunc(flags, func(flag string) bool { return strings.HasPrefix(flag, "--sockmap-except") }) {
+		h.lacks = "fit for these programs"
+	}
 	h.node = newNodeOf(t, func(n *node) {
 		h.cgroup, h.outside = rig.NewCgroup(t), rig.NewNetns(t, "outside")
 		rig.Veth(t, n.ns, "eth0", h.outside, "eth0")
 		rig.Address(t, n.ns, "eth0", "198.51.100.1/24", "198.51.100.2/24", "2001:db8:1::1/64")
 		rig.Address(t, h.outside, "eth0", "198.51.100.7/24", "2001:db8:1::7/64")
 		h.flags = []string{"--bpffs=" + h.bpffs, "--state-dir=" + n.Dir}
+		if slices.Contains(flags, "--sockmap=true") {
+			// The proof is made in the cgroup, as programs there see its sockets.
+			args := append([]string{filepath.Join(command.in(t), "fairlead"), "init", "--sockmap=true", "--devices=none", "--cgroup-root=" + h.cgroup.Path()}, h.flags...)
+			rig.Child(t, h.cgroup, n.ns, "fairlead", args...)
+		}
 		n.whole = func() *rig.Process {
 			args := append([]string{
 				filepath.Join(command.in(t), "fairlead"), "agent", "--source=" + h.files, "--cgroup-root=" + h.cgroup.Path(), "--node-name=node-a",

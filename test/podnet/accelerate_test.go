@@ -1,0 +1,224 @@
+package podnet
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// sayBack is the other end of converse: it says back what it hears.
+func sayBack(args []string) int {
+	config := net.ListenConfig{}
+	config.SetMultipathTCP(false)
+	listener, err := config.Listen(nil, "tcp", ":"+args[0])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				piece := make([]byte, 64<<10)
+				for {
+					n, err := conn.Read(piece)
+					if err != nil {
+						return
+					}
+					if _, err := conn.Write(piece[:n]); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return 0
+}
+
+// converse asks as often as it is told by a line, over one connection.
+func converse(args []string) int {
+	conn, err := net.DialTimeout("tcp", args[0], patience)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer conn.Close()
+	fmt.Println("ready")
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		if err := askBack(conn, lines.Text()); err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Println("ok")
+	}
+	return 0
+}
+
+func askBack(conn net.Conn, line string) error {
+	var times int
+	if _, err := fmt.Sscan(line, &times); err != nil {
+		return err
+	}
+	for i := range times {
+		message := bytes.Repeat([]byte{byte(i), byte(i >> 8), 7}, 100)
+		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+			return err
+		}
+		if _, err := conn.Write(message); err != nil {
+			return err
+		}
+		got := make([]byte, len(message))
+		if _, err := io.ReadFull(conn, got); err != nil || !bytes.Equal(got, message) {
+			return fmt.Errorf("answer %d of %d: %v, as it was asked: %v", i, times, err, bytes.Equal(got, message))
+		}
+	}
+	return nil
+}
+
+// mole is a harbour with three pods, of which some may speak past TCP.
+type mole struct {
+	*harbour
+	pods map[string]*pod
+}
+
+// heading is whatever is to be in a manifest of pods.
+func (q *mole) write(annotations map[string]string, more string) {
+	q.t.Helper()
+	var text strings.Builder
+	for _, name := range []string{"a", "b", "c"} {
+		fmt.Fprintf(&text, `
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, namespace: shop, uid: uid-%[1]s, labels: {app: %[1]s}, annotations: {%[2]s}}
+spec: {nodeName: node-a, containers: [{name: c, image: i}]}
+status: {podIPs: [{ip: %[3]s}, {ip: "%[4]s"}]}
+---`, name, annotations[name], q.pods[name].addr[true], q.pods[name].addr[false])
+	}
+	path := filepath.Join(q.files, "shop.yaml")
+	q.must(os.WriteFile(path+".tmp", []byte(text.String()+more), 0o644))
+	q.must(os.Rename(path+".tmp", path))
+}
+
+// listed is a connection as the command lists it.
+type listed struct {
+	Client, ClientPod, Server, ServerPod, State, Reason string
+	Redirected                                          [2]uint64
+}
+
+func (q *mole) list() (rows []listed) {
+	q.t.Helper()
+	q.must(json.Unmarshal([]byte(q.run("sockmap", "list", "-o", "json")), &rows))
+	return rows
+}
+
+// takesPart waits until the agent has told the programs of so many pods.
+func (q *mole) takesPart(pods int) {
+	q.t.Helper()
+	q.until(fmt.Sprintf("%d pods take part", pods), func() bool {
+		return strings.Contains(q.judged(), fmt.Sprintf("%d pods may take part", pods))
+	})
+}
+
+// chat is a connection from one pod to another, whose client asks when it is told.
+func (q *mole) chat(from, to string) *rig.Process {
+	q.t.Helper()
+	p := rig.NewChild(q.t, q.cgroup, q.pods[from].Netns, "converse", net.JoinHostPort(q.pods[to].addr[true].String(), "80"))
+	q.says(p, "ready")
+	return p
+}
+
+func (q *mole) says(p *rig.Process, want string) {
+	q.t.Helper()
+	if line, err := p.ReadLine(); err != nil || line != want {
+		q.t.Fatalf("it says %q, %v", line, err)
+	}
+}
+
+func (q *mole) ask(p *rig.Process, times int) {
+	q.t.Helper()
+	_, err := fmt.Fprintln(p.Stdin, times)
+	q.must(err)
+	q.says(p, "ok")
+}
+
+// Pods that are chosen by annotation or by a policy speak past TCP, others do not, and whoever changes or stops that is obeyed at once.
+func TestAccelerate(t *testing.T) {
+	rig.Root(t)
+	q := &mole{harbour: newHarbour(t, "--sockmap=true"), pods: map[string]*pod{}}
+	for _, name := range []string{"a", "b", "c"} {
+		q.pods[name] = q.pod(name)
+		q.mustAdd(q.pods[name])
+		q.says(rig.NewChild(t, q.cgroup, q.pods[name].Netns, "sayBack", "80"), "ready")
+	}
+	q.write(map[string]string{"a": `fairlead.io/accelerate: "true"`, "b": `fairlead.io/accelerate: "true"`}, "")
+	q.takesPart(2)
+	ab, cb := q.chat("a", "b"), q.chat("c", "b")
+	q.ask(ab, 20)
+	q.ask(cb, 20)
+	q.until("the annotated pods speak past TCP", func() bool {
+		q.ask(ab, 10)
+		rows := q.list()
+		return len(rows) == 1 && rows[0].State == "short" && rows[0].Redirected[0] > 0 && rows[0].ClientPod == "shop/a" && rows[0].ServerPod == "shop/b"
+	})
+
+	q.run("sockmap", "off")
+	before := q.list()[0].Redirected
+	q.ask(ab, 20)
+	if after := q.list()[0].Redirected; after != before || !strings.Contains(q.judged(), "held: everything goes by TCP") {
+		t.Errorf("when it is off %v bytes have gone past TCP, and %v before\n%s", after, before, q.judged())
+	}
+	q.run("sockmap", "on")
+	q.until("they speak past TCP again", func() bool { q.ask(ab, 40); return q.list()[0].Redirected != before })
+
+	q.restart()
+	q.ready()
+	before = q.list()[0].Redirected
+	q.ask(ab, 20)
+	if after := q.list()[0].Redirected; after == before {
+		t.Error("behind the back of a new agent nothing goes past TCP any more")
+	}
+
+	q.write(map[string]string{"b": `fairlead.io/accelerate: "true"`}, `
+apiVersion: fairlead.io/v1alpha1
+kind: SocketAcceleration
+metadata: {name: c-to-b, namespace: shop, uid: uid-policy}
+spec: {from: [{podSelector: {matchLabels: {app: c}}}], to: [{podSelector: {matchLabels: {app: b}}}], ports: [80]}
+`)
+	q.until("the one is excluded whom nobody lets any more", func() bool { q.ask(ab, 1); return q.list()[0].Reason == "rules" })
+	q.takesPart(2)
+	cb = q.chat("c", "b")
+	q.until("the policy lets another one", func() bool {
+		q.ask(cb, 20)
+		return slices.ContainsFunc(q.list(), func(r listed) bool { return r.ClientPod == "shop/c" && r.State == "short" && r.Redirected[0] > 0 })
+	})
+	q.ask(ab, 20)
+}
+
+// Without somebody's word that the kernel is fit nothing goes past TCP, and status says what to do.
+func TestAccelerateUnproven(t *testing.T) {
+	rig.Root(t)
+	h := newHarbour(t, "--sockmap=true", "--sockmap-except=nginx,haproxy,another") // of which init is not told
+	if text := h.judged(); !strings.Contains(text, `run "fairlead init --sockmap=true"`) {
+		t.Error(text)
+	}
+	if text := h.run("sockmap", "list"); strings.Count(text, "\n") != 1 {
+		t.Error(text)
+	}
+}
