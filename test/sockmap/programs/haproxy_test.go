@@ -7,32 +7,36 @@ import (
 	"testing"
 )
 
-// A HAProxy between two pods. It reads and writes, and both its connections go past TCP, unless it may splice.
+// A HAProxy between two pods, which hands on what comes, or knows HTTP. It is left to TCP unless the agent is told that it does not splice: what it begins to
+// splice late it would never get.
 func TestHAProxy(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
 	}
 	for _, mode := range []string{"http", "tcp"} {
-		for name, option := range map[string]string{"never": "", "auto": "option splice-auto", "always": "option splice-request\n\toption splice-response"} {
-			t.Run(mode+",splice="+name, func(t *testing.T) {
-				w := newWorld(t)
+		for _, c := range []struct {
+			name, options string
+			except        []string
+			want          expectation
+		}{
+			{"never", "", nil, expectation{share: 0.25, each: 2}}, // a large body is a stream
+			{"unknown", "", usual(), expectation{none: true, excluded: []string{"program"}}},
+			{"auto", "option splice-auto", usual(), expectation{none: true, excluded: []string{"program"}}},
+			{"always", "option splice-request\n\toption splice-response", usual(), expectation{none: true, excluded: []string{"program"}, may: []string{"splice"}}},
+		} {
+			t.Run(mode+",splice="+c.name, func(t *testing.T) {
+				w := newWorldExcept(t, c.except...)
 				w.as(there, root, "serve", fmt.Sprintf(":%d", app))
 				w.listens(there, app)
 				config := filepath.Join(w.directory(nobody), "haproxy.cfg")
-				w.must(os.WriteFile(config, fmt.Appendf(nil, haproxyConfig, option, mode, app, address(there, false), app), 0o644))
+				w.must(os.WriteFile(config, fmt.Appendf(nil, haproxyConfig, c.options, mode, app, address(there, false), app), 0o644))
 				w.start(between, nobody, "haproxy", "-db", "-f", config)
 				w.listens(between, app)
-				c := w.client(here, fmt.Sprintf("http://%s:%d", address(between, false), app), 1, 8, 1)
-				c.begin(order{Long: *load, Sizes: mixed, Sends: []int{10, 2000, 20_000}})
+				client := w.client(here, fmt.Sprintf("http://%s:%d", address(between, false), app), 1, 8, 1)
+				client.begin(order{Long: *load, Sizes: mixed, Sends: []int{10, 2000, 20_000}})
 				w.disturb(*load)
-				a := c.done()
-				want := map[string]expectation{
-					"never": {share: 0.25, each: 2},    // a large body is a stream
-					"auto":  {may: []string{"splice"}}, // it splices what comes in quickly
-					// In HTTP it splices bodies that it has not got with their head.
-					"always": {excluded: []string{"splice"}, none: mode == "tcp"},
-				}[name]
-				w.judge("HAProxy, "+mode+", splice "+name, a.Requests, a.Failed, want)
+				a := client.done()
+				w.judge("HAProxy, "+mode+", splice "+c.name, a.Requests, a.Failed, c.want)
 				w.gone()
 			})
 		}

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/sockmap"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -58,14 +59,30 @@ type world struct {
 	cgroup *rig.Cgroup
 	pods   [pods]*rig.Netns
 	bpffs  string
+	limits sockmap.Limits
 	*sockmap.Sockmap
 	stop func()
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld has an agent that is told nothing.
+func newWorld(t *testing.T) *world { return newWorldExcept(t, usual()...) }
+
+// usual are the programs that such an agent leaves alone.
+func usual() []string {
+	for _, option := range config.Options() {
+		if option.Name == "sockmap-except" {
+			return (&config.Config{SockmapExcept: option.Default}).ExceptedPrograms()
+		}
+	}
+	return nil
+}
+
+// newWorldExcept has one that is told which programs to leave alone.
+func newWorldExcept(t *testing.T, except ...string) *world {
 	t.Helper()
 	rig.Root(t)
-	w := &world{t: t, cgroup: rig.NewCgroup(t), bpffs: rig.BPFFS(t)}
+	w := &world{t: t, cgroup: rig.NewCgroup(t), bpffs: rig.BPFFS(t), limits: sockmap.DefaultLimits()}
+	w.limits.Except = except
 	node := rig.NewNetns(t, "node")
 	w.must(node.SetSysctl("net/ipv4/ip_forward", "1"))
 	w.must(node.SetSysctl("net/ipv6/conf/all/forwarding", "1"))
@@ -95,7 +112,7 @@ func (w *world) must(err error) {
 // open starts an agent's part.
 func (w *world) open() {
 	w.t.Helper()
-	s, err := sockmap.Open(sockmap.Config{BPFFS: w.bpffs, Cgroup: w.cgroup.Path(), Limits: sockmap.DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
+	s, err := sockmap.Open(sockmap.Config{BPFFS: w.bpffs, Cgroup: w.cgroup.Path(), Limits: w.limits, Log: slog.New(slog.DiscardHandler)})
 	w.must(err)
 	w.Sockmap = s
 	ctx, cancel := context.WithCancel(context.Background())
