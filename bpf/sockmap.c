@@ -239,6 +239,21 @@ int sockmap_message(struct sk_msg_md *msg)
 	return SK_PASS;
 }
 
+/* What a socket's owner has set, as far as that forbids to go past TCP. */
+static __always_inline enum exclusion socket_way(const struct sock *sk)
+{
+	const struct inet_connection_sock *connection = (const struct inet_connection_sock *)sk;
+	unsigned long flags = 0;
+	const void *ulp = NULL;
+
+	bpf_core_read(&ulp, sizeof(ulp), &connection->icsk_ulp_ops);
+	if (ulp)
+		return EXCLUSION_ULP;
+	bpf_core_read(&flags, sizeof(flags), &sk->__sk_common.skc_flags);
+	flags >>= bpf_core_enum_value(enum sock_flags, SOCK_ZEROCOPY);
+	return flags & 1 ? EXCLUSION_ZEROCOPY : EXCLUSION_NONE;
+}
+
 /* Puts those who converse into the map. The agent reads it when it is told that there are any. */
 SEC("iter/bpf_sk_storage_map")
 int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
@@ -246,6 +261,7 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 	__u64 *value = ctx->value;
 	struct sock *sk = ctx->sk;
 	struct end *end;
+	enum exclusion why;
 	struct pair *pair;
 	__u64 cookie;
 	__u32 bit;
@@ -257,8 +273,9 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 	pair = end && end->cookie == cookie ? pair_of(end) : NULL;
 	if (!pair || pair->state != PAIR_CHOSEN || bpf_get_socket_cookie(sk) != cookie)
 		goto out;
-	if (!is_let(end, pair)) {
-		exclude(pair, EXCLUSION_RULES);
+	why = is_let(end, pair) ? socket_way(sk) : EXCLUSION_RULES;
+	if (why != EXCLUSION_NONE) {
+		exclude(pair, why);
 		goto out;
 	}
 	bit = 1 << (end->side & 1);

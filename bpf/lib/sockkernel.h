@@ -32,10 +32,18 @@ struct socket {
 	struct file *file;
 } __attribute__((preserve_access_index));
 
+enum sock_flags {
+	SOCK_ZEROCOPY = 18, /* here; the kernel says where in itself */
+};
+
+struct sock_common {
+	unsigned long skc_flags;
+} __attribute__((preserve_access_index));
+
 struct sock {
+	struct sock_common __sk_common;
 	int sk_rcvlowat;
 	void *sk_user_data;
-	unsigned long sk_flags;
 	struct socket *sk_socket;
 } __attribute__((preserve_access_index));
 

@@ -41,6 +41,7 @@ environment. Each line is ok, warn, fail or unknown, with what helps. The exit c
     network policies     they are not enforced; an agent counts those of the cluster
     host routing, conntrack  whether packets of pods pass the node's stack, and whether netfilter remembers them
     preemption, governor, irqbalance, interrupts, tuned, jumbo frames, big TCP, bbr    what is tuned, or could be
+    past TCP             with --sockmap, whether the kernel is fit for it, and which programs should be left out
 
 Root sees everything. Others see most, and unknown lines say what they do not. In a container, run it in the agent's, or
 in one with the node's network and process namespaces.`,
@@ -115,6 +116,9 @@ func nodeOf(cfg *config.Config, status *observe.Status) (*preflight.Node, error)
 		Memory: func() (preflight.Memory, error) { return mapMemory(cfg) },
 		Chains: sync.OnceValues(preflight.ListChains), Devices: find, XDP: devices.OffersXDP, Own: own,
 		BigTCP: func() (preflight.LargePackets, error) { return largePackets(cfg, find) },
+	}
+	if cfg.Sockmap == "true" {
+		n.Sockmap, n.Except = func() string { return unfit(cfg) }, cfg.ExceptedPrograms()
 	}
 	if n.Options.ConfDir == "" {
 		n.Options.ConfDir = install.ConfigurationDir

@@ -196,7 +196,15 @@ func tuningOutcomes() []outcome {
 		return set("proc/net/nf_conntrack", ipv4Flow(client, dialled, server, known))
 	}
 	version := func(words string) func(*machine) { return all(without(debug), set("proc/version", "Linux "+words)) }
+	sockmap := func(unfit string, except ...string) func(*machine) {
+		return func(m *machine) { m.Sockmap, m.Except = func() string { return unfit }, except }
+	}
 	return []outcome{
+		{"past TCP", "not asked for", func(*machine) {}, OK, "--sockmap is false", ""},
+		{"past TCP", "fit", all(sockmap("", "haproxy"), set("proc/55/comm", "haproxy\n")), OK, "the kernel is fit", ""},
+		{"past TCP", "unfit", sockmap("this kernel is not fit: it loses bytes"), Warn, "it loses bytes", "fairlead init --sockmap=true"},
+		{"past TCP", "who splices late", all(sockmap("", "nginx"), set("proc/55/comm", "haproxy\n")), Warn, "haproxy runs", "--sockmap-except with haproxy in it"},
+		{"past TCP", "in a container", all(sockmap(""), set("proc/1/comm", "fairlead\n")), Unknown, "who splices late is not seen", "on the node"},
 		{"preemption", "full", set(debug, "none voluntary (full) lazy"), Warn, "full", "preempt=none"},
 		{"preemption", "none", set(debug, "(none) voluntary full"), OK, "none", ""},
 		{"preemption", "by the command line", all(version("PREEMPT_DYNAMIC"), set("proc/cmdline", "quiet preempt=full")), Warn, "full", "preempt=none"},

@@ -31,16 +31,19 @@ type Node struct {
 	Root    string // below which proc, sys and etc are
 	Options Options
 
-	Kernel   func() (lacks []string, err error) // the error says what it cannot do without
-	Cgroup   func() (path string, err error)
-	BPFFS    func() (path string, err error)
-	Memory   func() (Memory, error)
-	Chains   func() ([]Chain, error)
-	Devices  func() ([]devices.Device, error) // that lead outside
-	XDP      func(index int) (offered bool, err error)
-	BigTCP   func() (LargePackets, error)
-	Own      []netip.Addr // addresses of the node
-	Policies *int         // NetworkPolicies of the cluster; nil where that is not known
+	Kernel  func() (lacks []string, err error) // the error says what it cannot do without
+	Cgroup  func() (path string, err error)
+	BPFFS   func() (path string, err error)
+	Memory  func() (Memory, error)
+	Chains  func() ([]Chain, error)
+	Devices func() ([]devices.Device, error) // that lead outside
+	XDP     func(index int) (offered bool, err error)
+	BigTCP  func() (LargePackets, error)
+	Own     []netip.Addr // addresses of the node
+	// Sockmap returns why nothing may go past TCP on this kernel; nil where nothing is to. Processes by the names of Except are left to TCP.
+	Sockmap  func() (unfit string)
+	Except   []string
+	Policies *int // NetworkPolicies of the cluster; nil where that is not known
 }
 
 // Check looks at everything.
@@ -59,6 +62,6 @@ func (n *Node) Check() *Report {
 		lines = append(lines, n.reversePath())
 	}
 	lines = append(lines, n.policies(),
-		n.hostRouting(), n.conntrack(), n.preemption(), n.governor(), n.irqbalance(), n.interrupts(found), n.tuned(), n.jumbo(found), n.bigTCP(), n.bbr())
+		n.hostRouting(), n.conntrack(), n.preemption(), n.governor(), n.irqbalance(), n.interrupts(found), n.tuned(), n.jumbo(found), n.bigTCP(), n.bbr(), n.sockmap())
 	return newReport(lines)
 }

@@ -176,6 +176,8 @@ func (e ends) do(what string, n []int) error {
 		return e.receive(n[0])
 	case "lowat":
 		return e.low(n[0])
+	case "zerocopy":
+		return e.raw(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ZEROCOPY, 1) })
 	case "wait":
 		return e.wait(n[0], 20*time.Millisecond)
 	case "linger":
