@@ -6,9 +6,10 @@ import (
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
-// Two that take turns speak past TCP, of either family, once they have been seen to.
+// Two that take turns speak past TCP, of either family, once they have been seen to: pods, one of which may listen by IPv6 and be
+// dialled by IPv4, and an application and its sidecar in one.
 func TestConverse(t *testing.T) {
-	for _, addr := range []string{server4, server6} {
+	for _, addr := range []string{server4, server6, "mapped", "127.0.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
 			w := newWorld(t, sockmap.DefaultLimits())
 			c := w.dial(addr)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -40,7 +41,11 @@ type talk struct {
 // dial opens a connection to an address of the second pod.
 func (w *world) dial(addr string) *talk {
 	w.t.Helper()
-	p := rig.NewChild(w.t, w.cgroup, nil, "talk", w.pods[0].Path(), w.pods[1].Path(), addr)
+	server := w.pods[1]
+	if at, err := netip.ParseAddr(addr); err == nil && at.IsLoopback() {
+		server = w.pods[0]
+	}
+	p := rig.NewChild(w.t, w.cgroup, nil, "talk", w.pods[0].Path(), server.Path(), addr)
 	t := &talk{w, p}
 	t.expect("ready")
 	return t
@@ -88,18 +93,26 @@ type ends struct{ client, server *net.TCPConn }
 
 // connect opens a connection from one namespace to an address in another.
 func connect(from, to *rig.Netns, addr string) (ends, error) {
-	listener, err := listen(to, addr)
+	at, dialled := addr, addr
+	if addr == "mapped" {
+		at, dialled = "", server4 // a socket of IPv6 that takes both
+	}
+	listener, err := listen(to, at)
 	if err != nil {
 		return ends{}, err
 	}
 	defer listener.Close()
-	return meet(from, listener)
+	return meet(from, listener, dialled)
 }
 
 // meet opens a connection from a namespace to a listener that nobody else dials.
-func meet(from *rig.Netns, listener net.Listener) (e ends, err error) {
+func meet(from *rig.Netns, listener net.Listener, addr string) (e ends, err error) {
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		return e, err
+	}
 	err = from.Do(func() error {
-		client, err := net.DialTimeout("tcp", listener.Addr().String(), patience)
+		client, err := net.DialTimeout("tcp", net.JoinHostPort(addr, port), patience)
 		if err == nil {
 			e.client = client.(*net.TCPConn)
 		}

@@ -143,7 +143,7 @@ func torture(args []string) (r *report, err error) {
 		group.Go(func() {
 			for time.Now().Before(end) {
 				s := newScript(rand.New(rand.NewPCG(seed, number.Add(1))))
-				err := s.play(pods[0], listeners[addr], &mu)
+				err := s.play(pods[0], listeners[addr], addr, &mu)
 				mu.Lock()
 				r.Connections++
 				r.Bytes += s.bytes.Load()
@@ -245,9 +245,9 @@ func newScript(random *rand.Rand) *script {
 }
 
 // play lets both ends do what the script says.
-func (s *script) play(from *rig.Netns, listener net.Listener, mu *sync.Mutex) error {
+func (s *script) play(from *rig.Netns, listener net.Listener, addr string, mu *sync.Mutex) error {
 	mu.Lock() // or others would get the connection
-	e, err := meet(from, listener)
+	e, err := meet(from, listener, addr)
 	mu.Unlock()
 	if err != nil {
 		return err
