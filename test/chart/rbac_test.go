@@ -1,7 +1,10 @@
 package chart
 
 import (
+	"os"
+	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,12 +34,9 @@ func TestRights(t *testing.T) {
 	t.Parallel()
 	all := render(t)
 	have := rights(t, all)
-	want := []string{"list networking.k8s.io/networkpolicies", "patch /nodes", "patch /nodes/status"}
+	want := []string{"create /events", "list networking.k8s.io/networkpolicies", "patch /nodes", "patch /nodes/status"}
 	for _, of := range []string{"/services", "/nodes", "/namespaces", "/pods", "discovery.k8s.io/endpointslices"} {
 		want = append(want, "get "+of, "list "+of, "watch "+of)
-	}
-	for _, of := range []string{"/events", "events.k8s.io/events"} {
-		want = append(want, "create "+of, "patch "+of)
 	}
 	slices.Sort(want)
 	if diff := cmp.Diff(want, have); diff != "" {
@@ -59,6 +59,31 @@ func TestRights(t *testing.T) {
 	policy, bound := the[*admissionv1.ValidatingAdmissionPolicy](t, all), the[*admissionv1.ValidatingAdmissionPolicyBinding](t, all)
 	if bound.Spec.PolicyName != policy.Name {
 		t.Errorf("the policy %s is not bound, %s is", policy.Name, bound.Spec.PolicyName)
+	}
+}
+
+// docs/limits.md has the APIs that the agent asks for, and no other.
+func TestAPIsOfTheAgent(t *testing.T) {
+	t.Parallel()
+	want := map[string]bool{}
+	for _, rule := range the[*rbacv1.ClusterRole](t, render(t)).Rules {
+		for _, group := range rule.APIGroups {
+			want[group] = group != ""
+		}
+	}
+	delete(want, "")
+	page, err := os.ReadFile("../../docs/limits.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _, found := strings.Cut(string(page), "; the chart also")
+	_, text, agent := strings.Cut(text, "The agent uses")
+	have := map[string]bool{}
+	for _, name := range regexp.MustCompile(`([a-z.]+\.k8s\.io)/v1`).FindAllStringSubmatch(text, -1) {
+		have[name[1]] = true
+	}
+	if diff := cmp.Diff(want, have); diff != "" || !found || !agent {
+		t.Errorf("docs/limits.md (-want +have):\n%s", diff)
 	}
 }
 
