@@ -44,7 +44,7 @@ build: ## build the binaries into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -o bin/ ./cmd/...
 
 .PHONY: image
-image: ## build the container image for amd64 and arm64 and what it is made of into _output/image/, ARGS=-arch=amd64 for one
+image: ## build the container image for amd64 and arm64, what it is made of and the chart that installs it into _output/image/, ARGS=-arch=amd64 for one
 	$(GO) run ./deploy/image $(ARGS)
 
 .PHONY: generate

@@ -1,6 +1,6 @@
 // Command image builds the container image of fairlead without a registry and without a container engine: for each
 // architecture one layer with the agent and the plugin, and nothing else. The same commit gives the same image, to the last
-// byte.
+// byte. Beside it is the chart that installs this image.
 package main
 
 import (
@@ -15,13 +15,14 @@ import (
 	"strings"
 	"syscall"
 
+	"fairlead.io/fairlead/deploy/image/chart"
 	"fairlead.io/fairlead/deploy/image/oci"
 )
 
 const (
 	repository = "fairlead.io/fairlead"
 	// limit is what the image may take on a node's disk.
-	limit = 60 << 20
+	limit = 60_000_000
 )
 
 func main() {
@@ -40,6 +41,7 @@ type options struct {
 	output string // the directory of what it writes
 	arches []string
 	name   string // of the image; empty for one that tells the version
+	chart  string // the folder of the chart
 	// built has, below a directory for each architecture, the programs; empty to build them.
 	built string
 }
@@ -47,7 +49,7 @@ type options struct {
 func run(ctx context.Context, args []string) error {
 	var o options
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
-	flags.StringVar(&o.output, "output", "_output/image", "directory for fairlead.tar, an OCI image layout, and what it is made of in SPDX")
+	flags.StringVar(&o.output, "output", "_output/image", "directory for fairlead.tar, an OCI image layout, what it is made of in SPDX, and fairlead-chart.tgz, the chart that installs it")
 	flags.StringVar(&o.name, "name", "", "name of the image with its tag (default "+repository+":VERSION)")
 	arches := flags.String("arch", "amd64,arm64", "architectures, with commas between them")
 	if err := flags.Parse(args); err != nil {
@@ -56,7 +58,12 @@ func run(ctx context.Context, args []string) error {
 	if flags.NArg() > 0 {
 		return fmt.Errorf("%q is no option; there are -output, -name and -arch", flags.Arg(0))
 	}
-	o.arches = strings.Split(*arches, ",")
+	o.arches, o.chart = strings.Split(*arches, ","), "charts/fairlead"
+	if o.name != "" {
+		if _, _, err := chart.Split(o.name); err != nil {
+			return err
+		}
+	}
 	built, err := os.MkdirTemp("", "fairlead-image-")
 	if err != nil {
 		return err
@@ -72,7 +79,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s\n%s\n%s\n", made.path, made.name, made.digest)
+	fmt.Printf("%s\n%s\n%s\n%s\n", made.path, made.name, made.digest, made.chart)
 	for _, a := range made.arches {
 		fmt.Printf("%s: %.1f MiB unpacked, %.1f MiB to carry, made of %d modules\n", a.arch, mib(a.unpacked), mib(a.carried), a.modules)
 	}
@@ -84,6 +91,7 @@ func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 // made is what was written.
 type made struct {
 	path, name, digest string
+	chart              string
 	arches             []madeFor
 }
 
@@ -95,7 +103,7 @@ type madeFor struct {
 
 // write writes the image of programs that were built.
 func write(o options) (m made, err error) {
-	m.path, m.name = filepath.Join(o.output, "fairlead.tar"), o.name
+	m.path, m.name, m.chart = filepath.Join(o.output, "fairlead.tar"), o.name, filepath.Join(o.output, "fairlead-chart.tgz")
 	if err := os.MkdirAll(o.output, 0o755); err != nil {
 		return m, err
 	}
@@ -104,6 +112,7 @@ func write(o options) (m made, err error) {
 		return m, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
+	var image chart.Image
 	var images []oci.Image
 	var labels map[string]string
 	for _, arch := range o.arches {
@@ -114,7 +123,7 @@ func write(o options) (m made, err error) {
 		if m.name == "" {
 			m.name = repository + ":" + tag(programs[0].version())
 		}
-		labels = labelsOf(programs[0])
+		labels, image = labelsOf(programs[0]), chart.Image{Name: m.name, Version: programs[0].version(), Time: programs[0].time()}
 		layer, unpacked, err := layerOf(filepath.Join(temp, arch), programs)
 		if err != nil {
 			return m, err
@@ -132,8 +141,14 @@ func write(o options) (m made, err error) {
 		})
 		m.arches = append(m.arches, madeFor{arch, unpacked, layer.Size(), len(bill.Packages)})
 	}
-	m.digest, err = oci.WriteIndex(m.path, []string{m.name}, labels, images)
-	return m, err
+	if m.digest, err = oci.WriteIndex(m.path, []string{m.name}, labels, images); err != nil {
+		return m, err
+	}
+	packed, err := chart.Package(os.DirFS(o.chart), image)
+	if err != nil {
+		return m, err
+	}
+	return m, os.WriteFile(m.chart, packed, 0o644)
 }
 
 func layerOf(path string, programs []*program) (layer *oci.Layer, unpacked int64, err error) {

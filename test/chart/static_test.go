@@ -69,8 +69,9 @@ func TestManifests(t *testing.T) {
 	}
 	hold(t, "deploy/kubernetes/socketaccelerations.yaml", generated+"# For those who set the option sockmap to true: the policies, and that agents may read them.\n"+
 		strings.TrimSpace(string(definition))+"\n---\n"+marks.ReplaceAllString(roleOf(t, render(t, at("sockmap.enabled", true))), ""))
-	hold(t, "deploy/kubernetes/fairlead.yaml", generated+`# Put an address of the API server that every node reaches in the place of API-SERVER, and its port in that of 6443:
+	hold(t, "deploy/kubernetes/fairlead.yaml", generated+`# Put an address of the API server that every node reaches in the place of API-SERVER, its port in that of 6443, and the image that
+# the nodes find in that of fairlead.io/fairlead:v0.0.0, which has no version:
 #
-#     sed 's/API-SERVER/192.0.2.1/' fairlead.yaml | kubectl apply -f -
+#     sed 's/API-SERVER/192.0.2.1/; s/fairlead:v0.0.0/fairlead:v1.2.3/' fairlead.yaml | kubectl apply -f -
 `+static("serviceaccount.yaml", "configmap.yaml", "rbac.yaml", "daemonset.yaml"))
 }

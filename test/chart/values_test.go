@@ -175,13 +175,15 @@ const readme = "# The chart of fairlead\n" + `
 fairlead in the place of kube-proxy and of the plugin for the pods' network, on every node of a cluster: an agent, what it may do, and
 its configuration.
 
-    helm install fairlead charts/fairlead --namespace kube-system
+    helm install fairlead fairlead-chart.tgz --namespace kube-system
+
+` + "`make image`" + ` writes this archive, which installs the image that is written with it. Who installs the chart from its folder names an image by ` + "`image.tag`" + `.
 
 It needs Kubernetes 1.30 or later, Linux 6.1 or later, and helm 3 or 4. Nodes without kube-proxy and without another plugin are what it is made for:
 ` + "`kubeadm init --skip-phases=addon/kube-proxy`, `k3s server --flannel-backend=none --disable-kube-proxy --disable-network-policy`" + `. Where the cluster was not made by kubeadm it has to be
 told where the API server is, by an address that every node reaches without Services:
 
-    helm install fairlead charts/fairlead --namespace kube-system --set k8sServiceHost=192.0.2.1 --set k8sServicePort=6443
+    helm install fairlead fairlead-chart.tgz --namespace kube-system --set k8sServiceHost=192.0.2.1 --set k8sServicePort=6443
 
 **NetworkPolicies are not enforced.** What has to enforce them finds packets of pods in the node's own stack with ` + "`--set hostRouting=stack`" + `.
 
