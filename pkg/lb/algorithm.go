@@ -57,7 +57,11 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 			return 0, fmt.Errorf("algorithm %q (%s) is not available: %s; use %s", name, s.title, s.missing, s.instead)
 		}
 	}
-	var names []string
+	return 0, fmt.Errorf("unknown algorithm %.*q: use one of %s", algorithmShown, name, strings.Join(AlgorithmNames(), ", "))
+}
+
+// AlgorithmNames returns the names that ParseAlgorithm takes.
+func AlgorithmNames() (names []string) {
 	for _, a := range algorithmList() {
 		names = append(names, a.String())
 	}
@@ -66,7 +70,7 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 			names = append(names, s.name)
 		}
 	}
-	return 0, fmt.Errorf("unknown algorithm %.*q: use one of %s", algorithmShown, name, strings.Join(names, ", "))
+	return names
 }
 
 // algorithmScheduler is a scheduler of IPVS: the algorithm that it is here, or why it is missing and what to use.

@@ -26,6 +26,7 @@ func TestWrongValues(t *testing.T) {
 		{"loadBalancer.mode", "hybrid", "'snat', 'dsr'"},
 		{"loadBalancer.dsrDispatch", "gre", "'opt', 'ipip', 'geneve'"},
 		{"loadBalancer.acceleration", "auto", "'best-effort', 'native', 'generic', 'disabled'"},
+		{"loadBalancer.algorithm", "leastconn", "'random', 'round-robin', 'source-hash', 'maglev'"},
 		{"bpf.datapathMode", "netkit-l2", "'auto', 'veth', 'netkit'"},
 		{"externalIPs", "none", "'all', 'external-only', 'deny'"},
 		{"log.level", "trace", "'debug', 'info', 'warn', 'error'"},

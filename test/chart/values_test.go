@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/lb"
 )
 
 // value is one of values.yaml, with the comment above it.
@@ -155,6 +156,58 @@ func TestSchema(t *testing.T) {
 		if _, ok := want[r.Value]; r.Value != "" && !ok {
 			t.Errorf("option %s is set by %s, which is no value", r.Option, r.Value)
 		}
+	}
+}
+
+// What an option takes words of, its value takes words of, and the same: an agent that refuses its configuration does not start, on any node.
+func TestWords(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var root schema
+	if err := json.Unmarshal(content, &root); err != nil {
+		t.Fatal(err)
+	}
+	by := map[string]row{}
+	for _, r := range rows(t) {
+		by[r.Option] = r
+	}
+	checked := 0
+	for _, o := range config.Options() {
+		words, r := o.Values, by[o.Name]
+		if o.Name == "algorithm" {
+			words = lb.AlgorithmNames() // which the option hands on
+		}
+		if len(words) == 0 || r.Value == "" || slices.Equal(words, []string{"true", "false"}) {
+			continue
+		}
+		at := root
+		for name := range strings.SplitSeq(r.Value, ".") {
+			at = at.Properties[name]
+		}
+		have := []string{}
+		list, _ := at.Enum.([]any)
+		for _, word := range list {
+			text := fmt.Sprint(word)
+			if r.Words != nil {
+				text = r.Words[text]
+			}
+			have = append(have, text)
+		}
+		if r.Otherwise != "" && !slices.Contains(have, r.Otherwise) {
+			have = append(have, r.Otherwise)
+		}
+		words = slices.Sorted(slices.Values(words))
+		slices.Sort(have)
+		if diff := cmp.Diff(words, have); diff != "" {
+			t.Errorf("%s (-words of --%s +schema):\n%s", r.Value, o.Name, diff)
+		}
+		checked++
+	}
+	if checked < 8 {
+		t.Errorf("%d values have words", checked)
 	}
 }
 
