@@ -140,15 +140,21 @@ func TestArguments(t *testing.T) {
 		if diff := cmp.Diff(want[c.Name], c.Args); diff != "" {
 			t.Errorf("%s (-want +have):\n%s", c.Name, diff)
 		}
-		reference, err := os.ReadFile("../../docs/cli/fairlead_" + c.Args[0] + ".md")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, arg := range c.Args[1:] {
-			flag, _, _ := strings.Cut(arg, "=")
-			if !regexp.MustCompile(`(?m)^ +` + flag + ` `).Match(reference) {
-				t.Errorf("fairlead %s has no %s", c.Args[0], flag)
-			}
+		checkFlags(t, c.Args)
+	}
+}
+
+// checkFlags holds that a command has the flags that it is given.
+func checkFlags(t testing.TB, args []string) {
+	t.Helper()
+	reference, err := os.ReadFile("../../docs/cli/fairlead_" + args[0] + ".md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, arg := range args[1:] {
+		flag, _, _ := strings.Cut(arg, "=")
+		if !regexp.MustCompile(`(?m)^ +` + flag + ` `).Match(reference) {
+			t.Errorf("fairlead %s has no %s", args[0], flag)
 		}
 	}
 }

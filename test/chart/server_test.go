@@ -3,11 +3,14 @@ package chart
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -95,12 +98,75 @@ func release(t *testing.T, server *apiserver.Server) {
 	if _, options := agent(); options != "info vxlan" {
 		t.Errorf("rolled back: %s", options)
 	}
+	cleaning(t, server, mustRun)
 	mustRun("uninstall", "fairlead")
 	if _, err := client.AppsV1().DaemonSets("kube-system").Get(ctx, "fairlead", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("uninstalled: the DaemonSet: %v", err)
 	}
 	if roles, err := client.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=fairlead"}); err != nil || len(roles.Items) != 0 {
 		t.Errorf("uninstalled: %d ClusterRoles, %v", len(roles.Items), err)
+	}
+}
+
+// cleaning is the last step before an uninstall: the agents are gone, and each node that runs Linux has a job of its own.
+func cleaning(t *testing.T, server *apiserver.Server, mustRun func(args ...string) string) {
+	t.Helper()
+	client, ctx := server.Client(), t.Context()
+	for name, labels := range map[string]map[string]string{
+		"plain": nil, "linux": {"kubernetes.io/os": "linux"}, "windows": {"kubernetes.io/os": "windows"},
+	} {
+		if _, err := client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What is rendered is what the server takes, field by field.
+	text := mustRun("template", "fairlead", folder, "--dry-run=server", "--set=cleanup=true", "--set=bpf.root=/run/bpf", "--set=cni.confPath=/etc/rancher/net.d", "--set=image.tag=v9")
+	apply := applier(t, server)
+	for _, m := range manifests(t, text) {
+		if err := apply(m.text); err != nil {
+			t.Errorf("%s: %v", m.file, err)
+		}
+		if job, ok := m.object.(*batchv1.Job); ok {
+			checkJob(t, job)
+		}
+	}
+	if notes := mustRun("upgrade", "fairlead", folder, "--reuse-values", "--set=cleanup=true"); !strings.Contains(notes, "helm uninstall") {
+		t.Errorf("it says: %s", notes)
+	}
+	if _, err := client.AppsV1().DaemonSets("kube-system").Get(ctx, "fairlead", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("cleaning: the DaemonSet: %v", err)
+	}
+	jobs, err := client.BatchV1().Jobs("kube-system").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := []string{}
+	for _, job := range jobs.Items {
+		nodes = append(nodes, job.Spec.Template.Spec.NodeName)
+	}
+	slices.Sort(nodes)
+	if diff := cmp.Diff([]string{"linux", "plain"}, nodes); diff != "" {
+		t.Errorf("jobs (-nodes +have):\n%s", diff)
+	}
+}
+
+// checkJob holds that a job of a node finds what the agents have left there, where the values say that it is.
+func checkJob(t *testing.T, job *batchv1.Job) {
+	t.Helper()
+	pod := job.Spec.Template.Spec
+	c := named(t, pod.Containers, "cleanup")
+	want := []string{"cleanup", "--bpffs=/run/bpf", "--cni-conf-dir=/host/etc/cni/net.d", "--cni-conf-name=05-fairlead.conflist", "--cni-bin-dir=/host/opt/cni/bin"}
+	if diff := cmp.Diff(want, c.Args); diff != "" {
+		t.Errorf("arguments (-want +have):\n%s", diff)
+	}
+	checkFlags(t, c.Args)
+	places := []mount{{"/run/bpf", "/run/bpf", "rw"}, {"/run", "/run", "rw"}, {"/host/etc/cni/net.d", "/etc/rancher/net.d", "rw"}, {"/host/opt/cni/bin", "/opt/cni/bin", "rw"}}
+	if diff := cmp.Diff(places, mounts(pod, c), cmp.AllowUnexported(mount{})); diff != "" {
+		t.Errorf("mounts (-want +have):\n%s", diff)
+	}
+	everywhere := len(pod.Tolerations) == 1 && pod.Tolerations[0] == (corev1.Toleration{Operator: corev1.TolerationOpExists})
+	if !everywhere || !pod.HostNetwork || *pod.AutomountServiceAccountToken || !*c.SecurityContext.Privileged || c.Image != "fairlead.io/fairlead:v9" {
+		t.Errorf("job: %+v", pod)
 	}
 }
 
@@ -119,8 +185,9 @@ func announce(t *testing.T, client kubernetes.Interface, url string) {
 	}
 }
 
-// A real API server takes every manifest, field by field, as kubectl apply --dry-run=server has it.
-func takesEverything(t *testing.T, server *apiserver.Server) {
+// applier returns what has a server judge a manifest.
+func applier(t *testing.T, server *apiserver.Server) func(text string) error {
+	t.Helper()
 	client, err := dynamic.NewForConfig(server.Config())
 	if err != nil {
 		t.Fatal(err)
@@ -130,7 +197,7 @@ func takesEverything(t *testing.T, server *apiserver.Server) {
 		t.Fatal(err)
 	}
 	mapper := restmapper.NewDiscoveryRESTMapper(groups)
-	apply := func(text string) error {
+	return func(text string) error {
 		object := &unstructured.Unstructured{}
 		decode(t, text, &object.Object)
 		kind := object.GroupVersionKind()
@@ -155,6 +222,11 @@ func takesEverything(t *testing.T, server *apiserver.Server) {
 		})
 		return err
 	}
+}
+
+// A real API server takes every manifest, field by field, as kubectl apply --dry-run=server has it.
+func takesEverything(t *testing.T, server *apiserver.Server) {
+	apply := applier(t, server)
 	for name, given := range map[string][]values{
 		"defaults": nil,
 		"chained":  {at("podNetwork", "chained")},
