@@ -29,6 +29,9 @@ func TestWrongValues(t *testing.T) {
 		{"loadBalancer.algorithm", "leastconn", "'random', 'round-robin', 'source-hash', 'maglev'"},
 		{"bpf.datapathMode", "netkit-l2", "'auto', 'veth', 'netkit'"},
 		{"externalIPs", "none", "'all', 'external-only', 'deny'"},
+		{"externalIPs.enable", true, "'enable' not allowed"},
+		{"debug.verbose", "flow", "'verbose' not allowed"},
+		{"kubeProxyReplacement", "strict", "leave it true"},
 		{"log.level", "trace", "'debug', 'info', 'warn', 'error'"},
 		{"log.format", "xml", "'text', 'json'"},
 		{"image.pullPolicy", "Sometimes", "'Always', 'IfNotPresent', 'Never'"},
@@ -146,5 +149,27 @@ func TestWhatIsDecidedOtherwise(t *testing.T) {
 	}
 	if _, err := template(t, let...); err != nil {
 		t.Errorf("what is so anyway: %v", err)
+	}
+}
+
+// Every name that docs/values.md says users of Cilium know is one that they can give: it is a value here, or the refusal says what is.
+func TestKnownNames(t *testing.T) {
+	t.Parallel()
+	var table []struct{ Value, But, Why string }
+	readYAML(t, "refused.yaml", &table)
+	within := func(name, of string) bool { return name == of || strings.HasPrefix(name, of+".") }
+	for _, r := range rows(t) {
+		for name := range strings.SplitSeq(r.Known, ", ") {
+			known := name == ""
+			for value := range standard(t) {
+				known = known || within(value, name)
+			}
+			for _, refused := range table {
+				known = known || within(name, refused.Value)
+			}
+			if !known {
+				t.Errorf("option %s: users of Cilium know it by %s, and helm tells them only that this is not allowed: refused.yaml has no sentence for it", r.Option, name)
+			}
+		}
 	}
 }
