@@ -163,8 +163,9 @@ test-bench: ## test what the benchmarks stand on, with the kube-proxy that they 
 
 NODES := 3
 FAMILY := ipv4
-CNI := bridge
 PROXY := none
+# The agent gives pods their network, as the chart has it, unless something else serves Services.
+CNI = $(if $(filter none,$(PROXY)),none,bridge)
 AGENT :=
 SET :=
 ROUTING :=
@@ -174,7 +175,7 @@ PREFIX := fl
 AGENT_IMAGE := _output/cluster/fairlead.tar
 
 .PHONY: cluster
-cluster: ## start a real Kubernetes on this machine: NODES, FAMILY, CNI, ROUTING (with CNI=none: of the agent's own pod network), PROXY, SET (values of the chart), AGENT (options of the agent), PREFIX (root); test/cluster/README.md
+cluster: ## start a real Kubernetes on this machine: NODES, FAMILY, CNI (bridge for Debian's in the place of the agent's own pod network), ROUTING (of the latter), PROXY, SET (values of the chart), AGENT (options of the agent), PREFIX (root); test/cluster/README.md
 ifeq ($(PROXY),none)
 	$(GO) run ./deploy/image -arch=$(shell $(GO) env GOARCH) -output $(dir $(AGENT_IMAGE))
 	$(GO) run ./test/cluster up -prefix $(PREFIX) -nodes $(NODES) -family $(FAMILY) -cni $(CNI) -image $(AGENT_IMAGE)
