@@ -12,18 +12,23 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"time"
 )
 
 // names are the programs of the image; what the first says of itself holds for the image.
 func names() []string { return []string{"fairlead", "fairlead-cni"} }
 
-// build builds the programs for an architecture as a release has them: without what only debuggers read.
+// buildFlags are those of a release: nothing of where it is built, and without what only debuggers read.
+func buildFlags() []string { return []string{"-trimpath", "-buildvcs=auto", "-ldflags=-w"} }
+
+// build builds the programs for an architecture as a release has them.
 func build(ctx context.Context, dir, arch string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=auto", "-ldflags=-w", "-o", dir+string(filepath.Separator), "./cmd/...")
+	args := slices.Concat([]string{"build"}, buildFlags(), []string{"-o", dir + string(filepath.Separator), "./cmd/..."})
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the programs for %s: %w\n%s", arch, err, out)
