@@ -28,7 +28,9 @@ func newKubeSource(cfg *config.Config, store *model.Store, log *slog.Logger) (so
 }
 
 func (s kubeSource) fill(status *observe.SourceStatus) {
-	for _, k := range s.Status().Kinds {
+	state := s.Status()
+	status.Server, status.Configured = state.Server, state.Configured
+	for _, k := range state.Kinds {
 		if k.Changed.After(status.LastChange) {
 			status.LastChange = k.Changed
 		}

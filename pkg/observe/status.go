@@ -34,7 +34,9 @@ type Status struct {
 
 // SourceStatus is the state of what delivers the objects.
 type SourceStatus struct {
-	Kind       string        `json:"kind"` // "kubernetes", or the path of the files
+	Kind       string        `json:"kind"`                 // "kubernetes", or the path of the files
+	Server     string        `json:"server,omitempty"`     // HOST:PORT of the API server that is asked
+	Configured string        `json:"configured,omitempty"` // and of the one that the agent was told of
 	Synced     bool          `json:"synced"`
 	Missing    []string      `json:"missing,omitempty"` // the kinds that were not delivered yet
 	Errors     []SourceError `json:"errors,omitempty"`

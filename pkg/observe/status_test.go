@@ -17,7 +17,7 @@ func sampleStatus() Status {
 	at := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
 	return Status{
 		Version: "v1.2.3", Node: "worker-1", Started: at,
-		Source: &SourceStatus{Kind: "kubernetes", Synced: true, LastChange: at},
+		Source: &SourceStatus{Kind: "kubernetes", Server: "192.0.2.10:6443", Configured: "192.0.2.10:6443", Synced: true, LastChange: at},
 		Reconcile: &ReconcileState{Passes: 4, LastDuration: 1234567, LastTime: at,
 			Verify: VerifyState{Checks: 60, Found: 2, Mended: 1, LastTime: at}},
 		Datapath: DatapathStatus{
@@ -73,6 +73,7 @@ func TestStatusText(t *testing.T) {
 	s.Policies.Count, s.Policies.Error = nil, "count NetworkPolicies: forbidden"
 	s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", "absent", "no such sockets"}}
 	s.Source.Synced, s.Source.Missing = false, []string{"nodes", "pods"}
+	s.Source.Server = "192.0.2.11:6443" // the other one does not answer
 	s.Reconcile.Dirty, s.Reconcile.Errors, s.Reconcile.LastError = 2, 9, "insert svcs: no space"
 	o := s.Datapath.Outside
 	o.Devices[1].TC, o.Devices[1].Error = "", "attach tc_to_netdev: no memory"

@@ -104,6 +104,12 @@ func (s *Status) WriteText(w io.Writer) error {
 
 func (s *SourceStatus) text() string {
 	words := []string{s.Kind, "synced"}
+	if s.Server != "" {
+		words[0] += " at " + s.Server
+	}
+	if s.Server != s.Configured {
+		words[0] += " in the place of " + s.Configured
+	}
 	if !s.Synced {
 		words[1] = "not synced" + listing(" (missing: ", s.Missing, ")")
 	}

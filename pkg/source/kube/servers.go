@@ -66,6 +66,13 @@ func (s *servers) order() []string {
 	return list
 }
 
+// asked returns the server that a request goes to first, and the one that the credentials name.
+func (s *servers) asked() (current, main string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current, s.given[0]
+}
+
 func (s *servers) answered(at string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

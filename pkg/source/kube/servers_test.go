@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -87,7 +88,7 @@ func (s *served) ask(t *testing.T, client *http.Client, method, body string) err
 // Where a server cannot be reached the next one is asked, with the same request, and goes on to be asked.
 func TestServers(t *testing.T) {
 	s := newServed(t, 3, true)
-	client, _ := s.client(t, "", s.host(1), s.host(2))
+	client, all := s.client(t, "", s.host(1), s.host(2))
 	var want []string
 	step := func(method, body, at string) {
 		t.Helper()
@@ -96,6 +97,10 @@ func TestServers(t *testing.T) {
 		}
 		if want = append(want, at+" "+method+body); !slices.Equal(s.asked, want) {
 			t.Fatalf("asked were %q, want %q", s.asked, want)
+		}
+		status := (&Source{servers: all}).Status()
+		if i, _ := strconv.Atoi(at); status.Server != s.host(i) || status.Configured != s.host(0) {
+			t.Fatalf("asked is %s in the place of %s, want server %s", status.Server, status.Configured, at)
 		}
 	}
 	step(http.MethodGet, "", "0")

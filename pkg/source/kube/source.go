@@ -53,6 +53,7 @@ type Source struct {
 	events   *Events
 	node     *Node
 	policies *Policies
+	servers  *servers
 }
 
 // follower follows one kind of object.
@@ -64,6 +65,9 @@ type follower interface {
 // Status is how far a Source is with each kind of object.
 type Status struct {
 	Kinds []KindStatus `json:"kinds"`
+	// Server is the API server that answered last, or is to be asked first, and Configured the one that the credentials name, as HOST:PORT.
+	Server     string `json:"server"`
+	Configured string `json:"configured"`
 }
 
 // New returns a Source. Nothing is asked of the server before Run; the error is about the configuration.
@@ -101,7 +105,7 @@ func New(cfg Config) (*Source, error) {
 		kinds = append(kinds, accelerations(&cfg, client))
 	}
 	return &Source{
-		kinds: kinds, events: events, node: &Node{client: core, name: cfg.NodeName}, policies: &Policies{policies},
+		kinds: kinds, events: events, node: &Node{client: core, name: cfg.NodeName}, policies: &Policies{policies}, servers: all,
 	}, nil
 }
 
@@ -163,6 +167,7 @@ func (s *Source) Run(ctx context.Context) error {
 // Status returns the present state. It may be called from any goroutine, and before Run.
 func (s *Source) Status() Status {
 	var status Status
+	status.Server, status.Configured = s.servers.asked()
 	for _, k := range s.kinds {
 		status.Kinds = append(status.Kinds, k.status())
 	}
