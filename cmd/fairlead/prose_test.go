@@ -99,15 +99,31 @@ func TestProseCommands(t *testing.T) {
 	}
 }
 
-var feature = regexp.MustCompile("(?m)^\\| [^|]+ \\| (?:stable|beta) \\| ([^|]+) \\| `--([a-z0-9-]+)`")
+var (
+	maturity = regexp.MustCompile(`(?m)^\| [^|]+ \| ([a-z]+) \|`)
+	feature  = regexp.MustCompile("(?m)^\\| [^|]+ \\| ([a-z]+) \\| ([^|]+) \\| `--([a-z0-9-]+)`")
+)
 
-// TestFeatures holds that docs/features.md has the flags that there are, with the defaults that they have.
+// TestFeatures holds that docs/features.md has the flags that there are, with the defaults that they have, and says what each
+// maturity means that it gives one.
 func TestFeatures(t *testing.T) {
-	rows := feature.FindAllStringSubmatch(prose(t)["../../docs/features.md"], -1)
+	page := prose(t)["../../docs/features.md"]
+	above, table, _ := strings.Cut(page, "\n| feature |")
+	for _, row := range maturity.FindAllStringSubmatch(table, -1) {
+		if word := strings.ToUpper(row[1][:1]) + row[1][1:] + ": "; row[1] != "off" && row[1] != "maturity" && !strings.Contains(above, word) {
+			t.Errorf("the page does not say what %s means: %s", row[1], row[0])
+		}
+	}
+	rows := feature.FindAllStringSubmatch(page, -1)
 	if len(rows) < 10 {
 		t.Errorf("%d rows have a flag", len(rows))
 	}
+	alpha := 0
 	for _, row := range rows {
+		if row[1] == "alpha" {
+			alpha++
+		}
+		row = row[1:]
 		at := slices.IndexFunc(config.Options(), func(o config.Option) bool { return o.Name == row[2] })
 		if at < 0 {
 			t.Errorf("there is no --%s", row[2])
@@ -121,5 +137,8 @@ func TestFeatures(t *testing.T) {
 		if row[1] != want {
 			t.Errorf("--%s: the default is %s, not %s", o.Name, want, row[1])
 		}
+	}
+	if alpha == 0 {
+		t.Error("no row that is alpha was looked at")
 	}
 }

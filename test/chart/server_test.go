@@ -94,6 +94,10 @@ func release(t *testing.T, server *apiserver.Server) {
 	if _, options := agent(); options != "debug native" {
 		t.Errorf("upgraded: %s", options)
 	}
+	mustRun("upgrade", "fairlead", folder, "--reset-then-reuse-values", "--set=log.format=json") // as to another version
+	if _, options := agent(); options != "debug native" {
+		t.Errorf("upgraded to another version: %s", options)
+	}
 	mustRun("rollback", "fairlead", "1")
 	if _, options := agent(); options != "info vxlan" {
 		t.Errorf("rolled back: %s", options)
