@@ -26,7 +26,8 @@ const enum tally_row *tally_row_type __attribute__((unused));
 const enum wake *wake_type __attribute__((unused));
 
 enum {
-	CLOSED = 7, /* TCP_CLOSE */
+	ESTABLISHED = 1, /* TCP_ESTABLISHED */
+	CLOSED = 7,	 /* TCP_CLOSE */
 	PROCEED = 1,
 };
 
@@ -125,11 +126,13 @@ int sockmap_read(__u64 *ctx)
 		bpf_sk_storage_delete(&ends, sk);
 		return 0;
 	}
-	if (pair->state == PAIR_EXCLUDED)
+	if (pair->state == PAIR_EXCLUDED && !pair->inside)
 		return 0;
 	why = read_way(sk, &flags);
-	if (why == EXCLUSION_SPLICE)
+	if (why == EXCLUSION_SPLICE) {
 		note_splicer();
+		__sync_fetch_and_or(&pair->spliced, 1 << (end->side & 1));
+	}
 	if (why != EXCLUSION_NONE)
 		exclude(pair, why);
 	else if (!(flags & FLAG_PEEK))
@@ -189,6 +192,8 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 
 	pair->run[other] = 0;
 	pair->run[side]++;
+	if (pair->spliced & (1 << other) && !psock_is_empty(psock_of((struct sock *)pair->sk[other])))
+		return PASSING_LOST;
 	if (!is_on())
 		return PASSING_OFF;
 	if (pair->state != PAIR_SHORT || !(pair->ready & (1 << other)))
@@ -227,6 +232,8 @@ int sockmap_message(struct sk_msg_md *msg)
 	if (why == PASSING_NONE && bpf_msg_redirect_hash(msg, &socks, &end->peer, BPF_F_INGRESS) != SK_PASS)
 		why = PASSING_ALONE;
 	count(why, msg->size);
+	if (why == PASSING_LOST)
+		return SK_DROP;
 	if (!pair)
 		return SK_PASS;
 	side = end->side & 1;
@@ -271,7 +278,8 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 	cookie = *value;
 	end = bpf_sk_storage_get(&ends, sk, NULL, 0);
 	pair = end && end->cookie == cookie ? pair_of(end) : NULL;
-	if (!pair || pair->state != PAIR_CHOSEN || bpf_get_socket_cookie(sk) != cookie)
+	if (!pair || pair->state != PAIR_CHOSEN || bpf_get_socket_cookie(sk) != cookie ||
+	    sk->__sk_common.skc_state != ESTABLISHED)
 		goto out;
 	why = is_let(end, pair) ? socket_way(sk) : EXCLUSION_RULES;
 	if (why != EXCLUSION_NONE) {

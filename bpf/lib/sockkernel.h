@@ -38,6 +38,7 @@ enum sock_flags {
 
 struct sock_common {
 	unsigned long skc_flags;
+	volatile unsigned char skc_state;
 } __attribute__((preserve_access_index));
 
 struct sock {

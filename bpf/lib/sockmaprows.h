@@ -76,15 +76,15 @@ struct pair {
 	__u64 netns[SIDES];
 	struct addr server; /* as it knows itself */
 	__u32 port;
-	__u32 state;	 /* enum pair_state */
-	__u32 exclusion; /* enum exclusion */
-	__u32 last;	 /* the side that has read last, plus one */
-	__u32 turns;	 /* how often that was another than the one before */
-	__u32 needed;	 /* how many turns show that they converse */
-	__u32 asked;	 /* a bit for each side that is on its way into the map, */
-	__u32 inside;	 /* is in it, */
-	__u32 ready;	 /* and has read since, so that no reader of before waits where nobody would wake it */
-	__u32 pad;
+	__u32 state;	      /* enum pair_state */
+	__u32 exclusion;      /* enum exclusion */
+	__u32 last;	      /* the side that has read last, plus one */
+	__u32 turns;	      /* how often that was another than the one before */
+	__u32 needed;	      /* how many turns show that they converse */
+	__u32 asked;	      /* a bit for each side that is on its way into the map, */
+	__u32 inside;	      /* is in it, */
+	__u32 ready;	      /* and has read since, so that no reader of before waits where nobody would wake it */
+	__u32 spliced;	      /* a bit for each side that has tried to read by splice */
 	__u32 run[SIDES];     /* messages since the other side spoke */
 	__u32 waiting[SIDES]; /* bytes that went past TCP since the other side was last seen to have read all */
 	__u64 redirected[SIDES];
@@ -122,6 +122,8 @@ enum passing {
 	PASSING_RUN,	/* one side sends and the other only reads */
 	PASSING_CALL,	/* the call is none that is known to be harmless */
 	PASSING_PEER,	/* what the other end has set is not for this */
+	PASSING_LOST, /* it does not go at all: what waits past TCP waits for who splices, who would read this first
+		       */
 	PASSINGS,
 };
 

@@ -69,7 +69,7 @@ type SockmapPair struct {
 	Asked      uint32
 	Inside     uint32
 	Ready      uint32
-	Pad        uint32
+	Spliced    uint32
 	Run        [2]uint32
 	Waiting    [2]uint32
 	Redirected [2]uint64
@@ -112,7 +112,8 @@ const (
 	SockmapPassingPASSING_RUN    SockmapPassing = 6
 	SockmapPassingPASSING_CALL   SockmapPassing = 7
 	SockmapPassingPASSING_PEER   SockmapPassing = 8
-	SockmapPassingPASSINGS       SockmapPassing = 9
+	SockmapPassingPASSING_LOST   SockmapPassing = 9
+	SockmapPassingPASSINGS       SockmapPassing = 10
 )
 
 type SockmapProgramName struct {

@@ -21,7 +21,7 @@ type Tallies struct {
 }
 
 // passings are the words for enum passing.
-var passings = []string{"none", "off", "alone", "state", "unread", "budget", "run", "call", "peer"}
+var passings = []string{"none", "off", "alone", "state", "unread", "budget", "run", "call", "peer", "lost"}
 
 // Tallies returns what was counted.
 func (s *Sockmap) Tallies() (Tallies, error) {

@@ -104,6 +104,19 @@ func TestSplice(t *testing.T) {
 	}
 }
 
+// Who splices only when something waits past TCP, where splice does not see it, gets nothing in another order: what would be sent behind it by TCP, and read
+// before, is refused to who sends. Whoever reads otherwise then gets what waits.
+func TestLateSplice(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	c.ok("late")
+	tallies, err := w.Tallies()
+	w.must(err)
+	if p := w.only(); p.Exclusion != "splice" || tallies.Passed["lost"].Count != 1 {
+		t.Errorf("%+v, %+v", p, tallies)
+	}
+	w.excluded(c, "splice")
+}
+
 // A process that has read by splice once may do it with any of its connections, at any time.
 func TestSplicer(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
