@@ -1,6 +1,9 @@
 package chart
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -53,34 +56,34 @@ func TestWrongValues(t *testing.T) {
 		{"bandwidthManager.bbr", true, "bandwidthManager.enabled: true"},
 		{"sockmap.enabled", "true", "got string, want boolean"},
 		{"sockmap.selector", []string{"app=web"}, "got array, want string"},
-		{"sockmap.selector", "app='web'", "/sockmap/selector"},
+		{"sockmap.selector", "app='web'", "is not a selector of labels"},
 		{"sockmap.selector", "app=web", "needs sockmap.enabled: true"},
 		{"sockmap.blocking", true, "needs sockmap.enabled: true"},
-		{"k8s.apiServerURLs", "http://192.0.2.1:6443", "/k8s/apiServerURLs"},
-		{"k8s.apiServerURLs", "https://192.0.2.1", "/k8s/apiServerURLs"},
+		{"k8s.apiServerURLs", "http://192.0.2.1:6443", "is not addresses of API servers with their ports"},
+		{"k8s.apiServerURLs", "https://192.0.2.1", "is not addresses of API servers with their ports"},
 		{"k8sServicePort", 65536, "/k8sServicePort"},
-		{"k8sServicePort", "https", "/k8sServicePort"},
-		{"nodePort.range", "30000", "/nodePort/range"},
-		{"nodePort.snatPorts", "all", "/nodePort/snatPorts"},
+		{"k8sServicePort", "https", `k8sServicePort: "https" is not a port, such as 6443`},
+		{"nodePort.range", "30000", "is not FIRST-LAST of ports, such as 30000-32767"},
+		{"nodePort.snatPorts", "all", "is not FIRST-LAST of ports"},
 		{"maglev.hashSeed", "short", "/maglev/hashSeed"},
 		{"conntrack.udpTimeout", 30, "/conntrack/udpTimeout"},
-		{"conntrack.udpTimeout", "30", "/conntrack/udpTimeout"},
-		{"metrics.address", "localhost:1", "/metrics/address"},
-		{"metrics.address", "10249", "/metrics/address"},
-		{"healthz.address", ":0", "/healthz/address"},
-		{"ready.address", ":10247", "/ready/address"},
-		{"ready.address", "", "/ready/address"},
-		{"image.digest", "sha256:abc", "/image/digest"},
-		{"image.repository", "a b", "/image/repository"},
-		{"cni.binPath", "opt/cni", "/cni/binPath"},
-		{"cni.confName", "05-fairlead.conf", "/cni/confName"},
-		{"bpf.root", "bpf", "/bpf/root"},
+		{"conntrack.udpTimeout", "30", `conntrack.udpTimeout: "30" is not a time with its unit`},
+		{"metrics.address", "localhost:1", "is not HOST:PORT with an address"},
+		{"metrics.address", "10249", "is not HOST:PORT with an address"},
+		{"healthz.address", ":0", "is not HOST:PORT with an address"},
+		{"ready.address", ":10247", "on loopback"},
+		{"ready.address", "", "on loopback"},
+		{"image.digest", "sha256:abc", "is not a digest: sha256:"},
+		{"image.repository", "a b", "is not the name of an image"},
+		{"cni.binPath", "opt/cni", "is not an absolute path"},
+		{"cni.confName", "05-fairlead.conf", "ends in .conflist"},
+		{"bpf.root", "bpf", "is not an absolute path"},
 		{"devices", "", "/devices"},
 		{"devices", []string{}, "/devices"},
-		{"devices", []string{"eth0,eth1"}, "/devices/0"},
-		{"l7Proxies", []string{"envoy"}, "/l7Proxies/0"},
-		{"masquerade.nativeCIDRs", []string{"10.0.0.0"}, "/masquerade/nativeCIDRs/0"},
-		{"extraArgs", []string{"log-level=debug"}, "/extraArgs/0"},
+		{"devices", []string{"eth0,eth1"}, `devices: "eth0,eth1" is not auto`},
+		{"l7Proxies", []string{"a=1", "envoy"}, `l7Proxies: "envoy" is not NAME=PORT`},
+		{"masquerade.nativeCIDRs", []string{"10.0.0.0"}, `masquerade.nativeCIDRs: "10.0.0.0" is not a prefix`},
+		{"extraArgs", []string{"log-level=debug"}, "is not a flag of the agent"},
 		// What only a sentence can tell.
 		{"k8sServiceHost", "https://192.0.2.1", "k8sServiceHost: https://192.0.2.1 is not a name or an address alone"},
 		{"k8sServiceHost", "192.0.2.1:6443", "k8sServicePort has the port"},
@@ -170,6 +173,36 @@ func TestKnownNames(t *testing.T) {
 			if !known {
 				t.Errorf("option %s: users of Cilium know it by %s, and helm tells them only that this is not allowed: refused.yaml has no sentence for it", r.Option, name)
 			}
+		}
+	}
+}
+
+// A pattern says nothing to who has written something else. So the schema has none, and forms.yaml says each in words.
+func TestForms(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := regexp.MustCompile(`"[A-Za-z0-9]+": \{[^{}]*"pattern"`).Find(content); found != nil || strings.Contains(string(content), `"pattern"`) {
+		t.Errorf("values.schema.json has a pattern: %s", found)
+	}
+	var table []struct {
+		Values     []string
+		Form, Want string
+	}
+	readYAML(t, "forms.yaml", &table)
+	all, seen := standard(t), map[string]bool{}
+	for _, r := range table {
+		if _, err := regexp.Compile(r.Form); err != nil || r.Want == "" || len(r.Values) == 0 {
+			t.Errorf("%q: %v", r.Values, err)
+		}
+		for _, path := range r.Values {
+			_, known := all[path]
+			if known = known || strings.HasPrefix(path, "ipMasqAgent.config."); !known || seen[path] {
+				t.Errorf("%s is no value, or is there twice", path)
+			}
+			seen[path] = true
 		}
 	}
 }
