@@ -98,7 +98,7 @@ static __always_inline void read_turn(struct sock *sk, struct end *end, struct p
 		pair->last = side + 1;
 		pair->turns++;
 	}
-	if (pair->state == PAIR_WATCHED && pair->turns >= pair->needed)
+	if (pair->state == PAIR_WATCHED && pair->turns >= pair->needed && is_on())
 		__sync_val_compare_and_swap(&pair->state, PAIR_WATCHED, PAIR_CHOSEN);
 	if (pair->state == PAIR_CHOSEN)
 		ask(sk, end, pair);
@@ -119,10 +119,11 @@ int sockmap_read(__u64 *ctx)
 	if (!end)
 		return 0;
 	pair = pair_of(end);
-	if (!pair || pair->state == PAIR_DIALLED) {
+	if (!pair)
+		return 0;
+	if (pair->state == PAIR_DIALLED) {
 		/* An answer has come, and nobody has joined: the other end is elsewhere, or not to be. */
-		if (pair)
-			bpf_map_delete_elem(&pairs, &end->key);
+		bpf_map_delete_elem(&pairs, &end->key);
 		bpf_sk_storage_delete(&ends, sk);
 		return 0;
 	}
@@ -281,12 +282,16 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 	if (!pair || pair->state != PAIR_CHOSEN || bpf_get_socket_cookie(sk) != cookie ||
 	    sk->__sk_common.skc_state != ESTABLISHED)
 		goto out;
+	bit = 1 << (end->side & 1);
+	if (!is_on()) {
+		watch_again(pair, PAIR_CHOSEN);
+		goto out;
+	}
 	why = is_let(end, pair) ? socket_way(sk) : EXCLUSION_RULES;
 	if (why != EXCLUSION_NONE) {
 		exclude(pair, why);
 		goto out;
 	}
-	bit = 1 << (end->side & 1);
 	if (bpf_map_update_elem(&socks, &cookie, sk, BPF_NOEXIST)) {
 		exclude(pair, EXCLUSION_REFUSED);
 		goto out;

@@ -50,13 +50,10 @@ static __always_inline void leave(struct end *end, struct pair *pair)
 	if (!pair)
 		return;
 	__sync_fetch_and_and(&pair->ready, ~bit);
-	__sync_fetch_and_and(&pair->asked, ~bit);
 	if ((__sync_fetch_and_and(&pair->inside, ~bit) & ~bit) || pair->state != PAIR_LEAVING)
 		return;
-	pair->turns = 0;
-	pair->run[SIDE_CLIENT] = pair->run[SIDE_SERVER] = 0;
 	if (pair->needed > cfg.turns * 256)
 		exclude(pair, EXCLUSION_STREAM);
 	else
-		__sync_val_compare_and_swap(&pair->state, PAIR_LEAVING, PAIR_WATCHED);
+		watch_again(pair, PAIR_LEAVING);
 }

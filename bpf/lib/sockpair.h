@@ -66,6 +66,17 @@ static __always_inline void exclude(struct pair *pair, enum exclusion why)
 		tell(WAKE_LEAVE);
 }
 
+/* Has a connection of which no end is in the map show anew that it converses. */
+static __always_inline void watch_again(struct pair *pair, enum pair_state was)
+{
+	if (pair->inside)
+		return;
+	pair->asked = 0;
+	pair->turns = 0;
+	pair->run[SIDE_CLIENT] = pair->run[SIDE_SERVER] = 0;
+	__sync_val_compare_and_swap(&pair->state, was, PAIR_WATCHED);
+}
+
 /* The row of a socket's connection, if it is still that one's. */
 static __always_inline struct pair *pair_of(struct end *end)
 {

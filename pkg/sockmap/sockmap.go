@@ -32,6 +32,8 @@ const (
 	sweepEvery = 100 * time.Millisecond
 	// And so often for those whose other end has closed.
 	restEvery = 30 * time.Second
+	// Nobody says it when an operator has everything go by TCP, or not any more.
+	askEvery = time.Second
 )
 
 // Dir returns where all is pinned below a bpf filesystem.
@@ -252,7 +254,10 @@ func (s *Sockmap) Run(ctx context.Context) error {
 	}
 	rest := time.NewTicker(restEvery)
 	defer rest.Stop()
+	ask := time.NewTicker(askEvery)
+	defer ask.Stop()
 	var sweep, again <-chan time.Time
+	held := false
 	for {
 		select {
 		case <-ctx.Done():
@@ -270,8 +275,24 @@ func (s *Sockmap) Run(ctx context.Context) error {
 			sweep = s.sweepAgain()
 		case <-rest.C:
 			sweep = s.sweepAgain()
+		case <-ask.C:
+			if is := s.isHeld(); is != held {
+				held, sweep = is, s.sweepAgain()
+			}
 		}
 	}
+}
+
+// isHeld reports whether an operator has everything go by TCP.
+func (s *Sockmap) isHeld() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.now == nil {
+		return false
+	}
+	held, err := s.now.control(bpf.SockmapControlCONTROL_HELD)
+	s.logged("cannot see whether an operator holds connections to TCP", err)
+	return held != 0
 }
 
 func (s *Sockmap) logged(what string, err error) {
