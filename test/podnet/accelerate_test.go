@@ -1,6 +1,7 @@
 package podnet
 
 import (
+	"context"
 	"bufio"
 	"bytes"
 	"encoding/json"
@@ -21,7 +22,7 @@ import (
 func sayBack(args []string) int {
 	config := net.ListenConfig{}
 	config.SetMultipathTCP(false)
-	listener, err := config.Listen(nil, "tcp", ":"+args[0])
+	listener, err := config.Listen(context.Background(), "tcp", ":"+args[0])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

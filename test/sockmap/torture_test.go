@@ -1,6 +1,7 @@
 package sockmap
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -166,7 +167,7 @@ func listen(ns *rig.Netns, addr string) (listener net.Listener, err error) {
 	config := net.ListenConfig{}
 	config.SetMultipathTCP(false)
 	err = ns.Do(func() error {
-		listener, err = config.Listen(nil, "tcp", net.JoinHostPort(addr, "0"))
+		listener, err = config.Listen(context.Background(), "tcp", net.JoinHostPort(addr, "0"))
 		return err
 	})
 	return listener, err
