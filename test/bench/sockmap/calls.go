@@ -54,8 +54,8 @@ type conn struct {
 // newConn makes a socket wait in a way.
 func newConn(fd int, way string) (*conn, error) {
 	c := &conn{fd: fd}
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-		return c, err
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		return c, err // but for a Unix socket
 	}
 	if way == blocking {
 		return c, nil
@@ -168,6 +168,27 @@ func listen(at netip.AddrPort) (int, netip.AddrPort, error) {
 	}
 	at, err = localOf(fd)
 	return fd, at, err
+}
+
+// listenUnix opens one that accepts those of this machine, at a path.
+func listenUnix(path string) (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return 0, err
+	}
+	return fd, unix.Listen(fd, 16)
+}
+
+// dialUnix connects to one.
+func dialUnix(path string) (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	return fd, unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 }
 
 // localOf returns the address of a socket.

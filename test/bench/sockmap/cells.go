@@ -23,12 +23,17 @@ const (
 	goalVisit  = 0.95
 )
 
+const request = "request"
+
 // kind is a row of the table.
 type kind struct {
 	name      string
 	run       traffic
 	also      []mode // those that are measured beside past TCP and by TCP
 	stacked   bool   // also over a node's stack
+	cores     int    // on how many of the cores, at most
+	waiting   int    // and on how many of them also by calls that wait
+	rounds    int    // so many times those of others
 	count     func(size int) int
 	questions func(size int, where string) []round.Question
 }
@@ -45,16 +50,22 @@ func kinds() []kind {
 		}
 	}
 	return []kind{
-		{"request", requests, []mode{held, minimum}, true, fewer(4000, 64<<20), func(size int, where string) []round.Question {
-			q := []round.Question{{Metric: median}, {Metric: worst}}
-			if size <= goalSize {
-				q[0].Goal = goalRequest[where]
-			}
-			return q
-		}},
-		{"stream", streams, nil, false, fewer(30_000, 160<<20), streamed(goalStream)},
-		{"stream after a conversation, at once", turns, []mode{held}, false, fewer(30_000, 160<<20), streamed(0)},
-		{"stream after a conversation, later", settled, nil, false, fewer(30_000, 160<<20), streamed(goalStream)},
+		{
+			name: request, run: requests, also: []mode{held, minimum, nearby}, stacked: true, cores: 2, waiting: 2, rounds: 1, count: fewer(4000, 64<<20),
+			questions: func(size int, where string) []round.Question {
+				q := []round.Question{{Metric: median}, {Metric: worst}}
+				if size <= goalSize {
+					q[0].Goal = goalRequest[where]
+				}
+				return q
+			},
+		},
+		{name: "stream", run: streams, cores: 2, waiting: 1, rounds: 2, count: fewer(30_000, 160<<20), questions: streamed(goalStream)},
+		{
+			name: "stream after a conversation, at once", run: turns, also: []mode{held}, cores: 2, rounds: 1, count: fewer(30_000, 160<<20),
+			questions: streamed(0),
+		},
+		{name: "stream after a conversation, later", run: settled, cores: 1, rounds: 2, count: fewer(30_000, 160<<20), questions: streamed(goalStream)},
 	}
 }
 
@@ -69,6 +80,26 @@ func cores() []cpus {
 
 func (o *options) effortOf(count int) int { return max(int(o.effort*float64(count)), 16) }
 
+// setting is where two ends run, and how they wait.
+type setting struct {
+	cpus
+	way string
+}
+
+// settings are those that a kind of traffic is measured in.
+func (k *kind) settings(where string) (list []setting) {
+	for i, c := range cores() {
+		if i == k.cores || where == stacked && (!k.stacked || i > 0) {
+			break
+		}
+		list = append(list, setting{c, epoll})
+		if i < k.waiting {
+			list = append(list, setting{c, blocking})
+		}
+	}
+	return list
+}
+
 // cells measures everything between two ends.
 func (o *options) cells(ctx context.Context, report *result.Report, s *stage) error {
 	places, err := s.places()
@@ -77,40 +108,43 @@ func (o *options) cells(ctx context.Context, report *result.Report, s *stage) er
 	}
 	for _, where := range []string{loopback, pods, stacked} {
 		for _, k := range kinds() {
-			if where == stacked && !k.stacked {
-				continue
-			}
-			for _, c := range cores() {
-				for _, way := range []string{epoll, blocking} {
-					for _, size := range o.sizes {
-						if err := o.cell(ctx, report, s, places[where], &k, c, way, size); err != nil {
-							return err
-						}
+			for _, at := range k.settings(where) {
+				for _, size := range o.sizes {
+					if err := o.cell(ctx, report, s, places[where], &k, at, size); err != nil {
+						return err
 					}
 				}
 			}
 		}
+	}
+	for _, where := range []string{loopback, pods} {
 		for _, c := range cores() {
 			if err := o.visiting(ctx, report, s, places[where], c); err != nil {
 				return err
 			}
 		}
 	}
+	if err := o.leaving(ctx, report, s, places[pods]); err != nil {
+		return err
+	}
 	return o.costs(ctx, report, s, places[pods])
 }
 
 // cell measures a kind of traffic with messages of one size.
-func (o *options) cell(ctx context.Context, report *result.Report, s *stage, p *place, k *kind, c cpus, way string, size int) error {
-	row, what := k.name+", "+p.name, fmt.Sprintf("%d B, %s, %s", size, way, c.name)
+func (o *options) cell(ctx context.Context, report *result.Report, s *stage, p *place, k *kind, at setting, size int) error {
+	row, what := k.name+", "+p.name, fmt.Sprintf("%d B, %s, %s", size, at.way, at.name)
 	if !o.wants(row, what) {
 		return nil
 	}
 	j := job{size, o.effortOf(k.count(size))}
+	if at.client != at.server && k.name == request {
+		j.count = max(j.count/4, 16) // most of the time nobody runs
+	}
 	var variants []round.Variant
 	for _, m := range append([]mode{off, on}, k.also...) {
-		variants = append(variants, s.variant(p, m, c, way, k.run, j))
+		variants = append(variants, s.variant(p, m, at.cpus, at.way, k.run, j))
 	}
-	series, err := o.turns(ctx, report, row+", "+what, variants)
+	series, err := o.turns(ctx, report, row+", "+what, variants, k.rounds)
 	if err != nil {
 		return err
 	}
@@ -128,10 +162,10 @@ func (o *options) cell(ctx context.Context, report *result.Report, s *stage, p *
 	return nil
 }
 
-// turns has variants take turns.
-func (o *options) turns(ctx context.Context, report *result.Report, what string, variants []round.Variant) (*round.Series, error) {
+// turns has variants take turns, so many times the rounds.
+func (o *options) turns(ctx context.Context, report *result.Report, what string, variants []round.Variant, times int) (*round.Series, error) {
 	fmt.Fprintf(report.Out(), "%s: ", what)
-	series, err := round.Run(ctx, round.Plan{Variants: variants, Rounds: o.rounds, WarmUp: 1, Out: report.Out()})
+	series, err := round.Run(ctx, round.Plan{Variants: variants, Rounds: o.rounds * times, WarmUp: 1, Out: report.Out()})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -146,13 +180,13 @@ func (o *options) visiting(ctx context.Context, report *result.Report, s *stage,
 	}
 	j := job{1, o.effortOf(2000)}
 	var variants []round.Variant
-	for _, m := range []mode{off, on} {
+	for _, m := range []mode{off, on, none} {
 		variants = append(variants, round.Variant{Name: string(m), Run: func(ctx context.Context) (round.Sample, error) {
 			defer context.AfterFunc(ctx, p.stop)()
 			return s.visits(p, m, c, j)
 		}})
 	}
-	series, err := o.turns(ctx, report, row+", "+what, variants)
+	series, err := o.turns(ctx, report, row+", "+what, variants, 1)
 	if err != nil {
 		return err
 	}
@@ -162,7 +196,9 @@ func (o *options) visiting(ctx context.Context, report *result.Report, s *stage,
 		if metric == worst {
 			q.Goal = 0
 		}
-		if err := series.Report(report, q); err != nil {
+		others := q // what those pay who take no part
+		others.Row, others.Variant, others.Yardstick, others.Goal = row+", taking no part", string(off), string(none), 0
+		if err := series.Report(report, q, others); err != nil {
 			return err
 		}
 	}

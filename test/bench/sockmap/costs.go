@@ -95,6 +95,7 @@ func (o *options) costs(ctx context.Context, report *result.Report, s *stage, p 
 		{"64 B requests in the map by TCP", o.effortOf(20_000), s.talking(p, held, same, func(t *talk) error { return second(requests(t, job{64, o.effortOf(20_000)})) })},
 		{"64 B of a stream", o.effortOf(100_000), s.talking(p, on, same, func(t *talk) error { return second(streams(t, job{64, o.effortOf(100_000)})) })},
 		{"visits", o.effortOf(10_000), func() error { return second(s.visits(p, on, same, job{1, o.effortOf(10_000)})) }},
+		{"visits of who takes no part", o.effortOf(10_000), func() error { return second(s.visits(p, off, same, job{1, o.effortOf(10_000)})) }},
 		{"64 B requests of who takes no part", o.effortOf(20_000), s.talking(p, off, same, func(t *talk) error { return second(requests(t, job{64, o.effortOf(20_000)})) })},
 	} {
 		before, err := s.costsSoFar()
@@ -117,6 +118,50 @@ func (o *options) costs(ctx context.Context, report *result.Report, s *stage, p 
 				)
 			}
 		}
+	}
+	return nil
+}
+
+// leaving measures how long sockets stay in the map from when a conversation has become a stream that does not pause.
+func (o *options) leaving(ctx context.Context, report *result.Report, s *stage, p *place) error {
+	const row = "stream after a conversation, until it is out of the map"
+	defer context.AfterFunc(ctx, p.stop)()
+	for _, size := range []int{64, 64 << 10} {
+		what := fmt.Sprintf("%d B", size)
+		if !o.wants(row, what) {
+			continue
+		}
+		var took []float64
+		for range max(o.effortOf(20)/2, 3) {
+			t, err := s.connect(p, on, cores()[0], epoll)
+			if err == nil {
+				err = t.converse(min(size, chat))
+			}
+			if err != nil {
+				return err
+			}
+			// Far more than it takes to leave: half a second or so.
+			count := min(600_000, (1<<30)/size)
+			one := order{Count: count, Size: size, Way: epoll}
+			pour, sink := one, one
+			pour.Do, sink.Do = "pour", "sink"
+			began := time.Now()
+			if err := errors.Join(p.server.tell(sink), p.client.tell(pour)); err != nil {
+				return err
+			}
+			if err := t.until("out of the map", func(p sockmap.Pair) bool { return p.Inside == 0 }); err != nil {
+				return err
+			}
+			took = append(took, float64(time.Since(began))/1e6)
+			if err := errors.Join(p.client.hear(&reply{}), p.server.hear(&reply{}), t.close()); err != nil {
+				return err
+			}
+		}
+		middle, most := quantiles(took)
+		report.Add(
+			result.Row{Row: row, Case: what, Metric: "ms, median", Value: middle, Verdict: result.Pass},
+			result.Row{Row: row, Case: what, Metric: "ms, at most", Value: most, Verdict: result.Pass},
+		)
 	}
 	return nil
 }

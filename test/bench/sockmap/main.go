@@ -49,7 +49,7 @@ func parse(args []string) (options, error) {
 		o.only = append(o.only, text)
 		return nil
 	})
-	flags.IntVar(&o.rounds, "rounds", 15, "rounds of every cell")
+	flags.IntVar(&o.rounds, "rounds", 11, "rounds of every cell")
 	flags.Float64Var(&o.effort, "effort", 1, "so many times the usual messages in each run")
 	flags.Func("sizes", "messages of these `bytes`, with commas between", func(text string) error {
 		o.sizes = nil

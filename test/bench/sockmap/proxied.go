@@ -73,10 +73,10 @@ func (o *options) proxying(ctx context.Context, report *result.Report, s *stage)
 			for _, name := range []string{direct, proxied, accelerated} {
 				variants = append(variants, round.Variant{Name: name, Run: func(ctx context.Context) (round.Sample, error) {
 					defer context.AfterFunc(ctx, a.stop)()
-					return a.run(name, c, many, o.effortOf(1000))
+					return a.run(name, c, many, o.effortOf(600))
 				}})
 			}
-			series, err := o.turns(ctx, report, row+", "+what, variants)
+			series, err := o.turns(ctx, report, row+", "+what, variants, 1)
 			if err != nil {
 				return err
 			}

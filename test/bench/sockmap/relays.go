@@ -121,7 +121,7 @@ func (o *options) relayRow(ctx context.Context, report *result.Report, a *apps, 
 			return a.relay(way, j)
 		}})
 	}
-	series, err := o.turns(ctx, report, row, variants)
+	series, err := o.turns(ctx, report, row, variants, 1)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +25,7 @@ type stage struct {
 	others []*node.Pod // of the other node
 	cgroup *rig.Cgroup
 	bpffs  string
+	dir    string                          // for Unix sockets
 	all    map[sockmap.Place]sockmap.Rules // those that let both pods
 	*sockmap.Sockmap
 	relay    *kernelRelay
@@ -59,6 +63,10 @@ func newStage(ctx context.Context, binaries string) (s *stage, err error) {
 		return s, err
 	}
 	s.later(s.cgroup.Close)
+	if s.dir, err = os.MkdirTemp("", "fairlead-bench-"); err != nil {
+		return s, err
+	}
+	s.later(func() error { return os.RemoveAll(s.dir) })
 	if err := s.open(); err != nil {
 		return s, err
 	}
@@ -152,6 +160,8 @@ type place struct {
 	name           string
 	client, server *hand
 	at             netip.AddrPort
+	path           string // where the server has a Unix socket
+	outside        *place // the same with processes out of the cgroup
 }
 
 // The places.
@@ -187,15 +197,44 @@ func (s *stage) places() (map[string]*place, error) {
 		if err != nil {
 			return nil, err
 		}
-		found[name] = &place{name, where.client, server, r.At}
+		p := &place{name: name, client: where.client, server: server, at: r.At, path: filepath.Join(s.dir, strconv.Itoa(server.Pid()))}
+		if _, err := server.ask(order{Do: "listen", Path: p.path, CPU: anyCPU}); err != nil {
+			return nil, err
+		}
+		if name != stacked {
+			if p.outside, err = s.beyond(name+", out of the cgroup", s.pods[0].Netns, where.pod.Netns, where.at); err != nil {
+				return nil, err
+			}
+		}
+		found[name] = p
 	}
 	return found, nil
+}
+
+// beyond starts two processes where no program of a cgroup runs for them.
+func (s *stage) beyond(name string, client, server *rig.Netns, at netip.Addr) (p *place, err error) {
+	cgroup := s.cgroup
+	s.cgroup = nil
+	defer func() { s.cgroup = cgroup }()
+	p = &place{name: name}
+	if p.client, err = s.hire(client, "client "+name); err != nil {
+		return p, err
+	}
+	if p.server, err = s.hire(server, "server "+name); err != nil {
+		return p, err
+	}
+	r, err := p.server.ask(order{Do: "listen", At: netip.AddrPortFrom(at, 0), CPU: anyCPU})
+	p.at = r.At
+	return p, err
 }
 
 // stop ends the processes at once, so that nobody waits for them.
 func (p *place) stop() {
 	p.client.Kill()
 	p.server.Kill()
+	if p.outside != nil {
+		p.outside.stop()
+	}
 }
 
 // mode is what becomes of a connection.
@@ -206,6 +245,8 @@ const (
 	on      mode = "past TCP"
 	off     mode = "by TCP"
 	held    mode = "by TCP, in the map" // what those pay who came in and send what may not go past TCP
+	none    mode = "no program"         // of the cgroup
+	nearby  mode = "Unix socket"        // what calls and wake-ups cost
 	minimum mode = "bare minimum"       // past TCP by a program that only does that
 )
 
@@ -231,7 +272,11 @@ func (s *stage) connect(p *place, m mode, c cpus, way string) (*talk, error) {
 		return nil, err
 	}
 	t := &talk{place: p, s: s, mode: m, cpus: c, way: way}
-	b, err := t.do(order{Do: "dial", At: p.at}, order{Do: "accept"})
+	dial, accept := order{Do: "dial", At: p.at}, order{Do: "accept"}
+	if m == nearby {
+		dial.Path, accept.Path = p.path, p.path
+	}
+	b, err := t.do(dial, accept)
 	if t.at = b.client.At; err == nil && m == minimum {
 		_, err = t.do(order{Do: "least", Dir: s.relay.dir}, order{Do: "least", Dir: s.relay.dir})
 	}
@@ -288,7 +333,7 @@ func (t *talk) converse(size int) error {
 	if _, err := t.ask(warm, size); err != nil {
 		return err
 	}
-	if t.mode == off || t.mode == minimum {
+	if t.mode != on && t.mode != held {
 		_, err := t.ask(warm, size)
 		return err
 	}

@@ -160,7 +160,7 @@ func (t *talk) wentItsWay(j job) func(was, is state) error {
 	want := uint64(enough * float64(j.count) * float64(j.size))
 	return func(was, is state) error {
 		switch client, server := is.pair.Redirected[0]-was.pair.Redirected[0], is.pair.Redirected[1]-was.pair.Redirected[1]; {
-		case (t.mode == off || t.mode == minimum) && is.known:
+		case t.mode != on && t.mode != held && is.known:
 			return fmt.Errorf("who takes no part is known: %+v", is.pair)
 		case t.mode == on && min(client, server) < want:
 			return fmt.Errorf("%d bytes of the client and %d of the server went past TCP, want %d: %+v, %+v", client, server, want, is.pair, is.tallies.Passed)
@@ -177,6 +177,10 @@ func (s *stage) visits(p *place, m mode, c cpus, j job) (sample round.Sample, er
 		return sample, err
 	}
 	t := &talk{place: p, s: s, mode: m, cpus: c, way: blocking}
+	if m == none {
+		p = p.outside
+		t.place = p
+	}
 	was, err := s.Tallies()
 	if err != nil {
 		return sample, err
@@ -189,7 +193,7 @@ func (s *stage) visits(p *place, m mode, c cpus, j job) (sample round.Sample, er
 	if err != nil {
 		return sample, err
 	}
-	if seen := is.Watched - was.Watched; m == on && seen != uint64(j.count) || m == off && seen != 0 {
+	if seen := is.Watched - was.Watched; m == on && seen != uint64(j.count) || m != on && seen != 0 {
 		return sample, fmt.Errorf("%d of %d connections %s were seen", seen, j.count, m)
 	}
 	sample = b.sample(j)

@@ -31,6 +31,7 @@ type order struct {
 	CPU   int
 	Way   string
 	Dir   string // where maps are pinned
+	Path  string // of a Unix socket, in place of an address
 	Size  int    // bytes of a message
 	Count int    // messages, or connections
 }
@@ -52,6 +53,7 @@ type reply struct {
 // worker is one end of one connection at a time.
 type worker struct {
 	listener int
+	nearby   int // a listener for Unix sockets
 	conn     *conn
 	crowd    *crowd
 	ends     [2]int // of a proxy
@@ -153,12 +155,20 @@ func quantiles(times []float64) (median, worst float64) {
 }
 
 func (w *worker) listen(o order, r *reply) (err error) {
+	if o.Path != "" {
+		w.nearby, err = listenUnix(o.Path)
+		return err
+	}
 	w.listener, r.At, err = listen(o.At)
 	return err
 }
 
 func (w *worker) accept(o order, r *reply) error {
-	fd, err := accept(w.listener)
+	listener := w.listener
+	if o.Path != "" {
+		listener = w.nearby
+	}
+	fd, err := accept(listener)
 	if err != nil {
 		return err
 	}
@@ -166,7 +176,11 @@ func (w *worker) accept(o order, r *reply) error {
 }
 
 func (w *worker) dial(o order, r *reply) error {
-	fd, err := dial(o.At)
+	connect := func() (int, error) { return dial(o.At) }
+	if o.Path != "" {
+		connect = func() (int, error) { return dialUnix(o.Path) }
+	}
+	fd, err := connect()
 	if err != nil {
 		return err
 	}
@@ -174,7 +188,7 @@ func (w *worker) dial(o order, r *reply) error {
 }
 
 func (w *worker) take(fd int, o order, r *reply) (err error) {
-	if w.conn, err = newConn(fd, o.Way); err != nil {
+	if w.conn, err = newConn(fd, o.Way); err != nil || o.Path != "" {
 		return err
 	}
 	r.At, err = localOf(fd)
