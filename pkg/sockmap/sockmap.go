@@ -252,6 +252,7 @@ func (s *Sockmap) Run(ctx context.Context) error {
 		defer wakes.Close()
 		go s.listen(wakes, admits)
 	}
+	s.logged("cannot admit sockets", s.admit()) // whom nobody has while no agent ran
 	rest := time.NewTicker(restEvery)
 	defer rest.Stop()
 	ask := time.NewTicker(askEvery)

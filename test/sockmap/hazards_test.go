@@ -244,6 +244,16 @@ func TestSwitch(t *testing.T) {
 	c.shorten()
 }
 
+// Who comes to converse while no agent runs goes past TCP once one does.
+func TestWithoutAgent(t *testing.T) {
+	w := newWorld(t, sockmap.DefaultLimits())
+	w.close()
+	c := w.dial(server4)
+	c.ask(20, 100)
+	w.open()
+	w.until("admission", func() bool { return w.only().State == "short" })
+}
+
 // Another agent goes on with what it finds, and one with other programs lets go of it without losing anything.
 func TestTakeOver(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
