@@ -118,7 +118,7 @@ func Open(config Config) (*Datapath, error) {
 		return nil, err
 	}
 	if d.hostNetns = config.HostNetns; d.hostNetns == 0 {
-		if d.hostNetns, err = hostNetns(); err != nil {
+		if d.hostNetns, err = HostNetns(); err != nil {
 			return nil, err
 		}
 	}

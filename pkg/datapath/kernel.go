@@ -119,7 +119,7 @@ func probeTypes() error {
 }
 
 func probeNetnsCookie() error {
-	_, err := hostNetns()
+	_, err := HostNetns()
 	if errors.Is(err, unix.ENOPROTOOPT) {
 		return fmt.Errorf("%w: %w", ebpf.ErrNotSupported, err)
 	}

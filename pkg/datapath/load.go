@@ -22,8 +22,8 @@ type Features struct {
 	CanRefuse bool // a connection to a service without backends fails with ECONNREFUSED
 }
 
-// hostNetns returns the cookie of the network namespace that the process is in, which is the node's for an agent.
-func hostNetns() (uint64, error) {
+// HostNetns returns the cookie of the network namespace that the process is in, which is the node's for an agent.
+func HostNetns() (uint64, error) {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
 		socket, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -130,10 +130,13 @@ func socketLB(p *problems, annotations map[string]string) model.SocketLB {
 	return model.SocketLBUnset
 }
 
+// InvalidAccelerate is the reason of the problem of an annotation that is to say whether connections may go past TCP, and does not.
+const InvalidAccelerate = "InvalidAccelerate"
+
 // accelerate returns what the annotations of a Pod or a Namespace say to whether connections may go past TCP. What cannot be understood
 // says nothing.
 func accelerate(p *problems, annotations map[string]string) model.Choice {
-	return choice(p, annotations, annotationAccelerate, "InvalidAccelerate")
+	return choice(p, annotations, annotationAccelerate, InvalidAccelerate)
 }
 
 // choice reads an annotation that is true or false. Anything else is a problem, with that reason.

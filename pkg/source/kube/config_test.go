@@ -4,8 +4,11 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/client-go/rest"
 
 	"fairlead.io/fairlead/pkg/model"
 )
@@ -39,5 +42,26 @@ func testKubeconfig(w *world) {
 	w.follow()
 	if !w.has("web") {
 		w.Error("synced without the service")
+	}
+}
+
+// Who wants pods alone asks for nothing else, and does not wait for what it does not ask for.
+func TestPodsOnly(t *testing.T) {
+	store := model.NewStore(node)
+	source, err := New(Config{
+		REST: &rest.Config{Host: "127.0.0.1:1"}, NodeName: node, Accelerations: true, PodsOnly: true, Store: store, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked []string
+	for _, k := range source.Status().Kinds {
+		asked = append(asked, k.Kind)
+	}
+	if want := []string{"namespaces", "pods", "socketaccelerations"}; !slices.Equal(asked, want) {
+		t.Errorf("it asks for %q, want %q", asked, want)
+	}
+	if missing := store.Unsynced(); !slices.Equal(missing, []string{"namespaces", "pods"}) {
+		t.Errorf("it waits for %q", missing)
 	}
 }

@@ -42,9 +42,11 @@ type Config struct {
 	NodeName    string // whose pods are wanted
 	// Accelerations says that SocketAccelerations are wanted. Without them nothing is asked that would take a permission.
 	Accelerations bool
-	Version       string // of the agent, for the server's log
-	Store         *model.Store
-	Log           *slog.Logger
+	// PodsOnly says that no Services, EndpointSlices and Nodes are wanted. They are not asked for, which takes no permission then, and count as delivered.
+	PodsOnly bool
+	Version  string // of the agent, for the server's log
+	Store    *model.Store
+	Log      *slog.Logger
 }
 
 // Source keeps a Store up to date with an API server.
@@ -96,7 +98,14 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	kinds := kindsOf(&cfg, core, discovery, all)
+	kinds := podKinds(&cfg, core)
+	if cfg.PodsOnly {
+		cfg.Store.ReplaceServices(nil)
+		cfg.Store.ReplaceSlices(nil)
+		cfg.Store.ReplaceNodes(nil)
+	} else {
+		kinds = append(serviceKinds(&cfg, core, discovery, all), kinds...)
+	}
 	if cfg.Accelerations {
 		client, err := newClient(base, scheme, source.AccelerationGroup())
 		if err != nil {
@@ -109,12 +118,12 @@ func New(cfg Config) (*Source, error) {
 	}, nil
 }
 
-func kindsOf(cfg *Config, core, discovery rest.Interface, all *servers) []follower {
+// serviceKinds are what Services are, and where.
+func serviceKinds(cfg *Config, core, discovery rest.Interface, all *servers) []follower {
 	store := cfg.Store
 	labelled := func(selector string) func(*metav1.ListOptions) {
 		return func(options *metav1.ListOptions) { options.LabelSelector = selector }
 	}
-	onNode := fields.OneTermEqualSelector("spec.nodeName", cfg.NodeName).String()
 	return []follower{
 		newKind(resource[*corev1.Service, model.Service]{
 			name: "services", client: core,
@@ -136,6 +145,14 @@ func kindsOf(cfg *Config, core, discovery rest.Interface, all *servers) []follow
 			selected: func(*metav1.ListOptions) {}, translate: source.Node,
 			set: store.SetNode, drop: func(name model.Name) { store.DeleteNode(name.Name) }, replace: store.ReplaceNodes,
 		}, cfg.Log),
+	}
+}
+
+// podKinds are the pods of this node, and whose they are.
+func podKinds(cfg *Config, core rest.Interface) []follower {
+	store := cfg.Store
+	onNode := fields.OneTermEqualSelector("spec.nodeName", cfg.NodeName).String()
+	return []follower{
 		newKind(resource[*corev1.Namespace, model.Namespace]{
 			name: "namespaces", client: core,
 			object: &corev1.Namespace{}, list: func() runtime.Object { return &corev1.NamespaceList{} },

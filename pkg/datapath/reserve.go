@@ -1,0 +1,40 @@
+package datapath
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+)
+
+// ErrLeft is wrapped by Reserve's error while programs of an agent before are attached.
+var ErrLeft = errors.New("programs of an agent that served Services, or devices, are still attached")
+
+// Reserve keeps other agents away from a bpf filesystem, for one that attaches none of these programs, until the file is closed. Nobody would keep in
+// step what an agent before has attached, so it is refused while there is any of that.
+func Reserve(bpffs string) (*os.File, error) {
+	if err := CheckBPFFS(bpffs); err != nil {
+		return nil, err
+	}
+	if err := checkKernel(needs()); err != nil {
+		return nil, err
+	}
+	p := newPins(bpffs)
+	if err := os.MkdirAll(p.top, 0o700); err != nil {
+		return nil, fmt.Errorf("create pin directory: %w", err)
+	}
+	lock, err := p.lock()
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{p.links, p.devs, p.maps} {
+		left, err := os.ReadDir(dir)
+		if err == nil && len(left) > 0 {
+			err = fmt.Errorf("%s: %w: \"fairlead cleanup\" removes them", dir, ErrLeft)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, errors.Join(err, lock.Close())
+		}
+	}
+	return lock, nil
+}
