@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,11 +23,20 @@ type collector struct {
 	families []family
 }
 
-func newCollector(read func() Sample) *collector {
-	c := &collector{read: read}
-	for _, list := range [][]family{nodeFamilies(), deviceFamilies(), mapFamilies(), reconcileFamilies(), socketFamilies(), conntrackFamilies(), routeFamilies(), monitorFamilies(), podFamilies(), rateFamilies(), sockmapFamilies(), sourceFamilies()} {
-		c.families = append(c.families, list...)
-	}
+// allFamilies are those of an agent that does everything.
+func allFamilies() []family {
+	return slices.Concat(nodeFamilies(), deviceFamilies(), mapFamilies(), reconcileFamilies(), socketFamilies(), conntrackFamilies(), routeFamilies(),
+		monitorFamilies(), podFamilies(), rateFamilies(), sockmapFamilies(), sourceFamilies())
+}
+
+// accelerateOnlyFamilies are those of one that lets connections go past TCP and does nothing else.
+func accelerateOnlyFamilies() []family {
+	node := slices.DeleteFunc(nodeFamilies(), func(f family) bool { return f.name != "fairlead_degraded" && f.name != "fairlead_problems" })
+	return slices.Concat(node, sockmapFamilies(), sourceFamilies())
+}
+
+func newCollector(families []family, read func() Sample) *collector {
+	c := &collector{read: read, families: families}
 	for i := range c.families {
 		f := &c.families[i]
 		f.desc = prometheus.NewDesc(f.name, f.help, f.labels, nil)

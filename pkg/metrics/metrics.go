@@ -54,15 +54,8 @@ func New(build Build, read func() Sample) *Metrics {
 			Buckets: prometheus.ExponentialBuckets(100e-6, 4, 9), // 100 us to 7 s
 		}, []string{"verb", "outcome"}),
 	}
-	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "fairlead_build_info", Help: "What the agent was made of and runs on; always 1.",
-		ConstLabels: prometheus.Labels{
-			"version": build.Version, "commit": build.Commit, "go_version": build.Go, "kernel": build.Kernel,
-		},
-	})
-	info.Set(1)
-	m.registry.MustRegister(info, m.passes, m.answers, m.requests, newCollector(read),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.register(build, newCollector(allFamilies(), read))
+	m.registry.MustRegister(m.passes, m.answers, m.requests)
 	for _, opts := range []prometheus.HistogramOpts{ours(), kubeProxys()} {
 		vec := prometheus.NewHistogramVec(opts, []string{"ip_family"})
 		m.registry.MustRegister(vec)
@@ -70,6 +63,25 @@ func New(build Build, read func() Sample) *Metrics {
 		m.programming[model.IPv6] = append(m.programming[model.IPv6], vec.WithLabelValues("IPv6"))
 	}
 	return m
+}
+
+// NewAccelerateOnly returns Metrics of an agent that lets connections go past TCP and does nothing else: whether it is well, and those of that.
+func NewAccelerateOnly(build Build, read func() Sample) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	m.register(build, newCollector(accelerateOnlyFamilies(), read))
+	return m
+}
+
+// register adds what every agent tells.
+func (m *Metrics) register(build Build, collector prometheus.Collector) {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "fairlead_build_info", Help: "What the agent was made of and runs on; always 1.",
+		ConstLabels: prometheus.Labels{
+			"version": build.Version, "commit": build.Commit, "go_version": build.Go, "kernel": build.Kernel,
+		},
+	})
+	info.Set(1)
+	m.registry.MustRegister(info, collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
 const programmingHelp = "How long changes of endpoints took from the change of the pod or Service, as the " +

@@ -8,6 +8,7 @@ import (
 // Status is how an agent is doing, or, without one, what its pins tell.
 type Status struct {
 	Version   string          `json:"version,omitempty"`
+	Mode      string          `json:"mode,omitempty"` // "accelerate-only" where nothing but Sockmap is the agent's; else empty
 	Node      string          `json:"node,omitempty"`
 	Started   time.Time       `json:"started,omitzero"`
 	Source    *SourceStatus   `json:"source,omitempty"`    // nil without an agent
@@ -140,11 +141,11 @@ func (s *Status) Judge() {
 	if r := s.Reconcile; r != nil && r.LastError != "" {
 		say("%d changes wait to be tried again: %s.", r.Dirty, r.LastError)
 	}
-	if len(s.Maps) == 0 {
-		say("There are no maps.")
-	}
-	if len(s.Datapath.Programs) == 0 {
-		say("No program is attached: connections to services fail.")
+	switch {
+	case s.Mode != "" && s.Sockmap == nil:
+		say("Nothing goes past TCP yet.")
+	case s.Mode == "":
+		s.judgeServing(say)
 	}
 	for _, p := range s.Datapath.Programs {
 		if !p.Attached && !p.Idle {
@@ -160,6 +161,16 @@ func (s *Status) Judge() {
 	s.Ways.judge(say)
 	s.PodNetwork.judge(say)
 	s.Sockmap.judge(say)
+}
+
+// judgeServing tells of a node that serves Services what it cannot do without.
+func (s *Status) judgeServing(say func(string, ...any)) {
+	if len(s.Maps) == 0 {
+		say("There are no maps.")
+	}
+	if len(s.Datapath.Programs) == 0 {
+		say("No program is attached: connections to services fail.")
+	}
 }
 
 func list[T any](s []T) []T {

@@ -86,6 +86,22 @@ func TestStatusText(t *testing.T) {
 	golden(t, "degraded.txt", out.String())
 }
 
+// Of an agent that has no part in Services nothing of these is told, and nothing missed.
+func TestStatusOfAccelerateOnly(t *testing.T) {
+	s := Status{Mode: "accelerate-only", Source: &SourceStatus{Kind: "kubernetes", Synced: true}}
+	s.Datapath.CgroupRoot = "/sys/fs/cgroup"
+	if s.Judge(); !slices.Equal(s.Degraded, []string{"Nothing goes past TCP yet."}) {
+		t.Errorf("before it is at work: %q", s.Degraded)
+	}
+	s.Sockmap = &SockmapStatus{On: true, Pods: 2}
+	s.Judge()
+	var out bytes.Buffer
+	if err := s.WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "accelerate-only.txt", out.String())
+}
+
 func TestStatusJSON(t *testing.T) {
 	want := sampleStatus()
 	text, err := json.MarshalIndent(want, "", "  ")

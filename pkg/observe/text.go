@@ -30,14 +30,20 @@ func (s *Status) WriteText(w io.Writer) error {
 	if s.Source != nil {
 		row("source", "%s", s.Source.text())
 	}
-	row("services", "%d, with %d frontends and %d backends", s.Services, s.Frontends, s.Backends)
+	if s.Mode != "" {
+		row("mode", "%s: connections of %s may go past TCP, and nothing else of this node is fairlead's", s.Mode, s.Datapath.CgroupRoot)
+	} else {
+		row("services", "%d, with %d frontends and %d backends", s.Services, s.Frontends, s.Backends)
+	}
 	if s.Reconcile != nil {
 		row("reconcile", "%s", s.Reconcile.text())
 	}
 	if s.Reconcile != nil && s.Reconcile.Verify.Checks > 0 {
 		row("verify", "%s", s.Reconcile.Verify.text())
 	}
-	row("datapath", "%s", s.Datapath.text())
+	if s.Mode == "" {
+		row("datapath", "%s", s.Datapath.text())
+	}
 	if a := s.Datapath.Attachment; a != nil {
 		row("proof", "%s", a.text())
 	}

@@ -51,6 +51,9 @@ type KeeperStatus struct {
 	Waiting   int               // that will when they have a network
 	Uncovered map[string]string // the first of those that should and cannot, and why
 	Error     string            // why the programs have not been told
+	// Complaints are what is wrong with policies.
+	Complaints []Complaint
+	Told       bool // all objects were known, and the programs have been told what they say
 }
 
 // NewKeeper returns a Keeper.
@@ -103,7 +106,7 @@ func (k *Keeper) pass() (KeeperStatus, error) {
 	}
 	selection := Select(k.cfg.Store.Pods(), k.cfg.Store.Namespaces(), policies, k.cfg.Selector)
 	k.complain(selection.Complaints)
-	status := KeeperStatus{Uncovered: map[string]string{}}
+	status := KeeperStatus{Uncovered: map[string]string{}, Complaints: selection.Complaints}
 	rules := map[Place]Rules{}
 	add(rules, k.cfg.Host, "node", selection.Node)
 	find := k.cfg.Namespaces()
@@ -121,7 +124,9 @@ func (k *Keeper) pass() (KeeperStatus, error) {
 			add(rules, cookie, member.Pod.Name.String(), member.Part)
 		}
 	}
-	return status, k.cfg.Sockmap.SetRules(rules)
+	err := k.cfg.Sockmap.SetRules(rules)
+	status.Told = err == nil
+	return status, err
 }
 
 func (k *Keeper) find(find func(*model.Pod) ([]uint64, error), pod *model.Pod) ([]uint64, error) {
