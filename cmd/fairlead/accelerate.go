@@ -9,7 +9,9 @@ import (
 	stdmaps "maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -22,10 +24,43 @@ import (
 	objects "fairlead.io/fairlead/pkg/source"
 )
 
-// acceleration is what lets connections of pods go past TCP, while an agent runs that has the option.
+// accelerator is what lets connections of pods go past TCP, if the options say so: the part of an agent that may also be all there is of it.
+type accelerator struct {
+	cfg    *config.Config
+	store  *model.Store
+	cgroup string // whose sockets may take part
+	host   uint64 // the cookie of the node's own network namespace
+	// limited tells whether a pod is kept to a rate, and own the cookies of pods that the plugin has set up; nil where there is none.
+	limited func(*model.Pod) bool
+	own     func() map[cni.Pod]uint64
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	unfit   string        // why nothing goes past TCP although the option says so
+	running *acceleration // nil where everything goes by TCP
+}
+
+// acceleration is what there is while connections may go past TCP.
 type acceleration struct {
 	*sockmap.Sockmap
 	keeper *sockmap.Keeper
+}
+
+func (a *agent) newAccelerator(log *slog.Logger) *accelerator {
+	return &accelerator{
+		cfg: a.cfg, store: a.store, cgroup: a.path.CgroupRoot(), host: a.path.HostNetns(), limited: a.limited, own: a.cookies, log: log,
+	}
+}
+
+// cookies returns those of the network namespaces of the pods that the plugin has set up.
+func (a *agent) cookies() map[cni.Pod]uint64 {
+	a.mu.Lock()
+	network := a.network
+	a.mu.Unlock()
+	if network == nil {
+		return nil
+	}
+	return network.Cookies()
 }
 
 func limitsOf(cfg *config.Config) sockmap.Limits {
@@ -97,25 +132,28 @@ func unfit(cfg *config.Config) string {
 	return ""
 }
 
-// startSockmap starts what lets connections of pods go past TCP. Without the option, or where the kernel is not fit, what an agent before has left goes
+// start starts what lets connections of pods go past TCP. Without the option, or where the kernel is not fit, what an agent before has left goes
 // once nothing waits there.
-func (a *agent) startSockmap(start func(string, func(context.Context) error), report func(model.Key, string, model.Problem), log *slog.Logger) error {
+func (a *accelerator) start(start func(string, func(context.Context) error), report func(model.Key, string, model.Problem)) error {
 	if a.cfg.Sockmap != "true" {
-		return a.endSockmap(start, log)
+		return a.retire(start)
 	}
-	if a.unfit = unfit(a.cfg); a.unfit != "" {
-		return a.endSockmap(start, log)
+	if why := unfit(a.cfg); why != "" {
+		a.mu.Lock()
+		a.unfit = why
+		a.mu.Unlock()
+		return a.retire(start)
 	}
 	selector, err := objects.ParseSelector(a.cfg.AccelerateSelector)
 	if err != nil {
 		return usageError{fmt.Errorf("option accelerate-selector: %w", err)}
 	}
-	s, err := sockmap.Open(sockmap.Config{BPFFS: a.cfg.BPFFS, Cgroup: a.path.CgroupRoot(), Limits: limitsOf(a.cfg), Log: log})
+	s, err := sockmap.Open(sockmap.Config{BPFFS: a.cfg.BPFFS, Cgroup: a.cgroup, Limits: limitsOf(a.cfg), Log: a.log})
 	if err != nil {
 		return fmt.Errorf("let connections go past TCP: %w", err)
 	}
 	keeper := sockmap.NewKeeper(sockmap.KeeperConfig{
-		Sockmap: s, Store: a.store, Selector: selector, Host: a.path.HostNetns(), Limited: a.limited, Namespaces: a.namespaces(log), Log: log,
+		Sockmap: s, Store: a.store, Selector: selector, Host: a.host, Limited: a.limited, Namespaces: a.namespaces(), Log: a.log,
 		Complain: func(c sockmap.Complaint) {
 			report(model.Key{Kind: model.KindAcceleration, Name: c.Policy.Name}, c.Policy.UID, c.Problem)
 		},
@@ -124,17 +162,17 @@ func (a *agent) startSockmap(start func(string, func(context.Context) error), re
 		return errors.Join(err, s.Close())
 	}
 	a.mu.Lock()
-	a.acceleration = &acceleration{s, keeper}
+	a.running = &acceleration{s, keeper}
 	a.mu.Unlock()
 	start("sockmap", func(ctx context.Context) error { return errors.Join(s.Run(ctx), s.Close()) })
 	start("accelerate", keeper.Run)
-	start("sockmap checks", func(ctx context.Context) error { return s.RunChecks(ctx, a.path.HostNetns()) })
+	start("sockmap checks", func(ctx context.Context) error { return s.RunChecks(ctx, a.host) })
 	return nil
 }
 
-// endSockmap has what is left of an agent before go, in its own time.
-func (a *agent) endSockmap(start func(string, func(context.Context) error), log *slog.Logger) error {
-	left, err := sockmap.Retire(a.cfg.BPFFS, log)
+// retire has what is left of an agent before go, in its own time.
+func (a *accelerator) retire(start func(string, func(context.Context) error)) error {
+	left, err := sockmap.Retire(a.cfg.BPFFS, a.log)
 	if err != nil || left == nil {
 		return err
 	}
@@ -145,9 +183,9 @@ func (a *agent) endSockmap(start func(string, func(context.Context) error), log 
 // limited reports whether what a pod sends or gets is kept to a rate, its own or one that it shares.
 func (a *agent) limited(pod *model.Pod) bool {
 	if a.cfg.Bandwidth != "true" {
-		return false
+		return a.cfg.PodNetwork != "main" && rated(pod)
 	}
-	if pod.Egress != 0 || pod.Ingress != 0 || a.store.Self().Egress != 0 {
+	if rated(pod) || a.store.Self().Egress != 0 {
 		return true
 	}
 	for _, namespace := range a.store.Namespaces() {
@@ -158,17 +196,17 @@ func (a *agent) limited(pod *model.Pod) bool {
 	return false
 }
 
+// rated reports whether a pod is to be kept to a rate of its own, by us or by whoever gives it its network.
+func rated(pod *model.Pod) bool { return pod.Egress != 0 || pod.Ingress != 0 }
+
 // namespaces returns what finds the cookies of pods' network namespaces: the plugin has told those of the pods that it has set up, and those of others are
 // in what the runtime's library notes.
-func (a *agent) namespaces(log *slog.Logger) func() func(*model.Pod) ([]uint64, error) {
-	noted := optout.NewCNI(a.cfg.CNICache, netnsDir, a.path.HostNetns(), log)
+func (a *accelerator) namespaces() func() func(*model.Pod) ([]uint64, error) {
+	noted := optout.NewCNI(a.cfg.CNICache, netnsDir, a.host, a.log)
 	return func() func(*model.Pod) ([]uint64, error) {
-		own := map[cni.Pod]uint64{}
-		a.mu.Lock()
-		network := a.network
-		a.mu.Unlock()
-		if network != nil {
-			own = network.Cookies()
+		var own map[cni.Pod]uint64
+		if a.own != nil {
+			own = a.own()
 		}
 		noted.Refresh()
 		return func(pod *model.Pod) ([]uint64, error) {
@@ -190,21 +228,22 @@ func (a *agent) namespaces(log *slog.Logger) func() func(*model.Pod) ([]uint64, 
 	}
 }
 
-func (a *agent) accelerating() *acceleration {
+// state returns what is at work, nil if nothing is, and why it is not although it should be.
+func (a *accelerator) state() (*acceleration, string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.acceleration
+	return a.running, a.unfit
 }
 
-// sockmapStatus returns how connections go past TCP; nil where all are to go by it.
-func (a *agent) sockmapStatus() *observe.SockmapStatus {
-	if a.cfg.Sockmap != "true" {
+// status returns how connections go past TCP; nil where all are to go by it, and before anything is at work.
+func (a *accelerator) status() *observe.SockmapStatus {
+	if a == nil || a.cfg.Sockmap != "true" {
 		return nil
 	}
-	if a.unfit != "" {
-		return &observe.SockmapStatus{Error: a.unfit}
+	s, unfit := a.state()
+	if unfit != "" {
+		return &observe.SockmapStatus{Error: unfit}
 	}
-	s := a.accelerating()
 	if s == nil {
 		return nil
 	}
@@ -214,6 +253,23 @@ func (a *agent) sockmapStatus() *observe.SockmapStatus {
 		status.Error = err.Error()
 	}
 	return status
+}
+
+// problems lists what is wrong with policies of this node's pods, by name.
+func (a *accelerator) problems() (list []observe.Problem) {
+	if a == nil {
+		return nil
+	}
+	s, _ := a.state()
+	if s == nil {
+		return nil
+	}
+	for _, c := range s.keeper.Status().Complaints {
+		key := model.Key{Kind: model.KindAcceleration, Name: c.Policy.Name}
+		list = append(list, observe.Problem{Object: key.String(), Reason: c.Reason, Message: c.Message})
+	}
+	slices.SortFunc(list, func(a, b observe.Problem) int { return strings.Compare(a.Object, b.Object) })
+	return list
 }
 
 func fillSockmapStatus(status *observe.SockmapStatus, s *acceleration) error {

@@ -45,6 +45,8 @@ type agent struct {
 	servers  []*health.Server
 	hub      *monitor.Hub
 	policies *policyWatch // nil where objects come from files
+	// accelerator is set before others ask.
+	accelerator *accelerator
 
 	mu          sync.Mutex
 	reconciler  *reconcile.Reconciler // nil until the maps are there
@@ -59,12 +61,10 @@ type agent struct {
 	network       *podnet.Network    // nil where pods get their network otherwise
 	fabric        *fabric.Fabric     // likewise
 	masquerade    *masquerade.Keeper // nil without such a file
-	acceleration  *acceleration      // nil where everything goes by TCP
 
 	queues *queues.Keeper     // nil where pods send as fast as they can; likewise
 	bbr    *observe.BBRStatus // nil where connections of pods have the congestion control that the kernel gives them; set before others ask
 	pair   int                // where what they send to each other waits, by its index; 0 where nothing does
-	unfit  string             // why nothing goes past TCP although the option says so; set before others ask
 	big    *bigtcp.Keeper     // nil where packets are as large as usual; set before others ask
 }
 
@@ -96,6 +96,9 @@ agent takes it over. "fairlead cleanup" removes it.`,
 			klog.SetSlogLogger(log)
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)
 			defer stop()
+			if cfg.AcceleratesOnly() {
+				return runAccelerateOnly(ctx, cfg, level, log)
+			}
 			return runAgent(ctx, cfg, level, log)
 		},
 	}
@@ -141,5 +144,5 @@ func (a *agent) problems() []observe.Problem {
 	for _, p := range a.store.Self().Problems {
 		list = append(list, observe.Problem{Object: "node:" + a.store.Self().Name, Reason: p.Reason, Message: p.Message})
 	}
-	return append(list, a.namespaceProblems()...)
+	return slices.Concat(list, a.namespaceProblems(), a.accelerator.problems())
 }

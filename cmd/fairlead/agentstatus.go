@@ -54,7 +54,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 		}
 	}
 	s.OptOut, s.Flows, s.Ways = optOutStatus(a.optOuts()), a.flowStatus(), a.wayStatus()
-	s.PodNetwork, s.Policies, s.Sockmap = a.podStatus(), a.policies.status(), a.sockmapStatus()
+	s.PodNetwork, s.Policies, s.Sockmap = a.podStatus(), a.policies.status(), a.accelerator.status()
 	attached, failed := a.path.Status()
 	s.Datapath.CgroupRoot = attached.CgroupRoot
 	s.Datapath.Features = map[string]bool{
@@ -76,11 +76,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 			s.Degraded = append(s.Degraded, fmt.Sprintf("The state of the kernel cannot be read: %v.", err))
 		}
 	}
-	for _, server := range a.servers {
-		if fault := server.Fault(); fault != "" {
-			s.Degraded = append(s.Degraded, fmt.Sprintf("Connections are carried, but whoever asks at an address gets no answer: %s.", fault))
-		}
-	}
+	s.Degraded = append(s.Degraded, faultsOf(a.servers)...)
 }
 
 // attachmentStatus returns what the last check found; nil before the first.

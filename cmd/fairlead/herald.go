@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 )
 
@@ -24,21 +25,23 @@ type herald struct {
 	told   bool // the last event said that it is
 }
 
-func (a *agent) newHerald(events eventSink, log *slog.Logger) *herald {
-	look := func() []string {
-		var status observe.Status
-		reading, err := a.measure()
-		status.Maps = reading.Maps
-		a.complete(&status, err)
-		return status.Degraded
-	}
+func newHerald(look func() []string, store *model.Store, events eventSink, log *slog.Logger) *herald {
 	h := &herald{look: look, post: func(bool, string, string) bool { return true }, log: log}
 	if events != nil {
 		h.post = func(warning bool, reason, message string) bool {
-			return events.Node(a.store.Self().UID, warning, reason, message)
+			return events.Node(store.Self().UID, warning, reason, message)
 		}
 	}
 	return h
+}
+
+// degraded returns what keeps the node from its job.
+func (a *agent) degraded() []string {
+	var status observe.Status
+	reading, err := a.measure()
+	status.Maps = reading.Maps
+	a.complete(&status, err)
+	return status.Degraded
 }
 
 // run looks until the context ends.
@@ -67,7 +70,7 @@ func (h *herald) step(degraded []string) {
 			h.told = true
 		}
 	case !ill && h.told:
-		if h.post(false, "DatapathRecovered", "Connections to services are carried as they should be again.") {
+		if h.post(false, "DatapathRecovered", "Nothing keeps this node from its job any more.") {
 			h.log.Info("this node is no longer degraded")
 			h.told = false
 		}

@@ -14,9 +14,13 @@ func newMetrics(a *agent) (*metrics.Metrics, error) {
 	if a.gauge, err = observe.NewGauge(datapath.MapsDir(a.cfg.BPFFS)); err != nil {
 		return nil, fmt.Errorf("prepare metrics: %w", err)
 	}
+	return metrics.New(buildOf(), func() metrics.Sample { return a.sample() }), nil
+}
+
+// buildOf is what metrics tell of this program.
+func buildOf() metrics.Build {
 	b := currentBuild()
-	build := metrics.Build{Version: b.Version, Commit: b.Commit, Go: b.Go, Kernel: b.Kernel}
-	return metrics.New(build, func() metrics.Sample { return a.sample() }), nil
+	return metrics.Build{Version: b.Version, Commit: b.Commit, Go: b.Go, Kernel: b.Kernel}
 }
 
 // measure returns what the maps tell, with the rows in use as the agent itself counts them.

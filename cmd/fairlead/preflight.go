@@ -43,6 +43,8 @@ environment. Each line is ok, warn, fail or unknown, with what helps. The exit c
     preemption, governor, irqbalance, interrupts, tuned, jumbo frames, big TCP, bbr    what is tuned, or could be
     past TCP             with --sockmap, whether the kernel is fit for it, and which programs should be left out
 
+With --mode=accelerate-only it is kernel, jit, cgroup2, bpffs and past TCP: a kube-proxy and other networks are in nobody's way then.
+
 Root sees everything. Others see most, and unknown lines say what they do not. In a container, run it in the agent's, or
 in one with the node's network and process namespaces.`,
 		Args: cobra.NoArgs,
@@ -109,6 +111,7 @@ func nodeOf(cfg *config.Config, status *observe.Status) (*preflight.Node, error)
 		Options: preflight.Options{
 			XDP: devices.Mode(cfg.XDP), NoDevices: filter.None(), PodNetwork: cfg.PodNetwork, HostRouting: cfg.HostRouting,
 			BigTCP: cfg.BigTCP == "true", ConfDir: cfg.CNIConfDir, ConfName: cfg.CNIConfName, PodCIDRs: cfg.PodPrefixes(),
+			AccelerateOnly: cfg.AcceleratesOnly(),
 		},
 		Kernel: kernelLacks,
 		Cgroup: func() (string, error) { return datapath.CgroupRoot(cfg.CgroupRoot) },

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	stdmaps "maps"
 	"net/netip"
-	"sync"
 	"time"
 
 	"fairlead.io/fairlead/pkg/api"
@@ -78,8 +77,9 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if agent.metrics, err = newMetrics(agent); err != nil {
 		return err
 	}
-	herald := agent.newHerald(around.events, log)
+	herald := newHerald(agent.degraded, agent.store, around.events, log)
 	agent.policies = agent.newPolicyWatch(around, log)
+	agent.accelerator = agent.newAccelerator(log)
 	agent.servers = agent.newServers(log)
 	agent.hub = agent.newHub(log)
 	server, err := api.NewServer(cfg.SocketPath(), api.Handlers{
@@ -95,17 +95,9 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 		return err
 	}
 
-	var running sync.WaitGroup
-	defer running.Wait() // after cancel, or it would wait for ever
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	start := func(name string, run func(context.Context) error) {
-		running.Go(func() {
-			if err := run(ctx); err != nil && !errors.Is(err, context.Canceled) {
-				cancel(fmt.Errorf("%s: %w", name, err))
-			}
-		})
-	}
+	running := newTasks(ctx)
+	defer running.end()
+	ctx, start := running.ctx, running.start
 	start("api", server.Serve)
 	start("monitor", agent.endMonitors)
 	for _, s := range agent.servers {
@@ -159,7 +151,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	if err := agent.startPodNetwork(start, log); err != nil {
 		return err
 	}
-	if err := agent.startSockmap(start, report, log); err != nil {
+	if err := agent.accelerator.start(start, report); err != nil {
 		return err
 	}
 	start("attachment", path.WatchAttachment)

@@ -17,8 +17,7 @@ import (
 // proxyMode is what /proxyMode says, where kube-proxy names what it writes its rules with.
 const proxyMode = "fairlead"
 
-// newServers returns what answers at the addresses that the configuration gives. Options that give the same address
-// share a server.
+// newServers returns what answers at the addresses that the configuration gives.
 func (a *agent) newServers(log *slog.Logger) []*health.Server {
 	proxy := a.proxy()
 	list := []health.ServerConfig{
@@ -32,6 +31,11 @@ func (a *agent) newServers(log *slog.Logger) []*health.Server {
 			"/readyz": health.Ready(a.checks()), "/livez": proxy.Live(),
 		}},
 	}
+	return serversOf(list, log)
+}
+
+// serversOf returns a server for each address of the list; options that give the same share it.
+func serversOf(list []health.ServerConfig, log *slog.Logger) []*health.Server {
 	byAddress := map[string]health.ServerConfig{}
 	var servers []*health.Server
 	for _, cfg := range list {
@@ -47,6 +51,16 @@ func (a *agent) newServers(log *slog.Logger) []*health.Server {
 		servers = append(servers, health.NewServer(cfg))
 	}
 	return servers
+}
+
+// faultsOf returns a sentence for each server that cannot answer.
+func faultsOf(servers []*health.Server) (list []string) {
+	for _, server := range servers {
+		if fault := server.Fault(); fault != "" {
+			list = append(list, fmt.Sprintf("Connections are carried, but whoever asks at an address gets no answer: %s.", fault))
+		}
+	}
+	return list
 }
 
 func (a *agent) proxy() *health.Proxy {

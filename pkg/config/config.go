@@ -31,6 +31,7 @@ const (
 // Config is what the options say. Values are checked as far as that needs no other package.
 type Config struct {
 	Source      string // Kubernetes, or a path
+	Mode        string // full or accelerate-only
 	Kubeconfig  string // empty = the service account of the pod
 	APIServers  string // HOST:PORT with commas between them; empty = none
 	NodeName    string
@@ -148,6 +149,7 @@ func load(flags *pflag.FlagSet, environ []string, hostname func() (string, error
 		*o.field(cfg) = origin.Value
 		cfg.origins = append(cfg.origins, origin)
 	}
+	problems = append(problems, cfg.checkMode())
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}

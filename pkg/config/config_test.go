@@ -50,7 +50,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &Config{
-		Source: Kubernetes, NodeName: "node-1.example", BPFFS: "/sys/fs/bpf", StateDir: "/run/fairlead",
+		Source: Kubernetes, Mode: "full", NodeName: "node-1.example", BPFFS: "/sys/fs/bpf", StateDir: "/run/fairlead",
 		LogLevel: "info", LogFormat: "text", Algorithm: "random", ExternalIPs: "all", ResetStaleTCP: "false",
 		Devices: "auto", XDP: "auto", NodePortAddresses: "primary", NodePortRange: "30000-32767", ExternalClusterIP: "false", VIPPing: "false", DSR: "off",
 		MetricsAddress: "127.0.0.1:10249", HealthzAddress: ":10256", ReadyAddress: "127.0.0.1:10247",
@@ -136,7 +136,7 @@ func TestEveryOption(t *testing.T) {
 		"pod-network":        "main", "pod-cidrs": "10.1.0.0/24", "cni-conf-dir": "/cni/net.d", "cni-conf-name": "10-x.conflist",
 		"host-routing": "stack", "masquerade": "false", "native-cidrs": "10.0.0.0/8", "masquerade-config": "/etc/fairlead/masquerade", "routing": "vxlan", "big-tcp": "true", "bandwidth": "true", "pod-device": "netkit",
 		"sockmap": "true", "accelerate-selector": "app in (web, api)", "sockmap-blocking": "true", "sockmap-except": "envoy, traefik",
-		"l7-proxies": "envoy=15001",
+		"l7-proxies": "envoy=15001", "mode": "accelerate-only",
 	}
 	seen := map[*string]string{}
 	probe := &Config{}

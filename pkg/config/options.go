@@ -63,6 +63,12 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.Source },
 		},
 		{
+			Name: "mode", Default: full, Values: []string{full, AccelerateOnly},
+			Usage: "what runs here: all that the other options say; nothing but what --sockmap=true lets go past TCP, beside a kube-proxy and whatever " +
+				"gives pods their network",
+			field: func(c *Config) *string { return &c.Mode },
+		},
+		{
 			Name: "kubeconfig", Shown: "the service account of the pod",
 			Usage: "file with the address of the API server and the credentials",
 			field: func(c *Config) *string { return &c.Kubeconfig },
@@ -120,10 +126,10 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.ExternalIPs },
 		},
 		{
-			Name: "devices", Shown: "auto; none with a cgroup-root, which is for trials", check: notEmpty,
+			Name: "devices", Shown: "auto; none with a cgroup-root, which is for trials, and with --mode=accelerate-only", check: notEmpty,
 			Usage: "network devices that clients outside come in by: auto (the default routes' and those with addresses of the node), none, " +
 				"or names with commas between them, with * at the end for any text",
-			field: func(c *Config) *string { return &c.Devices }, derive: onlyAtRoot("auto", "none"),
+			field: func(c *Config) *string { return &c.Devices }, derive: alone(always("none"), onlyAtRoot("auto", "none")),
 		},
 		{
 			Name: "xdp", Default: "auto", Values: []string{"auto", "native", "generic", "off"},
@@ -242,10 +248,10 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.BBR },
 		},
 		{
-			Name: "sockmap", Default: "false", Values: []string{"true", "false"},
+			Name: "sockmap", Shown: "false; true with --mode=accelerate-only", Values: []string{"true", "false"},
 			Usage: "whether connections within the node go past TCP while both ends converse, for pods that the annotation fairlead.io/accelerate=true, " +
 				"--accelerate-selector or a SocketAcceleration selects",
-			field: func(c *Config) *string { return &c.Sockmap },
+			field: func(c *Config) *string { return &c.Sockmap }, derive: alone(always("true"), always("false")),
 		},
 		{
 			Name: "accelerate-selector", Shown: "none",
@@ -289,14 +295,16 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.CNIConfName },
 		},
 		{
-			Name: "metrics-address", Shown: "127.0.0.1:10249; none where the source is files", check: listenAddress,
-			Usage: "HOST:PORT to serve Prometheus at /metrics, and /proxyMode as kube-proxy does there; empty for nowhere",
-			field: func(c *Config) *string { return &c.MetricsAddress }, derive: inCluster("127.0.0.1:10249"),
+			Name: "metrics-address", Shown: "127.0.0.1:10249; with --mode=accelerate-only 127.0.0.1:10247; none where the source is files", check: listenAddress,
+			Usage:  "HOST:PORT to serve Prometheus at /metrics, and /proxyMode as kube-proxy does there; empty for nowhere",
+			field:  func(c *Config) *string { return &c.MetricsAddress },
+			derive: alone(inCluster("127.0.0.1:10247"), inCluster("127.0.0.1:10249")), // the other is kube-proxy's
 		},
 		{
-			Name: "healthz-address", Shown: ":10256; none where the source is files", check: listenAddress,
-			Usage: "HOST:PORT to serve /healthz and /livez as kube-proxy does, for load balancers; empty for nowhere",
-			field: func(c *Config) *string { return &c.HealthzAddress }, derive: inCluster(":10256"),
+			Name: "healthz-address", Shown: ":10256; none where the source is files, and with --mode=accelerate-only", check: listenAddress,
+			Usage:  "HOST:PORT to serve /healthz and /livez as kube-proxy does, for load balancers; empty for nowhere",
+			field:  func(c *Config) *string { return &c.HealthzAddress },
+			derive: alone(always(""), inCluster(":10256")),
 		},
 		{
 			Name: "ready-address", Shown: "127.0.0.1:10247; none where the source is files", check: loopbackAddress,

@@ -8,13 +8,15 @@ import (
 
 // Options are those of the agent that matter here.
 type Options struct {
-	XDP         devices.Mode
-	NoDevices   bool   // no client outside is to be served
-	PodNetwork  string // off, main or chained
-	HostRouting string // bpf or stack
-	BigTCP      bool
-	ConfDir     string // where the container runtime looks for networks
-	ConfName    string // what the agent writes there
+	XDP        devices.Mode
+	NoDevices  bool   // no client outside is to be served
+	PodNetwork string // off, main or chained
+	// AccelerateOnly says that connections are to go past TCP, and all else is others'.
+	AccelerateOnly bool
+	HostRouting    string // bpf or stack
+	BigTCP         bool
+	ConfDir        string // where the container runtime looks for networks
+	ConfName       string // what the agent writes there
 	// PodCIDRs are the networks of this node's pods, as far as they are known.
 	PodCIDRs []netip.Prefix
 }
@@ -46,8 +48,11 @@ type Node struct {
 	Policies *int // NetworkPolicies of the cluster; nil where that is not known
 }
 
-// Check looks at everything.
+// Check looks at everything that an agent with these options has to do with.
 func (n *Node) Check() *Report {
+	if n.Options.AccelerateOnly {
+		return newReport([]Line{n.kernel(), n.jit(), n.cgroup(), n.bpffs(), n.sockmap()})
+	}
 	found, err := n.Devices()
 	lines := []Line{
 		n.kernel(), n.jit(), n.cgroup(), n.bpffs(), n.memory(),

@@ -184,6 +184,24 @@ func TestSound(t *testing.T) {
 }
 
 // A machine on which nothing is as it should be.
+// What is others' business is not looked at for an agent that leaves it to them.
+func TestAccelerateOnly(t *testing.T) {
+	m := sound()
+	m.Options = Options{AccelerateOnly: true}
+	m.Devices = nil
+	m.Sockmap = func() string { return "" }
+	m.files["proc/99/comm"] = "kube-proxy\n"
+	var checks []string
+	for _, l := range m.check(t).Lines {
+		if checks = append(checks, l.Check); l.State != OK {
+			t.Errorf("%+v", l)
+		}
+	}
+	if want := []string{"kernel", "jit", "cgroup2", "bpffs", "past TCP"}; !slices.Equal(checks, want) {
+		t.Errorf("it looks at %q, want %q", checks, want)
+	}
+}
+
 func TestUnsound(t *testing.T) {
 	m := sound()
 	m.Kernel = func() ([]string, error) { return nil, errors.New("the kernel is too old") }

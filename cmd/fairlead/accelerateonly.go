@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"time"
+
+	"fairlead.io/fairlead/pkg/api"
+	"fairlead.io/fairlead/pkg/config"
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/health"
+	"fairlead.io/fairlead/pkg/metrics"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+)
+
+// lone is the agent of --mode=accelerate-only. It stands beside whatever serves Services and gives pods their network, and attaches nothing
+// but what lets connections go past TCP.
+type lone struct {
+	cfg         *config.Config
+	source      source
+	store       *model.Store
+	started     time.Time
+	accelerator *accelerator
+	annotations *annotationWatch
+	metrics     *metrics.Metrics
+	servers     []*health.Server
+}
+
+// errAlone is what those hear who ask for what such an agent does not have.
+var errAlone = errors.New("this agent runs with --mode=" + config.AccelerateOnly + ": it has no part in Services, and nothing to tell of them")
+
+// runAccelerateOnly is that agent from top to bottom. It returns when the context ends, and what may go past TCP goes on.
+func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log *slog.Logger) error {
+	lock, err := datapath.Reserve(cfg.BPFFS)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	a := &lone{cfg: cfg, store: model.NewStore(cfg.NodeName), started: time.Now()}
+	if a.accelerator, err = a.newAccelerator(log); err != nil {
+		return err
+	}
+	src, around, err := newSource(cfg, a.store, log)
+	if err != nil {
+		return err
+	}
+	a.source = src
+	report := reporter(log, around.events)
+	a.annotations = &annotationWatch{store: a.store, report: report, log: log}
+	a.metrics = metrics.NewAccelerateOnly(buildOf(), a.sample)
+	a.servers = a.newServers(log)
+	server, err := api.NewServer(cfg.SocketPath(), a.handlers(level))
+	if err != nil {
+		return err
+	}
+	running := newTasks(ctx)
+	defer running.end()
+	running.start("api", server.Serve)
+	for _, s := range a.servers {
+		running.start("server", s.Run)
+	}
+	running.start("source", src.Run)
+	running.start("annotations", a.annotations.run)
+	running.start("herald", newHerald(a.degraded, a.store, around.events, log).run)
+	if err := a.accelerator.start(running.start, report); err != nil {
+		return err
+	}
+	log.Info("running", "mode", cfg.Mode, "node", cfg.NodeName, "source", cfg.Source, "cgroup", a.accelerator.cgroup)
+	<-running.ctx.Done()
+	return stopped(running.ctx, nil)
+}
+
+func (a *lone) newAccelerator(log *slog.Logger) (*accelerator, error) {
+	cgroup, err := datapath.CgroupRoot(a.cfg.CgroupRoot)
+	if err != nil {
+		return nil, err
+	}
+	host, err := datapath.HostNetns()
+	if err != nil {
+		return nil, err
+	}
+	return &accelerator{cfg: a.cfg, store: a.store, cgroup: cgroup, host: host, limited: rated, log: log}, nil
+}
+
+func (a *lone) handlers(level *slog.LevelVar) api.Handlers {
+	return api.Handlers{
+		Status:   a.status,
+		Config:   func() any { return a.cfg.Origins() },
+		LogLevel: level,
+		Problems: a.problems,
+		Verify:   func(context.Context, bool) (observe.Verification, error) { return observe.Verification{}, errAlone },
+		Monitor:  func(observe.EventFilter) (api.Stream, error) { return nil, errAlone },
+		Try:      func(observe.TrialQuestion) (observe.Trial, error) { return observe.Trial{}, errAlone },
+	}
+}
+
+// status tells how this node is doing, as far as that is this agent's business.
+func (a *lone) status() observe.Status {
+	s := observe.Status{Version: version(), Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Problems: a.problems()}
+	missing := a.store.Unsynced()
+	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
+	a.source.fill(s.Source)
+	s.Datapath.CgroupRoot = a.accelerator.cgroup
+	s.Sockmap = a.accelerator.status()
+	s.Judge()
+	s.Degraded = append(s.Degraded, faultsOf(a.servers)...)
+	return s
+}
+
+func (a *lone) degraded() []string { return a.status().Degraded }
+
+func (a *lone) problems() []observe.Problem {
+	return append(a.annotations.problems(), a.accelerator.problems()...)
+}
+
+func (a *lone) sample() metrics.Sample {
+	status := a.status()
+	s := metrics.Sample{Degraded: len(status.Degraded) > 0, Source: a.source.sample(), Sockmap: status.Sockmap, Reasons: map[string]int{}}
+	for _, p := range status.Problems {
+		s.Reasons[p.Reason]++
+	}
+	return s
+}
+
+// newServers returns what answers at the addresses that the configuration gives.
+func (a *lone) newServers(log *slog.Logger) []*health.Server {
+	return serversOf([]health.ServerConfig{
+		{Option: "metrics-address", Address: a.cfg.MetricsAddress, Routes: map[string]http.Handler{"/metrics": a.metrics.Handler()}},
+		{Option: "ready-address", Address: a.cfg.ReadyAddress, Routes: map[string]http.Handler{
+			"/readyz": health.Ready(a.checks()), "/livez": health.Text("ok"),
+		}},
+	}, log)
+}
+
+// checks are what /readyz goes by.
+func (a *lone) checks() []health.Check {
+	return []health.Check{
+		{Name: "source-synced", Run: func() error {
+			if missing := a.store.Unsynced(); len(missing) > 0 {
+				return fmt.Errorf("missing: %s", strings.Join(missing, ", "))
+			}
+			return nil
+		}},
+		{Name: "past-tcp", Run: func() error {
+			at, unfit := a.accelerator.state()
+			switch {
+			case unfit != "":
+				return errors.New(unfit)
+			case at == nil:
+				return errors.New("nothing is attached yet")
+			case !at.keeper.Status().Told:
+				return errors.New("who may go past TCP is not told yet")
+			}
+			return nil
+		}},
+	}
+}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+	objects "fairlead.io/fairlead/pkg/source"
+)
+
+// annotationWatch tells what is wrong with what pods and namespaces say of going past TCP, where nobody compiles them.
+type annotationWatch struct {
+	store  *model.Store
+	report func(model.Key, string, model.Problem)
+	log    *slog.Logger
+
+	mu    sync.Mutex
+	told  map[string]bool // by the object, its UID and what is wrong
+	found []observe.Problem
+}
+
+// run looks whenever something has changed, until the context ends.
+func (w *annotationWatch) run(ctx context.Context) error {
+	for {
+		w.look()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.store.PodsChanged():
+		case <-w.store.Wake():
+		}
+	}
+}
+
+// look tells what was not told before. It also takes what is due to be compiled, which nobody else here does.
+func (w *annotationWatch) look() {
+	w.store.TakeDirty()
+	told, found := map[string]bool{}, []observe.Problem(nil)
+	note := func(object, uid string, list []model.Problem, tell func(model.Problem)) {
+		for _, p := range list {
+			if p.Reason != objects.InvalidAccelerate {
+				continue // it is about what others make of it
+			}
+			found = append(found, observe.Problem{Object: object, Reason: p.Reason, Message: p.Message})
+			text := object + " " + uid + " " + p.Message
+			if told[text] = true; !w.told[text] {
+				tell(p)
+			}
+		}
+	}
+	for _, pod := range w.store.Pods() {
+		key := model.Key{Kind: model.KindPod, Name: pod.Name}
+		note(key.String(), pod.UID, pod.Problems, func(p model.Problem) { w.report(key, pod.UID, p) })
+	}
+	for _, namespace := range w.store.Namespaces() {
+		object := "namespace:" + namespace.Name
+		note(object, "", namespace.Problems, func(p model.Problem) { w.log.Warn(p.Message, "object", object, "reason", p.Reason) })
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told, w.found = told, found
+}
+
+// problems lists what is wrong, by object.
+func (w *annotationWatch) problems() []observe.Problem {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]observe.Problem{}, w.found...)
+}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/observe"
+	objects "fairlead.io/fairlead/pkg/source"
+)
+
+// What is wrong is told once for as long as it is, to whom it belongs, and what is others' business is not.
+func TestAnnotationWatch(t *testing.T) {
+	store, told := model.NewStore("node-a"), []string{}
+	w := &annotationWatch{store: store, log: slog.New(slog.DiscardHandler), report: func(key model.Key, uid string, p model.Problem) {
+		told = append(told, key.String()+" "+uid+" "+p.Message)
+	}}
+	pod := func(uid string, problems ...model.Problem) {
+		store.SetPod(&model.Pod{Name: model.Name{Namespace: "shop", Name: "web"}, UID: uid, LocalUID: uid, Problems: problems})
+	}
+	wrong, others := model.Problem{Reason: objects.InvalidAccelerate, Message: "wrong"}, model.Problem{Reason: "InvalidSocketLB", Message: "else"}
+	step := func(what string, problems int, want ...string) {
+		t.Helper()
+		told = []string{}
+		w.look()
+		w.look()
+		if diff := cmp.Diff(append([]string{}, want...), told); diff != "" {
+			t.Errorf("%s (-want +told):\n%s", what, diff)
+		}
+		if found := w.problems(); len(found) != problems {
+			t.Errorf("%s: %v", what, found)
+		}
+		if left := store.TakeDirty(); len(left) > 0 {
+			t.Errorf("%s: %v is left to be compiled", what, left)
+		}
+	}
+	pod("1", others)
+	step("others' business", 0)
+	pod("1", others, wrong)
+	step("wrong", 1, "pod:shop/web 1 wrong")
+	pod("2", wrong)
+	step("a successor", 1, "pod:shop/web 2 wrong")
+	pod("2")
+	step("well", 0)
+	pod("2", wrong)
+	step("wrong again", 1, "pod:shop/web 2 wrong")
+	store.SetNamespace(&model.Namespace{Name: "shop", Problems: []model.Problem{wrong}})
+	step("a namespace", 2)
+	if have := w.problems()[1]; have != (observe.Problem{Object: "namespace:shop", Reason: wrong.Reason, Message: "wrong"}) {
+		t.Errorf("%+v", have)
+	}
+}

@@ -1,0 +1,58 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+)
+
+// AccelerateOnly is the value of the option mode with which an agent lets connections go past TCP and does nothing else; full is that of one
+// that does all that the other options say.
+const (
+	AccelerateOnly = "accelerate-only"
+	full           = "full"
+)
+
+// AcceleratesOnly reports whether the agent lets connections go past TCP and does nothing else.
+func (c *Config) AcceleratesOnly() bool { return c.Mode == AccelerateOnly }
+
+// alone returns what makes the default of an option that is another with AccelerateOnly.
+func alone(value, otherwise func(*Config) string) func(*Config) string {
+	return func(c *Config) string {
+		if c.AcceleratesOnly() {
+			return value(c)
+		}
+		return otherwise(c)
+	}
+}
+
+func always(value string) func(*Config) string { return func(*Config) string { return value } }
+
+// idle has the values with which options ask for nothing that an agent with AccelerateOnly does not do.
+func idle() map[string]string {
+	return map[string]string{
+		"sockmap": "true", "devices": "none", "pod-network": "off", "routing": "none", "dsr": "off", "bbr": "false", "bandwidth": "false",
+		"big-tcp": "false", "vip-ping": "false", "external-clusterip": "false", "reset-stale-tcp": "false", "l7-proxies": "", "cni-conf-dir": "",
+		"pod-cidrs": "", "native-cidrs": "", "masquerade-config": "", "healthz-address": "",
+	}
+}
+
+// checkMode refuses what asks an agent with AccelerateOnly for more than that: whoever says so expects it to be there.
+func (c *Config) checkMode() error {
+	if !c.AcceleratesOnly() {
+		return nil
+	}
+	var problems []error
+	for _, o := range c.origins {
+		want, known := idle()[o.Name]
+		switch {
+		case !known || o.Value == want:
+		case o.Name == "sockmap":
+			problems = append(problems, fmt.Errorf("option sockmap: %s from %s leaves --mode=%s nothing to do: leave it out, or run no agent",
+				quote(o.Value), o.From, c.Mode))
+		default:
+			problems = append(problems, fmt.Errorf("option %s: %s from %s asks for more than --mode=%s, which lets connections go past TCP and does "+
+				"nothing else: leave it out, or set --mode=%s", o.Name, quote(o.Value), o.From, c.Mode, full))
+		}
+	}
+	return errors.Join(problems...)
+}
