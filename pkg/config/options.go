@@ -126,7 +126,7 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.ExternalIPs },
 		},
 		{
-			Name: "devices", Shown: "auto; none with a cgroup-root, which is for trials, and with --mode=accelerate-only", check: notEmpty,
+			Name: "devices", Shown: "auto; none with a cgroup-root, which is for trials, or --mode=accelerate-only", check: notEmpty,
 			Usage: "network devices that clients outside come in by: auto (the default routes' and those with addresses of the node), none, " +
 				"or names with commas between them, with * at the end for any text",
 			field: func(c *Config) *string { return &c.Devices }, derive: alone(always("none"), onlyAtRoot("auto", "none")),
