@@ -22,6 +22,8 @@ type row struct {
 	While, Is, Otherwise string
 	Words                map[string]string
 	Why                  string
+	Alone                bool
+	Not                  string
 }
 
 func rows(t testing.TB) (table []row) {
@@ -113,7 +115,7 @@ func given() map[string]struct {
 		"devices": {[]string{"eth0", "bond*"}, "eth0,bond*"}, "dsr": {"geneve", "geneve"}, "external-clusterip": {true, "true"},
 		"external-ips": {"deny", "deny"}, "hash-seed": {`0123456789"abc<{{ }}`, `0123456789"abc<{{ }}`}, "healthz-address": {"[::1]:1", "[::1]:1"},
 		"host-routing": {"stack", "stack"}, "l7-proxies": {[]string{"envoy=15001", "waf=15002:pass"}, "envoy=15001,waf=15002:pass"},
-		"log-format": {"json", "json"}, "log-level": {"debug", "debug"}, "masquerade": {false, "false"}, "metrics-address": {":2", ":2"},
+		"log-format": {"json", "json"}, "log-level": {"debug", "debug"}, "masquerade": {false, "false"}, "metrics-address": {":2", ":2"}, "mode": {"full", "full"},
 		"native-cidrs":       {[]string{"10.0.0.0/8", "fd00::/8"}, "10.0.0.0/8,fd00::/8"},
 		"nodeport-addresses": {[]string{"192.0.2.0/24", "2001:db8::/64"}, "192.0.2.0/24,2001:db8::/64"},
 		"nodeport-range":     {"31000-31999", "31000-31999"}, "opt-out-meshes": {[]string{"istio"}, "istio"},

@@ -125,10 +125,16 @@ func TestValuesThatNeedThePodNetwork(t *testing.T) {
 	}
 }
 
+// refusal is one of refused.yaml.
+type refusal struct {
+	Value, But, Why string
+	Alone           bool
+}
+
 // What users of Cilium bring along is refused with what to do instead, unless it says what is so anyway.
 func TestWhatIsDecidedOtherwise(t *testing.T) {
 	t.Parallel()
-	var table []struct{ Value, But, Why string }
+	var table []refusal
 	readYAML(t, "refused.yaml", &table)
 	// Any of these is neither what is refused nor what is let pass.
 	var let []values
@@ -158,7 +164,7 @@ func TestWhatIsDecidedOtherwise(t *testing.T) {
 // Every name that docs/values.md says users of Cilium know is one that they can give: it is a value here, or the refusal says what is.
 func TestKnownNames(t *testing.T) {
 	t.Parallel()
-	var table []struct{ Value, But, Why string }
+	var table []refusal
 	readYAML(t, "refused.yaml", &table)
 	within := func(name, of string) bool { return name == of || strings.HasPrefix(name, of+".") }
 	for _, r := range rows(t) {

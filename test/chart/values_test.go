@@ -107,7 +107,7 @@ func TestSchema(t *testing.T) {
 	if err := json.Unmarshal(content, &root); err != nil {
 		t.Fatal(err)
 	}
-	var refused []struct{ Value, But, Why string }
+	var refused []refusal
 	readYAML(t, "refused.yaml", &refused)
 	want := standard(t)
 	for _, r := range refused {
@@ -280,7 +280,7 @@ func TestNamesOfOptions(t *testing.T) {
 		text += fmt.Sprintf("| `--%s` | `%s` | %s | %s |\n", o.Name, o.Env(), cell(set), code(r.Known))
 	}
 	text += "\n" + refusals
-	var refused []struct{ Value, But, Why string }
+	var refused []refusal
 	readYAML(t, "refused.yaml", &refused)
 	for _, r := range refused {
 		but := code(r.But)

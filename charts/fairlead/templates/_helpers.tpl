@@ -63,16 +63,32 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $value -}}
 {{- end -}}
 
+{{- /* Not empty where nothing is wanted of an agent but that connections go past TCP. */ -}}
+{{- define "fairlead.alone" -}}
+{{- if eq (.Values.mode | default "full") "accelerate-only" -}}true{{- end -}}
+{{- end -}}
+
+{{- /* Who gives pods their network, as podNetwork has it. */ -}}
+{{- define "fairlead.podNetwork" -}}
+{{- include "fairlead.alone" . | empty | ternary .Values.podNetwork "off" -}}
+{{- end -}}
+
+{{- /* Not empty where connections may go past TCP. */ -}}
+{{- define "fairlead.sockmap" -}}
+{{- if or .Values.sockmap.enabled (include "fairlead.alone" .) -}}true{{- end -}}
+{{- end -}}
+
 {{- define "fairlead.options" -}}
+{{- $alone := include "fairlead.alone" . -}}
 {{- range .Files.Get "options.yaml" | fromYamlArray -}}
-{{- if .value -}}
+{{- if and .value (or .alone (not $alone)) -}}
 {{- $value := include "fairlead.option" (dict "values" $.Values "row" .) -}}
-{{- if $value -}}
+{{- if and $value (not (and $alone .not (eq $value (print "=" .not)))) -}}
 {{ .option }}: {{ trimPrefix "=" $value | toJson }}
 {{ end -}}
 {{- end -}}
 {{- end -}}
-{{- if eq .Values.podNetwork "main" -}}
+{{- if eq (include "fairlead.podNetwork" .) "main" -}}
 cni-conf-dir: /host/etc/cni/net.d
 {{ end -}}
 {{- if .Values.ipMasqAgent.enabled -}}
@@ -103,12 +119,14 @@ port: {{ $port | default "443" | quote }}
 {{- end -}}
 
 {{- /* Memory that an agent and its maps need, in Mi: 128 for the process, the maps as a node with 16 processors makes them, and
-what flows add when the room for them is used up. Room is made in powers of two; a test holds this to what the maps take. */ -}}
+what flows add when the room for them is used up; with mode accelerate-only there are none of these maps. Room is made in powers of two; a test holds this to what the maps take. */ -}}
 {{- define "fairlead.memory" -}}
+{{- if include "fairlead.alone" . -}}128Mi{{- else -}}
 {{- $flows := 65536 -}}
 {{- $most := .Values.bpf.ctMax | default 131072 | int64 -}}
 {{- range until 10 -}}{{- if lt (int64 $flows) $most -}}{{- $flows = mul $flows 2 -}}{{- end -}}{{- end -}}
 {{- add 128 40 (div (mul $flows 576) 1048576) -}}Mi
+{{- end -}}
 {{- end -}}
 
 {{- define "fairlead.resources" -}}
