@@ -162,8 +162,11 @@ func (o *options) cell(ctx context.Context, report *result.Report, s *stage, p *
 	return nil
 }
 
-// turns has variants take turns, so many times the rounds.
+// turns has variants take turns, so many times the rounds. Runs without effort tell nothing by being many.
 func (o *options) turns(ctx context.Context, report *result.Report, what string, variants []round.Variant, times int) (*round.Series, error) {
+	if o.effort < 1 {
+		times = 1
+	}
 	fmt.Fprintf(report.Out(), "%s: ", what)
 	series, err := round.Run(ctx, round.Plan{Variants: variants, Rounds: o.rounds * times, WarmUp: 1, Out: report.Out()})
 	if err != nil {
