@@ -82,6 +82,15 @@ enum {
 	EDT_LATE = 1, /* it would have to wait for too long */
 };
 
+/* Where it is what a pod with a rate has sent, or got, so far: one row for all of its devices. */
+static __always_inline struct pod_pace *edt_pace(const struct pod_rate *limit, __u32 ifindex, __u32 kind)
+{
+	__u32 of = *(volatile __u32 *)&limit->pace;
+	struct pace_key key = { .ifindex = of ? of : ifindex, .kind = kind };
+
+	return bpf_map_lookup_elem(&pod_paces, &key);
+}
+
 static __always_inline bool edt_limits(__u32 ifindex)
 {
 	return bpf_map_lookup_elem(&pod_rates, &ifindex);
@@ -144,7 +153,6 @@ static __always_inline void edt_prefer(struct __sk_buff *skb, __u32 class)
 static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kind, bool is_v4)
 {
 	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
-	struct pace_key key = { .ifindex = ifindex, .kind = kind };
 	__u64 rate, now, at, bytes;
 	struct pod_pace *pace;
 
@@ -157,7 +165,7 @@ static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kin
 		return EDT_FREE;
 	now = bpf_ktime_get_ns();
 	bytes = edt_wire_len(skb, is_v4);
-	pace = bpf_map_lookup_elem(&pod_paces, &key);
+	pace = edt_pace(limit, ifindex, kind);
 	at = edt_pay(pace, rate, skb->len, bytes, now, kind == PACE_OUT ? EDT_HORIZON : EDT_PATIENCE);
 	if (kind == PACE_OUT)
 		return edt_share(limit, skb->len, bytes, now, at);

@@ -50,8 +50,8 @@ static __always_inline __u64 hold_most(struct tcp_sock *tcp, __u64 bytes)
 /* Has a packet that a pod sends say that the pod has room for no more than what it should get. */
 static __noinline int hold_senders(struct __sk_buff *skb, __u32 ifindex, bool is_v4)
 {
-	struct pace_key key = { .ifindex = ifindex, .kind = PACE_IN };
-	struct pod_pace *pace = bpf_map_lookup_elem(&pod_paces, &key);
+	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
+	struct pod_pace *pace = limit ? edt_pace(limit, ifindex, PACE_IN) : NULL;
 	__u64 bytes = pace ? *(volatile __u64 *)&pace->window.bytes : 0, most;
 	struct bpf_sock *sk = skb->sk;
 	struct tcp_sock *tcp;

@@ -59,7 +59,7 @@ struct pod_rate {
 	__u64 in;
 	__u64 share; /* with whom it shares what they may send together; zero: with nobody */
 	__u32 class; /* enum pod_class */
-	__u32 reserved;
+	__u32 pace;  /* whose rows of pod_paces are this one's, of a pod's several devices; zero: its own */
 };
 
 /* How much the pods that share it may send in a second. */
@@ -69,7 +69,7 @@ struct share_rate {
 };
 
 struct pace_key {
-	__u32 ifindex; /* of the host's end of the pod's device */
+	__u32 ifindex; /* of the host's end of the pod's device, or of one of them, see pod_rate */
 	__u32 kind;    /* enum pace_kind */
 };
 

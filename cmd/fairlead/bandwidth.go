@@ -159,8 +159,17 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		add(limited{Share: names[id], Direction: "egress"}, &now, &was)
 	}
 	for _, index := range slices.Sorted(stdmaps.Keys(after.pods)) {
-		device, pod := ownerOf(int(index), records)
 		now, was := after.pods[index], before.pods[index]
+		if now.Of != index && after.pods[now.Of].Of == now.Of {
+			continue // it is listed with the first of the pod's devices
+		}
+		device, pod := ownerOf(int(index), records)
+		for _, other := range slices.Sorted(stdmaps.Keys(after.pods)) {
+			if other != index && after.pods[other].Of == index {
+				another, _ := ownerOf(int(other), records)
+				device += "," + another
+			}
+		}
 		congestion := congestionOf(procSys)
 		if slices.ContainsFunc(local, func(p maps.Pod) bool { return p.Index == index && p.BBR }) {
 			congestion = "bbr"
@@ -201,14 +210,20 @@ func (a *agent) rateSamples(pods *podnet.Stats) []metrics.Rate {
 	}
 	sums := map[metrics.RateOf]metrics.Rate{}
 	add := func(of metrics.RateOf, p *maps.Pace) {
-		if p != nil { // a pod may have several interfaces, each of which has the rate
+		if p != nil { // one that is gone may still be there beside one of its name
 			sum := sums[of]
 			sums[of] = metrics.Rate{
 				RateOf: of, Limit: sum.Limit + p.Rate, Passed: sum.Passed + p.Passed, Dropped: sum.Dropped + p.Dropped, Marked: sum.Marked + p.Marked,
 			}
 		}
 	}
-	for index, pod := range pods.Rated {
+	counted := map[uint32]bool{}
+	for _, index := range slices.Sorted(stdmaps.Keys(pods.Rated)) {
+		pod, of := pods.Rated[index], now.pods[index].Of
+		if counted[of] { // by another interface of the pod
+			continue
+		}
+		counted[of] = true
 		if pod.Name == "" { // its record was lost; without names a series is the node's
 			continue
 		}

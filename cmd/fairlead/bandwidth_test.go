@@ -50,24 +50,25 @@ func has[K any](t *testing.T, m *ebpf.Map, key K, row bpf.MapsPodPace) {
 	}
 }
 
-// What is told of rates is whose they are: each pod's once, however many interfaces it has, and what namespaces and the node share.
+// What is told of rates is whose they are: each pod's once, however many interfaces it has, of one that begins anew both, and what namespaces and the node share.
 func TestRateSamples(t *testing.T) {
 	a := &agent{cfg: &config.Config{BPFFS: rig.BPFFS(t)}}
 	share := maps.Share{Namespace: "shop", OfNamespace: 5000, OfNode: 9000}
 	m := pinRates(t, a.cfg,
-		maps.Pod{Index: 7, Rates: maps.Rates{Out: 1000, In: 2000, Share: share}}, maps.Pod{Index: 8, Rates: maps.Rates{Out: 1000, Share: share}},
+		maps.Pod{Index: 7, Rates: maps.Rates{Out: 1000, In: 2000, Share: share}}, maps.Pod{Index: 8, Pace: 7, Rates: maps.Rates{Out: 1000, In: 2000, Share: share}},
+		maps.Pod{Index: 12, Rates: maps.Rates{Out: 1000, In: 2000, Share: share}},
 		maps.Pod{Index: 9, Rates: maps.Rates{Share: maps.Share{OfNode: 9000}}}, maps.Pod{Index: 10, Rates: maps.Rates{Out: 77}},
 		maps.Pod{Index: 11, Rates: maps.Rates{Out: 55, In: 66}},
 	)
 	in, out := uint32(bpf.MapsPaceKindPACE_IN), uint32(bpf.MapsPaceKindPACE_OUT)
 	has(t, m.PodPaces, bpf.MapsPaceKey{Ifindex: 7, Kind: out}, bpf.MapsPodPace{Sent: 1, Dropped: 2, Marked: 3})
-	has(t, m.PodPaces, bpf.MapsPaceKey{Ifindex: 8, Kind: out}, bpf.MapsPodPace{Sent: 10, Dropped: 20, Marked: 30})
+	has(t, m.PodPaces, bpf.MapsPaceKey{Ifindex: 12, Kind: out}, bpf.MapsPodPace{Sent: 10, Dropped: 20, Marked: 30})
 	has(t, m.PodPaces, bpf.MapsPaceKey{Ifindex: 7, Kind: in}, bpf.MapsPodPace{Sent: 4, Dropped: 5, Marked: 6})
 	has(t, m.PodPaces, bpf.MapsPaceKey{Ifindex: 11, Kind: out}, bpf.MapsPodPace{Sent: 7})
 	has(t, m.SharePaces, maps.ShareOf("shop"), bpf.MapsPodPace{Sent: 100, Dropped: 200})
 	has(t, m.SharePaces, uint64(maps.NodeShare), bpf.MapsPodPace{Sent: 1000, Dropped: 2000})
 	web := cni.Pod{Namespace: "shop", Name: "web"}
-	got := a.rateSamples(&podnet.Stats{Rated: map[uint32]cni.Pod{7: web, 8: web, 9: {Namespace: "other", Name: "db"}, 11: {}}}) // 10 has just gone
+	got := a.rateSamples(&podnet.Stats{Rated: map[uint32]cni.Pod{7: web, 8: web, 9: {Namespace: "other", Name: "db"}, 11: {}, 12: web}}) // 10 has just gone
 	slices.SortFunc(got, func(x, y metrics.Rate) int {
 		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Pod, y.Pod), cmp.Compare(x.Direction, y.Direction))
 	})
@@ -75,7 +76,7 @@ func TestRateSamples(t *testing.T) {
 		{RateOf: metrics.RateOf{Direction: "egress"}, Limit: 9000, Passed: 1000, Dropped: 2000},
 		{RateOf: metrics.RateOf{Namespace: "shop", Direction: "egress"}, Limit: 5000, Passed: 100, Dropped: 200},
 		{RateOf: metrics.RateOf{Namespace: "shop", Pod: "web", Direction: "egress"}, Limit: 2000, Passed: 11, Dropped: 22, Marked: 33},
-		{RateOf: metrics.RateOf{Namespace: "shop", Pod: "web", Direction: "ingress"}, Limit: 2000, Passed: 4, Dropped: 5, Marked: 6},
+		{RateOf: metrics.RateOf{Namespace: "shop", Pod: "web", Direction: "ingress"}, Limit: 4000, Passed: 4, Dropped: 5, Marked: 6},
 	}
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -91,16 +92,16 @@ func TestBandwidthList(t *testing.T) {
 	share := maps.Share{Namespace: "shop", OfNamespace: 25e6, OfNode: 625e6}
 	m := pinRates(t, cfg,
 		maps.Pod{Index: 10007, Rates: maps.Rates{Out: 1.25e6, In: 2.5e6, Share: share}, BBR: true}, maps.Pod{Index: 10008, Rates: maps.Rates{In: 125e6}},
-		maps.Pod{Index: 10009, Rates: maps.Rates{Out: 125}},
+		maps.Pod{Index: 10009, Rates: maps.Rates{Out: 125}}, maps.Pod{Index: 10010, Pace: 10008, Rates: maps.Rates{In: 125e6}},
 	)
 	in, out := uint32(bpf.MapsPaceKindPACE_IN), uint32(bpf.MapsPaceKindPACE_OUT)
 	has(t, m.PodPaces, bpf.MapsPaceKey{Ifindex: 10007, Kind: out}, bpf.MapsPodPace{Sent: 1, Dropped: 2})
 	has(t, m.PodPaces, bpf.MapsPaceKey{Ifindex: 10007, Kind: in}, bpf.MapsPodPace{Sent: 1, Dropped: 3, Marked: 4, Window: bpf.MapsPodWindow{Bytes: 500_000}})
 	has(t, m.SharePaces, maps.ShareOf("shop"), bpf.MapsPodPace{Sent: 1, Dropped: 5})
-	record := func(index int, device string, chained bool, pod cni.Pod) {
+	record := func(index int, device, ifName string, chained bool, pod cni.Pod) {
 		t.Helper()
 		r := podnet.Record{
-			Owner: cni.Attachment{Network: "n", Container: pod.Name, IfName: "eth0"}, Pod: pod, Boot: "this",
+			Owner: cni.Attachment{Network: "n", Container: pod.Name, IfName: ifName}, Pod: pod, Boot: "this",
 			Device: cni.Device{Index: index, Name: device, MAC: "02:00:00:00:00:01", PodMAC: "02:00:00:00:00:02", Chained: chained},
 		}
 		if !chained {
@@ -117,8 +118,9 @@ func TestBandwidthList(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	record(10007, "", false, cni.Pod{Namespace: "shop", Name: "web"})
-	record(10008, "cali0123456789a", true, cni.Pod{Namespace: "data", Name: "db"})
+	record(10007, "", "eth0", false, cni.Pod{Namespace: "shop", Name: "web"})
+	record(10008, "cali0123456789a", "eth0", true, cni.Pod{Namespace: "data", Name: "db"})
+	record(10010, "net1", "net1", true, cni.Pod{Namespace: "data", Name: "db"})
 	got := fairlead(t, "bandwidth", "list", "--bpffs", cfg.BPFFS, "--state-dir", cfg.StateDir)
 	if got.code != exitOK {
 		t.Fatalf("%+v", got)

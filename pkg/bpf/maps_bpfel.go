@@ -459,12 +459,12 @@ const (
 )
 
 type MapsPodRate struct {
-	_        structs.HostLayout
-	Out      uint64
-	In       uint64
-	Share    uint64
-	Class    uint32
-	Reserved uint32
+	_     structs.HostLayout
+	Out   uint64
+	In    uint64
+	Share uint64
+	Class uint32
+	Pace  uint32
 }
 
 type MapsPodWindow struct {

@@ -23,7 +23,8 @@ type Pod struct {
 	Unchecked bool // it may send what has another's address
 	Proxy     Proxy
 	Rates     Rates
-	BBR       bool // its connections have that congestion control, unless they choose another
+	Pace      uint32 // the index of the device whose rows of what was sent and got are its own too, of a pod that has several; 0: it has its own
+	BBR       bool   // its connections have that congestion control, unless they choose another
 }
 
 // Proxy says to whom the connections are handed that a pod opens. The zero value: to nobody.

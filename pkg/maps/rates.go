@@ -1,6 +1,7 @@
 package maps
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
@@ -83,6 +84,20 @@ func (r Rates) row() bpf.MapsPodRate {
 	return bpf.MapsPodRate{Out: r.Out, In: r.In, Share: r.Share.id(), Class: uint32(r.Class)}
 }
 
+// rate returns the row of a pod's device; the zero value of one that has no rate.
+func (p *Pod) rate() bpf.MapsPodRate {
+	row := p.Rates.row()
+	if row != (bpf.MapsPodRate{}) && p.Pace != p.Index {
+		row.Pace = p.Pace
+	}
+	return row
+}
+
+// paceKey returns where it is what a device with such a row has sent, or got.
+func paceKey(index uint32, row *bpf.MapsPodRate, kind bpf.MapsPaceKind) bpf.MapsPaceKey {
+	return bpf.MapsPaceKey{Ifindex: cmp.Or(row.Pace, index), Kind: uint32(kind)}
+}
+
 // Pace is what a pod that is kept to a rate has sent or got.
 type Pace struct {
 	Rate    uint64 // bytes a second
@@ -93,7 +108,10 @@ type Pace struct {
 }
 
 // Paced is what a pod that is kept to rates has sent and got; nil where it has none.
-type Paced struct{ Out, In *Pace }
+type Paced struct {
+	Out, In *Pace
+	Of      uint32 // the index of the device whose rows these are: that of another of the pod's, if that is the same for both
+}
 
 // directions are those in which a pod may be kept to a rate.
 var directions = []bpf.MapsPaceKind{bpf.MapsPaceKindPACE_OUT, bpf.MapsPaceKindPACE_IN}
@@ -111,14 +129,15 @@ func (m *Maps) setRates(want []Pod) (changed int, err error) {
 	shares, sharePaces := map[uint64]bpf.MapsShareRate{}, map[uint64]bpf.MapsPodPace{}
 	for i := range want {
 		p := &want[i]
-		if p.Rates.row() == (bpf.MapsPodRate{}) {
+		row := p.rate()
+		if row == (bpf.MapsPodRate{}) {
 			continue
 		}
-		rates[p.Index] = p.Rates.row()
+		rates[p.Index] = row
 		p.Rates.Share.addTo(shares)
 		for _, kind := range directions {
 			if p.Rates.of(kind) > 0 {
-				paces[bpf.MapsPaceKey{Ifindex: p.Index, Kind: uint32(kind)}] = bpf.MapsPodPace{}
+				paces[paceKey(p.Index, &row, kind)] = bpf.MapsPodPace{}
 			}
 		}
 		if err := m.preparePaces(p); err != nil {
@@ -173,48 +192,89 @@ func (m *Maps) putShares(want map[uint64]bpf.MapsShareRate) error {
 
 // setRate does so for one pod.
 func (m *Maps) setRate(p *Pod) error {
-	if row := p.Rates.row(); row != (bpf.MapsPodRate{}) {
+	row := p.rate()
+	if row != (bpf.MapsPodRate{}) {
 		shares := map[uint64]bpf.MapsShareRate{}
 		p.Rates.Share.addTo(shares)
 		if err := errors.Join(m.preparePaces(p), m.putShares(shares), m.PodRates.Put(&p.Index, &row)); err != nil {
 			return err
 		}
-	} else if err := m.PodRates.Delete(&p.Index); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+	} else if err := m.PodRates.Delete(&p.Index); err != nil {
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return nil
+		}
 		return err
 	}
 	for _, kind := range directions {
 		key := bpf.MapsPaceKey{Ifindex: p.Index, Kind: uint32(kind)}
-		if p.Rates.of(kind) > 0 {
+		if p.Rates.of(kind) > 0 && paceKey(p.Index, &row, kind) == key {
 			continue
 		}
-		if err := m.PodPaces.Delete(&key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := m.dropPace(key); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// preparePaces makes room for what a pod sends and gets, before it has a rate. What it has sent so far stays, but one that gets
-// another rate begins anew: what it has sent ahead at a low one may have taken minutes.
+// dropPace removes a row of what was sent, or got, unless another device takes its time from it.
+func (m *Maps) dropPace(key bpf.MapsPaceKey) error {
+	var pace bpf.MapsPodPace
+	err := m.PodPaces.Lookup(&key, &pace)
+	if err == nil {
+		var needed bool
+		if needed, err = m.needsPace(key); err != nil || needed {
+			return err
+		}
+		err = m.PodPaces.Delete(&key)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}
+
+// needsPace reports whether any device takes its time from a row.
+func (m *Maps) needsPace(key bpf.MapsPaceKey) (bool, error) {
+	var ifindex uint32
+	var row bpf.MapsPodRate
+	rows := m.PodRates.Iterate()
+	for rows.Next(&ifindex, &row) {
+		kind := bpf.MapsPaceKind(key.Kind)
+		if paceKey(ifindex, &row, kind) == key && (Rates{Out: row.Out, In: row.In}).of(kind) > 0 {
+			return true, nil
+		}
+	}
+	return false, rows.Err()
+}
+
+// preparePaces makes room for what a pod sends and gets, before it has a rate. What it has sent so far stays, also where that comes to be counted by
+// another of its devices, but one that gets another rate begins anew: what it has sent ahead at a low one may have taken minutes.
 func (m *Maps) preparePaces(p *Pod) error {
 	var was bpf.MapsPodRate
 	if err := m.PodRates.Lookup(&p.Index, &was); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return err
 	}
+	row := p.rate()
 	for _, kind := range directions {
 		rate, before := p.Rates.of(kind), Rates{Out: was.Out, In: was.In}.of(kind)
 		if rate == 0 {
 			continue
 		}
-		key, pace := bpf.MapsPaceKey{Ifindex: p.Index, Kind: uint32(kind)}, bpf.MapsPodPace{}
-		switch err := m.PodPaces.Lookup(&key, &pace); {
-		case errors.Is(err, ebpf.ErrKeyNotExist):
-		case err != nil:
-			return err
-		case before == 0 || before == rate:
+		key, old, pace := paceKey(p.Index, &row, kind), paceKey(p.Index, &was, kind), bpf.MapsPodPace{}
+		err := m.PodPaces.Lookup(&key, &pace)
+		if err == nil && (before == 0 || before == rate) {
 			continue
 		}
-		pace.Next = 0
+		if errors.Is(err, ebpf.ErrKeyNotExist) && before > 0 && old != key {
+			err = m.PodPaces.Lookup(&old, &pace)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return err
+		}
+		if before != rate {
+			pace.Next = 0
+		}
 		if err := m.PodPaces.Put(&key, &pace); err != nil {
 			return err
 		}
@@ -235,7 +295,7 @@ func Paces(rates, paces *ebpf.Map) (map[uint32]Paced, error) {
 			if rate == 0 {
 				continue
 			}
-			key, pace := bpf.MapsPaceKey{Ifindex: ifindex, Kind: uint32(kind)}, bpf.MapsPodPace{}
+			key, pace := paceKey(ifindex, &row, kind), bpf.MapsPodPace{}
 			if err := paces.Lookup(&key, &pace); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return nil, fmt.Errorf("read what a pod has sent: %w", err)
 			}
@@ -244,7 +304,7 @@ func Paces(rates, paces *ebpf.Map) (map[uint32]Paced, error) {
 		if row.Out == 0 && row.In == 0 && row.Share == 0 {
 			continue
 		}
-		list[ifindex] = Paced{Out: both[bpf.MapsPaceKindPACE_OUT], In: both[bpf.MapsPaceKindPACE_IN]}
+		list[ifindex] = Paced{Out: both[bpf.MapsPaceKindPACE_OUT], In: both[bpf.MapsPaceKindPACE_IN], Of: cmp.Or(row.Pace, ifindex)}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read the rates of the node's pods: %w", err)

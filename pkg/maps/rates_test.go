@@ -26,6 +26,11 @@ func TestRates(t *testing.T) {
 		paces := 0
 		var key bpf.MapsPaceKey
 		var row bpf.MapsPodPace
+		for index, of := range want { // a row that two have is there once
+			if of.Of != index {
+				paces += map[bool]int{true: 1}[of.Out != nil] + map[bool]int{true: 1}[of.In != nil]
+			}
+		}
 		for rows := m.PodPaces.Iterate(); rows.Next(&key, &row); {
 			if of := want[key.Ifindex]; (key.Kind == 0 && of.Out == nil) || (key.Kind == 1 && of.In == nil) {
 				t.Errorf("%s: a row is left of %+v", what, key)
@@ -55,25 +60,55 @@ func TestRates(t *testing.T) {
 
 	sent := func(rate uint64) *Pace { return &Pace{Rate: rate, Passed: 6, Dropped: 7, Marked: 8, Window: 9} }
 	check(m.AddPod(slow))
-	require("added", map[uint32]Paced{7: {Out: &Pace{Rate: 1000}}})
+	require("added", map[uint32]Paced{7: {Of: 7, Out: &Pace{Rate: 1000}}})
 	check(m.PodPaces.Put(&bpf.MapsPaceKey{Ifindex: 7}, &bpf.MapsPodPace{Next: 5, Sent: 6, Dropped: 7, Marked: 8, Window: bpf.MapsPodWindow{Bytes: 9}}))
 	check(m.AddPod(fast))
-	require("added at another rate", map[uint32]Paced{7: {Out: sent(2000), In: &Pace{Rate: 500}}})
+	require("added at another rate", map[uint32]Paced{7: {Of: 7, Out: sent(2000), In: &Pace{Rate: 500}}})
 	set(slow, other)
-	require("set, with another", map[uint32]Paced{7: {Out: sent(1000)}, 8: {In: &Pace{Rate: 3000}}})
+	require("set, with another", map[uint32]Paced{7: {Of: 7, Out: sent(1000)}, 8: {Of: 8, In: &Pace{Rate: 3000}}})
 	set(free, other)
-	require("set, without a rate", map[uint32]Paced{8: {In: &Pace{Rate: 3000}}})
+	require("set, without a rate", map[uint32]Paced{8: {Of: 8, In: &Pace{Rate: 3000}}})
 	set(slow)
-	require("set, without the other", map[uint32]Paced{7: {Out: &Pace{Rate: 1000}}})
+	require("set, without the other", map[uint32]Paced{7: {Of: 7, Out: &Pace{Rate: 1000}}})
 	check(m.AddPod(free))
 	require("added without a rate", map[uint32]Paced{})
 	check(m.AddPod(fast))
 	check(m.AddPod(slow))
-	require("added without one of two", map[uint32]Paced{7: {Out: &Pace{Rate: 1000}}})
+	require("added without one of two", map[uint32]Paced{7: {Of: 7, Out: &Pace{Rate: 1000}}})
 	check(m.RemovePod(slow))
 	check(m.AddPod(other))
 	check(m.RemovePod(other))
 	require("removed", map[uint32]Paced{})
+
+	second := Pod{Index: 9, Pace: 7, Rates: fast.Rates}
+	both := func(of uint32) map[uint32]Paced {
+		all := map[uint32]Paced{}
+		for _, index := range []uint32{7, 9} {
+			all[index] = Paced{Of: of, Out: sent(2000), In: &Pace{Rate: 500}}
+		}
+		return all
+	}
+	check(m.AddPod(fast))
+	check(m.PodPaces.Put(&bpf.MapsPaceKey{Ifindex: 7}, &bpf.MapsPodPace{Next: 5, Sent: 6, Dropped: 7, Marked: 8, Window: bpf.MapsPodWindow{Bytes: 9}}))
+	check(m.AddPod(second))
+	require("a second device", both(7))
+	set(fast, second)
+	require("a second device, set", both(7))
+	check(m.RemovePod(fast))
+	rest := both(7)
+	delete(rest, 7)
+	if have, err := Paces(m.PodRates, m.PodPaces); err != nil || cmp.Diff(rest, have) != "" {
+		t.Errorf("without the first: %v, %v", have, err)
+	}
+	second.Pace = 9
+	set(second)
+	require("without the first, set", map[uint32]Paced{9: {Of: 9, Out: sent(2000), In: &Pace{Rate: 500}}})
+	second.Pace = 8
+	set(second, Pod{Index: 8, Rates: fast.Rates})
+	require("with one before it", map[uint32]Paced{8: {Of: 8, Out: sent(2000), In: &Pace{Rate: 500}}, 9: {Of: 8, Out: sent(2000), In: &Pace{Rate: 500}}})
+	check(m.RemovePod(second))
+	check(m.RemovePod(Pod{Index: 8}))
+	require("both removed", map[uint32]Paced{})
 }
 
 // What pods share is there before who shares it, keeps what was sent, begins anew at another rate, and goes with the last of them.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	stdmaps "maps"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -336,7 +335,7 @@ func (n *Network) connect(record *Record) error {
 	}
 	// The programs first: a pod that can be reached can be heard.
 	if n.cfg.Programs != nil {
-		if err := n.cfg.Programs.AddPod(podOf(record)); err != nil {
+		if err := n.cfg.Programs.AddPod(podOf(record, n.firstOf(record))); err != nil {
 			return err
 		}
 	}
@@ -346,32 +345,6 @@ func (n *Network) connect(record *Record) error {
 		}
 	}
 	return n.answerFor(record)
-}
-
-// podOf returns what the programs are told of a record, which was checked.
-func podOf(record *Record) maps.Pod {
-	mac := func(text string) (addr [6]byte) {
-		parsed, _ := net.ParseMAC(text)
-		copy(addr[:], parsed)
-		return addr
-	}
-	return maps.Pod{
-		Addrs: record.Addresses, Device: record.Device.Name, Index: uint32(record.Device.Index), Netkit: record.Device.Kind == cni.Netkit,
-		MAC: mac(record.Device.PodMAC), HostMAC: mac(record.Device.MAC), Unchecked: record.Unchecked, Proxy: record.Proxy,
-		Rates: record.Rates, BBR: record.BBR,
-	}
-}
-
-// tellPods makes the programs know the pods that there are, and no others.
-func (n *Network) tellPods() error {
-	if n.cfg.Programs == nil {
-		return nil
-	}
-	list := make([]maps.Pod, 0, len(n.records))
-	for _, record := range n.records {
-		list = append(list, podOf(record))
-	}
-	return n.cfg.Programs.SetPods(list)
 }
 
 // keep takes over the socket in a pod's namespace; nil closes the one that there was.
@@ -418,7 +391,7 @@ func (n *Network) forget(name string) error {
 		n.closePorts(record)
 	}
 	if record != nil && n.cfg.Programs != nil {
-		if err := n.cfg.Programs.RemovePod(podOf(record)); err != nil {
+		if err := n.cfg.Programs.RemovePod(podOf(record, 0)); err != nil {
 			return err
 		}
 	}

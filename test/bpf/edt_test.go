@@ -300,6 +300,50 @@ func TestDeparturesOfJumbo(t *testing.T) {
 	}
 }
 
+// A pod that has several devices has one rate: what it sends and gets by one of them takes the time of the others.
+func TestDeparturesByTwoDevices(t *testing.T) {
+	const rate = 1e6
+	for _, bypass := range []bool{true, false} {
+		p := newPacedOf(t, rate, bypass)
+		second := maps.Pod{
+			Addrs: []netip.Addr{netip.MustParseAddr(other4), netip.MustParseAddr(other6)}, Index: 2,
+			MAC: [6]byte([]byte(otherMAC)), HostMAC: [6]byte([]byte(hostMAC)), Rates: maps.Rates{Out: rate, In: rate},
+		}
+		first := maps.Pod{
+			Addrs: []netip.Addr{netip.MustParseAddr(pod4), netip.MustParseAddr(pod6)}, Index: 1, Pace: 2,
+			MAC: [6]byte([]byte(podMAC)), HostMAC: [6]byte([]byte(hostMAC)), Rates: second.Rates,
+		}
+		for _, pod := range []maps.Pod{second, first} {
+			if err := p.maps.AddPod(pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.maps.PodPaces.Delete(&bpf.MapsPaceKey{Ifindex: 1}); err == nil {
+			t.Error("the first device has a row of its own")
+		}
+		start := now(t) + patience/2
+		for _, kind := range []bpf.MapsPaceKind{bpf.MapsPaceKindPACE_OUT, bpf.MapsPaceKindPACE_IN} {
+			if err := p.maps.PodPaces.Put(&bpf.MapsPaceKey{Ifindex: 2, Kind: uint32(kind)}, &bpf.MapsPodPace{Next: start * part}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		frame := podFrame(true, udp, 958)
+		if verdict, at := p.send(t, frame, 0); verdict != "pass" || at != start {
+			t.Errorf("past the stack %t: what is sent: %s, leaves at %d, want %d", bypass, verdict, at, start)
+		}
+		in := udpFrom(outside4, "80", pod4, "4000")
+		if verdict, out, _ := p.try(t, "tc_to_pod", skbtimed{}, in); verdict != "redirect" || out.Tstamp != start || out.Mark != toPod|1 {
+			t.Errorf("past the stack %t: what comes: %s with mark %#x at %d, want %d", bypass, verdict, out.Mark, out.Tstamp, start)
+		}
+		for kind, frame := range map[bpf.MapsPaceKind][]byte{bpf.MapsPaceKindPACE_OUT: frame, bpf.MapsPaceKindPACE_IN: in} {
+			var row bpf.MapsPodPace
+			if err := p.maps.PodPaces.Lookup(&bpf.MapsPaceKey{Ifindex: 2, Kind: uint32(kind)}, &row); err != nil || row.Sent != uint64(len(frame)) {
+				t.Errorf("past the stack %t: %d bytes are counted, want %d; %v", bypass, row.Sent, len(frame), err)
+			}
+		}
+	}
+}
+
 // Options that a merged packet of IPv6 has before its transport are on the wire with each piece, however long they are.
 func TestDeparturesOfOptions(t *testing.T) {
 	const rate, size = 1e6, 500

@@ -1,0 +1,48 @@
+package podnet
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/pkg/cni"
+	"fairlead.io/fairlead/pkg/maps"
+)
+
+// told is what programs were told of pods: by index, where it is counted what they send.
+type told map[uint32]uint32
+
+func (t told) SetPods(pods []maps.Pod) error {
+	clear(t)
+	for _, pod := range pods {
+		t[pod.Index] = pod.Pace
+	}
+	return nil
+}
+func (t told) AddPod(pod maps.Pod) error    { t[pod.Index] = pod.Pace; return nil }
+func (t told) RemovePod(pod maps.Pod) error { delete(t, pod.Index); return nil }
+
+// What a pod sends and gets is counted in one place, whichever of its interfaces it is by; of those whose owner is not known each has its own.
+func TestOnePlaceForAllInterfaces(t *testing.T) {
+	have := told{}
+	n := &Network{cfg: Config{Programs: have}, records: map[string]*Record{}}
+	for name, r := range map[string]struct {
+		index     int
+		container string
+	}{"a0": {12, "a"}, "a1": {7, "a"}, "a2": {9, "a"}, "b0": {8, "b"}, "lost": {3, ""}, "lost too": {4, ""}} {
+		n.records[name] = &Record{Owner: cni.Attachment{Container: r.container}, Device: cni.Device{Index: r.index}}
+	}
+	want := told{12: 7, 7: 7, 9: 7, 8: 8, 3: 0, 4: 0}
+	if err := n.tellPods(); err != nil || cmp.Diff(want, have) != "" {
+		t.Errorf("%v, want %v; %v", have, want, err)
+	}
+	for _, record := range n.records {
+		if got, want := n.firstOf(record), want[uint32(record.Device.Index)]; want != 0 && got != int(want) || want == 0 && got != record.Device.Index {
+			t.Errorf("of %d it is %d, want %d", record.Device.Index, got, want)
+		}
+	}
+	late := &Record{Owner: cni.Attachment{Container: "b"}, Device: cni.Device{Index: 20}}
+	if got := n.firstOf(late); got != 8 {
+		t.Errorf("of another of the second pod it is %d", got)
+	}
+}
