@@ -12,6 +12,7 @@
 #define WINDOW_SECOND 1000000000ULL
 #define WINDOW_ALL 5			  /* parts of a second */
 #define WINDOW_TURN (WINDOW_SECOND / 4)	  /* who has sent nothing for two of these is no sender */
+#define WINDOW_PAUSE (2 * WINDOW_SECOND)  /* if nobody has for so long, all begin anew */
 #define WINDOW_LONG (WINDOW_SECOND / 7)	  /* senders are held if packets have to wait for longer */
 #define WINDOW_SHORT (WINDOW_SECOND / 20) /* and let go by and by if for less, or the rate would not be reached */
 #define WINDOW_SMALL 120		  /* bytes: an acknowledgement, and no sender that could be held */
@@ -46,7 +47,7 @@ static __always_inline __u64 window_turn(struct pod_window *w, __u64 now, __u64 
 		return part;
 	w->flows_before = idle ? 0 : w->flows;
 	w->flows = 0;
-	if (idle || part >= WINDOW_FREE)
+	if (since > (__s64)WINDOW_PAUSE || part >= WINDOW_FREE)
 		return WINDOW_FREE;
 	if (wait < WINDOW_SHORT)
 		return part + part / 4;

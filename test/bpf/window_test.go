@@ -29,9 +29,9 @@ func TestWindow(t *testing.T) {
 		{"the first packet of all", bpf.MapsPodWindow{Began: 1 << 40}, 0, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
 		{"nobody has to wait", bpf.MapsPodWindow{Part: free}, 0, false, bpf.MapsPodWindow{Part: free, Flows: 1}},
 		{"not for long", bpf.MapsPodWindow{Part: free}, 130 * ms, false, bpf.MapsPodWindow{Part: free, Flows: 1}},
-		{"for long", bpf.MapsPodWindow{Part: free}, 160 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
+		{"for long", bpf.MapsPodWindow{Part: free}, 220 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
 		{"for too long", bpf.MapsPodWindow{Part: free}, 700 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
-		{"with others", bpf.MapsPodWindow{Part: free, FlowsBefore: others}, 160 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
+		{"with others", bpf.MapsPodWindow{Part: free, FlowsBefore: others}, 220 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
 		{"an acknowledgement", bpf.MapsPodWindow{Part: equal}, 100 * ms, true, bpf.MapsPodWindow{Part: equal, Bytes: all + 1}},
 		{"still for long, in this turn", bpf.MapsPodWindow{Part: 12}, 400 * ms, false, bpf.MapsPodWindow{Part: 12, Flows: 1, Bytes: all*12/16 + 1}},
 		{"another turn", bpf.MapsPodWindow{Part: equal, Began: 300 * ms, Flows: others, FlowsBefore: 1}, 100 * ms, false, bpf.MapsPodWindow{Part: equal, Began: 1, Flows: 1, FlowsBefore: others, Bytes: all/64 + 1}},
@@ -40,11 +40,12 @@ func TestWindow(t *testing.T) {
 		{"too much comes", bpf.MapsPodWindow{Part: equal, Began: 300 * ms}, 400 * ms, false, bpf.MapsPodWindow{Part: 12, Began: 1, Flows: 1, Bytes: all*12/16 + 1}},
 		{"however little they may", bpf.MapsPodWindow{Part: 4, Began: 300 * ms}, 400 * ms, false, bpf.MapsPodWindow{Part: 4, Began: 1, Flows: 1, Bytes: all/4 + 1}},
 		{"the first packet of all, at another processor", bpf.MapsPodWindow{}, 0, false, bpf.MapsPodWindow{Part: free, Flows: 1}},
-		{"the first, and it has to wait for long", bpf.MapsPodWindow{}, 160 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
+		{"the first, and it has to wait for long", bpf.MapsPodWindow{}, 220 * ms, false, bpf.MapsPodWindow{Part: equal, Flows: 1, Bytes: all + 1}},
 		{"no part, in the turn before", bpf.MapsPodWindow{Began: 300 * ms}, 100 * ms, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
 		{"another processor's turn", bpf.MapsPodWindow{Part: 4, Began: later}, 400 * ms, false, bpf.MapsPodWindow{Part: 4, Flows: 1, Bytes: all/4 + 1}},
-		{"after a pause", bpf.MapsPodWindow{Part: 4, Began: second, Flows: others, FlowsBefore: others, Bytes: 7}, 0, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
-		{"after a pause, for long", bpf.MapsPodWindow{Part: free, Began: second, Flows: others}, 160 * ms, false, bpf.MapsPodWindow{Part: equal, Began: 1, Flows: 1, Bytes: all + 1}},
+		{"after a moment in which all who are far away wait to go on", bpf.MapsPodWindow{Part: equal, Began: second, Flows: others, FlowsBefore: others}, 0, false, bpf.MapsPodWindow{Part: equal + equal/4, Began: 1, Flows: 1, Bytes: all*5/4 + 1}},
+		{"after a pause", bpf.MapsPodWindow{Part: 4, Began: 3 * second, Flows: others, FlowsBefore: others, Bytes: 7}, 0, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
+		{"after a pause, for long", bpf.MapsPodWindow{Part: free, Began: second, Flows: others}, 220 * ms, false, bpf.MapsPodWindow{Part: equal, Began: 1, Flows: 1, Bytes: all + 1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := newPaced(t, 1)
