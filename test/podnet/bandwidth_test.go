@@ -146,9 +146,9 @@ func (w *town) judge(t *testing.T, rate, within float64) bool {
 		return false
 	}
 	w.requireFree(t, b, rate)
-	w.streamsAt(t, outsiders[true], rate, 1)
+	w.streamsAt(t, outsiders[true], rate, 1, within)
 	if rate >= 10e6/8 { // or each of so many has less than one packet on its way
-		w.streamsAt(t, outsiders[false], rate, 16)
+		w.streamsAt(t, outsiders[false], rate, 16, within)
 	}
 	return true
 }
@@ -207,38 +207,78 @@ func requireRate(t *testing.T, what string, got, want, within float64) {
 	say("%s: %.3f of %.3f Mbit/s, %+.2f %%", what, got*8/1e6, want*8/1e6, (got/want-1)*100)
 }
 
-// streamsAt is keepsTo for TCP, whose packets are full and carry timestamps. One that has no end to wait for goes on until a packet is lost. Its bytes come
-// when they are read, so a machine that has other work to do is seen in the result.
-func (w *town) streamsAt(t *testing.T, to netip.Addr, rate float64, flows int) {
+// streamsAt is keepsTo for TCP, to who is outside.
+func (w *town) streamsAt(t *testing.T, to netip.Addr, rate float64, flows int, within float64) {
 	t.Helper()
-	const within = 0.05
-	headers := float64(20 + 12 + map[bool]int{true: 20, false: 40}[to.Is4()])
-	want := rate * (1500 - headers) / (1500 + 14)
-	before := w.pace(false)
-	got := streamed(t, w.pods[0].Netns, w.outside, to, flows, int(want*streams.Seconds()))
+	w.streamsBetween(t, w.pods[0].Netns, w.outside, to, rate, flows, within)
+}
+
+// streamsBetween is keepsTo for TCP. One that has no end to wait for goes on until a packet is lost. Its bytes come when they are read, so a machine
+// that has other work to do is seen in the result, and what comes too slowly is looked at anew.
+func (n *node) streamsBetween(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) {
+	t.Helper()
+	want := leavesStreams(t, from, rate, to.Is4())
+	before := n.pace(false)
+	var got float64
+	for i := 0; i < 5 && got < want*(1-within); i++ {
+		got = streamed(t, from, at, to, flows, int(want*streams.Seconds()))
+	}
 	requireRate(t, fmt.Sprintf("%.0f Mbit/s, to %s, %d connections", rate*8/1e6, to, flows), got, want, within)
-	w.requireWaiting(t, true, false, before)
+	n.requireWaiting(t, true, false, before)
+}
+
+// leavesStreams returns what a rate leaves for TCP, whose packets are full and carry timestamps.
+func leavesStreams(t *testing.T, from *rig.Netns, rate float64, is4 bool) (want float64) {
+	t.Helper()
+	headers := float64(20 + 12 + map[bool]int{true: 20, false: 40}[is4])
+	err := from.Do(func() error {
+		link, err := netlink.LinkByName("eth0")
+		if err == nil {
+			mtu := float64(link.Attrs().MTU)
+			want = rate * (mtu - headers) / (mtu + 14)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return want
 }
 
 // A pod keeps to its rate through a tunnel too, in frames as it sends them.
 func TestBandwidthTunnel(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
-	const rate = 2e6 / 8
 	k := newSpeakers(t, land{
-		mode: fabric.VXLAN, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, rates: map[string]maps.Rates{"p1": {Out: rate}},
+		mode: fabric.VXLAN, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, rates: map[string]maps.Rates{"p1": {Out: 10e6 / 8}},
 	})
 	k.tell(k.objects)
-	from, other, at := k.pods[0], k.pods[1], k.pods[2]
+	first, from, other, at := k.nodes[0], k.pods[0], k.pods[1], k.pods[2]
 	most := measured(t, other.Netns, at.Netns, at.addr[true], 1, 2000)
 	t.Logf("without a rate: %.3f Mbit/s", most*8/1e6)
-	if rate > most/4 {
-		t.Fatal("the rate is too near to that to be judged")
-	}
-	for _, to := range at.addr {
-		if !k.nodes[0].keepsTo(t, from.Netns, at.Netns, to, rate, 16, 0.02) {
-			t.Fatal("the machine is too busy to judge the rate")
+	judged := false
+	for _, rate := range []float64{10e6 / 8, 2e6 / 8} {
+		if judged {
+			break
 		}
+		if rate > most/4 {
+			t.Logf("%.0f Mbit/s is too near to that, and is not judged", rate*8/1e6)
+			continue
+		}
+		first.Rates = map[string]maps.Rates{"p1": {Out: uint64(rate)}}
+		first.restart()
+		judged = true
+		for is4, to := range at.addr {
+			if !first.keepsTo(t, from.Netns, at.Netns, to, rate, 16, 0.02) {
+				t.Fatal("the machine is too busy to judge the rate")
+			}
+			if is4 {
+				first.streamsBetween(t, from.Netns, at.Netns, to, rate, 1, 0.02)
+			}
+		}
+	}
+	if !judged {
+		t.Error("no rate is judged")
 	}
 }
 

@@ -137,5 +137,5 @@ func TestBandwidthAfterAnother(t *testing.T) {
 		t.Fatal("the machine is too busy to judge the rate")
 	}
 	w.requireFree(t, b, rate)
-	w.streamsAt(t, outsiders[true], rate, 1)
+	w.streamsAt(t, outsiders[true], rate, 1, 0.02)
 }

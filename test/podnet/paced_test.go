@@ -153,6 +153,6 @@ func TestBandwidthBBR(t *testing.T) {
 	const rate = 10e6 / 8
 	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: rate}} })
 	w.must(w.pods[0].Netns.SetSysctl("net/ipv4/tcp_congestion_control", "bbr")) // as the program at its sockets has them choose
-	w.streamsAt(t, outsiders[true], rate, 1)
-	w.streamsAt(t, outsiders[false], rate, 16)
+	w.streamsAt(t, outsiders[true], rate, 1, 0.02)
+	w.streamsAt(t, outsiders[false], rate, 16, 0.02)
 }

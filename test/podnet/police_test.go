@@ -2,6 +2,7 @@ package podnet
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -17,7 +18,8 @@ import (
 // payload is how much of a rate of 10 Mbit/s is data of TCP, with the headers of Ethernet, IPv4 and TCP with its times around it.
 const payload = 10e6 / 8 * 1448 / 1514
 
-// What a pod gets is shaped: next to nothing has to be sent again of what a policer costs that drops what comes too fast, and the rate is reached.
+// What a pod gets is shaped: next to nothing has to be sent again of what a policer costs that drops what comes too fast, and the rate is reached
+// and kept to.
 func TestBandwidthPoliced(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
@@ -36,20 +38,44 @@ func TestBandwidthPoliced(t *testing.T) {
 		for _, ns := range []*rig.Netns{w.outside, w.pods[0].Netns, w.pods[1].Netns} {
 			w.must(ns.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_ecn", []byte(c.ecn), 0) }))
 		}
-		var again [2]int
-		var got [2]float64
-		for i, p := range w.pods[:2] {
-			before := w.repeated(w.outside)
-			got[i] = streamed(t, w.outside, p.Netns, p.addr[true], c.flows, 2*rate)
-			again[i] = w.repeated(w.outside) - before
-			t.Logf("%s, ECN %s, %d connections: %.3f Mbit/s, %d segments again",
-				[]string{"shaped", "policed"}[i], c.ecn, c.flows, got[i]*8/1e6, again[i])
+		// A policer has so much sent again that of a hundredth something is left to count only in a long run.
+		size, apart := int(2*rate), 20
+		if c.ecn == "0" {
+			size, apart = 10*rate, 100
 		}
-		if again[1] < 100 || again[0]*20 > again[1] { // a machine that pauses has some sent again for nothing
-			t.Errorf("ECN %s, %d connections: %d segments were sent again, and %d where they are policed", c.ecn, c.flows, again[0], again[1])
+		_, most := w.gotBy(t, w.pods[1], c.flows, size)
+		what := fmt.Sprintf("ECN %s, %d connections", c.ecn, c.flows)
+		t.Logf("%s, policed: %d segments again", what, most)
+		if most < 100 {
+			t.Errorf("%s: the policer has %d segments sent again", what, most)
 		}
-		if got[0] < 0.9*payload {
-			t.Errorf("ECN %s, %d connections: %.3f Mbit/s", c.ecn, c.flows, got[0]*8/1e6)
+		w.requireGot(t, what, c.flows, size, 0.95*payload, max(most/apart, 1))
+	}
+}
+
+// gotBy returns how many bytes a second a pod gets from outside, and how many segments had to be sent again for that.
+func (w *town) gotBy(t *testing.T, p *pod, flows, size int) (rate float64, again int) {
+	t.Helper()
+	before := w.repeated(w.outside)
+	rate = streamed(t, w.outside, p.Netns, p.addr[true], flows, size)
+	return rate, w.repeated(w.outside) - before
+}
+
+// requireGot says that the first pod gets so much, and no more than its rate, and that no more than so many segments are sent again. A machine that
+// pauses has some sent again for nothing, and their connections begin slowly after that, so what is so is looked at anew.
+func (w *town) requireGot(t *testing.T, what string, flows, size int, least float64, most int) {
+	t.Helper()
+	for n := 1; ; n++ {
+		got, again := w.gotBy(t, w.pods[0], flows, size)
+		t.Logf("%s: %.3f Mbit/s, %d segments again", what, got*8/1e6, again)
+		switch {
+		case got > 1.05*payload:
+			t.Fatalf("%s: %.3f Mbit/s are more than the rate leaves", what, got*8/1e6)
+		case got >= least && again <= most:
+			return
+		case n == 4:
+			t.Errorf("%s: %.3f Mbit/s, want %.3f; %d segments again, want %d at the most", what, got*8/1e6, least*8/1e6, again, most)
+			return
 		}
 	}
 }
@@ -75,13 +101,7 @@ func TestBandwidthFar(t *testing.T) {
 		return os.WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", []byte("reno"), 0)
 	}))
 	for _, flows := range []int{1, 16} {
-		before := w.repeated(w.outside)
-		got := streamed(t, w.outside, w.pods[0].Netns, w.pods[0].addr[true], flows, 5*rate)
-		again := w.repeated(w.outside) - before
-		t.Logf("%d connections: %.3f Mbit/s, %d segments again", flows, got*8/1e6, again)
-		if got < 0.7*payload || again > 100 {
-			t.Errorf("%d connections: %.3f Mbit/s, %d segments again", flows, got*8/1e6, again)
-		}
+		w.requireGot(t, fmt.Sprintf("from far away, %d connections", flows), flows, 5*rate, 0.85*payload, 100)
 	}
 }
 

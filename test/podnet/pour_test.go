@@ -146,23 +146,32 @@ func stream(args []string) int {
 // streamed has a pod send by connections, and returns how many bytes a second came in at another namespace.
 func streamed(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
 	t.Helper()
+	return streaming(t, from, at, to, flows, all)()
+}
+
+// streaming begins to do so, and returns what waits for the end.
+func streaming(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) (end func() float64) {
+	t.Helper()
 	sink := rig.NewChild(t, nil, at, "swallow", strconv.Itoa(all))
 	if line, err := sink.ReadLine(); err != nil || line != "ready" {
 		t.Fatalf("swallow in %s: %q, %v", at, line, err)
 	}
 	source := rig.NewChild(t, nil, from, "stream", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows))
-	line, err := sink.ReadLine()
-	if err != nil {
-		t.Fatalf("swallow: %v, %v", err, sink.Wait())
+	return func() float64 {
+		t.Helper()
+		line, err := sink.ReadLine()
+		if err != nil {
+			t.Fatalf("swallow: %v, %v", err, sink.Wait())
+		}
+		got, err := strconv.ParseFloat(line, 64)
+		if err != nil {
+			t.Fatalf("swallow: %q", line)
+		}
+		if err := errors.Join(sink.Wait(), source.Wait()); err != nil {
+			t.Fatal(err)
+		}
+		return got
 	}
-	got, err := strconv.ParseFloat(line, 64)
-	if err != nil {
-		t.Fatalf("swallow: %q", line)
-	}
-	if err := errors.Join(sink.Wait(), source.Wait()); err != nil {
-		t.Fatal(err)
-	}
-	return got
 }
 
 // cameAt reads a datagram, and returns when it came.

@@ -40,12 +40,31 @@ func TestBandwidthOfTwo(t *testing.T) {
 		}
 		w.requireWaiting(t, false, false, passed)
 	}
+	passed := w.pace(false)
+	var ends []func() float64
+	var wants []float64
+	for i, p := range w.pods {
+		at := []*rig.Netns{w.outside, w.ns}[i]
+		wants = append(wants, leavesStreams(t, p.Netns, float64(w.Rates[p.id].Out), true))
+		ends = append(ends, streaming(t, p.Netns, at, []netip.Addr{outsiders[true], nodeAddrs[true]}[i], 1, int(wants[i]*streams.Seconds())))
+	}
+	for i, p := range w.pods {
+		requireRate(t, fmt.Sprintf("%.0f Mbit/s beside another, by TCP", float64(w.Rates[p.id].Out)*8/1e6), ends[i](), wants[i], 0.05)
+	}
+	w.requireWaiting(t, true, false, passed)
 }
 
 // What a pod answers clients outside is kept to its rate too where the answers do not go back by the node that forwarded the requests.
 func TestBandwidthDirect(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
+	for name, by := range map[string]bpf.MapsDirect{"IPIP": bpf.MapsDirectDIRECT_IPIP, "Geneve": bpf.MapsDirectDIRECT_GENEVE} {
+		t.Run(name, func(t *testing.T) { answersDirectly(t, by) })
+	}
+}
+
+func answersDirectly(t *testing.T, by bpf.MapsDirect) {
+	t.Helper()
 	const rate = 2e6 / 8
 	k := newKingdom(t, land{
 		mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, rates: map[string]maps.Rates{"p2": {Out: rate}},
@@ -62,7 +81,7 @@ func TestBandwidthDirect(t *testing.T) {
 		rig.Route(t, client, netip.PrefixFrom(at, at.BitLen()).String(), addr.String())
 		for _, n := range []*node{front, back} {
 			n.serveAs(t, maps.LoadBalancer, at, pod.addr[is4])
-			n.answerDirectly(t, pod.addr[is4], n == back)
+			n.answerDirectly(t, pod.addr[is4], n == back, by)
 		}
 		want, all := leaves(rate, is4)
 		server := rig.NewChild(t, nil, pod.Netns, "gush", netip.AddrPortFrom(pod.addr[is4], 7).String())
@@ -78,16 +97,16 @@ func TestBandwidthDirect(t *testing.T) {
 		got := answered(all)
 		requireRate(t, fmt.Sprintf("answers at %.0f Mbit/s, IPv4 %t", rate*8/1e6, is4), got, want, 0.03)
 		back.requireWaiting(t, false, false, passed)
-		if by := front.transmitted(t) - before; by > uint64(all*datagram/10) {
-			t.Errorf("IPv4 %t: the node in front has sent %d bytes of %d that were answered", is4, by, all*datagram)
+		if sent := front.transmitted(t) - before; sent > uint64(all*datagram/10) {
+			t.Errorf("IPv4 %t: the node in front has sent %d bytes of %d that were answered", is4, sent, all*datagram)
 		}
 		server.Kill()
 	}
 }
 
 // answerDirectly has a backend of all services, which is on this node or on another, answer clients of other nodes itself. Packets get to it
-// in IP.
-func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool) {
+// in what is said.
+func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool, by bpf.MapsDirect) {
 	t.Helper()
 	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
 	n.must(err)
@@ -96,7 +115,7 @@ func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool) {
 	n.must(err)
 	defer tables.Close()
 	for index := uint32(1); tables.Services[index].Words[0] != 0; index++ {
-		tables.Services[index].Flags |= maps.DirectFlags(uint8(bpf.MapsDirectDIRECT_IPIP))
+		tables.Services[index].Flags |= maps.DirectFlags(uint8(by))
 		if local {
 			tables.Backends[index].Flags |= maps.BackendLocal
 			for _, port := range []uint16{0, 7} {
