@@ -26,8 +26,9 @@ import (
 	"fairlead.io/fairlead/pkg/queues"
 )
 
-// startQueues starts what has packets wait until they may leave, or takes away what an agent before has put there.
-func (a *agent) startQueues(start func(string, func(context.Context) error), log *slog.Logger) error {
+// startQueues starts what has packets of a network's pods wait until they may leave, or takes away what an agent before has put there. There may be
+// no such network.
+func (a *agent) startQueues(start func(string, func(context.Context) error), network *podnet.Network, log *slog.Logger) error {
 	if a.cfg.Bandwidth != "true" {
 		names, err := queues.Restore()
 		if len(names) > 0 {
@@ -35,7 +36,14 @@ func (a *agent) startQueues(start func(string, func(context.Context) error), log
 		}
 		return err
 	}
-	a.queues = queues.New(queues.Config{Devices: a.path.Devices, Pair: a.pair, IsPod: cni.IsDevice, Log: log})
+	load := func() queues.Load {
+		if network == nil {
+			return queues.Load{}
+		}
+		stats := network.Stats()
+		return queues.Load{All: stats.Waits, One: stats.MostWaits}
+	}
+	a.queues = queues.New(queues.Config{Devices: a.path.Devices, Pair: a.pair, IsPod: cni.IsDevice, Load: load, Log: log})
 	start("queues", a.queues.Run)
 	return nil
 }

@@ -28,7 +28,7 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 		return err
 	}
 	if a.cfg.PodNetwork == "off" {
-		return a.startQueues(start, log)
+		return a.startQueues(start, nil, log)
 	}
 	var programs podnet.Programs
 	main := a.cfg.PodNetwork == "main"
@@ -45,7 +45,7 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 		return fmt.Errorf("start the pod network: %w", err)
 	}
 	// From here on pods' devices run the programs of this agent, which may have nothing wait where those of before did.
-	if err := a.startQueues(start, log); err != nil {
+	if err := a.startQueues(start, network, log); err != nil {
 		return errors.Join(err, network.Close())
 	}
 	server, err := cni.NewServer(pluginSocket(a.cfg), network, log)

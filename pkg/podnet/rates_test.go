@@ -41,6 +41,13 @@ func TestOnePlaceForAllInterfaces(t *testing.T) {
 			t.Errorf("of %d it is %d, want %d", record.Device.Index, got, want)
 		}
 	}
+	n.records["a0"].Rates, n.records["a1"].Rates = maps.Rates{Out: 1000, In: 4000}, maps.Rates{Out: 1000, In: 4000}
+	n.records["b0"].Rates = maps.Rates{In: 100, Share: maps.Share{Namespace: "shop", OfNamespace: 300, OfNode: 5000}}
+	n.records["lost"].Rates = maps.Rates{Share: maps.Share{Namespace: "shop", OfNamespace: 300, OfNode: 5000}}
+	n.records["lost too"].Rates = maps.Rates{Share: maps.Share{Namespace: "other", OfNode: 5000}}
+	if all, most := n.waits(); all != 2*1000+4000/2+100/2+2*300+2*5000 || most != 2*5000 {
+		t.Errorf("%d bytes may wait, of one %d", all, most)
+	}
 	late := &Record{Owner: cni.Attachment{Container: "b"}, Device: cni.Device{Index: 20}}
 	if got := n.firstOf(late); got != 8 {
 		t.Errorf("of another of the second pod it is %d", got)

@@ -20,6 +20,8 @@ type Stats struct {
 	Limited, BBR int
 	// Rated has them by their device's index, the namespace's name among them.
 	Rated map[uint32]cni.Pod
+	// Waits is how many bytes may wait until pods with a rate may send or get them, and MostWaits how many of one of them.
+	Waits, MostWaits uint64
 	// Netkits has how many are at a netkit.
 	Netkits int
 	// Adopted names those whose records were lost, so that what the runtime asked for is not known, and Unknown those of which not
@@ -68,6 +70,7 @@ func (n *Network) Stats() Stats {
 			s.Proxied[record.Proxy.Port]++
 		}
 	}
+	s.Waits, s.MostWaits = n.waits()
 	for device, pod := range n.unknown {
 		s.Unknown = append(s.Unknown, nameOf(pod, device))
 	}
@@ -93,6 +96,34 @@ func (n *Network) Stats() Stats {
 		s.Families[familyOf(addr)] = count
 	}
 	return s
+}
+
+// How long what a pod sends and gets may have to wait: what would wait for longer the programs drop (bpf/lib/edt.h).
+const (
+	horizon  = 2 // seconds
+	patience = 0.5
+)
+
+// waits returns how many bytes may wait of all pods, and of the one of which the most may. Who shares a rate and has none of his own is one with the others.
+func (n *Network) waits() (all, most uint64) {
+	of := map[string]uint64{}
+	for name, record := range n.records {
+		rates := record.Rates
+		waits := rates.Out*horizon + uint64(float64(rates.In)*patience)
+		switch {
+		case rates.Out > 0:
+		case rates.Share.OfNamespace > 0:
+			of["shared/"+rates.Share.Namespace] = rates.Share.OfNamespace * horizon
+		case rates.Share.OfNode > 0:
+			of["shared"] = rates.Share.OfNode * horizon
+		}
+		pod := "pod/" + cmp.Or(record.Owner.Container, name)
+		of[pod] = max(of[pod], waits)
+	}
+	for _, waits := range of {
+		all, most = all+waits, max(most, waits)
+	}
+	return all, most
 }
 
 // nameOf returns what people know a pod by.

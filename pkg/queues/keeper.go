@@ -26,7 +26,9 @@ type Config struct {
 	Pair int
 	// IsPod tells devices of pods, which may come and go unheeded, by their names.
 	IsPod func(name string) bool
-	Log   *slog.Logger
+	// Load returns what may wait there of pods that are kept to rates; nil where nobody knows.
+	Load func() Load
+	Log  *slog.Logger
 }
 
 // Keeper keeps a queue at each of the devices by which packets leave the node.
@@ -104,6 +106,10 @@ func (k *Keeper) set(now *Stats) error {
 		indexes = append(indexes, d.Index)
 	}
 	chosen := leaves(links, append(indexes, k.cfg.Pair))
+	var load Load
+	if k.cfg.Load != nil {
+		load = k.cfg.Load()
+	}
 	var errs []error
 	for _, link := range links {
 		at := link.Attrs()
@@ -111,7 +117,7 @@ func (k *Keeper) set(now *Stats) error {
 			errs = append(errs, all[at.Index].remove())
 			continue
 		}
-		why, err := all[at.Index].keep(link)
+		why, err := all[at.Index].keep(link, roomFor(load, speedOf(sysDevices, link)))
 		switch {
 		case err != nil:
 			now.Lacking[at.Name] = err.Error()
@@ -126,6 +132,9 @@ func (k *Keeper) set(now *Stats) error {
 	}
 	return errors.Join(errs...)
 }
+
+// sysDevices is where the kernel says how fast devices are.
+const sysDevices = "/sys/class/net"
 
 // leaves returns the devices by which what leaves by those with the indexes is sent: the parts of a bond or a bridge, what
 // a VLAN is on. A packet that has waited there need not wait above, and would be held to its time twice.
@@ -171,13 +180,13 @@ func Drain() error {
 		if err != nil {
 			return err
 		}
-		waiting := 0
+		left := uint32(0)
 		for _, q := range all {
 			if q.isOurs() {
-				waiting += q.waiting()
+				left += waiting(q.root)
 			}
 		}
-		if waiting == 0 {
+		if left == 0 {
 			break
 		}
 	}

@@ -3,6 +3,8 @@ package queues
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -13,13 +15,6 @@ import (
 // handle is what queues of ours are known by. What the kernel made by itself has none, so nobody misses it: once ours is
 // gone it makes another. A queue with any other handle somebody wanted.
 const handle = 0xfa1e
-
-// How much a queue takes: what pods send in two seconds, after which programs drop it, in packets of usual size at a few
-// Gbit/s. A flow may have a fifth of it, so that one that does not wait for its packets leaves room for others.
-const (
-	packetLimit = 1 << 18
-	flowLimit   = packetLimit / 5
-)
 
 // The kinds of queues that are known here.
 const (
@@ -59,8 +54,8 @@ func (q *queue) isOurs() bool {
 	return q != nil && q.root != nil && q.root.Attrs().Handle == netlink.MakeHandle(handle, 0)
 }
 
-// keep makes a device have a queue that keeps packets until their time, or says why it is not to have one.
-func (q *queue) keep(link netlink.Link) (why string, err error) {
+// keep makes a device have a queue that keeps packets until their time and has that much room, or says why it is not to have one.
+func (q *queue) keep(link netlink.Link, want room) (why string, err error) {
 	if q != nil && q.root != nil && !q.isOurs() && q.root.Attrs().Handle != 0 {
 		if q.paces(link.Attrs().NumTxQueues) { // of somebody who has set it up for this, or will wonder
 			return "", nil
@@ -68,13 +63,17 @@ func (q *queue) keep(link netlink.Link) (why string, err error) {
 		return fmt.Sprintf("its queue is %s, which somebody has set up: fairlead leaves it alone; \"tc qdisc del dev %s root\" removes it",
 			q.root.Type(), link.Attrs().Name), nil
 	}
-	want := q.lacking(link)
-	for _, one := range want {
+	for _, one := range q.lacking(link, want) {
 		if err := netlink.QdiscReplace(one); err != nil {
 			if errors.Is(err, unix.ENOENT) {
 				return "this kernel has no fq: that needs CONFIG_NET_SCH_FQ", nil
 			}
 			return "", fmt.Errorf("give device %s a queue of %s: %w", link.Attrs().Name, one.Type(), err)
+		}
+	}
+	for _, one := range q.cramped(want) {
+		if err := netlink.QdiscChange(one); err != nil {
+			return "", fmt.Errorf("give the queue of device %s room for %d packets: %w", link.Attrs().Name, want.all, err)
 		}
 	}
 	return "", nil
@@ -93,12 +92,36 @@ func (q *queue) paces(queues int) bool {
 	return true
 }
 
+// cramped returns those of a queue of ours that have too little room, or far too much, as they should be. Where much waits nothing loses its room.
+func (q *queue) cramped(want room) (list []netlink.Qdisc) {
+	if !q.isOurs() {
+		return nil
+	}
+	for _, one := range append(slices.Collect(maps.Values(q.parts)), q.root) {
+		fq, ok := one.(*netlink.Fq)
+		if !ok {
+			continue
+		}
+		has, to := room{fq.PacketLimit, fq.FlowPacketLimit}, want
+		if waiting(fq) > want.flow {
+			to = room{max(has.all, want.all), max(has.flow, want.flow)}
+		}
+		if to == has || want.fits(has) {
+			continue
+		}
+		changed := netlink.NewFq(netlink.QdiscAttrs{LinkIndex: fq.LinkIndex, Handle: fq.Handle, Parent: fq.Parent})
+		changed.PacketLimit, changed.FlowPacketLimit = to.all, to.flow
+		list = append(list, changed)
+	}
+	return list
+}
+
 // lacking returns what the device's queue is to be made of and is not.
-func (q *queue) lacking(link netlink.Link) (want []netlink.Qdisc) {
+func (q *queue) lacking(link netlink.Link, room room) (want []netlink.Qdisc) {
 	index := link.Attrs().Index
 	fq := func(handle, parent uint32) netlink.Qdisc {
 		one := netlink.NewFq(netlink.QdiscAttrs{LinkIndex: index, Handle: handle, Parent: parent})
-		one.PacketLimit, one.FlowPacketLimit = packetLimit, flowLimit
+		one.PacketLimit, one.FlowPacketLimit = room.all, room.flow
 		return one
 	}
 	own, queues := netlink.MakeHandle(handle, 0), link.Attrs().NumTxQueues
@@ -133,10 +156,10 @@ func (q *queue) remove() error {
 	return nil
 }
 
-// waiting returns how many packets are in it.
-func (q *queue) waiting() int {
-	if s := q.root.Attrs().Statistics; s != nil && s.Queue != nil {
-		return int(s.Queue.Qlen)
+// waiting returns how many packets are in a queue.
+func waiting(q netlink.Qdisc) uint32 {
+	if s := q.Attrs().Statistics; s != nil && s.Queue != nil {
+		return s.Queue.Qlen
 	}
 	return 0
 }

@@ -81,13 +81,17 @@ func TestBandwidthQueues(t *testing.T) {
 		stats := queues.New(cfg).Stats()
 		require("at first", []string{"0 fq"}, fqs)
 		for name, queues := range map[string]int{"one": 1, "four": 4} {
-			requireRoom(t, name, queues)
+			requireRoom(t, name, queues, 262_144, 262_144/5)
 		}
 		if !cmp.Equal(stats.Devices, []string{"fair", "four", "one"}) || len(stats.Lacking) != 1 || stats.Lacking["own"] == "" || stats.Error != "" {
 			t.Errorf("at first: %+v", stats)
 		}
+		cfg.Load = func() queues.Load { return queues.Load{All: 1 << 27, One: 1 << 25} }
 		queues.New(cfg)
 		require("again", []string{"0 fq"}, fqs)
+		for name, queues := range map[string]int{"one": 1, "four": 4} {
+			requireRoom(t, name, queues, 1<<19+1<<14, 1<<17)
+		}
 		all := list
 		list = slices.DeleteFunc(slices.Clone(all), func(d devices.Device) bool { return d.Name == "four" })
 		queues.New(cfg)
@@ -106,8 +110,8 @@ func TestBandwidthQueues(t *testing.T) {
 	}
 }
 
-// requireRoom looks whether a device's queues take as much as docs/pod-network.md says, all in all and of one flow.
-func requireRoom(t *testing.T, name string, queues int) {
+// requireRoom looks whether a device's queues take so many packets, all in all and of one flow.
+func requireRoom(t *testing.T, name string, queues int, limit, flow uint32) {
 	t.Helper()
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -121,7 +125,7 @@ func requireRoom(t *testing.T, name string, queues int) {
 	for _, q := range all {
 		if fq, ok := q.(*netlink.Fq); ok {
 			found++
-			if fq.PacketLimit != 262_144 || fq.FlowPacketLimit != 262_144/5 {
+			if fq.PacketLimit != limit || fq.FlowPacketLimit != flow {
 				t.Errorf("%s: a queue takes %d packets, %d of a flow", name, fq.PacketLimit, fq.FlowPacketLimit)
 			}
 		}
