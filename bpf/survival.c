@@ -4,7 +4,14 @@
  * paces itself needs both: by the one the queue there tells the socket that it has packets wait, by the other for
  * how long. */
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 enum survival {
@@ -16,6 +23,7 @@ enum survival {
 const enum survival *survival_type __attribute__((unused));
 
 const volatile __u32 leaves_by;
+const volatile __u8 goes_to[16]; /* what else leaves is not looked at; an address of IPv4 is the last four bytes */
 __u64 survived;
 
 /* Takes the way past the stack, as what pods send does. */
@@ -25,12 +33,29 @@ int survival_redirect(struct __sk_buff *skb __attribute__((unused)))
 	return bpf_redirect(leaves_by, 0);
 }
 
+static __always_inline bool survival_is_ours(struct __sk_buff *skb)
+{
+	__u32 ip4 = sizeof(struct ethhdr) + offsetof(struct iphdr, daddr),
+	      ip6 = sizeof(struct ethhdr) + offsetof(struct ipv6hdr, daddr);
+	bool is_v4 = skb->protocol == bpf_htons(ETH_P_IP);
+	__u8 to[16] = {};
+
+	if (is_v4 ? bpf_skb_load_bytes(skb, ip4, to + 12, 4) : bpf_skb_load_bytes(skb, ip6, to, sizeof(to)))
+		return false;
+	for (int i = 0; i < 16; i++)
+		if (to[i] != goes_to[i])
+			return false;
+	return true;
+}
+
 SEC("tc")
 int survival_look(struct __sk_buff *skb)
 {
 	struct bpf_sock *sk = skb->sk;
 	__u64 saw = SURVIVAL_PACKET;
 
+	if (!survival_is_ours(skb))
+		return 0;
 	if (sk && bpf_sk_fullsock(sk))
 		saw |= SURVIVAL_SOCKET;
 	if (skb->tstamp && skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO)

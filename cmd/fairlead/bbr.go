@@ -11,6 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/congestion"
+	"fairlead.io/fairlead/pkg/fabric"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
 )
@@ -30,7 +31,8 @@ func tryBBR(cfg *config.Config) (found string, err error) {
 		return "", nil
 	}
 	found = bbrWorks
-	if err := congestion.Probe(congestion.Way{Netkit: cfg.PodDevice == string(cni.Netkit), Stack: cfg.HostRouting == "stack"}); err != nil {
+	way := congestion.Way{Netkit: cfg.PodDevice == string(cni.Netkit), Stack: cfg.HostRouting == "stack", Tunnel: cfg.Routing == fabric.VXLAN}
+	if err := congestion.Probe(way); err != nil {
 		found = err.Error()
 	}
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {

@@ -27,8 +27,8 @@ devices to come get fq (net.core.default_qdisc), and there is room for 1000 pack
 (net.core.netdev_max_backlog) and for 4096 connections that nobody has accepted (net.core.somaxconn,
 net.ipv4.tcp_max_syn_backlog), unless there is more. What these settings were is noted in the state directory;
 "fairlead cleanup" puts them back, and so does this command those of --bandwidth without that. With --bbr it has the kernel load
-that, and sends a packet through network namespaces of its own, by the way that pods' packets take (--pod-device, --host-routing),
-to see whether it still knows its socket, and the time that this gave it, when it leaves. With --sockmap it has two ends of a connection, in a network namespace of its own, do what those may that go past TCP, and end
+that, and sends a packet through network namespaces of its own, by the way that pods' packets take (--pod-device, --host-routing,
+--routing), to see whether it still knows its socket, and the time that this gave it, when it leaves. With --sockmap it has two ends of a connection, in a network namespace of its own, do what those may that go past TCP, and end
 in all ways. What came of either the agent reads. With --mode=accelerate-only it does that, mounts what is missing, and sets nothing.
 
 It is what a privileged step does before an agent that is not privileged itself, such as an init container. The volumes of
@@ -70,7 +70,7 @@ that need mountPropagation Bidirectional, and the agent's HostToContainer. "fair
 			return inv.print(done, done.write)
 		},
 	}
-	config.AddFlags(cmd.Flags(), "bandwidth", "bbr", "cgroup-root", "devices", "host-routing", "mode", "pod-device", "sockmap", "sockmap-blocking", "sockmap-except")
+	config.AddFlags(cmd.Flags(), "bandwidth", "bbr", "cgroup-root", "devices", "host-routing", "mode", "pod-device", "routing", "sockmap", "sockmap-blocking", "sockmap-except")
 	cmd.Flags().StringVar(&at, "cgroup-mount", cgroupMount, "where to mount cgroup2 if nothing shows its root")
 	return cmd
 }

@@ -26,6 +26,7 @@ const (
 const (
 	SurvivalProgSurvivalLook     = "survival_look"
 	SurvivalProgSurvivalRedirect = "survival_redirect"
+	SurvivalVarGoesTo            = "goes_to"
 	SurvivalVarLeavesBy          = "leaves_by"
 	SurvivalVarSurvivalType      = "survival_type"
 	SurvivalVarSurvived          = "survived"
@@ -87,6 +88,7 @@ type SurvivalMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SurvivalVariableSpecs struct {
+	GoesTo       *ebpf.VariableSpec `ebpf:"goes_to"`
 	LeavesBy     *ebpf.VariableSpec `ebpf:"leaves_by"`
 	SurvivalType *ebpf.VariableSpec `ebpf:"survival_type"`
 	Survived     *ebpf.VariableSpec `ebpf:"survived"`
@@ -122,6 +124,7 @@ func (m *SurvivalMaps) Close() error {
 //
 // It can be passed to LoadSurvivalObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SurvivalVariables struct {
+	GoesTo       *ebpf.Variable `ebpf:"goes_to"`
 	LeavesBy     *ebpf.Variable `ebpf:"leaves_by"`
 	SurvivalType *ebpf.Variable `ebpf:"survival_type"`
 	Survived     *ebpf.Variable `ebpf:"survived"`

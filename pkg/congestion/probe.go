@@ -25,6 +25,7 @@ const BBR = "bbr"
 type Way struct {
 	Netkit bool // the devices of pods are netkits
 	Stack  bool // the node's stack forwards what they send
+	Tunnel bool // to other nodes they go in VXLAN
 }
 
 // patience is how long a packet may take that nothing is in the way of.
@@ -36,13 +37,17 @@ func Probe(w Way) error {
 	if err := load(); err != nil {
 		return err
 	}
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and the thread ends with this: it is not where it was
-		result <- probe(w)
-	}()
-	found := <-result
-	return found
+	for _, f := range families() {
+		result := make(chan error)
+		go func() {
+			runtime.LockOSThread() // and the thread ends with this: it is not where it was
+			result <- probe(w, f)
+		}()
+		if err := <-result; err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // load has the kernel load BBR, if it is a module: that takes who may ask for it by its name.
@@ -65,25 +70,71 @@ func load() error {
 // trial is a pod and a node with a device that leads out, each in a namespace of its own.
 type trial struct {
 	way      Way
+	family   family
 	pod      *os.File // its namespace
 	in, out  netlink.Link
+	by       netlink.Link // to which what the pod sends is redirected: that device, or a tunnel by it
 	programs *ebpf.Collection
 	attached link.Link // nil unless the pod has a netkit
 }
 
-// The addresses are seen by nobody.
-var (
-	podAddr  = net.IPv4(198, 18, 0, 2)
-	gateway  = net.IPv4(198, 18, 0, 1)
-	outside  = net.IPv4(198, 19, 0, 2)
-	podNet   = &net.IPNet{IP: podAddr, Mask: net.CIDRMask(24, 32)}
-	outNet   = &net.IPNet{IP: net.IPv4(198, 19, 0, 1), Mask: net.CIDRMask(24, 32)}
-	whoever  = net.HardwareAddr{2, 0, 0, 0, 0, 1}
-	everyone = &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
-)
+// family is one of IP, and the addresses in it, which are seen by nobody.
+type family struct {
+	domain, bits          int
+	pod, gateway, outside net.IP
+	node                  net.IP // at the device that leads out
+	forwarding            string // the setting by which the node's stack forwards
+}
 
-func probe(w Way) error {
-	t := &trial{way: w}
+// families returns those that the kernel has.
+func families() []family {
+	all := []family{{
+		domain: unix.AF_INET, bits: 32, pod: net.IPv4(198, 18, 0, 2).To4(), gateway: net.IPv4(198, 18, 0, 1).To4(), outside: net.IPv4(198, 19, 0, 2).To4(),
+		node: net.IPv4(198, 19, 0, 1).To4(), forwarding: "ipv4/ip_forward",
+	}}
+	if _, err := os.Stat("/proc/net/if_inet6"); err == nil {
+		all = append(all, family{
+			domain: unix.AF_INET6, bits: 128, pod: net.ParseIP("2001:2::2"), gateway: net.ParseIP("2001:2::1"), outside: net.ParseIP("2001:2:0:1::2"),
+			node: net.ParseIP("2001:2:0:1::1"), forwarding: "ipv6/conf/all/forwarding",
+		})
+	}
+	return all
+}
+
+// network returns the network that an address of the trial is in.
+func (f *family) network(addr net.IP) *net.IPNet {
+	return &net.IPNet{IP: addr, Mask: net.CIDRMask(map[int]int{32: 24, 128: 64}[f.bits], f.bits)}
+}
+
+// everyone is the network of all addresses.
+func (f *family) everyone() *net.IPNet {
+	return &net.IPNet{IP: make(net.IP, f.bits/8), Mask: net.CIDRMask(0, f.bits)}
+}
+
+// allow has devices of the thread's namespace, which is new, have addresses, also where those of the node have none of IPv6.
+func (f *family) allow() error {
+	if f.domain == unix.AF_INET {
+		return nil
+	}
+	var errs []error
+	for _, of := range []string{"all", "default"} {
+		errs = append(errs, os.WriteFile("/proc/sys/net/ipv6/conf/"+of+"/disable_ipv6", []byte("0"), 0))
+	}
+	return errors.Join(errs...)
+}
+
+func (f *family) sockaddr(addr net.IP) unix.Sockaddr {
+	if f.domain == unix.AF_INET {
+		return &unix.SockaddrInet4{Port: 9, Addr: [4]byte(addr.To4())}
+	}
+	return &unix.SockaddrInet6{Port: 9, Addr: [16]byte(addr.To16())}
+}
+
+// whoever is the hardware address of everybody who is elsewhere.
+var whoever = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+
+func probe(w Way, f family) error {
+	t := &trial{way: w, family: f}
 	defer t.close()
 	err := t.build()
 	if err == nil {
@@ -100,6 +151,8 @@ func probe(w Way) error {
 		return fmt.Errorf("whether packets keep their sockets could not be tried: %w", err)
 	case saw&bpf.SurvivalSurvivalSURVIVAL_SOCKET == 0 && w.Stack:
 		return errors.New("the node's stack forgets whose socket a packet is from when it forwards it: it takes --host-routing=bpf")
+	case saw&bpf.SurvivalSurvivalSURVIVAL_SOCKET == 0 && w.Tunnel:
+		return errors.New("what leaves a pod's namespace has forgotten whose socket it is from when it leaves in a tunnel (--routing=vxlan)")
 	case saw&bpf.SurvivalSurvivalSURVIVAL_SOCKET == 0:
 		return errors.New("what leaves a pod's namespace has forgotten whose socket it is from")
 	case saw&bpf.SurvivalSurvivalSURVIVAL_TIME == 0:
@@ -113,7 +166,10 @@ func (t *trial) build() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("make a network namespace: %w", err)
 	}
-	var err error
+	err := t.family.allow()
+	if err != nil {
+		return err
+	}
 	if t.pod, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 		return err
 	}
@@ -124,6 +180,9 @@ func (t *trial) build() error {
 	defer inPod.Close()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("make a network namespace: %w", err)
+	}
+	if err := t.family.allow(); err != nil {
+		return err
 	}
 	node, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -141,12 +200,21 @@ func (t *trial) build() error {
 	if t.out, err = node.LinkByName("out"); err != nil {
 		return err
 	}
-	err = setUp(inPod, "eth0", podNet, gateway, t.in.Attrs().HardwareAddr)
+	far, err := node.LinkByName("far")
 	if err == nil {
-		err = setUp(node, "out", outNet, outside, whoever)
+		err = node.LinkSetUp(far) // or the other has no carrier
+	}
+	if err == nil {
+		err = setUp(inPod, "eth0", t.family.network(t.family.pod), t.family.gateway, t.in.Attrs().HardwareAddr)
+	}
+	if err == nil {
+		err = setUp(node, "out", t.family.network(t.family.node), t.family.outside, whoever)
 	}
 	if err == nil {
 		err = node.LinkSetUp(t.in)
+	}
+	if err == nil {
+		err = t.dig(node)
 	}
 	if err != nil {
 		return err
@@ -155,11 +223,33 @@ func (t *trial) build() error {
 	if err != nil {
 		return err
 	}
-	if err := inPod.RouteAdd(&netlink.Route{LinkIndex: device.Attrs().Index, Gw: gateway, Dst: everyone}); err != nil {
+	if err := inPod.RouteAdd(&netlink.Route{LinkIndex: device.Attrs().Index, Gw: t.family.gateway, Dst: t.family.everyone()}); err != nil {
 		return fmt.Errorf("give the pod a route: %w", err)
 	}
 	if t.way.Stack {
-		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
+		return os.WriteFile("/proc/sys/net/"+t.family.forwarding, []byte("1"), 0)
+	}
+	return nil
+}
+
+// dig makes the tunnel, if there is to be one, and chooses by which device what the pod sends leaves.
+func (t *trial) dig(node *netlink.Handle) error {
+	if t.by = t.out; !t.way.Tunnel {
+		return nil
+	}
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = "tunnel"
+	err := node.LinkAdd(&netlink.Vxlan{
+		LinkAttrs: attrs, VxlanId: 1, Port: 8472, SrcAddr: t.family.node, Group: t.family.outside, VtepDevIndex: t.out.Attrs().Index,
+	})
+	if err == nil {
+		t.by, err = node.LinkByName("tunnel")
+	}
+	if err == nil {
+		err = node.LinkSetUp(t.by)
+	}
+	if err != nil {
+		return fmt.Errorf("make a tunnel: %w", err)
 	}
 	return nil
 }
@@ -190,7 +280,7 @@ func (t *trial) makePod(node *netlink.Handle) (netlink.Link, error) {
 func setUp(at *netlink.Handle, name string, addr *net.IPNet, neighbour net.IP, mac net.HardwareAddr) error {
 	device, err := at.LinkByName(name)
 	if err == nil {
-		err = at.AddrAdd(device, &netlink.Addr{IPNet: addr})
+		err = at.AddrAdd(device, &netlink.Addr{IPNet: addr, Flags: unix.IFA_F_NODAD})
 	}
 	if err == nil {
 		err = at.LinkSetUp(device)
@@ -208,7 +298,12 @@ func setUp(at *netlink.Handle, name string, addr *net.IPNet, neighbour net.IP, m
 func (t *trial) attach() error {
 	spec, err := bpf.LoadSurvival()
 	if err == nil {
-		err = spec.Variables["leaves_by"].Set(uint32(t.out.Attrs().Index))
+		err = spec.Variables["leaves_by"].Set(uint32(t.by.Attrs().Index))
+	}
+	if err == nil {
+		to := [16]byte{}
+		copy(to[16-t.family.bits/8:], t.family.outside)
+		err = spec.Variables["goes_to"].Set(to)
 	}
 	if err != nil {
 		return err
@@ -251,12 +346,12 @@ func (t *trial) send() (saw bpf.SurvivalSurvival, err error) {
 	if err := unix.Setns(int(t.pod.Fd()), unix.CLONE_NEWNET); err != nil {
 		return 0, fmt.Errorf("enter the pod's namespace: %w", err)
 	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(t.family.domain, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return 0, err
 	}
 	defer unix.Close(fd)
-	err = unix.Connect(fd, &unix.SockaddrInet4{Port: 9, Addr: [4]byte(outside.To4())})
+	err = unix.Connect(fd, t.family.sockaddr(t.family.outside))
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		return 0, fmt.Errorf("send a packet: %w", err)
 	}

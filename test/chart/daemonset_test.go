@@ -132,7 +132,7 @@ func TestArguments(t *testing.T) {
 		at("podNetwork", "main"), at("extraArgs", []string{"--log-level=debug"})).Spec.Template.Spec
 	want := map[string][]string{
 		"init": {"init", "--bpffs=/sys/fs/bpf", "--devices=eth0,eth1", "--cgroup-root=/sys/fs/cgroup/x", "--bandwidth=true",
-			"--bbr=annotated", "--host-routing=bpf", "--pod-device=netkit"},
+			"--bbr=annotated", "--host-routing=bpf", "--pod-device=netkit", "--routing=vxlan"},
 		"install": {"install", "--cni-bin-dir=/host/opt/cni/bin"},
 		"agent":   {"agent", "--config-dir=/etc/fairlead", "--node-name=$(NODE_NAME)", "--log-level=debug"},
 	}

@@ -26,6 +26,9 @@ func TestBBRProbe(t *testing.T) {
 	if err := congestion.Probe(congestion.Way{}); err != nil {
 		t.Errorf("past the stack: %v", err)
 	}
+	if err := congestion.Probe(congestion.Way{Tunnel: true}); err != nil {
+		t.Errorf("through a tunnel: %v", err)
+	}
 	if err := congestion.Probe(congestion.Way{Stack: true}); err == nil || !strings.Contains(err.Error(), "--host-routing=bpf") {
 		t.Errorf("through the stack: %v", err)
 	}
