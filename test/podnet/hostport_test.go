@@ -54,6 +54,13 @@ func newHarbour(t *testing.T, flags ...string) *harbour {
 			args := append([]string{filepath.Join(command.in(t), "fairlead"), "init", "--sockmap=true", "--devices=none", "--cgroup-root=" + h.cgroup.Path()}, h.flags...)
 			rig.Child(t, h.cgroup, n.ns, "fairlead", args...)
 		}
+		for _, flag := range flags {
+			if strings.HasPrefix(flag, "--bbr=") {
+				n.must(n.ns.SetSysctl("net/ipv4/tcp_congestion_control", "reno")) // whatever it is on this machine
+				args := append([]string{filepath.Join(command.in(t), "fairlead"), "init", flag, "--devices=none", "--cgroup-root=" + h.cgroup.Path()}, h.flags...)
+				rig.Child(t, nil, n.ns, "fairlead", args...)
+			}
+		}
 		n.whole = func() *rig.Process {
 			args := append([]string{
 				filepath.Join(command.in(t), "fairlead"), "agent", "--source=" + h.files, "--cgroup-root=" + h.cgroup.Path(), "--node-name=node-a",

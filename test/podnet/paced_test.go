@@ -156,3 +156,55 @@ func TestBandwidthBBR(t *testing.T) {
 	w.streamsAt(t, outsiders[true], rate, 1, 0.02)
 	w.streamsAt(t, outsiders[false], rate, 16, 0.02)
 }
+
+// choose dials and prints the congestion control that the connection has.
+func choose(args []string) int {
+	err := func() error {
+		conn, err := net.DialTimeout("tcp", args[0], patience)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		raw, err := conn.(*net.TCPConn).SyscallConn()
+		if err != nil {
+			return err
+		}
+		var name string
+		var failed error
+		err = raw.Control(func(fd uintptr) { name, failed = unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION) })
+		fmt.Println(name)
+		return errors.Join(err, failed)
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// New connections of a pod have BBR from when its annotation says so until it does not any more, and those of another pod and of the node never.
+func TestBandwidthBBRAnnotated(t *testing.T) {
+	rig.Root(t)
+	d := newDockyard(t, "bpf", "--bandwidth=true", "--bbr=annotated")
+	of := func(cgroup *rig.Cgroup, ns *rig.Netns, is4 bool) string {
+		t.Helper()
+		return strings.TrimSpace(rig.Child(t, cgroup, ns, "choose", netip.AddrPortFrom(outsiders[is4], 7).String()))
+	}
+	const usual = "reno"
+	for _, p := range []*pod{d.a, d.b} {
+		d.must(p.Netns.SetSysctl("net/ipv4/tcp_congestion_control", usual))
+	}
+	for _, c := range []struct{ when, annotations, want string }{
+		{"at first", "", usual}, {"annotated", `fairlead.io/bbr: "true"`, "bbr"}, {"not any more", `fairlead.io/bbr: "false"`, usual},
+	} {
+		d.annotate(c.annotations)
+		for is4 := range outsiders {
+			d.until(fmt.Sprintf("%s, IPv4 %t: connections of the pod have %s", c.when, is4, c.want), func() bool { return of(d.cgroup, d.a.Netns, is4) == c.want })
+			for who, got := range map[string]string{"another pod": of(d.harbour.cgroup, d.b.Netns, is4), "the node": of(d.harbour.cgroup, d.ns, is4)} {
+				if got != usual {
+					t.Errorf("%s, IPv4 %t: connections of %s have %s", c.when, is4, who, got)
+				}
+			}
+		}
+	}
+}

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	code := rig.Main(m, rig.Funcs{
 		"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead, "reside": reside, "spoof": spoof, "weigh": weigh,
 		"proxy": proxy, "inquire": inquire, "drain": drain, "pour": pour, "swallow": swallow, "stream": stream, "gush": gush, "linger": linger, "beckon": beckon, "later": later, "heed": heed,
-		"sayBack": sayBack, "converse": converse,
+		"sayBack": sayBack, "converse": converse, "choose": choose,
 	})
 	for _, b := range []*program{&plugin, &command} {
 		if b.dir != "" {
