@@ -44,6 +44,8 @@ func hold(bpffs string, value uint32) (found bool, err error) {
 // drained is how long Remove waits for processes to read what waits for them.
 const drained = 30 * time.Second
 
+const removeEvery = 100 * time.Millisecond
+
 // Remove takes away all that is pinned, and what is attached. What waits past TCP is read first: after half a minute it returns an error, and what still
 // has to be read stays.
 func Remove(bpffs string) (removed bool, err error) {
@@ -63,7 +65,7 @@ func Remove(bpffs string) (removed bool, err error) {
 			return false, err
 		}
 	}
-	for end := time.Now().Add(drained); ; time.Sleep(sweepEvery) {
+	for end := time.Now().Add(drained); ; time.Sleep(removeEvery) {
 		left, err := s.sweepFormer()
 		if err != nil {
 			return false, err

@@ -28,8 +28,10 @@ const (
 	stageName = "next"
 	// Connections that come to be fit at the same time are admitted together.
 	admitEvery = 5 * time.Millisecond
-	// While sockets are to leave the map it is looked at so often; from one look to the next programs that had begun before have long seen it.
-	sweepEvery = 100 * time.Millisecond
+	// While sockets are to leave the map it is looked at so often, and less and less often while none can: from one look to the next
+	// programs that had begun before have long seen it.
+	sweepFirst = 10 * time.Millisecond
+	sweepLast  = time.Second
 	// And so often for those whose other end has closed.
 	restEvery = 30 * time.Second
 	// Nobody says it when an operator has everything go by TCP, or not any more.
@@ -258,7 +260,7 @@ func (s *Sockmap) Run(ctx context.Context) error {
 	ask := time.NewTicker(askEvery)
 	defer ask.Stop()
 	var sweep, again <-chan time.Time
-	held := false
+	held, pause := false, sweepFirst
 	for {
 		select {
 		case <-ctx.Done():
@@ -271,14 +273,17 @@ func (s *Sockmap) Run(ctx context.Context) error {
 			again = nil
 			s.logged("cannot admit sockets", s.admit())
 		case <-s.look:
-			sweep = s.sweepAgain()
+			pause = sweepFirst
+			sweep = s.sweepAgain(pause)
 		case <-sweep:
-			sweep = s.sweepAgain()
+			pause = min(2*pause, sweepLast)
+			sweep = s.sweepAgain(pause)
 		case <-rest.C:
-			sweep = s.sweepAgain()
+			sweep = s.sweepAgain(pause)
 		case <-ask.C:
 			if is := s.isHeld(); is != held {
-				held, sweep = is, s.sweepAgain()
+				held, pause = is, sweepFirst
+				sweep = s.sweepAgain(pause)
 			}
 		}
 	}
@@ -302,14 +307,14 @@ func (s *Sockmap) logged(what string, err error) {
 	}
 }
 
-// sweepAgain looks after all sockets, and returns when to look again; nil if all who are to leave have.
-func (s *Sockmap) sweepAgain() <-chan time.Time {
+// sweepAgain looks after all sockets, and returns when to look again, after a pause; nil if all who are to leave have.
+func (s *Sockmap) sweepAgain(pause time.Duration) <-chan time.Time {
 	left, err := s.sweep()
 	s.logged("cannot look after sockets", err)
 	if left == 0 && err == nil {
 		return nil
 	}
-	return time.After(sweepEvery)
+	return time.After(pause)
 }
 
 // listen passes on what programs wake the agent with.
