@@ -63,11 +63,11 @@ func suites() []suite {
 		{
 			name: "bandwidth", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"},
 			args:    []string{"-test.run=^TestBandwidth", "-test.skip=" + otherRates},
-			without: []string{"6.12"}, limit: 15 * time.Minute,
+			without: []string{"6.12"}, limit: 25 * time.Minute,
 		},
 		{
 			name: "rates", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=" + otherRates},
-			without: []string{"6.12"}, limit: 15 * time.Minute,
+			without: []string{"6.12"}, limit: 25 * time.Minute,
 		},
 		{name: "sockmap", pkg: "test/sockmap", args: []string{"-torture=5s"}, limit: 5 * time.Minute},
 		{
