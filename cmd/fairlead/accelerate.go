@@ -19,7 +19,6 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/pkg/optout"
 	"fairlead.io/fairlead/pkg/sockmap"
 	objects "fairlead.io/fairlead/pkg/source"
 )
@@ -202,7 +201,7 @@ func rated(pod *model.Pod) bool { return pod.Egress != 0 || pod.Ingress != 0 }
 // namespaces returns what finds the cookies of pods' network namespaces: the plugin has told those of the pods that it has set up, and those of others are
 // in what the runtime's library notes.
 func (a *accelerator) namespaces() func() func(*model.Pod) ([]uint64, error) {
-	noted := optout.NewCNI(a.cfg.CNICache, netnsDir, a.host, a.log)
+	noted := newCNI(a.cfg, a.host, a.log)
 	return func() func(*model.Pod) ([]uint64, error) {
 		var own map[cni.Pod]uint64
 		if a.own != nil {

@@ -74,7 +74,10 @@ func newAgentCommand(env *env) *cobra.Command {
 		Short: "Run the agent of this node",
 		Long: `Run the agent of this node: watch Services and EndpointSlices, keep the maps in step with them, and attach the
 programs that read the maps. On SIGTERM the agent ends and the datapath goes on working with what it has; the next
-agent takes it over. "fairlead cleanup" removes it.`,
+agent takes it over. "fairlead cleanup" removes it.
+
+With --mode=accelerate-only it does nothing of that, beside a kube-proxy and whatever gives pods their network: it lets
+connections within the node go past TCP, for the pods that are selected, and is told of no Services.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(cmd.Flags(), env.Environ)

@@ -28,12 +28,17 @@ func rulesOf(cfg *config.Config) (optout.Rules, error) {
 	return rules, nil
 }
 
+// newCNI returns what finds the network namespaces of pods by what the runtime's library notes.
+func newCNI(cfg *config.Config, host uint64, log *slog.Logger) *optout.CNI {
+	return optout.NewCNI(cfg.CNICache, netnsDir, host, func() (optout.Finder, error) { return datapath.NewNetnsFinder() }, log)
+}
+
 // newKeeper returns what keeps the sockets of pods alone that have opted out.
 func newKeeper(cfg *config.Config, rules optout.Rules, store *model.Store, path *datapath.Datapath, log *slog.Logger) *optout.Keeper {
 	return optout.New(optout.Config{
 		Store: store, Rules: rules, Table: path, Log: log,
 		Identities: []optout.Identity{
-			optout.NewCNI(cfg.CNICache, netnsDir, path.HostNetns(), log),
+			newCNI(cfg, path.HostNetns(), log),
 			optout.NewCgroups(path.CgroupRoot()),
 		},
 	})

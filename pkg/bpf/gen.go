@@ -12,5 +12,6 @@ package bpf
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Tc ../../bpf/tc.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Xdp ../../bpf/xdp.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Pod ../../bpf/pod.c
+//go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel Netns ../../bpf/netns.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -type survival Survival ../../bpf/survival.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -type side -type pair_state -type exclusion -type control -type passing -type tally_row -type wake Sockmap ../../bpf/sockmap.c

@@ -35,10 +35,10 @@ type CNI struct {
 }
 
 // NewCNI returns a CNI that reads the files in results. netns is the directory in which the runtime keeps namespaces, and
-// host the cookie of the node's own.
-func NewCNI(results, netns string, host uint64, log *slog.Logger) *CNI {
-	c := &CNI{results: results, netns: namespaces{netns, host}, log: log, known: map[string]*attachment{}}
-	c.failed = c.netns.tell()
+// host the cookie of the node's own. Where the kernel does not tell cookies they are found by what finder opens; nil for not at all.
+func NewCNI(results, netns string, host uint64, finder func() (Finder, error), log *slog.Logger) *CNI {
+	c := &CNI{results: results, netns: namespaces{dir: netns, host: host}, log: log, known: map[string]*attachment{}}
+	c.failed = c.netns.open(finder)
 	return c
 }
 

@@ -98,7 +98,7 @@ func cookie(t *testing.T, ns *rig.Netns) (id uint64) {
 // newCNI returns a CNI, and whether the kernel tells cookies. Where it does not, there is only to say so.
 func newCNI(t *testing.T, r *runtime) (*CNI, bool) {
 	t.Helper()
-	c := NewCNI(r.results, r.netns, cookie(t, nil), slog.New(slog.NewTextHandler(t.Output(), nil)))
+	c := NewCNI(r.results, r.netns, cookie(t, nil), nil, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if c.failed == nil {
 		return c, true
 	}

@@ -23,19 +23,48 @@ var errNoID = errors.New("the kernel does not tell a namespace's number (NS_GET_
 type namespaces struct {
 	dir  string // where the directory is for us
 	host uint64 // the cookie of the node's own
+	find Finder // nil where the kernel tells
+}
+
+// Finder finds the cookie of a network namespace by the inode number of its file, where the kernel does not tell it. Who asks keeps the file open.
+type Finder interface {
+	Cookie(inode uint64) (uint64, error)
 }
 
 // prefixes are the names that the directory has for a runtime.
 func prefixes() []string { return []string{"/run/netns", "/var/run/netns"} }
 
-// tell returns an error where the kernel cannot tell cookies, or tells other numbers.
-func (n namespaces) tell() error {
+// open finds out how cookies are found: as the kernel tells them, or else by what is opened for that, if it is not nil. It returns an error where they
+// cannot be, or are other numbers than programs see.
+func (n *namespaces) open(finder func() (Finder, error)) error {
+	untold := n.tell()
+	if !errors.Is(untold, errNoID) || finder == nil {
+		return untold
+	}
+	return n.openFinder(finder, untold)
+}
+
+func (n *namespaces) openFinder(finder func() (Finder, error), untold error) error {
+	find, err := finder()
+	if err == nil {
+		n.find = find
+		err = n.tell()
+	}
+	if err != nil {
+		n.find = nil
+		return fmt.Errorf("%w, and they cannot be found otherwise: %w", untold, err)
+	}
+	return nil
+}
+
+// tell returns an error where the cookie of the node's own namespace is not what is found of it.
+func (n *namespaces) tell() error {
 	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return fmt.Errorf("open own network namespace: %w", err)
 	}
 	defer own.Close()
-	id, err := idOf(own)
+	id, err := n.idOf(own)
 	if err != nil {
 		return err
 	}
@@ -45,9 +74,20 @@ func (n namespaces) tell() error {
 	return nil
 }
 
+func (n *namespaces) idOf(file *os.File) (uint64, error) {
+	if n.find == nil {
+		return idOf(file)
+	}
+	var info unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &info); err != nil {
+		return 0, fmt.Errorf("ask for the number of a namespace: %w", err)
+	}
+	return n.find.Cookie(info.Ino)
+}
+
 // cookie returns the cookie of the network namespace that a runtime calls by the path. Only the name is believed: a path
 // may come from a file that was made by anybody who may write in the runtime's directory.
-func (n namespaces) cookie(path string) (uint64, error) {
+func (n *namespaces) cookie(path string) (uint64, error) {
 	dir, name := filepath.Split(path)
 	if name == "" || name == "." || name == ".." || !slices.Contains(prefixes(), strings.TrimSuffix(dir, "/")) {
 		return 0, fmt.Errorf("open network namespace %.128q: it is not in %s", path, strings.Join(prefixes(), " or "))
@@ -64,7 +104,7 @@ func (n namespaces) cookie(path string) (uint64, error) {
 	if kind != unix.CLONE_NEWNET {
 		return 0, fmt.Errorf("inspect namespace %s: it is not one of networks", name)
 	}
-	id, err := idOf(file)
+	id, err := n.idOf(file)
 	if err == nil && id == n.host {
 		err = fmt.Errorf("inspect namespace %s: it is the node's own", name)
 	}

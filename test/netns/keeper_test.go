@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/optout"
@@ -30,7 +31,7 @@ func (n *node) keep(store *model.Store, results, netns string) {
 	}
 	log := slog.New(slog.NewTextHandler(n.t.Output(), nil))
 	keeper := optout.New(optout.Config{Store: store, Table: n, Log: log, Identities: []optout.Identity{
-		optout.NewCNI(results, netns, own, log), optout.NewCgroups(n.cgroup.Path()),
+		optout.NewCNI(results, netns, own, findNetns, log), optout.NewCgroups(n.cgroup.Path()),
 	}})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -68,6 +69,8 @@ func attach(t *testing.T, ns *rig.Netns, pod *model.Pod, results, netns string) 
 		t.Fatal(err)
 	}
 }
+
+func findNetns() (optout.Finder, error) { return datapath.NewNetnsFinder() }
 
 // A pod that was there before, under any CNI, opts out and in again while it runs; by its network namespace where the
 // kernel tells which that is, otherwise by its cgroup.
@@ -117,7 +120,7 @@ func TestRunningPodOptsOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cni := optout.NewCNI(results, netns, own, slog.Default())
+	cni := optout.NewCNI(results, netns, own, findNetns, slog.Default())
 	cni.Refresh()
 	if _, err := cni.Find(says(model.SocketLBOff)); err != nil {
 		t.Logf("told by its cgroup, since it is %v", err)
