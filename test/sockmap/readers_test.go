@@ -53,12 +53,16 @@ func result(n int, err error) (int, error) {
 
 // readWaiting reads by a call that waits. The runtime sends signals all the time.
 func (s *script) readWaiting(fd int, p []byte) (int, error) {
-	for end := time.Now().Add(patience); ; {
+	for {
+		began := time.Now()
 		n, err := unix.Read(fd, p)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if errors.Is(err, unix.EAGAIN) && time.Now().Before(end) {
+		if errors.Is(err, unix.EAGAIN) {
+			if time.Since(began) >= patience { // SO_RCVTIMEO
+				return 0, os.ErrDeadlineExceeded
+			}
 			s.retried.Add(1)
 			continue
 		}
