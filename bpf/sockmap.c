@@ -193,7 +193,8 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 
 	pair->run[other] = 0;
 	pair->run[side]++;
-	if (pair->spliced & (1 << other) && !psock_is_empty(psock_of((struct sock *)pair->sk[other])))
+	if (pair->spliced & pair->inside & (1 << other) &&
+	    !psock_is_empty(psock_of((struct sock *)pair->sk[other])))
 		return PASSING_LOST;
 	if (!is_on())
 		return PASSING_OFF;

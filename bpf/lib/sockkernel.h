@@ -113,6 +113,8 @@ static __always_inline bool psock_is_empty(struct sk_psock *psock)
 {
 	struct list_head *next = NULL;
 
+	if (!psock)
+		return true; /* the socket is not in the map, or not any more */
 	if (bpf_core_read(&next, sizeof(next), &psock->ingress_msg.next))
 		return false;
 	return next == (void *)psock + bpf_core_field_offset(psock->ingress_msg);

@@ -117,6 +117,15 @@ func TestLateSplice(t *testing.T) {
 	w.excluded(c, "splice")
 }
 
+// Who splices when nothing waits for it leaves the map, and who still has something to read there may go on sending to it.
+func TestSpliceOfNothing(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	c.ok("strand")
+	w.until("the one to leave that has read all", func() bool { return w.only().Inside == 1 })
+	c.ok("recover")
+	w.excluded(c, "splice")
+}
+
 // A process that has read by splice once may do it with any of its connections, at any time.
 func TestSplicer(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())

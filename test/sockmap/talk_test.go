@@ -185,6 +185,10 @@ func (e ends) do(what string, n []int) error {
 		return e.spliced()
 	case "late":
 		return e.spliceLate()
+	case "strand":
+		return e.strand()
+	case "recover":
+		return errors.Join(say(e.client, e.server, 6, 100), hear(e.client, pattern(4, 100)))
 	case "urgent":
 		return e.urgent()
 	case "receive":
@@ -456,42 +460,4 @@ func (e ends) wait(size int, until time.Duration) error {
 	case <-time.After(patience):
 		return errors.New("the reader hears nothing")
 	}
-}
-
-// spliceLate has the server splice when something waits past TCP, and the client send more.
-func (e ends) spliceLate() error {
-	if _, err := e.client.Write(pattern(1, 100)); err != nil {
-		return err
-	}
-	in, out, err := os.Pipe()
-	if err != nil {
-		return err
-	}
-	defer in.Close()
-	defer out.Close()
-	raw, err := e.server.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var n int64
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		n, failed = unix.Splice(int(fd), nil, int(out.Fd()), nil, 100, unix.SPLICE_F_NONBLOCK)
-	}); err != nil {
-		return err
-	}
-	if !errors.Is(failed, unix.EAGAIN) {
-		return fmt.Errorf("splice reads %d bytes, %v, where it should see none", n, failed)
-	}
-	if _, err := e.client.Write(pattern(2, 100)); !errors.Is(err, unix.EACCES) {
-		return fmt.Errorf("the client may send: %v", err)
-	}
-	got := make([]byte, 100)
-	if err := e.server.SetReadDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	if _, err := io.ReadFull(e.server, got); err != nil || string(got) != string(pattern(1, 100)) {
-		return errors.Join(err, errWrong)
-	}
-	return nil
 }

@@ -1,0 +1,89 @@
+package sockmap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// spliceLate has the server splice when something waits past TCP, and the client send more.
+func (e ends) spliceLate() error {
+	if _, err := e.client.Write(pattern(1, 100)); err != nil {
+		return err
+	}
+	in, out, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	defer out.Close()
+	raw, err := e.server.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var n int64
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		n, failed = unix.Splice(int(fd), nil, int(out.Fd()), nil, 100, unix.SPLICE_F_NONBLOCK)
+	}); err != nil {
+		return err
+	}
+	if !errors.Is(failed, unix.EAGAIN) {
+		return fmt.Errorf("splice reads %d bytes, %v, where it should see none", n, failed)
+	}
+	if _, err := e.client.Write(pattern(2, 100)); !errors.Is(err, unix.EACCES) {
+		return fmt.Errorf("the client may send: %v", err)
+	}
+	got := make([]byte, 100)
+	if err := e.server.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(e.server, got); err != nil || string(got) != string(pattern(1, 100)) {
+		return errors.Join(err, errWrong)
+	}
+	return nil
+}
+
+// strand has the server say something that its client does not read, and splice when nothing waits for it.
+func (e ends) strand() error {
+	if _, err := e.server.Write(pattern(4, 100)); err != nil {
+		return err
+	}
+	in, out, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	defer out.Close()
+	raw, err := e.server.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		_, failed = unix.Splice(int(fd), nil, int(out.Fd()), nil, 100, unix.SPLICE_F_NONBLOCK)
+	}); err != nil {
+		return err
+	}
+	if !errors.Is(failed, unix.EAGAIN) {
+		return fmt.Errorf("splice finds something: %v", failed)
+	}
+	return nil
+}
+
+// hear reads what was said before.
+func hear(conn *net.TCPConn, want []byte) error {
+	got := make([]byte, len(want))
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := io.ReadFull(conn, got); err != nil || string(got) != string(want) {
+		return errors.Join(err, errWrong)
+	}
+	return nil
+}
