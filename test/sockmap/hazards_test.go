@@ -277,7 +277,8 @@ func TestTakeOver(t *testing.T) {
 	w.open()
 	w.letAll()
 	w.must(w.Switch(true))
-	if n, err := w.Sockets(); err != nil || n != 2 {
+	// For the client nothing waits, so it may have left already.
+	if n, err := w.Sockets(); err != nil || n == 0 {
 		t.Errorf("%d sockets are in the maps, %v: what waits there would be lost", n, err)
 	}
 	c.ok("drain")

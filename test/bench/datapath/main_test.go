@@ -73,7 +73,7 @@ func TestRunOfDirect(t *testing.T) {
 	rig.NoLeaks(t)
 	for _, kind := range []string{"direct, xdp, IPv4", "direct, tc, IPv6"} {
 		path := filepath.Join(t.TempDir(), "datapath.json")
-		if err := run(t.Context(), []string{"-output=" + path, "-rounds=9", "-effort=0.05", "-only=" + kind}, t.Output()); err != nil {
+		if err := run(t.Context(), []string{"-output=" + path, "-rounds=9", "-effort=0.5", "-only=" + kind}, t.Output()); err != nil {
 			t.Fatal(err)
 		}
 		rows, err := result.Load(path)
