@@ -188,9 +188,13 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel, suites []suit
 		Image: kernel.Image, Busybox: r.busybox, Dir: filepath.Join(r.output, kernel.Kernel, name),
 		// All that may lack is lacking by mistake: a test that skips proves nothing. An emulated processor takes ten
 		// times as long as the real one or more.
-		Env: []string{"FAIRLEAD_REQUIRE=root links sctp netkit fq", "MACHINE_SLOWER=4"},
+		Env: []string{"FAIRLEAD_REQUIRE=root links sctp netkit fq nfqueue", "MACHINE_SLOWER=4"},
 	}
-	modules, err := kernel.Modules(r.busybox, modules()...)
+	needed := modules()
+	for _, s := range suites {
+		needed = append(needed, s.modules...)
+	}
+	modules, err := kernel.Modules(r.busybox, needed...)
 	if err != nil {
 		return nil, err
 	}
@@ -208,34 +212,45 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel, suites []suit
 	return &guest{kernel: kernel, machine: m, suites: suites, jobs: jobs}, nil
 }
 
-// modules are those of the kernel's modules that the suites use.
+// modules are those of the kernel's modules that the suites use, but for what some of them need alone.
 func modules() []string {
 	return []string{"veth", "udp_diag", "tcp_diag", "bridge", "8021q", "bonding", "sctp", "sch_ingress", "cls_bpf", "sch_fq", "vxlan", "tcp_bbr", "sch_netem"}
 }
 
 // build builds what the suite runs, unless that was done for another kernel.
 func (r *runner) build(ctx context.Context, s suite) error {
-	names := map[string][]string{s.name: {"build", module + s.pkg}}
+	how := []string{"build"}
 	if s.isTest() {
-		names[s.name] = []string{"test", "-c", module + s.pkg}
+		how = []string{"test", "-c"}
+	}
+	if err := r.goBuild(ctx, s.name, r.tree, module+s.pkg, how...); err != nil {
+		return err
 	}
 	for _, pkg := range s.beside {
-		names[filepath.Base(pkg)] = []string{"build", module + pkg}
-	}
-	for name, what := range names {
-		if r.built[name] {
-			continue
+		if err := r.goBuild(ctx, filepath.Base(pkg), r.tree, module+pkg, "build"); err != nil {
+			return err
 		}
-		last := len(what) - 1
-		args := append(what[:last:last], "-o", filepath.Join(r.binaries, name), "-trimpath", "-ldflags=-s -w", what[last])
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir = r.tree
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("build %s: %w\n%s", what[last], err, out)
-		}
-		r.built[name] = true
 	}
+	for _, f := range s.foreign {
+		if err := r.goBuild(ctx, f.name, filepath.Join(r.tree, f.dir), f.pkg, "build"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// goBuild builds a binary of that name from a package, by the module of a directory.
+func (r *runner) goBuild(ctx context.Context, name, dir, pkg string, how ...string) error {
+	if r.built[name] {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, "go", append(how, "-o", filepath.Join(r.binaries, name), "-trimpath", "-ldflags=-s -w", pkg)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
+	}
+	r.built[name] = true
 	return nil
 }
 

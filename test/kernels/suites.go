@@ -21,11 +21,20 @@ type suite struct {
 	pkg     string   // a package whose tests run, or a command
 	args    []string // for tests, more flags
 	beside  []string // packages whose commands are put beside it
+	foreign []foreign
+	modules []string // of the kernel, that the others do without
 	command bool     // it is one, and no tests
 	without []string // kernels that have nothing for it to test
 	files   []string // files of the tree that it reads, which are put where they are in the tree
 	limit   time.Duration
 	refuses *regexp.Regexp // for a command that has to fail with exit code 1: what it has to say
+}
+
+// foreign is a command of others that is put beside a suite.
+type foreign struct {
+	name string
+	dir  string // of the module of ours that says in which version
+	pkg  string
 }
 
 // otherRates are the tests of rates that are a suite of their own: as one, all of them would keep a machine longer than
@@ -59,6 +68,13 @@ func suites() []suite {
 		{
 			name: "netkit", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"}, args: []string{"-test.run=^Test(Has)?Netkit"},
 			without: []string{"6.1"}, limit: 7 * time.Minute,
+		},
+		{
+			name: "policies", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"},
+			foreign: []foreign{{name: "kube-network-policies", dir: "test/policies", pkg: "sigs.k8s.io/kube-network-policies/cmd"}},
+			modules: []string{"nft_ct", "nft_queue", "nfnetlink_queue"}, args: []string{"-test.run=^TestNetworkPolicy$"},
+			// It is the stack and nftables that this stands on, and those are alike; the newest takes twice as long, for the programs of three nodes.
+			without: []string{"6.12", "7.2"}, limit: 3 * time.Minute,
 		},
 		{
 			name: "bandwidth", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"},
@@ -195,6 +211,9 @@ func (s suite) payload(dir, tree string) []vm.File {
 	for _, pkg := range s.beside {
 		name := filepath.Base(pkg)
 		files = append(files, vm.File{Path: in + "/" + name, Mode: 0o755, Source: filepath.Join(dir, name)})
+	}
+	for _, f := range s.foreign {
+		files = append(files, vm.File{Path: in + "/" + f.name, Mode: 0o755, Source: filepath.Join(dir, f.name)})
 	}
 	for _, file := range s.files {
 		files = append(files, vm.File{Path: in + "/" + file, Mode: 0o644, Source: filepath.Join(tree, file)})

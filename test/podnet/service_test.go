@@ -44,7 +44,7 @@ func (n *node) serveAs(t *testing.T, kind uint32, at, backend netip.Addr) {
 		if backend.IsValid() {
 			row := maps.BackendOf(backend, 7, proto)
 			row.Owner = maps.MakeOwner(index, 1)
-			if n.has(backend) {
+			if n.has(backend) || n.isPods(backend.AsSlice()) {
 				row.Flags = maps.BackendLocal
 			}
 			tables.Backends[index] = row

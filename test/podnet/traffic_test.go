@@ -33,7 +33,7 @@ func echo(args []string) int {
 
 // dial asks an echo, or pings it, and prints who it said that this was.
 func dial(args []string) int {
-	from, err := ask(args[0], args[1])
+	from, err := ask(args[0], args[1], patience)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -42,7 +42,7 @@ func dial(args []string) int {
 	return 0
 }
 
-func ask(protocol, to string) (string, error) {
+func ask(protocol, to string, limit time.Duration) (string, error) {
 	at, size := netip.MustParseAddrPort(to), 0
 	switch protocol {
 	case "bulk":
@@ -56,12 +56,12 @@ func ask(protocol, to string) (string, error) {
 		return "refused", nil
 	}
 	network, how, _ := strings.Cut(protocol, "-")
-	conn, err := net.DialTimeout(network, to, patience)
+	conn, err := net.DialTimeout(network, to, limit)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(limit))
 	question := strconv.Itoa(size)
 	if stream, ok := conn.(*net.TCPConn); ok {
 		_, err = stream.Write(make([]byte, size))

@@ -42,9 +42,9 @@ func TestMain(m *testing.M) {
 	code := rig.Main(m, rig.Funcs{
 		"serve": serve, "echo": echo, "follow": follow, "dial": dial, "lead": lead, "fairlead": fairlead, "reside": reside, "spoof": spoof, "weigh": weigh,
 		"proxy": proxy, "inquire": inquire, "drain": drain, "pour": pour, "swallow": swallow, "stream": stream, "gush": gush, "linger": linger, "beckon": beckon, "later": later, "heed": heed,
-		"sayBack": sayBack, "converse": converse, "choose": choose,
+		"sayBack": sayBack, "converse": converse, "choose": choose, "enforce": enforce, "knock": knock,
 	})
-	for _, b := range []*program{&plugin, &command} {
+	for _, b := range []*program{&plugin, &command, &policies} {
 		if b.dir != "" {
 			os.RemoveAll(b.dir)
 		}
@@ -156,16 +156,22 @@ func serve(args []string) int {
 	return 0
 }
 
-// program is one of ours, with what its cost is measured beside, which is built once for all tests that need it.
+// program is one of ours, with what its cost is measured beside, or another's that a module of ours has; it is built once for all tests
+// that need it.
 type program struct {
 	name   string
-	beside []string
+	module string // where it is built; "": here
+	pkgs   []string
 	once   sync.Once
 	dir    string
 	err    error
 }
 
-var plugin, command = program{name: "fairlead-cni", beside: []string{"./byhand"}}, program{name: "fairlead"}
+var (
+	plugin   = program{name: "fairlead-cni", pkgs: []string{"fairlead.io/fairlead/cmd/fairlead-cni", "./byhand"}}
+	command  = program{name: "fairlead", pkgs: []string{"fairlead.io/fairlead/cmd/fairlead"}}
+	policies = program{name: "kube-network-policies", module: "../policies", pkgs: []string{"sigs.k8s.io/kube-network-policies/cmd"}}
+)
 
 // in returns the directory of the program: this one, if it was put here, as where there is nothing to build it with.
 func (p *program) in(t *testing.T) string {
@@ -179,7 +185,12 @@ func (p *program) in(t *testing.T) string {
 		if p.dir, p.err = os.MkdirTemp("", p.name+"-"); p.err != nil {
 			return
 		}
-		build := exec.Command("go", append([]string{"build", "-trimpath", "-o", p.dir + "/", "fairlead.io/fairlead/cmd/" + p.name}, p.beside...)...)
+		to := p.dir + "/"
+		if len(p.pkgs) == 1 { // its package may have another name
+			to += p.name
+		}
+		build := exec.Command("go", append([]string{"build", "-trimpath", "-o", to}, p.pkgs...)...)
+		build.Dir = p.module
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			p.err = fmt.Errorf("build %s: %w\n%s", p.name, err, out)
@@ -197,6 +208,7 @@ type node struct {
 	ns    *rig.Netns
 	agent *rig.Process
 	whole func() *rig.Process // starts a whole agent in place of its half for pods
+	group *rig.Cgroup         // whose sockets are pointed at backends, in a kingdom
 	served
 	cni   *libcni.CNIConfig
 	list  *libcni.NetworkConfigList

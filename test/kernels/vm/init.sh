@@ -11,7 +11,7 @@
 set -eu
 export PATH=/bin HOME=/root TMPDIR=/tmp TERM=linux
 busybox=/bin/busybox
-$busybox mkdir -p /proc /sys /dev /run /tmp /out /root /etc
+$busybox mkdir -p /proc /sys /dev /run /tmp /out /root /etc /var
 $busybox --install -s /bin
 
 mount -t proc proc /proc

@@ -1,0 +1,152 @@
+package podnet
+
+import (
+	"bufio"
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// enforcerQueue is the number of the queue in which kube-network-policies is given packets.
+const enforcerQueue = "100"
+
+// enforcer is kube-network-policies on a node, as upstream builds it.
+type enforcer struct{ *node }
+
+// newEnforcer starts one, which has its objects of the server, and waits until it looks at packets.
+func newEnforcer(t *testing.T, n *node, name string, objects *objectServer) enforcer {
+	t.Helper()
+	var at net.Listener
+	n.must(n.ns.Do(func() (err error) {
+		at, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	}))
+	web := httptest.NewUnstartedServer(objects)
+	web.Listener.Close()
+	web.Listener = at
+	web.StartTLS()
+	t.Cleanup(func() {
+		web.CloseClientConnections()
+		web.Close()
+	})
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	n.must(os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: web.Certificate().Raw}), 0o600))
+	path := filepath.Join(policies.in(t), policies.name)
+	child := rig.NewChild(t, nil, n.ns, "enforce", at.Addr().String(), ca, path,
+		"--hostname-override="+name, "--nfqueue-id="+enforcerQueue, "--metrics-bind-address=127.0.0.1:9080")
+	t.Cleanup(func() {
+		if t.Failed() {
+			child.Kill()
+			t.Logf("kube-network-policies on %s: %v", name, child.Wait())
+		}
+	})
+	e := enforcer{n}
+	n.until("kube-network-policies on "+name+" looks at packets", e.listens)
+	return e
+}
+
+// enforce becomes kube-network-policies. It asks the API server as a pod does, by files below /var, which is its alone: nothing else
+// of the machine is to be there, such as the socket of a container runtime.
+func enforce(args []string) int {
+	runtime.LockOSThread()
+	const account = "/var/run/secrets/kubernetes.io/serviceaccount"
+	host, port, err := net.SplitHostPort(args[0])
+	var ca []byte
+	for _, step := range []func() error{
+		func() error { return err },
+		func() (err error) { ca, err = os.ReadFile(args[1]); return err },
+		func() error { return unix.Unshare(unix.CLONE_NEWNS) },
+		func() error { return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "") },
+		func() error { return unix.Mount("tmpfs", "/var", "tmpfs", 0, "mode=0755") },
+		func() error { return os.MkdirAll(account, 0o755) },
+		func() error { return os.WriteFile(account+"/token", []byte("anybody"), 0o600) },
+		func() error { return os.WriteFile(account+"/ca.crt", ca, 0o644) },
+		func() error {
+			return unix.Exec(args[2], args[2:], append(os.Environ(), "KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port))
+		},
+	} {
+		if err := step(); err != nil {
+			fmt.Fprintln(os.Stderr, "become kube-network-policies:", err)
+			return 1
+		}
+	}
+	return 1 // it has become another
+}
+
+// listens reports whether somebody takes packets from the queue.
+func (e enforcer) listens() (yes bool) {
+	e.t.Helper()
+	e.must(e.ns.Do(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/netfilter/nfnetlink_queue")
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		for line := range strings.Lines(string(text)) {
+			yes = yes || strings.Fields(line)[0] == enforcerQueue
+		}
+		return err
+	}))
+	return yes
+}
+
+// guards reports whether the packets of these addresses are looked at.
+func (e enforcer) guards(addrs map[bool]netip.Addr) bool {
+	e.t.Helper()
+	for is4, set := range map[bool]string{true: "podips-v4", false: "podips-v6"} {
+		held := false
+		e.must(e.ns.Do(func() (err error) {
+			held, err = setHolds("kube-network-policies", set, addrs[is4])
+			return err
+		}))
+		if !held {
+			return false
+		}
+	}
+	return true
+}
+
+// judged returns how many packets were let through, and how many were not.
+func (e enforcer) judged() (accepted, dropped int) {
+	e.t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(_ context.Context, network, at string) (conn net.Conn, err error) {
+		err = e.ns.Do(func() error {
+			conn, err = net.Dial(network, at)
+			return err
+		})
+		return conn, err
+	}}}
+	response, err := client.Get("http://127.0.0.1:9080/metrics")
+	e.must(err)
+	defer response.Body.Close()
+	row := regexp.MustCompile(`^kube_network_policies_packet_count\{.*verdict="(\w+)"\} (\S+)$`)
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if m := row.FindStringSubmatch(lines.Text()); m != nil {
+			count, err := strconv.Atoi(m[2])
+			e.must(err)
+			if m[1] == "accept" {
+				accepted += count
+			} else {
+				dropped += count
+			}
+		}
+	}
+	e.must(lines.Err())
+	return accepted, dropped
+}

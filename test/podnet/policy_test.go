@@ -1,0 +1,265 @@
+package podnet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"fairlead.io/fairlead/pkg/fabric"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// silence is for how long those ask that are to get no answer: for less than TCP waits until it asks again, so that each asks once.
+const silence = 700 * time.Millisecond
+
+// knock asks at many places at once, each for as long as is said of it, and prints what they have answered.
+func knock(args []string) int {
+	answers := make([]string, len(args))
+	var asked sync.WaitGroup
+	for i, place := range args {
+		asked.Go(func() { answers[i] = answerAt(place) })
+	}
+	asked.Wait()
+	if err := json.NewEncoder(os.Stdout).Encode(answers); err != nil {
+		return 1
+	}
+	return 0
+}
+
+func answerAt(place string) string {
+	parts := strings.Split(place, "/")
+	limit, err := time.ParseDuration(parts[0])
+	if err != nil {
+		return err.Error()
+	}
+	from, err := ask(parts[1], parts[2], limit)
+	var late net.Error
+	switch {
+	case errors.As(err, &late) && late.Timeout():
+		return "nothing"
+	case err != nil:
+		return err.Error()
+	}
+	return from
+}
+
+// guarded is a kingdom with a server on each node, of which the last goes past its stack. On the first there are a client that a policy
+// lets to the servers and one that it does not; on the last is another such.
+type guarded struct {
+	*kingdom
+	servers []*pod // by node
+	clients []client
+	outside *rig.Netns // at the link of the nodes
+}
+
+type client struct {
+	*pod
+	role string
+	node int
+}
+
+func newGuarded(t *testing.T, l land) *guarded {
+	t.Helper()
+	g := &guarded{kingdom: newSpeakers(t, l)}
+	g.tell(g.objects)
+	near, past, allowed := g.nodes[0].pod("near"), g.nodes[2].pod("past"), g.nodes[0].pod("allowed")
+	g.nodes[0].mustAdd(near)
+	g.nodes[0].mustAdd(allowed)
+	g.nodes[2].mustAdd(past)
+	listenIn(t, near.Netns)
+	listenIn(t, past.Netns)
+	g.servers = []*pod{near, g.pods[1], past}
+	g.clients = []client{{g.pods[0], "denied", 0}, {allowed, "allowed", 0}, {g.pods[2], "denied", 2}}
+	g.outside = rig.NewNetns(t, "outside")
+	g.plug(t, g.outside, "outside")
+	rig.Address(t, g.outside, "eth0", outsiders[true].String()+"/24", outsiders[false].String()+"/64")
+	for is4 := range outsiders {
+		for i, server := range g.servers {
+			g.nodes[0].serve(t, clusterIP(is4, 10+i), server.addr[is4])
+			g.nodes[2].serve(t, clusterIP(is4, 10+i), server.addr[is4])
+			balancer := clusterIP(is4, 20+i)
+			g.nodes[0].serveAs(t, maps.LoadBalancer, balancer, server.addr[is4])
+			rig.Route(t, g.outside, netip.PrefixFrom(balancer, balancer.BitLen()).String(), g.addrOf(0, is4).String())
+		}
+	}
+	return g
+}
+
+// addrOf returns the address of a node.
+func (g *guarded) addrOf(node int, is4 bool) netip.Addr {
+	at := slices.IndexFunc(g.objects[node].Addrs, func(a netip.Addr) bool { return a.Is4() == is4 })
+	return g.objects[node].Addrs[at]
+}
+
+// publish tells an API server of the pods, which are labelled by what they do.
+func (g *guarded) publish(t *testing.T, s *objectServer) {
+	t.Helper()
+	s.tell(t, namespacesPath, watch.Added, &corev1.Namespace{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: "shop"},
+	})
+	pods := slices.Clone(g.clients)
+	for node, p := range g.servers {
+		pods = append(pods, client{p, "server", node})
+	}
+	for _, p := range pods {
+		o := &corev1.Pod{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+			ObjectMeta: metav1.ObjectMeta{Name: p.id, Namespace: "shop", Labels: map[string]string{"role": p.role}},
+			Spec:       corev1.PodSpec{NodeName: g.objects[p.node].Name},
+			Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+		}
+		for _, addr := range p.addr {
+			o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: addr.String()})
+		}
+		s.tell(t, podsPath, watch.Added, o)
+	}
+}
+
+// policy lets one of the clients and one outside to the servers, and nobody else.
+func policy() *networkingv1.NetworkPolicy {
+	pods := func(role string) *metav1.LabelSelector {
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"role": role}}
+	}
+	from := []networkingv1.NetworkPolicyPeer{{PodSelector: pods("allowed")}}
+	for _, addr := range outsiders {
+		from = append(from, networkingv1.NetworkPolicyPeer{IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(addr, addr.BitLen()).String()}})
+	}
+	return &networkingv1.NetworkPolicy{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
+		ObjectMeta: metav1.ObjectMeta{Name: "few", Namespace: "shop"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: *pods("server"), PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: from}},
+		},
+	}
+}
+
+// caller is somebody who asks servers in one way.
+type caller struct {
+	who   string
+	from  *rig.Netns
+	group *rig.Cgroup                           // whose sockets are pointed at backends before they send; nil: packets are
+	at    func(is4 bool, server int) netip.Addr // where
+	seen  func(is4 bool, server int) netip.Addr // as whom servers know the caller
+	may   func(server int) bool                 // as the policy has it
+}
+
+// callers are all of whom the policy says something, by all ways to the servers.
+func (g *guarded) callers() (list []caller) {
+	direct := func(is4 bool, server int) netip.Addr { return g.servers[server].addr[is4] }
+	service := func(is4 bool, server int) netip.Addr { return clusterIP(is4, 10+server) }
+	balancer := func(is4 bool, server int) netip.Addr { return clusterIP(is4, 20+server) }
+	firstNode := func(is4 bool, _ int) netip.Addr { return g.addrOf(0, is4) }
+	balanced := func(is4 bool, server int) netip.Addr {
+		if server == 0 {
+			return outsiders[is4]
+		}
+		return g.addrOf(0, is4)
+	}
+	onFirst := func(server int) bool { return server == 0 }
+	for _, p := range g.clients {
+		who := fmt.Sprintf("%s, on node %d", p.role, p.node+1)
+		own := func(is4 bool, _ int) netip.Addr { return p.addr[is4] }
+		may := func(int) bool { return p.role == "allowed" }
+		list = append(list,
+			caller{who, p.Netns, nil, direct, own, may},
+			caller{who + ", a Service by packets", p.Netns, nil, service, own, may},
+			caller{who + ", a Service by sockets", p.Netns, g.nodes[p.node].group, service, own, may})
+	}
+	return append(list,
+		// What processes of root send, as a kubelet does, kube-network-policies lets out of their own node.
+		caller{"node 1", g.nodes[0].ns, nil, direct, firstNode, onFirst},
+		// Who is outside has the address of the node that was asked, where the server is on another.
+		caller{"somebody outside", g.outside, nil, balancer, balanced, onFirst})
+}
+
+// ask has all callers ask every server by every protocol at once. Those who may not, where a policy is enforced, get no answer. It
+// returns how many asked a server in vain.
+func (g *guarded) ask(t *testing.T, when string, enforced func(server int) bool) (vain [3]int) {
+	t.Helper()
+	var asked sync.WaitGroup
+	for _, c := range g.callers() {
+		var places, want []string
+		for is4 := range outsiders {
+			for server := range g.servers {
+				for _, protocol := range []string{"tcp", "udp-small"} {
+					limit, seen := patience, c.seen(is4, server).String()
+					if enforced(server) && !c.may(server) {
+						limit, seen = silence, "nothing"
+						vain[server]++
+					}
+					places = append(places, fmt.Sprintf("%s/%s/%s", limit, protocol, netip.AddrPortFrom(c.at(is4, server), 7)))
+					want = append(want, seen)
+				}
+			}
+		}
+		asked.Go(func() {
+			var got []string
+			answers, err := rig.RunChild(c.group, c.from, "knock", places...)
+			if err := errors.Join(err, json.Unmarshal([]byte(answers), &got)); err != nil {
+				t.Errorf("%s: %s: %v", when, c.who, err)
+				return
+			}
+			for i, place := range places {
+				if got[i] != want[i] {
+					t.Errorf("%s: %s asks at %s and is answered %s, not %s", when, c.who, place, got[i], want[i])
+				}
+			}
+		})
+	}
+	asked.Wait()
+	return vain
+}
+
+// kube-network-policies enforces a NetworkPolicy where packets are left to the node's stack, by whatever way a server is asked: by its own
+// address or a Service's, on its node or from another. On a node whose packets go past the stack it knows the policy as well, and
+// meets none of them. That those who get no answer were kept away, and not just late, is what the enforcer counts.
+func TestNetworkPolicy(t *testing.T) {
+	rig.Root(t)
+	needQueue(t)
+	l := land{mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, byStack: true, lastPast: true}
+	g, objects := newGuarded(t, l), newObjectServer()
+	g.publish(t, objects)
+	var enforcers []enforcer
+	for i, n := range g.nodes {
+		enforcers = append(enforcers, newEnforcer(t, n, g.objects[i].Name, objects))
+	}
+	byStack := func(server int) bool { return server < 2 }
+
+	objects.tell(t, policiesPath, watch.Added, policy())
+	for i, e := range enforcers {
+		e.until("the policy is there", func() bool { return e.guards(g.servers[i].addr) })
+	}
+	vain := g.ask(t, "with the policy", byStack)
+	for i, e := range enforcers {
+		var accepted, dropped int
+		e.until(fmt.Sprintf("%s has kept %d away", g.objects[i].Name, vain[i]), func() bool {
+			accepted, dropped = e.judged()
+			return dropped >= vain[i]
+		})
+		t.Logf("%s: %d packets were let through, %d were not", g.objects[i].Name, accepted, dropped)
+		if byStack(i) != (accepted > 0) || byStack(i) != (dropped > 0) {
+			t.Errorf("%s, whose packets meet its stack: %t, has let %d through and %d not", g.objects[i].Name, byStack(i), accepted, dropped)
+		}
+	}
+
+	objects.tell(t, policiesPath, watch.Deleted, policy())
+	for i, e := range enforcers {
+		e.until("the policy is gone", func() bool { return !e.guards(g.servers[i].addr) })
+	}
+	g.ask(t, "without the policy", func(int) bool { return false })
+}

@@ -1,0 +1,102 @@
+package podnet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// needQueue ends a test that needs rules of nftables which hand packets to a process, on a kernel without them. Not every machine has the
+// command nft, so the kernel itself is asked to take such a rule, in a namespace that goes with it.
+func needQueue(t *testing.T) {
+	t.Helper()
+	err := rig.NewNetns(t, "trial").Do(tryQueue)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT):
+		rig.Lacking(t, "nfqueue", fmt.Sprintf("the kernel's nftables hand no packets to a process (CONFIG_NFT_QUEUE, CONFIG_NETFILTER_NETLINK_QUEUE): %v", err))
+	case err != nil:
+		t.Fatal(err)
+	}
+}
+
+// nftMessage is one to the kernel's nftables, with attributes.
+func nftMessage(kind, flags int, attributes ...*nl.RtAttr) *nl.NetlinkRequest {
+	subsystem := unix.NFNL_SUBSYS_NFTABLES << 8
+	about := &nl.Nfgenmsg{NfgenFamily: unix.NFPROTO_INET}
+	if kind == unix.NFNL_MSG_BATCH_BEGIN || kind == unix.NFNL_MSG_BATCH_END {
+		subsystem = 0
+		about = &nl.Nfgenmsg{ResId: binary.NativeEndian.Uint16([]byte{0, unix.NFNL_SUBSYS_NFTABLES})}
+	}
+	m := nl.NewNetlinkRequest(subsystem|kind, flags)
+	m.AddData(about)
+	for _, a := range attributes {
+		m.AddData(a)
+	}
+	return m
+}
+
+func nftName(kind int, name string) *nl.RtAttr { return nl.NewRtAttr(kind, nl.ZeroTerminated(name)) }
+
+// tryQueue adds a rule that queues.
+func tryQueue() error {
+	rule := nftMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND|unix.NLM_F_ACK,
+		nftName(unix.NFTA_RULE_TABLE, "t"), nftName(unix.NFTA_RULE_CHAIN, "c"))
+	expressions := nl.NewRtAttr(unix.NFTA_RULE_EXPRESSIONS|unix.NLA_F_NESTED, nil)
+	queue := expressions.AddRtAttr(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, nil)
+	queue.AddRtAttr(unix.NFTA_EXPR_NAME, nl.ZeroTerminated("queue"))
+	queue.AddRtAttr(unix.NFTA_EXPR_DATA|unix.NLA_F_NESTED, nil).AddRtAttr(unix.NFTA_QUEUE_NUM, []byte{0, 100})
+	rule.AddData(expressions)
+	var batch []byte
+	for _, m := range []*nl.NetlinkRequest{
+		nftMessage(unix.NFNL_MSG_BATCH_BEGIN, 0),
+		nftMessage(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, nftName(unix.NFTA_TABLE_NAME, "t")),
+		nftMessage(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, nftName(unix.NFTA_CHAIN_TABLE, "t"), nftName(unix.NFTA_CHAIN_NAME, "c")),
+		rule,
+		nftMessage(unix.NFNL_MSG_BATCH_END, 0),
+	} {
+		batch = append(batch, m.Serialize()...)
+	}
+	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	if err := unix.Sendto(socket.GetFd(), batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	answers, _, err := socket.Receive()
+	for _, a := range answers {
+		if a.Header.Type == unix.NLMSG_ERROR && err == nil {
+			if code := int32(binary.NativeEndian.Uint32(a.Data)); code != 0 {
+				err = unix.Errno(-code)
+			}
+		}
+	}
+	return err
+}
+
+// setHolds reports whether a set of addresses has one. There is no such set in a table that is just made.
+func setHolds(table, set string, addr netip.Addr) (bool, error) {
+	elements, err := nftMessage(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP,
+		nftName(unix.NFTA_SET_ELEM_LIST_TABLE, table), nftName(unix.NFTA_SET_ELEM_LIST_SET, set)).Execute(unix.NETLINK_NETFILTER, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("list set %s: %w", set, err)
+	}
+	for _, e := range elements {
+		if bytes.Contains(e, addr.AsSlice()) { // besides keys there are only names in it
+			return true, nil
+		}
+	}
+	return false, nil
+}
