@@ -109,11 +109,11 @@ func (p *prometheus) nodes(expr string) (series int, nodes []string, err error) 
 	return len(data.Result), slices.Compact(nodes), nil
 }
 
-// ofRates is what begins the names of metrics that there are only of pods with a rate, and agents are degraded that have nowhere for them to wait, as on
-// kernels without fq.
-const ofRates = "fairlead_bandwidth_"
+// optional begins the names of metrics that there are not by default: of pods with a rate, since agents are degraded that have nowhere for them to wait, as on
+// kernels without fq; and of what goes past TCP, which is off.
+var optional = regexp.MustCompile(`fairlead_(bandwidth|sockmap)_`)
 
-// expressions returns those of the chart's dashboard, of all nodes, without those of rates.
+// expressions returns those of the chart's dashboard, of all nodes, without those of what is off.
 func (f *fixture) expressions() (list []string) {
 	f.t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "charts/fairlead/dashboard.json"))
@@ -132,7 +132,7 @@ func (f *fixture) expressions() (list []string) {
 	walk = func(panels []panel) {
 		for _, p := range panels {
 			for _, t := range p.Targets {
-				if !strings.Contains(t.Expr, ofRates) {
+				if !optional.MatchString(t.Expr) {
 					list = append(list, strings.ReplaceAll(t.Expr, "$instance", ".*"))
 				}
 			}
