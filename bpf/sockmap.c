@@ -2,11 +2,11 @@
 /* This file contains how two sockets of this node that converse come to hand their messages to each other, past
  * TCP.
  *
- * Both ends of a connection are noted as they are established, and are known to be the ends of one by the numbers
- * that they began with. They go by TCP and are watched: how they are read, and whether they take turns. Only then
- * has the agent put them into the map of sockets, from which on each message of theirs may be queued at the other
- * socket. Whether one is, is decided anew for each: never while something that went by TCP has not been read, or
- * what is queued would overtake it. So either way can follow the other. */
+ * Both ends of a connection are noted when they have read a few messages, and are known to be the ends of one by
+ * the numbers that they began with. They go by TCP and are watched: how they are read, and whether they take turns.
+ * Only then has the agent put them into the map of sockets, from which on each message of theirs may be queued at
+ * the other socket. Whether one is, is decided anew for each: never while something that went by TCP has not been
+ * read, or what is queued would overtake it. So either way can follow the other. */
 
 #include <linux/bpf.h>
 #include <stdbool.h>
@@ -27,24 +27,11 @@ const enum wake *wake_type __attribute__((unused));
 
 enum {
 	ESTABLISHED = 1, /* TCP_ESTABLISHED */
-	CLOSED = 7,	 /* TCP_CLOSE */
-	PROCEED = 1,
 };
 
-/* Runs at what happens to connections of TCP. */
-SEC("sockops")
-int sockmap_establish(struct bpf_sock_ops *ctx)
+static __always_inline bool is_splice(__u64 call)
 {
-	struct bpf_sock *sk = ctx->sk;
-	__u32 op = ctx->op;
-
-	if (!sk)
-		return PROCEED;
-	if (op == BPF_SOCK_OPS_STATE_CB && ctx->args[1] == CLOSED)
-		end_closed(sk);
-	if ((op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB || op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB) && is_on())
-		established(ctx, sk, op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB);
-	return PROCEED;
+	return call == cfg.splices[0] || call == cfg.splices[1] || call == cfg.splices[2];
 }
 
 /* How a socket is read, as far as that forbids to go past TCP. */
@@ -62,7 +49,7 @@ static __always_inline enum exclusion read_way(struct sock *sk, __u64 *flags)
 		*flags = call.flags3;
 	else if (call.number == cfg.reads[0] || call.number == cfg.reads[1])
 		*flags = 0;
-	else if (call.number == cfg.splices[0] || call.number == cfg.splices[1] || call.number == cfg.splices[2])
+	else if (is_splice(call.number))
 		return EXCLUSION_SPLICE;
 	else
 		return EXCLUSION_WAY;
@@ -82,7 +69,7 @@ static __always_inline void ask(struct sock *sk, struct end *end, struct pair *p
 	__u32 bit = 1 << (end->side & 1);
 	__u64 cookie = end->cookie;
 
-	if (pair->asked & bit)
+	if (pair->asked & bit || !is_end_of(bpf_skc_to_tcp_sock(sk), end))
 		return;
 	if (!bpf_sk_storage_get(&candidates, sk, &cookie, BPF_SK_STORAGE_GET_F_CREATE))
 		return;
@@ -106,6 +93,31 @@ static __always_inline void read_turn(struct sock *sk, struct end *end, struct p
 		__sync_fetch_and_or(&pair->ready, 1 << side);
 }
 
+/* A socket of which nothing is known. */
+static __always_inline void read_unknown(struct sock *sk)
+{
+	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
+
+	if (is_splice(call_now().number))
+		note_splicer();
+	else if (tp && tp->data_segs_in % SEGMENTS == 0 && tp->data_segs_out >= SEGMENTS - 1 && is_on())
+		end_note(sk, tp);
+}
+
+/* A socket of which the other end has not been found, or is no more. Once in a while it is looked at anew: it may
+ * be another connection's by now, or the rules others. One that is in the map leaves it first. */
+static __always_inline void read_alone(struct sock *sk, struct end *end)
+{
+	if (++end->reads % READS_ALONE)
+		return;
+	if (psock_of(sk)) {
+		tell(WAKE_LEAVE);
+		return;
+	}
+	end_forget(end);
+	bpf_sk_storage_delete(&ends, sk);
+}
+
 /* Runs when a process has read something that came by TCP, of every socket of the machine. */
 SEC("tp_btf/tcp_rcv_space_adjust")
 int sockmap_read(__u64 *ctx)
@@ -116,15 +128,13 @@ int sockmap_read(__u64 *ctx)
 	struct pair *pair;
 	__u64 flags = 0;
 
-	if (!end)
+	if (!end) {
+		read_unknown(sk);
 		return 0;
+	}
 	pair = pair_of(end);
-	if (!pair)
-		return 0;
-	if (pair->state == PAIR_DIALLED) {
-		/* An answer has come, and nobody has joined: the other end is elsewhere, or not to be. */
-		bpf_map_delete_elem(&pairs, &end->key);
-		bpf_sk_storage_delete(&ends, sk);
+	if (!pair) {
+		read_alone(sk, end);
 		return 0;
 	}
 	if (pair->state == PAIR_EXCLUDED && !pair->inside)
@@ -138,6 +148,17 @@ int sockmap_read(__u64 *ctx)
 		exclude(pair, why);
 	else if (!(flags & FLAG_PEEK))
 		read_turn(sk, end, pair);
+	return 0;
+}
+
+/* Runs when a socket of TCP is over, of every one of the machine. */
+SEC("tp_btf/tcp_destroy_sock")
+int sockmap_forget(__u64 *ctx)
+{
+	struct end *end = bpf_sk_storage_get(&ends, (struct sock *)ctx[0], NULL, 0);
+
+	if (end)
+		end_forget(end);
 	return 0;
 }
 
@@ -263,6 +284,19 @@ static __always_inline enum exclusion socket_way(const struct sock *sk)
 	return flags & 1 ? EXCLUSION_ZEROCOPY : EXCLUSION_NONE;
 }
 
+/* Has a connection of which the kernel does not take an end wait, and longer each time. Another version of these
+ * programs may still have it in its map; other programs never let go of it. */
+static __always_inline void refuse(struct pair *pair)
+{
+	pair->needed *= 4;
+	if (pair->needed > cfg.turns * 256)
+		exclude(pair, EXCLUSION_REFUSED);
+	else if (!pair->inside)
+		watch_again(pair, PAIR_CHOSEN);
+	else if (__sync_val_compare_and_swap(&pair->state, PAIR_CHOSEN, PAIR_LEAVING) == PAIR_CHOSEN)
+		tell(WAKE_LEAVE);
+}
+
 /* Puts those who converse into the map. The agent reads it when it is told that there are any. */
 SEC("iter/bpf_sk_storage_map")
 int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
@@ -293,8 +327,8 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 		exclude(pair, why);
 		goto out;
 	}
-	if (bpf_map_update_elem(&socks, &cookie, sk, BPF_NOEXIST)) {
-		exclude(pair, EXCLUSION_REFUSED);
+	if (psock_of(sk) || bpf_map_update_elem(&socks, &cookie, sk, BPF_NOEXIST)) {
+		refuse(pair);
 		goto out;
 	}
 	count(TALLY_ADMITTED, 0);

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how the ends of a connection are noted as they are established. */
+/* This file contains how two sockets are found to be the ends of one connection: by themselves, when each has read
+ * a few messages. Nothing runs when a connection begins, and most connections end before anything has been noted.
+ */
 #pragma once
 
+#include <linux/errno.h>
 #include <bpf/bpf_endian.h>
 
 #include "addr.h"
@@ -10,28 +13,11 @@
 
 enum {
 	FAMILY_V4 = 2, /* AF_INET */
+	/* One read in about so many is looked at while nothing is known of a socket, and later one in so many,
+	 * while the other end has not been found. */
+	SEGMENTS = 4,
+	READS_ALONE = 16,
 };
-
-/* Every field is read, whatever becomes of it: the verifier refuses one of which is decided first where it is. */
-static __always_inline struct addr ops_local(const volatile struct bpf_sock_ops *ctx)
-{
-	struct addr v4 = addr_from_v4(ctx->local_ip4);
-	struct addr v6 = {
-		.word = { ctx->local_ip6[0], ctx->local_ip6[1], ctx->local_ip6[2], ctx->local_ip6[3] },
-	};
-
-	return ctx->family == FAMILY_V4 ? v4 : v6;
-}
-
-static __always_inline struct addr ops_remote(const volatile struct bpf_sock_ops *ctx)
-{
-	struct addr v4 = addr_from_v4(ctx->remote_ip4);
-	struct addr v6 = {
-		.word = { ctx->remote_ip6[0], ctx->remote_ip6[1], ctx->remote_ip6[2], ctx->remote_ip6[3] },
-	};
-
-	return ctx->family == FAMILY_V4 ? v4 : v6;
-}
 
 /* What signs its segments, or has several ways, is no plain connection. */
 static __always_inline bool is_plain(struct tcp_sock *tp)
@@ -43,98 +29,151 @@ static __always_inline bool is_plain(struct tcp_sock *tp)
 	return !(bpf_core_field_exists(tp->ao_info) && tp->ao_info);
 }
 
-/* Notes what the socket is an end of, and has the kernel tell of its end. */
-static __always_inline bool end_note(struct bpf_sock_ops *ctx, struct bpf_sock *sk, struct end *end)
+static __always_inline struct addr sock_local(struct sock *sk)
 {
-	if (!bpf_sk_storage_get(&ends, sk, end, BPF_SK_STORAGE_GET_F_CREATE))
+	struct addr addr = addr_from_v4(sk->__sk_common.skc_rcv_saddr);
+
+	if (sk->__sk_common.skc_family != FAMILY_V4 && bpf_core_field_exists(sk->__sk_common.skc_v6_rcv_saddr))
+		bpf_core_read(&addr, sizeof(addr), &sk->__sk_common.skc_v6_rcv_saddr);
+	return addr;
+}
+
+static __always_inline struct addr sock_remote(struct sock *sk)
+{
+	struct addr addr = addr_from_v4(sk->__sk_common.skc_daddr);
+
+	if (sk->__sk_common.skc_family != FAMILY_V4 && bpf_core_field_exists(sk->__sk_common.skc_v6_daddr))
+		bpf_core_read(&addr, sizeof(addr), &sk->__sk_common.skc_v6_daddr);
+	return addr;
+}
+
+/* The number of the first byte that the other end has sent. */
+static __always_inline __u32 begin_theirs(struct tcp_sock *tp)
+{
+	return tp->rcv_nxt - (__u32)tp->bytes_received;
+}
+
+/* Which end a socket is, and the number of the first byte that it has sent; SIDES if that cannot be told. The SYN
+ * of who dials is counted with the bytes that were acknowledged, but not with those that were sent. A count that is
+ * not what it should be gives a number that nobody else has. */
+static __always_inline enum side begin_ours(struct tcp_sock *tp, __u32 *begin)
+{
+	__u32 acked = tp->snd_una - (__u32)tp->bytes_acked;
+
+	*begin = tp->snd_nxt - (__u32)(tp->bytes_sent - tp->bytes_retrans);
+	if (*begin == acked)
+		return SIDE_SERVER;
+	return *begin == acked + 1 ? SIDE_CLIENT : SIDES;
+}
+
+/* Whether a socket is still that of a connection: it can be disconnected, and have another. */
+static __always_inline bool is_end_of(struct tcp_sock *tp, struct end *end)
+{
+	return tp && begin_theirs(tp) == end->key.begin[!(end->side & 1)];
+}
+
+/* What is known of a socket alone; false if it is not to take part. */
+static __always_inline bool end_see(struct sock *sk, struct tcp_sock *tp, struct end *end, struct half *half)
+{
+	__u32 ours, side = begin_ours(tp, &ours);
+
+	half->netns = sk->__sk_common.skc_net.net->net_cookie;
+	half->port = sk->__sk_common.skc_num;
+	half->rules = rules_of(half->netns, side, half->port);
+	if (!half->rules || side == SIDES || !is_plain(tp))
 		return false;
-	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
+	half->addr = sock_local(sk);
+	half->sk = (__u64)tp;
+	half->cookie = end->cookie = end->pair = bpf_get_socket_cookie(sk);
+	half->side = end->side = side;
+	if (side == SIDE_CLIENT) {
+		end->key.client = half->addr;
+		end->key.port = half->port;
+		end->key.begin[SIDE_CLIENT] = ours;
+		end->key.begin[SIDE_SERVER] = begin_theirs(tp);
+	} else {
+		end->key.client = sock_remote(sk);
+		end->key.port = bpf_ntohs(sk->__sk_common.skc_dport);
+		end->key.begin[SIDE_SERVER] = ours;
+		end->key.begin[SIDE_CLIENT] = begin_theirs(tp);
+	}
+	end->key.netns = addr_is_loopback(&end->key.client) ? half->netns : 0;
 	return true;
 }
 
-static __always_inline void client_established(struct bpf_sock_ops *ctx, struct bpf_sock *sk, struct tcp_sock *tp,
-					       __u64 rules, __u64 netns)
+static __always_inline void pair_fill(struct pair *pair, enum side side, const struct half *half)
 {
-	struct end end = { .side = SIDE_CLIENT, .cookie = bpf_get_socket_cookie(ctx) };
-	struct pair pair = {
-		.state = PAIR_DIALLED,
-		.cookie = { end.cookie },
-		.sk = { (__u64)tp },
-		.netns = { netns },
-		.rules = rules,
-		.needed = cfg.turns,
-	};
+	pair->cookie[side] = half->cookie;
+	pair->sk[side] = half->sk;
+	pair->netns[side] = half->netns;
+	pair->addr[side] = half->addr;
+	pair->port[side] = half->port;
+}
 
-	end.key.client = ops_local(ctx);
-	end.key.netns = addr_is_loopback(&end.key.client) ? netns : 0;
-	end.key.port = ctx->local_port;
-	end.key.begin[SIDE_CLIENT] = ctx->snd_nxt;
-	end.key.begin[SIDE_SERVER] = ctx->rcv_nxt;
-	if (bpf_map_update_elem(&pairs, &end.key, &pair, BPF_NOEXIST))
+/* Makes one connection of an end and the other that has been found. */
+static __always_inline int pair_join(struct sock *sk, struct end *end, const struct half *half,
+				     const struct half *found)
+{
+	struct pair pair = { .state = PAIR_WATCHED, .needed = cfg.turns, .rules = half->rules & found->rules };
+
+	if (found->side == half->side || !pair.rules)
+		return 0;
+	if (half->side == SIDE_CLIENT) {
+		pair_fill(&pair, SIDE_CLIENT, half);
+		pair_fill(&pair, SIDE_SERVER, found);
+	} else {
+		pair_fill(&pair, SIDE_CLIENT, found);
+		pair_fill(&pair, SIDE_SERVER, half);
+	}
+	end->pair = end->peer = found->cookie;
+	end->peer_sk = found->sk;
+	/* The row may have been taken away, and have become another's while it was read. */
+	if (bpf_map_lookup_elem(&halves, &end->key) != found ||
+	    !bpf_sk_storage_get(&ends, sk, end, BPF_SK_STORAGE_GET_F_CREATE))
+		return 0;
+	if (bpf_map_update_elem(&pairs, &end->pair, &pair, BPF_NOEXIST)) {
 		count(TALLY_FULL, 0);
-	else if (!end_note(ctx, sk, &end))
-		bpf_map_delete_elem(&pairs, &end.key);
-}
-
-/* The client is always first: what establishes this end is that one's answer. */
-static __always_inline void server_established(struct bpf_sock_ops *ctx, struct bpf_sock *sk, struct tcp_sock *tp,
-					       __u64 rules, __u64 netns)
-{
-	struct short_key at = { .netns = netns, .port = ctx->local_port };
-	struct end end = { .side = SIDE_SERVER, .cookie = bpf_get_socket_cookie(ctx) };
-	struct short_rules *here = bpf_map_lookup_elem(&short_rules, &at);
-	struct pair *pair;
-
-	if (here)
-		rules |= here->to;
-	if (!rules)
-		return;
-	end.key.client = ops_remote(ctx);
-	end.key.netns = addr_is_loopback(&end.key.client) ? netns : 0;
-	end.key.port = bpf_ntohl(ctx->remote_port);
-	end.key.begin[SIDE_CLIENT] = ctx->rcv_nxt;
-	end.key.begin[SIDE_SERVER] = ctx->snd_nxt;
-	pair = bpf_map_lookup_elem(&pairs, &end.key);
-	if (!pair || pair->state != PAIR_DIALLED)
-		return;
-	pair->rules &= rules;
-	if (!pair->rules)
-		return; /* the client sees when it reads that nobody has joined */
-	end.peer = pair->cookie[SIDE_CLIENT];
-	end.peer_sk = pair->sk[SIDE_CLIENT];
-	if (!end_note(ctx, sk, &end))
-		return;
-	pair->cookie[SIDE_SERVER] = end.cookie;
-	pair->sk[SIDE_SERVER] = (__u64)tp;
-	pair->netns[SIDE_SERVER] = netns;
-	pair->server = ops_local(ctx);
-	pair->port = ctx->local_port;
-	__sync_val_compare_and_swap(&pair->state, PAIR_DIALLED, PAIR_WATCHED);
+		bpf_sk_storage_delete(&ends, sk);
+		return 0;
+	}
+	bpf_map_delete_elem(&halves, &end->key);
 	count(TALLY_WATCHED, 0);
+	return 1;
 }
 
-static __always_inline void end_closed(struct bpf_sock *sk)
+/* Notes one end for the other to find. */
+static __always_inline bool half_leave(struct sock *sk, struct end *end, struct half *half)
 {
-	struct end *end = bpf_sk_storage_get(&ends, sk, NULL, 0);
+	int err = bpf_map_update_elem(&halves, &end->key, half, BPF_NOEXIST);
 
-	if (end)
-		bpf_map_delete_elem(&pairs, &end->key);
+	if (err) {
+		if (err != -EEXIST) /* else the other has come in between, and is found next time */
+			count(TALLY_FULL, 0);
+		return false;
+	}
+	if (bpf_sk_storage_get(&ends, sk, end, BPF_SK_STORAGE_GET_F_CREATE))
+		return true;
+	bpf_map_delete_elem(&halves, &end->key);
+	return false;
 }
 
-static __always_inline void established(struct bpf_sock_ops *ctx, struct bpf_sock *sk, bool dialled)
+/* Notes a socket that may converse, and joins it with its other end if that has been noted. It is the same call for
+ * which of them comes first: of two that come at once one finds that the other has. */
+static __noinline int end_note(struct sock *sk, struct tcp_sock *tp)
 {
-	struct short_key key = { .netns = bpf_get_netns_cookie(ctx) };
-	struct short_rules *rules = bpf_map_lookup_elem(&short_rules, &key);
-	__u64 from = rules ? rules->from : 0, to = rules ? rules->to : 0;
-	struct tcp_sock *tp;
+	struct half half = {}, *found;
+	struct end end = {};
 
-	if (dialled && !from)
-		return;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp || !is_plain(tp))
-		return;
-	if (dialled)
-		client_established(ctx, sk, tp, from, key.netns);
-	else
-		server_established(ctx, sk, tp, to, key.netns);
+	if (!end_see(sk, tp, &end, &half))
+		return 0;
+	found = bpf_map_lookup_elem(&halves, &end.key);
+	return found ? pair_join(sk, &end, &half, found) : half_leave(sk, &end, &half);
+}
+
+/* Forgets what is known of a socket, and of its connection. */
+static __always_inline void end_forget(struct end *end)
+{
+	bpf_map_delete_elem(&pairs, &end->pair);
+	if (end->pair == end->cookie)
+		bpf_map_delete_elem(&halves, &end->key);
 }

@@ -58,5 +58,6 @@ static __always_inline void note_splicer(void)
 {
 	__u32 process = bpf_get_current_pid_tgid() >> 32, one = 1;
 
-	bpf_map_update_elem(&splicers, &process, &one, BPF_ANY);
+	if (!bpf_map_lookup_elem(&splicers, &process))
+		bpf_map_update_elem(&splicers, &process, &one, BPF_ANY);
 }

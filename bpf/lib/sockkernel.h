@@ -36,9 +36,29 @@ enum sock_flags {
 	SOCK_ZEROCOPY = 18, /* here; the kernel says where in itself */
 };
 
+struct net {
+	__u64 net_cookie;
+} __attribute__((preserve_access_index));
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct in6_addr {
+	__u32 word[4];
+} __attribute__((preserve_access_index));
+
 struct sock_common {
 	unsigned long skc_flags;
+	unsigned short skc_family;
 	volatile unsigned char skc_state;
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	possible_net_t skc_net;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
 } __attribute__((preserve_access_index));
 
 struct sock {
@@ -61,6 +81,15 @@ struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 copied_seq;
 	__u32 write_seq;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u32 rcv_nxt;
+	__u32 data_segs_in;
+	__u32 data_segs_out;
+	__u64 bytes_sent;
+	__u64 bytes_retrans;
+	__u64 bytes_acked;
+	__u64 bytes_received;
 	bool is_mptcp;
 	void *md5sig_info;
 	void *ao_info;

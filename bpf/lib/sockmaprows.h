@@ -43,8 +43,7 @@ struct pair_key {
 };
 
 enum pair_state {
-	PAIR_DIALLED,  /* the client's end has been established; nobody here may be at the other */
-	PAIR_WATCHED,  /* both have: by TCP, until it is plain that they converse */
+	PAIR_WATCHED,  /* by TCP, until it is plain that they converse */
 	PAIR_CHOSEN,   /* they do, and the agent is to put both into `socks` */
 	PAIR_SHORT,    /* it has */
 	PAIR_LEAVING,  /* it is to take them out: one of them sends on and on */
@@ -69,13 +68,24 @@ enum exclusion {
 	EXCLUSIONS,
 };
 
+/* One end of a connection, noted for the other to find, which may be on another node. */
+struct half {
+	__u64 cookie; /* of the socket */
+	__u64 sk;     /* where the kernel has it */
+	__u64 netns;
+	__u64 rules;
+	struct addr addr; /* its own */
+	__u32 port;
+	__u32 side;
+};
+
 /* Programs of both ends write it, each holding its own socket's lock and not the other's. */
 struct pair {
-	__u64 cookie[SIDES]; /* of the sockets; zero: has not been established here */
+	__u64 cookie[SIDES]; /* of the sockets */
 	__u64 sk[SIDES];     /* where the kernel has them, to read what they have done and nothing else */
 	__u64 netns[SIDES];
-	struct addr server; /* as it knows itself */
-	__u32 port;
+	struct addr addr[SIDES]; /* as each knows itself */
+	__u32 port[SIDES];
 	__u32 state;	      /* enum pair_state */
 	__u32 exclusion;      /* enum exclusion */
 	__u32 last;	      /* the side that has read last, plus one */
@@ -87,6 +97,7 @@ struct pair {
 	__u32 spliced;	      /* a bit for each side that has tried to read by splice */
 	__u32 run[SIDES];     /* messages since the other side spoke */
 	__u32 waiting[SIDES]; /* bytes that went past TCP since the other side was last seen to have read all */
+	__u32 pad;
 	__u64 redirected[SIDES];
 	__u64 passed[SIDES]; /* bytes that went by TCP while they were in the map */
 	__u64 rules;	     /* that both have */
@@ -95,11 +106,14 @@ struct pair {
 /* What a socket knows of its connection. It hangs on the socket and goes with it. */
 struct end {
 	struct pair_key key;
-	__u64 cookie;
-	__u64 peer; /* the other's cookie; zero until it is known */
+	__u64 pair;   /* the key of the connection's row: the cookie of the end that was noted first */
+	__u64 cookie; /* of this socket */
+	__u64 peer;   /* the other's cookie; zero until it is known */
 	__u64 peer_sk;
 	__u32 side;
-	__u32 left; /* the first look of the agent's that found that it is to leave the map; zero: none has */
+	__u32 left;  /* the first look of the agent's that found that it is to leave the map; zero: none has */
+	__u32 reads; /* while the other end is not known */
+	__u32 pad;
 };
 
 /* What is decided while programs run, each by one who writes it. Unless CONTROL_ON is set and CONTROL_HELD is not,
@@ -181,6 +195,14 @@ struct {
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, 65536);
 	__type(key, struct pair_key);
+	__type(value, struct half);
+} halves SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, __u64);
 	__type(value, struct pair);
 } pairs SEC(".maps");
 
@@ -227,5 +249,6 @@ struct {
 } sockmap_wakes SEC(".maps");
 
 _Static_assert(sizeof(struct pair_key) == 40, "a key has no hidden padding");
-_Static_assert(sizeof(struct pair) == 160, "a value has no hidden padding");
-_Static_assert(sizeof(struct end) == 72, "a value has no hidden padding");
+_Static_assert(sizeof(struct half) == 56, "a value has no hidden padding");
+_Static_assert(sizeof(struct pair) == 184, "a value has no hidden padding");
+_Static_assert(sizeof(struct end) == 88, "a value has no hidden padding");

@@ -80,28 +80,30 @@ static __always_inline void watch_again(struct pair *pair, enum pair_state was)
 /* The row of a socket's connection, if it is still that one's. */
 static __always_inline struct pair *pair_of(struct end *end)
 {
-	struct pair *pair = bpf_map_lookup_elem(&pairs, &end->key);
+	struct pair *pair = bpf_map_lookup_elem(&pairs, &end->pair);
 
 	if (!pair || pair->cookie[end->side & 1] != end->cookie)
 		return NULL;
 	return pair;
 }
 
-/* Whether a rule still lets this end of a connection, and the other as it was when it began. */
+/* The rules that an end of a connection has. */
+static __always_inline __u64 rules_of(__u64 netns, enum side side, __u32 port)
+{
+	struct short_key key = { .netns = netns };
+	struct short_rules *any = bpf_map_lookup_elem(&short_rules, &key), *at;
+
+	if (side == SIDE_CLIENT)
+		return any ? any->from : 0;
+	key.port = port;
+	at = bpf_map_lookup_elem(&short_rules, &key);
+	return (any ? any->to : 0) | (at ? at->to : 0);
+}
+
+/* Whether a rule still lets this end of a connection, and the other as it was when it was found. */
 static __always_inline bool is_let(struct end *end, struct pair *pair)
 {
 	__u32 side = end->side & 1;
-	struct short_key key = { .netns = pair->netns[side] };
-	struct short_rules *any = bpf_map_lookup_elem(&short_rules, &key), *at = NULL;
-	__u64 rules = 0;
 
-	if (side == SIDE_SERVER) {
-		key.port = pair->port;
-		at = bpf_map_lookup_elem(&short_rules, &key);
-	}
-	if (any)
-		rules = side == SIDE_CLIENT ? any->from : any->to;
-	if (at)
-		rules |= at->to;
-	return rules & pair->rules;
+	return rules_of(pair->netns[side], side, pair->port[side]) & pair->rules;
 }

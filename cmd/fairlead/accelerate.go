@@ -25,10 +25,9 @@ import (
 
 // accelerator is what lets connections of pods go past TCP, if the options say so: the part of an agent that may also be all there is of it.
 type accelerator struct {
-	cfg    *config.Config
-	store  *model.Store
-	cgroup string // whose sockets may take part
-	host   uint64 // the cookie of the node's own network namespace
+	cfg   *config.Config
+	store *model.Store
+	host  uint64 // the cookie of the node's own network namespace
 	// limited tells whether a pod is kept to a rate, and own the cookies of pods that the plugin has set up; nil where there is none.
 	limited func(*model.Pod) bool
 	own     func() map[cni.Pod]uint64
@@ -47,7 +46,7 @@ type acceleration struct {
 
 func (a *agent) newAccelerator(log *slog.Logger) *accelerator {
 	return &accelerator{
-		cfg: a.cfg, store: a.store, cgroup: a.path.CgroupRoot(), host: a.path.HostNetns(), limited: a.limited, own: a.cookies, log: log,
+		cfg: a.cfg, store: a.store, host: a.path.HostNetns(), limited: a.limited, own: a.cookies, log: log,
 	}
 }
 
@@ -87,7 +86,7 @@ func sockmapFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir,
 const sockmapFit = "fit"
 
 // trySockmap finds out whether the kernel is fit to have connections go past TCP, if any are to, and notes that. It returns what it has found.
-func trySockmap(cfg *config.Config, cgroup string) (found string, err error) {
+func trySockmap(cfg *config.Config) (found string, err error) {
 	if cfg.Sockmap != "true" {
 		if err := os.Remove(sockmapFile(cfg)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", err
@@ -99,7 +98,7 @@ func trySockmap(cfg *config.Config, cgroup string) (found string, err error) {
 		return "", err
 	}
 	found = sockmapFit
-	if err := sockmap.Prove(cgroup, limitsOf(cfg)); err != nil {
+	if err := sockmap.Prove(limitsOf(cfg)); err != nil {
 		found = err.Error()
 	}
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
@@ -147,7 +146,7 @@ func (a *accelerator) start(start func(string, func(context.Context) error), rep
 	if err != nil {
 		return usageError{fmt.Errorf("option accelerate-selector: %w", err)}
 	}
-	s, err := sockmap.Open(sockmap.Config{BPFFS: a.cfg.BPFFS, Cgroup: a.cgroup, Limits: limitsOf(a.cfg), Log: a.log})
+	s, err := sockmap.Open(sockmap.Config{BPFFS: a.cfg.BPFFS, Limits: limitsOf(a.cfg), Log: a.log})
 	if err != nil {
 		return fmt.Errorf("let connections go past TCP: %w", err)
 	}

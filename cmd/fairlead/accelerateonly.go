@@ -70,21 +70,17 @@ func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.Leve
 	if err := a.accelerator.start(running.start, report); err != nil {
 		return err
 	}
-	log.Info("running", "mode", cfg.Mode, "node", cfg.NodeName, "source", cfg.Source, "cgroup", a.accelerator.cgroup)
+	log.Info("running", "mode", cfg.Mode, "node", cfg.NodeName, "source", cfg.Source)
 	<-running.ctx.Done()
 	return stopped(running.ctx, nil)
 }
 
 func (a *lone) newAccelerator(log *slog.Logger) (*accelerator, error) {
-	cgroup, err := datapath.CgroupRoot(a.cfg.CgroupRoot)
-	if err != nil {
-		return nil, err
-	}
 	host, err := datapath.HostNetns()
 	if err != nil {
 		return nil, err
 	}
-	return &accelerator{cfg: a.cfg, store: a.store, cgroup: cgroup, host: host, limited: rated, log: log}, nil
+	return &accelerator{cfg: a.cfg, store: a.store, host: host, limited: rated, log: log}, nil
 }
 
 func (a *lone) handlers(level *slog.LevelVar) api.Handlers {
@@ -105,7 +101,6 @@ func (a *lone) status() observe.Status {
 	missing := a.store.Unsynced()
 	s.Source = &observe.SourceStatus{Kind: a.cfg.Source, Synced: len(missing) == 0, Missing: missing}
 	a.source.fill(s.Source)
-	s.Datapath.CgroupRoot = a.accelerator.cgroup
 	s.Sockmap = a.accelerator.status()
 	s.Judge()
 	s.Degraded = append(s.Degraded, faultsOf(a.servers)...)

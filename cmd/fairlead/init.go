@@ -29,7 +29,7 @@ net.ipv4.tcp_max_syn_backlog), unless there is more. What these settings were is
 "fairlead cleanup" puts them back, and so does this command those of --bandwidth without that. With --bbr it has the kernel load
 that, and sends a packet through network namespaces of its own, by the way that pods' packets take (--pod-device, --host-routing,
 --routing), to see whether it still knows its socket, and the time that this gave it, when it leaves. With --sockmap it has two ends of a connection, in a network namespace of its own, do what those may that go past TCP, and end
-in all ways. What came of either the agent reads. With --mode=accelerate-only it does that, mounts what is missing, and sets nothing.
+in all ways. What came of either the agent reads. With --mode=accelerate-only it does that, mounts the BPF file system, and sets nothing.
 
 It is what a privileged step does before an agent that is not privileged itself, such as an init container. The volumes of
 that need mountPropagation Bidirectional, and the agent's HostToContainer. "fairlead cleanup" leaves the mounts.`,
@@ -46,11 +46,14 @@ that need mountPropagation Bidirectional, and the agent's HostToContainer. "fair
 			if err != nil {
 				return err
 			}
-			cgroup, err := datapath.MountCgroup(at, cfg.CgroupRoot)
-			if err != nil {
-				return err
+			done := preparation{Mounts: []datapath.Mount{bpffs}}
+			if !cfg.AcceleratesOnly() {
+				cgroup, err := datapath.MountCgroup(at, cfg.CgroupRoot)
+				if err != nil {
+					return err
+				}
+				done.Mounts = append(done.Mounts, cgroup)
 			}
-			done := preparation{Mounts: []datapath.Mount{bpffs, cgroup}}
 			if cfg.Devices != "none" {
 				if done.Settings, err = setForwarding(procSys, cfg.StateDir); err != nil {
 					return err
@@ -64,7 +67,7 @@ that need mountPropagation Bidirectional, and the agent's HostToContainer. "fair
 			if done.BBR, err = tryBBR(cfg); err != nil {
 				return err
 			}
-			if done.Sockmap, err = trySockmap(cfg, cgroup.Path); err != nil {
+			if done.Sockmap, err = trySockmap(cfg); err != nil {
 				return err
 			}
 			return inv.print(done, done.write)

@@ -81,9 +81,6 @@ type shortRow struct {
 func shortRows(view sockmap.View) []shortRow {
 	rows := []shortRow{}
 	for _, p := range view.Pairs {
-		if p.State == "dialled" {
-			continue // nobody here may be at the other end
-		}
 		rows = append(rows, shortRow{
 			Client: p.Client.String(), ClientPod: view.Pods[p.ClientNetns], Server: p.Server.String(), ServerPod: view.Pods[p.ServerNetns],
 			State: p.State, Reason: p.Exclusion, Redirected: p.Redirected, Passed: p.Passed,

@@ -25,11 +25,14 @@ const (
 type SockmapEnd struct {
 	_      structs.HostLayout
 	Key    SockmapPairKey
+	Pair   uint64
 	Cookie uint64
 	Peer   uint64
 	PeerSk uint64
 	Side   uint32
 	Left   uint32
+	Reads  uint32
+	Pad    uint32
 }
 
 type SockmapExclusion uint32
@@ -51,16 +54,30 @@ const (
 	SockmapExclusionEXCLUSIONS         SockmapExclusion = 13
 )
 
+type SockmapHalf struct {
+	_      structs.HostLayout
+	Cookie uint64
+	Sk     uint64
+	Netns  uint64
+	Rules  uint64
+	Addr   struct {
+		_    structs.HostLayout
+		Word [4]uint32
+	}
+	Port uint32
+	Side uint32
+}
+
 type SockmapPair struct {
 	_      structs.HostLayout
 	Cookie [2]uint64
 	Sk     [2]uint64
 	Netns  [2]uint64
-	Server struct {
+	Addr   [2]struct {
 		_    structs.HostLayout
 		Word [4]uint32
 	}
-	Port       uint32
+	Port       [2]uint32
 	State      uint32
 	Exclusion  uint32
 	Last       uint32
@@ -72,6 +89,7 @@ type SockmapPair struct {
 	Spliced    uint32
 	Run        [2]uint32
 	Waiting    [2]uint32
+	Pad        uint32
 	Redirected [2]uint64
 	Passed     [2]uint64
 	Rules      uint64
@@ -92,12 +110,11 @@ type SockmapPairKey struct {
 type SockmapPairState uint32
 
 const (
-	SockmapPairStatePAIR_DIALLED  SockmapPairState = 0
-	SockmapPairStatePAIR_WATCHED  SockmapPairState = 1
-	SockmapPairStatePAIR_CHOSEN   SockmapPairState = 2
-	SockmapPairStatePAIR_SHORT    SockmapPairState = 3
-	SockmapPairStatePAIR_LEAVING  SockmapPairState = 4
-	SockmapPairStatePAIR_EXCLUDED SockmapPairState = 5
+	SockmapPairStatePAIR_WATCHED  SockmapPairState = 0
+	SockmapPairStatePAIR_CHOSEN   SockmapPairState = 1
+	SockmapPairStatePAIR_SHORT    SockmapPairState = 2
+	SockmapPairStatePAIR_LEAVING  SockmapPairState = 3
+	SockmapPairStatePAIR_EXCLUDED SockmapPairState = 4
 )
 
 type SockmapPassing uint32
@@ -190,29 +207,30 @@ const (
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	SockmapMapCandidates        = "candidates"
-	SockmapMapEnds              = "ends"
-	SockmapMapPairs             = "pairs"
-	SockmapMapShortRules        = "short_rules"
-	SockmapMapSockmapControl    = "sockmap_control"
-	SockmapMapSockmapExcept     = "sockmap_except"
-	SockmapMapSockmapTallies    = "sockmap_tallies"
-	SockmapMapSockmapWakes      = "sockmap_wakes"
-	SockmapMapSocks             = "socks"
-	SockmapMapSplicers          = "splicers"
-	SockmapProgSockmapAdmit     = "sockmap_admit"
-	SockmapProgSockmapEstablish = "sockmap_establish"
-	SockmapProgSockmapMessage   = "sockmap_message"
-	SockmapProgSockmapRead      = "sockmap_read"
-	SockmapProgSockmapSweep     = "sockmap_sweep"
-	SockmapVarCfg               = "cfg"
-	SockmapVarControlType       = "control_type"
-	SockmapVarExclusionType     = "exclusion_type"
-	SockmapVarPairStateType     = "pair_state_type"
-	SockmapVarPassingType       = "passing_type"
-	SockmapVarSideType          = "side_type"
-	SockmapVarTallyRowType      = "tally_row_type"
-	SockmapVarWakeType          = "wake_type"
+	SockmapMapCandidates      = "candidates"
+	SockmapMapEnds            = "ends"
+	SockmapMapHalves          = "halves"
+	SockmapMapPairs           = "pairs"
+	SockmapMapShortRules      = "short_rules"
+	SockmapMapSockmapControl  = "sockmap_control"
+	SockmapMapSockmapExcept   = "sockmap_except"
+	SockmapMapSockmapTallies  = "sockmap_tallies"
+	SockmapMapSockmapWakes    = "sockmap_wakes"
+	SockmapMapSocks           = "socks"
+	SockmapMapSplicers        = "splicers"
+	SockmapProgSockmapAdmit   = "sockmap_admit"
+	SockmapProgSockmapForget  = "sockmap_forget"
+	SockmapProgSockmapMessage = "sockmap_message"
+	SockmapProgSockmapRead    = "sockmap_read"
+	SockmapProgSockmapSweep   = "sockmap_sweep"
+	SockmapVarCfg             = "cfg"
+	SockmapVarControlType     = "control_type"
+	SockmapVarExclusionType   = "exclusion_type"
+	SockmapVarPairStateType   = "pair_state_type"
+	SockmapVarPassingType     = "passing_type"
+	SockmapVarSideType        = "side_type"
+	SockmapVarTallyRowType    = "tally_row_type"
+	SockmapVarWakeType        = "wake_type"
 )
 
 // LoadSockmap returns the embedded CollectionSpec for Sockmap.
@@ -257,11 +275,11 @@ type SockmapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockmapProgramSpecs struct {
-	SockmapAdmit     *ebpf.ProgramSpec `ebpf:"sockmap_admit"`
-	SockmapEstablish *ebpf.ProgramSpec `ebpf:"sockmap_establish"`
-	SockmapMessage   *ebpf.ProgramSpec `ebpf:"sockmap_message"`
-	SockmapRead      *ebpf.ProgramSpec `ebpf:"sockmap_read"`
-	SockmapSweep     *ebpf.ProgramSpec `ebpf:"sockmap_sweep"`
+	SockmapAdmit   *ebpf.ProgramSpec `ebpf:"sockmap_admit"`
+	SockmapForget  *ebpf.ProgramSpec `ebpf:"sockmap_forget"`
+	SockmapMessage *ebpf.ProgramSpec `ebpf:"sockmap_message"`
+	SockmapRead    *ebpf.ProgramSpec `ebpf:"sockmap_read"`
+	SockmapSweep   *ebpf.ProgramSpec `ebpf:"sockmap_sweep"`
 }
 
 // SockmapMapSpecs contains maps before they are loaded into the kernel.
@@ -270,6 +288,7 @@ type SockmapProgramSpecs struct {
 type SockmapMapSpecs struct {
 	Candidates     *ebpf.MapSpec `ebpf:"candidates"`
 	Ends           *ebpf.MapSpec `ebpf:"ends"`
+	Halves         *ebpf.MapSpec `ebpf:"halves"`
 	Pairs          *ebpf.MapSpec `ebpf:"pairs"`
 	ShortRules     *ebpf.MapSpec `ebpf:"short_rules"`
 	SockmapControl *ebpf.MapSpec `ebpf:"sockmap_control"`
@@ -316,6 +335,7 @@ func (o *SockmapObjects) Close() error {
 type SockmapMaps struct {
 	Candidates     *ebpf.Map `ebpf:"candidates"`
 	Ends           *ebpf.Map `ebpf:"ends"`
+	Halves         *ebpf.Map `ebpf:"halves"`
 	Pairs          *ebpf.Map `ebpf:"pairs"`
 	ShortRules     *ebpf.Map `ebpf:"short_rules"`
 	SockmapControl *ebpf.Map `ebpf:"sockmap_control"`
@@ -330,6 +350,7 @@ func (m *SockmapMaps) Close() error {
 	return _SockmapClose(
 		m.Candidates,
 		m.Ends,
+		m.Halves,
 		m.Pairs,
 		m.ShortRules,
 		m.SockmapControl,
@@ -359,17 +380,17 @@ type SockmapVariables struct {
 //
 // It can be passed to LoadSockmapObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockmapPrograms struct {
-	SockmapAdmit     *ebpf.Program `ebpf:"sockmap_admit"`
-	SockmapEstablish *ebpf.Program `ebpf:"sockmap_establish"`
-	SockmapMessage   *ebpf.Program `ebpf:"sockmap_message"`
-	SockmapRead      *ebpf.Program `ebpf:"sockmap_read"`
-	SockmapSweep     *ebpf.Program `ebpf:"sockmap_sweep"`
+	SockmapAdmit   *ebpf.Program `ebpf:"sockmap_admit"`
+	SockmapForget  *ebpf.Program `ebpf:"sockmap_forget"`
+	SockmapMessage *ebpf.Program `ebpf:"sockmap_message"`
+	SockmapRead    *ebpf.Program `ebpf:"sockmap_read"`
+	SockmapSweep   *ebpf.Program `ebpf:"sockmap_sweep"`
 }
 
 func (p *SockmapPrograms) Close() error {
 	return _SockmapClose(
 		p.SockmapAdmit,
-		p.SockmapEstablish,
+		p.SockmapForget,
 		p.SockmapMessage,
 		p.SockmapRead,
 		p.SockmapSweep,

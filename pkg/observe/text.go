@@ -31,7 +31,7 @@ func (s *Status) WriteText(w io.Writer) error {
 		row("source", "%s", s.Source.text())
 	}
 	if s.Mode != "" {
-		row("mode", "%s: connections of %s may go past TCP, and nothing else of this node is fairlead's", s.Mode, s.Datapath.CgroupRoot)
+		row("mode", "%s: connections between pods may go past TCP, and nothing else of this node is fairlead's", s.Mode)
 	} else {
 		row("services", "%d, with %d frontends and %d backends", s.Services, s.Frontends, s.Backends)
 	}

@@ -20,9 +20,6 @@ const (
 	checkRetry = time.Minute
 )
 
-// ErrUnseen is wrapped by the error of a Check whose own sockets the programs do not see: it says nothing of others.
-var ErrUnseen = errors.New("the programs do not see the agent's own sockets")
-
 // wrong is what a check found.
 type wrong struct{ error }
 
@@ -104,7 +101,7 @@ func (s *Sockmap) checkOne(ctx context.Context, listening int, at unix.Sockaddr,
 		return err
 	}
 	for until := time.Now().Add(patience); ; {
-		if err := e.converse(int(s.cfg.Limits.Turns), 100); err != nil {
+		if err := e.converse(toBeSeen, 100); err != nil {
 			return wrong{err}
 		}
 		p, err := s.find(addrPortOf(local))
@@ -112,7 +109,7 @@ func (s *Sockmap) checkOne(ctx context.Context, listening int, at unix.Sockaddr,
 			return err
 		}
 		if p == nil {
-			return ErrUnseen
+			p = &Pair{State: "not seen"}
 		}
 		if p.State == "short" && p.Redirected[0] > 0 && p.Redirected[1] > 0 {
 			break

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -17,7 +16,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-func TestMain(m *testing.M) { os.Exit(rig.Main(m, rig.Funcs{"check": checkMain})) }
+func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
 // What the agent says to itself goes past TCP as what others say does, and where that is not what was said everything goes by TCP.
 func TestCheck(t *testing.T) {
@@ -29,35 +28,15 @@ func TestCheck(t *testing.T) {
 		{"hiding", "passed 0, failed 1, on false, rules 1, at fault"},
 	} {
 		t.Run(c.how, func(t *testing.T) {
-			cgroup := rig.NewCgroup(t)
-			if got := strings.TrimSpace(rig.Child(t, cgroup, nil, "check", rig.BPFFS(t), cgroup.Path(), c.how)); got != c.want {
-				t.Errorf("%s, and should be %s", got, c.want)
+			if got, err := checked(rig.BPFFS(t), c.how); err != nil || got != c.want {
+				t.Errorf("%s, %v, and should be %s", got, err, c.want)
 			}
 		})
 	}
 }
 
-// Where programs do not see its sockets it says so, and nothing of others.
-func TestCheckElsewhere(t *testing.T) {
-	rig.Root(t)
-	got, err := checked(rig.BPFFS(t), rig.NewCgroup(t).Path(), "as it is")
-	if want := "passed 0, failed 0, on true, rules 1, unable"; err != nil || got != want {
-		t.Errorf("%s, %v, and should be %s", got, err, want)
-	}
-}
-
-func checkMain(args []string) int {
-	got, err := checked(args[0], args[1], args[2])
-	if err != nil {
-		fmt.Println(err)
-		return 1
-	}
-	fmt.Println(got)
-	return 0
-}
-
 // checked makes a check with programs that do something else than they should.
-func checked(bpffs, cgroup, how string) (got string, err error) {
+func checked(bpffs, how string) (got string, err error) {
 	tamper := map[string]func(*ebpf.CollectionSpec){
 		"refusing": func(spec *ebpf.CollectionSpec) { // messages that go past TCP come to nobody
 			spec.Programs[bpf.SockmapProgSockmapMessage].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
@@ -73,7 +52,7 @@ func checked(bpffs, cgroup, how string) (got string, err error) {
 			}, program.Instructions...)
 		},
 	}
-	s, err := Open(Config{BPFFS: bpffs, Cgroup: cgroup, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: tamper[how]})
+	s, err := Open(Config{BPFFS: bpffs, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: tamper[how]})
 	if err != nil {
 		return "", err
 	}

@@ -12,6 +12,9 @@ import (
 // patience is how long anything between two sockets of one process may take.
 const patience = 5 * time.Second
 
+// toBeSeen is how many messages each end has to have got before it is noted.
+const toBeSeen = 4
+
 // exercise is a connection of which this process has both ends, neither of which makes it wait.
 type exercise struct {
 	client, server int

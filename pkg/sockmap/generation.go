@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/pin"
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
@@ -36,19 +37,22 @@ const (
 )
 
 func mapNames() []string {
-	return []string{socksMap, pairsMap, rulesMap, controlMap, talliesMap, wakesMap, exceptMap, "splicers", "ends", "candidates"}
+	return []string{socksMap, pairsMap, "halves", rulesMap, controlMap, talliesMap, wakesMap, exceptMap, "splicers", "ends", "candidates"}
 }
 
 const (
-	establishLink = bpf.SockmapProgSockmapEstablish
-	readLink      = bpf.SockmapProgSockmapRead
-	admitIter     = bpf.SockmapProgSockmapAdmit
-	sweepIter     = bpf.SockmapProgSockmapSweep
+	forgetLink = bpf.SockmapProgSockmapForget
+	readLink   = bpf.SockmapProgSockmapRead
+	admitIter  = bpf.SockmapProgSockmapAdmit
+	sweepIter  = bpf.SockmapProgSockmapSweep
 )
+
+// tracing returns the programs at tracepoints, in the order in which they are attached.
+func tracing() []string { return []string{forgetLink, readLink} }
 
 func (g *generation) pin(name string) string { return filepath.Join(g.dir, name) }
 
-// open opens the pins of a generation.
+// open opens the pins of a generation, whatever a version has of them, and requires those by which any is emptied.
 func open(dir string) (g *generation, err error) {
 	g = &generation{dir: dir, maps: map[string]*ebpf.Map{}, links: map[string]link.Link{}, iters: map[string]*link.Iter{}}
 	defer func() {
@@ -56,36 +60,41 @@ func open(dir string) (g *generation, err error) {
 			err = errors.Join(fmt.Errorf("open pins in %s: %w", dir, err), g.close())
 		}
 	}()
-	for _, name := range mapNames() {
-		if g.maps[name], err = ebpf.LoadPinnedMap(g.pin(name), nil); err != nil {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return g, err
+	}
+	for _, entry := range entries {
+		if err := g.load(entry.Name()); err != nil {
 			return g, err
 		}
 	}
-	for _, name := range []string{establishLink, readLink} {
-		// One that is to have no more connections has none.
-		if g.links[name], err = link.LoadPinnedLink(g.pin(name), nil); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return g, err
-		}
-		if err != nil {
-			delete(g.links, name)
-		}
-	}
-	for _, name := range []string{admitIter, sweepIter} {
-		pinned, err := link.LoadPinnedLink(g.pin(name), nil)
-		if err != nil {
-			return g, err
-		}
-		iter, ok := pinned.(*link.Iter)
-		if !ok {
-			return g, errors.Join(fmt.Errorf("%s is a %T", name, pinned), pinned.Close())
-		}
-		g.iters[name] = iter
+	if g.maps[controlMap] == nil || g.maps[socksMap] == nil || g.iters[sweepIter] == nil {
+		return g, fmt.Errorf("there are not all of %s, %s and %s", controlMap, socksMap, sweepIter)
 	}
 	return g, nil
 }
 
-// attach puts loaded programs in force, those that read the sockets first: a connection that is noted has to be seen to when it reads.
-func (g *generation) attach(loaded *ebpf.Collection, cgroup string) error {
+func (g *generation) load(name string) error {
+	pinned, err := pin.Load(g.pin(name), nil)
+	if err != nil {
+		return err
+	}
+	switch object := pinned.(type) {
+	case *ebpf.Map:
+		g.maps[name] = object
+	case *link.Iter:
+		g.iters[name] = object
+	case link.Link:
+		g.links[name] = object
+	default:
+		return errors.Join(fmt.Errorf("%s is a %T", name, pinned), pinned.Close())
+	}
+	return nil
+}
+
+// attach puts loaded programs in force, the one that notes connections last: what is noted has to be forgotten when it ends.
+func (g *generation) attach(loaded *ebpf.Collection) error {
 	err := link.RawAttachProgram(link.RawAttachProgramOptions{
 		Target: g.maps[socksMap].FD(), Program: loaded.Programs[bpf.SockmapProgSockmapMessage], Attach: ebpf.AttachSkMsgVerdict,
 	})
@@ -99,15 +108,12 @@ func (g *generation) attach(loaded *ebpf.Collection, cgroup string) error {
 			return fmt.Errorf("attach %s: %w", name, err)
 		}
 	}
-	if g.links[readLink], err = link.AttachTracing(link.TracingOptions{Program: loaded.Programs[readLink]}); err != nil {
-		delete(g.links, readLink)
-		return fmt.Errorf("attach %s: %w", readLink, err)
+	for _, name := range tracing() {
+		if g.links[name], err = link.AttachTracing(link.TracingOptions{Program: loaded.Programs[name]}); err != nil {
+			delete(g.links, name)
+			return fmt.Errorf("attach %s: %w", name, err)
+		}
 	}
-	establish, err := link.AttachCgroup(link.CgroupOptions{Path: cgroup, Attach: ebpf.AttachCGroupSockOps, Program: loaded.Programs[establishLink]})
-	if err != nil {
-		return fmt.Errorf("attach %s: %w", establishLink, err)
-	}
-	g.links[establishLink] = establish
 	return nil
 }
 
@@ -140,14 +146,12 @@ func (g *generation) pinAll(stage string) error {
 // retire has no connection noted any more, and those that are noted go by TCP.
 func (g *generation) retire() error {
 	errs := []error{g.setOn(false)}
-	for _, name := range []string{establishLink, readLink} {
-		if g.links[name] == nil {
-			continue
-		}
+	// The order does not matter: what is noted and not forgotten is in maps that go with the generation.
+	for name, l := range g.links {
 		if err := os.Remove(g.pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
-		errs = append(errs, g.links[name].Close())
+		errs = append(errs, l.Close())
 		delete(g.links, name)
 	}
 	return errors.Join(errs...)

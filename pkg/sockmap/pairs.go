@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Pair is a connection of which both ends may take part, or of which only the client is known yet.
+// Pair is a connection of which both ends may take part.
 type Pair struct {
 	Client, Server           netip.AddrPort // as each knows itself
 	ClientNetns, ServerNetns uint64
@@ -21,7 +21,7 @@ type Pair struct {
 }
 
 // states are the words for enum pair_state.
-var states = []string{"dialled", "watched", "chosen", "short", "leaving", "excluded"}
+var states = []string{"watched", "chosen", "short", "leaving", "excluded"}
 
 // exclusions are the words for enum exclusion.
 var exclusions = []string{"none", "splice", "way", "flags", "blocking", "lowat", "ulp", "zerocopy", "urgent", "refused", "stream", "rules", "program"}
@@ -41,11 +41,11 @@ func (s *Sockmap) Pairs() ([]Pair, error) {
 }
 
 func (g *generation) pairs() (list []Pair, err error) {
-	var key bpf.SockmapPairKey
+	var key uint64
 	var row bpf.SockmapPair
 	each := g.maps[pairsMap].Iterate()
 	for each.Next(&key, &row) {
-		list = append(list, pairOf(key, row))
+		list = append(list, pairOf(row))
 	}
 	if err := each.Err(); err != nil {
 		return nil, fmt.Errorf("list connections: %w", err)
@@ -53,9 +53,9 @@ func (g *generation) pairs() (list []Pair, err error) {
 	return list, nil
 }
 
-func pairOf(key bpf.SockmapPairKey, row bpf.SockmapPair) Pair {
+func pairOf(row bpf.SockmapPair) Pair {
 	p := Pair{
-		Client: addrPort(key.Client.Word, key.Port), Server: addrPort(row.Server.Word, row.Port),
+		Client: addrPort(row.Addr[0].Word, row.Port[0]), Server: addrPort(row.Addr[1].Word, row.Port[1]),
 		ClientNetns: row.Netns[0], ServerNetns: row.Netns[1], State: word(states, row.State), Turns: row.Turns,
 		Inside: strings.Count(fmt.Sprintf("%02b", row.Inside&3), "1"), Redirected: row.Redirected, Passed: row.Passed,
 	}

@@ -16,11 +16,11 @@ import (
 
 // Prove returns why connections may not go past TCP on this kernel; nil if they may. It has two ends do all that programs do, in a network namespace that
 // is gone when it returns, over maps of its own. That takes what a privileged process may do.
-func Prove(cgroup string, limits Limits) error {
+func Prove(limits Limits) error {
 	result := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and the thread ends with this: it is not where it was
-		result <- prove(cgroup, limits)
+		result <- prove(limits)
 	}()
 	return <-result
 }
@@ -33,7 +33,7 @@ type proof struct {
 	limits    Limits
 }
 
-func prove(cgroup string, limits Limits) (err error) {
+func prove(limits Limits) (err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("whether the kernel is fit could not be tried: make a network namespace: %w", err)
 	}
@@ -45,7 +45,7 @@ func prove(cgroup string, limits Limits) (err error) {
 		return fmt.Errorf("whether the kernel is fit could not be tried: use loopback: %w", err)
 	}
 	p := &proof{limits: limits}
-	if p.generation, err = loadProof(cgroup, limits); err != nil {
+	if p.generation, err = loadProof(limits); err != nil {
 		return err
 	}
 	defer p.generation.close()
@@ -66,8 +66,8 @@ func prove(cgroup string, limits Limits) (err error) {
 	return p.run()
 }
 
-func loadProof(cgroup string, limits Limits) (*generation, error) {
-	spec, _, err := Config{Cgroup: cgroup, Limits: limits}.programs()
+func loadProof(limits Limits) (*generation, error) {
+	spec, _, err := Config{Limits: limits}.programs()
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,7 @@ func loadProof(cgroup string, limits Limits) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := g.attach(loaded, cgroup); err != nil {
+	if err := g.attach(loaded); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
 	return g, nil
@@ -113,7 +113,7 @@ func (p *proof) try(do func(*exercise) error) error {
 		return err
 	}
 	defer e.close()
-	if err := e.converse(int(p.limits.Turns), 100); err != nil {
+	if err := e.converse(int(p.limits.Turns)+2*toBeSeen, 100); err != nil {
 		return err
 	}
 	if err := p.admit(); err != nil {

@@ -44,7 +44,6 @@ func Dir(bpffs string) string { return filepath.Join(bpffs, "fairlead", "sockmap
 // Config says where a Sockmap lives.
 type Config struct {
 	BPFFS  string // a mounted bpf filesystem
-	Cgroup string // the cgroup2 directory whose sockets may take part
 	Limits Limits
 	Log    *slog.Logger
 
@@ -84,7 +83,6 @@ func Open(cfg Config) (s *Sockmap, err error) {
 	if err != nil {
 		return nil, err
 	}
-	name = fmt.Sprintf("%s-%x", name, sha256.Sum256([]byte(cfg.Cgroup)))[:24]
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
@@ -102,7 +100,7 @@ func Open(cfg Config) (s *Sockmap, err error) {
 			}
 		}
 		switch {
-		case strings.HasPrefix(filepath.Base(dir), name) && s.now == nil && g.links[establishLink] != nil:
+		case strings.HasPrefix(filepath.Base(dir), name) && s.now == nil && g.links[readLink] != nil:
 			s.now = g
 		default:
 			s.former = append(s.former, g)
@@ -151,11 +149,12 @@ func Retire(bpffs string, log *slog.Logger) (*Sockmap, error) {
 
 // free returns a name that no former generation has: one that was retired may be wanted again before it is empty.
 func (s *Sockmap) free(root, name string) string {
+	first := name
 	for n := 2; ; n++ {
 		if _, err := os.Stat(filepath.Join(root, name)); err != nil {
 			return name
 		}
-		name = fmt.Sprintf("%.24s-%d", name, n)
+		name = fmt.Sprintf("%s-%d", first, n)
 	}
 }
 
@@ -180,7 +179,7 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 	}
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%x %q", settings, c.Limits.Except)
-	for _, name := range []string{establishLink, readLink, admitIter, sweepIter, bpf.SockmapProgSockmapMessage} {
+	for _, name := range []string{forgetLink, readLink, admitIter, sweepIter, bpf.SockmapProgSockmapMessage} {
 		program := spec.Programs[name]
 		if program == nil {
 			return nil, "", fmt.Errorf("read program specs: there is no %s", name)
@@ -211,7 +210,7 @@ func create(root, name string, spec *ebpf.CollectionSpec, cfg Config) (g *genera
 	if err := cfg.Limits.except(g.maps[exceptMap]); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
-	if err := g.attach(loaded, cfg.Cgroup); err != nil {
+	if err := g.attach(loaded); err != nil {
 		return nil, errors.Join(err, g.close())
 	}
 	if err := g.pinAll(filepath.Join(root, stageName)); err != nil {

@@ -14,8 +14,12 @@ func TestConverse(t *testing.T) {
 			w := newWorld(t, sockmap.DefaultLimits())
 			c := w.dial(addr)
 			c.ask(3, 100)
-			if p := w.only(); p.State != "watched" || p.Turns != 6 {
-				t.Errorf("after three requests: %+v", p)
+			if list := w.pairs(); len(list) != 0 {
+				t.Errorf("after three requests: %+v", list)
+			}
+			c.ask(3, 100)
+			if p := w.only(); p.State != "watched" || p.Turns != 4 {
+				t.Errorf("after six requests: %+v", p)
 			}
 			c.ask(5, 100)
 			w.until("admission", func() bool { return w.only().State == "short" })

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
@@ -23,7 +25,7 @@ func short(t *testing.T, limits sockmap.Limits) (*world, *talk) {
 // shorten has a connection go past TCP.
 func (t *talk) shorten() {
 	t.w.t.Helper()
-	t.ask(8, 100)
+	t.ask(10, 100)
 	t.w.until("admission", func() bool { return t.w.only().State == "short" })
 	t.ask(1, 100) // and both read what came by TCP
 	t.w.until("the first message past TCP", func() bool { t.ask(1, 100); return t.w.only().Redirected != [2]uint64{} })
@@ -95,7 +97,7 @@ func TestHoard(t *testing.T) {
 func TestSplice(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
 	c := w.dial(server4)
-	c.ask(2, 100)
+	c.ask(6, 100)
 	c.ok("splice")
 	c.ask(20, 100)
 	w.excluded(c, "splice")
@@ -159,7 +161,7 @@ func TestReads(t *testing.T) {
 		t.Run(c.do, func(t *testing.T) {
 			w := newWorld(t, sockmap.DefaultLimits())
 			talk := w.dial(server4)
-			talk.ask(2, 100)
+			talk.ask(6, 100)
 			talk.ok("%s", c.do)
 			talk.ask(20, 100)
 			w.excluded(talk, c.why)
@@ -274,6 +276,7 @@ func TestTakeOver(t *testing.T) {
 	}
 	w.close()
 	w.limits.Budget *= 2
+	w.disguise()
 	w.open()
 	w.letAll()
 	w.must(w.Switch(true))
@@ -283,9 +286,30 @@ func TestTakeOver(t *testing.T) {
 	}
 	c.ok("drain")
 	c.ask(10, 100)
-	w.until("the former map to be empty", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
-	second := w.dial(server4)
-	second.shorten()
+	w.until("the former programs to be gone", func() bool {
+		left, err := os.ReadDir(sockmap.Dir(w.bpffs))
+		w.must(err)
+		return len(left) == 1
+	})
+	w.until("it to go past TCP by the new programs", func() bool { c.ask(40, 100); return w.only().State == "short" })
+	before := w.redirected()
+	c.ask(10, 100)
+	if w.redirected() == before {
+		t.Errorf("nothing goes past TCP: %+v", w.only())
+	}
+}
+
+// disguise gives what is pinned the form of a version that has something that others have not, and the other way around.
+func (w *world) disguise() {
+	w.t.Helper()
+	reads, err := filepath.Glob(filepath.Join(sockmap.Dir(w.bpffs), "*", bpf.SockmapProgSockmapRead))
+	w.must(err)
+	if len(reads) != 1 {
+		w.t.Fatalf("there are %v", reads)
+	}
+	dir := filepath.Dir(reads[0])
+	w.must(os.Rename(reads[0], filepath.Join(dir, "sockmap_establish")))
+	w.must(os.Remove(filepath.Join(dir, "halves")))
 }
 
 // An operator's word is in force at once, without an agent, and for agents to come.

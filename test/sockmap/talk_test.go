@@ -160,6 +160,13 @@ func runTalk(args []string) error {
 			fmt.Println("ok")
 			continue
 		}
+		if words[0] == "reconnect" {
+			if e, err = e.reconnect(to, args[2]); err != nil {
+				return err
+			}
+			fmt.Println("ok")
+			continue
+		}
 		if err := e.do(words[0], numbers); err != nil {
 			fmt.Println(err)
 			continue

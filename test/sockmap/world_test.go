@@ -3,7 +3,6 @@ package sockmap
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"testing"
@@ -14,16 +13,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	os.Exit(rig.Main(m, rig.Funcs{"talk": talkMain, "torture": tortureMain, "prove": proveMain}))
-}
-
-func proveMain(args []string) int {
-	if err := sockmap.Prove(args[0], sockmap.DefaultLimits()); err != nil {
-		fmt.Println(err)
-		return 0
-	}
-	fmt.Println("fit")
-	return 0
+	os.Exit(rig.Main(m, rig.Funcs{"talk": talkMain, "torture": tortureMain}))
 }
 
 // world is two pods that a device connects, and what serves their sockets.
@@ -68,7 +58,7 @@ func (w *world) must(err error) {
 // open starts an agent's part.
 func (w *world) open() {
 	w.t.Helper()
-	s, err := sockmap.Open(sockmap.Config{BPFFS: w.bpffs, Cgroup: w.cgroup.Path(), Limits: w.limits, Log: slog.New(slog.DiscardHandler)})
+	s, err := sockmap.Open(sockmap.Config{BPFFS: w.bpffs, Limits: w.limits, Log: slog.New(slog.DiscardHandler)})
 	w.must(err)
 	w.Sockmap = s
 	ctx, cancel := context.WithCancel(context.Background())

@@ -193,7 +193,7 @@ func (o *options) visiting(ctx context.Context, report *result.Report, s *stage,
 	if err != nil {
 		return err
 	}
-	q := round.Question{Row: row, Case: what, Variant: string(on), Yardstick: string(off)}
+	q := round.Question{Row: row, Case: what, Variant: string(on), Yardstick: string(none)}
 	for _, metric := range []string{rate, ratable, worst} {
 		q.Metric, q.Goal = metric, goalVisit
 		if metric == worst {

@@ -18,7 +18,7 @@ import (
 
 // programs are those whose runs are counted.
 var programs = []string{
-	bpf.SockmapProgSockmapEstablish, bpf.SockmapProgSockmapRead, bpf.SockmapProgSockmapMessage,
+	bpf.SockmapProgSockmapForget, bpf.SockmapProgSockmapRead, bpf.SockmapProgSockmapMessage,
 }
 
 // cost is what the kernel has counted of a program.

@@ -9,14 +9,14 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// hand is a process of the cgroup that follows orders.
+// hand is a process that follows orders.
 type hand struct {
 	*rig.Process
 	name string
 }
 
 func (s *stage) hire(ns *rig.Netns, name string) (*hand, error) {
-	p, err := rig.StartChild(s.cgroup, ns, workerName)
+	p, err := rig.StartChild(nil, ns, workerName)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,8 @@ type apps struct {
 	s                     *stage
 	client, proxy, server *hand
 	inside, outside       netip.AddrPort // where the proxy and the server listen
+	splicer               *hand          // another proxy: one that has ever spliced is left to TCP for good
+	spliced               netip.AddrPort // where it listens
 }
 
 func (s *stage) apps() (*apps, error) {
@@ -35,24 +37,28 @@ func (s *stage) apps() (*apps, error) {
 	for h, where := range map[**hand]struct {
 		pod  int
 		name string
-	}{&a.client: {0, "app"}, &a.proxy: {0, "proxy"}, &a.server: {1, "other app"}} {
+	}{&a.client: {0, "app"}, &a.proxy: {0, "proxy"}, &a.splicer: {0, "proxy by splice"}, &a.server: {1, "other app"}} {
 		var err error
 		if *h, err = s.hire(s.pods[where.pod].Netns, where.name); err != nil {
 			return nil, err
 		}
 	}
-	r, err := a.proxy.ask(order{Do: "listen", At: netip.MustParseAddrPort("127.0.0.1:0"), CPU: anyCPU})
-	if err != nil {
-		return nil, err
+	own := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	for h, where := range map[*hand]struct {
+		addr netip.Addr
+		at   *netip.AddrPort
+	}{a.proxy: {own, &a.inside}, a.splicer: {own, &a.spliced}, a.server: {s.pods[1].Addr, &a.outside}} {
+		r, err := h.ask(order{Do: "listen", At: netip.AddrPortFrom(where.addr, 0), CPU: anyCPU})
+		if err != nil {
+			return nil, err
+		}
+		*where.at = r.At
 	}
-	a.inside = r.At
-	r, err = a.server.ask(order{Do: "listen", At: netip.AddrPortFrom(s.pods[1].Addr, 0), CPU: anyCPU})
-	a.outside = r.At
-	return a, err
+	return a, nil
 }
 
 func (a *apps) stop() {
-	for _, h := range []*hand{a.client, a.proxy, a.server} {
+	for _, h := range []*hand{a.client, a.proxy, a.splicer, a.server} {
 		h.Kill()
 	}
 }

@@ -213,7 +213,11 @@ func (c *chain) close() (r reply, err error) {
 
 // relay measures one way. All are on one CPU, so that what the kernel does for a proxy takes its time too.
 func (a *apps) relay(way relayWay, j relayJob) (sample round.Sample, err error) {
-	c := &chain{a, way, j.echo}
+	via := *a
+	if way.way == waySplice {
+		via.proxy, via.inside = a.splicer, a.spliced
+	}
+	c := &chain{&via, way, j.echo}
 	if err := c.open(); err != nil {
 		return sample, err
 	}

@@ -23,7 +23,6 @@ import (
 type stage struct {
 	pods   []*node.Pod
 	others []*node.Pod // of the other node
-	cgroup *rig.Cgroup
 	bpffs  string
 	dir    string                          // for Unix sockets
 	all    map[sockmap.Place]sockmap.Rules // those that let both pods
@@ -59,10 +58,6 @@ func newStage(ctx context.Context, binaries string) (s *stage, err error) {
 	if s.others, err = s.addNode(ctx, binaries, "--host-routing=stack"); err != nil {
 		return s, err
 	}
-	if s.cgroup, err = rig.CreateCgroup(); err != nil {
-		return s, err
-	}
-	s.later(s.cgroup.Close)
 	if s.dir, err = os.MkdirTemp("", "fairlead-bench-"); err != nil {
 		return s, err
 	}
@@ -107,19 +102,29 @@ func (s *stage) open() error {
 	}
 	s.later(unmount)
 	s.bpffs = bpffs
+	s.later(func() error { return s.Sockmap.Close() })
+	s.later(s.pause)
+	return s.attach()
+}
+
+// attach has the programs run, for whoever is let.
+func (s *stage) attach() (err error) {
 	limits := sockmap.DefaultLimits()
 	limits.Blocking = true
-	s.Sockmap, err = sockmap.Open(sockmap.Config{BPFFS: bpffs, Cgroup: s.cgroup.Path(), Limits: limits, Log: slog.New(slog.DiscardHandler)})
+	s.Sockmap, err = sockmap.Open(sockmap.Config{BPFFS: s.bpffs, Limits: limits, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
-	s.later(s.Sockmap.Close)
-	s.later(s.pause)
 	if err := s.Switch(true); err != nil {
 		return err
 	}
 	s.resume()
 	return nil
+}
+
+// detach has none run for anybody, where no socket is in the map.
+func (s *stage) detach() error {
+	return errors.Join(s.pause(), s.Sockmap.Close(), os.RemoveAll(sockmap.Dir(s.bpffs)))
 }
 
 // resume has sockets admitted.
@@ -161,7 +166,6 @@ type place struct {
 	client, server *hand
 	at             netip.AddrPort
 	path           string // where the server has a Unix socket
-	outside        *place // the same with processes out of the cgroup
 }
 
 // The places.
@@ -201,40 +205,15 @@ func (s *stage) places() (map[string]*place, error) {
 		if _, err := server.ask(order{Do: "listen", Path: p.path, CPU: anyCPU}); err != nil {
 			return nil, err
 		}
-		if name != stacked {
-			if p.outside, err = s.beyond(name+", out of the cgroup", s.pods[0].Netns, where.pod.Netns, where.at); err != nil {
-				return nil, err
-			}
-		}
 		found[name] = p
 	}
 	return found, nil
-}
-
-// beyond starts two processes where no program of a cgroup runs for them.
-func (s *stage) beyond(name string, client, server *rig.Netns, at netip.Addr) (p *place, err error) {
-	cgroup := s.cgroup
-	s.cgroup = nil
-	defer func() { s.cgroup = cgroup }()
-	p = &place{name: name}
-	if p.client, err = s.hire(client, "client "+name); err != nil {
-		return p, err
-	}
-	if p.server, err = s.hire(server, "server "+name); err != nil {
-		return p, err
-	}
-	r, err := p.server.ask(order{Do: "listen", At: netip.AddrPortFrom(at, 0), CPU: anyCPU})
-	p.at = r.At
-	return p, err
 }
 
 // stop ends the processes at once, so that nobody waits for them.
 func (p *place) stop() {
 	p.client.Kill()
 	p.server.Kill()
-	if p.outside != nil {
-		p.outside.stop()
-	}
 }
 
 // mode is what becomes of a connection.
@@ -245,7 +224,7 @@ const (
 	on      mode = "past TCP"
 	off     mode = "by TCP"
 	held    mode = "by TCP, in the map" // what those pay who came in and send what may not go past TCP
-	none    mode = "no program"         // of the cgroup
+	none    mode = "no program"         // runs at all
 	nearby  mode = "Unix socket"        // what calls and wake-ups cost
 	minimum mode = "bare minimum"       // past TCP by a program that only does that
 )

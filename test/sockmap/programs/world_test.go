@@ -112,7 +112,7 @@ func (w *world) must(err error) {
 // open starts an agent's part.
 func (w *world) open() {
 	w.t.Helper()
-	s, err := sockmap.Open(sockmap.Config{BPFFS: w.bpffs, Cgroup: w.cgroup.Path(), Limits: w.limits, Log: slog.New(slog.DiscardHandler)})
+	s, err := sockmap.Open(sockmap.Config{BPFFS: w.bpffs, Limits: w.limits, Log: slog.New(slog.DiscardHandler)})
 	w.must(err)
 	w.Sockmap = s
 	ctx, cancel := context.WithCancel(context.Background())

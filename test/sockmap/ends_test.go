@@ -1,0 +1,135 @@
+package sockmap
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/sockmap"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// Connections that there are before anybody may go past TCP come to do so too, also those that nobody watched.
+func TestOfBefore(t *testing.T) {
+	w := newWorld(t, sockmap.DefaultLimits())
+	w.must(w.Switch(false))
+	w.must(w.SetRules(nil))
+	c := w.dial(server4)
+	c.ask(1003, 100)
+	w.letAll()
+	w.must(w.Switch(true))
+	c.ask(20, 100)
+	w.until("admission", func() bool { return w.only().State == "short" })
+}
+
+// A socket that leaves its connection and opens another has nothing more to do with the other end of the first.
+func TestReconnect(t *testing.T) {
+	for _, asked := range []int{6, 40} {
+		t.Run(fmt.Sprint("after ", asked), func(t *testing.T) {
+			w := newWorld(t, sockmap.DefaultLimits())
+			c := w.dial(server4)
+			c.ask(asked, 100)
+			if asked > 20 {
+				w.until("it to go past TCP", func() bool { c.ask(1, 100); return w.only().State == "short" })
+			}
+			first := w.only()
+			c.ok("reconnect")
+			c.ask(2, 1000)
+			defer func() { t.Logf("%+v", w.pairs()) }()
+			w.until("it to go past TCP anew", func() bool {
+				c.ask(10, 100)
+				list := w.pairs()
+				return len(list) == 1 && list[0].Server != first.Server && list[0].State == "short"
+			})
+			c.ask(10, 1000)
+			c.ok("close")
+			w.until("nothing to be known", w.isForgotten)
+		})
+	}
+}
+
+// isForgotten reports whether nothing is left of any connection, also of those of which one end alone was known.
+func (w *world) isForgotten() bool {
+	w.t.Helper()
+	halves, err := filepath.Glob(filepath.Join(sockmap.Dir(w.bpffs), "*", "halves"))
+	w.must(err)
+	if len(halves) == 0 {
+		w.t.Fatal("there are no maps")
+	}
+	count := len(w.pairs())
+	for _, path := range halves {
+		m, err := ebpf.LoadPinnedMap(path, nil)
+		w.must(err)
+		defer m.Close()
+		each := m.Iterate()
+		for key, value := []byte{}, []byte{}; each.Next(&key, &value); {
+			count++
+		}
+		w.must(each.Err())
+	}
+	return count == 0
+}
+
+// Of who converses with nobody here its end alone is known, until that is over.
+func TestAlone(t *testing.T) {
+	w := newWorld(t, sockmap.DefaultLimits())
+	w.must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.cookie(w.pods[0])}: {From: 1}}))
+	c := w.dial(server4)
+	c.ask(190, 100)
+	if len(w.pairs()) != 0 || w.isForgotten() {
+		t.Errorf("%+v", w.pairs())
+	}
+	w.letAll() // and the other is found once it may be
+	c.ask(100, 100)
+	w.until("admission", func() bool { return w.only().State == "short" })
+	c.ok("close")
+	w.until("nothing to be known", w.isForgotten)
+}
+
+// reconnect has the client's socket leave its connection, and open another.
+func (e ends) reconnect(to *rig.Netns, addr string) (ends, error) {
+	listener, err := listen(to, addr)
+	if err != nil {
+		return e, err
+	}
+	defer listener.Close()
+	at := listener.Addr().(*net.TCPAddr).AddrPort()
+	raw, err := e.client.SyscallConn()
+	if err != nil {
+		return e, err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) { failed = connectAnew(int(fd), at) })
+	if err := errors.Join(err, failed); err != nil {
+		return e, err
+	}
+	if err := e.server.Close(); err != nil {
+		return e, err
+	}
+	server, err := listener.Accept()
+	if err != nil {
+		return e, err
+	}
+	return ends{e.client, server.(*net.TCPConn)}, nil
+}
+
+// connectAnew has a socket leave its connection, and waits until it has another.
+func connectAnew(fd int, at netip.AddrPort) error {
+	nobody := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&nobody)), unsafe.Sizeof(nobody))
+	if errno != 0 {
+		return errno
+	}
+	err := unix.Connect(fd, &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())})
+	if errors.Is(err, unix.EINPROGRESS) {
+		_, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(patience.Milliseconds()))
+	}
+	return err
+}
