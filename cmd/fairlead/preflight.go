@@ -43,7 +43,7 @@ environment. Each line is ok, warn, fail or unknown, with what helps. The exit c
     preemption, governor, irqbalance, interrupts, tuned, jumbo frames, big TCP, bbr    what is tuned, or could be
     past TCP             with --sockmap, whether the kernel is fit for it, and which programs should be left out
 
-With --mode=accelerate-only it is kernel, jit, cgroup2, bpffs and past TCP: a kube-proxy and other networks are in nobody's way then.
+With --mode=accelerate-only it is kernel, jit, bpffs and past TCP: a kube-proxy and other networks are in nobody's way then.
 
 Root sees everything. Others see most, and unknown lines say what they do not. In a container, run it in the agent's, or
 in one with the node's network and process namespaces.`,

@@ -30,7 +30,7 @@ func always(value string) func(*Config) string { return func(*Config) string { r
 // idle has the values with which options ask for nothing that an agent with AccelerateOnly does not do.
 func idle() map[string]string {
 	return map[string]string{
-		"sockmap": "true", "devices": "none", "pod-network": "off", "routing": "none", "dsr": "off", "bbr": "false", "bandwidth": "false",
+		"sockmap": "true", "cgroup-root": "", "devices": "none", "pod-network": "off", "routing": "none", "dsr": "off", "bbr": "false", "bandwidth": "false",
 		"big-tcp": "false", "vip-ping": "false", "external-clusterip": "false", "reset-stale-tcp": "false", "l7-proxies": "", "cni-conf-dir": "",
 		"pod-cidrs": "", "native-cidrs": "", "masquerade-config": "", "healthz-address": "",
 	}

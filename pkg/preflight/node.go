@@ -51,7 +51,7 @@ type Node struct {
 // Check looks at everything that an agent with these options has to do with.
 func (n *Node) Check() *Report {
 	if n.Options.AccelerateOnly {
-		return newReport([]Line{n.kernel(), n.jit(), n.cgroup(), n.bpffs(), n.sockmap()})
+		return newReport([]Line{n.kernel(), n.jit(), n.bpffs(), n.sockmap()})
 	}
 	found, err := n.Devices()
 	lines := []Line{

@@ -131,7 +131,7 @@ func TestArguments(t *testing.T) {
 		at("bandwidthManager.bbr", "annotated"), at("bpf.datapathMode", "netkit"),
 		at("podNetwork", "main"), at("extraArgs", []string{"--log-level=debug"})).Spec.Template.Spec
 	want := map[string][]string{
-		"init": {"init", "--bpffs=/sys/fs/bpf", "--devices=eth0,eth1", "--cgroup-root=/sys/fs/cgroup/x", "--bandwidth=true",
+		"init": {"init", "--bpffs=/sys/fs/bpf", "--cgroup-root=/sys/fs/cgroup/x", "--devices=eth0,eth1", "--bandwidth=true",
 			"--bbr=annotated", "--host-routing=bpf", "--pod-device=netkit", "--routing=vxlan"},
 		"install": {"install", "--cni-bin-dir=/host/opt/cni/bin"},
 		"agent":   {"agent", "--config-dir=/etc/fairlead", "--node-name=$(NODE_NAME)", "--log-level=debug"},

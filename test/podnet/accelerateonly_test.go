@@ -38,7 +38,7 @@ func newRoadstead(t *testing.T) *roadstead {
 	rig.Bridge(t, h.ns, "br0")
 	rig.Address(t, h.ns, "br0", "10.9.0.1/24", "fd09::1/64")
 	h.flags = []string{"--bpffs=" + h.bpffs, "--state-dir=" + h.Dir}
-	own := []string{"--mode=accelerate-only", "--cgroup-root=" + h.cgroup.Path()}
+	own := []string{"--mode=accelerate-only"}
 	fairlead := filepath.Join(command.in(t), "fairlead")
 	prove := func() {
 		rig.Child(t, h.cgroup, h.ns, "fairlead", append(append([]string{fairlead, "init"}, own...), h.flags...)...)
@@ -186,7 +186,7 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 		t.Errorf("pinned is more than what lets connections go past TCP: %v, %v", entries, err)
 	}
 	text := q.judged()
-	for _, part := range []string{"mode ", "accelerate-only: connections of " + q.cgroup.Path(), "past TCP", "2 pods may take part", "InvalidAccelerate", "\nhealthy\n"} {
+	for _, part := range []string{"mode ", "accelerate-only: connections between pods may go past TCP", "past TCP", "2 pods may take part", "InvalidAccelerate", "\nhealthy\n"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("the status has no %q:\n%s", part, text)
 		}
