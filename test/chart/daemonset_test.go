@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -264,6 +265,22 @@ func TestWhatUsersAdd(t *testing.T) {
 	}
 }
 
+// pastTCP is what connections take that may go past TCP, when there is room for no more: their rows, and what hangs on their sockets.
+func pastTCP(t *testing.T) int64 {
+	t.Helper()
+	const each = 64 // bytes that a row or a socket takes besides
+	spec, err := bpf.LoadSockmap()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := spec.Maps
+	need := m["socks"].MaxEntries * (m["socks"].KeySize + m["socks"].ValueSize + each)
+	for _, name := range []string{"pairs", "halves"} {
+		need += m[name].MaxEntries * (m[name].KeySize + m[name].ValueSize + each)
+	}
+	return int64(need + (2*m["pairs"].MaxEntries+m["halves"].MaxEntries)*(m["ends"].ValueSize+each))
+}
+
 // What is kept for an agent is what its maps take when the room for flows is used up, and what the process takes itself.
 func TestMemory(t *testing.T) {
 	t.Parallel()
@@ -281,6 +298,10 @@ func TestMemory(t *testing.T) {
 		have := named(t, daemonSet(t, at("bpf.ctMax", tt.asked)).Spec.Template.Spec.Containers, "agent").Resources
 		if memory := have.Requests.Memory().Value(); memory < need || memory > need+need/10 {
 			t.Errorf("bpf.ctMax %v: %d MiB, and %d are needed", tt.asked, memory>>20, need>>20)
+		}
+		past := named(t, daemonSet(t, at("bpf.ctMax", tt.asked), at("sockmap.enabled", true)).Spec.Template.Spec.Containers, "agent").Resources
+		if more, need := past.Requests.Memory().Value()-have.Requests.Memory().Value(), pastTCP(t); more < need || more > need+need/10 {
+			t.Errorf("past TCP: %d MiB more, and %d are needed", more>>20, need>>20)
 		}
 		if len(have.Limits) != 0 || have.Requests.Cpu().MilliValue() != 100 {
 			t.Errorf("limits %v, CPU %v", have.Limits, have.Requests.Cpu())

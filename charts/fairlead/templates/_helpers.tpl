@@ -119,13 +119,15 @@ port: {{ $port | default "443" | quote }}
 {{- end -}}
 
 {{- /* Memory that an agent and its maps need, in Mi: 128 for the process, the maps as a node with 16 processors makes them, and
-what flows add when the room for them is used up; with mode accelerate-only there are none of these maps. Room is made in powers of two; a test holds this to what the maps take. */ -}}
+what flows add when the room for them is used up; with mode accelerate-only there are none of these maps. Room is made in powers of two. What connections
+take that may go past TCP comes on top. A test holds this to what the maps take. */ -}}
 {{- define "fairlead.memory" -}}
-{{- if include "fairlead.alone" . -}}128Mi{{- else -}}
+{{- $past := ternary 64 0 (eq (include "fairlead.sockmap" .) "true") -}}
+{{- if include "fairlead.alone" . -}}{{ add 128 $past }}Mi{{- else -}}
 {{- $flows := 65536 -}}
 {{- $most := .Values.bpf.ctMax | default 131072 | int64 -}}
 {{- range until 10 -}}{{- if lt (int64 $flows) $most -}}{{- $flows = mul $flows 2 -}}{{- end -}}{{- end -}}
-{{- add 128 40 (div (mul $flows 576) 1048576) -}}Mi
+{{- add 128 40 $past (div (mul $flows 576) 1048576) -}}Mi
 {{- end -}}
 {{- end -}}
 
