@@ -85,7 +85,11 @@ func suites() []suite {
 			name: "rates", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=" + otherRates},
 			without: []string{"6.12"}, limit: 25 * time.Minute,
 		},
-		{name: "sockmap", pkg: "test/sockmap", args: []string{"-torture=5s"}, limit: 5 * time.Minute},
+		{
+			name: "sockmap", pkg: "test/sockmap", args: []string{"-torture=5s", "-tls", "-test.skip=^TestAO$"}, modules: []string{"tls", "ccm", "ctr"},
+			limit: 5 * time.Minute,
+		},
+		{name: "ao", pkg: "test/sockmap", args: []string{"-ao", "-test.run=^TestAO$"}, without: []string{"6.1"}, limit: time.Minute},
 		{
 			name: "demo", command: true, pkg: "test/demo", beside: []string{"cmd/fairlead"}, args: []string{"./fairlead"},
 			files: []string{"test/demo/manifests/web.yaml"}, limit: 6 * time.Minute,

@@ -111,8 +111,12 @@ func meet(from *rig.Netns, listener net.Listener, addr string) (e ends, err erro
 	if err != nil {
 		return e, err
 	}
+	return meetBy(&net.Dialer{Timeout: patience}, from, listener, net.JoinHostPort(addr, port))
+}
+
+func meetBy(dialer *net.Dialer, from *rig.Netns, listener net.Listener, at string) (e ends, err error) {
 	err = from.Do(func() error {
-		client, err := net.DialTimeout("tcp", net.JoinHostPort(addr, port), patience)
+		client, err := dialer.Dial("tcp", at)
 		if err == nil {
 			e.client = client.(*net.TCPConn)
 		}
@@ -153,21 +157,17 @@ func runTalk(args []string) error {
 			}
 			numbers = append(numbers, n)
 		}
-		if words[0] == "redial" {
-			if e, err = connect(from, to, args[2]); err != nil {
-				return err
-			}
-			fmt.Println("ok")
-			continue
+		switch words[0] {
+		case "redial":
+			e, err = connect(from, to, args[2])
+		case "reconnect":
+			e, err = e.reconnect(to, args[2])
+		case "md5", "ao", "multipath":
+			e, err = unlike(words[0], from, to)
+		default:
+			err = e.do(words[0], numbers)
 		}
-		if words[0] == "reconnect" {
-			if e, err = e.reconnect(to, args[2]); err != nil {
-				return err
-			}
-			fmt.Println("ok")
-			continue
-		}
-		if err := e.do(words[0], numbers); err != nil {
+		if err != nil {
 			fmt.Println(err)
 			continue
 		}
@@ -210,6 +210,8 @@ func (e ends) do(what string, n []int) error {
 		return e.wait(n[0], time.Second)
 	case "answer":
 		return say(e.server, e.client, 3, n[0])
+	case "tls":
+		return e.encrypt()
 	case "shut":
 		return e.client.CloseWrite()
 	case "close":
