@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 // statusPoll is how often --wait asks.
@@ -82,11 +84,16 @@ func healthy(ask func(context.Context) (observe.Status, error), most time.Durati
 func pinnedStatus(cfg *config.Config) observe.Status {
 	pinned, err := readPins(cfg)
 	if err != nil {
-		return observe.Status{
+		nothing := observe.Status{
 			Datapath: observe.DatapathStatus{Programs: []observe.ProgramStatus{}},
 			Maps:     []observe.MapStatus{}, Problems: []observe.Problem{},
 			Degraded: []string{"No agent answers.", err.Error()},
 		}
+		if _, err := os.Stat(sockmap.Dir(cfg.BPFFS)); err == nil {
+			nothing.Mode = config.AccelerateOnly
+			nothing.Degraded = []string{"No agent answers: connections that go past TCP go on so, others do not come to."}
+		}
+		return nothing
 	}
 	status := observe.NewStatus(pinned)
 	status.Datapath.Programs, err = observe.ReadLinks(filepath.Join(filepath.Dir(mapsDir(cfg)), "links"))
