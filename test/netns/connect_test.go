@@ -83,12 +83,10 @@ type service struct {
 	backends  []netip.AddrPort
 }
 
-func netnsCookie(t *testing.T, ns *rig.Netns) (cookie uint64) {
+func netnsCookie(t *testing.T, ns *rig.Netns) uint64 {
 	t.Helper()
-	if err := ns.Do(func() (err error) {
-		cookie, err = cookieHere()
-		return err
-	}); err != nil {
+	cookie, err := ns.Cookie()
+	if err != nil {
 		t.Fatal(err)
 	}
 	return cookie

@@ -95,6 +95,20 @@ func (n *Netns) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid()
 // listen with addresses, not with names.
 func (n *Netns) Do(fn func() error) error { return onThread(n.enter, returnHome, fn) }
 
+// Cookie returns what tells the namespace from all others that there ever are.
+func (n *Netns) Cookie() (cookie uint64, err error) {
+	err = n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
+	})
+	return cookie, err
+}
+
 // SetSysctl sets a kernel setting of the namespace, such as net/ipv4/ip_forward.
 func (n *Netns) SetSysctl(name, value string) error {
 	return n.Do(func() error { return writeSysctl(name, value) })

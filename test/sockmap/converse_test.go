@@ -22,7 +22,7 @@ func TestConverse(t *testing.T) {
 				t.Errorf("after six requests: %+v", p)
 			}
 			c.ask(5, 100)
-			w.until("admission", func() bool { return w.only().State == "short" })
+			w.Until("admission", func() bool { return w.only().State == "short" })
 			c.ask(1000, 100)
 			p := w.only()
 			// The first message of either goes by TCP: who reads may have been waiting since before. On a slow machine some of those that
@@ -38,17 +38,17 @@ func TestConverse(t *testing.T) {
 
 // only returns the one connection that there is.
 func (w *world) only() sockmap.Pair {
-	w.t.Helper()
+	w.T.Helper()
 	list := w.pairs()
 	if len(list) != 1 {
-		w.t.Fatalf("there are %d connections: %+v", len(list), list)
+		w.T.Fatalf("there are %d connections: %+v", len(list), list)
 	}
 	return list[0]
 }
 
 func (w *world) pairs() []sockmap.Pair {
-	w.t.Helper()
+	w.T.Helper()
 	list, err := w.Pairs()
-	w.must(err)
+	w.Must(err)
 	return list
 }

@@ -19,14 +19,14 @@ import (
 // Connections that there are before anybody may go past TCP come to do so too, also those that nobody watched.
 func TestOfBefore(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
-	w.must(w.Switch(false))
-	w.must(w.SetRules(nil))
+	w.Must(w.Switch(false))
+	w.Must(w.SetRules(nil))
 	c := w.dial(server4)
 	c.ask(1003, 100)
-	w.letAll()
-	w.must(w.Switch(true))
+	w.Let(w.pods[:]...)
+	w.Must(w.Switch(true))
 	c.ask(20, 100)
-	w.until("admission", func() bool { return w.only().State == "short" })
+	w.Until("admission", func() bool { return w.only().State == "short" })
 }
 
 // A socket that leaves its connection and opens another has nothing more to do with the other end of the first.
@@ -37,42 +37,42 @@ func TestReconnect(t *testing.T) {
 			c := w.dial(server4)
 			c.ask(asked, 100)
 			if asked > 20 {
-				w.until("it to go past TCP", func() bool { c.ask(1, 100); return w.only().State == "short" })
+				w.Until("it to go past TCP", func() bool { c.ask(1, 100); return w.only().State == "short" })
 			}
 			first := w.only()
 			c.ok("reconnect")
 			c.ask(2, 1000)
 			defer func() { t.Logf("%+v", w.pairs()) }()
-			w.until("it to go past TCP anew", func() bool {
+			w.Until("it to go past TCP anew", func() bool {
 				c.ask(10, 100)
 				list := w.pairs()
 				return len(list) == 1 && list[0].Server != first.Server && list[0].State == "short"
 			})
 			c.ask(10, 1000)
 			c.ok("close")
-			w.until("nothing to be known", w.isForgotten)
+			w.Until("nothing to be known", w.isForgotten)
 		})
 	}
 }
 
 // isForgotten reports whether nothing is left of any connection, also of those of which one end alone was known.
 func (w *world) isForgotten() bool {
-	w.t.Helper()
-	halves, err := filepath.Glob(filepath.Join(sockmap.Dir(w.bpffs), "*", "halves"))
-	w.must(err)
+	w.T.Helper()
+	halves, err := filepath.Glob(filepath.Join(sockmap.Dir(w.BPFFS), "*", "halves"))
+	w.Must(err)
 	if len(halves) == 0 {
-		w.t.Fatal("there are no maps")
+		w.T.Fatal("there are no maps")
 	}
 	count := len(w.pairs())
 	for _, path := range halves {
 		m, err := ebpf.LoadPinnedMap(path, nil)
-		w.must(err)
+		w.Must(err)
 		defer m.Close()
 		each := m.Iterate()
 		for key, value := []byte{}, []byte{}; each.Next(&key, &value); {
 			count++
 		}
-		w.must(each.Err())
+		w.Must(each.Err())
 	}
 	return count == 0
 }
@@ -80,17 +80,17 @@ func (w *world) isForgotten() bool {
 // Of who converses with nobody here its end alone is known, until that is over.
 func TestAlone(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
-	w.must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.cookie(w.pods[0])}: {From: 1}}))
+	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 1}}))
 	c := w.dial(server4)
 	c.ask(190, 100)
 	if len(w.pairs()) != 0 || w.isForgotten() {
 		t.Errorf("%+v", w.pairs())
 	}
-	w.letAll() // and the other is found once it may be
+	w.Let(w.pods[:]...) // and the other is found once it may be
 	c.ask(100, 100)
-	w.until("admission", func() bool { return w.only().State == "short" })
+	w.Until("admission", func() bool { return w.only().State == "short" })
 	c.ok("close")
-	w.until("nothing to be known", w.isForgotten)
+	w.Until("nothing to be known", w.isForgotten)
 }
 
 // reconnect has the client's socket leave its connection, and open another.

@@ -24,32 +24,32 @@ func short(t *testing.T, limits sockmap.Limits) (*world, *talk) {
 
 // shorten has a connection go past TCP.
 func (t *talk) shorten() {
-	t.w.t.Helper()
+	t.w.T.Helper()
 	t.ask(10, 100)
-	t.w.until("admission", func() bool { return t.w.only().State == "short" })
+	t.w.Until("admission", func() bool { return t.w.only().State == "short" })
 	t.ask(1, 100) // and both read what came by TCP
-	t.w.until("the first message past TCP", func() bool { t.ask(1, 100); return t.w.only().Redirected != [2]uint64{} })
+	t.w.Until("the first message past TCP", func() bool { t.ask(1, 100); return t.w.only().Redirected != [2]uint64{} })
 }
 
 func (t *talk) ok(format string, args ...any) {
-	t.w.t.Helper()
+	t.w.T.Helper()
 	if got := t.do(format, args...); got != "ok" {
-		t.w.t.Fatalf(format+": %s", append(args, got)...)
+		t.w.T.Fatalf(format+": %s", append(args, got)...)
 	}
 }
 
 // excluded fails the test unless the connection goes by TCP for the reason, and its sockets leave the map without a word lost.
 func (w *world) excluded(c *talk, why string) {
-	w.t.Helper()
-	w.until("it to be excluded", func() bool { return w.only().State == "excluded" })
+	w.T.Helper()
+	w.Until("it to be excluded", func() bool { return w.only().State == "excluded" })
 	if p := w.only(); p.Exclusion != why {
-		w.t.Errorf("it is excluded for %q, and should be for %q", p.Exclusion, why)
+		w.T.Errorf("it is excluded for %q, and should be for %q", p.Exclusion, why)
 	}
-	w.until("the sockets to leave", func() bool { return w.only().Inside == 0 })
+	w.Until("the sockets to leave", func() bool { return w.only().Inside == 0 })
 	before := w.only().Redirected
 	c.ask(20, 1000)
 	if after := w.only().Redirected; after != before {
-		w.t.Errorf("%v bytes went past TCP, %v before", after, before)
+		w.T.Errorf("%v bytes went past TCP, %v before", after, before)
 	}
 }
 
@@ -57,7 +57,7 @@ func (w *world) excluded(c *talk, why string) {
 func TestStream(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("stream 2000 700")
-	w.until("the sockets to leave", func() bool { return w.only().State == "watched" && w.only().Inside == 0 })
+	w.Until("the sockets to leave", func() bool { return w.only().State == "watched" && w.only().Inside == 0 })
 	p := w.only()
 	if most := uint64(16*700 + 300); p.Redirected[0] > most {
 		t.Errorf("%d bytes of the stream went past TCP, at the most %d should", p.Redirected[0], most)
@@ -67,7 +67,7 @@ func TestStream(t *testing.T) {
 		t.Errorf("after eight requests it is %q again", p.State)
 	}
 	c.ask(40, 100)
-	w.until("admission", func() bool { return w.only().State == "short" })
+	w.Until("admission", func() bool { return w.only().State == "short" })
 	c.ask(10, 100)
 	if after := w.only().Redirected; after[0] == p.Redirected[0] {
 		t.Error("it does not go past TCP again")
@@ -84,8 +84,8 @@ func TestHoard(t *testing.T) {
 			c.ok("%s %d", how, 64<<20)
 			p := w.only()
 			t.Logf("%d bytes wait past TCP, %d went by it", p.Redirected[0]-before, p.Passed[0])
-			if waiting := p.Redirected[0] - before; waiting > 2*uint64(w.limits.Budget) || waiting < 1000 {
-				t.Errorf("%d bytes wait past TCP, of a budget of %d", waiting, w.limits.Budget)
+			if waiting := p.Redirected[0] - before; waiting > 2*uint64(w.Limits.Budget) || waiting < 1000 {
+				t.Errorf("%d bytes wait past TCP, of a budget of %d", waiting, w.Limits.Budget)
 			}
 			c.ok("drain")
 			c.ask(10, 100)
@@ -112,7 +112,7 @@ func TestLateSplice(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("late")
 	tallies, err := w.Tallies()
-	w.must(err)
+	w.Must(err)
 	if p := w.only(); p.Exclusion != "splice" || tallies.Passed["lost"].Count != 1 {
 		t.Errorf("%+v, %+v", p, tallies)
 	}
@@ -123,7 +123,7 @@ func TestLateSplice(t *testing.T) {
 func TestSpliceOfNothing(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("strand")
-	w.until("the one to leave that has read all", func() bool { return w.only().Inside == 1 })
+	w.Until("the one to leave that has read all", func() bool { return w.only().Inside == 1 })
 	c.ok("recover")
 	w.excluded(c, "splice")
 }
@@ -200,7 +200,7 @@ func TestReaderOfBefore(t *testing.T) {
 		c.ok("wait 100")
 		c.ok("answer 100")
 	}
-	w.until("admission", func() bool { return w.only().State == "short" })
+	w.Until("admission", func() bool { return w.only().State == "short" })
 	for range 5 {
 		c.ok("wait 100")
 		c.ok("answer 100")
@@ -213,7 +213,7 @@ func TestReaderOfBefore(t *testing.T) {
 // Nobody is let go past TCP by a rule for others.
 func TestRules(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
-	client, server := w.cookie(w.pods[0]), w.cookie(w.pods[1])
+	client, server := w.Cookie(w.pods[0]), w.Cookie(w.pods[1])
 	for _, c := range []struct {
 		name  string
 		rules map[sockmap.Place]sockmap.Rules
@@ -228,15 +228,15 @@ func TestRules(t *testing.T) {
 		{"another port", map[sockmap.Place]sockmap.Rules{{Netns: client}: {From: 1}, {Netns: server, Port: 1}: {To: 1}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w.t = t
-			w.must(w.SetRules(c.rules))
+			w.T = t
+			w.Must(w.SetRules(c.rules))
 			talk := w.dial(server4)
 			talk.ask(20, 100)
 			if got := len(w.pairs()) == 1; got != c.want {
 				t.Errorf("%+v", w.pairs())
 			}
 			talk.ok("close")
-			w.until("nothing to be known", func() bool { return len(w.pairs()) == 0 })
+			w.Until("nothing to be known", func() bool { return len(w.pairs()) == 0 })
 		})
 	}
 }
@@ -244,54 +244,54 @@ func TestRules(t *testing.T) {
 // Off is in force at once, for everybody, and the map empties; on again, they come back.
 func TestSwitch(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
-	w.must(w.Switch(false))
+	w.Must(w.Switch(false))
 	before := w.only().Redirected
 	c.ask(10, 1000)
 	if after := w.only().Redirected; after != before {
 		t.Errorf("%v bytes went past TCP, %v before", after, before)
 	}
-	w.until("the map to be empty", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
-	w.must(w.Switch(true))
+	w.Until("the map to be empty", func() bool { n, err := w.Sockets(); w.Must(err); return n == 0 })
+	w.Must(w.Switch(true))
 	c.shorten()
 }
 
 // Who comes to converse while no agent runs goes past TCP once one does.
 func TestWithoutAgent(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
-	w.close()
+	w.Stop()
 	c := w.dial(server4)
 	c.ask(20, 100)
-	w.open()
-	w.until("admission", func() bool { return w.only().State == "short" })
+	w.Start()
+	w.Until("admission", func() bool { return w.only().State == "short" })
 }
 
 // Another agent goes on with what it finds, and one with other programs lets go of it without losing anything.
 func TestTakeOver(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("hoard %d", 100<<10)
-	w.close()
-	w.open()
+	w.Stop()
+	w.Start()
 	if p := w.only(); p.State != "short" {
 		t.Errorf("%+v", p)
 	}
-	w.close()
-	w.limits.Budget *= 2
+	w.Stop()
+	w.Limits.Budget *= 2
 	w.disguise()
-	w.open()
-	w.letAll()
-	w.must(w.Switch(true))
+	w.Start()
+	w.Let(w.pods[:]...)
+	w.Must(w.Switch(true))
 	// For the client nothing waits, so it may have left already.
 	if n, err := w.Sockets(); err != nil || n == 0 {
 		t.Errorf("%d sockets are in the maps, %v: what waits there would be lost", n, err)
 	}
 	c.ok("drain")
 	c.ask(10, 100)
-	w.until("the former programs to be gone", func() bool {
-		left, err := os.ReadDir(sockmap.Dir(w.bpffs))
-		w.must(err)
+	w.Until("the former programs to be gone", func() bool {
+		left, err := os.ReadDir(sockmap.Dir(w.BPFFS))
+		w.Must(err)
 		return len(left) == 1
 	})
-	w.until("it to go past TCP by the new programs", func() bool { c.ask(40, 100); return w.only().State == "short" })
+	w.Until("it to go past TCP by the new programs", func() bool { c.ask(40, 100); return w.only().State == "short" })
 	before := w.redirected()
 	c.ask(10, 100)
 	if w.redirected() == before {
@@ -301,32 +301,32 @@ func TestTakeOver(t *testing.T) {
 
 // disguise gives what is pinned the form of a version that has something that others have not, and the other way around.
 func (w *world) disguise() {
-	w.t.Helper()
-	reads, err := filepath.Glob(filepath.Join(sockmap.Dir(w.bpffs), "*", bpf.SockmapProgSockmapRead))
-	w.must(err)
+	w.T.Helper()
+	reads, err := filepath.Glob(filepath.Join(sockmap.Dir(w.BPFFS), "*", bpf.SockmapProgSockmapRead))
+	w.Must(err)
 	if len(reads) != 1 {
-		w.t.Fatalf("there are %v", reads)
+		w.T.Fatalf("there are %v", reads)
 	}
 	dir := filepath.Dir(reads[0])
-	w.must(os.Rename(reads[0], filepath.Join(dir, "sockmap_establish")))
-	w.must(os.Remove(filepath.Join(dir, "halves")))
+	w.Must(os.Rename(reads[0], filepath.Join(dir, "sockmap_establish")))
+	w.Must(os.Remove(filepath.Join(dir, "halves")))
 }
 
 // An operator's word is in force at once, without an agent, and for agents to come.
 func TestHold(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	for _, agent := range []string{"none", "the same", "of another version"} {
-		w.close()
-		found, err := sockmap.Hold(w.bpffs)
-		w.must(err)
+		w.Stop()
+		found, err := sockmap.Hold(w.BPFFS)
+		w.Must(err)
 		switch agent {
 		case "of another version":
-			w.limits.Run++
+			w.Limits.Run++
 			fallthrough
 		case "the same":
-			w.open()
-			w.letAll()
-			w.must(w.Switch(true))
+			w.Start()
+			w.Let(w.pods[:]...)
+			w.Must(w.Switch(true))
 		}
 		if !found {
 			t.Fatal("there is nothing to hold")
@@ -339,29 +339,29 @@ func TestHold(t *testing.T) {
 			t.Errorf("agent %s: %d messages went past TCP, %d before", agent, after, before)
 		}
 		fresh.ok("close")
-		if w.stop == nil {
-			w.open()
+		if !w.Runs() {
+			w.Start()
 		}
-		w.until("the sockets to leave", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
-		_, err = sockmap.Release(w.bpffs)
-		w.must(err)
+		w.Until("the sockets to leave", func() bool { n, err := w.Sockets(); w.Must(err); return n == 0 })
+		_, err = sockmap.Release(w.BPFFS)
+		w.Must(err)
 		if agent == "of another version" {
 			c = w.dial(server4)
 		}
 		c.ask(40, 100)
-		w.until("somebody to go past TCP", func() bool { c.ask(1, 100); return w.redirected() > before })
+		w.Until("somebody to go past TCP", func() bool { c.ask(1, 100); return w.redirected() > before })
 	}
 }
 
 // redirected returns how many messages went past TCP.
 func (w *world) redirected() uint64 {
-	w.t.Helper()
-	if w.stop == nil {
-		w.open()
-		defer w.close()
+	w.T.Helper()
+	if !w.Runs() {
+		w.Start()
+		defer w.Stop()
 	}
 	tallies, err := w.Tallies()
-	w.must(err)
+	w.Must(err)
 	return tallies.Redirected.Count
 }
 
@@ -369,10 +369,10 @@ func (w *world) redirected() uint64 {
 func TestRemove(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("hoard %d", 100<<10)
-	w.close()
+	w.Stop()
 	removed := make(chan error, 1)
 	go func() {
-		done, err := sockmap.Remove(w.bpffs)
+		done, err := sockmap.Remove(w.BPFFS)
 		if err == nil && !done {
 			err = errors.New("there was nothing to remove")
 		}
@@ -384,10 +384,10 @@ func TestRemove(t *testing.T) {
 	case <-time.After(500 * time.Millisecond):
 	}
 	c.ok("drain")
-	w.must(<-removed)
+	w.Must(<-removed)
 	c.ask(10, 100)
-	if _, err := os.Stat(sockmap.Dir(w.bpffs)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%v is left", sockmap.Dir(w.bpffs))
+	if _, err := os.Stat(sockmap.Dir(w.BPFFS)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v is left", sockmap.Dir(w.BPFFS))
 	}
 }
 
@@ -395,8 +395,8 @@ func TestRemove(t *testing.T) {
 func TestRulesTaken(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("hoard %d", 100<<10)
-	w.must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.cookie(w.pods[0])}: {From: 1}, {Netns: w.cookie(w.pods[1])}: {To: 2}}))
-	w.until("the connection to be excluded", func() bool { return w.only().Exclusion == "rules" })
+	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 1}, {Netns: w.Cookie(w.pods[1])}: {To: 2}}))
+	w.Until("the connection to be excluded", func() bool { return w.only().Exclusion == "rules" })
 	time.Sleep(300 * time.Millisecond) // for several looks at it
 	if p := w.only(); p.Inside == 0 {
 		t.Errorf("a socket leaves with what it has not read: %+v", p)
@@ -414,12 +414,12 @@ func TestLeaveAtWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(100 * time.Millisecond) // for it to wait
-	w.must(w.Switch(false))
+	w.Must(w.Switch(false))
 	time.Sleep(500 * time.Millisecond) // for several looks
 	if p := w.only(); p.Inside != 2 {
 		t.Errorf("they leave while one reads: %+v", p)
 	}
 	c.expect("ok")
-	w.until("both to leave", func() bool { return w.only().Inside == 0 })
+	w.Until("both to leave", func() bool { return w.only().Inside == 0 })
 	c.ask(10, 100)
 }

@@ -17,22 +17,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// cookie returns the cookie of a network namespace.
-func (w *world) cookie(ns *rig.Netns) (cookie uint64) {
-	w.t.Helper()
-	w.must(ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		return err
-	}))
-	return cookie
-}
-
-// talk is a connection between the pods, of which both ends are in one process of the cgroup.
+// talk is a connection between the pods, of which both ends are in one process.
 type talk struct {
 	w *world
 	*rig.Process
@@ -40,12 +25,12 @@ type talk struct {
 
 // dial opens a connection to an address of the second pod.
 func (w *world) dial(addr string) *talk {
-	w.t.Helper()
+	w.T.Helper()
 	server := w.pods[1]
 	if at, err := netip.ParseAddr(addr); err == nil && at.IsLoopback() {
 		server = w.pods[0]
 	}
-	p := rig.NewChild(w.t, w.cgroup, nil, "talk", w.pods[0].Path(), server.Path(), addr)
+	p := rig.NewChild(w.T, nil, nil, "talk", w.pods[0].Path(), server.Path(), addr)
 	t := &talk{w, p}
 	t.expect("ready")
 	return t
@@ -53,30 +38,30 @@ func (w *world) dial(addr string) *talk {
 
 // do has the process do something, and returns what it says when it has.
 func (t *talk) do(format string, args ...any) string {
-	t.w.t.Helper()
+	t.w.T.Helper()
 	if _, err := fmt.Fprintf(t.Stdin, format+"\n", args...); err != nil {
-		t.w.t.Fatal(err)
+		t.w.T.Fatal(err)
 	}
 	line, err := t.ReadLine()
 	if err != nil {
-		t.w.t.Fatalf("after %s: %v", fmt.Sprintf(format, args...), err)
+		t.w.T.Fatalf("after %s: %v", fmt.Sprintf(format, args...), err)
 	}
 	return strings.TrimSpace(line)
 }
 
 func (t *talk) expect(want string) {
-	t.w.t.Helper()
+	t.w.T.Helper()
 	line, err := t.ReadLine()
 	if err != nil || strings.TrimSpace(line) != want {
-		t.w.t.Fatalf("the process says %q, %v instead of %q", line, err, want)
+		t.w.T.Fatalf("the process says %q, %v instead of %q", line, err, want)
 	}
 }
 
 // ask has the client ask so many times, with messages of so many bytes.
 func (t *talk) ask(times, size int) {
-	t.w.t.Helper()
+	t.w.T.Helper()
 	if got := t.do("ask %d %d", times, size); got != "ok" {
-		t.w.t.Fatalf("%d requests of %d bytes: %s", times, size, got)
+		t.w.T.Fatalf("%d requests of %d bytes: %s", times, size, got)
 	}
 }
 

@@ -41,7 +41,7 @@ func TestTorture(t *testing.T) {
 			limits := sockmap.DefaultLimits()
 			limits.Blocking = blocking
 			w := newWorld(t, limits)
-			p := rig.NewChild(t, w.cgroup, nil, "torture", w.pods[0].Path(), w.pods[1].Path(), tortureFor.String(), strconv.FormatUint(*tortureSeed, 10))
+			p := rig.NewChild(t, nil, nil, "torture", w.pods[0].Path(), w.pods[1].Path(), tortureFor.String(), strconv.FormatUint(*tortureSeed, 10))
 			answer := make(chan string, 1)
 			go func() {
 				line, err := p.ReadLine()
@@ -67,7 +67,7 @@ func TestTorture(t *testing.T) {
 				t.Error(fault)
 			}
 			tallies, err := w.Tallies()
-			w.must(err)
+			w.Must(err)
 			t.Logf("%d connections, %d reset, %d MiB, %d reads tried again, %d times switched or restarted\n%v", r.Connections, r.Resets, r.Bytes>>20, r.Retried, switched, tallies)
 			if !blocking && r.Retried > 0 {
 				t.Errorf("%d reads that wait ended with EAGAIN", r.Retried)
@@ -75,8 +75,8 @@ func TestTorture(t *testing.T) {
 			if tallies.Redirected.Count < 100 || tallies.Left == 0 {
 				t.Error("too few messages went past TCP, or nobody left the map, for this to prove anything")
 			}
-			w.until("the rows of connections to be gone", func() bool { return len(w.pairs()) == 0 })
-			w.until("the sockets to be gone", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
+			w.Until("the rows of connections to be gone", func() bool { return len(w.pairs()) == 0 })
+			w.Until("the sockets to be gone", func() bool { n, err := w.Sockets(); w.Must(err); return n == 0 })
 		})
 	}
 }
@@ -85,16 +85,16 @@ func TestTorture(t *testing.T) {
 func (w *world) disturb(random *rand.Rand) {
 	switch random.IntN(5) {
 	case 0:
-		w.must(w.Switch(false))
+		w.Must(w.Switch(false))
 		time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
-		w.must(w.Switch(true))
+		w.Must(w.Switch(true))
 	case 1:
-		w.close()
+		w.Stop()
 		time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
-		w.open()
+		w.Start()
 	case 2:
-		w.must(w.SetRules(nil))
-		w.letAll()
+		w.Must(w.SetRules(nil))
+		w.Let(w.pods[:]...)
 	}
 }
 

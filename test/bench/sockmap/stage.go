@@ -12,8 +12,6 @@ import (
 	"strconv"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"fairlead.io/fairlead/pkg/sockmap"
 	"fairlead.io/fairlead/test/bench/node"
 	"fairlead.io/fairlead/test/rig"
@@ -85,7 +83,7 @@ func (s *stage) addNode(ctx context.Context, binaries string, flags ...string) (
 		if err := pod.SetSysctl("net/ipv4/tcp_max_tw_buckets", "0"); err != nil {
 			return nil, err
 		}
-		cookie, err := cookieOf(pod.Netns)
+		cookie, err := pod.Netns.Cookie()
 		if err != nil {
 			return nil, err
 		}
@@ -146,18 +144,6 @@ func (s *stage) pause() error {
 	rest := s.rest
 	s.rest = nil
 	return rest()
-}
-
-func cookieOf(ns *rig.Netns) (cookie uint64, err error) {
-	return cookie, ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		return err
-	})
 }
 
 // place is where the two ends of a connection are.

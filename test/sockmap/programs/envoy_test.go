@@ -20,8 +20,8 @@ func TestEnvoy(t *testing.T) {
 					w := newWorld(t)
 					config := filepath.Join(w.directory(sidecar), "envoy.json")
 					content, err := json.Marshal(envoyConfig(filter == "http"))
-					w.must(err)
-					w.must(os.WriteFile(config, content, 0o644))
+					w.Must(err)
+					w.Must(os.WriteFile(config, content, 0o644))
 					for _, pod := range []int{here, there} {
 						w.intercept(pod)
 						w.start(pod, sidecar, "envoy", "-c", config, "--concurrency", "1", "--disable-hot-restart", "-l", "warning")

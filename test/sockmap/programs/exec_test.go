@@ -25,24 +25,24 @@ const (
 
 // fetched returns the directory of what test/tools/programs.sh fetches.
 func (w *world) fetched() string {
-	w.t.Helper()
+	w.T.Helper()
 	cache, err := os.UserCacheDir()
-	w.must(err)
+	w.Must(err)
 	return filepath.Join(cache, "fairlead", "programs")
 }
 
 // find returns where programs see one of those that were fetched, and ends the test if there is none.
 func (w *world) find(name string) string {
-	w.t.Helper()
+	w.T.Helper()
 	dir := w.fetched()
 	for _, place := range []string{"usr/lib/postgresql/*/bin", "usr/sbin", "usr/bin"} { // in that order: some are scripts that look for the former
 		found, err := filepath.Glob(filepath.Join(dir, place, name))
-		w.must(err)
+		w.Must(err)
 		if len(found) > 0 {
 			return filepath.Join(mounted, strings.TrimPrefix(found[len(found)-1], dir))
 		}
 	}
-	rig.Lacking(w.t, "programs", name+" must be fetched first: test/tools/programs.sh")
+	rig.Lacking(w.T, "programs", name+" must be fetched first: test/tools/programs.sh")
 	return ""
 }
 
@@ -55,55 +55,55 @@ type program struct {
 
 // start starts a program that was fetched, as somebody, in a pod and in a directory. What it says is in its log.
 func (w *world) start(pod, uid int, name string, args ...string) *program {
-	w.t.Helper()
+	w.T.Helper()
 	return w.startIn(w.fetched(), pod, uid, w.find(name), args...)
 }
 
 // startIn starts a program by its path where programs see a directory.
 func (w *world) startIn(dir string, pod, uid int, path string, args ...string) *program {
-	w.t.Helper()
-	log, err := os.CreateTemp(w.t.TempDir(), filepath.Base(path))
-	w.must(err)
-	w.must(log.Close())
+	w.T.Helper()
+	log, err := os.CreateTemp(w.T.TempDir(), filepath.Base(path))
+	w.Must(err)
+	w.Must(log.Close())
 	args = append([]string{strconv.Itoa(uid), log.Name(), dir, path}, args...)
-	return &program{w, rig.NewChild(w.t, w.cgroup, w.pods[pod], "exec", args...), log.Name()}
+	return &program{w, rig.NewChild(w.T, w.cgroup, w.pods[pod], "exec", args...), log.Name()}
 }
 
 // run starts a program and returns what it said when it has ended.
 func (w *world) run(pod, uid int, name string, args ...string) string {
-	w.t.Helper()
+	w.T.Helper()
 	return w.start(pod, uid, name, args...).ended()
 }
 
 func (p *program) said() string {
-	p.w.t.Helper()
+	p.w.T.Helper()
 	content, err := os.ReadFile(p.log)
-	p.w.must(err)
+	p.w.Must(err)
 	return string(content)
 }
 
 // ended waits for the end of a program, and returns what it said.
 func (p *program) ended() string {
-	p.w.t.Helper()
+	p.w.T.Helper()
 	if err := p.Wait(); err != nil {
-		p.w.t.Fatalf("%v\n%s", err, p.said())
+		p.w.T.Fatalf("%v\n%s", err, p.said())
 	}
 	return p.said()
 }
 
 // as starts a function of this package, as somebody, in a pod.
 func (w *world) as(pod, uid int, name string, args ...string) *rig.Process {
-	w.t.Helper()
-	return rig.NewChild(w.t, w.cgroup, w.pods[pod], "exec", append([]string{strconv.Itoa(uid), "", "", self, name}, args...)...)
+	w.T.Helper()
+	return rig.NewChild(w.T, w.cgroup, w.pods[pod], "exec", append([]string{strconv.Itoa(uid), "", "", self, name}, args...)...)
 }
 
 // directory returns a new directory that everybody may go through, and that somebody has.
 func (w *world) directory(uid int) string {
-	w.t.Helper()
+	w.T.Helper()
 	dir, err := os.MkdirTemp("", "fairlead-programs-")
-	w.must(err)
-	w.t.Cleanup(func() { w.must(os.RemoveAll(dir)) })
-	w.must(errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, uid, uid)))
+	w.Must(err)
+	w.T.Cleanup(func() { w.Must(os.RemoveAll(dir)) })
+	w.Must(errors.Join(os.Chmod(dir, 0o755), os.Chown(dir, uid, uid)))
 	return dir
 }
 

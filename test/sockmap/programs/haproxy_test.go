@@ -29,7 +29,7 @@ func TestHAProxy(t *testing.T) {
 				w.as(there, root, "serve", fmt.Sprintf(":%d", app))
 				w.listens(there, app)
 				config := filepath.Join(w.directory(nobody), "haproxy.cfg")
-				w.must(os.WriteFile(config, fmt.Appendf(nil, haproxyConfig, c.options, mode, app, address(there, false), app), 0o644))
+				w.Must(os.WriteFile(config, fmt.Appendf(nil, haproxyConfig, c.options, mode, app, address(there, false), app), 0o644))
 				w.start(between, nobody, "haproxy", "-db", "-f", config)
 				w.listens(between, app)
 				client := w.client(here, fmt.Sprintf("http://%s:%d", address(between, false), app), 1, 8, 1)

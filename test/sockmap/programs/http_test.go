@@ -109,41 +109,41 @@ type client struct {
 
 // client starts one: version of HTTP, connections, and how many ask at a time by each.
 func (w *world) client(pod int, base string, version, connections, streams int) *client {
-	w.t.Helper()
+	w.T.Helper()
 	args := []string{base, strconv.Itoa(version), strconv.Itoa(connections), strconv.Itoa(streams)}
-	return &client{w, rig.NewChild(w.t, w.cgroup, w.pods[pod], "fetch", args...)}
+	return &client{w, rig.NewChild(w.T, w.cgroup, w.pods[pod], "fetch", args...)}
 }
 
 func (c *client) begin(o order) {
-	c.w.t.Helper()
-	c.w.must(json.NewEncoder(c.Stdin).Encode(o))
+	c.w.T.Helper()
+	c.w.Must(json.NewEncoder(c.Stdin).Encode(o))
 }
 
 // done waits for the end of what was begun.
 func (c *client) done() (a answer) {
-	c.w.t.Helper()
+	c.w.T.Helper()
 	line, err := c.ReadLine()
-	c.w.must(err)
+	c.w.Must(err)
 	if err := json.Unmarshal([]byte(line), &a); err != nil {
-		c.w.t.Fatalf("the client says %q", line)
+		c.w.T.Fatalf("the client says %q", line)
 	}
 	for _, fault := range a.Faults {
-		c.w.t.Error(fault)
+		c.w.T.Error(fault)
 	}
 	return a
 }
 
 func (c *client) fetch(o order) answer {
-	c.w.t.Helper()
+	c.w.T.Helper()
 	c.begin(o)
 	return c.done()
 }
 
 // end has the client close what it has.
 func (c *client) end() {
-	c.w.t.Helper()
-	c.w.must(c.Stdin.Close())
-	c.w.must(c.Wait())
+	c.w.T.Helper()
+	c.w.Must(c.Stdin.Close())
+	c.w.Must(c.Wait())
 }
 
 // asker asks by some connections.

@@ -59,12 +59,12 @@ table inet istio {
 
 // intercept puts a pod into the mesh.
 func (w *world) intercept(pod int) {
-	w.t.Helper()
+	w.T.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
-		rig.Lacking(w.t, "cluster", "there is no nft, of Debian's nftables")
+		rig.Lacking(w.T, "cluster", "there is no nft, of Debian's nftables")
 	}
-	rig.Address(w.t, w.pods[pod], "lo", "::6/128") // as the mesh does
-	w.must(w.pods[pod].Do(func() error {
+	rig.Address(w.T, w.pods[pod], "lo", "::6/128") // as the mesh does
+	w.Must(w.pods[pod].Do(func() error {
 		cmd := exec.Command("nft", "-f", "-")
 		cmd.Stdin = bytes.NewBufferString(meshRules)
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -82,7 +82,7 @@ type hop struct {
 }
 
 func (w *world) hop(port uint16) (h hop) {
-	w.t.Helper()
+	w.T.Helper()
 	for _, p := range w.pairs() {
 		if p.Server.Port() != port {
 			continue
@@ -103,8 +103,8 @@ func hops() []uint16 { return []uint16{outbound, inbound, app} }
 
 // short waits until connections of each hop go past TCP: all, or, where a proxy has some in reserve, one at least.
 func (w *world) short(c *client, all bool) {
-	w.t.Helper()
-	w.until("connections of each hop to go past TCP", func() bool {
+	w.T.Helper()
+	w.Until("connections of each hop to go past TCP", func() bool {
 		c.fetch(order{Requests: 20, Sizes: []int{100}})
 		time.Sleep(20 * time.Millisecond)
 		for _, port := range hops() {
@@ -118,7 +118,7 @@ func (w *world) short(c *client, all bool) {
 
 // everyHop has a client ask, and finds each byte of it on each of the three ways.
 func (w *world) everyHop(c *client) {
-	w.t.Helper()
+	w.T.Helper()
 	w.short(c, true)
 	var before []hop
 	for _, port := range hops() {
@@ -126,7 +126,7 @@ func (w *world) everyHop(c *client) {
 	}
 	began := c.fetch(order{})
 	if a := c.fetch(order{Requests: 200, Sizes: []int{1, 300, 5000, 40_000}, Sends: []int{10, 2000, 20_000}}); a.Failed > 0 || a.Requests < 400 {
-		w.t.Errorf("%+v", a)
+		w.T.Errorf("%+v", a)
 	}
 	time.Sleep(50 * time.Millisecond) // nobody waits for what an answer is answered by, such as a window of HTTP/2
 	ended := c.fetch(order{})
@@ -134,7 +134,7 @@ func (w *world) everyHop(c *client) {
 		after := w.hop(port)
 		got := [2]int64{int64(after.client - before[i].client), int64(after.server - before[i].server)}
 		if want := [2]int64{ended.Sent - began.Sent, ended.Got - began.Got}; got != want || len(after.others) > 0 {
-			w.t.Errorf("to port %d went %d bytes, of %d that the client sent and got; %+v", port, got, want, after.others)
+			w.T.Errorf("to port %d went %d bytes, of %d that the client sent and got; %+v", port, got, want, after.others)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func TestMesh(t *testing.T) {
 
 // asked has an app ask another through the mesh that is there: at first in peace, then with somebody who disturbs. There are six messages to a request.
 func (w *world) asked(what string, version int, six bool, streams int, first func(c *client)) {
-	w.t.Helper()
+	w.T.Helper()
 	addr := net.JoinHostPort(address(there, six), strconv.Itoa(app))
 	w.as(there, root, "serve", net.JoinHostPort("", strconv.Itoa(app)))
 	w.listens(there, app)
@@ -181,7 +181,7 @@ func (w *world) asked(what string, version int, six bool, streams int, first fun
 	w.judge(fmt.Sprintf("%s, HTTP/%d", what, version), a.Requests, a.Failed, expectation{share: []float64{0.5, 0.3}[version-1], each: 1.5}) // frames of many streams are often in a row
 	// Of each byte three could have gone past TCP, but while that was switched off.
 	if past, could := w.tallies().Redirected.Bytes-before, 3*(a.Sent+a.Got-began.Sent-began.Got); float64(past) < 0.3*float64(could) {
-		w.t.Errorf("%d of %d bytes went past TCP", past, could)
+		w.T.Errorf("%d of %d bytes went past TCP", past, could)
 	}
 	c.end()
 	w.gone()

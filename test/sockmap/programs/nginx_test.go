@@ -56,18 +56,18 @@ func TestNginx(t *testing.T) {
 
 // nginx starts it: at one port it has contents of these sizes, the next leads to another pod.
 func (w *world) nginx(sendfile string, sizes []int) {
-	w.t.Helper()
+	w.T.Helper()
 	dir := w.directory(nobody)
 	for _, size := range sizes {
 		for seed := range seeds {
 			name := fmt.Sprintf("%d-%d", seed, size)
 			file, err := content(name)
-			w.must(err)
-			w.must(os.WriteFile(filepath.Join(dir, name), file, 0o644))
+			w.Must(err)
+			w.Must(os.WriteFile(filepath.Join(dir, name), file, 0o644))
 		}
 	}
 	config := filepath.Join(dir, "nginx.conf")
-	w.must(os.WriteFile(config, []byte(strings.NewReplacer("DIR", dir, "SENDFILE", sendfile, "APP", strconv.Itoa(app), "NEXT", strconv.Itoa(app+1),
+	w.Must(os.WriteFile(config, []byte(strings.NewReplacer("DIR", dir, "SENDFILE", sendfile, "APP", strconv.Itoa(app), "NEXT", strconv.Itoa(app+1),
 		"THERE", fmt.Sprintf("%s:%d", address(there, false), app)).Replace(nginxConfig)), 0o644))
 	w.start(between, nobody, "nginx", "-e", "stderr", "-c", config)
 	w.listens(between, app)

@@ -23,16 +23,16 @@ func TestPostgreSQL(t *testing.T) {
 	data := filepath.Join(dir, "data")
 	w.run(there, nobody, "initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "--locale=C")
 	hba, err := os.OpenFile(filepath.Join(data, "pg_hba.conf"), os.O_WRONLY|os.O_APPEND, 0)
-	w.must(err)
+	w.Must(err)
 	fmt.Fprintln(hba, "host all all 0.0.0.0/0 trust\nhost all all ::/0 trust")
-	w.must(hba.Close())
+	w.Must(hba.Close())
 	w.start(there, nobody, "postgres", "-D", data, "-h", "*", "-k", "", "-F", "-c", "dynamic_shared_memory_type=mmap")
 	at := []string{"-h", address(there, false), "-U", "postgres", "-d", "postgres"}
 	ready := append(at, "-qAt", "-c", "select 1")
-	w.until("the database", func() bool { p := w.start(here, nobody, "psql", ready...); return p.Wait() == nil })
+	w.Until("the database", func() bool { p := w.start(here, nobody, "psql", ready...); return p.Wait() == nil })
 	w.run(here, nobody, "pgbench", append(at, "-q", "-i", "-s", "2")...)
 	script := filepath.Join(dir, "script")
-	w.must(os.WriteFile(script, []byte(pgScript), 0o644))
+	w.Must(os.WriteFile(script, []byte(pgScript), 0o644))
 
 	seconds := strconv.Itoa(int(load.Seconds()))
 	bank := w.start(here, nobody, "pgbench", append(at, "-n", "-c", "4", "-j", "2", "-T", seconds)...)
@@ -75,7 +75,7 @@ func (w *world) largeResult(at []string) {
 	const rows = 5000
 	said := w.start(here, nobody, "psql", append(at, "-qAt", "-c", fmt.Sprintf("select repeat(md5(i::text), 16) from generate_series(1, %d) i", rows))...)
 	if err := said.Wait(); err != nil {
-		w.t.Errorf("%v\n%s", err, said.said())
+		w.T.Errorf("%v\n%s", err, said.said())
 		return
 	}
 	var want strings.Builder
@@ -83,7 +83,7 @@ func (w *world) largeResult(at []string) {
 		fmt.Fprintln(&want, strings.Repeat(fmt.Sprintf("%x", md5.Sum([]byte(strconv.Itoa(i+1)))), 16))
 	}
 	if got := said.said(); got != want.String() {
-		w.t.Errorf("a result of %d bytes has %d, or wrong ones", want.Len(), len(got))
+		w.T.Errorf("a result of %d bytes has %d, or wrong ones", want.Len(), len(got))
 	}
 }
 

@@ -35,7 +35,7 @@ func TestRedis(t *testing.T) {
 	}
 	w.disturb(*load)
 	line, err := store.ReadLine()
-	w.must(err)
+	w.Must(err)
 	var a answer
 	if err := json.Unmarshal([]byte(line), &a); err != nil {
 		t.Fatalf("the client says %q", line)

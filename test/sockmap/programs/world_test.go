@@ -3,11 +3,9 @@
 package programs
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"maps"
 	"os"
 	"regexp"
@@ -21,6 +19,7 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/sockmap"
 	"fairlead.io/fairlead/test/rig"
+	"fairlead.io/fairlead/test/sockmap/agent"
 )
 
 var (
@@ -55,13 +54,9 @@ func address(pod int, six bool) string {
 
 // world is three pods of a node, and what serves their sockets.
 type world struct {
-	t      *testing.T
-	cgroup *rig.Cgroup
+	cgroup *rig.Cgroup // that of all programs
 	pods   [pods]*rig.Netns
-	bpffs  string
-	limits sockmap.Limits
-	*sockmap.Sockmap
-	stop func()
+	*agent.Agent
 }
 
 // newWorld has an agent that is told nothing.
@@ -81,11 +76,13 @@ func usual() []string {
 func newWorldExcept(t *testing.T, except ...string) *world {
 	t.Helper()
 	rig.Root(t)
-	w := &world{t: t, cgroup: rig.NewCgroup(t), bpffs: rig.BPFFS(t), limits: sockmap.DefaultLimits()}
-	w.limits.Except = except
+	w := &world{cgroup: rig.NewCgroup(t)}
 	node := rig.NewNetns(t, "node")
-	w.must(node.SetSysctl("net/ipv4/ip_forward", "1"))
-	w.must(node.SetSysctl("net/ipv6/conf/all/forwarding", "1"))
+	for _, setting := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
+		if err := node.SetSysctl(setting, "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for i := range w.pods {
 		w.pods[i] = rig.NewNetns(t, fmt.Sprintf("pod%d", i))
 		device := fmt.Sprintf("pod%d", i)
@@ -95,86 +92,19 @@ func newWorldExcept(t *testing.T, except ...string) *world {
 		rig.Route(t, w.pods[i], "0.0.0.0/0", fmt.Sprintf("10.1.%d.1", i))
 		rig.Route(t, w.pods[i], "::/0", fmt.Sprintf("fd01:%d::1", i))
 	}
-	w.open()
-	t.Cleanup(w.close)
-	w.letAll()
-	w.must(w.Switch(true))
+	limits := sockmap.DefaultLimits()
+	limits.Except = except
+	w.Agent = agent.New(t, limits, w.pods[:]...)
 	return w
-}
-
-func (w *world) must(err error) {
-	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// open starts an agent's part.
-func (w *world) open() {
-	w.t.Helper()
-	s, err := sockmap.Open(sockmap.Config{BPFFS: w.bpffs, Limits: w.limits, Log: slog.New(slog.DiscardHandler)})
-	w.must(err)
-	w.Sockmap = s
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error)
-	go func() { ended <- s.Run(ctx) }()
-	w.stop = func() {
-		cancel()
-		w.must(<-ended)
-		w.must(s.Close())
-	}
-}
-
-// close ends it. What is pinned goes on.
-func (w *world) close() {
-	if w.stop != nil {
-		w.stop()
-		w.stop = nil
-	}
-}
-
-// letAll lets the pods speak past TCP, with each other and with themselves.
-func (w *world) letAll() {
-	w.t.Helper()
-	rules := map[sockmap.Place]sockmap.Rules{}
-	for _, pod := range w.pods {
-		rules[sockmap.Place{Netns: w.cookie(pod)}] = sockmap.Rules{From: 1, To: 1}
-	}
-	w.must(w.SetRules(rules))
-}
-
-// cookie returns the cookie of a network namespace.
-func (w *world) cookie(ns *rig.Netns) (cookie uint64) {
-	w.t.Helper()
-	w.must(ns.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		return err
-	}))
-	return cookie
-}
-
-// until waits for something that another process or the agent brings about.
-func (w *world) until(what string, f func() bool) {
-	w.t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.t.Fatalf("waited in vain for %s", what)
-		}
-	}
 }
 
 // listens waits until somebody listens at a port in a pod. It does not dial: a proxy that is dialled itself may dial itself in turn.
 func (w *world) listens(pod, port int) {
-	w.t.Helper()
+	w.T.Helper()
 	listening := regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]+:%04X [0-9A-F:]+ 0A `, port))
-	w.until(fmt.Sprintf("somebody at port %d", port), func() bool {
+	w.Until(fmt.Sprintf("somebody at port %d", port), func() bool {
 		var tables []byte
-		w.must(w.pods[pod].Do(func() error {
+		w.Must(w.pods[pod].Do(func() error {
 			for _, table := range []string{"tcp", "tcp6"} {
 				content, err := os.ReadFile("/proc/thread-self/net/" + table)
 				if err != nil {
@@ -190,36 +120,36 @@ func (w *world) listens(pod, port int) {
 
 // disturb does, in the course of a load, what an operator may do at any time. At last nobody may go past TCP any more, and those who may afterwards are others.
 func (w *world) disturb(long time.Duration) {
-	w.t.Helper()
+	w.T.Helper()
 	pause := func() { time.Sleep(long / 5) }
 	pause()
-	w.must(w.Switch(false))
+	w.Must(w.Switch(false))
 	time.Sleep(200 * time.Millisecond)
-	w.must(w.Switch(true))
+	w.Must(w.Switch(true))
 	pause()
-	w.close()
+	w.Stop()
 	time.Sleep(50 * time.Millisecond)
-	w.open()
+	w.Start()
 	pause()
-	w.must(w.Switch(false))
-	w.must(w.Switch(true))
+	w.Must(w.Switch(false))
+	w.Must(w.Switch(true))
 	pause()
-	w.must(w.SetRules(nil))
+	w.Must(w.SetRules(nil))
 	time.Sleep(100 * time.Millisecond)
-	w.letAll()
+	w.Let(w.pods[:]...)
 }
 
 func (w *world) tallies() sockmap.Tallies {
-	w.t.Helper()
+	w.T.Helper()
 	tallies, err := w.Tallies()
-	w.must(err)
+	w.Must(err)
 	return tallies
 }
 
 func (w *world) pairs() []sockmap.Pair {
-	w.t.Helper()
+	w.T.Helper()
 	list, err := w.Pairs()
-	w.must(err)
+	w.Must(err)
 	return list
 }
 
@@ -234,7 +164,7 @@ type expectation struct {
 
 // judge tells what became of a program's requests, and of its messages, and says what is wrong with it.
 func (w *world) judge(what string, requests, failed int, want expectation) {
-	w.t.Helper()
+	w.T.Helper()
 	tallies := w.tallies()
 	messages := tallies.Redirected.Count
 	var passed []string
@@ -253,39 +183,39 @@ func (w *world) judge(what string, requests, failed int, want expectation) {
 		// By rules they are in the end, and who closes at the moment is refused.
 		may := append([]string{"rules", "refused"}, want.may...)
 		if expected := slices.Contains(want.excluded, why); expected != (n > 0) && !slices.Contains(may, why) {
-			w.t.Errorf("%s: %d connections were excluded because of %s", what, n, why)
+			w.T.Errorf("%s: %d connections were excluded because of %s", what, n, why)
 		}
 	}
 	share := float64(tallies.Redirected.Count) / float64(max(messages, 1))
 	each := float64(tallies.Redirected.Count) / float64(max(requests, 1))
-	w.t.Logf("%s: %d requests, %d failed; %d messages (%d KiB) past TCP, %.2f of those in the map, %.2f a request; passed: %s; %d connections, %d sockets admitted, %d left; excluded: %s",
+	w.T.Logf("%s: %d requests, %d failed; %d messages (%d KiB) past TCP, %.2f of those in the map, %.2f a request; passed: %s; %d connections, %d sockets admitted, %d left; excluded: %s",
 		what, requests, failed, tallies.Redirected.Count, tallies.Redirected.Bytes>>10, share, each, strings.Join(passed, ", "),
 		tallies.Watched, tallies.Admitted, tallies.Left, strings.Join(excluded, ", "))
 	if failed > 0 || requests == 0 {
-		w.t.Errorf("%s: %d of %d requests failed", what, failed, requests)
+		w.T.Errorf("%s: %d of %d requests failed", what, failed, requests)
 	}
 	if want.none && tallies.Redirected.Count > 0 {
-		w.t.Errorf("%s: %d messages went past TCP", what, tallies.Redirected.Count)
+		w.T.Errorf("%s: %d messages went past TCP", what, tallies.Redirected.Count)
 	}
 	if share < want.share || each < want.each {
-		w.t.Errorf("%s: %.2f of the messages, and %.2f for a request, went past TCP; expected at least %.2f and %.2f", what, share, each, want.share, want.each)
+		w.T.Errorf("%s: %.2f of the messages, and %.2f for a request, went past TCP; expected at least %.2f and %.2f", what, share, each, want.share, want.each)
 	}
 }
 
 // gone ends all programs, and waits until nothing is left of their connections.
 func (w *world) gone() {
-	w.t.Helper()
+	w.T.Helper()
 	// One by one: a cgroup that was told to kill all kills those that are born into it later as well, on Linux 6.18.
-	w.until("the programs to end", func() bool {
+	w.Until("the programs to end", func() bool {
 		pids, err := w.cgroup.Pids()
-		w.must(err)
+		w.Must(err)
 		for _, pid := range pids {
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 		return len(pids) == 0
 	})
-	w.until("the rows of connections to be gone", func() bool { return len(w.pairs()) == 0 })
-	w.until("the sockets to be gone", func() bool { n, err := w.Sockets(); w.must(err); return n == 0 })
+	w.Until("the rows of connections to be gone", func() bool { return len(w.pairs()) == 0 })
+	w.Until("the sockets to be gone", func() bool { n, err := w.Sockets(); w.Must(err); return n == 0 })
 }
