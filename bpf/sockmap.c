@@ -26,7 +26,8 @@ const enum tally_row *tally_row_type __attribute__((unused));
 const enum wake *wake_type __attribute__((unused));
 
 enum {
-	ESTABLISHED = 1, /* TCP_ESTABLISHED */
+	ESTABLISHED = 1,   /* TCP_ESTABLISHED */
+	REFUSALS_MOST = 4, /* how often the kernel may refuse a connection, and it is tried again */
 };
 
 static __always_inline bool is_splice(__u64 call)
@@ -98,10 +99,12 @@ static __always_inline void read_unknown(struct sock *sk)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
 
-	if (is_splice(call_now().number))
-		note_splicer();
-	else if (tp && tp->data_segs_in % SEGMENTS == 0 && tp->data_segs_out >= SEGMENTS - 1 && is_on())
+	if (is_splice(call_now().number)) {
+		if (is_in_question(sk))
+			note_splicer();
+	} else if (tp && is_on() && is_looked_at(tp)) {
 		end_note(sk, tp);
+	}
 }
 
 /* A socket of which the other end has not been found, or is no more. Once in a while it is looked at anew: it may
@@ -114,6 +117,8 @@ static __always_inline void read_alone(struct sock *sk, struct end *end)
 		tell(WAKE_LEAVE);
 		return;
 	}
+	if (is_waiting(sk, end))
+		return;
 	end_forget(end);
 	bpf_sk_storage_delete(&ends, sk);
 }
@@ -231,8 +236,9 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 	if (pair->run[side] > cfg.run) {
 		if (pair->run[side] > cfg.stream &&
 		    __sync_val_compare_and_swap(&pair->state, PAIR_SHORT, PAIR_LEAVING) == PAIR_SHORT) {
-			pair->needed *=
-				4; /* it has to show for longer each time that it has become a conversation again */
+			/* It has to show for longer each time that it has become a conversation again. */
+			pair->needed *= 4;
+			pair->streamed++;
 			tell(WAKE_LEAVE);
 		}
 		return PASSING_RUN;
@@ -288,8 +294,8 @@ static __always_inline enum exclusion socket_way(const struct sock *sk)
  * programs may still have it in its map; other programs never let go of it. */
 static __always_inline void refuse(struct pair *pair)
 {
-	pair->needed *= 4;
-	if (pair->needed > cfg.turns * 256)
+	pair->needed *= 16;
+	if (++pair->refused > REFUSALS_MOST)
 		exclude(pair, EXCLUSION_REFUSED);
 	else if (!pair->inside)
 		watch_again(pair, PAIR_CHOSEN);

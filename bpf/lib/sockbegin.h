@@ -12,11 +12,10 @@
 #include "sockpair.h"
 
 enum {
-	FAMILY_V4 = 2, /* AF_INET */
-	/* One read in about so many is looked at while nothing is known of a socket, and later one in so many,
-	 * while the other end has not been found. */
-	SEGMENTS = 4,
-	READS_ALONE = 16,
+	FAMILY_V4 = 2,	  /* AF_INET */
+	SEGMENTS = 4,	  /* one read in about so many is looked at while nothing is known of a socket, */
+	ODDS = 8,	  /* and one in so many of the others, */
+	READS_ALONE = 16, /* and one in so many while the other end has not been found */
 };
 
 /* What signs its segments, or has several ways, is no plain connection. */
@@ -72,16 +71,34 @@ static __always_inline bool is_end_of(struct tcp_sock *tp, struct end *end)
 	return tp && begin_theirs(tp) == end->key.begin[!(end->side & 1)];
 }
 
-/* What is known of a socket alone; false if it is not to take part. */
-static __always_inline bool end_see(struct sock *sk, struct tcp_sock *tp, struct end *end, struct half *half)
+/* Whether a read of a socket of which nothing is known is one that is looked at. What is counted is segments, and a
+ * connection that gets several at once may pass by the right numbers for ever. */
+static __always_inline bool is_looked_at(struct tcp_sock *tp)
+{
+	if (tp->data_segs_in < SEGMENTS || tp->data_segs_out < SEGMENTS - 1)
+		return false;
+	return tp->data_segs_in % SEGMENTS == 0 || bpf_get_prandom_u32() % ODDS == 0;
+}
+
+/* Whether any rule lets a socket, whichever end it is. */
+static __always_inline bool is_in_question(struct sock *sk)
+{
+	__u64 netns = sk->__sk_common.skc_net.net->net_cookie;
+
+	return rules_of(netns, SIDE_CLIENT, 0) | rules_of(netns, SIDE_SERVER, sk->__sk_common.skc_num);
+}
+
+/* What is known of a socket alone, and the rules that let it; none if it is not to take part. */
+static __always_inline __u64 end_see(struct sock *sk, struct tcp_sock *tp, struct end *end, struct half *half)
 {
 	__u32 ours, side = begin_ours(tp, &ours);
+	__u64 rules;
 
 	half->netns = sk->__sk_common.skc_net.net->net_cookie;
 	half->port = sk->__sk_common.skc_num;
-	half->rules = rules_of(half->netns, side, half->port);
-	if (!half->rules || side == SIDES || !is_plain(tp))
-		return false;
+	rules = rules_of(half->netns, side, half->port);
+	if (!rules || side == SIDES || !is_plain(tp))
+		return 0;
 	half->addr = sock_local(sk);
 	half->sk = (__u64)tp;
 	half->cookie = end->cookie = end->pair = bpf_get_socket_cookie(sk);
@@ -98,7 +115,7 @@ static __always_inline bool end_see(struct sock *sk, struct tcp_sock *tp, struct
 		end->key.begin[SIDE_CLIENT] = begin_theirs(tp);
 	}
 	end->key.netns = addr_is_loopback(&end->key.client) ? half->netns : 0;
-	return true;
+	return rules;
 }
 
 static __always_inline void pair_fill(struct pair *pair, enum side side, const struct half *half)
@@ -111,11 +128,12 @@ static __always_inline void pair_fill(struct pair *pair, enum side side, const s
 }
 
 /* Makes one connection of an end and the other that has been found. */
-static __always_inline int pair_join(struct sock *sk, struct end *end, const struct half *half,
+static __always_inline int pair_join(struct sock *sk, struct end *end, const struct half *half, __u64 rules,
 				     const struct half *found)
 {
-	struct pair pair = { .state = PAIR_WATCHED, .needed = cfg.turns, .rules = half->rules & found->rules };
+	struct pair pair = { .state = PAIR_WATCHED, .needed = cfg.turns };
 
+	pair.rules = rules & rules_of(found->netns, found->side, found->port);
 	if (found->side == half->side || !pair.rules)
 		return 0;
 	if (half->side == SIDE_CLIENT) {
@@ -163,17 +181,35 @@ static __noinline int end_note(struct sock *sk, struct tcp_sock *tp)
 {
 	struct half half = {}, *found;
 	struct end end = {};
+	__u64 rules = end_see(sk, tp, &end, &half);
 
-	if (!end_see(sk, tp, &end, &half))
+	if (!rules)
 		return 0;
 	found = bpf_map_lookup_elem(&halves, &end.key);
-	return found ? pair_join(sk, &end, &half, found) : half_leave(sk, &end, &half);
+	return found ? pair_join(sk, &end, &half, rules, found) : half_leave(sk, &end, &half);
+}
+
+/* What a socket has left for the other end, if it is still there. */
+static __always_inline struct half *half_of(struct end *end)
+{
+	struct half *half = bpf_map_lookup_elem(&halves, &end->key);
+
+	return half && half->cookie == end->cookie ? half : NULL;
 }
 
 /* Forgets what is known of a socket, and of its connection. */
 static __always_inline void end_forget(struct end *end)
 {
-	bpf_map_delete_elem(&pairs, &end->pair);
-	if (end->pair == end->cookie)
+	if (pair_of(end))
+		bpf_map_delete_elem(&pairs, &end->pair);
+	if (half_of(end))
 		bpf_map_delete_elem(&halves, &end->key);
+}
+
+/* Whether a socket without another end waits for it with good reason: it is still of that connection, and let. */
+static __always_inline bool is_waiting(struct sock *sk, struct end *end)
+{
+	struct half *half = half_of(end);
+
+	return half && is_end_of(bpf_skc_to_tcp_sock(sk), end) && rules_of(half->netns, half->side, half->port);
 }

@@ -5,6 +5,10 @@
 #include "sockkernel.h"
 #include "sockpair.h"
 
+enum {
+	STREAMS_MOST = 4, /* how often a connection may stream and come back */
+};
+
 /* Whether a connection's sockets are to leave the map. */
 static __always_inline bool is_leaving(struct pair *pair, bool on)
 {
@@ -52,7 +56,7 @@ static __always_inline void leave(struct end *end, struct pair *pair)
 	__sync_fetch_and_and(&pair->ready, ~bit);
 	if ((__sync_fetch_and_and(&pair->inside, ~bit) & ~bit) || pair->state != PAIR_LEAVING)
 		return;
-	if (pair->needed > cfg.turns * 256)
+	if (pair->streamed > STREAMS_MOST)
 		exclude(pair, EXCLUSION_STREAM);
 	else
 		watch_again(pair, PAIR_LEAVING);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /* This file contains the layout of what is known of connections between sockets of this node, and every map of it.
  * They are a set of their own: sockets stay in a map while their data waits there, so nothing of this is ever
- * copied or grown. The sizes are the smallest ones; the agent sets the real ones before it creates. */
+ * copied or grown. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -73,7 +73,6 @@ struct half {
 	__u64 cookie; /* of the socket */
 	__u64 sk;     /* where the kernel has it */
 	__u64 netns;
-	__u64 rules;
 	struct addr addr; /* its own */
 	__u32 port;
 	__u32 side;
@@ -97,7 +96,8 @@ struct pair {
 	__u32 spliced;	      /* a bit for each side that has tried to read by splice */
 	__u32 run[SIDES];     /* messages since the other side spoke */
 	__u32 waiting[SIDES]; /* bytes that went past TCP since the other side was last seen to have read all */
-	__u32 pad;
+	__u16 streamed;	      /* how often it has left the map for that */
+	__u16 refused;	      /* how often the kernel has not taken it */
 	__u64 redirected[SIDES];
 	__u64 passed[SIDES]; /* bytes that went by TCP while they were in the map */
 	__u64 rules;	     /* that both have */
@@ -190,9 +190,10 @@ struct {
 	__type(value, struct short_rules);
 } short_rules SEC(".maps");
 
+/* Those whose other end is on another node stay here, as many as there are, so who has not been seen for long makes
+ * room. */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
 	__type(key, struct pair_key);
 	__type(value, struct half);
@@ -249,6 +250,6 @@ struct {
 } sockmap_wakes SEC(".maps");
 
 _Static_assert(sizeof(struct pair_key) == 40, "a key has no hidden padding");
-_Static_assert(sizeof(struct half) == 56, "a value has no hidden padding");
+_Static_assert(sizeof(struct half) == 48, "a value has no hidden padding");
 _Static_assert(sizeof(struct pair) == 184, "a value has no hidden padding");
 _Static_assert(sizeof(struct end) == 88, "a value has no hidden padding");

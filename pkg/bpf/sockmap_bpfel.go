@@ -59,7 +59,6 @@ type SockmapHalf struct {
 	Cookie uint64
 	Sk     uint64
 	Netns  uint64
-	Rules  uint64
 	Addr   struct {
 		_    structs.HostLayout
 		Word [4]uint32
@@ -89,7 +88,8 @@ type SockmapPair struct {
 	Spliced    uint32
 	Run        [2]uint32
 	Waiting    [2]uint32
-	Pad        uint32
+	Streamed   uint16
+	Refused    uint16
 	Redirected [2]uint64
 	Passed     [2]uint64
 	Rules      uint64

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -146,19 +147,35 @@ func (g *generation) pinAll(stage string) error {
 // retire has no connection noted any more, and those that are noted go by TCP.
 func (g *generation) retire() error {
 	errs := []error{g.setOn(false)}
-	// The order does not matter: what is noted and not forgotten is in maps that go with the generation.
-	for name, l := range g.links {
+	// The one that notes connections goes first: what it notes the others forget.
+	for _, name := range append([]string{readLink}, slices.Sorted(maps.Keys(g.links))...) {
+		if g.links[name] == nil {
+			continue
+		}
 		if err := os.Remove(g.pin(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
-		errs = append(errs, l.Close())
+		errs = append(errs, g.links[name].Close())
 		delete(g.links, name)
 	}
 	return errors.Join(errs...)
 }
 
-// remove takes the pins away. Only a generation without sockets may go.
-func (g *generation) remove() error { return errors.Join(os.RemoveAll(g.dir), g.close()) }
+// isWhole reports whether all of its programs are attached.
+func (g *generation) isWhole() bool {
+	for _, name := range tracing() {
+		if g.links[name] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// remove takes the pins away. Only a generation without sockets may go. By the name of what is not finished nobody takes what is left for a generation.
+func (g *generation) remove() error {
+	stage := filepath.Join(filepath.Dir(g.dir), stageName)
+	return errors.Join(os.RemoveAll(stage), os.Rename(g.dir, stage), os.RemoveAll(stage), g.close())
+}
 
 func (g *generation) close() error {
 	var errs []error

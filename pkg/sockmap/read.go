@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
@@ -52,6 +53,10 @@ func (v *View) add(dir string) error {
 	if err != nil {
 		return err
 	}
+	v.Pinned, v.On, v.Held = true, v.On || on != 0, v.Held || held != 0
+	if !g.isReadable() {
+		return nil
+	}
 	pairs, err := g.pairs()
 	if err != nil {
 		return err
@@ -66,8 +71,15 @@ func (v *View) add(dir string) error {
 	for place, r := range rules {
 		v.Pods[place.Netns] = r.Pod
 	}
-	v.Pinned, v.On, v.Held, v.Pairs = true, v.On || on != 0, v.Held || held != 0, append(v.Pairs, pairs...)
+	v.Pairs = append(v.Pairs, pairs...)
 	return nil
+}
+
+// isReadable reports whether the rows have the form that they have here. Of other versions, which only wait for their sockets to leave, nothing is told.
+func (g *generation) isReadable() bool {
+	pairs, rules := g.maps[pairsMap], g.maps[rulesMap]
+	return pairs.KeySize() == uint32(unsafe.Sizeof(uint64(0))) && pairs.ValueSize() == uint32(unsafe.Sizeof(bpf.SockmapPair{})) &&
+		rules.KeySize() == uint32(unsafe.Sizeof(bpf.SockmapShortKey{})) && rules.ValueSize() == uint32(unsafe.Sizeof(bpf.SockmapShortRules{}))
 }
 
 // State is what programs are told, and how many sockets are in the maps of all versions.

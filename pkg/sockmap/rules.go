@@ -27,7 +27,7 @@ type Rules struct {
 	Pod  string // whose place it is, for people
 }
 
-// SetRules says who may take part. Connections that begin from now on are held to it, and those that no rule lets any more go by TCP.
+// SetRules says who may take part. Connections come to take part, or go back to TCP when no rule lets them any more.
 func (s *Sockmap) SetRules(want map[Place]Rules) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -100,7 +100,7 @@ func Open(cfg Config) (s *Sockmap, err error) {
 			}
 		}
 		switch {
-		case strings.HasPrefix(filepath.Base(dir), name) && s.now == nil && g.links[readLink] != nil:
+		case strings.HasPrefix(filepath.Base(dir), name) && s.now == nil && g.isWhole():
 			s.now = g
 		default:
 			s.former = append(s.former, g)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"testing"
 	"unsafe"
@@ -12,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/sockmap"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -82,13 +84,54 @@ func TestAlone(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
 	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 1}}))
 	c := w.dial(server4)
-	c.ask(190, 100)
-	if len(w.pairs()) != 0 || w.isForgotten() {
-		t.Errorf("%+v", w.pairs())
+	for range 40 { // also when the row has been looked at anew
+		c.ask(5, 100)
+		if len(w.pairs()) != 0 || w.isForgotten() {
+			t.Fatalf("%+v", w.pairs())
+		}
+	}
+	c.ok("close")
+	w.Until("nothing to be known", w.isForgotten)
+
+	c = w.dial(server4)
+	c.ask(10, 100)
+	if w.isForgotten() {
+		t.Fatal("nothing is known")
 	}
 	w.Let(w.pods[:]...) // and the other is found once it may be
 	c.ask(100, 100)
 	w.Until("admission", func() bool { return w.only().State == "short" })
+	c.ok("close")
+	w.Until("nothing to be known", w.isForgotten)
+}
+
+// Conversations are found however many segments a message has, and whatever there was before.
+func TestFound(t *testing.T) {
+	for _, c := range []struct{ first, size int }{{0, 100}, {1, 100}, {0, 2000}, {1, 2000}, {1, 5000}, {2, 5000}} {
+		t.Run(fmt.Sprintf("%d and messages of %d", c.first, c.size), func(t *testing.T) {
+			w := newWorld(t, sockmap.DefaultLimits())
+			talk := w.dial(server4)
+			talk.ask(c.first, 100)
+			w.Until("them to be found", func() bool { talk.ask(10, c.size); return len(w.pairs()) == 1 })
+		})
+	}
+}
+
+// What was left of a retirement that was interrupted is not taken for an agent's: it might note what nobody forgets.
+func TestRetireInterrupted(t *testing.T) {
+	w := newWorld(t, sockmap.DefaultLimits())
+	w.Stop()
+	pins, err := filepath.Glob(filepath.Join(sockmap.Dir(w.BPFFS), "*", bpf.SockmapProgSockmapForget))
+	w.Must(err)
+	if len(pins) != 1 {
+		t.Fatalf("there are %v", pins)
+	}
+	w.Must(os.Remove(pins[0]))
+	w.Start()
+	w.Let(w.pods[:]...)
+	w.Must(w.Switch(true))
+	c := w.dial(server4)
+	c.shorten()
 	c.ok("close")
 	w.Until("nothing to be known", w.isForgotten)
 }

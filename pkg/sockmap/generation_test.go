@@ -1,0 +1,131 @@
+package sockmap
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// Of a version with rows of another form it is told that it is there, and what it is told, and the rest of others.
+func TestReadOfAnother(t *testing.T) {
+	rig.Root(t)
+	bpffs := rig.BPFFS(t)
+	dir := filepath.Join(Dir(bpffs), "another")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, spec := range map[string]*ebpf.MapSpec{
+		pairsMap:   {Type: ebpf.Hash, KeySize: 40, ValueSize: 160, MaxEntries: 16},
+		rulesMap:   {Type: ebpf.Hash, KeySize: 16, ValueSize: 144, MaxEntries: 16},
+		controlMap: {Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 3},
+	} {
+		m, err := ebpf.NewMap(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if name == pairsMap {
+			if err := m.Put(make([]byte, 40), make([]byte, 160)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Pin(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if view, err := Read(bpffs); err != nil || !view.Pinned || len(view.Pairs) != 0 {
+		t.Errorf("%+v, %v", view, err)
+	}
+}
+
+// What is left of a removal that was interrupted is cleared away by the next who opens.
+func TestRemoveInterrupted(t *testing.T) {
+	rig.Root(t)
+	bpffs := rig.BPFFS(t)
+	cfg := Config{BPFFS: bpffs, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)}
+	s, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A pin that cannot be removed for the moment is where it ends.
+	if err := unix.Mount("/dev/null", s.now.pin(wakesMap), "", unix.MS_BIND, ""); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.now.remove(); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("it is not interrupted: %v", err)
+	}
+	left, err := filepath.Glob(filepath.Join(Dir(bpffs), "*", wakesMap))
+	if err != nil || len(left) != 1 {
+		t.Fatalf("left is %v, %v", left, err)
+	}
+	if err := unix.Unmount(left[0], 0); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = Open(cfg); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if removed, err := Remove(bpffs); err != nil || !removed {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+}
+
+// Connections are found however many others wait for an end that is not here.
+func TestCrowd(t *testing.T) {
+	rig.Root(t)
+	const room, crowd = 64, 200
+	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: func(spec *ebpf.CollectionSpec) {
+		spec.Maps["halves"].MaxEntries = room
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	other, atOther, err := listener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(other)
+	own, atOwn, err := listener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(own)
+	cookie, err := unix.GetsockoptUint64(own, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SetRules(map[Place]Rules{{Netns: cookie}: {From: 1}, {Netns: cookie, Port: portOf(atOwn)}: {To: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Switch(true); err != nil {
+		t.Fatal(err)
+	}
+	talk := func(listening int, at unix.Sockaddr, times int) {
+		t.Helper()
+		e, err := connect(listening, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(e.close)
+		if err := e.converse(times, 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range crowd {
+		talk(other, atOther, 10)
+	}
+	talk(own, atOwn, 100)
+	if list, err := s.Pairs(); err != nil || len(list) != 1 {
+		t.Errorf("%v, %v", list, err)
+	}
+}
