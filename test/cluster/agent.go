@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,10 +31,14 @@ const releaseName = "fairlead"
 // share one machine.
 func (c *Cluster) values(a Agent, image oci.Identity) map[string]any {
 	server := apiServer(c.Family)
+	options := a.Options
+	if !slices.Contains(a.Sets, "mode=accelerate-only") { // which has nothing of cgroups
+		options = append([]string{"--cgroup-root=" + c.cgroups.Dir(c.name("$(NODE_NAME)"))}, options...)
+	}
 	values := map[string]any{
 		"k8sServiceHost": server.Addr().String(), "k8sServicePort": strconv.Itoa(int(server.Port())),
 		"image":     map[string]any{"repository": image.Repository(), "digest": image.Digest},
-		"extraArgs": append([]string{"--cgroup-root=" + c.cgroups.Dir(c.name("$(NODE_NAME)"))}, a.Options...),
+		"extraArgs": options,
 	}
 	if c.CNI != "none" {
 		values["podNetwork"] = "off"
