@@ -321,7 +321,7 @@ int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 	end = bpf_sk_storage_get(&ends, sk, NULL, 0);
 	pair = end && end->cookie == cookie ? pair_of(end) : NULL;
 	if (!pair || pair->state != PAIR_CHOSEN || bpf_get_socket_cookie(sk) != cookie ||
-	    sk->__sk_common.skc_state != ESTABLISHED)
+	    sk->__sk_common.skc_state != ESTABLISHED || !is_end_of(bpf_skc_to_tcp_sock(sk), end))
 		goto out;
 	bit = 1 << (end->side & 1);
 	if (!is_on()) {

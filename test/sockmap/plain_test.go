@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/sockmap"
@@ -71,6 +72,22 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%d bytes went past TCP, and past TLS, %d before", after, before)
 		}
 	})
+}
+
+// A socket that is in somebody else's map stays there, and is left to TCP in the end.
+func TestOfAnother(t *testing.T) {
+	limits := sockmap.DefaultLimits()
+	limits.Turns = 1 // the last time, so many have to be shown that it would take long
+	w := newWorld(t, limits)
+	c := w.dial(server4)
+	c.ok("give")
+	for range 20 {
+		c.ask(2000, 100)
+		if p := w.only(); p.State == "short" || p.Redirected != [2]uint64{} {
+			t.Fatalf("%+v", p)
+		}
+	}
+	w.excluded(c, "refused")
 }
 
 const client4 = "10.1.0.1"
@@ -137,6 +154,17 @@ func signAO(peer string) func(fd int) error {
 		copy(add[key:], secret)
 		return unix.SetsockoptString(fd, unix.IPPROTO_TCP, addKey, string(add[:]))
 	}
+}
+
+// given is the map of somebody else's.
+var given *ebpf.Map
+
+// give puts the server's socket into it.
+func (e ends) give() (err error) {
+	if given, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.SockHash, KeySize: 8, ValueSize: 8, MaxEntries: 1}); err != nil {
+		return err
+	}
+	return e.raw(func(fd int) error { return given.Put(uint64(1), uint64(fd)) })
 }
 
 // encrypt has the kernel encrypt and decrypt at both ends, with one key for all that is said.

@@ -195,6 +195,8 @@ func (e ends) do(what string, n []int) error {
 		return e.wait(n[0], time.Second)
 	case "answer":
 		return say(e.server, e.client, 3, n[0])
+	case "give":
+		return e.give()
 	case "tls":
 		return e.encrypt()
 	case "shut":
