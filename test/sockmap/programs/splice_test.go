@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// A proxy of Go's that uses io.Copy is left to TCP before a byte goes past it: io.Copy reads by splice, which does not see what went past TCP.
+// A proxy of Go's that uses io.Copy is left to TCP before a byte goes past it: io.Copy reads by splice, which does not see what went past TCP. It reads in no other way,
+// so its connections are not even found.
 func TestCopy(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
@@ -22,7 +23,7 @@ func TestCopy(t *testing.T) {
 		c.begin(order{Long: *load, Sizes: []int{1, 300, 5000, 60_000, 1 << 20}, Sends: []int{10, 2000, 20_000}})
 		w.disturb(*load)
 		a := c.done()
-		w.judge(fmt.Sprintf("io.Copy, HTTP/%d", version), a.Requests, a.Failed, expectation{none: true, excluded: []string{"splice"}, may: []string{"program"}})
+		w.judge(fmt.Sprintf("io.Copy, HTTP/%d", version), a.Requests, a.Failed, expectation{none: true, may: []string{"splice", "program"}})
 		w.gone()
 	}
 }
