@@ -3,11 +3,8 @@ package upkeep
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // TestAcceleration installs agents that let connections go past TCP and do nothing else, beside kube-proxy and the bridge plugin, on a cluster whose
@@ -48,15 +45,7 @@ func TestAcceleration(t *testing.T) {
 		f.helm("upgrade", "--namespace=kube-system", "--reuse-values", "--set=cleanup=true", "--wait", "--wait-for-jobs", "--timeout=3m", "fairlead", "charts/fairlead")
 		f.helm("uninstall", "--namespace=kube-system", "--wait", "fairlead")
 	})
-	after := f.snapshots()
-	for _, lines := range []map[string][]string{before, after} {
-		for name := range lines {
-			lines[name] = slices.DeleteFunc(lines[name], isOfNoAgent)
-		}
-	}
-	if diff := cmp.Diff(before, after); diff != "" {
-		t.Errorf("what a node is like (-before +after):\n%s", diff)
-	}
+	f.requireAsBefore(before)
 }
 
 // echoOn returns the address of the pod of a node that answers.

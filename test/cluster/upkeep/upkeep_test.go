@@ -101,15 +101,7 @@ func TestUpkeep(t *testing.T) {
 		g := *f
 		g.t = t
 		g.uninstall()
-		after := g.snapshots()
-		for _, lines := range []map[string][]string{before, after} {
-			for name := range lines {
-				lines[name] = slices.DeleteFunc(lines[name], isOfNoAgent)
-			}
-		}
-		if diff := cmp.Diff(before, after); diff != "" {
-			t.Errorf("what a node is like (-before +after):\n%s", diff)
-		}
+		g.requireAsBefore(before)
 	})
 }
 
@@ -252,6 +244,20 @@ func (f *fixture) uninstall() {
 	f.mustAsk("wait", "--for=delete", "pod", "--selector=app=echo", waitFlag)
 	f.helm("upgrade", "--namespace=kube-system", "--reuse-values", "--set=cleanup=true", "--wait", "--wait-for-jobs", "--timeout=3m", "fairlead", "charts/fairlead")
 	f.helm("uninstall", "--namespace=kube-system", "--wait", "fairlead")
+}
+
+// requireAsBefore says that agents have left nodes as they were.
+func (f *fixture) requireAsBefore(before map[string][]string) {
+	f.t.Helper()
+	after := f.snapshots()
+	for _, lines := range []map[string][]string{before, after} {
+		for name := range lines {
+			lines[name] = slices.DeleteFunc(lines[name], isOfNoAgent)
+		}
+	}
+	if diff := cmp.Diff(before, after); diff != "" {
+		f.t.Errorf("what a node is like (-before +after):\n%s", diff)
+	}
 }
 
 // snapshots returns what each node is like.
