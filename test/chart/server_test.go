@@ -30,6 +30,7 @@ func TestServer(t *testing.T) {
 	server := apiserver.Start(t)
 	awaitSystem(t, server)
 	t.Run("takes everything", func(t *testing.T) { takesEverything(t, server) })
+	t.Run("takes what is for Prometheus' operator", func(t *testing.T) { takesMonitoring(t, server) })
 	t.Run("release", func(t *testing.T) { release(t, server) })
 	t.Run("policies are checked", func(t *testing.T) { policiesAreChecked(t, server) })
 	t.Run("own node", func(t *testing.T) { ownNode(t, server) })
@@ -205,9 +206,6 @@ func applier(t *testing.T, server *apiserver.Server) func(text string) error {
 		object := &unstructured.Unstructured{}
 		decode(t, text, &object.Object)
 		kind := object.GroupVersionKind()
-		if kind.Group == "monitoring.coreos.com" { // of an operator that is not there
-			return nil
-		}
 		mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		if err != nil {
 			return err
@@ -237,7 +235,7 @@ func takesEverything(t *testing.T, server *apiserver.Server) {
 		"off":      {at("podNetwork", "off"), at("rbac.create", false)},
 		"more": {
 			at("ipMasqAgent", values{"enabled": true, "config": values{"nonMasqueradeCIDRs": []string{"10.0.0.0/8"}}}), at("metrics.address", ":10249"),
-			at("metrics.serviceMonitor.enabled", true), at("dashboards.enabled", true), at("devices", []string{"eth0", "eth*"}),
+			at("dashboards.enabled", true), at("devices", []string{"eth0", "eth*"}),
 			at("podAnnotations.a", "b"), at("podLabels.c", "d"), at("resources.limits.memory", "64Gi"), at("bpf.ctMax", 1<<26), at("ready.address", "[::1]:1"),
 			at("extraEnv", []any{values{"name": "A", "valueFrom": values{"secretKeyRef": values{"name": "s", "key": "k"}}}}), at("k8sServiceHost", "2001:db8::1"),
 		},
@@ -254,6 +252,35 @@ func takesEverything(t *testing.T, server *apiserver.Server) {
 			if err := apply(strings.Replace(m.text, "priorityClassName:", "priorityClas:", 1)); err == nil || !strings.Contains(err.Error(), "priorityClas") {
 				t.Errorf("a field that there is not: %v", err)
 			}
+		}
+	}
+}
+
+// Who has Prometheus' operator gets objects that its kinds allow.
+func takesMonitoring(t *testing.T, server *apiserver.Server) {
+	teachOperator(t, server)
+	apply, taken := applier(t, server), map[string]bool{}
+	for _, monitor := range []string{"podMonitor", "serviceMonitor"} { // of these there is one
+		labels := values{"release": "prometheus"}
+		for _, m := range render(t, at("metrics", values{
+			"address": ":10249", monitor: values{"enabled": true, "labels": labels, "interval": "15s"},
+			"prometheusRule": values{"enabled": true, "labels": labels},
+		})) {
+			if err := apply(m.text); err != nil {
+				t.Errorf("%s: %v", m.file, err)
+			}
+			taken[m.file] = true
+			if m.file != "podmonitor.yaml" {
+				continue
+			}
+			if err := apply(strings.Replace(m.text, "podMetricsEndpoints:", "podMetricEndpoints:", 1)); err == nil || !strings.Contains(err.Error(), "podMetricEndpoints") {
+				t.Errorf("a field that there is not: %v", err)
+			}
+		}
+	}
+	for _, file := range []string{"podmonitor.yaml", "servicemonitor.yaml", "prometheusrule.yaml"} {
+		if !taken[file] {
+			t.Errorf("%s is not rendered", file)
 		}
 	}
 }
