@@ -44,6 +44,7 @@ type Server struct {
 	etcdURL string
 	host    string
 	port    int
+	log     string // of the kube-apiserver
 }
 
 // Start starts a server and waits until it is ready. It skips the test if the binaries are not built, or fails it
@@ -57,20 +58,34 @@ func Start(t testing.TB) *Server {
 	if missing := set.Missing(); len(missing) > 0 {
 		rig.Lacking(t, "apiserver", strings.Join(missing, " and ")+" must be built first: go run ./test/apiserver/build")
 	}
-	s := &Server{t: t, set: set, dir: t.TempDir(), port: reservePort(t)}
-	s.host = fmt.Sprintf("https://127.0.0.1:%d", s.port)
+	s := &Server{t: t, set: set, dir: t.TempDir()}
+	s.listenAt(reservePort(t))
 	s.etcdURL = fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
 	if err := s.writeCredentials(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("the last of etcd's log:\n%s\nthe last of kube-apiserver's log:\n%s", tail(s.path("etcd.log")), tail(s.path("apiserver.log")))
+			t.Logf("the last of etcd's log:\n%s\nthe last of kube-apiserver's log:\n%s", tail(s.path("etcd.log")), tail(s.log))
 		}
 	})
 	s.startEtcd(fmt.Sprintf("http://127.0.0.1:%d", reservePort(t)))
 	s.StartAPI()
 	return s
+}
+
+// Another starts one more kube-apiserver, with the certificate and the objects of the first, and waits until it is ready.
+func (s *Server) Another() *Server {
+	s.t.Helper()
+	another := *s
+	another.listenAt(reservePort(s.t))
+	another.StartAPI()
+	return &another
+}
+
+func (s *Server) listenAt(port int) {
+	s.port, s.host = port, fmt.Sprintf("https://127.0.0.1:%d", port)
+	s.log = s.path(fmt.Sprintf("apiserver-%d.log", port))
 }
 
 func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
@@ -127,7 +142,7 @@ func (s *Server) startEtcd(peer string) {
 // StartAPI starts the kube-apiserver after StopAPI, on the port that it had, and waits until it is ready.
 func (s *Server) StartAPI() {
 	s.t.Helper()
-	s.api = start(s.t, s.set.APIServer.Path, s.path("apiserver.log"),
+	s.api = start(s.t, s.set.APIServer.Path, s.log,
 		"--etcd-servers="+s.etcdURL, "--etcd-compaction-interval=0", // Compact does it
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port), "--permit-port-sharing", "--cert-dir="+s.dir,
 		// Nobody is told to connect there; it only keeps the server from looking for a default route.

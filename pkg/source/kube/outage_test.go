@@ -1,10 +1,14 @@
 package kube
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"fairlead.io/fairlead/test/apiserver"
 )
 
 // awaitOutage waits until all kinds report an outage, and that it is over.
@@ -70,6 +74,34 @@ func testRestart(w *world) {
 	w.await("what was made right after the restart", func() bool { return w.has("comes") && w.hasSlices("comes", "comes-1") })
 	w.awaitOutage(false)
 	w.expectChanged("comes")
+}
+
+// A cluster of two API servers loses the one that is asked, and later the other: what happens meanwhile, and what goes, is known
+// each time from whoever is left, by watches that go on and with no list of everything.
+func testTwoServers(w *world, other *apiserver.Server) {
+	first, second := w.server, other
+	w.createService("stays")
+	w.follow()
+	w.watching()
+	w.line.mend() // counts from here
+	for i, step := range []struct{ goes, asked *apiserver.Server }{{first, second}, {second, first}} {
+		comes := fmt.Sprintf("comes-%d", i)
+		step.goes.StopAPI()
+		w.client = step.asked.Client()
+		w.createService(comes)
+		if i > 0 {
+			w.deleteService("comes-0")
+		}
+		w.await("what happened meanwhile", func() bool { return w.has(comes) && w.has("comes-0") == (i == 0) && w.has("stays") })
+		w.awaitOutage(false)
+		if is, want := w.source.Status().Server, strings.TrimPrefix(step.asked.Config().Host, "https://"); is != want {
+			w.Errorf("asked is %s, want %s", is, want)
+		}
+		step.goes.StartAPI()
+	}
+	if asked := w.line.requests(); slices.Contains(asked, "list") || len(asked) < 2 {
+		w.Errorf("asked for services: %v, want to go on with watches", asked)
+	}
 }
 
 // Objects go while the Source is away, and the server no longer knows that they ever were: only a list tells.

@@ -43,6 +43,10 @@ func TestSource(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(newWorld(t, server)) })
 	}
+	t.Run("two servers", func(t *testing.T) {
+		other := server.Another()
+		testTwoServers(newWorld(t, server, other), other)
+	})
 }
 
 func testListAndWatch(w *world) {

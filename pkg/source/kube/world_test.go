@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -35,8 +36,8 @@ type world struct {
 	marks     int // that settle has made
 }
 
-// newWorld makes the namespace; follow starts the Source.
-func newWorld(t *testing.T, server *apiserver.Server) *world {
+// newWorld makes the namespace; follow starts the Source, which is told of other servers too.
+func newWorld(t *testing.T, server *apiserver.Server, others ...*apiserver.Server) *world {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
@@ -47,8 +48,12 @@ func newWorld(t *testing.T, server *apiserver.Server) *world {
 	w.namespace = namespace.Name
 	cfg := server.Config()
 	cfg.Dial, cfg.WrapTransport = w.line.dial, w.line.wrap
+	var servers []string
+	for _, other := range others {
+		servers = append(servers, strings.TrimPrefix(other.Config().Host, "https://"))
+	}
 	w.source, err = New(Config{
-		REST: cfg, NodeName: node, Version: "test", Store: w.store, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		REST: cfg, Servers: servers, NodeName: node, Version: "test", Store: w.store, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	w.must(err)
 	return w
