@@ -3,9 +3,22 @@ package upkeep
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net"
 	"strings"
 	"testing"
 )
+
+// near is a Service of the pod that answers on the client's own node.
+const near = `
+apiVersion: v1
+kind: Service
+metadata: {name: near}
+spec:
+  internalTrafficPolicy: Local
+  selector: {app: echo}
+  ports: [{port: 80, targetPort: 8080}]
+`
 
 // TestAcceleration installs agents that let connections go past TCP and do nothing else, beside kube-proxy and the bridge plugin, on a cluster whose
 // pods ask each other already. They have only the rights that the chart gives them then.
@@ -15,13 +28,17 @@ func TestAcceleration(t *testing.T) {
 	f.bridged = true
 	f.makeImage(dir)
 	f.apply(workload)
+	f.apply(near)
 	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
 	f.mustAsk("wait", "--for=condition=Ready", "pod/client", waitFlag)
 	f.mustAsk("annotate", "pods", "--selector=app=echo", "fairlead.io/accelerate=true")
 	f.mustAsk("annotate", "pod", "client", "fairlead.io/accelerate=true")
 	before := f.snapshots()
 	requests := f.startSources()
-	requests = append(requests, f.newSource("pod", f.podPlace("node1", "client"), []target{{"a pod of the same node", "tcp", f.echoOn("node1") + ":8080"}}))
+	requests = append(requests, f.newSource("pod", f.podPlace("node1", "client"), []target{
+		{"a pod of the same node", "tcp", net.JoinHostPort(f.echoOn("node1"), "8080")},
+		{"the same by kube-proxy", "tcp", net.JoinHostPort(f.mustAsk("get", "service", "near", "--output=jsonpath={.spec.clusterIP}"), "80")},
+	}))
 	run := func(name string, fn func()) {
 		t.Helper()
 		t.Log(name)
@@ -54,7 +71,8 @@ func (f *fixture) echoOn(node string) string {
 	return f.mustAsk("get", "pods", "--selector=app=echo", "--field-selector=spec.nodeName="+node, "--output=jsonpath={.items[0].status.podIP}")
 }
 
-// awaitPastTCP waits until the pods of a node that converse do it past TCP, and more and more of it, by what its agent says.
+// awaitPastTCP waits until both connections that the client keeps to the pod of its node, one of them through kube-proxy, go past TCP, and
+// more and more of them, by what the node's agent says.
 func (f *fixture) awaitPastTCP(node string) {
 	f.t.Helper()
 	agent := f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=app.kubernetes.io/name=fairlead", "--field-selector=spec.nodeName="+node,
@@ -62,31 +80,45 @@ func (f *fixture) awaitPastTCP(node string) {
 	fairlead := func(args ...string) (string, error) {
 		return f.ask(append([]string{"--namespace=kube-system", "exec", agent, "--container=agent", "--", "/fairlead"}, args...)...)
 	}
-	var most uint64
+	before := map[string]uint64{}
 	for range 2 { // the second time more
-		least := most
-		f.await("the pods of "+node+" speak past TCP", func() error {
+		now := map[string]uint64{}
+		f.await("two connections of "+node+" go past TCP", func() error {
 			text, err := fairlead("sockmap", "list", "--output=json")
 			if err != nil {
 				return err
 			}
-			var rows []struct {
-				ClientPod, ServerPod, State string
-				Redirected                  [2]uint64
-			}
-			if err := json.Unmarshal([]byte(text), &rows); err != nil {
+			if now, err = conversations(text); err != nil {
 				return err
 			}
-			for _, r := range rows {
-				if r.State == "short" && r.ClientPod == "default/client" && strings.HasPrefix(r.ServerPod, "default/echo-") && min(r.Redirected[0], r.Redirected[1]) > least {
-					most = min(r.Redirected[0], r.Redirected[1])
-					return nil
-				}
+			maps.DeleteFunc(now, func(client string, messages uint64) bool { return messages <= before[client] })
+			if len(now) < 2 {
+				return fmt.Errorf("%s", text)
 			}
-			return fmt.Errorf("%s", text)
+			return nil
 		})
+		before = now
 	}
 	if text, err := fairlead("status"); err != nil || !strings.Contains(text, "2 pods may take part") {
 		f.t.Errorf("the status is %s, %v", text, err)
 	}
+}
+
+// conversations returns how many messages the client and the pods that answer have sent each other past TCP, at the least either way,
+// by the client's end of each connection.
+func conversations(text string) (map[string]uint64, error) {
+	var rows []struct {
+		Client, ClientPod, ServerPod, State string
+		Redirected                          [2]uint64
+	}
+	if err := json.Unmarshal([]byte(text), &rows); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, text)
+	}
+	found := map[string]uint64{}
+	for _, r := range rows {
+		if r.State == "short" && r.ClientPod == "default/client" && strings.HasPrefix(r.ServerPod, "default/echo-") {
+			found[r.Client] = min(r.Redirected[0], r.Redirected[1])
+		}
+	}
+	return found, nil
 }
