@@ -64,9 +64,11 @@ verify_go_format() {
 }
 
 verify_modules() {
-	local dir
-	for dir in $(find . -name go.mod -not -path './_output/*' -printf '%h\n' | sort); do
-		(cd "$dir" && go mod tidy -diff) || fail "go.mod or go.sum in $dir is not tidy: (cd $dir && go mod tidy)"
+	local file dir tidy
+	for file in $(find . \( -name go.mod -o -name 'kubernetes-*.mod' \) -not -path './_output/*' | sort); do
+		dir=${file%/*}
+		tidy="go mod tidy -modfile=${file##*/}"
+		(cd "$dir" && $tidy -diff) || fail "$file or its sums are not tidy: (cd $dir && $tidy)"
 	done
 }
 

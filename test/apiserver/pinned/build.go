@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -33,19 +35,20 @@ func (s *Set) Build(log io.Writer) error {
 	if err := s.removeRest(); err != nil {
 		return err
 	}
-	var commands, tests []Binary
+	commands := map[string][]Binary{} // by what pins them
+	var tests []Binary
 	for _, b := range s.wanted {
 		switch {
 		case b.built(): // perhaps while we waited
 		case b.test:
 			tests = append(tests, b)
 		default:
-			commands = append(commands, b)
+			commands[b.modfile] = append(commands[b.modfile], b)
 		}
 	}
-	if len(commands) > 0 {
+	for _, modfile := range slices.Sorted(maps.Keys(commands)) {
 		// All in one command: most packages are in several programs, and what one waits for, another can use the time of.
-		if err := s.build(log, commands, "build"); err != nil {
+		if err := s.build(log, commands[modfile], "build"); err != nil {
 			return err
 		}
 	}
@@ -70,7 +73,7 @@ func (s *Set) removeRest() error {
 	return nil
 }
 
-// build builds programs with one go command.
+// build builds programs that one module file pins with one go command.
 func (s *Set) build(log io.Writer, wanted []Binary, how ...string) (err error) {
 	var names, packages []string
 	for _, b := range wanted {
@@ -83,7 +86,7 @@ func (s *Set) build(log io.Writer, wanted []Binary, how ...string) (err error) {
 		return fmt.Errorf("create directory to build in: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	args := append(how, "-p", "2", "-trimpath", "-buildvcs=false", "-ldflags", s.linkerFlags(), "-o", temp+"/")
+	args := append(how, "-modfile="+wanted[0].modfile, "-p", "2", "-trimpath", "-buildvcs=false", "-ldflags", s.linkerFlags(), "-o", temp+"/")
 	cmd := s.goCommand(log, append(args, packages...)...)
 	cmd.Stdout = log
 	// A build that nobody waits for any more would go on for minutes. The signal comes when the thread ends.

@@ -1,5 +1,6 @@
 // Package pinned knows the programs of Kubernetes that tests run: which versions, where they are kept, and how they are
-// built from source. The versions are those of the module in the directory binaries.
+// built from source. The versions are those of the module in the directory binaries. Where KUBERNETES_MINOR names an older
+// minor, Kubernetes' own programs are that one's, from a second module file beside go.mod.
 package pinned
 
 import (
@@ -13,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // Binary is one program and where it is kept. Its name in the cache tells everything that it was made of.
@@ -21,8 +23,9 @@ type Binary struct {
 	Version string
 	Path    string
 
-	pkg  string
-	test bool // the program is the package's test
+	pkg     string
+	test    bool   // the program is the package's test
+	modfile string // that pins it
 }
 
 // Set is the programs that somebody wants.
@@ -36,18 +39,13 @@ type Set struct {
 	version string // of Kubernetes
 }
 
+// kubernetes is the module of Kubernetes' own programs.
+const kubernetes = "k8s.io/kubernetes"
+
 // Find returns the named programs of Names that the source tree around the working directory pins, whether they are
 // built or not. With no name it is the two that a test of the API server starts.
 func Find(names ...string) (*Set, error) {
 	dir, err := moduleDir()
-	if err != nil {
-		return nil, err
-	}
-	gomod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-	if err != nil {
-		return nil, fmt.Errorf("read pinned versions: %w", err)
-	}
-	key, err := sourceKey(os.DirFS(dir))
 	if err != nil {
 		return nil, err
 	}
@@ -56,18 +54,32 @@ func Find(names ...string) (*Set, error) {
 		return nil, fmt.Errorf("find cache: %w", err)
 	}
 	s := &Set{dir: dir, cache: filepath.Join(base, "fairlead", "bin")}
-	if s.version, err = versionOf(gomod, "k8s.io/kubernetes"); err != nil {
+	ours, err := readModule(os.DirFS(dir), "go.mod")
+	if err != nil {
+		return nil, err
+	}
+	theirs := ours
+	if minor := os.Getenv("KUBERNETES_MINOR"); minor != "" {
+		if theirs, err = readModule(os.DirFS(dir), "kubernetes-"+minor+".mod"); err != nil {
+			return nil, fmt.Errorf("find Kubernetes %s, which KUBERNETES_MINOR asks for: %w", minor, err)
+		}
+	}
+	if s.version, err = versionOf(theirs.requirements, kubernetes); err != nil {
 		return nil, err
 	}
 	if len(names) == 0 {
 		names = []string{"etcd", "kube-apiserver"}
 	}
 	for _, p := range programs() {
-		b := Binary{Name: p.name, pkg: p.pkg, test: p.test}
-		if b.Version, err = versionOf(gomod, p.module); err != nil {
+		from := ours
+		if p.module == kubernetes {
+			from = theirs
+		}
+		b := Binary{Name: p.name, pkg: p.pkg, test: p.test, modfile: from.file}
+		if b.Version, err = versionOf(from.requirements, p.module); err != nil {
 			return nil, err
 		}
-		b.Path = filepath.Join(s.cache, b.Name+"-"+b.Version+"-"+key)
+		b.Path = filepath.Join(s.cache, b.Name+"-"+b.Version+"-"+from.key)
 		switch b.Name {
 		case "etcd":
 			s.Etcd = b
@@ -116,22 +128,34 @@ func (b *Binary) built() bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// sourceKey names what programs are made of: the modules by their hashes, and the few sources of our own.
-func sourceKey(module fs.FS) (string, error) {
-	sources, err := fs.Glob(module, "*/*.go")
+// module is what pins programs.
+type module struct {
+	file         string // its name
+	requirements []byte
+	key          string // names what programs are made of: the modules by their hashes, and the few sources of our own
+}
+
+// readModule reads a module file and what lies beside it.
+func readModule(dir fs.FS, file string) (m module, err error) {
+	m.file = file
+	if m.requirements, err = fs.ReadFile(dir, file); err != nil {
+		return module{}, fmt.Errorf("read pinned versions: %w", err)
+	}
+	sources, err := fs.Glob(dir, "*/*.go")
 	if err != nil {
-		return "", fmt.Errorf("find sources of programs: %w", err)
+		return module{}, fmt.Errorf("find sources of programs: %w", err)
 	}
 	sum := sha256.New()
-	for _, name := range append([]string{"go.sum"}, sources...) {
-		content, err := fs.ReadFile(module, name)
+	for _, name := range append([]string{strings.TrimSuffix(file, "mod") + "sum"}, sources...) {
+		content, err := fs.ReadFile(dir, name)
 		if err != nil {
-			return "", fmt.Errorf("read sources of programs: %w", err)
+			return module{}, fmt.Errorf("read sources of programs: %w", err)
 		}
 		fmt.Fprintf(sum, "%s %d\n", name, len(content))
 		sum.Write(content)
 	}
-	return hex.EncodeToString(sum.Sum(nil))[:12], nil
+	m.key = hex.EncodeToString(sum.Sum(nil))[:12]
+	return m, nil
 }
 
 func versionOf(gomod []byte, module string) (string, error) {

@@ -41,6 +41,32 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// Of an older minor are Kubernetes' own programs, and nothing else.
+func TestFindMinor(t *testing.T) {
+	find := func(minor string) *Set {
+		t.Helper()
+		t.Setenv("KUBERNETES_MINOR", minor)
+		set, err := Find()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return set
+	}
+	newest, oldest := find(""), find("1.30")
+	if !strings.HasPrefix(oldest.KubernetesVersion(), "v1.30.") || oldest.APIServer.Version != oldest.KubernetesVersion() {
+		t.Errorf("1.30 is %s with an API server %s", oldest.KubernetesVersion(), oldest.APIServer.Version)
+	}
+	if oldest.APIServer.Path == newest.APIServer.Path || oldest.Etcd != newest.Etcd {
+		t.Errorf("1.30 has %+v and %+v, the newest %+v and %+v", oldest.APIServer, oldest.Etcd, newest.APIServer, newest.Etcd)
+	}
+	for _, wrong := range []string{"1.2", "../1.30"} {
+		t.Setenv("KUBERNETES_MINOR", wrong)
+		if _, err := Find(); err == nil || !strings.Contains(err.Error(), "KUBERNETES_MINOR") {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+}
+
 func TestOutput(t *testing.T) {
 	have := map[string]string{}
 	for _, p := range programs() {
@@ -58,18 +84,18 @@ func TestOutput(t *testing.T) {
 }
 
 // Whatever a program is made of must change its name.
-func TestSourceKey(t *testing.T) {
+func TestKey(t *testing.T) {
 	key := func(change string) string {
 		t.Helper()
-		tree := fstest.MapFS{"go.sum": {Data: []byte("a")}, "coredns/main.go": {Data: []byte("b")}, "notes": {Data: []byte("c")}}
+		tree := fstest.MapFS{"go.mod": {}, "go.sum": {Data: []byte("a")}, "coredns/main.go": {Data: []byte("b")}, "notes": {Data: []byte("c")}}
 		if change != "" {
 			tree[change] = &fstest.MapFile{Data: []byte("changed")}
 		}
-		k, err := sourceKey(tree)
+		m, err := readModule(tree, "go.mod")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return k
+		return m.key
 	}
 	for change, same := range map[string]bool{"": true, "notes": true, "go.sum": false, "coredns/main.go": false, "coredns/other.go": false} {
 		if (key(change) == key("")) != same {

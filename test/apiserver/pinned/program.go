@@ -9,7 +9,6 @@ type program struct {
 }
 
 func programs() []program {
-	const kubernetes = "k8s.io/kubernetes"
 	return []program{
 		{name: "etcd", module: "go.etcd.io/etcd/server/v3", pkg: "go.etcd.io/etcd/server/v3"},
 		{name: "kube-apiserver", module: kubernetes, pkg: kubernetes + "/cmd/kube-apiserver"},
