@@ -45,7 +45,7 @@ const pageHead = `<!-- Generated from what a scrape shows: go test ./pkg/metrics
 
 # Metrics
 
-What ` + "`/metrics`" + ` of an agent has ([where it listens, and for whom](../README.md#ask-it-from-outside)), beside what Go and the process say of themselves
+What ` + "`/metrics`" + ` of an agent has ([where it listens, and for whom](../README.md#metrics-and-health-checks)), beside what Go and the process say of themselves
 (` + "`go_*`, `process_*`" + `). [alerts.md](alerts.md) has what to be told of, and
 [drops.md](drops.md) a cause and a cure for what is dropped.
 
