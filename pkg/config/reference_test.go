@@ -36,20 +36,21 @@ func reference() string {
 
 # Configuration
 
-Every option of the agent can be given in three ways. The first of these that gives it wins:
+You can set every option of the agent in three ways. The first of these that sets it wins:
 
 1. the flag ` + "`--NAME`" + `;
-2. the environment variable ` + "`FAIRLEAD_NAME`" + `, in upper case and with ` + "`_` for `-`" + `;
-3. a file called NAME in the directory that ` + "`--config-dir`" + ` (or ` + "`FAIRLEAD_CONFIG_DIR`" + `) names: a mounted ConfigMap is
-   such a directory. The file's content is the value, without the newline at its end; files whose names begin with a
-   dot are left alone;
-4. otherwise the default applies.
+2. the environment variable ` + "`FAIRLEAD_NAME`" + `, in upper case and with ` + "`_`" + ` for ` + "`-`" + `;
+3. a file called NAME in the directory that ` + "`--config-dir`" + ` (or ` + "`FAIRLEAD_CONFIG_DIR`" + `) names, such as a mounted ConfigMap. The
+   file's content is the value, without the newline at its end. Files whose names begin with a dot are ignored.
 
-A flag, a variable beginning with ` + "`FAIRLEAD_`" + ` or a file in the directory that is no option keeps the agent from starting,
-and so does a value that an option does not allow: the message names the option, the value and where it came from.
-Two kinds of variables are let pass: those that a kubelet makes for Services whose names begin with "fairlead"
-(` + "`FAIRLEAD_..._SERVICE_HOST`, `FAIRLEAD_..._PORT`" + ` and the like), and ` + "`FAIRLEAD_REQUIRE`" + `, which only the project's tests
-read. ` + "`fairlead config`" + ` shows the value of every option of a running agent and where it came from.
+Otherwise the default applies.
+
+The agent does not start if a flag, a variable that begins with ` + "`FAIRLEAD_`" + ` or a file in the directory is not an option, or if a
+value is not allowed. The message names the option, the value and where it came from. Two kinds of variables are ignored: those that the
+kubelet makes for Services whose names begin with "fairlead" (` + "`FAIRLEAD_..._SERVICE_HOST`" + `, ` + "`FAIRLEAD_..._PORT`" + ` and the like), and
+` + "`FAIRLEAD_REQUIRE`" + `, which only the project's tests read.
+
+` + "`fairlead config`" + ` shows the value of every option of a running agent and where it came from.
 
 | option | environment variable | default | what it decides |
 | --- | --- | --- | --- |

@@ -45,9 +45,9 @@ const pageHead = `<!-- Generated from what a scrape shows: go test ./pkg/metrics
 
 # Metrics
 
-What ` + "`/metrics`" + ` of an agent has ([where it listens, and for whom](../README.md#metrics-and-health-checks)), beside what Go and the process say of themselves
-(` + "`go_*`, `process_*`" + `). [alerts.md](alerts.md) has what to be told of, and
-[drops.md](drops.md) a cause and a cure for what is dropped.
+The agent serves these metrics at ` + "`/metrics`" + ` ([address and access](../README.md#metrics-and-health-checks)), besides those of Go and of the
+process (` + "`go_*`" + `, ` + "`process_*`" + `). See [alerts.md](alerts.md) for what to alert on, and [drops.md](drops.md) for the cause and cure of what is
+dropped.
 
 | metric | type | labels | what it says |
 | --- | --- | --- | --- |

@@ -248,11 +248,14 @@ func WriteReasons(w io.Writer) error {
 
 # What is dropped, and why
 
-Whatever the programs do not carry through is counted once, by the hook where it ended and by its reason. ` + "`fairlead drops`" + `
-shows the counts, ` + "`fairlead drops --watch`" + ` how they grow, and the metrics have them as ` + "`fairlead_drop_packets_total`" + ` and
-` + "`fairlead_drop_bytes_total`" + ` with the labels ` + "`hook`" + ` and ` + "`reason`" + `. The hooks are ` + "`sock`" + `, where calls of sockets count as packets
-without bytes, ` + "`tc`" + ` and ` + "`xdp`" + `. ` + "`fairlead monitor --reason WORD`" + ` shows the packets themselves, of ` + "`tc`" + ` and ` + "`xdp`" + `, as they
-come. Two reasons are no drops: what they count was carried on.
+Whatever the programs do not carry is counted once, by the hook where it ended and by its reason:
+
+- ` + "`fairlead drops`" + ` shows the counts, and ` + "`fairlead drops --watch`" + ` how they grow.
+- The metrics ` + "`fairlead_drop_packets_total`" + ` and ` + "`fairlead_drop_bytes_total`" + ` have them with the labels ` + "`hook`" + ` and ` + "`reason`" + `.
+- ` + "`fairlead monitor --reason WORD`" + ` shows the packets themselves, of ` + "`tc`" + ` and ` + "`xdp`" + `, as they come.
+
+The hooks are ` + "`sock`" + `, where socket calls count as packets without bytes, ` + "`tc`" + ` and ` + "`xdp`" + `. Two reasons are not drops: what they count was
+carried on.
 
 | reason | what it counts |
 |---|---|

@@ -165,8 +165,8 @@ func TestAlerts(t *testing.T) {
 }
 
 const alertsHead = "# Alerts\n" + `
-` + "`metrics.prometheusRule.enabled`" + ` of the chart gives Prometheus' operator these alerts; ` + "`charts/fairlead/alerts.yaml`" + ` is for a Prometheus without it, which has
-to scrape the agents as the job "fairlead".
+The chart's ` + "`metrics.prometheusRule.enabled`" + ` gives these alerts to the Prometheus operator. For a Prometheus without the operator, use
+` + "`charts/fairlead/alerts.yaml`" + `; it must scrape the agents as the job "fairlead".
 
 `
 

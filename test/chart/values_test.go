@@ -228,25 +228,28 @@ func TestReadme(t *testing.T) {
 	hold(t, "charts/fairlead/README.md", text)
 }
 
-const readme = "# The chart of fairlead\n" + `
-fairlead in the place of kube-proxy and of the plugin for the pods' network, on every node of a cluster: an agent, what it may do, and
-its configuration.
+const readme = "# The fairlead chart\n" + `
+This chart installs fairlead on every node of a cluster, in place of kube-proxy and the CNI plugin: an agent, its permissions and its
+configuration.
 
     helm install fairlead fairlead-chart.tgz --namespace kube-system
 
-` + "`make image`" + ` writes this archive, which installs the image that is written with it. Who installs the chart from its folder names an image by ` + "`image.tag`" + `.
+` + "`make image`" + ` writes this archive together with the image that it installs. If you install the chart from its directory, name an image with
+` + "`image.tag`" + `.
 
-It needs Kubernetes 1.30 or later, Linux 6.1 or later, and helm 3 or 4. Nodes without kube-proxy and without another plugin are what it is made for:
-` + "`kubeadm init --skip-phases=addon/kube-proxy`, `k3s server --flannel-backend=none --disable-kube-proxy --disable-network-policy`" + `. Where the cluster was not made by kubeadm it has to be
-told where the API server is, by an address that every node reaches without Services:
+You need Kubernetes 1.30 or later, Linux 6.1 or later, helm 3 or 4, and preferably nodes without kube-proxy and without another CNI plugin:
+` + "`kubeadm init --skip-phases=addon/kube-proxy`" + `, ` + "`k3s server --flannel-backend=none --disable-kube-proxy --disable-network-policy`" + `. If the
+cluster was not created by kubeadm, tell the chart where the API server is, by an address that every node reaches without Services:
 
     helm install fairlead fairlead-chart.tgz --namespace kube-system --set k8sServiceHost=192.0.2.1 --set k8sServicePort=6443
 
-**NetworkPolicies are not enforced.** What has to enforce them finds packets of pods in the node's own stack with ` + "`--set hostRouting=stack`" + `.
+**NetworkPolicies are not enforced.** To enforce them with another program, which finds packets of pods in the node's own stack, use
+` + "`--set hostRouting=stack`" + `.
 
-Names are those that users of Cilium know where a value means the same; ` + "`docs/values.md`" + ` has which option of the agent each sets. A value
-that is none, or that is not taken, is refused before anything changes. A value that is null is left to the agent's default, which
-` + "`docs/configuration.md`" + ` has. Other values replace pods node by node, and connections go on meanwhile.
+- Values have the names that users of Cilium know if they mean the same. ` + "`docs/values.md`" + ` lists the option of the agent that each one sets.
+- An unknown or invalid value is refused before anything changes.
+- A null value leaves the agent's default, which ` + "`docs/configuration.md`" + ` lists.
+- When values change, pods are replaced node by node, and connections continue.
 
 ## Values
 
@@ -290,17 +293,18 @@ func TestNamesOfOptions(t *testing.T) {
 }
 
 const names = "# Names of options\n" + `
-An option of the agent is a flag, an environment variable, and in a cluster a value of the chart, which has a key in the chart's ConfigMap.
-The last column has what users of Cilium know it by; it may take other words there. What each decides is in
-` + "[configuration.md](configuration.md) and [the chart's README](../charts/fairlead/README.md)" + `.
+An option of the agent is a flag, an environment variable and, in a cluster, a value of the chart with a key in the chart's ConfigMap. The
+last column has the name that users of Cilium know it by; some values differ there. [configuration.md](configuration.md) and
+[the chart's README](../charts/fairlead/README.md) say what each option decides.
 
 | flag | environment variable | value of the chart | known to users of Cilium as |
 | --- | --- | --- | --- |
 `
 
-const refusals = "## Values of others\n" + `
-These values, which Cilium's chart has or which are tried often, are refused with what to do instead, unless they say what is so anyway.
+const refusals = "## Refused values\n" + `
+The chart refuses these values, which Cilium's chart has or which are often tried, and says what to do instead. It accepts them only if they
+ask for what is the case anyway.
 
-| value | let pass | instead |
+| value | accepted | instead |
 | --- | --- | --- |
 `
