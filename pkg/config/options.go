@@ -64,8 +64,8 @@ func Options() []Option {
 		},
 		{
 			Name: "mode", Default: full, Values: []string{full, AccelerateOnly},
-			Usage: "what runs here: all that the other options say; nothing but what --sockmap=true lets go past TCP, beside a kube-proxy and whatever " +
-				"gives pods their network",
+			Usage: "what runs here: everything that the other options say; only what --sockmap=true lets bypass TCP, beside kube-proxy and whatever gives " +
+				"pods their network",
 			field: func(c *Config) *string { return &c.Mode },
 		},
 		{
@@ -75,8 +75,8 @@ func Options() []Option {
 		},
 		{
 			Name: "api-servers", Shown: "none", check: servers,
-			Usage: "more API servers, HOST:PORT with commas between them, for when the one that the credentials name cannot be reached; those that the cluster " +
-				"has are remembered beside them. Each needs a certificate of its own name",
+			Usage: "further API servers, HOST:PORT separated by commas, for when the one that the credentials name cannot be reached; those that the " +
+				"cluster has are remembered besides. Each needs a certificate for its own name",
 			field: func(c *Config) *string { return &c.APIServers },
 		},
 		{
@@ -106,7 +106,7 @@ func Options() []Option {
 		},
 		{
 			Name: "log-format", Default: "text", Values: []string{"text", "json"},
-			Usage: "form of the log's lines",
+			Usage: "format of the log's lines",
 			field: func(c *Config) *string { return &c.LogFormat },
 		},
 		{
@@ -116,8 +116,8 @@ func Options() []Option {
 		},
 		{
 			Name: "hash-seed", Shown: "none", check: hashSeed,
-			Usage: "any text, the same on all nodes, that the choice of a backend for flows from outside depends on: who does not know it cannot make up flows that " +
-				"all meet the same backend",
+			Usage: "any text, the same on all nodes, that the choice of a backend for flows from outside depends on: without it nobody can make up flows " +
+				"that all reach the same backend",
 			field: func(c *Config) *string { return &c.HashSeed },
 		},
 		{
@@ -127,47 +127,47 @@ func Options() []Option {
 		},
 		{
 			Name: "devices", Shown: "auto; none with a cgroup-root, which is for trials, or --mode=accelerate-only", check: notEmpty,
-			Usage: "network devices that clients outside come in by: auto (the default routes' and those with addresses of the node), none, " +
-				"or names with commas between them, with * at the end for any text",
+			Usage: "network devices that clients outside come in by: auto (those of the default routes and those with addresses of the node), none, or " +
+				"names separated by commas, where * at the end matches any text",
 			field: func(c *Config) *string { return &c.Devices }, derive: alone(always("none"), onlyAtRoot("auto", "none")),
 		},
 		{
 			Name: "xdp", Default: "auto", Values: []string{"auto", "native", "generic", "off"},
-			Usage: "whether packets from outside are met by XDP, before tc: where the driver can be relied upon to run it, wherever it runs " +
-				"it, in the stack, nowhere",
+			Usage: "whether XDP handles packets from outside, before tc: where the driver can be relied upon to run it, wherever the driver runs it, in " +
+				"the stack, nowhere",
 			field: func(c *Config) *string { return &c.XDP },
 		},
 		{
 			Name: "nodeport-addresses", Default: "primary", check: notEmpty,
-			Usage: "addresses of the node at which NodePorts are open to clients outside: primary (the node's first of each family), or prefixes " +
-				"with commas between them",
+			Usage: "addresses of the node at which NodePorts are open to clients outside: primary (the node's first of each family), or prefixes separated " +
+				"by commas",
 			field: func(c *Config) *string { return &c.NodePortAddresses },
 		},
 		{
 			Name: "nodeport-range", Default: "30000-32767", check: notEmpty,
-			Usage: "ports of which the cluster gives NodePorts, as its API server has them",
+			Usage: "range of NodePorts, as configured in the API server",
 			field: func(c *Config) *string { return &c.NodePortRange },
 		},
 		{
 			Name: "snat-ports", Shown: "the longest range above 1023 that neither NodePorts nor the node's own sockets use",
-			Usage: "ports of this node from which connections from outside are carried to backends on other nodes, FIRST-LAST, and, in their upper " +
-				"half, those of pods to the outside if they are masqueraded; each is good for one connection to each backend",
+			Usage: "ports of this node, FIRST-LAST, for connections from outside to backends on other nodes and, in their upper half, for masqueraded " +
+				"connections of pods to the outside; each port is good for one connection to each backend",
 			field: func(c *Config) *string { return &c.SnatPorts },
 		},
 		{
 			Name: "external-clusterip", Default: "false", Values: []string{"true", "false"},
-			Usage: "whether clients outside the cluster may use ClusterIPs, if the network brings them here",
+			Usage: "whether clients outside the cluster may use ClusterIPs, if the network routes them here",
 			field: func(c *Config) *string { return &c.ExternalClusterIP },
 		},
 		{
 			Name: "dsr", Default: "off", Values: []string{"off", "ipip", "geneve", "opt"},
-			Usage: "whether a backend on another node answers clients outside itself, and how packets get there then: it does not; in IP; in Geneve; " +
-				"with an option of IP",
+			Usage: "whether a backend on another node answers clients outside directly, and how packets reach it: it does not; in IP; in Geneve; with an " +
+				"IP option",
 			field: func(c *Config) *string { return &c.DSR },
 		},
 		{
 			Name: "vip-ping", Default: "false", Values: []string{"true", "false"},
-			Usage: "whether pings from outside to ClusterIPs, external IPs and load balancer addresses of Services are answered by the node",
+			Usage: "whether the node answers pings from outside to ClusterIPs, external IPs and load balancer addresses of Services",
 			field: func(c *Config) *string { return &c.VIPPing },
 		},
 		{
@@ -177,12 +177,12 @@ func Options() []Option {
 		},
 		{
 			Name: "opt-out-runtimes", Default: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
-			Usage: "pods that are not balanced at the socket, by their RuntimeClass: names with * for any text; kubevirt for its virtual machines",
+			Usage: "pods that are not balanced at the socket, by their RuntimeClass: names where * matches any text; kubevirt for its virtual machines",
 			field: func(c *Config) *string { return &c.OptOutRuntimes },
 		},
 		{
 			Name: "opt-out-meshes", Default: "istio,istio-ambient,linkerd,kuma,consul",
-			Usage: "pods that are not balanced at the socket, by the service mesh that redirects what they dial",
+			Usage: "pods that are not balanced at the socket, by the service mesh that redirects their connections",
 			field: func(c *Config) *string { return &c.OptOutMeshes },
 		},
 		{
@@ -192,106 +192,107 @@ func Options() []Option {
 		},
 		{
 			Name: "host-routing", Default: "bpf", Values: []string{"bpf", "stack"},
-			Usage: "with --pod-network=main, how packets of pods pass the node: by programs from device to device; by its own stack, for those who filter " +
-				"them there",
+			Usage: "with --pod-network=main, how packets of pods pass through the node: by programs from device to device; through its own stack, to " +
+				"filter them there",
 			field: func(c *Config) *string { return &c.HostRouting },
 		},
 		{
 			Name: "masquerade", Default: "true", Values: []string{"true", "false"},
-			Usage: "with --pod-network=main, whether what pods send out of the cluster gets an address of the node",
+			Usage: "with --pod-network=main, whether packets from pods to the outside get an address of the node",
 			field: func(c *Config) *string { return &c.Masquerade },
 		},
 		{
 			Name: "native-cidrs", Shown: "none", check: prefixes,
-			Usage: "networks with commas between them, beside the cluster's own, that know the pods' addresses: what is sent there keeps them",
+			Usage: "networks, separated by commas, that know the pods' addresses besides the cluster's own: packets to them keep their source",
 			field: func(c *Config) *string { return &c.NativeCIDRs },
 		},
 		{
 			Name: "masquerade-config", Shown: "none",
-			Usage: "a file in the form of ip-masq-agent's, YAML or JSON, with more networks that know the pods' addresses; it is read again when it changes",
+			Usage: "file in the format of ip-masq-agent, YAML or JSON, with further networks that know the pods' addresses; it is read again when it " +
+				"changes",
 			field: func(c *Config) *string { return &c.MasqueradeConfig },
 		},
 		{
 			Name: "l7-proxies", Shown: "none", check: proxies,
-			Usage: "with --pod-network=main, processes of the node to which pods may have their TCP connections handed by the annotation " +
-				"fairlead.io/l7-proxy: NAME=PORT with commas between them, and :pass behind one whose pods may do without while nobody listens there",
+			Usage: "with --pod-network=main, processes of the node that pods may send their TCP connections through with the annotation " +
+				"fairlead.io/l7-proxy: NAME=PORT separated by commas, with :pass after one that pods may do without while nothing listens there",
 			field: func(c *Config) *string { return &c.L7Proxies },
 		},
 		{
 			Name: "routing", Default: "none", Values: []string{"none", "native", "vxlan"},
-			Usage: "with --pod-network=main, how packets get to the pods of other nodes: the network knows; by routes to the nodes on the same links; " +
-				"through a tunnel",
+			Usage: "with --pod-network=main, how packets reach pods on other nodes: the network knows the routes; by routes to the nodes on the same " +
+				"links; through a tunnel",
 			field: func(c *Config) *string { return &c.Routing },
 		},
 		{
 			Name: "pod-device", Default: "auto", Values: []string{"auto", "veth", "netkit"},
-			Usage: "with --pod-network=main, what the devices of pods are made as that start from then on; auto is veth",
+			Usage: "with --pod-network=main, the type of the devices of new pods; auto is veth",
 			field: func(c *Config) *string { return &c.PodDevice },
 		},
 		{
 			Name: "big-tcp", Default: "false", Values: []string{"true", "false"},
-			Usage: "with --pod-network=main, whether packets of TCP may be larger than 64 KiB inside of the node, of pods that start from then on, " +
-				"where its kernel and its devices can",
+			Usage: "with --pod-network=main, whether TCP packets of new pods may be larger than 64 KiB inside the node, where its kernel and devices " +
+				"support it",
 			field: func(c *Config) *string { return &c.BigTCP },
 		},
 		{
 			Name: "bandwidth", Default: "false", Values: []string{"true", "false"},
-			Usage: "with --pod-network=main or chained, whether pods are kept to the rates of their annotations kubernetes.io/egress-bandwidth in what they send " +
-				"and kubernetes.io/ingress-bandwidth in what they get; the devices by which that leaves get fq for their queue",
+			Usage: "with --pod-network=main or chained, whether pods are limited to the rates of their annotations kubernetes.io/egress-bandwidth for what " +
+				"they send and kubernetes.io/ingress-bandwidth for what they receive; the devices that packets leave by get fq as their queue",
 			field: func(c *Config) *string { return &c.Bandwidth },
 		},
 		{
 			Name: "bbr", Default: "false", Values: []string{"true", "annotated", "false"},
-			Usage: "with --bandwidth=true, whether new connections of pods have the congestion control BBR: all but those of pods with the annotation " +
-				"fairlead.io/bbr=false; those of pods with fairlead.io/bbr=true; none. What has chosen another itself keeps it, and \"fairlead init\" finds out " +
-				"whether the node can",
+			Usage: "with --bandwidth=true, whether new connections of pods use the congestion control BBR: all except those of pods with the annotation " +
+				"fairlead.io/bbr=false; only those of pods with fairlead.io/bbr=true; none. Sockets that have chosen another keep it, and \"fairlead " +
+				"init\" finds out whether the node can do it",
 			field: func(c *Config) *string { return &c.BBR },
 		},
 		{
 			Name: "sockmap", Shown: "false; true with --mode=accelerate-only", Values: []string{"true", "false"},
-			Usage: "whether connections within the node go past TCP while both ends converse, for pods that the annotation fairlead.io/accelerate=true, " +
+			Usage: "whether connections within the node bypass TCP while both ends converse, for pods that the annotation fairlead.io/accelerate=true, " +
 				"--accelerate-selector or a SocketAcceleration selects",
 			field: func(c *Config) *string { return &c.Sockmap }, derive: alone(always("true"), always("false")),
 		},
 		{
 			Name: "accelerate-selector", Shown: "none",
-			Usage: "with --sockmap=true, pods that take part unasked, by their labels, such as app in (web, api); an annotation " +
-				"fairlead.io/accelerate=false of the pod or its namespace comes first",
+			Usage: "with --sockmap=true, labels of pods that take part by default, such as app in (web, api); an annotation fairlead.io/accelerate=false " +
+				"of the pod or its namespace comes first",
 			field: func(c *Config) *string { return &c.AccelerateSelector },
 		},
 		{
 			Name: "sockmap-blocking", Default: "false", Values: []string{"true", "false"},
-			Usage: "with --sockmap=true, whether sockets that are read by calls that wait may go past TCP too, where a signal ends such a call with EAGAIN " +
+			Usage: "with --sockmap=true, whether sockets that are read by blocking calls may bypass TCP too, where a signal ends such a call with EAGAIN " +
 				"instead of restarting it",
 			field: func(c *Config) *string { return &c.SockmapBlocking },
 		},
 		{
 			Name: "sockmap-except", Default: "nginx,haproxy", check: programs,
-			Usage: "with --sockmap=true, programs that read nothing past TCP, by the first 15 letters of their names with commas between them: " +
-				"those that may splice, or ask how much there is to be read, only after they have been watched",
+			Usage: "with --sockmap=true, programs that stay with TCP, by the first 15 letters of their names, separated by commas: those that may splice, " +
+				"or ask how much there is to read, only after they have been watched",
 			field: func(c *Config) *string { return &c.SockmapExcept },
 		},
 		{
 			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
-			Usage: "whether pods get their network by the plugin fairlead-cni: they do not; it makes their devices and gives them addresses; it " +
-				"comes after another plugin that does",
+			Usage: "whether pods get their network from the plugin fairlead-cni: they do not; it creates their devices and gives them addresses; it comes " +
+				"after another plugin that does",
 			field: func(c *Config) *string { return &c.PodNetwork },
 		},
 		{
 			Name: "pod-cidrs", Shown: "those of the Node", check: apart,
-			Usage: "networks that the pods of this node get their addresses from, with commas between them: one address of IPv4 and one of IPv6, as far " +
-				"as both are there",
+			Usage: "networks, separated by commas, that the pods of this node get their addresses from: one IPv4 and one IPv6 address, as far as both are " +
+				"there",
 			field: func(c *Config) *string { return &c.PodCIDRs },
 		},
 		{
 			Name: "cni-conf-dir", Shown: "none", check: absoluteOrEmpty,
-			Usage: "directory in which the container runtime looks for networks, such as /etc/cni/net.d: with --pod-network=main the agent writes " +
-				"its own there once it can serve pods",
+			Usage: "directory in which the container runtime looks for networks, such as /etc/cni/net.d: with --pod-network=main the agent writes its own " +
+				"configuration there once it can serve pods",
 			field: func(c *Config) *string { return &c.CNIConfDir },
 		},
 		{
 			Name: "cni-conf-name", Default: "05-fairlead.conflist", check: listName,
-			Usage: "name of the file with that; the runtime takes the first by name",
+			Usage: "name of that configuration file; the runtime takes the first by name",
 			field: func(c *Config) *string { return &c.CNIConfName },
 		},
 		{

@@ -259,10 +259,10 @@ Whatever the programs do not carry is counted once, by the hook where it ended a
 
 - ` + "`fairlead drops`" + ` shows the counts, and ` + "`fairlead drops --watch`" + ` how they grow.
 - The metrics ` + "`fairlead_drop_packets_total`" + ` and ` + "`fairlead_drop_bytes_total`" + ` have them with the labels ` + "`hook`" + ` and ` + "`reason`" + `.
-- ` + "`fairlead monitor --reason WORD`" + ` shows the packets themselves, of ` + "`tc`" + ` and ` + "`xdp`" + `, as they come.
+- ` + "`fairlead monitor --reason WORD`" + ` shows the packets themselves, of ` + "`tc`" + `, ` + "`xdp`" + ` and ` + "`pod`" + `, as they come.
 
-The hooks are ` + "`sock`" + `, where socket calls count as packets without bytes, ` + "`tc`" + ` and ` + "`xdp`" + `. Two reasons are not drops: what they count was
-carried on.
+The hooks are ` + "`sock`" + `, where socket calls count as packets without bytes, ` + "`tc`" + `, ` + "`xdp`" + ` and ` + "`pod`" + `. Two reasons are not drops: what they count
+was carried on.
 
 | reason | what it counts |
 |---|---|
