@@ -42,7 +42,7 @@ func frontendsOf(keys []maps.SvcKey, rows []maps.Svc) frontends {
 }
 
 func (f frontends) add(key maps.SvcKey, row maps.Svc) {
-	if hooksFor(key, row)&packetHooks != 0 && key.Proto == unix.IPPROTO_TCP {
+	if hooksFor(key, row)&packetHooks != 0 && (key.Proto == unix.IPPROTO_TCP || key.Proto == unix.IPPROTO_UDP) {
 		f[key] = struct{}{}
 	}
 }
@@ -92,36 +92,23 @@ func (f *former) keep(d *Datapath, known frontends) {
 		return
 	}
 	f.records = records
-	begun, n, left := time.Now(), 0, 0
+	begun := time.Now()
+	var left int
 	writer, err := d.newFormerRows(known)
 	if err == nil {
 		err = writer.open()
 	}
 	if err == nil {
-		room := int(d.maps.Ct.MaxEntries()) / 8 // four rows each, of half of what there is
-		var failed error
-		err = records.Each(func(c netfilter.Connection) bool {
-			if !known.has(flowOf(c)) {
-				return true
-			}
-			if n == room {
-				left++
-				return true
-			}
-			n++
-			failed = writer.write(c)
-			return failed == nil
-		})
-		err = errors.Join(err, failed)
+		left, err = writer.take(records)
 	}
 	if err != nil || left > 0 {
 		d.log.Warn("connections that the stack has translated may be reset", "error", err, "left", left)
 	}
-	d.log.Info("connections stay the stack's", "connections", n, "took", time.Since(begun))
 	if writer == nil {
 		f.once.Do(records.Close)
 		return
 	}
+	d.log.Info("connections stay the stack's", "connections", len(writer.written), "took", time.Since(begun))
 	f.over.Go(func() { f.follow(d, writer) })
 }
 
@@ -150,10 +137,11 @@ func (f *former) hear(w *formerRows) error {
 			return err
 		}
 		for _, c := range list {
-			if w.known.has(flowOf(c)) {
-				if err := w.writeNow(c); err != nil {
-					return err
-				}
+			if !w.known.has(flowOf(c)) || c.Proto != unix.IPPROTO_TCP && len(w.written) >= w.room {
+				continue // datagrams begin without anybody's answer, so a flood of them is to end somewhere
+			}
+			if err := w.writeNow(c); err != nil {
+				return err
 			}
 		}
 	}
@@ -169,12 +157,15 @@ func (f *former) close() {
 }
 
 // flowOf returns what a client sends.
-func flowOf(c netfilter.Connection) maps.Flow { return flowFrom(c.Client, c.Dialled) }
+func flowOf(c netfilter.Connection) maps.Flow { return flowFrom(c.Proto, c.Client, c.Dialled) }
 
-func flowFrom(from, to netip.AddrPort) maps.Flow {
+// flowSeen returns the same as its server gets it.
+func flowSeen(c netfilter.Connection) maps.Flow { return flowFrom(c.Proto, c.Seen, c.Server) }
+
+func flowFrom(proto uint8, from, to netip.AddrPort) maps.Flow {
 	return maps.Flow{
 		Saddr: maps.AddrOf(from.Addr()), Sport: maps.PortOf(from.Port()),
-		Daddr: maps.AddrOf(to.Addr()), Dport: maps.PortOf(to.Port()), Proto: unix.IPPROTO_TCP,
+		Daddr: maps.AddrOf(to.Addr()), Dport: maps.PortOf(to.Port()), Proto: proto,
 	}
 }
 
@@ -184,6 +175,7 @@ type formerRows struct {
 	known   frontends
 	tick    Tick
 	now     uint32 // in ticks
+	room    int    // for connections, of four rows each
 	written []netfilter.Connection
 }
 
@@ -196,7 +188,50 @@ func (d *Datapath) newFormerRows(known frontends) (*formerRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &formerRows{d: d, known: known, tick: tick, now: now}, nil
+	room := int(d.maps.Ct.MaxEntries()) / 8 // half of what there is
+	return &formerRows{d: d, known: known, tick: tick, now: now, room: room}, nil
+}
+
+// take gives what the records have its rows: connections by TCP first, then datagrams, of these first who goes on for long, and last whom
+// nobody has answered yet. It returns how many there was no room for, but for the last.
+func (w *formerRows) take(records *netfilter.Records) (left int, err error) {
+	var datagrams [3][]netfilter.Connection
+	var failed error
+	err = records.Each(func(c netfilter.Connection) bool {
+		list := &datagrams[rankOf(c)]
+		switch {
+		case !w.known.has(flowOf(c)):
+		case c.Proto == unix.IPPROTO_TCP && len(w.written) < w.room:
+			failed = w.write(c)
+		case c.Proto != unix.IPPROTO_TCP && len(*list) < w.room:
+			*list = append(*list, c)
+		case c.Answered:
+			left++
+		}
+		return failed == nil
+	})
+	err = errors.Join(err, failed)
+	for rank, list := range datagrams {
+		n := min(len(list), w.room-len(w.written))
+		for i := 0; i < n && err == nil; i++ {
+			err = w.write(list[i])
+		}
+		if rank < len(datagrams)-1 {
+			left += len(list) - n
+		}
+	}
+	return left, err
+}
+
+// rankOf tells whose datagrams matter more, the least first.
+func rankOf(c netfilter.Connection) int {
+	switch {
+	case c.Lasting:
+		return 0
+	case c.Answered:
+		return 1
+	}
+	return 2
 }
 
 // open has the programs leave to the stack what does not begin a connection and is not known to them: its record may not be
@@ -219,17 +254,20 @@ func (w *formerRows) writeNow(c netfilter.Connection) error {
 // server: the stack has given the client an address and a port of the node, of which they draw theirs.
 func (w *formerRows) write(c netfilter.Connection) error {
 	w.written = append(w.written, c)
-	if err := w.writeFlow(flowFrom(c.Seen, c.Server), c.Ending); err != nil {
+	if err := w.writeFlow(flowSeen(c), c.Ending); err != nil {
 		return err
 	}
 	return w.writeFlow(flowOf(c), c.Ending)
 }
 
 // dropEnded takes the rows of those back that have ended: if that was before they had their rows, nobody tells the programs, and who has their
-// ports next would be left to the stack, whose rules may be gone by then.
+// ports next would be left to the stack, whose rules may be gone by then. So it does with datagrams that were not answered meanwhile.
 func (w *formerRows) dropEnded(records *netfilter.Records) error {
 	lasting := map[maps.Flow]bool{}
-	if err := records.Each(func(c netfilter.Connection) bool { lasting[flowOf(c)] = true; return true }); err != nil {
+	if err := records.Each(func(c netfilter.Connection) bool {
+		lasting[flowOf(c)] = c.Answered || c.Proto == unix.IPPROTO_TCP
+		return true
+	}); err != nil {
 		return err
 	}
 	w.d.changing.Lock()
@@ -241,7 +279,7 @@ func (w *formerRows) dropEnded(records *netfilter.Records) error {
 		if lasting[flowOf(c)] {
 			continue
 		}
-		if err := errors.Join(w.dropFlow(flowFrom(c.Seen, c.Server)), w.dropFlow(flowOf(c))); err != nil {
+		if err := errors.Join(w.dropFlow(flowSeen(c)), w.dropFlow(flowOf(c))); err != nil {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/pkg/seal"
 )
 
-// HandedOver is how many connections by TCP the stack goes on with when the programs are gone, and why not with more.
+// HandedOver is how many connections the stack goes on with when the programs are gone, and why not with more.
 type HandedOver struct {
 	Connections int
 	Left        error
@@ -30,6 +30,8 @@ type handover struct {
 	maps    *maps.Maps
 	growing *ebpf.Map // what the flows move to, if they do
 	buffer  maps.FlowBuffer
+	tick    Tick
+	now     uint32 // in ticks
 	given   int
 	taken   int // could not be given
 }
@@ -55,6 +57,13 @@ func newHandover(dir string) (*handover, error) {
 		return nil, err
 	}
 	h := &handover{records: records}
+	if h.tick, err = MeasureTick(); err == nil {
+		h.now, err = h.tick.Now()
+	}
+	if err != nil {
+		h.close()
+		return nil, err
+	}
 	if h.growing, err = maps.OpenGrowing(dir); err == nil {
 		h.maps, err = maps.Open(dir, false)
 	}
@@ -113,28 +122,42 @@ func (h *handover) awaitHandshakes() error {
 	return nil
 }
 
+// give hands over what is established, connections by TCP first: of datagrams there may be many. Last are those that were answered and
+// nothing has come since: these go to another backend as well, unless there is room.
 func (h *handover) give() error {
-	for _, m := range []*ebpf.Map{h.growing, h.maps.Ct} {
-		if m == nil {
-			continue
-		}
-		err := maps.EachFlow(m, &h.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
-			for i := range keys {
-				if err := h.giveOne(m, keys[i], &rows[i]); err != nil {
-					return fmt.Errorf("connections from outside may be reset: %w", err)
-				}
+	for _, proto := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+		for _, m := range []*ebpf.Map{h.growing, h.maps.Ct} {
+			if err := h.giveAll(m, proto); err != nil {
+				return err
 			}
-			return nil
-		})
-		if err != nil {
-			return err
 		}
 	}
-	return nil
+	err := h.giveAll(h.maps.CtHalf, unix.IPPROTO_UDP)
+	if errors.Is(err, netfilter.ErrFull) {
+		return nil
+	}
+	return err
+}
+
+func (h *handover) giveAll(m *ebpf.Map, proto uint8) error {
+	if m == nil {
+		return nil
+	}
+	return maps.EachFlow(m, &h.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
+		for i := range keys {
+			if keys[i].Proto != proto {
+				continue
+			}
+			if err := h.giveOne(m, keys[i], &rows[i]); err != nil {
+				return fmt.Errorf("connections from outside may be reset: %w", err)
+			}
+		}
+		return nil
+	})
 }
 
 // stop has the programs drop what they still get of a flow. Its record is no use to what passes the stack translated: the stack would take that
-// for another connection, and give it another port. TCP sends again.
+// for another connection, and give it another port. TCP sends again, and so does what relies upon datagrams.
 func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
 	if !is {
 		return nil
@@ -146,24 +169,22 @@ func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
 	return nil
 }
 
-// giveOne hands a flow over if it is a connection that is translated and not over.
+// giveOne hands a flow over if it is one that is translated and not over.
 func (h *handover) giveOne(m *ebpf.Map, key maps.Flow, row *maps.FlowRow) error {
-	to := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: unix.IPPROTO_TCP}
-	if key.Proto != unix.IPPROTO_TCP || row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) || to == key {
+	to := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
+	if row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) || to == key {
 		return nil // to == key: a former proxy's, which the stack has
 	}
 	back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))
-	if err != nil {
+	if err != nil || h.isOver(key.Proto, row, &back, ok) {
 		return err
-	}
-	if row.State == maps.FlowReset || ok && back.State == maps.FlowReset || ok && row.State+back.State == 2*maps.FlowClosing {
-		return nil
 	}
 	if err := errors.Join(stop(m, maps.BackOf(key, row), back, ok), stop(m, key, *row, true)); err != nil {
 		return err
 	}
 	err = h.records.Add(netfilter.Connection{
 		Client: maps.FlowSource(key), Dialled: maps.FlowDestination(key), Seen: maps.FlowSource(to), Server: maps.FlowDestination(to),
+		Proto: key.Proto, Answered: true, Lasting: row.State >= maps.FlowOpen,
 	})
 	switch {
 	case err == nil:
@@ -173,4 +194,17 @@ func (h *handover) giveOne(m *ebpf.Map, key maps.Flow, row *maps.FlowRow) error 
 		return nil
 	}
 	return err
+}
+
+// isOver reports whether nobody is to go on with a flow. There may be no agent to forget datagrams that have ended, of which nobody tells; and
+// of those that the backend answers its client itself, or has not answered, the stack can make nothing.
+func (h *handover) isOver(proto uint8, row, back *maps.FlowRow, ok bool) bool {
+	if proto == unix.IPPROTO_UDP {
+		seen := row.Seen
+		if ok && int32(back.Seen-seen) > 0 {
+			seen = back.Seen
+		}
+		return row.State == maps.FlowNew || maps.DirectMode(row.Flags) != 0 || time.Duration(int32(h.now-seen))*h.tick.Duration > h.records.Idle()
+	}
+	return row.State == maps.FlowReset || ok && back.State == maps.FlowReset || ok && row.State+back.State == 2*maps.FlowClosing
 }

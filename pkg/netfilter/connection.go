@@ -1,4 +1,4 @@
-// Package netfilter reads from the kernel's own records which connections its stack translates.
+// Package netfilter reads from the kernel's own records which connections its stack translates, and adds to them.
 package netfilter
 
 import (
@@ -10,17 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connection is one by TCP, as its client knows it, and as its server does: a client of another address, where that is translated too.
+// Connection is one by TCP, or datagrams by UDP between two ends, as its client knows it, and as its server does: a client of another
+// address, where that is translated too.
 type Connection struct {
 	Client, Dialled, Seen, Server netip.AddrPort
-	Ending                        bool // one of both has said that it ends
+	Proto                         uint8 // of IP
+	Ending                        bool  // by TCP: one of both has said that it ends
+	Answered                      bool  // its server has spoken
+	Lasting                       bool  // it is more than a question and its answer
 }
 
 // What nl has no names for.
 const (
-	dstNAT   = 1 << 5 // IPS_DST_NAT: its destination is translated
-	finWait  = 4      // TCP_CONNTRACK_FIN_WAIT: from here on one of both has said that it ends
-	timeWait = 7      // TCP_CONNTRACK_TIME_WAIT: from here on its end has come
+	seenReply = 1 << 1 // IPS_SEEN_REPLY
+	assured   = 1 << 2 // IPS_ASSURED: by UDP, that it has gone on for two seconds
+	confirmed = 1 << 3 // IPS_CONFIRMED
+	dstNAT    = 1 << 5 // IPS_DST_NAT: its destination is translated
+
+	finWait  = 4 // TCP_CONNTRACK_FIN_WAIT: from here on one of both has said that it ends
+	timeWait = 7 // TCP_CONNTRACK_TIME_WAIT: from here on its end has come
 	closed   = 8
 
 	typeMask = 0x3fff // NLA_TYPE_MASK
@@ -29,7 +37,7 @@ const (
 	protoNum, protoSrc, protoDst   = 1, 2, 3    // CTA_PROTO_
 )
 
-// parse reads a record. False: it is of no connection by TCP whose destination is translated, or of one that is over; or of
+// parse reads a record. False: it is of none by TCP or UDP whose destination is translated, or of one that is over; or of
 // another zone, whose packets the rules of Services do not meet.
 func parse(msg []byte) (c Connection, ok bool) {
 	if len(msg) < nl.SizeofNfgenmsg {
@@ -56,15 +64,18 @@ func parse(msg []byte) (c Connection, ok bool) {
 	if len(state) == 1 && (state[0] == timeWait || state[0] == closed) {
 		return c, false
 	}
+	bits := binary.BigEndian.Uint32(status)
 	c.Ending = len(state) == 1 && state[0] >= finWait && state[0] < timeWait
-	if c.Client, c.Dialled, ok = parseTuple(original); ok {
-		c.Server, c.Seen, ok = parseTuple(reply)
+	c.Answered, c.Lasting = bits&seenReply != 0, bits&assured != 0
+	var back uint8
+	if c.Client, c.Dialled, c.Proto, ok = parseTuple(original); ok {
+		c.Server, c.Seen, back, ok = parseTuple(reply)
 	}
-	return c, ok
+	return c, ok && back == c.Proto
 }
 
-// parseTuple reads who sends to whom.
-func parseTuple(tuple []byte) (sender, receiver netip.AddrPort, ok bool) {
+// parseTuple reads who sends to whom, and by which protocol.
+func parseTuple(tuple []byte) (sender, receiver netip.AddrPort, by uint8, ok bool) {
 	var src, dst netip.Addr
 	var fromOK, toOK bool
 	for kind, value := range attributes(attribute(tuple, nl.CTA_TUPLE_IP)) {
@@ -77,10 +88,10 @@ func parseTuple(tuple []byte) (sender, receiver netip.AddrPort, ok bool) {
 	}
 	ports := attribute(tuple, nl.CTA_TUPLE_PROTO)
 	proto, from, to := attribute(ports, protoNum), attribute(ports, protoSrc), attribute(ports, protoDst)
-	if !fromOK || !toOK || len(proto) != 1 || proto[0] != unix.IPPROTO_TCP || len(from) != 2 || len(to) != 2 {
-		return sender, receiver, false
+	if !fromOK || !toOK || len(proto) != 1 || proto[0] != unix.IPPROTO_TCP && proto[0] != unix.IPPROTO_UDP || len(from) != 2 || len(to) != 2 {
+		return sender, receiver, 0, false
 	}
-	return netip.AddrPortFrom(src, binary.BigEndian.Uint16(from)), netip.AddrPortFrom(dst, binary.BigEndian.Uint16(to)), true
+	return netip.AddrPortFrom(src, binary.BigEndian.Uint16(from)), netip.AddrPortFrom(dst, binary.BigEndian.Uint16(to)), proto[0], true
 }
 
 // attributes goes through those in b, by their kinds. It copies nothing, since there may be a million records.

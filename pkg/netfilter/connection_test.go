@@ -48,13 +48,18 @@ func record(c Connection, proto, state byte, status uint32, more ...[]byte) []by
 
 func TestParse(t *testing.T) {
 	at := netip.MustParseAddrPort
-	is := Connection{Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")}
-	is6 := Connection{
-		Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080"),
+	is := Connection{
+		Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080"), Proto: unix.IPPROTO_TCP,
 	}
-	const established, confirmed = 3, 1 << 3
-	ending := is
-	ending.Ending = true
+	is6 := Connection{
+		Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080"), Proto: unix.IPPROTO_TCP,
+	}
+	ending, asked := is, is
+	ending.Ending, asked.Proto = true, unix.IPPROTO_UDP
+	answered := asked
+	answered.Answered = true
+	lasting := answered
+	lasting.Lasting = true
 	for name, c := range map[string]struct {
 		msg  []byte
 		want Connection
@@ -63,7 +68,10 @@ func TestParse(t *testing.T) {
 		"IPv4":           {record(is, unix.IPPROTO_TCP, established, confirmed|dstNAT), is, true},
 		"IPv6":           {record(is6, unix.IPPROTO_TCP, established, confirmed|dstNAT), is6, true},
 		"no translation": {record(is, unix.IPPROTO_TCP, established, confirmed), Connection{}, false},
-		"UDP":            {record(is, unix.IPPROTO_UDP, established, confirmed|dstNAT), Connection{}, false},
+		"UDP":            {record(is, unix.IPPROTO_UDP, 0, confirmed|dstNAT), asked, true},
+		"UDP, answered":  {record(is, unix.IPPROTO_UDP, 0, confirmed|dstNAT|seenReply), answered, true},
+		"UDP, lasting":   {record(is, unix.IPPROTO_UDP, 0, confirmed|dstNAT|seenReply|assured), lasting, true},
+		"SCTP":           {record(is, unix.IPPROTO_SCTP, 0, confirmed|dstNAT), Connection{}, false},
 		"one side ends":  {record(is, unix.IPPROTO_TCP, finWait, confirmed|dstNAT), ending, true},
 		"both end":       {record(is, unix.IPPROTO_TCP, timeWait-1, confirmed|dstNAT), ending, true},
 		"over":           {record(is, unix.IPPROTO_TCP, timeWait, confirmed|dstNAT), Connection{}, false},

@@ -1,21 +1,25 @@
 package netfilter
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	most    = "/proc/sys/net/netfilter/nf_conntrack_max"
-	timeout = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
+	settings = "/proc/sys/net/netfilter/"
+	most     = settings + "nf_conntrack_max"
+
+	timeoutTCP    = settings + "nf_conntrack_tcp_timeout_established"
+	timeoutStream = settings + "nf_conntrack_udp_timeout_stream"
+	timeoutUDP    = settings + "nf_conntrack_udp_timeout"
 )
 
 // What nl has no names for.
@@ -29,15 +33,13 @@ const (
 
 	established = 3    // TCP_CONNTRACK_ESTABLISHED
 	liberal     = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL: a packet may be beyond a window of which nothing is known
-
-	seenReply, assured, confirmed = 1 << 1, 1 << 2, 1 << 3 // IPS_
 )
 
 // Writer adds records, by which the stack goes on with connections that somebody else has translated so far.
 type Writer struct {
-	socket  map[int]*nl.SocketHandle
-	seconds uint32 // for which a connection may be idle
-	room    int    // for more records
+	requests
+	tcp, stream, udp int // seconds for which a connection may be idle, datagrams that go on, and others
+	room             int // for more records
 }
 
 // NewWriter returns one for the network namespace of its thread; nil if nobody there tracks connections, or has any.
@@ -50,20 +52,23 @@ func NewWriter() (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	seconds, err := read(timeout)
-	if err != nil {
+	w := &Writer{room: max(limit-known, 0) / 2} // the rest is for what comes
+	if limit == 0 {
+		w.room = int(^uint(0) >> 1)
+	}
+	for path, seconds := range map[string]*int{timeoutTCP: &w.tcp, timeoutStream: &w.stream, timeoutUDP: &w.udp} {
+		if *seconds, err = read(path); err != nil {
+			return nil, err
+		}
+	}
+	if w.requests, err = newRequests(); err != nil {
 		return nil, err
 	}
-	socket, err := nl.GetNetlinkSocketAt(-1, -1, unix.NETLINK_NETFILTER)
-	if err != nil {
-		return nil, fmt.Errorf("open netfilter's records: %w", err)
-	}
-	room := max(limit-known, 0) / 2 // the rest is for what comes
-	if limit == 0 {
-		room = int(^uint(0) >> 1)
-	}
-	return &Writer{map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}, uint32(seconds), room}, nil
+	return w, nil
 }
+
+// Idle returns how long datagrams that go on may stay away.
+func (w *Writer) Idle() time.Duration { return time.Duration(w.stream) * time.Second }
 
 var (
 	// ErrFull is that of a table with no room for more.
@@ -75,20 +80,16 @@ var (
 // tries is how often a connection is added: a packet may come in between, of which the stack makes a record that is in the way.
 const tries = 3
 
-// Add gives the stack an established connection.
+// Add gives the stack an established connection, or datagrams that were answered.
 func (w *Writer) Add(c Connection) (err error) {
 	if w.room == 0 {
 		return ErrFull
 	}
-	family := uint8(unix.AF_INET)
-	if c.Client.Addr().Is6() {
-		family = unix.AF_INET6
-	}
 	for range tries {
 		// Packets that pass the stack translated are to it a connection of their own, and of the client's port it may know an earlier one.
-		err = errors.Join(w.remove(family, c.Seen, c.Server), w.remove(family, c.Client, c.Dialled))
+		err = errors.Join(w.remove(c.Proto, c.Seen, c.Server), w.remove(c.Proto, c.Client, c.Dialled))
 		if err == nil {
-			err = w.do(family, nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL, w.record(c))
+			_, err = w.do(family(c.Client), nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, w.record(c))
 		}
 		if !errors.Is(err, unix.EEXIST) {
 			break
@@ -107,62 +108,41 @@ func (w *Writer) Add(c Connection) (err error) {
 }
 
 // remove removes the record of packets, if there is one.
-func (w *Writer) remove(family uint8, sender, receiver netip.AddrPort) error {
-	err := w.do(family, nl.IPCTNL_MSG_CT_DELETE, 0, []*nl.RtAttr{tupleOf(nl.CTA_TUPLE_ORIG, sender, receiver)})
+func (w *Writer) remove(proto uint8, sender, receiver netip.AddrPort) error {
+	_, err := w.do(family(sender), nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, []*nl.RtAttr{tupleOf(nl.CTA_TUPLE_ORIG, proto, sender, receiver)})
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
 	return err
 }
 
-// Close lets go of the records.
-func (w *Writer) Close() { w.socket[unix.NETLINK_NETFILTER].Close() }
-
-func (w *Writer) do(family uint8, message, flags int, attributes []*nl.RtAttr) error {
-	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|message, flags|unix.NLM_F_ACK)
-	req.Sockets = w.socket
-	req.AddData(&nl.Nfgenmsg{NfgenFamily: family})
-	for _, a := range attributes {
-		req.AddData(a)
-	}
-	_, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-	return err
-}
-
 // record is what the kernel is told. It finds the translated reply by itself. Both ends are given, even if one is as before: what is in the
 // way then is an error, and not a reason to take another port.
 func (w *Writer) record(c Connection) []*nl.RtAttr {
+	status, seconds := uint32(seenReply|assured|confirmed), w.tcp
+	switch {
+	case c.Proto == unix.IPPROTO_UDP && c.Lasting:
+		seconds = w.stream
+	case c.Proto == unix.IPPROTO_UDP:
+		status, seconds = seenReply|confirmed, w.udp
+	}
+	attributes := []*nl.RtAttr{
+		tupleOf(nl.CTA_TUPLE_ORIG, c.Proto, c.Client, c.Dialled),
+		tupleOf(nl.CTA_TUPLE_REPLY, c.Proto, c.Dialled, c.Client),
+		nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(status)),
+		nl.NewRtAttr(nl.CTA_TIMEOUT, nl.BEUint32Attr(uint32(seconds))),
+		translation(natDst, c.Server),
+		translation(natSrc, c.Seen),
+	}
+	if c.Proto != unix.IPPROTO_TCP {
+		return attributes
+	}
 	info := nested(nl.CTA_PROTOINFO)
 	state := info.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_PROTOINFO_TCP, nil)
 	state.AddRtAttr(nl.CTA_PROTOINFO_TCP_STATE, []byte{established})
 	state.AddRtAttr(flagsOriginal, []byte{liberal, liberal})
 	state.AddRtAttr(flagsReply, []byte{liberal, liberal})
-	return []*nl.RtAttr{
-		tupleOf(nl.CTA_TUPLE_ORIG, c.Client, c.Dialled),
-		tupleOf(nl.CTA_TUPLE_REPLY, c.Dialled, c.Client),
-		nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(seenReply|assured|confirmed)),
-		nl.NewRtAttr(nl.CTA_TIMEOUT, nl.BEUint32Attr(w.seconds)),
-		info,
-		translation(natDst, c.Server),
-		translation(natSrc, c.Seen),
-	}
-}
-
-// tupleOf says who sends to whom.
-func tupleOf(kind int, sender, receiver netip.AddrPort) *nl.RtAttr {
-	src, dst := ip4Src, ip4Dst
-	if sender.Addr().Is6() {
-		src, dst = ip6Src, ip6Dst
-	}
-	tuple := nested(kind)
-	addrs := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_IP, nil)
-	addrs.AddRtAttr(src, sender.Addr().AsSlice())
-	addrs.AddRtAttr(dst, receiver.Addr().AsSlice())
-	ports := tuple.AddRtAttr(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nil)
-	ports.AddRtAttr(protoNum, []byte{unix.IPPROTO_TCP})
-	ports.AddRtAttr(protoSrc, port(sender))
-	ports.AddRtAttr(protoDst, port(receiver))
-	return tuple
+	return append(attributes, info)
 }
 
 // translation is to one address and one port.
@@ -179,10 +159,6 @@ func translation(kind int, to netip.AddrPort) *nl.RtAttr {
 	ports.AddRtAttr(maxPort, port(to))
 	return nat
 }
-
-func nested(kind int) *nl.RtAttr { return nl.NewRtAttr(unix.NLA_F_NESTED|kind, nil) }
-
-func port(a netip.AddrPort) []byte { return binary.BigEndian.AppendUint16(nil, a.Port()) }
 
 // read returns the number in a file of the kernel's; zero if there is no such file.
 func read(path string) (int, error) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/test/rig"
 )
@@ -87,25 +88,37 @@ func TestAdd(t *testing.T) {
 	n := tracking(t)
 	w := newWriter(t, n)
 	at := netip.MustParseAddrPort
-	both := Connection{Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")}
+	both := Connection{
+		Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080"),
+		Proto: unix.IPPROTO_TCP, Answered: true, Lasting: true,
+	}
 	server := Connection{
 		Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080"),
+		Proto: unix.IPPROTO_TCP, Answered: true, Lasting: true,
 	}
+	stream, answer := both, server
+	stream.Proto, answer.Proto, answer.Lasting = unix.IPPROTO_UDP, unix.IPPROTO_UDP, false
 	// Netfilter has seen the packets of this one translated, as a connection of its own.
-	passed := Connection{Client: at("192.0.2.9:40001"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.9:40001"), Server: at("10.1.0.2:8080")}
-	if err := w.Add(Connection{Client: passed.Seen, Dialled: passed.Server, Seen: passed.Seen, Server: passed.Server}); err != nil {
+	passed := both
+	passed.Client, passed.Seen = at("192.0.2.9:40001"), at("192.0.2.9:40001")
+	asPassed := passed
+	asPassed.Dialled = passed.Server
+	if err := w.Add(asPassed); err != nil {
 		t.Fatal(err)
 	}
 	// And the client's port had a connection with another server before.
-	if err := w.Add(Connection{Client: both.Client, Dialled: both.Dialled, Seen: both.Seen, Server: at("10.1.0.3:8080")}); err != nil {
+	before := both
+	before.Server = at("10.1.0.3:8080")
+	if err := w.Add(before); err != nil {
 		t.Fatal(err)
 	}
-	want := map[Connection]bool{both: true, server: true, passed: true}
-	if diff := cmp.Diff(want, added(t, n, w, both, server, passed), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+	want := map[Connection]bool{both: true, server: true, passed: true, stream: true, answer: true}
+	if diff := cmp.Diff(want, added(t, n, w, both, server, passed, stream, answer), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("records (-want +got):\n%s", diff)
 	}
 	// One that is there, and one that the server takes for that.
-	other := Connection{Client: at("192.0.2.8:40000"), Dialled: both.Dialled, Seen: both.Seen, Server: both.Server}
+	other := both
+	other.Client = at("192.0.2.8:40000")
 	if err := w.Add(both); err != nil {
 		t.Error(err)
 	}
@@ -119,4 +132,66 @@ func TestAdd(t *testing.T) {
 	if err := w.Add(other); err != ErrFull {
 		t.Errorf("with no room: %v; want %v", err, ErrFull)
 	}
+}
+
+// A record is found by the packets of either side, and by no others.
+func TestFind(t *testing.T) {
+	n := tracking(t)
+	w := newWriter(t, n)
+	at := netip.MustParseAddrPort
+	for _, proto := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
+		for _, c := range []Connection{
+			{Client: at("192.0.2.9:40000"), Dialled: at("192.0.2.1:30001"), Seen: at("192.0.2.1:11730"), Server: at("10.1.0.2:8080")},
+			{Client: at("[2001:db8::9]:40000"), Dialled: at("[2001:db8::1]:30001"), Seen: at("[2001:db8::9]:40000"), Server: at("[fd00::2]:8080")},
+		} {
+			c.Proto, c.Answered, c.Lasting = proto, true, true
+			if err := w.Add(c); err != nil {
+				t.Fatal(err)
+			}
+			find(t, n, c)
+		}
+	}
+	in(t, n, func() error { // of this one the stack translates nothing
+		c, err := net.Dial("udp", "127.0.0.1:9")
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("one")); err != nil {
+			return err
+		}
+		f, err := NewFinder()
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if found, ok, err := f.Find(unix.IPPROTO_UDP, c.LocalAddr().(*net.UDPAddr).AddrPort(), at("127.0.0.1:9")); ok || err != nil {
+			t.Errorf("what is not translated: %v, %v", found, err)
+		}
+		return nil
+	})
+}
+
+func find(t *testing.T, n *rig.Netns, c Connection) {
+	t.Helper()
+	in(t, n, func() error {
+		f, err := NewFinder()
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		for _, by := range []struct {
+			from, to netip.AddrPort
+			ok       bool
+		}{{c.Client, c.Dialled, true}, {c.Server, c.Seen, true}, {c.Seen, c.Server, false}, {c.Dialled, c.Client, false}} {
+			got, ok, err := f.Find(c.Proto, by.from, by.to)
+			if err != nil || ok != by.ok || ok && got != c {
+				t.Errorf("by %s to %s: %v, %t, %v; want %t", by.from, by.to, got, ok, err, by.ok)
+			}
+		}
+		if got, ok, err := f.Find(unix.IPPROTO_SCTP, c.Client, c.Dialled); ok || err != nil {
+			t.Errorf("by another protocol: %v, %v", got, err)
+		}
+		return nil
+	})
 }

@@ -21,20 +21,20 @@ var clusterIP = family{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("f
 const proxyRules = `
 table inet kube-proxy {
 	chain services {
-		ip daddr 10.96.0.10 tcp dport 80 dnat ip to 10.244.2.5:8080
-		ip6 daddr fd96::10 tcp dport 80 dnat ip6 to [fd02:2::5]:8080
-		fib daddr type local tcp dport 30001 jump to-pod-a
-		fib daddr type local tcp dport 30002 jump to-pod-b
+		ip daddr 10.96.0.10 meta l4proto { tcp, udp } th dport 80 dnat ip to 10.244.2.5:8080
+		ip6 daddr fd96::10 meta l4proto { tcp, udp } th dport 80 dnat ip6 to [fd02:2::5]:8080
+		fib daddr type local meta l4proto { tcp, udp } th dport 30001 jump to-pod-a
+		fib daddr type local meta l4proto { tcp, udp } th dport 30002 jump to-pod-b
 	}
 	chain to-pod-a {
 		meta mark set meta mark or 0x4000
-		meta nfproto ipv4 meta l4proto tcp dnat ip to 10.244.1.5:8080
-		meta nfproto ipv6 meta l4proto tcp dnat ip6 to [fd02:1::5]:8080
+		meta nfproto ipv4 meta l4proto { tcp, udp } dnat ip to 10.244.1.5:8080
+		meta nfproto ipv6 meta l4proto { tcp, udp } dnat ip6 to [fd02:1::5]:8080
 	}
 	chain to-pod-b {
 		meta mark set meta mark or 0x4000
-		meta nfproto ipv4 meta l4proto tcp dnat ip to 10.244.2.5:8080
-		meta nfproto ipv6 meta l4proto tcp dnat ip6 to [fd02:2::5]:8080
+		meta nfproto ipv4 meta l4proto { tcp, udp } dnat ip to 10.244.2.5:8080
+		meta nfproto ipv6 meta l4proto { tcp, udp } dnat ip6 to [fd02:2::5]:8080
 	}
 	chain prerouting { type nat hook prerouting priority dstnat; jump services; }
 	chain output { type nat hook output priority -100; jump services; }
@@ -61,8 +61,19 @@ type formerClient struct {
 	dials  family
 	port   uint16
 	inside bool // a process of the node, or a pod whose network is another plugin's
+	udp    bool
 	*child[order, seen]
 }
+
+func (c formerClient) String() string {
+	if c.udp {
+		return c.name + " by UDP"
+	}
+	return c.name
+}
+
+// isOutside tells a client outside that goes on by TCP.
+func (c formerClient) isOutside() bool { return !c.inside && !c.udp }
 
 func newFormer(t *testing.T, xdp string) *former {
 	t.Helper()
@@ -76,12 +87,14 @@ func newFormer(t *testing.T, xdp string) *former {
 	inside := func(n *rig.Netns) *child[order, seen] {
 		return &child[order, seen]{t, rig.NewChild(t, f.nodes[0].cgroup, n, "sockets")}
 	}
-	f.clients = []formerClient{
-		{"node to ClusterIP", clusterIP, 80, true, inside(f.a)},
-		{"node to NodePort", nodeA, toPodB, true, inside(f.a)},
-		{"pod to ClusterIP", clusterIP, 80, true, inside(f.pods[0])},
-		{"outside to a pod of the node", nodeA, toPodA, false, f.process(f.client)},
-		{"outside to a pod of another", nodeA, toPodB, false, f.process(f.client)},
+	for _, udp := range []bool{true, false} {
+		f.clients = append(f.clients,
+			formerClient{"node to ClusterIP", clusterIP, 80, true, udp, inside(f.a)},
+			formerClient{"node to NodePort", nodeA, toPodB, true, udp, inside(f.a)},
+			formerClient{"pod to ClusterIP", clusterIP, 80, true, udp, inside(f.pods[0])},
+			formerClient{"outside to a pod of the node", nodeA, toPodA, false, udp, f.process(f.client)},
+			formerClient{"outside to a pod of another", nodeA, toPodB, false, udp, f.process(f.client)},
+		)
 	}
 	return f
 }
@@ -95,9 +108,9 @@ func (f *former) install(meanwhile int) (first []seen) {
 	f.onA.do(nodeOrder{Ready: services})
 	first = f.open(meanwhile)
 	f.brief("by the rules", false)
-	// A row a direction, as the client and as the server knows it, for twice two connections of each of three clients of NodePorts, and for
-	// those that were brief.
-	const lasting = 2 * 2 * 2 * 2 * 3
+	// A row a direction, as the client and as the server knows it, for twice two connections of each of three clients of NodePorts, by TCP and by
+	// UDP, and for those that were brief.
+	const lasting = 2 * 2 * 2 * 2 * 3 * 2
 	f.onA.do(nodeOrder{Kept: lasting + 2*2*2})
 	for _, s := range services {
 		f.onA.do(nodeOrder{Service: &s})
@@ -147,9 +160,9 @@ func (f *former) open(number int) (first []seen) {
 	f.t.Helper()
 	for _, c := range f.clients {
 		for i, v6 := range []bool{false, true} {
-			got, err := c.try(order{Dial: c.dials.at(v6, c.port), Hold: number + i, Bytes: 100})
+			got, err := c.try(order{Dial: c.dials.at(v6, c.port), UDP: c.udp, Hold: number + i, Bytes: 100})
 			if err != nil {
-				f.t.Errorf("%s %s: a new connection: %v", c.name, familyName(v6), err)
+				f.t.Errorf("%s %s: a new connection: %v", c, familyName(v6), err)
 			}
 			first = append(first, got)
 		}
@@ -162,9 +175,13 @@ func (f *former) goOn(when string, number int, first []seen) {
 	f.t.Helper()
 	for n, c := range f.clients {
 		for i, v6 := range []bool{false, true} {
-			got, err := c.try(order{Hold: number + i, Bytes: 1 << 20})
+			bytes := 1 << 20
+			if c.udp {
+				bytes = 1200
+			}
+			got, err := c.try(order{Hold: number + i, Bytes: bytes})
 			if err != nil || got != first[2*n+i] {
-				f.t.Errorf("%s %s, %s: %+v, %v; want %+v", c.name, familyName(v6), when, got, err, first[2*n+i])
+				f.t.Errorf("%s %s, %s: %+v, %v; want %+v", c, familyName(v6), when, got, err, first[2*n+i])
 			}
 		}
 	}
@@ -198,12 +215,14 @@ func (f *former) goOver() {
 	f.goOn("with another agent", 1, byRules)
 
 	f.closeOne()
+	once := f.open(9)
 	f.busy(3, func() {
-		if n := f.leave(); n < 2*2 {
-			f.t.Errorf("the stack goes on with %d connections, instead of two of each client outside", n)
+		if n := f.leave(); n < 2*2*2*2 {
+			f.t.Errorf("the stack goes on with %d connections, instead of four of each client outside, by TCP and by UDP", n)
 		}
 	})
 	f.goOn("when the agent is gone", 3, byAgent)
+	f.goOn("when the agent is gone, of which it has seen one answer", 9, once)
 	f.goOn("when the agent is gone again", 1, byRules)
 	again := f.open(5)
 	f.checkServer("the rules", again, false)
@@ -214,15 +233,15 @@ func (f *former) goOver() {
 // samePort has the node itself connect from ports that netfilter has given to clients of the same server, and gives it others.
 func (f *former) samePort(byRules []seen) {
 	f.t.Helper()
-	node := f.clients[0]
+	node := f.process(f.a)
 	for n, c := range f.clients {
-		if c.inside || c.port != toPodB {
+		if !c.isOutside() || c.port != toPodB {
 			continue
 		}
 		for i, v6 := range []bool{false, true} {
 			got, err := node.try(order{Dial: podB.at(v6, 8080), From: byRules[2*n+i].Client.Port(), Bytes: 100})
 			if err != nil || got.Client == byRules[2*n+i].Client {
-				f.t.Errorf("%s %s from port %d: %v, %v", node.name, familyName(v6), byRules[2*n+i].Client.Port(), got, err)
+				f.t.Errorf("%s from port %d: %v, %v", familyName(v6), byRules[2*n+i].Client.Port(), got, err)
 			}
 		}
 	}
@@ -260,7 +279,7 @@ func (f *former) busy(number int, fn func()) {
 	ask(f.process(f.client), order{Dial: nodeA.at(false, toPodA), Bytes: 5})
 	ask(f.process(f.client), order{Dial: nodeA.at(true, toPodB), Bytes: 5})
 	for n, c := range f.clients {
-		if !c.inside {
+		if c.isOutside() {
 			ask(c.child, order{Hold: number + n%2, Bytes: 5}) // one of each family
 		}
 	}
@@ -286,7 +305,7 @@ func (f *former) checkServer(who string, met []seen, clientIsSeen bool) {
 		}
 		for i, v6 := range []bool{false, true} {
 			if isSeen := met[2*n+i].Client.Addr() == clientAddr.at(v6, 0).Addr(); isSeen != clientIsSeen {
-				f.t.Errorf("%s %s: the pod sees %s, which is not by %s", c.name, familyName(v6), met[2*n+i].Client, who)
+				f.t.Errorf("%s %s: the pod sees %s, which is not by %s", c, familyName(v6), met[2*n+i].Client, who)
 			}
 		}
 	}

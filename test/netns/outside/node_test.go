@@ -206,8 +206,10 @@ func (a *agent) ready(services []service) error {
 	var keys []maps.SvcKey
 	var rows []maps.Svc
 	for _, s := range services {
-		keys = append(keys, maps.KeyOf(s.At.Addr(), s.At.Port(), model.TCP))
-		rows = append(rows, maps.Svc{Kind: s.Kind})
+		for _, proto := range []model.Protocol{model.TCP, model.UDP} {
+			keys = append(keys, maps.KeyOf(s.At.Addr(), s.At.Port(), proto))
+			rows = append(rows, maps.Svc{Kind: s.Kind})
+		}
 	}
 	return a.Prepare(keys, rows)
 }

@@ -40,7 +40,7 @@ type order struct {
 	Part      int  // of a datagram in each; 0 for the usual
 	Backwards bool // Serve: answers come in fragments, the first one last
 	Reset     bool // Dial: end the connection by a reset
-	Hold      int  // Dial: keep the connection under this number; otherwise ask by that connection again
+	Hold      int  // Dial: keep the connection, or the socket of UDP, under this number; otherwise ask by that one again
 }
 
 // seen is what came of it: what the server sees as its client, and what answered.
@@ -70,10 +70,8 @@ func (s *sockets) do(o order) (seen, error) {
 		return o.pieces()
 	case o.Segment != 0:
 		return o.segments()
-	case o.UDP:
-		return o.datagram()
 	case o.Hold != 0 && !o.Dial.IsValid():
-		return o.exchange(s.held[o.Hold])
+		return o.ask(s.held[o.Hold])
 	}
 	conn, err := o.dial()
 	if err != nil {
@@ -89,10 +87,21 @@ func (s *sockets) do(o order) (seen, error) {
 			return seen{}, err
 		}
 	}
+	return o.ask(conn)
+}
+
+// ask sends something and expects it back.
+func (o order) ask(conn net.Conn) (seen, error) {
+	if _, ok := conn.(*net.UDPConn); ok {
+		return o.datagram(conn)
+	}
 	return o.exchange(conn)
 }
 
 func (o order) dial() (net.Conn, error) {
+	if o.UDP {
+		return o.dialer().Dial("udp", o.Dial.String())
+	}
 	if o.SCTP {
 		return o.associate()
 	}
@@ -193,12 +202,7 @@ func judge(have, want []byte) (seen, error) {
 	return seen{Server: readAddr(have), Client: readAddr(have[18:])}, nil
 }
 
-func (o order) datagram() (seen, error) {
-	conn, err := o.dialer().Dial("udp", o.Dial.String())
-	if err != nil {
-		return seen{}, err
-	}
-	defer conn.Close()
+func (o order) datagram(conn net.Conn) (seen, error) {
 	want, have := text(o.Bytes), make([]byte, 1<<16)
 	if _, err := conn.Write(want); err != nil {
 		return seen{}, err
