@@ -17,7 +17,7 @@ import (
 // startCollector starts what forgets flows of packets that are over, and returns what is to be told when something left.
 // Without it packets are carried all the same, until there is no room for more flows: the log and the status say so.
 func (a *agent) startCollector(start func(string, func(context.Context) error), log *slog.Logger) func(model.Protocol) {
-	collector, table, err := a.newCollector(log)
+	collector, end, err := a.newCollector(log)
 	if err != nil {
 		a.mu.Lock()
 		a.cannotCollect = err.Error()
@@ -28,11 +28,12 @@ func (a *agent) startCollector(start func(string, func(context.Context) error), 
 	a.mu.Lock()
 	a.collector = collector
 	a.mu.Unlock()
-	start("conntrack", func(ctx context.Context) error { return errors.Join(collector.Run(ctx), table.Close()) })
+	start("conntrack", func(ctx context.Context) error { return errors.Join(collector.Run(ctx), end()) })
 	return collector.Left
 }
 
-func (a *agent) newCollector(log *slog.Logger) (*conntrack.Collector, *flowTable, error) {
+// newCollector returns a collector, and what lets go of what it uses.
+func (a *agent) newCollector(log *slog.Logger) (*conntrack.Collector, func() error, error) {
 	timeouts, err := timeoutsOf(&a.cfg.Conntrack)
 	if err != nil {
 		return nil, nil, err
@@ -49,9 +50,14 @@ func (a *agent) newCollector(log *slog.Logger) (*conntrack.Collector, *flowTable
 	if err != nil {
 		return nil, nil, err
 	}
-	return conntrack.NewCollector(conntrack.Config{
-		Flows: table.now, Clock: conntrack.Clock(tick), Timeouts: timeouts, Stale: a.stale, Grow: table.grow, Most: most, Log: log,
-	}), table, nil
+	stack := &keeper{}
+	collector := conntrack.NewCollector(conntrack.Config{
+		Flows: table.now, Clock: conntrack.Clock(tick), Timeouts: timeouts, Stale: a.stale, Kept: stack.ask, Grow: table.grow, Most: most, Log: log,
+	})
+	return collector, func() error {
+		stack.close()
+		return table.Close()
+	}, nil
 }
 
 func timeoutsOf(c *config.Conntrack) (conntrack.Timeouts, error) {

@@ -44,6 +44,9 @@ type Config struct {
 	Timeouts Timeouts
 	// Stale reports of each peer whether its backend is gone for good.
 	Stale func(ctx context.Context, peers []maps.Peer) ([]bool, error)
+	// Kept returns what the client of datagrams that the programs pass dialled and the backend that it has, if the stack translates them by a
+	// record of its own. Nil where it does not.
+	Kept func(maps.Flow) (maps.Peer, bool, error)
 	// Grow gives the established flows room for at least so many rows, and returns where they are then; Flows is not used
 	// any more. It may have begun when it fails: then it is called again, until it succeeds. Nil for never.
 	Grow func(rows int) (Flows, error)
@@ -72,7 +75,7 @@ func NewCollector(cfg Config) *Collector {
 	return &Collector{
 		stats: Stats{Most: cfg.Most},
 		cfg:   cfg, limits: cfg.Timeouts.limits(cfg.Clock), wake: make(chan struct{}, 1), interval: soonest,
-		walk: walk{peers: map[maps.Peer]struct{}{}, gone: map[maps.Peer]struct{}{}},
+		walk: walk{peers: map[maps.Peer]struct{}{}, gone: map[maps.Peer]struct{}{}, kept: kept{ask: cfg.Kept}},
 	}
 }
 
@@ -159,6 +162,9 @@ func (c *Collector) next(took time.Duration) time.Duration {
 		wait += wait / 2
 	}
 	most := latest - time.Duration(min(1, full/crowded)*float64(latest-soonest))
+	if len(c.walk.kept.is) > 0 { // the stack may forget them at any time
+		most = soonest
+	}
 	return max(min(max(wait, soonest), most), idle*took)
 }
 

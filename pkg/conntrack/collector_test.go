@@ -133,10 +133,13 @@ type world struct {
 	gone  map[netip.AddrPort]bool
 	asked int
 	fails error
+
+	records map[maps.Flow]maps.Peer // of the stack
+	cannot  error                   // read them
 }
 
 func newWorld() *world {
-	w := &world{memory: newMemory(), gone: map[netip.AddrPort]bool{}}
+	w := &world{memory: newMemory(), gone: map[netip.AddrPort]bool{}, records: map[maps.Flow]maps.Peer{}}
 	w.Collector = NewCollector(Config{
 		Flows: w.memory,
 		Clock: Clock{Duration: time.Second},
@@ -145,7 +148,11 @@ func newWorld() *world {
 			UDPStream: 120 * time.Second, UDP: 30 * time.Second, SCTPEstablished: 210 * time.Second, SCTPClosing: 11 * time.Second,
 		},
 		Stale: w.stale,
-		Log:   slog.New(slog.DiscardHandler),
+		Kept: func(flow maps.Flow) (maps.Peer, bool, error) {
+			peer, ok := w.records[flow]
+			return peer, ok, w.cannot
+		},
+		Log: slog.New(slog.DiscardHandler),
 	})
 	return w
 }

@@ -18,6 +18,8 @@ type walk struct {
 	gone    map[maps.Peer]struct{} // which of them those are
 	last    maps.Peer              // that was looked up: rows of one service often come in a row
 	lastIn  bool
+
+	kept kept
 }
 
 // tally is what a walk met and did.
@@ -35,6 +37,7 @@ func (w *walk) all(flows Flows, shift uint32, limits *maps.FlowLimits) error {
 		return fmt.Errorf("read the programs' clock: %w", err)
 	}
 	w.now, w.tally, w.last, w.lastIn = uint32(jiffies>>shift), tally{}, maps.Peer{}, false
+	w.kept.begin()
 	for _, half := range []bool{true, false} {
 		err := flows.Each(half, func(keys []maps.Flow, rows []maps.FlowRow) error {
 			w.doomed = w.doomed[:0]
@@ -56,7 +59,7 @@ func (w *walk) all(flows Flows, shift uint32, limits *maps.FlowLimits) error {
 			return err
 		}
 	}
-	return nil
+	return w.kept.err
 }
 
 // count counts what became of the doomed.
@@ -83,7 +86,7 @@ func (w *walk) look(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimi
 		}
 		w.tally.entries[class][state]++
 		switch {
-		case class == maps.ClassUDP && row.Flags&maps.FlowReply == 0 && w.lost(key, row):
+		case class == maps.ClassUDP && row.Flags&maps.FlowReply == 0 && w.ended(key, row):
 			w.doom(key, row, maps.DoomStale)
 		case int32(w.now-row.Seen) >= int32(limits[class][phase]):
 			w.doom(key, row, maps.DoomIdle)
@@ -121,12 +124,35 @@ func (w *walk) doom(key *maps.Flow, row *maps.FlowRow, why uint32) {
 	w.doomed = append(w.doomed, d)
 }
 
-// lost reports whether the backend of a request is gone, and remembers whom to ask about if that is wanted.
-func (w *walk) lost(key *maps.Flow, row *maps.FlowRow) bool {
-	if row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) == maps.FlowPod || !w.gathers && len(w.gone) == 0 { // what a pod talks to outside is nobody's backend
+// ended reports whether the datagrams of a request go where nobody is to have them.
+func (w *walk) ended(key *maps.Flow, row *maps.FlowRow) bool {
+	if !passes(key, row) {
+		return w.lost(key, row)
+	}
+	peer, is, over := w.kept.look(key)
+	switch {
+	case over:
+		return true
+	case is:
+		return w.isGone(peer)
+	case w.kept.err != nil:
 		return false
 	}
-	peer := peerOf(key, row)
+	return w.lost(key, row)
+}
+
+// lost reports whether the backend of a request is gone, and remembers whom to ask about if that is wanted.
+func (w *walk) lost(key *maps.Flow, row *maps.FlowRow) bool {
+	if row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) == maps.FlowPod { // what a pod talks to outside is nobody's backend
+		return false
+	}
+	return w.isGone(peerOf(key, row))
+}
+
+func (w *walk) isGone(peer maps.Peer) bool {
+	if !w.gathers && len(w.gone) == 0 {
+		return false
+	}
 	if peer == w.last {
 		return w.lastIn
 	}
