@@ -16,12 +16,28 @@ static __always_inline bool hosted_is(const struct addr *addr, __be16 port)
 }
 
 /* A NodePort of another node, which has an address that is not known here. */
-static __always_inline struct svc *hosted_node_port(const struct flow *flow)
+static __always_inline struct svc *hosted_node_port(struct svc_key *key)
 {
-	struct svc_key key = { .addr = addr_any(&flow->daddr), .port = flow->dport, .proto = flow->proto };
-	struct svc *svc = bpf_map_lookup_elem(&svcs, &key);
+	struct svc *svc;
 
+	key->addr = addr_any(&key->addr);
+	svc = bpf_map_lookup_elem(&svcs, key);
 	return svc && svc->kind == SVC_NODE_PORT ? svc : NULL;
+}
+
+/* The frontend that a packet from another node is for, unless it is this node's as well: one that is closed here,
+ * while this node is drained, is another's for as long as that is at work. */
+static __always_inline struct svc *hosted_frontend(const struct flow *flow)
+{
+	struct svc_key key = { .addr = flow->daddr, .port = flow->dport, .proto = flow->proto };
+	struct svc *svc = hosted_node_port(&key);
+
+	if (svc)
+		return svc;
+	key.hosted = 1;
+	key.addr = flow->daddr;
+	svc = bpf_map_lookup_elem(&svcs, &key);
+	return svc ? svc : hosted_node_port(&key);
 }
 
 /* What was said of the packet at hand: on the stack of what is called on the way there is no room for it. */
@@ -40,7 +56,7 @@ static __noinline int hosted_target(const struct packet *p, struct svc *svc, str
 	__u32 index;
 
 	if (!svc)
-		svc = hosted_node_port(&p->flow);
+		svc = hosted_frontend(&p->flow);
 	if (!svc || !hint || !hint->port || !hosted_is(&hint->backend, hint->port))
 		return action_drop(a, REASON_STRAY);
 	if (svc->kind == SVC_CLUSTER_IP && !cfg.external_clusterip)

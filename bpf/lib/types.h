@@ -16,7 +16,8 @@ struct svc_key {
 	__be16 port;
 	__u8 proto;
 	__u8 hosted; /* not zero: no frontend, but a backend on this node that is reached from outside, whatever the
-			protocol. It has a row without its port too. */
+			protocol. It has a row without its port too. With a protocol: what was a frontend before
+			the node was drained, and still is to other nodes that forward to backends here. */
 };
 
 enum svc_kind {

@@ -18,6 +18,17 @@ static __always_inline bool unwrap_is_due(const struct packet *p, enum parsed pa
 	return parsed == PARSED_OTHER && p->flow.proto == (p->is_v4 ? IPPROTO_IPIP : IPPROTO_IPV6);
 }
 
+/* Whether there is a row for what was dialled, or for its port at any address. */
+static __always_inline bool unwrap_is_known(const struct svc_key *frontend)
+{
+	struct svc_key key = *frontend;
+
+	if (bpf_map_lookup_elem(&svcs, &key))
+		return true;
+	key.addr = addr_any(&key.addr);
+	return bpf_map_lookup_elem(&svcs, &key);
+}
+
 /* Whether what is inside could be for a frontend; what has no ports may be about one. Somebody may have tunnels to
  * a backend that are none of our business. */
 static __always_inline bool unwrap_is_frontend(struct svc_key *key, const struct udphdr *ports)
@@ -27,10 +38,10 @@ static __always_inline bool unwrap_is_frontend(struct svc_key *key, const struct
 	if (!ports)
 		return false;
 	key->port = ports->dest;
-	if (bpf_map_lookup_elem(&svcs, key))
+	if (unwrap_is_known(key))
 		return true;
-	key->addr = addr_any(&key->addr);
-	return bpf_map_lookup_elem(&svcs, key);
+	key->hosted = 1; /* it was a frontend before this node was drained */
+	return unwrap_is_known(key);
 }
 
 static __always_inline bool unwrap_is_ours4(__u32 at, void *data, void *end)

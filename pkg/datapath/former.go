@@ -42,7 +42,7 @@ func frontendsOf(keys []maps.SvcKey, rows []maps.Svc) frontends {
 }
 
 func (f frontends) add(key maps.SvcKey, row maps.Svc) {
-	if hooksFor(key, row)&packetHooks != 0 && (key.Proto == unix.IPPROTO_TCP || key.Proto == unix.IPPROTO_UDP) {
+	if !maps.IsHosted(key) && hooksFor(key, row)&packetHooks != 0 && (key.Proto == unix.IPPROTO_TCP || key.Proto == unix.IPPROTO_UDP) {
 		f[key] = struct{}{}
 	}
 }

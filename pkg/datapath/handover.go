@@ -43,7 +43,7 @@ func handOver(dir string) HandedOver {
 		return HandedOver{Left: err}
 	}
 	defer h.close()
-	err = errors.Join(h.closeFrontends(), h.awaitHandshakes(), h.give())
+	err = errors.Join(closeFrontends(h.maps), h.awaitHandshakes(), h.give())
 	if h.taken > 0 {
 		err = errors.Join(err, fmt.Errorf("%d connections from outside may be reset: %w", h.taken, netfilter.ErrTaken))
 	}
@@ -84,23 +84,6 @@ func (h *handover) close() {
 	}
 	if h.maps != nil {
 		h.maps.Close()
-	}
-}
-
-// closeFrontends leaves new connections to the rules. The programs go on with those that have rows.
-func (h *handover) closeFrontends() error {
-	for {
-		var key maps.SvcKey
-		err := h.maps.Svcs.NextKey(nil, &key)
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil
-		}
-		if err == nil {
-			err = h.maps.Svcs.Delete(&key)
-		}
-		if err != nil {
-			return fmt.Errorf("close frontends: %w", err)
-		}
 	}
 }
 
@@ -172,8 +155,8 @@ func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
 // giveOne hands a flow over if it is one that is translated and not over.
 func (h *handover) giveOne(m *ebpf.Map, key maps.Flow, row *maps.FlowRow) error {
 	to := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
-	if row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) || to == key {
-		return nil // to == key: a former proxy's, which the stack has
+	if row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) || isFormers(key, row) {
+		return nil
 	}
 	back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))
 	if err != nil || h.isOver(key.Proto, row, &back, ok) {
@@ -206,5 +189,5 @@ func (h *handover) isOver(proto uint8, row, back *maps.FlowRow, ok bool) bool {
 		}
 		return row.State == maps.FlowNew || maps.DirectMode(row.Flags) != 0 || time.Duration(int32(h.now-seen))*h.tick.Duration > h.records.Idle()
 	}
-	return row.State == maps.FlowReset || ok && back.State == maps.FlowReset || ok && row.State+back.State == 2*maps.FlowClosing
+	return isOver(row, back, ok)
 }

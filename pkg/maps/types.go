@@ -120,7 +120,14 @@ func HostedKey(addr netip.Addr, port uint16) SvcKey {
 	return SvcKey{Addr: AddrOf(addr), Port: PortOf(port), Hosted: 1}
 }
 
-// IsHosted reports whether the row is one of HostedKey's. Services may share it.
+// ClosedKey returns the row that a frontend leaves behind when a node is drained: other nodes go on to forward to backends on this
+// one what its clients sent.
+func ClosedKey(frontend SvcKey) SvcKey {
+	frontend.Hosted = 1
+	return frontend
+}
+
+// IsHosted reports whether the row is one of HostedKey's, which services may share, or of ClosedKey's: it is no frontend.
 func IsHosted(key SvcKey) bool { return key.Hosted != 0 }
 
 // IsPing reports whether the row is one of PingKey's.

@@ -3,6 +3,7 @@ package bpf
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -327,6 +329,46 @@ func TestDirectArrives(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// What other nodes forward gets to the backend after this node's own frontends are closed, whatever kind these were, while what comes in
+// by itself is nobody's.
+func TestDirectClosed(t *testing.T) {
+	for _, m := range wrappings() {
+		for kind, port := range map[uint32]string{maps.NodePort: ":30080", maps.LoadBalancer: ":80"} {
+			each(t, func(t *testing.T, w *world, f family) {
+				frontend := f.vip + port
+				if kind == maps.NodePort {
+					frontend = f.any + port
+				}
+				w.service(t, frontend, tcp, kind, f.pod+":8080", true)
+				w.hosts(t, f.pod+":8080")
+				w.closes(t, frontend, kind)
+				w.leaves(t)
+				client, pod := f.client+":4000", f.pod+":8080"
+				for _, flags := range []byte{syn, ack} {
+					p := packet{from: client, to: f.vip + port, proto: tcp, flags: flags, ack: 1001}
+					want := p
+					want.to = pod
+					w.unwrapped(t, "forwarded", m.make(f.snat, pod, p.bytes()), want, "")
+				}
+				p := packet{from: f.client + ":4001", to: f.vip + port, proto: tcp, flags: syn}
+				if verdict, out := w.run(t, w.in, p.bytes()); verdict != "pass" || !bytes.Equal(out, p.bytes()) {
+					t.Errorf("what comes in by itself: %s\n%x", verdict, out)
+				}
+			})
+		}
+	}
+}
+
+// closes turns a frontend into what it leaves behind.
+func (w *world) closes(t *testing.T, frontend string, kind uint32) {
+	t.Helper()
+	at := netip.MustParseAddrPort(frontend)
+	key := maps.KeyOf(at.Addr(), at.Port(), model.TCP)
+	if err := errors.Join(w.tables.Svcs.Delete([]maps.SvcKey{key}), w.tables.Svcs.Update(maps.ClosedKey(key), maps.Svc{Service: w.services, Kind: kind})); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -114,15 +114,22 @@ func (r *run) writeRanges(index uint32, before, after []netip.Prefix) error {
 
 func (r *run) changeFrontend(c *frontendChange) error {
 	key := maps.KeyOf(c.Key.At.Addr(), c.Key.At.Port(), model.Protocol(c.Key.Proto))
-	if c.Gone {
-		delete(r.node.Frontends, c.Key)
-		return r.world.tables.Svcs.Delete([]maps.SvcKey{key})
+	closed := maps.ClosedKey(key)
+	delete(r.node.Frontends, c.Key)
+	delete(r.node.Closed, c.Key)
+	if err := r.world.tables.Svcs.Delete([]maps.SvcKey{key, closed}); err != nil {
+		return err
 	}
-	if r.node.Services[c.Frontend.Service] == nil {
-		return nil // it was taken out while a failure was shortened
+	if c.Gone || r.node.Services[c.Frontend.Service] == nil { // it was taken out while a failure was shortened
+		return nil
+	}
+	row := maps.Svc{Service: uint32(c.Frontend.Service), Kind: uint32(c.Frontend.Kind)}
+	if c.Closed {
+		r.node.Closed[c.Key] = c.Frontend
+		return r.world.tables.Svcs.Update(closed, row)
 	}
 	r.node.Frontends[c.Key] = c.Frontend
-	return r.world.tables.Svcs.Update(key, maps.Svc{Service: uint32(c.Frontend.Service), Kind: uint32(c.Frontend.Kind)})
+	return r.world.tables.Svcs.Update(key, row)
 }
 
 // changeHosted adds or removes a backend on this node. There is a row of its address as long as there is any.

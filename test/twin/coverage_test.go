@@ -42,6 +42,7 @@ func classes() []class {
 		{"fell back", "", 15},
 		{"opt", ", no room", 40},
 		{"hosted, cluster IP", "", 600},
+		{"hosted", ", closed", 25},
 		{"hosted, not let in", "", 180},
 		{"hosted, stray", "", 400},
 		{"error", ", stray", 300},

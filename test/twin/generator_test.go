@@ -115,7 +115,7 @@ func (g *generator) frontend(index int) operation {
 		addr = pick(g, p.vips)
 	}
 	return operation{Frontend: &frontendChange{
-		Key: Key{netip.AddrPortFrom(addr, port), protoOf(index)}, Frontend: Frontend{index, kind}, Gone: g.in100(10),
+		Key: Key{netip.AddrPortFrom(addr, port), protoOf(index)}, Frontend: Frontend{index, kind}, Gone: g.in100(10), Closed: g.in100(10),
 	}}
 }
 

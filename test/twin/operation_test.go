@@ -83,11 +83,12 @@ type insideChange struct {
 // backendsEach is how many numbers of backends each service has.
 const backendsEach = 16
 
-// frontendChange adds or removes a frontend.
+// frontendChange adds or removes a frontend, or closes it as a node does that is drained.
 type frontendChange struct {
 	Key      Key      `json:"key"`
 	Frontend Frontend `json:"frontend"`
 	Gone     bool     `json:"gone,omitempty"`
+	Closed   bool     `json:"closed,omitempty"`
 }
 
 // nodeChange is about the node's addresses.

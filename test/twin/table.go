@@ -84,6 +84,7 @@ type Service struct {
 // Tables are what somebody else tells the node.
 type Tables struct {
 	Frontends         map[Key]Frontend
+	Closed            map[Key]Frontend // what were frontends, to which other nodes may forward still
 	Services          map[int]*Service
 	Backends          map[int]Backend
 	Ranges            map[int][]netip.Prefix

@@ -92,9 +92,16 @@ func (s *step) isForBackend(t tunnel) bool {
 		return false
 	}
 	port := binary.BigEndian.Uint16(inner[s.base()+2:])
-	_, own := s.Frontends[Key{netip.AddrPortFrom(to, port), proto}]
-	_, anywhere := s.Frontends[Key{netip.AddrPortFrom(anyAddr(to), port), proto}]
-	return own || anywhere
+	own, anywhere := Key{netip.AddrPortFrom(to, port), proto}, Key{netip.AddrPortFrom(anyAddr(to), port), proto}
+	for _, known := range []map[Key]Frontend{s.Frontends, s.Closed} {
+		if _, ok := known[own]; ok {
+			return true
+		}
+		if _, ok := known[anywhere]; ok {
+			return true
+		}
+	}
+	return false
 }
 
 // isAboutOurs reports whether what is inside of a tunnel was forwarded from here to where it comes from.
@@ -110,15 +117,26 @@ func (s *step) isAboutOurs(t tunnel) bool {
 	return row != nil && !torn && !row.Reply && row.Direct != DirectOpt && row.Dest.Addr() == t.from && row.Source.Addr() == t.to
 }
 
-// host handles the first packet here of a flow that another node forwards to a backend, whatever that node has chosen by. Its
-// NodePorts are at addresses that are not known here.
-func (s *step) host() {
-	found, ok := s.frontend(s.flow, false)
-	if !ok {
-		at := netip.AddrPortFrom(anyAddr(s.flow.Dest.Addr()), s.flow.Dest.Port())
-		found, ok = s.Frontends[Key{at, s.flow.Proto}]
-		ok = ok && found.Kind == NodePort
+// meant returns the frontend that another node means with what it forwards. Its NodePorts are at addresses that are not known here, and what is closed
+// here may be open there.
+func (s *step) meant() (found Frontend, closed, ok bool) {
+	if found, ok := s.frontend(s.flow, false); ok {
+		return found, false, true
 	}
+	anywhere := Key{netip.AddrPortFrom(anyAddr(s.flow.Dest.Addr()), s.flow.Dest.Port()), s.flow.Proto}
+	if found, ok := s.Frontends[anywhere]; ok && found.Kind == NodePort {
+		return found, false, true
+	}
+	if found, ok := s.Closed[Key{s.flow.Dest, s.flow.Proto}]; ok {
+		return found, true, true
+	}
+	found, ok = s.Closed[anywhere]
+	return found, true, ok && found.Kind == NodePort
+}
+
+// host handles the first packet here of a flow that another node forwards to a backend, whatever that node has chosen by.
+func (s *step) host() {
+	found, closed, ok := s.meant()
 	backend := Backend{At: netip.AddrPortFrom(s.tunnel.to, s.tunnel.port), Local: true}
 	s.touch(s.flow)
 	switch {
@@ -145,6 +163,9 @@ func (s *step) host() {
 		return
 	}
 	path := "hosted, " + s.tunnel.mode.String()
+	if closed {
+		path += ", closed"
+	}
 	s.send(s.enterBoth(backend, found.Kind == LoadBalancer, wrote.Source, &path), path)
 }
 

@@ -33,7 +33,7 @@ const episodeLength = 2000
 // begin returns a run in a world that remembers nothing.
 func (w *world) begin() (*run, error) {
 	tables := Tables{
-		Frontends: map[Key]Frontend{}, Services: map[int]*Service{}, Backends: map[int]Backend{}, Ranges: map[int][]netip.Prefix{},
+		Frontends: map[Key]Frontend{}, Closed: map[Key]Frontend{}, Services: map[int]*Service{}, Backends: map[int]Backend{}, Ranges: map[int][]netip.Prefix{},
 		Pings: map[netip.Addr]bool{}, Addresses: map[netip.Addr]bool{}, Masquerade: map[bool]netip.Addr{}, Routes: map[netip.Addr]Way{},
 		MTU: map[int]int{}, MACs: map[int]MAC{}, Hosted: map[netip.AddrPort]bool{}, Served: map[int]bool{}, Ports: [2]uint16{firstPort, lastPort},
 		Pods: podAddrs(), PodMACs: map[int]MAC{},

@@ -187,13 +187,18 @@ func (f *former) goOn(when string, number int, first []seen) {
 	}
 }
 
-// TestFormerProxy holds what docs/migration.md says of the connections that there are when a node goes over from kube-proxy's
-// rules to an agent, and back: they go on to their end, whoever has made them.
-func TestFormerProxy(t *testing.T) {
+func needNFT(t *testing.T) {
+	t.Helper()
 	rig.Root(t)
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
 	}
+}
+
+// TestFormerProxy holds what docs/migration.md says of the connections that there are when a node goes over from kube-proxy's
+// rules to an agent, and back: they go on to their end, whoever has made them.
+func TestFormerProxy(t *testing.T) {
+	needNFT(t)
 	for _, xdp := range []string{"off", "generic"} {
 		t.Run("xdp "+xdp, func(t *testing.T) { newFormer(t, xdp).goOver() })
 	}
@@ -327,9 +332,9 @@ func (f *former) leave() int {
 }
 
 // nft gives node a rules of netfilter.
-func (f *former) nft(rules string) {
-	f.t.Helper()
-	err := f.a.Do(func() error {
+func (w *world) nft(rules string) {
+	w.t.Helper()
+	err := w.a.Do(func() error {
 		cmd := exec.Command("nft", "-f", "-")
 		cmd.Stdin = strings.NewReader(rules)
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -338,6 +343,6 @@ func (f *former) nft(rules string) {
 		return nil
 	})
 	if err != nil {
-		f.t.Fatal(err)
+		w.t.Fatal(err)
 	}
 }

@@ -41,6 +41,7 @@ type order struct {
 	Backwards bool // Serve: answers come in fragments, the first one last
 	Reset     bool // Dial: end the connection by a reset
 	Hold      int  // Dial: keep the connection, or the socket of UDP, under this number; otherwise ask by that one again
+	End       bool // Hold: close that one
 }
 
 // seen is what came of it: what the server sees as its client, and what answered.
@@ -70,6 +71,8 @@ func (s *sockets) do(o order) (seen, error) {
 		return o.pieces()
 	case o.Segment != 0:
 		return o.segments()
+	case o.End:
+		return seen{}, s.held[o.Hold].Close()
 	case o.Hold != 0 && !o.Dial.IsValid():
 		return o.ask(s.held[o.Hold])
 	}

@@ -1,0 +1,205 @@
+package datapath
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/seal"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// leaver is a node with a tunnel, backends of which one is reached by it and one from other nodes, and maps.
+type leaver struct {
+	*Datapath
+	ns    *rig.Netns
+	drain *Drain
+	ports uint16 // of clients, so far
+}
+
+func newLeaver(t *testing.T) *leaver {
+	t.Helper()
+	p := newPlace(t)
+	l := &leaver{Datapath: running(t, p), ns: rig.NewNetns(t, "node")}
+	t.Cleanup(func() { l.Datapath.Close() })
+	rig.Veth(t, l.ns, "tunnel", rig.NewNetns(t, "far"), "eth0")
+	rig.Address(t, l.ns, "tunnel", "10.8.0.1/24", "fd08::1/64")
+	rig.Route(t, l.ns, "10.9.0.0/24", "10.8.0.2")
+	rig.Route(t, l.ns, "fd09::/64", "fd08::2")
+	err := l.ns.Do(func() error {
+		device, err := net.InterfaceByName("tunnel")
+		if err != nil {
+			return err
+		}
+		return l.Maps().SetTunnel(uint32(device.Index))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, backend := range []string{"10.1.0.5", "fd01::5"} {
+		key := maps.HostedKey(netip.MustParseAddr(backend), 8080)
+		if err := l.Maps().Svcs.Put(&key, &maps.Svc{Kind: maps.Hosted}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, own := range []string{"192.0.2.1", "2001:db8::1"} {
+		if err := l.Maps().NodeAddrs.Put(maps.AddrOf(netip.MustParseAddr(own)), &bpf.MapsNodeAddr{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if l.drain, err = NewDrain(p.Config.BPFFS, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.drain.Close() })
+	return l
+}
+
+// stuckCase is a flow, as far as a case says.
+type stuckCase struct {
+	dialled, backend string
+	proto            uint8 // TCP
+	half             bool
+	flags            uint8
+	state, back      uint8 // open
+	begins           bool  // and has no state yet
+	seen             uint32
+}
+
+// enter writes the rows of a flow in the middle of what it is.
+func (l *leaver) enter(t *testing.T, f stuckCase) {
+	t.Helper()
+	to, from := netip.MustParseAddrPort(f.dialled), netip.MustParseAddrPort(f.backend)
+	client := netip.MustParseAddr("198.51.100.7")
+	if to.Addr().Is6() {
+		client = netip.MustParseAddr("2001:db8:1::7")
+	}
+	l.ports++
+	key := maps.Flow{
+		Saddr: maps.AddrOf(client), Daddr: maps.AddrOf(to.Addr()), Sport: maps.PortOf(l.ports), Dport: maps.PortOf(to.Port()), Proto: f.proto,
+	}
+	row := maps.FlowRow{
+		Saddr: key.Saddr, Daddr: maps.AddrOf(from.Addr()), Sport: key.Sport, Dport: maps.PortOf(from.Port()), Flags: f.flags, State: f.state, Seen: f.seen,
+	}
+	reply := maps.FlowRow{
+		Saddr: key.Daddr, Daddr: key.Saddr, Sport: key.Dport, Dport: key.Sport, Flags: f.flags | maps.FlowReply, State: f.back, Seen: f.seen,
+	}
+	m := l.Maps().Ct
+	if f.half {
+		m = l.Maps().CtHalf
+	}
+	back := maps.BackOf(key, &row)
+	row.Seal, reply.Seal = seal.Of(key, row), seal.Of(back, reply)
+	if err := m.Put(&key, &row); err != nil {
+		t.Fatal(err)
+	}
+	if maps.DirectMode(f.flags) == 0 {
+		if err := m.Put(&back, &reply); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestStuck holds with which flows nobody could go on: whoever is over is not waited for, and neither is who the stack can have.
+func TestStuck(t *testing.T) {
+	const closing, reset, direct = maps.FlowClosing, maps.FlowReset, uint8(1 << bpf.MapsDirectDIRECT_SHIFT)
+	const nodePort, other, vip, elsewhere, hosted, far = "192.0.2.1:30080", "192.0.2.2:30080", "203.0.113.9:80", "10.2.0.5:8080", "10.1.0.5:8080", "10.9.0.5:8080"
+	const nodePort6, vip6, hosted6, far6 = "[2001:db8::1]:30080", "[2001:db8:9::9]:80", "[fd01::5]:8080", "[fd09::5]:8080"
+	for name, c := range map[string]struct {
+		flow stuckCase
+		want Stuck
+	}{
+		"to another node":                   {stuckCase{dialled: nodePort, backend: elsewhere}, Stuck{}},
+		"to a pod here":                     {stuckCase{dialled: nodePort, backend: hosted}, Stuck{}},
+		"answered directly":                 {stuckCase{dialled: nodePort, backend: elsewhere, half: true, flags: direct}, Stuck{Direct: 1}},
+		"answered directly, reset":          {stuckCase{dialled: nodePort, backend: elsewhere, half: true, flags: direct, state: reset}, Stuck{}},
+		"answered directly, ended long ago": {stuckCase{dialled: nodePort, backend: elsewhere, half: true, flags: direct, state: closing}, Stuck{}},
+		"answered directly, ends":           {stuckCase{dialled: nodePort, backend: elsewhere, half: true, flags: direct, state: closing, seen: 1 << 30}, Stuck{Direct: 1}},
+		"forwarded here":                    {stuckCase{dialled: other, backend: hosted}, Stuck{Direct: 1}},
+		"forwarded here, half closed":       {stuckCase{dialled: other, backend: hosted, state: closing}, Stuck{Direct: 1}},
+		"forwarded here, closed":            {stuckCase{dialled: other, backend: hosted, state: closing, back: closing}, Stuck{}},
+		"forwarded here, reset":             {stuckCase{dialled: other, backend: hosted, back: reset}, Stuck{}},
+		"forwarded here, IPv6":              {stuckCase{dialled: vip6, backend: hosted6, proto: unix.IPPROTO_UDP}, Stuck{Direct: 1}},
+		"to a pod here, IPv6":               {stuckCase{dialled: nodePort6, backend: hosted6}, Stuck{}},
+		"a pod's, to a pod here":            {stuckCase{dialled: vip, backend: hosted, flags: maps.FlowInside}, Stuck{}},
+		"by the tunnel":                     {stuckCase{dialled: nodePort, backend: far}, Stuck{Tunnel: 1}},
+		"by the tunnel, IPv6":               {stuckCase{dialled: vip6, backend: far6, proto: unix.IPPROTO_UDP}, Stuck{Tunnel: 1}},
+		"by the tunnel, not answered":       {stuckCase{dialled: nodePort, backend: far, half: true, begins: true}, Stuck{}},
+		"SCTP":                              {stuckCase{dialled: nodePort, backend: elsewhere, proto: unix.IPPROTO_SCTP}, Stuck{SCTP: 1}},
+		"a former proxy's":                  {stuckCase{dialled: far, backend: far}, Stuck{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLeaver(t)
+			l.enter(t, c.flow.filled())
+			err := l.ns.Do(func() error {
+				got, err := l.drain.Stuck()
+				if got != c.want {
+					t.Errorf("%+v; want %+v", got, c.want)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// filled says what a case leaves open.
+func (f stuckCase) filled() stuckCase {
+	if f.proto == 0 {
+		f.proto = unix.IPPROTO_TCP
+	}
+	if f.state == 0 && !f.begins {
+		f.state = maps.FlowOpen
+	}
+	if f.back == 0 {
+		f.back = maps.FlowOpen
+	}
+	return f
+}
+
+// Frontends are closed whatever there is room for, and what other nodes forward is known by what they leave behind; without such nodes nothing is.
+func TestCloseFrontends(t *testing.T) {
+	for name, hosts := range map[string]bool{"with backends for other nodes": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			p := newPlace(t)
+			d := running(t, p)
+			t.Cleanup(func() { d.Close() })
+			m := d.Maps()
+			var keys []maps.SvcKey
+			if hosts {
+				key := maps.HostedKey(netip.MustParseAddr("10.1.0.5"), 0)
+				if err := m.Svcs.Put(&key, &maps.Svc{Kind: maps.Hosted}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ping := maps.PingKey(netip.MustParseAddr("203.0.113.9"))
+			if err := m.Svcs.Put(&ping, &maps.Svc{}); err != nil {
+				t.Fatal(err)
+			}
+			for port := uint16(1); ; port++ { // until it is full
+				key := maps.KeyOf(netip.MustParseAddr("203.0.113.9"), port, unix.IPPROTO_TCP)
+				if err := m.Svcs.Update(&key, &maps.Svc{Service: uint32(port)}, ebpf.UpdateNoExist); err != nil {
+					break
+				}
+				keys = append(keys, key)
+			}
+			if err := closeFrontends(m); err != nil {
+				t.Fatal(err)
+			}
+			for i, key := range append(keys, ping) {
+				closed := maps.ClosedKey(key)
+				isThere, err := has(m.Svcs, key)
+				isClosed, closedErr := has(m.Svcs, closed)
+				if want := hosts && i < len(keys); err != nil || closedErr != nil || isThere || isClosed != want {
+					t.Fatalf("frontend %d of %d: there %t, closed %t, want %t; %v, %v", i, len(keys), isThere, isClosed, want, err, closedErr)
+				}
+			}
+		})
+	}
+}

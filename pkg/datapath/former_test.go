@@ -1,0 +1,105 @@
+package datapath
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/model"
+	"fairlead.io/fairlead/pkg/netfilter"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// record has netfilter know connections.
+func record(list []netfilter.Connection) error {
+	cmd := exec.Command("nft", "-f", "-")
+	cmd.Stdin = strings.NewReader("table inet t { chain out { type filter hook output priority 0; ct state established accept; }; }")
+	if err := cmd.Run(); err != nil {
+		return err
+	}
+	first, err := net.Dial("udp", "127.0.0.1:9") // what is new is tracked, and so there is a table to add to
+	if err != nil {
+		return err
+	}
+	if _, err := first.Write([]byte("one")); err != nil {
+		return errors.Join(err, first.Close())
+	}
+	w, err := netfilter.NewWriter()
+	if err != nil {
+		return errors.Join(err, first.Close())
+	}
+	defer w.Close()
+	for _, c := range list {
+		err = errors.Join(err, w.Add(c))
+	}
+	return errors.Join(err, first.Close())
+}
+
+// Where there is not enough room, connections by TCP have it first, then datagrams that go on for long; and it is told how many have none. What goes to
+// nobody's frontend takes none.
+func TestTake(t *testing.T) {
+	p := newPlace(t)
+	if _, err := exec.LookPath("nft"); err != nil {
+		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
+	}
+	d := running(t, p)
+	t.Cleanup(func() { d.Close() })
+	of := func(port uint16, proto uint8, lasting bool) netfilter.Connection {
+		client := netip.AddrPortFrom(netip.MustParseAddr("198.51.100.7"), port)
+		return netfilter.Connection{
+			Client: client, Dialled: netip.MustParseAddrPort("192.0.2.1:30001"), Seen: client, Server: netip.MustParseAddrPort("10.1.0.2:8080"),
+			Proto: proto, Answered: true, Lasting: lasting,
+		}
+	}
+	tcp, stream, answered := of(1, unix.IPPROTO_TCP, true), of(2, unix.IPPROTO_UDP, true), of(3, unix.IPPROTO_UDP, false)
+	other := of(4, unix.IPPROTO_TCP, true)
+	other.Dialled = netip.MustParseAddrPort("192.0.2.1:30002")
+	known := frontends{}
+	for _, proto := range []model.Protocol{model.TCP, model.UDP} {
+		known.add(maps.KeyOf(netip.IPv4Unspecified(), 30001, proto), maps.Svc{Kind: maps.NodePort})
+	}
+	err := rig.NewNetns(t, "node").Do(func() error {
+		if err := record([]netfilter.Connection{answered, stream, other, tcp}); err != nil {
+			return err
+		}
+		records, err := netfilter.Open()
+		if err != nil {
+			return err
+		}
+		defer records.Close()
+		for room, want := range [][]netfilter.Connection{nil, {tcp}, {tcp, stream}, {tcp, stream, answered}, {tcp, stream, answered}} {
+			w, err := d.newFormerRows(known)
+			if err != nil {
+				return err
+			}
+			w.room = room
+			left, err := w.take(records)
+			if err != nil || left != max(0, 3-room) {
+				t.Errorf("with room for %d: %d are left, %v", room, left, err)
+			}
+			if diff := cmp.Diff(want, w.written, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+				t.Errorf("with room for %d (-want +taken):\n%s", room, diff)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a drained node's frontends leave behind is no frontend: what has begun meanwhile was others', and an agent that comes is to leave it to them.
+func TestClosedIsNoFrontend(t *testing.T) {
+	key := maps.KeyOf(netip.IPv4Unspecified(), 30001, model.UDP)
+	row := maps.Svc{Kind: maps.NodePort}
+	if known := frontendsOf([]maps.SvcKey{key, maps.ClosedKey(key)}, []maps.Svc{row, row}); len(known) != 1 {
+		t.Errorf("known are %v", known)
+	}
+}
