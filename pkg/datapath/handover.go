@@ -179,15 +179,19 @@ func (h *handover) giveOne(m *ebpf.Map, key maps.Flow, row *maps.FlowRow) error 
 	return err
 }
 
-// isOver reports whether nobody is to go on with a flow. There may be no agent to forget datagrams that have ended, of which nobody tells; and
-// of those that the backend answers its client itself, or has not answered, the stack can make nothing.
+// isOver reports whether nobody is to go on with a flow. There may be no agent to forget datagrams that have ended, of which nobody tells; a
+// question that was answered a while ago is no handshake that is half way; and of those that the backend answers its client itself, or has not
+// answered, the stack can make nothing.
 func (h *handover) isOver(proto uint8, row, back *maps.FlowRow, ok bool) bool {
-	if proto == unix.IPPROTO_UDP {
-		seen := row.Seen
-		if ok && int32(back.Seen-seen) > 0 {
-			seen = back.Seen
-		}
-		return row.State == maps.FlowNew || maps.DirectMode(row.Flags) != 0 || time.Duration(int32(h.now-seen))*h.tick.Duration > h.records.Idle()
+	if proto != unix.IPPROTO_UDP {
+		return isOver(row, back, ok)
 	}
-	return isOver(row, back, ok)
+	seen, idle := row.Seen, h.records.Idle()
+	if ok && int32(back.Seen-seen) > 0 {
+		seen = back.Seen
+	}
+	if row.State == maps.FlowAnswered {
+		idle = min(idle, settling)
+	}
+	return row.State == maps.FlowNew || maps.DirectMode(row.Flags) != 0 || time.Duration(int32(h.now-seen))*h.tick.Duration > idle
 }
