@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -31,6 +32,9 @@ type removal struct {
 	Maps  []string `json:"maps"`
 	// HandedOver is how many connections netfilter goes on with.
 	HandedOver int `json:"handedOver"`
+	// Lost is how many connections could not be handed over, and which ones that are.
+	Lost      int    `json:"lost"`
+	LostKinds string `json:"lostKinds,omitempty"`
 	// Routes is how many there were to the pods of other nodes.
 	Routes int `json:"routes"`
 	// Left are devices of pods: what lives is not touched.
@@ -46,14 +50,21 @@ type removal struct {
 func newCleanupCommand(inv *invocation) *cobra.Command {
 	var force bool
 	var plugins string
+	var limit time.Duration
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove fairlead from this node: what it installed, its programs and its maps",
 		Long: `Remove fairlead from this node: the container runtime's configuration first, so that no more pods are started with it,
 then the plugin, as far as they are fairlead's; the programs, the maps, and the records of addresses. From then on nothing
 carries connections to Services, unless something else does. It is refused while an agent runs, which would have lost what
-it works on. Where netfilter tracks connections, it is given those by TCP that fairlead translates, so that another proxy's rules
-go on with them.
+it works on.
+
+Where netfilter tracks connections, the TCP and UDP connections that fairlead translates are handed over to it, so that they
+continue under another proxy's rules. Some cannot be handed over: those with direct server return, those that fairlead's tunnel
+carries to a backend, and SCTP. They break, unless --drain says how long to wait for them to end. While the command waits, new
+connections are left to the other proxy's rules, and programs, maps, tunnel and routes stay in place. After that everything
+is removed, and the command fails if some of these connections had not ended. If an agent starts meanwhile, or on SIGTERM, the command
+stops waiting and removes nothing more; it may be repeated.
 
 What goes past TCP goes by it again first, and what processes have not read of it for half a minute by then keeps its map, as the error says.
 
@@ -74,8 +85,13 @@ addresses and routes, and listed. With another --state-dir than
 			if alive && !force {
 				return fmt.Errorf("an agent runs at %s: stop it first, or use --force", cfg.SocketPath())
 			}
-			removed, err := remove(cfg, plugins)
-			if err != nil {
+			if force && limit != 0 || limit < 0 {
+				return usageError{errors.New("--drain and --force exclude each other, and --drain is not negative")}
+			}
+			removed, err := remove(cfg, plugins, func() (datapath.Stuck, error) { return drain(cmd.Context(), cfg, limit, inv.Stderr) })
+			if err == nil && limit > 0 && removed.Lost > 0 {
+				err = fmt.Errorf("%s had not ended after %v and will break", removed.LostKinds, limit)
+			} else if err != nil {
 				err = fmt.Errorf("clean up: %w; it may be repeated", err)
 			}
 			if removed == nil {
@@ -88,16 +104,24 @@ addresses and routes, and listed. With another --state-dir than
 	cmd.Flags().Lookup("cni-conf-dir").Usage = "directory in which the container runtime looks for networks (default " + install.ConfigurationDir + ")"
 	cmd.Flags().StringVar(&plugins, pluginDirFlag, "", "directory in which it looks for plugins (default "+install.PluginDir+")")
 	cmd.Flags().BoolVar(&force, "force", false, "remove everything even while an agent runs")
+	cmd.Flags().DurationVar(&limit, "drain", 0, "how long to wait for connections that cannot be handed over, such as 10m")
 	return cmd
 }
 
-// remove takes everything away, what others rely upon first. It goes on after what it has to leave.
-func remove(cfg *config.Config, plugins string) (*removal, error) {
+// remove takes everything away, what others rely upon first, and what connections need when these are drained. It goes on after what it has to leave.
+func remove(cfg *config.Config, plugins string, drain func() (datapath.Stuck, error)) (*removal, error) {
 	removed, err := pinnedNames(filepath.Dir(mapsDir(cfg)))
 	if err != nil {
 		return nil, err
 	}
 	left := removed.removeInstalled(cfg, plugins)
+	lost, err := drain()
+	if err != nil {
+		return nil, errors.Join(left, err)
+	}
+	if removed.Lost = lost.All(); removed.Lost > 0 {
+		removed.LostKinds = stuckWords(lost)
+	}
 	if _, err := sockmap.Remove(cfg.BPFFS); err != nil {
 		left = errors.Join(left, err)
 	}
@@ -205,6 +229,9 @@ func pinnedNames(root string) (*removal, error) {
 func (r *removal) write(w io.Writer) error {
 	if r.HandedOver > 0 {
 		fmt.Fprintf(w, "netfilter goes on with %d connections\n", r.HandedOver)
+	}
+	if r.Lost > 0 {
+		fmt.Fprintf(w, "%s cannot be handed over and will break; --drain waits for them to end\n", r.LostKinds)
 	}
 	if r.Routes > 0 {
 		fmt.Fprintf(w, "removed %d routes to pods of other nodes\n", r.Routes)

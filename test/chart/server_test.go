@@ -125,7 +125,7 @@ func cleaning(t *testing.T, server *apiserver.Server, mustRun func(args ...strin
 		}
 	}
 	// What is rendered is what the server takes, field by field.
-	text := mustRun("template", "fairlead", folder, "--dry-run=server", "--set=cleanup=true", "--set=bpf.root=/run/bpf", "--set=cni.confPath=/etc/rancher/net.d", "--set=image.tag=v9")
+	text := mustRun("template", "fairlead", folder, "--dry-run=server", "--set=cleanup=true", "--set=drain=10m", "--set=bpf.root=/run/bpf", "--set=cni.confPath=/etc/rancher/net.d", "--set=image.tag=v9")
 	apply := applier(t, server)
 	for _, m := range manifests(t, text) {
 		if err := apply(m.text); err != nil {
@@ -160,7 +160,7 @@ func checkJob(t *testing.T, job *batchv1.Job) {
 	t.Helper()
 	pod := job.Spec.Template.Spec
 	c := named(t, pod.Containers, "cleanup")
-	want := []string{"cleanup", "--bpffs=/run/bpf", "--cni-conf-dir=/host/etc/cni/net.d", "--cni-conf-name=05-fairlead.conflist", "--cni-bin-dir=/host/opt/cni/bin"}
+	want := []string{"cleanup", "--bpffs=/run/bpf", "--cni-conf-dir=/host/etc/cni/net.d", "--cni-conf-name=05-fairlead.conflist", "--cni-bin-dir=/host/opt/cni/bin", "--drain=10m"}
 	if diff := cmp.Diff(want, c.Args); diff != "" {
 		t.Errorf("arguments (-want +have):\n%s", diff)
 	}

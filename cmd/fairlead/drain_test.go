@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/datapath"
+	"fairlead.io/fairlead/pkg/lb"
+	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/seal"
+	"fairlead.io/fairlead/test/rig"
+)
+
+// leaving is a node whose agent has ended, with a connection that its backend answers itself, and one of the node's own backends
+// to which others may forward.
+type leaving struct {
+	*node
+	maps *maps.Maps
+	svcs map[maps.SvcKey]maps.Svc // with the agent
+}
+
+func newLeaving(t *testing.T) *leaving {
+	t.Helper()
+	l := &leaving{node: newNode(t)}
+	l.service("127.0.0.1")
+	l.start()
+	l.agent.Kill()
+	l.svcs = l.content().svcs
+	var err error
+	if l.maps, err = maps.Open(datapath.MapsDir(l.bpffs), false); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.maps.Close() })
+	hosted := maps.HostedKey(netip.MustParseAddr("127.0.0.1"), 0)
+	if err := l.maps.Svcs.Put(&hosted, &maps.Svc{Kind: maps.Hosted}); err != nil {
+		t.Fatal(err)
+	}
+	l.flow(maps.FlowOpen)
+	return l
+}
+
+// flow writes how far the connection is.
+func (l *leaving) flow(state uint8) {
+	l.t.Helper()
+	tick, err := datapath.MeasureTick()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	now, err := tick.Now()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	client, node, backend := maps.AddrOf(netip.MustParseAddr("192.0.2.9")), maps.AddrOf(netip.MustParseAddr("192.0.2.1")), maps.AddrOf(netip.MustParseAddr("10.2.0.5"))
+	key := maps.Flow{Saddr: client, Daddr: node, Sport: maps.PortOf(4000), Dport: maps.PortOf(30080), Proto: unix.IPPROTO_TCP}
+	row := maps.FlowRow{
+		Saddr: node, Daddr: backend, Sport: key.Sport, Dport: maps.PortOf(8080),
+		Seen: now, State: state, Flags: maps.DirectFlags(uint8(lb.DirectIPIP)),
+	}
+	row.Seal = seal.Of(key, row)
+	if err := l.maps.CtHalf.Put(&key, &row); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// drain starts to wait, and returns when the frontends are closed.
+func (l *leaving) drain(limit string) *rig.Process {
+	l.t.Helper()
+	p := rig.NewChild(l.t, nil, nil, "fairlead", append([]string{"cleanup", "--drain=" + limit}, l.flags...)...)
+	key := maps.KeyOf(netip.MustParseAddr("10.96.0.10"), 80, 6)
+	l.waitFor("the frontend is closed", func() bool {
+		return errors.Is(l.maps.Svcs.Lookup(&key, &maps.Svc{}), unix.ENOENT)
+	})
+	return p
+}
+
+// isThere reports whether programs and maps are.
+func (l *leaving) isThere() bool {
+	_, err := os.Stat(datapath.MapsDir(l.bpffs))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.t.Error(err)
+	}
+	return err == nil
+}
+
+func wants(t *testing.T, err error, text string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("it ended with %v; want %q", err, text)
+	}
+}
+
+const oneLeft = "1 connection (1 with direct server return)"
+
+// A cleanup waits until the last such connection has ended.
+func TestDrainWaits(t *testing.T) {
+	l := newLeaving(t)
+	p := l.drain("10m")
+	if !l.isThere() {
+		t.Fatal("nothing is there any more")
+	}
+	l.flow(maps.FlowReset)
+	if err := p.Wait(); err != nil || l.isThere() {
+		t.Errorf("it ended with %v; something is left: %t", err, l.isThere())
+	}
+}
+
+// It waits for so long and no longer, says what it has left to itself, and leaves nothing behind. Without being told it does not wait.
+func TestDrainEnds(t *testing.T) {
+	l := newLeaving(t)
+	wants(t, l.drain("1s").Wait(), oneLeft+" had not ended after 1s and will break")
+	if l.isThere() {
+		t.Error("something is left")
+	}
+	if out := newLeaving(t).run("cleanup"); !strings.Contains(out, oneLeft+" cannot be handed over and will break; --drain waits for them to end\n") {
+		t.Errorf("without a wait it says %q", out)
+	}
+	_, err := rig.RunChild(nil, nil, "fairlead", append([]string{"cleanup", "--drain=1s", "--force"}, l.flags...)...)
+	wants(t, err, "exit status 2")
+}
+
+// Who is told to end while it waits has taken away nothing that connections need. An agent that comes serves as before, and its coming ends a wait.
+func TestDrainGivesUp(t *testing.T) {
+	l := newLeaving(t)
+	p := l.drain("10m")
+	if err := unix.Kill(p.Pid(), unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	wants(t, p.Wait(), "wait for "+oneLeft+": interrupted")
+	l.start()
+	l.served("after a wait that was interrupted")
+	l.agent.Kill()
+	p = l.drain("10m")
+	l.start()
+	wants(t, p.Wait(), "an agent has started")
+	l.served("after a wait that it has ended")
+	l.agent.Kill()
+	l.flow(maps.FlowReset)
+	if err := l.drain("10m").Wait(); err != nil || l.isThere() {
+		t.Errorf("it ended with %v; something is left: %t", err, l.isThere())
+	}
+}
+
+// served holds that an agent has all that the one before had.
+func (l *leaving) served(when string) {
+	l.t.Helper()
+	if diff := cmp.Diff(l.svcs, l.content().svcs); diff != "" {
+		l.t.Errorf("%s: frontends (-before +after):\n%s", when, diff)
+	}
+	if got := l.connect(10); got["127.0.0.1"] != 10 {
+		l.t.Errorf("%s: 10 connections went %v", when, got)
+	}
+}
