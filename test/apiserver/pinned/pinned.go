@@ -1,6 +1,6 @@
 // Package pinned knows the programs of Kubernetes that tests run: which versions, where they are kept, and how they are
 // built from source. The versions are those of the module in the directory binaries. Where KUBERNETES_MINOR names an older
-// minor, Kubernetes' own programs are that one's, from a second module file beside go.mod.
+// minor, Kubernetes' own programs and the runner of its specs are that one's, from a second module file beside go.mod.
 package pinned
 
 import (
@@ -39,9 +39,6 @@ type Set struct {
 	version string // of Kubernetes
 }
 
-// kubernetes is the module of Kubernetes' own programs.
-const kubernetes = "k8s.io/kubernetes"
-
 // Find returns the named programs of Names that the source tree around the working directory pins, whether they are
 // built or not. With no name it is the two that a test of the API server starts.
 func Find(names ...string) (*Set, error) {
@@ -72,7 +69,7 @@ func Find(names ...string) (*Set, error) {
 	}
 	for _, p := range programs() {
 		from := ours
-		if p.module == kubernetes {
+		if p.minor {
 			from = theirs
 		}
 		b := Binary{Name: p.name, pkg: p.pkg, test: p.test, modfile: from.file}
