@@ -71,13 +71,13 @@ type agent struct {
 func newAgentCommand(env *env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "agent",
-		Short: "Run the agent of this node",
-		Long: `Run the agent of this node: watch Services and EndpointSlices, keep the maps in step with them, and attach the
-programs that read the maps. On SIGTERM the agent ends and the datapath goes on working with what it has; the next
-agent takes it over. "fairlead cleanup" removes it.
+		Short: "Run this node's agent",
+		Long: `Run this node's agent. It watches Services and EndpointSlices, keeps the maps up to date, and attaches the programs that
+read the maps. On SIGTERM the agent exits and the datapath keeps working with what it has; the next agent takes it over.
+"fairlead cleanup" removes the datapath.
 
-With --mode=accelerate-only it does nothing of that, beside a kube-proxy and whatever gives pods their network: it lets
-connections within the node go past TCP, for the pods that are selected, and is told of no Services.`,
+With --mode=accelerate-only the agent does none of that. It runs beside kube-proxy and another pod network, does not
+watch Services, and only lets connections within the node bypass TCP, for the selected pods.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := config.Load(cmd.Flags(), env.Environ)

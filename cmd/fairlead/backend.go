@@ -14,7 +14,7 @@ import (
 func newBackendCommand(inv *invocation) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
-		Short: "List the backends that services use",
+		Short: "List the backends of services",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, pinned, err := inv.pins(cmd)

@@ -79,13 +79,19 @@ func congestionOf(root string) string {
 func newBandwidthCommand(inv *invocation) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
-		Short: "List the pods that are kept to a rate, and what they send and get",
-		Long: `List the pods of this node that are kept to a rate in what they send (annotation kubernetes.io/egress-bandwidth) or get
-(kubernetes.io/ingress-bandwidth), and what the pods of a namespace and of the node may send together (fairlead.io/egress-bandwidth of
-these): the rate, how much that is, measured for a second, how many packets were dropped since they had the rate, as those would have had
-to wait for too long, how many told their sender that they had to wait, how many bytes each who sends to the pod was last allowed to have
-on the way to it (nothing: as many as it wants), and which congestion control new connections of a pod have unless they choose another.
-It reads the maps and the files of the agent, so it works while none runs.`,
+		Short: "List the pods with a rate, and what they send and receive",
+		Long: `List the pods of this node that have a rate for what they send (annotation kubernetes.io/egress-bandwidth) or receive
+(kubernetes.io/ingress-bandwidth), and the rates that the pods of a namespace or of the node share
+(fairlead.io/egress-bandwidth on a Namespace or a Node). For each it shows:
+
+- the rate
+- the current throughput, measured for one second
+- packets dropped since the rate was set, because they would have waited too long
+- packets that told their sender that they had to wait
+- the bytes that each sender to the pod was last allowed to have on the way (empty: no limit)
+- the congestion control of the pod's new connections, unless a program chooses another
+
+It reads the maps and the agent's files, so it also works while no agent runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -99,7 +105,7 @@ It reads the maps and the files of the agent, so it works while none runs.`,
 			return inv.print(rows, func(w io.Writer) error { return writeLimited(w, rows) })
 		},
 	}
-	return noun("bandwidth", "Show the rates that pods are kept to", list)
+	return noun("bandwidth", "Show the rates of pods", list)
 }
 
 // limited is a pod, or several, that are kept to a rate in a direction. What is counted in bits a second are those of frames.

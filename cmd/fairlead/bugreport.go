@@ -30,18 +30,20 @@ func newBugreportCommand(inv *invocation) *cobra.Command {
 	var anonymize bool
 	cmd := &cobra.Command{
 		Use:   "bugreport",
-		Short: "Write what is known of this node into a file that can be handed to others",
-		Long: `Write what is known of this node into a file that can be handed to others, a tar.gz: what the commands tell (status,
-config, preflight, maps, flows, drops, addresses of pods, verify), metrics and goroutines of the agent, pins, links and programs,
-devices, addresses, routes, rules, neighbours and qdiscs, settings and counters of the kernel, and lines of its log. It works
-without an agent; what cannot be had is named in the bundle, with the reason, and does not keep the rest from it. It takes 24
-MiB before compression, 4 MiB a part, and about a minute and a half at most; what is longer is cut, which manifest.json tells.
+		Short: "Collect everything known about this node in a file to share",
+		Long: `Collect everything known about this node in a tar.gz file to share: the output of the commands (status, config,
+preflight, maps, flows, drops, addresses of pods, verify), the agent's metrics and goroutines, pins, links and programs,
+devices, addresses, routes, rules, neighbors and qdiscs, kernel settings and counters, and lines of the agent's log. It
+also works without an agent. Whatever cannot be collected is listed in the bundle with the reason; the rest is still
+there. The bundle is limited to 24 MiB before compression, 4 MiB per part, and about a minute and a half. Longer parts
+are cut, as noted in manifest.json.
 
-There are no tokens, keys, certificates, passwords, environment variables or contents of CNI configurations in it: what looks
-like one is taken out everywhere, and so are --hash-seed, the token of the service account, and the values of environment
-variables with such names. Look at it all the same before you hand it on: names of Services and pods, and addresses, are
-there. With --anonymize, addresses and the name of the node have pseudonyms, the same ones throughout the bundle and others
-in the next; addresses of one network stay in one, and their first bits stay (8 of IPv4, 16 of IPv6).
+The bundle has no tokens, keys, certificates, passwords, environment variables or contents of CNI configurations.
+Anything that looks like one is removed everywhere, and so are --hash-seed, the service account's token, and the values
+of environment variables with such names. Still, look at it before you share it: it has the names of Services and pods,
+and addresses. With --anonymize, addresses and the node's name are replaced with pseudonyms, which are the same
+throughout the bundle and differ in the next one. Addresses of one network stay together, and their first bits stay (8
+for IPv4, 16 for IPv6).
 
 From a pod with a read-only root:
 
@@ -67,8 +69,8 @@ From a pod with a read-only root:
 		},
 	}
 	config.AddFlags(cmd.Flags())
-	cmd.Flags().StringVar(&file, "file", "", "the file to write, which must not be there yet; - for standard output (default a name with node and time, in this directory)")
-	cmd.Flags().BoolVar(&anonymize, "anonymize", false, "put pseudonyms in the place of addresses and of the node's name")
+	cmd.Flags().StringVar(&file, "file", "", "file to write, which must not exist yet; - for standard output (default a name with node and time, in the current directory)")
+	cmd.Flags().BoolVar(&anonymize, "anonymize", false, "replace addresses and the node's name with pseudonyms")
 	return cmd
 }
 

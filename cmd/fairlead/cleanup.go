@@ -66,12 +66,13 @@ connections are left to the other proxy's rules, and programs, maps, tunnel and 
 is removed, and the command fails if some of these connections had not ended. If an agent starts meanwhile, or on SIGTERM, the command
 stops waiting and removes nothing more; it may be repeated.
 
-What goes past TCP goes by it again first, and what processes have not read of it for half a minute by then keeps its map, as the error says.
+Connections that bypass TCP return to TCP first. If a process has not read the data that bypassed TCP within half a
+minute, its map stays, and the error says so.
 
-The routes and the tunnel to the pods of other nodes are removed too, and settings of the kernel that "fairlead init" changed
-are put back, unless somebody changed them since; the mounts stay. The devices of pods that run are left, with their
-addresses and routes, and listed. With another --state-dir than
-` + config.DefaultStateDir + `, as a trial has, the runtime's directories are left alone unless they are named.`,
+The routes and the tunnel to pods on other nodes are removed too. Kernel settings that "fairlead init" changed are
+restored, unless someone changed them since. The mounts stay. Devices of running pods stay, with their addresses and
+routes, and are listed. With a --state-dir other than
+` + config.DefaultStateDir + `, as trials use, the runtime's directories are left alone unless they are named.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)

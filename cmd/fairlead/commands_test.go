@@ -156,7 +156,7 @@ func TestExitCodes(t *testing.T) {
 // TestHelpNamesExitCodes keeps the documented codes and the constants together.
 func TestHelpNamesExitCodes(t *testing.T) {
 	for code, words := range map[int]string{
-		exitOK: "0  done", exitError: "1  an error", exitUsage: "2  a mistake", exitDegraded: "3  the node is degraded",
+		exitOK: "0  success", exitError: "1  error", exitUsage: "2  mistake", exitDegraded: "3  the node is degraded",
 		exitUnreachable: "4  no agent answers",
 	} {
 		if !strings.Contains(rootHelp, words) || words[0] != byte('0'+code) {

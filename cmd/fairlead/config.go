@@ -20,9 +20,9 @@ type configView struct {
 func newConfigCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Show the effective configuration and where each value comes from",
-		Long: `Show the effective configuration and where each value comes from: that of the running agent, or, when none answers,
-the one that an agent would have with the flags and the environment of this command.`,
+		Short: "Show the effective configuration, and where each value comes from",
+		Long: `Show the effective configuration, and where each value comes from. If an agent answers, this is its configuration.
+Otherwise it is what an agent would use with this command's flags and environment.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)

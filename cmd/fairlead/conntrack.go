@@ -20,7 +20,7 @@ import (
 const flushed = 4096
 
 func newConntrackCommand(inv *invocation) *cobra.Command {
-	list := listFlows(inv, "List the flows of packets that are remembered", &flowForm{
+	list := listFlows(inv, "List tracked flows", &flowForm{
 		header: fmt.Sprintf("%-5s %-11s %7s %-21s %-21s %s", "PROTO", "STATE", "IDLE", "CLIENT", "FRONTEND", "BACKEND"),
 		row: func(f *observe.Flow) string {
 			idle := "-"
@@ -34,24 +34,24 @@ func newConntrackCommand(inv *invocation) *cobra.Command {
 			return fmt.Sprintf("%-5s %-11s %7s %-21s %-21s %s", f.Protocol, state, idle, f.Client, f.Frontend, f.Backend)
 		},
 	})
-	list.Long = `List the flows of packets from outside that are remembered, in no order: what the client dials, the backend that it
-has, and how long ago the last packet came. A flow is in one of these states:
+	list.Long = `List the tracked flows of clients outside, in no particular order: what the client dialed, the flow's backend, and how
+long ago the last packet came. A flow is in one of these states:
 
-    new          nobody has answered the client
-    answered     the client has not shown yet that it has seen the answer
+    new          the client has not been answered
+    answered     the client has not yet shown that it saw the answer
     open         established
-    half-closed  one end has closed
-    closed       both ends have closed
+    half-closed  one end has closed it
+    closed       both ends have closed it
     reset        one end has reset it
 
-Flows that are new or answered are kept apart, and are pushed out when there are too many of them.`
+Flows in the states new and answered are kept apart from the others. If there are too many of them, some are evicted.`
 	var all bool
 	var filter flowFlags
 	flush := &cobra.Command{
 		Use:   "flush",
-		Short: "Forget flows of packets",
-		Long: `Forget the flows of packets that have all that is asked for, or all flows with --all. What a client sends next by UDP
-finds another backend. A connection by TCP is interrupted: its next packet may come to a backend that does not know it.`,
+		Short: "Forget tracked flows",
+		Long: `Forget the flows that match all given flags, or all flows with --all. The next UDP packet of a client gets a new backend.
+A TCP connection is interrupted: its next packet may go to a backend that does not know it.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			wanted, err := filter.filter()
@@ -66,20 +66,20 @@ finds another backend. A connection by TCP is interrupted: its next packet may c
 	}
 	filter.add(flush)
 	flush.Flags().BoolVar(&all, "all", false, "forget all flows")
-	return noun("conntrack", "Show and forget flows of packets", list, flush)
+	return noun("conntrack", "Show and forget tracked flows", list, flush)
 }
 
 func newNATCommand(inv *invocation) *cobra.Command {
-	list := listFlows(inv, "List how packets are translated", &flowForm{
+	list := listFlows(inv, "List how the packets of flows are translated", &flowForm{
 		header: fmt.Sprintf("%-5s %-46s %s", "PROTO", "ORIGINAL", "TRANSLATED"),
 		row: func(f *observe.Flow) string {
 			return fmt.Sprintf("%-5s %-46s %s", f.Protocol, fmt.Sprintf("%s -> %s", f.Client, f.Frontend),
 				fmt.Sprintf("%s -> %s", f.Source, f.Backend))
 		},
 	})
-	list.Long = `List how the packets of each flow are translated: from whom to whom the client sends, and what the backend gets. What
-the backend answers is translated back. The source stays the client's where the backend is on this node.`
-	return noun("nat", "Show how packets are translated", list)
+	list.Long = `List how the packets of each flow are translated: the client's packets as sent, and as the backend gets them. Replies are
+translated back. If the backend is on this node, the client's address stays the source.`
+	return noun("nat", "Show how the packets of flows are translated", list)
 }
 
 // flowForm is how flows are listed for people: column by column, since a list may be too long to be held and measured.
@@ -96,10 +96,10 @@ type flowFlags struct {
 
 func (f *flowFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.src, "src", "", "only of clients with this address, or in this prefix")
+	flags.StringVar(&f.src, "src", "", "only from clients with this address, or in this prefix")
 	flags.StringVar(&f.dst, "dst", "", "only to frontends or backends with this address, or in this prefix")
 	flags.Uint16Var(&f.port, "port", 0, "only to this port of a frontend or a backend")
-	flags.StringVar(&f.proto, "proto", "", "only of this protocol (tcp|udp|sctp|icmp|icmp6|number)")
+	flags.StringVar(&f.proto, "proto", "", "only with this protocol (tcp|udp|sctp|icmp|icmp6|number)")
 	flags.StringVar(&f.state, "state", "", "only in this state (new|answered|open|half-closed|closed|reset)")
 	completeWords(cmd, "state", observe.FlowStates())
 	completeWords(cmd, "proto", []string{"tcp", "udp"})

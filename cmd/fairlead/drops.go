@@ -18,9 +18,9 @@ func newDropsCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drops",
 		Short: "Show what the programs dropped or refused, and why",
-		Long: `Show what the programs dropped or refused since their maps were made, by hook and reason, and what they carried on with less
-than there should be. docs/drops.md has a cause and a cure for each reason. With --watch, show every second what grew, until
-interrupted.`,
+		Long: `Show what the programs have dropped or refused since their maps were created, by hook and reason, and what they passed on
+in a degraded way. docs/drops.md has a cause and a cure for each reason. With --watch, print what increased every second,
+until interrupted.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -47,7 +47,7 @@ interrupted.`,
 			return inv.print(seen, func(w io.Writer) error { return observe.WriteDrops(w, seen) })
 		},
 	}
-	cmd.Flags().BoolVar(&watch, "watch", false, "show every second what grew")
+	cmd.Flags().BoolVar(&watch, "watch", false, "print what increased, every second")
 	return cmd
 }
 

@@ -31,25 +31,26 @@ func newExplainCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain SRC DST:PORT",
 		Short: "Explain where a new connection goes, and why",
-		Long: `Explain where a new connection goes, and why: which frontend it matches, whose that is, which policy holds, which
-backends may get it and what decides between them. Where no service has the destination, the nearest ones are listed.
+		Long: `Explain where a new connection goes, and why: which frontend it matches, which service that belongs to, which policy
+applies, which backends are eligible, and how one of them is chosen. If no service has the destination, the nearest
+frontends are listed.
 
-SRC is the address of a pod on this node, an address of the node, or the word "node" for a process of the node itself.
-The line "mode" says where a pod's connection is given its backend: at its socket, or, for what no program of sockets
-meets, as packets at the device of a pod that has its network from fairlead.
-The answer comes from the maps in the kernel, step by step as the programs read them, so it needs no agent. The kernel
-cannot run these programs on trial. With --probe the command connects sockets of its own and tells where the programs
-pointed them, which counts as new connections for affinity and round robin; nothing is sent to a backend, except for a
-SYN each where net.ipv4.tcp_fastopen forbids clients to fast-open. A probe tells of clients in the network namespace and
-the part of the cgroup tree that the command runs in.
+SRC is the address of a pod on this node, an address of the node, or the word "node" for a process on the node itself.
+The line "mode" says where a pod's connection gets its backend: at its socket, or, if the socket programs do not see it,
+from its packets at the device of a pod in fairlead's pod network.
+The answer comes from the maps in the kernel, read step by step as the programs do, so it needs no agent. The kernel
+cannot test-run these programs. With --probe the command connects its own sockets and shows where the programs pointed
+them. These count as new connections for affinity and round robin. Nothing is sent to a backend, except for one SYN each
+if net.ipv4.tcp_fastopen does not let clients use TCP Fast Open. A probe shows what clients get in the command's own
+network namespace and part of the cgroup tree.
 
-A SRC that this node would answer by a device that it serves is a client outside, and what it sends are packets. Then
-the agent makes the first packet of the flow and has the programs of the device decide about it, as they are attached
-and over the live tables. Only what they write is kept apart: neither flows nor counters, affinity or turns change, and
-nothing is sent. Give SRC as ADDRESS:PORT where the port matters; without one it is 40000. --device names the device that
-the packet comes in by.
+A SRC that this node would answer through a served device is a client outside, which sends packets. For it, the agent
+builds the first packet of the flow and lets the device's own programs decide, as they are attached and with the live
+tables. Their writes are kept apart: flows, counters, affinity and round robin do not change, and nothing is sent. If the
+port matters, give SRC as ADDRESS:PORT; without a port, 40000 is used. --device names the device on which the packet
+arrives.
 
-The exit code is 3 when the maps or the programs are damaged where the connection passes.`,
+The exit code is 3 if the maps or programs on the connection's way are damaged.`,
 		Example: `  fairlead explain node 10.96.0.10:80
   fairlead explain 10.1.0.7 10.96.0.53:53 --protocol udp
   fairlead explain 10.1.0.7 [fd96::10]:443 -o json
@@ -91,8 +92,8 @@ The exit code is 3 when the maps or the programs are damaged where the connectio
 		},
 	}
 	cmd.Flags().StringVar(&protocol, "protocol", "tcp", "protocol of the connection (tcp|udp|sctp)")
-	cmd.Flags().IntVar(&probes, "probe", 0, "how many connections to make and to tell where they went")
-	cmd.Flags().StringVar(&device, "device", "", "the device that packets of a client outside come in by")
+	cmd.Flags().IntVar(&probes, "probe", 0, "make this many connections and show where they went")
+	cmd.Flags().StringVar(&device, "device", "", "device on which the packets of a client outside arrive")
 	completeWords(cmd, "protocol", []string{"tcp", "udp", "sctp"})
 	return cmd
 }

@@ -23,8 +23,8 @@ func newStatusCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show how this node is doing",
-		Long: `Show how this node is doing. The exit code is 3 when it is degraded, and 4 when no agent answers; then what the maps
-and the links in the kernel tell is shown all the same.`,
+		Long: `Show how this node is doing. The exit code is 3 if it is degraded, and 4 if no agent answers. Without an agent, it shows
+what the maps and links in the kernel tell.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -52,7 +52,7 @@ and the links in the kernel tell is shown all the same.`,
 		},
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until an agent answers and the node is not degraded")
-	cmd.Flags().DurationVar(&most, "wait-duration", 5*time.Minute, "how long to wait at most")
+	cmd.Flags().DurationVar(&most, "wait-duration", 5*time.Minute, "maximum time to wait")
 	return cmd
 }
 

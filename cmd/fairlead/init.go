@@ -18,21 +18,29 @@ func newInitCommand(inv *invocation) *cobra.Command {
 	var at string
 	cmd := &cobra.Command{
 		Use:   "init",
-		Short: "Mount what the agent needs and this node lacks",
-		Long: `Mount what the agent needs and this node lacks: a BPF file system, in which maps and programs outlive the agent, and
-the cgroup2 tree, if nothing shows its root, as where the first version of cgroups alone is in use. What is there stays
-as it is, so the command may be repeated. Unless no device is to be served it also makes the kernel forward packets
-(net.ipv4.ip_forward, net.ipv6.conf.all.forwarding), and go on heeding router advertisements where it does. With --bandwidth
-devices to come get fq (net.core.default_qdisc), and there is room for 1000 packets that come in faster than they are met
-(net.core.netdev_max_backlog) and for 4096 connections that nobody has accepted (net.core.somaxconn,
-net.ipv4.tcp_max_syn_backlog), unless there is more. What these settings were is noted in the state directory;
-"fairlead cleanup" puts them back, and so does this command those of --bandwidth without that. With --bbr it has the kernel load
-that, and sends a packet through network namespaces of its own, by the way that pods' packets take (--pod-device, --host-routing,
---routing), to see whether it still knows its socket, and the time that this gave it, when it leaves. With --sockmap it has two ends of a connection, in a network namespace of its own, do what those may that go past TCP, and end
-in all ways. What came of either the agent reads. With --mode=accelerate-only it does that, mounts the BPF file system, and sets nothing.
+		Short: "Prepare this node for an agent: mounts and kernel settings",
+		Long: `Prepare this node for an agent. The command can be repeated; it does not change what is already in place.
 
-It is what a privileged step does before an agent that is not privileged itself, such as an init container. The volumes of
-that need mountPropagation Bidirectional, and the agent's HostToContainer. "fairlead cleanup" leaves the mounts.`,
+- It mounts a BPF file system, which keeps maps and programs while no agent runs, and the cgroup2 tree if its root is not
+  visible, as on nodes that use only version 1 of cgroups.
+- Unless no device is to be served, it makes the kernel forward packets (net.ipv4.ip_forward,
+  net.ipv6.conf.all.forwarding). Devices that accept router advertisements keep accepting them.
+- With --bandwidth, new devices get the fq queue (net.core.default_qdisc), and queues are raised to 1000 packets that
+  arrive faster than they are handled (net.core.netdev_max_backlog) and to 4096 connections that wait to be accepted
+  (net.core.somaxconn, net.ipv4.tcp_max_syn_backlog), unless they are longer already.
+- With --bbr, it has the kernel load BBR. Then it sends a packet through network namespaces of its own, on the path of
+  pods' packets (--pod-device, --host-routing, --routing), to see whether the packet still knows its socket, and the time
+  that the socket set, when it leaves.
+- With --sockmap, it makes a connection in a network namespace of its own, and has its ends do what connections that
+  bypass TCP may do, including every way to end.
+
+The agent reads the results of the last two. The original kernel settings are saved in the state directory; "fairlead
+cleanup" restores them, and so does this command without --bandwidth for the settings of --bandwidth. With
+--mode=accelerate-only it mounts the BPF file system, runs the check of --sockmap, and changes no settings.
+
+Run it as a privileged step, such as an init container, before an agent that is not privileged itself. The init
+container's volumes need mountPropagation Bidirectional, and the agent's HostToContainer. "fairlead cleanup" leaves the
+mounts in place.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -74,7 +82,7 @@ that need mountPropagation Bidirectional, and the agent's HostToContainer. "fair
 		},
 	}
 	config.AddFlags(cmd.Flags(), "bandwidth", "bbr", "cgroup-root", "devices", "host-routing", "mode", "pod-device", "routing", "sockmap", "sockmap-blocking", "sockmap-except")
-	cmd.Flags().StringVar(&at, "cgroup-mount", cgroupMount, "where to mount cgroup2 if nothing shows its root")
+	cmd.Flags().StringVar(&at, "cgroup-mount", cgroupMount, "where to mount cgroup2 if its root is not visible")
 	return cmd
 }
 

@@ -17,13 +17,13 @@ func newInstallCommand(inv *invocation) *cobra.Command {
 	var from, dir string
 	cmd := &cobra.Command{
 		Use:   "install",
-		Short: "Put the CNI plugin where the container runtime finds it",
-		Long: `Put the CNI plugin where the container runtime finds it. With --cni-conf-dir the configuration of the network is
-written too, as the last step: from then on the runtime starts pods. Without it that is left to an agent that has this
-option, which does so once it can serve them.
+		Short: "Install the CNI plugin for the container runtime",
+		Long: `Install the CNI plugin where the container runtime finds it. With --cni-conf-dir, the network configuration is written as
+the last step, and from then on the runtime starts pods. Without it, an agent that has this option writes the
+configuration when it is ready to serve pods.
 
-Each file changes in one step, so the command may be repeated at any time: a plugin that runs goes on, and what is there
-already is not written. "fairlead cleanup" removes both.`,
+Each file is replaced in one step, so the command can be repeated at any time: a running plugin continues, and files that
+are up to date are not written. "fairlead cleanup" removes both.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -56,8 +56,8 @@ already is not written. "fairlead cleanup" removes both.`,
 		},
 	}
 	config.AddFlags(cmd.Flags(), "cni-conf-dir", "cni-conf-name")
-	cmd.Flags().StringVar(&from, "from", "", "the plugin to install (default "+install.PluginName+" beside this program)")
-	cmd.Flags().StringVar(&dir, pluginDirFlag, install.PluginDir, "directory in which the container runtime looks for plugins")
+	cmd.Flags().StringVar(&from, "from", "", "plugin to install (default "+install.PluginName+" beside this program)")
+	cmd.Flags().StringVar(&dir, pluginDirFlag, install.PluginDir, "directory where the container runtime looks for plugins")
 	return cmd
 }
 

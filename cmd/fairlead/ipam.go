@@ -14,9 +14,9 @@ import (
 func newIPAMCommand(inv *invocation) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
-		Short: "List the addresses that pods have, and those that rest after their pod went",
-		Long: `List the addresses that pods of this node have ("used"), and those that rest after their pod went ("cooling"). It
-reads the files of the agent, so it works while none runs.`,
+		Short: "List the addresses that pods have, and those that are cooling down",
+		Long: `List the addresses of this node's pods ("used"), and addresses that are not reused yet because their pod has just gone
+("cooling"). It reads the agent's files, so it also works while no agent runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -34,7 +34,7 @@ reads the files of the agent, so it works while none runs.`,
 			return inv.print(rows, func(w io.Writer) error { return writeAddresses(w, rows) })
 		},
 	}
-	return noun("ipam", "Show the addresses of pods", list)
+	return noun("ipam", "Show pod addresses", list)
 }
 
 // address is one that a pod has or had.

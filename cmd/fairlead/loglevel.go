@@ -13,7 +13,7 @@ func newLogLevelCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:       "log-level [LEVEL]",
 		Short:     "Show or set the log level of the running agent",
-		Long:      `Show the log level of the running agent, or set it, until the agent restarts, to debug, info, warn or error.`,
+		Long:      `Show the log level of the running agent, or set it to debug, info, warn or error until the agent restarts.`,
 		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: []string{"debug", "info", "warn", "error"},
 		RunE: func(cmd *cobra.Command, args []string) error {

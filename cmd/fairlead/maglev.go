@@ -24,19 +24,20 @@ type maglevView struct {
 func newMaglevCommand(inv *invocation) *cobra.Command {
 	show := &cobra.Command{
 		Use:   "show SERVICE",
-		Short: "Show the Maglev table of a service: its size, the share of each backend, its fingerprint",
+		Short: "Show a service's Maglev table: its size, each backend's share, its fingerprint",
 		Long: `Show the Maglev table of a service: how many slots it has, how many of them each backend has, how far that is from an
-even share, which backends are on this node and which are about to go. SERVICE is NAMESPACE/NAME, with :PORT if the Service has several ports, where
-PORT is the port's name; or what "fairlead service list" prints, such as shop/web:http/tcp4. Without the last part the tables of
-both families are shown. A Service of which a traffic policy is Local has a table of this node's backends besides: scope local.
+even share, and which backends are on this node or draining. SERVICE is NAMESPACE/NAME, with :PORT (the port's name) if
+the Service has several ports; or a name as in "fairlead service list", such as shop/web:http/tcp4. Without the last part,
+the tables of both families are shown. A Service with a traffic policy of Local also has a table of only this node's
+backends: scope local.
 
-The fingerprint is a digest of the table. Nodes that print the same fingerprint and the same hash seed choose the same backend
-for every flow that they do not remember, in the scope of that table. What is shown of the seed is a digest too, and needs an agent
-to ask.
+The fingerprint is a digest of the table. For flows that they do not remember, nodes with the same fingerprint and the
+same hash seed choose the same backends, in the scope of that table. The seed is shown as a digest too, which needs an
+agent.
 
-The maps hold the result of weights (fairlead.io/weight) and not the weights, so the deviation is from a share that is the same for
-all. Backends that are not ready, or that are terminating, have no slots and are not shown, unless there are no others: then those
-that terminate and still serve have all slots.`,
+The maps hold the result of weights (fairlead.io/weight), not the weights themselves, so the deviation is from a share
+that is equal for all backends. Backends that are not ready or are terminating have no slots and are not shown. Only if
+there are no others, terminating backends that still serve have all slots.`,
 		Example: `  fairlead maglev show shop/web
   fairlead maglev show shop/web:http
   fairlead maglev show shop/web:http/tcp6 -o json`,
@@ -59,7 +60,7 @@ that terminate and still serve have all slots.`,
 			return view.damage()
 		},
 	}
-	return noun("maglev", "Show the tables by which nodes agree on backends", show)
+	return noun("maglev", "Show Maglev tables, by which nodes agree on backends", show)
 }
 
 // maglevOf returns the tables of the one port that a name stands for, in each family.

@@ -14,7 +14,7 @@ import (
 func newMapCommand(inv *invocation) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
-		Short: "List the maps: what they hold, who writes and reads them, how full they are",
+		Short: "List the maps: what they hold, what writes and reads them, how full they are",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, pinned, err := inv.pins(cmd)
@@ -27,8 +27,8 @@ func newMapCommand(inv *invocation) *cobra.Command {
 	dump := &cobra.Command{
 		Use:   "dump NAME",
 		Short: "Print the rows of a map",
-		Long: `Print the rows of a map that are in use, with their indexes and with what those stand for. With -o json or yaml, the
-rows of services, slots and names come as one list of services.`,
+		Long: `Print the rows of a map that are in use, with their indexes and what these stand for. With -o json or yaml, the rows of
+services, slots and names are combined into one list of services.`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), dumpable),
 		ValidArgs: observe.DumpNames(),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -26,34 +26,34 @@ func newMonitorCommand(inv *invocation) *cobra.Command {
 	var flags monitorFlags
 	cmd := &cobra.Command{
 		Use:   "monitor",
-		Short: "Watch packets that are dropped, and which backends flows get",
-		Long: `Watch what becomes of packets from outside, as it happens, until interrupted: every drop with its reason, every packet that is
-carried on with less than there should be, and the choice of a backend for the first packet of a flow. The programs tell
-it only while somebody watches; packets of established flows are not told and pay nothing. What sockets are refused is no
-packet: "fairlead drops" counts it.
+		Short: "Watch dropped packets, and which backends flows get",
+		Long: `Watch what happens to packets from outside, live, until interrupted: every drop with its reason, every packet that is
+passed on in a degraded way, and the backend that the first packet of a flow gets. The programs report events only while
+someone watches. Packets of established flows are not reported and cost nothing extra. Connections that are refused at
+the socket have no packets; "fairlead drops" counts them.
 
-A line has the time, the hook, the direction, the device, what became of the packet, and its addresses as it came; behind
-"=>" are those that it gets. With -o json each line is an object:
+A line has the time, the hook, the direction, the device, what happened to the packet, and its addresses as it arrived;
+"=>" precedes its new addresses. With -o json each line is an object:
 
     time            when it happened
     hook            tc or xdp
     direction       in or out of the node
     device          where the packet was seen
-    verdict         drop, carried (on, with less than there should be) or backend (a flow gets one)
-    reason          of a drop, or of what is less; docs/drops.md has a cause and a cure for each
+    verdict         drop, carried (passed on, but degraded) or backend (a flow gets one)
+    reason          of the drop or the degradation; docs/drops.md has a cause and a cure for each
     protocol        tcp, udp, icmp, icmp6 or a number
-    tcpFlags        those that say how far a connection is
-    source          of the packet as it came; so is destination
-    newSource       what it gets, where that was decided; so is newDestination
-    service         whose frontend it is for
-    backend         the pod that has the backend's address, if it is on this node
-    way             the device that it leaves by; without one the stack finds the way
-    bytes           the length of a frame that was dropped
-    sample          the choice of a backend stands for so many
-    lost            nothing else is set: so many events were lost before this line
+    tcpFlags        the TCP flags that matter for the state of a connection
+    source          of the packet as it arrived; destination likewise
+    newSource       after translation, if that was decided; newDestination likewise
+    service         the service that the frontend belongs to
+    backend         the pod with the backend's address, if it is on this node
+    way             the device by which it leaves; without one, the stack routes it
+    bytes           length of a dropped frame
+    sample          how many chosen backends this one stands for
+    lost            this many events were lost before this line; nothing else is set
 
-Events are lost when there are more than some hundred a second on a processor, or when they are not read fast enough. The
-fewer are asked for, the fewer are lost: the programs themselves leave out what nobody wants.`,
+Events are lost if there are more than a few hundred a second on a processor, or if they are not read fast enough. Ask
+for fewer to lose fewer: the programs themselves leave out what was not asked for.`,
 		Example: `  fairlead monitor --sample 0
   fairlead monitor --reason no-backend,source-range --ip 198.51.100.0/24
   fairlead monitor --port 30080 -o json`,
@@ -70,10 +70,10 @@ fewer are asked for, the fewer are lost: the programs themselves leave out what 
 		},
 	}
 	set := cmd.Flags()
-	set.StringSliceVar(&flags.reasons, "reason", nil, "only drops for these reasons; no choices of a backend, unless --sample asks for them")
-	set.StringVar(&flags.addr, "ip", "", "only packets that have this address, or one in this prefix, before or after")
-	set.Uint16Var(&flags.port, "port", 0, "only packets that have this port, before or after")
-	set.Uint32Var(&flags.sample, "sample", 1, "tell one choice of a backend in so many; 0 for none")
+	set.StringSliceVar(&flags.reasons, "reason", nil, "only drops for these reasons; no chosen backends, unless --sample is set")
+	set.StringVar(&flags.addr, "ip", "", "only packets with this address, or one in this prefix, before or after translation")
+	set.Uint16Var(&flags.port, "port", 0, "only packets with this port, before or after translation")
+	set.Uint32Var(&flags.sample, "sample", 1, "show one in this many chosen backends; 0 for none")
 	completeWords(cmd, "reason", reasonWords())
 	return cmd
 }

@@ -24,29 +24,31 @@ import (
 func newPreflightCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "preflight",
-		Short: "Check what this machine has for an agent, what is in its way, and what would make it faster",
-		Long: `Check what this machine has for an agent, what is in its way, and what would make it faster. It sets and attaches
-nothing, and works before there is an agent and beside one, whose options it then takes; else those of its own flags and
-environment. Each line is ok, warn, fail or unknown, with what helps. The exit code is 1 if a line says fail.
+		Short: "Check this machine: what an agent lacks, what is in its way, and what would make it faster",
+		Long: `Check this machine: what an agent lacks, what is in its way, and what would make it faster. The command changes and
+attaches nothing. It works without an agent, with the options in its own flags and environment, and beside a running
+one, with the agent's options. Each line is ok, warn, fail or unknown, followed by what helps. The exit code is 1 if any
+line says fail.
 
-    kernel, jit          what the programs cannot do without, tried by loading a few instructions; net.core.bpf_jit_*
-    cgroup2, bpffs       whether they are mounted, and can be
-    memory               what the maps take, of the machine's memory and of memory.max of this process's cgroup
-    kube-proxy           its process, the device kube-ipvs0, its chains in nftables, which iptables' are too unless they are
-                         of the old kind; that is said then
-    other networks, cni  devices and chains of other plugins, and what the container runtime takes for its network
-    device, mtu          of each device that clients outside come in by: driver, receive queues, native XDP as the driver
-                         offers it (Linux 6.3; before, only attaching shows)
+    kernel, jit          what the programs need from the kernel, tried by loading a few instructions; net.core.bpf_jit_*
+    cgroup2, bpffs       whether they are mounted, or can be
+    memory               what the maps use, compared with the machine's memory and memory.max of this process's cgroup
+    kube-proxy           its process, the device kube-ipvs0, and its chains in nftables, which include those of iptables
+                         unless iptables is of the legacy kind; the line says so
+    other networks, cni  devices and chains of other plugins, and which network the container runtime uses
+    device, mtu          for each device on which clients outside arrive: driver, receive queues, native XDP as
+                         announced by the driver (Linux 6.3; before that, only attaching shows it)
     forwarding, rp_filter    the node's settings
     network policies     they are not enforced; an agent counts those of the cluster
-    host routing, conntrack  whether packets of pods pass the node's stack, and whether netfilter remembers them
+    host routing, conntrack  whether pods' packets pass through the node's stack, and whether netfilter tracks them
     preemption, governor, irqbalance, interrupts, tuned, jumbo frames, big TCP, bbr    what is tuned, or could be
-    past TCP             with --sockmap, whether the kernel is fit for it, and which programs should be left out
+    past TCP             with --sockmap, whether the kernel supports it, and which programs to exclude
 
-With --mode=accelerate-only it is kernel, jit, bpffs and past TCP: a kube-proxy and other networks are in nobody's way then.
+With --mode=accelerate-only it checks only kernel, jit, bpffs and past TCP, because kube-proxy and other networks are not
+in the way.
 
-Root sees everything. Others see most, and unknown lines say what they do not. In a container, run it in the agent's, or
-in one with the node's network and process namespaces.`,
+Root sees everything. Other users see most of it, and lines marked unknown say what they cannot see. In a container, run
+it in the agent's container, or in one with the node's network and process namespaces.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			node, err := inv.node(cmd)

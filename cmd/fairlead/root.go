@@ -22,17 +22,17 @@ const (
 	exitUnreachable
 )
 
-const rootHelp = `fairlead carries the connections of a Kubernetes node to the backends of its Services, with programs in the kernel.
+const rootHelp = `fairlead sends the connections of a Kubernetes node to the backends of Services, with programs in the kernel.
 
-"fairlead agent" is the agent; every other command looks at this node. Commands named by a noun only read. They read
-the maps that the kernel holds, so they work while no agent runs; what only an agent knows is left out then.
+"fairlead agent" is the agent. All other commands look at this node. Commands named by a noun only read. They read the
+maps in the kernel, so they also work while no agent runs; then they leave out what only an agent knows.
 
 Exit codes:
 
-    0  done
-    1  an error
-    2  a mistake in the command line, the environment or the configuration
-    3  the node is degraded, see "fairlead status"
+    0  success
+    1  error
+    2  mistake in the command line, the environment or the configuration
+    3  the node is degraded; see "fairlead status"
     4  no agent answers`
 
 // env is what a command sees of the world, so that tests run commands in their own process.
@@ -104,7 +104,7 @@ func exitCode(err error) int {
 func newRootCommand(inv *invocation) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "fairlead",
-		Short:         "Carry the connections of a Kubernetes node to the backends of its Services",
+		Short:         "Send the connections of a Kubernetes node to the backends of Services",
 		Long:          rootHelp,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -120,7 +120,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 	}
 	flags := root.PersistentFlags()
 	config.AddFlags(flags, "bpffs", "state-dir")
-	flags.StringVarP(&inv.format, "output", "o", formatTable, "form of the output (table|json|yaml)")
+	flags.StringVarP(&inv.format, "output", "o", formatTable, "output format (table|json|yaml)")
 	completeWords(root, "output", formats())
 	root.AddCommand(
 		newAgentCommand(inv.env),

@@ -25,8 +25,8 @@ func newServiceCommand(inv *invocation) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
 		Short: "List the services in the maps",
-		Long: `List the services in the maps: every port of a Service, and every host port of a pod, in every family, with where it
-can be dialled and how many backends are ready to take a connection.`,
+		Long: `List the services in the maps: every port of a Service and every host port of a pod, for each family, with its frontends
+and the number of ready backends.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, views, err := inv.services(cmd)
@@ -39,8 +39,8 @@ can be dialled and how many backends are ready to take a connection.`,
 	get := &cobra.Command{
 		Use:   "get NAME",
 		Short: "Show one service with its backends",
-		Long: `Show one service with its backends. NAME is what "fairlead service list" prints, such as shop/web:http/tcp4, or only
-the name of the object, such as shop/web, for all of its ports.`,
+		Long: `Show one service with its backends. NAME is a name as in "fairlead service list", such as shop/web:http/tcp4, or only the
+object's name, such as shop/web, for all of its ports.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pinned, views, err := inv.services(cmd)

@@ -16,18 +16,18 @@ import (
 func newSockmapCommand(inv *invocation) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
-		Short: "List the connections of this node that may go past TCP",
-		Long: `List the connections of this node of which both ends are here and may go past TCP, and how much of what either end
-sent did, and did not while it could. A connection is in one of these states:
+		Short: "List the connections within this node that may bypass TCP",
+		Long: `List the connections whose ends are both on this node and that may bypass TCP, with how much of each end's data bypassed
+TCP, and how much went by TCP although it could have. A connection is in one of these states:
 
-    watched   it goes by TCP, until it is plain that its ends take turns
-    chosen    it is about to go past TCP
-    short     its messages go past TCP, but those that are better off by it
-    leaving   one end sends on and on: it goes by TCP again
-    excluded  it goes by TCP for good; docs/socket-acceleration.md says what each reason means
+    watched   it uses TCP until it is clear that its ends take turns
+    chosen    it is about to bypass TCP
+    short     its messages bypass TCP, except those that are better off with it
+    leaving   one end keeps sending: it returns to TCP
+    excluded  it uses TCP for good; docs/socket-acceleration.md explains each reason
 
-Nothing of what goes past TCP is seen by tcpdump, by ss or in what the kernel says of connections: here and in the metrics it is. The
-command reads the maps and the files of the agent, so it works while none runs.`,
+Data that bypasses TCP is invisible to tcpdump, ss and the kernel's connection statistics; this list and the metrics show
+it. The command reads the maps and the agent's files, so it also works while no agent runs.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -42,11 +42,11 @@ command reads the maps and the files of the agent, so it works while none runs.`
 			return inv.print(rows, func(w io.Writer) error { return writeShortRows(w, view, rows) })
 		},
 	}
-	off := newHoldCommand(inv, "off", "Have all connections of this node go by TCP, at once", `Have all connections of this node go by TCP from their next message on, whatever the
-agent's options say, and have their sockets leave the map once they have read what waits for them there. It needs no agent, and holds until
-"fairlead sockmap on" or the node's next start; the option --sockmap says so for good.`, sockmap.Hold)
-	on := newHoldCommand(inv, "on", "End what \"fairlead sockmap off\" has begun", `Let connections of this node go past TCP again, if the agent's option --sockmap does.`, sockmap.Release)
-	return noun("sockmap", "Show and stop what goes past TCP", list, off, on)
+	off := newHoldCommand(inv, "off", "Return all connections of this node to TCP at once", `Return all connections of this node to TCP from their next message on, whatever the
+agent's options say. Sockets leave the map once they have read what waits for them there. The command needs no agent. It
+holds until "fairlead sockmap on" or the node's next start; for a permanent change, use the option --sockmap.`, sockmap.Hold)
+	on := newHoldCommand(inv, "on", "Undo \"fairlead sockmap off\"", `Let connections of this node bypass TCP again, if the agent's option --sockmap allows it.`, sockmap.Release)
+	return noun("sockmap", "Show connections that bypass TCP, and stop that", list, off, on)
 }
 
 func newHoldCommand(inv *invocation, use, short, long string, do func(bpffs string) (bool, error)) *cobra.Command {

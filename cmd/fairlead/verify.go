@@ -15,14 +15,14 @@ func newVerifyCommand(inv *invocation) *cobra.Command {
 	var repair bool
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Compare the maps with what the objects ask for, and mend them",
-		Long: `Compare the maps with what the agent's latest objects compile to, row by row, and list what differs. With --repair,
-what differs is mended, in an order that no connection can stumble over. The agent does the same by itself every minute
-and counts what it finds.
+		Short: "Compare the maps with the objects, and repair them",
+		Long: `Compare the maps, row by row, with what the agent's latest objects compile to, and list the differences. With --repair,
+fix them, in an order that does not disturb any connection. The agent does the same by itself every minute and counts
+what it finds.
 
-The exit code is 3 when something differs, and with --repair when something of that could not be mended. While no agent
-answers it is not known what should be in the maps; then their structure alone is checked, and the exit code is 3 when
-that is damaged and 4 when it is sound.`,
+The exit code is 3 if there are differences, and with --repair if any of them could not be fixed. While no agent answers,
+it is not known what the maps should contain. Then only their structure is checked, and the exit code is 3 if it is
+damaged and 4 if it is sound.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := inv.config(cmd)
@@ -49,7 +49,7 @@ that is damaged and 4 when it is sound.`,
 			return asked
 		},
 	}
-	cmd.Flags().BoolVar(&repair, "repair", false, "mend what differs")
+	cmd.Flags().BoolVar(&repair, "repair", false, "repair the differences")
 	return cmd
 }
 

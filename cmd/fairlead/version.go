@@ -23,7 +23,7 @@ type build struct {
 func newVersionCommand(inv *invocation) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Show the version of this command, of Go and of the kernel",
+		Short: "Show the versions of this command, Go and the kernel",
 		Args:  cobra.NoArgs,
 		RunE:  func(*cobra.Command, []string) error { b := currentBuild(); return inv.print(b, b.write) },
 	}

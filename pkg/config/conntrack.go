@@ -20,53 +20,55 @@ func conntrackOptions() []Option {
 	return []Option{
 		{
 			Name: "conntrack-max", check: flowsOrEmpty,
-			Shown: "32768 for each processor and at least 131072, as far as a sixteenth of the memory has room for them",
-			Usage: "how many flows from outside may be remembered, rounded up to a power of two; memory is taken for those that there are, about 450 bytes each",
+			Shown: "32768 per processor, at least 131072, but no more than fit into a sixteenth of the memory",
+			Usage: "maximum number of flows from outside to remember, rounded up to a power of two. Memory is used only for flows that exist, about " +
+				"450 bytes each",
 			field: func(c *Config) *string { return &c.Conntrack.Max },
 		},
 		{
 			Name: "conntrack-tcp-timeout-established", Default: "8000s", check: timeout,
-			Usage: "how long a TCP connection from outside may be silent before it is forgotten; more than the two hours after which TCP asks whether the other end is there",
+			Usage: "how long an idle TCP connection from outside is remembered. The default is longer than the two hours after which TCP sends a " +
+				"keepalive",
 			field: func(c *Config) *string { return &c.Conntrack.TCPEstablished },
 		},
 		{
 			Name: "conntrack-tcp-timeout-close-wait", Default: "1h", check: timeout,
-			Usage: "the same once one end has closed and the other has not",
+			Usage: "how long an idle TCP connection is remembered after one end has closed it and the other has not",
 			field: func(c *Config) *string { return &c.Conntrack.TCPHalfClosed },
 		},
 		{
 			Name: "conntrack-tcp-timeout-closing", Default: "60s", check: timeout,
-			Usage: "the same once both ends have closed",
+			Usage: "how long a TCP connection is remembered after both ends have closed it",
 			field: func(c *Config) *string { return &c.Conntrack.TCPClosing },
 		},
 		{
 			Name: "conntrack-tcp-timeout-reset", Default: "10s", check: timeout,
-			Usage: "the same once one end has reset it",
+			Usage: "how long a TCP connection is remembered after one end has reset it",
 			field: func(c *Config) *string { return &c.Conntrack.TCPReset },
 		},
 		{
 			Name: "conntrack-tcp-timeout-half-open", Default: "30s", check: timeout,
-			Usage: "the same until the client has acknowledged what the backend answered",
+			Usage: "how long a TCP connection is remembered until the client acknowledges the backend's answer",
 			field: func(c *Config) *string { return &c.Conntrack.TCPHalfOpen },
 		},
 		{
 			Name: "conntrack-udp-timeout-stream", Default: "120s", check: timeout,
-			Usage: "how long UDP between two ports may be silent before it is forgotten, once the client has sent again after an answer",
+			Usage: "how long an idle UDP flow is remembered once the client has sent again after an answer",
 			field: func(c *Config) *string { return &c.Conntrack.UDPStream },
 		},
 		{
 			Name: "conntrack-udp-timeout", Default: "30s", check: timeout,
-			Usage: "the same before that",
+			Usage: "how long an idle UDP flow is remembered before the client has sent again after an answer",
 			field: func(c *Config) *string { return &c.Conntrack.UDP },
 		},
 		{
 			Name: "conntrack-sctp-timeout-established", Default: "210s", check: timeout,
-			Usage: "how long an SCTP association from outside may be silent before it is forgotten; its ends send heartbeats, every 30 seconds as Linux has it",
+			Usage: "how long an idle SCTP association from outside is remembered. Its ends send heartbeats, on Linux every 30 seconds by default",
 			field: func(c *Config) *string { return &c.Conntrack.SCTPEstablished },
 		},
 		{
 			Name: "conntrack-sctp-timeout-closing", Default: "10s", check: timeout,
-			Usage: "the same once one end has shut it down or aborted it",
+			Usage: "how long an SCTP association is remembered after one end has shut it down or aborted it",
 			field: func(c *Config) *string { return &c.Conntrack.SCTPClosing },
 		},
 	}

@@ -59,125 +59,125 @@ func Options() []Option {
 	return append([]Option{
 		{
 			Name: "source", Default: Kubernetes, check: notEmpty,
-			Usage: `where Services and their endpoints come from: "kubernetes", or a directory or file of manifests`,
+			Usage: `where to read Services and endpoints: "kubernetes", or a directory or file of manifests`,
 			field: func(c *Config) *string { return &c.Source },
 		},
 		{
 			Name: "mode", Default: full, Values: []string{full, AccelerateOnly},
-			Usage: "what runs here: everything that the other options say; only what --sockmap=true lets bypass TCP, beside kube-proxy and whatever gives " +
-				"pods their network",
+			Usage: "what the agent does. full: everything the other options ask for; accelerate-only: only socket acceleration (--sockmap=true), " +
+				"beside kube-proxy and another pod network",
 			field: func(c *Config) *string { return &c.Mode },
 		},
 		{
-			Name: "kubeconfig", Shown: "the service account of the pod",
-			Usage: "file with the address of the API server and the credentials",
+			Name: "kubeconfig", Shown: "the pod's service account",
+			Usage: "file with the API server's address and the credentials",
 			field: func(c *Config) *string { return &c.Kubeconfig },
 		},
 		{
 			Name: "api-servers", Shown: "none", check: servers,
-			Usage: "further API servers, HOST:PORT separated by commas, for when the one that the credentials name cannot be reached; those that the " +
-				"cluster has are remembered besides. Each needs a certificate for its own name",
+			Usage: "more API servers, as comma-separated HOST:PORT, for when the one in the credentials cannot be reached. The agent also remembers " +
+				"the cluster's own API servers. Each needs a certificate for its own name",
 			field: func(c *Config) *string { return &c.APIServers },
 		},
 		{
-			Name: "node-name", Shown: "the host name, in lower case", check: nodeName,
+			Name: "node-name", Shown: "the host name in lower case", check: nodeName,
 			Usage: "name of this node, as in the cluster's list of nodes",
 			field: func(c *Config) *string { return &c.NodeName },
 		},
 		{
 			Name: "cgroup-root", Shown: "the root of the cgroup2 file system", check: absoluteOrEmpty,
-			Usage: "cgroup2 directory whose processes are balanced at connect",
+			Usage: "cgroup2 directory. Sockets of its processes are balanced when they connect",
 			field: func(c *Config) *string { return &c.CgroupRoot },
 		},
 		{
 			Name: "bpffs", Default: "/sys/fs/bpf", check: absolute,
-			Usage: "mounted BPF file system in which maps and programs outlive the agent",
+			Usage: "mounted BPF file system that keeps maps and programs while no agent runs",
 			field: func(c *Config) *string { return &c.BPFFS },
 		},
 		{
 			Name: "state-dir", Default: DefaultStateDir, check: stateDir,
-			Usage: "directory for run-time files, among them " + socketName + ", the socket that the commands talk to",
+			Usage: "directory for runtime files, such as " + socketName + ", the socket that the commands talk to",
 			field: func(c *Config) *string { return &c.StateDir },
 		},
 		{
 			Name: "log-level", Default: "info", Values: []string{"debug", "info", "warn", "error"},
-			Usage: "least important messages that are logged",
+			Usage: "lowest level of messages to log",
 			field: func(c *Config) *string { return &c.LogLevel },
 		},
 		{
 			Name: "log-format", Default: "text", Values: []string{"text", "json"},
-			Usage: "format of the log's lines",
+			Usage: "format of log lines",
 			field: func(c *Config) *string { return &c.LogFormat },
 		},
 		{
 			Name: "algorithm", Default: "random", check: notEmpty,
-			Usage: "how a backend is chosen for Services that name no algorithm of their own",
+			Usage: "how to choose a backend for Services that do not name an algorithm",
 			field: func(c *Config) *string { return &c.Algorithm },
 		},
 		{
 			Name: "hash-seed", Shown: "none", check: hashSeed,
-			Usage: "any text, the same on all nodes, that the choice of a backend for flows from outside depends on: without it nobody can make up flows " +
-				"that all reach the same backend",
+			Usage: "secret text, the same on all nodes, that is mixed into the choice of a backend for flows from outside. Someone who does not know " +
+				"it cannot craft flows that all reach the same backend",
 			field: func(c *Config) *string { return &c.HashSeed },
 		},
 		{
 			Name: "external-ips", Default: "all", Values: []string{"all", "external-only", "deny"},
-			Usage: "who may use spec.externalIPs of a Service: everybody, only clients outside the cluster, nobody",
+			Usage: "who may use a Service's spec.externalIPs. all: everyone; external-only: only clients outside the cluster; deny: no one",
 			field: func(c *Config) *string { return &c.ExternalIPs },
 		},
 		{
 			Name: "devices", Shown: "auto; none with a cgroup-root, which is for trials, or --mode=accelerate-only", check: notEmpty,
-			Usage: "network devices that clients outside come in by: auto (those of the default routes and those with addresses of the node), none, or " +
-				"names separated by commas, where * at the end matches any text",
+			Usage: "network devices on which clients outside are served: auto (devices with default routes or with addresses of the node), none, or " +
+				"comma-separated names. A name may end in * to match any suffix",
 			field: func(c *Config) *string { return &c.Devices }, derive: alone(always("none"), onlyAtRoot("auto", "none")),
 		},
 		{
 			Name: "xdp", Default: "auto", Values: []string{"auto", "native", "generic", "off"},
-			Usage: "whether XDP handles packets from outside, before tc: where the driver can be relied upon to run it, wherever the driver runs it, in " +
-				"the stack, nowhere",
+			Usage: "where packets from outside are handled by XDP, before tc. auto: where the driver's XDP is known to be reliable; native: wherever " +
+				"the driver has it; generic: in the kernel's stack; off: nowhere",
 			field: func(c *Config) *string { return &c.XDP },
 		},
 		{
 			Name: "nodeport-addresses", Default: "primary", check: notEmpty,
-			Usage: "addresses of the node at which NodePorts are open to clients outside: primary (the node's first of each family), or prefixes separated " +
-				"by commas",
+			Usage: "addresses of the node on which NodePorts are open to clients outside: primary (the node's first address of each family), or " +
+				"comma-separated prefixes",
 			field: func(c *Config) *string { return &c.NodePortAddresses },
 		},
 		{
 			Name: "nodeport-range", Default: "30000-32767", check: notEmpty,
-			Usage: "range of NodePorts, as configured in the API server",
+			Usage: "the cluster's range of NodePorts. Must match the API server's",
 			field: func(c *Config) *string { return &c.NodePortRange },
 		},
 		{
-			Name: "snat-ports", Shown: "the longest range above 1023 that neither NodePorts nor the node's own sockets use",
-			Usage: "ports of this node, FIRST-LAST, for connections from outside to backends on other nodes and, in their upper half, for masqueraded " +
-				"connections of pods to the outside; each port is good for one connection to each backend",
+			Name: "snat-ports", Shown: "the longest range above 1023 that is used by neither NodePorts nor the node's own sockets",
+			Usage: "range of this node's ports, FIRST-LAST, used as source ports for connections from outside to backends on other nodes. The upper " +
+				"half is also used for masqueraded connections of pods. Each port serves one connection to each backend",
 			field: func(c *Config) *string { return &c.SnatPorts },
 		},
 		{
 			Name: "external-clusterip", Default: "false", Values: []string{"true", "false"},
-			Usage: "whether clients outside the cluster may use ClusterIPs, if the network routes them here",
+			Usage: "whether clients outside the cluster may use ClusterIPs, if the network routes them to this node",
 			field: func(c *Config) *string { return &c.ExternalClusterIP },
 		},
 		{
 			Name: "dsr", Default: "off", Values: []string{"off", "ipip", "geneve", "opt"},
-			Usage: "whether a backend on another node answers clients outside directly, and how packets reach it: it does not; in IP; in Geneve; with an " +
-				"IP option",
+			Usage: "whether a backend on another node answers clients outside directly (direct server return), and how packets reach it. off: no, " +
+				"replies return through this node; ipip: in an IP header; geneve: in Geneve; opt: with an IP option",
 			field: func(c *Config) *string { return &c.DSR },
 		},
 		{
 			Name: "vip-ping", Default: "false", Values: []string{"true", "false"},
-			Usage: "whether the node answers pings from outside to ClusterIPs, external IPs and load balancer addresses of Services",
+			Usage: "whether the node answers pings from outside to ClusterIPs, external IPs and load balancer addresses",
 			field: func(c *Config) *string { return &c.VIPPing },
 		},
 		{
 			Name: "reset-stale-tcp", Default: "false", Values: []string{"true", "false"},
-			Usage: "whether TCP connections that the node's own processes have to an endpoint that was deleted are reset, as UDP sockets always are",
+			Usage: "whether to reset TCP connections from processes on this node to an endpoint that was deleted. UDP sockets are always aborted",
 			field: func(c *Config) *string { return &c.ResetStaleTCP },
 		},
 		{
 			Name: "opt-out-runtimes", Default: "kata*,gvisor*,runsc*,firecracker*,urunc*,edera*,kubevirt",
-			Usage: "pods that are not balanced at the socket, by their RuntimeClass: names where * matches any text; kubevirt for its virtual machines",
+			Usage: "pods that are not balanced at the socket, by RuntimeClass. * matches any text; kubevirt stands for KubeVirt's virtual machines",
 			field: func(c *Config) *string { return &c.OptOutRuntimes },
 		},
 		{
@@ -187,134 +187,133 @@ func Options() []Option {
 		},
 		{
 			Name: "cni-cache", Default: "/var/lib/cni/results", check: absolute,
-			Usage: "directory in which the container runtime remembers the network namespace of each pod",
+			Usage: "directory where the container runtime records each pod's network namespace",
 			field: func(c *Config) *string { return &c.CNICache },
 		},
 		{
 			Name: "host-routing", Default: "bpf", Values: []string{"bpf", "stack"},
-			Usage: "with --pod-network=main, how packets of pods pass through the node: by programs from device to device; through its own stack, to " +
-				"filter them there",
+			Usage: "with --pod-network=main, how pods' packets cross the node. bpf: programs send them from device to device; stack: through the " +
+				"node's network stack, where they can be filtered",
 			field: func(c *Config) *string { return &c.HostRouting },
 		},
 		{
 			Name: "masquerade", Default: "true", Values: []string{"true", "false"},
-			Usage: "with --pod-network=main, whether packets from pods to the outside get an address of the node",
+			Usage: "with --pod-network=main, whether packets that pods send out of the cluster get an address of the node",
 			field: func(c *Config) *string { return &c.Masquerade },
 		},
 		{
 			Name: "native-cidrs", Shown: "none", check: prefixes,
-			Usage: "networks, separated by commas, that know the pods' addresses besides the cluster's own: packets to them keep their source",
+			Usage: "comma-separated networks, besides the cluster's own, that can route pod addresses. Packets to them keep the pod's address",
 			field: func(c *Config) *string { return &c.NativeCIDRs },
 		},
 		{
 			Name: "masquerade-config", Shown: "none",
-			Usage: "file in the format of ip-masq-agent, YAML or JSON, with further networks that know the pods' addresses; it is read again when it " +
-				"changes",
+			Usage: "file in ip-masq-agent's format, YAML or JSON, with more networks that can route pod addresses. It is read again when it changes",
 			field: func(c *Config) *string { return &c.MasqueradeConfig },
 		},
 		{
 			Name: "l7-proxies", Shown: "none", check: proxies,
-			Usage: "with --pod-network=main, processes of the node that pods may send their TCP connections through with the annotation " +
-				"fairlead.io/l7-proxy: NAME=PORT separated by commas, with :pass after one that pods may do without while nothing listens there",
+			Usage: "with --pod-network=main, proxies on the node that a pod can choose for its TCP connections with the annotation " +
+				"fairlead.io/l7-proxy: comma-separated NAME=PORT. Add :pass to let the pods connect directly while the proxy is not listening",
 			field: func(c *Config) *string { return &c.L7Proxies },
 		},
 		{
 			Name: "routing", Default: "none", Values: []string{"none", "native", "vxlan"},
-			Usage: "with --pod-network=main, how packets reach pods on other nodes: the network knows the routes; by routes to the nodes on the same " +
-				"links; through a tunnel",
+			Usage: "with --pod-network=main, how packets reach pods on other nodes. none: the network does it; native: routes to nodes on the same " +
+				"links; vxlan: through a tunnel",
 			field: func(c *Config) *string { return &c.Routing },
 		},
 		{
 			Name: "pod-device", Default: "auto", Values: []string{"auto", "veth", "netkit"},
-			Usage: "with --pod-network=main, the type of the devices of new pods; auto is veth",
+			Usage: "with --pod-network=main, the type of device for new pods. auto means veth",
 			field: func(c *Config) *string { return &c.PodDevice },
 		},
 		{
 			Name: "big-tcp", Default: "false", Values: []string{"true", "false"},
-			Usage: "with --pod-network=main, whether TCP packets of new pods may be larger than 64 KiB inside the node, where its kernel and devices " +
-				"support it",
+			Usage: "with --pod-network=main, whether TCP packets within the node may be larger than 64 KiB, for new pods, if the kernel and the " +
+				"devices support it",
 			field: func(c *Config) *string { return &c.BigTCP },
 		},
 		{
 			Name: "bandwidth", Default: "false", Values: []string{"true", "false"},
-			Usage: "with --pod-network=main or chained, whether pods are limited to the rates of their annotations kubernetes.io/egress-bandwidth for what " +
-				"they send and kubernetes.io/ingress-bandwidth for what they receive; the devices that packets leave by get fq as their queue",
+			Usage: "with --pod-network=main or chained, whether to enforce the rates in pods' annotations kubernetes.io/egress-bandwidth (what they " +
+				"send) and kubernetes.io/ingress-bandwidth (what they receive). Devices that this traffic leaves by get the fq queue",
 			field: func(c *Config) *string { return &c.Bandwidth },
 		},
 		{
 			Name: "bbr", Default: "false", Values: []string{"true", "annotated", "false"},
-			Usage: "with --bandwidth=true, whether new connections of pods use the congestion control BBR: all except those of pods with the annotation " +
-				"fairlead.io/bbr=false; only those of pods with fairlead.io/bbr=true; none. Sockets that have chosen another keep it, and \"fairlead " +
-				"init\" finds out whether the node can do it",
+			Usage: "with --bandwidth=true, which pods use the congestion control BBR for new connections. true: all except those with the annotation " +
+				"fairlead.io/bbr=false; annotated: only those with fairlead.io/bbr=true; false: none. A program that chooses a congestion control " +
+				"itself keeps it. \"fairlead init\" finds out whether the node supports BBR",
 			field: func(c *Config) *string { return &c.BBR },
 		},
 		{
 			Name: "sockmap", Shown: "false; true with --mode=accelerate-only", Values: []string{"true", "false"},
-			Usage: "whether connections within the node bypass TCP while both ends converse, for pods that the annotation fairlead.io/accelerate=true, " +
-				"--accelerate-selector or a SocketAcceleration selects",
+			Usage: "whether connections within the node bypass TCP while both ends take turns, for pods selected by the annotation " +
+				"fairlead.io/accelerate=true, by --accelerate-selector or by a SocketAcceleration",
 			field: func(c *Config) *string { return &c.Sockmap }, derive: alone(always("true"), always("false")),
 		},
 		{
 			Name: "accelerate-selector", Shown: "none",
-			Usage: "with --sockmap=true, labels of pods that take part by default, such as app in (web, api); an annotation fairlead.io/accelerate=false " +
-				"of the pod or its namespace comes first",
+			Usage: "with --sockmap=true, label selector of pods to accelerate without an annotation, such as app in (web, api). The annotation " +
+				"fairlead.io/accelerate=false on the pod or its namespace takes precedence",
 			field: func(c *Config) *string { return &c.AccelerateSelector },
 		},
 		{
 			Name: "sockmap-blocking", Default: "false", Values: []string{"true", "false"},
-			Usage: "with --sockmap=true, whether sockets that are read by blocking calls may bypass TCP too, where a signal ends such a call with EAGAIN " +
-				"instead of restarting it",
+			Usage: "with --sockmap=true, whether to accelerate sockets that are read by blocking calls too. On them, a signal ends such a call with " +
+				"EAGAIN instead of restarting it",
 			field: func(c *Config) *string { return &c.SockmapBlocking },
 		},
 		{
 			Name: "sockmap-except", Default: "nginx,haproxy", check: programs,
-			Usage: "with --sockmap=true, programs that stay with TCP, by the first 15 letters of their names, separated by commas: those that may splice, " +
-				"or ask how much there is to read, only after they have been watched",
+			Usage: "with --sockmap=true, programs whose connections always stay with TCP: comma-separated names, of which the first 15 letters count. " +
+				"List programs that use splice, or ask how much there is to read, only some time after a connection begins",
 			field: func(c *Config) *string { return &c.SockmapExcept },
 		},
 		{
 			Name: "pod-network", Default: "off", Values: []string{"off", "main", "chained"},
-			Usage: "whether pods get their network from the plugin fairlead-cni: they do not; it creates their devices and gives them addresses; it comes " +
-				"after another plugin that does",
+			Usage: "whether the CNI plugin fairlead-cni gives pods their network. off: no; main: it creates their devices and assigns addresses; " +
+				"chained: it runs after another plugin that does",
 			field: func(c *Config) *string { return &c.PodNetwork },
 		},
 		{
-			Name: "pod-cidrs", Shown: "those of the Node", check: apart,
-			Usage: "networks, separated by commas, that the pods of this node get their addresses from: one IPv4 and one IPv6 address, as far as both are " +
-				"there",
+			Name: "pod-cidrs", Shown: "the Node's spec.podCIDRs", check: apart,
+			Usage: "comma-separated networks from which pods on this node get addresses: one IPv4 and one IPv6 address each, if there are networks of " +
+				"both families",
 			field: func(c *Config) *string { return &c.PodCIDRs },
 		},
 		{
 			Name: "cni-conf-dir", Shown: "none", check: absoluteOrEmpty,
-			Usage: "directory in which the container runtime looks for networks, such as /etc/cni/net.d: with --pod-network=main the agent writes its own " +
-				"configuration there once it can serve pods",
+			Usage: "directory where the container runtime looks for network configurations, such as /etc/cni/net.d. With --pod-network=main, the agent " +
+				"writes its own there when it is ready to serve pods",
 			field: func(c *Config) *string { return &c.CNIConfDir },
 		},
 		{
 			Name: "cni-conf-name", Default: "05-fairlead.conflist", check: listName,
-			Usage: "name of that configuration file; the runtime takes the first by name",
+			Usage: "name of fairlead's file in that directory. The runtime uses the file whose name sorts first",
 			field: func(c *Config) *string { return &c.CNIConfName },
 		},
 		{
-			Name: "metrics-address", Shown: "127.0.0.1:10249; with --mode=accelerate-only 127.0.0.1:10247; none where the source is files", check: listenAddress,
-			Usage:  "HOST:PORT to serve Prometheus at /metrics, and /proxyMode as kube-proxy does there; empty for nowhere",
+			Name: "metrics-address", Shown: "127.0.0.1:10249; 127.0.0.1:10247 with --mode=accelerate-only; none if --source is files", check: listenAddress,
+			Usage:  "HOST:PORT that serves Prometheus metrics at /metrics, and /proxyMode as kube-proxy does. Empty: not served",
 			field:  func(c *Config) *string { return &c.MetricsAddress },
 			derive: alone(inCluster("127.0.0.1:10247"), inCluster("127.0.0.1:10249")), // the other is kube-proxy's
 		},
 		{
-			Name: "healthz-address", Shown: ":10256; none where the source is files, and with --mode=accelerate-only", check: listenAddress,
-			Usage:  "HOST:PORT to serve /healthz and /livez as kube-proxy does, for load balancers; empty for nowhere",
+			Name: "healthz-address", Shown: ":10256; none if --source is files or with --mode=accelerate-only", check: listenAddress,
+			Usage:  "HOST:PORT that serves /healthz and /livez as kube-proxy does, for load balancers. Empty: not served",
 			field:  func(c *Config) *string { return &c.HealthzAddress },
 			derive: alone(always(""), inCluster(":10256")),
 		},
 		{
-			Name: "ready-address", Shown: "127.0.0.1:10247; none where the source is files", check: loopbackAddress,
-			Usage: "HOST:PORT on loopback to serve /readyz and /livez, for a kubelet; empty for nowhere",
+			Name: "ready-address", Shown: "127.0.0.1:10247; none if --source is files", check: loopbackAddress,
+			Usage: "loopback HOST:PORT that serves /readyz and /livez, for the kubelet. Empty: not served",
 			field: func(c *Config) *string { return &c.ReadyAddress }, derive: inCluster("127.0.0.1:10247"),
 		},
 		{
 			Name: configDir, Shown: "none", check: absoluteOrEmpty,
-			Usage: "directory with one file per option, such as a mounted ConfigMap; not itself an option in there",
+			Usage: "directory with one file per option, such as a mounted ConfigMap. This option itself cannot be in it",
 			field: func(c *Config) *string { return &c.ConfigDir },
 		},
 	}, conntrackOptions()...)
