@@ -109,11 +109,11 @@ func TestAccelerateOnlyIsAskedForMore(t *testing.T) {
 		"socketLB.terminatePodConnections": true, "cgroup.hostRoot": "/sys/fs/cgroup",
 	} {
 		_, err := template(t, alone, at(path, value))
-		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "asks for more than mode: accelerate-only") {
+		if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "does not work with mode: accelerate-only") {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	if _, err := template(t, alone, at("metrics.address", ":10249")); err == nil || !strings.Contains(err.Error(), "has the port of the kube-proxy") {
+	if _, err := template(t, alone, at("metrics.address", ":10249")); err == nil || !strings.Contains(err.Error(), "uses the port of kube-proxy") {
 		t.Errorf("kube-proxy's port: %v", err)
 	}
 	for path, value := range map[string]any{"podNetwork": "off", "kubeProxyReplacement": false, "socketLB.enabled": false, "sockmap.enabled": true} {

@@ -56,21 +56,21 @@ func TestWrongValues(t *testing.T) {
 		{"bandwidthManager.bbr", true, "bandwidthManager.enabled: true"},
 		{"sockmap.enabled", "true", "got string, want boolean"},
 		{"sockmap.selector", []string{"app=web"}, "got array, want string"},
-		{"sockmap.selector", "app='web'", "is not a selector of labels"},
+		{"sockmap.selector", "app='web'", "is not a label selector"},
 		{"sockmap.selector", "app=web", "needs sockmap.enabled: true"},
 		{"sockmap.blocking", true, "needs sockmap.enabled: true"},
-		{"k8s.apiServerURLs", "http://192.0.2.1:6443", "is not addresses of API servers with their ports"},
-		{"k8s.apiServerURLs", "https://192.0.2.1", "is not addresses of API servers with their ports"},
+		{"k8s.apiServerURLs", "http://192.0.2.1:6443", "is not a list of API servers with their ports"},
+		{"k8s.apiServerURLs", "https://192.0.2.1", "is not a list of API servers with their ports"},
 		{"k8sServicePort", 65536, "/k8sServicePort"},
 		{"k8sServicePort", "https", `k8sServicePort: "https" is not a port, such as 6443`},
-		{"nodePort.range", "30000", "is not FIRST-LAST of ports, such as 30000-32767"},
-		{"nodePort.snatPorts", "all", "is not FIRST-LAST of ports"},
+		{"nodePort.range", "30000", "is not a range of ports, FIRST-LAST, such as 30000-32767"},
+		{"nodePort.snatPorts", "all", "is not a range of ports"},
 		{"maglev.hashSeed", "short", "/maglev/hashSeed"},
 		{"conntrack.udpTimeout", 30, "/conntrack/udpTimeout"},
-		{"conntrack.udpTimeout", "30", `conntrack.udpTimeout: "30" is not a time with its unit`},
-		{"metrics.address", "localhost:1", "is not HOST:PORT with an address"},
-		{"metrics.address", "10249", "is not HOST:PORT with an address"},
-		{"healthz.address", ":0", "is not HOST:PORT with an address"},
+		{"conntrack.udpTimeout", "30", `conntrack.udpTimeout: "30" is not a duration with its unit`},
+		{"metrics.address", "localhost:1", "HOST must be an address or empty"},
+		{"metrics.address", "10249", "HOST must be an address or empty"},
+		{"healthz.address", ":0", "HOST must be an address or empty"},
 		{"ready.address", ":10247", "on loopback"},
 		{"ready.address", "", "on loopback"},
 		{"image.digest", "sha256:abc", "is not a digest: sha256:"},
@@ -85,12 +85,12 @@ func TestWrongValues(t *testing.T) {
 		{"masquerade.nativeCIDRs", []string{"10.0.0.0"}, `masquerade.nativeCIDRs: "10.0.0.0" is not a prefix`},
 		{"extraArgs", []string{"log-level=debug"}, "is not a flag of the agent"},
 		// What only a sentence can tell.
-		{"k8sServiceHost", "https://192.0.2.1", "k8sServiceHost: https://192.0.2.1 is not a name or an address alone"},
-		{"k8sServiceHost", "192.0.2.1:6443", "k8sServicePort has the port"},
-		{"k8sServiceHost", "[2001:db8::1]:6443", "k8sServicePort has the port"},
-		{"k8sServiceHost", "auto", "set k8sServiceHost and k8sServicePort to an address that every node reaches"},
-		{"k8sServiceHost", "", "set k8sServiceHost and k8sServicePort to an address that every node reaches"},
-		{"k8sServiceHost", nil, "set k8sServiceHost and k8sServicePort to an address that every node reaches"},
+		{"k8sServiceHost", "https://192.0.2.1", "k8sServiceHost: https://192.0.2.1 is not just a name or an address"},
+		{"k8sServiceHost", "192.0.2.1:6443", "set the port in k8sServicePort"},
+		{"k8sServiceHost", "[2001:db8::1]:6443", "set the port in k8sServicePort"},
+		{"k8sServiceHost", "auto", "set k8sServiceHost and k8sServicePort to an address that every node can reach"},
+		{"k8sServiceHost", "", "set k8sServiceHost and k8sServicePort to an address that every node can reach"},
+		{"k8sServiceHost", nil, "set k8sServiceHost and k8sServicePort to an address that every node can reach"},
 		{"ipMasqAgent.config.masqLinkLocal", true, "set ipMasqAgent.enabled to true"},
 		{"metrics.podMonitor.enabled", true, `set metrics.address, such as ":10249"`},
 	}
@@ -114,12 +114,12 @@ func TestValuesThatNeedThePodNetwork(t *testing.T) {
 	for _, network := range []string{"chained", "off"} {
 		for path, value := range map[string]any{"bigTCP": true, "bandwidthManager.bbr": true, "l7Proxies": []string{"a=1"}, "bpf.datapathMode": "netkit"} {
 			_, err := template(t, at("podNetwork", network), at(path, value))
-			if err == nil || !strings.Contains(err.Error(), "podNetwork: main, and it is "+network) || !strings.Contains(err.Error(), path+": ") {
+			if err == nil || !strings.Contains(err.Error(), "podNetwork: main, but it is "+network) || !strings.Contains(err.Error(), path+": ") {
 				t.Errorf("podNetwork %s with %s: %v", network, path, err)
 			}
 		}
 		_, err := template(t, at("podNetwork", network), at("bandwidthManager.enabled", true))
-		if network == "chained" && err != nil || network == "off" && (err == nil || !strings.Contains(err.Error(), "podNetwork: main, or chained, and it is off")) {
+		if network == "chained" && err != nil || network == "off" && (err == nil || !strings.Contains(err.Error(), "podNetwork: main or chained, but it is off")) {
 			t.Errorf("podNetwork %s with rates: %v", network, err)
 		}
 	}
