@@ -11,7 +11,7 @@ func conntrackFamilies() []family {
 	return []family{
 		{
 			name: "fairlead_conntrack_entries", kind: prometheus.GaugeValue, labels: []string{"protocol", "state"},
-			help: "Rows of flows that the last pass over them met; a flow has one for each direction.",
+			help: "Rows of flows that the last pass saw; a flow has one for each direction.",
 			read: func(s *Sample, put put) {
 				for class, states := range s.Conntrack.Entries {
 					for state, n := range states {
@@ -22,33 +22,33 @@ func conntrackFamilies() []family {
 		},
 		counter("fairlead_conntrack_gc_passes_total", "Passes over the flows.",
 			func(s *Sample) float64 { return float64(s.Conntrack.Passes) }),
-		counter("fairlead_conntrack_gc_seconds_total", "How long all of them took together.",
+		counter("fairlead_conntrack_gc_seconds_total", "Total duration of all passes over the flows.",
 			func(s *Sample) float64 { return s.Conntrack.Took.Seconds() }),
-		gauge("fairlead_conntrack_gc_duration_seconds", "How long the last of them took.",
+		gauge("fairlead_conntrack_gc_duration_seconds", "Duration of the last pass over the flows.",
 			func(s *Sample) float64 { return s.Conntrack.LastTook.Seconds() }),
-		gauge("fairlead_conntrack_gc_last_pass_timestamp_seconds", "When it ended; 0 for never.",
+		gauge("fairlead_conntrack_gc_last_pass_timestamp_seconds", "End of the last pass over the flows; 0: never.",
 			func(s *Sample) float64 { return seconds(s.Conntrack.LastPass) }),
-		counter("fairlead_conntrack_gc_errors_total", "Times that something went wrong; flows that are over stay for longer then.",
+		counter("fairlead_conntrack_gc_errors_total", "Errors in passes over the flows; flows that are over then stay longer.",
 			func(s *Sample) float64 { return float64(s.Conntrack.Errors) }),
 		{
 			name: "fairlead_conntrack_gc_deleted_total", kind: prometheus.CounterValue, labels: []string{"cause"},
-			help: "Flows that were forgotten: they were idle for as long as they may be, or their backend is gone.",
+			help: "Flows that were removed because they were idle for too long, or because their backend is gone.",
 			read: func(s *Sample, put put) {
 				put(float64(s.Conntrack.Idle), "idle")
 				put(float64(s.Conntrack.Stale), "backend-gone")
 			},
 		},
-		counter("fairlead_conntrack_opened_total", "Flows that were established, counted by the programs, until the last pass.",
+		counter("fairlead_conntrack_opened_total", "Flows that had been established by the last pass, as counted by the programs.",
 			func(s *Sample) float64 { return float64(s.Conntrack.Opened) }),
-		gauge("fairlead_conntrack_rows_limit", "Rows of established flows to which the room for them may grow; fairlead_map_max_entries has what there is.",
+		gauge("fairlead_conntrack_rows_limit", "Maximum rows of established flows that the map may grow to; its size now is in fairlead_map_max_entries.",
 			func(s *Sample) float64 { return float64(s.Conntrack.Most) }),
-		counter("fairlead_conntrack_growths_total", "Times that the room for established flows grew.",
+		counter("fairlead_conntrack_growths_total", "Times that the map of established flows grew.",
 			func(s *Sample) float64 { return float64(s.Conntrack.Growths) }),
-		counter("fairlead_conntrack_growth_errors_total", "Times that it could not.",
+		counter("fairlead_conntrack_growth_errors_total", "Times that the map of established flows could not grow.",
 			func(s *Sample) float64 { return float64(s.Conntrack.Failures) }),
 		{
 			name: "fairlead_conntrack_insert_failures_total", kind: prometheus.CounterValue, labels: []string{"hook"},
-			help: "Times that there was no room for an established flow: it goes on among those that can be pushed out.",
+			help: "Times that an established flow did not fit; it stays among those that can be evicted.",
 			read: func(s *Sample, put put) {
 				for _, c := range s.Kernel.Counters {
 					if c.Reason == "flows-full" {
@@ -59,8 +59,8 @@ func conntrackFamilies() []family {
 		},
 		{
 			name: "fairlead_early_fragments_total", kind: prometheus.CounterValue, labels: []string{"fate"},
-			help: "Fragments that came before the first of their datagram: kept until it comes, returned then, lost before it could come, " +
-				"or refused. Most of those kept are of datagrams that no frontend gets, and are neither returned nor lost.",
+			help: "Fragments that arrived before the first of their datagram: kept until it arrives, returned then, lost before that, or " +
+				"refused. Most of those kept belong to datagrams that are not for a frontend, and are neither returned nor lost.",
 			read: func(s *Sample, put put) {
 				f := &s.Kernel.Fragments
 				put(float64(f.Kept), "kept")

@@ -7,7 +7,7 @@ func deviceFamilies() []family {
 	return []family{
 		{
 			name: "fairlead_device_attached", kind: prometheus.GaugeValue, labels: []string{"device", "hook", "mode"},
-			help: "1 while the programs of packets are attached to the device, 0 while they should be and are not; none while nothing needs them. " +
+			help: "1 while the packet programs are attached to the device, 0 while they should be but are not. No series while nothing needs them. " +
 				"The mode is tcx or clsact at tc, native or generic at XDP.",
 			read: func(s *Sample, put put) {
 				if s.Kernel.Outside == nil || s.Kernel.Outside.Idle {
@@ -21,7 +21,7 @@ func deviceFamilies() []family {
 				}
 			},
 		},
-		counter("fairlead_device_repairs_total", "Programs that were found detached from a device, and were attached again.",
+		counter("fairlead_device_repairs_total", "Programs that were found detached from a device, and were reattached.",
 			func(s *Sample) float64 {
 				if s.Kernel.Outside == nil {
 					return 0

@@ -11,10 +11,10 @@ type put = func(value float64, labels ...string)
 
 func nodeFamilies() []family {
 	return []family{
-		gauge("fairlead_degraded", "1 while something keeps the node from its job; \"fairlead status\" says what.",
+		gauge("fairlead_degraded", "1 while the node is degraded; \"fairlead status\" says why.",
 			func(s *Sample) float64 { return number(s.Degraded) }),
 		{
-			name: "fairlead_program_attached", help: "1 while the program is attached, 0 while it is not and should be; none while nothing needs it.",
+			name: "fairlead_program_attached", help: "1 while the program is attached, 0 while it should be but is not. No series while nothing needs it.",
 			kind: prometheus.GaugeValue, labels: []string{"program"},
 			read: func(s *Sample, put put) {
 				for _, p := range s.Kernel.Programs {
@@ -25,8 +25,8 @@ func nodeFamilies() []family {
 			},
 		},
 		{
-			name: "fairlead_programs_proven", help: "1 while dials of the agent's own over the family meet its programs, 0 while they do not; " +
-				"none where they cannot tell.",
+			name: "fairlead_programs_proven", help: "1 while the agent's own test connections over the family meet its programs, 0 while they do not. " +
+				"No series if these cannot tell.",
 			kind: prometheus.GaugeValue, labels: []string{"family"},
 			read: func(s *Sample, put put) {
 				if s.Kernel.Attachment == nil {
@@ -39,28 +39,28 @@ func nodeFamilies() []family {
 				}
 			},
 		},
-		counter("fairlead_program_repairs_total", "Programs that were found detached or replaced, and were attached again.",
+		counter("fairlead_program_repairs_total", "Programs that were found detached or replaced, and were reattached.",
 			func(s *Sample) float64 {
 				return s.attachment(func(a *observe.AttachmentStatus) float64 { return float64(a.Mended) })
 			}),
-		gauge("fairlead_program_check_timestamp_seconds", "When it was last checked that the programs are at work; 0 for never.",
+		gauge("fairlead_program_check_timestamp_seconds", "Time of the last check that the programs are at work; 0: never.",
 			func(s *Sample) float64 {
 				return s.attachment(func(a *observe.AttachmentStatus) float64 { return seconds(a.Checked) })
 			}),
-		counted("fairlead_datapath_packets_total", "What the programs saw, by what became of it: packets, and calls of "+
-			"sockets. Where the reason is \"none\" nothing went wrong.", func(c *observe.Counter) uint64 { return c.Packets }),
-		counted("fairlead_datapath_bytes_total", "The bytes of what the programs saw, by what became of it.",
+		counted("fairlead_datapath_packets_total", "Packets and socket calls that the programs handled, by result. "+
+			"With the reason \"none\" nothing went wrong.", func(c *observe.Counter) uint64 { return c.Packets }),
+		counted("fairlead_datapath_bytes_total", "Bytes that the programs handled, by result.",
 			func(c *observe.Counter) uint64 { return c.Bytes }),
-		dropped("fairlead_drop_packets_total", "Packets that were dropped and calls of sockets that were refused; docs/drops.md has a cause and "+
+		dropped("fairlead_drop_packets_total", "Dropped packets and refused socket calls; docs/drops.md has a cause and "+
 			"a cure for each reason.", func(d *observe.Drop) uint64 { return d.Packets }),
-		dropped("fairlead_drop_bytes_total", "The bytes of packets that were dropped.", func(d *observe.Drop) uint64 { return d.Bytes }),
-		gauge("fairlead_opted_out_pods", "Pods of this node whose sockets are left alone.",
+		dropped("fairlead_drop_bytes_total", "Bytes of dropped packets.", func(d *observe.Drop) uint64 { return d.Bytes }),
+		gauge("fairlead_opted_out_pods", "Pods of this node that have opted out of balancing at the socket.",
 			func(s *Sample) float64 { return float64(s.OptOut.Pods) }),
-		gauge("fairlead_opted_out_pods_not_covered", "Pods of this node that have opted out and are balanced at the socket all the "+
-			"same; \"fairlead status\" says why.", func(s *Sample) float64 { return float64(s.OptOut.NotCovered) }),
+		gauge("fairlead_opted_out_pods_not_covered", "Pods of this node that have opted out but are balanced at the socket "+
+			"anyway; \"fairlead status\" says why.", func(s *Sample) float64 { return float64(s.OptOut.NotCovered) }),
 		{
-			name: "fairlead_networkpolicies", help: "NetworkPolicies in the cluster, none of which fairlead enforces; counted every few " +
-				"minutes, none where it is not known.",
+			name: "fairlead_networkpolicies", help: "NetworkPolicies in the cluster, none of which fairlead enforces. Counted every few " +
+				"minutes; no series if unknown.",
 			kind: prometheus.GaugeValue,
 			read: func(s *Sample, put put) {
 				if s.Policies != nil {
@@ -69,7 +69,7 @@ func nodeFamilies() []family {
 			},
 		},
 		{
-			name: "fairlead_problems", help: "Things in objects that had to be ignored; their authors have events about them.",
+			name: "fairlead_problems", help: "Parts of objects that had to be ignored; the objects have events about them.",
 			kind: prometheus.GaugeValue, labels: []string{"reason"},
 			read: func(s *Sample, put put) {
 				for reason, n := range s.Reasons {
@@ -107,36 +107,36 @@ func dropped(name, help string, value func(*observe.Drop) uint64) family {
 
 func mapFamilies() []family {
 	return []family{
-		ofMaps("fairlead_map_entries", "Rows in use, of the maps in which they are counted.",
+		ofMaps("fairlead_map_entries", "Rows in use, for maps that count them.",
 			func(m *observe.MapStatus) (float64, bool) {
 				if m.Entries == nil {
 					return 0, false
 				}
 				return float64(*m.Entries), true
 			}),
-		ofMaps("fairlead_map_max_entries", "Rows that there is room for, of the maps that have a bound of their own.",
+		ofMaps("fairlead_map_max_entries", "Rows that fit, for maps with a limit of their own.",
 			func(m *observe.MapStatus) (float64, bool) { return float64(m.Capacity), m.Capacity > 0 }),
-		ofMaps("fairlead_map_pressure_ratio", "Rows in use to rows that there is room for. Maps that grow do so at 1, ct and affinity at 0.5. Where "+
-			"fairlead_map_evictions_total grows, rows are pushed out near 1.",
+		ofMaps("fairlead_map_pressure_ratio", "Rows in use divided by rows that fit. Maps that can grow do so at 1, ct and affinity at 0.5. Maps with "+
+			"fairlead_map_evictions_total evict rows near 1.",
 			func(m *observe.MapStatus) (float64, bool) { return m.Pressure, m.Entries != nil }),
-		ofCountedMaps("fairlead_map_evictions_total", "Rows that were pushed out since there was no room, counted by the programs; never more than were, and "+
-			"some seconds late. ct_half: connections do not come about, look for a flood or raise conntrack-max. affinity: clients change backends; it "+
-			"grows to a 64th of the memory, beyond that spread the clients over more nodes. frags: datagrams in fragments are lost, keep to the path's MTU.",
+		ofCountedMaps("fairlead_map_evictions_total", "Rows evicted for lack of room, as counted by the programs: never too many, and some seconds late. "+
+			"ct_half: connections fail to open; look for a flood or raise conntrack-max. affinity: clients change backends; the map "+
+			"grows to a 64th of the memory; beyond that, spread the clients over more nodes. frags: fragmented datagrams are lost; keep to the path's MTU.",
 			func(m *observe.MapStatus) (float64, bool) {
 				if m.Evictions == nil {
 					return 0, false
 				}
 				return float64(*m.Evictions), true
 			}),
-		ofMaps("fairlead_map_memory_bytes", "Memory of the map, as the kernel accounts it.",
+		ofMaps("fairlead_map_memory_bytes", "Memory of the map, as accounted by the kernel.",
 			func(m *observe.MapStatus) (float64, bool) { return float64(m.Memory), true }),
-		gauge("fairlead_services", "Services in the maps, counting each port and address family.",
+		gauge("fairlead_services", "Services in the maps; each port and address family counts.",
 			func(s *Sample) float64 { return float64(s.Stats.Services) }),
-		gauge("fairlead_frontends", "Addresses and ports that lead to a service.",
+		gauge("fairlead_frontends", "Frontends: addresses and ports that lead to a service.",
 			func(s *Sample) float64 { return float64(s.Stats.Frontends) }),
 		gauge("fairlead_backends", "Backends of the services.",
 			func(s *Sample) float64 { return float64(s.Stats.Backends) }),
-		gauge("fairlead_slots", "Slots of the services' tables, with what their lengths are rounded up by.",
+		gauge("fairlead_slots", "Slots of the services' tables, including the rounding up of their lengths.",
 			func(s *Sample) float64 { return float64(s.Stats.Slots) }),
 	}
 }
@@ -166,27 +166,27 @@ func reconcileFamilies() []family {
 		return counter(name, help, func(s *Sample) float64 { return float64(value(s)) })
 	}
 	return []family{
-		count("fairlead_reconcile_passes_total", "Passes over what changed.", func(s *Sample) uint64 { return s.Stats.Passes }),
-		count("fairlead_reconcile_compiles_total", "Objects that were compiled.", func(s *Sample) uint64 { return s.Stats.Compiled }),
-		count("fairlead_reconcile_writes_total", "Rows that were written to the maps.", func(s *Sample) uint64 { return s.Stats.Writes }),
-		count("fairlead_reconcile_errors_total", "Errors; what failed is tried again.", func(s *Sample) uint64 { return s.Stats.Errors }),
-		count("fairlead_reconcile_growths_total", "Times that maps were replaced by larger ones.",
+		count("fairlead_reconcile_passes_total", "Passes over changed objects.", func(s *Sample) uint64 { return s.Stats.Passes }),
+		count("fairlead_reconcile_compiles_total", "Objects compiled.", func(s *Sample) uint64 { return s.Stats.Compiled }),
+		count("fairlead_reconcile_writes_total", "Rows written to the maps.", func(s *Sample) uint64 { return s.Stats.Writes }),
+		count("fairlead_reconcile_errors_total", "Errors; whatever failed is retried.", func(s *Sample) uint64 { return s.Stats.Errors }),
+		count("fairlead_reconcile_growths_total", "Maps replaced by larger ones.",
 			func(s *Sample) uint64 { return s.Stats.Growths }),
-		count("fairlead_reconcile_barriers_total", "Times that readers were waited for.",
+		count("fairlead_reconcile_barriers_total", "Waits for readers.",
 			func(s *Sample) uint64 { return s.Stats.Barriers }),
-		gauge("fairlead_reconcile_pending", "Objects and rows that wait for a retry, for readers or for the source to be complete.",
+		gauge("fairlead_reconcile_pending", "Objects and rows that wait for a retry, for readers, or for the source to be complete.",
 			func(s *Sample) float64 { return float64(s.Stats.Pending) }),
-		gauge("fairlead_reconcile_oldest_change_age_seconds", "How long the oldest change has been waiting to be in the maps; 0 for none.",
+		gauge("fairlead_reconcile_oldest_change_age_seconds", "How long the oldest change has been waiting to reach the maps; 0: none.",
 			func(s *Sample) float64 { return age(s.Waiting) }),
-		gauge("fairlead_reconcile_last_pass_timestamp_seconds", "When the last pass began that had something to compile; 0 for never.",
+		gauge("fairlead_reconcile_last_pass_timestamp_seconds", "Start of the last pass that had something to compile; 0: never.",
 			func(s *Sample) float64 { return seconds(s.Stats.LastPass) }),
-		gauge("fairlead_reconcile_last_settled_timestamp_seconds", "When a pass last left nothing to be tried again; 0 for never.",
+		gauge("fairlead_reconcile_last_settled_timestamp_seconds", "Last time that a pass left nothing to retry; 0: never.",
 			func(s *Sample) float64 { return seconds(s.Stats.LastSettled) }),
-		count("fairlead_verify_checks_total", "Checks of the maps against what they should say.",
+		count("fairlead_verify_checks_total", "Checks of the maps against what they should contain.",
 			func(s *Sample) uint64 { return s.Stats.Checks }),
-		count("fairlead_verify_damage_total", "Differences that the checks found.", func(s *Sample) uint64 { return s.Stats.Damage }),
-		count("fairlead_verify_repaired_total", "Differences that were mended.", func(s *Sample) uint64 { return s.Stats.Repaired }),
-		gauge("fairlead_verify_last_check_timestamp_seconds", "When the last check ended; 0 for never.",
+		count("fairlead_verify_damage_total", "Differences found by the checks.", func(s *Sample) uint64 { return s.Stats.Damage }),
+		count("fairlead_verify_repaired_total", "Differences that were repaired.", func(s *Sample) uint64 { return s.Stats.Repaired }),
+		gauge("fairlead_verify_last_check_timestamp_seconds", "End of the last check; 0: never.",
 			func(s *Sample) float64 { return seconds(s.Stats.LastCheck) }),
 	}
 }
@@ -203,15 +203,15 @@ func sourceFamilies() []family {
 		}
 	}
 	return []family{
-		ofKinds(prometheus.GaugeValue, "fairlead_source_synced", "1 once the kind of object was delivered whole.",
+		ofKinds(prometheus.GaugeValue, "fairlead_source_synced", "1 once all objects of the kind have been read.",
 			func(k *Kind) float64 { return number(k.Synced) }),
-		ofKinds(prometheus.CounterValue, "fairlead_source_lists_total", "Complete lists of the kind of object.",
+		ofKinds(prometheus.CounterValue, "fairlead_source_lists_total", "Complete lists of the objects of the kind.",
 			func(k *Kind) float64 { return float64(k.Lists) }),
-		ofKinds(prometheus.CounterValue, "fairlead_source_request_failures_total", "Requests for the kind of object that failed.",
+		ofKinds(prometheus.CounterValue, "fairlead_source_request_failures_total", "Failed requests for objects of the kind.",
 			func(k *Kind) float64 { return float64(k.Failures) }),
-		gauge("fairlead_source_errors", "Kinds of object, or files, that cannot be read now.",
+		gauge("fairlead_source_errors", "Kinds of objects, or files, that cannot be read now.",
 			func(s *Sample) float64 { return float64(s.Source.Errors) }),
-		gauge("fairlead_source_last_change_timestamp_seconds", "When objects came last; 0 for never.",
+		gauge("fairlead_source_last_change_timestamp_seconds", "Time of the last change to an object; 0: never.",
 			func(s *Sample) float64 { return seconds(s.Source.LastChange) }),
 		counter("fairlead_events_dropped_total", "Events about objects that could not be posted in time.",
 			func(s *Sample) float64 { return float64(s.Source.EventsDropped) }),

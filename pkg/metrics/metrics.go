@@ -42,7 +42,7 @@ func New(build Build, read func() Sample) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		passes: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "fairlead_reconcile_duration_seconds", Help: "How long passes took that had something to compile.",
+			Name: "fairlead_reconcile_duration_seconds", Help: "Duration of passes that had something to compile.",
 			Buckets: prometheus.ExponentialBuckets(10e-6, 4, 11), // 10 us to 10 s
 		}),
 		programming: map[model.Family][]prometheus.Observer{},
@@ -50,7 +50,7 @@ func New(build Build, read func() Sample) *Metrics {
 			Name: "fairlead_health_answers_total", Help: "Answers at /healthz and /livez, and at the health check ports of Services.",
 		}, []string{"path", "code"}),
 		requests: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "fairlead_cni_request_duration_seconds", Help: "How long requests of the plugin took in the agent.",
+			Name: "fairlead_cni_request_duration_seconds", Help: "Duration of the CNI plugin's requests in the agent.",
 			Buckets: prometheus.ExponentialBuckets(100e-6, 4, 9), // 100 us to 7 s
 		}, []string{"verb", "outcome"}),
 	}
@@ -75,7 +75,7 @@ func NewAccelerateOnly(build Build, read func() Sample) *Metrics {
 // register adds what every agent tells.
 func (m *Metrics) register(build Build, collector prometheus.Collector) {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "fairlead_build_info", Help: "What the agent was made of and runs on; always 1.",
+		Name: "fairlead_build_info", Help: "The agent's build and the kernel it runs on; always 1.",
 		ConstLabels: prometheus.Labels{
 			"version": build.Version, "commit": build.Commit, "go_version": build.Go, "kernel": build.Kernel,
 		},
@@ -84,8 +84,8 @@ func (m *Metrics) register(build Build, collector prometheus.Collector) {
 	m.registry.MustRegister(info, collector, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 }
 
-const programmingHelp = "How long changes of endpoints took from the change of the pod or Service, as the " +
-	"endpoint controller noted it, into the maps of this node."
+const programmingHelp = "Time from a change of a pod or Service, as recorded by the endpoint " +
+	"controller, until the change of its endpoints is in this node's maps."
 
 func ours() prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
@@ -102,7 +102,7 @@ func kubeProxys() prometheus.HistogramOpts {
 		buckets = append(buckets, prometheus.LinearBuckets(run.start, run.width, int(run.count))...)
 	}
 	return prometheus.HistogramOpts{
-		Name: "kubeproxy_network_programming_duration_seconds", Help: programmingHelp + " kube-proxy has it under this name.",
+		Name: "kubeproxy_network_programming_duration_seconds", Help: programmingHelp + " Has the same name as in kube-proxy.",
 		Buckets: buckets,
 	}
 }

@@ -7,7 +7,7 @@ func podFamilies() []family {
 	return []family{
 		{
 			name: "fairlead_ipam_addresses", kind: prometheus.GaugeValue, labels: []string{"family", "state"},
-			help: "Addresses for pods of this node: used, cooling after their pod went, and free.",
+			help: "Addresses for pods of this node: used, cooling (their pod has just gone), and free.",
 			read: func(s *Sample, put put) {
 				if s.Pods == nil {
 					return
@@ -19,21 +19,21 @@ func podFamilies() []family {
 				}
 			},
 		},
-		ofPods(prometheus.CounterValue, "fairlead_cni_gc_reclaimed_total", "Attachments of pods that nobody released, and that were taken back.",
+		ofPods(prometheus.CounterValue, "fairlead_cni_gc_reclaimed_total", "Pod attachments that were never released, and were reclaimed.",
 			func(s *Sample) float64 { return float64(s.Pods.Reclaimed) }),
-		ofPods(prometheus.CounterValue, "fairlead_pod_route_repairs_total", "Pods whose routes were lost, and came back.",
+		ofPods(prometheus.CounterValue, "fairlead_pod_route_repairs_total", "Pods whose lost routes were restored.",
 			func(s *Sample) float64 { return float64(s.Pods.Mended) }),
-		ofPods(prometheus.GaugeValue, "fairlead_pods_attached", "Interfaces of pods that are attached to the network.",
+		ofPods(prometheus.GaugeValue, "fairlead_pods_attached", "Pod interfaces attached to the network.",
 			func(s *Sample) float64 { return float64(s.Pods.Pods) }),
-		ofPods(prometheus.GaugeValue, "fairlead_pods_limited", "Interfaces of pods that are kept to a rate in what they send or get.",
+		ofPods(prometheus.GaugeValue, "fairlead_pods_limited", "Pod interfaces with a rate for what they send or receive.",
 			func(s *Sample) float64 { return float64(s.Pods.Limited) }),
-		ofPods(prometheus.GaugeValue, "fairlead_pods_bbr", "Interfaces of pods whose new connections have the congestion control BBR.",
+		ofPods(prometheus.GaugeValue, "fairlead_pods_bbr", "Pod interfaces whose new connections use the congestion control BBR.",
 			func(s *Sample) float64 { return float64(s.Pods.BBR) }),
-		ofFabric(prometheus.GaugeValue, "fairlead_fabric_routes", "Routes that lead to the pods of other nodes, and away from addresses of this node's without a pod.",
+		ofFabric(prometheus.GaugeValue, "fairlead_fabric_routes", "Routes to pods on other nodes, and routes that block this node's pod addresses without a pod.",
 			func(s *Sample) float64 { return float64(s.Fabric.Routes) }),
-		ofFabric(prometheus.GaugeValue, "fairlead_fabric_refused_networks", "Networks that nodes claim for their pods and to which nothing leads.",
+		ofFabric(prometheus.GaugeValue, "fairlead_fabric_refused_networks", "Networks that nodes claim for their pods, but that get no route.",
 			func(s *Sample) float64 { return float64(len(s.Fabric.Refused)) }),
-		ofFabric(prometheus.CounterValue, "fairlead_fabric_repairs_total", "Routes and neighbours on the way to other nodes that were lost, and came back.",
+		ofFabric(prometheus.CounterValue, "fairlead_fabric_repairs_total", "Lost routes and neighbors on the way to other nodes that were restored.",
 			func(s *Sample) float64 { return float64(s.Fabric.Mended) }),
 	}
 }

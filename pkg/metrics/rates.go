@@ -18,7 +18,7 @@ type RateOf struct {
 }
 
 // whose is what the labels mean, which every family of rates has.
-const whose = " A series without a pod is of all pods of the namespace here together, and one without either of all of the node."
+const whose = " A series without a pod is for all pods of the namespace on this node together, and one with neither is for all pods of the node."
 
 // rateFamilies are about pods that are kept to rates. There are as many series as such pods.
 func rateFamilies() []family {
@@ -31,11 +31,11 @@ func rateFamilies() []family {
 		}}
 	}
 	return []family{
-		of(prometheus.GaugeValue, "fairlead_bandwidth_rate_bytes", "Bytes a second that a pod is kept to.", func(r *Rate) uint64 { return r.Limit }),
-		of(prometheus.CounterValue, "fairlead_bandwidth_bytes_total", "Bytes of frames that have passed of what is kept to a rate.", func(r *Rate) uint64 { return r.Passed }),
-		of(prometheus.CounterValue, "fairlead_bandwidth_dropped_packets_total", "Packets that would have had to wait for too long to keep to a rate.",
+		of(prometheus.GaugeValue, "fairlead_bandwidth_rate_bytes", "Rate of a pod, in bytes per second.", func(r *Rate) uint64 { return r.Limit }),
+		of(prometheus.CounterValue, "fairlead_bandwidth_bytes_total", "Bytes of frames that passed, of traffic with a rate.", func(r *Rate) uint64 { return r.Passed }),
+		of(prometheus.CounterValue, "fairlead_bandwidth_dropped_packets_total", "Packets dropped because they would have had to wait too long to keep to a rate.",
 			func(r *Rate) uint64 { return r.Dropped }),
-		of(prometheus.CounterValue, "fairlead_bandwidth_marked_packets_total", "Packets that told their sender that they had to wait to keep to a rate.",
+		of(prometheus.CounterValue, "fairlead_bandwidth_marked_packets_total", "Packets marked to tell their sender that they had to wait to keep to a rate.",
 			func(r *Rate) uint64 { return r.Marked }),
 	}
 }

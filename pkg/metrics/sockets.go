@@ -11,18 +11,18 @@ func socketFamilies() []family {
 	return []family{
 		{
 			name: "fairlead_stale_sockets_aborted_total", kind: prometheus.CounterValue, labels: []string{"protocol"},
-			help: "Sockets that were aborted because their backend is gone for good.",
+			help: "Sockets aborted because their backend is gone for good.",
 			read: func(s *Sample, put put) {
 				for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
 					put(float64(s.Sockets.Aborted[protocol]), protocol.String())
 				}
 			},
 		},
-		counter("fairlead_stale_sockets_looks_total", "Times that sockets were looked through for those whose backend is gone.",
+		counter("fairlead_stale_sockets_looks_total", "Searches for sockets whose backend is gone.",
 			func(s *Sample) float64 { return float64(s.Sockets.Looks) }),
-		counter("fairlead_stale_sockets_look_seconds_total", "How long all of that took together.",
+		counter("fairlead_stale_sockets_look_seconds_total", "Total duration of these searches.",
 			func(s *Sample) float64 { return s.Sockets.Took.Seconds() }),
-		counter("fairlead_stale_sockets_errors_total", "Times that it failed; \"fairlead status\" says whether the kernel can do it.",
+		counter("fairlead_stale_sockets_errors_total", "Times that finding or aborting such sockets failed; \"fairlead status\" says whether the kernel supports it.",
 			func(s *Sample) float64 { return float64(s.Sockets.Errors) }),
 	}
 }
