@@ -261,8 +261,8 @@ Whatever the programs do not carry is counted once, by the hook where it ended a
 - The metrics ` + "`fairlead_drop_packets_total`" + ` and ` + "`fairlead_drop_bytes_total`" + ` have them with the labels ` + "`hook`" + ` and ` + "`reason`" + `.
 - ` + "`fairlead monitor --reason WORD`" + ` shows the packets themselves, of ` + "`tc`" + `, ` + "`xdp`" + ` and ` + "`pod`" + `, as they come.
 
-The hooks are ` + "`sock`" + `, where socket calls count as packets without bytes, ` + "`tc`" + `, ` + "`xdp`" + ` and ` + "`pod`" + `. Two reasons are not drops: what they count
-was carried on.
+The hooks are ` + "`sock`" + `, where socket calls count as packets without bytes, ` + "`tc`" + `, ` + "`xdp`" + ` and ` + "`pod`" + `. Reasons marked "carried
+on" are not drops: the packet or call went through, in a degraded way.
 
 | reason | what it counts |
 |---|---|
