@@ -57,7 +57,7 @@ func TestPreflight(t *testing.T) {
 		t.Errorf("without a network of pods: %+v", l)
 	}
 	lines, _ = preflightOf(t, append(nowhere(t), "--pod-network=main", "--devices=none", "--cni-conf-dir", t.TempDir())...)
-	if lines["rp_filter"].State == "" || lines["forwarding"].State != "" || lines["cni"].State != preflight.OK || lines["host routing"].Found != "packets of pods go past the node's stack" {
+	if lines["rp_filter"].State == "" || lines["forwarding"].State != "" || lines["cni"].State != preflight.OK || lines["host routing"].Found != "pods' packets bypass the node's stack" {
 		t.Errorf("with a network of pods, and without devices: %+v", lines)
 	}
 	networks := t.TempDir()

@@ -50,7 +50,7 @@ func CheckBPFFS(path string) error {
 		return fmt.Errorf("check bpf filesystem %s: %w", path, err)
 	}
 	if stat.Type != unix.BPF_FS_MAGIC {
-		return fmt.Errorf("check bpf filesystem %[1]s: it is none; mount it with \"mount -t bpf bpf %[1]s\"", path)
+		return fmt.Errorf("check bpf filesystem: %[1]s is not one; mount it with \"mount -t bpf bpf %[1]s\"", path)
 	}
 	return nil
 }

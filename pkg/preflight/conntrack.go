@@ -19,28 +19,28 @@ func (n *Node) conntrack() Line {
 	count, err := n.read("proc/sys/net/netfilter/nf_conntrack_count")
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Line{check, OK, "netfilter remembers no connections", ""}
+		return Line{check, OK, "netfilter tracks no connections", ""}
 	case err != nil:
 		return unknown(check, err)
 	case count == "0":
-		return Line{check, OK, "netfilter remembers no connection at present", ""}
+		return Line{check, OK, "netfilter tracks no connections at present", ""}
 	case len(n.Options.PodCIDRs) == 0:
-		return Line{check, Unknown, "netfilter remembers " + count + " connections; which are pods' is not known without --pod-cidrs or an agent", ""}
+		return Line{check, Unknown, "netfilter tracks " + count + " connections; without --pod-cidrs or an agent it is not known which are pods'", ""}
 	}
 	looked, pods, err := n.podFlows()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Line{check, Unknown, "netfilter remembers " + count + " connections, and this kernel does not list them in /proc/net/nf_conntrack", "conntrack -L"}
+		return Line{check, Unknown, "netfilter tracks " + count + " connections, but this kernel does not list them in /proc/net/nf_conntrack", "conntrack -L"}
 	case err != nil:
 		return unknown(check, err)
 	case pods == 0:
-		return Line{check, OK, fmt.Sprintf("of %d connections that netfilter remembers none is between a pod and another machine or pod", looked), ""}
+		return Line{check, OK, fmt.Sprintf("netfilter tracks %d connections; none is between a pod and another machine or pod", looked), ""}
 	case n.Options.PodNetwork == "main" && n.Options.HostRouting == "bpf":
-		return Line{check, Warn, fmt.Sprintf("of %d connections that netfilter remembers %d are pods', though these go past it", looked, pods),
-			"they may be from before; if not, ask \"fairlead status\" whether the programs of pods are attached"}
+		return Line{check, Warn, fmt.Sprintf("netfilter tracks %d connections, %d of them of pods, which should bypass it", looked, pods),
+			"they may be left from before; if not, see in \"fairlead status\" whether the pods' programs are attached"}
 	}
-	return Line{check, Warn, fmt.Sprintf("of %d connections that netfilter remembers %d are pods'", looked, pods),
-		"--pod-network=main and --host-routing=bpf take pods' packets past netfilter; else \"notrack\" rules for the networks of pods, if nothing filters by state"}
+	return Line{check, Warn, fmt.Sprintf("netfilter tracks %d connections, %d of them of pods", looked, pods),
+		"with --pod-network=main and --host-routing=bpf, pods' packets bypass netfilter; otherwise add \"notrack\" rules for the pods' networks, if nothing filters by state"}
 }
 
 // podFlows counts the connections listed, and those of them between a pod and something else than the node itself.

@@ -15,11 +15,11 @@ func (n *Node) devices(found []devices.Device, err error) []Line {
 	const check = "devices"
 	switch {
 	case n.Options.NoDevices:
-		return []Line{{check, OK, "none is to be served (--devices=none)", ""}}
+		return []Line{{check, OK, "none to serve (--devices=none)", ""}}
 	case err != nil:
 		return []Line{unknown(check, err)}
 	case len(found) == 0:
-		return []Line{{check, Warn, "none leads outside: clients there are not served", "name those that do with --devices"}}
+		return []Line{{check, Warn, "none leads outside: clients there are not served", "name the devices that do in --devices"}}
 	}
 	var lines []Line
 	for i := range found {
@@ -45,28 +45,28 @@ func (n *Node) device(d *devices.Device) Line {
 	if why := n.Options.XDP.Without(d); why != "" {
 		say("no XDP: " + why)
 	} else if n.Options.XDP == devices.Generic {
-		say("generic XDP, as asked for")
-		help(Warn, "--xdp=auto: in the stack it costs more than tc does")
+		say("generic XDP, as requested")
+		help(Warn, "use --xdp=auto: generic XDP costs more than tc")
 	} else {
 		offered, err := n.XDP(d.Index)
 		switch {
 		case errors.Is(err, devices.ErrNotTold):
-			say("whether the driver has native XDP shows when the agent attaches it")
+			say("whether the driver has native XDP will show when the agent attaches it")
 		case err != nil:
-			say("whether the driver has native XDP is not known: " + err.Error())
+			say("it is not known whether the driver has native XDP: " + err.Error())
 			help(Unknown, "")
 		case offered:
 			say("native XDP")
 		case n.Options.XDP == devices.Native:
 			say("the driver has no native XDP")
-			help(Fail, "--xdp=auto uses it where there is any")
+			help(Fail, "use --xdp=auto, which uses native XDP only where it exists")
 		default:
-			say("no XDP: the driver has no native XDP; programs at tc do all the work")
+			say("no XDP: the driver has no native XDP; the programs at tc do all the work")
 		}
 	}
 	if queues == 1 && cpus > 1 && d.Kind == "device" {
-		say(fmt.Sprintf("; one of %d processors gets all packets", cpus))
-		help(Warn, "more queues (ethtool -L "+d.Name+" combined N), or, where the device has one only, receive packet steering (queues/rx-0/rps_cpus)")
+		say(fmt.Sprintf("; one of %d processors handles all packets", cpus))
+		help(Warn, "use more queues (ethtool -L "+d.Name+" combined N), or, if the device has only one, receive packet steering (queues/rx-0/rps_cpus)")
 	}
 	return l
 }
@@ -95,7 +95,7 @@ func (n *Node) cpus() (count int) {
 func (n *Node) mtu(found []devices.Device) Line {
 	const check, leastOfIPv6 = "mtu", 1280
 	if len(found) == 0 {
-		return Line{check, OK, "no device to be served", ""}
+		return Line{check, OK, "no device to serve", ""}
 	}
 	var sizes []string
 	small, differ := false, false
@@ -106,9 +106,9 @@ func (n *Node) mtu(found []devices.Device) Line {
 	}
 	switch text := strings.Join(sizes, ", "); {
 	case small:
-		return Line{check, Warn, text + ": IPv6 needs 1280 at least", "raise the smaller one, as far as its network carries that"}
+		return Line{check, Warn, text + ": IPv6 needs at least 1280", "raise the smaller one, if its network carries that"}
 	case differ:
-		return Line{check, Warn, text + ": they are not the same, so packets between them may not fit", "give all of them the MTU that every path between nodes carries"}
+		return Line{check, Warn, text + ": they differ, so packets between them may not fit", "give all of them the MTU that every path between nodes carries"}
 	default:
 		return Line{check, OK, text, ""}
 	}
@@ -143,7 +143,7 @@ func (n *Node) interrupts(found []devices.Device) Line {
 			continue
 		}
 		slices.Sort(at)
-		text := fmt.Sprintf("%s: %d at processors %s", d.Name, len(at), strings.Join(slices.Compact(slices.Clone(at)), " "))
+		text := fmt.Sprintf("%s: %d on processors %s", d.Name, len(at), strings.Join(slices.Compact(slices.Clone(at)), " "))
 		if at[0] == at[len(at)-1] && n.cpus() > 1 && !strings.ContainsAny(at[0], ",-") {
 			heaped = append(heaped, text)
 		} else {
@@ -156,5 +156,5 @@ func (n *Node) interrupts(found []devices.Device) Line {
 	case len(spread) > 0:
 		return Line{check, OK, strings.Join(spread, "; "), ""}
 	}
-	return Line{check, OK, "no device has several queues with interrupts of their own", ""}
+	return Line{check, OK, "no device has several queues with their own interrupts", ""}
 }

@@ -17,7 +17,7 @@ func (n *Node) kernel() Line {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		l := unknown(check, err)
-		l.Found = "Linux " + release + "; what it has " + strings.TrimPrefix(l.Found, "it ")
+		l.Found = "Linux " + release + "; its features " + strings.TrimPrefix(l.Found, "it ")
 		return l
 	case err != nil:
 		return Line{check, Fail, "Linux " + release + ": " + err.Error(), "boot Linux 6.1 or newer"}
@@ -32,7 +32,7 @@ func (n *Node) jit() Line {
 	enabled, err := n.read(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Line{check, Unknown, "there is no net.core.bpf_jit_enable: the kernel has no compiler of programs, or this is not the node's own network namespace", ""}
+		return Line{check, Unknown, "there is no net.core.bpf_jit_enable: the kernel has no BPF compiler, or this is not the node's own network namespace", ""}
 	case err != nil:
 		return unknown(check, err)
 	case enabled == "0":
@@ -41,8 +41,8 @@ func (n *Node) jit() Line {
 		return Line{check, Warn, "net.core.bpf_jit_enable is " + enabled + ", which logs every program", "sysctl -w net.core.bpf_jit_enable=1"}
 	}
 	if harden, err := n.read("proc/sys/net/core/bpf_jit_harden"); err == nil && harden == "2" {
-		return Line{check, Warn, "programs are compiled, but with net.core.bpf_jit_harden=2 every constant of theirs is disguised, which makes them slower",
-			"sysctl -w net.core.bpf_jit_harden=1, which spares programs of root"}
+		return Line{check, Warn, "programs are compiled, but net.core.bpf_jit_harden=2 disguises every constant in them, which makes them slower",
+			"sysctl -w net.core.bpf_jit_harden=1, which exempts root's programs"}
 	}
 	return Line{check, OK, "programs are compiled", ""}
 }
@@ -69,9 +69,9 @@ func (n *Node) mounted(check, kind string, look func() (string, error)) Line {
 		return unknown(check, errors.Join(err, failed))
 	}
 	if !slices.Contains(strings.Fields(known), kind) {
-		return Line{check, Fail, "the kernel is built without: " + err.Error(), "boot a kernel that has it"}
+		return Line{check, Fail, "the kernel is built without it: " + err.Error(), "boot a kernel that has it"}
 	}
-	return Line{check, Warn, err.Error(), "\"fairlead init\" mounts it, which the chart's first container does"}
+	return Line{check, Warn, err.Error(), "run \"fairlead init\", as the chart's first container does"}
 }
 
 // forwarding judges what "fairlead init" sets.
@@ -96,7 +96,7 @@ func (n *Node) forwarding() Line {
 		return Line{check, OK, "on", ""}
 	}
 	slices.Sort(off)
-	return Line{check, Warn, "packets for pods are not handed on: off is " + strings.Join(off, ", "), "\"fairlead init\" sets it, which the chart's first container does"}
+	return Line{check, Warn, "packets for pods are not forwarded: " + strings.Join(off, ", ") + " is off", "run \"fairlead init\", as the chart's first container does"}
 }
 
 func (n *Node) reversePath() Line {
@@ -106,7 +106,7 @@ func (n *Node) reversePath() Line {
 		return unknown(check, err)
 	}
 	if value == "1" {
-		return Line{check, Warn, "net.ipv4.conf.all.rp_filter is 1: pods' answers to the node itself by a Service are dropped",
+		return Line{check, Warn, "net.ipv4.conf.all.rp_filter is 1: pods' answers to the node itself through a Service are dropped",
 			"sysctl -w net.ipv4.conf.all.rp_filter=2, also in /etc/sysctl.d"}
 	}
 	return Line{check, OK, "net.ipv4.conf.all.rp_filter is " + value, ""}
@@ -114,7 +114,7 @@ func (n *Node) reversePath() Line {
 
 // preemption tells how often the kernel stops what it is at for something else. The running choice is in debugfs alone.
 func (n *Node) preemption() Line {
-	const check, cure = "preemption", "boot with preempt=none or preempt=lazy, as servers are: what carries packets is then interrupted less often"
+	const check, cure = "preemption", "boot with preempt=none or preempt=lazy, as is usual for servers: packet processing is then interrupted less often"
 	model := ""
 	if text, err := n.read("sys/kernel/debug/sched/preempt"); err == nil {
 		if _, rest, ok := strings.Cut(text, "("); ok {
@@ -135,13 +135,13 @@ func (n *Node) preemption() Line {
 	}
 	switch {
 	case slices.Contains(words, "PREEMPT_RT"):
-		return Line{check, Warn, "a real-time kernel, which trades throughput for regularity", "boot one that is not, unless something here needs it"}
+		return Line{check, Warn, "a real-time kernel, which trades throughput for predictability", "boot one that is not, unless something here needs it"}
 	case model == "full" || model == "" && slices.Contains(words, "PREEMPT"):
 		return Line{check, Warn, "full", cure}
 	case model != "":
 		return Line{check, OK, model, ""}
 	case slices.Contains(words, "PREEMPT_DYNAMIC"):
-		return Line{check, Unknown, "the kernel can change it, and tells its choice in debugfs alone, which cannot be read here",
+		return Line{check, Unknown, "the kernel can change it, and shows its choice only in debugfs, which cannot be read here",
 			"as root: cat /sys/kernel/debug/sched/preempt"}
 	}
 	return Line{check, OK, "none or voluntary, by the kernel's build", ""}

@@ -23,10 +23,10 @@ func (n *Node) memory() Line {
 		return unknown(check, err)
 	}
 	start, most := maps.Start+agentBytes, maps.Most+agentBytes
-	found := fmt.Sprintf("maps take %s, and %s with as many flows as may be remembered; the machine has %s", mib(maps.Start), mib(maps.Most), mib(total))
+	found := fmt.Sprintf("maps use %s, and %s with the maximum number of flows; the machine has %s", mib(maps.Start), mib(maps.Most), mib(total))
 	limit, where := n.memoryLimit()
 	if where != "" {
-		found += fmt.Sprintf(", and this process is held to %s (%s)", mib(limit), where)
+		found += fmt.Sprintf(", and this process is limited to %s (%s)", mib(limit), where)
 	}
 	cure := fmt.Sprintf("give the agent %s (resources.limits.memory), or fewer flows (--conntrack-max)", mib(most))
 	switch {
@@ -54,7 +54,7 @@ func (n *Node) totalMemory() (uint64, error) {
 			return kib << 10, nil
 		}
 	}
-	return 0, errors.New("proc/meminfo does not tell MemTotal")
+	return 0, errors.New("proc/meminfo has no MemTotal")
 }
 
 // memoryLimit returns the least of memory.max of this process's cgroup and those above it, and where that is; "" for none.

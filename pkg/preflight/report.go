@@ -96,6 +96,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "\n%d checks: %d failed, %d warnings, %d could not be looked at\n", len(r.Lines), r.Fails, r.Warns, r.Unknown)
+	fmt.Fprintf(out, "\n%d checks: %d failed, %d warnings, %d unknown\n", len(r.Lines), r.Fails, r.Warns, r.Unknown)
 	return out.Flush()
 }

@@ -50,16 +50,16 @@ func (n *Node) kubeProxy() Line {
 		found = append(found, fmt.Sprintf("%d chains of its rules", rules))
 	}
 	if tables, err := n.read("proc/net/ip_tables_names"); err == nil && tables != "" {
-		unseen = append(unseen, "chains of the old iptables, which has tables here")
+		unseen = append(unseen, "chains of legacy iptables, which has tables here")
 	}
 	switch {
 	case len(found) > 0:
-		return Line{check, Warn, strings.Join(found, ", ") + listed("; not looked at: ", unseen), "delete its DaemonSet, then run \"kube-proxy --cleanup\" on every node; " +
-			"until then its rules get what fairlead does not take first"}
+		return Line{check, Warn, strings.Join(found, ", ") + listed("; not checked: ", unseen), "delete its DaemonSet, then run \"kube-proxy --cleanup\" on every node; " +
+			"until then its rules get whatever fairlead does not handle first"}
 	case len(unseen) > 0:
-		return Line{check, Unknown, "none is seen" + listed("; not looked at: ", unseen), "run the command as root, on the node"}
+		return Line{check, Unknown, "none found" + listed("; not checked: ", unseen), "run the command as root, on the node"}
 	}
-	return Line{check, OK, "no process, no device kube-ipvs0, no chains of its own", ""}
+	return Line{check, OK, "no process, no device kube-ipvs0, no chains", ""}
 }
 
 func listed(before string, list []string) string {
@@ -122,17 +122,17 @@ func (n *Node) otherNetworks() Line {
 	}
 	rest := ""
 	if unseen != nil {
-		rest = "; chains of nftables were not looked at: " + unseen.Error()
+		rest = "; chains of nftables were not checked: " + unseen.Error()
 	}
 	switch {
 	case len(found) == 0 && unseen != nil:
-		return Line{check, Unknown, "no device of another plugin's" + rest, "run the command as root, on the node"}
+		return Line{check, Unknown, "no devices of other plugins" + rest, "run the command as root, on the node"}
 	case len(found) == 0:
 		return Line{check, OK, "no devices and no chains of other plugins", ""}
 	case n.Options.PodNetwork == "main":
-		return Line{check, Warn, named(found) + rest, "pods of the other plugin keep its network until they are restarted; then remove what it left, or reboot the node"}
+		return Line{check, Warn, named(found) + rest, "pods of the other plugin keep its network until they are recreated; then remove what it left, or reboot the node"}
 	}
-	return Line{check, OK, named(found) + rest + "; pods have their network from there", ""}
+	return Line{check, OK, named(found) + rest + "; pods get their network from it", ""}
 }
 
 // configuration looks at what the container runtime takes for its network: the first by name.
@@ -149,12 +149,12 @@ func (n *Node) configuration() Line {
 	slices.Sort(names)
 	if len(names) == 0 {
 		if n.contained() && !n.exists(strings.TrimPrefix(dir, "/")) {
-			return Line{check, Unknown, dir + " is not seen from this container", "run the command on the node"}
+			return Line{check, Unknown, dir + " is not visible in this container", "run the command on the node"}
 		}
 		if main {
-			return Line{check, OK, dir + " is empty; the agent writes " + n.Options.ConfName + " once it can serve pods, if --cni-conf-dir names the directory", ""}
+			return Line{check, OK, dir + " is empty; the agent writes " + n.Options.ConfName + " there when it is ready to serve pods, if --cni-conf-dir is this directory", ""}
 		}
-		return Line{check, Warn, dir + " is empty: pods have no network", "install a plugin, or have fairlead be the one (--pod-network=main)"}
+		return Line{check, Warn, dir + " is empty: pods have no network", "install a CNI plugin, or use fairlead as one (--pod-network=main)"}
 	}
 	first := names[0]
 	plugins, err := n.plugins(dir, first)
@@ -162,18 +162,18 @@ func (n *Node) configuration() Line {
 		return unknown(check, err)
 	}
 	has := slices.Contains(plugins, "fairlead-cni")
-	found := fmt.Sprintf("the runtime takes %s/%s (%s)", dir, first, strings.Join(plugins, ", "))
+	found := fmt.Sprintf("the runtime uses %s/%s (%s)", dir, first, strings.Join(plugins, ", "))
 	switch {
 	case main && len(plugins) > 0 && plugins[0] == "fairlead-cni" && len(names) == 1, n.Options.PodNetwork == "chained" && has, n.Options.PodNetwork == "off" && !has:
 		return Line{check, OK, found, ""}
 	case main && has && len(names) > 1:
-		return Line{check, Warn, found + "; behind it are " + named(names[1:]), "remove the others: the runtime would fall back to them"}
+		return Line{check, Warn, found + "; after it come " + named(names[1:]), "remove the others: the runtime would fall back to them"}
 	case main && first < n.Options.ConfName:
-		return Line{check, Fail, found + ", and not what the agent writes, " + n.Options.ConfName, "remove it, or choose a --cni-conf-name that comes before it"}
+		return Line{check, Fail, found + ", not the agent's " + n.Options.ConfName, "remove it, or choose a --cni-conf-name that sorts before it"}
 	case main:
-		return Line{check, Warn, found + " until the agent writes " + n.Options.ConfName, "remove it when that is written: the runtime would fall back to it"}
+		return Line{check, Warn, found + " until the agent writes " + n.Options.ConfName, "remove it once that is written: the runtime would fall back to it"}
 	case n.Options.PodNetwork == "chained":
-		return Line{check, Warn, found + ", in which fairlead-cni is not", "add {\"type\": \"fairlead-cni\"} to its plugins, as the last (docs/pod-network.md)"}
+		return Line{check, Warn, found + ", which does not have fairlead-cni", "add {\"type\": \"fairlead-cni\"} as the last of its plugins (docs/pod-network.md)"}
 	}
 	return Line{check, Warn, found + ", which needs --pod-network", "give the agent --pod-network=main or chained, or remove the file"}
 }

@@ -85,7 +85,7 @@ func (n *Node) processes() (map[string]bool, error) {
 		}
 	}
 	if n.contained() {
-		return names, errors.New("only the processes of this container can be seen")
+		return names, errors.New("only the processes of this container are visible")
 	}
 	return names, nil
 }
@@ -99,7 +99,7 @@ func (n *Node) contained() bool {
 
 // unknown is the line of what could not be looked at.
 func unknown(check string, err error) Line {
-	l := Line{Check: check, State: Unknown, Found: "it could not be looked at: " + err.Error()}
+	l := Line{Check: check, State: Unknown, Found: "it could not be checked: " + err.Error()}
 	if errors.Is(err, fs.ErrPermission) {
 		l.Cure = "run the command as root, on the node or in the agent's container"
 	}

@@ -10,14 +10,14 @@ import (
 func (n *Node) sockmap() Line {
 	const check = "past TCP"
 	if n.Sockmap == nil {
-		return Line{check, OK, "everything goes by TCP: --sockmap is false", ""}
+		return Line{check, OK, "everything uses TCP: --sockmap is false", ""}
 	}
 	if unfit := n.Sockmap(); unfit != "" {
-		return Line{check, Warn, "everything goes by TCP: " + unfit, `"fairlead init --sockmap=true" with the options of the agent, as root, tells whether another kernel is needed`}
+		return Line{check, Warn, "everything uses TCP: " + unfit, `run "fairlead init --sockmap=true" as root, with the agent's options, to see whether another kernel is needed`}
 	}
 	processes, err := n.processes()
 	if err != nil {
-		return Line{check, Unknown, "the kernel is fit; who splices late is not seen, but " + err.Error(), "run the command on the node"}
+		return Line{check, Unknown, "the kernel supports it; programs that splice late are not visible: " + err.Error(), "run the command on the node"}
 	}
 	var late []string
 	for _, name := range lateReaders() {
@@ -26,10 +26,10 @@ func (n *Node) sockmap() Line {
 		}
 	}
 	if len(late) > 0 {
-		return Line{check, Warn, fmt.Sprintf("%s runs, which may splice, or ask how much there is to be read, when something waits past TCP already", strings.Join(late, ", ")),
-			"--sockmap-except with " + strings.Join(late, ",") + " in it, unless it does neither as it is configured"}
+		return Line{check, Warn, fmt.Sprintf("%s is running, which may splice, or ask how much there is to read, when data already waits past TCP", strings.Join(late, ", ")),
+			"add " + strings.Join(late, ",") + " to --sockmap-except, unless its configuration does neither"}
 	}
-	return Line{check, OK, "the kernel is fit, and no program is seen that would have to be left out", ""}
+	return Line{check, OK, "the kernel supports it, and no running program has to be excluded", ""}
 }
 
 // lateReaders are programs that are known for it.

@@ -30,7 +30,7 @@ func (n *Node) governor() Line {
 		}
 	}
 	if len(count) == 0 {
-		return Line{check, OK, "the kernel does not choose the processors' speed, as in a virtual machine", ""}
+		return Line{check, OK, "the kernel does not control the processors' speed, as in a virtual machine", ""}
 	}
 	var all []string
 	for governor, cpus := range count {
@@ -40,7 +40,7 @@ func (n *Node) governor() Line {
 	if len(count) == 1 && count["performance"] > 0 {
 		return Line{check, OK, all[0], ""}
 	}
-	return Line{check, Warn, strings.Join(all, ", ") + ": a processor that sleeps or slows down answers later", "cpupower frequency-set -g performance"}
+	return Line{check, Warn, strings.Join(all, ", ") + ": a processor that sleeps or slows down responds later", "cpupower frequency-set -g performance"}
 }
 
 // irqbalance moves interrupts about, and what a processor has of their queue in its cache is then elsewhere.
@@ -49,12 +49,12 @@ func (n *Node) irqbalance() Line {
 	processes, err := n.processes()
 	switch {
 	case processes["irqbalance"]:
-		return Line{check, Warn, "it runs, and may move the interrupts of queues from processor to processor",
-			"stop it and give each queue a processor, or have it leave those of network devices alone (--banmod, --policyscript)"}
+		return Line{check, Warn, "it is running, and may move the queues' interrupts between processors",
+			"stop it and assign each queue to a processor, or make it leave network devices alone (--banmod, --policyscript)"}
 	case err != nil:
-		return Line{check, Unknown, "it is not seen, but " + err.Error(), "run the command on the node"}
+		return Line{check, Unknown, "it was not found, but " + err.Error(), "run the command on the node"}
 	}
-	return Line{check, OK, "it does not run", ""}
+	return Line{check, OK, "it is not running", ""}
 }
 
 func (n *Node) tuned() Line {
@@ -62,7 +62,7 @@ func (n *Node) tuned() Line {
 	profile, err := n.read("etc/tuned/active_profile")
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && n.contained():
-		return Line{check, Unknown, "the node's files are not seen from this container", "run the command on the node"}
+		return Line{check, Unknown, "the node's files are not visible in this container", "run the command on the node"}
 	case errors.Is(err, fs.ErrNotExist):
 		return Line{check, OK, "not in use", ""}
 	case err != nil:
@@ -70,7 +70,7 @@ func (n *Node) tuned() Line {
 	case profile == "network-latency", profile == "network-throughput":
 		return Line{check, OK, profile, ""}
 	}
-	return Line{check, Warn, "its profile is " + profile, "tuned-adm profile network-throughput, or network-latency where answers should be quick"}
+	return Line{check, Warn, "its profile is " + profile, "tuned-adm profile network-throughput, or network-latency for quick responses"}
 }
 
 func (n *Node) jumbo(found []devices.Device) Line {
@@ -82,15 +82,15 @@ func (n *Node) jumbo(found []devices.Device) Line {
 		}
 	}
 	if len(small) > 0 {
-		return Line{check, Warn, strings.Join(small, ", ") + ": bytes cost less in larger packets", "an MTU of 9000, where the network of all nodes carries it"}
+		return Line{check, Warn, strings.Join(small, ", ") + ": larger packets cost less per byte", "set an MTU of 9000, if the network of all nodes carries it"}
 	}
-	return Line{check, OK, "every device that is served has an MTU of 9000 or more", ""}
+	return Line{check, OK, "every served device has an MTU of 9000 or more", ""}
 }
 
 func (n *Node) bigTCP() Line {
 	const check = "big TCP"
 	if n.Options.PodNetwork != "main" {
-		return Line{check, OK, "not fairlead's to set: pods have their network from elsewhere", ""}
+		return Line{check, OK, "not fairlead's to set: pods get their network elsewhere", ""}
 	}
 	can, err := n.BigTCP()
 	if err != nil {
@@ -105,13 +105,13 @@ func (n *Node) bigTCP() Line {
 	found := family("IPv4", can.V4, can.Why4) + "; " + family("IPv6", can.V6, can.Why6)
 	switch could := can.V4+can.V6 > 0; {
 	case n.Options.BigTCP && !could:
-		return Line{check, Warn, "it is asked for and cannot be: " + found, "--big-tcp=false, or what the reason says"}
+		return Line{check, Warn, "it is requested but not possible: " + found, "set --big-tcp=false, or follow the reason"}
 	case !n.Options.BigTCP && could:
-		return Line{check, Warn, "it could be: " + found, "--big-tcp=true, for pods that move much"}
+		return Line{check, Warn, "it is possible: " + found, "set --big-tcp=true, for pods that move much data"}
 	case could:
 		return Line{check, OK, found, ""}
 	}
-	return Line{check, OK, "it cannot be: " + found, ""}
+	return Line{check, OK, "it is not possible: " + found, ""}
 }
 
 // bbr needs the sockets of packets to be known until they leave, which the node's stack forgets when it forwards them.
@@ -124,31 +124,31 @@ func (n *Node) bbr() Line {
 	chosen := first(n.read("proc/sys/net/ipv4/tcp_congestion_control"))
 	switch {
 	case !slices.Contains(strings.Fields(available), "bbr"):
-		return Line{check, Warn, "the kernel offers " + available, "modprobe tcp_bbr, for connections over long ways that lose packets"}
+		return Line{check, Warn, "the kernel offers " + available, "modprobe tcp_bbr, for long-distance connections that lose packets"}
 	case n.Options.PodNetwork == "main" && n.Options.HostRouting == "stack":
-		return Line{check, Warn, "it is there, the choice is " + chosen + "; pods should not choose it, since the node's stack forgets whose packets it forwards",
-			"--host-routing=bpf, if pods are to use it"}
+		return Line{check, Warn, "available; the default is " + chosen + "; pods should not use it, because the node's stack forgets whose packets it forwards",
+			"set --host-routing=bpf, if pods should use it"}
 	}
-	return Line{check, OK, "it is there, the choice is " + chosen, ""}
+	return Line{check, OK, "available; the default is " + chosen, ""}
 }
 
 func (n *Node) hostRouting() Line {
 	const check = "host routing"
 	switch {
 	case n.Options.PodNetwork != "main":
-		return Line{check, OK, "not fairlead's: pods have their network from elsewhere (--pod-network=" + n.Options.PodNetwork + ")", ""}
+		return Line{check, OK, "not fairlead's: pods get their network elsewhere (--pod-network=" + n.Options.PodNetwork + ")", ""}
 	case n.Options.HostRouting == "stack":
-		return Line{check, Warn, "what pods send passes the node's whole stack", "--host-routing=bpf, unless something filters pods' packets there by netfilter"}
+		return Line{check, Warn, "pods' packets pass through the node's whole stack", "set --host-routing=bpf, unless netfilter filters pods' packets there"}
 	}
-	return Line{check, OK, "packets of pods go past the node's stack", ""}
+	return Line{check, OK, "pods' packets bypass the node's stack", ""}
 }
 
 func (n *Node) policies() Line {
 	const check = "network policies"
-	cure := "run something that enforces them, such as kube-network-policies with --host-routing=stack, or do without"
+	cure := "run something that enforces them, such as kube-network-policies with --host-routing=stack, or do without them"
 	switch p := n.Policies; {
 	case p == nil:
-		return Line{check, Warn, "NetworkPolicies are not enforced; whether the cluster has any is not known here", cure}
+		return Line{check, Warn, "NetworkPolicies are not enforced; it is not known here whether the cluster has any", cure}
 	case *p > 0:
 		return Line{check, Warn, fmt.Sprintf("NetworkPolicies are not enforced, and the cluster has %d", *p), cure}
 	}
