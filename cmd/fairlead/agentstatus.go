@@ -69,7 +69,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 	s.Datapath.Outside = outsideStatus(&attached.Outside)
 	s.Judge()
 	if r := a.current(); s.Source.Synced && (r == nil || !r.Stats().Synced) {
-		s.Degraded = append(s.Degraded, "The maps do not hold yet what the source delivered.")
+		s.Degraded = append(s.Degraded, "The maps do not yet contain what the source delivered.")
 	}
 	for _, err := range []error{err, failed} {
 		if err != nil {

@@ -86,7 +86,7 @@ func TestAgentProvesItsPrograms(t *testing.T) {
 	n.waitFor("the agent says that its programs are not met", func() bool {
 		out, err := rig.RunChild(nil, nil, "fairlead", append([]string{"status"}, n.flags...)...)
 		var exit *exec.ExitError
-		return errors.As(err, &exit) && exit.ExitCode() == exitDegraded && strings.Contains(out, "the agent's own dials over IPv4 do not meet them")
+		return errors.As(err, &exit) && exit.ExitCode() == exitDegraded && strings.Contains(out, "the agent's own test connections over IPv4 do not go through them")
 	})
 	n.wantAnswer(readyAddress, "/readyz", 503, "[-]programs-at-work failed: IPv4: ")
 	n.wantAnswer(metricsAddress, "/metrics", 200, "\nfairlead_programs_proven{family=\"IPv4\"} 0\n",
@@ -106,7 +106,7 @@ func TestAgentAttachesWhatIsNeeded(t *testing.T) {
 	n.service("127.0.0.1")
 	n.startServing()
 	n.run("status", "--wait", "--wait-duration=30s")
-	if out := n.run("status"); !strings.Contains(out, "programs attached that are needed now to "+n.cgroup.Path()) {
+	if out := n.run("status"); !strings.Contains(out, "needed programs attached to "+n.cgroup.Path()) {
 		t.Errorf("status does not say that some programs are not needed:\n%s", out)
 	}
 	has := func(program string) bool {

@@ -101,7 +101,7 @@ func pinnedStatus(cfg *config.Config) observe.Status {
 	if err != nil {
 		status.Degraded = append(status.Degraded, err.Error())
 	}
-	status.Degraded = append([]string{"No agent answers: what is in the maps is served, changes are not followed."},
+	status.Degraded = append([]string{"No agent answers: what is in the maps is served, but changes are not followed."},
 		status.Degraded...)
 	return status
 }

@@ -70,7 +70,7 @@ func (h *herald) step(degraded []string) {
 			h.told = true
 		}
 	case !ill && h.told:
-		if h.post(false, "DatapathRecovered", "Nothing keeps this node from its job any more.") {
+		if h.post(false, "DatapathRecovered", "This node is healthy again.") {
 			h.log.Info("this node is no longer degraded")
 			h.told = false
 		}

@@ -64,7 +64,7 @@ func (a *AttachmentStatus) text() string {
 		}
 		words = append(words, text)
 	})
-	words = append(words, "checked "+clock(a.Checked), fmt.Sprintf("%d links mended", a.Mended))
+	words = append(words, "checked "+clock(a.Checked), fmt.Sprintf("%d links repaired", a.Mended))
 	return strings.Join(words, ", ")
 }
 
@@ -74,12 +74,12 @@ func (a *AttachmentStatus) judge(cgroup string, say func(format string, args ...
 		return
 	}
 	if a.Error != "" {
-		say("Programs cannot be attached again: %s.", a.Error)
+		say("Programs cannot be reattached: %s.", a.Error)
 	}
 	a.grouped(func(families string, p FamilyProof) {
 		if p.State == missed {
-			say("The programs are attached to %s, but the agent's own dials over %s do not meet them (%s): those of pods may not either. "+
-				"Check that --cgroup-root names the cgroup that all pods are below, and what else is attached there (\"bpftool cgroup tree\").",
+			say("The programs are attached to %s, but the agent's own test connections over %s do not go through them (%s). Pods' connections may not either. "+
+				"Check that all pods are below the cgroup in --cgroup-root, and what else is attached there (\"bpftool cgroup tree\").",
 				cgroup, families, p.Why)
 		}
 	})

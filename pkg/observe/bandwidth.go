@@ -32,7 +32,7 @@ func (b *BandwidthStatus) congestion() string {
 	case b.BBR == nil || b.BBR.Error != "" || others == "BBR":
 		return others
 	case b.BBR.Annotated:
-		return fmt.Sprintf("%s, BBR of %d pods", others, b.BBR.Pods)
+		return fmt.Sprintf("%s, BBR for %d pods", others, b.BBR.Pods)
 	}
 	return "BBR"
 }
@@ -40,7 +40,7 @@ func (b *BandwidthStatus) congestion() string {
 func (b *BandwidthStatus) text() string {
 	text := fmt.Sprintf("EDT with BPF [%s] [%s], %d pods with a rate", b.congestion(), strings.Join(b.Devices, ", "), b.Pods)
 	if b.Dropped > 0 {
-		text += fmt.Sprintf(", %d packets that found no room to wait", b.Dropped)
+		text += fmt.Sprintf(", %d packets dropped for lack of room to wait", b.Dropped)
 	}
 	return text
 }
@@ -53,9 +53,9 @@ func (b *BandwidthStatus) judge(say func(string, ...any)) {
 		say("Pods may send faster than they should: %s.", b.Error)
 	}
 	if b.BBR != nil && b.BBR.Error != "" {
-		say("Connections of pods do not have BBR, but %s: %s.", b.Congestion, b.BBR.Error)
+		say("Pods' connections use %s instead of BBR: %s.", b.Congestion, b.BBR.Error)
 	}
 	for _, name := range slices.Sorted(maps.Keys(b.Lacking)) {
-		say("Packets do not wait at device %s until they may leave, and are dropped instead once that is too far ahead: %s.", name, b.Lacking[name])
+		say("Packets do not wait at device %s for their time to leave. If that is too far ahead, they are dropped: %s.", name, b.Lacking[name])
 	}
 }

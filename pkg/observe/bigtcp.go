@@ -31,6 +31,6 @@ func (b *BigTCPStatus) text() string {
 
 func (b *BigTCPStatus) judge(say func(string, ...any)) {
 	if b != nil && b.Error != "" {
-		say("Devices do not take packets of TCP as large as they should: %s.", b.Error)
+		say("Devices do not accept TCP packets as large as they should: %s.", b.Error)
 	}
 }

@@ -46,12 +46,12 @@ func (o *OutsideStatus) names() (names []string) {
 }
 
 func (o *OutsideStatus) text() string {
-	text := "no device is found"
+	text := "no device found"
 	if names := o.names(); len(names) > 0 {
 		text = strings.Join(names, ", ")
 	}
 	if o.Idle {
-		text += ", once a frontend is reached from outside"
+		text += ", once a frontend can be reached from outside"
 	}
 	var addrs []string
 	for _, addr := range []netip.Addr{o.Addr4, o.Addr6} {
@@ -63,7 +63,7 @@ func (o *OutsideStatus) text() string {
 		text += fmt.Sprintf("; other nodes see %s, ports %s", strings.Join(addrs, " and "), o.SnatPorts)
 	}
 	if o.Mended > 0 {
-		text += fmt.Sprintf("; attached again %d times", o.Mended)
+		text += fmt.Sprintf("; reattached %d times", o.Mended)
 	}
 	return text
 }
@@ -99,7 +99,7 @@ func (o *OutsideStatus) judge(say func(format string, args ...any)) {
 		return
 	}
 	for _, name := range o.Missing {
-		say("There is no device %s, which --devices names.", name)
+		say("There is no device %s, which is in --devices.", name)
 	}
 	if o.Idle {
 		return
@@ -113,9 +113,9 @@ func (o *OutsideStatus) judge(say func(format string, args ...any)) {
 		}
 	}
 	for _, addr := range o.Unknown {
-		say("The node is known by %s, which none of its devices has: backends on other nodes see another address.", addr)
+		say("None of the node's devices has its address %s: backends on other nodes see another address.", addr)
 	}
 	for _, setting := range o.NotForward {
-		say("Clients outside do not reach pods: %[1]s is off. Set it with \"fairlead init\" or \"sysctl -w %[1]s=1\".", setting)
+		say("Clients outside cannot reach pods: %[1]s is off. Set it with \"fairlead init\" or \"sysctl -w %[1]s=1\".", setting)
 	}
 }

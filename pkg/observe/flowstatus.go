@@ -25,7 +25,7 @@ type FlowStatus struct {
 }
 
 func (f *FlowStatus) text() string {
-	return fmt.Sprintf("%d of %d rows (at most %d), %d of %d half open, last pass %s took %s, forgot %d flows", f.Rows, f.Capacity, max(f.Most, f.Capacity),
+	return fmt.Sprintf("%d of %d rows (at most %d), %d of %d half open, last pass %s took %s, removed %d flows", f.Rows, f.Capacity, max(f.Most, f.Capacity),
 		f.HalfOpenRows, f.HalfOpenCapacity, clock(f.LastTime), round(f.LastDuration), f.Forgotten)
 }
 
@@ -34,16 +34,16 @@ func (f *FlowStatus) judge(say func(string, ...any)) {
 		return
 	}
 	if f.Error != "" {
-		say("Flows that are over are not forgotten: %s.", f.Error)
+		say("Flows that are over are not removed: %s.", f.Error)
 	}
 	if f.GrowError != "" {
-		say("The room for flows cannot grow: %s.", f.GrowError)
+		say("The map of flows cannot grow: %s.", f.GrowError)
 	}
 	if f.Capacity > 0 && float64(f.Rows) >= crowded*float64(f.Capacity) {
 		cure := ""
 		if f.Capacity >= f.Most {
-			cure = "; it may not grow: raise the option conntrack-max, or spread the clients over more nodes"
+			cure = "; the map may not grow further: raise the option conntrack-max, or spread the clients over more nodes"
 		}
-		say("There is room for %d rows of flows and %d are taken: new connections from outside may be interrupted%s.", f.Capacity, f.Rows, cure)
+		say("The map of flows has %d rows, and %d are in use: new connections from outside may be interrupted%s.", f.Capacity, f.Rows, cure)
 	}
 }

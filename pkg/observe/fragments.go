@@ -26,5 +26,5 @@ func readFragments(m *ebpf.Map) (FragmentStatus, error) {
 }
 
 func (f *FragmentStatus) text() string {
-	return fmt.Sprintf("%d came before their first and were kept, %d given back, %d lost, %d refused", f.Kept, f.Returned, f.Lost, f.Refused)
+	return fmt.Sprintf("%d early fragments kept, %d given back, %d lost, %d refused", f.Kept, f.Returned, f.Lost, f.Refused)
 }

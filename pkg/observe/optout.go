@@ -135,7 +135,7 @@ func (o *OptOutStatus) writeUncovered(w io.Writer) {
 	if o == nil || o.NotCovered == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nopted out of socket balancing, and not covered:\n")
+	fmt.Fprintf(w, "\nopted out of balancing at the socket, but not covered:\n")
 	for _, pod := range o.Uncovered {
 		fmt.Fprintf(w, "  %s (%s): %s\n", pod.Pod, pod.Why, pod.Reason)
 	}

@@ -59,7 +59,7 @@ func TestStatusOptOut(t *testing.T) {
 	}
 	for _, want := range []string{
 		"opted out  3 pods, 1 waiting to be set up, 2 not covered\n",
-		"\nopted out of socket balancing, and not covered:\n  shop/web (mesh istio): not covered by cgroup: none\n  and 1 more\n",
+		"\nopted out of balancing at the socket, but not covered:\n  shop/web (mesh istio): not covered by cgroup: none\n  and 1 more\n",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in:\n%s", want, text.String())

@@ -61,14 +61,14 @@ type RoutingStatus struct {
 
 func (r *RoutingStatus) text() string {
 	if r.Mode == "none" {
-		return "; the network knows the way to other nodes' pods"
+		return "; the network routes to other nodes' pods"
 	}
-	text := fmt.Sprintf("; %s to the pods of %d nodes by %d routes", r.Mode, r.Nodes, r.Routes)
+	text := fmt.Sprintf("; %s to the pods of %d nodes, %d routes", r.Mode, r.Nodes, r.Routes)
 	if len(r.Left) > 0 {
-		text += fmt.Sprintf(", %d networks left alone, first %s", len(r.Left), r.Left[0])
+		text += fmt.Sprintf(", %d networks left alone, the first is %s", len(r.Left), r.Left[0])
 	}
 	if r.Mended > 0 {
-		text += fmt.Sprintf(", lost and come back: %d", r.Mended)
+		text += fmt.Sprintf(", %d lost routes and neighbors restored", r.Mended)
 	}
 	return text
 }
@@ -78,10 +78,10 @@ func (r *RoutingStatus) judge(say func(string, ...any)) {
 		return
 	}
 	if r.Error != "" {
-		say("Pods of other nodes may be out of reach: %s.", r.Error)
+		say("Pods on other nodes may be unreachable: %s.", r.Error)
 	}
 	if len(r.Refused) > 0 {
-		say("%d networks that nodes claim for their pods are not led there; first: %s.", len(r.Refused), r.Refused[0])
+		say("%d networks that nodes claim for their pods get no route. The first is: %s.", len(r.Refused), r.Refused[0])
 	}
 }
 
@@ -95,7 +95,7 @@ type AddressCount struct {
 func (p *PodNetworkStatus) text() string {
 	text := fmt.Sprintf("%s, %d pods", p.Mode, p.Pods)
 	if p.Netkits > 0 || p.Device == "netkit" {
-		text += fmt.Sprintf(" (%d at a netkit; one that starts gets a %s)", p.Netkits, p.Device)
+		text += fmt.Sprintf(" (%d with a netkit; new ones get a %s)", p.Netkits, p.Device)
 	}
 	if p.Unchecked > 0 {
 		text += fmt.Sprintf(", %d of them with unchecked source addresses", p.Unchecked)
@@ -108,17 +108,17 @@ func (p *PodNetworkStatus) text() string {
 		text += " of " + strings.Join(p.CIDRs, ", ")
 	}
 	if len(p.Adopted) > 0 {
-		text += fmt.Sprintf("; %d pods whose records were lost, with host ports as their Pods have them until they are made anew: %s",
+		text += fmt.Sprintf("; %d pods whose records were lost; until recreated, they use the host ports in their Pods: %s",
 			len(p.Adopted), firstOf(p.Adopted))
 	}
 	if p.Mended > 0 {
-		text += fmt.Sprintf("; routes of pods that were lost and came back: %d", p.Mended)
+		text += fmt.Sprintf("; %d lost pod routes restored", p.Mended)
 	}
 	if m := p.Masquerade; m != nil {
-		text += fmt.Sprintf("; %d networks of %s get packets as they are", m.Networks, m.File)
+		text += fmt.Sprintf("; %d networks in %s are not masqueraded", m.Networks, m.File)
 	}
 	for _, proxy := range p.Proxies {
-		text += fmt.Sprintf("; proxy %s at port %d of %d pods", proxy.Name, proxy.Port, proxy.Pods)
+		text += fmt.Sprintf("; proxy %s on port %d for %d pods", proxy.Name, proxy.Port, proxy.Pods)
 	}
 	if p.Routing != nil {
 		text += p.Routing.text()
@@ -134,28 +134,28 @@ func (p *PodNetworkStatus) judge(say func(string, ...any)) {
 	p.BigTCP.judge(say)
 	p.Bandwidth.judge(say)
 	if m := p.Masquerade; m != nil && m.Error != "" {
-		say("The masquerade configuration %s cannot be used, and %d networks of the last good one hold: %s.", m.File, m.Networks, m.Error)
+		say("The masquerade configuration %s cannot be used. The %d networks of the last good one apply: %s.", m.File, m.Networks, m.Error)
 	}
 	if len(p.Unknown) > 0 {
-		say("Records of %d pods were lost, and nothing tells enough to check what they send: delete them, so that they are made anew: %s.",
+		say("The records of %d pods were lost, and without them nothing that these send can be checked. Delete the pods, so that they are recreated: %s.",
 			len(p.Unknown), firstOf(p.Unknown))
 	}
 	if p.Unproxied > 0 {
-		say("%d pods open no TCP connection: the proxy that they ask for is none of the option --l7-proxies, or their Pods are not known yet.", p.Unproxied)
+		say("%d pods cannot open TCP connections: the proxy that they ask for is not in --l7-proxies, or their Pods are not known yet.", p.Unproxied)
 	}
 	if p.ProxyError != "" {
-		say("Connections of pods do not come to their proxies: %s.", p.ProxyError)
+		say("Pods' connections do not reach their proxies: %s.", p.ProxyError)
 	}
 	if p.Error != "" {
 		say("No pod can be added to this node: %s.", p.Error)
 	}
 	for _, family := range slices.Sorted(maps.Keys(p.Addresses)) {
 		if count := p.Addresses[family]; count.Free < 1 && count.Cooling == 0 {
-			say("No %s address is left for a pod: %d are used of %s.", family, count.Used, strings.Join(p.CIDRs, ", "))
+			say("No %s address is left for new pods: %d are in use in %s.", family, count.Used, strings.Join(p.CIDRs, ", "))
 		}
 	}
 	if len(p.Settings) > 0 {
-		say("Packets of pods are not handed on: %s is not set; \"fairlead init\" sets it.", strings.Join(p.Settings, " and "))
+		say("Pods' packets are not forwarded: %s is not set. \"fairlead init\" sets it.", strings.Join(p.Settings, " and "))
 	}
 }
 

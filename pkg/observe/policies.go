@@ -14,12 +14,12 @@ type PolicyStatus struct {
 }
 
 func (p *PolicyStatus) text() string {
-	text := "fairlead enforces no NetworkPolicies"
+	text := "not enforced by fairlead"
 	if p.Count != nil {
-		text += fmt.Sprintf("; the cluster has %d, looked up %s", *p.Count, clock(p.Checked))
+		text += fmt.Sprintf("; the cluster has %d, counted %s", *p.Count, clock(p.Checked))
 	}
 	if p.Error != "" {
-		text += "; how many there are could not be looked up: " + p.Error
+		text += "; they could not be counted: " + p.Error
 	}
 	return text
 }

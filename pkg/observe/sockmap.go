@@ -46,14 +46,14 @@ func (s *SockmapStatus) text() string {
 	case s.Error != "":
 		return "off, although it should be on"
 	case s.Held:
-		return `held: everything goes by TCP until "fairlead sockmap on"`
+		return `held: everything uses TCP until "fairlead sockmap on"`
 	}
-	words := []string{fmt.Sprintf("%d pods may take part, %d sockets in the map, %d messages with %s past TCP", s.Pods, s.Sockets, s.Redirected.Count, bytesOf(s.Redirected.Bytes))}
+	words := []string{fmt.Sprintf("%d pods may take part, %d sockets in the map, %d messages with %s bypassed TCP", s.Pods, s.Sockets, s.Redirected.Count, bytesOf(s.Redirected.Bytes))}
 	var excluded uint64
 	for _, n := range s.Excluded {
 		excluded += n
 	}
-	words = append(words, fmt.Sprintf("%d of %d connections left to TCP", excluded, s.Watched))
+	words = append(words, fmt.Sprintf("%d of %d connections excluded", excluded, s.Watched))
 	switch {
 	case s.Checks.Unable != "":
 		words = append(words, "not checked: "+s.Checks.Unable)
@@ -80,9 +80,9 @@ func (s *SockmapStatus) judge(say func(string, ...any)) {
 		return
 	}
 	if s.Error != "" {
-		say("Nothing goes past TCP, which is slower and otherwise right: %s.", s.Error)
+		say("No connection bypasses TCP. This is slower but otherwise correct: %s.", s.Error)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Uncovered)) {
-		say("Connections of pod %s go by TCP although they may go past it: %s.", name, s.Uncovered[name])
+		say("Connections of pod %s use TCP although they may bypass it: %s.", name, s.Uncovered[name])
 	}
 }

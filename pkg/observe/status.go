@@ -131,7 +131,7 @@ func (s *Status) Judge() {
 	say := func(format string, args ...any) { s.Degraded = append(s.Degraded, fmt.Sprintf(format, args...)) }
 	if src := s.Source; src != nil {
 		if !src.Synced {
-			say("The source %s has not delivered everything yet%s: what is known is served, nothing is removed.",
+			say("The source %s has not delivered everything yet%s: what is known is served, and nothing is removed.",
 				src.Kind, listing(" (missing: ", src.Missing, ")"))
 		}
 		for _, e := range src.Errors {
@@ -139,17 +139,17 @@ func (s *Status) Judge() {
 		}
 	}
 	if r := s.Reconcile; r != nil && r.LastError != "" {
-		say("%d changes wait to be tried again: %s.", r.Dirty, r.LastError)
+		say("%d changes wait for a retry: %s.", r.Dirty, r.LastError)
 	}
 	switch {
 	case s.Mode != "" && s.Sockmap == nil:
-		say("Nothing goes past TCP yet.")
+		say("No connection bypasses TCP yet.")
 	case s.Mode == "":
 		s.judgeServing(say)
 	}
 	for _, p := range s.Datapath.Programs {
 		if !p.Attached && !p.Idle {
-			say("Program %s is not attached: what it is for does not work.", p.Name)
+			say("Program %s is not attached, so its function does not work.", p.Name)
 		}
 	}
 	s.Datapath.Attachment.judge(s.Datapath.CgroupRoot, say)

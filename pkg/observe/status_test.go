@@ -90,7 +90,7 @@ func TestStatusText(t *testing.T) {
 func TestStatusOfAccelerateOnly(t *testing.T) {
 	s := Status{Mode: "accelerate-only", Source: &SourceStatus{Kind: "kubernetes", Synced: true}}
 	s.Datapath.CgroupRoot = "/sys/fs/cgroup"
-	if s.Judge(); !slices.Equal(s.Degraded, []string{"Nothing goes past TCP yet."}) {
+	if s.Judge(); !slices.Equal(s.Degraded, []string{"No connection bypasses TCP yet."}) {
 		t.Errorf("before it is at work: %q", s.Degraded)
 	}
 	s.Sockmap = &SockmapStatus{On: true, Pods: 2}
@@ -129,42 +129,42 @@ func TestJudge(t *testing.T) {
 		{"errors that are over", func(s *Status) { s.Reconcile.Errors = 5 }, nil},
 		{"not synced", func(s *Status) { s.Source.Synced, s.Source.Missing = false, []string{"nodes"} }, []string{"missing: nodes"}},
 		{"bad file", func(s *Status) { s.Source.Errors = []SourceError{{"web.yaml", "line 3: no colon"}} }, []string{"web.yaml: line 3"}},
-		{"failing", func(s *Status) { s.Reconcile.LastError, s.Reconcile.Dirty = "boom", 3 }, []string{"3 changes wait to be tried again: boom"}},
+		{"failing", func(s *Status) { s.Reconcile.LastError, s.Reconcile.Dirty = "boom", 3 }, []string{"3 changes wait for a retry: boom"}},
 		{"no maps", func(s *Status) { s.Maps = nil }, []string{"no maps"}},
 		{"no programs", func(s *Status) { s.Datapath.Programs = nil }, []string{"No program is attached"}},
 		{"not at work", func(s *Status) {
 			s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", missed, "let pass"}}
-		}, []string{"attached to /sys/fs/cgroup, but the agent's own dials over IPv4 and IPv6 do not meet them (let pass)"}},
+		}, []string{"attached to /sys/fs/cgroup, but the agent's own test connections over IPv4 and IPv6 do not go through them (let pass)"}},
 		{"each family for another reason", func(s *Status) {
 			s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", missed, "unreachable"}}
-		}, []string{"over IPv4 do not meet them (let pass)", "over IPv6 do not meet them (unreachable)"}},
+		}, []string{"over IPv4 do not go through them (let pass)", "over IPv6 do not go through them (unreachable)"}},
 		{"one family switched off", func(s *Status) { s.Datapath.Attachment.Families[1] = FamilyProof{"IPv6", "absent", "x"} }, nil},
 		{"cannot tell", func(s *Status) { s.Datapath.Attachment.Families[0] = FamilyProof{"IPv4", "unknown", "x"} }, nil},
 		{"not checked", func(s *Status) { s.Datapath.Attachment = nil }, nil},
 		{"nothing but the tunnel", func(s *Status) { s.Datapath.Outside.Devices = s.Datapath.Outside.Devices[2:] },
 			[]string{"Clients outside are not served: no device has a default route"}},
-		{"cannot be mended", func(s *Status) { s.Datapath.Attachment.Error = "no such cgroup" }, []string{"attached again: no such cgroup."}},
-		{"no flow is forgotten", func(s *Status) { s.Flows.Error = "no clock" }, []string{"not forgotten: no clock."}},
+		{"cannot be mended", func(s *Status) { s.Datapath.Attachment.Error = "no such cgroup" }, []string{"reattached: no such cgroup."}},
+		{"no flow is forgotten", func(s *Status) { s.Flows.Error = "no clock" }, []string{"not removed: no clock."}},
 		{"many flows", func(s *Status) { s.Flows.Rows = 117_000 }, nil},
-		{"too many flows", func(s *Status) { s.Flows.Rows = 118_000 }, []string{"room for 131072 rows of flows and 118000 are taken"}},
+		{"too many flows", func(s *Status) { s.Flows.Rows = 118_000 }, []string{"has 131072 rows, and 118000 are in use"}},
 		{"no addresses for pods", func(s *Status) {
 			s.PodNetwork = &PodNetworkStatus{Error: "the Node n1 has no podCIDR", Settings: []string{"net.ipv4.ip_forward"}, CIDRs: []string{"10.1.0.0/31"},
 				Addresses: map[string]AddressCount{"IPv4": {Used: 2}, "IPv6": {Used: 2, Cooling: 1}}}
 		}, []string{
-			"No pod can be added to this node: the Node n1 has no podCIDR.", "No IPv4 address is left for a pod: 2 are used of 10.1.0.0/31.",
-			"not handed on: net.ipv4.ip_forward is not set; \"fairlead init\"",
+			"No pod can be added to this node: the Node n1 has no podCIDR.", "No IPv4 address is left for new pods: 2 are in use in 10.1.0.0/31.",
+			"not forwarded: net.ipv4.ip_forward is not set. \"fairlead init\"",
 		}},
 		{"networks of nodes are refused", func(s *Status) { s.PodNetwork.Routing.Refused = []string{"podCIDR 0.0.0.0/0 of node n2: no", "b"} },
-			[]string{"2 networks that nodes claim for their pods are not led there; first: podCIDR 0.0.0.0/0 of node n2: no."}},
+			[]string{"2 networks that nodes claim for their pods get no route. The first is: podCIDR 0.0.0.0/0 of node n2: no."}},
 		{"devices are not as large as they should be", func(s *Status) { s.PodNetwork.BigTCP.Error = "no permission" }, []string{"as they should: no permission."}},
 		{"pods may be too fast", func(s *Status) { s.PodNetwork.Bandwidth.Error = "no permission" }, []string{"Pods may send faster than they should: no permission."}},
 		{"pods cannot have BBR", func(s *Status) { s.PodNetwork.Bandwidth.BBR = &BBRStatus{Error: "the kernel has none"} }, []string{
-			"Connections of pods do not have BBR, but cubic: the kernel has none."}},
+			"Pods' connections use cubic instead of BBR: the kernel has none."}},
 		{"a device has another queue", func(s *Status) { s.PodNetwork.Bandwidth.Lacking = map[string]string{"eth1": "its queue is htb"} }, []string{
-			"Packets do not wait at device eth1 until they may leave, and are dropped instead once that is too far ahead: its queue is htb.",
+			"Packets do not wait at device eth1 for their time to leave. If that is too far ahead, they are dropped: its queue is htb.",
 		}},
-		{"no way to other nodes", func(s *Status) { s.PodNetwork.Routing.Error = "no buffer space" }, []string{"may be out of reach: no buffer space."}},
-		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"once a second: no buffer space."}},
+		{"no way to other nodes", func(s *Status) { s.PodNetwork.Routing.Error = "no buffer space" }, []string{"may be unreachable: no buffer space."}},
+		{"changes of routes are not followed", func(s *Status) { s.Ways = &WayStatus{Error: "no buffer space"} }, []string{"its packets cost more: no buffer space."}},
 		{"one idle", func(s *Status) { s.Datapath.Programs[0].Attached, s.Datapath.Programs[0].Idle = false, true }, nil},
 		{"one detached", func(s *Status) { s.Datapath.Programs[0].Attached = false }, []string{"sock_connect4 is not attached"}},
 	} {

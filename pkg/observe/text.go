@@ -31,7 +31,7 @@ func (s *Status) WriteText(w io.Writer) error {
 		row("source", "%s", s.Source.text())
 	}
 	if s.Mode != "" {
-		row("mode", "%s: connections between pods may go past TCP, and nothing else of this node is fairlead's", s.Mode)
+		row("mode", "%s: connections between pods may bypass TCP; fairlead does nothing else on this node", s.Mode)
 	} else {
 		row("services", "%d, with %d frontends and %d backends", s.Services, s.Frontends, s.Backends)
 	}
@@ -114,7 +114,7 @@ func (s *SourceStatus) text() string {
 		words[0] += " at " + s.Server
 	}
 	if s.Server != s.Configured {
-		words[0] += " in the place of " + s.Configured
+		words[0] += " instead of " + s.Configured
 	}
 	if !s.Synced {
 		words[1] = "not synced" + listing(" (missing: ", s.Missing, ")")
@@ -138,7 +138,7 @@ func (r *ReconcileState) text() string {
 }
 
 func (v *VerifyState) text() string {
-	return fmt.Sprintf("%d checks, last %s, found %d differences, mended %d", v.Checks, clock(v.LastTime), v.Found, v.Mended)
+	return fmt.Sprintf("%d checks, last %s, found %d differences, repaired %d", v.Checks, clock(v.LastTime), v.Found, v.Mended)
 }
 
 func (d *DatapathStatus) text() string {
@@ -153,7 +153,7 @@ func (d *DatapathStatus) text() string {
 	}
 	text := fmt.Sprintf("%d of %d programs attached", attached, len(d.Programs)-idle)
 	if idle > 0 {
-		text = fmt.Sprintf("%d of the %d programs attached that are needed now", attached, len(d.Programs)-idle)
+		text = fmt.Sprintf("%d of %d needed programs attached", attached, len(d.Programs)-idle)
 	}
 	if d.CgroupRoot != "" {
 		text += " to " + d.CgroupRoot

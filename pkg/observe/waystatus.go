@@ -17,18 +17,18 @@ type WayStatus struct {
 
 func (w *WayStatus) text() string {
 	if !w.Following {
-		return "changes are not followed, every flow asks for its way once a second"
+		return "changes are not followed; every flow looks up its route once a second"
 	}
 	crowded := ""
 	if w.IsCrowded {
 		crowded = ", and there are more"
 	}
-	return fmt.Sprintf("changes are followed: %d, the last %s; %d neighbours%s", w.Changes, clock(w.LastChange), w.Neighbours, crowded)
+	return fmt.Sprintf("%d changes followed, last %s; %d neighbors%s", w.Changes, clock(w.LastChange), w.Neighbours, crowded)
 }
 
 func (w *WayStatus) judge(say func(string, ...any)) {
 	if w != nil && w.Error != "" {
-		say("Packets of established flows cost more, since changes of routes are not followed and every flow asks for its way once a second: %s.",
+		say("Route changes are not followed, so every flow looks up its route once a second, and its packets cost more: %s.",
 			w.Error)
 	}
 }

@@ -182,7 +182,7 @@ func TestAccelerate(t *testing.T) {
 	q.run("sockmap", "off")
 	before := q.list()[0].Redirected
 	q.ask(ab, 20)
-	if after := q.list()[0].Redirected; after != before || !strings.Contains(q.judged(), "held: everything goes by TCP") {
+	if after := q.list()[0].Redirected; after != before || !strings.Contains(q.judged(), "held: everything uses TCP") {
 		t.Errorf("when it is off %v bytes have gone past TCP, and %v before\n%s", after, before, q.judged())
 	}
 	q.run("sockmap", "on")

@@ -186,7 +186,7 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 		t.Errorf("pinned is more than what lets connections go past TCP: %v, %v", entries, err)
 	}
 	text := q.judged()
-	for _, part := range []string{"mode ", "accelerate-only: connections between pods may go past TCP", "past TCP", "2 pods may take part", "InvalidAccelerate", "\nhealthy\n"} {
+	for _, part := range []string{"mode ", "accelerate-only: connections between pods may bypass TCP", "past TCP", "2 pods may take part", "InvalidAccelerate", "\nhealthy\n"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("the status has no %q:\n%s", part, text)
 		}

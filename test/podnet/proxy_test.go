@@ -378,7 +378,7 @@ func TestProxyGone(t *testing.T) {
 		d.hears("with the next", d.a, nowhere[is4], via)
 		mesh.Kill()
 	}
-	if text := d.judged(); !strings.Contains(text, "proxy mesh at port 15001 of 1 pods") {
+	if text := d.judged(); !strings.Contains(text, "proxy mesh on port 15001 for 1 pods") {
 		t.Errorf("status: %s", text)
 	}
 	d.annotate("fairlead.io/l7-proxy: none-such")

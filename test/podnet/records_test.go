@@ -91,7 +91,7 @@ func TestRecordsLost(t *testing.T) {
 				h.until("the host port is served", func() bool { return strings.Contains(h.run("service", "list"), "pod:shop/a:0.0.0.0:8080/tcp") })
 				h.until("what is lost is named", func() bool {
 					text := h.run("status")
-					return strings.Contains(text, "1 pods whose records were lost") == named && strings.Contains(text, "made anew: shop/a") == named &&
+					return strings.Contains(text, "1 pods whose records were lost") == named && strings.Contains(text, "in their Pods: shop/a") == named &&
 						strings.Contains(text, "PodRecordLost") == named
 				})
 			}
@@ -147,7 +147,7 @@ func TestRecordsAndNeighboursLost(t *testing.T) {
 		return text
 	}
 	h.until("the pod is named", func() bool {
-		return strings.Contains(status(), "nothing tells enough to check what they send: delete them, so that they are made anew: shop/a")
+		return strings.Contains(status(), "Delete the pods, so that they are recreated: shop/a")
 	})
 	h.must(h.check(p))
 	h.ready()
