@@ -330,8 +330,8 @@ func (c *Compiler) Pod(name model.Name, pod *model.Pod, attached []*model.Attach
 	if pod != nil {
 		wanted.Problems = append(wanted.Problems, pod.Problems...)
 		if pod.Unchecked && (c.facts.MayUncheck == nil || !c.facts.MayUncheck(name.Namespace)) {
-			wanted.problem("SourceCheckKept", "annotation fairlead.io/source-check is ignored: it counts where the namespace has the label "+
-				"fairlead.io/source-check=optional, and %s has not", name.Namespace)
+			wanted.problem("SourceCheckKept", "annotation fairlead.io/source-check is ignored: it counts only if the namespace has the label "+
+				"fairlead.io/source-check=optional, and %s does not have it", name.Namespace)
 		}
 		c.proxy(pod)
 		if len(attached) == 0 && !c.facts.RuntimePorts {
@@ -360,7 +360,7 @@ func (c *Compiler) lost(name model.Name, pod *model.Pod, a *model.Attachment) {
 	} else {
 		what = "no hostPort, as its device has none of the pod's addresses"
 	}
-	c.wanted.problem("PodRecordLost", "what the node noted of the pod at device %s is lost; it serves %s; delete the pod, so that it is made anew",
+	c.wanted.problem("PodRecordLost", "the node's record of the pod at device %s is lost; the node serves %s; delete the pod, so that it is recreated",
 		a.Device, what)
 }
 
@@ -369,11 +369,11 @@ func (c *Compiler) proxy(pod *model.Pod) {
 	switch {
 	case pod.Proxy == "" || slices.Contains(c.facts.Proxies, pod.Proxy) && !pod.HostNetwork:
 	case pod.HostNetwork:
-		c.wanted.problem("ProxyIgnored", "annotation fairlead.io/l7-proxy is ignored: the pod has the network of its node")
+		c.wanted.problem("ProxyIgnored", "annotation fairlead.io/l7-proxy is ignored: the pod uses its node's network")
 	case c.facts.Proxies == nil:
-		c.wanted.problem("ProxyIgnored", "annotation fairlead.io/l7-proxy is ignored: the pod has its network from another than fairlead")
+		c.wanted.problem("ProxyIgnored", "annotation fairlead.io/l7-proxy is ignored: the pod does not get its network from fairlead")
 	default:
-		c.wanted.problem("UnknownProxy", "the pod can open no TCP connection: annotation fairlead.io/l7-proxy names %.64q, and the agent's option "+
+		c.wanted.problem("UnknownProxy", "the pod cannot open TCP connections: annotation fairlead.io/l7-proxy names %.64q, and the agent's option "+
 			"--l7-proxies has no such proxy", pod.Proxy)
 	}
 }

@@ -212,7 +212,7 @@ func (f *frontends) trim() {
 func conflict(key maps.SvcKey, winner claim) model.Problem {
 	return model.Problem{
 		Reason: "FrontendConflict",
-		Message: fmt.Sprintf("%v/%v belongs to %s, which has the better claim; it is taken over when that goes",
+		Message: fmt.Sprintf("%v/%v belongs to %s, which has the better claim; it is taken over when that one goes",
 			maps.AddrPort(key), model.Protocol(key.Proto), winner.service.object.key),
 	}
 }

@@ -28,7 +28,7 @@ func (r *Reconciler) noteIdle(o *object, wanted *lb.Wanted) {
 	if o.idle {
 		wanted.Problems = append(wanted.Problems, model.Problem{
 			Reason:  "NoEndpoints",
-			Message: "no endpoint is ready, so connections are refused: check that the selector fits pods, and that they become ready",
+			Message: "no endpoint is ready, so connections are refused: check that the selector matches pods, and that they become ready",
 		})
 		return
 	}

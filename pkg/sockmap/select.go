@@ -194,7 +194,7 @@ func (s *selecting) complain(policy *model.Acceleration, problem model.Problem) 
 func tooMany(where, why string) model.Problem {
 	return model.Problem{
 		Reason:  "TooManyAccelerations",
-		Message: fmt.Sprintf("the policy is ignored%s: %s: remove some, or have one select what several do", where, why),
+		Message: fmt.Sprintf("the policy is ignored%s: %s: remove some, or let one select what several do", where, why),
 	}
 }
 

@@ -102,7 +102,7 @@ func Acceleration(a *SocketAcceleration) *model.Acceleration {
 	isNode := func(p model.Peer) bool { return p.Node }
 	if slices.ContainsFunc(out.From, isNode) && slices.ContainsFunc(out.To, isNode) {
 		// Who may write this speaks for the pods of a namespace, and not for what the node has with itself.
-		p.add("InvalidPeer", "node: true in spec.to is ignored, since it is in spec.from too: write a policy for each")
+		p.add("InvalidPeer", "node: true in spec.to is ignored, because it is in spec.from too: write a policy for each")
 		out.To = slices.DeleteFunc(out.To, isNode)
 	}
 	out.Problems = p.all()
@@ -111,7 +111,7 @@ func Acceleration(a *SocketAcceleration) *model.Acceleration {
 
 func peers(p *problems, side string, in []AccelerationPeer) []model.Peer {
 	if len(in) == 0 {
-		p.add("NoPeer", "spec.%s is empty, so nobody is accelerated: add a peer with podSelector, or with node: true", side)
+		p.add("NoPeer", "spec.%s is empty, so nothing is accelerated: add a peer with podSelector, or with node: true", side)
 	}
 	if more := len(in) - maxPeers; more > 0 {
 		p.add("TooManyPeers", "spec.%s has %d peers and the last %d are ignored: select with fewer, or write another policy", side, len(in), more)

@@ -107,7 +107,7 @@ func weight(p *problems, annotations map[string]string) uint16 {
 	}
 	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 16)
 	if err != nil || n > maxWeight {
-		p.add("InvalidWeight", "annotation %s %.64q is not a number from 0 to %d: correct it, the weight is 1 until then",
+		p.add("InvalidWeight", "annotation %s %.64q is not a number from 0 to %d: correct it; until then the weight is 1",
 			annotationWeight, text, maxWeight)
 		return 1
 	}
@@ -125,7 +125,7 @@ func socketLB(p *problems, annotations map[string]string) model.SocketLB {
 	case text == "off":
 		return model.SocketLBOff
 	}
-	p.add("InvalidSocketLB", `annotation %s %.64q is neither "on" nor "off": correct it, it counts as not set until then`,
+	p.add("InvalidSocketLB", `annotation %s %.64q is neither "on" nor "off": correct it; until then it counts as not set`,
 		annotationSocketLB, text)
 	return model.SocketLBUnset
 }
@@ -150,7 +150,7 @@ func choice(p *problems, annotations map[string]string, name, reason string) mod
 	case text == "false":
 		return model.No
 	}
-	p.add(reason, `annotation %s %.64q is neither "true" nor "false": correct it, it counts as not set until then`, name, text)
+	p.add(reason, `annotation %s %.64q is neither "true" nor "false": correct it; until then it counts as not set`, name, text)
 	return model.Unsaid
 }
 
@@ -162,7 +162,7 @@ func unchecked(p *problems, annotations map[string]string) bool {
 	case text == "off":
 		return true
 	default:
-		p.add("InvalidSourceCheck", `annotation %s %.64q is neither "on" nor "off": correct it, the pod is checked until then`, annotationSourceCheck, text)
+		p.add("InvalidSourceCheck", `annotation %s %.64q is neither "on" nor "off": correct it; until then the pod is checked`, annotationSourceCheck, text)
 		return false
 	}
 }

@@ -32,8 +32,8 @@ func class(p *problems, pod *corev1.Pod) model.Class {
 		if found, ok := classes[text]; ok {
 			return found
 		}
-		p.add("InvalidPriority", "annotation %s %.64q is none of guaranteed, burstable and besteffort: correct it, the pod's class of quality of service "+
-			"counts until then", annotationClass, text)
+		p.add("InvalidPriority", "annotation %s %.64q is not guaranteed, burstable or besteffort: correct it; until then the pod's class of quality of service "+
+			"counts", annotationClass, text)
 	}
 	return classes[strings.ToLower(string(pod.Status.QOSClass))]
 }
@@ -56,7 +56,7 @@ func bandwidth(p *problems, annotations map[string]string, name string) uint64 {
 			return uint64(amount.Value())
 		}
 	}
-	p.add("InvalidBandwidth", "annotation %s %.64q is not from 1k to 1P bits a second, such as 10M: correct it, there is no limit until then",
+	p.add("InvalidBandwidth", "annotation %s %.64q is not from 1k to 1P bits a second, such as 10M: correct it; until then there is no limit",
 		name, text)
 	return 0
 }

@@ -35,12 +35,12 @@ func Standalone(s *corev1.Service) *model.Service {
 	p := problems{list: out.Problems}
 	nodePort := slices.ContainsFunc(out.Ports, func(port model.Port) bool { return port.NodePort != 0 })
 	if len(out.ClusterIPs)+len(out.ExternalIPs)+len(out.LoadBalancerIPs) == 0 && !nodePort {
-		p.add("NoAddress", "the Service has no address: set spec.clusterIP, nothing allocates one for a file")
+		p.add("NoAddress", "the Service has no address: set spec.clusterIP, because nothing allocates one for a file")
 	}
 	if s.Spec.Type == corev1.ServiceTypeNodePort {
 		for i := range out.Ports {
 			if port := &out.Ports[i]; port.NodePort == 0 {
-				p.add("NoNodePort", "port %d has no node port: set its nodePort, nothing allocates one for a file", port.Port)
+				p.add("NoNodePort", "port %d has no node port: set its nodePort, because nothing allocates one for a file", port.Port)
 			}
 		}
 	}
@@ -76,8 +76,8 @@ func service(s *corev1.Service) *model.Service {
 	if spec.Type == corev1.ServiceTypeLoadBalancer || len(out.LoadBalancerIPs) > 0 {
 		out.SourceRanges = sourceRanges(p, spec.LoadBalancerSourceRanges)
 		if len(spec.LoadBalancerSourceRanges) == 0 && strings.TrimSpace(s.Annotations[annotationSourceRanges]) != "" {
-			p.add("SourceRangesAnnotation", "annotation %s guards nothing on the nodes, the Service is open to all: "+
-				"write spec.loadBalancerSourceRanges", annotationSourceRanges)
+			p.add("SourceRangesAnnotation", "annotation %s has no effect on the nodes, so the Service is open to everyone: "+
+				"use spec.loadBalancerSourceRanges", annotationSourceRanges)
 		}
 	}
 	if spec.Type == corev1.ServiceTypeLoadBalancer && out.ExternalLocal {
@@ -178,7 +178,7 @@ func probed(addr netip.Addr) bool {
 }
 
 func (p *problems) addProbed(field string, addr netip.Addr) {
-	p.add("InvalidAddress", "%s %s is ignored: agents prove their programs by dialling it, use another address", field, addr)
+	p.add("InvalidAddress", "%s %s is ignored: agents test their programs by dialing it, use another address", field, addr)
 }
 
 // virtualIP parses an address that a Service is reached at. An unspecified one is refused because the maps read it as
@@ -277,7 +277,7 @@ func sourceRanges(p *problems, texts []string) []netip.Prefix {
 		prefix, ok := parsePrefix(text)
 		if !ok {
 			p.add("InvalidSourceRange",
-				"loadBalancerSourceRange %.64q is ignored: correct it, without any valid range the Service is open to all", text)
+				"loadBalancerSourceRange %.64q is ignored: correct it; without any valid range the Service is open to everyone", text)
 			continue
 		}
 		if prefix.Bits() == 0 {
