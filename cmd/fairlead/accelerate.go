@@ -123,9 +123,9 @@ func unfit(cfg *config.Config) string {
 	tried, found, _ := strings.Cut(strings.TrimSpace(string(noted)), "\n")
 	switch {
 	case tried != of:
-		return `nobody has tried whether this kernel is fit for these programs: run "fairlead init --sockmap=true" with the options of the agent, and restart it`
+		return `this kernel has not been tested for these programs: run "fairlead init --sockmap=true" with the agent's options, and restart the agent`
 	case found != sockmapFit:
-		return "this kernel is not fit: " + found
+		return "this kernel does not support it: " + found
 	}
 	return ""
 }

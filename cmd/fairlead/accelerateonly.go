@@ -32,7 +32,7 @@ type lone struct {
 }
 
 // errAlone is what those hear who ask for what such an agent does not have.
-var errAlone = errors.New("this agent runs with --mode=" + config.AccelerateOnly + ": it has no part in Services, and nothing to tell of them")
+var errAlone = errors.New("this agent runs with --mode=" + config.AccelerateOnly + ": it does not serve Services, and knows nothing about them")
 
 // runAccelerateOnly is that agent from top to bottom. It returns when the context ends, and what may go past TCP goes on.
 func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log *slog.Logger) error {

@@ -301,7 +301,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 	n.service("127.0.0.1", "127.0.0.2")
 	n.start()
 	if got := n.run("verify"); !strings.Contains(got, "compared 1 services, 1 frontends and 2 backends") ||
-		!strings.Contains(got, "the maps say what the objects ask for") {
+		!strings.Contains(got, "the maps match the objects") {
 		t.Errorf("sound maps: %s", got)
 	}
 	n.damage()

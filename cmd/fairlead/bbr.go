@@ -51,7 +51,7 @@ func lacksBBR(cfg *config.Config) string {
 	case cfg.BBR == "false" || err == nil && found == bbrWorks:
 		return ""
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Sprintf(`nobody has tried whether they may: run "fairlead init --bbr=%s" with the options of the agent, and restart it`, cfg.BBR)
+		return fmt.Sprintf(`it has not been tested: run "fairlead init --bbr=%s" with the agent's options, and restart the agent`, cfg.BBR)
 	case err != nil:
 		return err.Error()
 	default:

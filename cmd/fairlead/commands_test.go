@@ -132,7 +132,7 @@ func TestExitCodes(t *testing.T) {
 		{"degraded", []string{"status", "--state-dir", ill}, exitDegraded, "the node is degraded: Nothing works."},
 		{"degraded for too long", []string{"status", "--wait", "--wait-duration", "1ms", "--state-dir", ill}, exitDegraded, "degraded"},
 		{"sound maps", []string{"verify", "--state-dir", well}, exitOK, ""},
-		{"damaged maps", []string{"verify", "--state-dir", ill}, exitDegraded, "3 rows of the maps are not what the objects ask for."},
+		{"damaged maps", []string{"verify", "--state-dir", ill}, exitDegraded, "3 rows of the maps differ from the objects."},
 		{"maps mended in part", []string{"verify", "--repair", "--state-dir", ill}, exitDegraded, "1 rows of the maps"},
 		{"nothing to verify", append([]string{"verify"}, nowhere(t)...), exitUnreachable, "no fairlead maps under"},
 		{"cleanup beside an agent", []string{"cleanup", "--bpffs", t.TempDir(), "--state-dir", well}, exitError, "stop it first, or use --force"},

@@ -91,7 +91,7 @@ func pinnedStatus(cfg *config.Config) observe.Status {
 		}
 		if _, err := os.Stat(sockmap.Dir(cfg.BPFFS)); err == nil {
 			nothing.Mode = config.AccelerateOnly
-			nothing.Degraded = []string{"No agent answers: connections that go past TCP go on so, others do not come to."}
+			nothing.Degraded = []string{"No agent answers: connections that bypass TCP continue to, but no others start to."}
 		}
 		return nothing
 	}

@@ -82,8 +82,8 @@ func (p *policyWatch) look(ctx context.Context) {
 }
 
 func unenforced(count int) string {
-	return fmt.Sprintf("The cluster has NetworkPolicies (%d), and fairlead enforces none: unless something else does, pods can be reached as if there "+
-		"were none.", count)
+	return fmt.Sprintf("The cluster has NetworkPolicies (%d), and fairlead enforces none of them: unless something else does, pods can be reached as if "+
+		"there were none.", count)
 }
 
 // status returns what the last look found; nil where nobody looks.

@@ -57,7 +57,7 @@ func serversOf(list []health.ServerConfig, log *slog.Logger) []*health.Server {
 func faultsOf(servers []*health.Server) (list []string) {
 	for _, server := range servers {
 		if fault := server.Fault(); fault != "" {
-			list = append(list, fmt.Sprintf("Connections are carried, but whoever asks at an address gets no answer: %s.", fault))
+			list = append(list, fmt.Sprintf("Connections are handled, but an address for metrics or health checks does not answer: %s.", fault))
 		}
 	}
 	return list

@@ -59,7 +59,7 @@ func newHoldCommand(inv *invocation, use, short, long string, do func(bpffs stri
 			}
 			found, err := do(cfg.BPFFS)
 			if err == nil && !found {
-				err = fmt.Errorf("nothing here goes past TCP: no agent with --sockmap=true has run below %s", cfg.BPFFS)
+				err = fmt.Errorf("nothing bypasses TCP here: no agent with --sockmap=true has run below %s", cfg.BPFFS)
 			}
 			return err
 		},

@@ -39,7 +39,7 @@ func (v *Verification) Findings() []string {
 		list = append(list, s+".")
 	}
 	if left := v.Found - v.Mended; left > 0 {
-		list = append(list, fmt.Sprintf("%d rows of the maps are not what the objects ask for.", left))
+		list = append(list, fmt.Sprintf("%d rows of the maps differ from the objects.", left))
 	}
 	return list
 }
@@ -70,14 +70,14 @@ func (v *Verification) WriteText(w io.Writer) error {
 	fmt.Fprintf(out, "compared %d services, %d frontends and %d backends in %s: ", v.Services, v.Frontends, v.Backends, round(v.Took))
 	switch {
 	case v.Found == 0:
-		fmt.Fprintln(out, "the maps say what the objects ask for")
+		fmt.Fprintln(out, "the maps match the objects")
 	case v.Repair:
 		fmt.Fprintf(out, "%d differences, %d mended\n", v.Found, v.Mended)
 	default:
-		fmt.Fprintf(out, "%d differences; the agent mends them within a minute, \"fairlead verify --repair\" now\n", v.Found)
+		fmt.Fprintf(out, "%d differences; the agent repairs them within a minute, \"fairlead verify --repair\" now\n", v.Found)
 	}
 	if v.Pending > 0 {
-		fmt.Fprintf(out, "%d objects and rows wait to be tried again, see \"fairlead status\"\n", v.Pending)
+		fmt.Fprintf(out, "%d objects and rows wait for a retry, see \"fairlead status\"\n", v.Pending)
 	}
 	return out.Flush()
 }
@@ -90,7 +90,7 @@ func (v *Verification) WriteStructure(w io.Writer) error {
 	}
 	verdict := "their structure is sound"
 	if n := len(v.Structure); n > 0 {
-		verdict = fmt.Sprintf("%d things are wrong with their structure; an agent mends them when it starts", n)
+		verdict = fmt.Sprintf("%d things are wrong with their structure; an agent repairs them when it starts", n)
 	}
 	fmt.Fprintf(out, "No agent answers, so it is not known what should be in the maps. Of %d services, %d frontends and %d backends in them: %s\n",
 		v.Services, v.Frontends, v.Backends, verdict)

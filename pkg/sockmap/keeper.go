@@ -131,7 +131,7 @@ func (k *Keeper) pass() (KeeperStatus, error) {
 
 func (k *Keeper) find(find func(*model.Pod) ([]uint64, error), pod *model.Pod) ([]uint64, error) {
 	if k.cfg.Limited(pod) {
-		return nil, errors.New("it is kept to a rate, which nothing keeps past TCP")
+		return nil, errors.New("it has a rate, which would not be enforced past TCP")
 	}
 	cookies, err := find(pod)
 	for _, cookie := range cookies {

@@ -214,7 +214,7 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 	q.until("they speak past TCP again", func() bool { q.ask(ab, 40); return q.list()[0].Redirected != before })
 
 	q.kill()
-	if text := q.judged(); !strings.Contains(text, "accelerate-only") || !strings.Contains(text, "others do not come to") || strings.Contains(text, "no fairlead maps") {
+	if text := q.judged(); !strings.Contains(text, "accelerate-only") || !strings.Contains(text, "no others start to") || strings.Contains(text, "no fairlead maps") {
 		t.Errorf("without an agent the status is\n%s", text)
 	}
 	q.run("cleanup")

@@ -41,7 +41,7 @@ func newHarbour(t *testing.T, flags ...string) *harbour {
 		h.lacks = "has no fq"
 	}
 	if slices.ContainsFunc(flags, func(flag string) bool { return strings.HasPrefix(flag, "--sockmap-except") }) {
-		h.lacks = "fit for these programs"
+		h.lacks = "been tested for these programs"
 	}
 	h.node = newNodeOf(t, func(n *node) {
 		h.cgroup, h.outside = rig.NewCgroup(t), rig.NewNetns(t, "outside")
