@@ -54,17 +54,17 @@ func newCleanupCommand(inv *invocation) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cleanup",
 		Short: "Remove fairlead from this node: what it installed, its programs and its maps",
-		Long: `Remove fairlead from this node: the container runtime's configuration first, so that no more pods are started with it,
-then the plugin, as far as they are fairlead's; the programs, the maps, and the records of addresses. From then on nothing
-carries connections to Services, unless something else does. It is refused while an agent runs, which would have lost what
-it works on.
+		Long: `Remove fairlead from this node. It first removes the container runtime's configuration, so that no more pods start with
+it, then the plugin, as far as these are fairlead's, and then the programs, the maps and the records of addresses. After
+that, nothing carries connections to Services, unless something else does. The command refuses to run while an agent
+runs, because it would take away what the agent works on.
 
 Where netfilter tracks connections, the TCP and UDP connections that fairlead translates are handed over to it, so that they
 continue under another proxy's rules. Some cannot be handed over: those with direct server return, those that fairlead's tunnel
 carries to a backend, and SCTP. They break, unless --drain says how long to wait for them to end. While the command waits, new
 connections are left to the other proxy's rules, and programs, maps, tunnel and routes stay in place. After that everything
-is removed, and the command fails if some of these connections had not ended. If an agent starts meanwhile, or on SIGTERM, the command
-stops waiting and removes nothing more; it may be repeated.
+is removed, and the command fails if some of these connections had not ended. If an agent starts meanwhile, or on
+SIGTERM, the command stops waiting and removes nothing more; it may be repeated.
 
 Connections that bypass TCP return to TCP first. If a process has not read the data that bypassed TCP within half a
 minute, its map stays, and the error says so.
