@@ -118,6 +118,14 @@ func TestConfigurationOfOthers(t *testing.T) {
 			}
 		}
 	}
+	// Pods of another plugin may have rates, but what paces itself has to be proven on the way that packets take, and only that plugin knows it.
+	for _, whose := range []string{"true", "annotated"} {
+		args := append([]string{"agent", "--source=" + t.TempDir(), "--node-name=a", "--pod-network=chained", "--bandwidth=true", "--bbr=" + whose}, nowhere(t)...)
+		want := "--bbr=" + whose + " needs --pod-network=main, and it is chained: which way pods' packets take is another's"
+		if got := fairlead(t, args...); got.code != exitUsage || !strings.Contains(got.stderr, want) {
+			t.Errorf("%+v, want %s", got, want)
+		}
+	}
 	for _, name := range []string{"fairlead", ".x.conflist", "a/b.conflist", "x.conf"} {
 		if got := fairlead(t, "install", "--cni-conf-name="+name); got.code != exitUsage || !strings.Contains(got.stderr, "not the name of a file that ends in .conflist") {
 			t.Errorf("%s: %+v", name, got)
