@@ -45,7 +45,7 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	return types.PrintResult(c.result(p, granted), c.config.CNIVersion)
+	return types.PrintResult(c.result(p, s, granted), c.config.CNIVersion)
 }
 
 // attach makes the device and has the agent lead the addresses to it.
@@ -79,7 +79,7 @@ func (c *call) register(device *cni.Device, addrs []netip.Addr, diag *os.File) e
 }
 
 // result is what the runtime is told.
-func (c *call) result(p *pair, granted *cni.Answer) *current.Result {
+func (c *call) result(p *pair, s *sandbox, granted *cni.Answer) *current.Result {
 	result := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
 		Interfaces: []*current.Interface{
@@ -88,17 +88,14 @@ func (c *call) result(p *pair, granted *cni.Answer) *current.Result {
 		},
 		DNS: c.config.DNS,
 	}
-	v4, v6 := gateways()
 	for _, addr := range granted.Addresses {
-		gateway := v6
-		if addr.Is4() {
-			gateway = v4
+		gateway := gatewayOf(addr.Is4()).AsSlice()
+		result.IPs = append(result.IPs, &current.IPConfig{Interface: current.Int(1), Address: *whole(addr), Gateway: gateway})
+		route := &types.Route{Dst: *everything(addr.Is4()), GW: gateway}
+		if table, own := s.tables[addr.Is4()]; own {
+			route.Table = &table
 		}
-		result.IPs = append(result.IPs, &current.IPConfig{Interface: current.Int(1), Address: *whole(addr), Gateway: gateway.AsSlice()})
-		bits := addr.BitLen()
-		result.Routes = append(result.Routes, &types.Route{
-			Dst: net.IPNet{IP: make(net.IP, bits/8), Mask: net.CIDRMask(0, bits)}, GW: gateway.AsSlice(),
-		})
+		result.Routes = append(result.Routes, route)
 	}
 	return result
 }

@@ -71,16 +71,12 @@ func (c *call) checkPod(s *sandbox, addrs []netip.Addr) (*cni.Device, error) {
 	if node.Attrs().Name != c.attachment.Device() {
 		return nil, nil // another plugin made it
 	}
-	routes, err := s.handle.RouteList(link, netlink.FAMILY_ALL)
+	routes, err := s.routesBy(link)
 	if err != nil {
 		return nil, err
 	}
-	v4, v6 := gateways()
 	for _, addr := range addrs {
-		gateway := v6
-		if addr.Is4() {
-			gateway = v4
-		}
+		gateway := gatewayOf(addr.Is4())
 		if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw.Equal(gateway.AsSlice()) }) {
 			return nil, unexpected("the pod lacks its route by %s", gateway)
 		}

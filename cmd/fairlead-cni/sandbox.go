@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -26,13 +25,14 @@ type sandbox struct {
 	diag   *os.File        // a sock_diag socket, for the agent
 	// withoutV6 is true if IPv6 is turned off in there, which is respected.
 	withoutV6 bool
+	tables    map[bool]int // by whether it is of IPv4, the table with the way out; none: it is that for all of the pod
 }
 
 const procNet = "/proc/sys/net"
 
 // openSandbox opens the namespace at path. The caller closes it.
 func openSandbox(path string) (s *sandbox, err error) {
-	s = &sandbox{}
+	s = &sandbox{tables: map[bool]int{}}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -136,11 +136,6 @@ func (s *sandbox) begin(fn func() error) <-chan error {
 	return done
 }
 
-// The gateways are nobody's addresses: what is sent there goes to the other end of the device.
-func gateways() (v4, v6 netip.Addr) {
-	return netip.AddrFrom4([4]byte{169, 254, 1, 1}), netip.MustParseAddr("fe80::1")
-}
-
 // configure makes the interface in the pod usable: its addresses, and the way out by the node's end. It runs inside, and
 // may be repeated.
 func (s *sandbox) configure(ifName string, granted *cni.Answer, node net.HardwareAddr) error {
@@ -175,14 +170,9 @@ func (s *sandbox) configure(ifName string, granted *cni.Answer, node net.Hardwar
 	if err := s.handle.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set up interface %s of the pod: %w", ifName, err)
 	}
-	v4, v6 := gateways()
 	for _, addr := range granted.Addresses {
-		gateway := v6
-		if addr.Is4() {
-			gateway = v4
-		}
-		if err := s.route(link.Attrs().Index, gateway, node); err != nil {
-			return fmt.Errorf("add the pod's way out by %s: %w", gateway, err)
+		if err := s.leadOut(link.Attrs().Index, addr, node); err != nil {
+			return fmt.Errorf("add the pod's way out from %s: %w", addr, err)
 		}
 	}
 	return nil
@@ -219,30 +209,4 @@ func quiet(ifName string) error {
 		}
 	}
 	return nil
-}
-
-// route makes a gateway the pod's for everything. Nobody answers for its address, so who has it is told to the kernel.
-func (s *sandbox) route(index int, gateway netip.Addr, mac net.HardwareAddr) error {
-	family, every := netlink.FAMILY_V6, netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	if gateway.Is4() {
-		family, every = netlink.FAMILY_V4, netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	}
-	if err := s.handle.NeighSet(&netlink.Neigh{
-		LinkIndex: index, Family: family, State: unix.NUD_PERMANENT, Type: unix.RTN_UNICAST, IP: gateway.AsSlice(), HardwareAddr: mac,
-	}); err != nil {
-		return err
-	}
-	if gateway.Is4() {
-		to := &netlink.Route{LinkIndex: index, Dst: whole(gateway), Scope: netlink.SCOPE_LINK}
-		if err := s.handle.RouteReplace(to); err != nil {
-			return err
-		}
-	}
-	dst := &net.IPNet{IP: every.Addr().AsSlice(), Mask: net.CIDRMask(0, every.Addr().BitLen())}
-	return s.handle.RouteReplace(&netlink.Route{LinkIndex: index, Dst: dst, Gw: gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)})
-}
-
-// whole is the network of one address.
-func whole(addr netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
 }
