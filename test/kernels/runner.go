@@ -65,10 +65,10 @@ const machines = 2
 
 // runAll runs every kernel, also after one has failed, and reports. A machine keeps one processor busy, so there run as
 // many at once as there are processors; what is told of each comes when it has ended. The newest kernel, on which all
-// takes longest, begins.
+// takes longest, begins, and of each the machine with the longest suite: what begins last is to be short.
 func (r *runner) runAll(ctx context.Context, kernels []*debian.Kernel) error {
 	var guests []*guest
-	for _, kernel := range kernels {
+	for _, kernel := range slices.Backward(kernels) {
 		if err := os.RemoveAll(filepath.Join(r.output, kernel.Kernel)); err != nil {
 			return fmt.Errorf("prepare output directory: %w", err)
 		}
@@ -81,7 +81,7 @@ func (r *runner) runAll(ctx context.Context, kernels []*debian.Kernel) error {
 		}
 	}
 	ended, waiting := make(chan *guest), make(chan *guest, len(guests))
-	for _, g := range slices.Backward(guests) {
+	for _, g := range guests {
 		waiting <- g
 	}
 	close(waiting)
@@ -105,7 +105,7 @@ func (r *runner) runAll(ctx context.Context, kernels []*debian.Kernel) error {
 		return err
 	}
 	var results []kernelResult
-	for _, g := range guests {
+	for _, g := range slices.Backward(guests) {
 		if last := len(results) - 1; last >= 0 && results[last].kernel == g.result.kernel {
 			results[last].add(g.result)
 		} else {
@@ -164,7 +164,7 @@ func (r *runner) suitesOf(kernel *debian.Kernel) []suite {
 	var wanted []suite
 	for _, s := range r.suites {
 		if (s.refuses == nil) == kernel.Serves && !slices.Contains(s.without, kernel.Kernel) {
-			wanted = append(wanted, s)
+			wanted = append(wanted, s.on(kernel.Kernel))
 		}
 	}
 	return wanted

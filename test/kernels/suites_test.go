@@ -4,9 +4,12 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"fairlead.io/fairlead/test/kernels/debian"
 	"fairlead.io/fairlead/test/kernels/vm"
 )
 
@@ -99,6 +102,29 @@ func TestDeal(t *testing.T) {
 	}
 	if shares := deal(nil, 2); len(shares) != 1 || len(shares[0]) > 0 {
 		t.Errorf("without suites there are %v", shares)
+	}
+}
+
+// What is enough on one kernel runs there, and nowhere else.
+func TestAlone(t *testing.T) {
+	pins, err := debian.Pins()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range suites() {
+		for _, a := range s.alone {
+			at := slices.IndexFunc(pins, func(p debian.Pin) bool { return p.Kernel == a.kernel && p.Serves })
+			if at < 0 || slices.Contains(s.without, a.kernel) {
+				t.Errorf("%s of %s runs on no kernel", a.tests, s.name)
+			}
+			for _, pin := range pins {
+				args := s.on(pin.Kernel).args
+				skips := strings.HasPrefix(args[len(args)-1], "-test.skip=") && strings.Contains(args[len(args)-1], a.tests)
+				if skips == (pin.Kernel == a.kernel) {
+					t.Errorf("with Linux %s %s skips %s: %t", pin.Kernel, s.name, a.tests, skips)
+				}
+			}
+		}
 	}
 }
 

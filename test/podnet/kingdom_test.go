@@ -1,6 +1,7 @@
 package podnet
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"testing"
@@ -11,7 +12,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// kingdom is three nodes on one link, with a pod each.
+// kingdom is nodes on one link, with a pod each.
 type kingdom struct {
 	wire    *rig.Netns // that the nodes are at
 	nodes   []*node
@@ -32,6 +33,7 @@ type land struct {
 	byStack    bool // as with --host-routing=stack
 	lastPast   bool // the last node's packets go past its stack all the same
 	rates      map[string]maps.Rates
+	size       int // nodes that there are; 0: three
 }
 
 func newKingdom(t *testing.T, l land) *kingdom {
@@ -39,7 +41,7 @@ func newKingdom(t *testing.T, l land) *kingdom {
 	rig.Root(t)
 	k := &kingdom{wire: rig.NewNetns(t, "wire")}
 	rig.Bridge(t, k.wire, "br0")
-	for i := 1; i <= 3; i++ {
+	for i := 1; i <= cmp.Or(l.size, 3); i++ {
 		object := &model.Node{Name: fmt.Sprintf("n%d", i), UID: fmt.Sprint(i)}
 		if l.addr4 {
 			object.Addrs = append(object.Addrs, netip.MustParseAddr(fmt.Sprintf("198.51.100.%d", i)))

@@ -14,7 +14,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -113,11 +112,8 @@ func heed(args []string) int {
 	return 0
 }
 
-// A packet that its socket has for later leaves then, and not already when its pod's rate would let it.
-func TestBandwidthPaced(t *testing.T) {
-	rig.Root(t)
-	needFq(t)
-	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: 1e6}} }) // which has it wait for a tenth of a second
+// leavesPaced says that a packet that its socket has for later leaves then, and not already when its pod's rate would let it.
+func (w *town) leavesPaced(t *testing.T) {
 	for _, to := range outsiders {
 		if w.early(t, w.pods[1], to) > 0 {
 			t.Log("this kernel does not keep the time of a datagram as it leaves a namespace, as newer ones do")
@@ -146,15 +142,25 @@ func (w *town) early(t *testing.T, p *pod, to netip.Addr) time.Duration {
 	return time.Duration(due - came)
 }
 
-// A pod keeps to its rate when its connections pace themselves by what they see come back, too.
-func TestBandwidthBBR(t *testing.T) {
-	rig.Root(t)
-	needFq(t)
-	const rate = 10e6 / 8
-	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: rate}} })
-	w.must(w.pods[0].Netns.SetSysctl("net/ipv4/tcp_congestion_control", "bbr")) // as the program at its sockets has them choose
+// keepsByBBR says that a pod keeps to its rate when its connections pace themselves by what they see come back, too.
+func (w *town) keepsByBBR(t *testing.T) {
+	rate := float64(w.Rates["a"].Out)
+	w.sets(t, w.pods[0].Netns, "net/ipv4/tcp_congestion_control", "bbr") // as the program at its sockets has them choose
 	w.streamsAt(t, outsiders[true], rate, 1, 0.02)
 	w.streamsAt(t, outsiders[false], rate, 16, 0.02)
+}
+
+// sets sets something of a namespace until a part of the test ends.
+func (n *node) sets(t *testing.T, ns *rig.Netns, name, value string) {
+	t.Helper()
+	var was []byte
+	n.must(ns.Do(func() (err error) { was, err = os.ReadFile("/proc/sys/" + name); return err }))
+	n.must(ns.SetSysctl(name, value))
+	t.Cleanup(func() {
+		if err := ns.SetSysctl(name, strings.TrimSpace(string(was))); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // choose dials and prints the congestion control that the connection has.
@@ -182,17 +188,24 @@ func choose(args []string) int {
 	return 0
 }
 
-// New connections of a pod have BBR from when its annotation says so until it does not any more, and those of another pod and of the node never.
-func TestBandwidthBBRAnnotated(t *testing.T) {
+// An agent gives new connections of a pod BBR, and keeps a pod with a proxy of the node to its rate.
+func TestBandwidthOfAgent(t *testing.T) {
 	rig.Root(t)
 	d := newDockyard(t, "bpf", "--bandwidth=true", "--bbr=annotated")
+	d.part(t, "BBR", nil, d.choosesBBR)
+	d.part(t, "proxied", nil, d.keepsProxied)
+}
+
+// choosesBBR says that new connections of a pod have BBR from when its annotation says so until it does not any more, and those of another pod and of the
+// node never.
+func (d *dockyard) choosesBBR(t *testing.T) {
 	of := func(cgroup *rig.Cgroup, ns *rig.Netns, is4 bool) string {
 		t.Helper()
 		return strings.TrimSpace(rig.Child(t, cgroup, ns, "choose", netip.AddrPortFrom(outsiders[is4], 7).String()))
 	}
 	const usual = "reno"
 	for _, p := range []*pod{d.a, d.b} {
-		d.must(p.Netns.SetSysctl("net/ipv4/tcp_congestion_control", usual))
+		d.sets(t, p.Netns, "net/ipv4/tcp_congestion_control", usual)
 	}
 	for _, c := range []struct{ when, annotations, want string }{
 		{"at first", "", usual}, {"annotated", `fairlead.io/bbr: "true"`, "bbr"}, {"not any more", `fairlead.io/bbr: "false"`, usual},

@@ -10,7 +10,6 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/test/bench/minimal"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -18,38 +17,30 @@ import (
 // payload is how much of a rate of 10 Mbit/s is data of TCP, with the headers of Ethernet, IPv4 and TCP with its times around it.
 const payload = 10e6 / 8 * 1448 / 1514
 
-// What a pod gets is shaped: next to nothing has to be sent again of what a policer costs that drops what comes too fast, and the rate is reached
-// and kept to.
-func TestBandwidthPoliced(t *testing.T) {
-	rig.Root(t)
-	needFq(t)
-	const rate = 10e6 / 8
-	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {In: rate}} })
-	rig.Route(t, w.outside, "10.1.0.0/24", "198.51.100.1")
+// shapesNotPolices says that what a pod gets is shaped: next to nothing has to be sent again of what a policer costs that drops what comes too fast, and the
+// rate is reached and kept to.
+func (w *town) shapesNotPolices(t *testing.T) {
+	const rate, size = 10e6 / 8, 3 * 10e6 / 8 // of which a policer has so much sent again that of a hundredth something is left to count
 	policer, err := minimal.AttachPolicer(w.pods[1].Netns, "eth0", rate, rate/10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { w.must(policer.Close()) }()
-	for _, c := range []struct {
-		ecn   string
-		flows int
-	}{{"0", 1}, {"0", 16}, {"1", 1}, {"1", 16}} {
-		for _, ns := range []*rig.Netns{w.outside, w.pods[0].Netns, w.pods[1].Netns} {
-			w.must(ns.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/tcp_ecn", []byte(c.ecn), 0) }))
-		}
-		// A policer has so much sent again that of a hundredth something is left to count only in a long run.
-		size, apart := int(2*rate), 20
-		if c.ecn == "0" {
-			size, apart = 10*rate, 100
-		}
-		_, most := w.gotBy(t, w.pods[1], c.flows, size)
-		what := fmt.Sprintf("ECN %s, %d connections", c.ecn, c.flows)
-		t.Logf("%s, policed: %d segments again", what, most)
-		if most < 100 {
-			t.Errorf("%s: the policer has %d segments sent again", what, most)
-		}
-		w.requireGot(t, what, c.flows, size, 0.95*payload, max(most/apart, 1))
+	for _, ecn := range []string{"0", "1"} {
+		t.Run("ECN "+ecn, func(t *testing.T) {
+			for _, ns := range []*rig.Netns{w.outside, w.pods[0].Netns, w.pods[1].Netns} {
+				w.sets(t, ns, "net/ipv4/tcp_ecn", ecn)
+			}
+			for _, flows := range []int{1, 16} {
+				what := fmt.Sprintf("%d connections", flows)
+				_, most := w.gotBy(t, w.pods[1], flows, size)
+				t.Logf("%s, policed: %d segments again", what, most)
+				if most < 100 {
+					t.Errorf("%s: the policer has %d segments sent again", what, most)
+				}
+				w.requireGot(t, what, flows, size, 0.95*payload, max(most/100, 1))
+			}
+		})
 	}
 }
 
@@ -80,26 +71,26 @@ func (w *town) requireGot(t *testing.T, what string, flows, size int, least floa
 	}
 }
 
-// Senders that are a fifth of a second away need more on their way than those that are near, and get the rate as well.
-func TestBandwidthFar(t *testing.T) {
-	rig.Root(t)
-	needFq(t)
+// holdsFar says that senders that are a fifth of a second away need more on their way than those that are near, and get the rate as well.
+func (w *town) holdsFar(t *testing.T) {
 	const rate = 10e6 / 8
-	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {In: rate}} })
-	rig.Route(t, w.outside, "10.1.0.0/24", "198.51.100.1")
 	w.must(w.outside.Do(func() error {
 		link, err := netlink.LinkByName("eth0")
 		if err != nil {
 			return err
 		}
-		return netlink.QdiscAdd(netlink.NewNetem(netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
-			netlink.NetemQdiscAttrs{Latency: 200_000, Limit: 10_000}))
+		far := netlink.NewNetem(netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+			netlink.NetemQdiscAttrs{Latency: 200_000, Limit: 10_000})
+		t.Cleanup(func() {
+			if err := w.outside.Do(func() error { return netlink.QdiscDel(far) }); err != nil {
+				t.Error(err)
+			}
+		})
+		return netlink.QdiscAdd(far)
 	}))
 	// Cubic ends its slow start by itself when round trips get longer, at a point that a busy machine's noise decides, and
 	// then takes longer than the test to reach the rate. Reno goes on until something stops it, which must be the hold.
-	w.must(w.outside.Do(func() error {
-		return os.WriteFile("/proc/sys/net/ipv4/tcp_congestion_control", []byte("reno"), 0)
-	}))
+	w.sets(t, w.outside, "net/ipv4/tcp_congestion_control", "reno")
 	for _, flows := range []int{1, 16} {
 		w.requireGot(t, fmt.Sprintf("from far away, %d connections", flows), flows, 5*rate, 0.85*payload, 100)
 	}

@@ -20,11 +20,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Two pods that send at the same time are each kept to their own rate.
-func TestBandwidthOfTwo(t *testing.T) {
-	rig.Root(t)
-	needFq(t)
-	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: 4e6 / 8}, "b": {Out: 1e6 / 8}} })
+// keepsTwo says that two pods that send at the same time are each kept to their own rate.
+func (w *town) keepsTwo(t *testing.T) {
 	for is4, to := range outsiders {
 		passed := w.pace(false)
 		var sinks []*rig.Process
@@ -40,67 +37,86 @@ func TestBandwidthOfTwo(t *testing.T) {
 		}
 		w.requireWaiting(t, false, false, passed)
 	}
+	const within = 0.05
 	passed := w.pace(false)
-	var ends []func() float64
-	var wants []float64
+	var wants, got [2]float64
+	var alls [2]int
 	for i, p := range w.pods {
-		at := []*rig.Netns{w.outside, w.ns}[i]
-		wants = append(wants, leavesStreams(t, p.Netns, float64(w.Rates[p.id].Out), true))
-		ends = append(ends, streaming(t, p.Netns, at, []netip.Addr{outsiders[true], nodeAddrs[true]}[i], 1, int(wants[i]*streams.Seconds())))
+		wants[i], alls[i] = leavesStreams(t, p.Netns, float64(w.Rates[p.id].Out), true)
+	}
+	for n := 0; n < 5 && (got[0] < wants[0]*(1-within) || got[1] < wants[1]*(1-within)); n++ { // as streamsBetween does
+		got = w.streamsOfTwo(t, alls)
 	}
 	for i, p := range w.pods {
-		requireRate(t, fmt.Sprintf("%.0f Mbit/s beside another, by TCP", float64(w.Rates[p.id].Out)*8/1e6), ends[i](), wants[i], 0.05)
+		requireRate(t, fmt.Sprintf("%.0f Mbit/s beside another, by TCP", float64(w.Rates[p.id].Out)*8/1e6), got[i], wants[i], within)
 	}
 	w.requireWaiting(t, true, false, passed)
+}
+
+// streamsOfTwo has two pods send by TCP at the same time, the one out of the node, and returns at how many bytes a second so many came of each.
+func (w *town) streamsOfTwo(t *testing.T, alls [2]int) (got [2]float64) {
+	t.Helper()
+	var ends [2]func() float64
+	for i, p := range w.pods {
+		at, to := []*rig.Netns{w.outside, w.ns}[i], []netip.Addr{outsiders[true], nodeAddrs[true]}[i]
+		ends[i] = streaming(t, p.Netns, at, to, 1, alls[i])
+	}
+	for i, end := range ends {
+		got[i] = end()
+	}
+	return got
 }
 
 // What a pod answers clients outside is kept to its rate too where the answers do not go back by the node that forwarded the requests.
 func TestBandwidthDirect(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
-	for name, by := range map[string]bpf.MapsDirect{"IPIP": bpf.MapsDirectDIRECT_IPIP, "Geneve": bpf.MapsDirectDIRECT_GENEVE} {
-		t.Run(name, func(t *testing.T) { answersDirectly(t, by) })
-	}
-}
-
-func answersDirectly(t *testing.T, by bpf.MapsDirect) {
-	t.Helper()
 	const rate = 2e6 / 8
 	k := newKingdom(t, land{
-		mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, rates: map[string]maps.Rates{"p2": {Out: rate}},
+		mode: fabric.Native, addr4: true, addr6: true, pods4: true, pods6: true, byPrograms: true, size: 2, rates: map[string]maps.Rates{"p2": {Out: rate}},
 	})
 	k.tell(k.objects)
 	client := rig.NewNetns(t, "client")
 	k.plug(t, client, "client")
 	rig.Address(t, client, "eth0", "198.51.100.200/24", "2001:db8:1::c8/64")
 	front, back, pod := k.nodes[0], k.nodes[1], k.pods[1]
-	back.Rates = map[string]maps.Rates{"p2": {Out: rate}} // of which it has the pod
 	for _, addr := range k.objects[0].Addrs {
-		is4 := addr.Is4()
-		at := clusterIP(is4, 10)
+		at := clusterIP(addr.Is4(), 10)
 		rig.Route(t, client, netip.PrefixFrom(at, at.BitLen()).String(), addr.String())
 		for _, n := range []*node{front, back} {
-			n.serveAs(t, maps.LoadBalancer, at, pod.addr[is4])
-			n.answerDirectly(t, pod.addr[is4], n == back, by)
+			n.serveAs(t, maps.LoadBalancer, at, pod.addr[addr.Is4()])
 		}
-		want, all := leaves(rate, is4)
-		server := rig.NewChild(t, nil, pod.Netns, "gush", netip.AddrPortFrom(pod.addr[is4], 7).String())
+		server := rig.NewChild(t, nil, pod.Netns, "gush", netip.AddrPortFrom(pod.addr[addr.Is4()], 7).String())
 		if line, err := server.ReadLine(); err != nil || line != "ready" {
 			t.Fatalf("gush: %q, %v", line, err)
 		}
-		answered := func(all int) float64 {
-			return drained(t, rig.NewChild(t, nil, client, "beckon", netip.AddrPortFrom(at, 7).String(), strconv.Itoa(all)))
+	}
+	for name, by := range map[string]bpf.MapsDirect{"IPIP": bpf.MapsDirectDIRECT_IPIP, "Geneve": bpf.MapsDirectDIRECT_GENEVE} {
+		for is4, addr := range pod.addr {
+			for _, n := range []*node{front, back} {
+				n.answerDirectly(t, addr, n == back, by)
+			}
+			back.part(t, fmt.Sprintf("%s, IPv4 %t", name, is4), nil, func(t *testing.T) {
+				answersDirectly(t, client, front, back, clusterIP(is4, 10), float64(back.Rates["p2"].Out))
+			})
 		}
-		answered(2 * datagrams) // so that nodes know their neighbours: for whom they do not know, they keep a few packets alone
-		passed := back.pace(false)
-		before := front.transmitted(t)
-		got := answered(all)
-		requireRate(t, fmt.Sprintf("answers at %.0f Mbit/s, IPv4 %t", rate*8/1e6, is4), got, want, 0.03)
-		back.requireWaiting(t, false, false, passed)
-		if sent := front.transmitted(t) - before; sent > uint64(all*datagram/10) {
-			t.Errorf("IPv4 %t: the node in front has sent %d bytes of %d that were answered", is4, sent, all*datagram)
-		}
-		server.Kill()
+	}
+}
+
+// answersDirectly says that the answers from an address come at a rate, and not by the node in front.
+func answersDirectly(t *testing.T, client *rig.Netns, front, back *node, at netip.Addr, rate float64) {
+	t.Helper()
+	want, all := leaves(rate, at.Is4())
+	answered := func(all int) float64 {
+		return drained(t, rig.NewChild(t, nil, client, "beckon", netip.AddrPortFrom(at, 7).String(), strconv.Itoa(all)))
+	}
+	answered(2 * datagrams) // so that nodes know their neighbours: for whom they do not know, they keep a few packets alone
+	passed := back.pace(false)
+	before := front.transmitted(t)
+	requireRate(t, fmt.Sprintf("answers at %.0f Mbit/s", rate*8/1e6), answered(all), want, 0.03)
+	back.requireWaiting(t, false, false, passed)
+	if sent := front.transmitted(t) - before; sent > uint64(all*datagram/10) {
+		t.Errorf("the node in front has sent %d bytes of %d that were answered", sent, all*datagram)
 	}
 }
 
@@ -115,7 +131,7 @@ func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool, by b
 	n.must(err)
 	defer tables.Close()
 	for index := uint32(1); tables.Services[index].Words[0] != 0; index++ {
-		tables.Services[index].Flags |= maps.DirectFlags(uint8(by))
+		tables.Services[index].Flags = tables.Services[index].Flags&^maps.DirectMask | maps.DirectFlags(uint8(by))
 		if local {
 			tables.Backends[index].Flags |= maps.BackendLocal
 			for _, port := range []uint16{0, 7} {
@@ -242,12 +258,10 @@ func linger(args []string) int {
 	return 0
 }
 
-// When pods are not to be kept to rates any more nothing is lost of what waits just then, out of the node or on it.
-func TestBandwidthOff(t *testing.T) {
-	rig.Root(t)
-	needFq(t)
-	const rate, all = 2e6 / 8, 1200 // for ten seconds
-	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: rate}} })
+// letsGo says that when pods are not to be kept to rates any more nothing is lost of what waits just then, out of the node or on it.
+func (w *town) letsGo(t *testing.T) {
+	const all = 600 // datagrams to either, for five seconds
+	rate := float64(w.Rates["a"].Out)
 	a, b := w.pods[0], w.pods[1]
 	sinks := []*rig.Process{drainAt(t, w.outside, 9, all), drainAt(t, b.Netns, 9, all)}
 	source := rig.NewChild(t, nil, a.Netns, "linger", strconv.Itoa(all), fmt.Sprint(rate), netip.AddrPortFrom(outsiders[true], 9).String(),
@@ -277,21 +291,19 @@ func TestBandwidthOff(t *testing.T) {
 	}
 }
 
-// What a pod sends to a proxy of its node is kept to its rate, and so what that sends on. A proxy that a busy machine has wait makes nothing up for, so what
-// comes too slowly is looked at anew.
-func TestBandwidthProxied(t *testing.T) {
-	rig.Root(t)
+// keepsProxied says that what a pod sends to a proxy of its node is kept to its rate, and so what that sends on. A proxy that a busy machine has wait makes
+// nothing up for, so what comes too slowly is looked at anew.
+func (d *dockyard) keepsProxied(t *testing.T) {
 	needFq(t)
 	const rate, within = 10e6 / 8, 0.05
-	d := newDockyard(t, "bpf", "--bandwidth=true")
 	d.begin("mesh", "15001")
 	d.annotate("fairlead.io/l7-proxy: mesh, kubernetes.io/egress-bandwidth: 10M")
 	d.has("port 15001")
 	for is4, to := range outsiders {
-		want := rate * (1500 - float64(20+12+map[bool]int{true: 20, false: 40}[is4])) / (1500 + 14)
+		want, all := leavesStreams(t, d.a.Netns, rate, is4)
 		var got float64
 		for n := 0; n < 5 && got < want*(1-within); n++ {
-			got = streamed(t, d.a.Netns, d.outside, to, 1, int(want*streams.Seconds()))
+			got = streamed(t, d.a.Netns, d.outside, to, 1, all)
 		}
 		requireRate(t, "by its proxy to "+to.String(), got, want, within)
 	}

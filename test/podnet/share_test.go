@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"os"
 	"strconv"
 	"testing"
 	"time"
@@ -18,11 +17,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Pods that share a rate keep to it together, and what is within another share keeps to that too.
-func TestBandwidthShared(t *testing.T) {
-	rig.Root(t)
-	needFq(t)
-	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{} })
+// keepsShared says that pods that share a rate keep to it together, and what is within another share keeps to that too.
+func (w *town) keepsShared(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		share maps.Share
@@ -32,8 +28,7 @@ func TestBandwidthShared(t *testing.T) {
 		{"of a namespace, within the node's", maps.Share{Namespace: "shop", OfNamespace: 2e6 / 8, OfNode: 1e6 / 8}, 1e6 / 8},
 	} {
 		shared := maps.Rates{Share: c.share, Class: maps.Guaranteed} // which lets most of it wait
-		w.Rates = map[string]maps.Rates{"a": shared, "b": shared}
-		w.restart()
+		w.rerate(map[string]maps.Rates{"a": shared, "b": shared})
 		for is4, to := range outsiders {
 			want, all := leaves(c.rate, is4)
 			sink := drainAt(t, w.outside, 9, 2*(all/2/datagrams*datagrams))
@@ -55,33 +50,28 @@ func TestBandwidthShared(t *testing.T) {
 	}
 }
 
-// What waits at a device does so in the band of its pod's class, if this kernel's fq has any.
-func TestBandwidthBands(t *testing.T) {
-	rig.Root(t)
-	needFq(t)
-	for _, bypass := range []bool{true, false} {
-		const rate = 1e6 / 8
-		w := newTownOf(t, bypass, func(s *served) {
-			s.Rates = map[string]maps.Rates{"a": {Out: rate, Class: maps.Guaranteed}, "b": {Out: rate, Class: maps.BestEffort}}
-		})
-		w.must(w.ns.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward_update_priority", []byte("0"), 0) }))
-		to := outsiders[!bypass] // each way has something of one family that the other way has not
-		for band, p := range map[int]*pod{0: w.pods[0], 2: w.pods[1]} {
-			waiting, ok := w.pouredBands(t, p, to, rate)
-			if !ok {
-				t.Log("this kernel's fq has no bands: Linux 6.7 has them")
-				return
-			}
-			in := waiting[band]
-			waiting[band] = 0
-			if in == 0 || waiting != [3]uint32{} {
-				t.Errorf("past the stack %t, %s: %d wait in band %d, and in the others %v", bypass, p.id, in, band, waiting)
-			}
+// preferBands says that what waits at a device does so in the band of its pod's class, if this kernel's fq has any. Each way has something of one family that
+// the other way has not.
+func (w *town) preferBands(t *testing.T, to netip.Addr) {
+	w.sets(t, w.ns, "net/ipv4/ip_forward_update_priority", "0")
+	for band, p := range map[int]*pod{0: w.pods[0], 2: w.pods[1]} {
+		waiting, ok := w.pouredBands(t, p, to, float64(w.Rates[p.id].Out))
+		if !ok {
+			t.Log("this kernel's fq has no bands: Linux 6.7 has them")
+			return
+		}
+		in := waiting[band]
+		waiting[band] = 0
+		if in == 0 || waiting != [3]uint32{} {
+			t.Errorf("%s: %d wait in band %d, and in the others %v", p.id, in, band, waiting)
 		}
 	}
 }
 
-// pouredBands has a pod send what waits for a second and a half, and returns in which bands it does.
+// inClass are the rates of a pod of a class.
+func inClass(class maps.Class) maps.Rates { return maps.Rates{Out: 1e6 / 8, Class: class} }
+
+// pouredBands has a pod send what waits for a second, and returns in which bands it does.
 func (w *town) pouredBands(t *testing.T, p *pod, to netip.Addr, rate float64) (waiting [3]uint32, ok bool) {
 	t.Helper()
 	_, all := leaves(rate, to.Is4())

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -67,7 +66,7 @@ type served struct {
 	Rates map[string]maps.Rates // that pods are kept to, by their names; nil: none is
 }
 
-// serve is the agent's half: it says when it is ready, and ends with its input.
+// serve is the agent's half: it says when it is ready, heeds other rates, a line each, and ends with its input.
 func serve(args []string) int {
 	var s served
 	if err := json.Unmarshal([]byte(args[0]), &s); err != nil {
@@ -101,16 +100,10 @@ func serve(args []string) int {
 				return err
 			}
 		}
+		rates := newRates(s.Rates)
 		network, err := podnet.New(podnet.Config{
-			Largest: largest, Kind: s.Kind,
-			Traits: func(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) podnet.Traits {
-				if asked != nil && was == nil {
-					return podnet.Traits{Rates: maps.Rates{Out: asked.EgressRate / 8, In: asked.IngressRate / 8}}
-				}
-				return podnet.Traits{Rates: s.Rates[pod.Name]}
-			},
-			Programs: programs,
-			Dir:      s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
+			Largest: largest, Kind: s.Kind, Traits: rates.traits, Changed: rates.changed, Programs: programs,
+			Dir: s.Dir, Chained: s.Chained, Boot: s.Boot, Cooldown: s.Cooldown, Log: log,
 			CIDRs: func() ([]netip.Prefix, error) {
 				if len(s.CIDRs) == 0 {
 					return nil, fmt.Errorf("the Node has no podCIDR")
@@ -140,14 +133,12 @@ func serve(args []string) int {
 		go func() { failed <- server.Serve(ctx) }()
 		go func() { failed <- network.Run(ctx) }()
 		fmt.Println("ready")
-		_, _ = io.Copy(io.Discard, os.Stdin)
+		err = rates.follow(os.Stdin)
 		cancel()
 		for range 2 {
-			if err := <-failed; err != nil {
-				return err
-			}
+			err = errors.Join(err, <-failed)
 		}
-		return network.Close()
+		return errors.Join(err, network.Close())
 	}()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
