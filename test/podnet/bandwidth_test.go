@@ -117,6 +117,7 @@ func TestBandwidth(t *testing.T) {
 	w.part(t, "shared", nil, w.keepsShared)
 	w.part(t, "bands", both(inClass(maps.Guaranteed), inClass(maps.BestEffort)), func(t *testing.T) { w.preferBands(t, outsiders[false]) })
 	w.part(t, "paced", map[string]maps.Rates{"a": {Out: 1e6}}, w.leavesPaced) // which has it wait for a tenth of a second
+	w.part(t, "ended", map[string]maps.Rates{"a": {In: 200e3}}, w.leavesEnds)
 	w.part(t, "far", map[string]maps.Rates{"a": {In: rate}}, w.holdsFar)
 	w.part(t, "policed", map[string]maps.Rates{"a": {In: rate}}, w.shapesNotPolices)
 	w.part(t, "off", map[string]maps.Rates{"a": {Out: 2e6 / 8}}, w.letsGo) // the last: there are no rates after it

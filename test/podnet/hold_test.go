@@ -1,9 +1,13 @@
 package podnet
 
 import (
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,37 +46,120 @@ func TestSendersHeld(t *testing.T) {
 				}
 			}
 		}
+		w.leavesEnds(t)
+	}
+}
+
+// leavesEnds says that only those are told of less room who have a socket that tells them: not who is told of the end of a connection that has none any
+// more, by a socket that is the kernel's for all of those. Of that one nobody could say in what unit it tells.
+func (w *town) leavesEnds(t *testing.T) {
+	a := w.pods[0]
+	w.sets(t, a.Netns, "net/ipv4/tcp_window_scaling", "0")
+	var listener net.Listener
+	var client net.Conn
+	var heard net.PacketConn
+	w.must(a.Do(func() (err error) {
+		listener, err = net.Listen("tcp", netip.AddrPortFrom(a.addr[true], 8).String())
+		return err
+	}))
+	defer listener.Close()
+	w.must(w.outside.Do(func() (err error) {
+		if client, err = net.DialTimeout("tcp", listener.Addr().String(), patience); err == nil {
+			heard, err = net.ListenPacket("ip4:tcp", outsiders[true].String())
+		}
+		return err
+	}))
+	defer client.Close()
+	defer heard.Close()
+	server, err := listener.Accept()
+	w.must(err)
+	w.must(heard.SetReadDeadline(time.Now().Add(patience)))
+	w.tell(bpf.MapsPodWindow{Bytes: 1, Part: 4, FlowsBefore: ^uint64(0)})
+	w.must(server.Close())
+	held := windowAt(t, heard, 8, fin)
+	w.until("the pod's end has no socket any more", func() bool { return w.isEnding(a, 8, client.LocalAddr().(*net.TCPAddr).Port) })
+	w.must(client.Close())
+	if last := windowAt(t, heard, 8, 0); held > 1<<14 || last < 1<<15 {
+		t.Errorf("of its last packets a connection tells of %d bytes, and the kernel for it of %d", held, last)
 	}
 }
 
 // held returns how much somebody may have on the way to a pod who is told what the row says.
 func (w *town) held(t *testing.T, to netip.AddrPort, is bpf.MapsPodWindow) (window int) {
 	t.Helper()
-	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), false)
-	w.must(err)
-	defer m.Close()
-	var key bpf.MapsPaceKey
-	var row bpf.MapsPodPace
-	if rows := m.PodPaces.Iterate(); !rows.Next(&key, &row) {
-		t.Fatalf("no pod has a rate: %v", rows.Err())
-	}
 	for range 5 { // a machine that pauses begins another turn, of which other parts may come
-		var now unix.Timespec
-		w.must(unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
-		began := uint64(now.Nano())
-		row.Window, row.Window.Began = is, began
-		w.must(m.PodPaces.Put(&key, &row))
+		same := w.tell(is)
 		w.must(w.outside.Do(func() (err error) {
 			window, err = windowOf(to)
 			return err
 		}))
-		w.must(m.PodPaces.Lookup(&key, &row))
-		if row.Window.Began == began {
+		if same() {
 			return window
 		}
 	}
 	t.Fatal("five turns were over at once")
 	return 0
+}
+
+// tell has a turn begin in which the row of the pod that gets at a rate says so. It returns what tells whether that goes on.
+func (w *town) tell(is bpf.MapsPodWindow) (goesOn func() bool) {
+	w.t.Helper()
+	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), false)
+	w.must(err)
+	w.t.Cleanup(func() { m.Close() })
+	var key bpf.MapsPaceKey
+	var row bpf.MapsPodPace
+	rows := m.PodPaces.Iterate()
+	for rows.Next(&key, &row) && key.Kind != uint32(bpf.MapsPaceKindPACE_IN) {
+	}
+	if key.Kind != uint32(bpf.MapsPaceKindPACE_IN) {
+		w.t.Fatalf("no pod gets at a rate: %v", rows.Err())
+	}
+	var now unix.Timespec
+	w.must(unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+	row.Window, row.Window.Began = is, uint64(now.Nano())
+	w.must(m.PodPaces.Put(&key, &row))
+	return func() bool {
+		began := row.Window.Began
+		w.must(m.PodPaces.Lookup(&key, &row))
+		return row.Window.Began == began
+	}
+}
+
+// windowAt returns what the next packet from a port tells of, which has that flag; with none, one that ends and begins nothing.
+func windowAt(t *testing.T, heard net.PacketConn, port uint16, flag byte) int {
+	t.Helper()
+	for packet := make([]byte, 1500); ; {
+		n, _, err := heard.ReadFrom(packet) // without the header of IPv4
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n < 20 || binary.BigEndian.Uint16(packet) != port {
+			continue
+		}
+		if flags := packet[13] & (fin | syn | rst); flags == flag {
+			return int(binary.BigEndian.Uint16(packet[14:]))
+		}
+	}
+}
+
+// Flags of TCP.
+const fin, syn, rst = 1, 2, 4
+
+// isEnding reports whether of a pod's connection only that is left that answers the other end's last packet.
+func (n *node) isEnding(p *pod, port, other int) (ending bool) {
+	n.t.Helper()
+	n.must(p.Do(func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/tcp")
+		for line := range strings.Lines(string(text)) {
+			const waits = "05" // FIN-WAIT-2: who has closed the socket has it go at once
+			fields := strings.Fields(line)
+			ending = ending || strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) &&
+				strings.HasSuffix(fields[2], fmt.Sprintf(":%04X", other)) && fields[3] == waits
+		}
+		return err
+	}))
+	return ending
 }
 
 // windowOf returns how much may be on the way by a connection on which some has been acknowledged.
