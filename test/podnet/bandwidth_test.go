@@ -50,10 +50,14 @@ func (n *node) pace(gets bool) (sum maps.Pace) {
 	defer m.Close()
 	list, err := maps.Paces(m.PodRates, m.PodPaces)
 	n.must(err)
-	if len(list) != len(n.Rates) {
+	pods := map[uint32]maps.Paced{} // of which each may have several interfaces
+	for _, both := range list {
+		pods[both.Of] = both
+	}
+	if len(pods) != len(n.Rates) {
 		n.t.Errorf("pods with a rate: %v, want those of %v", list, n.Rates)
 	}
-	for _, both := range list {
+	for _, both := range pods {
 		if one := map[bool]*maps.Pace{false: both.Out, true: both.In}[gets]; one != nil {
 			sum.Passed, sum.Dropped, sum.Marked = sum.Passed+one.Passed, sum.Dropped+one.Dropped, sum.Marked+one.Marked
 		}
@@ -113,6 +117,7 @@ func TestBandwidth(t *testing.T) {
 	both := func(a, b maps.Rates) map[string]maps.Rates { return map[string]maps.Rates{"a": a, "b": b} }
 	w.part(t, "alone", nil, func(t *testing.T) { w.keeps(t, 50, 10, 2) })
 	w.part(t, "BBR", map[string]maps.Rates{"a": {Out: rate}}, w.keepsByBBR)
+	w.part(t, "interfaces", map[string]maps.Rates{"a": {Out: rate}}, w.keepsAllInterfaces)
 	w.part(t, "two", both(maps.Rates{Out: 6e6 / 8}, maps.Rates{Out: 3e6 / 8}), w.keepsTwo)
 	w.part(t, "shared", nil, w.keepsShared)
 	w.part(t, "bands", both(inClass(maps.Guaranteed), inClass(maps.BestEffort)), func(t *testing.T) { w.preferBands(t, outsiders[false]) })

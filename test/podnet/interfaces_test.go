@@ -3,11 +3,13 @@ package podnet
 import (
 	"context"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
 
 	"fairlead.io/fairlead/test/rig"
 )
@@ -85,4 +87,43 @@ func TestTwoInterfaces(t *testing.T) {
 			w.must(s.del())
 		}
 	}
+}
+
+// keepsAllInterfaces says that what a pod sends by two interfaces, and in two families, at the same time is kept to its one rate.
+func (w *town) keepsAllInterfaces(t *testing.T) {
+	rate, a := float64(w.Rates["a"].Out), w.pods[0]
+	s := w.addSecond(a)
+	defer func() { w.must(s.del()) }()
+	want4, all := leaves(rate/2, true)
+	want6, _ := leaves(rate/2, false)
+	before, passed := sentBy(t, a), w.pace(false)
+	sink := drainAt(t, w.outside, 9, 2*all)
+	to := netip.AddrPortFrom(outsiders[true], 9).String() + "," + netip.AddrPortFrom(outsiders[false], 9).String()
+	rig.Child(t, nil, a.Netns, "pour", to, "4", strconv.Itoa(2*all), "0", a.addr[true].String(), s.addr[false].String())
+	requireRate(t, "by two interfaces", drained(t, sink), want4+want6, 0.02)
+	w.requireWaiting(t, false, false, passed)
+	for name, bytes := range sentBy(t, a) {
+		if bytes -= before[name]; bytes < uint64(all*datagram) || bytes > uint64(all*datagram*5/4) {
+			t.Errorf("%s has sent %d bytes, want %d and their headers", name, bytes, all*datagram)
+		}
+	}
+}
+
+// sentBy returns how many bytes each of a pod's interfaces has sent.
+func sentBy(t *testing.T, p *pod) map[string]uint64 {
+	t.Helper()
+	sent := map[string]uint64{}
+	if err := p.Do(func() error {
+		for _, name := range []string{"eth0", "net1"} {
+			link, err := netlink.LinkByName(name)
+			if err != nil {
+				return err
+			}
+			sent[name] = link.Attrs().Statistics.TxBytes
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return sent
 }

@@ -237,7 +237,8 @@ func hurry(conn *net.UDPConn) error {
 	return errors.Join(setOption(conn, unix.IPPROTO_UDP, unix.UDP_SEGMENT, datagram), setOption(conn, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 64<<20))
 }
 
-// pour sends so many datagrams by some flows, as fast as it can, and prints how many of them it sent later than at so many bytes a second.
+// pour sends so many datagrams by some flows, as fast as it can, and prints how many of them it sent later than at so many bytes a second. Flows take
+// turns, and so do addresses to send to and from, where there are several; from any, if it is told none.
 func pour(args []string) int {
 	err := func() error {
 		flows, err := strconv.Atoi(args[1])
@@ -246,9 +247,13 @@ func pour(args []string) int {
 		if err := errors.Join(err, err2, err3); err != nil {
 			return err
 		}
-		conns := make([]net.Conn, flows)
+		to, conns := strings.Split(args[0], ","), make([]net.Conn, flows)
 		for i := range conns {
-			if conns[i], err = net.Dial("udp", args[0]); err != nil {
+			var dialer net.Dialer
+			if from := args[4:]; len(from) > 0 {
+				dialer.LocalAddr = &net.UDPAddr{IP: net.ParseIP(from[i%len(from)])}
+			}
+			if conns[i], err = dialer.Dial("udp", to[i%len(to)]); err != nil {
 				return err
 			}
 			defer conns[i].Close()

@@ -77,13 +77,17 @@ func (n *node) know(m *maps.Maps, rates map[string]maps.Rates) bool {
 		shares  bool
 	}
 	var have, want []known
+	pods := map[uint32]known{} // of which each may have several interfaces
 	var index uint32
 	var row bpf.MapsPodRate
 	rows := m.PodRates.Iterate()
 	for rows.Next(&index, &row) {
-		have = append(have, known{row.Out, row.In, row.Class, row.Share != 0})
+		pods[cmp.Or(row.Pace, index)] = known{row.Out, row.In, row.Class, row.Share != 0}
 	}
 	n.must(rows.Err())
+	for _, pod := range pods {
+		have = append(have, pod)
+	}
 	shares := map[uint64]bool{}
 	for _, r := range rates {
 		want = append(want, known{r.Out, r.In, uint32(r.Class), r.Share != maps.Share{}})
