@@ -36,7 +36,7 @@ A line has the time, the hook, the direction, the device, what happened to the p
 "=>" precedes its new addresses. With -o json each line is an object:
 
     time            when it happened
-    hook            tc or xdp
+    hook            tc, xdp or pod
     direction       in or out of the node
     device          where the packet was seen
     verdict         drop, carried (passed on, but degraded) or backend (a flow gets one)
