@@ -71,14 +71,13 @@ func (c *call) checkPod(s *sandbox, addrs []netip.Addr) (*cni.Device, error) {
 	if node.Attrs().Name != c.attachment.Device() {
 		return nil, nil // another plugin made it
 	}
-	routes, err := s.routesBy(link)
-	if err != nil {
-		return nil, err
-	}
 	for _, addr := range addrs {
-		gateway := gatewayOf(addr.Is4())
-		if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw.Equal(gateway.AsSlice()) }) {
-			return nil, unexpected("the pod lacks its route by %s", gateway)
+		led, err := s.isLedOut(link, addr)
+		if err != nil {
+			return nil, err
+		}
+		if !led {
+			return nil, unexpected("the pod lacks its route by %s, or the rule for it", gatewayOf(addr.Is4()))
 		}
 	}
 	return c.describe(&cni.Device{

@@ -11,8 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownTables is where the numbers of tables begin that are for an interface alone; its index is added, which is no other's.
-const ownTables = 1000
+const (
+	// ownTables is where the numbers of tables begin that are for an interface alone; its index is added, which is no other's.
+	ownTables = 1000
+	// ownRules is the priority of the rules that lead to these tables.
+	ownRules = 1000
+	// spareMetric is that of a way out for who asks for an interface and has no address yet: whoever does not takes another.
+	spareMetric = 4096
+)
 
 // gatewayOf returns who is asked for everybody else. It is nobody's address: what is sent there goes to the other end of the device.
 func gatewayOf(is4 bool) netip.Addr {
@@ -27,19 +33,64 @@ func gatewayOf(is4 bool) netip.Addr {
 func (s *sandbox) leadOut(index int, addr netip.Addr, mac net.HardwareAddr) error {
 	taken, err := s.leadsOut(index, addr.Is4())
 	if err != nil || !taken {
-		return errors.Join(err, s.route(index, addr.Is4(), mac, unix.RT_TABLE_MAIN))
+		return errors.Join(err, s.route(netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_MAIN}, addr.Is4(), mac))
 	}
 	table := ownTables + index
-	if err := s.route(index, addr.Is4(), mac, table); err != nil {
-		return err
+	for _, to := range []netlink.Route{
+		{LinkIndex: index, Table: table}, {LinkIndex: index, Table: unix.RT_TABLE_MAIN, Priority: spareMetric},
+	} {
+		if err := s.route(to, addr.Is4(), mac); err != nil {
+			return err
+		}
 	}
 	s.tables[addr.Is4()] = table
-	rule := netlink.NewRule()
-	rule.Family, rule.Src, rule.Table = familyOf(addr.Is4()), whole(addr), table
-	if err := s.handle.RuleAdd(rule); err != nil && !errors.Is(err, unix.EEXIST) {
+	return s.rule(addr, table)
+}
+
+// rule leads what has an address to a table. Rules of interfaces that are gone stay behind, where they lead nowhere, and go now.
+func (s *sandbox) rule(addr netip.Addr, table int) error {
+	rules, err := s.handle.RuleList(familyOf(addr.Is4()))
+	if err != nil {
+		return fmt.Errorf("list rules: %w", err)
+	}
+	for _, r := range rules {
+		if r.Priority != ownRules || r.Table <= ownTables {
+			continue
+		}
+		var gone netlink.LinkNotFoundError
+		if _, err := s.handle.LinkByIndex(r.Table - ownTables); !errors.As(err, &gone) {
+			continue
+		}
+		if err := s.handle.RuleDel(&r); err != nil {
+			return fmt.Errorf("delete rule of an interface that is gone: %w", err)
+		}
+	}
+	own := netlink.NewRule()
+	own.Family, own.Src, own.Table, own.Priority = familyOf(addr.Is4()), whole(addr), table, ownRules
+	if err := s.handle.RuleAdd(own); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add rule: %w", err)
 	}
 	return nil
+}
+
+// isLedOut reports whether what has an address of an interface leaves by it.
+func (s *sandbox) isLedOut(link netlink.Link, addr netip.Addr) (bool, error) {
+	routes, err := s.routesBy(link)
+	if err != nil {
+		return false, err
+	}
+	rules, err := s.handle.RuleList(familyOf(addr.Is4()))
+	if err != nil {
+		return false, fmt.Errorf("list rules: %w", err)
+	}
+	return slices.ContainsFunc(routes, func(r netlink.Route) bool {
+		if !r.Gw.Equal(gatewayOf(addr.Is4()).AsSlice()) || r.Priority == spareMetric {
+			return false
+		}
+		return r.Table == unix.RT_TABLE_MAIN || slices.ContainsFunc(rules, func(rule netlink.Rule) bool {
+			return rule.Table == r.Table && rule.Src != nil && rule.Src.String() == whole(addr).String()
+		})
+	}), nil
 }
 
 // leadsOut reports whether another interface than this is the pod's way out.
@@ -49,27 +100,27 @@ func (s *sandbox) leadsOut(index int, is4 bool) (bool, error) {
 		return false, fmt.Errorf("list routes: %w", err)
 	}
 	return slices.ContainsFunc(routes, func(r netlink.Route) bool {
-		return r.LinkIndex != index && (r.Dst == nil || r.Dst.String() == everything(is4).String())
+		return r.LinkIndex != index && r.Priority != spareMetric && (r.Dst == nil || r.Dst.String() == everything(is4).String())
 	}), nil
 }
 
-// route makes the gateway that of a table for everything. Nobody answers for its address, so who has it is told to the kernel.
-func (s *sandbox) route(index int, is4 bool, mac net.HardwareAddr, table int) error {
+// route makes the gateway that of an interface's table for everything. Nobody answers for its address, so who has it is told to the kernel.
+func (s *sandbox) route(to netlink.Route, is4 bool, mac net.HardwareAddr) error {
 	gateway := gatewayOf(is4)
 	if err := s.handle.NeighSet(&netlink.Neigh{
-		LinkIndex: index, Family: familyOf(is4), State: unix.NUD_PERMANENT, Type: unix.RTN_UNICAST, IP: gateway.AsSlice(), HardwareAddr: mac,
+		LinkIndex: to.LinkIndex, Family: familyOf(is4), State: unix.NUD_PERMANENT, Type: unix.RTN_UNICAST, IP: gateway.AsSlice(), HardwareAddr: mac,
 	}); err != nil {
 		return err
 	}
 	if is4 {
-		to := &netlink.Route{LinkIndex: index, Dst: whole(gateway), Scope: netlink.SCOPE_LINK, Table: table}
-		if err := s.handle.RouteReplace(to); err != nil {
+		near := to
+		near.Dst, near.Scope = whole(gateway), netlink.SCOPE_LINK
+		if err := s.handle.RouteReplace(&near); err != nil {
 			return err
 		}
 	}
-	return s.handle.RouteReplace(&netlink.Route{
-		LinkIndex: index, Dst: everything(is4), Gw: gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK), Table: table,
-	})
+	to.Dst, to.Gw, to.Flags = everything(is4), gateway.AsSlice(), int(netlink.FLAG_ONLINK)
+	return s.handle.RouteReplace(&to)
 }
 
 // routesBy returns the routes by an interface, of all tables.
