@@ -35,6 +35,8 @@ type removal struct {
 	// Lost is how many connections could not be handed over, and which ones that are.
 	Lost      int    `json:"lost"`
 	LostKinds string `json:"lostKinds,omitempty"`
+	// Forwarded is how many are lost only if another node forwards them here.
+	Forwarded int `json:"forwarded"`
 	// Routes is how many there were to the pods of other nodes.
 	Routes int `json:"routes"`
 	// Left are devices of pods: what lives is not touched.
@@ -120,7 +122,8 @@ func remove(cfg *config.Config, plugins string, drain func() (datapath.Stuck, er
 	if err != nil {
 		return nil, errors.Join(left, err)
 	}
-	if removed.Lost = lost.All(); removed.Lost > 0 {
+	removed.Lost, removed.Forwarded, lost.Forwarded = lost.Sure(), lost.Forwarded, 0
+	if removed.Lost > 0 {
 		removed.LostKinds = stuckWords(lost)
 	}
 	if _, err := sockmap.Remove(cfg.BPFFS); err != nil {
@@ -233,6 +236,9 @@ func (r *removal) write(w io.Writer) error {
 	}
 	if r.Lost > 0 {
 		fmt.Fprintf(w, "%s cannot be handed over and will break; --drain waits for them to end\n", r.LostKinds)
+	}
+	if r.Forwarded > 0 {
+		fmt.Fprintf(w, "%d connections will break if another node forwards them here with direct server return; --drain waits for these too\n", r.Forwarded)
 	}
 	if r.Routes > 0 {
 		fmt.Fprintf(w, "removed %d routes to pods of other nodes\n", r.Routes)

@@ -22,7 +22,7 @@ const (
 	// drainLooks is how often is looked how many connections are left, and drainTells how often that is told.
 	drainLooks = time.Second
 	drainTells = 30 * time.Second
-	// drainRest is how many times as long as a look took the next one is away.
+	// drainRest is how many times as long as a look took the next one is away, up to drainTells.
 	drainRest = 50
 )
 
@@ -49,7 +49,10 @@ func drain(ctx context.Context, cfg *config.Config, limit time.Duration, out io.
 	}
 	defer func() { err = errors.Join(err, node.Close()) }()
 	if limit == 0 {
-		return node.Stuck()
+		if left, err = node.Stuck(); err != nil { // it is only told
+			fmt.Fprintf(out, "connections that will break could not be counted: %v\n", err)
+		}
+		return left, nil
 	}
 	ctx, cancel := signal.NotifyContext(ctx, unix.SIGINT, unix.SIGTERM)
 	defer cancel()
@@ -70,6 +73,9 @@ func drain(ctx context.Context, cfg *config.Config, limit time.Duration, out io.
 func (d *drainer) collect(timeouts conntrack.Timeouts) (end func() error, err error) {
 	flows, err := d.node.Flows()
 	if flows == nil {
+		if err == nil {
+			fmt.Fprintln(d.out, "flows that are over are not removed meanwhile: an agent was interrupted while their map grew; start one to finish that")
+		}
 		return func() error { return nil }, err
 	}
 	tick, err := datapath.MeasureTick()
@@ -96,6 +102,9 @@ func (d *drainer) wait(ctx context.Context) (datapath.Stuck, error) {
 	for {
 		start := time.Now()
 		left, err := d.look()
+		if err == nil && ctx.Err() != nil {
+			err = fmt.Errorf("wait for %s: interrupted; new connections are left to other rules until an agent starts", stuckWords(left))
+		}
 		if err != nil || left.All() == 0 || start.Sub(begun) >= d.limit {
 			return left, err
 		}
@@ -103,10 +112,9 @@ func (d *drainer) wait(ctx context.Context) (datapath.Stuck, error) {
 			told = start
 			fmt.Fprintf(d.out, "waiting up to %[2]v for %[1]s\n", stuckWords(left), (d.limit - start.Sub(begun)).Round(time.Second))
 		}
-		next := max(drainLooks, drainRest*time.Since(start))
+		next := min(max(drainLooks, drainRest*time.Since(start)), drainTells)
 		select {
-		case <-ctx.Done():
-			return left, fmt.Errorf("wait for %s: interrupted; new connections are left to other rules until an agent starts", stuckWords(left))
+		case <-ctx.Done(): // which the next look ends with
 		case <-time.After(min(next, max(0, d.limit-time.Since(begun)))):
 		}
 	}
@@ -133,7 +141,7 @@ func stuckWords(s datapath.Stuck) string {
 	for _, kind := range []struct {
 		n    int
 		text string
-	}{{s.Direct, "with direct server return"}, {s.Tunnel, "through the tunnel"}, {s.SCTP, "by SCTP"}} {
+	}{{s.Direct, "with direct server return"}, {s.Tunnel, "through the tunnel"}, {s.SCTP, "by SCTP"}, {s.Forwarded, "that other nodes may forward here"}} {
 		if kind.n > 0 {
 			text += fmt.Sprintf("%s%d %s", between, kind.n, kind.text)
 			between = ", "

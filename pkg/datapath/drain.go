@@ -112,13 +112,19 @@ func listFrontends(m *maps.Maps) (keys []maps.SvcKey, rows []maps.Svc, hosted bo
 
 // Stuck are flows with which the stack could not go on, and why not.
 type Stuck struct {
-	Direct int // a backend answers its client itself, or may do so for another node
+	Direct int // a backend answers its client itself
 	Tunnel int // the tunnel that leads to the backend goes
 	SCTP   int
+	// Forwarded are those that another node may forward to a backend here, which then answers the client itself. If none does, the
+	// stack can go on with them: a row does not tell who sent what it is about.
+	Forwarded int
 }
 
 // All returns how many these are.
-func (s Stuck) All() int { return s.Direct + s.Tunnel + s.SCTP }
+func (s Stuck) All() int { return s.Sure() + s.Forwarded }
+
+// Sure returns with how many the stack cannot go on in any case.
+func (s Stuck) Sure() int { return s.Direct + s.Tunnel + s.SCTP }
 
 // Stuck returns how many there are now.
 func (d *Drain) Stuck() (s Stuck, err error) {
@@ -190,12 +196,12 @@ func (l *look) judge(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) er
 	switch {
 	case key.Proto == unix.IPPROTO_SCTP:
 		s.SCTP++
-	case l.isTunnelled(row.Daddr):
+	case row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != maps.FlowPod && l.isTunnelled(row.Daddr): // else a pod asks somebody outside
 		s.Tunnel++
 	default:
 		var is bool
 		if is, err = l.isForwarded(key, row); is {
-			s.Direct++
+			s.Forwarded++
 		}
 	}
 	return err

@@ -69,9 +69,9 @@ func (d *drained) goBack() {
 	onA = d.begin(0)
 	d.allGoOn("with the node in front drained again")
 	const all, datagrams = 2 * 3 * 2, 2 * 3 // of two families, opened three times, by TCP and UDP
-	for name, node := range map[string]*datapath.Drain{"a": onA, "b": onB} {
-		if left, err := node.Stuck(); err != nil || left != (datapath.Stuck{Direct: all}) {
-			d.t.Errorf("node %s waits for %+v, %v; want %d", name, left, err, all)
+	for node, want := range map[*datapath.Drain]datapath.Stuck{onA: {Direct: all}, onB: {Forwarded: all}} {
+		if left, err := node.Stuck(); err != nil || left != want {
+			d.t.Errorf("a node waits for %+v, %v; want %+v", left, err, want)
 		}
 	}
 	for _, number := range []int{1, 2, 3, 4, 7, 8} {
@@ -162,7 +162,7 @@ func (d *drained) await(node *datapath.Drain, n int) {
 	defer look.Stop()
 	for {
 		left, err := node.Stuck()
-		if err != nil || left.Direct == n {
+		if err != nil || left.All() == n {
 			if err != nil {
 				d.t.Error(err)
 			}
@@ -171,7 +171,7 @@ func (d *drained) await(node *datapath.Drain, n int) {
 		select {
 		case <-look.C:
 		case <-late:
-			d.t.Errorf("%d are left; want %d", left.Direct, n)
+			d.t.Errorf("%d are left; want %d", left.All(), n)
 			return
 		}
 	}
