@@ -123,7 +123,7 @@ func (s *suite) runPart(ctx context.Context, p part) (*verdict.Run, error) {
 func (s *suite) arguments(p part) []string {
 	args := []string{
 		"--procs=" + strconv.Itoa(p.procs), "--label-filter=" + p.labels, "--focus=" + s.focus, "--timeout=" + s.timeout.String(),
-		"--no-color", "--output-interceptor-mode=none", "--poll-progress-after=0", "--silence-skips",
+		"--no-color", "--output-interceptor-mode=none", "--poll-progress-after=0",
 	}
 	if s.never != "" {
 		args = append(args, "--skip="+s.never)
