@@ -66,7 +66,8 @@ continue under another proxy's rules. Some cannot be handed over: those with dir
 carries to a backend, and SCTP. They break, unless --drain says how long to wait for them to end. While the command waits, new
 connections are left to the other proxy's rules, and programs, maps, tunnel and routes stay in place. After that everything
 is removed, and the command fails if some of these connections had not ended. If an agent starts meanwhile, or on
-SIGTERM, the command stops waiting and removes nothing more; it may be repeated.
+SIGTERM, the command stops waiting and removes nothing more; it may be repeated. Once it begins to remove, no agent can
+start until it is done.
 
 Connections that bypass TCP return to TCP first. If a process has not read the data that bypassed TCP within half a
 minute, its map stays, and the error says so.
@@ -91,7 +92,7 @@ routes, and are listed. With a --state-dir other than
 			if force && limit != 0 || limit < 0 {
 				return usageError{errors.New("--drain and --force exclude each other, and --drain is not negative")}
 			}
-			removed, err := remove(cfg, plugins, func() (datapath.Stuck, error) { return drain(cmd.Context(), cfg, limit, inv.Stderr) })
+			removed, err := remove(cfg, plugins, force, func() (datapath.Stuck, error) { return drain(cmd.Context(), cfg, limit, inv.Stderr) })
 			if err == nil && limit > 0 && removed.Lost > 0 {
 				err = fmt.Errorf("%s had not ended after %v and will break", removed.LostKinds, limit)
 			} else if err != nil {
@@ -111,8 +112,9 @@ routes, and are listed. With a --state-dir other than
 	return cmd
 }
 
-// remove takes everything away, what others rely upon first, and what connections need when these are drained. It goes on after what it has to leave.
-func remove(cfg *config.Config, plugins string, drain func() (datapath.Stuck, error)) (*removal, error) {
+// remove takes everything away, what others rely upon first, and what connections need when these are drained. No agent can start from then on, unless
+// there is one that force ignores. It goes on after what it has to leave.
+func remove(cfg *config.Config, plugins string, force bool, drain func() (datapath.Stuck, error)) (*removal, error) {
 	removed, err := pinnedNames(filepath.Dir(mapsDir(cfg)))
 	if err != nil {
 		return nil, err
@@ -122,50 +124,65 @@ func remove(cfg *config.Config, plugins string, drain func() (datapath.Stuck, er
 	if err != nil {
 		return nil, errors.Join(left, err)
 	}
+	claim, err := api.NewClaim(cfg.SocketPath())
+	if err != nil && !force {
+		return nil, errors.Join(left, err)
+	}
+	if claim != nil {
+		defer claim.Close() // a lock that nobody else needs has been removed by then
+	}
 	removed.Lost, removed.Forwarded, lost.Forwarded = lost.Sure(), lost.Forwarded, 0
 	if removed.Lost > 0 {
 		removed.LostKinds = stuckWords(lost)
 	}
-	if _, err := sockmap.Remove(cfg.BPFFS); err != nil {
-		left = errors.Join(left, err)
-	}
-	left = errors.Join(left, datapath.EndRates(cfg.BPFFS, queues.Drain))
-	over, err := datapath.Cleanup(cfg.BPFFS)
+	stays, err := removed.removeDatapath(cfg)
+	left = errors.Join(left, stays, err)
 	if err != nil {
-		return nil, errors.Join(left, err)
+		return nil, left
 	}
-	removed.HandedOver, left = over.Connections, errors.Join(left, over.Left)
-	if removed.Routes, err = fabric.Remove(); err != nil {
-		return nil, errors.Join(left, err)
+	left = errors.Join(left, removed.restore(cfg))
+	if claim != nil {
+		left = errors.Join(left, removed.removeState(cfg, claim))
 	}
-	if removed.Settings, err = putBack(procSys, cfg.StateDir); err != nil {
-		left = errors.Join(left, err)
-	}
-	if removed.Devices, err = bigtcp.Restore(cfg.StateDir); err != nil {
-		left = errors.Join(left, err)
-	}
-	if removed.Queues, err = queues.Restore(); err != nil {
-		left = errors.Join(left, err)
-	}
-	records, err := podnet.Forget(cfg.StateDir)
-	removed.Files = append(removed.Files, records...)
-	if err == nil {
-		removed.Left, err = podnet.Devices()
-	}
-	return removed, errors.Join(left, err, removed.removeState(cfg))
+	return removed, left
 }
 
-// removeState removes the directory of agents, unless one runs, or something of others is in it.
-func (r *removal) removeState(cfg *config.Config) error {
-	if err := api.RemoveLock(cfg.SocketPath()); errors.Is(err, api.ErrInUse) {
-		return nil
-	} else if err != nil {
-		return err
+// removeDatapath removes programs, maps and routes. It returns what had to stay, and what kept it from going on.
+func (r *removal) removeDatapath(cfg *config.Config) (stays, err error) {
+	_, stays = sockmap.Remove(cfg.BPFFS)
+	stays = errors.Join(stays, datapath.EndRates(cfg.BPFFS, queues.Drain))
+	over, err := datapath.Cleanup(cfg.BPFFS)
+	if err != nil {
+		return stays, err
 	}
+	r.HandedOver, stays = over.Connections, errors.Join(stays, over.Left)
+	r.Routes, err = fabric.Remove()
+	return stays, err
+}
+
+// restore has the kernel's settings as they were, and tells which devices pods go on to use.
+func (r *removal) restore(cfg *config.Config) error {
+	var settings, devices, queued, listed error
+	r.Settings, settings = putBack(procSys, cfg.StateDir)
+	r.Devices, devices = bigtcp.Restore(cfg.StateDir)
+	r.Queues, queued = queues.Restore()
+	records, forgotten := podnet.Forget(cfg.StateDir)
+	r.Files = append(r.Files, records...)
+	if forgotten == nil {
+		r.Left, listed = podnet.Devices()
+	}
+	return errors.Join(settings, devices, queued, forgotten, listed)
+}
+
+// removeState removes the directory of agents, unless something of others is in it.
+func (r *removal) removeState(cfg *config.Config, claim *api.Claim) error {
 	for _, file := range []string{pluginSocket(cfg), serversFile(cfg), bbrFile(cfg), sockmapFile(cfg)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove a file of the agent: %w", err)
 		}
+	}
+	if err := claim.Remove(); err != nil {
+		return err
 	}
 	err := os.Remove(cfg.StateDir)
 	switch {

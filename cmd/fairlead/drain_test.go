@@ -1,16 +1,21 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/api"
+	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/datapath"
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/maps"
@@ -156,4 +161,37 @@ func (l *leaving) served(when string) {
 	if got := l.connect(10); got["127.0.0.1"] != 10 {
 		l.t.Errorf("%s: 10 connections went %v", when, got)
 	}
+}
+
+// Who is told to end while it looks for what is left ends as one that waits, even if nothing is left.
+func TestDrainIsInterruptedWhileItLooks(t *testing.T) {
+	l := newLeaving(t)
+	l.flow(maps.FlowReset)
+	waiting, err := datapath.NewDrain(l.bpffs, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer waiting.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	d := &drainer{cfg: l.config(), limit: time.Minute, out: io.Discard, node: waiting}
+	_, err = d.wait(ctx)
+	wants(t, err, "wait for 0 connections: interrupted")
+}
+
+// An agent that starts when nothing is left to wait for keeps its maps.
+func TestDrainedNodeHasAnAgent(t *testing.T) {
+	l := newLeaving(t)
+	_, err := remove(l.config(), "", false, func() (datapath.Stuck, error) {
+		l.start()
+		return datapath.Stuck{}, nil
+	})
+	if !errors.Is(err, api.ErrInUse) {
+		t.Errorf("removing what an agent works on: %v", err)
+	}
+	l.served("after a cleanup that came too late")
+}
+
+func (l *leaving) config() *config.Config {
+	return &config.Config{BPFFS: l.bpffs, StateDir: strings.TrimPrefix(l.flags[1], "--state-dir=")}
 }

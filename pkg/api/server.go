@@ -16,14 +16,10 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/unixsock"
 )
-
-// ErrInUse is wrapped by NewServer's error when another live agent has the socket.
-var ErrInUse = errors.New("another agent is running")
 
 const (
 	maxHeader    = 16 << 10
@@ -32,7 +28,6 @@ const (
 	writeTimeout = 2 * time.Minute // a profile takes as long as it was asked to
 	idleTimeout  = time.Minute
 	shutdownWait = 2 * time.Second
-	lockSuffix   = ".lock"
 )
 
 // Handlers are what the agent tells. All must be set, and may be called from several goroutines.
@@ -89,63 +84,6 @@ func NewServer(path string, h Handlers) (s *Server, err error) {
 	return s, nil
 }
 
-// takeLock takes the lock that tells a live agent from a socket that was left behind. It ends with the process, however
-// that ends.
-func takeLock(path string) (*os.File, error) {
-	for {
-		file, err := lockFile(path)
-		if err != nil {
-			return nil, err
-		}
-		// RemoveLock may have taken the name from the file before it was locked.
-		mine, err := file.Stat()
-		named, namedErr := os.Stat(path)
-		if err == nil && namedErr == nil && os.SameFile(mine, named) {
-			return file, nil
-		}
-		if namedErr != nil && !errors.Is(namedErr, fs.ErrNotExist) {
-			err = errors.Join(err, namedErr)
-		}
-		if err = errors.Join(err, file.Close()); err != nil {
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-	}
-}
-
-func lockFile(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
-	}
-	err = unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
-	if err == nil {
-		return file, nil
-	}
-	if errors.Is(err, unix.EAGAIN) {
-		err = fmt.Errorf("%w; stop it first, or give this one its own --state-dir, --bpffs and --cgroup-root", ErrInUse)
-	}
-	return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
-}
-
-// RemoveLock removes what agents of the socket at path leave behind. Of one that runs it removes nothing: the error wraps ErrInUse.
-func RemoveLock(path string) error {
-	if _, err := os.Stat(path + lockSuffix); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	file, err := takeLock(path + lockSuffix)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove socket: %w", err)
-	}
-	if err := os.Remove(file.Name()); err != nil {
-		return fmt.Errorf("remove lock: %w", err)
-	}
-	return nil
-}
-
 // Serve answers until the context ends; then it finishes what it is at, for a moment, and closes the Server.
 func (s *Server) Serve(ctx context.Context) error {
 	failed := make(chan error, 1)
@@ -176,7 +114,7 @@ func (s *Server) Close() error {
 		}
 	}
 	if s.lock != nil {
-		// The file stays for the next agent, until RemoveLock.
+		// The file stays for the next agent, until a Claim removes it.
 		errs = append(errs, s.lock.Close())
 	}
 	s.listener, s.lock = nil, nil
