@@ -261,14 +261,17 @@ static __always_inline int pod_stay(struct __sk_buff *skb, __u64 at)
 	return pair_enter(skb, at, skb->ingress_ifindex ? PAIR_NODE : PAIR_NETKIT, skb->ifindex);
 }
 
-/* Sends what is for nobody beyond the link to the stack, at its time. */
-static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p)
+/* Sends what a pod says on its link to the stack, at its time. Only what keeps neighbours known need not wait, or
+ * it would wait behind all that the pod sends; but the stack carries it on if it is for somebody beyond. */
+static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int about)
 {
-	__u64 at = cfg.pair ? pod_book(skb, skb->ifindex, p->is_v4) : EDT_FREE;
+	__u64 at = EDT_FREE;
 
-	if (cfg.pair && at == EDT_LATE)
+	if (cfg.pair && (about == SENDER_NEAR || (p->l3 && !pod_is_near(p, NULL))))
+		at = pod_book(skb, skb->ifindex, p->is_v4);
+	if (at == EDT_LATE)
 		return pod_drop(skb, p, REASON_HORIZON);
-	return cfg.pair && pair_is_due(at) ? pod_stay(skb, at) : POD_NEXT;
+	return pair_is_due(at) ? pod_stay(skb, at) : POD_NEXT;
 }
 
 /* Sends a packet of a pod to whom it is for, at its time. By a device it waits there; otherwise before it is sent
@@ -308,7 +311,7 @@ int tc_from_pod(struct __sk_buff *skb)
 		if (outcome > 0)
 			return pod_drop(skb, &p, outcome);
 		if (outcome != SENDER_GOES)
-			return outcome == SENDER_NEAR ? pod_send_near(skb, &p) : POD_NEXT;
+			return pod_send_near(skb, &p, outcome);
 	}
 	proxy = p.flow.proto == IPPROTO_TCP ? proxy_of(skb, from) : 0;
 	if (proxy) {

@@ -344,6 +344,36 @@ func TestDeparturesByTwoDevices(t *testing.T) {
 	}
 }
 
+// What keeps neighbors known has no rate, or it would wait behind all that a pod sends. What only looks like that, and is for somebody beyond the
+// link, has one.
+func TestDeparturesOfNeighbours(t *testing.T) {
+	for _, c := range []struct {
+		what  string
+		frame []byte
+		rated bool
+	}{
+		{"who has the gateway, IPv4", arpFrom(1, podMAC, pod4, "169.254.1.1"), false},
+		{"who has the gateway", icmpFrom(pod6, gateway6, 135, about(gateway6)), false},
+		{"who has it, to the group", icmpFrom(link6, "ff02::1:ff00:1", 135, about(gateway6)), false},
+		{"who has it, beyond", icmpFrom(pod6, outside6, 135, about(gateway6)), true},
+		{"I listen, beyond", icmpFrom(pod6, outside6, 143, make([]byte, 20)), true},
+		{"who gives me an address", udpFrom("0.0.0.0", "68", "255.255.255.255", "67"), true},
+	} {
+		p := newPaced(t, 1e6)
+		start := now(t) + ahead
+		p.pace(t, start)
+		frame := sent{frame: c.frame}.bytes()
+		want, at := "pass", uint64(0)
+		if c.rated {
+			want, at = "redirect", start
+		}
+		verdict, out, _ := p.try(t, "tc_from_pod", skbtimed{}, frame)
+		if verdict != want || out.Tstamp != at {
+			t.Errorf("%s: %s, leaves at %d, want %s at %d", c.what, verdict, out.Tstamp, want, at)
+		}
+	}
+}
+
 // Options that a merged packet of IPv6 has before its transport are on the wire with each piece, however long they are.
 func TestDeparturesOfOptions(t *testing.T) {
 	const rate, size = 1e6, 500
