@@ -97,8 +97,7 @@ static __always_inline bool edt_limits(__u32 ifindex)
 }
 
 /* Takes a packet's time from what has so many bytes a second, and counts it. */
-static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, __u32 len, __u64 bytes, __u64 now,
-				     __u64 longest)
+static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, __u64 bytes, __u64 now, __u64 longest)
 {
 	__u64 at;
 
@@ -109,7 +108,7 @@ static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, __u32 le
 		__sync_fetch_and_add(&pace->dropped, 1);
 		return EDT_LATE;
 	}
-	__sync_fetch_and_add(&pace->sent, len);
+	__sync_fetch_and_add(&pace->sent, bytes);
 	return at;
 }
 
@@ -123,7 +122,7 @@ static __always_inline __u64 edt_patience(__u32 class)
 }
 
 /* Takes a packet's time from all that its pod shares with others, and returns the latest, or `at`. */
-static __always_inline __u64 edt_share(const struct pod_rate *limit, __u32 len, __u64 bytes, __u64 now, __u64 at)
+static __always_inline __u64 edt_share(const struct pod_rate *limit, __u64 bytes, __u64 now, __u64 at)
 {
 	__u64 id = limit->share, then;
 	struct share_rate *share;
@@ -132,8 +131,8 @@ static __always_inline __u64 edt_share(const struct pod_rate *limit, __u32 len, 
 		share = bpf_map_lookup_elem(&share_rates, &id);
 		if (!share)
 			break;
-		then = edt_pay(bpf_map_lookup_elem(&share_paces, &id), *(volatile __u64 *)&share->out, len, bytes,
-			       now, edt_patience(limit->class));
+		then = edt_pay(bpf_map_lookup_elem(&share_paces, &id), *(volatile __u64 *)&share->out, bytes, now,
+			       edt_patience(limit->class));
 		if (then == EDT_LATE || then > at)
 			at = then;
 		id = share->within;
@@ -166,9 +165,9 @@ static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kin
 	now = bpf_ktime_get_ns();
 	bytes = edt_wire_len(skb, is_v4);
 	pace = edt_pace(limit, ifindex, kind);
-	at = edt_pay(pace, rate, skb->len, bytes, now, kind == PACE_OUT ? EDT_HORIZON : EDT_PATIENCE);
+	at = edt_pay(pace, rate, bytes, now, kind == PACE_OUT ? EDT_HORIZON : EDT_PATIENCE);
 	if (kind == PACE_OUT)
-		return edt_share(limit, skb->len, bytes, now, at);
+		return edt_share(limit, bytes, now, at);
 	if (!pace)
 		return at;
 	if (at > now + EDT_JAM && bpf_skb_ecn_set_ce(skb) > 0)

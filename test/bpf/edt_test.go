@@ -173,9 +173,11 @@ func TestDeparturesOfMerged(t *testing.T) {
 						t.Fatalf("%s, leaves at %d, want %d", verdict, at, start)
 					}
 					segments := (payload + size - 1) / size
-					want := start*part + uint64(payload+segments*headers)*second*part/rate
-					if row := p.pace(t, 0); row.Next != want {
-						t.Errorf("the next leaves %d ns later than it should", (int64(row.Next)-int64(want))/int64(part))
+					bytes := uint64(payload + segments*headers)
+					want := start*part + bytes*second*part/rate
+					if row := p.pace(t, 0); row.Next != want || row.Sent != bytes {
+						t.Errorf("the next leaves %d ns later than it should, and %d bytes of %d are counted",
+							(int64(row.Next)-int64(want))/int64(part), row.Sent, bytes)
 					}
 				})
 			}
