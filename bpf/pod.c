@@ -340,6 +340,22 @@ static __noinline int pod_expect(struct __sk_buff *skb)
 	return read_packet(skb, &p, 0) == PARSED_FLOW && masquerade_is_for_pod(&p);
 }
 
+/* Whether a packet keeps neighbours known, which must not wait behind all else. What comes from beyond the link has
+ * fewer hops left, and what a pod sends there is for none of these addresses. */
+static __always_inline bool pod_is_neighbours(struct __sk_buff *skb, struct packet *p, bool sends)
+{
+	struct ipv6hdr ip6;
+	__u8 type;
+
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip6, sizeof(ip6)) || ip6.nexthdr != IPPROTO_ICMPV6 ||
+	    ip6.hop_limit != ND_HOPS ||
+	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + sizeof(ip6), &type, sizeof(type)) ||
+	    type < ND_SOLICIT_ROUTER || type > ND_REDIRECT)
+		return false;
+	__builtin_memcpy(&p->flow.daddr, &ip6.daddr, sizeof(struct addr));
+	return !sends || pod_is_near(p, NULL);
+}
+
 /* Has what a pod gets, or sends, wait until it may go on. */
 static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
 {
@@ -348,7 +364,7 @@ static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
 	struct packet p = {};
 	__u64 at;
 
-	if (!is_v4 && skb->protocol != bpf_htons(ETH_P_IPV6))
+	if (!is_v4 && (skb->protocol != bpf_htons(ETH_P_IPV6) || pod_is_neighbours(skb, &p, sends)))
 		return POD_NEXT;
 	at = sends ? pod_book(skb, ifindex, is_v4) : edt_book(skb, ifindex, PACE_IN, is_v4);
 	if (at == EDT_LATE) {

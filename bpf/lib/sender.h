@@ -14,11 +14,13 @@ enum {
 };
 
 enum {
+	ND_SOLICIT_ROUTER = 133,
 	ND_ROUTER_ADVERT = 134,
 	ND_NEIGHBOUR_ADVERT = 136,
 	ND_REDIRECT = 137,
 	ND_FIRST = 130, /* what is on the link alone: listeners, routers and neighbours */
 	ND_LAST = 143,
+	ND_HOPS = 255, /* which are left only on the link */
 	DHCP4_SERVER = 67,
 	DHCP4_CLIENT = 68,
 	DHCP6_SERVER = 547,

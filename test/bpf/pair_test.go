@@ -365,3 +365,35 @@ func TestWaitingAfterAnother(t *testing.T) {
 		})
 	}
 }
+
+// What keeps neighbors known does not wait there behind all else, and is not dropped with it. Nobody beyond the link sends it, or gets it.
+func TestNeighboursAfterAnother(t *testing.T) {
+	routed := func(frame []byte) []byte { frame[21]--; return frame }
+	for _, program := range []string{"tc_from_chained", "tc_to_chained"} {
+		p := newPaced(t, 1)
+		p.limitTo(t, maps.Rates{Out: 1e6, In: 1e6})
+		for _, kind := range []bpf.MapsPaceKind{bpf.MapsPaceKindPACE_OUT, bpf.MapsPaceKindPACE_IN} {
+			p.paceOf(t, kind, now(t)+3*second)
+		}
+		sends := program == "tc_from_chained"
+		for _, c := range []struct {
+			what  string
+			frame []byte
+			free  bool
+		}{
+			{"who has this", icmpFrom(link6, "ff02::1:ff00:1", 135, about(gateway6)), true},
+			{"I have this", icmpFrom(pod6, gateway6, 136, about(pod6)), true},
+			{"who is the router", icmpFrom(link6, routers, 133, nil), true},
+			{"is the node there", icmpFrom(pod6, config6().String(), 135, about(config6().String())), true},
+			{"it says so, and is for beyond", icmpFrom(pod6, outside6, 135, about(outside6)), !sends},
+			{"it says so, and is from beyond", routed(icmpFrom(outside6, link6, 135, about(link6))), false},
+			{"an echo", icmpFrom(link6, gateway6, 128, nil), false},
+			{"who has this, of IPv4", arpFrom(1, podMAC, pod4, "169.254.1.1"), true},
+		} {
+			want := map[bool]string{true: "pass", false: "drop"}[c.free]
+			if verdict, _, _ := p.try(t, program, skbtimed{Came: 1}, c.frame); verdict != want {
+				t.Errorf("%s, %s: %s, want %s", program, c.what, verdict, want)
+			}
+		}
+	}
+}
