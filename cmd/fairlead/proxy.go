@@ -45,14 +45,14 @@ func (a *agent) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) po
 }
 
 // rates returns those of a pod, which are its annotations', or until it is heard of what its runtime has read there; none where pods
-// are not kept to any.
+// are not kept to any. What a runtime asks for is held to the same limits, which not each does by itself.
 func (a *agent) rates(name model.Name, uid string, asked *cni.Bandwidth) maps.Rates {
 	if a.cfg.Bandwidth != "true" {
 		return maps.Rates{}
 	}
 	r := a.store.Rates(name, uid)
 	if !r.Known && asked != nil {
-		r.Egress, r.Ingress = asked.EgressRate, asked.IngressRate
+		r.Egress, r.Ingress = model.ReasonableRate(asked.EgressRate), model.ReasonableRate(asked.IngressRate)
 	}
 	return ratesOf(name.Namespace, r)
 }

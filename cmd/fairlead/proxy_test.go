@@ -90,6 +90,11 @@ func TestTraitsRate(t *testing.T) {
 	if got := a.traits(web, asked, nil).Rates; got != (maps.Rates{Out: 2e6, In: 4e6}) {
 		t.Errorf("before anything is heard of it it has %+v, and not what its runtime asks for", got)
 	}
+	for _, bits := range []uint64{1, 999, 1e15 + 1, 1 << 63} {
+		if got := a.traits(web, &cni.Bandwidth{EgressRate: bits, IngressRate: bits}, nil).Rates; got != (maps.Rates{}) {
+			t.Errorf("its runtime asks for %d bits a second, and it has %+v", bits, got)
+		}
+	}
 	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 10e6})
 	want("at a start", web, 5)
 	store.ReplaceServices(nil)

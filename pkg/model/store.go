@@ -257,6 +257,20 @@ type Rates struct {
 	Known           bool   // the Pod is; without it, what it shares with others alone
 }
 
+// What Kubernetes takes for reasonable, in bits a second.
+const (
+	leastRate = 1e3
+	mostRate  = 1e15
+)
+
+// ReasonableRate returns so many bits a second, or 0, which is no limit, if that is none that a pod may be kept to.
+func ReasonableRate(bits uint64) uint64 {
+	if bits < leastRate || bits > mostRate {
+		return 0
+	}
+	return bits
+}
+
 // Rates returns those of a pod, which this node's runtime knows by that UID. What a pod shares with others it does whoever it is.
 func (s *Store) Rates(name Name, uid string) Rates {
 	s.mu.Lock()

@@ -16,12 +16,6 @@ const (
 	annotationIngress = "kubernetes.io/ingress-bandwidth"
 )
 
-// What Kubernetes takes for reasonable, in bits a second.
-const (
-	leastBandwidth = 1e3
-	mostBandwidth  = 1e15
-)
-
 // quantity is what an amount of bits a second looks like. What is longer than any reasonable one could be is not worked out.
 var quantity = regexp.MustCompile(`^\+?[0-9]{1,18}(\.[0-9]{0,9})?([kMGTP]|[KMGTP]i|[eE][0-9]{1,2})?$`)
 
@@ -52,7 +46,7 @@ func bandwidth(p *problems, annotations map[string]string, name string) uint64 {
 	}
 	if quantity.MatchString(text) {
 		amount, err := resource.ParseQuantity(text)
-		if err == nil && amount.Value() >= leastBandwidth && amount.Value() <= mostBandwidth {
+		if err == nil && amount.Sign() > 0 && model.ReasonableRate(uint64(amount.Value())) > 0 {
 			return uint64(amount.Value())
 		}
 	}
