@@ -48,6 +48,9 @@ func TestOnePlaceForAllInterfaces(t *testing.T) {
 	if all, most := n.waits(); all != 2*1000+4000/2+100/2+2*300+2*5000 || most != 2*5000 {
 		t.Errorf("%d bytes may wait, of one %d", all, most)
 	}
+	if got := n.podsWith(func(r *Record) bool { return r.Rates.Limited() }); got != 4 {
+		t.Errorf("%d pods have a rate, want 4", got)
+	}
 	late := &Record{Owner: cni.Attachment{Container: "b"}, Device: cni.Device{Index: 20}}
 	if got := n.firstOf(late); got != 8 {
 		t.Errorf("of another of the second pod it is %d", got)

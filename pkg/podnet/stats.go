@@ -54,11 +54,7 @@ func (n *Network) Stats() Stats {
 			s.Unchecked++
 		}
 		if record.Rates.Limited() {
-			s.Limited++
 			s.Rated[uint32(record.Device.Index)] = record.Pod
-		}
-		if record.BBR {
-			s.BBR++
 		}
 		if record.Device.Kind == cni.Netkit {
 			s.Netkits++
@@ -70,6 +66,8 @@ func (n *Network) Stats() Stats {
 			s.Proxied[record.Proxy.Port]++
 		}
 	}
+	s.Limited = n.podsWith(func(r *Record) bool { return r.Rates.Limited() })
+	s.BBR = n.podsWith(func(r *Record) bool { return r.BBR })
 	s.Waits, s.MostWaits = n.waits()
 	for device, pod := range n.unknown {
 		s.Unknown = append(s.Unknown, nameOf(pod, device))
@@ -98,6 +96,22 @@ func (n *Network) Stats() Stats {
 	return s
 }
 
+// podsWith returns how many pods have something, each counted once, however many interfaces it has.
+func (n *Network) podsWith(has func(*Record) bool) int {
+	pods := map[string]bool{}
+	for name, record := range n.records {
+		if has(record) {
+			pods[podKey(name, record)] = true
+		}
+	}
+	return len(pods)
+}
+
+// podKey returns what tells a pod from others; one whose owner is not known is told by its device.
+func podKey(name string, record *Record) string {
+	return "pod/" + cmp.Or(record.Owner.Container, name)
+}
+
 // How long what a pod sends and gets may have to wait: what would wait for longer the programs drop (bpf/lib/edt.h).
 const (
 	horizon  = 2 // seconds
@@ -117,7 +131,7 @@ func (n *Network) waits() (all, most uint64) {
 		case rates.Share.OfNode > 0:
 			of["shared"] = rates.Share.OfNode * horizon
 		}
-		pod := "pod/" + cmp.Or(record.Owner.Container, name)
+		pod := podKey(name, record)
 		of[pod] = max(of[pod], waits)
 	}
 	for _, waits := range of {
