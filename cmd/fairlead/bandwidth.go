@@ -167,28 +167,37 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		}
 		rows = append(rows, row)
 	}
-	names := sharesOf(records)
+	names, congestion := sharesOf(records), congestionOf(procSys)
 	for _, id := range slices.Sorted(stdmaps.Keys(after.shares)) {
 		now, was := after.shares[id], before.shares[id]
 		add(limited{Share: names[id], Direction: "egress"}, &now, &was)
 	}
-	for _, index := range slices.Sorted(stdmaps.Keys(after.pods)) {
+	indexes, others, bbr := slices.Sorted(stdmaps.Keys(after.pods)), map[uint32]string{}, map[uint32]bool{}
+	isOther := func(index uint32) bool { // of a pod's devices, of which the first is listed
+		of := after.pods[index].Of
+		return of != index && after.pods[of].Of == of
+	}
+	for _, index := range indexes {
+		if isOther(index) {
+			device, _ := ownerOf(int(index), records)
+			others[after.pods[index].Of] += "," + device
+		}
+	}
+	for i := range local {
+		bbr[local[i].Index] = local[i].BBR
+	}
+	for _, index := range indexes {
+		if isOther(index) {
+			continue
+		}
 		now, was := after.pods[index], before.pods[index]
-		if now.Of != index && after.pods[now.Of].Of == now.Of {
-			continue // it is listed with the first of the pod's devices
-		}
 		device, pod := ownerOf(int(index), records)
-		for _, other := range slices.Sorted(stdmaps.Keys(after.pods)) {
-			if other != index && after.pods[other].Of == index {
-				another, _ := ownerOf(int(other), records)
-				device += "," + another
-			}
+		device += others[index]
+		has := congestion
+		if bbr[index] {
+			has = "bbr"
 		}
-		congestion := congestionOf(procSys)
-		if slices.ContainsFunc(local, func(p maps.Pod) bool { return p.Index == index && p.BBR }) {
-			congestion = "bbr"
-		}
-		add(limited{Pod: pod, Device: device, Direction: "egress", Congestion: congestion}, now.Out, was.Out)
+		add(limited{Pod: pod, Device: device, Direction: "egress", Congestion: has}, now.Out, was.Out)
 		add(limited{Pod: pod, Device: device, Direction: "ingress"}, now.In, was.In)
 	}
 	return rows, nil
@@ -244,15 +253,15 @@ func (a *agent) rateSamples(pods *podnet.Stats) []metrics.Rate {
 		add(metrics.RateOf{Namespace: pod.Namespace, Pod: pod.Name, Direction: "egress"}, now.pods[index].Out)
 		add(metrics.RateOf{Namespace: pod.Namespace, Pod: pod.Name, Direction: "ingress"}, now.pods[index].In)
 	}
-	for id, share := range now.shares {
-		of := metrics.RateOf{Direction: "egress"}
-		for _, pod := range pods.Rated {
-			if pod.Namespace != "" && id == maps.ShareOf(pod.Namespace) {
-				of.Namespace = pod.Namespace
-			}
+	namespaces := map[uint64]string{maps.NodeShare: ""} // a series without one is the node's
+	for _, pod := range pods.Rated {
+		if pod.Namespace != "" {
+			namespaces[maps.ShareOf(pod.Namespace)] = pod.Namespace
 		}
-		if id == maps.NodeShare || of.Namespace != "" {
-			add(of, &share)
+	}
+	for id, share := range now.shares {
+		if namespace, known := namespaces[id]; known {
+			add(metrics.RateOf{Namespace: namespace, Direction: "egress"}, &share)
 		}
 	}
 	return slices.Collect(stdmaps.Values(sums))
