@@ -16,7 +16,6 @@ import (
 	"strings"
 	"time"
 
-
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/unixsock"
 )
