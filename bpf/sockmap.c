@@ -28,6 +28,7 @@ const enum wake *wake_type __attribute__((unused));
 enum {
 	ESTABLISHED = 1,   /* TCP_ESTABLISHED */
 	REFUSALS_MOST = 4, /* how often the kernel may refuse a connection, and it is tried again */
+	MESSAGE = 1024, /* bytes that the kernel keeps for each message that waits past TCP, however short it is */
 };
 
 static __always_inline bool is_splice(__u64 call)
@@ -202,7 +203,7 @@ static __always_inline enum passing peer_takes(struct tcp_sock *tp, struct tcp_s
 		return PASSING_PEER;
 	if (bytes > cfg.budget)
 		return PASSING_BUDGET;
-	if (pair->waiting[side] + bytes <= cfg.budget)
+	if (pair->waiting[side] + MESSAGE + bytes <= cfg.budget)
 		return PASSING_NONE;
 	if (!psock_is_empty(psock_of((struct sock *)peer)))
 		return PASSING_BUDGET;
@@ -271,7 +272,7 @@ int sockmap_message(struct sk_msg_md *msg)
 		return SK_PASS;
 	}
 	pair->redirected[side] += msg->size;
-	pair->waiting[side] += msg->size;
+	pair->waiting[side] += MESSAGE + msg->size;
 	return SK_PASS;
 }
 
@@ -282,6 +283,8 @@ static __always_inline enum exclusion socket_way(const struct sock *sk)
 	unsigned long flags = 0;
 	const void *ulp = NULL;
 
+	if (is_mapped(sk))
+		return EXCLUSION_SPLICE;
 	bpf_core_read(&ulp, sizeof(ulp), &connection->icsk_ulp_ops);
 	if (ulp)
 		return EXCLUSION_ULP;

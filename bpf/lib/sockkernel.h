@@ -24,8 +24,23 @@ struct sk_psock {
 	refcount_t refcnt;
 } __attribute__((preserve_access_index));
 
+struct rb_node;
+
+struct rb_root {
+	struct rb_node *rb_node;
+} __attribute__((preserve_access_index));
+
+struct rb_root_cached {
+	struct rb_root rb_root;
+} __attribute__((preserve_access_index));
+
+struct address_space {
+	struct rb_root_cached i_mmap;
+} __attribute__((preserve_access_index));
+
 struct file {
 	unsigned int f_flags;
+	struct address_space *f_mapping;
 } __attribute__((preserve_access_index));
 
 struct socket {
@@ -147,4 +162,10 @@ static __always_inline bool psock_is_empty(struct sk_psock *psock)
 	if (bpf_core_read(&next, sizeof(next), &psock->ingress_msg.next))
 		return false;
 	return next == (void *)psock + bpf_core_field_offset(psock->ingress_msg);
+}
+
+/* Whether a process has mapped a socket, as it must to be given what comes by TCP without copies. */
+static __always_inline bool is_mapped(const struct sock *sk)
+{
+	return BPF_CORE_READ(sk, sk_socket, file, f_mapping, i_mmap.rb_root.rb_node);
 }

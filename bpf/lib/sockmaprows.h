@@ -95,7 +95,8 @@ struct pair {
 	__u32 ready;	      /* and has read since, so that no reader of before waits where nobody would wake it */
 	__u32 spliced;	      /* a bit for each side that has tried to read by splice */
 	__u32 run[SIDES];     /* messages since the other side spoke */
-	__u32 waiting[SIDES]; /* bytes that went past TCP since the other side was last seen to have read all */
+	__u32 waiting[SIDES]; /* what went past TCP, with what it takes, since the other was last seen to have read
+				 all */
 	__u16 streamed;	      /* how often it has left the map for that */
 	__u16 refused;	      /* how often the kernel has not taken it */
 	__u64 redirected[SIDES];

@@ -93,6 +93,22 @@ func TestHoard(t *testing.T) {
 	}
 }
 
+// Nor do two pile up the kernel's memory by messages so short that it takes much more than what they say.
+func TestBabble(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	before := w.redirected()
+	c.ok("babble 5000")
+	if waiting := w.redirected() - before; waiting > 2*uint64(w.Limits.Budget)/1000 || waiting < 100 {
+		t.Errorf("%d messages wait past TCP, at either end, of a budget of %d", waiting, w.Limits.Budget)
+	}
+	c.ok("hark 5000")
+	before = w.redirected()
+	c.ask(20, 100)
+	if w.redirected() == before {
+		t.Error("they do not go past TCP again")
+	}
+}
+
 // What reads by splice never sees what goes past TCP: it is found out before anything does, and afterwards too.
 func TestSplice(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
@@ -157,6 +173,8 @@ func TestReads(t *testing.T) {
 		{"lowat 50", "lowat"},
 		{"zerocopy", "zerocopy"},
 		{"wait 100", "blocking"},
+		{"recvmmsg", "way"},
+		{"mapped", "splice"}, // TCP_ZEROCOPY_RECEIVE
 	} {
 		t.Run(c.do, func(t *testing.T) {
 			w := newWorld(t, sockmap.DefaultLimits())

@@ -173,6 +173,11 @@ func (e ends) do(what string, n []int) error {
 		return e.whisper(n[0])
 	case "drain":
 		return e.drain()
+	case "babble":
+		return e.babble(n[0])
+	case "hark":
+		babble := pattern(0, n[0])
+		return errors.Join(hear(e.client, babble), hear(e.server, babble))
 	case "splice":
 		return e.spliced()
 	case "late":
@@ -187,6 +192,12 @@ func (e ends) do(what string, n []int) error {
 		return e.receive(n[0])
 	case "lowat":
 		return e.low(n[0])
+	case "sendfile", "sendmmsg":
+		return e.sendBy(what)
+	case "recvmmsg":
+		return e.receiveMany()
+	case "mapped":
+		return e.mapped()
 	case "zerocopy":
 		return e.raw(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ZEROCOPY, 1) })
 	case "wait":
@@ -199,8 +210,6 @@ func (e ends) do(what string, n []int) error {
 		return e.give()
 	case "tls":
 		return e.encrypt()
-	case "shut":
-		return e.client.CloseWrite()
 	case "close":
 		return errors.Join(e.client.Close(), e.server.Close())
 	}
@@ -309,6 +318,18 @@ func (e ends) pileUp(most int, also func(int) error) error {
 		return nil
 	}
 	return fmt.Errorf("it could send %d bytes that nobody reads", most)
+}
+
+// babble has both ends say a byte in turn, and neither listen.
+func (e ends) babble(times int) error {
+	for _, b := range pattern(0, times) {
+		for _, end := range []*net.TCPConn{e.client, e.server} {
+			if _, err := end.Write([]byte{b}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // piled is how much waits for drain.

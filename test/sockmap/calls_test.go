@@ -1,0 +1,127 @@
+package sockmap
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"fairlead.io/fairlead/pkg/sockmap"
+)
+
+// What is sent by a call of which nothing is known goes by TCP, in its place among what does not.
+func TestSends(t *testing.T) {
+	for _, how := range []string{"sendfile", "sendmmsg"} {
+		t.Run(how, func(t *testing.T) {
+			w, c := short(t, sockmap.DefaultLimits())
+			before := w.only().Redirected[0]
+			c.ok("%s", how)
+			tallies, err := w.Tallies()
+			w.Must(err)
+			if p := w.only(); p.State != "short" || p.Redirected[0] != before+100 || tallies.Passed["call"].Count == 0 {
+				t.Errorf("%d bytes went past TCP before: %+v, %+v", before, p, tallies)
+			}
+			c.ask(10, 100)
+		})
+	}
+}
+
+// sendBy has the client send by write and by another call, and then the server read.
+func (e ends) sendBy(how string) error {
+	if _, err := e.client.Write(pattern(1, 100)); err != nil {
+		return err
+	}
+	raw, err := e.client.SyscallConn()
+	if err != nil {
+		return err
+	}
+	send := map[string]func(fd int, message []byte) error{"sendfile": sendFile, "sendmmsg": sendMany}[how]
+	if err := control(func(fd int) error { return send(fd, pattern(2, 100)) })("", "", raw); err != nil {
+		return err
+	}
+	return errors.Join(hear(e.server, pattern(1, 100)), hear(e.server, pattern(2, 100)))
+}
+
+func sendFile(fd int, message []byte) error {
+	file, err := os.CreateTemp("", "fairlead-test-")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	if _, err := file.WriteAt(message, 0); err != nil {
+		return err
+	}
+	n, err := unix.Sendfile(fd, int(file.Fd()), nil, len(message))
+	if err == nil && n < len(message) {
+		err = fmt.Errorf("%d bytes are sent", n)
+	}
+	return err
+}
+
+// header is struct mmsghdr.
+type header struct {
+	unix.Msghdr
+	Len uint32
+	_   uint32
+}
+
+func headerOf(message []byte) *header {
+	iov := &unix.Iovec{Base: &message[0], Len: uint64(len(message))}
+	return &header{Msghdr: unix.Msghdr{Iov: iov, Iovlen: 1}}
+}
+
+func sendMany(fd int, message []byte) error { return many(unix.SYS_SENDMMSG, fd, message) }
+
+// receiveMany has the server read by recvmmsg.
+func (e ends) receiveMany() error {
+	if _, err := e.client.Write(pattern(1, 100)); err != nil {
+		return err
+	}
+	return e.raw(func(fd int) error { return many(unix.SYS_RECVMMSG, fd, make([]byte, 100)) })
+}
+
+func many(call uintptr, fd int, message []byte) error {
+	h := headerOf(message)
+	if _, _, errno := unix.Syscall6(call, uintptr(fd), uintptr(unsafe.Pointer(h)), 1, unix.MSG_DONTWAIT, 0, 0); errno != 0 {
+		return errno
+	}
+	if int(h.Len) != len(message) {
+		return fmt.Errorf("it did %d bytes", h.Len)
+	}
+	return nil
+}
+
+// mapped has the server read without copies, as far as the kernel does that for so little: not at all.
+func (e ends) mapped() error {
+	room := os.Getpagesize()
+	return e.raw(func(fd int) error {
+		addr, _, errno := unix.Syscall6(unix.SYS_MMAP, 0, uintptr(room), unix.PROT_READ, unix.MAP_SHARED, uintptr(fd), 0)
+		if errno != 0 {
+			return fmt.Errorf("map the socket: %w", errno)
+		}
+		if _, err := e.client.Write(pattern(1, 100)); err != nil {
+			return err
+		}
+		take := struct { // struct tcp_zerocopy_receive
+			addr      uint64
+			len, hint uint32
+		}{uint64(addr), uint32(room), 0}
+		size := uint32(unsafe.Sizeof(take))
+		if _, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.IPPROTO_TCP, unix.TCP_ZEROCOPY_RECEIVE,
+			uintptr(unsafe.Pointer(&take)), uintptr(unsafe.Pointer(&size)), 0); errno != 0 {
+			return fmt.Errorf("read without copies: %w", errno)
+		}
+		if take.len != 0 {
+			return fmt.Errorf("%d bytes come without copies", take.len)
+		}
+		got := make([]byte, 100)
+		if n, err := unix.Read(fd, got); err != nil || string(got[:n]) != string(pattern(1, 100)) {
+			return errors.Join(err, errWrong)
+		}
+		return nil
+	})
+}
