@@ -16,12 +16,14 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"fairlead.io/fairlead/pkg/sockmap"
 	"fairlead.io/fairlead/test/rig"
 )
 
 var (
-	tortureFor  = flag.Duration("torture", 20*time.Second, "how long connections are tortured")
+	tortureFor  = flag.Duration("torture", 30*time.Second, "how long connections are tortured, in either way")
 	tortureSeed = flag.Uint64("seed", 1, "what their scripts are drawn from")
 )
 
@@ -149,7 +151,7 @@ func torture(args []string) (r *report, err error) {
 				r.Connections++
 				r.Bytes += s.bytes.Load()
 				r.Retried += s.retried.Load()
-				if s.reset {
+				if s.breaks() {
 					r.Resets++
 				}
 				if err != nil && len(r.Faults) < 5 {
@@ -185,8 +187,10 @@ type part struct {
 // plan is what becomes of a connection.
 type plan struct {
 	parts   []part
-	ways    [2]way // how the ends read
-	buffers [2]int // the most that one call reads
+	ways    [2]way  // how the ends read
+	buffers [2]int  // the most that one call reads
+	corked  [2]bool // they hold back what they say until they have said a part of it, by TCP_CORK
+	delayed [2]bool // they have no TCP_NODELAY
 	ending  ending
 }
 
@@ -205,15 +209,15 @@ type ending int
 
 const (
 	halves  ending = iota // each end says that it has said all, and reads on
-	closing               // the one that speaks last closes
+	closing               // the one that speaks last closes behind it, once it has heard all
 	reset                 // one end resets in the middle
+	killed                // one end closes in the middle, whatever it has not read, as when its process is killed
 	endings
 )
 
 type script struct {
 	plan
 	number         uint64
-	reset          bool
 	bytes, retried atomic.Int64
 	moved          atomic.Int64 // when anything was sent or read last
 }
@@ -242,14 +246,17 @@ func newScript(random *rand.Rand) *script {
 		s.ways[side] = way(random.IntN(int(ways)))
 		s.buffers[side] = max(1+random.IntN(sizes[2+random.IntN(4)]), int(s.said(1-side)/10_000)) // or it would read for ever
 	}
-	if s.ending = ending(random.IntN(int(endings))); s.ending == reset {
-		s.reset = random.IntN(2) == 0 // not always
-		if !s.reset {
-			s.ending = halves
-		}
+	for side := range 2 {
+		s.corked[side], s.delayed[side] = random.IntN(8) == 0, random.IntN(4) == 0
+	}
+	if s.ending = ending(random.IntN(int(endings))); s.breaks() && random.IntN(2) == 0 {
+		s.ending = halves
 	}
 	return s
 }
+
+// breaks reports whether one end breaks the connection in the middle.
+func (s *script) breaks() bool { return s.ending == reset || s.ending == killed }
 
 // play lets both ends do what the script says.
 func (s *script) play(from *rig.Netns, listener net.Listener, addr string, mu *sync.Mutex) error {
@@ -261,33 +268,66 @@ func (s *script) play(from *rig.Netns, listener net.Listener, addr string, mu *s
 	}
 	s.move()
 	both := [2]*net.TCPConn{e.client, e.server}
+	var reads [2]func([]byte) (int, error)
+	var closers [2]func()
+	for side, conn := range both {
+		reads[side], closers[side], err = s.reader(side, conn)
+		if err = errors.Join(err, conn.SetNoDelay(!s.delayed[side])); err != nil {
+			return err
+		}
+	}
 	var heard [2]progress
 	for side := range heard {
 		heard[side].moved = make(chan struct{}, 1)
 	}
 	var group sync.WaitGroup
 	var errs [2][2]error
-	var done [2]atomic.Bool
 	for side := range 2 {
 		group.Go(func() {
 			errs[side][0] = s.speak(side, both[side], &heard[side])
-			done[side].Store(true)
-			if errs[side][0] == nil && s.ending == reset && side == int(s.number%2) {
-				errs[side][0] = errors.Join(both[side].SetLinger(0), both[side].Close())
-			} else if errs[side][0] == nil {
-				errs[side][0] = both[side].CloseWrite()
+			if errs[side][0] == nil {
+				errs[side][0] = s.end(side, both[side], &heard[side])
 			}
 		})
-		group.Go(func() { errs[side][1] = s.listen(side, both[side], &heard[side]) })
+		group.Go(func() {
+			defer closers[side]()
+			errs[side][1] = s.listen(side, reads[side], &heard[side])
+		})
 	}
 	group.Wait()
 	for _, conn := range both {
 		_ = conn.Close() // which may have been reset
 	}
-	if s.reset {
+	if s.breaks() {
 		return s.onlyReset(errs)
 	}
 	return errors.Join(errs[0][0], errs[0][1], errs[1][0], errs[1][1])
+}
+
+// end has one end stop speaking, as the script has it.
+func (s *script) end(side int, conn *net.TCPConn, heard *progress) error {
+	first, last := int(s.number%2), s.parts[len(s.parts)-1].side
+	switch {
+	case s.ending == reset && side == first:
+		return errors.Join(conn.SetLinger(0), conn.Close())
+	case s.ending == killed && side == first:
+		return conn.Close()
+	case s.ending == closing && side == last:
+		return errors.Join(heard.wait(s.said(1-side), s.stuck), conn.Close())
+	}
+	return conn.CloseWrite()
+}
+
+// cork has an end hold back what it says, or say it.
+func (s *script) cork(side int, conn *net.TCPConn, on int) error {
+	if !s.corked[side] {
+		return nil
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return control(func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_CORK, on) })("", "", raw)
 }
 
 // errWrong is of what arrived and was not said.
@@ -361,7 +401,7 @@ func (s *script) speak(side int, conn *net.TCPConn, heard *progress) error {
 			message[i] = s.sound(side, said+int64(i))
 		}
 		said += int64(p.bytes)
-		if err := s.send(conn, message, p); err != nil {
+		if err := errors.Join(s.cork(side, conn, 1), s.send(conn, message, p), s.cork(side, conn, 0)); err != nil {
 			return fmt.Errorf("side %d: send: %w", side, err)
 		}
 	}
@@ -388,13 +428,8 @@ func (s *script) send(conn *net.TCPConn, message []byte, p part) error {
 	return nil
 }
 
-func (s *script) listen(side int, conn *net.TCPConn, heard *progress) error {
+func (s *script) listen(side int, read func([]byte) (int, error), heard *progress) error {
 	defer func() { heard.ended.Store(true); heard.move() }()
-	read, closeReader, err := s.reader(side, conn)
-	if err != nil {
-		return err
-	}
-	defer closeReader()
 	piece := make([]byte, s.buffers[side])
 	var at int64
 	for {
@@ -412,7 +447,7 @@ func (s *script) listen(side int, conn *net.TCPConn, heard *progress) error {
 		}
 		at += int64(n)
 		heard.add(n)
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || s.ending == closing && errors.Is(err, net.ErrClosed) {
 			return s.heardAll(side, at)
 		}
 		if err != nil {
@@ -434,7 +469,7 @@ func (s *script) said(side int) (bytes int64) {
 // heardAll returns an error if there was more to hear.
 func (s *script) heardAll(side int, at int64) error {
 	want := s.said(1 - side)
-	if at != want && !s.reset {
+	if at != want && !s.breaks() {
 		return fmt.Errorf("side %d: ends after %d of %d bytes: %w", side, at, want, errWrong)
 	}
 	return nil
