@@ -6,10 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/test/rig"
 )
 
@@ -76,6 +78,47 @@ func TestRemoveInterrupted(t *testing.T) {
 	}
 	if removed, err := Remove(bpffs); err != nil || !removed {
 		t.Errorf("removed %v, %v", removed, err)
+	}
+}
+
+// An operator is obeyed also by programs that come while he speaks.
+func TestHoldMeanwhile(t *testing.T) {
+	rig.Root(t)
+	cfg := Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)}
+	s, err := Open(cfg)
+	for i := range 12 {
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		opened := make(chan error)
+		cfg.Limits.Run++ // which makes it another version
+		go func() {
+			var err error
+			s, err = Open(cfg)
+			opened <- err
+		}()
+		// While the kernel verifies the programs, and before and behind that.
+		time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+		do, want := Hold, uint32(1)
+		if i%2 > 0 {
+			do, want = Release, 0
+		}
+		if found, err := do(cfg.BPFFS); err != nil || !found {
+			t.Errorf("found %v, %v", found, err)
+		}
+		if err = <-opened; err != nil {
+			continue
+		}
+		if held, err := s.now.control(bpf.SockmapControlCONTROL_HELD); err != nil || held != want {
+			t.Errorf("told after %d0 ms of %v: held is %d, %v, and should be %d", i, time.Since(began), held, err, want)
+		}
+	}
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Error(err)
 	}
 }
 

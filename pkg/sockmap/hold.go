@@ -21,24 +21,38 @@ func Hold(bpffs string) (bool, error) { return hold(bpffs, 1) }
 func Release(bpffs string) (bool, error) { return hold(bpffs, 0) }
 
 func hold(bpffs string, value uint32) (found bool, err error) {
-	dirs, err := generations(Dir(bpffs), false)
-	if err != nil {
-		return false, err
-	}
 	var errs []error
-	for _, dir := range dirs {
-		m, err := ebpf.LoadPinnedMap(filepath.Join(dir, controlMap), nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has gone meanwhile
-		}
+	told := map[string]bool{}
+	for again := true; again; { // an agent that starts meanwhile may come with programs of its own
+		again = false
+		dirs, err := generations(Dir(bpffs), false)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("open %s: %w", filepath.Join(dir, controlMap), err))
-			continue
+			return found, errors.Join(append(errs, err)...)
 		}
-		found = true
-		errs = append(errs, m.Put(uint32(bpf.SockmapControlCONTROL_HELD), value), m.Close())
+		for _, dir := range dirs {
+			if told[dir] {
+				continue
+			}
+			told[dir], again = true, true
+			has, err := tell(dir, value)
+			found = found || has
+			errs = append(errs, err)
+		}
 	}
 	return found, errors.Join(errs...)
+}
+
+// tell tells one version of the programs, unless it has gone meanwhile.
+func tell(dir string, value uint32) (found bool, err error) {
+	path := filepath.Join(dir, controlMap)
+	m, err := ebpf.LoadPinnedMap(path, nil)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("open %s: %w", path, err)
+	}
+	return true, errors.Join(m.Put(uint32(bpf.SockmapControlCONTROL_HELD), value), m.Close())
 }
 
 // drained is how long Remove waits for processes to read what waits for them.

@@ -88,16 +88,10 @@ func Open(cfg Config) (s *Sockmap, err error) {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	held := uint32(0)
 	for _, dir := range dirs {
 		g, err := open(dir)
-		switch {
-		case err != nil:
+		if err != nil {
 			return s, err
-		case held == 0:
-			if held, err = g.control(bpf.SockmapControlCONTROL_HELD); err != nil {
-				return s, errors.Join(err, g.close())
-			}
 		}
 		switch {
 		case strings.HasPrefix(filepath.Base(dir), name) && s.now == nil && g.isWhole():
@@ -113,7 +107,7 @@ func Open(cfg Config) (s *Sockmap, err error) {
 		if s.now, err = create(root, s.free(root, name), spec, cfg); err != nil {
 			return s, err
 		}
-		if err := s.now.setControl(bpf.SockmapControlCONTROL_HELD, held); err != nil { // an operator means all versions
+		if err := s.adoptHeld(); err != nil {
 			return s, err
 		}
 	}
@@ -124,6 +118,27 @@ func Open(cfg Config) (s *Sockmap, err error) {
 	s.on = on != 0
 	s.note()
 	return s, err
+}
+
+// adoptHeld tells new programs what an operator has told former ones, who means all versions, and may say something else meanwhile.
+func (s *Sockmap) adoptHeld() error {
+	for told := uint32(0); ; {
+		held := uint32(0)
+		for _, g := range s.former {
+			value, err := g.control(bpf.SockmapControlCONTROL_HELD)
+			if err != nil {
+				return err
+			}
+			held |= value
+		}
+		if held == told {
+			return nil
+		}
+		if err := s.now.setControl(bpf.SockmapControlCONTROL_HELD, held); err != nil {
+			return err
+		}
+		told = held
+	}
 }
 
 // Retire has connections go by TCP that agents before have let go past it, and returns what keeps at it until none does; nil if there are none.
