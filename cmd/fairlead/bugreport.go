@@ -20,6 +20,7 @@ import (
 	"fairlead.io/fairlead/pkg/bugreport"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 // accountToken is what a pod is known by to the API server.
@@ -32,11 +33,11 @@ func newBugreportCommand(inv *invocation) *cobra.Command {
 		Use:   "bugreport",
 		Short: "Collect everything known about this node in a file to share",
 		Long: `Collect everything known about this node in a tar.gz file to share: the output of the commands (status, config,
-preflight, maps, flows, drops, addresses of pods, verify), the agent's metrics and goroutines, pins, links and programs,
-devices, addresses, routes, rules, neighbors and qdiscs, kernel settings and counters, and lines of the agent's log. It
-also works without an agent. Whatever cannot be collected is listed in the bundle with the reason; the rest is still
-there. The bundle is limited to 24 MiB before compression, 4 MiB per part, and about a minute and a half. Longer parts
-are cut, as noted in manifest.json.
+preflight, sockmap list, maps, flows, drops, addresses of pods, verify), the agent's metrics and goroutines, pins, links
+and programs, devices, addresses, routes, rules, neighbors and qdiscs, kernel settings and counters, and lines of the
+agent's log. It also works without an agent. Whatever cannot be collected is listed in the bundle with the reason; the
+rest is still there. The bundle is limited to 24 MiB before compression, 4 MiB per part, and about a minute and a half.
+Longer parts are cut, as noted in manifest.json. With --mode=accelerate-only, parts about Services are left out.
 
 The bundle has no tokens, keys, certificates, passwords, environment variables or contents of CNI configurations.
 Anything that looks like one is removed everywhere, and so are --hash-seed, the service account's token, and the values
@@ -136,7 +137,7 @@ func (inv *invocation) report(cmd *cobra.Command, anonymize bool) (*bugReport, e
 		r.redactor.Anonymize(bugreport.NewPseudonyms(), names)
 	}
 	r.folder = fmt.Sprintf("fairlead-%s-%s", node, time.Now().UTC().Format("20060102T150405Z"))
-	r.parts = append(nested.commandParts(), agentParts(cfg, agent)...)
+	r.parts = append(nested.commandParts(agent.AcceleratesOnly() || isPastTCPAlone(cfg)), agentParts(cfg, agent)...)
 	r.parts = append(r.parts, bugreport.Machine{Root: "/"}.Parts()...)
 	return r, nil
 }
@@ -162,14 +163,17 @@ func withFlags(environ []string, flags *pflag.FlagSet) []string {
 	return environ
 }
 
-// commandParts returns what the commands tell.
-func (e *env) commandParts() []bugreport.Part {
+// commandParts returns what the commands tell that have something to tell of an agent which does all that it is asked for, or accelerates only.
+func (e *env) commandParts(acceleratesOnly bool) []bugreport.Part {
 	parts := []bugreport.Part{
 		e.part("version.json", "version", "-o", "json"), e.part("status.txt", "status"), e.part("status.json", "status", "-o", "json"),
-		e.part("preflight.txt", "preflight"), e.part("config.json", "config", "-o", "json"), e.part("drops.txt", "drops"),
-		e.part("verify.txt", "verify"), e.part("services.txt", "service", "list"), e.part("addresses-of-pods.txt", "ipam", "list"),
-		e.part("maps/list.txt", "map", "list"),
+		e.part("preflight.txt", "preflight"), e.part("config.json", "config", "-o", "json"), e.part("sockmap.txt", "sockmap", "list"),
 	}
+	if acceleratesOnly {
+		return parts
+	}
+	parts = append(parts, e.part("drops.txt", "drops"), e.part("verify.txt", "verify"), e.part("services.txt", "service", "list"),
+		e.part("addresses-of-pods.txt", "ipam", "list"), e.part("maps/list.txt", "map", "list"))
 	for _, name := range observe.DumpNames() {
 		parts = append(parts, e.part("maps/"+name+".txt", "map", "dump", name))
 	}
@@ -202,7 +206,7 @@ func agentParts(cfg, agent *config.Config) []bugreport.Part {
 			_, err = to.Write(text)
 			return err
 		}},
-		{Name: "pins.txt", Collect: bugreport.Tree(filepath.Dir(mapsDir(cfg)))},
+		{Name: "pins.txt", Collect: bugreport.Tree(filepath.Dir(sockmap.Dir(cfg.BPFFS)))}, // and all others,
 		{Name: "links.txt", Collect: func(_ context.Context, to io.Writer) error { return writeLinks(to, filepath.Dir(mapsDir(cfg))) }},
 		{Name: "state-dir.txt", Collect: bugreport.Tree(cfg.StateDir)},
 	}

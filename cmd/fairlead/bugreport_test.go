@@ -20,6 +20,7 @@ import (
 
 	"fairlead.io/fairlead/pkg/bugreport"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 // bundleFiles returns what is in a bundle, by the names in its one folder.
@@ -101,7 +102,7 @@ func TestBugreport(t *testing.T) {
 		}
 		for name, want := range map[string]string{
 			"status.txt": "shop/web: BadAnnotation: token: [redacted]", "status.json": `"object": "shop/db"`, "config.json": `"name": "source"`,
-			"preflight.txt": " checks: ", "version.json": `"go":`, "verify.txt": "", "agent/goroutines.txt": "goroutine ", "pins.txt": "",
+			"preflight.txt": " checks: ", "version.json": `"go":`, "verify.txt": "", "sockmap.txt": "CLIENT ", "agent/goroutines.txt": "goroutine ", "pins.txt": "",
 			"state-dir.txt": "agent.sock", "machine/sysctls.txt": "kernel/osrelease = ", "machine/devices.txt": "1: lo ", "machine/routes.txt": "",
 			"maps/svcs.txt.error": "no fairlead maps under", "maps/flows.txt.error": "no fairlead maps under", "agent/metrics.txt.error": "",
 		} {
@@ -137,6 +138,31 @@ func TestBugreport(t *testing.T) {
 	}
 	if text := files["status.txt.error"]; !strings.Contains(text, "exit code 4") {
 		t.Errorf("without an agent: %q", text)
+	}
+}
+
+// Nothing is missing that there is not where connections go past TCP and nothing else is done, whether that is said or found.
+func TestBugreportOfAccelerateOnly(t *testing.T) {
+	found := nowhere(t)
+	if err := os.MkdirAll(sockmap.Dir(found[1]), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{found, append(nowhere(t), "--mode=accelerate-only")} {
+		got, bundle := bugreportOf(t, append(args, "--node-name=n1", "--file=-")...)
+		files := bundleFiles(t, bundle)
+		if args[1] == found[1] && !strings.Contains(files["pins.txt"], "sockmap") {
+			t.Errorf("%v: pins: %q", args, files["pins.txt"])
+		}
+		if got.code != exitOK || !strings.HasPrefix(files["sockmap.txt"], "CLIENT ") || !strings.Contains(files["status.txt.error"], "exit code 4") {
+			t.Errorf("%v: %+v, %q", args, got.code, files)
+		}
+		for name := range files {
+			for _, of := range []string{"maps/", "drops.", "verify.", "services.", "addresses-of-pods."} {
+				if strings.HasPrefix(name, of) {
+					t.Errorf("%v: there is %s", args, name)
+				}
+			}
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/observe"
-	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 // statusPoll is how often --wait asks.
@@ -89,7 +87,7 @@ func pinnedStatus(cfg *config.Config) observe.Status {
 			Maps:     []observe.MapStatus{}, Problems: []observe.Problem{},
 			Degraded: []string{"No agent answers.", err.Error()},
 		}
-		if _, err := os.Stat(sockmap.Dir(cfg.BPFFS)); err == nil {
+		if isPastTCPAlone(cfg) {
 			nothing.Mode = config.AccelerateOnly
 			nothing.Degraded = []string{"No agent answers: connections that bypass TCP continue to, but no others start to."}
 		}

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 // readPins returns what the pinned maps say. Its errors tell what to do.
@@ -19,6 +21,13 @@ func readPins(cfg *config.Config) (*observe.Pinned, error) {
 		return nil, pinsError(cfg, err)
 	}
 	return pinned, nil
+}
+
+// isPastTCPAlone reports whether all that is pinned is what an agent with --mode=accelerate-only has.
+func isPastTCPAlone(cfg *config.Config) bool {
+	_, err := os.Stat(mapsDir(cfg))
+	_, failed := os.Stat(sockmap.Dir(cfg.BPFFS))
+	return errors.Is(err, fs.ErrNotExist) && failed == nil
 }
 
 // pinsError tells what to do about an error of opening or reading the pins.

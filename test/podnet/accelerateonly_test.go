@@ -202,6 +202,10 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 		t.Error(answer)
 	}
 
+	if text := q.run("bugreport", "--file="+filepath.Join(t.TempDir(), "bundle.tar.gz")); strings.Contains(text, "not all of") {
+		t.Error(text)
+	}
+
 	q.run("sockmap", "off")
 	before := q.list()[0].Redirected
 	q.ask(ab, 20)
