@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -35,9 +36,9 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// checked makes a check with programs that do something else than they should.
-func checked(bpffs, how string) (got string, err error) {
-	tamper := map[string]func(*ebpf.CollectionSpec){
+// tampers have programs do something else than they should.
+func tampers() map[string]func(*ebpf.CollectionSpec) {
+	return map[string]func(*ebpf.CollectionSpec){
 		"refusing": func(spec *ebpf.CollectionSpec) { // messages that go past TCP come to nobody
 			spec.Programs[bpf.SockmapProgSockmapMessage].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
 		},
@@ -51,8 +52,31 @@ func checked(bpffs, how string) (got string, err error) {
 				asm.FnMsgPopData.Call(), asm.Mov.Reg(asm.R1, asm.R6),
 			}, program.Instructions...)
 		},
+		"passing": func(spec *ebpf.CollectionSpec) { // nothing goes past TCP
+			spec.Programs[bpf.SockmapProgSockmapMessage].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
+		},
+		"staying": func(spec *ebpf.CollectionSpec) { // no socket leaves the map
+			spec.Programs[bpf.SockmapProgSockmapSweep].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
+		},
 	}
-	s, err := Open(Config{BPFFS: bpffs, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: tamper[how]})
+}
+
+// A kernel is not taken for fit on which anything comes to something else.
+func TestProveFindsFaults(t *testing.T) {
+	rig.Root(t)
+	for how, want := range map[string]string{
+		"as it is": "", "refusing": "send: ", "hiding": "bytes came", "passing": "lets nothing go past TCP", "staying": "sockets do not leave",
+	} {
+		err := Config{Limits: DefaultLimits(), tamper: tampers()[how]}.prove()
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", how, err, want)
+		}
+	}
+}
+
+// checked makes a check with programs that do something else than they should.
+func checked(bpffs, how string) (got string, err error) {
+	s, err := Open(Config{BPFFS: bpffs, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: tampers()[how]})
 	if err != nil {
 		return "", err
 	}

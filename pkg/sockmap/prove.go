@@ -16,11 +16,13 @@ import (
 
 // Prove returns why connections may not go past TCP on this kernel; nil if they may. It has two ends do all that programs do, in a network namespace that
 // is gone when it returns, over maps of its own. That takes what a privileged process may do.
-func Prove(limits Limits) error {
+func Prove(limits Limits) error { return Config{Limits: limits}.prove() }
+
+func (c Config) prove() error {
 	result := make(chan error)
 	go func() {
 		runtime.LockOSThread() // and the thread ends with this: it is not where it was
-		result <- prove(limits)
+		result <- c.proveHere()
 	}()
 	return <-result
 }
@@ -33,7 +35,7 @@ type proof struct {
 	limits    Limits
 }
 
-func prove(limits Limits) (err error) {
+func (c Config) proveHere() (err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("whether the kernel is fit could not be tried: make a network namespace: %w", err)
 	}
@@ -44,8 +46,8 @@ func prove(limits Limits) (err error) {
 	if err != nil {
 		return fmt.Errorf("whether the kernel is fit could not be tried: use loopback: %w", err)
 	}
-	p := &proof{limits: limits}
-	if p.generation, err = loadProof(limits); err != nil {
+	p := &proof{limits: c.Limits}
+	if p.generation, err = c.loadProof(); err != nil {
 		return err
 	}
 	defer p.generation.close()
@@ -66,8 +68,8 @@ func prove(limits Limits) (err error) {
 	return p.run()
 }
 
-func loadProof(limits Limits) (*generation, error) {
-	spec, _, err := Config{Limits: limits}.programs()
+func (c Config) loadProof() (*generation, error) {
+	spec, _, err := c.programs()
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/config"
+)
+
+// Nothing goes past TCP without a word that this kernel is fit for these programs, and what else was noted is told.
+func TestUnfit(t *testing.T) {
+	cfg := &config.Config{StateDir: t.TempDir(), Sockmap: "true"}
+	of, err := fitness(limitsOf(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for noted, want := range map[string]string{
+		of + "\nfit\n": "", of + "\nit loses bytes\n": "this kernel does not support it: it loses bytes", of: "does not support it",
+		"another" + of + "\nfit\n": "has not been tested", "": "has not been tested",
+	} {
+		if err := os.WriteFile(filepath.Join(cfg.StateDir, "sockmap"), []byte(noted), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := unfit(cfg); (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: %q, want %q", noted, got, want)
+		}
+	}
+	cfg.Sockmap = "false"
+	if found, err := trySockmap(cfg); found != "" || err != nil {
+		t.Errorf("found %q, %v", found, err)
+	}
+	if got := unfit(cfg); !strings.Contains(got, "has not been tested") {
+		t.Errorf("after it was off: %q", got)
+	}
+}
