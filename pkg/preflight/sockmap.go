@@ -29,7 +29,8 @@ func (n *Node) sockmap() Line {
 		return Line{check, Warn, fmt.Sprintf("%s is running, which may splice, or ask how much there is to read, when data already waits past TCP", strings.Join(late, ", ")),
 			"add " + strings.Join(late, ",") + " to --sockmap-except, unless its configuration does neither"}
 	}
-	return Line{check, OK, "the kernel supports it, and no running program has to be excluded", ""}
+	return Line{check, OK, "the kernel supports it, and no running program is known to need to be excluded; programs that first converse, and then splice, " +
+		"set SO_ZEROCOPY or ask how much there is to read (FIONREAD), are not recognized", ""}
 }
 
 // lateReaders are programs that are known for it.

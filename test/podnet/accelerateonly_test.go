@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -228,6 +229,37 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 	}
 	q.ask(ab, 20)
 	q.ask(cb, 1)
+}
+
+// What runs in the node's own namespace speaks past TCP with the pods that a policy says, by either family, and with no others.
+func TestAccelerateWithNode(t *testing.T) {
+	rig.Root(t)
+	q := newRoadstead(t)
+	q.write(nil, `
+apiVersion: fairlead.io/v1alpha1
+kind: SocketAcceleration
+metadata: {name: proxy, namespace: shop, uid: uid-policy}
+spec: {from: [{podSelector: {matchLabels: {app: a}}}], to: [{node: true}], ports: [80]}
+`)
+	q.says(rig.NewChild(t, q.cgroup, q.ns, "sayBack", "80"), "ready")
+	q.start()
+	q.takesPart(1)
+	dial := func(from, addr string) *rig.Process {
+		p := rig.NewChild(t, q.cgroup, q.pods[from].Netns, "converse", net.JoinHostPort(addr, "80"))
+		q.says(p, "ready")
+		return p
+	}
+	other := dial("b", "10.9.0.1")
+	q.ask(other, 20)
+	a4, a6 := dial("a", "10.9.0.1"), dial("a", "fd09::1")
+	q.until("the pod and the node speak past TCP", func() bool {
+		q.ask(a4, 10)
+		q.ask(a6, 10)
+		rows := q.list()
+		return len(rows) == 2 && !slices.ContainsFunc(rows, func(r listed) bool {
+			return r.ClientPod != "shop/a" || r.ServerPod != "node" || r.State != "short" || r.Redirected[0] == 0 || r.Redirected[1] == 0
+		})
+	})
 }
 
 // An agent that is to do only that does not begin where another's programs would go on by what nobody keeps in step.
