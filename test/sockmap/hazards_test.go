@@ -1,9 +1,11 @@
 package sockmap
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -381,6 +383,38 @@ func (w *world) redirected() uint64 {
 	tallies, err := w.Tallies()
 	w.Must(err)
 	return tallies.Redirected.Count
+}
+
+// An agent that is to have everything go by TCP has it so at once, and takes away what another has left when it has been read.
+func TestRetire(t *testing.T) {
+	w, c := short(t, sockmap.DefaultLimits())
+	c.ok("hoard %d", 100<<10)
+	before := w.only().Redirected
+	w.Stop()
+	retired, err := sockmap.Retire(w.BPFFS, slog.New(slog.DiscardHandler))
+	w.Must(err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error)
+	go func() { ended <- errors.Join(retired.Run(ctx), retired.Close()) }()
+	for i := range 5 { // of whom the server has not read anything yet
+		c.ok("answer %d", 1000+i)
+	}
+	if view, err := sockmap.Read(w.BPFFS); err != nil || view.On || len(view.Pairs) != 1 || view.Pairs[0].Redirected != before {
+		t.Errorf("%v bytes had gone past TCP: %+v, %v", before, view, err)
+	}
+	c.ok("drain")
+	w.Until("all to be gone", func() bool {
+		left, err := os.ReadDir(sockmap.Dir(w.BPFFS))
+		w.Must(err)
+		return len(left) == 0
+	})
+	c.ask(10, 100)
+	cancel()
+	w.Must(<-ended)
+	if again, err := sockmap.Retire(w.BPFFS, nil); err != nil || again != nil {
+		t.Errorf("%+v, %v", again, err)
+	}
 }
 
 // Whoever removes it all waits for what has not been read.
