@@ -55,6 +55,16 @@ func tampers() map[string]func(*ebpf.CollectionSpec) {
 		"passing": func(spec *ebpf.CollectionSpec) { // nothing goes past TCP
 			spec.Programs[bpf.SockmapProgSockmapMessage].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
 		},
+		"refusing IPv6": func(spec *ebpf.CollectionSpec) {
+			program := spec.Programs[bpf.SockmapProgSockmapMessage]
+			first := &program.Instructions[0]
+			const family = 16 // in struct sk_msg_md
+			begin := asm.LoadMem(asm.R2, asm.R1, family, asm.Word).WithMetadata(first.Metadata)
+			*first = first.WithMetadata(asm.Metadata{}).WithSymbol("rest")
+			program.Instructions = append(asm.Instructions{
+				begin, asm.JNE.Imm(asm.R2, unix.AF_INET6, "rest"), asm.Mov.Imm(asm.R0, 0), asm.Return(),
+			}, program.Instructions...)
+		},
 		"staying": func(spec *ebpf.CollectionSpec) { // no socket leaves the map
 			spec.Programs[bpf.SockmapProgSockmapSweep].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
 		},
@@ -65,7 +75,7 @@ func tampers() map[string]func(*ebpf.CollectionSpec) {
 func TestProveFindsFaults(t *testing.T) {
 	rig.Root(t)
 	for how, want := range map[string]string{
-		"as it is": "", "refusing": "send: ", "hiding": "bytes came", "passing": "lets nothing go past TCP", "staying": "sockets do not leave",
+		"as it is": "", "refusing": "send: ", "refusing IPv6": "send: ", "hiding": "bytes came", "passing": "lets nothing go past TCP", "staying": "sockets do not leave",
 	} {
 		err := Config{Limits: DefaultLimits(), tamper: tampers()[how]}.prove()
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {

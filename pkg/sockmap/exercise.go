@@ -20,25 +20,38 @@ type exercise struct {
 	client, server int
 }
 
+// loopbacks are where a process can speak to itself.
+func loopbacks() []unix.Sockaddr {
+	return []unix.Sockaddr{&unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet6{Addr: [16]byte{15: 1}}}
+}
+
 // listener is a socket on loopback to connect to, of either family.
 func listener() (fd int, at unix.Sockaddr, err error) {
-	for _, at := range []unix.Sockaddr{&unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet6{Addr: [16]byte{15: 1}}} {
-		family := unix.AF_INET
-		if _, ok := at.(*unix.SockaddrInet6); ok {
-			family = unix.AF_INET6
+	for _, loopback := range loopbacks() {
+		if fd, at, err = listen(loopback); err == nil {
+			return fd, at, nil
 		}
-		if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
-			continue
-		}
-		if err = errors.Join(unix.Bind(fd, at), unix.Listen(fd, 8)); err == nil {
-			var bound unix.Sockaddr
-			if bound, err = unix.Getsockname(fd); err == nil {
-				return fd, bound, nil
-			}
-		}
-		unix.Close(fd)
 	}
-	return -1, nil, fmt.Errorf("listen on loopback: %w", err)
+	return -1, nil, err
+}
+
+// listen opens a socket to connect to, and returns where that is.
+func listen(at unix.Sockaddr) (fd int, bound unix.Sockaddr, err error) {
+	family := unix.AF_INET
+	if _, ok := at.(*unix.SockaddrInet6); ok {
+		family = unix.AF_INET6
+	}
+	if fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0); err != nil {
+		return -1, nil, fmt.Errorf("listen on loopback: %w", err)
+	}
+	if err = errors.Join(unix.Bind(fd, at), unix.Listen(fd, 8)); err == nil {
+		bound, err = unix.Getsockname(fd)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, nil, fmt.Errorf("listen on loopback: %w", err)
+	}
+	return fd, bound, nil
 }
 
 // connect opens a connection to a listener of this process.

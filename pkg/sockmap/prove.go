@@ -51,18 +51,45 @@ func (c Config) proveHere() (err error) {
 		return err
 	}
 	defer p.generation.close()
-	if p.listening, p.at, err = listener(); err != nil {
-		return err
-	}
-	defer unix.Close(p.listening)
-	cookie, err := unix.GetsockoptUint64(p.listening, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	cookie, err := netnsCookie()
 	if err != nil {
-		return fmt.Errorf("ask for the number of a network namespace: %w", err)
+		return err
 	}
 	if err := p.maps[rulesMap].Put(bpf.SockmapShortKey{Netns: cookie}, bpf.SockmapShortRules{From: 1, To: 1}); err != nil {
 		return fmt.Errorf("set rules: %w", err)
 	}
-	if err := p.setOn(true); err != nil {
+	for _, at := range loopbacks() {
+		err := p.runAt(at)
+		if _, six := at.(*unix.SockaddrInet6); six && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)) {
+			continue // the node does without that family
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func netnsCookie() (uint64, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer unix.Close(fd)
+	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the number of a network namespace: %w", err)
+	}
+	return cookie, nil
+}
+
+// runAt makes the trials by one family.
+func (p *proof) runAt(at unix.Sockaddr) (err error) {
+	if p.listening, p.at, err = listen(at); err != nil {
+		return err
+	}
+	defer unix.Close(p.listening)
+	if err := p.setOn(true); err != nil { // the trials of the family before end with that off
 		return err
 	}
 	return p.run()
