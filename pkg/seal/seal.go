@@ -1,4 +1,5 @@
-// Package seal makes rows of flows that the programs believe: it has the twin of ct_seal in bpf/lib/ct.h.
+// Package seal computes the seal that makes the BPF programs accept a row of a flow. It is the Go
+// twin of ct_seal in bpf/lib/ct.h.
 package seal
 
 import (
@@ -8,7 +9,8 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// factors are ct_factor: one for each word of a key and of a row, and the last for the flags.
+// factors mirrors ct_factor: one factor for each word of the key and of the row, and the last one
+// for the flags.
 var factors = [13]uint64{
 	0xe1454c40c439f34b, 0x26b563b1e794ee15, 0xac8be7d742840d2b, 0xe7ca430e92ac3d43,
 	0x1333bc1cfe6c2b03, 0x20050ed31a6e72b9, 0x94a67f00f335c357, 0x332726d0356a4153,
@@ -16,7 +18,7 @@ var factors = [13]uint64{
 	0x8491cabea0afe357,
 }
 
-// addrWords is how many words of a key or a row are addresses, which come first.
+// addrWords is the number of words of a key or a row that hold addresses. They come first.
 const addrWords = 4
 
 // Of returns the seal of a row under its key.
@@ -31,7 +33,7 @@ func Of(key bpf.MapsFlow, row bpf.MapsCtEntry) uint16 {
 	return uint16(sum >> 48)
 }
 
-// turn puts the last byte of an address at the lower end.
+// turn reverses the bytes of an address word, so that the address's last byte is the lowest.
 func turn(i int, word uint64) uint64 {
 	if i < addrWords {
 		return bits.ReverseBytes64(word)

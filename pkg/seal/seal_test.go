@@ -8,13 +8,13 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// sealed are the bytes of a row that its seal is made of, and where its flags are.
+// sealed is the number of bytes of a row that its seal covers, flagsAt the offset of its flags.
 const (
 	sealed  = int(unsafe.Offsetof(bpf.MapsCtEntry{}.Seen))
 	flagsAt = int(unsafe.Offsetof(bpf.MapsCtEntry{}.Flags))
 )
 
-// Whatever one byte becomes, the seal is another.
+// Changing any one byte to any other value changes the seal.
 func TestSealOfEveryByte(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
@@ -33,7 +33,7 @@ func TestSealOfEveryByte(t *testing.T) {
 			for change := 1; change < 256; change++ {
 				*b ^= byte(change)
 				if Of(key, row) == was {
-					t.Errorf("byte %d of the %s may change by %#x without notice", at, what, change)
+					t.Errorf("changing byte %d of the %s by %#x leaves the seal the same", at, what, change)
 				}
 				*b ^= byte(change)
 			}
@@ -49,8 +49,8 @@ func TestSealOfEveryByte(t *testing.T) {
 	}
 }
 
-// Rows of neighbours are taken for each other no more often than chance has it: flows of clients, ports and backends that
-// follow each other.
+// Flows of consecutive clients, ports and backends are mistaken for each other no more often than
+// chance allows.
 func TestSealOfNeighbours(t *testing.T) {
 	var flows []bpf.MapsFlow
 	var rows []bpf.MapsCtEntry
@@ -76,6 +76,6 @@ func TestSealOfNeighbours(t *testing.T) {
 		}
 	}
 	if limit := 2 * pairs >> 16; mistaken > limit {
-		t.Errorf("of %d pairs %d are taken for each other, more than %d", pairs, mistaken, limit)
+		t.Errorf("of %d pairs %d are mistaken for each other, want at most %d", pairs, mistaken, limit)
 	}
 }
