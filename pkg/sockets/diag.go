@@ -1,6 +1,7 @@
-// Package sockets finds the sockets whose backend is gone for good, and aborts them: their owners would otherwise wait for
-// answers that cannot come. It lists and aborts by sock_diag, for which the agent's capabilities are enough, and in any
-// network namespace of which it has a socket.
+// Package sockets finds the sockets whose backend is gone for good and aborts them: their owners
+// would otherwise wait for answers that cannot come. It lists and aborts sockets through sock_diag,
+// which the agent's capabilities allow, in every network namespace for which it has a sock_diag
+// socket.
 package sockets
 
 import (
@@ -15,28 +16,29 @@ import (
 
 const (
 	bufferSize = 64 << 10
-	// patience is how long an answer may take. The kernel gives it while it is asked, so this is for its bugs and ours.
+	// patience is how long to wait for an answer. The kernel writes its answer within the request,
+	// so this limit matters only if the kernel or this code has a bug.
 	patience = 10 // seconds
 )
 
-// The states of a TCP socket that somebody may wait on, and the one state of a UDP socket that is connected: there is no
-// way to ask for others, so one that is not connected is not even seen.
+// The TCP states in which a process may be waiting on the socket, and the one state of a connected
+// UDP socket. Other states are never requested, so unconnected sockets are not listed.
 const (
 	established = 1 << 1
 	streams     = established | 1<<2 | 1<<4 | 1<<5 | 1<<8 // and SYN_SENT, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT
 )
 
-// ErrUnsupported is wrapped by what Check returns for a kernel that cannot do it.
+// ErrUnsupported is wrapped by the error that Check returns if the kernel lacks the feature.
 var ErrUnsupported = errors.New("not supported by this kernel")
 
-// Diag is a sock_diag socket: the view of one network namespace. It is for one goroutine.
+// Diag is a sock_diag socket, a view of one network namespace. It is not safe for concurrent use.
 type Diag struct {
 	fd     int
 	seq    uint32
 	buffer []byte
 }
 
-// Open returns the view of the network namespace that the calling thread is in. The caller closes it.
+// Open returns a view of the calling thread's network namespace. The caller must close it.
 func Open() (*Diag, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
@@ -45,9 +47,10 @@ func Open() (*Diag, error) {
 	return Take(fd)
 }
 
-// Take returns the view of the network namespace that the sock_diag socket fd was opened in, by whoever could enter it. It
-// takes fd over, also with an error. What it may do there is decided by the capabilities of both: of who opened the
-// socket, and of this process.
+// Take returns a view of the network namespace in which the sock_diag socket fd was opened, by a
+// process that could enter that namespace. Take owns fd, even if it returns an error. What the
+// kernel permits depends on the capabilities of both the process that opened the socket and this
+// one.
 func Take(fd int) (*Diag, error) {
 	limit := unix.Timeval{Sec: patience}
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
@@ -67,8 +70,9 @@ func Take(fd int) (*Diag, error) {
 // Close closes the socket.
 func (d *Diag) Close() error { return os.NewSyscallError("close sock_diag socket", unix.Close(d.fd)) }
 
-// Check returns an error that wraps ErrUnsupported, and says what to do, if sockets of the protocol cannot be listed and
-// aborted here. Where the kernel has a module for it, this loads it: the kernel does that by itself, for anybody.
+// Check returns an error that wraps ErrUnsupported and says what to do if sockets of the protocol
+// cannot be listed and aborted here. As a side effect the kernel loads its diag module if it has
+// one, which needs no privilege.
 func (d *Diag) Check(protocol model.Protocol) error {
 	none := request{kind: byFamily, flags: unix.NLM_F_DUMP, family: unix.AF_INET, protocol: protocol}
 	err := d.ask(none, nil)
@@ -79,7 +83,7 @@ func (d *Diag) Check(protocol model.Protocol) error {
 	if err != nil {
 		return fmt.Errorf("list %s sockets: %w", protocol, err)
 	}
-	// No socket has port 0, so what is said about aborting this one is said about all.
+	// No socket has port 0, so the answer about this one holds for all.
 	none.kind, none.flags = destroy, unix.NLM_F_ACK
 	switch err := d.ask(none, nil); {
 	case errors.Is(err, unix.EOPNOTSUPP):
@@ -97,7 +101,8 @@ func upper(protocol model.Protocol) string {
 	return "TCP"
 }
 
-// Each calls f for the connected sockets of a protocol, in any order. One that comes or goes meanwhile may be missed.
+// Each calls f for the connected sockets of a protocol, in any order. It may miss sockets that
+// appear or disappear during the listing.
 func (d *Diag) Each(protocol model.Protocol, f func(Socket)) error {
 	states := uint32(established)
 	if protocol == model.TCP {
@@ -120,15 +125,15 @@ func (d *Diag) Each(protocol model.Protocol, f func(Socket)) error {
 	return nil
 }
 
-// Destroy aborts a socket as Each gave it: whoever uses it gets ECONNABORTED, and a TCP peer a reset. It reports false if
-// that socket is not there any more, or is connected to another peer.
+// Destroy aborts a socket that Each listed: its owner gets ECONNABORTED, and a TCP peer a reset. It
+// reports false if the socket no longer exists or has another peer.
 func (d *Diag) Destroy(s Socket) (bool, error) {
 	abort := request{
 		kind: destroy, flags: unix.NLM_F_ACK, family: s.family, protocol: s.Protocol, id: s.id,
 	}
 	if s.Protocol == model.UDP {
-		// The kernel finds a UDP socket as it would for a packet, and so also one that was disconnected since and has its
-		// port still. That one is not ours to touch.
+		// The kernel looks a UDP socket up as it would for a packet, so it also finds one that was
+		// disconnected since and still holds its port. That one must be left alone.
 		if same, err := d.connected(s); err != nil || !same {
 			return false, err
 		}
@@ -143,11 +148,11 @@ func (d *Diag) Destroy(s Socket) (bool, error) {
 	return true, nil
 }
 
-// connected reports whether a UDP socket is as it was listed.
+// connected reports whether a UDP socket is still connected as it was listed.
 func (d *Diag) connected(s Socket) (same bool, err error) {
 	look := request{
 		kind: byFamily, flags: unix.NLM_F_ACK, family: s.family, protocol: s.Protocol,
-		id: s.id.swapped(), // here the kernel has source and destination the other way round
+		id: s.id.swapped(), // the kernel swaps source and destination here
 	}
 	err = d.ask(look, func(answer []byte) error {
 		now, state, err := decode(s.Protocol, answer)
@@ -160,7 +165,7 @@ func (d *Diag) connected(s Socket) (same bool, err error) {
 	return same, nil
 }
 
-// ask sends a request and calls f with each part of its answer.
+// ask sends a request and calls f with each part of the answer.
 func (d *Diag) ask(r request, f func(answer []byte) error) error {
 	d.seq++
 	if err := unix.Sendto(d.fd, r.encode(d.seq), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -185,7 +190,7 @@ func (d *Diag) ask(r request, f func(answer []byte) error) error {
 	}
 }
 
-// parts takes apart what was received, and reports whether that was the end of the answer.
+// parts splits received data into messages and reports whether the answer is complete.
 func (d *Diag) parts(b []byte, f func(answer []byte) error) (done bool, err error) {
 	for len(b) > 0 {
 		var m message
@@ -193,7 +198,7 @@ func (d *Diag) parts(b []byte, f func(answer []byte) error) (done bool, err erro
 			return true, err
 		}
 		switch {
-		case m.seq != d.seq: // of an answer that was given up
+		case m.seq != d.seq: // belongs to an answer that ask gave up on
 		case m.kind == unix.NLMSG_DONE || m.kind == unix.NLMSG_ERROR:
 			return true, m.verdict()
 		case m.kind == byFamily && f != nil:

@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// The numbers of linux/sock_diag.h and linux/inet_diag.h that package unix does not have.
+// Constants of linux/sock_diag.h and linux/inet_diag.h that package unix lacks.
 const (
 	byFamily = 20 // SOCK_DIAG_BY_FAMILY
 	destroy  = 21 // SOCK_DESTROY
@@ -23,11 +23,12 @@ const (
 	answerLen  = 72 // struct inet_diag_msg
 )
 
-// id is what the kernel knows a socket by, as it is on the wire: struct inet_diag_sockid. It has both ports and
+// id identifies a socket to the kernel, in the format of struct inet_diag_sockid: both ports and
 // addresses, the interface and the cookie.
 type id [48]byte
 
-// Socket is a socket as the kernel lists it. It is comparable: two that are equal are the same socket with the same peer.
+// Socket is a socket as the kernel lists it. Two equal values are the same socket with the same
+// peer.
 type Socket struct {
 	Protocol model.Protocol
 
@@ -35,7 +36,7 @@ type Socket struct {
 	id     id
 }
 
-// Remote returns whom the socket is connected to, as the maps have addresses and ports.
+// Remote returns the address and port the socket is connected to, in the format of the maps.
 func (s Socket) Remote() (maps.Addr, uint16) {
 	var a maps.Addr
 	dst := s.id[20:36]
@@ -51,7 +52,7 @@ func (s Socket) Remote() (maps.Addr, uint16) {
 	return a, port
 }
 
-// Cookie returns the number by which programs know the socket.
+// Cookie returns the socket's cookie, by which the BPF programs identify it.
 func (s Socket) Cookie() uint64 {
 	low, high := binary.NativeEndian.Uint32(s.id[40:]), binary.NativeEndian.Uint32(s.id[44:])
 	return uint64(high)<<32 | uint64(low)
@@ -73,17 +74,17 @@ func (i id) swapped() id {
 	return s
 }
 
-// request is what the kernel is asked.
+// request is a request to the kernel.
 type request struct {
 	kind     uint16
 	flags    uint16
 	family   uint8
 	protocol model.Protocol
-	states   uint32 // a bit for each state
+	states   uint32 // bit mask
 	id       id
 }
 
-// encode writes the request as a message.
+// encode returns the request as a netlink message.
 func (r request) encode(seq uint32) []byte {
 	order := binary.NativeEndian
 	b := make([]byte, unix.NLMSG_HDRLEN, unix.NLMSG_HDRLEN+requestLen)
@@ -97,9 +98,9 @@ func (r request) encode(seq uint32) []byte {
 	return b
 }
 
-var errShort = errors.New("the kernel's answer is cut off")
+var errShort = errors.New("the kernel's answer is truncated")
 
-// decode reads one socket, and its state.
+// decode reads one socket and its state.
 func decode(protocol model.Protocol, answer []byte) (s Socket, state uint8, err error) {
 	if len(answer) < answerLen {
 		return Socket{}, 0, errShort
@@ -109,14 +110,14 @@ func decode(protocol model.Protocol, answer []byte) (s Socket, state uint8, err 
 	return s, answer[1], nil
 }
 
-// message is one message of an answer.
+// message is one netlink message of an answer.
 type message struct {
 	kind uint16
 	seq  uint32
 	body []byte
 }
 
-// cut takes the first message off what was received.
+// cut splits the first message off b.
 func cut(b []byte) (m message, rest []byte, err error) {
 	if len(b) < unix.NLMSG_HDRLEN {
 		return message{}, nil, errShort
@@ -130,7 +131,7 @@ func cut(b []byte) (m message, rest []byte, err error) {
 	return m, b[min(len(b), (size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):], nil
 }
 
-// verdict reads the error that a message ends an answer with; nil if all went well.
+// verdict returns the error that ends an answer, or nil if the request succeeded.
 func (m message) verdict() error {
 	if len(m.body) < 4 {
 		return errShort

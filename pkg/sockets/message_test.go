@@ -33,7 +33,7 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// Take must not be made to talk to something else.
+// Take rejects sockets of another protocol.
 func TestTakeAnotherSocket(t *testing.T) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -43,11 +43,11 @@ func TestTakeAnotherSocket(t *testing.T) {
 		t.Errorf("%v, %v", d, err)
 	}
 	if err := unix.Close(fd); !errors.Is(err, unix.EBADF) {
-		t.Errorf("the socket was left open: %v", err)
+		t.Errorf("Take left the socket open: %v", err)
 	}
 }
 
-// The kernel of the machine lists and can abort.
+// The running kernel lists and can abort sockets, or Check returns ErrUnsupported.
 func TestCheck(t *testing.T) {
 	d, err := Open()
 	if err != nil {
@@ -60,11 +60,11 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	if err := d.Check(model.SCTP + 1); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("a protocol that no kernel has: %v", err)
+		t.Errorf("a protocol that no kernel has: %v, want ErrUnsupported", err)
 	}
 }
 
-// Nothing that is received can make the reader go astray.
+// No input makes the parser read out of bounds.
 func FuzzParts(f *testing.F) {
 	done := make([]byte, 20)
 	binary.NativeEndian.PutUint32(done, 20)

@@ -16,34 +16,37 @@ import (
 )
 
 const (
-	// every is how long a Sweeper waits when nobody wakes it. A listing may miss a socket that moves meanwhile, and a
-	// program that was overtaken may write its record late.
+	// every is how often a Sweeper looks if nothing wakes it: a listing may miss a socket that
+	// changes meanwhile, and a program that was preempted may write its record late.
 	every = time.Minute
-	// firstWait gathers what leaves at the same time: endpoints go one by one.
+	// firstWait collects backends that leave at the same time: endpoints are removed one by one.
 	firstWait = 100 * time.Millisecond
-	// secondWait is how long a backend has to stay away before it is believed: an object that is replaced is deleted
-	// first, and a record may be read while it is written.
+	// secondWait is how long a backend has to stay away to count as gone: an object that is
+	// replaced is deleted first, and a record may be read while it is being written.
 	secondWait = 200 * time.Millisecond
-	// idle is how many times as long as its looks took a Sweeper rests after them, however much leaves.
+	// idle limits the load: after looks that took a time t, a Sweeper rests for idle*t, however
+	// many backends leave.
 	idle = 10
 )
 
-// Namespace is the sockets of one network namespace; a Diag is one.
+// Namespace gives access to the sockets of one network namespace. Diag implements it.
 type Namespace interface {
 	// Check returns an error if Each or Destroy cannot work for a protocol.
 	Check(protocol model.Protocol) error
 	// Each calls f for the connected sockets of a protocol.
 	Each(protocol model.Protocol, f func(Socket)) error
-	// Destroy aborts a socket if it is as Each gave it, and reports whether it was.
+	// Destroy aborts a socket if it still is as Each listed it, and reports whether it did.
 	Destroy(s Socket) (bool, error)
 	Close() error
 }
 
-// Records are what the programs keep of the sockets that they connected, of all network namespaces.
+// Records gives access to what the programs recorded about the sockets they connected, in all
+// network namespaces.
 type Records interface {
-	// Each calls f for every record that hangs on its socket, with that one's cookie.
+	// Each calls f for every record in socket storage, with the cookie of its socket.
 	Each(f func(cookie uint64, record rows.SockPeer)) error
-	// Row returns the record that a TCP socket has elsewhere, which counts before one that hangs on it.
+	// Row returns the record that a TCP socket has in a map. It takes precedence over one in socket
+	// storage.
 	Row(cookie uint64) (record rows.SockPeer, ok bool, err error)
 }
 
@@ -51,34 +54,34 @@ type Records interface {
 type Config struct {
 	Records   Records
 	Protocols []model.Protocol // whose sockets are aborted
-	// Stale reports of each peer whether its backend is gone for good.
+	// Stale reports for each peer whether its backend is gone for good.
 	Stale func(ctx context.Context, peers []rows.Peer) ([]bool, error)
 	Log   *slog.Logger
 }
 
-// Stats are the counts that tell how a Sweeper is doing.
+// Stats counts what a Sweeper has done.
 type Stats struct {
 	Looks     uint64
 	Errors    uint64
-	Took      time.Duration             // all looks together, less the judging
+	Took      time.Duration             // by all looks, without calls of Stale
 	Aborted   map[model.Protocol]uint64 // sockets
-	LastError string                    // of the last look; empty if it did its job
+	LastError string                    // of the last look; empty if it succeeded
 }
 
-// Sweeper aborts the sockets whose backend is gone for good. A socket is judged twice, with a pause, and has to be as it
-// was: the same peer, and the same record. One without a record is not ours, whomever it is connected to, and neither is
-// one that was connected to something else since.
+// Sweeper aborts the sockets whose backend is gone for good. It judges a socket twice, with a pause
+// between, and aborts it only if peer and record were the same both times. It leaves alone a socket
+// without a record, whatever the peer, and one that has connected elsewhere since.
 type Sweeper struct {
 	cfg  Config
 	wake chan struct{}
 
-	suspects map[sighting]struct{} // of the look before
-	tired    time.Duration         // what the looks took after which there was no rest yet
+	suspects map[sighting]struct{} // stale sockets of the previous look
+	tired    time.Duration         // duration of the looks since the last rest
 
-	looking sync.Mutex // guards the namespaces; a look holds it for as long as it is in one
+	looking sync.Mutex // guards spaces; held while a namespace is being listed or changed
 	spaces  map[string]*space
 
-	mu    sync.Mutex // guards the counts, which must be there for whoever asks
+	mu    sync.Mutex // guards stats, so that Stats never waits for a look
 	stats Stats
 }
 
@@ -87,14 +90,14 @@ type space struct {
 	checked map[model.Protocol]bool
 }
 
-// sighting is a socket that is connected to the backend that it got from a program.
+// sighting is a socket that is still connected to the backend a program chose for it.
 type sighting struct {
 	space  string
 	socket Socket
 	peer   rows.Peer
 }
 
-// NewSweeper returns a Sweeper that looks nowhere yet.
+// NewSweeper returns a Sweeper that has no namespaces yet.
 func NewSweeper(cfg Config) *Sweeper {
 	return &Sweeper{
 		cfg: cfg, wake: make(chan struct{}, 1), suspects: map[sighting]struct{}{}, spaces: map[string]*space{},
@@ -102,8 +105,9 @@ func NewSweeper(cfg Config) *Sweeper {
 	}
 }
 
-// Add makes the Sweeper look into a network namespace too, which it takes over: a second one of that name takes the place
-// of the first. It works for any namespace that somebody opened a sock_diag socket in; see Take.
+// Add makes the Sweeper cover another network namespace and takes ownership of it. It replaces a
+// namespace of the same name. Any namespace works in which a process opened a sock_diag socket; see
+// Take.
 func (s *Sweeper) Add(name string, ns Namespace) error {
 	s.looking.Lock()
 	defer s.looking.Unlock()
@@ -112,7 +116,7 @@ func (s *Sweeper) Add(name string, ns Namespace) error {
 	return err
 }
 
-// Remove ends what Add began. It waits for the look that is under way there.
+// Remove closes the namespace and stops covering it. It waits for a look into it to end.
 func (s *Sweeper) Remove(name string) error {
 	s.looking.Lock()
 	defer s.looking.Unlock()
@@ -131,7 +135,7 @@ func (s *Sweeper) remove(name string) error {
 	return nil
 }
 
-// Close lets go of every network namespace.
+// Close closes all namespaces.
 func (s *Sweeper) Close() error {
 	s.looking.Lock()
 	defer s.looking.Unlock()
@@ -142,7 +146,8 @@ func (s *Sweeper) Close() error {
 	return errors.Join(errs...)
 }
 
-// Left makes the Sweeper look soon, since backends of a protocol may be gone. It never blocks.
+// Left tells the Sweeper that backends of a protocol may be gone, so that it looks soon. It never
+// blocks.
 func (s *Sweeper) Left(protocol model.Protocol) {
 	if !slices.Contains(s.cfg.Protocols, protocol) {
 		return
@@ -162,7 +167,7 @@ func (s *Sweeper) Stats() Stats {
 	return stats
 }
 
-// Run looks whenever something left, and now and then, until the context ends.
+// Run looks after every call of Left, and at least every minute, until the context ends.
 func (s *Sweeper) Run(ctx context.Context) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
@@ -177,8 +182,9 @@ func (s *Sweeper) Run(ctx context.Context) error {
 	}
 }
 
-// sweep looks twice, and on until there is nobody left who was suspected only once. Who is suspected first must not wait
-// for a rest; it comes before any further look, of this sweep or the next.
+// sweep looks twice, and goes on until no socket is left that was found stale only once. Newly
+// found sockets do not wait for a rest; the rest comes before any further look, of this sweep or
+// the next.
 func (s *Sweeper) sweep(ctx context.Context) {
 	clear(s.suspects)
 	wait := max(firstWait, s.rest())
@@ -189,7 +195,7 @@ func (s *Sweeper) sweep(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		if look == 0 {
-			s.drain() // what left until now is seen by both looks
+			s.drain() // both looks cover everything that left until now
 		}
 		fresh := s.look(ctx)
 		if look > 0 && !fresh {
@@ -209,19 +215,20 @@ func (s *Sweeper) drain() {
 	}
 }
 
-// rest returns how long the Sweeper has to rest now.
+// rest returns how long the Sweeper has to rest before its next look.
 func (s *Sweeper) rest() time.Duration {
 	tired := s.tired
 	s.tired = 0
 	return idle * tired
 }
 
-// look aborts what is stale and was so at the look before, and reports whether there is more that is stale.
+// look aborts the sockets that are stale now and were at the previous look, and reports whether it
+// found further stale ones.
 func (s *Sweeper) look(ctx context.Context) (fresh bool) {
 	start := time.Now()
 	seen, err := s.list()
 	took := time.Since(start)
-	stale, staleErr := s.stale(ctx, seen) // may have to wait for somebody who is busy
+	stale, staleErr := s.stale(ctx, seen) // may wait for the reconciler
 	start = time.Now()
 	suspects := map[sighting]struct{}{}
 	aborted := map[model.Protocol]uint64{}
@@ -246,10 +253,11 @@ func (s *Sweeper) look(ctx context.Context) (fresh bool) {
 	return fresh
 }
 
-// list returns the sockets that are connected to a backend that they got from a program. With an error it is what could
-// be listed.
+// list returns the sockets that are connected to the backend a program chose for them. If it
+// returns an error, the list is incomplete.
 func (s *Sweeper) list() (seen []sighting, first error) {
-	// The records come first: a socket that connects meanwhile has none, or one that does not fit, and is left alone.
+	// Read the records first: a socket that connects meanwhile has no record or one that doesn't
+	// match, and is left alone.
 	records := map[uint64]rows.SockPeer{}
 	if err := s.cfg.Records.Each(func(cookie uint64, record rows.SockPeer) { records[cookie] = record }); err != nil {
 		return nil, err
@@ -284,7 +292,7 @@ func (s *Sweeper) listIn(name string, protocol model.Protocol, f func(Socket)) e
 	defer s.looking.Unlock()
 	ns, ok := s.spaces[name]
 	if !ok {
-		return nil // removed since
+		return nil // removed meanwhile
 	}
 	if !ns.checked[protocol] {
 		if err := ns.Check(protocol); err != nil {
@@ -295,7 +303,7 @@ func (s *Sweeper) listIn(name string, protocol model.Protocol, f func(Socket)) e
 	return ns.Each(protocol, f)
 }
 
-// stale returns those whose backend is gone.
+// stale returns the sightings whose backend is gone.
 func (s *Sweeper) stale(ctx context.Context, seen []sighting) ([]sighting, error) {
 	var peers []rows.Peer
 	at := map[rows.Peer]int{}
@@ -325,7 +333,8 @@ func (s *Sweeper) destroy(at sighting) (bool, error) {
 	return ns.Destroy(at.socket)
 }
 
-// account counts a look, and tells what it did. What is wrong is told when it begins.
+// account adds a look to the counts and logs what it did. It logs an error once, when it first
+// occurs.
 func (s *Sweeper) account(took time.Duration, aborted map[model.Protocol]uint64, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -341,7 +350,7 @@ func (s *Sweeper) account(took time.Duration, aborted map[model.Protocol]uint64,
 		text = err.Error()
 	}
 	if err != nil && text != s.stats.LastError {
-		s.cfg.Log.Warn("sockets whose backend is gone may be left waiting", "error", err)
+		s.cfg.Log.Warn("cannot abort every socket whose backend is gone: trying again", "error", err)
 	}
 	s.stats.LastError = text
 }

@@ -26,7 +26,7 @@ var (
 	here = netip.MustParseAddrPort("10.1.0.2:5353")
 )
 
-// socketTo returns a socket that is connected to an address.
+// socketTo returns a socket connected to remote.
 func socketTo(cookie uint64, protocol model.Protocol, remote netip.AddrPort) Socket {
 	s := Socket{Protocol: protocol, family: unix.AF_INET}
 	binary.BigEndian.PutUint16(s.id[0:], uint16(40000+cookie))
@@ -43,20 +43,21 @@ func recordOf(dialled, backend netip.AddrPort) maps.SockPeer {
 	}
 }
 
-// kernel is a network namespace with the semantics of the real one, and the records of its sockets.
+// kernel fakes a network namespace with the semantics of a real one, and the records of its
+// sockets.
 type kernel struct {
 	mu      sync.Mutex
 	sockets map[uint64]Socket
-	records map[uint64]maps.SockPeer // that hang on their sockets
-	rows    map[uint64]maps.SockPeer // that do not
+	records map[uint64]maps.SockPeer // in socket storage
+	rows    map[uint64]maps.SockPeer // in a map
 	aborted []uint64
 	lacks   error
-	slow    time.Duration // what a listing takes
+	slow    time.Duration // duration of a listing
 	listed  []time.Time
 	closed  bool
 }
 
-// with changes the kernel at a moment at which nobody looks.
+// with changes the kernel while nothing reads it.
 func (k *kernel) with(change func(k *kernel)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -110,11 +111,11 @@ func (r records) Each(f func(uint64, maps.SockPeer)) error {
 }
 
 func (r records) Row(cookie uint64) (maps.SockPeer, bool, error) {
-	record, ok := r.rows[cookie] // which nobody changes
+	record, ok := r.rows[cookie] // never changed during a test
 	return record, ok, nil
 }
 
-// connect makes a socket as a program does for who dials dialled.
+// connect adds a socket and its record, as a program does for a client that connects to dialled.
 func (k *kernel) connect(cookie uint64, protocol model.Protocol, dialled, backend netip.AddrPort) {
 	k.sockets[cookie] = socketTo(cookie, protocol, backend)
 	k.records[cookie] = recordOf(dialled, backend)
@@ -124,7 +125,7 @@ func newKernel() *kernel {
 	return &kernel{sockets: map[uint64]Socket{}, records: map[uint64]maps.SockPeer{}}
 }
 
-// sweeping runs a Sweeper over a kernel in a bubble of its own, in which judge says what is stale.
+// sweeping runs a Sweeper over a kernel in a synctest bubble; judge decides which peers are stale.
 func sweeping(t *testing.T, k *kernel, judge func(maps.Peer) bool, then func(s *Sweeper), protocols ...model.Protocol) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -219,7 +220,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// A backend that is gone at one look and back at the next was never gone.
+// A backend that is gone at one look and back at the next does not count as gone.
 func TestSweepBelievesTwice(t *testing.T) {
 	var away atomic.Bool
 	away.Store(true)
@@ -238,7 +239,7 @@ func TestSweepBelievesTwice(t *testing.T) {
 	}
 }
 
-// Nobody tells of anything, and what was missed is found all the same.
+// Stale sockets are found within a minute even if Left is never called.
 func TestSweepNowAndThen(t *testing.T) {
 	k := newKernel()
 	k.connect(1, model.UDP, vip, gone)
@@ -251,7 +252,7 @@ func TestSweepNowAndThen(t *testing.T) {
 	}
 }
 
-// What leaves at the same time, of either protocol, is one reason to look.
+// Backends that leave at the same time, of either protocol, cause a single sweep.
 func TestSweepOnce(t *testing.T) {
 	k := newKernel()
 	k.connect(1, model.UDP, vip, here)
@@ -268,7 +269,8 @@ func TestSweepOnce(t *testing.T) {
 	}, model.TCP)
 }
 
-// However much leaves, and however many sockets there are, looking takes a tenth of the time.
+// However many backends leave, and however many sockets there are, looking takes a tenth of the
+// time at most.
 func TestSweepRests(t *testing.T) {
 	k := newKernel()
 	k.connect(1, model.UDP, vip, here)
@@ -286,7 +288,7 @@ func TestSweepRests(t *testing.T) {
 	})
 }
 
-// What is wrong with the kernel is told, and does not keep the Sweeper from trying again.
+// An error of the kernel shows in the stats, and the Sweeper tries again.
 func TestSweepUnsupported(t *testing.T) {
 	k := newKernel()
 	k.connect(1, model.UDP, vip, gone)
@@ -298,7 +300,7 @@ func TestSweepUnsupported(t *testing.T) {
 		if stats := s.Stats(); stats.LastError == "" || stats.Errors == 0 || len(k.aborted) != 0 {
 			t.Errorf("%+v, aborted %v", stats, k.aborted)
 		}
-		k.with(func(k *kernel) { k.lacks = nil }) // somebody has loaded the module
+		k.with(func(k *kernel) { k.lacks = nil }) // as if an administrator had loaded the module
 		s.Left(model.UDP)
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -308,7 +310,7 @@ func TestSweepUnsupported(t *testing.T) {
 	})
 }
 
-// A namespace may come and go at any time.
+// Namespaces come and go at any time.
 func TestSweepNamespaces(t *testing.T) {
 	k, pod, second := newKernel(), newKernel(), newKernel()
 	pod.sockets[7] = socketTo(7, model.UDP, gone)
@@ -338,7 +340,8 @@ func TestSweepNamespaces(t *testing.T) {
 	})
 }
 
-// Endpoints that leave all the time, each with clients of its own, do not make it work more, and nobody is forgotten.
+// Endpoints that leave all the time, each with its own clients, do not increase the load, and every
+// socket is aborted.
 func TestSweepChurn(t *testing.T) {
 	k := newKernel()
 	k.slow = 20 * time.Millisecond
