@@ -1,5 +1,5 @@
-// Package conntrack looks after the memory of flows that the programs of packets write: it is the only one that deletes
-// flows which ended, fell silent or have lost their backend. The programs need no timer, and pay nothing for it.
+// Package conntrack maintains the flow maps that the packet programs write. It alone deletes flows
+// that ended, timed out or lost their backend, so the programs need no timers.
 package conntrack
 
 import (
@@ -13,27 +13,28 @@ import (
 )
 
 const (
-	// soonest and latest are how long a Collector waits between two passes.
+	// soonest and latest bound the time between two passes.
 	soonest = 5 * time.Second
 	latest  = time.Minute
-	// crowded is the part of the room that may be taken before a Collector is as quick as it can be.
+	// crowded is the part of a map's capacity at which a Collector runs as often as soonest.
 	crowded = 0.75
-	// idle is how many times as long as a pass took a Collector rests after it, so it never takes more than two
-	// percent of a processor.
+	// idle limits the load: after a pass that took a time t, a Collector rests for idle*t, so it
+	// never takes more than two percent of a CPU.
 	idle = 50
 )
 
-// Flows is the memory of flows; a datapath.Flows is one.
+// Flows gives access to the flow maps. datapath.Flows implements it.
 type Flows interface {
-	// Capacity returns how many rows there is room for, of established flows or of half-open ones.
+	// Capacity returns how many rows fit, of established or of half-open flows.
 	Capacity(half bool) int
-	// Opened returns how many flows were established, ever.
+	// Opened returns how many flows were ever established.
 	Opened() (uint64, error)
-	// Jiffies returns the time of the programs' clock.
+	// Jiffies returns the current time of the programs' clock.
 	Jiffies() (uint64, error)
-	// Each calls visit with all rows, some at a time, which visit may not keep.
+	// Each calls visit with all rows, in batches. visit must not retain the slices.
 	Each(half bool, visit func([]maps.Flow, []maps.FlowRow) error) error
-	// Collect forgets flows and fills in the outcome. Those that are doomed for being idle are judged again.
+	// Collect deletes flows and fills in the outcomes. Flows doomed as idle are checked again
+	// first.
 	Collect(half bool, shift uint32, limits *maps.FlowLimits, list []maps.Doomed) error
 }
 
@@ -42,19 +43,21 @@ type Config struct {
 	Flows    Flows
 	Clock    Clock
 	Timeouts Timeouts
-	// Stale reports of each peer whether its backend is gone for good.
+	// Stale reports for each peer whether its backend is gone for good.
 	Stale func(ctx context.Context, peers []maps.Peer) ([]bool, error)
-	// Kept returns what the client of datagrams that the programs pass dialled and the backend that it has, if the stack translates them by a
-	// record of its own. Nil where it does not.
+	// Kept returns, for a UDP flow that the programs pass unchanged and the stack translates by a
+	// conntrack entry of its own, the address the client dialled and its backend. Nil if the stack
+	// translates none.
 	Kept func(maps.Flow) (maps.Peer, bool, error)
-	// Grow gives the established flows room for at least so many rows, and returns where they are then; Flows is not used
-	// any more. It may have begun when it fails: then it is called again, until it succeeds. Nil for never.
+	// Grow makes room for at least this many rows of established flows and returns the Flows to use
+	// instead of Flows from then on. If it fails it may have done half the work, so the Collector
+	// calls it again until it succeeds. Nil if the map cannot grow.
 	Grow func(rows int) (Flows, error)
-	Most int // rows of established flows, beyond which Grow is not asked for more
+	Most int // rows of established flows beyond which Grow is not called
 	Log  *slog.Logger
 }
 
-// Collector deletes flows. Run is its only goroutine; Left and Stats may be called from others.
+// Collector deletes flows. Run must run in one goroutine; Left and Stats may be called from any.
 type Collector struct {
 	cfg    Config
 	limits maps.FlowLimits
@@ -62,11 +65,11 @@ type Collector struct {
 	walk   walk
 
 	interval time.Duration
-	checked  time.Time // when flows were last judged by their backends
-	wanted   int       // rows, of a growth that failed
-	opened   uint64    // flows, by the begin of the last pass
+	checked  time.Time // when backends were last checked
+	wanted   int       // rows of a growth that failed, to try again
+	opened   uint64    // flows established when the last pass began
 
-	mu    sync.Mutex // guards the counts, which must be there for whoever asks
+	mu    sync.Mutex // guards stats, so that Stats never waits for a pass
 	stats Stats
 }
 
@@ -79,7 +82,8 @@ func NewCollector(cfg Config) *Collector {
 	}
 }
 
-// Left makes the Collector look soon for flows whose backend is gone. It never blocks.
+// Left tells the Collector that backends may be gone, so that it looks for their flows soon. It
+// never blocks.
 func (c *Collector) Left(model.Protocol) {
 	select {
 	case c.wake <- struct{}{}:
@@ -126,7 +130,7 @@ func (c *Collector) drain() {
 	}
 }
 
-// pause waits, and reports whether there is a reason to go on.
+// pause waits, and reports false if the context ended meanwhile.
 func pause(ctx context.Context, wait time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -136,7 +140,8 @@ func pause(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// pass looks through all flows once and deletes what is over, and what has lost its backend as far as that is known.
+// pass scans all flows once and deletes those that are over and those whose backend is known to be
+// gone.
 func (c *Collector) pass(ctx context.Context) time.Duration {
 	start := time.Now()
 	c.opened, _ = c.cfg.Flows.Opened()
@@ -150,19 +155,19 @@ func (c *Collector) pass(ctx context.Context) time.Duration {
 	return took
 }
 
-// next returns how long to wait: less where there is less room, or more to delete.
+// next returns how long to wait for the next pass: less where there is less room or more to delete.
 func (c *Collector) next(took time.Duration) time.Duration {
 	t := &c.walk.tally
 	full := max(share(t.rows[0], c.cfg.Flows.Capacity(false)), share(t.rows[1], c.cfg.Flows.Capacity(true)))
 	wait := c.interval
 	switch deleted := t.deleted[maps.DoomIdle]; {
-	case 2*8*deleted > t.rows[0]+t.rows[1]: // two rows each
+	case 2*8*deleted > t.rows[0]+t.rows[1]: // a flow has two rows
 		wait /= 2
 	case 2*64*deleted <= t.rows[0]+t.rows[1]:
 		wait += wait / 2
 	}
 	most := latest - time.Duration(min(1, full/crowded)*float64(latest-soonest))
-	if len(c.walk.kept.is) > 0 { // the stack may forget them at any time
+	if len(c.walk.kept.is) > 0 { // the stack may drop their entries at any time
 		most = soonest
 	}
 	return max(min(max(wait, soonest), most), idle*took)

@@ -14,15 +14,16 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// memory is Flows in memory, whose jiffies are the ticks. It judges as the programs do, in fewer words.
+// memory implements Flows in memory, with jiffies as ticks. It judges as the programs do, in less
+// detail.
 type memory struct {
-	mu   sync.Mutex // guards what a scene changes
+	mu   sync.Mutex // guards what a test changes while the Collector runs
 	now  uint32
 	rows [2]map[maps.Flow]maps.FlowRow
 	err  error
 
 	walks  int
-	room   int // for established flows; 0 for 1000
+	room   int // for established flows; 0 means 1000
 	opened uint64
 }
 
@@ -105,7 +106,7 @@ func (m *memory) Collect(half bool, _ uint32, limits *maps.FlowLimits, list []ma
 	return nil
 }
 
-// enter adds a flow of a client to the backend, and returns its request.
+// enter adds a flow from client to backend and returns the key of its request.
 func (m *memory) enter(half bool, client, backend string, proto model.Protocol, state uint8) maps.Flow {
 	from, to, vip := netip.MustParseAddrPort(client), netip.MustParseAddrPort(backend), netip.MustParseAddrPort("192.0.2.1:53")
 	key := maps.Flow{
@@ -126,7 +127,7 @@ func (m *memory) has(half bool, key maps.Flow) bool {
 	return ok
 }
 
-// world is a Collector over a memory, in which some backends are gone.
+// world is a Collector over a memory, some of whose backends are gone.
 type world struct {
 	*memory
 	*Collector
@@ -134,8 +135,8 @@ type world struct {
 	asked int
 	fails error
 
-	records map[maps.Flow]maps.Peer // of the stack
-	cannot  error                   // read them
+	records map[maps.Flow]maps.Peer // conntrack entries of the stack
+	cannot  error                   // error of reading them
 }
 
 func newWorld() *world {
@@ -168,7 +169,7 @@ func (w *world) stale(_ context.Context, peers []maps.Peer) ([]bool, error) {
 	return answer, w.fails
 }
 
-// run runs the Collector for a while of synctest's time.
+// run runs the Collector while scene lasts, in synctest's time.
 func (w *world) run(t *testing.T, scene func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -182,14 +183,14 @@ func (w *world) run(t *testing.T, scene func()) {
 	}
 }
 
-// A flow is forgotten once it was silent for as long as it may be, and its entries are counted.
+// A flow is deleted once it has been idle for its timeout, and its rows are counted.
 func TestTimeouts(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		half  bool
 		proto model.Protocol
 		state uint8
-		after uint32 // seconds for which it lives
+		after uint32 // seconds it lives
 	}{
 		{"tcp", false, model.TCP, maps.FlowOpen, 8000},
 		{"tcp, closed", false, model.TCP, maps.FlowClosing, 60},
@@ -207,12 +208,12 @@ func TestTimeouts(t *testing.T) {
 		w.now += tt.after
 		w.pass(t.Context())
 		if !w.has(tt.half, key) {
-			t.Errorf("%s: forgotten too early", tt.name)
+			t.Errorf("%s: deleted too early", tt.name)
 		}
 		w.now++
 		w.pass(t.Context())
 		if w.has(tt.half, key) || len(w.rows[index(tt.half)]) > 0 {
-			t.Errorf("%s: not forgotten", tt.name)
+			t.Errorf("%s: not deleted", tt.name)
 		}
 		if stats := w.Stats(); stats.Idle != 1 || stats.Rows[index(tt.half)] != 2 || stats.Passes != 2 {
 			t.Errorf("%s: counts are %+v", tt.name, stats)
@@ -220,7 +221,7 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// One direction in use keeps both rows.
+// Packets in one direction keep both rows.
 func TestOtherDirection(t *testing.T) {
 	w := newWorld()
 	key := w.enter(false, "198.51.100.1:4000", "10.1.0.1:53", model.UDP, maps.FlowOpen)
@@ -234,8 +235,9 @@ func TestOtherDirection(t *testing.T) {
 	}
 }
 
-// What left is purged within a second: datagrams, and first packets that nobody answered, but no connection by TCP and
-// nothing of a backend that has the same address and another port.
+// Within a second of a backend's end the Collector purges its UDP flows and those whose first
+// packet was not answered, but no TCP connection and nothing of a backend with the same address and
+// another port.
 func TestPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -263,14 +265,16 @@ func TestPurge(t *testing.T) {
 			client := netip.AddrPortFrom(netip.MustParseAddr("198.51.100.1"), uint16(4000+i)).String()
 			keys[f.name] = w.enter(f.half, client, f.backend, f.proto, f.state)
 		}
-		pods := map[bool]maps.Flow{} // what pods sent to the outside, to what once was a backend's address
+		// What pods sent to the outside, to an address that once was a backend's.
+		pods := map[bool]maps.Flow{}
 		for i, half := range []bool{false, true} {
 			key := w.enter(half, netip.AddrPortFrom(netip.MustParseAddr("10.1.0.9"), uint16(5000+i)).String(), "10.1.0.1:53", model.UDP, maps.FlowOpen)
 			row := w.rows[index(half)][key]
 			row.Flags |= maps.FlowPod
 			w.rows[index(half)][key], pods[half] = row, key
 		}
-		node := w.enter(false, "10.1.0.9:6000", "10.1.0.1:53", model.UDP, maps.FlowOpen) // what the node sent to a service
+		// What the node sent to a service.
+		node := w.enter(false, "10.1.0.9:6000", "10.1.0.1:53", model.UDP, maps.FlowOpen)
 		row := w.rows[index(false)][node]
 		row.Flags |= maps.FlowPod | maps.FlowNode
 		w.rows[index(false)][node] = row
@@ -279,7 +283,7 @@ func TestPurge(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if w.has(false, node) {
-				t.Error("what the node sent to a service stays")
+				t.Error("the node's flow to a service is still there")
 			}
 			for _, f := range flows {
 				if w.has(f.half, keys[f.name]) != f.stays {
@@ -288,7 +292,7 @@ func TestPurge(t *testing.T) {
 			}
 			for half, key := range pods {
 				if !w.has(half, key) {
-					t.Errorf("what a pod sent to the outside is forgotten, half open: %t", half)
+					t.Errorf("a pod's flow to the outside is deleted, half open: %t", half)
 				}
 			}
 			if stats := w.Stats(); stats.Stale != 5 {
@@ -298,7 +302,7 @@ func TestPurge(t *testing.T) {
 	})
 }
 
-// Many changes at one time are one purge, and where nothing is gone the rows are looked through once.
+// Many changes at one time cause one purge, and if no backend is gone the rows are scanned once.
 func TestPurgeIsCoalesced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -311,13 +315,13 @@ func TestPurgeIsCoalesced(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if w.walks != 2 || w.asked != 1 {
-				t.Errorf("%d maps were looked through and %d times asked", w.walks, w.asked)
+				t.Errorf("scanned %d maps and called Stale %d times, want 2 and 1", w.walks, w.asked)
 			}
 		})
 	})
 }
 
-// A backend that is back a moment later has lost nothing.
+// A backend that is back a moment later keeps its flows.
 func TestPurgeBelieves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -331,13 +335,13 @@ func TestPurgeBelieves(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if !w.has(false, key) || w.asked != 2 {
-				t.Errorf("the flow is forgotten; asked %d times", w.asked)
+				t.Errorf("the flow is deleted, or Stale was called %d times, want 2", w.asked)
 			}
 		})
 	})
 }
 
-// Nobody has to say that something left: within two minutes it is noticed.
+// Even if Left is never called, the flows of a lost backend are deleted within two minutes.
 func TestPurgeByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -348,13 +352,14 @@ func TestPurgeByItself(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 			if w.has(false, key) {
-				t.Error("the flow is there")
+				t.Error("the flow is still there")
 			}
 		})
 	})
 }
 
-// It waits longer where there is little to do, and less where it is crowded or much ends.
+// The Collector waits longer where there is little to do, and less where the map is crowded or many
+// flows end.
 func TestInterval(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -386,7 +391,7 @@ func TestInterval(t *testing.T) {
 	}
 }
 
-// What goes wrong is counted and tried again, and what was known of the rows stays.
+// An error is counted and the pass tried again; the numbers of rows stay as they were last known.
 func TestErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()

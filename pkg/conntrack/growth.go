@@ -6,15 +6,16 @@ import (
 )
 
 const (
-	// roomy is the part of the room for established flows that may be taken before there has to be more. A growth takes
-	// about a second, and flows begin meanwhile.
+	// roomy is the part of the room for established flows beyond which there has to be more. A
+	// growth takes about a second, and new flows arrive meanwhile.
 	roomy = 0.5
-	// glances is how often a Collector looks whether so many flows began since the last pass that it has to be done again.
+	// glances is how often a Collector checks whether so many flows began since the last pass that
+	// another one is needed.
 	glances = time.Second
 )
 
-// fills reports whether established flows may have no room soon, by what the programs have counted since the last pass:
-// a look at all rows would cost too much to be done every second.
+// fills reports whether the room for established flows may run out soon, judged by what the
+// programs counted since the last pass: scanning all rows every second would cost too much.
 func (c *Collector) fills() bool {
 	if c.cfg.Grow == nil || c.wanted > 0 || c.Stats().LastPass.IsZero() {
 		return false
@@ -27,7 +28,8 @@ func (c *Collector) fills() bool {
 	return float64(c.walk.tally.rows[0])+2*float64(opened-c.opened) > roomy*float64(capacity)
 }
 
-// grow makes room for established flows where there is little, as the last pass saw it; and tries again what failed.
+// grow makes more room for established flows if the last pass found too little, or if an earlier
+// growth failed.
 func (c *Collector) grow(seen bool) {
 	if c.cfg.Grow == nil {
 		return
@@ -45,7 +47,7 @@ func (c *Collector) grow(seen bool) {
 	if err != nil {
 		if text := err.Error(); text != c.stats.GrowError {
 			c.stats.GrowError = text
-			c.cfg.Log.Error("there is no more room for flows: trying again", "rows", c.wanted, "error", err)
+			c.cfg.Log.Error("cannot make more room for flows: trying again", "rows", c.wanted, "error", err)
 		}
 		c.stats.Failures++
 		return
@@ -54,10 +56,10 @@ func (c *Collector) grow(seen bool) {
 	c.stats.Growths++
 	c.stats.GrowError = ""
 	c.stats.Capacity[0] = flows.Capacity(false)
-	c.cfg.Log.Info("there is more room for flows", "rows", c.stats.Rows[0], "room", c.stats.Capacity[0], "took", time.Since(start))
+	c.cfg.Log.Info("made more room for flows", "rows", c.stats.Rows[0], "room", c.stats.Capacity[0], "took", time.Since(start))
 }
 
-// want returns how many rows there should be room for, 0 if there is enough.
+// want returns how many rows there should be room for, or 0 if there is enough.
 func (c *Collector) want() int {
 	rows, capacity := c.walk.tally.rows[0], c.cfg.Flows.Capacity(false)
 	if float64(rows) <= roomy*float64(capacity) || capacity >= c.cfg.Most {

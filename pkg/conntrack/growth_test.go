@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// grower answers a Collector that asks for room, and keeps what it was asked for.
+// grower provides Config.Grow and records the calls.
 type grower struct {
 	*world
 	asked []int
@@ -38,7 +38,7 @@ func (g *grower) fill(flows int) {
 	}
 }
 
-// Room is made before it is taken, as much as is needed, up to the most.
+// The room grows before it runs out, by as much as is needed, up to Config.Most.
 func TestGrow(t *testing.T) {
 	g := newGrower(1024)
 	for _, step := range []struct {
@@ -47,7 +47,7 @@ func TestGrow(t *testing.T) {
 		g.fill(step.flows)
 		g.pass(t.Context())
 		if have := g.Stats().Capacity[0]; g.room != step.room || have != step.room && step.room != 100 {
-			t.Errorf("with %d rows there is room for %d, want %d; told are %d", len(g.rows[0]), g.room, step.room, have)
+			t.Errorf("with %d rows there is room for %d, want %d; the stats say %d", len(g.rows[0]), g.room, step.room, have)
 		}
 	}
 	if s := g.Stats(); s.Growths != 3 || s.Failures != 0 || len(g.asked) != 3 {
@@ -55,7 +55,8 @@ func TestGrow(t *testing.T) {
 	}
 }
 
-// A growth that failed is told, and tried again with every pass, whatever that finds.
+// A growth that failed shows in the stats and is tried again after every pass, whatever the pass
+// finds.
 func TestGrowFails(t *testing.T) {
 	g := newGrower(1024)
 	g.fails = errors.New("no memory")
@@ -77,7 +78,8 @@ func TestGrowFails(t *testing.T) {
 	}
 }
 
-// Flows that begin between two passes are noticed within a second or two, by what the programs count.
+// Flows that begin between two passes are noticed within a second or two, through the programs'
+// count.
 func TestGrowInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGrower(1024)
@@ -97,7 +99,7 @@ func TestGrowInTime(t *testing.T) {
 			time.Sleep(3 * glances)
 			synctest.Wait()
 			if g.walks != walks {
-				t.Errorf("looked through %d maps where nothing began", g.walks-walks)
+				t.Errorf("scanned %d maps although no flow began", g.walks-walks)
 			}
 		})
 	})

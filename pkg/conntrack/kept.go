@@ -6,25 +6,27 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// kept are the datagrams that the stack translates by a record of its own, and programs only pass: those of a proxy that served the node
-// before. A row of these is no longer right once the record is gone, which nobody tells: what comes then would be left to the stack, where nobody
-// may be that knows what to do with it. And it does not say who the backend is.
+// kept tracks the UDP flows that the programs pass unchanged because the stack translates them by a
+// conntrack entry of its own, left by the proxy that served the node before. Once that entry is
+// gone, which nothing announces, such a row is wrong: it would hand the packets to a stack that no
+// longer translates them. Nor does the row say which backend they go to.
 type kept struct {
 	ask func(maps.Flow) (maps.Peer, bool, error) // Config.Kept
-	was map[maps.Flow]struct{}                   // had a record in the last walk
-	is  map[maps.Flow]struct{}                   // has one in this
+	was map[maps.Flow]struct{}                   // had an entry in the last walk
+	is  map[maps.Flow]struct{}                   // have one in this walk
 	err error
 }
 
-// passes reports whether a request is passed as it comes.
+// passes reports whether a row leaves its request unchanged.
 func passes(key *maps.Flow, row *maps.FlowRow) bool {
 	return row.Dport == key.Dport && row.Sport == key.Sport && row.Daddr == key.Daddr && row.Saddr == key.Saddr
 }
 
 func (k *kept) begin() { k.was, k.is, k.err = k.is, map[maps.Flow]struct{}{}, nil }
 
-// look returns what the client of a request dialled and the backend that it has by the stack's record; over if there is none any more. What never had
-// one is a flow like others, to a backend that has the frontend's own address.
+// look returns what the client of a request dialled and its backend, according to the stack's
+// entry; over is true if the entry existed in the last walk and is gone. A request that never had
+// an entry is an ordinary flow, whose backend has the frontend's own address.
 func (k *kept) look(key *maps.Flow) (peer maps.Peer, is, over bool) {
 	if k.ask == nil {
 		return peer, false, false
@@ -32,7 +34,7 @@ func (k *kept) look(key *maps.Flow) (peer maps.Peer, is, over bool) {
 	_, was := k.was[*key]
 	peer, is, err := k.ask(*key)
 	if err != nil {
-		k.err = fmt.Errorf("find what the stack translates: %w", err)
+		k.err = fmt.Errorf("look up what the stack translates: %w", err)
 		is = was
 	}
 	if is {

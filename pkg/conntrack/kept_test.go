@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// enterKept enters datagrams that the programs pass to the stack, which translates them to a backend.
+// enterKept adds a UDP flow that the programs pass to the stack, which translates it to a backend.
 func (w *world) enterKept(client, backend string) maps.Flow {
 	const dialled = "192.0.2.1:53"
 	key := w.enter(false, client, dialled, model.UDP, maps.FlowOpen)
@@ -22,8 +22,9 @@ func (w *world) enterKept(client, backend string) maps.Flow {
 	return key
 }
 
-// Datagrams that the stack translates are forgotten when its record of them is gone, and no sooner while they go on: nobody else knows
-// where they go. Rows that are alike without a record are of backends with the frontend's own address.
+// A UDP flow that the stack translates is deleted once the stack's entry is gone, but not while
+// entries cannot be read: nothing else tells where its packets go. A row that looks the same but
+// never had an entry belongs to a backend with the frontend's own address, and stays.
 func TestKept(t *testing.T) {
 	w := newWorld()
 	goes, stays := w.enterKept("198.51.100.1:4000", "10.1.0.1:53"), w.enterKept("198.51.100.2:4000", "10.1.0.1:53")
@@ -32,24 +33,25 @@ func TestKept(t *testing.T) {
 		t.Helper()
 		w.pass(t.Context())
 		if w.has(false, goes) != has || !w.has(false, stays) || !w.has(false, own) {
-			t.Errorf("%s: the rows are %t, %t and %t", when, w.has(false, goes), w.has(false, stays), w.has(false, own))
+			t.Errorf("%s: rows exist: %t, %t and %t", when, w.has(false, goes), w.has(false, stays), w.has(false, own))
 		}
 	}
-	check("with records", true)
+	check("with entries", true)
 	delete(w.records, goes)
 	w.cannot = errors.New("no records")
-	check("when nobody knows", true)
+	check("while entries cannot be read", true)
 	if w.Stats().LastError == "" {
-		t.Error("nobody is told that records cannot be read")
+		t.Error("the stats don't say that entries cannot be read")
 	}
 	w.cannot = nil
-	check("without a record", false)
+	check("without an entry", false)
 	if w.interval != soonest {
-		t.Errorf("the next look is in %v", w.interval)
+		t.Errorf("the next pass is in %v", w.interval)
 	}
 }
 
-// They are forgotten with the backend that the record names, and not because nobody serves what they are addressed to.
+// Such a flow is deleted once the backend that the stack's entry names is gone, even if nothing
+// serves the address it is sent to.
 func TestKeptPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
@@ -61,7 +63,7 @@ func TestKeptPurge(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if w.has(false, goes) || !w.has(false, stays) {
-				t.Errorf("the rows are %t and %t", w.has(false, goes), w.has(false, stays))
+				t.Errorf("rows exist: %t and %t, want false and true", w.has(false, goes), w.has(false, stays))
 			}
 		})
 	})

@@ -11,24 +11,27 @@ import (
 )
 
 const (
-	// gather is how long what leaves at the same time is waited for: endpoints go one by one.
+	// gather is how long to collect backends that leave at the same time: endpoints are removed one
+	// by one.
 	gather = 100 * time.Millisecond
-	// believe is how long a backend has to stay away: an object that is replaced is deleted first.
+	// believe is how long a backend has to stay away to count as gone: an object that is replaced
+	// is deleted first.
 	believe = 200 * time.Millisecond
-	// tired is how many times as long as its passes took a Collector rests after a purge, however much leaves.
+	// tired limits the load: after a purge whose passes took a time t, a Collector rests for
+	// tired*t, however many backends leave.
 	tired = 4
 )
 
-// purge forgets the flows whose backend is gone for good: datagrams, of whose end nobody is told, and first packets that
-// nobody has answered. A connection by TCP stays until its ends are done with it. One look finds out which backends there
-// are flows to; who is gone, and is still gone a moment later, is what the second one deletes. It returns how long to
-// rest.
+// purge deletes the flows whose backend is gone for good: UDP flows, whose end nothing announces,
+// and flows whose first packet was never answered. TCP connections stay until their ends close
+// them. One pass finds the backends that flows go to; the second deletes the flows of those that
+// are gone and still gone a moment later. It returns how long to rest.
 func (c *Collector) purge(ctx context.Context) time.Duration {
 	c.walk.gathers = true
 	took := c.pass(ctx)
 	c.walk.gathers = false
 	defer func() {
-		// The memory of a crowd is given back.
+		// Give the memory back: there may have been very many peers.
 		c.walk.peers, c.walk.gone = map[rows.Peer]struct{}{}, map[rows.Peer]struct{}{}
 	}()
 	gone, err := c.ask(ctx, slices.Collect(maps.Keys(c.walk.peers)))
@@ -56,7 +59,7 @@ func (c *Collector) purge(ctx context.Context) time.Duration {
 	return tired * took
 }
 
-// ask returns those whose backend is gone.
+// ask returns the peers whose backend is gone.
 func (c *Collector) ask(ctx context.Context, peers []rows.Peer) ([]rows.Peer, error) {
 	if len(peers) == 0 {
 		return nil, nil

@@ -6,42 +6,42 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// The states by which rows are counted.
+// States of rows, for counting.
 const (
 	StateOpen     = iota
-	StateClosing  // its direction has ended
-	StateHalfOpen // of both directions
+	StateClosing  // this direction has ended
+	StateHalfOpen // both directions
 	States
 )
 
-// Entries are numbers of rows, by class and state. A flow has two.
+// Entries are numbers of rows by class and state. A flow has two rows.
 type Entries [maps.Classes][States]int
 
-// ClassNames and StateNames are the indexes of Entries for people.
+// ClassNames and StateNames name the indexes of Entries.
 var (
 	ClassNames = [maps.Classes]string{maps.ClassTCP: "tcp", maps.ClassUDP: "udp", maps.ClassSCTP: "sctp"}
 	StateNames = [States]string{StateOpen: "open", StateClosing: "closing", StateHalfOpen: "half-open"}
 )
 
-// Stats are the counts that tell how a Collector is doing.
+// Stats counts what a Collector has done.
 type Stats struct {
 	Passes   uint64
 	Errors   uint64
-	Took     time.Duration // all passes together
+	Took     time.Duration // by all passes
 	LastTook time.Duration
 	LastPass time.Time // zero before the first
-	Entries  Entries   // that the last pass met
-	// Rows and Capacity are of the established flows and of the half-open ones.
+	Entries  Entries   // found by the last pass
+	// Rows and Capacity are indexed by 0 for established and 1 for half-open flows.
 	Rows, Capacity [2]int
 
-	Opened      uint64 // flows that were established, ever, by any agent
-	Idle, Stale uint64 // flows that were forgotten
+	Opened      uint64 // flows ever established, under any agent
+	Idle, Stale uint64 // flows deleted
 
-	Most      int    // rows of established flows to which the room may grow; 0 if it does not
-	Growths   uint64 // of that room
-	Failures  uint64 // to grow it
-	GrowError string // why it could not grow; empty if it did, or has no reason to
-	LastError string // of the last pass; empty if it did its job
+	Most      int    // rows of established flows to which the room may grow; 0 if it cannot
+	Growths   uint64 // of the room for established flows
+	Failures  uint64 // of attempts to grow it
+	GrowError string // why the last growth failed; empty if it succeeded or none was needed
+	LastError string // of the last pass; empty if it succeeded
 }
 
 // Stats returns the counts.
@@ -51,7 +51,7 @@ func (c *Collector) Stats() Stats {
 	return c.stats
 }
 
-// account counts a pass. What is wrong is told when it begins.
+// account adds a pass to the counts.
 func (c *Collector) account(took time.Duration, err error) {
 	t := &c.walk.tally
 	c.mu.Lock()
@@ -78,6 +78,6 @@ func (c *Collector) fail(err error) {
 	c.stats.Errors++
 	if text := err.Error(); text != c.stats.LastError {
 		c.stats.LastError = text
-		c.cfg.Log.Warn("flows that are over may be remembered for longer", "error", err)
+		c.cfg.Log.Warn("cannot delete every flow that is over: trying again", "error", err)
 	}
 }

@@ -7,31 +7,32 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Timeouts are how long a flow is remembered after its last packet in either direction.
+// Timeouts are how long a flow is kept after its last packet in either direction.
 type Timeouts struct {
 	TCPEstablished time.Duration
-	TCPHalfClosed  time.Duration // one side has ended
-	TCPClosing     time.Duration // both have
-	TCPReset       time.Duration // one side has refused to go on
-	TCPHalfOpen    time.Duration // since the last answer to a client that has not shown yet that it is there
-	UDPStream      time.Duration // packets in both directions, and then another one
-	UDP            time.Duration // any other
+	TCPHalfClosed  time.Duration // one side has closed
+	TCPClosing     time.Duration // both sides have closed
+	TCPReset       time.Duration // one side has sent a reset
+	TCPHalfOpen    time.Duration // the handshake is incomplete; counted from the last answer to the client
+	UDPStream      time.Duration // after packets in both directions and one more
+	UDP            time.Duration // all other UDP flows
 
 	SCTPEstablished time.Duration
-	SCTPClosing     time.Duration // one side has shut it down, or aborted
+	SCTPClosing     time.Duration // one side has shut it down or aborted it
 }
 
-// sctpHalfOpen is how long an association has to be established: a client tries again after a second, then after longer.
+// sctpHalfOpen is how long an association may take to be established: a client retries after a
+// second, then less often.
 const sctpHalfOpen = 30 * time.Second
 
-// Clock is how the programs tell the time.
+// Clock describes the programs' clock.
 type Clock struct {
 	Shift    uint32        // a tick is 2^Shift jiffies
 	Duration time.Duration // of a tick
 }
 
-// limits returns the timeouts in ticks. A row says in which tick it was used, so one more is added: nothing is
-// forgotten too early.
+// limits returns the timeouts in ticks. A row records the tick it was last used in, so add one: no
+// flow is deleted too early.
 func (t *Timeouts) limits(clock Clock) maps.FlowLimits {
 	ticks := func(d time.Duration) uint32 { return uint32((d+clock.Duration-1)/clock.Duration) + 1 }
 	var l maps.FlowLimits

@@ -7,30 +7,30 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// walk is one look through all rows, with its memory, which is used again by the next.
+// walk is one scan of all rows. The next scan reuses its memory.
 type walk struct {
 	now    uint32 // in ticks
 	doomed []maps.Doomed
 	tally  tally
 
-	gathers bool                   // the peers
-	peers   map[maps.Peer]struct{} // of the flows that are forgotten when their backend is gone
-	gone    map[maps.Peer]struct{} // which of them those are
-	last    maps.Peer              // that was looked up: rows of one service often come in a row
+	gathers bool                   // collect peers
+	peers   map[maps.Peer]struct{} // of flows that are deleted once their backend is gone
+	gone    map[maps.Peer]struct{} // the peers whose backend is gone
+	last    maps.Peer              // last peer looked up: rows of one service often follow each other
 	lastIn  bool
 
 	kept kept
 }
 
-// tally is what a walk met and did.
+// tally counts what a walk found and did.
 type tally struct {
 	rows    [2]int // established, half-open
 	entries Entries
-	deleted [3]int // flows, by why
+	deleted [3]int // flows, by reason
 }
 
-// all looks at the half-open flows and then at the established ones. A flow that is promoted meanwhile is met twice and
-// not missed.
+// all scans the half-open flows and then the established ones, so a flow promoted meanwhile is seen
+// twice rather than missed.
 func (w *walk) all(flows Flows, shift uint32, limits *maps.FlowLimits) error {
 	jiffies, err := flows.Jiffies()
 	if err != nil {
@@ -62,7 +62,7 @@ func (w *walk) all(flows Flows, shift uint32, limits *maps.FlowLimits) error {
 	return w.kept.err
 }
 
-// count counts what became of the doomed.
+// count counts the flows that were deleted.
 func (w *walk) count() {
 	for i := range w.doomed {
 		if d := &w.doomed[i]; d.Outcome == maps.DoomDeleted {
@@ -71,8 +71,9 @@ func (w *walk) count() {
 	}
 }
 
-// look dooms what its own row says is over. That of the other direction, which sees other packets, is looked at when it
-// comes to deleting. A flow that is half closed, or was reset, is met by the direction that has ended.
+// look dooms the flows that are over according to the row at hand. Collect checks the row of the
+// other direction, which sees other packets, before it deletes. A half-closed or reset flow is
+// found through the row of the direction that has ended.
 func (w *walk) look(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimits) {
 	w.tally.rows[0] += len(rows)
 	for i := range rows {
@@ -94,8 +95,9 @@ func (w *walk) look(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimi
 	}
 }
 
-// lookHalf dooms every request: those of TCP have no time, and one whose reply was pushed out is met by nothing else.
-// There are never many. A reply is met by itself if its request was pushed out.
+// lookHalf dooms every request, for Collect to decide: a TCP request has no timestamp, and a
+// request whose reply was evicted is found by nothing else. There are never many. A reply is
+// checked itself in case its request was evicted.
 func (w *walk) lookHalf(keys []maps.Flow, rows []maps.FlowRow, limits *maps.FlowLimits) {
 	w.tally.rows[1] += len(rows)
 	for i := range rows {
@@ -107,7 +109,8 @@ func (w *walk) lookHalf(keys []maps.Flow, rows []maps.FlowRow, limits *maps.Flow
 			if int32(w.now-row.Seen) >= int32(limits[class][maps.PhaseHalfOpen]) {
 				w.doom(key, row, maps.DoomIdle)
 			}
-		// A client whose first packet nobody has answered may as well begin with another backend.
+		// A client whose first packet was not answered may just as well start again with another
+		// backend.
 		case (class == maps.ClassUDP || row.State == maps.FlowNew) && w.lost(key, row):
 			w.doom(key, row, maps.DoomStale)
 		default:
@@ -124,7 +127,7 @@ func (w *walk) doom(key *maps.Flow, row *maps.FlowRow, why uint32) {
 	w.doomed = append(w.doomed, d)
 }
 
-// ended reports whether the datagrams of a request go where nobody is to have them.
+// ended reports whether the UDP packets of a request go to a backend that is gone.
 func (w *walk) ended(key *maps.Flow, row *maps.FlowRow) bool {
 	if !passes(key, row) {
 		return w.lost(key, row)
@@ -141,9 +144,10 @@ func (w *walk) ended(key *maps.Flow, row *maps.FlowRow) bool {
 	return w.lost(key, row)
 }
 
-// lost reports whether the backend of a request is gone, and remembers whom to ask about if that is wanted.
+// lost reports whether the backend of a request is gone. While gathering, it remembers the peer.
 func (w *walk) lost(key *maps.Flow, row *maps.FlowRow) bool {
-	if row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) == maps.FlowPod { // what a pod talks to outside is nobody's backend
+	// What a pod talks to outside is no service's backend.
+	if row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) == maps.FlowPod {
 		return false
 	}
 	return w.isGone(peerOf(key, row))
@@ -164,7 +168,7 @@ func (w *walk) isGone(peer maps.Peer) bool {
 	return in
 }
 
-// peerOf returns what a request's client dialled and the backend that it got.
+// peerOf returns what a request's client dialled and the backend it got.
 func peerOf(key *maps.Flow, row *maps.FlowRow) maps.Peer {
 	return maps.PeerOf(maps.SockPeer{
 		Vip: key.Daddr, VipPort: key.Dport, Backend: row.Daddr, BackendPort: row.Dport,

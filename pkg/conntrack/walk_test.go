@@ -7,7 +7,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// What judging a row costs, in a pass that finds nothing to delete and in one that asks for backends too.
+// The cost of judging one row, in a pass that finds nothing to delete and in one that also collects
+// peers.
 func BenchmarkLook(b *testing.B) {
 	for _, gathers := range []bool{false, true} {
 		name := "pass"
