@@ -9,21 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Array is an array map as memory: reading or writing a row is no system call, and programs see a write at once. What
-// programs load while it changes has to be stored atomically.
+// Array is an array map mapped into memory: reading or writing a row takes no system call, and
+// programs see a write at once. Fields that programs load while they change must be stored
+// atomically.
 type Array[T any] struct {
 	mem  []byte
 	rows []T
 }
 
-// MapArray maps the rows of m. T has the layout of its values, holds no pointer, and its size is a multiple of 8, as the
-// distance of two rows is. Rows of a mapping that is not writable must not be written: that is a fault, not an error.
-// The mapping outlives m.
+// MapArray maps the rows of m. T must have the layout of the map's values and hold no pointers, and
+// its size must be a multiple of 8, to which the kernel rounds the distance between rows. Writing to
+// a mapping that is not writable faults. The mapping outlives m.
 func MapArray[T any](m *ebpf.Map, writable bool) (*Array[T], error) {
 	var row T
 	size := int(unsafe.Sizeof(row))
 	if m.Type() != ebpf.Array || m.Flags()&unix.BPF_F_MMAPABLE == 0 {
-		return nil, fmt.Errorf("map rows of %s: not an array that can be mapped", m)
+		return nil, fmt.Errorf("map rows of %s: it is not an array that can be mapped into memory", m)
 	}
 	if size%8 != 0 || size != int(m.ValueSize()) {
 		return nil, fmt.Errorf("map rows of %s: a row has %d bytes, a value %d", m, size, m.ValueSize())
@@ -42,10 +43,10 @@ func MapArray[T any](m *ebpf.Map, writable bool) (*Array[T], error) {
 	return &Array[T]{mem: mem, rows: rows}, nil
 }
 
-// Rows returns all rows. They must not be touched after Close.
+// Rows returns all rows. They must not be used after Close.
 func (a *Array[T]) Rows() []T { return a.rows }
 
-// Close unmaps the rows. Closing twice is no error.
+// Close unmaps the rows. It may be called twice.
 func (a *Array[T]) Close() error {
 	if a.mem == nil {
 		return nil

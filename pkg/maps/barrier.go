@@ -7,13 +7,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Barrier waits until every program that is running has ended. After it nobody holds what was unlinked before: a freed
-// index may be reused and a deleted row's memory rewritten. It has two private, unpinned maps.
+// Barrier waits until every program that is now running has ended. After that no program holds a
+// reference to anything unlinked before: a freed index may be reused and the memory of a deleted
+// row rewritten. It uses two private, unpinned maps.
 type Barrier struct {
 	outer, inner *ebpf.Map
 }
 
-// NewBarrier returns a Barrier; the caller closes it.
+// NewBarrier returns a Barrier. The caller must close it.
 func NewBarrier() (*Barrier, error) {
 	slot := &ebpf.MapSpec{Name: "barrier_slot", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
 	inner, err := ebpf.NewMap(slot)
@@ -29,11 +30,11 @@ func NewBarrier() (*Barrier, error) {
 	return &Barrier{outer: outer, inner: inner}, nil
 }
 
-// Wait returns after every program that was running has ended; programs that started meanwhile may still run. It takes
-// a few milliseconds, more on a busy machine. It may be called from several goroutines.
+// Wait returns once every program that was running has ended; programs that started meanwhile may
+// still run. It takes a few milliseconds, more on a busy machine. It is safe for concurrent use.
 //
-// The update of a map in a map is documented to return only after that: it is the one grace period that a process
-// without further privileges can ask for.
+// The kernel documents that updating a map in a map returns only after that. It is the only grace
+// period that a process can ask for without further privileges.
 func (b *Barrier) Wait() error {
 	if err := b.outer.Update(uint32(0), b.inner, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("wait for running programs: %w", err)

@@ -13,7 +13,8 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// The rows of ct and ct_half, and what the programs that forget flows are told. All are comparable.
+// The rows of ct and ct_half, and the arguments of the programs that delete flows. All are
+// comparable.
 type (
 	Flow       = bpf.MapsFlow
 	FlowRow    = bpf.MapsCtEntry
@@ -21,9 +22,11 @@ type (
 	CollectRun = bpf.MapsCollectRun
 )
 
-// FlowReply is the flag of rows of the way back to the client; FlowPod that of both rows of what a pod of this node
-// opened to the outside, and FlowInside of both of what one sends to a service as packets: with both flags, of its own.
-// FlowNode is that of what the node itself sends to a service as packets, and FlowStack of what the node's stack forwards.
+// FlowReply marks rows of the direction back to the client. FlowPod marks both rows of a flow that
+// a pod of this node opened to the outside, FlowInside those of a flow that a pod opened by sending
+// packets to a service; both flags together mean that the service chose the pod itself. FlowNode
+// marks flows that the node itself opened by sending packets to a service, FlowStack those whose
+// packets the node's stack forwards.
 const (
 	FlowReply  = uint8(bpf.MapsCtFlagCT_REPLY)
 	FlowPod    = uint8(bpf.MapsCtFlagCT_POD)
@@ -41,7 +44,7 @@ const (
 	FlowReset    = uint8(bpf.MapsCtStateCT_RESET)
 )
 
-// The kinds of flow that differ in how long they are remembered, and how many there are.
+// The classes of flow, which have timeouts of their own, and their number.
 const (
 	ClassTCP  = int(bpf.MapsCtClassCT_CLASS_TCP)
 	ClassUDP  = int(bpf.MapsCtClassCT_CLASS_UDP)
@@ -49,7 +52,7 @@ const (
 	Classes   = int(bpf.MapsCtClassCT_CLASSES)
 )
 
-// How far a flow is, and how many of these there are.
+// The phases of a flow, and their number.
 const (
 	PhaseOpen       = int(bpf.MapsCtPhaseCT_PHASE_OPEN)
 	PhaseHalfClosed = int(bpf.MapsCtPhaseCT_PHASE_HALF_CLOSED)
@@ -59,39 +62,39 @@ const (
 	Phases          = int(bpf.MapsCtPhaseCT_PHASES)
 )
 
-// Why a flow is to be forgotten.
+// Why a flow is to be deleted.
 const (
 	DoomIdle    = uint32(bpf.MapsDoomDOOM_IDLE)
 	DoomStale   = uint32(bpf.MapsDoomDOOM_STALE)
 	DoomFlushed = uint32(bpf.MapsDoomDOOM_FLUSHED)
 )
 
-// What became of it.
+// The outcome of a Doomed.
 const (
 	DoomSpared  = uint32(bpf.MapsDoomOutcomeDOOM_SPARED)
 	DoomDeleted = uint32(bpf.MapsDoomOutcomeDOOM_DELETED)
 )
 
-// FlowLimits are the ticks for which a flow may be idle, by class and phase.
+// FlowLimits is the number of ticks a flow may be idle, by class and phase.
 type FlowLimits = [Classes][Phases]uint32
 
-// BackOf returns the key of the other direction's row.
+// BackOf returns the key of the row of the other direction.
 func BackOf(flow Flow, row *FlowRow) Flow {
 	return Flow{Saddr: row.Daddr, Daddr: row.Saddr, Sport: row.Dport, Dport: row.Sport, Proto: flow.Proto}
 }
 
-// FlowSource returns where a flow's packets come from, before they are rewritten.
+// FlowSource returns the source of a flow's packets before they are rewritten.
 func FlowSource(flow Flow) netip.AddrPort {
 	return netip.AddrPortFrom(NetipOf(flow.Saddr), PortOf(flow.Sport))
 }
 
-// FlowDestination returns where they go to, before they are rewritten.
+// FlowDestination returns the destination of a flow's packets before they are rewritten.
 func FlowDestination(flow Flow) netip.AddrPort {
 	return netip.AddrPortFrom(NetipOf(flow.Daddr), PortOf(flow.Dport))
 }
 
-// OpenFlows opens the maps of established flows and of half-open ones that are pinned in dir, as Open does. The caller
-// closes them.
+// OpenFlows opens the maps of established and half-open flows that are pinned in dir, as Open does.
+// The caller must close them.
 func OpenFlows(dir string, readOnly bool) (open, half *ebpf.Map, err error) {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -106,11 +109,13 @@ func OpenFlows(dir string, readOnly bool) (open, half *ebpf.Map, err error) {
 	return open, half, nil
 }
 
-// GrowthDir is there beside the directory of the maps while the map of established flows grows, with the larger one in it.
+// GrowthDir is a directory beside that of the maps. It exists, and holds the larger map, while the
+// map of established flows grows.
 const GrowthDir = "table"
 
-// OpenGrowing opens the larger map that flows move to while that of the maps pinned in dir grows, read-only; nil if it does
-// not grow. The caller closes it. Whoever opens both opens this one first: it takes the other's place in the end.
+// OpenGrowing opens, read-only, the larger map to which flows move while the map of established
+// flows pinned in dir grows. It returns nil if that map isn't growing. The caller must close it.
+// Open this map before those of OpenFlows: in the end it replaces one of them.
 func OpenGrowing(dir string) (*ebpf.Map, error) {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -123,24 +128,25 @@ func OpenGrowing(dir string) (*ebpf.Map, error) {
 	return m, err
 }
 
-// The stages of a growth of the map of established flows; bpf/lib/table.h says what they mean.
+// The stages in the growth of the map of established flows; see bpf/lib/table.h.
 const (
 	TableOld  = uint32(bpf.MapsTableStageTABLE_OLD)
 	TableBoth = uint32(bpf.MapsTableStageTABLE_BOTH)
 	TableNew  = uint32(bpf.MapsTableStageTABLE_NEW)
 )
 
-// Carried is a row that is to be carried over into a larger map.
+// Carried is a row to carry over into a larger map.
 type Carried = bpf.MapsCarried
 
-// What became of it.
+// The outcome of a Carried.
 const (
 	CarryFailed = uint32(bpf.MapsCarryOutcomeCARRY_FAILED)
 	CarryTorn   = uint32(bpf.MapsCarryOutcomeCARRY_TORN)
 	CarryDone   = uint32(bpf.MapsCarryOutcomeCARRY_DONE)
 )
 
-// NewFlowMap makes a map of established flows of its own, with room for so many rows. The caller closes it.
+// NewFlowMap creates a separate map of established flows with room for at least this many rows. The
+// caller must close it.
 func NewFlowMap(rows uint32) (*ebpf.Map, error) {
 	sizes, err := Sizes{Flows: rows}.Round()
 	if err != nil {
@@ -158,7 +164,8 @@ func NewFlowMap(rows uint32) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// OpenFlowMap opens a map of established flows, of whatever size, that is pinned at path. The caller closes it.
+// OpenFlowMap opens a map of established flows of any size, pinned at path. The caller must close
+// it.
 func OpenFlowMap(path string) (*ebpf.Map, error) {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -167,10 +174,11 @@ func OpenFlowMap(path string) (*ebpf.Map, error) {
 	return openPin(path, specs.Maps["ct"], true, false)
 }
 
-// PinFlowMap pins the map at path.
+// PinFlowMap pins a map of flows at path.
 func PinFlowMap(m *ebpf.Map, path string) error { return pin(m, path) }
 
-// ReplaceFlows takes a map over as that of established flows, and closes the one before.
+// ReplaceFlows installs with as the map of established flows, takes ownership of it, and closes the
+// previous one.
 func (m *Maps) ReplaceFlows(with *ebpf.Map) error {
 	if err := m.describe("ct", with); err != nil {
 		return err
@@ -183,7 +191,7 @@ func (m *Maps) ReplaceFlows(with *ebpf.Map) error {
 	return nil
 }
 
-// LookupFlow returns the row of a key and whether there is one.
+// LookupFlow returns the row for key and whether it exists.
 func LookupFlow(m *ebpf.Map, key Flow) (row FlowRow, ok bool, err error) {
 	if err = m.Lookup(&key, &row); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return row, false, nil
@@ -194,11 +202,11 @@ func LookupFlow(m *ebpf.Map, key Flow) (row FlowRow, ok bool, err error) {
 	return row, true, nil
 }
 
-// flowBatch is how many rows one system call moves: enough that the call costs nothing beside them, and few enough that
-// they stay in a processor's cache.
+// flowBatch is how many rows one system call transfers: enough that the cost of the call doesn't
+// matter, and few enough to stay in a CPU's cache.
 const flowBatch = 2048
 
-// FlowBuffer is the memory of a walk, which is used again by the next.
+// FlowBuffer is memory that successive calls of EachFlow can share.
 type FlowBuffer struct{ rowBuffer[Flow, FlowRow] }
 
 type rowBuffer[K, V any] struct {
@@ -212,14 +220,14 @@ func (b *rowBuffer[K, V]) grow(size int) {
 	}
 }
 
-// EachFlow calls visit with all rows of a map of flows, some at a time, in no order; they are visit's until it returns.
-// Rows that are written meanwhile may be missed or come twice, and those that visit deletes do not disturb. An error of
-// visit ends the walk.
+// EachFlow calls visit with all rows of a map of flows, in batches and in no order. visit must not
+// retain the slices. Rows written meanwhile may be missed or come twice; visit may delete rows. An
+// error of visit ends the iteration.
 func EachFlow(m *ebpf.Map, buffer *FlowBuffer, visit func([]Flow, []FlowRow) error) error {
 	return eachRow(m, &buffer.rowBuffer, visit)
 }
 
-// eachRow is EachFlow for every map that is a hash.
+// eachRow is EachFlow for any hash map.
 func eachRow[K, V any](m *ebpf.Map, buffer *rowBuffer[K, V], visit func([]K, []V) error) error {
 	var cursor ebpf.MapBatchCursor
 	most := int(m.MaxEntries())
@@ -227,7 +235,7 @@ func eachRow[K, V any](m *ebpf.Map, buffer *rowBuffer[K, V], visit func([]K, []V
 	for {
 		n, err := m.BatchLookup(&cursor, buffer.keys, buffer.rows, nil)
 		switch {
-		case errors.Is(err, syscall.ENOSPC) && len(buffer.keys) < most: // not even one bucket has room
+		case errors.Is(err, syscall.ENOSPC) && len(buffer.keys) < most: // too small for one bucket
 			buffer.grow(min(2*len(buffer.keys), most))
 			continue
 		case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):

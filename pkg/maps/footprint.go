@@ -8,8 +8,8 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// What the kernel takes beside keys and values: for a row of a hash and for its bucket, and for a processor's pointer to a
-// row of its own.
+// Memory the kernel uses besides keys and values: for each row and bucket of a hash, and for the
+// per-CPU pointer of a row.
 const (
 	hashRow    = 48
 	hashBucket = 16
@@ -17,8 +17,8 @@ const (
 	page       = 4096
 )
 
-// Footprint returns about how much memory the maps take when they are made with these sizes and that room, on a node with so
-// many processors. Rows that are made when they are needed come on top.
+// Footprint estimates how much memory maps of these sizes and this room take when they are created,
+// on a node with that many CPUs. It leaves out rows that the kernel allocates on demand.
 func Footprint(sizes Sizes, room Room, cpus int) (uint64, error) {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -55,7 +55,7 @@ func footprint(spec *ebpf.MapSpec, cpus uint64) uint64 {
 		return buckets + rows*(hashRow+key+value)
 	case ebpf.RingBuf:
 		return rows
-	default: // tries and storage have rows as they are needed
+	default: // tries and storage allocate rows on demand
 		return 0
 	}
 }

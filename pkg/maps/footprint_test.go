@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// What is foretold is what the kernel says of maps that were made.
+// The footprint matches what the kernel reports for the maps it created.
 func TestFootprint(t *testing.T) {
 	rig.Root(t)
 	sizes, err := Sizes{Svcs: 20000, Services: 5000, Slots: 200000, Backends: 10000, Flows: 300000}.Round()
@@ -28,7 +28,7 @@ func TestFootprint(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			memory, _ := info.Memlock() // none of a trie without rows
+			memory, _ := info.Memlock() // 0 for a trie without rows
 			foretold := footprint(&ebpf.MapSpec{
 				Type: info.Type, KeySize: info.KeySize, ValueSize: info.ValueSize, MaxEntries: info.MaxEntries, Flags: info.Flags,
 			}, uint64(runtime.NumCPU()))
@@ -37,27 +37,28 @@ func TestFootprint(t *testing.T) {
 			switch {
 			case counts:
 			case info.Type == ebpf.Array:
-				least = memory / 2 // their keys, which nobody stores, are in it
+				least = memory / 2 // the kernel includes the keys, which take no memory
 			default:
 				continue
 			}
 			if foretold+2*page < least || foretold > most {
-				t.Errorf("%s: foretold are %d bytes, the kernel says %d", f.Name, foretold, memory)
+				t.Errorf("%s: the footprint is %d bytes, the kernel reports %d", f.Name, foretold, memory)
 			}
 		}
 		if err := m.Close(); err != nil {
 			t.Error(err)
 		}
 		if got, err := Footprint(want, Room{}, runtime.NumCPU()); err != nil || got != total {
-			t.Errorf("%+v: foretold are %d bytes, %v; map by map %d", want, got, err, total)
+			t.Errorf("%+v: the footprint is %d bytes, %v; the sum of its maps is %d", want, got, err, total)
 		}
 	}
 }
 
-// countsAll reports whether the kernel counts what a map takes, as since 6.4: before it tells the keys and values of all rows that
-// there may be.
+// countsAll reports whether the kernel reports the memory a map really takes, which it does since
+// 6.4. Before, it reports the keys and values of max_entries rows.
 func countsAll(t *testing.T) bool {
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 65536, Flags: 1}) // made as they are needed
+	// Flag 1 is BPF_F_NO_PREALLOC.
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 65536, Flags: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +71,7 @@ func countsAll(t *testing.T) bool {
 	return memory != 65536*16
 }
 
-// What is asked for costs: each size, each room and each processor more.
+// Larger sizes, more room and more CPUs all increase the footprint.
 func TestFootprintGrows(t *testing.T) {
 	least, err := Footprint(MinSizes(), Room{}, 1)
 	if err != nil {
@@ -92,7 +93,7 @@ func TestFootprintGrows(t *testing.T) {
 		"cpus":      {MinSizes(), Room{}, 128},
 	} {
 		if got, err := Footprint(more.sizes, more.room, more.cpus); err != nil || got < least+1<<18 {
-			t.Errorf("%s: %d bytes, %v; the least are %d", name, got, err, least)
+			t.Errorf("%s: %d bytes, %v; the minimum is %d", name, got, err, least)
 		}
 	}
 }

@@ -7,9 +7,10 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Grown returns a set of at least the given sizes with the same content, and the names of the maps in it that are new,
-// larger ones; the others are the same maps, opened once more. Nothing but the turn counters may be written meanwhile.
-// Maps that programs write are not among those that grow here. With nothing to grow the set is nil. The caller closes it.
+// Grown returns a set of at least the given sizes with the same content, and the names of those
+// maps in it that are new and larger; the others are the same maps, opened again. Only the turn
+// counters may be written meanwhile. Maps whose rows programs insert do not grow here. The set is
+// nil if there is nothing to grow. The caller must close it.
 func (m *Maps) Grown(sizes Sizes) (grown *Maps, names []string, err error) {
 	if m.readOnly {
 		return nil, nil, errors.New("grow maps: they are open read-only")
@@ -47,7 +48,7 @@ func (m *Maps) Grown(sizes Sizes) (grown *Maps, names []string, err error) {
 	return grown, names, m.copyTo(grown, names)
 }
 
-// copyTo copies the rows of the named maps to their larger likes in grown.
+// copyTo copies the rows of the named maps to their larger counterparts in grown.
 func (m *Maps) copyTo(grown *Maps, names []string) error {
 	copies := map[string]func() error{
 		"svcs":     func() error { return copySvcs(m.Svcs, grown.Svcs) },

@@ -14,25 +14,25 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// layout says what a map's rows look like: enough to carry them over to a map of another version, field by field, by the
-// fields' names. A field that is to mean something else therefore gets another name.
+// layout describes the rows of a map well enough to copy them to a map of another version, field by
+// field, by the fields' names. A field whose meaning changes must therefore get a new name.
 //
-// The kernel keeps the types of maps too, but shows them to whoever has CAP_SYS_ADMIN alone.
+// The kernel also keeps the types of maps, but shows them only to processes with CAP_SYS_ADMIN.
 type layout struct {
 	Key, Value shape
-	// Numbers are the names of what an array has a row for, if those are the programs' own numbers.
+	// Numbers are the names of an array's indexes, if those are numbers that the programs define.
 	Numbers string `json:",omitempty"`
 }
 
-// shape is a field and what it consists of, or a row.
+// shape describes a field and its parts, or a whole row.
 type shape struct {
 	Name     string `json:",omitempty"`
 	At, Size uint32
-	Times    uint32  `json:",omitempty"` // how many there are in a line, if it is an array of what has parts
+	Times    uint32  `json:",omitempty"` // number of elements, if it is an array of structs
 	Parts    []shape `json:",omitempty"`
 }
 
-// layoutOf returns the layout of the maps that a spec makes. types are those of its object.
+// layoutOf returns the layout of the maps that spec describes. types are the types of its object.
 func layoutOf(spec *ebpf.MapSpec, types *btf.Spec) (l layout, err error) {
 	if l.Key, err = shapeOf(spec.Key, spec.KeySize); err != nil {
 		return l, fmt.Errorf("describe keys of map %s: %w", spec.Name, err)
@@ -60,7 +60,7 @@ func numbers(types *btf.Spec, enums ...string) (string, error) {
 	return strings.Join(names, " "), nil
 }
 
-// shapeOf returns the shape of a key or of a row, which may have no type at all.
+// shapeOf returns the shape of a key or a row, which may have no type at all.
 func shapeOf(of btf.Type, size uint32) (shape, error) {
 	if of == nil {
 		return shape{Size: size}, nil
@@ -100,12 +100,12 @@ func partOf(name string, at uint32, of btf.Type) (s shape, err error) {
 	return s, nil
 }
 
-// move is some bytes of a row that are those of a row of another layout.
+// move copies some bytes of a row to a row of another layout.
 type move struct{ to, from, size uint32 }
 
-// moves returns what a row has of one that has another shape: the fields of the same names. Of a field that is longer now the
-// rest is zero, which is right for the lists and the little-endian numbers that there are; of one that is shorter the end is
-// lost.
+// moves returns the moves that fill a row from one of another shape, by fields of the same name. If
+// a field is longer now, its rest is zero, which is right for the existing lists and little-endian
+// numbers; if it is shorter, its end is lost.
 func moves(now, was shape, to, from uint32) (list []move) {
 	if now.Parts == nil && was.Parts == nil {
 		return []move{{to, from, min(now.Size, was.Size)}}
@@ -122,10 +122,11 @@ func moves(now, was shape, to, from uint32) (list []move) {
 	return list
 }
 
-// layoutText is the room for a layout in the map of layouts.
+// layoutText is a layout as the map of layouts stores it.
 type layoutText [4096]byte
 
-// newLayouts makes the map that has the layouts of the others by their ids. No program uses it.
+// newLayouts creates the map that holds the layouts of the other maps, by map id. No program uses
+// it.
 func newLayouts() (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: layoutsPin, Type: ebpf.Hash, KeySize: 4, ValueSize: uint32(len(layoutText{})), MaxEntries: 4096, Flags: unix.BPF_F_NO_PREALLOC,
@@ -136,7 +137,7 @@ func newLayouts() (*ebpf.Map, error) {
 	return m, nil
 }
 
-// describe notes that a map has this version's layout.
+// describe records that a map has this version's layout.
 func (m *Maps) describe(name string, of *ebpf.Map) error {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -151,7 +152,7 @@ func (m *Maps) describe(name string, of *ebpf.Map) error {
 		err = m.layouts.Put(id, text)
 	}
 	if err != nil {
-		return fmt.Errorf("note layout of map %s: %w", name, err)
+		return fmt.Errorf("record layout of map %s: %w", name, err)
 	}
 	return nil
 }
@@ -171,7 +172,7 @@ func (l layout) text() (*layoutText, error) {
 		return nil, err
 	}
 	if copy(text[:], content) < len(content) {
-		return nil, fmt.Errorf("a layout takes %d bytes, there is room for %d", len(content), len(text))
+		return nil, fmt.Errorf("the layout takes %d bytes, more than %d", len(content), len(text))
 	}
 	return &text, nil
 }
@@ -181,7 +182,7 @@ func (t *layoutText) layout() (l layout, err error) {
 	return l, err
 }
 
-// noted returns the layout that was noted of a map; nil if none was.
+// noted returns the recorded layout of a map, nil if there is none.
 func (m *Maps) noted(of *ebpf.Map) (*layoutText, error) {
 	if m.layouts == nil {
 		return nil, nil
@@ -206,7 +207,7 @@ func mapID(m *ebpf.Map) (uint32, error) {
 	}
 	id, ok := info.ID()
 	if !ok {
-		return 0, fmt.Errorf("ask for the id of %s: the kernel does not tell it", m)
+		return 0, fmt.Errorf("ask for the id of %s: the kernel does not report it", m)
 	}
 	return uint32(id), nil
 }

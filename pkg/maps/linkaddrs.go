@@ -6,8 +6,8 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// SetLinkAddrs makes the map of the devices' hardware addresses say what want says. Every device that stays is there all
-// the time.
+// SetLinkAddrs makes the map of the devices' hardware addresses equal to want. Rows that stay are
+// never absent meanwhile.
 func (m *Maps) SetLinkAddrs(want map[uint32][6]byte) error {
 	var gone []uint32
 	var index uint32

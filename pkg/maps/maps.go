@@ -13,10 +13,11 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// ErrIncompatible is wrapped by the error that Open returns for a pin that is not the map it should be.
+// ErrIncompatible is wrapped by the error that Open returns for a pin that isn't the map it should
+// be.
 var ErrIncompatible = errors.New("incompatible pin")
 
-// Maps holds every map. The fields are the maps' names; All lists them.
+// Maps is the set of all maps. The fields are named like the maps; All lists them.
 type Maps struct {
 	Svcs      *ebpf.Map
 	Services  *ebpf.Map
@@ -55,32 +56,32 @@ type Maps struct {
 	Watch, Watched, Events *ebpf.Map
 
 	readOnly bool
-	room     Room      // for maps that are made
-	layouts  *ebpf.Map // of the maps, by id; nil in a set that was opened read-only and has none
-	older    []older   // what maps of this set take the place of
+	room     Room      // for maps that create makes
+	layouts  *ebpf.Map // layouts of the maps, by id; nil in a set that was opened read-only and has none
+	older    []older   // maps of another version that maps of this set replace
 }
 
-// layoutsPin is the name of the pin of the layouts, beside those of the maps.
+// layoutsPin is the name under which the map of layouts is pinned, beside the maps.
 const layoutsPin = "layouts"
 
-// Info describes one map for whoever lists, pins or dumps them.
+// Info describes one map, for listing, pinning and dumping.
 type Info struct {
 	Name      string
-	Map       *ebpf.Map // nil in a Maps that is not open
-	Row       string    // what it maps to what
+	Map       *ebpf.Map // nil if the Maps is not open
+	Row       string    // key and value, for people
 	WrittenBy string
 	ReadBy    string
 	Grows     bool
 }
 
-// field is one line of the list that all else is derived from.
+// field is one entry of the list from which everything else is derived.
 type field struct {
 	Info
 	at   **ebpf.Map
-	size func(Sizes) uint32 // nil when the size is fixed
+	size func(Sizes) uint32 // nil if the size is fixed
 }
 
-// byPrograms reports whether programs insert rows, so that it takes more than a copy for the map to grow.
+// byPrograms reports whether programs insert rows, so that growing the map takes more than a copy.
 func (f field) byPrograms() bool { return f.Name == "ct" }
 
 func (m *Maps) fields() []field {
@@ -163,7 +164,7 @@ func (m *Maps) fields() []field {
 	return list
 }
 
-// All lists the maps in the order in which people read them: the way a connection takes, then the rest.
+// All lists the maps in reading order: those along a connection's way first, then the rest.
 func (m *Maps) All() []Info {
 	var all []Info
 	for _, f := range m.fields() {
@@ -172,7 +173,7 @@ func (m *Maps) All() []Info {
 	return all
 }
 
-// Create makes new, unpinned maps of at least the given sizes. The caller closes them.
+// Create creates unpinned maps of at least the given sizes. The caller must close them.
 func Create(sizes Sizes) (*Maps, error) {
 	sizes, err := sizes.Round()
 	if err != nil {
@@ -188,7 +189,7 @@ func Create(sizes Sizes) (*Maps, error) {
 	return m, nil
 }
 
-// create makes the maps whose field is still empty.
+// create creates the maps that are still nil.
 func (m *Maps) create(size func(field) uint32) error {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -221,11 +222,13 @@ func (m *Maps) create(size func(field) uint32) error {
 	return nil
 }
 
-// Open opens the maps pinned in dir, of whatever size they are. The error wraps fs.ErrNotExist when none is pinned. Maps
-// that another version made are opened too, unless the maps are opened read-only: then that is an error that wraps
-// ErrIncompatible. What that version had not is created and pinned; in the place of what has another layout there is a map
-// of this version, to which CarryOlder brings the rows. A pin that is not what its name says, in any version, is
-// ErrIncompatible too.
+// Open opens the maps pinned in dir, whatever their size. The error wraps fs.ErrNotExist if none is
+// pinned.
+//
+// Read-write, Open also accepts maps of another version: it creates and pins the maps which that
+// version lacked, and replaces a map of another layout, in the returned set only, by a new one, to
+// which CarryOlder copies the rows. Read-only, maps of another version are an error that wraps
+// ErrIncompatible. So is, in both cases, a pin that is not the map its name says in any version.
 func Open(dir string, readOnly bool) (*Maps, error) {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -250,7 +253,7 @@ func Open(dir string, readOnly bool) (*Maps, error) {
 	return m, nil
 }
 
-// open opens what is pinned, and returns the names of what is not.
+// open opens the pinned maps and returns the names of those that are not pinned.
 func (m *Maps) open(dir string, specs *ebpf.CollectionSpec) (missing []string, err error) {
 	path := filepath.Join(dir, layoutsPin)
 	m.layouts, err = ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: m.readOnly})
@@ -268,7 +271,7 @@ func (m *Maps) open(dir string, specs *ebpf.CollectionSpec) (missing []string, e
 	return missing, nil
 }
 
-// complete creates and pins what an older version did not have.
+// complete creates and pins the maps that an older version lacked.
 func (m *Maps) complete(dir string, missing []string) error {
 	if m.layouts == nil {
 		var err error
@@ -307,7 +310,7 @@ func (m *Maps) complete(dir string, missing []string) error {
 	return nil
 }
 
-// openOne opens the pin of a map. If it is of another version it becomes one of the older ones.
+// openOne opens one pinned map. A map of another version goes to m.older.
 func (m *Maps) openOne(f field, path string, specs *ebpf.CollectionSpec) error {
 	found, err := loadPin(path, specs.Maps[f.Name], m.readOnly)
 	if err != nil {
@@ -338,7 +341,8 @@ func (m *Maps) openOne(f field, path string, specs *ebpf.CollectionSpec) error {
 }
 
 func loadPin(path string, spec *ebpf.MapSpec, readOnly bool) (*ebpf.Map, error) {
-	// The kernel shares memory only through a descriptor that may write; what is mapped is protected by its mapping.
+	// The kernel maps memory only through a writable descriptor; a read-only mapping protects the
+	// memory.
 	shared := spec.Flags&unix.BPF_F_MMAPABLE != 0
 	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: readOnly && !shared})
 	if err != nil {
@@ -347,7 +351,7 @@ func loadPin(path string, spec *ebpf.MapSpec, readOnly bool) (*ebpf.Map, error) 
 	return m, nil
 }
 
-// check returns why a map is not what a spec makes.
+// check returns an error if m is not a map as spec creates it.
 func check(path string, m *ebpf.Map, spec *ebpf.MapSpec, grows bool) error {
 	spec = spec.Copy()
 	if grows {
@@ -371,7 +375,8 @@ func openPin(path string, spec *ebpf.MapSpec, grows, readOnly bool) (*ebpf.Map, 
 	return m, nil
 }
 
-// Pin pins every map in dir, which has to exist, under its name. Maps that were opened from other pins keep those.
+// Pin pins every map in dir, which must exist, under its name. Maps that were opened from other
+// pins keep those too.
 func (m *Maps) Pin(dir string) error {
 	for _, f := range m.fields() {
 		if err := pin(f.Map, filepath.Join(dir, f.Name)); err != nil {
@@ -391,7 +396,8 @@ func (m *Maps) PinOne(name, path string) error {
 	return fmt.Errorf("pin map %s: no such map", name)
 }
 
-// pin pins a duplicate of the map: the library remembers a map's pin and would move it instead of making another.
+// pin pins a duplicate of the map: the library remembers where a map is pinned and would move that
+// pin instead of creating another.
 func pin(m *ebpf.Map, path string) error {
 	dup, err := m.Clone()
 	if err != nil {
@@ -404,7 +410,7 @@ func pin(m *ebpf.Map, path string) error {
 	return nil
 }
 
-// Clone opens every map once more. The caller closes the clone.
+// Clone opens every map again. The caller must close the clone.
 func (m *Maps) Clone() (*Maps, error) {
 	clone := &Maps{readOnly: m.readOnly}
 	if err := clone.shareLayouts(m); err != nil {
@@ -451,8 +457,8 @@ func (m *Maps) Close() error {
 	return errors.Join(append(errs, m.closeOlder())...)
 }
 
-// Replacements returns the maps that an object's programs use, by name, as its load wants them, and gives their sizes to
-// the object's own. They stay m's.
+// Replacements returns the maps that an object's programs use, by name, for ebpf.CollectionOptions,
+// and sets the sizes in the object's specs to theirs. m still owns the maps.
 func (m *Maps) Replacements(object *ebpf.CollectionSpec) map[string]*ebpf.Map {
 	maps := map[string]*ebpf.Map{}
 	for _, f := range m.fields() {
@@ -464,8 +470,8 @@ func (m *Maps) Replacements(object *ebpf.CollectionSpec) map[string]*ebpf.Map {
 	return maps
 }
 
-// Sizes returns the sizes that the maps have; zero for what is not open. Services is the smaller of services and names:
-// an interrupted growth may have left one of them larger.
+// Sizes returns the sizes of the maps, zero for a map that is not open. Services is the smaller
+// size of services and names: an interrupted growth may have left one of them larger.
 func (m *Maps) Sizes() Sizes {
 	size := func(of *ebpf.Map) uint32 {
 		if of == nil {

@@ -24,7 +24,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Every map of the object has a field and a line in the list, and the reverse.
+// Every map of the object has a field in Maps and an entry in its list, and the reverse.
 func TestAllMapsListed(t *testing.T) {
 	var specs, fields, listed []string
 	for field := range reflect.TypeFor[bpf.MapsMapSpecs]().Fields() {
@@ -286,13 +286,13 @@ func TestGrownHasTheSameRows(t *testing.T) {
 func TestMapArrayChecksLayout(t *testing.T) {
 	m, _ := create(t, Sizes{})
 	if _, err := MapArray[Backend](m.Slots, true); err == nil {
-		t.Error("24-byte rows over 8-byte values")
+		t.Error("mapped 24-byte rows over 8-byte values")
 	}
 	if _, err := MapArray[Counter](m.Counters, true); err == nil {
-		t.Error("a per-CPU array was mapped")
+		t.Error("mapped a per-CPU array")
 	}
 	if _, err := MapArray[uint32](m.Slots, true); err == nil {
-		t.Error("4-byte rows over 8-byte values")
+		t.Error("mapped 4-byte rows over 8-byte values")
 	}
 	rows, err := MapArray[Slot](m.Slots, true)
 	if err != nil {
@@ -321,7 +321,7 @@ func TestSvcTable(t *testing.T) {
 		keys, rows = append(keys, key(i)), append(rows, Svc{Service: uint32(i)})
 	}
 	if err := svcs.Insert(keys, rows[1:]); err == nil {
-		t.Error("a key without a row was inserted")
+		t.Error("inserted a key without a row")
 	}
 	if err := errors.Join(svcs.Insert(nil, nil), svcs.Insert(keys, rows), svcs.Delete(nil)); err != nil {
 		t.Fatal(err)
@@ -336,7 +336,7 @@ func TestSvcTable(t *testing.T) {
 	if each(); len(seen) != n || seen[key(8999)].Service != 8999 {
 		t.Errorf("%d rows", len(seen))
 	}
-	// Absent first, in the middle and last.
+	// The missing keys come first, in the middle and last.
 	gone := append(append([]SvcKey{key(20000)}, keys[:4000]...), key(20001), keys[4000], key(20002))
 	if err := errors.Join(svcs.Delete(gone), svcs.Delete(gone)); err != nil {
 		t.Fatal(err)
@@ -347,7 +347,7 @@ func TestSvcTable(t *testing.T) {
 	if _, ok, err := svcs.Lookup(key(3)); ok || err != nil {
 		t.Errorf("lookup of a deleted row: %v, %v", ok, err)
 	}
-	// What older kernels make us do is the same.
+	// The fallbacks for older kernels do the same.
 	if err := errors.Join(svcs.insertSingly(keys, rows), svcs.deleteSingly(gone)); err != nil {
 		t.Fatal(err)
 	}
@@ -377,7 +377,7 @@ func TestBarrier(t *testing.T) {
 	}
 }
 
-// The list names every hook whose programs use a map, and no other.
+// The list names exactly the hooks whose programs use a map.
 func TestHooksOfMaps(t *testing.T) {
 	uses := map[string]map[string]bool{}
 	for hook, load := range map[string]func() (*ebpf.CollectionSpec, error){
@@ -402,7 +402,7 @@ func TestHooksOfMaps(t *testing.T) {
 		said := info.WrittenBy + ", " + info.ReadBy
 		for _, hook := range []string{"sock", "tc", "xdp", "pod"} {
 			if have := regexp.MustCompile(`\b` + hook + `\b`).MatchString(said); have != uses[info.Name][hook] {
-				t.Errorf("%s: the list says %q, and that its programs use it is %t of %s", info.Name, said, !have, hook)
+				t.Errorf("%s: the list says %q, want it to name the hook (%t): %s", info.Name, said, !have, hook)
 			}
 		}
 	}

@@ -9,14 +9,14 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// NodeAddr is what is known of an address of the node.
+// NodeAddr describes an address of the node.
 type NodeAddr = bpf.MapsNodeAddr
 
-// NodePorts is the flag of an address at which clients outside of the node reach NodePorts.
+// NodePorts marks an address at which clients outside the node reach NodePorts.
 const NodePorts = uint32(bpf.MapsNodeAddrFlagNODE_ADDR_PORTS)
 
-// SetNodeAddrs makes the map of the node's addresses say what want says, and returns how many rows that changed. Every
-// address that stays is there all the time.
+// SetNodeAddrs makes the map of the node's addresses equal to want and returns how many rows it
+// changed. Rows that stay are never absent meanwhile.
 func (m *Maps) SetNodeAddrs(want map[netip.Addr]NodeAddr) (changed int, err error) {
 	var key Addr
 	var row NodeAddr
@@ -51,13 +51,14 @@ func (m *Maps) SetNodeAddrs(want map[netip.Addr]NodeAddr) (changed int, err erro
 	return changed, nil
 }
 
-// SetSnatAddr makes addr, of which only the family counts if it is unspecified, what backends on other nodes see as the
-// client. Programs do not use an address that is not among the node's.
+// SetSnatAddr sets the address that backends on other nodes see as the client. An unspecified
+// address clears that of its family. Programs ignore an address that the node does not have.
 func (m *Maps) SetSnatAddr(addr netip.Addr) error {
 	return m.setSnatAddr(addr, bpf.MapsSnatAddrSNAT_NODE4, bpf.MapsSnatAddrSNAT_NODE6)
 }
 
-// SetTunnelAddr does so for backends to which the tunnel leads. Without one they see what others do.
+// SetTunnelAddr sets the address that backends reached through the tunnel see as the client.
+// Without one they see the address of SetSnatAddr.
 func (m *Maps) SetTunnelAddr(addr netip.Addr) error {
 	return m.setSnatAddr(addr, bpf.MapsSnatAddrSNAT_TUNNEL4, bpf.MapsSnatAddrSNAT_TUNNEL6)
 }
@@ -73,7 +74,7 @@ func (m *Maps) setSnatAddr(addr netip.Addr, row4, row6 bpf.MapsSnatAddr) error {
 	return nil
 }
 
-// NodeAddrList returns the node's addresses as the programs know them.
+// NodeAddrList returns the node's addresses as the programs see them.
 func NodeAddrList(m *ebpf.Map) ([]netip.Addr, error) {
 	var key Addr
 	var row NodeAddr

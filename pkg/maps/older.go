@@ -13,7 +13,8 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// older is a map that another version made. The programs of that version use it until those of this one take over.
+// older is a map that another version made. The programs of that version use it until this
+// version's programs take over.
 type older struct {
 	name string
 	m    *ebpf.Map
@@ -29,7 +30,7 @@ func (m *Maps) olderOf(name string) *older {
 	return nil
 }
 
-// Older returns the names of the maps that take the place of others, which another version made and which are pinned still.
+// Older returns the names of the maps that replace maps of another version, which are still pinned.
 func (m *Maps) Older() []string {
 	var names []string
 	for _, o := range m.older {
@@ -38,20 +39,23 @@ func (m *Maps) Older() []string {
 	return names
 }
 
-// Carrying is which rows of older maps are wanted.
+// Carrying says which rows CarryOlder copies.
 type Carrying int
 
-// The moments at which rows are carried over.
+// When rows are copied.
 const (
-	// AllRows is before anybody writes to the new maps.
+	// AllRows copies everything, before anything else writes to the new maps.
 	AllRows Carrying = iota
-	// RowsOfPrograms is once more all that programs have written, when those of this version are about to begin.
+	// RowsOfPrograms copies again all that programs have written, right before this version's
+	// programs take over.
 	RowsOfPrograms
-	// LateRows is what programs of the other version wrote until they ended, as far as the new maps know nothing of it.
+	// LateRows copies what the other version's programs wrote until they ended, except where the
+	// new map has a row already.
 	LateRows
 )
 
-// CarryOlder brings the rows of older maps to those that take their place. It returns what could not be brought, in words.
+// CarryOlder copies the rows of older maps to the maps that replace them. It returns a description
+// of everything that could not be copied.
 func (m *Maps) CarryOlder(which Carrying) (lost []string, err error) {
 	for _, f := range m.fields() {
 		o := m.olderOf(f.Name)
@@ -62,11 +66,11 @@ func (m *Maps) CarryOlder(which Carrying) (lost []string, err error) {
 		if c != nil {
 			err = c.run()
 			if c.full > 0 {
-				why = fmt.Sprintf("%d rows found no room", c.full)
+				why = fmt.Sprintf("there was no room for %d rows", c.full)
 			}
 		}
 		if err != nil {
-			return lost, fmt.Errorf("carry rows of map %s over: %w", f.Name, err)
+			return lost, fmt.Errorf("carry over rows of map %s: %w", f.Name, err)
 		}
 		if why != "" && (c != nil || which == AllRows) {
 			lost = append(lost, f.Name+": "+why)
@@ -75,7 +79,8 @@ func (m *Maps) CarryOlder(which Carrying) (lost []string, err error) {
 	return lost, nil
 }
 
-// onlyByPrograms reports whether nobody but programs makes the rows of a map. Those that the agent makes are right already.
+// onlyByPrograms reports whether only programs insert rows into the map. Rows that the agent
+// inserts are already right.
 func (f field) onlyByPrograms() bool {
 	writers := strings.Split(f.WrittenBy, ", ")
 	return !slices.ContainsFunc(writers, func(w string) bool {
@@ -83,7 +88,8 @@ func (f field) onlyByPrograms() bool {
 	})
 }
 
-// ForgetOlder lets go of the maps of the other version, and of what was noted about maps that are gone.
+// ForgetOlder closes the maps of the other version and deletes the layouts of maps that no longer
+// exist.
 func (m *Maps) ForgetOlder() error {
 	errs := []error{m.closeOlder()}
 	live := map[uint32]bool{}
@@ -121,19 +127,20 @@ func (m *Maps) closeOlder() error {
 	return errors.Join(errs...)
 }
 
-// courier brings rows from one map to another.
+// courier copies rows from one map to another.
 type courier struct {
 	from, to *ebpf.Map
 	key, row []move
 	which    Carrying
-	full     int // rows without room
+	full     int // rows that found no room
 }
 
-// courier returns who brings the rows over; nil where there are none, or none that can be brought: then it says why.
+// courier returns a courier for the rows of o. It returns nil if the map has no rows or none that
+// can be copied, and says why in the latter case.
 func (o *older) courier(to *ebpf.Map, which Carrying) (c *courier, why string, err error) {
 	was, err := o.was.layout()
 	if err != nil {
-		return nil, "", fmt.Errorf("read the layout that it had: %w", err)
+		return nil, "", fmt.Errorf("read its recorded layout: %w", err)
 	}
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -144,9 +151,9 @@ func (o *older) courier(to *ebpf.Map, which Carrying) (c *courier, why string, e
 	case err != nil:
 		return nil, "", err
 	case was.Numbers != now.Numbers:
-		return nil, "its rows have other numbers, and begin anew", nil
+		return nil, "its rows are numbered differently, and start from zero", nil
 	case to.Type() == ebpf.SkStorage:
-		return nil, "what sockets from before have dialled is not known any more", nil
+		return nil, "what existing sockets dialled is lost", nil
 	case to.Type() == ebpf.RingBuf:
 		return nil, "", nil
 	}
@@ -181,7 +188,7 @@ func (c *courier) run() error {
 	})
 }
 
-// clear deletes the rows of a hash; those of an array are written over.
+// clear deletes the rows of a hash. Those of an array are overwritten.
 func (c *courier) clear() error {
 	if c.to.Type() == ebpf.Array || c.to.Type() == ebpf.PerCPUArray {
 		return nil
@@ -217,7 +224,8 @@ func (c *courier) bringAll(rows rawRows) error {
 	return nil
 }
 
-// bringLate does so with those of which nothing is known there. The rows of an array always exist: nothing is zero.
+// bringLate writes those rows that the new map lacks. An array has every row, so there a row of
+// zeros counts as missing.
 func (c *courier) bringLate(rows rawRows) error {
 	flags, zero := ebpf.UpdateNoExist, make([]byte, c.to.ValueSize())
 	for i := range rows.len() {
@@ -267,7 +275,8 @@ func (c *courier) perCPU() error {
 	return nil
 }
 
-// rawRows are some keys and rows of whatever layout, as the library wants them: slices of arrays of bytes.
+// rawRows are keys and rows of any layout, in the form that the library needs: slices of byte
+// arrays.
 type rawRows struct{ keys, rows reflect.Value }
 
 func (r *rawRows) grow(m *ebpf.Map, size int) {
@@ -285,7 +294,7 @@ func (r rawRows) len() int            { return r.keys.Len() }
 func (r rawRows) key(i int) []byte    { return r.keys.Index(i).Bytes() }
 func (r rawRows) row(i int) []byte    { return r.rows.Index(i).Bytes() }
 
-// eachRawRow is eachRow for a map of whatever layout.
+// eachRawRow is eachRow for a map of any layout.
 func eachRawRow(m *ebpf.Map, visit func(rawRows) error) error {
 	var cursor ebpf.MapBatchCursor
 	var buffer rawRows
@@ -294,7 +303,7 @@ func eachRawRow(m *ebpf.Map, visit func(rawRows) error) error {
 	for {
 		n, err := m.BatchLookup(&cursor, buffer.keys.Interface(), buffer.rows.Interface(), nil)
 		switch {
-		case errors.Is(err, syscall.ENOSPC) && buffer.len() < most: // not even one bucket has room
+		case errors.Is(err, syscall.ENOSPC) && buffer.len() < most: // too small for one bucket
 			buffer.grow(m, min(2*buffer.len(), most))
 			continue
 		case err != nil && !errors.Is(err, ebpf.ErrKeyNotExist):

@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// remake puts a map that another version would have made in the place of a pin, and returns it.
+// remake replaces a pinned map by one as another version would have made it, and returns that.
 func remake(t *testing.T, dir, name string, change func(*ebpf.MapSpec)) *ebpf.Map {
 	t.Helper()
 	specs, err := bpf.LoadMaps()
@@ -42,7 +42,7 @@ func remake(t *testing.T, dir, name string, change func(*ebpf.MapSpec)) *ebpf.Ma
 		t.Fatal(err)
 	}
 	plain := spec.Copy()
-	if spec.Type != ebpf.SkStorage { // which takes types
+	if spec.Type != ebpf.SkStorage { // the kernel needs its types
 		plain.Key, plain.Value = nil, nil
 	}
 	m, err := ebpf.NewMap(plain)
@@ -64,7 +64,7 @@ func remake(t *testing.T, dir, name string, change func(*ebpf.MapSpec)) *ebpf.Ma
 	return m
 }
 
-// shuffle turns the order of a structure's fields around, with as many bytes before, which are of another field.
+// shuffle returns the struct with its fields in reverse order, after a field of before bytes.
 func shuffle(of btf.Type, before uint32) *btf.Struct {
 	from := btf.UnderlyingType(of).(*btf.Struct)
 	to := &btf.Struct{Name: from.Name}
@@ -82,7 +82,7 @@ func shuffle(of btf.Type, before uint32) *btf.Struct {
 	return to
 }
 
-// turned returns a row in the layout that shuffle makes.
+// turned returns row in the layout that shuffle makes.
 func turned(of btf.Type, before uint32, row []byte) []byte {
 	from := btf.UnderlyingType(of).(*btf.Struct)
 	out := slices.Repeat([]byte{0xee}, int(before))
@@ -93,7 +93,7 @@ func turned(of btf.Type, before uint32, row []byte) []byte {
 	return append(out, make([]byte, -len(out)&7)...)
 }
 
-// numbered returns some bytes that are all different from those of another number, apart from what no field has.
+// numbered returns a row whose bytes depend on n, with zeros in the padding.
 func numbered(of btf.Type, n int) []byte {
 	from := btf.UnderlyingType(of).(*btf.Struct)
 	row := make([]byte, from.Size)
@@ -106,8 +106,9 @@ func numbered(of btf.Type, n int) []byte {
 	return row
 }
 
-// What another version has written is there, under the same names of fields, whatever the kind of map: the rows of a hash whose
-// keys too look different, of an array, and of every CPU; in a map of the size that it had.
+// CarryOlder copies what another version has written, matching fields by name, for every kind of
+// map: hashes whose keys changed too, arrays and per-CPU arrays. The new map is at least as large
+// as the old one.
 func TestOlderIsCarried(t *testing.T) {
 	rig.Root(t)
 	m, _ := create(t, Sizes{})
@@ -172,26 +173,26 @@ func TestOlderIsCarried(t *testing.T) {
 			}
 			carry(AllRows)
 			for n := range rows {
-				expect("at first", n, numbered(spec.Value, n))
+				expect("after AllRows", n, numbered(spec.Value, n))
 			}
 			if min(old.MaxEntries(), 131072) > now.MaxEntries() {
-				t.Errorf("there is room for %d, was for %d", now.MaxEntries(), old.MaxEntries())
+				t.Errorf("there is room for %d rows, was for %d", now.MaxEntries(), old.MaxEntries())
 			}
 			if !fieldOf(opened, tt.name).onlyByPrograms() {
 				put(0, numbered(spec.Value, 77))
 				carry(RowsOfPrograms)
 				carry(LateRows)
-				expect("what the agent writes", 0, numbered(spec.Value, 0))
+				expect("a map that the agent writes", 0, numbered(spec.Value, 0))
 				return
 			}
 			put(0, numbered(spec.Value, 77))
 			carry(RowsOfPrograms)
-			expect("written again", 0, numbered(spec.Value, 77))
+			expect("after RowsOfPrograms", 0, numbered(spec.Value, 77))
 			put(0, numbered(spec.Value, 88))
 			put(rows, numbered(spec.Value, 99))
 			carry(LateRows)
-			expect("known already", 0, numbered(spec.Value, 77))
-			expect("late", rows, numbered(spec.Value, 99))
+			expect("after LateRows, a row that exists", 0, numbered(spec.Value, 77))
+			expect("after LateRows, a new row", rows, numbered(spec.Value, 99))
 		})
 	}
 }
@@ -212,7 +213,7 @@ func keyFor(spec *ebpf.MapSpec, n int) []byte {
 	return key
 }
 
-// Rows that programs have deleted since are not carried a second time.
+// RowsOfPrograms removes rows that the programs deleted since AllRows.
 func TestOlderForgets(t *testing.T) {
 	rig.Root(t)
 	m, _ := create(t, Sizes{})
@@ -249,7 +250,8 @@ func TestOlderForgets(t *testing.T) {
 	}
 }
 
-// Numbers that mean other things now are not taken for those of before, and the rest is said too.
+// CarryOlder reports what it cannot copy: what existing sockets dialled, and rows whose numbers now
+// mean something else.
 func TestOlderIsLost(t *testing.T) {
 	rig.Root(t)
 	m, _ := create(t, Sizes{})
@@ -286,12 +288,12 @@ func TestOlderIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	lost, err = opened.CarryOlder(AllRows)
-	if err != nil || len(lost) != 2 || !strings.Contains(strings.Join(lost, " "), "counters: its rows have other numbers") {
+	if err != nil || len(lost) != 2 || !strings.Contains(strings.Join(lost, " "), "counters: its rows are numbered differently") {
 		t.Errorf("lost %q, %v", lost, err)
 	}
 }
 
-// Fields that became longer, shorter, more, fewer, or structures of their own.
+// Fields become longer or shorter, lists get more or fewer elements, and fields turn into structs.
 func TestMoves(t *testing.T) {
 	leaf := func(name string, at, size uint32) shape { return shape{Name: name, At: at, Size: size} }
 	list := func(times uint32, size uint32, parts ...shape) shape {
@@ -318,7 +320,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// Every layout can be told, with room for twice as many fields, and is told to the last byte that a program could use.
+// Every layout fits, with room for twice as many fields, and covers every byte that a program could
+// use.
 func TestLayouts(t *testing.T) {
 	specs, err := bpf.LoadMaps()
 	if err != nil {
@@ -332,7 +335,7 @@ func TestLayouts(t *testing.T) {
 		}
 		text, err := l.text()
 		if err != nil || text[len(text)/2] != 0 {
-			t.Errorf("%s takes more than half of the room: %v", name, err)
+			t.Errorf("%s takes more than half of the room for a layout: %v", name, err)
 		}
 		for _, of := range []shape{l.Key, l.Value} {
 			covered := uint32(0)
@@ -340,7 +343,7 @@ func TestLayouts(t *testing.T) {
 				covered += m.size
 			}
 			if covered != of.Size {
-				t.Errorf("%s: %d of %d bytes have names", name, covered, of.Size)
+				t.Errorf("%s: the layout covers %d of %d bytes", name, covered, of.Size)
 			}
 		}
 	}

@@ -12,13 +12,13 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// The rows of optout. Both are comparable.
+// The key and row of optout. Both are comparable.
 type (
 	OptoutKey = bpf.MapsOptoutKey
 	Optout    = bpf.MapsOptout
 )
 
-// The kinds of key.
+// What a key identifies.
 const (
 	OptoutNetns  = uint32(bpf.MapsOptoutKindOPTOUT_NETNS)
 	OptoutCgroup = uint32(bpf.MapsOptoutKindOPTOUT_CGROUP)
@@ -33,8 +33,8 @@ const (
 	OptoutByProxy     = uint32(bpf.MapsOptoutWhyOPTOUT_BY_PROXY)
 )
 
-// MakeOptout returns the row of a pod. A name that is too long is cut, and of the addresses only the first two have
-// room: programs read neither.
+// MakeOptout returns the row for a pod. A name that is too long is truncated, and only the first
+// two addresses are kept: programs read neither.
 func MakeOptout(pod string, addrs []netip.Addr, why uint32) Optout {
 	row := Optout{Why: why}
 	most := len(row.Pod.Text) - 1
@@ -53,7 +53,7 @@ func MakeOptout(pod string, addrs []netip.Addr, why uint32) Optout {
 	return row
 }
 
-// OptoutPod returns the name that a row has, and the addresses.
+// OptoutPod returns a row's pod name and addresses.
 func OptoutPod(row Optout) (pod string, addrs []netip.Addr) {
 	text := make([]byte, len(row.Pod.Text))
 	for i, c := range row.Pod.Text {
@@ -80,13 +80,13 @@ func OptoutRows(m *ebpf.Map) (map[OptoutKey]Optout, error) {
 		have[key] = row
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read who has opted out: %w", err)
+		return nil, fmt.Errorf("read which pods have opted out: %w", err)
 	}
 	return have, nil
 }
 
-// SetOptouts makes optout say what want says, and returns how many rows that changed. Rows that nobody wants stay unless
-// it is told to remove them. A row that stays is there all the time.
+// SetOptouts makes optout equal to want and returns how many rows it changed. Rows that are not in
+// want stay unless remove is set. Rows that stay are never absent meanwhile.
 func (m *Maps) SetOptouts(want map[OptoutKey]Optout, remove bool) (changed int, err error) {
 	have, err := OptoutRows(m.Optout)
 	if err != nil {
@@ -103,9 +103,10 @@ func (m *Maps) SetOptouts(want map[OptoutKey]Optout, remove bool) (changed int, 
 			after |= key.Kind
 		}
 	}
-	// Before the first row of a kind comes and after the last one has gone: a row is never there unseen.
+	// Written before the first row of a kind is added and after the last one is removed, so that
+	// programs never overlook a row.
 	if err := m.OptoutKinds.Put(uint32(0), kinds); err != nil {
-		return 0, fmt.Errorf("say what tells who has opted out: %w", err)
+		return 0, fmt.Errorf("write the kinds of opt-outs: %w", err)
 	}
 	for key, row := range want {
 		if had, ok := have[key]; ok && had == row {
@@ -129,7 +130,7 @@ func (m *Maps) SetOptouts(want map[OptoutKey]Optout, remove bool) (changed int, 
 		changed++
 	}
 	if err := m.OptoutKinds.Put(uint32(0), after); err != nil {
-		return changed, fmt.Errorf("say what tells who has opted out: %w", err)
+		return changed, fmt.Errorf("write the kinds of opt-outs: %w", err)
 	}
 	return changed, nil
 }

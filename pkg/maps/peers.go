@@ -2,14 +2,14 @@ package maps
 
 import "fairlead.io/fairlead/pkg/model"
 
-// Peer is what a connected socket dialled, and the backend that it got. Both have the socket's protocol; the backend's
-// owner is left out.
+// Peer is the address a socket dialled and the backend it got. Both have the socket's protocol.
+// Backend.Owner is not set.
 type Peer struct {
 	Dialled SvcKey
 	Backend Backend
 }
 
-// PeerOf returns what the record of a socket of that protocol says.
+// PeerOf returns the Peer of a socket of that protocol from its record.
 func PeerOf(record SockPeer, protocol model.Protocol) Peer {
 	return Peer{
 		Dialled: SvcKey{Addr: record.Vip, Port: record.VipPort, Proto: uint8(protocol)},

@@ -12,26 +12,28 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Pod is a pod of this node that has its network from fairlead.
+// Pod is a pod of this node whose network fairlead provides.
 type Pod struct {
 	Addrs     []netip.Addr
-	Device    string // the host's end
-	Netkit    bool   // it is one, and no veth
+	Device    string // the host end
+	Netkit    bool   // a netkit device, not a veth
 	Index     uint32
 	MAC       [6]byte // of the pod's end
 	HostMAC   [6]byte
-	Unchecked bool // it may send what has another's address
+	Unchecked bool // may send from addresses it doesn't have
 	Proxy     Proxy
 	Rates     Rates
-	Pace      uint32 // the index of the device whose rows of what was sent and got are its own too, of a pod that has several; 0: it has its own
-	BBR       bool   // its connections have that congestion control, unless they choose another
+	// Pace is the index of the device whose rows account for this one's traffic too, if the pod has
+	// several devices; 0 if this device has its own.
+	Pace uint32
+	BBR  bool // its connections use BBR, unless they choose another congestion control
 }
 
-// Proxy says to whom the connections are handed that a pod opens. The zero value: to nobody.
+// Proxy says which proxy gets the connections that a pod opens. The zero value means none.
 type Proxy struct {
 	Asked    bool   `json:"asked,omitempty"`
-	Port     uint16 `json:"port,omitempty"`     // where it listens; 0: it is not known, and nothing goes past it
-	Optional bool   `json:"optional,omitempty"` // connections go their way while nobody listens
+	Port     uint16 `json:"port,omitempty"`     // where it listens; 0 if unknown: then nothing bypasses it
+	Optional bool   `json:"optional,omitempty"` // connections go on directly while nothing listens
 }
 
 func (p Proxy) word() uint32 {
@@ -69,8 +71,8 @@ func (p *Pod) row() bpf.MapsPod {
 
 func hasBBR(row *bpf.MapsPod) bool { return row.Flags&uint32(bpf.MapsPodFlagPOD_BBR) != 0 }
 
-// SetPods makes the maps of the node's pods say what want says, and returns how many rows that changed. Every pod that
-// stays is there all the time.
+// SetPods makes the maps of the node's pods equal to want and returns how many rows it changed.
+// Rows that stay are never absent meanwhile.
 func (m *Maps) SetPods(want []Pod) (changed int, err error) {
 	if changed, err = m.SetRates(want); err != nil {
 		return changed, err
@@ -83,7 +85,8 @@ func (m *Maps) SetPods(want []Pod) (changed int, err error) {
 			addrs[AddrOf(addr)] = p.row()
 		}
 	}
-	// What has an address may send, so a device is known before its addresses are, and after.
+	// A pod with an address may send, so its device is added before its addresses and removed after
+	// them.
 	n, err := putRows(m.PodLinks, links)
 	changed += n
 	if err == nil {
@@ -104,8 +107,8 @@ func (m *Maps) SetPods(want []Pod) (changed int, err error) {
 	return changed, nil
 }
 
-// SetNative makes the map of the prefixes to which pods speak with their own addresses say what want says, and returns how
-// many rows that changed.
+// SetNative makes the map of the prefixes to which pods speak with their own addresses equal to
+// want and returns how many rows it changed.
 func (m *Maps) SetNative(want []netip.Prefix) (changed int, err error) {
 	rows := make(map[bpf.MapsPrefixKey]uint32, len(want))
 	for _, p := range want {
@@ -122,13 +125,13 @@ func (m *Maps) SetNative(want []netip.Prefix) (changed int, err error) {
 		changed += n
 	}
 	if err != nil {
-		return changed, fmt.Errorf("write where pods are known: %w", err)
+		return changed, fmt.Errorf("write the prefixes that are not masqueraded: %w", err)
 	}
 	return changed, nil
 }
 
-// PodRows returns what the maps of the node's pods say, by device, and of addresses whose device is not registered each one.
-// Devices have no name there.
+// PodRows returns the pods according to the maps, one for each device, and one for each address
+// whose device is not registered. Their Device is empty.
 func PodRows(links, addrs *ebpf.Map) ([]Pod, error) {
 	byDevice := map[uint32]*Pod{}
 	var ifindex uint32
@@ -166,7 +169,7 @@ func PodRows(links, addrs *ebpf.Map) ([]Pod, error) {
 	return list, nil
 }
 
-// NativeRows returns the prefixes to which pods speak with their own addresses, in order.
+// NativeRows returns the prefixes to which pods speak with their own addresses, sorted.
 func NativeRows(m *ebpf.Map) ([]netip.Prefix, error) {
 	var list []netip.Prefix
 	var key bpf.MapsPrefixKey
@@ -180,13 +183,13 @@ func NativeRows(m *ebpf.Map) ([]netip.Prefix, error) {
 		list = append(list, netip.PrefixFrom(addr, bits))
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read where pods are known: %w", err)
+		return nil, fmt.Errorf("read the prefixes that are not masqueraded: %w", err)
 	}
 	slices.SortFunc(list, netip.Prefix.Compare)
 	return list, nil
 }
 
-// putPrefixes does for a trie what putRows does for a hash: a look-up would find a prefix that contains the one that is looked for.
+// putPrefixes is putRows for a trie, where a lookup might find a wider prefix than the key's.
 func putPrefixes(m *ebpf.Map, want map[bpf.MapsPrefixKey]uint32) (changed int, err error) {
 	have := map[bpf.MapsPrefixKey]uint32{}
 	var key bpf.MapsPrefixKey
@@ -210,7 +213,7 @@ func putPrefixes(m *ebpf.Map, want map[bpf.MapsPrefixKey]uint32) (changed int, e
 	return changed, nil
 }
 
-// putRows makes a map have the rows, and returns how many it had not.
+// putRows adds or updates the rows of want and returns how many it changed.
 func putRows[K, V comparable](m *ebpf.Map, want map[K]V) (changed int, err error) {
 	var have V
 	for key, row := range want {
@@ -229,7 +232,7 @@ func putRows[K, V comparable](m *ebpf.Map, want map[K]V) (changed int, err error
 	return changed, nil
 }
 
-// dropRows makes a map have no other rows, and returns how many it had.
+// dropRows deletes all rows that are not in want and returns how many it deleted.
 func dropRows[K, V comparable](m *ebpf.Map, want map[K]V) (changed int, err error) {
 	var key K
 	var row V
@@ -252,7 +255,7 @@ func dropRows[K, V comparable](m *ebpf.Map, want map[K]V) (changed int, err erro
 	return changed, nil
 }
 
-// AddPod makes the maps of the node's pods say what p says, and leaves the others alone.
+// AddPod writes the rows of p and leaves those of other pods alone.
 func (m *Maps) AddPod(p Pod) error {
 	if err := m.setRate(&p); err != nil {
 		return fmt.Errorf("write the rate of a pod: %w", err)
@@ -270,7 +273,8 @@ func (m *Maps) AddPod(p Pod) error {
 	return nil
 }
 
-// RemovePod takes a pod out. What another pod has by now stays, and what is not there is no error.
+// RemovePod deletes the rows of p, except those that belong to another pod by now. Absent rows are
+// no error.
 func (m *Maps) RemovePod(p Pod) error {
 	var errs []error
 	for _, addr := range p.Addrs {

@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// What is read is what was written, of every step of what was wanted.
+// PodRows returns what SetPods wrote, and SetPods changes only the rows that differ.
 func TestPodRows(t *testing.T) {
 	rig.Root(t)
 	m, err := Create(Sizes{})
@@ -51,7 +51,7 @@ func TestPodRows(t *testing.T) {
 			t.Errorf("%s: %v, pods (-want +have):\n%s", step.name, err, diff)
 		}
 	}
-	// A device that has gone leaves its address without one.
+	// If a device's row is gone, its address is listed without it.
 	if err := m.AddPod(web); err != nil {
 		t.Fatal(err)
 	}

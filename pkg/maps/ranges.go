@@ -10,19 +10,19 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Range is a range of clients that a service lets in.
+// Range is a range of clients that a service accepts.
 type Range struct {
 	Service uint32
 	Prefix  netip.Prefix
 }
 
-// Inside is, in place of a Service, whose ranges the cluster's own addresses are.
+// Inside stands in for a service: its ranges are the cluster's own addresses.
 const Inside = uint32(0)
 
-// rangeBatch is how many rows one system call moves.
+// rangeBatch is how many rows one system call transfers.
 const rangeBatch = 4096
 
-// mappedBits is how many bits the form has that IPv4 addresses have in the maps.
+// mappedBits is the length of the prefix that IPv4-mapped addresses share.
 const mappedBits = 128 - 32
 
 func rangeKey(r Range) (key bpf.MapsRangeKey, bits uint32) {
@@ -35,7 +35,8 @@ func rangeKey(r Range) (key bpf.MapsRangeKey, bits uint32) {
 	}, bits
 }
 
-// rangeOf is the reverse of rangeKey. A prefix that ends within the form of IPv4 addresses is one of IPv6.
+// rangeOf is the inverse of rangeKey. A prefix shorter than that of IPv4-mapped addresses is an
+// IPv6 prefix.
 func rangeOf(key bpf.MapsRangeKey) Range {
 	bits, addr := int(key.PrefixLen)-int(bpf.MapsRangeBitsRANGE_SERVICE_BITS), NetipOf(key.Addr)
 	switch {
@@ -47,15 +48,15 @@ func rangeOf(key bpf.MapsRangeKey) Range {
 	return Range{key.Service, netip.PrefixFrom(addr, bits)}
 }
 
-// RangeTable is the trie of source ranges. It borrows its map.
+// RangeTable is the trie of source ranges. It does not own its map.
 type RangeTable struct {
 	m *ebpf.Map
 }
 
-// NewRangeTable returns the table over a map of the layout of src_ranges.
+// NewRangeTable returns a table over a map with the layout of src_ranges.
 func NewRangeTable(m *ebpf.Map) *RangeTable { return &RangeTable{m} }
 
-// Insert adds ranges; one that is there stays. After an error some may be written.
+// Insert adds ranges, which may exist already. If it fails, some may have been added.
 func (t *RangeTable) Insert(ranges []Range) error {
 	for len(ranges) > 0 {
 		n := min(len(ranges), rangeBatch)
@@ -84,7 +85,7 @@ func (t *RangeTable) insertSingly(keys []bpf.MapsRangeKey, rows []uint32) error 
 	return nil
 }
 
-// Delete removes ranges; one that is absent is no error. After an error some may be removed.
+// Delete deletes ranges, which need not exist. If it fails, some may have been deleted.
 func (t *RangeTable) Delete(ranges []Range) error {
 	for _, r := range ranges {
 		key, _ := rangeKey(r)
@@ -95,7 +96,7 @@ func (t *RangeTable) Delete(ranges []Range) error {
 	return nil
 }
 
-// Has reports whether a range has a row of its own: a wider one that has its addresses does not count.
+// Has reports whether a range has a row of its own. A wider range that contains it does not count.
 func (t *RangeTable) Has(r Range) (bool, error) {
 	key, bits := rangeKey(r)
 	var found uint32
@@ -109,7 +110,7 @@ func (t *RangeTable) Has(r Range) (bool, error) {
 	return found == bits, nil
 }
 
-// Allows returns the range of a service that has a client, the narrowest if there are more, and false if none has.
+// Allows returns the narrowest range of a service that contains client, and false if there is none.
 func (t *RangeTable) Allows(service uint32, client netip.Addr) (netip.Prefix, bool, error) {
 	key := bpf.MapsRangeKey{PrefixLen: uint32(bpf.MapsRangeBitsRANGE_BITS), Service: service, Addr: AddrOf(client)}
 	var bits uint32
@@ -124,7 +125,7 @@ func (t *RangeTable) Allows(service uint32, client netip.Addr) (netip.Prefix, bo
 	return rangeOf(key).Prefix.Masked(), true, nil
 }
 
-// Each calls visit with every range, in no order. Ranges that are written meanwhile may be missed.
+// Each calls visit with every range, in no order. Ranges written meanwhile may be missed.
 func (t *RangeTable) Each(visit func(Range)) error {
 	var key bpf.MapsRangeKey
 	var bits uint32

@@ -25,7 +25,7 @@ func TestRanges(t *testing.T) {
 	for i := range 5000 { // more than a batch
 		all = append(all, Range{8, netip.PrefixFrom(netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}), 32)})
 	}
-	for range 2 { // what is there stays
+	for range 2 { // existing rows are no error
 		if err := table.Insert(all); err != nil {
 			t.Fatal(err)
 		}
@@ -64,10 +64,10 @@ func TestRanges(t *testing.T) {
 	} {
 		got, ok, err := table.Allows(c.service, netip.MustParseAddr(c.client))
 		if ok != (c.prefix != "") || ok && got.String() != c.prefix || err != nil {
-			t.Errorf("service %d has %s by %s, %v, %v, want %q", c.service, c.client, got, ok, err, c.prefix)
+			t.Errorf("service %d allows %s by %s, %v, %v, want %q", c.service, c.client, got, ok, err, c.prefix)
 		}
 	}
-	for range 2 { // what is absent is no error
+	for range 2 { // missing rows are no error
 		if err := table.Delete(all); err != nil {
 			t.Fatal(err)
 		}

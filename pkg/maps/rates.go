@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Rates are how many bytes a second a pod may send and get; 0 for as many as it can.
+// Rates are the bytes per second that a pod may send and receive; 0 means no limit.
 type Rates struct {
 	Out   uint64 `json:"rate,omitempty"`
 	In    uint64 `json:"ingressRate,omitempty"`
@@ -20,27 +20,29 @@ type Rates struct {
 	Class Class  `json:"class,omitempty"`
 }
 
-// Limited reports whether anything that a pod sends or gets may have to wait.
+// Limited reports whether anything the pod sends or receives may have to wait.
 func (r Rates) Limited() bool { return r.Out > 0 || r.In > 0 || r.Share.id() != 0 }
 
-// Share is what a pod may send together with others of this node, in bytes a second; 0 for as many as they can.
+// Share is the bytes per second that a pod may send together with other pods of this node; 0 means
+// no limit.
 type Share struct {
-	Namespace   string `json:"namespace,omitempty"` // whose pods these are
+	Namespace   string `json:"namespace,omitempty"` // the pod's namespace
 	OfNamespace uint64 `json:"ofNamespace,omitempty"`
-	OfNode      uint64 `json:"ofNode,omitempty"` // with all its pods
+	OfNode      uint64 `json:"ofNode,omitempty"` // for all pods of the node
 }
 
-// NodeShare is the key of what all pods of a node share.
+// NodeShare is the key of the share of all pods of the node.
 const NodeShare = 1
 
-// ShareOf returns the key of what the pods of a namespace share. It is the same whoever asks, so it takes no note that could be lost; and
-// nobody finds another name for it.
+// ShareOf returns the key of a namespace's share. It is derived from the name, so it needs no
+// record that could be lost, and it is a cryptographic hash, so no namespace can be given a name
+// that collides with another's.
 func ShareOf(namespace string) uint64 {
 	sum := sha256.Sum256([]byte(namespace))
 	return binary.LittleEndian.Uint64(sum[:])
 }
 
-// id returns the key of the first share that a pod is in; 0 for none.
+// id returns the key of the innermost share that a pod is in, 0 if there is none.
 func (s Share) id() uint64 {
 	switch {
 	case s.OfNamespace > 0:
@@ -62,17 +64,17 @@ func (s Share) addTo(rows map[uint64]bpf.MapsShareRate) {
 	}
 }
 
-// Class says whose packets go first where not all can go at once.
+// Class says whose packets go first when not all can go at once.
 type Class bpf.MapsPodClass
 
-// The classes, as Kubernetes names those of its quality of service.
+// The classes, named like the quality of service classes of Kubernetes.
 const (
 	Burstable  = Class(bpf.MapsPodClassCLASS_BURSTABLE)
 	Guaranteed = Class(bpf.MapsPodClassCLASS_GUARANTEED)
 	BestEffort = Class(bpf.MapsPodClassCLASS_BESTEFFORT)
 )
 
-// of returns the rate of one direction.
+// of returns the rate in one direction.
 func (r Rates) of(kind bpf.MapsPaceKind) uint64 {
 	if kind == bpf.MapsPaceKindPACE_OUT {
 		return r.Out
@@ -84,7 +86,7 @@ func (r Rates) row() bpf.MapsPodRate {
 	return bpf.MapsPodRate{Out: r.Out, In: r.In, Share: r.Share.id(), Class: uint32(r.Class)}
 }
 
-// rate returns the row of a pod's device; the zero value of one that has no rate.
+// rate returns the row of a pod's device, or the zero value if it has no rate.
 func (p *Pod) rate() bpf.MapsPodRate {
 	row := p.Rates.row()
 	if row != (bpf.MapsPodRate{}) && p.Pace != p.Index {
@@ -93,30 +95,36 @@ func (p *Pod) rate() bpf.MapsPodRate {
 	return row
 }
 
-// paceKey returns where it is what a device with such a row has sent, or got.
+// paceKey returns the key of the row that accounts for one direction of a device with the given
+// pod_rates row.
 func paceKey(index uint32, row *bpf.MapsPodRate, kind bpf.MapsPaceKind) bpf.MapsPaceKey {
 	return bpf.MapsPaceKey{Ifindex: cmp.Or(row.Pace, index), Kind: uint32(kind)}
 }
 
-// Pace is what a pod that is kept to a rate has sent or got.
+// Pace is the traffic of a rate-limited pod in one direction.
 type Pace struct {
-	Rate    uint64 // bytes a second
+	Rate    uint64 // bytes per second
 	Passed  uint64 // bytes
-	Dropped uint64 // packets that would have had to wait for too long
-	Marked  uint64 // packets that were told that they had to wait
-	Window  uint64 // bytes that each who sends to the pod may have on the way, as last held; zero: as many as they want
+	Dropped uint64 // packets that would have had to wait too long
+	Marked  uint64 // packets marked (ECN) because they had to wait
+	// Window is the number of bytes that each sender to the pod may have in flight, as last
+	// enforced; 0 means no limit.
+	Window uint64
 }
 
-// Paced is what a pod that is kept to rates has sent and got; nil where it has none.
+// Paced is the traffic of a rate-limited pod. A direction without a limit is nil.
 type Paced struct {
 	Out, In *Pace
-	Of      uint32 // the index of the device whose rows these are: that of another of the pod's, if that is the same for both
+	// Of is the index of the device whose rows these are: another device of the pod if the two
+	// share their rows.
+	Of uint32
 }
 
-// directions are those in which a pod may be kept to a rate.
+// directions are the directions in which a pod can be rate-limited.
 var directions = []bpf.MapsPaceKind{bpf.MapsPaceKindPACE_OUT, bpf.MapsPaceKindPACE_IN}
 
-// SetRates makes the maps have the rates of these pods, and no others, and returns how many rows that changed.
+// SetRates makes the maps hold the rates of these pods and no others, and returns how many rows it
+// changed.
 func (m *Maps) SetRates(want []Pod) (changed int, err error) {
 	if changed, err = m.setRates(want); err != nil {
 		return changed, fmt.Errorf("write the rates of the node's pods: %w", err)
@@ -164,8 +172,8 @@ func (m *Maps) setRates(want []Pod) (changed int, err error) {
 	return changed, errors.Join(err, err2, err3)
 }
 
-// putShares writes what pods share, and leaves other shares alone. What they have sent so far stays, but those that get another rate begin
-// anew, as in preparePaces.
+// putShares writes these shares and leaves others alone. What pods of a share have sent so far
+// stays, but a share whose rate changes may send at once, as in preparePaces.
 func (m *Maps) putShares(want map[uint64]bpf.MapsShareRate) error {
 	for id, share := range want {
 		var was bpf.MapsShareRate
@@ -190,7 +198,7 @@ func (m *Maps) putShares(want map[uint64]bpf.MapsShareRate) error {
 	return nil
 }
 
-// setRate does so for one pod.
+// setRate is SetRates for a single pod. It leaves others alone.
 func (m *Maps) setRate(p *Pod) error {
 	row := p.rate()
 	if row != (bpf.MapsPodRate{}) {
@@ -217,7 +225,7 @@ func (m *Maps) setRate(p *Pod) error {
 	return nil
 }
 
-// dropPace removes a row of what was sent, or got, unless another device takes its time from it.
+// dropPace deletes a row of pod_paces unless another device uses it.
 func (m *Maps) dropPace(key bpf.MapsPaceKey) error {
 	var pace bpf.MapsPodPace
 	err := m.PodPaces.Lookup(&key, &pace)
@@ -234,7 +242,7 @@ func (m *Maps) dropPace(key bpf.MapsPaceKey) error {
 	return err
 }
 
-// needsPace reports whether any device takes its time from a row.
+// needsPace reports whether any device uses a row of pod_paces.
 func (m *Maps) needsPace(key bpf.MapsPaceKey) (bool, error) {
 	var ifindex uint32
 	var row bpf.MapsPodRate
@@ -248,8 +256,9 @@ func (m *Maps) needsPace(key bpf.MapsPaceKey) (bool, error) {
 	return false, rows.Err()
 }
 
-// preparePaces makes room for what a pod sends and gets, before it has a rate. What it has sent so far stays, also where that comes to be counted by
-// another of its devices, but one that gets another rate begins anew: what it has sent ahead at a low one may have taken minutes.
+// preparePaces creates the rows of pod_paces that a pod needs, before it gets a rate. The counts
+// stay, even if another device of the pod accounts for them from now on. A pod whose rate changes
+// may send at once: at a low rate, the departure time it had reached may be minutes ahead.
 func (m *Maps) preparePaces(p *Pod) error {
 	var was bpf.MapsPodRate
 	if err := m.PodRates.Lookup(&p.Index, &was); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -282,7 +291,7 @@ func (m *Maps) preparePaces(p *Pod) error {
 	return nil
 }
 
-// Paces returns the pods that are kept to a rate, by device.
+// Paces returns the rate-limited pods by device index.
 func Paces(rates, paces *ebpf.Map) (map[uint32]Paced, error) {
 	list := map[uint32]Paced{}
 	var ifindex uint32
@@ -297,7 +306,7 @@ func Paces(rates, paces *ebpf.Map) (map[uint32]Paced, error) {
 			}
 			key, pace := paceKey(ifindex, &row, kind), bpf.MapsPodPace{}
 			if err := paces.Lookup(&key, &pace); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-				return nil, fmt.Errorf("read what a pod has sent: %w", err)
+				return nil, fmt.Errorf("read the traffic of a pod: %w", err)
 			}
 			both[kind] = &Pace{Rate: rate, Passed: pace.Sent, Dropped: pace.Dropped, Marked: pace.Marked, Window: pace.Window.Bytes}
 		}
@@ -312,7 +321,7 @@ func Paces(rates, paces *ebpf.Map) (map[uint32]Paced, error) {
 	return list, nil
 }
 
-// SharePaces returns what pods have sent of what they share, by its key.
+// SharePaces returns the traffic of the shares, by key.
 func SharePaces(rates, paces *ebpf.Map) (map[uint64]Pace, error) {
 	list := map[uint64]Pace{}
 	var id uint64
@@ -321,12 +330,12 @@ func SharePaces(rates, paces *ebpf.Map) (map[uint64]Pace, error) {
 	for rows.Next(&id, &row) {
 		var pace bpf.MapsPodPace
 		if err := paces.Lookup(&id, &pace); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return nil, fmt.Errorf("read what pods that share a rate have sent: %w", err)
+			return nil, fmt.Errorf("read the traffic of pods that share a rate: %w", err)
 		}
 		list[id] = Pace{Rate: row.Out, Passed: pace.Sent, Dropped: pace.Dropped}
 	}
 	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read what pods share: %w", err)
+		return nil, fmt.Errorf("read the rates that pods share: %w", err)
 	}
 	return list, nil
 }

@@ -9,7 +9,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Who has a rate has it by either way to write pods, and keeps what was sent when it changes; who has none any more leaves nothing.
+// AddPod and SetPods both set a pod's rate, keep the counts when it changes, and leave no row of a
+// pod without one.
 func TestRates(t *testing.T) {
 	rig.Root(t)
 	m, err := Create(Sizes{})
@@ -26,7 +27,7 @@ func TestRates(t *testing.T) {
 		paces := 0
 		var key bpf.MapsPaceKey
 		var row bpf.MapsPodPace
-		for index, of := range want { // a row that two have is there once
+		for index, of := range want { // devices that share a row
 			if of.Of != index {
 				paces += map[bool]int{true: 1}[of.Out != nil] + map[bool]int{true: 1}[of.In != nil]
 			}
@@ -45,7 +46,7 @@ func TestRates(t *testing.T) {
 			}
 		}
 		if paces != 0 {
-			t.Errorf("%s: %d rows too many", what, paces)
+			t.Errorf("%s: %d rows more than wanted", what, paces)
 		}
 	}
 	check := func(err error) {
@@ -111,7 +112,8 @@ func TestRates(t *testing.T) {
 	require("both removed", map[uint32]Paced{})
 }
 
-// What pods share is there before who shares it, keeps what was sent, begins anew at another rate, and goes with the last of them.
+// A share exists before the pods in it, keeps its counts, may send at once after its rate changes,
+// and goes with its last pod.
 func TestShares(t *testing.T) {
 	rig.Root(t)
 	m, err := Create(Sizes{})
@@ -128,11 +130,11 @@ func TestShares(t *testing.T) {
 		}
 		var row bpf.MapsShareRate
 		if err := m.ShareRates.Lookup(&shop, &row); err != nil && len(want) > 0 || row.Within != within {
-			t.Errorf("%s: %v, the namespace's is within %d", what, err, row.Within)
+			t.Errorf("%s: %v, the namespace's share is within %d", what, err, row.Within)
 		}
 		var pace bpf.MapsPodPace
 		if err := m.SharePaces.Lookup(&shop, &pace); (err == nil) != (len(want) > 0) || pace.Next != next {
-			t.Errorf("%s: %v, the next may leave at %d, want %d", what, err, pace.Next, next)
+			t.Errorf("%s: %v, the next packet may leave at %d, want %d", what, err, pace.Next, next)
 		}
 	}
 	pod := func(index uint32, ofNamespace, ofNode uint64) Pod {
@@ -144,7 +146,7 @@ func TestShares(t *testing.T) {
 	require("one pod", add(pod(7, 1000, 0)), 0, map[uint64]Pace{shop: {Rate: 1000}})
 	var row bpf.MapsPodRate
 	if index := uint32(7); m.PodRates.Lookup(&index, &row) != nil || row.Share != shop {
-		t.Errorf("the pod shares %+v", row)
+		t.Errorf("the pod's row is %+v", row)
 	}
 	next = 5
 	if err := m.SharePaces.Put(&shop, &bpf.MapsPodPace{Next: next, Sent: 6, Dropped: 7}); err != nil {
@@ -161,6 +163,6 @@ func TestShares(t *testing.T) {
 		t.Error(err)
 	}
 	if list, err := Paces(m.PodRates, m.PodPaces); len(list) != 0 || err != nil {
-		t.Errorf("what has a class alone is listed: %v, %v", list, err)
+		t.Errorf("a pod that has only a class is listed: %v, %v", list, err)
 	}
 }

@@ -8,23 +8,25 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Room is how many rows the maps that push out should have: ct_half, affinity and frags. What is less than they have at
-// least is that.
+// Room is how many rows the maps that evict rows should have: ct_half, affinity and frags. No map
+// gets fewer rows than its spec says.
 type Room struct {
 	HalfOpen, Clients, Datagrams uint32
 }
 
-// roomMost is the most rows of a map that pushes out, whose memory is taken when it is made.
+// roomMost limits the rows of a map that evicts, because its memory is allocated when it is
+// created.
 const roomMost = 1 << 24
 
-// of returns how many rows the map of that name is to have; 0 for other maps.
+// of returns how many rows the named map should have; 1 for maps that don't evict.
 func (r Room) of(name string) uint32 {
 	want := map[string]uint32{"ct_half": r.HalfOpen, "affinity": r.Clients, "frags": r.Datagrams}[name]
 	return roundUp(max(1, min(want, roomMost)))
 }
 
-// Enlarged is Grown for the maps that push out, and copies nothing. Programs write them all the while: CarryRows brings
-// over what there is, and once more, when no program uses the old maps any more, what they wrote since.
+// Enlarged is Grown for the maps that evict rows, except that it copies nothing, since programs
+// write to them all the time. CarryRows copies their rows, once right away, and again, to get what
+// was written since, when no program uses the old maps any more.
 func (m *Maps) Enlarged(room Room) (grown *Maps, names []string, err error) {
 	if m.readOnly {
 		return nil, nil, errors.New("enlarge maps: they are open read-only")
@@ -58,7 +60,7 @@ func (m *Maps) Enlarged(room Room) (grown *Maps, names []string, err error) {
 	return grown, names, nil
 }
 
-// Exchange gives m the named maps of other, and other those of m.
+// Exchange swaps the named maps of m and other.
 func (m *Maps) Exchange(other *Maps, names []string) {
 	theirs := other.fields()
 	for i, f := range m.fields() {
@@ -68,7 +70,8 @@ func (m *Maps) Exchange(other *Maps, names []string) {
 	}
 }
 
-// CarryRows copies the rows of those of the named maps that push out to their likes, unless they are there already.
+// CarryRows copies the rows of those named maps that evict to their counterparts, except rows that
+// exist there.
 func (m *Maps) CarryRows(to *Maps, names []string) error {
 	target := to.fields()
 	for i, f := range m.fields() {
@@ -78,7 +81,7 @@ func (m *Maps) CarryRows(to *Maps, names []string) error {
 				continue
 			}
 			if err := l.carry(f.Map, target[i].Map); err != nil {
-				return fmt.Errorf("carry rows of map %s over: %w", name, err)
+				return fmt.Errorf("carry over rows of map %s: %w", name, err)
 			}
 		}
 	}

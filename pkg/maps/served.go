@@ -2,8 +2,8 @@ package maps
 
 import "fmt"
 
-// SetServed makes the map of the devices that have the programs of packets say what want says. Every device that stays is
-// there all the time.
+// SetServed makes the map of the devices that have packet programs equal to want. Rows that stay
+// are never absent meanwhile.
 func (m *Maps) SetServed(want map[uint32]bool) error {
 	var gone []uint32
 	var index, row uint32
@@ -16,33 +16,34 @@ func (m *Maps) SetServed(want map[uint32]bool) error {
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return fmt.Errorf("read the devices that are served: %w", err)
+		return fmt.Errorf("read the devices that have programs: %w", err)
 	}
 	for index, served := range want {
 		if !served || have[index] {
 			continue
 		}
 		if err := m.Served.Put(index, uint32(1)); err != nil {
-			return fmt.Errorf("add device %d to those that are served: %w", index, err)
+			return fmt.Errorf("add device %d to those that have programs: %w", index, err)
 		}
 	}
 	for _, index := range gone {
 		if err := m.Served.Delete(index); err != nil {
-			return fmt.Errorf("remove device %d from those that are served: %w", index, err)
+			return fmt.Errorf("remove device %d from those that have programs: %w", index, err)
 		}
 	}
 	return nil
 }
 
-// SetFormer says until which tick what does not begin a connection may be of one that the stack has translated.
+// SetFormer sets the tick until which a packet that does not open a connection may belong to one
+// that the stack translates.
 func (m *Maps) SetFormer(until uint32) error {
 	if err := m.Former.Put(uint32(0), until); err != nil {
-		return fmt.Errorf("write until when the stack has connections of before: %w", err)
+		return fmt.Errorf("write until when the stack may translate older connections: %w", err)
 	}
 	return nil
 }
 
-// SetTunnel says which device leads to the pods of other nodes, by its index; 0: none.
+// SetTunnel sets the index of the device that leads to the pods of other nodes; 0 means none.
 func (m *Maps) SetTunnel(index uint32) error {
 	if err := m.Tunnel.Put(uint32(0), index); err != nil {
 		return fmt.Errorf("write the tunnel's device %d: %w", index, err)

@@ -5,24 +5,24 @@ import (
 	"math/bits"
 )
 
-// Sizes are the numbers of rows of the maps that grow. Names has as many rows as Services. Flows is that of ct, in which
-// a flow has two rows.
+// Sizes are the numbers of rows of the maps that grow. Names has as many rows as Services. Flows is
+// the size of ct, in which a flow has two rows.
 type Sizes struct {
 	Svcs, Services, Slots, Backends, Flows uint32
 }
 
-// MinSizes is what the smallest node gets: room enough that a small cluster never grows.
+// MinSizes returns the sizes on the smallest node: enough that a small cluster never grows them.
 func MinSizes() Sizes {
 	return Sizes{Svcs: 4096, Services: 1024, Slots: 65536, Backends: 4096, Flows: 131072}
 }
 
-// MaxSizes is the most that can be had. A slot has 24 bits for a service and as many for a backend; the others end where
-// a node has no memory for more.
+// MaxSizes returns the largest possible sizes. A slot has 24 bits each for the service and the
+// backend; the other limits are where a node's memory ends.
 func MaxSizes() Sizes {
 	return Sizes{Svcs: 1 << 24, Services: MaxIndex + 1, Slots: 1 << 28, Backends: MaxIndex + 1, Flows: 1 << 27}
 }
 
-// AtLeast returns the larger of s and o, size by size.
+// AtLeast returns the larger of s and o, field by field.
 func (s Sizes) AtLeast(o Sizes) Sizes {
 	return Sizes{
 		Svcs:     max(s.Svcs, o.Svcs),
@@ -33,8 +33,8 @@ func (s Sizes) AtLeast(o Sizes) Sizes {
 	}
 }
 
-// Round returns the sizes that maps are made with: not below MinSizes, and powers of two, so that small changes of need
-// do not each make a new map. It fails when more is wanted than MaxSizes has.
+// Round returns the sizes with which maps are created: at least MinSizes, and powers of two, so
+// that not every small change makes a new map necessary. It fails if a size exceeds MaxSizes.
 func (s Sizes) Round() (Sizes, error) {
 	limit := MaxSizes()
 	for _, size := range []struct {
@@ -48,7 +48,7 @@ func (s Sizes) Round() (Sizes, error) {
 		{"ct", s.Flows, limit.Flows},
 	} {
 		if size.want > size.most {
-			return Sizes{}, fmt.Errorf("size map %s: %d rows are wanted, the most is %d", size.name, size.want, size.most)
+			return Sizes{}, fmt.Errorf("size map %s: %d rows are too many: the limit is %d", size.name, size.want, size.most)
 		}
 	}
 	s = s.AtLeast(MinSizes())
@@ -61,7 +61,7 @@ func (s Sizes) Round() (Sizes, error) {
 	}, nil
 }
 
-// roundUp returns the least power of two that is not below n, for n from 1 to 1<<31.
+// roundUp returns the smallest power of two that is at least n, for n from 1 to 1<<31.
 func roundUp(n uint32) uint32 {
 	return 1 << bits.Len32(n-1)
 }

@@ -8,24 +8,24 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// svcBatch is how many rows one system call moves; a bucket of the hash is far smaller.
+// svcBatch is how many rows one system call transfers. A bucket of the hash holds far fewer.
 const svcBatch = 4096
 
-// SvcTable is the hash of frontends. It borrows its map.
+// SvcTable is the hash of frontends. It does not own its map.
 type SvcTable struct {
 	m *ebpf.Map
 }
 
-// NewSvcTable returns the table over a map of the layout of svcs.
+// NewSvcTable returns a table over a map with the layout of svcs.
 func NewSvcTable(m *ebpf.Map) *SvcTable { return &SvcTable{m} }
 
-// Capacity returns how many rows there is room for.
+// Capacity returns how many rows fit.
 func (t *SvcTable) Capacity() uint32 { return t.m.MaxEntries() }
 
-// Insert writes rows[i] under keys[i] for all i. After an error some may be written.
+// Insert writes rows[i] under keys[i] for all i. If it fails, some may have been written.
 //
-// The kernel reuses the memory of a deleted row for the next insert while programs may still read it: between a Delete
-// and an Insert there has to be a Barrier.
+// The kernel reuses the memory of a deleted row for the next insert while programs may still read
+// it, so there must be a Barrier between a Delete and an Insert.
 func (t *SvcTable) Insert(keys []SvcKey, rows []Svc) error {
 	if len(keys) != len(rows) {
 		return fmt.Errorf("insert svcs: %d keys, %d rows", len(keys), len(rows))
@@ -53,7 +53,7 @@ func (t *SvcTable) insertSingly(keys []SvcKey, rows []Svc) error {
 	return nil
 }
 
-// Update writes one row. Rewriting a row replaces its memory, like a Delete and an Insert.
+// Update writes one row. It replaces the memory of an existing row, like a Delete and an Insert.
 func (t *SvcTable) Update(key SvcKey, row Svc) error {
 	if err := t.m.Update(&key, &row, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("update svc %s: %w", AddrPort(key), err)
@@ -61,7 +61,7 @@ func (t *SvcTable) Update(key SvcKey, row Svc) error {
 	return nil
 }
 
-// Lookup returns the row of a key and whether there is one.
+// Lookup returns the row for key and whether it exists.
 func (t *SvcTable) Lookup(key SvcKey) (Svc, bool, error) {
 	var row Svc
 	err := t.m.Lookup(&key, &row)
@@ -74,7 +74,7 @@ func (t *SvcTable) Lookup(key SvcKey) (Svc, bool, error) {
 	return row, true, nil
 }
 
-// Delete removes rows. One that is absent is no error. After an error some may be removed.
+// Delete deletes rows, which need not exist. If it fails, some may have been deleted.
 func (t *SvcTable) Delete(keys []SvcKey) error {
 	for len(keys) > 0 {
 		done, err := t.m.BatchDelete(keys, nil)
@@ -84,7 +84,7 @@ func (t *SvcTable) Delete(keys []SvcKey) error {
 		case errors.Is(err, ebpf.ErrNotSupported):
 			return t.deleteSingly(keys)
 		case errors.Is(err, ebpf.ErrKeyNotExist) && done < len(keys):
-			keys = keys[done+1:] // the batch stopped at the absent one
+			keys = keys[done+1:] // the batch stopped at a missing key
 		default:
 			return fmt.Errorf("delete svcs: %d rows left: %w", len(keys)-done, err)
 		}
@@ -101,7 +101,7 @@ func (t *SvcTable) deleteSingly(keys []SvcKey) error {
 	return nil
 }
 
-// Each calls visit with every row, in no order. Rows that are written meanwhile may be missed or come twice.
+// Each calls visit with every row, in no order. Rows written meanwhile may be missed or come twice.
 func (t *SvcTable) Each(visit func(SvcKey, Svc)) error {
 	var cursor ebpf.MapBatchCursor
 	size := min(int(t.m.MaxEntries()), svcBatch)

@@ -2,9 +2,9 @@ package maps
 
 import "errors"
 
-// Tables are the maps that the reconciler writes, as Go sees them. The slices are the maps' memory: an element that
-// programs read while it changes has to be stored atomically, and nothing may be touched after Close. Services and Names
-// have the same length.
+// Tables gives access to the maps that the reconciler writes. The slices are the memory of the
+// maps: an element that programs read while it changes must be stored atomically, and none may be
+// used after Close. Services and Names have the same length.
 type Tables struct {
 	Svcs     *SvcTable
 	Ranges   *RangeTable
@@ -16,8 +16,8 @@ type Tables struct {
 	closers []func() error
 }
 
-// Tables maps the arrays, writable unless the maps were opened read-only. It borrows m's svcs; the caller closes it
-// before m.
+// Tables maps the arrays into memory, writable unless m was opened read-only. It uses m's svcs. The
+// caller must close it before m.
 func (m *Maps) Tables() (*Tables, error) {
 	t := &Tables{Svcs: NewSvcTable(m.Svcs), Ranges: NewRangeTable(m.SrcRanges)}
 	services, err := MapArray[Service](m.Services, !m.readOnly)
@@ -47,7 +47,7 @@ func (m *Maps) Tables() (*Tables, error) {
 	return t, nil
 }
 
-// Close unmaps the arrays. Closing twice is no error.
+// Close unmaps the arrays. It may be called twice.
 func (t *Tables) Close() error {
 	var errs []error
 	for _, closer := range t.closers {

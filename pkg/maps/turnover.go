@@ -9,14 +9,15 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Turnover is how many rows a map was ever given that pushes out what it has no room for, and how many somebody deleted.
-// What is neither there nor deleted was pushed out: the kernel tells nobody.
+// Turnover counts the rows that were ever inserted into a map that evicts rows, and those that were
+// deleted explicitly. The difference to the rows that exist was evicted, which the kernel does not
+// report.
 type Turnover = bpf.MapsTurnover
 
-// SweepRun is what the programs are told that take out rows which are over.
+// SweepRun is the argument of the programs that delete expired rows.
 type SweepRun = bpf.MapsSweepRun
 
-// The rows of the other maps that push out.
+// The keys and rows of the other maps that evict.
 type (
 	AffinityKey  = bpf.MapsAffinityKey
 	Affinity     = bpf.MapsAffinity
@@ -24,7 +25,7 @@ type (
 	DatagramFlow = bpf.MapsDatagramFlow
 )
 
-// lru is what has to be known of a map that pushes out: its row of turnover, and how to walk through it.
+// lru describes a map that evicts rows: its row in turnover and how to iterate over it.
 type lru struct {
 	name  string
 	index uint32
@@ -49,18 +50,18 @@ func lruOf(name string) (lru, bool) {
 	return lru{}, false
 }
 
-// PushesOut reports whether the map of that name pushes out what it has no room for.
+// PushesOut reports whether the named map evicts rows when it is full.
 func PushesOut(name string) bool {
 	_, ok := lruOf(name)
 	return ok
 }
 
-// ReadTurnover returns what turnover has of the map of that name, which pushes out.
+// ReadTurnover returns the turnover of the named map, which must be one that evicts.
 func ReadTurnover(turnover *ebpf.Map, name string) (Turnover, error) {
 	var sum Turnover
 	l, ok := lruOf(name)
 	if !ok {
-		return sum, fmt.Errorf("read the turnover of map %s: it pushes nothing out", name)
+		return sum, fmt.Errorf("read the turnover of map %s: it never evicts rows", name)
 	}
 	var perCPU []Turnover
 	if err := turnover.Lookup(l.index, &perCPU); err != nil {
@@ -73,16 +74,18 @@ func ReadTurnover(turnover *ebpf.Map, name string) (Turnover, error) {
 	return sum, nil
 }
 
-// Census is what a map that pushes out has at a moment, and what became of the rest.
+// Census is the number of rows of a map that evicts, and of those it evicted.
 type Census struct {
-	Turnover Turnover // before the rows were counted
+	Turnover Turnover // before counting the rows
 	Rows     int
-	// Evicted is how many rows were pushed out, ever. It is never more than were: rows that come or are deleted while the
-	// others are counted, some milliseconds, are told by the next census. At rest it is exact.
+	// Evicted is how many rows were ever evicted. It never overstates: the next census includes
+	// rows that were inserted or deleted during the few milliseconds that counting took. It is
+	// exact when nothing changes.
 	Evicted uint64
 }
 
-// TakeCensus counts the rows of the map of that name, which pushes out. It only reads, and makes no row look younger.
+// TakeCensus counts the rows of the named map, which must be one that evicts. Counting does not
+// refresh rows.
 func TakeCensus(turnover, m *ebpf.Map, name string) (c Census, err error) {
 	if c.Turnover, err = ReadTurnover(turnover, name); err != nil {
 		return c, err
@@ -95,7 +98,8 @@ func TakeCensus(turnover, m *ebpf.Map, name string) (c Census, err error) {
 	if err != nil {
 		return c, err
 	}
-	// A row that was made before the first look and is neither met nor deleted by the second was pushed out.
+	// A row made before the first reading that was neither counted nor deleted by the second
+	// reading was evicted.
 	if gone := after.Deleted + uint64(c.Rows); c.Turnover.Made > gone {
 		c.Evicted = c.Turnover.Made - gone
 	}
@@ -111,7 +115,7 @@ func countRows[K, V any](m *ebpf.Map) (n int, err error) {
 	return n, err
 }
 
-// OpenTurnover opens the counts of the maps pinned in dir, as Open does. The caller closes it.
+// OpenTurnover opens the turnover map pinned in dir, as Open does. The caller must close it.
 func OpenTurnover(dir string, readOnly bool) (*ebpf.Map, error) {
 	specs, err := bpf.LoadMaps()
 	if err != nil {

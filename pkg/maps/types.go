@@ -1,5 +1,6 @@
-// Package maps owns the pinned BPF maps: it creates, opens, pins and grows them, and gives each a typed table. What a
-// row means is decided in package lb and written by package reconcile; nobody else writes them.
+// Package maps owns the pinned BPF maps: it creates, opens, pins and grows them, and provides typed
+// access. Package lb decides what the rows of services contain, and only package reconcile writes
+// them.
 package maps
 
 import (
@@ -10,7 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// The rows of the maps, as generated from the C structs. All are comparable.
+// The keys and rows of the maps, generated from the C structs. All are comparable.
 type (
 	Addr     = bpf.MapsAddr
 	SvcKey   = bpf.MapsSvcKey
@@ -34,23 +35,23 @@ const (
 	LoadBalancer = uint32(bpf.MapsSvcKindSVC_LOAD_BALANCER)
 	NodePort     = uint32(bpf.MapsSvcKindSVC_NODE_PORT)
 	HostPort     = uint32(bpf.MapsSvcKindSVC_HOST_PORT)
-	Hosted       = uint32(bpf.MapsSvcKindSVC_HOSTED) // of a row that is no frontend, see HostedKey
+	Hosted       = uint32(bpf.MapsSvcKindSVC_HOSTED) // a row that is no frontend, see HostedKey
 )
 
-// KindNames are the kinds of frontend as dumps show them.
+// KindNames are the names of the kinds of frontend in dumps.
 var KindNames = [...]string{
 	ClusterIP: "ClusterIP", ExternalIP: "ExternalIP", ExternalOnly: "ExternalOnly",
 	LoadBalancer: "LoadBalancer", NodePort: "NodePort", HostPort: "HostPort", Hosted: "Hosted",
 }
 
-// The scopes of a service, and how many there are.
+// The scopes of a service, and their number.
 const (
 	ScopeAll   = int(bpf.MapsSvcScopeSCOPE_ALL)
 	ScopeLocal = int(bpf.MapsSvcScopeSCOPE_LOCAL)
 	Scopes     = int(bpf.MapsSvcScopeSCOPES)
 )
 
-// The flags of a service.
+// Flags of a service.
 const (
 	InternalLocal = uint8(bpf.MapsServiceFlagSERVICE_INTERNAL_LOCAL)
 	ExternalLocal = uint8(bpf.MapsServiceFlagSERVICE_EXTERNAL_LOCAL)
@@ -58,22 +59,23 @@ const (
 	DirectMask    = uint8(bpf.MapsServiceFlagSERVICE_DIRECT)
 )
 
-// DirectFlags returns the flags of a service, or of a row of a flow, whose packets are forwarded in a mode of enum direct.
+// DirectFlags returns the flags, of a service or of a row of a flow, for forwarding in a mode of
+// enum direct.
 func DirectFlags(mode uint8) uint8 { return mode << bpf.MapsDirectDIRECT_SHIFT }
 
-// DirectMode is the reverse of DirectFlags: it returns the mode that flags have.
+// DirectMode is the inverse of DirectFlags: it extracts the mode from flags.
 func DirectMode(flags uint8) uint8 { return flags & DirectMask >> bpf.MapsDirectDIRECT_SHIFT }
 
-// The flags of a backend: it is on this node; it is about to go. They are no part of which backend it is.
+// Flags of a backend: it runs on this node; it is terminating. They are not part of its identity.
 const (
 	BackendLocal       = uint8(bpf.MapsBackendFlagBACKEND_LOCAL)
 	BackendTerminating = uint8(bpf.MapsBackendFlagBACKEND_TERMINATING)
 )
 
-// MaxIndex is the highest index of a service or a backend that a slot has room for.
+// MaxIndex is the highest index of a service or a backend that fits into a slot.
 const MaxIndex = 1<<24 - 1
 
-// AddrOf returns addr as the maps have it: 16 bytes in network order, IPv4 mapped.
+// AddrOf returns addr in the format of the maps: 16 bytes in network order, IPv4-mapped.
 func AddrOf(addr netip.Addr) Addr {
 	b := addr.As16()
 	return Addr{Word: [4]uint32{
@@ -82,7 +84,7 @@ func AddrOf(addr netip.Addr) Addr {
 	}}
 }
 
-// NetipOf is the reverse of AddrOf; a mapped address comes back as IPv4.
+// NetipOf is the inverse of AddrOf. It returns a mapped address as IPv4.
 func NetipOf(addr Addr) netip.Addr {
 	var b [16]byte
 	for i, word := range addr.Word {
@@ -91,7 +93,8 @@ func NetipOf(addr Addr) netip.Addr {
 	return netip.AddrFrom16(b).Unmap()
 }
 
-// UnspecifiedOf returns the address of a family that stands for every address of the node.
+// UnspecifiedOf returns the unspecified address of addr's family, which stands for every address of
+// the node.
 func UnspecifiedOf(addr Addr) Addr {
 	if NetipOf(addr).Is4() {
 		return AddrOf(netip.IPv4Unspecified())
@@ -99,89 +102,94 @@ func UnspecifiedOf(addr Addr) Addr {
 	return AddrOf(netip.IPv6Unspecified())
 }
 
-// PortOf returns a port in the byte order that the maps have, and the reverse.
+// PortOf converts a port between host order and the order of the maps, either way.
 func PortOf(port uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], port)
 	return binary.NativeEndian.Uint16(b[:])
 }
 
-// KeyOf returns the row of a frontend.
+// KeyOf returns the key of a frontend.
 func KeyOf(addr netip.Addr, port uint16, proto model.Protocol) SvcKey {
 	return SvcKey{Addr: AddrOf(addr), Port: PortOf(port), Proto: uint8(proto)}
 }
 
-// PingKey returns the row that makes an address answer to pings: it has neither port nor protocol.
+// PingKey returns the key of the row that makes an address answer pings: it has neither port nor
+// protocol.
 func PingKey(addr netip.Addr) SvcKey { return SvcKey{Addr: AddrOf(addr)} }
 
-// HostedKey returns the row that lets other nodes forward packets to a backend on this node for it to answer; port 0 is
-// that of the address, which every such backend has too.
+// HostedKey returns the key of the row that lets other nodes forward packets for a backend on this
+// node to it, to be answered from here. Port 0 stands for the address itself; every such backend
+// also has that row.
 func HostedKey(addr netip.Addr, port uint16) SvcKey {
 	return SvcKey{Addr: AddrOf(addr), Port: PortOf(port), Hosted: 1}
 }
 
-// ClosedKey returns the row that a frontend leaves behind when a node is drained: other nodes go on to forward to backends on this
-// one what its clients sent.
+// ClosedKey returns the key of the row that a frontend leaves behind when a node is drained: other
+// nodes go on forwarding packets of its clients to backends on this one.
 func ClosedKey(frontend SvcKey) SvcKey {
 	frontend.Hosted = 1
 	return frontend
 }
 
-// IsHosted reports whether the row is one of HostedKey's, which services may share, or of ClosedKey's: it is no frontend.
+// IsHosted reports whether key is one of HostedKey, whose row services may share, or of ClosedKey.
+// Neither is a frontend.
 func IsHosted(key SvcKey) bool { return key.Hosted != 0 }
 
-// IsPing reports whether the row is one of PingKey's.
+// IsPing reports whether key is one of PingKey.
 func IsPing(key SvcKey) bool { return key == SvcKey{Addr: key.Addr} }
 
-// AddrPort returns what a client of the frontend dials.
+// AddrPort returns the address that clients of the frontend dial.
 func AddrPort(key SvcKey) netip.AddrPort {
 	return netip.AddrPortFrom(NetipOf(key.Addr), PortOf(key.Port))
 }
 
-// BackendOf returns the row of a backend that no service has yet.
+// BackendOf returns the row of a backend without an owner.
 func BackendOf(addr netip.Addr, port uint16, proto model.Protocol) Backend {
 	return Backend{Addr: AddrOf(addr), Port: PortOf(port), Proto: uint8(proto)}
 }
 
-// BackendAddrPort returns the backend's address.
+// BackendAddrPort returns the backend's address and port.
 func BackendAddrPort(backend Backend) netip.AddrPort {
 	return netip.AddrPortFrom(NetipOf(backend.Addr), PortOf(backend.Port))
 }
 
-// BackendIdentity returns what tells a row from others: without whose it is and where it runs, which may change.
+// BackendIdentity returns the row without its owner and flags, which may change while it stays the
+// same backend.
 func BackendIdentity(backend Backend) Backend {
 	backend.Owner, backend.Flags = 0, 0
 	return backend
 }
 
-// MakeOwner packs what a row of backends says of the service that has it: scopes has bit 1<<scope for each scope whose
-// table leads to the row.
+// MakeOwner packs the owner of a backend: its service, and in scopes a bit 1<<scope for each scope
+// whose table contains the backend.
 func MakeOwner(service uint32, scopes uint8) uint32 { return service&MaxIndex | uint32(scopes)<<24 }
 
-// BackendService returns the service that a row of backends belongs to.
+// BackendService returns the service that owns the backend.
 func BackendService(backend Backend) uint32 { return backend.Owner & MaxIndex }
 
-// BackendScopes returns a bit 1<<scope for each scope whose table leads to the row.
+// BackendScopes returns a bit 1<<scope for each scope whose table contains the backend.
 func BackendScopes(backend Backend) uint8 { return uint8(backend.Owner >> 24) }
 
-// Word is the whole of what a switch of tables changes: where a scope's slots are, and which tag they bear.
+// Word is all that changes when a scope switches tables: where its slots are, how many, and their
+// tag.
 type Word uint64
 
-// MakeWord packs a word.
+// MakeWord packs a Word.
 func MakeWord(off uint32, n int, tag uint16) Word {
 	return Word(off) | Word(n&0xffff)<<32 | Word(tag)<<48
 }
 
-// Off returns the first slot.
+// Off returns the index of the first slot.
 func (w Word) Off() uint32 { return uint32(w) }
 
 // Len returns the number of slots.
 func (w Word) Len() int { return int(w >> 32 & 0xffff) }
 
-// Tag returns the tag.
+// Tag returns the tag of the slots.
 func (w Word) Tag() uint16 { return uint16(w >> 48) }
 
-// MakeSlot packs a slot; see struct slot for what the owner and the tag are for.
+// MakeSlot packs a slot. See struct slot for the purpose of the owner and the tag.
 func MakeSlot(backend, service uint32, tag uint16) Slot {
 	return Slot{Value: uint64(backend&MaxIndex) | uint64(service&MaxIndex)<<24 | uint64(tag)<<48}
 }
@@ -189,7 +197,7 @@ func MakeSlot(backend, service uint32, tag uint16) Slot {
 // SlotBackend returns the index of the slot's backend.
 func SlotBackend(slot Slot) uint32 { return uint32(slot.Value & MaxIndex) }
 
-// SlotOwner returns the service that the slot belongs to.
+// SlotOwner returns the service that owns the slot.
 func SlotOwner(slot Slot) uint32 { return uint32(slot.Value >> 24 & MaxIndex) }
 
 // SlotTag returns the slot's tag.
