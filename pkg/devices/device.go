@@ -1,5 +1,6 @@
-// Package devices finds the devices by which packets from outside reach the node, follows them as they come, go and
-// change, and keeps programs attached to them. Which programs those are is decided by whoever loads them.
+// Package devices finds the devices through which packets from outside reach the node, follows them
+// as they come, go and change, and keeps programs attached to them. The caller decides which
+// programs those are.
 package devices
 
 import (
@@ -14,27 +15,27 @@ import (
 	"fairlead.io/fairlead/pkg/listing"
 )
 
-// Device is a device that is chosen.
+// Device is a device that was chosen.
 type Device struct {
 	Index    int
 	Name     string
-	Kind     string // "device" for one of a driver of hardware, otherwise what it was made as: bond, vlan, veth
+	Kind     string // "device" if it has a hardware driver, otherwise its type: bond, vlan, veth
 	MTU      int
-	MAC      [6]byte // zero if it has none of this length
-	Why      string  // it is chosen
-	Default4 bool    // it has the default route of IPv4
+	MAC      [6]byte // zero if its address has another length
+	Why      string  // why it was chosen
+	Default4 bool    // has the IPv4 default route
 	Default6 bool
-	VLANs    bool       // devices of VLANs sit on it
-	Pod      bool       // it is the host's end of a pod's
-	Loopback bool       // it is the node's loopback device
-	Pair     bool       // what is kept to a rate and stays on the node comes out of it
-	Netkit   bool       // it is a netkit
-	Tunnel   bool       // it leads to the pods of other nodes
-	Addr4    netip.Addr // its first address that is for everybody; not valid if it has none
+	VLANs    bool       // VLAN devices sit on it
+	Pod      bool       // host end of a pod's device
+	Loopback bool       // the node's loopback device
+	Pair     bool       // delivers rate-limited packets that stay on the node
+	Netkit   bool       // netkit device
+	Tunnel   bool       // leads to the pods of other nodes
+	Addr4    netip.Addr // first address of global scope; not valid if it has none
 	Addr6    netip.Addr
 }
 
-// inside reports whether nothing comes in there from outside of the node.
+// inside reports whether no packets from outside the node come in through the device.
 func (d *Device) inside() bool { return d.Pod || d.Loopback || d.Pair }
 
 // candidate is a device that may be chosen.
@@ -45,8 +46,8 @@ type candidate struct {
 	addrs              []netip.Addr
 }
 
-// Detect returns the devices of this network namespace that the filter and what is known of the node choose. Own are the
-// addresses by which the node is known to others, if they are known.
+// Detect returns the devices of this network namespace that the filter chooses. own are the node's
+// addresses as others know them, if known.
 func Detect(filter Filter, own []netip.Addr) ([]Device, error) {
 	if filter.none {
 		return nil, nil
@@ -58,8 +59,9 @@ func Detect(filter Filter, own []netip.Addr) ([]Device, error) {
 	return filter.choose(candidates, own), nil
 }
 
-// FindTunnel returns the device of that name, through which packets reach the pods of other nodes; its index is 0 if there
-// is none yet. Its addresses are such that the kernel speaks from them to nobody else, and stand for it all the same.
+// FindTunnel returns the device of that name, through which packets reach the pods of other nodes.
+// Its Index is 0 if it does not exist yet. Its Addr4 and Addr6 are set although the kernel would
+// not choose them as source addresses.
 func FindTunnel(name string) (Device, error) {
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -134,10 +136,11 @@ func candidateOf(l netlink.Link) candidate {
 	return c
 }
 
-// addAddrs fills in the addresses. Those that the kernel itself would not choose to speak from do not stand for the
-// device.
+// addAddrs sets the addresses. Addr4 and Addr6 leave out those that the kernel would not choose as
+// source addresses.
 func (c *candidate) addAddrs(list []netlink.Addr) {
-	const lesser = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE // secondary is temporary, of IPv6
+	// For IPv6, secondary means temporary.
+	const lesser = unix.IFA_F_SECONDARY | unix.IFA_F_DEPRECATED | unix.IFA_F_TENTATIVE
 	for _, a := range list {
 		addr, ok := netip.AddrFromSlice(a.IP)
 		addr = addr.Unmap()

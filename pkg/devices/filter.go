@@ -13,10 +13,11 @@ import (
 // Filter says which devices may be chosen.
 type Filter struct {
 	none  bool
-	names []string // with a trailing * for any text; empty: they are detected
+	names []string // a trailing * matches any text; empty means to detect them
 }
 
-// ParseFilter reads the words "auto" and "none", and lists of names, which may end in * for any text.
+// ParseFilter parses "auto", "none", or a list of names, each of which may end in * to match any
+// text.
 func ParseFilter(text string) (Filter, error) {
 	switch text {
 	case "auto":
@@ -30,9 +31,9 @@ func ParseFilter(text string) (Filter, error) {
 		stem, _ := strings.CutSuffix(name, "*")
 		switch {
 		case name == "":
-			return Filter{}, errors.New("a name of a device is empty: give auto, none, or names with commas between them")
+			return Filter{}, errors.New("a device name is empty: give auto, none, or names separated by commas")
 		case len(stem) >= unix.IFNAMSIZ || strings.ContainsAny(stem, "*/ \t"):
-			return Filter{}, fmt.Errorf("%q is no name of a device: it has at most %d letters, and * stands at its end alone",
+			return Filter{}, fmt.Errorf("%q is not a device name: it may have at most %d bytes, and * only at its end",
 				name, unix.IFNAMSIZ-1)
 		}
 		f.names = append(f.names, name)
@@ -40,10 +41,10 @@ func ParseFilter(text string) (Filter, error) {
 	return f, nil
 }
 
-// None reports whether no device is to be chosen.
+// None reports whether no device may be chosen.
 func (f Filter) None() bool { return f.none }
 
-// Missing returns the names without a * that are not among the devices.
+// Missing returns the names without a * that match none of the chosen devices.
 func (f Filter) Missing(chosen []Device) []string {
 	var missing []string
 	for _, name := range f.names {
@@ -55,7 +56,7 @@ func (f Filter) Missing(chosen []Device) []string {
 	return missing
 }
 
-// named reports whether the name is listed, and whether it is in full.
+// named reports whether the name matches an entry of the list, and whether it is an entry.
 func (f Filter) named(name string) (listed, full bool) {
 	for _, pattern := range f.names {
 		stem, wild := strings.CutSuffix(pattern, "*")
@@ -65,17 +66,17 @@ func (f Filter) named(name string) (listed, full bool) {
 	return listed, full
 }
 
-// standing is what is to be known of a kind of device to choose one.
+// standing says whether devices of a kind are chosen.
 type standing int
 
 const (
-	uplink    standing = iota // it leads out if it has an address
-	ambiguous                 // it leads to containers, unless it is how the node itself is reached
-	never                     // unless it is named
+	uplink    standing = iota // leads outside if it has an address
+	ambiguous                 // leads to containers, unless the node itself is reached through it
+	never                     // only if named
 )
 
-// standingOf returns what is to be thought of a kind. A tunnel is not a way by which clients come: what leaves it goes
-// through another device, where it would be met a second time.
+// standingOf returns the standing of a kind. Clients don't arrive through tunnel devices: tunnelled
+// packets pass another device, where they would be handled a second time.
 func standingOf(kind string) standing {
 	switch kind {
 	case "veth", "bridge", "openvswitch", "netkit", "tuntap", "tun":
@@ -87,7 +88,7 @@ func standingOf(kind string) standing {
 	return uplink
 }
 
-// choose returns the devices, by index.
+// choose returns the chosen devices, sorted by index.
 func (f Filter) choose(candidates []candidate, own []netip.Addr) []Device {
 	kinds := map[int]string{}
 	for _, c := range candidates {
@@ -106,7 +107,7 @@ func (f Filter) choose(candidates []candidate, own []netip.Addr) []Device {
 // why returns why a device is chosen, "" if it is not.
 func (f Filter) why(c *candidate, master string, own []netip.Addr) string {
 	if c.loopback || !c.ethernet {
-		return "" // packets on others do not begin as the programs read them
+		return "" // its packets don't begin with the Ethernet header that the programs expect
 	}
 	listed, full := f.named(c.Name)
 	if full {
@@ -114,7 +115,7 @@ func (f Filter) why(c *candidate, master string, own []netip.Addr) string {
 	}
 	switch master {
 	case "bond", "team", "bridge", "openvswitch":
-		return "" // what comes in by it is met at its master
+		return "" // its packets are handled at its master
 	}
 	isOwn := func(addr netip.Addr) bool { return slices.Contains(own, addr) }
 	stands := standingOf(c.Kind)

@@ -16,12 +16,12 @@ func TestParseFilter(t *testing.T) {
 	}
 	for _, text := range []string{"", ",", "eth0,", "e*h", "a/b", "eth 0", "interface-name-x", "**"} {
 		if _, err := ParseFilter(text); err == nil {
-			t.Errorf("%q is accepted", text)
+			t.Errorf("ParseFilter accepts %q", text)
 		}
 	}
 }
 
-// dev makes a candidate of words: kind, addr=, default4, default6, master=, lower=, lo, raw.
+// dev builds a candidate from words: a kind, addr=, default4, default6, master=, lower=, lo, raw.
 func dev(index int, name string, words ...string) candidate {
 	c := candidate{Device: Device{Index: index, Name: name, Kind: "device"}, ethernet: true}
 	for _, word := range words {

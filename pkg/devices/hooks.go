@@ -13,22 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Programs are what runs at a device. Without them nothing is attached.
+// Programs are the programs to attach to devices. A device whose programs are nil gets none.
 type Programs struct {
 	FromNetdev, ToNetdev *ebpf.Program // at tc
-	XDP                  *ebpf.Program // nil if it is attached nowhere
-	FromPod, ToPod       *ebpf.Program // at tc of pods' devices; nil if there are none
+	XDP                  *ebpf.Program // nil if it is not used
+	FromPod, ToPod       *ebpf.Program // at tc of pods' devices; nil if there are no pods
 	FromLo, ToLo         *ebpf.Program // at tc of the loopback device; nil if no pod may have a proxy
-	FromPair             *ebpf.Program // at tc of where packets of pods come from that have waited; nil if none do
+	// FromPair is for tc of the device that delivers rate-limited packets; nil if there is none.
+	FromPair *ebpf.Program
 }
 
-// List returns those that there are.
+// List returns the programs that are not nil.
 func (p Programs) List() []*ebpf.Program {
 	all := []*ebpf.Program{p.FromNetdev, p.ToNetdev, p.XDP, p.FromPod, p.ToPod, p.FromLo, p.ToLo, p.FromPair}
 	return slices.DeleteFunc(all, func(prog *ebpf.Program) bool { return prog == nil })
 }
 
-// Close closes the programs. Links keep them at work.
+// Close closes the programs. Links keep them attached.
 func (p Programs) Close() error {
 	var errs []error
 	for _, prog := range p.List() {
@@ -39,36 +40,36 @@ func (p Programs) Close() error {
 	return errors.Join(errs...)
 }
 
-// State is what is attached to a device.
+// State says what is attached to a device.
 type State struct {
 	Device
-	TC     string // "tcx", "clsact" or "netkit"; "" if not both programs are attached
+	TC     string // "tcx", "clsact" or "netkit"; "" if a program is missing
 	XDP    string // "native" or "generic"; "" if there is none
-	XDPWhy string // there is none, or it is generic
-	Err    error  // what should be attached and is not; it is tried again
+	XDPWhy string // why there is none, or it is generic
+	Err    error  // why something could not be attached; it is tried again
 }
 
-// Hooks keeps programs attached to devices. Links are pinned in a directory, so the programs stay when the process ends
-// and the next takes them over; where there are no links at tc, filters stay by themselves. It is not safe for use by
-// several goroutines.
+// Hooks keeps programs attached to devices. It pins the links in a directory, so that the programs
+// stay attached when the process ends and the next process takes them over. Where tc has no links,
+// Hooks uses filters, which stay by themselves. It is not safe for concurrent use.
 type Hooks struct {
 	dir  string
 	mode Mode
 	log  *slog.Logger
 
 	programs Programs
-	rtnl     *netlink.Handle      // once it is needed; without it each request would open a socket of its own
-	links    map[string]link.Link // by pin
+	rtnl     *netlink.Handle      // opened when first needed; without it each request would open a socket
+	links    map[string]link.Link // by pin name
 	states   map[int]*State
 	refused  map[int]refusal
 	classic  bool                       // the kernel has no links at tc
-	unfilter bool                       // it has no filters that are programs, or no qdisc for them
-	filters  func(Device, []side) error // attachFilters, but for tests of kernels that have none
-	swept    bool                       // filters that an earlier process left where they should not be are gone
+	unfilter bool                       // the kernel has no BPF filters, or no qdisc for them
+	filters  func(Device, []side) error // attachFilters; tests replace it to act as a kernel without filters
+	swept    bool                       // removed the filters that an earlier process left behind
 	mended   uint64
 }
 
-// New returns the Hooks whose links are pinned in dir, which is made when it is needed.
+// New returns Hooks whose links are pinned in dir, which is created when needed.
 func New(dir string, mode Mode, log *slog.Logger) *Hooks {
 	h := &Hooks{
 		dir: dir, mode: mode, log: log,
@@ -78,7 +79,7 @@ func New(dir string, mode Mode, log *slog.Logger) *Hooks {
 	return h
 }
 
-// handle returns the socket by which filters are asked for.
+// handle returns the rtnetlink socket for requests about filters.
 func (h *Hooks) handle() (*netlink.Handle, error) {
 	if h.rtnl == nil {
 		rtnl, err := netlink.NewHandle(unix.NETLINK_ROUTE)
@@ -90,13 +91,15 @@ func (h *Hooks) handle() (*netlink.Handle, error) {
 	return h.rtnl, nil
 }
 
-// States returns what is attached where, by index, but for devices at which nothing comes in from outside.
+// States returns what is attached to each device through which packets come from outside, sorted by
+// index.
 func (h *Hooks) States() []State { return h.list(func(s *State) bool { return !s.inside() }) }
 
-// LoopbackState returns what is attached to the loopback device; nil if nothing is to be.
+// LoopbackState returns what is attached to the loopback device, nil if nothing should be.
 func (h *Hooks) LoopbackState() *State { return h.only(func(s *State) bool { return s.Loopback }) }
 
-// PairState returns what is attached to where packets of pods come from that have waited; nil if nothing is to be.
+// PairState returns what is attached to the device that delivers rate-limited packets, nil if
+// nothing should be.
 func (h *Hooks) PairState() *State { return h.only(func(s *State) bool { return s.Pair }) }
 
 func (h *Hooks) only(is func(*State) bool) *State {
@@ -119,13 +122,14 @@ func (h *Hooks) list(of func(*State) bool) []State {
 	return list
 }
 
-// Mended returns how often something that had been attached was found detached and was attached again.
+// Mended returns how often an attached program was found detached and attached again.
 func (h *Hooks) Mended() uint64 { return h.mended }
 
-// Sync makes the devices, and no others, run the programs. Links that are there already are switched, so there is no
-// moment without a program. What cannot be attached is in the States and does not keep the rest from being so; the error
-// tells what is attached and could not be switched or detached, and so may run over maps that nobody writes any more.
-// The programs stay the caller's, who does not close them before the next call.
+// Sync makes these devices, and no others, run the programs. It updates existing links, so there is
+// no moment without a program. A program that cannot be attached shows in States and does not keep
+// the others from being attached. The error reports attached programs that could not be replaced or
+// detached, and so may go on using maps that nothing updates any more. The caller still owns the
+// programs and must not close them before the next call.
 func (h *Hooks) Sync(want []Device, programs Programs) error {
 	there := map[int]bool{}
 	for _, d := range want {
@@ -134,14 +138,14 @@ func (h *Hooks) Sync(want []Device, programs Programs) error {
 	return errors.Join(h.removeOthers(there), h.Run(want, programs))
 }
 
-// Run does that for devices that may not be all: others keep what an earlier process has attached there.
+// Run is Sync for an incomplete list of devices: others keep what an earlier process attached.
 func (h *Hooks) Run(want []Device, programs Programs) error {
 	var errs []error
 	for _, d := range want {
 		if !programs.serve(d) {
 			continue
 		}
-		if err := h.attach(d, programs); !errors.Is(err, unix.ENODEV) { // what is gone since it was listed has nothing to run
+		if err := h.attach(d, programs); !errors.Is(err, unix.ENODEV) { // the device is gone
 			errs = append(errs, err)
 		}
 	}
@@ -149,7 +153,7 @@ func (h *Hooks) Run(want []Device, programs Programs) error {
 	return errors.Join(errs...)
 }
 
-// Add makes one more device run the programs.
+// Add attaches the programs to one more device.
 func (h *Hooks) Add(d Device) error {
 	if !h.programs.serve(d) {
 		return nil
@@ -178,7 +182,7 @@ func (h *Hooks) Remove(d Device) error {
 	return errors.Join(errs...)
 }
 
-// Switch makes every device run other programs. After an error all run what they did before.
+// Switch makes every device run other programs. If it fails, all run the previous ones.
 func (h *Hooks) Switch(programs Programs) error {
 	old := h.programs
 	var list []Device
@@ -192,7 +196,7 @@ func (h *Hooks) Switch(programs Programs) error {
 	return errors.Join(err, h.Sync(list, old))
 }
 
-// Close lets go of the links, which stay at work.
+// Close closes the links, which stay attached.
 func (h *Hooks) Close() error {
 	var errs []error
 	for pin, l := range h.links {
@@ -209,7 +213,8 @@ func (h *Hooks) Close() error {
 	return errors.Join(errs...)
 }
 
-// attach brings one device into the state that it should be in. Of one that is gone there is no state; the error is ENODEV.
+// attach attaches the programs to one device and records its State. If the device is gone it has no
+// State, and the error is ENODEV.
 func (h *Hooks) attach(d Device, programs Programs) error {
 	state := h.states[d.Index]
 	fresh := state == nil
@@ -247,12 +252,12 @@ func (h *Hooks) logState(fresh bool, was, now *State) {
 	}
 	switch {
 	case now.Err != nil && text(was.Err) != text(now.Err):
-		h.log.Error("programs cannot be attached to a device: trying again", "device", now.Name, "error", now.Err)
+		h.log.Error("cannot attach programs to a device: trying again", "device", now.Name, "error", now.Err)
 	case fresh && now.inside():
-		h.log.Debug("device is served", "device", now.Name, "tc", now.TC)
+		h.log.Debug("attached programs to a device", "device", now.Name, "tc", now.TC)
 	case fresh:
-		h.log.Info("device is served", "device", now.Name, "why", now.Why, "tc", now.TC, "xdp", now.XDP, "xdp-why", now.XDPWhy)
+		h.log.Info("attached programs to a device", "device", now.Name, "why", now.Why, "tc", now.TC, "xdp", now.XDP, "xdp-why", now.XDPWhy)
 	case was.TC != now.TC || was.XDP != now.XDP || was.Name != now.Name || now.Err == nil && was.Err != nil:
-		h.log.Info("device is served otherwise", "device", now.Name, "was", was.Name, "tc", now.TC, "xdp", now.XDP, "xdp-why", now.XDPWhy)
+		h.log.Info("changed the programs of a device", "device", now.Name, "was", was.Name, "tc", now.TC, "xdp", now.XDP, "xdp-why", now.XDPWhy)
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// program returns a program that lets everything pass.
+// program loads a program that passes every packet.
 func program(t *testing.T, kind ebpf.ProgramType) *ebpf.Program {
 	t.Helper()
 	next := int32(-1)
@@ -42,7 +42,7 @@ func threePrograms(t *testing.T) Programs {
 	return Programs{FromNetdev: program(t, ebpf.SchedCLS), ToNetdev: program(t, ebpf.SchedCLS), XDP: program(t, ebpf.XDP)}
 }
 
-// host is a node with eth0 and eth1, whose other ends are elsewhere.
+// host is a node with eth0 and eth1, whose peers are in another namespace.
 type host struct {
 	t     *testing.T
 	ns    *rig.Netns
@@ -75,7 +75,7 @@ func (h *host) do(fn func() error) {
 	h.must(h.ns.Do(fn))
 }
 
-// start begins anew, as an agent that starts.
+// start replaces h.hooks, as an agent that restarts does.
 func (h *host) start(mode Mode, classic bool) {
 	h.t.Helper()
 	if h.hooks != nil {
@@ -86,7 +86,7 @@ func (h *host) start(mode Mode, classic bool) {
 	h.t.Cleanup(func() { h.must(h.hooks.Close()) })
 }
 
-// sync serves the named devices.
+// sync calls Sync with the named devices.
 func (h *host) sync(programs Programs, names ...string) []State {
 	h.t.Helper()
 	h.do(func() error {
@@ -103,7 +103,7 @@ func (h *host) sync(programs Programs, names ...string) []State {
 	return h.hooks.States()
 }
 
-// attached returns the ids of the programs on the way in of a device, at tc.
+// attached returns the ids of the programs at a device's tc ingress.
 func (h *host) attached(name string) (ids []ebpf.ProgramID) {
 	h.t.Helper()
 	h.do(func() error {
@@ -147,8 +147,9 @@ func (h *host) hasTCX() bool {
 	return h.sync(first, "eth1")[0].TC == "tcx"
 }
 
-// Programs are attached, switched in place by whoever starts next, attached again when somebody took them away, and
-// removed with their device's service. What others have attached is left alone.
+// Programs are attached, replaced in place by the next process, attached again after somebody
+// detached them, and removed when their device no longer should have them. Programs that others
+// attached are left alone.
 func TestHooks(t *testing.T) {
 	for _, classic := range []bool{false, true} {
 		name := map[bool]string{false: "links", true: "filters"}[classic]
@@ -165,7 +166,7 @@ func TestHooks(t *testing.T) {
 				t.Fatalf("states: %+v", states)
 			}
 			ours := func(p Programs) []*ebpf.Program {
-				if classic { // the filter of the other has the priority 1
+				if classic { // the other filter has priority 1
 					return []*ebpf.Program{other, p.FromNetdev}
 				}
 				return []*ebpf.Program{p.FromNetdev, other}
@@ -178,7 +179,7 @@ func TestHooks(t *testing.T) {
 			h.wantAttached("after a start", "eth0", ours(second)...)
 			h.wantAttached("after a start", "eth1", second.FromNetdev)
 			if h.hooks.Mended() != 0 {
-				t.Errorf("%d were mended although nothing was wrong", h.hooks.Mended())
+				t.Errorf("Mended is %d although nothing was wrong", h.hooks.Mended())
 			}
 
 			h.do(func() error { return takeAway(h.hooks, "eth1", classic) })
@@ -186,11 +187,11 @@ func TestHooks(t *testing.T) {
 			h.sync(second, "eth0", "eth1")
 			h.wantAttached("mended", "eth1", second.FromNetdev)
 			if h.hooks.Mended() == 0 {
-				t.Error("nothing counts as mended")
+				t.Error("Mended does not count it")
 			}
 
 			h.sync(second, "eth0")
-			h.wantAttached("not served any more", "eth1")
+			h.wantAttached("no longer wanted", "eth1")
 			h.do(func() error { return Cleanup(h.dir) })
 			h.wantAttached("cleaned up", "eth0", other)
 			if left, err := pinned(h.dir); err != nil || len(left) > 0 {
@@ -200,7 +201,8 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// Where the kernel has no filters pods' devices get links, of which as many are left as of filters. What else is wrong is an error.
+// On a kernel without filters, pods' devices get links, and Remove leaves none behind. Other errors
+// of filters are returned.
 func TestPodsWithoutFilters(t *testing.T) {
 	h := newHost(t)
 	h.start(Off, false)
@@ -269,7 +271,7 @@ func attachOther(t *testing.T, name string, prog *ebpf.Program, classic bool) er
 	}))
 }
 
-// takeAway detaches what is attached, as an administrator can.
+// takeAway detaches our programs, as an administrator can.
 func takeAway(h *Hooks, name string, classic bool) error {
 	device, err := net.InterfaceByName(name)
 	if err != nil {
@@ -285,7 +287,7 @@ func takeAway(h *Hooks, name string, classic bool) error {
 	return errors.Join(errs...)
 }
 
-// A pin that somebody removed is made again, and the link is the same.
+// A pin that somebody removed is created again, for the same link.
 func TestLostPin(t *testing.T) {
 	h := newHost(t)
 	h.start(Off, false)
@@ -308,7 +310,7 @@ func TestLostPin(t *testing.T) {
 	h.wantAttached("pinned again", "eth0", programs.FromNetdev)
 }
 
-// XDP runs where it may, and the states say where not and why.
+// XDP runs where it can, and the states say where it does not and why.
 func TestXDPModes(t *testing.T) {
 	h := newHost(t)
 	programs := threePrograms(t)
@@ -337,7 +339,7 @@ func TestXDPModes(t *testing.T) {
 			return err
 		})
 		if want := map[string]uint32{"native": attachedDriver, "generic": attachedStack}[step.how]; mode != want {
-			t.Errorf("%s: the kernel says mode %d, want %d", step.mode, mode, want)
+			t.Errorf("%s: the kernel reports mode %d, want %d", step.mode, mode, want)
 		}
 	}
 	h.do(func() error {
@@ -353,11 +355,11 @@ func TestXDPModes(t *testing.T) {
 	})
 	h.start(Native, false)
 	if state := h.sync(programs, "eth0")[0]; state.Err == nil || state.XDPWhy != "another XDP program is attached" || state.TC == "" {
-		t.Errorf("beside another: %+v", state)
+		t.Errorf("with another XDP program attached: %+v", state)
 	}
 }
 
-// Devices that no test can make say as well why they have no XDP.
+// Without also gives the reason for devices that a test cannot create.
 func TestWithoutXDP(t *testing.T) {
 	for _, test := range []struct {
 		mode   Mode
@@ -368,8 +370,8 @@ func TestWithoutXDP(t *testing.T) {
 		{Auto, Device{Kind: "device", VLANs: true}, "VLANs sit on the device, and a driver may hide their tags from XDP"},
 		{Native, Device{Kind: "device", VLANs: true}, ""},
 		{Auto, Device{Kind: "tuntap"}, "packets on a tap may have no checksum yet, which XDP cannot complete"},
-		{Auto, Device{Kind: "bond"}, "packets come in by the parts of a bond, of which XDP does not know the bond"},
-		{Native, Device{Kind: "bond"}, "packets come in by the parts of a bond, of which XDP does not know the bond"},
+		{Auto, Device{Kind: "bond"}, "packets come in through the members of a bond, where XDP does not see the bond"},
+		{Native, Device{Kind: "bond"}, "packets come in through the members of a bond, where XDP does not see the bond"},
 		{Generic, Device{Kind: "bond"}, ""},
 		{Generic, Device{Kind: "vxlan", Tunnel: true}, "packets come out of a tunnel long after XDP"},
 	} {
@@ -379,7 +381,8 @@ func TestWithoutXDP(t *testing.T) {
 	}
 }
 
-// The tunnel is found once it is there, with the addresses from which the kernel does not speak by itself.
+// FindTunnel finds the tunnel once it exists, with addresses that the kernel would not choose as
+// source addresses.
 func TestFindTunnel(t *testing.T) {
 	h := newHost(t)
 	find := func(name string) (d Device) {
@@ -390,7 +393,7 @@ func TestFindTunnel(t *testing.T) {
 		return d
 	}
 	if d := find("tunnel0"); d.Index != 0 {
-		t.Errorf("found before it is there: %+v", d)
+		t.Errorf("found before it exists: %+v", d)
 	}
 	const old = unix.IFA_F_NODAD | unix.IFA_F_DEPRECATED
 	h.do(func() error {
@@ -408,7 +411,8 @@ func TestFindTunnel(t *testing.T) {
 	}
 }
 
-// The loopback device has programs of its own on both ways, where there are some; it is none of the devices that reach the outside.
+// The loopback device has its own programs in both directions, if there are any. It is not among
+// the devices that lead outside.
 func TestLoopback(t *testing.T) {
 	for _, classic := range []bool{false, true} {
 		t.Run(map[bool]string{false: "links", true: "filters"}[classic], func(t *testing.T) {
@@ -423,7 +427,7 @@ func TestLoopback(t *testing.T) {
 				t.Helper()
 				h.do(func() error { return h.hooks.Sync(want, programs) })
 			}
-			sync(lo, first) // which has none for it
+			sync(lo, first) // has no programs for lo
 			h.wantAttached("without programs", "lo")
 			if state := h.hooks.LoopbackState(); state != nil {
 				t.Errorf("without programs: %+v", state)
@@ -442,9 +446,9 @@ func TestLoopback(t *testing.T) {
 			sync(lo, second)
 			h.wantAttached("mended", "lo", second.FromLo)
 			sync(nil, second)
-			h.wantAttached("not wanted any more", "lo")
+			h.wantAttached("no longer wanted", "lo")
 			if state := h.hooks.LoopbackState(); state != nil {
-				t.Errorf("not wanted any more: %+v", state)
+				t.Errorf("no longer wanted: %+v", state)
 			}
 		})
 	}

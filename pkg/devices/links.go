@@ -13,8 +13,8 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// The pins of a device begin with these, which are the programs' names, and end with its index: names change, and have
-// dots, which names on a bpf filesystem must not have.
+// The names of pins: a program's name, then the device's index. Device names may change and may
+// contain dots, which a bpf filesystem does not allow.
 const (
 	fromNetdev    = "tc_from_netdev"
 	toNetdev      = "tc_to_netdev"
@@ -28,14 +28,14 @@ const (
 
 func pinName(program string, index int) string { return program + "-" + strconv.Itoa(index) }
 
-// indexOf returns the device that a pin is about.
+// indexOf returns the index of the device whose pin this is.
 func indexOf(pin string) (index int, ok bool) {
 	at := strings.LastIndexByte(pin, '-')
 	index, err := strconv.Atoi(pin[at+1:])
 	return index, at > 0 && err == nil
 }
 
-// switchError says that a link goes on running another program than it should.
+// switchError reports that a link still runs a program other than the one it should.
 type switchError struct{ error }
 
 // Unwrap returns the cause.
@@ -50,19 +50,21 @@ type place struct {
 
 func (p place) pin() string { return pinName(p.program, p.index) }
 
-// holds reports whether a link is attached there. One whose device is gone is attached to the device 0.
+// holds reports whether a link is attached there. The kernel reports ifindex 0 if the link's device
+// is gone.
 func (p place) holds(info *link.Info) bool {
 	if at := info.TCX(); at != nil {
 		return p.tc != 0 && int(at.Ifindex) == p.index && uint32(at.AttachType) == uint32(p.tc)
 	}
 	if at := info.Netkit(); at != nil {
-		return at.Ifindex != 0 && uint32(at.AttachType) == uint32(p.tc) // the index is that of the pod's end, in its namespace
+		// The ifindex is that of the pod's end, in the pod's namespace.
+		return at.Ifindex != 0 && uint32(at.AttachType) == uint32(p.tc)
 	}
 	at := info.XDP()
 	return at != nil && p.tc == 0 && int(at.Ifindex) == p.index
 }
 
-// ensure makes a pinned link at the place run the program. Add attaches a new one.
+// ensure makes the pinned link at p run prog. If there is none it attaches one with add.
 func (h *Hooks) ensure(p place, prog *ebpf.Program, add func() (link.Link, error)) error {
 	info, err := h.openLink(p)
 	if err != nil {
@@ -73,7 +75,7 @@ func (h *Hooks) ensure(p place, prog *ebpf.Program, add func() (link.Link, error
 	}
 	if h.links[p.pin()] != nil {
 		h.mended++
-		h.log.Warn("link is detached: attaching anew", "link", p.pin())
+		h.log.Warn("link is detached: attaching it again", "link", p.pin())
 		if err := h.dropLink(p.pin()); err != nil {
 			return err
 		}
@@ -89,7 +91,7 @@ func (h *Hooks) ensure(p place, prog *ebpf.Program, add func() (link.Link, error
 	return nil
 }
 
-// openLink returns what the kernel says of the link at a place, nil if there is none.
+// openLink returns the kernel's information about the link at p, nil if there is none.
 func (h *Hooks) openLink(p place) (*link.Info, error) {
 	pin := p.pin()
 	l := h.links[pin]
@@ -114,7 +116,7 @@ func (h *Hooks) openLink(p place) (*link.Info, error) {
 	return info, nil
 }
 
-// keepLink makes a link that is in its place run the program, and pins it again if its pin is gone.
+// keepLink makes an attached link run prog, and pins it again if its pin is gone.
 func (h *Hooks) keepLink(p place, info *link.Info, prog *ebpf.Program) error {
 	l := h.links[p.pin()]
 	id, err := programID(prog)
@@ -130,7 +132,7 @@ func (h *Hooks) keepLink(p place, info *link.Info, prog *ebpf.Program) error {
 		return err
 	}
 	h.log.Warn("link is not pinned: pinning it again", "link", p.pin())
-	if err := l.Unpin(); err != nil { // the library remembers where it was
+	if err := l.Unpin(); err != nil { // the library remembers the old pin
 		return fmt.Errorf("pin link %s: %w", p.pin(), err)
 	}
 	return h.pinLink(p, l)
@@ -146,7 +148,7 @@ func (h *Hooks) pinLink(p place, l link.Link) error {
 	return nil
 }
 
-// dropLink detaches and unpins a link. What is not there is no error.
+// dropLink detaches and unpins a link, which need not exist.
 func (h *Hooks) dropLink(pin string) error {
 	l := h.links[pin]
 	delete(h.links, pin)
@@ -161,7 +163,7 @@ func (h *Hooks) dropLink(pin string) error {
 		l = pinned
 	}
 	defer l.Close()
-	// Removing the pin alone would detach it too, but some time later.
+	// Removing the pin would detach it too, but only some time later.
 	if err := l.Detach(); err != nil && !errors.Is(err, link.ErrNotSupported) {
 		return fmt.Errorf("detach link %s: %w", pin, err)
 	}
@@ -171,7 +173,7 @@ func (h *Hooks) dropLink(pin string) error {
 	return nil
 }
 
-// pinned lists the pins.
+// pinned returns the names of the pins.
 func pinned(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -186,7 +188,7 @@ func pinned(dir string) ([]string, error) {
 	return names, nil
 }
 
-// removeOthers detaches the programs from the devices that are not to have them.
+// removeOthers detaches the programs from all devices that are not in keep.
 func (h *Hooks) removeOthers(keep map[int]bool) error {
 	names, err := pinned(h.dir)
 	if err != nil {
@@ -205,7 +207,7 @@ func (h *Hooks) removeOthers(keep map[int]bool) error {
 			continue
 		}
 		if !state.inside() {
-			h.log.Info("device is not served any more", "device", state.Name)
+			h.log.Info("detached programs from a device", "device", state.Name)
 		}
 		delete(h.states, index)
 		delete(h.refused, index)
@@ -230,13 +232,13 @@ func programID(prog *ebpf.Program) (ebpf.ProgramID, error) {
 	}
 	id, ok := info.ID()
 	if !ok {
-		return 0, errors.New("inspect program: the kernel does not tell its id")
+		return 0, errors.New("inspect program: the kernel does not report its id")
 	}
 	return id, nil
 }
 
-// Cleanup detaches everything whose pins are in dir, and the filters of this network namespace that are fairlead's, and
-// removes the pins. What is not there is no error.
+// Cleanup detaches all links pinned in dir and removes the pins, and removes fairlead's filters in
+// this network namespace. Nothing of this need exist.
 func Cleanup(dir string) error {
 	h := New(dir, Off, nil)
 	names, err := pinned(dir)

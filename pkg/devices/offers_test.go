@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// A veth runs programs of XDP and the loopback device does not; a device that is not there is an error.
+// A veth can run XDP programs and the loopback device cannot. A missing device is an error.
 func TestOffersXDP(t *testing.T) {
 	rig.Root(t)
 	ns := rig.NewNetns(t, "offers")
@@ -31,7 +31,7 @@ func TestOffersXDP(t *testing.T) {
 			}
 		}
 		if _, err := OffersXDP(1 << 20); err == nil {
-			t.Error("a device that is not there told something")
+			t.Error("OffersXDP succeeds for a device that does not exist")
 		}
 		return nil
 	}); err != nil {

@@ -17,19 +17,19 @@ import (
 	"fairlead.io/fairlead/pkg/listing"
 )
 
-// Where there are no links at tc, a filter of ours is known by these, and put in its own place whenever it is
-// written. The numbers are none that others are known to use. A lower priority runs earlier.
+// Where tc has no links, these identify a filter of fairlead, and keep it in its place whenever it
+// is written. No other software is known to use the same numbers. A lower priority runs earlier.
 const (
 	filterPriority = 7
 	filterHandle   = 0xfa1e
 	filterPrefix   = "fairlead-"
 
-	// filtersMark is a directory among the pins that says that there are filters: where there were none nobody has to
-	// look through every device for them.
+	// filtersMark is a directory among the pins. It exists if there may be filters: without it, not
+	// every device has to be searched for them.
 	filtersMark = "filters"
 )
 
-// side is one of the two hooks of a device at tc, and what is to run there.
+// side is one of a device's two tc hooks and the program to run there.
 type side struct {
 	program string
 	attach  ebpf.AttachType
@@ -37,7 +37,7 @@ type side struct {
 	prog    *ebpf.Program
 }
 
-// sides are the hooks of a device that programs are for.
+// sides returns the hooks of a device to which programs are attached.
 func (p Programs) sides(d Device) []side {
 	if d.Pod {
 		from := ebpf.AttachTCXIngress
@@ -49,7 +49,7 @@ func (p Programs) sides(d Device) []side {
 			{toPod, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToPod},
 		}
 	}
-	if d.Loopback { // what tc_to_lo completes tc_from_lo is to see
+	if d.Loopback { // tc_from_lo must see packets after tc_to_lo has completed them
 		return []side{
 			{fromLo, ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, p.FromLo},
 			{toLo, ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, p.ToLo},
@@ -67,15 +67,16 @@ func (p Programs) sides(d Device) []side {
 // serve reports whether there is a program for every side of a device.
 func (p Programs) serve(d Device) bool { return !slices.ContainsFunc(p.sides(d), side.isEmpty) }
 
-// isEmpty reports whether nothing is to run there.
+// isEmpty reports whether there is no program to run at the side.
 func (s side) isEmpty() bool { return s.prog == nil }
 
-// isClassic reports whether a device gets filters and no links. A pod waits for its device, and for a link the kernel waits until
-// no CPU may still be without it, with the lock on all devices held: 5 to 10 ms each, where both filters take 0.3.
+// isClassic reports whether a device gets filters rather than links. A starting pod waits for its
+// device, and to attach a link the kernel waits, with the rtnl lock held, until no CPU can still be
+// without it: 5 to 10 ms each, where both filters take 0.3 ms.
 func (h *Hooks) isClassic(d Device) bool { return h.classic || d.Pod && !h.unfilter }
 
-// attachTC attaches the programs and returns how. Ours run before those of others: one that ends the chain would
-// otherwise leave packets with addresses that nobody answers.
+// attachTC attaches the programs and returns how. They run before those of others, which could end
+// the chain and leave packets with addresses that nothing answers.
 func (h *Hooks) attachTC(d Device, programs Programs) (string, error) {
 	sides := programs.sides(d)
 	if d.Netkit {
@@ -105,11 +106,11 @@ func (h *Hooks) attachTC(d Device, programs Programs) (string, error) {
 		return "", errors.Join(err, linked)
 	}
 	h.unfilter = true
-	h.log.Info("this kernel has no filters that are programs: pods' devices get links, which takes longer", "error", err)
+	h.log.Info("this kernel has no BPF filters: attaching links to pods' devices, which takes longer", "error", err)
 	return "tcx", nil
 }
 
-// lacksFilters reports whether an error is the kernel's that has no such kind of qdisc or filter, or none at all.
+// lacksFilters reports whether the kernel lacks this kind of qdisc or filter, or all of them.
 func lacksFilters(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)
 }
@@ -125,8 +126,10 @@ func (h *Hooks) attachLinks(d Device, sides []side) error {
 	return nil
 }
 
-// attachNetkit has a netkit itself run the program of what the pod sends: as the pod sends it, and not when it has come in at the node. What the pod gets
-// meets its program as at any device, since the netkit would run it in the pod's namespace, to which the node's devices mean nothing.
+// attachNetkit attaches the program for the pod's outgoing packets to the netkit itself, where it
+// runs as the pod sends them, not once they have arrived at the node. The program for incoming
+// packets is a filter as at any device: the netkit would run it in the pod's namespace, where the
+// node's device indexes mean nothing.
 func (h *Hooks) attachNetkit(d Device, sides []side) error {
 	from, to := sides[0], sides[1:]
 	if err := h.ensure(place{from.program, d.Index, from.attach}, from.prog, func() (link.Link, error) {
@@ -137,8 +140,8 @@ func (h *Hooks) attachNetkit(d Device, sides []side) error {
 	return h.attachFilters(d, to)
 }
 
-// attachFilters makes filters of a device run the programs. A device that gets its qdisc now has none yet, so nobody need look:
-// that is every pod's when it starts, which waits for this.
+// attachFilters makes the device's filters run the programs. If it had to create the qdisc, there
+// are no filters yet and it does not look for any: this saves time for every pod that starts.
 func (h *Hooks) attachFilters(d Device, sides []side) error {
 	rtnl, err := h.handle()
 	if err != nil {
@@ -158,7 +161,7 @@ func (h *Hooks) attachFilters(d Device, sides []side) error {
 			err = h.ensureFilter(rtnl, d.Index, s, known)
 		}
 		if err != nil && bare {
-			err = errors.Join(err, rtnl.QdiscDel(clsact(d.Index))) // it was made for nothing
+			err = errors.Join(err, rtnl.QdiscDel(clsact(d.Index))) // no use without the filters
 		}
 		if err != nil {
 			return err
@@ -167,7 +170,8 @@ func (h *Hooks) attachFilters(d Device, sides []side) error {
 	return nil
 }
 
-// ensureFilter makes the filter of one side run the program. A filter that is there is replaced in one step.
+// ensureFilter makes the filter of one side run the program. It replaces an existing filter in one
+// step.
 func (h *Hooks) ensureFilter(rtnl *netlink.Handle, index int, s side, known bool) error {
 	id, err := programID(s.prog)
 	if err != nil {
@@ -191,7 +195,7 @@ func (h *Hooks) ensureFilter(rtnl *netlink.Handle, index int, s side, known bool
 	}
 	if known {
 		h.mended++
-		h.log.Warn("filter is gone: attaching anew", "device", index, "program", s.program)
+		h.log.Warn("filter is gone: attaching it again", "device", index, "program", s.program)
 	}
 	return replaceFilter(rtnl, index, s)
 }
@@ -208,8 +212,8 @@ func replaceFilter(rtnl *netlink.Handle, index int, s side) error {
 	return nil
 }
 
-// addClsact makes the qdisc that has filters on both sides, and reports whether there was none. That there may be filters is
-// noted first.
+// addClsact adds the qdisc that has filters on both sides, and reports whether there was none. It
+// first creates filtersMark.
 func (h *Hooks) addClsact(rtnl *netlink.Handle, index int) (added bool, err error) {
 	if err := os.MkdirAll(filepath.Join(h.dir, filtersMark), 0o700); err != nil {
 		return false, fmt.Errorf("create pin directory: %w", err)
@@ -230,7 +234,7 @@ func clsact(index int) *netlink.Clsact {
 	}}
 }
 
-// findFilter returns our filter on one side of a device, nil if there is none.
+// findFilter returns fairlead's filter on one side of a device, nil if there is none.
 func findFilter(rtnl *netlink.Handle, index int, parent uint32) (*netlink.BpfFilter, error) {
 	filters, err := filtersOf(rtnl, index, parent)
 	if err != nil {
@@ -244,7 +248,7 @@ func findFilter(rtnl *netlink.Handle, index int, parent uint32) (*netlink.BpfFil
 	return nil, nil
 }
 
-// filtersOf lists the filters on one side of a device; none where there is no clsact, or no device any more.
+// filtersOf returns the filters on one side of a device, none if it has no clsact or is gone.
 func filtersOf(rtnl *netlink.Handle, index int, parent uint32) ([]netlink.Filter, error) {
 	nowhere := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}
 	filters, err := listing.Of(func() ([]netlink.Filter, error) { return rtnl.FilterList(nowhere, parent) })
@@ -261,8 +265,8 @@ func isOurs(f *netlink.BpfFilter) bool {
 	return f.Handle == filterHandle && f.Priority == filterPriority && strings.HasPrefix(f.Name, filterPrefix)
 }
 
-// removeFilters removes our filters, if there are any, from every device that is not to be kept, and the qdisc that then
-// has none.
+// removeFilters removes fairlead's filters from every device that is not in keep, and its qdisc if
+// no filters are left.
 func removeFilters(rtnl *netlink.Handle, dir string, keep map[int]bool) error {
 	if _, err := os.Stat(filepath.Join(dir, filtersMark)); errors.Is(err, fs.ErrNotExist) {
 		return nil

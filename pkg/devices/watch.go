@@ -11,35 +11,36 @@ import (
 )
 
 const (
-	// lookEvery is how often there is a look although nothing was heard: nobody is told of a program that is detached, and it
-	// is to be back within ten seconds.
+	// lookEvery is how often to look even without an event: the kernel does not announce that a
+	// program was detached, and it has to be attached again within ten seconds.
 	lookEvery = 8 * time.Second
-	// lookApart is the least time between two looks: a pod that starts makes a dozen events.
+	// lookApart is the least time between two looks: a starting pod causes a dozen events.
 	lookApart = 100 * time.Millisecond
-	// watchRetry is how long a subscription that broke waits before the next, and a look that failed.
+	// watchRetry is the pause after a broken subscription or a failed look.
 	watchRetry = time.Second
 
 	watchBuffer = 1 << 20
 )
 
-// Watch calls look at the start, whenever something about the devices, addresses or default routes of this network
-// namespace may have changed, whenever there is something in the channel again, and every eight seconds, until the context
-// ends. It is level-triggered: an event says that there is something to look at, and a lost one is an event too. Of devices
-// that isPod knows by their names it is told otherwise: they come and go all the time.
+// Watch calls look at the start, whenever something about the devices, addresses or default routes
+// of this network namespace may have changed, whenever again receives, and every eight seconds,
+// until the context ends. It is level-triggered: an event only means that there is something to
+// look at, and so does a lost event. It ignores events of devices for which isPod is true: they
+// come and go all the time, and the caller learns of them in another way.
 func Watch(ctx context.Context, log *slog.Logger, isPod func(name string) bool, again <-chan struct{}, look func() error) error {
 	for {
 		err := watch(ctx, isPod, again, look)
 		if ctx.Err() != nil {
 			return nil
 		}
-		log.Warn("following the node's devices: trying again", "error", err)
+		log.Warn("cannot follow the node's devices: trying again", "error", err)
 		if !sleep(ctx, watchRetry) {
 			return nil
 		}
 	}
 }
 
-// sleep reports whether the time passed before the context ended.
+// sleep waits, and reports false if the context ended meanwhile.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -49,7 +50,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// watch looks until the context ends, a look fails or a subscription breaks.
+// watch calls look until the context ends, a look fails or a subscription breaks.
 func watch(ctx context.Context, isPod func(string) bool, again <-chan struct{}, look func() error) error {
 	done := make(chan struct{})
 	defer close(done)
@@ -76,8 +77,9 @@ func watch(ctx context.Context, isPod func(string) bool, again <-chan struct{}, 
 	}
 }
 
-// subscribe returns a channel that has something in it whenever there is something to look at, and one for the error
-// that ends this: a subscription ends with its first error, that events were lost among them.
+// subscribe returns a channel that receives whenever there is something to look at, and one that
+// receives the error that ends the subscriptions: their first error, which may be that events were
+// lost.
 func subscribe(done chan struct{}, isPod func(string) bool) (wake chan struct{}, broken chan error, err error) {
 	wake, broken = make(chan struct{}, 1), make(chan error, 1)
 	signal := func() {
@@ -89,7 +91,7 @@ func subscribe(done chan struct{}, isPod func(string) bool) (wake chan struct{},
 	failed := func(err error) {
 		select {
 		case broken <- err:
-		default: // the first says enough
+		default: // the first error is enough
 		}
 	}
 	return wake, broken, errors.Join(
@@ -102,7 +104,7 @@ func subscribe(done chan struct{}, isPod func(string) bool) (wake chan struct{},
 				netlink.LinkSubscribeOptions{ErrorCallback: failed, ReceiveBufferSize: watchBuffer})
 		}),
 		follow("addresses", failed, func(u netlink.AddrUpdate) {
-			// Every device has one of IPv6 that is its own alone, and stands for nothing.
+			// Every device has an IPv6 link-local address, which is never used for anything here.
 			if ip := u.LinkAddress.IP; ip.To4() != nil || !ip.IsLinkLocalUnicast() {
 				signal()
 			}
@@ -121,7 +123,7 @@ func subscribe(done chan struct{}, isPod func(string) bool) (wake chan struct{},
 	)
 }
 
-// follow hands on what a subscription brings, until it ends.
+// follow passes the updates of a subscription to heard until it ends.
 func follow[T any](what string, ended func(error), heard func(T), subscribe func(chan<- T) error) error {
 	updates := make(chan T)
 	if err := subscribe(updates); err != nil {

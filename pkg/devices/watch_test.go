@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whatever happens to a device is seen within a second.
+// Watch notices every change of a device within a second.
 func TestWatch(t *testing.T) {
 	h := newHost(t)
-	if err := h.ns.SetSysctl("net/ipv6/conf/all/disable_ipv6", "1"); err != nil { // which makes events of its own
+	if err := h.ns.SetSysctl("net/ipv6/conf/all/disable_ipv6", "1"); err != nil { // it causes events of its own
 		t.Fatal(err)
 	}
 	filter, err := ParseFilter("auto")
@@ -59,7 +59,7 @@ func TestWatch(t *testing.T) {
 			}
 		}
 	}
-	// A look that is still due would see the next step's change without having heard of it.
+	// A look that is still due would see the next step's change without any event of it.
 	settle := func() {
 		for {
 			select {
@@ -123,7 +123,7 @@ func TestWatch(t *testing.T) {
 		h.do(step.do)
 		wait(step.what, step.fits)
 	}
-	// That a pod comes and goes is no reason to look.
+	// A pod's device that comes and goes causes no look.
 	settle()
 	h.do(func() error {
 		attrs := netlink.NewLinkAttrs()
@@ -138,7 +138,7 @@ func TestWatch(t *testing.T) {
 	})
 	select {
 	case <-seen:
-		t.Error("a pod's device made it look")
+		t.Error("a pod's device caused a look")
 	case <-time.After(3 * lookApart):
 	}
 }

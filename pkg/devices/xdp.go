@@ -15,30 +15,30 @@ type Mode string
 
 // The modes.
 const (
-	Auto    Mode = "auto"    // where the driver runs it, and can be relied upon
-	Native  Mode = "native"  // where the driver runs it; where it does not, something is wrong
-	Generic Mode = "generic" // in the stack, for tests of what would run in a driver
+	Auto    Mode = "auto"    // where the driver runs it reliably
+	Native  Mode = "native"  // where the driver runs it; otherwise it is an error
+	Generic Mode = "generic" // in the stack, to test what would run in a driver
 	Off     Mode = "off"
 )
 
-// Modes lists them.
+// Modes returns all modes.
 func Modes() []string { return []string{string(Auto), string(Native), string(Generic), string(Off)} }
 
-// refusal is that a driver did not take the program. It is asked again when the device has changed: some reset their
-// queues, or fill the kernel's log, for each attempt.
+// refusal records that a driver refused the program. It is tried again once the device has changed:
+// some drivers reset their queues, or fill the kernel's log, at each attempt.
 type refusal struct {
 	name string
 	mtu  int
 	why  string
 }
 
-// The kernel's XDP_ATTACHED_*.
+// Values of the kernel's XDP_ATTACHED_*.
 const (
 	attachedDriver = 1
 	attachedStack  = 2
 )
 
-// attachXDP attaches the program, if it is to be, and returns how, or why not.
+// attachXDP attaches the program if the device should have it, and returns how, or why not.
 func (h *Hooks) attachXDP(d Device, prog *ebpf.Program) (how, why string, err error) {
 	p := place{program: xdpFromNetdev, index: d.Index}
 	if why = h.without(d, prog); why != "" {
@@ -75,7 +75,7 @@ func (h *Hooks) attachXDP(d Device, prog *ebpf.Program) (how, why string, err er
 	return "", why, fmt.Errorf("attach XDP, mode %s: %s: %w", h.mode, why, err)
 }
 
-// without returns why a device gets no XDP whatever its driver can do.
+// without returns why a device gets no XDP, whatever its driver supports.
 func (h *Hooks) without(d Device, prog *ebpf.Program) string {
 	if prog == nil {
 		return "off"
@@ -83,7 +83,7 @@ func (h *Hooks) without(d Device, prog *ebpf.Program) string {
 	return h.mode.Without(&d)
 }
 
-// Without returns why a device gets no XDP in this mode whatever its driver can do.
+// Without returns why a device gets no XDP in this mode, whatever its driver supports.
 func (m Mode) Without(d *Device) string {
 	switch {
 	case m == Off:
@@ -91,7 +91,7 @@ func (m Mode) Without(d *Device) string {
 	case d.Tunnel:
 		return "packets come out of a tunnel long after XDP"
 	case m != Generic && d.Kind == "bond":
-		return "packets come in by the parts of a bond, of which XDP does not know the bond"
+		return "packets come in through the members of a bond, where XDP does not see the bond"
 	case m == Auto && d.Kind == "veth":
 		return "packets on a veth have no checksum yet, which XDP cannot complete"
 	case m == Auto && d.Kind == "tuntap":
@@ -109,9 +109,9 @@ func refusalText(d Device, err error) string {
 	case errors.Is(err, unix.EBUSY), errors.Is(err, unix.EEXIST):
 		return "another XDP program is attached"
 	case errors.Is(err, unix.ERANGE), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EFBIG):
-		return fmt.Sprintf("the driver does not take it as the device is set up (MTU %d)", d.MTU)
+		return fmt.Sprintf("the driver refuses it with the device's current settings (MTU %d)", d.MTU)
 	}
-	return "the driver does not take it: " + err.Error()
+	return "the driver refuses it: " + err.Error()
 }
 
 func (h *Hooks) detachXDP(p place) error {
@@ -121,7 +121,7 @@ func (h *Hooks) detachXDP(p place) error {
 	return nil
 }
 
-// leaveMode detaches a program that runs in another mode: a link cannot change that.
+// leaveMode detaches a program that runs in another mode, since a link cannot change its mode.
 func (h *Hooks) leaveMode(p place, how string) error {
 	info, err := h.openLink(p)
 	if err != nil || info == nil {
@@ -129,7 +129,7 @@ func (h *Hooks) leaveMode(p place, how string) error {
 	}
 	l, err := netlink.LinkByIndex(p.index)
 	if err != nil {
-		return fmt.Errorf("look for the mode of XDP: %w", err)
+		return fmt.Errorf("look up the mode of XDP: %w", err)
 	}
 	xdp := l.Attrs().Xdp
 	if xdp == nil || xdp.AttachMode == attachedDriver && how == "native" || xdp.AttachMode == attachedStack && how == "generic" {

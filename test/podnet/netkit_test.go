@@ -36,7 +36,7 @@ func TestNetkit(t *testing.T) {
 			}
 			w.steal(t)
 			w.kill()
-			if said := fmt.Sprint(w.agent.Wait()); strings.Contains(said, "attaching anew") {
+			if said := fmt.Sprint(w.agent.Wait()); strings.Contains(said, "attaching it again") {
 				t.Errorf("programs are attached again that were not away: %s", said)
 			}
 			w.start()
