@@ -42,7 +42,7 @@ func TestInit(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--cgroup-root=" + t.TempDir(): "not in a cgroup2 filesystem",
 		"--cgroup-mount=relative":      "not an absolute path",
-		"--bpffs=" + served:            "would be hidden",
+		"--bpffs=" + served:            "would hide its content",
 	} {
 		if out, err := rig.RunChild(nil, nil, "fairlead", append(args[:4:4], flag)...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %q, %v", flag, out, err)

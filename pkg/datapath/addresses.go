@@ -14,12 +14,13 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// ipvsDevice is where kube-proxy in mode ipvs puts the address of every Service. They are not the node's, and may
-// still be there when it was replaced.
+// ipvsDevice is where kube-proxy in mode ipvs puts the address of every Service. These are not the
+// node's own, and may still be there after kube-proxy was replaced.
 const ipvsDevice = "kube-ipvs0"
 
-// NodeAddrs returns the addresses of this network namespace and the index of the interface that each is on. Those that
-// mean something else elsewhere are left out: loopback, which the programs know, and link-local ones.
+// NodeAddrs returns the addresses of this network namespace, each with the index of its interface.
+// It leaves out addresses that mean something else on other nodes: loopback addresses, which the
+// programs know, and link-local ones.
 func NodeAddrs() (map[netip.Addr]uint32, error) {
 	list, err := listing.Of(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -43,21 +44,21 @@ func NodeAddrs() (map[netip.Addr]uint32, error) {
 	return addrs, nil
 }
 
-// Watch keeps the programs' devices, and what the programs know of the node's addresses, in step with its interfaces
-// until the context ends, and calls changed with all addresses after each look. It looks when something may have
-// changed, and when there is something in the channel again.
+// Watch keeps the devices that have programs, and the map of the node's addresses, in step with the
+// node's interfaces until the context ends. It looks whenever something may have changed and
+// whenever again receives, and calls changed with all addresses after each look.
 func (d *Datapath) Watch(ctx context.Context, again <-chan struct{}, changed func(map[netip.Addr]uint32)) error {
 	return devices.Watch(ctx, d.log, d.packets.IsPod, again, func() error { return d.look(changed) })
 }
 
-// look brings everything into step with what is there now.
+// look reads the devices and addresses and brings programs and maps in step with them.
 func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
 	own := d.packets.Own()
 	found, tunnel, err := d.detect(own)
 	if err != nil {
 		return err
 	}
-	addrs, err := NodeAddrs() // after the devices, so that it has those of which backends see one
+	addrs, err := NodeAddrs() // after the devices, so that it includes the address that backends see
 	if err != nil {
 		return err
 	}
@@ -74,7 +75,8 @@ func (d *Datapath) look(changed func(map[netip.Addr]uint32)) error {
 	return d.syncDevices()
 }
 
-// detect returns the devices that lead out of the node, and the tunnel, unless that is one of them; its index is 0 while it is not there.
+// detect returns the devices that lead out of the node, and the tunnel unless it is one of them.
+// The tunnel's index is 0 while it does not exist.
 func (d *Datapath) detect(own []netip.Addr) (found []devices.Device, tunnel devices.Device, err error) {
 	found, err = devices.Detect(d.packets.Devices, own)
 	if err == nil && d.packets.Tunnel != "" {
@@ -83,8 +85,8 @@ func (d *Datapath) detect(own []netip.Addr) (found []devices.Device, tunnel devi
 	return found, tunnel, err
 }
 
-// writeAddrs tells the programs the node's addresses, and which of them backends on other nodes see. That one has to be
-// the node's before it is used.
+// writeAddrs writes the node's addresses to the maps, and then those that backends on other nodes
+// see, since they have to be the node's before they are used.
 func (d *Datapath) writeAddrs(addrs map[netip.Addr]uint32, own []netip.Addr, found []devices.Device) error {
 	first := primaryOf(addrs, own, found)
 	rows := map[netip.Addr]maps.NodeAddr{}
@@ -108,7 +110,7 @@ func (d *Datapath) writeAddrs(addrs map[netip.Addr]uint32, own []netip.Addr, fou
 		}
 	}
 	if d.outside.primary != first {
-		d.log.Info("what backends on other nodes see", "ipv4", first[0], "ipv6", first[1])
+		d.log.Info("set the addresses that backends on other nodes see", "ipv4", first[0], "ipv6", first[1])
 	}
 	d.outside.primary = first
 	d.outside.unknown = nil
@@ -123,8 +125,8 @@ func (d *Datapath) writeAddrs(addrs map[netip.Addr]uint32, own []netip.Addr, fou
 	return nil
 }
 
-// writeTunnel tells the programs the tunnel's device, and the addresses that backends see to which it leads: none before
-// programs meet the answers.
+// writeTunnel writes the tunnel's device and the addresses that backends reached through it see:
+// none before the tunnel has programs to handle the replies.
 func (d *Datapath) writeTunnel(isServed bool) error {
 	tunnel := d.outside.tunnel
 	if !isServed || !tunnel.Addr4.IsValid() {
@@ -136,11 +138,11 @@ func (d *Datapath) writeTunnel(isServed bool) error {
 	return errors.Join(d.maps.SetTunnel(uint32(tunnel.Index)), d.maps.SetTunnelAddr(tunnel.Addr4), d.maps.SetTunnelAddr(tunnel.Addr6))
 }
 
-// primary is the node's first address of each family, IPv4 and IPv6; not valid where it has none.
+// primary is the node's first IPv4 and IPv6 address; one that it lacks is not valid.
 type primary [2]netip.Addr
 
-// primaryOf returns the addresses by which the node is known to others, as far as it has them; otherwise those of the
-// device that has the default route, or of the first that is served.
+// primaryOf returns the addresses by which others know the node, if the node has them; otherwise
+// those of the device with the default route, or of the first device that has programs.
 func primaryOf(addrs map[netip.Addr]uint32, own []netip.Addr, found []devices.Device) (first primary) {
 	propose := func(addr netip.Addr) {
 		if _, ok := addrs[addr]; !ok {

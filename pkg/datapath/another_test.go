@@ -13,8 +13,8 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 )
 
-// What a switch floods since it is for another node, nobody else forwards, new flows and others alike. A device that has
-// got another hardware address is known by that.
+// No program forwards packets that a switch floods although they are for another node, whether of
+// new or established flows. A device whose hardware address changes is known by the new one.
 func TestForAnother(t *testing.T) {
 	for _, xdp := range []devices.Mode{devices.Off, devices.Native} {
 		t.Run(string(xdp), func(t *testing.T) {
@@ -32,11 +32,11 @@ func TestForAnother(t *testing.T) {
 				return d.look(func(map[netip.Addr]uint32) {})
 			})
 			if got := w.mac(t, d); got.String() != mac.String() {
-				t.Fatalf("the programs know the device as %s, want %s", got, mac)
+				t.Fatalf("the programs know the device by %s, want %s", got, mac)
 			}
 			w.newCrowd(2).establish(t, 2)
 			w.sendTo(t, net.HardwareAddr{2, 0, 0, 0, 0, 7})
-			flows := []int{1, 2} // the first of them is established
+			flows := []int{1, 2} // the first is established
 			for _, i := range flows {
 				if err := w.say(i, 101); err != nil {
 					t.Fatal(err)
@@ -50,7 +50,7 @@ func TestForAnother(t *testing.T) {
 	}
 }
 
-// mac returns what the programs know the node's first device as.
+// mac returns the hardware address by which the programs know the node's first device.
 func (w *town) mac(t *testing.T, d *Datapath) net.HardwareAddr {
 	t.Helper()
 	var row bpf.MapsLinkAddr
@@ -64,7 +64,7 @@ func (w *town) mac(t *testing.T, d *Datapath) net.HardwareAddr {
 	return row.Mac[:]
 }
 
-// sendTo makes mac what the clients' packets to the node are sent to.
+// sendTo makes clients send their packets for the node to mac.
 func (w *town) sendTo(t *testing.T, mac net.HardwareAddr) {
 	t.Helper()
 	err := w.clients.Do(func() error {
@@ -81,7 +81,8 @@ func (w *town) sendTo(t *testing.T, mac net.HardwareAddr) {
 	}
 }
 
-// wantAnswered has a client send a packet with a number, and wants that to be what is answered next.
+// wantAnswered makes a client send a packet with the given number and checks that the next answer
+// is to that.
 func (w *town) wantAnswered(t *testing.T, client, number int) {
 	t.Helper()
 	if err := w.say(client, number); err != nil {
@@ -95,6 +96,6 @@ func (w *town) wantAnswered(t *testing.T, client, number int) {
 		t.Fatal(err)
 	}
 	if to, of := binary.BigEndian.Uint32(packet), binary.BigEndian.Uint32(packet[4:]); int(to) != client || int(of) != number {
-		t.Errorf("packet %d of client %d is answered, want %d of client %d", of, to, number, client)
+		t.Errorf("the answer is to packet %d of client %d, want packet %d of client %d", of, to, number, client)
 	}
 }

@@ -12,12 +12,13 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Attach loads this version's programs over the maps and puts them in force. All are loaded before the first is
-// attached. Where a link is pinned already its program is switched, so there is no moment without one.
+// Attach loads this version's programs over the maps and attaches them. It loads all before it
+// attaches the first. Where a link is pinned it only replaces the link's program, so there is no
+// moment without one.
 //
-// After an error the hooks are as they were, with one exception: where links of an earlier process were being switched,
-// the rest is switched all the same, since nobody but that process could open its programs again. The versions share
-// their maps, so they may work side by side until the next Attach.
+// If it fails, the hooks are as they were, with one exception: if it was updating links of an
+// earlier process, it updates the rest too, since it cannot get hold of that process's programs to
+// go back. The versions share their maps, so they can run side by side until the next Attach.
 func (d *Datapath) Attach() error {
 	d.changing.Lock()
 	defer d.changing.Unlock()
@@ -32,13 +33,13 @@ func (d *Datapath) Attach() error {
 	if err := d.adoptFormer(); err != nil {
 		return fmt.Errorf("attach programs: %w", err)
 	}
-	if err := hush(d.maps.Watch); err != nil { // whoever watched has gone with the process before
+	if err := hush(d.maps.Watch); err != nil { // those who watched have gone with the previous process
 		return fmt.Errorf("attach programs: %w", err)
 	}
 	return d.attachPrograms()
 }
 
-// attachPrograms loads the programs that are needed and puts them in force.
+// attachPrograms loads the programs that are needed and attaches them.
 func (d *Datapath) attachPrograms() error {
 	found, err := probe()
 	if err != nil {
@@ -64,8 +65,8 @@ func (d *Datapath) attachPrograms() error {
 	return errors.Join(d.attachDevices(packets), d.takeOver(), d.removeStale(), old.close())
 }
 
-// attachAll makes every hook run its program: new links first, which can fail and are undone by closing them, then those
-// whose program only changes, which has no reason to fail that could not be seen before.
+// attachAll makes every hook run its program. It creates new links first, which can fail and is
+// undone by closing them, then updates existing links, which should not fail if it got that far.
 func (d *Datapath) attachAll(progs programs) (err error) {
 	var undo []func() error
 	defer func() {
@@ -114,7 +115,7 @@ func (d *Datapath) attachAll(progs programs) (err error) {
 	return nil
 }
 
-// inPlace reports whether there is a link of the program that is attached where it should be.
+// inPlace reports whether the program has a link that is attached where it should be.
 func (d *Datapath) inPlace(name string, prog program) (bool, error) {
 	if err := d.openLink(name); err != nil {
 		return false, err
@@ -128,12 +129,12 @@ func (d *Datapath) inPlace(name string, prog program) (bool, error) {
 		return false, fmt.Errorf("inspect link %s: %w", name, err)
 	}
 	if !fits {
-		d.log.Info("link is attached anew", "link", name, "cgroup", d.cgroup.path)
+		d.log.Info("link is attached elsewhere: attaching a new one", "link", name, "cgroup", d.cgroup.path)
 	}
 	return fits, nil
 }
 
-// openLink opens the pinned link of a program unless it is open or there is none.
+// openLink opens the pinned link of a program, if there is one and it is not open.
 func (d *Datapath) openLink(name string) error {
 	if d.links[name] != nil {
 		return nil
@@ -149,8 +150,8 @@ func (d *Datapath) openLink(name string) error {
 	return nil
 }
 
-// fits reports whether the link is attached where it should be. The cgroup of a link that was detached, by hand or
-// because the cgroup went, has the id 0.
+// fits reports whether the link is attached where it should be. A link that was detached, by hand
+// or because its cgroup was removed, has the cgroup id 0.
 func (d *Datapath) fits(l link.Link, attach ebpf.AttachType) (bool, error) {
 	info, err := l.Info()
 	if err != nil {
@@ -160,7 +161,7 @@ func (d *Datapath) fits(l link.Link, attach ebpf.AttachType) (bool, error) {
 	return at != nil && at.CgroupId == d.cgroup.id && uint32(at.AttachType) == uint32(attach), nil
 }
 
-// switchLinks makes links run other programs, and returns how to undo that, where that is possible.
+// switchLinks updates the programs of links. It returns functions that undo this, where possible.
 func (d *Datapath) switchLinks(names []string, progs programs) (undo []func() error, err error) {
 	var errs []error
 	for _, name := range names {
@@ -189,7 +190,7 @@ func update(name string, l link.Link, prog program) error {
 	return nil
 }
 
-// addLink attaches prog with a new link, which nothing keeps yet.
+// addLink attaches prog with a new link, which is not pinned yet.
 func (d *Datapath) addLink(name string, prog program) (link.Link, error) {
 	if err := d.step("attach: " + name); err != nil {
 		return nil, err
@@ -201,8 +202,8 @@ func (d *Datapath) addLink(name string, prog program) (link.Link, error) {
 	return added, nil
 }
 
-// publishLink pins a new link in the place of the old one, if there is one, in one step. The old one is kept on the stage
-// until it is certain that nothing has to be undone.
+// publishLink pins a new link in the place of the old one, if any, in one step. The old link stays
+// in the staging directory until it is certain that nothing has to be undone.
 func (d *Datapath) publishLink(name string, added link.Link) (undo func() error, err error) {
 	if err := d.pins.openStage(); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -224,7 +225,8 @@ func (d *Datapath) publishLink(name string, added link.Link) (undo func() error,
 	return func() error { return rename(staged, pin) }, nil
 }
 
-// adoptLinks closes the links that new ones have replaced. That detaches them, since their pins go with the stage.
+// adoptLinks closes the links that new ones replaced. This detaches them, since their pins go with
+// the staging directory.
 func (d *Datapath) adoptLinks(added map[string]link.Link) {
 	if len(added) == 0 {
 		return
@@ -232,17 +234,17 @@ func (d *Datapath) adoptLinks(added map[string]link.Link) {
 	for name, l := range added {
 		if old := d.links[name]; old != nil {
 			if err := old.Close(); err != nil {
-				d.log.Warn("closing a replaced link", "link", name, "error", err)
+				d.log.Warn("cannot close a replaced link", "link", name, "error", err)
 			}
 		}
 		d.links[name] = l
 	}
 	if err := d.pins.clearStage(); err != nil {
-		d.log.Warn("unpinning replaced links", "error", err)
+		d.log.Warn("cannot unpin replaced links", "error", err)
 	}
 }
 
-// removeStale detaches the programs of an older version that this one does not have, and those that nothing needs now.
+// removeStale detaches the programs that this version does not have or does not need now.
 func (d *Datapath) removeStale() error {
 	names, err := d.pins.linkNames()
 	if err != nil {
@@ -255,12 +257,13 @@ func (d *Datapath) removeStale() error {
 		if err := detach(d.pins.link(name)); err != nil {
 			return err
 		}
-		d.log.Info("link that nothing needs removed", "link", name)
+		d.log.Info("removed a link that is no longer needed", "link", name)
 	}
 	return nil
 }
 
-// detach detaches and unpins the link at path. Removing the pin alone would do so too, but some time later.
+// detach detaches and unpins the link at path. Removing the pin would detach it too, but only some
+// time later.
 func detach(path string) error {
 	pinned, err := link.LoadPinnedLink(path, nil)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,7 +15,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-// failing makes a place fail at the step that *step names.
+// failing makes p fail at the step that *step names.
 func (p *place) failing(step *string) {
 	p.failpoint = func(at string) error {
 		if at == *step {
@@ -29,12 +29,12 @@ func attachSteps(t *testing.T) []string {
 	t.Helper()
 	list := slices.DeleteFunc(steps(t), func(step string) bool { return !strings.HasPrefix(step, "attach: ") })
 	if len(list) != 6 {
-		t.Fatalf("not the steps of three hooks: %q", list)
+		t.Fatalf("want two steps for each of three hooks: %q", list)
 	}
 	return list
 }
 
-// A first Attach that fails at any step leaves nothing, and the next one works.
+// If the first Attach fails at any step, it leaves nothing behind, and the next one works.
 func TestAttachFails(t *testing.T) {
 	for _, fail := range attachSteps(t) {
 		t.Run(fail, func(t *testing.T) {
@@ -57,14 +57,14 @@ func TestAttachFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !connects(t, p) {
-				t.Error("the service is not reached")
+				t.Error("cannot reach the service")
 			}
 			checkPins(t, p)
 		})
 	}
 }
 
-// One that fails on its way to another cgroup leaves the programs where they were.
+// An Attach that fails while moving to another cgroup leaves the programs where they were.
 func TestAttachFailsToMove(t *testing.T) {
 	for _, fail := range attachSteps(t) {
 		t.Run(fail, func(t *testing.T) {
@@ -86,26 +86,27 @@ func TestAttachFailsToMove(t *testing.T) {
 			checkPins(t, p)
 			for i, now := range status(t, d).Programs {
 				if now.ID != links[i].ID {
-					t.Errorf("%s has another program", now.Name)
+					t.Errorf("%s runs another program", now.Name)
 				}
 			}
 			if !connects(t, p) {
-				t.Error("the service is not reached in the old cgroup")
+				t.Error("cannot reach the service from the old cgroup")
 			}
 			step = ""
 			if err := d.Attach(); err != nil {
 				t.Fatal(err)
 			}
 			if !connects(t, moved) {
-				t.Error("the service is not reached in the new cgroup")
+				t.Error("cannot reach the service from the new cgroup")
 			}
 			eventually(t, "the old cgroup without programs", func() bool { return attached(t, p.CgroupRoot) == 0 })
 		})
 	}
 }
 
-// One that fails half way through switching programs puts back those that this process loaded. Those of an earlier
-// process it cannot open again, so then it switches what it can; either way the next one finishes.
+// An Attach that fails half way through switching programs restores those that this process loaded.
+// It cannot get hold of an earlier process's programs to restore them, so then it switches all it
+// can. Either way, the next Attach finishes.
 func TestAttachFailsToSwitch(t *testing.T) {
 	names := hooks(t)
 	for _, fail := range []int{0, len(names) / 2, len(names) - 1} {
@@ -127,14 +128,14 @@ func TestAttachFailsToSwitch(t *testing.T) {
 				}
 				for i, now := range status(t, d).Programs {
 					if same := now.ID == before.Programs[i].ID; same != (ours || i == fail) {
-						t.Errorf("%s: the same program is %v", now.Name, same)
+						t.Errorf("%s: it runs the same program: %v", now.Name, same)
 					}
 					if !now.Attached {
 						t.Errorf("%s is not attached", now.Name)
 					}
 				}
 				if !connects(t, p) {
-					t.Error("the service is not reached")
+					t.Error("cannot reach the service")
 				}
 				step = ""
 				if err := d.Attach(); err != nil {
@@ -142,7 +143,7 @@ func TestAttachFailsToSwitch(t *testing.T) {
 				}
 				for i, now := range status(t, d).Programs {
 					if !now.Attached || now.ID == before.Programs[i].ID {
-						t.Errorf("not switched: %+v", now)
+						t.Errorf("its program was not switched: %+v", now)
 					}
 				}
 				checkPins(t, p)
@@ -151,7 +152,7 @@ func TestAttachFailsToSwitch(t *testing.T) {
 	}
 }
 
-// checkPins checks that every hook has its pin and that nothing else is left.
+// checkPins checks that every hook has a pin and that nothing else is left.
 func checkPins(t *testing.T, p place) {
 	t.Helper()
 	var have []string
@@ -164,6 +165,6 @@ func checkPins(t *testing.T, p place) {
 		t.Errorf("pinned links (-want +got):\n%s", diff)
 	}
 	if _, err := os.Stat(newPins(p.BPFFS).stage); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the stage is still there: %v", err)
+		t.Errorf("the staging directory still exists: %v", err)
 	}
 }

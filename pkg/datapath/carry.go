@@ -10,11 +10,11 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// carryTries is how often rows that could not be carried over are tried again.
+// carryTries is how often to retry rows that could not be carried over.
 const carryTries = 3
 
-// carrier carries rows of established flows over into a larger map, by a program that looks at both maps again in the
-// moment after.
+// carrier copies rows of established flows to a larger map, with a program that checks both maps
+// again right after each copy.
 type carrier struct {
 	progs *ebpf.Collection
 	list  *maps.Array[maps.Carried]
@@ -23,8 +23,8 @@ type carrier struct {
 	done, torn, failed int
 }
 
-// carry carries all rows of old over into next, while programs look into both and insert into next alone. A row that
-// next has is left as it is.
+// carry copies all rows of old to next, while programs look into both and insert only into next.
+// Rows that next already has stay as they are.
 func carry(old, next *ebpf.Map) (err error) {
 	c, err := newCarrier(old, next)
 	if err != nil {
@@ -38,12 +38,13 @@ func carry(old, next *ebpf.Map) (err error) {
 		if err != nil {
 			return err
 		}
-		// A program that found a flow in the old map may have taken it from the new one again: so until all are there.
+		// A program that found a flow in the old map may have deleted it from the new one, so
+		// repeat until a pass copies nothing.
 		if c.done == 0 && c.failed == 0 && (c.torn == 0 || tries >= carryTries) {
 			return nil
 		}
 		if tries++; c.failed > 0 && tries >= carryTries {
-			return fmt.Errorf("carry flows over: %d rows found no place in the larger map, of %d: the kernel may be short of memory",
+			return fmt.Errorf("carry over flows: cannot insert %d rows into the larger map of %d: the kernel may be short of memory",
 				c.failed, next.MaxEntries())
 		}
 	}
@@ -81,7 +82,7 @@ func (c *carrier) carry(keys []maps.Flow) error {
 		}
 		c.count.Rows()[0] = uint64(n)
 		if _, err := c.progs.Programs[bpf.CarryProgCarryFlows].Run(&ebpf.RunOptions{}); err != nil {
-			return fmt.Errorf("carry flows over: %w", err)
+			return fmt.Errorf("carry over flows: %w", err)
 		}
 		for i := range n {
 			switch list[i].Outcome {

@@ -15,18 +15,18 @@ import (
 )
 
 var (
-	// ErrNoCgroup is wrapped by Open's error when no cgroup2 tree is mounted.
+	// ErrNoCgroup is wrapped by the error of Open if no cgroup2 tree is mounted.
 	ErrNoCgroup = errors.New("no cgroup2 filesystem is mounted")
 
-	// ErrPartOfTree is wrapped by Open's error when the only cgroups that can be seen are this container's own, or some
-	// others: programs there would serve next to nobody, and nobody would notice.
+	// ErrPartOfTree is wrapped by the error of Open if only this container's own cgroups, or some
+	// others, are visible: programs there would serve hardly anything, and nobody would notice.
 	ErrPartOfTree = errors.New("only a part of the cgroup2 tree can be seen")
 )
 
-// rootID is the id of the one cgroup that has no parent.
+// rootID is the id of the root cgroup.
 const rootID = 1
 
-// goneID is the id of no cgroup.
+// goneID is an id that no cgroup has.
 const goneID = math.MaxUint64
 
 // cgroup is a directory of the cgroup2 tree.
@@ -35,7 +35,7 @@ type cgroup struct {
 	id   uint64
 }
 
-// findCgroup returns the cgroup at path, or the root of the tree that is mounted when path is empty.
+// findCgroup returns the cgroup at path, or the root of the mounted tree if path is empty.
 func findCgroup(path string) (cgroup, error) {
 	if path != "" {
 		return openCgroup(path)
@@ -51,7 +51,7 @@ func findCgroup(path string) (cgroup, error) {
 	return found, nil
 }
 
-// CgroupRoot returns the cgroup that an agent would attach to, if it is told path.
+// CgroupRoot returns the cgroup that an agent would attach to, given the same path.
 func CgroupRoot(path string) (string, error) {
 	found, err := findCgroup(path)
 	return found.path, err
@@ -73,7 +73,7 @@ func openCgroup(path string) (cgroup, error) {
 	return cgroup{path: path, id: info.Ino}, nil
 }
 
-// ownView returns the mounts of cgroup2 that this process sees, and its own place in the tree.
+// ownView returns the cgroup2 mounts that this process sees, and its own cgroup.
 func ownView() ([]cgroupMount, cgroupPath, error) {
 	file, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
@@ -91,8 +91,8 @@ func ownView() ([]cgroupMount, cgroupPath, error) {
 	return mounts, ownCgroup(groups), nil
 }
 
-// ownCgroup returns the cgroup2 among the cgroups of a process, listed as in /proc/self/cgroup. A kernel that does not
-// list it has had no use for it yet: then every process is at the root.
+// ownCgroup returns the cgroup2 from a list in the format of /proc/self/cgroup. A kernel omits it
+// until cgroup2 is used; then every process is in the root.
 func ownCgroup(list []byte) cgroupPath {
 	for line := range bytes.Lines(list) {
 		if path, ok := bytes.CutPrefix(bytes.TrimSuffix(line, []byte("\n")), []byte("0::")); ok {
@@ -102,9 +102,9 @@ func ownCgroup(list []byte) cgroupPath {
 	return cgroupPath{}
 }
 
-// cgroupRoot returns the root of the tree among its mounts. A mount may be hidden by another on top, so every one is
-// opened. In a container with a cgroup namespace of its own "/" is merely the container, unless that is the whole
-// machine's, and the host's tree shows as "/../..".
+// cgroupRoot returns the root of the tree among its mounts. It opens every one, since a mount may
+// be hidden by another on top. In a container with its own cgroup namespace, "/" is just the
+// container, unless the container spans the whole machine, and the host's tree shows as "/../..".
 func cgroupRoot(mounts []cgroupMount, own cgroupPath, open func(path string) (cgroup, error)) (cgroup, error) {
 	mounts = slices.Clone(mounts)
 	slices.SortStableFunc(mounts, func(a, b cgroupMount) int {
@@ -126,14 +126,15 @@ func cgroupRoot(mounts []cgroupMount, own cgroupPath, open func(path string) (cg
 	switch {
 	case part != "":
 		return cgroup{}, fmt.Errorf("%w, at %s: let the container see the node's (a hostPath volume of /sys/fs/cgroup), or name "+
-			"a directory with --cgroup-root if its processes alone are to be served", ErrPartOfTree, part)
+			"a directory with --cgroup-root to serve only the processes in it", ErrPartOfTree, part)
 	case failed != nil:
-		return cgroup{}, fmt.Errorf("%w where it can be opened: %w; \"fairlead init\" mounts it anew", ErrNoCgroup, failed)
+		return cgroup{}, fmt.Errorf("%w that can be opened: %w; \"fairlead init\" mounts one", ErrNoCgroup, failed)
 	}
-	return cgroup{}, fmt.Errorf("%w; \"fairlead init\" mounts it, or name a directory of it with --cgroup-root", ErrNoCgroup)
+	return cgroup{}, fmt.Errorf("%w; \"fairlead init\" mounts one, or name a directory in one with --cgroup-root", ErrNoCgroup)
 }
 
-// serves reports whether this process is in the cgroup at path or below it, as far as it can tell, and where it is.
+// serves reports whether this process is in the cgroup at path or below it, and whether that is
+// known.
 func serves(path string, mounts []cgroupMount, own cgroupPath) (inside, known bool) {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		path = resolved
@@ -142,7 +143,7 @@ func serves(path string, mounts []cgroupMount, own cgroupPath) (inside, known bo
 	var served cgroupPath
 	for _, mount := range mounts {
 		rest, ok := strings.CutPrefix(path, strings.TrimSuffix(mount.path, "/"))
-		// Of two mounts on one directory the later one is seen.
+		// Of two mounts on one directory, the later one is visible.
 		if !ok || rest != "" && rest[0] != '/' || len(mount.path) < longest {
 			continue
 		}

@@ -18,7 +18,8 @@ const (
 	gone    = "54 31 0:38 /../../../..//deleted /run/gone rw - cgroup2 cgroup2 rw\n"
 )
 
-// opened stands for the directories of a machine: the id of each cgroup, 0 for what is no cgroup2.
+// opened fakes the directories of a machine by the id of each cgroup; a path without an id is not
+// in a cgroup2.
 func opened(ids map[string]uint64) func(string) (cgroup, error) {
 	return func(path string) (cgroup, error) {
 		if ids[path] == 0 {
@@ -32,7 +33,8 @@ func TestCgroupRoot(t *testing.T) {
 	machine := opened(map[string]uint64{
 		"/sys/fs/cgroup": 1, "/sys/fs/cgroup/unified": 1, "/run/part": 77, "/run/sibling": 78, "/host/cgroup": 1, "/mnt/my cgroups": 1,
 	})
-	// A container's own mount is not the root; what it sees of the host may be, or be the root of a node in a container.
+	// A container's own mount is not the root. What it sees of the host may be the root, or the
+	// root of a node in a container.
 	container := opened(map[string]uint64{
 		"/sys/fs/cgroup": 99, "/sys/fs/cgroup/unified": 99, "/run/part": 77, "/run/sibling": 78, "/host/cgroup": 50, "/run/gone": 60,
 	})

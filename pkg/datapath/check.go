@@ -12,25 +12,29 @@ import (
 )
 
 const (
-	// checkEvery is how often the attachment is checked, and checkSoon how often while something is wrong with it.
+	// checkEvery is how often to check the attachment, checkSoon how often while something is wrong
+	// with it.
 	checkEvery = time.Minute
 	checkSoon  = 5 * time.Second
 )
 
-// Attachment is what the last check of the attachment found.
+// Attachment is the result of the last check.
 type Attachment struct {
 	Checked time.Time // zero before the first check
 	Proofs  []Proof   // by family
-	Mended  uint64    // links that were found detached or changed and are in force again, since the start
-	Err     error     // what could not be mended
+	// Mended counts the links that were found detached or changed and were repaired, since the
+	// start.
+	Mended uint64
+	Err    error // why something could not be repaired
 }
 
-// sound reports whether there is nothing left to mend.
+// sound reports whether nothing is left to repair.
 func (a *Attachment) sound() bool {
 	return a.Err == nil && !slices.ContainsFunc(a.Proofs, func(p Proof) bool { return p.State == Missed })
 }
 
-// WatchAttachment checks what Attach left every minute until the context ends, and more often while something is wrong.
+// WatchAttachment calls CheckAttachment every minute until the context ends, and more often while
+// something is wrong.
 func (d *Datapath) WatchAttachment(ctx context.Context) error {
 	d.mu.Lock()
 	found := d.attached
@@ -49,8 +53,8 @@ func (d *Datapath) WatchAttachment(ctx context.Context) error {
 	}
 }
 
-// CheckAttachment attaches again what was detached, changed or unpinned since Attach, and proves by dials of its own that
-// the programs are at work. Status has what it found until the next check.
+// CheckAttachment repairs what was detached, changed or unpinned since Attach, and proves by test
+// dials that the programs work. Status returns the result until the next check.
 func (d *Datapath) CheckAttachment() Attachment {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -73,10 +77,12 @@ func (d *Datapath) check() Attachment {
 	return found
 }
 
-// mend brings every link to the state that Attach left it in, and returns how many it had to.
+// mend brings every link back to the state in which Attach left it, and returns how many it had to
+// repair.
 func (d *Datapath) mend() (mended int, err error) {
-	// A cgroup that was removed and made again is another one, although links to the old one count as attached as long as
-	// sockets of that are open. The root alone cannot go: where its path leads nowhere, only the mount has gone.
+	// A cgroup that was removed and created again is another cgroup, although links to the old one
+	// count as attached while sockets of the old one are open. Only the root cannot be removed: if
+	// its path leads nowhere, the mount is gone.
 	switch now, err := openCgroup(d.cgroup.path); {
 	case err == nil:
 		d.cgroup = now
@@ -104,11 +110,11 @@ func (d *Datapath) mendLink(name string, prog program) (mended bool, err error) 
 	case sound && runs:
 		return false, nil
 	case sound:
-		d.log.Warn("link had another program: switching it back", "link", name)
+		d.log.Warn("link runs another program: switching it back", "link", name)
 		err := update(name, d.links[name], prog)
 		return err == nil, err
 	}
-	d.log.Warn("link is detached or not pinned: attaching anew", "link", name, "cgroup", d.cgroup.path)
+	d.log.Warn("link is detached or not pinned: attaching it again", "link", name, "cgroup", d.cgroup.path)
 	added, err := d.addLink(name, prog)
 	if err != nil {
 		return false, err
@@ -120,8 +126,8 @@ func (d *Datapath) mendLink(name string, prog program) (mended bool, err error) 
 	return true, nil
 }
 
-// inspect reports whether the link of a program is attached and pinned where it should be, and whether it runs the
-// program.
+// inspect reports whether the program's link is attached and pinned where it should be, and whether
+// it runs the program.
 func (d *Datapath) inspect(name string, prog program) (sound, runs bool, err error) {
 	l := d.links[name]
 	if l == nil {
@@ -135,7 +141,7 @@ func (d *Datapath) inspect(name string, prog program) (sound, runs bool, err err
 		return false, false, err
 	}
 	pinned, err := link.LoadPinnedLink(d.pins.link(name), nil)
-	if err != nil { // no pin, or one of something else: that is mended alike
+	if err != nil { // no pin, or a pin of something else: both are repaired the same way
 		return false, false, nil
 	}
 	defer pinned.Close()
@@ -147,10 +153,10 @@ func (d *Datapath) inspect(name string, prog program) (sound, runs bool, err err
 	return there.ID == info.ID, info.Program == id, err
 }
 
-// logAttachment tells what changed for the worse or the better.
+// logAttachment logs changes for the worse and for the better.
 func (d *Datapath) logAttachment(was, now *Attachment) {
 	if now.Err != nil && (was.Err == nil || was.Err.Error() != now.Err.Error()) {
-		d.log.Error("programs cannot be attached: trying again", "error", now.Err)
+		d.log.Error("cannot attach programs: trying again", "error", now.Err)
 	}
 	if was.Err != nil && now.Err == nil {
 		d.log.Info("programs are attached again")
@@ -161,11 +167,11 @@ func (d *Datapath) logAttachment(was, now *Attachment) {
 		}
 		switch p.State {
 		case Missed:
-			d.log.Error("programs are attached but not at work", "family", p.Family, "found", p.Why, "cgroup", d.cgroup.path)
+			d.log.Error("programs are attached but do not work", "family", p.Family, "found", p.Why, "cgroup", d.cgroup.path)
 		case Unknown:
-			d.log.Info("programs cannot be proven to be at work", "family", p.Family, "why", p.Why)
+			d.log.Info("cannot prove that the programs work", "family", p.Family, "why", p.Why)
 		default:
-			d.log.Debug("programs at work", "family", p.Family, "state", p.State)
+			d.log.Debug("programs work", "family", p.Family, "state", p.State)
 		}
 	}
 }

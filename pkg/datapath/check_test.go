@@ -24,7 +24,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// finding is an Attachment as a child reports it, and what is attached afterwards.
+// finding is an Attachment as a child process reports it, and how many programs are attached
+// afterwards.
 type finding struct {
 	Proofs   []Proof
 	Mended   uint64
@@ -32,8 +33,8 @@ type finding struct {
 	Attached int
 }
 
-// runCheck attaches, damages what it is told to, checks twice, and reports both findings. Its arguments are the bpf
-// filesystem, the cgroup that is served, and the damage.
+// runCheck attaches, does the damage, checks twice, and prints both findings. Its arguments are the
+// bpf filesystem, the cgroup to serve, and the damage.
 func runCheck(args []string) error {
 	d, err := Open(Config{BPFFS: args[0], CgroupRoot: args[1]})
 	if err != nil {
@@ -68,7 +69,7 @@ func runCheck(args []string) error {
 	return nil
 }
 
-// passing returns a program of somebody else's.
+// passing returns a program that is not the agent's.
 func passing(attach ebpf.AttachType) (*ebpf.Program, error) {
 	return ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.CGroupSockAddr, AttachType: attach, License: "GPL",
@@ -76,7 +77,7 @@ func passing(attach ebpf.AttachType) (*ebpf.Program, error) {
 	})
 }
 
-// damages are what may happen to an attachment behind an agent's back.
+// damages are things that can happen to an attachment behind an agent's back.
 func damages() map[string]func(*Datapath) error {
 	return map[string]func(*Datapath) error{
 		"none":   func(*Datapath) error { return nil },
@@ -108,11 +109,11 @@ func damages() map[string]func(*Datapath) error {
 			at := d.pins.link("sock_bind4")
 			return errors.Join(os.Remove(at), os.Mkdir(at, 0o700))
 		},
-		// The programs of another agent in our place, as far as a dial can tell.
+		// To a dial, this looks like the programs of another agent in our place.
 		"another agent": func(d *Datapath) error { d.token = newToken(); return nil },
 		"no answers":    func(d *Datapath) error { d.token, d.features.CanRefuse = newToken(), false; return nil },
 		"remove cgroup": func(d *Datapath) error { return os.Remove(d.cgroup.path) },
-		"make cgroup anew": func(d *Datapath) error {
+		"recreate cgroup": func(d *Datapath) error {
 			return errors.Join(os.Remove(d.cgroup.path), os.Mkdir(d.cgroup.path, 0o755))
 		},
 		"exclusive program": func(d *Datapath) error {
@@ -124,7 +125,7 @@ func damages() map[string]func(*Datapath) error {
 			if err != nil {
 				return err
 			}
-			// Both stay open for the life of the process.
+			// Both stay open until the process ends.
 			return errors.Join(d.links["sock_connect4"].Detach(), link.RawAttachProgram(link.RawAttachProgramOptions{
 				Target: int(dir.Fd()), Program: other, Attach: ebpf.AttachCGroupInet4Connect,
 			}))
@@ -141,9 +142,9 @@ func TestCheckAttachment(t *testing.T) {
 	for _, test := range []struct {
 		damage        string
 		outside       bool // the process is not below the cgroup
-		below         bool // the cgroup is one below that of the process
+		below         bool // the cgroup is below that of the process
 		first, second finding
-		why           string // in the proofs of the first
+		why           string // in the proofs of the first finding
 	}{
 		{damage: "none", first: finding{proofs(Proven, Proven), 0, "", all}},
 		{damage: "detach", first: finding{proofs(Proven, Proven), 1, "", all}},
@@ -158,7 +159,7 @@ func TestCheckAttachment(t *testing.T) {
 		{damage: "exclusive program", first: finding{proofs(Missed, Proven), 0, "attach program sock_connect4", all - 1}},
 		{damage: "none", outside: true, first: finding{proofs(Unknown, Unknown), 0, "", all}, why: "is not below"},
 		{damage: "none", below: true, first: finding{proofs(Unknown, Unknown), 0, "", all}, why: "is not below"},
-		{damage: "make cgroup anew", below: true, first: finding{proofs(Unknown, Unknown), uint64(all), "", all}},
+		{damage: "recreate cgroup", below: true, first: finding{proofs(Unknown, Unknown), uint64(all), "", all}},
 		{damage: "remove cgroup", below: true, first: finding{proofs(Unknown, Unknown), 0, "no such file", 0}},
 	} {
 		t.Run(test.damage, func(t *testing.T) {
@@ -181,7 +182,7 @@ func TestCheckAttachment(t *testing.T) {
 				if err := decoder.Decode(&got); err != nil {
 					t.Fatalf("%v\n%s", err, out)
 				}
-				// Nothing is mended twice.
+				// Nothing is repaired twice.
 				checkFinding(t, got, test.first, test.why, i)
 			}
 		})
@@ -205,7 +206,7 @@ func checkFinding(t *testing.T, got, want finding, why string, round int) {
 	}
 }
 
-// A kernel without a family is not a node whose programs do not work.
+// A node that lacks an address family does not count as one whose programs do not work.
 func TestJudgeFamily(t *testing.T) {
 	d := &Datapath{features: Features{CanRefuse: true}}
 	if state, why := d.judge(unix.EAFNOSUPPORT); state != Absent || why == "" {
@@ -223,7 +224,7 @@ func TestToken(t *testing.T) {
 	}
 }
 
-// runDial makes the dials of a proof where no program is, and reports what was sent meanwhile.
+// runDial makes the test dials without any programs, and fails if that sends anything.
 func runDial([]string) error {
 	before, err := sent()
 	if err != nil {
@@ -232,7 +233,7 @@ func runDial([]string) error {
 	token := newToken()
 	for _, err := range []error{dialProbe(unix.AF_INET, token.addr4()), dialProbe(unix.AF_INET6, token.addr6())} {
 		if err != nil {
-			return fmt.Errorf("there is a route, and yet: %w", err)
+			return fmt.Errorf("dial although there is a route: %w", err)
 		}
 	}
 	after, err := sent()
@@ -240,18 +241,18 @@ func runDial([]string) error {
 		return err
 	}
 	if before != after {
-		return fmt.Errorf("sent %+v, before %+v", after, before)
+		return fmt.Errorf("the dials sent packets: the counters are %+v, before %+v", after, before)
 	}
 	asked, err := netlink.NeighList(0, netlink.FAMILY_ALL)
 	for _, neighbour := range asked {
 		if neighbour.State&netlink.NUD_NOARP == 0 {
-			err = errors.Join(err, fmt.Errorf("asked for %s", neighbour.IP))
+			err = errors.Join(err, fmt.Errorf("the dials resolved neighbour %s", neighbour.IP))
 		}
 	}
 	return err
 }
 
-// sent returns how many packets of IPv4, and datagrams of IPv6, this namespace has sent.
+// sent returns how many IPv4 bytes, and IPv6 UDP packets, this namespace has sent.
 func sent() (counts [2]int, err error) {
 	for i, source := range []struct{ file, name string }{{"netstat", "OutOctets"}, {"snmp6", "Udp6OutDatagrams"}} {
 		text, err := os.ReadFile("/proc/thread-self/net/" + source.file)
@@ -282,7 +283,7 @@ func sent() (counts [2]int, err error) {
 	return counts, nil
 }
 
-// Where no program answers, the dials find a route, and nothing is sent on it.
+// If no program answers, the dials find a route and still send nothing.
 func TestDialSendsNothing(t *testing.T) {
 	rig.Root(t)
 	ns, gateway := rig.NewNetns(t, "agent"), rig.NewNetns(t, "gateway")

@@ -6,8 +6,9 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// followClients gives clients with session affinity twice the room that they have, if half of it is taken and it is less
-// than most. Nobody else tells how many there will be, and one who is pushed out may get another backend.
+// followClients doubles the room for clients with session affinity if more than half of it is taken
+// and it is below most. Nothing else predicts how many there will be, and a client that is evicted
+// may get another backend.
 func (d *Datapath) followClients(most uint32) error {
 	rows, room, err := d.countClients()
 	if err != nil || rows <= room/2 || room >= most {
@@ -19,8 +20,9 @@ func (d *Datapath) followClients(most uint32) error {
 	return nil
 }
 
-// countClients returns how many clients with session affinity are remembered, and how many there is room for. All are
-// looked at only if they may have half of the room, by what the programs have counted; otherwise there may be fewer.
+// countClients returns how many clients with session affinity are remembered, and how many there is
+// room for. It counts the rows only if, by the programs' count, they may take more than half of the
+// room; otherwise the number is an upper bound.
 func (d *Datapath) countClients() (rows, room uint32, err error) {
 	d.changing.Lock() // a growth closes the map
 	defer d.changing.Unlock()

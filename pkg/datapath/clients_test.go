@@ -11,8 +11,9 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Clients with session affinity get more room while they come, when they have taken half of it and not before, up to
-// what they may have; and all of them keep their backends, although the table leads none of them there any more.
+// Clients with session affinity get more room as their number grows, once they have taken half of
+// it and not before, up to the limit. All of them keep their backends, although the service's table
+// no longer leads them there.
 func TestClientsGetRoom(t *testing.T) {
 	const few, many = 32000, 33000
 	w := newTown(t, devices.Off)
@@ -39,7 +40,7 @@ func TestClientsGetRoom(t *testing.T) {
 	follow(4*room, 2*room)
 
 	if tables != d.Tables() {
-		t.Error("the tables are others, which nobody told the reconciler")
+		t.Error("the tables were replaced without telling the reconciler")
 	}
 	for i := range tables.Slots[:64] {
 		tables.Slots[i] = maps.MakeSlot(1+(uint32(i)+1)%4, 1, 3)
@@ -59,7 +60,7 @@ func TestClientsGetRoom(t *testing.T) {
 	}
 }
 
-// begin lets clients from first on, before last, begin a flow each.
+// begin makes the clients from first up to, but not including, last open a flow each.
 func (c *crowd) begin(t *testing.T, first, last int) {
 	t.Helper()
 	for ; first < last; first += townBatch {
@@ -68,7 +69,7 @@ func (c *crowd) begin(t *testing.T, first, last int) {
 		}
 	}
 	if len(c.wrong) > 0 {
-		t.Fatalf("%d things went wrong: %s", len(c.wrong), c.wrong[0])
+		t.Fatalf("%d failures, the first: %s", len(c.wrong), c.wrong[0])
 	}
 }
 

@@ -7,11 +7,11 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Clock tells the number of the current tick, as the programs of packets write it: a program reads it, since nobody else
-// is told how many jiffies there were.
+// Clock reads the current tick as the packet programs see it. It runs a program for that, since the
+// kernel exposes jiffies in no other way.
 type Clock struct{ program *ebpf.Program }
 
-// Clock returns the clock of the ticks; the caller closes it.
+// Clock returns a clock for these ticks. The caller must close it.
 func (t Tick) Clock() (*Clock, error) {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "tick_now", Type: ebpf.XDP, License: "Dual BSD/GPL",
@@ -27,9 +27,9 @@ func (t Tick) Clock() (*Clock, error) {
 	return &Clock{program}, nil
 }
 
-// Now returns the number of the current tick.
+// Now returns the current tick.
 func (c *Clock) Now() (uint32, error) {
-	const shortest = 14 // bytes of a packet
+	const shortest = 14 // minimum length of a test packet
 	now, _, err := c.program.Test(make([]byte, shortest))
 	if err != nil {
 		return 0, fmt.Errorf("read the programs' clock: %w", err)
@@ -37,10 +37,10 @@ func (c *Clock) Now() (uint32, error) {
 	return now, nil
 }
 
-// Close lets go of the clock.
+// Close closes the clock's program.
 func (c *Clock) Close() error { return c.program.Close() }
 
-// Now returns the number of the current tick to whoever asks once.
+// Now returns the current tick, for callers that need it only once.
 func (t Tick) Now() (uint32, error) {
 	clock, err := t.Clock()
 	if err != nil {

@@ -30,7 +30,7 @@ func sockSpec(t *testing.T) *ebpf.CollectionSpec {
 	return spec
 }
 
-// steps lists every step of a start of an agent, with maps or without, and of a growth.
+// steps returns every step of starting an agent, with and without maps, and of a growth.
 func steps(t *testing.T) []string {
 	t.Helper()
 	p := newPlace(t)
@@ -45,7 +45,7 @@ func steps(t *testing.T) []string {
 	if err := d.Grow(double(d.Sizes())); err != nil {
 		t.Fatal(err)
 	}
-	// One hook is like the other: the first, the last and one between stand for all.
+	// All hooks are alike: the first, the last and one in between stand for all.
 	names := hooks(t)
 	stand := []string{names[0], names[len(names)/2], names[len(names)-1]}
 	return slices.DeleteFunc(seen, func(step string) bool {
@@ -54,7 +54,7 @@ func steps(t *testing.T) []string {
 	})
 }
 
-// hooks returns the names of the programs that there are without asking for more, in order.
+// hooks returns the names of the programs that are attached by default, sorted.
 func hooks(t *testing.T) []string {
 	t.Helper()
 	names := slices.Sorted(stdmaps.Keys(sockSpec(t).Programs))
@@ -65,12 +65,12 @@ func double(s maps.Sizes) maps.Sizes {
 	return maps.Sizes{Svcs: 2 * s.Svcs, Services: 2 * s.Services, Slots: 2 * s.Slots, Backends: 2 * s.Backends, Flows: s.Flows}
 }
 
-// An agent is killed at every step, with the capabilities that it has in a cluster. The next one has to make it right,
-// and no connect may fail once a service was served.
+// An agent is killed at every step, with the capabilities that it has in a cluster. The next one
+// has to repair everything, and once a service has been served, no connect may fail.
 func TestCrashAtEveryStep(t *testing.T) {
 	all := steps(t)
 	if len(all) < 15 {
-		t.Fatalf("too few steps to be all: %q", all)
+		t.Fatalf("only %q, which are too few to be all steps", all)
 	}
 	for _, step := range all {
 		t.Run(step, func(t *testing.T) {
@@ -101,7 +101,8 @@ func TestCrashAtEveryStep(t *testing.T) {
 	}
 }
 
-// growthSteps are the steps that a start over a served place takes: nothing is created, and links are updated.
+// growthSteps returns the steps of a start with existing pins: nothing is created, and links are
+// updated.
 func growthSteps(all []string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(step string) bool {
 		return step == "create: stage" || step == "create: publish" ||
@@ -109,7 +110,8 @@ func growthSteps(all []string) []string {
 	})
 }
 
-// checkWhole checks that pins and links are the usual ones, and that every link runs on the pinned maps.
+// checkWhole checks that there are exactly the usual pins and links, and that every link's program
+// uses the pinned maps.
 func checkWhole(t *testing.T, p place) {
 	t.Helper()
 	d := open(t, p.Config)
@@ -131,11 +133,12 @@ func checkWhole(t *testing.T, p place) {
 		t.Errorf("sizes: %+v", s)
 	}
 	if !usesPinned(t, d) {
-		t.Error("the attached program does not use the pinned maps")
+		t.Error("an attached program does not use the pinned maps")
 	}
 }
 
-// usesPinned reports whether every attached program reads the pinned maps and no others of their names.
+// usesPinned reports whether every attached program uses the pinned maps and no others of the same
+// names.
 func usesPinned(t *testing.T, d *Datapath) bool {
 	t.Helper()
 	pinned := map[ebpf.MapID]bool{}
@@ -145,7 +148,7 @@ func usesPinned(t *testing.T, d *Datapath) bool {
 	for _, of := range status(t, d).Programs {
 		for name, id := range mapsOf(t, of.ID) {
 			if !pinned[id] && !strings.Contains(name, "rodata") {
-				t.Logf("%s reads another %s", of.Name, name)
+				t.Logf("%s uses another %s", of.Name, name)
 				return false
 			}
 		}
@@ -153,7 +156,7 @@ func usesPinned(t *testing.T, d *Datapath) bool {
 	return true
 }
 
-// mapsOf returns the maps that a program reads, by name.
+// mapsOf returns the maps that a program uses, by name.
 func mapsOf(t *testing.T, id ebpf.ProgramID) map[string]ebpf.MapID {
 	t.Helper()
 	prog, err := ebpf.NewProgramFromID(id)
@@ -227,12 +230,12 @@ func TestGrow(t *testing.T) {
 	checkWhole(t, p)
 }
 
-// A growth that fails at any step leaves the old maps in force, and the next one works.
+// A growth that fails at any step leaves the old maps in use, and the next one works.
 func TestGrowFails(t *testing.T) {
 	boom := errors.New("boom")
 	grow := slices.DeleteFunc(steps(t), func(step string) bool { return step[:4] != "grow" })
 	if len(grow) < 8 {
-		t.Fatalf("too few steps to be all: %q", grow)
+		t.Fatalf("only %q, which are too few to be all steps", grow)
 	}
 	for _, fail := range grow {
 		t.Run(fail, func(t *testing.T) {
@@ -257,7 +260,7 @@ func TestGrowFails(t *testing.T) {
 				t.Errorf("pins (-before +after):\n%s", diff)
 			}
 			if d.Tables() != tables || d.Sizes() != maps.MinSizes() || !usesPinned(t, d) {
-				t.Error("not the old maps")
+				t.Error("the old maps are not in use")
 			}
 			reopened, err := maps.Open(d.pins.maps, true)
 			if err != nil {
@@ -266,7 +269,7 @@ func TestGrowFails(t *testing.T) {
 			defer reopened.Close()
 			for i, info := range reopened.All() {
 				if mapID(t, info.Map) != mapID(t, d.Maps().All()[i].Map) {
-					t.Errorf("the pin %s is not the map in force", info.Name)
+					t.Errorf("the pin %s is not the map in use", info.Name)
 				}
 			}
 			armed = false
@@ -277,7 +280,7 @@ func TestGrowFails(t *testing.T) {
 				t.Errorf("%d of %d connects failed: %s", len(result.Failed), result.Tried, result.Failed[0])
 			}
 			if _, err := os.Stat(d.pins.stage); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the stage is still there: %v", err)
+				t.Errorf("the staging directory still exists: %v", err)
 			}
 		})
 	}

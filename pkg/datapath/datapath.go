@@ -1,9 +1,9 @@
-// Package datapath loads the programs, attaches them and keeps what has to outlive the agent pinned: the maps and the
-// links. What the maps say is the business of whoever writes their Tables.
+// Package datapath loads and attaches the programs, and keeps pinned what has to outlive the agent:
+// the maps and the links. The users of Tables decide what the maps contain.
 //
-// Everything is found by its pin, nothing by an id, so CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON are enough. Traffic flows on
-// the pinned maps and links while no agent runs; a start adopts them, and finishes or undoes what an earlier one left
-// half done.
+// It finds everything by its pin, nothing by an id, so CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON
+// suffice. Traffic flows through the pinned maps and links while no agent runs. A starting agent
+// adopts them, and finishes or undoes what an earlier one left half done.
 package datapath
 
 import (
@@ -23,22 +23,28 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Config says where a Datapath lives.
+// Config says where and how a Datapath runs.
 type Config struct {
-	BPFFS      string   // a mounted bpf filesystem
-	CgroupRoot string   // the cgroup2 directory whose processes are served; empty to find the root
-	HostNetns  uint64   // the cookie of the node's own network namespace; 0 for the one that the process is in
-	OnDemand   bool     // attach programs that only some frontends need when there are any, see Prepare; otherwise all
-	Packets    *Packets // nil to leave the devices alone
-	// Congestion is what the node calls the congestion control of connections that choose none, if pods may have another; empty if not.
+	BPFFS      string // a mounted bpf filesystem
+	CgroupRoot string // the cgroup2 directory whose processes are served; empty to use the root
+	HostNetns  uint64 // cookie of the node's network namespace; 0 if this process is in it
+	// OnDemand attaches programs that only some frontends need once there are any (see Prepare),
+	// rather than all at once.
+	OnDemand bool
+	Packets  *Packets // nil to leave the devices alone
+	// Congestion is the congestion control of connections that choose none, if pods may have
+	// another; otherwise empty.
 	Congestion string
-	Log        *slog.Logger // nil for slog.Default
+	Log        *slog.Logger // nil means slog.Default
 
-	// failpoint is called before every step that a crash may precede. Tests use it to fail or to die there.
+	// failpoint is called before every step that a crash may precede. Tests use it to fail or die
+	// there.
 	failpoint func(step string) error
 }
 
-// Datapath owns the pins, the programs and the links below one bpf filesystem. A lock keeps a second one away. Its methods may be called from several goroutines; Tables says what that means for the tables.
+// Datapath owns the pins, programs and links below one bpf filesystem; a lock keeps a second
+// process out. Its methods are safe for concurrent use, except for what Tables says about the
+// tables.
 type Datapath struct {
 	pins   pins
 	cgroup cgroup
@@ -48,45 +54,49 @@ type Datapath struct {
 
 	hostNetns  uint64
 	congestion string
-	token      token // the programs that this process loads know its dials by it
+	token      token // identifies this process's test dials to the programs it loads
 
-	// changing is held by whoever replaces maps or programs, from the first look to the last step, and taken before mu,
-	// which is held only where others could see half of it. Either of them is enough to read what maps and programs there
-	// are: so loading, and carrying rows over, keep nobody waiting who asks, follows devices or mends links.
+	// changing is held while maps or programs are replaced, from the first look to the last step.
+	// It is locked before mu, which is held only while others could see half of the change. Either
+	// lock is enough to read which maps and programs there are. So loading programs and copying
+	// rows don't block queries, device events and link repairs.
 	changing sync.Mutex
 	mu       sync.Mutex
 	adopted  bool
-	switched bool // programs of this version use what takes the place of another version's maps
+	switched bool // programs of this version use the maps that replace those of another version
 	features Features
 	maps     *maps.Maps
 	tables   *maps.Tables
-	programs programs // what the links run; nil before Attach
-	// hookTypes are where all programs of sockets are attached to, by their names; nil before somebody asks.
+	programs programs // attached by the links; nil before Attach
+	// hookTypes are the attach types of all socket programs, by name; nil until needed.
 	hookTypes map[string]ebpf.AttachType
-	links     map[string]link.Link // by program
+	links     map[string]link.Link // by program name
 	attached  Attachment
-	needs     hookSet // of the frontends so far
+	needs     hookSet // hooks needed by the frontends so far
 
-	packets Packets // no device is served by its zero value
+	packets Packets // its zero value serves no device
 	hooks   *devices.Hooks
 	outside outside
 	former  former
 
-	table    *table      // nil unless there are two maps of established flows; for whoever holds changing
-	carrying atomic.Bool // flows are in both, or in the new one
+	table    *table      // nil unless there are two maps of established flows; guarded by changing
+	carrying atomic.Bool // flows are in both maps, or in the new one
 
-	pushedOut uint64 // clients with session affinity, ever, as of the last look at all of them; for whoever holds changing
+	// pushedOut is how many clients with session affinity were ever evicted, as of the last census.
+	// Guarded by changing.
+	pushedOut uint64
 }
 
-// ErrNoMaps is returned by what needs maps before Create or adoption gave any.
+// ErrNoMaps is returned by methods that need maps, before Create made or Open adopted any.
 var ErrNoMaps = errors.New("no maps yet")
 
-// ErrInUse is returned by Open while another process has the pins open.
+// ErrInUse is returned by Open while another process holds the lock.
 var ErrInUse = errors.New("another agent is at work")
 
-// Open checks the place, removes what an interrupted Create, Attach or Grow left, finishes an interrupted GrowFlows, and
-// opens the maps if there are pinned ones. Nothing is attached or changed by it. Adopted maps may differ from those that the attached programs use until
-// Attach has run: nothing may be written before.
+// Open checks the environment, removes what an interrupted Create, Attach or Grow left, finishes an
+// interrupted GrowFlows, and opens the pinned maps if there are any. Beyond that it attaches and
+// changes nothing. Until Attach has run, the attached programs may use other maps than the adopted
+// ones, so nothing may be written before.
 func Open(config Config) (*Datapath, error) {
 	d := &Datapath{pins: newPins(config.BPFFS), log: config.Log, step: config.failpoint, links: map[string]link.Link{}, token: newToken()}
 	if !config.OnDemand {
@@ -110,9 +120,10 @@ func Open(config Config) (*Datapath, error) {
 	if d.cgroup, err = findCgroup(config.CgroupRoot); err != nil {
 		return nil, err
 	}
-	// Kernels before 5.11 charge maps to this limit; later ones do not have it, and it takes a capability to raise.
+	// Kernels before 5.11 charge maps to this limit. Later ones don't, and raising it takes a
+	// capability.
 	if err := rlimit.RemoveMemlock(); err != nil {
-		d.log.Debug("memory lock limit stays", "error", err)
+		d.log.Debug("cannot raise the memory lock limit", "error", err)
 	}
 	if err := checkKernel(needs()); err != nil {
 		return nil, err
@@ -150,11 +161,11 @@ func (d *Datapath) adopt() error {
 	return nil
 }
 
-// Adopted reports whether Open found maps that an earlier process made.
+// Adopted reports whether Open found maps that an earlier process created.
 func (d *Datapath) Adopted() bool { return d.adopted }
 
-// Create makes and pins new maps of at least the given sizes. The whole set appears at once: a crash before that leaves
-// nothing that the next Open would adopt. It fails when there are maps already.
+// Create creates and pins maps of at least the given sizes. The whole set appears at once: if it
+// crashes before, the next Open adopts nothing. It fails if there are maps already.
 func (d *Datapath) Create(sizes maps.Sizes) (err error) {
 	d.changing.Lock()
 	defer d.changing.Unlock()
@@ -195,22 +206,23 @@ func (d *Datapath) Create(sizes maps.Sizes) (err error) {
 	return nil
 }
 
-// Tables returns the tables of the maps, nil when there are none. They are valid until the next Grow or Close: whoever
-// keeps them must not touch them during one and ask again after it.
+// Tables returns the tables of the maps, nil if there are none. They are valid until the next Grow
+// or Close: callers must not use them meanwhile and must ask again afterwards.
 func (d *Datapath) Tables() *maps.Tables {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.tables
 }
 
-// Maps returns the maps, nil when there are none. Like the tables they are valid until the next Grow or Close.
+// Maps returns the maps, nil if there are none. Like the tables, they are valid until the next Grow
+// or Close.
 func (d *Datapath) Maps() *maps.Maps {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.maps
 }
 
-// Sizes returns the sizes of the maps, zero when there are none.
+// Sizes returns the sizes of the maps, zero if there are none.
 func (d *Datapath) Sizes() maps.Sizes {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -220,7 +232,7 @@ func (d *Datapath) Sizes() maps.Sizes {
 	return d.maps.Sizes()
 }
 
-// Close lets go of everything. Maps, programs and links stay pinned and at work.
+// Close closes everything. Maps, programs and links stay pinned and attached.
 func (d *Datapath) Close() error {
 	d.former.close()
 	d.changing.Lock()
@@ -252,7 +264,7 @@ func (d *Datapath) Close() error {
 	return errors.Join(errs...)
 }
 
-// programs are loaded programs by name.
+// programs are loaded programs, by name.
 type programs map[string]program
 
 type program struct {
@@ -267,7 +279,7 @@ func (p program) id() (ebpf.ProgramID, error) {
 	}
 	id, ok := info.ID()
 	if !ok {
-		return 0, errors.New("the kernel does not tell the program's id")
+		return 0, errors.New("the kernel does not report the program's id")
 	}
 	return id, nil
 }

@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// status returns it without the program of congestion control, which nobody asks for here.
+// status returns the status without the congestion control program, which these tests do not use.
 func status(t *testing.T, d *Datapath) Status {
 	t.Helper()
 	s, err := d.Status()
@@ -32,7 +32,7 @@ func TestLifecycle(t *testing.T) {
 	p := newPlace(t)
 	d := open(t, p.Config)
 	if d.Adopted() || d.Tables() != nil || d.Sizes() != (maps.Sizes{}) {
-		t.Fatal("an empty place has maps")
+		t.Fatal("there are maps before Create")
 	}
 	if err := d.Attach(); !errors.Is(err, ErrNoMaps) {
 		t.Fatalf("Attach without maps: %v", err)
@@ -46,36 +46,36 @@ func TestLifecycle(t *testing.T) {
 		t.Fatal(diff)
 	}
 	if err := d.Create(maps.Sizes{}); err == nil {
-		t.Fatal("maps were created twice")
+		t.Fatal("Create succeeded twice")
 	}
 	if err := d.Attach(); err != nil {
 		t.Fatal(err)
 	}
 	if connects(t, p) {
-		t.Fatal("a service that is not there was reached")
+		t.Fatal("reached a service that does not exist")
 	}
 	if err := serve(d.Tables(), p.backend); err != nil {
 		t.Fatal(err)
 	}
 	if !connects(t, p) {
-		t.Fatal("the service is not reached")
+		t.Fatal("cannot reach the service")
 	}
 	first := status(t, d)
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if !connects(t, p) {
-		t.Fatal("the service is not reached while no agent runs")
+		t.Fatal("cannot reach the service while no agent runs")
 	}
 
 	d = open(t, p.Config)
 	if !d.Adopted() || d.Tables().Services[3].Words[0] == 0 {
-		t.Fatal("the maps were not adopted")
+		t.Fatal("Open did not adopt the maps")
 	}
 	if adopted := status(t, d); !slices.EqualFunc(adopted.Programs, first.Programs, func(a, b ProgramStatus) bool {
 		return a.Name == b.Name && a.ID == b.ID && a.Attached
 	}) {
-		t.Fatalf("not the programs that were left: %+v, %+v", adopted, first)
+		t.Fatalf("the programs are %+v, want those left attached: %+v", adopted, first)
 	}
 	if err := d.Attach(); err != nil {
 		t.Fatal(err)
@@ -83,7 +83,7 @@ func TestLifecycle(t *testing.T) {
 	second := status(t, d)
 	for i, prog := range second.Programs {
 		if !prog.Attached || prog.ID == first.Programs[i].ID || prog.Tag != first.Programs[i].Tag || prog.Instructions == 0 {
-			t.Errorf("program not replaced by its like: %+v, before %+v", prog, first.Programs[i])
+			t.Errorf("not replaced by the same program: %+v, before %+v", prog, first.Programs[i])
 		}
 	}
 	if len(second.Programs) != 11 || !second.Features.CanRefuse || second.CgroupRoot != p.CgroupRoot {
@@ -101,7 +101,7 @@ func TestLifecycle(t *testing.T) {
 		t.Error("a program is still attached")
 	}
 	if connects(t, p) {
-		t.Error("the service is reached after cleanup")
+		t.Error("reached the service after cleanup")
 	}
 }
 
@@ -109,9 +109,9 @@ func TestOneAgentAtATime(t *testing.T) {
 	p := newPlace(t)
 	d := open(t, p.Config)
 	if second, err := Open(p.Config); !errors.Is(err, ErrInUse) {
-		t.Fatalf("a second Open while the first is at work: %v, %v", second, err)
+		t.Fatalf("a second Open while the first Datapath is open: %v, %v", second, err)
 	}
-	// What the first one prepares is not the second's to clear.
+	// The second Open must not clear what the first one prepares.
 	if err := d.Create(maps.Sizes{}); err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestOpenRefusesWrongPlaces(t *testing.T) {
 		t.Errorf("a plain directory for the bpf filesystem: %v", err)
 	}
 	if _, err := findCgroup(plain); err == nil {
-		t.Error("a plain directory was taken for a cgroup")
+		t.Error("findCgroup accepts a plain directory")
 	}
 }
 
@@ -159,14 +159,14 @@ func TestAttachMovesToAnotherCgroup(t *testing.T) {
 	d := open(t, p.Config)
 	for _, prog := range status(t, d).Programs {
 		if prog.Attached {
-			t.Errorf("%s counts as attached while it is elsewhere", prog.Name)
+			t.Errorf("%s counts as attached while it is attached to another cgroup", prog.Name)
 		}
 	}
 	if err := d.Attach(); err != nil {
 		t.Fatal(err)
 	}
 	if !connects(t, p) {
-		t.Error("the service is not reached in the new cgroup")
+		t.Error("cannot reach the service from the new cgroup")
 	}
 	eventually(t, "the old cgroup without programs", func() bool { return attached(t, old) == 0 })
 }
@@ -185,7 +185,7 @@ func TestAttachReplacesDetachedLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !connects(t, p) {
-		t.Error("the service is not reached")
+		t.Error("cannot reach the service")
 	}
 }
 
@@ -230,7 +230,7 @@ func TestOpenClearsStage(t *testing.T) {
 	}
 	open(t, p.Config)
 	if _, err := os.Stat(d.pins.stage); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the stage is still there: %v", err)
+		t.Errorf("the staging directory still exists: %v", err)
 	}
 }
 
@@ -260,7 +260,7 @@ func TestLoadErrorShowsVerifier(t *testing.T) {
 		Instructions: asm.Instructions{asm.Return()}, License: "GPL",
 	})
 	if err = loadError(err); !strings.Contains(err.Error(), "R0 !read_ok") {
-		t.Errorf("no word of the verifier in: %v", err)
+		t.Errorf("the error lacks the verifier's log: %v", err)
 	}
 }
 
@@ -278,7 +278,7 @@ func TestSetConfig(t *testing.T) {
 		"another name":             {"can_fly": 1},
 	} {
 		if err := setConfig(spec.Variables["cfg"], fields); err == nil {
-			t.Errorf("%s was accepted", name)
+			t.Errorf("setConfig accepts %s", name)
 		}
 	}
 }

@@ -15,18 +15,22 @@ import (
 	"fairlead.io/fairlead/pkg/seal"
 )
 
-// Drain is what an agent has left on a node, on the way out: the frontends are closed to what begins, and the programs go on with what there is.
-// It knows the flows with which the stack could not go on if the programs were gone.
+// Drain handles what an agent that is being uninstalled leaves on a node: the frontends are closed
+// to new connections, and the programs keep serving existing ones. It finds the flows that the
+// stack could not take over if the programs were removed.
 type Drain struct {
 	maps    *maps.Maps
-	growing *ebpf.Map // what the flows move to, if they do
+	growing *ebpf.Map // the map that flows are moving to, if any
 	buffer  maps.FlowBuffer
 	tick    Tick
-	linger  time.Duration // after which a client that has ended, and whose backend nobody hears, is over
+	// linger is the idle time after which a client that has closed counts as gone, if the backend's
+	// packets don't pass here.
+	linger time.Duration
 }
 
-// NewDrain opens what is pinned below the bpf filesystem; it returns nil if there is nothing. A client that ends is over when it has been silent
-// for so long, where answers do not pass here.
+// NewDrain opens what is pinned below the bpf filesystem. It returns nil if nothing is. Where
+// replies don't pass here, a client that has closed counts as gone once it has been silent for
+// linger.
 func NewDrain(bpffs string, linger time.Duration) (*Drain, error) {
 	dir := MapsDir(bpffs)
 	d := &Drain{linger: linger}
@@ -49,7 +53,7 @@ func NewDrain(bpffs string, linger time.Duration) (*Drain, error) {
 	return nil, err
 }
 
-// Close lets go of the maps.
+// Close closes the maps.
 func (d *Drain) Close() error {
 	if d.growing != nil {
 		d.growing.Close()
@@ -57,8 +61,8 @@ func (d *Drain) Close() error {
 	return d.maps.Close()
 }
 
-// Flows returns the memory of flows, for who forgets those that are over; nil while they are in two maps, since an agent was interrupted. The
-// caller closes it.
+// Flows returns the flow maps, for collecting flows that are over. It returns nil while flows are
+// in two maps, because an agent was interrupted. The caller must close it.
 func (d *Drain) Flows() (*Flows, error) {
 	if d.growing != nil {
 		return nil, nil
@@ -66,11 +70,13 @@ func (d *Drain) Flows() (*Flows, error) {
 	return NewFlows(d.maps)
 }
 
-// CloseFrontends leaves what begins to others' rules. What other nodes forward to backends here goes on.
+// CloseFrontends leaves new connections to the rules of others. Packets that other nodes forward to
+// backends here are still served.
 func (d *Drain) CloseFrontends() error { return closeFrontends(d.maps) }
 
-// closeFrontends turns frontends into what is none. What can be forwarded here by other nodes is known by them still, so each leaves a row behind then,
-// before it goes: whoever is killed in between has lost nothing.
+// closeFrontends deletes the rows of frontends. Other nodes may forward packets addressed to a
+// frontend to backends here, so if there are such backends it first writes a ClosedKey row for each
+// frontend: a crash in between loses nothing.
 func closeFrontends(m *maps.Maps) error {
 	keys, rows, hosted, err := listFrontends(m)
 	if err != nil {
@@ -82,7 +88,7 @@ func closeFrontends(m *maps.Maps) error {
 			left = m.Svcs.Update(&closed, &rows[i], ebpf.UpdateAny)
 		}
 		err := m.Svcs.Delete(&key)
-		if errors.Is(left, unix.E2BIG) { // there is room now
+		if errors.Is(left, unix.E2BIG) { // the deleted row has made room
 			left = m.Svcs.Update(&closed, &rows[i], ebpf.UpdateAny)
 		}
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -95,7 +101,8 @@ func closeFrontends(m *maps.Maps) error {
 	return nil
 }
 
-// listFrontends returns all frontends, and whether other nodes may forward packets to backends here.
+// listFrontends returns all frontends, and whether other nodes may forward packets to backends
+// here.
 func listFrontends(m *maps.Maps) (keys []maps.SvcKey, rows []maps.Svc, hosted bool, err error) {
 	var key maps.SvcKey
 	var row maps.Svc
@@ -110,23 +117,24 @@ func listFrontends(m *maps.Maps) (keys []maps.SvcKey, rows []maps.Svc, hosted bo
 	return keys, rows, hosted, list.Err()
 }
 
-// Stuck are flows with which the stack could not go on, and why not.
+// Stuck counts flows that the stack could not take over, by reason.
 type Stuck struct {
-	Direct int // a backend answers its client itself
-	Tunnel int // the tunnel that leads to the backend goes
+	Direct int // the backend answers its client directly
+	Tunnel int // the backend is reached through the tunnel, which goes away
 	SCTP   int
-	// Forwarded are those that another node may forward to a backend here, which then answers the client itself. If none does, the
-	// stack can go on with them: a row does not tell who sent what it is about.
+	// Forwarded counts flows that another node may be forwarding to a backend here, which then
+	// answers the client directly. If no node does, the stack can take them over: a row does not
+	// say who sent the packets.
 	Forwarded int
 }
 
-// All returns how many these are.
+// All returns the number of flows.
 func (s Stuck) All() int { return s.Sure() + s.Forwarded }
 
-// Sure returns with how many the stack cannot go on in any case.
+// Sure returns the number of flows that the stack certainly cannot take over.
 func (s Stuck) Sure() int { return s.Direct + s.Tunnel + s.SCTP }
 
-// Stuck returns how many there are now.
+// Stuck counts the flows that are stuck now.
 func (d *Drain) Stuck() (s Stuck, err error) {
 	look, err := d.newLook()
 	if err != nil {
@@ -145,19 +153,19 @@ func (d *Drain) Stuck() (s Stuck, err error) {
 			return nil
 		})
 		if err != nil {
-			return s, fmt.Errorf("look for what others cannot go on with: %w", err)
+			return s, fmt.Errorf("look for flows that the stack cannot take over: %w", err)
 		}
 	}
 	return s, nil
 }
 
-// look is one at all flows.
+// look is one scan of all flows.
 type look struct {
 	*Drain
 	now    uint32 // in ticks
-	tunnel uint32 // the device; 0 for none
+	tunnel uint32 // device index; 0 if there is none
 	hosted bool
-	ways   map[maps.Addr]bool // whether the tunnel leads there
+	ways   map[maps.Addr]bool // by backend, whether the tunnel leads there
 }
 
 func (d *Drain) newLook() (*look, error) {
@@ -175,7 +183,7 @@ func (d *Drain) newLook() (*look, error) {
 	return l, nil
 }
 
-// judge counts a flow if it is not over, and stuck.
+// judge counts a flow if it is stuck and not over.
 func (l *look) judge(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) error {
 	if row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) {
 		return nil
@@ -187,7 +195,7 @@ func (l *look) judge(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) er
 		return nil
 	}
 	if row.State == maps.FlowNew || isFormers(key, row) {
-		return nil // nobody has answered, and who asks again asks others; or the stack has it
+		return nil // nobody has answered, so a retry goes elsewhere; or the stack has the flow
 	}
 	back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))
 	if err != nil || isOver(row, &back, ok) {
@@ -196,7 +204,8 @@ func (l *look) judge(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) er
 	switch {
 	case key.Proto == unix.IPPROTO_SCTP:
 		s.SCTP++
-	case row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != maps.FlowPod && l.isTunnelled(row.Daddr): // else a pod asks somebody outside
+	// With FlowPod alone, a pod talks to an address outside.
+	case row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != maps.FlowPod && l.isTunnelled(row.Daddr):
 		s.Tunnel++
 	default:
 		var is bool
@@ -207,14 +216,15 @@ func (l *look) judge(m *ebpf.Map, key maps.Flow, row *maps.FlowRow, s *Stuck) er
 	return err
 }
 
-// hasLeft reports whether the client of a flow that its backend answers itself is gone. Whoever has sent FIN goes on to acknowledge what the
-// backend still sends.
+// hasLeft reports whether the client of a flow that its backend answers directly is gone. After its
+// FIN, a client still acknowledges what the backend sends.
 func (l *look) hasLeft(row *maps.FlowRow) bool {
 	idle := time.Duration(int32(l.now-row.Seen)) * l.tick.Duration
 	return row.State == maps.FlowReset || row.State == maps.FlowClosing && idle > l.linger
 }
 
-// isTunnelled asks the kernel, once for each backend. What it does not tell of leads nowhere.
+// isTunnelled asks the kernel, once for each backend, whether the tunnel leads there. A backend
+// without a route counts as not tunnelled.
 func (l *look) isTunnelled(backend maps.Addr) bool {
 	if l.tunnel == 0 {
 		return false
@@ -229,7 +239,8 @@ func (l *look) isTunnelled(backend maps.Addr) bool {
 	return is
 }
 
-// isForwarded reports whether a flow may come from another node: what its client dialled is no address of this one, and the backend is here.
+// isForwarded reports whether another node may be forwarding a flow: its client dialled no address
+// of this node, and the backend is here.
 func (l *look) isForwarded(key maps.Flow, row *maps.FlowRow) (bool, error) {
 	if !l.hosted || row.Flags&(maps.FlowPod|maps.FlowInside|maps.FlowNode) != 0 {
 		return false, nil
@@ -243,7 +254,7 @@ func (l *look) isForwarded(key maps.Flow, row *maps.FlowRow) (bool, error) {
 	return err == nil && !own, err
 }
 
-// has reports whether a map has a row.
+// has reports whether the map has a row for key.
 func has[K comparable](m *ebpf.Map, key K) (bool, error) {
 	row, err := m.LookupBytes(&key)
 	if err != nil {
@@ -252,12 +263,13 @@ func has[K comparable](m *ebpf.Map, key K) (bool, error) {
 	return row != nil, nil
 }
 
-// isFormers reports whether the programs pass a flow as it comes, since the stack translates it.
+// isFormers reports whether the programs pass a flow unchanged because the stack translates it.
 func isFormers(key maps.Flow, row *maps.FlowRow) bool {
 	return key == maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
 }
 
-// isOver reports whether both ends of an established flow are done with it, as far as its rows tell.
+// isOver reports whether both ends of an established flow are done with it, as far as its rows
+// tell.
 func isOver(row, back *maps.FlowRow, ok bool) bool {
 	return row.State == maps.FlowReset || ok && back.State == maps.FlowReset || ok && row.State+back.State == 2*maps.FlowClosing
 }

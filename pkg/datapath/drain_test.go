@@ -14,12 +14,13 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// leaver is a node with a tunnel, backends of which one is reached by it and one from other nodes, and maps.
+// leaver is a node that is being drained, with maps, a tunnel, and two backends: one reached
+// through the tunnel and one to which other nodes forward.
 type leaver struct {
 	*Datapath
 	ns    *rig.Netns
 	drain *Drain
-	ports uint16 // of clients, so far
+	ports uint16 // last client port used
 }
 
 func newLeaver(t *testing.T) *leaver {
@@ -59,18 +60,18 @@ func newLeaver(t *testing.T) *leaver {
 	return l
 }
 
-// stuckCase is a flow, as far as a case says.
+// stuckCase describes a flow. Zero values mean the defaults given here.
 type stuckCase struct {
 	dialled, backend string
-	proto            uint8 // TCP
+	proto            uint8 // default: TCP
 	half             bool
 	flags            uint8
-	state, back      uint8 // open
-	begins           bool  // and has no state yet
+	state, back      uint8 // default: open
+	begins           bool  // state stays zero
 	seen             uint32
 }
 
-// enter writes the rows of a flow in the middle of what it is.
+// enter writes the rows of a flow.
 func (l *leaver) enter(t *testing.T, f stuckCase) {
 	t.Helper()
 	to, from := netip.MustParseAddrPort(f.dialled), netip.MustParseAddrPort(f.backend)
@@ -104,7 +105,8 @@ func (l *leaver) enter(t *testing.T, f stuckCase) {
 	}
 }
 
-// TestStuck holds with which flows nobody could go on: whoever is over is not waited for, and neither is who the stack can have.
+// TestStuck checks which flows count as stuck: not those that are over, nor those that the stack
+// can continue.
 func TestStuck(t *testing.T) {
 	const closing, reset, direct = maps.FlowClosing, maps.FlowReset, uint8(1 << bpf.MapsDirectDIRECT_SHIFT)
 	const nodePort, other, vip, elsewhere, hosted, far = "192.0.2.1:30080", "192.0.2.2:30080", "203.0.113.9:80", "10.2.0.5:8080", "10.1.0.5:8080", "10.9.0.5:8080"
@@ -149,7 +151,7 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// filled says what a case leaves open.
+// filled sets the defaults of a case.
 func (f stuckCase) filled() stuckCase {
 	if f.proto == 0 {
 		f.proto = unix.IPPROTO_TCP
@@ -163,7 +165,8 @@ func (f stuckCase) filled() stuckCase {
 	return f
 }
 
-// Frontends are closed whatever there is room for, and what other nodes forward is known by what they leave behind; without such nodes nothing is.
+// closeFrontends closes frontends even if the map is full. It leaves rows for packets that other
+// nodes forward, but only if there are backends for such packets.
 func TestCloseFrontends(t *testing.T) {
 	for name, hosts := range map[string]bool{"with backends for other nodes": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +185,7 @@ func TestCloseFrontends(t *testing.T) {
 			if err := m.Svcs.Put(&ping, &maps.Svc{}); err != nil {
 				t.Fatal(err)
 			}
-			for port := uint16(1); ; port++ { // until it is full
+			for port := uint16(1); ; port++ { // until the map is full
 				key := maps.KeyOf(netip.MustParseAddr("203.0.113.9"), port, unix.IPPROTO_TCP)
 				if err := m.Svcs.Update(&key, &maps.Svc{Service: uint32(port)}, ebpf.UpdateNoExist); err != nil {
 					break

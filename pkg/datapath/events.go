@@ -13,20 +13,22 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// watchFor is how long the programs tell of packets after they were last asked to: so long they go on for a process that
-// was killed.
+// watchFor is how long the programs send events after the last request, and so how long they go on
+// if the process that asked is killed.
 const watchFor = 10 * time.Second
 
-// Events is what the programs of packets tell monitors, as long as somebody asks. It has what it needs for itself, so it
-// outlives its Datapath and a growth of maps. One goroutine reads; the rest may be called from any.
+// Events receives the events that the packet programs send to monitors while somebody asks for
+// them. It holds its own references, so it outlives its Datapath and a growth of maps. Only one
+// goroutine may call Read; the other methods are safe for concurrent use.
 type Events struct {
 	watch, watched *ebpf.Map
 	reader         *ringbuf.Reader
-	since          uint64 // what is older was asked for by somebody else
+	since          uint64 // older events were requested by somebody else
 	record         ringbuf.Record
 }
 
-// Events returns what the programs tell; the caller closes it. Until Want they tell nothing.
+// Events returns an Events. The caller must close it. The programs send nothing until Want is
+// called.
 func (d *Datapath) Events() (*Events, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -36,7 +38,7 @@ func (d *Datapath) Events() (*Events, error) {
 	return NewEvents(d.maps)
 }
 
-// NewEvents returns what programs over the given maps tell; the maps stay the caller's.
+// NewEvents returns an Events for programs over the given maps, which the caller still owns.
 func NewEvents(m *maps.Maps) (e *Events, err error) {
 	e = &Events{}
 	defer func() {
@@ -66,7 +68,8 @@ func clockOf(id int32) (uint64, error) {
 	return uint64(now.Nano()), nil
 }
 
-// Want makes the programs tell what w asks for, for some seconds from now on; nothing, if it asks for no reasons.
+// Want makes the programs send what w asks for, for some seconds from now on. If w asks for no
+// reasons they send nothing.
 func (e *Events) Want(w maps.Watch) error {
 	now, err := clockOf(unix.CLOCK_MONOTONIC_COARSE)
 	if err != nil {
@@ -79,7 +82,7 @@ func (e *Events) Want(w maps.Watch) error {
 	return nil
 }
 
-// Read waits for the next event, but no longer than until late; then it returns false.
+// Read waits for the next event. It returns false if there is none before late.
 func (e *Events) Read(event *maps.Event, late time.Time) (bool, error) {
 	e.reader.SetDeadline(late)
 	for {
@@ -99,7 +102,7 @@ func (e *Events) Read(event *maps.Event, late time.Time) (bool, error) {
 	}
 }
 
-// Lost returns how many events could not be told since the maps were made.
+// Lost returns how many events were lost since the maps were created.
 func (e *Events) Lost() (uint64, error) {
 	lost := uint64(0)
 	for kind := range maps.WatchedKinds {
@@ -114,7 +117,7 @@ func (e *Events) Lost() (uint64, error) {
 	return lost, nil
 }
 
-// Close makes the programs tell nothing any more, and lets go of the maps.
+// Close makes the programs send nothing any more, and closes the maps.
 func (e *Events) Close() error {
 	var errs []error
 	if e.reader != nil {
@@ -128,7 +131,7 @@ func (e *Events) Close() error {
 	return errors.Join(errs...)
 }
 
-// hush makes programs tell nothing.
+// hush makes the programs send nothing.
 func hush(watch *ebpf.Map) error {
 	if err := watch.Put(uint32(0), &maps.Watch{}); err != nil {
 		return fmt.Errorf("write map watch: %w", err)

@@ -14,27 +14,28 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Flows is the memory of flows, as who looks after it sees it: the maps, the clock that the programs write their time by,
-// and the programs by which flows are forgotten. It has what it needs for itself, so it outlives its Datapath. One
-// goroutine uses it at a time, but for Close and Now.
+// Flows gives access to the flow maps: the maps themselves, the clock by which the programs write
+// timestamps, and the programs that delete flows. It holds its own references, so it outlives its
+// Datapath. Only Jiffies and Close are safe for concurrent use.
 type Flows struct {
-	mu     sync.Mutex // guards the run, which holds only one at a time
+	mu     sync.Mutex // guards the shared arrays doomed and run
 	open   *ebpf.Map
 	half   *ebpf.Map
-	opened *ebpf.Map // nil where nobody asks
-	counts *ebpf.Map // of rows that are deleted
+	opened *ebpf.Map // nil if not counted
+	counts *ebpf.Map // turnover: counts deleted rows
 	doomed *maps.Array[maps.Doomed]
 	run    *maps.Array[maps.CollectRun]
 	progs  *ebpf.Collection
 	buffer maps.FlowBuffer
 
-	carrying *atomic.Bool // see Datapath; nil where nobody knows
+	carrying *atomic.Bool // see Datapath; nil if unknown
 }
 
-// ErrCarrying is wrapped by the error of a Collect while flows are in two maps, because a growth was interrupted.
-var ErrCarrying = errors.New("flows are being carried over into a larger map")
+// ErrCarrying is wrapped by the error of Collect while flows are in two maps because a growth was
+// interrupted.
+var ErrCarrying = errors.New("flows are being carried over to a larger map")
 
-// Flows returns the memory of flows; the caller closes it. Nothing is pinned or attached.
+// Flows returns a Flows. The caller must close it. It pins and attaches nothing.
 func (d *Datapath) Flows() (*Flows, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -52,7 +53,7 @@ func (d *Datapath) Flows() (*Flows, error) {
 	return flows, nil
 }
 
-// NewFlows returns the memory of flows that is in the given maps, which stay the caller's.
+// NewFlows returns a Flows over the given maps, which the caller still owns.
 func NewFlows(m *maps.Maps) (*Flows, error) {
 	open, err := m.Ct.Clone()
 	if err != nil {
@@ -69,7 +70,7 @@ func NewFlows(m *maps.Maps) (*Flows, error) {
 	return newFlows(open, half, counts)
 }
 
-// OpenFlows returns the memory of flows that is in the maps pinned in dir; the caller closes it.
+// OpenFlows returns a Flows over the maps pinned in dir. The caller must close it.
 func OpenFlows(dir string) (*Flows, error) {
 	open, half, err := maps.OpenFlows(dir, false)
 	if err != nil {
@@ -82,8 +83,8 @@ func OpenFlows(dir string) (*Flows, error) {
 	return newFlows(open, half, counts)
 }
 
-// Moved reports whether established flows are in another map by now than those that OpenFlows found in dir, or about to
-// be: then what was done may not have met all of them.
+// Moved reports whether established flows have moved to another map than OpenFlows found in dir, or
+// are about to. If so, what was done to the flows may have missed some.
 func (f *Flows) Moved(dir string) (bool, error) {
 	open, half, err := maps.OpenFlows(dir, true)
 	if err != nil {
@@ -102,7 +103,7 @@ func (f *Flows) Moved(dir string) (bool, error) {
 	return was != is || err == nil, nil
 }
 
-// newFlows takes the maps over.
+// newFlows takes ownership of the maps.
 func newFlows(open, half, counts *ebpf.Map) (f *Flows, err error) {
 	f = &Flows{open: open, half: half, counts: counts}
 	defer func() {
@@ -120,7 +121,7 @@ func newFlows(open, half, counts *ebpf.Map) (f *Flows, err error) {
 		if replacement, ok := replacements[info.Name]; ok {
 			spec.Maps[info.Name].MaxEntries = replacement.MaxEntries()
 		} else {
-			delete(spec.Maps, info.Name) // or it would be made
+			delete(spec.Maps, info.Name) // otherwise it would be created
 		}
 	}
 	f.progs, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replacements})
@@ -134,7 +135,7 @@ func newFlows(open, half, counts *ebpf.Map) (f *Flows, err error) {
 	return f, err
 }
 
-// Capacity returns how many rows there is room for, of established flows or of half-open ones.
+// Capacity returns how many rows fit, of established or of half-open flows.
 func (f *Flows) Capacity(half bool) int { return int(f.rows(half).MaxEntries()) }
 
 func (f *Flows) rows(half bool) *ebpf.Map {
@@ -144,12 +145,12 @@ func (f *Flows) rows(half bool) *ebpf.Map {
 	return f.open
 }
 
-// Each calls visit with the rows of established flows, or of half-open ones; see maps.EachFlow.
+// Each calls visit with the rows of established or of half-open flows; see maps.EachFlow.
 func (f *Flows) Each(half bool, visit func([]maps.Flow, []maps.FlowRow) error) error {
 	return maps.EachFlow(f.rows(half), &f.buffer, visit)
 }
 
-// Opened returns how many flows were established, ever; 0 where nobody counts.
+// Opened returns how many flows were ever established, or 0 if they are not counted.
 func (f *Flows) Opened() (uint64, error) {
 	if f.opened == nil {
 		return 0, nil
@@ -165,27 +166,28 @@ func (f *Flows) Opened() (uint64, error) {
 	return all, nil
 }
 
-// Jiffies returns the time of the programs' clock.
+// Jiffies returns the current time of the programs' clock.
 func (f *Flows) Jiffies() (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.collect(false, 0)
 }
 
-// Collect forgets flows, and says of each what became of it. Both of its rows go or none, and before that they are looked
-// at again: a flow that is doomed for being idle is spared if it is not any more. The clock's ticks are 2^shift jiffies.
+// Collect deletes flows and sets the outcome of each. It deletes both rows of a flow or none, and
+// checks them again before: a flow doomed as idle is spared if it was used since. The clock's ticks
+// are 2^shift jiffies.
 func (f *Flows) Collect(half bool, shift uint32, limits *maps.FlowLimits, list []maps.Doomed) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.carrying != nil && f.carrying.Load() {
-		return fmt.Errorf("forget flows: %w", ErrCarrying)
+		return fmt.Errorf("delete flows: %w", ErrCarrying)
 	}
 	run := &f.run.Rows()[0]
 	run.Limits, run.TickShift = *limits, shift
 	for len(list) > 0 {
 		n := copy(f.doomed.Rows(), list)
 		if _, err := f.collect(half, n); err != nil {
-			return fmt.Errorf("forget flows: %w", err)
+			return fmt.Errorf("delete flows: %w", err)
 		}
 		copy(list, f.doomed.Rows()[:n])
 		list = list[n:]
@@ -193,7 +195,7 @@ func (f *Flows) Collect(half bool, shift uint32, limits *maps.FlowLimits, list [
 	return nil
 }
 
-// collect runs a program over the first n of the doomed, and returns the time.
+// collect runs a program over the first n doomed flows and returns the time in jiffies.
 func (f *Flows) collect(half bool, n int) (uint64, error) {
 	run := &f.run.Rows()[0]
 	run.Count = uint32(n)
@@ -207,7 +209,7 @@ func (f *Flows) collect(half bool, n int) (uint64, error) {
 	return run.Jiffies, nil
 }
 
-// Close lets go of the maps and programs.
+// Close closes the maps and programs.
 func (f *Flows) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -14,10 +14,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// shift makes a tick of the tests four jiffies.
+// shift makes a tick of these tests four jiffies.
 const shift = 2
 
-// flowWorld is the memory of flows, and the time when it was made.
+// flowWorld is a Flows over its own maps, and the tick when it was created.
 type flowWorld struct {
 	*Flows
 	maps *maps.Maps
@@ -47,16 +47,16 @@ func newFlowWorld(t testing.TB) *flowWorld {
 	return &flowWorld{flows, m, uint32(jiffies >> shift)}
 }
 
-// direction is one row of a flow: how long ago it was used in ticks, and its state.
+// direction is one row of a flow: how many ticks ago it was used, and its state.
 type direction struct {
 	idle  int
 	state uint8
 }
 
-// absent is a direction without a row.
+// absent returns a direction without a row.
 func absent() direction { return direction{idle: -1} }
 
-// pair returns the n-th flow.
+// pair returns the keys of the n-th flow.
 func pair(n int, proto uint8) maps.Doomed {
 	vip, backend := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("10.1.0.1")
 	client := netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)})
@@ -67,12 +67,12 @@ func pair(n int, proto uint8) maps.Doomed {
 	}
 }
 
-// rowTo returns the row of a flow that is rewritten to the reverse of another.
+// rowTo returns the row of a flow whose replies have the key back.
 func rowTo(back maps.Flow) maps.FlowRow {
 	return maps.FlowRow{Saddr: back.Daddr, Daddr: back.Saddr, Sport: back.Dport, Dport: back.Sport}
 }
 
-// enter writes a flow.
+// enter writes the rows of a flow.
 func (w *flowWorld) enter(t testing.TB, half bool, d maps.Doomed, request, reply direction) {
 	t.Helper()
 	put := func(key, back maps.Flow, flags uint8, at direction) {
@@ -89,7 +89,7 @@ func (w *flowWorld) enter(t testing.TB, half bool, d maps.Doomed, request, reply
 	put(d.Reply, d.Request, maps.FlowReply, reply)
 }
 
-// left returns how many of a flow's rows there are.
+// left returns how many of a flow's rows exist.
 func (w *flowWorld) left(t testing.TB, half bool, d maps.Doomed) (n int) {
 	t.Helper()
 	for _, key := range []maps.Flow{d.Request, d.Reply} {
@@ -104,7 +104,7 @@ func (w *flowWorld) left(t testing.TB, half bool, d maps.Doomed) (n int) {
 	return n
 }
 
-// limits has another number in every place; between two of them there is room for a slow machine.
+// limits returns a different number for every class and phase, far enough apart for a slow machine.
 func limits() *maps.FlowLimits {
 	return &maps.FlowLimits{
 		maps.ClassTCP:  {4000_000, 3000_000, 1000_000, 100_000, 500_000},
@@ -113,7 +113,8 @@ func limits() *maps.FlowLimits {
 	}
 }
 
-// Both rows of a flow are judged together, by the one that was used last and by how many directions have ended.
+// Collect judges both rows of a flow together, by the one used last and by how many directions have
+// ended.
 func TestCollect(t *testing.T) {
 	w := newFlowWorld(t)
 	open := func(idle int) direction { return direction{idle, maps.FlowOpen} }
@@ -160,11 +161,11 @@ func TestCollect(t *testing.T) {
 		{"half open datagrams, request used", true, udp, maps.DoomIdle, open(0), open(500_000), false},
 		{"half open datagrams, reply used", true, udp, maps.DoomIdle, open(500_000), open(0), false},
 		{"half open datagrams, idle", true, udp, maps.DoomIdle, open(400_000), open(400_000), true},
-		{"half open, the reply was pushed out", true, tcp, maps.DoomIdle, open(0), none, true},
-		{"half open datagrams, the reply was pushed out", true, udp, maps.DoomIdle, open(0), none, false},
-		{"half open datagrams, the reply was pushed out, idle", true, udp, maps.DoomIdle, open(400_000), none, true},
-		{"half open, the request was pushed out", true, udp, maps.DoomIdle, none, open(0), false},
-		{"half open, the request was pushed out, idle", true, udp, maps.DoomIdle, none, open(400_000), true},
+		{"half open, the reply was evicted", true, tcp, maps.DoomIdle, open(0), none, true},
+		{"half open datagrams, the reply was evicted", true, udp, maps.DoomIdle, open(0), none, false},
+		{"half open datagrams, the reply was evicted, idle", true, udp, maps.DoomIdle, open(400_000), none, true},
+		{"half open, the request was evicted", true, udp, maps.DoomIdle, none, open(0), false},
+		{"half open, the request was evicted, idle", true, udp, maps.DoomIdle, none, open(400_000), true},
 		{"half open, stale", true, udp, maps.DoomStale, open(0), open(0), true},
 	} {
 		d := pair(n, tt.proto)
@@ -197,7 +198,7 @@ func (w *flowWorld) remove(key maps.Flow) error {
 	return nil
 }
 
-// A row that is another flow's by now is nobody's to delete.
+// Collect does not delete a row that belongs to another flow by now.
 func TestCollectOthers(t *testing.T) {
 	w := newFlowWorld(t)
 	d, foreign := pair(1, unix.IPPROTO_UDP), pair(2, unix.IPPROTO_UDP)
@@ -213,14 +214,15 @@ func TestCollectOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := w.open.Lookup(d.Request, &row); !errors.Is(err, ebpf.ErrKeyNotExist) {
-		t.Errorf("the request is there: %v", err)
+		t.Errorf("the request still exists: %v", err)
 	}
 	if err := w.open.Lookup(d.Reply, &row); err != nil {
-		t.Errorf("another flow's row: %v", err)
+		t.Errorf("the other flow's row: %v", err)
 	}
 }
 
-// More flows than fit into one run or one batch are met and deleted, each once.
+// Each visits, and Collect deletes, more flows than fit into one run or one batch, each of them
+// once.
 func TestEachAndCollectMany(t *testing.T) {
 	w := newFlowWorld(t)
 	const n = 10_000
@@ -239,11 +241,11 @@ func TestEachAndCollectMany(t *testing.T) {
 		return nil
 	})
 	if err != nil || len(seen) != 2*n || len(list) != n {
-		t.Fatalf("%d rows and %d requests were met, want %d and %d: %v", len(seen), len(list), 2*n, n, err)
+		t.Fatalf("visited %d rows and %d requests, want %d and %d: %v", len(seen), len(list), 2*n, n, err)
 	}
 	for key, times := range seen {
 		if times != 1 {
-			t.Errorf("%v was met %d times", key, times)
+			t.Errorf("visited %v %d times", key, times)
 		}
 	}
 	if err := w.Collect(false, shift, limits(), list); err != nil {
@@ -260,7 +262,7 @@ func TestEachAndCollectMany(t *testing.T) {
 	}
 }
 
-// An error of visit ends the walk and comes back.
+// An error of visit ends Each, which returns it.
 func TestEachStops(t *testing.T) {
 	w := newFlowWorld(t)
 	for i := range 5000 {
@@ -273,7 +275,7 @@ func TestEachStops(t *testing.T) {
 	}
 }
 
-// The programs' clock goes as fast as MeasureTick says.
+// The programs' clock runs at the rate that MeasureTick returns.
 func TestJiffies(t *testing.T) {
 	w := newFlowWorld(t)
 	tick, err := MeasureTick()
@@ -297,7 +299,7 @@ func TestJiffies(t *testing.T) {
 	}
 }
 
-// What a pass costs that finds nothing to delete.
+// The cost of a pass that finds nothing to delete.
 func BenchmarkEachFlow(b *testing.B) {
 	for _, n := range []int{0, 1000, 100_000, 1_000_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

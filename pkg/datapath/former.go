@@ -17,14 +17,17 @@ import (
 	"fairlead.io/fairlead/pkg/seal"
 )
 
-// settling is how long after the first frontends a connection may turn out to have begun before them.
+// settling is how long after the first frontends a connection may turn out to have begun before
+// them.
 const settling = 10 * time.Second
 
-// former keeps with the stack the connections that it translated before the programs at devices did, as for kube-proxy: to
-// the programs each would be one of which nothing is known, and get another backend. It gives them rows as of any
-// established flow by which packets go on to the stack as they came. What begins meanwhile the kernel tells.
+// former leaves to the stack the connections that it already translated, for example for
+// kube-proxy, before the devices had programs: the programs would not know such a connection and
+// would send it to another backend. former writes rows of an established flow for it that make the
+// programs pass its packets to the stack unchanged. The kernel reports connections that begin
+// meanwhile.
 type former struct {
-	kept    bool // or there is nothing to keep
+	kept    bool // done, or there was nothing to do
 	records *netfilter.Records
 	over    sync.WaitGroup
 	once    sync.Once // closes records
@@ -47,7 +50,7 @@ func (f frontends) add(key maps.SvcKey, row maps.Svc) {
 	}
 }
 
-// has reports whether a flow goes to one of them, or to a NodePort at any address.
+// has reports whether a flow goes to one of the frontends, or to a NodePort at any address.
 func (f frontends) has(flow maps.Flow) bool {
 	key := maps.SvcKey{Addr: flow.Daddr, Port: flow.Dport, Proto: flow.Proto}
 	if _, ok := f[key]; ok {
@@ -58,7 +61,8 @@ func (f frontends) has(flow maps.Flow) bool {
 	return ok
 }
 
-// adoptFormer keeps connections to the frontends in the maps, unless devices have had programs for them all along.
+// adoptFormer calls keep for the frontends in the maps, unless devices have had programs for them
+// all along.
 func (d *Datapath) adoptFormer() error {
 	known := frontends{}
 	if err := d.tables.Svcs.Each(known.add); err != nil {
@@ -77,8 +81,9 @@ func (d *Datapath) adoptFormer() error {
 	return nil
 }
 
-// keep gives connections to the frontends their rows, before either the frontends or the programs are there. That some go
-// without keeps nothing else from being served. The caller holds changing.
+// keep writes the rows for connections to the frontends, before the frontends or the programs
+// exist. If it fails for some connections, everything else is still served. The caller holds
+// changing.
 func (f *former) keep(d *Datapath, known frontends) {
 	if f.kept || len(known) == 0 || !d.servesDevices() {
 		return
@@ -108,12 +113,12 @@ func (f *former) keep(d *Datapath, known frontends) {
 		f.once.Do(records.Close)
 		return
 	}
-	d.log.Info("connections stay the stack's", "connections", len(writer.written), "took", time.Since(begun))
+	d.log.Info("existing connections stay with the stack", "connections", len(writer.written), "took", time.Since(begun))
 	f.over.Go(func() { f.follow(d, writer) })
 }
 
-// follow does the same for connections that have begun since. The stack may have seen their first packets before there
-// were frontends, and what comes next will find them.
+// follow writes rows for connections that began later: the stack may have seen their first packets
+// before the frontends existed, and their next packets will find the frontends.
 func (f *former) follow(d *Datapath, w *formerRows) {
 	defer f.once.Do(f.records.Close)
 	err := f.hear(w)
@@ -124,11 +129,12 @@ func (f *former) follow(d *Datapath, w *formerRows) {
 		d.log.Warn("connections that the stack has translated may be reset", "error", err)
 	}
 	if err := w.dropEnded(f.records); err != nil {
-		d.log.Warn("the next connections from the ports of some that have ended may be left to the stack", "error", err)
+		d.log.Warn("cannot delete the rows of connections that have ended: later ones from the same ports may be left to the stack", "error", err)
 	}
 }
 
-// hear gives those that begin their rows, for as long as they may have been seen before there were frontends.
+// hear writes rows for new connections, for as long as they may have begun before the frontends
+// existed.
 func (f *former) hear(w *formerRows) error {
 	until := time.Now().Add(settling)
 	for time.Now().Before(until) {
@@ -138,7 +144,7 @@ func (f *former) hear(w *formerRows) error {
 		}
 		for _, c := range list {
 			if !w.known.has(flowOf(c)) || c.Proto != unix.IPPROTO_TCP && len(w.written) >= w.room {
-				continue // datagrams begin without anybody's answer, so a flood of them is to end somewhere
+				continue // UDP flows begin without an answer, so limit what a flood of them can write
 			}
 			if err := w.writeNow(c); err != nil {
 				return err
@@ -156,10 +162,10 @@ func (f *former) close() {
 	f.over.Wait()
 }
 
-// flowOf returns what a client sends.
+// flowOf returns the flow as the client sends it.
 func flowOf(c netfilter.Connection) maps.Flow { return flowFrom(c.Proto, c.Client, c.Dialled) }
 
-// flowSeen returns the same as its server gets it.
+// flowSeen returns the flow as the server receives it.
 func flowSeen(c netfilter.Connection) maps.Flow { return flowFrom(c.Proto, c.Seen, c.Server) }
 
 func flowFrom(proto uint8, from, to netip.AddrPort) maps.Flow {
@@ -169,13 +175,13 @@ func flowFrom(proto uint8, from, to netip.AddrPort) maps.Flow {
 	}
 }
 
-// formerRows writes rows by which nothing is changed.
+// formerRows writes rows that make the programs pass flows unchanged.
 type formerRows struct {
 	d       *Datapath
 	known   frontends
 	tick    Tick
 	now     uint32 // in ticks
-	room    int    // for connections, of four rows each
+	room    int    // maximum of connections, which have four rows each
 	written []netfilter.Connection
 }
 
@@ -188,12 +194,13 @@ func (d *Datapath) newFormerRows(known frontends) (*formerRows, error) {
 	if err != nil {
 		return nil, err
 	}
-	room := int(d.maps.Ct.MaxEntries()) / 8 // half of what there is
+	room := int(d.maps.Ct.MaxEntries()) / 8 // half of the map
 	return &formerRows{d: d, known: known, tick: tick, now: now, room: room}, nil
 }
 
-// take gives what the records have its rows: connections by TCP first, then datagrams, of these first who goes on for long, and last whom
-// nobody has answered yet. It returns how many there was no room for, but for the last.
+// take writes rows for the connections in the records: TCP first, then UDP, of these first those
+// that last and at the end those not answered yet. It returns how many it had no room for, without
+// counting the unanswered ones.
 func (w *formerRows) take(records *netfilter.Records) (left int, err error) {
 	var datagrams [3][]netfilter.Connection
 	var failed error
@@ -223,7 +230,7 @@ func (w *formerRows) take(records *netfilter.Records) (left int, err error) {
 	return left, err
 }
 
-// rankOf tells whose datagrams matter more, the least first.
+// rankOf ranks UDP flows, the most important first.
 func rankOf(c netfilter.Connection) int {
 	switch {
 	case c.Lasting:
@@ -234,13 +241,14 @@ func rankOf(c netfilter.Connection) int {
 	return 2
 }
 
-// open has the programs leave to the stack what does not begin a connection and is not known to them: its record may not be
-// read yet, and the rows of one that begins with the frontends come too late for its second packet.
+// open makes the programs leave to the stack any packet that does not open a connection and belongs
+// to no known flow. The record of its connection may not have been read yet, and if the connection
+// begins at the same time as the frontends, its rows come too late for its second packet.
 func (w *formerRows) open() error {
 	return w.d.maps.SetFormer(w.now + uint32(settling/w.tick.Duration) + 1)
 }
 
-// writeNow is write for who does not hold changing.
+// writeNow is write for callers that do not hold changing.
 func (w *formerRows) writeNow(c netfilter.Connection) error {
 	w.d.changing.Lock()
 	defer w.d.changing.Unlock()
@@ -250,8 +258,9 @@ func (w *formerRows) writeNow(c netfilter.Connection) error {
 	return w.write(c)
 }
 
-// write gives a connection its rows: as its client knows it, and as its server does. No flow of the programs may be the same to that
-// server: the stack has given the client an address and a port of the node, of which they draw theirs.
+// write writes the rows of a connection, both as its client and as its server see it. No flow of
+// the programs may look the same to that server: the stack gave the client an address and a port of
+// the node, from which the programs choose too.
 func (w *formerRows) write(c netfilter.Connection) error {
 	w.written = append(w.written, c)
 	if err := w.writeFlow(flowSeen(c), c.Ending); err != nil {
@@ -260,8 +269,10 @@ func (w *formerRows) write(c netfilter.Connection) error {
 	return w.writeFlow(flowOf(c), c.Ending)
 }
 
-// dropEnded takes the rows of those back that have ended: if that was before they had their rows, nobody tells the programs, and who has their
-// ports next would be left to the stack, whose rules may be gone by then. So it does with datagrams that were not answered meanwhile.
+// dropEnded deletes the rows of connections that have ended. If one ended before its rows were
+// written, the programs never learn of it, and the next connection from its port would be left to
+// the stack, whose rules may be gone by then. It does the same for UDP flows that were not answered
+// meanwhile.
 func (w *formerRows) dropEnded(records *netfilter.Records) error {
 	lasting := map[maps.Flow]bool{}
 	if err := records.Each(func(c netfilter.Connection) bool {
@@ -286,7 +297,8 @@ func (w *formerRows) dropEnded(records *netfilter.Records) error {
 	return nil
 }
 
-// dropFlow takes a flow's rows back, unless they are another's by now. That of the reply goes last, as it came first.
+// dropFlow deletes a flow's rows, unless they belong to another flow by now. It deletes the row of
+// the reply last, as it was written first.
 func (w *formerRows) dropFlow(flow maps.Flow) error {
 	back := maps.BackOf(flow, &maps.FlowRow{Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport})
 	for _, key := range []maps.Flow{flow, back} {
@@ -296,14 +308,15 @@ func (w *formerRows) dropFlow(flow maps.Flow) error {
 			err = w.d.maps.Ct.Delete(&key)
 		}
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-			return fmt.Errorf("forget flow of %s: %w", maps.FlowSource(flow), err)
+			return fmt.Errorf("delete flow of %s: %w", maps.FlowSource(flow), err)
 		}
 	}
 	return nil
 }
 
-// writeFlow gives a flow its rows, unless it has some: then it is known already. That of the reply comes first, as
-// nothing goes on without it. Where one side has said that it ends nobody knows which, so both have.
+// writeFlow writes the rows of a flow unless they exist: then the flow is known already. It writes
+// the row of the reply first, since the other is of no use without it. If one side has closed, it
+// is not known which, so both rows are marked.
 func (w *formerRows) writeFlow(flow maps.Flow, ending bool) error {
 	there := maps.FlowRow{
 		Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport,

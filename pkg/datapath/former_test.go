@@ -17,14 +17,14 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// record has netfilter know connections.
+// record adds connections to netfilter's records.
 func record(list []netfilter.Connection) error {
 	cmd := exec.Command("nft", "-f", "-")
 	cmd.Stdin = strings.NewReader("table inet t { chain out { type filter hook output priority 0; ct state established accept; }; }")
 	if err := cmd.Run(); err != nil {
 		return err
 	}
-	first, err := net.Dial("udp", "127.0.0.1:9") // what is new is tracked, and so there is a table to add to
+	first, err := net.Dial("udp", "127.0.0.1:9") // track a new connection, so that there is a table to add to
 	if err != nil {
 		return err
 	}
@@ -42,12 +42,12 @@ func record(list []netfilter.Connection) error {
 	return errors.Join(err, first.Close())
 }
 
-// Where there is not enough room, connections by TCP have it first, then datagrams that go on for long; and it is told how many have none. What goes to
-// nobody's frontend takes none.
+// If there is not enough room, TCP connections come first, then UDP flows that last. take returns
+// how many found no room. Connections to no known frontend take none.
 func TestTake(t *testing.T) {
 	p := newPlace(t)
 	if _, err := exec.LookPath("nft"); err != nil {
-		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
+		rig.Lacking(t, "cluster", "nft is missing: install nftables")
 	}
 	d := running(t, p)
 	t.Cleanup(func() { d.Close() })
@@ -82,7 +82,7 @@ func TestTake(t *testing.T) {
 			w.room = room
 			left, err := w.take(records)
 			if err != nil || left != max(0, 3-room) {
-				t.Errorf("with room for %d: %d are left, %v", room, left, err)
+				t.Errorf("with room for %d: take left out %d, %v", room, left, err)
 			}
 			if diff := cmp.Diff(want, w.written, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 				t.Errorf("with room for %d (-want +taken):\n%s", room, diff)
@@ -95,11 +95,12 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// What a drained node's frontends leave behind is no frontend: what has begun meanwhile was others', and an agent that comes is to leave it to them.
+// The row that a drained node's frontend leaves behind is not a frontend: connections to it that
+// began meanwhile belong to others, and a new agent must leave them alone.
 func TestClosedIsNoFrontend(t *testing.T) {
 	key := maps.KeyOf(netip.IPv4Unspecified(), 30001, model.UDP)
 	row := maps.Svc{Kind: maps.NodePort}
 	if known := frontendsOf([]maps.SvcKey{key, maps.ClosedKey(key)}, []maps.Svc{row, row}); len(known) != 1 {
-		t.Errorf("known are %v", known)
+		t.Errorf("the frontends are %v", known)
 	}
 }

@@ -9,12 +9,13 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Grow replaces the maps that are smaller than sizes by larger ones with the same rows, while programs go on reading. The
-// caller does not write to the tables meanwhile and takes the new ones from Tables afterwards. After an error the old maps
-// are in force as before.
+// Grow replaces the maps that are smaller than sizes by larger ones with the same rows, while
+// programs go on reading them. The caller must not write to the tables meanwhile and must get the
+// new ones from Tables afterwards. If Grow fails, the old maps stay in use.
 //
-// A crash at any step is harmless, because the old and the new maps say the same until Grow returns: whichever of them
-// are pinned and whichever the links run on, the next Open takes the pinned ones and its Attach moves every link there.
+// A crash at any step is harmless, because the old and the new maps have the same content until
+// Grow returns: whichever of them are pinned and whichever the links' programs use, the next Open
+// takes the pinned ones and its Attach moves every link to them.
 func (d *Datapath) Grow(sizes maps.Sizes) error {
 	d.changing.Lock()
 	defer d.changing.Unlock()
@@ -35,10 +36,11 @@ func (d *Datapath) Grow(sizes maps.Sizes) error {
 	return nil
 }
 
-// Enlarge does the same for the maps that push out what they have no room for, which programs write meanwhile; the tables
-// stay as they are. What programs write is carried over, but for those some milliseconds in which some use the old map and
-// some the new: a client that comes twice in that time may get two backends, and an answer to a first packet or a later
-// fragment find nothing. Whoever keeps a Flows from before looks at the old map afterwards, if ct_half grew.
+// Enlarge is Grow for the maps that evict rows, to which programs write meanwhile; the tables stay
+// valid. What programs write is carried over, except for a few milliseconds in which some programs
+// use the old map and some the new: a client that comes twice in that time may get two backends,
+// and the answer to a first packet, or a later fragment, may find no row. If ct_half grew, an older
+// Flows still uses the old map.
 func (d *Datapath) Enlarge(room maps.Room) error {
 	d.changing.Lock()
 	defer d.changing.Unlock()
@@ -56,7 +58,7 @@ func (d *Datapath) Enlarge(room maps.Room) error {
 	return nil
 }
 
-// larger makes larger maps; nil if there are none to be made.
+// larger creates larger maps. It returns nil if none are needed.
 func (d *Datapath) larger(create func() (*maps.Maps, []string, error)) (*maps.Maps, []string, error) {
 	if d.maps == nil {
 		return nil, nil, fmt.Errorf("grow maps: %w", ErrNoMaps)
@@ -70,7 +72,7 @@ func (d *Datapath) larger(create func() (*maps.Maps, []string, error)) (*maps.Ma
 	return create()
 }
 
-// replace puts larger maps in force; adopt makes them those of the Datapath.
+// replace makes the programs use larger maps. adopt makes them the Datapath's.
 func (d *Datapath) replace(grown *maps.Maps, names []string, adopt func()) (err error) {
 	if err := d.step("grow: load"); err != nil {
 		return err
@@ -99,15 +101,15 @@ func (d *Datapath) replace(grown *maps.Maps, names []string, adopt func()) (err 
 	return nil
 }
 
-// warn tells what went wrong after a growth was in force.
+// warn logs an error after a growth has taken effect.
 func (d *Datapath) warn(err error) {
 	if err != nil {
-		d.log.Warn("closing what grew", "error", err)
+		d.log.Warn("cannot close the maps or programs that a growth replaced", "error", err)
 	}
 }
 
-// switchTo puts grown in force: stages its pins, moves every link to programs over it, and publishes the pins. It undoes
-// all of that when one fails.
+// switchTo switches to grown: it stages the pins, updates every link to programs over grown, and
+// publishes the pins. If a step fails it undoes all of that.
 func (d *Datapath) switchTo(grown *maps.Maps, names []string, progs programs, packets devices.Programs) (err error) {
 	undo := []func() error{d.pins.clearStage}
 	defer func() {
@@ -147,7 +149,8 @@ func (d *Datapath) switchTo(grown *maps.Maps, names []string, progs programs, pa
 	return d.step("grow: close")
 }
 
-// growDevices moves the devices to programs over larger maps, and returns how to undo that.
+// growDevices switches the devices to programs over larger maps. It returns a function that undoes
+// this.
 func (d *Datapath) growDevices(packets devices.Programs) (undo func() error, err error) {
 	if err := d.step("grow: devices"); err != nil {
 		return nil, err
@@ -174,7 +177,7 @@ func (d *Datapath) stage(grown *maps.Maps, names []string) error {
 	return nil
 }
 
-// republish puts the pin of the map in force back in its place.
+// republish restores the pin of the map that is in use.
 func (d *Datapath) republish(name string) error {
 	if err := d.maps.PinOne(name, d.pins.staged(name)); err != nil {
 		return err

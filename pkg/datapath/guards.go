@@ -8,30 +8,31 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// farTicks is further ahead than a flow is old.
+// farTicks is further in the future than any flow is old.
 const farTicks = 1 << 30
 
-// Guards is what the programs of packets are told of changes of who may use load balancers' addresses. As long as the
-// agent vouches (see Ways), they ask who may only of flows that were last used before such a change. It has what it needs
-// for itself, so it outlives its Datapath and a growth of maps. It is for one goroutine.
+// Guards tells the packet programs when the rules on who may use load balancers' addresses changed.
+// While the agent vouches for that (see Ways), the programs check only flows that were last used
+// before such a change. It holds its own references, so it outlives its Datapath and a growth of
+// maps. It is not safe for concurrent use.
 type Guards struct {
 	rows  *maps.Array[maps.Guard]
 	clock *Clock
-	last  uint32 // a tick of not long ago
+	last  uint32 // a recent tick
 }
 
-// Guards returns what the programs are told of such changes, with one under way: nobody knows what was told before. The
-// caller closes it.
+// Guards returns a Guards, with a change under way, since it is unknown what the programs were told
+// before. The caller must close it.
 func (d *Datapath) Guards() (*Guards, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
-		return nil, fmt.Errorf("open what is told of guards: %w", ErrNoMaps)
+		return nil, fmt.Errorf("open guards: %w", ErrNoMaps)
 	}
 	return NewGuards(d.maps)
 }
 
-// NewGuards is Guards for programs over the given maps, as NewWays.
+// NewGuards returns a Guards for programs over the given maps; see NewWays.
 func NewGuards(m *maps.Maps) (*Guards, error) {
 	tick, err := MeasureTick()
 	if err != nil {
@@ -54,14 +55,15 @@ func NewGuards(m *maps.Maps) (*Guards, error) {
 	return g, nil
 }
 
-// Begin says that there is about to be a change: every flow is judged once a tick until End. It comes before the first
-// store of the change and asks nobody, so it cannot fail, and whoever dies after it leaves that behind.
+// Begin announces a change: until End, every flow is checked once a tick. Call it before the first
+// store of the change. It makes no system call, so it cannot fail. If the process dies, the change
+// stays under way.
 func (g *Guards) Begin() {
 	atomic.StoreUint32(&g.rows.Rows()[0].Changed, g.last+farTicks)
 }
 
-// End says that there was one: each flow is judged once more. It comes after the last store. After an error the change is
-// still under way.
+// End completes a change: each flow is checked once more. Call it after the last store. If it
+// fails, the change is still under way.
 func (g *Guards) End() error {
 	last, err := g.clock.mark(&g.rows.Rows()[0].Changed)
 	if err != nil {
@@ -72,5 +74,5 @@ func (g *Guards) End() error {
 	return nil
 }
 
-// Close lets go of the maps.
+// Close closes the maps.
 func (g *Guards) Close() error { return errors.Join(g.rows.Close(), g.clock.Close()) }

@@ -14,29 +14,32 @@ import (
 	"fairlead.io/fairlead/pkg/seal"
 )
 
-// HandedOver is how many connections the stack goes on with when the programs are gone, and why not with more.
+// HandedOver is how many connections the stack continues once the programs are gone, and why not
+// more.
 type HandedOver struct {
 	Connections int
 	Left        error
 }
 
-// shaking is how long a handshake may last that the programs still carry: one lost packet is sent again by then.
+// shaking is how long to wait for handshakes that the programs still carry: enough to resend one
+// lost packet.
 const shaking = 1500 * time.Millisecond
 
-// handover writes into netfilter's records the connections that the programs translate, for a proxy's rules that serve from then
-// on: what former does, the other way round.
+// handover writes the connections that the programs translate into netfilter's records, for the
+// rules of a proxy that serves from then on. It is the reverse of former.
 type handover struct {
 	records *netfilter.Writer
 	maps    *maps.Maps
-	growing *ebpf.Map // what the flows move to, if they do
+	growing *ebpf.Map // the map that flows are moving to, if any
 	buffer  maps.FlowBuffer
 	tick    Tick
 	now     uint32 // in ticks
 	given   int
-	taken   int // could not be given
+	taken   int // those that netfilter did not accept
 }
 
-// handOver has the stack go on with the connections of the maps that are pinned in dir. From then on new ones are not the programs'.
+// handOver makes the stack continue the connections in the maps pinned in dir. From then on the
+// programs take no new ones.
 func handOver(dir string) HandedOver {
 	h, err := newHandover(dir)
 	if h == nil {
@@ -50,7 +53,8 @@ func handOver(dir string) HandedOver {
 	return HandedOver{h.given, err}
 }
 
-// newHandover opens what is pinned in dir. It returns nil if there is nothing, or nobody who tracks connections.
+// newHandover opens what is pinned in dir. It returns nil if nothing is, or if the kernel does not
+// track connections.
 func newHandover(dir string) (*handover, error) {
 	records, err := netfilter.NewWriter()
 	if records == nil {
@@ -87,10 +91,12 @@ func (h *handover) close() {
 	}
 }
 
-// awaitHandshakes waits until no connection is half-open any more, but not for those who never answer.
+// awaitHandshakes waits until no connection is half-open, but not for those that are never
+// answered.
 func (h *handover) awaitHandshakes() error {
 	for until := time.Now().Add(shaking); time.Now().Before(until); {
-		time.Sleep(10 * time.Millisecond) // a packet that met a frontend just before has its row by then
+		// Give a packet that found a frontend just before the time to write its row.
+		time.Sleep(10 * time.Millisecond)
 		half := false
 		err := maps.EachFlow(h.maps.CtHalf, &h.buffer, func(keys []maps.Flow, _ []maps.FlowRow) error {
 			for _, key := range keys {
@@ -105,8 +111,9 @@ func (h *handover) awaitHandshakes() error {
 	return nil
 }
 
-// give hands over what is established, connections by TCP first: of datagrams there may be many. Last are those that were answered and
-// nothing has come since: these go to another backend as well, unless there is room.
+// give hands over established flows, TCP first, since there may be many UDP flows. Last come UDP
+// flows that were answered and have sent nothing since: if there is no room for them, they can just
+// as well go to another backend.
 func (h *handover) give() error {
 	for _, proto := range []uint8{unix.IPPROTO_TCP, unix.IPPROTO_UDP} {
 		for _, m := range []*ebpf.Map{h.growing, h.maps.Ct} {
@@ -139,8 +146,9 @@ func (h *handover) giveAll(m *ebpf.Map, proto uint8) error {
 	})
 }
 
-// stop has the programs drop what they still get of a flow. Its record is no use to what passes the stack translated: the stack would take that
-// for another connection, and give it another port. TCP sends again, and so does what relies upon datagrams.
+// stop makes the programs drop further packets of a flow. A packet that reaches the stack already
+// translated does not match the flow's record: the stack would take it for another connection and
+// give that another port. TCP retransmits, and so do protocols that rely on UDP.
 func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
 	if !is {
 		return nil
@@ -152,7 +160,7 @@ func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
 	return nil
 }
 
-// giveOne hands a flow over if it is one that is translated and not over.
+// giveOne hands a flow over if it is translated and not over.
 func (h *handover) giveOne(m *ebpf.Map, key maps.Flow, row *maps.FlowRow) error {
 	to := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
 	if row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) || isFormers(key, row) {
@@ -179,9 +187,10 @@ func (h *handover) giveOne(m *ebpf.Map, key maps.Flow, row *maps.FlowRow) error 
 	return err
 }
 
-// isOver reports whether nobody is to go on with a flow. There may be no agent to forget datagrams that have ended, of which nobody tells; a
-// question that was answered a while ago is no handshake that is half way; and of those that the backend answers its client itself, or has not
-// answered, the stack can make nothing.
+// isOver reports whether a flow need not be continued. There may be no agent to delete UDP flows
+// that have ended, which nothing announces; a request answered a while ago is no handshake in
+// progress; and the stack cannot continue flows that the backend answers directly or has not
+// answered.
 func (h *handover) isOver(proto uint8, row, back *maps.FlowRow, ok bool) bool {
 	if proto != unix.IPPROTO_UDP {
 		return isOver(row, back, ok)

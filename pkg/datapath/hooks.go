@@ -9,19 +9,19 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// hookSet is some of the groups of programs that are not always needed.
+// hookSet is a set of those groups of programs that are not always needed.
 type hookSet uint8
 
 const (
 	datagramHooks  hookSet = 1 << iota // sendmsg and recvmsg, for frontends of UDP
 	bindHooks                          // bind, for NodePorts
-	packetHooks                        // the programs at devices, for frontends that are reached from outside
-	congestionHook                     // at connections, where pods may have another congestion control
+	packetHooks                        // the programs at devices, for frontends reached from outside
+	congestionHook                     // at established connections, if pods may have their own congestion control
 
 	allHooks = datagramHooks | bindHooks | packetHooks
 )
 
-// hooksOf returns the group of a program; 0 for one that is always needed.
+// hooksOf returns the group of a program, 0 if it is always needed.
 func hooksOf(program string) hookSet {
 	switch {
 	case strings.HasPrefix(program, "sock_sendmsg"), strings.HasPrefix(program, "sock_recvmsg"):
@@ -34,7 +34,7 @@ func hooksOf(program string) hookSet {
 	return 0
 }
 
-// hooksFor returns what a frontend needs.
+// hooksFor returns the groups that a frontend needs.
 func hooksFor(key maps.SvcKey, row maps.Svc) (need hookSet) {
 	if maps.IsHosted(key) {
 		return packetHooks
@@ -51,9 +51,10 @@ func hooksFor(key maps.SvcKey, row maps.Svc) (need hookSet) {
 	return need
 }
 
-// Prepare attaches the programs that these frontends need and none has needed before. It is to be called before the rows
-// are in the map. What the stack translates for them until then stays the stack's, see former. After an error what is
-// attached is as it was. What is attached stays so until another process starts.
+// Prepare attaches programs that these frontends need and no earlier one needed. Call it before the
+// rows are in the map. Connections to them that the stack translates until then stay with the
+// stack; see former. If it fails, the attached programs are as before. Programs stay attached until
+// another process starts.
 func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 	var need hookSet
 	for i, key := range keys {
@@ -79,15 +80,15 @@ func (d *Datapath) Prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 	return nil
 }
 
-// lacks reports whether there is anything to do for frontends. Mostly there is not, and then nobody has to wait for those who
-// change what is attached.
+// lacks reports whether frontends need anything new. Usually they don't, and then Prepare does not
+// wait for changes under way.
 func (d *Datapath) lacks(need hookSet, known frontends) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return need&^d.needs != 0 || !d.former.kept && len(known) > 0
 }
 
-// addNeeded adds to what is needed what the frontends in the maps ask for.
+// addNeeded adds the groups that the frontends in the maps need.
 func (d *Datapath) addNeeded() error {
 	if d.needs&allHooks == allHooks {
 		return nil

@@ -21,8 +21,9 @@ const (
 	idleRounds = 600
 )
 
-// runIdle prints what each hook adds to a call that has nothing to do with any service: the least of many rounds with the
-// hook, less the least of as many without. Its arguments are the bpf filesystem and the cgroup.
+// runIdle prints what each hook adds to a call that has nothing to do with any service: the minimum
+// of many rounds with the hook, less the minimum of as many without. Its arguments are the bpf
+// filesystem and the cgroup.
 func runIdle(args []string) error {
 	runtime.LockOSThread()
 	d, err := Open(Config{BPFFS: args[0], CgroupRoot: args[1]})
@@ -52,21 +53,21 @@ func runIdle(args []string) error {
 	return d.check().Err
 }
 
-// msgProbe is MSG_PROBE of the kernel's linux/socket.h.
+// msgProbe is MSG_PROBE of linux/socket.h.
 const msgProbe = 0x10
 
-// least returns the nanoseconds of a call in the fastest round.
+// least returns the nanoseconds per call in the fastest round.
 func least(rounds []time.Duration) float64 {
 	best := math.Inf(1)
 	for _, r := range rounds {
-		if r > 0 { // the clock of a virtual machine may stand still
+		if r > 0 { // the clock of a virtual machine may not advance
 			best = min(best, float64(r)/idleCalls)
 		}
 	}
 	return best
 }
 
-// cpuTime measures a round by the clock of the thread, which stops while others have the CPU.
+// cpuTime measures a round by the thread's CPU clock, which stops while others use the CPU.
 func cpuTime(took *time.Duration, call func() error) error {
 	var from, to unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &from); err != nil {
@@ -82,7 +83,7 @@ func cpuTime(took *time.Duration, call func() error) error {
 	return err
 }
 
-// idleCase is a call that a hook sees.
+// idleCase is a call that triggers a hook.
 type idleCase struct {
 	hook    string
 	prepare func() (call func() error, err error)
@@ -104,11 +105,12 @@ func idleCases() []idleCase {
 	}
 	send := func(to unix.Sockaddr) func(int) (func() error, error) {
 		return func(fd int) (func() error, error) {
-			// The flags stop it after the route is found, so the rest of the way does not drown the hook.
+			// The flags stop it once the route is found, so that the cost of sending does not hide
+			// that of the hook.
 			return func() error { return unix.Sendto(fd, nil, unix.MSG_CONFIRM|msgProbe, to) }, nil
 		}
 	}
-	// A look at a datagram that waits, and at who sent it.
+	// Peeks at a waiting UDP packet and its sender.
 	receive := func(at unix.Sockaddr) func(int) (func() error, error) {
 		return func(fd int) (func() error, error) {
 			if err := unix.Bind(fd, at); err != nil {
@@ -150,8 +152,8 @@ func idleCases() []idleCase {
 	}
 }
 
-// BenchmarkIdleHooks is what a hook costs calls that are no business of it. Every benchmark of it is one measurement of
-// many rounds, whatever b.N.
+// BenchmarkIdleHooks measures what each hook costs calls that have nothing to do with services. It
+// makes one measurement of many rounds, whatever b.N.
 func BenchmarkIdleHooks(b *testing.B) {
 	rig.Root(b)
 	bpffs, cgroup := rig.BPFFS(b), rig.NewCgroup(b)

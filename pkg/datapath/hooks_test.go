@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// idle returns which programs are idle, and fails if another is not attached.
+// idle returns the idle programs, and fails the test if another program is not attached.
 func idle(t *testing.T, d *Datapath) (names []string) {
 	t.Helper()
 	for _, p := range status(t, d).Programs {
@@ -40,8 +40,8 @@ func idle(t *testing.T, d *Datapath) (names []string) {
 	return names
 }
 
-// Programs that only some frontends need come with the first of them, survive growths, damage and restarts while there
-// is one, and go with a restart when there is none.
+// Programs that only some frontends need are attached with the first of these frontends, survive
+// growths, damage and restarts while there is one, and are detached by a restart if there is none.
 func TestPrepare(t *testing.T) {
 	var bind, datagram []string
 	for _, name := range hooks(t) {
@@ -66,7 +66,7 @@ func TestPrepare(t *testing.T) {
 			t.Errorf("%s: idle (-want +got):\n%s", what, diff)
 		}
 		if !connects(t, p) {
-			t.Errorf("%s: the service is not reached", what)
+			t.Errorf("%s: cannot reach the service", what)
 		}
 	}
 	prepare := func(proto uint8, kind uint32) error {

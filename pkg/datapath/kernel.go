@@ -12,32 +12,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// oldestKernel is the oldest release of Linux that fairlead is tested on. An older one may be good enough, if its
-// distribution has added what is missing: it is not refused for its number.
+// oldestKernel is the oldest Linux release on which fairlead is tested. An older kernel may do if
+// its distribution backported what is missing, so it is not refused for its number.
 const oldestKernel = "6.1"
 
-// ErrKernel is wrapped by Open's error when the kernel lacks what the programs cannot do without.
+// ErrKernel is wrapped by the error of Open if the kernel lacks something that the programs
+// require.
 var ErrKernel = errors.New("the kernel is too old")
 
-// need is something that the programs cannot do without.
+// need is a kernel feature that the programs require.
 type need struct {
-	what  string // as a reader of the error understands it
-	since string // the release of Linux that brought it
+	what  string // description for error messages
+	since string // the Linux release that introduced it
 	probe func() error
 }
 
-// needs lists what makes the difference between the kernels that people run; without it the error would be that of the
-// verifier. What is merely better to have is in Features.
+// needs returns the features that differ between the kernels in use. Without this check, the error
+// would be the verifier's. Optional features are in Features.
 func needs() []need {
 	return []need{
-		{"atomic instructions that return the old value, by which connections take turns", "5.12", probeAtomicFetch},
-		{"the identity of a network namespace (SO_NETNS_COOKIE), by which the node is told from its pods", "5.14", probeNetnsCookie},
-		{"its own type information (CONFIG_DEBUG_INFO_BTF), by which programs find what a socket has", "5.4", probeTypes},
+		{"atomic instructions that return the old value, used to balance connections round robin", "5.12", probeAtomicFetch},
+		{"the identity of a network namespace (SO_NETNS_COOKIE), which tells the node from its pods", "5.14", probeNetnsCookie},
+		{"its own type information (CONFIG_DEBUG_INFO_BTF), with which programs find the fields of a socket", "5.4", probeTypes},
 	}
 }
 
-// ProbeKernel says whether the running kernel has what the programs cannot do without, and what of it is merely better to
-// have. It takes what loading programs takes; nothing is attached.
+// ProbeKernel checks that the running kernel has what the programs require, and returns which
+// optional features it has. It needs the privileges to load programs, and attaches nothing.
 func ProbeKernel() (Features, error) {
 	if err := checkKernel(needs()); err != nil {
 		return Features{}, err
@@ -45,7 +46,7 @@ func ProbeKernel() (Features, error) {
 	return probe()
 }
 
-// checkKernel returns an error that names everything that is missing.
+// checkKernel returns an error that lists everything that is missing.
 func checkKernel(needs []need) error {
 	var missing []string
 	for _, n := range needs {
@@ -71,10 +72,11 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// probeAtomicFetch loads a program that fetches and adds on its stack.
+// probeAtomicFetch loads a program with an atomic fetch-and-add on its stack.
 func probeAtomicFetch() error {
 	fetchAdd := asm.FetchAdd.Mem(asm.RFP, asm.R1, asm.DWord, -8)
-	fetchAdd.Constant = int64(asm.FetchAdd >> 8) // the library writes this field as it is, and leaves it 0: a plain add
+	// The library encodes this field unchanged and leaves it 0, which is a plain add.
+	fetchAdd.Constant = int64(asm.FetchAdd >> 8)
 	return probeInstructions(asm.Instructions{
 		asm.Mov.Imm(asm.R0, 1),
 		asm.Mov.Imm(asm.R1, 1),
@@ -84,8 +86,8 @@ func probeAtomicFetch() error {
 	})
 }
 
-// probeSetRetval calls bpf_set_retval as the programs do. The library's own probe passes a register without a value, and
-// takes what Linux 7.2 says to that for an error of its own.
+// probeSetRetval calls bpf_set_retval as the programs do. The library's own probe passes an
+// uninitialized register, and takes the answer of Linux 7.2 to that for an unexpected error.
 func probeSetRetval() error {
 	return probeInstructions(asm.Instructions{
 		asm.Mov.Imm(asm.R1, -int32(unix.ECONNREFUSED)),
@@ -95,7 +97,8 @@ func probeSetRetval() error {
 	})
 }
 
-// probeInstructions returns an error that wraps ebpf.ErrNotSupported if the verifier refuses the instructions.
+// probeInstructions returns an error that wraps ebpf.ErrNotSupported if the verifier rejects the
+// instructions.
 func probeInstructions(instructions asm.Instructions) error {
 	prog, err := ebpf.NewProgramWithOptions(&ebpf.ProgramSpec{
 		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "Dual BSD/GPL",

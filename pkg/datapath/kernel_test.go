@@ -48,14 +48,14 @@ func TestCheckKernel(t *testing.T) {
 	}
 }
 
-// A probe tells instructions that this kernel has from some that no kernel has.
+// A probe tells instructions that this kernel supports from those that no kernel does.
 func TestProbeInstructions(t *testing.T) {
 	rig.Root(t)
 	if err := errors.Join(checkKernel(needs()), probeSetRetval()); err != nil {
 		t.Error(err)
 	}
 	unknown := asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord), asm.Return()}
-	unknown[1].Constant = 99 // a field that such a store does not have
+	unknown[1].Constant = 99 // such a store has no constant
 	if err := probeInstructions(unknown); !errors.Is(err, ebpf.ErrNotSupported) {
 		t.Errorf("unknown instructions: %v", err)
 	}

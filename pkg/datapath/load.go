@@ -14,15 +14,17 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// verifierLines is how much of the verifier's log an error carries: the end says what it refused and why.
+// verifierLines is how many lines of the verifier's log an error includes: the last ones say what
+// it rejected and why.
 const verifierLines = 12
 
-// Features are what the running kernel was found to have.
+// Features are the optional features of the running kernel.
 type Features struct {
 	CanRefuse bool // a connection to a service without backends fails with ECONNREFUSED
 }
 
-// HostNetns returns the cookie of the network namespace that the process is in, which is the node's for an agent.
+// HostNetns returns the cookie of this process's network namespace, which for an agent is the
+// node's.
 func HostNetns() (uint64, error) {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if errors.Is(err, unix.EAFNOSUPPORT) {
@@ -47,12 +49,12 @@ func probe() (Features, error) {
 	return Features{CanRefuse: err == nil}, nil
 }
 
-// settings are what the programs are told at load.
+// settings are the configuration that programs get when they are loaded.
 type settings struct {
 	Features
 	hostNetns uint64
 	token     token
-	needs     hookSet // other programs are not loaded
+	needs     hookSet // programs for other hooks are not loaded
 
 	congestion string
 }
@@ -74,14 +76,15 @@ func (s settings) fields() map[string]uint64 {
 	return fields
 }
 
-// setConfig writes the fields of the struct variable by name; every field has to be given, and every given one to exist.
+// setConfig sets the struct variable from fields, by name. fields must name exactly the members of
+// the struct.
 func setConfig(variable *ebpf.VariableSpec, fields map[string]uint64) error {
 	if variable == nil || variable.Type == nil {
 		return errors.New("set config: the object does not describe it")
 	}
 	layout, ok := btf.As[*btf.Struct](variable.Type.Type)
 	if !ok {
-		return fmt.Errorf("set config: %s is no struct", variable.Name)
+		return fmt.Errorf("set config: %s is not a struct", variable.Name)
 	}
 	if len(layout.Members) != len(fields) {
 		return fmt.Errorf("set config: %d fields for %d members", len(fields), len(layout.Members))
@@ -107,7 +110,7 @@ func setConfig(variable *ebpf.VariableSpec, fields map[string]uint64) error {
 	return nil
 }
 
-// load loads every program that is needed over the given maps. Nothing is attached.
+// load loads all needed programs over the given maps. It attaches nothing.
 func load(m *maps.Maps, s settings) (programs, error) {
 	spec, err := bpf.LoadSock()
 	if err != nil {
@@ -138,7 +141,7 @@ func loadOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*ebpf.Collection, error)
 	return loadReplacing(spec, m.Replacements(spec))
 }
 
-// loadReplacing loads an object over maps that take the place of its own.
+// loadReplacing loads an object over maps that replace its own.
 func loadReplacing(spec *ebpf.CollectionSpec, over map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	loaded, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: over})
 	if err != nil {

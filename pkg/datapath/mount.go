@@ -12,13 +12,14 @@ import (
 type Mount struct {
 	Kind    string `json:"kind"` // "bpf" or "cgroup2"
 	Path    string `json:"path"`
-	Mounted bool   `json:"mounted"` // it was not there before
+	Mounted bool   `json:"mounted"` // it was mounted by this call
 }
 
-// mountFlags are those of a file system that holds no programs and devices.
+// mountFlags are the flags for file systems without executables and devices.
 const mountFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RELATIME
 
-// MountBPFFS mounts a bpf filesystem at path unless there is one. It takes CAP_SYS_ADMIN, which an agent does not have.
+// MountBPFFS mounts a bpf filesystem at path unless there is one. It needs CAP_SYS_ADMIN, which an
+// agent does not have.
 func MountBPFFS(path string) (Mount, error) {
 	done := Mount{Kind: "bpf", Path: path}
 	if CheckBPFFS(path) == nil {
@@ -34,8 +35,8 @@ func MountBPFFS(path string) (Mount, error) {
 	return done, CheckBPFFS(path)
 }
 
-// MountCgroup mounts the cgroup2 tree at path, unless its root can be seen somewhere already or served, the directory that
-// the agent is told to serve, is in it. It takes CAP_SYS_ADMIN.
+// MountCgroup mounts the cgroup2 tree at path, unless the tree's root is visible somewhere, or
+// served, the directory that the agent should serve, is in a tree. It needs CAP_SYS_ADMIN.
 func MountCgroup(path, served string) (Mount, error) {
 	found, err := findCgroup(served)
 	if err == nil {
@@ -51,16 +52,16 @@ func MountCgroup(path, served string) (Mount, error) {
 	if err := mountOn("cgroup2", path, ""); err != nil {
 		return done, err
 	}
-	// In a cgroup namespace of our own a new mount shows what is below us, and no more.
+	// In a cgroup namespace of our own, a new mount shows only the cgroups below ours.
 	if found, err = findCgroup(""); err != nil {
-		return done, errors.Join(fmt.Errorf("mount cgroup2 at %s: it shows this container alone: %w", path, err), unmount(path))
+		return done, errors.Join(fmt.Errorf("mount cgroup2 at %s: it shows only this container: %w", path, err), unmount(path))
 	}
 	done.Path, done.Mounted = found.path, true
 	return done, nil
 }
 
-// makeMountPoint makes the directory, and refuses one that is not empty: what is in it would be hidden. An empty one may be
-// a file system of its own, such as the volume of a container.
+// makeMountPoint creates the directory. It refuses one that is not empty, whose content the mount
+// would hide. An empty one may be a mount itself, such as a volume of a container.
 func makeMountPoint(path string) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return err
@@ -70,7 +71,7 @@ func makeMountPoint(path string) error {
 		return err
 	}
 	if len(entries) > 0 {
-		return fmt.Errorf("%s is not empty, and what is in it would be hidden: name another directory", path)
+		return fmt.Errorf("%s is not empty, and the mount would hide its content: name another directory", path)
 	}
 	return nil
 }
@@ -78,10 +79,10 @@ func makeMountPoint(path string) error {
 func mountOn(kind, path, options string) error {
 	err := unix.Mount(kind, path, kind, mountFlags, options)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-		return fmt.Errorf("mount %s at %s: %w; it takes a privileged container, or root", kind, path, err)
+		return fmt.Errorf("mount %s at %s: %w; run in a privileged container or as root", kind, path, err)
 	}
 	if errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("mount %s at %s: this kernel is built without it: %w", kind, path, err)
+		return fmt.Errorf("mount %s at %s: this kernel was built without that file system: %w", kind, path, err)
 	}
 	if err != nil {
 		return fmt.Errorf("mount %s at %s: %w", kind, path, err)

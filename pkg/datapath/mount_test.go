@@ -15,9 +15,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// runContained becomes another child in a mount namespace of its own, and in a cgroup namespace too if it is told so, with
-// other places for cgroup2. Its arguments are "own" or "host" for the cgroup namespace, the layout, a directory that it may use,
-// and the child with its arguments.
+// runContained turns into another child process in its own mount namespace, and optionally its own
+// cgroup namespace, with cgroup2 mounted elsewhere. Its arguments are "own" or "host" for the
+// cgroup namespace, the layout, a directory it may use, and the other child with its arguments.
 func runContained(args []string) error {
 	runtime.LockOSThread()
 	flags := unix.CLONE_NEWNS | unix.CLONE_FS
@@ -36,7 +36,7 @@ func runContained(args []string) error {
 	return unix.Exec("/proc/self/exe", append([]string{os.Args[0]}, args[3:]...), os.Environ())
 }
 
-// lay replaces what there is of cgroup2 by another layout below dir. What the machine has stays as it is for others.
+// lay replaces the mounts of cgroup2 by another layout below dir, in this mount namespace only.
 func lay(layout, dir string) error {
 	machine, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
@@ -74,7 +74,7 @@ func lay(layout, dir string) error {
 	return nil
 }
 
-// runFind prints the root that is found and its id.
+// runFind prints the path and id of the root that findCgroup finds.
 func runFind([]string) error {
 	found, err := findCgroup("")
 	if err != nil {
@@ -84,14 +84,15 @@ func runFind([]string) error {
 	return nil
 }
 
-// runMount mounts twice as "fairlead init" does, prints what it found, and whether one is left below the directory.
+// runMount mounts twice, as "fairlead init" does, and prints the results. If that fails, its error
+// says whether a mount is left below the directory.
 func runMount(args []string) error {
 	at := filepath.Join(args[0], "new")
 	for range 2 {
 		done, err := MountCgroup(at, "")
 		if err != nil {
 			if _, opened := openCgroup(at); opened == nil {
-				err = errors.Join(err, errors.New("and it is still there"))
+				err = errors.Join(err, errors.New("and the mount is still there"))
 			}
 			return err
 		}
@@ -100,8 +101,8 @@ func runMount(args []string) error {
 	return nil
 }
 
-// runServe attaches to a cgroup and tells whether its own dials meet the programs. Its arguments are the bpf filesystem and
-// the cgroup.
+// runServe attaches to a cgroup and prints whether its own dials meet the programs. Its arguments
+// are the bpf filesystem and the cgroup.
 func runServe(args []string) error {
 	d, err := Open(Config{BPFFS: args[0], CgroupRoot: args[1]})
 	if err != nil {
@@ -117,17 +118,18 @@ func runServe(args []string) error {
 	return d.attached.Err
 }
 
-// wholeTree ends a test where the root of the cgroups is not to be seen, which is what it would be compared with.
+// wholeTree ends a test if the root of the cgroup tree is not visible, since the test compares with
+// it.
 func wholeTree(t *testing.T) {
 	t.Helper()
 	rig.Root(t)
 	if found, err := findCgroup(""); err != nil || found.id != rootID {
-		rig.Lacking(t, "root", fmt.Sprintf("this machine is a container and shows a part of the cgroups alone (%+v, %v)", found, err))
+		rig.Lacking(t, "root", fmt.Sprintf("this machine is a container that shows only part of the cgroups (%+v, %v)", found, err))
 	}
 }
 
-// The root of the real tree is found in every layout and from inside a container, or it is said why not. Nothing is
-// attached.
+// findCgroup finds the root of the real tree in every layout and from inside a container, or says
+// why it cannot. Nothing is attached.
 func TestFindCgroup(t *testing.T) {
 	wholeTree(t)
 	for _, test := range []struct {
@@ -136,8 +138,8 @@ func TestFindCgroup(t *testing.T) {
 		err               string
 	}{
 		{"host", "hybrid", "host/unified 1", ""},
-		{"host", "own", "own 1", ""}, // mounted once more, it is the machine's there
-		{"host", "hidden", "", "where it can be opened"},
+		{"host", "own", "own 1", ""}, // mounted again, it is the machine's tree
+		{"host", "hidden", "", "that can be opened"},
 		{"host", "none", "", ErrNoCgroup.Error()},
 		{"own", "own", "", ErrPartOfTree.Error()},
 		{"own", "own and host", "host 1", ""},
@@ -165,15 +167,15 @@ func TestMountCgroup(t *testing.T) {
 	wholeTree(t)
 	for _, test := range []struct {
 		namespace, layout string
-		want              string // "DIR" is the directory
+		want              string // "DIR" stands for the directory
 		err               string
 	}{
 		{"host", "none", "DIR/new true\nDIR/new false\n", ""},
 		{"host", "hidden", "DIR/new true\nDIR/new false\n", ""},
 		{"host", "hybrid", "DIR/host/unified false\nDIR/host/unified false\n", ""},
 		{"own", "own and host", "DIR/host false\nDIR/host false\n", ""},
-		{"own", "own", "", "it shows this container alone"},
-		{"own", "none", "", "it shows this container alone"},
+		{"own", "own", "", "it shows only this container"},
+		{"own", "none", "", "it shows only this container"},
 	} {
 		t.Run(test.namespace+" namespace, "+test.layout, func(t *testing.T) {
 			dir := t.TempDir()
@@ -191,7 +193,7 @@ func TestMountCgroup(t *testing.T) {
 	}
 }
 
-// From inside a container that sees the host's tree read-only, programs are attached and proven.
+// From inside a container that sees the host's tree read-only, programs can be attached and proven.
 func TestAttachInContainer(t *testing.T) {
 	for _, layout := range []string{"read-only", "hybrid", "own and host"} {
 		t.Run(layout, func(t *testing.T) {
@@ -215,7 +217,7 @@ func TestMountBPFFS(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := MountBPFFS(dir); err == nil || !strings.Contains(err.Error(), "would be hidden") {
+	if done, err := MountBPFFS(dir); err == nil || !strings.Contains(err.Error(), "would hide its content") {
 		t.Errorf("over a file: %+v, %v", done, err)
 	}
 	other := filepath.Join(dir, "other")
@@ -223,14 +225,14 @@ func TestMountBPFFS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		for unmount(other) == nil { // what was mounted on it, and itself
+		for unmount(other) == nil { // first what was mounted on it, then itself
 		}
 	})
 	file := filepath.Join(other, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := MountBPFFS(other); err == nil || !strings.Contains(err.Error(), "would be hidden") {
+	if done, err := MountBPFFS(other); err == nil || !strings.Contains(err.Error(), "would hide its content") {
 		t.Errorf("over another file system: %+v, %v", done, err)
 	}
 	if err := os.Remove(file); err != nil {

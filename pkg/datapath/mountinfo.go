@@ -7,14 +7,15 @@ import (
 	"strings"
 )
 
-// cgroupMount is a place where the cgroup2 tree is mounted, or a part of it.
+// cgroupMount is a place where the cgroup2 tree, or a part of it, is mounted.
 type cgroupMount struct {
 	path string
-	root cgroupPath // what is mounted there
+	root cgroupPath // the part of the tree that is mounted there
 }
 
-// cgroupPath is a place in the cgroup2 tree as the kernel tells it to us: from the root of our own cgroup namespace, which
-// in a container is merely the container. What lies above has no name, only a distance.
+// cgroupPath is a place in the cgroup2 tree as the kernel shows it to this process: relative to the
+// root of our cgroup namespace, which in a container is just the container. Levels above it have no
+// names; only their number is known.
 type cgroupPath struct {
 	up   int // levels above the root of the namespace
 	down []string
@@ -36,16 +37,16 @@ func parseCgroupPath(text string) cgroupPath {
 	return p
 }
 
-// String returns the path in the kernel's form.
+// String returns the path in the kernel's format.
 func (p cgroupPath) String() string {
 	return "/" + strings.Join(append(strings.Split(strings.Repeat("../", p.up), "/")[:p.up], p.down...), "/")
 }
 
-// whole reports whether everything that we can see of the tree is below.
+// whole reports whether the whole visible tree is below p.
 func (p cgroupPath) whole() bool { return len(p.down) == 0 }
 
-// holds reports whether other is the same place or below it. Known is false where that depends on names above our
-// namespace, which we are not told.
+// holds reports whether other is p or below it. known is false if that depends on names above our
+// namespace, which the kernel does not show.
 func (p cgroupPath) holds(other cgroupPath) (holds, known bool) {
 	switch {
 	case p.whole():
@@ -66,12 +67,12 @@ func (p cgroupPath) holds(other cgroupPath) (holds, known bool) {
 	return true, true
 }
 
-// cgroupMounts returns the mounts of cgroup2 in a list of the form of /proc/self/mountinfo. It does not matter whether v1
-// hierarchies are mounted beside it, and lines of another form are passed over.
+// cgroupMounts returns the cgroup2 mounts from a list in the format of /proc/self/mountinfo. It
+// ignores other mounts, such as v1 hierarchies, and malformed lines.
 func cgroupMounts(mountinfo io.Reader) ([]cgroupMount, error) {
 	var mounts []cgroupMount
 	lines := bufio.NewScanner(mountinfo)
-	lines.Buffer(nil, 1<<20) // overlays with many layers have long lines
+	lines.Buffer(nil, 1<<20) // overlays with many layers make long lines
 	for lines.Scan() {
 		mount, super, ok := strings.Cut(lines.Text(), " - ")
 		fields := strings.Fields(mount)
@@ -87,7 +88,7 @@ func cgroupMounts(mountinfo io.Reader) ([]cgroupMount, error) {
 	return mounts, lines.Err()
 }
 
-// unescape undoes the octal escapes of blanks and backslashes in mountinfo.
+// unescape undoes the octal escapes of spaces and backslashes in mountinfo.
 func unescape(path string) string {
 	var b strings.Builder
 	for i := 0; i < len(path); i++ {

@@ -10,8 +10,9 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// NetnsFinder finds the cookies of network namespaces where the kernel does not tell them, by a program that walks the kernel's list of all. It is run by a
-// call of whoever asks, and attached to nothing.
+// NetnsFinder finds the cookies of network namespaces on kernels that do not report them, with a
+// program that walks the kernel's list of all namespaces. Each call of Cookie runs the program; it
+// is attached to nothing.
 type NetnsFinder struct {
 	mu   sync.Mutex
 	find *ebpf.Program
@@ -26,17 +27,18 @@ func NewNetnsFinder() (*NetnsFinder, error) {
 	}
 	loaded, err := ebpf.NewCollection(spec)
 	if err != nil {
-		return nil, fmt.Errorf("load what finds network namespaces: %w", err)
+		return nil, fmt.Errorf("load the program that finds network namespaces: %w", err)
 	}
 	defer loaded.Close()
 	f := &NetnsFinder{find: loaded.DetachProgram(bpf.NetnsProgNetnsFind), vars: loaded.Variables}
 	if f.find == nil || f.vars[bpf.NetnsVarNetnsNumber] == nil || f.vars[bpf.NetnsVarNetnsCookie] == nil {
-		return nil, errors.New("load what finds network namespaces: the object lacks something")
+		return nil, errors.New("load the program that finds network namespaces: the object lacks it or a variable of it")
 	}
 	return f, nil
 }
 
-// Cookie returns the cookie of the network namespace whose file has the inode number. Who asks keeps the file open, or the number may be another's by now.
+// Cookie returns the cookie of the network namespace whose file has the inode number. The caller
+// must keep the file open, or another namespace may get the number.
 func (f *NetnsFinder) Cookie(inode uint64) (id uint64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,7 +52,7 @@ func (f *NetnsFinder) Cookie(inode uint64) (id uint64, err error) {
 		return 0, fmt.Errorf("find a network namespace: %w", err)
 	}
 	if id == 0 {
-		return 0, fmt.Errorf("find network namespace %d: the kernel's list does not have it", inode)
+		return 0, fmt.Errorf("find network namespace %d: it is not in the kernel's list", inode)
 	}
 	return id, nil
 }

@@ -9,7 +9,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Every network namespace is found by the number of its file, with the capabilities that the agent has; by another number none is.
+// With the capabilities of the agent, every network namespace is found by the inode number of its
+// file. Other numbers find none.
 func TestNetnsFinder(t *testing.T) {
 	rig.Root(t)
 	want := map[uint64]uint64{}

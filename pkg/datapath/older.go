@@ -6,10 +6,11 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Maps of another version are pinned until programs of this one are at work. A crash before finds them again and begins
-// anew; one that comes between the switch of programs and the last pin costs the flows that began in that time their rows.
+// Maps of another version stay pinned until programs of this version are attached. After a crash
+// before that, the next start finds them and begins again. A crash between the switch of programs
+// and the last pin loses the rows of the flows that began in that time.
 
-// carryOlder brings rows of another version's maps to those of this one.
+// carryOlder copies rows of another version's maps to this version's.
 func (d *Datapath) carryOlder(to *maps.Maps, which maps.Carrying) error {
 	names := to.Older()
 	if len(names) == 0 {
@@ -20,16 +21,17 @@ func (d *Datapath) carryOlder(to *maps.Maps, which maps.Carrying) error {
 		return err
 	}
 	if which == maps.AllRows {
-		d.log.Info("maps of another version are carried over", "maps", names)
+		d.log.Info("carried over the maps of another version", "maps", names)
 	}
 	if len(lost) > 0 {
-		d.log.Warn("rows of another version are lost", "maps", lost)
+		d.log.Warn("lost rows of another version's maps", "maps", lost)
 	}
 	return nil
 }
 
-// carryWritten does so once more for what programs have written since. Once those of this version are at work the rows in
-// the new maps are the ones that count, also if the pins of the old ones could not be replaced yet.
+// carryWritten copies again what programs have written since. It does nothing once this version's
+// programs have been attached: from then on the new maps are current, even if the pins of the old
+// ones are still to be replaced.
 func (d *Datapath) carryWritten() error {
 	if d.switched {
 		return nil
@@ -37,7 +39,7 @@ func (d *Datapath) carryWritten() error {
 	return d.carryOlder(d.maps, maps.RowsOfPrograms)
 }
 
-// takeOver puts the maps of this version in the place of those of another, now that its programs use them.
+// takeOver replaces the pinned maps of another version, now that the programs use this version's.
 func (d *Datapath) takeOver() error {
 	names := d.maps.Older()
 	if len(names) == 0 {
@@ -53,7 +55,8 @@ func (d *Datapath) takeOver() error {
 	if err := d.step("older: stage"); err != nil {
 		return err
 	}
-	if err := errors.Join(d.pins.clearStage(), d.pins.openStage()); err != nil { // an attempt before may have left some
+	// An earlier attempt may have left some.
+	if err := errors.Join(d.pins.clearStage(), d.pins.openStage()); err != nil {
 		return err
 	}
 	for _, name := range names {
@@ -72,6 +75,6 @@ func (d *Datapath) takeOver() error {
 	if err := d.step("older: close"); err != nil {
 		return err
 	}
-	d.log.Info("maps of another version are replaced", "maps", names)
+	d.log.Info("replaced the maps of another version", "maps", names)
 	return errors.Join(d.maps.ForgetOlder(), d.pins.clearStage())
 }

@@ -19,7 +19,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// age makes the pinned maps those of another version, which had the same fields and one more that nobody knows.
+// age turns the pinned maps into maps of another version, which had the same fields and one unknown
+// more.
 func age(t *testing.T, dir string) {
 	t.Helper()
 	layouts, err := ebpf.LoadPinnedMap(filepath.Join(dir, "layouts"), nil)
@@ -35,7 +36,7 @@ func age(t *testing.T, dir string) {
 		texts[id] = slices.Clone(text)
 	}
 	if err := rows.Err(); err != nil || len(texts) < len((&maps.Maps{}).All()) {
-		t.Fatalf("there are %d layouts: %v", len(texts), err)
+		t.Fatalf("found only %d layouts: %v", len(texts), err)
 	}
 	for id, text := range texts {
 		other := bytes.Replace(text, []byte(`"Value":{`), []byte(`"Value":{"Name":"aged",`), 1)
@@ -45,8 +46,9 @@ func age(t *testing.T, dir string) {
 	}
 }
 
-// An agent takes over from another version, whose maps look different: established flows go on by the same ports to the same
-// backends all the while, through programs of both versions, and are in the new maps then; also when agents die on the way.
+// An agent takes over from another version whose maps have other layouts. Meanwhile, established
+// flows keep their ports and backends, through programs of both versions, and end up in the new
+// maps, even if agents die on the way.
 func TestTakeOver(t *testing.T) {
 	for _, step := range []string{"none", "older: switched", "older: publish slots"} {
 		t.Run(step, func(t *testing.T) {
@@ -62,7 +64,7 @@ func TestTakeOver(t *testing.T) {
 			}
 			age(t, MapsDir(w.BPFFS))
 			if _, err := maps.Open(MapsDir(w.BPFFS), true); !errors.Is(err, maps.ErrIncompatible) {
-				t.Errorf("read-only, beside the other version: %v", err)
+				t.Errorf("read-only Open of the other version's maps: %v", err)
 			}
 			if step != "none" {
 				agent := rig.NewChild(t, nil, w.node, "growth", w.BPFFS, w.CgroupRoot, step)
@@ -75,7 +77,7 @@ func TestTakeOver(t *testing.T) {
 			c.stop(t, d)
 			for _, info := range d.Maps().All() {
 				if was[info.Name] == int(mapID(t, info.Map)) {
-					t.Errorf("map %s is that of the other version", info.Name)
+					t.Errorf("map %s is still that of the other version", info.Name)
 				}
 			}
 			if left := files(t, filepath.Join(w.BPFFS, "fairlead", "v1")); slices.ContainsFunc(left, func(f string) bool { return strings.HasPrefix(f, "next") }) {
@@ -86,13 +88,13 @@ func TestTakeOver(t *testing.T) {
 			}
 			again := w.start(t)
 			if older := again.Maps().Older(); len(older) > 0 {
-				t.Errorf("the next agent finds %q to be of another version", older)
+				t.Errorf("the next agent takes %q for maps of another version", older)
 			}
 		})
 	}
 }
 
-// What programs of the other version write until those of this one are at work is not lost.
+// What programs of the other version write until this version's programs are attached is not lost.
 func TestTakeOverLate(t *testing.T) {
 	w := newTown(t, devices.Off)
 	if err := w.start(t).Close(); err != nil {
@@ -108,7 +110,7 @@ func TestTakeOverLate(t *testing.T) {
 		}
 		return nil
 	}
-	d = open(t, w.Config) // has brought over what there was
+	d = open(t, w.Config) // copies the rows that exist
 	c := w.newCrowd(clients)
 	c.establish(t, clients)
 	w.do(t, func() error { return errors.Join(d.Attach(), d.look(func(map[netip.Addr]uint32) {})) })
@@ -118,11 +120,11 @@ func TestTakeOverLate(t *testing.T) {
 		}
 	}
 	if n := c.remembered(t, d.Maps().Ct, clients); n != clients || known != clients || len(c.wrong) > 0 {
-		t.Errorf("%d flows of %d are remembered, %d as soon as programs needed them, wrong is %q", n, clients, known, c.wrong)
+		t.Errorf("the map has %d flows of %d, %d of them when the programs were switched; failures: %q", n, clients, known, c.wrong)
 	}
 }
 
-// If the pins cannot be replaced, what the new maps have learnt until the next attempt is kept.
+// If the pins cannot be replaced, the new maps keep what is written to them until the next attempt.
 func TestTakeOverAgain(t *testing.T) {
 	w := newTown(t, devices.Off)
 	if err := w.start(t).Close(); err != nil {
@@ -149,12 +151,12 @@ func TestTakeOverAgain(t *testing.T) {
 	fails = false
 	w.do(t, d.Attach)
 	if n := c.remembered(t, d.Maps().Ct, clients); n != clients || len(d.Maps().Older()) > 0 {
-		t.Errorf("%d flows of %d are remembered, %q are of another version", n, clients, d.Maps().Older())
+		t.Errorf("the map has %d flows of %d; maps of another version: %q", n, clients, d.Maps().Older())
 	}
 	w.wantWhole(t, d)
 }
 
-// Nor does any connect to a service fail meanwhile, or any connected socket forget whom it has dialled.
+// During a takeover no connect to a service fails, and no connected socket loses its record.
 func TestTakeOverUnderConnects(t *testing.T) {
 	p := newPlace(t)
 	if err := running(t, p).Close(); err != nil {

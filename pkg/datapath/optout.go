@@ -6,23 +6,23 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// SetOptouts makes the programs leave alone whom want names, and returns how many rows that changed. Those that are in the
-// map and not in want go if remove says so.
+// SetOptouts makes the programs leave alone the pods in want, and returns how many rows it changed.
+// It deletes rows that are not in want only if remove is set.
 func (d *Datapath) SetOptouts(want map[maps.OptoutKey]maps.Optout, remove bool) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
-		return 0, fmt.Errorf("write who has opted out: %w", ErrNoMaps)
+		return 0, fmt.Errorf("write which pods have opted out: %w", ErrNoMaps)
 	}
 	return d.maps.SetOptouts(want, remove)
 }
 
-// Optouts returns whom the programs leave alone.
+// Optouts returns the pods that the programs leave alone.
 func (d *Datapath) Optouts() (map[maps.OptoutKey]maps.Optout, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
-		return nil, fmt.Errorf("read who has opted out: %w", ErrNoMaps)
+		return nil, fmt.Errorf("read which pods have opted out: %w", ErrNoMaps)
 	}
 	return maps.OptoutRows(d.maps.Optout)
 }

@@ -13,46 +13,50 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Packets says which devices the programs of packets are attached to, and what they are told.
+// Packets configures the packet programs and the devices to which they are attached.
 type Packets struct {
 	Devices           devices.Filter
 	XDP               devices.Mode
-	NodePorts         Reach               // the addresses at which NodePorts are open to clients outside
-	Own               func() []netip.Addr // by which the node is known to others, best first; nil if nobody knows
-	SnatPorts         Ports               // of this node towards backends on others
+	NodePorts         Reach               // addresses at which NodePorts are open to clients outside
+	Own               func() []netip.Addr // addresses by which others know the node, best first; nil if unknown
+	SnatPorts         Ports               // source ports of this node towards backends on other nodes
 	ExternalClusterIP bool                // clients outside may use ClusterIPs
-	HashKeys          [5]uint64           // of the hash of flows; the same on all nodes
+	HashKeys          [5]uint64           // key of the hash of flows; the same on all nodes
 
-	IsPod      func(device string) bool // tells pods' devices by their names; nil if none are
-	Pods       bool                     // pods of this node have their network from fairlead: what they send is checked
-	Chained    bool                     // their devices are another plugin's, and they are kept to rates there; nothing else is done to them
-	Bypass     bool                     // what they get and send goes past the node's stack
-	Masquerade bool                     // what they send out of the cluster gets an address of this node
-	Pair       int                      // they may be kept to rates, and what stays on the node waits at this device; 0 if none is
-	PairEnd    string                   // name of the device from which it comes then
-	Proxies    bool                     // what they dial may be handed to proxies of this node
-	Node       bool                     // what this node itself sends to services as packets is balanced as well
-	Tunnel     string                   // name of the device that leads to the pods of other nodes; "" for none
+	IsPod      func(device string) bool // recognizes pods' devices by name; nil if there are none
+	Pods       bool                     // fairlead provides the network of this node's pods: check what they send
+	Chained    bool                     // pods' devices belong to another plugin: only limit their rates
+	Bypass     bool                     // pods' packets bypass the node's stack
+	Masquerade bool                     // pods' packets to outside the cluster get an address of this node
+	// Pair is the index of the device that delays rate-limited packets that stay on the node; 0 if
+	// there is none.
+	Pair    int
+	PairEnd string // name of the device from which these packets then come
+	Proxies bool   // connections that pods open may be handed to proxies on this node
+	Node    bool   // also balance packets that the node itself sends to services
+	Tunnel  string // name of the device that leads to the pods of other nodes; "" if there is none
 }
 
-// outside is the part of a Datapath that is about devices.
+// outside is the part of a Datapath that deals with devices.
 type outside struct {
-	programs devices.Programs // none if nothing needs them
+	programs devices.Programs // empty if nothing needs them
 	found    []devices.Device // by the last look
-	tunnel   devices.Device   // that leads to the pods of other nodes; its index is 0 if there is none yet
+	tunnel   devices.Device   // leads to the pods of other nodes; its index is 0 if it does not exist yet
 	looked   bool
 	primary  primary
-	unknown  []netip.Addr              // addresses by which the node is known, of a family of which no device has one
-	pods     map[uint32]devices.Device // by index
+	// unknown are addresses by which others know the node, of families in which it has none of
+	// them.
+	unknown []netip.Addr
+	pods    map[uint32]devices.Device // by index
 }
 
-// running returns the programs that devices run.
+// running returns the programs attached to devices.
 func (o *outside) running() []*ebpf.Program {
 	return o.programs.List()
 }
 
-// openHooks prepares what keeps programs attached to devices. Without a word about devices none is served, and what an
-// earlier process attached is removed.
+// openHooks prepares the Hooks for devices. If packets is nil, no device is served, and Hooks
+// removes what an earlier process attached.
 func (d *Datapath) openHooks(packets *Packets) {
 	d.packets = Packets{XDP: devices.Off}
 	if packets != nil {
@@ -69,13 +73,13 @@ func (d *Datapath) openHooks(packets *Packets) {
 	d.hooks = devices.New(d.pins.devs, d.packets.XDP, d.log)
 }
 
-// servesDevices reports whether there is a frontend that needs programs at devices.
+// servesDevices reports whether devices need programs, for a frontend or another feature.
 func (d *Datapath) servesDevices() bool {
 	needed := d.needs&packetHooks != 0 || d.packets.ExternalClusterIP || d.packets.Bypass || d.packets.Masquerade || d.packets.Node
 	return needed && !d.packets.Devices.None()
 }
 
-// loadPackets loads the programs of packets over the given maps, if they are needed.
+// loadPackets loads the packet programs over the given maps, if they are needed.
 func (d *Datapath) loadPackets(m *maps.Maps) (progs devices.Programs, err error) {
 	if !d.servesDevices() && !d.packets.Pods && !d.packets.Chained {
 		return progs, nil
@@ -121,8 +125,8 @@ func (d *Datapath) loadPackets(m *maps.Maps) (progs devices.Programs, err error)
 	return progs, nil
 }
 
-// loadPacketsOver loads an object of programs of packets over the given maps, and over both maps of established flows if
-// there are two.
+// loadPacketsOver loads an object of packet programs over the given maps, and over both maps of
+// established flows if there are two.
 func (d *Datapath) loadPacketsOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*ebpf.Collection, error) {
 	over := m.Replacements(spec)
 	if d.table != nil {
@@ -131,7 +135,7 @@ func (d *Datapath) loadPacketsOver(m *maps.Maps, spec *ebpf.CollectionSpec) (*eb
 	return loadReplacing(spec, over)
 }
 
-// attachDevices puts the programs of packets in force at the devices, and closes those that were.
+// attachDevices attaches the packet programs to the devices and closes the previous ones.
 func (d *Datapath) attachDevices(progs devices.Programs) error {
 	if !d.outside.looked && !d.packets.Devices.None() {
 		found, tunnel, err := d.detect(d.packets.Own())
@@ -145,8 +149,9 @@ func (d *Datapath) attachDevices(progs devices.Programs) error {
 	return errors.Join(d.syncDevices(), old.Close())
 }
 
-// syncDevices has the devices that were found, and no others, run the programs, and tells the programs which ones do, and
-// what their addresses are. XDP leaves to tc what comes in by a device of which it does not know that.
+// syncDevices makes the found devices, and no others, run the programs, and writes to the maps
+// which devices those are and their hardware addresses. XDP passes packets to tc if it does not
+// know the device's address.
 func (d *Datapath) syncDevices() error {
 	list, tunnel := d.outside.found, d.outside.tunnel
 	if tunnel.Index != 0 && !slices.ContainsFunc(list, func(device devices.Device) bool { return device.Index == tunnel.Index }) {
@@ -160,7 +165,7 @@ func (d *Datapath) syncDevices() error {
 	}
 	sync := d.hooks.Sync
 	if (d.packets.Pods || d.packets.Chained) && d.outside.pods == nil {
-		sync = d.hooks.Run // nobody has told yet which pods there are: what they have from an earlier process is at work
+		sync = d.hooks.Run // the pods are not known yet, so keep what an earlier process attached to theirs
 	}
 	between, err := d.between()
 	err = errors.Join(err, d.maps.SetLinkAddrs(macs), sync(slices.Concat(between, d.podDevices(), list), d.outside.programs))
@@ -173,24 +178,24 @@ func (d *Datapath) syncDevices() error {
 	return errors.Join(err, d.maps.SetServed(served), d.writeTunnel(served[uint32(tunnel.Index)]))
 }
 
-// Devices returns those that lead out of the node, as the last look found them.
+// Devices returns the devices that lead out of the node, as of the last look.
 func (d *Datapath) Devices() []devices.Device {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Clone(d.outside.found)
 }
 
-// OutsideStatus is how clients outside reach this node.
+// OutsideStatus describes how clients outside reach this node.
 type OutsideStatus struct {
-	None    bool            // no device is to be served
+	None    bool            // configured to serve no device
 	Idle    bool            // no frontend is reached from outside, so nothing is attached
-	Devices []devices.State // what is attached where
+	Devices []devices.State // what is attached to which device
 	Chosen  []devices.Device
-	Missing []string // devices that are named and not there
-	Mended  uint64   // links and filters that were found gone and are attached again, since the start
+	Missing []string // configured devices that do not exist
+	Mended  uint64   // links and filters that were found gone and attached again, since the start
 
-	Addr4, Addr6 netip.Addr   // what backends on other nodes see as the client; not valid where there is none
-	Unknown      []netip.Addr // addresses by which the node is known, and that it does not have
+	Addr4, Addr6 netip.Addr   // what backends on other nodes see as the client; not valid if there is none
+	Unknown      []netip.Addr // addresses by which others know the node, but which it lacks
 	SnatPorts    Ports
 }
 

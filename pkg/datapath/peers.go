@@ -15,16 +15,17 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Peers is the records that the programs keep of connected sockets, of all network namespaces. It has what it needs for
-// itself, so it outlives its Datapath.
+// Peers gives access to the records that the programs keep of connected sockets, in all network
+// namespaces. It holds its own references, so it outlives its Datapath.
 type Peers struct {
 	iterator *link.Iter
-	streams  *ebpf.Map // nil when nobody asks for those
+	streams  *ebpf.Map // nil if TCP sockets are not wanted
 }
 
-// Peers returns the records, with or without those that TCP sockets have; the caller closes them. Nothing is pinned or
-// attached to traffic. The error wraps ebpf.ErrNotSupported where the kernel has no type information of itself, without
-// which it has no iterators.
+// Peers returns a Peers, with or without the records of TCP sockets that are in a map. The caller
+// must close it. It pins nothing and attaches nothing to traffic. The error wraps
+// ebpf.ErrNotSupported if the kernel lacks its own type information, without which it has no
+// iterators.
 func (d *Datapath) Peers(streams bool) (*Peers, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,8 +55,8 @@ func (d *Datapath) Peers(streams bool) (*Peers, error) {
 	return p, nil
 }
 
-// Each calls f for every record that hangs on its socket, with that one's cookie, in any order. A record that is written
-// meanwhile may be torn, and one that comes or goes may be missed.
+// Each calls f for every record in socket storage, with the cookie of its socket, in any order. A
+// record being written may be torn, and a socket that appears or disappears may be missed.
 func (p *Peers) Each(f func(cookie uint64, record maps.SockPeer)) error {
 	list, err := p.iterator.Open()
 	if err != nil {
@@ -63,7 +64,7 @@ func (p *Peers) Each(f func(cookie uint64, record maps.SockPeer)) error {
 	}
 	defer list.Close()
 	from := bufio.NewReaderSize(patient{list}, 64<<10)
-	var one maps.ConnPeer // which is what the iterator writes
+	var one maps.ConnPeer // the format in which the iterator writes
 	piece := make([]byte, binary.Size(one))
 	for {
 		if _, err := io.ReadFull(from, piece); errors.Is(err, io.EOF) {
@@ -78,8 +79,8 @@ func (p *Peers) Each(f func(cookie uint64, record maps.SockPeer)) error {
 	}
 }
 
-// Row returns the record of a TCP socket, and whether there is one where programs look first. A list would cost the
-// same for one socket as for all that there is room for.
+// Row returns the record of a TCP socket from the map where programs look first, and whether it has
+// one there. Listing that map would cost as much for one socket as for a full map.
 func (p *Peers) Row(cookie uint64) (maps.SockPeer, bool, error) {
 	var row maps.ConnPeer
 	if p.streams == nil {
@@ -91,7 +92,7 @@ func (p *Peers) Row(cookie uint64) (maps.SockPeer, bool, error) {
 	return row.Peer, row.Cookie == cookie, nil
 }
 
-// Close lets go of the records.
+// Close closes the iterator and the map.
 func (p *Peers) Close() error {
 	var errs []error
 	if err := p.iterator.Close(); err != nil {
@@ -103,7 +104,7 @@ func (p *Peers) Close() error {
 	return errors.Join(errs...)
 }
 
-// patient reads on where the kernel gave way in a long list.
+// patient retries when the kernel returns EAGAIN in the middle of a long list.
 type patient struct{ io.Reader }
 
 func (p patient) Read(b []byte) (int, error) {

@@ -12,18 +12,19 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// pins are the directories of one schema version of the data path. Names on a bpf filesystem have no dots.
+// pins are the directories of one schema version of the datapath. Names on a bpf filesystem have no
+// dots.
 type pins struct {
-	top   string // fairlead's own, of all versions
+	top   string // of all versions of fairlead
 	root  string
 	maps  string
 	links string
 	devs  string // links at devices
-	stage string // what is not in force yet, or not any more; whoever starts clears it
-	table string // what a growth of the table of flows needs to be finished, whoever does
+	stage string // staging directory: pins not in use yet, or no longer; cleared at every start
+	table string // what is needed to finish a growth of the map of established flows
 }
 
-// tableDir is there while the table of flows grows.
+// tableDir exists while the map of established flows grows.
 const tableDir = maps.GrowthDir
 
 func newPins(bpffs string) pins {
@@ -40,10 +41,10 @@ func newPins(bpffs string) pins {
 	}
 }
 
-// MapsDir returns where the maps are pinned below a bpf filesystem.
+// MapsDir returns the directory below a bpf filesystem where the maps are pinned.
 func MapsDir(bpffs string) string { return newPins(bpffs).maps }
 
-// CheckBPFFS returns why there is no bpf filesystem at path.
+// CheckBPFFS returns an error unless there is a bpf filesystem at path.
 func CheckBPFFS(path string) error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(path, &stat); err != nil {
@@ -55,8 +56,8 @@ func CheckBPFFS(path string) error {
 	return nil
 }
 
-// prepare makes the directories, locks them and clears the stage. Closing the file gives the lock back, as the end of
-// the process does.
+// prepare creates the directories, locks them and clears the staging directory. The lock is
+// released when the file is closed or the process ends.
 func (p pins) prepare() (lock *os.File, err error) {
 	if err := os.MkdirAll(p.links, 0o700); err != nil {
 		return nil, fmt.Errorf("create pin directory: %w", err)
@@ -70,8 +71,8 @@ func (p pins) prepare() (lock *os.File, err error) {
 	return lock, nil
 }
 
-// lock keeps a second agent away, which would write other rows into the same maps. It is on the directory itself, so it
-// holds between containers that share nothing but the bpf filesystem.
+// lock keeps out a second agent, which would write other rows to the same maps. It locks the
+// directory itself, so it works between containers that share nothing but the bpf filesystem.
 func (p pins) lock() (*os.File, error) {
 	top, err := os.Open(p.top)
 	if err != nil {
@@ -105,7 +106,7 @@ func (p pins) staged(name string) string { return filepath.Join(p.stage, name) }
 func (p pins) link(name string) string   { return filepath.Join(p.links, name) }
 func (p pins) mapPin(name string) string { return filepath.Join(p.maps, name) }
 
-// linkNames lists the pinned links.
+// linkNames returns the names of the pinned links.
 func (p pins) linkNames() ([]string, error) {
 	entries, err := os.ReadDir(p.links)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -118,8 +119,8 @@ func (p pins) linkNames() ([]string, error) {
 	return names, nil
 }
 
-// exchange puts the pin at from in the place of the one at to and keeps that at from, in one step; if there is none, from
-// just moves.
+// exchange swaps the pins at from and to in one step. If there is none at to, it just moves from
+// there.
 func exchange(from, to string) (replaced bool, err error) {
 	err = unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_EXCHANGE)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -131,7 +132,7 @@ func exchange(from, to string) (replaced bool, err error) {
 	return true, nil
 }
 
-// rename replaces to by from in one step, so there is no moment without either.
+// rename replaces to by from in one step, so to always exists.
 func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return fmt.Errorf("publish pin: %w", err)

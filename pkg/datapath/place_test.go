@@ -22,7 +22,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// vip is an address that nobody serves, on loopback: dialled without a translation it is refused at once.
+// vip is a loopback address that nothing serves: without translation, a connect to it is refused at
+// once.
 var vip = netip.MustParseAddrPort("127.66.0.1:80")
 
 func TestMain(m *testing.M) {
@@ -42,14 +43,14 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// tally is what a client reports: connects that were tried, and why the others failed.
+// tally is a client's report: how many connects it tried, and the errors of those that failed.
 type tally struct {
 	Tried  int
 	Failed []string
 }
 
-// runClient connects to the VIP until its standard input ends. It writes a line after the first success, and its tally
-// at the end.
+// runClient connects to the VIP until its standard input ends. It prints a line after the first
+// attempt and its tally at the end.
 func runClient([]string) error {
 	stop := make(chan struct{})
 	go func() {
@@ -67,7 +68,7 @@ func runClient([]string) error {
 		if result.Tried++; err != nil {
 			result.Failed = append(result.Failed, err.Error())
 		} else {
-			// A reset, so that a long loop does not run out of ports.
+			// Reset the connection, so that a long loop does not run out of ports.
 			_ = conn.(*net.TCPConn).SetLinger(0)
 			conn.Close()
 		}
@@ -77,10 +78,11 @@ func runClient([]string) error {
 	}
 }
 
-// limitTo returns what becomes the named function with the capabilities that an agent has in a cluster, and no others.
+// limitTo returns a function that executes the named child with only the capabilities that an agent
+// has in a cluster.
 func limitTo(name string) func([]string) error {
 	return func(args []string) error {
-		runtime.LockOSThread() // what the new program may have depends on the thread that starts it
+		runtime.LockOSThread() // the new program's capabilities depend on the thread that executes it
 		for c := uintptr(0); c <= unix.CAP_LAST_CAP; c++ {
 			if c == unix.CAP_BPF || c == unix.CAP_NET_ADMIN || c == unix.CAP_PERFMON {
 				continue
@@ -93,8 +95,8 @@ func limitTo(name string) func([]string) error {
 	}
 }
 
-// runAgent starts as an agent does, serves, grows once, and dies at the step that it was told. Its arguments are the bpf
-// filesystem, the cgroup, the backend and the step.
+// runAgent starts like an agent, serves, grows once, and dies at the given step. Its arguments are
+// the bpf filesystem, the cgroup, the backend and the step.
 func runAgent(args []string) error {
 	config := Config{BPFFS: args[0], CgroupRoot: args[1]}
 	config.failpoint = func(step string) error {
@@ -134,7 +136,7 @@ func runAgent(args []string) error {
 	return d.Close()
 }
 
-// checkLimited keeps the tests honest about what an agent needs.
+// checkLimited makes sure that the tests run with exactly the capabilities that an agent needs.
 func checkLimited() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -148,7 +150,7 @@ func checkLimited() error {
 	return nil
 }
 
-// serve writes the rows of one service with one backend.
+// serve writes the rows of a service with one backend.
 func serve(tables *maps.Tables, backend netip.AddrPort) error {
 	tables.Backends[7] = maps.BackendOf(backend.Addr(), backend.Port(), model.TCP)
 	tables.Slots[11] = maps.MakeSlot(7, 3, 1)
@@ -161,7 +163,7 @@ func serve(tables *maps.Tables, backend netip.AddrPort) error {
 	return tables.Svcs.Update(key, maps.Svc{Service: 3, Kind: maps.ClusterIP})
 }
 
-// place is a bpf filesystem and a cgroup of the test's own.
+// place is a bpf filesystem and a cgroup for one test.
 type place struct {
 	Config
 	cgroup  *rig.Cgroup
@@ -212,7 +214,7 @@ func open(t *testing.T, config Config) *Datapath {
 	return d
 }
 
-// running returns a data path with one service.
+// running returns a Datapath with one service.
 func running(t *testing.T, p place) *Datapath {
 	t.Helper()
 	d := open(t, p.Config)
@@ -225,13 +227,13 @@ func running(t *testing.T, p place) *Datapath {
 	return d
 }
 
-// runAgent runs an agent that dies at the step, if it comes to it.
+// runAgent runs an agent that dies at the step if it gets there.
 func (p place) runAgent(step string) error {
 	_, err := rig.RunChild(nil, nil, "agent", p.BPFFS, p.CgroupRoot, p.backend.String(), step)
 	return err
 }
 
-// client is a process of the cgroup that connects in a loop.
+// client is a process in the cgroup that connects in a loop.
 type client struct {
 	*rig.Process
 }
@@ -260,13 +262,13 @@ func (c client) stop(t *testing.T) tally {
 	return result
 }
 
-// connects reports whether a connect in the cgroup reaches the backend.
+// connects reports whether a connect from the cgroup reaches the backend.
 func connects(t *testing.T, p place) bool {
 	t.Helper()
 	return len(startClient(t, p).stop(t).Failed) == 0
 }
 
-// files lists what is below dir, but for what the kernel puts in every bpf filesystem.
+// files lists the files below dir, except those that the kernel puts into every bpf filesystem.
 func files(t *testing.T, dir string) []string {
 	t.Helper()
 	var list []string
@@ -282,7 +284,7 @@ func files(t *testing.T, dir string) []string {
 	return list
 }
 
-// eventually waits for what the kernel does some time after the call that caused it.
+// eventually waits for something that the kernel does some time after the call that caused it.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {

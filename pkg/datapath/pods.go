@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// loadPods adds the programs of pods' devices, if there are any.
+// loadPods adds the programs for pods' devices, if there are any.
 func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devices.Programs) error {
 	if !d.packets.Pods && !d.packets.Chained {
 		return nil
@@ -50,22 +50,25 @@ func (d *Datapath) loadPods(m *maps.Maps, fields map[string]uint64, progs *devic
 	return nil
 }
 
-// between returns the devices over which packets of pods come to proxies, and from where they have waited, if they do.
+// between returns the devices over which packets of pods reach proxies, and the device that
+// delivers rate-limited packets, if these are in use.
 func (d *Datapath) between() (list []devices.Device, err error) {
 	if d.packets.Proxies {
-		list = append(list, devices.Device{Index: 1, Name: "lo", Loopback: true}) // the first of every network namespace
+		// The loopback device is the first of every network namespace.
+		list = append(list, devices.Device{Index: 1, Name: "lo", Loopback: true})
 	}
 	if d.packets.Pair != 0 {
 		end, err := net.InterfaceByName(d.packets.PairEnd)
 		if err != nil {
-			return list, fmt.Errorf("find where what has waited comes from: %w", err)
+			return list, fmt.Errorf("find the device that delivers rate-limited packets: %w", err)
 		}
 		list = append(list, devices.Device{Index: end.Index, Name: end.Name, Pair: true})
 	}
 	return list, nil
 }
 
-// ProxyWay returns why packets of pods do not come to proxies of the node; nil if they do, or there are none.
+// ProxyWay returns why packets of pods cannot reach proxies on the node, nil if they can or there
+// are none.
 func (d *Datapath) ProxyWay() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,7 +78,8 @@ func (d *Datapath) ProxyWay() error {
 	return nil
 }
 
-// PairWay returns why what has waited on the node for its time comes to nobody; nil if it does, or nothing waits.
+// PairWay returns why rate-limited packets that stay on the node cannot be delivered, nil if they
+// can or there are none.
 func (d *Datapath) PairWay() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,8 +101,8 @@ func podDevice(pod *maps.Pod) devices.Device {
 	return devices.Device{Index: int(pod.Index), Name: pod.Device, Pod: true, Netkit: pod.Netkit}
 }
 
-// SetPods makes the programs know these pods, and no others, and their devices run the program of pods. Of pods whose devices are another
-// plugin's, only those that are kept to rates.
+// SetPods writes these pods, and no others, to the maps and attaches the pod programs to their
+// devices. If the devices belong to another plugin, it does so only for pods that have rates.
 func (d *Datapath) SetPods(pods []maps.Pod) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -120,8 +124,8 @@ func (d *Datapath) SetPods(pods []maps.Pod) error {
 	return d.syncDevices()
 }
 
-// EndRates has the programs keep no pod to a rate any more, and waits for what has been held up by one, by a function, before what it waits in goes. It
-// is for before Attach.
+// EndRates removes all rates of pods and then calls drained, which waits for packets held up by a
+// rate, before the device that holds them is removed. Call it before Attach.
 func (d *Datapath) EndRates(drained func() error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +138,8 @@ func (d *Datapath) EndRates(drained func() error) error {
 	return drained()
 }
 
-// EndRates does so for the maps that are pinned below a bpf filesystem, if there are any that this version can read.
+// EndRates does the same for the maps pinned below a bpf filesystem, if there are any that this
+// version can read.
 func EndRates(bpffs string, drained func() error) error {
 	m, err := maps.Open(MapsDir(bpffs), false)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, maps.ErrIncompatible) {
@@ -147,7 +152,8 @@ func EndRates(bpffs string, drained func() error) error {
 	return (&Datapath{maps: m}).EndRates(drained)
 }
 
-// AddPod makes the programs know one more pod. Its device runs its program when this returns.
+// AddPod writes one more pod to the maps and attaches the pod programs to its device before it
+// returns.
 func (d *Datapath) AddPod(pod maps.Pod) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -164,7 +170,7 @@ func (d *Datapath) AddPod(pod maps.Pod) error {
 	return d.hooks.Add(podDevice(&pod))
 }
 
-// RemovePod makes the programs forget a pod, whose device is gone.
+// RemovePod deletes a pod, whose device is gone, from the maps.
 func (d *Datapath) RemovePod(pod maps.Pod) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -175,12 +181,12 @@ func (d *Datapath) RemovePod(pod maps.Pod) error {
 	return errors.Join(d.maps.RemovePod(pod), d.hooks.Remove(podDevice(&pod)))
 }
 
-// SetNative says where pods are known: what they send there keeps their addresses.
+// SetNative sets the prefixes to which pods speak with their own addresses.
 func (d *Datapath) SetNative(prefixes []netip.Prefix) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
-		return fmt.Errorf("write where pods are known: %w", ErrNoMaps)
+		return fmt.Errorf("write the prefixes that are not masqueraded: %w", ErrNoMaps)
 	}
 	_, err := d.maps.SetNative(prefixes)
 	return err

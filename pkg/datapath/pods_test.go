@@ -11,8 +11,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// While an agent that starts does not know yet which pods there are, their devices run what an earlier one has attached. Without,
-// what a pod answers would leave under the node's address, and the row of that would be in the way of all that comes after.
+// While a starting agent does not know the pods yet, their devices keep the programs of an earlier
+// agent. Without those, a pod's replies would leave with the node's address, and the rows of these
+// flows would then stand in the way of later packets.
 func TestPodsOfAnEarlierAgent(t *testing.T) {
 	w := newTown(t, devices.Off)
 	w.Packets.Pods = true
@@ -46,9 +47,9 @@ func TestPodsOfAnEarlierAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := w.start(t)
-	filters("with another that does not know pods yet", 1)
+	filters("with another agent that does not know the pods yet", 1)
 	w.do(t, func() error { return second.SetPods([]maps.Pod{pod}) })
-	filters("with one that does", 1)
+	filters("once it knows the pods", 1)
 	w.do(t, func() error { return second.SetPods(nil) })
 	filters("without the pod", 0)
 }

@@ -10,18 +10,18 @@ import (
 	"strings"
 )
 
-// Ports is a range of ports, both ends included.
+// Ports is a range of ports, including both ends.
 type Ports struct{ First, Last uint16 }
 
-// String returns the form that ParsePorts reads.
+// String returns the format that ParsePorts reads.
 func (p Ports) String() string { return fmt.Sprintf("%d-%d", p.First, p.Last) }
 
-// Len returns how many ports there are.
+// Len returns the number of ports.
 func (p Ports) Len() int { return int(p.Last) - int(p.First) + 1 }
 
 func (p Ports) overlaps(q Ports) bool { return p.First <= q.Last && q.First <= p.Last }
 
-// ParsePorts reads FIRST-LAST.
+// ParsePorts parses FIRST-LAST, or a single port.
 func ParsePorts(text string) (Ports, error) {
 	first, last, ok := strings.Cut(text, "-")
 	if !ok {
@@ -30,25 +30,26 @@ func ParsePorts(text string) (Ports, error) {
 	from, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
 	to, toErr := strconv.ParseUint(strings.TrimSpace(last), 10, 16)
 	if err = errors.Join(err, toErr); err != nil || from == 0 || from > to {
-		return Ports{}, fmt.Errorf("%q is no range of ports such as 1024-29999", text)
+		return Ports{}, fmt.Errorf("%q is not a range of ports such as 1024-29999", text)
 	}
 	return Ports{uint16(from), uint16(to)}, nil
 }
 
-// Taken are ports that cannot be the node's towards backends on other nodes.
+// Taken are ports that the node cannot use for connections to backends on other nodes.
 type Taken struct {
 	NodePorts Ports   // the cluster's range
-	Local     Ports   // what sockets of the node get that do not ask for a port
-	Reserved  []Ports // what its administrator keeps for something else
+	Local     Ports   // for sockets of the node that do not ask for a port
+	Reserved  []Ports // by the node's administrator
 }
 
-// ReadTaken reads from the kernel settings below root, such as /proc/sys, what the node's own sockets use.
+// ReadTaken reads which ports the node's own sockets use, from the kernel settings below root, such
+// as /proc/sys.
 func ReadTaken(root string, nodePorts Ports) (Taken, error) {
 	taken := Taken{NodePorts: nodePorts}
 	read := func(name string) (string, error) {
 		content, err := os.ReadFile(filepath.Join(root, "net/ipv4", name))
 		if err != nil {
-			return "", fmt.Errorf("read which ports the node uses itself: %w", err)
+			return "", fmt.Errorf("read which ports the node's sockets use: %w", err)
 		}
 		return strings.TrimSpace(string(content)), nil
 	}
@@ -74,13 +75,14 @@ func ReadTaken(root string, nodePorts Ports) (Taken, error) {
 }
 
 const (
-	// firstSnatPort leaves out what only root may bind.
+	// firstSnatPort leaves out the ports that only root may bind.
 	firstSnatPort = 1024
-	// fewestSnatPorts is the least that is worth a start: so many flows to one backend on another node.
+	// fewestSnatPorts is the smallest useful number: it limits the flows to any one backend on
+	// another node.
 	fewestSnatPorts = 1024
 )
 
-// Largest returns the largest range of ports that nothing takes.
+// Largest returns the largest range of ports that are not taken.
 func (t Taken) Largest() (Ports, error) {
 	taken := slices.Concat([]Ports{t.NodePorts, t.Local}, t.Reserved)
 	slices.SortFunc(taken, func(a, b Ports) int { return int(a.First) - int(b.First) })
@@ -96,30 +98,30 @@ func (t Taken) Largest() (Ports, error) {
 	}
 	offer(65535)
 	if best.First == 0 || best.Len() < fewestSnatPorts {
-		return Ports{}, fmt.Errorf("%s leave fewer than %d ports in a row for connections to backends on other nodes: "+
+		return Ports{}, fmt.Errorf("%s leave fewer than %d consecutive ports for connections to backends on other nodes: "+
 			"make net.ipv4.ip_local_port_range smaller, for example \"32768 60999\"", t, fewestSnatPorts)
 	}
 	return best, nil
 }
 
-// Check returns an error that says what to do if a range cannot be used.
+// Check returns an error that says what to do if the range cannot be used.
 func (t Taken) Check(ports Ports) error {
 	switch {
 	case ports.overlaps(t.NodePorts):
-		return fmt.Errorf("%s are NodePorts too, which are %s: choose others, or give the cluster's range as nodeport-range", ports, t.NodePorts)
+		return fmt.Errorf("ports %s overlap with the NodePorts, %s: choose others, or set nodeport-range to the cluster's range", ports, t.NodePorts)
 	case ports.overlaps(t.Local):
-		return fmt.Errorf("%s are given to sockets of the node too, by net.ipv4.ip_local_port_range, which is %s: change one of the two",
+		return fmt.Errorf("ports %s overlap with net.ipv4.ip_local_port_range, %s, which the node's sockets use: change one of the two",
 			ports, t.Local)
 	}
 	for _, r := range t.Reserved {
 		if ports.overlaps(r) {
-			return fmt.Errorf("%s are reserved in part, by net.ipv4.ip_local_reserved_ports, which has %s: choose others", ports, r)
+			return fmt.Errorf("ports %s overlap with net.ipv4.ip_local_reserved_ports, which contains %s: choose others", ports, r)
 		}
 	}
 	return nil
 }
 
-// String lists what is taken.
+// String lists the taken ports.
 func (t Taken) String() string {
 	text := fmt.Sprintf("NodePorts (%s), net.ipv4.ip_local_port_range (%s)", t.NodePorts, t.Local)
 	if len(t.Reserved) == 0 {

@@ -20,7 +20,7 @@ func TestSnatPorts(t *testing.T) {
 		{"a wide range of the node's own", "15000\t65000", "", "1024-14999", ""},
 		{"a low range", "1024\t20000", "", "32768-65535", ""},
 		{"the widest range", "1024\t65535", "", "", "NodePorts (30000-32767), net.ipv4.ip_local_port_range (1024-65535)"},
-		{"nothing in a row", "1024\t64900", "", "", "fewer than 1024 ports"},
+		{"too few consecutive ports", "1024\t64900", "", "", "fewer than 1024 consecutive ports"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			root := t.TempDir()
@@ -68,7 +68,7 @@ func TestCheckPorts(t *testing.T) {
 	}
 	for _, text := range []string{"", "-", "0-5", "5-4", "1-65536", "a-b", "1-2-3"} {
 		if ports, err := ParsePorts(text); err == nil {
-			t.Errorf("%q is read as %s", text, ports)
+			t.Errorf("ParsePorts reads %q as %s", text, ports)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func TestReach(t *testing.T) {
 	}
 	for _, text := range []string{"", "Primary", "192.0.2.1", "192.0.2.0/33"} {
 		if _, err := ParseReach(text); err == nil {
-			t.Errorf("%q is accepted", text)
+			t.Errorf("ParseReach accepts %q", text)
 		}
 	}
 }

@@ -10,29 +10,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProofState says whether the socket programs of a family are known to be at work.
+// ProofState says whether the socket programs of a family are known to work.
 type ProofState string
 
-// The states of a family.
+// The states of a family's proof.
 const (
 	Proven  ProofState = "proven"  // a socket of this process met them
 	Missed  ProofState = "missed"  // a socket of this process should have met them and did not
 	Absent  ProofState = "absent"  // the node has no sockets of that family
-	Unknown ProofState = "unknown" // this process cannot tell
+	Unknown ProofState = "unknown" // this process cannot find out
 )
 
-// Proof is what a dial of this process told about the programs of one family.
+// Proof is what a test dial of this process showed about the programs of one family.
 type Proof struct {
 	Family string // "IPv4" or "IPv6"
 	State  ProofState
-	Why    string // half a sentence; "" when proven
+	Why    string // half a sentence; "" if proven
 }
 
-// probeAnswer is what the programs make such a dial fail with: PROBE_ANSWER in bpf/lib/probe.h.
+// probeAnswer is the error with which the programs make a test dial fail: PROBE_ANSWER in
+// bpf/lib/probe.h.
 const probeAnswer = unix.ENOANO
 
-// token is what the programs that one Datapath loads know its dials by. It is drawn anew by every process, so those of
-// another agent, or of an earlier one, do not answer.
+// token identifies the test dials of one Datapath to the programs that it loads. Every process
+// draws its own, so the programs of another or an earlier agent do not answer.
 type token uint64
 
 func newToken() token {
@@ -48,20 +49,20 @@ func newToken() token {
 func (t token) bytes() []byte { return binary.LittleEndian.AppendUint64(nil, uint64(t)) }
 func (t token) port() int     { return int(binary.BigEndian.Uint16(t.bytes())) }
 
-// addr4 is the address of which RFC 7600 says that nothing is ever sent to it.
+// addr4 is an address to which, by RFC 7600, no packet is ever sent.
 func (t token) addr4() unix.Sockaddr {
 	return &unix.SockaddrInet4{Addr: netip.MustParseAddr("192.0.0.8").As4(), Port: t.port()}
 }
 
-// addr6 is in the prefix that RFC 6666 has for what is to be discarded.
+// addr6 is in the discard-only prefix of RFC 6666.
 func (t token) addr6() unix.Sockaddr {
 	addr := netip.MustParseAddr("100::").As16()
 	copy(addr[8:], t.bytes())
 	return &unix.SockaddrInet6{Addr: addr, Port: t.port()}
 }
 
-// dial connects a datagram socket, which sends nothing, and returns the error of connect. Without IPv4 or IPv6 it is
-// EAFNOSUPPORT.
+// dialProbe connects a UDP socket, which sends nothing, and returns the error of connect. If the
+// node lacks the family, it is EAFNOSUPPORT.
 func dialProbe(family int, to unix.Sockaddr) error {
 	socket, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -71,7 +72,7 @@ func dialProbe(family int, to unix.Sockaddr) error {
 	return unix.Connect(socket, to)
 }
 
-// prove dials for both families.
+// prove makes a test dial for each family.
 func (d *Datapath) prove() []Proof {
 	proofs := []Proof{{Family: "IPv4"}, {Family: "IPv6"}}
 	for i, dial := range []func() error{
@@ -83,7 +84,7 @@ func (d *Datapath) prove() []Proof {
 	return proofs
 }
 
-// judge says what the error of such a dial means.
+// judge interprets the error of a test dial.
 func (d *Datapath) judge(err error) (ProofState, string) {
 	switch {
 	case errors.Is(err, probeAnswer):
@@ -93,9 +94,9 @@ func (d *Datapath) judge(err error) (ProofState, string) {
 	case !d.features.CanRefuse:
 		return Unknown, "this kernel does not let programs answer"
 	}
-	got := "the dial was let pass"
+	got := "no program answered the test dial"
 	if err != nil {
-		got = fmt.Sprintf("the dial met another answer (%v)", err)
+		got = fmt.Sprintf("the test dial got another answer (%v)", err)
 	}
 	mounts, own, viewErr := ownView()
 	if viewErr != nil {
@@ -104,7 +105,7 @@ func (d *Datapath) judge(err error) (ProofState, string) {
 	inside, known := serves(d.cgroup.path, mounts, own)
 	switch {
 	case !known:
-		return Unknown, fmt.Sprintf("the agent cannot tell whether it is below %s itself", d.cgroup.path)
+		return Unknown, fmt.Sprintf("the agent cannot tell whether it is itself below %s", d.cgroup.path)
 	case !inside:
 		return Unknown, fmt.Sprintf("the agent itself is not below %s, so its own sockets show nothing", d.cgroup.path)
 	}

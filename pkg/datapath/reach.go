@@ -7,13 +7,14 @@ import (
 	"strings"
 )
 
-// Reach says at which of the node's addresses clients outside reach NodePorts. Its zero value is none.
+// Reach says at which of the node's addresses clients outside reach NodePorts. The zero value means
+// at none.
 type Reach struct {
 	primary  bool
 	prefixes []netip.Prefix
 }
 
-// ParseReach reads the word "primary", for the node's first address of each family, or a list of prefixes.
+// ParseReach parses "primary", for the node's first address of each family, or a list of prefixes.
 func ParseReach(text string) (Reach, error) {
 	if text == "primary" {
 		return Reach{primary: true}, nil

@@ -7,11 +7,12 @@ import (
 	"os"
 )
 
-// ErrLeft is wrapped by Reserve's error while programs of an agent before are attached.
+// ErrLeft is wrapped by the error of Reserve while programs of an earlier agent are attached.
 var ErrLeft = errors.New("programs of an agent that served Services, or devices, are still attached")
 
-// Reserve keeps other agents away from a bpf filesystem, for one that attaches none of these programs, until the file is closed. Nobody would keep in
-// step what an agent before has attached, so it is refused while there is any of that.
+// Reserve keeps other agents away from a bpf filesystem, on behalf of an agent that attaches none
+// of these programs, until the file is closed. It fails if an earlier agent left programs attached,
+// since nothing would keep them up to date.
 func Reserve(bpffs string) (*os.File, error) {
 	if err := CheckBPFFS(bpffs); err != nil {
 		return nil, err

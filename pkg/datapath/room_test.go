@@ -8,7 +8,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// remember writes that clients from one to another have backends.
+// remember gives the clients from up to, but not including, to a backend.
 func remember(t *testing.T, m *maps.Maps, from, to uint32) {
 	t.Helper()
 	for n := from; n < to; n++ {
@@ -19,7 +19,7 @@ func remember(t *testing.T, m *maps.Maps, from, to uint32) {
 	}
 }
 
-// remembered counts the clients that have the backend that they were given.
+// remembered counts the clients that have the backend they were given.
 func remembered(t *testing.T, m *maps.Maps) (n int) {
 	t.Helper()
 	var key maps.AffinityKey
@@ -36,8 +36,8 @@ func remembered(t *testing.T, m *maps.Maps) (n int) {
 	return n
 }
 
-// Clients keep their backends when an agent starts that makes more room, those too who come while it does, and when the
-// next one starts, which takes no room away.
+// Clients keep their backends when a starting agent makes more room, including those that come
+// meanwhile, and when the next agent starts, which does not shrink the room.
 func TestEnlargeKeepsAffinity(t *testing.T) {
 	const before, between = 5000, 10
 	p := newPlace(t)
@@ -49,7 +49,7 @@ func TestEnlargeKeepsAffinity(t *testing.T) {
 	var old *maps.Maps
 	came := uint32(1 + before)
 	p.failpoint = func(step string) error {
-		// The programs of some hooks use the new map by now, those of others the old.
+		// By now the programs of some hooks use the new map, those of others the old one.
 		if step == "grow: publish affinity" {
 			remember(t, old, came, came+between)
 			came += between
@@ -71,10 +71,10 @@ func TestEnlargeKeepsAffinity(t *testing.T) {
 		t.Errorf("there is room for %d rows, want %d", have, want)
 	}
 	if n := remembered(t, d.Maps()); n != before+between || came != 1+before+between {
-		t.Errorf("%d clients have their backends, want %d", n, before+between)
+		t.Errorf("%d clients still have their backends, want %d", n, before+between)
 	}
 	if !usesPinned(t, d) {
-		t.Error("programs do not use the maps that are pinned")
+		t.Error("the programs do not use the pinned maps")
 	}
 	if err := d.Close(); err != nil {
 		t.Fatal(err)
@@ -84,11 +84,11 @@ func TestEnlargeKeepsAffinity(t *testing.T) {
 		t.Fatal(err)
 	}
 	if have, want := rooms(d.Maps()), [3]uint32{32768, 131072, 8192}; have != want || remembered(t, d.Maps()) != before+between {
-		t.Errorf("after a start there is room for %d rows, want %d; %d clients have their backends", have, want, remembered(t, d.Maps()))
+		t.Errorf("after a restart there is room for %d rows, want %d; %d clients still have their backends", have, want, remembered(t, d.Maps()))
 	}
 }
 
-// What fails at any step leaves the maps as they were.
+// An Enlarge that fails at any step leaves the maps as they were.
 func TestEnlargeFails(t *testing.T) {
 	boom := errors.New("boom")
 	for _, fail := range []string{"grow: load", "grow: stage", "grow: devices", "grow: publish ct_half", "grow: publish affinity", "grow: close"} {
@@ -105,7 +105,7 @@ func TestEnlargeFails(t *testing.T) {
 			t.Fatalf("%s: %v", fail, err)
 		}
 		if remembered(t, d.Maps()) != 99 || d.Maps().Affinity.MaxEntries() != 65536 || !usesPinned(t, d) {
-			t.Errorf("%s: not the old maps", fail)
+			t.Errorf("%s: the old maps are not in use", fail)
 		}
 	}
 }

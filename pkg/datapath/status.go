@@ -15,27 +15,30 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 )
 
-// Status is what is attached where.
+// Status says what is attached where.
 type Status struct {
 	CgroupRoot string
 	Features   Features // zero before Attach
 	Programs   []ProgramStatus
-	Attachment Attachment // as the last check found it
+	Attachment Attachment // result of the last check
 	Outside    OutsideStatus
 }
 
-// ProgramStatus is the state of one program. Tag and Instructions are known of programs that this process loaded, and
-// Instructions only where the kernel tells.
+// ProgramStatus is the state of one program. Tag and Instructions are known only for programs that
+// this process loaded, Instructions only if the kernel reports it.
 type ProgramStatus struct {
-	Name         string
-	Idle         bool // nothing needs it, so it is not attached
-	Attached     bool // its pinned link is attached to the cgroup root, and runs what this process loaded, if it did
+	Name string
+	Idle bool // not needed, so not attached
+	// Attached reports whether its pinned link is attached to the cgroup root and runs the program
+	// this process loaded, if any.
+	Attached     bool
 	ID           ebpf.ProgramID
 	Tag          string
-	Instructions uint32 // that the verifier walked
+	Instructions uint32 // number that the verifier processed
 }
 
-// Status reports on every program that this version has, by name, as the kernel has it now. Before Attach none is idle.
+// Status returns the current state of every program of this version, sorted by name. Before Attach
+// none is idle.
 func (d *Datapath) Status() (Status, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -53,7 +56,8 @@ func (d *Datapath) Status() (Status, error) {
 	return status, nil
 }
 
-// listHooks reads once which programs there are: reading an object costs more than all else that a Status does.
+// listHooks reads the list of programs, once: reading the object costs more than the rest of
+// Status.
 func (d *Datapath) listHooks() error {
 	if d.hookTypes != nil {
 		return nil
@@ -102,9 +106,9 @@ func (d *Datapath) programStatus(name string, attach ebpf.AttachType) (ProgramSt
 	return status, nil
 }
 
-// Cleanup detaches every program and removes every pin and directory below the bpf filesystem. What is not there is no
-// error, so it may be repeated, and one that was interrupted be finished. The stack goes on with established connections
-// where netfilter has rules that do what the programs did.
+// Cleanup detaches every program and removes every pin and directory below the bpf filesystem.
+// Nothing of this need exist, so Cleanup may be repeated, and an interrupted one finished. The
+// stack continues established connections if netfilter has rules that do what the programs did.
 func Cleanup(bpffs string) (HandedOver, error) {
 	p := newPins(bpffs)
 	if _, err := os.Stat(p.top); errors.Is(err, fs.ErrNotExist) {
@@ -117,21 +121,21 @@ func Cleanup(bpffs string) (HandedOver, error) {
 	if err := p.detachAll(); err != nil {
 		return over, err
 	}
-	// A set of maps goes as a whole: half of one would be taken for the work of an older version.
+	// Retire the set of maps as a whole: half of it would be taken for maps of an older version.
 	if err := os.Rename(p.maps, p.stage); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return over, fmt.Errorf("retire maps: %w", err)
 	}
 	if err := os.RemoveAll(p.root); err != nil {
 		return over, fmt.Errorf("remove pins in %s: %w", p.root, err)
 	}
-	// What others have beside it they remove themselves.
+	// Leave what others keep beside it for them to remove.
 	if err := os.Remove(p.top); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {
 		return over, fmt.Errorf("remove %s: %w", p.top, err)
 	}
 	return over, nil
 }
 
-// detachAll takes every program away.
+// detachAll detaches every program.
 func (p pins) detachAll() error {
 	names, err := p.linkNames()
 	if err != nil {
@@ -145,5 +149,5 @@ func (p pins) detachAll() error {
 	return errors.Join(devices.Cleanup(p.devs), p.clearStage())
 }
 
-// CgroupRoot returns the directory whose sockets the programs see.
+// CgroupRoot returns the cgroup whose sockets the programs see.
 func (d *Datapath) CgroupRoot() string { return d.cgroup.path }

@@ -12,12 +12,12 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// sweeps is how often rows that are over are taken out.
+// sweeps is how often Sweep runs.
 const sweeps = 15 * time.Second
 
-// Sweep takes rows that are over out of the maps that push out what they have no room for, apart from those of flows:
-// clients whose affinity has lapsed long ago, and datagrams that will not be complete any more. What is left tells how
-// much room is needed.
+// Sweep deletes expired rows from the maps that evict, other than those of flows: clients whose
+// affinity lapsed long ago, and datagrams that will never be complete. The rows that remain show
+// how much room is needed.
 func (d *Datapath) Sweep() error {
 	tick, err := MeasureTick()
 	if err != nil {
@@ -38,7 +38,7 @@ func (d *Datapath) Sweep() error {
 	return nil
 }
 
-// loadSweep loads the programs over the maps that are in force now.
+// loadSweep loads the programs over the maps in use.
 func (d *Datapath) loadSweep() (*ebpf.Collection, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -52,9 +52,9 @@ func (d *Datapath) loadSweep() (*ebpf.Collection, error) {
 	return loadOver(d.maps, spec)
 }
 
-// WatchRows sweeps until the context ends, and gives clients with session affinity more room as they become more, up to so
-// many. That it cannot is told once: what is pushed out first has not been used for longest, so nobody is worse off than
-// without.
+// WatchRows calls Sweep regularly until the context ends, and gives clients with session affinity
+// more room as their number grows, up to mostClients. It logs a failure only once: eviction starts
+// with the rows unused for longest, so the effect is mild.
 func (d *Datapath) WatchRows(ctx context.Context, mostClients uint32) error {
 	again := time.NewTicker(sweeps)
 	defer again.Stop()
@@ -67,7 +67,7 @@ func (d *Datapath) WatchRows(ctx context.Context, mostClients uint32) error {
 		}
 		err := errors.Join(d.Sweep(), d.followClients(mostClients))
 		if err != nil && !told && !errors.Is(err, ErrNoMaps) {
-			d.log.Warn("maps that push rows out are not looked after, and may push out what is not over", "error", err)
+			d.log.Warn("cannot sweep or enlarge the maps that evict rows: rows still in use may be evicted", "error", err)
 			told = true
 		}
 	}

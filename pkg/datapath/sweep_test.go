@@ -13,7 +13,7 @@ import (
 	fairleadmaps "fairlead.io/fairlead/pkg/maps"
 )
 
-// Only what is over for long is swept, and it is counted as deleted and not as pushed out.
+// Sweep deletes only rows that expired long ago, and counts them as deleted rather than evicted.
 func TestSweep(t *testing.T) {
 	w := newFlowWorld(t)
 	tick, err := MeasureTick()
@@ -39,8 +39,8 @@ func TestSweep(t *testing.T) {
 		idle    time.Duration
 	}{
 		1: {1, 0}, 2: {1, 3601 * time.Second}, 3: {1, 4100 * time.Second}, 4: {1, 4300 * time.Second},
-		5: {2, 500 * time.Second}, 6: {2, 700 * time.Second}, // a service without affinity by now
-		7: {1 << 23, 700 * time.Second}, 8: {1, -time.Second}, // a packet came since the clock was read
+		5: {2, 500 * time.Second}, 6: {2, 700 * time.Second}, // a service that no longer has affinity
+		7: {1 << 23, 700 * time.Second}, 8: {1, -time.Second}, // a packet came after the clock was read
 	} {
 		key := fairleadmaps.AffinityKey{Client: bpf.MapsAddr{Word: [4]uint32{client}}, Service: c.service}
 		row := fairleadmaps.Affinity{Last: uint64(clock.Nano()) - uint64(c.idle)}

@@ -14,14 +14,15 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// table is the larger of two maps of established flows, and how far it is in taking the other's place. Both are pinned,
-// so whoever starts finds them.
+// table is the larger of two maps of established flows while it replaces the other, and the stage
+// of that. Both are pinned, so that the next process finds them.
 type table struct {
 	next  *ebpf.Map
-	stage *ebpf.Map // the word that all programs share; bpf/lib/table.h says what it means
+	stage *ebpf.Map // the word that all programs share; see bpf/lib/table.h
 }
 
-// newTable makes a map for so many rows and pins it with its stage, which comes first: without it nobody asks.
+// newTable creates a map for that many rows and pins it with its stage. The stage comes first:
+// without it the map is ignored.
 func (d *Datapath) newTable(rows uint32) (t *table, err error) {
 	t = &table{}
 	defer func() {
@@ -54,7 +55,7 @@ func (d *Datapath) newTable(rows uint32) (t *table, err error) {
 	return t, maps.PinFlowMap(t.next, d.pins.tableNext())
 }
 
-// openTable opens what an interrupted growth has left; nil if flows are in one map alone.
+// openTable opens what an interrupted growth left. It returns nil if all flows are in one map.
 func (p pins) openTable() (t *table, err error) {
 	t = &table{}
 	defer func() {
@@ -71,7 +72,7 @@ func (p pins) openTable() (t *table, err error) {
 	return t, err
 }
 
-// replace gives an object both maps.
+// replace makes an object use both maps.
 func (t *table) replace(old *ebpf.Map, spec *ebpf.CollectionSpec, over map[string]*ebpf.Map) {
 	over["ct"], over["ct_old"] = t.next, old
 	spec.Maps["ct"].MaxEntries, spec.Maps["ct_old"].MaxEntries = t.next.MaxEntries(), old.MaxEntries()
@@ -114,16 +115,19 @@ func (p pins) clearTable() error {
 	return nil
 }
 
-// GrowFlows gives the table of established flows room for at least so many rows, while packets pass and flows begin. None
-// is lost and none changes. Nobody may forget flows meanwhile, and a Flows from before looks at the old map afterwards.
+// GrowFlows gives the map of established flows room for at least that many rows, while packets pass
+// and flows begin. No flow is lost or changed. Flows must not be deleted meanwhile, and an older
+// Flows still uses the old map afterwards.
 //
-// Programs insert flows, so a copy would miss those that begin while it is made, or while some devices run programs over
-// the old map and others over the new. Therefore every device first gets programs that know both maps and use the old;
-// then a word tells them all to use the new one and to look into the old; then the rest is carried over; then the word
-// says that the new one has everything, and every device gets programs that know it alone.
+// Programs insert flows, so a plain copy would miss those that begin during the copy, or while some
+// devices run programs over the old map and others over the new. Therefore every device first gets
+// programs that know both maps and use the old one; then a word tells them all to insert into the
+// new map and to look into the old as well; then the remaining rows are copied; then the word says
+// that the new map has everything, and every device gets programs that know only that.
 //
-// After an error flows may be in two maps, which works, but costs time, and none is forgotten: GrowFlows is to be called
-// again. A crash at any step is harmless; the next Open finishes what programs have begun to use, and removes the rest.
+// If it fails, flows may be in two maps, which works but costs time and blocks the deletion of
+// flows: call GrowFlows again. A crash at any step is harmless; the next Open finishes what
+// programs have begun to use, and removes the rest.
 func (d *Datapath) GrowFlows(rows uint32) error {
 	d.changing.Lock()
 	defer d.changing.Unlock()
@@ -147,7 +151,7 @@ func (d *Datapath) GrowFlows(rows uint32) error {
 	return nil
 }
 
-// beginTable makes every device's programs use two maps. After an error there is one, as before.
+// beginTable makes the programs of every device use two maps. If it fails, they use one, as before.
 func (d *Datapath) beginTable(rows uint32) (err error) {
 	if d.table, err = d.newTable(rows); err != nil {
 		d.table = nil
@@ -172,23 +176,24 @@ func (d *Datapath) beginTable(rows uint32) (err error) {
 	}
 	d.carrying.Store(true)
 	if err := old.Close(); err != nil {
-		d.log.Warn("closing programs over the old map of flows", "error", err)
+		d.log.Warn("cannot close programs over the old map of flows", "error", err)
 	}
 	return nil
 }
 
-// switchBack makes every device run the programs again that did, and closes those that do.
+// switchBack makes every device run the old programs again, and closes the current ones.
 func (d *Datapath) switchBack(old devices.Programs) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	growing := d.outside.programs
-	// Where that fails some go on with both maps, and use the old alone. That is no reason to lose sight of the others.
+	// A device where this fails goes on with programs that know both maps but use only the old one.
+	// Keep track of the old programs all the same.
 	err := d.hooks.Switch(old)
 	d.outside.programs = old
 	return errors.Join(err, growing.Close())
 }
 
-// endTable carries the rest over and gives up the old map. After an error it is to be called again.
+// endTable copies the remaining rows and gives up the old map. If it fails, call it again.
 func (d *Datapath) endTable() error {
 	if err := d.carryOver(d.table, d.maps.Ct); err != nil {
 		return err
@@ -196,24 +201,26 @@ func (d *Datapath) endTable() error {
 	t := d.table
 	d.table = nil
 	d.carrying.Store(false)
-	d.log.Info("table of flows grown", "rows", t.next.MaxEntries(), "from", d.maps.Ct.MaxEntries())
+	d.log.Info("grew the table of flows", "rows", t.next.MaxEntries(), "from", d.maps.Ct.MaxEntries())
 	d.mu.Lock()
 	err := errors.Join(d.maps.ReplaceFlows(t.next), t.stage.Close())
 	d.mu.Unlock()
 	old, switchErr := d.switchPackets("flows: load last", "flows: devices last")
 	if switchErr != nil {
-		// They find everything in the new map, and keep the old one's memory until they are replaced.
-		d.log.Warn("devices stay with programs that know two maps of flows, until the next start", "error", switchErr)
+		// They find everything in the new map, but keep the old one in memory until they are
+		// replaced.
+		d.log.Warn("devices keep programs that use two maps of flows, until the next start", "error", switchErr)
 		return err
 	}
 	err = errors.Join(err, old.Close(), d.step("flows: close"))
 	if err := errors.Join(err, d.pins.clearTable()); err != nil {
-		d.log.Warn("closing what grew", "error", err)
+		d.log.Warn("cannot clean up after growing the table of flows", "error", err)
 	}
 	return nil
 }
 
-// carryOver makes the new map have every flow, and puts it in the place of the old one. It may be repeated.
+// carryOver copies every flow to the new map and pins that in the place of the old one. It may be
+// repeated.
 func (d *Datapath) carryOver(t *table, old *ebpf.Map) error {
 	stage, err := t.at()
 	if err != nil {
@@ -239,8 +246,8 @@ func (d *Datapath) carryOver(t *table, old *ebpf.Map) error {
 	return rename(d.pins.tableNext(), d.pins.mapPin("ct"))
 }
 
-// finishTable finishes what an interrupted growth has left, if programs have begun to use it, and removes it otherwise.
-// They need nothing from whoever started them.
+// finishTable finishes an interrupted growth if programs have begun to use the new map, and
+// otherwise removes it. The programs need nothing from the process that started them.
 func (d *Datapath) finishTable() (err error) {
 	t, err := d.pins.openTable()
 	if err != nil {
@@ -268,8 +275,8 @@ func (d *Datapath) finishTable() (err error) {
 	return d.pins.clearTable()
 }
 
-// switchPackets loads the programs of packets as they should be now, makes every device run them, and returns those that
-// were. After an error the devices run these.
+// switchPackets loads the packet programs in the current configuration, makes every device run
+// them, and returns the previous ones. If it fails, the devices run the previous ones.
 func (d *Datapath) switchPackets(load, attach string) (old devices.Programs, err error) {
 	if err := d.step(load); err != nil {
 		return old, err
@@ -291,7 +298,7 @@ func (d *Datapath) switchPackets(load, attach string) (old devices.Programs, err
 	return old, nil
 }
 
-// wait returns when every program that was at work has ended.
+// wait returns once every program that was running has ended.
 func wait() (err error) {
 	barrier, err := maps.NewBarrier()
 	if err != nil {

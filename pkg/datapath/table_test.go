@@ -20,7 +20,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// traffic is a crowd that talks until it is stopped.
+// traffic is a crowd that sends packets until it is stopped.
 type traffic struct {
 	*crowd
 	flows, begun int
@@ -28,7 +28,7 @@ type traffic struct {
 	ended        chan error
 }
 
-// startTraffic opens flows, and lets them go on and others begin.
+// startTraffic opens flows, and then continues them and opens more.
 func (w *town) startTraffic(t *testing.T, flows, most int) *traffic {
 	t.Helper()
 	c := &traffic{crowd: w.newCrowd(most), flows: flows, done: make(chan struct{}), ended: make(chan error, 1)}
@@ -41,7 +41,8 @@ func (w *town) startTraffic(t *testing.T, flows, most int) *traffic {
 	return c
 }
 
-// stop ends it, and fails unless every packet has got to where its flow leads, and every flow is remembered.
+// stop ends the traffic and fails the test unless every packet reached its flow's backend and the
+// map has every flow.
 func (c *traffic) stop(t *testing.T, d *Datapath) {
 	t.Helper()
 	close(c.done)
@@ -50,15 +51,16 @@ func (c *traffic) stop(t *testing.T, d *Datapath) {
 	}
 	t.Logf("%d rounds of packets, %d flows began", c.rounds, c.begun)
 	if len(c.wrong) > 0 {
-		t.Errorf("%d things went wrong: %s", len(c.wrong), c.wrong[0])
+		t.Errorf("%d failures, the first: %s", len(c.wrong), c.wrong[0])
 	}
 	if n := c.remembered(t, d.Maps().Ct, c.flows+c.begun); n != c.flows+c.begun || c.begun == 0 {
-		t.Errorf("%d flows of %d are remembered", n, c.flows+c.begun)
+		t.Errorf("the map has %d flows of %d", n, c.flows+c.begun)
 	}
 	c.wantWhole(t, d)
 }
 
-// wantWhole fails unless the programs of every device use the pinned maps, and nothing of a growth is left.
+// wantWhole fails the test unless the programs of every device use the pinned maps and nothing of a
+// growth is left.
 func (w *town) wantWhole(t *testing.T, d *Datapath) {
 	t.Helper()
 	pinned, err := maps.OpenFlowMap(d.pins.mapPin("ct"))
@@ -67,7 +69,7 @@ func (w *town) wantWhole(t *testing.T, d *Datapath) {
 	}
 	defer pinned.Close()
 	if mapID(t, pinned) != mapID(t, d.Maps().Ct) {
-		t.Error("another map is pinned as ct than is used")
+		t.Error("the map pinned as ct is not the one in use")
 	}
 	w.do(t, func() error {
 		for _, s := range d.hooks.States() {
@@ -87,12 +89,13 @@ func (w *town) wantWhole(t *testing.T, d *Datapath) {
 		}
 	}
 	if _, err := os.Stat(d.pins.table); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("what a growth needs is still there: %v", err)
+		t.Errorf("the pins of a growth are still there: %v", err)
 	}
 }
 
-// The table of flows grows while packets of ten thousand flows pass in both directions and more begin: no packet is lost,
-// none gets to another backend or by another port, and every flow is there afterwards.
+// The map of flows grows while packets of ten thousand flows pass in both directions and more flows
+// begin. No packet is lost or reaches another backend or uses another port, and the map has every
+// flow afterwards.
 func TestGrowFlowsUnderTraffic(t *testing.T) {
 	for name, xdp := range map[string]devices.Mode{"tc at two devices": devices.Off, "tc and XDP": devices.Native} {
 		t.Run(name, func(t *testing.T) {
@@ -111,8 +114,9 @@ func TestGrowFlowsUnderTraffic(t *testing.T) {
 	}
 }
 
-// runGrow starts an agent in a town, says so, and grows the table of flows when it is told, until the step at which it
-// dies. Its arguments are the bpf filesystem, the cgroup and the step.
+// runGrow starts an agent in a town, prints "ready", and grows the map of flows when it reads a
+// line, until the step at which it dies. Its arguments are the bpf filesystem, the cgroup and the
+// step.
 func runGrow(args []string) error {
 	config := Config{BPFFS: args[0], CgroupRoot: args[1], Packets: townPackets(devices.Off), Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	config.failpoint = func(step string) error {
@@ -135,7 +139,7 @@ func runGrow(args []string) error {
 	return errors.Join(d.GrowFlows(2*d.Sizes().Flows), d.Close())
 }
 
-// tableSteps are the steps of a growth of the table of flows.
+// tableSteps returns the steps of a growth of the map of flows.
 func tableSteps(t *testing.T) (steps []string) {
 	t.Helper()
 	w := newTown(t, devices.Off)
@@ -148,13 +152,14 @@ func tableSteps(t *testing.T) (steps []string) {
 	d := w.start(t)
 	w.do(t, func() error { return d.GrowFlows(2 * d.Sizes().Flows) })
 	if len(steps) < 11 || !slices.Contains(steps, "flows: both") {
-		t.Fatalf("too few steps to be all: %q", steps)
+		t.Fatalf("only %q, which are too few to be all steps", steps)
 	}
 	return steps
 }
 
-// An agent is killed at every step of a growth, with the capabilities that it has in a cluster, while flows go on and
-// begin. They do so until the next one starts and after, and none is lost.
+// An agent is killed at every step of a growth, with the capabilities that it has in a cluster,
+// while flows continue and begin. Flows are served until the next agent starts and after that, and
+// none is lost.
 func TestCrashWhileFlowsGrow(t *testing.T) {
 	both := false
 	for _, step := range tableSteps(t) {
@@ -186,7 +191,8 @@ func TestCrashWhileFlowsGrow(t *testing.T) {
 	}
 }
 
-// A growth that fails at any step leaves all flows where packets find them, and succeeds when it is called again.
+// A growth that fails at any step leaves all flows where packets find them, and succeeds when it is
+// tried again.
 func TestGrowFlowsFails(t *testing.T) {
 	boom := errors.New("boom")
 	w := newTown(t, devices.Off)

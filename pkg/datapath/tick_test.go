@@ -13,14 +13,14 @@ import (
 func TestTickOf(t *testing.T) {
 	for _, test := range []struct {
 		jiffy time.Duration
-		want  Tick // zero: an error
+		want  Tick // the zero value stands for an error
 	}{
 		{10 * time.Millisecond, Tick{7, 1280 * time.Millisecond}}, // CONFIG_HZ=100
 		{4 * time.Millisecond, Tick{8, 1024 * time.Millisecond}},
 		{3333333 * time.Nanosecond, Tick{8, 853333248 * time.Nanosecond}},
 		{time.Millisecond, Tick{10, 1024 * time.Millisecond}},
 		{time.Second, Tick{0, time.Second}},
-		{time.Nanosecond, Tick{30, 1 << 30}}, // what fake clocks say
+		{time.Nanosecond, Tick{30, 1 << 30}}, // as fake clocks report
 		{0, Tick{}},
 		{time.Second + 1, Tick{}},
 		{-1, Tick{}},
@@ -32,7 +32,7 @@ func TestTickOf(t *testing.T) {
 	}
 }
 
-// The kernel's own jiffies, as programs read them, advance as fast as the tick says.
+// The kernel's jiffies, as programs read them, advance at the rate that MeasureTick returns.
 func TestMeasureTick(t *testing.T) {
 	rig.Root(t)
 	tick, err := MeasureTick()
@@ -60,12 +60,12 @@ func TestMeasureTick(t *testing.T) {
 	for last-first < 1<<tick.Shift/4 {
 		last, ended = jiffies()
 		if ended.Sub(began) > 30*time.Second {
-			t.Fatalf("jiffies stand still at %d", last)
+			t.Fatalf("jiffies do not advance from %d", last)
 		}
 	}
 	have := ended.Sub(began) * time.Duration(1<<tick.Shift) / time.Duration(last-first)
 	t.Logf("a tick is %v; measured: %v", tick.Duration, have)
 	if ratio := float64(have) / float64(tick.Duration); ratio < 0.8 || ratio > 1.25 {
-		t.Errorf("a tick takes %v, but is said to be %v", have, tick.Duration)
+		t.Errorf("a tick takes %v, but MeasureTick returns %v", have, tick.Duration)
 	}
 }

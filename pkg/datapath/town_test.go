@@ -23,8 +23,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// town is a node that clients outside reach backends by, which are elsewhere too: four sockets that tell whoever sends
-// to them what they see of him. The clients are as many addresses as a test wants, behind one socket.
+// town is a node through which outside clients reach backends elsewhere: four sockets that tell
+// each client what they see of it. The clients are as many addresses as a test wants, sharing one
+// socket.
 type town struct {
 	place
 	node, clients, backends *rig.Netns
@@ -32,11 +33,11 @@ type town struct {
 	socket                  *net.UDPConn
 }
 
-// The ports of the backends begin with this.
+// townPort is the first port of the backends.
 const townPort = 8000
 
-// newTown returns a town without an agent. With XDP the node has one device, which sends back what it gets; without it has
-// two.
+// newTown returns a town without an agent. With XDP the node has one device and sends packets back
+// out of it; otherwise it has two.
 func newTown(t *testing.T, xdp devices.Mode) *town {
 	t.Helper()
 	rig.Root(t)
@@ -65,7 +66,8 @@ func newTown(t *testing.T, xdp devices.Mode) *town {
 	return w
 }
 
-// connectByBridge puts all three on one link, of which the node's end can send back.
+// connectByBridge puts all three namespaces on one link. The node's device can send packets back at
+// XDP.
 func (w *town) connectByBridge(t *testing.T) {
 	lan := rig.NewNetns(t, "lan")
 	rig.Bridge(t, lan, "br0")
@@ -120,7 +122,7 @@ func townPackets(xdp devices.Mode) *Packets {
 	return &Packets{Devices: filter, XDP: xdp, NodePorts: Reach{primary: true}, SnatPorts: Ports{1024, 29999}}
 }
 
-// do runs fn on the node.
+// do runs fn in the node's namespace.
 func (w *town) do(t *testing.T, fn func() error) {
 	t.Helper()
 	if err := w.node.Do(fn); err != nil {
@@ -128,7 +130,7 @@ func (w *town) do(t *testing.T, fn func() error) {
 	}
 }
 
-// backendAddr is where the backends are.
+// backendAddr returns the address of the backends.
 func (w *town) backendAddr(xdp devices.Mode) netip.Addr {
 	if xdp == devices.Off {
 		return netip.MustParseAddr("10.244.2.5")
@@ -136,7 +138,7 @@ func (w *town) backendAddr(xdp devices.Mode) netip.Addr {
 	return netip.MustParseAddr("192.0.2.5")
 }
 
-// start starts an agent, and gives it the service if it is the first.
+// start starts an agent, and writes the service if there were no maps.
 func (w *town) start(t *testing.T) (d *Datapath) {
 	t.Helper()
 	w.do(t, func() (err error) {
@@ -175,7 +177,7 @@ func startTown(config Config, backend netip.Addr) (*Datapath, error) {
 }
 
 func serveTown(tables *maps.Tables, backend netip.Addr) error {
-	const slots = 64 // so that chance does not decide twice alike
+	const slots = 64 // enough that two equal choices in a row are unlikely to be chance
 	for i := range uint32(slots) {
 		tables.Slots[i] = maps.MakeSlot(1+i%4, 1, 3)
 	}
@@ -188,7 +190,8 @@ func serveTown(tables *maps.Tables, backend netip.Addr) error {
 	return tables.Svcs.Update(maps.KeyOf(netip.IPv4Unspecified(), 30053, model.UDP), maps.Svc{Service: 1, Kind: maps.NodePort})
 }
 
-// serve answers at a port of the backends: with what was sent, the port, and who is seen to have sent it.
+// serve answers packets at a port of the backends with their content, that port, and the sender's
+// port as the backend sees it.
 func (w *town) serve(t *testing.T, port uint16) {
 	t.Helper()
 	var socket *net.UDPConn
@@ -217,7 +220,7 @@ func (w *town) serve(t *testing.T, port uint16) {
 	}()
 }
 
-// listen opens the socket of the clients.
+// listen opens the clients' socket.
 func (w *town) listen(t *testing.T) {
 	t.Helper()
 	err := w.clients.Do(func() error {
@@ -245,7 +248,7 @@ func (w *town) listen(t *testing.T) {
 	_ = w.socket.SetReadBuffer(4 << 20)
 }
 
-// crowd is clients that send and hear, each a flow.
+// crowd is a set of clients that send and receive, each with one flow.
 type crowd struct {
 	*town
 	flows  []townFlow
@@ -253,17 +256,18 @@ type crowd struct {
 	wrong  []string
 }
 
-// townFlow is what a backend has told a client: its port, and the port that it sees. Both are zero before.
+// townFlow is what a backend told a client: the backend's port, and the client's port as the
+// backend sees it. Both are zero before.
 type townFlow struct {
 	backend, port uint16
-	heard         int // the last round
+	heard         int // round of the last answer
 }
 
 func (w *town) newCrowd(n int) *crowd { return &crowd{town: w, flows: make([]townFlow, n)} }
 
 func townClient(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
 
-// say has a client send a packet, with who it is and a number.
+// say sends a packet of a client, containing the client's index and a number.
 func (w *town) say(client, number int) error {
 	packet := binary.BigEndian.AppendUint32(nil, uint32(client))
 	packet = binary.BigEndian.AppendUint32(packet, uint32(number))
@@ -272,7 +276,8 @@ func (w *town) say(client, number int) error {
 	return err
 }
 
-// talk lets the clients from first on, before last, send one packet each, and hears the answers.
+// talk sends one packet of each client from first up to, but not including, last, and receives the
+// answers.
 func (c *crowd) talk(first, last int) error {
 	c.rounds++
 	for i := first; i < last; i++ {
@@ -305,26 +310,26 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// hear judges an answer to a client.
+// hear checks an answer to a client.
 func (c *crowd) hear(i int, from netip.AddrPort, answer []byte) {
 	have := townFlow{binary.BigEndian.Uint16(answer), binary.BigEndian.Uint16(answer[2:]), c.rounds}
 	was := c.flows[i]
 	c.flows[i] = have
 	if from != c.nodePort {
-		c.wrong = append(c.wrong, fmt.Sprintf("client %d was answered by %s", i, from))
+		c.wrong = append(c.wrong, fmt.Sprintf("client %d got an answer from %s", i, from))
 	}
 	if was.heard > 0 && (have.backend != was.backend || have.port != was.port) {
-		c.wrong = append(c.wrong, fmt.Sprintf("client %d was %+v and is %+v", i, was, have))
+		c.wrong = append(c.wrong, fmt.Sprintf("the flow of client %d was %+v and is %+v", i, was, have))
 	}
 }
 
-// townBatch is how many packets are under way at a time: no buffer on the way is too small for them.
+// townBatch is how many packets are in flight at a time: few enough for every buffer on the way.
 const townBatch = 100
 
 // establish opens the flows of the first n clients.
 func (c *crowd) establish(t *testing.T, n int) {
 	t.Helper()
-	if err := c.talk(0, 1); err != nil { // neighbours get to know each other
+	if err := c.talk(0, 1); err != nil { // resolves the neighbours first
 		t.Fatal(err)
 	}
 	for first := 0; first < n; first += townBatch {
@@ -335,11 +340,12 @@ func (c *crowd) establish(t *testing.T, n int) {
 		}
 	}
 	if len(c.wrong) > 0 {
-		t.Fatalf("while %d flows were opened: %d things went wrong: %s", n, len(c.wrong), c.wrong[0])
+		t.Fatalf("opening %d flows: %d failures, the first: %s", n, len(c.wrong), c.wrong[0])
 	}
 }
 
-// live lets the first n clients go on, and others begin and go on, until stop is closed; and returns how many began.
+// live continues the flows of the first n clients and opens more, until stop is closed. It returns
+// how many it opened.
 func (c *crowd) live(n int, stop <-chan struct{}) (begun int, err error) {
 	for first := 0; err == nil; first = (first + townBatch) % (n + begun) {
 		select {
@@ -348,7 +354,7 @@ func (c *crowd) live(n int, stop <-chan struct{}) (begun int, err error) {
 		default:
 		}
 		err = c.talk(first, min(first+townBatch, n+begun))
-		// A flow that begins is opened by its second packet, and has to be the same in its third.
+		// A new flow is established by its second packet and must be the same for its third.
 		next := n + begun
 		if next+townBatch > len(c.flows) {
 			continue
@@ -361,7 +367,7 @@ func (c *crowd) live(n int, stop <-chan struct{}) (begun int, err error) {
 	return begun, err
 }
 
-// remembered returns how many of the flows of the first n clients, and of those that began, have both rows in the map.
+// remembered returns how many of the first n clients have both rows of their flow in the map.
 func (c *crowd) remembered(t *testing.T, m *ebpf.Map, n int) (whole int) {
 	t.Helper()
 	for i := range n {

@@ -15,34 +15,35 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// TrialPacket is the first packet of a flow that somebody asks about.
+// TrialPacket is the first packet of a flow that a user asks about.
 type TrialPacket struct {
 	Source, Destination netip.AddrPort
 	Protocol            uint8
-	Device              string // that it comes in by; "" for the one by which the kernel would answer
+	// Device is the device it comes in by; "" for the one through which the kernel would answer.
+	Device string
 }
 
-// TrialResult is what the programs make of it.
+// TrialResult is what the programs do with a packet.
 type TrialResult struct {
-	Inside  bool   // the client is not behind a device that is served, so its packets do not meet these programs
+	Inside  bool   // the client is not behind a device that is served, so these programs do not see its packets
 	Idle    bool   // no frontend is reached from outside, so nothing is attached
-	Device  string // that it comes in by
+	Device  string // device that the packet comes in by
 	Hook    bpf.MapsHook
 	Dropped bool
-	Reason  bpf.MapsReason // of a drop
-	Answer  bool           // the client is told of the drop
-	// Row is what becomes of packets of the flow; nil if it is dropped or left to the stack.
+	Reason  bpf.MapsReason // why it is dropped
+	Answer  bool           // the client is told about the drop
+	// Row is what happens to packets of the flow; nil if they are dropped or left to the stack.
 	Row   *maps.FlowRow
-	Known bool   // the flow was remembered, and goes where that row says
-	Way   string // the name of the device of the row; "" where the stack finds the way
+	Known bool   // the flow existed already, with this row
+	Way   string // name of the row's device; "" if the stack routes the packets
 }
 
-// ErrNoDevice is wrapped by Try's error for a device that is not served.
+// ErrNoDevice is wrapped by the error of Try for a device that is not served.
 var ErrNoDevice = errors.New("no programs are attached to the device")
 
-// Try runs the programs, as they are attached, on a packet, and leaves no trace: they run over the tables that are live
-// and over a memory of flows, of clients and of counts of their own, which has of the live one what concerns this flow.
-// What they would send goes nowhere.
+// Try runs the attached programs on a packet without leaving a trace: they run over the live
+// tables, but over their own maps of flows, clients and counters, into which Try copies what
+// concerns this flow. Packets that they would send go nowhere.
 func (d *Datapath) Try(p TrialPacket) (result TrialResult, err error) {
 	t, result, err := d.openTrial(p)
 	if err != nil || t == nil {
@@ -58,8 +59,9 @@ func (d *Datapath) Try(p TrialPacket) (result TrialResult, err error) {
 	return t.run()
 }
 
-// openTrial finds the device, and takes what the trial needs of the Datapath, which has to wait no longer then. Without
-// a trial the result is all that is to be said. It waits for a growth, since flows are in two maps meanwhile.
+// openTrial finds the device and copies what the trial needs from the Datapath, which is blocked no
+// longer than that. If it returns no trial, the result is complete. It waits for a growth to end,
+// since flows are in two maps meanwhile.
 func (d *Datapath) openTrial(p TrialPacket) (*trial, TrialResult, error) {
 	d.changing.Lock()
 	defer d.changing.Unlock()
@@ -99,13 +101,13 @@ func noDevice(name string) error {
 	return fmt.Errorf("try a packet: %s: %w", name, ErrNoDevice)
 }
 
-// findServed returns the device that a packet comes in by, nil if that is none of those that are served.
+// findServed returns the served device by which a packet comes in, nil if there is none.
 func findServed(states []devices.State, p TrialPacket) (*devices.State, error) {
 	index := -1
 	if p.Device == "" {
 		routes, err := netlink.RouteGet(p.Source.Addr().AsSlice())
 		if err != nil || len(routes) == 0 {
-			return nil, nil // nobody would be answered, so it is not known where the client is
+			return nil, nil // no route back, so it is unknown where the client is
 		}
 		index = routes[0].LinkIndex
 	}
@@ -118,7 +120,7 @@ func findServed(states []devices.State, p TrialPacket) (*devices.State, error) {
 	return &states[at], nil
 }
 
-// trial is one run of the programs over maps of its own.
+// trial is one run of the programs over its own maps.
 type trial struct {
 	packet TrialPacket
 	device *net.Interface
@@ -127,19 +129,19 @@ type trial struct {
 
 	live     *maps.Maps
 	own      map[string]*ebpf.Map
-	known    *maps.FlowRow   // of the packet's flow, in the live memory
+	known    *maps.FlowRow   // row of the packet's flow in the live maps
 	programs []*ebpf.Program // in the order in which packets meet them
 	hooks    []bpf.MapsHook
 	closers  []func() error
 }
 
-// readByTrial are the maps that programs of packets only read: a trial uses the live ones, and any other is its own, also
-// one that this list does not know of.
+// readByTrial lists the maps that packet programs only read. A trial uses the live ones of these,
+// and its own copy of any other map, including maps missing from this list.
 func readByTrial() []string {
 	return []string{"svcs", "slots", "backends", "src_ranges", "node_addrs", "snat_addrs", "link_addrs"}
 }
 
-// rowsOfTrial are how many rows there are in the trial's own maps that need fewer than the live ones.
+// rowsOfTrial are the sizes of the trial's own maps that need fewer rows than the live ones.
 func rowsOfTrial() map[string]uint32 {
 	const few = 1024
 	return map[string]uint32{"ct": few, "ct_half": few, "affinity": few, "frags": few, "late": 1, "late_frames": 1, "events": few * 4}
@@ -153,7 +155,7 @@ func (t *trial) close() error {
 	return errors.Join(append(errs, t.live.Close())...)
 }
 
-// load makes the trial's own maps, and loads the programs that the packet meets.
+// load creates the trial's own maps and loads the programs that the packet meets.
 func (t *trial) load() error {
 	t.own = map[string]*ebpf.Map{}
 	type object struct {
@@ -201,7 +203,7 @@ func (t *trial) loadOne(spec *ebpf.CollectionSpec, name string) (*ebpf.Program, 
 	return loaded.DetachProgram(name), nil
 }
 
-// replacements returns the maps that a program runs over, and makes those that are the trial's own.
+// replacements returns the maps over which a program runs, and creates the trial's own ones.
 func (t *trial) replacements(spec *ebpf.CollectionSpec, name string) (map[string]*ebpf.Map, error) {
 	live, all := t.live.Replacements(spec), map[string]*ebpf.Map{}
 	for i := range spec.Programs[name].Instructions {
@@ -234,7 +236,7 @@ func (t *trial) replacements(spec *ebpf.CollectionSpec, name string) (map[string
 	return all, nil
 }
 
-// packetFields returns the fields of the configuration of the programs of packets, while there is one map of established
+// packetFields returns the configuration of the packet programs for a single map of established
 // flows.
 func (d *Datapath) packetFields() (map[string]uint64, error) {
 	tick, err := MeasureTick()

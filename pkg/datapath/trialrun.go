@@ -14,10 +14,11 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// trialRuns is how often a port may turn out to be another flow's: the programs try 32.
+// trialRuns is how often the port that the programs choose may belong to another flow: the programs
+// try 32 ports.
 const trialRuns = 40
 
-// What the programs return.
+// Return codes of the programs.
 const (
 	tcDrop   = 2
 	tcAnswer = 7
@@ -26,7 +27,7 @@ const (
 	xdpTX    = 3
 )
 
-// flow returns the key of the packet.
+// flow returns the packet's key.
 func (t *trial) flow() maps.Flow {
 	from, to := t.packet.Source, t.packet.Destination
 	return maps.Flow{
@@ -35,7 +36,7 @@ func (t *trial) flow() maps.Flow {
 	}
 }
 
-// remember copies what the live memory has of the packet's flow and of its client, and the turns of services.
+// remember copies the live rows of the packet's flow and its client, and the turns of services.
 func (t *trial) remember() error {
 	if err := t.copyServices(); err != nil {
 		return err
@@ -77,7 +78,7 @@ func (t *trial) copyServices() error {
 	return errors.Join(to.Close(), from.Close())
 }
 
-// copyAffinity copies the backend that the client has of the service that the packet is for.
+// copyAffinity copies the row that binds the client to a backend of the packet's service.
 func (t *trial) copyAffinity() error {
 	key := maps.SvcKey{Addr: t.flow().Daddr, Port: t.flow().Dport, Proto: t.packet.Protocol}
 	var svc maps.Svc
@@ -106,8 +107,8 @@ func (t *trial) copyAffinity() error {
 	return nil
 }
 
-// run gives the packet to the programs. Where they take what another flow has in the live memory, that one is told to
-// them, and they are run again.
+// run passes the packet to the programs. If they choose a port that another flow has in the live
+// maps, it adds that flow to the trial's maps and runs them again.
 func (t *trial) run() (result TrialResult, err error) {
 	for range trialRuns {
 		if result, err = t.once(); err != nil || result.Row == nil {
@@ -121,7 +122,8 @@ func (t *trial) run() (result TrialResult, err error) {
 	return result, nil
 }
 
-// isTaken reports whether the flow of the answers is another's, which the programs know from then on.
+// isTaken reports whether another flow has the key of the replies. If so, it adds that flow to the
+// trial's maps.
 func (t *trial) isTaken(row *maps.FlowRow) (bool, error) {
 	back := maps.BackOf(t.flow(), row)
 	for _, live := range []*ebpf.Map{t.live.Ct, t.live.CtHalf} {
@@ -145,7 +147,7 @@ func (t *trial) isTaken(row *maps.FlowRow) (bool, error) {
 	return false, nil
 }
 
-// once gives the packet to one program after the other, until one has decided.
+// once passes the packet to one program after the other until one has decided.
 func (t *trial) once() (TrialResult, error) {
 	result := TrialResult{Device: t.device.Name}
 	frame := t.packet.frame(t.device.HardwareAddr)
@@ -162,7 +164,7 @@ func (t *trial) once() (TrialResult, error) {
 		}
 		switch {
 		case result.Hook == bpf.MapsHookHOOK_XDP && code == xdpPass && bytes.Equal(options.DataOut, frame):
-			continue // it is for tc
+			continue // XDP leaves it to tc
 		case result.Hook == bpf.MapsHookHOOK_XDP:
 			result.Dropped, result.Answer = code == xdpDrop, code == xdpTX
 		default:
@@ -173,14 +175,14 @@ func (t *trial) once() (TrialResult, error) {
 	return result, t.judge(&result)
 }
 
-// judge completes a result by what the programs have written.
+// judge completes a result from what the programs wrote to the maps.
 func (t *trial) judge(result *TrialResult) error {
 	reason, err := t.reason(result.Hook)
 	if err != nil {
 		return err
 	}
 	if result.Reason = reason; reason != bpf.MapsReasonREASON_NONE && reason != bpf.MapsReasonREASON_FLOWS_FULL {
-		result.Dropped = true // also if it is answered, which else is to be sent on
+		result.Dropped = true // even if it was answered, where the code says to send it on
 		return nil
 	}
 	result.Answer = false
@@ -205,7 +207,7 @@ func (t *trial) judge(result *TrialResult) error {
 	return nil
 }
 
-// reason returns what the packet was counted as, and counts from zero again.
+// reason returns the reason under which the packet was counted, and resets that counter.
 func (t *trial) reason(hook bpf.MapsHook) (found bpf.MapsReason, err error) {
 	for reason := range bpf.MapsReasonREASONS {
 		index := uint32(hook)*uint32(bpf.MapsCounterRoomCOUNTER_REASONS) + uint32(reason)
@@ -228,7 +230,7 @@ func (t *trial) reason(hook bpf.MapsHook) (found bpf.MapsReason, err error) {
 	return found, nil
 }
 
-// skb returns the context of a packet at tc: a struct __sk_buff up to ifindex.
+// skb returns the context of a packet at tc: a struct __sk_buff up to and including ifindex.
 func (t *trial) skb() []byte {
 	const ifindex = 40
 	context := make([]byte, ifindex+4)
@@ -236,7 +238,8 @@ func (t *trial) skb() []byte {
 	return context
 }
 
-// xdpMD returns the context of a frame at XDP: data, its end, metadata, device, queue, device on the way out.
+// xdpMD returns the context of a frame at XDP: data, data_end, data_meta, ingress_ifindex,
+// rx_queue_index, egress_ifindex.
 func (t *trial) xdpMD(length int) []byte {
 	context := make([]byte, 24)
 	binary.NativeEndian.PutUint32(context[4:], uint32(length))
@@ -244,7 +247,8 @@ func (t *trial) xdpMD(length int) []byte {
 	return context
 }
 
-// frame returns the packet as the device receives it: SYN, INIT, or a datagram without content. Nobody looks at its sums.
+// frame returns the packet as the device receives it: a SYN, an INIT, or an empty UDP packet. Its
+// checksums are never read.
 func (p *TrialPacket) frame(device net.HardwareAddr) []byte {
 	l4 := binary.BigEndian.AppendUint16(nil, p.Source.Port())
 	l4 = binary.BigEndian.AppendUint16(l4, p.Destination.Port())

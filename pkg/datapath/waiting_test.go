@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// held is a growth that waits at some of its steps until it is told to go on.
+// held is a growth that stops at some of its steps until it is told to go on.
 type held struct {
 	at    []string
 	steps chan string
@@ -32,7 +32,7 @@ func (h *held) failpoint(step string) error {
 	return nil
 }
 
-// run starts a growth, calls visit at each of the steps, and returns what became of it.
+// run starts a growth, calls visit at each of the steps, and returns the error of the growth.
 func (h *held) run(grow func() error, visit func(step string)) (err error) {
 	h.steps, h.next = make(chan string), make(chan struct{})
 	go func() {
@@ -46,13 +46,14 @@ func (h *held) run(grow func() error, visit func(step string)) (err error) {
 	return err
 }
 
-// While maps grow, status is told, links are mended, new devices are served, and frontends that need nothing new are
-// prepared for, at every step that may take long. What comes new is served as the rest is when the growth is over.
+// While maps grow, at every step that may take long, Status returns, links are repaired, new
+// devices are served, and Prepare returns for frontends that need nothing new. When the growth is
+// over, new devices are served like the others.
 func TestGrowthKeepsNobodyWaiting(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		grow func(d *Datapath) error
-		long []string // the steps before what may take long
+		long []string // steps before anything that may take long
 	}{
 		{"flows", func(d *Datapath) error { return d.GrowFlows(2 * d.Sizes().Flows) }, []string{
 			"flows: create", "flows: pin", "flows: load", "flows: devices", "flows: both", "flows: carry", "flows: new", "flows: publish",
@@ -76,7 +77,7 @@ func TestGrowthKeepsNobodyWaiting(t *testing.T) {
 				}
 			})
 			if err != nil || !slices.Equal(met, tt.long) {
-				t.Errorf("met %q, want %q: %v", met, tt.long, err)
+				t.Errorf("visited steps %q, want %q: %v", met, tt.long, err)
 			}
 			if served := len(d.hooks.States()); served != 2+len(met) {
 				t.Errorf("%d devices are served, want %d", served, 2+len(met))
@@ -87,7 +88,8 @@ func TestGrowthKeepsNobodyWaiting(t *testing.T) {
 	}
 }
 
-// within runs what should not have to wait on the node, and gives it much longer than it needs.
+// within runs, on the node, something that must not wait for the growth. It allows much more time
+// than that needs.
 func (w *town) within(care func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- w.node.Do(care) }()
@@ -95,11 +97,12 @@ func (w *town) within(care func() error) error {
 	case err := <-done:
 		return err
 	case <-time.After(20 * time.Second):
-		return errors.New("it waits for the growth")
+		return errors.New("it seems to wait for the growth")
 	}
 }
 
-// wantCare does what an agent does all the time, with a device that is new and a link that somebody has detached.
+// wantCare does what an agent does all the time, with a new device and a link that somebody
+// detached.
 func (w *town) wantCare(d *Datapath, device string) error {
 	if err := detach(d.pins.link("sock_connect4")); err != nil {
 		return err
@@ -114,7 +117,7 @@ func (w *town) wantCare(d *Datapath, device string) error {
 	}
 	for _, prog := range status.Programs {
 		if !prog.Attached && !prog.Idle {
-			return fmt.Errorf("%s is not attached, after %d links were mended", prog.Name, mended)
+			return fmt.Errorf("%s is not attached after CheckAttachment, which has repaired %d links so far", prog.Name, mended)
 		}
 	}
 	served := false
@@ -127,7 +130,8 @@ func (w *town) wantCare(d *Datapath, device string) error {
 	return d.Prepare([]maps.SvcKey{{}}, []maps.Svc{{Kind: maps.NodePort}})
 }
 
-// wantSame fails unless every link at a device runs one of the programs in force. Filters have no links.
+// wantSame fails the test unless every link at a device runs one of the current programs. Filters
+// have no links.
 func (w *town) wantSame(t *testing.T, d *Datapath) {
 	t.Helper()
 	want := map[ebpf.ProgramID]bool{}

@@ -9,33 +9,33 @@ import (
 )
 
 const (
-	// leaseTicks is how long the programs believe that changes are followed after they were last told so: about as long
-	// a change goes unnoticed if the agent is killed.
+	// leaseTicks is how long the programs trust that changes are followed after the last Vouch: if
+	// the agent is killed, changes go unnoticed for about as long.
 	leaseTicks = 4
-	// settleTicks is how long after it was told of a change the kernel may still be at it: the death of a device is
-	// announced before its routes go.
+	// settleTicks is how long the kernel may still be working on a change after announcing it: it
+	// announces that a device is gone before it removes the device's routes.
 	settleTicks = 1
 )
 
-// Ways is what the programs of packets are told of changes of the ways that packets take. It has what it needs for
-// itself, so it outlives its Datapath and a growth of maps. It is for one goroutine.
+// Ways tells the packet programs when the routes of packets changed. It holds its own references,
+// so it outlives its Datapath and a growth of maps. It is not safe for concurrent use.
 type Ways struct {
 	rows  *maps.Array[maps.Ways]
 	clock *Clock
 }
 
-// Ways returns what the programs are told of changes of ways; the caller closes it.
+// Ways returns a Ways. The caller must close it.
 func (d *Datapath) Ways() (*Ways, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.maps == nil {
-		return nil, fmt.Errorf("open what is told of ways: %w", ErrNoMaps)
+		return nil, fmt.Errorf("open ways: %w", ErrNoMaps)
 	}
 	return NewWays(d.maps)
 }
 
-// NewWays is Ways for programs over the given maps, which stay the caller's and have to tell time in ticks of
-// MeasureTick.
+// NewWays returns a Ways for programs over the given maps, which the caller still owns. The
+// programs must count time in the ticks of MeasureTick.
 func NewWays(m *maps.Maps) (*Ways, error) {
 	tick, err := MeasureTick()
 	if err != nil {
@@ -54,8 +54,9 @@ func NewWays(m *maps.Maps) (*Ways, error) {
 
 func (w *Ways) row() *maps.Ways { return &w.rows.Rows()[0] }
 
-// Changed says that there was a change: each flow asks for its way anew. When it returns without an error, no packet can
-// have found its way good after the change and before this: a clock that went on meanwhile is read again.
+// Changed announces a change: each flow looks its route up again. Once it returns without an error,
+// no packet can have found its route valid after the change and before this call: if the clock
+// advanced meanwhile, Changed writes it again.
 func (w *Ways) Changed() error {
 	if _, err := w.clock.mark(&w.row().Changed); err != nil {
 		return fmt.Errorf("tell the programs that ways changed: %w", err)
@@ -63,7 +64,8 @@ func (w *Ways) Changed() error {
 	return nil
 }
 
-// mark stores, and returns, a tick that none of before is later than: what was noted up to now is older.
+// mark stores and returns a tick that is not earlier than any recorded so far: everything recorded
+// up to now counts as older.
 func (c *Clock) mark(word *uint32) (uint32, error) {
 	now, err := c.Now()
 	for err == nil {
@@ -76,7 +78,8 @@ func (c *Clock) mark(word *uint32) (uint32, error) {
 	return 0, err
 }
 
-// Vouch says that all changes are followed up to now, and will be for some seconds.
+// Vouch promises the programs that all changes up to now, and for some seconds from now, are
+// announced.
 func (w *Ways) Vouch() error {
 	now, err := w.clock.Now()
 	if err != nil {
@@ -86,7 +89,7 @@ func (w *Ways) Vouch() error {
 	return nil
 }
 
-// Revoke says that changes are not followed any more: flows ask for their way every tick.
+// Revoke withdraws the promise: flows look their routes up every tick.
 func (w *Ways) Revoke() error {
 	now, err := w.clock.Now()
 	if err != nil {
@@ -96,7 +99,7 @@ func (w *Ways) Revoke() error {
 	return nil
 }
 
-// Close revokes, and lets go of the maps.
+// Close revokes the promise and closes the maps.
 func (w *Ways) Close() error {
 	return errors.Join(w.Revoke(), w.rows.Close(), w.clock.Close())
 }
