@@ -18,21 +18,22 @@ import (
 
 const (
 	maxDepth = 3    // of the kubelet's directory below the root
-	maxDirs  = 4096 // that one search looks at
+	maxDirs  = 4096 // directories that one search reads
 )
 
-// Cgroups finds the cgroups of pods by their names below the cgroup2 directory that programs are attached to, as a kubelet
-// makes them with either of its drivers. The zero value is not usable; NewCgroups makes one.
+// Cgroups finds the cgroups of pods by name, below the cgroup2 directory to which programs are
+// attached. It knows the names that a kubelet uses with either cgroup driver. Use NewCgroups; the
+// zero value is not usable.
 type Cgroups struct {
 	root    string
-	asked   bool     // since Refresh
-	parents []string // directories that have pods
+	asked   bool     // Find was called since Refresh
+	parents []string // directories that contain pods
 }
 
-// NewCgroups returns a Cgroups of the tree below root.
+// NewCgroups returns a Cgroups for the tree below root.
 func NewCgroups(root string) *Cgroups { return &Cgroups{root: root} }
 
-// Dirs returns the directories in which pods come and go; none while nobody asks for pods.
+// Dirs returns the directories in which pods come and go, none before Find is called.
 func (c *Cgroups) Dirs() []string {
 	if !c.asked {
 		return nil
@@ -43,16 +44,16 @@ func (c *Cgroups) Dirs() []string {
 	return c.parents
 }
 
-// Refresh makes the next Find look for the kubelet's directories again.
+// Refresh makes the next Find search for the kubelet's directories again.
 func (c *Cgroups) Refresh() { c.asked = false }
 
-// locate finds the kubelet's directories, unless they are known and all there.
+// locate searches for the kubelet's directories unless they are known and still exist.
 func (c *Cgroups) locate() {
 	if c.asked {
 		return
 	}
 	c.asked = true
-	// The directories of one kubelet come and go together, its own first and last.
+	// The directories of a kubelet come and go together, its top directory first and last.
 	if len(c.parents) > 0 && isDir(c.parents[0]) {
 		return
 	}
@@ -63,7 +64,7 @@ func (c *Cgroups) locate() {
 
 // search is one search for the directories of kubelets.
 type search struct {
-	left  int // directories to look at still
+	left  int // directories that may still be read
 	found []string
 }
 
@@ -85,7 +86,7 @@ func (s *search) below(dir string, depth int) {
 func (s *search) children(dir string) []string {
 	file, err := os.Open(dir)
 	if err != nil {
-		return nil // it went meanwhile
+		return nil // removed meanwhile
 	}
 	defer file.Close()
 	var names []string
@@ -116,7 +117,7 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// Find returns the id of the pod's cgroup.
+// Find returns the key of the pod's cgroup.
 func (c *Cgroups) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
 	c.locate()
 	if len(c.parents) == 0 {
@@ -124,7 +125,7 @@ func (c *Cgroups) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
 			ErrUnknown, c.root)
 	}
 	if !plain(pod.LocalUID) {
-		return nil, fmt.Errorf("%w by cgroup: %.64q is no UID", ErrUnknown, pod.LocalUID)
+		return nil, fmt.Errorf("%w by cgroup: %.64q is not a UID", ErrUnknown, pod.LocalUID)
 	}
 	for _, dir := range c.parents {
 		name := "pod" + pod.LocalUID
@@ -139,22 +140,22 @@ func (c *Cgroups) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w by cgroup: inspect %s: %w", ErrUnknown, filepath.Join(dir, name), err)
 		}
-		// Beside cgroup v1 a directory may be there whose processes are elsewhere.
+		// Beside cgroup v1, the directory may exist while the processes are elsewhere.
 		if len(pod.Addrs) > 0 && !populated(filepath.Join(dir, name)) {
 			return nil, fmt.Errorf("%w by cgroup: no process is in %s: its runtime uses cgroup v1", ErrUnknown, filepath.Join(dir, name))
 		}
 		return []maps.OptoutKey{{Id: info.Ino, Kind: maps.OptoutCgroup}}, nil
 	}
-	return nil, fmt.Errorf("%w by cgroup: %s has no directory of it", ErrUnknown, c.parents[0])
+	return nil, fmt.Errorf("%w by cgroup: no directory for it in %s", ErrUnknown, c.parents[0])
 }
 
-// populated reports whether a process is in a cgroup or below.
+// populated reports whether a process is in the cgroup or below it.
 func populated(dir string) bool {
 	content, err := os.ReadFile(filepath.Join(dir, "cgroup.events"))
 	return err == nil && slices.Contains(strings.Split(string(content), "\n"), "populated 1")
 }
 
-// plain reports whether a UID can be part of a file's name.
+// plain reports whether a UID can be part of a file name.
 func plain(uid string) bool {
 	return uid != "" && len(uid) <= 128 && !strings.ContainsFunc(uid, func(c rune) bool {
 		return (c < '0' || c > '9') && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && c != '-'

@@ -19,7 +19,7 @@ func TestCgroupsFind(t *testing.T) {
 	slice := "pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
 	for _, test := range []struct {
 		name string
-		path string // of the pod
+		path string // of the pod's cgroup
 	}{
 		{"cgroupfs, guaranteed", "kubepods/pod" + uid},
 		{"cgroupfs, burstable", "kubepods/burstable/pod" + uid},
@@ -34,7 +34,7 @@ func TestCgroupsFind(t *testing.T) {
 			c := NewCgroups(top.Path())
 			pod := &model.Pod{LocalUID: uid}
 			if dirs := c.Dirs(); len(dirs) != 0 {
-				t.Errorf("nobody asked, and %v are watched", dirs)
+				t.Errorf("Dirs returns %v before Find is called", dirs)
 			}
 			if keys, err := c.Find(pod); !errors.Is(err, ErrUnknown) {
 				t.Errorf("no kubelet: %v, %v", keys, err)
@@ -62,7 +62,7 @@ func TestCgroupsFind(t *testing.T) {
 	}
 }
 
-// Beside cgroup v1 the directories may be there while processes are not in them: then nobody is told by it.
+// Beside cgroup v1 the directories may exist without processes in them. Then they identify no pod.
 func TestCgroupsWithoutProcesses(t *testing.T) {
 	rig.Root(t)
 	top := rig.NewCgroup(t)

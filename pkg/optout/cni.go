@@ -19,30 +19,32 @@ import (
 )
 
 const (
-	maxResult  = 1 << 20 // of a file; a plugin's result and configuration have some KiB
-	maxResults = 1 << 14 // files that are looked at
+	maxResult  = 1 << 20 // bytes; a plugin's result and configuration have a few KiB
+	maxResults = 1 << 14 // files that are read
 )
 
-// CNI finds the network namespaces of pods by what the runtime's CNI library remembers of each: a file that names the pod
-// and its namespace, whatever plugin set it up. The zero value is not usable; NewCNI makes one.
+// CNI finds the network namespaces of pods through the cache of the runtime's CNI library: for each
+// pod it has a file that names the pod and its namespace, whichever plugin set that up. Use NewCNI;
+// the zero value is not usable.
 type CNI struct {
 	results string
 	netns   namespaces
 	log     *slog.Logger
-	known   map[string]*attachment // by file
-	failed  error                  // why nothing can be told
-	told    string                 // the last error that was logged
+	known   map[string]*attachment // by file name
+	failed  error                  // why no pod can be found
+	told    string                 // last error logged
 }
 
-// NewCNI returns a CNI that reads the files in results. netns is the directory in which the runtime keeps namespaces, and
-// host the cookie of the node's own. Where the kernel does not tell cookies they are found by what finder opens; nil for not at all.
+// NewCNI returns a CNI that reads the files in results. netns is the directory in which the runtime
+// keeps namespaces, host the cookie of the node's own namespace. On kernels that do not report
+// cookies, the Finder that finder returns finds them; if finder is nil, nothing does.
 func NewCNI(results, netns string, host uint64, finder func() (Finder, error), log *slog.Logger) *CNI {
 	c := &CNI{results: results, netns: namespaces{dir: netns, host: host}, log: log, known: map[string]*attachment{}}
 	c.failed = c.netns.open(finder)
 	return c
 }
 
-// attachment is what one file says of a pod.
+// attachment is what one file says about a pod.
 type attachment struct {
 	stamp stamp
 	pod   model.Name
@@ -50,17 +52,18 @@ type attachment struct {
 	netns string
 	err   error
 
-	cookie uint64 // 0 until it was asked for
+	cookie uint64 // 0 until Find needs it
 }
 
-// stamp tells whether a file has changed.
+// stamp identifies a version of a file.
 type stamp struct {
 	inode uint64
 	size  int64
 	time  time.Time
 }
 
-// Dirs returns the directory of the files; that of the namespaces has nothing to tell before there is a file.
+// Dirs returns the directory of the files. The directory of the namespaces need not be watched:
+// nothing is known of a namespace before its file exists.
 func (c *CNI) Dirs() []string {
 	if c.failed != nil {
 		return nil
@@ -68,7 +71,7 @@ func (c *CNI) Dirs() []string {
 	return []string{c.results}
 }
 
-// Refresh reads the files that are new.
+// Refresh reads the files that are new or have changed.
 func (c *CNI) Refresh() {
 	if c.failed != nil {
 		return
@@ -102,7 +105,7 @@ func (c *CNI) read() error {
 	for _, entry := range entries[:min(len(entries), maxResults)] {
 		info, err := entry.Info()
 		if err != nil || !info.Mode().IsRegular() {
-			continue // gone by now, or nothing that the library writes
+			continue // gone by now, or not written by the library
 		}
 		have[entry.Name()] = true
 		if was := c.known[entry.Name()]; was == nil || was.stamp != stampOf(info) {
@@ -115,7 +118,7 @@ func (c *CNI) read() error {
 		}
 	}
 	if len(entries) > maxResults {
-		return fmt.Errorf("read the CNI cache: more than %d files in %s: the rest is not looked at", maxResults, c.results)
+		return fmt.Errorf("read the CNI cache: more than %d files in %s: ignoring the rest", maxResults, c.results)
 	}
 	return nil
 }
@@ -128,7 +131,8 @@ func stampOf(info fs.FileInfo) stamp {
 	return s
 }
 
-// attachment reads one file. What cannot be read now is read again when the file changes: the library writes it in place.
+// attachment reads one file. A file that cannot be parsed yet is read again when it changes: the
+// library writes it in place.
 func (c *CNI) attachment(name string) *attachment {
 	a := &attachment{}
 	file, err := os.OpenFile(filepath.Join(c.results, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -158,7 +162,8 @@ func (c *CNI) attachment(name string) *attachment {
 	return a
 }
 
-// parse reads the form "cniCacheV1". Older libraries do not note the namespace; then the plugin's result names it.
+// parse parses the format "cniCacheV1". Older libraries do not record the namespace; then it is in
+// the plugin's result.
 func (a *attachment) parse(content []byte) error {
 	var cached struct {
 		Kind   string      `json:"kind"`
@@ -195,13 +200,14 @@ func (a *attachment) parse(content []byte) error {
 	return nil
 }
 
-// of reports whether a file is about the pod. Runtimes that do not tell the UID tell the name: then a pod's successor may
-// be taken for it until the runtime has cleaned up, which harms neither.
+// of reports whether a file is about the pod. A runtime that does not record the UID records the
+// name. Then a pod's successor may be taken for it until the runtime has cleaned up, which harms
+// neither.
 func (a *attachment) of(pod *model.Pod) bool {
 	return a.err == nil && a.pod == pod.Name && (a.uid == "" || a.uid == pod.LocalUID || a.uid == pod.UID)
 }
 
-// Find returns the cookie of the pod's network namespace; of each where it has had several.
+// Find returns the cookie of the pod's network namespace, or of each of them if it had several.
 func (c *CNI) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
 	if pod.HostNetwork {
 		return nil, fmt.Errorf("%w by network namespace: it is in the node's own", ErrUnknown)

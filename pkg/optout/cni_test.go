@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// runtime is what a container runtime leaves on a node: namespaces and results of CNI.
+// runtime fakes what a container runtime leaves on a node: namespaces and CNI results.
 type runtime struct {
 	t              *testing.T
 	results, netns string
@@ -28,7 +28,7 @@ func newRuntime(t *testing.T) *runtime {
 	return &runtime{t, t.TempDir(), t.TempDir()}
 }
 
-// keep makes a namespace a file, as "ip netns add" and runtimes do.
+// keep binds a namespace to a file, as "ip netns add" and runtimes do.
 func (r *runtime) keep(name string, ns *rig.Netns) {
 	r.t.Helper()
 	path := filepath.Join(r.netns, name)
@@ -95,22 +95,24 @@ func cookie(t *testing.T, ns *rig.Netns) (id uint64) {
 	return id
 }
 
-// newCNI returns a CNI, and whether the kernel tells cookies. Where it does not, there is only to say so.
+// newCNI returns a CNI, and whether the kernel reports cookies. If it does not, newCNI checks that
+// the CNI says so.
 func newCNI(t *testing.T, r *runtime) (*CNI, bool) {
 	t.Helper()
 	c := NewCNI(r.results, r.netns, cookie(t, nil), nil, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	if c.failed == nil {
 		return c, true
 	}
-	t.Logf("not by network namespace: %v", c.failed)
+	t.Logf("the kernel does not report cookies: %v", c.failed)
 	c.Refresh()
 	if keys, err := c.Find(web()); !errors.Is(err, ErrUnknown) || !errors.Is(err, errNoID) || len(c.Dirs()) > 0 {
-		t.Errorf("a kernel that tells nothing: found %v, %v, watching %v", keys, err, c.Dirs())
+		t.Errorf("a kernel that does not report cookies: found %v, %v, watching %v", keys, err, c.Dirs())
 	}
 	return c, false
 }
 
-// The number that a namespace's file tells is the cookie that programs see, or it is known that it is not.
+// The number that the kernel reports for a namespace's file is the cookie that programs see, or
+// Find says that the kernel does not report it.
 func TestCNIFindsCookies(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
@@ -136,7 +138,7 @@ func TestCNIFindsCookies(t *testing.T) {
 		name    string
 		content any
 		pod     *model.Pod
-		reason  string // empty = found
+		reason  string // empty means found
 	}{
 		{"as today", result(web(), "/run/netns/cni-1"), web(), ""},
 		{"as it was", result(web(), "/var/run/netns/cni-1"), web(), ""},
@@ -158,7 +160,7 @@ func TestCNIFindsCookies(t *testing.T) {
 			switch {
 			case !tells:
 				if !errors.Is(err, ErrUnknown) || !test.pod.HostNetwork && !errors.Is(err, errNoID) {
-					t.Errorf("the kernel tells nothing, and that is %v, %v", keys, err)
+					t.Errorf("the kernel does not report cookies, but Find returns %v, %v", keys, err)
 				}
 			case test.reason != "":
 				if !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), test.reason) {
@@ -171,7 +173,7 @@ func TestCNIFindsCookies(t *testing.T) {
 	}
 }
 
-// The agent has few capabilities, and none of them is for looking into namespaces.
+// The agent has few capabilities, and none to look into namespaces.
 func TestCNIWithTheAgentsCapabilities(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
@@ -197,8 +199,8 @@ func TestCNIWithTheAgentsCapabilities(t *testing.T) {
 	}
 }
 
-// What is in the directories may be anything; none of it may be opened as if it were what it should be, or stop the
-// agent from finding the rest.
+// The directories may contain anything. None of it may be opened as if it were what it should be,
+// or keep the agent from finding the rest.
 func TestCNIHostileFiles(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
@@ -254,11 +256,12 @@ func TestCNIHostileFiles(t *testing.T) {
 	r.write("net-c1-eth0", result(web(), "/run/netns/cni-1"))
 	c.Refresh()
 	if keys, err := c.Find(web()); err != nil || len(keys) != 1 {
-		t.Errorf("among all that: found %v, %v", keys, err)
+		t.Errorf("with hostile files around: found %v, %v", keys, err)
 	}
 }
 
-// A file that was seen half-written is read again; one that stays is not; one that goes is forgotten.
+// A half-written file is read again when it changes, an unchanged one is not, and a removed one is
+// forgotten.
 func TestCNIFollowsFiles(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
@@ -283,7 +286,7 @@ func TestCNIFollowsFiles(t *testing.T) {
 	was := c.known["net-c1-eth0"]
 	expect("unchanged", 1)
 	if c.known["net-c1-eth0"] != was {
-		t.Error("an unchanged file is read again")
+		t.Error("Refresh read an unchanged file again")
 	}
 	r.write("net-c2-eth0", result(web(), "/run/netns/cni-2"))
 	expect("a second sandbox", 2)

@@ -10,24 +10,26 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Rules say which pods opt out without anybody asking.
+// Rules say which pods opt out without an annotation.
 type Rules struct {
-	Runtimes []string // patterns of path.Match: names of RuntimeClasses, and KubeVirt's pods' "kubevirt"
+	Runtimes []string // patterns for path.Match: names of RuntimeClasses, or "kubevirt" for KubeVirt's pods
 	Meshes   []string // names of service meshes
-	Proxies  bool     // pods may have a proxy on their node, which is to see the Services that they dial
+	// Proxies says that pods may have a proxy on their node, which must see the Services that they
+	// dial.
+	Proxies bool
 }
 
-// ParseRules reads lists with commas between their entries. known are the meshes that can be told.
+// ParseRules parses comma-separated lists. known are the meshes that can be recognized.
 func ParseRules(runtimes, meshes string, known []string) (Rules, error) {
 	rules := Rules{Runtimes: entries(runtimes), Meshes: entries(meshes)}
 	for _, pattern := range rules.Runtimes {
 		if _, err := path.Match(pattern, ""); err != nil {
-			return Rules{}, fmt.Errorf("pattern of runtimes %q: %w: * stands for any text, as in kata*", pattern, err)
+			return Rules{}, fmt.Errorf("runtime pattern %q: %w: use * for any text, as in kata*", pattern, err)
 		}
 	}
 	for _, mesh := range rules.Meshes {
 		if !slices.Contains(known, mesh) {
-			return Rules{}, fmt.Errorf("unknown mesh %q: use some of %s", mesh, strings.Join(known, ", "))
+			return Rules{}, fmt.Errorf("unknown mesh %q: known meshes are %s", mesh, strings.Join(known, ", "))
 		}
 	}
 	return rules, nil
@@ -45,12 +47,12 @@ func entries(list string) []string {
 
 // reason is why a pod has opted out.
 type reason struct {
-	why  uint32 // as the map has it
+	why  uint32 // value in the map
 	text string
 }
 
-// decide returns why a pod has opted out; false if it has not. What somebody wrote comes before what is a rule, and the
-// pod's own word before its namespace's.
+// decide reports whether a pod has opted out, and why. What the pod itself says, also that it has a
+// proxy, takes precedence over its namespace's annotation, and that over the rules.
 func (r *Rules) decide(pod *model.Pod, namespace model.SocketLB) (reason, bool) {
 	switch {
 	case pod.SocketLB == model.SocketLBOff:

@@ -15,9 +15,9 @@ func TestDecide(t *testing.T) {
 		name      string
 		pod       model.Pod
 		namespace model.SocketLB
-		want      string // empty = balanced
+		want      string // empty means balanced
 	}{
-		{"nobody says a thing", model.Pod{}, unset, ""},
+		{"no annotation and no rule", model.Pod{}, unset, ""},
 		{"the pod", model.Pod{SocketLB: off}, unset, "annotation of the pod"},
 		{"the namespace", model.Pod{}, off, "annotation of the namespace"},
 		{"the pod against its namespace", model.Pod{SocketLB: on}, off, ""},
@@ -41,7 +41,7 @@ func TestDecide(t *testing.T) {
 		}
 	}
 	if _, out := new(Rules).decide(&model.Pod{Runtime: "kata", Mesh: "istio", Proxy: "envoy"}, unset); out {
-		t.Error("a pod opts out by no rule")
+		t.Error("a pod opts out without rules")
 	}
 }
 
@@ -56,7 +56,7 @@ func TestParseRules(t *testing.T) {
 	}
 	for _, bad := range [][2]string{{"kata[", ""}, {"", "istiod"}, {"", "*"}} {
 		if _, err := ParseRules(bad[0], bad[1], known); err == nil {
-			t.Errorf("%q is taken", bad)
+			t.Errorf("ParseRules accepts %q", bad)
 		}
 	}
 }

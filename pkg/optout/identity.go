@@ -8,24 +8,24 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Identity is what the processes of a pod are told by. The pod network's plugin will know it of the pods that it has
-// set up; of others it has to be found.
+// Identity finds the keys by which programs recognize the processes of a pod.
 type Identity interface {
-	// Find returns the keys of a pod. It is asked again whenever something changed, so it has to be cheap for a pod that
-	// it knows. ErrUnknown is for a pod that it will not find as things are.
+	// Find returns the keys of a pod. It is called again after every change, so it must be cheap
+	// for pods that it knows. It returns ErrUnknown for a pod that it cannot find in the current
+	// state.
 	Find(pod *model.Pod) ([]maps.OptoutKey, error)
 
-	// Refresh is called before pods are asked for.
+	// Refresh is called before a series of calls to Find.
 	Refresh()
 
-	// Dirs returns the directories whose changes may change what Find answers.
+	// Dirs returns the directories whose changes may change what Find returns.
 	Dirs() []string
 }
 
-// ErrUnknown is wrapped by the error of a Find that has no keys; the error says why.
+// ErrUnknown is wrapped by the error of Find, which says why there are no keys.
 var ErrUnknown = errors.New("not covered")
 
-// identities asks one after the other.
+// identities tries several Identities in order.
 type identities []Identity
 
 func (list identities) find(pod *model.Pod) ([]maps.OptoutKey, error) {

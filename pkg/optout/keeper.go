@@ -1,9 +1,10 @@
-// Package optout keeps the sockets of pods alone that do without balancing at the socket: because somebody wrote so on
-// the pod or its namespace, or because their traffic never meets a socket of this kernel, or is redirected by a sidecar
-// that wants to see the address of the Service. It decides which pods these are, finds out what their processes are told
-// by, and keeps the map of the programs in step.
+// Package optout makes the programs leave alone the sockets of pods that must not be balanced at
+// the socket: because an annotation of the pod or its namespace says so, because their traffic
+// never passes a socket of this kernel, or because a sidecar redirects it and needs to see the
+// address of the Service. It decides which pods these are, finds the keys by which programs
+// recognize their processes, and keeps the programs' map up to date.
 //
-// A pod that should be left alone and cannot be told from others is in the Status, with the reason.
+// A pod that should be left alone but cannot be recognized shows in Status, with the reason.
 package optout
 
 import (
@@ -19,35 +20,36 @@ import (
 )
 
 const (
-	checkEvery = time.Minute // between two comparisons with what is in the map
-	retryAfter = time.Second // an error
-	maxLooks   = 4           // until no directory comes new
+	checkEvery = time.Minute // between comparisons with the map
+	retryAfter = time.Second // after an error
+	maxLooks   = 4           // until no new directory appears
 )
 
-// Table is the map that programs read.
+// Table is the map that the programs read.
 type Table interface {
-	// SetOptouts makes the map say what want says and returns how many rows that changed. Rows that are not wanted go
-	// if remove says so.
+	// SetOptouts makes the map equal to want and returns how many rows it changed. It deletes rows
+	// that are not in want only if remove is set.
 	SetOptouts(want map[maps.OptoutKey]maps.Optout, remove bool) (changed int, err error)
-	// Optouts returns what the map says.
+	// Optouts returns the rows of the map.
 	Optouts() (map[maps.OptoutKey]maps.Optout, error)
 }
 
-// Config is what a Keeper needs.
+// Config configures a Keeper.
 type Config struct {
 	Store      *model.Store
 	Rules      Rules
-	Identities []Identity // the first that knows a pod is believed
+	Identities []Identity // tried in order
 	Table      Table
 	Log        *slog.Logger
 }
 
-// Keeper keeps the map of pods that have opted out. Run alone uses it; Status and Verify may be called from others.
+// Keeper keeps the map of pods that have opted out. Status and Verify are safe to call while Run is
+// running.
 type Keeper struct {
 	cfg      Config
 	watch    *watch
-	warned   map[string]struct{} // what was wrong with pods and namespaces at the last pass
-	warning  map[string]struct{} // and what is at this one
+	warned   map[string]struct{} // problems of pods and namespaces at the last pass
+	warning  map[string]struct{} // those at the current pass
 	checking chan checkRequest
 	ended    chan struct{}
 
@@ -64,8 +66,9 @@ func New(cfg Config) *Keeper {
 	return &Keeper{cfg: cfg, checking: make(chan checkRequest), ended: make(chan struct{})}
 }
 
-// Run keeps the map until the context ends, then returns nil. It waits for changes of pods, namespaces and the
-// directories that tell of them; once a minute it compares the map with what should be in it.
+// Run keeps the map up to date until the context ends, then returns nil. It waits for changes of
+// pods, namespaces and the directories of the Identities, and compares the map with what should be
+// in it once a minute.
 func (k *Keeper) Run(ctx context.Context) error {
 	watch := newWatch(k.cfg.Log)
 	defer watch.close()
@@ -81,7 +84,7 @@ func (k *Keeper) run(ctx context.Context, watch *watch) error {
 	for {
 		var retry <-chan time.Time
 		if err := k.pass(); err != nil {
-			k.cfg.Log.Error("pods that opted out are not up to date, trying again", "error", err)
+			k.cfg.Log.Error("cannot update which pods have opted out: trying again", "error", err)
 			retry = time.After(retryAfter)
 		}
 		events, errs := k.watch.events()
@@ -103,7 +106,7 @@ func (k *Keeper) run(ctx context.Context, watch *watch) error {
 	}
 }
 
-// pass makes the map what the latest objects ask for.
+// pass makes the map hold what the latest objects require.
 func (k *Keeper) pass() error {
 	synced := isClosed(k.cfg.Store.Synced())
 	k.warned, k.warning = k.warning, map[string]struct{}{}
@@ -115,7 +118,7 @@ func (k *Keeper) pass() error {
 		want, status = k.look(pods)
 		if !k.watch.set(k.dirs(pods)) {
 			break
-		} // or what happened there before was not seen
+		} // otherwise events in new directories before this were missed, so look again
 	}
 	k.mu.Lock()
 	same := k.want != nil && synced == k.synced && stdmaps.Equal(k.want, want)
@@ -131,7 +134,7 @@ func (k *Keeper) pass() error {
 	k.want, k.synced, k.status = want, synced, status
 	k.mu.Unlock()
 	if changed > 0 {
-		k.cfg.Log.Info("changed who has opted out of socket balancing", "pods", status.Pods, "rows", len(want), "changed", changed)
+		k.cfg.Log.Info("changed which pods have opted out of socket balancing", "pods", status.Pods, "rows", len(want), "changed", changed)
 	}
 	return nil
 }
@@ -140,10 +143,10 @@ func (k *Keeper) pass() error {
 type chosen struct {
 	*model.Pod
 	reason
-	ambiguous bool // another pod says that it is known by the same UID here
+	ambiguous bool // another pod claims the same local UID
 }
 
-// chosen returns the pods that have opted out, by name.
+// chosen returns the pods that have opted out, sorted by name.
 func (k *Keeper) chosen() []chosen {
 	said := map[string]model.SocketLB{}
 	for _, namespace := range k.cfg.Store.Namespaces() {
@@ -180,14 +183,14 @@ func (k *Keeper) look(pods []chosen) (map[maps.OptoutKey]maps.Optout, Status) {
 		case err == nil:
 			status.Pods++
 		case len(pod.Addrs) == 0:
-			status.Waiting++ // it has no sandbox yet
+			status.Waiting++ // no sandbox yet
 		default:
 			status.uncovered(pod.Name, pod.text, err)
 			k.warn(pod.UID, pod.Name.String(), []model.Problem{{Message: "a pod that has opted out of socket balancing is " + err.Error()}})
 		}
 		addrs := pod.Addrs
 		if pod.HostNetwork {
-			addrs = nil // they are the node's, and would make others look like it
+			addrs = nil // the node's addresses: other pods would seem to match the row
 		}
 		for _, key := range keys {
 			want[key] = maps.MakeOptout(pod.Name.String(), addrs, pod.why)

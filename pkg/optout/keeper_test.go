@@ -32,13 +32,13 @@ func addrs(texts ...string) []netip.Addr {
 	return list
 }
 
-// table is the map in memory.
+// table is the map, in memory.
 type table struct {
 	mu     sync.Mutex
 	rows   map[maps.OptoutKey]maps.Optout
 	writes int
 	err    error
-	wrote  chan struct{} // gets one for each write, if it is there
+	wrote  chan struct{} // if not nil, gets a value for each write
 }
 
 func (m *table) SetOptouts(want map[maps.OptoutKey]maps.Optout, remove bool) (changed int, err error) {
@@ -83,14 +83,14 @@ func (m *table) pods() string {
 	return strings.Trim(fmt.Sprint(names), "map[]")
 }
 
-// fail makes the map refuse, or with nil work again.
+// fail makes the map return err; nil makes it work again.
 func (m *table) fail(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.err = err
 }
 
-// registry knows pods by their UIDs.
+// registry is an Identity that knows pods by UID.
 type registry map[string]uint64
 
 func (r registry) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
@@ -103,7 +103,7 @@ func (r registry) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
 func (r registry) Refresh()       {}
 func (r registry) Dirs() []string { return nil }
 
-// world is a Keeper with all that is around it.
+// world is a Keeper and what it works with.
 type world struct {
 	*Keeper
 	store *model.Store
@@ -113,8 +113,8 @@ type world struct {
 	stop  func() error
 }
 
-// start runs a Keeper in a bubble, and returns when it has nothing more to do. What happens in it afterwards can be waited
-// for with synctest.Wait.
+// start runs a Keeper in a synctest bubble and returns once it is idle. Call synctest.Wait to wait
+// for what it does later.
 func start(t *testing.T) *world {
 	t.Helper()
 	w := &world{
@@ -185,7 +185,7 @@ func TestKeeper(t *testing.T) {
 			step.do()
 			synctest.Wait()
 			if got := w.table.pods(); got != step.want {
-				t.Errorf("%s: opted out are %q, want %q", step.name, got, step.want)
+				t.Errorf("%s: the pods opted out are %q, want %q", step.name, got, step.want)
 			}
 			if took := time.Since(before); took != 0 {
 				t.Errorf("%s: it took %s", step.name, took)
@@ -220,7 +220,7 @@ func TestKeeperStatus(t *testing.T) {
 		if len(w.Problems()["shop"]) != 1 {
 			t.Errorf("problems of namespaces: %v", w.Problems())
 		}
-		w.store.SetPod(podOf("b", off)) // another pass
+		w.store.SetPod(podOf("b", off)) // causes another pass
 		synctest.Wait()
 		for _, text := range []string{"nobody knows x00", "maybe is nothing"} {
 			if n := strings.Count(w.log.String(), text); n != 1 {
@@ -233,7 +233,8 @@ func TestKeeperStatus(t *testing.T) {
 	})
 }
 
-// The addresses of a pod in the node's network namespace are the node's: nobody may be taken for it by them.
+// The addresses of a pod in the node's network namespace are the node's, so they must not identify
+// the pod.
 func TestKeeperRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
@@ -254,7 +255,7 @@ func TestKeeperRows(t *testing.T) {
 	})
 }
 
-// A pod that says that it is another one covers neither.
+// If a pod claims to be another one, neither is covered.
 func TestKeeperAmbiguousPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
@@ -263,7 +264,7 @@ func TestKeeperAmbiguousPods(t *testing.T) {
 		w.store.SetPod(podOf("thief", func(p *model.Pod) { p.LocalUID, p.SocketLB = "a", model.SocketLBOff }))
 		synctest.Wait()
 		if got, s := w.table.pods(), w.Status(); got != "" || s.NotCovered != 1 {
-			t.Errorf("opted out are %q, status %+v", got, s)
+			t.Errorf("the pods opted out are %q, status %+v", got, s)
 		}
 		if err := w.stop(); err != nil {
 			t.Error(err)
@@ -290,7 +291,7 @@ func TestKeeperRetriesAndMends(t *testing.T) {
 		w.store.SetNamespace(&model.Namespace{Name: "other"})
 		synctest.Wait()
 		if w.table.writes != writes {
-			t.Error("what did not change was written")
+			t.Error("the Keeper wrote the map although nothing changed")
 		}
 		damage := func() {
 			synctest.Wait()
@@ -307,13 +308,13 @@ func TestKeeperRetriesAndMends(t *testing.T) {
 			}
 		}
 		if got := w.table.pods(); got != "shop/a:true" {
-			t.Errorf("mended: %q", got)
+			t.Errorf("after a repair: %q", got)
 		}
 		damage()
 		time.Sleep(checkEvery)
 		synctest.Wait()
 		if got, s := w.table.pods(), w.Status(); got != "shop/a:true" || s.Damage != 6 || s.Mended != 4 {
-			t.Errorf("mended by itself: %q, %+v", got, s)
+			t.Errorf("after the Keeper's own check: %q, %+v", got, s)
 		}
 		if err := w.stop(); err != nil {
 			t.Error(err)
@@ -324,7 +325,7 @@ func TestKeeperRetriesAndMends(t *testing.T) {
 	})
 }
 
-// latecomer knows a pod from the second time on that it is asked.
+// latecomer is an Identity that knows a pod only from the second call of Find on.
 type latecomer struct {
 	registry
 	dir   string
@@ -341,7 +342,7 @@ func (l *latecomer) Find(pod *model.Pod) ([]maps.OptoutKey, error) {
 
 func (l *latecomer) Dirs() []string { return []string{l.dir} }
 
-// What happens in a directory between the look into it and the beginning of the watch makes no event.
+// An event in a directory between the look into it and the start of the watch is not lost.
 func TestKeeperLooksAgain(t *testing.T) {
 	store := model.NewStore("node")
 	m := &table{rows: map[maps.OptoutKey]maps.Optout{}}
@@ -353,11 +354,12 @@ func TestKeeperLooksAgain(t *testing.T) {
 	defer k.watch.close()
 	store.SetPod(podOf("a", func(p *model.Pod) { p.SocketLB = model.SocketLBOff }))
 	if err := k.pass(); err != nil || m.pods() != "shop/a:true" {
-		t.Errorf("%v, opted out are %q", err, m.pods())
+		t.Errorf("%v, the pods opted out are %q", err, m.pods())
 	}
 }
 
-// What tells a pod from others may come after the pod: the directory says so, also one that was not there at first.
+// A pod's CNI result may appear after the pod. The Keeper notices it through the directory, even if
+// that did not exist at first.
 func TestKeeperFollowsDirectories(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
@@ -374,7 +376,7 @@ func TestKeeperFollowsDirectories(t *testing.T) {
 	pod := web()
 	pod.SocketLB = model.SocketLBOff
 	store.SetPod(pod)
-	<-store.PodsChanged() // so that nothing but the directory makes it look a second time
+	<-store.PodsChanged() // so that only the directory can cause a second look
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- k.Run(ctx) }()
@@ -394,6 +396,6 @@ func TestKeeperFollowsDirectories(t *testing.T) {
 		t.Error(err)
 	}
 	if got := m.pods(); got != "shop/web:true" || took > time.Second {
-		t.Errorf("after %s opted out are %q", took, got)
+		t.Errorf("after %s the pods opted out are %q", took, got)
 	}
 }

@@ -12,30 +12,34 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// getID asks a namespace's file for the number of the namespace (NS_GET_ID, Linux 6.18); of a network namespace that is
-// its cookie. It needs neither a capability nor to enter the namespace.
+// getID is the ioctl NS_GET_ID (Linux 6.18), which returns the number of the namespace of an open
+// file; for a network namespace that is its cookie. It needs no capability and does not enter the
+// namespace.
 const getID = 0x8008b70d
 
-// errNoID is the error of kernels that cannot tell.
-var errNoID = errors.New("the kernel does not tell a namespace's number (NS_GET_ID, Linux 6.18)")
+// errNoID is the error on kernels without NS_GET_ID.
+var errNoID = errors.New("the kernel does not report a namespace's number (NS_GET_ID, Linux 6.18)")
 
-// namespaces finds the cookies of network namespaces that a runtime keeps as files of one directory.
+// namespaces finds the cookies of network namespaces that a runtime keeps as files in one
+// directory.
 type namespaces struct {
-	dir  string // where the directory is for us
-	host uint64 // the cookie of the node's own
-	find Finder // nil where the kernel tells
+	dir  string // the directory as this process sees it
+	host uint64 // cookie of the node's own namespace
+	find Finder // nil if the kernel reports cookies
 }
 
-// Finder finds the cookie of a network namespace by the inode number of its file, where the kernel does not tell it. Who asks keeps the file open.
+// Finder finds the cookie of a network namespace by the inode number of its file, on kernels that
+// do not report it. The caller must keep the file open.
 type Finder interface {
 	Cookie(inode uint64) (uint64, error)
 }
 
-// prefixes are the names that the directory has for a runtime.
+// prefixes returns the names by which runtimes know the directory.
 func prefixes() []string { return []string{"/run/netns", "/var/run/netns"} }
 
-// open finds out how cookies are found: as the kernel tells them, or else by what is opened for that, if it is not nil. It returns an error where they
-// cannot be, or are other numbers than programs see.
+// open decides how to find cookies: from the kernel, or else with the Finder that finder returns,
+// if finder is not nil. It returns an error if they cannot be found, or differ from those that
+// programs see.
 func (n *namespaces) open(finder func() (Finder, error)) error {
 	untold := n.tell()
 	if !errors.Is(untold, errNoID) || finder == nil {
@@ -52,12 +56,12 @@ func (n *namespaces) openFinder(finder func() (Finder, error), untold error) err
 	}
 	if err != nil {
 		n.find = nil
-		return fmt.Errorf("%w, and they cannot be found otherwise: %w", untold, err)
+		return fmt.Errorf("%w, and nothing else finds it: %w", untold, err)
 	}
 	return nil
 }
 
-// tell returns an error where the cookie of the node's own namespace is not what is found of it.
+// tell returns an error unless the cookie found for the node's own namespace is the right one.
 func (n *namespaces) tell() error {
 	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -69,7 +73,7 @@ func (n *namespaces) tell() error {
 		return err
 	}
 	if id != n.host {
-		return fmt.Errorf("%w: the node's own is %d, and programs see %d", errNoID, id, n.host)
+		return fmt.Errorf("%w: the node's own is %d, but programs see %d", errNoID, id, n.host)
 	}
 	return nil
 }
@@ -85,8 +89,8 @@ func (n *namespaces) idOf(file *os.File) (uint64, error) {
 	return n.find.Cookie(info.Ino)
 }
 
-// cookie returns the cookie of the network namespace that a runtime calls by the path. Only the name is believed: a path
-// may come from a file that was made by anybody who may write in the runtime's directory.
+// cookie returns the cookie of the network namespace that a runtime knows by path. It uses only the
+// last element: the path may come from a file of anybody who can write to the runtime's directory.
 func (n *namespaces) cookie(path string) (uint64, error) {
 	dir, name := filepath.Split(path)
 	if name == "" || name == "." || name == ".." || !slices.Contains(prefixes(), strings.TrimSuffix(dir, "/")) {
@@ -102,7 +106,7 @@ func (n *namespaces) cookie(path string) (uint64, error) {
 		return 0, fmt.Errorf("inspect namespace %s: %w", name, err)
 	}
 	if kind != unix.CLONE_NEWNET {
-		return 0, fmt.Errorf("inspect namespace %s: it is not one of networks", name)
+		return 0, fmt.Errorf("inspect namespace %s: it is not a network namespace", name)
 	}
 	id, err := n.idOf(file)
 	if err == nil && id == n.host {
@@ -111,8 +115,8 @@ func (n *namespaces) cookie(path string) (uint64, error) {
 	return id, err
 }
 
-// openNamespace opens the file of a namespace, and nothing else: not a link, and no device or pipe, which act when they
-// are opened.
+// openNamespace opens the file of a namespace and nothing else: neither a link, nor a device or
+// pipe, where opening has effects.
 func openNamespace(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -124,7 +128,7 @@ func openNamespace(path string) (*os.File, error) {
 		return nil, fmt.Errorf("inspect %s: %w", path, err)
 	}
 	if info.Type != unix.NSFS_MAGIC {
-		return nil, fmt.Errorf("inspect %s: it is no namespace; in a container, mount its directory with propagation from the host", path)
+		return nil, fmt.Errorf("inspect %s: it is not a namespace; in a container, mount its directory with propagation from the host", path)
 	}
 	return os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 }

@@ -13,10 +13,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// known is a Finder that knows some.
+// known is a Finder with fixed answers.
 type known map[uint64]uint64
 
-// Cookie looks it up.
+// Cookie implements Finder.
 func (k known) Cookie(inode uint64) (uint64, error) {
 	if id := k[inode]; id != 0 {
 		return id, nil
@@ -33,7 +33,8 @@ func inodeOf(t *testing.T, path string) uint64 {
 	return info.Ino
 }
 
-// Where the kernel tells no cookies they are found otherwise, if that finds the node's own as programs see it.
+// If the kernel does not report cookies, a Finder finds them, provided that it finds the right one
+// for the node's own namespace.
 func TestCNIByAFinder(t *testing.T) {
 	rig.Root(t)
 	r := newRuntime(t)
@@ -49,12 +50,12 @@ func TestCNIByAFinder(t *testing.T) {
 		finds known
 		err   error
 		netns string
-		want  string // of the error; empty where 7 is found
+		want  string // in the error; empty means that 7 is found
 	}{
 		{"found", known{host: 1, pod: 7}, nil, "cni-1", ""},
 		{"not found", known{host: 1}, nil, "cni-1", "nobody knows it"},
 		{"the node's own", known{host: 1}, nil, "own", "it is the node's own"},
-		{"of other numbers", known{host: 2, pod: 7}, nil, "cni-1", "the node's own is 2, and programs see 1"},
+		{"of other numbers", known{host: 2, pod: 7}, nil, "cni-1", "the node's own is 2, but programs see 1"},
 		{"by nobody", nil, errors.New("no permission"), "cni-1", "no permission"},
 	} {
 		c := NewCNI(r.results, r.netns, 1, nil, slog.New(slog.NewTextHandler(t.Output(), nil)))

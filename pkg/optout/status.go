@@ -12,24 +12,24 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// maxUncovered is how many pods a Status names.
+// maxUncovered is how many pods a Status lists.
 const maxUncovered = 32
 
-// Status is how many pods have opted out, and which of them cannot be told from others.
+// Status says how many pods have opted out, and which of them cannot be recognized.
 type Status struct {
-	Pods       int         // whose sockets are left alone
-	Waiting    int         // that have not been set up yet
-	NotCovered int         // whose sockets are balanced although they should not be
-	Uncovered  []Uncovered // the first of those
+	Pods       int         // pods whose sockets are left alone
+	Waiting    int         // pods that have not been set up yet
+	NotCovered int         // pods whose sockets are balanced although they should not be
+	Uncovered  []Uncovered // the first of the pods not covered
 	Damage     uint64      // rows that checks found different from what they should be
-	Mended     uint64      // of those
+	Mended     uint64      // of those, the rows that were repaired
 }
 
 // Uncovered is a pod that should be left alone and is not.
 type Uncovered struct {
 	Pod    model.Name
-	Why    string // it has opted out
-	Reason string // it is not covered
+	Why    string // why it has opted out
+	Reason string // why it is not covered
 }
 
 func (s *Status) uncovered(pod model.Name, why string, err error) {
@@ -48,7 +48,7 @@ func (k *Keeper) Status() Status {
 	return status
 }
 
-// Problems returns what is wrong with namespaces, by their names. What is wrong with a pod is told with its other
+// Problems returns the problems of namespaces, by name. Those of a pod are reported with its other
 // problems.
 func (k *Keeper) Problems() map[string][]model.Problem {
 	found := map[string][]model.Problem{}
@@ -60,7 +60,7 @@ func (k *Keeper) Problems() map[string][]model.Problem {
 	return found
 }
 
-// warn logs problems of an object, once as long as they stay.
+// warn logs the problems of an object, once while they persist.
 func (k *Keeper) warn(key, object string, problems []model.Problem) {
 	for _, problem := range problems {
 		id := key + " " + problem.Message
@@ -79,12 +79,12 @@ type Difference struct {
 	Mended            bool
 }
 
-// ErrEnded is returned by Verify when the Keeper's Run has ended.
-var ErrEnded = errors.New("verify who has opted out: the agent is ending")
+// ErrEnded is returned by Verify once Run has ended.
+var ErrEnded = errors.New("verify which pods have opted out: the agent is ending")
 
 type checkRequest struct {
 	repair bool
-	answer chan checked // has room for one
+	answer chan checked // buffered, for one answer
 }
 
 type checked struct {
@@ -92,8 +92,8 @@ type checked struct {
 	err         error
 }
 
-// Verify compares the map with what should be in it and, if asked to, mends what differs. It may be called from any
-// goroutine and waits for its turn in Run.
+// Verify compares the map with what should be in it and, if repair is set, repairs it. It is safe
+// for concurrent use, and waits for its turn in Run.
 func (k *Keeper) Verify(ctx context.Context, repair bool) ([]Difference, error) {
 	request := checkRequest{repair, make(chan checked, 1)}
 	select {
@@ -101,26 +101,26 @@ func (k *Keeper) Verify(ctx context.Context, repair bool) ([]Difference, error) 
 	case <-k.ended:
 		return nil, ErrEnded
 	case <-ctx.Done():
-		return nil, fmt.Errorf("verify who has opted out: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("verify which pods have opted out: %w", context.Cause(ctx))
 	}
 	answer := <-request.answer
 	return answer.differences, answer.err
 }
 
-// check is Verify by the Keeper itself.
+// check is the Keeper's own Verify.
 func (k *Keeper) check() {
 	found, err := k.compare(true)
 	if err != nil {
-		k.cfg.Log.Error("cannot check who has opted out", "error", err)
+		k.cfg.Log.Error("cannot check which pods have opted out", "error", err)
 		return
 	}
 	for _, d := range found[:min(len(found), maxUncovered)] {
-		k.cfg.Log.Warn("a row of optout was not as it should be", "row", d.Where, "want", d.Want, "have", d.Have, "mended", d.Mended)
+		k.cfg.Log.Warn("found a wrong row in map optout", "row", d.Where, "want", d.Want, "have", d.Have, "mended", d.Mended)
 	}
 }
 
-// compare returns the rows that differ from what the last pass wrote. What nobody wants may stay until the sources have
-// delivered everything.
+// compare returns the rows that differ from what the last pass wrote. Unwanted rows may stay until
+// the sources have delivered everything.
 func (k *Keeper) compare(repair bool) ([]Difference, error) {
 	k.mu.Lock()
 	want, synced := k.want, k.synced
@@ -143,7 +143,7 @@ func (k *Keeper) compare(repair bool) ([]Difference, error) {
 	slices.SortFunc(found, func(a, b Difference) int { return strings.Compare(a.Where, b.Where) })
 	mended := uint64(0)
 	if repair {
-		// Also where no row differs: what says that there are rows may be wrong.
+		// Write even if no row differs: the map of kinds may be wrong.
 		if _, err := k.cfg.Table.SetOptouts(want, synced); err != nil {
 			return found, err
 		}

@@ -10,17 +10,17 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// watch tells when something happened in some directories. Without inotify it tells nothing, and what depends on it is
-// seen with the next change of a pod or the next check.
+// watch reports that something happened in some directories. Without inotify it reports nothing,
+// and a change is noticed at the next change of a pod or the next check.
 type watch struct {
 	log    *slog.Logger
-	notify *fsnotify.Watcher // nil without
-	told   string            // the last error that was logged
+	notify *fsnotify.Watcher // nil without inotify
+	told   string            // last error logged
 }
 
 func newWatch(log *slog.Logger) *watch {
 	w := &watch{log: log}
-	// A buffer lets a burst of events end in one look.
+	// The buffer lets a burst of events end in a single look.
 	notify, err := fsnotify.NewBufferedWatcher(1024)
 	if err != nil {
 		w.fail(err)
@@ -36,8 +36,8 @@ func (w *watch) close() {
 	}
 }
 
-// set makes the directories that are watched these, or the nearest above them that exist, and reports whether one came
-// new: what happened in it before was not seen.
+// set sets the directories to watch, or for one that does not exist, its nearest existing ancestor.
+// It reports whether any is newly watched: earlier events in that were missed.
 func (w *watch) set(dirs []string) bool {
 	if w.notify == nil {
 		return false
@@ -46,7 +46,7 @@ func (w *watch) set(dirs []string) bool {
 	var is []string
 	var failed error
 	for _, dir := range dirs {
-		// Also what is watched already: a name may stand for another directory by now.
+		// Add those already watched too: the name may belong to another directory by now.
 		watched, err := w.add(dir)
 		if err != nil {
 			failed = err
@@ -56,7 +56,7 @@ func (w *watch) set(dirs []string) bool {
 	}
 	for _, dir := range was {
 		if !slices.Contains(is, dir) {
-			_ = w.notify.Remove(dir) // an error says that the kernel removed it first
+			_ = w.notify.Remove(dir) // an error means that the kernel removed it first
 		}
 	}
 	w.fail(failed)
@@ -79,12 +79,12 @@ func (w *watch) fail(err error) {
 		text = err.Error()
 	}
 	if text != w.told && text != "" {
-		w.log.Warn("cannot watch pods come and go, looking for those that have opted out from time to time instead", "error", err)
+		w.log.Warn("cannot watch the directories of pods: looking for pods that have opted out from time to time instead", "error", err)
 	}
 	w.told = text
 }
 
-// events returns what to wait for; nil without inotify.
+// events returns the channels to wait on, nil without inotify.
 func (w *watch) events() (<-chan fsnotify.Event, <-chan error) {
 	if w.notify == nil {
 		return nil, nil
@@ -92,7 +92,7 @@ func (w *watch) events() (<-chan fsnotify.Event, <-chan error) {
 	return w.notify.Events, w.notify.Errors
 }
 
-// drain forgets the events up to now: a look follows that sees what they tell.
+// drain discards the events so far, since a look follows that sees what caused them.
 func (w *watch) drain() {
 	events, errs := w.events()
 	for {
