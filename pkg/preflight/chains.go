@@ -8,10 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxChains bounds what is listed: a kube-proxy has two for each Service.
+// maxChains limits the list: a kube-proxy has two chains for each Service.
 const maxChains = 200_000
 
-// ListChains returns the chains of nftables in this network namespace, of all families. It takes CAP_NET_ADMIN.
+// ListChains returns the nftables chains of this network namespace, of all families. It needs
+// CAP_NET_ADMIN.
 func ListChains() ([]Chain, error) {
 	request := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP)
 	request.AddRawData([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0})

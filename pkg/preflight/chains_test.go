@@ -39,10 +39,10 @@ func nft(messages ...[]byte) error {
 	return nil
 }
 
-// nftMessage returns a message about something of both families.
+// nftMessage returns a message about an object of the inet family.
 func nftMessage(kind, flags, resource uint16, attrs ...*nl.RtAttr) []byte {
 	body := binary.BigEndian.AppendUint16([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0}, resource)
-	if kind <= unix.NFNL_MSG_BATCH_END { // which has none
+	if kind <= unix.NFNL_MSG_BATCH_END { // these have no family
 		body[0] = unix.AF_UNSPEC
 	}
 	for _, a := range attrs {
@@ -54,7 +54,7 @@ func nftMessage(kind, flags, resource uint16, attrs ...*nl.RtAttr) []byte {
 	return header.Serialize()
 }
 
-// The chains of a namespace are those that were made there.
+// ListChains returns the chains of the namespace it runs in.
 func TestListChains(t *testing.T) {
 	rig.Root(t)
 	ns := rig.NewNetns(t, "chains")
@@ -65,7 +65,7 @@ func TestListChains(t *testing.T) {
 		table := func(attr int) *nl.RtAttr { return nl.NewRtAttr(attr, nl.ZeroTerminated("kube-proxy")) }
 		messages := [][]byte{nftMessage(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, 0, table(unix.NFTA_TABLE_NAME))}
 		var want []Chain
-		for i := range 300 { // more than one answer holds
+		for i := range 300 { // more than fit into one answer
 			name := fmt.Sprintf("service-%d", i)
 			var flags uint16 = unix.NLM_F_CREATE
 			if i == 299 {

@@ -13,14 +13,14 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 )
 
-// outcome is a machine that differs from a sound one, and what one check is to say of it.
+// outcome is a change to a sound machine, and the line that one check must return for it.
 type outcome struct {
 	check  string
 	name   string
 	change func(*machine)
 	state  State
-	found  string // a part
-	cure   string // likewise
+	found  string // substring
+	cure   string // substring
 }
 
 func set(name, text string) func(*machine) { return func(m *machine) { m.files[name] = text } }
@@ -48,7 +48,7 @@ func off(m *machine)     { m.Options.PodNetwork = "off" }
 func stack(m *machine)   { m.Options.HostRouting = "stack" }
 func small(m *machine)   { m.link(func(d *devices.Device) { d.MTU = 1500 }) }
 
-// Where a path is a directory it cannot be read as a file, whoever reads.
+// A path that is a directory cannot be read as a file, even by root.
 func unreadable(name string) func(*machine) {
 	return all(without(name), set(name+"/x", ""))
 }
@@ -247,7 +247,7 @@ func tuningOutcomes() []outcome {
 	}
 }
 
-// Each line in each of its states.
+// Every check returns the right line in each of its states.
 func TestOutcomes(t *testing.T) {
 	files := &tree{root: t.TempDir()}
 	for _, o := range slices.Concat(baseOutcomes(), rivalOutcomes(), deviceOutcomes(), tuningOutcomes()) {
@@ -257,14 +257,14 @@ func TestOutcomes(t *testing.T) {
 			report := m.checkIn(t, files)
 			at := slices.IndexFunc(report.Lines, func(l Line) bool { return l.Check == o.check })
 			if at < 0 {
-				t.Fatalf("no such line: %+v", report.Lines)
+				t.Fatalf("no line of that check: %+v", report.Lines)
 			}
 			l := report.Lines[at]
 			if l.State != o.state || !strings.Contains(l.Found, o.found) || !strings.Contains(l.Cure, o.cure) {
 				t.Errorf("%+v,\nwant %s: ...%s... -> ...%s...", l, o.state, o.found, o.cure)
 			}
 			if needs := l.State == Warn || l.State == Fail; needs && o.cure == "" || l.State == OK && l.Cure != "" {
-				t.Errorf("a cure belongs to what warns and what fails: %+v", l)
+				t.Errorf("exactly warnings and failures must have a cure: %+v", l)
 			}
 		})
 	}

@@ -10,10 +10,11 @@ import (
 	"strings"
 )
 
-// maxFlows bounds how many connections are looked at.
+// maxFlows limits how many connections are read.
 const maxFlows = 65536
 
-// conntrack looks whether netfilter still remembers connections of pods, which costs each of their packets two look-ups.
+// conntrack checks whether netfilter still tracks connections of pods, which costs each of their
+// packets two lookups.
 func (n *Node) conntrack() Line {
 	const check = "conntrack"
 	count, err := n.read("proc/sys/net/netfilter/nf_conntrack_count")
@@ -43,7 +44,8 @@ func (n *Node) conntrack() Line {
 		"with --pod-network=main and --host-routing=bpf, pods' packets bypass netfilter; otherwise add \"notrack\" rules for the pods' networks, if nothing filters by state"}
 }
 
-// podFlows counts the connections listed, and those of them between a pod and something else than the node itself.
+// podFlows counts the listed connections, and those of them between a pod and anything but the node
+// itself.
 func (n *Node) podFlows() (looked, pods int, err error) {
 	file, err := n.open("proc/net/nf_conntrack")
 	if err != nil {
@@ -69,8 +71,8 @@ func (n *Node) isOwn(addr netip.Addr) bool {
 	return addr.IsLoopback() || slices.Contains(n.Own, addr)
 }
 
-// endsOf returns who sends in either direction of the connection in a line: these are its ends, however addresses are
-// translated on the way.
+// endsOf returns the sources of the two directions in a conntrack line. These are the ends of the
+// connection, however its addresses are translated on the way.
 func endsOf(line string) (client, server netip.Addr) {
 	for word := range strings.FieldsSeq(line) {
 		text, ok := strings.CutPrefix(word, "src=")

@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 )
 
-// devices has a line for each device by which clients outside come in.
+// devices returns a line for each device through which clients outside come in.
 func (n *Node) devices(found []devices.Device, err error) []Line {
 	const check = "devices"
 	switch {
@@ -72,7 +72,7 @@ func (n *Node) device(d *devices.Device) Line {
 }
 
 func (n *Node) queues(device string) (count int) {
-	names, _ := n.list("sys/class/net/" + device + "/queues") // a device that went has none
+	names, _ := n.list("sys/class/net/" + device + "/queues") // a device that is gone has none
 	for _, name := range names {
 		if strings.HasPrefix(name, "rx-") {
 			count++
@@ -91,7 +91,8 @@ func (n *Node) cpus() (count int) {
 	return count
 }
 
-// mtu compares what the devices carry: what comes in by a larger one does not fit the others.
+// mtu compares the MTUs of the devices: a packet from the one with the larger MTU may not fit the
+// others.
 func (n *Node) mtu(found []devices.Device) Line {
 	const check, leastOfIPv6 = "mtu", 1280
 	if len(found) == 0 {
@@ -114,13 +115,13 @@ func (n *Node) mtu(found []devices.Device) Line {
 	}
 }
 
-// interrupts looks whether one processor gets those of several queues.
+// interrupts checks whether one processor gets the interrupts of several queues.
 func (n *Node) interrupts(found []devices.Device) Line {
 	const check = "interrupts"
 	var spread, heaped []string
 	for _, d := range found {
 		irqs, err := n.list("sys/class/net/" + d.Name + "/device/msi_irqs")
-		if err == nil && len(irqs) == 0 { // virtio's are its parent's
+		if err == nil && len(irqs) == 0 { // those of virtio belong to the parent
 			irqs, err = n.list("sys/class/net/" + d.Name + "/device/../msi_irqs")
 		}
 		if err != nil {

@@ -55,7 +55,7 @@ func (n *Node) bpffs() Line {
 	return n.mounted("bpffs", "bpf", n.BPFFS)
 }
 
-// mounted judges a file system that the init step mounts if it can.
+// mounted checks a file system that the init step mounts if it can.
 func (n *Node) mounted(check, kind string, look func() (string, error)) Line {
 	path, err := look()
 	switch {
@@ -74,7 +74,7 @@ func (n *Node) mounted(check, kind string, look func() (string, error)) Line {
 	return Line{check, Warn, err.Error(), "run \"fairlead init\", as the chart's first container does"}
 }
 
-// forwarding judges what "fairlead init" sets.
+// forwarding checks the settings that "fairlead init" makes.
 func (n *Node) forwarding() Line {
 	const check = "forwarding"
 	var off []string
@@ -82,7 +82,7 @@ func (n *Node) forwarding() Line {
 		"net.ipv4.ip_forward": "proc/sys/net/ipv4/ip_forward", "net.ipv6.conf.all.forwarding": "proc/sys/net/ipv6/conf/all/forwarding",
 	} {
 		value, err := n.read(file)
-		if errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
+		if errors.Is(err, fs.ErrNotExist) { // no IPv6
 			continue
 		}
 		if err != nil {
@@ -112,7 +112,8 @@ func (n *Node) reversePath() Line {
 	return Line{check, OK, "net.ipv4.conf.all.rp_filter is " + value, ""}
 }
 
-// preemption tells how often the kernel stops what it is at for something else. The running choice is in debugfs alone.
+// preemption reports the kernel's preemption model, that is, how readily it interrupts kernel code.
+// Only debugfs shows the current choice.
 func (n *Node) preemption() Line {
 	const check, cure = "preemption", "boot with preempt=none or preempt=lazy, as is usual for servers: packet processing is then interrupted less often"
 	model := ""

@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// agentBytes is what an agent takes beside its maps, with room for a large cluster.
+// agentBytes is what an agent needs besides its maps, with a margin for a large cluster.
 const agentBytes = 96 << 20
 
-// memory compares what the maps take with what there is: maps count against the pod of the agent that makes them.
+// memory compares the size of the maps with the memory available: maps count against the pod of the
+// agent that creates them.
 func (n *Node) memory() Line {
 	const check = "memory"
 	maps, err := n.Memory()
@@ -57,7 +58,8 @@ func (n *Node) totalMemory() (uint64, error) {
 	return 0, errors.New("proc/meminfo has no MemTotal")
 }
 
-// memoryLimit returns the least of memory.max of this process's cgroup and those above it, and where that is; "" for none.
+// memoryLimit returns the smallest memory.max of this process's cgroup and its ancestors, and the
+// file it is in; where is "" if there is no limit.
 func (n *Node) memoryLimit() (least uint64, where string) {
 	groups, err := n.read("proc/self/cgroup")
 	if err != nil {
@@ -68,7 +70,7 @@ func (n *Node) memoryLimit() (least uint64, where string) {
 		if !ok {
 			continue
 		}
-		// Cleaned from the root, it leads nowhere else.
+		// Cleaned as an absolute path, it cannot lead out of the tree.
 		for at = path.Clean("/" + at); ; at = path.Dir(at) {
 			for _, tree := range []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} {
 				file := path.Join(tree, at, "memory.max")

@@ -6,49 +6,51 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 )
 
-// Options are those of the agent that matter here.
+// Options are those options of the agent that matter here.
 type Options struct {
 	XDP        devices.Mode
-	NoDevices  bool   // no client outside is to be served
+	NoDevices  bool   // no client outside is served
 	PodNetwork string // off, main or chained
-	// AccelerateOnly says that connections are to go past TCP, and all else is others'.
+	// AccelerateOnly means that the agent only makes connections bypass TCP and leaves everything
+	// else to others.
 	AccelerateOnly bool
 	HostRouting    string // bpf or stack
 	BigTCP         bool
-	ConfDir        string // where the container runtime looks for networks
-	ConfName       string // what the agent writes there
-	// PodCIDRs are the networks of this node's pods, as far as they are known.
+	ConfDir        string // where the container runtime looks for network configurations
+	ConfName       string // the file that the agent writes there
+	// PodCIDRs are the known networks of this node's pods.
 	PodCIDRs []netip.Prefix
 }
 
-// Memory is what the maps take, in bytes.
+// Memory is the size of the maps, in bytes.
 type Memory struct {
-	Start uint64 // when they are made
-	Most  uint64 // with as many flows as may be remembered
+	Start uint64 // when they are created
+	Most  uint64 // with the maximum number of flows
 }
 
-// Node is the machine that is looked at. The functions are nil or ask the running kernel; an error that wraps
-// fs.ErrPermission says that the caller may not look.
+// Node is the machine to check. The functions that are set ask the running kernel; an error that
+// wraps fs.ErrPermission means that the caller lacks the privileges.
 type Node struct {
-	Root    string // below which proc, sys and etc are
+	Root    string // directory that contains proc, sys and etc
 	Options Options
 
-	Kernel  func() (lacks []string, err error) // the error says what it cannot do without
+	Kernel  func() (lacks []string, err error) // err is set if a required feature is missing
 	Cgroup  func() (path string, err error)
 	BPFFS   func() (path string, err error)
 	Memory  func() (Memory, error)
 	Chains  func() ([]Chain, error)
-	Devices func() ([]devices.Device, error) // that lead outside
+	Devices func() ([]devices.Device, error) // those that lead outside
 	XDP     func(index int) (offered bool, err error)
 	BigTCP  func() (LargePackets, error)
 	Own     []netip.Addr // addresses of the node
-	// Sockmap returns why nothing may go past TCP on this kernel; nil where nothing is to. Processes by the names of Except are left to TCP.
+	// Sockmap returns why no connection may bypass TCP on this kernel, or "". It is nil if none
+	// should. Processes named in Except always use TCP.
 	Sockmap  func() (unfit string)
 	Except   []string
-	Policies *int // NetworkPolicies of the cluster; nil where that is not known
+	Policies *int // number of NetworkPolicies in the cluster; nil if unknown
 }
 
-// Check looks at everything that an agent with these options has to do with.
+// Check checks everything that matters to an agent with these options.
 func (n *Node) Check() *Report {
 	if n.Options.AccelerateOnly {
 		return newReport([]Line{n.kernel(), n.jit(), n.bpffs(), n.sockmap()})

@@ -23,13 +23,13 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata")
 
-// machine is a Node in a directory, whose files a test may change before it is looked at.
+// machine is a Node in a directory of files, which a test can change before the check.
 type machine struct {
 	Node
-	files map[string]string // by path; those that begin with "-> " are links
+	files map[string]string // by path; a text that begins with "-> " makes a link
 }
 
-// sound is a machine with nothing to complain about, with two devices of two queues each.
+// sound returns a machine without problems. It has two devices with two queues each.
 func sound() *machine {
 	m := &machine{files: map[string]string{
 		"proc/sys/kernel/osrelease": "6.12.1", "proc/sys/net/core/bpf_jit_enable": "1", "proc/sys/net/core/bpf_jit_harden": "0",
@@ -85,13 +85,13 @@ func ipv4Flow(client, dialled, server, known string) string {
 		client, dialled, server, known)
 }
 
-// check makes the machine's files and looks at it.
+// check creates the machine's files and checks it.
 func (m *machine) check(t *testing.T) *Report {
 	t.Helper()
 	return m.checkIn(t, &tree{root: t.TempDir()})
 }
 
-// checkIn does so in a tree that has the files of another machine, most of which are the same.
+// checkIn is check in a tree with the files of another machine, most of which are the same.
 func (m *machine) checkIn(t *testing.T, files *tree) *Report {
 	t.Helper()
 	if err := files.become(m.files); err != nil {
@@ -101,13 +101,13 @@ func (m *machine) checkIn(t *testing.T, files *tree) *Report {
 	return m.Check()
 }
 
-// tree is a directory and what is in it.
+// tree is a directory and the files in it.
 type tree struct {
 	root string
 	has  map[string]string
 }
 
-// become makes the directory have these files and no others.
+// become makes the directory contain exactly these files.
 func (r *tree) become(files map[string]string) error {
 	for name, text := range r.has {
 		if now, ok := files[name]; ok && now == text {
@@ -117,7 +117,7 @@ func (r *tree) become(files map[string]string) error {
 		if err := os.Remove(path); err != nil {
 			return err
 		}
-		// What is a directory now may be a file then, or not there.
+		// What is a directory now may become a file or disappear.
 		for path = filepath.Dir(path); path != r.root && os.Remove(path) == nil; path = filepath.Dir(path) {
 		}
 	}
@@ -183,8 +183,7 @@ func TestSound(t *testing.T) {
 	golden(t, "sound.txt", text.String())
 }
 
-// A machine on which nothing is as it should be.
-// What is others' business is not looked at for an agent that leaves it to them.
+// The checks skip everything that an agent with AccelerateOnly leaves to others.
 func TestAccelerateOnly(t *testing.T) {
 	m := sound()
 	m.Options = Options{AccelerateOnly: true}
@@ -198,10 +197,11 @@ func TestAccelerateOnly(t *testing.T) {
 		}
 	}
 	if want := []string{"kernel", "jit", "bpffs", "past TCP"}; !slices.Equal(checks, want) {
-		t.Errorf("it looks at %q, want %q", checks, want)
+		t.Errorf("the checks are %q, want %q", checks, want)
 	}
 }
 
+// A machine with many problems.
 func TestUnsound(t *testing.T) {
 	m := sound()
 	m.Kernel = func() ([]string, error) { return nil, errors.New("the kernel is too old") }
@@ -229,7 +229,8 @@ func TestUnsound(t *testing.T) {
 	}
 }
 
-// Names that others choose do not reach a terminal as they are, and a file that never ends is not read to its end.
+// Names that others choose are made safe for terminals, and a file of any length is read only up to
+// a limit.
 func TestHostile(t *testing.T) {
 	m := sound()
 	m.files["sys/class/net/cali\x1b[2J\u202e/type"] = "1"
@@ -243,11 +244,11 @@ func TestHostile(t *testing.T) {
 		}
 	}
 	if i := slices.IndexFunc(report.Lines, func(l Line) bool { return l.Check == "other networks" }); !strings.Contains(report.Lines[i].Found, "cali?[2J") {
-		t.Errorf("the device is not told: %+v", report.Lines[i])
+		t.Errorf("the line does not name the device: %+v", report.Lines[i])
 	}
 }
 
-// What is no file, and what makes the reader wait, is refused.
+// read refuses anything that is not a regular file, including what would block the reader.
 func TestOpen(t *testing.T) {
 	n := &Node{Root: t.TempDir()}
 	if err := unix.Mkfifo(n.path("pipe"), 0o600); err != nil {
@@ -255,10 +256,10 @@ func TestOpen(t *testing.T) {
 	}
 	for _, name := range []string{"pipe", ".", "none"} {
 		if text, err := n.read(name); err == nil {
-			t.Errorf("%s says %q", name, text)
+			t.Errorf("read of %s returns %q", name, text)
 		}
 	}
 	if _, err := n.read("none"); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what is not there: %v", err)
+		t.Errorf("a missing file: %v", err)
 	}
 }

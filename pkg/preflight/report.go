@@ -1,5 +1,5 @@
-// Package preflight looks at a machine before an agent is there, or beside one, and says what will be in its way and what
-// would make it faster. It sets nothing.
+// Package preflight checks a machine before an agent runs there, or beside one, and reports what
+// will get in its way and what would make it faster. It changes nothing.
 package preflight
 
 import (
@@ -11,18 +11,18 @@ import (
 	"unicode"
 )
 
-// State is what a check came to.
+// State is the result of a check.
 type State string
 
-// The states.
+// The possible results.
 const (
 	OK      State = "ok"
-	Warn    State = "warn"    // it works, but not as well as it could, or not as somebody may think
-	Fail    State = "fail"    // the agent will not do its work here
-	Unknown State = "unknown" // it could not be looked at
+	Warn    State = "warn"    // it works, but not as well as it could, or not as one may expect
+	Fail    State = "fail"    // the agent will not work here
+	Unknown State = "unknown" // it could not be checked
 )
 
-// Line is one check: what was found, and what helps unless all is well.
+// Line is the result of one check: what was found, and what to do unless all is well.
 type Line struct {
 	Check string `json:"check"`
 	State State  `json:"state"`
@@ -30,7 +30,7 @@ type Line struct {
 	Cure  string `json:"cure,omitempty"`
 }
 
-// Report is what all checks found.
+// Report is the result of all checks.
 type Report struct {
 	Lines   []Line `json:"lines"`
 	Fails   int    `json:"fails"`
@@ -55,10 +55,10 @@ func newReport(lines []Line) *Report {
 	return r
 }
 
-// maxText is how long what was found may be. Names of devices and files are whoever's who made them.
+// maxText limits the text of a line: others choose the names of devices and files in it.
 const maxText = 600
 
-// plain returns text that a terminal shows as it is.
+// plain makes text safe to print on a terminal.
 func plain(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.In(r, unicode.Cf) {
@@ -83,7 +83,7 @@ func (r *Report) Failed() []string {
 	return failed
 }
 
-// WriteText writes the report for people.
+// WriteText writes the report for people to read.
 func (r *Report) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Chain is one of nftables, or of iptables where that is a face of it.
+// Chain is an nftables chain, which may have been created through iptables.
 type Chain struct{ Table, Name string }
 
-const maxNamed = 5 // of what is found, the rest is counted
+const maxNamed = 5 // names listed; the rest is counted
 
-// named lists things, but not too many of them.
+// named lists names, but not too many of them.
 func named(list []string) string {
 	slices.Sort(list)
 	list = slices.Compact(list)
@@ -22,7 +22,8 @@ func named(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// kubeProxy looks for a kube-proxy: its process, the device of its IPVS, its chains. What a kubelet makes is none of it.
+// kubeProxy looks for a kube-proxy: its process, the device of its IPVS mode, its chains. It
+// ignores what a kubelet creates.
 func (n *Node) kubeProxy() Line {
 	const check = "kube-proxy"
 	var found, unseen []string
@@ -81,7 +82,7 @@ func isProxyChain(c Chain) bool {
 	return false
 }
 
-// networkDevices are what other plugins make, by the first letters of the names.
+// networkDevices returns the owners of devices that other plugins create, by prefix of the name.
 func networkDevices() map[string]string {
 	return map[string]string{
 		"cni0": "bridge", "flannel": "Flannel", "cilium_": "Cilium", "cali": "Calico", "vxlan.calico": "Calico", "vxlan-v6.calico": "Calico",
@@ -89,7 +90,7 @@ func networkDevices() map[string]string {
 	}
 }
 
-// networkChains likewise, of chains and tables.
+// networkChains is the same for chains and tables.
 func networkChains() map[string]string {
 	return map[string]string{
 		"cali-": "Calico", "CILIUM_": "Cilium", "FLANNEL-": "Flannel", "KUBE-ROUTER-": "kube-router", "KUBE-NWPLCY-": "kube-router", "ANTREA-": "Antrea",
@@ -97,7 +98,7 @@ func networkChains() map[string]string {
 	}
 }
 
-// otherNetworks looks for what other plugins have made.
+// otherNetworks looks for devices and chains of other plugins.
 func (n *Node) otherNetworks() Line {
 	const check = "other networks"
 	names, err := n.list("sys/class/net")
@@ -135,7 +136,7 @@ func (n *Node) otherNetworks() Line {
 	return Line{check, OK, named(found) + rest + "; pods get their network from it", ""}
 }
 
-// configuration looks at what the container runtime takes for its network: the first by name.
+// configuration checks which network configuration the container runtime uses: the first by name.
 func (n *Node) configuration() Line {
 	const check = "cni"
 	dir, main := n.Options.ConfDir, n.Options.PodNetwork == "main"

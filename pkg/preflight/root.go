@@ -12,26 +12,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxFile bounds what is read of a file.
+// maxFile limits how much of a file is read.
 const maxFile = 256 << 10
 
-// open opens a file that is read, and nothing that would make the reader wait.
+// open opens a regular file for reading. It fails for anything that could block the reader.
 func (n *Node) open(name string) (*os.File, error) {
 	file, err := os.OpenFile(n.path(name), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("%s is no file", name), err, file.Close())
+		return nil, errors.Join(fmt.Errorf("%s is not a regular file", name), err, file.Close())
 	}
 	return file, nil
 }
 
-// path returns where a file of the machine is. It is not cleaned: the kernel takes ".." after a link as what is above where
-// the link leads, which is how the parents of devices are found.
+// path returns the path of one of the machine's files. It does not clean it: the kernel resolves
+// ".." after a link relative to the link's target, which is how the checks find the parents of
+// devices.
 func (n *Node) path(name string) string { return n.Root + "/" + name }
 
-// read returns what is in a file, without blanks around it.
+// read returns the content of a file without surrounding white space.
 func (n *Node) read(name string) (string, error) {
 	file, err := n.open(name)
 	if err != nil {
@@ -42,7 +43,7 @@ func (n *Node) read(name string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// list returns the names in a directory; none if there is no such directory.
+// list returns the names in a directory, none if the directory does not exist.
 func (n *Node) list(name string) ([]string, error) {
 	entries, err := os.ReadDir(n.path(name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +61,7 @@ func (n *Node) exists(name string) bool {
 	return err == nil
 }
 
-// link returns the last part of where a link leads, "" if it is none.
+// link returns the last element of a link's target, "" if it is not a link.
 func (n *Node) link(name string) string {
 	to, err := os.Readlink(n.path(name))
 	if err != nil {
@@ -69,7 +70,8 @@ func (n *Node) link(name string) string {
 	return filepath.Base(to)
 }
 
-// processes returns the names of the processes that can be seen, or says that none but our own can.
+// processes returns the names of the visible processes, with an error if only those of this
+// container are visible.
 func (n *Node) processes() (map[string]bool, error) {
 	pids, err := n.list("proc")
 	if err != nil {
@@ -90,14 +92,14 @@ func (n *Node) processes() (map[string]bool, error) {
 	return names, nil
 }
 
-// contained reports whether this is the agent's container: it sees what the node's kernel tells, and of the node's processes and
-// files those of its own alone.
+// contained reports whether this process runs in the agent's container, where it sees what the
+// node's kernel reports, but only its own processes and files.
 func (n *Node) contained() bool {
 	init, err := n.read("proc/1/comm")
 	return err == nil && strings.HasPrefix(init, "fairlead")
 }
 
-// unknown is the line of what could not be looked at.
+// unknown returns the line for a check that failed with err.
 func unknown(check string, err error) Line {
 	l := Line{Check: check, State: Unknown, Found: "it could not be checked: " + err.Error()}
 	if errors.Is(err, fs.ErrPermission) {

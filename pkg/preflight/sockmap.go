@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// sockmap tells whether connections may go past TCP, and of whom it is not known beforehand that they bear it.
+// sockmap checks whether connections may bypass TCP, and which running programs may not cope with
+// that.
 func (n *Node) sockmap() Line {
 	const check = "past TCP"
 	if n.Sockmap == nil {
@@ -33,5 +34,5 @@ func (n *Node) sockmap() Line {
 		"set SO_ZEROCOPY or ask how much there is to read (FIONREAD), are not recognized", ""}
 }
 
-// lateReaders are programs that are known for it.
+// lateReaders returns programs known to read from a socket in ways that miss data waiting past TCP.
 func lateReaders() []string { return []string{"haproxy", "nginx"} }

@@ -10,13 +10,14 @@ import (
 	"fairlead.io/fairlead/pkg/devices"
 )
 
-// LargePackets says how large packets of TCP may be inside of the node; 0 is as usual, for the reason.
+// LargePackets is the largest size of TCP packets possible within the node, by family. 0 means the
+// usual size, for the reason given.
 type LargePackets struct {
 	V4, V6     int
 	Why4, Why6 string
 }
 
-// governor tells how the processors choose their speed.
+// governor checks how the processors choose their speed.
 func (n *Node) governor() Line {
 	const check = "governor"
 	names, err := n.list("sys/devices/system/cpu")
@@ -43,7 +44,8 @@ func (n *Node) governor() Line {
 	return Line{check, Warn, strings.Join(all, ", ") + ": a processor that sleeps or slows down responds later", "cpupower frequency-set -g performance"}
 }
 
-// irqbalance moves interrupts about, and what a processor has of their queue in its cache is then elsewhere.
+// irqbalance checks for irqbalance, which moves interrupts away from the processors that have their
+// queues in the cache.
 func (n *Node) irqbalance() Line {
 	const check = "irqbalance"
 	processes, err := n.processes()
@@ -114,7 +116,8 @@ func (n *Node) bigTCP() Line {
 	return Line{check, OK, "it is not possible: " + found, ""}
 }
 
-// bbr needs the sockets of packets to be known until they leave, which the node's stack forgets when it forwards them.
+// bbr checks for BBR. It needs to know the sockets of packets until they leave, which the node's
+// stack forgets when it forwards packets.
 func (n *Node) bbr() Line {
 	const check = "bbr"
 	available, err := n.read("proc/sys/net/ipv4/tcp_available_congestion_control")
