@@ -1,5 +1,5 @@
-// Package bugreport writes what is known of a node into one file that may be handed to others: without secrets, of bounded
-// size, in bounded time, and as much of it as there is.
+// Package bugreport writes what is known about a node to one file that can be handed to others:
+// without secrets, in bounded size and time, and as complete as these allow.
 package bugreport
 
 import (
@@ -17,12 +17,12 @@ import (
 
 // Part is one file of a bundle.
 type Part struct {
-	Name string // of the file; its folders are separated by slashes
-	// Collect writes the file. What it has written before an error is kept.
+	Name string // file name, with slashes between directories
+	// Collect writes the file. What it wrote before an error is kept.
 	Collect func(ctx context.Context, to io.Writer) error
 }
 
-// Limits are what a bundle may take. What has no limit of its own ends with the context.
+// Limits limit a bundle. Anything not limited here ends with the context.
 type Limits struct {
 	Bytes   int           // of a part
 	Total   int           // of all parts
@@ -30,29 +30,31 @@ type Limits struct {
 	Overall time.Duration // of all parts
 }
 
-// DefaultLimits fit a large node, less most of its flows.
+// DefaultLimits fit a large node, except for most of its flows.
 func DefaultLimits() Limits {
 	return Limits{Bytes: 4 << 20, Total: 24 << 20, Time: 20 * time.Second, Overall: 90 * time.Second}
 }
 
-// Entry is what became of a part, as manifest.json lists it.
+// Entry is the result of a part, as listed in manifest.json.
 type Entry struct {
 	Name      string `json:"name"`
 	Bytes     int    `json:"bytes"`
-	Truncated bool   `json:"truncated,omitempty"` // there was more
+	Truncated bool   `json:"truncated,omitempty"` // the part had more
 	Error     string `json:"error,omitempty"`
-	// Milliseconds is how long it took.
+	// Milliseconds is how long the part took.
 	Milliseconds int64 `json:"milliseconds"`
 }
 
-// manifestName is the last file of a bundle.
+// manifestName is the name of the last file of a bundle.
 const manifestName = "manifest.json"
 
-// errFull is what a part is told that has written as much as it may.
-var errFull = errors.New("the part is as long as it may be")
+// errFull is the error of a write beyond a part's limit.
+var errFull = errors.New("the part has reached its size limit")
 
-// Write writes the parts as a tar.gz, in a folder of its own, and returns what became of each. Everything goes through the
-// redactor. A part that fails leaves a file with its name and ".error" added; the error of Write is about the bundle itself.
+// Write writes the parts as a tar.gz, in a directory named folder, and returns the result of each.
+// Everything passes through the redactor. For a part that fails it adds a file with the error,
+// named like the part with ".error" appended; the error that Write returns is about the bundle
+// itself.
 func Write(ctx context.Context, to io.Writer, folder string, parts []Part, redactor *Redactor, limits Limits) ([]Entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.Overall)
 	defer cancel()
@@ -93,7 +95,7 @@ func Write(ctx context.Context, to io.Writer, folder string, parts []Part, redac
 	return entries, nil
 }
 
-// bundle is the file that is being written.
+// bundle is the archive being written.
 type bundle struct {
 	tar    *tar.Writer
 	folder string
@@ -111,8 +113,8 @@ func (b *bundle) add(name string, text []byte) error {
 	return nil
 }
 
-// collect returns what a part writes. One that does not end in time is left behind with what it has written, since nobody
-// knows in what state that is.
+// collect returns what a part writes. If the part does not end in time, what it has written is
+// dropped, since it may still be writing.
 func collect(ctx context.Context, p Part, most int, atMost time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
@@ -134,14 +136,14 @@ func collect(ctx context.Context, p Part, most int, atMost time.Duration) ([]byt
 	}
 }
 
-// bounded keeps what is written until there is no room.
+// bounded keeps what is written up to a limit.
 type bounded struct {
 	text bytes.Buffer
 	left int
 	full bool
 }
 
-// Write keeps what there is room for.
+// Write implements io.Writer.
 func (b *bounded) Write(text []byte) (int, error) {
 	kept := text[:min(len(text), b.left)]
 	b.left -= len(kept)
@@ -153,7 +155,7 @@ func (b *bounded) Write(text []byte) (int, error) {
 	return len(kept), nil
 }
 
-// fill has a part write. A bug in one does not lose the others.
+// fill runs a part. A panic in it does not lose the other parts.
 func (b *bounded) fill(ctx context.Context, p Part) (err error) {
 	defer func() {
 		if bug := recover(); bug != nil {

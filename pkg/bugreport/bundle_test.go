@@ -47,7 +47,7 @@ func says(text string) func(context.Context, io.Writer) error {
 	return func(_ context.Context, to io.Writer) error { _, err := io.WriteString(to, text); return err }
 }
 
-// One part that fails, however it does, does not lose the others, and is named.
+// A part that fails, in whatever way, is named in the manifest and does not lose the other parts.
 func TestParts(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
@@ -64,7 +64,7 @@ func TestParts(t *testing.T) {
 			return []error{}[len(to.(*bounded).text.Bytes())]
 		}},
 		{"slow.txt", func(_ context.Context, to io.Writer) error {
-			<-release // heeds no context
+			<-release // ignores its context
 			return nil
 		}},
 		{"patient.txt", func(ctx context.Context, to io.Writer) error { <-ctx.Done(); return ctx.Err() }},
@@ -97,9 +97,9 @@ func TestParts(t *testing.T) {
 		"folder/nothing.txt.error": "not there\n", "folder/bug.txt": "before\n", "folder/bug.txt.error": "a bug: runtime error: index out of range [7] with length 0\n",
 		"folder/slow.txt.error": late + "\n", "folder/long.txt": full, "folder/careless.txt": full, "folder/dir/last.txt": "[redacted]\n",
 	}
-	// It ends by itself when its time is over, and whether that is heard of first is open.
+	// This part ends by itself when its time is over; either message may come first.
 	if text := files["folder/patient.txt.error"]; text != late+"\n" && text != "context deadline exceeded\n" {
-		t.Errorf("a part that waits: %q", text)
+		t.Errorf("the error of a part that waits is %q", text)
 	}
 	var manifest []Entry
 	if err := json.Unmarshal([]byte(files["folder/manifest.json"]), &manifest); err != nil {
@@ -120,7 +120,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// All parts together have no more room than there is, and a bundle that nobody waits for any more names what is missing.
+// All parts together respect the total limit, and if the context is cancelled, the manifest names
+// what is missing.
 func TestTotal(t *testing.T) {
 	var parts []Part
 	for i := range 10 {
@@ -139,7 +140,7 @@ func TestTotal(t *testing.T) {
 		}
 	}
 	if total != 2000 {
-		t.Errorf("%d bytes in all", total)
+		t.Errorf("%d bytes in total, want 2000", total)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -151,10 +152,10 @@ func TestTotal(t *testing.T) {
 	}
 }
 
-// full takes so many bytes.
+// full is a writer with room for a number of bytes.
 type full struct{ left int }
 
-// Write fails when there is no room.
+// Write fails when there is no room left.
 func (f *full) Write(text []byte) (int, error) {
 	if f.left -= len(text); f.left < 0 {
 		return 0, errors.New("no space left")
@@ -162,7 +163,7 @@ func (f *full) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// A file that cannot be written is an error, wherever it is found.
+// A write error is returned, wherever it occurs.
 func TestNoSpace(t *testing.T) {
 	noise := make([]byte, 1<<12)
 	for i := range noise {
@@ -171,7 +172,7 @@ func TestNoSpace(t *testing.T) {
 	parts := []Part{{"a", says(string(noise))}, {"b", says("b")}}
 	for room := range 40 {
 		if _, err := Write(t.Context(), &full{room}, "f", parts, NewRedactor(nil), DefaultLimits()); err == nil {
-			t.Fatalf("%d bytes were enough", room)
+			t.Fatalf("Write succeeded with room for %d bytes", room)
 		}
 	}
 }

@@ -20,12 +20,12 @@ import (
 	"fairlead.io/fairlead/pkg/listing"
 )
 
-// Machine is what a bundle is about beside the agent.
+// Machine provides the parts about the machine, as opposed to the agent.
 type Machine struct {
-	Root string // below which proc, sys, dev and etc are
+	Root string // directory that contains proc, sys, dev and etc
 }
 
-// maxFile bounds what is read of one file of the kernel.
+// maxFile limits how much of one of the kernel's files is read.
 const maxFile = 1 << 20
 
 // Parts returns the parts about the machine.
@@ -57,7 +57,7 @@ func (m Machine) Parts() []Part {
 	}
 }
 
-// listed returns what writes a line for each thing that the kernel lists.
+// listed returns a Collect function that writes a line for each object the kernel lists.
 func listed[T any](what string, list func() ([]T, error), text func(*T) string) func(context.Context, io.Writer) error {
 	return func(_ context.Context, to io.Writer) error {
 		all, err := listing.Of(list)
@@ -87,8 +87,8 @@ func deviceText(l *netlink.Link) string {
 	return text
 }
 
-// sysctlPatterns are the settings that matter to what fairlead does. Others are not looked at: some are secrets, as the key of fast
-// open and that of stable addresses are.
+// sysctlPatterns returns the settings that matter to fairlead. Others are not read: some are
+// secret, like the key of TCP Fast Open and the secret of stable addresses.
 func sysctlPatterns() []string {
 	return []string{
 		"kernel/osrelease", "kernel/unprivileged_bpf_disabled", "kernel/bpf_stats_enabled", "net/core/bpf_jit_*", "net/core/default_qdisc",
@@ -131,7 +131,7 @@ func (m Machine) sysctls(ctx context.Context, to io.Writer) error {
 	return nil
 }
 
-// readFile reads a file, and nothing that would make the reader wait.
+// readFile reads a regular file. It fails for anything that could block the reader.
 func readFile(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -139,12 +139,13 @@ func readFile(path string) ([]byte, error) {
 	}
 	defer file.Close()
 	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("%s is no file", path), err)
+		return nil, errors.Join(fmt.Errorf("%s is not a regular file", path), err)
 	}
 	return io.ReadAll(io.LimitReader(file, maxFile))
 }
 
-// files returns what writes several files, each under its name. One that is not there is said to be so.
+// files returns a Collect function that writes several files, each under its name, and says so if
+// one does not exist.
 func (m Machine) files(names ...string) func(context.Context, io.Writer) error {
 	return func(_ context.Context, to io.Writer) error {
 		for _, name := range names {
@@ -163,7 +164,8 @@ func (m Machine) files(names ...string) func(context.Context, io.Writer) error {
 	}
 }
 
-// mounts writes the mounts of the file systems that programs and maps need. Others' options may have passwords.
+// mounts writes the mounts of the file systems that programs and maps need. The options of others
+// may contain passwords.
 func (m Machine) mounts(_ context.Context, to io.Writer) error {
 	text, err := readFile(filepath.Join(m.Root, "proc/self/mountinfo"))
 	if err != nil {
@@ -181,7 +183,8 @@ func (m Machine) mounts(_ context.Context, to io.Writer) error {
 	return nil
 }
 
-// networks writes the names of what the container runtime may take for its network. What is in the files may be secret.
+// networks writes the names of the CNI configurations and plugins. The content of the files may be
+// secret.
 func (m Machine) networks(_ context.Context, to io.Writer) error {
 	for _, dir := range []string{"etc/cni/net.d", "opt/cni/bin"} {
 		entries, err := os.ReadDir(filepath.Join(m.Root, dir))
@@ -200,12 +203,12 @@ func (m Machine) networks(_ context.Context, to io.Writer) error {
 	return nil
 }
 
-// ofInterest finds lines of the kernel's log that are about what fairlead uses.
+// ofInterest matches lines of the kernel's log about features that fairlead uses.
 func ofInterest() *regexp.Regexp {
 	return regexp.MustCompile(`(?i)bpf|xdp|netkit|fairlead|nf_conntrack|neighbour|link (?:is|becomes)|NETDEV WATCHDOG|page allocation failure|Out of memory`)
 }
 
-// kernelLog writes the lines of the kernel's log that are of interest.
+// kernelLog writes the matching lines of the kernel's log.
 func (m Machine) kernelLog(ctx context.Context, to io.Writer) error {
 	log, err := os.OpenFile(filepath.Join(m.Root, "dev/kmsg"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -218,10 +221,10 @@ func (m Machine) kernelLog(ctx context.Context, to io.Writer) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		// Not by the file's own Read, which would wait for more.
+		// The os.File's own Read would wait for more.
 		n, err := unix.Read(int(log.Fd()), record)
 		switch {
-		case errors.Is(err, unix.EPIPE): // what came next was overwritten
+		case errors.Is(err, unix.EPIPE): // the next record was overwritten
 			continue
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -239,7 +242,8 @@ func (m Machine) kernelLog(ctx context.Context, to io.Writer) error {
 	return nil
 }
 
-// logLine returns when and what of a record: "priority,number,microseconds,flags;text", and lines that begin with a blank.
+// logLine returns the time and text of a record: "priority,number,microseconds,flags;text",
+// followed by lines that begin with a space.
 func logLine(record []byte) string {
 	head, text, ok := strings.Cut(string(record), ";")
 	if !ok {
@@ -258,7 +262,8 @@ func logLine(record []byte) string {
 	return fmt.Sprintf("[%s.%s] %s", micros[:at], micros[at:], text)
 }
 
-// Tree returns what writes the names of all files below a directory, as that of the pins.
+// Tree returns a Collect function that writes the names of all files below a directory, such as
+// that of the pins.
 func Tree(dir string) func(context.Context, io.Writer) error {
 	return func(ctx context.Context, to io.Writer) error {
 		var names []string

@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// machineOf returns a machine with these files, whose secrets are all called S3CRET.
+// machineOf returns a machine with these files. Every secret in them is called S3CRET.
 func machineOf(t *testing.T, files map[string]string) Machine {
 	t.Helper()
 	m := Machine{Root: t.TempDir()}
@@ -30,7 +30,7 @@ func machineOf(t *testing.T, files map[string]string) Machine {
 	return m
 }
 
-// partOf returns what a part of the machine says.
+// partOf returns the output of one of the machine's parts.
 func partOf(t *testing.T, m Machine, name string) (string, error) {
 	t.Helper()
 	for _, p := range m.Parts() {
@@ -44,7 +44,7 @@ func partOf(t *testing.T, m Machine, name string) (string, error) {
 	return "", nil
 }
 
-// What is secret among the kernel's files, and in those of other programs, is not even read.
+// Secrets in the kernel's files and in those of other programs are not even read.
 func TestMachine(t *testing.T) {
 	m := machineOf(t, map[string]string{
 		"proc/sys/net/ipv4/ip_forward": "1\n", "proc/sys/net/ipv4/tcp_fastopen": "3", "proc/sys/net/ipv4/tcp_fastopen_key": "S3CRET",
@@ -69,7 +69,7 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// What is no file does not make the reader wait.
+// A file that is not a regular one does not block the reader.
 func TestNoFile(t *testing.T) {
 	m := machineOf(t, map[string]string{"proc/sys/net/ipv4/x": ""})
 	for _, name := range []string{"proc/version", "proc/sys/net/ipv4/ip_forward"} {
@@ -78,13 +78,13 @@ func TestNoFile(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"machine/proc.txt", "machine/sysctls.txt"} {
-		if got, err := partOf(t, m, name); err != nil || !strings.Contains(got, "is no file)") {
+		if got, err := partOf(t, m, name); err != nil || !strings.Contains(got, "is not a regular file)") {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 }
 
-// The kernel's log ends where nothing has been written yet, and only lines of interest are taken.
+// Reading the kernel's log ends at its current end, and takes only matching lines.
 func TestKernelLog(t *testing.T) {
 	for record, want := range map[string]string{
 		"6,1,12345678,-;bpf: a program\n SUBSYSTEM=net\n": "[12.345678] bpf: a program\n",
@@ -113,17 +113,17 @@ func TestKernelLog(t *testing.T) {
 		}
 	}
 	if _, err := partOf(t, machineOf(t, nil), "machine/kernel-log.txt"); err == nil {
-		t.Error("a log that is not there was read")
+		t.Error("read a log that does not exist")
 	}
 }
 
-// The real machine has all of it.
+// The running machine provides all parts.
 func TestRealMachine(t *testing.T) {
 	rig.Root(t)
 	for _, p := range (Machine{Root: "/"}).Parts() {
 		var out bytes.Buffer
 		err := p.Collect(t.Context(), &out)
-		// Containers have no log of the kernel, or may not read it.
+		// A container may have no kernel log or lack the permission to read it.
 		if log := p.Name == "machine/kernel-log.txt"; err != nil && (!log || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission)) {
 			t.Errorf("%s: %v", p.Name, err)
 		}
@@ -145,6 +145,6 @@ func TestTree(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	if err := Tree(filepath.Join(m.Root, "none"))(t.Context(), &out); err == nil {
-		t.Error("a directory that is not there was listed")
+		t.Error("listed a directory that does not exist")
 	}
 }

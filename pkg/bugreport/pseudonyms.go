@@ -10,22 +10,23 @@ import (
 	"strings"
 )
 
-// Pseudonyms are addresses in the place of others. The same address has the same pseudonym throughout a bundle, and those of one
-// network have pseudonyms of one network, so what leads where can still be seen. In another bundle they are others.
+// Pseudonyms replaces addresses by others. An address has the same pseudonym throughout a bundle,
+// and addresses of one network have pseudonyms of one network, so routes and connections can still
+// be followed. Each bundle uses different pseudonyms.
 type Pseudonyms struct {
 	key   []byte
 	looks *regexp.Regexp
-	cache map[string]string // what was found -> what stands for it
+	cache map[string]string // found text -> replacement
 }
 
-// NewPseudonyms returns Pseudonyms that nobody can undo.
+// NewPseudonyms returns Pseudonyms with a random key, which nobody can reverse.
 func NewPseudonyms() *Pseudonyms {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // never fails
 	return &Pseudonyms{key: key, looks: looksLikeAddress(), cache: map[string]string{}}
 }
 
-// kept is how many bits at the front stay: what they say is whether an address is private, or of the link.
+// kept returns how many leading bits stay: they say whether an address is private or link-local.
 func kept(addr netip.Addr) int {
 	if addr.Is4() {
 		return 8
@@ -33,13 +34,13 @@ func kept(addr netip.Addr) int {
 	return 16
 }
 
-// special are addresses that are the same everywhere, and say nothing of anybody.
+// special reports whether an address is the same everywhere and so reveals nothing.
 func special(addr netip.Addr) bool {
 	return addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() || addr == netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// address returns the pseudonym of an address. Whether a bit of it is turned depends on those before, so addresses that begin
-// alike have pseudonyms that do.
+// address returns the pseudonym of an address. Whether it flips a bit depends on the bits before,
+// so addresses with a common prefix have pseudonyms with a common prefix of the same length.
 func (p *Pseudonyms) address(addr netip.Addr) netip.Addr {
 	if addr.Is4In6() {
 		return netip.AddrFrom16(p.address(addr.Unmap()).As16())
@@ -51,7 +52,7 @@ func (p *Pseudonyms) address(addr netip.Addr) netip.Addr {
 	out := append([]byte(nil), in...)
 	for bit := kept(addr); bit < len(in)*8; bit++ {
 		before := append([]byte{byte(len(in)), byte(bit)}, in[:bit/8+1]...)
-		before[len(before)-1] &= ^byte(0xff >> (bit % 8)) // of the byte at hand the bits before
+		before[len(before)-1] &= ^byte(0xff >> (bit % 8)) // of the current byte, only the bits before this one
 		if p.sum(before)[0]&1 == 1 {
 			out[bit/8] ^= 0x80 >> (bit % 8)
 		}
@@ -66,8 +67,8 @@ func (p *Pseudonyms) sum(text []byte) []byte {
 	return h.Sum(nil)
 }
 
-// looksLikeAddress finds what may be a hardware address, one of IPv6 or one of IPv4, with the length of a network behind it, and
-// names of machines that are addresses, as some clouds give them.
+// looksLikeAddress matches possible hardware, IPv6 and IPv4 addresses, with a prefix length if
+// there is one, and host names made of an address, as some clouds assign them.
 func looksLikeAddress() *regexp.Regexp {
 	const dotted, length = `\d+\.\d+\.\d+\.\d+`, `(?:/\d+)?`
 	return regexp.MustCompile(`(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:` + dotted + length +
@@ -86,10 +87,12 @@ func (p *Pseudonyms) replace(text []byte) []byte {
 	})
 }
 
-// longest is how long an address, a network, and what may be around them are. To look for one in longer text takes time without end.
+// longest limits an address or network and the text around it: searching longer text for one would
+// take too much time.
 const longest = 64
 
-// of returns what stands for text that looks like an address; the text itself if there is none in it.
+// of returns the replacement of text that looks like an address, or the text itself if it contains
+// none.
 func (p *Pseudonyms) of(text string) string {
 	if len(text) > longest {
 		return redacted
@@ -100,7 +103,7 @@ func (p *Pseudonyms) of(text string) string {
 	if mac, err := net.ParseMAC(text); err == nil && len(mac) == 6 {
 		return p.hardware(mac)
 	}
-	// Around an address there may be the end of a word and a colon, or a colon and a port.
+	// An address may follow the end of a word and a colon, and be followed by a colon and a port.
 	for first := 0; first < len(text); first++ {
 		if first > 0 && text[first-1] != ':' {
 			continue
@@ -117,7 +120,7 @@ func (p *Pseudonyms) of(text string) string {
 	return text
 }
 
-// ofWhole returns what stands for an address, or a network.
+// ofWhole returns the replacement of an address or a network.
 func (p *Pseudonyms) ofWhole(text string) (string, bool) {
 	if prefix, err := netip.ParsePrefix(text); err == nil {
 		is := netip.PrefixFrom(p.address(prefix.Addr()), prefix.Bits())
@@ -133,9 +136,10 @@ func (p *Pseudonyms) ofWhole(text string) (string, bool) {
 	return p.address(addr).String(), true
 }
 
-// hardware returns the pseudonym of a hardware address, one that no vendor gives.
+// hardware returns the pseudonym of a hardware address. It is a locally administered address, so no
+// vendor assigns it.
 func (p *Pseudonyms) hardware(mac net.HardwareAddr) string {
-	if mac[0]&1 == 1 || mac.String() == "00:00:00:00:00:00" { // for many, or for none
+	if mac[0]&1 == 1 || mac.String() == "00:00:00:00:00:00" { // a multicast address, or none
 		return mac.String()
 	}
 	is := net.HardwareAddr(p.sum(append([]byte("mac"), mac...))[:6])

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Every address in these is another's in the place of it, and all around it stays.
+// Every address in these texts is replaced, and the text around it stays.
 func TestAddresses(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"10.96.0.10:80/tcp", `^10\.\d+\.\d+\.\d+:80/tcp$`},
@@ -39,7 +39,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// What is the same everywhere, and what is no address, stays.
+// Addresses that are the same everywhere, and what is no address, stay.
 func TestNoAddresses(t *testing.T) {
 	for _, text := range []string{
 		"0.0.0.0/0", "127.0.0.1:10249", "::", "[::]:80", "::1/128", "224.0.0.1", "ff02::1", "ff00::/8", "255.255.255.255", "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff",
@@ -51,7 +51,8 @@ func TestNoAddresses(t *testing.T) {
 	}
 }
 
-// Addresses have as many bits at the front in common as their pseudonyms do, two are never one, and another bundle has others.
+// Pseudonyms have the same number of leading bits in common as the addresses, no two addresses
+// share one, and another bundle has different ones.
 func TestPrefixesStay(t *testing.T) {
 	p, other := NewPseudonyms(), NewPseudonyms()
 	common := func(a, b netip.Addr) (bits int) {
@@ -98,7 +99,7 @@ func TestAnonymize(t *testing.T) {
 	}
 }
 
-// Text that is all but addresses, without an end, takes no time, and shows nothing.
+// Endless text that almost looks like addresses takes little time and reveals nothing.
 func TestEndless(t *testing.T) {
 	for _, text := range []string{strings.Repeat("a:", 1<<17), strings.Repeat("::10.1.2.3", 1<<14), strings.Repeat("1", 1<<17) + ".2.3.4"} {
 		began := time.Now()

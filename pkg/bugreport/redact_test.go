@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// What must never be seen is S3CRET in all of these.
+// secretTexts returns texts in which every secret is called S3CRET.
 func secretTexts() map[string]string {
 	const body = "MIIBVgIBADANBgkqhkiG9w0S3CRET"
 	return map[string]string{
@@ -50,7 +50,7 @@ func TestSecrets(t *testing.T) {
 		}
 	}
 	if got := string(r.Clean([]byte(secretTexts()["a key"]), false)); got != "x\n"+redacted+"\ny\n" {
-		t.Errorf("what is around a key: %q", got)
+		t.Errorf("the text around a key became %q", got)
 	}
 	for _, secret := range []string{"AKIAABCDEFGHIJKLMNOP", "ghp_0123456789abcdefghijABCDEFGHIJ", "xoxb-123456789012-abc"} {
 		if got := string(r.Clean([]byte("is "+secret+" so"), false)); got != "is "+redacted+" so" {
@@ -59,7 +59,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// What is no secret stays as it is, or a bundle would tell nothing.
+// What is no secret stays, or a bundle would be useless.
 func TestNoSecrets(t *testing.T) {
 	r := NewRedactor([]string{"x", ""})
 	for _, text := range []string{
@@ -76,7 +76,7 @@ func TestNoSecrets(t *testing.T) {
 	}
 }
 
-// Text that was cut off loses its last line, in which half a secret may be.
+// Text that was cut off loses its last line, which may contain half a secret.
 func TestCut(t *testing.T) {
 	r := NewRedactor([]string{"S3CRETknown"})
 	for text, want := range map[string]string{"one\ntwo S3CR": "one\n", "S3CRETkno": "", "one\n": "one\n", "": ""} {
@@ -86,7 +86,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// Whatever bytes come, text leaves that a terminal bears.
+// Whatever the input, the output is safe for terminals.
 func TestText(t *testing.T) {
 	got := NewRedactor(nil).Clean([]byte("a\x1b[2Jb\x00\xff\xfe\u009bc\r\n\td"), false)
 	if !utf8.Valid(got) || bytes.ContainsAny(got, "\x1b\x00\r\u009b") || string(got) != "a?[2Jb???c?\n\td" && string(got) != "a?[2Jb??"+"?c?\n\td" {
@@ -94,7 +94,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// A secret that hides in control characters or broken text is found all the same: cleaning comes first.
+// A secret hidden by control characters or invalid UTF-8 is found, because cleaning comes first.
 func TestHiddenSecret(t *testing.T) {
 	r := NewRedactor([]string{"S3CRETknown"})
 	if got := string(r.Clean([]byte("\x00S3CRETknown\x1b password\x00=S3CRET"), false)); strings.Contains(got, "S3CRETknown") {
