@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,7 +15,7 @@ import (
 )
 
 // imagesFormat changes when what package image writes from the same programs does.
-const imagesFormat = "8"
+const imagesFormat = "9"
 
 // coreDNSImage returns the name of the DNS server's image.
 func (c *Cluster) coreDNSImage() string {
@@ -25,7 +26,8 @@ func (c *Cluster) coreDNSImage() string {
 	return "registry.k8s.io/coredns/coredns:" + b.Version
 }
 
-// imagesPath returns where the archive of the cluster's images is kept: its name tells what it was made of.
+// imagesPath returns where the archive of the cluster's images is kept: its name tells what it was made of. The images of
+// specs have the names that the module wants which agnhost is of.
 func (c *Cluster) imagesPath() (string, error) {
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil {
@@ -40,7 +42,7 @@ func (c *Cluster) imagesPath() (string, error) {
 }
 
 // buildImages writes the archive of the cluster's images unless it is there, and returns its path.
-func (c *Cluster) buildImages() (string, error) {
+func (c *Cluster) buildImages(log io.Writer) (string, error) {
 	path, err := c.imagesPath()
 	if err != nil {
 		return "", err
@@ -51,9 +53,13 @@ func (c *Cluster) buildImages() (string, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", fmt.Errorf("build images: %w", err)
 	}
+	specs, err := c.programs.Images(log)
+	if err != nil {
+		return "", fmt.Errorf("build images: %w", err)
+	}
 	return path, image.BuildAll(path, image.Programs{
 		Agnhost: c.program("agnhost"), CoreDNS: c.program("coredns"), Regression: c.program("regression-issue-74839"),
-		CoreDNSImage: c.coreDNSImage(),
+		CoreDNSImage: c.coreDNSImage(), Specs: specs,
 	})
 }
 

@@ -142,7 +142,7 @@ func (c *Cluster) prepare(want Options, log io.Writer) (string, error) {
 	if err := buildPrograms(want.Proxy != "none", log); err != nil {
 		return "", err
 	}
-	return c.buildImages()
+	return c.buildImages(log)
 }
 
 // makeState makes the directories that a start begins with, and keeps this program for the nodes' first processes.

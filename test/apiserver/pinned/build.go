@@ -104,6 +104,18 @@ func (s *Set) build(log io.Writer, wanted []Binary, how ...string) (err error) {
 	return nil
 }
 
+// Images returns the names of the images that the specs run, which every release of Kubernetes changes.
+func (s *Set) Images(log io.Writer) ([]string, error) {
+	// A library is compiled as for the programs, and so it is not compiled again.
+	out, err := s.goCommand(log, "run", "-modfile="+s.APIServer.modfile, "-trimpath", "-buildvcs=false", "./e2e/images").Output()
+	if err != nil {
+		return nil, fmt.Errorf("find the images that the specs of %s run: %w", s.version, err)
+	}
+	names := strings.Fields(string(out))
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
 // goCommand returns a go command in the pinning module. Thousands of packages are compiled: whoever works on the
 // machine meanwhile goes first.
 func (s *Set) goCommand(log io.Writer, args ...string) *exec.Cmd {

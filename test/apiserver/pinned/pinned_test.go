@@ -67,6 +67,23 @@ func TestFindMinor(t *testing.T) {
 	}
 }
 
+// The names are of the images of specs, each once and in order.
+func TestImages(t *testing.T) {
+	set, err := Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	names, err := set.Images(&log)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log.String())
+	}
+	ours := func(name string) bool { return strings.HasPrefix(name, "registry.k8s.io/e2e-test-images/agnhost:2.") }
+	if !slices.ContainsFunc(names, ours) || !slices.IsSorted(names) || len(slices.Compact(names)) != len(names) {
+		t.Errorf("names %q", names)
+	}
+}
+
 func TestOutput(t *testing.T) {
 	have := map[string]string{}
 	for _, p := range programs() {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"fairlead.io/fairlead/deploy/image/oci"
@@ -24,7 +25,8 @@ const Pause = "registry.k8s.io/pause:3.10.2"
 // Programs are the paths of what goes into the images.
 type Programs struct {
 	Agnhost, CoreDNS, Regression string
-	CoreDNSImage                 string // the name of the image
+	CoreDNSImage                 string   // the name of the image
+	Specs                        []string // the names of all images that specs run, not only of those here
 }
 
 // packages are what agnhost's image and those like it have beside agnhost: the clients that specs run by name, and what
@@ -74,20 +76,45 @@ func BuildAll(path string, p Programs) (err error) {
 		return fmt.Errorf("build images: %w", layers.err)
 	}
 	const e2e = "registry.k8s.io/e2e-test-images/"
-	return oci.Write(path, []oci.Image{
-		{Names: []string{Pause}, Layers: []*oci.Layer{pause}, Entrypoint: []string{"/usr/bin/catatonit", "-P"}, User: "65535:65535"},
+	specs := &names{all: p.Specs}
+	images := []oci.Image{
+		{Names: slices.Compact(append(specs.of("registry.k8s.io/pause"), Pause)), Layers: []*oci.Layer{pause}, Entrypoint: []string{"/usr/bin/catatonit", "-P"}, User: "65535:65535"},
 		{Names: []string{p.CoreDNSImage}, Layers: []*oci.Layer{dns}, Entrypoint: []string{"/coredns"}},
-		{Names: []string{e2e + "busybox:1.37.0-1"}, Layers: []*oci.Layer{box}, Cmd: []string{"sh"}},
+		{Names: specs.of(e2e + "busybox"), Layers: []*oci.Layer{box}, Cmd: []string{"sh"}},
 		{
-			Names: []string{e2e + "agnhost:2.63.0", e2e + "agnhost:2.55"}, Layers: []*oci.Layer{clients, dns, agnhost},
+			Names: specs.of(e2e + "agnhost"), Layers: []*oci.Layer{clients, dns, agnhost},
 			Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
 		},
-		{Names: []string{e2e + "glibc-dns-testing:2.0.0"}, Layers: []*oci.Layer{clients, dns}, Cmd: []string{"/bin/bash"}},
-		{Names: []string{"registry.k8s.io/build-image/distroless-iptables:v0.9.6"}, Layers: []*oci.Layer{clients}, Cmd: []string{"/bin/bash"}},
+		// Its name was jessie-dnsutils once.
+		{Names: specs.of(e2e+"glibc-dns-testing", e2e+"jessie-dnsutils"), Layers: []*oci.Layer{clients, dns}, Cmd: []string{"/bin/bash"}},
+		{Names: specs.of("registry.k8s.io/build-image/distroless-iptables"), Layers: []*oci.Layer{clients}, Cmd: []string{"/bin/bash"}},
 		// Specs of the network only want a web server of it.
-		{Names: []string{e2e + "nginx:1.15-4", e2e + "nginx:1.27-0"}, Layers: []*oci.Layer{box}, Cmd: []string{"httpd", "-f", "-p", "80", "-h", "/www"}},
-		{Names: []string{e2e + "regression-issue-74839:1.4"}, Layers: []*oci.Layer{regression}, Entrypoint: []string{"/regression-issue-74839"}},
-	})
+		{Names: specs.of(e2e + "nginx"), Layers: []*oci.Layer{box}, Cmd: []string{"httpd", "-f", "-p", "80", "-h", "/www"}},
+		{Names: specs.of(e2e + "regression-issue-74839"), Layers: []*oci.Layer{regression}, Entrypoint: []string{"/regression-issue-74839"}},
+	}
+	if specs.err != nil {
+		return fmt.Errorf("build images: %w", specs.err)
+	}
+	return oci.Write(path, images)
+}
+
+// names picks from the names of images until the first error.
+type names struct {
+	all []string
+	err error
+}
+
+// of returns the names in repositories, of which one at least must have any.
+func (n *names) of(repositories ...string) (found []string) {
+	for _, name := range n.all {
+		if repository, _, _ := strings.Cut(name, ":"); slices.Contains(repositories, repository) {
+			found = append(found, name)
+		}
+	}
+	if len(found) == 0 && n.err == nil {
+		n.err = fmt.Errorf("no spec runs an image %s any more", strings.Join(repositories, " or "))
+	}
+	return found
 }
 
 // makeCertificate makes localhost.crt and localhost.key, by which agnhost serves TLS to who does not look closely.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -106,6 +107,18 @@ func TestCopy(t *testing.T) {
 	want := []string{"usr/ 755", "usr/lib/ 755", "usr/lib/x/ 755", "usr/lib/x/lib.so 644", "usr/bin/ 755", "usr/bin/a 755", "usr/bin/b 755 -> usr/bin/a"}
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("(-want +have):\n%s", diff)
+	}
+}
+
+func TestNames(t *testing.T) {
+	specs := &names{all: []string{"k8s/a/b:1", "k8s/b:1", "k8s/b:2", "k8s/b-c:1", "k8s/d:1", "other/b:1"}}
+	if diff := cmp.Diff([]string{"k8s/b:1", "k8s/b:2", "k8s/d:1"}, specs.of("k8s/b", "k8s/d", "k8s/none")); diff != "" || specs.err != nil {
+		t.Errorf("%v, (-want +have):\n%s", specs.err, diff)
+	}
+	specs.of("k8s/c", "k8s/x")
+	specs.of("k8s/y")
+	if specs.err == nil || !strings.Contains(specs.err.Error(), "k8s/c or k8s/x") {
+		t.Errorf("images that no spec runs: %v", specs.err)
 	}
 }
 
