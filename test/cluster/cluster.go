@@ -23,6 +23,8 @@ type Options struct {
 	Family plan.Family
 	CNI    string // "bridge", or "none" for nodes without a pod network
 	Proxy  string // "none", or the mode of kube-proxy
+
+	Kubernetes string // its version, such as v1.36.3
 }
 
 // Cluster is a cluster on this machine, whether it is up or not.

@@ -237,7 +237,8 @@ func runEnv(flags *flag.FlagSet, args []string) error {
 		return err
 	}
 	fmt.Printf("STATE=%s\nKUBECONFIG=%s\nLOGS=%s\nNETNS=%s\n", c.dir, c.kubeconfig(), c.path("logs"), netnsPath(c.name("")))
-	fmt.Printf("NODES=%d\nFAMILY=%s\nCGROUPS=%s\nAPISERVER=%s\n", c.Nodes, c.Family, c.cgroups.Dir(c.name("")), apiServer(c.Family))
+	fmt.Printf("NODES=%d\nFAMILY=%s\nKUBERNETES=%s\n", c.Nodes, c.Family, c.Kubernetes)
+	fmt.Printf("CGROUPS=%s\nAPISERVER=%s\n", c.cgroups.Dir(c.name("")), apiServer(c.Family))
 	return nil
 }
 

@@ -40,6 +40,7 @@ func (k *clock) step(name string, fn func() error) error {
 // up brings up the cluster that the options describe. One that runs with the same options is left as it is; another, or
 // what an interrupted start has left, is taken down first. Every node gets the archives of images.
 func (c *Cluster) up(want Options, images []string, log io.Writer) error {
+	want.Kubernetes = c.programs.KubernetesVersion()
 	if err := want.validate(); err != nil {
 		return err
 	}

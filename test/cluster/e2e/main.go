@@ -74,7 +74,11 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	list = list.In(verdict.Cluster{Family: string(cluster.Family), Nodes: cluster.Nodes, Proxy: proxyName(o.proxy)})
+	where := verdict.Cluster{Family: string(cluster.Family), Nodes: cluster.Nodes, Proxy: proxyName(o.proxy)}
+	if _, err := fmt.Sscanf(cluster.Kubernetes, "v1.%d.", &where.Minor); err != nil {
+		return fmt.Errorf("find the minor of Kubernetes %q: %w", cluster.Kubernetes, err)
+	}
+	list = list.In(where)
 	if o.short {
 		o.focus = list.Smoke()
 	}

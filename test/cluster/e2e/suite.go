@@ -41,6 +41,9 @@ func newSuite(o options, c *running.Cluster, never string) (*suite, error) {
 	if err != nil {
 		return nil, err
 	}
+	if specs := set.KubernetesVersion(); specs != c.Kubernetes {
+		return nil, fmt.Errorf("find suite: the specs are those of Kubernetes %s, and the cluster is %s; give KUBERNETES_MINOR as at its start", specs, c.Kubernetes)
+	}
 	if err := set.Build(os.Stderr); err != nil {
 		return nil, err
 	}

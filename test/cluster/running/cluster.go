@@ -20,6 +20,7 @@ type Cluster struct {
 	Prefix     string
 	Family     plan.Family
 	Nodes      int
+	Kubernetes string // the version
 	Kubeconfig string
 	Logs       string // the directory of them
 	netns      string // what the paths of network namespaces begin with
@@ -58,7 +59,7 @@ func parse(text string) (*Cluster, error) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		vars[name] = value
 	}
-	for _, name := range []string{"KUBECONFIG", "LOGS", "NETNS", "CGROUPS", "FAMILY", "NODES"} {
+	for _, name := range []string{"KUBECONFIG", "LOGS", "NETNS", "CGROUPS", "FAMILY", "NODES", "KUBERNETES"} {
 		if _, ok := vars[name]; !ok {
 			return nil, fmt.Errorf("there is no %s in %q", name, text)
 		}
@@ -68,8 +69,8 @@ func parse(text string) (*Cluster, error) {
 		return nil, fmt.Errorf("read the number of nodes: %w", err)
 	}
 	return &Cluster{
-		Family: plan.Family(vars["FAMILY"]), Nodes: nodes, Kubeconfig: vars["KUBECONFIG"], Logs: vars["LOGS"],
-		netns: vars["NETNS"], cgroups: vars["CGROUPS"],
+		Family: plan.Family(vars["FAMILY"]), Nodes: nodes, Kubernetes: vars["KUBERNETES"],
+		Kubeconfig: vars["KUBECONFIG"], Logs: vars["LOGS"], netns: vars["NETNS"], cgroups: vars["CGROUPS"],
 	}, nil
 }
 

@@ -11,12 +11,15 @@ import (
 )
 
 func TestParse(t *testing.T) {
-	good := "STATE=/s\nKUBECONFIG=/s/kubeconfig\nLOGS=/s/logs\nNETNS=/run/netns/fl-\nNODES=2\nFAMILY=dual\nCGROUPS=/sys/fs/cgroup/fl-\n"
+	good := "STATE=/s\nKUBECONFIG=/s/kubeconfig\nLOGS=/s/logs\nNETNS=/run/netns/fl-\nNODES=2\nFAMILY=dual\nKUBERNETES=v1.36.3\nCGROUPS=/sys/fs/cgroup/fl-\n"
 	have, err := parse(good)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &Cluster{Family: plan.Dual, Nodes: 2, Kubeconfig: "/s/kubeconfig", Logs: "/s/logs", netns: "/run/netns/fl-", cgroups: "/sys/fs/cgroup/fl-"}
+	want := &Cluster{
+		Family: plan.Dual, Nodes: 2, Kubernetes: "v1.36.3", Kubeconfig: "/s/kubeconfig", Logs: "/s/logs",
+		netns: "/run/netns/fl-", cgroups: "/sys/fs/cgroup/fl-",
+	}
 	if diff := cmp.Diff(want, have, cmp.AllowUnexported(Cluster{})); diff != "" {
 		t.Errorf("cluster (-want +have):\n%s", diff)
 	}

@@ -26,6 +26,7 @@ type Cluster struct {
 	Proxy  string // who serves Services: "fairlead", or the mode of kube-proxy
 	Family string
 	Nodes  int
+	Minor  int // of Kubernetes: 36 for 1.36
 }
 
 // Row is a line of the list of expected results.
@@ -131,6 +132,9 @@ func (r Row) conditions() int {
 
 const always = "any"
 
+// numbered is a condition with a number in it.
+var numbered = regexp.MustCompile(`^(nodes<|kubernetes[<>]1\.)(\d+)$`)
+
 // fits reports whether all the conditions hold in the cluster.
 func (c Cluster) fits(when string) (bool, error) {
 	fits := true
@@ -144,12 +148,22 @@ func (c Cluster) fits(when string) (bool, error) {
 		case "ipv4", "dual", "ipv6":
 			fits = fits && c.Family == condition
 		default:
-			few, ok := strings.CutPrefix(condition, "nodes<")
-			most, err := strconv.Atoi(few)
-			if !ok || err != nil {
-				return false, fmt.Errorf("when %q: it is any, or some of fairlead, kube-proxy, iptables, nftables, ipv4, dual, ipv6, nodes<N", when)
+			found := numbered.FindStringSubmatch(condition)
+			if found == nil {
+				return false, fmt.Errorf("when %q: it is any, or some of fairlead, kube-proxy, iptables, nftables, ipv4, dual, ipv6, nodes<N, kubernetes<1.N, kubernetes>1.N", when)
 			}
-			fits = fits && c.Nodes < most
+			bound, err := strconv.Atoi(found[2])
+			if err != nil {
+				return false, fmt.Errorf("when %q: %w", when, err)
+			}
+			switch found[1] {
+			case "nodes<":
+				fits = fits && c.Nodes < bound
+			case "kubernetes<1.":
+				fits = fits && c.Minor < bound
+			case "kubernetes>1.":
+				fits = fits && c.Minor > bound
+			}
 		}
 	}
 	return fits, nil

@@ -28,6 +28,11 @@ func TestParseList(t *testing.T) {
 		{"blanks", "full | pass | any | a  b", "a blank too many"},
 		{"an unknown condition", "full | pass | ipvs | a", "ipvs"},
 		{"an odd number of nodes", "full | pass | nodes<x | a", "nodes<x"},
+		{"some minors", "full | pass | kubernetes>1.30 kubernetes<1.36 | a", ""},
+		{"an odd minor", "full | pass | kubernetes>1.x | a", "kubernetes>1.x"},
+		{"a minor alone", "full | pass | kubernetes<36 | a", "kubernetes<36"},
+		{"more than a minor", "full | pass | kubernetes<1.36.3 | a", "kubernetes<1.36.3"},
+		{"too large a minor", "full | pass | kubernetes<1.99999999999999999999 | a", "out of range"},
 		{"no condition", "full | pass |  | a", "it is any"},
 		{"few columns", "full | pass | any", "3 columns"},
 		{"many columns", "full | pass | any | a | b | c", "6 columns"},
@@ -66,6 +71,8 @@ func TestFind(t *testing.T) {
 		"full | fail | any | app | four",
 		"full | skip | nodes<3 | app | five",
 		"full | skip | ipv4 | app | six",
+		"full | fail | kubernetes<1.36 | log | seven",
+		"full | skip | kubernetes>1.36 | log | eight",
 	)
 	tests := []struct {
 		spec    string
@@ -83,6 +90,9 @@ func TestFind(t *testing.T) {
 		{"app", Cluster{Nodes: 2}, "full skip five"},
 		{"app", Cluster{Nodes: 2, Family: "ipv4"}, "full skip five"},
 		{"app", Cluster{Nodes: 3, Family: "ipv4"}, "full skip six"},
+		{"log", Cluster{Minor: 35}, "full fail seven"},
+		{"log", Cluster{Minor: 36}, "full pass "},
+		{"log", Cluster{Minor: 37}, "full skip eight"},
 		{"web", Cluster{Proxy: "nftables", Nodes: 2}, "never  three"},
 		{"web", Cluster{Proxy: "nftables", Nodes: 3}, "full pass "},
 		{"web", Cluster{Proxy: "fairlead", Nodes: 2}, "full pass "},
@@ -133,7 +143,7 @@ func TestOurList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list.In(Cluster{Proxy: "fairlead", Family: "ipv4", Nodes: 3}).Smoke() == "" {
+	if list.In(Cluster{Proxy: "fairlead", Family: "ipv4", Nodes: 3, Minor: 36}).Smoke() == "" {
 		t.Error("nothing is in the short run")
 	}
 }
