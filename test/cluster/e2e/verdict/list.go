@@ -223,7 +223,7 @@ func (l *List) pattern(scope Scope) string {
 		}
 		spec := regexp.QuoteMeta(row.Spec)
 		if !row.Prefix {
-			spec += "$"
+			spec += " *$" // some names end so, until upstream sees it
 		}
 		specs = append(specs, spec)
 	}
