@@ -15,7 +15,7 @@ import (
 )
 
 // imagesFormat changes when what package image writes from the same programs does.
-const imagesFormat = "9"
+const imagesFormat = "10"
 
 // coreDNSImage returns the name of the DNS server's image.
 func (c *Cluster) coreDNSImage() string {

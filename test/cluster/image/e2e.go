@@ -5,11 +5,13 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"fairlead.io/fairlead/deploy/image/oci"
@@ -54,13 +56,16 @@ func BuildAll(path string, p Programs) (err error) {
 	if err := makeCertificate(work); err != nil {
 		return err
 	}
+	const e2e = "registry.k8s.io/e2e-test-images/"
+	specs := &names{all: p.Specs}
+	release := specs.oldest(e2e + "agnhost")
 	layers := &layers{work: work}
 	applets, err := applets(find(debs, "busybox-static"), filepath.Join(work, "busybox"))
 	if err != nil {
 		return err
 	}
 	box := layers.make("box", func(l layer) { busybox(l, debs, applets) })
-	clients := layers.make("clients", func(l layer) { userland(l, debs, applets) })
+	clients := layers.make("clients", func(l layer) { userland(l, debs, applets, release) })
 	pause := layers.make("pause", func(l layer) { l.deb(find(debs, "catatonit")) })
 	dns := layers.make("dns", func(l layer) { l.Program("coredns", p.CoreDNS) })
 	agnhost := layers.make("agnhost", func(l layer) {
@@ -75,8 +80,6 @@ func BuildAll(path string, p Programs) (err error) {
 	if layers.err != nil {
 		return fmt.Errorf("build images: %w", layers.err)
 	}
-	const e2e = "registry.k8s.io/e2e-test-images/"
-	specs := &names{all: p.Specs}
 	images := []oci.Image{
 		{Names: slices.Compact(append(specs.of("registry.k8s.io/pause"), Pause)), Layers: []*oci.Layer{pause}, Entrypoint: []string{"/usr/bin/catatonit", "-P"}, User: "65535:65535"},
 		{Names: []string{p.CoreDNSImage}, Layers: []*oci.Layer{dns}, Entrypoint: []string{"/coredns"}},
@@ -115,6 +118,19 @@ func (n *names) of(repositories ...string) (found []string) {
 		n.err = fmt.Errorf("no spec runs an image %s any more", strings.Join(repositories, " or "))
 	}
 	return found
+}
+
+// oldest returns the lowest N of the names repository:2.N... .
+func (n *names) oldest(repository string) int {
+	oldest := math.MaxInt
+	for _, name := range n.of(repository) {
+		var minor int
+		if _, err := fmt.Sscanf(name, repository+":2.%d", &minor); err != nil && n.err == nil {
+			n.err = fmt.Errorf("find the release of %s: %w", name, err)
+		}
+		oldest = min(oldest, minor)
+	}
+	return oldest
 }
 
 // makeCertificate makes localhost.crt and localhost.key, by which agnhost serves TLS to who does not look closely.
@@ -172,8 +188,8 @@ func busybox(l layer, debs, applets []string) {
 	l.applets(applets)
 }
 
-// userland adds Debian's packages, and busybox for all that they do not have.
-func userland(l layer, debs, applets []string) {
+// userland adds Debian's packages, and busybox for all that they do not have. What specs read is as in their agnhost.
+func userland(l layer, debs, applets []string, agnhost int) {
 	skeleton(l)
 	for _, link := range [][2]string{ // what the scripts of packages would have made
 		{"usr/bin/sh", "bash"}, {"usr/bin/nc", "nc.openbsd"}, {"usr/sbin/iptables", "xtables-nft-multi"}, {"usr/sbin/ip6tables", "xtables-nft-multi"},
@@ -181,7 +197,7 @@ func userland(l layer, debs, applets []string) {
 	} {
 		l.symlink(link[0], link[1])
 	}
-	l.script("usr/local/bin/iperf", iperf)
+	l.script("usr/local/bin/iperf", strings.Replace(iperf, "RELEASE", strconv.Itoa(agnhost), 1))
 	l.text("etc/wgetrc", "tries = 1\n") // as busybox has it
 	for _, deb := range debs {
 		// Perl is only there for scripts that run when packages are installed.

@@ -115,6 +115,14 @@ func TestNames(t *testing.T) {
 	if diff := cmp.Diff([]string{"k8s/b:1", "k8s/b:2", "k8s/d:1"}, specs.of("k8s/b", "k8s/d", "k8s/none")); diff != "" || specs.err != nil {
 		t.Errorf("%v, (-want +have):\n%s", specs.err, diff)
 	}
+	specs = &names{all: []string{"k8s/b:2.55", "k8s/b:2.63.0", "k8s/c:1.2"}}
+	if oldest := specs.oldest("k8s/b"); oldest != 55 || specs.err != nil {
+		t.Errorf("the oldest is %d (%v)", oldest, specs.err)
+	}
+	if specs.oldest("k8s/c"); specs.err == nil {
+		t.Error("1.2 was taken for 2.N")
+	}
+	specs = &names{}
 	specs.of("k8s/c", "k8s/x")
 	specs.of("k8s/y")
 	if specs.err == nil || !strings.Contains(specs.err.Error(), "k8s/c or k8s/x") {
@@ -122,38 +130,50 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// Debian's iperf of any release is understood, and whatever is no row stays.
+// Debian's iperf of any release is understood, whatever is no row stays, and the rows are as the specs want them.
 func TestIperf(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{
-		"usr/local/bin/iperf": iperf,
-		"usr/bin/iperf": "#!/bin/sh\n" + `[ "$*" = -s ] && exec echo serves
-cat <<EOF
-20261123035025.030,10.201.3.54,41902,10.202.154.4,6789,1,0.0-1.0,12058684,96469472
-+0000:20240908113035.128,fd00::3,58256,fd00::4,5001,1,0.0-10.0,5220466748,41763733984,-1,-1,-1,-1,0,0
-connect failed: x,y
-EOF
-exit 3
-`} {
+	write := func(name, text string) {
+		t.Helper()
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
 			t.Fatal(err)
 		}
 	}
+	write("usr/bin/iperf", "#!/bin/sh\n"+`[ "$*" = -s ] && exec echo serves
+cat <<EOF
+time,srcaddress
+20261123035025.030,10.201.3.54,41902,10.202.154.4,6789,1,0.0-1.0,12058684,96469472
++0000:20240908113035.128,fd00::3,58256,fd00::4,5001,1,0.0-10.0,5220466748,41763733984,-1,-1,-1,-1,0,0
++0000:20250605191028.955,10.244.2.64,43380,10.96.223.154,6789,1,0.0,1.0,7817396288,62539170304,-1,-1,4294967295,-1,4294967295,0,0
+connect failed: x,y
+EOF
+exit 3
+`)
 	run := func(args ...string) (string, int) {
 		cmd := exec.Command(filepath.Join(dir, "usr/local/bin/iperf"), args...)
 		out, _ := cmd.CombinedOutput()
 		return string(out), cmd.ProcessState.ExitCode()
 	}
-	const want = `time,srcaddress,srcport,dstaddr,dstport,transferid,istart,iend,bytes,speed,writecnt,writeerr,tcpretry,tcpcwnd,tcppcwnd,tcprtt,tcprttvar
-20261123035025.030,10.201.3.54,41902,10.202.154.4,6789,1,0.0,1.0,12058684,96469472,0,0,0,0,0,0,0
-+0000:20240908113035.128,fd00::3,58256,fd00::4,5001,1,0.0,10.0,5220466748,41763733984,0,0,0,0,0,0,0
+	const title = "time,srcaddress,srcport,dstaddr,dstport,transferid,istart,iend,bytes,speed,writecnt,writeerr,tcpretry,tcpcwnd,tcppcwnd,tcprtt,tcprttvar\n"
+	for release, want := range map[string]struct{ title, between, behind string }{
+		"47": {"", "-", ""},
+		"53": {"", "-", ",0,0,0,0,0,0"},
+		"55": {title, ",", ",0,0,0,0,0,0,0"},
+		"63": {title, ",", ",0,0,0,0,0,0,0"},
+	} {
+		write("usr/local/bin/iperf", strings.Replace(iperf, "RELEASE", release, 1))
+		text := want.title + strings.NewReplacer("..", want.between, "!", want.behind).Replace(
+			`20261123035025.030,10.201.3.54,41902,10.202.154.4,6789,1,0.0..1.0,12058684,96469472!
++0000:20240908113035.128,fd00::3,58256,fd00::4,5001,1,0.0..10.0,5220466748,41763733984!
++0000:20250605191028.955,10.244.2.64,43380,10.96.223.154,6789,1,0.0..1.0,7817396288,62539170304!
 connect failed: x,y
-`
-	if have, code := run("-e", "--reportstyle", "C", "-c", "x"); have != want || code != 3 {
-		t.Errorf("it ended with %d, want 3, and (-want +have):\n%s", code, cmp.Diff(want, have))
-	}
-	if have, code := run("-s"); have != "serves\n" || code != 0 {
-		t.Errorf("a server ended with %d and %q", code, have)
+`)
+		if have, code := run("-e", "--reportstyle", "C", "-c", "x"); have != text || code != 3 {
+			t.Errorf("%s: it ended with %d, want 3, and (-want +have):\n%s", release, code, cmp.Diff(text, have))
+		}
+		if have, code := run("-s"); have != "serves\n" || code != 0 {
+			t.Errorf("%s: a server ended with %d and %q", release, code, have)
+		}
 	}
 }

@@ -1,12 +1,19 @@
 #!/bin/bash
-# iperf 2.2, which a spec reads the rows of, has other columns than the iperf of Debian 12: a title, the interval in two
-# columns, and more behind. What Debian's does not know is 0.
+# A spec reads the rows of the iperf that is in its own agnhost: 9 columns before 2.53, more behind them from there on, and
+# from 2.55 on also a title, and the interval in two columns. What Debian's iperf does not know is 0.
+agnhost=RELEASE # 47 for 2.47
 iperf="$(dirname "$0")/../../bin/iperf"
 case " $* " in
 *" --reportstyle C "*) ;;
 *) exec "$iperf" "$@" ;;
 esac
+if ((agnhost < 53)); then
+	row='\1\3-\4,\5,\6'
+elif ((agnhost < 55)); then
+	row='\1\3-\4,\5,\6,0,0,0,0,0,0'
+else
+	row='\1\3,\4,\5,\6,0,0,0,0,0,0,0'
+	echo time,srcaddress,srcport,dstaddr,dstport,transferid,istart,iend,bytes,speed,writecnt,writeerr,tcpretry,tcpcwnd,tcppcwnd,tcprtt,tcprttvar
+fi
 set -o pipefail
-"$iperf" "$@" | sed -E \
-	-e '1{/^time,/!i time,srcaddress,srcport,dstaddr,dstport,transferid,istart,iend,bytes,speed,writecnt,writeerr,tcpretry,tcpcwnd,tcppcwnd,tcprtt,tcprttvar' -e '}' \
-	-e 's/^(([^,]*,){6})([0-9.]+)-([0-9.]+),([0-9]+),([0-9]+)(,.*)?$/\1\3,\4,\5,\6,0,0,0,0,0,0,0/'
+"$iperf" "$@" | sed -E -e '/^time,/d' -e "s/^(([^,]*,){6})([0-9.]+)[-,]([0-9.]+),([0-9]+),([0-9]+)(,.*)?$/$row/"
