@@ -14,12 +14,13 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 )
 
-// What is noted of a pod can be lost while it lives. Its device and what leads there are the node's own, which no pod can change,
-// and tell enough to carry it on and to check what it sends. What the runtime asked for they do not: of host ports the Pod tells,
-// and of all the runtime itself, when it next asks about the pod.
+// A pod's files can be lost while the pod lives. Its device and the routes and neighbours that lead
+// there belong to the node, where no pod can change them, and they say enough to keep serving the
+// pod and to check what it sends. They do not say what the runtime asked for: the Pod names its
+// host ports, and the runtime repeats the rest the next time it asks about the pod.
 
-// adopt takes a device over whose files are lost, for the addresses that lead to it, and removes one that has none: its
-// pod was never connected, or is released.
+// adopt takes over a device whose files are lost, together with the addresses that are routed to
+// it. A device without addresses is removed: its pod was never connected, or has been released.
 func (n *Network) adopt(pod *endpoint, known map[neighbour]bool) error {
 	record := n.records[pod.name]
 	if record == nil {
@@ -27,7 +28,7 @@ func (n *Network) adopt(pod *endpoint, known map[neighbour]bool) error {
 	}
 	for _, addr := range pod.addrs {
 		if n.leases.all[addr] != nil {
-			continue // it is the pod's, was released, or is another's
+			continue // already leased: in use by this pod or another, or cooling
 		}
 		lease := &Lease{
 			Address: addr, Owner: record.Owner, Pod: record.Pod, Device: pod.name, Boot: n.cfg.Boot,
@@ -55,7 +56,7 @@ func (n *Network) adopt(pod *endpoint, known map[neighbour]bool) error {
 	return n.note(pod.name, record)
 }
 
-// adopted returns the record of a device as the node itself has it, without its addresses.
+// adopted builds the record of a device from what the node itself knows, without its addresses.
 func (n *Network) adopted(pod *endpoint, known map[neighbour]bool) *Record {
 	record := &Record{
 		Adopted: true, Boot: n.cfg.Boot, Since: time.Now().UTC().Truncate(time.Second),
@@ -78,7 +79,8 @@ func (n *Network) adopted(pod *endpoint, known map[neighbour]bool) *Record {
 	return record
 }
 
-// note keeps an adopted record. Of a device to which nothing leads there is none to keep: a plugin is at work on it.
+// note stores an adopted record. A record without addresses is not stored: nothing leads to the
+// device yet, because a plugin is still working on it.
 func (n *Network) note(name string, record *Record) error {
 	if len(record.Addresses) == 0 {
 		return nil
@@ -86,8 +88,8 @@ func (n *Network) note(name string, record *Record) error {
 	slices.SortFunc(record.Addresses, netip.Addr.Compare)
 	if err := record.validate(name); err != nil {
 		n.unknown[name] = record.Pod
-		n.cfg.Log.Warn("a pod whose record is lost is carried by the node's stack alone, and what it sends is not checked: delete it, so that it is "+
-			"made anew", "device", name, "pod", record.Pod.String(), "error", err)
+		n.cfg.Log.Warn("cannot take over a pod whose record is lost: the node's stack alone carries its "+
+			"packets and nothing checks their source; delete the pod to have it created again", "device", name, "pod", record.Pod.String(), "error", err)
 		return nil
 	}
 	record.Traits = n.traits(record, nil)
@@ -99,7 +101,8 @@ func (n *Network) note(name string, record *Record) error {
 	return nil
 }
 
-// recognize gives what was adopted its owner back, who is known by the name of the device.
+// recognize completes adopted leases and records with their owner, whom the name of the device
+// identifies.
 func (n *Network) recognize(owner cni.Attachment, pod cni.Pod) error {
 	name := owner.Device()
 	for _, lease := range n.leases.byDevice[name] {
@@ -132,7 +135,8 @@ func (n *Network) supersede(name string, was, is *Record) error {
 	return nil
 }
 
-// remember takes over what a runtime says again of an interface of which that was lost.
+// remember rebuilds a lost or adopted record from a runtime's request that repeats what the record
+// held.
 func (n *Network) remember(request *cni.Request) error {
 	device, name := request.Device, request.Attachment.Device()
 	if n.cfg.Chained || device == nil || device.Name != name {
@@ -147,7 +151,7 @@ func (n *Network) remember(request *cni.Request) error {
 		Owner: request.Attachment, Pod: request.Pod, Addresses: request.Addresses, Device: *device, Boot: n.cfg.Boot,
 		Since: time.Now().UTC().Truncate(time.Second),
 	}
-	if was != nil { // whose addresses and devices are what there is
+	if was != nil { // trust what the node has over what the runtime repeats
 		is.Addresses, is.Device.MAC, is.Device.PodMAC, is.Unchecked, is.Since = was.Addresses, was.Device.MAC, was.Device.PodMAC, was.Unchecked, was.Since
 	}
 	if err := n.vacant(is); err != nil {
@@ -160,7 +164,7 @@ func (n *Network) remember(request *cni.Request) error {
 	return n.connect(is)
 }
 
-// restore writes the files again that somebody removed.
+// restore rewrites the files that somebody removed.
 func (n *Network) restore() error {
 	records, leases := map[string]any{}, map[string]any{}
 	for name, record := range n.records {
@@ -172,7 +176,7 @@ func (n *Network) restore() error {
 	return errors.Join(n.files.restore(records), n.leases.files.restore(leases))
 }
 
-// restore writes those of the records again that are not there.
+// restore writes those of the records that have no file.
 func (f folder) restore(records map[string]any) error {
 	names, err := f.names(false)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,26 +13,28 @@ import (
 	"fairlead.io/fairlead/pkg/listing"
 )
 
-// Pods of another plugin may live beside ours, with addresses of the same network: those that were there when fairlead came. What the
-// cluster knows of their addresses it knows some time after they have them, so the node itself is asked too.
+// Pods of another plugin, from before fairlead was installed, may live beside ours with addresses
+// of the same network. The cluster learns their addresses only some time after the pods have them,
+// so the node itself is asked too.
 
 const (
-	// answerWithin is how long who has an address on this node may take to say so. It takes far less than a millisecond, unless
-	// the machine is busy.
+	// answerWithin is how long a pod on this node may take to answer for its address. It takes far
+	// less than a millisecond unless the machine is busy.
 	answerWithin = 100 * time.Millisecond
 	answerEvery  = 2 * time.Millisecond
 )
 
-// occupied returns who on this node has an address of a pool: a route leads to it alone, or it answers on a device that others of
-// the pool are behind. Empty is nobody.
+// occupied returns how an address of a pool is in use on this node: a host route leads to it, or
+// something answers for it on a device that carries other addresses of the pool. It returns "" if
+// the address is not in use.
 func occupied(addr netip.Addr, pool netip.Prefix) (string, error) {
 	routes, err := netlink.RouteGetWithOptions(addr.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true})
 	if err != nil || len(routes) != 1 {
-		return "", nil // nothing leads there
+		return "", nil // no route leads there
 	}
 	route := routes[0]
 	if _, ok := single(route.Dst); ok {
-		return fmt.Sprintf("a route leads to it, by device %d", route.LinkIndex), nil
+		return fmt.Sprintf("a route leads to it through device %d", route.LinkIndex), nil
 	}
 	on, ok := lanOf(&route)
 	if !ok || on.prefix.Bits() < pool.Bits() {
@@ -45,15 +47,15 @@ func occupied(addr netip.Addr, pool netip.Prefix) (string, error) {
 	return fmt.Sprintf("it answers on device %d", on.index), nil
 }
 
-// resolve has the kernel ask for an address on a device, and reports whether somebody answers. Asking needs no more than to
-// change neighbours.
+// resolve makes the kernel resolve an address on a device, and reports whether anything answers.
+// Going through the neighbour table takes no privilege beyond changing neighbours.
 func resolve(addr netip.Addr, index int) (bool, error) {
 	entry := &netlink.Neigh{LinkIndex: index, Family: familyNumber(addr), IP: addr.AsSlice(), Flags: netlink.NTF_USE}
 	state, err := neighbourState(addr, index)
 	if err != nil || state&(unix.NUD_PERMANENT|unix.NUD_NOARP) != 0 {
 		return err == nil, err
 	}
-	// What was learnt of who had it before says nothing.
+	// An entry learnt from an earlier holder of the address proves nothing.
 	if err := netlink.NeighDel(entry); err != nil && !errors.Is(err, unix.ENOENT) {
 		return false, fmt.Errorf("forget neighbour %s: %w", addr, err)
 	}
@@ -72,7 +74,8 @@ func resolve(addr netip.Addr, index int) (bool, error) {
 	return false, nil
 }
 
-// neighbourState returns what the kernel knows of an address behind a device; 0 for nothing.
+// neighbourState returns the state of the kernel's neighbour entry for an address on a device, or 0
+// if there is none.
 func neighbourState(addr netip.Addr, index int) (int, error) {
 	list, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(index, familyNumber(addr)) })
 	if err != nil {
@@ -93,13 +96,14 @@ func familyNumber(addr netip.Addr) int {
 	return netlink.FAMILY_V6
 }
 
-// lan is a network behind a device, as a plugin's bridge is one. Who is there asks on it for every other address of it.
+// lan is a network directly behind a device, such as a plugin's bridge. Pods there resolve every
+// other address of the network on that device.
 type lan struct {
 	prefix netip.Prefix
 	index  int
 }
 
-// lanOf returns the network that a route leads to, if it does so without anybody between.
+// lanOf returns the network that a route leads to if it does so without a gateway.
 func lanOf(route *netlink.Route) (lan, bool) {
 	if route.Dst == nil || len(route.Gw) > 0 || route.Via != nil || route.LinkIndex == 0 || route.Type != unix.RTN_UNICAST {
 		return lan{}, false
@@ -109,7 +113,8 @@ func lanOf(route *netlink.Route) (lan, bool) {
 	return lan{netip.PrefixFrom(addr.Unmap(), ones), route.LinkIndex}, ok && ones > 0 && ones < bits
 }
 
-// lansOf returns those of IPv4. To answer by IPv6 for others takes a setting of the device, which is its plugin's.
+// lansOf returns the IPv4 networks. Proxying for IPv6 takes a sysctl of the device (proxy_ndp),
+// which belongs to the other plugin.
 func lansOf(routes []netlink.Route) []lan {
 	var list []lan
 	for i := range routes {
@@ -120,7 +125,8 @@ func lansOf(routes []netlink.Route) []lan {
 	return list
 }
 
-// beside returns the devices behind which pods of another plugin take an address for one that is there too.
+// beside returns the devices on which pods of another plugin take an address to be directly
+// reachable.
 func (n *Network) beside(addr netip.Addr) []int {
 	pool := n.leases.poolOf(addr)
 	if pool == nil {
@@ -135,7 +141,8 @@ func (n *Network) beside(addr netip.Addr) []int {
 	return list
 }
 
-// answerFor has the node answer for a pod's addresses where pods of another plugin ask for them.
+// answerFor adds proxy neighbours, so that the node answers when pods of another plugin resolve a
+// pod's addresses.
 func (n *Network) answerFor(record *Record) error {
 	for _, addr := range record.Addresses {
 		for _, index := range n.beside(addr) {
@@ -147,12 +154,14 @@ func (n *Network) answerFor(record *Record) error {
 	return nil
 }
 
-// answerNoMore ends that. What cannot be removed does no harm: the node answers for nobody that it has no other way to.
+// answerNoMore removes the proxy neighbours of a pod. One that stays does no harm: the node answers
+// only for addresses that it has a route to by another device.
 func (n *Network) answerNoMore(record *Record) {
 	for _, addr := range record.Addresses {
 		for _, index := range n.beside(addr) {
 			if err := n.rtnl.NeighDel(proxyFor(addr, index)); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
-				n.cfg.Log.Warn("the node still answers for an address whose pod is gone", "address", addr, "device", index, "error", err)
+				n.cfg.Log.Warn("cannot stop answering for the address of a pod that is gone",
+					"address", addr, "device", index, "error", err)
 			}
 		}
 	}
@@ -162,14 +171,14 @@ func proxyFor(addr netip.Addr, index int) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: index, Family: familyNumber(addr), IP: addr.AsSlice(), Flags: netlink.NTF_PROXY}
 }
 
-// answered returns for which addresses the node answers behind which device.
+// answered returns the proxy neighbours that exist, each as a single address and its device.
 func (n *Network) answered() (map[lan]bool, error) {
 	if len(n.lans) == 0 {
 		return nil, nil
 	}
 	list, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighProxyList(0, netlink.FAMILY_V4) })
 	if err != nil {
-		return nil, fmt.Errorf("list for whom the node answers: %w", err)
+		return nil, fmt.Errorf("list proxy neighbours: %w", err)
 	}
 	found := map[lan]bool{}
 	for i := range list {
@@ -180,7 +189,7 @@ func (n *Network) answered() (map[lan]bool, error) {
 	return found, nil
 }
 
-// isAnswered reports whether the node answers for an address wherever it is to.
+// isAnswered reports whether the node has every proxy neighbour that an address needs.
 func (n *Network) isAnswered(addr netip.Addr, answered map[lan]bool) bool {
 	return !slices.ContainsFunc(n.beside(addr), func(index int) bool { return !answered[lan{netip.PrefixFrom(addr, addr.BitLen()), index}] })
 }

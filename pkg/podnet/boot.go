@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readBoot returns what tells one start of the kernel from every other.
+// readBoot returns the kernel's id of this boot.
 func readBoot() (string, error) {
 	content, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -18,11 +18,12 @@ func readBoot() (string, error) {
 	return strings.TrimSpace(string(content)), nil
 }
 
-// uptime is time that nobody sets, and that means the same to all agents of a boot.
+// uptime returns the time since boot. Nobody can set that clock, and all agents of one boot read
+// the same.
 func uptime() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		panic(err) // every kernel has it
+		panic(err) // every kernel has this clock
 	}
 	return time.Duration(now.Nano())
 }

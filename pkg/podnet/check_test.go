@@ -8,7 +8,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// What is known of a pod decides, also for the next agent; and whoever decides is told how it was, and that a pod is new.
+// The traits in effect are the last that were known, also for the next agent. Config.Traits is
+// passed the previous ones, and nil for a new pod.
 func TestDecideTraits(t *testing.T) {
 	dir := t.TempDir()
 	var is Traits
@@ -48,9 +49,9 @@ func TestDecideTraits(t *testing.T) {
 		known bool
 		want  Traits
 	}{
-		{"not known", free, false, Traits{}}, {"known", free, true, free}, {"not known any more", Traits{}, false, free},
-		{"known to be checked", Traits{}, true, Traits{}}, {"and again", free, true, free}, {"with a rate", limited, true, limited}, {"with a proxy", proxied, true, proxied},
-		{"not known once more", free, false, proxied}, {"in vain", fresh, true, fresh},
+		{"unknown", free, false, Traits{}}, {"known", free, true, free}, {"unknown again", Traits{}, false, free},
+		{"known to be checked", Traits{}, true, Traits{}}, {"known again", free, true, free}, {"with a rate", limited, true, limited}, {"with a proxy", proxied, true, proxied},
+		{"unknown once more", free, false, proxied}, {"with an unknown proxy", fresh, true, fresh},
 	} {
 		is, known = step.is, step.known
 		if err := n.decideTraits(); err != nil {
@@ -58,14 +59,14 @@ func TestDecideTraits(t *testing.T) {
 		}
 		stats, pod := n.Stats(), podOf(n.records[name], 0)
 		if got := (Traits{pod.Unchecked, pod.Proxy, pod.BBR, pod.Rates}); got != step.want || (stats.Limited == 1) != (got.Rates != maps.Rates{}) || (stats.Unchecked == 1) != got.Unchecked || (stats.BBR == 1) != got.BBR || stats.Proxied[got.Proxy.Port] == 1 != got.Proxy.Asked {
-			t.Errorf("%s: %+v, of all %+v", step.name, got, stats)
+			t.Errorf("%s: traits %+v, stats %+v", step.name, got, stats)
 		}
 		next, err := New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := next.records[name].Traits; got != step.want {
-			t.Errorf("%s: to the next agent %+v", step.name, got)
+			t.Errorf("%s: the next agent has traits %+v", step.name, got)
 		}
 		if err := next.Close(); err != nil {
 			t.Fatal(err)
@@ -75,11 +76,11 @@ func TestDecideTraits(t *testing.T) {
 	was := &Record{Pod: record.Pod, Traits: free}
 	another := &Record{Pod: cni.Pod{Namespace: "shop", Name: "web", UID: "another"}}
 	if n.traits(another, was) != fresh || n.traits(record, was) != free || n.traits(record, nil) != fresh {
-		t.Error("a pod that takes the interface over is not known, and is taken for the one before")
+		t.Error("the traits of a pod passed to one that took over its interface, or were lost")
 	}
 	another.Device.Bandwidth = &cni.Bandwidth{EgressRate: 8000}
 	if got := n.traits(another, was); got != (Traits{Rates: maps.Rates{Out: 1000}}) {
-		t.Errorf("what its runtime asks for makes it %+v", got)
+		t.Errorf("with the bandwidth that the runtime asked for: traits %+v", got)
 	}
 	if err := n.Close(); err != nil {
 		t.Fatal(err)

@@ -2,7 +2,7 @@ package podnet
 
 import "fairlead.io/fairlead/pkg/cni"
 
-// Cookies returns the cookies of the network namespaces of pods, as far as the runtime has named those.
+// Cookies returns the cookies of the pods' network namespaces, for pods that the runtime has named.
 func (n *Network) Cookies() map[cni.Pod]uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen returns a channel that has something in it after a route was removed or a device of a pod. It is a hint: what is
-// missed is found at the next look.
+// listen returns a channel that signals when a route to a single address was removed, as also
+// happens when a pod's device goes. A signal is a hint: Run finds what it misses at its next look.
 func listen(ctx context.Context) (<-chan struct{}, error) {
 	heard := make(chan struct{}, 1)
 	wake := func() {

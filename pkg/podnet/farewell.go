@@ -9,13 +9,13 @@ import (
 	"slices"
 )
 
-// Device is one of a pod that is connected.
+// Device is the node's end of a connected pod.
 type Device struct {
 	Name string `json:"name"`
-	Pod  string `json:"pod"` // namespace/name; empty if nobody said
+	Pod  string `json:"pod"` // namespace/name; empty if the runtime named no pod
 }
 
-// Devices lists the devices of pods that this node has.
+// Devices lists the pods' devices on this node.
 func Devices() ([]Device, error) {
 	_, pods, err := links()
 	if err != nil {
@@ -29,8 +29,8 @@ func Devices() ([]Device, error) {
 	return list, nil
 }
 
-// Forget removes all files of a Network that has ended, and returns the directories that there were. Devices stay: they are
-// of pods that live, and tell the next Network whose addresses they have.
+// Forget removes all files of a Network that has ended, and returns the directories that existed.
+// Devices stay: their pods live on, and they tell the next Network which addresses are in use.
 func Forget(dir string) ([]string, error) {
 	var gone []string
 	for _, name := range []string{recordsDir, addressesDir} {

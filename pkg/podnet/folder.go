@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	// maxRecord is more than any record needs: with a thousand ports it has a hundred KiB.
+	// maxRecord is far above any real record: one with a thousand ports takes about 100 KiB.
 	maxRecord = 1 << 20
 	staged    = ".tmp-"
 )
 
-// folder is a directory of records, each a small file. A file has its final content from the moment it has its name, and
-// no two records get one name. When it reaches the disk is the kernel's choice: after a crash of the kernel all records are
-// of another boot, and those that are missing or damaged would have been removed anyway.
+// folder is a directory of records, each a small file. A file has its final content from the moment
+// it has its name, and no two records share a name. Nothing is synced to disk: after a crash of the
+// kernel, all records are of another boot, so those that are missing or damaged would have been
+// removed anyway.
 type folder struct{ dir string }
 
 func openFolder(dir string) (folder, error) {
@@ -31,13 +32,13 @@ func openFolder(dir string) (folder, error) {
 	return folder{dir}, nil
 }
 
-// create writes a new record; the error wraps fs.ErrExist if there is one of that name.
+// create writes a new record. The error wraps fs.ErrExist if a record of that name exists.
 func (f folder) create(name string, record any) error { return f.write(name, record, os.Link) }
 
-// replace writes a record in the place of any that there is.
+// replace writes a record, over any earlier one of that name.
 func (f folder) replace(name string, record any) error { return f.write(name, record, os.Rename) }
 
-// write makes a file that nothing reads and then gives it its name.
+// write writes a temporary file and then publishes it under its name.
 func (f folder) write(name string, record any, publish func(from, to string) error) (err error) {
 	content, err := json.Marshal(record)
 	if err != nil {
@@ -48,7 +49,7 @@ func (f folder) write(name string, record any, publish func(from, to string) err
 		return fmt.Errorf("write record: %w", err)
 	}
 	defer func() {
-		// After a rename there is nothing left to remove.
+		// After a rename the temporary file is gone.
 		if gone := os.Remove(file.Name()); gone != nil && !errors.Is(gone, fs.ErrNotExist) && err == nil {
 			err = gone
 		}
@@ -63,7 +64,7 @@ func (f folder) write(name string, record any, publish func(from, to string) err
 	return nil
 }
 
-// remove takes a record away; one that is not there is no error.
+// remove removes a record. It is no error if there is none.
 func (f folder) remove(name string) error {
 	err := os.Remove(filepath.Join(f.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +76,8 @@ func (f folder) remove(name string) error {
 	return nil
 }
 
-// names returns the names of all records, and removes what an interrupted write left if told to.
+// names returns the names of all records. With clear set it also removes the temporary files of
+// interrupted writes.
 func (f folder) names(clear bool) ([]string, error) {
 	entries, err := os.ReadDir(f.dir)
 	if err != nil {
@@ -86,7 +88,7 @@ func (f folder) names(clear bool) ([]string, error) {
 		switch {
 		case strings.HasPrefix(entry.Name(), staged) && clear:
 			if err := os.Remove(filepath.Join(f.dir, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return nil, fmt.Errorf("remove half a record: %w", err)
+				return nil, fmt.Errorf("remove an unfinished record: %w", err)
 			}
 		case !strings.HasPrefix(entry.Name(), "."):
 			names = append(names, entry.Name())
@@ -95,7 +97,7 @@ func (f folder) names(clear bool) ([]string, error) {
 	return names, nil
 }
 
-// read decodes a record. Links and pipes that somebody put there are refused, not followed.
+// read decodes a record. It refuses symbolic links and pipes that somebody put there.
 func (f folder) read(name string, record any) error {
 	file, err := os.OpenFile(filepath.Join(f.dir, name), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -104,7 +106,7 @@ func (f folder) read(name string, record any) error {
 	defer file.Close()
 	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() {
-		return fmt.Errorf("read record %s: %w", name, errors.Join(err, errors.New("not a file")))
+		return fmt.Errorf("read record %s: %w", name, errors.Join(err, errors.New("not a regular file")))
 	}
 	content, err := io.ReadAll(io.LimitReader(file, maxRecord+1))
 	if err != nil {

@@ -13,19 +13,17 @@ import (
 	"fairlead.io/fairlead/pkg/listing"
 )
 
-// host is the node's network namespace, that of this process.
-
-// endpoint is a device of a pod as the node sees it.
+// endpoint is the node's end of a pod's device, in the node's network namespace.
 type endpoint struct {
 	index int
 	name  string
 	alias string
 	mac   string
 	kind  cni.Kind
-	addrs []netip.Addr // that lead to it
+	addrs []netip.Addr // routed to this device
 }
 
-// links returns the names of all devices, by index, and those of pods, by name.
+// links returns the names of all devices by index, and the pods' devices by name.
 func links() (names map[int]string, pods map[string]*endpoint, err error) {
 	all, err := listing.Of(netlink.LinkList)
 	if err != nil {
@@ -54,7 +52,7 @@ func mainRoutes() ([]netlink.Route, error) {
 	return routes, nil
 }
 
-// hostRoutes returns which device each single address leads to.
+// hostRoutes returns the index of the device that each host route leads to.
 func hostRoutes() (map[netip.Addr]int, error) {
 	routes, err := mainRoutes()
 	return singles(routes), err
@@ -70,7 +68,7 @@ func singles(routes []netlink.Route) map[netip.Addr]int {
 	return leads
 }
 
-// single returns the one address of a network that has no more.
+// single returns the address of a network that consists of one address.
 func single(dst *net.IPNet) (netip.Addr, bool) {
 	if dst == nil {
 		return netip.Addr{}, false
@@ -80,7 +78,7 @@ func single(dst *net.IPNet) (netip.Addr, bool) {
 	return addr.Unmap(), ok && ones == bits
 }
 
-// hostNeighbours returns the permanent neighbours of a kind "device address" that there are.
+// hostNeighbours returns the set of permanent neighbours.
 func hostNeighbours() (map[neighbour]bool, error) {
 	list, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(0, netlink.FAMILY_ALL) })
 	if err != nil {
@@ -101,7 +99,8 @@ type neighbour struct {
 	mac   string
 }
 
-// lead makes an address lead to a device, and tells the kernel the address of who has it there, so it need not ask.
+// lead routes an address to a device and adds a permanent neighbour, so that the kernel need not
+// resolve the address.
 func lead(to *netlink.Handle, addr netip.Addr, index int, mac string) error {
 	hardware, err := net.ParseMAC(mac)
 	if err != nil {
@@ -132,8 +131,9 @@ func setNeighbour(to *netlink.Handle, addr netip.Addr, index int, mac net.Hardwa
 	return nil
 }
 
-// HasNetkit returns an error if the kernel has no devices of that kind. It is asked for one of a mode that there is none of: that it
-// refuses with other words, and makes no device either way.
+// HasNetkit returns an error if the kernel has no netkit devices. It tries to create one with an
+// invalid mode: a kernel that knows netkit rejects the mode, one that does not rejects the kind,
+// and neither creates a device.
 func HasNetkit() error {
 	err := netlink.LinkAdd(&netlink.Netkit{LinkAttrs: netlink.LinkAttrs{Name: "netkit-trial"}, Mode: 255})
 	if err == nil || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
@@ -142,20 +142,21 @@ func HasNetkit() error {
 	if errors.Is(err, unix.EOPNOTSUPP) {
 		return errors.New("this kernel has no netkit: that needs Linux 6.7 or newer with CONFIG_NETKIT")
 	}
-	return fmt.Errorf("ask the kernel whether it has netkit: %w", err)
+	return fmt.Errorf("find out whether the kernel has netkit: %w", err)
 }
 
-// removeLink removes the device of a pod, with its other end and all routes to it. One that is gone is no error.
+// removeLink removes a pod's device, and with it the pod's end and all routes to it. It is no error
+// if the device is gone.
 func removeLink(name string) error {
 	if !cni.IsDevice(name) {
-		return fmt.Errorf("remove device %.32q: it is none of a pod", name)
+		return fmt.Errorf("remove device %.32q: this is not the name of a pod's device", name)
 	}
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil
 	}
 	if err == nil && !cni.IsKind(link.Type()) {
-		return fmt.Errorf("remove device %s: it is a %s, and none of a pod", name, link.Type())
+		return fmt.Errorf("remove device %s: it is a %s, not a pod's device", name, link.Type())
 	}
 	if err == nil {
 		err = netlink.LinkDel(link)
@@ -166,8 +167,9 @@ func removeLink(name string) error {
 	return nil
 }
 
-// Settings are the kernel's for the node's end of a pod's device. Packets of a pod come from addresses that only this device leads to, which
-// is checked otherwise than by rp_filter; and nobody but the node sends router advertisements there.
+// Settings are the kernel settings of the node's end of a pod's device. rp_filter is off because
+// the agent checks source addresses by other means, and accept_ra because only the node sends
+// router advertisements there.
 func Settings() []cni.Setting {
 	return []cni.Setting{
 		{Family: "ipv4", Key: "rp_filter", Value: "0"}, {Family: "ipv4", Key: "forwarding", Value: "1"},
@@ -176,10 +178,11 @@ func Settings() []cni.Setting {
 	}
 }
 
-// defaultMTU is Ethernet's.
+// defaultMTU is that of Ethernet.
 const defaultMTU = 1500
 
-// DefaultMTU returns the least MTU of the devices that have a default route; Ethernet's if none has.
+// DefaultMTU returns the smallest MTU of the devices that have a default route, or Ethernet's if
+// none has one.
 func DefaultMTU() (int, error) {
 	routes, err := mainRoutes()
 	if err != nil {
@@ -199,7 +202,7 @@ func DefaultMTU() (int, error) {
 		for _, index := range indexes {
 			link, err := netlink.LinkByIndex(index)
 			if err != nil {
-				continue // no device, such as of a route that refuses, or gone by now
+				continue // the route has no device, as an unreachable route, or the device is gone by now
 			}
 			if mtu := link.Attrs().MTU; least == 0 || mtu < least {
 				least = mtu

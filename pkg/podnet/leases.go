@@ -13,28 +13,30 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// earlyPart of the cool-down is what an address rests in any case. Other nodes know within seconds that a pod is gone; a
-// pod that does not start for want of an address is worse than one that gets the packets of a client of long ago.
+// earlyPart is the fraction of the cool-down, one in earlyPart, that an address rests in any case.
+// Other nodes know within seconds that a pod is gone, and a pod that cannot start for want of an
+// address is worse than one that gets packets of an old client.
 const earlyPart = 10
 
-// leases is who has which address: in files, and the same in memory. It is for one goroutine at a time.
+// leases holds which pod has which address, in files and the same in memory. It is not safe for
+// concurrent use.
 type leases struct {
 	files    folder
 	boot     string
 	cooldown time.Duration
 	reserved func(netip.Addr) bool
-	others   func() map[netip.Addr]model.Name               // pods' addresses, whoever gave them
-	occupied func(netip.Addr, netip.Prefix) (string, error) // who else answers for an address of a pool; empty for nobody
+	others   func() map[netip.Addr]model.Name               // addresses of pods, whichever plugin gave them
+	occupied func(netip.Addr, netip.Prefix) (string, error) // what else uses an address of a pool; "" for nothing
 
-	// given is what is somebody's beside what is noted here, as of the request that is answered.
+	// given holds the addresses in use besides those in all, as of the current request.
 	given    map[netip.Addr]model.Name
 	all      map[netip.Addr]*Lease
 	byDevice map[string][]*Lease // those in use
-	cooling  []netip.Addr        // in the order in which they came back; some may be in use again
+	cooling  []netip.Addr        // by time of return; some may be in use again
 	pools    []*pool
 }
 
-// setPools takes over the CIDRs of the node. Addresses outside of them stay their owners' until they come back.
+// setPools sets the node's CIDRs. Addresses outside of them stay with their owners until released.
 func (s *leases) setPools(prefixes []netip.Prefix) {
 	kept := make([]*pool, 0, len(prefixes))
 	for _, prefix := range prefixes {
@@ -48,7 +50,7 @@ func (s *leases) setPools(prefixes []netip.Prefix) {
 	s.pools = kept
 }
 
-// families returns which of IPv4 and IPv6 the node has addresses of.
+// families reports for which of IPv4 and IPv6 the node has a CIDR.
 func (s *leases) families() (v4, v6 bool) {
 	for _, p := range s.pools {
 		v4, v6 = v4 || p.prefix.Addr().Is4(), v6 || p.prefix.Addr().Is6()
@@ -56,24 +58,27 @@ func (s *leases) families() (v4, v6 bool) {
 	return v4, v6
 }
 
-// isTaken reports whether an address is not to be given out: it is in use, it rests, or it is the node's own or another plugin's.
+// isTaken reports whether an address must not be given out: it is in use or cooling, or it belongs
+// to the node or to another plugin.
 func (s *leases) isTaken(addr netip.Addr) bool {
 	_, given := s.given[addr]
 	return given || s.all[addr] != nil || s.reserved(addr)
 }
 
-// allocate returns the owner's addresses, one of each family: those that it has, those that were asked for, or free ones.
+// allocate returns the owner's addresses, one of each family: those it has, those it asked for, or
+// free ones.
 func (s *leases) allocate(owner cni.Attachment, pod cni.Pod, asked []netip.Addr, withoutV6 bool) ([]*Lease, error) {
 	s.sweep()
 	s.given = s.others()
 	have := slices.Clone(s.byDevice[owner.Device()])
 	if len(have) > 0 && have[0].Owner != owner {
-		return nil, cni.Refusal(cni.ErrNotAsTold, "device %s belongs to container %.64q already", owner.Device(), have[0].Owner.Container)
+		return nil, cni.Refusal(cni.ErrNotAsTold, "device %s already belongs to container %.64q",
+			owner.Device(), have[0].Owner.Container)
 	}
 	had := len(have)
 	have, err := s.complete(have, owner, pod, asked, withoutV6)
 	if err != nil {
-		for _, lease := range have[had:] { // nobody has seen them
+		for _, lease := range have[had:] { // nobody has seen these
 			err = errors.Join(err, s.forget(lease.Address))
 		}
 		return nil, err
@@ -81,7 +86,7 @@ func (s *leases) allocate(owner cni.Attachment, pod cni.Pod, asked []netip.Addr,
 	return have, nil
 }
 
-// complete adds to what the owner has. It returns that also with an error.
+// complete adds to the owner's leases what is missing. It returns them also with an error.
 func (s *leases) complete(have []*Lease, owner cni.Attachment, pod cni.Pod, asked []netip.Addr, withoutV6 bool) ([]*Lease, error) {
 	v4, v6 := s.families()
 	for _, family := range []struct{ wanted, is4 bool }{{v4, true}, {v6 && !withoutV6, false}} {
@@ -100,13 +105,14 @@ func (s *leases) complete(have []*Lease, owner cni.Attachment, pod cni.Pod, aske
 	}
 	for _, addr := range asked {
 		if !slices.ContainsFunc(have, func(l *Lease) bool { return l.Address == addr }) {
-			return have, cni.Refusal(cni.ErrNoAddress, "address %s was asked for, and cannot be had: the pod gets one of each family out of %s", addr, s.cidrs())
+			return have, cni.Refusal(cni.ErrNoAddress,
+				"cannot give the pod the requested address %s: it gets one address of each family, out of %s", addr, s.cidrs())
 		}
 	}
 	return have, nil
 }
 
-// lease gives the owner an address of one family.
+// lease leases one address of one family to the owner.
 func (s *leases) lease(owner cni.Attachment, pod cni.Pod, asked []netip.Addr, of func(netip.Addr) bool) (*Lease, error) {
 	for _, addr := range asked {
 		if of(addr) {
@@ -127,28 +133,33 @@ func (s *leases) lease(owner cni.Attachment, pod cni.Pod, asked []netip.Addr, of
 			if !errors.Is(err, fs.ErrExist) {
 				return lease, err
 			}
-			// Somebody's file is there that was not when this agent started; the address is not ours to give.
+			// A file has appeared since the agent started, so the address is not ours to give.
 		}
 		s.given[addr] = model.Name{}
 	}
 }
 
-// leaseAsked gives out the one address that was asked for. It need not have rested: who asks for it knows it.
+// leaseAsked leases the address that was asked for. It need not have rested: a caller that names an
+// address knows its past.
 func (s *leases) leaseAsked(owner cni.Attachment, pod cni.Pod, addr netip.Addr) (*Lease, error) {
 	if !slices.ContainsFunc(s.pools, func(p *pool) bool { return p.has(addr) }) || s.reserved(addr) {
-		return nil, cni.Refusal(cni.ErrNoAddress, "address %s was asked for, and is not one for pods of %s", addr, s.cidrs())
+		return nil, cni.Refusal(cni.ErrNoAddress,
+			"cannot give the pod the requested address %s: it is not a pod address of %s", addr, s.cidrs())
 	}
 	was := s.all[addr]
 	if who, given := s.given[addr]; given && was == nil && who != (model.Name{Namespace: pod.Namespace, Name: pod.Name}) {
-		return nil, cni.Refusal(cni.ErrNoAddress, "address %s was asked for, and pod %s has it by another network", addr, who)
+		return nil, cni.Refusal(cni.ErrNoAddress,
+			"cannot give the pod the requested address %s: pod %s has it from another network", addr, who)
 	}
 	if by, err := s.occupied(addr, s.poolOf(addr).prefix); err != nil {
 		return nil, err
 	} else if by != "" && (was == nil || was.Released != 0) {
-		return nil, cni.Refusal(cni.ErrNoAddress, "address %s was asked for, and is in use: %s", addr, by)
+		return nil, cni.Refusal(cni.ErrNoAddress,
+			"cannot give the pod the requested address %s: it is in use: %s", addr, by)
 	}
 	if was != nil && was.Released == 0 {
-		return nil, cni.Refusal(cni.ErrNoAddress, "address %s was asked for, and belongs to %s of container %.64q", addr, was.Pod, was.Owner.Container)
+		return nil, cni.Refusal(cni.ErrNoAddress,
+			"cannot give the pod the requested address %s: it belongs to %s of container %.64q", addr, was.Pod, was.Owner.Container)
 	} else if was != nil {
 		if err := s.forget(addr); err != nil {
 			return nil, err
@@ -157,7 +168,8 @@ func (s *leases) leaseAsked(owner cni.Attachment, pod cni.Pod, addr netip.Addr) 
 	return s.take(addr, owner, pod)
 }
 
-// free returns an address to give out. Where none is free the one that has rested longest is, if it has at all.
+// free returns an address to give out. If no pool has one, it is the one that has cooled longest,
+// provided that was long enough.
 func (s *leases) free(of func(netip.Addr) bool) (netip.Addr, bool) {
 	for _, p := range s.pools {
 		if !of(p.prefix.Addr()) {
@@ -193,7 +205,7 @@ func (s *leases) poolOf(addr netip.Addr) *pool {
 	return nil
 }
 
-// take makes an address the owner's, in the file first.
+// take leases an address to the owner, in the file first.
 func (s *leases) take(addr netip.Addr, owner cni.Attachment, pod cni.Pod) (*Lease, error) {
 	lease := &Lease{
 		Address: addr, Owner: owner, Pod: pod, Device: owner.Device(), Boot: s.boot, Since: time.Now().UTC().Truncate(time.Second), At: uptime(),
@@ -205,7 +217,7 @@ func (s *leases) take(addr netip.Addr, owner cni.Attachment, pod cni.Pod) (*Leas
 	return lease, nil
 }
 
-// add notes a lease that has a file.
+// add notes a lease whose file exists.
 func (s *leases) add(lease *Lease) {
 	s.all[lease.Address] = lease
 	if lease.Released == 0 {
@@ -215,7 +227,7 @@ func (s *leases) add(lease *Lease) {
 	}
 }
 
-// release lets the addresses of a device rest.
+// release starts the cool-down of a device's addresses.
 func (s *leases) release(device string) error {
 	var errs []error
 	for _, lease := range slices.Clone(s.byDevice[device]) {
@@ -231,13 +243,13 @@ func (s *leases) release(device string) error {
 	return errors.Join(errs...)
 }
 
-// renew makes addresses the owner's again that it had and that nobody got since. An agent that started while the plugin
-// was at work cannot know better than to take them back.
+// renew gives released addresses back to their owner if nobody got them since. An agent that starts
+// while the plugin is at work finds addresses without a device, and has to release them.
 func (s *leases) renew(owner cni.Attachment, addrs []netip.Addr) error {
 	for _, addr := range addrs {
 		lease := s.all[addr]
 		if lease == nil || lease.Owner != owner {
-			return fmt.Errorf("address %s is not this pod's", addr)
+			return fmt.Errorf("address %s no longer belongs to this pod", addr)
 		}
 		if lease.Released == 0 {
 			continue
@@ -264,7 +276,7 @@ func (s *leases) drop(lease *Lease) {
 	s.byDevice[lease.Device] = left
 }
 
-// forget makes an address free.
+// forget frees an address.
 func (s *leases) forget(addr netip.Addr) error {
 	if err := s.files.remove(addr.String()); err != nil {
 		return err
@@ -275,8 +287,8 @@ func (s *leases) forget(addr netip.Addr) error {
 	return nil
 }
 
-// sweep makes addresses free that have rested. They are in the order in which they came back, so it ends at the first that
-// has not.
+// sweep frees the addresses whose cool-down is over. cooling is in order of return, so it stops at
+// the first that has to wait.
 func (s *leases) sweep() {
 	now := uptime()
 	for len(s.cooling) > 0 {
@@ -302,7 +314,7 @@ func (s *leases) cidrs() string {
 	return strings.Join(list, ", ")
 }
 
-// exhausted says why there is no address, and what to do.
+// exhausted returns the error for a family without free addresses, with what to do about it.
 func (s *leases) exhausted(of func(netip.Addr) bool) error {
 	var used, cooling int
 	for addr, lease := range s.all {
@@ -324,7 +336,8 @@ func (s *leases) exhausted(of func(netip.Addr) bool) error {
 	if of(netip.IPv4Unspecified()) {
 		family = familyOf(netip.IPv4Unspecified())
 	}
-	return cni.Refusal(cni.ErrNoAddress, "no %s address is free for a pod in %s: %d are used, %d are others' and %d rest until %s after their pod is gone; "+
+	return cni.Refusal(cni.ErrNoAddress, "no %s address is free for a pod in %s: "+
+		"%d are in use, %d belong to others and %d rest until %s after their pod is gone; "+
 		"give the node a larger podCIDR or fewer pods, and look for leftovers with \"fairlead ipam list\"", family, s.cidrs(), used, others, cooling,
 		s.cooldown)
 }

@@ -42,7 +42,7 @@ func owner(i int) cni.Attachment {
 	return cni.Attachment{Network: "pods", Container: fmt.Sprintf("c%d", i), IfName: "eth0"}
 }
 
-// Every address of a network that is for pods is given out once, and no other.
+// A pool gives out every pod address of its network once, and no other address.
 func TestPool(t *testing.T) {
 	for _, tt := range []struct {
 		cidr  string
@@ -64,21 +64,23 @@ func TestPool(t *testing.T) {
 					break
 				}
 				if !p.has(addr) {
-					t.Fatalf("%s is given out and not for pods", addr)
+					t.Fatalf("%s was given out but is not for pods", addr)
 				}
 				got = append(got, addr)
 			}
 			if len(got) != tt.size || p.size() != float64(tt.size) || got[0].String() != tt.first || got[len(got)-1].String() != tt.last {
-				t.Errorf("%d addresses (size says %v), %s to %s; want %d, %s to %s", len(got), p.size(), got[0], got[len(got)-1], tt.size, tt.first, tt.last)
+				t.Errorf("%d addresses (size returns %v), %s to %s; want %d, %s to %s", len(got),
+					p.size(), got[0], got[len(got)-1], tt.size, tt.first, tt.last)
 			}
 		})
 	}
 }
 
-// Whatever comes and goes, and however often the agent starts, no address has two owners, none is another plugin's, none is used
-// before its time while others are free, nobody is refused while some are, and memory and files say the same.
+// Through any sequence of requests and restarts, no address has two owners or is another plugin's,
+// none is reused early while others are free, no request fails while some are, and memory and files
+// agree.
 func TestLeases(t *testing.T) {
-	if err := flag.Set("rapid.checks", "30"); err != nil { // each step waits for the disk
+	if err := flag.Set("rapid.checks", "30"); err != nil { // every step writes files
 		t.Fatal(err)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
@@ -87,7 +89,7 @@ func TestLeases(t *testing.T) {
 			rt.Fatal(err)
 		}
 		cidrs := []string{"10.1.0.0/29", "10.2.0.0/31", "fd00::/126"}
-		foreign := map[netip.Addr]bool{} // others', by whether the cluster knows that
+		foreign := map[netip.Addr]bool{} // addresses of another plugin, by whether the cluster knows them
 		start := func() *leases {
 			s := newLeases(dir, time.Hour, cidrs...)
 			s.others = func() map[netip.Addr]model.Name {
@@ -119,7 +121,7 @@ func TestLeases(t *testing.T) {
 			return n
 		}
 		have := map[int][]netip.Addr{}
-		rested := map[netip.Addr]bool{} // came back
+		rested := map[netip.Addr]bool{} // released at least once
 		rt.Repeat(map[string]func(*rapid.T){
 			"add": func(rt *rapid.T) {
 				i := rapid.IntRange(0, 9).Draw(rt, "owner")
@@ -127,10 +129,10 @@ func TestLeases(t *testing.T) {
 				var refusal *types.Error
 				if errors.As(err, &refusal) && refusal.Code == cni.ErrNoAddress {
 					if have[i] != nil {
-						rt.Fatalf("who has addresses is refused: %v", err)
+						rt.Fatalf("an owner of addresses was refused: %v", err)
 					}
 					if v4, v6 := free(true), free(false); v4 > 0 && v6 > 0 {
-						rt.Fatalf("%d and %d addresses are free: %v", v4, v6, err)
+						rt.Fatalf("refused with %d IPv4 and %d IPv6 addresses free: %v", v4, v6, err)
 					}
 					return
 				}
@@ -141,15 +143,15 @@ func TestLeases(t *testing.T) {
 				for _, lease := range got {
 					addrs = append(addrs, lease.Address)
 					if _, others := foreign[lease.Address]; others && have[i] == nil {
-						rt.Fatalf("%s is somebody else's", lease.Address)
+						rt.Fatalf("%s belongs to another plugin", lease.Address)
 					}
 					if have[i] == nil && rested[lease.Address] {
-						rt.Fatalf("%s is given out again after no time", lease.Address)
+						rt.Fatalf("%s was given out again without a rest", lease.Address)
 					}
 				}
 				slices.SortFunc(addrs, netip.Addr.Compare)
 				if have[i] != nil && !slices.Equal(have[i], addrs) {
-					rt.Fatalf("owner %d had %v and gets %v", i, have[i], addrs)
+					rt.Fatalf("owner %d had %v and got %v", i, have[i], addrs)
 				}
 				have[i] = addrs
 			},
@@ -190,11 +192,11 @@ func TestLeases(t *testing.T) {
 					}
 					for _, addr := range addrs {
 						if other, ok := owned[addr]; ok {
-							rt.Fatalf("owners %d and %d have %s", i, other, addr)
+							rt.Fatalf("owners %d and %d both have %s", i, other, addr)
 						}
 						owned[addr] = i
 						if lease := s.all[addr]; lease == nil || lease.Owner != owner(i) || lease.State() != Used {
-							rt.Fatalf("%s of owner %d is %+v", addr, i, lease)
+							rt.Fatalf("lease of %s, which owner %d has, is %+v", addr, i, lease)
 						}
 					}
 				}
@@ -203,14 +205,16 @@ func TestLeases(t *testing.T) {
 					rt.Fatal(err)
 				}
 				if len(names) != len(s.all) || len(s.all) != len(owned)+len(rested) {
-					rt.Fatalf("%d files, %d leases, %d owned, %d rest", len(names), len(s.all), len(owned), len(rested))
+					rt.Fatalf("%d files, %d leases, %d owned, %d resting", len(names), len(s.all),
+						len(owned), len(rested))
 				}
 			},
 		})
 	})
 }
 
-// An address rests for the cool-down; for a tenth of it if there is no other; and then it is free, in the order of return.
+// An address rests for the cool-down, or for a tenth of it if no other is free. Addresses become
+// free in the order of their return.
 func TestCooldown(t *testing.T) {
 	s := newLeases(t.TempDir(), time.Hour, "10.1.0.0/30")
 	for i := range 2 {
@@ -224,7 +228,7 @@ func TestCooldown(t *testing.T) {
 		}
 	}
 	_, err := s.allocate(owner(2), cni.Pod{}, nil, false)
-	if err == nil || !strings.Contains(err.Error(), "0 are used, 0 are others' and 2 rest") {
+	if err == nil || !strings.Contains(err.Error(), "0 are in use, 0 belong to others and 2 rest") {
 		t.Fatalf("at once: %v", err)
 	}
 	back := func(addr string, by time.Duration) {
@@ -236,12 +240,12 @@ func TestCooldown(t *testing.T) {
 		t.Fatalf("after a tenth: %v, %v", got, err)
 	}
 	if _, err := s.allocate(owner(3), cni.Pod{}, nil, false); err == nil {
-		t.Fatal("an address is given out that has not rested")
+		t.Fatal("an address that has not rested was given out")
 	}
 	back("10.1.0.2", s.cooldown)
 	s.sweep()
 	if len(s.all) != 1 {
-		t.Errorf("after the cool-down there are %v", s.all)
+		t.Errorf("leases after the cool-down: %v, want one", s.all)
 	}
 	got, err = s.allocate(owner(3), cni.Pod{}, nil, false)
 	if err != nil || got[0].Address.String() != "10.1.0.2" {
@@ -249,7 +253,8 @@ func TestCooldown(t *testing.T) {
 	}
 }
 
-// A pod whose agent was replaced while the plugin was at work keeps what it was given, unless that is another's by now.
+// A pod whose agent was replaced while the plugin was at work keeps its addresses, unless they have
+// a new owner by then.
 func TestRenew(t *testing.T) {
 	s := newLeases(t.TempDir(), time.Hour, "10.1.0.0/24")
 	got, err := s.allocate(owner(0), cni.Pod{}, nil, false)
@@ -261,24 +266,25 @@ func TestRenew(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.renew(owner(1), addrs); err == nil {
-		t.Error("another takes over an address that rests")
+		t.Error("another owner renewed a resting address")
 	}
 	if err := s.renew(owner(0), addrs); err != nil || s.all[addrs[0]].State() != Used || len(s.byDevice[owner(0).Device()]) != 1 {
-		t.Errorf("renewed: %v, %+v", err, s.all[addrs[0]])
+		t.Errorf("renew: %v, %+v", err, s.all[addrs[0]])
 	}
 	if err := s.renew(owner(0), []netip.Addr{netip.MustParseAddr("10.1.0.77")}); err == nil {
-		t.Error("an address is renewed that was never given out")
+		t.Error("an address that was never given out was renewed")
 	}
 }
 
-// A failed allocation gives nothing: an address of one family is of no use without the other.
+// A failed allocation leaves nothing behind: an address of one family is of no use without the
+// other.
 func TestAllOrNothing(t *testing.T) {
 	s := newLeases(t.TempDir(), time.Hour, "10.1.0.0/24", "fd00::1/128")
 	if _, err := s.allocate(owner(0), cni.Pod{}, nil, false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.allocate(owner(1), cni.Pod{}, nil, false); err == nil {
-		t.Fatal("there is a second address of IPv6")
+		t.Fatal("allocated a second IPv6 address out of one")
 	}
 	names, err := s.files.names(false)
 	if err != nil || len(names) != 2 || len(s.all) != 2 {
@@ -286,7 +292,8 @@ func TestAllOrNothing(t *testing.T) {
 	}
 }
 
-// An address for which there is a file already, whoever wrote it, is given to nobody, and the file stays as it is.
+// An address that already has a file, whoever wrote it, is given to nobody, and the file stays as
+// it is.
 func TestSomebodysFile(t *testing.T) {
 	dir := t.TempDir()
 	s := newLeases(dir, time.Hour, "10.1.0.0/24")
@@ -306,7 +313,8 @@ func TestSomebodysFile(t *testing.T) {
 	}
 }
 
-// Who asks for an address does not get what is another pod's, and gets what the cluster still has for the pod itself.
+// A request for an address does not get one of another pod, but does get one that the cluster still
+// lists for the same pod.
 func TestAskedForAnother(t *testing.T) {
 	s := newLeases(t.TempDir(), time.Hour, "10.1.0.0/24")
 	theirs, answering := netip.MustParseAddr("10.1.0.7"), netip.MustParseAddr("10.1.0.8")
@@ -333,7 +341,7 @@ func TestAskedForAnother(t *testing.T) {
 	}
 }
 
-// Many thousand addresses cost what few do.
+// Allocating the many thousandth address costs as much as the first.
 func BenchmarkAllocate(b *testing.B) {
 	s := newLeases(b.TempDir(), time.Hour, "10.0.0.0/8")
 	for i := 0; b.Loop(); i++ {
@@ -343,7 +351,7 @@ func BenchmarkAllocate(b *testing.B) {
 	}
 }
 
-// Whatever is in a file, reading it neither panics nor makes somebody else's device one of a pod.
+// Whatever a file contains, reading it neither panics nor yields a device that is not a pod's.
 func FuzzRecords(f *testing.F) {
 	f.Add("10.1.0.1", []byte(`{"address":"10.1.0.1","device":"fl0123456789ab","boot":"one","since":"2026-01-01T00:00:00Z"}`))
 	f.Add("fl0123456789ab", []byte(`{"owner":{"network":"pods","container":"c","ifname":"eth0"},"device":{"index":3,"name":"x"}}`))

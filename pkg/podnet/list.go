@@ -8,16 +8,17 @@ import (
 	"slices"
 )
 
-// List returns who has which address, by address, as the files in the agent's directory have it: also while no agent runs.
-// What cannot be read is left out, as a start of the agent would.
+// List returns the leases by address, as the files in the agent's directory have them, so that it
+// works without a running agent. It leaves out files that cannot be read, which the agent removes
+// when it starts.
 func List(dir string) ([]Lease, error) {
 	list, err := listOf(dir, addressesDir, (*Lease).validate)
 	slices.SortFunc(list, func(a, b Lease) int { return a.Address.Compare(b.Address) })
 	return list, err
 }
 
-// Registered returns the interfaces of pods that were registered, by their devices' index, also those whose addresses another plugin has
-// given, likewise.
+// Registered returns the pods' registered interfaces by the index of their devices, in the same
+// way. It includes those that have their addresses from another plugin.
 func Registered(dir string) ([]Record, error) {
 	list, err := listOf(dir, recordsDir, (*Record).validate)
 	slices.SortFunc(list, func(a, b Record) int { return cmp.Compare(a.Device.Index, b.Device.Index) })

@@ -1,6 +1,7 @@
-// Package podnet is the agent's half of the pod network: which addresses pods have, which devices lead to them, and what
-// of both is left over. What it knows is in files, one for an address and one for a registered device, and it is true
-// after a crash at any step, since each file changes at once.
+// Package podnet is the agent's half of the pod network: it knows which addresses pods have and
+// which devices lead to them, and reclaims what is left over of both. Its state is in files, one
+// for each address and one for each registered device. Each file changes atomically, so the state
+// is right after a crash at any step.
 package podnet
 
 import (
@@ -24,80 +25,83 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Cooldown is how long an address rests after its pod: others may still send to it for as long as their name servers,
-// connection tables and clients remember it.
+// Cooldown is how long an address rests after its pod is gone: name servers, connection tables and
+// clients may remember it that long and still send to it.
 const Cooldown = 5 * time.Minute
 
 // Config is what a Network needs.
 type Config struct {
-	Dir string // where its files are
-	// Chained is true where another plugin makes the devices and chooses the addresses.
+	Dir string // of the files
+	// Chained is set if another plugin makes the devices and chooses the addresses.
 	Chained bool
-	// CIDRs returns where pods get their addresses from, or why that is not known.
+	// CIDRs returns the prefixes of the node's pods, or why they are not known.
 	CIDRs func() ([]netip.Prefix, error)
-	// Reserved tells addresses that must not be a pod's, such as the node's own.
+	// Reserved reports whether an address must not go to a pod, such as one of the node's own.
 	Reserved func(netip.Addr) bool
-	// Others returns which addresses the cluster knows pods of this node by, whoever has given them; nil where nobody is asked.
+	// Others returns the addresses that the cluster knows of pods on this node, whichever plugin
+	// gave them. If nil, the cluster is not asked.
 	Others func() map[netip.Addr]model.Name
 	MTU    func() (int, error)
-	// Kind is of the devices that pods get who start now; none for veth.
+	// Kind is the kind of device that new pods get; veth if empty.
 	Kind cni.Kind
-	// Largest returns how large packets of TCP may be at pods' devices; nil is as the kernel has it.
+	// Largest returns the largest TCP packets at pods' devices. If nil, the kernel's defaults stay.
 	Largest  func() cni.Largest
 	Cooldown time.Duration
-	// Meter is told of every request.
+	// Meter is called after every request.
 	Meter func(verb, outcome string, took time.Duration)
-	// Programs carry the pods' packets; nil where the node's stack does so alone.
+	// Programs carry the pods' packets. If nil, the node's stack does so alone.
 	Programs Programs
-	// Ports leads from ports of the node to pods; nil where nobody does.
+	// Ports leads from ports of the node to pods. If nil, host ports are ignored.
 	Ports Ports
-	// Traits returns how a pod is to be treated that was treated so, or is new, and of which its runtime asked that. Nil: all are treated alike.
+	// Traits returns how to treat a pod, from what its runtime asked for and its traits so far,
+	// which are nil for a new pod. If Traits is nil, all pods are treated alike.
 	Traits func(pod cni.Pod, asked *cni.Bandwidth, was *Traits) Traits
-	// Changed is signalled when Traits may say something else.
+	// Changed signals that Traits may return something else.
 	Changed <-chan struct{}
 	Log     *slog.Logger
-	// Boot is what tells one start of the kernel from another; empty for the kernel's own id.
+	// Boot identifies this boot of the kernel; empty for the kernel's own id.
 	Boot string
 }
 
-// Programs are those of the pods' devices, and what they know of pods.
+// Programs are the BPF programs on pods' devices, with their table of pods.
 type Programs interface {
-	// SetPods makes them know these pods, and no others.
+	// SetPods replaces all pods that the programs know.
 	SetPods([]maps.Pod) error
 	AddPod(maps.Pod) error
 	RemovePod(maps.Pod) error
 }
 
-// Network gives pods their addresses and keeps the node's way to them. It handles the plugin's requests.
+// Network gives pods their addresses and keeps the node's routes to them. It handles the plugin's
+// requests.
 type Network struct {
 	cfg  Config
-	rtnl *netlink.Handle // for what every pod costs; without it each request would open a socket of its own
+	rtnl *netlink.Handle // shared, so that not every request opens a socket of its own
 
 	mu        sync.Mutex
 	leases    *leases
 	files     folder
-	records   map[string]*Record  // by the name that the device has, or would have
+	records   map[string]*Record  // by the name that the node's end has, or would have
 	sockets   map[string]*os.File // sock_diag sockets in the pods' namespaces
-	unknown   map[string]cni.Pod  // by device: pods whose records are lost, and of which too little can be known
-	absent    map[string]int      // looks at which a device was not there
+	unknown   map[string]cni.Pod  // by device: pods without a record, of which too little is known to make one
+	absent    map[string]int      // consecutive looks that did not find a device
 	reclaimed uint64
 	mended    uint64
-	moved     []model.Name // pods whose host ports this request has changed
+	moved     []model.Name // pods whose host ports the current request changed
 
-	lans []lan // of other plugins, as of the last look
+	lans []lan // networks of other plugins, as of the last look
 
-	mtu   int // of what was there at mtuAt: to ask costs a look at every route
+	mtu   int // as of mtuAt; cached, because finding it takes a dump of all routes
 	mtuAt time.Time
 }
 
-// The directories of the files.
+// The directories of the files, below Config.Dir.
 const (
 	addressesDir = "ipam"
 	recordsDir   = "pods"
 )
 
-// New returns a Network that knows what its predecessor knew, less what is over: everything after another boot of the
-// kernel, and what belongs to devices that are gone.
+// New returns a Network with the state of its predecessor, except for what is over: all of it after
+// a reboot, and what belongs to devices that are gone.
 func New(cfg Config) (*Network, error) {
 	if cfg.Boot == "" {
 		var err error
@@ -133,11 +137,11 @@ func New(cfg Config) (*Network, error) {
 	for _, record := range n.records {
 		n.open(record, nil)
 	}
-	n.takeMoved() // nobody waits for them
+	n.takeMoved() // no request waits for these
 	return n, nil
 }
 
-// Close lets go of what was handed over. The files stay.
+// Close closes the sockets, the pods' among them. The files stay.
 func (n *Network) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -157,7 +161,8 @@ func (n *Network) Handle(request *cni.Request, file *os.File) (*cni.Answer, erro
 	outcome := "ok"
 	if err != nil {
 		outcome = "error"
-		n.cfg.Log.Warn("refused the plugin", "verb", request.Verb, "pod", request.Pod.String(), "container", request.Attachment.Container, "error", err)
+		n.cfg.Log.Warn("refused a request of the CNI plugin",
+			"verb", request.Verb, "pod", request.Pod.String(), "container", request.Attachment.Container, "error", err)
 	}
 	if n.cfg.Meter != nil {
 		n.cfg.Meter(string(request.Verb), outcome, time.Since(began))
@@ -165,7 +170,8 @@ func (n *Network) Handle(request *cni.Request, file *os.File) (*cni.Answer, erro
 	return answer, err
 }
 
-// handle answers a request when what it changed is so. It waits without the lock: others are not to wait with it.
+// handle answers a request once its changes are in effect. It waits for that without the lock, so
+// that other requests proceed.
 func (n *Network) handle(request *cni.Request, file *os.File) (*cni.Answer, error) {
 	n.mu.Lock()
 	known := n.records[request.Attachment.Device()] != nil
@@ -180,7 +186,7 @@ func (n *Network) handle(request *cni.Request, file *os.File) (*cni.Answer, erro
 		if err != nil && request.Verb == cni.Register {
 			return nil, n.undo(request, known, err)
 		}
-		if err != nil { // what is gone is gone
+		if err != nil { // the pod is gone either way
 			n.cfg.Log.Warn("a pod's host ports are not closed yet", "pod", pod.String(), "error", err)
 			break
 		}
@@ -188,8 +194,8 @@ func (n *Network) handle(request *cni.Request, file *os.File) (*cni.Answer, erro
 	return answer, nil
 }
 
-// undo takes back a registration whose ports are another pod's, if it was not there before. One that only takes longer than it
-// should stays for whoever tries again.
+// undo takes back a new registration whose ports belong to another pod. A registration that is
+// merely slow stays: the runtime tries again and finds it.
 func (n *Network) undo(request *cni.Request, known bool, why error) error {
 	var refusal *types.Error
 	if known || !errors.As(why, &refusal) || refusal.Code != cni.ErrPortTaken {
@@ -223,7 +229,8 @@ func (n *Network) answer(request *cni.Request, file *os.File) (*cni.Answer, erro
 	return nil, fmt.Errorf("unknown verb %q", request.Verb)
 }
 
-// ready takes over the node's CIDRs. Without any it returns an error of the code, which depends on who asks.
+// ready updates the pools from the node's CIDRs. If there are none it returns an error with the
+// given code, which depends on the request.
 func (n *Network) ready(code uint) error {
 	if n.cfg.Chained {
 		return nil
@@ -238,7 +245,8 @@ func (n *Network) ready(code uint) error {
 
 func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 	if n.cfg.Chained {
-		return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "the agent runs with --pod-network=chained, and another plugin has to come before fairlead-cni")
+		return nil, cni.Refusal(types.ErrInvalidNetworkConfig,
+			"the agent runs with --pod-network=chained: put another plugin before fairlead-cni in the CNI configuration")
 	}
 	if err := n.ready(types.ErrTryAgainLater); err != nil {
 		return nil, err
@@ -269,7 +277,8 @@ func (n *Network) allocate(request *cni.Request) (*cni.Answer, error) {
 	return answer, nil
 }
 
-// register notes a device and makes its addresses lead to it. The file is what the plugin opened in the pod's namespace.
+// register records a device and routes its addresses to it. file is the socket that the plugin
+// opened in the pod's namespace.
 func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 	defer func() {
 		if err != nil && file != nil {
@@ -278,7 +287,8 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 	}()
 	device, name := request.Device, request.Attachment.Device()
 	if device.Chained != n.cfg.Chained {
-		return cni.Refusal(types.ErrInvalidNetworkConfig, "the agent runs with --pod-network=%s, and the plugins are configured otherwise", mode(n.cfg.Chained))
+		return cni.Refusal(types.ErrInvalidNetworkConfig,
+			"the agent runs with --pod-network=%s, but the CNI configuration is for the other mode", mode(n.cfg.Chained))
 	}
 	link, err := n.rtnl.LinkByIndex(device.Index)
 	if err != nil || link.Attrs().Name != device.Name {
@@ -287,10 +297,11 @@ func (n *Network) register(request *cni.Request, file *os.File) (err error) {
 	device.Kind = cni.Kind(link.Type())
 	if !device.Chained {
 		if device.Name != name {
-			return cni.Refusal(types.ErrInvalidNetworkConfig, "device %.32q is not %s", device.Name, name)
+			return cni.Refusal(types.ErrInvalidNetworkConfig,
+				"the device is called %.32q, and should be %s", device.Name, name)
 		}
 		if err := n.leases.renew(request.Attachment, request.Addresses); err != nil {
-			return cni.Refusal(types.ErrTryAgainLater, "%v any more", err)
+			return cni.Refusal(types.ErrTryAgainLater, "%v", err)
 		}
 	}
 	cookie, err := cookieOf(file)
@@ -328,12 +339,13 @@ func mode(chained bool) string {
 	return "main"
 }
 
-// connect makes the addresses of a device lead to it; another plugin has done that for its own.
+// connect routes the addresses of a device to it. For a chained device, the other plugin has done
+// so.
 func (n *Network) connect(record *Record) error {
 	if record.Device.Chained {
 		return nil
 	}
-	// The programs first: a pod that can be reached can be heard.
+	// The programs come first: from the first route on, the pod can be reached and may answer.
 	if n.cfg.Programs != nil {
 		if err := n.cfg.Programs.AddPod(podOf(record, n.firstOf(record))); err != nil {
 			return err
@@ -347,7 +359,7 @@ func (n *Network) connect(record *Record) error {
 	return n.answerFor(record)
 }
 
-// keep takes over the socket in a pod's namespace; nil closes the one that there was.
+// keep stores the socket of a pod's namespace and closes the previous one; nil only closes.
 func (n *Network) keep(name string, socket *os.File) {
 	if was := n.sockets[name]; was != nil {
 		was.Close()
@@ -358,8 +370,8 @@ func (n *Network) keep(name string, socket *os.File) {
 	}
 }
 
-// cookieOf returns the number of the network namespace that a sock_diag socket was opened in. The kernel says so, whoever
-// sent it.
+// cookieOf returns the cookie of the network namespace that a sock_diag socket was opened in. It
+// comes from the kernel, so the sender cannot forge it.
 func cookieOf(socket *os.File) (uint64, error) {
 	if socket == nil {
 		return 0, errors.New("no socket of the pod's network namespace came with the request")
@@ -367,7 +379,7 @@ func cookieOf(socket *os.File) (uint64, error) {
 	fd := int(socket.Fd())
 	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
 	if err != nil || kind != unix.NETLINK_SOCK_DIAG {
-		return 0, errors.Join(errors.New("what came with the request is no sock_diag socket"), err)
+		return 0, errors.Join(errors.New("the file that came with the request is not a sock_diag socket"), err)
 	}
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {
@@ -376,7 +388,8 @@ func cookieOf(socket *os.File) (uint64, error) {
 	return cookie, nil
 }
 
-// release removes the device of an attachment, if the plugin could not, and then forgets the attachment.
+// release removes the device of an attachment, in case the plugin could not, and forgets the
+// attachment.
 func (n *Network) release(name string) error {
 	if err := removeLink(name); err != nil {
 		return err
@@ -384,7 +397,7 @@ func (n *Network) release(name string) error {
 	return n.forget(name)
 }
 
-// forget lets go of what an attachment has that has no device.
+// forget drops all state of an attachment whose device is gone.
 func (n *Network) forget(name string) error {
 	record := n.records[name]
 	if record != nil {
@@ -408,7 +421,7 @@ func (n *Network) forget(name string) error {
 	return n.leases.release(name)
 }
 
-// check compares what the runtime thinks there is with what is there.
+// check compares what the runtime believes with what is there.
 func (n *Network) check(request *cni.Request) error {
 	name := request.Attachment.Device()
 	if err := errors.Join(n.recognize(request.Attachment, request.Pod), n.remember(request)); err != nil {
@@ -432,7 +445,7 @@ func (n *Network) check(request *cni.Request) error {
 	}
 	for _, addr := range record.Addresses {
 		if lease := n.leases.all[addr]; lease == nil || lease.Owner != record.Owner || lease.Released != 0 {
-			return cni.Refusal(cni.ErrNotAsTold, "address %s is not this pod's", addr)
+			return cni.Refusal(cni.ErrNotAsTold, "address %s does not belong to this pod", addr)
 		}
 		if leads[addr] != record.Device.Index {
 			return cni.Refusal(cni.ErrNotAsTold, "address %s does not lead to device %s", addr, name)
@@ -441,7 +454,7 @@ func (n *Network) check(request *cni.Request) error {
 	return nil
 }
 
-// collect releases what a network has and the runtime does not.
+// collect releases the attachments of a network that the runtime does not list.
 func (n *Network) collect(request *cni.Request) (int, error) {
 	valid := map[string]bool{}
 	for _, attachment := range request.Valid {

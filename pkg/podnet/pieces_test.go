@@ -12,7 +12,7 @@ func TestPiecesSizes(t *testing.T) {
 		{1 << 60 / 8, 1500, 0},
 	} {
 		if got := pieces(c.rate, c.mtu); got != c.want {
-			t.Errorf("%d bytes a second, an MTU of %d: %d, want %d", c.rate, c.mtu, got, c.want)
+			t.Errorf("pieces(%d, %d) = %d, want %d", c.rate, c.mtu, got, c.want)
 		}
 	}
 }

@@ -5,21 +5,22 @@ import (
 	"net/netip"
 )
 
-// pool gives out the addresses of one CIDR: first those that were never used since the agent started, in order, then
-// those that came back, the longest ago first, and then those that were somebody else's when their turn came. It only
-// remembers where it is; whoever asks says what is taken.
+// pool gives out the addresses of one CIDR: first, in order, those never used since the agent
+// started, then those that came back, the earliest first, and then those that others had when their
+// turn came. It only remembers its position; the caller says what is taken.
 type pool struct {
 	prefix netip.Prefix
-	next   netip.Addr   // never given out yet; invalid when there is none left
-	back   []netip.Addr // that came back and have rested, in that order
+	next   netip.Addr   // the first address never given out; invalid when there is none
+	back   []netip.Addr // addresses that came back and have rested, in that order
 }
 
 func newPool(prefix netip.Prefix) *pool {
 	return &pool{prefix: prefix.Masked(), next: first(prefix)}
 }
 
-// first returns the lowest address for a pod. The lowest of an IPv4 network is its name and that of IPv6 is for any
-// router; where there are but two addresses or one, they are for use.
+// first returns the lowest address for a pod. The lowest of an IPv4 network names the network, and
+// that of an IPv6 network is the subnet-router anycast address. Networks of one or two addresses
+// use them all.
 func first(prefix netip.Prefix) netip.Addr {
 	addr := prefix.Masked().Addr()
 	if prefix.Bits() >= addr.BitLen()-1 {
@@ -33,7 +34,7 @@ func (p *pool) has(addr netip.Addr) bool {
 	if !p.prefix.Contains(addr) || addr.Compare(first(p.prefix)) < 0 {
 		return false
 	}
-	// The highest of an IPv4 network is for broadcasts.
+	// The highest of an IPv4 network is the broadcast address.
 	return addr.Is6() || p.prefix.Bits() >= 31 || p.prefix.Contains(addr.Next())
 }
 
@@ -58,7 +59,7 @@ func (p *pool) take(taken func(netip.Addr) bool) (netip.Addr, bool) {
 	return p.scan(first(p.prefix), taken)
 }
 
-// scan returns the first address from there on that is not taken.
+// scan returns the first address at or after from that is not taken.
 func (p *pool) scan(from netip.Addr, taken func(netip.Addr) bool) (netip.Addr, bool) {
 	for addr := from; p.has(addr); addr = addr.Next() {
 		if !taken(addr) {
@@ -68,7 +69,7 @@ func (p *pool) scan(from netip.Addr, taken func(netip.Addr) bool) (netip.Addr, b
 	return netip.Addr{}, false
 }
 
-// size returns how many addresses there are for pods.
+// size returns the number of addresses for pods.
 func (p *pool) size() float64 {
 	bits := p.prefix.Addr().BitLen() - p.prefix.Bits()
 	n := math.Exp2(float64(bits))

@@ -9,18 +9,18 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Ports is who leads from ports of the node to pods.
+// Ports opens ports of the node for pods.
 type Ports interface {
 	SetAttachment(*model.Attachment)
 	DeleteAttachment(pod model.Name, device string)
-	// Await returns once what was told of a pod is true of what programs know. The error says why it is not, with the code of
-	// ErrPortTaken if another pod has to go first.
+	// Await returns once the programs know all that was said about a pod's ports. Its error says
+	// why they do not, with code ErrPortTaken if another pod has to release a port first.
 	Await(pod model.Name) error
 }
 
-// hostPort is a port of the node as the runtime asks for it, in one form for each.
+// hostPort is a port of the node that a runtime asks for, in canonical form.
 type hostPort struct {
-	addr     netip.Addr // not valid for every address of the node
+	addr     netip.Addr // invalid: every address of the node
 	port     int
 	protocol string
 }
@@ -34,17 +34,18 @@ func (p hostPort) String() string {
 }
 
 func portOf(m *cni.PortMapping) hostPort {
-	addr, _ := netip.ParseAddr(m.HostIP) // which was checked
+	addr, _ := netip.ParseAddr(m.HostIP) // validated before
 	if addr = addr.Unmap(); addr.IsUnspecified() {
 		addr = netip.Addr{}
 	}
 	return hostPort{addr, m.HostPort, m.Protocol}
 }
 
-// protocols are those of a port mapping, which was checked.
+// protocols translates those of a validated port mapping.
 var protocols = map[string]model.Protocol{"tcp": model.TCP, "udp": model.UDP, "sctp": model.SCTP}
 
-// podName returns what a record's pod is called. Without Kubernetes it is the container, which no Pod can be called.
+// podName returns the name of a record's pod. Without Kubernetes it is the container's id without a
+// namespace, which no Pod can have.
 func (r *Record) podName() model.Name {
 	if r.Pod.Namespace == "" || r.Pod.Name == "" {
 		return model.Name{Name: r.Owner.Container}
@@ -52,7 +53,8 @@ func (r *Record) podName() model.Name {
 	return model.Name{Namespace: r.Pod.Namespace, Name: r.Pod.Name}
 }
 
-// device returns the name under which the record is kept, which is that of the node's end where we made it.
+// device returns the name that the record is kept under: that of the node's end, if fairlead made
+// the device.
 func (r *Record) device() string {
 	if r.Owner == (cni.Attachment{}) {
 		return r.Device.Name
@@ -60,7 +62,7 @@ func (r *Record) device() string {
 	return r.Owner.Device()
 }
 
-// attachment returns what a record, which was checked, says of ports of the node.
+// attachment returns what a validated record says about ports of the node.
 func (r *Record) attachment() *model.Attachment {
 	a := &model.Attachment{
 		Pod: r.podName(), UID: cmp.Or(r.Pod.UID, r.Owner.Container), Device: r.device(), Created: r.Since.Unix(), Addrs: r.Addresses,
@@ -75,7 +77,8 @@ func (r *Record) attachment() *model.Attachment {
 	return a
 }
 
-// vacant returns an error if a port that a record asks for is another container's. The interfaces of one share theirs.
+// vacant returns an error if a port that a record asks for belongs to another container. The
+// interfaces of one container share its ports.
 func (n *Network) vacant(record *Record) error {
 	wanted := make(map[hostPort]bool, len(record.Device.HostPorts))
 	for i := range record.Device.HostPorts {
@@ -97,7 +100,8 @@ func (n *Network) vacant(record *Record) error {
 	return nil
 }
 
-// open has the ports that a record asks for lead to it, soon. Those of the record before it, if there is one, are closed.
+// open requests that the ports of a record lead to its pod; Await tells when they do. It closes the
+// ports of the record before it, if that was of another pod.
 func (n *Network) open(record, before *Record) {
 	if n.cfg.Ports == nil || record.podName() == (model.Name{}) {
 		return
@@ -124,7 +128,7 @@ func (n *Network) ported(record *Record) {
 	}
 }
 
-// takeMoved returns the pods whose ports have changed since it was called last.
+// takeMoved returns the pods whose ports have changed since the last call.
 func (n *Network) takeMoved() []model.Name {
 	moved := n.moved
 	n.moved = nil

@@ -18,43 +18,44 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// harbour notes what it is told, and lets nobody pass while it has an error.
-type harbour struct {
+// fakePorts records its calls, and fails every Await while it has an error.
+type fakePorts struct {
 	told []string
 	err  error
-	free func() bool // the network's lock is nobody's
+	free func() bool // whether the network's lock is free
 }
 
-func (h *harbour) SetAttachment(a *model.Attachment) {
+func (h *fakePorts) SetAttachment(a *model.Attachment) {
 	h.told = append(h.told, fmt.Sprintf("set %s %d", a.Pod, len(a.HostPorts)))
 }
 
-func (h *harbour) DeleteAttachment(pod model.Name, _ string) {
+func (h *fakePorts) DeleteAttachment(pod model.Name, _ string) {
 	h.told = append(h.told, "delete "+pod.String())
 }
 
-func (h *harbour) Await(pod model.Name) error {
+func (h *fakePorts) Await(pod model.Name) error {
 	h.told = append(h.told, fmt.Sprintf("await %s %t", pod, h.free()))
 	return h.err
 }
 
-// The plugin is answered once a pod's ports lead to it, or are closed, and nobody waits with it. A pod that cannot have its ports is
-// none, one that only has to wait stays, and the next agent knows what this one did.
+// The plugin gets its answer once a pod's ports are open or closed, and no other request waits
+// meanwhile. A pod that cannot have its ports is not registered, one whose ports are merely late
+// is, and the next agent opens the same ports.
 func TestPortsAreAwaited(t *testing.T) {
-	dir, quays := t.TempDir(), &harbour{}
+	dir, ports := t.TempDir(), &fakePorts{}
 	var n *Network
 	start := func() {
 		var err error
-		if n, err = New(Config{Dir: dir, Chained: true, Ports: quays, Boot: "one", Log: slog.New(slog.DiscardHandler)}); err != nil {
+		if n, err = New(Config{Dir: dir, Chained: true, Ports: ports, Boot: "one", Log: slog.New(slog.DiscardHandler)}); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = n.Close() })
 	}
-	quays.free = func() bool { return n.mu.TryLock() && func() bool { n.mu.Unlock(); return true }() }
+	ports.free = func() bool { return n.mu.TryLock() && func() bool { n.mu.Unlock(); return true }() }
 	ask := func(verb cni.Verb, pod string, ports ...cni.PortMapping) error {
 		request := &cni.Request{
 			Verb: verb, Attachment: owner(1), Pod: cni.Pod{Namespace: "shop", Name: pod}, Addresses: []netip.Addr{netip.MustParseAddr("10.1.0.1")},
-			// A device that is there wherever this runs.
+			// A device that exists everywhere.
 			Device: &cni.Device{Index: 1, Name: "lo", Chained: true, MAC: "02:00:00:00:00:01", PodMAC: "02:00:00:00:00:02", HostPorts: ports},
 		}
 		var file *os.File
@@ -81,19 +82,19 @@ func TestPortsAreAwaited(t *testing.T) {
 	}{
 		{"no ports", nil, func() error { return ask(cni.Register, "a") }, false, "set shop/a 0", 1},
 		{"gone", nil, func() error { return ask(cni.Release, "a") }, false, "delete shop/a", 0},
-		{"taken", taken, func() error { return ask(cni.Register, "a", http) }, true, "set shop/a 1, await shop/a true, delete shop/a", 0},
-		{"late", late, func() error { return ask(cni.Register, "a", http) }, true, "set shop/a 1, await shop/a true", 1},
+		{"port taken", taken, func() error { return ask(cni.Register, "a", http) }, true, "set shop/a 1, await shop/a true, delete shop/a", 0},
+		{"port late", late, func() error { return ask(cni.Register, "a", http) }, true, "set shop/a 1, await shop/a true", 1},
 		{"again", nil, func() error { return ask(cni.Register, "a", http) }, false, "set shop/a 1, await shop/a true", 1},
-		{"taken from one that is", taken, func() error { return ask(cni.Register, "a", http) }, true, "set shop/a 1, await shop/a true", 1},
+		{"port taken, but the pod is registered", taken, func() error { return ask(cni.Register, "a", http) }, true, "set shop/a 1, await shop/a true", 1},
 		{"another agent", nil, func() error { start(); return nil }, false, "set shop/a 1", 1},
 		{"another pod", nil, func() error { return ask(cni.Register, "b", http) }, false, "delete shop/a, set shop/b 1, await shop/a true, await shop/b true", 1},
 		{"closed late", late, func() error { return ask(cni.Release, "b") }, false, "delete shop/b, await shop/b true", 0},
 	} {
-		quays.told, quays.err = nil, step.err
+		ports.told, ports.err = nil, step.err
 		if err := step.do(); (err != nil) != step.fails {
 			t.Errorf("%s: %v", step.name, err)
 		}
-		if told := strings.Join(quays.told, ", "); told != step.told {
+		if told := strings.Join(ports.told, ", "); told != step.told {
 			t.Errorf("%s: told %q, want %q", step.name, told, step.told)
 		}
 		files, err := n.files.names(false)
@@ -107,7 +108,7 @@ func mapped(host string, port int, protocol string) cni.PortMapping {
 	return cni.PortMapping{HostIP: host, HostPort: port, ContainerPort: 80, Protocol: protocol}
 }
 
-// A port is one container's, on each address and for each protocol; how the address is written makes no difference.
+// A port belongs to one container, for each address and protocol, however the address is written.
 func TestVacant(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -120,11 +121,11 @@ func TestVacant(t *testing.T) {
 		{"the same container", "a", mapped("", 80, "tcp"), mapped("", 80, "tcp"), true},
 		{"another port", "b", mapped("", 80, "tcp"), mapped("", 81, "tcp"), true},
 		{"another protocol", "b", mapped("", 80, "tcp"), mapped("", 80, "udp"), true},
-		{"one address of all", "b", mapped("", 80, "tcp"), mapped("127.0.0.1", 80, "tcp"), true},
+		{"one address and all", "b", mapped("", 80, "tcp"), mapped("127.0.0.1", 80, "tcp"), true},
 		{"two addresses", "b", mapped("127.0.0.1", 80, "tcp"), mapped("192.0.2.1", 80, "tcp"), true},
-		{"all, otherwise written", "b", mapped("::", 80, "tcp"), mapped("0.0.0.0", 80, "tcp"), false},
-		{"one, otherwise written", "b", mapped("::ffff:192.0.2.1", 80, "tcp"), mapped("192.0.2.1", 80, "tcp"), false},
-		{"one of IPv6, otherwise written", "b", mapped("2001:db8:0::1", 80, "tcp"), mapped("2001:db8::1", 80, "tcp"), false},
+		{"all, written differently", "b", mapped("::", 80, "tcp"), mapped("0.0.0.0", 80, "tcp"), false},
+		{"one, written differently", "b", mapped("::ffff:192.0.2.1", 80, "tcp"), mapped("192.0.2.1", 80, "tcp"), false},
+		{"an IPv6 address, written differently", "b", mapped("2001:db8:0::1", 80, "tcp"), mapped("2001:db8::1", 80, "tcp"), false},
 	} {
 		record := func(container string, m cni.PortMapping) *Record {
 			return &Record{
@@ -132,19 +133,20 @@ func TestVacant(t *testing.T) {
 				Device: cni.Device{HostPorts: []cni.PortMapping{m}},
 			}
 		}
-		n := &Network{cfg: Config{Ports: &harbour{}}, records: map[string]*Record{"fl": record(tt.owner, tt.has)}}
+		n := &Network{cfg: Config{Ports: &fakePorts{}}, records: map[string]*Record{"fl": record(tt.owner, tt.has)}}
 		err := n.vacant(record("a", tt.wants))
 		if (err == nil) != tt.vacant {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		var refusal *types.Error
 		if err != nil && (!errors.As(err, &refusal) || refusal.Code != cni.ErrPortTaken) {
-			t.Errorf("%s: refused by %v", tt.name, err)
+			t.Errorf("%s: got %v, want a refusal with code ErrPortTaken", tt.name, err)
 		}
 	}
 }
 
-// What a record says of ports is what the runtime asked for; a pod without a name is its container.
+// An attachment has the ports that the runtime asked for. A pod without a name is named after its
+// container.
 func TestAttachment(t *testing.T) {
 	record := &Record{
 		Owner: owner(1), Pod: cni.Pod{Namespace: "shop", Name: "web", UID: "u"}, Since: time.Unix(7, 8),
@@ -159,11 +161,11 @@ func TestAttachment(t *testing.T) {
 		},
 	}
 	if got := record.attachment(); !reflect.DeepEqual(got, want) {
-		t.Errorf("%+v, want %+v", got, want)
+		t.Errorf("attachment %+v, want %+v", got, want)
 	}
 	record.Pod = cni.Pod{Namespace: "shop"}
 	want.Pod, want.UID = model.Name{Name: "c1"}, "c1"
 	if got := record.attachment(); !reflect.DeepEqual(got, want) {
-		t.Errorf("without a name %+v, want %+v", got, want)
+		t.Errorf("attachment of a pod without a name: %+v, want %+v", got, want)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// told is what programs were told of pods: by index, where it is counted what they send.
+// told is what the programs were told: for each device, the index under which its traffic is
+// counted.
 type told map[uint32]uint32
 
 func (t told) SetPods(pods []maps.Pod) error {
@@ -22,7 +23,8 @@ func (t told) SetPods(pods []maps.Pod) error {
 func (t told) AddPod(pod maps.Pod) error    { t[pod.Index] = pod.Pace; return nil }
 func (t told) RemovePod(pod maps.Pod) error { delete(t, pod.Index); return nil }
 
-// What a pod sends and gets is counted in one place, whichever of its interfaces it is by; of those whose owner is not known each has its own.
+// A pod's traffic is counted in one place for all its interfaces. Each interface whose owner is not
+// known counts for itself.
 func TestOnePlaceForAllInterfaces(t *testing.T) {
 	have := told{}
 	n := &Network{cfg: Config{Programs: have}, records: map[string]*Record{}}
@@ -34,11 +36,11 @@ func TestOnePlaceForAllInterfaces(t *testing.T) {
 	}
 	want := told{12: 7, 7: 7, 9: 7, 8: 8, 3: 0, 4: 0}
 	if err := n.tellPods(); err != nil || cmp.Diff(want, have) != "" {
-		t.Errorf("%v, want %v; %v", have, want, err)
+		t.Errorf("programs were told %v, want %v; error %v", have, want, err)
 	}
 	for _, record := range n.records {
 		if got, want := n.firstOf(record), want[uint32(record.Device.Index)]; want != 0 && got != int(want) || want == 0 && got != record.Device.Index {
-			t.Errorf("of %d it is %d, want %d", record.Device.Index, got, want)
+			t.Errorf("first device of %d is %d, want %d", record.Device.Index, got, want)
 		}
 	}
 	n.records["a0"].Rates, n.records["a1"].Rates = maps.Rates{Out: 1000, In: 4000}, maps.Rates{Out: 1000, In: 4000}
@@ -46,13 +48,13 @@ func TestOnePlaceForAllInterfaces(t *testing.T) {
 	n.records["lost"].Rates = maps.Rates{Share: maps.Share{Namespace: "shop", OfNamespace: 300, OfNode: 5000}}
 	n.records["lost too"].Rates = maps.Rates{Share: maps.Share{Namespace: "other", OfNode: 5000}}
 	if all, most := n.waits(); all != 2*1000+4000/2+100/2+2*300+2*5000 || most != 2*5000 {
-		t.Errorf("%d bytes may wait, of one %d", all, most)
+		t.Errorf("%d bytes may be queued, at most %d of one pod or share", all, most)
 	}
 	if got := n.podsWith(func(r *Record) bool { return r.Rates.Limited() }); got != 4 {
 		t.Errorf("%d pods have a rate, want 4", got)
 	}
 	late := &Record{Owner: cni.Attachment{Container: "b"}, Device: cni.Device{Index: 20}}
 	if got := n.firstOf(late); got != 8 {
-		t.Errorf("of another of the second pod it is %d", got)
+		t.Errorf("first device for a new interface of pod b is %d, want 8", got)
 	}
 }

@@ -16,18 +16,21 @@ import (
 )
 
 const (
-	// lookEvery is how often it is looked for what is missing, or over, although nothing was heard: what somebody takes away is to
-	// be back within ten seconds.
+	// lookEvery is the interval between looks for what is missing or left over when no event asks
+	// for one. What somebody removes has to be back within ten seconds.
 	lookEvery = 8 * time.Second
 	// lookApart is the least time between two looks: pods may come and go by the hundred.
 	lookApart = 200 * time.Millisecond
-	// youth is how long an address without a device is one that a plugin is making the device of.
+	// youth is how long an address without a device is taken to be one whose device a plugin is
+	// still making.
 	youth = 2 * time.Minute
-	// looks is how often a device has to be missed to be gone: a plugin that finds half of one makes it anew.
+	// looks is how many looks in a row have to miss a device for it to count as gone: a plugin that
+	// finds a half-made device removes it and makes it again.
 	looks = 2
 )
 
-// load reads the files. What is of another boot is removed, since nothing of it can be there any more.
+// load reads the files. It removes those of another boot, since nothing that they describe can
+// exist any more.
 func (n *Network) load() error {
 	names, err := n.leases.files.names(true)
 	if err != nil {
@@ -72,15 +75,16 @@ func (n *Network) load() error {
 	return nil
 }
 
-// discard removes a file that tells nothing. If that was about a pod that lives, its device and routes tell enough.
+// discard removes an unusable file. If its pod lives, settle adopts the pod's device.
 func (n *Network) discard(f folder, name string, why error) error {
 	if why != nil {
-		n.cfg.Log.Warn("removing a file that cannot be read", "file", name, "error", why)
+		n.cfg.Log.Warn("removing an unreadable record", "file", name, "error", why)
 	}
 	return f.remove(name)
 }
 
-// settle is what a start does: it makes the files and the devices agree. A pod that lives keeps everything.
+// settle makes the files and the devices agree when the agent starts. A pod that lives keeps
+// everything.
 func (n *Network) settle() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -114,7 +118,8 @@ func (n *Network) settle() error {
 	return n.look(true)
 }
 
-// Run keeps the node's way to its pods right, and takes back what is left over, until the context ends.
+// Run keeps the node's routes to its pods right, and reclaims what is left over, until the context
+// ends.
 func (n *Network) Run(ctx context.Context) error {
 	heard, err := listen(ctx)
 	if err != nil {
@@ -133,7 +138,7 @@ func (n *Network) Run(ctx context.Context) error {
 		n.takeMoved()
 		n.mu.Unlock()
 		if err != nil {
-			n.cfg.Log.Warn("looking after the pods' devices: trying again", "error", err)
+			n.cfg.Log.Warn("cannot reconcile the pods' devices, trying again", "error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -142,7 +147,8 @@ func (n *Network) Run(ctx context.Context) error {
 	}
 }
 
-// look compares the kernel's devices, routes and neighbours with the records, and mends what differs.
+// look compares the kernel's devices, routes and neighbours with the records, and repairs what
+// differs.
 func (n *Network) look(start bool) error {
 	names, pods, err := links()
 	if err != nil {
@@ -155,7 +161,8 @@ func (n *Network) look(start bool) error {
 	return errors.Join(append(errs, n.decideTraits(), n.tellPods())...)
 }
 
-// traits returns how a pod is to be treated.
+// traits returns how a pod is to be treated. A new pod that takes over an interface does not
+// inherit its traits.
 func (n *Network) traits(record, was *Record) Traits {
 	if n.cfg.Traits == nil {
 		return Traits{}
@@ -166,7 +173,7 @@ func (n *Network) traits(record, was *Record) Traits {
 	return n.cfg.Traits(record.Pod, record.Device.Bandwidth, &was.Traits)
 }
 
-// decideTraits notes which pods are to be treated otherwise than before.
+// decideTraits updates the records of the pods whose treatment has changed.
 func (n *Network) decideTraits() error {
 	var errs []error
 	for name, record := range n.records {
@@ -209,7 +216,7 @@ func (n *Network) dropGone(names map[int]string, pods map[string]*endpoint, star
 			continue
 		}
 		n.reclaimed++
-		n.cfg.Log.Info("took back what a pod had whose device is gone", "device", name)
+		n.cfg.Log.Info("reclaimed what belonged to a pod whose device is gone", "device", name)
 		errs = append(errs, n.forget(name))
 	}
 	return errors.Join(errs...)
@@ -226,7 +233,8 @@ func (n *Network) mend() error {
 		return nil
 	}
 	if len(n.lans) > 0 {
-		_ = n.ready(cni.ErrNotAvailable) // where it is not known what is the pods', nobody answers for them yet
+		// This refreshes the pools. While the CIDRs are unknown, beside finds nothing to answer for.
+		_ = n.ready(cni.ErrNotAvailable)
 	}
 	leads := singles(routes)
 	known, err := hostNeighbours()
@@ -246,7 +254,7 @@ func (n *Network) mend() error {
 		}) {
 			err := n.connect(record)
 			if errors.Is(err, unix.ENODEV) {
-				continue // it goes, with the pod
+				continue // the device goes, and the pod with it
 			}
 			n.mended++
 			if err != nil {

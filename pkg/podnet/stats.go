@@ -8,40 +8,42 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 )
 
-// Stats is how a Network is doing.
+// Stats is the state of a Network.
 type Stats struct {
-	// Error is why no pod can be added; empty if one can.
+	// Error is why no pod can be added; empty if pods can be.
 	Error string
 	CIDRs []netip.Prefix
-	Pods  int // that are registered
-	// Unchecked has how many of them may send under others' addresses.
+	Pods  int // registered interfaces
+	// Unchecked counts the pods that may send from addresses of others.
 	Unchecked int
-	// Limited has how many of them may send or get only so much, and BBR how many have connections with that congestion control.
+	// Limited counts the pods that have a rate, and BBR those whose connections use that congestion
+	// control.
 	Limited, BBR int
-	// Rated has them by their device's index, the namespace's name among them.
+	// Rated names the pods that have a rate, by the index of their devices.
 	Rated map[uint32]cni.Pod
-	// Waits is how many bytes may wait until pods with a rate may send or get them, and MostWaits how many of one of them.
+	// Waits is how many bytes of all rate-limited pods may be queued at once, and MostWaits how
+	// many of a single pod or share.
 	Waits, MostWaits uint64
-	// Netkits has how many are at a netkit.
+	// Netkits counts the pods whose device is a netkit.
 	Netkits int
-	// Adopted names those whose records were lost, so that what the runtime asked for is not known, and Unknown those of which not
-	// even enough is known to check what they send.
+	// Adopted names the pods whose records were lost, so that what the runtime asked for is not
+	// known, and Unknown those of which too little is known to check what they send.
 	Adopted, Unknown []string
-	// Proxied has how many of them have a proxy, by where it listens; 0 for those whose proxy is not known.
+	// Proxied counts the pods that have a proxy, by the port it listens on; 0 if that is not known.
 	Proxied map[uint16]int
-	// Families has how many addresses there are of IPv4, and of IPv6, as far as the node has any.
+	// Families counts the addresses of IPv4 and IPv6, as far as the node has any.
 	Families  map[string]Count
-	Reclaimed uint64 // attachments that nobody released, and that were taken back
-	Mended    uint64 // pods whose routes were lost
+	Reclaimed uint64 // attachments that nobody released, and the agent did
+	Mended    uint64 // pods whose routes or neighbours were lost
 }
 
-// Count is how many addresses of a family are in which state.
+// Count is how many addresses of a family are in each state.
 type Count struct {
 	Used, Cooling int
-	Free          float64 // IPv6 has more than can be counted
+	Free          float64 // a float, since IPv6 has more than an integer holds
 }
 
-// Stats returns how it is doing.
+// Stats returns the current state.
 func (n *Network) Stats() Stats {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -96,7 +98,7 @@ func (n *Network) Stats() Stats {
 	return s
 }
 
-// podsWith returns how many pods have something, each counted once, however many interfaces it has.
+// podsWith returns how many pods have an interface that satisfies has, counting each pod once.
 func (n *Network) podsWith(has func(*Record) bool) int {
 	pods := map[string]bool{}
 	for name, record := range n.records {
@@ -107,18 +109,20 @@ func (n *Network) podsWith(has func(*Record) bool) int {
 	return len(pods)
 }
 
-// podKey returns what tells a pod from others; one whose owner is not known is told by its device.
+// podKey returns a key that identifies a pod, by its device if its owner is not known.
 func podKey(name string, record *Record) string {
 	return "pod/" + cmp.Or(record.Owner.Container, name)
 }
 
-// How long what a pod sends and gets may have to wait: what would wait for longer the programs drop (bpf/lib/edt.h).
+// A packet that would have to wait for longer than this, in seconds, is dropped by the programs
+// (bpf/lib/edt.h).
 const (
-	horizon  = 2 // seconds
-	patience = 0.5
+	horizon  = 2   // for what a pod sends
+	patience = 0.5 // for what a pod gets
 )
 
-// waits returns how many bytes may wait of all pods, and of the one of which the most may. Who shares a rate and has none of his own is one with the others.
+// waits returns how many bytes may be queued of all pods, and the most of a single one. All pods
+// that send within a shared rate, and have none of their own, count as one.
 func (n *Network) waits() (all, most uint64) {
 	of := map[string]uint64{}
 	for name, record := range n.records {
@@ -140,9 +144,9 @@ func (n *Network) waits() (all, most uint64) {
 	return all, most
 }
 
-// nameOf returns what people know a pod by.
+// nameOf returns the name that people know a pod by.
 func nameOf(pod cni.Pod, device string) string {
-	return cmp.Or(pod.String(), "the one at device "+device)
+	return cmp.Or(pod.String(), "the pod at device "+device)
 }
 
 func familyOf(addr netip.Addr) string {

@@ -7,8 +7,9 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// firstOf returns the least index of a pod's devices, this one's among them: all that the pod sends and gets by any of them is counted there. Of one
-// whose record was lost no others are known.
+// firstOf returns the lowest index of a pod's devices. The programs count all traffic of the pod
+// under it, whichever device it uses. A record without an owner, because it was lost, stands for
+// itself.
 func (n *Network) firstOf(record *Record) int {
 	first := record.Device.Index
 	for _, other := range n.records {
@@ -19,7 +20,8 @@ func (n *Network) firstOf(record *Record) int {
 	return first
 }
 
-// podOf returns what the programs are told of a record, which was checked, of a pod whose first device has that index.
+// podOf translates a validated record for the programs. first is the lowest index of the pod's
+// devices.
 func podOf(record *Record, first int) maps.Pod {
 	mac := func(text string) (addr [6]byte) {
 		parsed, _ := net.ParseMAC(text)
@@ -33,7 +35,7 @@ func podOf(record *Record, first int) maps.Pod {
 	}
 }
 
-// tellPods makes the programs know the pods that there are, and no others.
+// tellPods makes the programs know exactly the pods that exist.
 func (n *Network) tellPods() error {
 	if n.cfg.Programs == nil {
 		return nil

@@ -362,14 +362,15 @@ func TestExhausted(t *testing.T) {
 	n.mustAdd(b)
 	before := n.left()
 	_, err := n.add(c)
-	if code(err) != cni.ErrNoAddress || !strings.Contains(err.Error(), "2 are used, 0 are others' and 0 rest") {
+	if code(err) != cni.ErrNoAddress || !strings.Contains(err.Error(),
+		"2 are in use, 0 belong to others and 0 rest") {
 		t.Errorf("ADD of the third: %v", err)
 	}
 	if diff := cmp.Diff(before, n.left()); diff != "" {
 		t.Errorf("a failed ADD changed (-before +after):\n%s", diff)
 	}
 	n.must(n.del(a))
-	if _, err = n.add(c); code(err) != cni.ErrNoAddress || !strings.Contains(err.Error(), "1 are used, 0 are others' and 1 rest") {
+	if _, err = n.add(c); code(err) != cni.ErrNoAddress || !strings.Contains(err.Error(), "1 are in use, 0 belong to others and 1 rest") {
 		t.Errorf("ADD while an address rests: %v", err)
 	}
 	n.must(n.del(b))
