@@ -1,6 +1,6 @@
-// Package cni is what the plugin that a container runtime calls and the agent say to each other: one request and one
-// answer over a unix socket that only root may open. It knows neither Kubernetes nor BPF, since the plugin starts for
-// every pod.
+// Package cni is the protocol between the agent and the plugin that a container runtime calls: one
+// request and one answer over a unix socket that only root may open. It links neither Kubernetes
+// nor BPF, since the plugin starts for every pod.
 package cni
 
 import (
@@ -23,14 +23,15 @@ type Attachment struct {
 	IfName    string `json:"ifname"`
 }
 
-// Pod is what the runtime says of whom the container is for. All of it may be empty, as without Kubernetes.
+// Pod identifies the pod of a container, as the runtime says. Any field may be empty, as all are
+// without Kubernetes.
 type Pod struct {
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name,omitempty"`
 	UID       string `json:"uid,omitempty"`
 }
 
-// String returns namespace/name, or "" for none.
+// String returns namespace/name, or "" if both are empty.
 func (p Pod) String() string {
 	if p.Namespace == "" && p.Name == "" {
 		return ""
@@ -38,14 +39,14 @@ func (p Pod) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// The device of an attachment on the node has a name that follows from the attachment, so whoever has to take it away
-// needs no record of it.
+// The name of an attachment's device on the node is derived from the attachment, so that removing
+// the device takes no record of it.
 const (
 	devicePrefix = "fl"
 	deviceDigits = 12
 )
 
-// digest is the same for the same attachment, and for no other.
+// digest returns a hash of the attachment, different for each use.
 func (a Attachment) digest(use string) []byte {
 	sum := sha256.Sum256([]byte(strings.Join([]string{use, a.Network, a.Container, a.IfName}, "\x00")))
 	return sum[:]
@@ -56,7 +57,7 @@ func (a Attachment) Device() string {
 	return devicePrefix + hex.EncodeToString(a.digest("device"))[:deviceDigits]
 }
 
-// IsDevice reports whether a name is one that Device returns.
+// IsDevice reports whether Device can return name.
 func IsDevice(name string) bool {
 	digits, ok := strings.CutPrefix(name, devicePrefix)
 	if !ok || len(digits) != deviceDigits {
@@ -65,18 +66,18 @@ func IsDevice(name string) bool {
 	return strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// MACs returns the addresses of both ends. They are set and not left to the kernel, since udev would replace one that the
-// kernel chose, at some moment after neighbours were told.
+// MACs returns the addresses of both ends. The plugin sets them rather than leaving them to the
+// kernel: udev replaces an address that the kernel chose, perhaps only after neighbours were told.
 func (a Attachment) MACs() (node, pod net.HardwareAddr) {
 	mac := func(use string) net.HardwareAddr {
 		m := net.HardwareAddr(a.digest(use)[:6])
-		m[0] = m[0]&^1 | 2 // for one, and administered locally
+		m[0] = m[0]&^1 | 2 // unicast, and locally administered
 		return m
 	}
 	return mac("node mac"), mac("pod mac")
 }
 
-// Validate holds the names to what CNI allows.
+// Validate checks the names against the rules of CNI.
 func (a Attachment) Validate() error {
 	for _, valid := range []func() error{
 		func() error { return asError(utils.ValidateNetworkName(a.Network)) },
@@ -92,7 +93,7 @@ func (a Attachment) Validate() error {
 	return nil
 }
 
-// Validate holds the names to what can be shown.
+// Validate checks that the names can be shown.
 func (p Pod) Validate() error {
 	return errors.Join(short("pod namespace", p.Namespace), short("pod name", p.Name), short("pod uid", p.UID))
 }
@@ -102,7 +103,7 @@ const maxName = 253
 
 func short(what, name string) error {
 	if len(name) > maxName || !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return fmt.Errorf("%s %.64q is not one line of at most %d bytes", what, name, maxName)
+		return fmt.Errorf("%s %.64q must be one printable line of at most %d bytes", what, name, maxName)
 	}
 	return nil
 }

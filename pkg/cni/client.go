@@ -15,21 +15,22 @@ import (
 )
 
 const (
-	// exchange is what one question and its answer may take.
+	// exchange is the time limit for one request and its answer.
 	exchange = 20 * time.Second
-	// again is how long it waits for an agent that restarts before it looks again.
+	// again is the pause before asking an agent that may be restarting once more.
 	again = 50 * time.Millisecond
 )
 
-// Client asks the agent at a socket.
+// Client sends requests to the agent at a socket.
 type Client struct {
 	Path string
-	// Patience is how long an agent that is away, or not ready, is waited for.
+	// Patience is how long to wait for an agent that is away or not ready.
 	Patience time.Duration
 }
 
-// Ask sends a request, with a file if there is one, and returns the answer. Its errors are those that the plugin prints: an
-// agent that is away or not ready within the client's patience is to be tried again later.
+// Ask sends a request, with a file if there is one, and returns the answer. Its errors are those
+// that the plugin prints. If the agent is still away or not ready when the client's patience ends,
+// the error tells the runtime to try again later.
 func (c *Client) Ask(request *Request, file *os.File) (*Answer, error) {
 	deadline := time.Now().Add(c.Patience)
 	for {
@@ -49,7 +50,7 @@ func (c *Client) Ask(request *Request, file *os.File) (*Answer, error) {
 	}
 }
 
-// restarts reports whether an error may be that of an agent that is being replaced.
+// restarts reports whether an error may come from an agent that is being replaced.
 func restarts(err error) bool {
 	for _, cause := range []error{fs.ErrNotExist, unix.ECONNREFUSED, unix.ECONNRESET, unix.EPIPE, io.EOF, io.ErrUnexpectedEOF} {
 		if errors.Is(err, cause) {

@@ -9,40 +9,41 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// Verb is what the plugin asks of the agent.
+// Verb is what the plugin asks the agent to do.
 type Verb string
 
-// The verbs. Each may be repeated.
+// The verbs. All are idempotent.
 const (
-	Allocate Verb = "allocate" // addresses, before there is a device
-	Register Verb = "register" // the device that has them, or that another plugin made
+	Allocate Verb = "allocate" // reserve addresses, before the device exists
+	Register Verb = "register" // record the device, made by fairlead-cni or another plugin
 	Release  Verb = "release"
 	Check    Verb = "check"
-	Collect  Verb = "collect" // what is no longer valid
+	Collect  Verb = "collect" // release all attachments but the valid ones
 	Status   Verb = "status"
 )
 
-// Codes of errors that the specification has and its library does not name.
+// Error codes that the CNI library does not name. 50 and 51 are in the CNI specification, those
+// from 100 on are our own.
 const (
 	ErrNotAvailable        uint = 50 // no pod can be added
-	ErrLimitedConnectivity uint = 51 // and those that there are may lack connections
+	ErrLimitedConnectivity uint = 51 // likewise, and existing pods may lack connectivity
 	ErrNotAsTold           uint = 100
 	ErrNoAddress           uint = 101
-	ErrPortTaken           uint = 102 // a port of the node is another pod's
+	ErrPortTaken           uint = 102 // another pod has a port of the node
 )
 
-// Request is a question to the agent. Which fields are read depends on the verb.
+// Request is a request to the agent. The verb determines which fields are read.
 type Request struct {
 	Verb       Verb       `json:"verb"`
 	Attachment Attachment `json:"attachment,omitzero"`
 	Pod        Pod        `json:"pod,omitzero"`
-	// Addresses that were asked for, of the verb Allocate; that the interface has, of the others.
+	// Addresses are those that the runtime wants (Allocate), or that the interface has.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	WithoutV6 bool         `json:"withoutV6,omitempty"` // the namespace has IPv6 turned off
-	Bandwidth *Bandwidth   `json:"bandwidth,omitempty"` // that is asked for, of the verb Allocate
-	// Device is what there is, and of the verb Check what the runtime says that it asked for.
+	Bandwidth *Bandwidth   `json:"bandwidth,omitempty"` // that the runtime wants, for Allocate
+	// Device is the device that exists. For Check it repeats what the runtime wanted of it.
 	Device *Device `json:"device,omitempty"`
-	// Valid is what the runtime still has of the attachment's network.
+	// Valid lists the attachments of the network that the runtime still has.
 	Valid []Attachment `json:"valid,omitempty"`
 }
 
@@ -50,7 +51,7 @@ type Request struct {
 type Device struct {
 	Index int    `json:"index"`
 	Name  string `json:"name"`
-	// Chained is true if another plugin made it, and chose its addresses.
+	// Chained is set if another plugin made the device and chose its addresses.
 	Chained   bool          `json:"chained,omitempty"`
 	Kind      Kind          `json:"kind,omitempty"`
 	MAC       string        `json:"mac"` // of the node's end
@@ -67,7 +68,7 @@ type PortMapping struct {
 	HostIP        string `json:"hostIP,omitempty"`
 }
 
-// Bandwidth is the capability of that name: bits in a second, and bits at a time.
+// Bandwidth is the capability bandwidth: rates in bits per second, and bursts in bits.
 type Bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate,omitempty"`
 	IngressBurst uint64 `json:"ingressBurst,omitempty"`
@@ -75,38 +76,38 @@ type Bandwidth struct {
 	EgressBurst  uint64 `json:"egressBurst,omitempty"`
 }
 
-// Answer is what the agent says. With an error there is nothing else in it.
+// Answer is the agent's answer. If Error is set, all else is empty.
 type Answer struct {
 	Error     *types.Error `json:"error,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	MTU       int          `json:"mtu,omitempty"`
 	Largest   Largest      `json:"largest,omitzero"`
-	Pieces    int          `json:"pieces,omitempty"`   // how large packets of TCP are at the most that the pod makes; 0: as above
-	Kind      Kind         `json:"kind,omitempty"`     // of the device to be made
+	Pieces    int          `json:"pieces,omitempty"`   // largest TCP packet that the pod sends; 0: as Largest
+	Kind      Kind         `json:"kind,omitempty"`     // of the device to make
 	Settings  []Setting    `json:"settings,omitempty"` // of the node's end
-	Removed   int          `json:"removed,omitempty"`  // by Collect
+	Removed   int          `json:"removed,omitempty"`  // attachments that Collect released
 }
 
-// Kind is what a pod's device is made as.
+// Kind is the link type of a pod's device.
 type Kind string
 
 // The kinds.
 const (
-	Veth   Kind = "veth" // or none
+	Veth   Kind = "veth" // also meant by ""
 	Netkit Kind = "netkit"
 )
 
-// IsKind reports whether a device of a kind, as the kernel says it, may be a pod's.
+// IsKind reports whether a pod's device may have this link type of the kernel.
 func IsKind(kind string) bool { return Kind(kind) == Veth || Kind(kind) == Netkit }
 
-// Largest is how large packets of TCP may be inside of the node, before they are cut up to what links take; zero is as the kernel
-// has it.
+// Largest is the largest TCP packets within the node, before they are segmented for a link. Zero is
+// the kernel's default.
 type Largest struct {
 	V4 int `json:"v4,omitempty"`
 	V6 int `json:"v6,omitempty"`
 }
 
-// Setting is one of the kernel's for one device: /proc/sys/net/FAMILY/conf/DEVICE/KEY.
+// Setting is a sysctl of one device: /proc/sys/net/FAMILY/conf/DEVICE/KEY.
 type Setting struct {
 	Family string `json:"family"` // ipv4 or ipv6
 	Key    string `json:"key"`
@@ -118,7 +119,7 @@ const (
 	mostPorts     = 1024
 )
 
-// Validate returns what is wrong with a request.
+// Validate checks a request.
 func (r *Request) Validate() error {
 	switch r.Verb {
 	case Status:
@@ -142,7 +143,7 @@ func (r *Request) Validate() error {
 	}
 	for _, addr := range r.Addresses {
 		if !addr.IsValid() || addr.Is4In6() || addr.Zone() != "" {
-			return fmt.Errorf("address %q of a pod is not a plain one", addr)
+			return fmt.Errorf("pod address %q is invalid, IPv4-mapped or has a zone", addr)
 		}
 	}
 	if r.Verb == Register || r.Verb == Check && r.Device != nil {
@@ -153,15 +154,15 @@ func (r *Request) Validate() error {
 
 func (d *Device) validate() error {
 	if d == nil || d.Index <= 0 || short("device", d.Name) != nil {
-		return errors.New("there is no device to register")
+		return errors.New("the request has no valid device")
 	}
 	for _, mac := range []string{d.MAC, d.PodMAC} {
 		if parsed, err := net.ParseMAC(mac); err != nil || len(parsed) != 6 {
-			return fmt.Errorf("%.32q is not the address of an Ethernet device", mac)
+			return fmt.Errorf("%.32q is not an Ethernet address", mac)
 		}
 	}
 	if len(d.HostPorts) > mostPorts {
-		return fmt.Errorf("more than %d ports of the node", mostPorts)
+		return fmt.Errorf("more than %d host ports", mostPorts)
 	}
 	for i := range d.HostPorts {
 		if err := d.HostPorts[i].validate(); err != nil {
@@ -186,7 +187,7 @@ func (m *PortMapping) validate() error {
 		return nil
 	}
 	if addr, err := netip.ParseAddr(m.HostIP); err != nil || addr.Zone() != "" || addr.IsMulticast() {
-		return fmt.Errorf("address %.64q of a port mapping is none that a node can have", m.HostIP)
+		return fmt.Errorf("address %.64q of a port mapping is not one that a node can have", m.HostIP)
 	}
 	return nil
 }
@@ -196,7 +197,7 @@ func Refusal(code uint, format string, args ...any) *types.Error {
 	return types.NewError(code, fmt.Sprintf(format, args...), "")
 }
 
-// asRefusal keeps the code of an error that has one.
+// asRefusal returns an error with its CNI code, or with ErrInternal if it has none.
 func asRefusal(err error) *types.Error {
 	var refusal *types.Error
 	if errors.As(err, &refusal) {
@@ -205,7 +206,7 @@ func asRefusal(err error) *types.Error {
 	return types.NewError(types.ErrInternal, err.Error(), "")
 }
 
-// asError keeps a nil error nil: the library returns pointers.
+// asError turns a nil *types.Error, as the library returns it, into a nil error.
 func asError(err *types.Error) error {
 	if err == nil {
 		return nil

@@ -18,19 +18,19 @@ import (
 	"fairlead.io/fairlead/pkg/unixsock"
 )
 
-// SocketName is what the socket is called in the agent's state directory.
+// SocketName is the name of the socket in the agent's state directory.
 const SocketName = "cni.sock"
 
-// mostAtOnce is how many requests are worked on; more wait.
+// mostAtOnce limits the requests that are handled at once; more have to wait.
 const mostAtOnce = 64
 
-// Handler answers requests, which were validated. The file is nil unless one came with the request; it becomes the
-// handler's. It may be called from several goroutines. An error that is a *types.Error keeps its code.
+// Handler answers validated requests. It takes ownership of file, which is nil unless one came with
+// the request. It must be safe for concurrent use. An error that is a *types.Error keeps its code.
 type Handler interface {
 	Handle(request *Request, file *os.File) (*Answer, error)
 }
 
-// Server answers the plugin.
+// Server answers the plugin's requests.
 type Server struct {
 	path     string
 	listener *net.UnixListener
@@ -38,8 +38,8 @@ type Server struct {
 	log      *slog.Logger
 }
 
-// NewServer listens at path. That no other agent does is the caller's to know. Requests are answered once Serve runs; the
-// caller calls Serve or Close.
+// NewServer listens at path. The caller makes sure that no other agent does, and has to call Serve,
+// which answers the requests, or Close.
 func NewServer(path string, handler Handler, log *slog.Logger) (*Server, error) {
 	if err := unixsock.PrepareDir(filepath.Dir(path)); err != nil {
 		return nil, err
@@ -51,9 +51,10 @@ func NewServer(path string, handler Handler, log *slog.Logger) (*Server, error) 
 	return &Server{path: path, listener: listener, handler: handler, log: log}, nil
 }
 
-// Serve answers until the context ends, finishes what it is at, and closes the Server.
+// Serve answers until the context ends, finishes the requests in progress, and closes the Server.
 func (s *Server) Serve(ctx context.Context) error {
-	// Not by closing it: whoever takes the socket's file away must have done so when this returns, or it were the next agent's.
+	// End accepting by a deadline, not by closing the listener in the background: Serve must have
+	// removed the socket's file by the time it returns, or it might remove that of the next agent.
 	stop := context.AfterFunc(ctx, func() { _ = s.listener.SetDeadline(time.Now()) })
 	defer stop()
 	var running sync.WaitGroup
@@ -68,25 +69,25 @@ func (s *Server) Serve(ctx context.Context) error {
 			return s.Close()
 		}
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) {
-			s.log.Error("the plugin cannot be answered: too many open files")
-			time.Sleep(again) // or it would spin until some are closed
+			s.log.Error("cannot accept requests of the CNI plugin: too many open files")
+			time.Sleep(again) // do not spin until some are closed
 			continue
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("accept the plugin: %w", err), s.Close())
+			return errors.Join(fmt.Errorf("accept a request of the plugin: %w", err), s.Close())
 		}
 		slots <- struct{}{}
 		running.Go(func() {
 			defer func() { <-slots }()
 			defer conn.Close()
 			if err := s.answer(conn); err != nil {
-				s.log.Warn("the plugin got no answer", "error", err)
+				s.log.Warn("cannot answer the CNI plugin", "error", err)
 			}
 		})
 	}
 }
 
-// Close takes the socket away. Closing twice is no error.
+// Close removes the socket. Closing twice is no error.
 func (s *Server) Close() error {
 	err := s.listener.Close()
 	if errors.Is(err, net.ErrClosed) {
@@ -130,7 +131,8 @@ func (s *Server) handle(request *Request, file *os.File) (*Answer, error) {
 	return s.handler.Handle(request, file)
 }
 
-// fromRoot is a second lock: the socket and its directory are closed to others already.
+// fromRoot refuses other users. It is a second lock: the modes of the socket and its directory keep
+// them out already.
 func fromRoot(conn *net.UnixConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -142,10 +144,10 @@ func fromRoot(conn *net.UnixConn) error {
 		return err
 	}
 	if asked != nil {
-		return fmt.Errorf("ask who it is: %w", asked)
+		return fmt.Errorf("read the credentials of the peer: %w", asked)
 	}
 	if int(peer.Uid) != os.Geteuid() {
-		return fmt.Errorf("it is of user %d", peer.Uid)
+		return fmt.Errorf("the peer runs as user %d", peer.Uid)
 	}
 	return nil
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// handler answers what it was asked, and notes it.
+// handler is a function as a Handler.
 type handler func(*Request, *os.File) (*Answer, error)
 
 func (h handler) Handle(request *Request, file *os.File) (*Answer, error) { return h(request, file) }
 
-// serve returns the path of a socket that is answered until the test ends.
+// serve returns the path of a socket that h answers until the test ends.
 func serve(t *testing.T, h handler) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "run", SocketName)
@@ -40,7 +40,7 @@ func serve(t *testing.T, h handler) string {
 			t.Error(err)
 		}
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the socket is left: %v", err)
+			t.Errorf("the socket is still there: %v", err)
 		}
 	})
 	return path
@@ -55,7 +55,7 @@ func request() *Request {
 	}
 }
 
-// What is asked arrives as it was, with the file, and so does the answer.
+// A request and its file arrive as they were sent, and so does the answer.
 func TestExchange(t *testing.T) {
 	var got *Request
 	var content [5]byte
@@ -85,15 +85,15 @@ func TestExchange(t *testing.T) {
 	}
 	same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 	if diff := cmp.Diff(request(), got, same); diff != "" || string(content[:]) != "hello" {
-		t.Errorf("what arrived (-sent +got), with %q:\n%s", content, diff)
+		t.Errorf("request (-sent +received), file content %q:\n%s", content, diff)
 	}
 	want := &Answer{Addresses: request().Addresses, MTU: 9000, Settings: []Setting{{"ipv4", "rp_filter", "0"}}}
 	if diff := cmp.Diff(want, answer, same); diff != "" {
-		t.Errorf("the answer (-sent +got):\n%s", diff)
+		t.Errorf("answer (-sent +received):\n%s", diff)
 	}
 }
 
-// Errors keep their code, and only an agent that is away or not ready is waited for.
+// Errors keep their code, and the client waits only for an agent that is away or not ready.
 func TestRefusals(t *testing.T) {
 	var asked atomic.Int32
 	path := serve(t, func(r *Request, _ *os.File) (*Answer, error) {
@@ -119,40 +119,40 @@ func TestRefusals(t *testing.T) {
 		return refusal.Code
 	}
 	if got := code(&Request{Verb: Status}, time.Hour); got != ErrNotAvailable {
-		t.Errorf("status: %d", got)
+		t.Errorf("status: code %d", got)
 	}
 	if got := code(request(), 0); got != types.ErrTryAgainLater {
-		t.Errorf("without patience: %d", got)
+		t.Errorf("without patience: code %d", got)
 	}
 	if got := code(request(), time.Hour); got != 0 || asked.Load() != 3 {
-		t.Errorf("with patience: %d, asked %d times", got, asked.Load())
+		t.Errorf("with patience: code %d, asked %d times", got, asked.Load())
 	}
 	check := request()
 	check.Verb = Check
 	if got := code(check, 0); got != types.ErrInternal {
-		t.Errorf("plain error: %d", got)
+		t.Errorf("plain error: code %d", got)
 	}
 	if _, err := (&Client{Path: path + "x"}).Ask(request(), nil); err == nil || !strings.Contains(err.Error(), "no agent") {
 		t.Errorf("no socket: %v", err)
 	}
 }
 
-// Requests that are wrong never reach the handler.
+// Invalid requests never reach the handler.
 func TestHostileRequests(t *testing.T) {
 	path := serve(t, func(r *Request, _ *os.File) (*Answer, error) {
-		t.Errorf("this was handled: %+v", r)
+		t.Errorf("the handler got %+v", r)
 		return &Answer{}, nil
 	})
 	for name, spoil := range map[string]func(*Request){
 		"no verb":              func(r *Request) { r.Verb = "" },
 		"unknown verb":         func(r *Request) { r.Verb = "format" },
 		"no container":         func(r *Request) { r.Attachment.Container = "" },
-		"container of a path":  func(r *Request) { r.Attachment.Container = "../x" },
+		"path as container":    func(r *Request) { r.Attachment.Container = "../x" },
 		"long container":       func(r *Request) { r.Attachment.Container = strings.Repeat("x", 300) },
-		"interface of a path":  func(r *Request) { r.Attachment.IfName = "a/b" },
+		"path as interface":    func(r *Request) { r.Attachment.IfName = "a/b" },
 		"long interface":       func(r *Request) { r.Attachment.IfName = strings.Repeat("x", 16) },
-		"network of a path":    func(r *Request) { r.Attachment.Network = "../.." },
-		"pod of two lines":     func(r *Request) { r.Pod.Name = "a\nb" },
+		"path as network":      func(r *Request) { r.Attachment.Network = "../.." },
+		"pod with two lines":   func(r *Request) { r.Pod.Name = "a\nb" },
 		"mapped address":       func(r *Request) { r.Addresses[0] = netip.MustParseAddr("::ffff:10.0.0.1") },
 		"address with a zone":  func(r *Request) { r.Addresses[0] = netip.MustParseAddr("fe80::1%eth0") },
 		"many addresses":       func(r *Request) { r.Addresses = make([]netip.Addr, 100) },
@@ -173,7 +173,7 @@ func TestHostileRequests(t *testing.T) {
 	}
 }
 
-// Bytes that are no request end their connection, and the next is answered.
+// Bytes that are not a request end their connection, and the next request is answered.
 func TestHostileBytes(t *testing.T) {
 	path := serve(t, func(*Request, *os.File) (*Answer, error) { return &Answer{MTU: 1}, nil })
 	for _, bytes := range [][]byte{
@@ -188,11 +188,11 @@ func TestHostileBytes(t *testing.T) {
 		conn.Close()
 	}
 	if answer, err := (&Client{Path: path}).Ask(request(), nil); err != nil || answer.MTU != 1 {
-		t.Errorf("after all that: %+v, %v", answer, err)
+		t.Errorf("request after hostile bytes: %+v, %v", answer, err)
 	}
 }
 
-// A device's name follows from the attachment alone, is one that the kernel takes, and is recognized.
+// A device's name is derived from the attachment alone, is valid for the kernel, and is recognized.
 func TestDevice(t *testing.T) {
 	seen := map[string]Attachment{}
 	for _, a := range []Attachment{
@@ -213,7 +213,7 @@ func TestDevice(t *testing.T) {
 	}
 	for _, name := range []string{"", "fl", "lo", "fl0123456789a", "fl0123456789abc", "fl0123456789aB", "fx0123456789ab", "fl0123456789a/"} {
 		if IsDevice(name) {
-			t.Errorf("%q is taken for a device of a pod", name)
+			t.Errorf("IsDevice(%q) = true", name)
 		}
 	}
 }

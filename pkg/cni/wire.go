@@ -13,12 +13,13 @@ import (
 )
 
 const (
-	// maxMessage has room for the valid attachments of a node with tens of thousands.
+	// maxMessage has room for the valid attachments of a node with tens of thousands of them.
 	maxMessage  = 8 << 20
 	lengthBytes = 4
 )
 
-// send writes a message: its length, with which the file goes if there is one, and the JSON of it.
+// send writes a message: its length and its JSON. The file, if there is one, travels with the
+// length.
 func send(conn *net.UnixConn, message any, file *os.File) error {
 	body, err := json.Marshal(message)
 	if err != nil {
@@ -31,7 +32,7 @@ func send(conn *net.UnixConn, message any, file *os.File) error {
 	if file != nil {
 		rights = unix.UnixRights(int(file.Fd()))
 	}
-	// In one piece, as far as the kernel takes it: the other end wakes up once.
+	// One write, as far as the kernel takes it, so that the other end wakes up once.
 	whole := append(binary.BigEndian.AppendUint32(make([]byte, 0, lengthBytes+len(body)), uint32(len(body))), body...)
 	sent, _, err := conn.WriteMsgUnix(whole, rights, nil)
 	if err != nil {
@@ -46,7 +47,8 @@ func send(conn *net.UnixConn, message any, file *os.File) error {
 	return nil
 }
 
-// receive reads a message into what it is given, and returns the file that came with it, or nil. The caller closes that.
+// receive reads a message into message, and returns the file that came with it, or nil. The caller
+// closes the file.
 func receive(conn *net.UnixConn, message any) (file *os.File, err error) {
 	defer func() {
 		if err != nil && file != nil {
@@ -60,7 +62,7 @@ func receive(conn *net.UnixConn, message any) (file *os.File, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("receive message: %w", err)
 	}
-	// Before anything can fail, or it would stay open.
+	// Take the file before anything can fail, or it would stay open.
 	if file, err = fileOf(rights[:got]); err != nil {
 		return nil, err
 	}
@@ -72,7 +74,7 @@ func receive(conn *net.UnixConn, message any) (file *os.File, err error) {
 	}
 	size := binary.BigEndian.Uint32(length[:])
 	if size > maxMessage {
-		return file, fmt.Errorf("receive message: %d bytes are too many", size)
+		return file, fmt.Errorf("receive message: a length of %d bytes is too long", size)
 	}
 	decoder := json.NewDecoder(io.LimitReader(conn, int64(size)))
 	if err := decoder.Decode(message); err != nil {
@@ -81,7 +83,8 @@ func receive(conn *net.UnixConn, message any) (file *os.File, err error) {
 	return file, nil
 }
 
-// fileOf returns the one file in a control message; a second is closed by the kernel, which has no room to give it.
+// fileOf returns the one file in a control message. The kernel closes a second one, for which the
+// buffer has no room.
 func fileOf(rights []byte) (*os.File, error) {
 	if len(rights) == 0 {
 		return nil, nil
@@ -102,7 +105,7 @@ func fileOf(rights []byte) (*os.File, error) {
 		for _, fd := range fds {
 			unix.Close(fd)
 		}
-		return nil, errors.New("receive a file: not one")
+		return nil, errors.New("receive a file: want exactly one")
 	}
 	unix.CloseOnExec(fds[0])
 	return os.NewFile(uintptr(fds[0]), "received"), nil

@@ -1,5 +1,6 @@
-// Package install gives a container runtime the two files by which it finds fairlead-cni: the plugin, and the configuration
-// of the network. It changes each in one step, since runtimes read them at any moment, and takes back only what is ours.
+// Package install gives a container runtime the two files that it needs for fairlead-cni: the
+// plugin, and the configuration of the network. It changes each atomically, since runtimes may read
+// them at any moment, and removes only what fairlead installed.
 package install
 
 import (
@@ -13,28 +14,28 @@ import (
 	"path/filepath"
 )
 
-// PluginName is what the plugin is called where a runtime looks for it.
+// PluginName is the name under which a runtime looks for the plugin.
 const PluginName = "fairlead-cni"
 
-// Where runtimes look, unless they are told otherwise.
+// The directories where runtimes look by default.
 const (
 	PluginDir        = "/opt/cni/bin"
 	ConfigurationDir = "/etc/cni/net.d"
 )
 
-// pluginPath is what the plugin's binary says of itself.
+// pluginPath is the main package in the build information of the plugin's binary.
 const pluginPath = "fairlead.io/fairlead/cmd/fairlead-cni"
 
-// Placed is a file and whether it had to be written.
+// Placed is a file, and whether it had to be written.
 type Placed struct {
 	Path    string `json:"path"`
 	Changed bool   `json:"changed"`
 }
 
-// Plugin copies the plugin at a path into a directory.
+// Plugin copies the plugin at from into a directory.
 func Plugin(from, dir string) (Placed, error) {
 	if err := isPlugin(from); errors.Is(err, fs.ErrNotExist) {
-		return Placed{}, fmt.Errorf("%w: build it by \"make build\", or name another with --from", err)
+		return Placed{}, fmt.Errorf("%w: build it with \"make build\", or name another with --from", err)
 	} else if err != nil {
 		return Placed{}, err
 	}
@@ -45,13 +46,14 @@ func Plugin(from, dir string) (Placed, error) {
 	return place(filepath.Join(dir, PluginName), content, 0o755)
 }
 
-// RemovePlugin removes the plugin from a directory, and reports whether it was there. Something else of its name stays.
+// RemovePlugin removes the plugin from a directory, and reports whether it was there. It leaves
+// another program of that name.
 func RemovePlugin(dir string) (bool, error) {
 	path := filepath.Join(dir, PluginName)
 	return take(path, func() error { return isPlugin(path) })
 }
 
-// isPlugin returns why a file is not the plugin, of whatever version.
+// isPlugin returns an error unless the file is the plugin, in any version.
 func isPlugin(path string) error {
 	info, err := buildinfo.ReadFile(path)
 	if err != nil {
@@ -63,7 +65,7 @@ func isPlugin(path string) error {
 	return nil
 }
 
-// network is a configuration as a runtime reads it.
+// network is a network configuration as a runtime reads it.
 type network struct {
 	Version  string   `json:"cniVersion"`
 	Versions []string `json:"cniVersions"`
@@ -77,11 +79,11 @@ type plugin struct {
 	Capabilities map[string]bool `json:"capabilities,omitempty"`
 }
 
-// Configuration writes the configuration of the network that an agent with this socket serves. From then on the runtime
-// starts pods, so it is the last step.
+// Configuration writes the configuration of the network that the agent at socket serves. From then
+// on the runtime starts pods, so it has to be the last step.
 func Configuration(dir, name, socket string) (Placed, error) {
 	content, err := json.MarshalIndent(network{
-		// A runtime that knows the list takes the newest that it knows itself.
+		// A runtime that knows cniVersions takes the newest that it supports.
 		Version: "1.0.0", Versions: []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"},
 		Name: "fairlead",
 		Plugins: []plugin{{
@@ -95,8 +97,8 @@ func Configuration(dir, name, socket string) (Placed, error) {
 	return place(filepath.Join(dir, name), append(content, '\n'), 0o600)
 }
 
-// RemoveConfiguration removes the configuration of that name, and reports whether it was there. One that is not of an agent
-// with this socket stays.
+// RemoveConfiguration removes the configuration of that name, and reports whether it was there. It
+// leaves a configuration that is not for the agent at socket.
 func RemoveConfiguration(dir, name, socket string) (bool, error) {
 	path := filepath.Join(dir, name)
 	return take(path, func() error {
@@ -113,16 +115,16 @@ func RemoveConfiguration(dir, name, socket string) (bool, error) {
 				return nil
 			}
 		}
-		return fmt.Errorf("the configuration %s is not of the agent at %s", path, socket)
+		return fmt.Errorf("the configuration %s is not for the agent at %s", path, socket)
 	})
 }
 
-// place gives a file its content, unless it has it.
+// place writes a file, unless it already has the content and mode.
 func place(path string, content []byte, mode fs.FileMode) (Placed, error) {
 	placed := Placed{Path: path}
 	err := locked(filepath.Dir(path), func(dir *os.File) error {
 		info, err := os.Lstat(path)
-		if err == nil && info.Mode() == mode { // a file, and no link to one
+		if err == nil && info.Mode() == mode { // a regular file, not a link to one
 			if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, content) {
 				return nil
 			}
@@ -133,11 +135,11 @@ func place(path string, content []byte, mode fs.FileMode) (Placed, error) {
 	return placed, err
 }
 
-// replace writes a file that nobody reads and then gives it its name. It is closed by then: a program that somebody has open
-// to write cannot be started.
+// replace writes a hidden file and renames it. The file is closed by then, since a program that is
+// open for writing cannot be executed.
 func replace(dir *os.File, path string, content []byte, mode fs.FileMode) error {
 	staged := stagedName(path)
-	if err := os.Remove(staged); err != nil && !errors.Is(err, fs.ErrNotExist) { // of one that was interrupted
+	if err := os.Remove(staged); err != nil && !errors.Is(err, fs.ErrNotExist) { // left by an interrupted replace
 		return err
 	}
 	file, err := os.OpenFile(staged, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
@@ -160,19 +162,19 @@ func replace(dir *os.File, path string, content []byte, mode fs.FileMode) error 
 	return dir.Sync()
 }
 
-// stagedName is hidden and has no ending that a runtime reads.
+// stagedName returns a name that is hidden and has no extension that a runtime reads.
 func stagedName(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
 }
 
-// take removes a file if it is ours. One that is not there is no error.
+// take removes a file if it is ours. It is no error if there is none.
 func take(path string, ours func() error) (taken bool, err error) {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	err = locked(filepath.Dir(path), func(dir *os.File) error {
 		if err := ours(); err != nil {
-			return fmt.Errorf("%w; it is left", err)
+			return fmt.Errorf("%w; leaving it in place", err)
 		}
 		if err := os.Remove(path); err != nil {
 			return err

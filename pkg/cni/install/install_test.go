@@ -21,8 +21,8 @@ import (
 
 const name = "05-fairlead.conflist"
 
-// Whoever reads while both files are installed a thousand times sees all of one content or all of the other, always exactly one
-// configuration, and never none.
+// While both files are installed a thousand times, every reader sees one complete version or the
+// other, and a runtime always finds exactly one configuration.
 func TestReaders(t *testing.T) {
 	const rounds = 1000
 	dir := t.TempDir()
@@ -33,10 +33,10 @@ func TestReaders(t *testing.T) {
 	install := func(i int) {
 		t.Helper()
 		if placed, err := place(program, programs[i%2], 0o755); err != nil || !placed.Changed {
-			t.Fatalf("the program: %+v, %v", placed, err)
+			t.Fatalf("install the program: %+v, %v", placed, err)
 		}
 		if placed, err := Configuration(dir, name, sockets[i%2]); err != nil || !placed.Changed {
-			t.Fatalf("the configuration: %+v, %v", placed, err)
+			t.Fatalf("install the configuration: %+v, %v", placed, err)
 		}
 	}
 	for i := range 2 {
@@ -63,7 +63,7 @@ func TestReaders(t *testing.T) {
 		}
 		return nil
 	}
-	reading.Go(func() { // one alone, so that there is a processor for who installs
+	reading.Go(func() { // only one reader, so that a processor is left for the writer
 		for {
 			select {
 			case <-stop:
@@ -83,12 +83,12 @@ func TestReaders(t *testing.T) {
 	close(stop)
 	reading.Wait()
 	if len(seen) != 4 {
-		t.Error("not both contents of both files were seen")
+		t.Error("the reader did not see both versions of both files")
 	}
 	t.Logf("seen %v", seen)
 }
 
-// The library of runtimes reads the configuration, and takes the newest version that it knows.
+// The library of runtimes reads the configuration and takes the newest version that it knows.
 func TestConfiguration(t *testing.T) {
 	dir := t.TempDir()
 	placed, err := Configuration(dir, name, "/run/fairlead/cni.sock")
@@ -100,20 +100,20 @@ func TestConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	if list.CNIVersion != "1.1.0" || list.Name != "fairlead" || len(list.Plugins) != 1 {
-		t.Errorf("%+v", list)
+		t.Errorf("configuration %+v", list)
 	}
 	first := list.Plugins[0]
 	if first.Network.Type != PluginName || !first.Network.Capabilities["portMappings"] || !strings.Contains(string(first.Bytes), `"/run/fairlead/cni.sock"`) {
-		t.Errorf("%s", first.Bytes)
+		t.Errorf("plugin configuration %s", first.Bytes)
 	}
 	if info, err := os.Stat(placed.Path); err != nil || info.Mode() != 0o600 {
-		t.Errorf("%v, %v", info.Mode(), err)
+		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 }
 
-// What is there already is not written, and what only looks like it is.
+// place leaves a file that is right, and replaces one that only looks right.
 func TestPlaceAgain(t *testing.T) {
-	usual := unix.Umask(0o077) // it decides nothing
+	usual := unix.Umask(0o077) // must not matter
 	t.Cleanup(func() { unix.Umask(usual) })
 	dir := t.TempDir()
 	path, victim := filepath.Join(dir, "file"), filepath.Join(t.TempDir(), "victim")
@@ -140,9 +140,9 @@ func TestPlaceAgain(t *testing.T) {
 		{"another content", func() { write(path, "other") }, true},
 		{"another mode", func() { _ = os.Chmod(path, 0o666) }, true},
 		{"a link to the same", func() { link(path) }, true},
-		{"half a file of one that was interrupted", func() { write(path, "other"); write(stagedName(path), "cont") }, true},
-		{"a link in its place", func() { write(path, "other"); link(stagedName(path)) }, true},
-		{"the same once more", func() {}, false},
+		{"half a file of an interrupted install", func() { write(path, "other"); write(stagedName(path), "cont") }, true},
+		{"a link at the staged name", func() { write(path, "other"); link(stagedName(path)) }, true},
+		{"the same again", func() {}, false},
 	} {
 		tt.prepare()
 		before, _ := os.Lstat(path)
@@ -158,7 +158,7 @@ func TestPlaceAgain(t *testing.T) {
 			t.Errorf("%s: %q, %v", tt.name, content, err)
 		}
 		if content, err := os.ReadFile(victim); err == nil && string(content) != "content" {
-			t.Errorf("%s: what the link led to is %q", tt.name, content)
+			t.Errorf("%s: the target of the link has content %q", tt.name, content)
 		}
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 			t.Errorf("%s: left %v, %v", tt.name, entries, err)
@@ -166,7 +166,7 @@ func TestPlaceAgain(t *testing.T) {
 	}
 }
 
-// Two that install at a time do not meet in the same staged file.
+// Concurrent calls of place do not share a staged file.
 func TestPlaceTogether(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
@@ -193,7 +193,7 @@ func TestPlaceTogether(t *testing.T) {
 	}
 }
 
-// Only what is ours goes.
+// Only what fairlead installed is removed.
 func TestRemove(t *testing.T) {
 	dir := t.TempDir()
 	const ours = "/run/fairlead/cni.sock"
@@ -203,9 +203,11 @@ func TestRemove(t *testing.T) {
 		refused       string
 	}{
 		{"none", "", false, ""},
-		{"another plugin's", `{"name": "n", "plugins": [{"type": "bridge", "socket": "/run/fairlead/cni.sock"}]}`, false, "it is left"},
-		{"another agent's", `{"name": "n", "plugins": [{"type": "fairlead-cni", "socket": "/run/other/cni.sock"}]}`, false, "it is left"},
-		{"not JSON", `{`, false, "it is left"},
+		{"another plugin's",
+			`{"name": "n", "plugins": [{"type": "bridge", "socket": "/run/fairlead/cni.sock"}]}`, false, "leaving it in place"},
+		{"another agent's",
+			`{"name": "n", "plugins": [{"type": "fairlead-cni", "socket": "/run/other/cni.sock"}]}`, false, "leaving it in place"},
+		{"not JSON", `{`, false, "leaving it in place"},
 		{"ours with another after it", `{"plugins": [{"type": "fairlead-cni", "socket": "/run/fairlead/cni.sock"}, {"type": "tuning"}]}`, true, ""},
 	} {
 		path := filepath.Join(dir, name)
@@ -228,14 +230,14 @@ func TestRemove(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, PluginName), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if gone, err := RemovePlugin(dir); gone || err == nil || !strings.Contains(err.Error(), "it is left") {
+	if gone, err := RemovePlugin(dir); gone || err == nil || !strings.Contains(err.Error(), "leaving it in place") {
 		t.Errorf("a program of that name: %v, %v", gone, err)
 	}
 }
 
 // Errors say what to do.
 func TestErrors(t *testing.T) {
-	rig.Root(t) // mounts, and a user without rights
+	rig.Root(t) // for mounts
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -269,6 +271,6 @@ func TestErrors(t *testing.T) {
 		t.Errorf("another program: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, PluginName)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it was installed: %v", err)
+		t.Errorf("the plugin was installed: %v", err)
 	}
 }
