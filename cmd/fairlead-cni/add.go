@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 )
 
-// add attaches a container. A failure leaves nothing behind.
+// add attaches a container. If it fails, it leaves nothing behind.
 func add(args *skel.CmdArgs) error {
 	c, err := newCall(args, restart)
 	if err != nil {
@@ -48,7 +48,7 @@ func add(args *skel.CmdArgs) error {
 	return types.PrintResult(c.result(p, s, granted), c.config.CNIVersion)
 }
 
-// attach makes the device and has the agent lead the addresses to it.
+// attach makes the device and has the agent route the addresses to it.
 func (c *call) attach(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (p *pair, err error) {
 	defer func() {
 		if err != nil && (p == nil || !p.old) {
@@ -58,7 +58,7 @@ func (c *call) attach(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (p 
 	if p, err = c.makePair(s, granted, mac); err != nil {
 		return nil, err
 	}
-	// While the pod's end is made usable the agent leads to the other.
+	// Configure the pod's end while the agent works on the node's.
 	configured := s.begin(func() error { return s.configure(c.IfName, granted, p.nodeMAC) })
 	err = p.prepare(s.node, c.pod.String(), granted.Settings)
 	if err == nil {
@@ -78,7 +78,7 @@ func (c *call) register(device *cni.Device, addrs []netip.Addr, diag *os.File) e
 	return err
 }
 
-// result is what the runtime is told.
+// result returns the result that is printed for the runtime.
 func (c *call) result(p *pair, s *sandbox, granted *cni.Answer) *current.Result {
 	result := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
@@ -100,7 +100,7 @@ func (c *call) result(p *pair, s *sandbox, granted *cni.Answer) *current.Result 
 	return result
 }
 
-// chain registers what another plugin made, and hands on its result.
+// chain registers the device that another plugin made, and passes its result on.
 func (c *call) chain(s *sandbox, previous *current.Result) error {
 	device, err := c.findDevice(s)
 	if err != nil {
@@ -123,7 +123,8 @@ func (c *call) findDevice(s *sandbox) (*cni.Device, error) {
 		return nil, unexpected("the pod has no interface %s: %v", c.IfName, err)
 	}
 	if pod.Type() != "veth" {
-		return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "interface %s is a %s: after another plugin fairlead-cni needs a veth", c.IfName, pod.Type())
+		return nil, cni.Refusal(types.ErrInvalidNetworkConfig,
+			"interface %s is a %s: when chained, fairlead-cni needs a veth", c.IfName, pod.Type())
 	}
 	node, err := s.node.LinkByIndex(pod.Attrs().ParentIndex)
 	same := false

@@ -19,11 +19,11 @@ import (
 
 const (
 	defaultSocket = "/run/fairlead/" + cni.SocketName
-	// restart is how long an agent may be away before a pod has to be tried again.
+	// restart is how long the agent may be away before the runtime has to try again.
 	restart = 10 * time.Second
 )
 
-// config is the plugin's entry in the list of the network's plugins, as the runtime hands it over.
+// config is the plugin's entry in the network configuration, as the runtime passes it.
 type config struct {
 	types.PluginConf
 	Socket        string `json:"socket"`
@@ -35,7 +35,7 @@ type config struct {
 	} `json:"runtimeConfig"`
 }
 
-// parseConfig reads the configuration. A mistake in it has the code for that.
+// parseConfig reads the configuration. Its errors have the CNI codes for a bad one.
 func parseConfig(stdin []byte) (*config, error) {
 	c := &config{Socket: defaultSocket}
 	if err := json.Unmarshal(stdin, c); err != nil {
@@ -45,18 +45,19 @@ func parseConfig(stdin []byte) (*config, error) {
 		return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "socket %.108q of the configuration is not an absolute path", c.Socket)
 	}
 	if err := version.ParsePrevResult(&c.PluginConf); err != nil {
-		return nil, cni.Refusal(types.ErrDecodingFailure, "read the result of the plugin before: %v", err)
+		return nil, cni.Refusal(types.ErrDecodingFailure, "read prevResult: %v", err)
 	}
 	return c, nil
 }
 
-// asked returns the addresses and the MAC that the runtime wants the pod to have.
+// asked returns the addresses and the MAC that the runtime wants for the pod.
 func (c *config) asked() (addrs []netip.Addr, mac net.HardwareAddr, err error) {
 	for _, text := range c.RuntimeConfig.IPs {
 		bare, _, _ := strings.Cut(text, "/")
 		addr, err := netip.ParseAddr(bare)
 		if err != nil || addr.Zone() != "" {
-			return nil, nil, cni.Refusal(types.ErrInvalidNetworkConfig, "%.64q of the capability ips is no address", text)
+			return nil, nil, cni.Refusal(types.ErrInvalidNetworkConfig,
+				"%.64q of the capability ips is not an IP address", text)
 		}
 		addrs = append(addrs, addr.Unmap())
 	}
@@ -65,7 +66,8 @@ func (c *config) asked() (addrs []netip.Addr, mac net.HardwareAddr, err error) {
 	}
 	mac, err = net.ParseMAC(c.RuntimeConfig.MAC)
 	if err != nil || len(mac) != 6 || mac[0]&1 != 0 {
-		return nil, nil, cni.Refusal(types.ErrInvalidNetworkConfig, "%.64q of the capability mac is not the address of one device", c.RuntimeConfig.MAC)
+		return nil, nil, cni.Refusal(types.ErrInvalidNetworkConfig,
+			"%.64q of the capability mac is not a unicast Ethernet address", c.RuntimeConfig.MAC)
 	}
 	return addrs, mac, nil
 }
@@ -79,7 +81,7 @@ type call struct {
 	agent      *cni.Client
 }
 
-// newCall reads what the runtime says; patience is how long an agent that is away is waited for.
+// newCall reads what the runtime passed. patience is how long to wait for an agent that is away.
 func newCall(args *skel.CmdArgs, patience time.Duration) (*call, error) {
 	c, err := parseConfig(args.StdinData)
 	if err != nil {
@@ -96,7 +98,7 @@ func newCall(args *skel.CmdArgs, patience time.Duration) (*call, error) {
 	}, nil
 }
 
-// podOf reads CNI_ARGS, KEY=VALUE with semicolons between them. What else is in there is others'.
+// podOf reads CNI_ARGS, a list of KEY=VALUE separated by semicolons. It ignores the keys of others.
 func podOf(args string) cni.Pod {
 	var pod cni.Pod
 	for pair := range strings.SplitSeq(args, ";") {
@@ -118,14 +120,15 @@ func (c *call) request(verb cni.Verb) *cni.Request {
 	return &cni.Request{Verb: verb, Attachment: c.attachment, Pod: c.pod}
 }
 
-// previous returns the result of the plugin before, or of ADD, in the newest form; nil if there is none.
+// previous returns prevResult, which is from the plugin before or from ADD, in the newest version;
+// nil if there is none.
 func (c *call) previous() (*current.Result, error) {
 	if c.config.PrevResult == nil {
 		return nil, nil
 	}
 	result, err := current.NewResultFromResult(c.config.PrevResult)
 	if err != nil {
-		return nil, cni.Refusal(types.ErrDecodingFailure, "read the result of the plugin before: %v", err)
+		return nil, cni.Refusal(types.ErrDecodingFailure, "read prevResult: %v", err)
 	}
 	return result, nil
 }
@@ -136,7 +139,7 @@ func (c *call) addressesOf(result *current.Result) ([]netip.Addr, error) {
 	for _, ip := range result.IPs {
 		if at := ip.Interface; at != nil {
 			if *at < 0 || *at >= len(result.Interfaces) {
-				return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "the result of the plugin before has no interface %d", *at)
+				return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "prevResult has no interface %d", *at)
 			}
 			if i := result.Interfaces[*at]; i.Sandbox == "" || i.Name != c.IfName {
 				continue
@@ -144,14 +147,15 @@ func (c *call) addressesOf(result *current.Result) ([]netip.Addr, error) {
 		}
 		addr, ok := netip.AddrFromSlice(ip.Address.IP)
 		if !ok {
-			return nil, cni.Refusal(types.ErrInvalidNetworkConfig, "the result of the plugin before has the address %v", ip.Address.IP)
+			return nil, cni.Refusal(types.ErrInvalidNetworkConfig,
+				"prevResult has the invalid address %v", ip.Address.IP)
 		}
 		addrs = append(addrs, addr.Unmap())
 	}
 	return addrs, nil
 }
 
-// describe adds what a runtime wants of a device.
+// describe adds to a device what the runtime wants of it.
 func (c *call) describe(device *cni.Device) *cni.Device {
 	device.HostPorts, device.Bandwidth = c.config.RuntimeConfig.PortMappings, c.config.RuntimeConfig.Bandwidth
 	for i := range device.HostPorts {
@@ -160,7 +164,7 @@ func (c *call) describe(device *cni.Device) *cni.Device {
 	return device
 }
 
-// unexpected says that something is not as ADD left it.
+// unexpected returns the error for something that is not as ADD left it.
 func unexpected(format string, args ...any) error {
 	return cni.Refusal(cni.ErrNotAsTold, "%s", fmt.Sprintf(format, args...))
 }

@@ -21,8 +21,7 @@ func TestPodOf(t *testing.T) {
 	}
 }
 
-// Whatever the runtime says, the plugin answers with a code of the specification, and what it would ask the agent is well
-// formed or refused.
+// Whatever the runtime passes, the plugin's errors have a code of the specification.
 func FuzzCall(f *testing.F) {
 	f.Add([]byte(`{"cniVersion":"1.1.0","name":"pods","socket":"/run/x","runtimeConfig":{"ips":["10.1.0.1/24","fd00::1"],"mac":"02:00:00:00:00:01",
 		"portMappings":[{"hostPort":80,"containerPort":8080,"protocol":"tcp"}],"bandwidth":{"ingressRate":1}}}`), "K8S_POD_NAME=web")
@@ -55,6 +54,6 @@ func requireCode(t *testing.T, err error) {
 	t.Helper()
 	var refusal *types.Error
 	if !errors.As(err, &refusal) || refusal.Code == 0 || refusal.Code == types.ErrInternal {
-		t.Errorf("an error without a code: %v", err)
+		t.Errorf("error without a usable code: %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 )
 
-// check compares what there is with what ADD said.
+// check compares the pod's interface with the result of ADD.
 func check(args *skel.CmdArgs) error {
 	c, err := newCall(args, restart)
 	if err != nil {
@@ -44,8 +44,8 @@ func check(args *skel.CmdArgs) error {
 	return err
 }
 
-// checkPod looks at the interface in the pod, and returns its device. The ways out of it are ours only where its node's end is; of
-// another's it returns none.
+// checkPod checks the interface in the pod, and returns its device. If another plugin made the
+// device, checkPod leaves the routes alone and returns nil.
 func (c *call) checkPod(s *sandbox, addrs []netip.Addr) (*cni.Device, error) {
 	link, err := s.handle.LinkByName(c.IfName)
 	if err != nil {
@@ -66,18 +66,18 @@ func (c *call) checkPod(s *sandbox, addrs []netip.Addr) (*cni.Device, error) {
 		same, err = s.peers(node, link)
 	}
 	if err != nil || !same {
-		return nil, unexpected("interface %s of the pod has no end on the node", c.IfName)
+		return nil, unexpected("the other end of the pod's interface %s is not on the node", c.IfName)
 	}
 	if node.Attrs().Name != c.attachment.Device() {
 		return nil, nil // another plugin made it
 	}
 	for _, addr := range addrs {
-		led, err := s.isLedOut(link, addr)
+		leaves, err := s.leavesBy(link, addr)
 		if err != nil {
 			return nil, err
 		}
-		if !led {
-			return nil, unexpected("the pod lacks its route by %s, or the rule for it", gatewayOf(addr.Is4()))
+		if !leaves {
+			return nil, unexpected("the pod lacks its route via %s, or the rule for it", gatewayOf(addr.Is4()))
 		}
 	}
 	return c.describe(&cni.Device{

@@ -11,8 +11,9 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 )
 
-// del detaches a container. It needs neither the agent nor the namespace nor what ADD said: the name of the device
-// follows from the attachment, and an agent that hears nothing finds out that the device is gone.
+// del detaches a container. It needs neither the agent nor the namespace nor the result of ADD: the
+// name of the device is derived from the attachment, and an agent that cannot be reached notices
+// later that the device is gone.
 func del(args *skel.CmdArgs) error {
 	c, err := newCall(args, 0)
 	if err != nil {
@@ -24,12 +25,12 @@ func del(args *skel.CmdArgs) error {
 func (c *call) detach() error {
 	err := removeLink(c.attachment.Device())
 	if _, asked := c.agent.Ask(c.request(cni.Release), nil); asked != nil {
-		fmt.Fprintf(os.Stderr, "fairlead-cni: the agent was not told, and will find out: %v\n", asked)
+		fmt.Fprintf(os.Stderr, "fairlead-cni: cannot tell the agent, which will notice by itself: %v\n", asked)
 	}
 	return err
 }
 
-// collect releases what the runtime no longer has.
+// collect releases the attachments that the runtime no longer has.
 func collect(args *skel.CmdArgs) error {
 	c, err := newCall(args, restart)
 	if err != nil {
@@ -43,7 +44,7 @@ func collect(args *skel.CmdArgs) error {
 	return err
 }
 
-// status says whether a pod could be added now.
+// status reports whether a pod could be added now.
 func status(args *skel.CmdArgs) error {
 	c, err := newCall(args, 0)
 	if err != nil {
@@ -52,7 +53,7 @@ func status(args *skel.CmdArgs) error {
 	_, err = c.agent.Ask(&cni.Request{Verb: cni.Status}, nil)
 	var refusal *types.Error
 	if errors.As(err, &refusal) && refusal.Code == types.ErrTryAgainLater {
-		// Pods that there are keep their connections without the agent.
+		// Existing pods keep their connections without the agent.
 		return types.NewError(cni.ErrNotAvailable, refusal.Msg, refusal.Details)
 	}
 	return err

@@ -15,16 +15,17 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 )
 
-// pair is the device of an attachment: an end on the node and one in the pod.
+// pair is the device of an attachment: one end on the node and one in the pod.
 type pair struct {
 	name            string
 	index           int
 	nodeMAC, podMAC net.HardwareAddr
-	old             bool // an ADD before this one made it
+	old             bool // an earlier ADD made it
 }
 
-// makePair makes both ends, each in its namespace and with its name from the first moment, in one request. A pair that is
-// there already is taken as it is; half of one, which is none of this pod's, is made anew.
+// makePair makes both ends in one request, so that each is in its namespace and has its name from
+// the first moment. It keeps a complete pair that exists already. A node's end whose peer is not
+// this pod's interface is removed and made again.
 func (c *call) makePair(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (*pair, error) {
 	p := &pair{name: c.attachment.Device()}
 	p.nodeMAC, p.podMAC = c.attachment.MACs()
@@ -44,7 +45,7 @@ func (c *call) makePair(s *sandbox, granted *cni.Answer, mac net.HardwareAddr) (
 		}
 	}
 	if errors.Is(err, unix.EEXIST) {
-		return nil, cni.Refusal(types.ErrInvalidNetNS, "the pod has an interface %s already", c.IfName)
+		return nil, cni.Refusal(types.ErrInvalidNetNS, "the pod already has an interface %s", c.IfName)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make device %s: %w", p.name, err)
@@ -71,8 +72,9 @@ func (p *pair) create(s *sandbox, ifName string, granted *cni.Answer) error {
 	return nil
 }
 
-// createNetkit makes both ends with a header of Ethernet, as those of a veth have it, since that is how the programs read packets. What the pod has written
-// into a packet's mark means nothing on the node, nor the other way round.
+// createNetkit makes both ends with Ethernet headers, like those of a veth, since the programs
+// parse such packets. Scrubbing clears a packet's mark on its way between pod and node, as neither
+// side's marks mean anything on the other.
 func (p *pair) createNetkit(s *sandbox, ifName string, attrs *netlink.LinkAttrs) error {
 	pod := *attrs
 	pod.Name, pod.HardwareAddr, pod.Namespace = ifName, p.podMAC, netlink.NsFd(s.file.Fd())
@@ -88,7 +90,7 @@ func (p *pair) createNetkit(s *sandbox, ifName string, attrs *netlink.LinkAttrs)
 	return nil
 }
 
-// find takes the pair as it is, if the pod has the other end of it.
+// find fills in the pair that exists, if its other end is the pod's interface.
 func (p *pair) find(s *sandbox, ifName string) error {
 	node, err := s.node.LinkByName(p.name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -115,8 +117,9 @@ func (p *pair) find(s *sandbox, ifName string) error {
 	return nil
 }
 
-// peers reports whether two devices, one on the node and one in the pod, are the ends of one. Their numbers say so, and that the
-// pod's end has its other end on the node: two ends in one namespace, or two pairs, may have the same numbers.
+// peers reports whether a device on the node and one in the pod are two ends of one. Their indexes
+// have to refer to each other, and the pod's peer has to be in the node's namespace: without that,
+// unrelated devices may have the same indexes.
 func (s *sandbox) peers(node, pod netlink.Link) (bool, error) {
 	home, err := os.Open("/proc/self/ns/net")
 	if err != nil {
@@ -125,18 +128,18 @@ func (s *sandbox) peers(node, pod netlink.Link) (bool, error) {
 	defer home.Close()
 	id, err := s.handle.GetNetNsIdByFd(int(home.Fd()))
 	if err != nil {
-		return false, fmt.Errorf("ask how the pod calls the node's namespace: %w", err)
+		return false, fmt.Errorf("get the id that the pod's namespace has for the node's: %w", err)
 	}
 	return cni.IsKind(node.Type()) && node.Type() == pod.Type() && id >= 0 && pod.Attrs().NetNsID == id &&
 		node.Attrs().ParentIndex == pod.Attrs().Index && pod.Attrs().ParentIndex == node.Attrs().Index, nil
 }
 
-// prepare sets up the node's end. The alias is for people.
+// prepare sets up the node's end. The alias is for people to read.
 func (p *pair) prepare(node *netlink.Handle, alias string, settings []cni.Setting) error {
 	link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: p.index, Name: p.name}}
 	if alias != "" {
 		if err := node.LinkSetAlias(link, alias); err != nil {
-			return fmt.Errorf("name device %s: %w", p.name, err)
+			return fmt.Errorf("set the alias of device %s: %w", p.name, err)
 		}
 	}
 	for _, setting := range settings {
@@ -151,14 +154,16 @@ func (p *pair) prepare(node *netlink.Handle, alias string, settings []cni.Settin
 }
 
 const (
-	// settleWithin is more than the kernel puts off what it has to do when a device is set up, which is a second.
+	// settleWithin is more than the second for which the kernel may defer its work on a device that
+	// was set up.
 	settleWithin = 5 * time.Second
 	settleLook   = 2 * time.Millisecond
 )
 
-// settle waits until both ends can send, and the pod knows its addresses. The kernel gets a device that finds its other end set
-// up ready some time after, later if many are, and leaves it to a worker to lead an address of IPv6 to its owner; what is sent
-// before that is lost. Since Linux 6.8 it gets a device ready when it is asked.
+// settle waits until both ends can send and the pod knows its addresses. When an end is set up, the
+// kernel makes its peer ready some time later, and later still if there are many, and a worker adds
+// the local route of an IPv6 address; packets sent before that are lost. Since Linux 6.8, the
+// kernel makes a device ready when it is queried.
 func (p *pair) settle(s *sandbox, ifName string, addrs []netip.Addr) error {
 	lacks := []func() (string, error){
 		func() (string, error) { return unready(s.node.LinkByIndex(p.index)) },
@@ -174,13 +179,14 @@ func (p *pair) settle(s *sandbox, ifName string, addrs []netip.Addr) error {
 		for {
 			lack, err := look()
 			if err != nil {
-				return fmt.Errorf("look whether device %s is ready: %w", p.name, err)
+				return fmt.Errorf("check whether device %s is ready: %w", p.name, err)
 			}
 			if lack == "" {
 				break
 			}
 			if time.Now().After(until) {
-				return cni.Refusal(types.ErrTryAgainLater, "%s, %v after device %s was set up", lack, settleWithin, p.name)
+				return cni.Refusal(types.ErrTryAgainLater, "%s %v after device %s was set up", lack,
+					settleWithin, p.name)
 			}
 			time.Sleep(settleLook)
 		}
@@ -188,7 +194,7 @@ func (p *pair) settle(s *sandbox, ifName string, addrs []netip.Addr) error {
 	return nil
 }
 
-// unready says what a device is instead of ready.
+// unready describes the state of a device that cannot send yet; "" if it can.
 func unready(link netlink.Link, err error) (string, error) {
 	if err != nil || link.Attrs().OperState == netlink.OperUp {
 		return "", err
@@ -196,16 +202,17 @@ func unready(link netlink.Link, err error) (string, error) {
 	return fmt.Sprintf("%s is %s", link.Attrs().Name, link.Attrs().OperState), nil
 }
 
-// unknown says that the pod takes no packets for an address of its own.
+// unknown returns an error text if the pod has no local route for an address of its own, and so
+// takes no packets for it.
 func (s *sandbox) unknown(addr netip.Addr) string {
 	routes, err := s.handle.RouteGet(addr.AsSlice())
 	if err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL {
 		return ""
 	}
-	return fmt.Sprintf("the pod has no route to its address %s", addr)
+	return fmt.Sprintf("the pod has no local route for its address %s", addr)
 }
 
-// removeLink removes the node's end, and with it the other. One that is gone, or not ours, is no error.
+// removeLink removes the node's end, and with it the pod's. It is no error if the device is gone.
 func removeLink(name string) error {
 	link, err := netlink.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -215,7 +222,7 @@ func removeLink(name string) error {
 		return fmt.Errorf("find device %s: %w", name, err)
 	}
 	if !cni.IsKind(link.Type()) {
-		return fmt.Errorf("device %s is a %s, and none of a pod", name, link.Type())
+		return fmt.Errorf("device %s is a %s, not a pod's device", name, link.Type())
 	}
 	if err := netlink.LinkDel(link); err != nil && !errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("remove device %s: %w", name, err)

@@ -16,16 +16,16 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 )
 
-// sandbox is the network namespace of a pod, with what acts in it from outside.
+// sandbox is the network namespace of a pod, with the handles to work in it from outside.
 type sandbox struct {
 	file   *os.File
-	inside chan func()
-	handle *netlink.Handle
-	node   *netlink.Handle // of the node's namespace
+	inside chan func()     // functions for the thread in the namespace
+	handle *netlink.Handle // for the pod's namespace
+	node   *netlink.Handle // for the node's namespace
 	diag   *os.File        // a sock_diag socket, for the agent
-	// withoutV6 is true if IPv6 is turned off in there, which is respected.
+	// withoutV6 is set if IPv6 is turned off in the namespace; the plugin then adds none.
 	withoutV6 bool
-	tables    map[bool]int // by whether it is of IPv4, the table with the way out; none: it is that for all of the pod
+	tables    map[bool]int // by whether IPv4: the interface's own table, if its default route is not the pod's
 }
 
 const procNet = "/proc/sys/net"
@@ -48,7 +48,7 @@ func openSandbox(path string) (s *sandbox, err error) {
 		return s, err
 	}
 	if kind.Type != unix.NSFS_MAGIC {
-		return s, errors.New("it is no namespace")
+		return s, errors.New("it is not a namespace")
 	}
 	home, err := os.Stat("/proc/self/ns/net")
 	if err != nil {
@@ -59,7 +59,7 @@ func openSandbox(path string) (s *sandbox, err error) {
 		return s, err
 	}
 	if os.SameFile(home, info) {
-		return s, errors.New("it is that of the node")
+		return s, errors.New("it is the node's own")
 	}
 	if s.node, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return s, err
@@ -70,7 +70,7 @@ func openSandbox(path string) (s *sandbox, err error) {
 	return s, <-s.begin(s.open)
 }
 
-// open runs inside.
+// open opens the sockets of the namespace. It runs inside.
 func (s *sandbox) open() error {
 	var err error
 	if s.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
@@ -108,11 +108,12 @@ func (s *sandbox) close() {
 	}
 }
 
-// enter sends a thread inside, which does what begin says until the sandbox is closed, and ends.
+// enter starts a thread in the namespace. It runs what begin sends until the sandbox is closed, and
+// ends.
 func (s *sandbox) enter() error {
 	entered, inside := make(chan error, 1), make(chan func())
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread stays inside, and nobody else may get it
+		runtime.LockOSThread() // never unlocked: the thread stays inside, so nothing else may run on it
 		if err := unix.Setns(int(s.file.Fd()), unix.CLONE_NEWNET); err != nil {
 			entered <- fmt.Errorf("enter network namespace: %w", err)
 			return
@@ -129,15 +130,15 @@ func (s *sandbox) enter() error {
 	return nil
 }
 
-// begin runs fn inside, and has its error in the channel when it is done.
+// begin runs fn inside, and returns a channel for its error.
 func (s *sandbox) begin(fn func() error) <-chan error {
 	done := make(chan error, 1)
 	s.inside <- func() { done <- fn() }
 	return done
 }
 
-// configure makes the interface in the pod usable: its addresses, and the way out by the node's end. It runs inside, and
-// may be repeated.
+// configure sets up the interface in the pod: its addresses, and the default route through the
+// node's end. It runs inside, and is idempotent.
 func (s *sandbox) configure(ifName string, granted *cni.Answer, node net.HardwareAddr) error {
 	link, err := s.handle.LinkByName(ifName)
 	if err != nil {
@@ -148,7 +149,7 @@ func (s *sandbox) configure(ifName string, granted *cni.Answer, node net.Hardwar
 	}
 	if granted.Pieces > 0 {
 		if err := s.handle.LinkSetGSOMaxSize(link, granted.Pieces); err != nil {
-			return fmt.Errorf("make packets of interface %s of the pod smaller: %w", ifName, err)
+			return fmt.Errorf("limit the size of packets of the pod's interface %s: %w", ifName, err)
 		}
 	}
 	// lo is the first device of every namespace.
@@ -171,15 +172,15 @@ func (s *sandbox) configure(ifName string, granted *cni.Answer, node net.Hardwar
 		return fmt.Errorf("set up interface %s of the pod: %w", ifName, err)
 	}
 	for _, addr := range granted.Addresses {
-		if err := s.leadOut(link.Attrs().Index, addr, node); err != nil {
-			return fmt.Errorf("add the pod's way out from %s: %w", addr, err)
+		if err := s.setGateway(link.Attrs().Index, addr, node); err != nil {
+			return fmt.Errorf("add the pod's default route for %s: %w", addr, err)
 		}
 	}
 	return nil
 }
 
-// enlarge lets the pod make, and take, larger packets of TCP than the kernel would have it: its end of the device is not made with
-// what the other end is.
+// enlarge raises the largest TCP packets that the pod sends and receives. The kernel does not copy
+// these sizes to the pod's end when it makes the device.
 func (s *sandbox) enlarge(link netlink.Link, largest cni.Largest) error {
 	for _, one := range []struct {
 		size int
@@ -193,14 +194,16 @@ func (s *sandbox) enlarge(link netlink.Link, largest cni.Largest) error {
 				continue
 			}
 			if err := set(link, one.size); err != nil {
-				return fmt.Errorf("make packets of interface %s of the pod larger: %w", link.Attrs().Name, err)
+				return fmt.Errorf("raise the size of packets of the pod's interface %s: %w",
+					link.Attrs().Name, err)
 			}
 		}
 	}
 	return nil
 }
 
-// quiet keeps the kernel from asking who else has the address, and from believing routers, of which there is none.
+// quiet turns off duplicate address detection and router advertisements, as there is neither
+// another holder of the address nor a router.
 func quiet(ifName string) error {
 	for _, key := range []string{"accept_dad", "accept_ra"} {
 		err := writeSetting(filepath.Join(procNet, "ipv6/conf", ifName, key), "0")

@@ -12,7 +12,8 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 )
 
-// The kernel's settings are read and written by three calls each: package os has nine, to wait for what is never late.
+// Settings are read and written with three system calls each. Package os takes nine, because it
+// adds the file to the poller, which a sysctl never needs.
 
 func readSetting(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -40,13 +41,13 @@ func writeSetting(path, value string) error {
 	return nil
 }
 
-// set makes a setting of a device.
+// set changes a setting of a device.
 func set(device string, s cni.Setting) error {
 	if (s.Family != "ipv4" && s.Family != "ipv6") || filepath.Base(s.Key) != s.Key {
-		return fmt.Errorf("setting %s/%s is none of a device", s.Family, s.Key)
+		return fmt.Errorf("%s/%s is not a setting of a device", s.Family, s.Key)
 	}
 	err := writeSetting(filepath.Join(procNet, s.Family, "conf", device, s.Key), s.Value)
-	if errors.Is(err, fs.ErrNotExist) && s.Family == "ipv6" { // a kernel without it
+	if errors.Is(err, fs.ErrNotExist) && s.Family == "ipv6" { // a kernel without IPv6
 		return nil
 	}
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// ADD is not done before both ends can send.
+// settle does not return before both ends can send and the pod knows its addresses.
 func TestSettle(t *testing.T) {
 	rig.Root(t)
 	node, pod := rig.NewNetns(t, "node"), rig.NewNetns(t, "pod")
@@ -62,13 +62,13 @@ func TestSettle(t *testing.T) {
 			return err
 		}
 		if took := time.Since(began); took < late {
-			t.Errorf("settled after %v, when the pod's end was down", took)
+			t.Errorf("settled after %v, while the pod's end was down", took)
 		}
 		if err := p.settle(s, "eth0", []netip.Addr{netip.MustParseAddr("10.1.0.9"), addr}); err != nil {
 			return err
 		}
 		if took := time.Since(began); took < 2*late {
-			t.Errorf("settled after %v, when the pod had no address", took)
+			t.Errorf("settled after %v, while the pod had no address", took)
 		}
 		for _, look := range []func() (netlink.Link, error){
 			func() (netlink.Link, error) { return netlink.LinkByIndex(p.index) },

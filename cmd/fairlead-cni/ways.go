@@ -12,15 +12,18 @@ import (
 )
 
 const (
-	// ownTables is where the numbers of tables begin that are for an interface alone; its index is added, which is no other's.
+	// ownTables is the base of the numbers of tables for single interfaces. The index of the
+	// interface is added to it.
 	ownTables = 1000
-	// ownRules is the priority of the rules that lead to these tables.
+	// ownRules is the priority of the rules that select these tables.
 	ownRules = 1000
-	// spareMetric is that of a way out for who asks for an interface and has no address yet: whoever does not takes another.
+	// spareMetric is the metric of a default route for sockets that are bound to an interface but
+	// have no source address yet. All others prefer a route with a better metric.
 	spareMetric = 4096
 )
 
-// gatewayOf returns who is asked for everybody else. It is nobody's address: what is sent there goes to the other end of the device.
+// gatewayOf returns the pod's gateway. No device has that address: a permanent neighbour makes it
+// the node's end of the pod's device.
 func gatewayOf(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte{169, 254, 1, 1})
@@ -28,10 +31,11 @@ func gatewayOf(is4 bool) netip.Addr {
 	return netip.MustParseAddr("fe80::1")
 }
 
-// leadOut makes the other end of an interface, which has that MAC, the way out for what has an address of the interface; for all that the pod sends,
-// unless another of its interfaces is that already: whoever asked by that one has to be answered by it, under its address.
-func (s *sandbox) leadOut(index int, addr netip.Addr, mac net.HardwareAddr) error {
-	taken, err := s.leadsOut(index, addr.Is4())
+// setGateway makes the node's end of an interface, which has the given MAC, the pod's default gateway.
+// If another interface of the pod has that role already, only packets from addr use it: a client
+// that connects through an interface has to be answered through it, from its address.
+func (s *sandbox) setGateway(index int, addr netip.Addr, mac net.HardwareAddr) error {
+	taken, err := s.hasOtherGateway(index, addr.Is4())
 	if err != nil || !taken {
 		return errors.Join(err, s.route(netlink.Route{LinkIndex: index, Table: unix.RT_TABLE_MAIN}, addr.Is4(), mac))
 	}
@@ -47,7 +51,8 @@ func (s *sandbox) leadOut(index int, addr netip.Addr, mac net.HardwareAddr) erro
 	return s.rule(addr, table)
 }
 
-// rule leads what has an address to a table. Rules of interfaces that are gone stay behind, where they lead nowhere, and go now.
+// rule makes packets from an address use a table. It also deletes the rules of interfaces that are
+// gone: the kernel keeps those, though their tables are empty.
 func (s *sandbox) rule(addr netip.Addr, table int) error {
 	rules, err := s.handle.RuleList(familyOf(addr.Is4()))
 	if err != nil {
@@ -73,8 +78,8 @@ func (s *sandbox) rule(addr netip.Addr, table int) error {
 	return nil
 }
 
-// isLedOut reports whether what has an address of an interface leaves by it.
-func (s *sandbox) isLedOut(link netlink.Link, addr netip.Addr) (bool, error) {
+// leavesBy reports whether packets from an address of an interface leave through it.
+func (s *sandbox) leavesBy(link netlink.Link, addr netip.Addr) (bool, error) {
 	routes, err := s.routesBy(link)
 	if err != nil {
 		return false, err
@@ -93,8 +98,8 @@ func (s *sandbox) isLedOut(link netlink.Link, addr netip.Addr) (bool, error) {
 	}), nil
 }
 
-// leadsOut reports whether another interface than this is the pod's way out.
-func (s *sandbox) leadsOut(index int, is4 bool) (bool, error) {
+// hasOtherGateway reports whether an interface other than this has the pod's default route.
+func (s *sandbox) hasOtherGateway(index int, is4 bool) (bool, error) {
 	routes, err := s.handle.RouteList(nil, familyOf(is4))
 	if err != nil {
 		return false, fmt.Errorf("list routes: %w", err)
@@ -104,7 +109,8 @@ func (s *sandbox) leadsOut(index int, is4 bool) (bool, error) {
 	}), nil
 }
 
-// route makes the gateway that of an interface's table for everything. Nobody answers for its address, so who has it is told to the kernel.
+// route adds the default route via the gateway to a table. Nothing answers for the gateway's
+// address, so route adds a permanent neighbour for it.
 func (s *sandbox) route(to netlink.Route, is4 bool, mac net.HardwareAddr) error {
 	gateway := gatewayOf(is4)
 	if err := s.handle.NeighSet(&netlink.Neigh{
@@ -123,7 +129,7 @@ func (s *sandbox) route(to netlink.Route, is4 bool, mac net.HardwareAddr) error 
 	return s.handle.RouteReplace(&to)
 }
 
-// routesBy returns the routes by an interface, of all tables.
+// routesBy returns the routes through an interface, in all tables.
 func (s *sandbox) routesBy(link netlink.Link) ([]netlink.Route, error) {
 	by := &netlink.Route{LinkIndex: link.Attrs().Index, Table: unix.RT_TABLE_UNSPEC}
 	return s.handle.RouteListFiltered(netlink.FAMILY_ALL, by, netlink.RT_FILTER_OIF|netlink.RT_FILTER_TABLE)
@@ -136,13 +142,13 @@ func familyOf(is4 bool) int {
 	return netlink.FAMILY_V6
 }
 
-// everything is the network of all addresses.
+// everything returns the prefix of all addresses.
 func everything(is4 bool) *net.IPNet {
 	size := map[bool]int{true: net.IPv4len, false: net.IPv6len}[is4]
 	return &net.IPNet{IP: make(net.IP, size), Mask: net.CIDRMask(0, 8*size)}
 }
 
-// whole is the network of one address.
+// whole returns the prefix of a single address.
 func whole(addr netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
 }
