@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// DeviceName is the tunnel's.
+	// DeviceName is the name of the tunnel's device.
 	DeviceName = "flvxlan0"
-	// port is the one that Linux had before there was an assigned one. Firewalls of clusters know it, since others use it, and
-	// switches do not take what is sent there for a network of theirs.
+	// port is the one that Linux used before one was assigned. Firewalls of clusters know it, since
+	// other tunnels use it too, and switches do not take its packets for a VXLAN of their own.
 	port = 8472
 )
 
-// Overhead returns how many bytes a packet grows by in the tunnel between nodes with such addresses.
+// Overhead returns how many bytes the tunnel between nodes with such addresses adds to a packet.
 func Overhead(addrs []netip.Addr) int {
 	const inner, udp, vxlan, ipv4, ipv6 = 14, 8, 8, 20, 40
 	if len(addrs) == 0 || slices.ContainsFunc(addrs, netip.Addr.Is6) {
@@ -34,21 +34,24 @@ func Overhead(addrs []netip.Addr) int {
 	return inner + udp + vxlan + ipv4
 }
 
-// macOf returns the hardware address that a node has in the tunnel: a node drops what comes from its own, so all differ.
+// macOf returns a node's MAC address in the tunnel. It differs for every node, since a node drops
+// packets that come from its own.
 func macOf(node string) (mac [6]byte) {
 	sum := sha256.Sum256([]byte(node))
 	copy(mac[1:], sum[:])
-	mac[0] = 2 // given by hand
+	mac[0] = 2 // locally administered
 	return mac
 }
 
-// linkLocal returns an address by which a node can be the next hop for either family, whatever addresses it has.
+// linkLocal returns an address for a node as the next hop of either family, whatever addresses it
+// has.
 func linkLocal(mac [6]byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 8: mac[0] ^ 2, 9: mac[1], 10: mac[2], 11: 0xff, 12: 0xfe, 13: mac[3], 14: mac[4], 15: mac[5]})
 }
 
-// ownIn returns the address of the device from which the node itself sends to the pods of other nodes: the first of its own
-// network, which is no pod's and to which answers come back through the tunnel.
+// ownIn returns the tunnel device's address, from which the node itself sends to pods of other
+// nodes: the first address of its pod network, which no pod has and to which answers return through
+// the tunnel.
 func ownIn(cidrs []netip.Prefix, is4 bool) netip.Addr {
 	for _, cidr := range cidrs {
 		if addr := cidr.Addr(); addr.Is4() == is4 && cidr.Bits() < addr.BitLen()-1 {
@@ -58,7 +61,7 @@ func ownIn(cidrs []netip.Prefix, is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// ourDevice returns the tunnel's device, nil if there is none.
+// ourDevice returns the tunnel's device, or nil if there is none.
 func ourDevice() (*netlink.Vxlan, error) {
 	link, err := netlink.LinkByName(DeviceName)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
@@ -69,12 +72,12 @@ func ourDevice() (*netlink.Vxlan, error) {
 	}
 	device, ok := link.(*netlink.Vxlan)
 	if !ok || !device.FlowBased {
-		return nil, fmt.Errorf("the device %s is none of ours", DeviceName)
+		return nil, fmt.Errorf("device %s is not fairlead's tunnel: remove or rename it", DeviceName)
 	}
 	return device, nil
 }
 
-// setDevice makes the tunnel's device what it should be and returns its index.
+// setDevice creates or corrects the tunnel's device and returns its index.
 func setDevice(mac [6]byte, mtu int, cidrs []netip.Prefix) (int, error) {
 	device, err := ourDevice()
 	if err != nil {
@@ -116,16 +119,16 @@ func addDevice(mac [6]byte, mtu int) (*netlink.Vxlan, error) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.HardwareAddr, attrs.MTU = DeviceName, mac[:], mtu
 	if err := netlink.LinkAdd(&netlink.Vxlan{LinkAttrs: attrs, FlowBased: true, Port: port}); err != nil {
-		return nil, fmt.Errorf("add %s at UDP port %d: %w", DeviceName, port, err)
+		return nil, fmt.Errorf("add %s with UDP port %d: %w", DeviceName, port, err)
 	}
 	device, err := ourDevice()
 	if device == nil && err == nil {
-		err = fmt.Errorf("add %s: it is gone again", DeviceName)
+		err = fmt.Errorf("add %s: it disappeared again", DeviceName)
 	}
 	return device, err
 }
 
-// What the kernel calls a device's settings in netlink.
+// The names of a device's settings in netlink.
 const (
 	inetConf          = 1 // IFLA_INET_CONF
 	devconfForwarding = 1
@@ -134,16 +137,17 @@ const (
 	addrGenNone       = 1
 )
 
-// setKernel makes the settings of the device as they should be. What comes by it may come from a node's own address, to which the
-// way is another, so rp_filter may only ask whether there is any. By netlink where that can be: below /proc/sys an agent in
-// a container without privileges may not write. The others are right from the start where "fairlead init" has run and IPv6 is not off.
+// setKernel corrects the kernel's settings of the device. rp_filter has to be loose (2), since
+// packets through the tunnel may come from a node's own address, which is routed elsewhere.
+// setKernel uses netlink where it can, as an agent in an unprivileged container cannot write below
+// /proc/sys. The other settings are right from the start if "fairlead init" has run and IPv6 is on.
 func setKernel(device netlink.Link) error {
 	inet := nl.NewRtAttr(unix.AF_INET, nil)
 	conf := inet.AddRtAttr(inetConf, nil)
 	conf.AddRtAttr(devconfForwarding, nl.Uint32Attr(1))
 	conf.AddRtAttr(devconfRPFilter, nl.Uint32Attr(2))
 	if err := setFamily(device, inet); err != nil {
-		return fmt.Errorf("set how %s forwards IPv4: %w", DeviceName, err)
+		return fmt.Errorf("set forwarding and rp_filter of %s: %w", DeviceName, err)
 	}
 	dir := filepath.Join("/proc/sys/net/ipv6/conf", DeviceName)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -152,14 +156,15 @@ func setKernel(device netlink.Link) error {
 	inet6 := nl.NewRtAttr(unix.AF_INET6, nil)
 	inet6.AddRtAttr(inet6AddrGenMode, nl.Uint8Attr(addrGenNone))
 	if err := setFamily(device, inet6); err != nil {
-		return fmt.Errorf("keep %s from making IPv6 addresses: %w", DeviceName, err)
+		return fmt.Errorf("turn off automatic IPv6 addresses of %s: %w", DeviceName, err)
 	}
-	const initiated = "it is right from the start after \"fairlead init\""
+	const initiated = "run \"fairlead init\", which makes it right for new devices"
 	for _, setting := range []struct{ name, want, or, cure string }{
-		// The next hops are addresses of IPv6, whatever families nodes and pods have.
-		{"disable_ipv6", "0", "", fmt.Sprintf("this node has IPv6 off at new devices: set net.ipv6.conf.%s.disable_ipv6=0, and "+
-			"net.ipv6.conf.default.disable_ipv6=0 for when it starts again", DeviceName)},
-		{"forwarding", "1", "", initiated}, {"accept_ra", "0", "1", initiated}, // 1: not where packets are forwarded
+		// The next hops are IPv6 addresses, whatever families nodes and pods have.
+		{"disable_ipv6", "0", "",
+			fmt.Sprintf("this node turns IPv6 off on new devices: set net.ipv6.conf.%s.disable_ipv6=0, and "+
+				"net.ipv6.conf.default.disable_ipv6=0 to keep it on after a reboot", DeviceName)},
+		{"forwarding", "1", "", initiated}, {"accept_ra", "0", "1", initiated}, // 1: off while forwarding
 	} {
 		path := filepath.Join(dir, setting.name)
 		text, err := os.ReadFile(path)
@@ -173,7 +178,7 @@ func setKernel(device netlink.Link) error {
 	return nil
 }
 
-// setFamily sets what one family has of a device.
+// setFamily applies a family's settings to a device.
 func setFamily(device netlink.Link, family *nl.RtAttr) error {
 	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	message.Index = int32(device.Attrs().Index)
@@ -186,8 +191,8 @@ func setFamily(device netlink.Link, family *nl.RtAttr) error {
 	return err
 }
 
-// setAddresses gives the device the node's addresses in the tunnel, and no others. The kernel does not choose them by itself: they
-// are of the link's scope, and deprecated.
+// setAddresses gives the device the node's addresses in the tunnel, and no others. Link scope, and
+// for IPv6 deprecation, keep the kernel from choosing them as source addresses by itself.
 func setAddresses(device netlink.Link, cidrs []netip.Prefix) error {
 	list, err := netlink.AddrList(device, netlink.FAMILY_ALL)
 	if err != nil {
@@ -223,10 +228,10 @@ func setAddresses(device netlink.Link, cidrs []netip.Prefix) error {
 	return nil
 }
 
-// forever is the kernel's word for a lifetime without end.
+// forever is the kernel's value for an infinite lifetime.
 const forever = 1<<32 - 1
 
-// removeDevice removes the tunnel's device. That there is none is no error.
+// removeDevice removes the tunnel's device. It is no error if there is none.
 func removeDevice() error {
 	device, err := ourDevice()
 	if device == nil || err != nil {

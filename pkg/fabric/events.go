@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen returns a channel that has something in it after a route of ours was removed, by which the kernel's news are
-// told from what was done here, or after what they depend on changed. It is a hint: what is missed is found at the next look.
+// listen returns a channel that signals when a route that should exist was removed, which excludes
+// removals of our own, or when something changed that our routes depend on. A signal is a hint: Run
+// finds what it misses at its next look.
 func (f *Fabric) listen(ctx context.Context) (<-chan struct{}, error) {
 	socket, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -24,7 +25,7 @@ func (f *Fabric) listen(ctx context.Context) (<-chan struct{}, error) {
 	go func() {
 		for ctx.Err() == nil {
 			messages, _, err := socket.Receive()
-			matters := err != nil // some were lost
+			matters := err != nil // some messages were lost
 			for _, m := range messages {
 				matters = matters || f.matters(m.Header.Type, m.Data)
 			}
@@ -39,7 +40,7 @@ func (f *Fabric) listen(ctx context.Context) (<-chan struct{}, error) {
 	return heard, nil
 }
 
-// matters reports whether it is worth a look that the kernel says this.
+// matters reports whether a message of the kernel is a reason to look.
 func (f *Fabric) matters(kind uint16, data []byte) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,13 +54,13 @@ func (f *Fabric) matters(kind uint16, data []byte) bool {
 			_, wanted := f.have[r.to]
 			return wanted && kind == unix.RTM_DELROUTE
 		}
-		// A pod's route comes and goes with it.
+		// Routes to single addresses come and go with pods.
 		return !r.cloned && r.table == unix.RT_TABLE_MAIN && !r.to.IsSingleIP()
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		if len(data) < unix.SizeofIfInfomsg {
 			return false
 		}
-		// Routes of IPv4 go with their device without a word.
+		// The kernel removes a device's IPv4 routes without a message.
 		index, flags := binary.NativeEndian.Uint32(data[4:]), binary.NativeEndian.Uint32(data[8:])
 		return f.devices[int(index)] && (kind == unix.RTM_DELLINK || flags&unix.IFF_UP == 0)
 	}

@@ -1,4 +1,5 @@
-// Package fabric leads packets to the pods of other nodes: by routes to nodes on the same link, or through a tunnel to any.
+// Package fabric routes packets to the pods of other nodes: directly to nodes on the same link, or
+// through a tunnel to any.
 package fabric
 
 import (
@@ -17,13 +18,14 @@ import (
 
 // The modes.
 const (
-	None   = "none"   // the network knows the way
-	Native = "native" // routes to the nodes on the same links; the network knows the way to others
-	VXLAN  = "vxlan"  // a tunnel
+	None   = "none"   // the network has the routes
+	Native = "native" // routes to nodes on the same links; the network has those to others
+	VXLAN  = "vxlan"  // a tunnel to every node
 )
 
 const (
-	// lookEvery is how often it is looked for what is missing, or over, although nothing was heard.
+	// lookEvery is the interval between looks for what is missing or left over when no event asks
+	// for one.
 	lookEvery = 10 * time.Second
 	// lookApart is the least time between two looks.
 	lookApart = 200 * time.Millisecond
@@ -35,29 +37,29 @@ type Config struct {
 	Store *model.Store
 	// CIDRs returns the networks of this node's pods, or why they are not known.
 	CIDRs func() ([]netip.Prefix, error)
-	// MTU returns that of the devices below a tunnel.
+	// MTU returns the MTU of the devices that carry the tunnel.
 	MTU func() (int, error)
 	Log *slog.Logger
 }
 
-// Stats is how a Fabric is doing.
+// Stats is the state of a Fabric.
 type Stats struct {
 	Mode    string
-	Nodes   int // that are reached by routes of ours
+	Nodes   int // reached by our routes
 	Routes  int
-	Refused []string // claims of nodes that are not believed, and why
-	Left    []string // networks that are left to others, and why
-	Mended  uint64   // routes and neighbours that somebody had removed
-	Changes uint64   // of routes and neighbours that the kernel was asked for
+	Refused []string // rejected claims of nodes, and why
+	Left    []string // networks without a route of ours, and why
+	Mended  uint64   // routes and neighbours that had been removed or changed
+	Changes uint64   // to routes and neighbours, sent to the kernel
 	Error   string
 }
 
-// Fabric keeps the ways to other nodes' pods.
+// Fabric keeps the routes to other nodes' pods.
 type Fabric struct {
 	cfg    Config
 	kernel *kernel
 
-	// What the kernel has, as of the last look and what was done since. Only Run changes it.
+	// The state of the kernel, as of the last look and the changes since. Only Run changes it.
 	around surroundings
 	device int
 	looked bool
@@ -65,11 +67,11 @@ type Fabric struct {
 	mu         sync.Mutex
 	have       map[netip.Prefix]route
 	neighbours map[netip.Addr][6]byte
-	devices    map[int]bool // that routes use
+	devices    map[int]bool // that our routes use
 	stats      Stats
 }
 
-// New returns a Fabric that does nothing before Run.
+// New returns a Fabric that does nothing until Run.
 func New(cfg Config) (*Fabric, error) {
 	k, err := dial()
 	if err != nil {
@@ -78,18 +80,18 @@ func New(cfg Config) (*Fabric, error) {
 	return &Fabric{cfg: cfg, kernel: k, have: map[netip.Prefix]route{}, neighbours: map[netip.Addr][6]byte{}, stats: Stats{Mode: cfg.Mode}}, nil
 }
 
-// Stats returns how it is doing.
+// Stats returns the current state.
 func (f *Fabric) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.stats
 }
 
-// Run keeps the ways right until the context ends, and leaves them.
+// Run keeps the routes right until the context ends, and then leaves them in place.
 func (f *Fabric) Run(ctx context.Context) error {
 	defer f.kernel.Close()
 	if f.cfg.Mode == None {
-		// An agent before may have run with another mode.
+		// An earlier agent may have run in another mode.
 		if _, err := Remove(); err != nil {
 			f.note(err)
 		}
@@ -112,7 +114,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	return nil
 }
 
-// wait returns when it is time for a look, and follows the nodes until then.
+// wait returns when it is time for the next look, and follows changes of nodes until then.
 func (f *Fabric) wait(ctx context.Context, heard <-chan struct{}) {
 	late, early := time.After(lookEvery), time.After(lookApart)
 	isHeard := false
@@ -138,7 +140,7 @@ func (f *Fabric) wait(ctx context.Context, heard <-chan struct{}) {
 	}
 }
 
-// note remembers what went wrong, and says it if it is new.
+// note records an error, and logs it if it is new.
 func (f *Fabric) note(err error) {
 	text := ""
 	if err != nil {
@@ -149,11 +151,11 @@ func (f *Fabric) note(err error) {
 	f.stats.Error = text
 	f.mu.Unlock()
 	if text != "" && text != was {
-		f.cfg.Log.Warn("leading to the pods of other nodes: trying again", "error", text)
+		f.cfg.Log.Warn("cannot keep the routes to other nodes' pods, trying again", "error", text)
 	}
 }
 
-// look finds out what the kernel has and makes it what it should be.
+// look reads the state of the kernel and corrects it.
 func (f *Fabric) look() error {
 	f.looked = false
 	own, err := f.own()
@@ -200,7 +202,7 @@ func (f *Fabric) look() error {
 	return errors.Join(append(results, err, f.follow())...)
 }
 
-// prepare makes the tunnel's device what it should be, or removes it.
+// prepare creates or corrects the tunnel's device, or removes it if the mode has none.
 func (f *Fabric) prepare(own []netip.Prefix) (int, error) {
 	if f.cfg.Mode != VXLAN {
 		return 0, removeDevice()
@@ -226,7 +228,7 @@ func (f *Fabric) own() ([]netip.Prefix, error) {
 	return own, err
 }
 
-// follow makes the routes what the nodes ask for, and asks the kernel for nothing but what is different.
+// follow makes the routes match the nodes, and sends the kernel only the differences.
 func (f *Fabric) follow() error {
 	own, err := f.own()
 	if err != nil {
@@ -241,7 +243,7 @@ func (f *Fabric) follow() error {
 	return f.apply(want)
 }
 
-// tell says what is refused that was not before.
+// tell logs the claims that are newly refused.
 func (f *Fabric) tell(want *plan) {
 	f.mu.Lock()
 	was := f.stats.Refused
@@ -249,12 +251,13 @@ func (f *Fabric) tell(want *plan) {
 	f.mu.Unlock()
 	for _, why := range want.refused {
 		if _, known := slices.BinarySearch(was, why); !known {
-			f.cfg.Log.Warn("a node claims a network that it does not get", "claim", why)
+			f.cfg.Log.Warn("ignoring a node's claim to a network", "claim", why)
 		}
 	}
 }
 
-// apply makes what is different. A route comes after the neighbour that it needs, and goes before it.
+// apply makes the changes to get from the current state to want. A route is added after the
+// neighbour that it needs, and removed before it.
 func (f *Fabric) apply(want *plan) error {
 	f.mu.Lock()
 	have, neighbours := f.have, f.neighbours
@@ -277,7 +280,7 @@ func (f *Fabric) apply(want *plan) error {
 	return brief(errs)
 }
 
-// brief joins errors, of which there may be one for every node.
+// brief joins errors, and cuts them short, since there may be one for every node.
 func brief(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if more := len(errs) - 3; more > 0 {
@@ -286,7 +289,7 @@ func brief(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// changesTo returns what leads from what there is to what there should be.
+// changesTo returns the changes that lead from the current state to want.
 func changesTo(device int, have map[netip.Prefix]route, neighbours map[netip.Addr][6]byte, want *plan) []change {
 	var changes []change
 	for _, addr := range slices.SortedFunc(maps.Keys(want.neighbours), netip.Addr.Compare) {
@@ -312,7 +315,8 @@ func changesTo(device int, have map[netip.Prefix]route, neighbours map[netip.Add
 	return changes
 }
 
-// Remove removes all that a Fabric has made, and returns how many routes there were. It may be repeated.
+// Remove removes everything that a Fabric has made, and returns the number of routes. It is
+// idempotent.
 func Remove() (routes int, err error) {
 	k, err := dial()
 	if err != nil {

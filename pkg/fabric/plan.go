@@ -12,19 +12,19 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// network is a network of which this node is a part by a device, or is not, where that is a way to some router.
+// network is a destination in the node's routing table.
 type network struct {
 	prefix netip.Prefix
-	device int // 0: it is not
+	device int // directly connected by this device; 0 if behind a router
 }
 
-// surroundings are what the node itself has, by which others are judged.
+// surroundings are the node's own routes and addresses, by which other nodes' claims are judged.
 type surroundings struct {
-	networks map[netip.Prefix]network // by which way an address is reached, but for ways of ours
-	local    []netip.Addr             // its addresses, sorted
+	networks map[netip.Prefix]network // the main table, without our routes
+	local    []netip.Addr             // the node's addresses, sorted
 }
 
-// near returns the device at which an address is reached without a router, 0 for none.
+// near returns the device by which an address is directly reachable, or 0.
 func (s *surroundings) near(addr netip.Addr) int {
 	for bits := addr.BitLen(); bits >= 0; bits-- {
 		if n, ok := s.networks[netip.PrefixFrom(addr, bits).Masked()]; ok {
@@ -34,35 +34,36 @@ func (s *surroundings) near(addr netip.Addr) int {
 	return 0
 }
 
-// plan is what there should be.
+// plan is the desired state.
 type plan struct {
 	routes     map[netip.Prefix]route
 	neighbours map[netip.Addr][6]byte
-	nodes      int      // that routes lead to
-	refused    []string // why which claims of nodes are not believed
-	left       []string // which networks are left to others, and why
+	nodes      int      // reached by the routes
+	refused    []string // rejected claims, and why
+	left       []string // networks without a route, and why
 }
 
-// claim is a network that a node says is its pods'.
+// claim is a node's statement that a network is its pods'.
 type claim struct {
 	cidr  netip.Prefix
 	node  *model.Node
 	route route
-	why   string // there is no route; empty if there is
+	why   string // why there is no route; empty if there is one
 }
 
 // planner makes plans.
 type planner struct {
 	mode   string
 	self   *model.Node
-	own    []netip.Prefix // of this node's pods
-	device int            // the tunnel's
+	own    []netip.Prefix // networks of this node's pods
+	device int            // of the tunnel
 	has    func(route) bool
 	surroundings
 }
 
-// make says what there should be for these other nodes, which are ordered by name. Nodes are not to be trusted: one that claims
-// what another has, or what this node needs to reach any of them, gets none of it. Who has a route keeps it.
+// make returns the plan for these other nodes, which are ordered by name. Nodes are not trusted:
+// one that claims a network of another node, or one that this node needs to reach any of them, does
+// not get it. A node that has its route already keeps it.
 func (p *planner) make(others []*model.Node) *plan {
 	made := &plan{routes: map[netip.Prefix]route{}, neighbours: map[netip.Addr][6]byte{}}
 	for _, cidr := range p.own {
@@ -107,10 +108,11 @@ func (m *plan) refuse(c claim, why string) {
 	m.refused = append(m.refused, fmt.Sprintf("podCIDR %s of node %s: %s", c.cidr, c.node.Name, why))
 }
 
-// The widest networks that the pods of a node may have.
+// The widest networks that a node's pods may have.
 const widest4, widest6 = 8, 32
 
-// TooWide reports whether a network is more than a node's pods can have, so that no Node is believed that it is theirs.
+// TooWide reports whether a network is too large to be one node's pods', so that such a claim is
+// never accepted.
 func TooWide(cidr netip.Prefix) bool {
 	if cidr.Addr().Is4() {
 		return cidr.Bits() < widest4
@@ -118,7 +120,7 @@ func TooWide(cidr netip.Prefix) bool {
 	return cidr.Bits() < widest6
 }
 
-// reject says why a claim is not to be believed whatever others claim; "" if it may be.
+// reject returns why a claim is rejected regardless of other claims, or "" if it is not.
 func (p *planner) reject(c claim, addrs []netip.Addr) string {
 	switch first := c.cidr.Addr(); {
 	case TooWide(c.cidr):
@@ -139,7 +141,8 @@ func (p *planner) reject(c claim, addrs []netip.Addr) string {
 	if addr, ok := within(c.cidr, p.local); ok {
 		return fmt.Sprintf("%s is an address of this node", addr)
 	}
-	// Else a node could take another's pods off the network by a claim to be one of them.
+	// An established route is exempt from the last check: otherwise a node could cut off another's
+	// pods by claiming an address of theirs as its own.
 	if c.why == "" && p.has(c.route) {
 		return ""
 	}
@@ -149,7 +152,7 @@ func (p *planner) reject(c claim, addrs []netip.Addr) string {
 	return ""
 }
 
-// within returns one of the sorted addresses that is in the network, if any is.
+// within returns one of the sorted addresses that is in the network, if there is one.
 func within(cidr netip.Prefix, sorted []netip.Addr) (netip.Addr, bool) {
 	at, _ := slices.BinarySearchFunc(sorted, cidr.Addr(), netip.Addr.Compare)
 	if at < len(sorted) && cidr.Contains(sorted[at]) {
@@ -158,8 +161,8 @@ func within(cidr netip.Prefix, sorted []netip.Addr) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// settle returns the claims less those that overlap with a better one. Networks overlap if one is in the other, so those
-// that do are neighbours once sorted.
+// settle returns the claims without those that overlap with a better one. Two networks overlap only
+// if one contains the other, so overlapping ones are adjacent once sorted.
 func (p *planner) settle(claims []claim, made *plan) []claim {
 	slices.SortStableFunc(claims, func(a, b claim) int {
 		return cmp.Or(a.cidr.Addr().Compare(b.cidr.Addr()), cmp.Compare(a.cidr.Bits(), b.cidr.Bits()))
@@ -176,7 +179,8 @@ func (p *planner) settle(claims []claim, made *plan) []claim {
 	return settled
 }
 
-// decide returns the best of claims, some of which overlap: those that have their route, then the first by name.
+// decide resolves overlapping claims: those that have their route already win, then the first by
+// node name.
 func (p *planner) decide(claims []claim, made *plan) (kept []claim) {
 	if len(claims) == 1 {
 		return claims
@@ -202,14 +206,14 @@ func (p *planner) decide(claims []claim, made *plan) (kept []claim) {
 	return kept
 }
 
-// way returns how the pods of a node are reached, or why they are not.
+// way returns the route to a node's pods, or why there is none.
 func (p *planner) way(node *model.Node, to netip.Prefix) (route, string) {
 	if p.mode == VXLAN {
 		return p.tunnel(node, to)
 	}
 	for _, addr := range p.preferred(node, to.Addr().Is4()) {
 		if to.Addr().Is6() && addr.Is4() {
-			continue // IPv4 cannot be the next hop for IPv6
+			continue // an IPv6 route cannot have an IPv4 next hop
 		}
 		if device := p.near(addr); device != 0 {
 			return route{to: to, device: device, via: addr}, ""
@@ -218,7 +222,8 @@ func (p *planner) way(node *model.Node, to netip.Prefix) (route, string) {
 	return route{}, "the node has no address on a link of this one"
 }
 
-// tunnel returns the way through it: to the node's address of the family that this node has first, if there is one.
+// tunnel returns the route through the tunnel. It leads to an address of the node in this node's
+// primary family, if it has one.
 func (p *planner) tunnel(node *model.Node, to netip.Prefix) (route, string) {
 	has := map[bool]bool{}
 	for _, addr := range p.self.Addrs {
@@ -230,14 +235,15 @@ func (p *planner) tunnel(node *model.Node, to netip.Prefix) (route, string) {
 		}
 		r := route{to: to, device: p.device, tunnel: addr, via: linkLocal(macOf(node.Name)), source: ownIn(p.own, to.Addr().Is4())}
 		if addr.Is4() && to.Addr().Is4() {
-			r.via = addr // which works without IPv6
+			r.via = addr // works without IPv6
 		}
 		return r, ""
 	}
 	return route{}, "the node has no address of a family that this one has"
 }
 
-// preferred returns the addresses of a node that may be its own, and are not this node's or a pod's of it, those of a family first.
+// preferred returns the node's addresses that are plausible, and are neither this node's nor one of
+// its pods', with those of one family first.
 func (p *planner) preferred(node *model.Node, is4 bool) []netip.Addr {
 	var list []netip.Addr
 	for _, addr := range node.Addrs {
@@ -259,7 +265,7 @@ func (p *planner) preferred(node *model.Node, is4 bool) []netip.Addr {
 	return list
 }
 
-// surround sorts what the kernel has into ways of ours and the surroundings.
+// surround separates our routes from the node's surroundings.
 func surround(list []found, tunnel int) (ours []found, s surroundings) {
 	s.networks = map[netip.Prefix]network{}
 	local := map[netip.Addr]bool{}

@@ -21,7 +21,8 @@ func node(name string, addr string, cidrs ...string) *model.Node {
 	return n
 }
 
-// newPlanner is that of a node with 10.1.0.0/24 and fd00:1::/64, on 192.0.2.0/24 and 2001:db8::/64 by device 3.
+// newPlanner returns the planner of a node with pods in 10.1.0.0/24 and fd00:1::/64, that is on
+// 192.0.2.0/24 and 2001:db8::/64 by device 3.
 func newPlanner(mode string, has ...route) *planner {
 	link := func(cidr string, device int) (netip.Prefix, network) {
 		prefix := netip.MustParsePrefix(cidr)
@@ -57,7 +58,7 @@ func told(m *plan) []string {
 	return list
 }
 
-// What nodes claim that they must not have is refused, and what they may have is led to.
+// Claims that a node must not make are refused, and all others get routes.
 func TestPlan(t *testing.T) {
 	victim := node("m", "192.0.2.2 2001:db8::2", "10.2.0.0/24", "fd00:2::/64")
 	native := []string{"10.2.0.0/24 via 192.0.2.2 dev 3", "fd00:2::/64 via 2001:db8::2 dev 3"}
@@ -66,7 +67,7 @@ func TestPlan(t *testing.T) {
 		name    string
 		claims  *model.Node
 		refused string
-		native  []string // beside the victim's
+		native  []string // in addition to the victim's
 		tunnel  []string
 		left    string
 	}{
@@ -124,7 +125,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Who has a network keeps it, whatever the name of another and whatever addresses that has.
+// A node that has a network keeps it, whatever the name and addresses of another claimant.
 func TestPlanIncumbent(t *testing.T) {
 	victim := node("m", "192.0.2.2", "10.2.0.0/24")
 	for _, mode := range []string{Native, VXLAN} {
@@ -135,29 +136,30 @@ func TestPlanIncumbent(t *testing.T) {
 		} {
 			made := newPlanner(mode, before.routes[victim.PodCIDRs[0]]).make([]*model.Node{thief, victim})
 			if made.routes[victim.PodCIDRs[0]] != before.routes[victim.PodCIDRs[0]] {
-				t.Errorf("%s: %v takes over: %q, refused %q", mode, thief, told(made), made.refused)
+				t.Errorf("%s: %v took over the network: routes %q, refused %q", mode, thief, told(made),
+					made.refused)
 			}
 		}
-		// Without a history it is the first by name.
+		// Without an established route, the first node by name wins.
 		made := newPlanner(mode).make([]*model.Node{node("a", "192.0.2.3", "10.2.0.0/24"), victim})
 		if r := made.routes[victim.PodCIDRs[0]]; r.via == before.routes[victim.PodCIDRs[0]].via || len(made.refused) != 1 {
-			t.Errorf("%s: %q, refused %q", mode, told(made), made.refused)
+			t.Errorf("%s: without an established route: routes %q, refused %q", mode, told(made), made.refused)
 		}
 	}
 }
 
-// No two nodes have the same hardware address, and every node knows each other's.
+// No two nodes have the same MAC address, and all addresses are unicast and locally administered.
 func TestMACs(t *testing.T) {
 	seen := map[[6]byte]string{}
 	for i := range 20000 {
 		name := fmt.Sprintf("node-%d", i)
 		mac := macOf(name)
 		if other, taken := seen[mac]; taken || mac[0]&3 != 2 {
-			t.Errorf("%s has %x, and so has %q", name, mac, other)
+			t.Errorf("macOf(%q) = %x, want a local unicast address other than that of %q", name, mac, other)
 		}
 		seen[mac] = name
 		if via := linkLocal(mac); !via.IsLinkLocalUnicast() {
-			t.Errorf("%s is at %s", name, via)
+			t.Errorf("linkLocal for %s = %s, want a link-local address", name, via)
 		}
 	}
 }

@@ -14,30 +14,31 @@ import (
 )
 
 const (
-	// protocol marks the routes that are ours; nobody in /etc/iproute2/rt_protos has it.
+	// protocol marks our routes; no other has this number in /etc/iproute2/rt_protos.
 	protocol = 102
-	// metric is more than what routes have by default: whoever adds a route of their own to the same network wins.
+	// metric is higher than the defaults, so that anybody's own route to the same network wins.
 	metric = 4000
-	// number is that of the network within the tunnel.
+	// number is the VXLAN network identifier.
 	number = 1
 )
 
-// The attributes of a route through a tunnel, of linux/lwtunnel.h. IPv4 and IPv6 have the same numbers for these.
+// The attributes of a route through a tunnel, from linux/lwtunnel.h. Their numbers are the same for
+// IPv4 and IPv6.
 const (
 	tunnelID    = 1
 	tunnelDst   = 2
 	tunnelFlags = 6
-	// checksummed has a packet's checksum sent: IPv6 drops one without.
+	// checksummed makes the tunnel send UDP checksums, without which IPv6 drops packets.
 	checksummed = 1
 )
 
-// route is a route of ours.
+// route is one of our routes.
 type route struct {
 	to     netip.Prefix
-	device int        // 0: what is sent there is refused
+	device int        // 0: unreachable
 	via    netip.Addr // of either family
-	tunnel netip.Addr // who gets it in a tunnel; invalid for nobody
-	source netip.Addr // from which the node itself sends; invalid for any
+	tunnel netip.Addr // the remote node; invalid if there is no tunnel
+	source netip.Addr // source address for what the node itself sends; invalid for any
 }
 
 func familyOf(addr netip.Addr) uint8 {
@@ -47,7 +48,7 @@ func familyOf(addr netip.Addr) uint8 {
 	return unix.AF_INET6
 }
 
-// add returns what adds the route, or changes it to this.
+// add returns the change that adds the route, or replaces ours to the same network.
 func (r route) add() change {
 	request := nl.NewNetlinkRequest(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_REPLACE)
 	header := r.header()
@@ -55,7 +56,7 @@ func (r route) add() change {
 	r.addTo(request)
 	if r.device == 0 {
 		header.Type = unix.RTN_UNREACHABLE
-		return change{what: fmt.Sprintf("refuse what goes to %s", r.to), request: request}
+		return change{what: fmt.Sprintf("add the unreachable route to %s", r.to), request: request}
 	}
 	request.AddData(nl.NewRtAttr(unix.RTA_OIF, nl.Uint32Attr(uint32(r.device))))
 	if r.via.Is4() == r.to.Addr().Is4() {
@@ -69,7 +70,7 @@ func (r route) add() change {
 	}
 	if r.tunnel.IsValid() {
 		if r.via.Is4() {
-			header.Flags |= unix.RTNH_F_ONLINK // the device has no network of which it could be one
+			header.Flags |= unix.RTNH_F_ONLINK // the device has no subnet that would contain the gateway
 		}
 		kind, encap := r.encap()
 		request.AddData(nl.NewRtAttr(unix.RTA_ENCAP_TYPE, nl.Uint16Attr(kind)))
@@ -78,7 +79,7 @@ func (r route) add() change {
 	return change{what: fmt.Sprintf("add the route to %s", r.to), request: request}
 }
 
-// remove returns what removes the route, and none of others.
+// remove returns the change that removes our route with this metric, and nobody else's.
 func (r route) remove(at uint32) change {
 	request := nl.NewNetlinkRequest(unix.RTM_DELROUTE, 0)
 	header := r.header()
@@ -102,7 +103,7 @@ func (r route) addTo(request *nl.NetlinkRequest) {
 	request.AddData(nl.NewRtAttr(unix.RTA_PRIORITY, nl.Uint32Attr(metric)))
 }
 
-// encap returns what the tunnel's device reads of a packet's way, which the netlink package does not know.
+// encap returns the tunnel attributes of the route, for which the netlink package has no support.
 func (r route) encap() (kind uint16, attrs []byte) {
 	add := func(name int, value []byte) { attrs = append(attrs, nl.NewRtAttr(name, value).Serialize()...) }
 	add(tunnelID, binary.BigEndian.AppendUint64(nil, number))
@@ -114,7 +115,7 @@ func (r route) encap() (kind uint16, attrs []byte) {
 	return nl.LWTUNNEL_ENCAP_IP6, attrs
 }
 
-// found is a route that the kernel has, of whomever.
+// found is a route of the kernel's, ours or not.
 type found struct {
 	route
 	kind, table, protocol, scope uint8
@@ -122,15 +123,15 @@ type found struct {
 	metric                       uint32
 }
 
-// isOurs reports whether the route is one that was added here.
+// isOurs reports whether the route was added by a Fabric.
 func (f *found) isOurs() bool {
 	return f.protocol == protocol && f.table == unix.RT_TABLE_MAIN && !f.cloned
 }
 
-// parseRoute reads the kernel's message of a route.
+// parseRoute parses the kernel's message about a route.
 func parseRoute(message []byte) (found, error) {
 	if len(message) < unix.SizeofRtMsg {
-		return found{}, errors.New("read a route: it is too short")
+		return found{}, errors.New("read a route: the message is too short")
 	}
 	header := nl.DeserializeRtMsg(message)
 	attrs, err := nl.ParseRouteAttr(message[unix.SizeofRtMsg:])
@@ -163,7 +164,7 @@ func parseRoute(message []byte) (found, error) {
 	}
 	f.to = netip.PrefixFrom(to, int(header.Dst_len))
 	if f.kind == unix.RTN_UNREACHABLE {
-		f.device = 0 // IPv6 says lo
+		f.device = 0 // IPv6 has lo here
 	}
 	return f, nil
 }
@@ -175,7 +176,8 @@ func wordOf(value []byte) uint32 {
 	return binary.NativeEndian.Uint32(value)
 }
 
-// tunnelOf returns where a tunnel leads to; the unspecified address if it is not of our number.
+// tunnelOf returns the remote end of a tunnel, or the unspecified address if the tunnel is not of
+// our network.
 func tunnelOf(value []byte) (to netip.Addr) {
 	attrs, err := nl.ParseRouteAttr(value)
 	if err != nil {
@@ -213,7 +215,7 @@ func listRoutes() ([]found, error) {
 	return list, nil
 }
 
-// dump lists something, a second time if it changed meanwhile.
+// dump lists something, and does so again if it changed meanwhile.
 func dump(ask int, answer uint16, header nl.NetlinkRequestData) ([][]byte, error) {
 	return listing.Of(func() ([][]byte, error) {
 		request := nl.NewNetlinkRequest(ask, unix.NLM_F_DUMP)
@@ -222,7 +224,7 @@ func dump(ask int, answer uint16, header nl.NetlinkRequestData) ([][]byte, error
 	})
 }
 
-// neighbour says which hardware address somebody has at the tunnel's device.
+// neighbour is the MAC address of a neighbour on the tunnel's device.
 type neighbour struct {
 	addr netip.Addr
 	mac  [6]byte
@@ -243,7 +245,7 @@ func (n neighbour) change(device int, add bool) change {
 	return change{what: fmt.Sprintf("%s the neighbour %s", what, n.addr), request: request, missing: missing}
 }
 
-// listNeighbours returns the permanent neighbours at a device.
+// listNeighbours returns the permanent neighbours on a device.
 func listNeighbours(device int) (map[netip.Addr][6]byte, error) {
 	all, err := listing.Of(func() ([]netlink.Neigh, error) { return netlink.NeighList(device, netlink.FAMILY_ALL) })
 	if err != nil {

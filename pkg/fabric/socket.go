@@ -9,18 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is how many changes are sent at a time: their answers have room in a socket's buffer as it is by default.
+// batch is how many changes are sent at once; their answers fit into a socket's default receive
+// buffer.
 const batch = 100
 
-// change is a request that the kernel answers with an error or none.
+// change is a request that the kernel answers with an error code.
 type change struct {
 	what    string // for the error
 	request *nl.NetlinkRequest
-	// missing is what the kernel says if there is nothing to remove; 0 where something is added.
+	// missing is the kernel's error if there is nothing to remove; 0 for an addition.
 	missing unix.Errno
 }
 
-// kernel is a socket by which changes are made, many with one call.
+// kernel is a netlink socket that makes many changes with one call.
 type kernel struct {
 	fd       int
 	sequence uint32
@@ -33,13 +34,14 @@ func dial() (*kernel, error) {
 		return nil, fmt.Errorf("open a socket for routes: %w", err)
 	}
 	k := &kernel{fd: fd}
-	// Without the request, an answer is a few words. The kernel answers before a call returns, so the time is for its mistakes.
+	// NETLINK_CAP_ACK leaves the request out of the answer, which is then a few words. The kernel
+	// answers before sendto returns, so the timeout only guards against its bugs.
 	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, 1); err != nil {
-		return nil, fmt.Errorf("have routes answered in short: %w", closing(k, err))
+		return nil, fmt.Errorf("ask for short answers: %w", closing(k, err))
 	}
 	patience := unix.NsecToTimeval(int64(10 * time.Second))
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience); err != nil {
-		return nil, fmt.Errorf("bound the wait for an answer: %w", closing(k, err))
+		return nil, fmt.Errorf("set the timeout for answers: %w", closing(k, err))
 	}
 	return k, nil
 }
@@ -52,7 +54,7 @@ func closing(k *kernel, err error) error {
 // Close closes the socket.
 func (k *kernel) Close() error { return unix.Close(k.fd) }
 
-// apply makes the changes in their order and returns what became of each. One that fails keeps no other from being made.
+// apply makes the changes in order and returns the result of each. It goes on after one that fails.
 func (k *kernel) apply(changes []change) ([]error, error) {
 	results := make([]error, 0, len(changes))
 	for len(changes) > 0 {
@@ -73,7 +75,7 @@ func (k *kernel) apply(changes []change) ([]error, error) {
 	return results, nil
 }
 
-// send sends changes with one call and reads their answers.
+// send sends changes with one call and reads the answers.
 func (k *kernel) send(changes []change) ([]unix.Errno, error) {
 	var bytes []byte
 	first := k.sequence + 1
@@ -88,7 +90,7 @@ func (k *kernel) send(changes []change) ([]unix.Errno, error) {
 	}
 	k.sent += uint64(len(changes))
 	if err := unix.Sendto(k.fd, bytes, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, fmt.Errorf("send %d changes of routes: %w", len(changes), err)
+		return nil, fmt.Errorf("send %d route changes: %w", len(changes), err)
 	}
 	answers := make([]unix.Errno, len(changes))
 	buffer := make([]byte, 1<<16)
@@ -98,13 +100,13 @@ func (k *kernel) send(changes []change) ([]unix.Errno, error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read the answers to %d changes of routes: %w", len(changes), err)
+			return nil, fmt.Errorf("read the answers to %d route changes: %w", len(changes), err)
 		}
 		for rest := buffer[:n]; len(rest) >= unix.SizeofNlMsghdr+4; left-- {
 			length := int(binary.NativeEndian.Uint32(rest))
 			at := binary.NativeEndian.Uint32(rest[8:]) - first
 			if binary.NativeEndian.Uint16(rest[4:]) != unix.NLMSG_ERROR || length > len(rest) || int64(at) >= int64(len(answers)) {
-				return nil, fmt.Errorf("read the answers to %d changes of routes: one is none of theirs", len(changes))
+				return nil, fmt.Errorf("read the answers to %d route changes: unexpected message", len(changes))
 			}
 			answers[at] = unix.Errno(-int32(binary.NativeEndian.Uint32(rest[unix.SizeofNlMsghdr:])))
 			rest = rest[min(len(rest), (length+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
