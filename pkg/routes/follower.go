@@ -1,5 +1,6 @@
-// Package routes follows what the ways of packets depend on, so that flows ask the kernel for theirs only after a change:
-// routes, rules, next hops, devices, addresses and neighbours.
+// Package routes follows everything that the routes of packets depend on, so that flows look up
+// theirs in the kernel only after a change: routes, rules, next hops, devices, addresses and
+// neighbours.
 package routes
 
 import (
@@ -14,33 +15,34 @@ import (
 )
 
 const (
-	// beat is how often it is said that changes are followed, and how soon one is told when many come at a time.
+	// beat is how long the follower waits for a change before it vouches again.
 	beat = 250 * time.Millisecond
-	// apart is the least time between two of them that are told: more than a few in a tick would say nothing more.
+	// apart is the least time between two calls of Changed: more than a few of them in one tick of
+	// the programs would say nothing new.
 	apart = 50 * time.Millisecond
-	// retry is how long it waits after a failure.
+	// retry is the pause after a failure.
 	retry = time.Second
 )
 
 // Ways tells the programs of changes.
 type Ways interface {
-	// Changed says that there was a change, after the kernel has it.
+	// Changed says that the kernel has made a change.
 	Changed() error
-	// Vouch says that all changes up to now were told, and that those of the next seconds will be.
+	// Vouch says that all changes so far were reported, and that those of the next seconds will be.
 	Vouch() error
-	// Revoke says that they will not be.
+	// Revoke takes that back.
 	Revoke() error
 }
 
 // Stats is what a follower has done so far.
 type Stats struct {
 	Following   bool
-	Changes     uint64 // that were told to the programs; many at a time count as one
-	Flaps       uint64 // neighbours that were heard of, without a change of what packets get
-	Errors      uint64 // times that changes were not followed
-	LastError   string // why they are not, while they are not
+	Changes     uint64 // reported to the programs; many at once count as one
+	Flaps       uint64 // messages about neighbours that change nothing for packets
+	Errors      uint64 // times that following failed
+	LastError   string // why following fails, while it does
 	LastChange  time.Time
-	Neighbours  int // that are known
+	Neighbours  int // currently known
 	IsOverflown bool
 }
 
@@ -48,7 +50,8 @@ type Stats struct {
 type Config struct {
 	Ways Ways
 	Log  *slog.Logger
-	// Room is how many neighbours are remembered; 0 is for as many as a kernel that was given a large table has.
+	// Room is how many neighbours are remembered. 0 is as many as a kernel with a large neighbour
+	// table has.
 	Room int
 }
 
@@ -65,7 +68,7 @@ type Follower struct {
 // mostNeighbours is the default of Config.Room.
 const mostNeighbours = 1 << 16
 
-// NewFollower returns a follower; it does nothing before Run.
+// NewFollower returns a follower that does nothing until Run.
 func NewFollower(c Config) *Follower {
 	if c.Room == 0 {
 		c.Room = mostNeighbours
@@ -86,7 +89,8 @@ func (f *Follower) note(change func(*Stats)) {
 	change(&f.stats)
 }
 
-// Run follows until the context ends. While it cannot, flows ask for their way themselves, so that is no reason to end.
+// Run follows changes until the context ends. It goes on after a failure: while it cannot follow,
+// flows look up their routes themselves.
 func (f *Follower) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := f.follow(ctx)
@@ -94,7 +98,8 @@ func (f *Follower) Run(ctx context.Context) error {
 			continue
 		}
 		f.note(func(s *Stats) { s.Following, s.LastError, s.Errors = false, err.Error(), s.Errors+1 })
-		f.log.Warn("following changes of routes: every flow asks for its way once a second until that works again", "error", err)
+		f.log.Warn("cannot follow route changes; every flow looks up its route once a second until that works again",
+			"error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(retry):
@@ -104,8 +109,9 @@ func (f *Follower) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow tells of changes until the context ends or something fails. First of all there is one, since nobody followed
-// before: it comes after the subscription, so that nothing is missed in between.
+// follow reports changes until the context ends or something fails. It begins by reporting one,
+// since nobody followed before. That comes after the subscription, so that nothing is missed in
+// between.
 func (f *Follower) follow(ctx context.Context) error {
 	socket, err := subscribe()
 	if err != nil {
@@ -130,16 +136,17 @@ type watcher struct {
 	*Follower
 	socket  *socket
 	known   *neighbours
-	changed bool      // and not told yet
-	told    time.Time // the last time
+	changed bool      // and not reported yet
+	told    time.Time // last call of Changed
 	vouched time.Time
 }
 
-// turn hears what there is, tells of it, and vouches if it has heard all: else there may be a change among the rest.
+// turn receives messages, reports a change, and vouches if no messages are left, since those could
+// hold another change.
 func (w *watcher) turn() error {
 	messages, err := w.socket.receive()
 	if err != nil && !errors.Is(err, unix.EAGAIN) {
-		return fmt.Errorf("hear of changes of routes: %w", err)
+		return fmt.Errorf("receive route changes: %w", err)
 	}
 	flaps := uint64(0)
 	for i := range messages {
@@ -177,7 +184,7 @@ func (w *watcher) turn() error {
 	return w.socket.wait(w.rest())
 }
 
-// rest is how long there is nothing to do unless something is heard.
+// rest returns how long to wait for a message.
 func (w *watcher) rest() time.Duration {
 	if w.changed {
 		return max(apart-time.Since(w.told), time.Millisecond)

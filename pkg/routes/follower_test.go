@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// told is what programs would hear, in order.
+// told is a call that the programs get.
 type told string
 
 const (
@@ -27,7 +27,8 @@ const (
 	end    told = "revoked"
 )
 
-// ways stands for the programs. Its channel has room, and a test that does not read sees what is said in order later.
+// ways stands for the programs and records the calls. Its channel has a buffer, so a test may read
+// them later.
 type ways struct{ said chan told }
 
 func (w *ways) say(t told) error {
@@ -35,7 +36,7 @@ func (w *ways) say(t told) error {
 	case w.said <- t:
 		return nil
 	default:
-		return errors.New("nobody listens")
+		return errors.New("the channel is full")
 	}
 }
 
@@ -43,7 +44,7 @@ func (w *ways) Changed() error { return w.say(change) }
 func (w *ways) Vouch() error   { return w.say(vow) }
 func (w *ways) Revoke() error  { return w.say(end) }
 
-// node is a namespace with eth0, whose changes are followed.
+// node is a namespace with eth0, in which a follower runs.
 type node struct {
 	t        *testing.T
 	ns       *rig.Netns
@@ -85,7 +86,7 @@ func (n *node) do(fn func() error) {
 	}
 }
 
-// next returns what is said next, apart from vows while there is nothing else.
+// next returns the next call other than Vouch.
 func (n *node) next(what string) told {
 	n.t.Helper()
 	late := time.After(5 * time.Second)
@@ -96,13 +97,13 @@ func (n *node) next(what string) told {
 				return t
 			}
 		case <-late:
-			n.t.Fatalf("%s: nothing was said", what)
+			n.t.Fatalf("%s: no call within 5 seconds", what)
 		}
 	}
 }
 
-// settle returns when all was heard and told, which is what a vow says after everything before it was read: twice, since
-// one may be on its way.
+// settle returns when all changes were reported, and how many. It waits for three calls of Vouch in
+// a row, since one may have been on its way already.
 func (n *node) settle() (changes int) {
 	n.t.Helper()
 	late := time.After(10 * time.Second)
@@ -113,7 +114,7 @@ func (n *node) settle() (changes int) {
 				changes, vows = changes+1, 0
 			}
 		case <-late:
-			n.t.Fatal("nobody vouches")
+			n.t.Fatal("the follower does not vouch")
 		}
 	}
 	return changes
@@ -137,11 +138,11 @@ func cidr(text string) *net.IPNet {
 	return prefix
 }
 
-// Whatever changes a way is told, and told before anybody vouches again.
+// Every change that matters to routes is reported, and that before the next call of Vouch.
 func TestFollow(t *testing.T) {
 	n := newNode(t, 0)
 	if said := <-n.ways.said; said != change {
-		t.Fatalf("the first that is said is %q, since nobody followed before", said)
+		t.Fatalf("the first call is %q, want a change since nobody followed before", said)
 	}
 	n.settle()
 	route := &netlink.Route{LinkIndex: n.device, Dst: cidr("198.51.100.0/24"), Gw: net.IPv4(192, 0, 2, 9)}
@@ -161,16 +162,16 @@ func TestFollow(t *testing.T) {
 		do   func() error
 	}{
 		{"a route", func() error { return netlink.RouteAdd(route) }},
-		{"a route that goes", func() error { return netlink.RouteDel(route) }},
-		{"a route of IPv6", func() error { return netlink.RouteAdd(route6) }},
+		{"a removed route", func() error { return netlink.RouteDel(route) }},
+		{"an IPv6 route", func() error { return netlink.RouteAdd(route6) }},
 		{"a rule", func() error { return netlink.RuleAdd(rule) }},
 		{"an address", func() error { return netlink.AddrAdd(link(), address) }},
-		{"an address that goes", func() error { return netlink.AddrDel(link(), address) }},
+		{"a removed address", func() error { return netlink.AddrDel(link(), address) }},
 		{"an MTU", func() error { return netlink.LinkSetMTU(link(), 1400) }},
-		{"the device's own address of the link", func() error { return netlink.LinkSetHardwareAddr(link(), net.HardwareAddr{2, 0, 0, 0, 7, 7}) }},
+		{"the device's MAC address", func() error { return netlink.LinkSetHardwareAddr(link(), net.HardwareAddr{2, 0, 0, 0, 7, 7}) }},
 		{"a neighbour", n.neighbour("02:00:00:00:00:01", unix.NUD_STALE)},
-		{"another address of the neighbour", n.neighbour("02:00:00:00:00:02", unix.NUD_STALE)},
-		{"the neighbour goes", func() error {
+		{"the neighbour's new MAC address", n.neighbour("02:00:00:00:00:02", unix.NUD_STALE)},
+		{"a removed neighbour", func() error {
 			return netlink.NeighDel(&netlink.Neigh{LinkIndex: n.device, IP: net.IPv4(192, 0, 2, 9)})
 		}},
 		{"forwarding", func() error { return n.ns.SetSysctl("net/ipv4/conf/eth0/forwarding", "1") }},
@@ -179,11 +180,11 @@ func TestFollow(t *testing.T) {
 		before := n.follower.Stats().Changes
 		n.do(step.do)
 		if said := n.next(step.name); said != change {
-			t.Fatalf("%s: %q is said", step.name, said)
+			t.Fatalf("%s: got %q, want a change", step.name, said)
 		}
 		n.settle()
 		if after := n.follower.Stats().Changes; after <= before {
-			t.Errorf("%s: %d changes are counted, before %d", step.name, after, before)
+			t.Errorf("%s: counted %d changes, before it %d", step.name, after, before)
 		}
 	}
 	n.stop()
@@ -193,11 +194,11 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	if n.follower.Stats().Following {
-		t.Error("it says that it follows, and has ended")
+		t.Error("stats say that it follows, after it has ended")
 	}
 }
 
-// A neighbour that is confirmed changes nothing, so nobody is told.
+// Confirming a neighbour changes nothing, so it is not reported.
 func TestConfirmedNeighbour(t *testing.T) {
 	n := newNode(t, 0)
 	n.do(n.neighbour("02:00:00:00:00:01", unix.NUD_REACHABLE))
@@ -207,14 +208,14 @@ func TestConfirmedNeighbour(t *testing.T) {
 		n.do(n.neighbour("02:00:00:00:00:01", []int{unix.NUD_STALE, unix.NUD_REACHABLE, unix.NUD_DELAY}[i%3]))
 	}
 	if changes := n.settle(); changes != 0 {
-		t.Errorf("%d changes are told", changes)
+		t.Errorf("%d changes were reported, want none", changes)
 	}
 	if after := n.follower.Stats(); after.Changes != before.Changes || after.Flaps < before.Flaps+10 {
-		t.Errorf("after %+v, before %+v", after, before)
+		t.Errorf("stats %+v, before %+v", after, before)
 	}
 }
 
-// Many changes at a time are told as a few.
+// Many changes at once are reported as a few.
 func TestManyChanges(t *testing.T) {
 	n := newNode(t, 0)
 	n.settle()
@@ -231,11 +232,12 @@ func TestManyChanges(t *testing.T) {
 	})
 	changes := n.settle()
 	if most := int(time.Since(began)/apart) + 2; changes == 0 || changes > most {
-		t.Errorf("%d routes were told as %d changes, want 1 to %d", routes, changes, most)
+		t.Errorf("%d routes were reported as %d changes, want 1 to %d", routes, changes, most)
 	}
 }
 
-// Who has lost events does not know what they were: it takes back its word and begins anew, with a change.
+// After losing events the follower cannot know what they were: it revokes and begins again, with a
+// change.
 func TestLostEvents(t *testing.T) {
 	rig.Root(t)
 	ns := rig.NewNetns(t, "node")
@@ -245,7 +247,7 @@ func TestLostEvents(t *testing.T) {
 			return err
 		}
 		defer s.Close()
-		if err := s.SetReceiveBufferSize(1, false); err != nil { // the kernel's least
+		if err := s.SetReceiveBufferSize(1, false); err != nil { // rounded up to the kernel's minimum
 			return err
 		}
 		w := watcher{Follower: NewFollower(Config{Ways: &ways{make(chan told, 64)}, Log: slog.Default()}), socket: s,
@@ -263,7 +265,7 @@ func TestLostEvents(t *testing.T) {
 			err = w.turn()
 		}
 		if !errors.Is(err, unix.ENOBUFS) {
-			t.Errorf("it ends with %v, want that there is no room", err)
+			t.Errorf("turn ended with %v, want ENOBUFS", err)
 		}
 		return nil
 	})
@@ -273,18 +275,19 @@ func TestLostEvents(t *testing.T) {
 	runtime.KeepAlive(ns)
 }
 
-// While the programs cannot be told, that is said, and tried again until it works.
+// While the programs cannot be told of changes, the stats say so, and the follower tries until it
+// works.
 func TestFailure(t *testing.T) {
 	n := newNode(t, 0)
 	n.settle()
-	for range cap(n.ways.said) { // nobody listens any more
+	for range cap(n.ways.said) { // fill the channel
 		_ = n.ways.say(vow)
 	}
 	for n.follower.Stats().Errors == 0 {
 		runtime.Gosched()
 	}
 	if s := n.follower.Stats(); s.Following || s.LastError == "" {
-		t.Errorf("it says %+v", s)
+		t.Errorf("stats after a failure: %+v", s)
 	}
 	for len(n.ways.said) > 0 {
 		<-n.ways.said
@@ -294,11 +297,11 @@ func TestFailure(t *testing.T) {
 			break
 		}
 		if said == vow {
-			t.Fatal("it vouches before it has told of a change")
+			t.Fatal("vouched before reporting a change")
 		}
 	}
 	n.settle()
 	if s := n.follower.Stats(); !s.Following || s.LastError != "" {
-		t.Errorf("afterwards it says %+v", s)
+		t.Errorf("stats after recovery: %+v", s)
 	}
 }

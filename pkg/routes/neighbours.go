@@ -12,30 +12,32 @@ import (
 // usable are the states in which the kernel sends to a neighbour.
 const usable = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
 
-// meaning is what a message says.
+// meaning is the effect of a message.
 type meaning int
 
 const (
 	nothing meaning = iota
-	changed         // packets may go another way
+	changed         // packets may take another route
 	flapped         // a neighbour is as it was
 )
 
-// neighbour is whom a device is asked for.
+// neighbour identifies a neighbour.
 type neighbour struct {
 	device int
 	addr   netip.Addr
 }
 
-// neighbours are those that can be used, with the address that frames to them get. The kernel tells of each whenever it
-// asks it whether it is still there.
+// neighbours holds the usable neighbours with their link-layer addresses. The kernel sends a
+// message about a neighbour whenever it verifies that it is still there, so most of them change
+// nothing.
 type neighbours struct {
 	list    map[neighbour]string
 	room    int
-	partial bool // somebody found no room
+	partial bool // a neighbour did not fit
 }
 
-// listNeighbours returns those that there are. One that changes meanwhile is heard of by who has subscribed before.
+// listNeighbours returns the current neighbours. The caller has subscribed before, so it gets
+// messages about changes meanwhile.
 func listNeighbours(room int) (*neighbours, error) {
 	n := &neighbours{list: map[neighbour]string{}, room: room}
 	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -50,7 +52,7 @@ func listNeighbours(room int) (*neighbours, error) {
 	return n, nil
 }
 
-// hear says what a message means for packets. What it does not know is a change.
+// hear returns what a message means for packets. A message that it does not understand is a change.
 func (n *neighbours) hear(m *syscall.NetlinkMessage) meaning {
 	switch m.Header.Type {
 	case unix.NLMSG_NOOP, unix.NLMSG_DONE:
@@ -69,10 +71,10 @@ func (n *neighbours) hear(m *syscall.NetlinkMessage) meaning {
 	return n.learn(entry, m.Header.Type == unix.RTM_DELNEIGH)
 }
 
-// learn notes what is said of a neighbour.
+// learn records a message about a neighbour.
 func (n *neighbours) learn(entry *netlink.Neigh, isGone bool) meaning {
 	if entry.Family != unix.AF_INET && entry.Family != unix.AF_INET6 || entry.Flags&netlink.NTF_PROXY != 0 {
-		return nothing // what bridges know of their ports, and whom the node answers for
+		return nothing // entries of bridge ports, and proxy entries
 	}
 	addr, ok := netip.AddrFromSlice(entry.IP)
 	if !ok {

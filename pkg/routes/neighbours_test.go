@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// said is a step of a story about neighbours: what the kernel says, and what it means.
+// said is one message about a neighbour, and its meaning.
 type said struct {
 	addr  string
 	mac   string
@@ -26,18 +26,18 @@ func TestNeighbours(t *testing.T) {
 			{a, one, unix.NUD_DELAY, false, flapped}, {a, one, unix.NUD_PROBE, false, flapped},
 			{a, one, unix.NUD_REACHABLE, false, flapped}, {a, one, unix.NUD_PERMANENT, false, flapped},
 		},
-		"another address of the link": {
+		"a new MAC address": {
 			{a, one, unix.NUD_REACHABLE, false, changed}, {a, two, unix.NUD_STALE, false, changed}, {a, two, unix.NUD_REACHABLE, false, flapped},
 		},
-		"does not answer any more": {
+		"stops answering": {
 			{b, one, unix.NUD_REACHABLE, false, changed}, {b, one, unix.NUD_FAILED, false, changed},
 			{b, one, unix.NUD_FAILED, false, flapped}, {b, one, unix.NUD_REACHABLE, false, changed},
 		},
-		"asked for, and never there":  {{b, "", unix.NUD_INCOMPLETE, false, flapped}, {b, "", unix.NUD_FAILED, false, flapped}, {b, "", unix.NUD_FAILED, true, flapped}},
+		"never answers":               {{b, "", unix.NUD_INCOMPLETE, false, flapped}, {b, "", unix.NUD_FAILED, false, flapped}, {b, "", unix.NUD_FAILED, true, flapped}},
 		"forgotten":                   {{a, one, unix.NUD_STALE, false, changed}, {a, one, unix.NUD_STALE, true, changed}, {a, one, unix.NUD_STALE, false, changed}},
-		"each has its own":            {{a, one, unix.NUD_STALE, false, changed}, {b, one, unix.NUD_STALE, false, changed}, {a, one, unix.NUD_REACHABLE, false, flapped}},
+		"two neighbours":              {{a, one, unix.NUD_STALE, false, changed}, {b, one, unix.NUD_STALE, false, changed}, {a, one, unix.NUD_REACHABLE, false, flapped}},
 		"more than there is room for": {{a, one, unix.NUD_STALE, false, changed}, {b, one, unix.NUD_STALE, false, changed}, {"192.0.2.3", one, unix.NUD_STALE, false, changed}, {"192.0.2.3", one, unix.NUD_STALE, false, changed}, {"192.0.2.3", one, unix.NUD_FAILED, false, changed}, {a, one, unix.NUD_REACHABLE, false, flapped}},
-		"no address at all":           {{"", one, unix.NUD_REACHABLE, false, changed}},
+		"no address":                  {{"", one, unix.NUD_REACHABLE, false, changed}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			known := &neighbours{list: map[neighbour]string{}, room: 2}
@@ -55,7 +55,7 @@ func TestNeighbours(t *testing.T) {
 					t.Errorf("%d: %+v means %d, want %d", i, s, means, s.means)
 				}
 				if len(known.list) > known.room {
-					t.Errorf("%d are known, there is room for %d", len(known.list), known.room)
+					t.Errorf("%d neighbours are known, want at most %d", len(known.list), known.room)
 				}
 			}
 		})
@@ -70,20 +70,20 @@ func TestMessages(t *testing.T) {
 		means meaning
 	}{
 		{"a route", unix.RTM_NEWROUTE, nil, changed},
-		{"a rule that goes", unix.RTM_DELRULE, nil, changed},
+		{"a removed rule", unix.RTM_DELRULE, nil, changed},
 		{"a next hop", unix.RTM_NEWNEXTHOP, nil, changed},
 		{"a setting", unix.RTM_NEWNETCONF, nil, changed},
-		{"what no kernel says yet", 999, nil, changed},
+		{"an unknown message", 999, nil, changed},
 		{"nothing", unix.NLMSG_NOOP, nil, nothing},
-		{"a neighbour cut short", unix.RTM_NEWNEIGH, []byte{2}, changed},
-		{"a neighbour with half an attribute", unix.RTM_NEWNEIGH, append(make([]byte, unix.SizeofNdMsg), 255, 255, 1, 0), changed},
-		{"what a bridge learned", unix.RTM_NEWNEIGH, append([]byte{unix.AF_BRIDGE}, make([]byte, unix.SizeofNdMsg-1)...), nothing},
+		{"a truncated neighbour", unix.RTM_NEWNEIGH, []byte{2}, changed},
+		{"a neighbour with a truncated attribute", unix.RTM_NEWNEIGH, append(make([]byte, unix.SizeofNdMsg), 255, 255, 1, 0), changed},
+		{"a bridge's entry", unix.RTM_NEWNEIGH, append([]byte{unix.AF_BRIDGE}, make([]byte, unix.SizeofNdMsg-1)...), nothing},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			known := &neighbours{list: map[neighbour]string{}, room: 2}
 			m := syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: tt.kind}, Data: tt.data}
 			if means := known.hear(&m); means != tt.means {
-				t.Errorf("it means %d, want %d", means, tt.means)
+				t.Errorf("means %d, want %d", means, tt.means)
 			}
 		})
 	}

@@ -11,24 +11,25 @@ import (
 )
 
 const (
-	// roomAsked is how much the kernel may keep for the socket until it is read. More than it gives to anybody is what
-	// CAP_NET_ADMIN is for.
+	// roomAsked is the receive buffer. Going beyond the limit for ordinary sockets takes
+	// CAP_NET_ADMIN.
 	roomAsked = 4 << 20
-	// largest is more than a message of the kernel has.
+	// largest is longer than any message of the kernel.
 	largest = 1 << 16
 )
 
-// groups are what is subscribed to.
+// groups returns the multicast groups to subscribe to.
 func groups() []uint {
 	return []uint{
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_NEXTHOP,
 		unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV4_RULE,
 		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV6_RULE,
-		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF, // forwarding
+		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF, // settings such as forwarding
 	}
 }
 
-// socket brings the changes. They come in the order in which they happened, since it is one for all.
+// socket receives the changes. A single socket for all groups keeps them in the order in which they
+// happened.
 type socket struct {
 	*nl.NetlinkSocket
 	buffer []byte
@@ -37,19 +38,20 @@ type socket struct {
 func subscribe() (*socket, error) {
 	s, err := nl.Subscribe(unix.NETLINK_ROUTE, groups()...)
 	if err != nil {
-		return nil, fmt.Errorf("subscribe to changes of routes: %w", err)
+		return nil, fmt.Errorf("subscribe to route changes: %w", err)
 	}
 	if err := s.SetReceiveBufferSize(roomAsked, true); err != nil {
 		if err = s.SetReceiveBufferSize(roomAsked, false); err != nil {
 			s.Close()
-			return nil, fmt.Errorf("subscribe to changes of routes: make room for them: %w", err)
+			return nil, fmt.Errorf("subscribe to route changes: set the receive buffer: %w", err)
 		}
 	}
 	return &socket{s, make([]byte, largest)}, nil
 }
 
-// receive returns the messages that come next, in memory that the next call takes; EAGAIN when there are none. It asks
-// the kernel in any case, where the library gives up when the time is over: who vouches has to know.
+// receive returns the next messages, in memory that the next call reuses, or EAGAIN if there are
+// none. Unlike the library, which may give up once its time is over, it always asks the kernel:
+// vouching takes certainty.
 func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
 	for {
 		n, from, err := unix.Recvfrom(s.GetFd(), s.buffer, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
@@ -63,17 +65,17 @@ func (s *socket) receive() ([]syscall.NetlinkMessage, error) {
 			continue
 		}
 		if n > len(s.buffer) {
-			return nil, fmt.Errorf("a message of %d bytes", n)
+			return nil, fmt.Errorf("message of %d bytes is too long", n)
 		}
 		return syscall.ParseNetlinkMessage(s.buffer[:n])
 	}
 }
 
-// wait returns when there is something, or after a time.
+// wait returns when there is a message, or after a time.
 func (s *socket) wait(most time.Duration) error {
 	poll := []unix.PollFd{{Fd: int32(s.GetFd()), Events: unix.POLLIN}}
 	if _, err := unix.Poll(poll, int(most/time.Millisecond)); err != nil && !errors.Is(err, unix.EINTR) {
-		return fmt.Errorf("wait for changes of routes: %w", err)
+		return fmt.Errorf("wait for route changes: %w", err)
 	}
 	return nil
 }
