@@ -1,4 +1,5 @@
-// Package queues gives the devices that lead out of the node a queue that lets no packet leave before its time.
+// Package queues gives the devices that lead out of the node a queue that holds packets until their
+// departure time.
 package queues
 
 import (
@@ -20,18 +21,20 @@ import (
 
 // Config is what a Keeper needs.
 type Config struct {
-	// Devices returns those that lead out of the node.
+	// Devices returns the devices that lead out of the node.
 	Devices func() []devices.Device
-	// Pair is the device where what stays on the node waits, by its index; 0 if nothing does. Programs know it by that.
+	// Pair is the index of the device where packets that stay on the node wait, by which the
+	// programs know it; 0 for none.
 	Pair int
-	// IsPod tells devices of pods, which may come and go unheeded, by their names.
+	// IsPod reports whether a device with this name is a pod's. Changes of those are ignored.
 	IsPod func(name string) bool
-	// Load returns what may wait there of pods that are kept to rates; nil where nobody knows.
+	// Load returns how much may wait in the queues for rate-limited pods. If nil, that is not
+	// known.
 	Load func() Load
 	Log  *slog.Logger
 }
 
-// Keeper keeps a queue at each of the devices by which packets leave the node.
+// Keeper maintains the queues of the devices by which packets leave the node.
 type Keeper struct {
 	cfg Config
 
@@ -39,22 +42,23 @@ type Keeper struct {
 	stats Stats
 }
 
-// Stats are what a Keeper found.
+// Stats is what a Keeper found at its last look.
 type Stats struct {
-	Devices []string          // that have the queue, of those that lead out of the node
-	Lacking map[string]string // by name: why a device has not
-	Dropped uint64            // packets that found no room in the queues, of those that are there now
+	Devices []string          // leading out of the node, with the right queue
+	Lacking map[string]string // by device: why it does not have the queue
+	Dropped uint64            // packets that the present queues had no room for
 	Error   string
 }
 
-// New returns a Keeper that has given the devices their queues, if nothing was in the way.
+// New returns a Keeper that has set up the queues, as far as it could; Stats returns what was in
+// the way.
 func New(cfg Config) *Keeper {
 	k := &Keeper{cfg: cfg}
 	k.look()
 	return k
 }
 
-// Run keeps the queues where they are until the context ends.
+// Run maintains the queues until the context ends.
 func (k *Keeper) Run(ctx context.Context) error {
 	return devices.Watch(ctx, k.cfg.Log, k.cfg.IsPod, nil, func() error { k.look(); return nil })
 }
@@ -66,7 +70,7 @@ func (k *Keeper) Stats() Stats {
 	return k.stats
 }
 
-// look gives the devices, and no others, their queues, and notes how that went.
+// look gives exactly the right devices their queues, and records the result.
 func (k *Keeper) look() {
 	now := Stats{Lacking: map[string]string{}}
 	err := k.set(&now)
@@ -77,11 +81,11 @@ func (k *Keeper) look() {
 		now.Error = err.Error()
 	}
 	if now.Error != "" && now.Error != k.stats.Error {
-		k.cfg.Log.Warn("giving devices a queue that keeps pods to their rates: trying again", "error", err)
+		k.cfg.Log.Warn("cannot give devices the queues that hold pods to their rates, trying again", "error", err)
 	}
 	for name, why := range now.Lacking {
 		if k.stats.Lacking[name] != why {
-			k.cfg.Log.Warn("a device does not keep pods to their rates", "device", name, "reason", why)
+			k.cfg.Log.Warn("a device does not hold pods to their rates", "device", name, "reason", why)
 		}
 	}
 	k.stats = now
@@ -133,11 +137,12 @@ func (k *Keeper) set(now *Stats) error {
 	return errors.Join(errs...)
 }
 
-// sysDevices is where the kernel says how fast devices are.
+// sysDevices is where the kernel exposes the speed of devices.
 const sysDevices = "/sys/class/net"
 
-// leaves returns the devices by which what leaves by those with the indexes is sent: the parts of a bond or a bridge, what
-// a VLAN is on. A packet that has waited there need not wait above, and would be held to its time twice.
+// leaves returns the devices that finally send what leaves by the devices with these indexes: the
+// ports of a bond or a bridge, and the device below a VLAN. Only these get queues, since with one
+// above as well, packets would be delayed twice.
 func leaves(links []netlink.Link, indexes []int) []netlink.Link {
 	var found []netlink.Link
 	seen := map[int]bool{}
@@ -169,11 +174,12 @@ func leaves(links []netlink.Link, indexes []int) []netlink.Link {
 	return found
 }
 
-// longest is for how long a packet may have to wait, and a little more.
+// longest is a little more than the longest that a packet may have to wait.
 const longest = 2500 * time.Millisecond
 
-// Drain waits until nothing waits in the queues of any Keeper any more, or nothing can that has waited there since it was called. What somebody has
-// told programs before holds from then on.
+// Drain waits until all Keepers' queues are empty, or until packets that were in there when it was
+// called must have left. From then on, every packet on its way out has passed the programs as they
+// were configured before the call.
 func Drain() error {
 	for until := time.Now().Add(longest); time.Now().Before(until); time.Sleep(10 * time.Millisecond) {
 		all, err := readQueues()
@@ -193,8 +199,8 @@ func Drain() error {
 	return nil
 }
 
-// Restore takes the pair and the queues of any Keeper away, at which the kernel puts its own in their place, and returns the names of
-// the devices.
+// Restore removes the pair and the queues of all Keepers, which the kernel replaces by its own, and
+// returns the names of the devices.
 func Restore() (names []string, err error) {
 	all, err := readQueues()
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// The pair is there once it was made, keeps the index that programs know whatever happens to it, and is gone when it is not needed.
+// MakePair makes the pair, it keeps the index that programs know if it is made again, and Restore
+// removes it.
 func TestPair(t *testing.T) {
 	rig.Root(t)
 	n := rig.NewNetns(t, "pair")
@@ -44,7 +45,7 @@ func TestPair(t *testing.T) {
 		}
 		require("made", index)
 		if again, err := MakePair(); again != index || err != nil {
-			t.Errorf("again: %d, %v, want %d", again, err, index)
+			t.Errorf("MakePair again: %d, %v, want %d", again, err, index)
 		}
 		pair, err := findPair()
 		if err == nil {
@@ -54,17 +55,17 @@ func TestPair(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again, err := keepPair(index); again != index || err != nil {
-			t.Errorf("after somebody has removed it: %d, %v, want %d", again, err, index)
+			t.Errorf("keepPair after somebody removed the pair: %d, %v, want %d", again, err, index)
 		}
-		require("made once more", index)
+		require("made again", index)
 		if _, err := keepPair(index + 100); err == nil || !strings.Contains(err.Error(), "restart the agent") {
-			t.Errorf("another than programs know: %v", err)
+			t.Errorf("keepPair with an index that the pair does not have: %v", err)
 		}
 		if names, err := Restore(); len(names) != 0 || err != nil {
-			t.Errorf("removed: %v, %v", names, err)
+			t.Errorf("Restore: %v, %v, want no queues", names, err)
 		}
 		if pair, err := findPair(); pair != nil || err != nil {
-			t.Errorf("after that: %v, %v", pair, err)
+			t.Errorf("pair after Restore: %v, %v, want none", pair, err)
 		}
 	})
 	do(func() {
@@ -72,13 +73,13 @@ func TestPair(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := MakePair(); err == nil {
-			t.Error("a device of that name passes for it")
+			t.Error("MakePair accepted a device of that name with another peer")
 		}
 		if _, err := Restore(); err != nil {
 			t.Error(err)
 		}
 		if _, err := netlink.LinkByName(nearName); err != nil {
-			t.Errorf("what is somebody else's is gone: %v", err)
+			t.Errorf("Restore removed somebody else's device: %v", err)
 		}
 	})
 }

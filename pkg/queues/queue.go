@@ -12,23 +12,24 @@ import (
 	"fairlead.io/fairlead/pkg/listing"
 )
 
-// handle is what queues of ours are known by. What the kernel made by itself has none, so nobody misses it: once ours is
-// gone it makes another. A queue with any other handle somebody wanted.
+// handle marks our queues. Those that the kernel makes by itself have handle 0, and replacing them
+// loses nothing, since the kernel makes another once ours is gone. A queue with any other handle
+// was set up by somebody.
 const handle = 0xfa1e
 
-// The kinds of queues that are known here.
+// The kinds of queues that matter here.
 const (
 	kindFq = "fq"
-	kindMq = "mq" // has one of its own for each of the device's
+	kindMq = "mq" // contains one for each transmit queue of the device
 )
 
-// queue is what a device has packets wait in.
+// queue is a device's queueing discipline.
 type queue struct {
 	root  netlink.Qdisc
-	parts map[uint32]netlink.Qdisc // by the number of the device's queue, from 1, where the root has one for each
+	parts map[uint32]netlink.Qdisc // of an mq, by the number of the transmit queue, from 1
 }
 
-// readQueues returns the queues of all devices, by index.
+// readQueues returns the queues of all devices, by device index.
 func readQueues() (map[int]*queue, error) {
 	list, err := listing.Of(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(nil) })
 	if err != nil {
@@ -54,13 +55,15 @@ func (q *queue) isOurs() bool {
 	return q != nil && q.root != nil && q.root.Attrs().Handle == netlink.MakeHandle(handle, 0)
 }
 
-// keep makes a device have a queue that keeps packets until their time and has that much room, or says why it is not to have one.
+// keep gives a device a queue with that much room that holds packets until their time, or returns
+// why the device is not to have one.
 func (q *queue) keep(link netlink.Link, want room) (why string, err error) {
 	if q != nil && q.root != nil && !q.isOurs() && q.root.Attrs().Handle != 0 {
-		if q.paces(link.Attrs().NumTxQueues) { // of somebody who has set it up for this, or will wonder
+		if q.paces(link.Attrs().NumTxQueues) { // somebody else's, but it does what is needed
 			return "", nil
 		}
-		return fmt.Sprintf("its queue is %s, which somebody has set up: fairlead leaves it alone; \"tc qdisc del dev %s root\" removes it",
+		return fmt.Sprintf("somebody has set up its queue %s, which fairlead leaves alone; "+
+			"to let fairlead replace it, run \"tc qdisc del dev %s root\"",
 			q.root.Type(), link.Attrs().Name), nil
 	}
 	for _, one := range q.lacking(link, want) {
@@ -79,7 +82,8 @@ func (q *queue) keep(link netlink.Link, want room) (why string, err error) {
 	return "", nil
 }
 
-// paces reports whether packets wait in it until their time, by whichever of so many queues of the device they leave.
+// paces reports whether the queue holds packets until their time, for all of the device's transmit
+// queues.
 func (q *queue) paces(queues int) bool {
 	if q.root.Type() != kindMq {
 		return q.root.Type() == kindFq
@@ -92,7 +96,8 @@ func (q *queue) paces(queues int) bool {
 	return true
 }
 
-// cramped returns those of a queue of ours that have too little room, or far too much, as they should be. Where much waits nothing loses its room.
+// cramped returns those of our queues that have too little room, or far too much, with the room
+// that they should have. A queue in which much waits is never shrunk.
 func (q *queue) cramped(want room) (list []netlink.Qdisc) {
 	if !q.isOurs() {
 		return nil
@@ -116,7 +121,7 @@ func (q *queue) cramped(want room) (list []netlink.Qdisc) {
 	return list
 }
 
-// lacking returns what the device's queue is to be made of and is not.
+// lacking returns the queues that the device should have and does not.
 func (q *queue) lacking(link netlink.Link, room room) (want []netlink.Qdisc) {
 	index := link.Attrs().Index
 	fq := func(handle, parent uint32) netlink.Qdisc {
@@ -145,13 +150,13 @@ func (q *queue) lacking(link netlink.Link, room room) (want []netlink.Qdisc) {
 	return want
 }
 
-// remove takes a queue of ours away.
+// remove removes the queue if it is ours.
 func (q *queue) remove() error {
 	if !q.isOurs() {
 		return nil
 	}
 	if err := netlink.QdiscDel(q.root); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("take the queue of device %d away: %w", q.root.Attrs().LinkIndex, err)
+		return fmt.Errorf("remove the queue of device %d: %w", q.root.Attrs().LinkIndex, err)
 	}
 	return nil
 }
@@ -164,7 +169,7 @@ func waiting(q netlink.Qdisc) uint32 {
 	return 0
 }
 
-// dropped returns how many packets have found no room in it.
+// dropped returns how many packets the queue had no room for.
 func (q *queue) dropped() uint64 {
 	if q == nil || q.root == nil {
 		return 0

@@ -9,31 +9,34 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Load is what may wait until pods that are kept to rates may send it, in bytes: what the programs let wait there, and no more.
+// Load is how many bytes may wait for rate-limited pods. The programs drop what exceeds it.
 type Load struct {
-	All uint64 // of all of them
-	One uint64 // of the one that may have the most
+	All uint64 // of all pods
+	One uint64 // of the pod that may have the most
 }
 
-// room is how much a queue takes, in packets: all in all, and of one flow.
+// room is the capacity of a queue, in packets: in total, and for a single flow.
 type room struct{ all, flow uint32 }
 
 const (
-	leastRoom = 1 << 14 // for what waits because the link is busy
+	leastRoom = 1 << 14 // for packets that wait because the link is busy
 	usualRoom = 1 << 18
 	mostRoom  = 1 << 20
-	// smallPacket is as small as those are that fill what waits for a rate, and fullPacket as large as those that fill a link.
+	// smallPacket is the size of packets assumed to wait for a rate, and fullPacket of those that
+	// fill a link.
 	smallPacket = 256
 	fullPacket  = 1514
-	// linkTime is how many seconds of what its link carries a queue takes where no pod has a rate yet.
+	// linkTime is how many seconds of its link's traffic a queue holds while no pod has a rate.
 	linkTime = 2
-	// farOff is how many times as much room as there should be is too much. Too little is too little at once.
+	// farOff is by what factor a queue may have more room than it should before it is changed. Too
+	// little room is changed at once.
 	farOff = 4
 )
 
-// roomFor returns how much room a queue should have: for what may wait of pods that are kept to rates, or else for what its link carries, in
-// bytes a second, 0 if that is not known. A flow may have a fifth of it, so that one that does not wait for its packets leaves room for others, or what
-// one pod may have wait.
+// roomFor returns the room that a queue should have: for what may wait for rate-limited pods, or
+// else for what its link carries, in bytes per second, 0 if unknown. A flow gets a fifth of it, so
+// that one that does not wait for its packets leaves room for others, or, if that is more, what a
+// single pod may have waiting.
 func roomFor(load Load, speed uint64) room {
 	all := uint64(usualRoom)
 	switch {
@@ -46,13 +49,13 @@ func roomFor(load Load, speed uint64) room {
 	return room{uint32(all), uint32(max(all/5, min(load.One/smallPacket, all-leastRoom/2)))}
 }
 
-// fits reports whether a queue that has so much room need not be given another.
+// fits reports whether a queue with room has need not be changed.
 func (r room) fits(has room) bool {
 	within := func(has, want uint32) bool { return has >= want && has/farOff <= want }
 	return within(has.all, r.all) && within(has.flow, r.flow)
 }
 
-// speedOf returns how many bytes a second a device's link carries; 0 if it does not say.
+// speedOf returns the speed of a device's link in bytes per second, or 0 if it is unknown.
 func speedOf(root string, link netlink.Link) uint64 {
 	number := func(name string) int {
 		text, err := os.ReadFile(filepath.Join(root, link.Attrs().Name, name))
@@ -62,7 +65,7 @@ func speedOf(root string, link netlink.Link) uint64 {
 		}
 		return n
 	}
-	if number("ifindex") != link.Attrs().Index { // these are another network namespace's
+	if number("ifindex") != link.Attrs().Index { // sysfs shows the device of another network namespace
 		return 0
 	}
 	return uint64(max(number("speed"), 0)) * 1e6 / 8
