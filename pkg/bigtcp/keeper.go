@@ -1,5 +1,5 @@
-// Package bigtcp lets packets of TCP be larger than 64 KiB inside of the node, where its kernel and its devices can. Devices
-// are put back as they were when nobody wants that any more.
+// Package bigtcp lets TCP packets within the node be larger than 64 KiB, if its kernel and its
+// devices can. It restores the devices once they are no longer to be raised.
 package bigtcp
 
 import (
@@ -21,17 +21,18 @@ import (
 
 // Config is what a Keeper needs.
 type Config struct {
-	Dir string // where it notes what devices had
-	// Devices returns those that lead out of the node.
+	Dir string // for the file with the devices' earlier limits
+	// Devices returns the devices that lead out of the node.
 	Devices func() []devices.Device
-	// IsPod tells devices of pods, which may come and go unheeded, by their names.
+	// IsPod reports whether a device with this name is a pod's. Changes of those are ignored.
 	IsPod func(name string) bool
-	// Why4 and Why6 say why it is not to be for a family whatever the devices take; empty if it is.
+	// Why4 and Why6 say why a family keeps its usual sizes whatever the devices take; empty if it
+	// does not have to.
 	Why4, Why6 string
 	Log        *slog.Logger
 }
 
-// Keeper keeps the devices that lead out of the node as large as all of them take.
+// Keeper raises the limits of the devices that lead out of the node to what all of them take.
 type Keeper struct {
 	cfg Config
 
@@ -39,15 +40,15 @@ type Keeper struct {
 	stats Stats
 }
 
-// Stats are what a Keeper found.
+// Stats is what a Keeper found at its last look.
 type Stats struct {
 	Sizes
-	Why4, Why6 string   // a size is zero
-	Devices    []string // that have the sizes
+	Why4, Why6 string   // why a size is zero
+	Devices    []string // with these sizes
 	Error      string
 }
 
-// New returns a Keeper that knows the sizes, and has set them if nothing was in the way.
+// New returns a Keeper that knows the sizes and has applied them, as far as it could.
 func New(cfg Config) *Keeper {
 	k := &Keeper{cfg: cfg}
 	k.look()
@@ -66,7 +67,7 @@ func (k *Keeper) Stats() Stats {
 	return k.stats
 }
 
-// look makes the devices, and no others, as large as all of them take, and notes how that went.
+// look applies the sizes to the right devices and to no others, and records the result.
 func (k *Keeper) look() {
 	now, err := k.set()
 	k.mu.Lock()
@@ -74,7 +75,7 @@ func (k *Keeper) look() {
 	if err != nil {
 		now.Error = err.Error()
 		if now.Error != k.stats.Error {
-			k.cfg.Log.Warn("setting how large packets of TCP may be: trying again", "error", err)
+			k.cfg.Log.Warn("cannot set the largest TCP packets of devices, trying again", "error", err)
 		}
 	}
 	k.stats = now
@@ -88,7 +89,7 @@ func (k *Keeper) set() (Stats, error) {
 	return now, k.apply(links, chosen, now.Sizes)
 }
 
-// Find returns the sizes that a Keeper with this Config would set, and sets nothing.
+// Find returns the sizes that a Keeper with this Config would set, without setting anything.
 func Find(cfg Config) (Stats, error) {
 	_, _, now, err := (&Keeper{cfg: cfg}).find()
 	return now, err
@@ -110,8 +111,8 @@ func (k *Keeper) find() (links, chosen []netlink.Link, now Stats, err error) {
 	return links, chosen, now, nil
 }
 
-// withParts returns the devices with these indexes, and those by which they get and send: the parts of a bond or a bridge, what a
-// VLAN is on. Packets are cut up, and merged, there.
+// withParts returns the devices with these indexes and those below them: the ports of a bond or a
+// bridge, and the device below a VLAN. That is where packets are segmented and merged.
 func withParts(links []netlink.Link, indexes []int) []netlink.Link {
 	var all []netlink.Link
 	for len(indexes) > 0 {
@@ -137,8 +138,9 @@ func withParts(links []netlink.Link, indexes []int) []netlink.Link {
 	return all
 }
 
-// sizesOf returns what all of the devices take, and pods' too. A packet that is larger than the next device takes is cut up
-// to what links take, which costs more than there was to gain.
+// sizesOf returns the largest sizes that all chosen devices take, which pods' devices get too. A
+// packet that is too large for the next device is segmented in software, which costs more than
+// large packets gain.
 func (k *Keeper) sizesOf(links, chosen []netlink.Link) Stats {
 	size := func(is4 bool, why string) (int, string) {
 		if why != "" {
@@ -152,7 +154,7 @@ func (k *Keeper) sizesOf(links, chosen []netlink.Link) Stats {
 			}
 			least = min(least, takes)
 		}
-		if len(chosen) == 0 { // the kernel is asked by whatever is there, which is never nothing
+		if len(chosen) == 0 { // without devices, any one tells what the kernel can; there is always lo
 			return takes(links[0], is4)
 		}
 		return least, ""
@@ -163,7 +165,7 @@ func (k *Keeper) sizesOf(links, chosen []netlink.Link) Stats {
 	return s
 }
 
-// apply gives the chosen devices the sizes, and all others what they had.
+// apply gives the chosen devices the sizes, and all others their earlier limits.
 func (k *Keeper) apply(links, chosen []netlink.Link, sizes Sizes) error {
 	noted, err := readNotes(k.cfg.Dir)
 	if err != nil {
@@ -184,7 +186,7 @@ func (k *Keeper) apply(links, chosen []netlink.Link, sizes Sizes) error {
 			others = append(others, link)
 		}
 	}
-	if err := noted.replace(k.cfg.Dir, before); err != nil { // before anything is so
+	if err := noted.replace(k.cfg.Dir, before); err != nil { // before the devices are changed
 		return err
 	}
 	if len(noted) == 0 {

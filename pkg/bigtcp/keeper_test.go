@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// host is a node with veths eth0 and eth1, which take a lot, and a bridge br0, which takes as much as usual.
+// host is a node with veths eth0 and eth1, which take large packets, and a bridge br0, which does
+// not.
 type host struct {
 	t      *testing.T
 	ns     *rig.Netns
@@ -32,7 +33,7 @@ func newHost(t *testing.T) *host {
 	}
 	rig.Bridge(t, h.ns, "br0")
 	if size, _ := takes(h.link("eth0"), true); size == 0 {
-		t.Fatal("this kernel has no large packets of IPv4")
+		t.Fatal("this kernel cannot make large IPv4 packets")
 	}
 	return h
 }
@@ -50,7 +51,7 @@ func (h *host) link(name string) (link netlink.Link) {
 	return link
 }
 
-// keeper returns one that has looked at the served devices.
+// keeper returns a Keeper that has looked at the served devices.
 func (h *host) keeper(cfg Config) (k *Keeper) {
 	h.t.Helper()
 	cfg.Dir, cfg.Log, cfg.Devices = h.dir, slog.New(slog.NewTextHandler(h.t.Output(), nil)), func() (list []devices.Device) {
@@ -71,7 +72,7 @@ func (h *host) look(k *Keeper) {
 	h.do(func() error { k.look(); return nil })
 }
 
-// require holds devices to limits.
+// require checks the limits of devices.
 func (h *host) require(want limits, names ...string) {
 	h.t.Helper()
 	for _, name := range names {
@@ -92,8 +93,8 @@ var (
 	large  = limits{most, most, most, most}
 )
 
-// The devices that are served become larger, and as they were when they are served no more, when nobody wants it any more, and
-// when somebody cleans up; what others do in between stays theirs.
+// Limits are raised on the devices that are served, and restored when a device is no longer served,
+// when a family is turned off, and by Restore. What others have changed in between stays.
 func TestKeeper(t *testing.T) {
 	h := newHost(t)
 	h.require(before, "eth0", "eth1", "br0")
@@ -102,7 +103,7 @@ func TestKeeper(t *testing.T) {
 	h.require(large, "eth0", "eth1")
 	h.require(before, "br0")
 	if s := k.Stats(); s.Sizes != (Sizes{most, most}) || !slices.Equal(s.Devices, h.served) {
-		t.Errorf("%+v", s)
+		t.Errorf("stats %+v", s)
 	}
 
 	h.served = []string{"eth1"}
@@ -111,20 +112,20 @@ func TestKeeper(t *testing.T) {
 	h.require(large, "eth1")
 
 	h.served = []string{"eth0", "eth1"}
-	h.keeper(Config{Why6: "no"}) // the next agent
+	h.keeper(Config{Why6: "no"}) // as the next agent does
 	h.require(limits{usual, usual, most, most}, "eth0", "eth1")
 	h.do(func() error { return netlink.LinkSetGROMaxSize(h.link("eth1"), 100_000) })
 	if names := h.restore(); !slices.Equal(names, []string{"eth0"}) {
-		t.Errorf("put back %q", names)
+		t.Errorf("Restore returned %q", names)
 	}
 	h.require(before, "eth0")
 	h.require(limits{usual, 100_000, most, most}, "eth1")
 	if names := h.restore(); len(names) > 0 {
-		t.Errorf("put back %q once more", names)
+		t.Errorf("Restore returned %q the second time", names)
 	}
 }
 
-// What somebody made larger still stays so, and is what there was before.
+// A limit that somebody has raised further stays, and is restored to that.
 func TestKeeperLeavesLarger(t *testing.T) {
 	h := newHost(t)
 	h.do(func() error { return netlink.LinkSetGSOMaxSize(h.link("eth0"), 300_000) })
@@ -135,7 +136,8 @@ func TestKeeperLeavesLarger(t *testing.T) {
 	h.require(limits{300_000, usual, usual, usual}, "eth0")
 }
 
-// A device that takes no more keeps all of them as they are, and is named; so does one that is a part of another.
+// A device that takes no large packets, by itself or as part of another, keeps all devices at their
+// limits, and Stats names it.
 func TestKeeperRefused(t *testing.T) {
 	h := newHost(t)
 	h.served = []string{"eth0"}
@@ -146,14 +148,14 @@ func TestKeeperRefused(t *testing.T) {
 	h.require(before, "eth0", "br0")
 	s := k.Stats()
 	if s.Sizes != (Sizes{}) || !strings.Contains(s.Why4, "br0 takes 65536") || s.Why6 != s.Why4 {
-		t.Errorf("%+v", s)
+		t.Errorf("stats %+v", s)
 	}
 	h.served = []string{"eth0"}
 	h.look(k)
 	h.require(large, "eth0")
 }
 
-// Packets are cut up at the parts of a device.
+// The devices below a device belong to it.
 func TestParts(t *testing.T) {
 	link := func(index, master, parent int, kind string) netlink.Link {
 		return &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index, MasterIndex: master, ParentIndex: parent}, LinkType: kind}
@@ -172,7 +174,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// What a kernel cannot do is said as that.
+// The reason names the kernel or the device that is in the way.
 func TestTakes(t *testing.T) {
 	for _, test := range []struct {
 		at       netlink.LinkAttrs

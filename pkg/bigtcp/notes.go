@@ -16,17 +16,17 @@ import (
 	"fairlead.io/fairlead/pkg/listing"
 )
 
-// notesFile is in the state directory.
+// notesFile is the name of the file in the state directory.
 const notesFile = "bigtcp.json"
 
-// note is what a device had, and what it has instead.
+// note holds the limits that a device had, and those that it was given.
 type note struct {
 	Index int    `json:"index"`
 	Was   limits `json:"was"`
 	Is    limits `json:"is"`
 }
 
-// notes are those of all devices, by name.
+// notes holds the notes of all devices, by name.
 type notes map[string]note
 
 func readNotes(dir string) (notes, error) {
@@ -40,12 +40,13 @@ func readNotes(dir string) (notes, error) {
 		err = json.Unmarshal(content, &noted)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what devices had %s: %w", path, err)
+		return nil, fmt.Errorf("read the devices' earlier limits from %s: %w", path, err)
 	}
 	return noted, nil
 }
 
-// replace writes the notes in the place of others, in one step, if they differ; without notes there is no file.
+// replace atomically writes the notes if they differ from before. If there are none, it removes the
+// file.
 func (n notes) replace(dir string, before notes) error {
 	if maps.Equal(n, before) {
 		return nil
@@ -53,23 +54,23 @@ func (n notes) replace(dir string, before notes) error {
 	path := filepath.Join(dir, notesFile)
 	if len(n) == 0 {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("forget what devices had: %w", err)
+			return fmt.Errorf("remove the devices' earlier limits: %w", err)
 		}
 		return nil
 	}
 	content, err := json.MarshalIndent(n, "", "  ")
 	if err != nil {
-		return fmt.Errorf("note what devices have: %w", err)
+		return fmt.Errorf("save the devices' earlier limits: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("note what devices have: %w", err)
+		return fmt.Errorf("save the devices' earlier limits: %w", err)
 	}
 	staged := filepath.Join(dir, "."+notesFile)
 	if err := os.WriteFile(staged, content, 0o600); err != nil {
-		return fmt.Errorf("note what devices have: %w", err)
+		return fmt.Errorf("save the devices' earlier limits: %w", err)
 	}
 	if err := os.Rename(staged, path); err != nil {
-		return fmt.Errorf("note what devices have: %w", err)
+		return fmt.Errorf("save the devices' earlier limits: %w", err)
 	}
 	return nil
 }
@@ -83,7 +84,8 @@ func (n notes) of(links []netlink.Link) notes {
 	return kept
 }
 
-// putBack gives the devices what they had, but for those that somebody else has changed since, and returns their names.
+// putBack restores the earlier limits of the devices, except where somebody else has changed them
+// since, and returns the names of those that it restored.
 func (n notes) putBack(handle *netlink.Handle, links []netlink.Link) (names []string, err error) {
 	var errs []error
 	for _, link := range links {
@@ -102,7 +104,8 @@ func (n notes) putBack(handle *netlink.Handle, links []netlink.Link) (names []st
 	return names, errors.Join(errs...)
 }
 
-// Restore gives all devices what they had before any Keeper that noted it in dir, and returns their names.
+// Restore restores the limits that devices had before any Keeper with this directory, and returns
+// the names of the devices.
 func Restore(dir string) (names []string, err error) {
 	noted, err := readNotes(dir)
 	if err != nil || len(noted) == 0 {
