@@ -65,7 +65,7 @@ func TestMasqueradeConfig(t *testing.T) {
 	publish("..2", `{"nonMasqueradeCIDRs": ["100.65.0.0/16"], "masqLinkLocal": true}`)
 	n.waitFor("the second version", has("100.65.0.0/16", "fe80::/10", "!100.64.0.0/10", "!fd00:9::/32", "!169.254.0.0/16"))
 	publish("..3", "nonMasqueradeCIDRs: [100.66.0.0/16, elsewhere]\n")
-	const complaint = `cannot be used. The 2 networks of the last good one apply: "elsewhere" of nonMasqueradeCIDRs is no network`
+	const complaint = `cannot be used. The 2 networks of the last good one apply: "elsewhere" of nonMasqueradeCIDRs is not a network`
 	n.waitFor("what is wrong with the third", func() bool { return strings.Contains(status(), complaint) })
 	if !has("100.65.0.0/16", "fe80::/10", "!100.66.0.0/16")() {
 		t.Error("a bad file has changed the map")

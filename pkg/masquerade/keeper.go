@@ -12,26 +12,27 @@ import (
 	"sync"
 )
 
-// Keeper has what the last good version of a file says. All methods may be called from several goroutines.
+// Keeper holds the rules of the last good version of a file. Its methods may be called
+// concurrently.
 type Keeper struct {
 	path    string
 	copy    string // of the last good version, for the next agent
 	log     *slog.Logger
 	changed chan struct{}
-	ready   chan struct{} // closed once the file was looked at
+	ready   chan struct{} // closed after the first look at the file
 
 	mu   sync.Mutex
-	data []byte // of the last good version
-	is   Rules
-	err  error // of the present one
+	data []byte // the last good version
+	is   Rules  // parsed data
+	err  error  // why the present version cannot be used
 }
 
-// NewKeeper returns a Keeper for the file at path, which keeps a copy in a directory that is there, and begins with the copy of an earlier
-// one.
+// NewKeeper returns a Keeper for the file at path. It keeps a copy of the last good version in dir,
+// which has to exist, and starts with the copy of an earlier Keeper.
 func NewKeeper(path, dir string, log *slog.Logger) *Keeper {
 	k := &Keeper{
 		path: path, copy: filepath.Join(dir, "masquerade-config"), log: log,
-		changed: make(chan struct{}, 1), ready: make(chan struct{}), err: errors.New("it was not looked at yet"),
+		changed: make(chan struct{}, 1), ready: make(chan struct{}), err: errors.New("it has not been read yet"),
 	}
 	data, err := os.ReadFile(k.copy)
 	if err == nil {
@@ -41,12 +42,13 @@ func NewKeeper(path, dir string, log *slog.Logger) *Keeper {
 		}
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Warn("the copy of the last masquerade configuration cannot be used", "file", k.copy, "error", err)
+		log.Warn("cannot use the copy of the last masquerade configuration", "file", k.copy, "error", err)
 	}
 	return k
 }
 
-// Take takes what the file holds now, or why it cannot be read. What cannot be used changes nothing, and is told once.
+// Take passes the content of the file, or the error of reading it. A version that cannot be used
+// changes nothing and is logged once.
 func (k *Keeper) Take(data []byte, err error) {
 	var rules *Rules
 	if err == nil {
@@ -57,7 +59,8 @@ func (k *Keeper) Take(data []byte, err error) {
 	defer k.looked()
 	if err != nil {
 		if k.err == nil || k.err.Error() != err.Error() {
-			k.log.Error("the masquerade configuration cannot be used; the last good one holds", "file", k.path, "error", err)
+			k.log.Error("cannot use the masquerade configuration; the last good one stays in effect",
+				"file", k.path, "error", err)
 		}
 		k.err = err
 		return
@@ -69,10 +72,12 @@ func (k *Keeper) Take(data []byte, err error) {
 	k.data, k.is = bytes.Clone(data), *rules
 	k.log.Info("read the masquerade configuration", "file", k.path, "networks", len(rules.Native))
 	if rules.Interval {
-		k.log.Info("resyncInterval of the masquerade configuration is ignored: changes of the file are noticed by themselves", "file", k.path)
+		k.log.Info("ignoring resyncInterval of the masquerade configuration: changes of the file take effect at once",
+			"file", k.path)
 	}
 	if err := keepCopy(k.copy, data); err != nil {
-		k.log.Warn("the next agent would not know this masquerade configuration, should the file be bad then", "error", err)
+		k.log.Warn("cannot keep a copy of the masquerade configuration for the next agent, in case the file is bad then",
+			"error", err)
 	}
 	select {
 	case k.changed <- struct{}{}:
@@ -80,7 +85,7 @@ func (k *Keeper) Take(data []byte, err error) {
 	}
 }
 
-// looked notes that the file was looked at.
+// looked closes ready, once.
 func (k *Keeper) looked() {
 	select {
 	case <-k.ready:
@@ -92,21 +97,22 @@ func (k *Keeper) looked() {
 func keepCopy(path string, data []byte) error {
 	temp := path + ".new"
 	if err := os.WriteFile(temp, data, 0o600); err != nil {
-		return fmt.Errorf("keep a copy: %w", err)
+		return fmt.Errorf("write the copy: %w", err)
 	}
 	if err := os.Rename(temp, path); err != nil {
-		return fmt.Errorf("keep a copy: %w", err)
+		return fmt.Errorf("write the copy: %w", err)
 	}
 	return nil
 }
 
-// Ready is closed once the file was looked at.
+// Ready is closed after the first look at the file.
 func (k *Keeper) Ready() <-chan struct{} { return k.ready }
 
-// Changed is signalled when the file says something else. It has one reader.
+// Changed signals that the rules have changed. It is for a single reader.
 func (k *Keeper) Changed() <-chan struct{} { return k.changed }
 
-// Native returns the networks to which pods speak under their own addresses, and why the file that is there now cannot be used.
+// Native returns the networks to which pods keep their own addresses, and why the present version
+// of the file cannot be used.
 func (k *Keeper) Native() ([]netip.Prefix, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -11,14 +11,15 @@ import (
 	"testing"
 )
 
-// What cannot be used leaves what was good, also for the next agent, and is told once; what changes is told to whoever follows it.
+// A version that cannot be used leaves the last good one in effect, also for the next agent, and is
+// logged once. Changes are signalled.
 func TestKeeper(t *testing.T) {
 	dir := t.TempDir()
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	k := NewKeeper("/etc/masq", dir, logger)
 	if list, err := k.Native(); len(list) != 0 || err == nil {
-		t.Errorf("at first there is %v, %v", list, err)
+		t.Errorf("before the first look: %v, %v; want no networks and an error", list, err)
 	}
 	select {
 	case <-k.Ready():
@@ -60,20 +61,20 @@ func TestKeeper(t *testing.T) {
 		default:
 		}
 		if changed != step.changed || (log.Len() > 0) != (step.logged != "") || !strings.Contains(log.String(), step.logged) {
-			t.Errorf("%s: changed is %t, logged\n%s", step.name, changed, &log)
+			t.Errorf("%s: changed %t, logged\n%s", step.name, changed, &log)
 		}
 		if _, ok := <-k.Ready(); ok {
 			t.Error("not ready after a look")
 		}
 	}
 	if list, err := NewKeeper("/etc/masq", dir, logger).Native(); fmt.Sprint(list) != "[10.1.0.0/16]" || err == nil {
-		t.Errorf("the next agent begins with %v, %v", list, err)
+		t.Errorf("the next agent starts with %v, %v", list, err)
 	}
 	log.Reset()
 	if err := os.WriteFile(filepath.Join(dir, "masquerade-config"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if list, _ := NewKeeper("/etc/masq", dir, logger).Native(); len(list) != 0 || !strings.Contains(log.String(), "level=WARN") {
-		t.Errorf("of a bad copy there is %v, logged\n%s", list, &log)
+		t.Errorf("with a bad copy: %v, logged\n%s", list, &log)
 	}
 }

@@ -10,7 +10,7 @@ func TestParse(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		data string
-		want string // the networks
+		want string // the native networks
 	}{
 		{"ip-masq-agent's own example", "nonMasqueradeCIDRs:\n  - 10.0.0.0/8\n  - 172.16.0.0/12\n  - 192.168.0.0/16\nmasqLinkLocal: false\nresyncInterval: 60s\n",
 			"[10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 169.254.0.0/16 fe80::/10]"},
@@ -26,12 +26,12 @@ func TestParse(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %s", tt.name, r, err, tt.want)
 		}
 		if r != nil && r.Interval != strings.Contains(tt.data, "resyncInterval") {
-			t.Errorf("%s: an interval is told %t", tt.name, r.Interval)
+			t.Errorf("%s: Interval is %t", tt.name, r.Interval)
 		}
 	}
 }
 
-// One mistake and the file is no good, with a reason that names it.
+// A single mistake makes the file unusable, and the error names it.
 func TestParseMistakes(t *testing.T) {
 	for data, says := range map[string]string{
 		"":                                    "empty",
@@ -53,7 +53,7 @@ func TestParseMistakes(t *testing.T) {
 		"nonMasqueradeCIDRs: [" + strings.Repeat("10.0.0.0/8,", maxNetworks) + "10.0.0.0/8]": "16385",
 	} {
 		if r, err := Parse([]byte(data)); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%.60q: %v, %v; want what has %q", data, r, err, says)
+			t.Errorf("%.60q: %v, %v; want an error with %q", data, r, err, says)
 		}
 	}
 }
@@ -63,7 +63,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, err := Parse(data)
 		if (r == nil) == (err == nil) {
-			t.Fatalf("%v and %v", r, err)
+			t.Fatalf("rules %v and error %v, want exactly one", r, err)
 		}
 		for i := 0; r != nil && i < len(r.Native); i++ {
 			if prefix := r.Native[i]; !prefix.IsValid() || prefix != prefix.Masked() || prefix.Addr().Is4In6() {
