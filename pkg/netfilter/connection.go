@@ -1,4 +1,5 @@
-// Package netfilter reads from the kernel's own records which connections its stack translates, and adds to them.
+// Package netfilter reads from the kernel's connection tracking which connections its stack
+// translates, and adds connections to it.
 package netfilter
 
 import (
@@ -10,25 +11,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Connection is one by TCP, or datagrams by UDP between two ends, as its client knows it, and as its server does: a client of another
-// address, where that is translated too.
+// Connection is a TCP connection, or a UDP exchange between two endpoints. Its client sees Client
+// and Dialled, and its server sees Seen and Server, where Seen differs from Client if the source is
+// translated too.
 type Connection struct {
 	Client, Dialled, Seen, Server netip.AddrPort
-	Proto                         uint8 // of IP
-	Ending                        bool  // by TCP: one of both has said that it ends
-	Answered                      bool  // its server has spoken
-	Lasting                       bool  // it is more than a question and its answer
+	Proto                         uint8 // IP protocol number
+	Ending                        bool  // TCP: one side has sent a FIN
+	Answered                      bool  // the server has sent something
+	Lasting                       bool  // more than a question and its answer
 }
 
-// What nl has no names for.
+// Constants that package nl lacks.
 const (
 	seenReply = 1 << 1 // IPS_SEEN_REPLY
-	assured   = 1 << 2 // IPS_ASSURED: by UDP, that it has gone on for two seconds
+	assured   = 1 << 2 // IPS_ASSURED; for UDP, that the exchange has lasted for two seconds
 	confirmed = 1 << 3 // IPS_CONFIRMED
-	dstNAT    = 1 << 5 // IPS_DST_NAT: its destination is translated
+	dstNAT    = 1 << 5 // IPS_DST_NAT: the destination is translated
 
-	finWait  = 4 // TCP_CONNTRACK_FIN_WAIT: from here on one of both has said that it ends
-	timeWait = 7 // TCP_CONNTRACK_TIME_WAIT: from here on its end has come
+	finWait  = 4 // TCP_CONNTRACK_FIN_WAIT: from this state on, one side has sent a FIN
+	timeWait = 7 // TCP_CONNTRACK_TIME_WAIT: from this state on, the connection is over
 	closed   = 8
 
 	typeMask = 0x3fff // NLA_TYPE_MASK
@@ -37,8 +39,9 @@ const (
 	protoNum, protoSrc, protoDst   = 1, 2, 3    // CTA_PROTO_
 )
 
-// parse reads a record. False: it is of none by TCP or UDP whose destination is translated, or of one that is over; or of
-// another zone, whose packets the rules of Services do not meet.
+// parse parses a record. It returns false unless the record is of TCP or UDP, has a translated
+// destination, and is not over. Records of other zones do not count, since the rules of Services do
+// not apply to their packets.
 func parse(msg []byte) (c Connection, ok bool) {
 	if len(msg) < nl.SizeofNfgenmsg {
 		return c, false
@@ -74,7 +77,7 @@ func parse(msg []byte) (c Connection, ok bool) {
 	return c, ok && back == c.Proto
 }
 
-// parseTuple reads who sends to whom, and by which protocol.
+// parseTuple parses sender, receiver and protocol.
 func parseTuple(tuple []byte) (sender, receiver netip.AddrPort, by uint8, ok bool) {
 	var src, dst netip.Addr
 	var fromOK, toOK bool
@@ -94,7 +97,8 @@ func parseTuple(tuple []byte) (sender, receiver netip.AddrPort, by uint8, ok boo
 	return netip.AddrPortFrom(src, binary.BigEndian.Uint16(from)), netip.AddrPortFrom(dst, binary.BigEndian.Uint16(to)), proto[0], true
 }
 
-// attributes goes through those in b, by their kinds. It copies nothing, since there may be a million records.
+// attributes iterates over the attributes in b by their types. It copies nothing, since there may
+// be a million records.
 func attributes(b []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		for len(b) >= unix.SizeofRtAttr {
@@ -107,7 +111,7 @@ func attributes(b []byte) iter.Seq2[int, []byte] {
 	}
 }
 
-// attribute returns the one of a kind in b; nil if there is none.
+// attribute returns the first attribute of a type in b, or nil.
 func attribute(b []byte, kind int) []byte {
 	for k, value := range attributes(b) {
 		if k == kind {

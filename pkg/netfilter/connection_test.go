@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nest puts attributes into one of a kind.
+// nest returns an attribute that contains others.
 func nest(kind int, parts ...[]byte) []byte {
 	var inner []byte
 	for _, p := range parts {
@@ -21,7 +21,7 @@ func nest(kind int, parts ...[]byte) []byte {
 	return append(b, make([]byte, -len(b)&3)...)
 }
 
-// tuple is who sends to whom.
+// tuple returns the attribute for packets of a protocol from one endpoint to another.
 func tuple(kind int, from, to netip.AddrPort, proto byte) []byte {
 	src, dst := ip4Src, ip4Dst
 	if from.Addr().Is6() {
@@ -33,7 +33,7 @@ func tuple(kind int, from, to netip.AddrPort, proto byte) []byte {
 		nest(unix.NLA_F_NESTED|nl.CTA_TUPLE_PROTO, nest(protoNum, []byte{proto}), nest(protoSrc, port(from.Port())), nest(protoDst, port(to.Port()))))
 }
 
-// record is one as the kernel writes it.
+// record returns a record as the kernel writes it.
 func record(c Connection, proto, state byte, status uint32, more ...[]byte) []byte {
 	msg := []byte{0, 0, 0, 0}
 	for _, part := range append([][]byte{
@@ -81,7 +81,7 @@ func TestParse(t *testing.T) {
 		if got, ok := parse(c.msg); ok != c.ok || got != c.want {
 			t.Errorf("%s: %v, %v; want %v, %v", name, got, ok, c.want, c.ok)
 		}
-		for n := range c.msg { // what is cut off, or has a length of its own, is read no further than it goes
+		for n := range c.msg { // truncated and corrupted records must not be read beyond their end
 			cut := append([]byte(nil), c.msg...)
 			cut[n] = 0xff
 			parse(cut)

@@ -13,38 +13,42 @@ import (
 )
 
 const (
-	// count says how many records there are. It is there once netfilter's tracking is, which asking for its records would load.
+	// count holds the number of records. It exists once connection tracking is loaded, which asking
+	// for records would load.
 	count = "/proc/sys/net/netfilter/nf_conntrack_count"
 	// newGroup is NFNLGRP_CONNTRACK_NEW.
 	newGroup = 1
-	// room is for what begins while nobody reads.
+	// room is the receive buffer, for connections that begin while nobody reads.
 	room = 4 << 20
 )
 
-// Records are those of the network namespace of the thread that opened them: what there is, and what is added.
+// Records gives access to the existing and the new records of the network namespace in which Open
+// was called.
 type Records struct{ added *nl.NetlinkSocket }
 
-// Open begins to listen for what is added; it returns nil if there is nothing, because nobody tracks connections.
+// Open starts listening for new records. It returns nil if there are no records, since nobody
+// tracks connections.
 func Open() (*Records, error) {
 	text, err := os.ReadFile(count)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && strings.TrimSpace(string(text)) == "0" {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read how many connections netfilter knows: %w", err)
+		return nil, fmt.Errorf("read the number of netfilter's connections: %w", err)
 	}
 	socket, err := nl.Subscribe(unix.NETLINK_NETFILTER, newGroup)
 	if err != nil {
-		return nil, fmt.Errorf("listen for netfilter's connections: %w", err)
+		return nil, fmt.Errorf("subscribe to netfilter's connections: %w", err)
 	}
 	if err := socket.SetReceiveBufferSize(room, true); err != nil {
 		socket.Close()
-		return nil, fmt.Errorf("listen for netfilter's connections: %w", err)
+		return nil, fmt.Errorf("subscribe to netfilter's connections: %w", err)
 	}
 	return &Records{added: socket}, nil
 }
 
-// Each calls visit with each connection of which the stack translates the destination, until it returns false.
+// Each calls visit with each connection whose destination the stack translates, until visit returns
+// false.
 func (r *Records) Each(visit func(Connection) bool) error {
 	req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 	req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC})
@@ -58,7 +62,8 @@ func (r *Records) Each(visit func(Connection) bool) error {
 	return nil
 }
 
-// Added waits for connections that have begun since Open, but not beyond a time: then there are none.
+// Added waits for connections that have begun since Open. If there are none by the given time, it
+// returns none.
 func (r *Records) Added(until time.Time) (list []Connection, err error) {
 	wait := unix.NsecToTimeval(max(time.Until(until), time.Millisecond).Nanoseconds())
 	if err := r.added.SetReceiveTimeout(&wait); err != nil {
@@ -69,7 +74,7 @@ func (r *Records) Added(until time.Time) (list []Connection, err error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("hear of netfilter's connections: %w", err)
+		return nil, fmt.Errorf("receive netfilter's connections: %w", err)
 	}
 	if from.Pid != nl.PidKernel {
 		return nil, nil
@@ -82,5 +87,5 @@ func (r *Records) Added(until time.Time) (list []Connection, err error) {
 	return list, nil
 }
 
-// Close lets go of the records. Whoever waits for one gets an error.
+// Close closes the socket. A pending Added returns an error.
 func (r *Records) Close() { r.added.Close() }

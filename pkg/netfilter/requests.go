@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// requests are made of the records of the network namespace of the thread that has opened them.
+// requests asks for the records of the network namespace in which it was opened.
 type requests struct{ socket map[int]*nl.SocketHandle }
 
 func newRequests() (requests, error) {
@@ -21,7 +21,7 @@ func newRequests() (requests, error) {
 	return requests{map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: socket}}}, nil
 }
 
-// Close lets go of the records.
+// Close closes the socket.
 func (r requests) Close() { r.socket[unix.NETLINK_NETFILTER].Close() }
 
 func (r requests) do(family uint8, message, flags int, attributes []*nl.RtAttr) ([][]byte, error) {
@@ -34,10 +34,11 @@ func (r requests) do(family uint8, message, flags int, attributes []*nl.RtAttr) 
 	return req.Execute(unix.NETLINK_NETFILTER, 0)
 }
 
-// Finder asks for records one by one.
+// Finder looks up single records.
 type Finder struct{ requests }
 
-// NewFinder returns one for the network namespace of its thread; nil if nobody there tracks connections, or has any.
+// NewFinder returns a Finder for the network namespace of the calling thread, or nil if there are
+// no records.
 func NewFinder() (*Finder, error) {
 	known, err := read(count)
 	if err != nil || known == 0 {
@@ -50,8 +51,8 @@ func NewFinder() (*Finder, error) {
 	return &Finder{requests}, nil
 }
 
-// Find returns the connection that packets belong to, of either direction, whoever sends them. False: the stack translates the
-// destination of none that they are of.
+// Find returns the connection that packets from sender to receiver belong to, in either direction.
+// It returns false if there is none whose destination the stack translates.
 func (f *Finder) Find(proto uint8, sender, receiver netip.AddrPort) (Connection, bool, error) {
 	found, err := f.do(family(sender), nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK, []*nl.RtAttr{tupleOf(nl.CTA_TUPLE_ORIG, proto, sender, receiver)})
 	if errors.Is(err, unix.ENOENT) {
@@ -75,7 +76,7 @@ func family(of netip.AddrPort) uint8 {
 	return unix.AF_INET
 }
 
-// tupleOf says who sends to whom, and by which protocol.
+// tupleOf returns the attribute for packets of a protocol from sender to receiver.
 func tupleOf(kind int, proto uint8, sender, receiver netip.AddrPort) *nl.RtAttr {
 	src, dst := ip4Src, ip4Dst
 	if sender.Addr().Is6() {

@@ -22,7 +22,7 @@ const (
 	timeoutUDP    = settings + "nf_conntrack_udp_timeout"
 )
 
-// What nl has no names for.
+// Constants that package nl lacks.
 const (
 	natSrc, natDst = 6, 13 // CTA_
 
@@ -32,17 +32,19 @@ const (
 	flagsOriginal, flagsReply = 4, 5 // CTA_PROTOINFO_TCP_FLAGS_
 
 	established = 3    // TCP_CONNTRACK_ESTABLISHED
-	liberal     = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL: a packet may be beyond a window of which nothing is known
+	liberal     = 0x08 // IP_CT_TCP_FLAG_BE_LIBERAL: accept packets outside of the window, which is unknown
 )
 
-// Writer adds records, by which the stack goes on with connections that somebody else has translated so far.
+// Writer adds records, with which the stack takes over connections that somebody else has
+// translated so far.
 type Writer struct {
 	requests
-	tcp, stream, udp int // seconds for which a connection may be idle, datagrams that go on, and others
-	room             int // for more records
+	tcp, stream, udp int // idle timeouts in seconds: TCP, lasting UDP, other UDP
+	room             int // how many more records may be added
 }
 
-// NewWriter returns one for the network namespace of its thread; nil if nobody there tracks connections, or has any.
+// NewWriter returns a Writer for the network namespace of the calling thread, or nil if there are
+// no records.
 func NewWriter() (*Writer, error) {
 	known, err := read(count)
 	if err != nil || known == 0 {
@@ -52,7 +54,7 @@ func NewWriter() (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{room: max(limit-known, 0) / 2} // the rest is for what comes
+	w := &Writer{room: max(limit-known, 0) / 2} // the rest is for new connections
 	if limit == 0 {
 		w.room = int(^uint(0) >> 1)
 	}
@@ -67,26 +69,29 @@ func NewWriter() (*Writer, error) {
 	return w, nil
 }
 
-// Idle returns how long datagrams that go on may stay away.
+// Idle returns the timeout of a lasting UDP exchange.
 func (w *Writer) Idle() time.Duration { return time.Duration(w.stream) * time.Second }
 
 var (
-	// ErrFull is that of a table with no room for more.
-	ErrFull = errors.New("netfilter's table of connections has no room; see net.netfilter.nf_conntrack_max")
-	// ErrTaken is that of a connection whose server takes it for another one that netfilter knows.
-	ErrTaken = errors.New("netfilter knows another connection by the same port")
+	// ErrFull is returned if the table has no room for more records.
+	ErrFull = errors.New("netfilter's connection table has no room left; raise net.netfilter.nf_conntrack_max")
+	// ErrTaken is returned for a connection that its server could not tell from another one that
+	// netfilter knows.
+	ErrTaken = errors.New("netfilter has another connection with the same port")
 )
 
-// tries is how often a connection is added: a packet may come in between, of which the stack makes a record that is in the way.
+// tries is how often Add tries to add a record. A packet may arrive in between, and the stack makes
+// a record of it that is in the way.
 const tries = 3
 
-// Add gives the stack an established connection, or datagrams that were answered.
+// Add adds an established connection, or a UDP exchange that was answered.
 func (w *Writer) Add(c Connection) (err error) {
 	if w.room == 0 {
 		return ErrFull
 	}
 	for range tries {
-		// Packets that pass the stack translated are to it a connection of their own, and of the client's port it may know an earlier one.
+		// The stack tracks packets that pass it translated as a connection of their own, and may
+		// know an earlier connection of the client's port.
 		err = errors.Join(w.remove(c.Proto, c.Seen, c.Server), w.remove(c.Proto, c.Client, c.Dialled))
 		if err == nil {
 			_, err = w.do(family(c.Client), nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, w.record(c))
@@ -107,7 +112,7 @@ func (w *Writer) Add(c Connection) (err error) {
 	return nil
 }
 
-// remove removes the record of packets, if there is one.
+// remove removes the record of these packets, if there is one.
 func (w *Writer) remove(proto uint8, sender, receiver netip.AddrPort) error {
 	_, err := w.do(family(sender), nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, []*nl.RtAttr{tupleOf(nl.CTA_TUPLE_ORIG, proto, sender, receiver)})
 	if errors.Is(err, unix.ENOENT) {
@@ -116,8 +121,9 @@ func (w *Writer) remove(proto uint8, sender, receiver netip.AddrPort) error {
 	return err
 }
 
-// record is what the kernel is told. It finds the translated reply by itself. Both ends are given, even if one is as before: what is in the
-// way then is an error, and not a reason to take another port.
+// record returns the attributes of a new record. The kernel derives the translated reply. Both ends
+// are given even if one is unchanged, so that a conflict is an error instead of making the kernel
+// choose another port.
 func (w *Writer) record(c Connection) []*nl.RtAttr {
 	status, seconds := uint32(seenReply|assured|confirmed), w.tcp
 	switch {
@@ -145,7 +151,7 @@ func (w *Writer) record(c Connection) []*nl.RtAttr {
 	return append(attributes, info)
 }
 
-// translation is to one address and one port.
+// translation returns the attribute that translates to exactly this address and port.
 func translation(kind int, to netip.AddrPort) *nl.RtAttr {
 	first, last := minIP4, maxIP4
 	if to.Addr().Is6() {
@@ -160,18 +166,18 @@ func translation(kind int, to netip.AddrPort) *nl.RtAttr {
 	return nat
 }
 
-// read returns the number in a file of the kernel's; zero if there is no such file.
+// read returns the number in a file of the kernel's, or 0 if it does not exist.
 func read(path string) (int, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read what netfilter has room for: %w", err)
+		return 0, fmt.Errorf("read the size of netfilter's connection table: %w", err)
 	}
 	n, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return 0, fmt.Errorf("read what netfilter has room for: %w", err)
+		return 0, fmt.Errorf("read the size of netfilter's connection table: %w", err)
 	}
 	return n, nil
 }

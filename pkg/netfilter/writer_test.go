@@ -13,12 +13,12 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// tracking is a network namespace whose connections netfilter tracks, as one of its rules asks for that.
+// tracking returns a network namespace with connection tracking, which a rule in it requires.
 func tracking(t *testing.T) *rig.Netns {
 	t.Helper()
 	rig.Root(t)
 	if _, err := exec.LookPath("nft"); err != nil {
-		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
+		rig.Lacking(t, "cluster", "there is no nft; install nftables")
 	}
 	n := rig.NewNetns(t, "tracking")
 	in(t, n, func() error {
@@ -36,12 +36,12 @@ func in(t *testing.T, n *rig.Netns, fn func() error) {
 	}
 }
 
-// newWriter sees to it that there is a first connection.
+// newWriter returns a Writer, after it has made a first connection so that there is one.
 func newWriter(t *testing.T, n *rig.Netns) (w *Writer) {
 	t.Helper()
 	in(t, n, func() error {
 		if w, err := NewWriter(); w != nil || err != nil {
-			t.Errorf("with no connection: %v, %v; want none", w, err)
+			t.Errorf("NewWriter without a connection: %v, %v; want nil", w, err)
 		}
 		c, err := net.Dial("udp", "127.0.0.1:9")
 		if err != nil {
@@ -55,13 +55,13 @@ func newWriter(t *testing.T, n *rig.Netns) (w *Writer) {
 		return err
 	})
 	if w == nil {
-		t.Fatal("netfilter tracks nothing")
+		t.Fatal("NewWriter returned nil though there is a connection")
 	}
 	t.Cleanup(w.Close)
 	return w
 }
 
-// added adds connections and returns what the kernel then says that it translates.
+// added adds connections, and returns those that the kernel then translates.
 func added(t *testing.T, n *rig.Netns, w *Writer, list ...Connection) map[Connection]bool {
 	t.Helper()
 	found := map[Connection]bool{}
@@ -98,7 +98,8 @@ func TestAdd(t *testing.T) {
 	}
 	stream, answer := both, server
 	stream.Proto, answer.Proto, answer.Lasting = unix.IPPROTO_UDP, unix.IPPROTO_UDP, false
-	// Netfilter has seen the packets of this one translated, as a connection of its own.
+	// Netfilter has seen this connection's translated packets, and tracks them as a connection of
+	// their own.
 	passed := both
 	passed.Client, passed.Seen = at("192.0.2.9:40001"), at("192.0.2.9:40001")
 	asPassed := passed
@@ -106,7 +107,7 @@ func TestAdd(t *testing.T) {
 	if err := w.Add(asPassed); err != nil {
 		t.Fatal(err)
 	}
-	// And the client's port had a connection with another server before.
+	// The client's port had an earlier connection with another server.
 	before := both
 	before.Server = at("10.1.0.3:8080")
 	if err := w.Add(before); err != nil {
@@ -116,7 +117,7 @@ func TestAdd(t *testing.T) {
 	if diff := cmp.Diff(want, added(t, n, w, both, server, passed, stream, answer), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("records (-want +got):\n%s", diff)
 	}
-	// One that is there, and one that the server takes for that.
+	// Add a connection that exists, and one that the server cannot tell from it.
 	other := both
 	other.Client = at("192.0.2.8:40000")
 	if err := w.Add(both); err != nil {
@@ -134,7 +135,7 @@ func TestAdd(t *testing.T) {
 	}
 }
 
-// A record is found by the packets of either side, and by no others.
+// A record is found by the packets that either side sends, and by no others.
 func TestFind(t *testing.T) {
 	n := tracking(t)
 	w := newWriter(t, n)
@@ -151,7 +152,7 @@ func TestFind(t *testing.T) {
 			find(t, n, c)
 		}
 	}
-	in(t, n, func() error { // of this one the stack translates nothing
+	in(t, n, func() error { // an untranslated connection
 		c, err := net.Dial("udp", "127.0.0.1:9")
 		if err != nil {
 			return err
@@ -166,7 +167,7 @@ func TestFind(t *testing.T) {
 		}
 		defer f.Close()
 		if found, ok, err := f.Find(unix.IPPROTO_UDP, c.LocalAddr().(*net.UDPAddr).AddrPort(), at("127.0.0.1:9")); ok || err != nil {
-			t.Errorf("what is not translated: %v, %v", found, err)
+			t.Errorf("found an untranslated connection: %v, %v", found, err)
 		}
 		return nil
 	})
@@ -186,11 +187,11 @@ func find(t *testing.T, n *rig.Netns, c Connection) {
 		}{{c.Client, c.Dialled, true}, {c.Server, c.Seen, true}, {c.Seen, c.Server, false}, {c.Dialled, c.Client, false}} {
 			got, ok, err := f.Find(c.Proto, by.from, by.to)
 			if err != nil || ok != by.ok || ok && got != c {
-				t.Errorf("by %s to %s: %v, %t, %v; want %t", by.from, by.to, got, ok, err, by.ok)
+				t.Errorf("packets from %s to %s: %v, %t, %v; want %t", by.from, by.to, got, ok, err, by.ok)
 			}
 		}
 		if got, ok, err := f.Find(unix.IPPROTO_SCTP, c.Client, c.Dialled); ok || err != nil {
-			t.Errorf("by another protocol: %v, %v", got, err)
+			t.Errorf("found by another protocol: %v, %v", got, err)
 		}
 		return nil
 	})
