@@ -1,5 +1,6 @@
-// Package congestion finds out whether connections of pods may have a congestion control that paces itself, such as BBR: the kernel has to have it, and
-// what a pod sends has to know its socket, and the time that this gave it, until it leaves the node.
+// Package congestion finds out whether pods' connections may use a congestion control that paces
+// itself, such as BBR. The kernel has to have it, and a pod's packets have to keep their socket and
+// departure time until they leave the node.
 package congestion
 
 import (
@@ -18,21 +19,22 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// BBR is the kernel's name of it.
+// BBR is the kernel's name for BBR.
 const BBR = "bbr"
 
-// Way is how packets of pods come to where they leave the node.
+// Way is how pods' packets get to where they leave the node.
 type Way struct {
-	Netkit bool // the devices of pods are netkits
-	Stack  bool // the node's stack forwards what they send
-	Tunnel bool // to other nodes they go in VXLAN
+	Netkit bool // pods have netkit devices
+	Stack  bool // the node's stack forwards pods' packets
+	Tunnel bool // packets to other nodes leave in VXLAN
 }
 
-// patience is how long a packet may take that nothing is in the way of.
+// patience is how long to wait for a packet that nothing should hold up.
 const patience = 5 * time.Second
 
-// Probe returns why connections of pods may not have BBR; nil if they may. It has the kernel load what it needs for that, and sends a packet by that way
-// through network namespaces that are gone when it returns, which takes what a privileged process may do.
+// Probe returns nil if pods' connections may use BBR, and otherwise why not. It loads the kernel
+// module if needed, and sends a packet along the given way through network namespaces that are gone
+// when it returns. That takes a privileged process.
 func Probe(w Way) error {
 	if err := load(); err != nil {
 		return err
@@ -40,7 +42,7 @@ func Probe(w Way) error {
 	for _, f := range families() {
 		result := make(chan error)
 		go func() {
-			runtime.LockOSThread() // and the thread ends with this: it is not where it was
+			runtime.LockOSThread() // never unlocked: the thread changes its namespace, and ends with the goroutine
 			result <- probe(w, f)
 		}()
 		if err := <-result; err != nil {
@@ -50,43 +52,45 @@ func Probe(w Way) error {
 	return nil
 }
 
-// load has the kernel load BBR, if it is a module: that takes who may ask for it by its name.
+// load makes the kernel load BBR if it is a module, for which the caller needs the privilege to
+// load it by name.
 func load() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("try a connection with BBR: %w", err)
+		return fmt.Errorf("use BBR on a socket: %w", err)
 	}
 	defer unix.Close(fd)
 	err = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, BBR)
 	if errors.Is(err, unix.ENOENT) {
-		return errors.New("the kernel has no BBR: it takes CONFIG_TCP_CONG_BBR, and its module tcp_bbr")
+		return errors.New("the kernel has no BBR: it needs CONFIG_TCP_CONG_BBR " +
+			"and, if built as such, the module tcp_bbr")
 	}
 	if err != nil {
-		return fmt.Errorf("try a connection with BBR: %w", err)
+		return fmt.Errorf("use BBR on a socket: %w", err)
 	}
 	return nil
 }
 
-// trial is a pod and a node with a device that leads out, each in a namespace of its own.
+// trial is a pod and a node with a device that leads out, each in its own network namespace.
 type trial struct {
 	way      Way
 	family   family
-	pod      *os.File // its namespace
+	pod      *os.File // the pod's namespace
 	in, out  netlink.Link
-	by       netlink.Link // to which what the pod sends is redirected: that device, or a tunnel by it
+	by       netlink.Link // where the pod's packets are redirected: the device out, or the tunnel over it
 	programs *ebpf.Collection
-	attached link.Link // nil unless the pod has a netkit
+	attached link.Link // for a netkit only
 }
 
-// family is one of IP, and the addresses in it, which are seen by nobody.
+// family is an IP family with the addresses of the trial, which nobody outside sees.
 type family struct {
 	domain, bits          int
 	pod, gateway, outside net.IP
 	node                  net.IP // at the device that leads out
-	forwarding            string // the setting by which the node's stack forwards
+	forwarding            string // the setting that makes the node's stack forward
 }
 
-// families returns those that the kernel has.
+// families returns the IP families that the kernel has.
 func families() []family {
 	all := []family{{
 		domain: unix.AF_INET, bits: 32, pod: net.IPv4(198, 18, 0, 2).To4(), gateway: net.IPv4(198, 18, 0, 1).To4(), outside: net.IPv4(198, 19, 0, 2).To4(),
@@ -101,17 +105,18 @@ func families() []family {
 	return all
 }
 
-// network returns the network that an address of the trial is in.
+// network returns the network that contains an address of the trial.
 func (f *family) network(addr net.IP) *net.IPNet {
 	return &net.IPNet{IP: addr, Mask: net.CIDRMask(map[int]int{32: 24, 128: 64}[f.bits], f.bits)}
 }
 
-// everyone is the network of all addresses.
+// everyone returns the network of all addresses.
 func (f *family) everyone() *net.IPNet {
 	return &net.IPNet{IP: make(net.IP, f.bits/8), Mask: net.CIDRMask(0, f.bits)}
 }
 
-// allow has devices of the thread's namespace, which is new, have addresses, also where those of the node have none of IPv6.
+// allow turns IPv6 on for devices of the thread's new namespace, as namespaces may start with it
+// off.
 func (f *family) allow() error {
 	if f.domain == unix.AF_INET {
 		return nil
@@ -130,7 +135,7 @@ func (f *family) sockaddr(addr net.IP) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: 9, Addr: [16]byte(addr.To16())}
 }
 
-// whoever is the hardware address of everybody who is elsewhere.
+// whoever is the MAC address of everybody outside.
 var whoever = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 
 func probe(w Way, f family) error {
@@ -146,22 +151,25 @@ func probe(w Way, f family) error {
 	}
 	switch {
 	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("whether packets keep their sockets could not be tried: that takes a privileged process: %w", err)
+		return fmt.Errorf("cannot test whether packets keep their sockets: "+
+			"that takes a privileged process: %w", err)
 	case err != nil:
-		return fmt.Errorf("whether packets keep their sockets could not be tried: %w", err)
+		return fmt.Errorf("cannot test whether packets keep their sockets: %w", err)
 	case saw&bpf.SurvivalSurvivalSURVIVAL_SOCKET == 0 && w.Stack:
-		return errors.New("the node's stack forgets whose socket a packet is from when it forwards it: it takes --host-routing=bpf")
+		return errors.New("packets lose their socket when the node's stack forwards them: use --host-routing=bpf")
 	case saw&bpf.SurvivalSurvivalSURVIVAL_SOCKET == 0 && w.Tunnel:
-		return errors.New("what leaves a pod's namespace has forgotten whose socket it is from when it leaves in a tunnel (--routing=vxlan)")
+		return errors.New("packets from a pod's namespace have lost their socket when they " +
+			"leave in a tunnel (--routing=vxlan)")
 	case saw&bpf.SurvivalSurvivalSURVIVAL_SOCKET == 0:
-		return errors.New("what leaves a pod's namespace has forgotten whose socket it is from")
+		return errors.New("packets lose their socket when they leave a pod's namespace")
 	case saw&bpf.SurvivalSurvivalSURVIVAL_TIME == 0:
-		return errors.New("what leaves a pod's namespace has forgotten the time that its socket gave it, as before Linux 5.18")
+		return errors.New("packets lose their departure time when they leave a pod's namespace, " +
+			"as before Linux 5.18")
 	}
 	return nil
 }
 
-// build makes the namespaces and the devices. The thread is in the node's afterwards.
+// build makes the namespaces and the devices, and leaves the thread in the node's namespace.
 func (t *trial) build() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("make a network namespace: %w", err)
@@ -202,7 +210,7 @@ func (t *trial) build() error {
 	}
 	far, err := node.LinkByName("far")
 	if err == nil {
-		err = node.LinkSetUp(far) // or the other has no carrier
+		err = node.LinkSetUp(far) // or "out" has no carrier
 	}
 	if err == nil {
 		err = setUp(inPod, "eth0", t.family.network(t.family.pod), t.family.gateway, t.in.Attrs().HardwareAddr)
@@ -232,7 +240,8 @@ func (t *trial) build() error {
 	return nil
 }
 
-// dig makes the tunnel, if there is to be one, and chooses by which device what the pod sends leaves.
+// dig makes the tunnel if there is to be one, and chooses the device by which the pod's packets
+// leave.
 func (t *trial) dig(node *netlink.Handle) error {
 	if t.by = t.out; !t.way.Tunnel {
 		return nil
@@ -276,7 +285,7 @@ func (t *trial) makePod(node *netlink.Handle) (netlink.Link, error) {
 	return node.LinkByName("in")
 }
 
-// setUp gives a device an address and a neighbour.
+// setUp sets a device up with an address and a neighbour.
 func setUp(at *netlink.Handle, name string, addr *net.IPNet, neighbour net.IP, mac net.HardwareAddr) error {
 	device, err := at.LinkByName(name)
 	if err == nil {
@@ -294,7 +303,7 @@ func setUp(at *netlink.Handle, name string, addr *net.IPNet, neighbour net.IP, m
 	return nil
 }
 
-// attach loads the programs and has the devices run them.
+// attach loads the programs and attaches them to the devices.
 func (t *trial) attach() error {
 	spec, err := bpf.LoadSurvival()
 	if err == nil {
@@ -341,7 +350,7 @@ func (t *trial) filter(device netlink.Link, parent uint32, program string) error
 	return nil
 }
 
-// send has a socket of the pod send a packet, and returns what came with it.
+// send sends a packet from a socket of the pod, and returns what the packet had kept when it left.
 func (t *trial) send() (saw bpf.SurvivalSurvival, err error) {
 	if err := unix.Setns(int(t.pod.Fd()), unix.CLONE_NEWNET); err != nil {
 		return 0, fmt.Errorf("enter the pod's namespace: %w", err)
@@ -361,7 +370,7 @@ func (t *trial) send() (saw bpf.SurvivalSurvival, err error) {
 			return 0, err
 		}
 		if time.Now().After(deadline) {
-			return 0, errors.New("the packet did not come")
+			return 0, errors.New("the packet did not arrive")
 		}
 	}
 	return bpf.SurvivalSurvival(word), nil
