@@ -36,7 +36,7 @@ func TestFind(t *testing.T) {
 	if set.Etcd.Name != "etcd" || set.APIServer.Name != "kube-apiserver" {
 		t.Errorf("the two of every set are %q and %q", set.Etcd.Name, set.APIServer.Name)
 	}
-	if _, err := Find("kubectl", "kubeadm"); err == nil {
+	if _, err := Find("kubectl", "kubefed"); err == nil {
 		t.Error("a program that nobody pins is found")
 	}
 }

@@ -20,6 +20,7 @@ func programs() []program {
 		{name: "kube-scheduler", module: kubernetes, pkg: kubernetes + "/cmd/kube-scheduler", minor: true},
 		{name: "kubelet", module: kubernetes, pkg: kubernetes + "/cmd/kubelet", minor: true},
 		{name: "kube-proxy", module: kubernetes, pkg: kubernetes + "/cmd/kube-proxy", minor: true},
+		{name: "kubeadm", module: kubernetes, pkg: kubernetes + "/cmd/kubeadm", minor: true},
 		{name: "kubectl", module: kubernetes, pkg: kubernetes + "/cmd/kubectl", minor: true},
 		{name: "coredns", module: "github.com/coredns/coredns", pkg: "./coredns"},
 		{name: "agnhost", module: kubernetes, pkg: kubernetes + "/test/images/agnhost", minor: true},
