@@ -57,8 +57,8 @@ func (c *Cluster) install(a Agent, log io.Writer) error {
 		return err
 	}
 	defer unlock()
-	if !c.isUp() {
-		return errors.New("install the agent: there has to be a cluster (make cluster)")
+	if !c.isUp() || c.Bare {
+		return errors.New("install the agent: there has to be a cluster with a control plane of ours (make cluster)")
 	}
 	clock := newClock(log)
 	steps := []struct {

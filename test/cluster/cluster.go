@@ -23,6 +23,7 @@ type Options struct {
 	Family plan.Family
 	CNI    string // "bridge", or "none" for nodes without a pod network
 	Proxy  string // "none", or the mode of kube-proxy
+	Bare   bool   // the nodes have a runtime and no kubelet, and there is no control plane: somebody else starts Kubernetes
 
 	Kubernetes string // its version, such as v1.36.3
 }
@@ -148,8 +149,7 @@ func (c *Cluster) isUp() bool {
 	if c.Nodes == 0 {
 		return false
 	}
-	pids, err := c.cgroups.Pids(c.name("control"))
-	if err != nil || len(pids) < 4 {
+	if pids, err := c.cgroups.Pids(c.name("control")); err != nil || len(pids) < 4 && !c.Bare {
 		return false
 	}
 	for _, name := range c.nodeNames() {

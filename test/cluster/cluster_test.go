@@ -41,6 +41,7 @@ func TestValidate(t *testing.T) {
 		func(o *Options) { o.Family = "ipv5" },
 		func(o *Options) { o.CNI = "flannel" },
 		func(o *Options) { o.Proxy = "ipvs" },
+		func(o *Options) { o.Bare = true }, // with a bridge
 	} {
 		bad := good
 		change(&bad)

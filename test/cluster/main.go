@@ -21,7 +21,8 @@ import (
 
 const usage = `usage: cluster COMMAND [-prefix NAME] ...
 
-  up [-nodes N] [-family ipv4|dual|ipv6] [-cni bridge|none] [-proxy none|iptables|nftables] [-image FILE]...
+  up [-nodes N] [-family ipv4|dual|ipv6] [-cni bridge|none] [-proxy none|iptables|nftables] [-bare] [-image FILE]...
+                             -bare: nodes with a runtime and no Kubernetes, for who starts one by other means
   install -chart DIR -image FILE [-routing native|vxlan] [-set KEY=VALUE]... [OPTION...]
                              install the agent by its chart, with options of the agent, or change how it is installed
   down [-purge]              end the cluster; with -purge also forget its unpacked images and logs
@@ -103,6 +104,7 @@ func runUp(flags *flag.FlagSet, args []string) error {
 	family := flags.String("family", string(plan.IPv4), "")
 	flags.StringVar(&want.CNI, "cni", "bridge", "")
 	flags.StringVar(&want.Proxy, "proxy", "none", "")
+	flags.BoolVar(&want.Bare, "bare", false, "")
 	flags.Var(&images, "image", "")
 	c, err := parse(flags, args)
 	if err != nil {
@@ -180,6 +182,9 @@ func runAPIServer(flags *flag.FlagSet, args []string) error {
 	c, err := parse(flags, args)
 	if err != nil {
 		return err
+	}
+	if c.Bare {
+		return errors.New("stop or start the API server: the nodes are bare, so it is somebody else's")
 	}
 	switch what := flags.Arg(0); what {
 	case "stop":

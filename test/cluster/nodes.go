@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -51,15 +50,17 @@ func (c *Cluster) writeNodeConfig(i int) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("configure node: %w", err)
 	}
+	config := []byte(node.Containerd(image.Pause))
+	if err := os.WriteFile(filepath.Join(dir, "containerd.toml"), config, 0o644); err != nil || c.Bare {
+		return err
+	}
 	kubelet, err := node.Kubelet(node.KubeletConfig{
 		Family: c.Family, CgroupRoot: "/" + c.name(nodeName(i)), ClientCA: c.path("pki", "ca.crt"),
 	})
 	if err != nil {
 		return err
 	}
-	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "kubelet.json"), kubelet, 0o644),
-		os.WriteFile(filepath.Join(dir, "containerd.toml"), []byte(node.Containerd(image.Pause)), 0o644))
+	return os.WriteFile(filepath.Join(dir, "kubelet.json"), kubelet, 0o644)
 }
 
 // startInit starts the first process of a node and waits until it has laid out the node.

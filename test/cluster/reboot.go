@@ -30,7 +30,12 @@ func (c *Cluster) reboot(name string) error {
 		func() error { return c.startInit(name) },
 		func() error { return c.masqueradePods(name) },
 		func() error { return c.restartRuntime(name) },
-		func() error { return c.startKubelet(i) },
+		func() error {
+			if c.Bare {
+				return nil
+			}
+			return c.startKubelet(i)
+		},
 	)
 }
 

@@ -79,6 +79,9 @@ func (o Options) validate() error {
 	if o.Proxy != "none" && o.Proxy != "iptables" && o.Proxy != "nftables" {
 		err = errors.Join(err, fmt.Errorf("proxy %q: it is none, iptables or nftables", o.Proxy))
 	}
+	if o.Bare && (o.CNI != "none" || o.Proxy != "none") {
+		err = errors.Join(err, errors.New("bare nodes: they have neither a CNI plugin nor a proxy"))
+	}
 	return err
 }
 
@@ -101,15 +104,22 @@ func (c *Cluster) create(want Options, images []string, clock *clock) error {
 	for i := range c.Nodes {
 		kubelets = append(kubelets, func() error { return c.startKubelet(i + 1) })
 	}
-	steps := []struct {
+	type step struct {
 		name string
 		run  func() error
-	}{
+	}
+	steps := []step{
 		{"namespaces", func() error { return inOrder(c.makeState, c.makeNetwork, c.makeCredentials) }},
 		{"control plane, runtimes and their images", func() error {
 			return together(append(lay, func() error { return inOrder(c.startControl, c.registerNodes, c.allowProxy, c.deployDNS) })...)
 		}},
 		{"kubelets", func() error { return together(kubelets...) }},
+	}
+	if c.Bare {
+		steps = []step{
+			{"namespaces", func() error { return inOrder(c.makeState, c.makeNetwork) }},
+			{"runtimes and their images", func() error { return together(lay...) }},
+		}
 	}
 	for _, s := range steps {
 		if err := clock.step(s.name, s.run); err != nil {
@@ -121,6 +131,10 @@ func (c *Cluster) create(want Options, images []string, clock *clock) error {
 
 // await waits for what can be expected: nodes need a pod network, and the DNS needs somebody who serves Services.
 func (c *Cluster) await(clock *clock) error {
+	if c.Bare {
+		fmt.Fprintln(clock.out, "the nodes have a runtime and nothing else")
+		return nil
+	}
 	if c.CNI == "none" {
 		fmt.Fprintln(clock.out, "the nodes are not waited for: they have no pod network yet")
 		return nil

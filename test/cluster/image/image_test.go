@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"fairlead.io/fairlead/deploy/image/oci"
 )
 
 // readTar returns the entries of a tar file in order: names with what they hold, and the contents.
@@ -127,6 +129,40 @@ func TestNames(t *testing.T) {
 	specs.of("k8s/y")
 	if specs.err == nil || !strings.Contains(specs.err.Error(), "k8s/c or k8s/x") {
 		t.Errorf("images that no spec runs: %v", specs.err)
+	}
+}
+
+func TestControlPlane(t *testing.T) {
+	dir := t.TempDir()
+	program, archive := filepath.Join(dir, "kube-apiserver-v1.36.3-0123"), filepath.Join(dir, "images.tar")
+	if err := os.WriteFile(program, []byte("serves"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const name = "registry.example:5000/kube-apiserver:v1.36.3"
+	if err := BuildControlPlane(archive, map[string]string{name: program}); err != nil {
+		t.Fatal(err)
+	}
+	image, err := oci.Identify(archive)
+	if err != nil || image.Name != name {
+		t.Errorf("the image is %+v, %v", image, err)
+	}
+	_, blobs := readTar(t, archive)
+	var layers int
+	for _, blob := range blobs {
+		if !strings.Contains(blob, "usr/local/bin/kube-apiserver\x00") {
+			continue
+		}
+		layer := filepath.Join(dir, "layer.tar")
+		if err := os.WriteFile(layer, []byte(blob), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		layers++
+		if _, contents := readTar(t, layer); contents["usr/local/bin/kube-apiserver"] != "serves" {
+			t.Errorf("the layer has %q", contents)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".layers-*")); layers != 1 || len(left) != 0 || err != nil {
+		t.Errorf("%d layers, and %q is left (%v)", layers, left, err)
 	}
 }
 

@@ -3,6 +3,7 @@ package node
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 
@@ -47,7 +48,7 @@ type KubeletConfig struct {
 
 // Kubelet returns the configuration of a kubelet.
 func Kubelet(c KubeletConfig) ([]byte, error) {
-	return object{
+	config := object{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1",
 		"kind":       "KubeletConfiguration",
 		"authentication": object{
@@ -56,17 +57,28 @@ func Kubelet(c KubeletConfig) ([]byte, error) {
 			"x509":      object{"clientCAFile": c.ClientCA},
 		},
 		"authorization":            object{"mode": "Webhook"},
-		"cgroupDriver":             "cgroupfs",
-		"cgroupRoot":               c.CgroupRoot,
-		"failCgroupV1":             false,
-		"failSwapOn":               false,
-		"oomScoreAdj":              0, // lowering it needs CAP_SYS_RESOURCE
 		"clusterDNS":               []string{c.Family.DNS()[0].String()},
 		"clusterDomain":            "cluster.local",
 		"containerRuntimeEndpoint": "unix://" + RuntimeSocket,
 		"resolvConf":               "/etc/resolv.conf",
 		"maxPods":                  200,
 		"serializeImagePulls":      false,
+	}
+	maps.Copy(config, shared(c.CgroupRoot))
+	return config.encode()
+}
+
+// KubeletPatch returns what somebody else's configuration of a kubelet has to be patched with.
+func KubeletPatch(cgroupRoot string) ([]byte, error) { return shared(cgroupRoot).encode() }
+
+// shared returns what a kubelet has to be told because its node is namespaces of a machine that has others.
+func shared(cgroupRoot string) object {
+	return object{
+		"cgroupDriver": "cgroupfs", // there is no systemd in a node
+		"cgroupRoot":   cgroupRoot,
+		"failCgroupV1": false,
+		"failSwapOn":   false,
+		"oomScoreAdj":  0, // lowering it needs CAP_SYS_RESOURCE
 		// The disk and the memory are the machine's: nothing here is to be evicted or deleted because they run short.
 		"evictionHard": object{
 			"memory.available": "100Mi", "nodefs.available": "0%", "nodefs.inodesFree": "0%",
@@ -75,7 +87,7 @@ func Kubelet(c KubeletConfig) ([]byte, error) {
 		"imageGCHighThresholdPercent": 100,
 		"imageGCLowThresholdPercent":  99,
 		"imageMinimumGCAge":           "24h",
-	}.encode()
+	}
 }
 
 // Bridge returns the configuration of the bridge plugin for a node's range of pods. Masquerading is not the plugin's,

@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -69,6 +70,30 @@ func TestKubelet(t *testing.T) {
 			have.Authentication.X509.ClientCAFile != "/ca.crt" || have.ContainerRuntimeEndpoint != "unix:///run/containerd/containerd.sock" {
 			t.Errorf("%s: %+v", family, have)
 		}
+	}
+}
+
+// What a patch says is what the rig's own kubelets are told, and no more than what namespaces force.
+func TestKubeletPatch(t *testing.T) {
+	patch, err := KubeletPatch("/fl-node1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	whole, err := Kubelet(KubeletConfig{Family: plan.IPv4, CgroupRoot: "/fl-node1", ClientCA: "/ca.crt"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have, all map[string]any
+	if err := errors.Join(json.Unmarshal(patch, &have), json.Unmarshal(whole, &all)); err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range have {
+		if !cmp.Equal(value, all[key]) {
+			t.Errorf("%s is %v and %v", key, value, all[key])
+		}
+	}
+	if have["cgroupRoot"] != "/fl-node1" || have["clusterDNS"] != nil || have["kind"] != nil {
+		t.Errorf("%+v", have)
 	}
 }
 
