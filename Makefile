@@ -156,7 +156,13 @@ upkeep: ## install, upgrade, lose and remove the agents of a cluster while reque
 	$(GO) run ./test/cluster build kube-proxy >/dev/null
 	$(GO) run ./test/cluster build
 	test/tools/prometheus.sh
-	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) prometheus" $(GO) test -count=1 -timeout 60m -v ./test/cluster/upkeep -family $(FAMILY) $(ARGS)
+	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) prometheus" $(GO) test -count=1 -timeout 60m -v ./test/cluster/upkeep -skip TestKubeadm -family $(FAMILY) $(ARGS)
+
+.PHONY: kubeadm
+kubeadm: ## make a cluster by kubeadm and install the agent on it, by the commands of docs/quick-start.md (root; minutes)
+	$(GO) run ./test/cluster build kubeadm >/dev/null
+	$(GO) run ./test/cluster build
+	$(GO) test -count=1 -timeout 30m -v ./test/cluster/upkeep -run TestKubeadm
 
 .PHONY: test-bench
 test-bench: ## test what the benchmarks stand on, with the kube-proxy that they compare with (root)
