@@ -1,4 +1,4 @@
-// Package unixsock makes unix sockets that nobody but root can open.
+// Package unixsock creates unix sockets that only root can open.
 package unixsock
 
 import (
@@ -14,7 +14,8 @@ const (
 	writableByRest = 0o022
 )
 
-// PrepareDir makes the directory of a socket. Whoever may write to it could put a socket of his own there.
+// PrepareDir creates the directory of a socket. It refuses a directory that others may write to,
+// because they could put a socket of their own in place of the agent's.
 func PrepareDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create state directory: %w", err)
@@ -24,18 +25,19 @@ func PrepareDir(dir string) error {
 		return fmt.Errorf("check state directory: %w", err)
 	}
 	if info.Mode().Perm()&writableByRest != 0 {
-		return fmt.Errorf("check state directory %s: others may write to it; take another with --state-dir, or run \"chmod go-w %s\"",
+		return fmt.Errorf("check state directory %s: others may write to it: choose another with --state-dir, or run \"chmod go-w %s\"",
 			dir, dir)
 	}
 	return nil
 }
 
-// Listen publishes a socket with its final permissions in one step. One that is there is replaced: that nobody uses it is
-// the caller's to know. Closing the listener leaves the file, which may be another's by then.
+// Listen publishes a socket in one step, with its final permissions, and replaces one that is
+// already there; the caller must know that nobody uses that one. Closing the listener does not
+// remove the file, which may belong to another process by then.
 func Listen(path string) (*net.UnixListener, error) {
 	staged := path + newSuffix
 	if err := os.Remove(staged); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("clear socket: %w", err)
+		return nil, fmt.Errorf("remove old socket: %w", err)
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: staged, Net: "unix"})
 	if err != nil {
