@@ -1,4 +1,4 @@
-// Package listing lists what the kernel has.
+// Package listing wraps calls that list what the kernel has.
 package listing
 
 import (
@@ -7,8 +7,9 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Of calls a listing a second time if things changed while it was made: the kernel says so instead of answering for both
-// times. It may do so again, and then the error is the caller's.
+// Of calls list, and calls it once more if the kernel reports that the objects changed during the
+// dump, because such a result mixes two states. If the second dump is interrupted too, Of returns
+// that error.
 func Of[T any](list func() ([]T, error)) ([]T, error) {
 	all, err := list()
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
