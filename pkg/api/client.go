@@ -22,10 +22,10 @@ import (
 const (
 	maxAnswer     = 64 << 20
 	clientTimeout = 10 * time.Second
-	verifyTimeout = 90 * time.Second // a check of a large node, on a busy one
+	verifyTimeout = 90 * time.Second // checking a large node may take long if it is busy
 )
 
-// UnreachableError is returned by a Client when no agent answers. Its text says what to do.
+// UnreachableError is the error of a Client when no agent answers. Its text says what to do.
 type UnreachableError struct {
 	Path string // the socket
 	Err  error
@@ -35,7 +35,8 @@ type UnreachableError struct {
 func (e *UnreachableError) Error() string {
 	switch {
 	case errors.Is(e.Err, ErrEnded):
-		return fmt.Sprintf("the agent at %s tells nothing more (%v): run the command again once there is an agent", e.Path, e.Err)
+		return fmt.Sprintf("the agent at %s sends no more events (%v): run the command again once an agent runs",
+			e.Path, e.Err)
 	case errors.Is(e.Err, fs.ErrPermission):
 		return fmt.Sprintf("no access to the agent at %s: run the command as root", e.Path)
 	case errors.Is(e.Err, fs.ErrNotExist), errors.Is(e.Err, unix.ECONNREFUSED):
@@ -47,13 +48,13 @@ func (e *UnreachableError) Error() string {
 // Unwrap returns the cause.
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
-// Client asks the agent that listens at one socket.
+// Client talks to the agent that listens at one socket.
 type Client struct {
 	path string
 	http *http.Client
 }
 
-// NewClient returns a Client for the socket at path. It connects when it is used.
+// NewClient returns a Client for the socket at path. It connects with each request.
 func NewClient(path string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
@@ -64,7 +65,7 @@ func NewClient(path string) *Client {
 	}}
 }
 
-// Status returns how the agent is doing.
+// Status returns the agent's status.
 func (c *Client) Status(ctx context.Context) (observe.Status, error) {
 	var status observe.Status
 	err := c.do(ctx, http.MethodGet, "/v1/status", nil, &status)
@@ -78,26 +79,27 @@ func (c *Client) Config(ctx context.Context) ([]config.Origin, error) {
 	return origins, err
 }
 
-// Problems returns what is wrong with which objects.
+// Problems returns the problems that the agent found in objects.
 func (c *Client) Problems(ctx context.Context) ([]observe.Problem, error) {
 	var problems []observe.Problem
 	err := c.do(ctx, http.MethodGet, "/v1/problems", nil, &problems)
 	return problems, err
 }
 
-// LogLevel returns the level that the agent logs at.
+// LogLevel returns the agent's log level.
 func (c *Client) LogLevel(ctx context.Context) (string, error) {
 	var got level
 	err := c.do(ctx, http.MethodGet, "/v1/log-level", nil, &got)
 	return got.Level, err
 }
 
-// SetLogLevel makes the agent log at another level until it restarts.
+// SetLogLevel sets the agent's log level until it restarts.
 func (c *Client) SetLogLevel(ctx context.Context, name string) error {
 	return c.do(ctx, http.MethodPut, "/v1/log-level", level{name}, &level{})
 }
 
-// Verify makes the agent compare its maps with what they should say and, if repair is true, mend what differs.
+// Verify makes the agent compare its maps with what they should contain and, if repair is true, fix
+// what differs.
 func (c *Client) Verify(ctx context.Context, repair bool) (observe.Verification, error) {
 	method := http.MethodGet
 	if repair {
@@ -133,7 +135,7 @@ func (c *Client) do(ctx context.Context, method, path string, send, receive any)
 	return nil
 }
 
-// send returns the answer to a request.
+// send sends a request and returns the body of the answer.
 func (c *Client) send(request *http.Request) ([]byte, error) {
 	response, err := c.http.Do(request)
 	if err != nil {
@@ -150,7 +152,8 @@ func (c *Client) send(request *http.Request) ([]byte, error) {
 	return text, nil
 }
 
-// cause strips what net/http wraps around an error: the made-up address of the request tells nobody anything.
+// cause strips what net/http wraps around an error, because the URL in it is made up and would only
+// confuse.
 func cause(err error) error {
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
@@ -171,10 +174,10 @@ func refusal(code int, text []byte) error {
 	if json.Unmarshal(text, &said) == nil && said.Error != "" {
 		return fmt.Errorf("the agent refused: %s", said.Error)
 	}
-	return fmt.Errorf("the agent answered with status %d: is it of another version?", code)
+	return fmt.Errorf("the agent answered with status %d: does it run another version?", code)
 }
 
-// Alive reports whether an agent has the socket at path, even one that does not answer.
+// Alive reports whether an agent holds the socket at path, even one that does not answer.
 func Alive(path string) (bool, error) {
 	file, err := os.Open(path + lockSuffix)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -184,7 +187,7 @@ func Alive(path string) (bool, error) {
 		return false, fmt.Errorf("look for an agent: %w", err)
 	}
 	defer file.Close()
-	// Asking, unlike trying, does not get in the way of an agent that starts at this moment.
+	// F_OFD_GETLK only asks. Trying to take the lock could make an agent fail that starts now.
 	lock := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, &lock); err != nil {
 		return false, fmt.Errorf("look for an agent: ask for the lock: %w", err)
@@ -192,7 +195,7 @@ func Alive(path string) (bool, error) {
 	return lock.Type != unix.F_UNLCK, nil
 }
 
-// Goroutines returns what the agent is at, as its profiler tells it.
+// Goroutines returns the stacks of the agent's goroutines, as its profiler prints them.
 func (c *Client) Goroutines(ctx context.Context) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/debug/pprof/goroutine?debug=2", nil)
 	if err != nil {

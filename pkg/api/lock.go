@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse is wrapped when another live agent has the socket, or somebody has claimed its place.
+// ErrInUse is wrapped by errors that say that another agent holds the socket, or that a Claim does.
 var ErrInUse = errors.New("another agent or \"fairlead cleanup\" is running")
 
 const lockSuffix = ".lock"
 
-// takeLock takes the lock that tells a live agent from a socket that was left behind. It ends with the process, however
-// that ends.
+// takeLock takes the lock that tells a live agent from a socket that a dead one left behind. The
+// kernel releases the lock when the process ends, for whatever reason.
 func takeLock(path string) (*os.File, error) {
 	for {
 		file, err := lockFile(path)
 		if err != nil {
 			return nil, err
 		}
-		// A Claim may have taken the name from the file before it was locked.
+		// A Claim may have removed the file between opening and locking it.
 		mine, err := file.Stat()
 		named, namedErr := os.Stat(path)
 		if err == nil && namedErr == nil && os.SameFile(mine, named) {
@@ -53,14 +53,15 @@ func lockFile(path string) (*os.File, error) {
 	return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), file.Close())
 }
 
-// Claim keeps agents from starting, until it is closed or removed.
+// Claim keeps agents from starting until it is closed or removed.
 type Claim struct {
 	path string
-	lock *os.File // nil where there has been no agent
+	lock *os.File // nil if no agent ever ran here
 }
 
-// NewClaim claims the place of the agent with the socket at path. If one runs the error wraps ErrInUse. Where there is no directory for agents
-// nothing is claimed: it is created by the first one.
+// NewClaim claims the socket at path. If an agent or another Claim holds it, the error wraps
+// ErrInUse. If the directory does not exist, NewClaim claims nothing: the first agent will create
+// it.
 func NewClaim(path string) (*Claim, error) {
 	if _, err := os.Stat(filepath.Dir(path)); errors.Is(err, fs.ErrNotExist) {
 		return &Claim{path: path}, nil
@@ -72,7 +73,7 @@ func NewClaim(path string) (*Claim, error) {
 	return &Claim{path: path, lock: lock}, nil
 }
 
-// Remove ends the claim and removes what agents left behind.
+// Remove releases the claim and removes the files that agents left behind.
 func (c *Claim) Remove() error {
 	if c.lock == nil {
 		return nil
@@ -80,13 +81,13 @@ func (c *Claim) Remove() error {
 	var errs []error
 	for _, name := range []string{c.path, c.lock.Name()} {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove what an agent left: %w", err))
+			errs = append(errs, fmt.Errorf("remove an agent's leftover file: %w", err))
 		}
 	}
 	return errors.Join(append(errs, c.Close())...)
 }
 
-// Close ends the claim. What agents left behind stays for the next one. Closing twice is no error.
+// Close releases the claim and leaves the files for the next agent. It may be called twice.
 func (c *Claim) Close() error {
 	if c.lock == nil {
 		return nil

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// However agents start and end while somebody cleans up, no two of them have the lock, and whoever cleans up last leaves nothing.
+// TestLock checks that at most one agent holds the lock however agents start, end and are cleaned
+// up, and that the last cleanup leaves no file behind.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.sock")
 	var holders atomic.Int64
@@ -33,12 +34,13 @@ func TestLock(t *testing.T) {
 					continue
 				}
 				if n := holders.Add(1); n > 1 {
-					t.Errorf("%d have the lock", n)
+					t.Errorf("%d agents have the lock", n)
 				}
-				time.Sleep(50 * time.Microsecond) // long enough for another to take what it should not
+				// Long enough for another agent to take the lock wrongly.
+				time.Sleep(50 * time.Microsecond)
 				holders.Add(-1)
 				lock.Close()
-				time.Sleep(100 * time.Microsecond) // who cleans up is to have a turn
+				time.Sleep(100 * time.Microsecond) // gives the cleanup a turn
 			}
 		})
 	}
@@ -48,14 +50,14 @@ func TestLock(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cleanUp(path); !errors.Is(err, ErrInUse) {
-		t.Errorf("the lock of who runs is removed: %v", err)
+		t.Errorf("cleanup removed the lock of a running agent: %v", err)
 	}
 	lock.Close()
 	if err := cleanUp(path); err != nil {
-		t.Errorf("what was left is not removed: %v", err)
+		t.Errorf("cleanup of what an agent left: %v", err)
 	}
 	if _, err := os.Stat(path + lockSuffix); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it is there: %v", err)
+		t.Errorf("the lock file is still there: %v", err)
 	}
 }
 
@@ -67,7 +69,8 @@ func cleanUp(path string) error {
 	return claim.Remove()
 }
 
-// Who has claimed the place of an agent is taken for one, and none starts. After a claim that removes nothing one does.
+// TestClaim checks that a Claim counts as an agent and keeps others from starting, and that an
+// agent can start once the Claim is closed.
 func TestClaim(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.sock")
 	claim, err := NewClaim(path)
@@ -75,10 +78,10 @@ func TestClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := NewServer(path, Handlers{}); !errors.Is(err, ErrInUse) {
-		t.Errorf("an agent starts in spite of a claim: %v", err)
+		t.Errorf("an agent starts despite the claim: %v", err)
 	}
 	if alive, err := Alive(path); err != nil || !alive {
-		t.Errorf("a claim is told as alive: %t, %v", alive, err)
+		t.Errorf("Alive during a claim: %t, %v", alive, err)
 	}
 	for range 2 {
 		if err := claim.Close(); err != nil {
@@ -90,13 +93,13 @@ func TestClaim(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := NewClaim(path); !errors.Is(err, ErrInUse) {
-		t.Errorf("an agent's place is claimed: %v", err)
+		t.Errorf("a claim while an agent runs: %v", err)
 	}
 	if err := server.Close(); err != nil {
 		t.Error(err)
 	}
 	claim, err = NewClaim(filepath.Join(filepath.Dir(path), "none", "agent.sock"))
 	if err != nil || claim.Remove() != nil || claim.Close() != nil {
-		t.Errorf("a claim of what has never been: %v", err)
+		t.Errorf("a claim where no agent ever ran: %v", err)
 	}
 }

@@ -13,26 +13,26 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// streamTimeout is how long a client may take to read what it is sent: one that was stopped must not be waited for.
+// streamTimeout limits each write to a client, so that the agent does not wait for a stopped one.
 const streamTimeout = 10 * time.Second
 
-// maxRefusal is how much of an answer that is none is read.
+// maxRefusal limits how much of an error response a Client reads.
 const maxRefusal = 64 << 10
 
 // ErrEnded is wrapped by the error of a stream that the agent ended, or that ended with the agent.
 var ErrEnded = errors.New("it has ended")
 
-// Stream is what a monitor is told.
+// Stream delivers events to one monitor.
 type Stream interface {
-	// Events is closed when nothing more comes.
+	// Events is closed when no more events follow.
 	Events() <-chan observe.Event
-	// End says why.
+	// End says why Events was closed.
 	End() string
-	// Close ends it.
+	// Close ends the stream.
 	Close()
 }
 
-// monitor sends events, a line of JSON each, until either side has enough.
+// monitor streams events, one JSON object a line, until the stream ends or the client goes away.
 func (h Handlers) monitor(w http.ResponseWriter, r *http.Request) {
 	filter, err := observe.ParseEventFilter(r.URL.Query())
 	if err != nil {
@@ -46,7 +46,7 @@ func (h Handlers) monitor(w http.ResponseWriter, r *http.Request) {
 	}
 	defer stream.Close()
 	control := http.NewResponseController(w)
-	// Or the wait for a request, which this one was, would end it.
+	// The server's read deadline is meant for the request, and would end the stream.
 	if err := control.SetReadDeadline(time.Time{}); err != nil {
 		answer(w, http.StatusInternalServerError, failure{"stream events: " + err.Error()})
 		return
@@ -56,7 +56,7 @@ func (h Handlers) monitor(w http.ResponseWriter, r *http.Request) {
 	send(r.Context(), control, json.NewEncoder(w), stream)
 }
 
-// send writes what comes, and flushes whenever nothing more waits.
+// send writes the stream's events, and flushes when no more are waiting.
 func send(ctx context.Context, control *http.ResponseController, lines *json.Encoder, stream Stream) {
 	for ended := false; !ended; {
 		if control.SetWriteDeadline(time.Now().Add(streamTimeout)) != nil {
@@ -81,14 +81,14 @@ func send(ctx context.Context, control *http.ResponseController, lines *json.Enc
 	}
 }
 
-// Monitor calls started once the agent tells events, and then visit with each, until the context ends, which is no error.
-// An error of visit ends it.
+// Monitor calls started once the agent begins to stream, and then visit with each event. It returns
+// nil when the context ends, and the error of started or visit if one fails.
 func (c *Client) Monitor(ctx context.Context, filter *observe.EventFilter, started func() error, visit func(*observe.Event) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/v1/monitor?"+filter.Values().Encode(), nil)
 	if err != nil {
 		return fmt.Errorf("make request: %w", err)
 	}
-	patient := &http.Client{Transport: c.http.Transport} // it has no time by which everything has to be there
+	patient := &http.Client{Transport: c.http.Transport} // without the overall timeout of c.http
 	response, err := patient.Do(request)
 	if ctx.Err() != nil {
 		return nil
@@ -117,7 +117,7 @@ func (c *Client) receive(ctx context.Context, lines *json.Decoder, visit func(*o
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil: // a line that is cut short, too
+		case err != nil: // also for a truncated line
 			return &UnreachableError{Path: c.path, Err: fmt.Errorf("%w: %w", ErrEnded, err)}
 		case event.End != "":
 			return &UnreachableError{Path: c.path, Err: fmt.Errorf("%w: %s", ErrEnded, event.End)}

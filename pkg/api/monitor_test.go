@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// script is a Stream that says what it is told to.
+// script is a Stream of prepared events.
 type script struct {
 	events chan observe.Event
 	closed chan struct{}
@@ -48,13 +48,13 @@ func TestMonitor(t *testing.T) {
 	if err != nil || len(asked.Reasons) != 2 || asked.Sample != 5 {
 		t.Errorf("%v, asked for %+v", err, asked)
 	}
-	<-s.closed // once the client is gone
+	<-s.closed // closed once the client is gone
 
 	if err := watch(t.Context(), observe.EventFilter{Port: 1}, nil); err == nil || !strings.Contains(err.Error(), "no maps yet") {
-		t.Errorf("what cannot be watched: %v", err)
+		t.Errorf("a monitor that cannot start: %v", err)
 	}
 	if err := watch(t.Context(), observe.EventFilter{Reasons: []string{"bad-luck"}}, nil); err == nil || !strings.Contains(err.Error(), `unknown reason "bad-luck"`) {
-		t.Errorf("a reason that nobody knows: %v", err)
+		t.Errorf("an unknown reason: %v", err)
 	}
 	s.closed = make(chan struct{})
 	close(s.events)

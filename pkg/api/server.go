@@ -1,4 +1,5 @@
-// Package api is how commands talk to the running agent: HTTP with JSON over a unix socket that only root may open.
+// Package api is the interface between the commands and the running agent: JSON over HTTP, on a
+// unix socket that only root may open.
 package api
 
 import (
@@ -24,26 +25,27 @@ const (
 	maxHeader    = 16 << 10
 	maxBody      = 4 << 10
 	readTimeout  = 10 * time.Second
-	writeTimeout = 2 * time.Minute // a profile takes as long as it was asked to
+	writeTimeout = 2 * time.Minute // a profile takes as long as the client asked for
 	idleTimeout  = time.Minute
 	shutdownWait = 2 * time.Second
 )
 
-// Handlers are what the agent tells. All must be set, and may be called from several goroutines.
+// Handlers are the agent's side of the API. All fields must be set, and the functions may be called
+// from several goroutines.
 type Handlers struct {
 	Status   func() observe.Status
 	Config   func() any
 	Problems func() []observe.Problem
 	LogLevel *slog.LevelVar
-	// Verify compares the maps with what they should say, and mends them if told to.
+	// Verify compares the maps with what they should contain, and fixes them if repair is true.
 	Verify func(ctx context.Context, repair bool) (observe.Verification, error)
-	// Monitor tells what a client wants to watch, which closes the stream.
+	// Monitor opens a stream of the events that match the filter. The Server closes it.
 	Monitor func(observe.EventFilter) (Stream, error)
-	// Try tells what the programs make of a packet.
+	// Try runs the programs on a packet and tells what they do with it.
 	Try func(observe.TrialQuestion) (observe.Trial, error)
 }
 
-// Server answers on a unix socket.
+// Server serves the API on a unix socket.
 type Server struct {
 	path     string
 	lock     *os.File
@@ -51,8 +53,9 @@ type Server struct {
 	http     *http.Server
 }
 
-// NewServer listens at path, which nobody but this user can open. A socket that a dead agent left behind is replaced; if
-// a live one has it the error wraps ErrInUse. Requests are answered once Serve runs. The caller calls Serve or Close.
+// NewServer listens at path, which only this user can open. It replaces a socket that a dead agent
+// left behind; if a live agent holds it, the error wraps ErrInUse. Requests are answered once Serve
+// runs. The caller must call Serve or Close.
 func NewServer(path string, h Handlers) (s *Server, err error) {
 	if err := unixsock.PrepareDir(filepath.Dir(path)); err != nil {
 		return nil, err
@@ -83,7 +86,8 @@ func NewServer(path string, h Handlers) (s *Server, err error) {
 	return s, nil
 }
 
-// Serve answers until the context ends; then it finishes what it is at, for a moment, and closes the Server.
+// Serve answers requests until the context ends. It then gives pending requests a moment to finish,
+// and closes the Server.
 func (s *Server) Serve(ctx context.Context) error {
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(s.listener) }()
@@ -95,13 +99,13 @@ func (s *Server) Serve(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownWait)
 	defer cancel()
 	if s.http.Shutdown(wait) != nil {
-		_ = s.http.Close() // whoever still reads a profile has to go
+		_ = s.http.Close() // ends long requests, such as profiles
 	}
 	<-failed
 	return s.Close()
 }
 
-// Close takes the socket away and lets another agent have it. Closing twice is no error.
+// Close removes the socket and releases the lock for another agent. It may be called twice.
 func (s *Server) Close() error {
 	var errs []error
 	if s.listener != nil {
@@ -113,19 +117,19 @@ func (s *Server) Close() error {
 		}
 	}
 	if s.lock != nil {
-		// The file stays for the next agent, until a Claim removes it.
+		// The lock file stays for the next agent, until a Claim removes it.
 		errs = append(errs, s.lock.Close())
 	}
 	s.listener, s.lock = nil, nil
 	return errors.Join(errs...)
 }
 
-// level is the body of the log level's requests and answers.
+// level is the body of requests and answers about the log level.
 type level struct {
 	Level string `json:"level"`
 }
 
-// failure is the body of an answer that is none.
+// failure is the body of an error response.
 type failure struct {
 	Error string `json:"error"`
 }
@@ -183,7 +187,7 @@ func (h Handlers) setLogLevel(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, level{levelName(parsed)})
 }
 
-// ParseLevel returns the log level of that name.
+// ParseLevel returns the log level with the given name.
 func ParseLevel(name string) (slog.Level, error) {
 	for _, known := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
 		if name == levelName(known) {

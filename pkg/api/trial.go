@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// try answers what the programs make of a packet.
+// try serves the programs' verdict on a packet.
 func (h Handlers) try(w http.ResponseWriter, r *http.Request) {
 	v := r.URL.Query()
 	source, err := netip.ParseAddrPort(v.Get("source"))
@@ -30,7 +30,8 @@ func (h Handlers) try(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, trial)
 }
 
-// Try returns what the programs make of the first packet of a flow from outside, which goes nowhere and leaves no trace.
+// Try returns what the programs do with the first packet of a flow from outside. The packet is not
+// sent anywhere and leaves no trace.
 func (c *Client) Try(ctx context.Context, q *observe.TrialQuestion) (observe.Trial, error) {
 	var trial observe.Trial
 	values := url.Values{
