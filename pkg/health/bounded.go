@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// bounded is a listener that has so many connections open and no more; further ones wait in the kernel's queue. Its
-// connections are still TCP connections, which a server needs to end them in order.
+// bounded is a listener that limits the number of open connections; the others wait in the kernel's
+// queue. Accept returns connections that still embed a TCPConn, so that the HTTP server can shut
+// down their sending side before it closes them.
 type bounded struct {
 	*net.TCPListener
 	room   chan struct{}
@@ -33,13 +34,13 @@ func (b *bounded) Accept() (net.Conn, error) {
 	return &boundedConn{TCPConn: conn, leave: func() { <-b.room }}, nil
 }
 
-// Close ends Accept, also one that waits for room.
+// Close closes the listener and ends a pending Accept, even one that waits for room.
 func (b *bounded) Close() error {
 	b.once.Do(func() { close(b.closed) })
 	return b.TCPListener.Close()
 }
 
-// boundedConn makes room when it is closed.
+// boundedConn makes room for another connection when it is closed.
 type boundedConn struct {
 	*net.TCPConn
 	leave func()

@@ -1,5 +1,6 @@
-// Package health answers those who ask from outside whether this node is well: load balancers, a kubelet, and whatever
-// reads what kube-proxy serves. It knows nothing of maps or objects; it is told by functions.
+// Package health tells load balancers, the kubelet, and anything that reads kube-proxy's endpoints
+// whether this node is healthy. It knows nothing of maps or objects; the agent passes in functions
+// that report their state.
 package health
 
 import (
@@ -8,30 +9,33 @@ import (
 	"time"
 )
 
-// staleAfter is how long a change may wait before the proxy counts as stuck. kube-proxy says twice its sync period, and
-// its sync period is 30 s unless configured. As there, time counts only while something waits: a cluster in which
-// nothing changes, or an API server that is away, makes no proxy unhealthy.
+// staleAfter is how long a change may wait before the proxy counts as stuck. kube-proxy uses twice
+// its sync period, which is 30 s by default. As in kube-proxy, time counts only while a change is
+// waiting: a cluster in which nothing changes, or an API server that cannot be reached, does not
+// make the proxy unhealthy.
 const staleAfter = 2 * 30 * time.Second
 
-// Proxy answers what kube-proxy does at /healthz and /livez, with the same meaning and the same JSON:
+// Proxy serves what kube-proxy serves at /healthz and /livez, with the same meaning and the same
+// JSON:
 //
-//   - Live is 200 unless a change has been waiting to be in the maps for longer than staleAfter.
-//   - Health is 200 if Live is, the node is not about to go away, and the node serves. The last is more than kube-proxy
-//     asks, which is well from its first moment on: a load balancer that believed it would send to a node without rules.
+//   - Live is 200 unless a change has been waiting to reach the maps for longer than staleAfter.
+//   - Health is 200 if Live is, the node is not about to go away, and the node serves. kube-proxy
+//     does not check the last and is healthy from the start; a load balancer that believed it would
+//     send traffic to a node without rules.
 //
-// With 200, lastUpdated is the present, as old readers of kube-proxy's expect it to move even when nothing changes; with
-// 503 it is when the maps were last up to date.
+// With 200, lastUpdated is the current time, because older readers of kube-proxy's answer expect it
+// to advance even when nothing changes; with 503 it is the time when the maps were last up to date.
 type Proxy struct {
-	Waiting  func() time.Time // since when the oldest change waits; zero for none
-	Updated  func() time.Time // when nothing was left to do; zero for never
-	Eligible func() bool      // the node is known, and neither being deleted nor marked for it
+	Waiting  func() time.Time // since when the oldest change has been waiting; zero if none
+	Updated  func() time.Time // when nothing was left to do; zero if never
+	Eligible func() bool      // the node is known and is neither being deleted nor about to be
 	Serving  func() bool      // the programs have maps to read
 	Count    func(path string, code int)
 
 	now func() time.Time // nil for time.Now
 }
 
-// proxyState is the body of an answer; the names are kube-proxy's.
+// proxyState is the body of an answer. The field names are kube-proxy's.
 type proxyState struct {
 	LastUpdated  time.Time `json:"lastUpdated"`
 	CurrentTime  time.Time `json:"currentTime"`
@@ -54,8 +58,8 @@ func (p *Proxy) Health() http.Handler {
 	})
 }
 
-// Serves reports whether this node serves what it is sent, with changes followed in time: what kube-proxy says of itself
-// where load balancers ask about a Service.
+// Serves reports whether this node serves traffic and keeps up with changes. It is what kube-proxy
+// reports as serviceProxyHealthy at the health check port of a Service.
 func (p *Proxy) Serves() bool { return p.state().Healthy && p.Serving() }
 
 func (p *Proxy) handler(path string, more func(*proxyState) bool) http.Handler {

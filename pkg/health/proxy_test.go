@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// node is what a Proxy is told.
+// node is the state that a Proxy is told.
 type node struct {
 	waiting, updated time.Time
 	leaving, idle    bool

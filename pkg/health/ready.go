@@ -6,14 +6,16 @@ import (
 	"strings"
 )
 
-// Check is one thing that has to be so before this node is ready.
+// Check is one condition that must hold before this node is ready.
 type Check struct {
-	Name string       // lower case, with "-" between words
-	Run  func() error // nil when it is so; cheap, since anybody on the node may ask often
+	Name string // lower case, with "-" between words
+	// Run returns nil if the condition holds. It must be cheap, because anyone on the node may ask
+	// often.
+	Run func() error
 }
 
-// Ready answers /readyz: 200 when all checks pass and 503 otherwise. With "?verbose", and whenever one fails, the answer
-// lists them in the form that Kubernetes' own components have.
+// Ready serves /readyz: 200 if all checks pass, 503 otherwise. With "?verbose", or if a check
+// fails, the answer lists the checks in the format of Kubernetes' own components.
 func Ready(checks []Check) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var list strings.Builder

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// What one client, or all of them together, may take. Whoever reaches the address may ask, and the answers are short.
+// Limits for each client and for all of them together. Anyone who can reach the address may ask,
+// and the answers are short.
 const (
 	maxConnections = 64
 	maxHeader      = 8 << 10
@@ -23,27 +24,29 @@ const (
 	idleTimeout    = 30 * time.Second
 	shutdownWait   = time.Second
 
-	// listenRetry is how often an address that is taken is tried again.
+	// listenRetry is how often the Server tries again to listen at an address that is in use.
 	listenRetry = 5 * time.Second
 )
 
-// ServerConfig is what a Server needs.
+// ServerConfig configures a Server.
 type ServerConfig struct {
-	Option  string                  // that gave the address, or what else it is for
+	// Option is the option that set the address, or else what the address is for.
+	Option  string
 	Address string                  // host:port
-	Network string                  // tcp4 or tcp6; "" for both
-	Routes  map[string]http.Handler // by exact path; they are asked with GET and HEAD only
-	Handler http.Handler            // of everything, instead of Routes
+	Network string                  // tcp4 or tcp6; "" means both
+	Routes  map[string]http.Handler // by exact path; called for GET and HEAD only
+	Handler http.Handler            // serves everything, instead of Routes
 	Log     *slog.Logger
 
-	Advice string             // instead of what names the option, where it was none that gave the address
-	Failed func(fault string) // is told what is news of a Fault; nil where the log is enough
+	Advice string             // what to do about a fault; "" means to name Option
+	Failed func(fault string) // called with each new Fault; nil if the log is enough
 
-	retry time.Duration // 0 for listenRetry
+	retry time.Duration // 0 means listenRetry
 }
 
-// Server answers HTTP at one address. Connections are carried whether anybody can ask about them or not, so an address
-// that is taken is no reason to end: it is logged, it is a Fault, and it is tried again until it is free.
+// Server serves HTTP at one address. Traffic is forwarded whether or not anyone can ask about it,
+// so an address that is in use does not end the agent: the Server logs it, reports it as a Fault,
+// and tries again until the address is free.
 type Server struct {
 	cfg  ServerConfig
 	http *http.Server
@@ -53,7 +56,7 @@ type Server struct {
 	fault string
 }
 
-// NewServer returns a Server that answers once Run runs.
+// NewServer returns a Server. It answers once Run is called.
 func NewServer(cfg ServerConfig) *Server {
 	if cfg.retry == 0 {
 		cfg.retry = listenRetry
@@ -69,18 +72,19 @@ func NewServer(cfg ServerConfig) *Server {
 		IdleTimeout:                  idleTimeout,
 		MaxHeaderBytes:               maxHeader,
 		DisableGeneralOptionsHandler: true,
-		ErrorLog:                     slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug), // what strangers send is no news
+		// Malformed requests from strangers are only of interest for debugging.
+		ErrorLog: slog.NewLogLogger(cfg.Log.Handler(), slog.LevelDebug),
 	}}
 }
 
-// Fault says why nobody is answered and what to do about it; "" when all is well.
+// Fault says why the Server does not answer and what to do about it, or "" if it does.
 func (s *Server) Fault() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.fault
 }
 
-// Addr returns where the Server listens; nil while it does not.
+// Addr returns where the Server listens, or nil if it does not.
 func (s *Server) Addr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +107,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// serve listens and answers until the context ends or something breaks.
+// serve listens and answers until the context ends or the listener fails.
 func (s *Server) serve(ctx context.Context) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, cmp.Or(s.cfg.Network, "tcp"), s.cfg.Address)
@@ -129,19 +133,20 @@ func (s *Server) serve(ctx context.Context) error {
 	return <-failed
 }
 
-// explain says what to do about an address that cannot be had.
+// explain adds to an error what to do about an address that cannot be listened at.
 func (s *Server) explain(err error) error {
 	advice := s.cfg.Advice
 	if advice == "" {
-		advice = fmt.Sprintf("give another address with --%s, or an empty one to do without", s.cfg.Option)
+		advice = fmt.Sprintf("set another address with --%s, or an empty one to do without",
+			s.cfg.Option)
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
-		advice = "end what has it (a kube-proxy on this node?), " + advice
+		advice = "stop the process that uses it (a kube-proxy on this node?), " + advice
 	}
 	return fmt.Errorf("listen at %s: %w: %s", s.cfg.Address, cause(err), advice)
 }
 
-// cause takes the address away from an error, which is said already.
+// cause strips the address from an error whose message names it already.
 func cause(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) {
@@ -150,23 +155,25 @@ func cause(err error) error {
 	return err
 }
 
-// listening notes that all is well.
+// listening records that the Server listens, and clears the fault.
 func (s *Server) listening(at net.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.at = at
 	if s.fault != "" {
-		s.cfg.Log.Info("listening at last", "for", s.cfg.Option, "address", s.cfg.Address)
+		s.cfg.Log.Info("listening again after a fault", "for", s.cfg.Option,
+			"address", s.cfg.Address)
 	}
 	s.fault = ""
 }
 
-// failed notes why nobody is answered, and logs what is news.
+// failed records why the Server does not answer, and logs it if the reason is new.
 func (s *Server) failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fault != err.Error() {
-		s.cfg.Log.Error("nobody is answered at an address", "for", s.cfg.Option, "error", err, "again in", s.cfg.retry)
+		s.cfg.Log.Error("cannot serve at this address", "for", s.cfg.Option, "error", err,
+			"retry after", s.cfg.retry)
 		if s.cfg.Failed != nil {
 			s.cfg.Failed(err.Error())
 		}
@@ -174,10 +181,11 @@ func (s *Server) failed(err error) {
 	s.at, s.fault = nil, err.Error()
 }
 
-// routes answers exact paths. The usual multiplexer redirects to cleaner paths, and its redirects repeat what was asked.
+// routes serves exact paths. http.ServeMux would redirect other spellings of a path, and its
+// redirects repeat what the client sent.
 type routes map[string]http.Handler
 
-// ServeHTTP answers a request.
+// ServeHTTP serves a request.
 func (r routes) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	handler := r[request.URL.Path]
@@ -192,14 +200,14 @@ func (r routes) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
-// plain answers with text.
+// plain writes a plain text answer.
 func plain(w http.ResponseWriter, code int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(code)
 	_, _ = io.WriteString(w, text) // a client that went away needs no answer
 }
 
-// Text returns a handler that always answers with the text.
+// Text returns a handler that always answers with text.
 func Text(text string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, text) })
 }

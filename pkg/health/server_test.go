@@ -34,7 +34,7 @@ func run(t *testing.T, s *Server) {
 	})
 }
 
-// until asks for a state that another goroutine brings about.
+// until waits for a state that another goroutine brings about.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !is(); time.Sleep(time.Millisecond) {
@@ -51,7 +51,7 @@ func listening(t *testing.T, s *Server) string {
 	return s.Addr().String()
 }
 
-// say sends raw bytes and returns the answer's status and body.
+// say sends raw bytes and returns the status and body of the answer.
 func say(t *testing.T, address, text string) (int, string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -105,7 +105,8 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// What has the port costs the agent only its answers, and they come when the port is free.
+// TestTakenAddress checks that while another process uses the port, only the answers are missing;
+// they come once the port is free.
 func TestTakenAddress(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -130,7 +131,8 @@ func TestTakenAddress(t *testing.T) {
 	}
 }
 
-// More clients than there may be wait; they are answered when others go.
+// TestConnectionsAreBounded checks that clients beyond the limit wait, and are answered when others
+// go.
 func TestConnectionsAreBounded(t *testing.T) {
 	address := listening(t, NewServer(config("127.0.0.1:0")))
 	var idle []net.Conn
@@ -167,13 +169,13 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if answered(more) {
-		t.Fatalf("client %d is answered beside the others", maxConnections+1)
+		t.Fatalf("client %d is answered although the others are still connected", maxConnections+1)
 	}
 	if err := more.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	idle[0].Close()
 	if !answered(more) {
-		t.Error("a client is not answered when another is gone")
+		t.Error("a waiting client is not answered after another has gone")
 	}
 }

@@ -12,28 +12,30 @@ import (
 	"time"
 )
 
-// checkRetry is how often a Service's port that is taken is tried again. A port may pass from one Service to the next,
-// and load balancers ask every few seconds.
+// checkRetry is how often a Service's port that is in use is tried again. A port may pass from one
+// Service to another, and load balancers ask every few seconds.
 const checkRetry = time.Second
 
-// ServiceCheck is a port at which load balancers ask about one Service, in one family.
+// ServiceCheck is a port at which load balancers ask about one Service in one address family.
 type ServiceCheck struct {
 	Network   string // tcp4 or tcp6
 	Port      uint16
-	Endpoints int // of this node that are ready
+	Endpoints int // ready endpoints on this node
 }
 
-// ServicesConfig is what Services need.
+// ServicesConfig configures Services.
 type ServicesConfig struct {
-	Healthy func() bool                         // this node serves what it is sent
-	Count   func(code int)                      // is told of every answer
-	Start   func(run func(ctx context.Context)) // runs it beside, until the agent ends
-	Log     *slog.Logger
+	// Healthy reports whether this node serves traffic and keeps up with changes.
+	Healthy func() bool
+	Count   func(code int) // called for every answer
+	// Start calls run in a goroutine of its own, until the agent ends.
+	Start func(run func(ctx context.Context))
+	Log   *slog.Logger
 }
 
-// Services answers at the health check ports of Services, as kube-proxy does: 200 while this node serves, and has
-// endpoints of the Service that are ready, otherwise 503. The number of endpoints is told too, as a weight by which load
-// balancers may share out traffic.
+// Services answers at the health check ports of Services, as kube-proxy does: 200 if this node is
+// healthy and has ready endpoints of the Service, 503 otherwise. The answer includes the number of
+// endpoints, which load balancers may use as a weight.
 type Services struct {
 	cfg ServicesConfig
 
@@ -43,20 +45,20 @@ type Services struct {
 
 type serviceName struct{ namespace, name string }
 
-// check is one port that is answered at.
+// check is one port that Services answers at.
 type check struct {
 	port      uint16
 	endpoints atomic.Int64
 	end       context.CancelFunc
 }
 
-// NewServices returns Services without any.
+// NewServices returns Services that answer at no port yet.
 func NewServices(cfg ServicesConfig) *Services {
 	return &Services{cfg: cfg, checks: map[serviceName]map[string]*check{}}
 }
 
-// Set replaces what is answered about a Service, without waiting for ports to open or to close. Failed is told when a
-// port cannot be had, which is tried again.
+// Set replaces the checks of a Service. It does not wait for ports to open or close. It calls
+// failed when a port cannot be opened, which is then tried again.
 func (s *Services) Set(namespace, name string, checks []ServiceCheck, failed func(fault string)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +84,7 @@ func (s *Services) Set(namespace, name string, checks []ServiceCheck, failed fun
 	}
 }
 
-// start answers at a port until the check is ended, or the agent.
+// start answers at a port until the check or the agent ends.
 func (s *Services) start(key serviceName, network string, c *check, failed func(string)) {
 	ctx, end := context.WithCancel(context.Background())
 	c.end = end
@@ -97,11 +99,12 @@ func (s *Services) start(key serviceName, network string, c *check, failed func(
 	})
 	s.cfg.Start(func(agent context.Context) {
 		defer context.AfterFunc(agent, end)()
-		_ = server.Run(ctx) // it ends with its context alone, and without an error
+		_ = server.Run(ctx) // ends only with its context, and then returns nil
 	})
 }
 
-// handler answers about a Service, whatever the path. The text is kube-proxy's to the byte: somebody will match it.
+// handler answers about a Service, whatever the path. The body is byte for byte kube-proxy's,
+// because clients may compare it.
 func (s *Services) handler(key serviceName, c *check) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		endpoints, healthy := c.endpoints.Load(), s.cfg.Healthy()

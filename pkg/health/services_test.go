@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// balancer is Services on this machine's loopback, and who asks them.
+// balancer is Services on this machine's loopback, and a load balancer that asks them.
 type balancer struct {
 	*Services
 	ill    atomic.Bool
@@ -41,7 +41,7 @@ func (b *balancer) set(name string, checks ...ServiceCheck) {
 	b.Set("shop", name, checks, func(fault string) { b.faults <- fault })
 }
 
-// ask returns the code, the weight and the body that are answered, or 0 where nobody listens.
+// ask returns the code, weight and body of the answer, or 0 if nobody listens.
 func ask(t *testing.T, host string, port uint16) (int, string, string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
@@ -106,7 +106,8 @@ func TestServices(t *testing.T) {
 	b.becomes(t, port, 0)
 }
 
-// A Service may get another port, and its old one may go to another Service.
+// TestServicePortMoves checks that a Service may change its port, and another Service may get the
+// old one.
 func TestServicePortMoves(t *testing.T) {
 	b, ports := newBalancer(t), freePorts(t, 2)
 	b.set("web", ServiceCheck{"tcp4", ports[0], 1})
@@ -117,7 +118,8 @@ func TestServicePortMoves(t *testing.T) {
 	b.becomes(t, ports[0], 503)
 }
 
-// Each family has its own endpoints, and a port of one is none of the other.
+// TestServiceFamilies checks that each family has its own endpoints, and a port in one family is
+// not open in the other.
 func TestServiceFamilies(t *testing.T) {
 	if l, err := net.Listen("tcp6", "[::1]:0"); err != nil {
 		rig.Lacking(t, "ipv6", "this machine has no IPv6 on its loopback")
@@ -140,7 +142,8 @@ func TestServiceFamilies(t *testing.T) {
 	}
 }
 
-// A port that somebody has is told once, and had when it is free.
+// TestServicePortTaken checks that a port that is in use is reported once, and opened when it is
+// free.
 func TestServicePortTaken(t *testing.T) {
 	taken, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -159,7 +162,8 @@ func TestServicePortTaken(t *testing.T) {
 	}
 }
 
-// Whoever asks for nonsense gets the answer too, and no more than that.
+// TestServicesHostile checks that hostile names are quoted, and a request that is nonsense gets an
+// error at most.
 func TestServicesHostile(t *testing.T) {
 	b, port := newBalancer(t), freePorts(t, 1)[0]
 	b.Set("shop\"", "<b>", []ServiceCheck{{"tcp4", port, 1}}, func(string) {})
