@@ -17,19 +17,19 @@ type family struct {
 	desc *prometheus.Desc
 }
 
-// collector makes metrics of a Sample.
+// collector turns a Sample into metrics.
 type collector struct {
 	read     func() Sample
 	families []family
 }
 
-// allFamilies are those of an agent that does everything.
+// allFamilies are the metrics of an agent that does everything.
 func allFamilies() []family {
 	return slices.Concat(nodeFamilies(), deviceFamilies(), mapFamilies(), reconcileFamilies(), socketFamilies(), conntrackFamilies(), routeFamilies(),
 		monitorFamilies(), podFamilies(), rateFamilies(), sockmapFamilies(), sourceFamilies())
 }
 
-// accelerateOnlyFamilies are those of one that lets connections go past TCP and does nothing else.
+// accelerateOnlyFamilies are the metrics of an agent in accelerate-only mode.
 func accelerateOnlyFamilies() []family {
 	node := slices.DeleteFunc(nodeFamilies(), func(f family) bool { return f.name != "fairlead_degraded" && f.name != "fairlead_problems" })
 	return slices.Concat(node, sockmapFamilies(), sourceFamilies())
@@ -51,7 +51,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect reads a Sample and sends what it says.
+// Collect reads a Sample and sends its metrics.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	sample := c.read()
 	for i := range c.families {
@@ -62,7 +62,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// gauge and counter make a family with a single value.
+// gauge and counter return a family with a single value.
 func gauge(name, help string, value func(*Sample) float64) family {
 	return single(prometheus.GaugeValue, name, help, value)
 }
@@ -82,7 +82,7 @@ func number(is bool) float64 {
 	return 0
 }
 
-// seconds returns a moment as seconds since 1970, 0 for one that has not been.
+// seconds returns at in seconds since 1970, or 0 if at is zero.
 func seconds(at time.Time) float64 {
 	if at.IsZero() {
 		return 0
@@ -90,7 +90,7 @@ func seconds(at time.Time) float64 {
 	return float64(at.UnixNano()) / 1e9
 }
 
-// age returns the seconds since a moment, 0 for one that has not been.
+// age returns the seconds since at, or 0 if at is zero.
 func age(at time.Time) float64 {
 	if at.IsZero() {
 		return 0

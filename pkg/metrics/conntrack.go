@@ -6,7 +6,7 @@ import (
 	"fairlead.io/fairlead/pkg/conntrack"
 )
 
-// conntrackFamilies are about the flows of packets that are remembered.
+// conntrackFamilies describe the flows in the conntrack maps.
 func conntrackFamilies() []family {
 	return []family{
 		{

@@ -2,7 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// deviceFamilies are about the devices that clients outside come in by.
+// deviceFamilies describe the devices on which clients outside are served.
 func deviceFamilies() []family {
 	return []family{
 		{

@@ -1,7 +1,9 @@
-// Package metrics says in Prometheus' form how the agent and its node are doing. Nothing is gathered in the background:
-// what others count anyway is read when somebody asks, and only durations are noted as they happen.
+// Package metrics exposes the state of the agent and its node to Prometheus. Nothing is gathered in
+// the background: counters that other packages keep anyway are read on each scrape, and only
+// durations are recorded as they happen.
 //
-// Labels have few values, known beforehand: there are none for Services, addresses or pods.
+// Labels have few values, known beforehand: none are names of Services or addresses, and names of
+// pods only label the rates that somebody has given pods.
 package metrics
 
 import (
@@ -16,18 +18,18 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// maxScrapes is how many may be answered at once.
+// maxScrapes is how many scrapes are answered at once.
 const maxScrapes = 2
 
-// scrapeTimeout is what a scrape may take: Prometheus itself gives up after ten seconds unless configured.
+// scrapeTimeout limits a scrape. Prometheus itself gives up after ten seconds by default.
 const scrapeTimeout = 9 * time.Second
 
-// Build is what the agent was made of and runs on.
+// Build describes the agent's build and the kernel it runs on.
 type Build struct {
 	Version, Commit, Go, Kernel string
 }
 
-// Metrics is what there is to scrape. It is the Meter of a Reconciler.
+// Metrics holds everything that can be scraped. It is the Meter of a Reconciler.
 type Metrics struct {
 	registry    *prometheus.Registry
 	passes      prometheus.Histogram
@@ -36,8 +38,8 @@ type Metrics struct {
 	requests    *prometheus.HistogramVec
 }
 
-// New returns Metrics that call read for every scrape. It may be called from several goroutines, and should take a few
-// milliseconds at most.
+// New returns Metrics that call read for every scrape. read may be called from several goroutines,
+// and should take a few milliseconds at most.
 func New(build Build, read func() Sample) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
@@ -65,14 +67,15 @@ func New(build Build, read func() Sample) *Metrics {
 	return m
 }
 
-// NewAccelerateOnly returns Metrics of an agent that lets connections go past TCP and does nothing else: whether it is well, and those of that.
+// NewAccelerateOnly returns the Metrics of an agent in accelerate-only mode: its health, its
+// sources and socket acceleration.
 func NewAccelerateOnly(build Build, read func() Sample) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	m.register(build, newCollector(accelerateOnlyFamilies(), read))
 	return m
 }
 
-// register adds what every agent tells.
+// register adds the metrics that every agent has.
 func (m *Metrics) register(build Build, collector prometheus.Collector) {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "fairlead_build_info", Help: "The agent's build and the kernel it runs on; always 1.",
@@ -94,8 +97,8 @@ func ours() prometheus.HistogramOpts {
 	}
 }
 
-// kubeProxys is the indicator that Kubernetes' scalability tests and dashboards read, under the name and with the
-// buckets that kube-proxy has for it.
+// kubeProxys is the indicator that Kubernetes' scalability tests and dashboards read, with
+// kube-proxy's name and buckets.
 func kubeProxys() prometheus.HistogramOpts {
 	buckets := []float64{0.25, 0.5}
 	for _, run := range []struct{ start, width, count float64 }{{1, 1, 59}, {60, 5, 12}, {120, 30, 7}} {
@@ -107,22 +110,24 @@ func kubeProxys() prometheus.HistogramOpts {
 	}
 }
 
-// Pass notes how long a pass took.
+// Pass records how long a pass took.
 func (m *Metrics) Pass(took time.Duration) { m.passes.Observe(took.Seconds()) }
 
-// Programmed notes how long a change of endpoints took into the maps.
+// Programmed records how long a change of endpoints took to reach the maps.
 func (m *Metrics) Programmed(family model.Family, took time.Duration) {
 	for _, observer := range m.programming[family] {
 		observer.Observe(took.Seconds())
 	}
 }
 
-// Answered counts an answer about this node's health. The paths are ours, so they are few.
+// Answered counts an answer about this node's health. Paths come from the agent, not from clients,
+// so there are few.
 func (m *Metrics) Answered(path string, code int) {
 	m.answers.WithLabelValues(path, strconv.Itoa(code)).Inc()
 }
 
-// Asked notes a request of the plugin. Verbs and outcomes are ours, so they are few.
+// Asked records a request of the CNI plugin. Verbs and outcomes come from the agent, so there are
+// few.
 func (m *Metrics) Asked(verb, outcome string, took time.Duration) {
 	m.requests.WithLabelValues(verb, outcome).Observe(took.Seconds())
 }

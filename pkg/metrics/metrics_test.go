@@ -28,7 +28,7 @@ var update = flag.Bool("update", false, "rewrite testdata")
 
 func rows(n int) *int { return &n }
 
-// sample has a value of its own in every place.
+// sample returns a Sample with a different value in every field.
 func sample() Sample {
 	return Sample{
 		Degraded: true,
@@ -95,7 +95,8 @@ func scrape(t testing.TB, m *Metrics) string {
 	return answer.Body.String()
 }
 
-// ownLines leaves out what Go's and the process's collectors say, and the histograms' many buckets.
+// ownLines leaves out the lines of Go's and the process's collectors, and most buckets of the
+// histograms.
 func ownLines(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -108,7 +109,7 @@ func ownLines(text string) string {
 	return b.String()
 }
 
-// testdata/metrics.txt is also the list of what there is.
+// TestScrape compares a scrape with testdata/metrics.txt, which is also the list of all metrics.
 func TestScrape(t *testing.T) {
 	m := newMetrics(sample)
 	m.Pass(20 * time.Millisecond)
@@ -146,12 +147,12 @@ func TestNames(t *testing.T) {
 	for line := range strings.Lines(text) {
 		if name, ok := strings.CutPrefix(line, "# TYPE "); ok &&
 			!slices.ContainsFunc(others, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-			t.Errorf("%s is nobody's", strings.Fields(name)[0])
+			t.Errorf("%s has no prefix of ours", strings.Fields(name)[0])
 		}
 	}
 }
 
-// The buckets of the indicator are those that its readers count on.
+// TestIndicator checks that the indicator has the buckets that its readers rely on.
 func TestIndicator(t *testing.T) {
 	m := newMetrics(func() Sample { return Sample{} })
 	m.Programmed(model.IPv6, 700*time.Millisecond)
@@ -163,18 +164,18 @@ func TestIndicator(t *testing.T) {
 		`_sum{ip_family="IPv6"} 0.7`,
 	} {
 		if !strings.Contains(text, name+want+"\n") {
-			t.Errorf("there is no %s%s", name, want)
+			t.Errorf("the scrape has no %s%s", name, want)
 		}
 	}
 	if got := strings.Count(text, name+`_bucket{ip_family="IPv4"`); got != 2+59+12+7+1 {
 		t.Errorf("%d buckets", got)
 	}
 	if !strings.Contains(text, `fairlead_network_programming_duration_seconds_bucket{ip_family="IPv6",le="0.512"} 0`) {
-		t.Error("there is no finer indicator")
+		t.Error("the scrape has no finer indicator")
 	}
 }
 
-// The number of series does not depend on how much there is in the cluster.
+// TestSeriesAreFew checks that the number of series does not depend on how much the cluster has.
 func TestSeriesAreFew(t *testing.T) {
 	count := func(n int) int {
 		m := newMetrics(func() Sample {
@@ -190,7 +191,7 @@ func TestSeriesAreFew(t *testing.T) {
 		return strings.Count(scrape(t, m), "\n")
 	}
 	if few, many := count(1), count(10_000); few != many {
-		t.Errorf("%d lines with little, %d with much", few, many)
+		t.Errorf("%d lines with few objects, %d with many", few, many)
 	}
 }
 

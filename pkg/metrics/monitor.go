@@ -1,6 +1,6 @@
 package metrics
 
-// monitorFamilies are about those who watch packets.
+// monitorFamilies describe the clients that watch packets.
 func monitorFamilies() []family {
 	return []family{
 		gauge("fairlead_monitor_clients", "Monitors that watch packets now. Without any, the programs report no events.",

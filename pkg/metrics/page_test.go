@@ -11,13 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// series is what a scrape says of one metric.
+// series is what a scrape says about one metric.
 type series struct {
 	name, kind, help string
 	labels           []string
 }
 
-// listed reads a scrape. A histogram's lines are those of its parts, which have its labels.
+// listed parses a scrape. The lines of a histogram are those of its parts, which have its labels.
 func listed(text string) (all []series) {
 	label := regexp.MustCompile(`[{,]([a-z_]+)="`)
 	for line := range strings.Lines(text) {
@@ -53,10 +53,11 @@ dropped.
 | --- | --- | --- | --- |
 `
 
-// TestPage holds that docs/metrics.md has every metric, with what is said of it, and that names of the cluster are labels of none but
-// those that tell of pods that somebody has given a rate: elsewhere the number of series would be that of what there is in the cluster.
+// TestPage checks that docs/metrics.md lists every metric with its help, and that only the metrics
+// of pods' rates have labels with names from the cluster: elsewhere the number of series would grow
+// with the cluster.
 func TestPage(t *testing.T) {
-	list, err := os.ReadFile("testdata/metrics.txt") // which TestScrape holds
+	list, err := os.ReadFile("testdata/metrics.txt") // kept up to date by TestScrape
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// podFamilies are about the network that the agent gives pods; there are none where it gives none.
+// podFamilies describe the pod network. They have no series with --pod-network=off.
 func podFamilies() []family {
 	return []family{
 		{

@@ -2,25 +2,26 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Rate is what a pod is kept to in a direction, or what several send together.
+// Rate is the limit and the traffic of one pod in one direction, or of several pods together.
 type Rate struct {
 	RateOf
 	Limit   uint64 // bytes a second
 	Passed  uint64 // bytes
 	Dropped uint64 // packets
-	Marked  uint64 // likewise
+	Marked  uint64 // packets
 }
 
-// RateOf says whose rate it is: a pod's; without its name all pods' of the namespace, without either all pods' of the node.
+// RateOf says whose rate it is: one pod's; all pods' of a namespace if Pod is empty; or all pods'
+// of the node if Namespace is empty too.
 type RateOf struct {
 	Namespace, Pod string
 	Direction      string // egress or ingress
 }
 
-// whose is what the labels mean, which every family of rates has.
+// whose ends the help of every family of rates. It explains the labels.
 const whose = " A series without a pod is for all pods of the namespace on this node together, and one with neither is for all pods of the node."
 
-// rateFamilies are about pods that are kept to rates. There are as many series as such pods.
+// rateFamilies describe pods that have rates. The number of series grows with these pods.
 func rateFamilies() []family {
 	of := func(kind prometheus.ValueType, name, help string, value func(*Rate) uint64) family {
 		return family{name: name, help: help + whose, kind: kind, labels: []string{"namespace", "pod", "direction"}, read: func(s *Sample, put put) {

@@ -1,6 +1,6 @@
 package metrics
 
-// routeFamilies are about the ways of packets, which flows ask for again after a change.
+// routeFamilies describe the routes of flows, which flows look up again after a change.
 func routeFamilies() []family {
 	return []family{
 		counter("fairlead_route_invalidations_total",

@@ -14,42 +14,43 @@ import (
 	"fairlead.io/fairlead/pkg/sockets"
 )
 
-// Sample is what is read for one scrape.
+// Sample is what one scrape reads.
 type Sample struct {
 	Degraded bool
 	Kernel   Kernel
 	Stats    reconcile.Stats
-	Waiting  time.Time      // since when the oldest change waits; zero for none
-	Reasons  map[string]int // of the problems of objects
+	Waiting  time.Time      // since when the oldest change has been waiting; zero if none
+	Reasons  map[string]int // problems of objects, by reason
 	Source   Source
-	Policies *int // NetworkPolicies of the cluster; nil where that is not known
+	Policies *int // NetworkPolicies in the cluster; nil if unknown
 	OptOut   optout.Status
 	Sockets  sockets.Stats
 	// Conntrack is zero before the first pass over the flows.
 	Conntrack conntrack.Stats
-	// Routes is zero before changes of them are followed.
+	// Routes is zero before the agent follows route changes.
 	Routes  routes.Stats
 	Monitor monitor.Stats
-	// Pods is nil where pods get their network otherwise.
+	// Pods is nil with --pod-network=off.
 	Pods *podnet.Stats
-	// Fabric is nil likewise.
+	// Fabric is nil unless --pod-network=main.
 	Fabric *fabric.Stats
-	Rates  []Rate // no two of the same
-	// Sockmap is nil where everything goes by TCP.
+	Rates  []Rate // each RateOf occurs once
+	// Sockmap is nil if socket acceleration is off.
 	Sockmap *observe.SockmapStatus
 }
 
-// Kernel is what the kernel has. What cannot be read is left out, and makes the node degraded.
+// Kernel is what was read from the kernel. What cannot be read is missing here and makes the node
+// degraded.
 type Kernel struct {
 	observe.Reading
 	Programs []observe.ProgramStatus
 	// Attachment is nil before the first check of it.
 	Attachment *observe.AttachmentStatus
-	// Outside is nil where no device is to be served.
+	// Outside is nil if there are no devices to serve.
 	Outside *observe.OutsideStatus
 }
 
-// attachment returns a number of the last check of the attachment, 0 before the first.
+// attachment returns a number from the last check of the attachment, or 0 before the first.
 func (s *Sample) attachment(value func(*observe.AttachmentStatus) float64) float64 {
 	if s.Kernel.Attachment == nil {
 		return 0
@@ -57,18 +58,19 @@ func (s *Sample) attachment(value func(*observe.AttachmentStatus) float64) float
 	return value(s.Kernel.Attachment)
 }
 
-// Source is how what delivers the objects is doing.
+// Source is the state of the source that delivers the objects.
 type Source struct {
 	Kinds         []Kind
-	Errors        int // files or kinds of object that cannot be read now
+	Errors        int // files or kinds of objects that cannot be read now
 	LastChange    time.Time
 	EventsDropped uint64
 }
 
-// Kind is how far the source is with one kind of object. Lists and Failures are 0 where there is no server to ask.
+// Kind is the state of one kind of object. Lists and Failures are 0 for a source that is not a
+// server.
 type Kind struct {
 	Name     string
 	Synced   bool
 	Lists    uint64 // complete ones
-	Failures uint64 // of requests
+	Failures uint64 // failed requests
 }

@@ -6,7 +6,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// socketFamilies are about the sockets whose backend is gone for good.
+// socketFamilies describe the sockets that were aborted because their backend is gone for good.
 func socketFamilies() []family {
 	return []family{
 		{

@@ -6,7 +6,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// sockmapFamilies are about connections of the node that go past TCP.
+// sockmapFamilies describe connections within the node that bypass TCP.
 func sockmapFamilies() []family {
 	one := func(kind prometheus.ValueType, name, help string, value func(*observe.SockmapStatus) float64) family {
 		return family{name: name, help: help, kind: kind, read: func(s *Sample, put put) {
