@@ -7,8 +7,9 @@ import (
 	"strconv"
 )
 
-// inCluster returns what makes a default of an address that belongs to a node of a cluster. An agent that takes its
-// objects from files is one of perhaps several on its machine, and opens no port unasked.
+// inCluster returns a derive function for an address that is the default only in a cluster. An
+// agent that reads its objects from files may be one of several on its machine, and opens no port
+// unless told to.
 func inCluster(address string) func(*Config) string {
 	return func(c *Config) string {
 		if c.Source != Kubernetes {
@@ -18,8 +19,9 @@ func inCluster(address string) func(*Config) string {
 	}
 }
 
-// onlyAtRoot returns what makes the default of an option that is about the whole machine: an agent that serves a cgroup
-// of its own is a trial beside what else is at work there.
+// onlyAtRoot returns a derive function for an option that concerns the whole machine: root is its
+// default, or elsewhere if the agent serves a cgroup of its own, because it is then a trial beside
+// whatever else runs there.
 func onlyAtRoot(root, elsewhere string) func(*Config) string {
 	return func(c *Config) string {
 		if c.CgroupRoot != "" {
@@ -29,7 +31,7 @@ func onlyAtRoot(root, elsewhere string) func(*Config) string {
 	}
 }
 
-// listenAddress holds an address to what a listener takes without asking a name server.
+// listenAddress checks that a listener accepts value without asking a name server.
 func listenAddress(value string) error {
 	if value == "" {
 		return nil
@@ -50,7 +52,7 @@ func listenAddress(value string) error {
 	return nil
 }
 
-// loopbackAddress allows only what no other machine can reach.
+// loopbackAddress accepts only addresses that no other machine can reach.
 func loopbackAddress(value string) error {
 	if err := listenAddress(value); err != nil || value == "" {
 		return err

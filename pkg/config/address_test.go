@@ -8,7 +8,7 @@ import (
 func TestAddresses(t *testing.T) {
 	tests := []struct {
 		value            string
-		listen, loopback string // how the complaint begins; "" for none
+		listen, loopback string // prefix of the error; "" for none
 	}{
 		{"", "", ""},
 		{"127.0.0.1:80", "", ""},
@@ -42,7 +42,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// Files make an agent one of several on a machine, so it opens no port unless told to.
+// TestPortsOfAnAgent checks that with files as its source, an agent is one of several on a machine
+// and opens no port unless told to.
 func TestPortsOfAnAgent(t *testing.T) {
 	tests := []struct {
 		args                   []string

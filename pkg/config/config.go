@@ -1,9 +1,11 @@
-// Package config reads the agent's options. One table, Options, drives the flags, the environment variables, the keys
-// of the configuration directory and the reference; the first of these that gives an option wins:
+// Package config reads the agent's options. One table, Options, drives the flags, the environment
+// variables, the keys of the configuration directory and the reference. The first of these places
+// that sets an option wins:
 //
 //	flag > environment variable FAIRLEAD_... > file in --config-dir > default
 //
-// A name that is no option is an error wherever it stands: a typo that is ignored is found when it hurts.
+// A name that is not an option is an error in every place: an ignored typo would only be noticed
+// when it does harm.
 package config
 
 import (
@@ -18,47 +20,49 @@ import (
 )
 
 const (
-	// DefaultStateDir is that of the node's own agent; others are trials.
+	// DefaultStateDir is the state directory of the node's own agent. An agent with another one is
+	// a trial.
 	DefaultStateDir = "/run/fairlead"
 
 	configDir  = "config-dir"
 	socketName = "agent.sock"
 
-	// requireEnv is read by the project's tests alone: what a test run must have, so that its tests may not be skipped.
+	// requireEnv is read only by the project's tests. It names what a test run must have, so that
+	// the tests for it cannot be skipped.
 	requireEnv = envPrefix + "REQUIRE"
 )
 
-// Config is what the options say. Values are checked as far as that needs no other package.
+// Config holds the values of the options. Load checks them as far as it can without other packages.
 type Config struct {
 	Source      string // Kubernetes, or a path
 	Mode        string // full or accelerate-only
-	Kubeconfig  string // empty = the service account of the pod
+	Kubeconfig  string // a file; empty = the service account of the pod
 	APIServers  string // HOST:PORT with commas between them; empty = none
 	NodeName    string
-	CgroupRoot  string // empty = to be detected
+	CgroupRoot  string // empty = detect it
 	BPFFS       string
 	StateDir    string
 	LogLevel    string // debug, info, warn or error
 	LogFormat   string // text or json
-	Algorithm   string // a name of package lb, which checks it
+	Algorithm   string // a name from package lb, which checks it
 	HashSeed    string // empty = none
 	ExternalIPs string // all, external-only or deny
 
-	// What is reached from outside.
+	// Clients outside.
 	Devices, XDP, NodePortAddresses, NodePortRange, SnatPorts, ExternalClusterIP, VIPPing, DSR string
 
 	// ResetStaleTCP is true or false.
 	ResetStaleTCP string
 	ConfigDir     string // empty = none
 
-	OptOutRuntimes string // patterns with commas between them, which package optout checks
-	OptOutMeshes   string // names, likewise
+	OptOutRuntimes string // comma-separated patterns, which package optout checks
+	OptOutMeshes   string // comma-separated names, likewise
 	CNICache       string
 
 	PodNetwork                           string // off, main or chained
 	HostRouting, Masquerade, NativeCIDRs string
 	MasqueradeConfig                     string // a file; empty = none
-	L7Proxies                            string // proxies with commas between them; empty = none
+	L7Proxies                            string // comma-separated proxies; empty = none
 	Routing                              string // none, native or vxlan
 	BigTCP                               string // true or false
 	Bandwidth                            string // true or false
@@ -66,23 +70,25 @@ type Config struct {
 	PodDevice                            string // auto, veth or netkit
 
 	Sockmap            string // true or false
-	AccelerateSelector string // a label selector, which package source reads; empty = nobody
+	AccelerateSelector string // a label selector, which package source parses; empty = no pods
 	SockmapBlocking    string // true or false
-	SockmapExcept      string // names of programs with commas between them
+	SockmapExcept      string // comma-separated names of programs
 
-	CNIConfDir, CNIConfName string // where the agent writes the configuration of the runtime; empty = nowhere
+	// CNIConfDir and CNIConfName say where to write the runtime's network configuration; empty =
+	// nowhere.
+	CNIConfDir, CNIConfName string
 
-	PodCIDRs string // networks with commas between them; empty = those of the Node
+	PodCIDRs string // comma-separated networks; empty = those of the Node
 
 	Conntrack Conntrack
 
-	// Where to listen, each HOST:PORT or empty for not at all.
+	// Where to listen, each HOST:PORT or empty to not listen.
 	MetricsAddress, HealthzAddress, ReadyAddress string
 
 	origins []Origin
 }
 
-// Origin says which value an option has and where it was given.
+// Origin is the value of an option and the place that set it.
 type Origin struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
@@ -92,23 +98,24 @@ type Origin struct {
 // Origins returns the origin of every option, in the order of Options.
 func (c *Config) Origins() []Origin { return append([]Origin(nil), c.origins...) }
 
-// SocketPath returns where the agent listens for the commands.
+// SocketPath returns the socket on which the agent serves the commands.
 func (c *Config) SocketPath() string { return filepath.Join(c.StateDir, socketName) }
 
-// PodPrefixes returns what the option pod-cidrs says.
+// PodPrefixes returns the networks in the option pod-cidrs.
 func (c *Config) PodPrefixes() []netip.Prefix {
-	list, _ := parsePrefixes(c.PodCIDRs) // it was checked
+	list, _ := parsePrefixes(c.PodCIDRs) // checked by Load
 	return list
 }
 
-// NativePrefixes returns what the option native-cidrs says.
+// NativePrefixes returns the networks in the option native-cidrs.
 func (c *Config) NativePrefixes() []netip.Prefix {
-	list, _ := parsePrefixes(c.NativeCIDRs) // it was checked
+	list, _ := parsePrefixes(c.NativeCIDRs) // checked by Load
 	return list
 }
 
-// Load returns the configuration given by the parsed flags, by environ in the form of os.Environ, and by the
-// directory that the option config-dir names. The error tells everything that is wrong, one mistake a line.
+// Load returns the configuration set by the parsed flags, by environ (in the form of os.Environ),
+// and by the directory that the option config-dir names. Its error lists every mistake, one per
+// line.
 func Load(flags *pflag.FlagSet, environ []string) (*Config, error) {
 	return load(flags, environ, os.Hostname)
 }
@@ -156,7 +163,7 @@ func load(flags *pflag.FlagSet, environ []string, hostname func() (string, error
 	return cfg, nil
 }
 
-// quote shows a value on one line and at a length that a log bears.
+// quote returns value on one line, and short enough for a log.
 func quote(value string) string {
 	const most = 80
 	if len(value) > most {

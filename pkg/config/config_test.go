@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// world is what a start of the agent finds.
+// world is what the agent finds when it starts.
 type world struct {
 	args  []string
 	env   []string
 	files map[string]string // in the directory that config-dir names; nil = no directory
-	// dirFrom says how the directory is given: "flag", "env" or "" for not at all.
+	// dirFrom says how the directory is named: "flag", "env", or "" for not at all.
 	dirFrom string
 }
 
@@ -119,7 +119,8 @@ func originOf(cfg *Config, name string) Origin {
 	return Origin{}
 }
 
-// Every option can be given in each of the three ways and arrives in its own field.
+// TestEveryOption checks that every option can be set in each of the three ways and arrives in its
+// own field.
 func TestEveryOption(t *testing.T) {
 	values := map[string]string{
 		"source": "./manifests", "kubeconfig": "/k", "api-servers": "b.example:6443", "node-name": "n", "cgroup-root": "/sys/fs/cgroup/x", "bpffs": "/b",
@@ -174,7 +175,8 @@ func TestEveryOption(t *testing.T) {
 	}
 }
 
-// A ConfigMap is mounted as links to links: key -> ..data/key, ..data -> a directory with a time in its name.
+// TestMountedConfigMap reads a directory as a ConfigMap is mounted, which is links to links: key ->
+// ..data/key, and ..data -> a directory with a time in its name.
 func TestMountedConfigMap(t *testing.T) {
 	dir := t.TempDir()
 	version := filepath.Join(dir, "..2026_01_01")
@@ -197,7 +199,8 @@ func TestMountedConfigMap(t *testing.T) {
 	}
 }
 
-// What is no file with a value must be an error at once, not a start that hangs.
+// TestNotAFile checks that a path that is not a regular file is an immediate error, not a start
+// that hangs.
 func TestNotAFile(t *testing.T) {
 	tests := []struct {
 		name string
@@ -228,17 +231,18 @@ func TestHostname(t *testing.T) {
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	AddFlags(flags)
 	if _, err := load(flags, nil, broken); err == nil || !strings.Contains(err.Error(), "no name") {
-		t.Errorf("host name that cannot be read: %v", err)
+		t.Errorf("a host name that cannot be read: %v", err)
 	}
 	if _, err := load(flags, nil, bad); err == nil || !strings.Contains(err.Error(), `option node-name: "my_host" from default`) {
-		t.Errorf("host name that is no node's name: %v", err)
+		t.Errorf("a host name that is not a valid node name: %v", err)
 	}
 	if _, err := load(flags, []string{"FAIRLEAD_NODE_NAME=n"}, broken); err != nil {
-		t.Errorf("the host name was asked for although a name was given: %v", err)
+		t.Errorf("the host name was read although a node name was set: %v", err)
 	}
 }
 
-// A Service that is called fairlead, or fairlead-anything, puts variables into every pod of its namespace.
+// TestServiceLinks checks that the variables are accepted that a Service named fairlead, or
+// fairlead-anything, puts into every pod of its namespace.
 func TestServiceLinks(t *testing.T) {
 	for _, service := range []string{"FAIRLEAD", "FAIRLEAD_METRICS", "FAIRLEAD_LOG_LEVEL"} {
 		var env []string
@@ -249,12 +253,13 @@ func TestServiceLinks(t *testing.T) {
 			env = append(env, service+"_"+suffix+"=tcp://10.0.0.1:80")
 		}
 		if _, _, err := (world{env: env}).load(t); err != nil {
-			t.Errorf("a Service called %s: %v", service, err)
+			t.Errorf("a Service named %s: %v", service, err)
 		}
 	}
 	for _, o := range Options() {
 		if isServiceLink(o.Env()) {
-			t.Errorf("option %s: some Service's name makes the variable %s too; choose another name", o.Name, o.Env())
+			t.Errorf("option %s: a Service can have a name that causes the variable %s too; rename the option",
+				o.Name, o.Env())
 		}
 	}
 }
@@ -279,7 +284,7 @@ func TestFlagsOfSomeOptions(t *testing.T) {
 	}
 	defer func() {
 		if recover() == nil {
-			t.Error("a name that is no option was accepted")
+			t.Error("a name that is not an option was accepted")
 		}
 	}()
 	AddFlags(flags, "bpfs")
@@ -292,6 +297,6 @@ func TestForeignFlag(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Load(flags, nil); err == nil || !strings.Contains(err.Error(), "--source") {
-		t.Errorf("a flag of another kind was taken for the option: %v", err)
+		t.Errorf("a flag of another type was accepted as the option: %v", err)
 	}
 }

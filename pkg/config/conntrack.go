@@ -6,16 +6,18 @@ import (
 	"time"
 )
 
-// Conntrack is how long flows of packets are remembered after their last packet, each a duration, and how many.
+// Conntrack says how many flows are remembered and, as durations, for how long after their last
+// packet.
 type Conntrack struct {
-	Max string // empty = by the processors and the memory
+	Max string // empty = depends on the processors and the memory
 
 	TCPEstablished, TCPHalfClosed, TCPClosing, TCPReset, TCPHalfOpen string
 	UDPStream, UDP                                                   string
 	SCTPEstablished, SCTPClosing                                     string
 }
 
-// conntrackOptions are called as kube-proxy calls them where it has them.
+// conntrackOptions returns the options of Conntrack. Those that kube-proxy has too have the same
+// names.
 func conntrackOptions() []Option {
 	return []Option{
 		{
@@ -74,7 +76,7 @@ func conntrackOptions() []Option {
 	}
 }
 
-// The fewest flows are what there is room for from the start, and the most take 30 GB.
+// fewestFlows is what there is room for from the start, and mostFlows take 30 GB.
 const (
 	fewestFlows = 65536
 	mostFlows   = 1 << 26
@@ -90,7 +92,7 @@ func flowsOrEmpty(value string) error {
 	return nil
 }
 
-// mostTimeout is longer than anybody waits, and far from where ticks overflow.
+// mostTimeout is longer than anyone waits, and far from where the programs' ticks overflow.
 const mostTimeout = 1000 * time.Hour
 
 func timeout(value string) error {

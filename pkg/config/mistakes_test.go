@@ -14,7 +14,7 @@ func TestMistakes(t *testing.T) {
 		name  string
 		world world
 		want  []string // all of them are in the error; none = no error
-		not   string   // and this is not
+		not   string   // this is not in the error
 	}{
 		{name: "value", world: world{args: []string{"--log-level=loud"}},
 			want: []string{`option log-level: "loud" from flag is not one of debug, info, warn, error`}},
@@ -118,7 +118,8 @@ func TestEdits(t *testing.T) {
 	}
 }
 
-// Nothing that the environment or a file may hold makes Load panic, and an error never carries it raw.
+// TestHostileValues checks that no value in the environment or a file makes Load panic, and errors
+// never contain such values raw.
 func TestHostileValues(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		value := rapid.OneOf(rapid.String(), rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }))

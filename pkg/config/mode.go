@@ -5,17 +5,17 @@ import (
 	"fmt"
 )
 
-// AccelerateOnly is the value of the option mode with which an agent lets connections go past TCP and does nothing else; full is that of one
-// that does all that the other options say.
+// Values of the option mode. With AccelerateOnly, the agent lets connections bypass TCP and does
+// nothing else; with full, it does everything that the other options ask for.
 const (
 	AccelerateOnly = "accelerate-only"
 	full           = "full"
 )
 
-// AcceleratesOnly reports whether the agent lets connections go past TCP and does nothing else.
+// AcceleratesOnly reports whether the agent lets connections bypass TCP and does nothing else.
 func (c *Config) AcceleratesOnly() bool { return c.Mode == AccelerateOnly }
 
-// alone returns what makes the default of an option that is another with AccelerateOnly.
+// alone returns a derive function for an option that has another default with AccelerateOnly.
 func alone(value, otherwise func(*Config) string) func(*Config) string {
 	return func(c *Config) string {
 		if c.AcceleratesOnly() {
@@ -27,7 +27,8 @@ func alone(value, otherwise func(*Config) string) func(*Config) string {
 
 func always(value string) func(*Config) string { return func(*Config) string { return value } }
 
-// idle has the values with which options ask for nothing that an agent with AccelerateOnly does not do.
+// idle returns, for options that ask for something AccelerateOnly does not do, the values that ask
+// for nothing.
 func idle() map[string]string {
 	return map[string]string{
 		"sockmap": "true", "cgroup-root": "", "devices": "none", "pod-network": "off", "routing": "none", "dsr": "off", "bbr": "false", "bandwidth": "false",
@@ -36,7 +37,8 @@ func idle() map[string]string {
 	}
 }
 
-// checkMode refuses what asks an agent with AccelerateOnly for more than that: whoever says so expects it to be there.
+// checkMode rejects options that ask for more than AccelerateOnly does, since whoever sets them
+// expects an effect.
 func (c *Config) checkMode() error {
 	if !c.AcceleratesOnly() {
 		return nil
@@ -50,7 +52,7 @@ func (c *Config) checkMode() error {
 			problems = append(problems, fmt.Errorf("option sockmap: %s from %s leaves --mode=%s nothing to do: leave it out, or run no agent",
 				quote(o.Value), o.From, c.Mode))
 		default:
-			problems = append(problems, fmt.Errorf("option %s: %s from %s asks for more than --mode=%s, which lets connections go past TCP and does "+
+			problems = append(problems, fmt.Errorf("option %s: %s from %s asks for more than --mode=%s, which lets connections bypass TCP and does "+
 				"nothing else: leave it out, or set --mode=%s", o.Name, quote(o.Value), o.From, c.Mode, full))
 		}
 	}

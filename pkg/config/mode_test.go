@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// An agent that lets connections go past TCP and does nothing else is told no more than its mode, and takes no port of kube-proxy's.
+// TestAccelerateOnly checks that in accelerate-only mode, the agent needs no option but the mode,
+// and does not use kube-proxy's ports.
 func TestAccelerateOnly(t *testing.T) {
 	for _, source := range []string{Kubernetes, "/manifests"} {
 		cfg, _, err := world{args: []string{"--mode=accelerate-only", "--source=" + source}}.load(t)
@@ -22,7 +23,8 @@ func TestAccelerateOnly(t *testing.T) {
 		}
 		for name, want := range idle() {
 			if have := originOf(cfg, name).Value; have != want {
-				t.Errorf("source %s: %s is %q unasked, and %q asks for nothing", source, name, have, want)
+				t.Errorf("source %s: %s defaults to %q, want %q, which asks for nothing", source,
+					name, have, want)
 			}
 		}
 	}
@@ -31,7 +33,7 @@ func TestAccelerateOnly(t *testing.T) {
 func TestAccelerateOnlyIsAskedForMore(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
-		want string // empty = none of it is wrong
+		want string // empty = no error
 	}{
 		{[]string{"--sockmap=true", "--pod-network=off", "--devices=none", "--bandwidth=false"}, ""},
 		{[]string{"--accelerate-selector=app=web", "--sockmap-blocking=true", "--sockmap-except="}, ""},

@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// suggest returns "; did you mean X?" if a known name is near enough to be what was meant.
+// suggest returns "; did you mean X?" if a known name is close to name, and "" otherwise.
 func suggest(name string, known []string) string {
 	name = strings.TrimPrefix(name, envPrefix)
 	best, distance := "", len(name)/3+1
@@ -17,7 +17,7 @@ func suggest(name string, known []string) string {
 	return "; did you mean " + best + "?"
 }
 
-// edits returns how many bytes have to be added, removed or replaced to get from a to b.
+// edits returns how many bytes must be added, removed or replaced to turn a into b.
 func edits(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -12,26 +12,29 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Kubernetes is the value of the option source that stands for the API server; every other value is a path.
+// Kubernetes is the value of the option source that means the API server. Every other value is a
+// path.
 const Kubernetes = "kubernetes"
 
 // envPrefix starts the name of every environment variable that the agent reads.
 const envPrefix = "FAIRLEAD_"
 
-// maxStateDir leaves room for the socket's name: an address of a unix socket has at most 107 bytes.
+// maxStateDir leaves room for the name of the socket: the address of a unix socket has at most 107
+// bytes.
 const maxStateDir = 107 - len("/"+socketName)
 
-// Option is one row of the table that the flags, the environment variables, the keys of the configuration directory
-// and the reference in docs/configuration.md are all made from.
+// Option is one row of the table from which the flags, the environment variables, the keys of the
+// configuration directory and the reference in docs/configuration.md are made.
 type Option struct {
 	Name    string   // the flag, and the key in the configuration directory
-	Usage   string   // what it decides; the first word is lower case and there is no full stop
-	Default string   // what applies when nothing is given
-	Shown   string   // how a Default that is looked up at start-up is described
-	Values  []string // the only values allowed; nil = what check says
+	Usage   string   // what it decides; starts in lower case and has no full stop
+	Default string   // the value if nothing sets the option
+	Shown   string   // describes the default if it is derived or found at start-up
+	Values  []string // the only values allowed; nil = check decides
 
-	field  func(*Config) *string
-	derive func(*Config) string     // instead of Default, from the options before this one
+	field func(*Config) *string
+	// derive computes the default from the options before this one; it replaces Default.
+	derive func(*Config) string
 	check  func(value string) error // nil = any text
 }
 
@@ -40,7 +43,7 @@ func (o Option) Env() string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(o.Name, "-", "_"))
 }
 
-// validate returns what is wrong with a value, in words that go on after "is".
+// validate returns what is wrong with value, in words that continue "is".
 func (o Option) validate(value string) error {
 	if err := oneLine(value); err != nil {
 		return err
@@ -296,9 +299,10 @@ func Options() []Option {
 		},
 		{
 			Name: "metrics-address", Shown: "127.0.0.1:10249; 127.0.0.1:10247 with --mode=accelerate-only; none if --source is files", check: listenAddress,
-			Usage:  "HOST:PORT that serves Prometheus metrics at /metrics, and /proxyMode as kube-proxy does. Empty: not served",
-			field:  func(c *Config) *string { return &c.MetricsAddress },
-			derive: alone(inCluster("127.0.0.1:10247"), inCluster("127.0.0.1:10249")), // the other is kube-proxy's
+			Usage: "HOST:PORT that serves Prometheus metrics at /metrics, and /proxyMode as kube-proxy does. Empty: not served",
+			field: func(c *Config) *string { return &c.MetricsAddress },
+			// 10249 is kube-proxy's, which may be running.
+			derive: alone(inCluster("127.0.0.1:10247"), inCluster("127.0.0.1:10249")),
 		},
 		{
 			Name: "healthz-address", Shown: ":10256; none if --source is files or with --mode=accelerate-only", check: listenAddress,
@@ -319,8 +323,8 @@ func Options() []Option {
 	}, conntrackOptions()...)
 }
 
-// AddFlags adds the flags of the options with these names, or of all options if none is named. A name that is no
-// option is a mistake in the program and panics.
+// AddFlags adds the flags of the named options, or of all options if names is empty. It panics if a
+// name is not an option.
 func AddFlags(flags *pflag.FlagSet, names ...string) {
 	options := Options()
 	for _, name := range names {
@@ -357,11 +361,12 @@ func notEmpty(value string) error {
 	return nil
 }
 
-// hashSeed holds a seed to what is hard to guess.
+// hashSeed rejects seeds that are easy to guess.
 func hashSeed(value string) error {
 	const fewest, most = 16, 1024
 	if value != "" && (len(value) < fewest || len(value) > most) {
-		return fmt.Errorf("not %d to %d bytes: take what \"openssl rand -hex 16\" prints", fewest, most)
+		return fmt.Errorf("not %d to %d bytes: use the output of \"openssl rand -hex 16\"",
+			fewest, most)
 	}
 	return nil
 }
@@ -380,7 +385,7 @@ func absoluteOrEmpty(value string) error {
 	return absolute(value)
 }
 
-// listName holds a name to those that runtimes read as a list of plugins.
+// listName accepts only names that runtimes read as a list of plugins.
 func listName(value string) error {
 	if filepath.Base(value) != value || strings.HasPrefix(value, ".") || filepath.Ext(value) != ".conflist" {
 		return errors.New("not the name of a file that ends in .conflist")
@@ -395,8 +400,8 @@ func stateDir(value string) error {
 	return absolute(value)
 }
 
-// nodeName holds a name to what Kubernetes accepts. It becomes part of field selectors, where "," and "=" have a
-// meaning, so this is more than good manners.
+// nodeName accepts only names that Kubernetes does. The name becomes part of field selectors, in
+// which "," and "=" have a meaning.
 func nodeName(value string) error {
 	err := errors.New("not a node's name: lower case letters, digits, - and ., at most 253")
 	if value == "" || len(value) > 253 {

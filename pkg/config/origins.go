@@ -13,13 +13,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// maxFile is more than any option needs, and keeps a file put there by mistake out of memory and out of the log.
+// maxFile is more than any option needs. It keeps a large file that is there by mistake out of
+// memory and out of the log.
 const maxFile = 64 << 10
 
-// given is what one or more places say, by option.
+// given holds the values that one or more places set, by option.
 type given map[string]Origin
 
-// add takes over what less important places say about options that are not given yet.
+// add adds the values of a less important place for options that have none yet.
 func (g given) add(other given) {
 	for name, origin := range other {
 		if _, ok := g[name]; !ok {
@@ -28,7 +29,7 @@ func (g given) add(other given) {
 	}
 }
 
-// fromFlags returns the options given by flags. A command that has only some of the flags is fine.
+// fromFlags returns the options set by flags. A command may have only some of the flags.
 func fromFlags(flags *pflag.FlagSet, options []Option) (given, error) {
 	found := given{}
 	for _, o := range options {
@@ -37,14 +38,14 @@ func fromFlags(flags *pflag.FlagSet, options []Option) (given, error) {
 			continue
 		}
 		if flag.Value.Type() != "string" {
-			return nil, fmt.Errorf("read flag --%s: another flag has taken the name of the option", o.Name)
+			return nil, fmt.Errorf("read flag --%s: it is not a flag of type string", o.Name)
 		}
 		found[o.Name] = Origin{Name: o.Name, Value: flag.Value.String(), From: "flag"}
 	}
 	return found, nil
 }
 
-// fromEnv returns the options given by environment variables.
+// fromEnv returns the options set by environment variables.
 func fromEnv(environ []string, options []Option) (given, error) {
 	names, keys := map[string]string{}, []string{requireEnv}
 	for _, o := range options {
@@ -70,20 +71,22 @@ func fromEnv(environ []string, options []Option) (given, error) {
 	return found, errors.Join(problems...)
 }
 
-// isServiceLink tells the variables with which a kubelet describes the Services of a pod's namespace. A Service whose
-// name begins with "fairlead" makes such variables, so whoever may create Services could keep the agent from starting
-// if they counted as typos.
+// isServiceLink reports whether key is one of the variables with which a kubelet describes the
+// Services of a pod's namespace. A Service whose name begins with "fairlead" causes such variables.
+// If they counted as typos, anyone who may create Services could keep the agent from starting.
 func isServiceLink(key string) bool {
 	ok, _ := regexp.MatchString(`^FAIRLEAD_([A-Z0-9_]+_)?`+
 		`(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`, key)
 	return ok
 }
 
-// fromDir returns the options given by files: the name is the option, the content the value. Names that begin with a
-// dot are not options: a mounted ConfigMap keeps its versions there.
+// fromDir returns the options set by files: the name of a file is the option, its content the
+// value. Names that begin with a dot are skipped, because a mounted ConfigMap keeps its versions
+// under them.
 func fromDir(origin Origin, options []Option) (given, error) {
 	dir := origin.Value
-	if dir == "" || absolute(dir) != nil || oneLine(dir) != nil { // Load tells what is wrong with it
+	// Load reports what is wrong with the path.
+	if dir == "" || absolute(dir) != nil || oneLine(dir) != nil {
 		return nil, nil
 	}
 	entries, err := os.ReadDir(dir)
@@ -117,9 +120,9 @@ func fromDir(origin Origin, options []Option) (given, error) {
 	return found, errors.Join(problems...)
 }
 
-// readValue returns the content of a file without the newline that editors end it with.
+// readValue returns the content of a file without the newlines at its end.
 func readValue(path string) (string, error) {
-	// Opening a pipe would wait for its writer.
+	// Check before opening, because opening a pipe would wait for a writer.
 	info, err := os.Stat(path)
 	if err != nil {
 		return "", err

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// parsePrefixes reads networks with commas between them.
+// parsePrefixes parses comma-separated networks.
 func parsePrefixes(value string) ([]netip.Prefix, error) {
 	if value == "" {
 		return nil, nil
@@ -15,14 +15,15 @@ func parsePrefixes(value string) ([]netip.Prefix, error) {
 	for text := range strings.SplitSeq(value, ",") {
 		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
 		if err != nil || prefix.Addr().Is4In6() {
-			return nil, fmt.Errorf("not a list of networks such as 10.244.1.0/24,fd00:1::/64: %q is none", text)
+			return nil, fmt.Errorf("not a list of networks such as 10.244.1.0/24,fd00:1::/64: %q is not one",
+				text)
 		}
 		list = append(list, prefix.Masked())
 	}
 	return list, nil
 }
 
-// apart accepts such a list if an address belongs to one network at the most.
+// apart accepts comma-separated networks that do not overlap.
 func apart(value string) error {
 	list, err := parsePrefixes(value)
 	if err != nil {
@@ -31,7 +32,8 @@ func apart(value string) error {
 	for i, prefix := range list {
 		for _, other := range list[:i] {
 			if prefix.Overlaps(other) {
-				return fmt.Errorf("not a list of networks that are apart: %s and %s overlap", other, prefix)
+				return fmt.Errorf("not a list of separate networks: %s and %s overlap",
+					other, prefix)
 			}
 		}
 	}

@@ -12,7 +12,7 @@ const (
 	nameLength = 15
 )
 
-// programs checks a list of names of programs.
+// programs checks a comma-separated list of names of programs.
 func programs(list string) error {
 	names := programNames(list)
 	if len(names) > mostPrograms {

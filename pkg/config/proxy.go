@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// Proxy is a process on the node to which pods may have their connections handed.
+// Proxy is a process on the node that can handle connections of pods.
 type Proxy struct {
 	Name     string
 	Port     uint16 // on which it listens
-	Optional bool   // connections go their way while it does not
+	Optional bool   // while it does not listen, connections go directly to their destination
 }
 
 var proxyName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// parseProxies reads proxies with commas between them.
+// parseProxies parses comma-separated proxies.
 func parseProxies(value string) ([]Proxy, error) {
 	if value == "" {
 		return nil, nil
@@ -52,9 +52,9 @@ func parseProxy(text string) (Proxy, error) {
 	return Proxy{Name: name, Port: uint16(n), Optional: gone == "pass"}, nil
 }
 
-// Proxies returns what the option l7-proxies says.
+// Proxies returns the proxies in the option l7-proxies.
 func (c *Config) Proxies() []Proxy {
-	list, _ := parseProxies(c.L7Proxies) // it was checked
+	list, _ := parseProxies(c.L7Proxies) // checked by Load
 	return list
 }
 

@@ -12,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/configuration.md")
 
-// docs/configuration.md says what the table says.
+// TestReference checks that docs/configuration.md matches the table.
 func TestReference(t *testing.T) {
 	const path = "../../docs/configuration.md"
 	want := reference()
