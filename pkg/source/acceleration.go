@@ -10,13 +10,13 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// AccelerationGroup is the group of the API that SocketAccelerations are of.
+// AccelerationGroup is the API group of SocketAccelerations.
 func AccelerationGroup() schema.GroupVersion {
 	return schema.GroupVersion{Group: "fairlead.io", Version: "v1alpha1"}
 }
 
-// SocketAcceleration is a policy of whose connections may go past TCP, as a manifest has it. The chart's
-// CustomResourceDefinition says the same to the API server, in crds/.
+// SocketAcceleration is a manifest that says which connections may bypass TCP. The chart's
+// CustomResourceDefinition, in crds/, describes the same to the API server.
 type SocketAcceleration struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -24,20 +24,20 @@ type SocketAcceleration struct {
 	Spec SocketAccelerationSpec `json:"spec"`
 }
 
-// SocketAccelerationSpec is what a SocketAcceleration says.
+// SocketAccelerationSpec is the spec of a SocketAcceleration.
 type SocketAccelerationSpec struct {
 	From  []AccelerationPeer `json:"from"`
 	To    []AccelerationPeer `json:"to"`
 	Ports []int32            `json:"ports,omitempty"`
 }
 
-// AccelerationPeer is an end of connections: pods, or the node.
+// AccelerationPeer is one end of connections: pods, or the node.
 type AccelerationPeer struct {
 	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
 	Node        bool                  `json:"node,omitempty"`
 }
 
-// SocketAccelerationList is a list of them.
+// SocketAccelerationList is a list of SocketAccelerations.
 type SocketAccelerationList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
@@ -45,7 +45,7 @@ type SocketAccelerationList struct {
 	Items []SocketAcceleration `json:"items"`
 }
 
-// AddAccelerations makes SocketAccelerations known to a scheme.
+// AddAccelerations registers SocketAccelerations with a scheme.
 func AddAccelerations(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(AccelerationGroup(), &SocketAcceleration{}, &SocketAccelerationList{})
 	metav1.AddToGroupVersion(scheme, AccelerationGroup())
@@ -82,14 +82,15 @@ func (l *SocketAccelerationList) DeepCopyObject() runtime.Object {
 	return out
 }
 
-// What a policy may have. The API server holds to the same.
+// Limits of a policy. The CustomResourceDefinition has the same.
 const (
-	maxPeers = 8 // of each side
+	maxPeers = 8 // on each side
 	maxPorts = 16
 )
 
-// Acceleration translates a SocketAcceleration. What cannot be used is left out, and never makes it say more: a peer with a bad selector
-// is nobody, and with nothing but bad ports it lets nobody accept.
+// Acceleration translates a SocketAcceleration. It leaves out what it cannot use, and this never
+// widens the policy: a peer with an invalid selector selects no pods, and if all ports are invalid,
+// the policy selects no connections.
 func Acceleration(a *SocketAcceleration) *model.Acceleration {
 	p := &problems{}
 	out := &model.Acceleration{
@@ -101,7 +102,8 @@ func Acceleration(a *SocketAcceleration) *model.Acceleration {
 	}
 	isNode := func(p model.Peer) bool { return p.Node }
 	if slices.ContainsFunc(out.From, isNode) && slices.ContainsFunc(out.To, isNode) {
-		// Who may write this speaks for the pods of a namespace, and not for what the node has with itself.
+		// The author of a policy decides about the pods of one namespace, not about connections
+		// between the node and itself.
 		p.add("InvalidPeer", "node: true in spec.to is ignored, because it is in spec.from too: write a policy for each")
 		out.To = slices.DeleteFunc(out.To, isNode)
 	}

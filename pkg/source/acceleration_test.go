@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// podsWith is a peer of pods with a label.
+// podsWith returns a peer that selects pods by their label app.
 func podsWith(app string) AccelerationPeer {
 	return AccelerationPeer{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}
 }
@@ -41,7 +41,7 @@ func TestAcceleration(t *testing.T) {
 		change   func(*SocketAcceleration)
 		from, to []model.Peer
 		ports    []uint16
-		problems []string // what each begins with
+		problems []string // a prefix of each
 	}{
 		{"two ends", func(*SocketAcceleration) {}, web, db, nil, nil},
 		{"all pods, and the node", func(a *SocketAcceleration) {
@@ -88,7 +88,7 @@ func TestAcceleration(t *testing.T) {
 	}
 }
 
-// A copy has everything, and shares nothing that could be changed.
+// TestAccelerationCopies checks that a copy is complete, and shares nothing that could be changed.
 func TestAccelerationCopies(t *testing.T) {
 	list := &SocketAccelerationList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}, Items: []SocketAcceleration{
 		*webToDB(func(a *SocketAcceleration) {
@@ -106,7 +106,7 @@ func TestAccelerationCopies(t *testing.T) {
 		other.Spec.Ports[0], other.Labels["a"] = 1, "x"
 	}
 	if item := &list.Items[0]; item.Spec.From[0].PodSelector.MatchLabels["app"] != "web" || item.Spec.To[0].PodSelector == nil || item.Spec.Ports[0] != 80 || item.Labels["a"] != "b" {
-		t.Errorf("changed with its copies: %+v", item)
+		t.Errorf("a change to a copy changed the original: %+v", item)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestAccelerateAnnotation(t *testing.T) {
 		}
 	}
 	if pod := Pod(&corev1.Pod{}); pod.Accelerate != model.Unsaid || pod.Labels != nil || pod.Problems != nil {
-		t.Errorf("without one: %+v", pod)
+		t.Errorf("without the annotation: %+v", pod)
 	}
 	service := Service(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{annotationAccelerate: "true"}}, Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", ClusterIPs: []string{"10.0.0.1"}, Ports: []corev1.ServicePort{{Port: 80}}}})
 	if service == nil || len(service.Problems) != 1 || !strings.Contains(service.Problems[0].Message, "move it to a Pod or a Namespace") {
@@ -136,7 +136,8 @@ func TestAccelerateAnnotation(t *testing.T) {
 	}
 }
 
-// Labels are the Pod's own, and stay what they were when it was translated.
+// TestPodLabels checks that a translated Pod's labels are its own copy, and do not change with the
+// object.
 func TestPodLabels(t *testing.T) {
 	in := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"app": "web"}}}
 	out := Pod(in)

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// addressText draws texts near enough to addresses to be taken for some.
+// addressText draws texts that look much like addresses.
 func addressText() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.StringMatching(`[0-9]{1,3}(\.[0-9]{1,4}){2,4}`),
@@ -19,7 +19,7 @@ func addressText() *rapid.Generator[string] {
 	)
 }
 
-// TestParseAddrAsUpstream holds the parser against the one that kube-proxy uses.
+// TestParseAddrAsUpstream compares the parser with the one that kube-proxy uses.
 func TestParseAddrAsUpstream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := addressText().Draw(t, "text")
@@ -52,7 +52,8 @@ func TestParsePrefixAsUpstream(t *testing.T) {
 			t.Fatalf("%q is %s, want it masked and unmapped", text, got)
 		}
 		for _, addr := range []netip.Addr{got.Addr(), last(got)} {
-			// net.IP takes the last address of an IPv6 prefix that ends among the mapped ones for an IPv4 address.
+			// net.IP turns the last address of an IPv6 prefix that ends in the mapped range into an
+			// IPv4 address.
 			if !addr.Is4In6() && !want.Contains(addr.AsSlice()) {
 				t.Fatalf("%q is %s, but upstream's has no %s", text, got, addr)
 			}

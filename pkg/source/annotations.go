@@ -9,10 +9,10 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// annotationPrefix marks the annotations that are ours.
+// annotationPrefix begins the names of fairlead's annotations.
 const annotationPrefix = "fairlead.io/"
 
-// The annotations that translation itself reads.
+// Annotations that this package reads.
 const (
 	annotationAlgorithm = annotationPrefix + "algorithm" // of a Service
 	annotationDSR       = annotationPrefix + "dsr"       // of a Service
@@ -29,20 +29,23 @@ const (
 	annotationBBR   = annotationPrefix + "bbr"                // of a Pod
 )
 
-// The label of a Namespace whose Pods may have that annotation. Whoever may create Pods in a namespace writes their annotations;
-// labelling it is for whoever looks after the cluster.
+// A Pod's source-check annotation counts only if its Namespace has this label. Anyone who may
+// create Pods can set their annotations, but only those who look after the cluster can label
+// namespaces.
 const (
 	labelSourceCheck    = annotationPrefix + "source-check"
 	sourceCheckOptional = "optional"
 )
 
-// annotationSourceRanges is how ranges were once written. Cloud controllers still read it, kube-proxy never has.
+// annotationSourceRanges once held a Service's source ranges. Cloud controllers still read it;
+// kube-proxy never has.
 const annotationSourceRanges = "service.beta.kubernetes.io/load-balancer-source-ranges"
 
-// maxWeight keeps the slot table of one Service within reason.
+// maxWeight bounds the slot table of a Service.
 const maxWeight = 1000
 
-// belongsOn names the kind of object that an annotation is read from; "" for one that is not read here.
+// belongsOn names the kinds of object that an annotation belongs on, or returns "" for an unknown
+// annotation.
 func belongsOn(annotation string) string {
 	switch annotation {
 	case annotationAlgorithm, annotationDSR:
@@ -59,7 +62,7 @@ func belongsOn(annotation string) string {
 	return ""
 }
 
-// ours returns a copy of the annotations with our prefix, nil if there are none.
+// ours returns a copy of fairlead's annotations, or nil if there are none.
 func ours(annotations map[string]string) map[string]string {
 	var kept map[string]string
 	for name, value := range annotations {
@@ -74,8 +77,8 @@ func ours(annotations map[string]string) map[string]string {
 	return kept
 }
 
-// checkOnly reports every annotation of ours that is not one that this kind of object has: a typo would otherwise go
-// unnoticed.
+// checkOnly reports every fairlead annotation that is not among known, because a typo would
+// otherwise go unnoticed.
 func checkOnly(p *problems, annotations map[string]string, known ...string) {
 	for _, name := range slices.Sorted(maps.Keys(ours(annotations))) {
 		switch kind := belongsOn(name); {
@@ -89,8 +92,8 @@ func checkOnly(p *problems, annotations map[string]string, known ...string) {
 	}
 }
 
-// checkMisplaced reports annotations of a Pod or a Namespace that belong on another kind of object than those known. It leaves
-// those alone that nobody here knows: features of pods read their own.
+// checkMisplaced reports annotations of a Pod or Namespace that belong on other kinds of object. It
+// accepts unknown ones, because other features read their own annotations from pods.
 func checkMisplaced(p *problems, annotations map[string]string, known ...string) {
 	for _, name := range slices.Sorted(maps.Keys(ours(annotations))) {
 		if kind := belongsOn(name); kind != "" && !slices.Contains(known, name) {
@@ -99,7 +102,7 @@ func checkMisplaced(p *problems, annotations map[string]string, known ...string)
 	}
 }
 
-// weight returns the weight that a slice's annotations ask for.
+// weight returns the weight that the annotations of an EndpointSlice set.
 func weight(p *problems, annotations map[string]string) uint16 {
 	text, ok := annotations[annotationWeight]
 	if !ok {
@@ -114,7 +117,8 @@ func weight(p *problems, annotations map[string]string) uint16 {
 	return uint16(n)
 }
 
-// socketLB returns what the annotations of a Pod or a Namespace ask for. What cannot be understood asks for nothing.
+// socketLB returns what the annotations of a Pod or Namespace set. An invalid value counts as
+// unset.
 func socketLB(p *problems, annotations map[string]string) model.SocketLB {
 	text, ok := annotations[annotationSocketLB]
 	switch {
@@ -130,16 +134,18 @@ func socketLB(p *problems, annotations map[string]string) model.SocketLB {
 	return model.SocketLBUnset
 }
 
-// InvalidAccelerate is the reason of the problem of an annotation that is to say whether connections may go past TCP, and does not.
+// InvalidAccelerate is the reason of the problem of an accelerate annotation that is neither true
+// nor false.
 const InvalidAccelerate = "InvalidAccelerate"
 
-// accelerate returns what the annotations of a Pod or a Namespace say to whether connections may go past TCP. What cannot be understood
-// says nothing.
+// accelerate returns whether the annotations of a Pod or Namespace let connections bypass TCP. An
+// invalid value counts as unset.
 func accelerate(p *problems, annotations map[string]string) model.Choice {
 	return choice(p, annotations, annotationAccelerate, InvalidAccelerate)
 }
 
-// choice reads an annotation that is true or false. Anything else is a problem, with that reason.
+// choice reads an annotation that is true or false. Any other value is reported with the given
+// reason.
 func choice(p *problems, annotations map[string]string, name, reason string) model.Choice {
 	text, ok := annotations[name]
 	switch {
@@ -154,7 +160,7 @@ func choice(p *problems, annotations map[string]string, name, reason string) mod
 	return model.Unsaid
 }
 
-// unchecked reports whether a Pod asks to send under whatever address it likes. What cannot be understood does not.
+// unchecked reports whether a Pod asks to send from any source address. An invalid value does not.
 func unchecked(p *problems, annotations map[string]string) bool {
 	switch text, ok := annotations[annotationSourceCheck]; {
 	case !ok || text == "on":

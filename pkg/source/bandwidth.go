@@ -10,16 +10,18 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Kubernetes' own: how many bits a second a Pod may send and get.
+// Kubernetes' own annotations: how many bits a second a Pod may send and receive.
 const (
 	annotationEgress  = "kubernetes.io/egress-bandwidth"
 	annotationIngress = "kubernetes.io/ingress-bandwidth"
 )
 
-// quantity is what an amount of bits a second looks like. What is longer than any reasonable one could be is not worked out.
+// quantity matches rates in bits a second. It does not match numbers longer than any reasonable
+// rate, so that they are never parsed.
 var quantity = regexp.MustCompile(`^\+?[0-9]{1,18}(\.[0-9]{0,9})?([kMGTP]|[KMGTP]i|[eE][0-9]{1,2})?$`)
 
-// class returns whose packets a Pod's go before, or after: as it says, or else as Kubernetes classes it.
+// class returns the priority of a Pod's packets: what its annotation says, or else the Pod's QoS
+// class.
 func class(p *problems, pod *corev1.Pod) model.Class {
 	classes := map[string]model.Class{"guaranteed": model.Guaranteed, "burstable": model.Burstable, "besteffort": model.BestEffort}
 	if text, ok := pod.Annotations[annotationClass]; ok {
@@ -32,13 +34,13 @@ func class(p *problems, pod *corev1.Pod) model.Class {
 	return classes[strings.ToLower(string(pod.Status.QOSClass))]
 }
 
-// bbr returns whether a Pod asks for connections with BBR. What cannot be understood asks for nothing.
+// bbr returns whether a Pod asks for BBR on its connections. An invalid value counts as unset.
 func bbr(p *problems, annotations map[string]string) model.Choice {
 	return choice(p, annotations, annotationBBR, "InvalidBBR")
 }
 
-// bandwidth returns how many bits a second an annotation lets a Pod have; 0 for as many as it can, which is also what one may whose
-// annotation cannot be understood.
+// bandwidth returns the limit that an annotation sets, in bits a second, or 0 for no limit. An
+// invalid value sets no limit.
 func bandwidth(p *problems, annotations map[string]string, name string) uint64 {
 	text, ok := annotations[name]
 	if !ok {

@@ -9,7 +9,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// A rate is read as Kubernetes reads it; what is none limits nothing, and its author is told.
+// TestEgress checks that a rate is parsed as Kubernetes does. An invalid one sets no limit and is
+// reported.
 func TestEgress(t *testing.T) {
 	for text, want := range map[string]uint64{
 		"1k": 1000, "10M": 10e6, "1.5M": 1.5e6, "1Mi": 1 << 20, "1P": 1e15, "1000": 1000, "1e6": 1e6, "+2G": 2e9, "1E3": 1000,
@@ -28,7 +29,8 @@ func TestEgress(t *testing.T) {
 	}
 }
 
-// Namespaces and nodes say what their pods may send together, and only they do.
+// TestShare checks that namespaces and nodes limit what their pods send together, by an annotation
+// that only they may have.
 func TestShare(t *testing.T) {
 	const name = "fairlead.io/egress-bandwidth"
 	for text, want := range map[string]uint64{"100M": 100e6, "": 0, "-1": 0} {
@@ -52,7 +54,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A pod is of the class that it says, or else of Kubernetes'.
+// TestClass checks that a pod has the class that its annotation names, or else its QoS class.
 func TestClass(t *testing.T) {
 	for _, tt := range []struct {
 		says string

@@ -12,11 +12,12 @@ import (
 // taintLeaving is set by the cluster autoscaler on a node that it is about to delete.
 const taintLeaving = "ToBeDeletedByClusterAutoscaler"
 
-// TaintAwaiting is given to a node by who adds it, and keeps pods away until the node's agent is ready.
+// TaintAwaiting is set on a node by whoever adds it to the cluster, and keeps pods away until the
+// node's agent is ready.
 const TaintAwaiting = "fairlead.io/agent-not-ready"
 
-// Node translates a Node. Addresses and prefixes that cannot be parsed are left out: they are the kubelet's and the
-// controller's, and nothing that a user could correct.
+// Node translates a Node. It leaves out addresses and prefixes that cannot be parsed and does not
+// report them: the kubelet and a controller write them, and no user could correct them.
 func Node(n *corev1.Node) *model.Node {
 	p := &problems{}
 	out := &model.Node{
@@ -70,7 +71,7 @@ func podCIDRs(spec *corev1.NodeSpec) []netip.Prefix {
 	return list
 }
 
-// Namespace translates a Namespace: its labels, and the annotations that are ours.
+// Namespace translates a Namespace: its labels and fairlead's annotations.
 func Namespace(n *corev1.Namespace) *model.Namespace {
 	p := &problems{}
 	checkMisplaced(p, n.Annotations, annotationSocketLB, annotationAccelerate, annotationShare)

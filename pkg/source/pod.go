@@ -9,8 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Pod translates a Pod. A pod that has finished keeps neither host ports nor addresses: both may be another pod's by
-// now. Ports of a pod in the host's namespace are the host's own and need no translation.
+// Pod translates a Pod. A finished pod keeps neither host ports nor addresses, because another pod
+// may have them by now. Ports of a pod in the host's network namespace are the host's own and need
+// no translation.
 func Pod(pod *corev1.Pod) *model.Pod {
 	p := &problems{}
 	checkMisplaced(p, pod.Annotations, annotationSocketLB, annotationAccelerate, annotationSourceCheck, annotationProxy, annotationClass, annotationBBR)
@@ -70,8 +71,8 @@ func podAddrs(p *problems, status *corev1.PodStatus) []netip.Addr {
 	return list
 }
 
-// hostPorts collects the ports of the containers that run as long as the pod does; init containers that must end
-// before it starts are not among them.
+// hostPorts collects the host ports of the containers that run as long as the pod does. Init
+// containers that end before the pod starts do not count.
 func hostPorts(p *problems, spec *corev1.PodSpec) []model.HostPort {
 	var list []model.HostPort
 	used := taken{}
@@ -87,7 +88,7 @@ func hostPorts(p *problems, spec *corev1.PodSpec) []model.HostPort {
 	return slices.Clip(list)
 }
 
-// occupied is what no two host ports of a pod may share.
+// occupied is what two host ports of a pod must not share.
 type occupied struct {
 	hostIP   netip.Addr
 	port     int32
@@ -109,7 +110,7 @@ func appendHostPorts(list []model.HostPort, p *problems, used taken, in []corev1
 		case !isPort(port.HostPort) || !isPort(port.ContainerPort):
 			p.add("InvalidPort", "hostPort %d for containerPort %d is ignored: use 1 to 65535", port.HostPort, port.ContainerPort)
 		case !parsed:
-			// Not every address instead: that would open what was meant to be closed.
+			// Falling back to every address could expose a port that was meant to be restricted.
 			p.add("InvalidAddress", "hostPort %d is ignored: its hostIP %.64q is not an IP address, correct it", port.HostPort, port.HostIP)
 		case !used.claim(occupied{hostIP, port.HostPort, proto}):
 			p.add("DuplicatePort", "hostPort %d is ignored: another port of the pod has it too, choose another", port.HostPort)
@@ -125,7 +126,8 @@ func appendHostPorts(list []model.HostPort, p *problems, used taken, in []corev1
 	return list
 }
 
-// hostIP returns the invalid address for every address of the node.
+// hostIP parses a hostIP. It returns the invalid address if the port is for every address of the
+// node.
 func hostIP(text string) (netip.Addr, bool) {
 	if text == "" {
 		return netip.Addr{}, true

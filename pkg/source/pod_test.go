@@ -190,7 +190,8 @@ func TestPodWithMisplacedAnnotation(t *testing.T) {
 	checkProblem(t, got.Problems, "MisplacedAnnotation", "an EndpointSlice")
 }
 
-// A pod is checked unless it says exactly what turns that off, and only a pod says so.
+// TestBadSourceCheck checks that a pod is checked unless its annotation says exactly "off", and
+// only a pod's own annotation counts.
 func TestBadSourceCheck(t *testing.T) {
 	for _, value := range []string{"", "Off", "false", " off", "off\n", strings.Repeat("x", 1<<16)} {
 		got := Pod(webPod(func(pod *corev1.Pod) { pod.Annotations = map[string]string{"fairlead.io/source-check": value} }))
@@ -208,7 +209,7 @@ func TestBadSourceCheck(t *testing.T) {
 	for value, want := range map[string]bool{"optional": true, "off": false, "": false, "Optional": false} {
 		namespace.Labels = map[string]string{"fairlead.io/source-check": value}
 		if Namespace(namespace).MayUncheck != want {
-			t.Errorf("label %q: may uncheck is not %t", value, want)
+			t.Errorf("label %q: MayUncheck is not %t", value, want)
 		}
 	}
 }

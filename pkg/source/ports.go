@@ -5,10 +5,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// taken remembers what the ports of one Service occupy, so that a second claim is told instead of mixing two ports up.
+// taken records what the ports of one Service or Pod occupy, so that a second claim is reported
+// instead of mixing up two ports.
 type taken map[any]struct{}
 
-// claim reports whether the caller is the first to want key.
+// claim reports whether the caller is the first to claim key.
 func (t taken) claim(key any) bool {
 	_, found := t[key]
 	t[key] = struct{}{}

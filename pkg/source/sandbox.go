@@ -7,9 +7,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// localUID returns what a kubelet identifies a pod by. A static pod has the hash of its manifest, and the pod that
-// mirrors it in the API server another UID. Whoever makes a pod writes its annotations, so a value that could be the UID
-// of somebody else's pod does not count.
+// localUID returns the UID by which the kubelet knows a pod. For a static pod this is the hash of
+// its manifest; the mirror pod in the API server has another UID. The hash comes from an annotation
+// that the creator of the pod can set, so a value that could be the UID of someone else's pod is
+// ignored.
 func localUID(pod *corev1.Pod) string {
 	hash := pod.Annotations[corev1.MirrorPodAnnotationKey]
 	if raw, err := hex.DecodeString(hash); err != nil || len(raw) != md5Size {
@@ -20,10 +21,11 @@ func localUID(pod *corev1.Pod) string {
 
 const md5Size = 16
 
-// labelKubeVirt is on the pods that run a virtual machine beside a launcher, under the ordinary runtime.
+// labelKubeVirt marks the launcher pods of KubeVirt, which run a virtual machine under the ordinary
+// runtime.
 const labelKubeVirt = "kubevirt.io"
 
-// runtimeOf returns what a pod runs under, "" if that is the ordinary runtime.
+// runtimeOf returns the runtime of a pod, or "" for the ordinary one.
 func runtimeOf(pod *corev1.Pod) string {
 	if pod.Labels[labelKubeVirt] == "virt-launcher" {
 		return "kubevirt"
@@ -34,8 +36,8 @@ func runtimeOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// mesh is how the pods of a service mesh are told that have what they dial redirected: by a container of that name
-// beside another one, since alone it is a gateway; or by an annotation.
+// mesh says how to recognize the pods whose connections a service mesh redirects: by a container of
+// that name next to another one (alone, it is a gateway), or by an annotation.
 type mesh struct {
 	name              string
 	container         string
@@ -52,7 +54,7 @@ func meshes() []mesh {
 	}
 }
 
-// Meshes returns the names of the service meshes whose pods are told from others.
+// Meshes returns the names of the service meshes whose pods can be recognized.
 func Meshes() []string {
 	var names []string
 	for _, m := range meshes() {
@@ -61,7 +63,7 @@ func Meshes() []string {
 	return names
 }
 
-// meshOf returns the service mesh of a pod, "" if there is none.
+// meshOf returns the service mesh of a pod, or "" if it has none.
 func meshOf(pod *corev1.Pod) string {
 	for _, m := range meshes() {
 		if m.annotation != "" && pod.Annotations[m.annotation] == m.value || m.container != "" && beside(&pod.Spec, m.container) {
@@ -71,7 +73,8 @@ func meshOf(pod *corev1.Pod) string {
 	return ""
 }
 
-// beside reports whether a container of that name runs as long as the pod does and another one too.
+// beside reports whether the pod has a container of that name that runs as long as the pod does,
+// next to another container.
 func beside(spec *corev1.PodSpec, name string) bool {
 	named := func(c corev1.Container) bool { return c.Name == name }
 	if slices.ContainsFunc(spec.Containers, named) {

@@ -70,7 +70,7 @@ func TestRuntime(t *testing.T) {
 	}
 }
 
-// Whoever makes a pod must not be able to pass it off as another one.
+// TestLocalUID checks that the creator of a pod cannot pass it off as another one.
 func TestLocalUID(t *testing.T) {
 	const uid, hash = "e0e2cf4e-1b0e-4b64-8c54-0d5f4f2b1a10", "0123456789abcdef0123456789abcdef"
 	for _, test := range []struct{ annotation, value, want string }{
@@ -93,7 +93,7 @@ func TestSocketLB(t *testing.T) {
 	for _, test := range []struct {
 		value string
 		want  model.SocketLB
-		says  string // the problem
+		says  string // in the problem's message
 	}{
 		{"on", model.SocketLBOn, ""},
 		{"off", model.SocketLBOff, ""},
@@ -121,7 +121,8 @@ func TestSocketLB(t *testing.T) {
 	}
 }
 
-// On other kinds of object it is a mistake, and so are theirs on a Namespace.
+// TestSocketLBMisplaced checks that the annotation is a mistake on other kinds of object, and so
+// are their annotations on a Namespace.
 func TestSocketLBMisplaced(t *testing.T) {
 	service := &corev1.Service{ObjectMeta: annotated("fairlead.io/socket-lb", "off"), Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.1"}}
 	problems := Service(service).Problems

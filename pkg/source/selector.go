@@ -12,14 +12,15 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// What a selector of an object may have: it is compared with every pod of its namespace, again and again.
+// Limits of a selector in an object, which is matched against every pod of its namespace again and
+// again.
 const (
 	maxRequirements   = 16
 	maxSelectorValues = 32
 )
 
-// ParseSelector reads a selector as kubectl takes it, such as "app in (web, api), tier!=test". An empty text is one without
-// requirements.
+// ParseSelector parses a selector in kubectl's syntax, such as "app in (web, api), tier!=test". An
+// empty text has no requirements.
 func ParseSelector(text string) (model.Selector, error) {
 	all, err := labels.ParseToRequirements(text)
 	if err != nil {
@@ -28,14 +29,15 @@ func ParseSelector(text string) (model.Selector, error) {
 	return requirements(all), nil
 }
 
-// podSelector returns what a selector of an object asks for.
+// podSelector translates a label selector.
 func podSelector(in *metav1.LabelSelector) (model.Selector, error) {
 	if n := len(in.MatchLabels) + len(in.MatchExpressions); n > maxRequirements {
-		return nil, fmt.Errorf("it has %d requirements, and %d are the most", n, maxRequirements)
+		return nil, fmt.Errorf("it has %d requirements, at most %d are allowed", n, maxRequirements)
 	}
 	for i := range in.MatchExpressions {
 		if n := len(in.MatchExpressions[i].Values); n > maxSelectorValues {
-			return nil, fmt.Errorf("matchExpressions[%d] has %d values, and %d are the most", i, n, maxSelectorValues)
+			return nil, fmt.Errorf("matchExpressions[%d] has %d values, at most %d are allowed",
+				i, n, maxSelectorValues)
 		}
 	}
 	selector, err := metav1.LabelSelectorAsSelector(in)
@@ -51,14 +53,14 @@ func requirements(all labels.Requirements) model.Selector {
 	for i := range all {
 		out = append(out, model.Requirement{Label: all[i].Key(), Operator: operator(all[i].Operator()), Values: sets(&all[i])})
 	}
-	// One order, or the same object would look changed.
+	// Sort, because the same object would otherwise look changed.
 	slices.SortFunc(out, func(a, b model.Requirement) int {
 		return cmp.Or(cmp.Compare(a.Label, b.Label), cmp.Compare(a.Operator, b.Operator), slices.Compare(a.Values, b.Values))
 	})
 	return out
 }
 
-// sets returns the values of a requirement, nil if it has none.
+// sets returns the values of a requirement, or nil if it has none.
 func sets(r *labels.Requirement) []string {
 	if r.Values().Len() == 0 {
 		return nil

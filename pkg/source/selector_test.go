@@ -11,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// A selector tells whom Kubernetes' own code says that it does, whatever it is made of.
+// TestSelectorsAsKubernetesHasThem checks that a selector selects what Kubernetes' own code says,
+// whatever it is made of.
 func TestSelectorsAsKubernetesHasThem(t *testing.T) {
 	random := rand.New(rand.NewPCG(rand.Uint64(), 0))
 	one := func(list ...string) string { return list[random.IntN(len(list))] }
@@ -51,7 +52,7 @@ func TestSelectorsAsKubernetesHasThem(t *testing.T) {
 		}
 	}
 	if counts[true] < 10000 || counts[false] < 10000 {
-		t.Errorf("told and not: %v", counts)
+		t.Errorf("selected and not selected: %v", counts)
 	}
 }
 
@@ -85,19 +86,20 @@ func TestPodSelector(t *testing.T) {
 		{"a bad value", metav1.LabelSelector{MatchLabels: map[string]string{"a": "b c"}}, false, "a valid label must be"},
 		{"a bad operator", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{expression("a", "Like", "b")}}, false, "not a valid label selector operator"},
 		{"no values", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{expression("a", "In")}}, false, "values set can't be empty"},
-		{"too many values", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{expression("a", "In", long...)}}, false, "matchExpressions[0] has 33 values, and 32 are the most"},
-		{"too many labels", metav1.LabelSelector{MatchLabels: many}, false, "it has 17 requirements, and 16 are the most"},
+		{"too many values", metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{expression("a", "In", long...)}}, false, "matchExpressions[0] has 33 values, at most 32 are allowed"},
+		{"too many labels", metav1.LabelSelector{MatchLabels: many}, false, "it has 17 requirements, at most 16 are allowed"},
 	} {
 		selector, err := podSelector(&tt.in)
 		if (err != nil) != (tt.says != "") || err != nil && !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s: error %v, want one with %q", tt.name, err, tt.says)
 		} else if err == nil && selector.Selects(web) != tt.web {
-			t.Errorf("%s: it tells %v as %v", tt.name, selector, !tt.web)
+			t.Errorf("%s: %v gives %v", tt.name, selector, !tt.web)
 		}
 	}
 }
 
-// The same selector is equal, in whatever order a map is gone through.
+// TestSelectorsAreOrdered checks that the same selector is always equal, whatever the iteration
+// order of maps.
 func TestSelectorsAreOrdered(t *testing.T) {
 	in := &metav1.LabelSelector{MatchLabels: map[string]string{"a": "1", "b": "2", "c": "3"}, MatchExpressions: []metav1.LabelSelectorRequirement{
 		{Key: "a", Operator: "Exists"}, {Key: "a", Operator: "In", Values: []string{"2", "1"}}, {Key: "a", Operator: "In", Values: []string{"1"}},

@@ -15,8 +15,8 @@ const (
 	maxAffinitySeconds     = 86400
 )
 
-// Service translates a Service. It returns nil for one that is not this proxy's: ExternalName, without a ClusterIP,
-// or labelled as another proxy's.
+// Service translates a Service. It returns nil for one that fairlead does not serve: an
+// ExternalName, one without a ClusterIP, or one with the label of another proxy.
 func Service(s *corev1.Service) *model.Service {
 	if s.Spec.ClusterIP == "" {
 		return nil
@@ -24,9 +24,10 @@ func Service(s *corev1.Service) *model.Service {
 	return service(s)
 }
 
-// Standalone translates a Service that no API server has completed. It differs from Service in that a missing
-// ClusterIP does not make a Service headless (only an explicit "None" does): the Service is served on its other
-// addresses, and what only an API server could have allocated is reported as missing.
+// Standalone translates a Service from a source that does not complete it as an API server would.
+// It differs from Service in that a missing ClusterIP does not make a Service headless (only an
+// explicit "None" does): the Service is served on its other addresses, and what only an API server
+// could have allocated is reported as missing.
 func Standalone(s *corev1.Service) *model.Service {
 	out := service(s)
 	if out == nil {
@@ -71,8 +72,8 @@ func service(s *corev1.Service) *model.Service {
 			*spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
 		ExternalLocal: externallyAccessible(spec) && spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 	}
-	// Ranges guard load balancer addresses alone, and those count for every type of Service. Without any, only the
-	// type tells whether the ranges are waiting for one.
+	// Source ranges only guard load balancer addresses, which any type of Service may have. A
+	// Service without such an address may still be waiting for one if its type is LoadBalancer.
 	if spec.Type == corev1.ServiceTypeLoadBalancer || len(out.LoadBalancerIPs) > 0 {
 		out.SourceRanges = sourceRanges(p, spec.LoadBalancerSourceRanges)
 		if len(spec.LoadBalancerSourceRanges) == 0 && strings.TrimSpace(s.Annotations[annotationSourceRanges]) != "" {
@@ -94,7 +95,8 @@ func created(meta *metav1.ObjectMeta) int64 {
 	return meta.CreationTimestamp.Unix()
 }
 
-// externallyAccessible goes by the type alone: addresses that come and go must not switch the traffic policy.
+// externallyAccessible considers nothing but the spec: addresses that a load balancer adds and
+// removes must not switch the traffic policy.
 func externallyAccessible(spec *corev1.ServiceSpec) bool {
 	switch spec.Type {
 	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
@@ -105,7 +107,7 @@ func externallyAccessible(spec *corev1.ServiceSpec) bool {
 	return false
 }
 
-// checkEnums reports words that mean nothing; each then counts as the default.
+// checkEnums reports invalid values of enumerations. Each counts as the default.
 func checkEnums(p *problems, spec *corev1.ServiceSpec) {
 	switch spec.Type {
 	case corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer, "":
@@ -126,8 +128,8 @@ func checkEnums(p *problems, spec *corev1.ServiceSpec) {
 	}
 }
 
-// clusterIPs returns one address per family: those that ipFamilies names, or clusterIP alone where an old API server
-// left ipFamilies out.
+// clusterIPs returns one address per family: those that ipFamilies names, or only clusterIP if an
+// old API server left ipFamilies out.
 func clusterIPs(p *problems, spec *corev1.ServiceSpec) []netip.Addr {
 	if spec.ClusterIP == "" {
 		return nil
@@ -171,8 +173,8 @@ func ipFamily(name corev1.IPFamily) model.Family {
 	return 0
 }
 
-// probed reports whether agents dial the address to see whether their programs are at work (bpf/lib/probe.h): the dummy
-// address of RFC 7600, and the discard prefix of RFC 6666.
+// probed reports whether addr is one that agents dial to test whether their programs are at work
+// (bpf/lib/probe.h): the dummy address of RFC 7600, or one in the discard prefix of RFC 6666.
 func probed(addr netip.Addr) bool {
 	return addr == netip.AddrFrom4([4]byte{192, 0, 0, 8}) || netip.MustParsePrefix("100::/64").Contains(addr)
 }
@@ -181,8 +183,8 @@ func (p *problems) addProbed(field string, addr netip.Addr) {
 	p.add("InvalidAddress", "%s %s is ignored: agents test their programs by dialing it, use another address", field, addr)
 }
 
-// virtualIP parses an address that a Service is reached at. An unspecified one is refused because the maps read it as
-// every address of the node.
+// virtualIP parses an address of a Service. It rejects an unspecified address because in the maps
+// that means every address of the node.
 func virtualIP(p *problems, field, text string) (netip.Addr, bool) {
 	addr, ok := parseAddr(text)
 	switch {
@@ -198,10 +200,11 @@ func virtualIP(p *problems, field, text string) (netip.Addr, bool) {
 	return addr, ok
 }
 
-// maxAddresses bounds each list of addresses. With many ports they multiply, and a Service may be anybody's.
+// maxAddresses bounds each list of addresses. Every address is multiplied by the ports, and anyone
+// may own a Service.
 const maxAddresses = 512
 
-// addresses are the addresses of one field, each once.
+// addresses collects the addresses of one field without duplicates.
 type addresses struct {
 	list []netip.Addr
 	seen map[netip.Addr]bool
@@ -229,7 +232,8 @@ func (a *addresses) all(p *problems, field string) []netip.Addr {
 	return a.list
 }
 
-// externalIPs returns the addresses as they are: whether a Service may have one is decided where it is compiled.
+// externalIPs returns the addresses as they are. Package lb decides whether a Service may have
+// them.
 func externalIPs(p *problems, texts []string) []netip.Addr {
 	var list addresses
 	for _, text := range texts {
@@ -239,15 +243,16 @@ func externalIPs(p *problems, texts []string) []netip.Addr {
 			p.addProbed("externalIP", addr)
 		case ok:
 			list.add(addr)
-		case strings.TrimSpace(text) != "": // the API server lets empty ones pass
+		case strings.TrimSpace(text) != "": // the API server accepts empty ones
 			p.add("InvalidAddress", "externalIP %.64q is ignored: it is not an IP address, correct it", text)
 		}
 	}
 	return list.all(p, "spec.externalIPs")
 }
 
-// loadBalancerIPs returns the addresses whose traffic arrives with the address still in it. In mode Proxy the load
-// balancer addresses the node port instead, and traffic from inside must go through it.
+// loadBalancerIPs returns the addresses that packets still carry when they reach a node. With
+// ipMode Proxy, the load balancer sends to the node port instead, and traffic from inside the
+// cluster must go through it too.
 func loadBalancerIPs(p *problems, ingress []corev1.LoadBalancerIngress) []netip.Addr {
 	var list addresses
 	for i := range ingress {
@@ -262,7 +267,8 @@ func loadBalancerIPs(p *problems, ingress []corev1.LoadBalancerIngress) []netip.
 	return list.all(p, "status.loadBalancer.ingress")
 }
 
-// sourceRanges returns the ranges of the families that are restricted: a family with a range of every address is not.
+// sourceRanges returns the ranges of the restricted families. A family with a range of length 0 is
+// not restricted.
 func sourceRanges(p *problems, texts []string) []netip.Prefix {
 	if len(texts) == 0 {
 		return nil
@@ -270,7 +276,7 @@ func sourceRanges(p *problems, texts []string) []netip.Prefix {
 	list := make([]netip.Prefix, 0, len(texts))
 	open := map[model.Family]bool{}
 	for _, text := range texts {
-		text = strings.TrimSpace(text) // validation lets blanks pass
+		text = strings.TrimSpace(text) // the API server accepts blanks
 		if text == "" {
 			continue
 		}

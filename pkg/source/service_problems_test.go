@@ -18,7 +18,7 @@ func TestServiceProblems(t *testing.T) {
 		change func(*corev1.Service)
 		reason string
 		says   string
-		want   func(*model.Service) // what is left of the Service
+		want   func(*model.Service) // the rest of the Service
 	}{
 		{
 			"ClusterIP",
@@ -231,7 +231,8 @@ func TestServiceProblems(t *testing.T) {
 	}
 }
 
-// checkProblem wants exactly one problem, with that reason and with a message that says so.
+// checkProblem checks that there is exactly one problem, with that reason and a message that
+// contains says.
 func checkProblem(t *testing.T, problems []model.Problem, reason, says string) {
 	t.Helper()
 	if len(problems) != 1 || problems[0].Reason != reason || !strings.Contains(problems[0].Message, says) {
@@ -263,7 +264,7 @@ func TestAddressesAreBounded(t *testing.T) {
 	s := webService(func(s *corev1.Service) {
 		for i := range maxAddresses + 7 {
 			addr := fmt.Sprintf("203.0.%d.%d", i>>8, i&255)
-			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, addr, addr) // the second is no more than a repetition
+			s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, addr, addr) // the second is a duplicate
 			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: addr})
 		}
 	})
@@ -279,7 +280,8 @@ func TestAddressesAreBounded(t *testing.T) {
 	}
 }
 
-// TestProblemsAreOrdered compares translations of one object: an order that changes would make it dirty for ever.
+// TestProblemsAreOrdered translates one object repeatedly: a changing order would make it dirty for
+// ever.
 func TestProblemsAreOrdered(t *testing.T) {
 	annotations := map[string]string{}
 	for i := range 12 {

@@ -17,7 +17,8 @@ var comparers = cmp.Options{
 	cmpopts.EquateEmpty(),
 }
 
-// webService returns a plain Service after the changes, and what a plain one translates to.
+// webService returns a plain Service with the changes applied, and webModel what a plain one
+// translates to.
 func webService(changes ...func(*corev1.Service)) *corev1.Service {
 	cluster := corev1.ServiceInternalTrafficPolicyCluster
 	s := &corev1.Service{

@@ -10,8 +10,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// Slice translates an EndpointSlice. It returns nil for one that is not this proxy's: of host names, without a
-// Service, or labelled as those of a headless Service are.
+// Slice translates an EndpointSlice. It returns nil for one that fairlead does not use: of host
+// names, without a Service, or with the label of a headless Service's slices.
 func Slice(s *discoveryv1.EndpointSlice) *model.Slice {
 	owner := s.Labels[discoveryv1.LabelServiceName]
 	if s.AddressType == discoveryv1.AddressTypeFQDN || owner == "" || s.Namespace == "" || s.Name == "" || labelled(s.Labels, corev1.IsHeadlessService) {
@@ -42,18 +42,18 @@ func Slice(s *discoveryv1.EndpointSlice) *model.Slice {
 	return out
 }
 
-// triggered returns the time that the endpoint controller wrote, in nanoseconds, or 0. A time that is none says nothing
-// about the endpoints and is no problem of theirs.
+// triggered returns the time that the endpoint controller wrote, in nanoseconds, or 0. An invalid
+// time says nothing about the endpoints, so it is not reported as a problem.
 func triggered(text string) int64 {
 	at, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil || at.Year() < 1970 || at.Year() > 2200 { // what the number can hold
+	if err != nil || at.Year() < 1970 || at.Year() > 2200 { // the range of the number
 		return 0
 	}
 	return at.UnixNano()
 }
 
-// slicePorts leaves out ports without a name or a number, as kube-proxy does: the first cannot be matched, the second
-// means every port and is for other consumers.
+// slicePorts leaves out ports without a name or a number, as kube-proxy does. A port without a name
+// cannot be matched; one without a number means every port, and is for other consumers.
 func slicePorts(p *problems, in []discoveryv1.EndpointPort) []model.SlicePort {
 	if len(in) == 0 {
 		return nil
@@ -92,7 +92,7 @@ func endpoints(p *problems, family model.Family, in []discoveryv1.Endpoint) []mo
 		if len(e.Addresses) == 0 {
 			continue
 		}
-		addr, ok := parseAddr(e.Addresses[0]) // further ones have no meaning any more
+		addr, ok := parseAddr(e.Addresses[0]) // the API has deprecated further ones
 		switch {
 		case !ok:
 			p.add("InvalidAddress", "endpoint %.64q is ignored: it is not an IP address, correct it", e.Addresses[0])
@@ -113,7 +113,7 @@ func endpoints(p *problems, family model.Family, in []discoveryv1.Endpoint) []mo
 	return list
 }
 
-// conditions applies the defaults: what a slice does not say is that the endpoint works.
+// conditions applies the API's defaults: an endpoint works unless its slice says otherwise.
 func conditions(in *discoveryv1.EndpointConditions) model.Conditions {
 	var out model.Conditions
 	if in.Ready == nil || *in.Ready {
@@ -128,8 +128,8 @@ func conditions(in *discoveryv1.EndpointConditions) model.Conditions {
 	return out
 }
 
-// hintSet shares equal hints among the endpoints of a slice: most name one of a few zones. It remembers only a few,
-// since hints for nodes may all differ.
+// hintSet shares equal hints among the endpoints of a slice, because most name one of a few zones.
+// It remembers only a few hints, because those for nodes may all differ.
 type hintSet struct {
 	recent [8]*model.Hints
 	next   int

@@ -237,7 +237,7 @@ func TestSliceOfUnknownType(t *testing.T) {
 	}
 }
 
-// TestSliceSharesHints holds down the memory of a slice: hints that say the same are one object.
+// TestSliceSharesHints limits the memory of a slice: equal hints are one object.
 func TestSliceSharesHints(t *testing.T) {
 	zone := func(name string) *discoveryv1.EndpointHints {
 		return &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: name}}}

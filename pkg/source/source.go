@@ -1,8 +1,9 @@
-// Package source translates Kubernetes objects into the nouns of pkg/model. Both sources, the API server and files,
-// use it, so an object means the same wherever it came from: what kube-proxy would make of it.
+// Package source translates Kubernetes objects into the types of pkg/model. Both sources, the API
+// server and files, use it, so an object means the same from either: what kube-proxy would make of
+// it.
 //
-// Translation is pure. Whatever an object holds, it never fails: what cannot be used is left out and becomes a
-// model.Problem that says what to do, and the rest of the object works.
+// Translation is pure and never fails, whatever an object holds. What cannot be used is left out
+// and becomes a model.Problem that says what to do, and the rest of the object works.
 package source
 
 import (
@@ -12,12 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// labelProxyName hands a Service to another proxy, whatever its value.
+// labelProxyName hands a Service to another proxy. Its value does not matter.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// ServiceSelector and SliceSelector are the label selectors of the Services and the EndpointSlices that are this
-// proxy's, the same as kube-proxy's. What makes a Service headless is its address, and the controller labels the slices
-// by that; the same label on a Service means nothing.
+// ServiceSelector and SliceSelector are the label selectors of the Services and EndpointSlices that
+// fairlead serves. They are kube-proxy's. The endpoint controller puts the headless label on
+// slices, according to the Service's address; on a Service it means nothing.
 const (
 	ServiceSelector = "!" + labelProxyName
 	SliceSelector   = "!" + corev1.IsHeadlessService
@@ -29,16 +30,17 @@ func labelled(labels map[string]string, label string) bool {
 	return found
 }
 
-// maxProblems bounds what one hostile object can add to events and listings.
+// maxProblems bounds what a hostile object can add to events and listings.
 const maxProblems = 16
 
-// problems collects what had to be ignored in one object.
+// problems collects what was ignored in one object.
 type problems struct {
 	list []model.Problem
 	more int
 }
 
-// add notes a problem. Values from the object belong in args as %.64q, since they may be long or unprintable.
+// add records a problem. Format values from the object with %.64q, because they may be long or
+// unprintable.
 func (p *problems) add(reason, format string, args ...any) {
 	if len(p.list) == maxProblems {
 		p.more++
@@ -47,7 +49,7 @@ func (p *problems) add(reason, format string, args ...any) {
 	p.list = append(p.list, model.Problem{Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
-// all returns the problems, nil if there were none.
+// all returns the problems, or nil if there are none.
 func (p *problems) all() []model.Problem {
 	if p.more > 0 {
 		return append(p.list, model.Problem{
@@ -58,7 +60,7 @@ func (p *problems) all() []model.Problem {
 	return p.list
 }
 
-// protocol returns the protocol of that name; none is TCP.
+// protocol returns the protocol of that name. The default is TCP.
 func protocol(name corev1.Protocol) (model.Protocol, bool) {
 	switch name {
 	case corev1.ProtocolTCP, "":

@@ -60,7 +60,8 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// TestSelectors holds the selectors against the translation, which must leave out the same objects.
+// TestSelectors compares the label selectors with the translation, which must leave out the same
+// objects.
 func TestSelectors(t *testing.T) {
 	services, err := labels.Parse(ServiceSelector)
 	if err != nil {

@@ -5,17 +5,18 @@ import (
 	"time"
 )
 
-// claim is a file's wish to be where an object is defined.
+// claim says where an object is defined.
 type claim struct {
 	file *file
 	line int
 }
 
-// resolve decides what each file serves from now on: what it holds, or what it served before if it is wrong or if one
-// of its objects is another file's.
+// resolve decides what each file serves from now on: its current contents, or what it served before
+// if the file is invalid or one of its objects belongs to another file.
 //
-// Of two files with the same object the one that has served it keeps it; if neither has, the first by name gets it.
-// A file that falls back may then have objects that have moved to another file, which therefore falls back too.
+// If two files define the same object, the file that has been serving it keeps it; if neither has,
+// the first by name gets it. A file that falls back may then serve objects that have moved to
+// another file, which therefore falls back too.
 func (s *Source) resolve(now time.Time) {
 	for name, f := range s.files {
 		if f.gone {
@@ -26,7 +27,7 @@ func (s *Source) resolve(now time.Time) {
 	errs := map[*file]*FileError{}
 	for _, f := range files {
 		switch {
-		case f.restless: // or it would not have come to this
+		case f.restless: // reported only after the file has been restless for settleMax
 			errs[f] = &FileError{File: f.name, Message: "read file: it keeps changing: write a new file and rename it over this one"}
 		case f.bad != nil:
 			errs[f] = f.bad
@@ -53,8 +54,8 @@ func (s *Source) resolve(now time.Time) {
 	}
 }
 
-// conflict returns a file that must fall back, and why; nil if there is none. Files with an error have fallen back,
-// and what they served never conflicts among themselves.
+// conflict returns a file that must fall back and the reason, or nil if there is none. Files with
+// an error have fallen back already, and what they serve never conflicts with each other.
 func conflict(files []*file, errs map[*file]*FileError) (*file, *FileError) {
 	claims := map[key]claim{}
 	for _, f := range files {

@@ -81,7 +81,7 @@ func TestSameObjectInTwoFiles(t *testing.T) {
 	}
 }
 
-// TestConflictEnds resolves a conflict by a change of the file that was right.
+// TestConflictEnds resolves a conflict by a change to the file that was valid.
 func TestConflictEnds(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	r.write("a.yaml", service("x", "10.0.0.1"))

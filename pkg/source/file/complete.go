@@ -7,7 +7,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// completeService applies the defaults of the API server that translation relies on.
+// completeService applies the API server's defaults that translation relies on.
 func completeService(s *corev1.Service) {
 	spec := &s.Spec
 	if spec.Type == "" {
@@ -31,7 +31,7 @@ func completeService(s *corev1.Service) {
 	completeClusterIPs(spec)
 }
 
-// completeClusterIPs makes clusterIP, clusterIPs and ipFamilies say the same, whichever of them was written.
+// completeClusterIPs makes clusterIP, clusterIPs and ipFamilies agree, whichever of them is set.
 func completeClusterIPs(spec *corev1.ServiceSpec) {
 	switch {
 	case spec.ClusterIP == "" && len(spec.ClusterIPs) > 0:
@@ -48,7 +48,7 @@ func completeClusterIPs(spec *corev1.ServiceSpec) {
 	}
 }
 
-// completeSlice applies the defaults of the API server that translation relies on.
+// completeSlice applies the API server's defaults that translation relies on.
 func completeSlice(s *discoveryv1.EndpointSlice) {
 	for i := range s.Ports {
 		port := &s.Ports[i]

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// TestDefaults wants plain manifests to mean what they would to an API server.
+// TestDefaults checks that plain manifests mean what they would mean to an API server.
 func TestDefaults(t *testing.T) {
 	text := dedent(`
 	apiVersion: v1
@@ -71,7 +71,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestServiceWithoutClusterIP holds the rule for what nothing allocates an address for.
+// TestServiceWithoutClusterIP covers Services for which nothing allocates an address.
 func TestServiceWithoutClusterIP(t *testing.T) {
 	tests := []struct {
 		name    string

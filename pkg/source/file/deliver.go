@@ -6,7 +6,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// batch is everything that all files serve, by kind.
+// batch holds everything that the files serve, by kind.
 type batch struct {
 	services   []*model.Service
 	slices     []*model.Slice
@@ -36,8 +36,8 @@ func (b *batch) add(o *object) {
 	}
 }
 
-// deliver hands over what the files serve. complete says that nothing is being changed at this moment, changed that
-// something has been.
+// deliver hands what the files serve to the store. complete says that no file is being changed
+// right now, changed that at least one has changed.
 func (s *Source) deliver(complete, changed bool, now time.Time) {
 	var b batch
 	for _, f := range s.files {
@@ -74,17 +74,17 @@ func (s *Source) deliver(complete, changed bool, now time.Time) {
 	s.status.Objects = objects
 }
 
-// replace makes the store hold exactly the batch, which also tells it that it knows everything.
+// replace makes the store hold exactly the batch, and marks every kind as synced.
 func (b *batch) replace(store *model.Store) {
 	store.ReplaceServices(b.services)
 	store.ReplaceSlices(b.slices)
 	store.ReplaceNodes(b.nodes)
 	store.ReplaceNamespaces(b.namespaces)
-	store.ReplaceAccelerations(b.policies) // before what closes Synced
+	store.ReplaceAccelerations(b.policies) // before ReplacePods, which closes Synced
 	store.ReplacePods(b.pods)
 }
 
-// set only adds to the store.
+// set adds the batch to the store and removes nothing.
 func (b *batch) set(store *model.Store) {
 	for _, service := range b.services {
 		store.SetService(service)

@@ -19,15 +19,15 @@ import (
 // document is one document of a file.
 type document struct {
 	line int    // on which text begins
-	text []byte // as it is in the file
+	text []byte // as in the file
 	json []byte // the same as JSON
 	yaml bool   // whether text is YAML
 
-	items []int // the lines of a List's items, once they were asked for
+	items []int // the lines of a List's items, once itemLine was called
 }
 
-// documents splits a file. Converting a document to JSON is left to the caller, so that not all of them are in memory
-// twice.
+// documents splits a file. The caller converts each document to JSON, so that not all of them are
+// in memory twice.
 func documents(name string, data []byte) ([]document, error) {
 	if !utf8.Valid(data) {
 		return nil, errors.New("the file is not UTF-8 text: convert it")
@@ -38,8 +38,8 @@ func documents(name string, data []byte) ([]document, error) {
 	return splitYAML(data), nil
 }
 
-// splitYAML splits at the markers, which YAML keeps for itself wherever they begin a line. The decoder reads only the
-// first document of what it is given.
+// splitYAML splits at the document markers, which YAML reserves wherever they begin a line. The
+// YAML decoder reads only the first document of its input.
 func splitYAML(data []byte) []document {
 	var docs []document
 	start, first, at := 0, 1, 0
@@ -48,7 +48,7 @@ func splitYAML(data []byte) []document {
 		if _, content := firstContent(text); content != nil {
 			docs = append(docs, document{line: first, text: text, yaml: true})
 		} else if hasDirective(text) {
-			return // it is for the document behind the marker
+			return // it belongs to the document after the marker
 		}
 		start, first = end, next
 	}
@@ -65,8 +65,9 @@ func splitYAML(data []byte) []document {
 	return docs
 }
 
-// lines yields the lines of a text with their numbers, ends included. The text between documents must be cut where
-// the YAML decoder does it, which takes more than \n for the end of a line.
+// lines yields the numbered lines of a text, including their line breaks. Documents must be cut
+// exactly where the YAML decoder would, and it accepts other line breaks besides
+// .
 func lines(data []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		for n := 1; len(data) > 0; n++ {
@@ -79,7 +80,7 @@ func lines(data []byte) iter.Seq2[int, []byte] {
 	}
 }
 
-// lineEnd returns the length of the first line of data, its end included.
+// lineEnd returns the length of the first line of data, including its line break.
 func lineEnd(data []byte) int {
 	for i := range data {
 		if n := breakLen(data[i:]); n > 0 {
@@ -89,7 +90,7 @@ func lineEnd(data []byte) int {
 	return len(data)
 }
 
-// breakLen returns the length of the line break that data begins with, 0 if there is none.
+// breakLen returns the length of the line break that data begins with, or 0 if it begins with none.
 func breakLen(data []byte) int {
 	switch c := data[0]; {
 	case c > '\r' && c < 0x80:
@@ -118,7 +119,8 @@ func hasDirective(text []byte) bool {
 	return false
 }
 
-// firstContent returns the first line of a text that is more than comments, directives and markers.
+// firstContent returns the first line of a text that is not a comment, a directive or an empty
+// marker.
 func firstContent(text []byte) (line int, content []byte) {
 	for line, content := range lines(text) {
 		if isMarker(content, "---") || isMarker(content, "...") {
@@ -157,12 +159,12 @@ func splitJSON(data []byte) ([]document, error) {
 	}
 }
 
-// lineAt returns the line of an offset, the first being 1.
+// lineAt returns the line at offset, counting from 1.
 func lineAt(data []byte, offset int64) int {
 	return 1 + bytes.Count(data[:min(max(offset, 0), int64(len(data)))], []byte("\n"))
 }
 
-// convert fills in the JSON form.
+// convert fills in the JSON form of the document.
 func (d *document) convert() error {
 	if !d.yaml {
 		d.json = d.text
@@ -179,14 +181,15 @@ func (d *document) convert() error {
 	return nil
 }
 
-// The decoder counts from 0 where its grammar fails, and from 1 where its scanner does.
+// yamlLine finds the line in an error of the YAML decoder. The decoder counts lines from 0 in
+// errors that match yamlGrammar, and from 1 in errors of its scanner.
 var (
 	yamlLine    = regexp.MustCompile(`line (\d+): `)
 	yamlGrammar = regexp.MustCompile(`did not find expected (key|',' or|'-' indicator|node content|<)`)
 )
 
-// yamlError moves the first line that the decoder names, which counts from the start of the document, out of the text
-// of its message.
+// yamlError turns an error of the YAML decoder into a FileError. It takes the first line number,
+// which counts from the start of the document, out of the message.
 func (d *document) yamlError(err error) error {
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	text = strings.TrimPrefix(text, "unmarshal errors:\n  ")
@@ -204,7 +207,7 @@ func (d *document) yamlError(err error) error {
 	return &FileError{Line: line, Message: "parse YAML: " + text}
 }
 
-// first returns the line on which the document's contents begin.
+// first returns the line on which the document's content begins.
 func (d *document) first() int {
 	if !d.yaml {
 		return d.line

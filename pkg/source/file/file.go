@@ -13,28 +13,28 @@ import (
 	"time"
 )
 
-// maxSize is the size up to which a file is read. Decoding needs a multiple of it in memory.
+// maxSize limits the files that are read. Decoding one takes a multiple of its size in memory.
 const maxSize = 256 << 20
 
-// file is one file of manifests: what it holds now, and what of it is served.
+// file is one file of manifests: its current contents, and what of it is served.
 type file struct {
 	name string
 
 	stamp  stamp // when it was last read
 	sum    [sha256.Size]byte
 	parsed []object
-	bad    *FileError // why parsed is not what the file holds now
+	bad    *FileError // why parsed does not match the contents
 
-	served []object   // of the last time that the file was right
-	err    *FileError // why served is not what the file holds now
+	served []object   // from the last valid contents
+	err    *FileError // why served does not match the contents
 
-	missing  time.Time // since when it was not found
+	missing  time.Time // since when the file has not been found
 	gone     bool      // missing for long enough
-	restless bool      // too young to be read when it was last looked at
+	restless bool      // too young to be read at the last scan
 	dirty    bool      // changed since it was last served
 }
 
-// stamp changes whenever a file does. The inode's own time of change cannot be set back.
+// stamp changes whenever a file does, because the inode's ctime cannot be set back.
 type stamp struct {
 	dev, ino     uint64
 	size         int64
@@ -49,14 +49,14 @@ func stampOf(info fs.FileInfo) stamp {
 	return stamp{uint64(stat.Dev), stat.Ino, info.Size(), stat.Mtim, stat.Ctim}
 }
 
-// load reads the file if it changed, or if always is set. It returns how long to wait when the file is so young that
-// it may still be being written.
+// load reads the file if it changed, or if always is set. If the file is so young that a writer may
+// still be at work, load returns how long to wait.
 func (f *file) load(dir string, always bool, settle time.Duration, self string) time.Duration {
 	path := filepath.Join(dir, f.name)
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Lstat(path); err != nil {
-			return f.miss(settle) // removed since it was listed
+			return f.miss(settle) // removed since the directory was listed
 		}
 	}
 	if err != nil {
@@ -85,8 +85,8 @@ func (f *file) load(dir string, always bool, settle time.Duration, self string) 
 	return 0
 }
 
-// miss notes that the file is not there. Editors remove a file before they write it anew, so it is gone only when it
-// has stayed away for a while.
+// miss records that the file was not found. Some editors remove a file before they write it anew,
+// so it counts as gone only after a while.
 func (f *file) miss(settle time.Duration) time.Duration {
 	if f.missing.IsZero() {
 		f.missing = time.Now()
@@ -98,7 +98,7 @@ func (f *file) miss(settle time.Duration) time.Duration {
 	return 0
 }
 
-// accept takes over new contents.
+// accept parses new contents.
 func (f *file) accept(data []byte, stamp stamp, self string) {
 	f.stamp = stamp
 	sum := sha256.Sum256(data)
@@ -106,7 +106,8 @@ func (f *file) accept(data []byte, stamp stamp, self string) {
 		return
 	}
 	if len(data) == 0 && len(f.served) > 0 {
-		f.fail(0, fmt.Errorf("the file is empty: to remove what it had (%d), remove the file", len(f.served)))
+		f.fail(0, fmt.Errorf("the file is empty: to remove its objects (%d), remove the file",
+			len(f.served)))
 		f.stamp, f.sum = stamp, sum
 		return
 	}
@@ -123,8 +124,8 @@ func (f *file) accept(data []byte, stamp stamp, self string) {
 	f.stamp, f.sum = stamp, sum
 }
 
-// fail notes that the present contents cannot be used. They are read again at the next scan, unless the caller sets
-// their stamp.
+// fail records that the current contents cannot be used. They are read again at the next scan,
+// unless the caller sets their stamp.
 func (f *file) fail(line int, err error) {
 	f.stamp, f.sum, f.parsed = stamp{}, [sha256.Size]byte{}, nil
 	bad := &FileError{File: f.name, Line: line, Message: err.Error(), Since: time.Now()}
@@ -133,9 +134,9 @@ func (f *file) fail(line int, err error) {
 	}
 }
 
-// read returns the contents of a regular file and what stat says of the file that was read.
+// read returns the contents of a regular file, and the FileInfo of the file that it read.
 func read(path string) ([]byte, fs.FileInfo, error) {
-	// Not to block on what has become a pipe since it was looked at.
+	// O_NONBLOCK keeps the open from blocking if the file has become a pipe since it was checked.
 	in, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("read file: %w", cause(err))
@@ -168,7 +169,7 @@ func readable(info fs.FileInfo) error {
 	return nil
 }
 
-// cause strips the operation and the path from an error: messages name the file already.
+// cause strips the operation and the path from an error, because messages name the file already.
 func cause(err error) error {
 	var pathErr *fs.PathError
 	if errors.As(err, &pathErr) {

@@ -77,7 +77,7 @@ func TestAMissingPathKeepsEverything(t *testing.T) {
 	r.want("b=10.0.0.2", "")
 }
 
-// TestYoungFilesHoldUpDelivery wants a change of several files to be seen as one.
+// TestYoungFilesHoldUpDelivery checks that a change of several files is seen as one.
 func TestYoungFilesHoldUpDelivery(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	r.write("a.yaml", service("a", "10.0.0.1"))
@@ -89,7 +89,7 @@ func TestYoungFilesHoldUpDelivery(t *testing.T) {
 	r.must(os.Chtimes(r.path("a.yaml"), old, old))
 	r.write("b.yaml", service("b", "10.0.0.4"))
 	if wait := r.source.scan(true); wait <= 0 {
-		t.Error("the scan does not wait for the file that is young")
+		t.Error("the scan does not wait for the young file")
 	}
 	r.want("a=10.0.0.1 b=10.0.0.2", "")
 	r.must(os.Chtimes(r.path("b.yaml"), old, old))
@@ -106,12 +106,12 @@ func TestARestlessFileDoesNotHoldUpTheOthersForEver(t *testing.T) {
 	r.must(os.Chtimes(r.path("a.yaml"), old, old))
 	r.write("restless.yaml", service("b", "10.0.0.2"))
 	if r.source.scan(true) == 0 {
-		t.Fatal("the scan does not wait for the file that is young")
+		t.Fatal("the scan does not wait for the young file")
 	}
 	r.want("", "")
 	r.source.unsettled = time.Now().Add(-settleMax)
 	if r.source.scan(true) == 0 {
-		t.Error("the scan forgets the file that is young")
+		t.Error("the scan forgets the young file")
 	}
 	r.want("a=10.0.0.1", "")
 	r.source.publish(true)
@@ -123,11 +123,12 @@ func TestARestlessFileDoesNotHoldUpTheOthersForEver(t *testing.T) {
 	r.scan()
 	r.want("a=10.0.0.1 b=10.0.0.2", "")
 	if !r.synced() {
-		t.Error("not synced although all files are right")
+		t.Error("not synced although all files are valid")
 	}
 }
 
-// TestAFileThatIsAwayForAMoment is what editors do that move the old file away before they write the new one.
+// TestAFileThatIsAwayForAMoment does what some editors do: they move the old file away before they
+// write the new one.
 func TestAFileThatIsAwayForAMoment(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	r.write("a.yaml", service("a", "10.0.0.1"))
@@ -156,7 +157,7 @@ func TestUnchangedFilesAreNotReadAgain(t *testing.T) {
 	f.stamp = stampOf(info)
 	r.source.scan(false)
 	r.want("a=10.0.0.1", "")
-	r.scan() // a full one believes no stamp
+	r.scan() // a full scan ignores stamps
 	r.want("a=10.0.0.2", "")
 	if &f.parsed[0] == before {
 		t.Error("the objects are still the old ones")

@@ -11,17 +11,18 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Follow gives take what the one file at a path holds, or why it cannot be read: at first, and whenever something happened to it or to
-// a link on the way there, until ctx ends; then it returns nil. The same may be given again.
+// Follow calls take with the contents of the file at path, or the reason why it cannot be read:
+// once at first, and then whenever the file or a link on the way to it changes. It may repeat the
+// same contents. Follow returns nil when ctx ends.
 func Follow(ctx context.Context, path string, log *slog.Logger, take func(data []byte, err error)) error {
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
 	}
 	w := newWatcher(fsnotify.NewBufferedWatcher, log)
 	defer w.close()
-	var restless time.Time // since when it is being changed
+	var restless time.Time // since when the file has been changing
 	for {
-		// Watched before it is read: a change in between makes another look, never a missed one.
+		// Watch before reading, so that a change in between causes another read and is not missed.
 		w.drain()
 		w.follow(path)
 		before := generation(path)

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// A file is followed through the links of a mounted ConfigMap, its removal and its being written in place, and before it is there.
+// TestFollow follows a file through the links of a mounted ConfigMap, while it is written in place,
+// removed, and not yet there.
 func TestFollow(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "mounted", "config")
@@ -33,7 +34,7 @@ func TestFollow(t *testing.T) {
 	}()
 	waitFor := func(what string, is func(content) bool) {
 		t.Helper()
-		late := time.After(20 * time.Second) // less than the rescan that needs no event
+		late := time.After(20 * time.Second) // earlier than the rescan, which needs no event
 		for {
 			select {
 			case c := <-seen:
@@ -49,7 +50,7 @@ func TestFollow(t *testing.T) {
 		return func(c content) bool { return c.err == nil && c.data == data }
 	}
 	away := func(c content) bool { return errors.Is(c.err, fs.ErrNotExist) }
-	// As kubelet does it: config -> ..data/config, ..data -> a directory of the version.
+	// Do as the kubelet does: config -> ..data/config, and ..data -> a directory with the version.
 	publish := func(version, data string) {
 		t.Helper()
 		mounted := filepath.Dir(path)
@@ -58,7 +59,7 @@ func TestFollow(t *testing.T) {
 		must(os.Symlink(version, filepath.Join(mounted, "..data_tmp")))
 		must(os.Rename(filepath.Join(mounted, "..data_tmp"), filepath.Join(mounted, "..data")))
 	}
-	waitFor("that it is not there", away)
+	waitFor("that the file does not exist", away)
 	publish("..1", "one")
 	must(os.Symlink("..data/config", path))
 	waitFor("the first version", holds("one"))
@@ -68,15 +69,15 @@ func TestFollow(t *testing.T) {
 	must(os.WriteFile(filepath.Join(filepath.Dir(path), "..2", "config"), []byte("two in place"), 0o644))
 	waitFor("what was written in place", holds("two in place"))
 	must(os.Remove(path))
-	waitFor("that it is gone", away)
+	waitFor("that the file is gone", away)
 	must(os.Mkdir(path, 0o755))
-	waitFor("that it is none", func(c content) bool { return c.err != nil && !errors.Is(c.err, fs.ErrNotExist) })
+	waitFor("that it is not a file", func(c content) bool { return c.err != nil && !errors.Is(c.err, fs.ErrNotExist) })
 	must(os.Remove(path))
 	must(os.WriteFile(path+".new", []byte("three"), 0o644))
 	must(os.Rename(path+".new", path))
 	waitFor("a file in its place", holds("three"))
 	cancel()
 	if err := <-ended; err != nil {
-		t.Errorf("it ends with %v", err)
+		t.Errorf("Follow returned %v", err)
 	}
 }

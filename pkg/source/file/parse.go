@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/json"
 )
 
-// key names an object among all files.
+// key identifies an object across all files.
 type key struct {
 	kind string
 	name model.Name
@@ -30,14 +30,14 @@ func (k key) String() string {
 	return k.kind + " " + k.name.String()
 }
 
-// object is one object of a file.
+// object is one object in a file.
 type object struct {
 	key   key
 	line  int
-	value any // a pointer to one of the nouns of pkg/model; nil if the object is not for this agent
+	value any // a pointer to a type of pkg/model; nil if the agent ignores the object
 }
 
-// envelope is the List in which kubectl prints several objects.
+// envelope is the List that kubectl prints for several objects.
 type envelope struct {
 	metav1.TypeMeta `json:",inline"`
 	Metadata        metav1.ListMeta     `json:"metadata"`
@@ -52,7 +52,8 @@ type parser struct {
 	lines   map[key]int
 }
 
-// parse translates all objects of a file for the node called self. An error is a *FileError where a line can be told.
+// parse translates all objects of a file for the node called self. Its error is a *FileError if the
+// line is known.
 func parse(name string, data []byte, self string) ([]object, error) {
 	docs, err := documents(name, data)
 	if err != nil {
@@ -131,12 +132,12 @@ func (p *parser) object(in part, head metav1.TypeMeta) error {
 		var o source.SocketAcceleration
 		return p.add(in, &o, &o.ObjectMeta, func() any { return source.Acceleration(&o) })
 	}
-	return in.errorf([]string{"kind"}, "kind %q of apiVersion %q is not read here: use Service, Node, Namespace, Pod or List of v1, EndpointSlice of "+
+	return in.errorf([]string{"kind"}, "kind %q of apiVersion %q is not supported: use Service, Node, Namespace, Pod or List of v1, EndpointSlice of "+
 		"discovery.k8s.io/v1, or SocketAcceleration of fairlead.io/v1alpha1",
 		head.Kind, head.APIVersion)
 }
 
-// add decodes an object into one whose metadata is meta, and keeps what translate then makes of it.
+// add decodes an object into into, whose metadata is meta, and records what translate makes of it.
 func (p *parser) add(in part, into any, meta *metav1.ObjectMeta, translate func() any) error {
 	if err := in.decode(into); err != nil {
 		return err
@@ -161,7 +162,7 @@ func (p *parser) add(in part, into any, meta *metav1.ObjectMeta, translate func(
 	return nil
 }
 
-// present keeps a nil pointer from becoming an object.
+// present turns a nil pointer into a nil interface.
 func present[T any](value *T) any {
 	if value == nil {
 		return nil
@@ -169,14 +170,14 @@ func present[T any](value *T) any {
 	return value
 }
 
-// part is a document or one item of the List in it.
+// part is a document, or one item of the List in it.
 type part struct {
 	doc  *document
 	json []byte
 	path []string // in the document
 }
 
-// head decodes what says how to decode the rest.
+// head decodes the apiVersion and kind, which decide how to decode the rest.
 func (p part) head() (metav1.TypeMeta, error) {
 	var head metav1.TypeMeta
 	if len(p.json) == 0 || p.json[0] != '{' {
@@ -191,7 +192,7 @@ func (p part) head() (metav1.TypeMeta, error) {
 	return head, nil
 }
 
-// decode fills in an object. Fields that it does not have are errors, as are fields that come twice.
+// decode decodes into an object. Unknown and repeated fields are errors.
 func (p part) decode(into any) error {
 	strict, err := json.UnmarshalStrict(p.json, into)
 	if err != nil {
@@ -211,20 +212,21 @@ func (p part) decode(into any) error {
 	return p.errorf(path, "%v%s: correct or remove it", strict[0], more)
 }
 
-// decodeError says which field has a value of the wrong type, and which type it should have.
+// decodeError names the field that has a value of the wrong type, and the type that it should have.
 func (p part) decodeError(err error) error {
 	var wrong *gojson.UnmarshalTypeError
 	if !errors.As(err, &wrong) {
 		return p.errorf(nil, "decode object: %v", err)
 	}
-	// The offset means nothing when it comes from a type that decodes itself; then it does not fit the field.
+	// If the offset comes from a type that decodes itself, it is meaningless and leads to another
+	// field.
 	path := pathAt(p.json, wrong.Offset)
 	if !strings.HasPrefix(withoutIndexes(path), wrong.Field) {
 		path = splitPath(wrong.Field)
 	}
 	hint := ""
 	if wrong.Type.Kind() == reflect.String && wrong.Value != "array" && wrong.Value != "object" {
-		hint = ", put it in quotes" // a name such as y or 123 is not text to YAML
+		hint = ", put it in quotes" // YAML does not read a name such as y or 123 as text
 	}
 	return p.errorf(path, "field %q is %s: it must be %s%s", joinPath(path), article(wrong.Value), typeName(wrong.Type), hint)
 }
@@ -263,7 +265,7 @@ func (p part) line() int {
 	return p.doc.itemLine(index)
 }
 
-// errorf returns an error on the line of a field.
+// errorf returns an error on the line of the field at path.
 func (p part) errorf(path []string, format string, args ...any) error {
 	return &FileError{
 		Line:    p.doc.lineOf(slices.Concat(p.path, path)),

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// dedent removes the blank first line and the tabs that texts in this file are indented with.
+// dedent removes the blank first line and the tabs by which texts in this file are indented.
 func dedent(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(strings.TrimPrefix(text, "\n")) {
@@ -23,7 +23,7 @@ func service(name, clusterIP string) string {
 	return fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: %s}\nspec: {clusterIP: %s, ports: [{port: 80}]}\n", name, clusterIP)
 }
 
-// places lists objects as "line: key", with "-" before those that are not for the agent.
+// places lists objects as "line: key", with "-" before those that the agent ignores.
 func places(objects []object) []string {
 	var list []string
 	for _, o := range objects {
@@ -158,7 +158,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseErrors wants each wrong file refused with its line and with a message that names what is wrong.
+// TestParseErrors checks that each invalid file is rejected, with the right line and a message that
+// names the mistake.
 func TestParseErrors(t *testing.T) {
 	good := service("good", "10.0.0.9") // four lines
 	tests := []struct {
@@ -303,7 +304,8 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestParseLongList keeps the lines of a List's items from costing a parse of the whole List each.
+// TestParseLongList checks that finding the lines of a List's items does not parse the whole List
+// for each.
 func TestParseLongList(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("apiVersion: v1\nkind: List\nitems:\n")
@@ -324,7 +326,7 @@ func TestParseLongList(t *testing.T) {
 	}
 }
 
-// TestAliasBomb wants a document that multiplies itself refused, not unfolded.
+// TestAliasBomb checks that a document that multiplies itself is rejected and not expanded.
 func TestAliasBomb(t *testing.T) {
 	text := "a: &a [x,x,x,x,x,x,x,x,x]\n"
 	for c := 'b'; c <= 'i'; c++ {

@@ -11,10 +11,11 @@ import (
 	yaml "go.yaml.in/yaml/v3"
 )
 
-// maxLocate is the size of a document up to which the line of a field is looked for: it means to parse it once more.
+// maxLocate limits the documents in which the line of a field is looked up, because that parses the
+// document once more.
 const maxLocate = 8 << 20
 
-// lineOf returns the line of the field at path, or of the nearest one around it that can be found.
+// lineOf returns the line of the field at path, or of its nearest parent that can be found.
 func (d *document) lineOf(path []string) int {
 	if len(path) == 0 || len(d.text) > maxLocate {
 		return d.first()
@@ -28,7 +29,8 @@ func (d *document) lineOf(path []string) int {
 	return d.first()
 }
 
-// itemLine returns the line of an item of a List. It finds those of all items at once: each may be asked for.
+// itemLine returns the line of an item of a List. It looks up all items at once, since each may be
+// asked for.
 func (d *document) itemLine(index int) int {
 	if d.items == nil && len(d.text) <= maxLocate {
 		d.items = d.itemLines()
@@ -67,7 +69,8 @@ func (d *document) itemLines() []int {
 	return lines
 }
 
-// tree parses the document into nodes that know their lines, which the strict decoder does not keep.
+// tree parses the document into nodes that know their lines, which the strict decoder does not
+// keep.
 func (d *document) tree() *yaml.Node {
 	var root yaml.Node
 	if yaml.Unmarshal(d.text, &root) != nil || len(root.Content) == 0 {
@@ -76,15 +79,15 @@ func (d *document) tree() *yaml.Node {
 	return root.Content[0]
 }
 
-// single reports whether nothing follows the document's first value. Only a value with an end of its own, as one in
-// braces, can be followed by what the decoder then leaves unread.
+// single reports whether nothing follows the document's first value. Only a value that ends by
+// itself, such as one in braces, can be followed by text that the decoder leaves unread.
 func (d *document) single() bool {
 	in := yaml.NewDecoder(bytes.NewReader(d.text))
 	var node yaml.Node
 	return in.Decode(&node) == nil && in.Decode(&node) == io.EOF
 }
 
-// lineIn follows path into the tree as far as it goes.
+// lineIn follows path into the tree as far as it can, and returns the line where it ends.
 func lineIn(node *yaml.Node, path []string) int {
 	line := node.Line
 	for _, step := range path {
@@ -100,7 +103,7 @@ func lineIn(node *yaml.Node, path []string) int {
 	return line
 }
 
-// child returns the value that step leads to and the line of its key or its dash.
+// child returns the value that step leads to, and the line of its key or dash.
 func child(node *yaml.Node, step string) (*yaml.Node, int) {
 	switch node.Kind {
 	case yaml.MappingNode:
@@ -117,7 +120,7 @@ func child(node *yaml.Node, step string) (*yaml.Node, int) {
 	return nil, 0
 }
 
-// splitPath splits a path as JSON decoders write it: spec.ports[0].name.
+// splitPath splits a path in the form of the JSON decoders: spec.ports[0].name.
 func splitPath(path string) []string {
 	var steps []string
 	for _, field := range strings.Split(path, ".") {
@@ -155,7 +158,7 @@ func isIndex(step string) bool {
 	return err == nil
 }
 
-// offsetOf returns the offset behind the key of the field at path in JSON text.
+// offsetOf returns the offset after the key of the field at path in JSON text.
 func offsetOf(data []byte, path []string) (offset int64) {
 	walk(data, func(at []string, end int64) bool {
 		if slices.Equal(at, path) {
@@ -167,7 +170,7 @@ func offsetOf(data []byte, path []string) (offset int64) {
 	return offset
 }
 
-// pathAt returns the path of the value at an offset in JSON text.
+// pathAt returns the path of the value at offset in JSON text.
 func pathAt(data []byte, offset int64) (path []string) {
 	walk(data, func(at []string, end int64) bool {
 		if end >= offset {
@@ -179,14 +182,15 @@ func pathAt(data []byte, offset int64) (path []string) {
 	return path
 }
 
-// frame is an object or array that walk is in.
+// frame is an object or array that walk has entered.
 type frame struct {
 	array   bool
 	index   int
-	inValue bool // of an object: the next token is a value
+	inValue bool // in an object: the next token is a value
 }
 
-// next sets step to where a token of the frame stands, and reports whether the token is a key.
+// next sets step to the key or index of a token of the frame, and reports whether the token is a
+// key.
 func (f *frame) next(token json.Token, step *string) bool {
 	switch {
 	case f.array:
@@ -202,8 +206,8 @@ func (f *frame) next(token json.Token, step *string) bool {
 	return false
 }
 
-// walk calls visit with the path of every key and every value, and with the offset behind its first token, until
-// visit returns false.
+// walk calls visit with the path of every key and every value, and the offset after its first
+// token, until visit returns false.
 func walk(data []byte, visit func(path []string, end int64) bool) {
 	in := json.NewDecoder(bytes.NewReader(data))
 	in.UseNumber()

@@ -14,7 +14,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// The rescan of every minute is out of reach of these tests: what they wait for must come from events.
+// These tests end long before the rescan of every minute, so what they wait for must come from
+// events.
 
 func TestReload(t *testing.T) {
 	r := newRig(t, t.TempDir())
@@ -40,7 +41,8 @@ func TestReload(t *testing.T) {
 	}
 }
 
-// configMap lays a directory out as the kubelet does: files are links through ..data, which is swapped.
+// configMap lays out a directory as the kubelet does: files are links through ..data, which is
+// swapped.
 type configMap struct {
 	*rig
 	version int
@@ -95,7 +97,7 @@ func TestReloadOfOneFileInAConfigMap(t *testing.T) {
 
 func TestReloadOfOneFile(t *testing.T) {
 	r := newRig(t, t.TempDir())
-	r.write("manifest", service("a", "10.0.0.1")) // any name will do
+	r.write("manifest", service("a", "10.0.0.1")) // any name is allowed
 	r.write("other.yaml", "nonsense")
 	r.source.path = r.path("manifest")
 	r.start()
@@ -148,7 +150,7 @@ func TestReloadOfADirectoryThatComesAndGoes(t *testing.T) {
 		r.write("b.yaml", service("b", "10.0.0.9"))
 		r.eventually("a="+addr+" b=10.0.0.9", "")
 		if i == 0 {
-			r.must(os.RemoveAll(r.dir)) // next time it may well get the same inode
+			r.must(os.RemoveAll(r.dir)) // the next one may get the same inode
 		} else {
 			r.must(os.RemoveAll(filepath.Dir(r.dir)))
 		}
@@ -156,7 +158,7 @@ func TestReloadOfADirectoryThatComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestReloadSeesOnlyWholeChanges rewrites a file in place all the time: never may a Service be missing.
+// TestReloadSeesOnlyWholeChanges keeps rewriting a file in place, and never misses a Service.
 func TestReloadSeesOnlyWholeChanges(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	both := func(addr string) string { return service("a", addr) + "---\n" + service("b", addr) }
@@ -199,8 +201,8 @@ func TestReloadSeesOnlyWholeChanges(t *testing.T) {
 	}
 }
 
-// TestReloadSeesOnlyWholeDirectories swaps a link to and fro while files are read. The Service in the middle moves
-// between them, so it is missing from every mixture of the two versions.
+// TestReloadSeesOnlyWholeDirectories swaps a link back and forth while files are read. The Service
+// in the middle moves between the files, so every mixture of the two versions lacks it.
 func TestReloadSeesOnlyWholeDirectories(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	first, middle, last := service("a", "10.0.0.1"), service("m", "10.0.0.2"), service("z", "10.0.0.3")
@@ -241,7 +243,7 @@ func TestReloadSeesOnlyWholeDirectories(t *testing.T) {
 	r.eventually(all, "")
 }
 
-// TestPoll does without inotify, of which a machine has only so much.
+// TestPoll runs without inotify instances, which a machine can run out of.
 func TestPoll(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	r.source.poll = 10 * time.Millisecond
@@ -267,7 +269,7 @@ func TestPoll(t *testing.T) {
 	}
 }
 
-// TestRescan swaps a link in a directory that is not watched: no event tells of it.
+// TestRescan swaps a link in a directory that is not watched, which causes no event.
 func TestRescan(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	r.source.rescan = 20 * time.Millisecond
@@ -285,7 +287,8 @@ func TestRescan(t *testing.T) {
 	r.eventually("a=10.0.0.2", "")
 }
 
-// TestRescanBelievesNoStamp makes new contents look as if they had been read: only reading them can tell.
+// TestRescanBelievesNoStamp makes new contents look as if they had been read already, so that only
+// reading them can tell.
 func TestRescanBelievesNoStamp(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	r.source.rescan = 50 * time.Millisecond
@@ -306,8 +309,8 @@ func TestRescanBelievesNoStamp(t *testing.T) {
 	r.eventually("a=10.0.0.2", "")
 }
 
-// TestWatchADirectoryWithTheInodeOfARemovedOne has the watcher take a new directory for the one that it watched, as
-// it does when the file system hands out the same number again.
+// TestWatchADirectoryWithTheInodeOfARemovedOne makes the watcher mistake a new directory for the
+// one it watched, as happens when the file system reuses an inode number.
 func TestWatchADirectoryWithTheInodeOfARemovedOne(t *testing.T) {
 	r := newRig(t, filepath.Join(t.TempDir(), "manifests"))
 	r.must(os.Mkdir(r.dir, 0o755))
@@ -334,7 +337,7 @@ func TestWatchADirectoryWithTheInodeOfARemovedOne(t *testing.T) {
 	}
 }
 
-// TestWatchLetsGo keeps directories that a link no longer leads to from being watched for ever.
+// TestWatchLetsGo checks that directories are no longer watched once no link leads to them.
 func TestWatchLetsGo(t *testing.T) {
 	parent := t.TempDir()
 	r := newRig(t, filepath.Join(parent, "current"))
@@ -357,7 +360,7 @@ func TestWatchLetsGo(t *testing.T) {
 	}
 }
 
-// kernelWatches counts what inotify watches for this process.
+// kernelWatches counts the inotify watches of this process.
 func kernelWatches(t *testing.T) int {
 	infos, err := filepath.Glob("/proc/self/fdinfo/*")
 	if err != nil {
@@ -365,7 +368,7 @@ func kernelWatches(t *testing.T) int {
 	}
 	n := 0
 	for _, path := range infos {
-		info, _ := os.ReadFile(path) // the descriptor of the glob itself is gone
+		info, _ := os.ReadFile(path) // fails for the descriptor that Glob used
 		n += strings.Count(string(info), "inotify wd:")
 	}
 	if n == 0 {

@@ -19,10 +19,10 @@ type rig struct {
 	dir    string
 	store  *model.Store
 	source *Source
-	scans  chan struct{} // signalled after a scan
+	scans  chan struct{} // receives a value after each scan
 }
 
-// newRig returns a rig whose Source reads whatever is there at once.
+// newRig returns a rig whose Source reads files at once, however young they are.
 func newRig(t *testing.T, dir string) *rig {
 	t.Helper()
 	store := model.NewStore("n1")
@@ -61,7 +61,7 @@ func (r *rig) must(err error) {
 	}
 }
 
-// scan makes one scan as Run does.
+// scan makes one scan, as Run does.
 func (r *rig) scan() {
 	r.Helper()
 	r.must(os.MkdirAll(filepath.Dir(r.dir), 0o755))
@@ -135,7 +135,7 @@ func (r *rig) start() {
 	})
 }
 
-// eventually waits for the Services and errors after one of the scans to come.
+// eventually waits for a scan after which the Services and errors are as wanted.
 func (r *rig) eventually(services, errors string) {
 	r.Helper()
 	deadline := time.After(20 * time.Second)

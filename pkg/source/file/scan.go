@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// scan reads what changed, everything if full, and delivers it. It returns how long to wait before the next attempt
-// when something is being changed at this moment, else 0.
+// scan reads the files that changed, or all of them if full is set, and delivers them. If something
+// is being changed right now, it returns how long to wait before the next attempt, else 0.
 func (s *Source) scan(full bool) time.Duration {
 	before := generation(s.path)
 	dir, names, err := manifests(s.path)
@@ -23,7 +23,8 @@ func (s *Source) scan(full bool) time.Duration {
 	s.pathErr = nil
 	wait, changed := s.load(dir, names, full)
 	if generation(s.path) != before {
-		// A link was swapped meanwhile: some files may be of the old directory and some of the new one.
+		// A link was swapped during the scan: some files may be from the old directory and some
+		// from the new one.
 		return max(wait, time.Millisecond)
 	}
 	now := time.Now()
@@ -45,7 +46,7 @@ func (s *Source) scan(full bool) time.Duration {
 	return wait
 }
 
-// load brings the files up to date, without yet serving what they hold now.
+// load updates the contents of the files, but not yet what they serve.
 func (s *Source) load(dir string, names []string, full bool) (wait time.Duration, changed bool) {
 	for _, name := range names {
 		f := s.files[name]
@@ -90,7 +91,7 @@ func (s *Source) sorted() []*file {
 	return list
 }
 
-// manifests returns the directory of the manifests and the names of their files in it.
+// manifests returns the directory of the manifests and the names of the files in it.
 func manifests(path string) (dir string, names []string, err error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -122,14 +123,15 @@ func isManifest(name string) bool {
 	return false
 }
 
-// links are what may be swapped to change all manifests at once: the path itself, and the link that a mounted ConfigMap
-// keeps beside its files.
+// links identifies what may be swapped to change all manifests at once: the path itself, and the
+// link ..data that a mounted ConfigMap keeps beside its files.
 type links struct {
 	real       string // where the path leads
 	path, data stamp
 }
 
-// generation tells the states of the links apart, also when they lead where they have led before.
+// generation returns the current state of the links. It differs after every swap, even one back to
+// an earlier target.
 func generation(path string) links {
 	var l links
 	l.real = resolved(path)

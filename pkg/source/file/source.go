@@ -1,28 +1,32 @@
-// Package file is the source of objects that needs no Kubernetes: ordinary manifests in a directory or in one file,
-// loaded again whenever they change.
+// Package file is the source that needs no Kubernetes. It reads ordinary manifests from a directory
+// or a file, and reads them again whenever they change.
 //
 // # What is read
 //
-// All regular files *.yaml, *.yml and *.json directly in the directory whose names do not start with a dot; symbolic
-// links are followed. Each may hold several documents and Lists of the kinds Service, EndpointSlice, Node, Namespace,
-// Pod and SocketAcceleration. Decoding is strict, the defaults of the API server are applied, and nothing is allocated: a Service
-// without clusterIP is served on its externalIPs and load balancer addresses, and reported if it has none. Pods that
-// name another node are left out.
+// The source reads all regular files *.yaml, *.yml and *.json directly in the directory whose names
+// do not start with a dot, and follows symbolic links. Each file may hold several documents and
+// Lists of the kinds Service, EndpointSlice, Node, Namespace, Pod and SocketAcceleration. Decoding
+// is strict, and the API server's defaults are applied, but nothing is allocated: a Service without
+// clusterIP is served on its externalIPs and load balancer addresses, and reported if it has none.
+// Pods that name another node are left out.
 //
 // # What happens when something is wrong
 //
-// A file that cannot be read or decoded, or that holds an object which another file holds already, keeps the objects
-// that it had when it was last right; the other files are updated. So does everything while the path itself cannot be
-// read, and a file that was emptied but not removed, as a shell's redirection does before the new contents come.
+// If a file cannot be read or decoded, or holds an object that another file holds already, its last
+// valid objects stay, and the other files are updated. Everything also stays while the path itself
+// cannot be read, and while a file is empty: a shell's redirection empties a file before it writes
+// the new contents.
 //
-// At the start a wrong file has no such last state. The right ones are then served, but the store is not told that it
-// knows everything, so nothing that the wrong file may hold is deleted, until every file has been right at once.
+// An invalid file has no last valid objects when the agent starts. The valid files are then served,
+// but the store is not told that it knows everything, so nothing that the invalid file may hold is
+// deleted until all files have been valid at the same time.
 //
 // # Atomic changes
 //
-// Nothing is delivered while any file is younger than a few milliseconds: a change of several files is seen as one,
-// and a file that is being written is not read half. Who needs more than that writes a new file and renames it over
-// the old one, or swaps a symbolic link to a directory, as Kubernetes does for a ConfigMap.
+// Nothing is delivered while any file is younger than a few milliseconds, so that a change of
+// several files is seen as one and a half-written file is not read. To be certain, write a new file
+// and rename it over the old one, or swap a symbolic link to a directory, as Kubernetes does for a
+// ConfigMap.
 package file
 
 import (
@@ -37,12 +41,12 @@ import (
 )
 
 const (
-	settleTime = 10 * time.Millisecond // how long a file must have been left alone to be read
-	settleMax  = time.Second           // how long one restless file may hold up the others
-	// restlessTime is how often files are looked at while one is still restless after that.
+	settleTime = 10 * time.Millisecond // how long a file must be unchanged before it is read
+	settleMax  = time.Second           // how long a restless file may delay the others
+	// restlessTime is how often the files are scanned if one is still restless after that.
 	restlessTime = 100 * time.Millisecond
-	rescanTime   = time.Minute // a full rescan makes up for events that no one sent
-	pollTime     = time.Second // the same where no directory can be watched
+	rescanTime   = time.Minute // a full rescan finds changes without an event
+	pollTime     = time.Second // the same if a directory cannot be watched
 )
 
 // Source keeps a Store up to date with the manifests at a path.
@@ -51,16 +55,16 @@ type Source struct {
 	store *model.Store
 	log   *slog.Logger
 
-	// Tests change these.
+	// Changed by tests.
 	settle, rescan, poll time.Duration
 	scanned              func() // called after each scan
 	notify               func(buffer uint) (*fsnotify.Watcher, error)
 
-	// What follows belongs to the goroutine in Run.
+	// The fields below belong to the goroutine in Run.
 	files        map[string]*file
 	pathErr      *FileError
-	synced       bool      // all files were right at once
-	unsettled    time.Time // since when delivery is put off
+	synced       bool      // all files have been valid at the same time
+	unsettled    time.Time // since when delivery has been delayed
 	lastReload   time.Time
 	lastReported map[string]string
 
@@ -68,7 +72,8 @@ type Source struct {
 	status Status
 }
 
-// New returns a Source of the directory or file at path, which need not exist yet. Nothing is read before Run.
+// New returns a Source for the directory or file at path, which need not exist yet. It reads
+// nothing before Run.
 func New(path string, store *model.Store, log *slog.Logger) *Source {
 	if abs, err := filepath.Abs(path); err == nil {
 		path = abs
@@ -88,15 +93,15 @@ func New(path string, store *model.Store, log *slog.Logger) *Source {
 	}
 }
 
-// Run loads the manifests and follows their changes until ctx ends, then returns nil. What goes wrong meanwhile is
-// logged and in Status. Run may be called once.
+// Run loads the manifests and follows their changes until ctx ends, then returns nil. It logs
+// errors and shows them in Status. It may be called once.
 func (s *Source) Run(ctx context.Context) error {
 	w := newWatcher(s.notify, s.log)
 	defer w.close()
 	var lastFull time.Time
 	for {
 		full := time.Since(lastFull) >= s.rescan
-		// Watched before it is read: a change in between makes another scan, never a missed one.
+		// Watch before scanning, so that a change in between causes another scan and is not missed.
 		w.drain()
 		w.follow(s.path)
 		wait := s.scan(full)
@@ -121,7 +126,7 @@ func (s *Source) Run(ctx context.Context) error {
 	}
 }
 
-// sleep returns false when ctx ended first.
+// sleep returns false if ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -118,8 +118,8 @@ func TestARemovedFileTakesItsObjects(t *testing.T) {
 	r.want("", "")
 }
 
-// TestNothingIsDeletedUntilAllWasRight holds the rule of the start: what may be in a wrong file must not be deleted,
-// be it from an agent before this one or because it moved between files.
+// TestNothingIsDeletedUntilAllWasRight covers the start: objects that may be in an invalid file
+// must not be deleted, whether an earlier agent left them or they moved between files.
 func TestNothingIsDeletedUntilAllWasRight(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	r.store.SetService(&model.Service{Name: model.Name{Namespace: "default", Name: "old"}})
@@ -131,13 +131,13 @@ func TestNothingIsDeletedUntilAllWasRight(t *testing.T) {
 	r.scan()
 	r.want("a=10.0.0.2 moved=10.0.0.5 old=none", "b.yaml:1")
 	if r.synced() || r.source.Status().Synced {
-		t.Error("synced although one file has never been right")
+		t.Error("synced although one file has never been valid")
 	}
 	r.write("b.yaml", service("b", "10.0.0.3"))
 	r.scan()
 	r.want("a=10.0.0.2 b=10.0.0.3", "")
 	if !r.synced() || !r.source.Status().Synced {
-		t.Error("not synced although all files are right")
+		t.Error("not synced although all files are valid")
 	}
 	r.write("c.yaml", "kind: Service\n")
 	r.write("a.yaml", "# empty\n")
@@ -151,13 +151,13 @@ func TestRemovingTheBadFileSyncs(t *testing.T) {
 	r.write("b.yaml", "nonsense")
 	r.scan()
 	if r.synced() {
-		t.Fatal("synced although a file is wrong")
+		t.Fatal("synced although a file is invalid")
 	}
 	r.must(os.Remove(r.path("b.yaml")))
 	r.scan()
 	r.want("a=10.0.0.1", "")
 	if !r.synced() {
-		t.Error("not synced although all files are right")
+		t.Error("not synced although all files are valid")
 	}
 }
 

@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// Status is what a Source has loaded and what keeps it from loading more.
+// Status says what a Source has loaded, and what keeps it from loading more.
 type Status struct {
 	Path string `json:"path"`
-	// Synced says that all files were right at once, so that what is not in them may be deleted.
+	// Synced says that all files have been valid at the same time, so that objects in none of them
+	// may be deleted.
 	Synced bool `json:"synced"`
-	// Watching says that changes are noticed at once, and not only by reading everything again from time to time.
+	// Watching says that changes are noticed at once, and not only by rescanning from time to time.
 	Watching   bool        `json:"watching"`
 	LastReload time.Time   `json:"lastReload,omitzero"`
 	Files      int         `json:"files"`
@@ -28,11 +29,12 @@ type Objects struct {
 	Namespaces          int `json:"namespaces"`
 	Pods                int `json:"pods"`
 	SocketAccelerations int `json:"socketAccelerations"`
-	// Ignored objects are right but not for this agent: headless Services, pods of other nodes and the like.
+	// Ignored counts valid objects that the agent does not use, such as headless Services and pods
+	// of other nodes.
 	Ignored int `json:"ignored"`
 }
 
-// FileError says what is wrong with a file, and where. Line is 0 where no line can be told.
+// FileError says what is wrong with a file, and where. Line is 0 if unknown.
 type FileError struct {
 	File    string    `json:"file"`
 	Line    int       `json:"line,omitempty"`
@@ -48,12 +50,12 @@ func (e *FileError) Error() string {
 	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Message)
 }
 
-// same reports whether both are the same complaint.
+// same reports whether both errors say the same.
 func (e *FileError) same(o *FileError) bool {
 	return e != nil && o != nil && e.Error() == o.Error()
 }
 
-// Status returns the present state. It may be called from any goroutine, and before Run.
+// Status returns the current state. It may be called from any goroutine, even before Run.
 func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +64,7 @@ func (s *Source) Status() Status {
 	return status
 }
 
-// publish makes the outcome of a scan visible, and logs what is new in it.
+// publish stores the result of a scan in Status, and logs what is new in it.
 func (s *Source) publish(watching bool) {
 	var errs []FileError
 	if s.pathErr != nil {
@@ -94,7 +96,7 @@ func (s *Source) report(errs []FileError) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.lastReported)) {
 		if _, ok := reported[name]; !ok {
-			s.log.Info("manifests are right again", "file", name)
+			s.log.Info("manifests are valid again", "file", name)
 		}
 	}
 	s.lastReported = reported

@@ -18,14 +18,16 @@ import (
 
 // plan says which directories to watch for one path.
 type plan struct {
-	path, real string // real is path without links, empty while there is nothing
-	// content directories hold manifests: everything in them matters. The others are only on the way there.
+	path, real string // real is path with links resolved, or "" if it leads nowhere
+	// content directories hold manifests, so all events in them matter. guards are only on the way
+	// there.
 	content map[string]bool
 	guards  map[string]bool
 }
 
-// watchPlan returns what to watch as things are now: the directory of the manifests, those that links in it lead to,
-// and of the directories above the nearest one that exists, to see the path come, go and be swapped.
+// watchPlan returns what to watch in the current state: the directory of the manifests, the
+// directories that links in it lead to, and the nearest existing parent, in which the path can
+// appear, disappear or be swapped.
 func watchPlan(path string) plan {
 	p := plan{path: path, real: resolved(path), content: map[string]bool{}, guards: map[string]bool{}}
 	for _, end := range []string{path, p.real} {
@@ -68,20 +70,21 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// concerns reports whether an event may change what a scan finds.
+// concerns reports whether an event for name may change what a scan finds.
 func (p *plan) concerns(name string) bool {
 	return p.content[filepath.Dir(name)] || p.content[name] || p.guards[name] || name == p.path || name == p.real ||
 		strings.HasPrefix(p.path, name+"/") || strings.HasPrefix(p.real, name+"/")
 }
 
-// watcher tells when something happened in the directories of a plan. Without inotify it only tells the time.
+// watcher reports events in the directories of a plan. Without inotify it only waits for the time.
 type watcher struct {
 	start  func(buffer uint) (*fsnotify.Watcher, error)
 	log    *slog.Logger
-	notify *fsnotify.Watcher // nil while there is none
+	notify *fsnotify.Watcher // nil if inotify could not be started
 	plan   plan
-	dirs   map[string]os.FileInfo // what is watched, to notice when a name stands for another directory
-	failed string                 // the last error that was logged
+	// dirs are the watched directories, to notice when a name leads to another one.
+	dirs   map[string]os.FileInfo
+	failed string // the last error that was logged
 }
 
 func newWatcher(start func(uint) (*fsnotify.Watcher, error), log *slog.Logger) *watcher {
@@ -98,11 +101,11 @@ func (w *watcher) close() {
 // watching reports whether all directories of the plan are watched.
 func (w *watcher) watching() bool { return w.notify != nil && w.failed == "" }
 
-// maxPlans is how often a plan is made anew because things changed before it was watched.
+// maxPlans limits how often follow makes a new plan because things changed before it watched them.
 const maxPlans = 8
 
-// follow watches what there is to watch for a path. What came after the plan was made and before its directories were watched told
-// nobody, so the plan has to be the same afterwards.
+// follow watches what there is to watch for a path. Changes between making the plan and watching
+// its directories cause no event, so follow compares the plan with a new one afterwards.
 func (w *watcher) follow(path string) {
 	for range maxPlans {
 		w.watch(watchPlan(path))
@@ -112,11 +115,11 @@ func (w *watcher) follow(path string) {
 	}
 }
 
-// watch makes what is watched the given plan.
+// watch watches the directories of the plan, and no others.
 func (w *watcher) watch(p plan) {
 	w.plan = p
 	if w.notify == nil {
-		// A buffer lets a burst of events end in one scan.
+		// The buffer lets a burst of events end in one scan.
 		notify, err := w.start(1024)
 		if err != nil {
 			w.fail(fmt.Errorf("start inotify: %w", err))
@@ -129,18 +132,19 @@ func (w *watcher) watch(p plan) {
 	for dir, was := range w.dirs {
 		now, err := os.Stat(dir)
 		if !want[dir] || err != nil || !os.SameFile(was, now) {
-			_ = w.notify.Remove(dir) // an error says that the kernel removed it first
+			_ = w.notify.Remove(dir) // fails if the kernel removed the watch first
 			delete(w.dirs, dir)
 		}
 	}
 	for dir := range want {
 		info, err := os.Stat(dir)
 		if err == nil {
-			// Also when it is watched: an inode's number may be that of a directory which was removed.
+			// Add it even if it is watched already: the inode number may be that of a removed
+			// directory.
 			err = w.notify.Add(dir)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it went since the plan was made, and a directory above it tells
+			continue // removed since the plan was made; a parent directory reports it
 		}
 		if err != nil {
 			w.fail(fmt.Errorf("watch %s: %w", dir, err))
@@ -156,12 +160,12 @@ func (w *watcher) watch(p plan) {
 
 func (w *watcher) fail(err error) {
 	if w.failed != err.Error() {
-		w.log.Warn("cannot watch manifests, looking at them from time to time instead", "error", err)
+		w.log.Warn("cannot watch manifests, reading them from time to time instead", "error", err)
 		w.failed = err.Error()
 	}
 }
 
-// wait returns when something happened or the time is over; false when ctx ended.
+// wait returns true when something happened or the time is over, and false when ctx ends.
 func (w *watcher) wait(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -186,7 +190,7 @@ func (w *watcher) wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// drain forgets the events up to now: a scan follows that sees what they tell.
+// drain discards the events up to now. A scan that sees their effects follows.
 func (w *watcher) drain() {
 	if w.notify == nil {
 		return

@@ -11,11 +11,12 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// A directory that comes between the plan and its watch is seen, and so is what comes in it.
+// TestWatchOfWhatComesMeanwhile checks that a directory that appears between the plan and its watch
+// is noticed, and so are the files in it.
 func TestWatchOfWhatComesMeanwhile(t *testing.T) {
 	root := t.TempDir()
 	deep := filepath.Join(root, "deep")
-	w := newWatcher(func(buffer uint) (*fsnotify.Watcher, error) { // which follows the plan
+	w := newWatcher(func(buffer uint) (*fsnotify.Watcher, error) { // called after the plan was made
 		if err := os.Mkdir(deep, 0o755); err != nil {
 			return nil, err
 		}
@@ -31,6 +32,6 @@ func TestWatchOfWhatComesMeanwhile(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if !w.wait(ctx, time.Hour) {
-		t.Error("nobody heard of it")
+		t.Error("the new file was not noticed")
 	}
 }

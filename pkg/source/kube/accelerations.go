@@ -11,11 +11,13 @@ import (
 	"fairlead.io/fairlead/pkg/source"
 )
 
-// lackingEvery is how long a cluster without the CustomResourceDefinition is left alone: five thousand nodes then ask less than a hundred
-// times a second in all.
+// lackingEvery is the average time between two requests to a cluster without the
+// CustomResourceDefinition. Five thousand nodes then send fewer than a hundred requests a second in
+// all.
 const lackingEvery = time.Minute
 
-// accelerations follows the SocketAccelerations of all namespaces: which of them concern pods of this node is decided by their selectors.
+// accelerations follows the SocketAccelerations of all namespaces. Their selectors decide which of
+// them concern pods of this node.
 func accelerations(cfg *Config, client rest.Interface) follower {
 	return newKind(resource[*source.SocketAcceleration, model.Acceleration]{
 		name: "socketaccelerations", client: client,

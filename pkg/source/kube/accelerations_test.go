@@ -22,8 +22,9 @@ import (
 	"fairlead.io/fairlead/pkg/source"
 )
 
-// Policies come, change and go, also together with their kind, and with the permissions of the manifest alone. A cluster that does not know
-// the kind is nothing that anybody has to be told of twice.
+// testAccelerations creates, changes and deletes policies, also together with their
+// CustomResourceDefinition, with only the permissions of the manifest. That a cluster lacks the
+// kind is logged once.
 func testAccelerations(w *world) {
 	w.asAgent()
 	definition := w.readAccelerations()
@@ -47,10 +48,10 @@ func testAccelerations(w *world) {
 	w.await("the kind to be missed", lacking)
 	time.Sleep(10 * followed.lacking)
 	if k := w.kind("socketaccelerations"); !k.Synced || k.Error != "" || k.Failures != 0 || log.lines("CustomResourceDefinition is not installed", "socketaccelerations") != 1 || log.lines("level=ERROR") != 0 {
-		w.Errorf("where there is no such kind: %+v, log:\n%s", k, log.text.String())
+		w.Errorf("without the kind: %+v, log:\n%s", k, log.text.String())
 	}
 	if list, all := w.store.Accelerations(); len(list) != 0 || !all {
-		w.Errorf("where there is no such kind: %v, all of them: %t", list, all)
+		w.Errorf("without the kind: %v, all of them: %t", list, all)
 	}
 
 	install := func() {
@@ -106,14 +107,15 @@ func testAccelerations(w *world) {
 	w.must(definitions.Delete(w.ctx, definition.GetName(), metav1.DeleteOptions{}))
 }
 
-// readAccelerations gives agents what the manifest of policies says that they may, and returns the definition in it.
+// readAccelerations gives the agent the permissions in the manifest of policies, and returns the
+// definition in it.
 func (w *world) readAccelerations() *unstructured.Unstructured {
 	w.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "kubernetes", "socketaccelerations.yaml"))
 	w.must(err)
 	first, second, found := strings.Cut(string(text), "\n---\n")
 	if !found {
-		w.Fatal("the manifest has one document")
+		w.Fatal("the manifest has only one document")
 	}
 	var role rbacv1.ClusterRole
 	w.must(yaml.UnmarshalStrict([]byte(second), &role))
@@ -124,7 +126,7 @@ func (w *world) readAccelerations() *unstructured.Unstructured {
 	return definition
 }
 
-// What is wrong with a policy is told where kubectl describe shows it.
+// testAccelerationEvent checks that a policy's problem is where kubectl describe shows it.
 func (w *world) testAccelerationEvent(policy *unstructured.Unstructured) {
 	w.Helper()
 	w.source.Events().Warn(model.Key{Kind: model.KindAcceleration, Name: w.name(policy.GetName())}, string(policy.GetUID()), "TooManyAccelerations", "one is too many")

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// restConfig returns how to reach the servers.
+// restConfig returns the configuration of clients, and the API servers they can use.
 func restConfig(cfg *Config) (*rest.Config, *servers, error) {
 	var base *rest.Config
 	var err error
@@ -26,30 +26,32 @@ func restConfig(cfg *Config) (*rest.Config, *servers, error) {
 	default:
 		base, err = rest.InClusterConfig()
 		if err != nil {
-			return nil, nil, fmt.Errorf("read service account of the pod (--kubeconfig is not given): %w", err)
+			return nil, nil, fmt.Errorf("read the pod's service account (--kubeconfig is not set): %w",
+				err)
 		}
 	}
 	base.UserAgent = "fairlead/" + cfg.Version
 	base.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	base.ContentType = runtime.ContentTypeProtobuf
-	// The few requests that a reflector makes are spaced by its backoff.
+	// A reflector makes few requests, and its backoff spaces them.
 	base.QPS = -1
-	base.Timeout = 0 // it would end watches
+	base.Timeout = 0 // a timeout would end watches
 	host, _, err := rest.DefaultServerUrlFor(base)
 	if err != nil {
 		return nil, nil, fmt.Errorf("address of the API server: %w", err)
 	}
 	file := cfg.ServersFile
 	if host.Scheme != "https" || base.Insecure {
-		file = "" // whoever answers there would be believed
+		// Without certificates, the agent would trust whoever answers at a remembered address.
+		file = ""
 	}
 	all := newServers(host.Host, cfg.Servers, file, cfg.Log)
 	base.Wrap(func(next http.RoundTripper) http.RoundTripper { return observed{anyServer{next, all}} })
 	return base, all, nil
 }
 
-// newClient returns a client of one group of the API. It knows our few types only: the usual clients register every
-// type that Kubernetes has, which costs megabytes.
+// newClient returns a client for one group of the API. It knows only the few types that the agent
+// uses; client-go's clientset would register every type of Kubernetes, which costs megabytes.
 func newClient(base *rest.Config, scheme *runtime.Scheme, group schema.GroupVersion) (rest.Interface, error) {
 	cfg := rest.CopyConfig(base)
 	cfg.GroupVersion = &group

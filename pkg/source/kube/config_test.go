@@ -22,7 +22,7 @@ func TestNewErrors(t *testing.T) {
 	for _, test := range []struct{ kubeconfig, want string }{
 		{"/nonexistent/kubeconfig", "read kubeconfig /nonexistent/kubeconfig: "},
 		{broken, "read kubeconfig " + broken + ": "},
-		{"", "--kubeconfig is not given"},
+		{"", "--kubeconfig is not set"},
 	} {
 		_, err := New(Config{Kubeconfig: test.kubeconfig, NodeName: node, Store: model.NewStore(node), Log: slog.New(slog.DiscardHandler)})
 		if err == nil || !strings.Contains(err.Error(), test.want) {
@@ -31,7 +31,7 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
-// A file leads to the same server as the test's own configuration.
+// testKubeconfig reaches the same server through a kubeconfig file.
 func testKubeconfig(w *world) {
 	w.createService("web")
 	var err error
@@ -45,7 +45,8 @@ func testKubeconfig(w *world) {
 	}
 }
 
-// Who wants pods alone asks for nothing else, and does not wait for what it does not ask for.
+// TestPodsOnly checks that with PodsOnly, the Source asks for nothing but pods and namespaces, and
+// does not wait for what it does not ask for.
 func TestPodsOnly(t *testing.T) {
 	store := model.NewStore(node)
 	source, err := New(Config{

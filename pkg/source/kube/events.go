@@ -26,22 +26,22 @@ import (
 
 const (
 	eventQueue  = 256              // waiting to be posted
-	eventMemory = 4096             // posted, so that they are not posted again
-	eventRepeat = 10 * time.Minute // how long the same event is not posted again
+	eventMemory = 4096             // remembered, so that they are not posted again
+	eventRepeat = 10 * time.Minute // before the same event is posted again
 
-	// What one node may ask of the server that all nodes share: a burst after a start, then little.
+	// All nodes share the server, so each may post a burst after it starts and few events later.
 	eventRate  = 1
 	eventBurst = 25
 
 	eventTimeout   = 10 * time.Second
 	eventRetry     = 30 * time.Second // the longest pause between attempts
 	eventReporter  = "fairlead"
-	maxEventText   = 1024 // of the API
+	maxEventText   = 1024 // the API's limit
 	maxEventReason = 128
 )
 
-// Events posts what is wrong with objects where their authors look. What it cannot post in time it drops: an event is
-// a courtesy, and the same is in the log and in the agent's status.
+// Events posts problems of objects where their authors look for them. It drops what it cannot post
+// in time: events are a courtesy, and the log and the agent's status say the same.
 type Events struct {
 	client rest.Interface
 	node   string
@@ -50,7 +50,7 @@ type Events struct {
 	now    func() time.Time
 
 	mu      sync.Mutex
-	posted  map[string]time.Time // when the same may be posted again, by the event's name
+	posted  map[string]time.Time // by the event's name: when it may be posted again
 	dropped uint64
 }
 
@@ -69,28 +69,30 @@ func newEvents(base *rest.Config, scheme *runtime.Scheme, node string, log *slog
 	}, nil
 }
 
-// Warn posts a warning about a Service, a Pod or a SocketAcceleration, unless the same was posted in the last ten minutes. It never waits.
+// Warn posts a warning about a Service, a Pod or a SocketAcceleration, unless it posted the same in
+// the last ten minutes. It never blocks.
 func (e *Events) Warn(key model.Key, uid string, reason, message string) {
 	event := e.event(key, uid, reason, message)
 	e.enqueue(event, event.Name)
 }
 
-// Node posts how this node is doing, unless the same reason was posted in the last ten minutes, and reports whether it
-// will be. It never waits.
+// Node posts an event about this node, unless it posted one with the same reason in the last ten
+// minutes, and reports whether the event will be posted. It never blocks.
 func (e *Events) Node(uid string, warning bool, reason, message string) bool {
 	return e.enqueue(e.nodeEvent(uid, warning, reason, message), reason)
 }
 
-// Standing posts once what is so of this node for as long as nobody changes it, whichever agent finds it and however often: the
-// server has one event of it until it forgets that. Reports are as Node's.
+// Standing posts an event about a lasting state of this node. The event has the same name whichever
+// agent finds the state and however often, so the server has it only once until it expires. Its
+// result is like Node's.
 func (e *Events) Standing(uid, reason, message string) bool {
 	event := e.nodeEvent(uid, true, reason, message)
 	event.Name = eventName(model.Key{Name: model.Name{Namespace: event.Namespace, Name: e.node}}, cmp.Or(uid, e.node), reason, "")
 	return e.enqueue(event, reason)
 }
 
-// enqueue queues an event unless one that counts as the same was posted in the last ten minutes, and reports whether it
-// did.
+// enqueue queues an event and reports whether it did. It drops one that counts as the same as an
+// event posted in the last ten minutes.
 func (e *Events) enqueue(event *corev1.Event, same string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,12 +154,12 @@ func (e *Events) event(key model.Key, uid, reason, message string) *corev1.Event
 	}
 }
 
-// nodeEvent is about the node itself. An object without a namespace has its events in that of the cluster's defaults, and
-// kubectl looks for those of a node by its name in place of a UID too.
+// nodeEvent returns an event about the node itself. Events about an object without a namespace are
+// in the default namespace, and kubectl finds those of a node by its name in place of a UID too.
 func (e *Events) nodeEvent(uid string, warning bool, reason, message string) *corev1.Event {
 	key := model.Key{Name: model.Name{Namespace: metav1.NamespaceDefault, Name: e.node}}
 	event := e.event(key, cmp.Or(uid, e.node), reason, message)
-	// It happens again with the same words, and each time is an event of its own.
+	// The node may get the same event more than once, and each needs a name of its own.
 	event.Name = eventName(key, event.FirstTimestamp.Format(time.RFC3339Nano), reason, message)
 	event.InvolvedObject.Kind, event.InvolvedObject.Namespace = "Node", ""
 	if !warning {
@@ -166,7 +168,8 @@ func (e *Events) nodeEvent(uid string, warning bool, reason, message string) *co
 	return event
 }
 
-// eventName is the same on every node: all of them see the same problem, and its author wants to read it once.
+// eventName is the same on every node, because all of them see the same problem and its author
+// wants to read it once.
 func eventName(key model.Key, uid, reason, message string) string {
 	const maxName, suffix = 253, 16
 	hash := sha256.Sum256([]byte(strings.Join([]string{key.String(), uid, reason, message}, "\x00")))
@@ -177,7 +180,7 @@ func eventName(key model.Key, uid, reason, message string) string {
 	return object + "." + hex.EncodeToString(hash[:suffix/2])
 }
 
-// clip returns valid UTF-8 of at most so many bytes.
+// clip returns valid UTF-8 of at most most bytes.
 func clip(text string, most int) string {
 	text = strings.ToValidUTF8(text, "?")
 	if len(text) <= most {
@@ -190,7 +193,7 @@ func clip(text string, most int) string {
 	return text[:cut] + "..."
 }
 
-// run posts until the context ends.
+// run posts events until the context ends.
 func (e *Events) run(ctx context.Context) {
 	for {
 		select {
@@ -205,8 +208,8 @@ func (e *Events) run(ctx context.Context) {
 	}
 }
 
-// post posts one event. While the server is away it waits for it; a refusal is final, and an event that is there already
-// is as good as ours.
+// post posts one event. If the server does not answer, post tries again until it does; a rejection
+// is final. An event that exists already counts as posted.
 func (e *Events) post(ctx context.Context, event *corev1.Event) error {
 	for pause := time.Second; ; pause = min(2*pause, eventRetry) {
 		err := e.create(ctx, event)
@@ -216,7 +219,7 @@ func (e *Events) post(ctx context.Context, event *corev1.Event) error {
 		if refused(err) || ctx.Err() != nil {
 			return err
 		}
-		e.log.Debug("posting an event again", "error", err, "in", pause)
+		e.log.Debug("retrying to post an event", "error", err, "in", pause)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -231,7 +234,8 @@ func (e *Events) create(ctx context.Context, event *corev1.Event) error {
 	return e.client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Error()
 }
 
-// refused reports whether the server answered that the request is wrong, and not that it cannot answer now.
+// refused reports whether the server rejected the request, as opposed to being unable to answer
+// now.
 func refused(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// unposted returns Events that nobody posts, and sets their clock.
+// unposted returns Events that are queued but not posted, and their clock.
 func unposted(t *testing.T) (*Events, *time.Time) {
 	t.Helper()
 	src, err := New(Config{
@@ -66,7 +66,8 @@ func TestEventsRepeat(t *testing.T) {
 	}
 }
 
-// Whoever makes objects with mistakes cannot make the agent wait or grow.
+// TestEventsAreBounded checks that someone who creates faulty objects cannot make the agent wait or
+// grow.
 func TestEventsAreBounded(t *testing.T) {
 	e, now := unposted(t)
 	warn := func(from, to int) {
@@ -81,7 +82,7 @@ func TestEventsAreBounded(t *testing.T) {
 	<-e.queue
 	warn(eventQueue, eventQueue+1)
 	if len(e.queue) != eventQueue {
-		t.Error("what was dropped cannot be posted later")
+		t.Error("an event that was dropped cannot be posted later")
 	}
 	drained := 0
 	for i := range 2 * eventMemory {
@@ -139,7 +140,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// A node that is degraded again with the same words has another event, but not at once.
+// TestNodeEventsRepeat checks that a node that is degraded again, for the same reason, gets another
+// event, but not at once.
 func TestNodeEventsRepeat(t *testing.T) {
 	e, now := unposted(t)
 	names := map[string]bool{}
@@ -176,15 +178,16 @@ func TestNodeEventsRepeat(t *testing.T) {
 		t.Errorf("the three events have the names %v", names)
 	}
 	if e.Node("", true, "Other", "m"); (<-e.queue).InvolvedObject.UID != node {
-		t.Error("a node whose UID is not known does not go by its name")
+		t.Error("the event of a node with unknown UID does not use its name as the UID")
 	}
 }
 
-// What stays as it is has one event, whichever agent tells of it, and in whatever words; what is of another node has its own.
+// TestStandingEvents checks that a lasting state has one event, whichever agent reports it and
+// whatever the message; each node has its own.
 func TestStandingEvents(t *testing.T) {
 	names := map[string]bool{}
 	for _, step := range []struct{ uid, reason, message string }{{"u", "Bad", "m"}, {"u", "Bad", "other words"}, {"v", "Bad", "m"}, {"u", "Worse", "m"}} {
-		e, now := unposted(t) // of an agent that has just started
+		e, now := unposted(t) // as in an agent that has just started
 		*now = now.Add(time.Duration(len(names)) * time.Minute)
 		if !e.Standing(step.uid, step.reason, step.message) || e.Standing(step.uid, step.reason, step.message) {
 			t.Errorf("%+v is not posted once", step)

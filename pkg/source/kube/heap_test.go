@@ -23,11 +23,12 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// heapLimit is what the agent may keep of a Service with a slice of one endpoint, in bytes.
+// heapLimit is how many bytes the agent may keep for a Service with a slice of one endpoint.
 const heapLimit = 1500
 
-// TestHeap measures what is alive while a Source follows many Services: the store and whatever the client keeps. The
-// objects come from a server that answers as a real one does, in its encoding, but makes them up as it goes.
+// TestHeap measures the live heap while a Source follows many Services: the store and whatever the
+// client keeps. The server answers in the encoding of a real one, but makes up the objects as it
+// goes.
 func TestHeap(t *testing.T) {
 	const count = 20_000
 	server := httptest.NewServer(newInventor(t, count))
@@ -66,7 +67,8 @@ func TestHeap(t *testing.T) {
 	}
 }
 
-// liveHeap returns the bytes that are reachable. What finalizers and pools held goes with the second collection.
+// liveHeap returns the bytes that are reachable. The second collection frees what finalizers and
+// pools held.
 func liveHeap() uint64 {
 	runtime.GC()
 	runtime.GC()
@@ -97,7 +99,7 @@ func newInventor(t *testing.T, count int) *inventor {
 	return &inventor{t: t, count: count, codecs: codecs, info: info}
 }
 
-// ServeHTTP streams the objects of a kind and then says that these were all.
+// ServeHTTP streams the objects of a kind, and then says that they are complete.
 func (i *inventor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", kruntime.ContentTypeProtobuf+";stream=watch")
 	out := streaming.NewEncoder(i.info.StreamSerializer.Framer.NewFrameWriter(w),
@@ -137,7 +139,8 @@ func (i *inventor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	<-r.Context().Done()
 }
 
-// invented has what a controller and a user leave on an object, most of it nothing to a proxy.
+// invented returns metadata as a controller and a user leave it on an object, most of which a proxy
+// does not need.
 func invented(n int, name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: fmt.Sprintf("namespace-%d", n%50), Name: name, ResourceVersion: fmt.Sprint(1000 + n),

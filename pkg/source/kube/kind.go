@@ -20,16 +20,17 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// resource says how objects of one kind come, A as the API has them and M as the store does, and where they go.
+// resource describes one kind of object: how to read it from the API, as A, and the functions that
+// take it to the store, as M.
 type resource[A runtime.Object, M any] struct {
-	name      string // as the API's paths have it
+	name      string // as in the paths of the API
 	client    rest.Interface
 	object    A
 	list      func() runtime.Object
 	selected  func(*metav1.ListOptions)
-	translate func(A) *M // nil for what is not ours
-	// Where the API server does not know the kind there are no such objects, and it is asked again after so long; 0 for a kind that
-	// every server knows.
+	translate func(A) *M // nil for an object to ignore
+	// lacking is the pause before the API server is asked again if it does not know the kind; there
+	// are no such objects then. It is 0 for kinds that every server knows.
 	lacking time.Duration
 
 	set     func(*M)
@@ -37,7 +38,7 @@ type resource[A runtime.Object, M any] struct {
 	replace func([]*M)
 }
 
-// kind follows one kind of object. It is what a reflector takes for its store.
+// kind follows one kind of object. It is the store of a reflector.
 type kind[A runtime.Object, M any] struct {
 	resource[A, M]
 	state
@@ -47,8 +48,9 @@ func newKind[A runtime.Object, M any](r resource[A, M], log *slog.Logger) *kind[
 	return &kind[A, M]{resource: r, state: state{kind: r.name, mayLack: r.lacking > 0, log: log}}
 }
 
-// newBackoff spaces attempts. The usual longest pause is a minute; a node that serves old endpoints for that long after
-// the server is back is worse than one more request every few seconds.
+// newBackoff returns the pauses between attempts. client-go's grow to a minute; serving old
+// endpoints for that long after the server is back would be worse than one more request every few
+// seconds.
 func newBackoff() *wait.Backoff {
 	return &wait.Backoff{Duration: 250 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 10, Cap: 8 * time.Second}
 }
@@ -77,8 +79,8 @@ func (k *kind[A, M]) listAll(ctx context.Context, options metav1.ListOptions) (r
 	return list, err
 }
 
-// lacks reports whether the server does not know the kind, and returns when it is time to ask again. Nothing that was of the kind is
-// there any more.
+// lacks reports whether the server does not know the kind. If so, it removes the objects of the
+// kind from the store, and returns when it is time to ask again.
 func (k *kind[A, M]) lacks(ctx context.Context, err error) bool {
 	if k.lacking == 0 || !apierrors.IsNotFound(err) {
 		return false
@@ -87,7 +89,7 @@ func (k *kind[A, M]) lacks(ctx context.Context, err error) bool {
 	k.lack()
 	select {
 	case <-ctx.Done():
-	case <-time.After(k.lacking/2 + rand.N(k.lacking)): // nodes do not ask together
+	case <-time.After(k.lacking/2 + rand.N(k.lacking)): // spreads the nodes
 	}
 	return true
 }
@@ -95,23 +97,24 @@ func (k *kind[A, M]) lacks(ctx context.Context, err error) bool {
 func (k *kind[A, M]) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	w, err := k.request(&options).Watch(ctx)
-	// A server that cannot stream a list says so; the reflector then asks for an ordinary one.
+	// If the server cannot stream a list, the reflector falls back to an ordinary one.
 	if err != nil && (options.SendInitialEvents == nil || !apierrors.IsInvalid(err)) && !k.lacks(ctx, err) {
 		k.failed(ctx, err)
 	}
 	return w, err
 }
 
-// arrival is a translated object. Of what the API says about it, it has what a reflector needs to collect a list.
+// arrival is a translated object. Its metadata is what a reflector needs to collect a list.
 type arrival[M any] struct {
 	metav1.ObjectMeta
 
-	value *M // nil for what is not ours
+	value *M // nil for an object to ignore
 }
 
 func (a *arrival[M]) model() model.Name { return model.Name{Namespace: a.Namespace, Name: a.Name} }
 
-// Transformer returns what a reflector does with each object of a list before it collects it.
+// Transformer returns the function that a reflector calls for each object of a list before it
+// collects it.
 func (k *kind[A, M]) Transformer() cache.TransformFunc {
 	return func(object any) (any, error) { return k.arrive(object) }
 }
@@ -133,10 +136,10 @@ func (k *kind[A, M]) arrive(object any) (*arrival[M], error) {
 	return a, nil
 }
 
-// Add takes a new object.
+// Add stores a new object.
 func (k *kind[A, M]) Add(object any) error { return k.Update(object) }
 
-// Update takes a changed object. One that stopped being ours goes.
+// Update stores a changed object, or removes one that is now to be ignored.
 func (k *kind[A, M]) Update(object any) error {
 	a, err := k.arrive(object)
 	if err != nil {
@@ -151,7 +154,7 @@ func (k *kind[A, M]) Update(object any) error {
 	return nil
 }
 
-// Delete takes an object that is gone, or that the selector no longer selects.
+// Delete removes an object that is gone, or that the selector no longer selects.
 func (k *kind[A, M]) Delete(object any) error {
 	a, err := k.arrive(object)
 	if err != nil {
@@ -162,7 +165,7 @@ func (k *kind[A, M]) Delete(object any) error {
 	return nil
 }
 
-// Replace takes everything that there is.
+// Replace replaces all objects of the kind.
 func (k *kind[A, M]) Replace(objects []any, version string) error {
 	values := make([]*M, 0, len(objects))
 	for _, object := range objects {
@@ -179,8 +182,8 @@ func (k *kind[A, M]) Replace(objects []any, version string) error {
 	return nil
 }
 
-// Resync does nothing: the store is level-triggered.
+// Resync does nothing, because the store is level-triggered.
 func (k *kind[A, M]) Resync() error { return nil }
 
-// UpdateResourceVersion notes how far the watch is.
+// UpdateResourceVersion records how far the watch has come.
 func (k *kind[A, M]) UpdateResourceVersion(version string) { k.reached(version) }

@@ -10,12 +10,14 @@ import (
 	"syscall"
 )
 
-// line is what the Source reaches the server by. It can be cut while everybody else still reaches the server.
+// line is the Source's connection to the server. Cutting it leaves other clients connected.
 type line struct {
 	mu    sync.Mutex
 	down  bool
 	conns map[net.Conn]struct{}
-	asked []string // for Services, and answered: "list" for everything, "watch" to go on from a version
+	// asked are the answered requests for Services: "list" for a complete list, "watch" to continue
+	// from a version.
+	asked []string
 }
 
 func newLine() *line { return &line{conns: map[net.Conn]struct{}{}} }
@@ -51,14 +53,14 @@ func (l *line) mend() {
 	l.asked = nil
 }
 
-// requests returns what was asked since the line was mended.
+// requests returns what was requested since the line was mended.
 func (l *line) requests() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.asked)
 }
 
-// wrap notes the requests that pass.
+// wrap records the requests that pass.
 func (l *line) wrap(next http.RoundTripper) http.RoundTripper { return noting{l, next} }
 
 type noting struct {
@@ -66,7 +68,7 @@ type noting struct {
 	next http.RoundTripper
 }
 
-// RoundTrip sends a request and notes it once it is answered.
+// RoundTrip sends a request, and records it once it is answered.
 func (n noting) RoundTrip(request *http.Request) (*http.Response, error) {
 	response, err := n.next.RoundTrip(request)
 	if err == nil && strings.HasSuffix(request.URL.Path, "/services") {

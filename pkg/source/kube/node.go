@@ -15,17 +15,18 @@ import (
 	"fairlead.io/fairlead/pkg/source"
 )
 
-// Node is this node's object, and the little that an agent changes there. Whoever keeps pods waiting for it finds that out.
+// Node changes the little that the agent writes to this node's object, for clusters that keep pods
+// away until the node is ready for them.
 type Node struct {
 	client rest.Interface
 	name   string
 }
 
-// nodeTimeout bounds a request, which may be repeated.
+// nodeTimeout bounds one request. The caller may repeat it.
 const nodeTimeout = 10 * time.Second
 
-// Admit takes away the taint that keeps pods from a node whose agent is not ready. The error is a conflict if somebody else
-// changed the taints meanwhile.
+// Admit removes the taint that keeps pods from a node whose agent is not ready. It returns a
+// conflict if somebody else changed the taints meanwhile.
 func (n *Node) Admit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
@@ -52,7 +53,8 @@ func (n *Node) Admit(ctx context.Context) error {
 	return nil
 }
 
-// Connect says in the conditions that pods have a network here, as those wait for who know that a node begins without.
+// Connect sets the condition NetworkUnavailable to false, for clusters that start a node with the
+// condition true and keep pods away until it changes.
 func (n *Node) Connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()

@@ -18,7 +18,7 @@ import (
 	"fairlead.io/fairlead/test/apiserver"
 )
 
-// asAgent gives the world a Source with the permissions of the manifest, and no others.
+// asAgent gives the world a Source with only the permissions of the manifest.
 func (w *world) asAgent() {
 	w.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "deploy", "kubernetes", "rbac.yaml"))
@@ -43,7 +43,8 @@ func (w *world) asAgent() {
 	w.replace(cfg, w.Output())
 }
 
-// The agent takes away its own taint and no other, and its own condition is the only one it changes.
+// TestNode checks that the agent removes its own taint and no other, and changes only its own
+// condition.
 func TestNode(t *testing.T) {
 	w := newWorld(t, apiserver.Start(t))
 	w.asAgent()
@@ -60,7 +61,7 @@ func TestNode(t *testing.T) {
 	w.follow()
 	w.await("the node is known", func() bool { return w.store.Self().Awaiting && !w.store.Self().Network })
 
-	for range 2 { // the second finds nothing to do
+	for range 2 { // the second time there is nothing to do
 		w.must(w.source.Node().Connect(w.ctx))
 		w.must(w.source.Node().Admit(w.ctx))
 	}
@@ -103,7 +104,8 @@ func (b beforePatch) RoundTrip(request *http.Request) (*http.Response, error) {
 	return b.next.RoundTrip(request)
 }
 
-// A taint that somebody adds while the agent takes away its own is not lost.
+// TestTaintsOfOthers checks that a taint that somebody adds while the agent removes its own is not
+// lost.
 func TestTaintsOfOthers(t *testing.T) {
 	w := newWorld(t, apiserver.Start(t))
 	own := corev1.Taint{Key: "fairlead.io/agent-not-ready", Effect: corev1.TaintEffectNoSchedule}
@@ -121,7 +123,7 @@ func TestTaintsOfOthers(t *testing.T) {
 	cfg.WrapTransport = func(next http.RoundTripper) http.RoundTripper { return beforePatch{next, add} }
 	w.replace(cfg, w.Output())
 	if err := w.source.Node().Admit(w.ctx); err == nil {
-		t.Error("what another wrote meanwhile was written over")
+		t.Error("another client's change was overwritten")
 	}
 	w.must(w.source.Node().Admit(w.ctx))
 	object, err = w.client.CoreV1().Nodes().Get(w.ctx, node, metav1.GetOptions{})
@@ -131,7 +133,8 @@ func TestTaintsOfOthers(t *testing.T) {
 	}
 }
 
-// taintsOf returns those of the test: the server gives each new node one more, and notes when it saw any.
+// taintsOf returns the taints of node without the one that the server adds to every new node, and
+// without the times that the server records.
 func taintsOf(node *corev1.Node) (list []corev1.Taint) {
 	for _, taint := range node.Spec.Taints {
 		if taint.Key != corev1.TaintNodeNotReady {

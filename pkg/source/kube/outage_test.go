@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/test/apiserver"
 )
 
-// awaitOutage waits until all kinds report an outage, and that it is over.
+// awaitOutage waits until all kinds report an outage, or its end.
 func (w *world) awaitOutage(is bool) {
 	w.Helper()
 	w.await("the status to show the outage or its end", func() bool {
@@ -24,7 +24,8 @@ func (w *world) awaitOutage(is bool) {
 	})
 }
 
-// watching waits until the watch of Services has delivered something: one that never did is not gone on with.
+// watching waits until the watch of Services has delivered something, because a watch that never
+// did is not resumed.
 func (w *world) watching() {
 	w.Helper()
 	w.createService("watched")
@@ -32,7 +33,8 @@ func (w *world) watching() {
 	w.changed()
 }
 
-// The connection is lost and objects go meanwhile, while the server remembers: the watch goes on.
+// testLostConnection breaks the connection and removes objects meanwhile. The server still has the
+// history, so the watch resumes.
 func testLostConnection(w *world) {
 	w.createService("stays")
 	w.createService("goes")
@@ -57,7 +59,8 @@ func testLostConnection(w *world) {
 	}
 }
 
-// Nothing that is still there may go for a moment because the server was restarted.
+// testRestart checks that a restart of the server removes no objects that still exist, not even for
+// a moment.
 func testRestart(w *world) {
 	w.createService("stays")
 	w.createSlice("stays-1", "stays", "10.1.0.1")
@@ -76,8 +79,9 @@ func testRestart(w *world) {
 	w.expectChanged("comes")
 }
 
-// A cluster of two API servers loses the one that is asked, and later the other: what happens meanwhile, and what goes, is known
-// each time from whoever is left. One that has just started may not remember so far back as the other had told, and is asked for everything.
+// testTwoServers takes away the API server in use, and later the other one. Each time, the
+// remaining one tells what happened meanwhile. A server that has just started may not have history
+// as far back as the other had, so the Source lists everything.
 func testTwoServers(w *world, other *apiserver.Server) {
 	first, second := w.server, other
 	w.createService("stays")
@@ -94,13 +98,14 @@ func testTwoServers(w *world, other *apiserver.Server) {
 		w.await("what happened meanwhile", func() bool { return w.has(comes) && w.has("comes-0") == (i == 0) && w.has("stays") })
 		w.awaitOutage(false)
 		if is, want := w.source.Status().Server, strings.TrimPrefix(step.asked.Config().Host, "https://"); is != want {
-			w.Errorf("asked is %s, want %s", is, want)
+			w.Errorf("the server in use is %s, want %s", is, want)
 		}
 		step.goes.StartAPI()
 	}
 }
 
-// Objects go while the Source is away, and the server no longer knows that they ever were: only a list tells.
+// testCompaction removes objects while the Source is cut off, and the history of that from the
+// server: only a list can tell.
 func testCompaction(w *world) {
 	w.createService("stays")
 	w.createSlice("stays-1", "stays", "10.1.0.1")

@@ -11,14 +11,14 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Policies counts the NetworkPolicies of the cluster. That is all anybody wants to know of them here, so no node watches
-// them: thousands of watches would each be sent every change. A list of one object, without its spec, has the number of those
-// that follow.
+// Policies counts the NetworkPolicies of the cluster. The agent needs no more than their number, so
+// it does not watch them: each of thousands of watches would be sent every change. A list limited
+// to one object without its spec also says how many more there are.
 type Policies struct{ client rest.Interface }
 
 const (
 	policiesTimeout = 10 * time.Second
-	// oneOfList is a list of which each object has its metadata alone.
+	// oneOfList asks for a list whose objects have only their metadata.
 	oneOfList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
@@ -26,7 +26,7 @@ func policiesGroup() schema.GroupVersion {
 	return schema.GroupVersion{Group: "networking.k8s.io", Version: "v1"}
 }
 
-// Count asks the server how many there are.
+// Count asks the server for the number of NetworkPolicies.
 func (p *Policies) Count(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, policiesTimeout)
 	defer cancel()

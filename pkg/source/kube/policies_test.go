@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// measuring notes how long the answers to questions for NetworkPolicies are.
+// measuring records the length of the answers to requests for NetworkPolicies.
 type measuring struct {
 	next http.RoundTripper
 
@@ -30,7 +30,8 @@ func (m *measuring) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// Policies are counted with the agent's permissions, and the answer does not grow with how many there are.
+// testPolicies checks that policies are counted with the agent's permissions, and the size of the
+// answer does not depend on their number.
 func testPolicies(w *world) {
 	w.asAgent()
 	cfg := w.server.Config()
@@ -45,7 +46,7 @@ func testPolicies(w *world) {
 	}
 	w.await("the permission to count", func() bool { _, err := w.source.Policies().Count(w.ctx); return err == nil })
 	if n := counted(); n != 0 {
-		w.Errorf("before the first there are %d", n)
+		w.Errorf("counted %d before any was made", n)
 	}
 	policies := w.client.NetworkingV1().NetworkPolicies(w.namespace)
 	var one int64
@@ -59,7 +60,7 @@ func testPolicies(w *world) {
 			one = answers.length
 		}
 	}
-	if one <= 0 || answers.length > one+500 { // it goes on from a place in the list, whose name it has
+	if one <= 0 || answers.length > one+500 { // the answer includes a continue token
 		w.Errorf("the answer has %d bytes for one and %d for five", one, answers.length)
 	}
 	w.must(policies.DeleteCollection(w.ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))

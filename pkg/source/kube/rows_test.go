@@ -19,7 +19,7 @@ import (
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
-// reconciler returns a Reconciler over tables in memory, fed by the world's Source.
+// reconciler returns a Reconciler on tables in memory, fed by the world's Source.
 func (w *world) reconciler() (*reconcile.Reconciler, *reconcile.Tables) {
 	w.Helper()
 	tables := reconcile.NewMemory(maps.MinSizes())
@@ -37,8 +37,8 @@ func (w *world) reconciler() (*reconcile.Reconciler, *reconcile.Tables) {
 	return r, tables
 }
 
-// rows returns what the tables say of the namespace, as ns. What the API server has of its own, which it makes again
-// when it likes, is left out.
+// rows returns the tables' rows for the namespace, which it replaces by ns. It leaves out the rows
+// of the API server's own objects, which the server may create again at any time.
 func (w *world) rows(tables *reconcile.Tables) string {
 	w.Helper()
 	snapshot, err := observe.Take(observe.Tables{
@@ -118,7 +118,7 @@ func (w *world) expectRows(tables *reconcile.Tables, want string) {
 	}
 }
 
-// cleanDefault removes the services of everybody else, so that a dump has the world's alone.
+// cleanDefault removes all other services, so that a dump has only those of the world.
 func (w *world) cleanDefault() {
 	w.Helper()
 	all, err := w.client.CoreV1().Services(metav1.NamespaceAll).List(w.ctx, metav1.ListOptions{})
@@ -151,7 +151,7 @@ func testConflictEvent(w *world) {
 	}
 }
 
-// The server takes an event about a node, which has no namespace.
+// testNodeEvent checks that the server accepts an event about a node, which has no namespace.
 func testNodeEvent(w *world) {
 	w.follow()
 	for _, warning := range []bool{true, false} {
@@ -169,7 +169,8 @@ func testNodeEvent(w *world) {
 	}
 }
 
-// ourEvents are those that the source posted; the server posts some of its own, when it repairs addresses for example.
+// ourEvents returns the events that the Source posted. The server posts some of its own, for
+// example when it repairs addresses.
 func (w *world) ourEvents() []corev1.Event {
 	w.Helper()
 	list, err := w.client.CoreV1().Events(w.namespace).List(w.ctx, metav1.ListOptions{})
@@ -177,7 +178,8 @@ func (w *world) ourEvents() []corev1.Event {
 	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return e.Source.Component != eventReporter })
 }
 
-// anotherSecond returns a condition that holds once an object made now would be younger than one made before.
+// anotherSecond returns a condition that holds once a new object would be younger than the existing
+// ones.
 func (w *world) anotherSecond() func() bool {
 	var made atomic.Int64
 	return func() bool {
@@ -194,7 +196,7 @@ func testEventsAreFew(w *world) {
 	w.follow()
 	service := w.createService("web")
 	key := model.Key{Kind: model.KindService, Name: w.name("web")}
-	// Another node sees the same.
+	// Another node sees the same problem.
 	other, err := New(Config{REST: w.server.Config(), NodeName: "node-2", Version: "test", Store: model.NewStore("node-2"), Log: slog.New(slog.DiscardHandler)})
 	w.must(err)
 	other.Events().Warn(key, string(service.UID), "Test", "the same")

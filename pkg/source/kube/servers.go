@@ -18,21 +18,23 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// servers are the API servers that there are, as HOST:PORT: those of the configuration, and those that answered for the cluster when it was
-// last heard of, which a file remembers. A request goes to the one that answered last, and to the next if that cannot be reached. Each is
-// asked for a certificate of its own name.
+// servers are the known API servers, as HOST:PORT: those of the configuration, and those that the
+// cluster had when it was last reached, which a file remembers. A request goes to the server that
+// answered last, and to the next one if that cannot be reached. Each must present a certificate for
+// its own name.
 type servers struct {
-	file string // empty: none are remembered
+	file string // empty: nothing is remembered
 	log  *slog.Logger
 
 	mu      sync.Mutex
 	given   []string
-	known   map[model.Name][]string // by the slice that tells of them
-	noted   []string                // what the file says
+	known   map[model.Name][]string // by the slice that lists them
+	noted   []string                // the content of the file
 	current string
 }
 
-// newServers returns those of the configuration, of which main is the one that the credentials name, and those of the file.
+// newServers returns the servers of the configuration, with main, the one that the credentials
+// name, first, and those of the file.
 func newServers(main string, given []string, file string, log *slog.Logger) *servers {
 	s := &servers{file: file, log: log, given: append([]string{main}, given...), known: map[model.Name][]string{}, current: main}
 	if file == "" {
@@ -40,7 +42,7 @@ func newServers(main string, given []string, file string, log *slog.Logger) *ser
 	}
 	content, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		log.Warn("cannot read which API servers there were", "error", err)
+		log.Warn("cannot read the remembered API servers", "error", err)
 	}
 	for line := range strings.Lines(string(content)) {
 		if at, err := netip.ParseAddrPort(strings.TrimSpace(line)); err == nil && len(s.noted) < mostServers {
@@ -50,10 +52,10 @@ func newServers(main string, given []string, file string, log *slog.Logger) *ser
 	return s
 }
 
-// mostServers bounds how many are remembered: each may have to be waited for.
+// mostServers bounds how many servers are remembered, because each may have to time out.
 const mostServers = 16
 
-// order returns the servers in the order in which they are to be asked.
+// order returns the servers in the order in which to try them.
 func (s *servers) order() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +68,8 @@ func (s *servers) order() []string {
 	return list
 }
 
-// asked returns the server that a request goes to first, and the one that the credentials name.
+// asked returns the server that the next request goes to first, and the one that the credentials
+// name.
 func (s *servers) asked() (current, main string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,12 +80,13 @@ func (s *servers) answered(at string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.current != at {
-		s.log.Warn("another API server is asked from now on", "server", at, "before", s.current)
+		s.log.Warn("switched to another API server", "server", at, "before", s.current)
 		s.current = at
 	}
 }
 
-// learn notes the servers that a slice of the Service default/kubernetes tells of; nil if it is gone.
+// learn records the servers that a slice of the Service default/kubernetes lists; a nil slice is
+// gone.
 func (s *servers) learn(name model.Name, slice *model.Slice) {
 	if s.file == "" || name.Namespace != "default" || (slice != nil && slice.Service != "kubernetes") {
 		return
@@ -109,16 +113,17 @@ func (s *servers) learn(name model.Name, slice *model.Slice) {
 	slices.Sort(all)
 	all = slices.Compact(all)
 	all = all[:min(len(all), mostServers)]
-	if len(all) == 0 || slices.Equal(all, s.noted) { // what was known last is better than nothing
+	if len(all) == 0 || slices.Equal(all, s.noted) { // the last known servers are better than none
 		return
 	}
 	s.noted = all
 	if err := s.write(); err != nil {
-		s.log.Warn("cannot note which API servers there are: if the one of the configuration goes, an agent that starts then finds none", "error", err)
+		s.log.Warn("cannot remember the API servers: an agent that starts while the configured one is down will find no other",
+			"error", err)
 	}
 }
 
-// learnAll notes the servers that all slices tell of.
+// learnAll records the servers in list and forgets those of all other slices.
 func (s *servers) learnAll(list []*model.Slice) {
 	s.mu.Lock()
 	gone := slices.Collect(maps.Keys(s.known))
@@ -143,7 +148,7 @@ func (s *servers) write() error {
 	return os.Rename(staged, s.file)
 }
 
-// anyServer sends requests to the servers, one after the other until one answers.
+// anyServer sends requests to the servers, one after another, until one answers.
 type anyServer struct {
 	next http.RoundTripper
 	all  *servers
@@ -177,12 +182,13 @@ func (a anyServer) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 	}
 	if len(errs) == 1 {
-		return nil, errors.Unwrap(errs[0]) // as if there were no others
+		return nil, errors.Unwrap(errs[0]) // the same error as with a single server
 	}
 	return nil, errors.Join(errs...)
 }
 
-// mayRepeat reports whether a request that failed so may be sent to another server: it changes nothing, or has reached nobody.
+// mayRepeat reports whether a request that failed with err may be sent to another server: it
+// changes nothing, or it has not reached a server.
 func mayRepeat(request *http.Request, err error) bool {
 	if request.Body != nil && request.Body != http.NoBody && request.GetBody == nil {
 		return false
@@ -191,5 +197,5 @@ func mayRepeat(request *http.Request, err error) bool {
 	return request.Method == http.MethodGet || errors.As(err, &failed) && failed.Op == "dial"
 }
 
-// WrappedRoundTripper returns what sends the requests, for those who must reach it.
+// WrappedRoundTripper returns the underlying transport, as client-go's wrappers do.
 func (a anyServer) WrappedRoundTripper() http.RoundTripper { return a.next }

@@ -25,10 +25,10 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// served is some API servers of one certificate, which is good for 127.0.0.1 alone, or of none.
+// served is several API servers that share a certificate, valid only for 127.0.0.1, or have none.
 type served struct {
 	list  []*httptest.Server
-	asked []string // which were, in order
+	asked []string // the servers that were asked, in order
 }
 
 func newServed(t *testing.T, n int, encrypted bool) *served {
@@ -54,7 +54,7 @@ func newServed(t *testing.T, n int, encrypted bool) *served {
 
 func (s *served) host(i int) string { return s.list[i].Listener.Addr().String() }
 
-// client returns one that is told of the first server, and of others.
+// client returns a client that is given the first server, and others.
 func (s *served) client(t *testing.T, file string, given ...string) (*http.Client, *servers) {
 	t.Helper()
 	base := &rest.Config{Host: s.list[0].URL}
@@ -85,7 +85,8 @@ func (s *served) ask(t *testing.T, client *http.Client, method, body string) err
 	return err
 }
 
-// Where a server cannot be reached the next one is asked, with the same request, and goes on to be asked.
+// TestServers checks that if a server cannot be reached, the same request goes to the next one,
+// which then stays in use.
 func TestServers(t *testing.T) {
 	s := newServed(t, 3, true)
 	client, all := s.client(t, "", s.host(1), s.host(2))
@@ -96,7 +97,7 @@ func TestServers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want = append(want, at+" "+method+body); !slices.Equal(s.asked, want) {
-			t.Fatalf("asked were %q, want %q", s.asked, want)
+			t.Fatalf("requests %q, want %q", s.asked, want)
 		}
 		status := (&Source{servers: all}).Status()
 		if i, _ := strconv.Atoi(at); status.Server != s.host(i) || status.Configured != s.host(0) {
@@ -121,7 +122,8 @@ func TestServers(t *testing.T) {
 	}
 }
 
-// What changes something is not sent to another server once it may have been heard, and nobody is asked after the end.
+// TestServersOnce checks that a request that changes something is not sent to another server once
+// the first may have received it. After the context ends, no server is asked.
 func TestServersOnce(t *testing.T) {
 	s := newServed(t, 2, true)
 	client, _ := s.client(t, "", s.host(1))
@@ -131,29 +133,30 @@ func TestServersOnce(t *testing.T) {
 		panic(http.ErrAbortHandler)
 	})
 	if err := s.ask(t, client, http.MethodPost, "an event"); err == nil || len(s.asked) != 0 {
-		t.Errorf("asked were %q, %v", s.asked, err)
+		t.Errorf("requests %q, %v", s.asked, err)
 	}
 	if err := s.ask(t, client, http.MethodGet, "again"); err != nil || !slices.Equal(s.asked, []string{"1 GETagain"}) {
-		t.Errorf("asked were %q, %v", s.asked, err)
+		t.Errorf("requests %q, %v", s.asked, err)
 	}
 	s.list[0].Config.Handler = well
 	if err := s.ask(t, client, http.MethodGet, ""); err != nil || !slices.Equal(s.asked[1:], []string{"1 GET"}) {
-		t.Errorf("once the first one is well again %q, %v: who answers goes on to be asked", s.asked, err)
+		t.Errorf("after the first server is back: requests %q, %v; want the server that answered last",
+			s.asked, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	request, _ := http.NewRequestWithContext(ctx, http.MethodGet, s.list[0].URL, nil)
 	if _, err := client.Do(request); !errors.Is(err, context.Canceled) || len(s.asked) != 2 {
-		t.Errorf("after the end %q, %v", s.asked, err)
+		t.Errorf("after the end: requests %q, %v", s.asked, err)
 	}
 }
 
-// Who has not the certificate of its own name is not believed.
+// TestServersOfOthers checks that a server without a certificate for its own name is not trusted.
 func TestServersOfOthers(t *testing.T) {
 	s := newServed(t, 1, true)
 	other := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("asked") }))
 	other.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
-	listener, err := net.Listen("tcp", "127.0.0.2:0") // which is not in the certificate
+	listener, err := net.Listen("tcp", "127.0.0.2:0") // not in the certificate
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,8 +171,8 @@ func TestServersOfOthers(t *testing.T) {
 	}
 }
 
-// The servers that the cluster has are remembered for an agent that starts while the one that it is told of is away, as far as they can be told from
-// others.
+// TestServersRemembered checks that the cluster's servers are remembered for an agent that starts
+// while the configured one is down, if certificates allow telling them from impostors.
 func TestServersRemembered(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state", "api-servers")
 	s := newServed(t, 2, true)
@@ -206,7 +209,7 @@ func TestServersRemembered(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, all := s.client(t, file); len(all.order()) != 2 {
-		t.Errorf("of a file that somebody has spoilt: %q", all.order())
+		t.Errorf("from a corrupt file: %q", all.order())
 	}
 	if err := os.WriteFile(file, []byte(s.host(1)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -214,11 +217,11 @@ func TestServersRemembered(t *testing.T) {
 	s.list[0].Close()
 	client, _ := s.client(t, file)
 	if err := s.ask(t, client, http.MethodGet, ""); err != nil || !slices.Equal(s.asked, []string{"1 GET"}) {
-		t.Errorf("at the start asked were %q, %v", s.asked, err)
+		t.Errorf("at the start: requests %q, %v", s.asked, err)
 	}
 	plain := newServed(t, 1, false)
 	if _, all := plain.client(t, file); len(all.order()) != 1 {
-		t.Errorf("without certificates %q would be asked", all.order())
+		t.Errorf("without certificates, %q would be used", all.order())
 	}
 }
 

@@ -1,17 +1,19 @@
-// Package kube is the source of objects that watches an API server.
+// Package kube is the source that watches an API server.
 //
 // # What is kept
 //
-// An object is translated as it arrives and given to the store; nothing else of it is kept. There is no informer and
-// no cache of API objects beside the store, since that alone would take several times what the whole agent may use
-// for a service. Even the first list is translated object by object where the server streams it.
+// Each object is translated as it arrives and handed to the store; nothing else of it is kept.
+// There is no informer and no cache of API objects beside the store: that alone would take several
+// times the memory that the whole agent may use for a Service. Where the server can stream a list,
+// even the first list is translated object by object.
 //
-// # What happens when the API server is away
+// # When the API server cannot be reached
 //
-// The store keeps what it has, and the watch goes on from where it was. If the server no longer remembers that point,
-// everything of the kind is listed again and replaces what the store has, so what was deleted meanwhile goes. Until
-// the first complete list of every kind the store does not count as synced, and nothing is deleted. Errors are logged
-// when they begin and when they end, and are in Status all the while.
+// The store keeps what it has, and the watch continues where it stopped. If the server no longer
+// remembers that point, the whole kind is listed again and replaces what the store has, which
+// removes what was deleted meanwhile. Until the first complete list of every kind, the store does
+// not count as synced, and nothing is deleted. An outage is logged when it begins and when it ends,
+// and is in Status while it lasts.
 package kube
 
 import (
@@ -31,18 +33,20 @@ import (
 	"fairlead.io/fairlead/pkg/source"
 )
 
-// Config is what a Source needs.
+// Config configures a Source.
 type Config struct {
 	Kubeconfig string       // a file; empty = the service account of the pod
 	REST       *rest.Config // instead of Kubeconfig; it is not changed
-	Servers    []string     // HOST:PORT of API servers, beside the one that those name
-	// ServersFile is where the API servers are noted that the cluster has, for an agent that starts while the one that it is told of is away; empty
-	// for nowhere.
+	Servers    []string     // HOST:PORT of API servers besides the one that those name
+	// ServersFile remembers the cluster's API servers, for an agent that starts while the
+	// configured one is down; empty for no file.
 	ServersFile string
-	NodeName    string // whose pods are wanted
-	// Accelerations says that SocketAccelerations are wanted. Without them nothing is asked that would take a permission.
+	NodeName    string // follow the pods of this node
+	// Accelerations makes the Source follow SocketAccelerations. Otherwise it needs no permission
+	// to read them.
 	Accelerations bool
-	// PodsOnly says that no Services, EndpointSlices and Nodes are wanted. They are not asked for, which takes no permission then, and count as delivered.
+	// PodsOnly makes the Source follow no Services, EndpointSlices and Nodes. It then needs no
+	// permission to read them, and they count as delivered.
 	PodsOnly bool
 	Version  string // of the agent, for the server's log
 	Store    *model.Store
@@ -64,15 +68,17 @@ type follower interface {
 	status() KindStatus
 }
 
-// Status is how far a Source is with each kind of object.
+// Status is the state of a Source, by kind of object.
 type Status struct {
 	Kinds []KindStatus `json:"kinds"`
-	// Server is the API server that answered last, or is to be asked first, and Configured the one that the credentials name, as HOST:PORT.
+	// Server is the API server that answered last, or will be asked first; Configured is the one
+	// that the credentials name. Both are HOST:PORT.
 	Server     string `json:"server"`
 	Configured string `json:"configured"`
 }
 
-// New returns a Source. Nothing is asked of the server before Run; the error is about the configuration.
+// New returns a Source. It sends nothing to the server before Run; its errors are about the
+// configuration.
 func New(cfg Config) (*Source, error) {
 	base, all, err := restConfig(&cfg)
 	if err != nil {
@@ -118,7 +124,7 @@ func New(cfg Config) (*Source, error) {
 	}, nil
 }
 
-// serviceKinds are what Services are, and where.
+// serviceKinds are the kinds that describe Services, their endpoints and the nodes.
 func serviceKinds(cfg *Config, core, discovery rest.Interface, all *servers) []follower {
 	store := cfg.Store
 	labelled := func(selector string) func(*metav1.ListOptions) {
@@ -148,7 +154,7 @@ func serviceKinds(cfg *Config, core, discovery rest.Interface, all *servers) []f
 	}
 }
 
-// podKinds are the pods of this node, and whose they are.
+// podKinds are the pods of this node, and namespaces.
 func podKinds(cfg *Config, core rest.Interface) []follower {
 	store := cfg.Store
 	onNode := fields.OneTermEqualSelector("spec.nodeName", cfg.NodeName).String()
@@ -169,8 +175,8 @@ func podKinds(cfg *Config, core rest.Interface) []follower {
 	}
 }
 
-// Run follows the API server until the context ends, then returns nil. What goes wrong meanwhile is tried again, logged
-// and in Status.
+// Run follows the API server until the context ends, then returns nil. It logs errors, shows them
+// in Status, and tries again.
 func (s *Source) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, k := range s.kinds {
@@ -181,7 +187,7 @@ func (s *Source) Run(ctx context.Context) error {
 	return nil
 }
 
-// Status returns the present state. It may be called from any goroutine, and before Run.
+// Status returns the current state. It may be called from any goroutine, even before Run.
 func (s *Source) Status() Status {
 	var status Status
 	status.Server, status.Configured = s.servers.asked()
@@ -191,13 +197,13 @@ func (s *Source) Status() Status {
 	return status
 }
 
-// Events returns where to post what is wrong with an object. What it is given before Run is posted by Run.
+// Events returns the Events of this Source. Run posts those that were queued before it.
 func (s *Source) Events() *Events { return s.events }
 
-// Node returns the object of this node.
+// Node returns the Node that writes to this node's object.
 func (s *Source) Node() *Node { return s.node }
 
-// Policies returns what counts the NetworkPolicies, which no source delivers.
+// Policies returns the Policies that count NetworkPolicies, which no source delivers.
 func (s *Source) Policies() *Policies { return s.policies }
 
 func newScheme() (*runtime.Scheme, error) {

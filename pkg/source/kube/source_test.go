@@ -16,7 +16,8 @@ import (
 	"fairlead.io/fairlead/test/apiserver"
 )
 
-// TestSource runs against one server, so the cases come one after the other: some of them stop it.
+// TestSource runs against one server, so its cases run one after another: some of them stop the
+// server.
 func TestSource(t *testing.T) {
 	server := apiserver.Start(t)
 	for _, test := range []struct {
@@ -99,7 +100,8 @@ func (w *world) testNode() {
 	w.await("this node to go", func() bool { return w.store.Self().UID == "" })
 }
 
-// One label takes Services away, the other slices, and each gives back what it took. Neither concerns the other kind.
+// testForeignLabels checks that one label removes Services, the other slices, and each comes back
+// without its label. Neither affects the other kind.
 func testForeignLabels(w *world) {
 	const proxyName = "service.kubernetes.io/service-proxy-name"
 	w.createService("web")
@@ -118,11 +120,12 @@ func testForeignLabels(w *world) {
 		}
 	}
 	if k := w.kind("services"); k.Relists != 0 {
-		w.Errorf("it took a list: %+v", k)
+		w.Errorf("the kind was listed again: %+v", k)
 	}
 }
 
-// settle waits until everything that was done to Services and slices before has arrived: a kind's events keep their order.
+// settle waits until all earlier changes of Services and slices have arrived, because the events of
+// a kind stay in order.
 func (w *world) settle() {
 	w.Helper()
 	w.marks++
@@ -223,7 +226,7 @@ func testBulk(w *world) {
 	w.await("all services to go", func() bool { return w.count() == 0 })
 }
 
-// each calls do for all numbers, some at once.
+// each calls do for all numbers, several at a time.
 func (w *world) each(from, to int, do func(int) error) {
 	w.Helper()
 	const workers = 8
@@ -255,7 +258,8 @@ func (w *world) count() int {
 	return count
 }
 
-// changed returns what became dirty in the namespace since the last call, without the namespace.
+// changed returns what became dirty in the namespace since the last call, without the name of the
+// namespace.
 func (w *world) changed() []string {
 	var changed []string
 	for _, key := range w.store.TakeDirty() {

@@ -12,27 +12,27 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// KindStatus is how far a Source is with one kind of object.
+// KindStatus is the state of one kind of object.
 type KindStatus struct {
-	Kind string `json:"kind"` // as the API's paths have it: "services"
-	// Synced says that the kind was delivered whole at least once.
+	Kind string `json:"kind"` // as in the paths of the API: "services"
+	// Synced says that the kind has been delivered completely at least once.
 	Synced bool `json:"synced"`
-	// Lacking says that the server does not know the kind, so that there is nothing to deliver.
+	// Lacking says that the server does not know the kind, so there is nothing to deliver.
 	Lacking bool `json:"lacking,omitempty"`
-	// Error is why the server cannot be asked now, or "". What was delivered stays.
+	// Error says why the server cannot be read now, or is "". What was delivered stays.
 	Error string `json:"error,omitempty"`
-	// Since is when Error began, or when the server could be asked again.
+	// Since is when Error began, or when it ended.
 	Since           time.Time `json:"since,omitzero"`
-	Failures        uint64    `json:"failures"` // requests that failed
+	Failures        uint64    `json:"failures"` // failed requests
 	Relists         uint64    `json:"relists"`  // complete lists after the first
 	ResourceVersion string    `json:"resourceVersion,omitempty"`
-	Changed         time.Time `json:"changed,omitzero"` // when objects came last
+	Changed         time.Time `json:"changed,omitzero"` // when the last change arrived
 }
 
 // state is the KindStatus of a kind that is being followed.
 type state struct {
 	kind    string
-	mayLack bool // a server need not know it
+	mayLack bool // a server may not know it
 	log     *slog.Logger
 
 	mu sync.Mutex
@@ -47,8 +47,8 @@ func (s *state) status() KindStatus {
 	return is
 }
 
-// answered notes how one request went. Only a watch that is open ends an outage: who may list but not watch is as good
-// as cut off.
+// answered records the result of one request. Only an open watch ends an outage: an agent that may
+// list but not watch would miss every change.
 func (s *state) answered(response *http.Response, err error, watch bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,22 +60,25 @@ func (s *state) answered(response *http.Response, err error, watch bool) {
 		if watch {
 			s.end()
 		}
-	case response.StatusCode == http.StatusGone: // the server has forgotten that version; a list follows
+	// The server no longer has that version; a list follows.
+	case response.StatusCode == http.StatusGone:
 	case response.StatusCode == http.StatusNotFound && s.mayLack:
 	default:
 		s.is.Failures++
-		if response.Header.Get("Retry-After") != "" { // the client obeys and tells nobody
+		// The client waits and retries without telling anyone.
+		if response.Header.Get("Retry-After") != "" {
 			s.begin(errors.New(response.Status))
 		}
 	}
 }
 
-// failed notes what the client says of a request in the end, which may be more than its answer said.
+// failed records the client's final error for a request, which may say more than the server's
+// answer.
 func (s *state) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil || apierrors.IsGone(err) || apierrors.IsResourceExpired(err) {
 		return
 	}
-	// Without the address, which is as long as a line and says nothing that the kind does not.
+	// Drop the URL, which fills a line and says nothing that the kind does not.
 	var request *url.Error
 	if errors.As(err, &request) {
 		err = request.Err
@@ -85,8 +88,8 @@ func (s *state) failed(ctx context.Context, err error) {
 	s.begin(err)
 }
 
-// begin notes an error and logs the first of an outage. A different one of the same outage is in the status, not in
-// the log.
+// begin records an error, and logs it if it begins an outage. Later errors of the same outage are
+// only in the status.
 func (s *state) begin(err error) {
 	if s.is.Error == "" {
 		s.is.Since = time.Now()
@@ -95,7 +98,7 @@ func (s *state) begin(err error) {
 	s.is.Error = err.Error()
 }
 
-// end logs the end of an outage, if there was one.
+// end logs the end of an outage, if there is one.
 func (s *state) end() {
 	if s.is.Error == "" {
 		return
@@ -105,7 +108,7 @@ func (s *state) end() {
 	s.is.Error, s.is.Since = "", now
 }
 
-// lack notes that the server does not know the kind, and logs it when it comes to that.
+// lack records that the server does not know the kind, and logs it the first time.
 func (s *state) lack() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +119,7 @@ func (s *state) lack() {
 	s.is.Lacking, s.is.Synced = true, true
 }
 
-// listed notes that everything of the kind was delivered.
+// listed records a complete list.
 func (s *state) listed(count int, version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,8 +143,8 @@ func (s *state) reached(version string) {
 	s.is.ResourceVersion = version
 }
 
-// detail makes debug messages of everything. A reflector logs each attempt, while an outage has one beginning and one
-// end, which state logs.
+// detail turns all messages into debug messages. A reflector logs each attempt, while state logs
+// the beginning and the end of an outage.
 type detail struct{ slog.Handler }
 
 // Enabled reports whether debug messages are wanted.

@@ -2,12 +2,13 @@ package kube
 
 import "net/http"
 
-// asker is the key of the context value by which a request tells which kind it is for: a *state.
+// asker is the key of the context value that says which kind a request is for: a *state.
 type asker struct{}
 
-// observed tells each kind how its requests went. What the client returns would not do: it repeats some of them ten
-// times before it says anything, and a watch that could not be opened because the connection broke or took too long is
-// no error to it but a watch that has ended.
+// observed tells each kind the results of its requests. The errors that the client returns are not
+// enough: it repeats some requests ten times before it reports anything, and it treats a watch that
+// could not be opened, because the connection broke or took too long, as one that has ended without
+// an error.
 type observed struct{ next http.RoundTripper }
 
 // RoundTrip sends a request.
@@ -20,5 +21,5 @@ func (o observed) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// WrappedRoundTripper returns what sends the requests, for those who must reach it.
+// WrappedRoundTripper returns the underlying transport, as client-go's wrappers do.
 func (o observed) WrappedRoundTripper() http.RoundTripper { return o.next }

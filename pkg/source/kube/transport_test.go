@@ -24,7 +24,7 @@ import (
 	"fairlead.io/fairlead/test/apiserver"
 )
 
-// What a kind makes of an answer.
+// TestAnswers covers how an answer changes the status of a kind.
 func TestAnswers(t *testing.T) {
 	retry := http.Header{"Retry-After": []string{"1"}}
 	for _, tt := range []struct {
@@ -53,7 +53,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A request that is given up because the agent ends is nobody's failure.
+// TestEndIsNoFailure checks that a request that is aborted because the agent ends is not a failure.
 func TestEndIsNoFailure(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -73,7 +73,8 @@ func TestEndIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestOutages is about what the status and the log tell of a server that is away or refuses.
+// TestOutages covers what the status and the log say about a server that cannot be reached or
+// rejects requests.
 func TestOutages(t *testing.T) {
 	server := apiserver.Start(t)
 	for _, test := range []struct {
@@ -86,13 +87,14 @@ func TestOutages(t *testing.T) {
 		{"no permission to watch", testNoWatch},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel() // they wait most of the time
+			t.Parallel() // they mostly wait
 			test.run(newWorld(t, server))
 		})
 	}
 }
 
-// The status tells of the outage as long as it lasts, and the log tells of its beginning and of its end.
+// testAway checks that the status reports the outage as long as it lasts; the log reports its
+// beginning and its end.
 func testAway(w *world, blocked func() (net.Conn, error)) {
 	var log logBuffer
 	var road road
@@ -108,14 +110,15 @@ func testAway(w *world, blocked func() (net.Conn, error)) {
 	road.open()
 	w.awaitOutage(false)
 	if begun, over := log.lines("cannot read", "kind=services"), log.lines("again", "kind=services"); begun != 1 || over != 1 {
-		w.Errorf("the log tells of %d beginnings and %d ends of one outage", begun, over)
+		w.Errorf("the log reports %d beginnings and %d ends of one outage", begun, over)
 	}
 	if !w.has("stays") {
 		w.Error("the outage emptied the store")
 	}
 }
 
-// Who may list but not watch is told so once, and not after each list that all is well.
+// testNoWatch checks that an agent that may list but not watch reports that once, and does not
+// report recovery after each list.
 func testNoWatch(w *world) {
 	role := metav1.ObjectMeta{Name: "lister"}
 	_, err := w.client.RbacV1().ClusterRoles().Create(w.ctx, &rbacv1.ClusterRole{ObjectMeta: role, Rules: []rbacv1.PolicyRule{{
@@ -140,11 +143,12 @@ func testNoWatch(w *world) {
 		w.Errorf("status without the permission to watch: %+v", k)
 	}
 	if begun, over := log.lines("cannot read", "kind=services"), log.lines("again", "kind=services"); begun != 1 || over != 0 {
-		w.Errorf("the log tells of %d beginnings and %d ends", begun, over)
+		w.Errorf("the log reports %d beginnings and %d ends", begun, over)
 	}
 }
 
-// replace gives the world another Source, with another way to the server and a log to look at.
+// replace gives the world another Source, with another connection to the server and a log to look
+// at.
 func (w *world) replace(cfg *rest.Config, log io.Writer) {
 	w.Helper()
 	source, err := New(Config{REST: cfg, NodeName: node, Store: w.store, Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -152,7 +156,7 @@ func (w *world) replace(cfg *rest.Config, log io.Writer) {
 	w.source = source
 }
 
-// logBuffer keeps what is logged.
+// logBuffer collects log lines.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -165,7 +169,7 @@ func (b *logBuffer) Write(text []byte) (int, error) {
 	return b.text.Write(text)
 }
 
-// lines returns how many lines have all the words.
+// lines returns how many lines contain all the words.
 func (b *logBuffer) lines(words ...string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,10 +182,10 @@ func (b *logBuffer) lines(words ...string) int {
 	return n
 }
 
-// road leads to the server, and can be blocked in several ways.
+// road is a connection to the server that can be blocked in several ways.
 type road struct {
 	mu      sync.Mutex
-	blocked func() (net.Conn, error) // what a dial gets; nil while open
+	blocked func() (net.Conn, error) // what a dial returns; nil while open
 	conns   []net.Conn
 }
 
@@ -214,18 +218,18 @@ func (r *road) open() {
 	r.blocked = nil
 }
 
-// refusing is a machine where nothing listens.
+// refusing is a machine on which nothing listens.
 func refusing() (net.Conn, error) {
 	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 }
 
-// closing is a load balancer with nothing behind it.
+// closing is a load balancer without a server behind it.
 func closing() (net.Conn, error) { return deadConn{err: io.EOF}, nil }
 
-// silent is a machine that is gone, as a client without patience sees it.
+// silent is a machine that is gone. The dial times out at once, to save time.
 func silent() (net.Conn, error) { return deadConn{err: os.ErrDeadlineExceeded}, nil }
 
-// deadConn is a connection that takes everything and answers nothing.
+// deadConn is a connection that accepts everything and answers nothing.
 type deadConn struct {
 	net.Conn // nil
 	err      error

@@ -20,10 +20,10 @@ import (
 
 const (
 	node    = "worker-1"
-	patient = time.Minute // for what takes milliseconds on a machine with nothing else to do
+	patient = time.Minute // for what takes milliseconds on an idle machine
 )
 
-// world is a namespace of the server and a Source that follows the server.
+// world is a namespace of the server, and a Source that follows the server.
 type world struct {
 	*testing.T
 	ctx       context.Context
@@ -33,10 +33,11 @@ type world struct {
 	store     *model.Store
 	source    *Source
 	line      *line
-	marks     int // that settle has made
+	marks     int // made by settle
 }
 
-// newWorld makes the namespace; follow starts the Source, which is told of other servers too.
+// newWorld creates the namespace and a Source, which is also given the other servers; follow starts
+// it.
 func newWorld(t *testing.T, server *apiserver.Server, others ...*apiserver.Server) *world {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -98,7 +99,7 @@ func (w *world) await(what string, done func() bool) {
 
 func (w *world) name(name string) model.Name { return model.Name{Namespace: w.namespace, Name: name} }
 
-// has reports whether the store has the Service, and slices the names of its slices.
+// has reports whether the store has the Service; slices returns the names of its slices.
 func (w *world) has(name string) bool {
 	service, _ := w.store.Service(w.name(name))
 	return service != nil
