@@ -23,22 +23,24 @@ import (
 	objects "fairlead.io/fairlead/pkg/source"
 )
 
-// accelerator is what lets connections of pods go past TCP, if the options say so: the part of an agent that may also be all there is of it.
+// accelerator lets connections of pods bypass TCP, if the options say so. It is part of every
+// agent, and in accelerate-only mode all there is of it.
 type accelerator struct {
 	cfg   *config.Config
 	store *model.Store
-	host  uint64 // the cookie of the node's own network namespace
-	// limited tells whether a pod is kept to a rate, and own the cookies of pods that the plugin has set up; nil where there is none.
+	host  uint64 // the cookie of the host's network namespace
+	// limited reports whether a pod has a rate limit; own returns the network namespace cookies of
+	// the pods that the plugin has set up, and is nil without the plugin.
 	limited func(*model.Pod) bool
 	own     func() map[cni.Pod]uint64
 	log     *slog.Logger
 
 	mu      sync.Mutex
-	unfit   string        // why nothing goes past TCP although the option says so
-	running *acceleration // nil where everything goes by TCP
+	unfit   string        // why nothing bypasses TCP although the option says so
+	running *acceleration // nil while everything uses TCP
 }
 
-// acceleration is what there is while connections may go past TCP.
+// acceleration is what runs while connections may bypass TCP.
 type acceleration struct {
 	*sockmap.Sockmap
 	keeper *sockmap.Keeper
@@ -50,7 +52,7 @@ func (a *agent) newAccelerator(log *slog.Logger) *accelerator {
 	}
 }
 
-// cookies returns those of the network namespaces of the pods that the plugin has set up.
+// cookies returns the network namespace cookies of the pods that the plugin has set up.
 func (a *agent) cookies() map[cni.Pod]uint64 {
 	a.mu.Lock()
 	network := a.network
@@ -67,11 +69,11 @@ func limitsOf(cfg *config.Config) sockmap.Limits {
 	return limits
 }
 
-// fitness is what is noted of a kernel, and of the programs that were tried on it; anything behind the first word says why not.
+// fitness identifies what was tested: the kernel's release, and the programs for these limits.
 func fitness(limits sockmap.Limits) (string, error) {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
-		return "", fmt.Errorf("ask for the kernel's version: %w", err)
+		return "", fmt.Errorf("read the kernel's version: %w", err)
 	}
 	programs, err := sockmap.Fingerprint(limits)
 	if err != nil {
@@ -80,12 +82,14 @@ func fitness(limits sockmap.Limits) (string, error) {
 	return fmt.Sprintf("%s %s", unix.ByteSliceToString(name.Release[:]), programs), nil
 }
 
-// sockmapFile is where "fairlead init" notes what came of it: an agent may not make the namespace that it takes to find out.
+// sockmapFile is where "fairlead init" records the result of its test, because an agent may lack
+// the privileges for the test's network namespace.
 func sockmapFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir, "sockmap") }
 
 const sockmapFit = "fit"
 
-// trySockmap finds out whether the kernel is fit to have connections go past TCP, if any are to, and notes that. It returns what it has found.
+// trySockmap tests whether connections can bypass TCP on this kernel, if the options want that, and
+// records and returns the result.
 func trySockmap(cfg *config.Config) (found string, err error) {
 	if cfg.Sockmap != "true" {
 		if err := os.Remove(sockmapFile(cfg)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -105,12 +109,12 @@ func trySockmap(cfg *config.Config) (found string, err error) {
 		return "", err
 	}
 	if err := os.WriteFile(sockmapFile(cfg), []byte(of+"\n"+found+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("note whether connections may go past TCP: %w", err)
+		return "", fmt.Errorf("record whether connections may bypass TCP: %w", err)
 	}
 	return found, nil
 }
 
-// unfit returns why connections may not go past TCP; empty if they may.
+// unfit returns why connections must not bypass TCP, or "" if they may.
 func unfit(cfg *config.Config) string {
 	of, err := fitness(limitsOf(cfg))
 	if err != nil {
@@ -130,8 +134,8 @@ func unfit(cfg *config.Config) string {
 	return ""
 }
 
-// start starts what lets connections of pods go past TCP. Without the option, or where the kernel is not fit, what an agent before has left goes
-// once nothing waits there.
+// start starts letting connections of pods bypass TCP. If the option is off or the kernel is unfit,
+// it retires what an earlier agent left.
 func (a *accelerator) start(start func(string, func(context.Context) error), report func(model.Key, string, model.Problem)) error {
 	if a.cfg.Sockmap != "true" {
 		return a.retire(start)
@@ -148,7 +152,7 @@ func (a *accelerator) start(start func(string, func(context.Context) error), rep
 	}
 	s, err := sockmap.Open(sockmap.Config{BPFFS: a.cfg.BPFFS, Limits: limitsOf(a.cfg), Log: a.log})
 	if err != nil {
-		return fmt.Errorf("let connections go past TCP: %w", err)
+		return fmt.Errorf("let connections bypass TCP: %w", err)
 	}
 	keeper := sockmap.NewKeeper(sockmap.KeeperConfig{
 		Sockmap: s, Store: a.store, Selector: selector, Host: a.host, Limited: a.limited, Namespaces: a.namespaces(), Log: a.log,
@@ -168,7 +172,7 @@ func (a *accelerator) start(start func(string, func(context.Context) error), rep
 	return nil
 }
 
-// retire has what is left of an agent before go, in its own time.
+// retire removes what an earlier agent left, once no data waits there.
 func (a *accelerator) retire(start func(string, func(context.Context) error)) error {
 	left, err := sockmap.Retire(a.cfg.BPFFS, a.log)
 	if err != nil || left == nil {
@@ -178,7 +182,7 @@ func (a *accelerator) retire(start func(string, func(context.Context) error)) er
 	return nil
 }
 
-// limited reports whether what a pod sends or gets is kept to a rate, its own or one that it shares.
+// limited reports whether a rate limits what a pod sends or receives, its own or a shared one.
 func (a *agent) limited(pod *model.Pod) bool {
 	if a.cfg.Bandwidth != "true" {
 		return a.cfg.PodNetwork != "main" && rated(pod)
@@ -194,11 +198,13 @@ func (a *agent) limited(pod *model.Pod) bool {
 	return false
 }
 
-// rated reports whether a pod is to be kept to a rate of its own, by us or by whoever gives it its network.
+// rated reports whether a pod has a rate of its own, enforced by fairlead or by another pod
+// network.
 func rated(pod *model.Pod) bool { return pod.Egress != 0 || pod.Ingress != 0 }
 
-// namespaces returns what finds the cookies of pods' network namespaces: the plugin has told those of the pods that it has set up, and those of others are
-// in what the runtime's library notes.
+// namespaces returns a function that finds the cookies of pods' network namespaces. The plugin
+// knows those of the pods that it set up; the others are found in the records of the runtime's CNI
+// library.
 func (a *accelerator) namespaces() func() func(*model.Pod) ([]uint64, error) {
 	noted := newCNI(a.cfg, a.host, a.log)
 	return func() func(*model.Pod) ([]uint64, error) {
@@ -226,14 +232,15 @@ func (a *accelerator) namespaces() func() func(*model.Pod) ([]uint64, error) {
 	}
 }
 
-// state returns what is at work, nil if nothing is, and why it is not although it should be.
+// state returns what is running, or nil, and why nothing runs although it should.
 func (a *accelerator) state() (*acceleration, string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.running, a.unfit
 }
 
-// status returns how connections go past TCP; nil where all are to go by it, and before anything is at work.
+// status returns the state of connections that bypass TCP. It is nil if the option is off, and
+// before anything runs.
 func (a *accelerator) status() *observe.SockmapStatus {
 	if a == nil || a.cfg.Sockmap != "true" {
 		return nil
@@ -253,7 +260,7 @@ func (a *accelerator) status() *observe.SockmapStatus {
 	return status
 }
 
-// problems lists what is wrong with policies of this node's pods, by name.
+// problems lists the problems of policies for this node's pods, sorted by name.
 func (a *accelerator) problems() (list []observe.Problem) {
 	if a == nil {
 		return nil

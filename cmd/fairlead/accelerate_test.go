@@ -9,7 +9,8 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 )
 
-// Nothing goes past TCP without a word that this kernel is fit for these programs, and what else was noted is told.
+// TestUnfit checks that nothing bypasses TCP unless a record says that this kernel is fit for these
+// programs. Any other result on record is reported.
 func TestUnfit(t *testing.T) {
 	cfg := &config.Config{StateDir: t.TempDir(), Sockmap: "true"}
 	of, err := fitness(limitsOf(cfg))

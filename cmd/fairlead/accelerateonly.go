@@ -18,8 +18,8 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// lone is the agent of --mode=accelerate-only. It stands beside whatever serves Services and gives pods their network, and attaches nothing
-// but what lets connections go past TCP.
+// lone is the agent of --mode=accelerate-only. It runs beside whatever serves Services and provides
+// the pod network, and attaches only the programs that let connections bypass TCP.
 type lone struct {
 	cfg         *config.Config
 	source      source
@@ -31,10 +31,11 @@ type lone struct {
 	servers     []*health.Server
 }
 
-// errAlone is what those hear who ask for what such an agent does not have.
+// errAlone answers requests for what this agent does not do.
 var errAlone = errors.New("this agent runs with --mode=" + config.AccelerateOnly + ": it does not serve Services, and knows nothing about them")
 
-// runAccelerateOnly is that agent from top to bottom. It returns when the context ends, and what may go past TCP goes on.
+// runAccelerateOnly runs the agent of --mode=accelerate-only. It returns when the context ends;
+// connections that bypass TCP continue to.
 func runAccelerateOnly(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log *slog.Logger) error {
 	lock, err := datapath.Reserve(cfg.BPFFS)
 	if err != nil {
@@ -95,7 +96,7 @@ func (a *lone) handlers(level *slog.LevelVar) api.Handlers {
 	}
 }
 
-// status tells how this node is doing, as far as that is this agent's business.
+// status returns the state of this node, as far as it concerns this agent.
 func (a *lone) status() observe.Status {
 	s := observe.Status{Version: version(), Mode: a.cfg.Mode, Node: a.cfg.NodeName, Started: a.started, Problems: a.problems()}
 	missing := a.store.Unsynced()
@@ -122,7 +123,7 @@ func (a *lone) sample() metrics.Sample {
 	return s
 }
 
-// newServers returns what answers at the addresses that the configuration gives.
+// newServers returns the servers for the addresses in the configuration.
 func (a *lone) newServers(log *slog.Logger) []*health.Server {
 	return serversOf([]health.ServerConfig{
 		{Option: "metrics-address", Address: a.cfg.MetricsAddress, Routes: map[string]http.Handler{"/metrics": a.metrics.Handler()}},
@@ -132,7 +133,7 @@ func (a *lone) newServers(log *slog.Logger) []*health.Server {
 	}, log)
 }
 
-// checks are what /readyz goes by.
+// checks returns the checks of /readyz.
 func (a *lone) checks() []health.Check {
 	return []health.Check{
 		{Name: "source-synced", Run: func() error {
@@ -149,7 +150,7 @@ func (a *lone) checks() []health.Check {
 			case at == nil:
 				return errors.New("nothing is attached yet")
 			case !at.keeper.Status().Told:
-				return errors.New("who may go past TCP is not told yet")
+				return errors.New("the programs have not been told yet which pods may bypass TCP")
 			}
 			return nil
 		}},

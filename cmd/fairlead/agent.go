@@ -32,7 +32,7 @@ import (
 	"fairlead.io/fairlead/pkg/sockets"
 )
 
-// agent is what the API server asks about while runAgent runs.
+// agent holds what the API needs while runAgent runs.
 type agent struct {
 	cfg     *config.Config
 	path    *datapath.Datapath
@@ -44,28 +44,30 @@ type agent struct {
 	gauge    *observe.Gauge
 	servers  []*health.Server
 	hub      *monitor.Hub
-	policies *policyWatch // nil where objects come from files
-	// accelerator is set before others ask.
+	policies *policyWatch // nil if objects come from files
+	// accelerator is set before other goroutines start.
 	accelerator *accelerator
 
-	mu          sync.Mutex
-	reconciler  *reconcile.Reconciler // nil until the maps are there
-	sweeper     *sockets.Sweeper      // likewise, and where the kernel has no means for it
-	cannotSweep bool
-	keeper      *optout.Keeper       // likewise
-	collector   *conntrack.Collector // likewise
-	// cannotCollect says why there is no collector.
-	cannotCollect string
-	follower      *routes.Follower   // likewise
-	cannotFollow  string             // and why there is none
-	network       *podnet.Network    // nil where pods get their network otherwise
-	fabric        *fabric.Fabric     // likewise
-	masquerade    *masquerade.Keeper // nil without such a file
+	mu            sync.Mutex
+	reconciler    *reconcile.Reconciler // nil until the maps exist
+	sweeper       *sockets.Sweeper      // nil until the maps exist, and if cannotSweep
+	cannotSweep   bool                  // the kernel cannot abort sockets
+	keeper        *optout.Keeper        // nil until the maps exist
+	collector     *conntrack.Collector  // nil until the maps exist, and if cannotCollect
+	cannotCollect string                // why there is no collector
+	follower      *routes.Follower      // nil until the maps exist, and if cannotFollow
+	cannotFollow  string                // why there is no follower
+	network       *podnet.Network       // nil with --pod-network=off
+	fabric        *fabric.Fabric        // nil unless --pod-network=main
+	masquerade    *masquerade.Keeper    // nil without --masquerade-config
 
-	queues *queues.Keeper     // nil where pods send as fast as they can; likewise
-	bbr    *observe.BBRStatus // nil where connections of pods have the congestion control that the kernel gives them; set before others ask
-	pair   int                // where what they send to each other waits, by its index; 0 where nothing does
-	big    *bigtcp.Keeper     // nil where packets are as large as usual; set before others ask
+	// The fields below are set before network, and read only once it is there.
+	queues *queues.Keeper     // nil with --bandwidth=false
+	bbr    *observe.BBRStatus // nil with --bbr=false
+	// pair is the index of the device pair in which pods' packets to each other wait; 0 with
+	// --bandwidth=false.
+	pair int
+	big  *bigtcp.Keeper // nil with --big-tcp=false
 }
 
 func newAgentCommand(env *env) *cobra.Command {
@@ -109,11 +111,13 @@ watch Services, and only lets connections within the node bypass TCP, for the se
 	return cmd
 }
 
-// reporter tells the problems of objects: as an event where there is somebody to post it to, always in the log.
+// reporter returns a function that reports problems of objects: always in the log, and as events if
+// there is a cluster to post them to.
 func reporter(log *slog.Logger, events eventSink) func(model.Key, string, model.Problem) {
 	return func(key model.Key, uid string, problem model.Problem) {
 		log.Warn(problem.Message, "object", key.String(), "reason", problem.Reason)
-		if events != nil && key.Namespace != "" { // a pod that the runtime did not name is none of the API server's
+		// The API server does not know a pod that the runtime did not name.
+		if events != nil && key.Namespace != "" {
 			events.Warn(key, uid, problem.Reason, problem.Message)
 		}
 	}
@@ -131,7 +135,7 @@ func (a *agent) current() *reconcile.Reconciler {
 	return a.reconciler
 }
 
-// problems lists what is wrong with which objects, sorted by object.
+// problems lists the problems of objects, sorted by object.
 func (a *agent) problems() []observe.Problem {
 	r := a.current()
 	if r == nil {

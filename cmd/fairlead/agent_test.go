@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m, rig.Funcs{"fairlead": child, "connect": connect, "hold": hold, "await": await}))
 }
 
-// child is a fairlead command in a process of its own.
+// child runs a fairlead command in a process of its own.
 func child(args []string) int {
 	return execute(context.Background(), &env{Stdout: os.Stdout, Stderr: os.Stderr, Args: args})
 }
@@ -35,7 +35,7 @@ func hold([]string) int {
 	return 0
 }
 
-// connect dials ADDRESS as often as told and counts what answered.
+// connect dials ADDRESS as often as told, and counts which backends answered.
 func connect(args []string) int {
 	times, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -71,8 +71,8 @@ func dial(address string) string {
 	return string(answer)
 }
 
-// node is an agent's surroundings: manifests, backends that listen on loopback addresses of a namespace, and a cgroup
-// whose sockets the programs see.
+// node is the surroundings of an agent: manifests, backends that listen on loopback addresses of a
+// namespace, and a cgroup whose sockets the programs see.
 type node struct {
 	t         *testing.T
 	manifests string
@@ -138,7 +138,7 @@ endpoints:
 	n.write("web.yaml", text)
 }
 
-// write replaces a file at once, as an operator's tools do.
+// write replaces a file in one step, as an operator's tools do.
 func (n *node) write(name, text string) {
 	n.t.Helper()
 	path := filepath.Join(n.manifests, name)
@@ -180,7 +180,7 @@ func (n *node) connect(times int) map[string]int {
 	return counts
 }
 
-// waitFor asks until the agent has done what a change of the manifests asked for.
+// waitFor waits until the agent has done what a change of the manifests requires.
 func (n *node) waitFor(what string, done func() bool) {
 	n.t.Helper()
 	for end := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
@@ -190,7 +190,7 @@ func (n *node) waitFor(what string, done func() bool) {
 	}
 }
 
-// content returns a copy of every row of the tables.
+// content returns a copy of all rows of the tables.
 func (n *node) content() (rows struct {
 	svcs     map[maps.SvcKey]maps.Svc
 	services []maps.Service
@@ -265,7 +265,8 @@ func TestAgentComesAndGoes(t *testing.T) {
 	}
 }
 
-// TestMapsGrowUnderTraffic adds more Services than the maps of a cold start have room for, while a client connects.
+// TestMapsGrowUnderTraffic adds more Services than the maps of a cold start have room for, while a
+// client connects.
 func TestMapsGrowUnderTraffic(t *testing.T) {
 	n := newNode(t)
 	n.service("127.0.0.1", "127.0.0.2")
@@ -295,7 +296,7 @@ func TestMapsGrowUnderTraffic(t *testing.T) {
 	}
 }
 
-// TestVerifyFindsDamage damages the maps under a running agent, which mends them when it is told to.
+// TestVerifyFindsDamage damages the maps under a running agent, which repairs them when told to.
 func TestVerifyFindsDamage(t *testing.T) {
 	n := newNode(t)
 	n.service("127.0.0.1", "127.0.0.2")
@@ -306,17 +307,17 @@ func TestVerifyFindsDamage(t *testing.T) {
 	}
 	n.damage()
 	if got := n.connect(1); got["failed"] != 1 {
-		t.Fatalf("the damage is none: %v", got)
+		t.Fatalf("the damage has no effect: %v", got)
 	}
 	out, err := rig.RunChild(nil, nil, "fairlead", append([]string{"verify"}, n.flags...)...)
 	if err == nil || strings.Count(out, " no\n") != 3 {
 		t.Errorf("%v with %s, want an error and three differences", err, out)
 	}
 	if got := n.run("verify", "--repair"); strings.Count(got, " yes\n") != 3 || !strings.Contains(got, "3 differences, 3 mended") {
-		t.Errorf("mending: %s", got)
+		t.Errorf("repairing: %s", got)
 	}
 	if got := n.connect(50); got["failed"] > 0 || got["127.0.0.1"] == 0 || got["127.0.0.2"] == 0 {
-		t.Errorf("mended, 50 connections went %v", got)
+		t.Errorf("after the repair, 50 connections went %v", got)
 	}
 
 	n.agent.Kill()
@@ -331,7 +332,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 	}
 }
 
-// damage takes the row of the Service's frontend away, adds one that leads nowhere and breaks a slot.
+// damage removes the row of the Service's frontend, adds one that leads nowhere, and breaks a slot.
 func (n *node) damage() {
 	n.t.Helper()
 	m, err := maps.Open(datapath.MapsDir(n.bpffs), false)

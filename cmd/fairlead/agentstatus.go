@@ -7,7 +7,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// status tells how this node is doing: what the kernel has, and what only the agent knows.
+// status returns the state of this node: what the kernel has, and what only the agent knows.
 func (a *agent) status() observe.Status {
 	s, err := a.tables()
 	s.Problems = a.problems()
@@ -15,7 +15,8 @@ func (a *agent) status() observe.Status {
 	return s
 }
 
-// tables tells what is in the maps. Once the agent knows what is there it lists nothing, however much that is.
+// tables returns the state of the maps. Once the agent knows what is in them it does not list them,
+// however large they are.
 func (a *agent) tables() (s observe.Status, err error) {
 	r := a.current()
 	if r == nil {
@@ -32,8 +33,8 @@ func (a *agent) tables() (s observe.Status, err error) {
 	return s, err
 }
 
-// complete adds to what the maps say what the kernel says of the programs, and what only the agent knows, and judges it.
-// It is told what went wrong with reading the maps.
+// complete adds the state of the programs and what only the agent knows to the state of the maps,
+// and judges the result. err says what went wrong when the maps were read.
 func (a *agent) complete(s *observe.Status, err error) {
 	s.Version, s.Node, s.Started = version(), a.cfg.NodeName, a.started
 	missing := a.store.Unsynced()
@@ -79,7 +80,7 @@ func (a *agent) complete(s *observe.Status, err error) {
 	s.Degraded = append(s.Degraded, faultsOf(a.servers)...)
 }
 
-// attachmentStatus returns what the last check found; nil before the first.
+// attachmentStatus returns the result of the last check, or nil before the first.
 func attachmentStatus(from *datapath.Attachment) *observe.AttachmentStatus {
 	if from.Checked.IsZero() {
 		return nil

@@ -10,14 +10,15 @@ import (
 	objects "fairlead.io/fairlead/pkg/source"
 )
 
-// annotationWatch tells what is wrong with what pods and namespaces say of going past TCP, where nobody compiles them.
+// annotationWatch reports invalid accelerate annotations of pods and namespaces, in an agent
+// without the reconciler that would otherwise report them.
 type annotationWatch struct {
 	store  *model.Store
 	report func(model.Key, string, model.Problem)
 	log    *slog.Logger
 
 	mu    sync.Mutex
-	told  map[string]bool // by the object, its UID and what is wrong
+	told  map[string]bool // by object, UID and message
 	found []observe.Problem
 }
 
@@ -34,14 +35,15 @@ func (w *annotationWatch) run(ctx context.Context) error {
 	}
 }
 
-// look tells what was not told before. It also takes what is due to be compiled, which nobody else here does.
+// look reports new problems. It also drains the queue of dirty objects, because nothing compiles
+// them here.
 func (w *annotationWatch) look() {
 	w.store.TakeDirty()
 	told, found := map[string]bool{}, []observe.Problem(nil)
 	note := func(object, uid string, list []model.Problem, tell func(model.Problem)) {
 		for _, p := range list {
 			if p.Reason != objects.InvalidAccelerate {
-				continue // it is about what others make of it
+				continue // the problem does not concern this agent
 			}
 			found = append(found, observe.Problem{Object: object, Reason: p.Reason, Message: p.Message})
 			text := object + " " + uid + " " + p.Message
@@ -63,7 +65,7 @@ func (w *annotationWatch) look() {
 	w.told, w.found = told, found
 }
 
-// problems lists what is wrong, by object.
+// problems lists the problems that the last look found.
 func (w *annotationWatch) problems() []observe.Problem {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	objects "fairlead.io/fairlead/pkg/source"
 )
 
-// What is wrong is told once for as long as it is, to whom it belongs, and what is others' business is not.
+// TestAnnotationWatch checks that a problem is reported once while it lasts, to the object that has
+// it; problems that do not concern this agent are not reported.
 func TestAnnotationWatch(t *testing.T) {
 	store, told := model.NewStore("node-a"), []string{}
 	w := &annotationWatch{store: store, log: slog.New(slog.DiscardHandler), report: func(key model.Key, uid string, p model.Problem) {

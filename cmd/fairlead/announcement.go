@@ -7,21 +7,22 @@ import (
 )
 
 const (
-	announceLook = time.Second // how often it is looked what is to be told
-	// announceRetry is how long it waits after an error, and after a change for the change to be told to this agent.
+	announceLook = time.Second // how often to look for steps that are due
+	// announceRetry is the pause after an error, and after a step, until the store shows its
+	// effect.
 	announceRetry = 10 * time.Second
 )
 
-// announcement tells those who start pods, one after the other, that this node can serve them. Before that pods would start
-// without their network, or with services that nobody carries.
+// announcement tells those who start pods, one after another, that this node can serve them. Pods
+// that started earlier would have no network, or Services that nothing serves.
 type announcement struct {
 	steps []step
 	ready func() error
 	log   *slog.Logger
-	said  string // the last error
+	said  string // the last error that was logged
 }
 
-// step tells one of them. It may have to be done again.
+// step tells one of them. It may become due again.
 type step struct {
 	what string
 	due  func() bool
@@ -32,7 +33,7 @@ func (a *agent) newAnnouncement(node nodeObject, log *slog.Logger) *announcement
 	var steps []step
 	main, written := a.cfg.PodNetwork == "main", a.cfg.CNIConfDir == ""
 	if !written {
-		// The file stays when the agent ends, and the pods that start meanwhile wait for the next.
+		// The file stays when the agent ends. Pods that start then wait for the next agent.
 		steps = append(steps, step{"the container runtime", func() bool { return !written }, func(context.Context) error {
 			_, err := configureRuntime(a.cfg)
 			written = err == nil
@@ -40,15 +41,15 @@ func (a *agent) newAnnouncement(node nodeObject, log *slog.Logger) *announcement
 		}})
 	}
 	if node != nil && main {
-		steps = append(steps, step{"who reads the Node's conditions", func() bool { return !a.store.Self().Network }, node.Connect})
+		steps = append(steps, step{"readers of the Node's conditions", func() bool { return !a.store.Self().Network }, node.Connect})
 	}
-	if node != nil { // last: pods come
+	if node != nil { // last, because it lets pods come
 		steps = append(steps, step{"the scheduler", func() bool { return a.store.Self().Awaiting }, node.Admit})
 	}
 	return &announcement{steps: steps, ready: a.unready, log: log}
 }
 
-// run looks until the context ends.
+// run takes the steps that are due until the context ends.
 func (n *announcement) run(ctx context.Context) error {
 	for pause := time.Duration(0); len(n.steps) > 0; pause = n.look(ctx) {
 		select {
@@ -60,7 +61,8 @@ func (n *announcement) run(ctx context.Context) error {
 	return nil
 }
 
-// look does what is due, and returns when to look again. What cannot be done keeps the rest waiting.
+// look takes the steps that are due, and returns when to look again. A step that fails holds up
+// those after it.
 func (n *announcement) look(ctx context.Context) time.Duration {
 	pause := announceLook
 	for _, s := range n.steps {
@@ -73,12 +75,13 @@ func (n *announcement) look(ctx context.Context) time.Duration {
 		pause = announceRetry
 		if err := s.do(ctx); err != nil {
 			if err.Error() != n.said {
-				n.log.Warn("telling that this node can serve pods: trying again", "whom", s.what, "error", err)
+				n.log.Warn("cannot announce that this node can serve pods, trying again",
+					"to", s.what, "error", err)
 				n.said = err.Error()
 			}
 			return announceRetry
 		}
-		n.log.Info("told that this node can serve pods", "whom", s.what)
+		n.log.Info("announced that this node can serve pods", "to", s.what)
 		n.said = ""
 	}
 	return pause

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Who starts pods is told in the order of the steps, not before the node is ready, and again when it has to be.
+// TestAnnouncement checks that the steps are taken in order, not before the node is ready, and
+// again when they become due.
 func TestAnnouncement(t *testing.T) {
 	var told []string
 	due := map[string]bool{"a": true, "b": true}

@@ -14,7 +14,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// A cgroup that somebody else has for himself: the agent says so and ends, and does not wait for its own goroutines.
+// TestAgentThatCannotAttachEnds checks that if somebody else has exclusive programs on the cgroup,
+// the agent says so and ends, and does not wait for its own goroutines.
 func TestAgentThatCannotAttachEnds(t *testing.T) {
 	n := newNode(t)
 	n.service("127.0.0.1")
@@ -50,8 +51,9 @@ func TestAgentThatCannotAttachEnds(t *testing.T) {
 	}
 }
 
-// An agent below the cgroup that it serves proves its programs. Where another program keeps dials from ours, it says so
-// everywhere, and says when that is over.
+// TestAgentProvesItsPrograms checks that an agent below the cgroup that it serves proves its
+// programs. If another program keeps dials from ours, the agent reports that everywhere, and
+// reports when it is over.
 func TestAgentProvesItsPrograms(t *testing.T) {
 	n := newNode(t)
 	n.service("127.0.0.1")
@@ -66,7 +68,8 @@ func TestAgentProvesItsPrograms(t *testing.T) {
 		"\nfairlead_programs_proven{family=\"IPv6\"} 1\n", "\nfairlead_program_repairs_total 0\n")
 	n.agent.Kill()
 
-	// It runs before ours, being further down, and sends every dial to another port.
+	// This program runs before ours, because it is further down, and sends every dial to another
+	// port.
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.CGroupSockAddr, AttachType: ebpf.AttachCGroupInet4Connect, License: "GPL",
 		Instructions: asm.Instructions{
@@ -97,10 +100,11 @@ func TestAgentProvesItsPrograms(t *testing.T) {
 	n.run("status", "--wait", "--wait-duration=30s")
 }
 
-// userPort is where the port is in a struct bpf_sock_addr.
+// userPort is the offset of the port in struct bpf_sock_addr.
 const userPort = 24
 
-// Programs that no frontend needs are not attached, and that is no fault; the first frontend brings them.
+// TestAgentAttachesWhatIsNeeded checks that programs that no frontend needs are not attached, and
+// that is not a fault; the first frontend brings them.
 func TestAgentAttachesWhatIsNeeded(t *testing.T) {
 	n := newNode(t)
 	n.service("127.0.0.1")

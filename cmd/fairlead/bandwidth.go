@@ -26,13 +26,13 @@ import (
 	"fairlead.io/fairlead/pkg/queues"
 )
 
-// startQueues starts what has packets of a network's pods wait until they may leave, or takes away what an agent before has put there. There may be
-// no such network.
+// startQueues starts keeping the queues in which packets of a network's pods wait for their time,
+// or restores the queues that an earlier agent replaced. network may be nil.
 func (a *agent) startQueues(start func(string, func(context.Context) error), network *podnet.Network, log *slog.Logger) error {
 	if a.cfg.Bandwidth != "true" {
 		names, err := queues.Restore()
 		if len(names) > 0 {
-			log.Info("devices have the kernel's own queues again", "devices", names)
+			log.Info("restored the kernel's own queues of devices", "devices", names)
 		}
 		return err
 	}
@@ -48,14 +48,14 @@ func (a *agent) startQueues(start func(string, func(context.Context) error), net
 	return nil
 }
 
-// bandwidthStatus returns how pods are kept to their rates; nil where none is.
+// bandwidthStatus returns the state of pods' rates, or nil with --bandwidth=false.
 func (a *agent) bandwidthStatus(pods *podnet.Stats) *observe.BandwidthStatus {
 	if a.queues == nil {
 		return nil
 	}
 	s := a.queues.Stats()
 	if err := a.path.PairWay(); err != nil {
-		s.Error = strings.TrimPrefix(s.Error+"; what has waited on the node comes to nobody: "+err.Error(), "; ")
+		s.Error = strings.TrimPrefix(s.Error+"; packets that waited on the node are not delivered: "+err.Error(), "; ")
 	}
 	status := &observe.BandwidthStatus{
 		Devices: s.Devices, Lacking: s.Lacking, Pods: pods.Limited, Dropped: s.Dropped, Congestion: congestionOf(procSys), Error: s.Error,
@@ -67,7 +67,7 @@ func (a *agent) bandwidthStatus(pods *podnet.Stats) *observe.BandwidthStatus {
 	return status
 }
 
-// congestionOf returns the name of the congestion control that connections have unless they choose another.
+// congestionOf returns the default congestion control of connections.
 func congestionOf(root string) string {
 	name, err := readSetting(filepath.Join(root, "net/ipv4/tcp_congestion_control"))
 	if err != nil {
@@ -108,23 +108,25 @@ It reads the maps and the agent's files, so it also works while no agent runs.`,
 	return noun("bandwidth", "Show the rates of pods", list)
 }
 
-// limited is a pod, or several, that are kept to a rate in a direction. What is counted in bits a second are those of frames.
+// limited is a pod, or several, with a rate in one direction. Rates count the bits of whole frames.
 type limited struct {
-	Pod       string `json:"pod,omitempty"`
-	Share     string `json:"share,omitempty"` // whose pods these are: "namespace/" and its name, or "node"
+	Pod string `json:"pod,omitempty"`
+	// Share says which pods these are: "namespace/" and its name, or "node".
+	Share     string `json:"share,omitempty"`
 	Device    string `json:"device"`
 	Direction string `json:"direction"` // egress or ingress
 	Rate      uint64 `json:"rate"`
 	Measured  uint64 `json:"measured"`
 	Dropped   uint64 `json:"dropped"` // packets
-	Marked    uint64 `json:"marked"`  // likewise
-	// Window is how many bytes each who sends to the pod may have on the way; zero: as many as they want.
+	Marked    uint64 `json:"marked"`  // packets
+	// Window is how many bytes each sender to the pod may have on the way; 0 means no limit.
 	Window uint64 `json:"window,omitempty"`
-	// Congestion is the congestion control that a pod's new connections have unless they choose one; empty for what several share.
+	// Congestion is the default congestion control of a pod's new connections; empty for a shared
+	// rate.
 	Congestion string `json:"congestion,omitempty"`
 }
 
-// measuredFor is how long it is looked at what pods send.
+// measuredFor is how long throughput is measured.
 const measuredFor = time.Second
 
 func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
@@ -173,7 +175,8 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 		add(limited{Share: names[id], Direction: "egress"}, &now, &was)
 	}
 	indexes, others, bbr := slices.Sorted(stdmaps.Keys(after.pods)), map[uint32]string{}, map[uint32]bool{}
-	isOther := func(index uint32) bool { // of a pod's devices, of which the first is listed
+	// A pod with several devices is listed once, with the first of them.
+	isOther := func(index uint32) bool {
 		of := after.pods[index].Of
 		return of != index && after.pods[of].Of == of
 	}
@@ -203,7 +206,7 @@ func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 	return rows, nil
 }
 
-// paces is what pods that are kept to rates have sent and got.
+// paces is what pods with rates have sent and received.
 type paces struct {
 	pods   map[uint32]maps.Paced
 	shares map[uint64]maps.Pace
@@ -217,12 +220,14 @@ func readPaces(m *maps.Maps) (p paces, err error) {
 	return p, err
 }
 
-// rateSamples returns what the pods of this node that are kept to rates have sent and got. What cannot be read is left out.
+// rateSamples returns what the pods of this node with rates have sent and received. It leaves out
+// what cannot be read.
 func (a *agent) rateSamples(pods *podnet.Stats) []metrics.Rate {
 	if pods == nil || len(pods.Rated) == 0 {
 		return nil
 	}
-	m, err := maps.Open(mapsDir(a.cfg), true) // those of the datapath may be replaced by larger ones meanwhile
+	// The datapath may replace its own maps with larger ones meanwhile.
+	m, err := maps.Open(mapsDir(a.cfg), true)
 	if err != nil {
 		return nil
 	}
@@ -233,7 +238,7 @@ func (a *agent) rateSamples(pods *podnet.Stats) []metrics.Rate {
 	}
 	sums := map[metrics.RateOf]metrics.Rate{}
 	add := func(of metrics.RateOf, p *maps.Pace) {
-		if p != nil { // one that is gone may still be there beside one of its name
+		if p != nil { // a former pod may still exist beside a new one of the same name
 			sum := sums[of]
 			sums[of] = metrics.Rate{
 				RateOf: of, Limit: sum.Limit + p.Rate, Passed: sum.Passed + p.Passed, Dropped: sum.Dropped + p.Dropped, Marked: sum.Marked + p.Marked,
@@ -243,17 +248,17 @@ func (a *agent) rateSamples(pods *podnet.Stats) []metrics.Rate {
 	counted := map[uint32]bool{}
 	for _, index := range slices.Sorted(stdmaps.Keys(pods.Rated)) {
 		pod, of := pods.Rated[index], now.pods[index].Of
-		if counted[of] { // by another interface of the pod
+		if counted[of] { // for another interface of the pod
 			continue
 		}
 		counted[of] = true
-		if pod.Name == "" { // its record was lost; without names a series is the node's
+		if pod.Name == "" { // its record was lost, and a series without names is the node's
 			continue
 		}
 		add(metrics.RateOf{Namespace: pod.Namespace, Pod: pod.Name, Direction: "egress"}, now.pods[index].Out)
 		add(metrics.RateOf{Namespace: pod.Namespace, Pod: pod.Name, Direction: "ingress"}, now.pods[index].In)
 	}
-	namespaces := map[uint64]string{maps.NodeShare: ""} // a series without one is the node's
+	namespaces := map[uint64]string{maps.NodeShare: ""} // a series without a namespace is the node's
 	for _, pod := range pods.Rated {
 		if pod.Namespace != "" {
 			namespaces[maps.ShareOf(pod.Namespace)] = pod.Namespace
@@ -267,7 +272,7 @@ func (a *agent) rateSamples(pods *podnet.Stats) []metrics.Rate {
 	return slices.Collect(stdmaps.Values(sums))
 }
 
-// sharesOf returns the names of what pods may share, by their keys.
+// sharesOf returns the names of the rates that pods may share, by their keys.
 func sharesOf(records []podnet.Record) map[uint64]string {
 	names := map[uint64]string{maps.NodeShare: "node"}
 	for i := range records {
@@ -276,7 +281,7 @@ func sharesOf(records []podnet.Record) map[uint64]string {
 	return names
 }
 
-// ownerOf returns the name of a device and whose it is; "" for what is not known.
+// ownerOf returns the name of a device and its pod, each "" if unknown.
 func ownerOf(index int, records []podnet.Record) (device, pod string) {
 	if at := slices.IndexFunc(records, func(r podnet.Record) bool { return r.Device.Index == index }); at >= 0 {
 		return records[at].Device.Name, records[at].Pod.String()
@@ -304,7 +309,7 @@ func windowText(bytes uint64) string {
 	return strconv.FormatUint(bytes, 10)
 }
 
-// bitRate writes bits a second as annotations do: "12.5M".
+// bitRate formats bits a second as annotations do, such as "12.5M".
 func bitRate(n uint64) string {
 	value, unit := float64(n), ""
 	for _, next := range []string{"k", "M", "G", "T"} {

@@ -22,7 +22,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// pinRates makes maps that an agent with this configuration would have, and gives pods their rates there.
+// pinRates creates the maps of an agent with this configuration, and gives pods their rates in
+// them.
 func pinRates(t *testing.T, cfg *config.Config, pods ...maps.Pod) *maps.Maps {
 	t.Helper()
 	rig.Root(t)
@@ -43,7 +44,7 @@ func pinRates(t *testing.T, cfg *config.Config, pods ...maps.Pod) *maps.Maps {
 	return m
 }
 
-// has gives a row of what was sent, or got, something to tell.
+// has fills a row with what was sent or received.
 func has[K any](t *testing.T, m *ebpf.Map, key K, row bpf.MapsPodPace) {
 	t.Helper()
 	if err := m.Put(&key, &row); err != nil {
@@ -51,7 +52,9 @@ func has[K any](t *testing.T, m *ebpf.Map, key K, row bpf.MapsPodPace) {
 	}
 }
 
-// What is told of rates is whose they are: each pod's once, however many interfaces it has, of one that begins anew both, and what namespaces and the node share.
+// TestRateSamples checks whose the rates are: each pod has one however many interfaces it has, a
+// pod that is being recreated is the sum of both, and namespaces and the node have their shared
+// rates.
 func TestRateSamples(t *testing.T) {
 	a := &agent{cfg: &config.Config{BPFFS: rig.BPFFS(t)}}
 	share := maps.Share{Namespace: "shop", OfNamespace: 5000, OfNode: 9000}
@@ -87,14 +90,15 @@ func TestRateSamples(t *testing.T) {
 	}
 }
 
-// The list says whose the rates are, also of pods whose devices and addresses another plugin has made.
+// TestBandwidthList checks that the list says whose the rates are, also for pods with devices and
+// addresses from another plugin.
 func TestBandwidthList(t *testing.T) {
 	cfg := &config.Config{BPFFS: rig.BPFFS(t), StateDir: t.TempDir()}
 	share := maps.Share{Namespace: "shop", OfNamespace: 25e6, OfNode: 625e6}
 	m := pinRates(t, cfg,
 		maps.Pod{
 			Index: 10007, Addrs: []netip.Addr{netip.MustParseAddr("10.1.0.7")}, MAC: [6]byte{2, 7}, HostMAC: [6]byte{2, 8},
-			Rates: maps.Rates{Out: 1.25e6, In: 2.5e6, Share: share}, BBR: true, // which programs know by its address
+			Rates: maps.Rates{Out: 1.25e6, In: 2.5e6, Share: share}, BBR: true, // programs know the pod by its address
 		},
 		maps.Pod{Index: 10008, Rates: maps.Rates{In: 125e6}},
 		maps.Pod{Index: 10009, Rates: maps.Rates{Out: 125}}, maps.Pod{Index: 10010, Pace: 10008, Rates: maps.Rates{In: 125e6}},
@@ -132,7 +136,7 @@ func TestBandwidthList(t *testing.T) {
 	}
 	var text strings.Builder
 	for line := range strings.Lines(got.stdout) {
-		if !strings.HasPrefix(line, "shop/web") { // which has BBR, whatever this machine's own connections have
+		if !strings.HasPrefix(line, "shop/web") { // that pod has BBR, whatever this machine's default is
 			line = strings.Replace(line, congestionOf(procSys), "cubic", 1)
 		}
 		text.WriteString(line)

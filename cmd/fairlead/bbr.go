@@ -16,13 +16,16 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// bbrWorks is what is noted where connections of pods may have BBR; anything else says why not.
+// bbrWorks is the result that is recorded if connections of pods can use BBR. Any other result says
+// why not.
 const bbrWorks = "works"
 
-// bbrFile is where "fairlead init" notes it: an agent may not make the namespaces that it takes to find out.
+// bbrFile is where "fairlead init" records the result of its test, because an agent may lack the
+// privileges for the test's network namespaces.
 func bbrFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir, "bbr") }
 
-// tryBBR finds out whether connections of pods may have BBR, if any are to have it, and notes that. It returns what it has noted.
+// tryBBR tests whether connections of pods can use BBR, if the options want that for any, and
+// records and returns the result.
 func tryBBR(cfg *config.Config) (found string, err error) {
 	if cfg.BBR == "false" {
 		if err := os.Remove(bbrFile(cfg)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -39,12 +42,13 @@ func tryBBR(cfg *config.Config) (found string, err error) {
 		return "", err
 	}
 	if err := os.WriteFile(bbrFile(cfg), []byte(found+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("note whether connections may have BBR: %w", err)
+		return "", fmt.Errorf("record whether connections can use BBR: %w", err)
 	}
 	return found, nil
 }
 
-// lacksBBR returns why connections of pods do not have BBR although some are to have it; empty if nothing is in the way.
+// lacksBBR returns why connections of pods do not use BBR although the options want that for some,
+// or "" if nothing prevents it.
 func lacksBBR(cfg *config.Config) string {
 	noted, err := os.ReadFile(bbrFile(cfg))
 	switch found := strings.TrimSpace(string(noted)); {
@@ -59,7 +63,7 @@ func lacksBBR(cfg *config.Config) string {
 	}
 }
 
-// wantsBBR reports whether connections of a pod have BBR that says so, or the contrary, or nothing.
+// wantsBBR reports whether new connections of a pod use BBR, given what its annotation asks for.
 func (a *agent) wantsBBR(asked model.Choice) bool {
 	switch {
 	case a.bbr == nil || a.bbr.Error != "":
@@ -70,7 +74,7 @@ func (a *agent) wantsBBR(asked model.Choice) bool {
 	return asked != model.No
 }
 
-// bbrStatus returns whose connections have BBR; nil if nobody's are to.
+// bbrStatus returns whose connections use BBR, or nil if the options want that for none.
 func bbrStatus(cfg *config.Config) *observe.BBRStatus {
 	if cfg.BBR == "false" {
 		return nil
@@ -78,7 +82,8 @@ func bbrStatus(cfg *config.Config) *observe.BBRStatus {
 	return &observe.BBRStatus{Annotated: cfg.BBR == "annotated", Error: lacksBBR(cfg)}
 }
 
-// replacedBy returns the congestion control that BBR takes the place of, as the node calls it; empty if it takes that of none.
+// replacedBy returns the node's default congestion control, which BBR replaces for pods, or "" if
+// it does not.
 func replacedBy(s *observe.BBRStatus) string {
 	if s == nil || s.Error != "" {
 		return ""

@@ -12,12 +12,13 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// startBigTCP starts what makes packets of TCP larger, or puts back what an agent before has made so.
+// startBigTCP starts raising the size of TCP packets, or restores the sizes that an earlier agent
+// raised.
 func (a *agent) startBigTCP(start func(string, func(context.Context) error), log *slog.Logger) error {
 	if a.cfg.BigTCP != "true" {
 		names, err := bigtcp.Restore(a.cfg.StateDir)
 		if len(names) > 0 {
-			log.Info("packets of TCP are as large as usual again", "devices", names)
+			log.Info("restored the usual size of TCP packets", "devices", names)
 		}
 		return err
 	}
@@ -27,22 +28,23 @@ func (a *agent) startBigTCP(start func(string, func(context.Context) error), log
 	return nil
 }
 
-// whyUsual says why packets of TCP are no larger than usual whatever the devices take; empty if they may be.
+// whyUsual returns why TCP packets keep their usual size whatever the devices support, or "" if
+// they may be larger.
 func whyUsual(cfg *config.Config) (why4, why6 string) {
 	switch {
 	case cfg.Routing == fabric.VXLAN:
-		why4 = "a tunnel, as of --routing=vxlan, takes none that is larger"
+		why4 = "the tunnel of --routing=vxlan does not carry larger packets"
 		why6 = why4
 	case cfg.DSR != "off":
-		why4 = fmt.Sprintf("what --dsr=%s puts around a packet cannot say that it is larger", cfg.DSR)
+		why4 = fmt.Sprintf("the header that --dsr=%s adds cannot hold a larger size", cfg.DSR)
 		why6 = why4
 	case cfg.HostRouting == "stack":
-		why6 = "the node's own stack, as of --host-routing=stack, forwards none that is larger"
+		why6 = "the node's own stack, which --host-routing=stack uses, does not forward larger packets"
 	}
 	return why4, why6
 }
 
-// largest is what pods are told that start now.
+// largest returns the packet sizes for pods that start now.
 func (a *agent) largest() cni.Largest {
 	if a.big == nil {
 		return cni.Largest{}

@@ -16,8 +16,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// An agent makes the node's devices larger if it is told to, says so to the plugin and to people, and says why not; the next one
-// and cleanup put them back.
+// TestBigTCP checks that if told to, the agent raises the sizes of the node's devices, tells them
+// to the plugin and in the status, and says why a size is not raised. The next agent and cleanup
+// restore them.
 func TestBigTCP(t *testing.T) {
 	n := newNode(t)
 	rig.Veth(t, n.ns, "eth0", rig.NewNetns(t, "network"), "node0")
@@ -92,13 +93,14 @@ func TestBigTCP(t *testing.T) {
 
 	start("--big-tcp=true")
 	n.agent.Kill()
-	if out := rig.Child(t, nil, n.ns, "fairlead", append([]string{"cleanup"}, n.flags...)...); !strings.Contains(out, "device eth0 takes") {
+	if out := rig.Child(t, nil, n.ns, "fairlead", append([]string{"cleanup"}, n.flags...)...); !strings.Contains(out, "the size of TCP packets of device eth0") {
 		t.Errorf("cleanup says %s", out)
 	}
 	require(usual, usual)
 }
 
-// Where the way of packets has no room for their length, none is larger than usual.
+// TestWhyUsual checks that if the way of packets does not allow a larger size, they keep the usual
+// one.
 func TestWhyUsual(t *testing.T) {
 	for _, test := range []struct {
 		cfg        config.Config

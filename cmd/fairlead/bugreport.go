@@ -23,7 +23,7 @@ import (
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
-// accountToken is what a pod is known by to the API server.
+// accountToken is the token by which the API server knows a pod.
 const accountToken = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 func newBugreportCommand(inv *invocation) *cobra.Command {
@@ -75,7 +75,7 @@ From a pod with a read-only root:
 	return cmd
 }
 
-// written tells what is in a bundle.
+// written says what is in a bundle.
 type written struct {
 	File  string            `json:"file"`
 	Parts []bugreport.Entry `json:"parts"`
@@ -85,12 +85,12 @@ func (d written) write(w io.Writer) error {
 	for _, p := range d.Parts {
 		switch {
 		case p.Error != "":
-			fmt.Fprintf(w, "not all of %s: %s\n", p.Name, p.Error)
+			fmt.Fprintf(w, "incomplete: %s: %s\n", p.Name, p.Error)
 		case p.Truncated:
-			fmt.Fprintf(w, "%s is cut: it is longer than there is room for\n", p.Name)
+			fmt.Fprintf(w, "truncated: %s is too long\n", p.Name)
 		}
 	}
-	_, err := fmt.Fprintf(w, "%s is written. Look at it before you hand it on.\n", d.File)
+	_, err := fmt.Fprintf(w, "%s is written. Look at it before you share it.\n", d.File)
 	return err
 }
 
@@ -142,7 +142,7 @@ func (inv *invocation) report(cmd *cobra.Command, anonymize bool) (*bugReport, e
 	return r, nil
 }
 
-// environmentSecrets returns the values of variables whose names say that they are secret.
+// environmentSecrets returns the values of variables whose names suggest a secret.
 func environmentSecrets(environ []string) (values []string) {
 	for _, variable := range environ {
 		if name, value, _ := strings.Cut(variable, "="); bugreport.IsSecret(name) {
@@ -152,7 +152,7 @@ func environmentSecrets(environ []string) (values []string) {
 	return values
 }
 
-// withFlags returns the environment in which every command has the options that the flags give.
+// withFlags returns an environment that gives every command the options in flags.
 func withFlags(environ []string, flags *pflag.FlagSet) []string {
 	environ = append([]string{}, environ...)
 	for _, o := range config.Options() {
@@ -163,7 +163,8 @@ func withFlags(environ []string, flags *pflag.FlagSet) []string {
 	return environ
 }
 
-// commandParts returns what the commands tell that have something to tell of an agent which does all that it is asked for, or accelerates only.
+// commandParts returns the outputs of commands: all of them, or only those that say something about
+// an agent in accelerate-only mode.
 func (e *env) commandParts(acceleratesOnly bool) []bugreport.Part {
 	parts := []bugreport.Part{
 		e.part("version.json", "version", "-o", "json"), e.part("status.txt", "status"), e.part("status.json", "status", "-o", "json"),
@@ -177,10 +178,12 @@ func (e *env) commandParts(acceleratesOnly bool) []bugreport.Part {
 	for _, name := range observe.DumpNames() {
 		parts = append(parts, e.part("maps/"+name+".txt", "map", "dump", name))
 	}
-	return append(parts, e.part("maps/flows.txt", "conntrack", "list")) // the longest last
+	// Last, because it is the longest.
+	return append(parts, e.part("maps/flows.txt", "conntrack", "list"))
 }
 
-// part is what a command tells. That a node is degraded, or not ready, is no failure to tell so.
+// part is the output of a command. A node that is degraded or not ready is no failure of the
+// command.
 func (e *env) part(name string, args ...string) bugreport.Part {
 	return bugreport.Part{Name: name, Collect: func(ctx context.Context, to io.Writer) error {
 		var stderr bytes.Buffer
@@ -194,7 +197,8 @@ func (e *env) part(name string, args ...string) bugreport.Part {
 	}}
 }
 
-// agentParts returns what the agent alone tells, and what is pinned. The agent's own options say where it listens.
+// agentParts returns what only the agent knows, and what is pinned. The agent's own options say
+// where it listens.
 func agentParts(cfg, agent *config.Config) []bugreport.Part {
 	return []bugreport.Part{
 		{Name: "agent/metrics.txt", Collect: func(ctx context.Context, to io.Writer) error { return fetchMetrics(ctx, agent.MetricsAddress, to) }},
@@ -206,13 +210,13 @@ func agentParts(cfg, agent *config.Config) []bugreport.Part {
 			_, err = to.Write(text)
 			return err
 		}},
-		{Name: "pins.txt", Collect: bugreport.Tree(filepath.Dir(sockmap.Dir(cfg.BPFFS)))}, // and all others,
+		{Name: "pins.txt", Collect: bugreport.Tree(filepath.Dir(sockmap.Dir(cfg.BPFFS)))}, // the parent of all pins
 		{Name: "links.txt", Collect: func(_ context.Context, to io.Writer) error { return writeLinks(to, filepath.Dir(mapsDir(cfg))) }},
 		{Name: "state-dir.txt", Collect: bugreport.Tree(cfg.StateDir)},
 	}
 }
 
-// writeLinks tells which program each pinned link runs.
+// writeLinks lists the program of each pinned link.
 func writeLinks(to io.Writer, root string) error {
 	var errs []error
 	for _, dir := range []string{"links", "devices"} {
@@ -229,7 +233,7 @@ func writeLinks(to io.Writer, root string) error {
 
 func fetchMetrics(ctx context.Context, address string, to io.Writer) error {
 	if address == "" {
-		return errors.New("the agent serves none (--metrics-address)")
+		return errors.New("the agent serves no metrics (--metrics-address is empty)")
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -242,7 +246,7 @@ func fetchMetrics(ctx context.Context, address string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	// Not by a proxy that the environment may name.
+	// Do not use a proxy that the environment names.
 	answer, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
 	if err != nil {
 		return err
@@ -259,8 +263,8 @@ func (r *bugReport) write(ctx context.Context, to io.Writer) ([]bugreport.Entry,
 	return bugreport.Write(ctx, to, r.folder, r.parts, r.redactor, bugreport.DefaultLimits())
 }
 
-// writeFile writes the bundle in one step: there is all of it or none. Nobody but this user may read it, and a file that is
-// there stays.
+// writeFile writes the bundle in one step, so that it exists completely or not at all. Only this
+// user may read it, and an existing file is not replaced.
 func (r *bugReport) writeFile(ctx context.Context, name string) (parts []bugreport.Entry, err error) {
 	staged, err := os.CreateTemp(filepath.Dir(name), ".fairlead-bugreport-*")
 	if err != nil {

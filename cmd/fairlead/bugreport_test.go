@@ -23,7 +23,7 @@ import (
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
-// bundleFiles returns what is in a bundle, by the names in its one folder.
+// bundleFiles returns the files in a bundle, by their names in its one folder.
 func bundleFiles(t *testing.T, bundle []byte) map[string]string {
 	t.Helper()
 	zipped, err := gzip.NewReader(bytes.NewReader(bundle))
@@ -53,7 +53,7 @@ func bundleFiles(t *testing.T, bundle []byte) map[string]string {
 
 const plantedToken = "eyJhbGciOiJSUzI1NiIsImtpZCI6Ik.eyJpc3MiOiJrdWJlcm5ldGVzL3.c2lnbmF0dXJlc2lnbmF0dXJl"
 
-// suspicious is an agent's status with secrets where others have put them, and addresses.
+// suspicious is an agent's status with addresses, and with secrets where users have put them.
 func suspicious() observe.Status {
 	return observe.Status{
 		Version: "v1", Node: "worker-17", Degraded: []string{},
@@ -75,7 +75,8 @@ func bugreportOf(t *testing.T, args ...string) (result, []byte) {
 	return result{code, stdout.String(), stderr.String()}, stdout.Bytes()
 }
 
-// Secrets are nowhere in the bundle, whoever put them wherever; what a bundle is for is there.
+// TestBugreport checks that no secret is in the bundle, wherever it came from, and that the useful
+// content is there.
 func TestBugreport(t *testing.T) {
 	dir, _ := startAgent(t, suspicious)
 	metrics := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -124,7 +125,7 @@ func TestBugreport(t *testing.T) {
 	if want := "fairlead_degraded 0\nfairlead_build_info{token=\"[redacted]\"} 1\n"; got.code != exitOK || files["agent/metrics.txt"] != want {
 		t.Errorf("metrics: %q", files["agent/metrics.txt"])
 	}
-	// The flags hold for all commands, and without an agent the options are these.
+	// The flags apply to all commands. Without an agent they are the options.
 	var view configView
 	if err := json.Unmarshal([]byte(files["config.json"]), &view); err != nil {
 		t.Fatal(err)
@@ -141,7 +142,8 @@ func TestBugreport(t *testing.T) {
 	}
 }
 
-// Nothing is missing that there is not where connections go past TCP and nothing else is done, whether that is said or found.
+// TestBugreportOfAccelerateOnly checks that in accelerate-only mode, the bundle does not list parts
+// as missing that there cannot be, whether an option names the mode or the command finds it.
 func TestBugreportOfAccelerateOnly(t *testing.T) {
 	found := nowhere(t)
 	if err := os.MkdirAll(sockmap.Dir(found[1]), 0o700); err != nil {
@@ -166,12 +168,13 @@ func TestBugreportOfAccelerateOnly(t *testing.T) {
 	}
 }
 
-// A bundle is there as a whole or not at all, nobody else may read it, and no other file is written over.
+// TestBugreportFile checks that a bundle is written completely or not at all, only its owner may
+// read it, and no other file is overwritten.
 func TestBugreportFile(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "x.tar.gz")
 	args := append(nowhere(t), "--node-name=n1", "--file", file)
-	if got, _ := bugreportOf(t, args...); got.code != exitOK || !strings.Contains(got.stdout, file+" is written. Look at it") || !strings.Contains(got.stdout, "not all of maps/svcs.txt: ") {
+	if got, _ := bugreportOf(t, args...); got.code != exitOK || !strings.Contains(got.stdout, file+" is written. Look at it") || !strings.Contains(got.stdout, "incomplete: maps/svcs.txt: ") {
 		t.Fatalf("%+v", got)
 	}
 	info, err := os.Stat(file)

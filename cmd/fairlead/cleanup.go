@@ -24,28 +24,29 @@ import (
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
-// removal is what cleanup took away.
+// removal is what cleanup has removed.
 type removal struct {
 	Files []string `json:"files"` // of the pod network
 	Root  string   `json:"root"`
 	Links []string `json:"links"`
 	Maps  []string `json:"maps"`
-	// HandedOver is how many connections netfilter goes on with.
+	// HandedOver is how many connections netfilter has taken over.
 	HandedOver int `json:"handedOver"`
-	// Lost is how many connections could not be handed over, and which ones that are.
+	// Lost is how many connections could not be handed over, and LostKinds says which kinds they
+	// are.
 	Lost      int    `json:"lost"`
 	LostKinds string `json:"lostKinds,omitempty"`
-	// Forwarded is how many are lost only if another node forwards them here.
+	// Forwarded is how many more are lost if another node forwards them here.
 	Forwarded int `json:"forwarded"`
-	// Routes is how many there were to the pods of other nodes.
+	// Routes is how many routes to pods on other nodes there were.
 	Routes int `json:"routes"`
-	// Left are devices of pods: what lives is not touched.
+	// Left are the devices of running pods, which are not touched.
 	Left []podnet.Device `json:"left"`
-	// Settings of the kernel are as they were before "fairlead init".
+	// Settings are the kernel settings that were restored to their values before "fairlead init".
 	Settings []string `json:"settings"`
-	// Queues of these devices are the kernel's own again.
+	// Queues are the devices whose queues were restored.
 	Queues []string `json:"queues"`
-	// Devices take packets of TCP as large as they did before --big-tcp.
+	// Devices are the devices whose sizes of TCP packets were restored to those before --big-tcp.
 	Devices []string `json:"devices"`
 }
 
@@ -84,7 +85,7 @@ routes, and are listed. With a --state-dir other than
 			}
 			alive, err := api.Alive(cfg.SocketPath())
 			if err != nil && !force {
-				return fmt.Errorf("%w; --force removes everything all the same", err)
+				return fmt.Errorf("%w; use --force to remove everything anyway", err)
 			}
 			if alive && !force {
 				return fmt.Errorf("an agent runs at %s: stop it first, or use --force", cfg.SocketPath())
@@ -112,8 +113,9 @@ routes, and are listed. With a --state-dir other than
 	return cmd
 }
 
-// remove takes everything away, what others rely upon first, and what connections need when these are drained. No agent can start from then on, unless
-// there is one that force ignores. It goes on after what it has to leave.
+// remove removes everything: first what other programs rely on and, after drain, what connections
+// need. From then on no agent can start, unless one runs that force ignores. It continues after
+// what it cannot remove.
 func remove(cfg *config.Config, plugins string, force bool, drain func() (datapath.Stuck, error)) (*removal, error) {
 	removed, err := pinnedNames(filepath.Dir(mapsDir(cfg)))
 	if err != nil {
@@ -129,7 +131,7 @@ func remove(cfg *config.Config, plugins string, force bool, drain func() (datapa
 		return nil, errors.Join(left, err)
 	}
 	if claim != nil {
-		defer claim.Close() // a lock that nobody else needs has been removed by then
+		defer claim.Close() // when it runs, a lock that nobody else needs has been removed
 	}
 	removed.Lost, removed.Forwarded, lost.Forwarded = lost.Sure(), lost.Forwarded, 0
 	if removed.Lost > 0 {
@@ -147,7 +149,8 @@ func remove(cfg *config.Config, plugins string, force bool, drain func() (datapa
 	return removed, left
 }
 
-// removeDatapath removes programs, maps and routes. It returns what had to stay, and what kept it from going on.
+// removeDatapath removes programs, maps and routes. stays says what could not be removed, err what
+// kept it from continuing.
 func (r *removal) removeDatapath(cfg *config.Config) (stays, err error) {
 	_, stays = sockmap.Remove(cfg.BPFFS)
 	stays = errors.Join(stays, datapath.EndRates(cfg.BPFFS, queues.Drain))
@@ -160,7 +163,7 @@ func (r *removal) removeDatapath(cfg *config.Config) (stays, err error) {
 	return stays, err
 }
 
-// restore has the kernel's settings as they were, and tells which devices pods go on to use.
+// restore restores the kernel's settings, and lists the devices that pods continue to use.
 func (r *removal) restore(cfg *config.Config) error {
 	var settings, devices, queued, listed error
 	r.Settings, settings = putBack(procSys, cfg.StateDir)
@@ -174,7 +177,7 @@ func (r *removal) restore(cfg *config.Config) error {
 	return errors.Join(settings, devices, queued, forgotten, listed)
 }
 
-// removeState removes the directory of agents, unless something of others is in it.
+// removeState removes the agent's directory, unless it holds files of others.
 func (r *removal) removeState(cfg *config.Config, claim *api.Claim) error {
 	for _, file := range []string{pluginSocket(cfg), serversFile(cfg), bbrFile(cfg), sockmapFile(cfg)} {
 		if err := os.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -188,14 +191,15 @@ func (r *removal) removeState(cfg *config.Config, claim *api.Claim) error {
 	switch {
 	case err == nil:
 		r.Files = append(r.Files, cfg.StateDir)
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EBUSY): // the last where it is mounted
+	// EBUSY: the directory is a mount point.
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EBUSY):
 	default:
 		return fmt.Errorf("remove the agent's directory: %w", err)
 	}
 	return nil
 }
 
-// removeInstalled takes the configuration from the runtime and then the plugin, which it would name otherwise.
+// removeInstalled removes the runtime's configuration, and then the plugin that it names.
 func (r *removal) removeInstalled(cfg *config.Config, plugins string) error {
 	configurations := cfg.CNIConfDir
 	if cfg.StateDir == config.DefaultStateDir {
@@ -255,7 +259,8 @@ func (r *removal) write(w io.Writer) error {
 		fmt.Fprintf(w, "%s cannot be handed over and will break; --drain waits for them to end\n", r.LostKinds)
 	}
 	if r.Forwarded > 0 {
-		fmt.Fprintf(w, "%d connections will break if another node forwards them here with direct server return; --drain waits for these too\n", r.Forwarded)
+		fmt.Fprintf(w, "%d connections will break if another node forwards them here with direct server return; --drain waits for them too\n",
+			r.Forwarded)
 	}
 	if r.Routes > 0 {
 		fmt.Fprintf(w, "removed %d routes to pods of other nodes\n", r.Routes)
@@ -267,7 +272,7 @@ func (r *removal) write(w io.Writer) error {
 		fmt.Fprintf(w, "put back %s\n", text)
 	}
 	for _, name := range r.Devices {
-		fmt.Fprintf(w, "put back how large packets of TCP device %s takes\n", name)
+		fmt.Fprintf(w, "put back the size of TCP packets of device %s\n", name)
 	}
 	for _, name := range r.Queues {
 		fmt.Fprintf(w, "put back the queue of device %s\n", name)
@@ -289,7 +294,7 @@ func (r *removal) write(w io.Writer) error {
 	for _, d := range r.Left {
 		fmt.Fprintf(w, "left device %s of pod %s\n", d.Name, orNone(d.Pod))
 	}
-	_, err := fmt.Fprintf(w, "%d pods keep their devices, addresses and routes, but the outside may no longer know them: delete the pods, and they are made "+
-		"anew by the network that the node has then. Devices that are left in the end go by \"ip link del\"\n", len(r.Left))
+	_, err := fmt.Fprintf(w, "%d pods keep their devices, addresses and routes, but other machines may no longer reach them: delete the pods, and the node's next "+
+		"network will create them again. Remove devices that remain with \"ip link del\"\n", len(r.Left))
 	return err
 }

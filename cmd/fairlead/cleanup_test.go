@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/test/snapshot"
 )
 
-// everything is what a node's network is like.
+// everything lists the state of a node's network.
 func (n *node) everything() (lines []string) {
 	n.t.Helper()
 	err := n.ns.Do(func() (err error) {
@@ -28,12 +28,13 @@ func (n *node) everything() (lines []string) {
 	return lines
 }
 
-// What init and an agent changed at a node is after cleanup as it was before, whatever that was.
+// TestNothingIsLeft checks that cleanup restores what init and an agent changed on a node, whatever
+// it was before.
 func TestNothingIsLeft(t *testing.T) {
 	n := newNode(t)
 	rig.Veth(t, n.ns, "eth0", rig.NewNetns(t, "network"), "node0")
 	rig.Address(t, n.ns, "eth0", "192.0.2.1/24", "2001:db8::1/64")
-	for _, of := range []string{"eth0", "lo", "default"} { // all are off, but not these
+	for _, of := range []string{"eth0", "lo", "default"} { // all settings are off except these
 		if err := n.ns.SetSysctl("net/ipv6/conf/"+of+"/forwarding", "1"); err != nil {
 			t.Fatal(err)
 		}
@@ -78,11 +79,12 @@ status: {addresses: [{type: InternalIP, address: 192.0.2.2}]}
 		return strings.Contains(strings.Join(n.everything(), "\n"), netip.MustParsePrefix("10.2.0.0/24").String())
 	})
 	if diff := cmp.Diff(before, n.everything()); strings.Count(diff, "\n+") < 30 {
-		t.Errorf("that is all an agent does:\n%s", diff)
+		t.Errorf("the agent changed no more than this:\n%s", diff)
 	}
 	n.agent.Kill()
 	servers := filepath.Join(strings.TrimPrefix(n.flags[1], "--state-dir="), "api-servers")
-	if err := os.WriteFile(servers, []byte("192.0.2.1:6443\n"), 0o600); err != nil { // as an agent of a cluster does
+	// As an agent in a cluster does.
+	if err := os.WriteFile(servers, []byte("192.0.2.1:6443\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out := in("cleanup")
@@ -96,7 +98,8 @@ status: {addresses: [{type: InternalIP, address: 192.0.2.2}]}
 	}
 }
 
-// What somebody else set after init stays, and what is of another start of the kernel says nothing.
+// TestPutBack checks that settings that somebody else changed after init stay, and settings saved
+// during another boot of the kernel are ignored.
 func TestPutBack(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	at := func(name string) string { return filepath.Join(root, name) }
@@ -132,11 +135,11 @@ func TestPutBack(t *testing.T) {
 		}
 	}
 	write("kernel/random/boot_id", "one")
-	want(nil, nil) // nothing was noted
+	want(nil, nil) // nothing was saved
 	set()
 	write(second, "0")
 	want([]string{"net.ipv6.conf.all.forwarding=0", "net.ipv6.conf.eth0.accept_ra=1"}, map[string]string{forward: "0", first: "1", second: "0"})
-	want(nil, map[string]string{forward: "0"}) // once
+	want(nil, map[string]string{forward: "0"}) // once only
 	set()
 	write("kernel/random/boot_id", "two")
 	want(nil, map[string]string{forward: "1", first: "2"})
@@ -145,7 +148,7 @@ func TestPutBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := putBack(root, dir); err == nil {
-			t.Errorf("%s was taken", noted)
+			t.Errorf("%s was accepted", noted)
 		}
 	}
 }

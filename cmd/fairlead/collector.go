@@ -14,15 +14,16 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// startCollector starts what forgets flows of packets that are over, and returns what is to be told when something left.
-// Without it packets are carried all the same, until there is no room for more flows: the log and the status say so.
+// startCollector starts removing flows that are over, and returns the function to call when
+// backends leave. Without a collector, packets are still forwarded until there is no room for more
+// flows; the log and the status say so.
 func (a *agent) startCollector(start func(string, func(context.Context) error), log *slog.Logger) func(model.Protocol) {
 	collector, end, err := a.newCollector(log)
 	if err != nil {
 		a.mu.Lock()
 		a.cannotCollect = err.Error()
 		a.mu.Unlock()
-		log.Error("flows that are over are not forgotten", "error", err)
+		log.Error("flows that are over are not removed", "error", err)
 		return nil
 	}
 	a.mu.Lock()
@@ -32,7 +33,7 @@ func (a *agent) startCollector(start func(string, func(context.Context) error), 
 	return collector.Left
 }
 
-// newCollector returns a collector, and what lets go of what it uses.
+// newCollector returns a collector, and a function that releases what it uses.
 func (a *agent) newCollector(log *slog.Logger) (*conntrack.Collector, func() error, error) {
 	timeouts, err := timeoutsOf(&a.cfg.Conntrack)
 	if err != nil {
@@ -84,7 +85,7 @@ func timeoutsOf(c *config.Conntrack) (conntrack.Timeouts, error) {
 	return t, nil
 }
 
-// told returns what tells all of those that want to be told.
+// told returns a function that calls all of the functions that are not nil.
 func told(all ...func(model.Protocol)) func(model.Protocol) {
 	return func(protocol model.Protocol) {
 		for _, tell := range all {
@@ -95,7 +96,8 @@ func told(all ...func(model.Protocol)) func(model.Protocol) {
 	}
 }
 
-// conntrackStats returns the counts of the collector; zero until there is one.
+// conntrackStats returns the collector's counts, which are zero until there is one, and its last
+// error or why there is none.
 func (a *agent) conntrackStats() (stats conntrack.Stats, why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,7 +108,7 @@ func (a *agent) conntrackStats() (stats conntrack.Stats, why string) {
 	return stats, stats.LastError
 }
 
-// flowStatus tells how many flows are remembered; nil while nobody has looked.
+// flowStatus returns how many flows are remembered, or nil before the first pass.
 func (a *agent) flowStatus() *observe.FlowStatus {
 	stats, why := a.conntrackStats()
 	if stats.LastPass.IsZero() && why == "" {

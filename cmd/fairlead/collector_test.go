@@ -18,7 +18,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// remembered returns the clients of the flows that are remembered, by their ports.
+// remembered returns the clients of the remembered flows, by their ports.
 func (n *node) remembered() (ports []uint16) {
 	n.t.Helper()
 	reader, err := observe.OpenFlows(datapath.MapsDir(n.bpffs), nil)
@@ -37,7 +37,7 @@ func (n *node) remembered() (ports []uint16) {
 	return ports
 }
 
-// remove takes a file of manifests away.
+// remove removes a manifest.
 func (n *node) remove(name string) {
 	n.t.Helper()
 	if err := os.Remove(filepath.Join(n.manifests, name)); err != nil {
@@ -45,7 +45,7 @@ func (n *node) remove(name string) {
 	}
 }
 
-// enterFlows adds so many connections to the table of established flows.
+// enterFlows adds that many connections to the table of established flows.
 func (n *node) enterFlows(many int) {
 	n.t.Helper()
 	tick, err := datapath.MeasureTick()
@@ -77,7 +77,8 @@ func (n *node) enterFlows(many int) {
 	}
 }
 
-// The table of flows grows by itself when half of it is taken, and every flow is in the new one.
+// TestFlowsGrow checks that the table of flows grows by itself when it is half full, and the new
+// table has every flow.
 func TestFlowsGrow(t *testing.T) {
 	const flows = 34_000 // 68,000 rows of 131,072
 	n := newNode(t)
@@ -96,8 +97,9 @@ func TestFlowsGrow(t *testing.T) {
 	}
 }
 
-// Flows by UDP are forgotten within a second when their backend leaves, by address and port, when none is left, and when
-// the Service is deleted. Connections are not.
+// TestPurge checks that UDP flows are removed within a second when their backend leaves (matched by
+// address and port), when no backend is left, and when the Service is deleted. TCP connections
+// stay.
 func TestPurge(t *testing.T) {
 	n := newNode(t)
 	n.echoes("127.0.0.1", "127.0.0.2")
@@ -113,7 +115,8 @@ func TestPurge(t *testing.T) {
 		enter("ct", model.UDP, 4001, "127.0.0.1:7", maps.FlowOpen)
 		enter("ct", model.UDP, 4002, "127.0.0.2:7", maps.FlowOpen)
 		enter("ct_half", model.UDP, 4003, "127.0.0.2:7", maps.FlowNew)
-		enter("ct", model.UDP, 4004, "127.0.0.1:8", maps.FlowOpen) // before the Service had another port
+		// From before the Service had another port.
+		enter("ct", model.UDP, 4004, "127.0.0.1:8", maps.FlowOpen)
 		enter("ct", model.TCP, 4005, "127.0.0.2:7", maps.FlowOpen)
 		enter("ct_half", model.TCP, 4006, "127.0.0.2:7", maps.FlowNew)
 		enter("ct", model.UDP, 4007, "127.0.0.3:7", maps.FlowOpen)
@@ -128,7 +131,8 @@ func TestPurge(t *testing.T) {
 		{"another leaves", []string{"127.0.0.1", "127.0.0.2", "127.0.0.3"}, func() { n.echoes("127.0.0.1", "127.0.0.2") },
 			[]uint16{4001, 4002, 4003, 4005, 4006}},
 		{"none is left", []string{"127.0.0.1", "127.0.0.2"}, func() { n.echoes() }, []uint16{4005}},
-		{"no Service", []string{"127.0.0.1", "127.0.0.2"}, func() { n.remove("echo.yaml") }, []uint16{4005, 4006}}, // nobody knows whose they were
+		// It is not known whose backends they had.
+		{"no Service", []string{"127.0.0.1", "127.0.0.2"}, func() { n.remove("echo.yaml") }, []uint16{4005, 4006}},
 	} {
 		n.echoes(step.before...)
 		n.waitFor(step.name, func() bool {

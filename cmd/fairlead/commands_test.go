@@ -21,13 +21,13 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files and docs/cli")
 
-// result is what a command left behind.
+// result is what a command printed and returned.
 type result struct {
 	code           int
 	stdout, stderr string
 }
 
-// fairlead runs a command in this process, with nothing in its environment.
+// fairlead runs a command in this process, with an empty environment.
 func fairlead(t *testing.T, args ...string) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -35,12 +35,13 @@ func fairlead(t *testing.T, args ...string) result {
 	return result{code, stdout.String(), stderr.String()}
 }
 
-// nowhere has neither an agent nor maps.
+// nowhere returns the flags for a node with neither an agent nor maps.
 func nowhere(t *testing.T) []string {
 	return []string{"--bpffs", t.TempDir(), "--state-dir", t.TempDir()}
 }
 
-// startAgent answers at the socket of a state directory as an agent does, until the test ends.
+// startAgent serves the API on the socket of a state directory, as an agent does, until the test
+// ends.
 func startAgent(t *testing.T, status func() observe.Status) (stateDir string, level *slog.LevelVar) {
 	t.Helper()
 	stateDir, level = t.TempDir(), new(slog.LevelVar)
@@ -68,7 +69,8 @@ func startAgent(t *testing.T, status func() observe.Status) (stateDir string, le
 	return stateDir, level
 }
 
-// verified is what verify finds in an agent of that status: damage in one that is degraded, a part of which it mends.
+// verified is what verify finds in an agent with that status: damage if it is degraded, part of
+// which can be repaired.
 func verified(status observe.Status, repair bool) observe.Verification {
 	v := observe.Verification{Repair: repair, Services: 2, Frontends: 4, Backends: 2, Took: 1500000, Differences: []observe.Difference{}}
 	if len(status.Degraded) > 0 {
@@ -98,7 +100,7 @@ func TestExitCodes(t *testing.T) {
 		name   string
 		args   []string
 		code   int
-		stderr string // a part of it; empty for none at all
+		stderr string // a part of it; empty for no output at all
 	}{
 		{"help", nil, exitOK, ""},
 		{"help of a noun", []string{"service"}, exitOK, ""},
@@ -111,7 +113,7 @@ func TestExitCodes(t *testing.T) {
 		{"unknown output", []string{"version", "-o", "xml"}, exitUsage, `unknown output "xml": use table, json, yaml`},
 		{"argument missing", []string{"service", "get"}, exitUsage, "accepts 1 arg"},
 		{"argument too many", []string{"version", "x"}, exitUsage, "unknown command"},
-		{"unknown map", []string{"map", "dump", "ct"}, exitUsage, "take one of svcs, services"},
+		{"unknown map", []string{"map", "dump", "ct"}, exitUsage, "use one of svcs, services"},
 		{"bad client", []string{"explain", "me", "10.96.0.10:80"}, exitUsage, `or "node" for a process of the node`},
 		{"no port", []string{"explain", "node", "10.96.0.10"}, exitUsage, "write ADDRESS:PORT"},
 		{"port 0", []string{"explain", "node", "10.96.0.10:0"}, exitUsage, "write ADDRESS:PORT"},
@@ -147,13 +149,13 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("stderr %q, want %q", got.stderr, tt.stderr)
 			}
 			if hint := strings.Contains(got.stderr, "--help\"."); hint != (tt.code == exitUsage) {
-				t.Errorf("stderr %q: the way to the help belongs to usage errors", got.stderr)
+				t.Errorf("stderr %q: only usage errors point to the help", got.stderr)
 			}
 		})
 	}
 }
 
-// TestHelpNamesExitCodes keeps the documented codes and the constants together.
+// TestHelpNamesExitCodes compares the documented exit codes with the constants.
 func TestHelpNamesExitCodes(t *testing.T) {
 	for code, words := range map[int]string{
 		exitOK: "0  success", exitError: "1  error", exitUsage: "2  mistake", exitDegraded: "3  the node is degraded",
@@ -228,7 +230,7 @@ func TestStatusWithoutAnything(t *testing.T) {
 	}
 }
 
-// TestWaitFollowsTheAgent begins degraded and gets well while the command waits.
+// TestWaitFollowsTheAgent begins with a degraded agent, which recovers while the command waits.
 func TestWaitFollowsTheAgent(t *testing.T) {
 	asked := 0
 	ask := func(context.Context) (observe.Status, error) {
@@ -243,13 +245,13 @@ func TestWaitFollowsTheAgent(t *testing.T) {
 	}
 	status, err := healthy(ask, 1<<62)(t.Context())
 	if err != nil || status.Node != "worker-1" || asked != 3 {
-		t.Errorf("%+v, %v after %d questions", status, err, asked)
+		t.Errorf("%+v, %v after %d requests", status, err, asked)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	asked = 1
 	if _, err := healthy(ask, 1<<62)(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("a wait that was called off: %v", err)
+		t.Errorf("a wait that was canceled: %v", err)
 	}
 }
 

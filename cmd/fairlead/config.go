@@ -11,9 +11,10 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 )
 
-// configView is the effective configuration and whose it is.
+// configView is the effective configuration, and whose it is.
 type configView struct {
-	Of      string          `json:"of"` // "agent", or "here" for what an agent would have with these flags and this environment
+	// Of is "agent", or "here" for that of an agent with these flags and this environment.
+	Of      string          `json:"of"`
 	Options []config.Origin `json:"options"`
 }
 
@@ -35,7 +36,7 @@ Otherwise it is what an agent would use with this command's flags and environmen
 				view, err = configView{Of: "here", Options: cfg.Origins()}, nil
 			}
 			if err != nil {
-				return fmt.Errorf("ask for the configuration: %w", err)
+				return fmt.Errorf("read the agent's configuration: %w", err)
 			}
 			return inv.print(view, func(w io.Writer) error { return view.write(w, cfg.SocketPath()) })
 		},

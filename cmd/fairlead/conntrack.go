@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// flushed is how many flows are forgotten at a time.
+// flushed is how many flows are removed at a time.
 const flushed = 4096
 
 func newConntrackCommand(inv *invocation) *cobra.Command {
@@ -82,13 +82,14 @@ translated back. If the backend is on this node, the client's address stays the 
 	return noun("nat", "Show how the packets of flows are translated", list)
 }
 
-// flowForm is how flows are listed for people: column by column, since a list may be too long to be held and measured.
+// flowForm is how flows are listed for people. Its columns are fixed, because a list may be too
+// long to hold in memory and measure.
 type flowForm struct {
 	header string
 	row    func(*observe.Flow) string
 }
 
-// flowFlags are the flags that say which flows are meant.
+// flowFlags are the flags that select flows.
 type flowFlags struct {
 	src, dst, proto, state string
 	port                   uint16
@@ -153,7 +154,7 @@ func listFlows(inv *invocation, short string, form *flowForm) *cobra.Command {
 	return list
 }
 
-// flowList writes flows one by one, however many there are.
+// flowList writes flows one by one, so that a list may have any length.
 type flowList struct {
 	io.Writer
 	format string
@@ -179,7 +180,7 @@ func (l *flowList) add(f *observe.Flow) error {
 	if err != nil {
 		return fmt.Errorf("encode output: %w", err)
 	}
-	before := "- " // which is YAML that has JSON in it
+	before := "- " // YAML with JSON in it
 	if l.format == formatJSON {
 		before = "\n  "
 		if l.n > 0 {
@@ -206,7 +207,7 @@ func (l *flowList) end() {
 	}
 }
 
-// readFlows calls visit for the pinned flows that are wanted.
+// readFlows calls visit for each pinned flow that wanted selects.
 func readFlows(cfg *config.Config, wanted *observe.FlowFilter, visit func(*observe.Flow, maps.Doomed, bool) error) error {
 	reader, err := observe.OpenFlows(mapsDir(cfg), flowClock())
 	if err != nil {
@@ -218,7 +219,8 @@ func readFlows(cfg *config.Config, wanted *observe.FlowFilter, visit func(*obser
 	return nil
 }
 
-// flowClock returns the programs' clock; nil if it cannot be read, which is no reason to show nothing.
+// flowClock returns the programs' clock, or nil if it cannot be read; flows are then shown without
+// their ages.
 func flowClock() *observe.FlowClock {
 	tick, err := datapath.MeasureTick()
 	if err != nil {
@@ -231,7 +233,7 @@ func flowClock() *observe.FlowClock {
 	return &observe.FlowClock{Now: now, Tick: tick.Duration}
 }
 
-// flush forgets flows, some at a time.
+// flush removes flows, some at a time.
 func (inv *invocation) flush(cmd *cobra.Command, wanted *observe.FlowFilter) error {
 	cfg, err := inv.config(cmd)
 	if err != nil {
@@ -269,7 +271,7 @@ func (inv *invocation) flush(cmd *cobra.Command, wanted *observe.FlowFilter) err
 		return err
 	}
 	if moved, err := flows.Moved(mapsDir(cfg)); err != nil || moved {
-		return errors.Join(err, errors.New("forget flows: the agent makes room for more at this moment, so some may be remembered: run it again"))
+		return errors.Join(err, errors.New("forget flows: the map was growing meanwhile, so some flows may remain: run it again"))
 	}
 	view := struct {
 		Forgotten int `json:"forgotten"`

@@ -20,7 +20,8 @@ import (
 	"fairlead.io/fairlead/pkg/seal"
 )
 
-// enterFlow writes the rows of a flow as the programs do: each in the state that is given, none for 0xff.
+// enterFlow writes the rows of a flow as the programs do, each in the given state; 0xff means no
+// row.
 func enterFlow(t *testing.T, bpffs, which string, proto model.Protocol, addrs [4]string, states [2]uint8, idle uint32) {
 	t.Helper()
 	m, err := maps.Open(datapath.MapsDir(bpffs), false)
@@ -87,7 +88,7 @@ func flowNode(t *testing.T) (bpffs string) {
 	return bpffs
 }
 
-// sortedLines returns the lines of a list without its header, which come in no order.
+// sortedLines returns the sorted lines of a list without its header. The list has no order.
 func sortedLines(t *testing.T, r result) []string {
 	t.Helper()
 	if r.code != exitOK {
@@ -137,7 +138,7 @@ func TestConntrackList(t *testing.T) {
 		}
 		slices.Sort(want[1:])
 		have := sortedLines(t, fairlead(t, append([]string{"conntrack", "list", "--bpffs", bpffs}, tt.args...)...))
-		for i := range have { // a tick may have passed, and ticks are of several lengths
+		for i := range have { // a tick may have passed, and the length of ticks differs
 			have[i] = strings.NewReplacer(" 1s ", " 0s ", " 128s ", " 102s ", " 129s ", " 102s ", " 103s ", " 102s ", " 85s ", " 102s ",
 				" 86s ", " 102s ").Replace(have[i])
 		}
@@ -162,7 +163,8 @@ func TestNATList(t *testing.T) {
 	}
 }
 
-// What is written flow by flow is JSON and YAML as a whole, also with no or one flow in it.
+// TestConntrackFormats checks that flows, which are written one by one, make valid JSON or YAML,
+// even if there is none or only one.
 func TestConntrackFormats(t *testing.T) {
 	bpffs := flowNode(t)
 	for _, tt := range []struct {
@@ -222,7 +224,8 @@ func TestConntrackFlush(t *testing.T) {
 	}
 }
 
-// While the map of flows grows they are in two maps, some in both and some with a direction in each. A list has each once.
+// TestConntrackListGrowing checks that a list has each flow once while the map of flows grows.
+// Flows are in two maps then: some in both, and some with one direction in each.
 func TestConntrackListGrowing(t *testing.T) {
 	bpffs := flowNode(t)
 	list := func() map[string]string {
@@ -268,10 +271,10 @@ func TestConntrackListGrowing(t *testing.T) {
 		for i, key := range keys {
 			proto, reply := model.Protocol(key.Proto), rows[i].Flags&maps.FlowReply != 0
 			if proto == model.TCP && !reply && maps.FlowSource(key).Port() == 4002 {
-				continue // the other direction is in the larger map alone
+				continue // only the larger map has the other direction
 			}
 			moved++
-			if maps.FlowSource(key).Port() == 4001 { // since it has moved it goes on there
+			if maps.FlowSource(key).Port() == 4001 { // once it has moved, it continues there
 				rows[i].State = maps.FlowReset
 			}
 			if err := next.Put(key, rows[i]); err != nil {
@@ -286,7 +289,7 @@ func TestConntrackListGrowing(t *testing.T) {
 		return nil
 	})
 	if err != nil || moved != 6 {
-		t.Fatalf("%d rows have moved, %v", moved, err)
+		t.Fatalf("%d rows were moved, %v", moved, err)
 	}
 	want["198.51.100.1:4001"] = strings.Replace(want["198.51.100.1:4001"], "State:open", "State:reset", 1)
 	if diff := cmp.Diff(want, list()); diff != "" {

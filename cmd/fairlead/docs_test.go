@@ -13,7 +13,7 @@ import (
 
 const docsDir = "../../docs/cli"
 
-// TestDocs compares docs/cli with what the commands say of themselves.
+// TestDocs compares docs/cli with the help of the commands.
 func TestDocs(t *testing.T) {
 	pages := map[string]string{}
 	addPages(t, newRootCommand(&invocation{env: &env{}}), pages)
@@ -43,7 +43,8 @@ func TestDocs(t *testing.T) {
 		have[entry.Name()] = string(text)
 	}
 	if diff := cmp.Diff(have, pages); diff != "" {
-		t.Errorf("docs/cli is not what the commands say; run go test ./cmd/fairlead -run TestDocs -update:\n%s", diff)
+		t.Errorf("docs/cli differs from the help of the commands; run go test ./cmd/fairlead -run TestDocs -update:\n%s",
+			diff)
 	}
 }
 
@@ -62,7 +63,7 @@ func addPages(t *testing.T, cmd *cobra.Command, pages map[string]string) {
 	}
 }
 
-// filenameOf is how the pages link to each other.
+// filenameOf returns the name by which pages link to the page of a command.
 func filenameOf(cmd *cobra.Command) string {
 	name := cmd.Name()
 	for parent := cmd.Parent(); parent != nil; parent = parent.Parent() {

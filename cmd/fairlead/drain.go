@@ -19,22 +19,26 @@ import (
 )
 
 const (
-	// drainLooks is how often is looked how many connections are left, and drainTells how often that is told.
+	// drainLooks is how often the remaining connections are counted, and drainTells how often that
+	// is reported.
 	drainLooks = time.Second
 	drainTells = 30 * time.Second
-	// drainRest is how many times as long as a look took the next one is away, up to drainTells.
+	// drainRest is the pause between two counts, as a multiple of the time that the last count
+	// took. The pause is at most drainTells.
 	drainRest = 50
 )
 
-// drainer waits on a node without an agent for the end of the connections with which nobody could go on after a cleanup.
+// drainer waits, on a node without an agent, for connections to end that nothing could continue
+// after a cleanup.
 type drainer struct {
 	cfg   *config.Config
-	limit time.Duration // how long; zero for not at all
-	out   io.Writer     // is told how it goes
+	limit time.Duration // how long to wait; zero means not at all
+	out   io.Writer     // gets progress reports
 	node  *datapath.Drain
 }
 
-// drain closes the frontends and waits. It returns what is left after the limit, or at once without one: then it closes nothing.
+// drain closes the frontends and waits for connections to end. It returns the connections left
+// after the limit. With a limit of zero it only counts them, and closes nothing.
 func drain(ctx context.Context, cfg *config.Config, limit time.Duration, out io.Writer) (left datapath.Stuck, err error) {
 	timeouts, err := timeoutsOf(&cfg.Conntrack)
 	if err != nil {
@@ -42,14 +46,15 @@ func drain(ctx context.Context, cfg *config.Config, limit time.Duration, out io.
 	}
 	node, err := datapath.NewDrain(cfg.BPFFS, timeouts.TCPClosing)
 	if limit == 0 && err != nil {
-		return left, nil // maps that cannot be read are removed too, and who hands connections over says that they cannot
+		// Unreadable maps are removed too, and the handover reports that it could not read them.
+		return left, nil
 	}
 	if node == nil {
 		return left, err
 	}
 	defer func() { err = errors.Join(err, node.Close()) }()
 	if limit == 0 {
-		if left, err = node.Stuck(); err != nil { // it is only told
+		if left, err = node.Stuck(); err != nil { // the count is only information
 			fmt.Fprintf(out, "connections that will break could not be counted: %v\n", err)
 		}
 		return left, nil
@@ -68,13 +73,13 @@ func drain(ctx context.Context, cfg *config.Config, limit time.Duration, out io.
 	return d.wait(ctx)
 }
 
-// collect has flows forgotten that are over, which nobody else does now: what is over is not waited for, and pods go on to open connections. It
-// returns what ends that.
+// collect starts removing flows that are over, which no agent does now: they must not be waited
+// for, and pods still open connections. It returns a function that stops that.
 func (d *drainer) collect(timeouts conntrack.Timeouts) (end func() error, err error) {
 	flows, err := d.node.Flows()
 	if flows == nil {
 		if err == nil {
-			fmt.Fprintln(d.out, "flows that are over are not removed meanwhile: an agent was interrupted while their map grew; start one to finish that")
+			fmt.Fprintln(d.out, "flows that are over are not removed meanwhile, because an agent was interrupted while their map grew; start an agent to finish that")
 		}
 		return func() error { return nil }, err
 	}
@@ -95,8 +100,8 @@ func (d *drainer) collect(timeouts conntrack.Timeouts) (end func() error, err er
 	}, nil
 }
 
-// wait returns when there are no such connections any more, or after the limit. It gives up if it is told to, and if there is an agent again, which
-// serves the node.
+// wait returns when no such connections are left, or after the limit. It fails if it is
+// interrupted, or if an agent has started, which serves the node again.
 func (d *drainer) wait(ctx context.Context) (datapath.Stuck, error) {
 	begun, told := time.Now(), time.Time{}
 	for {
@@ -114,7 +119,7 @@ func (d *drainer) wait(ctx context.Context) (datapath.Stuck, error) {
 		}
 		next := min(max(drainLooks, drainRest*time.Since(start)), drainTells)
 		select {
-		case <-ctx.Done(): // which the next look ends with
+		case <-ctx.Done(): // the next look ends the wait
 		case <-time.After(min(next, max(0, d.limit-time.Since(begun)))):
 		}
 	}
@@ -131,7 +136,7 @@ func (d *drainer) look() (left datapath.Stuck, err error) {
 	return d.node.Stuck()
 }
 
-// stuckWords says how many connections there are and of which kinds.
+// stuckWords says how many connections there are, and of which kinds.
 func stuckWords(s datapath.Stuck) string {
 	text := fmt.Sprintf("%d connections", s.All())
 	if s.All() == 1 {

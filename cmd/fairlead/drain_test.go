@@ -23,12 +23,12 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// leaving is a node whose agent has ended, with a connection that its backend answers itself, and one of the node's own backends
-// to which others may forward.
+// leaving is a node whose agent has ended, with a connection whose backend answers the client
+// directly, and a local backend to which other nodes may forward connections.
 type leaving struct {
 	*node
 	maps *maps.Maps
-	svcs map[maps.SvcKey]maps.Svc // with the agent
+	svcs map[maps.SvcKey]maps.Svc // while the agent ran
 }
 
 func newLeaving(t *testing.T) *leaving {
@@ -51,7 +51,7 @@ func newLeaving(t *testing.T) *leaving {
 	return l
 }
 
-// flow writes how far the connection is.
+// flow sets the state of the connection.
 func (l *leaving) flow(state uint8) {
 	l.t.Helper()
 	tick, err := datapath.MeasureTick()
@@ -85,7 +85,7 @@ func (l *leaving) drain(limit string) *rig.Process {
 	return p
 }
 
-// isThere reports whether programs and maps are.
+// isThere reports whether the programs and maps exist.
 func (l *leaving) isThere() bool {
 	_, err := os.Stat(datapath.MapsDir(l.bpffs))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -97,26 +97,27 @@ func (l *leaving) isThere() bool {
 func wants(t *testing.T, err error, text string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {
-		t.Errorf("it ended with %v; want %q", err, text)
+		t.Errorf("cleanup ended with %v; want %q", err, text)
 	}
 }
 
 const oneLeft = "1 connection (1 with direct server return)"
 
-// A cleanup waits until the last such connection has ended.
+// TestDrainWaits checks that a cleanup waits until the last such connection has ended.
 func TestDrainWaits(t *testing.T) {
 	l := newLeaving(t)
 	p := l.drain("10m")
 	if !l.isThere() {
-		t.Fatal("nothing is there any more")
+		t.Fatal("the programs and maps are gone already")
 	}
 	l.flow(maps.FlowReset)
 	if err := p.Wait(); err != nil || l.isThere() {
-		t.Errorf("it ended with %v; something is left: %t", err, l.isThere())
+		t.Errorf("cleanup ended with %v; something is left: %t", err, l.isThere())
 	}
 }
 
-// It waits for so long and no longer, says what it has left to itself, and leaves nothing behind. Without being told it does not wait.
+// TestDrainEnds checks that a cleanup waits no longer than told, reports the connections that it
+// breaks, and leaves nothing behind. Without --drain it does not wait.
 func TestDrainEnds(t *testing.T) {
 	l := newLeaving(t)
 	wants(t, l.drain("1s").Wait(), oneLeft+" had not ended after 1s and will break")
@@ -124,13 +125,14 @@ func TestDrainEnds(t *testing.T) {
 		t.Error("something is left")
 	}
 	if out := newLeaving(t).run("cleanup"); !strings.Contains(out, oneLeft+" cannot be handed over and will break; --drain waits for them to end\n") {
-		t.Errorf("without a wait it says %q", out)
+		t.Errorf("without --drain it says %q", out)
 	}
 	_, err := rig.RunChild(nil, nil, "fairlead", append([]string{"cleanup", "--drain=1s", "--force"}, l.flags...)...)
 	wants(t, err, "exit status 2")
 }
 
-// Who is told to end while it waits has taken away nothing that connections need. An agent that comes serves as before, and its coming ends a wait.
+// TestDrainGivesUp checks that a cleanup that is interrupted while it waits has removed nothing
+// that connections need. An agent that starts serves as before, and ends a wait.
 func TestDrainGivesUp(t *testing.T) {
 	l := newLeaving(t)
 	p := l.drain("10m")
@@ -144,15 +146,15 @@ func TestDrainGivesUp(t *testing.T) {
 	p = l.drain("10m")
 	l.start()
 	wants(t, p.Wait(), "an agent has started")
-	l.served("after a wait that it has ended")
+	l.served("after a wait that the agent has ended")
 	l.agent.Kill()
 	l.flow(maps.FlowReset)
 	if err := l.drain("10m").Wait(); err != nil || l.isThere() {
-		t.Errorf("it ended with %v; something is left: %t", err, l.isThere())
+		t.Errorf("cleanup ended with %v; something is left: %t", err, l.isThere())
 	}
 }
 
-// served holds that an agent has all that the one before had.
+// served checks that the agent serves all that the one before served.
 func (l *leaving) served(when string) {
 	l.t.Helper()
 	if diff := cmp.Diff(l.svcs, l.content().svcs); diff != "" {
@@ -163,7 +165,8 @@ func (l *leaving) served(when string) {
 	}
 }
 
-// Who is told to end while it looks for what is left ends as one that waits, even if nothing is left.
+// TestDrainIsInterruptedWhileItLooks checks that a cleanup that is interrupted while it counts
+// connections ends like one that waits, even if none are left.
 func TestDrainIsInterruptedWhileItLooks(t *testing.T) {
 	l := newLeaving(t)
 	l.flow(maps.FlowReset)
@@ -179,7 +182,8 @@ func TestDrainIsInterruptedWhileItLooks(t *testing.T) {
 	wants(t, err, "wait for 0 connections: interrupted")
 }
 
-// An agent that starts when nothing is left to wait for keeps its maps.
+// TestDrainedNodeHasAnAgent checks that an agent that starts when there is nothing left to wait for
+// keeps its maps.
 func TestDrainedNodeHasAnAgent(t *testing.T) {
 	l := newLeaving(t)
 	_, err := remove(l.config(), "", false, func() (datapath.Stuck, error) {
@@ -187,7 +191,7 @@ func TestDrainedNodeHasAnAgent(t *testing.T) {
 		return datapath.Stuck{}, nil
 	})
 	if !errors.Is(err, api.ErrInUse) {
-		t.Errorf("removing what an agent works on: %v", err)
+		t.Errorf("removing the maps of an agent: %v", err)
 	}
 	l.served("after a cleanup that came too late")
 }

@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// dropsInterval is the time between two readings of a watch.
+// dropsInterval is the time between two readings of --watch.
 const dropsInterval = time.Second
 
 func newDropsCommand(inv *invocation) *cobra.Command {
@@ -51,7 +51,7 @@ until interrupted.`,
 	return cmd
 }
 
-// watchDrops prints at every tick what grew since the one before, until the context ends.
+// watchDrops prints, at every tick, what increased since the last one, until the context ends.
 func (inv *invocation) watchDrops(ctx context.Context, ticks <-chan time.Time, before []observe.Drop, read func() ([]observe.Drop, error)) error {
 	last := time.Now()
 	for {

@@ -16,10 +16,11 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// maxProbes bounds how much of a round of turns, or of ports, an explanation takes.
+// maxProbes bounds how many turns, or ports, an explanation uses up.
 const maxProbes = 1000
 
-// explanation is an Explanation with what the agent, if one answers, has to say about the service's object.
+// explanation is an Explanation with the problems of the service's object that the agent reports,
+// if one answers.
 type explanation struct {
 	*observe.Explanation
 	Problems []observe.Problem `json:"problems,omitempty"`
@@ -147,7 +148,7 @@ func explain(ctx context.Context, cfg *config.Config, q observe.Question, trial 
 		e.Damage = append(e.Damage, detached(links, q)...)
 	}
 	if trial != nil && trial.noAgent && e.OfPod {
-		e.Notes = append(e.Notes, "No agent answers, and so the client is taken for a pod of this node, which it need not be.")
+		e.Notes = append(e.Notes, "No agent answers, so the client is assumed to be a pod of this node.")
 	}
 	problems, err := problemsByObject(ctx, client(cfg).Problems)
 	if err != nil {
@@ -156,7 +157,7 @@ func explain(ctx context.Context, cfg *config.Config, q observe.Question, trial 
 	return &explanation{e, problems[objectOf(e.Service)]}, nil
 }
 
-// detached says which programs that the connection would meet are not attached.
+// detached lists the programs on the connection's way that are not attached.
 func detached(links []observe.ProgramStatus, q observe.Question) []string {
 	family := model.FamilyOf(q.Destination.Addr())
 	needs := []string{fmt.Sprintf("sock_connect%d", family)}
@@ -172,7 +173,7 @@ func detached(links []observe.ProgramStatus, q observe.Question) []string {
 	if len(missing) == 0 {
 		return nil
 	}
-	return []string{fmt.Sprintf("not attached: %s; connections go to the address that is dialled until an agent attaches them again",
+	return []string{fmt.Sprintf("not attached: %s; until an agent attaches them again, connections go to the address that was dialed",
 		strings.Join(missing, ", "))}
 }
 

@@ -29,7 +29,8 @@ func (n *node) explainIn(cgroup *rig.Cgroup, ns *rig.Netns, from netip.Addr, arg
 	return e
 }
 
-// serve replaces the Service at vip by one with eight backends, an algorithm and perhaps more in its spec.
+// serve replaces the Service at vip by one with eight backends, an algorithm, and perhaps more in
+// its spec.
 func (n *node) serve(algorithm, spec string) {
 	n.t.Helper()
 	var backends strings.Builder
@@ -51,7 +52,8 @@ endpoints:
 %s`, algorithm, spec, backends.String()))
 }
 
-// TestExplainIsWhatHappens compares what is explained with where the programs point the sockets of several pods.
+// TestExplainIsWhatHappens compares explanations with where the programs point the sockets of
+// several pods.
 func TestExplainIsWhatHappens(t *testing.T) {
 	n := newNode(t)
 	n.serve("source-hash", "")
@@ -71,7 +73,8 @@ func TestExplainIsWhatHappens(t *testing.T) {
 			t.Fatalf("probes went to %v, expected %v; %q", e.Probes, e.Next, e.Notes)
 		}
 		if e.Probes[0].Address != *e.Next {
-			t.Errorf("%s: %s (%s) goes to %s, explained was %s", e.Client, e.Algorithm, e.Affinity, e.Probes[0].Address, e.Next)
+			t.Errorf("%s: %s (%s) goes to %s, but was explained as %s", e.Client, e.Algorithm,
+				e.Affinity, e.Probes[0].Address, e.Next)
 		}
 		return e.Probes[0].Address.String()
 	}
@@ -134,7 +137,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// passiveOpens returns how many connections sockets of the node's namespace have accepted, in the kernel's words.
+// passiveOpens returns how many connections sockets of the node's namespace have accepted, as the
+// kernel prints it.
 func (n *node) passiveOpens() (count string) {
 	n.t.Helper()
 	err := n.ns.Do(func() error {

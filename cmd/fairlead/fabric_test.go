@@ -10,8 +10,9 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// With a tunnel the network between the nodes need not know pods, so other nodes meet them under an address of their node. No
-// Node is believed that it is the world.
+// TestNativeInside checks the networks that can route pod addresses. With a tunnel, the network
+// between the nodes may not, so other nodes see packets of pods with an address of their node. A
+// Node that claims all addresses is ignored.
 func TestNativeInside(t *testing.T) {
 	store := model.NewStore("a")
 	for i, name := range []string{"a", "b"} {
@@ -28,7 +29,7 @@ func TestNativeInside(t *testing.T) {
 	} {
 		a := &agent{cfg: &config.Config{Routing: routing}, store: store}
 		if got := fmt.Sprint(a.nativeInside()); got != want {
-			t.Errorf("%s: pods are known in %s, want %s", routing, got, want)
+			t.Errorf("%s: pod addresses are routed in %s, want %s", routing, got, want)
 		}
 	}
 }

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// flowsPerCPU and flowsAtLeast are what kube-proxy lets the kernel remember.
+	// flowsPerCPU and flowsAtLeast are kube-proxy's defaults for the kernel's connection tracking.
 	flowsPerCPU  = 32768
 	flowsAtLeast = 131072
-	// flowBytes is what a flow takes, with its part of the table's buckets.
+	// flowBytes is the memory of a flow, including its part of the table's buckets.
 	flowBytes = 512
-	// flowsShare is the part of the memory that flows get unless somebody says otherwise.
+	// flowsShare is the default part of the memory for flows.
 	flowsShare = 16
 )
 
-// flowTable is the memory of flows that a collector looks after, which is another one after it has grown.
+// flowTable is the table of flows that a collector cleans. It is replaced when it grows.
 type flowTable struct {
 	path *datapath.Datapath
 	log  *slog.Logger
@@ -42,7 +42,7 @@ func newFlowTable(path *datapath.Datapath, log *slog.Logger) (*flowTable, error)
 	return &flowTable{path: path, log: log, now: flows}, nil
 }
 
-// grow makes room for more rows, and returns where flows are then.
+// grow makes room for more rows, and returns the new table.
 func (t *flowTable) grow(rows int) (conntrack.Flows, error) {
 	if err := t.path.GrowFlows(uint32(rows)); err != nil {
 		return nil, err
@@ -54,20 +54,21 @@ func (t *flowTable) grow(rows int) (conntrack.Flows, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.now.Close(); err != nil {
-		t.log.Warn("closing what flows were in", "error", err)
+		t.log.Warn("cannot close the old table of flows", "error", err)
 	}
 	t.now = flows
 	return flows, nil
 }
 
-// Close lets go of the flows.
+// Close releases the table.
 func (t *flowTable) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.now.Close()
 }
 
-// mostRows returns to how many rows the memory of flows may grow: a power of two, and two for each flow.
+// mostRows returns how many rows the table of flows may grow to: a power of two, and two rows for
+// each flow.
 func mostRows(asked string) (int, error) {
 	if asked == "" {
 		memory, err := totalMemory()
@@ -86,12 +87,13 @@ func mostRows(asked string) (int, error) {
 func totalMemory() (uint64, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {
-		return 0, fmt.Errorf("find out how much memory there is: %w", err)
+		return 0, fmt.Errorf("read the size of the memory: %w", err)
 	}
 	return info.Totalram * uint64(info.Unit), nil
 }
 
-// defaultFlows returns for how many flows a node may have room: a power of two, and never fewer than it starts with.
+// defaultFlows returns how many flows a node may have by default: a power of two, and at least what
+// the table starts with.
 func defaultFlows(cpus int, memory uint64) int {
 	want := max(flowsAtLeast, flowsPerCPU*cpus)
 	most := int(memory / flowsShare / flowBytes)

@@ -2,8 +2,8 @@ package main
 
 import "testing"
 
-// A node has room for as many flows as kube-proxy would give it, unless they took too much of its memory; and for whatever
-// it is told.
+// TestMostRows checks that a node has room for as many flows as kube-proxy would give it, unless
+// they took too much of its memory, and for as many as the option says.
 func TestMostRows(t *testing.T) {
 	const gigabyte = 1 << 30
 	for _, tt := range []struct {

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// setting is what the kernel has to be told so that it hands on packets for pods.
+// setting is a kernel setting that must be on for the kernel to forward packets for pods.
 type setting struct {
-	name string // as sysctl has it
+	name string // in sysctl's form
 	file string // below /proc/sys
 }
 
@@ -21,7 +21,8 @@ func forwarding() []setting {
 	}
 }
 
-// isOff reports whether a setting below root is there and off. A kernel without IPv6 has none.
+// isOff reports whether a setting below root exists and is off. A kernel without IPv6 has no
+// settings of it.
 func (s setting) isOff(root string) (bool, error) {
 	value, err := readSetting(filepath.Join(root, s.file))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,14 +34,15 @@ func (s setting) isOff(root string) (bool, error) {
 	return value == "0", nil
 }
 
-// Change is a setting of the kernel that was made, or was so before.
+// Change is a kernel setting, and whether it was changed.
 type Change struct {
 	Setting string
 	Changed bool
 }
 
-// setForwarding makes the kernel whose settings are below root forward packets, and notes in dir what they were. A node that learns its routes from
-// router advertisements must not forget them for it: one that forwards heeds them only if told to all the same.
+// setForwarding makes the kernel whose settings are below root forward packets, and saves the
+// former values in dir. It keeps devices accepting router advertisements, because a kernel that
+// forwards otherwise ignores them and would lose its routes.
 func setForwarding(root, dir string) ([]Change, error) {
 	var changes []Change
 	for _, s := range forwarding() {
@@ -65,7 +67,8 @@ func setForwarding(root, dir string) ([]Change, error) {
 	return changes, nil
 }
 
-// keepAdvertisements makes every device that heeds router advertisements go on doing so.
+// keepAdvertisements makes every device that accepts router advertisements accept them while
+// forwarding too.
 func keepAdvertisements(root string) error {
 	files, err := filepath.Glob(filepath.Join(root, "net/ipv6/conf/*/accept_ra"))
 	if err != nil {
@@ -76,14 +79,14 @@ func keepAdvertisements(root string) error {
 		if err == nil && advertised(was) != was {
 			err = os.WriteFile(file, []byte(advertised(was)), 0)
 		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) { // of a device that went
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // the device is gone
 			return err
 		}
 	}
 	return nil
 }
 
-// advertised is what accept_ra has to be at a device that forwards, where it was so before.
+// advertised returns the value of accept_ra with which a device that forwards behaves as before.
 func advertised(was string) string {
 	if was == "1" {
 		return "2"

@@ -35,7 +35,7 @@ what the maps and links in the kernel tell.`,
 			}
 			status, asked := ask(cmd.Context())
 			if asked != nil && !unreachable(asked) {
-				return fmt.Errorf("ask for the status: %w", asked)
+				return fmt.Errorf("read the agent's status: %w", asked)
 			}
 			if asked != nil {
 				status = pinnedStatus(cfg)
@@ -54,8 +54,8 @@ what the maps and links in the kernel tell.`,
 	return cmd
 }
 
-// healthy returns a way to ask that repeats ask until the node is well or the time is over, and then gives the last
-// answer.
+// healthy returns a function that repeats ask until the node is healthy or most has passed, and
+// then returns the last answer.
 func healthy(ask func(context.Context) (observe.Status, error), most time.Duration) func(context.Context) (observe.Status, error) {
 	return func(ctx context.Context) (observe.Status, error) {
 		over := time.NewTimer(most)
@@ -78,7 +78,8 @@ func healthy(ask func(context.Context) (observe.Status, error), most time.Durati
 	}
 }
 
-// pinnedStatus is what can be told without an agent. What cannot be read is among what is wrong.
+// pinnedStatus returns the status that can be read without an agent. What cannot be read is listed
+// in Degraded.
 func pinnedStatus(cfg *config.Config) observe.Status {
 	pinned, err := readPins(cfg)
 	if err != nil {

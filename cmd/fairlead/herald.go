@@ -10,19 +10,19 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// heraldEvery is how often the herald looks. A node is called degraded at the second look that finds it so, since a start,
-// or a change that is tried again, is over by then.
+// heraldEvery is how often the herald looks. It reports a node as degraded when two looks in a row
+// find it so, because a start, or a change that is retried, is over by then.
 const heraldEvery = 15 * time.Second
 
-// herald tells those who watch the node, by events and in the log, when it becomes degraded and when it is well again.
-// Which sentences say so may change all the while; they are told once.
+// herald reports, by events and in the log, when the node becomes degraded and when it recovers.
+// The findings may change while the node is degraded; only the first are reported.
 type herald struct {
-	look func() []string // what keeps the node from its job
+	look func() []string // returns why the node is degraded
 	post func(warning bool, reason, message string) bool
 	log  *slog.Logger
 
-	before bool // the last look found it degraded
-	told   bool // the last event said that it is
+	before bool // the last look found the node degraded
+	told   bool // the last event said that the node is degraded
 }
 
 func newHerald(look func() []string, store *model.Store, events eventSink, log *slog.Logger) *herald {
@@ -35,7 +35,7 @@ func newHerald(look func() []string, store *model.Store, events eventSink, log *
 	return h
 }
 
-// degraded returns what keeps the node from its job.
+// degraded returns why the node is degraded.
 func (a *agent) degraded() []string {
 	var status observe.Status
 	reading, err := a.measure()
@@ -58,8 +58,8 @@ func (h *herald) run(ctx context.Context) error {
 	}
 }
 
-// step tells what a look means. What cannot be posted now, since the like was a short time ago, is told at a later look,
-// if it is still so.
+// step acts on the result of a look. An event that cannot be posted now, because a similar one was
+// posted shortly before, is posted after a later look if it still applies.
 func (h *herald) step(degraded []string) {
 	ill := len(degraded) > 0
 	switch {

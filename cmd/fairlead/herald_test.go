@@ -8,11 +8,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Every look is "x" for a node that is degraded, "-" for one that is well; the posts that are refused come too often.
+// TestHerald gives a herald a series of looks, "x" for a degraded node and "-" for a healthy one.
+// Posts are refused if they come too soon.
 func TestHerald(t *testing.T) {
 	for _, test := range []struct {
 		name, looks string
-		refused     []int // looks
+		refused     []int // at these looks
 		want        map[int]string
 	}{
 		{"well", "----", nil, map[int]string{}},

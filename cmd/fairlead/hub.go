@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// newHub returns what hands the programs' events to monitors.
+// newHub returns the hub that passes the programs' events to monitors.
 func (a *agent) newHub(log *slog.Logger) *monitor.Hub {
 	return monitor.NewHub(monitor.Config{
 		Source: func() (monitor.Source, error) { return a.path.Events() },
@@ -20,19 +20,19 @@ func (a *agent) newHub(log *slog.Logger) *monitor.Hub {
 	})
 }
 
-// monitor serves a client of the API.
+// monitor opens a stream of events for a client of the API.
 func (a *agent) monitor(filter observe.EventFilter) (api.Stream, error) {
 	return a.hub.Subscribe(filter)
 }
 
-// endMonitors tells those who watch when the agent ends, so that nobody waits for them.
+// endMonitors ends all streams when the agent ends, so that the API does not wait for them.
 func (a *agent) endMonitors(ctx context.Context) error {
 	<-ctx.Done()
 	a.hub.Close()
 	return nil
 }
 
-// podAt returns the name of the pod of this node that has an address, "" if there is none.
+// podAt returns the name of this node's pod with the address, or "" if there is none.
 func (a *agent) podAt(addr netip.Addr) string {
 	for _, pod := range a.store.Pods() {
 		if !pod.HostNetwork && !pod.Finished && slices.Contains(pod.Addrs, addr) {

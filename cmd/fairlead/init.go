@@ -11,7 +11,8 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 )
 
-// cgroupMount is outside of the state directory: who removes that, as a service manager may, would walk into the cgroups.
+// cgroupMount is outside of the state directory, because a service manager that removes that
+// directory would descend into the cgroups.
 const cgroupMount = "/run/fairlead-cgroup2"
 
 func newInitCommand(inv *invocation) *cobra.Command {
@@ -86,12 +87,13 @@ mounts in place.`,
 	return cmd
 }
 
-// preparation is what the command found or made.
+// preparation is what the command found or did.
 type preparation struct {
 	Mounts   []datapath.Mount
 	Settings []Change
-	BBR      string `json:",omitempty"` // "works", or why it does not; empty where nobody is to have it
-	Sockmap  string `json:",omitempty"` // "fit", or why the kernel is not; empty where nothing is to go past TCP
+	BBR      string `json:",omitempty"` // "works", or why BBR does not; empty with --bbr=false
+	// Sockmap is "fit", or why the kernel is not; empty with --sockmap=false.
+	Sockmap string `json:",omitempty"`
 }
 
 func (p preparation) write(w io.Writer) error {
@@ -114,12 +116,12 @@ func (p preparation) write(w io.Writer) error {
 		}
 	}
 	if p.BBR != "" {
-		if _, err := fmt.Fprintf(w, "BBR for connections of pods: %s\n", p.BBR); err != nil {
+		if _, err := fmt.Fprintf(w, "BBR for pods' connections: %s\n", p.BBR); err != nil {
 			return err
 		}
 	}
 	if p.Sockmap != "" {
-		_, err := fmt.Fprintf(w, "kernel for connections past TCP: %s\n", p.Sockmap)
+		_, err := fmt.Fprintf(w, "kernel support for bypassing TCP: %s\n", p.Sockmap)
 		return err
 	}
 	return nil

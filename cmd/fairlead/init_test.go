@@ -15,7 +15,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// A node without a BPF file system gets one, once. The cgroups that are there are left alone.
+// TestInit checks that a node without a BPF file system gets one, once. Mounted cgroups are left
+// alone.
 func TestInit(t *testing.T) {
 	rig.Root(t)
 	served := rig.NewCgroup(t).Path()
@@ -50,7 +51,8 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// What init finds out about BBR is what an agent goes by, until somebody finds out otherwise.
+// TestInitBBR checks that an agent uses what init has found out about BBR, until init finds out
+// something else.
 func TestInitBBR(t *testing.T) {
 	rig.Root(t)
 	if err := congestion.Probe(congestion.Way{}); err != nil {
@@ -76,7 +78,7 @@ func TestInitBBR(t *testing.T) {
 			t.Errorf("%s --bbr=%s: found %q, and an agent %q", c.flag, c.bbr, got.BBR, lacks)
 		}
 		if cfg.BBR = "false"; lacksBBR(cfg) != "" || bbrStatus(cfg) != nil {
-			t.Errorf("%s --bbr=%s: where nobody is to have it, it lacks %q", c.flag, c.bbr, lacksBBR(cfg))
+			t.Errorf("%s --bbr=%s: with --bbr=false, it lacks %q", c.flag, c.bbr, lacksBBR(cfg))
 		}
 	}
 }

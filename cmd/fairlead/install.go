@@ -72,7 +72,7 @@ func configureRuntime(cfg *config.Config) (install.Placed, error) {
 	return placed, nil
 }
 
-// pluginSocket is where the plugin asks.
+// pluginSocket is the socket on which the agent serves the plugin.
 func pluginSocket(cfg *config.Config) string { return filepath.Join(cfg.StateDir, cni.SocketName) }
 
 // installation is what the command found or wrote.

@@ -15,8 +15,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The plugin is installed, the agent writes the configuration once it answers, both stay when it ends, and cleanup removes
-// them and leaves the device of a pod that lives.
+// TestInstallation checks that the plugin is installed, that the agent writes the configuration
+// once it is ready, that both stay when the agent ends, and that cleanup removes them and leaves
+// the device of a running pod.
 func TestInstallation(t *testing.T) {
 	n := newNode(t)
 	source, plugins, networks := t.TempDir(), t.TempDir(), t.TempDir()
@@ -61,14 +62,15 @@ func TestInstallation(t *testing.T) {
 		}, options...), n.flags...)...)
 	}
 	start()
-	n.waitFor("nothing is lacking but a podCIDR", func() bool { code, _ := n.get(readyAddress, "/readyz"); return code == 200 })
-	time.Sleep(3 * announceLook) // if it were written it would be by then
+	n.waitFor("only a podCIDR is missing", func() bool { code, _ := n.get(readyAddress, "/readyz"); return code == 200 })
+	time.Sleep(3 * announceLook) // it would have been written by then
 	want(configuration, false)
 	n.agent.Kill()
 	start("--pod-cidrs=10.1.0.0/24")
 	n.waitFor("the configuration is written", func() bool { _, err := os.Stat(configuration); return err == nil })
 	stateDir, _ := strings.CutPrefix(n.flags[1], "--state-dir=")
-	client := &cni.Client{Path: filepath.Join(stateDir, cni.SocketName)} // which does not wait
+	// This client does not wait.
+	client := &cni.Client{Path: filepath.Join(stateDir, cni.SocketName)}
 	request := &cni.Request{
 		Verb: cni.Allocate, Attachment: cni.Attachment{Network: "fairlead", Container: "c", IfName: "eth0"}, Pod: cni.Pod{Namespace: "shop", Name: "web-1"},
 	}
@@ -91,7 +93,7 @@ func TestInstallation(t *testing.T) {
 	n.agent.Kill()
 
 	n.run("cleanup")
-	want(configuration, true) // of a trial, unless it is told
+	want(configuration, true) // with another state directory, it stays unless it is named
 	want(plugin, true)
 	out := rig.Child(t, nil, n.ns, "fairlead", append([]string{"cleanup", "--cni-conf-dir=" + networks, "--cni-bin-dir=" + plugins}, n.flags...)...)
 	for _, text := range []string{"removed " + configuration + "\nremoved " + plugin + "\n", "left device " + device + " of pod ", "1 pods keep"} {
@@ -108,7 +110,8 @@ func TestInstallation(t *testing.T) {
 	}
 }
 
-// What is not the agent's to write it refuses before it does anything.
+// TestConfigurationOfOthers checks that an agent that must not write the configuration refuses the
+// option before it does anything.
 func TestConfigurationOfOthers(t *testing.T) {
 	for _, mode := range []string{"off", "chained"} {
 		for _, flag := range []string{"--cni-conf-dir=" + t.TempDir(), "--l7-proxies=envoy=15001", "--pod-device=netkit", "--big-tcp=true"} {
@@ -118,10 +121,11 @@ func TestConfigurationOfOthers(t *testing.T) {
 			}
 		}
 	}
-	// Pods of another plugin may have rates, but what paces itself has to be proven on the way that packets take, and only that plugin knows it.
+	// Pods of another plugin may have rates. But BBR must be tested on the way that packets take,
+	// which only that plugin knows.
 	for _, whose := range []string{"true", "annotated"} {
 		args := append([]string{"agent", "--source=" + t.TempDir(), "--node-name=a", "--pod-network=chained", "--bandwidth=true", "--bbr=" + whose}, nowhere(t)...)
-		want := "--bbr=" + whose + " needs --pod-network=main, and it is chained: which way pods' packets take is another's"
+		want := "--bbr=" + whose + " needs --pod-network=main, and it is chained: another plugin decides which way pods' packets take"
 		if got := fairlead(t, args...); got.code != exitUsage || !strings.Contains(got.stderr, want) {
 			t.Errorf("%+v, want %s", got, want)
 		}

@@ -37,7 +37,7 @@ func newIPAMCommand(inv *invocation) *cobra.Command {
 	return noun("ipam", "Show pod addresses", list)
 }
 
-// address is one that a pod has or had.
+// address is an address that a pod has or had.
 type address struct {
 	Address   string    `json:"address"`
 	State     string    `json:"state"`
@@ -60,7 +60,7 @@ func writeAddresses(w io.Writer, rows []address) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ADDRESS\tSTATE\tPOD\tCONTAINER\tINTERFACE\tDEVICE\tSINCE")
 	for _, r := range rows {
-		const enough = 12 // digits of a container's id, as other tools show them
+		const enough = 12 // digits of a container's ID, as other tools show them
 		fmt.Fprintf(table, "%s\t%s\t%s\t%.*s\t%s\t%s\t%s\n",
 			r.Address, r.State, orNone(r.Pod), enough, orNone(r.Container), orNone(r.Interface), r.Device, r.Since.Format(time.RFC3339))
 	}

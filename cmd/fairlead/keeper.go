@@ -6,10 +6,11 @@ import (
 	"fairlead.io/fairlead/pkg/netfilter"
 )
 
-// keeper asks netfilter about datagrams that were a former proxy's when the agent came.
-type keeper struct{ finder *netfilter.Finder } // nil until there is somebody to ask
+// keeper asks netfilter about UDP flows that another proxy translated before the agent came.
+type keeper struct{ finder *netfilter.Finder } // nil until netfilter tracks connections
 
-// ask finds a flow by what its client sends, and by what its server answers: it has rows for both.
+// ask looks up a flow by both of its directions, because a flow has a row for what the client sends
+// and one for what the server answers.
 func (k *keeper) ask(flow maps.Flow) (maps.Peer, bool, error) {
 	if k.finder == nil {
 		finder, err := netfilter.NewFinder()
@@ -32,7 +33,7 @@ func (k *keeper) ask(flow maps.Flow) (maps.Peer, bool, error) {
 	}, model.Protocol(flow.Proto)), true, nil
 }
 
-// close lets go of the records.
+// close releases the finder.
 func (k *keeper) close() {
 	if k.finder != nil {
 		k.finder.Close()

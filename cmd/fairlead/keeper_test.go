@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// track has netfilter track the connections of the namespace, and know one.
+// track makes netfilter track the connections of the namespace, and creates one.
 func track() error {
 	cmd := exec.Command("nft", "-f", "-")
 	cmd.Stdin = strings.NewReader("table inet t { chain out { type filter hook output priority 0; ct state established accept; }; }")
@@ -31,7 +31,8 @@ func track() error {
 	return errors.Join(err, c.Close())
 }
 
-// Datagrams have rows as their client knows them and as their server does, and by either their record is found, as long as it is there.
+// TestKeeper checks that netfilter's record of a UDP flow is found, as long as it exists, by either
+// of the flow's rows: the one for what the client sends, and the one for what the server answers.
 func TestKeeper(t *testing.T) {
 	rig.Root(t)
 	if _, err := exec.LookPath("nft"); err != nil {

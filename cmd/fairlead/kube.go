@@ -13,7 +13,7 @@ import (
 
 type kubeSource struct{ *kube.Source }
 
-// serversFile is where the API servers are noted that the cluster has.
+// serversFile is where the cluster's API servers are remembered.
 func serversFile(cfg *config.Config) string { return filepath.Join(cfg.StateDir, "api-servers") }
 
 func newKubeSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, cluster, error) {
@@ -45,7 +45,7 @@ func (s kubeSource) sample() metrics.Source {
 	for _, k := range s.Status().Kinds {
 		kind := metrics.Kind{Name: k.Kind, Synced: k.Synced, Lists: k.Relists, Failures: k.Failures}
 		if k.Synced {
-			kind.Lists++ // the first
+			kind.Lists++ // the first list, which Relists does not count
 		}
 		sample.Kinds = append(sample.Kinds, kind)
 		if k.Error != "" {

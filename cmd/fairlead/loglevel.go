@@ -32,7 +32,7 @@ func newLogLevelCommand(inv *invocation) *cobra.Command {
 			}
 			level, err := agent.LogLevel(cmd.Context())
 			if err != nil {
-				return fmt.Errorf("ask for the log level: %w", err)
+				return fmt.Errorf("read the agent's log level: %w", err)
 			}
 			return inv.print(map[string]string{"level": level}, func(w io.Writer) error {
 				_, err := fmt.Fprintln(w, level)

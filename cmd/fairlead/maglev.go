@@ -15,9 +15,11 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// maglevView is what the command shows: the tables of one port in each family, and what the agent has to say of the hash.
+// maglevView is what the command shows: the tables of one port in each family, and the agent's hash
+// seed.
 type maglevView struct {
-	HashSeed string                `json:"hashSeed,omitempty"` // "none", or a digest; empty where no agent answers
+	// HashSeed is "none", or a digest; empty if no agent answers.
+	HashSeed string                `json:"hashSeed,omitempty"`
 	Tables   []observe.MaglevTable `json:"tables"`
 }
 
@@ -63,7 +65,7 @@ there are no others, terminating backends that still serve have all slots.`,
 	return noun("maglev", "Show Maglev tables, by which nodes agree on backends", show)
 }
 
-// maglevOf returns the tables of the one port that a name stands for, in each family.
+// maglevOf returns the tables of the one port that name stands for, in each family.
 func maglevOf(services []observe.Service, name string) (*maglevView, error) {
 	found, err := oneService(services, name)
 	if err != nil {
@@ -84,7 +86,7 @@ func maglevOf(services []observe.Service, name string) (*maglevView, error) {
 	return view, nil
 }
 
-// oneService returns the services of one port of an object, which differ in their family.
+// oneService returns the services of one port of an object, one per family.
 func oneService(services []observe.Service, name string) ([]observe.Service, error) {
 	var found []observe.Service
 	var ports []string
@@ -109,25 +111,25 @@ func oneService(services []observe.Service, name string) ([]observe.Service, err
 	return found, nil
 }
 
-// portOf returns a service's name without the family: "shop/web:http/tcp" of "shop/web:http/tcp4".
+// portOf returns a service's name without the family: "shop/web:http/tcp" for "shop/web:http/tcp4".
 func portOf(name string) string { return strings.TrimRight(name, "46") }
 
-// unprotocoled returns it without the protocol too.
+// unprotocoled returns the result of portOf without the protocol.
 func unprotocoled(port string) string {
 	if at := strings.LastIndexByte(port, '/'); at >= 0 {
 		return port[:at]
 	}
-	return port // a name that nobody but damage writes
+	return port // only a damaged row has such a name
 }
 
-// hashSeed asks the agent for a digest of the seed that its hash of flows has, and makes nothing of there being no agent.
+// hashSeed asks the agent for its hash seed and returns a digest of it, or "" if no agent answers.
 func hashSeed(ctx context.Context, cfg *config.Config) (string, error) {
 	origins, err := client(cfg).Config(ctx)
 	if unreachable(err) {
 		return "", nil
 	}
 	if err != nil {
-		return "", fmt.Errorf("ask for the hash seed: %w", err)
+		return "", fmt.Errorf("read the agent's hash seed: %w", err)
 	}
 	for _, o := range origins {
 		if o.Name == "hash-seed" && o.Value != "" {

@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
-// maglevServices returns what an agent writes of a few Services.
+// maglevServices returns the services that an agent writes for a few Services.
 func maglevServices(t *testing.T) []observe.Service {
 	t.Helper()
 	store, tables := shop(), reconcile.NewMemory(maps.Sizes{Svcs: 64, Services: 64, Slots: 1 << 16, Backends: 256})
@@ -63,7 +63,7 @@ func maglevServices(t *testing.T) []observe.Service {
 func TestMaglevNames(t *testing.T) {
 	services := maglevServices(t)
 	for name, tt := range map[string]struct {
-		tables string // services, with spaces between them
+		tables string // services, separated by spaces
 		err    string
 		usage  bool
 	}{
@@ -104,7 +104,7 @@ func TestMaglevNames(t *testing.T) {
 	}
 }
 
-// A name that is damaged is no way to make the command fail.
+// TestMaglevDamagedName checks that a damaged name does not make the command fail.
 func TestMaglevDamagedName(t *testing.T) {
 	for _, name := range []string{"4", "x", "6/6", "/", "//tcp4"} {
 		if _, err := maglevOf([]observe.Service{{Name: name}}, name); err == nil {
@@ -113,7 +113,7 @@ func TestMaglevDamagedName(t *testing.T) {
 	}
 }
 
-// The command works on a node whose agent is dead.
+// TestMaglevShow checks that the command works on a node whose agent is dead.
 func TestMaglevShow(t *testing.T) {
 	bpffs := deadNode(t)
 	got := fairlead(t, "maglev", "show", "shop/web", "--bpffs", bpffs, "--state-dir", t.TempDir())

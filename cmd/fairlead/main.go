@@ -1,4 +1,4 @@
-// Command fairlead is the agent of a node and the commands that look at it.
+// Command fairlead is the agent of a node, and the commands to inspect it.
 package main
 
 import (

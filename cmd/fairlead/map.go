@@ -48,10 +48,11 @@ func dumpable(_ *cobra.Command, args []string) error {
 	if slices.Contains(observe.DumpNames(), args[0]) {
 		return nil
 	}
-	return fmt.Errorf("no dump of a map %q: take one of %s", args[0], strings.Join(observe.DumpNames(), ", "))
+	return fmt.Errorf("cannot dump map %q: use one of %s", args[0],
+		strings.Join(observe.DumpNames(), ", "))
 }
 
-// rowsOf returns the part of a snapshot that a map's rows make up.
+// rowsOf returns the part of a snapshot that the rows of a map make up.
 func rowsOf(s *observe.Snapshot, mapName string) any {
 	switch mapName {
 	case "svcs":

@@ -9,8 +9,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// What the file of networks that know pods says is in the programs' map, follows the file as it is swapped under the agent, and stays
-// while the file is bad, also with the next agent.
+// TestMasqueradeConfig checks that the programs' map has the networks in the file, follows when the
+// file is swapped while the agent runs, and keeps them while the file is invalid, also with the
+// next agent.
 func TestMasqueradeConfig(t *testing.T) {
 	n := newNode(t)
 	mounted := t.TempDir()
@@ -21,7 +22,7 @@ func TestMasqueradeConfig(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	publish := func(version, text string) { // as kubelet mounts a ConfigMap
+	publish := func(version, text string) { // as the kubelet mounts a ConfigMap
 		t.Helper()
 		must(os.Mkdir(filepath.Join(mounted, version), 0o755))
 		must(os.WriteFile(filepath.Join(mounted, version, "config"), []byte(text), 0o644))
@@ -36,7 +37,8 @@ func TestMasqueradeConfig(t *testing.T) {
 		}, n.flags...)
 		n.agent = rig.NewChild(t, nil, n.ns, "fairlead", args...)
 	}
-	// The option's networks are always there, so what is listed was written.
+	// The networks of the options are always in the map, so once they are listed, it has been
+	// written.
 	has := func(networks ...string) func() bool {
 		return func() bool {
 			out, err := rig.RunChild(nil, nil, "fairlead", append([]string{"map", "dump", "masq_skip"}, n.flags...)...)
@@ -52,7 +54,7 @@ func TestMasqueradeConfig(t *testing.T) {
 			return true
 		}
 	}
-	status := func() string { // which fails while something is wrong
+	status := func() string { // the command fails while something is wrong
 		out, _ := rig.RunChild(nil, nil, "fairlead", append([]string{"status"}, n.flags...)...)
 		return out
 	}
@@ -68,13 +70,13 @@ func TestMasqueradeConfig(t *testing.T) {
 	const complaint = `cannot be used. The 2 networks of the last good one apply: "elsewhere" of nonMasqueradeCIDRs is not a network`
 	n.waitFor("what is wrong with the third", func() bool { return strings.Contains(status(), complaint) })
 	if !has("100.65.0.0/16", "fe80::/10", "!100.66.0.0/16")() {
-		t.Error("a bad file has changed the map")
+		t.Error("an invalid file has changed the map")
 	}
 	n.agent.Kill()
 	start()
 	n.waitFor("that the next agent knows what is wrong", func() bool { return strings.Contains(status(), complaint) })
 	if !has("100.65.0.0/16", "fe80::/10", "!100.66.0.0/16")() {
-		t.Error("with the next agent a bad file has changed the map")
+		t.Error("with the next agent, an invalid file has changed the map")
 	}
 	publish("..4", "nonMasqueradeCIDRs: [100.66.0.0/16]\n")
 	n.waitFor("the fourth version", has("100.66.0.0/16", "169.254.0.0/16", "!100.65.0.0/16"))

@@ -8,7 +8,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// newMetrics returns what there is to scrape of an agent.
+// newMetrics returns the metrics of an agent.
 func newMetrics(a *agent) (*metrics.Metrics, error) {
 	var err error
 	if a.gauge, err = observe.NewGauge(datapath.MapsDir(a.cfg.BPFFS)); err != nil {
@@ -17,13 +17,13 @@ func newMetrics(a *agent) (*metrics.Metrics, error) {
 	return metrics.New(buildOf(), func() metrics.Sample { return a.sample() }), nil
 }
 
-// buildOf is what metrics tell of this program.
+// buildOf describes this program for the metrics.
 func buildOf() metrics.Build {
 	b := currentBuild()
 	return metrics.Build{Version: b.Version, Commit: b.Commit, Go: b.Go, Kernel: b.Kernel}
 }
 
-// measure returns what the maps tell, with the rows in use as the agent itself counts them.
+// measure returns the state of the maps, with the numbers of rows that the agent itself counts.
 func (a *agent) measure() (observe.Reading, error) {
 	reading, err := a.gauge.Read()
 	if err != nil {
@@ -47,8 +47,9 @@ func (a *agent) measure() (observe.Reading, error) {
 	return reading, nil
 }
 
-// sample reads what one scrape shows. It lists neither rows nor objects, so it costs the same however many there are, but for pods with a rate, each
-// of which it shows; maps that push rows out are looked through now and then.
+// sample reads what one scrape shows. It lists neither rows nor objects, so its cost does not
+// depend on their number. Exceptions are pods with a rate, each of which it shows, and maps that
+// evict rows, which are counted now and then.
 func (a *agent) sample() metrics.Sample {
 	var status observe.Status
 	reading, err := a.measure()

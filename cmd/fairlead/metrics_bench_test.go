@@ -18,8 +18,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// BenchmarkScrape is what one scrape costs an agent, from the request to the text, and how little that depends on the
-// number of services. The last case has a problem in every one of them.
+// BenchmarkScrape measures what one scrape costs an agent, from the request to the text, and how
+// little that depends on the number of services. In the last case, each of them has a problem.
 func BenchmarkScrape(b *testing.B) {
 	rig.Root(b)
 	for _, tt := range []struct {
@@ -38,7 +38,7 @@ func BenchmarkScrape(b *testing.B) {
 	}
 }
 
-// largeAgent returns an agent whose maps hold so many services.
+// largeAgent returns an agent whose maps hold that many services.
 func largeAgent(b *testing.B, services int, problems bool) *agent {
 	b.Helper()
 	check := func(err error) {

@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// monitorFlags are the flags that say what is watched.
+// monitorFlags are the flags that select events.
 type monitorFlags struct {
 	reasons []string
 	addr    string
@@ -61,7 +61,7 @@ for fewer to lose fewer: the programs themselves leave out what was not asked fo
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			filter, err := flags.filter(cmd.Flags().Changed("sample"))
 			if err == nil && inv.format == formatYAML {
-				err = errors.New("what is watched has no form in YAML: use -o json, which is a line for each event")
+				err = errors.New("events cannot be printed as YAML: use -o json, which prints one line for each event")
 			}
 			if err != nil {
 				return usageError{err}
@@ -101,7 +101,7 @@ func (f *monitorFlags) filter(sampled bool) (*observe.EventFilter, error) {
 	return filter, filter.Check()
 }
 
-// parseAddrs reads an address or a prefix.
+// parseAddrs parses an address or a prefix.
 func parseAddrs(text string) (netip.Prefix, error) {
 	if prefix, err := netip.ParsePrefix(text); err == nil && !prefix.Addr().Is4In6() {
 		return prefix.Masked(), nil
@@ -114,7 +114,7 @@ func parseAddrs(text string) (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, addr.BitLen()), nil
 }
 
-// monitor shows what the agent tells until it is interrupted.
+// monitor prints events from the agent until it is interrupted.
 func (inv *invocation) monitor(cmd *cobra.Command, filter *observe.EventFilter) error {
 	cfg, err := inv.config(cmd)
 	if err != nil {

@@ -94,14 +94,14 @@ func (s *served) startAgent(flags ...string) {
 	s.run("status", "--wait", "--wait-duration=30s")
 }
 
-// dial dials from outside and returns what answered.
+// dial dials from outside, and returns what answered.
 func (s *served) dial(address string) string {
 	s.t.Helper()
 	who, _, _ := strings.Cut(rig.Child(s.t, nil, s.client, "connect", address, "1"), "=")
 	return strings.TrimSpace(who)
 }
 
-// watch returns what the programs are asked for.
+// watch returns what the programs are asked to report.
 func (s *served) watch() (w maps.Watch) {
 	s.t.Helper()
 	m, err := ebpf.LoadPinnedMap(filepath.Join(datapath.MapsDir(s.bpffs), "watch"), &ebpf.LoadPinOptions{ReadOnly: true})
@@ -115,7 +115,7 @@ func (s *served) watch() (w maps.Watch) {
 	return w
 }
 
-// monitor starts a monitor, and returns once the programs tell what it wants.
+// monitor starts a monitor, and returns once the programs report what it wants.
 func (s *served) monitor(args ...string) *rig.Process {
 	s.t.Helper()
 	before := s.watch()
@@ -136,10 +136,11 @@ func (s *served) event(p *rig.Process) (e observe.Event) {
 	return e
 }
 
-// told returns how many bytes the programs have told that nobody has read.
+// told returns how many bytes the programs have reported that nobody has read.
 func (s *served) told() int { return s.events.AvailableBytes() }
 
-// A monitor sees drops and choices, those that it asked for, and costs nothing before and after, however it ends.
+// TestMonitor checks that a monitor sees the drops and choices that it asked for, and costs nothing
+// before and after, however it ends.
 func TestMonitor(t *testing.T) {
 	s := newServed(t, outsideServices)
 	all := func() {
@@ -150,7 +151,7 @@ func TestMonitor(t *testing.T) {
 	}
 	all()
 	if n := s.told(); n != 0 {
-		t.Errorf("nobody watches, and programs told %d bytes", n)
+		t.Errorf("nobody watches, but the programs reported %d bytes", n)
 	}
 
 	watching, drops, elsewhere := s.monitor(), s.monitor("--reason", "no-backend,ttl"), s.monitor("--ip", "203.0.113.0/24")
@@ -158,7 +159,7 @@ func TestMonitor(t *testing.T) {
 	began := time.Now()
 	e := s.event(watching)
 	if from := e.Source.Addr().String(); from != outsideClient || e.NewSource != e.Source || e.Source.Port() == 0 {
-		t.Errorf("from %s, then %s", e.Source, e.NewSource)
+		t.Errorf("source %s, new source %s", e.Source, e.NewSource)
 	}
 	if age := began.Sub(e.Time).Abs(); age > rigTime {
 		t.Errorf("it happened at %s, %s off", e.Time, age)
@@ -180,42 +181,45 @@ func TestMonitor(t *testing.T) {
 
 	for _, p := range []*rig.Process{watching, drops, elsewhere} {
 		if s.watch().Reasons == 0 {
-			t.Error("programs tell nothing while somebody watches")
+			t.Error("the programs report nothing while somebody watches")
 		}
 		p.Kill() // as kill -9 does
 	}
-	s.waitFor("nobody is told anything", func() bool { return s.watch().Reasons == 0 })
+	s.waitFor("the programs report nothing", func() bool { return s.watch().Reasons == 0 })
 	all()
 	if n := s.told(); n != 0 {
-		t.Errorf("nobody watches any more, and programs told %d bytes", n)
+		t.Errorf("nobody watches any more, but the programs reported %d bytes", n)
 	}
 }
 
-// rigTime is how far clocks may be apart that are the same.
+// rigTime is how far apart readings of the same clock may be.
 const rigTime = 5 * time.Second
 
-// A monitor hears that its agent has gone, and the next agent does not go on for it.
+// TestMonitorOutlivesAgent checks that a monitor learns that its agent is gone, and the next agent
+// does not continue for it.
 func TestMonitorOutlivesAgent(t *testing.T) {
 	s := newServed(t, outsideServices)
 	watching := s.monitor()
 	if got := s.dial(toWeb); got != outsidePod {
 		t.Fatalf("%q answers", got)
 	}
-	s.event(watching) // programs are told before the monitor is answered, and an agent that is killed in between was never reached
+	// The programs are told before the monitor gets an answer; if the agent were killed in between,
+	// the monitor would never have reached it.
+	s.event(watching)
 	s.agent.Kill()
 	err := watching.Wait()
-	if err == nil || !strings.Contains(err.Error(), "tells nothing more (it has ended") {
+	if err == nil || !strings.Contains(err.Error(), "sends no more events (it has ended") {
 		t.Errorf("the agent was killed: %v", err)
 	}
 	if s.watch().Reasons == 0 {
-		t.Error("a killed agent has cleaned up")
+		t.Error("the killed agent has cleaned up")
 	}
 	s.startAgent()
 	if s.watch().Reasons != 0 {
-		t.Error("an agent tells those who watched the one before")
+		t.Error("the new agent reports to monitors of the one before")
 	}
 	if got := s.dial(toWeb); got != outsidePod || s.told() != 0 {
-		t.Errorf("%q answers, programs told %d bytes", got, s.told())
+		t.Errorf("%q answers, the programs reported %d bytes", got, s.told())
 	}
 }
 
@@ -229,7 +233,7 @@ func TestMonitorUsage(t *testing.T) {
 		{[]string{"--ip", "fe80::1%eth0"}, "neither an address nor a prefix"},
 		{[]string{"--port", "70000"}, "invalid argument"},
 		{[]string{"--sample", "-1"}, "invalid argument"},
-		{[]string{"-o", "yaml"}, "no form in YAML"},
+		{[]string{"-o", "yaml"}, "cannot be printed as YAML"},
 	} {
 		got := fairlead(t, append(append(nowhere(t), "monitor"), tt.args...)...)
 		if got.code != exitUsage || !strings.Contains(got.stderr, tt.says) {

@@ -18,7 +18,7 @@ import (
 // netnsDir is where container runtimes keep the network namespaces of pods.
 const netnsDir = "/run/netns"
 
-// rulesOf returns which pods opt out by themselves.
+// rulesOf returns the rules by which pods opt out without an annotation.
 func rulesOf(cfg *config.Config) (optout.Rules, error) {
 	rules, err := optout.ParseRules(cfg.OptOutRuntimes, cfg.OptOutMeshes, objects.Meshes())
 	if err != nil {
@@ -28,12 +28,13 @@ func rulesOf(cfg *config.Config) (optout.Rules, error) {
 	return rules, nil
 }
 
-// newCNI returns what finds the network namespaces of pods by what the runtime's library notes.
+// newCNI returns a finder of pods' network namespaces, which reads the records of the runtime's CNI
+// library.
 func newCNI(cfg *config.Config, host uint64, log *slog.Logger) *optout.CNI {
 	return optout.NewCNI(cfg.CNICache, netnsDir, host, func() (optout.Finder, error) { return datapath.NewNetnsFinder() }, log)
 }
 
-// newKeeper returns what keeps the sockets of pods alone that have opted out.
+// newKeeper returns the keeper of the pods that have opted out of balancing at the socket.
 func newKeeper(cfg *config.Config, rules optout.Rules, store *model.Store, path *datapath.Datapath, log *slog.Logger) *optout.Keeper {
 	return optout.New(optout.Config{
 		Store: store, Rules: rules, Table: path, Log: log,
@@ -50,7 +51,7 @@ func (a *agent) keeping() *optout.Keeper {
 	return a.keeper
 }
 
-// optOuts returns how many pods have opted out; nil until the maps are there.
+// optOuts returns how many pods have opted out, or nil until the maps exist.
 func (a *agent) optOuts() *optout.Status {
 	k := a.keeping()
 	if k == nil {
@@ -71,7 +72,7 @@ func optOutStatus(from *optout.Status) *observe.OptOutStatus {
 	return s
 }
 
-// namespaceProblems lists what is wrong with namespaces, by name.
+// namespaceProblems lists the problems of namespaces, sorted by name.
 func (a *agent) namespaceProblems() []observe.Problem {
 	k := a.keeping()
 	if k == nil {
@@ -87,7 +88,7 @@ func (a *agent) namespaceProblems() []observe.Problem {
 	return list
 }
 
-// verifyOptOuts adds to a verification what differs among those that have opted out.
+// verifyOptOuts adds the differences in the rows of opted-out pods to a verification.
 func (a *agent) verifyOptOuts(ctx context.Context, v *observe.Verification) error {
 	k := a.keeping()
 	if k == nil {

@@ -22,7 +22,8 @@ const (
 	podAddr = "10.1.0.9"
 )
 
-// pod writes the manifest of a pod with an annotation, or of none if there is none to have, with more in its spec.
+// pod writes the manifest of a pod with the annotation, unless it is empty, and with more in its
+// spec.
 func (n *node) pod(socketLB, spec string) {
 	n.t.Helper()
 	n.write("pod.yaml", fmt.Sprintf(`
@@ -61,15 +62,15 @@ func (n *node) untouched() {
 	}
 }
 
-// in returns who answers a process that is in a cgroup.
+// in returns what answers a process in a cgroup.
 func (n *node) in(cgroup *rig.Cgroup) string {
 	n.t.Helper()
 	answer, _, _ := strings.Cut(rig.Child(n.t, cgroup, n.ns, "connect", vip, "1"), "=")
 	return answer
 }
 
-// soon waits until the process in the cgroup is answered by the one, and holds the agent to a second: less what asking
-// takes, which is a process that starts, and more than a second where the race detector is in it.
+// soon waits until want answers the process in the cgroup, and checks that this took at most a
+// second. The time of the last request, which starts a process, does not count.
 func (n *node) soon(what string, cgroup *rig.Cgroup, want string) {
 	n.t.Helper()
 	watch := rig.NewStopwatch(n.t)
@@ -80,7 +81,8 @@ func (n *node) soon(what string, cgroup *rig.Cgroup, want string) {
 	}
 }
 
-// A running pod opts out and in again, by its annotation, its namespace's and a rule, with nothing restarted.
+// TestOptOut lets a running pod opt out and in again, by its annotation, its namespace's and a
+// rule, and restarts nothing.
 func TestOptOut(t *testing.T) {
 	n := newNode(t)
 	n.untouched()
@@ -109,7 +111,7 @@ func TestOptOut(t *testing.T) {
 
 	n.write("namespace.yaml", "{apiVersion: v1, kind: Namespace, metadata: {name: shop, annotations: {fairlead.io/socket-lb: \"off\"}}}")
 	n.pod("maybe", "")
-	n.soon("its namespace opts out, and what it says is nothing", container, "untouched")
+	n.soon("its namespace opts out, and its own annotation is invalid", container, "untouched")
 	if got := n.run("status"); !strings.Contains(got, `pod:shop/web-0: InvalidSocketLB: annotation fairlead.io/socket-lb "maybe"`) {
 		t.Errorf("status: %s", got)
 	}
@@ -125,7 +127,7 @@ func TestOptOut(t *testing.T) {
 	n.soon("the pod has gone", container, "127.0.0.1")
 }
 
-// checkWords checks what the commands say of the pod that has opted out.
+// checkWords checks what the commands say about the pod that has opted out.
 func (n *node) checkWords(t *testing.T) {
 	t.Helper()
 	if got := n.run("status"); !strings.Contains(got, "opted out  1 pods\n") {
@@ -154,11 +156,12 @@ func (n *node) checkWords(t *testing.T) {
 		t.Errorf("verify --repair: %s", got)
 	}
 	if rows, err := maps.OptoutRows(m.Optout); err != nil || len(rows) != 1 {
-		t.Errorf("mended: %v, %v", rows, err)
+		t.Errorf("after the repair: %v, %v", rows, err)
 	}
 }
 
-// Nothing tells this pod from others, and the status says so and why.
+// TestOptOutNotCovered has a pod that cannot be told from others, and checks that the status says
+// so and why.
 func TestOptOutNotCovered(t *testing.T) {
 	n := newNode(t)
 	n.service("127.0.0.1")

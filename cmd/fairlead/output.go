@@ -26,14 +26,14 @@ func checkFormat(format string) error {
 	return fmt.Errorf("unknown output %q: use %s", format, strings.Join(formats(), ", "))
 }
 
-// print writes value in the form that was asked for; table writes the form for people.
+// print writes value in the format of --output. table writes the format for people.
 func (inv *invocation) print(value any, table func(io.Writer) error) error {
 	if inv.format == formatTable {
 		return table(inv.Stdout)
 	}
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false) // the output goes to people and programs, not into a page
+	encoder.SetEscapeHTML(false) // the output does not go into a web page
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(value); err != nil {
 		return fmt.Errorf("encode output: %w", err)

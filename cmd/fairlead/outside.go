@@ -14,10 +14,10 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// procSys is where the kernel's settings are.
+// procSys is the directory of the kernel's settings.
 const procSys = "/proc/sys"
 
-// packetsOf returns what the options say of clients outside of the node.
+// packetsOf returns the configuration for packets: those of clients outside, and of pods.
 func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error) {
 	packets := &datapath.Packets{
 		XDP: devices.Mode(cfg.XDP), ExternalClusterIP: cfg.ExternalClusterIP == "true", HashKeys: lb.NewHashKeys(cfg.HashSeed),
@@ -48,7 +48,7 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 	return packets, err
 }
 
-// snatPorts returns the ports that were asked for, or the most that are free.
+// snatPorts returns the ports of the option, or the largest free range if the option is empty.
 func snatPorts(asked string, nodePorts datapath.Ports) (datapath.Ports, error) {
 	taken, err := datapath.ReadTaken(procSys, nodePorts)
 	if err != nil {
@@ -71,7 +71,7 @@ func snatPorts(asked string, nodePorts datapath.Ports) (datapath.Ports, error) {
 	return ports, nil
 }
 
-// outsideStatus returns how clients outside reach this node; nil where no device is to be served.
+// outsideStatus returns how clients outside reach this node, or nil if no device is to be served.
 func outsideStatus(from *datapath.OutsideStatus) *observe.OutsideStatus {
 	if from.None {
 		return nil
@@ -95,7 +95,7 @@ func outsideStatus(from *datapath.OutsideStatus) *observe.OutsideStatus {
 		}
 	}
 	for i, setting := range forwarding() {
-		// What cannot be read is not known to be wrong.
+		// A setting that cannot be read is not reported as off.
 		if off, err := setting.isOff(procSys); err == nil && off && [...]netip.Addr{from.Addr4, from.Addr6}[i].IsValid() {
 			s.NotForward = append(s.NotForward, setting.name)
 		}

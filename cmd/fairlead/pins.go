@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
-// readPins returns what the pinned maps say. Its errors tell what to do.
+// readPins reads the pinned maps. Its errors say what to do.
 func readPins(cfg *config.Config) (*observe.Pinned, error) {
 	pinned, err := observe.Read(mapsDir(cfg))
 	if err != nil {
@@ -23,14 +23,14 @@ func readPins(cfg *config.Config) (*observe.Pinned, error) {
 	return pinned, nil
 }
 
-// isPastTCPAlone reports whether all that is pinned is what an agent with --mode=accelerate-only has.
+// isPastTCPAlone reports whether the only pins are those of an agent in accelerate-only mode.
 func isPastTCPAlone(cfg *config.Config) bool {
 	_, err := os.Stat(mapsDir(cfg))
 	_, failed := os.Stat(sockmap.Dir(cfg.BPFFS))
 	return errors.Is(err, fs.ErrNotExist) && failed == nil
 }
 
-// pinsError tells what to do about an error of opening or reading the pins.
+// pinsError adds what to do to an error from opening or reading the pins.
 func pinsError(cfg *config.Config, err error) error {
 	root := filepath.Dir(mapsDir(cfg))
 	switch {

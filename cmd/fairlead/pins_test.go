@@ -48,8 +48,8 @@ func shop() *model.Store {
 	return store
 }
 
-// deadNode is a node whose agent ended: programs, maps and rows are pinned on a bpf filesystem of the test's own, the
-// programs attached to a cgroup of its own.
+// deadNode is a node whose agent has ended. Its programs, maps and rows are pinned on a BPF file
+// system of the test's own, and its programs are attached to a cgroup of the test's own.
 func deadNode(t *testing.T) (bpffs string) {
 	t.Helper()
 	rig.Root(t)
@@ -102,7 +102,7 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got), run with -update if it is meant:\n%s", path, diff)
+		t.Errorf("%s (-want +got), run with -update if this is right:\n%s", path, diff)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestCommandsOnADeadNode(t *testing.T) {
 	}
 }
 
-// TestServiceListAsksTheAgent shows the problems that only the agent knows.
+// TestServiceListAsksTheAgent checks that the list shows problems that only the agent knows.
 func TestServiceListAsksTheAgent(t *testing.T) {
 	bpffs := deadNode(t)
 	stateDir, _ := startAgent(t, healthyStatus)
@@ -196,7 +196,8 @@ func TestExplainAsksTheAgent(t *testing.T) {
 	}
 }
 
-// TestExplainWithoutPrograms tells that nothing reads the maps, where a connection would meet the program.
+// TestExplainWithoutPrograms checks that an explanation says that no program reads the maps, if the
+// connection would need one.
 func TestExplainWithoutPrograms(t *testing.T) {
 	bpffs := deadNode(t)
 	for _, name := range []string{"sock_connect4", "sock_sendmsg6"} {

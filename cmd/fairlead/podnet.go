@@ -22,7 +22,7 @@ import (
 	"fairlead.io/fairlead/pkg/source/file"
 )
 
-// startPodNetwork starts what gives pods their addresses and answers the plugin.
+// startPodNetwork starts assigning addresses to pods and serving the plugin.
 func (a *agent) startPodNetwork(start func(string, func(context.Context) error), log *slog.Logger) error {
 	if err := a.startBigTCP(start, log); err != nil {
 		return err
@@ -44,7 +44,8 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	if err != nil {
 		return fmt.Errorf("start the pod network: %w", err)
 	}
-	// From here on pods' devices run the programs of this agent, which may have nothing wait where those of before did.
+	// From here on, pods' devices run this agent's programs. Unlike those of an earlier agent, they
+	// may no longer make packets wait.
 	if err := a.startQueues(start, network, log); err != nil {
 		return errors.Join(err, network.Close())
 	}
@@ -65,8 +66,9 @@ func (a *agent) startPodNetwork(start func(string, func(context.Context) error),
 	return nil
 }
 
-// podKind returns what pods' devices are made as. Nobody has run pods at netkits for long, their ADD takes some milliseconds more, and sandboxes that are
-// virtual machines know veths alone, so it is chosen only by who says so.
+// podKind returns the kind of device for new pods. It is veth unless the option says netkit: pods
+// on netkit have not been run for long, their ADD takes some milliseconds more, and sandboxes that
+// are virtual machines only support veth.
 func podKind(cfg *config.Config) cni.Kind {
 	if cfg.PodDevice == string(cni.Netkit) {
 		return cni.Netkit
@@ -74,16 +76,18 @@ func podKind(cfg *config.Config) cni.Kind {
 	return cni.Veth
 }
 
-// hostPorts leads from ports of the node to pods as it does to Services: by the one who writes the tables.
+// hostPorts tells the pod network when host ports lead to their pods. The reconciler writes them,
+// like Services.
 type hostPorts struct {
 	*model.Store
 	reconciler *reconcile.Reconciler
 }
 
-// portPatience is for a start, at which sources are waited for, and for maps that grow.
+// portPatience is long enough for a start, when the reconciler waits for sources, and for maps that
+// grow.
 const portPatience = reconcile.ColdWait + 5*time.Second
 
-// Await returns once what the Store has of a pod's host ports is in the tables.
+// Await returns once the tables have the host ports that the Store has for a pod.
 func (p hostPorts) Await(pod model.Name) error {
 	ctx, cancel := context.WithTimeout(context.Background(), portPatience)
 	defer cancel()
@@ -98,45 +102,49 @@ func (p hostPorts) Await(pod model.Name) error {
 	return cni.Refusal(types.ErrTryAgainLater, "the pod's host ports do not lead to it yet: %v", err)
 }
 
-// checkPodNetwork refuses what only the pod network gives where pods do not have it: to write a configuration of the runtime that says
-// so, proxies for pods whose packets nobody here sees, and to change devices of pods that are others' or make
-// what the kernel has none of.
+// checkPodNetwork rejects options that need another --pod-network. Without it, there would be no
+// configuration to write for the runtime, no programs that see the packets for proxies and rates,
+// and no device to change. It also rejects a kind of device that the kernel lacks.
 func checkPodNetwork(cfg *config.Config) error {
 	if cfg.L7Proxies != "" && cfg.PodNetwork != "main" {
 		return usageError{fmt.Errorf("--l7-proxies=%s needs --pod-network=main, and it is %s", cfg.L7Proxies, cfg.PodNetwork)}
 	}
 	if cfg.CNIConfDir != "" && cfg.PodNetwork != "main" {
-		return usageError{fmt.Errorf("--cni-conf-dir=%s needs --pod-network=main, and it is %s: after another plugin fairlead-cni stands in that one's configuration",
+		return usageError{fmt.Errorf("--cni-conf-dir=%s needs --pod-network=main, and it is %s: after another plugin, add fairlead-cni to that plugin's configuration",
 			cfg.CNIConfDir, cfg.PodNetwork)}
 	}
 	if cfg.PodDevice == string(cni.Netkit) && cfg.PodNetwork != "main" {
-		return usageError{fmt.Errorf("--pod-device=netkit needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
+		return usageError{fmt.Errorf("--pod-device=netkit needs --pod-network=main, and it is %s: another plugin creates the devices of pods",
+			cfg.PodNetwork)}
 	}
 	if cfg.PodDevice == string(cni.Netkit) {
 		if err := podnet.HasNetkit(); err != nil {
-			return fmt.Errorf("--pod-device=netkit: %w; --pod-device=veth does without", err)
+			return fmt.Errorf("--pod-device=netkit: %w; use --pod-device=veth instead", err)
 		}
 	}
 	if cfg.BigTCP == "true" && cfg.PodNetwork != "main" {
-		return usageError{fmt.Errorf("--big-tcp=true needs --pod-network=main, and it is %s: the devices of pods are others'", cfg.PodNetwork)}
+		return usageError{fmt.Errorf("--big-tcp=true needs --pod-network=main, and it is %s: another plugin creates the devices of pods",
+			cfg.PodNetwork)}
 	}
 	if cfg.Bandwidth == "true" && cfg.PodNetwork == "off" {
-		return usageError{errors.New("--bandwidth=true needs --pod-network=main, or chained: without either nobody tells which devices are those of pods")}
+		return usageError{errors.New("--bandwidth=true needs --pod-network=main, or chained: without either, the agent does not know the devices of pods")}
 	}
 	if cfg.BBR != "false" && cfg.PodNetwork != "main" {
-		return usageError{fmt.Errorf("--bbr=%s needs --pod-network=main, and it is %s: which way pods' packets take is another's", cfg.BBR, cfg.PodNetwork)}
+		return usageError{fmt.Errorf("--bbr=%s needs --pod-network=main, and it is %s: another plugin decides which way pods' packets take",
+			cfg.BBR, cfg.PodNetwork)}
 	}
 	if cfg.BBR != "false" && cfg.Bandwidth != "true" {
-		return usageError{fmt.Errorf("--bbr=%s needs --bandwidth=true, which has packets wait until the time that their socket has given them", cfg.BBR)}
+		return usageError{fmt.Errorf("--bbr=%s needs --bandwidth=true, which makes packets wait until the time that their socket set",
+			cfg.BBR)}
 	}
 	return nil
 }
 
-// startFabric starts what leads to the pods of other nodes.
+// startFabric starts keeping the routes to pods on other nodes.
 func (a *agent) startFabric(start func(string, func(context.Context) error), log *slog.Logger) error {
 	ways, err := fabric.New(fabric.Config{Mode: a.cfg.Routing, Store: a.store, CIDRs: a.podCIDRs, MTU: podnet.DefaultMTU, Log: log})
 	if err != nil {
-		return fmt.Errorf("start leading to the pods of other nodes: %w", err)
+		return fmt.Errorf("start routing to pods on other nodes: %w", err)
 	}
 	a.mu.Lock()
 	a.fabric = ways
@@ -145,7 +153,7 @@ func (a *agent) startFabric(start func(string, func(context.Context) error), log
 	return nil
 }
 
-// podMTU returns that of pods, whose packets have to fit into a tunnel where there is one.
+// podMTU returns the MTU of pods. If there is a tunnel, their packets must fit into it.
 func (a *agent) podMTU() (int, error) {
 	mtu, err := podnet.DefaultMTU()
 	if a.cfg.PodNetwork == "main" && a.cfg.Routing == fabric.VXLAN {
@@ -154,11 +162,12 @@ func (a *agent) podMTU() (int, error) {
 	return mtu, err
 }
 
-// nativeRetry is how long it waits after an error.
+// nativeRetry is the pause after an error.
 const nativeRetry = 5 * time.Second
 
-// followNative tells the programs where pods are known: in the cluster, and where the options say so. What an agent before
-// has told them holds until all nodes are known, or pods would meet each other under their nodes' addresses.
+// followNative tells the programs which networks can route pod addresses: those of the cluster, and
+// those in the options. Until all nodes are known, what an earlier agent told them stays, because
+// pods would otherwise reach each other with their nodes' addresses.
 func (a *agent) followNative(ctx context.Context, log *slog.Logger) error {
 	select {
 	case <-ctx.Done():
@@ -180,7 +189,8 @@ func (a *agent) followNative(ctx context.Context, log *slog.Logger) error {
 		err := a.path.SetNative(slices.Concat(a.nativeInside(), a.cfg.PodPrefixes(), a.cfg.NativePrefixes(), configured()))
 		retry := (<-chan time.Time)(nil)
 		if err != nil {
-			log.Warn("telling the programs where pods are known: trying again", "error", err)
+			log.Warn("cannot tell the programs which networks route pod addresses, trying again",
+				"error", err)
 			retry = time.After(nativeRetry)
 		}
 		select {
@@ -193,7 +203,7 @@ func (a *agent) followNative(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// startMasquerade starts what follows the file of more networks that know pods, if there is one.
+// startMasquerade starts following the file of --masquerade-config, if there is one.
 func (a *agent) startMasquerade(start func(string, func(context.Context) error), log *slog.Logger) {
 	if a.cfg.MasqueradeConfig == "" {
 		return
@@ -205,16 +215,18 @@ func (a *agent) startMasquerade(start func(string, func(context.Context) error),
 	start("masquerade", func(ctx context.Context) error { return file.Follow(ctx, a.cfg.MasqueradeConfig, log, keeper.Take) })
 }
 
-// masqueradeFile returns what follows that file; nil without one.
+// masqueradeFile returns the keeper of that file, or nil if there is none.
 func (a *agent) masqueradeFile() *masquerade.Keeper {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.masquerade
 }
 
-// nativeInside returns what in the cluster knows pods. With a tunnel the network between the nodes need not, so the nodes
-// themselves meet them under an address of theirs; only this node's own are reached without the network. A Node that claims
-// all there is would take every pod its way to the outside, and is not believed.
+// nativeInside returns the networks in the cluster that can route pod addresses. With a tunnel, the
+// network between the nodes may not, so other nodes see packets of pods with an address of their
+// node; only this node's own addresses are reached without that network. A Node that claims all
+// addresses is ignored, because every packet of pods to the outside would otherwise keep its
+// address.
 func (a *agent) nativeInside() []netip.Prefix {
 	if a.cfg.Routing != fabric.VXLAN {
 		inside, _ := a.store.Inside(noMoves)
@@ -231,10 +243,10 @@ func (a *agent) nativeInside() []netip.Prefix {
 	return slices.DeleteFunc(list, fabric.TooWide)
 }
 
-// noMoves is never what a Store has counted.
+// noMoves is a count that no Store reaches.
 const noMoves = ^uint64(0)
 
-// podCIDRs returns where the pods of this node get their addresses from.
+// podCIDRs returns the networks from which pods of this node get their addresses.
 func (a *agent) podCIDRs() ([]netip.Prefix, error) {
 	if given := a.cfg.PodPrefixes(); len(given) > 0 {
 		return given, nil
@@ -244,14 +256,16 @@ func (a *agent) podCIDRs() ([]netip.Prefix, error) {
 	case len(self.PodCIDRs) > 0:
 		return self.PodCIDRs, nil
 	case self.UID == "":
-		return nil, fmt.Errorf("the Node %s is not known yet, or there is none; --pod-cidrs says where its pods get their addresses from", a.cfg.NodeName)
+		return nil, fmt.Errorf("the Node %s is not known yet, or does not exist; --pod-cidrs sets the networks of its pods' addresses",
+			a.cfg.NodeName)
 	}
-	return nil, fmt.Errorf("the Node %s has no podCIDR: run kube-controller-manager with --allocate-node-cidrs and --cluster-cidr, or give this agent "+
-		"--pod-cidrs", a.cfg.NodeName)
+	return nil, fmt.Errorf("the Node %s has no podCIDR: run kube-controller-manager with --allocate-node-cidrs and --cluster-cidr, or set "+
+		"--pod-cidrs for this agent", a.cfg.NodeName)
 }
 
-// poolCIDRs returns the same once it is known which addresses of them pods of this node have that another plugin gave a network to.
-// Who has given the networks alone may have no API server to tell.
+// poolCIDRs returns the same, once the agent knows which of these addresses have been given to this
+// node's pods by another plugin. It does not wait for that if only --pod-cidrs sets the networks,
+// because there may be no API server.
 func (a *agent) poolCIDRs() ([]netip.Prefix, error) {
 	prefixes, err := a.podCIDRs()
 	if err == nil && len(a.cfg.PodPrefixes()) == 0 && slices.Contains(a.store.Unsynced(), "pods") {
@@ -260,7 +274,7 @@ func (a *agent) poolCIDRs() ([]netip.Prefix, error) {
 	return prefixes, err
 }
 
-// podStats returns how the pod network is doing; nil where pods get theirs otherwise.
+// podStats returns the state of the pod network, or nil with --pod-network=off.
 func (a *agent) podStats() *podnet.Stats {
 	a.mu.Lock()
 	network := a.network
@@ -272,7 +286,7 @@ func (a *agent) podStats() *podnet.Stats {
 	return &stats
 }
 
-// fabricStats returns how the ways to other nodes' pods are doing; nil where nobody here keeps them.
+// fabricStats returns the state of the routes to other nodes, or nil unless --pod-network=main.
 func (a *agent) fabricStats() *fabric.Stats {
 	a.mu.Lock()
 	ways := a.fabric
@@ -325,7 +339,7 @@ func (a *agent) podStatus() *observe.PodNetworkStatus {
 			continue
 		}
 		s.Needed = append(s.Needed, setting.name+"=1")
-		// What cannot be read is not known to be wrong.
+		// A setting that cannot be read is not reported as off.
 		if off, err := setting.isOff(procSys); err == nil && off {
 			s.Settings = append(s.Settings, setting.name)
 		}

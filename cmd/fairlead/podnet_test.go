@@ -15,7 +15,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// An agent with a pod network answers the plugin, and says so; with nothing to give it says what to do.
+// TestPodNetwork checks that an agent with a pod network answers the plugin, and says so. If it has
+// no addresses to assign, it says what to do.
 func TestPodNetwork(t *testing.T) {
 	n := newNode(t)
 	start := func(options ...string) {
@@ -65,19 +66,20 @@ func TestPodNetwork(t *testing.T) {
 		t.Errorf("without a podCIDR the plugin is told %v", err)
 	}
 	list := n.run("ipam", "list")
-	if !strings.Contains(list, "cooling") { // no device of it came
+	if !strings.Contains(list, "cooling") { // its device never appeared
 		t.Errorf("ipam list of later:\n%s", list)
 	}
 }
 
-// A kind of device that the kernel does not have is refused before any pod waits for one.
+// TestNetkitOfTheKernel checks that a kind of device that the kernel lacks is refused before any
+// pod waits for one.
 func TestNetkitOfTheKernel(t *testing.T) {
 	rig.Root(t)
 	if podnet.HasNetkit() == nil {
 		rig.Lacking(t, "no-netkit", "this kernel has netkit, and nothing is refused")
 	}
 	args := append([]string{"agent", "--source=" + t.TempDir(), "--node-name=a", "--pod-network=main", "--pod-cidrs=10.1.0.0/24", "--pod-device=netkit"}, nowhere(t)...)
-	if got := fairlead(t, args...); got.code != 1 || !strings.Contains(got.stderr, "needs Linux 6.7 or newer with CONFIG_NETKIT; --pod-device=veth") {
+	if got := fairlead(t, args...); got.code != 1 || !strings.Contains(got.stderr, "needs Linux 6.7 or newer with CONFIG_NETKIT; use --pod-device=veth") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -12,14 +12,16 @@ import (
 )
 
 const (
-	// policiesEvery is how often NetworkPolicies are counted. Five thousand nodes then ask ten times a second in all, for an
-	// answer of a few hundred bytes.
+	// policiesEvery is how often NetworkPolicies are counted, on average. Five thousand nodes then
+	// send ten requests a second in all, for answers of a few hundred bytes.
 	policiesEvery = 10 * time.Minute
-	// policiesFirst is the longest time until the first look: nodes that start together do not ask together.
+	// policiesFirst is the longest time until the first count. It spreads nodes that start
+	// together.
 	policiesFirst = time.Minute
 )
 
-// policyWatch tells when the cluster has NetworkPolicies, which somebody may take to be enforced.
+// policyWatch reports that the cluster has NetworkPolicies, because users may believe that they are
+// enforced.
 type policyWatch struct {
 	count func(context.Context) (int, error)
 	post  func(message string) bool
@@ -30,7 +32,7 @@ type policyWatch struct {
 	told  bool
 }
 
-// newPolicyWatch returns nil where there is nobody to ask.
+// newPolicyWatch returns nil if objects come from files.
 func (a *agent) newPolicyWatch(around cluster, log *slog.Logger) *policyWatch {
 	if around.policies == nil {
 		return nil
@@ -55,7 +57,8 @@ func (p *policyWatch) run(ctx context.Context) error {
 	}
 }
 
-// look counts, and tells of the first that there are. What cannot be posted now is told after the next look.
+// look counts NetworkPolicies, and reports when there are any. If the event cannot be posted now, a
+// later look posts it.
 func (p *policyWatch) look(ctx context.Context) {
 	count, err := p.count(ctx)
 	if ctx.Err() != nil {
@@ -65,7 +68,8 @@ func (p *policyWatch) look(ctx context.Context) {
 	defer p.mu.Unlock()
 	if err != nil {
 		if p.found.Error != err.Error() {
-			p.log.Warn("whether the cluster has NetworkPolicies is not known; they are not enforced", "error", err)
+			p.log.Warn("cannot count NetworkPolicies; if there are any, fairlead does not enforce them",
+				"error", err)
 		}
 		p.found.Error = err.Error()
 		return
@@ -86,7 +90,7 @@ func unenforced(count int) string {
 		"there were none.", count)
 }
 
-// status returns what the last look found; nil where nobody looks.
+// status returns the result of the last look, or nil if objects come from files.
 func (p *policyWatch) status() *observe.PolicyStatus {
 	if p == nil {
 		return nil

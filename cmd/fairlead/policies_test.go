@@ -12,12 +12,13 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// Each number is a look that counts so many, -1 one that fails; the posts that are refused come too often.
+// TestPolicyWatch gives a policyWatch a series of looks, each of which counts so many policies, or
+// fails if it is -1. Posts are refused if they come too soon.
 func TestPolicyWatch(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		looks   []int
-		refused []int // looks
+		refused []int // at these looks
 		posts   []int // looks that posted
 		count   *int
 		fault   string
@@ -64,10 +65,11 @@ func TestPolicyWatch(t *testing.T) {
 	}
 }
 
-// Where objects come from files there is nobody to ask, and nothing is said.
+// TestNoPolicyWatch checks that if objects come from files, there are no policies to count, and
+// nothing is said about them.
 func TestNoPolicyWatch(t *testing.T) {
 	p := (&agent{}).newPolicyWatch(cluster{}, slog.New(slog.DiscardHandler))
 	if p != nil || p.status() != (*observe.PolicyStatus)(nil) || p.run(t.Context()) != nil {
-		t.Errorf("somebody looks: %+v", p)
+		t.Errorf("the agent counts policies: %+v", p)
 	}
 }

@@ -69,29 +69,30 @@ it in the agent's container, or in one with the node's network and process names
 	return cmd
 }
 
-// node returns what the commands look at: this machine, as an agent with these options would use it.
+// node returns what the command checks: this machine, as an agent with these options would use it.
 func (inv *invocation) node(cmd *cobra.Command) (*preflight.Node, error) {
 	cfg, err := inv.config(cmd)
 	if err != nil {
 		return nil, err
 	}
 	agent := client(cfg)
-	var status observe.Status // empty where no agent answers
+	var status observe.Status // empty if no agent answers
 	if origins, asked := agent.Config(cmd.Context()); asked == nil {
 		if cfg, err = sameConfig(origins); err != nil {
 			return nil, fmt.Errorf("read the agent's options: %w", err)
 		}
-		status, _ = agent.Status(cmd.Context()) // without it there is less to say
+		status, _ = agent.Status(cmd.Context()) // without it, the report just says less
 	}
 	return nodeOf(cfg, &status)
 }
 
-// sameConfig returns the configuration of an agent that says what its options are.
+// sameConfig returns the configuration of an agent with these options.
 func sameConfig(origins []config.Origin) (*config.Config, error) {
 	flags := pflag.NewFlagSet("agent", pflag.ContinueOnError)
 	config.AddFlags(flags)
 	for _, o := range origins {
-		// Of an agent of another version there may be options that this program does not know; they do not matter to it.
+		// An agent of another version may have options that this program does not know and does not
+		// need.
 		if flags.Lookup(o.Name) == nil || o.Name == "config-dir" {
 			continue
 		}
@@ -149,7 +150,7 @@ func kernelLacks() (lacks []string, err error) {
 	return lacks, err
 }
 
-// ownAddresses returns the addresses of the node; none if they cannot be listed.
+// ownAddresses returns the addresses of the node, or none if they cannot be listed.
 func ownAddresses() (own []netip.Addr) {
 	list, _ := net.InterfaceAddrs()
 	for _, a := range list {
@@ -162,7 +163,8 @@ func ownAddresses() (own []netip.Addr) {
 	return own
 }
 
-// mapMemory returns what the maps of a small cluster take, and what they may come to by flows alone.
+// mapMemory returns the memory of the maps of a small cluster, and what it may grow to with flows
+// alone.
 func mapMemory(cfg *config.Config) (m preflight.Memory, err error) {
 	n := needs{cpus: runtime.NumCPU()}
 	if n.memory, err = totalMemory(); err != nil {
@@ -176,7 +178,7 @@ func mapMemory(cfg *config.Config) (m preflight.Memory, err error) {
 	return m, err
 }
 
-// largePackets returns how large packets of TCP could be with these options.
+// largePackets returns how large TCP packets could be with these options.
 func largePackets(cfg *config.Config, find func() ([]devices.Device, error)) (preflight.LargePackets, error) {
 	found, err := find()
 	if err != nil {

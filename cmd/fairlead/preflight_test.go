@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/preflight"
 )
 
-// preflightOf runs the command on the real machine, and returns what it says of each check.
+// preflightOf runs the command on the real machine, and returns its line for each check.
 func preflightOf(t *testing.T, args ...string) (map[string]preflight.Line, result) {
 	t.Helper()
 	got := fairlead(t, append([]string{"preflight", "-o", "json"}, args...)...)
@@ -37,12 +37,12 @@ func preflightOf(t *testing.T, args ...string) (map[string]preflight.Line, resul
 		code, stderr = exitError, "fairlead: this machine is not ready: "+strings.Join(failed, ", ")+"\n"
 	}
 	if got.code != code || got.stderr != stderr || report.Fails != len(failed) {
-		t.Errorf("exit code %d, %q; failed are %q", got.code, got.stderr, failed)
+		t.Errorf("exit code %d, %q; failed checks %q", got.code, got.stderr, failed)
 	}
 	return lines, got
 }
 
-// The real machine, as root and as others see it.
+// TestPreflight checks the real machine, as root and as other users see it.
 func TestPreflight(t *testing.T) {
 	lines, _ := preflightOf(t, nowhere(t)...)
 	for _, check := range []string{"kernel", "jit", "memory", "mtu", "host routing", "governor"} {
@@ -66,7 +66,7 @@ func TestPreflight(t *testing.T) {
 	}
 	lines, got := preflightOf(t, append(nowhere(t), "--pod-network=main", "--cni-conf-dir", networks)...)
 	if lines["cni"].State != preflight.Fail || got.code != exitError || !strings.Contains(got.stderr, "cni") {
-		t.Errorf("with another's network before ours: %+v, %+v", lines["cni"], got)
+		t.Errorf("with another network before ours: %+v, %+v", lines["cni"], got)
 	}
 	if got := fairlead(t, append([]string{"preflight", "--devices=,"}, nowhere(t)...)...); got.code != exitUsage {
 		t.Errorf("a bad option: %+v", got)
@@ -76,7 +76,8 @@ func TestPreflight(t *testing.T) {
 	}
 }
 
-// Beside an agent its options count, and what it knows of the cluster.
+// TestPreflightBesideAgent checks that with an agent, the command uses the agent's options and what
+// the agent knows of the cluster.
 func TestPreflightBesideAgent(t *testing.T) {
 	dir, _ := startAgent(t, func() observe.Status {
 		return observe.Status{
@@ -102,11 +103,11 @@ func TestSameConfig(t *testing.T) {
 		t.Errorf("%+v, %v", cfg, err)
 	}
 	if _, err := sameConfig([]config.Origin{{Name: "xdp", Value: "maybe"}}); err == nil {
-		t.Error("a value that no agent has was taken")
+		t.Error("an invalid value was accepted")
 	}
 }
 
-// What maps may come to is what flows take, and they are what the option says.
+// TestMapMemory checks that the maps may grow by the memory of the flows that the option allows.
 func TestMapMemory(t *testing.T) {
 	var most []uint64
 	for _, flows := range []string{"65536", "1048576", ""} {

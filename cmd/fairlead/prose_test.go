@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/config"
 )
 
-// prose returns the pages that are written by hand, or are read like these, by their paths.
+// prose returns the pages that are written by hand or read like that, by their paths.
 func prose(t *testing.T) map[string]string {
 	t.Helper()
 	paths, err := filepath.Glob("../../docs/*.md")
@@ -31,7 +31,7 @@ func prose(t *testing.T) map[string]string {
 
 var pageLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
-// TestLinks holds that what a page links to is there, the headings within pages too.
+// TestLinks checks that the targets of links exist, including headings within pages.
 func TestLinks(t *testing.T) {
 	found := 0
 	for path, page := range prose(t) {
@@ -60,7 +60,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// anchors are the names of a page's headings, as those who show such pages make them.
+// anchors returns the names of a page's headings, as renderers of such pages make them.
 func anchors(page string) (names []string) {
 	dropped := regexp.MustCompile("[^a-z0-9 _-]")
 	for line := range strings.Lines(page) {
@@ -73,7 +73,8 @@ func anchors(page string) (names []string) {
 
 var command = regexp.MustCompile("(?m)`fairlead ([a-z][^`\n]*)`|^    (?:\\$ )?fairlead ([a-z].*)$")
 
-// TestProseCommands holds that every command that a page names is one, with the flags that it is given.
+// TestProseCommands checks that the commands that pages name exist, with the flags that they are
+// given.
 func TestProseCommands(t *testing.T) {
 	found := 0
 	for path, page := range prose(t) {
@@ -104,8 +105,8 @@ var (
 	feature  = regexp.MustCompile("(?m)^\\| [^|]+ \\| ([a-z]+) \\| ([^|]+) \\| `--([a-z0-9-]+)`")
 )
 
-// TestFeatures holds that docs/features.md has the flags that there are, with the defaults that they have, and says what each
-// maturity means that it gives one.
+// TestFeatures checks that docs/features.md names only flags that exist, with their defaults, and
+// explains every maturity that it uses.
 func TestFeatures(t *testing.T) {
 	page := prose(t)["../../docs/features.md"]
 	above, table, _ := strings.Cut(page, "\n| feature |")
@@ -139,6 +140,6 @@ func TestFeatures(t *testing.T) {
 		}
 	}
 	if alpha == 0 {
-		t.Error("no row that is alpha was looked at")
+		t.Error("no row is alpha")
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"fairlead.io/fairlead/pkg/podnet"
 )
 
-// proxyNames returns the names of the proxies that pods may choose among; nil where pods have their network from another.
+// proxyNames returns the names of the proxies that pods may choose, or nil unless
+// --pod-network=main.
 func proxyNames(cfg *config.Config) []string {
 	if cfg.PodNetwork != "main" {
 		return nil
@@ -21,8 +22,9 @@ func proxyNames(cfg *config.Config) []string {
 	return names
 }
 
-// traits returns how a pod is to be treated. Until the sources are read that is as before. A Pod may be heard of later than its
-// runtime makes it; where it may turn out to have a proxy it opens no connection until then, so none goes past the proxy.
+// traits returns how to treat a pod. Until the sources have synced, a pod keeps the traits that it
+// had. The runtime may create a pod before the agent hears of it. A pod that may turn out to have a
+// proxy opens no connection until then, so that none bypasses the proxy.
 func (a *agent) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) podnet.Traits {
 	name := model.Name{Namespace: pod.Namespace, Name: pod.Name}
 	select {
@@ -44,8 +46,9 @@ func (a *agent) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) po
 	return traits
 }
 
-// rates returns those of a pod, which are its annotations', or until it is heard of what its runtime has read there; none where pods
-// are not kept to any. What a runtime asks for is held to the same limits, which not each does by itself.
+// rates returns the rates of a pod: those in its annotations or, until the agent hears of it, those
+// that its runtime read there, held to the same limits because not every runtime checks them. It
+// returns none with --bandwidth=false.
 func (a *agent) rates(name model.Name, uid string, asked *cni.Bandwidth) maps.Rates {
 	if a.cfg.Bandwidth != "true" {
 		return maps.Rates{}
@@ -57,7 +60,7 @@ func (a *agent) rates(name model.Name, uid string, asked *cni.Bandwidth) maps.Ra
 	return ratesOf(name.Namespace, r)
 }
 
-// ratesOf returns the rates of a pod as the programs have them, by the byte.
+// ratesOf converts the rates of a pod to the programs' form, in bytes.
 func ratesOf(namespace string, r model.Rates) maps.Rates {
 	share := maps.Share{OfNamespace: r.OfNamespace / 8, OfNode: r.OfNode / 8}
 	if share.OfNamespace > 0 {
@@ -67,13 +70,14 @@ func ratesOf(namespace string, r model.Rates) maps.Rates {
 	return maps.Rates{Out: r.Egress / 8, In: r.Ingress / 8, Share: share, Class: class}
 }
 
-// unknownProxy returns what holds for a pod of which nothing but its name is known: files need not tell of every pod.
+// unknownProxy returns the proxy of a pod of which only the name is known. It may have one, except
+// with files as the source, because they need not list every pod.
 func (a *agent) unknownProxy(pod cni.Pod) maps.Proxy {
 	return maps.Proxy{Asked: pod.Name != "" && a.cfg.Source == config.Kubernetes && len(a.cfg.Proxies()) > 0}
 }
 
-// proxyOf returns the proxy of a name. What has none of the name is handed to nobody, which is what it asks for less than
-// anything else but for going on alone.
+// proxyOf returns the proxy with the given name. If there is none, connections of the pod go
+// nowhere, because bypassing the proxy is what the pod wants least.
 func proxyOf(cfg *config.Config, name string) maps.Proxy {
 	for _, p := range cfg.Proxies() {
 		if p.Name == name {
@@ -83,7 +87,7 @@ func proxyOf(cfg *config.Config, name string) maps.Proxy {
 	return maps.Proxy{Asked: true}
 }
 
-// addProxies adds to a status which proxies there are, and how many pods have them.
+// addProxies adds the proxies, and how many pods use each, to a status.
 func (a *agent) addProxies(s *observe.PodNetworkStatus, pods map[uint16]int) {
 	for _, p := range a.cfg.Proxies() {
 		s.Proxies = append(s.Proxies, observe.ProxyStatus{Name: p.Name, Port: p.Port, Optional: p.Optional, Pods: pods[p.Port]})

@@ -11,7 +11,8 @@ import (
 	"fairlead.io/fairlead/pkg/podnet"
 )
 
-// Where there are proxies a pod goes past none before it is known what it asks for, and a name that is not known leads nowhere.
+// TestTraits checks that if there are proxies, a pod bypasses none before it is known what the pod
+// asks for. A proxy with an unknown name leads nowhere.
 func TestTraits(t *testing.T) {
 	web := cni.Pod{Namespace: "shop", Name: "web", UID: "one"}
 	known := func(proxy string) func(*model.Store) {
@@ -34,20 +35,20 @@ func TestTraits(t *testing.T) {
 		objects func(*model.Store)
 		want    podnet.Traits
 	}{
-		{"a new pod at a start", config.Kubernetes, "mesh=15001", web, nil, false, nothing, unknown},
-		{"one of before at a start", config.Kubernetes, "mesh=15001", web, &mesh, false, nothing, mesh},
-		{"one of before without a proxy at a start", config.Kubernetes, "mesh=15001", web, &free, false, nothing, free},
-		{"a pod that is not heard of yet", config.Kubernetes, "mesh=15001", web, nil, true, nothing, unknown},
-		{"the pod before it", config.Kubernetes, "mesh=15001", cni.Pod{Namespace: "shop", Name: "web", UID: "two"}, nil, true, known(""), unknown},
+		{"a new pod at the start", config.Kubernetes, "mesh=15001", web, nil, false, nothing, unknown},
+		{"an earlier pod at the start", config.Kubernetes, "mesh=15001", web, &mesh, false, nothing, mesh},
+		{"an earlier pod without a proxy at the start", config.Kubernetes, "mesh=15001", web, &free, false, nothing, free},
+		{"a pod that is not known yet", config.Kubernetes, "mesh=15001", web, nil, true, nothing, unknown},
+		{"an earlier pod of the same name", config.Kubernetes, "mesh=15001", cni.Pod{Namespace: "shop", Name: "web", UID: "two"}, nil, true, known(""), unknown},
 		{"a pod without a name", config.Kubernetes, "mesh=15001", cni.Pod{}, nil, true, nothing, free},
-		{"a pod of which no file tells", "/etc/manifests", "mesh=15001", web, nil, true, nothing, free},
-		{"where there are no proxies", config.Kubernetes, "", web, nil, false, nothing, free},
-		{"and it is not heard of", config.Kubernetes, "", web, &unknown, true, nothing, free},
-		{"a pod that asks for none", config.Kubernetes, "mesh=15001", web, &mesh, true, known(""), free},
-		{"one that asks", config.Kubernetes, "mesh=15001,audit=15002:pass", web, nil, true, known("mesh"), mesh},
-		{"one that asks for another", config.Kubernetes, "mesh=15001,audit=15002:pass", web, &mesh, true, known("audit"), audit},
-		{"one that asks for who is not there", config.Kubernetes, "mesh=15001", web, &mesh, true, known("audit"), unknown},
-		{"one that asks where there are none", config.Kubernetes, "", web, nil, true, known("mesh"), unknown},
+		{"a pod that is in no file", "/etc/manifests", "mesh=15001", web, nil, true, nothing, free},
+		{"without proxies", config.Kubernetes, "", web, nil, false, nothing, free},
+		{"without proxies, a pod that is not known yet", config.Kubernetes, "", web, &unknown, true, nothing, free},
+		{"a pod that asks for no proxy", config.Kubernetes, "mesh=15001", web, &mesh, true, known(""), free},
+		{"a pod that asks for a proxy", config.Kubernetes, "mesh=15001,audit=15002:pass", web, nil, true, known("mesh"), mesh},
+		{"a pod that asks for another proxy", config.Kubernetes, "mesh=15001,audit=15002:pass", web, &mesh, true, known("audit"), audit},
+		{"a pod that asks for an unknown proxy", config.Kubernetes, "mesh=15001", web, &mesh, true, known("audit"), unknown},
+		{"without proxies, a pod that asks for one", config.Kubernetes, "", web, nil, true, known("mesh"), unknown},
 	} {
 		store := model.NewStore("node")
 		tt.objects(store)
@@ -74,7 +75,8 @@ func TestTraits(t *testing.T) {
 	}
 }
 
-// A pod has the rate of its annotation once it is heard of, where there are rates.
+// TestTraitsRate checks that once a pod is known, it has the rate of its annotation, if rates are
+// on.
 func TestTraitsRate(t *testing.T) {
 	store := model.NewStore("node")
 	name := model.Name{Namespace: "shop", Name: "web"}
@@ -88,15 +90,15 @@ func TestTraitsRate(t *testing.T) {
 	}
 	asked := &cni.Bandwidth{EgressRate: 16e6, IngressRate: 32e6}
 	if got := a.traits(web, asked, nil).Rates; got != (maps.Rates{Out: 2e6, In: 4e6}) {
-		t.Errorf("before anything is heard of it it has %+v, and not what its runtime asks for", got)
+		t.Errorf("before it is known it has %+v, not what its runtime asks for", got)
 	}
 	for _, bits := range []uint64{1, 999, 1e15 + 1, 1 << 63} {
 		if got := a.traits(web, &cni.Bandwidth{EgressRate: bits, IngressRate: bits}, nil).Rates; got != (maps.Rates{}) {
-			t.Errorf("its runtime asks for %d bits a second, and it has %+v", bits, got)
+			t.Errorf("its runtime asks for %d bits a second, but it has %+v", bits, got)
 		}
 	}
 	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 10e6})
-	want("at a start", web, 5)
+	want("at the start", web, 5)
 	store.ReplaceServices(nil)
 	store.ReplaceSlices(nil)
 	store.ReplaceNodes(nil)
@@ -104,12 +106,12 @@ func TestTraitsRate(t *testing.T) {
 	store.ReplacePods(store.Pods())
 	want("known", web, 1.25e6)
 	if got := a.traits(web, asked, &was).Rates; got != (maps.Rates{Out: 1.25e6}) {
-		t.Errorf("known it has %+v, which its annotations do not say", got)
+		t.Errorf("once it is known it has %+v, not what its annotations say", got)
 	}
 	if got := a.traits(before, asked, &was).Rates; got != (maps.Rates{Out: 2e6, In: 4e6}) {
-		t.Errorf("while another of its name is known it has %+v", got)
+		t.Errorf("while another pod of its name is known it has %+v", got)
 	}
-	want("the pod before it", before, 0)
+	want("an earlier pod of the same name", before, 0)
 	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 20e6})
 	want("changed", web, 2.5e6)
 	store.SetPod(&model.Pod{Name: name, UID: "one"})
@@ -123,15 +125,15 @@ func TestTraitsRate(t *testing.T) {
 		t.Errorf("shared with others: %+v, want %+v", got.Rates, shared)
 	}
 	if got := a.traits(before, nil, &was); got.Share != shared.Share || got.Class != maps.Burstable {
-		t.Errorf("the pod before it shares %+v", got.Rates)
+		t.Errorf("an earlier pod of the same name shares %+v", got.Rates)
 	}
 	store.SetNamespace(&model.Namespace{Name: "shop"})
 	if got := a.traits(web, nil, &was); got.Share != (maps.Share{OfNode: 10e6}) {
-		t.Errorf("with the node alone it shares %+v", got.Share)
+		t.Errorf("sharing only with the node, it has %+v", got.Share)
 	}
 	for _, c := range []struct {
 		says   model.Choice
-		among  string // whom BBR is for
+		among  string // whose connections use BBR
 		lacks  string
 		wanted bool
 	}{
@@ -142,14 +144,14 @@ func TestTraitsRate(t *testing.T) {
 		a.cfg.BBR, a.bbr = c.among, &observe.BBRStatus{Error: c.lacks}
 		store.SetPod(&model.Pod{Name: name, UID: "one", BBR: c.says})
 		if got := a.traits(web, nil, &was).BBR; got != c.wanted {
-			t.Errorf("BBR is for %s, the pod says %d, it lacks %q: %t", c.among, c.says, c.lacks, got)
+			t.Errorf("--bbr=%s, the pod asks for %d, it lacks %q: %t", c.among, c.says, c.lacks, got)
 		}
 	}
 	a.cfg.BBR, a.bbr = "false", nil
 	if a.traits(web, nil, &was).BBR {
-		t.Error("a pod has BBR that is for nobody")
+		t.Error("a pod has BBR despite --bbr=false")
 	}
 	a.cfg.Bandwidth = "false"
 	store.SetPod(&model.Pod{Name: name, UID: "one", Egress: 20e6})
-	want("where there are none", web, 0)
+	want("without rates", web, 0)
 }

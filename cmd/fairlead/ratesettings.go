@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forRates are settings of a node whose pods are kept to rates: what they become of what they were. Agents of the kind set them all.
+// forRates returns the settings of a node whose pods have rates, each with a function from the old
+// value to the new one. Cilium's bandwidth manager sets the first four in the same way.
 func forRates() map[string]func(was string) string {
 	return map[string]func(string) string{
 		"net/core/default_qdisc":       constant("fq"),
@@ -22,7 +23,9 @@ func forRates() map[string]func(was string) string {
 		"net/core/somaxconn":           atLeast(4096),
 		"net/ipv4/tcp_max_syn_backlog": atLeast(4096),
 
-		"net/ipv4/ip_forward_update_priority": constant("0"), // or what the stack forwards has that of its TOS, not its pod's
+		// Forwarding in the stack would otherwise replace the pod's priority by one from the
+		// packet's TOS.
+		"net/ipv4/ip_forward_update_priority": constant("0"),
 	}
 }
 
@@ -35,7 +38,8 @@ func atLeast(least int) func(string) string {
 	}
 }
 
-// setForRates sets them below root, and notes in dir what they were; or puts back what it has set before.
+// setForRates sets these below root, and saves the former values in dir. If rates are not wanted,
+// it restores the saved values.
 func setForRates(root, dir string, wanted bool) (all []Change, err error) {
 	if !wanted {
 		return nil, unsetForRates(root, dir)
@@ -54,7 +58,8 @@ func setForRates(root, dir string, wanted bool) (all []Change, err error) {
 			if err = note(root, dir, map[string]change{file: {was, is}}); err == nil {
 				err = os.WriteFile(path, []byte(is), 0)
 			}
-			if errors.Is(err, unix.ENOENT) { // a kernel without fq, which "fairlead status" says of each device
+			// A kernel without fq, which "fairlead status" reports for each device.
+			if errors.Is(err, unix.ENOENT) {
 				continue
 			}
 			if err != nil {
@@ -66,7 +71,8 @@ func setForRates(root, dir string, wanted bool) (all []Change, err error) {
 	return all, nil
 }
 
-// unsetForRates puts back those that are noted, unless somebody has set them since, and forgets them.
+// unsetForRates restores the saved values of these settings, unless somebody has changed them
+// since, and forgets the values.
 func unsetForRates(root, dir string) error {
 	noted, err := readSettings(root, dir)
 	if err != nil {
@@ -84,7 +90,7 @@ func unsetForRates(root, dir string) error {
 			err = os.WriteFile(path, []byte(c.Was), 0)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("put setting %s back: %w", file, err)
+			return fmt.Errorf("restore setting %s: %w", file, err)
 		}
 		delete(noted.Files, file)
 		found = true

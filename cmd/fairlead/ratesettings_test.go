@@ -8,7 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The settings of a node whose pods have rates come and go with these, and with cleanup; what is more already, or is another's since, stays.
+// TestSetForRates checks that the settings of a node whose pods have rates come and go with the
+// rates, and go with cleanup. Values that are larger already, or were changed by others since,
+// stay.
 func TestSetForRates(t *testing.T) {
 	root, dir := t.TempDir(), t.TempDir()
 	write := func(name, value string) {

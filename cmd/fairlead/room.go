@@ -11,30 +11,32 @@ import (
 )
 
 const (
-	// halfOpenShare is the part of the rows that established flows may have which those get that are not: they last for as
-	// long as a handshake, or for half a minute where nobody answers.
+	// halfOpenShare is the share of rows for flows that are not established, relative to those for
+	// established flows: they last only as long as a handshake, or half a minute if nobody answers.
 	halfOpenShare = 8
-	// clientsPerService is how many clients of a port with session affinity there is room for at first.
+	// clientsPerService is how many clients of a port with session affinity have room at first.
 	clientsPerService = 4096
-	// datagramsPerCPU is how many datagrams in fragments may be on their way at a time.
+	// datagramsPerCPU is how many fragmented datagrams may be on their way at a time.
 	datagramsPerCPU = 4096
-	// roomShare is the part of the memory that each of these maps may take, clientsShare what clients with session
-	// affinity may when there are so many, and rowBytes what a row takes.
+	// roomShare is the share of the memory that each of these maps may take, clientsShare the share
+	// that clients with session affinity may take if there are so many, and rowBytes the size of a
+	// row.
 	roomShare    = 256
 	clientsShare = 64
 	rowBytes     = 192
 )
 
-// needs is what says how many rows the maps should have that push out what they have no room for.
+// needs says how much room the maps need that evict rows.
 type needs struct {
 	cpus     int
 	memory   uint64
-	flowRows int // that established flows may have
+	flowRows int // for established flows
 	services int // with session affinity, counting ports
-	clients  int // with session affinity that there are
+	clients  int // with session affinity at present
 }
 
-// room returns the rows: by what there may be, twice what there is, and no more than there is memory for.
+// room returns the numbers of rows: what may be needed, at least twice what is there, and no more
+// than the memory allows.
 func (n needs) room() maps.Room {
 	rows := func(want int) uint32 { return min(uint32(min(want, 1<<24)), rowsIn(n.memory/roomShare)) }
 	return maps.Room{
@@ -44,29 +46,30 @@ func (n needs) room() maps.Room {
 	}
 }
 
-// rowsIn returns how many rows so much memory has: a power of two, and no more than a map may have.
+// rowsIn returns how many rows fit into that much memory: a power of two, and at most what a map
+// may have.
 func rowsIn(bytes uint64) uint32 {
 	return 1 << min(bits.Len64(max(1, bytes/rowBytes))-1, 24)
 }
 
-// mostClients returns how many clients with session affinity there may be room for.
+// mostClients returns how many clients with session affinity may have room.
 func mostClients(log *slog.Logger) uint32 {
 	memory, err := totalMemory()
 	if err != nil {
-		log.Warn("clients with session affinity get no more room", "error", err)
+		log.Warn("cannot make more room for clients with session affinity", "error", err)
 	}
 	return rowsIn(memory / clientsShare)
 }
 
-// makeRoom gives the maps that push out as many rows as the node and what it serves ask for. It never takes any away, and
-// what it cannot do leaves the maps as they are.
+// makeRoom enlarges the maps that evict rows to what the node and its Services need. It never
+// shrinks one, and if it fails the maps stay as they are.
 func (a *agent) makeRoom(log *slog.Logger) {
 	n, err := a.needs()
 	if err == nil {
 		err = a.path.Enlarge(n.room())
 	}
 	if err != nil {
-		log.Warn("maps that push rows out stay as large as they are", "error", err)
+		log.Warn("cannot enlarge the maps that evict rows", "error", err)
 	}
 }
 
@@ -78,7 +81,7 @@ func (a *agent) needs() (n needs, err error) {
 	if n.flowRows, err = mostRows(a.cfg.Conntrack.Max); err != nil {
 		return n, err
 	}
-	// What an earlier agent served, and what is known of what this one is to serve.
+	// Count what an earlier agent served, and what is known of what this one will serve.
 	for _, service := range a.path.Tables().Services {
 		if service.AffinitySeconds > 0 {
 			n.services++
@@ -94,7 +97,7 @@ func (a *agent) needs() (n needs, err error) {
 	return n, nil
 }
 
-// affinePorts counts the ports of Services with session affinity, for each family.
+// affinePorts counts the ports of Services with session affinity, once per family.
 func affinePorts(store *model.Store) (n int) {
 	for _, key := range store.Keys() {
 		if key.Kind == model.KindPod {

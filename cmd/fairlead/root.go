@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/datapath"
 )
 
-// The exit codes; rootHelp has them for people.
+// The exit codes, which rootHelp explains to users.
 const (
 	exitOK = iota
 	exitError
@@ -35,23 +35,23 @@ Exit codes:
     3  the node is degraded; see "fairlead status"
     4  no agent answers`
 
-// env is what a command sees of the world, so that tests run commands in their own process.
+// env is the environment of a command, so that tests can run commands in their own process.
 type env struct {
 	Stdout, Stderr io.Writer
 	Environ        []string
 	Args           []string
 }
 
-// usageError is a mistake of whoever gave the command.
+// usageError is a mistake in the command line, the environment or the configuration.
 type usageError struct{ error }
 
-// Unwrap returns what was wrong.
+// Unwrap returns the cause.
 func (e usageError) Unwrap() error { return e.error }
 
-// degradedError says that the command did its work and found the node degraded.
+// degradedError says that the command succeeded and found the node degraded.
 type degradedError struct{ findings []string }
 
-// Error tells the first of what "fairlead status" lists.
+// Error returns the first of the findings, and the number of the others.
 func (e degradedError) Error() string {
 	text := "the node is degraded: " + e.findings[0]
 	if more := len(e.findings) - 1; more > 0 {
@@ -64,13 +64,13 @@ func (e degradedError) Error() string {
 type invocation struct {
 	*env
 	format  string
-	started bool // the command line was understood
+	started bool // the command line was parsed
 }
 
 func execute(ctx context.Context, env *env) int {
 	inv := &invocation{env: env}
 	root := newRootCommand(inv)
-	root.SetArgs(append([]string{}, env.Args...)) // nil would stand for the arguments of this process
+	root.SetArgs(append([]string{}, env.Args...)) // nil would mean the arguments of this process
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -150,7 +150,7 @@ func newRootCommand(inv *invocation) *cobra.Command {
 	return root
 }
 
-// noun returns a command that only holds others.
+// noun returns a command that only groups others.
 func noun(use, short string, children ...*cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: use, Short: short, Args: cobra.NoArgs,
@@ -160,14 +160,14 @@ func noun(use, short string, children ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// completeWords makes the shell offer the words for a flag.
+// completeWords makes the shell complete a flag with words.
 func completeWords(cmd *cobra.Command, flag string, words []string) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)); err != nil {
-		panic(err) // there is no such flag: a mistake in the program
+		panic(err) // there is no such flag, which is a mistake in the program
 	}
 }
 
-// config returns the configuration that an agent would have with the command's flags and environment.
+// config returns the configuration of an agent with the command's flags and environment.
 func (inv *invocation) config(cmd *cobra.Command) (*config.Config, error) {
 	cfg, err := config.Load(cmd.Flags(), inv.Environ)
 	if err != nil {
@@ -176,14 +176,14 @@ func (inv *invocation) config(cmd *cobra.Command) (*config.Config, error) {
 	return cfg, nil
 }
 
-// client returns the way to the agent.
+// client returns a client of the agent.
 func client(cfg *config.Config) *api.Client { return api.NewClient(cfg.SocketPath()) }
 
-// unreachable reports whether an error says that there is no agent to ask.
+// unreachable reports whether err says that no agent answers.
 func unreachable(err error) bool {
 	var gone *api.UnreachableError
 	return errors.As(err, &gone)
 }
 
-// mapsDir returns where the maps are pinned.
+// mapsDir returns the directory in which the maps are pinned.
 func mapsDir(cfg *config.Config) string { return datapath.MapsDir(cfg.BPFFS) }

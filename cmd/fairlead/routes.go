@@ -9,15 +9,15 @@ import (
 	"fairlead.io/fairlead/pkg/routes"
 )
 
-// startFollower starts what tells the programs of changes of the ways that packets take. Without it every flow asks for
-// its way once a second, which costs more and changes nothing else: the log and the status say so.
+// startFollower starts telling the programs of route changes. Without it, every flow looks up its
+// route once a second, which costs more and changes nothing else; the log and the status say so.
 func (a *agent) startFollower(start func(string, func(context.Context) error), log *slog.Logger) {
 	ways, err := a.path.Ways()
 	if err != nil {
 		a.mu.Lock()
 		a.cannotFollow = err.Error()
 		a.mu.Unlock()
-		log.Error("changes of routes are not followed", "error", err)
+		log.Error("cannot follow route changes", "error", err)
 		return
 	}
 	follower := routes.NewFollower(routes.Config{Ways: ways, Log: log})
@@ -27,7 +27,8 @@ func (a *agent) startFollower(start func(string, func(context.Context) error), l
 	start("routes", func(ctx context.Context) error { return errors.Join(follower.Run(ctx), ways.Close()) })
 }
 
-// routeStats returns what the follower has done; zero until there is one.
+// routeStats returns the follower's counts, which are zero until there is one, and its last error
+// or why there is none.
 func (a *agent) routeStats() (stats routes.Stats, why string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -38,7 +39,7 @@ func (a *agent) routeStats() (stats routes.Stats, why string) {
 	return stats, stats.LastError
 }
 
-// wayStatus tells whether changes are followed; nil before anybody could.
+// wayStatus returns whether route changes are followed, or nil before that is known.
 func (a *agent) wayStatus() *observe.WayStatus {
 	stats, why := a.routeStats()
 	if !stats.Following && why == "" {

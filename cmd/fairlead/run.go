@@ -19,8 +19,9 @@ import (
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
-// runAgent is the agent from top to bottom: a source fills the store, the reconciler carries the store into the maps,
-// the programs read the maps. It returns when the context ends, and leaves the datapath running.
+// runAgent is the agent from top to bottom: a source fills the store, the reconciler writes the
+// store into the maps, and the programs read the maps. It returns when the context ends, and leaves
+// the datapath running.
 func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log *slog.Logger) error {
 	facts, err := factsOf(cfg)
 	if err != nil {
@@ -54,7 +55,8 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	defer path.Close()
 	if cfg.Bandwidth != "true" {
 		if err := path.EndRates(queues.Drain); err != nil {
-			log.Warn("what pods have sent at rates may be lost as they are kept to none any more", "error", err)
+			log.Warn("cannot drain the packets that wait for the former rates of pods; they may be lost",
+				"error", err)
 		}
 	}
 	barrier, err := maps.NewBarrier()
@@ -111,12 +113,13 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 			return stopped(ctx, err)
 		}
 	}
-	// Nobody told programs of before of changes that these would have to hear of.
+	// Programs of an earlier agent missed changes that the guards must tell them of.
 	guards, err := path.Guards()
 	if err != nil {
 		return err
 	}
-	// The programs come before the first write: after an interrupted growth this is what brings hooks and pins together.
+	// Attach the programs before the first write, because after an interrupted growth this is what
+	// makes hooks and pins agree.
 	if err := path.Attach(); err != nil {
 		return err
 	}
@@ -165,7 +168,7 @@ func runAgent(ctx context.Context, cfg *config.Config, level *slog.LevelVar, log
 	return stopped(ctx, nil)
 }
 
-// stopped tells an agent that was asked to stop from one that failed.
+// stopped distinguishes an agent that was asked to stop, which returns nil, from one that failed.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -176,8 +179,9 @@ func stopped(ctx context.Context, err error) error {
 	return nil
 }
 
-// createMaps makes the maps of a cold start as large as what the sources deliver asks for. A source that does not
-// complete must not keep the rest from being served, so the wait is bounded: maps grow.
+// createMaps creates the maps of a cold start, as large as the delivered objects need. It waits for
+// the sources only for a limited time, so that one that does not sync does not keep the rest from
+// being served: maps can grow.
 func createMaps(ctx context.Context, path *datapath.Datapath, store *model.Store) error {
 	select {
 	case <-store.Synced():

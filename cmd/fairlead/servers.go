@@ -14,10 +14,10 @@ import (
 	"fairlead.io/fairlead/pkg/health"
 )
 
-// proxyMode is what /proxyMode says, where kube-proxy names what it writes its rules with.
+// proxyMode is the answer at /proxyMode, where kube-proxy names its mode.
 const proxyMode = "fairlead"
 
-// newServers returns what answers at the addresses that the configuration gives.
+// newServers returns the servers for the addresses in the configuration.
 func (a *agent) newServers(log *slog.Logger) []*health.Server {
 	proxy := a.proxy()
 	list := []health.ServerConfig{
@@ -34,7 +34,8 @@ func (a *agent) newServers(log *slog.Logger) []*health.Server {
 	return serversOf(list, log)
 }
 
-// serversOf returns a server for each address of the list; options that give the same share it.
+// serversOf returns one server per address of the list. Options with the same address share a
+// server.
 func serversOf(list []health.ServerConfig, log *slog.Logger) []*health.Server {
 	byAddress := map[string]health.ServerConfig{}
 	var servers []*health.Server
@@ -69,7 +70,8 @@ func (a *agent) proxy() *health.Proxy {
 	}
 }
 
-// waiting returns since when the oldest change waits, or the readers that a change waits for are waited for.
+// waiting returns since when the oldest change has been waiting, or since when the reconciler has
+// been waiting for readers.
 func (a *agent) waiting() time.Time {
 	since := a.store.Waiting()
 	if r := a.current(); r != nil {
@@ -88,20 +90,21 @@ func (a *agent) updated() time.Time {
 	return time.Time{}
 }
 
-// eligible reports whether load balancers may send to this node. A cluster that does not know it, or not any more, is
-// about to be without it; files need not mention it.
+// eligible reports whether load balancers may send to this node. A cluster that does not know the
+// node, or no longer does, is about to lose it; files need not mention it.
 func (a *agent) eligible() bool {
 	node := a.store.Self()
 	return !node.Leaving && (node.UID != "" || a.cfg.Source != config.Kubernetes)
 }
 
-// serving reports whether the programs have something to go by: the maps of an earlier agent, or ones that were written.
+// serving reports whether the programs have maps to read: those of an earlier agent, or ones that
+// this agent has written.
 func (a *agent) serving() bool {
 	r := a.current()
 	return r != nil && (a.path.Adopted() || !r.Stats().LastSettled.IsZero())
 }
 
-// checks are what /readyz goes by.
+// checks returns the checks of /readyz.
 func (a *agent) checks() []health.Check {
 	return []health.Check{
 		{Name: "source-synced", Run: func() error {
@@ -113,10 +116,10 @@ func (a *agent) checks() []health.Check {
 		{Name: "maps-written", Run: func() error {
 			r := a.current()
 			if r == nil {
-				return errors.New("there are none yet")
+				return errors.New("the maps do not exist yet")
 			}
 			if stats := r.Stats(); !stats.Synced || stats.LastSettled.IsZero() {
-				return fmt.Errorf("%d changes wait", stats.Pending)
+				return fmt.Errorf("%d changes are waiting", stats.Pending)
 			}
 			return nil
 		}},
@@ -140,8 +143,8 @@ func (a *agent) checks() []health.Check {
 	}
 }
 
-// programsAtWork returns why the last check says that the programs miss sockets which they should see. It is not the
-// node's fault where the agent's own sockets cannot show anything.
+// programsAtWork returns why the last check found that the programs miss sockets that they should
+// see. It returns nil if the agent's own sockets cannot tell, because that is not the node's fault.
 func (a *agent) programsAtWork() error {
 	attached, err := a.path.Status()
 	if err != nil {

@@ -14,20 +14,21 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The addresses are fixed: the agent of the test has a namespace to itself.
+// The addresses are fixed, because the agent of the test has a namespace to itself.
 const (
 	metricsAddress = "127.0.0.1:10249"
 	healthzAddress = "127.0.0.1:10256"
 	readyAddress   = "127.0.0.1:10247"
 )
 
-// startServing starts an agent in the node's namespace that listens there, and does not wait for it.
+// startServing starts an agent in the node's namespace that listens at these addresses, and does
+// not wait for it.
 func (n *node) startServing() {
 	n.t.Helper()
 	n.startServingIn(nil)
 }
 
-// startServingIn does so in a cgroup.
+// startServingIn does the same in a cgroup.
 func (n *node) startServingIn(cgroup *rig.Cgroup) {
 	n.t.Helper()
 	n.agent = rig.NewChild(n.t, cgroup, n.ns, "fairlead", append([]string{
@@ -36,7 +37,8 @@ func (n *node) startServingIn(cgroup *rig.Cgroup) {
 	}, n.flags...)...)
 }
 
-// get asks in the node's namespace and returns the code and the body; 0 when nobody listens.
+// get sends a request in the node's namespace, and returns the code and the body, or 0 if nobody
+// listens.
 func (n *node) get(address, path string) (code int, body string) {
 	n.t.Helper()
 	err := n.ns.Do(func() error {
@@ -115,7 +117,8 @@ spec: {taints: [{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}]}
 	n.wantAnswer(healthzAddress, "/livez", 200)
 }
 
-// A kube-proxy that has the port costs its answers and nothing else.
+// TestAgentWorksWithoutItsPort checks that if a kube-proxy uses the port, the agent cannot answer
+// there, but everything else works.
 func TestAgentWorksWithoutItsPort(t *testing.T) {
 	n := newNode(t)
 	n.service("127.0.0.1")

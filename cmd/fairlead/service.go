@@ -14,8 +14,8 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// serviceView is a service as the commands show it: what the maps say, and what the agent, if one answers, has to say
-// about the object.
+// serviceView is a service as the commands show it: the content of the maps and, if an agent
+// answers, the problems of the object.
 type serviceView struct {
 	observe.Service
 	Problems []observe.Problem `json:"problems,omitempty"`
@@ -57,7 +57,7 @@ object's name, such as shop/web, for all of its ports.`,
 	return noun("service", "Show the services in the maps", list, get)
 }
 
-// services returns what the maps hold, with the problems that the agent knows of.
+// services returns the content of the maps, with the problems that the agent knows of.
 func (inv *invocation) services(cmd *cobra.Command) (*observe.Pinned, []serviceView, error) {
 	cfg, pinned, err := inv.pins(cmd)
 	if err != nil {
@@ -74,11 +74,11 @@ func (inv *invocation) services(cmd *cobra.Command) (*observe.Pinned, []serviceV
 	return pinned, views, nil
 }
 
-// problemsByObject asks the agent, and makes nothing of there being none.
+// problemsByObject asks the agent for problems. It is not an error if no agent answers.
 func problemsByObject(ctx context.Context, ask func(context.Context) ([]observe.Problem, error)) (map[string][]observe.Problem, error) {
 	list, err := ask(ctx)
 	if err != nil && !unreachable(err) {
-		return nil, fmt.Errorf("ask for the problems of objects: %w", err)
+		return nil, fmt.Errorf("read the problems of objects from the agent: %w", err)
 	}
 	problems := map[string][]observe.Problem{}
 	for _, p := range list {
@@ -87,8 +87,8 @@ func problemsByObject(ctx context.Context, ask func(context.Context) ([]observe.
 	return problems, nil
 }
 
-// objectOf returns the object of a service's name: "shop/web" of "shop/web:http/tcp4", "pod:shop/web" of
-// "pod:shop/web:0.0.0.0:80/tcp4".
+// objectOf returns the object of a service's name: "shop/web" for "shop/web:http/tcp4", and
+// "pod:shop/web" for "pod:shop/web:0.0.0.0:80/tcp4".
 func objectOf(name string) string {
 	slash := strings.IndexByte(name, '/')
 	if slash < 0 {

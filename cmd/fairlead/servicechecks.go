@@ -9,18 +9,19 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// checkedPath stands for the ports of Services in the count of answers, where other ports have paths.
+// checkedPath stands for the health check ports of Services in the count of answers, where other
+// servers have paths.
 const checkedPath = "healthCheckNodePort"
 
-// newServiceChecks returns what answers load balancers about single Services.
+// newServiceChecks returns the health check ports of Services.
 func (a *agent) newServiceChecks(start func(func(context.Context)), log *slog.Logger) *health.Services {
 	return health.NewServices(health.ServicesConfig{
 		Healthy: a.proxy().Serves, Count: func(code int) { a.metrics.Answered(checkedPath, code) }, Start: start, Log: log,
 	})
 }
 
-// checked returns what tells the answers to services. A port that cannot be had on this node is told to the Service's
-// author, under the reason that kube-proxy has for it.
+// checked returns the function that gives the reconciler's health checks to services. If a port
+// cannot be opened on this node, it reports that to the Service's author, with kube-proxy's reason.
 func (a *agent) checked(services *health.Services, report func(model.Key, string, model.Problem)) func(model.Key, string, []lb.HealthCheck) {
 	return func(key model.Key, uid string, checks []lb.HealthCheck) {
 		var list []health.ServiceCheck

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// settingsFile is in the state directory.
+// settingsFile is the name of the file in the state directory.
 const settingsFile = "settings.json"
 
-// settings is what the kernel was told before the init step told it otherwise, so that cleanup can put it back.
+// settings are the kernel settings that "fairlead init" changed, so that cleanup can restore them.
 type settings struct {
-	Boot  string            `json:"boot"`  // the next start of the kernel knows nothing of it
-	Files map[string]change `json:"files"` // below /proc/sys
+	Boot  string            `json:"boot"`  // the changes are lost when the kernel restarts
+	Files map[string]change `json:"files"` // by path below /proc/sys
 }
 
 type change struct {
@@ -26,11 +26,13 @@ type change struct {
 	Is  string `json:"is"`
 }
 
-// globals bring others with them, so they are put back first.
+// globals returns the settings that change others when they are set, and are therefore restored
+// first.
 func globals() []string { return []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} }
 
-// changes returns what setForwarding makes of the settings below root, with what the kernel changes by itself then. Those that
-// stay are listed too: what puts the others back would change them.
+// changes returns the settings below root that setForwarding changes, and those that the kernel
+// changes along with them. It includes settings that keep their value, because restoring the others
+// would change them.
 func changes(root string) (map[string]change, error) {
 	all := map[string]change{}
 	for pattern, becomes := range map[string]func(was string) string{
@@ -46,7 +48,7 @@ func changes(root string) (map[string]change, error) {
 		}
 		for _, path := range paths {
 			was, err := readSetting(path)
-			if errors.Is(err, fs.ErrNotExist) { // a device that went
+			if errors.Is(err, fs.ErrNotExist) { // the device is gone
 				continue
 			}
 			if err != nil {
@@ -59,7 +61,7 @@ func changes(root string) (map[string]change, error) {
 			all[file] = change{was, becomes(was)}
 		}
 	}
-	delete(all, "net/ipv4/conf/all/forwarding") // another name of the first
+	delete(all, "net/ipv4/conf/all/forwarding") // the same setting as net/ipv4/ip_forward
 	return all, nil
 }
 
@@ -70,7 +72,7 @@ func readSetting(path string) (string, error) {
 	return strings.TrimSpace(string(content)), err
 }
 
-// remember notes in dir what the settings below root are that setForwarding changes.
+// remember saves, in dir, the current values of the settings below root that setForwarding changes.
 func remember(root, dir string) error {
 	now, err := changes(root)
 	if err != nil {
@@ -79,7 +81,8 @@ func remember(root, dir string) error {
 	return note(root, dir, now)
 }
 
-// note notes settings in dir before they are changed. What was noted before stays: it is older.
+// note saves settings in dir before they are changed. Values that were saved earlier stay, because
+// they are the original ones.
 func note(root, dir string, now map[string]change) error {
 	noted, err := readSettings(root, dir)
 	if err != nil {
@@ -93,22 +96,22 @@ func note(root, dir string, now map[string]change) error {
 func (noted settings) write(dir string) error {
 	content, err := json.MarshalIndent(noted, "", "  ")
 	if err != nil {
-		return fmt.Errorf("note settings: %w", err)
+		return fmt.Errorf("save settings: %w", err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("note settings: %w", err)
+		return fmt.Errorf("save settings: %w", err)
 	}
 	staged := filepath.Join(dir, "."+settingsFile)
 	if err := os.WriteFile(staged, content, 0o600); err != nil {
-		return fmt.Errorf("note settings: %w", err)
+		return fmt.Errorf("save settings: %w", err)
 	}
 	if err := os.Rename(staged, filepath.Join(dir, settingsFile)); err != nil {
-		return fmt.Errorf("note settings: %w", err)
+		return fmt.Errorf("save settings: %w", err)
 	}
 	return nil
 }
 
-// readSettings returns what is noted in dir since this kernel started.
+// readSettings returns the settings that were saved in dir since this kernel started.
 func readSettings(root, dir string) (settings, error) {
 	boot, err := readSetting(filepath.Join(root, "kernel/random/boot_id"))
 	if err != nil {
@@ -124,21 +127,22 @@ func readSettings(root, dir string) (settings, error) {
 		err = json.Unmarshal(content, &noted)
 	}
 	if err != nil {
-		return settings{}, fmt.Errorf("read noted settings %s: %w", path, err)
+		return settings{}, fmt.Errorf("read saved settings %s: %w", path, err)
 	}
 	if noted.Boot != boot {
 		return settings{Boot: boot}, nil
 	}
 	for file := range noted.Files {
 		if !filepath.IsLocal(file) || !strings.HasPrefix(file, "net/") {
-			return settings{}, fmt.Errorf("read noted settings %s: %s is none of the network's", path, file)
+			return settings{}, fmt.Errorf("read saved settings %s: %s is not a network setting",
+				path, file)
 		}
 	}
 	return noted, nil
 }
 
-// putBack gives the settings below root the values that are noted in dir, but leaves what somebody else set since, and
-// returns which it changed.
+// putBack restores the settings below root that are saved in dir, except those that somebody else
+// has changed since, and returns those that it changed.
 func putBack(root, dir string) (changed []string, err error) {
 	noted, err := readSettings(root, dir)
 	if err != nil {
@@ -151,7 +155,7 @@ func putBack(root, dir string) (changed []string, err error) {
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("put settings back: %w", err)
+			return nil, fmt.Errorf("restore settings: %w", err)
 		}
 		target[file] = now
 		if now == c.Is && now != c.Was {
@@ -170,12 +174,12 @@ func putBack(root, dir string) (changed []string, err error) {
 			err = os.WriteFile(path, []byte(value), 0)
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("put setting %s back: %w", file, err)
+			return nil, fmt.Errorf("restore setting %s: %w", file, err)
 		}
 	}
 	slices.Sort(changed)
 	if err := os.Remove(filepath.Join(dir, settingsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return changed, fmt.Errorf("forget settings: %w", err)
+		return changed, fmt.Errorf("remove saved settings: %w", err)
 	}
 	return changed, nil
 }

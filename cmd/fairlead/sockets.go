@@ -11,16 +11,16 @@ import (
 	"fairlead.io/fairlead/pkg/sockets"
 )
 
-// startSweeper starts what aborts the sockets of the node's own network namespace whose backend is gone for good, and
-// returns what is to be told when something left. A kernel that has no means for it carries connections all the same:
-// the log and the status say so.
+// startSweeper starts aborting sockets in the node's own network namespace whose backend is gone
+// for good, and returns the function to call when backends leave. On a kernel that cannot abort
+// sockets, connections still work; the log and the status say so.
 func (a *agent) startSweeper(start func(string, func(context.Context) error), log *slog.Logger) func(model.Protocol) {
 	sweeper, peers, err := a.newSweeper(log)
 	a.mu.Lock()
 	a.sweeper, a.cannotSweep = sweeper, err != nil
 	a.mu.Unlock()
 	if err != nil {
-		log.Warn("sockets whose backend is gone for good are left waiting", "error", err)
+		log.Warn("cannot abort sockets whose backend is gone for good", "error", err)
 		return nil
 	}
 	start("sockets", func(ctx context.Context) error {
@@ -47,14 +47,14 @@ func (a *agent) newSweeper(log *slog.Logger) (*sockets.Sweeper, *datapath.Peers,
 	return sweeper, peers, sweeper.Add("node", node)
 }
 
-// currentSweeper returns the sweeper; nil until there is one, and where there is none.
+// currentSweeper returns the sweeper, or nil until there is one and if there is none.
 func (a *agent) currentSweeper() *sockets.Sweeper {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.sweeper
 }
 
-// sweeps reports whether the kernel lets sockets be aborted, as far as is known.
+// sweeps reports whether the kernel can abort sockets, as far as is known.
 func (a *agent) sweeps() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// await connects to NETWORK ADDRESS, says so, and then says what came of waiting for an answer.
+// await connects to NETWORK ADDRESS, says so, waits for an answer, and then says what came of it.
 func await(args []string) int {
 	conn, err := net.Dial(args[0], args[1])
 	if err != nil {
@@ -57,7 +57,8 @@ endpoints:
 	n.write("echo.yaml", text)
 }
 
-// A backend is taken out of a manifest, and whoever waits for its answer is told.
+// TestStaleSockets checks that when a backend is removed from a manifest, sockets that wait for its
+// answer get an error.
 func TestStaleSockets(t *testing.T) {
 	for _, test := range []struct{ flag, udp, tcp string }{
 		{"--reset-stale-tcp=false", "aborted", "waited in vain"},

@@ -66,7 +66,7 @@ func newHoldCommand(inv *invocation, use, short, long string, do func(bpffs stri
 	}
 }
 
-// shortRow is a connection as it is listed.
+// shortRow is a connection in the list.
 type shortRow struct {
 	Client     string    `json:"client"`
 	ClientPod  string    `json:"clientPod,omitempty"`
@@ -74,7 +74,7 @@ type shortRow struct {
 	ServerPod  string    `json:"serverPod,omitempty"`
 	State      string    `json:"state"`
 	Reason     string    `json:"reason,omitempty"`
-	Redirected [2]uint64 `json:"redirected"` // bytes of the client and of the server
+	Redirected [2]uint64 `json:"redirected"` // by the client and by the server
 	Passed     [2]uint64 `json:"passed"`
 }
 

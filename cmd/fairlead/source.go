@@ -12,43 +12,46 @@ import (
 	"fairlead.io/fairlead/pkg/source/file"
 )
 
-// source delivers objects into a Store until its context ends.
+// source delivers objects to a Store until its context ends.
 type source interface {
 	Run(context.Context) error
-	// fill tells a status what only the source knows.
+	// fill adds what only the source knows to a status.
 	fill(*observe.SourceStatus)
-	// sample tells a scrape the same in numbers.
+	// sample returns the same as numbers, for a scrape.
 	sample() metrics.Source
 }
 
-// eventSink posts what is wrong with an object, or with this node, where its author or operator looks. It must not block.
+// eventSink posts problems of objects where their authors look, and of this node where its
+// operators look. It must not block.
 type eventSink interface {
 	Warn(key model.Key, uid string, reason, message string)
-	// Node posts how this node is doing, and reports whether it could: the same reason counts only once in a while.
+	// Node posts an event about this node, and reports whether it could: events with the same
+	// reason are limited.
 	Node(uid string, warning bool, reason, message string) bool
-	// Standing posts what is so of this node from one agent to the next, once for all of them.
+	// Standing posts an event about a state that lasts from one agent to the next, once for all of
+	// them.
 	Standing(uid, reason, message string) bool
 }
 
-// nodeObject is what the cluster has of this node. Both may be repeated.
+// nodeObject changes this node's object in the cluster. Both methods may be repeated.
 type nodeObject interface {
-	Connect(context.Context) error // pods have a network here
-	Admit(context.Context) error   // they need not stay away any more
+	Connect(context.Context) error // says that pods have a network here
+	Admit(context.Context) error   // lets pods come
 }
 
-// policyCounter tells how many NetworkPolicies the cluster has.
+// policyCounter counts the cluster's NetworkPolicies.
 type policyCounter interface {
 	Count(context.Context) (int, error)
 }
 
-// cluster is what there is beside the objects where they come from an API server; each is nil where they come from files.
+// cluster is what an API server offers besides objects. All fields are nil if the source is files.
 type cluster struct {
 	events   eventSink     // where to post events
-	node     nodeObject    // where others look for this node
-	policies policyCounter // of what is not enforced
+	node     nodeObject    // changes this node's object
+	policies policyCounter // counts what is not enforced
 }
 
-// newSource returns the source that the configuration names, and what comes with it.
+// newSource returns the source that the configuration names, and the cluster that comes with it.
 func newSource(cfg *config.Config, store *model.Store, log *slog.Logger) (source, cluster, error) {
 	if cfg.Source != config.Kubernetes {
 		return fileSource{file.New(cfg.Source, store, log)}, cluster{}, nil

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// tasks are what an agent is at, until the context ends or one of them fails.
+// tasks are the goroutines of an agent, which run until the context ends or one of them fails.
 type tasks struct {
 	sync.WaitGroup
 	ctx    context.Context
@@ -28,7 +28,7 @@ func (t *tasks) start(name string, run func(context.Context) error) {
 	})
 }
 
-// end has all of them end, and waits for that.
+// end stops all tasks, and waits until they have ended.
 func (t *tasks) end() {
 	t.cancel(nil)
 	t.Wait()

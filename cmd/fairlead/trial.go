@@ -17,10 +17,10 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// anyPort is the port of a client whose port nobody has said.
+// anyPort is the port of a client whose port was not given.
 const anyPort = 40000
 
-// clientOf reads ADDRESS or ADDRESS:PORT.
+// clientOf parses ADDRESS or ADDRESS:PORT.
 func clientOf(text string) (netip.AddrPort, error) {
 	if at, err := netip.ParseAddrPort(text); err == nil {
 		return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
@@ -32,15 +32,17 @@ func clientOf(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(addr.Unmap(), anyPort), nil
 }
 
-// tried is a client outside, and what the programs make of its packet.
+// tried is a client outside, and what the programs do with its packet.
 type tried struct {
 	observe.Trial
-	source  netip.AddrPort
-	noAgent bool // which knows what devices lead outside, so the client is taken for one inside
+	source netip.AddrPort
+	// noAgent says that no agent answered. Only an agent knows which devices lead outside, so the
+	// client is assumed to be inside.
+	noAgent bool
 }
 
-// outsideTrial has the agent try the first packet of the client that a question is about. It returns nil for a client
-// inside.
+// outsideTrial lets the agent try the first packet of the client in a question. It returns nil for
+// a client inside.
 func outsideTrial(ctx context.Context, cfg *config.Config, src string, q *observe.Question, device string, probes int) (*tried, error) {
 	if src == "node" || probes > 0 {
 		if device != "" {
@@ -68,7 +70,7 @@ func outsideTrial(ctx context.Context, cfg *config.Config, src string, q *observ
 	return &tried{Trial: trial, source: source}, nil
 }
 
-// try runs the programs on a packet for a client of the API.
+// try runs the programs on a packet, for a client of the API.
 func (a *agent) try(q observe.TrialQuestion) (observe.Trial, error) {
 	p := datapath.TrialPacket{
 		Source:      netip.AddrPortFrom(q.Source.Addr().Unmap().WithZone(""), q.Source.Port()),
@@ -100,7 +102,7 @@ func (a *agent) try(q observe.TrialQuestion) (observe.Trial, error) {
 	return trial, err
 }
 
-// trialOf says in words what came of a trial.
+// trialOf translates the result of a trial into words.
 func trialOf(r *datapath.TrialResult) (observe.Trial, error) {
 	t := observe.Trial{Device: r.Device, Way: r.Way}
 	switch {

@@ -64,7 +64,7 @@ func (s *served) explainOutside(args ...string) (e observe.Explanation) {
 	return e
 }
 
-// dialFrom dials from a port of the client and returns what answered.
+// dialFrom dials from a port of the client, and returns what answered.
 func (s *served) dialFrom(port int, address string) (who string) {
 	s.t.Helper()
 	err := s.client.Do(func() error {
@@ -113,7 +113,8 @@ func (s *served) traces() (have traces) {
 	return have
 }
 
-// What is explained to clients outside is what they get, and nothing shows that it was.
+// TestExplainOutside checks that clients outside get what was explained to them, and the
+// explanation leaves no trace.
 func TestExplainOutside(t *testing.T) {
 	s := newServed(t, manyServices("random", ""))
 	for _, addr := range []string{"10.244.1.6", "10.244.1.7"} {
@@ -151,7 +152,7 @@ func TestExplainOutside(t *testing.T) {
 				t.Fatalf("%v: %+v, %q, %s; want by %s", tt, e.Choice, e.Notes, e.Forwarding, by)
 			}
 			if who := s.dialFrom(port, toMany); who != e.Next.Addr().String() {
-				t.Errorf("%v: explained was %s, %s answers", tt, e.Next, who)
+				t.Errorf("%v: explained as %s, but %s answers", tt, e.Next, who)
 			}
 			if tt.affinity != "" {
 				by = observe.ByAffinity
@@ -160,7 +161,7 @@ func TestExplainOutside(t *testing.T) {
 	}
 }
 
-// What goes elsewhere, or nowhere, is explained too.
+// TestExplainOutsideOutcomes checks that packets that go elsewhere or nowhere are explained too.
 func TestExplainOutsideOutcomes(t *testing.T) {
 	s := newServed(t, manyServices("random", ""))
 	for _, tt := range []struct {
@@ -202,10 +203,11 @@ func TestExplainOutsideOutcomes(t *testing.T) {
 	}
 }
 
-// The port that a flow would get is one that no other flow has, and XDP is tried where it would decide.
+// TestExplainOutsidePort checks that the explained port is one that no other flow has, and XDP is
+// tried where it would decide.
 func TestExplainOutsidePort(t *testing.T) {
 	s := newServed(t, manyServices("random", ""), "--xdp=generic")
-	if got := s.dial(toWeb); got != outsidePod { // so the node knows its neighbour
+	if got := s.dial(toWeb); got != outsidePod { // this also fills the neighbor table of the node
 		t.Fatalf("%q answers", got)
 	}
 	client, vip := outsideClient+":4000", "198.18.0.9:80"
@@ -217,7 +219,8 @@ func TestExplainOutsidePort(t *testing.T) {
 	enterFlow(t, s.bpffs, "ct", model.TCP, other, [2]uint8{maps.FlowOpen, maps.FlowOpen}, 0)
 	second := s.explainOutside(client, vip)
 	if second.Trial == nil || second.Trial.Outcome != observe.TrialBackend || second.Trial.Source == first.Trial.Source {
-		t.Errorf("%+v, and the port of %s is another flow's", second.Trial, first.Trial.Source)
+		t.Errorf("%+v, but the port of %s belongs to another flow",
+			second.Trial, first.Trial.Source)
 	}
 	if second.Forwarding != observe.BySNAT || second.Choice == nil || second.Choice.By != observe.ByHash {
 		t.Errorf("%s, %+v", second.Forwarding, second.Choice)
@@ -226,6 +229,6 @@ func TestExplainOutsidePort(t *testing.T) {
 	enterFlow(t, s.bpffs, "ct", model.TCP, known, [2]uint8{maps.FlowOpen, maps.FlowOpen}, 0)
 	third := s.explainOutside(known[0], vip)
 	if third.Choice == nil || third.Choice.By != observe.ByFlow || third.Trial.Source.String() != known[2] {
-		t.Errorf("a flow that is known: %+v, %+v", third.Choice, third.Trial)
+		t.Errorf("a known flow: %+v, %+v", third.Choice, third.Trial)
 	}
 }

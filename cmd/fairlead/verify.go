@@ -53,7 +53,7 @@ damaged and 4 if it is sound.`,
 	return cmd
 }
 
-// structureOf checks the pinned maps without knowing what should be in them.
+// structureOf checks the pinned maps without knowing what they should contain.
 func structureOf(cfg *config.Config) (observe.Verification, error) {
 	pinned, err := readPins(cfg)
 	if err != nil {
@@ -64,7 +64,7 @@ func structureOf(cfg *config.Config) (observe.Verification, error) {
 	return v, nil
 }
 
-// verify has the reconciler compare the maps with the objects.
+// verify lets the reconciler compare the maps with the objects.
 func (a *agent) verify(ctx context.Context, repair bool) (observe.Verification, error) {
 	r := a.current()
 	if r == nil {

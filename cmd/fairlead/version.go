@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// build is what this binary was made of and runs on.
+// build describes this binary and the kernel it runs on.
 type build struct {
 	Version string `json:"version"`
 	Commit  string `json:"commit,omitempty"`
-	Dirty   bool   `json:"dirty,omitempty"` // built with changes that are in no commit
+	Dirty   bool   `json:"dirty,omitempty"` // built with uncommitted changes
 	Go      string `json:"go"`
 	Kernel  string `json:"kernel,omitempty"`
 }
@@ -29,7 +29,7 @@ func newVersionCommand(inv *invocation) *cobra.Command {
 	}
 }
 
-// version returns the version of this binary; of one that was built from a checkout, also the commit.
+// version returns the version of this binary, with the commit if it was built from a checkout.
 func version() string {
 	b := currentBuild()
 	if b.Version != "(devel)" || b.Commit == "" {
