@@ -8,18 +8,19 @@ import (
 	"strings"
 )
 
-// Acceleration lets connections from some ends to others go past TCP: pods of its own namespace, of whichever it tells, and processes of
-// the node.
+// Acceleration is a policy that lets connections from some peers to others bypass TCP: between pods
+// of its own namespace, pods of other namespaces that it selects, and processes of the node.
 type Acceleration struct {
 	Name
 	UID      string
 	Created  int64 // seconds since 1970
 	From, To []Peer
-	Ports    []uint16 // on which who accepts listens; none for any
+	Ports    []uint16 // listening ports of the accepting side; empty for any
 	Problems []Problem
 }
 
-// Peer is an end of connections: the node, which is what runs in its own network namespace, or else pods of a namespace.
+// Peer is one end of a connection: either the node, meaning processes in its own network namespace,
+// or the pods that a selector picks.
 type Peer struct {
 	Node bool
 	Pods Selector
@@ -30,8 +31,8 @@ func (a *Acceleration) CompareAge(b *Acceleration) int {
 	return cmp.Or(cmp.Compare(a.Created, b.Created), strings.Compare(a.UID, b.UID), a.Name.Compare(b.Name))
 }
 
-// Accelerations returns the latest of every policy, by name, and whether these are all that there are: until then nothing may be taken
-// from anybody for want of one.
+// Accelerations returns the latest version of every policy, by name, and whether the list is
+// complete. Until it is, the absence of a policy is no reason to take anything from a pod.
 func (s *Store) Accelerations() (list []*Acceleration, all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +68,8 @@ func (s *Store) deleteAcceleration(name Name) {
 	}
 }
 
-// ReplaceAccelerations makes the policies exactly the given ones. Services and pods do without them, so the Store counts as synced also
-// where nobody delivers any.
+// ReplaceAccelerations makes the policies exactly the given ones. Services and pods do not depend
+// on policies, so the Store counts as synced even if no source delivers any.
 func (s *Store) ReplaceAccelerations(policies []*Acceleration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

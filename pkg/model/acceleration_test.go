@@ -2,7 +2,7 @@ package model
 
 import "testing"
 
-// Whoever decides whose connections may go past TCP hears of every change of a pod, a namespace and a policy, and of nothing else.
+// AcceleratedChanged fires on every change of a pod, a namespace or a policy, and on nothing else.
 func TestAcceleratedChanged(t *testing.T) {
 	s := NewStore("node")
 	name := Name{"ns", "a"}
@@ -16,11 +16,11 @@ func TestAcceleratedChanged(t *testing.T) {
 		{"the same Pod", func() { s.SetPod(&Pod{Name: name}) }, false},
 		{"other labels", func() { s.SetPod(&Pod{Name: name, Labels: map[string]string{"app": "web"}}) }, true},
 		{"a new Namespace", func() { s.SetNamespace(&Namespace{Name: "ns"}) }, true},
-		{"another word of it", func() { s.SetNamespace(&Namespace{Name: "ns", Accelerate: Yes}) }, true},
+		{"its annotation changes", func() { s.SetNamespace(&Namespace{Name: "ns", Accelerate: Yes}) }, true},
 		{"a new policy", func() { s.SetAcceleration(&Acceleration{Name: name}) }, true},
 		{"the same policy", func() { s.SetAcceleration(&Acceleration{Name: name}) }, false},
 		{"a changed policy", func() { s.SetAcceleration(&Acceleration{Name: name, Ports: []uint16{80}}) }, true},
-		{"that these are all", func() { s.ReplaceAccelerations([]*Acceleration{{Name: name, Ports: []uint16{80}}}) }, true},
+		{"the first complete list", func() { s.ReplaceAccelerations([]*Acceleration{{Name: name, Ports: []uint16{80}}}) }, true},
 		{"the same again", func() { s.ReplaceAccelerations([]*Acceleration{{Name: name, Ports: []uint16{80}}}) }, false},
 		{"no policy", func() { s.ReplaceAccelerations(nil) }, true},
 		{"a policy", func() { s.SetAcceleration(&Acceleration{Name: name}) }, true},
@@ -36,19 +36,20 @@ func TestAcceleratedChanged(t *testing.T) {
 		default:
 		}
 		if changed != step.want {
-			t.Errorf("%s: changed is %t", step.name, changed)
+			t.Errorf("%s: changed is %t, want the opposite", step.name, changed)
 		}
 	}
 }
 
-// Who takes something from pods for want of a policy waits until all are known. The Store does not.
+// Accelerations says that the list is incomplete until all policies have been delivered, so that
+// nobody acts on a missing one. The Store as a whole does not wait for them.
 func TestAccelerations(t *testing.T) {
 	s := NewStore("node")
 	a, b := &Acceleration{Name: Name{"ns", "a"}}, &Acceleration{Name: Name{"ms", "b"}}
 	s.SetAcceleration(a)
 	s.SetAcceleration(b)
 	if list, all := s.Accelerations(); all || len(list) != 2 || list[0] != b || list[1] != a {
-		t.Errorf("before all are known: %v, %t", list, all)
+		t.Errorf("before the list is complete: %v, %t", list, all)
 	}
 	s.ReplaceServices(nil)
 	s.ReplaceSlices(nil)

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// SetAttachment stores a new or changed Attachment. One without host ports says nothing and is as good as none,
-// unless they are lost.
+// SetAttachment stores a new or changed Attachment. One without host ports carries no information
+// and is dropped, unless its host ports are lost.
 func (s *Store) SetAttachment(a *Attachment) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.attached[a.Pod]
-	// A new list each time: readers keep the one that they were given.
+	// Build a new list each time: readers keep the one they were given.
 	list := slices.DeleteFunc(slices.Clone(was), func(o *Attachment) bool { return o.Device == a.Device })
 	if len(a.HostPorts) > 0 || a.Lost {
 		list = append(list, a)
@@ -24,7 +24,7 @@ func (s *Store) SetAttachment(a *Attachment) {
 	s.setAttached(a.Pod, was, list)
 }
 
-// DeleteAttachment forgets what the runtime asked for an interface of a pod.
+// DeleteAttachment forgets what the runtime asked for on behalf of one interface of a pod.
 func (s *Store) DeleteAttachment(pod Name, device string) {
 	s.SetAttachment(&Attachment{Pod: pod, Device: device})
 }

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// An attachment is due when it comes, changes and goes, and not when it is told again.
+// A pod becomes due when an attachment comes, changes or goes, and not when the same one is set
+// again.
 func TestAttachments(t *testing.T) {
 	s := NewStore("node")
 	pod := Name{"shop", "a"}
@@ -34,18 +35,18 @@ func TestAttachments(t *testing.T) {
 		devices := devicesOf(before)
 		step.do()
 		if due := len(s.TakeDirty()) > 0; due != step.due {
-			t.Errorf("%s: due is %t", step.name, due)
+			t.Errorf("%s: due is %t, want the opposite", step.name, due)
 		}
 		if have := devicesOf(s.Attached(pod)); have != join(step.have) {
-			t.Errorf("%s: there is %s, want %s", step.name, have, join(step.have))
+			t.Errorf("%s: attached is %q, want %q", step.name, have, join(step.have))
 		}
 		if devicesOf(before) != devices {
-			t.Errorf("%s: a list that was given out has changed", step.name)
+			t.Errorf("%s: a list that a reader holds has changed", step.name)
 		}
 		known := len(s.Keys()) > 0
 		s.MarkAll()
 		if all := len(s.TakeDirty()) > 0; all != (step.have != nil) || known != all {
-			t.Errorf("%s: of all that there is %t is due and %t known", step.name, all, known)
+			t.Errorf("%s: after MarkAll due is %t; known before is %t", step.name, all, known)
 		}
 	}
 }
@@ -60,7 +61,8 @@ func devicesOf(list []*Attachment) string {
 
 func join(names []string) string { return strings.Join(names, " ") }
 
-// A pod with a hostIP is due when an interface of the node gets that address or loses it, whoever told of the port.
+// A pod with a hostIP becomes due when an interface of the node gains or loses that address,
+// whether the port came from the Pod or from the runtime.
 func TestHostIPsComeAndGo(t *testing.T) {
 	s := NewStore("node")
 	addr, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")

@@ -1,5 +1,6 @@
-// Package model holds the nouns that the agent thinks in: Service, Slice, Node, Namespace and Pod as translated from
-// whatever source gave them, and the Store that keeps the latest of each. It knows neither Kubernetes' types nor BPF.
+// Package model holds the agent's nouns: Service, Slice, Node, Namespace and Pod, translated from
+// whatever source delivered them, and the Store that keeps the latest version of each. It depends
+// on neither the Kubernetes types nor BPF.
 //
 // Objects are immutable once a Store has them: a change is a new object.
 package model
@@ -26,7 +27,7 @@ func (n Name) Compare(o Name) int {
 // Protocol is an IP protocol number.
 type Protocol uint8
 
-// The protocols that a Service may have, and what stands for none in particular.
+// The protocols that a Service may have, and AnyProtocol for no particular one.
 const (
 	AnyProtocol Protocol = 0
 
@@ -35,7 +36,7 @@ const (
 	SCTP Protocol = 132
 )
 
-// String returns the protocol as people write it, in lower case.
+// String returns the conventional name of the protocol, in lower case.
 func (p Protocol) String() string {
 	switch p {
 	case AnyProtocol:
@@ -75,23 +76,25 @@ func (f Family) Unspecified() netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// Kind says what an object is that wants frontends, or of which something is told.
+// Kind is the kind of an object that wants frontends or that a status is reported about.
 type Kind uint8
 
-// Services claim frontends before Pods' host ports do. A policy of acceleration wants none.
+// The order matters: Services claim frontends before the host ports of Pods do. An acceleration
+// policy wants no frontends.
 const (
 	KindService Kind = iota
 	KindPod
 	KindAcceleration
 )
 
-// Key names one object that wants frontends: what gets dirty, and what is compiled, as a whole.
+// Key names one object that wants frontends. It is the unit in which objects become dirty and are
+// compiled.
 type Key struct {
 	Kind Kind
 	Name
 }
 
-// String returns "namespace/name", with the kind before it unless that is a Service.
+// String returns "namespace/name", prefixed with the kind unless it is a Service.
 func (k Key) String() string {
 	switch k.Kind {
 	case KindPod:

@@ -5,14 +5,15 @@ import (
 	"unique"
 )
 
-// Problem is something in an object that had to be ignored. It becomes an event on that object and a line in
-// `service list`; the rest of the object works.
+// Problem is something in an object that had to be ignored. It becomes an event on that object and
+// a line in `service list`; the rest of the object still works.
 type Problem struct {
 	Reason  string // CamelCase, as in an Event
 	Message string // one sentence that says what to do
 }
 
-// Service is a Kubernetes Service as far as a proxy cares. ExternalName and headless Services have no addresses.
+// Service is a Kubernetes Service, reduced to what a proxy needs. ExternalName and headless
+// Services have no addresses.
 type Service struct {
 	Name
 	UID             string
@@ -24,7 +25,7 @@ type Service struct {
 	Ports           []Port
 	Problems        []Problem
 	Algorithm       string // the annotation as written; empty for the default
-	Direct          string // likewise, how backends on other nodes answer clients outside
+	Direct          string // annotation: how backends on other nodes answer outside clients
 	AffinitySeconds uint32 // 0 for none
 
 	HealthCheckNodePort uint16
@@ -32,7 +33,7 @@ type Service struct {
 	ExternalLocal       bool // externalTrafficPolicy: Local
 }
 
-// Port is one port of a Service. NodePort is 0 where there is none.
+// Port is one port of a Service. NodePort is 0 if it has none.
 type Port struct {
 	Name           string
 	Port, NodePort uint16
@@ -48,7 +49,7 @@ type Slice struct {
 	Ports     []SlicePort
 	Endpoints []Endpoint
 	Problems  []Problem
-	Triggered int64 // when what last changed it began, in nanoseconds since 1970; 0 when unknown
+	Triggered int64 // when the latest change began, in nanoseconds since 1970; 0 when unknown
 }
 
 // SlicePort is a port that the endpoints of a slice listen on.
@@ -68,7 +69,8 @@ const (
 	Terminating
 )
 
-// Label is a name that many endpoints share (a node, a zone): eight bytes, compared as one word.
+// Label is a name that many endpoints share, such as a node or a zone. It takes eight bytes and
+// compares as one word.
 type Label = unique.Handle[string]
 
 // Endpoint is one address of a slice.
@@ -79,7 +81,7 @@ type Endpoint struct {
 	Conditions Conditions
 }
 
-// Hints say which nodes and zones should use an endpoint.
+// Hints lists the zones and nodes that should use an endpoint.
 type Hints struct {
 	Zones, Nodes []string
 }
@@ -91,26 +93,27 @@ type Node struct {
 	Zone     string
 	Addrs    []netip.Addr // internal addresses first, in the order of the object
 	PodCIDRs []netip.Prefix
-	Leaving  bool   // being deleted, or tainted so by the cluster autoscaler
-	Awaiting bool   // tainted so that pods wait until its agent is ready
+	Leaving  bool   // being deleted, or tainted by the cluster autoscaler for removal
+	Awaiting bool   // tainted to keep pods away until its agent is ready
 	Network  bool   // its conditions say that pods have a network there
-	Egress   uint64 // bits a second that all its pods may send together; 0 for as many as they can
+	Egress   uint64 // bits per second for all its pods together; 0 for no limit
 	Problems []Problem
 }
 
-// Namespace carries what a namespace says about its pods: its labels, and the annotations that are ours.
+// Namespace carries what a namespace says about its pods: its labels and fairlead's annotations.
 type Namespace struct {
 	Name        string
 	Labels      map[string]string
 	Annotations map[string]string
 	SocketLB    SocketLB
-	Accelerate  Choice // whether its pods' connections may go past TCP
-	MayUncheck  bool   // its pods may ask for it
-	Egress      uint64 // bits a second that its pods may send together, from each node; 0 for as many as they can
+	Accelerate  Choice // whether its pods' connections may bypass TCP
+	MayUncheck  bool   // its pods may ask to send from foreign addresses
+	Egress      uint64 // bits per second for its pods together, on each node; 0 for no limit
 	Problems    []Problem
 }
 
-// Class is what a Pod has of Kubernetes' quality of service: whose packets go first where not all can go at once.
+// Class is the Kubernetes quality-of-service class of a Pod. It decides whose packets go first
+// under congestion.
 type Class uint8
 
 // The classes.
@@ -120,7 +123,7 @@ const (
 	BestEffort
 )
 
-// Choice is what somebody says to a question, or does not.
+// Choice is the answer to a yes-or-no setting, which may be unset.
 type Choice uint8
 
 // The answers.
@@ -130,10 +133,11 @@ const (
 	No
 )
 
-// SocketLB is what somebody asks for: whether the sockets of pods are pointed at backends.
+// SocketLB is a setting of a pod or namespace: whether pods' sockets are connected to backends
+// directly.
 type SocketLB uint8
 
-// What may be asked for.
+// The settings.
 const (
 	SocketLBUnset SocketLB = iota
 	SocketLBOn
@@ -144,41 +148,43 @@ const (
 type Pod struct {
 	Name
 	UID         string
-	LocalUID    string // the UID that this node's kubelet and runtime have for it: another one for static pods
+	LocalUID    string // the UID on this node's kubelet and runtime; differs from UID for static pods
 	Created     int64
 	Addrs       []netip.Addr
 	HostPorts   []HostPort
 	HostNetwork bool
 	Finished    bool     // its containers have ended for good
-	Runtime     string   // what runs it, if that is not the ordinary: the name of a RuntimeClass, or KubeVirt
-	Mesh        string   // the service mesh that redirects what it dials; empty for none
+	Runtime     string   // set if something special runs it: the name of a RuntimeClass, or KubeVirt
+	Mesh        string   // the service mesh that redirects its outgoing connections; empty for none
 	SocketLB    SocketLB // its own annotation
-	Unchecked   bool     // asks to send what has another's address
-	Proxy       string   // to whom it asks to have its connections handed; empty for nobody
-	Egress      uint64   // bits a second that it may send; 0 for as many as it can
-	Ingress     uint64   // likewise that it may get
+	Unchecked   bool     // asks to send from addresses that are not its own
+	Proxy       string   // the proxy that it asks to have its connections handed to; empty for none
+	Egress      uint64   // bits per second that it may send; 0 for no limit
+	Ingress     uint64   // bits per second that it may receive; 0 for no limit
 	Class       Class
-	BBR         Choice            // whether its connections are to have that congestion control
-	Accelerate  Choice            // whether they may go past TCP: its own annotation
-	Labels      map[string]string // by which others select it
-	Annotations map[string]string // ours
+	BBR         Choice            // whether its connections use BBR congestion control
+	Accelerate  Choice            // whether its connections may bypass TCP: its own annotation
+	Labels      map[string]string // by which policies select it
+	Annotations map[string]string // fairlead's annotations only
 	Problems    []Problem
 }
 
-// Attachment is what the container runtime asked for a pod's interface when it made the pod: known before the pod starts, and gone
-// with it, whatever is heard of the Pod meanwhile.
+// Attachment is what the container runtime asked for when it set up one interface of a pod. It is
+// known before the pod starts and goes away with it, independently of what the API says about the
+// Pod.
 type Attachment struct {
-	Pod       Name   // without a namespace where the runtime named no pod
-	UID       string // as the runtime has it
-	Device    string // the node's end, which no other attachment has
+	Pod       Name   // the namespace is empty if the runtime named no pod
+	UID       string // as the runtime knows it
+	Device    string // the node's end of the pair; unique among attachments
 	Created   int64
 	Addrs     []netip.Addr
 	HostPorts []HostPort
-	// Lost says that what the runtime asked for is not known any more: then what the Pod says has to do.
+	// Lost says that the runtime's request is no longer known. What the Pod says then has to do.
 	Lost bool
 }
 
-// HostPort is a port of the node that leads to a pod. HostIP is invalid for every address of the node.
+// HostPort is a port of the node that leads to a pod. An invalid HostIP stands for every address of
+// the node.
 type HostPort struct {
 	HostIP        netip.Addr
 	Port          uint16

@@ -2,7 +2,7 @@ package model
 
 import "testing"
 
-// Whoever follows pods hears of every change of one and of a namespace, and of nothing else.
+// PodsChanged fires on every change of a pod or a namespace, and on nothing else.
 func TestPodsChanged(t *testing.T) {
 	s := NewStore("node")
 	name := Name{"ns", "a"}
@@ -31,7 +31,7 @@ func TestPodsChanged(t *testing.T) {
 		default:
 		}
 		if changed != step.want {
-			t.Errorf("%s: changed is %t", step.name, changed)
+			t.Errorf("%s: changed is %t, want the opposite", step.name, changed)
 		}
 	}
 	if len(s.Pods()) != 0 || len(s.Namespaces()) != 0 {
@@ -67,7 +67,8 @@ func TestSelfChanged(t *testing.T) {
 	}
 }
 
-// Who may send under others' addresses is decided by pod and namespace together, and whoever carries it out hears of each change.
+// Pod and namespace together decide whether a pod may send from foreign addresses, and
+// TraitsChanged fires on each change of that decision.
 func TestUnchecked(t *testing.T) {
 	s := NewStore("node")
 	name := Name{"shop", "a"}
@@ -103,7 +104,7 @@ func TestUnchecked(t *testing.T) {
 		default:
 		}
 		if due := len(s.TakeDirty()) > 0; changed != step.changed || due != step.due {
-			t.Errorf("%s: told %t, due %t", step.name, changed, due)
+			t.Errorf("%s: changed is %t, due is %t; at least one is wrong", step.name, changed, due)
 		}
 		for uid, known := range map[string]bool{"": true, "api": true, "local": true, "before": false} {
 			if got := s.Unchecked(name, uid); got != (step.want && known) {
@@ -118,12 +119,12 @@ func TestUnchecked(t *testing.T) {
 	select {
 	case <-s.TraitsChanged():
 	default:
-		t.Error("nobody is told that all is known")
+		t.Error("TraitsChanged did not fire when the store became synced")
 	}
 }
 
-// Whoever carries it out hears of each change of what proxy a pod asks for, and of each pod that comes; and a pod that is another's
-// successor is not known until it has come.
+// TraitsChanged fires whenever a pod asks for another proxy and whenever a pod arrives. A new pod
+// of the same name as a deleted one stays unknown until it arrives itself.
 func TestProxyOfPod(t *testing.T) {
 	s := NewStore("node")
 	name := Name{"shop", "a"}
@@ -151,7 +152,7 @@ func TestProxyOfPod(t *testing.T) {
 		default:
 		}
 		if changed != step.changed {
-			t.Errorf("%s: told %t", step.name, changed)
+			t.Errorf("%s: changed is %t, want the opposite", step.name, changed)
 		}
 		for uid, is := range map[string]bool{"": true, "api": true, "local": true, "before": false} {
 			want, known := step.want, step.known && is
@@ -159,13 +160,14 @@ func TestProxyOfPod(t *testing.T) {
 				want = ""
 			}
 			if got, ok := s.Proxy(name, uid); got != want || ok != known {
-				t.Errorf("%s: with UID %q it is %q, known %t", step.name, uid, got, ok)
+				t.Errorf("%s: with UID %q the proxy is %q, known is %t", step.name, uid, got, ok)
 			}
 		}
 	}
 }
 
-// Whoever carries it out hears of what pods share: of namespaces, and of this node alone.
+// TraitsChanged fires when a rate shared by pods changes: of a namespace, or of this node, but not
+// of another node.
 func TestShares(t *testing.T) {
 	s := NewStore("node")
 	for _, step := range []struct {
@@ -193,7 +195,7 @@ func TestShares(t *testing.T) {
 		default:
 		}
 		if changed != step.want {
-			t.Errorf("%s: told %t", step.name, changed)
+			t.Errorf("%s: changed is %t, want the opposite", step.name, changed)
 		}
 	}
 }

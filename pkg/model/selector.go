@@ -5,20 +5,21 @@ import (
 	"strconv"
 )
 
-// Selector tells objects by their labels: every Requirement has to hold, so one without any tells all.
+// Selector selects objects by their labels: every Requirement has to hold, so an empty Selector
+// selects all.
 type Selector []Requirement
 
-// Requirement is what a Selector asks of one label.
+// Requirement is a condition on one label.
 type Requirement struct {
 	Label    string
 	Operator Operator
-	Values   []string // of In and NotIn; a number for Greater and Less
+	Values   []string // for In and NotIn; one number for Greater and Less
 }
 
-// Operator is how a label is compared.
+// Operator says how a label is compared.
 type Operator uint8
 
-// The operators. NotIn holds for an object without the label too, and of the others Absent alone.
+// The operators. For an object without the label only NotIn and Absent hold.
 const (
 	In Operator = iota
 	NotIn
@@ -28,7 +29,7 @@ const (
 	Less
 )
 
-// Selects reports whether an object with these labels is told.
+// Selects reports whether an object with these labels is selected.
 func (s Selector) Selects(labels map[string]string) bool {
 	for i := range s {
 		if !s[i].holds(labels) {

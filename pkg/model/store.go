@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Object is one of the kinds of object that a source delivers.
+// Object is a kind of object that a source delivers.
 type Object uint8
 
 // The kinds of object, in the order in which sources deliver them.
@@ -22,36 +22,37 @@ const (
 	objects
 )
 
-// Store keeps the latest objects and remembers which keys changed since they were last taken. It is the only state
-// that sources write: whatever order, doubling or loss of events led here, what is compiled from it is the same.
+// Store keeps the latest objects and remembers which keys changed since they were last taken. It is
+// the only state that sources write, and what is compiled depends on that state alone: reordered,
+// duplicated or lost events on the way to it make no difference.
 //
-// All methods may be called from several goroutines.
+// All methods are safe for concurrent use.
 type Store struct {
 	mu         sync.Mutex
 	services   map[Name]*entry // a Service and its slices, whichever came first
-	owner      map[Name]Name   // slice -> service
+	owner      map[Name]Name   // slice to Service
 	nodes      map[string]*Node
 	namespaces map[string]*Namespace
 	pods       map[Name]*Pod
 	policies   map[Name]*Acceleration
-	attached   map[Name][]*Attachment           // with host ports, by the pod; the oldest first
-	clusterIPs map[netip.Addr]int32             // how many Services have the address
-	external   map[netip.Addr]map[Name]struct{} // Services that name the address in externalIPs
-	local      map[netip.Addr]struct{}          // addresses that interfaces of this node have
-	moved      uint64                           // how often the addresses changed that nodes have, for themselves and for pods
+	attached   map[Name][]*Attachment           // those with host ports, by pod; the oldest first
+	clusterIPs map[netip.Addr]int32             // number of Services with the address
+	external   map[netip.Addr]map[Name]struct{} // Services that list the address in externalIPs
+	local      map[netip.Addr]struct{}          // addresses of this node's interfaces
+	moved      uint64                           // counts changes of node addresses and pod CIDRs
 
-	self   string // this node
+	self   string // name of this node
 	dirty  map[Key]struct{}
 	wake   chan struct{}
-	pod    chan struct{} // signalled when pods or namespaces changed
-	short  chan struct{} // likewise, or policies of whose connections may go past TCP
-	traits chan struct{} // signalled when it changed which pods may send under others' addresses, or have a proxy
-	node   chan struct{} // signalled when this node changed
-	inside chan struct{} // signalled when addresses inside of the cluster changed
-	others chan struct{} // likewise, for whoever leads to the other nodes
+	pod    chan struct{} // signalled when pods or namespaces change
+	short  chan struct{} // signalled when pods, namespaces or acceleration policies change
+	traits chan struct{} // signalled when what Unchecked, Proxy or Rates return may have changed
+	node   chan struct{} // signalled when this node changes
+	inside chan struct{} // signalled when addresses inside the cluster change
+	others chan struct{} // likewise, for the reader that maintains routes to other nodes
 	synced [objects]bool
-	ready  chan struct{} // closed when all are synced
-	listed bool          // all policies were
+	ready  chan struct{} // closed once all are synced
+	listed bool          // all policies were delivered
 
 	waiting waiting
 }
@@ -87,32 +88,36 @@ func NewStore(self string) *Store {
 	}
 }
 
-// Wake is signalled whenever something became dirty, or addresses inside of the cluster changed.
+// Wake is signalled whenever a key becomes dirty or addresses inside the cluster change.
 func (s *Store) Wake() <-chan struct{} { return s.wake }
 
-// PodsChanged is signalled whenever a Pod or a Namespace changed. It has one reader.
+// PodsChanged is signalled whenever a Pod or a Namespace changes. It has one reader.
 func (s *Store) PodsChanged() <-chan struct{} { return s.pod }
 
-// AcceleratedChanged is signalled whenever it may have changed whose connections may go past TCP. It has one reader.
+// AcceleratedChanged is signalled whenever the set of connections that may bypass TCP may have
+// changed. It has one reader.
 func (s *Store) AcceleratedChanged() <-chan struct{} { return s.short }
 
-// TraitsChanged is signalled whenever Unchecked, Proxy or Rates may have changed for a pod. It has one reader.
+// TraitsChanged is signalled whenever Unchecked, Proxy or Rates may have changed for a pod. It has
+// one reader.
 func (s *Store) TraitsChanged() <-chan struct{} { return s.traits }
 
-// SelfChanged is signalled whenever the Node that the agent runs on changed. It has one reader.
+// SelfChanged is signalled whenever the Node that the agent runs on changes. It has one reader.
 func (s *Store) SelfChanged() <-chan struct{} { return s.node }
 
-// InsideChanged is signalled whenever addresses inside of the cluster changed. It has one reader.
+// InsideChanged is signalled whenever addresses inside the cluster change. It has one reader.
 func (s *Store) InsideChanged() <-chan struct{} { return s.inside }
 
-// NodesChanged is signalled whenever the addresses of a node changed, for itself or for pods. It has one reader.
+// NodesChanged is signalled whenever the addresses or pod CIDRs of a node change. It has one
+// reader.
 func (s *Store) NodesChanged() <-chan struct{} { return s.others }
 
-// Synced is closed once every kind of object was delivered whole at least once. Until then nothing may be deleted.
+// Synced is closed once every kind of object was delivered completely at least once. Until then
+// nothing may be deleted.
 func (s *Store) Synced() <-chan struct{} { return s.ready }
 
-// keepDirty is how large the set of dirty keys may be to be used again: a map never shrinks, and after a start it has
-// room for every object.
+// keepDirty is the largest set of dirty keys that is cleared and reused. A map never shrinks, and
+// after a start it has room for every object.
 const keepDirty = 1024
 
 // TakeDirty returns the keys that changed since the last call, sorted, and forgets them.
@@ -136,7 +141,8 @@ func (s *Store) TakeDirty() []Key {
 	return keys
 }
 
-// MarkDirty makes the keys due again: after an error, or when what they compile to depends on another object.
+// MarkDirty makes the keys due again, after an error or when what they compile to depends on
+// another object.
 func (s *Store) MarkDirty(keys ...Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,7 +178,7 @@ func (s *Store) mark(keys ...Key) {
 	signal(s.wake)
 }
 
-// signal wakes the reader of a channel that has room for one.
+// signal wakes the reader of a channel with room for one element.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -191,7 +197,7 @@ func (s *Store) markSynced(object Object) {
 		}
 	}
 	close(s.ready)
-	signal(s.traits) // what it says of a pod is true from now on
+	signal(s.traits) // only now do Unchecked, Proxy and Rates return the truth
 }
 
 // Unsynced lists the kinds of object that were not delivered yet.
@@ -207,8 +213,8 @@ func (s *Store) Unsynced() []string {
 	return missing
 }
 
-// Service returns the latest Service of that name, nil if there is none, and its slices, ordered by name. Neither may
-// be changed.
+// Service returns the latest Service of that name, or nil, and its slices, ordered by name. The
+// caller must not modify either.
 func (s *Store) Service(name Name) (*Service, []*Slice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,8 +232,9 @@ func (s *Store) Pod(name Name) *Pod {
 	return s.pods[name]
 }
 
-// Unchecked reports whether a pod, which this node's runtime knows by that UID, may send under others' addresses: it has to ask for it,
-// and its namespace to let it. Without a UID the name has to do.
+// Unchecked reports whether the pod that this node's runtime knows by that UID may send from
+// addresses that are not its own. The pod has to ask for it and its namespace has to allow it. An
+// empty UID matches any pod of that name.
 func (s *Store) Unchecked(name Name, uid string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,8 +242,8 @@ func (s *Store) Unchecked(name Name, uid string) bool {
 	return pod != nil && pod.Unchecked && s.mayUncheck(name.Namespace)
 }
 
-// Proxy returns to whom a pod, which this node's runtime knows by that UID, asks to have its connections handed, and whether the Pod is
-// known.
+// Proxy returns the proxy that the pod asks to have its connections handed to, and whether the Pod
+// is known. The UID is the runtime's, as for Unchecked.
 func (s *Store) Proxy(name Name, uid string) (proxy string, known bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,23 +254,24 @@ func (s *Store) Proxy(name Name, uid string) (proxy string, known bool) {
 	return pod.Proxy, true
 }
 
-// Rates are how many bits a second a pod may send and get; 0 for as many as it can.
+// Rates are bits per second that a pod may send and receive; 0 stands for no limit.
 type Rates struct {
 	Egress, Ingress uint64
 	OfNamespace     uint64 // that the pods of its namespace may send together
 	OfNode          uint64 // that all pods of this node may send together
 	Class           Class
-	BBR             Choice // whether its connections are to have that congestion control
-	Known           bool   // the Pod is; without it, what it shares with others alone
+	BBR             Choice // whether its connections use BBR congestion control
+	Known           bool   // the Pod is known; if not, only the shared rates are valid
 }
 
-// What Kubernetes takes for reasonable, in bits a second.
+// The limits, in bits per second, that Kubernetes sets for the bandwidth annotations.
 const (
 	leastRate = 1e3
 	mostRate  = 1e15
 )
 
-// ReasonableRate returns so many bits a second, or 0, which is no limit, if that is none that a pod may be kept to.
+// ReasonableRate returns bits, in bits per second, or 0 for no limit if a pod cannot be kept to that
+// rate.
 func ReasonableRate(bits uint64) uint64 {
 	if bits < leastRate || bits > mostRate {
 		return 0
@@ -271,7 +279,8 @@ func ReasonableRate(bits uint64) uint64 {
 	return bits
 }
 
-// Rates returns those of a pod, which this node's runtime knows by that UID. What a pod shares with others it does whoever it is.
+// Rates returns the rates of the pod that this node's runtime knows by that UID. Rates shared with
+// other pods apply whether or not the Pod is known.
 func (s *Store) Rates(name Name, uid string) Rates {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -288,7 +297,7 @@ func (s *Store) Rates(name Name, uid string) Rates {
 	return r
 }
 
-// known returns the Pod that the runtime means; nil if it is another of the same name.
+// known returns the Pod that the runtime means, or nil if the Pod of that name is a different one.
 func (s *Store) known(name Name, uid string) *Pod {
 	pod := s.pods[name]
 	if pod == nil || uid != "" && uid != pod.UID && uid != pod.LocalUID {
@@ -297,7 +306,7 @@ func (s *Store) known(name Name, uid string) *Pod {
 	return pod
 }
 
-// MayUncheck reports whether a namespace lets its pods send under others' addresses.
+// MayUncheck reports whether a namespace allows its pods to send from foreign addresses.
 func (s *Store) MayUncheck(namespace string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,21 +318,22 @@ func (s *Store) mayUncheck(namespace string) bool {
 	return found != nil && found.MayUncheck
 }
 
-// Attached returns the attachments of a pod that have host ports, or have lost them, the oldest first. They may not be changed.
+// Attached returns the attachments of a pod that have host ports or lost them, the oldest first.
+// The caller must not modify the list.
 func (s *Store) Attached(pod Name) []*Attachment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.attached[pod]
 }
 
-// Pods returns the latest of every Pod, by name.
+// Pods returns the latest version of every Pod, by name.
 func (s *Store) Pods() []*Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.pods), func(a, b *Pod) int { return a.Name.Compare(b.Name) })
 }
 
-// PodAddrs returns whose addresses those of this node's pods are.
+// PodAddrs maps the addresses of this node's pods to the pods that have them.
 func (s *Store) PodAddrs() map[netip.Addr]Name {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -338,14 +348,14 @@ func (s *Store) PodAddrs() map[netip.Addr]Name {
 	return whose
 }
 
-// Namespaces returns the latest of every Namespace, by name.
+// Namespaces returns the latest version of every Namespace, by name.
 func (s *Store) Namespaces() []*Namespace {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.namespaces), func(a, b *Namespace) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// Self returns this node's latest Node object; a Node with only its name while there is none.
+// Self returns this node's latest Node object, or a Node with only a name while there is none.
 func (s *Store) Self() *Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -355,7 +365,7 @@ func (s *Store) Self() *Node {
 	return &Node{Name: s.self}
 }
 
-// Others returns the latest of every Node but this one, by name.
+// Others returns the latest version of every Node but this one, by name.
 func (s *Store) Others() []*Node {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -399,8 +409,9 @@ func (s *Store) Local(addr netip.Addr) bool {
 	return ok
 }
 
-// Inside returns, sorted, what the addresses inside of the cluster are as far as its Nodes tell: their own, and those that
-// they have for pods. Moves changes with them: if it is known, nothing has changed and the list is not made.
+// Inside returns the sorted prefixes inside the cluster as far as Nodes tell: the nodes' own
+// addresses and their pod CIDRs. The number moves changes with them: if it still equals known,
+// nothing has changed and no list is built.
 func (s *Store) Inside(known uint64) (list []netip.Prefix, moves uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -419,8 +430,9 @@ func (s *Store) Inside(known uint64) (list []netip.Prefix, moves uint64) {
 	return slices.Compact(list), s.moved
 }
 
-// ReservedFor says why an externalIP must not be taken over by a Service, or returns "". Taking a node's, a pod's or
-// another Service's address would hand its traffic to whoever may create a Service.
+// ReservedFor says why a Service must not take over an externalIP, or returns "". Taking the
+// address of a node, a pod or another Service would hand its traffic to anybody who may create a
+// Service.
 func (s *Store) ReservedFor(addr netip.Addr) string {
 	switch {
 	case addr.IsLoopback():

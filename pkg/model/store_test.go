@@ -50,7 +50,7 @@ func TestSlicesFindTheirService(t *testing.T) {
 	s.SetSlice(slice("a", "api"))
 	wantDirty(t, s, "a slice changed its service", serviceKey("api"), serviceKey("web"))
 	if _, list := s.Service(Name{"ns", "web"}); len(list) != 1 {
-		t.Errorf("the slice stayed with its old service too: %v", list)
+		t.Errorf("the slice also stayed with its old service: %v", list)
 	}
 	s.DeleteService(Name{"ns", "web"})
 	s.DeleteSlice(Name{"ns", "b"})
@@ -75,7 +75,7 @@ func TestReadersKeepTheListTheyWereGiven(t *testing.T) {
 	s.SetSlice(changed)
 	s.DeleteSlice(Name{"ns", "a"})
 	if !slices.Equal(before, kept) {
-		t.Error("a list in a reader's hands was changed")
+		t.Error("a list that a reader holds was changed")
 	}
 }
 
@@ -133,7 +133,8 @@ func TestReservedAddresses(t *testing.T) {
 	}
 }
 
-// TestExternalIPsAreDueWhenTheirAddressIsTaken covers what a Service's validity depends on besides itself.
+// Whether a Service may use an externalIP depends on other objects: a change of those makes the
+// Service due.
 func TestExternalIPsAreDueWhenTheirAddressIsTaken(t *testing.T) {
 	s := NewStore("node")
 	taker := service("taker", "10.96.0.1")

@@ -16,7 +16,7 @@ func (s *Store) SetService(service *Service) {
 	s.setService(service)
 }
 
-// DeleteService forgets a Service; its slices stay until they are deleted themselves.
+// DeleteService forgets a Service. Its slices stay until they are deleted themselves.
 func (s *Store) DeleteService(name Name) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,8 +79,8 @@ func (s *Store) drop(name Name, e *entry) {
 	}
 }
 
-// claimAddrs notes which addresses a Service occupies, and makes due the Services whose externalIPs thereby became
-// reserved.
+// claimAddrs records the addresses that a Service occupies, and makes due the Services whose
+// externalIPs thereby became reserved.
 func (s *Store) claimAddrs(service *Service) {
 	for _, addr := range service.ClusterIPs {
 		s.clusterIPs[addr]++
@@ -120,7 +120,7 @@ func (s *Store) markExternal(addr netip.Addr) {
 	}
 }
 
-// SetSlice stores a new or changed slice, also before its Service exists.
+// SetSlice stores a new or changed slice. The slice may precede its Service.
 func (s *Store) SetSlice(slice *Slice) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,14 +156,14 @@ func bySliceName(slice *Slice, name string) int { return strings.Compare(slice.N
 func (s *Store) setSlice(slice *Slice) {
 	service := Name{slice.Namespace, slice.Service}
 	if was, ok := s.owner[slice.Name]; ok && was != service {
-		s.deleteSlice(slice.Name) // the label that names the Service was changed
+		s.deleteSlice(slice.Name) // its service-name label was changed
 	}
 	e := s.entry(service)
 	i, found := slices.BinarySearchFunc(e.slices, slice.Name.Name, bySliceName)
 	if found && reflect.DeepEqual(e.slices[i], slice) {
 		return
 	}
-	// A new list each time: readers keep the one that they were given.
+	// Build a new list each time: readers keep the one they were given.
 	list := make([]*Slice, 0, len(e.slices)+1)
 	list = append(append(list, e.slices[:i]...), slice)
 	if found {
@@ -238,8 +238,8 @@ func (s *Store) deleteNode(name string) {
 	s.nodeChanged(was, &Node{Name: name})
 }
 
-// nodeChanged makes due what a node's change can affect: everything when this node's zone changed, and the Services
-// with externalIPs when addresses came or went.
+// nodeChanged makes due what a node's change can affect: everything if this node's zone changed,
+// and the Services with externalIPs if addresses came or went.
 func (s *Store) nodeChanged(was, is *Node) {
 	if was == nil {
 		was = &Node{Name: is.Name}
@@ -264,8 +264,9 @@ func (s *Store) nodeChanged(was, is *Node) {
 	}
 }
 
-// SetLocal stores which addresses interfaces of this node have, and makes due the Services for whose ClusterIP or endpoint,
-// and the pods for whose hostIP, it matters that one came or went.
+// SetLocal stores the addresses of this node's interfaces. It makes due the Services with a
+// ClusterIP or endpoint among the addresses that came or went, and the pods with a hostIP among
+// them.
 func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -300,7 +301,7 @@ func (s *Store) SetLocal(addrs iter.Seq[netip.Addr]) {
 	}
 }
 
-// endpoint reports whether one of the endpoints has an address that is asked for.
+// endpoint reports whether one of the endpoints has a wanted address.
 func (e *entry) endpoint(wanted func(netip.Addr) bool) bool {
 	return slices.ContainsFunc(e.slices, func(slice *Slice) bool {
 		return slices.ContainsFunc(slice.Endpoints, func(endpoint Endpoint) bool { return wanted(endpoint.Addr) })
@@ -353,7 +354,8 @@ func (s *Store) deleteNamespace(name string) {
 	s.namespaceChanged(was, &Namespace{Name: name})
 }
 
-// namespaceChanged makes due the pods for which it matters whether their namespace lets them send under others' addresses.
+// namespaceChanged makes due the pods affected by whether their namespace lets them send from
+// foreign addresses.
 func (s *Store) namespaceChanged(was, is *Namespace) {
 	s.signalPods()
 	if was == nil {
@@ -430,13 +432,13 @@ func (s *Store) deletePod(name Name) {
 	}
 }
 
-// signalPods wakes those who decide about pods by them and their namespaces.
+// signalPods wakes the readers whose decisions depend on pods and their namespaces.
 func (s *Store) signalPods() {
 	signal(s.pod)
 	signal(s.short)
 }
 
-// hasTraits reports whether a pod asks to be treated otherwise than most.
+// hasTraits reports whether a pod asks for anything beyond the defaults.
 func (p *Pod) hasTraits() bool {
 	return p.Unchecked || p.Proxy != "" || p.Egress != 0 || p.Ingress != 0 || p.Class != Burstable || p.BBR != Unsaid
 }

@@ -2,28 +2,30 @@ package model
 
 import "time"
 
-// waiting is how long changes have been waiting, and since when endpoints have been on their way. A Store has one,
-// guarded by the Store's lock.
+// waiting tracks how long changes have been waiting and when endpoint changes began. The Store has
+// one and guards it with its lock.
 type waiting struct {
-	marked  time.Time // the first change that nobody took yet
-	taken   time.Time // the first change that was taken and may not be in the maps
+	marked  time.Time // the first change that was not taken yet
+	taken   time.Time // the first change that was taken but may not be in the maps yet
 	started time.Time
 
 	triggers map[Name][]Trigger // by Service
 	count    int
 }
 
-// Trigger is a change of endpoints whose time is known: when the controller saw the Service or Pod change.
+// Trigger is a change of endpoints with a known start: the time at which the controller saw the
+// Service or Pod change.
 type Trigger struct {
 	Service Name
 	Family  Family
 	At      time.Time
 }
 
-// maxTriggers bounds what is kept of changes that nobody takes: the times of a burst are as good as those of all of it.
+// maxTriggers bounds the triggers kept while nobody takes them. The first ones of a burst are as
+// good a sample as all of it.
 const maxTriggers = 4096
 
-// earliest returns the earlier of two times, either of which may be zero for none.
+// earliest returns the earlier of two times; a zero time stands for none.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -31,22 +33,24 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// Waiting returns since when the oldest change has been waiting to be in the maps; zero if none is.
+// Waiting returns when the oldest change that is not in the maps yet arrived, or zero if there is
+// none.
 func (s *Store) Waiting() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return earliest(s.waiting.marked, s.waiting.taken)
 }
 
-// Settled says that every change that TakeDirty gave so far is in the maps.
+// Settled says that every change TakeDirty has returned so far is in the maps.
 func (s *Store) Settled() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting.taken = time.Time{}
 }
 
-// Triggers returns the triggers of changes since the last call and forgets them. Every Service among them was marked
-// dirty before: whoever wants to know when they are in the maps calls this before TakeDirty.
+// Triggers returns the triggers of changes since the last call and forgets them. Every Service
+// among them was marked dirty before. To learn when they reach the maps, call Triggers before
+// TakeDirty.
 func (s *Store) Triggers() []Trigger {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,8 +66,8 @@ func (s *Store) Triggers() []Trigger {
 	return list
 }
 
-// trigger notes when a change of a slice began. What began before the Store did says how long this agent was away and
-// not how long it took.
+// trigger records when a change of a slice began. A change that began before the Store existed is
+// ignored: its age says how long this agent was away, not how long the change took.
 func (w *waiting) trigger(service Name, slice *Slice) {
 	at := time.Unix(0, slice.Triggered)
 	if slice.Triggered == 0 || !at.After(w.started) || w.count >= maxTriggers {
@@ -76,7 +80,8 @@ func (w *waiting) trigger(service Name, slice *Slice) {
 	w.count++
 }
 
-// forget drops the triggers of a Service that lost a slice: what the other slices say is about an earlier change.
+// forget drops the triggers of a Service that lost a slice: what the remaining slices say is about
+// an earlier change.
 func (w *waiting) forget(service Name) {
 	w.count -= len(w.triggers[service])
 	delete(w.triggers, service)

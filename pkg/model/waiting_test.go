@@ -10,35 +10,35 @@ import (
 func TestWaiting(t *testing.T) {
 	s := NewStore("node")
 	if !s.Waiting().IsZero() {
-		t.Error("something waits in a new store")
+		t.Error("a new store has a waiting change")
 	}
 	s.SetService(service("web", "10.96.0.1"))
 	first := s.Waiting()
 	if first.IsZero() {
-		t.Fatal("a new Service does not wait")
+		t.Fatal("a new Service is not waiting")
 	}
 	s.SetService(service("api", "10.96.0.2"))
 	if got := s.Waiting(); !got.Equal(first) {
-		t.Error("a second change made the first one's wait shorter")
+		t.Error("a second change shortened the wait of the first")
 	}
 	s.TakeDirty()
 	if got := s.Waiting(); !got.Equal(first) {
-		t.Error("what was taken does not wait any more, before it is in the maps")
+		t.Error("a change stopped waiting when it was taken, before it was in the maps")
 	}
-	s.MarkDirty(serviceKey("web")) // it failed, and is tried again
+	s.MarkDirty(serviceKey("web")) // it failed and is retried
 	s.TakeDirty()
 	if got := s.Waiting(); !got.Equal(first) {
-		t.Error("a retry began the wait anew")
+		t.Error("a retry restarted the wait")
 	}
 	s.SetService(service("db", "10.96.0.3"))
 	s.Settled()
 	if got := s.Waiting(); got.IsZero() || !got.After(first) {
-		t.Errorf("a change that came meanwhile waits since %v, the settled ones did since %v", got, first)
+		t.Errorf("a change that came before Settled waits since %v; the settled ones waited since %v", got, first)
 	}
 	s.TakeDirty()
 	s.Settled()
 	if !s.Waiting().IsZero() {
-		t.Error("something waits when all is settled")
+		t.Error("a change is waiting although all is settled")
 	}
 }
 
@@ -49,10 +49,10 @@ func TestTriggers(t *testing.T) {
 		return slice
 	}
 	now := time.Now()
-	s.SetSlice(slice("a", "web"))                                // not known
-	s.SetSlice(at(slice("a", "web"), now.Add(-time.Hour)))       // before the agent
-	s.SetSlice(at(slice("b", "web"), now.Add(time.Millisecond))) // noted
-	s.SetSlice(at(slice("b", "web"), now.Add(time.Millisecond))) // the same once more
+	s.SetSlice(slice("a", "web"))                                // start unknown
+	s.SetSlice(at(slice("a", "web"), now.Add(-time.Hour)))       // began before the agent started
+	s.SetSlice(at(slice("b", "web"), now.Add(time.Millisecond))) // recorded
+	s.SetSlice(at(slice("b", "web"), now.Add(time.Millisecond))) // same slice again
 	s.SetSlice(at(slice("c", "api"), now.Add(time.Second)))
 	s.DeleteSlice(Name{"ns", "c"})
 	want := []Trigger{{Name{"ns", "web"}, IPv4, time.Unix(0, now.Add(time.Millisecond).UnixNano())}}
@@ -60,12 +60,12 @@ func TestTriggers(t *testing.T) {
 		t.Errorf("triggers are %v, want %v", got, want)
 	}
 	if got := s.Triggers(); got != nil {
-		t.Errorf("taken twice: %v", got)
+		t.Errorf("the same triggers were returned twice: %v", got)
 	}
 	for i := range 2 * maxTriggers {
 		s.SetSlice(at(slice("a", fmt.Sprint("web", i%9)), now.Add(time.Duration(i+2)*time.Second)))
 	}
 	if got := len(s.Triggers()); got > maxTriggers {
-		t.Errorf("%d triggers are kept of nobody who takes them", got)
+		t.Errorf("%d triggers are kept while nobody takes them, more than maxTriggers", got)
 	}
 }
