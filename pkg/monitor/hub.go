@@ -1,5 +1,5 @@
-// Package monitor hands what the programs tell of packets to whoever watches. The programs tell nothing while nobody
-// does.
+// Package monitor delivers the events that the BPF programs report about packets to the clients
+// that watch. While nobody watches, the programs report nothing.
 package monitor
 
 import (
@@ -15,53 +15,53 @@ import (
 )
 
 const (
-	backlog = 1024                   // events that a client may be behind
-	round   = 200 * time.Millisecond // between looks at what was lost, and at who is still there
-	renewal = 2 * time.Second        // between requests to the programs, which heed one for some seconds
+	backlog = 1024                   // events that a client may lag behind
+	round   = 200 * time.Millisecond // between checks for lost events and for remaining clients
+	renewal = 2 * time.Second        // between requests to the programs, which honour each for some seconds
 )
 
 // ErrEnded is returned by Subscribe once the Hub is closed.
-var ErrEnded = errors.New("the agent ends")
+var ErrEnded = errors.New("the agent is shutting down")
 
-// Source is what the programs tell, as datapath.Events has it.
+// Source delivers the events of the programs; datapath.Events implements it.
 type Source interface {
-	// Want makes the programs tell what is asked for, for some seconds.
+	// Want asks the programs for the events described by the Watch, for some seconds.
 	Want(maps.Watch) error
 	// Read waits for an event until late, and returns false if none came.
 	Read(event *maps.Event, late time.Time) (bool, error)
 	// Lost returns how many events were ever lost.
 	Lost() (uint64, error)
-	// Close makes the programs tell nothing any more.
+	// Close makes the programs stop reporting.
 	Close() error
 }
 
-// Words say what the numbers of an event stand for.
+// Words translates the numbers in an event into names.
 type Words interface {
 	Event(*maps.Event) observe.Event
 	Close() error
 }
 
-// Config is what a Hub needs. Its functions are called when the first client comes.
+// Config is what a Hub needs. Its functions are called when the first client arrives.
 type Config struct {
 	Source func() (Source, error)
 	Words  func() (Words, error)
 	Log    *slog.Logger
 }
 
-// Stats are what a Hub has done since it was made.
+// Stats counts what a Hub has done since it was made.
 type Stats struct {
-	Clients int    // now
-	Events  uint64 // that were told
-	Lost    uint64 // that could not be told to a client
+	Clients int    // connected now
+	Events  uint64 // that were reported
+	Lost    uint64 // that could not be delivered to a client
 }
 
-// Hub hands events to its clients. It may be used from several goroutines.
+// Hub hands events to its clients. It is safe for concurrent use.
 type Hub struct {
 	cfg Config
 
 	mu      sync.Mutex
 	clients map[*Client]struct{}
-	source  Source // nil while nobody reads
+	source  Source // nil while nobody watches
 	ended   bool
 	stats   Stats
 	reading sync.WaitGroup
@@ -72,17 +72,18 @@ func NewHub(cfg Config) *Hub {
 	return &Hub{cfg: cfg, clients: map[*Client]struct{}{}}
 }
 
-// Client is somebody who watches.
+// Client is one subscriber of a Hub.
 type Client struct {
 	hub    *Hub
 	filter observe.EventFilter
 	watch  maps.Watch
 	events chan observe.Event
-	lost   uint64 // since it was last told so; guarded by the hub
-	end    string // likewise; set before events is closed
+	lost   uint64 // since the client was last told; guarded by the hub's mutex
+	end    string // why events ended; guarded likewise, set before events is closed
 }
 
-// Subscribe adds a client, and returns once the programs tell what it wants. The caller closes it.
+// Subscribe adds a client, and returns once the programs report what it wants. The caller must
+// close the client.
 func (h *Hub) Subscribe(filter observe.EventFilter) (*Client, error) {
 	watch, err := filter.Watch()
 	if err != nil {
@@ -108,17 +109,18 @@ func (h *Hub) Subscribe(filter observe.EventFilter) (*Client, error) {
 	return c, nil
 }
 
-// Events returns what happens. It is closed when nothing more comes; End says why.
+// Events returns the channel of events. It is closed when no more will come; End says why.
 func (c *Client) Events() <-chan observe.Event { return c.events }
 
-// End returns why nothing more comes.
+// End returns why no more events come.
 func (c *Client) End() string {
 	c.hub.mu.Lock()
 	defer c.hub.mu.Unlock()
 	return c.end
 }
 
-// Close takes the client away; with the last one the programs are told to tell nothing. Closing twice is no error.
+// Close removes the client. Removing the last one makes the programs stop reporting. Closing twice
+// is no error.
 func (c *Client) Close() {
 	c.hub.mu.Lock()
 	defer c.hub.mu.Unlock()
@@ -127,7 +129,7 @@ func (c *Client) Close() {
 	}
 	delete(c.hub.clients, c)
 	if err := c.hub.renew(); err != nil {
-		c.hub.cfg.Log.Warn("programs tell more than is wanted", "error", err)
+		c.hub.cfg.Log.Warn("the BPF programs may report more events than the remaining clients want", "error", err)
 	}
 }
 
@@ -140,7 +142,7 @@ func (h *Hub) Stats() Stats {
 	return s
 }
 
-// Close ends what clients get, and takes no more of them.
+// Close ends every client's events and accepts no new clients.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	h.ended = true
@@ -157,7 +159,8 @@ func (h *Hub) endAll(why string) {
 	}
 }
 
-// start begins to read. What it reads by is closed with the last client.
+// start opens the source and starts reading. The reading goroutine closes both after the last
+// client left.
 func (h *Hub) start() error {
 	words, err := h.cfg.Words()
 	if err != nil {
@@ -177,8 +180,9 @@ func (h *Hub) start() error {
 	return nil
 }
 
-// renew asks the programs for what the clients want together. Where they want different addresses or ports the programs
-// are asked for all, and each client is given its own.
+// renew asks the programs for the union of what the clients want. If clients want different
+// addresses or ports, the programs are asked for all of them, and each client's filter picks its
+// own.
 func (h *Hub) renew() error {
 	if h.source == nil {
 		return nil
@@ -208,7 +212,7 @@ func (h *Hub) renew() error {
 	return nil
 }
 
-// give hands an event to the clients that want it. Who is behind loses it.
+// give hands an event to the clients that want it. A client that lags behind loses it.
 func (h *Hub) give(e *observe.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -237,7 +241,7 @@ func (c *Client) send(e *observe.Event) {
 	}
 }
 
-// tellLost tells every client what it and the programs have lost.
+// tellLost tells every client how many events it has lost, including the n that the programs lost.
 func (h *Hub) tellLost(n uint64) {
 	h.stats.Lost += n
 	for c := range h.clients {

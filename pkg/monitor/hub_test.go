@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/observe"
 )
 
-// programs is a Source: what is put into its channel the programs tell, if they were asked to.
+// programs is a Source: it delivers the events put into its channel.
 type programs struct {
 	mu     sync.Mutex
 	watch  maps.Watch
@@ -22,7 +22,7 @@ type programs struct {
 	closed bool
 
 	events chan maps.Event
-	gone   chan struct{} // closed with it
+	gone   chan struct{} // closed by Close
 }
 
 func (p *programs) Want(w maps.Watch) error {
@@ -71,7 +71,7 @@ func (p *programs) wanted() maps.Watch {
 	return p.watch
 }
 
-// words say of an event only what a filter goes by.
+// words fills in only the fields that a filter looks at.
 type words struct{}
 
 func (words) Event(e *maps.Event) observe.Event {
@@ -122,7 +122,7 @@ func next(t *testing.T, c *Client) observe.Event {
 		}
 		return e
 	case <-time.After(10 * time.Second):
-		t.Fatal("nothing comes")
+		t.Fatal("no event within 10 s")
 	}
 	return observe.Event{}
 }
@@ -132,13 +132,14 @@ func wait(t *testing.T, done <-chan struct{}) {
 	select {
 	case <-done:
 	case <-time.After(10 * time.Second):
-		t.Fatal("it is still open")
+		t.Fatal("the source is still open after 10 s")
 	}
 }
 
-const ttl = 8 // any number but that of a choice
+const ttl = 8 // any reason number other than that of a choice
 
-// Each client gets what it asked for, the programs are asked for all of it together, and for nothing once all are gone.
+// Each client gets what it asked for. The programs are asked for the union, and for nothing once
+// all clients are gone.
 func TestClients(t *testing.T) {
 	r := newRig(t)
 	drops, ports := r.subscribe(t, observe.EventFilter{}), r.subscribe(t, observe.EventFilter{Port: 7, Sample: 10})
@@ -163,11 +164,11 @@ func TestClients(t *testing.T) {
 	drops.Close()
 	drops.Close()
 	if w := p.wanted(); w.Port != maps.PortOf(7) {
-		t.Errorf("alone, the other asks for %+v", w)
+		t.Errorf("with one client left, the programs are asked for %+v", w)
 	}
 	ports.Close()
 	if w := p.wanted(); w != (maps.Watch{}) {
-		t.Errorf("nobody asks for %+v", w)
+		t.Errorf("without clients, the programs are asked for %+v", w)
 	}
 	wait(t, p.gone)
 	if s := r.Stats(); s.Clients != 0 || s.Events != 4 || s.Lost != 0 {
@@ -175,11 +176,12 @@ func TestClients(t *testing.T) {
 	}
 	r.subscribe(t, observe.EventFilter{})
 	if len(r.opened) != 2 || r.opened[1].wanted().Reasons == 0 {
-		t.Errorf("%d were opened, the last is asked for %+v", len(r.opened), r.opened[len(r.opened)-1].wanted())
+		t.Errorf("%d sources were opened, the last is asked for %+v", len(r.opened), r.opened[len(r.opened)-1].wanted())
 	}
 }
 
-// Who wants fewer choices than somebody else gets his share, and is told what each stands for.
+// A client that wants a smaller sample of choices than another gets its share, and each event says
+// how many choices it stands for.
 func TestShares(t *testing.T) {
 	r := newRig(t)
 	all, few := r.subscribe(t, observe.EventFilter{Sample: 1}), r.subscribe(t, observe.EventFilter{Sample: 4})
@@ -196,12 +198,12 @@ func TestShares(t *testing.T) {
 	}
 	got := len(few.Events())
 	if e := next(t, few); e.Sample != 4 || got < n/4-100 || got > n/4+100 {
-		t.Errorf("%d of %d, each one of %d", got, n, e.Sample)
+		t.Errorf("got %d of %d choices, each standing for %d", got, n, e.Sample)
 	}
 }
 
-// A client that does not read keeps nobody waiting, and hears how much it has missed; so does everybody of what the
-// programs could not tell.
+// A client that does not read blocks nobody, and learns how many events it missed. Every client
+// learns how many events the programs could not report.
 func TestLost(t *testing.T) {
 	r := newRig(t)
 	slow, quick := r.subscribe(t, observe.EventFilter{}), r.subscribe(t, observe.EventFilter{})
@@ -234,7 +236,7 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// Clients are told when nothing more comes, and why; after an error the next one begins anew.
+// When events end, clients are told and learn why. After an error the next client starts afresh.
 func TestEnds(t *testing.T) {
 	r := newRig(t)
 	c := r.subscribe(t, observe.EventFilter{})
@@ -262,7 +264,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// The programs forget what they were asked for, so they are asked again.
+// The programs forget requests after a while, so the hub repeats them.
 func TestRenewal(t *testing.T) {
 	r := newRig(t)
 	r.subscribe(t, observe.EventFilter{})
@@ -271,7 +273,7 @@ func TestRenewal(t *testing.T) {
 		p.mu.Lock()
 		asked := p.asked
 		p.mu.Unlock()
-		if asked > 2 { // at first twice: for the client, and by who reads
+		if asked > 2 { // the first two come from Subscribe and from the first round of reading
 			return
 		}
 		if time.Now().After(end) {

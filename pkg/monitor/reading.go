@@ -44,8 +44,8 @@ func (r *reading) read() error {
 	return nil
 }
 
-// look tells what was lost, and asks the programs for more. It returns true when there is nobody left: then nothing may
-// use the source any more.
+// look reports lost events and renews the request to the programs. It returns true when no client
+// is left; the source must not be used after that.
 func (r *reading) look() (over bool, err error) {
 	lost, err := r.source.Lost()
 	if err != nil {
@@ -66,7 +66,7 @@ func (r *reading) look() (over bool, err error) {
 	return false, nil
 }
 
-// end closes what was read by, and ends what clients get if that is for an error.
+// end closes the source. If err is not nil, it ends every client's events first.
 func (r *reading) end(err error) {
 	if err != nil {
 		r.hub.mu.Lock()
@@ -75,6 +75,6 @@ func (r *reading) end(err error) {
 		r.hub.mu.Unlock()
 	}
 	if err := errors.Join(r.source.Close(), r.words.Close()); err != nil {
-		r.hub.cfg.Log.Warn("closing what events were read by", "error", err)
+		r.hub.cfg.Log.Warn("cannot close the source of packet events", "error", err)
 	}
 }
