@@ -7,19 +7,19 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Algorithm is how the programs number a new connection. Together with the table, which says what the numbers mean,
-// it decides the backend. The values are those that the programs read from a service's row.
+// Algorithm is how the programs pick a number for a new connection. The table maps that number to a
+// backend. The values are the ones the programs read from a service's row.
 type Algorithm uint8
 
 // The algorithms.
 const (
 	Random     = Algorithm(bpf.MapsAlgorithmALGORITHM_RANDOM)      // a random number
 	RoundRobin = Algorithm(bpf.MapsAlgorithmALGORITHM_ROUND_ROBIN) // one more than the last
-	SourceHash = Algorithm(bpf.MapsAlgorithmALGORITHM_SOURCE_HASH) // a hash of the client
+	SourceHash = Algorithm(bpf.MapsAlgorithmALGORITHM_SOURCE_HASH) // a hash of the client's address
 	Maglev     = Algorithm(bpf.MapsAlgorithmALGORITHM_MAGLEV)      // a hash of the flow, the same on every node
 )
 
-// String returns the name that people write.
+// String returns the name used in the configuration.
 func (a Algorithm) String() string {
 	switch a {
 	case Random:
@@ -37,11 +37,12 @@ func (a Algorithm) String() string {
 // algorithmList holds every algorithm, in the order of their values.
 func algorithmList() []Algorithm { return []Algorithm{Random, RoundRobin, SourceHash, Maglev} }
 
-// algorithmShown bounds how much of a name that came from outside is repeated in an error.
+// algorithmShown bounds how much of an unknown name is repeated in an error.
 const algorithmShown = 40
 
-// ParseAlgorithm returns the algorithm of that name: one of ours, or the short name of an IPVS scheduler that is the
-// same thing. Names are case-sensitive. The error of any other name says in one sentence what to write instead.
+// ParseAlgorithm returns the algorithm of that name: one of fairlead's own, or the short name of an
+// equivalent IPVS scheduler. Names are case-sensitive. For any other name, the error says in one
+// sentence what to use instead.
 func ParseAlgorithm(name string) (Algorithm, error) {
 	for _, a := range algorithmList() {
 		if name == a.String() {
@@ -60,7 +61,7 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 	return 0, fmt.Errorf("unknown algorithm %.*q: use one of %s", algorithmShown, name, strings.Join(AlgorithmNames(), ", "))
 }
 
-// AlgorithmNames returns the names that ParseAlgorithm takes.
+// AlgorithmNames returns the names that ParseAlgorithm accepts.
 func AlgorithmNames() (names []string) {
 	for _, a := range algorithmList() {
 		names = append(names, a.String())
@@ -73,14 +74,15 @@ func AlgorithmNames() (names []string) {
 	return names
 }
 
-// algorithmScheduler is a scheduler of IPVS: the algorithm that it is here, or why it is missing and what to use.
+// algorithmScheduler is an IPVS scheduler: the equivalent algorithm, or why there is none and what
+// to use instead.
 type algorithmScheduler struct {
 	name, title      string
 	algorithm        Algorithm
 	missing, instead string
 }
 
-// algorithmSchedulers lists the schedulers of IPVS by the names that ipvsadm and kube-proxy know them by.
+// algorithmSchedulers lists the IPVS schedulers by the names that ipvsadm and kube-proxy use.
 func algorithmSchedulers() []algorithmScheduler {
 	const (
 		uncounted = "it needs each backend's number of open connections, and connections from pods are set up without " +
@@ -102,8 +104,8 @@ func algorithmSchedulers() []algorithmScheduler {
 		{name: "lblcr", title: "locality-based least connection with replication", missing: oneDestination, instead: "maglev"},
 		{name: "dh", title: "destination hashing", missing: oneDestination, instead: "source-hash or maglev"},
 		{
-			name: "fo", title: "weighted failover", missing: "which backends stand by is a matter of weights here",
-			instead: "any algorithm and the weight 0 for the backends that stand by",
+			name: "fo", title: "weighted failover", missing: "standby backends are chosen by weight here",
+			instead: "any algorithm and the weight 0 for the standby backends",
 		},
 	}
 }

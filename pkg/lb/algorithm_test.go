@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// TestAlgorithmsAreThePrograms compares names and values with the enum that the programs were compiled with.
+// TestAlgorithmsAreThePrograms compares names and values with the enum in the compiled programs.
 func TestAlgorithmsAreThePrograms(t *testing.T) {
 	spec, err := bpf.LoadMaps()
 	if err != nil {
@@ -85,7 +85,8 @@ func TestParseAlgorithm(t *testing.T) {
 	}
 }
 
-// algorithmRows returns the rows of the tables in docs/algorithms.md by the name in their first column.
+// algorithmRows returns the rows of the tables in docs/algorithms.md by the name in their first
+// column.
 func algorithmRows(t *testing.T) (page string, rows map[string]string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "algorithms.md"))

@@ -1,5 +1,6 @@
-// Package lb turns one object into the rows that it wants in the maps. Compile is a pure function of the object, its
-// slices and a few facts about the node: no history, no clock, no map.
+// Package lb turns one object into the rows that it wants in the maps. The result is a pure
+// function of the object, its slices and a few facts about the node: it uses no history, clock or
+// map.
 package lb
 
 import (
@@ -11,13 +12,13 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// ExternalIPs says what becomes of spec.externalIPs.
+// ExternalIPs says how spec.externalIPs are treated.
 type ExternalIPs string
 
 // The modes of externalIPs.
 const (
-	ExternalIPsAll  ExternalIPs = "all"           // from everywhere
-	ExternalIPsOnly ExternalIPs = "external-only" // from outside the cluster, not from its own clients
+	ExternalIPsAll  ExternalIPs = "all"           // reachable from everywhere
+	ExternalIPsOnly ExternalIPs = "external-only" // reachable from outside the cluster, not from its own clients
 	ExternalIPsDeny ExternalIPs = "deny"
 )
 
@@ -36,18 +37,20 @@ type Facts struct {
 	Algorithm   Algorithm   // for Services that name none
 	ExternalIPs ExternalIPs
 	Direct      Direct // for Services that name no mode
-	VIPPing     bool   // addresses of Services get the row by which they answer to pings
-	// RuntimePorts is true where the runtime tells all host ports, and those of Pods are not to be believed: they come later than
-	// the pod, and stay longer.
+	VIPPing     bool   // addresses of Services get the row that makes them answer pings
+	// RuntimePorts is true if the container runtime reports all host ports. Those of Pods are then
+	// ignored, since they come later than the pod and stay longer.
 	RuntimePorts bool
 	// Reserved says why an address may not be an externalIP, or returns "".
 	Reserved func(netip.Addr) string
-	// MayUncheck reports whether a namespace lets its pods send under others' addresses.
+	// MayUncheck reports whether a namespace lets its pods send from foreign addresses.
 	MayUncheck func(namespace string) bool
-	// Proxies are the names of those to whom pods may have their connections handed; nil where pods have their network from another.
+	// Proxies names the proxies that pods may have their connections handed to. It is nil if
+	// another CNI plugin provides the pod network.
 	Proxies []string
-	// Local reports whether an interface of this node has an address. A ClusterIP that one has is answered there, by a
-	// cache for DNS for example, and left alone. An endpoint that one has is on this node, and a hostIP has to be.
+	// Local reports whether an interface of this node has an address. A local ClusterIP is left
+	// alone, since something on the node answers there, such as a DNS cache. A local endpoint is on
+	// this node. A hostIP must be local.
 	Local func(netip.Addr) bool
 }
 
@@ -59,7 +62,7 @@ type ID struct {
 	Family   model.Family
 }
 
-// String returns the form in which names are kept in the maps and shown: "shop/web:http/tcp4".
+// String returns the name as stored in the maps and shown to users: "shop/web:http/tcp4".
 func (id ID) String() string {
 	port := ""
 	if id.Port != "" {
@@ -68,27 +71,30 @@ func (id ID) String() string {
 	return fmt.Sprintf("%s%s/%s%d", id.Key, port, id.Protocol, id.Family)
 }
 
-// Frontend is a row of svcs less the index of its service.
+// Frontend is a row of the svcs map without the index of its service.
 type Frontend struct {
 	Key  maps.SvcKey
 	Kind uint32
 }
 
-// Service is what one BPF service consists of. Tables hold positions in Backends, one per slot.
+// Service is the content of one BPF service. Tables hold one position in Backends per slot.
 type Service struct {
 	ID              ID
 	Frontends       []Frontend
-	Backends        []maps.Backend // of both scopes, sorted, each once
+	Backends        []maps.Backend // of both scopes, sorted, without duplicates
 	Tables          [maps.Scopes][]uint32
 	Algorithm       Algorithm
 	Flags           uint8
 	AffinitySeconds uint32
-	SourceRanges    []netip.Prefix // of clients that get to its load balancer addresses, sorted; none without the flag
-	// KeptSum changes when what Compiler.Kept returns does; 0 for no backend.
+	// SourceRanges are the clients allowed at its load balancer addresses, sorted. They are set
+	// only together with the flag of that name.
+	SourceRanges []netip.Prefix
+	// KeptSum changes when the result of Compiler.Kept does. It is 0 without backends.
 	KeptSum uint64
 }
 
-// Wanted is everything that one object wants in the maps, and what of it load balancers ask about.
+// Wanted is everything that one object wants in the maps, and the health checks that load balancers
+// ask for.
 type Wanted struct {
 	Services []Service
 	Checks   []HealthCheck
@@ -99,8 +105,8 @@ func (w *Wanted) problem(reason, format string, args ...any) {
 	w.Problems = append(w.Problems, model.Problem{Reason: reason, Message: fmt.Sprintf(format, args...)})
 }
 
-// Compiler compiles objects one after another. It keeps buffers between calls: what it returned is valid until the
-// next call.
+// Compiler compiles one object after another. It reuses buffers between calls: a result is valid
+// until the next call.
 type Compiler struct {
 	facts      Facts
 	wanted     Wanted
@@ -112,7 +118,7 @@ type Compiler struct {
 // NewCompiler returns a Compiler for the node that facts describe.
 func NewCompiler(facts Facts) *Compiler { return &Compiler{facts: facts} }
 
-// SetNode changes what the Compiler knows of this node.
+// SetNode replaces the Compiler's view of this node.
 func (c *Compiler) SetNode(node *model.Node) { c.facts.Node = node }
 
 func (c *Compiler) reset() *Wanted {
@@ -152,7 +158,7 @@ func (c *Compiler) Service(service *model.Service, endpoints []*model.Slice) *Wa
 	return wanted
 }
 
-// maxFrontends bounds what one Service can take of the map that all share.
+// maxFrontends bounds how much of the shared map one Service can take.
 const maxFrontends = 1 << 16
 
 func (c *Compiler) algorithm(service *model.Service, wanted *Wanted) Algorithm {
@@ -167,7 +173,7 @@ func (c *Compiler) algorithm(service *model.Service, wanted *Wanted) Algorithm {
 	return algorithm
 }
 
-// externalIPs returns those of the Service's externalIPs that it may have.
+// externalIPs returns the Service's externalIPs that it is allowed to have.
 func (c *Compiler) externalIPs(service *model.Service, wanted *Wanted) []netip.Addr {
 	if len(service.ExternalIPs) == 0 {
 		return nil
@@ -187,8 +193,9 @@ func (c *Compiler) externalIPs(service *model.Service, wanted *Wanted) []netip.A
 	return allowed
 }
 
-// families returns the families that a Service is served in: those of its ClusterIPs, as kube-proxy has it. A Service
-// from a file may do without one; then its other addresses count, and for one that has node ports alone its endpoints.
+// families returns the families that a Service is served in: those of its ClusterIPs, as in
+// kube-proxy. A Service from a file may have no ClusterIP. Then its other addresses decide, and its
+// endpoints if it has only node ports.
 func families(service *model.Service, endpoints []*model.Slice) []model.Family {
 	addrs := service.ClusterIPs
 	if len(addrs) == 0 {
@@ -212,7 +219,7 @@ func families(service *model.Service, endpoints []*model.Slice) []model.Family {
 	return list
 }
 
-// port compiles one port in one family, and returns the number of its frontends.
+// port compiles one port in one family and returns the number of its frontends.
 func (c *Compiler) port(service *model.Service, port *model.Port, family model.Family, external []netip.Addr,
 	algorithm Algorithm, endpoints []*model.Slice) int {
 	s := c.grow()
@@ -256,14 +263,16 @@ func (c *Compiler) port(service *model.Service, port *model.Port, family model.F
 	return len(s.Frontends)
 }
 
-// outside reports whether clients outside the cluster reach the service, unless they may use ClusterIPs.
+// outside reports whether clients outside the cluster can reach the service other than by a
+// ClusterIP.
 func (s *Service) outside() bool {
 	return slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Kind != maps.ClusterIP })
 }
 
 func (c *Compiler) local(addr netip.Addr) bool { return c.facts.Local != nil && c.facts.Local(addr) }
 
-// frontend adds a row unless an earlier one has the same key: an address may be listed as more than one kind.
+// frontend adds a row unless an earlier one has the same key. An address may be listed as more than
+// one kind.
 func (s *Service) frontend(key maps.SvcKey, kind uint32) {
 	for _, f := range s.Frontends {
 		if f.Key == key {
@@ -273,7 +282,7 @@ func (s *Service) frontend(key maps.SvcKey, kind uint32) {
 	s.Frontends = append(s.Frontends, Frontend{key, kind})
 }
 
-// grow appends a Service that reuses the memory of the one that stood there before.
+// grow appends a Service, reusing the memory of the one previously at that position.
 func (c *Compiler) grow() *Service {
 	list := c.wanted.Services
 	if len(list) < cap(list) {
@@ -310,7 +319,7 @@ func (c *Compiler) tables(s *Service, outside bool) {
 		}
 		s.Tables[scope] = Table(s.Tables[scope], s.Algorithm, outside, list)
 		if len(list) == len(s.Backends) {
-			continue // the scope's positions are the service's
+			continue // positions in the scope are positions in Backends
 		}
 		c.positions = c.positions[:0]
 		for _, w := range list {
@@ -323,8 +332,9 @@ func (c *Compiler) tables(s *Service, outside bool) {
 	}
 }
 
-// Pod compiles the host ports of a pod of this node: those that the runtime asked for, or where it asked for none, or nobody knows
-// for which, those of the Pod, which may be nil.
+// Pod compiles the host ports of a pod of this node. Those that the runtime asked for take
+// precedence. If it asked for none, or its request was lost, those of the Pod are used. The Pod may
+// be nil.
 func (c *Compiler) Pod(name model.Name, pod *model.Pod, attached []*model.Attachment) *Wanted {
 	wanted := c.reset()
 	if pod != nil {
@@ -348,8 +358,9 @@ func (c *Compiler) Pod(name model.Name, pod *model.Pod, attached []*model.Attach
 	return wanted
 }
 
-// lost compiles the host ports of an attachment by its Pod: a kubelet asks the runtime for just these. The name alone may be
-// another pod's by now, so they have to have an address in common.
+// lost compiles the host ports of an attachment from its Pod, since a kubelet asks the runtime for
+// exactly those. The name alone may by now belong to another pod, so the two must have an address
+// in common.
 func (c *Compiler) lost(name model.Name, pod *model.Pod, a *model.Attachment) {
 	if pod == nil || len(pod.HostPorts) == 0 {
 		return
@@ -364,7 +375,7 @@ func (c *Compiler) lost(name model.Name, pod *model.Pod, a *model.Attachment) {
 		a.Device, what)
 }
 
-// proxy says what is wrong with a pod's wish to have its connections handed to a proxy.
+// proxy reports what is wrong with a pod's request to have its connections handed to a proxy.
 func (c *Compiler) proxy(pod *model.Pod) {
 	switch {
 	case pod.Proxy == "" || slices.Contains(c.facts.Proxies, pod.Proxy) && !pod.HostNetwork:
@@ -381,7 +392,8 @@ func (c *Compiler) proxy(pod *model.Pod) {
 func (c *Compiler) hostPorts(name model.Name, ports []model.HostPort, addrs []netip.Addr) {
 	for _, port := range ports {
 		if host := port.HostIP; host.IsValid() && !host.IsLoopback() && !c.local(host) {
-			// Or whoever may have host ports could take over others' addresses for all that connect from this node.
+			// Otherwise anybody who may set host ports could take over other addresses for all
+			// connections from this node.
 			c.wanted.problem("HostIPNotLocal", "hostPort %d is not served: no interface of this node has its hostIP %s", port.Port, host)
 			continue
 		}
@@ -398,7 +410,8 @@ func (c *Compiler) hostPorts(name model.Name, ports []model.HostPort, addrs []ne
 	}
 }
 
-// hostPort compiles one port, unless the pod has it already: it may have several addresses of a family.
+// hostPort compiles one port, unless the pod already has it: the pod may have several addresses of
+// a family.
 func (c *Compiler) hostPort(name model.Name, host netip.Addr, port *model.HostPort, addr netip.Addr) {
 	key := maps.KeyOf(host, port.Port, port.Protocol)
 	if slices.ContainsFunc(c.wanted.Services, func(s Service) bool { return s.Frontends[0].Key == key }) {

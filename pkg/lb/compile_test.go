@@ -7,7 +7,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// TestTooManyFrontends is about somebody who wants the whole map: what one Service gets is bounded, and it is told.
+// TestTooManyFrontends creates a Service that wants the whole map: what it gets is bounded, and a
+// problem says so.
 func TestTooManyFrontends(t *testing.T) {
 	hostile := &model.Service{
 		Name:       model.Name{Namespace: "shop", Name: "web"},

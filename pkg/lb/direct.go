@@ -10,15 +10,16 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Direct is how packets from outside are forwarded to a backend on another node that answers the client itself.
+// Direct is how packets from outside are encapsulated for a backend on another node that answers
+// the client directly.
 type Direct uint8
 
 // The modes of direct server return.
 const (
-	DirectOff    = Direct(bpf.MapsDirectDIRECT_OFF)    // it does not: answers come back by way of this node
+	DirectOff    = Direct(bpf.MapsDirectDIRECT_OFF)    // disabled: answers come back through this node
 	DirectIPIP   = Direct(bpf.MapsDirectDIRECT_IPIP)   // IP in IP
 	DirectGeneve = Direct(bpf.MapsDirectDIRECT_GENEVE) // Geneve
-	DirectOpt    = Direct(bpf.MapsDirectDIRECT_OPT)    // an option of IPv4, or a header of destination options of IPv6
+	DirectOpt    = Direct(bpf.MapsDirectDIRECT_OPT)    // an IPv4 option or an IPv6 destination options header
 )
 
 var directNames = [...]string{DirectOff: "off", DirectIPIP: "ipip", DirectGeneve: "geneve", DirectOpt: "opt"}
@@ -52,8 +53,8 @@ func (c *Compiler) direct(service *model.Service, wanted *Wanted) Direct {
 	return mode
 }
 
-// host adds the rows by which other nodes reach the service's backends on this node, whatever this node's own mode is:
-// they may have another for a while.
+// host adds the rows by which other nodes reach the service's backends on this node. It does so
+// whatever this node's own mode is, since other nodes may run in another mode for a while.
 func (s *Service) host(mode Direct) {
 	s.Flags |= maps.DirectFlags(uint8(mode))
 	for i := range s.Backends {

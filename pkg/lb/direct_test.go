@@ -26,7 +26,7 @@ func TestParseDirect(t *testing.T) {
 	}
 }
 
-// TestHosted holds that a service has rows for its backends on this node, and for no other.
+// A service has hosted rows for its backends on this node, and for no other.
 func TestHosted(t *testing.T) {
 	row := func(port uint16, flags uint8) maps.Backend {
 		b := maps.BackendOf(model.IPv4.Unspecified().Next(), port, model.TCP)

@@ -10,25 +10,26 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// candidate is an endpoint of one port, before it is decided whether it gets traffic.
+// candidate is an endpoint of one port that may or may not get traffic.
 type candidate struct {
 	backend    maps.Backend
 	hints      *model.Hints
 	weight     uint16
 	conditions model.Conditions
-	local      bool // it is this node's, as policies mean it
+	local      bool // on this node, as traffic policies mean it
 	here       bool // its packets need not leave the node
 }
 
 func (c *candidate) ready() bool { return c.conditions&model.Ready != 0 }
 
-// draining reports whether the endpoint still answers although it is about to go: the last resort.
+// draining reports whether the endpoint is terminating but still serving. Such endpoints are the
+// last resort.
 func (c *candidate) draining() bool {
 	const both = model.Serving | model.Terminating
 	return c.conditions&both == both
 }
 
-// compareBackends orders backends as their addresses, ports and protocols are written on the wire.
+// compareBackends orders backends by address, port and protocol as they appear on the wire.
 func compareBackends(a, b maps.Backend) int {
 	for i := range a.Addr.Word {
 		if a.Addr.Word[i] != b.Addr.Word[i] {
@@ -44,8 +45,8 @@ func wire32(word uint32) uint32 {
 	return binary.BigEndian.Uint32(b[:])
 }
 
-// row returns the endpoint as the maps have it. Until then it goes by its address alone: where it runs, and for how long, is no
-// part of which one it is.
+// row returns the endpoint as it appears in the maps. Before that, the backend carries no flags:
+// where it runs and whether it terminates are no part of its identity.
 func (c *candidate) row() maps.Backend {
 	row := c.backend
 	if c.here {
@@ -57,9 +58,9 @@ func (c *candidate) row() maps.Backend {
 	return row
 }
 
-// gather collects the endpoints of a port, sorted, each address once. An endpoint that is seen twice is moving between
-// slices, or its address passed from a terminating pod to a new one: the one that is not terminating counts, and of
-// several such the last, as kube-proxy has it.
+// gather collects the endpoints of a port, sorted and deduplicated by address. An endpoint that
+// appears twice is moving between slices, or its address passed from a terminating pod to a new
+// one. The one that is not terminating counts; of several such, the last, as in kube-proxy.
 func (c *Compiler) gather(port *model.Port, family model.Family, endpoints []*model.Slice) {
 	self := unique.Make(c.facts.Node.Name)
 	named := c.facts.Node.Name != ""
@@ -81,8 +82,9 @@ func (c *Compiler) gather(port *model.Port, family model.Family, endpoints []*mo
 					weight:     slice.Weight,
 					conditions: e.Conditions,
 					local:      local,
-					// Whoever is reached at an address of this node is here, whatever the slice says or leaves out: a
-					// packet that bears the node's address both as its source and as its destination goes nowhere.
+					// An endpoint at an address of this node is here whatever the slice says: a
+					// packet with the node's address as both source and destination would go
+					// nowhere.
 					here: local || c.local(e.Addr),
 				})
 			}
@@ -110,8 +112,8 @@ type traffic struct {
 	all, local bool
 }
 
-// categorize fills the scopes: ready endpoints, and where there are none the draining ones, decided for each scope by
-// itself. Topology narrows only the scope of all.
+// categorize fills the scopes. Each scope gets its ready endpoints or, if it has none, the draining
+// ones. Topology narrows only ScopeAll.
 func (c *Compiler) categorize(needs traffic) {
 	for scope := range c.scopes {
 		c.scopes[scope] = c.scopes[scope][:0]
@@ -142,7 +144,8 @@ func (c *Compiler) fill(scope int, first, fallback func(*candidate) bool) {
 	}
 }
 
-// near is how close an endpoint has to be: hinted for this node, for this zone, or anywhere when both are empty.
+// near restricts endpoints to those hinted for this node or this zone. If both fields are empty,
+// any endpoint will do.
 type near struct {
 	node, zone string
 }
@@ -157,8 +160,9 @@ func (n near) takes(e *candidate) bool {
 	return true
 }
 
-// topology decides which hints are followed: only hints that every ready endpoint has, and only if one of them names
-// this node or its zone. Anything else would leave endpoints without traffic or a node without endpoints.
+// topology decides which hints to follow. Hints count only if every ready endpoint has them and at
+// least one names this node or its zone. Anything else would leave endpoints without traffic, or
+// the node without endpoints.
 func (c *Compiler) topology() near {
 	node := c.facts.Node
 	any, allNode, allZone, hasNode, hasZone := false, true, true, false, false

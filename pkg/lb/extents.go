@@ -9,31 +9,32 @@ import (
 // extentOrders is how many sizes of extent there are: 1, 2, 4, ... 65536 slots.
 const extentOrders = 17
 
-// Extents hands out ranges of the slots map, as a buddy allocator: a range is a power of two long and starts at a
-// multiple of its length. What is freed may be handed out again at once. It takes half a byte for a slot, used or not.
+// Extents hands out ranges of the slots map. It is a buddy allocator: a range is a power of two
+// long and starts at a multiple of its length. A freed range may be handed out again at once. The
+// allocator takes half a byte per slot, used or not.
 //
-// It is not safe for concurrent use; the zero value has no capacity.
+// It is not safe for concurrent use. The zero value has no capacity.
 type Extents struct {
-	free     [extentOrders]bitTree  // the free ranges of each size, by number: never two that make up a larger one
-	used     [extentOrders][]uint64 // the ranges in use, the same way: to know a wrong Free when it happens
+	free     [extentOrders]bitTree  // the free ranges of each size, by number; two buddies are never both in it
+	used     [extentOrders][]uint64 // the ranges in use, likewise; catches a wrong Free when it happens
 	capacity uint32
 	inUse    uint32
 }
 
-// NewExtents returns an allocator of so many free slots.
+// NewExtents returns an allocator of capacity free slots.
 func NewExtents(capacity uint32) *Extents {
 	e := &Extents{}
 	e.Grow(capacity)
 	return e
 }
 
-// Capacity returns the number of slots that there are.
+// Capacity returns the total number of slots.
 func (e *Extents) Capacity() uint32 { return e.capacity }
 
-// Used returns the number of slots in use, with what lengths were rounded up by.
+// Used returns the number of slots in use, including those added by rounding lengths up.
 func (e *Extents) Used() uint32 { return e.inUse }
 
-// Grow adds slots at the end until there are as many as capacity. It never takes any away.
+// Grow adds slots at the end until there are capacity of them. It never removes any.
 func (e *Extents) Grow(capacity uint32) {
 	for order := range e.free {
 		e.free[order].grow(capacity >> order)
@@ -49,7 +50,8 @@ func (e *Extents) Grow(capacity uint32) {
 	e.capacity = max(e.capacity, capacity)
 }
 
-// extentOrder returns the order of the smallest extent of n slots, false if none is large enough or n is 0.
+// extentOrder returns the order of the smallest extent of n slots, and false if n is 0 or no extent
+// is large enough.
 func extentOrder(n uint32) (int, bool) {
 	order := bits.Len32(n - 1)
 	return order, n > 0 && order < extentOrders
@@ -61,8 +63,9 @@ func (e *Extents) Fits(n uint32) bool {
 	return ok && e.smallest(order) < extentOrders
 }
 
-// Need returns a capacity from which Alloc of n slots succeeds, for Grow: a range of the right length need not start
-// where the slots end. It is the present capacity if nothing has to grow or if growing does not help.
+// Need returns a capacity for Grow at which Alloc of n slots succeeds. More than n slots may have
+// to be added, since a range of the right length need not start where the slots end. If nothing has
+// to grow, or growing does not help, Need returns the present capacity.
 func (e *Extents) Need(n uint32) uint32 {
 	order, ok := extentOrder(n)
 	if !ok || e.Fits(n) {
@@ -76,7 +79,7 @@ func (e *Extents) Need(n uint32) uint32 {
 	return uint32(need)
 }
 
-// smallest returns the smallest order from the given one on that has a free range.
+// smallest returns the smallest order, starting at the given one, that has a free range.
 func (e *Extents) smallest(order int) int {
 	for order < extentOrders && e.free[order].empty() {
 		order++
@@ -84,8 +87,8 @@ func (e *Extents) smallest(order int) int {
 	return order
 }
 
-// Alloc returns the first slot of an extent of at least n slots. It reports false if no range is free that is long
-// enough, and for n of 0 or more than 65536.
+// Alloc returns the first slot of an extent of at least n slots. It returns false if no free range
+// is long enough, or if n is 0 or more than 65536.
 func (e *Extents) Alloc(n uint32) (off uint32, ok bool) {
 	order, ok := extentOrder(n)
 	if !ok {
@@ -101,7 +104,8 @@ func (e *Extents) Alloc(n uint32) (off uint32, ok bool) {
 	return off, true
 }
 
-// take puts the range of that order at off to use, cut out of the free range of the order from that contains it.
+// take marks the range of that order at off as used, splitting the free range of order from that
+// contains it.
 func (e *Extents) take(off uint32, order, from int) {
 	e.free[from].remove(off >> from)
 	for from--; from >= order; from-- {
@@ -112,8 +116,9 @@ func (e *Extents) take(off uint32, order, from int) {
 	e.inUse += 1 << order
 }
 
-// Reserve puts the extent of n slots at off to use, which an earlier allocator handed out. It returns an error, and
-// changes nothing, if Alloc could not have returned that or if any of it is in use.
+// Reserve marks the extent of n slots at off as used; an earlier allocator handed it out. It
+// returns an error, and changes nothing, if Alloc could not have returned that extent or if any of
+// it is in use.
 func (e *Extents) Reserve(off, n uint32) error {
 	order, ok := extentOrder(n)
 	switch {
@@ -130,11 +135,11 @@ func (e *Extents) Reserve(off, n uint32) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("reserve extent %d+%d: overlaps with another", off, n)
+	return fmt.Errorf("reserve extent %d+%d: overlaps another extent", off, n)
 }
 
-// Free makes the slots of an extent available, given the n that it was allocated or reserved with. It panics if there
-// is no such extent: to go on would let two services share slots.
+// Free makes the slots of an extent available again. The n is the one it was allocated or reserved
+// with. Free panics if there is no such extent: carrying on would let two services share slots.
 func (e *Extents) Free(off, n uint32) {
 	order, ok := extentOrder(n)
 	number := off >> order
@@ -151,7 +156,7 @@ func (e *Extents) isUsed(number uint32, order int) bool {
 	return int(number/64) < len(words) && words[number/64]>>(number%64)&1 != 0
 }
 
-// put adds a free range, together with the free ranges that make it a larger one.
+// put adds a free range, merging it with its free buddies into a larger one.
 func (e *Extents) put(off uint32, order int) {
 	for ; order < extentOrders-1; order++ {
 		buddy := off>>order ^ 1
@@ -164,8 +169,8 @@ func (e *Extents) put(off uint32, order int) {
 	e.free[order].add(off >> order)
 }
 
-// bitTree is a set of small integers that finds its lowest member at once: a bit of each level says whether a word of
-// the level below has any bit, up to a level of one word.
+// bitTree is a set of small integers that finds its lowest member quickly. A bit of each level says
+// whether a word of the level below has any bit set; the top level is one word.
 type bitTree struct {
 	levels [][]uint64
 }
@@ -176,7 +181,7 @@ func (t *bitTree) grow(size uint32) {
 		words = (words + 63) / 64
 		if level == len(t.levels) {
 			t.levels = append(t.levels, make([]uint64, words))
-			// What is below was a level of one word until now.
+			// The level below was a single word until now.
 			if level > 0 && words > 0 && t.levels[level-1][0] != 0 {
 				t.levels[level][0] = 1
 			}
@@ -198,7 +203,7 @@ func (t *bitTree) empty() bool {
 	return top < 0 || len(t.levels[top]) == 0 || t.levels[top][0] == 0
 }
 
-// add adds i, for which there must be room.
+// add adds i, which must be below the size passed to grow.
 func (t *bitTree) add(i uint32) {
 	for _, words := range t.levels {
 		word := &words[i/64]
@@ -221,7 +226,7 @@ func (t *bitTree) remove(i uint32) {
 	}
 }
 
-// first returns the lowest member, false if there is none.
+// first returns the lowest member, or false if the set is empty.
 func (t *bitTree) first() (uint32, bool) {
 	if t.empty() {
 		return 0, false

@@ -11,12 +11,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// extentMachine is an allocator and a model of it, which says of every slot whether it is in use, and nothing else:
-// what fits is found by looking. Its methods are what rapid does in random order.
+// extentMachine is an allocator together with a model of it. The model only records which slots are
+// in use and finds what fits by searching. Rapid calls the methods in random order.
 type extentMachine struct {
 	e       *Extents
 	slots   []bool
-	extents map[uint32]uint32 // in use: off -> n as asked for
+	extents map[uint32]uint32 // in use: offset to the length asked for
 }
 
 func (m *extentMachine) isFree(off, size uint32) bool {
@@ -89,7 +89,7 @@ func (m *extentMachine) FreeAnother(t *rapid.T) {
 		t.Skip("is an extent")
 	}
 	if !extentPanics(func() { m.e.Free(off, n) }) {
-		t.Fatalf("free of %d+%d, which is no extent", off, n)
+		t.Fatalf("free of %d+%d, which is no extent, did not panic", off, n)
 	}
 }
 
@@ -112,18 +112,18 @@ func (m *extentMachine) GrowByNeed(t *rapid.T) {
 	n := rapid.Uint32Range(1, 100).Draw(t, "n")
 	fitted, need := m.e.Fits(n), m.e.Need(n)
 	if fitted && need != m.e.Capacity() {
-		t.Fatalf("%d need a capacity of %d although they fit in %d", n, need, m.e.Capacity())
+		t.Fatalf("%d slots need a capacity of %d although they fit in %d", n, need, m.e.Capacity())
 	}
 	m.grow(need)
 	if !m.e.Fits(n) {
-		t.Fatalf("%d do not fit after growing to what they need", n)
+		t.Fatalf("%d slots do not fit after growing to the capacity they need", n)
 	}
 }
 
 func (m *extentMachine) grow(capacity uint32) {
 	m.e.Grow(capacity)
 	m.slots = append(m.slots, make([]bool, capacity-uint32(len(m.slots)))...)
-	m.e.Grow(capacity / 2) // takes nothing away
+	m.e.Grow(capacity / 2) // does not shrink
 }
 
 func (m *extentMachine) Check(t *rapid.T) {
@@ -156,14 +156,15 @@ func TestExtents(t *testing.T) {
 	})
 }
 
-// extentPanics reports whether f does.
+// extentPanics reports whether f panics.
 func extentPanics(f func()) (did bool) {
 	defer func() { did = recover() != nil }()
 	f()
 	return false
 }
 
-// TestExtentsOfEverySize goes to both ends: the longest extents, and a capacity that uses every level.
+// TestExtentsOfEverySize covers both extremes: the longest extents, and a capacity that uses every
+// level.
 func TestExtentsOfEverySize(t *testing.T) {
 	const capacity = 5<<16 + 12345
 	e := NewExtents(capacity)
@@ -173,10 +174,10 @@ func TestExtentsOfEverySize(t *testing.T) {
 		}
 	}
 	if _, ok := e.Alloc(MaxSlots); ok {
-		t.Fatal("more than fits")
+		t.Fatal("an extent was allocated beyond the capacity")
 	}
 	if _, ok := e.Alloc(1<<16 + 1); ok || e.Fits(1<<16+1) || e.Need(1<<16+1) != capacity {
-		t.Fatal("an extent longer than a table may be")
+		t.Fatal("an extent longer than the longest table was allocated")
 	}
 	seen := map[uint32]bool{}
 	for range capacity - 5<<16 {
@@ -192,14 +193,14 @@ func TestExtentsOfEverySize(t *testing.T) {
 	for _, i := range rand.New(rand.NewPCG(1, 1)).Perm(capacity - 5<<16) {
 		e.Free(5<<16+uint32(i), 1)
 	}
-	// Everything has become one again: 12345 = 8192 + 4096 + 32 + 16 + 8 + 1.
+	// All slots have merged again: 12345 = 8192 + 4096 + 32 + 16 + 8 + 1.
 	for _, n := range []uint32{8192, 4096, 32, 16, 8, 1} {
 		if _, ok := e.Alloc(n); !ok {
 			t.Fatalf("%d do not fit", n)
 		}
 	}
 	if e.Fits(1) {
-		t.Fatal("a slot is left")
+		t.Fatal("a slot is left after all were allocated")
 	}
 }
 
@@ -233,7 +234,7 @@ func TestExtentsReserveErrors(t *testing.T) {
 	}
 }
 
-// TestExtentsMemory holds the promise of half a byte for a slot, whatever the extents are.
+// TestExtentsMemory checks the promise of half a byte per slot, whatever the extents are.
 func TestExtentsMemory(t *testing.T) {
 	e := NewExtents(0)
 	for capacity := uint32(1 << 10); capacity <= 1<<20; capacity *= 2 {
@@ -252,11 +253,12 @@ func TestExtentsMemory(t *testing.T) {
 		words += cap(e.used[order])
 	}
 	if bytes := float64(8*words) / float64(e.Capacity()); bytes > 0.75 {
-		t.Errorf("%.2f bytes for each slot", bytes)
+		t.Errorf("%.2f bytes per slot", bytes)
 	}
 }
 
-// BenchmarkExtents frees and allocates at random in a map that is nearly full of extents of up to n slots.
+// BenchmarkExtents frees and allocates at random in a map that is nearly full of extents of up to n
+// slots.
 func BenchmarkExtents(b *testing.B) {
 	for _, n := range []uint32{1, 10, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

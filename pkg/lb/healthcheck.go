@@ -5,23 +5,24 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// HealthCheck is a port of the node at which load balancers ask whether to send a Service's traffic here, in one family.
+// HealthCheck is a node port where load balancers ask whether to send a Service's traffic here, in
+// one family.
 type HealthCheck struct {
 	Family    model.Family
 	Port      uint16
-	Endpoints int // of this node that are ready, each counted once however many ports it has
+	Endpoints int // ready endpoints on this node, each counted once however many ports it has
 }
 
-// healthCheck adds what load balancers are told of a family, if they ask about the Service.
+// healthCheck adds the health check of a family, if the Service has one.
 func (c *Compiler) healthCheck(service *model.Service, family model.Family, endpoints []*model.Slice) {
 	if service.HealthCheckNodePort != 0 {
 		c.wanted.Checks = append(c.wanted.Checks, HealthCheck{family, service.HealthCheckNodePort, c.localReady(family, endpoints)})
 	}
 }
 
-// localReady counts the local endpoints that are ready at any port, be it one of the Service's or not, as kube-proxy
-// does. One that terminates does not count although it may still get traffic: load balancers have to be gone before it
-// is.
+// localReady counts the local endpoints that are ready on any port, even one that the Service does
+// not have, as kube-proxy does. A terminating endpoint does not count although it may still get
+// traffic: load balancers have to stop sending before it is gone.
 func (c *Compiler) localReady(family model.Family, endpoints []*model.Slice) int {
 	seen, ready := map[model.Port]bool{}, map[maps.Addr]bool{}
 	for _, slice := range endpoints {

@@ -2,10 +2,11 @@ package lb
 
 import "fmt"
 
-// Indexes hands out indexes of a map whose rows programs may still be reading when they are freed. A freed index is in
-// limbo until somebody takes it, waits for the readers that were there at that time, and releases it.
+// Indexes hands out indexes of a map whose rows the programs may still be reading when they are
+// freed. A freed index stays in limbo until the caller takes it, waits for the readers that existed
+// at that time, and releases it.
 //
-// It is not safe for concurrent use; the zero value has no capacity.
+// It is not safe for concurrent use. The zero value has no capacity.
 type Indexes struct {
 	free   bitTree
 	states []indexState
@@ -13,7 +14,7 @@ type Indexes struct {
 	inUse  uint32
 }
 
-// indexState is where an index is on its way round.
+// indexState is the state of an index in its life cycle.
 type indexState uint8
 
 const (
@@ -30,16 +31,17 @@ func NewIndexes(capacity uint32) *Indexes {
 	return x
 }
 
-// Capacity returns the number of indexes that there are.
+// Capacity returns the total number of indexes.
 func (x *Indexes) Capacity() uint32 { return uint32(len(x.states)) }
 
-// Used returns the number of indexes in use; those that were freed are not, wherever they are.
+// Used returns the number of indexes in use. Freed indexes do not count, whether or not they were
+// released.
 func (x *Indexes) Used() uint32 { return x.inUse }
 
-// Limbo returns the number of freed indexes that nobody took yet.
+// Limbo returns the number of freed indexes that were not taken yet.
 func (x *Indexes) Limbo() int { return len(x.limbo) }
 
-// Grow adds indexes at the end until there are as many as capacity. It never takes any away.
+// Grow adds indexes at the end until there are capacity of them. It never removes any.
 func (x *Indexes) Grow(capacity uint32) {
 	old := x.Capacity()
 	if capacity <= old {
@@ -52,7 +54,7 @@ func (x *Indexes) Grow(capacity uint32) {
 	}
 }
 
-// Alloc returns an index and puts it to use, the lowest that is free. It reports false if there is none.
+// Alloc marks the lowest free index as used and returns it. It returns false if there is none.
 func (x *Indexes) Alloc() (uint32, bool) {
 	i, ok := x.free.first()
 	if ok {
@@ -61,7 +63,8 @@ func (x *Indexes) Alloc() (uint32, bool) {
 	return i, ok
 }
 
-// Reserve puts an index to use that an earlier allocator handed out. It returns an error if the index is not free.
+// Reserve marks an index as used that an earlier allocator handed out. It returns an error if the
+// index is not free.
 func (x *Indexes) Reserve(i uint32) error {
 	switch {
 	case i >= x.Capacity():
@@ -79,14 +82,16 @@ func (x *Indexes) use(i uint32) {
 	x.inUse++
 }
 
-// Free puts an index that is in use in limbo. It panics if the index is not in use: to go on would let two rows share it.
+// Free puts an index in limbo. It panics if the index is not in use: carrying on would let two rows
+// share it.
 func (x *Indexes) Free(i uint32) {
 	x.move(i, indexUsed, indexLimbo)
 	x.inUse--
 	x.limbo = append(x.limbo, i)
 }
 
-// TakeLimbo returns the indexes in limbo and empties it. Whoever takes them owes a Release once no program can hold them.
+// TakeLimbo returns the indexes in limbo and empties it. The caller must Release them once no
+// program can hold them.
 func (x *Indexes) TakeLimbo() []uint32 {
 	taken := x.limbo
 	for _, i := range taken {
@@ -96,7 +101,7 @@ func (x *Indexes) TakeLimbo() []uint32 {
 	return taken
 }
 
-// Release makes indexes free that TakeLimbo returned. It panics if one of them is not among those.
+// Release frees indexes that TakeLimbo returned. It panics if one of them is not among those.
 func (x *Indexes) Release(ids []uint32) {
 	for _, i := range ids {
 		x.move(i, indexTaken, indexFree)
@@ -106,7 +111,7 @@ func (x *Indexes) Release(ids []uint32) {
 
 func (x *Indexes) move(i uint32, from, to indexState) {
 	if i >= x.Capacity() || x.states[i] != from {
-		panic(fmt.Sprintf("lb: index %d is not in the state that it is to leave", i))
+		panic(fmt.Sprintf("lb: index %d is not in the expected state", i))
 	}
 	x.states[i] = to
 }

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// indexMachine is an allocator and a model of it, which knows where every index is. Its methods are what rapid does in
-// random order.
+// indexMachine is an allocator together with a model of it that knows the state of every index.
+// Rapid calls the methods in random order.
 type indexMachine struct {
 	x     *Indexes
 	where []indexState
@@ -25,11 +25,11 @@ func (m *indexMachine) in(state indexState) (list []uint32) {
 	return list
 }
 
-// draw draws an index, perhaps beyond the last, that is not in that state.
+// draw draws an index, possibly beyond the last, that is not in the given state.
 func (m *indexMachine) draw(t *rapid.T, not indexState) uint32 {
 	i := rapid.Uint32Range(0, 220).Draw(t, "i")
 	if int(i) < len(m.where) && m.where[i] == not {
-		t.Skip("would be right")
+		t.Skip("the index is in that state")
 	}
 	return i
 }
@@ -57,14 +57,14 @@ func (m *indexMachine) Free(t *rapid.T) {
 func (m *indexMachine) FreeAnother(t *rapid.T) {
 	i := m.draw(t, indexUsed)
 	if !extentPanics(func() { m.x.Free(i) }) {
-		t.Fatalf("free of %d, which is not in use", i)
+		t.Fatalf("free of %d, which is not in use, did not panic", i)
 	}
 }
 
 func (m *indexMachine) TakeLimbo(t *rapid.T) {
 	ids := m.x.TakeLimbo()
 	if want := m.in(indexLimbo); !slices.Equal(slices.Sorted(slices.Values(ids)), want) {
-		t.Fatalf("took %v, in limbo were %v", ids, want)
+		t.Fatalf("TakeLimbo returned %v, want %v", ids, want)
 	}
 	for _, i := range ids {
 		m.where[i] = indexTaken
@@ -87,7 +87,7 @@ func (m *indexMachine) Release(t *rapid.T) {
 func (m *indexMachine) ReleaseAnother(t *rapid.T) {
 	i := m.draw(t, indexTaken)
 	if !extentPanics(func() { m.x.Release([]uint32{i}) }) {
-		t.Fatalf("release of %d, which was not taken", i)
+		t.Fatalf("release of %d, which was not taken, did not panic", i)
 	}
 }
 
@@ -138,7 +138,7 @@ func TestIndexesReserveErrors(t *testing.T) {
 	}
 }
 
-// TestIndexesMany crosses the levels of the set of free indexes, growing as it goes.
+// TestIndexesMany crosses the levels of the bit tree while growing.
 func TestIndexesMany(t *testing.T) {
 	x := NewIndexes(1)
 	for want := range uint32(300_000) {
@@ -156,7 +156,7 @@ func TestIndexesMany(t *testing.T) {
 	}
 	x.Release(x.TakeLimbo())
 	if x.Used() != 0 {
-		t.Fatalf("%d used", x.Used())
+		t.Fatalf("%d used after all were freed", x.Used())
 	}
 	for want := range x.Capacity() {
 		if i, ok := x.Alloc(); !ok || i != want {
@@ -168,7 +168,7 @@ func TestIndexesMany(t *testing.T) {
 	}
 }
 
-// TestIndexesGrow grows by a level and by two while indexes are free below.
+// TestIndexesGrow grows by one and by two levels while lower indexes are free.
 func TestIndexesGrow(t *testing.T) {
 	for _, capacity := range []uint32{64, 65, 64 * 64, 64*64 + 1, 64 * 64 * 64, 64*64*64 + 1} {
 		x := NewIndexes(10)

@@ -7,14 +7,15 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Kept is which backends may keep the connections that they have, of one port of a Service in one family. It is more
-// than what gets new ones: an endpoint that drains, or that is not for this node, is in no table and still answers.
+// Kept is the set of backends that may keep their existing connections, for one port of a Service
+// in one family. It is larger than the set that gets new connections: an endpoint that drains, or
+// that is not for this node, is in no table but still answers.
 type Kept struct {
-	backends map[maps.Backend]struct{} // of a datagram service
-	addrs    map[maps.Addr]struct{}    // of any other
+	backends map[maps.Backend]struct{} // of a UDP service
+	addrs    map[maps.Addr]struct{}    // of any other service
 }
 
-// Has reports whether a backend is among them.
+// Has reports whether a backend may keep its connections.
 func (k *Kept) Has(backend maps.Backend) bool {
 	if k.backends == nil {
 		_, ok := k.addrs[backend.Addr]
@@ -24,11 +25,12 @@ func (k *Kept) Has(backend maps.Backend) bool {
 	return ok
 }
 
-// Kept returns what may be kept of a Service's port.
+// Kept returns the backends of a Service's port that may keep their connections.
 //
-// Nobody tells the client of a datagram service that its backend does not answer any more, so there an endpoint has to
-// be serving on that very port, as kube-proxy has it for the flows that it remembers. A stream finds out by itself and
-// has more to lose: its endpoint counts as long as it is listed at all, on whatever port and in whatever condition.
+// A UDP client does not notice that its backend stopped answering, so an endpoint has to be serving
+// on that very port, which is also kube-proxy's rule for the flows it tracks. A stream finds out by
+// itself and has more to lose, so its endpoint counts as long as it is listed at all, on whatever
+// port and in whatever condition.
 func (c *Compiler) Kept(id ID, endpoints []*model.Slice) *Kept {
 	if id.Protocol == model.UDP {
 		c.gather(&model.Port{Name: id.Port, Protocol: id.Protocol}, id.Family, endpoints)
@@ -52,13 +54,13 @@ func (c *Compiler) Kept(id ID, endpoints []*model.Slice) *Kept {
 	return k
 }
 
-// keeps reports whether the endpoint may keep the connections that it has.
+// keeps reports whether the endpoint may keep its existing connections.
 func (c *candidate) keeps() bool {
 	return model.Protocol(c.backend.Proto) != model.UDP || c.conditions&(model.Ready|model.Serving) != 0
 }
 
-// keptSum is a number that changes whenever a backend of the port comes or goes for good. Two sets could have the same
-// by chance; then what left is noticed a little later.
+// keptSum is a checksum that changes whenever a backend of the port comes or goes for good. Two
+// sets might collide; then a backend that left is noticed a little later.
 func (c *Compiler) keptSum() (sum uint64) {
 	const prime = 1099511628211
 	for i := range c.candidates {
@@ -75,7 +77,8 @@ func (c *Compiler) keptSum() (sum uint64) {
 	return sum
 }
 
-// KeptByPod returns what may be kept of a pod's host ports: what leads to its addresses while it is there.
+// KeptByPod returns the backends of a pod's host ports that may keep their connections: its
+// addresses, while it exists.
 func KeptByPod(addrs []netip.Addr) *Kept {
 	k := &Kept{addrs: map[maps.Addr]struct{}{}}
 	for _, addr := range addrs {

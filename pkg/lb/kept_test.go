@@ -24,7 +24,7 @@ func TestKept(t *testing.T) {
 				endpoint("10.1.0.1", model.Ready|model.Serving), endpoint("10.1.0.2", draining), endpoint("10.1.0.3", 0),
 				endpoint("10.1.0.4", model.Terminating), endpoint("10.1.0.5", model.Ready)),
 			slice(protocol, 9090, endpoint("10.1.0.6", model.Ready|model.Serving)),
-			// moving between slices, or its address passed on: it counts that it is ready
+			// Moving between slices, or its address passed on to a new pod: the ready one counts.
 			slice(protocol, 5353, endpoint("10.1.0.7", model.Terminating)), slice(protocol, 5353, endpoint("10.1.0.7", model.Ready|model.Serving)),
 		}
 	}
@@ -34,7 +34,7 @@ func TestKept(t *testing.T) {
 		stream   bool
 	}{
 		{"10.1.0.1:5353", true, true},
-		{"10.1.0.1:9090", false, true}, // the endpoint is there, on another port
+		{"10.1.0.1:9090", false, true}, // the endpoint is listed, on another port
 		{"10.1.0.2:5353", true, true},
 		{"10.1.0.3:5353", false, true},
 		{"10.1.0.4:5353", false, true},
@@ -56,7 +56,7 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// The sum tells when somebody may be told to look: not for what stays, and whenever something leaves.
+// KeptSum stays the same while all backends stay, and changes whenever one leaves.
 func TestKeptSum(t *testing.T) {
 	service := &model.Service{
 		Name: model.Name{Namespace: "shop", Name: "dns"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
@@ -72,13 +72,13 @@ func TestKeptSum(t *testing.T) {
 	const ready, draining = model.Ready | model.Serving, model.Serving | model.Terminating
 	all := sum(ready, ready, ready)
 	if none := sum(); none != 0 || all == 0 {
-		t.Errorf("nobody: %d, all: %d", none, all)
+		t.Errorf("without endpoints: %d, with all: %d", none, all)
 	}
 	if sum(ready, draining, ready) != all {
-		t.Error("it changed although everybody is there")
+		t.Error("the sum changed although all endpoints are there")
 	}
-	// This one is in no table, since others are ready.
+	// This endpoint is in no table, since others are ready.
 	if sum(ready, 0, ready) == all || sum(ready, model.Terminating, ready) == all {
-		t.Error("it did not change although one left")
+		t.Error("the sum did not change although an endpoint left")
 	}
 }

@@ -9,26 +9,32 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// A Maglev table gives every backend the share of the slots that its weight asks for, and changes little when a backend
-// comes or goes, so that nodes which learn of it at different times still agree on nearly every flow.
+// A Maglev table gives every backend the share of the slots that its weight asks for, and changes
+// little when a backend comes or goes. Nodes that learn of the change at different times then still
+// agree on nearly every flow.
 //
-// As in Maglev, every backend has a preference among the slots, a permutation that only its address decides, and the
-// backends take turns to ask for the slot that they prefer next; who asks first gets it. The difference is what happens
-// when the slot is taken. In Maglev the backend asks on until it gets one. Everybody then has the same number of slots,
-// but a backend that leaves changes how often the others had to ask, and through that the order of all the later
-// requests: of 1,000 backends one moves 6.6 times as many slots as it had, 3.7 times of 163, and a larger table only
-// pushes the problem to more backends. Here a request for a taken slot is a lost turn. Who gets a slot then
-// depends on nobody but those that ask for it, and exactly the slots of the one that leaves would move, at the price of
-// uneven shares. So there are bounds: a backend asks no more when it is so many slots over its fair share, and asks on,
-// as in Maglev, while it is so many behind. Only those at a bound pass a change on to others.
+// As in the original Maglev, every backend has a preference list, a permutation of the slots that
+// depends on its address alone, and backends take turns asking for the slot they prefer next. The
+// first to ask gets it. The difference is what happens when the slot is taken. In the original, the
+// backend keeps asking until it gets one. Every backend then has the same number of slots, but a
+// backend that leaves changes how often the others had to ask, and thereby the order of all later
+// requests: removing one of 1,000 backends moves 6.6 times as many slots as it had (3.7 times with
+// 163 backends), and a larger table only shifts the problem to more backends. Here a request for a
+// taken slot is a lost turn. Which backend gets a slot then depends only on the backends that ask
+// for it, so exactly the slots of a leaving backend would move, at the price of uneven shares. Two
+// bounds limit the unevenness: a backend stops asking once it is too many slots over its fair
+// share, and keeps asking within its turn, as in the original, while it is too many behind. Only
+// backends at a bound pass a change on to others.
 //
-// The bounds are fractions of a slot, rounded at random (by the address) for each backend: as whole numbers they would
-// change for all backends at once when one leaves.
+// The bounds are fractions of a slot, rounded for each backend at random, seeded by its address: as
+// whole numbers they would change for all backends at once when one leaves.
 
-// maglevSizes are the lengths of tables: primes, so that every number has an inverse and every step leads to every slot.
+// maglevSizes returns the table lengths. They are primes, so that every number has an inverse and
+// every step reaches every slot.
 func maglevSizes() [4]uint32 { return [...]uint32{1021, 4093, 16381, 65521} }
 
-// maglevSize returns the length of the table for so many backends: 100 slots for each, as far as a table can have them.
+// maglevSize returns the table length for a number of backends: at least 100 slots each, as far as
+// a table can have that many.
 func maglevSize(backends int) uint32 {
 	sizes := maglevSizes()
 	for _, size := range sizes {
@@ -39,13 +45,14 @@ func maglevSize(backends int) uint32 {
 	return sizes[len(sizes)-1]
 }
 
-// Numbers of slots that are not whole are kept in units of 1/maglevOne.
+// Fractional numbers of slots are kept in units of 1/maglevOne.
 const maglevOne = 1 << 16
 
-// maglevBounds returns how far beyond its fair share a backend may get, and how far it may stay behind. The figures are
-// measured: small ones that keep what one of up to 1,000 backends moves safely below 1.5 times the slots that it has. They
-// are a few slots while there are few backends, up to 10 and 24 with more, as many times that as the backend is heavier
-// than the average, but no large part of what a light one has.
+// maglevBounds returns how many slots a backend may get beyond its fair share, and how many it may
+// stay behind. The constants were found by measurement: small values that keep the slots moved by
+// one of up to 1,000 backends safely below 1.5 times its own. The bounds are a few slots for few
+// backends and grow to 10 and 24. They scale with a backend's weight if that is above average, and
+// are capped at a fraction of the fair share, which matters for light backends.
 func maglevBounds(backends int, fair, mean uint64) (above, below uint64) {
 	n := uint64(backends) * maglevOne
 	heavier := max(maglevOne, fair*maglevOne/mean)
@@ -54,8 +61,9 @@ func maglevBounds(backends int, fair, mean uint64) (above, below uint64) {
 	return maglevOne + min(above, fair/4), maglevOne + min(below, fair/2)
 }
 
-// maglevHash is a hash of the backend as it appears on the wire: FNV-1a of address, port and protocol (19 bytes), and
-// the finalizer of splitmix64 over it. Tables of different versions must agree, so it never changes.
+// maglevHash hashes the backend as it appears on the wire: FNV-1a of address, port and protocol (19
+// bytes), followed by the splitmix64 finalizer. Tables built by different versions must agree, so
+// it must never change.
 func maglevHash(backend *bpf.MapsBackend) uint64 {
 	var wire [19]byte
 	for i, word := range backend.Addr.Word {
@@ -70,7 +78,7 @@ func maglevHash(backend *bpf.MapsBackend) uint64 {
 	return maglevMix(hash)
 }
 
-// maglevRandom returns the n-th random number that a hash decides, the generator being splitmix64.
+// maglevRandom returns the n-th number of the splitmix64 generator seeded with hash.
 func maglevRandom(hash, n uint64) uint64 { return maglevMix(hash + n*0x9e3779b97f4a7c15) }
 
 func maglevMix(x uint64) uint64 {
@@ -79,7 +87,7 @@ func maglevMix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// maglevTable appends the table of the backends that shares names.
+// maglevTable appends the Maglev table of the backends listed in shares.
 func maglevTable(dst []uint32, shares []tableShare, backends []Weighted) []uint32 {
 	size := int(maglevSize(len(shares)))
 	base := len(dst)
@@ -88,7 +96,7 @@ func maglevTable(dst []uint32, shares []tableShare, backends []Weighted) []uint3
 	return dst
 }
 
-// maglevFill fills in slots, whose length is one of the sizes.
+// maglevFill fills slots, whose length must be one of maglevSizes.
 func maglevFill(slots []uint32, shares []tableShare, backends []Weighted) {
 	b := maglevBuilder{slots: slots, reciprocal: ^uint64(0)/uint64(len(slots)) + 1}
 	b.inverses = make([]uint16, len(slots))
@@ -107,8 +115,8 @@ func maglevFill(slots []uint32, shares []tableShare, backends []Weighted) {
 	}
 }
 
-// maglevTurn is the place of a backend in the order in which they ask: the heavy ones first, then by hash, so that it
-// does not matter in which order they were given.
+// maglevTurn is a backend's place in the order of asking: by descending weight, then by hash, so
+// that the order of the input does not matter.
 type maglevTurn struct {
 	hash uint64
 	tableShare
@@ -125,44 +133,45 @@ func maglevTurns(shares []tableShare, backends []Weighted) []maglevTurn {
 	return turns
 }
 
-// maglevBackend is what has preferences. The n-th is the slot step/n + start, modulo the size of the table, and 1/0 is 0.
-// With step*n, two backends that happen to have the same step would follow each other through the table, and the one
-// behind would find nothing but taken slots.
+// maglevBackend generates a backend's preferences. The n-th is slot step/n + start modulo the size
+// of the table, where 1/0 is 0. With step*n instead, two backends that happen to have the same step
+// would follow each other through the table, and the second would find only taken slots.
 type maglevBackend struct {
-	alarm       uint64 // it is too far behind when more slots than this are taken, in units of 1/maglevOne
+	alarm       uint64 // it is too far behind once more slots than this are taken, in units of 1/maglevOne
 	turn        uint32 // its place in the order
 	next        uint32 // the number of its next preference
 	step, start uint16
 }
 
-// maglevStream is the backends of one weight. A stream of half the weight has half as many turns.
+// maglevStream holds the backends of one weight. A stream of half the weight gets half as many
+// turns.
 type maglevStream struct {
 	share, credit uint32
-	pace          uint64 // how many slots all take while one of these takes one, in units of 1/maglevOne
+	pace          uint64 // slots taken by all while a backend of this stream takes one, in units of 1/maglevOne
 	backends      []maglevBackend
 }
 
 // maglevWords is the length of a bitmap of slots.
 const maglevWords = 1 << 16 / 64
 
-// maglevBuilder is a table that is being filled.
+// maglevBuilder is a table under construction.
 type maglevBuilder struct {
 	slots      []uint32 // by turn
-	inverses   []uint16 // of the numbers modulo the size
+	inverses   []uint16 // of all numbers modulo the size
 	reciprocal uint64
-	left       []uint32 // the slots that a backend may still take, by turn
+	left       []uint32 // how many slots each backend may still take, by turn
 	taken      uint32
-	bitmap     [maglevWords]uint64 // the taken slots: unlike the slots themselves it fits the fastest cache
+	bitmap     [maglevWords]uint64 // the taken slots; unlike slots, it fits the fastest cache
 	streams    []maglevStream
 }
 
-// modulo returns x modulo the size, with two multiplications in place of a division.
+// modulo returns x modulo the size, using two multiplications instead of a division.
 func (b *maglevBuilder) modulo(x uint32) uint32 {
 	high, _ := bits.Mul64(b.reciprocal*uint64(x), uint64(len(b.slots)))
 	return uint32(high)
 }
 
-// line makes the streams.
+// line builds the streams.
 func (b *maglevBuilder) line(turns []maglevTurn) {
 	var total uint64
 	for _, t := range turns {
@@ -191,7 +200,7 @@ func (b *maglevBuilder) line(turns []maglevTurn) {
 	}
 }
 
-// backend returns what has the preferences that a hash decides.
+// backend returns the preference generator for a hash.
 func (b *maglevBuilder) backend(hash uint64) maglevBackend {
 	size := uint64(len(b.slots))
 	return maglevBackend{
@@ -200,7 +209,7 @@ func (b *maglevBuilder) backend(hash uint64) maglevBackend {
 	}
 }
 
-// seed gives everybody one slot, however light, or as many of them as there are slots.
+// seed gives every backend one slot, however light it is, until the slots run out.
 func (b *maglevBuilder) seed() {
 	for _, s := range b.streams {
 		for i := range s.backends {
@@ -210,8 +219,8 @@ func (b *maglevBuilder) seed() {
 	}
 }
 
-// fill lets the backends take turns until nearly every slot is taken. There is always one that may still take some,
-// since together their limits are no less than the slots.
+// fill lets the backends take turns until nearly every slot is taken. Some backend may always take
+// more, since the sum of their limits is no less than the number of slots.
 func (b *maglevBuilder) fill() {
 	enough := uint32(len(b.slots) - len(b.slots)/256)
 	for b.taken < enough {
@@ -227,7 +236,8 @@ func (b *maglevBuilder) fill() {
 	}
 }
 
-// turn lets every backend of a stream ask once, and those that are too far behind until they no longer are.
+// turn lets every backend of a stream ask once. Backends that are too far behind ask until they are
+// not.
 func (b *maglevBuilder) turn(s *maglevStream) {
 	done := 0
 	for i := range s.backends {
@@ -248,9 +258,9 @@ func (b *maglevBuilder) turn(s *maglevStream) {
 	}
 }
 
-// finish takes the slots that are left, for which the backends would have to ask many times before they hit on them.
-// Each joins another slot, by preferences that the slots have among themselves. Whose slot that is changes no more
-// often than the rest of the table does.
+// finish assigns the remaining slots, which backends would reach only after asking many times. Each
+// slot copies the owner of another slot, found through a preference list of its own. The owner
+// changes no more often than the rest of the table does.
 func (b *maglevBuilder) finish() {
 	for slot := range uint32(len(b.slots)) {
 		if !b.free(slot) {
@@ -259,7 +269,8 @@ func (b *maglevBuilder) finish() {
 		preferences := b.backend(maglevMix(uint64(slot)))
 		for {
 			other := b.prefer(&preferences)
-			// Slots that this loop filled stay free in the bitmap: their order must not matter.
+			// The bitmap does not mark the slots that this loop fills as taken, so the order in
+			// which they are filled does not matter.
 			if turn := b.slots[other]; !b.free(other) && b.left[turn] > 0 {
 				b.left[turn]--
 				b.slots[slot] = turn
@@ -269,7 +280,7 @@ func (b *maglevBuilder) finish() {
 	}
 }
 
-// ask gives the backend the slot that it prefers next, if that is free.
+// ask gives the backend the slot it prefers next, if that slot is free.
 func (b *maglevBuilder) ask(backend *maglevBackend, pace uint64) bool {
 	slot := b.prefer(backend)
 	free := b.free(slot)
@@ -279,7 +290,7 @@ func (b *maglevBuilder) ask(backend *maglevBackend, pace uint64) bool {
 	return free
 }
 
-// prefer returns the slot that is preferred next.
+// prefer returns the slot that the backend prefers next.
 func (b *maglevBuilder) prefer(backend *maglevBackend) uint32 {
 	slot := b.modulo(uint32(backend.step)*uint32(b.inverses[backend.next]) + uint32(backend.start))
 	if backend.next++; int(backend.next) == len(b.inverses) {

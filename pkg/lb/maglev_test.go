@@ -17,7 +17,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// maglevPods returns backends of weight 1 at addresses as pods have them: neighbours in a few nodes' ranges, each once.
+// maglevPods returns backends of weight 1 at distinct addresses typical of pods: neighbours in the
+// ranges of a few nodes.
 func maglevPods(random *rand.Rand, n int) []Weighted {
 	pods := make([]Weighted, 0, n)
 	for seen := map[netip.Addr]bool{}; len(pods) < n; {
@@ -30,7 +31,8 @@ func maglevPods(random *rand.Rand, n int) []Weighted {
 	return pods
 }
 
-// maglevOf returns the table of that size, whatever size the number of backends asks for.
+// maglevOf returns the table of the given size, whatever maglevSize says for that number of
+// backends.
 func maglevOf(size uint32, backends []Weighted) []uint32 {
 	slots := make([]uint32, size)
 	maglevFill(slots, tableShares(backends, tableWeigh(backends)), backends)
@@ -60,7 +62,7 @@ func TestMaglevSizes(t *testing.T) {
 			}
 		}
 		if size > MaxSlots {
-			t.Errorf("%d slots are more than a word can say", size)
+			t.Errorf("%d slots exceed MaxSlots", size)
 		}
 	}
 }
@@ -85,9 +87,10 @@ func TestMaglevShares(t *testing.T) {
 	}
 }
 
-// maglevCheckShares checks the bounds that the construction promises: no more slots over the fair share than the upper
-// one, no more under it than the lower one and the part that is finished in another way (1/256), each to within two slots
-// for rounding; and a slot for everybody.
+// maglevCheckShares checks the bounds that the construction promises. A backend has no more slots
+// over its fair share than the upper bound, and no more under it than the lower bound plus the
+// 1/256 that finish assigns, each to within two slots for rounding. Every backend has at least one
+// slot.
 func maglevCheckShares(t rapid.TB, weights []uint16) {
 	effective, total, _ := tableEffective(weights)
 	n := 0
@@ -95,7 +98,7 @@ func maglevCheckShares(t rapid.TB, weights []uint16) {
 		n += min(weight, 1)
 	}
 	if n < 2 {
-		return // has no Maglev table
+		return // too few for a Maglev table
 	}
 	table := Table(nil, Maglev, true, tableBackends(weights...))
 	if len(table) != int(maglevSize(n)) {
@@ -119,10 +122,10 @@ func maglevCheckShares(t rapid.TB, weights []uint16) {
 		below := 1 + min(fair/2, heavier*(3+min(20, float64(n)/3)))
 		least := fair*255/256 - below - 2
 		if 2*n > len(table) {
-			least = 0 // once everybody has a slot, few are left to go by weight
+			least = 0 // once every backend has a slot, few are left to distribute by weight
 		}
 		if float64(slots) > fair+above+1 || float64(slots) < least {
-			t.Errorf("%d backends: that of weight %d has %d slots, its fair share is %.1f (+%.1f -%.1f)",
+			t.Errorf("%d backends: one of weight %d has %d slots, its fair share is %.1f (+%.1f -%.1f)",
 				n, weights[i], slots, fair, above, below)
 		}
 	}
@@ -131,7 +134,8 @@ func maglevCheckShares(t rapid.TB, weights []uint16) {
 	}
 }
 
-// TestMaglevOrder checks that it does not matter in which order backends are given, nor what the memory held before.
+// TestMaglevOrder checks that neither the order of the backends nor the previous content of the
+// memory matters.
 func TestMaglevOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		backends := tableBackends(tableGenWeights(t, 60)...)
@@ -141,22 +145,22 @@ func TestMaglevOrder(t *testing.T) {
 			dirty[:cap(dirty)][i] = 0xffffffff
 		}
 		if again := Table(dirty, Maglev, true, backends); !slices.Equal(again, table) {
-			t.Fatal("built twice, the tables differ")
+			t.Fatal("two builds of the same table differ")
 		}
 		if len(table) < 1021 {
-			t.Skip("has no Maglev table")
+			t.Skip("too few backends for a Maglev table")
 		}
 		shuffled := rapid.Permutation(backends).Draw(t, "shuffled")
 		for slot, position := range Table(nil, Maglev, true, shuffled) {
 			if got, want := shuffled[position].Backend, backends[table[slot]].Backend; got != want {
-				t.Fatalf("slot %d leads to %v, in another order to %v", slot, got, want)
+				t.Fatalf("slot %d leads to %v, and to %v with the backends in another order", slot, got, want)
 			}
 		}
 	})
 }
 
-// TestMaglevNeverChanges compares with tables of earlier versions. Nodes of a cluster run different versions during an
-// upgrade; if their tables differ, flows that change nodes break.
+// TestMaglevNeverChanges compares with tables of earlier versions. During an upgrade, nodes of a
+// cluster run different versions; if their tables differed, flows that change nodes would break.
 func TestMaglevNeverChanges(t *testing.T) {
 	four := maps.BackendOf(netip.MustParseAddr("10.0.0.1"), 80, model.TCP)
 	six := maps.BackendOf(netip.MustParseAddr("fd00::1"), 443, model.UDP)
@@ -187,13 +191,13 @@ func TestMaglevNeverChanges(t *testing.T) {
 			hash.Write(binary.BigEndian.AppendUint32(nil, position))
 		}
 		if got := hex.EncodeToString(hash.Sum(nil)[:8]); got != tt.want {
-			t.Errorf("%s: the table's hash is %s, was %s", tt.name, got, tt.want)
+			t.Errorf("%s: the hash of the table is %s, want %s as in earlier versions", tt.name, got, tt.want)
 		}
 	}
 }
 
-// maglevMoved compares the tables with and without the last backend: how many slots that one had, which have to move,
-// and how many do.
+// maglevMoved compares the tables with and without the last backend. It returns how many slots that
+// backend had, which have to move, and how many moved.
 func maglevMoved(with, without []uint32, last int) (own, moved int) {
 	for slot, position := range with {
 		if position != without[slot] {
@@ -206,8 +210,8 @@ func maglevMoved(with, without []uint32, last int) (own, moved int) {
 	return own, moved
 }
 
-// TestMaglevDisruption takes one backend out of N and puts it back, for every N to 1,000. In both directions the slots
-// that have to move are those that the backend has when it is there.
+// TestMaglevDisruption removes one backend out of n and adds it back, for every n up to 1,000. In
+// both directions only the slots that the backend owns when it is there have to move.
 func TestMaglevDisruption(t *testing.T) {
 	const bound = 1.5
 	backends := maglevPods(rand.New(rand.NewPCG(0, 1)), 1000)
@@ -216,13 +220,13 @@ func TestMaglevDisruption(t *testing.T) {
 	for n := 2; n <= len(backends); n++ {
 		size := maglevSize(n)
 		if len(without) != int(size) {
-			without = maglevOf(size, backends[:n-1]) // the first of its size
+			without = maglevOf(size, backends[:n-1]) // the first one of this size
 		}
 		with := maglevOf(size, backends[:n])
 		own, moved := maglevMoved(with, without, n-1)
 		ratio := float64(moved) / float64(own)
 		if ratio > bound {
-			t.Errorf("%d backends, %d slots: one that had %d moved %d", n, size, own, moved)
+			t.Errorf("%d backends, %d slots: removing one with %d slots moved %d", n, size, own, moved)
 		}
 		sum += ratio
 		if ratio > worst {
@@ -230,12 +234,13 @@ func TestMaglevDisruption(t *testing.T) {
 		}
 		without = with
 	}
-	t.Logf("slots that move / slots that have to: %.2f on average, at worst %.2f (with %d backends)",
+	t.Logf("ratio of slots moved to slots that have to move: %.2f on average, at worst %.2f (with %d backends)",
 		sum/float64(len(backends)-1), worst, worstAt)
 }
 
-// TestMaglevWeightedDisruption is the same with weights. What moves besides does not get less with the weight of the one
-// that leaves: it is up to half of what that one or the average has.
+// TestMaglevWeightedDisruption does the same with weights. The number of extra slots that move does
+// not shrink with the weight of the backend that leaves: it is up to half of that backend's slots
+// or of the average, whichever is more.
 func TestMaglevWeightedDisruption(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 1))
 	worst := 0.0
@@ -251,11 +256,11 @@ func TestMaglevWeightedDisruption(t *testing.T) {
 		besides := float64(moved-own) / max(float64(own), float64(size)/float64(n))
 		worst = max(worst, besides)
 		if besides > 0.5 {
-			t.Errorf("%d backends of weights %v, %d slots: one of weight %d that had %d moved %d",
+			t.Errorf("%d backends of weights %v, %d slots: removing one of weight %d with %d slots moved %d",
 				n, weights, size, backends[n-1].Weight, own, moved)
 		}
 	}
-	t.Logf("slots that move besides / slots of the one that leaves or the average: at worst %.2f", worst)
+	t.Logf("ratio of extra slots moved to the slots of the leaving or an average backend: at worst %.2f", worst)
 }
 
 func BenchmarkMaglev(b *testing.B) {

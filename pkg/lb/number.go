@@ -6,11 +6,12 @@ import (
 	"net/netip"
 )
 
-// HashKeys are what the programs of packets number flows with besides the packets. All nodes need the same, so that they
-// choose alike; and whoever does not know them cannot make up flows that all meet the same backend.
+// HashKeys are the secret that the BPF programs mix into flow hashes. All nodes need the same keys,
+// so that they choose the same backends. Somebody who does not know the keys cannot craft flows
+// that all hit one backend.
 type HashKeys [5]uint64
 
-// NewHashKeys returns the keys that a seed stands for, none for an empty one.
+// NewHashKeys derives the keys from a seed. An empty seed gives zero keys.
 func NewHashKeys(seed string) (keys HashKeys) {
 	if seed == "" {
 		return keys
@@ -22,13 +23,13 @@ func NewHashKeys(seed string) (keys HashKeys) {
 	return keys
 }
 
-// numberFactors are the constants that keys are mixed with, as the programs have them.
+// numberFactors are the constants that keys are mixed with. The programs have the same.
 func numberFactors() HashKeys {
 	return HashKeys{0xe1454c40c439f34b, 0x26b563b1e794ee15, 0xac8be7d742840d2b, 0xe7ca430e92ac3d43, 0x1333bc1cfe6c2b03}
 }
 
-// Flow returns the number of a flow from outside to a port, as the programs compute it. The slot is that number modulo the
-// length of the table.
+// Flow returns the hash of a flow from outside to a port, as the programs compute it. The slot is
+// the hash modulo the length of the table.
 func (k *HashKeys) Flow(client netip.AddrPort, port uint16) uint32 {
 	var ports [4]byte
 	binary.BigEndian.PutUint16(ports[0:], client.Port())
@@ -36,7 +37,7 @@ func (k *HashKeys) Flow(client netip.AddrPort, port uint16) uint32 {
 	return k.number(client.Addr(), binary.LittleEndian.Uint32(ports[:]))
 }
 
-// Client returns the number of every flow of a client where its address alone decides.
+// Client returns the hash of every flow of a client where only its address counts.
 func (k *HashKeys) Client(client netip.Addr) uint32 { return k.number(client, 0) }
 
 func (k *HashKeys) number(client netip.Addr, ports uint32) uint32 {

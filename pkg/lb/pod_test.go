@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// portsOf lists what a pod wants, and what is wrong with that.
+// portsOf lists the host ports a pod gets and the reasons of its problems.
 func portsOf(w *Wanted) string {
 	var list []string
 	for i := range w.Services {
@@ -101,7 +101,7 @@ func TestPodPorts(t *testing.T) {
 	}
 }
 
-// A pod that asks to go unchecked where nobody may is told what it needs.
+// A pod that asks to go unchecked without its namespace's permission gets a problem that says so.
 func TestSourceCheckKept(t *testing.T) {
 	for _, tt := range []struct {
 		asks bool
@@ -120,7 +120,7 @@ func TestSourceCheckKept(t *testing.T) {
 	}
 }
 
-// A pod that asks for a proxy and gets none is told why, and what that means for it.
+// A pod that asks for a proxy it cannot have is told why and what follows from that.
 func TestProxyOfPod(t *testing.T) {
 	for _, tt := range []struct {
 		pod     model.Pod

@@ -8,10 +8,12 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// maxRanges bounds what one Service can take of the trie that all share, since each of its ports has rows of its own.
+// maxRanges bounds how much of the shared trie one Service can take, since each of its ports has
+// rows of its own.
 const maxRanges = 1 << 16
 
-// rangesOf returns the ranges of one family, sorted, each once, as many as each port may have.
+// rangesOf returns the source ranges of one family, sorted and deduplicated, at most as many as
+// each port may have.
 func (c *Compiler) rangesOf(service *model.Service, family model.Family) []netip.Prefix {
 	if len(service.SourceRanges) == 0 || len(service.LoadBalancerIPs) == 0 {
 		return nil
@@ -33,8 +35,8 @@ func (c *Compiler) rangesOf(service *model.Service, family model.Family) []netip
 	return list
 }
 
-// guard makes a port that has load balancer addresses heed the ranges. There may be none left of too many: then nobody is
-// let in.
+// guard applies the ranges to a port with load balancer addresses. If ranges is empty but not nil,
+// because the limit left none, no client is let in.
 func (s *Service) guard(ranges []netip.Prefix) {
 	if ranges != nil && slices.ContainsFunc(s.Frontends, func(f Frontend) bool { return f.Kind == maps.LoadBalancer }) {
 		s.SourceRanges = ranges

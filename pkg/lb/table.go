@@ -7,29 +7,31 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// MaxSlots is the most slots that a table has: what the length in a service's word can say. It is also the most
-// backends that one gets; Table leaves out the rest.
+// MaxSlots is the largest number of slots in a table, limited by the length field in a service's
+// row. It is also the largest number of backends in a table; Table leaves out the rest.
 const MaxSlots = 1<<16 - 1
 
-// Weighted is a backend and its share of the new connections, relative to the others.
+// Weighted is a backend with its relative share of new connections.
 type Weighted struct {
 	Backend bpf.MapsBackend
 	Weight  uint16
 }
 
-// Table appends the slots of a table for the backends, as positions in that list, and returns the extended slice. The
-// same list gives the same table on every node and every architecture.
+// Table appends the slots of a table for the backends and returns the extended slice. A slot is a
+// position in the list of backends. The same list gives the same table on every node and every
+// architecture.
 //
-// A backend of weight 0 gets no slot unless all have that weight; then all count the same. Backends of equal weight
-// get one slot each, in their order. Otherwise the slots are as many as the weights, reduced by their greatest common
-// divisor, in an order that spreads every backend's slots; weights that need more than MaxSlots are scaled down, and
-// keep at least one slot. Of more than MaxSlots backends a pseudo-random choice is used, which changes little when the
-// backends do.
+// A backend of weight 0 gets no slot, unless all weights are 0; then all backends count the same.
+// Backends of equal weight get one slot each, in order. Otherwise each backend gets as many slots
+// as its weight, divided by the greatest common divisor of all weights, in an order that spreads
+// every backend's slots. Weights that need more than MaxSlots are scaled down, and every backend
+// keeps at least one slot. Of more than MaxSlots backends a pseudo-random subset is used, which
+// changes little when the backends change.
 //
-// Maglev needs its large table only where connections come as packets, through more than one node: external.
-// Elsewhere it gets the table of the other algorithms.
+// Maglev needs its large table only if connections arrive as packets through more than one node,
+// which external says. Otherwise it gets the same table as the other algorithms.
 //
-// With equal weights and room in dst nothing is allocated, but for a Maglev table.
+// With equal weights and enough room in dst nothing is allocated, except for a Maglev table.
 func Table(dst []uint32, a Algorithm, external bool, backends []Weighted) []uint32 {
 	weights := tableWeigh(backends)
 	switch {
@@ -50,7 +52,8 @@ func Table(dst []uint32, a Algorithm, external bool, backends []Weighted) []uint
 	return dst
 }
 
-// tableWeights sums up the backends that count: those with a positive weight or, without any such, all of them.
+// tableWeights summarizes the backends that count: those with a positive weight or, if there are
+// none, all of them.
 type tableWeights struct {
 	count           int
 	lowest, highest uint16
@@ -75,7 +78,7 @@ func tableWeigh(backends []Weighted) tableWeights {
 	return w
 }
 
-// tableShare is a backend that counts, by its position, and how much of the table it should have relative to others.
+// tableShare is the position of a backend that counts, and its relative share of the table.
 type tableShare struct {
 	position, share uint32
 }
@@ -94,7 +97,7 @@ func tableShares(backends []Weighted, weights tableWeights) []tableShare {
 	return shares
 }
 
-// tableFit turns weights into numbers of slots that together are no more than MaxSlots.
+// tableFit turns weights into numbers of slots whose sum is at most MaxSlots.
 func tableFit(shares []tableShare) {
 	divisor, total, highest := uint32(0), uint64(0), uint64(0)
 	for _, s := range shares {
@@ -108,7 +111,8 @@ func tableFit(shares []tableShare) {
 		}
 		return
 	}
-	// The smallest denominator that fits: at the lower bound nobody is rounded up to one slot, at the upper everybody.
+	// Find the smallest denominator that fits: at the lower bound no share is rounded up to one
+	// slot, at the upper bound all are.
 	low, high := total, highest*MaxSlots+1
 	for low < high {
 		middle := low + (high-low)/2
@@ -141,16 +145,17 @@ func tableGCD(a, b uint32) uint32 {
 	return a
 }
 
-// tableInterleave appends share slots of every backend. Backends of the same share take turns on a common stream of
-// slots, and each stream is spread evenly over the whole table; without the streams all slots of backends with a single
-// one would want the same place, the middle.
+// tableInterleave appends share slots for every backend. Backends of the same share take turns on a
+// common stream of slots, and each stream is spread evenly over the whole table. Without streams,
+// all backends with a single slot would want the same place, the middle.
 func tableInterleave(dst []uint32, shares []tableShare) []uint32 {
 	slices.SortStableFunc(shares, func(a, b tableShare) int { return cmp.Compare(b.share, a.share) })
 	var total uint64
 	for _, s := range shares {
 		total += uint64(s.share)
 	}
-	// A counting sort by place, since a stream wants a place at most once and many places are wanted by few.
+	// A counting sort by place, since a stream wants a place at most once and few streams want the
+	// same place.
 	starts := make([]uint32, total+1)
 	tableStreams(shares, total, func(place uint64, _ uint32) { starts[place+1]++ })
 	for i := range total {
@@ -165,8 +170,8 @@ func tableInterleave(dst []uint32, shares []tableShare) []uint32 {
 	return dst
 }
 
-// tableStreams visits every slot of every stream with the place that it wants: the k-th of n slots the middle of the
-// k-th of n equal parts of the table.
+// tableStreams visits every slot of every stream with the place it wants: the k-th of n slots wants
+// the middle of the k-th of n equal parts of the table.
 func tableStreams(shares []tableShare, total uint64, visit func(place uint64, position uint32)) {
 	for len(shares) > 0 {
 		members := 1
@@ -185,8 +190,8 @@ func tableStreams(shares []tableShare, total uint64, visit func(place uint64, po
 	}
 }
 
-// tableOfSome is Table for more backends than there may be slots. It uses those with the lowest hashes, so a backend
-// that comes or goes changes at most one other.
+// tableOfSome is Table for more than MaxSlots backends. It uses those with the lowest hashes, so a
+// backend that comes or goes changes at most one other.
 func tableOfSome(dst []uint32, a Algorithm, external bool, backends []Weighted) []uint32 {
 	type ranked struct {
 		hash     uint64

@@ -76,7 +76,8 @@ func TestTableAllocatesNothing(t *testing.T) {
 	}
 }
 
-// tableGenWeights draws weights as people set them: few different ones, zeros among them, or any.
+// tableGenWeights draws weights as users set them: a few different values, some of them zero, or
+// arbitrary ones.
 func tableGenWeights(t *rapid.T, most int) []uint16 {
 	some := rapid.SliceOfN(rapid.Uint16Range(0, 1000), 1, 4).Draw(t, "some")
 	weight := rapid.OneOf(rapid.SampledFrom(some), rapid.Uint16Range(0, 1000), rapid.Uint16Range(0, 5))
@@ -122,8 +123,8 @@ func TestTableWeights(t *testing.T) {
 	})
 }
 
-// tableCheckSmooth checks that after any part of the table every backend had the turns that are due to it, to within
-// one turn and its share of half the number of different weights.
+// tableCheckSmooth checks that after any prefix of the table every backend has had the turns due to
+// it, to within one turn plus its share of half the number of different weights.
 func tableCheckSmooth(t *rapid.T, table []uint32, backends int) {
 	counts := maglevCounts(table, backends)
 	different := map[int]bool{}
@@ -137,7 +138,7 @@ func tableCheckSmooth(t *rapid.T, table []uint32, backends int) {
 			share := float64(count) / float64(len(table))
 			bound := 1 + share*(1+float64(len(different))/2)
 			if ahead := float64(had[b]) - float64(i+1)*share; ahead > bound || -ahead > bound {
-				t.Fatalf("after %d of %d slots backend %d had %d of its %d", i+1, len(table), b, had[b], count)
+				t.Fatalf("after %d of %d slots, backend %d had %d of its %d slots", i+1, len(table), b, had[b], count)
 			}
 		}
 		if i > 3000 {
@@ -164,7 +165,7 @@ func TestTableScaled(t *testing.T) {
 				t.Fatalf("backends of weight %d have %d and %d slots", weights[i], known, count)
 			}
 			byWeight[weights[i]] = count
-			// Rounded down, from no more than the exact share, unless that would be none.
+			// Rounded down from at most the exact share, unless that would be none.
 			exact := float64(weights[i]) * MaxSlots / float64(total)
 			if count < 1 || count > 1 && float64(count) > exact || float64(count) < 0.9*exact-1 {
 				t.Errorf("weight %d has %d slots, its share is %.1f", weights[i], count, exact)
@@ -192,7 +193,7 @@ func TestTableOfTooMany(t *testing.T) {
 		t.Fatalf("%d backends have slots, want %d", len(all), MaxSlots)
 	}
 	if table := Table(nil, Random, false, backends); len(table) != MaxSlots || !slices.IsSorted(table) {
-		t.Errorf("%d slots, in order %v", len(table), slices.IsSorted(table))
+		t.Errorf("%d slots, sorted: %v", len(table), slices.IsSorted(table))
 	}
 	head := 0
 	for _, b := range backends[:MaxSlots] {
