@@ -10,8 +10,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// adopt takes over what an earlier agent left in the maps, so that a start with nothing changed writes nothing. What
-// cannot be made sense of is kept apart and goes when the sources are complete.
+// adopt takes over what an earlier agent left in the maps, so that a restart without changes writes
+// nothing. Rows that make no sense are kept apart and deleted when the sources are complete.
 func (r *Reconciler) adopt() error {
 	for index := 1; index < len(r.tables.Services); index++ {
 		text := textOf(&r.tables.Names[index])
@@ -23,7 +23,7 @@ func (r *Reconciler) adopt() error {
 			return fmt.Errorf("adopt service %d (%s): %w", index, text, err)
 		}
 		if r.adopted[text] != nil {
-			text = "#" + strconv.Itoa(index) // a second of that name was cut off half installed
+			text = "#" + strconv.Itoa(index) // a second service of that name, left half installed
 		}
 		r.adopted[text] = s
 	}
@@ -47,8 +47,9 @@ func (r *Reconciler) adopt() error {
 	return r.adoptRanges()
 }
 
-// disownUnused ends what an agent that was killed in a switch left: rows that no table leads to any more, but that
-// clients and sockets which remember them would still take for good.
+// disownUnused clears the owner of backend rows that no table leads to. An agent killed in the
+// middle of a switch leaves such rows behind, and clients and sockets that remember them would keep
+// using them forever.
 func (r *Reconciler) disownUnused() {
 	used := make([]bool, len(r.tables.Backends))
 	for _, s := range r.byIndex {
@@ -66,8 +67,8 @@ func (r *Reconciler) disownUnused() {
 	}
 }
 
-// reserveOrphan keeps the index of a row that leads to a service without a name from being used as long as the row is
-// there.
+// reserveOrphan reserves the service index of a row that leads to a service without a name, as long
+// as the row exists.
 func (r *Reconciler) reserveOrphan(index uint32) error {
 	if r.byIndex[index] != nil {
 		return nil
@@ -81,8 +82,8 @@ func (r *Reconciler) reserveOrphan(index uint32) error {
 	return nil
 }
 
-// adoptService takes over one row of services. A scope whose extent or slots are not sound is taken as empty: the first
-// compile of the service writes it anew.
+// adoptService takes over one row of services. A scope with a damaged extent or slots is treated as
+// empty; the first compile of the service rewrites it.
 func (r *Reconciler) adoptService(index uint32) (*service, error) {
 	if err := r.services.Reserve(index); err != nil {
 		return nil, err
@@ -98,7 +99,7 @@ func (r *Reconciler) adoptService(index uint32) (*service, error) {
 		}
 		found, ok := r.soundExtent(index, word)
 		if !ok {
-			r.cfg.Log.Warn("adopt: a table is damaged and will be written anew", "service", textOf(&r.tables.Names[index]))
+			r.cfg.Log.Warn("adopt: the table of a service is damaged and will be rewritten", "service", textOf(&r.tables.Names[index]))
 			continue
 		}
 		s.words[scope] = word
@@ -114,8 +115,8 @@ func (r *Reconciler) adoptService(index uint32) (*service, error) {
 	return s, nil
 }
 
-// soundExtent reserves a word's extent and returns the backends that its slots lead to; false if the slots are not the
-// word's, or the backends not the service's.
+// soundExtent reserves a word's extent and returns the backends its slots lead to. It returns false
+// if the slots do not belong to the word, or the backends not to the service.
 func (r *Reconciler) soundExtent(index uint32, word maps.Word) ([]uint32, bool) {
 	end := uint64(word.Off()) + uint64(word.Len())
 	if end > uint64(len(r.tables.Slots)) {

@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// object is what was installed for one Service or Pod.
+// object is what is installed for one Service or Pod.
 type object struct {
 	key      model.Key
 	uid      string
@@ -23,7 +23,7 @@ type object struct {
 	idle     bool // it has had no endpoints for long
 }
 
-// service is one row of the services map and all that hangs on it.
+// service is one row of the services map and everything that belongs to it.
 type service struct {
 	object    *object
 	port      string
@@ -31,10 +31,10 @@ type service struct {
 	family    model.Family
 	index     uint32
 	words     [maps.Scopes]maps.Word
-	backends  []uint32 // each counted once in backends
+	backends  []uint32 // rows of the backends map, each listed once
 	frontends []maps.SvcKey
-	kept      uint64 // the sum of what may be kept, as of the last apply
-	rows      int    // rows of svcs that lead here
+	kept      uint64 // Service.KeptSum as of the last apply
+	rows      int    // number of svcs rows that lead here
 	ranges    ranges
 }
 
@@ -42,12 +42,13 @@ func (s *service) is(id lb.ID) bool {
 	return s.port == id.Port && s.protocol == id.Protocol && s.family == id.Family
 }
 
-// apply brings one object's tables up to date. Its frontends are claimed here and written at the end of the pass, when
-// every table that they may lead to stands. An error leaves the object consistent, only not up to date.
+// apply brings one object's tables up to date. It only claims frontends; they are written at the
+// end of the pass, when every table that they may lead to is in place. An error leaves the object
+// consistent but out of date.
 func (r *Reconciler) apply(key model.Key) error {
 	wanted, uid, created := r.compile(key)
 	if !r.synced && !r.toldByRuntime(key) && r.adopts(wanted) {
-		// What was adopted is complete; what the sources gave so far may not be.
+		// The adopted state is complete; what the sources delivered so far may not be.
 		r.held = append(r.held, key)
 		return nil
 	}
@@ -95,7 +96,7 @@ func (r *Reconciler) apply(key model.Key) error {
 	return nil
 }
 
-// setChecks tells what load balancers are to hear, once it is true of the maps.
+// setChecks publishes changed health checks, after the maps match them.
 func (r *Reconciler) setChecks(o *object, checks []lb.HealthCheck) {
 	if r.cfg.Checked == nil || slices.Equal(o.checks, checks) {
 		return
@@ -108,7 +109,7 @@ func (r *Reconciler) compile(key model.Key) (wanted *lb.Wanted, uid string, crea
 	switch key.Kind {
 	case model.KindPod:
 		pod, attached := r.cfg.Store.Pod(key.Name), r.cfg.Store.Attached(key.Name)
-		// The claims' order must not change when the Pod is heard of.
+		// The order of claims must not change when the Pod becomes known.
 		if len(attached) > 0 && !attached[0].Lost {
 			uid, created = attached[0].UID, attached[0].Created
 		}
@@ -124,14 +125,15 @@ func (r *Reconciler) compile(key model.Key) (wanted *lb.Wanted, uid string, crea
 	return &lb.Wanted{}, "", 0
 }
 
-// toldByRuntime reports whether everything is known of what an object wants, before the sources are complete.
+// toldByRuntime reports whether the runtime has said everything that an object wants, so that it
+// need not wait for the sources.
 func (r *Reconciler) toldByRuntime(key model.Key) bool {
 	list := r.cfg.Store.Attached(key.Name)
 	return key.Kind == model.KindPod && len(list) > 0 && !slices.ContainsFunc(list, func(a *model.Attachment) bool { return a.Lost })
 }
 
-// install returns the object's service of that identity: the installed one, the one that an earlier agent left in the
-// maps, or a new one, which is empty and has no frontends yet.
+// install returns the object's service with that ID: the installed one, one that an earlier agent
+// left in the maps, or a new, empty one without frontends.
 func (r *Reconciler) install(o *object, id lb.ID) (*service, error) {
 	for _, s := range o.services {
 		if s.is(id) {
@@ -148,12 +150,13 @@ func (r *Reconciler) install(o *object, id lb.ID) (*service, error) {
 				return nil, err
 			}
 			if index, ok = r.services.Alloc(); !ok {
-				return nil, fmt.Errorf("a map of %d services is full", len(r.tables.Services))
+				return nil, fmt.Errorf("the map of services is full with %d rows", len(r.tables.Services))
 			}
 		}
 		s = &service{index: index}
 		r.byIndex[index] = s
-		// The tag goes on from whatever stood here, so that no slot of an earlier owner can match.
+		// Continue with the tag of the row's previous owner, so that no slot of that owner can
+		// match.
 		s.words[0] = maps.MakeWord(0, 0, maps.Word(r.tables.Services[index].Words[0]).Tag())
 		r.tables.Services[index] = maps.Service{Words: [maps.Scopes]uint64{uint64(s.words[0]), 0}}
 		r.tables.Names[index] = maps.NameText{}
@@ -165,8 +168,9 @@ func (r *Reconciler) install(o *object, id lb.ID) (*service, error) {
 	return s, nil
 }
 
-// setTables brings a service's backends, slots and settings up to date. New rows are written before anything leads to
-// them, and the store of the word is the switch. What can fail comes before the first write.
+// setTables brings a service's backends, slots and settings up to date. New rows are written before
+// anything leads to them, and storing the word switches to them. Everything that can fail happens
+// before the first write.
 func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 	if err := r.planBackends(s, w); err != nil {
 		return err
@@ -200,8 +204,8 @@ func (r *Reconciler) setTables(s *service, w *lb.Service) error {
 	return nil
 }
 
-// planScope returns the word that a scope is about to have: the one that it has if the table is the same, or a new one
-// with slots of its own.
+// planScope returns the new word of a scope: the current one if the table is unchanged, or one with
+// newly allocated slots.
 func (r *Reconciler) planScope(s *service, scope int, table []uint32) (maps.Word, error) {
 	was := s.words[scope]
 	if r.sameTable(s.index, was, table) {
@@ -216,18 +220,18 @@ func (r *Reconciler) planScope(s *service, scope int, table []uint32) (maps.Word
 				return 0, err
 			}
 			if off, ok = r.extents.Alloc(uint32(len(table))); !ok {
-				return 0, fmt.Errorf("%d slots do not fit into a map of %d", len(table), len(r.tables.Slots))
+				return 0, fmt.Errorf("%d slots do not fit into the map of %d slots", len(table), len(r.tables.Slots))
 			}
 		}
 	}
 	tag := max(s.words[maps.ScopeAll].Tag(), s.words[maps.ScopeLocal].Tag()) + 1 + uint16(scope)
-	if tag <= uint16(scope) { // wrapped: the scopes' tags must still differ
+	if tag <= uint16(scope) { // wrapped: the tags of the two scopes must still differ
 		tag = 1 + uint16(scope)
 	}
 	return maps.MakeWord(off, len(table), tag), nil
 }
 
-// dropWords gives back the slots of words that come to nothing.
+// dropWords frees the slots of planned words that will not be used.
 func (r *Reconciler) dropWords(s *service, words []maps.Word) {
 	for scope, word := range words {
 		if word != s.words[scope] && word.Len() > 0 {
@@ -236,12 +240,12 @@ func (r *Reconciler) dropWords(s *service, words []maps.Word) {
 	}
 }
 
-// setScope switches one scope of a service to the table that was planned for it.
+// setScope switches one scope of a service to its planned table.
 func (r *Reconciler) setScope(s *service, scope int, word maps.Word, table []uint32) {
 	was := s.words[scope]
 	stored := &r.tables.Services[s.index].Words[scope]
 	if word == was {
-		if atomic.LoadUint64(stored) != uint64(was) { // a damaged row
+		if atomic.LoadUint64(stored) != uint64(was) { // the row was damaged
 			atomic.StoreUint64(stored, uint64(was))
 			r.stats.Writes++
 		}
@@ -259,7 +263,7 @@ func (r *Reconciler) setScope(s *service, scope int, word maps.Word, table []uin
 	}
 }
 
-// sameTable reports whether the slots of a word are exactly those that a table would get.
+// sameTable reports whether the slots of a word are exactly those that table would get.
 func (r *Reconciler) sameTable(index uint32, word maps.Word, table []uint32) bool {
 	if word.Len() != len(table) {
 		return false
@@ -273,7 +277,8 @@ func (r *Reconciler) sameTable(index uint32, word maps.Word, table []uint32) boo
 	return true
 }
 
-// setFrontends claims what the service wants and gives back what it no longer does. What it did not get is a problem.
+// setFrontends claims the frontends that the service wants and releases those it no longer wants. A
+// frontend that it did not get is a problem.
 func (r *Reconciler) setFrontends(s *service, w *lb.Service, problems []model.Problem) []model.Problem {
 	for _, key := range s.frontends {
 		if !slices.ContainsFunc(w.Frontends, func(f lb.Frontend) bool { return f.Key == key }) {
@@ -288,7 +293,7 @@ func (r *Reconciler) setFrontends(s *service, w *lb.Service, problems []model.Pr
 			continue
 		}
 		s.frontends = append(s.frontends, f.Key)
-		// Whose ping it is makes no difference: any of the address's services answers.
+		// It does not matter which service owns a ping row: any service of the address answers.
 		if winner := r.frontends.claim(f.Key, claim{s, f.Kind}); winner.service != s && !maps.IsPing(f.Key) && !maps.IsHosted(f.Key) {
 			problems = append(problems, conflict(f.Key, winner))
 		}
@@ -296,7 +301,7 @@ func (r *Reconciler) setFrontends(s *service, w *lb.Service, problems []model.Pr
 	return problems
 }
 
-// retire takes a service out of the claims; it is torn down when no row leads to it any more.
+// retire withdraws a service's claims. It is torn down when no row leads to it any more.
 func (r *Reconciler) retire(s *service) {
 	for _, key := range s.frontends {
 		r.frontends.release(key, s)
@@ -305,8 +310,8 @@ func (r *Reconciler) retire(s *service) {
 	r.retired = append(r.retired, s)
 }
 
-// teardown frees what retired services had, once it is certain that no frontend leads to them. Whose ranges cannot be
-// deleted stays: whoever got its index would let those clients in.
+// teardown frees the rows of retired services once no frontend can lead to them. A service whose
+// ranges cannot be deleted stays: the next owner of its index would let those clients in.
 func (r *Reconciler) teardown() (failed error) {
 	if len(r.frontends.unsure) > 0 {
 		return nil
@@ -339,7 +344,8 @@ func (r *Reconciler) teardown() (failed error) {
 	return failed
 }
 
-// nameText returns the name of a service as the maps keep it; one that is too long ends in a digest of the whole.
+// nameText returns the name of a service as stored in the maps. A name that is too long is cut and
+// ends in a digest of the whole.
 func nameText(id lb.ID) string {
 	text := id.String()
 	const room = len(maps.NameText{}.Text) - 1

@@ -21,7 +21,8 @@ func attachment(pod, device string, created int64, addr string, port uint16) *mo
 	}
 }
 
-// Who waits for a pod's ports is answered when they lead to it and not before, whatever failed meanwhile; and is told who has them.
+// Await returns once a pod's ports lead to it and not before, whatever fails meanwhile, and names
+// the pod that holds them.
 func TestAwait(t *testing.T) {
 	store := model.NewStore("node0")
 	deliver(store, nil, nil)
@@ -38,28 +39,28 @@ func TestAwait(t *testing.T) {
 	defer cancel()
 	running.Go(func() { _ = r.Run(ctx) })
 	await := func(pod string) error { return r.Await(ctx, model.Name{Namespace: "shop", Name: pod}) }
-	row := func() string { return meaning(t, r.tables)["0.0.0.0:80/6"] } // Run rests after each answer
+	row := func() string { return meaning(t, r.tables)["0.0.0.0:80/6"] } // safe to read: Run is idle after each answer
 
 	failures.Store(2)
 	store.SetAttachment(attachment("a", "fla", 1, "10.1.0.1", 80))
 	if err := await("a"); err != nil || row() != "pod:shop/a:0.0.0.0:80/tcp4 HostPort" {
-		t.Errorf("a waits for %v, and finds %q", err, row())
+		t.Errorf("await a: %v; the row is %q", err, row())
 	}
 	if left := failures.Load(); left >= 0 {
-		t.Errorf("%d failures are left, so nobody tried again", left)
+		t.Errorf("%d injected failures are left, so nothing was retried", left)
 	}
 	store.SetAttachment(attachment("b", "flb", 2, "10.1.0.2", 80))
 	var taken *TakenError
 	if err := await("b"); !errors.As(err, &taken) || taken.By.String() != "pod:shop/a" || err.Error() != "0.0.0.0:80/tcp of the node leads to pod:shop/a" {
-		t.Errorf("b is told %v", err)
+		t.Errorf("await b: %v", err)
 	}
 	store.DeleteAttachment(model.Name{Namespace: "shop", Name: "a"}, "fla")
 	if err := await("b"); err != nil || row() != "pod:shop/b:0.0.0.0:80/tcp4 HostPort" {
-		t.Errorf("b waits for %v, and finds %q", err, row())
+		t.Errorf("await b: %v; the row is %q", err, row())
 	}
 	store.DeleteAttachment(model.Name{Namespace: "shop", Name: "b"}, "flb")
 	if err := await("b"); err != nil || row() != "" {
-		t.Errorf("when b is gone there is %v and %q", err, row())
+		t.Errorf("await b after it is gone: %v; the row is %q", err, row())
 	}
 
 	nodePort := web("10.96.0.1")
@@ -67,7 +68,7 @@ func TestAwait(t *testing.T) {
 	store.SetService(nodePort)
 	store.SetAttachment(attachment("c", "flc", 3, "10.1.0.3", 80))
 	if err := await("c"); err != nil || row() != "shop/web:http/tcp4 NodePort" {
-		t.Errorf("beside a Service c waits for %v, and finds %q", err, row())
+		t.Errorf("await c, whose port a Service has: %v; the row is %q", err, row())
 	}
 	if told := r.Problems()[model.Key{Kind: model.KindPod, Name: model.Name{Namespace: "shop", Name: "c"}}]; len(told) != 1 || told[0].Reason != "FrontendConflict" {
 		t.Errorf("c's problems are %v", told)
@@ -78,17 +79,17 @@ func TestAwait(t *testing.T) {
 	short, stop := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer stop()
 	if err := r.Await(short, model.Name{Namespace: "shop", Name: "d"}); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("d, which cannot be written, is told %v", err)
+		t.Errorf("await d, which cannot be written: %v", err)
 	}
 	cancel()
 	running.Wait()
 	if err := r.Await(context.Background(), model.Name{Namespace: "shop", Name: "d"}); !errors.Is(err, errArrivalEnded) {
-		t.Errorf("of one that has ended d is told %v", err)
+		t.Errorf("await d after Run ended: %v", err)
 	}
 }
 
-// What the runtime told is known whole at once: it does not wait for sources, neither to lead to a pod's new address nor to end with
-// the pod.
+// What the runtime asks for is known completely at once. Neither serving a pod's new address nor
+// ending with the pod waits for the sources.
 func TestRuntimeNeedsNoSource(t *testing.T) {
 	tables := NewMemory(small)
 	before := model.NewStore("node0")
@@ -107,18 +108,19 @@ func TestRuntimeNeedsNoSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := backend(); got == old || got == "" {
-		t.Errorf("a pod that was made anew while the agent was away has %q, before %q", got, old)
+		t.Errorf("a pod that was recreated while the agent was away has %q, before it had %q", got, old)
 	}
 	store.DeleteAttachment(model.Name{Namespace: "shop", Name: "a"}, "flb")
 	if err := r.Settle(); err != nil {
 		t.Fatal(err)
 	}
 	if said := meaning(t, r.tables); len(said) != 0 {
-		t.Errorf("of a pod that is gone there is still %v", said)
+		t.Errorf("rows of a pod that is gone: %v", said)
 	}
 }
 
-// What a connection to a host port may keep is the pod's present interface, and not the address that the Pod's status had before.
+// Connections to a host port may stay with the pod's present interface, not with an address that
+// the Pod's status had before.
 func TestKeptByPod(t *testing.T) {
 	store := model.NewStore("node0")
 	r := start(t, store, NewMemory(small), nil)

@@ -9,20 +9,20 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// plan is which rows of backends a service is about to have. It is made before anything is written, since making it can
-// fail, and its buffers serve the next service.
+// plan says which rows of the backends map a service will have. It is made before anything is
+// written, since making it can fail. Its buffers are reused for the next service.
 type plan struct {
-	rows   []uint32 // one for each backend that is wanted; noRow for one that no table leads to
-	scopes []uint8  // the scopes whose tables lead to each
+	rows   []uint32 // one for each wanted backend; noRow if no table leads to it
+	scopes []uint8  // for each, the scopes whose tables lead to it
 	fresh  []uint32 // those of the rows that are new
-	gone   []uint32 // rows that the service is about to lose
+	gone   []uint32 // rows that the service will lose
 	known  map[maps.Backend]uint32
 }
 
 const noRow = ^uint32(0)
 
-// usualBackends is up to how many backends are looked up in a map that serves again: clearing one costs what its largest
-// service did.
+// usualBackends is the largest service whose backends are looked up in the reused map. Clearing a
+// map costs as much as its largest service did.
 const usualBackends = 64
 
 // planBackends finds or allocates a row for every backend that a service wants.
@@ -36,7 +36,7 @@ func (r *Reconciler) planBackends(s *service, w *lb.Service) error {
 	clear(known)
 	for _, index := range s.backends {
 		row := maps.BackendIdentity(r.tables.Backends[index])
-		if twin, ok := known[row]; ok { // a damaged row
+		if twin, ok := known[row]; ok { // the row is damaged
 			p.gone = append(p.gone, twin)
 		}
 		known[row] = index
@@ -80,20 +80,20 @@ func (r *Reconciler) allocBackend() (uint32, error) {
 		return 0, err
 	}
 	if index, ok = r.backends.Alloc(); !ok {
-		return 0, fmt.Errorf("a map of %d backends is full", len(r.tables.Backends))
+		return 0, fmt.Errorf("the map of backends is full with %d rows", len(r.tables.Backends))
 	}
 	return index, nil
 }
 
-// dropPlan gives back what a plan allocated that comes to nothing.
+// dropPlan frees the rows allocated for a plan that will not be used.
 func (r *Reconciler) dropPlan() {
 	for _, index := range r.plan.fresh {
 		r.backends.Free(index)
 	}
 }
 
-// writeBackends writes the rows that are planned, before any table leads to them: a row that stays is marked for the
-// scopes that it had and for those that it is about to have.
+// writeBackends writes the planned rows before any table leads to them. A row that stays is marked
+// for both its old and its new scopes.
 func (r *Reconciler) writeBackends(s *service, w *lb.Service) {
 	fresh := r.plan.fresh
 	for i, index := range r.plan.rows {
@@ -114,8 +114,8 @@ func (r *Reconciler) writeBackends(s *service, w *lb.Service) {
 	}
 }
 
-// unmarkBackends ends what writeBackends began, once the tables are switched: whoever remembers a row that lost a scope
-// has to choose again.
+// unmarkBackends completes writeBackends once the tables are switched. A socket or client that
+// remembers a row which lost a scope has to choose again.
 func (r *Reconciler) unmarkBackends(s *service) {
 	s.backends = s.backends[:0]
 	for i, index := range r.plan.rows {
@@ -129,14 +129,14 @@ func (r *Reconciler) unmarkBackends(s *service) {
 	}
 }
 
-// freeBackend takes a row from its service. Its address stays: a program may be on its way there.
+// freeBackend takes a row from its service. The address stays: a program may be about to use it.
 func (r *Reconciler) freeBackend(index uint32) {
 	r.setOwner(index, 0)
 	r.backends.Free(index)
 }
 
-// setFlags says where a backend runs and whether it is about to go. It stays the backend that it was for whoever remembers the row, so it is written in
-// place: a program sees the one or the other.
+// setFlags writes where a backend runs and whether it is terminating. It writes in place, since the
+// row still stands for the same backend: a program sees either the old or the new flags.
 func (r *Reconciler) setFlags(index uint32, flags uint8) {
 	at := &r.tables.Backends[index].Flags
 	if *at != flags {

@@ -9,7 +9,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// What load balancers hear follows the Service's policy and this node's endpoints, and is told when it changes only.
+// Health checks follow the Service's policy and this node's endpoints, and are reported only when
+// they change.
 func TestChecked(t *testing.T) {
 	store := model.NewStore("node1")
 	r := start(t, store, NewMemory(small), nil)

@@ -10,13 +10,13 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// unit is what is compared, and mended, as a whole.
+// unit is what is compared and mended as a whole.
 type unit struct {
 	kind   unitKind
-	object model.Key   // of unitObject, and of a frontend that it owns
-	index  uint32      // of unitFree and unitBackend
-	key    maps.SvcKey // of unitFrontend
-	stray  maps.Range  // of unitRange
+	object model.Key   // for unitObject, and for a frontend that it owns
+	index  uint32      // for unitFree and unitBackend
+	key    maps.SvcKey // for unitFrontend
+	stray  maps.Range  // for unitRange
 }
 
 type unitKind uint8
@@ -24,20 +24,20 @@ type unitKind uint8
 const (
 	unitObject   unitKind = iota // the tables of an object
 	unitFrontend                 // one row of svcs
-	unitFree                     // a row of services that no service has
-	unitBackend                  // a row of backends that no service has
+	unitFree                     // a row of services that no service uses
+	unitBackend                  // a row of backends that no service uses
 	unitRange                    // a row of src_ranges that its service does not want
-	unitInside                   // rows of src_ranges that nodes want
+	unitInside                   // rows of src_ranges wanted by nodes
 )
 
-// compareBuffers serve one service after another.
+// compareBuffers are reused for one service after another.
 type compareBuffers struct {
-	rows   []uint32 // of each backend that is wanted; noRow for one without slots
+	rows   []uint32 // of each wanted backend; noRow for one without slots
 	scopes []uint8
 }
 
-// checkService compares what stands at an index of services; of an object all, at the first of its services. It
-// returns how many rows it looked at.
+// checkService compares the row at an index of services. All services of an object are compared at
+// the first of them. It returns how many rows it looked at.
 func (r *Reconciler) checkService(c *check, index uint32) (work int) {
 	s := r.byIndex[index]
 	switch {
@@ -62,7 +62,7 @@ func (r *Reconciler) checkService(c *check, index uint32) (work int) {
 	return 0
 }
 
-// compareUnit compares one thing again.
+// compareUnit compares one unit again.
 func (r *Reconciler) compareUnit(c *check, u unit) {
 	switch u.kind {
 	case unitObject:
@@ -82,7 +82,7 @@ func (r *Reconciler) compareUnit(c *check, u unit) {
 	}
 }
 
-// waits reports whether a unit waits for a retry or a grace period to be mended.
+// waits reports whether mending a unit waits for a retry or a grace period.
 func (r *Reconciler) waits(u unit) bool {
 	switch u.kind {
 	case unitObject:
@@ -95,8 +95,8 @@ func (r *Reconciler) waits(u unit) bool {
 	return false
 }
 
-// mend makes a unit due, or rights it where nothing else has to be known. What is due is written by the next pass in the
-// order that readers need.
+// mend makes a unit due, or repairs it if nothing else has to be known. The next pass writes what
+// is due in an order that is safe for readers.
 func (r *Reconciler) mend(u unit) {
 	switch u.kind {
 	case unitObject:
@@ -140,7 +140,7 @@ func (s *service) id() lb.ID {
 	return lb.ID{Key: s.object.key, Port: s.port, Protocol: s.protocol, Family: s.family}
 }
 
-// compareFree compares a row of services that no service has with nothing: it must not look like one.
+// compareFree checks that a row of services that no service uses looks empty.
 func (r *Reconciler) compareFree(c *check, index uint32) {
 	if r.byIndex[index] != nil {
 		return
@@ -157,7 +157,8 @@ func (r *Reconciler) compareFree(c *check, index uint32) {
 	}
 }
 
-// checkBackend finds a row that no service has and that says otherwise: whoever remembers it would keep to it.
+// checkBackend finds a row that no service uses but that has an owner: a socket or client that
+// remembers it would keep using it.
 func (r *Reconciler) checkBackend(c *check, index uint32) {
 	if r.tables.Backends[index].Owner == 0 || int(index/64) < len(c.used) && c.used[index/64]>>(index%64)&1 != 0 {
 		return
@@ -170,14 +171,15 @@ func (r *Reconciler) compareBackend(c *check, index uint32) {
 	if row.Owner == 0 {
 		return
 	}
-	// A service may have got the row since the check went by it.
+	// A service may have got the row since the check passed it.
 	if s := r.byService(maps.BackendService(row)); s != nil && slices.Contains(s.backends, index) {
 		return
 	}
 	c.differ(unit{kind: unitBackend, index: index}, "backend", fmt.Sprintf("row %d", index), "free", backendText(row))
 }
 
-// checkRows finds rows of svcs that nobody owns. What owned rows say was compared with their services.
+// checkRows finds rows of svcs that nobody owns. Owned rows were compared together with their
+// services.
 func (r *Reconciler) checkRows(c *check, rows []foundRow) {
 	for _, found := range rows {
 		state := r.frontends.keys[found.key]
@@ -187,7 +189,7 @@ func (r *Reconciler) checkRows(c *check, rows []foundRow) {
 	}
 }
 
-// compareRow compares one row of svcs with what the claims make of it. A row that waits for a grace period is not
+// compareRow compares one row of svcs with the claims. A row that waits for a grace period is not
 // judged.
 func (r *Reconciler) compareRow(c *check, object model.Key, key maps.SvcKey) {
 	state := r.frontends.keys[key]
@@ -218,11 +220,11 @@ func (r *Reconciler) rowText(row maps.Svc, present bool) string {
 	if s := r.byService(row.Service); s != nil && s.object != nil {
 		return fmt.Sprintf("%s of %s", kind, s.id())
 	}
-	return fmt.Sprintf("%s of service %d, which is not there", kind, row.Service)
+	return fmt.Sprintf("%s of service %d, which does not exist", kind, row.Service)
 }
 
-// compareObject compares all that hangs on one object, and returns how many rows that is. One that waits to be tried
-// again is not judged.
+// compareObject compares everything that belongs to one object, and returns how many rows that is.
+// An object that waits for a retry is not judged.
 func (r *Reconciler) compareObject(c *check, o *object) (work int) {
 	if _, failed := r.failed[o.key]; failed {
 		return 0
@@ -232,7 +234,7 @@ func (r *Reconciler) compareObject(c *check, o *object) (work int) {
 	found := 0
 	for i := range wanted.Services {
 		w := &wanted.Services[i]
-		// Two host ports of a pod may be one service; the last counts.
+		// Two host ports of a pod may have the same ID; the last one counts.
 		if len(wanted.Services) > len(o.services) && slices.ContainsFunc(wanted.Services[i+1:], func(o lb.Service) bool { return o.ID == w.ID }) {
 			continue
 		}
@@ -253,7 +255,7 @@ func (r *Reconciler) compareObject(c *check, o *object) (work int) {
 	return work
 }
 
-// find returns the service of an identity, most likely the one at a position.
+// find returns the service with that ID, looking first at the position where it is likely to be.
 func (o *object) find(position int, id lb.ID) *service {
 	if position < len(o.services) && o.services[position].is(id) {
 		return o.services[position]

@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// compareTables compares the rows of one service, all but its frontends.
+// compareTables compares all rows of one service except its frontends.
 func (r *Reconciler) compareTables(c *check, u unit, s *service, w *lb.Service) {
 	row := &r.tables.Services[s.index]
 	if row.Algorithm != uint8(w.Algorithm) || row.Flags != w.Flags || row.AffinitySeconds != w.AffinitySeconds {
@@ -38,7 +38,8 @@ func (r *Reconciler) compareTables(c *check, u unit, s *service, w *lb.Service) 
 	}
 }
 
-// rowsOf fills in the row of every backend that the service wants; false if the service has not as many.
+// rowsOf finds the row of every backend that the service wants. It returns false if the service has
+// a different number of rows.
 func (r *Reconciler) rowsOf(s *service, w *lb.Service) bool {
 	b := &r.checks.compare
 	b.rows, b.scopes = b.rows[:0], append(b.scopes[:0], make([]uint8, len(w.Backends))...)
@@ -47,7 +48,7 @@ func (r *Reconciler) rowsOf(s *service, w *lb.Service) bool {
 			b.scopes[position] |= 1 << scope
 		}
 	}
-	left := s.backends // in the order of what was wanted
+	left := s.backends // in the order of the wanted backends
 	for i := range w.Backends {
 		if b.scopes[i] == 0 { // weight 0
 			b.rows = append(b.rows, noRow)
@@ -87,14 +88,15 @@ func (r *Reconciler) compareScope(c *check, u unit, s *service, w *lb.Service, s
 	}
 	if bad > 0 {
 		want := maps.MakeSlot(r.checks.compare.rows[table[first]], s.index, word.Tag())
-		c.differ(u, "slots", scopeText(w.ID, scope), fmt.Sprintf("in slot %d %s", int(word.Off())+first, slotText(want)),
+		c.differ(u, "slots", scopeText(w.ID, scope), fmt.Sprintf("slot %d: %s", int(word.Off())+first, slotText(want)),
 			fmt.Sprintf("%s; %d of %d slots differ", slotText(slots[first]), bad, len(table)))
 	}
 }
 
-// compareFrontends compares what the service claims with what it wants, and the rows that it owns with the map.
+// compareFrontends compares the service's claims with the frontends it wants, and the rows it owns
+// with the map.
 func (r *Reconciler) compareFrontends(c *check, u unit, s *service, w *lb.Service) {
-	claimed := s.frontends // in the order of what was wanted, less the ones that another shadows
+	claimed := s.frontends // in the order of the wanted frontends, without the shadowed ones
 	for _, f := range w.Frontends {
 		state := r.frontends.keys[f.Key]
 		if len(claimed) > 0 && claimed[0] == f.Key {
@@ -116,7 +118,7 @@ func (r *Reconciler) compareFrontends(c *check, u unit, s *service, w *lb.Servic
 	}
 }
 
-// named reports whether a row of names holds exactly a text.
+// named reports whether a row of names holds exactly text.
 func named(name *maps.NameText, text string) bool {
 	for i, c := range name.Text {
 		if i < len(text) && byte(c) != text[i] || i >= len(text) && c != 0 {
@@ -139,7 +141,7 @@ func settingsText(algorithm, flags uint8, affinity uint32) string {
 }
 
 func wordText(word maps.Word) string {
-	return fmt.Sprintf("%d slots from %d on, tag %d", word.Len(), word.Off(), word.Tag())
+	return fmt.Sprintf("%d slots starting at %d, tag %d", word.Len(), word.Off(), word.Tag())
 }
 
 func slotText(slot maps.Slot) string {

@@ -11,8 +11,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// TestDamagedMapsAreMended starts on maps in which rows were overwritten at random: the agent must start, and end with
-// what the objects say.
+// TestDamagedMapsAreMended starts on maps with randomly overwritten rows. The agent must start and
+// end with what the objects say.
 func TestDamagedMapsAreMended(t *testing.T) {
 	for seed := range uint64(100) {
 		w := newWorld(seed)
@@ -32,7 +32,7 @@ func TestDamagedMapsAreMended(t *testing.T) {
 		}
 		store = model.NewStore("node0")
 		r = start(t, store, &tables, nil)
-		if err := r.Settle(); err != nil { // before the sources are there
+		if err := r.Settle(); err != nil { // before the sources have delivered
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		w.relist(store)
@@ -63,7 +63,7 @@ func damage(random *rand.Rand, t *Tables) {
 	case 6:
 		t.Services[service].Flags, t.Services[service].Algorithm = uint8(random.Uint32()), uint8(random.Uint32())
 	case 7:
-		t.Backends[random.IntN(len(t.Backends))].Owner = random.Uint32() & 0x3000001f // some service, some scopes
+		t.Backends[random.IntN(len(t.Backends))].Owner = random.Uint32() & 0x3000001f // some service and some scopes
 	case 8:
 		var keys []maps.SvcKey
 		_ = t.Frontends.Each(func(key maps.SvcKey, _ maps.Svc) { keys = append(keys, key) })

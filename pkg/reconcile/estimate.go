@@ -5,8 +5,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Estimate returns sizes with room for twice what the Store holds, so that a cold start does not begin by growing. It
-// need not be exact: what does not fit grows.
+// Estimate returns sizes with room for twice what the Store holds, so that a cold start does not
+// begin by growing the maps. It need not be exact: maps that turn out too small grow.
 func Estimate(store *model.Store) maps.Sizes {
 	var sizes maps.Sizes
 	for _, key := range store.Keys() {
@@ -30,7 +30,7 @@ func Estimate(store *model.Store) maps.Sizes {
 		for _, slice := range list {
 			n := uint32(len(slice.Endpoints) * len(slice.Ports))
 			sizes.Backends += n
-			sizes.Slots += 2 * n // the scopes, and a power of two
+			sizes.Slots += 2 * n // two scopes, and rounding to a power of two
 		}
 	}
 	return maps.Sizes{
@@ -38,7 +38,7 @@ func Estimate(store *model.Store) maps.Sizes {
 	}
 }
 
-// hostPorts returns how many host ports a pod has, for each of its addresses.
+// hostPorts returns the number of host ports of a pod times its addresses.
 func hostPorts(store *model.Store, name model.Name) (ports uint32) {
 	if pod := store.Pod(name); pod != nil {
 		ports = uint32(len(pod.HostPorts) * len(pod.Addrs))

@@ -15,8 +15,9 @@ type claim struct {
 	kind    uint32
 }
 
-// before reports whether a has the better right to a frontend: Services before Pods, then the older object, then the
-// lower UID. It depends on the objects alone, so every node and every restart decides alike.
+// before reports whether a has precedence over b: Services before Pods, then the older object, then
+// the lower UID. It depends on the objects alone, so every node decides alike, also after a
+// restart.
 func (a claim) before(b claim) bool {
 	x, y := a.service.object, b.service.object
 	return cmp.Or(
@@ -28,7 +29,7 @@ func (a claim) before(b claim) bool {
 	) < 0
 }
 
-// frontend is one key of the map: what is in the map, who should have it, and who else would.
+// frontend is the state of one key: its row in the map, its owner, and the other claims.
 type frontend struct {
 	row     maps.Svc
 	present bool
@@ -36,19 +37,19 @@ type frontend struct {
 	others  []claim
 }
 
-// frontends decides who owns each frontend and carries the decisions into the map.
+// frontends decides who owns each frontend and tracks which rows have to be written.
 type frontends struct {
 	keys     map[maps.SvcKey]frontend
-	watchers map[maps.SvcKey]map[model.Key]struct{} // pods whose host port a NodePort would shadow
+	watchers map[maps.SvcKey]map[model.Key]struct{} // pods whose host port would shadow a NodePort, by the NodePort's key
 	touched  map[maps.SvcKey]struct{}               // keys whose row may have to change
 	unsure   []maps.SvcKey                          // keys of an operation that failed, perhaps half way
 	crowded  bool                                   // touched was large
 	present  int
-	hosted   int // rows of these that are backends and no frontends
+	hosted   int // how many of the rows are hosted backends instead of frontends
 	dirty    func(...model.Key)
 }
 
-// count notes that there are more rows of a key's kind, or less.
+// count adds more, which may be negative, to the number of rows of the key's kind.
 func (f *frontends) count(key maps.SvcKey, more int) {
 	f.present += more
 	if maps.IsHosted(key) {
@@ -65,7 +66,7 @@ func newFrontends(dirty func(...model.Key)) frontends {
 	}
 }
 
-// claim enters a service's wish and returns the claim that won.
+// claim enters a service's claim and returns the claim that won.
 func (f *frontends) claim(key maps.SvcKey, c claim) claim {
 	state := f.keys[key]
 	was := state.owner
@@ -75,7 +76,7 @@ func (f *frontends) claim(key maps.SvcKey, c claim) claim {
 	return state.owner
 }
 
-// release withdraws a service's wish.
+// release withdraws a service's claim.
 func (f *frontends) release(key maps.SvcKey, s *service) {
 	state, ok := f.keys[key]
 	if !ok {
@@ -127,8 +128,8 @@ func (s *frontend) add(c claim) {
 	s.others = append(s.others, c)
 }
 
-// set stores a key's new state. When it changed hands, whoever won it, lost it or still waits for it is due: their
-// problems say who has it.
+// set stores a key's new state. If the owner changed, the winner, the loser and all remaining
+// claimants become due, since their problems name the owner.
 func (f *frontends) set(key maps.SvcKey, state frontend, was claim) {
 	if !state.present && state.owner.service == nil {
 		delete(f.keys, key)
@@ -167,8 +168,8 @@ func (s *frontend) settled() bool {
 	return want == s.present && (!want || row == s.row)
 }
 
-// shadowed returns the NodePort that a host port on one address would otherwise shadow, and watches for it to come and
-// go.
+// shadowed returns the NodePort that a host port on one address would shadow, and registers the pod
+// to be told when that NodePort comes or goes.
 func (f *frontends) shadowed(key maps.SvcKey, kind uint32, pod model.Key) (claim, bool) {
 	if kind != maps.HostPort {
 		return claim{}, false
@@ -176,7 +177,7 @@ func (f *frontends) shadowed(key maps.SvcKey, kind uint32, pod model.Key) (claim
 	family := model.FamilyOf(maps.NetipOf(key.Addr))
 	wildcard := maps.SvcKey{Addr: maps.AddrOf(family.Unspecified()), Port: key.Port, Proto: key.Proto}
 	if wildcard == key {
-		return claim{}, false // one row: the better claim has it
+		return claim{}, false // it is the same row: the better claim gets it
 	}
 	pods := f.watchers[wildcard]
 	if pods == nil {
@@ -198,10 +199,10 @@ func (f *frontends) unwatch(pod model.Key) {
 	}
 }
 
-// keepTouched is how large the set of touched keys may be to be used again.
+// keepTouched is the largest size of the set of touched keys that is kept for reuse.
 const keepTouched = 1024
 
-// trim gives back the room that the touched keys of a start took: a map never shrinks.
+// trim releases the memory that the touched keys of a start took: a map never shrinks.
 func (f *frontends) trim() {
 	if len(f.touched) == 0 && f.crowded {
 		f.touched = map[maps.SvcKey]struct{}{}

@@ -14,8 +14,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// watchedGuards holds, if it is strict, that nothing which decides who may use a load balancer's address changes unless a
-// change was begun.
+// watchedGuards checks, if it is strict, that the clients allowed at load balancer addresses change
+// only between Begin and End.
 type watchedGuards struct {
 	t      *testing.T
 	fail   func(op string) error
@@ -23,17 +23,17 @@ type watchedGuards struct {
 	strict bool
 	open   bool
 	told   []string
-	before map[string]string // who is let in, when the last change ended
+	before map[string]string // the allowed clients when the last change ended
 }
 
-// beStrict has whatever r writes be held to what it says.
+// beStrict makes the fakes check all writes of r.
 func (r *Reconciler) beStrict() {
 	r.tables.Frontends.(*faults).strict = true
 	r.cfg.Guards.(*watchedGuards).strict = true
 }
 
 func (g *watchedGuards) Begin() {
-	g.hold("what came before a change")
+	g.hold("the writes before a change")
 	g.open = true
 	g.told = append(g.told, "begin")
 }
@@ -51,12 +51,12 @@ func (g *watchedGuards) hold(after string) {
 	g.t.Helper()
 	if g.strict && !g.open {
 		if diff := cmp.Diff(g.before, letIn(g.tables())); diff != "" {
-			g.t.Errorf("after %s others are let in, and nobody was told (-told +have):\n%s", after, diff)
+			g.t.Errorf("after %s other clients are let in without a call of Begin (-told +have):\n%s", after, diff)
 		}
 	}
 }
 
-// letIn returns whom the tables let in, for each load balancer's address.
+// letIn returns the clients that the tables let in, by load balancer address.
 func letIn(tables *Tables) map[string]string {
 	ranges, who := map[uint32][]string{}, map[string]string{}
 	_ = tables.Ranges.Each(func(r maps.Range) { ranges[r.Service] = append(ranges[r.Service], r.Prefix.String()) })
@@ -73,7 +73,8 @@ func letIn(tables *Tables) map[string]string {
 	return who
 }
 
-// TestGuardsAreTold holds what counts as a change of who may use a load balancer's address, and that nothing else does.
+// TestGuardsAreTold checks what counts as a change of the allowed clients, and that nothing else
+// does.
 func TestGuardsAreTold(t *testing.T) {
 	store := model.NewStore("node0")
 	failing := false
@@ -116,25 +117,25 @@ func TestGuardsAreTold(t *testing.T) {
 			t.Fatalf("%s: %v", step.name, err)
 		}
 		guards.hold(step.name)
-		if step.name == "the start" { // it began when it was made
+		if step.name == "the start" { // New called Begin already
 			guards.told = append([]string{"begin"}, guards.told...)
 		}
 		for i, word := range guards.told {
 			if word != []string{"begin", "end"}[i%2] {
-				t.Errorf("%s: %q is said", step.name, guards.told)
+				t.Errorf("%s: the calls are %q", step.name, guards.told)
 			}
 		}
 		if told := len(guards.told) > 0; told != step.told || guards.open {
-			t.Errorf("%s: %q is said, want anything: %v", step.name, guards.told, step.told)
+			t.Errorf("%s: the calls are %q, want any: %v", step.name, guards.told, step.told)
 		}
 	}
 	store.SetService(guardedWeb("192.0.2.0/24"))
 	failing = true
 	if err := r.Pass(); !errors.Is(err, errInjected) || !guards.open || r.Stats().LastError == "" {
-		t.Errorf("nobody could be told of the end: %v, and status says %q", err, r.Stats().LastError)
+		t.Errorf("when End fails: %v; the status says %q", err, r.Stats().LastError)
 	}
 	failing = false
 	if err := r.Settle(); err != nil || guards.open || r.Stats().LastError != "" {
-		t.Errorf("later: %v, and status says %q; still under way: %v", err, r.Stats().LastError, guards.open)
+		t.Errorf("after the retry: %v; the status says %q; still in progress: %v", err, r.Stats().LastError, guards.open)
 	}
 }

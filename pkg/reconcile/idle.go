@@ -9,16 +9,17 @@ import (
 )
 
 const (
-	// idleAfter is how long a Service may have no endpoints before its author is told: those of a new Service come a
-	// moment after it, and those of a rollout may be late.
+	// idleAfter is how long a Service may be without endpoints before that is reported. The
+	// endpoints of a new Service come a moment after it, and those of a rollout may be late.
 	idleAfter = time.Minute
 
-	// maxIdle is how many are told of at a time, once a minute. When the pods of a whole namespace go, that is one piece
-	// of news and not a thousand.
+	// maxIdle bounds how many Services are reported at a time, once a minute. When the pods of a
+	// whole namespace go, that is one piece of news and not a thousand.
 	maxIdle = 32
 )
 
-// noteIdle adds the problem of a Service that has had no endpoint in use for long, or notes since when it has none.
+// noteIdle adds a problem if a Service has had no endpoint in use for long, or records when it lost
+// its last one.
 func (r *Reconciler) noteIdle(o *object, wanted *lb.Wanted) {
 	if !isIdle(o, wanted) {
 		delete(r.idle, o.key)
@@ -37,8 +38,8 @@ func (r *Reconciler) noteIdle(o *object, wanted *lb.Wanted) {
 	}
 }
 
-// isIdle reports whether nothing stands behind any port of a Service. What only this node's endpoints may serve is left
-// out: it is ordinary that a node has none.
+// isIdle reports whether no port of a Service has an endpoint. Services that only this node's
+// endpoints may serve are not idle: it is normal for a node to have none.
 func isIdle(o *object, wanted *lb.Wanted) bool {
 	if o.key.Kind != model.KindService || len(wanted.Services) == 0 {
 		return false
@@ -52,10 +53,10 @@ func isIdle(o *object, wanted *lb.Wanted) bool {
 	return true
 }
 
-// tellIdle has those applied again that have had no endpoints for long.
+// tellIdle makes Services due that have had no endpoints for long, so that they get the problem.
 func (r *Reconciler) tellIdle(now time.Time) {
 	if !r.synced {
-		return // their endpoints may just not have come
+		return // their endpoints may simply not have arrived yet
 	}
 	var told []model.Key
 	for key, since := range r.idle {

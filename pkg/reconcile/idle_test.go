@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// reasons lists what is wrong with a Service.
+// reasons lists the reasons of an object's problems.
 func reasons(r *Reconciler, key model.Key) []string {
 	var list []string
 	for _, p := range r.Problems()[key] {
@@ -19,7 +19,7 @@ func reasons(r *Reconciler, key model.Key) []string {
 	return list
 }
 
-// The author of a Service hears that it has no endpoints, but not at once, and not again and again.
+// A Service without endpoints is reported, but not at once, and not repeatedly.
 func TestIdle(t *testing.T) {
 	store := model.NewStore("node1")
 	r := start(t, store, NewMemory(small), nil)
@@ -40,7 +40,7 @@ func TestIdle(t *testing.T) {
 		do    func()
 		after time.Duration
 		want  []string
-		told  int // in all
+		told  int // in total
 	}{
 		{"a new Service", func() {}, 0, nil, 0},
 		{"a little later", func() {}, 59 * time.Second, nil, 0},
@@ -68,11 +68,12 @@ func TestIdle(t *testing.T) {
 		}
 	}
 	if len(r.idle) > 0 {
-		t.Errorf("%d Services are still noted", len(r.idle))
+		t.Errorf("%d Services are still recorded as idle", len(r.idle))
 	}
 }
 
-// Where many Services have no endpoints, a few of them are told of at a time; and none before the endpoints were read.
+// If many Services have no endpoints, a few are reported at a time, and none before the endpoints
+// were read.
 func TestManyIdle(t *testing.T) {
 	store := model.NewStore("node1")
 	r := start(t, store, NewMemory(small), nil)
@@ -93,7 +94,7 @@ func TestManyIdle(t *testing.T) {
 			t.Fatal(err)
 		}
 		if have := len(r.Problems()); have != want {
-			t.Errorf("told of %d Services, want %d", have, want)
+			t.Errorf("%d Services were reported, want %d", have, want)
 		}
 		deliver(store, services, nil)
 	}

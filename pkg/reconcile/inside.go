@@ -7,17 +7,18 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// inside is what the addresses inside of the cluster are: the programs know them as ranges of no Service.
+// inside holds the addresses inside the cluster. The programs see them as source ranges of a
+// reserved service index.
 type inside struct {
 	ranges
 	want  []netip.Prefix
-	moves uint64 // of the Store, when it said what is wanted
-	due   bool   // rows are to be written or deleted
+	moves uint64 // the Store's count when it returned want
+	due   bool   // rows have to be written or deleted
 }
 
-const whereInside = "the addresses inside of the cluster"
+const whereInside = "the addresses inside the cluster"
 
-// writeInside brings the rows up to date. Before the sources are complete none is deleted.
+// writeInside brings the rows up to date. It deletes none before the sources are complete.
 func (r *Reconciler) writeInside() error {
 	s := &r.inside
 	if list, moves := r.cfg.Store.Inside(s.moves); moves != s.moves {
@@ -41,7 +42,7 @@ func (r *Reconciler) writeInside() error {
 	return nil
 }
 
-// compareInside compares the rows with what is known to be there.
+// compareInside compares the rows with the known ranges.
 func (r *Reconciler) compareInside(c *check) int {
 	return r.compareRows(c, unit{kind: unitInside}, maps.Inside, whereInside, r.inside.list)
 }

@@ -19,8 +19,8 @@ func insideNode(name, addr string, cidrs ...string) *model.Node {
 	return node
 }
 
-// TestInside follows what the programs take for addresses inside of the cluster while nodes come, change and go, the agent
-// ends and begins, and rows cannot be written.
+// TestInside follows the addresses that the programs treat as inside the cluster while nodes come,
+// change and go, agents restart, and writes fail.
 func TestInside(t *testing.T) {
 	store, tables, failing := model.NewStore("node0"), NewMemory(small), ""
 	begin := func() *Reconciler {
@@ -54,15 +54,15 @@ func TestInside(t *testing.T) {
 	writes := r.stats.Writes
 	store.SetNode(insideNode("node2", "192.0.2.2", "10.244.2.7/24"))
 	if expect("the same", "[10.244.1.0/24 10.244.2.0/24 192.0.2.1/32 192.0.2.2/32 fd00:244:1::/64]"); r.stats.Writes != writes {
-		t.Error("rows are written though nothing changed")
+		t.Error("rows were written although nothing changed")
 	}
 	for _, failing = range []string{"insert ranges", "delete ranges"} {
 		store.SetNode(insideNode("node2", "192.0.2.3"))
 		if err := r.Pass(); !errors.Is(err, errInjected) {
-			t.Fatalf("%v, want what was injected", err)
+			t.Fatalf("got error %v, want the injected one", err)
 		}
 		store.SetNode(insideNode("node2", "192.0.2.2", "10.244.2.0/24"))
-		_ = r.Pass() // which cannot end either
+		_ = r.Pass() // which cannot succeed either
 	}
 	failing = ""
 	store.DeleteNode("node1")

@@ -11,8 +11,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// TestLocality is about an endpoint that turns out to run elsewhere: the row says so, and stays the backend that sockets
-// and clients remember.
+// TestLocality moves an endpoint to another node: the row's flags change, and it stays the same
+// backend for the sockets and clients that remember it.
 func TestLocality(t *testing.T) {
 	store := model.NewStore("node1")
 	tables := NewMemory(small)
@@ -45,7 +45,7 @@ func TestLocality(t *testing.T) {
 	} {
 		step.set()
 		if after := settle(step.name, step.local); after != before || r.tables.Backends[0].Owner != owner || r.tables.Services[1].Words != words {
-			t.Errorf("%s: the backend was %+v and is %+v, or its slots were written anew", step.name, before, r.tables.Backends[0])
+			t.Errorf("%s: the backend was %+v and is %+v, or its slots were rewritten", step.name, before, r.tables.Backends[0])
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -59,11 +59,11 @@ func TestLocality(t *testing.T) {
 	}()
 	gone, err := r.Stale(context.Background(), []maps.Peer{peer(model.TCP, "10.96.0.1:80", "10.1.0.1:8080")})
 	if err != nil || gone[0] {
-		t.Errorf("a socket's backend is gone: %v, %v", gone, err)
+		t.Errorf("a socket's backend is reported as gone: %v, %v", gone, err)
 	}
-	r.tables.Backends[0].Flags = 0 // nobody is at work on it until somebody asks
+	r.tables.Backends[0].Flags = 0 // damage that no pass repairs until a check runs
 	if report, err := r.Verify(context.Background(), true); err != nil || report.Found != 1 || report.Mended != 1 {
-		t.Errorf("a lost flag: %+v, %v", report, err)
+		t.Errorf("after a lost flag: %+v, %v", report, err)
 	}
 }
 

@@ -7,18 +7,20 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Meter is told how long things took. It must not block, and is called by the Reconciler's goroutine alone.
+// Meter is told how long things took. Its methods must not block; only the Reconciler's goroutine
+// calls them.
 type Meter interface {
-	// Pass is how long a pass took that had something to compile.
+	// Pass records the duration of a pass that compiled something.
 	Pass(took time.Duration)
-	// Programmed is how long a change of endpoints took from where it began, in the cluster, into the maps of this node.
+	// Programmed records how long a change of endpoints took from its start in the cluster until it
+	// was in this node's maps.
 	Programmed(family model.Family, took time.Duration)
 }
 
-// maxTriggers bounds what is kept of changes that cannot be applied.
+// maxTriggers bounds the triggers kept for changes that cannot be applied.
 const maxTriggers = 4096
 
-// takeDirty takes the keys that are dirty, and before them the triggers of their changes.
+// takeDirty takes the dirty keys. It takes the triggers of their changes first.
 func (r *Reconciler) takeDirty() []model.Key {
 	if r.cfg.Meter != nil {
 		fresh := r.cfg.Store.Triggers()
@@ -27,7 +29,8 @@ func (r *Reconciler) takeDirty() []model.Key {
 	return r.cfg.Store.TakeDirty()
 }
 
-// measure tells the Meter about the pass that began at start, and about the changes that are in the maps since.
+// measure reports to the Meter the pass that began at start, and the changes that are now in the
+// maps.
 func (r *Reconciler) measure(start time.Time) {
 	if r.cfg.Meter == nil {
 		return
@@ -40,7 +43,7 @@ func (r *Reconciler) measure(start time.Time) {
 			waiting = append(waiting, t)
 			continue
 		}
-		// A clock that is ahead elsewhere must not take time off the sum.
+		// A remote clock that is ahead must not reduce the sum.
 		r.cfg.Meter.Programmed(t.Family, max(0, now.Sub(t.At)))
 	}
 	clear(r.triggers[len(waiting):])
@@ -50,7 +53,8 @@ func (r *Reconciler) measure(start time.Time) {
 	}
 }
 
-// settle tells the Store when nothing that it gave is left to do, and notes since when readers have been waited for.
+// settle tells the Store when everything it delivered is done, and records since when a grace
+// period has lasted.
 func (r *Reconciler) settle(failed error) {
 	if failed == nil && len(r.failed) == 0 {
 		r.cfg.Store.Settled()
@@ -59,7 +63,7 @@ func (r *Reconciler) settle(failed error) {
 	r.stats.GraceSince = r.grace.since
 }
 
-// count keeps the number of problems of each reason.
+// count maintains the number of problems by reason.
 func (r *Reconciler) count(list []model.Problem, by int) {
 	for _, problem := range list {
 		if r.reasons[problem.Reason] += by; r.reasons[problem.Reason] == 0 {
@@ -68,7 +72,8 @@ func (r *Reconciler) count(list []model.Problem, by int) {
 	}
 }
 
-// Reasons returns how many problems there are of each reason. The reasons are words of ours, so they are few.
+// Reasons returns the number of problems by reason. Reasons are defined in the code, so there are
+// few. It is safe for concurrent use.
 func (r *Reconciler) Reasons() map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// log is a Meter that remembers.
+// log is a Meter that records its calls.
 type log struct {
 	passes     int
 	programmed map[model.Family]int
@@ -60,7 +60,7 @@ func TestProgrammedIsTheWholeWay(t *testing.T) {
 		return nil
 	})
 	store.SetService(single())
-	// More endpoints than there is room for, so that the first try fails.
+	// More endpoints than fit, so that the first try fails.
 	store.SetSlice(rolled(time.Now(), "10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.6"))
 	if err := r.Pass(); err == nil {
 		t.Fatal("the pass did not fail")
@@ -69,7 +69,7 @@ func TestProgrammedIsTheWholeWay(t *testing.T) {
 		t.Errorf("a change that is not in the maps was counted: %v", meter.took)
 	}
 	if store.Waiting().IsZero() || !r.Stats().LastSettled.IsZero() {
-		t.Error("a failed pass counts as settled")
+		t.Error("a failed pass counted as settled")
 	}
 	broken = false
 	if err := r.Settle(); err != nil {
@@ -85,12 +85,12 @@ func TestProgrammedIsTheWholeWay(t *testing.T) {
 		t.Errorf("still waiting since %v", waiting)
 	}
 
-	store.SetSlice(rolled(time.Now().Add(time.Hour), "10.1.0.1")) // of a clock that is ahead
+	store.SetSlice(rolled(time.Now().Add(time.Hour), "10.1.0.1")) // from a clock that is ahead
 	if err := r.Settle(); err != nil {
 		t.Fatal(err)
 	}
 	if len(meter.took) != 2 || meter.took[1] != 0 {
-		t.Errorf("took %v, want a second one of nothing", meter.took)
+		t.Errorf("took %v, want a second entry of 0", meter.took)
 	}
 }
 
@@ -120,21 +120,21 @@ func TestGraceIsShown(t *testing.T) {
 	store.SetSlice(rolled(time.Now(), "10.1.0.1"))
 	began := pass().GraceSince
 	if began.IsZero() {
-		t.Fatal("a backend is gone and nobody waits for its readers")
+		t.Fatal("a backend is gone but no grace period has started")
 	}
 	barrier <- errInjected
 	if err := r.release(<-r.grace.done); err == nil {
 		t.Fatal("the barrier did not fail")
 	}
 	if got := pass().GraceSince; !got.Equal(began) {
-		t.Errorf("after a failed barrier readers are waited for since %v, not %v", got, began)
+		t.Errorf("after a failed barrier the grace period began at %v, want %v", got, began)
 	}
 	barrier <- nil
 	if err := r.release(<-r.grace.done); err != nil {
 		t.Fatal(err)
 	}
 	if got := pass().GraceSince; !got.IsZero() {
-		t.Errorf("readers are waited for since %v after the barrier", got)
+		t.Errorf("the grace period since %v did not end with the barrier", got)
 	}
 }
 

@@ -11,17 +11,18 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Guards is told of changes of who may use load balancers' addresses, so that the programs need not ask again about flows
-// that exist as long as there is none.
+// Guards is told about changes of the clients allowed at load balancer addresses. While there is no
+// change, the programs need not check existing flows again.
 type Guards interface {
-	// Begin comes before the first store of a change: from then on everybody is judged, whatever becomes of the rest.
+	// Begin is called before the first write of a change. From then on every packet is checked,
+	// whatever happens to the rest of the change.
 	Begin()
-	// End comes after the last. After an error the change is still under way.
+	// End is called after the last write. If it fails, the change counts as still in progress.
 	End() error
 }
 
-// beginGuards comes before whatever decides who may use a load balancer's address: ranges, the flag by which a service
-// heeds them, and rows of frontends.
+// beginGuards must be called before writing anything that decides which clients are allowed:
+// ranges, the SourceRanges flag of a service, and frontend rows of load balancer addresses.
 func (r *Reconciler) beginGuards() {
 	if r.cfg.Guards != nil && !r.unguarded {
 		r.unguarded = true
@@ -29,7 +30,8 @@ func (r *Reconciler) beginGuards() {
 	}
 }
 
-// beginGuardsOf is beginGuards for one row of a frontend that comes, goes or changes.
+// beginGuardsOf calls beginGuards if one of the frontend rows that come, go or change is of a load
+// balancer address.
 func (r *Reconciler) beginGuardsOf(rows ...maps.Svc) {
 	for _, row := range rows {
 		if row.Kind == maps.LoadBalancer {
@@ -38,7 +40,7 @@ func (r *Reconciler) beginGuardsOf(rows ...maps.Svc) {
 	}
 }
 
-// endGuards says that what was begun is done, if anything was. What failed half way was a change too.
+// endGuards reports the end of a change if one began. A change that failed half way counts too.
 func (r *Reconciler) endGuards() error {
 	if !r.unguarded {
 		return nil
@@ -53,8 +55,8 @@ func (r *Reconciler) endGuards() error {
 // ranges are the source ranges of one service in the trie, sorted.
 type ranges struct {
 	list []netip.Prefix
-	// unsure says that an operation failed, perhaps half way, or that rows were damaged: what is wanted is written again,
-	// and the list has what may be there.
+	// unsure says that an operation failed, perhaps half way, or that rows were damaged. Then all
+	// wanted ranges are written again, and list holds what may be in the trie.
 	unsure bool
 }
 
@@ -66,7 +68,7 @@ func rangesOf(index uint32, list []netip.Prefix) []maps.Range {
 	return rows
 }
 
-// without returns what is in a list and not in another; both are sorted.
+// without returns the elements of list that are not in other; both are sorted.
 func without(list, other []netip.Prefix) []netip.Prefix {
 	var rest []netip.Prefix
 	for _, prefix := range list {
@@ -77,9 +79,9 @@ func without(list, other []netip.Prefix) []netip.Prefix {
 	return rest
 }
 
-// addRanges writes the ranges that a service is about to have, before its flag says that it heeds them, and before it is
-// reached at all if it is new. Where that fails it heeds those that are there: it is closed to too many then, and not open
-// to all.
+// addRanges writes the new ranges of a service before its flag makes the programs check them, and
+// for a new service before it is reachable at all. If that fails, the flag is set anyway: too few
+// clients are let in then, rather than all.
 func (r *Reconciler) addRanges(s *service, w *lb.Service) error {
 	fresh := s.ranges.fresh(w.SourceRanges)
 	if len(fresh) == 0 {
@@ -93,7 +95,7 @@ func (r *Reconciler) addRanges(s *service, w *lb.Service) error {
 	return nil
 }
 
-// fresh returns what has to be written for what is wanted.
+// fresh returns the ranges that have to be written to get the wanted ones.
 func (s *ranges) fresh(want []netip.Prefix) []netip.Prefix {
 	if s.unsure {
 		return want
@@ -114,7 +116,7 @@ func (r *Reconciler) insertRanges(index uint32, s *ranges, fresh []netip.Prefix)
 	return nil
 }
 
-// dropRanges deletes the ranges that a service has and should not, once its flag says what it should.
+// dropRanges deletes the ranges that a service should no longer have, after its flag was updated.
 func (r *Reconciler) dropRanges(s *service, want []netip.Prefix) error {
 	gone := without(s.ranges.list, want)
 	if len(gone) > 0 {
@@ -126,7 +128,7 @@ func (r *Reconciler) dropRanges(s *service, want []netip.Prefix) error {
 	return nil
 }
 
-// deleteRanges ends what insertRanges began.
+// deleteRanges deletes rows that are no longer wanted and completes what insertRanges began.
 func (r *Reconciler) deleteRanges(index uint32, s *ranges, gone []netip.Prefix) error {
 	if len(gone) > 0 {
 		if err := r.tables.Ranges.Delete(rangesOf(index, gone)); err != nil {
@@ -140,8 +142,8 @@ func (r *Reconciler) deleteRanges(index uint32, s *ranges, gone []netip.Prefix) 
 	return nil
 }
 
-// adoptRanges takes over the ranges of the services that were found. Those of no service go at once: whoever gets their
-// index would let their clients in.
+// adoptRanges takes over the ranges of the services found in the maps. Ranges of no service are
+// deleted at once: the next owner of their index would let those clients in.
 func (r *Reconciler) adoptRanges() error {
 	var strays []maps.Range
 	err := r.tables.Ranges.Each(func(row maps.Range) {
@@ -166,7 +168,8 @@ func (r *Reconciler) adoptRanges() error {
 	return nil
 }
 
-// compareRanges compares the ranges of a service with what is in the trie, and returns how many there are.
+// compareRanges compares the ranges of a service with the trie, and returns how many rows it looked
+// up.
 func (r *Reconciler) compareRanges(c *check, u unit, s *service, w *lb.Service) int {
 	if !slices.Equal(s.ranges.list, w.SourceRanges) {
 		c.differ(u, "range", w.ID.String(), fmt.Sprintf("%d source ranges", len(w.SourceRanges)), fmt.Sprintf("%d", len(s.ranges.list)))
@@ -175,7 +178,7 @@ func (r *Reconciler) compareRanges(c *check, u unit, s *service, w *lb.Service) 
 	return r.compareRows(c, u, s.index, w.ID.String(), s.ranges.list)
 }
 
-// compareRows finds ranges that have no row, and returns how many it looked for.
+// compareRows finds ranges without a row, and returns how many it looked up.
 func (r *Reconciler) compareRows(c *check, u unit, index uint32, where string, list []netip.Prefix) int {
 	missing, first := 0, netip.Prefix{}
 	for _, prefix := range list {
@@ -197,14 +200,14 @@ func (r *Reconciler) compareRows(c *check, u unit, index uint32, where string, l
 	return len(list)
 }
 
-// compareStray finds a row of the trie that its service does not want: its clients are let in.
+// compareStray reports a row of the trie that its service does not want: it lets clients in.
 func (r *Reconciler) compareStray(c *check, row maps.Range) {
 	if of := r.rangesAt(row.Service); of != nil {
 		if _, found := slices.BinarySearchFunc(of.list, row.Prefix, netip.Prefix.Compare); found {
 			return
 		}
 	}
-	has, err := r.tables.Ranges.Has(row) // what was listed may have gone since
+	has, err := r.tables.Ranges.Has(row) // the listed row may have gone since
 	if err != nil {
 		c.err = fmt.Errorf("verify the maps: %w", err)
 		return
@@ -221,7 +224,7 @@ func (r *Reconciler) compareStray(c *check, row maps.Range) {
 	c.differ(unit{kind: unitRange, object: object, stray: row}, "range", where, "no row", row.Prefix.String())
 }
 
-// mendRange makes a row due that should not be there, or deletes it where no service has its index.
+// mendRange makes the owner of an unwanted row due, or deletes the row if no service has its index.
 func (r *Reconciler) mendRange(row maps.Range, object model.Key) error {
 	of := r.rangesAt(row.Service)
 	if of == nil {
@@ -239,7 +242,7 @@ func (r *Reconciler) mendRange(row maps.Range, object model.Key) error {
 	return nil
 }
 
-// rangesAt returns what is known of the ranges of an index; nil where there should be none.
+// rangesAt returns the known ranges of a service index, or nil if there should be none.
 func (r *Reconciler) rangesAt(index uint32) *ranges {
 	if index == maps.Inside {
 		return &r.inside.ranges

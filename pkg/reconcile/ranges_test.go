@@ -22,7 +22,7 @@ func guardedWeb(ranges ...string) *model.Service {
 	return s
 }
 
-// watchedRanges tells of every operation on the trie, with what the service's row says at that moment.
+// watchedRanges reports every operation on the trie.
 type watchedRanges struct {
 	Ranges
 	tell func(op string, rows []maps.Range)
@@ -38,8 +38,8 @@ func (w watchedRanges) Delete(rows []maps.Range) error {
 	return w.Ranges.Delete(rows)
 }
 
-// TestRangesOrder holds that a service with ranges is never open to all: they are there before its flag, and before its
-// frontends; and they go after both.
+// TestRangesOrder checks that a service with ranges is never open to all clients: ranges are
+// written before its flag and its frontends, and deleted after both.
 func TestRangesOrder(t *testing.T) {
 	store := model.NewStore("node0")
 	r := start(t, store, NewMemory(small), nil)
@@ -77,10 +77,11 @@ func TestRangesOrder(t *testing.T) {
 	}
 }
 
-// TestRangesThatCannotBeWritten holds that a Service which gets ranges is closed while they cannot be written.
+// TestRangesThatCannotBeWritten checks that a Service which gets ranges lets nobody in while they
+// cannot be written.
 func TestRangesThatCannotBeWritten(t *testing.T) {
 	store := model.NewStore("node0")
-	var failing atomic.Value // of string: a barrier is waited for in the background
+	var failing atomic.Value // a string; atomic since barriers run in the background
 	failing.Store("")
 	r := start(t, store, NewMemory(small), func(op string) error {
 		if op == failing.Load() {
@@ -95,20 +96,20 @@ func TestRangesThatCannotBeWritten(t *testing.T) {
 	failing.Store("insert ranges")
 	store.SetService(guardedWeb("10.0.0.0/8", "192.0.2.0/24"))
 	if err := r.Pass(); !errors.Is(err, errInjected) {
-		t.Fatalf("%v, want what was injected", err)
+		t.Fatalf("got error %v, want the injected one", err)
 	}
 	if flags := r.tables.Services[1].Flags; flags != maps.SourceRanges {
-		t.Errorf("flags %d while the ranges are not there, want %d", flags, maps.SourceRanges)
+		t.Errorf("flags %d while the ranges are missing, want %d", flags, maps.SourceRanges)
 	}
 	failing.Store("")
 	if err := r.Settle(); err != nil {
 		t.Fatal(err)
 	}
 	both := meaning(t, r.tables)
-	failing.Store("delete ranges") // after half of them are
+	failing.Store("delete ranges") // after half of them are deleted
 	store.SetService(guardedWeb())
 	if err := r.Pass(); !errors.Is(err, errInjected) {
-		t.Fatalf("%v, want what was injected", err)
+		t.Fatalf("got error %v, want the injected one", err)
 	}
 	failing.Store("")
 	store.SetService(guardedWeb("10.0.0.0/8", "192.0.2.0/24"))
@@ -121,9 +122,9 @@ func TestRangesThatCannotBeWritten(t *testing.T) {
 	failing.Store("delete ranges")
 	store.DeleteService(web("10.96.0.1").Name)
 	if err := r.Pass(); !errors.Is(err, errInjected) {
-		t.Fatalf("%v, want what was injected", err)
+		t.Fatalf("got error %v, want the injected one", err)
 	}
-	if r.services.Used() != 2 { // with the one that is nobody's
+	if r.services.Used() != 2 { // including the reserved index 0
 		t.Error("the index of a service that still has ranges is free")
 	}
 	failing.Store("")
@@ -131,11 +132,12 @@ func TestRangesThatCannotBeWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said := meaning(t, r.tables); len(said) != 0 {
-		t.Errorf("left: %v", said)
+		t.Errorf("rows left: %v", said)
 	}
 }
 
-// TestRangesAreVerified holds that a range that is missing, too many, or of nobody is found and mended.
+// TestRangesAreVerified checks that missing ranges, extra ranges and ranges of no service are found
+// and mended.
 func TestRangesAreVerified(t *testing.T) {
 	store := model.NewStore("node0")
 	r := start(t, store, NewMemory(small), nil)
@@ -182,7 +184,8 @@ func TestRangesAreVerified(t *testing.T) {
 	}
 }
 
-// TestStrayRangesGoAtStart holds that nobody inherits ranges: those of no service go before an index is given away.
+// TestStrayRangesGoAtStart checks that no service inherits ranges: those of no service are deleted
+// before their index is allocated.
 func TestStrayRangesGoAtStart(t *testing.T) {
 	store := model.NewStore("node0")
 	tables := NewMemory(small)
@@ -196,7 +199,7 @@ func TestStrayRangesGoAtStart(t *testing.T) {
 	}
 	_ = r.tables.Ranges.Each(func(row maps.Range) {
 		if row.Prefix.String() != "10.0.0.0/8" {
-			t.Errorf("%v is let in", row.Prefix)
+			t.Errorf("stray range %v is still there", row.Prefix)
 		}
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// fresh returns what a Reconciler that has seen nothing but the last objects writes.
+// fresh returns what a Reconciler writes that has only seen the final objects.
 func fresh(t *testing.T, w *world) map[string]string {
 	t.Helper()
 	store := model.NewStore("node0")
@@ -27,8 +27,8 @@ func fresh(t *testing.T, w *world) map[string]string {
 	return meaning(t, r.tables)
 }
 
-// TestRandomHistories plays lost, doubled and reordered events with relists, under failing operations, and holds that
-// the maps are a function of the last objects alone.
+// TestRandomHistories plays lost, duplicated and reordered events with relists while operations
+// fail, and checks that the maps depend on the final objects alone.
 func TestRandomHistories(t *testing.T) {
 	seeds := uint64(300)
 	if testing.Short() {
@@ -39,7 +39,8 @@ func TestRandomHistories(t *testing.T) {
 		store := model.NewStore("node0")
 		var percent atomic.Uint64
 		percent.Store(seed % 3 * 15)
-		// A barrier runs beside the test, so it has a source of its own: a seed gives the same history each time.
+		// A barrier runs concurrently with the test, so it has a random source of its own: a seed
+		// always gives the same history.
 		others, barriers := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
 		fail := func(op string) error {
 			source := others
@@ -60,7 +61,7 @@ func TestRandomHistories(t *testing.T) {
 				w.relist(store)
 			}
 			if w.chance(40) {
-				_ = r.Pass() // an injected failure is what this test is about
+				_ = r.Pass() // injected failures are expected here
 				r.cfg.Guards.(*watchedGuards).hold("a pass")
 			}
 			if r.grace.running && w.chance(50) {
@@ -76,14 +77,14 @@ func TestRandomHistories(t *testing.T) {
 				store = model.NewStore("node0")
 				r = start(t, store, &tables, fail)
 				r.beStrict()
-				_ = r.Pass() // before the sources are there
+				_ = r.Pass() // before the sources have delivered
 				w.relist(store)
 			}
 		}
 		w.relist(store)
 		percent.Store(0)
 		if r.grace.running {
-			_ = r.release(<-r.grace.done) // it may have been made to fail
+			_ = r.release(<-r.grace.done) // it may have failed on purpose
 		}
 		if err := r.Settle(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -92,10 +93,10 @@ func TestRandomHistories(t *testing.T) {
 			t.Fatalf("seed %d: the maps depend on their history (-fresh +this):\n%s", seed, diff)
 		}
 		if r.cfg.Guards.(*watchedGuards).hold("the end"); r.unguarded {
-			t.Fatalf("seed %d: a change of who is let in never ends", seed)
+			t.Fatalf("seed %d: a change of the allowed clients never ended", seed)
 		}
 		if left := len(r.frontends.touched) + len(r.retired) + len(r.failed); left != 0 {
-			t.Fatalf("seed %d: %d things left to do after settling", seed, left)
+			t.Fatalf("seed %d: %d keys and services left to do after settling", seed, left)
 		}
 	}
 }
@@ -150,7 +151,7 @@ func TestRestartWithNothingChangedWritesNothing(t *testing.T) {
 	again := model.NewStore("node0")
 	tables := *r.tables
 	forbidden := func(op string) error {
-		if op == "guards" { // nobody knows what was told before
+		if op == "guards" { // the new agent does not know what Guards was told before
 			return nil
 		}
 		return fmt.Errorf("%s during a restart with nothing changed", op)
@@ -195,14 +196,14 @@ func TestNothingIsDeletedBeforeTheSync(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, meaning(t, r.tables)); diff != "" {
-		t.Errorf("half a source changed the maps (-before +after):\n%s", diff)
+		t.Errorf("an incomplete source changed the maps (-before +after):\n%s", diff)
 	}
 	deliver(again, nil, nil)
 	if err := r.Settle(); err != nil {
 		t.Fatal(err)
 	}
 	if left := meaning(t, r.tables); len(left) != 0 {
-		t.Errorf("left after everything was deleted: %v", left)
+		t.Errorf("rows left after everything was deleted: %v", left)
 	}
 }
 
@@ -228,7 +229,7 @@ func TestEveryFailureConverges(t *testing.T) {
 			for range 300 {
 				w.step(store, false)
 				if r.Settle() != nil {
-					// as Run does after its back-off
+					// Run retries likewise after its back-off.
 					_ = r.Settle()
 				}
 			}
@@ -245,8 +246,8 @@ func TestEveryFailureConverges(t *testing.T) {
 	}
 }
 
-// TestIndexesWaitForReaders holds that the row of a deleted service, of a deleted backend and the element of a deleted
-// frontend are not used again before a barrier has passed.
+// TestIndexesWaitForReaders checks that the row of a deleted service, the row of a deleted backend
+// and the element of a deleted frontend are not reused before a barrier has passed.
 func TestIndexesWaitForReaders(t *testing.T) {
 	store := model.NewStore("node0")
 	deliver(store, []*model.Service{web("10.96.0.1")}, []*model.Slice{webSlice("10.1.0.1")})
@@ -297,7 +298,7 @@ func TestOldestServiceOwnsAFrontend(t *testing.T) {
 			}
 		}
 		if got := meaning(t, r.tables)["203.0.113.1:80/6"]; got != "shop/web:http/tcp4 ExternalIP" {
-			t.Errorf("owner is %q, want the older", got)
+			t.Errorf("owner is %q, want the older Service", got)
 		}
 		problems := r.Problems()[model.Key{Name: young.Name}]
 		if len(problems) != 1 || problems[0].Reason != "FrontendConflict" {

@@ -18,30 +18,35 @@ import (
 type Config struct {
 	Store  *model.Store
 	Tables *Tables
-	Facts  lb.Facts // less the node, which the Store knows
+	Facts  lb.Facts // without Node, which comes from the Store
 
-	// Barrier returns once every program that was running when it was called has ended.
+	// Barrier returns once every BPF program that was running when it was called has ended.
 	Barrier func() error
-	// Grow replaces the maps by ones of at least the given sizes and the same content, and returns them.
+	// Grow replaces the maps with ones of at least the given sizes and the same content, and
+	// returns them.
 	Grow func(maps.Sizes) (*Tables, error)
-	// Prepare makes ready what reads frontends that are about to be written; nil if nothing has to be.
+	// Prepare attaches the programs needed by frontends that are about to be written. It may be
+	// nil.
 	Prepare func([]maps.SvcKey, []maps.Svc) error
-	// Guards is told of changes of who may use load balancers' addresses; nil if the programs ask each time.
+	// Guards is told when the clients allowed at load balancer addresses change. It is nil if the
+	// programs check every packet.
 	Guards Guards
-	// Report tells a problem of an object when it appears. It must not block.
+	// Report is called with each new problem of an object. It must not block.
 	Report func(key model.Key, uid string, problem model.Problem)
-	// Checked tells what load balancers are to hear of a Service, when that changes. It must not block and may not keep
-	// the list. Nil when nobody answers them.
+	// Checked is called when the health checks of a Service change. It must not block and must not
+	// keep the list. It is nil if nothing serves health checks.
 	Checked func(key model.Key, uid string, checks []lb.HealthCheck)
-	// Left tells after a pass that backends or frontends of a protocol left, and once that the sources are complete.
-	// What Stale answers may be different from then on. It must not block; nil when nobody asks.
+	// Left is called after a pass in which backends or frontends of a protocol left, and once when
+	// the sources are complete. The answers of Stale may be different from then on. It must not
+	// block, and may be nil.
 	Left  func(model.Protocol)
-	Meter Meter // nil when nobody asks
+	Meter Meter // may be nil
 	Log   *slog.Logger
 }
 
-// Reconciler keeps the maps in step with a Store. Run, or the caller of Pass and Settle, is the only goroutine that may
-// use it; Stats and Problems may be called from others.
+// Reconciler keeps the maps in step with a Store. It belongs to one goroutine: Run, or the caller
+// of Pass and Settle. Only methods that say so may be called from others; Stats and Problems are
+// among them.
 type Reconciler struct {
 	cfg      Config
 	tables   *Tables
@@ -57,14 +62,14 @@ type Reconciler struct {
 
 	synced  bool
 	adopted map[string]*service // by name: found in the maps, not yet claimed by an object
-	held    []model.Key         // wait for the sources to sync
+	held    []model.Key         // waiting for the sources to sync
 	orphans []maps.SvcKey       // rows found in the maps
-	byIndex []*service          // every service that has a row
+	byIndex []*service          // every service that has a row, by its index
 	retired []*service
-	// unguarded says that a change was begun of who may use load balancers' addresses, and Guards not told of its end.
+	// unguarded says that Guards was told of the beginning of a change but not yet of its end.
 	unguarded bool
-	failed    map[model.Key]struct{}  // to be tried again
-	idle      map[model.Key]time.Time // since when Services have no endpoints, until that is told
+	failed    map[model.Key]struct{}  // to be retried
+	idle      map[model.Key]time.Time // Services without endpoints, and since when, until reported
 	grace     grace
 	checks    checks
 	backoff   time.Duration
@@ -72,15 +77,15 @@ type Reconciler struct {
 	questions chan question
 	arrivals  chan *arrival
 	awaited   []*arrival              // not in the maps yet
-	left      map[model.Protocol]bool // in this pass
+	left      map[model.Protocol]bool // what left in this pass
 
 	triggers []model.Trigger // of changes that are not in the maps yet
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	stats    Stats
 	shown    Stats
 	problems map[model.Key]noted
-	reasons  map[string]int // how many problems there are of each
+	reasons  map[string]int // number of problems by reason
 }
 
 type noted struct {
@@ -88,7 +93,7 @@ type noted struct {
 	list []model.Problem
 }
 
-// Stats are the counts that tell how a Reconciler is doing.
+// Stats are counters that show how a Reconciler is doing.
 type Stats struct {
 	Passes       uint64        `json:"passes"`
 	Compiled     uint64        `json:"compiled"`
@@ -98,32 +103,32 @@ type Stats struct {
 	Barriers     uint64        `json:"barriers"`
 	Services     int           `json:"services"`
 	Frontends    int           `json:"frontends"`
-	Slots        int           `json:"slots"` // with what tables are rounded up by
+	Slots        int           `json:"slots"` // including what rounding table lengths up added
 	Backends     int           `json:"backends"`
-	Pending      int           `json:"pending"` // keys and rows that wait for a retry, a grace period or the sync
+	Pending      int           `json:"pending"` // keys and rows waiting for a retry, a grace period or the sync
 	Synced       bool          `json:"synced"`
 	LastError    string        `json:"lastError,omitempty"`
-	LastPass     time.Time     `json:"lastPass"` // the last that had something to compile
+	LastPass     time.Time     `json:"lastPass"` // the last pass that compiled something
 	LastDuration time.Duration `json:"lastDuration"`
-	LastSettled  time.Time     `json:"lastSettled"` // when a pass last left nothing behind
-	GraceSince   time.Time     `json:"graceSince"`  // since when readers are waited for; zero when they are not
+	LastSettled  time.Time     `json:"lastSettled"` // when a pass last left nothing to do
+	GraceSince   time.Time     `json:"graceSince"`  // start of the current grace period; zero if there is none
 
-	Checks            uint64        `json:"checks"`   // of the maps against the objects, that mend
-	Damage            uint64        `json:"damage"`   // differences that they found
-	Repaired          uint64        `json:"repaired"` // and mended
+	Checks            uint64        `json:"checks"`   // repairing checks of the maps against the objects
+	Damage            uint64        `json:"damage"`   // differences found by them
+	Repaired          uint64        `json:"repaired"` // and those that were repaired
 	LastCheck         time.Time     `json:"lastCheck"`
 	LastCheckDuration time.Duration `json:"lastCheckDuration"`
 }
 
 const (
-	// ColdWait is how long a Reconciler waits for every source before it starts with what is there: an object that
-	// cannot be had must not keep the others from being served.
+	// ColdWait is how long a Reconciler waits for every source before it starts with what it has:
+	// an object that cannot be read must not keep the others from being served.
 	ColdWait   = 5 * time.Second
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = 10 * time.Second
 )
 
-// New returns a Reconciler over the tables, having adopted what it finds there.
+// New returns a Reconciler for the tables after adopting what it finds there.
 func New(cfg Config) (*Reconciler, error) {
 	r := &Reconciler{
 		cfg:       cfg,
@@ -147,11 +152,11 @@ func New(cfg Config) (*Reconciler, error) {
 		arrivals:  make(chan *arrival),
 		left:      map[model.Protocol]bool{},
 	}
-	r.beginGuards() // an earlier agent may have ended in the middle of a change
+	r.beginGuards() // an earlier agent may have died in the middle of a change
 	r.cfg.Facts.Reserved, r.cfg.Facts.Local, r.cfg.Facts.MayUncheck = cfg.Store.ReservedFor, cfg.Store.Local, cfg.Store.MayUncheck
 	r.cfg.Facts.Node = cfg.Store.Self()
 	r.compiler = lb.NewCompiler(r.cfg.Facts)
-	// A slot that was never written is all zero: no service may match it.
+	// A slot that was never written is all zero, so service 0 must not exist.
 	if err := r.services.Reserve(0); err != nil {
 		return nil, fmt.Errorf("reserve service 0: %w", err)
 	}
@@ -172,7 +177,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		return nil
 	case <-r.cfg.Store.Synced():
 	case <-wait.C:
-		r.cfg.Log.Warn("sources are not complete; serving what is known, deleting nothing", "missing", r.cfg.Store.Unsynced())
+		r.cfg.Log.Warn("the sources have not delivered everything yet: serving what is known, deleting nothing", "missing", r.cfg.Store.Unsynced())
 	}
 	retry := time.NewTimer(0)
 	defer retry.Stop()
@@ -207,7 +212,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		if err = cmp.Or(r.Pass(), err); err != nil {
 			r.backoff = min(max(2*r.backoff, minBackoff), maxBackoff)
 			retry.Reset(r.backoff)
-			r.cfg.Log.Error("reconcile: trying again", "error", err, "in", r.backoff)
+			r.cfg.Log.Error("cannot reconcile the maps: trying again", "error", err, "in", r.backoff)
 		} else {
 			r.backoff = 0
 		}
@@ -216,8 +221,8 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	}
 }
 
-// Pass brings the maps up to date with every key that is dirty. What failed is kept for the next retry; everything else
-// is done all the same.
+// Pass brings the maps up to date with every dirty key. Keys that fail are kept for the next retry
+// and do not stop the others.
 func (r *Reconciler) Pass() error {
 	start, before := time.Now(), r.stats.Compiled
 	var first error
@@ -228,7 +233,8 @@ func (r *Reconciler) Pass() error {
 	}
 	r.compiler.SetNode(r.cfg.Store.Self())
 	r.sync()
-	// Claims of one object may make others due; each round settles some, and the oldest never moves again.
+	// The claims of one object may make others due. This terminates: each round settles some
+	// objects, and the oldest claim never moves again.
 	for keys := r.takeDirty(); len(keys) > 0; keys = r.takeDirty() {
 		for _, key := range keys {
 			r.stats.Compiled++
@@ -266,7 +272,8 @@ func (r *Reconciler) Pass() error {
 	return first
 }
 
-// Settle passes until nothing is left to do, waiting for grace periods. It is for callers that have no Run.
+// Settle repeats Pass until nothing is left to do, waiting for grace periods. It is for callers
+// that do not use Run.
 func (r *Reconciler) Settle() error {
 	for {
 		r.retry()
@@ -282,7 +289,8 @@ func (r *Reconciler) Settle() error {
 	}
 }
 
-// sync notices that the sources are complete: what was held back is due, and what nobody claimed may go.
+// sync checks whether the sources are complete. Once they are, keys that were held back become due
+// and unclaimed rows may be deleted.
 func (r *Reconciler) sync() {
 	if r.synced {
 		return
@@ -297,14 +305,14 @@ func (r *Reconciler) sync() {
 	}
 }
 
-// retry makes due what failed before.
+// retry makes failed keys due again.
 func (r *Reconciler) retry() {
 	for key := range r.failed {
 		r.cfg.Store.MarkDirty(key)
 	}
 }
 
-// maxProblems bounds what one object can add to events and listings.
+// maxProblems bounds how many problems one object can add to events and listings.
 const maxProblems = 32
 
 func bounded(list []model.Problem) []model.Problem {
@@ -313,7 +321,7 @@ func bounded(list []model.Problem) []model.Problem {
 	}
 	return append(list[:maxProblems], model.Problem{
 		Reason:  "MoreProblems",
-		Message: fmt.Sprintf("%d more: correct the ones that are listed to see the rest", len(list)-maxProblems),
+		Message: fmt.Sprintf("%d more: fix the listed ones to see the rest", len(list)-maxProblems),
 	})
 }
 
@@ -339,7 +347,7 @@ func (r *Reconciler) setProblems(o *object, list []model.Problem) {
 	}
 }
 
-// Problems returns what is wrong with which objects.
+// Problems returns the problems of each object that has any. It is safe for concurrent use.
 func (r *Reconciler) Problems() map[model.Key][]model.Problem {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -350,7 +358,7 @@ func (r *Reconciler) Problems() map[model.Key][]model.Problem {
 	return problems
 }
 
-// Stats returns the counts as of the last pass.
+// Stats returns the counters as of the last pass. It is safe for concurrent use.
 func (r *Reconciler) Stats() Stats {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -371,15 +379,15 @@ func (r *Reconciler) publish() {
 	r.show()
 }
 
-// show lets others see the counts.
+// show makes the counters visible to Stats.
 func (r *Reconciler) show() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.shown = r.stats
 }
 
-// grow makes room. The maps must not be written while they are copied, which holds because this goroutine is the only
-// writer.
+// grow makes room in the maps. Nobody may write them while they are copied; this goroutine is the
+// only writer.
 func (r *Reconciler) grow(sizes maps.Sizes) error {
 	r.stopWalk()
 	tables, err := r.cfg.Grow(r.tables.Sizes().AtLeast(sizes))

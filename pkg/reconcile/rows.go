@@ -9,13 +9,13 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// grace keeps what must not be written again while a program may still read it: the rows of services and backends that
-// were freed, and the elements of the frontends' hash, which the kernel hands from a deleted key to the next new one.
-// All of it waits for one barrier in the background.
+// grace tracks what must not be reused while a program may still read it: freed rows of services
+// and backends, and elements of the frontends' hash map, which the kernel recycles from a deleted
+// key to the next new one. All of it waits for one barrier in the background.
 type grace struct {
 	running bool
-	since   time.Time // of the first barrier after the last that did its job; zero when none is under way
-	owed    graced    // what the running barrier, or the next one, is for
+	since   time.Time // start of the first barrier since the last successful one; zero if none is running
+	owed    graced    // what the running or the next barrier will release
 	// recycled says that rows were deleted or replaced since the running barrier began.
 	recycled bool
 	done     chan error
@@ -26,7 +26,7 @@ type graced struct {
 	rows               bool
 }
 
-// startGrace begins a barrier if something waits for one and none is under way.
+// startGrace starts a barrier if something waits for one and none is running.
 func (r *Reconciler) startGrace() {
 	g := &r.grace
 	if g.running {
@@ -46,7 +46,8 @@ func (r *Reconciler) startGrace() {
 	go func() { g.done <- r.cfg.Barrier() }()
 }
 
-// release frees what a barrier was waited for. After a failed one everything waits for the next.
+// release frees what the barrier protected. If the barrier failed, everything waits for the next
+// one.
 func (r *Reconciler) release(err error) error {
 	g := &r.grace
 	g.running = false
@@ -59,12 +60,12 @@ func (r *Reconciler) release(err error) error {
 	return nil
 }
 
-// mayRecycle reports whether elements of the hash that were freed may be handed out again.
+// mayRecycle reports whether the kernel may hand out freed elements of the hash map again.
 func (g *grace) mayRecycle() bool { return !g.recycled && !g.owed.rows }
 
-// writeRows brings the frontends' hash in line with the claims: what nobody owns goes first, then rows change hands,
-// then new ones come. Whatever would recycle an element that a reader may hold stays touched until a barrier has
-// passed.
+// writeRows makes the frontends' hash map match the claims: new rows are inserted, rows that
+// changed hands are updated, and rows that nobody owns are deleted. A write that would recycle an
+// element some reader may hold is put off, its key left touched, until a barrier has passed.
 func (r *Reconciler) writeRows() error {
 	f := &r.frontends
 	if len(f.touched) == 0 && len(f.unsure) == 0 {
@@ -82,7 +83,7 @@ func (r *Reconciler) writeRows() error {
 		switch {
 		case state.settled():
 			delete(f.touched, key)
-		// Nobody else's object can be missing for a host port of a pod that is gone.
+		// Once its pod is gone, a host port can belong to no object that has yet to be delivered.
 		case !want && (r.synced || state.row.Kind == maps.HostPort):
 			gone = append(gone, key)
 		case want && state.present:
@@ -169,7 +170,7 @@ func (r *Reconciler) prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 	return r.cfg.Prepare(keys, rows)
 }
 
-// lookAgain reads back what an operation that failed left: a batch may have stopped half way.
+// lookAgain reads back the rows of failed operations: a batch may have stopped half way.
 func (r *Reconciler) lookAgain() error {
 	f := &r.frontends
 	for len(f.unsure) > 0 {
@@ -184,7 +185,7 @@ func (r *Reconciler) lookAgain() error {
 	return nil
 }
 
-// stored notes what is in the map now.
+// stored records what the map now contains for a key.
 func (r *Reconciler) stored(key maps.SvcKey, row maps.Svc, present bool) {
 	f := &r.frontends
 	state := f.keys[key]
@@ -204,7 +205,7 @@ func (r *Reconciler) stored(key maps.SvcKey, row maps.Svc, present bool) {
 	f.set(key, state, state.owner)
 }
 
-// byService returns the service that a row leads to; nil for a damaged row that was found in the map.
+// byService returns the service that a row leads to, or nil for a damaged row found in the map.
 func (r *Reconciler) byService(index uint32) *service {
 	if int(index) >= len(r.byIndex) {
 		return nil
@@ -212,7 +213,8 @@ func (r *Reconciler) byService(index uint32) *service {
 	return r.byIndex[index]
 }
 
-// sweep retires what was adopted and belongs to no object, and the rows that nobody claims.
+// sweep retires adopted services that belong to no object, and touches adopted rows that nobody
+// claims.
 func (r *Reconciler) sweep() {
 	if len(r.adopted) == 0 && len(r.orphans) == 0 {
 		return

@@ -11,24 +11,26 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// maxPeers is how many peers are judged between two passes: a change of endpoints never waits for more.
+// maxPeers is how many peers are judged between two passes. A change of endpoints never waits for
+// more.
 const maxPeers = 1024
 
-var errStaleEnded = errors.New("judge peers: the agent is ending")
+var errStaleEnded = errors.New("judge peers: the agent is shutting down")
 
-// question asks which peers lost their backend.
+// question asks which peers have lost their backend.
 type question struct {
 	peers  []maps.Peer
-	answer chan []bool // has room for one
+	answer chan []bool // buffered, so that answering never blocks
 }
 
-// Stale reports of each peer whether its backend is gone for good, judged by the latest objects: what was dialled is
-// still there, and its backend may not even keep the connections that it has; or, for datagrams, what was dialled is gone.
-// Without its Service nobody knows a stream's backend to be gone, so that is not stale.
+// Stale reports for each peer whether its backend is gone for good according to the latest objects.
+// A peer is stale if the dialled frontend still exists and the backend may not even keep existing
+// connections, or, for UDP, if the dialled frontend is gone. If the Service of a stream is gone,
+// nothing says that its backend is, so the stream is not stale.
 //
-// Another Service may have the backend still; that is no help to who dialled this one. Nothing is stale while the sources
-// are not complete. It may be called from any goroutine and waits for its turn in Run. The error is the context's, or
-// says that Run has ended.
+// Another Service may still have the backend; that does not help a client that dialled this one.
+// Nothing is stale before the sources are complete. Stale is safe for concurrent use; it waits for
+// its turn in Run. The error is the context's, or says that Run has ended.
 func (r *Reconciler) Stale(ctx context.Context, peers []maps.Peer) ([]bool, error) {
 	var stale []bool
 	for len(peers) > 0 {
@@ -65,14 +67,15 @@ func (r *Reconciler) judge(peers []maps.Peer) []bool {
 		switch {
 		case kept != nil:
 			stale[i] = !kept.Has(peer.Backend)
-		case len(r.failed) == 0: // or it may be about to get what was dialled
+		case len(r.failed) == 0: // a failed object may be about to get the dialled frontend
 			stale[i] = model.Protocol(peer.Dialled.Proto) == model.UDP
 		}
 	}
 	return stale
 }
 
-// serviceOf returns the service that has a frontend, as programs find it: by the address, or by the port of the node.
+// serviceOf returns the service that owns a frontend, looked up as the programs do: by address,
+// then by node port.
 func (r *Reconciler) serviceOf(key maps.SvcKey) *service {
 	if owner := r.frontends.keys[key].owner; owner.service != nil {
 		return owner.service
@@ -81,7 +84,8 @@ func (r *Reconciler) serviceOf(key maps.SvcKey) *service {
 	return r.frontends.keys[key].owner.service
 }
 
-// keptBy returns which backends of a service may keep their connections; nil if its object is gone.
+// keptBy returns the backends of a service that may keep their connections, or nil if its object is
+// gone.
 func (r *Reconciler) keptBy(s *service) *lb.Kept {
 	id := lb.ID{Key: s.object.key, Port: s.port, Protocol: s.protocol, Family: s.family}
 	if id.Kind == model.KindPod {
@@ -109,7 +113,7 @@ func (r *Reconciler) keptByPod(name model.Name) *lb.Kept {
 	return lb.KeptByPod(addrs)
 }
 
-// tellLeft tells what left in this pass.
+// tellLeft reports the protocols of which something left in this pass.
 func (r *Reconciler) tellLeft() {
 	if r.synced && r.cfg.Left != nil {
 		for protocol := range r.left {

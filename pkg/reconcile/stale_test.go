@@ -19,7 +19,7 @@ func peer(protocol model.Protocol, dialled, backend string) maps.Peer {
 	}
 }
 
-// overUDP makes a Service and its slice ones of datagrams.
+// overUDP turns a Service and its slice into UDP ones.
 func overUDP(service *model.Service, slice *model.Slice) (*model.Service, *model.Slice) {
 	service.Ports[0].Protocol, slice.Ports[0].Protocol = model.UDP, model.UDP
 	return service, slice
@@ -74,17 +74,18 @@ func TestStale(t *testing.T) {
 	}
 	for i, stale := range r.judge(peers) {
 		if stale != cases[i].want {
-			t.Errorf("%s: stale %v", cases[i].name, stale)
+			t.Errorf("%s: stale is %v", cases[i].name, stale)
 		}
 	}
-	// What could not be applied may be just what has the frontend.
+	// The object that could not be applied may be the one with the frontend.
 	r.failed[model.Key{}] = struct{}{}
 	if stale := r.judge([]maps.Peer{peer(model.UDP, "10.96.0.9:80", "10.1.0.1:8080")}); stale[0] {
-		t.Error("stale although an object waits to be tried again")
+		t.Error("stale although an object waits for a retry")
 	}
 }
 
-// Stale is asked from elsewhere while Run runs, in parts, and ends with it.
+// Stale is called from another goroutine while Run runs. It asks in parts, and fails once Run has
+// ended.
 func TestStaleWhileRunning(t *testing.T) {
 	store := model.NewStore("node0")
 	udp, slice := overUDP(web("10.96.0.2"), webSlice("10.1.0.1"))
@@ -118,7 +119,7 @@ func TestStaleWhileRunning(t *testing.T) {
 	}
 }
 
-// Left is told of what can make sockets stale, and not of what comes.
+// Left is called for changes that can make sockets stale, and not for what is new.
 func TestLeft(t *testing.T) {
 	store := model.NewStore("node0")
 	var told []model.Protocol
@@ -148,7 +149,7 @@ func TestLeft(t *testing.T) {
 	_, drains := overUDP(web("10.96.0.2"), webSlice("10.1.0.1", "10.1.0.3"))
 	drains.Endpoints[1].Conditions = model.Serving | model.Terminating
 	store.SetSlice(drains)
-	pass("a backend came that only drains", model.UDP) // told in vain: the sum says only that something changed
+	pass("a backend came that only drains", model.UDP) // a false alarm: the sum only says that something changed
 	store.SetSlice(one)
 	pass("it left, having been in no table", model.UDP)
 	store.DeleteService(udp.Name)

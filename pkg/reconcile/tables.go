@@ -1,7 +1,8 @@
-// Package reconcile makes the maps say what the objects want. It is the only writer of the load-balancing maps: it
-// compiles whatever became dirty, compares with what it wrote before, and stores the difference in an order that no
-// reader can stumble over. A lost, doubled or reordered event cannot leave a wrong row, since nothing but the latest
-// objects decides.
+// Package reconcile makes the maps contain what the objects want. It is the only writer of the
+// load-balancing maps: it compiles every object that became dirty, compares the result with what it
+// wrote before, and writes the difference in an order that is safe for concurrent readers. A lost,
+// duplicated or reordered event cannot leave a wrong row behind, since the latest objects alone
+// decide.
 package reconcile
 
 import (
@@ -12,28 +13,28 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Frontends is the hash from frontends to services. Its rows are the only part of the tables that takes system calls,
-// and so the only part whose operations can fail.
+// Frontends is the hash map from frontends to services. Its rows are written by system calls, so
+// its operations can fail, as those of Ranges can. The other tables are memory.
 type Frontends interface {
 	// Insert adds rows whose keys are absent.
 	Insert(keys []maps.SvcKey, rows []maps.Svc) error
 	// Update replaces the row of a key that is present.
 	Update(key maps.SvcKey, row maps.Svc) error
-	// Delete removes rows; an absent key is no error.
+	// Delete removes rows. An absent key is no error.
 	Delete(keys []maps.SvcKey) error
-	// Lookup returns the row of a key and whether there is one.
+	// Lookup returns the row of a key and whether it exists.
 	Lookup(key maps.SvcKey) (maps.Svc, bool, error)
 	// Each calls f for every row, in any order.
 	Each(f func(maps.SvcKey, maps.Svc)) error
-	// Capacity returns how many rows there is room for.
+	// Capacity returns the maximum number of rows.
 	Capacity() uint32
 }
 
-// Ranges is the trie of the clients that services let in.
+// Ranges is the trie of client addresses that services allow.
 type Ranges interface {
-	// Insert adds ranges; one that is there stays.
+	// Insert adds ranges. A range that exists already stays.
 	Insert(ranges []maps.Range) error
-	// Delete removes ranges; an absent one is no error.
+	// Delete removes ranges. An absent range is no error.
 	Delete(ranges []maps.Range) error
 	// Has reports whether there is a row for exactly that range.
 	Has(maps.Range) (bool, error)
@@ -41,8 +42,8 @@ type Ranges interface {
 	Each(f func(maps.Range)) error
 }
 
-// Tables are the maps that a Reconciler writes. The slices are the maps' memory: a store is visible to the programs at
-// once.
+// Tables are the maps that a Reconciler writes. The slices are the memory of the maps: a store is
+// visible to the programs at once.
 type Tables struct {
 	Frontends Frontends
 	Ranges    Ranges
@@ -52,7 +53,7 @@ type Tables struct {
 	Names     []maps.NameText
 }
 
-// Sizes returns how many rows each map has room for.
+// Sizes returns the capacity of each map.
 func (t *Tables) Sizes() maps.Sizes {
 	return maps.Sizes{
 		Svcs:     t.Frontends.Capacity(),
@@ -62,15 +63,15 @@ func (t *Tables) Sizes() maps.Sizes {
 	}
 }
 
-// memory is a hash of frontends in the process's own memory. As of the real one, it may be listed while it is written.
+// memory is a Frontends in process memory. Like the real map, it may be listed while it is written.
 type memory struct {
 	mu       sync.Mutex
 	rows     map[maps.SvcKey]maps.Svc
 	capacity uint32
 }
 
-// NewMemory returns Tables in the process's own memory, with the semantics of the real ones: for tests, and for
-// showing what a set of manifests compiles to.
+// NewMemory returns Tables in process memory that behave like the real ones. They serve tests, and
+// show what a set of manifests compiles to.
 func NewMemory(sizes maps.Sizes) *Tables {
 	return &Tables{
 		Frontends: &memory{rows: map[maps.SvcKey]maps.Svc{}, capacity: sizes.Svcs},
@@ -147,7 +148,7 @@ func (m *memory) Each(f func(maps.SvcKey, maps.Svc)) error {
 	return nil
 }
 
-// memoryRanges is a trie of ranges in the process's own memory.
+// memoryRanges is a Ranges in process memory.
 type memoryRanges struct {
 	mu   sync.Mutex
 	rows map[maps.Range]struct{}

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// CheckEvery is how long a Reconciler waits between two checks of its own.
+	// CheckEvery is how long a Reconciler waits between two periodic checks.
 	CheckEvery = time.Minute
 
 	turnWork       = 512             // rows compared before the loop looks for something more urgent
-	mendWait       = 5 * time.Second // until what was not mended is reported as it is
+	mendWait       = 5 * time.Second // how long to wait for mending before reporting what is not mended
 	maxDifferences = 1000            // that a Report lists
 	maxLogged      = 20              // lines that one check logs
 )
 
 // ErrEnded is returned by Verify when the Reconciler's Run has ended.
-var ErrEnded = errors.New("verify the maps: the agent is ending")
+var ErrEnded = errors.New("verify the maps: the agent is shutting down")
 
 // ErrUnsynced is returned by Verify while the sources have not delivered everything.
-var ErrUnsynced = errors.New("verify the maps: the sources have not delivered everything yet, so it is not known what should be in them")
+var ErrUnsynced = errors.New("verify the maps: the sources have not delivered everything yet, so what belongs in the maps is unknown")
 
-// Difference is something in the maps that is not what the objects compile to.
+// Difference is a row of the maps that differs from what the objects compile to.
 type Difference struct {
 	Kind   string // "frontend", "service", "word", "slots", "backend" or "name"
 	Where  string
@@ -44,15 +44,15 @@ type Report struct {
 	Backends    int
 	Found       int
 	Mended      int
-	Pending     int          // objects and rows that wait for a retry or a grace period, and were not judged
+	Pending     int          // objects and rows waiting for a retry or a grace period, which were not judged
 	Differences []Difference // the first of them
 	Took        time.Duration
 }
 
-// request asks for a check; nobody does for one of the Reconciler's own.
+// request asks for a check. Periodic checks have none.
 type request struct {
 	repair bool
-	answer chan answer // has room for one
+	answer chan answer // buffered, so that answering never blocks
 }
 
 type answer struct {
@@ -60,25 +60,25 @@ type answer struct {
 	err    error
 }
 
-// phase is how far a check is.
+// phase is how far a check has come.
 type phase int
 
 const (
-	phaseServices phase = iota // and everything that hangs on them
-	phaseBackends              // that no service has
+	phaseServices phase = iota // and everything that belongs to them
+	phaseBackends              // that no service uses
 	phaseRows                  // of svcs that nobody owns
 	phaseRanges                // of src_ranges that no service wants
 	phaseMending
 )
 
-// check is a comparison of the maps with the objects, under way.
+// check is a running comparison of the maps with the objects.
 type check struct {
 	request *request
 	repair  bool
 	started time.Time
 	phase   phase
 	next    int               // index within the phase
-	used    []uint64          // a bit for each row of backends that a service has
+	used    []uint64          // one bit for each row of backends that a service uses
 	walk    *walk[foundRow]   // of the frontends, in phaseRows
 	ranges  *walk[maps.Range] // in phaseRanges
 	turn    []Difference
@@ -87,15 +87,15 @@ type check struct {
 	err     error
 }
 
-// checks serves one check at a time between passes, a bounded part of it at each turn, so that a change of endpoints
-// never waits for a whole one.
+// checks runs one check at a time between passes, a bounded part of it each turn, so that a change
+// of endpoints never waits for a whole check.
 type checks struct {
 	requests chan *request
 	ended    chan struct{}
-	always   chan []foundRow // closed
-	timer    *time.Timer     // the next check of its own, or the end of the wait for mending
+	always   chan []foundRow // closed, so always ready
+	timer    *time.Timer     // the next periodic check, or the end of the wait for mending
 	current  *check
-	known    map[string]struct{} // what the last check of its own could not mend
+	known    map[string]struct{} // what the last repairing check could not mend
 	compare  compareBuffers
 }
 
@@ -107,9 +107,9 @@ func newChecks() checks {
 	}
 }
 
-// Verify compares the maps with what the latest objects compile to and, if asked to, mends what differs. It may be
-// called from any goroutine and waits for its turn in Run. The error is ErrUnsynced, ErrEnded, the context's, or that of
-// reading the maps.
+// Verify compares the maps with what the latest objects compile to and, if repair is set, mends the
+// differences. It is safe for concurrent use and waits for its turn in Run. The error is
+// ErrUnsynced, ErrEnded, the context's, or that of reading the maps.
 func (r *Reconciler) Verify(ctx context.Context, repair bool) (Report, error) {
 	q := &request{repair, make(chan answer, 1)}
 	select {
@@ -127,7 +127,7 @@ func (r *Reconciler) Verify(ctx context.Context, repair bool) (Report, error) {
 	}
 }
 
-// waiting is where the next request comes from; nobody is heard while a check is under way.
+// waiting returns the channel of the next request. It is nil while a check is running.
 func (c *checks) waiting() <-chan *request {
 	if c.current != nil {
 		return nil
@@ -135,7 +135,8 @@ func (c *checks) waiting() <-chan *request {
 	return c.requests
 }
 
-// turns is ready when the check under way has something to do, and gives it the rows that it is to look at.
+// turns returns a channel that is ready when the running check has something to do. It delivers the
+// rows to look at.
 func (r *Reconciler) turns() <-chan []foundRow {
 	c := r.checks.current
 	switch {
@@ -150,7 +151,7 @@ func (r *Reconciler) turns() <-chan []foundRow {
 	return r.checks.always
 }
 
-// rangeTurns is the same for the ranges.
+// rangeTurns is like turns for the ranges.
 func (r *Reconciler) rangeTurns() <-chan []maps.Range {
 	c := r.checks.current
 	if c == nil || c.phase != phaseRanges {
@@ -162,7 +163,7 @@ func (r *Reconciler) rangeTurns() <-chan []maps.Range {
 	return c.ranges.rows
 }
 
-// rangeTurn looks at ranges that were listed; none at the end.
+// rangeTurn checks listed ranges; no rows mean the end of the list.
 func (r *Reconciler) rangeTurn(rows []maps.Range) {
 	c := r.checks.current
 	if rows == nil {
@@ -177,7 +178,7 @@ func (r *Reconciler) rangeTurn(rows []maps.Range) {
 	r.collect(c)
 }
 
-// beginCheck starts a check, one of the Reconciler's own without a request.
+// beginCheck starts a check. A periodic one has no request.
 func (r *Reconciler) beginCheck(q *request) {
 	r.sync()
 	if !r.synced {
@@ -192,7 +193,7 @@ func (r *Reconciler) beginCheck(q *request) {
 	}
 }
 
-// checkTimer is called when the timer has gone off.
+// checkTimer handles the expiry of the timer.
 func (r *Reconciler) checkTimer() {
 	r.tellIdle(time.Now())
 	switch c := r.checks.current; {
@@ -203,7 +204,7 @@ func (r *Reconciler) checkTimer() {
 	}
 }
 
-// turn does a bounded part of the check under way. A pass has to follow: it mends.
+// turn does a bounded part of the running check. A pass has to follow, which does the mending.
 func (r *Reconciler) turn(rows []foundRow) {
 	c := r.checks.current
 	switch c.phase {
@@ -229,7 +230,7 @@ func (r *Reconciler) turn(rows []foundRow) {
 	r.collect(c)
 }
 
-// advance goes on to the next phase at the end of this one.
+// advance moves on to the next phase at the end of this one.
 func (c *check) advance(end int) {
 	if c.next >= end {
 		c.phase, c.next = c.phase+1, 0
@@ -240,8 +241,9 @@ func (c *check) differ(u unit, kind, where, want, have string) {
 	c.turn = append(c.turn, Difference{Kind: kind, Where: where, Want: want, Have: have, unit: u})
 }
 
-// collect takes over what a turn found. An object that changed since it was applied differs for that reason: the source
-// marked it before the change could be seen, so it is among the dirty ones now, and not judged.
+// collect takes over the differences that a turn found. An object that changed since it was applied
+// differs for that reason and is not judged: the source marked it dirty before the change became
+// visible, so it is among the dirty keys now.
 func (r *Reconciler) collect(c *check) {
 	if len(c.turn) == 0 {
 		return
@@ -269,7 +271,7 @@ func (r *Reconciler) collect(c *check) {
 	c.turn = c.turn[:0]
 }
 
-// finishCheck ends the check under way if nothing is left to do. It is called after each pass.
+// finishCheck ends the running check if nothing is left to do. It is called after each pass.
 func (r *Reconciler) finishCheck() {
 	c := r.checks.current
 	if c == nil || c.phase != phaseMending {
@@ -293,13 +295,13 @@ func (r *Reconciler) finishCheck() {
 	if c.request != nil {
 		c.request.answer <- answer{c.report, c.err}
 	} else if c.err != nil {
-		r.cfg.Log.Error("verify: the maps cannot be read", "error", c.err)
+		r.cfg.Log.Error("verify: cannot read the maps", "error", c.err)
 	}
 	r.checks.current = nil
 	r.checks.timer.Reset(CheckEvery)
 }
 
-// lookAtMended compares again what differed, and notes what does not any more.
+// lookAtMended compares the differing units again and records which of them are mended.
 func (r *Reconciler) lookAtMended(c *check) {
 	still := map[string]struct{}{}
 	looked := map[unit]struct{}{}
@@ -315,7 +317,8 @@ func (r *Reconciler) lookAtMended(c *check) {
 	for _, d := range c.turn {
 		still[d.Kind+d.Where] = struct{}{}
 	}
-	// What is not listed was mended in the same way, and what of it was not is found by the next check.
+	// Differences beyond the listed ones were mended in the same way. If one was not, the next
+	// check finds it.
 	c.report.Mended = c.report.Found
 	for i := range c.report.Differences {
 		d := &c.report.Differences[i]
@@ -326,7 +329,7 @@ func (r *Reconciler) lookAtMended(c *check) {
 	}
 }
 
-// account counts and logs a check that mends. What stays as it is counts once.
+// account counts and logs the result of a repairing check. A difference that persists counts once.
 func (r *Reconciler) account(report *Report) {
 	known := map[string]struct{}{}
 	found, mended, logged := report.Found, report.Mended, 0
@@ -340,12 +343,12 @@ func (r *Reconciler) account(report *Report) {
 			continue
 		}
 		if logged++; logged <= maxLogged {
-			r.cfg.Log.Warn("verify: the maps are damaged", "kind", d.Kind, "where", d.Where, "want", d.Want, "have", d.Have,
+			r.cfg.Log.Warn("verify: found a damaged row in the maps", "kind", d.Kind, "where", d.Where, "want", d.Want, "have", d.Have,
 				"mended", d.Mended)
 		}
 	}
 	if found > maxLogged {
-		r.cfg.Log.Warn("verify: more is damaged", "found", found, "mended", mended)
+		r.cfg.Log.Warn("verify: found more damaged rows than are logged", "found", found, "mended", mended)
 	}
 	r.checks.known = known
 	r.stats.Checks++
@@ -355,7 +358,7 @@ func (r *Reconciler) account(report *Report) {
 	r.show()
 }
 
-// endChecks lets go of whoever waits.
+// endChecks releases everybody who waits for a check.
 func (r *Reconciler) endChecks() {
 	close(r.checks.ended)
 	r.checks.timer.Stop()

@@ -16,8 +16,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// BenchmarkCheck checks 100,000 services of three backends each, and tells the processor time of a turn, which is what a
-// change of endpoints may have to wait for.
+// BenchmarkCheck checks 100,000 services of three backends each. It reports the processor time of a
+// turn, which is how long a change of endpoints may have to wait.
 func BenchmarkCheck(b *testing.B) {
 	const services = 100_000
 	store := model.NewStore("node0")
@@ -72,7 +72,7 @@ func BenchmarkCheck(b *testing.B) {
 	b.ReportMetric(float64(turns[len(turns)-1].Microseconds()), "us/turn(max)")
 }
 
-// threadTime returns the processor time that this thread has had.
+// threadTime returns the processor time used by this thread.
 func threadTime(b *testing.B) time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now); err != nil {

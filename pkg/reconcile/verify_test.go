@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// verify does one whole check, as Run would, and calls between after every turn.
+// verify runs one whole check, as Run would, and calls between after every turn.
 func verify(t *testing.T, r *Reconciler, repair bool, between func()) Report {
 	t.Helper()
 	q := &request{repair, make(chan answer, 1)}
@@ -84,8 +84,8 @@ func TestSoundMapsHaveNoDifferences(t *testing.T) {
 	}
 }
 
-// TestLiveDamageIsMended overwrites rows under a Reconciler that believes them sound: a check finds whatever changes
-// what the maps mean, mends it to what a fresh start gives, and the next finds nothing.
+// TestLiveDamageIsMended overwrites rows that a Reconciler believes sound. A check finds every
+// change that matters and mends it to what a fresh start would write; the next check finds nothing.
 func TestLiveDamageIsMended(t *testing.T) {
 	missed := 0
 	for seed := range uint64(400) {
@@ -96,21 +96,21 @@ func TestLiveDamageIsMended(t *testing.T) {
 		}
 		said := verify(t, r, false, nil)
 		report := verify(t, r, true, nil)
-		// Mending one thing may mend another before the check comes to it.
+		// Mending one row may mend another before the check comes to it.
 		if said.Found < report.Found || (said.Found == 0) != (report.Found == 0) || said.Mended != 0 {
-			t.Fatalf("seed %d: looking found %d, mending %d", seed, said.Found, report.Found)
+			t.Fatalf("seed %d: checking found %d differences, repairing found %d", seed, said.Found, report.Found)
 		}
 		if report.Mended != report.Found {
 			t.Fatalf("seed %d: mended %d of %d: %+v", seed, report.Mended, report.Found, report.Differences)
 		}
 		if report.Found == 0 {
-			missed++ // it hit what nobody reads
+			missed++ // it hit something that nobody reads
 		}
 		if stats := r.Stats(); stats.Checks != 1 || stats.Damage != uint64(report.Found) || stats.Repaired != uint64(report.Found) {
 			t.Fatalf("seed %d: counted %+v", seed, stats)
 		}
 		if again := verify(t, r, false, nil); again.Found != 0 {
-			t.Fatalf("seed %d: after mending there is %+v", seed, again.Differences)
+			t.Fatalf("seed %d: differences left after mending: %+v", seed, again.Differences)
 		}
 		if err := r.Settle(); err != nil {
 			t.Fatal(err)
@@ -120,11 +120,11 @@ func TestLiveDamageIsMended(t *testing.T) {
 		}
 	}
 	if missed > 100 {
-		t.Errorf("in %d of 400 worlds nothing was found: the test shows little", missed)
+		t.Errorf("nothing was found in %d of 400 worlds: the test proves little", missed)
 	}
 }
 
-// damageLive does what damage does, and takes away and adds rows of svcs.
+// damageLive does what damage does, and also adds and deletes rows of svcs.
 func damageLive(random *rand.Rand, t *Tables) {
 	switch random.IntN(11) {
 	case 9:
@@ -148,8 +148,8 @@ func keysOf(t *Tables) []maps.SvcKey {
 	return keys
 }
 
-// TestChecksAmongChanges changes objects between the turns of a check, and while the maps grow: what is only not applied
-// yet is no damage.
+// TestChecksAmongChanges changes objects between the turns of a check while the maps grow. A change
+// that is merely not applied yet is no damage.
 func TestChecksAmongChanges(t *testing.T) {
 	for seed := range uint64(100) {
 		w, store, r := live(t, seed)
@@ -170,8 +170,8 @@ func TestChecksAmongChanges(t *testing.T) {
 	}
 }
 
-// TestChangesDuringATurn changes an object after the pass and before it is compared: the source is ahead of the maps,
-// which is no damage.
+// TestChangesDuringATurn changes an object after the pass and before it is compared. The source is
+// ahead of the maps, which is no damage.
 func TestChangesDuringATurn(t *testing.T) {
 	store := model.NewStore("node0")
 	deliver(store, []*model.Service{web("10.96.0.1")}, []*model.Slice{webSlice("10.1.0.1")})
@@ -204,15 +204,15 @@ func TestDifferencesSayWhatIsWrong(t *testing.T) {
 		{"row of another kind", func(t *Tables) { _ = t.Frontends.Update(key("10.96.0.1"), maps.Svc{Service: 1, Kind: 3}) },
 			"frontend|10.96.0.1:80/tcp|ClusterIP of " + service + "|LoadBalancer of " + service},
 		{"row to nowhere", func(t *Tables) { _ = t.Frontends.Update(key("10.96.0.1"), maps.Svc{Service: 1 << 30, Kind: 99}) },
-			"frontend|10.96.0.1:80/tcp|ClusterIP of " + service + "|kind(99) of service 1073741824, which is not there"},
+			"frontend|10.96.0.1:80/tcp|ClusterIP of " + service + "|kind(99) of service 1073741824, which does not exist"},
 		{"row of nobody", func(t *Tables) { _ = t.Frontends.Insert([]maps.SvcKey{key("10.96.0.9")}, []maps.Svc{{Service: 1}}) },
 			"frontend|10.96.0.9:80/tcp|no row|ClusterIP of " + service},
 		{"word", func(t *Tables) { t.Services[1].Words[0] = 0 },
-			"word|" + service + ", scope all|2 slots from 0 on, tag 1|0 slots from 0 on, tag 0"},
+			"word|" + service + ", scope all|2 slots starting at 0, tag 1|0 slots starting at 0, tag 0"},
 		{"slot of another service", func(t *Tables) { t.Slots[1] = maps.MakeSlot(1, 2, 1) },
-			"slots|" + service + ", scope all|in slot 1 backend 1 of service 1, tag 1|backend 1 of service 2, tag 1; 1 of 2 slots differ"},
+			"slots|" + service + ", scope all|slot 1: backend 1 of service 1, tag 1|backend 1 of service 2, tag 1; 1 of 2 slots differ"},
 		{"slot of another backend", func(t *Tables) { t.Slots[0] = maps.MakeSlot(1, 1, 1) },
-			"slots|" + service + ", scope all|in slot 0 backend 0 of service 1, tag 1|backend 1 of service 1, tag 1; 1 of 2 slots differ"},
+			"slots|" + service + ", scope all|slot 0: backend 0 of service 1, tag 1|backend 1 of service 1, tag 1; 1 of 2 slots differ"},
 		{"backend", func(t *Tables) { t.Backends[1].Port++ },
 			"backend|" + service + ", row 1|10.1.0.2:8080/tcp of service 1, scopes 0x1|10.1.0.2:8336/tcp of service 1, scopes 0x1"},
 		{"owner of a backend", func(t *Tables) { t.Backends[0].Owner = maps.MakeOwner(1, 3) },
@@ -245,13 +245,13 @@ func TestDifferencesSayWhatIsWrong(t *testing.T) {
 				t.Error(diff)
 			}
 			if left := verify(t, r, false, nil).Differences; len(left) > 0 {
-				t.Errorf("left: %+v", left)
+				t.Errorf("differences left after mending: %+v", left)
 			}
 		})
 	}
 }
 
-// TestWhatCannotBeMendedCountsOnce makes the only operation that would mend fail.
+// TestWhatCannotBeMendedCountsOnce makes the one operation fail that would mend the damage.
 func TestWhatCannotBeMendedCountsOnce(t *testing.T) {
 	store := model.NewStore("node0")
 	deliver(store, []*model.Service{web("10.96.0.1")}, []*model.Slice{webSlice("10.1.0.1")})
@@ -283,7 +283,7 @@ func TestWhatCannotBeMendedCountsOnce(t *testing.T) {
 	if stats := r.Stats(); stats.Damage != 1 || stats.Repaired != 0 {
 		t.Errorf("%+v", stats)
 	}
-	// It waits for its retry now, and so is not found again.
+	// It now waits for its retry, so it is not found again.
 	failing = false
 	if err := r.Settle(); err != nil {
 		t.Fatal(err)
@@ -327,7 +327,7 @@ func TestVerifyBeforeTheSync(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Verify(ctx, false); !errors.Is(err, context.Canceled) {
-		t.Errorf("asking without Run: %v", err)
+		t.Errorf("with a cancelled context and without Run: %v", err)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// foundRow is a row of svcs as it stands in the map.
+// foundRow is a row of svcs as found in the map.
 type foundRow struct {
 	key maps.SvcKey
 	row maps.Svc
@@ -20,11 +20,12 @@ func (t *Tables) eachRow(f func(foundRow)) error {
 	return t.Frontends.Each(func(key maps.SvcKey, row maps.Svc) { f(foundRow{key, row}) })
 }
 
-// walk lists the rows of a map beside the Reconciler, which goes on writing them: what it sees is only a hint.
+// walk lists the rows of a map in a goroutine while the Reconciler goes on writing them. What it
+// returns is only a hint.
 type walk[T any] struct {
-	rows chan []T // each valid until the next is received; closed at the end
+	rows chan []T // each slice is valid until the next is received; closed at the end
 	quit chan struct{}
-	err  error // once rows is closed
+	err  error // valid once rows is closed
 }
 
 func startWalk[T any](each func(func(T)) error) *walk[T] {
@@ -35,7 +36,7 @@ func startWalk[T any](each func(func(T)) error) *walk[T] {
 
 func (w *walk[T]) run(each func(func(T)) error) {
 	defer close(w.rows)
-	// Whoever receives one is done with the other.
+	// The receiver of one buffer is done with the other.
 	var buffers [2][]T
 	at, stopped := 0, false
 	hand := func() {
@@ -65,17 +66,17 @@ func (w *walk[T]) run(each func(func(T)) error) {
 	}
 }
 
-// stop ends a walk that may be none.
+// stop ends the walk. A nil walk is allowed.
 func (w *walk[T]) stop() {
 	if w == nil {
 		return
 	}
 	close(w.quit)
-	for range w.rows { // until it is closed
+	for range w.rows { // drain until it is closed
 	}
 }
 
-// stopWalk ends a walk that is under way, since its map is about to go. The check begins another.
+// stopWalk ends a running walk whose map is about to be replaced. The check starts another.
 func (r *Reconciler) stopWalk() {
 	if c := r.checks.current; c != nil {
 		c.walk.stop()

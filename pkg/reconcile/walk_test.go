@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// closing is a hash of frontends that must not be listed once a growth has replaced it.
+// closing is a Frontends that must not be listed once a larger map has replaced it.
 type closing struct {
 	Frontends
 	t      *testing.T
@@ -20,13 +20,14 @@ type closing struct {
 func (c *closing) Each(f func(maps.SvcKey, maps.Svc)) error {
 	return c.Frontends.Each(func(key maps.SvcKey, row maps.Svc) {
 		if c.closed.Load() {
-			c.t.Error("a map is listed after it was replaced")
+			c.t.Error("a map was listed after it was replaced")
 		}
 		f(key, row)
 	})
 }
 
-// TestGrowthEndsAWalk grows the maps while a check lists the frontends: it starts again on the new ones.
+// TestGrowthEndsAWalk grows the maps while a check lists the frontends. The check lists the new map
+// from the start.
 func TestGrowthEndsAWalk(t *testing.T) {
 	store := model.NewStore("node0")
 	var list []*model.Service

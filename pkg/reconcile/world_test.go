@@ -16,7 +16,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// world is a cluster whose objects change at random: few names and addresses, so that everything collides.
+// world is a cluster whose objects change at random. It has few names and addresses, so that
+// everything collides.
 type world struct {
 	rand     *rand.Rand
 	services map[model.Name]*model.Service
@@ -115,7 +116,7 @@ func (w *world) pod(name model.Name) *model.Pod {
 	return p
 }
 
-// attachment is one of the same pods, which are attached twice now and then.
+// attachment returns an attachment of one of the same pods. Sometimes a pod is attached twice.
 func (w *world) attachment() *model.Attachment {
 	p := w.pod(w.name(4))
 	return &model.Attachment{
@@ -131,7 +132,7 @@ func (w *world) step(store *model.Store, lost bool) {
 		}
 	}
 	switch w.rand.IntN(11) {
-	case 10: // what the plugin says is never lost
+	case 10: // attachments come from the CNI plugin and are never lost
 		a := w.attachment()
 		if was := w.attached[a.Device]; was != nil {
 			delete(w.attached, a.Device)
@@ -180,7 +181,7 @@ func (w *world) step(store *model.Store, lost bool) {
 	}
 }
 
-// relist tells the store everything. One of the hostIPs is not the node's.
+// relist tells the store everything. One of the hostIPs is not local.
 func (w *world) relist(store *model.Store) {
 	store.SetLocal(slices.Values([]netip.Addr{netip.MustParseAddr("192.0.2.1")}))
 	for _, a := range w.attached {
@@ -203,7 +204,8 @@ func values[K comparable, V any](m map[K]V) []V {
 
 var errInjected = errors.New("injected")
 
-// faults makes every operation that can fail do so now and then, and, if it is strict, holds that no row is written unprepared.
+// faults makes every operation fail now and then. If it is strict, it also checks that no row is
+// written unprepared.
 type faults struct {
 	Frontends
 	t        *testing.T
@@ -213,7 +215,7 @@ type faults struct {
 	strict   bool
 }
 
-// preparation is what a preparation is for.
+// preparation identifies what Prepare was called for.
 type preparation struct {
 	key  maps.SvcKey
 	kind uint32
@@ -231,7 +233,7 @@ func (f *faults) prepare(keys []maps.SvcKey, rows []maps.Svc) error {
 
 func (f *faults) check(key maps.SvcKey, row maps.Svc) {
 	if f.strict && !f.prepared[preparation{key, row.Kind}] {
-		f.t.Errorf("%v of kind %d is written, and nothing was prepared for it", maps.AddrPort(key), row.Kind)
+		f.t.Errorf("%v of kind %d is written without having been prepared", maps.AddrPort(key), row.Kind)
 	}
 }
 
@@ -249,7 +251,7 @@ func (f *faults) Insert(keys []maps.SvcKey, rows []maps.Svc) error {
 	return f.Frontends.Insert(keys, rows)
 }
 
-// rangeFaults does the same to the ranges.
+// rangeFaults does the same for the ranges.
 type rangeFaults struct {
 	Ranges
 	fail   func(op string) error
@@ -301,7 +303,7 @@ func (f *faults) Delete(keys []maps.SvcKey) error {
 
 var small = maps.Sizes{Svcs: 8, Services: 4, Slots: 16, Backends: 4}
 
-// start returns a Reconciler over the tables, whose operations ask fail first.
+// start returns a Reconciler for the tables. Each operation asks fail first whether to fail.
 func start(t *testing.T, store *model.Store, tables *Tables, fail func(string) error) *Reconciler {
 	t.Helper()
 	if fail == nil {
@@ -340,7 +342,8 @@ func start(t *testing.T, store *model.Store, tables *Tables, fail func(string) e
 	return r
 }
 
-// meaning is what the tables say, free of indexes, offsets and tags, and a check that they are sound.
+// meaning returns what the tables say, without indexes, offsets and tags, and checks that they are
+// sound.
 func meaning(t *testing.T, tables *Tables) map[string]string {
 	t.Helper()
 	said := map[string]string{}
@@ -356,7 +359,7 @@ func meaning(t *testing.T, tables *Tables) map[string]string {
 		name := textOf(&tables.Names[index])
 		if name == "" {
 			if len(sources[uint32(index)]) > 0 {
-				t.Fatalf("service %d is free and has the source ranges %v", index, sources[uint32(index)])
+				t.Fatalf("service %d is free but has the source ranges %v", index, sources[uint32(index)])
 			}
 			continue
 		}
@@ -378,7 +381,7 @@ func meaning(t *testing.T, tables *Tables) map[string]string {
 				used[at] = name
 				slot := tables.Slots[at]
 				if maps.SlotOwner(slot) != uint32(index) || maps.SlotTag(slot) != word.Tag() {
-					t.Fatalf("slot %d of %s bears owner %d tag %d", at, name, maps.SlotOwner(slot), maps.SlotTag(slot))
+					t.Fatalf("slot %d of %s has owner %d and tag %d", at, name, maps.SlotOwner(slot), maps.SlotTag(slot))
 				}
 				owners[maps.SlotBackend(slot)] |= maps.MakeOwner(uint32(index), 1<<scope)
 				if word.Len() < 64 || i%97 == 0 {
