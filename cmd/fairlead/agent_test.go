@@ -327,7 +327,7 @@ func TestVerifyFindsDamage(t *testing.T) {
 	}
 	n.damage()
 	out, err = rig.RunChild(nil, nil, "fairlead", append([]string{"verify", "--repair"}, n.flags...)...)
-	if err == nil || !strings.Contains(out, "10.99.0.1:80/tcp leads to service 9, which is not there") {
+	if err == nil || !strings.Contains(out, "10.99.0.1:80/tcp leads to service 9, which does not exist") {
 		t.Errorf("damage without an agent: %v, %s", err, out)
 	}
 }

@@ -168,10 +168,10 @@ func TestExplainOutsideOutcomes(t *testing.T) {
 		args []string
 		says []string
 	}{
-		{[]string{outsideClient, toEmpty}, []string{"dropped: no-backend, and the client is told so", "shop/empty/tcp4", "cause ", "cure "}},
+		{[]string{outsideClient, toEmpty}, []string{"dropped: no-backend, and the client is told", "shop/empty/tcp4", "cause ", "cure "}},
 		{[]string{outsideClient, "198.18.0.9:80"}, []string{
-			"goes to 192.0.2.7:8080", "192.0.2.0/24 lets the client in", "eth0, at tc", "rewritten  192.0.2.1:", "LoadBalancer", "way        eth0"}},
-		{[]string{"198.51.100.9", "198.18.0.9:80"}, []string{"dropped: source-range\n", "none has the client", "spec.loadBalancerSourceRanges"}},
+			"goes to 192.0.2.7:8080", "192.0.2.0/24 admits the client", "eth0, at tc", "rewritten  192.0.2.1:", "LoadBalancer", "way        eth0"}},
+		{[]string{"198.51.100.9", "198.18.0.9:80"}, []string{"dropped: source-range\n", "none contains the client", "spec.loadBalancerSourceRanges"}},
 		{[]string{outsideClient, "10.96.0.10:80"}, []string{"dropped: cluster-ip"}},
 		{[]string{outsideClient, outsideNode + ":22"}, []string{"left to the node's own stack: no service has 192.0.2.1:22/tcp"}},
 		{[]string{outsideClient, toWeb, "--protocol", "udp"}, []string{"left to the node's own stack", "NEAREST"}},

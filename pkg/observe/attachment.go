@@ -6,37 +6,37 @@ import (
 	"time"
 )
 
-// AttachmentStatus is what the agent's last check of its own programs found.
+// AttachmentStatus is the result of the agent's last check of its own programs.
 type AttachmentStatus struct {
 	Checked  time.Time     `json:"checked"`
-	Mended   uint64        `json:"mended"` // links that were detached or changed behind its back, since its start
+	Mended   uint64        `json:"mended"` // links that were detached or changed by others and repaired, since the start
 	Error    string        `json:"error,omitempty"`
 	Families []FamilyProof `json:"families"`
 }
 
-// FamilyProof says whether a socket of the agent's own met the programs of a family.
+// FamilyProof says whether a test socket of the agent met the programs of a family.
 type FamilyProof struct {
 	Family string     `json:"family"`
 	State  ProofState `json:"state"`
 	Why    string     `json:"why,omitempty"`
 }
 
-// ProofState is "proven", "missed", "absent" where the node has no such sockets, or "unknown" where the agent's own tell
-// nothing.
+// ProofState is "proven", "missed", "absent" if the node has no such sockets, or "unknown" if the
+// agent's test socket proves nothing.
 type ProofState string
 
-// The states that make a difference here.
+// The states that this package distinguishes.
 const (
 	proven ProofState = "proven"
 	missed ProofState = "missed"
 )
 
-// Proven reports whether the programs of the family are at work, and false for known where that cannot be told.
+// Proven reports whether the programs of the family work. If known is false, it cannot be said.
 func (p FamilyProof) Proven() (proves, known bool) {
 	return p.State == proven, p.State == proven || p.State == missed
 }
 
-// grouped calls visit for each state and its reason with the families that have it.
+// grouped calls visit for each state and reason, with the families that share them.
 func (a *AttachmentStatus) grouped(visit func(families string, proof FamilyProof)) {
 	for i, p := range a.Families {
 		names := []string{p.Family}
@@ -54,7 +54,7 @@ func (a *AttachmentStatus) grouped(visit func(families string, proof FamilyProof
 	}
 }
 
-// text is what the line of a status says.
+// text returns the line shown in the status.
 func (a *AttachmentStatus) text() string {
 	var words []string
 	a.grouped(func(families string, p FamilyProof) {
@@ -68,7 +68,7 @@ func (a *AttachmentStatus) text() string {
 	return strings.Join(words, ", ")
 }
 
-// judge says what keeps the programs from their job.
+// judge says what keeps the programs from doing their job.
 func (a *AttachmentStatus) judge(cgroup string, say func(format string, args ...any)) {
 	if a == nil {
 		return

@@ -9,23 +9,24 @@ import (
 
 // BandwidthStatus is how pods are kept to their rates.
 type BandwidthStatus struct {
-	Devices    []string          `json:"devices,omitempty"` // at which packets wait until they may leave
-	Lacking    map[string]string `json:"lacking,omitempty"` // by name: why they do not wait at a device
-	Pods       int               `json:"pods"`              // that have a rate
-	Dropped    uint64            `json:"dropped"`           // packets that found no room to wait
-	Congestion string            `json:"congestion"`        // the congestion control of connections that have no other
-	BBR        *BBRStatus        `json:"bbr,omitempty"`     // nil where nobody asked for it
+	Devices    []string          `json:"devices,omitempty"` // where packets wait until they may leave
+	Lacking    map[string]string `json:"lacking,omitempty"` // device name to the reason why packets do not wait there
+	Pods       int               `json:"pods"`              // pods with a rate
+	Dropped    uint64            `json:"dropped"`           // packets dropped for lack of room to wait
+	Congestion string            `json:"congestion"`        // the default congestion control
+	BBR        *BBRStatus        `json:"bbr,omitempty"`     // nil unless configured
 	Error      string            `json:"error,omitempty"`
 }
 
-// BBRStatus is whose connections have the congestion control BBR.
+// BBRStatus says which connections use BBR congestion control.
 type BBRStatus struct {
-	Annotated bool   `json:"annotated"` // only those of pods that ask for it; otherwise all but those that ask for none
-	Pods      int    `json:"pods"`      // whose new connections have it
+	Annotated bool   `json:"annotated"` // only pods that ask for it; otherwise all except those that opt out
+	Pods      int    `json:"pods"`      // pods whose new connections use it
 	Error     string `json:"error,omitempty"`
 }
 
-// congestion names the congestion control of pods' connections, and that of others behind it.
+// congestion names the congestion control of pods' connections, and in second place BBR if only
+// some pods use it.
 func (b *BandwidthStatus) congestion() string {
 	others := strings.ToUpper(b.Congestion)
 	switch {

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// BigTCPStatus is how large packets of TCP may be inside of the node.
+// BigTCPStatus is how large TCP packets may be inside the node.
 type BigTCPStatus struct {
-	V4      int      `json:"ipv4"` // bytes; zero for as large as usual
+	V4      int      `json:"ipv4"` // bytes; 0 for the usual size
 	V6      int      `json:"ipv6"`
-	Why4    string   `json:"why4,omitempty"` // they are as large as usual
+	Why4    string   `json:"why4,omitempty"` // why packets have the usual size
 	Why6    string   `json:"why6,omitempty"`
-	Devices []string `json:"devices,omitempty"` // that lead out of the node, with their parts
+	Devices []string `json:"devices,omitempty"` // that lead out of the node, including their lower devices
 	Error   string   `json:"error,omitempty"`
 }
 

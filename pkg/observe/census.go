@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// censusEvery is how often the rows of a map are counted again, if somebody asks, and censusRest how many times as
-	// long as that took it is not done again.
+	// censusEvery is the shortest time between two counts of a map's rows. If a count takes long,
+	// the pause is at least censusRest times as long.
 	censusEvery = 10 * time.Second
 	censusRest  = 50
-	// lately is how far back it is said at least what was pushed out lately.
+	// lately is the shortest period that counts of recent evictions cover.
 	lately = time.Minute
 )
 
-// census remembers what was counted of the maps that push out what they have no room for. It is what a Gauge has for a
-// memory: counting costs a look at every row.
+// census caches the row counts of the maps that evict rows, for a Gauge: counting has to visit
+// every row.
 type census struct {
 	mu    sync.Mutex
 	known map[string]*counted
@@ -35,7 +35,7 @@ type counted struct {
 	marked [2]mark // the older first
 }
 
-// mark is how many rows had been pushed out at some moment.
+// mark records how many rows had been evicted at some moment.
 type mark struct {
 	at      time.Time
 	evicted uint64
@@ -43,8 +43,8 @@ type mark struct {
 
 func newCensus() *census { return &census{known: map[string]*counted{}, now: time.Now} }
 
-// of returns what is known of a map and how many of its rows were pushed out lately, having counted again if it is time
-// and rows have come or gone. What was pushed out never becomes less.
+// of returns what is known of a map and how many of its rows were evicted lately. It counts again
+// if it is time to and rows have come or gone. The number of evictions never decreases.
 func (c *census) of(turnover, m *ebpf.Map, name string) (maps.Census, uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +77,7 @@ func (c *census) of(turnover, m *ebpf.Map, name string) (maps.Census, uint64, er
 	return found, k.lately(start), nil
 }
 
-// lately returns how many rows were pushed out in the last minute or two.
+// lately returns how many rows were evicted in the last one or two minutes.
 func (k *counted) lately(now time.Time) uint64 {
 	if now.Sub(k.marked[1].at) >= lately {
 		k.marked = [2]mark{k.marked[1], {now, k.Evicted}}
@@ -85,23 +85,23 @@ func (k *counted) lately(now time.Time) uint64 {
 	return k.Evicted - k.marked[0].evicted
 }
 
-// fill says in the status of a map that pushes out what there is to say of its rows.
+// fill adds the row counts to the status of a map that evicts rows.
 func (m *MapStatus) fill(found maps.Census, lately uint64) {
 	m.SetEntries(found.Rows)
 	m.Evictions, m.EvictedLately = &found.Evicted, lately
 }
 
-// SetEntries says how many rows are in use.
+// SetEntries sets the number of rows in use.
 func (m *MapStatus) SetEntries(n int) {
 	m.Entries = &n
 	m.Pressure = float64(n) / float64(max(1, m.Capacity))
 }
 
-// crowdedOut is the part of a map's rows that has to be pushed out within a minute or two to be worth a word: what is
-// pushed out first are rows that nobody has used for long.
+// crowdedOut is the fraction of a map's rows that must be evicted within a minute or two to be
+// worth reporting: the first rows to go are those that nobody has used for long.
 const crowdedOut = 0.01
 
-// judge says what it means for clients that a map pushes out rows, and what to do.
+// judge says what it means for clients that a map evicts rows, and what to do.
 func (m *MapStatus) judge(say func(string, ...any)) {
 	if m.EvictedLately == 0 || float64(m.EvictedLately) < crowdedOut*float64(m.Capacity) {
 		return
@@ -118,7 +118,7 @@ func (m *MapStatus) judge(say func(string, ...any)) {
 	}
 }
 
-// readCensus says in the statuses what there is to say of the maps that push out, by what is pinned.
+// readCensus adds row counts to the statuses of the pinned maps that evict rows.
 func (g *Gauge) readCensus(statuses []MapStatus) error {
 	turnover, err := maps.OpenTurnover(g.dir, true)
 	if err != nil {

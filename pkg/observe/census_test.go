@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// pressed is a map of clients with affinity, and the time.
+// pressed is a map of clients with affinity, with a fake clock.
 type pressed struct {
 	maps   *maps.Maps
 	census *census
@@ -34,7 +34,7 @@ func newPressed(t *testing.T) *pressed {
 	return p
 }
 
-// come has so many clients come, of which all but some are pushed out at once.
+// come adds clients, of which the given number are evicted at once.
 func (p *pressed) come(t *testing.T, clients, pushed int) {
 	t.Helper()
 	for n := range clients - pushed {
@@ -70,7 +70,8 @@ func (p *pressed) look(t *testing.T) look {
 	return look{c.Rows, c.Evicted, lately}
 }
 
-// Rows are counted at most every ten seconds; what was pushed out is told for a minute or two and stays counted.
+// Rows are counted at most every ten seconds. Evictions are recent for a minute or two and stay
+// counted.
 func TestCensus(t *testing.T) {
 	p := newPressed(t)
 	for _, step := range []struct {
@@ -97,12 +98,12 @@ func TestCensus(t *testing.T) {
 	}
 }
 
-// A counter never becomes less, though a census may lag behind an earlier one.
+// The number of evictions never decreases, even if a census lags behind an earlier one.
 func TestEvictionsNeverBecomeLess(t *testing.T) {
 	p := newPressed(t)
 	p.come(t, 10, 10)
 	p.look(t)
-	for n := range uint32(5) { // they are not counted as made
+	for n := range uint32(5) { // not counted as made
 		if err := p.maps.Affinity.Put(maps.AffinityKey{Service: n}, maps.Affinity{}); err != nil {
 			t.Fatal(err)
 		}
@@ -110,11 +111,12 @@ func TestEvictionsNeverBecomeLess(t *testing.T) {
 	p.at = p.at.Add(time.Minute)
 	p.come(t, 1, 1)
 	if have := p.look(t); have.Evicted != 10 {
-		t.Errorf("%+v, after 10 were pushed out", have)
+		t.Errorf("got %+v after 10 rows were evicted", have)
 	}
 }
 
-// A node is degraded where so much is pushed out that clients notice, and the sentence says what to do.
+// A map degrades the node if it evicts so much that clients notice, and the sentence says what to
+// do.
 func TestCrowdedMapsDegrade(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -128,7 +130,7 @@ func TestCrowdedMapsDegrade(t *testing.T) {
 		s.Maps = []MapStatus{{Name: tt.name, Capacity: 16384, EvictedLately: tt.lately}}
 		s.Judge()
 		if said := strings.Join(s.Degraded, " "); (tt.want == "") != (said == "") || !strings.Contains(said, tt.want) {
-			t.Errorf("%s pushes out %d: %q, want %q", tt.name, tt.lately, said, tt.want)
+			t.Errorf("%s with %d evictions: %q, want %q", tt.name, tt.lately, said, tt.want)
 		}
 	}
 }

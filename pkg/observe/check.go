@@ -9,13 +9,13 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Check returns what is wrong with the structure of a snapshot, one sentence each; nothing in a sound one. Scopes that
-// did not stand still are not judged.
+// Check returns what is wrong with the structure of a snapshot, one sentence each, and nothing for
+// a sound one. It does not judge scopes that changed while they were read.
 func Check(s *Snapshot) []string {
 	var found []string
 	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	for _, f := range s.Dangling {
-		report("frontend %s/%s leads to service %d, which is not there", f.Address, f.Protocol, f.Service)
+		report("frontend %s/%s leads to service %d, which does not exist", f.Address, f.Protocol, f.Service)
 	}
 	names := map[string]uint32{}
 	for i := range s.Services {
@@ -45,7 +45,7 @@ func Check(s *Snapshot) []string {
 func checkProtocols(service *Service, report func(string, ...any)) {
 	protocol := ""
 	for _, f := range service.Frontends {
-		if f.Protocol == model.AnyProtocol.String() { // by which the address answers to pings
+		if f.Protocol == model.AnyProtocol.String() { // the row that makes the address answer pings
 			continue
 		}
 		protocol = cmp.Or(protocol, f.Protocol)
@@ -96,8 +96,8 @@ func checkOverlaps(s *Snapshot, report func(string, ...any)) {
 	}
 }
 
-// checkBackends finds a backend that one service has in two rows: it would be chosen twice as often, and be removed by
-// half.
+// checkBackends finds a backend that has two rows in one service: it would be chosen twice as
+// often, and only half removed.
 func checkBackends(s *Snapshot, report func(string, ...any)) {
 	type row struct {
 		owner    uint32

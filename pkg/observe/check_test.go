@@ -23,7 +23,7 @@ func TestCheck(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		damage func(l *layout, index uint32)
-		want   string // part of the only finding, or of one of them
+		want   string // part of one of the findings
 	}{
 		{"slot of another service", func(l *layout, _ uint32) { l.Slots[1] = maps.MakeSlot(0, 9, 1) }, "slot 1 belongs to service 9"},
 		{"slot with another tag", func(l *layout, i uint32) { l.Slots[0] = maps.MakeSlot(0, i, 77) }, "slot 0 belongs to service 1, tag 77"},
@@ -34,7 +34,7 @@ func TestCheck(t *testing.T) {
 			l.Services[i].Words[1] = l.Services[i].Words[0]
 		}, "slots 0 to 1 are claimed by shop/web:http/tcp4, scope all and by shop/web:http/tcp4, scope local"},
 		{"no such service", func(l *layout, _ uint32) { l.Frontends.(rows)[key("10.96.0.99", model.TCP)] = maps.Svc{Service: 40} },
-			"frontend 10.96.0.99:80/tcp leads to service 40, which is not there"},
+			"frontend 10.96.0.99:80/tcp leads to service 40, which does not exist"},
 		{"service outside", func(l *layout, _ uint32) {
 			l.Frontends.(rows)[key("10.96.0.99", model.TCP)] = maps.Svc{Service: 1 << 31}
 		},
@@ -65,7 +65,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestTakeAnything reads tables of random bytes: nothing in them may lead to a panic.
+// TestTakeAnything reads tables of random bytes: nothing in them may cause a panic.
 func TestTakeAnything(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLayout()
@@ -98,8 +98,9 @@ func TestTakeAnything(t *testing.T) {
 	})
 }
 
-// TestTakeDuringWrites reads while a writer moves two services from extent to extent, each reusing at once what the
-// other freed. Whatever stands still in a snapshot must be sound and whole.
+// TestTakeDuringWrites reads while a writer moves two services from extent to extent, each reusing
+// at once what the other freed. Every service that is settled in a snapshot must be sound and
+// complete.
 func TestTakeDuringWrites(t *testing.T) {
 	l := newLayout()
 	first := l.add(wants{name: "a/one/tcp4", all: []string{"10.1.0.1:1", "10.1.0.2:1"}})
@@ -125,7 +126,7 @@ func TestTakeDuringWrites(t *testing.T) {
 	for range 3000 {
 		s := take(t, l.Tables)
 		if found := Check(s); len(found) > 0 {
-			t.Errorf("a writer at work looks like damage: %q", found)
+			t.Errorf("concurrent writes are reported as damage: %q", found)
 			break
 		}
 		for _, service := range s.Services {
@@ -141,11 +142,11 @@ func TestTakeDuringWrites(t *testing.T) {
 	stop.Store(true)
 	writer.Wait()
 	if settled == 0 {
-		t.Error("nothing ever stood still: the test shows nothing")
+		t.Error("no service was ever settled: the test proves nothing")
 	}
 }
 
-// churn gives other rows at the second listing, as a map does that is written meanwhile.
+// churn returns other rows at the second listing, like a map that is written meanwhile.
 type churn struct {
 	listings []rows
 	err      error
@@ -170,7 +171,7 @@ func TestTakeForgivesRowsThatGo(t *testing.T) {
 	l.Frontends = &churn{listings: []rows{stale, sound}}
 	s := take(t, l.Tables)
 	if found := Check(s); len(found) > 0 {
-		t.Errorf("a row that went looks like damage: %q", found)
+		t.Errorf("a row that went meanwhile is reported as damage: %q", found)
 	}
 	if got := s.Services[0]; got.Index != index || len(got.Frontends) != 2 {
 		t.Errorf("service %d has %d frontends", got.Index, len(got.Frontends))
@@ -181,6 +182,6 @@ func TestTakeReportsListingErrors(t *testing.T) {
 	l := newLayout()
 	l.Frontends = &churn{err: errors.New("no access")}
 	if _, err := Take(l.Tables); err == nil {
-		t.Error("an error of the listing was lost")
+		t.Error("Take did not return the error of the listing")
 	}
 }

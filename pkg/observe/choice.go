@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// choose explains how one of the service's backends is chosen, and which if that can be told.
+// choose explains how one of the service's backends is chosen, and which one if it is known.
 func (x *explainer) choose(service *Service, frontend *Frontend) error {
 	scope := namedScope{"all", &service.All}
 	x.e.Policy = policy(service, frontend)
@@ -22,7 +22,7 @@ func (x *explainer) choose(service *Service, frontend *Frontend) error {
 		x.damaged("service %s, scope %s: %s", service.label(), scope.name, scope.Damage)
 	}
 	if scope.Unsettled {
-		x.e.Notes = append(x.e.Notes, "The backends change at this moment: ask again.")
+		x.e.Notes = append(x.e.Notes, "The backends are changing right now: ask again.")
 	}
 	for _, share := range scope.Backends {
 		x.e.Candidates = append(x.e.Candidates, Candidate{
@@ -74,8 +74,8 @@ func refusal(scope namedScope) string {
 	return "the service has no usable backend"
 }
 
-// policy says why the connection goes by one scope or the other. It starts on this node, so only a ClusterIP can be held
-// to the node's own backends.
+// policy says why the connection uses one scope or the other. It starts on this node, so only a
+// ClusterIP can be restricted to the node's own backends.
 func policy(service *Service, frontend *Frontend) string {
 	switch kind := frontend.row.Kind; {
 	case kind == maps.HostPort:
@@ -85,37 +85,37 @@ func policy(service *Service, frontend *Frontend) string {
 	case kind == maps.ClusterIP:
 		return "internalTrafficPolicy is Cluster"
 	case service.has(flagExternalLocal):
-		return "externalTrafficPolicy is Local, but that holds for clients from outside: from this node the connection short-circuits to " +
+		return "externalTrafficPolicy is Local, but that applies only to clients outside: from this node the connection short-circuits to " +
 			"every backend"
 	}
 	return "externalTrafficPolicy is Cluster"
 }
 
-// slot says what decides which slot a connection gets, and returns the slot if that can be told.
+// slot says what decides which slot a connection gets, and returns the slot if it is known.
 func (x *explainer) slot(service *Service, scope namedScope) (int, bool) {
 	n := scope.Length
 	switch lb.Algorithm(service.algorithm) {
 	case lb.RoundRobin:
-		x.e.Decides = fmt.Sprintf("connections take turns; the next one of any client gets slot %d of %d", int(service.turn)%n, n)
+		x.e.Decides = fmt.Sprintf("connections take turns; the next one from any client gets slot %d of %d", int(service.turn)%n, n)
 		return int(service.turn) % n, true
 	case lb.SourceHash:
 		if x.cookie == 0 {
-			x.e.Decides = fmt.Sprintf("the client's network namespace decides, always the same of %d slots; run the command in that namespace "+
-				"to see which", n)
+			x.e.Decides = fmt.Sprintf("the client's network namespace decides: always the same one of %d slots; run the command in that namespace "+
+				"to see which one", n)
 			return 0, false
 		}
 		at := int(mix(x.cookie) % uint32(n))
 		x.e.Decides = fmt.Sprintf("the client's network namespace decides: slot %d of %d", at, n)
 		return at, true
 	case lb.Maglev:
-		x.e.Decides = fmt.Sprintf("every connection from this node draws one of %d slots; the hash of the flow decides for clients from outside", n)
+		x.e.Decides = fmt.Sprintf("every connection from this node draws one of %d slots; for clients outside, the hash of the flow decides", n)
 		return 0, false
 	}
 	x.e.Decides = fmt.Sprintf("every connection draws one of %d slots", n)
 	return 0, false
 }
 
-// mix is the hash of a cookie as the programs compute it.
+// mix hashes a cookie as the programs do.
 func mix(cookie uint64) uint32 {
 	cookie ^= cookie >> 33
 	cookie *= 0xff51afd7ed558ccd
@@ -124,7 +124,7 @@ func mix(cookie uint64) uint32 {
 	return uint32(cookie ^ cookie>>33)
 }
 
-// next notes the backend of a row if the scope has it.
+// next records the backend of a row as the next one if the scope has it.
 func (x *explainer) next(scope namedScope, row uint32) *netip.AddrPort {
 	for _, share := range scope.Backends {
 		if share.Backend == row {
@@ -144,8 +144,8 @@ func (x *explainer) affinity(service *Service, scope namedScope) error {
 	timeout := time.Duration(service.AffinitySeconds) * time.Second
 	x.e.Affinity = fmt.Sprintf("ClientIP, %s since the client's last new connection; ", timeout)
 	if x.cookie == 0 {
-		x.e.Affinity += "the client is its network namespace, which the maps do not name by address: run the command in that namespace " +
-			"to see what it has"
+		x.e.Affinity += "the maps identify the client by its network namespace, not its address: run the command in that namespace " +
+			"to see its backend"
 		x.e.Next = nil
 		return nil
 	}
@@ -162,7 +162,7 @@ func (x *explainer) affinity(service *Service, scope namedScope) error {
 		age = 0
 	}
 	if age > timeout {
-		x.e.Affinity += fmt.Sprintf("this client's was %s ago, so it chooses anew", age.Round(time.Second))
+		x.e.Affinity += fmt.Sprintf("this client's last one was %s ago, so a backend is chosen anew", age.Round(time.Second))
 		return nil
 	}
 	was := x.e.Next
@@ -171,6 +171,6 @@ func (x *explainer) affinity(service *Service, scope namedScope) error {
 		return nil
 	}
 	x.e.Next = was
-	x.e.Affinity += "the backend that this client had is not usable any more, so it chooses anew"
+	x.e.Affinity += "the backend that this client had is not usable any more, so another is chosen"
 	return nil
 }

@@ -12,7 +12,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Counter is what one hook counted under one reason, on all processors. Where the reason is "none" nothing went wrong.
+// Counter is what one hook counted for one reason, summed over all processors. Under the reason
+// "none" nothing went wrong.
 type Counter struct {
 	Hook    string `json:"hook"`
 	Reason  string `json:"reason"`
@@ -20,8 +21,8 @@ type Counter struct {
 	Bytes   uint64 `json:"bytes"`
 }
 
-// ReadCounters reads the map counters and returns every pair of hook and reason in the order of the map. The words are
-// those of the enums in the programs' source.
+// ReadCounters reads the map counters and returns every pair of hook and reason in the order of the
+// map. Their names are those of the enums in the programs' source.
 func ReadCounters(m *ebpf.Map) ([]Counter, error) {
 	hooks, reasons, err := counterWords()
 	if err != nil {
@@ -49,7 +50,7 @@ func readCounters(m *ebpf.Map, hooks, reasons []string) ([]Counter, error) {
 	return list, nil
 }
 
-// CounterWords returns the words for a hook and a reason.
+// CounterWords returns the names of a hook and a reason.
 func CounterWords(hook, reason int) (hookWord, reasonWord string, err error) {
 	hooks, reasons, err := counterWords()
 	if err == nil && (hook >= len(hooks) || reason >= len(reasons)) {
@@ -73,8 +74,8 @@ func counterWords() (hooks, reasons []string, err error) {
 	return hooks, reasons, err
 }
 
-// enumWords returns the values 0, 1, ... of the enum of a variable as words: REASON_NO_BACKEND is "no-backend". What
-// lacks the prefix is the number of values, which ends the list.
+// enumWords returns the values 0, 1, ... of a variable's enum as words: REASON_NO_BACKEND becomes
+// "no-backend". A value without the prefix is the number of values and ends the list.
 func enumWords(variable *ebpf.VariableSpec, prefix string) ([]string, error) {
 	if variable == nil || variable.Type == nil {
 		return nil, fmt.Errorf("read words of %s: the object does not describe them", prefix)

@@ -8,34 +8,35 @@ import (
 	"text/tabwriter"
 )
 
-// OutsideStatus is how clients outside of the node reach it.
+// OutsideStatus is how clients outside the node reach it.
 type OutsideStatus struct {
 	Idle       bool           `json:"idle,omitempty"` // no frontend is reached from outside, so nothing is attached
 	Devices    []DeviceStatus `json:"devices"`
-	Missing    []string       `json:"missing,omitempty"` // devices that are named and not there
-	Mended     uint64         `json:"mended,omitempty"`  // programs that were found detached and are attached again
+	Missing    []string       `json:"missing,omitempty"` // configured devices that do not exist
+	Mended     uint64         `json:"mended,omitempty"`  // programs that were found detached and reattached
 	Addr4      netip.Addr     `json:"addr4,omitzero"`    // what backends on other nodes see as the client
 	Addr6      netip.Addr     `json:"addr6,omitzero"`
-	Unknown    []netip.Addr   `json:"unknownAddresses,omitempty"` // by which the node is known, and that it does not have
+	Unknown    []netip.Addr   `json:"unknownAddresses,omitempty"` // addresses in the Node object that no device has
 	SnatPorts  string         `json:"snatPorts"`
-	NotForward []string       `json:"notForwarding,omitempty"` // the kernel's settings that keep it from forwarding
+	NotForward []string       `json:"notForwarding,omitempty"` // kernel settings that keep the node from forwarding
 }
 
-// DeviceStatus is what is attached to a device that clients outside come in by, or to the tunnel to other nodes. TC and XDP are empty where nothing is.
+// DeviceStatus is what is attached to a device by which clients outside come in, or to the tunnel
+// to other nodes. TC and XDP are empty if nothing is attached.
 type DeviceStatus struct {
 	Name   string `json:"name"`
 	Index  int    `json:"index"`
 	Kind   string `json:"kind"`
 	MTU    int    `json:"mtu"`
-	Why    string `json:"why"` // it is chosen
+	Why    string `json:"why"` // why the device was chosen
 	TC     string `json:"tc,omitempty"`
 	XDP    string `json:"xdp,omitempty"`
-	XDPWhy string `json:"xdpWhy,omitempty"` // there is none, or it is not that of the driver
+	XDPWhy string `json:"xdpWhy,omitempty"` // why there is no XDP, or not the driver's
 	Tunnel bool   `json:"tunnel,omitempty"`
 	Error  string `json:"error,omitempty"` // what could not be attached
 }
 
-// names are the devices that clients outside come in by.
+// names returns the devices by which clients outside come in.
 func (o *OutsideStatus) names() (names []string) {
 	for _, d := range o.Devices {
 		if !d.Tunnel {
@@ -93,7 +94,8 @@ func (o *OutsideStatus) writeDevices(w io.Writer) {
 	table.Flush()
 }
 
-// judge says what keeps clients outside from being served. Before there is a frontend for them nothing does.
+// judge says what keeps clients outside from being served. Without a frontend for them, nothing
+// does.
 func (o *OutsideStatus) judge(say func(format string, args ...any)) {
 	if o == nil {
 		return

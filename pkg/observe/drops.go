@@ -12,19 +12,21 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Drop is what one hook did not carry through, or not as it should, for one reason.
+// Drop is what one hook counted for one reason: packets or calls that were stopped, or carried on
+// in a degraded way.
 type Drop struct {
 	Hook    string `json:"hook"`
 	Reason  string `json:"reason"`
-	Stops   bool   `json:"stops"` // false: it was carried on
+	Stops   bool   `json:"stops"` // false if it was carried on
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
 }
 
 func (d *Drop) effect() string { return (&Reason{Stops: d.Stops}).Effect() }
 
-// DropsOf returns the counters that tell of something wrong, by hook, the most frequent first; also those that are zero. A
-// reason that nobody has described, since it is newer than this command, counts as a drop.
+// DropsOf returns the counters of reasons other than "none", including those that are zero, by
+// hook, the most frequent first. A reason without a description, which is newer than this command,
+// counts as a drop.
 func DropsOf(counters []Counter) []Drop {
 	carriesOn := map[string]bool{}
 	for _, r := range Reasons() {
@@ -42,7 +44,7 @@ func DropsOf(counters []Counter) []Drop {
 	return list
 }
 
-// ReadDrops reads the counters pinned in dir. The error wraps fs.ErrNotExist when there are none.
+// ReadDrops reads the counters pinned in dir. The error wraps fs.ErrNotExist if there are none.
 func ReadDrops(dir string) ([]Drop, error) {
 	m, err := ebpf.LoadPinnedMap(filepath.Join(dir, "counters"), &ebpf.LoadPinOptions{ReadOnly: true})
 	if err != nil {
@@ -56,7 +58,7 @@ func ReadDrops(dir string) ([]Drop, error) {
 	return DropsOf(counters), nil
 }
 
-// Seen returns the drops that there were any of.
+// Seen returns the drops that are not zero.
 func Seen(list []Drop) []Drop {
 	return slices.DeleteFunc(slices.Clone(list), func(d Drop) bool { return d.Packets == 0 })
 }
@@ -76,14 +78,15 @@ func WriteDrops(w io.Writer, list []Drop) error {
 	return table.Flush()
 }
 
-// DropRate is how a Drop grew.
+// DropRate is how fast a Drop grew.
 type DropRate struct {
 	Drop
 	PacketsPerSecond float64 `json:"packetsPerSecond"`
 	BytesPerSecond   float64 `json:"bytesPerSecond"`
 }
 
-// DropRates returns what grew between two readings, of which the later has the same counters in any order.
+// DropRates returns the drops that grew between two readings. Both have the same counters, in any
+// order.
 func DropRates(before, after []Drop, took time.Duration) []DropRate {
 	type pair struct{ hook, reason string }
 	had := map[pair]Drop{}
@@ -93,7 +96,7 @@ func DropRates(before, after []Drop, took time.Duration) []DropRate {
 	rates := []DropRate{}
 	for _, d := range after {
 		was := had[pair{d.Hook, d.Reason}]
-		if d.Packets < was.Packets || d.Bytes < was.Bytes { // the maps were made anew
+		if d.Packets < was.Packets || d.Bytes < was.Bytes { // the maps were recreated
 			was = Drop{}
 		}
 		if d.Packets > was.Packets {
@@ -105,7 +108,7 @@ func DropRates(before, after []Drop, took time.Duration) []DropRate {
 	return rates
 }
 
-// WriteDropRates writes a table of the rates under the time that they were read at.
+// WriteDropRates writes a table of the rates below the time of the reading.
 func WriteDropRates(w io.Writer, at time.Time, rates []DropRate) error {
 	fmt.Fprintf(w, "%s\n", clock(at))
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

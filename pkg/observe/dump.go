@@ -13,13 +13,13 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// DumpNames are the maps that Dump shows.
+// DumpNames lists the maps that Dump can show.
 func DumpNames() []string {
 	return []string{"svcs", "services", "slots", "backends", "names", "src_ranges", "optout", "pods", "masq_skip", "counters"}
 }
 
-// Dump writes the rows of one map as text, sorted, with indexes and what they stand for. Rows that are not in use are
-// left out.
+// Dump writes the rows of one map as text, sorted, with indexes and what they stand for. It leaves
+// out unused rows.
 func Dump(w io.Writer, s *Snapshot, mapName string) error {
 	dump, ok := map[string]func(io.Writer, *Snapshot){
 		"svcs": dumpSvcs, "services": dumpServices, "slots": dumpSlots, "backends": dumpBackends, "names": dumpNames,
@@ -27,7 +27,7 @@ func Dump(w io.Writer, s *Snapshot, mapName string) error {
 		"optout":     dumpOptout, "pods": dumpPods, "masq_skip": dumpNative, "counters": dumpCounters,
 	}[mapName]
 	if !ok {
-		return fmt.Errorf("dump map %q: there is no dump of it; take one of %s", mapName, strings.Join(DumpNames(), ", "))
+		return fmt.Errorf("dump map %q: unknown map; use one of %s", mapName, strings.Join(DumpNames(), ", "))
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	dump(table, s)
@@ -70,7 +70,7 @@ func dumpServices(w io.Writer, s *Snapshot) {
 	}
 }
 
-// wordText shows a word: where its slots start, how many there are, and the tag that they bear.
+// wordText shows a word: offset and number of its slots, and their tag.
 func wordText(scope *Scope) string {
 	if scope.Length == 0 {
 		return "-"
@@ -148,8 +148,9 @@ func dumpCounters(w io.Writer, s *Snapshot) {
 	}
 }
 
-// DumpAll writes what the tables mean and nothing of how they are laid out: no index, offset or tag. Two sets of tables
-// that serve every connection alike have the same dump, so it depends on the objects alone.
+// DumpAll writes what the tables mean and nothing of their layout: no index, offset or tag. Two
+// sets of tables that serve every connection alike have the same dump, so the dump depends on the
+// objects alone.
 func DumpAll(w io.Writer, s *Snapshot) error {
 	out := bufio.NewWriter(w)
 	for i := range s.Services {
@@ -188,7 +189,8 @@ func (s *Snapshot) writeService(w io.Writer, service *Service) {
 	}
 }
 
-// Text writes the address as one dials it; the node's own addresses are a star.
+// Text returns the address in the form used for dialing. A star stands for the node's own
+// addresses.
 func (f Frontend) Text() string {
 	if f.Address.Addr().IsUnspecified() {
 		return fmt.Sprintf("*:%d", f.Address.Port())
@@ -196,8 +198,9 @@ func (f Frontend) Text() string {
 	return f.Address.String()
 }
 
-// scopeText lists the backends and marks those on this node and those that are about to go. Where some have more slots than others, or where the order of slots matters, it also
-// says how many each has and gives a digest of the order.
+// scopeText lists the backends, and marks the local and the terminating ones. If some have more
+// slots than others, it adds the number of slots of each, and a digest of the order if that
+// matters.
 func (s *Snapshot) scopeText(service *Service, scope *Scope) string {
 	switch {
 	case scope.Unsettled:

@@ -32,7 +32,7 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-want +got), run with -update if it is meant:\n%s", path, diff)
+		t.Errorf("%s (-want +got), run with -update if the change is intended:\n%s", path, diff)
 	}
 }
 
@@ -68,10 +68,10 @@ func TestDump(t *testing.T) {
 	}
 	golden(t, "all.txt", out.String())
 	if found := Check(s); len(found) > 0 {
-		t.Errorf("sound tables are reported: %q", found)
+		t.Errorf("sound tables are reported as damaged: %q", found)
 	}
 	if err := Dump(&out, s, "nope"); err == nil {
-		t.Error("a map that does not exist was dumped")
+		t.Error("dumping an unknown map did not fail")
 	}
 }
 
@@ -93,7 +93,8 @@ var errFull = errors.New("full")
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 
-// TestDumpAllIgnoresLayout lays the same services out in another order, at other indexes, offsets and tags.
+// TestDumpAllIgnoresLayout lays out the same services in another order, at other indexes, offsets
+// and tags.
 func TestDumpAllIgnoresLayout(t *testing.T) {
 	dump := func(l *layout, list []wants) string {
 		for _, w := range list {
@@ -136,7 +137,7 @@ func TestDumpAllSeesTheOrderOfSlots(t *testing.T) {
 	}
 	one, two := dump("10.1.0.1:1", "10.1.0.2:1", "10.1.0.1:1"), dump("10.1.0.1:1", "10.1.0.1:1", "10.1.0.2:1")
 	if one == two || !strings.Contains(one, "10.1.0.1:1*2 10.1.0.2:1 order=") && !strings.Contains(one, "10.1.0.1:1*2 10.1.0.2:1*1 order=") {
-		t.Errorf("two orders of one set of slots:\n%s%s", one, two)
+		t.Errorf("two orders of the same slots:\n%s%s", one, two)
 	}
 }
 
@@ -181,6 +182,6 @@ func TestTextOf(t *testing.T) {
 		full.Text[i] = 'x'
 	}
 	if got := textOf(&full); len(got) != len(full.Text) {
-		t.Errorf("a name without an end is %d bytes long", len(got))
+		t.Errorf("an unterminated name is %d bytes long", len(got))
 	}
 }

@@ -14,49 +14,51 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// What becomes of a packet that a monitor is told of.
+// The verdicts of an Event.
 const (
-	EventDrop    = "drop"    // for the reason
-	EventCarried = "carried" // on, with less than there should be, for the reason
-	EventBackend = "backend" // it is the first of a flow, and gets a backend
+	EventDrop    = "drop"    // dropped for the reason
+	EventCarried = "carried" // carried on in a degraded way for the reason
+	EventBackend = "backend" // the first packet of a flow, which gets a backend
 )
 
-// Event is something that monitors are told: what became of a packet, or, with nothing else set, that events were lost.
+// Event is one report to a monitor: what happened to a packet or, if only Lost is set, that events
+// were lost.
 type Event struct {
 	Time      time.Time `json:"time,omitzero"`
 	Hook      string    `json:"hook,omitempty"`      // "tc" or "xdp"
 	Direction string    `json:"direction,omitempty"` // "in" or "out" of the node
 	Device    string    `json:"device,omitempty"`
 	Verdict   string    `json:"verdict,omitempty"` // "drop", "carried" or "backend"
-	Reason    string    `json:"reason,omitempty"`  // as "fairlead drops" has it
+	Reason    string    `json:"reason,omitempty"`  // as "fairlead drops" shows it
 	Protocol  string    `json:"protocol,omitempty"`
 	TCPFlags  string    `json:"tcpFlags,omitempty"` // "SYN,ACK"
-	// Source and Destination are those of the packet as it came; the port is 0 where it has none.
+	// Source and Destination are the packet's addresses on arrival. The port is 0 if the protocol
+	// has none.
 	Source      netip.AddrPort `json:"source,omitzero"`
 	Destination netip.AddrPort `json:"destination,omitzero"`
-	// NewSource and NewDestination are those that it gets, where that was decided.
+	// NewSource and NewDestination are the rewritten addresses, once they are decided.
 	NewSource      netip.AddrPort `json:"newSource,omitzero"`
 	NewDestination netip.AddrPort `json:"newDestination,omitzero"`
 	Service        string         `json:"service,omitempty"`
-	Backend        string         `json:"backend,omitempty"` // the name of its pod, where it is known
-	Way            string         `json:"way,omitempty"`     // the device that it leaves by; without one the stack finds the way
-	Bytes          uint32         `json:"bytes,omitempty"`   // of the frame; of drops alone
-	Sample         uint32         `json:"sample,omitempty"`  // the choice of a backend stands for so many
-	// Lost is how many events there was no room or no time for since the last line.
+	Backend        string         `json:"backend,omitempty"` // the name of the backend's pod, if known
+	Way            string         `json:"way,omitempty"`     // the device it leaves by; empty if the stack finds the route
+	Bytes          uint32         `json:"bytes,omitempty"`   // of the frame; only for drops
+	Sample         uint32         `json:"sample,omitempty"`  // how many choices of a backend this event stands for
+	// Lost is how many events were lost since the last line, for lack of room or time.
 	Lost uint64 `json:"lost,omitempty"`
-	// End says why nothing more comes. It is not shown but told as an error.
+	// End says why no more events come. It is reported as an error instead of shown.
 	End string `json:"end,omitempty"`
 }
 
-// EventFilter says what a monitor wants to be told of.
+// EventFilter says which events a monitor wants.
 type EventFilter struct {
 	Reasons []string     // of drops; nil for all
-	Addr    netip.Prefix // of any address of a packet, before or after; not valid for any
+	Addr    netip.Prefix // matches any address of a packet, original or rewritten; invalid for any
 	Port    uint16       // likewise; 0 for any
-	Sample  uint32       // one choice of a backend in so many; 0 for none
+	Sample  uint32       // one of how many choices of a backend; 0 for none
 }
 
-// Check returns an error for what nobody can be told.
+// Check returns an error if the filter asks for something that does not exist.
 func (f *EventFilter) Check() error {
 	var known []string
 	for _, r := range Reasons() {
@@ -81,7 +83,7 @@ func (f *EventFilter) Values() url.Values {
 	return v
 }
 
-// ParseEventFilter is the reverse of Values.
+// ParseEventFilter is the inverse of Values.
 func ParseEventFilter(v url.Values) (*EventFilter, error) {
 	f := &EventFilter{Reasons: v["reason"]}
 	port, portErr := strconv.ParseUint(v.Get("port"), 10, 16)
@@ -97,7 +99,7 @@ func ParseEventFilter(v url.Values) (*EventFilter, error) {
 	return f, nil
 }
 
-// Watch returns what the programs are to be asked for.
+// Watch returns the request for the programs.
 func (f *EventFilter) Watch() (w maps.Watch, err error) {
 	_, reasons, err := counterWords()
 	if err != nil {
@@ -118,7 +120,7 @@ func (f *EventFilter) Watch() (w maps.Watch, err error) {
 	return w, nil
 }
 
-// Passes reports whether the filter lets an event pass, but for how many of the choices it wants.
+// Passes reports whether an event passes the filter, apart from sampling.
 func (f *EventFilter) Passes(e *Event) bool {
 	ends := []netip.AddrPort{e.Source, e.Destination, e.NewSource, e.NewDestination}
 	if e.Verdict == EventBackend {
@@ -132,13 +134,13 @@ func (f *EventFilter) Passes(e *Event) bool {
 	return in && (f.Port == 0 || slices.ContainsFunc(ends, func(a netip.AddrPort) bool { return a.Port() == f.Port }))
 }
 
-// WriteEventHeader writes what stands over the lines of WriteText.
+// WriteEventHeader writes the column titles for WriteText.
 func WriteEventHeader(w io.Writer) error {
 	_, err := fmt.Fprintf(w, "%-15s %-4s %-3s %-10s %-20s %s\n", "TIME", "HOOK", "DIR", "DEVICE", "WHAT", "PACKET")
 	return err
 }
 
-// WriteText writes the event as a line for people.
+// WriteText writes the event as a line of text.
 func (e *Event) WriteText(w io.Writer) error {
 	if e.Lost > 0 {
 		_, err := fmt.Fprintf(w, "%d events lost\n", e.Lost)

@@ -85,7 +85,7 @@ func TestEventText(t *testing.T) {
 	}
 }
 
-// What is told of a reply has the service and the backend of its flow.
+// The event of a reply names the service and the backend of its flow.
 func TestEventWords(t *testing.T) {
 	pods := map[string]string{"10.1.0.5": "shop/web-0"}
 	w, err := NewEventWords(t.TempDir(), func(addr netip.Addr) string { return pods[addr.String()] })

@@ -14,10 +14,10 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// wordsFor is how long names are believed: devices and maps are replaced behind the back of whoever holds them.
+// wordsFor is how long names are cached. Devices and maps may be replaced at any time.
 const wordsFor = 2 * time.Second
 
-// EventWords says of events what their numbers stand for. One goroutine uses it.
+// EventWords translates the numbers in events into names. It is for use by one goroutine.
 type EventWords struct {
 	dir            string
 	pod            func(netip.Addr) string
@@ -30,8 +30,9 @@ type EventWords struct {
 	tables  *maps.Tables
 }
 
-// NewEventWords returns the words for events, with the names of services from the maps that are pinned in dir. Pod
-// returns the name of the pod that has an address, "" for none. The caller closes it.
+// NewEventWords returns an EventWords that takes names of services from the maps pinned in dir. The
+// function pod returns the name of the pod that has an address, or "". The caller must close the
+// EventWords.
 func NewEventWords(dir string, pod func(netip.Addr) string) (*EventWords, error) {
 	w := &EventWords{dir: dir, pod: pod}
 	var err error
@@ -46,7 +47,7 @@ func NewEventWords(dir string, pod func(netip.Addr) string) (*EventWords, error)
 	return w, nil
 }
 
-// Close lets go of the maps.
+// Close closes the maps.
 func (w *EventWords) Close() error {
 	var errs []error
 	if w.tables != nil {
@@ -59,8 +60,8 @@ func (w *EventWords) Close() error {
 	return errors.Join(errs...)
 }
 
-// refresh looks names up again if they are old. What cannot be read is left out: an event without names is worth more
-// than none.
+// refresh looks names up again if they are old. Names that cannot be read are left out: an event
+// without names is better than none.
 func (w *EventWords) refresh() {
 	if time.Since(w.fresh) < wordsFor {
 		return
@@ -84,7 +85,7 @@ func (w *EventWords) refresh() {
 	w.m, w.tables = m, tables
 }
 
-// Event says in words what happened.
+// Event translates an event.
 func (w *EventWords) Event(e *maps.Event) Event {
 	w.refresh()
 	event := Event{
@@ -123,7 +124,7 @@ func (w *EventWords) Event(e *maps.Event) Event {
 	return event
 }
 
-// wordOf returns a word of a list, or the number that has none.
+// wordOf returns the word at index of, or the index as text if the list is too short.
 func wordOf(words []string, of uint8) string {
 	if int(of) < len(words) {
 		return words[of]
@@ -138,7 +139,7 @@ func (w *EventWords) device(index uint32) string {
 	return "#" + strconv.FormatUint(uint64(index), 10)
 }
 
-// service returns the name of the service that has a frontend, "" if it has none.
+// service returns the name of the service that has a frontend, or "".
 func (w *EventWords) service(at netip.AddrPort, proto uint8) string {
 	if w.tables == nil || !at.IsValid() {
 		return ""
@@ -173,7 +174,7 @@ func eventProtocol(proto uint8) string {
 	return flowProtocol(proto)
 }
 
-// tcpFlags names the flags that say how far a connection is.
+// tcpFlags names the flags that matter for the state of a connection.
 func tcpFlags(flags uint8) string {
 	var words []string
 	for i, word := range []string{"FIN", "SYN", "RST", "PSH", "ACK"} {

@@ -15,27 +15,27 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Question is a new connection that somebody asks about.
+// Question asks about a new connection.
 type Question struct {
-	// Client is who would connect. An address of the node, loopback and none at all stand for a process of the node,
-	// any other for a pod on it.
+	// Client is the connecting side. An address of the node, a loopback address and an invalid
+	// address stand for a process on the node; any other address stands for a pod on it.
 	Client      netip.Addr
 	Destination netip.AddrPort
 	Protocol    model.Protocol
-	Self        Namespace // of who asks
+	Self        Namespace // the network namespace of the caller
 }
 
-// Outcome is what becomes of a connection.
+// Outcome is what happens to a connection.
 type Outcome string
 
 // The outcomes.
 const (
 	ToBackend Outcome = "backend"    // it is pointed at a backend
 	Refused   Outcome = "refused"    // connect fails
-	LeftAlone Outcome = "left-alone" // it goes to the address that was dialled
+	LeftAlone Outcome = "left-alone" // it goes to the dialed address
 )
 
-// Explanation is what the programs make of a Question, and why.
+// Explanation is what the programs do with a Question's connection, and why.
 type Explanation struct {
 	Client      string         `json:"client"`
 	Destination netip.AddrPort `json:"destination"`
@@ -43,37 +43,38 @@ type Explanation struct {
 	Outcome     Outcome        `json:"outcome"`
 	Reason      string         `json:"reason"`
 	Frontend    *Frontend      `json:"frontend,omitempty"` // that matched
-	Matched     string         `json:"matched,omitempty"`  // by what
+	Matched     string         `json:"matched,omitempty"`  // what it matched by
 	Service     string         `json:"service,omitempty"`  // that owns the frontend
 	Scope       string         `json:"scope,omitempty"`
 	Policy      string         `json:"policy,omitempty"` // why that scope
 	Affinity    string         `json:"affinity,omitempty"`
 	Algorithm   string         `json:"algorithm,omitempty"`
-	Decides     string         `json:"decides,omitempty"` // what the algorithm goes by
-	// Forwarding is how packets get to the backend, and Mode says why in words.
+	Decides     string         `json:"decides,omitempty"` // what the algorithm decides by
+	// Forwarding is how packets get to the backend, and Mode says why, in words.
 	Forwarding Forwarding  `json:"forwarding,omitempty"`
 	Mode       string      `json:"mode,omitempty"`
-	Choice     *Choice     `json:"choice,omitempty"` // of a client outside
+	Choice     *Choice     `json:"choice,omitempty"` // for a client outside
 	Candidates []Candidate `json:"candidates,omitempty"`
-	// Next is the backend of the next connection, where that can be told.
+	// Next is the backend of the next connection, if it is known.
 	Next *netip.AddrPort `json:"next,omitempty"`
-	// Trial is what the programs made of the packet of a client outside, and SourceRange what the ranges mean for it.
+	// Trial is what the programs did with the packet of a client outside, and SourceRange what the
+	// ranges mean for it.
 	Trial       *Trial `json:"trial,omitempty"`
 	SourceRange string `json:"sourceRange,omitempty"`
-	// Cause and Cure are of a drop.
+	// Cause and Cure are set for a drop.
 	Cause string `json:"cause,omitempty"`
 	Cure  string `json:"cure,omitempty"`
 
-	Nearest []Near   `json:"nearest,omitempty"` // for what is no service
+	Nearest []Near   `json:"nearest,omitempty"` // if the destination is no service
 	Probes  []Probed `json:"probes,omitempty"`
 	Notes   []string `json:"notes,omitempty"`
-	// Damage says why the answer may be wrong: the maps or the programs are not as they should be.
+	// Damage says why the answer may be wrong: the maps or the programs are damaged.
 	Damage []string `json:"damage,omitempty"`
 
-	OfPod bool `json:"-"` // the client is taken for a pod of this node
+	OfPod bool `json:"-"` // the client is assumed to be a pod of this node
 
 	protocol model.Protocol
-	here     bool // the client is in the namespace of who asks
+	here     bool // the client is in the caller's network namespace
 }
 
 // Candidate is a backend that a connection may get.
@@ -83,20 +84,21 @@ type Candidate struct {
 	Percent float64        `json:"percent"` // of the slots
 }
 
-// facts are what the programs go by besides the tables.
+// facts are the inputs of the programs besides the tables.
 type facts struct {
 	node map[netip.Addr]struct{} // addresses of the node
-	// remembered returns what the client of a namespace has of a service; nil if nothing.
+	// remembered returns the affinity entry that the client of a namespace has for a service, or
+	// nil.
 	remembered func(cookie uint64, service uint32) (*bpf.MapsAffinity, error)
-	// rememberedAddr returns the same of a client outside, which is told by its address.
+	// rememberedAddr does the same for a client outside, which is identified by its address.
 	rememberedAddr func(client netip.Addr, service uint32) (lastFlow, error)
-	now            uint64     // by the clock of affinity
-	pods           []LocalPod // whose packets meet programs at their devices
+	now            uint64     // on the clock of affinity
+	pods           []LocalPod // pods with programs at their devices
 	optouts        []Optout
 }
 
-// Explain answers a Question from the maps pinned in dir, as the programs that read them would. The error wraps what
-// maps.Open returns.
+// Explain answers a Question from the maps pinned in dir, as the programs that read them would. The
+// error wraps what maps.Open returns.
 func Explain(dir string, q Question) (*Explanation, error) {
 	var e *Explanation
 	err := explainWith(dir, func(s *Snapshot, known facts) (err error) {
@@ -106,7 +108,7 @@ func Explain(dir string, q Question) (*Explanation, error) {
 	return e, err
 }
 
-// explainWith opens the maps pinned in dir for as long as use takes.
+// explainWith keeps the maps pinned in dir open while use runs.
 func explainWith(dir string, use func(*Snapshot, facts) error) (err error) {
 	m, err := maps.Open(dir, true)
 	if err != nil {
@@ -151,14 +153,15 @@ func explainWith(dir string, use func(*Snapshot, facts) error) (err error) {
 	return use(s, known)
 }
 
-// lastFlow is when a client last began a flow to a service and where that went, if it is known.
+// lastFlow says when a client last began a flow to a service, and to which backend row. If there is
+// false, it is not known.
 type lastFlow struct {
 	there bool
 	last  uint64
 	row   uint32
 }
 
-// cookieAddr is the form in which the programs of sockets know a client.
+// cookieAddr returns the form in which the socket programs store a client.
 func cookieAddr(cookie uint64) maps.Addr {
 	return maps.Addr{Word: [4]uint32{uint32(cookie), uint32(cookie >> 32)}}
 }
@@ -176,7 +179,7 @@ func rememberedBy(m *ebpf.Map, client maps.Addr, service uint32) (*bpf.MapsAffin
 	return &entry, nil
 }
 
-// explain follows the steps of the socket programs, in their order.
+// explain follows the steps of the socket programs, in order.
 func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 	q.Destination = netip.AddrPortFrom(q.Destination.Addr().Unmap().WithZone(""), q.Destination.Port())
 	q.Client = q.Client.Unmap().WithZone("")
@@ -201,10 +204,10 @@ func explain(s *Snapshot, known facts, q Question) (*Explanation, error) {
 	}
 	switch {
 	case why != "" && x.device == nil:
-		x.e.Outcome, x.e.Reason = LeftAlone, why+"; the packets are judged and balanced "+x.elsewhere()
+		x.e.Outcome, x.e.Reason = LeftAlone, why+"; its packets are checked and balanced "+x.elsewhere()
 	case service == nil:
-		x.damaged("the frontend leads to service %d, which is not there", frontend.Service)
-		x.e.Outcome, x.e.Reason = Refused, "the service that the frontend leads to has no table"
+		x.damaged("the frontend leads to service %d, which does not exist", frontend.Service)
+		x.e.Outcome, x.e.Reason = Refused, "the frontend leads to a service without a table"
 	case why != "":
 		return x.e, x.atDevice(service, frontend, why)
 	default:
@@ -220,8 +223,8 @@ type explainer struct {
 	Question
 	snapshot *Snapshot
 	e        *Explanation
-	device   *LocalPod // the pod that the client is, if its device is known
-	cookie   uint64    // of the client's network namespace; 0 when that is not known
+	device   *LocalPod // the pod that is the client, if its device is known
+	cookie   uint64    // of the client's network namespace; 0 if unknown
 	visit    lastFlow  // of a client outside
 	port     uint16    // likewise
 }
@@ -241,7 +244,8 @@ func (x *explainer) ofNode(addr netip.Addr) bool {
 	return ok
 }
 
-// cookieOfClient returns the cookie of the client's namespace if that is the one of who asks.
+// cookieOfClient returns the cookie of the client's namespace if it is the caller's, and 0
+// otherwise.
 func (x *explainer) cookieOfClient() uint64 {
 	same := slices.Contains(x.Self.Addrs, x.Client)
 	if x.inNode() {
@@ -263,14 +267,14 @@ func (x *explainer) client() string {
 	return fmt.Sprintf("a pod of this node (%s)", x.Client)
 }
 
-// frontend returns the row that the destination matches and its service: first the row of the address itself, then,
-// where the address is the node's, the row of every such address. Without a row it says why the connection is left
-// alone.
+// frontend returns the row that the destination matches, and its service. It tries the row of the
+// address itself first, then, if the address is the node's, the row for every address of the node.
+// If there is no row, it records why the connection is left alone.
 func (x *explainer) frontend() (*Service, *Frontend) {
 	addr := x.Destination.Addr()
 	service, row := x.row(maps.KeyOf(addr, x.Destination.Port(), x.Protocol))
 	if row != nil && row.row.Kind == maps.ExternalOnly {
-		x.e.Reason = fmt.Sprintf("%s is an external IP of %s, and --external-ips=external-only keeps clients in the cluster from it",
+		x.e.Reason = fmt.Sprintf("%s is an external IP of %s, and --external-ips=external-only does not serve it to clients in the cluster",
 			addr, ownerOf(service))
 		return nil, nil
 	}
@@ -293,7 +297,7 @@ func (x *explainer) frontend() (*Service, *Frontend) {
 			x.Destination, x.Protocol, x.Destination.Port(), x.Protocol)
 		return nil, nil
 	}
-	x.e.Matched = "the row of every address of the node: " + why
+	x.e.Matched = "the row for every address of the node: " + why
 	return service, row
 }
 
@@ -315,37 +319,38 @@ func (x *explainer) row(key maps.SvcKey) (*Service, *Frontend) {
 	return nil, nil
 }
 
-// atNode reports whether ports of the node answer at an address, and why; or why not, if that is not obvious.
+// atNode reports whether ports of the node answer at an address, and why. If not, it says why
+// unless that is obvious.
 func (x *explainer) atNode(addr netip.Addr) (bool, string) {
 	local := addr.IsLoopback() || addr.IsUnspecified()
 	switch {
 	case local && x.inNode():
-		return true, fmt.Sprintf("for a process of the node %s is the node", addr)
+		return true, fmt.Sprintf("for a process of the node, %s is the node itself", addr)
 	case local:
-		return false, fmt.Sprintf("to a pod %s is the pod itself; ports of the node answer it at the node's addresses", addr)
+		return false, fmt.Sprintf("for a pod, %s is the pod itself; it reaches ports of the node at the node's addresses", addr)
 	case x.ofNode(addr):
 		return true, fmt.Sprintf("%s is an address of this node", addr)
 	}
 	return false, ""
 }
 
-// noService says why an address that is no service's and not the node's is left alone. A row that it has nevertheless
-// is a host port's.
+// noService says why an address is left alone that belongs to neither a service nor the node. If it
+// has a row nevertheless, that is a host port's.
 func (x *explainer) noService(row *Frontend) string {
 	if row != nil {
-		return fmt.Sprintf("%s is the host IP of a %s, but no address of this node", x.Destination.Addr(), row.Kind)
+		return fmt.Sprintf("%s is the host IP of a %s, but not an address of this node", x.Destination.Addr(), row.Kind)
 	}
 	service, node := x.row(maps.KeyOf(model.FamilyOf(x.Destination.Addr()).Unspecified(), x.Destination.Port(), x.Protocol))
 	if node != nil && node.row.Kind == maps.NodePort {
-		return fmt.Sprintf("%s is no service's address and not this node's; port %d is the node port of %s, and if %s is another node, "+
+		return fmt.Sprintf("%s is neither a service's address nor this node's; port %d is the node port of %s: if %s is another node, "+
 			"that node answers it", x.Destination.Addr(), x.Destination.Port(), ownerOf(service), x.Destination.Addr())
 	}
-	return fmt.Sprintf("no service has %s/%s, and %s is no address of this node", x.Destination, x.Protocol, x.Destination.Addr())
+	return fmt.Sprintf("no service has %s/%s, and %s is not an address of this node", x.Destination, x.Protocol, x.Destination.Addr())
 }
 
 func ownerOf(service *Service) string {
 	if service == nil {
-		return "a service that is not there"
+		return "a service that does not exist"
 	}
 	return service.label()
 }

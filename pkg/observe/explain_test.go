@@ -16,7 +16,7 @@ import (
 
 const second = uint64(1e9)
 
-// asked is a node with services of every kind, and what its clients remember.
+// asked is a node with services of every kind, and the memory of its clients.
 type asked struct {
 	*layout
 	facts
@@ -33,7 +33,7 @@ func newAsked() *asked {
 	return a
 }
 
-// question reads "tcp 10.1.0.9 10.96.0.10:80"; "node" is a process of the node.
+// question parses "tcp 10.1.0.9 10.96.0.10:80"; "node" stands for a process of the node.
 func question(text string) Question {
 	words := strings.Fields(text)
 	q := Question{Destination: netip.MustParseAddrPort(words[2]), Protocol: model.TCP}
@@ -69,11 +69,11 @@ func TestExplain(t *testing.T) {
 		{"tcp 10.1.0.9 [2001:db8::1]:80", ToBackend, web6, "all", "externalTrafficPolicy is Cluster"},
 		{"tcp 10.1.0.9 192.0.2.1:30080", ToBackend, web4, "all", "192.0.2.1 is an address of this node"},
 		{"tcp 10.1.0.9 192.0.2.1:30080", ToBackend, web4, "all", "this node the connection short-circuits to every backend"},
-		{"tcp 10.1.0.9 192.0.2.2:30080", LeftAlone, "", "", "port 30080 is the node port of shop/web:http/tcp4, and if 192.0.2.2 is another node"},
-		{"tcp 10.1.0.9 192.0.2.2:9000", LeftAlone, "", "", "192.0.2.2 is no address of this node"},
-		{"tcp 10.1.0.9 127.0.0.1:30080", LeftAlone, "", "", "to a pod 127.0.0.1 is the pod itself"},
-		{"tcp 10.1.0.9 0.0.0.0:30080", LeftAlone, "", "", "to a pod 0.0.0.0 is the pod itself"},
-		{"tcp node 127.0.0.1:30080", ToBackend, web4, "all", "for a process of the node 127.0.0.1 is the node"},
+		{"tcp 10.1.0.9 192.0.2.2:30080", LeftAlone, "", "", "port 30080 is the node port of shop/web:http/tcp4: if 192.0.2.2 is another node"},
+		{"tcp 10.1.0.9 192.0.2.2:9000", LeftAlone, "", "", "192.0.2.2 is not an address of this node"},
+		{"tcp 10.1.0.9 127.0.0.1:30080", LeftAlone, "", "", "for a pod, 127.0.0.1 is the pod itself"},
+		{"tcp 10.1.0.9 0.0.0.0:30080", LeftAlone, "", "", "for a pod, 0.0.0.0 is the pod itself"},
+		{"tcp node 127.0.0.1:30080", ToBackend, web4, "all", "for a process of the node, 127.0.0.1 is the node itself"},
 		{"tcp 192.0.2.1 127.0.0.1:30080", ToBackend, web4, "all", "a process of the node (192.0.2.1)"},
 		{"tcp 127.0.0.1 127.0.0.1:30080", ToBackend, web4, "all", "a process of the node (127.0.0.1)"},
 		{"tcp node 0.0.0.0:30080", ToBackend, web4, "all", "the row of this address, and for a process"},
@@ -83,15 +83,15 @@ func TestExplain(t *testing.T) {
 		{"tcp 10.1.0.9 10.96.0.12:80", Refused, "shop/empty/tcp4", "local", "no usable backend on this node"},
 		{"tcp 10.1.0.9 10.96.0.13:80", Refused, "shop/none/tcp4", "all", "the service has no usable backend"},
 		{"tcp 10.1.0.9 203.0.113.1:80", LeftAlone, "", "", "external IP of shop/outside/tcp4, and --external-ips=external-only"},
-		{"tcp 10.1.0.9 203.0.113.2:80", LeftAlone, "shop/guarded/tcp4", "", "lets in its source ranges alone"},
-		{"tcp 10.1.0.9 192.0.2.99:9001", LeftAlone, "", "", "192.0.2.99 is the host IP of a HostPort, but no address of this node"},
+		{"tcp 10.1.0.9 203.0.113.2:80", LeftAlone, "shop/guarded/tcp4", "", "admits only its source ranges"},
+		{"tcp 10.1.0.9 192.0.2.99:9001", LeftAlone, "", "", "192.0.2.99 is the host IP of a HostPort, but not an address of this node"},
 		{"udp 10.1.0.9 10.96.0.10:80", LeftAlone, "", "", "10.96.0.10:80/tcp  ClusterIP  shop/web:http/tcp4  another protocol"},
 		{"tcp 10.1.0.9 10.96.0.10:81", LeftAlone, "", "", "10.96.0.10:80/tcp  ClusterIP  shop/web:http/tcp4  another port"},
 		{"udp 10.1.0.9 10.96.0.10:81", LeftAlone, "", "", "another port and protocol"},
 		{"tcp 10.1.0.9 10.96.10:80", LeftAlone, "", "", "another address"},
 		{"udp 10.1.0.9 192.0.2.1:30080", LeftAlone, "", "", "a port of the node with another protocol"},
 		{"tcp 10.1.0.9 192.0.2.7:30080", LeftAlone, "", "", "a port of the node, at the node's addresses"},
-		{"tcp 10.1.0.9 10.1.0.2:8080", LeftAlone, "", "", "its backend: dialled directly"},
+		{"tcp 10.1.0.9 10.1.0.2:8080", LeftAlone, "", "", "its backend, which a client may also dial directly"},
 	} {
 		t.Run(tt.question, func(t *testing.T) {
 			a := newAsked()
@@ -124,11 +124,11 @@ func TestExplainShares(t *testing.T) {
 		t.Error(diff)
 	}
 	if e.Next != nil {
-		t.Errorf("a random choice is told in advance: %s", e.Next)
+		t.Errorf("a random choice is predicted: %s", e.Next)
 	}
 }
 
-// TestExplainChoice tells the backend where something decides.
+// TestExplainChoice checks that the backend is named whenever it is determined.
 func TestExplainChoice(t *testing.T) {
 	const cookie = 4242
 	backends := []string{"10.1.0.1:80", "10.1.0.2:80", "10.1.0.3:80"}
@@ -139,22 +139,22 @@ func TestExplainChoice(t *testing.T) {
 		turn      uint32
 		cookie    uint64
 		entry     *bpf.MapsAffinity
-		next      string // "" when it cannot be told
-		says      string // in the affinity or in what decides
+		next      string // "" if it is not determined
+		says      string // in Affinity or Decides
 	}{
 		{"random", lb.Random, 0, 5, cookie, nil, "", "draws one of 3 slots"},
 		{"round robin", lb.RoundRobin, 0, 5, 0, nil, "10.1.0.3:80", "slot 2 of 3"},
 		{"round robin that wraps", lb.RoundRobin, 0, ^uint32(0), 0, nil, "10.1.0.1:80", "slot 0 of 3"},
 		{"source hash", lb.SourceHash, 0, 0, cookie, nil, backends[mix(cookie)%3], "the client's network namespace decides"},
 		{"source hash of another namespace", lb.SourceHash, 0, 0, 0, nil, "", "run the command in that namespace"},
-		{"maglev", lb.Maglev, 0, 0, cookie, nil, "", "the hash of the flow decides for clients from outside"},
+		{"maglev", lb.Maglev, 0, 0, cookie, nil, "", "for clients outside, the hash of the flow decides"},
 		{"affinity", lb.Random, 60, 0, cookie, &bpf.MapsAffinity{Last: 990 * second, Row: 1}, "10.1.0.2:80", "has 10.1.0.2:80, for another 50s"},
 		{"affinity at its end", lb.Random, 60, 0, cookie, &bpf.MapsAffinity{Last: 940 * second, Row: 1}, "10.1.0.2:80", "for another 0s"},
 		{"affinity over", lb.Random, 60, 0, cookie, &bpf.MapsAffinity{Last: 940*second - 1, Row: 1}, "", "was 1m0s ago"},
 		{"affinity before turns", lb.RoundRobin, 60, 2, cookie, &bpf.MapsAffinity{Last: 990 * second, Row: 0}, "10.1.0.1:80", "has 10.1.0.1:80"},
 		{"affinity to what is gone", lb.RoundRobin, 60, 2, cookie, &bpf.MapsAffinity{Last: 990 * second, Row: 7}, "10.1.0.3:80", "not usable any more"},
 		{"affinity of nobody", lb.RoundRobin, 60, 2, cookie, nil, "10.1.0.3:80", "has no backend yet"},
-		{"affinity of another namespace", lb.RoundRobin, 60, 2, 0, nil, "", "the client is its network namespace"},
+		{"affinity of another namespace", lb.RoundRobin, 60, 2, 0, nil, "", "the maps identify the client by its network namespace"},
 		{"a clock that was read before", lb.Random, 60, 0, cookie, &bpf.MapsAffinity{Last: 1001 * second, Row: 1}, "10.1.0.2:80", "for another 1m0s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -185,12 +185,13 @@ func TestExplainChoice(t *testing.T) {
 	}
 }
 
-// TestExplainKnowsItsNamespace holds that the cookie of who asks is not taken for another's.
+// TestExplainKnowsItsNamespace checks that the caller's cookie is not mistaken for that of another
+// client.
 func TestExplainKnowsItsNamespace(t *testing.T) {
 	pod, node := netip.MustParseAddr("10.1.0.9"), netip.MustParseAddr("192.0.2.1")
 	for _, tt := range []struct {
 		client string
-		addrs  []netip.Addr // of who asks
+		addrs  []netip.Addr // of the caller
 		want   uint64
 	}{
 		{"10.1.0.9", []netip.Addr{pod}, 7},
@@ -216,20 +217,20 @@ func TestExplainDamage(t *testing.T) {
 	a := newAsked()
 	a.Frontends.(rows)[maps.KeyOf(netip.MustParseAddr("10.96.0.99"), 80, model.TCP)] = maps.Svc{Service: 40}
 	e := a.ask(t, question("tcp node 10.96.0.99:80"))
-	if e.Outcome != Refused || len(e.Damage) != 1 || !strings.Contains(e.Damage[0], "leads to service 40, which is not there") {
+	if e.Outcome != Refused || len(e.Damage) != 1 || !strings.Contains(e.Damage[0], "leads to service 40, which does not exist") {
 		t.Errorf("dangling: %s, %q", e.Outcome, e.Damage)
 	}
 	a.Slots[0] = maps.Slot{}
 	e = a.ask(t, question("tcp node 10.96.0.10:80"))
 	if e.Outcome != Refused || len(e.Damage) != 1 || !strings.Contains(e.Damage[0], "slot 0 belongs to service 0") {
-		t.Errorf("a table whose first slot is bad: %s, %q", e.Outcome, e.Damage)
+		t.Errorf("with a bad first slot: %s, %q", e.Outcome, e.Damage)
 	}
 	a.Services[2].AffinitySeconds = 1
 	a.remembered = func(uint64, uint32) (*bpf.MapsAffinity, error) { return nil, errors.New("no access") }
 	q := question("tcp 10.1.0.9 [fd96::10]:80")
 	q.Self = Namespace{7, []netip.Addr{q.Client}}
 	if _, err := explain(take(t, a.Tables), a.facts, q); err == nil {
-		t.Error("an error of the affinity was lost")
+		t.Error("explain did not return the error of the affinity lookup")
 	}
 }
 
@@ -254,7 +255,7 @@ func TestOneEdit(t *testing.T) {
 	}
 }
 
-// Sockets of SCTP are left alone, whoever has the address, and none is opened to find out.
+// SCTP sockets are left alone, whatever owns the address, and no probe opens one.
 func TestExplainSCTP(t *testing.T) {
 	a := newAsked()
 	a.Frontends.(rows)[maps.KeyOf(netip.MustParseAddr("10.96.0.10"), 80, model.SCTP)] = maps.Svc{Service: 1, Kind: maps.ClusterIP}
@@ -270,7 +271,8 @@ func TestExplainSCTP(t *testing.T) {
 	}
 }
 
-// What a pod's sockets are not pointed at is balanced at its device, by its address.
+// Packets of a pod whose sockets are not pointed at a backend are balanced at its device, by its
+// address.
 func TestExplainPodDevice(t *testing.T) {
 	const pod = "10.1.0.9"
 	visit := func(last uint64, row uint32) lastFlow { return lastFlow{true, last, row} }
@@ -283,10 +285,10 @@ func TestExplainPodDevice(t *testing.T) {
 		next               string
 		says               []string
 	}{
-		{"sctp", "sctp", false, wants{}, lastFlow{}, ToBackend, "", []string{"pod-device: sockets of SCTP", "flabc", "address and the flow's ports decide which of 2"}},
+		{"sctp", "sctp", false, wants{}, lastFlow{}, ToBackend, "", []string{"pod-device: SCTP sockets", "flabc", "address and the flow's ports decide which of 2"}},
 		{"opted out", "tcp", true, wants{}, lastFlow{}, ToBackend, "", []string{"pod-device: shop/vm has opted out", "flabc"}},
 		{"turns", "tcp", true, wants{algorithm: uint8(lb.RoundRobin)}, lastFlow{}, ToBackend, "10.1.0.2:80", []string{"gets slot 1 of 2"}},
-		{"its address", "tcp", true, wants{algorithm: uint8(lb.SourceHash)}, lastFlow{}, ToBackend, "", []string{"the pod's address decides, always the same of 2"}},
+		{"its address", "tcp", true, wants{algorithm: uint8(lb.SourceHash)}, lastFlow{}, ToBackend, "", []string{"the pod's address decides: always the same one of 2"}},
 		{"affinity", "tcp", true, wants{affinity: 60}, visit(990*second, 1), ToBackend, "10.1.0.2:80", []string{"keeps its backend for another 50s"}},
 		{"affinity over", "tcp", true, wants{affinity: 60}, visit(900*second, 1), ToBackend, "", []string{"was 1m40s ago"}},
 		{"affinity of nobody", "tcp", true, wants{affinity: 60}, lastFlow{}, ToBackend, "", []string{"has no backend yet"}},
@@ -340,7 +342,7 @@ func TestExplainPodDevice(t *testing.T) {
 	}
 }
 
-// The ranges of a load balancer hold for pods: their packets are judged at their devices.
+// The source ranges of a load balancer apply to pods: their packets are checked at their devices.
 func TestExplainPodDeviceRanges(t *testing.T) {
 	for client, outcome := range map[string]Outcome{"10.1.0.9": ToBackend, "10.1.1.9": Dropped} {
 		a := newAsked()
@@ -354,7 +356,8 @@ func TestExplainPodDeviceRanges(t *testing.T) {
 	}
 }
 
-// Of a pod with a proxy it is said that the proxy gets what it dials, but of what is not TCP or for the node itself.
+// A note says that a pod's connections go to its proxy, unless they are not TCP or lead to the node
+// itself.
 func TestExplainProxy(t *testing.T) {
 	for _, tt := range []struct {
 		question string

@@ -7,10 +7,10 @@ import (
 	"text/tabwriter"
 )
 
-// WriteText writes the explanation for people.
+// WriteText writes the explanation as text.
 func (e *Explanation) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
-	fmt.Fprintf(out, "A new %s connection of %s to %s\n\n", e.Protocol, e.Client, e.Destination)
+	fmt.Fprintf(out, "A new %s connection from %s to %s\n\n", e.Protocol, e.Client, e.Destination)
 	lines := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	row := func(key, value string) {
 		if value != "" {
@@ -65,7 +65,7 @@ func (e *Explanation) outcomeText() string {
 	case Dropped:
 		text := "dropped: " + e.Reason
 		if e.Trial != nil && e.Trial.Told {
-			text += ", and the client is told so"
+			text += ", and the client is told"
 		}
 		return text
 	case ToStack:
@@ -73,7 +73,7 @@ func (e *Explanation) outcomeText() string {
 	case Refused:
 		return "refused (ECONNREFUSED): " + e.Reason
 	case LeftAlone:
-		return "left alone, it goes where it was dialled: " + e.Reason
+		return "left alone, so it goes to the dialed address: " + e.Reason
 	}
 	return "goes to " + e.Reason
 }
@@ -97,7 +97,7 @@ func (e *Explanation) writeTables(w io.Writer) error {
 		fmt.Fprintf(table, "%s\t%d\n", where, p.Count)
 	}
 	if len(e.Nearest) > 0 {
-		fmt.Fprintln(table, "\nNEAREST\tKIND\tSERVICE\tWHICH IS")
+		fmt.Fprintln(table, "\nNEAREST\tKIND\tSERVICE\tHINT")
 		for _, n := range e.Nearest {
 			fmt.Fprintf(table, "%s/%s\t%s\t%s\t%s\n", n.Address, n.Protocol, n.Kind, n.Service, n.Why)
 		}
@@ -125,9 +125,9 @@ func (t *Trial) wayText() string {
 	case t.Outcome != TrialBackend:
 		return ""
 	case t.Way == "":
-		return "the stack finds it"
+		return "the node's own stack finds it"
 	case t.NextHop == "":
-		return t.Way + ", where the kernel has yet to ask for the neighbour"
+		return t.Way + ", once the kernel has resolved the next hop's link-layer address"
 	}
 	return fmt.Sprintf("%s, to %s", t.Way, t.NextHop)
 }

@@ -19,11 +19,11 @@ import (
 // The states of a flow.
 const (
 	FlowNew        = "new"         // nobody has answered
-	FlowAnswered   = "answered"    // the client has not shown yet that it has seen the answer
-	FlowOpen       = "open"        // both ends are there
+	FlowAnswered   = "answered"    // the client has not acknowledged the answer yet
+	FlowOpen       = "open"        // established
 	FlowHalfClosed = "half-closed" // one end has closed
 	FlowClosed     = "closed"      // both have
-	FlowReset      = "reset"       // one has refused to go on
+	FlowReset      = "reset"       // one end has reset it
 )
 
 // FlowStates lists the states in the order in which a flow goes through them.
@@ -31,7 +31,8 @@ func FlowStates() []string {
 	return []string{FlowNew, FlowAnswered, FlowOpen, FlowHalfClosed, FlowClosed, FlowReset}
 }
 
-// Flow is a flow of packets that is remembered. The client sends to the frontend; the backend gets that from the source.
+// Flow is a tracked flow. The client sends to the frontend; the backend receives that from the
+// source.
 type Flow struct {
 	Protocol string         `json:"protocol"`
 	State    string         `json:"state"`
@@ -39,9 +40,9 @@ type Flow struct {
 	Frontend netip.AddrPort `json:"frontend"`
 	Source   netip.AddrPort `json:"source"`
 	Backend  netip.AddrPort `json:"backend"`
-	// IdleSeconds is how long ago the last packet came; nil where that cannot be told.
+	// IdleSeconds is the time since the last packet, or nil if it is not known.
 	IdleSeconds *int `json:"idleSeconds,omitempty"`
-	// Missing says which direction has no row.
+	// Missing names the direction that has no row.
 	Missing string `json:"missing,omitempty"`
 }
 
@@ -51,16 +52,16 @@ type FlowClock struct {
 	Tick time.Duration
 }
 
-// FlowReader reads the flows that are pinned.
+// FlowReader reads the pinned flows.
 type FlowReader struct {
-	next       *ebpf.Map // what open is replaced by while that grows; nil if it does not
+	next       *ebpf.Map // replaces open while that grows; nil otherwise
 	open, half *ebpf.Map
 	clock      *FlowClock
 	buffer     maps.FlowBuffer
 }
 
-// OpenFlows opens the flows that are pinned in dir, read-only. Without a clock nobody knows how long they were idle. The
-// caller closes it.
+// OpenFlows opens the flows pinned in dir, read-only. Without a clock, idle times are unknown. The
+// caller must close the reader.
 func OpenFlows(dir string, clock *FlowClock) (*FlowReader, error) {
 	next, err := maps.OpenGrowing(dir)
 	if err != nil {
@@ -73,16 +74,18 @@ func OpenFlows(dir string, clock *FlowClock) (*FlowReader, error) {
 	return &FlowReader{next: next, open: open, half: half, clock: clock}, nil
 }
 
-// Close lets go of the flows.
+// Close closes the maps of flows.
 func (r *FlowReader) Close() error {
 	return errors.Join(r.next.Close(), r.open.Close(), r.half.Close())
 }
 
-// Each calls visit for every flow that the filter lets pass, with its keys, and whether it is half open. It holds only
-// some rows at a time. Flows that come, go or are established meanwhile may be missed or come twice; those that move to a
-// larger map come once. An error of visit ends it.
+// Each calls visit for every flow that passes the filter, with its keys and whether it is half
+// open. It holds only some rows in memory at a time. Flows that come, go or become established
+// meanwhile may be missed or visited twice; flows that move to a larger map are visited once. An
+// error of visit ends the iteration.
 func (r *FlowReader) Each(filter *FlowFilter, visit func(f *Flow, keys maps.Doomed, half bool) error) error {
-	// What is carried over meanwhile stays where it was, so whoever reads that map first misses nothing.
+	// Rows that are carried over meanwhile also stay in the old map, so reading that map first
+	// misses nothing.
 	shown := map[maps.Flow]struct{}{}
 	for _, m := range []*ebpf.Map{r.open, r.next, r.half} {
 		if m == nil {
@@ -113,7 +116,8 @@ func (r *FlowReader) Each(filter *FlowFilter, visit func(f *Flow, keys maps.Doom
 	return nil
 }
 
-// isElsewhere reports whether a row of one map counts in another: programs look into the larger one first.
+// isElsewhere reports whether a row of one map is superseded by one in another: the programs look
+// into the larger map first.
 func (r *FlowReader) isElsewhere(m *ebpf.Map, key maps.Flow) (bool, error) {
 	if m != r.open || r.next == nil {
 		return false, nil
@@ -122,7 +126,7 @@ func (r *FlowReader) isElsewhere(m *ebpf.Map, key maps.Flow) (bool, error) {
 	return there, err
 }
 
-// find returns the row of a key where rows of the map may be by now.
+// find looks a key up in every map where the rows of m may be by now.
 func (r *FlowReader) find(m *ebpf.Map, key maps.Flow) (row maps.FlowRow, there bool, err error) {
 	if m != r.half && r.next != nil {
 		if row, there, err = maps.LookupFlow(r.next, key); err != nil || there {
@@ -133,7 +137,8 @@ func (r *FlowReader) find(m *ebpf.Map, key maps.Flow) (row maps.FlowRow, there b
 	return maps.LookupFlow(m, key)
 }
 
-// visit shows a flow once: by the row of its request, or by that of its reply if there is no other.
+// visit visits a flow once: from the row of its request, or from that of its reply if there is no
+// other.
 func (r *FlowReader) visit(m *ebpf.Map, filter *FlowFilter, key maps.Flow, row maps.FlowRow, visit func(*Flow, maps.Doomed) error) error {
 	d := maps.Doomed{Request: key, Reply: maps.BackOf(key, &row)}
 	reply := row.Flags&maps.FlowReply != 0
@@ -156,7 +161,7 @@ func (r *FlowReader) visit(m *ebpf.Map, filter *FlowFilter, key maps.Flow, row m
 	if err != nil {
 		return err
 	}
-	// A row that leads elsewhere is another flow's.
+	// A row that leads elsewhere belongs to another flow.
 	there = there && maps.BackOf(maps.BackOf(key, &row), &other) == key
 	if reply && there {
 		return nil
@@ -200,7 +205,8 @@ func flowState(rows []maps.FlowRow) string {
 	return FlowOpen
 }
 
-// idle returns how long ago the rows were used. The request of a half-open connection by TCP has no time.
+// idle returns the time since the rows were last used. The request row of a half-open TCP
+// connection has no time.
 func (r *FlowReader) idle(rows []maps.FlowRow, proto uint8) *int {
 	if r.clock == nil {
 		return nil
@@ -233,7 +239,7 @@ func flowProtocol(proto uint8) string {
 	return strconv.Itoa(int(proto))
 }
 
-// FlowFilter lets flows pass that have all that is set.
+// FlowFilter passes the flows that match all fields that are set.
 type FlowFilter struct {
 	Src   netip.Prefix // the client
 	Dst   netip.Prefix // the frontend or the backend
@@ -242,7 +248,7 @@ type FlowFilter struct {
 	State string       // one of FlowStates
 }
 
-// Check returns an error for what no flow can have.
+// Check returns an error if no flow can match.
 func (f *FlowFilter) Check() error {
 	if f.State != "" && !slices.Contains(FlowStates(), f.State) {
 		return fmt.Errorf("unknown state %q: use %s", f.State, strings.Join(FlowStates(), ", "))

@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// A flow that is carried over into a larger map while flows are listed is listed once.
+// A flow that is moved to a larger map during the listing is listed once.
 func TestFlowsCarriedMeanwhile(t *testing.T) {
 	rig.Root(t)
 	r := &FlowReader{}

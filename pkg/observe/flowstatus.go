@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// crowded is the part of the room for flows at which a status says that it is little.
+// crowded is the fill level from which a status reports that the map of flows is nearly full.
 const crowded = 0.9
 
-// FlowStatus is how many flows of packets are remembered, as the agent's last pass over them found it. A flow has a row
+// FlowStatus is how many flows are tracked, as of the agent's last pass over them. A flow has a row
 // for each direction.
 type FlowStatus struct {
 	Rows             int           `json:"rows"` // of established flows
 	Capacity         int           `json:"capacity"`
-	Most             int           `json:"most"`    // to which the capacity may grow
+	Most             int           `json:"most"`    // the limit to which the capacity may grow
 	Growths          uint64        `json:"growths"` // of the capacity, since the start
 	HalfOpenRows     int           `json:"halfOpenRows"`
 	HalfOpenCapacity int           `json:"halfOpenCapacity"`
-	Forgotten        uint64        `json:"forgotten"` // flows
+	Forgotten        uint64        `json:"forgotten"` // number of flows removed
 	LastTime         time.Time     `json:"lastTime,omitzero"`
 	LastDuration     time.Duration `json:"lastDurationNanoseconds"`
-	Error            string        `json:"error,omitempty"`     // why flows that are over are not forgotten
+	Error            string        `json:"error,omitempty"`     // why finished flows are not removed
 	GrowError        string        `json:"growError,omitempty"` // why the capacity does not grow
 }
 

@@ -8,12 +8,13 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// FragmentStatus counts, ever, the fragments that came before the first of their datagram, which has the ports. Most of
-// those that are kept are nobody's of ours, and are neither returned nor lost.
+// FragmentStatus counts fragments that came before the first one of their datagram, which has the
+// ports. Most of the kept fragments belong to no flow of fairlead, and are neither returned nor
+// lost.
 type FragmentStatus struct {
 	Kept     uint64 `json:"kept"`
-	Returned uint64 `json:"returned"` // once the first had come
-	Lost     uint64 `json:"lost"`     // while the first could still come: pushed out by others, or not written back
+	Returned uint64 `json:"returned"` // after the first had come
+	Lost     uint64 `json:"lost"`     // while the first could still come: evicted, or not written back
 	Refused  uint64 `json:"refused"`  // larger than a place, or the place was in use at that moment
 }
 

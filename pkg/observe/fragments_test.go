@@ -8,7 +8,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// What the programs count of fragments is read from the pins, with an agent and without.
+// The counts of fragments are read from the pins, with an agent and without.
 func TestFragments(t *testing.T) {
 	rig.Root(t)
 	m, err := maps.Create(maps.Sizes{})

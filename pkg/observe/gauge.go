@@ -10,15 +10,16 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Gauge reads what can be told of pinned maps without listing their rows, however many there are; but for the maps that push
-// out what they have no room for, which it looks through now and then. It may be used by several goroutines.
+// Gauge reads the state of the pinned maps without listing their rows, however many there are. The
+// exception are the maps that evict rows, whose rows it counts now and then. It is safe for
+// concurrent use.
 type Gauge struct {
 	dir            string
 	hooks, reasons []string
 	census         *census
 }
 
-// NewGauge returns a Gauge of the maps pinned in dir, now or later.
+// NewGauge returns a Gauge of the maps pinned in dir, which need not exist yet.
 func NewGauge(dir string) (*Gauge, error) {
 	hooks, reasons, err := counterWords()
 	if err != nil {
@@ -27,16 +28,16 @@ func NewGauge(dir string) (*Gauge, error) {
 	return &Gauge{dir, hooks, reasons, newCensus()}, nil
 }
 
-// Reading is what a Gauge tells: the state of every map, with the rows in use of those that push rows out alone, and what
-// the programs count.
+// Reading is what a Gauge reads: the state of every map, with entries counted only for the maps
+// that evict rows, and the counters of the programs.
 type Reading struct {
 	Maps      []MapStatus
 	Counters  []Counter
 	Fragments FragmentStatus
 }
 
-// Read returns what there is to tell now. It opens the pins anew each time: whoever keeps a map open keeps its memory,
-// also when it was replaced by a larger one.
+// Read returns the present state. It opens the pins each time: an open map keeps its memory even
+// after a larger one has replaced it.
 func (g *Gauge) Read() (r Reading, err error) {
 	for _, info := range (&maps.Maps{}).All() {
 		if err := g.readMap(info, &r); err != nil {

@@ -15,35 +15,36 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// MaglevTable is what a service's Maglev table of one scope looks like.
+// MaglevTable describes a service's Maglev table of one scope.
 type MaglevTable struct {
 	Service  string        `json:"service"`
 	Scope    string        `json:"scope"`
 	Slots    int           `json:"slots"`
 	Backends []MaglevShare `json:"backends"` // by address
-	// Even is how many slots each had if all had the same.
+	// Even is how many slots each backend had if all had the same number.
 	Even float64 `json:"evenSlots"`
-	// Affinity says that the client's address alone leads to the slot.
+	// Affinity says that the client's address alone determines the slot.
 	Affinity bool `json:"affinity"`
 	// Fingerprint is the same for tables that lead every flow to the same backend.
 	Fingerprint string `json:"fingerprint"`
 	Damage      string `json:"damage,omitempty"`
-	Unsettled   bool   `json:"unsettled,omitempty"` // the backends change at this moment
+	Unsettled   bool   `json:"unsettled,omitempty"` // the backends are changing right now
 }
 
-// MaglevShare is what one backend has of a table.
+// MaglevShare is one backend's share of a table.
 type MaglevShare struct {
 	Address  netip.AddrPort `json:"address"`
 	Protocol string         `json:"protocol"`
 	Local    bool           `json:"local,omitempty"` // on this node
-	// Terminating says that it is about to go, as in a Share.
+	// Terminating says that the backend is about to go, as in Share.
 	Terminating bool    `json:"terminating,omitempty"`
 	Slots       int     `json:"slots"`
 	Percent     float64 `json:"percent"`   // of the slots
-	Deviation   float64 `json:"deviation"` // from an even share, in percent of that
+	Deviation   float64 `json:"deviation"` // from an even share, in percent of it
 }
 
-// MaglevTables returns the Maglev tables of a service; an error says why it has none, and what to do about it.
+// MaglevTables returns the Maglev tables of a service. The error says why it has none, and how to
+// get one.
 func MaglevTables(s *Service) ([]MaglevTable, error) {
 	if s.algorithm != uint8(lb.Maglev) {
 		return nil, fmt.Errorf("%s has no Maglev table: its algorithm is %s; annotate the Service with fairlead.io/algorithm=maglev, "+
@@ -92,8 +93,8 @@ func maglevTable(s *Service, scope namedScope) MaglevTable {
 	return t
 }
 
-// fingerprint is a digest of all that leads from the number of a flow to its backend: which backend stands in which slot,
-// not where in the maps, and by what the number is made.
+// fingerprint is a digest of everything that leads from a flow's hash to its backend: the backend
+// of each slot, but not its place in the maps, and what is hashed.
 func fingerprint(s *Service, scope *Scope) string {
 	sum := sha256.New()
 	byClient := byte(0)
@@ -112,7 +113,8 @@ func fingerprint(s *Service, scope *Scope) string {
 	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// WriteMaglev writes a table for people. The seed is what the agent says of the hash; empty where none answers.
+// WriteMaglev writes a table as text. The seed is the agent's description of its hash, or empty if
+// no agent answers.
 func WriteMaglev(w io.Writer, t *MaglevTable, seed string) error {
 	out := bufio.NewWriter(w)
 	fmt.Fprintf(out, "%s, scope %s\n", t.Service, t.Scope)
@@ -147,7 +149,7 @@ func WriteMaglev(w io.Writer, t *MaglevTable, seed string) error {
 		return err
 	}
 	if t.Unsettled {
-		fmt.Fprintf(out, "\n  The backends change at this moment: ask again.\n")
+		fmt.Fprintf(out, "\n  The backends are changing right now: ask again.\n")
 	}
 	if t.Damage != "" {
 		fmt.Fprintf(out, "\n  damage: %s\n", t.Damage)

@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// spread is a service whose table gives three backends their turns.
+// spread is a service whose table has three backends in mixed order.
 func spread() wants {
 	return wants{
 		name: "shop/web:http/tcp4", algorithm: uint8(lb.Maglev),
@@ -19,7 +19,7 @@ func spread() wants {
 	}
 }
 
-// tablesOf lays services out and returns the Maglev tables of the last.
+// tablesOf lays out services and returns the Maglev tables of the last one.
 func tablesOf(t *testing.T, l *layout, list ...wants) []MaglevTable {
 	t.Helper()
 	for _, w := range list {
@@ -35,18 +35,19 @@ func tablesOf(t *testing.T, l *layout, list ...wants) []MaglevTable {
 			return tables
 		}
 	}
-	t.Fatal("the service is not there")
+	t.Fatal("the service is missing from the snapshot")
 	return nil
 }
 
-// A fingerprint is of what leads to backends, and of nothing that is a node's own.
+// A fingerprint depends on which backends the slots lead to, and on nothing that differs between
+// nodes.
 func TestFingerprint(t *testing.T) {
 	first := tablesOf(t, newLayout(), spread())[0].Fingerprint
 	later := newLayout()
 	later.nextBackend, later.tag = 7, 9
 	other := tablesOf(t, later, shop()[2], shop()[4], spread())[0].Fingerprint
 	if first != other || len(first) != 16 {
-		t.Errorf("the same table has fingerprint %q, and elsewhere in the maps %q", first, other)
+		t.Errorf("the same table has fingerprint %q, and %q at another place in the maps", first, other)
 	}
 	here := newLayout()
 	here.add(spread())
@@ -100,7 +101,7 @@ func TestMaglevText(t *testing.T) {
 	}
 }
 
-// Who asks for a table that is not there is told why, and what to do.
+// The error for a service without a table says why, and how to get one.
 func TestNoMaglevTable(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(w *wants)

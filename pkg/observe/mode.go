@@ -12,18 +12,19 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Forwarding is how packets get from this node to the backend: one of those below, or "dsr-" and a mode of direct server
-// return, to a backend on another node that answers the client itself.
+// Forwarding is how packets get from this node to the backend. Besides the values below, it may be
+// "dsr-" and a mode of direct server return, for a backend on another node that answers the client
+// directly.
 type Forwarding string
 
 // The ways of forwarding.
 const (
 	BySocket Forwarding = "socket" // no packet is rewritten
 	ByDNAT   Forwarding = "dnat"   // to a backend on this node
-	BySNAT   Forwarding = "snat"   // to one on another node, from this node
+	BySNAT   Forwarding = "snat"   // to a backend on another node, from this node's address
 )
 
-// ForwardingOf returns how packets are forwarded that a row is for.
+// ForwardingOf returns how packets of a flow row are forwarded.
 func ForwardingOf(row *maps.FlowRow) Forwarding {
 	switch mode := lb.Direct(maps.DirectMode(row.Flags)); {
 	case mode != lb.DirectOff:
@@ -34,7 +35,7 @@ func ForwardingOf(row *maps.FlowRow) Forwarding {
 	return BySNAT
 }
 
-// forwarding says how packets of a client outside get to the backend, and why so.
+// forwarding says how packets of a client outside get to the backend, and why.
 func (x *explainer) forwarding(service *Service) {
 	t := x.e.Trial
 	if t.Outcome != TrialBackend {
@@ -44,66 +45,68 @@ func (x *explainer) forwarding(service *Service) {
 	switch t.Forwarding {
 	case "": // an older agent
 	case ByDNAT:
-		x.e.Mode = "the backend is on this node, so it sees the client's own address and its answers pass here by themselves"
+		x.e.Mode = "the backend is on this node, so it sees the client's own address, and its answers pass through here anyway"
 		if service.has(flagExternalLocal) {
 			x.e.Mode = "externalTrafficPolicy is Local, so the backend is on this node and sees the client's own address"
 		}
 		if t.Source.Port() != x.port {
-			x.e.Mode += "; another flow between the two has the client's port, so this one got another"
+			x.e.Mode += "; another flow between the two already uses the client's port, so this one got another"
 		}
 	case BySNAT:
-		x.e.Mode = fmt.Sprintf("the backend is on another node and sees %s, this node, so that its answers pass here; ", t.Source.Addr())
+		x.e.Mode = fmt.Sprintf("the backend is on another node and sees this node's address %s, so that its answers come back here; ", t.Source.Addr())
 		at := slices.IndexFunc(service.Flags, func(flag string) bool { return strings.HasPrefix(flag, flagDSR) })
 		if at < 0 {
-			x.e.Mode += "externalTrafficPolicy: Local would keep to backends on this node"
+			x.e.Mode += "externalTrafficPolicy: Local would use only backends on this node"
 			break
 		}
-		x.e.Mode += fmt.Sprintf("the service has %s, which this flow does without", service.Flags[at])
+		x.e.Mode += fmt.Sprintf("the service has %s, which this flow does not use", service.Flags[at])
 		inside := func(p netip.Prefix) bool { return p.Contains(x.Client) }
 		if service.Flags[at] == flagDSR+lb.DirectOpt.String() && slices.ContainsFunc(x.snapshot.Inside, inside) {
-			x.e.Mode += ", as its client is inside of the cluster"
+			x.e.Mode += ", since its client is inside the cluster"
 		}
 	default:
-		x.e.Mode = "the backend is on another node, sees the client's own address and answers the client itself: fairlead.io/dsr of the " +
+		x.e.Mode = "the backend is on another node, sees the client's own address and answers the client directly: fairlead.io/dsr of the " +
 			"Service, or --dsr, says so"
 	}
 }
 
-// Numbers are what a flow from outside is led to a slot by: the number modulo the length of the table.
+// Numbers are the hashes that lead a flow from outside to a slot: a hash modulo the length of the
+// table.
 type Numbers struct {
-	Flow   uint32 `json:"flow"`   // a hash of the client's address and port, and of the port that it dialled
+	Flow   uint32 `json:"flow"`   // a hash of the client's address and port, and the dialed port
 	Client uint32 `json:"client"` // a hash of the client's address alone
 }
 
-// What decides about a flow of a client outside.
+// What decided the backend of a flow from outside.
 const (
-	ByFlow     = "conntrack" // the flow is remembered
-	ByAffinity = "affinity"  // the client is
+	ByFlow     = "conntrack" // the flow is tracked
+	ByAffinity = "affinity"  // the client is remembered
 	ByTurn     = "turn"      // it is the slot's turn
 	ByHash     = "hash"      // of the flow or of the client
 )
 
-// Choice is how a flow of a client outside came to its backend.
+// Choice is how a flow from outside got its backend.
 type Choice struct {
 	By string `json:"by"`
-	// Number, Slot and Slots are of a table; of a hash of the client alone if Client is set.
+	// Number, Slot and Slots are set if the table decided. Client says that the number is a hash of
+	// the client alone.
 	Number uint32 `json:"number,omitempty"`
 	Slot   int    `json:"slot,omitempty"`
 	Slots  int    `json:"slots,omitempty"`
 	Client bool   `json:"client,omitempty"`
 }
 
-// chosen says how the flow came to its backend: by what is remembered of it or of its client, or by a slot of the table.
+// chosen says how the flow got its backend: by conntrack, by affinity, or by a slot of the table.
 func (x *explainer) chosen(service *Service, scope namedScope) {
 	t := x.e.Trial
 	alone := x.clientDecides(service)
 	switch {
 	case lb.Algorithm(service.algorithm) == lb.RoundRobin && !alone:
-		x.e.Decides = "flows take turns: this is the backend of the next one, whoever begins it"
+		x.e.Decides = "flows take turns: this is the backend of the next one, from any client"
 	case alone:
-		x.e.Decides = "the client's address decides, alike on every node"
+		x.e.Decides = "the client's address decides, in the same way on every node"
 	default:
-		x.e.Decides = "the client's address and port decide, alike on every node: from another port it may get another backend"
+		x.e.Decides = "the client's address and port decide, in the same way on every node: from another port, it may get another backend"
 	}
 	if t.Outcome != TrialBackend || len(scope.slots) == 0 {
 		return
@@ -131,12 +134,12 @@ func (x *explainer) chosen(service *Service, scope namedScope) {
 	c.Slot = int(c.Number % uint32(c.Slots))
 	for _, share := range scope.Backends {
 		if share.Backend == scope.slots[c.Slot] && share.Address != t.Backend {
-			x.e.Notes = append(x.e.Notes, fmt.Sprintf("Slot %d leads to %s by now: the table changed meanwhile, ask again.", c.Slot, share.Address))
+			x.e.Notes = append(x.e.Notes, fmt.Sprintf("Slot %d now leads to %s: the table has changed meanwhile; ask again.", c.Slot, share.Address))
 		}
 	}
 }
 
-// clientDecides reports whether the number is of the client's address alone, as the programs have it.
+// clientDecides reports whether the programs hash the client's address alone.
 func (x *explainer) clientDecides(service *Service) bool {
 	lapsed := x.visit.there && x.age() > time.Duration(service.AffinitySeconds)*time.Second
 	switch lb.Algorithm(service.algorithm) {
@@ -148,10 +151,10 @@ func (x *explainer) clientDecides(service *Service) bool {
 	return service.AffinitySeconds > 0 && !lapsed
 }
 
-// age is how long ago the client began a flow to the service.
+// age is the time since the client last began a flow to the service.
 func (x *explainer) age() time.Duration { return time.Duration(x.now - min(x.now, x.visit.last)) }
 
-// affinityHolds reports whether the client has a backend that the scope still has.
+// affinityHolds reports whether the client has a backend that is still in the scope.
 func (x *explainer) affinityHolds(service *Service, scope namedScope) bool {
 	if !x.visit.there || x.age() > time.Duration(service.AffinitySeconds)*time.Second {
 		return false
@@ -167,13 +170,13 @@ func (x *explainer) affinityHolds(service *Service, scope namedScope) bool {
 func (c *Choice) text() string {
 	switch c.By {
 	case ByFlow:
-		return "by the memory of flows: packets of this flow came before, and it keeps its backend whatever the table says"
+		return "by conntrack: this flow exists already, and it keeps its backend whatever the table says"
 	case ByAffinity:
 		return "by session affinity: the client keeps the backend of its last flow"
 	case ByTurn:
 		return fmt.Sprintf("slot %d of %d, whose turn it is", c.Slot, c.Slots)
 	}
-	of := "its address and port and the port that it dialled"
+	of := "its address and port and the dialed port"
 	if c.Client {
 		of = "its address"
 	}

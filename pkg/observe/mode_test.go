@@ -12,7 +12,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// An explanation says what led to the backend: what is remembered before what is hashed, and which slot.
+// An explanation says what led to the backend, where memory comes before hashes, and which slot it
+// was.
 func TestChoice(t *testing.T) {
 	const slots = 7 // of spread(): .1 .3 .2 .1 .1 .2 .3
 	client := netip.MustParseAddrPort("198.51.100.7:4000")
@@ -38,7 +39,7 @@ func TestChoice(t *testing.T) {
 		"a known flow":          {algorithm: lb.Maglev, known: true, by: ByFlow, says: "keeps its backend whatever the table says"},
 		"affinity, first":       {algorithm: lb.Maglev, affinity: 60, by: ByHash, number: numbers.Client, says: "the hash of its address, modulo 7"},
 		"affinity, holds":       {algorithm: lb.Random, affinity: 60, visit: holds, by: ByAffinity, says: "keeps the backend of its last flow"},
-		"affinity, known flow":  {algorithm: lb.Random, affinity: 60, visit: holds, known: true, by: ByFlow, says: "by the memory of flows"},
+		"affinity, known flow":  {algorithm: lb.Random, affinity: 60, visit: holds, known: true, by: ByFlow, says: "by conntrack"},
 		"affinity, lost":        {algorithm: lb.Random, affinity: 60, visit: lastFlow{true, 1000e9, 77}, by: ByHash, number: numbers.Client, says: "of its address, m"},
 		"affinity, turn":        {algorithm: lb.RoundRobin, affinity: 60, by: ByHash, number: numbers.Client, says: "of its address, modulo"},
 		"lapsed":                {algorithm: lb.Random, affinity: 60, visit: lapsed, by: ByHash, number: numbers.Flow, says: "of its address and port"},
@@ -71,13 +72,13 @@ func TestChoice(t *testing.T) {
 		if trial.Backend = netip.MustParseAddrPort("10.1.0.9:1"); tt.number != 0 {
 			if e, err = explainOutside(take(t, l.Tables), known, q, client, trial); err != nil || len(e.Notes) != 1 ||
 				!strings.Contains(e.Notes[0], "ask again") {
-				t.Errorf("%s: of another backend than the slot's it says %q, %v", name, e.Notes, err)
+				t.Errorf("%s: for a backend other than the slot's the notes are %q, %v", name, e.Notes, err)
 			}
 		}
 	}
 }
 
-// An explanation says how packets get to the backend, and why that way.
+// An explanation says how packets get to the backend, and why.
 func TestForwarding(t *testing.T) {
 	row := maps.FlowRow{}
 	if have := ForwardingOf(&row); have != BySNAT {
@@ -101,10 +102,10 @@ func TestForwarding(t *testing.T) {
 		"here, another port":  {ByDNAT, 0, "4001", "so this one got another\n"},
 		"here, by the policy": {ByDNAT, maps.ExternalLocal, "4000", "dnat: externalTrafficPolicy is Local, so"},
 		"there, direct":       {"dsr-geneve", 0, "4000", "dsr-geneve: the backend is on another node, sees the client's own address"},
-		"there, with a mode":  {BySNAT, maps.DirectFlags(uint8(lb.DirectGeneve)), "61000", "the service has dsr-geneve, which this flow does without"},
-		"there, inside":       {BySNAT, maps.DirectFlags(uint8(lb.DirectOpt)), "61000", "which this flow does without, as its client is inside of the cluster\n"},
-		"there, no mode":      {BySNAT, maps.DirectFlags(uint8(lb.DirectIPIP)), "61000", "dsr-ipip, which this flow does without\n"},
-		"there":               {BySNAT, 0, "61000", "snat: the backend is on another node and sees 198.51.100.7, this node"},
+		"there, with a mode":  {BySNAT, maps.DirectFlags(uint8(lb.DirectGeneve)), "61000", "the service has dsr-geneve, which this flow does not use"},
+		"there, inside":       {BySNAT, maps.DirectFlags(uint8(lb.DirectOpt)), "61000", "which this flow does not use, since its client is inside the cluster\n"},
+		"there, no mode":      {BySNAT, maps.DirectFlags(uint8(lb.DirectIPIP)), "61000", "dsr-ipip, which this flow does not use\n"},
+		"there":               {BySNAT, 0, "61000", "snat: the backend is on another node and sees this node's address 198.51.100.7"},
 	} {
 		w := spread()
 		w.flags, w.local = tt.flags, w.all

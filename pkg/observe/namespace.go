@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace as the programs tell it from others, and its addresses.
+// Namespace is a network namespace, identified by the cookie that the programs use, and its
+// addresses.
 type Namespace struct {
 	Cookie uint64
 	Addrs  []netip.Addr // without loopback
 }
 
-// OwnNamespace returns the network namespace that the caller is in.
+// OwnNamespace returns the network namespace of the caller.
 func OwnNamespace() (Namespace, error) {
 	var n Namespace
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)

@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Near is something that a client may have meant who dialled what is no service.
+// Near is something that a client may have meant that dialed an address without a service.
 type Near struct {
 	Address  netip.AddrPort `json:"address"`
 	Protocol string         `json:"protocol"`
@@ -20,10 +20,10 @@ type Near struct {
 	rank int
 }
 
-// maxNear bounds what is suggested.
+// maxNear bounds the number of suggestions.
 const maxNear = 8
 
-// nearest returns what lies next to a destination, the most likely first.
+// nearest returns what is similar to a destination, the most likely first.
 func nearest(s *Snapshot, q Question) []Near {
 	var list []Near
 	for i := range s.Services {
@@ -35,7 +35,7 @@ func nearest(s *Snapshot, q Question) []Near {
 		}
 		if service.hasBackend(q) {
 			list = append(list, Near{q.Destination, q.Protocol.String(), "backend", service.label(),
-				"its backend: dialled directly, it gets the connection without a service", 0})
+				"its backend, which a client may also dial directly, without the service", 0})
 		}
 	}
 	slices.SortStableFunc(list, func(a, b Near) int {
@@ -49,8 +49,9 @@ func (s *Service) hasBackend(q Question) bool {
 	return slices.ContainsFunc(s.All.Backends, is) || slices.ContainsFunc(s.Local.Backends, is)
 }
 
-// nearness says in what a frontend differs from a destination, if that is little, and how likely it is meant. The row
-// that matched, such as one for clients from outside, is not near but there.
+// nearness says in what a frontend differs from a destination, if the difference is small, and how
+// likely the frontend was meant. A row that matches entirely, such as one for clients outside only,
+// is not a near miss.
 func nearness(f *Frontend, q Question) (rank int, why string) {
 	addr, port := f.Address.Addr(), f.Address.Port() == q.Destination.Port()
 	protocol := f.Protocol == q.Protocol.String()
@@ -71,7 +72,7 @@ func nearness(f *Frontend, q Question) (rank int, why string) {
 	return 0, ""
 }
 
-// oneEdit reports whether one character typed wrongly, missed or typed twice makes b of a.
+// oneEdit reports whether one mistyped, missing or duplicated character turns a into b.
 func oneEdit(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a

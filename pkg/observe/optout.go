@@ -11,12 +11,12 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Optout is a row of optout: a pod whose sockets are left alone, and what its processes are told by.
+// Optout is a row of optout: a pod whose sockets are left alone, and what identifies its processes.
 type Optout struct {
 	Kind  string       `json:"kind"` // "netns" or "cgroup"
 	ID    uint64       `json:"id"`
 	Pod   string       `json:"pod"`
-	Addrs []netip.Addr `json:"addresses,omitempty"` // none of a pod in the node's network namespace
+	Addrs []netip.Addr `json:"addresses,omitempty"` // empty for a pod in the node's network namespace
 	Why   string       `json:"why"`
 
 	key maps.OptoutKey
@@ -83,8 +83,9 @@ func joined(addrs []netip.Addr) string {
 	return strings.Join(texts, ",")
 }
 
-// optedOut returns the row by which the client's sockets are left alone, or nil. Of processes in the node's network
-// namespace only a cgroup tells, which the question has not: then a note says so.
+// optedOut returns the row by which the client's sockets are left alone, or nil. Processes in the
+// node's network namespace differ only by cgroup, which the question does not include; a note says
+// so then.
 func (x *explainer) optedOut() *Optout {
 	unnamed := 0
 	for i := range x.optouts {
@@ -105,19 +106,20 @@ func (x *explainer) optedOut() *Optout {
 	return nil
 }
 
-// OptOutStatus is how many pods have opted out of socket balancing, and which of them cannot be told from others.
+// OptOutStatus is how many pods have opted out of socket balancing, and which of them cannot be
+// identified.
 type OptOutStatus struct {
-	Pods       int            `json:"pods"`       // whose sockets are left alone
-	Waiting    int            `json:"waiting"`    // that have not been set up yet
-	NotCovered int            `json:"notCovered"` // whose sockets are balanced all the same
+	Pods       int            `json:"pods"`       // pods whose sockets are left alone
+	Waiting    int            `json:"waiting"`    // pods that are not set up yet
+	NotCovered int            `json:"notCovered"` // pods whose sockets are balanced nevertheless
 	Uncovered  []UncoveredPod `json:"uncovered,omitempty"`
 }
 
-// UncoveredPod is a pod that has opted out and is balanced all the same.
+// UncoveredPod is a pod that has opted out but is balanced nevertheless.
 type UncoveredPod struct {
 	Pod    string `json:"pod"`
-	Why    string `json:"why"`    // it has opted out
-	Reason string `json:"reason"` // it is not covered
+	Why    string `json:"why"`    // why it has opted out
+	Reason string `json:"reason"` // why it is not covered
 }
 
 func (o *OptOutStatus) text() string {

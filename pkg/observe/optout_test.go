@@ -68,6 +68,6 @@ func TestStatusOptOut(t *testing.T) {
 	text.Reset()
 	s.OptOut = &OptOutStatus{}
 	if err := s.WriteText(&text); err != nil || strings.Contains(text.String(), "opted out") {
-		t.Errorf("nobody has, %v:\n%s", err, text.String())
+		t.Errorf("without opted-out pods, %v:\n%s", err, text.String())
 	}
 }

@@ -12,15 +12,16 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Pinned is what the maps pinned on a node say.
+// Pinned is what the maps pinned on a node show.
 type Pinned struct {
 	*Snapshot
 	Maps      []MapStatus
 	Fragments FragmentStatus
 }
 
-// Read opens the maps pinned in dir read-only, takes a Snapshot and the state of every map, and closes them again. It
-// shares nothing with whoever else has the maps open. The error wraps what maps.Open returns.
+// Read opens the maps pinned in dir read-only, takes a Snapshot and the state of every map, and
+// closes them again. It shares nothing with other users of the maps. The error wraps what maps.Open
+// returns.
 func Read(dir string) (pinned *Pinned, err error) {
 	m, err := maps.Open(dir, true)
 	if err != nil {
@@ -94,7 +95,7 @@ func mapStatuses(m *maps.Maps, s *Snapshot, dir string) ([]MapStatus, error) {
 	return list, nil
 }
 
-// entries counts the rows in use of the maps whose use a snapshot shows.
+// entries counts the rows in use of the maps that a snapshot covers.
 func (s *Snapshot) entries() map[string]int {
 	n := map[string]int{"svcs": len(s.Dangling), "services": len(s.Services), "slots": 0, "backends": 0, "names": 0,
 		"optout": len(s.Optouts), "src_ranges": len(s.Ranges()), "pods": 0, "masq_skip": len(s.Native)}
@@ -125,7 +126,8 @@ func (s *Snapshot) Counts() (services, frontends, backends int) {
 	return n["services"], n["svcs"], n["backends"]
 }
 
-// ReadLinks reports on the links pinned in dir as the kernel has them. No directory means no links.
+// ReadLinks reports on the links pinned in dir, as the kernel has them. A missing directory means
+// no links.
 func ReadLinks(dir string) ([]ProgramStatus, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -155,7 +157,8 @@ func readLink(path string) (ProgramStatus, error) {
 	if err != nil {
 		return ProgramStatus{}, fmt.Errorf("inspect link %s: %w", path, err)
 	}
-	// The kernel keeps a link whose cgroup is gone, or that was detached by hand, with a cgroup of 0.
+	// The kernel keeps a link whose cgroup is gone, or that was detached by force, with cgroup ID
+	// 0.
 	cgroup := info.Cgroup()
 	return ProgramStatus{
 		Name: filepath.Base(path), ID: uint32(info.Program), Attached: cgroup == nil || cgroup.CgroupId != 0,

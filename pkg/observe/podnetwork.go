@@ -7,45 +7,51 @@ import (
 	"strings"
 )
 
-// PodNetworkStatus is how the network is doing that the agent gives the pods of its node.
+// PodNetworkStatus is the state of the network that the agent gives the pods of its node.
 type PodNetworkStatus struct {
-	Mode      string                  `json:"mode"` // main or chained
-	CIDRs     []string                `json:"cidrs,omitempty"`
-	Pods      int                     `json:"pods"`
-	Device    string                  `json:"device,omitempty"`    // what is made for pods that start: veth or netkit; empty where others make it
-	Netkits   int                     `json:"netkits,omitempty"`   // pods that have one
-	Unchecked int                     `json:"unchecked"`           // may send under others' addresses
-	Adopted   []string                `json:"adopted,omitempty"`   // pods whose records were lost: their host ports are as their Pods have them
-	Unknown   []string                `json:"unknown,omitempty"`   // likewise, of which too little is known to check what they send
+	Mode  string   `json:"mode"` // main or chained
+	CIDRs []string `json:"cidrs,omitempty"`
+	Pods  int      `json:"pods"`
+	// Device is what new pods get: veth or netkit; empty if another plugin makes it.
+	Device    string `json:"device,omitempty"`
+	Netkits   int    `json:"netkits,omitempty"` // pods that have a netkit
+	Unchecked int    `json:"unchecked"`         // pods that may send from foreign addresses
+	// Adopted lists pods whose records were lost: their host ports are those of their Pods.
+	Adopted []string `json:"adopted,omitempty"`
+	// Unknown lists pods whose records were lost, and of which too little is known to check what
+	// they send.
+	Unknown   []string                `json:"unknown,omitempty"`
 	Addresses map[string]AddressCount `json:"addresses,omitempty"` // by family
-	Reclaimed uint64                  `json:"reclaimed"`           // what nobody released
-	Mended    uint64                  `json:"mended"`              // pods whose routes were lost
-	Needed    []string                `json:"needed,omitempty"`    // settings of the kernel; DEVICE is that of each pod
-	Settings  []string                `json:"settings,omitempty"`  // of the node that are not as needed
+	Reclaimed uint64                  `json:"reclaimed"`           // unreleased attachments that were taken back
+	Mended    uint64                  `json:"mended"`              // pods whose lost routes were restored
+	Needed    []string                `json:"needed,omitempty"`    // kernel settings; DEVICE stands for that of each pod
+	Settings  []string                `json:"settings,omitempty"`  // kernel settings that are not as needed
 	Error     string                  `json:"error,omitempty"`     // why no pod can be added
-	Routing   *RoutingStatus          `json:"routing,omitempty"`   // nil where nobody here knows the way to other nodes
-	BigTCP    *BigTCPStatus           `json:"bigTCP,omitempty"`    // nil where nobody asked for it
-	Bandwidth *BandwidthStatus        `json:"bandwidth,omitempty"` // likewise
+	Routing   *RoutingStatus          `json:"routing,omitempty"`   // nil if fairlead does not route to other nodes
+	BigTCP    *BigTCPStatus           `json:"bigTCP,omitempty"`    // nil unless configured
+	Bandwidth *BandwidthStatus        `json:"bandwidth,omitempty"` // nil unless configured
 
 	Masquerade *MasqueradeStatus `json:"masquerade,omitempty"` // nil without a file
 	Proxies    []ProxyStatus     `json:"proxies,omitempty"`
-	Unproxied  int               `json:"unproxied,omitempty"`  // pods that ask for a proxy that is not known, or are not known themselves
-	ProxyError string            `json:"proxyError,omitempty"` // why nothing is handed to proxies
+	// Unproxied counts pods that ask for an unknown proxy, or whose Pods are not known.
+	Unproxied  int    `json:"unproxied,omitempty"`
+	ProxyError string `json:"proxyError,omitempty"` // why nothing is handed to proxies
 }
 
-// ProxyStatus is a proxy to which pods of this node may have their connections handed.
+// ProxyStatus is a proxy that pods of this node may have their connections handed to.
 type ProxyStatus struct {
 	Name     string `json:"name"`
 	Port     uint16 `json:"port"`
-	Optional bool   `json:"optional,omitempty"` // connections go their way while nobody listens
-	Pods     int    `json:"pods"`               // that have it
+	Optional bool   `json:"optional,omitempty"` // while nothing listens, connections bypass the proxy
+	Pods     int    `json:"pods"`               // pods that use it
 }
 
-// MasqueradeStatus is what is known from the file of networks to which pods speak under their own addresses.
+// MasqueradeStatus is the state of the file that lists networks to which pods send under their own
+// addresses.
 type MasqueradeStatus struct {
 	File     string `json:"file"`
-	Networks int    `json:"networks"`        // of its last good version
-	Error    string `json:"error,omitempty"` // why the present one cannot be used
+	Networks int    `json:"networks"`        // in its last good version
+	Error    string `json:"error,omitempty"` // why the present version cannot be used
 }
 
 // RoutingStatus is how packets get to the pods of other nodes.
@@ -53,9 +59,9 @@ type RoutingStatus struct {
 	Mode    string   `json:"mode"` // none, native or vxlan
 	Nodes   int      `json:"nodes"`
 	Routes  int      `json:"routes"`
-	Refused []string `json:"refused,omitempty"` // networks that nodes claim and do not get, and why
-	Left    []string `json:"left,omitempty"`    // networks that are left to others, and why
-	Mended  uint64   `json:"mended"`            // routes and neighbours that were lost
+	Refused []string `json:"refused,omitempty"` // networks that nodes claim but do not get, and why
+	Left    []string `json:"left,omitempty"`    // networks for which fairlead makes no route, and why
+	Mended  uint64   `json:"mended"`            // routes and neighbors that were lost and restored
 	Error   string   `json:"error,omitempty"`
 }
 
@@ -85,7 +91,7 @@ func (r *RoutingStatus) judge(say func(string, ...any)) {
 	}
 }
 
-// AddressCount is how many addresses are in which state.
+// AddressCount is the number of addresses in each state.
 type AddressCount struct {
 	Used    int     `json:"used"`
 	Cooling int     `json:"cooling"`
@@ -159,7 +165,7 @@ func (p *PodNetworkStatus) judge(say func(string, ...any)) {
 	}
 }
 
-// mostNamed is how many of a list are named where a line has to do.
+// mostNamed is how many names of a list are shown in a line.
 const mostNamed = 8
 
 func firstOf(names []string) string {

@@ -10,17 +10,17 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// LocalPod is a pod of this node as the programs know it: its rows of pods and of pod_links.
+// LocalPod is a pod of this node as the programs know it: its rows of pods and pod_links.
 type LocalPod struct {
 	Interface uint32       `json:"interface"` // index of the node's end
 	Device    string       `json:"device,omitempty"`
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	MAC       string       `json:"mac"`
-	// Unchecked says that it may send what has others' addresses.
+	// Unchecked says that it may send from foreign addresses.
 	Unchecked bool `json:"unchecked,omitempty"`
-	// Proxy is to whom its connections are handed.
+	// Proxy is the proxy that its connections are handed to.
 	Proxy maps.Proxy `json:"proxy,omitzero"`
-	// BBR says that its new connections have that congestion control.
+	// BBR says that its new connections use BBR congestion control.
 	BBR bool `json:"bbr,omitempty"`
 }
 
@@ -36,7 +36,7 @@ func proxyText(p maps.Proxy) string {
 	return fmt.Sprintf("port %d", p.Port)
 }
 
-// readPods returns the node's pods, with the names that their devices have here.
+// readPods returns the node's pods, with the names of their devices in this network namespace.
 func readPods(m *maps.Maps) ([]LocalPod, error) {
 	rows, err := maps.PodRows(m.PodLinks, m.Pods)
 	if err != nil {
@@ -49,7 +49,7 @@ func readPods(m *maps.Maps) ([]LocalPod, error) {
 			Interface: row.Index, Addresses: row.Addrs, MAC: net.HardwareAddr(row.MAC[:]).String(), Unchecked: row.Unchecked, Proxy: row.Proxy, BBR: row.BBR,
 		}
 		if device, err := net.InterfaceByIndex(int(row.Index)); err == nil {
-			p.Device = device.Name // without one it has just gone, or this is another network namespace
+			p.Device = device.Name // on error the device is just gone, or this is another network namespace
 		}
 		list = append(list, p)
 	}

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// PolicyStatus says how many NetworkPolicies there are that nobody should take to be enforced by fairlead.
+// PolicyStatus says that fairlead enforces no NetworkPolicies, and how many the cluster has.
 type PolicyStatus struct {
-	Enforced bool      `json:"enforced"`        // never; for who reads no documentation
-	Count    *int      `json:"count,omitempty"` // nil while it is not known
+	Enforced bool      `json:"enforced"`        // always false; tells readers of the JSON
+	Count    *int      `json:"count,omitempty"` // nil while unknown
 	Checked  time.Time `json:"checked,omitzero"`
-	Error    string    `json:"error,omitempty"` // why the last look told nothing; Count is then from before it
+	Error    string    `json:"error,omitempty"` // why the last attempt to count failed; Count is then older
 }
 
 func (p *PolicyStatus) text() string {

@@ -17,10 +17,11 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// Probe connects a socket as any process would and returns the address that the socket was pointed at, which the process
-// itself never hears of. It is a new connection to affinity and to round robin. A probe of TCP sends nothing where the
-// kernel lets a client fast-open (net.ipv4.tcp_fastopen), and one SYN elsewhere; one of UDP sends nothing. The error
-// wraps a unix.Errno if it is that of connect.
+// Probe connects a socket like any other process and returns the address that the socket was
+// pointed at, which the process itself never learns. Affinity and round robin treat it as a new
+// connection. A TCP probe sends nothing if the kernel lets clients use TCP Fast Open
+// (net.ipv4.tcp_fastopen), and one SYN otherwise. A UDP probe sends nothing. The error wraps a
+// unix.Errno if connect failed.
 func Probe(to netip.AddrPort, protocol model.Protocol) (netip.AddrPort, error) {
 	family, typ := unix.AF_INET, unix.SOCK_STREAM
 	var address unix.Sockaddr = &unix.SockaddrInet4{Port: int(to.Port()), Addr: v4(to.Addr())}
@@ -36,8 +37,8 @@ func Probe(to netip.AddrPort, protocol model.Protocol) (netip.AddrPort, error) {
 	}
 	defer unix.Close(socket)
 	if protocol == model.TCP {
-		// Without a cookie to wait for, connect leaves the SYN to the first write, which never comes. A kernel that
-		// does not allow that sends it.
+		// With no Fast Open cookie needed, connect defers the SYN to the first write, which never
+		// comes. A kernel that does not allow this sends the SYN.
 		if unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_NO_COOKIE, 1) == nil {
 			_ = unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_FASTOPEN_CONNECT, 1)
 		}
@@ -59,8 +60,8 @@ func v4(addr netip.Addr) [4]byte {
 	return [4]byte{}
 }
 
-// peerOf asks the kernel's list of sockets for the address that one is connected to: getpeername would give the one that
-// was dialled.
+// peerOf looks up the address that a socket is connected to in the kernel's list of sockets;
+// getpeername would return the dialed one.
 func peerOf(inode uint64, family int, protocol model.Protocol) (netip.AddrPort, error) {
 	path := "/proc/thread-self/net/" + protocol.String()
 	if family == unix.AF_INET6 {
@@ -78,8 +79,8 @@ func peerOf(inode uint64, family int, protocol model.Protocol) (netip.AddrPort, 
 	return peer, nil
 }
 
-// findPeer reads a list of sockets: a line has the number, the local and the remote address, and, as the tenth of its
-// words, the inode.
+// findPeer reads a list of sockets. A line has the number, the local and the remote address and, as
+// its tenth word, the inode.
 func findPeer(list io.Reader, inode uint64) (netip.AddrPort, error) {
 	want := strconv.FormatUint(inode, 10)
 	lines := bufio.NewScanner(list)
@@ -95,13 +96,13 @@ func findPeer(list io.Reader, inode uint64) (netip.AddrPort, error) {
 	return netip.AddrPort{}, errors.New("the socket is not listed")
 }
 
-// parseSocketAddress reads an address as the kernel lists it: words in the byte order of the machine.
+// parseSocketAddress parses an address as the kernel lists it: 32-bit words in native byte order.
 func parseSocketAddress(text string) (netip.AddrPort, error) {
 	host, port, ok := strings.Cut(text, ":")
 	b, err := hex.DecodeString(host)
 	number, portErr := strconv.ParseUint(port, 16, 16)
 	if err != nil || portErr != nil || !ok || len(b) != 4 && len(b) != 16 {
-		return netip.AddrPort{}, fmt.Errorf("read address %q: not as expected", text)
+		return netip.AddrPort{}, fmt.Errorf("read address %q: not in the format HEX:PORT", text)
 	}
 	for i := 0; i < len(b); i += 4 {
 		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
@@ -113,21 +114,22 @@ func parseSocketAddress(text string) (netip.AddrPort, error) {
 // Probed is where probes went.
 type Probed struct {
 	Address netip.AddrPort `json:"address,omitzero"`
-	Error   string         `json:"error,omitempty"` // of connect, which then tells no address
+	Error   string         `json:"error,omitempty"` // of connect, in which case the address is unknown
 	Count   int            `json:"count"`
 
 	refused bool
 }
 
-// AddProbes makes n probes and adds to the explanation where they went, and what that means if it is not where they
-// should have gone. They are made from the caller's namespace and cgroup, so they tell of a client there alone.
+// AddProbes makes n probes and adds to the explanation where they went, and what it means if they
+// did not go where they should. They run in the caller's network namespace and cgroup, so they only
+// show what a client there gets.
 func (e *Explanation) AddProbes(n int) error {
 	if !e.here {
 		e.Notes = append(e.Notes, "No probe was made: this command is not in the client's network namespace.")
 		return nil
 	}
 	if e.protocol == model.SCTP {
-		e.Notes = append(e.Notes, "No probe was made: sockets of SCTP meet no program, and one may load a module into the kernel.")
+		e.Notes = append(e.Notes, "No probe was made: SCTP sockets meet no program, and opening one may load a kernel module.")
 		return nil
 	}
 	counts := map[Probed]int{}
@@ -152,16 +154,16 @@ func (e *Explanation) AddProbes(n int) error {
 	return nil
 }
 
-// judge notes what it means that a probe went somewhere else than it should.
+// judge notes what it means that a probe did not go where it should.
 func (e *Explanation) judge(got Probed) {
 	switch {
 	case got.Address == e.Destination && e.Outcome != LeftAlone:
-		e.Notes = append(e.Notes, "A probe was pointed nowhere: the programs are attached to another part of the cgroup tree than this command is "+
-			"in ("+ownCgroup()+"), or take no effect.")
+		e.Notes = append(e.Notes, "A probe was not pointed at a backend: the programs are attached to another part of the cgroup tree than the one this command is "+
+			"in ("+ownCgroup()+"), or have no effect.")
 	case got.refused && e.Outcome == ToBackend, got.Address.IsValid() && got.Address != e.Destination && !e.isCandidate(got.Address):
-		e.Notes = append(e.Notes, "A probe went another way than the maps say: they may have changed meanwhile; ask again.")
+		e.Notes = append(e.Notes, "A probe went elsewhere than the maps say: they may have changed meanwhile; ask again.")
 	case got.Error != "" && !got.refused:
-		e.Notes = append(e.Notes, "A probe met no route: either to the backend, or the programs did not point it at one.")
+		e.Notes = append(e.Notes, "A probe found no route: there is none to the backend, or the programs did not point it at one.")
 	}
 }
 
@@ -174,7 +176,7 @@ func (e *Explanation) isCandidate(address netip.AddrPort) bool {
 	return false
 }
 
-// ownCgroup returns the path of this process in the cgroup2 tree, as far as its own view goes.
+// ownCgroup returns the path of this process in the cgroup2 tree, as this process sees it.
 func ownCgroup() string {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// takeRanges gives the source ranges to the services that heed them, once these are read.
+// takeRanges assigns the source ranges to the services that check them. The services must have been
+// read.
 func (s *Snapshot) takeRanges(table Ranges) error {
 	if table == nil {
 		return nil
@@ -60,7 +61,7 @@ func (s *Snapshot) Ranges() []SourceRange {
 }
 
 func dumpRanges(w io.Writer, s *Snapshot) {
-	labels := map[uint32]string{maps.Inside: "(inside of the cluster)"}
+	labels := map[uint32]string{maps.Inside: "(inside the cluster)"}
 	for i := range s.Services {
 		labels[s.Services[i].Index] = s.Services[i].label()
 	}
@@ -70,14 +71,14 @@ func dumpRanges(w io.Writer, s *Snapshot) {
 	}
 }
 
-// shownRanges is how many source ranges of a service are shown where a line has to do.
+// shownRanges is how many source ranges of a service are shown in a line.
 const shownRanges = 16
 
-// rangesText shows whom a service lets in.
+// rangesText lists the ranges that a service admits.
 func rangesText(service *Service) string {
 	list := service.SourceRanges
 	if len(list) == 0 {
-		return "none, nobody is let in"
+		return "none, so no client is admitted"
 	}
 	words := make([]string, 0, shownRanges)
 	for _, prefix := range list[:min(len(list), shownRanges)] {

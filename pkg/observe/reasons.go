@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// Reason is what people are told of a reason that the programs count.
+// Reason describes a reason that the programs count, for users.
 type Reason struct {
 	Word  string // as in the programs' enum: "no-backend"
-	Stops bool   // the packet is dropped or the call refused; otherwise it is carried on, with less than there should be
-	What  string // what becomes of the packet or the call
+	Stops bool   // the packet is dropped or the call refused; otherwise it continues in a degraded way
+	What  string // what happens to the packet or the call
 	Cause string
 	Cure  string
 }
@@ -24,12 +24,14 @@ func (r *Reason) Effect() string {
 	return "carried on"
 }
 
-// Reasons returns every reason but "none", in the order of the programs' enum. It is the source of docs/drops.md.
+// Reasons returns every reason except "none", in the order of the programs' enum. docs/drops.md is
+// generated from it.
 func Reasons() []Reason {
 	return slices.Concat(reasonsOfServices(), reasonsOfFlows(), reasonsOfPods())
 }
 
-// reasonsOfPods are those for which what a pod sends is stopped at its own device.
+// reasonsOfPods returns the reasons for which packets from a pod are stopped at the pod's own
+// device.
 func reasonsOfPods() []Reason {
 	const dropped = "What the pod sent is dropped at its own device."
 	return []Reason{

@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestReasons holds that every reason which the programs have is described, in docs/drops.md too.
+// TestReasons checks that every reason of the programs is described, and that docs/drops.md is up
+// to date.
 func TestReasons(t *testing.T) {
 	_, words, err := counterWords()
 	if err != nil {
@@ -28,7 +29,7 @@ func TestReasons(t *testing.T) {
 			}
 		}
 		if !slices.Contains(words, r.Word) {
-			t.Errorf("%s is described, and no program has it", r.Word)
+			t.Errorf("%s is described, but the programs do not have it", r.Word)
 		}
 	}
 	for _, word := range words {
@@ -52,7 +53,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// TestReasonsSayWhetherTheyStop compares with what the programs' own comments say of each.
+// TestReasonsSayWhetherTheyStop compares with the comments on the reasons in the programs' source.
 func TestReasonsSayWhetherTheyStop(t *testing.T) {
 	source, err := os.ReadFile("../../bpf/lib/reason.h")
 	if err != nil {
@@ -92,8 +93,8 @@ tc    ttl           stopped     1        60
 		t.Errorf("(-want +have):\n%s", diff)
 	}
 	after := slices.Clone(list)
-	after[1].Packets, after[2].Packets, after[2].Bytes = 0, 15, 900 // the counter of the first began anew, of nothing
-	after[4].Packets, after[4].Bytes = 0, 0                         // as did this one
+	after[1].Packets, after[2].Packets, after[2].Bytes = 0, 15, 900 // the counter of the first was reset to zero
+	after[4].Packets, after[4].Bytes = 0, 0                         // as was this one
 	rates := DropRates(list, after, 2*time.Second)
 	if len(rates) != 1 || rates[0].Reason != "source-range" || rates[0].PacketsPerSecond != 5 || rates[0].BytesPerSecond != 300 {
 		t.Errorf("rates %+v", rates)

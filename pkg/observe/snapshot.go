@@ -1,6 +1,6 @@
-// Package observe reads what is in the maps and says it in words. It writes nothing, so it works beside a running agent
-// and without one. Indexes are shown as the names and addresses that they stand for; what cannot be resolved is reported
-// as damage and never trusted.
+// Package observe reads what is in the maps and presents it to users. It writes nothing, so it
+// works beside a running agent and without one. Indexes are resolved to the names and addresses
+// that they stand for; an index that cannot be resolved is reported as damage and never trusted.
 package observe
 
 import (
@@ -24,29 +24,30 @@ type Ranges interface {
 	Each(visit func(maps.Range)) error
 }
 
-// Tables are what a Snapshot is taken of: the memory of the maps, or of any likeness of them.
+// Tables are what a Snapshot is taken of: the memory of the maps, or of anything that looks like
+// them.
 type Tables struct {
 	Frontends Frontends
-	Ranges    Ranges // nil for none
+	Ranges    Ranges // may be nil
 	Services  []maps.Service
 	Slots     []maps.Slot
 	Backends  []maps.Backend
 	Names     []maps.NameText
 }
 
-// Snapshot is what the tables said at one moment, resolved and sorted.
+// Snapshot is the content of the tables at one moment, resolved and sorted.
 type Snapshot struct {
 	Services []Service  `json:"services"` // by name
 	Backends []Backend  `json:"backends"` // by address; every row that was ever written
 	Dangling []Frontend `json:"dangling,omitempty"`
-	// Inside is what the programs take for addresses inside of the cluster.
+	// Inside lists the addresses that the programs treat as inside the cluster.
 	Inside []netip.Prefix `json:"inside,omitempty"`
-	// Strays are source ranges of services that heed none, or that are not there.
+	// Strays are source ranges of services that do not check ranges, or that do not exist.
 	Strays   []SourceRange `json:"strayRanges,omitempty"`
 	Counters []Counter     `json:"counters,omitempty"`
 	Optouts  []Optout      `json:"optouts,omitempty"`
 	Pods     []LocalPod    `json:"pods,omitempty"`
-	// Native is where pods are known by their own addresses.
+	// Native lists the networks to which pods send under their own addresses.
 	Native []netip.Prefix `json:"native,omitempty"`
 }
 
@@ -58,7 +59,8 @@ type Service struct {
 	Flags           []string   `json:"flags,omitempty"`
 	AffinitySeconds uint32     `json:"affinitySeconds,omitempty"`
 	Frontends       []Frontend `json:"frontends"`
-	// SourceRanges are the clients that get to the service's load balancer addresses; all, without the flag.
+	// SourceRanges are the clients admitted at the service's load balancer addresses. Without the
+	// flag, all are.
 	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
 	All          Scope          `json:"all"`
 	Local        Scope          `json:"local"`
@@ -69,7 +71,7 @@ type Service struct {
 
 // Frontend is a row of svcs. Service is the index that it leads to.
 type Frontend struct {
-	Address  netip.AddrPort `json:"address"` // the unspecified address for every address of the node
+	Address  netip.AddrPort `json:"address"` // the unspecified address stands for every address of the node
 	Protocol string         `json:"protocol"`
 	Kind     string         `json:"kind"`
 	Service  uint32         `json:"service"`
@@ -89,41 +91,43 @@ type Scope struct {
 	Offset   uint32  `json:"offset"`
 	Length   int     `json:"length"`
 	Tag      uint16  `json:"tag"`
-	Backends []Share `json:"backends,omitempty"` // by address, each once
-	// Damage says what is wrong with the slots; Backends then has only those before the first bad one.
+	Backends []Share `json:"backends,omitempty"` // by address, without duplicates
+	// Damage says what is wrong with the slots. Backends then covers only the slots before the
+	// first bad one.
 	Damage string `json:"damage,omitempty"`
-	// Unsettled says that the writer was faster than the reader on every try: the scope may be mixed with its successor.
+	// Unsettled says that the table changed during every attempt to read it: the scope may be mixed
+	// with its successor.
 	Unsettled bool `json:"unsettled,omitempty"`
 
 	word  maps.Word
 	slots []uint32 // the backend of each slot
 }
 
-// Share is the part of a scope's slots that lead to one backend.
+// Share is how many of a scope's slots lead to one backend.
 type Share struct {
 	Address  netip.AddrPort `json:"address"`
 	Protocol string         `json:"protocol"`
 	Local    bool           `json:"local,omitempty"` // on this node
-	// Terminating says that it is about to go. Such a backend gets connections where no other is left, or by the
-	// Service's publishNotReadyAddresses.
+	// Terminating says that the backend is about to go. Such a backend gets connections only if no
+	// other is left, or if the Service sets publishNotReadyAddresses.
 	Terminating bool   `json:"terminating,omitempty"`
 	Slots       int    `json:"slots"`
 	Backend     uint32 `json:"backend"` // index
 }
 
-// Backend is a row of backends with the services that have a slot for it. A row that was freed keeps its content until
-// it is used again, and has no services.
+// Backend is a row of backends with the service that has a slot for it. A freed row keeps its
+// content until it is reused, and has no service.
 type Backend struct {
 	Address  netip.AddrPort `json:"address"`
 	Protocol string         `json:"protocol"`
 	Index    uint32         `json:"index"`
 	Local    bool           `json:"local,omitempty"`   // on this node
-	Service  string         `json:"service,omitempty"` // that has it in a table; none for a row that is free
+	Service  string         `json:"service,omitempty"` // whose table has it; empty for a free row
 
 	owner uint32
 }
 
-// label returns the service's name, or words for one that has none.
+// label returns the service's name, or a placeholder if it has none.
 func (s *Service) label() string {
 	if s.Name == "" {
 		return "(unnamed)"
@@ -131,7 +135,7 @@ func (s *Service) label() string {
 	return s.Name
 }
 
-// scopes lists the service's tables with their names, in the order in which they are shown.
+// scopes lists the service's tables with their names, in display order.
 func (s *Service) scopes() []namedScope {
 	return []namedScope{{"all", &s.All}, {"local", &s.Local}}
 }
@@ -141,8 +145,8 @@ type namedScope struct {
 	*Scope
 }
 
-// UsesAll reports whether any traffic goes by the table of all backends. Only connections from inside to a ClusterIP
-// can be held to the node.
+// UsesAll reports whether any traffic uses the table of all backends. Only connections from inside
+// to a ClusterIP can be restricted to the node.
 func (s *Service) UsesAll() bool {
 	if s.All.Length > 0 || !s.has(flagInternalLocal) {
 		return true
@@ -155,19 +159,19 @@ func (s *Service) UsesAll() bool {
 	return false
 }
 
-// UsesLocal reports whether any traffic goes by the table of this node's backends.
+// UsesLocal reports whether any traffic uses the table of this node's backends.
 func (s *Service) UsesLocal() bool {
 	return s.Local.Length > 0 || s.has(flagInternalLocal) || s.has(flagExternalLocal)
 }
 
 func (s *Service) has(flag string) bool { return slices.Contains(s.Flags, flag) }
 
-// The words for a service's flags.
+// Names of a service's flags.
 const (
 	flagInternalLocal = "internal-local"
 	flagExternalLocal = "external-local"
 	flagSourceRanges  = "source-ranges"
-	flagDSR           = "dsr-" // and the mode
+	flagDSR           = "dsr-" // followed by the mode
 )
 
 func flagWords(flags uint8) []string {

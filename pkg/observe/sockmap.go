@@ -8,32 +8,34 @@ import (
 	"time"
 )
 
-// SockmapStatus is how connections of this node go past TCP.
+// SockmapStatus is the state of connections on this node that bypass TCP.
 type SockmapStatus struct {
-	On         bool                    `json:"on"`
-	Held       bool                    `json:"held"`                // an operator has everything go by TCP
-	Pods       int                     `json:"pods"`                // that may take part
-	Waiting    int                     `json:"waiting,omitempty"`   // of these, that have no network yet
-	Uncovered  map[string]string       `json:"uncovered,omitempty"` // by name: why a pod that should cannot
-	Sockets    int                     `json:"sockets"`             // in the map
-	Watched    uint64                  `json:"watched"`             // connections of which both ends may take part, ever
-	Redirected SockmapTally            `json:"redirected"`          // messages past TCP
-	Passed     map[string]SockmapTally `json:"passed,omitempty"`    // messages of sockets in the map that went by TCP, by why
-	Excluded   map[string]uint64       `json:"excluded,omitempty"`  // connections that go by TCP for good, by why
-	Admitted   uint64                  `json:"admitted"`            // sockets that were put into the map, ever
-	Left       uint64                  `json:"left"`                // and taken out before they closed
-	Full       uint64                  `json:"full"`                // connections for which there was no room
-	Checks     SockmapChecks           `json:"checks"`
-	Error      string                  `json:"error,omitempty"` // why nothing goes past TCP although it should
+	On      bool `json:"on"`
+	Held    bool `json:"held"`              // an operator has switched acceleration off
+	Pods    int  `json:"pods"`              // pods that may take part
+	Waiting int  `json:"waiting,omitempty"` // those of them that have no network yet
+	// Uncovered maps the name of a pod to the reason why it cannot take part although it should.
+	Uncovered  map[string]string `json:"uncovered,omitempty"`
+	Sockets    int               `json:"sockets"`    // in the map
+	Watched    uint64            `json:"watched"`    // connections whose ends may both take part, ever
+	Redirected SockmapTally      `json:"redirected"` // messages that bypassed TCP
+	// Passed counts messages of sockets in the map that used TCP, by reason.
+	Passed   map[string]SockmapTally `json:"passed,omitempty"`
+	Excluded map[string]uint64       `json:"excluded,omitempty"` // connections that use TCP for good, by reason
+	Admitted uint64                  `json:"admitted"`           // sockets added to the map, ever
+	Left     uint64                  `json:"left"`               // sockets removed from it before they closed
+	Full     uint64                  `json:"full"`               // connections for which there was no room
+	Checks   SockmapChecks           `json:"checks"`
+	Error    string                  `json:"error,omitempty"` // why nothing bypasses TCP although it should
 }
 
-// SockmapTally is how many there were, and of how many bytes.
+// SockmapTally is a number of items and their bytes.
 type SockmapTally struct {
 	Count uint64 `json:"count"`
 	Bytes uint64 `json:"bytes"`
 }
 
-// SockmapChecks is what came of the connections that the agent makes to itself.
+// SockmapChecks is the result of the connections that the agent makes to itself.
 type SockmapChecks struct {
 	Passed   uint64    `json:"passed"`
 	Failed   uint64    `json:"failed"`
@@ -63,7 +65,7 @@ func (s *SockmapStatus) text() string {
 	return strings.Join(words, ", ")
 }
 
-// bytesOf writes a number of bytes for people.
+// bytesOf formats a number of bytes.
 func bytesOf(n uint64) string {
 	value, unit := float64(n), "B"
 	for _, next := range []string{"KiB", "MiB", "GiB", "TiB"} {

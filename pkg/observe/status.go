@@ -5,23 +5,23 @@ import (
 	"time"
 )
 
-// Status is how an agent is doing, or, without one, what its pins tell.
+// Status is the state of an agent or, without one, what the pinned maps and links show.
 type Status struct {
 	Version   string          `json:"version,omitempty"`
-	Mode      string          `json:"mode,omitempty"` // "accelerate-only" where nothing but Sockmap is the agent's; else empty
+	Mode      string          `json:"mode,omitempty"` // "accelerate-only" if the agent runs nothing but Sockmap; else empty
 	Node      string          `json:"node,omitempty"`
 	Started   time.Time       `json:"started,omitzero"`
 	Source    *SourceStatus   `json:"source,omitempty"`    // nil without an agent
-	Reconcile *ReconcileState `json:"reconcile,omitempty"` // nil without an agent, or before the maps are there
+	Reconcile *ReconcileState `json:"reconcile,omitempty"` // nil without an agent, or before the maps exist
 	Datapath  DatapathStatus  `json:"datapath"`
 	OptOut    *OptOutStatus   `json:"optOut,omitempty"` // nil without an agent
-	Flows     *FlowStatus     `json:"flows,omitempty"`  // nil without an agent, or before it has looked
+	Flows     *FlowStatus     `json:"flows,omitempty"`  // nil without an agent, or before its first look
 	Ways      *WayStatus      `json:"ways,omitempty"`   // likewise
-	// PodNetwork is nil without an agent, and where pods get their network otherwise.
+	// PodNetwork is nil without an agent, or if pods get their network from another plugin.
 	PodNetwork *PodNetworkStatus `json:"podNetwork,omitempty"`
-	// Sockmap is nil without an agent, and where everything goes by TCP.
+	// Sockmap is nil without an agent, or if no connection may bypass TCP.
 	Sockmap *SockmapStatus `json:"sockmap,omitempty"`
-	// Policies is nil without an agent, and where no API server is asked.
+	// Policies is nil without an agent, or if it does not ask an API server.
 	Policies  *PolicyStatus  `json:"networkPolicies,omitempty"`
 	Fragments FragmentStatus `json:"fragments"`
 	Services  int            `json:"services"`
@@ -29,30 +29,30 @@ type Status struct {
 	Backends  int            `json:"backends"`
 	Maps      []MapStatus    `json:"maps"`
 	Problems  []Problem      `json:"problems"`
-	// Degraded has a sentence for everything that keeps this node from its job; see Judge.
+	// Degraded has a sentence for everything that keeps this node from doing its job; see Judge.
 	Degraded []string `json:"degraded"`
 }
 
-// SourceStatus is the state of what delivers the objects.
+// SourceStatus is the state of the source of objects.
 type SourceStatus struct {
 	Kind       string        `json:"kind"`                 // "kubernetes", or the path of the files
-	Server     string        `json:"server,omitempty"`     // HOST:PORT of the API server that is asked
-	Configured string        `json:"configured,omitempty"` // and of the one that the agent was told of
+	Server     string        `json:"server,omitempty"`     // HOST:PORT of the API server in use
+	Configured string        `json:"configured,omitempty"` // HOST:PORT of the API server in the configuration
 	Synced     bool          `json:"synced"`
-	Missing    []string      `json:"missing,omitempty"` // the kinds that were not delivered yet
+	Missing    []string      `json:"missing,omitempty"` // the kinds of object that were not delivered yet
 	Errors     []SourceError `json:"errors,omitempty"`
 	LastChange time.Time     `json:"lastChange,omitzero"`
 }
 
-// SourceError is why a file, or a kind of object, could not be read.
+// SourceError says why a file or a kind of object could not be read.
 type SourceError struct {
 	Where   string `json:"where"`
 	Message string `json:"message"`
 }
 
-// ReconcileState is how far the maps are behind the objects.
+// ReconcileState says how far the maps lag behind the objects.
 type ReconcileState struct {
-	Dirty        int           `json:"dirty"` // objects and rows that wait
+	Dirty        int           `json:"dirty"` // objects and rows that wait to be written
 	Passes       uint64        `json:"passes"`
 	Errors       uint64        `json:"errors"` // since the start
 	LastError    string        `json:"lastError,omitempty"`
@@ -61,7 +61,8 @@ type ReconcileState struct {
 	Verify       VerifyState   `json:"verify"`
 }
 
-// VerifyState counts the checks of the maps against the objects that the agent makes by itself, and what they found.
+// VerifyState counts the agent's periodic checks of the maps against the objects, and what they
+// found.
 type VerifyState struct {
 	Checks   uint64    `json:"checks"`
 	Found    uint64    `json:"found"` // differences
@@ -74,9 +75,9 @@ type DatapathStatus struct {
 	CgroupRoot string          `json:"cgroupRoot,omitempty"`
 	Programs   []ProgramStatus `json:"programs"`
 	Features   map[string]bool `json:"features,omitempty"` // of the kernel
-	// Attachment is nil without an agent, and before its first check.
+	// Attachment is nil without an agent, or before its first check.
 	Attachment *AttachmentStatus `json:"attachment,omitempty"`
-	// Outside is nil without an agent, and where no device is to be served.
+	// Outside is nil without an agent, or if no device is to be served.
 	Outside *OutsideStatus `json:"outside,omitempty"`
 }
 
@@ -87,10 +88,10 @@ type ProgramStatus struct {
 	Attached     bool   `json:"attached"`
 	ID           uint32 `json:"id,omitempty"`
 	Tag          string `json:"tag,omitempty"`
-	Instructions uint32 `json:"instructions,omitempty"` // that the verifier walked
+	Instructions uint32 `json:"instructions,omitempty"` // processed by the verifier
 }
 
-// MapStatus is the state of one map. Entries is nil where the rows in use cannot be counted.
+// MapStatus is the state of one map. Entries is nil if the rows in use cannot be counted.
 type MapStatus struct {
 	Name      string  `json:"name"`
 	Type      string  `json:"type"`
@@ -100,10 +101,11 @@ type MapStatus struct {
 	Entries   *int    `json:"entries,omitempty"`
 	Capacity  uint32  `json:"capacity"`
 	Pressure  float64 `json:"pressure"` // entries / capacity
-	// Evictions are the rows that were pushed out, ever, by how many were made and not deleted; nil where none is pushed out.
-	// A row may be told some seconds late, and none is that was not.
+	// Evictions is how many rows the map has ever evicted, computed from how many were made and how
+	// many deleted. It is nil if the map evicts nothing. An eviction may be counted some seconds
+	// late, but nothing else is ever counted.
 	Evictions     *uint64 `json:"evictions,omitempty"`
-	EvictedLately uint64  `json:"evictedLately,omitempty"` // of them, in the last minutes; only an agent knows
+	EvictedLately uint64  `json:"evictedLately,omitempty"` // evictions in the last minutes; only an agent knows
 	Memory        uint64  `json:"memoryBytes"`
 	Pin           string  `json:"pin"`
 	Schema        string  `json:"schema"`
@@ -116,15 +118,16 @@ type Problem struct {
 	Message string `json:"message"`
 }
 
-// NewStatus returns a Status with what the pins tell.
+// NewStatus returns a Status with what the pins show.
 func NewStatus(pinned *Pinned) Status {
 	s := Status{Maps: pinned.Maps, Fragments: pinned.Fragments, Problems: []Problem{}, Degraded: []string{}}
 	s.Services, s.Frontends, s.Backends = pinned.Counts()
 	return s
 }
 
-// Judge fills in Degraded from everything else. A problem of an object is its author's to solve and no reason: the node
-// does what it was told. Lists that are nil become empty, as readers of JSON like them.
+// Judge fills in Degraded from everything else. A problem of an object does not degrade the node:
+// it is for the object's author to solve, and the node does what it was told. Judge replaces nil
+// lists with empty ones, as readers of JSON expect.
 func (s *Status) Judge() {
 	s.Degraded = []string{}
 	s.Maps, s.Problems, s.Datapath.Programs = list(s.Maps), list(s.Problems), list(s.Datapath.Programs)
@@ -163,7 +166,7 @@ func (s *Status) Judge() {
 	s.Sockmap.judge(say)
 }
 
-// judgeServing tells of a node that serves Services what it cannot do without.
+// judgeServing reports what a node that serves Services cannot do without.
 func (s *Status) judgeServing(say func(string, ...any)) {
 	if len(s.Maps) == 0 {
 		say("There are no maps.")

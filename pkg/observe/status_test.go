@@ -73,7 +73,7 @@ func TestStatusText(t *testing.T) {
 	s.Policies.Count, s.Policies.Error = nil, "count NetworkPolicies: forbidden"
 	s.Datapath.Attachment.Families = []FamilyProof{{"IPv4", missed, "let pass"}, {"IPv6", "absent", "no such sockets"}}
 	s.Source.Synced, s.Source.Missing = false, []string{"nodes", "pods"}
-	s.Source.Server = "192.0.2.11:6443" // the other one does not answer
+	s.Source.Server = "192.0.2.11:6443" // the configured one does not answer
 	s.Reconcile.Dirty, s.Reconcile.Errors, s.Reconcile.LastError = 2, 9, "insert svcs: no space"
 	o := s.Datapath.Outside
 	o.Devices[1].TC, o.Devices[1].Error = "", "attach tc_to_netdev: no memory"
@@ -86,12 +86,12 @@ func TestStatusText(t *testing.T) {
 	golden(t, "degraded.txt", out.String())
 }
 
-// Of an agent that has no part in Services nothing of these is told, and nothing missed.
+// The status of an agent that does not serve Services neither mentions them nor misses them.
 func TestStatusOfAccelerateOnly(t *testing.T) {
 	s := Status{Mode: "accelerate-only", Source: &SourceStatus{Kind: "kubernetes", Synced: true}}
 	s.Datapath.CgroupRoot = "/sys/fs/cgroup"
 	if s.Judge(); !slices.Equal(s.Degraded, []string{"No connection bypasses TCP yet."}) {
-		t.Errorf("before it is at work: %q", s.Degraded)
+		t.Errorf("before it works: %q", s.Degraded)
 	}
 	s.Sockmap = &SockmapStatus{On: true, Pods: 2}
 	s.Judge()
@@ -114,7 +114,7 @@ func TestStatusJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
-		t.Errorf("a status changed on its way (-sent +received):\n%s", diff)
+		t.Errorf("a status changed in transit (-sent +received):\n%s", diff)
 	}
 }
 

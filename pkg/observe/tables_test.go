@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// rows is a hash of frontends in memory.
+// rows is a Frontends in memory.
 type rows map[maps.SvcKey]maps.Svc
 
 func (r rows) Each(visit func(maps.SvcKey, maps.Svc)) error {
@@ -19,14 +19,14 @@ func (r rows) Each(visit func(maps.SvcKey, maps.Svc)) error {
 	return nil
 }
 
-// wants is a service as tests write it down.
+// wants is a service in the notation of tests.
 type wants struct {
 	name       string
 	algorithm  uint8
 	flags      uint8
 	affinity   uint32
-	frontends  map[string]uint32 // "10.96.0.10:80" -> kind
-	all, local []string          // one backend a slot
+	frontends  map[string]uint32 // "10.96.0.10:80" to kind
+	all, local []string          // one backend per slot
 }
 
 type ranges []maps.Range
@@ -38,7 +38,7 @@ func (r ranges) Each(visit func(maps.Range)) error {
 	return nil
 }
 
-// layout lays services out in tables. Its fields choose what a dump must not depend on.
+// layout lays services out in tables. Its fields control details that a dump must not depend on.
 type layout struct {
 	Tables
 	nextService, nextSlot, nextBackend uint32
@@ -101,7 +101,7 @@ func (l *layout) backend(service uint32, text string) uint32 {
 	return index
 }
 
-// shop is a set of services with everything that a dump can show.
+// shop returns services with everything that a dump can show.
 func shop() []wants {
 	return []wants{
 		{

@@ -14,12 +14,13 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// takeTries is how often a reader follows a writer that overtakes it.
+// takeTries is how often a read is retried because the table changed meanwhile.
 const takeTries = 4
 
-// Take reads the tables. They may be written meanwhile: every service is read until its words stand still, and all of
-// them once more at the end, so that what is compared across services belongs to one moment. The error is that of
-// listing the frontends; damaged rows are part of the result.
+// Take reads the tables. They may be written meanwhile: each service is read until its words are
+// unchanged after the read, and all of them are checked once more at the end, so that comparisons
+// across services are about one moment. The error is that of listing the frontends; damaged rows
+// are part of the result.
 func Take(t Tables) (*Snapshot, error) {
 	r := reader{Tables: t, services: map[uint32]*Service{}}
 	rows, err := r.frontends()
@@ -32,7 +33,8 @@ func Take(t Tables) (*Snapshot, error) {
 	r.settle()
 	dangling := r.assign(rows)
 	if len(dangling) > 0 {
-		// Rows that came or went meanwhile are no damage: damage is still there.
+		// Rows that came or went meanwhile are no damage. Real damage is still there on a second
+		// look.
 		if rows, err = r.frontends(); err != nil {
 			return nil, err
 		}
@@ -98,7 +100,7 @@ func (r *reader) assign(rows []Frontend) []Frontend {
 	return dangling
 }
 
-// read reads one row of services, or forgets it when nothing stands there.
+// read reads one row of services, or forgets the service if the row is empty.
 func (r *reader) read(index uint32) {
 	if int(index) >= min(len(r.Services), len(r.Names)) {
 		return
@@ -136,12 +138,12 @@ func (r *reader) words(index uint32) (words [maps.Scopes]maps.Word) {
 	return words
 }
 
-// stands reports whether a service is still what was read.
+// stands reports whether a service is unchanged since it was read.
 func (r *reader) stands(s *Service) bool {
 	return r.words(s.Index) == [maps.Scopes]maps.Word{s.All.word, s.Local.word} && textOf(&r.Names[s.Index]) == s.Name
 }
 
-// settle rereads what changed since it was read, until a whole round finds nothing.
+// settle rereads services that changed since they were read, until a whole round finds no change.
 func (r *reader) settle() {
 	for round := range takeTries {
 		moved := false
@@ -196,7 +198,8 @@ func (r *reader) scope(index uint32, scope int, words [maps.Scopes]maps.Word) Sc
 	return s
 }
 
-// disowned says what is wrong with the owner of a backend that a slot leads to; nothing if it is the slot's.
+// disowned says what is wrong with the owner of a backend that a slot leads to, or "" if it is the
+// slot's.
 func (r *reader) disowned(slot int, backend, service uint32, scope int) string {
 	row := maps.Backend{Owner: atomic.LoadUint32(&r.Backends[backend].Owner)}
 	switch {
@@ -259,7 +262,7 @@ func (r *reader) snapshot(dangling []Frontend) *Snapshot {
 	return s
 }
 
-// order returns a short digest of which backend stands in which slot.
+// order returns a short digest of which backend is in which slot.
 func (s *Snapshot) order(scope *Scope) string {
 	names := map[uint32]string{}
 	for _, share := range scope.Backends {
@@ -272,7 +275,8 @@ func (s *Snapshot) order(scope *Scope) string {
 	return fmt.Sprintf("%08x", sum.Sum32())
 }
 
-// textOf returns the text of a name; one that is not plain text is quoted, for it goes to terminals.
+// textOf returns the text of a name. Text that is not printable is quoted, since it is written to
+// terminals.
 func textOf(name *maps.NameText) string {
 	b := make([]byte, 0, len(name.Text))
 	for _, c := range name.Text {

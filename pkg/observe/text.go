@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// WriteText writes the status for people.
+// WriteText writes the status as text.
 func (s *Status) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	lines := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -187,7 +187,7 @@ func WriteMaps(w io.Writer, list []MapStatus) error {
 	return table.Flush()
 }
 
-// size writes a number of bytes for people.
+// size formats a number of bytes.
 func size(n uint64) string {
 	const step = 1024
 	if n < step {
@@ -203,7 +203,7 @@ func size(n uint64) string {
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// round keeps what matters of a duration.
+// round rounds a duration to the digits that matter.
 func round(d time.Duration) time.Duration {
 	switch {
 	case d >= time.Second:

@@ -9,24 +9,24 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// What becomes of a packet that the programs are tried on.
+// What the programs did with the packet of a trial.
 const (
-	TrialInside  = "inside"  // its client is not outside, so it does not meet them
+	TrialInside  = "inside"  // the client is not outside, so the packet does not meet them
 	TrialIdle    = "idle"    // no frontend is reached from outside, so they are not attached
 	TrialStack   = "stack"   // they leave it to the stack
 	TrialDrop    = "drop"    // they drop it, for the reason
 	TrialBackend = "backend" // it goes to a backend
 )
 
-// TrialQuestion is the first packet of a flow from outside.
+// TrialQuestion describes the first packet of a flow from outside.
 type TrialQuestion struct {
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
 	Protocol    string         `json:"protocol"`         // "tcp" or "udp"
-	Device      string         `json:"device,omitempty"` // "" for the one by which the client would be answered
+	Device      string         `json:"device,omitempty"` // empty for the device by which the client would be answered
 }
 
-// Trial is what the programs made of it.
+// Trial is what the programs did with the packet.
 type Trial struct {
 	Outcome string         `json:"outcome"`
 	Device  string         `json:"device,omitempty"` // that it comes in by
@@ -35,22 +35,23 @@ type Trial struct {
 	Told    bool           `json:"told,omitempty"` // the client is told of the drop
 	Source  netip.AddrPort `json:"source,omitzero"`
 	Backend netip.AddrPort `json:"backend,omitzero"`
-	// Forwarding is how packets get to the backend, and Known that the flow was remembered: then nothing was chosen.
+	// Forwarding is how packets get to the backend. Known says that the flow was tracked already,
+	// so that no backend was chosen.
 	Forwarding Forwarding `json:"forwarding,omitempty"`
 	Known      bool       `json:"known,omitempty"`
-	Numbers    *Numbers   `json:"numbers,omitempty"` // by which the flow would be led to a slot
-	Way        string     `json:"way,omitempty"`     // the device; without one the stack finds the way
-	NextHop    string     `json:"nextHop,omitempty"` // its link-layer address; "" where the kernel has yet to learn of it
+	Numbers    *Numbers   `json:"numbers,omitempty"` // that lead the flow to a slot
+	Way        string     `json:"way,omitempty"`     // the outgoing device; empty if the stack finds the route
+	NextHop    string     `json:"nextHop,omitempty"` // its link-layer address; empty if the kernel has yet to resolve it
 }
 
-// The outcomes of a packet from outside.
+// Outcomes that only packets from outside have.
 const (
 	Dropped Outcome = "dropped"
-	ToStack Outcome = "stack" // the node's own stack gets it, as it is
+	ToStack Outcome = "stack" // the node's own stack gets it unchanged
 )
 
-// ExplainOutside answers a Question about a client outside: the steps from the maps pinned in dir, and what becomes of
-// the packet from what the programs made of it.
+// ExplainOutside answers a Question about a client outside. It takes the steps from the maps pinned
+// in dir, and the outcome from the trial of the programs.
 func ExplainOutside(dir string, q Question, source netip.AddrPort, trial *Trial) (*Explanation, error) {
 	var e *Explanation
 	err := explainWith(dir, func(s *Snapshot, known facts) (err error) {
@@ -74,7 +75,7 @@ func explainOutside(s *Snapshot, known facts, q Question, source netip.AddrPort,
 		return x.e, nil
 	}
 	if service == nil {
-		x.damaged("the frontend leads to service %d, which is not there", frontend.Service)
+		x.damaged("the frontend leads to service %d, which does not exist", frontend.Service)
 		return x.e, nil
 	}
 	x.e.Service = service.label()
@@ -91,7 +92,8 @@ func explainOutside(s *Snapshot, known facts, q Question, source netip.AddrPort,
 	return x.e, nil
 }
 
-// outsideFrontend returns the row that the packet matches and its service, as the programs look it up.
+// outsideFrontend returns the row that the packet matches and its service, looked up as the
+// programs do.
 func (x *explainer) outsideFrontend() (*Service, *Frontend) {
 	addr := x.Destination.Addr()
 	service, row := x.row(maps.KeyOf(addr, x.Destination.Port(), x.Protocol))
@@ -104,7 +106,7 @@ func (x *explainer) outsideFrontend() (*Service, *Frontend) {
 	}
 	service, row = x.row(maps.KeyOf(model.FamilyOf(addr).Unspecified(), x.Destination.Port(), x.Protocol))
 	if row != nil {
-		x.e.Matched = fmt.Sprintf("the row of every address of the node: %s is one", addr)
+		x.e.Matched = fmt.Sprintf("the row for every address of the node: %s is one", addr)
 	}
 	return service, row
 }
@@ -142,12 +144,12 @@ func sourceRange(service *Service, frontend *Frontend, client netip.Addr) string
 		}
 	}
 	if best.IsValid() {
-		return fmt.Sprintf("%s lets the client in", best)
+		return fmt.Sprintf("%s admits the client", best)
 	}
-	return "none has the client: " + rangesText(service)
+	return "none contains the client: " + rangesText(service)
 }
 
-// outsideBackends says which backends there are to choose from, and what decides.
+// outsideBackends lists the backends to choose from, and says what decides.
 func (x *explainer) outsideBackends(service *Service, frontend *Frontend) {
 	scope := namedScope{"all", &service.All}
 	local := service.has(flagExternalLocal)
@@ -155,7 +157,7 @@ func (x *explainer) outsideBackends(service *Service, frontend *Frontend) {
 	switch {
 	case frontend.row.Kind == maps.ClusterIP:
 		local = service.has(flagInternalLocal)
-		x.e.Policy = "of a ClusterIP internalTrafficPolicy counts"
+		x.e.Policy = "for a ClusterIP, internalTrafficPolicy applies"
 	case frontend.row.Kind == maps.HostPort:
 		x.e.Policy = "a host port leads to its pod"
 	case local:
@@ -189,7 +191,7 @@ func (x *explainer) outsideAffinity(service *Service) {
 	case !entry.there:
 		x.e.Affinity += "this client has no backend yet"
 	case age > timeout:
-		x.e.Affinity += fmt.Sprintf("this client's was %s ago, so it chooses anew", age.Round(time.Second))
+		x.e.Affinity += fmt.Sprintf("this client's last one was %s ago, so a backend is chosen anew", age.Round(time.Second))
 	default:
 		x.e.Affinity += fmt.Sprintf("this client keeps its backend for another %s, if that is still usable", (timeout - age).Round(time.Second))
 	}

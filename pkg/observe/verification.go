@@ -8,22 +8,23 @@ import (
 	"time"
 )
 
-// Verification is what a comparison of the maps with the objects found.
+// Verification is the result of a comparison of the maps with the objects.
 type Verification struct {
-	Repair      bool          `json:"repair"` // it was told to mend
+	Repair      bool          `json:"repair"` // the request asked for repair
 	Services    int           `json:"services"`
 	Frontends   int           `json:"frontends"`
 	Backends    int           `json:"backends"`
 	Found       int           `json:"found"`
 	Mended      int           `json:"mended"`
-	Pending     int           `json:"pending"`     // objects and rows that wait for a retry, and were not judged
+	Pending     int           `json:"pending"`     // objects and rows waiting for a retry, which were not judged
 	Differences []Difference  `json:"differences"` // the first of those found
 	Took        time.Duration `json:"tookNanoseconds"`
-	// Structure has what is wrong with the maps in themselves, where no agent could say what should be in them.
+	// Structure lists what is structurally wrong with the maps, if no agent could say what should
+	// be in them.
 	Structure []string `json:"structure,omitempty"`
 }
 
-// Difference is a row that is not what the objects compile to.
+// Difference is a row that differs from what the objects compile to.
 type Difference struct {
 	Kind   string `json:"kind"`
 	Where  string `json:"where"`
@@ -32,7 +33,7 @@ type Difference struct {
 	Mended bool   `json:"mended"`
 }
 
-// Findings has a sentence for whatever is damaged still.
+// Findings has a sentence for everything that is still damaged.
 func (v *Verification) Findings() []string {
 	var list []string
 	for _, s := range v.Structure {
@@ -44,7 +45,7 @@ func (v *Verification) Findings() []string {
 	return list
 }
 
-// WriteText writes for people what an agent found.
+// WriteText writes what an agent found.
 func (v *Verification) WriteText(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -82,7 +83,7 @@ func (v *Verification) WriteText(w io.Writer) error {
 	return out.Flush()
 }
 
-// WriteStructure writes for people what the maps tell without an agent.
+// WriteStructure writes what the maps show without an agent.
 func (v *Verification) WriteStructure(w io.Writer) error {
 	out := bufio.NewWriter(w)
 	for _, s := range v.Structure {

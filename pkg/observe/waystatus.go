@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// WayStatus is how the agent follows what the ways of packets depend on.
+// WayStatus is how the agent follows changes of routes and neighbors, on which cached next hops
+// depend.
 type WayStatus struct {
 	Following  bool      `json:"following"`
-	Changes    uint64    `json:"changes"` // that flows were told of, since the start
+	Changes    uint64    `json:"changes"` // of which flows were notified, since the start
 	LastChange time.Time `json:"lastChange,omitzero"`
-	Neighbours int       `json:"neighbours"`      // that are known
-	IsCrowded  bool      `json:"isCrowded"`       // there are more, and what becomes of those is always a change
-	Error      string    `json:"error,omitempty"` // why nobody follows
+	Neighbours int       `json:"neighbours"`      // number of known neighbors
+	IsCrowded  bool      `json:"isCrowded"`       // there are more; any event about those counts as a change
+	Error      string    `json:"error,omitempty"` // why changes are not followed
 }
 
 func (w *WayStatus) text() string {
