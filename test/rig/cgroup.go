@@ -16,12 +16,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// emptyTimeout bounds the wait for killed processes. They cannot refuse, so reaching it means that the kernel holds
-// one in a call that cannot be interrupted.
+// emptyTimeout bounds the wait for killed processes. They cannot refuse to die, so reaching it
+// means that the kernel holds one in an uninterruptible call.
 const emptyTimeout = 10 * time.Second
 
-// Cgroup is a cgroup2 directory of our own. Programs attached to it see only the processes started in it, which is
-// what lets tests run beside each other and leaves the rest of the machine alone.
+// Cgroup is a cgroup2 directory of our own. Programs attached to it see only the processes started
+// in it, so tests can run side by side and leave the rest of the machine alone.
 type Cgroup struct {
 	path string
 	dir  *os.File
@@ -69,8 +69,8 @@ func openCgroup(path string) (*Cgroup, error) {
 	return &Cgroup{path: path, dir: dir}, nil
 }
 
-// NewCgroupIn returns a new cgroup of that name in another one. It is removed, with every process in it, when the test
-// ends, before the other is.
+// NewCgroupIn returns a new cgroup with that name inside another one. It is removed, with every
+// process in it, when the test ends, before its parent is.
 func NewCgroupIn(t T, parent *Cgroup, name string) *Cgroup {
 	t.Helper()
 	path := filepath.Join(parent.path, name)
@@ -89,14 +89,14 @@ func NewCgroupIn(t T, parent *Cgroup, name string) *Cgroup {
 	return c
 }
 
-// Path returns the directory.
+// Path returns the path of the cgroup's directory.
 func (c *Cgroup) Path() string { return c.path }
 
-// FD returns the descriptor of the directory, to attach programs to; it is valid until Close.
+// FD returns the descriptor of the directory, to attach programs to. It is valid until Close.
 func (c *Cgroup) FD() int { return int(c.dir.Fd()) }
 
-// Command returns a command that will be born in the cgroup: there is no moment at which it is elsewhere. It is killed
-// when the thread that starts it ends, so it never outlives this process.
+// Command returns a command that starts in the cgroup: it never runs outside it. The command is
+// killed when the thread that starts it ends, so it does not outlive this process.
 func (c *Cgroup) Command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: c.FD(), Pdeathsig: syscall.SIGKILL}
@@ -130,7 +130,8 @@ func (c *Cgroup) Close() error {
 		return fmt.Errorf("remove cgroup %s: this process is in it", c.path)
 	}
 	if len(pids) > 0 {
-		// One write reaches those that are being forked at this moment too, which no list of processes does.
+		// One write also kills processes that are being forked right now; a list of processes would
+		// miss them.
 		if err := os.WriteFile(filepath.Join(c.path, "cgroup.kill"), []byte("1"), 0); err != nil {
 			return fmt.Errorf("kill processes of cgroup: %w", err)
 		}
@@ -144,7 +145,7 @@ func (c *Cgroup) Close() error {
 	return c.dir.Close()
 }
 
-// waitEmpty waits until the kernel says that no process is left.
+// waitEmpty waits until the kernel reports that no process is left.
 func (c *Cgroup) waitEmpty() error {
 	events, err := os.Open(filepath.Join(c.path, "cgroup.events"))
 	if err != nil {
@@ -166,7 +167,7 @@ func (c *Cgroup) waitEmpty() error {
 			pids, _ := c.Pids()
 			return fmt.Errorf("remove cgroup %s: processes %v are still there %s after they were killed", c.path, pids, emptyTimeout)
 		}
-		// The file becomes urgent to read when its content changes.
+		// The kernel signals POLLPRI on the file when its content changes.
 		watched := []unix.PollFd{{Fd: int32(events.Fd()), Events: unix.POLLPRI}}
 		if _, err := unix.Poll(watched, int(left.Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("watch cgroup: %w", err)
@@ -200,5 +201,5 @@ func findCgroup2(mounts []mount) (string, error) {
 	return "", errors.New("find cgroup2: it is not mounted (mount -t cgroup2 none DIRECTORY)")
 }
 
-// ownPrefix begins the name of everything that this process puts into a file system.
+// ownPrefix starts the name of everything that this process creates in a file system.
 func ownPrefix() string { return fmt.Sprintf("fairlead-%d-", os.Getpid()) }

@@ -24,7 +24,7 @@ func TestCgroupCommand(t *testing.T) {
 	}
 }
 
-// Close ends what a test forgot, its grandchildren too, and nothing outside the cgroup.
+// Close kills what a test left running, grandchildren included, and nothing outside the cgroup.
 func TestCgroupClose(t *testing.T) {
 	Root(t)
 	NoLeaks(t)
@@ -41,7 +41,7 @@ func TestCgroupClose(t *testing.T) {
 	if err := forgotten.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := output.Read(make([]byte, 32)); err != nil { // the grandchild is there
+	if _, err := output.Read(make([]byte, 32)); err != nil { // the grandchild is running
 		t.Fatal(err)
 	}
 	if pids, err := cgroup.Pids(); err != nil || len(pids) != 2 || !slices.Contains(pids, forgotten.Process.Pid) {

@@ -12,14 +12,15 @@ import (
 	"time"
 )
 
-// childName is the zeroth argument by which a process knows that it is a child of the rig.
+// childName is the argv[0] that tells a process it is a child of the rig.
 const childName = "fairlead-rig-child"
 
-// outputDelay bounds the wait for a grandchild that keeps the standard error of a child that has ended.
+// outputDelay bounds the wait for a grandchild that keeps the child's standard error open after the
+// child has ended.
 const outputDelay = 5 * time.Second
 
-// Funcs are the functions that a binary can run as child processes, by name. A function gets the arguments of its call
-// and returns the exit code.
+// Funcs are the functions that a binary can run as child processes, by name. A function gets the
+// arguments of its call and returns the exit code.
 type Funcs map[string]func(args []string) int
 
 // Main runs the tests of a package whose tests start children, and returns the exit code. It fails if the tests leave
@@ -48,8 +49,8 @@ func Main(m interface{ Run() int }, funcs Funcs) int {
 	return code
 }
 
-// Dispatch runs the function that the process was started for, if it is a child of the rig. A program that starts
-// children calls it first, with os.Args, and exits with the code if ok.
+// Dispatch runs the function that this process was started for, if it is a child of the rig. A
+// program that starts children calls Dispatch first, with os.Args, and if ok exits with code.
 func (f Funcs) Dispatch(args []string) (code int, ok bool) {
 	if !isChild(args) {
 		return 0, false
@@ -75,8 +76,8 @@ type Process struct {
 	err    error         // how it ended; valid after done
 }
 
-// Child runs a function of Funcs in a process of its own and returns what it printed. It fails the test unless the
-// function returns 0. With nil for the cgroup or the namespace it runs where the test is.
+// Child runs a function of Funcs in its own process and returns what it printed. It fails the test
+// unless the function returns 0. A nil cgroup or namespace means the test's own.
 func Child(t T, cgroup *Cgroup, ns *Netns, name string, args ...string) string {
 	t.Helper()
 	out, err := RunChild(cgroup, ns, name, args...)
@@ -86,7 +87,7 @@ func Child(t T, cgroup *Cgroup, ns *Netns, name string, args ...string) string {
 	return out
 }
 
-// NewChild starts a function of Funcs in a process of its own, which is killed when the test ends.
+// NewChild starts a function of Funcs in its own process, which is killed when the test ends.
 func NewChild(t T, cgroup *Cgroup, ns *Netns, name string, args ...string) *Process {
 	t.Helper()
 	p, err := StartChild(cgroup, ns, name, args...)
@@ -97,15 +98,15 @@ func NewChild(t T, cgroup *Cgroup, ns *Netns, name string, args ...string) *Proc
 	return p
 }
 
-// RunChild runs a function of Funcs in a process of its own and returns what it printed, also with an error. The error
-// has its exit code and what it wrote to standard error.
+// RunChild runs a function of Funcs in its own process and returns what it printed, even if it also
+// returns an error. The error includes the exit code and what the child wrote to standard error.
 func RunChild(cgroup *Cgroup, ns *Netns, name string, args ...string) (string, error) {
 	p, err := StartChild(cgroup, ns, name, args...)
 	if err != nil {
 		return "", err
 	}
 	defer p.Kill()
-	// A child that reads no input may have ended already, which closes it too.
+	// A child that reads no input may have ended already, which also closes Stdin.
 	if err := p.Stdin.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return "", fmt.Errorf("close input of child %s: %w", name, err)
 	}
@@ -116,8 +117,8 @@ func RunChild(cgroup *Cgroup, ns *Netns, name string, args ...string) (string, e
 	return string(out), p.Wait()
 }
 
-// StartChild starts a function of Funcs in a process of its own. The process dies with this one. The caller ends it
-// with Kill.
+// StartChild starts a function of Funcs in its own process. The child dies with this process. The
+// caller ends it with Kill.
 func StartChild(cgroup *Cgroup, ns *Netns, name string, args ...string) (*Process, error) {
 	// Without Dispatch a test binary would run its tests again in each child, and those would start children.
 	if isChild(os.Args) {
@@ -135,7 +136,8 @@ func StartChild(cgroup *Cgroup, ns *Netns, name string, args ...string) (*Proces
 	if p.Stdin, err = cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("start child %s: %w", name, err)
 	}
-	// A pipe of our own: that of package exec is closed when the process ends, read or not.
+	// Use our own pipe: os/exec closes its pipe when the process ends, even if it has not been
+	// read.
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("start child %s: %w", name, err)
@@ -153,8 +155,8 @@ func StartChild(cgroup *Cgroup, ns *Netns, name string, args ...string) (*Proces
 	return p, nil
 }
 
-// run starts the process, tells the result, and waits for its end. All of that happens on one thread that is kept for
-// it: the kernel kills the child when the thread that started it ends, not the process.
+// run starts the process, reports the result, and waits for it to end, all on one locked thread:
+// the kernel kills the child when the thread that started it ends, not when the process does.
 func (p *Process) run(ns *Netns, started chan<- error) {
 	defer close(p.done)
 	enter := func() error { return nil }
@@ -179,8 +181,8 @@ func (p *Process) run(ns *Netns, started chan<- error) {
 // Pid returns the id of the process.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// ReadLine returns the next line that the child prints, without the newline. It waits for it, so a line is how a child
-// says that it is ready.
+// ReadLine returns the next line that the child prints, without the newline. It blocks until the
+// line arrives, so a child prints a line to say that it is ready.
 func (p *Process) ReadLine() (string, error) {
 	line, err := p.stdout.ReadString('\n')
 	if err != nil {
@@ -189,7 +191,8 @@ func (p *Process) ReadLine() (string, error) {
 	return line[:len(line)-1], nil
 }
 
-// Wait waits until the child has ended. The error has its exit code and what it wrote to standard error.
+// Wait waits until the child has ended. The error includes the exit code and what the child wrote
+// to standard error.
 func (p *Process) Wait() error {
 	<-p.done
 	if p.err != nil {
@@ -198,9 +201,9 @@ func (p *Process) Wait() error {
 	return nil
 }
 
-// Kill ends the child, if it has not ended yet, and waits until it is gone.
+// Kill kills the child unless it has ended, and waits until it is gone.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // the only error is that it has ended
+	_ = p.cmd.Process.Kill() // the only possible error is that it has ended
 	<-p.done
 	p.Stdin.Close()
 	p.pipe.Close()

@@ -41,7 +41,7 @@ func TestChild(t *testing.T) {
 		})
 	}
 	if own[0] == path || current(t) == inside {
-		t.Error("the test itself is in there")
+		t.Error("the test itself is in the child's cgroup or namespace")
 	}
 }
 
@@ -62,11 +62,11 @@ func TestChildFails(t *testing.T) {
 	var fake fakeT
 	Child(&fake, nil, nil, "fail")
 	if !strings.Contains(fake.fatal, "exit status 7") || !strings.Contains(fake.fatal, "half") {
-		t.Errorf("the test was not failed with both, but with %q", fake.fatal)
+		t.Errorf("the test failed with %q, want both the exit status and the output", fake.fatal)
 	}
 }
 
-// A test binary without Main runs its tests in its children; these must not start children in turn.
+// A test binary without Main runs its tests in its children; those must not start children in turn.
 func TestChildOfChild(t *testing.T) {
 	out := Child(t, nil, nil, "fork")
 	if !strings.Contains(out, "did not call Main") {
@@ -89,7 +89,8 @@ func TestChildInNothing(t *testing.T) {
 	}
 }
 
-// Two processes of the rig talk: the server says where it listens, so nobody has to guess when it is ready.
+// Two processes of the rig talk to each other: the server prints its address once it listens, so
+// the client need not guess when it is ready.
 func TestProcess(t *testing.T) {
 	Root(t)
 	NoLeaks(t)
@@ -112,7 +113,7 @@ func TestProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := server.Wait(); err != nil {
-		t.Errorf("the server, asked to end: %v", err)
+		t.Errorf("the server did not end cleanly when its input was closed: %v", err)
 	}
 	server.Kill() // does nothing to a process that has ended
 }

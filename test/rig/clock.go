@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Coarse returns the time by the clock of the programs, which stands still between two ticks, and for longer where the
-// processor that keeps the time is held up, as an emulated one can be.
+// Coarse returns the time on the clock that the BPF programs use. That clock stands still between
+// two ticks, and for longer where the CPU that keeps the time is held up, as an emulated CPU can
+// be.
 func Coarse(t T) time.Duration {
 	t.Helper()
 	var now unix.Timespec

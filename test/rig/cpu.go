@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CPU is where a test runs programs whose maps have rows of each CPU: what one run leaves there, the next one finds.
+// CPU is the CPU on which a test runs programs that use per-CPU maps: each run finds what the one
+// before left in that CPU's rows.
 type CPU int
 
-// NextCPU returns the CPUs that the process may use in turn, so that tests side by side use all of them.
+// NextCPU returns the usable CPUs in turn, so that parallel tests spread over all of them.
 func NextCPU() (CPU, error) {
 	cpus, err := usable()
 	if err != nil {
@@ -24,7 +25,7 @@ func NextCPU() (CPU, error) {
 
 var taken atomic.Uint32
 
-// usable is asked before any thread is kept anywhere.
+// usable is evaluated before any thread is pinned to a CPU.
 var usable = sync.OnceValues(func() (cpus []CPU, err error) {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -38,7 +39,7 @@ var usable = sync.OnceValues(func() (cpus []CPU, err error) {
 	return cpus, nil
 })
 
-// Do calls f on a thread that stays on the CPU.
+// Do calls f on a thread pinned to the CPU.
 func (c CPU) Do(f func() error) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -48,7 +49,7 @@ func (c CPU) Do(f func() error) (err error) {
 	}
 	here.Set(int(c))
 	if err := unix.SchedSetaffinity(0, &here); err != nil {
-		return fmt.Errorf("keep a thread on CPU %d: %w", c, err)
+		return fmt.Errorf("pin a thread to CPU %d: %w", c, err)
 	}
 	defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &before)) }()
 	return f()

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A function stays on its CPU, and the thread may go elsewhere afterwards.
+// Do keeps a function on its CPU, and afterwards the thread may run on any CPU again.
 func TestCPU(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -37,7 +37,7 @@ func TestCPU(t *testing.T) {
 		}
 	}
 	if len(used) != before.Count() {
-		t.Errorf("in turn come %d of %d CPUs", len(used), before.Count())
+		t.Errorf("NextCPU returned %d of %d CPUs", len(used), before.Count())
 	}
 	var after unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &after); err != nil {

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// inventory is the set of what this process has in the kernel, each as a line to show.
+// inventory is the set of kernel objects that this process has, each as a line for messages.
 type inventory map[string]bool
 
-// NoLeaks fails the test if it ends with more cgroups, mounts, namespaces or child processes of this process than it
-// has now. It comes first in a test, so that the test's own cleaning up is done when it looks. Tests that run beside
-// it must not use the rig.
+// NoLeaks fails the test if it ends with more cgroups, mounts, namespaces or child processes than
+// this process has now. Call it first in a test, so that it looks after the test's own cleanup is
+// done. Tests that run in parallel with it must not use the rig.
 func NoLeaks(t T) {
 	t.Helper()
 	before, err := takeInventory()
@@ -33,7 +33,7 @@ func NoLeaks(t T) {
 	})
 }
 
-// added returns what is there now and was not then.
+// added returns what exists now and is not in i.
 func (i inventory) added() ([]string, error) {
 	now, err := takeInventory()
 	if err != nil {
@@ -53,7 +53,7 @@ func takeInventory() (inventory, error) {
 	return i, nil
 }
 
-// addMounts adds the mounts and cgroups whose names say that they are of this process.
+// addMounts adds the mounts and cgroups whose names start with this process's prefix.
 func (i inventory) addMounts() error {
 	mounts, err := readMounts()
 	if err != nil {
@@ -66,7 +66,7 @@ func (i inventory) addMounts() error {
 	}
 	root, err := findCgroup2(mounts)
 	if err != nil {
-		return nil // without one there is no cgroup to leave behind
+		return nil // without cgroup2 there is no cgroup to leave behind
 	}
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -80,7 +80,7 @@ func (i inventory) addMounts() error {
 	return nil
 }
 
-// addNamespaces adds the network namespaces that an open file keeps.
+// addNamespaces adds the network namespaces that an open file keeps alive.
 func (i inventory) addNamespaces() error {
 	const dir = "/proc/self/fd"
 	entries, err := os.ReadDir(dir)
@@ -88,7 +88,7 @@ func (i inventory) addNamespaces() error {
 		return err
 	}
 	for _, entry := range entries {
-		// An error means that the file has been closed since.
+		// An error means that the file has been closed in the meantime.
 		if target, err := os.Readlink(filepath.Join(dir, entry.Name())); err == nil && strings.HasPrefix(target, "net:[") {
 			i["open network namespace "+target] = true
 		}
@@ -106,7 +106,7 @@ func (i inventory) addChildren() error {
 		if _, err := strconv.Atoi(entry.Name()); err != nil {
 			continue
 		}
-		// An error means that the process has ended since.
+		// An error means that the process has ended in the meantime.
 		stat, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "stat"))
 		if err != nil {
 			continue
@@ -118,7 +118,7 @@ func (i inventory) addChildren() error {
 	return nil
 }
 
-// parseStat reads "pid (name) state parent ..."; the name may hold blanks and parentheses.
+// parseStat parses "pid (name) state parent ..."; the name may contain spaces and parentheses.
 func parseStat(stat string) (name string, parent int, ok bool) {
 	from, to := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
 	if from < 0 || to < from {

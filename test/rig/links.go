@@ -47,7 +47,7 @@ func Address(t T, n *Netns, ifname string, prefixes ...string) {
 	}
 }
 
-// Route sends what goes to dst, such as 10.96.0.0/12 or ::/0, by way of the address via.
+// Route adds a route to dst, such as 10.96.0.0/12 or ::/0, through the gateway via.
 func Route(t T, n *Netns, dst, via string) {
 	t.Helper()
 	prefix, err := netip.ParsePrefix(dst)
@@ -63,7 +63,7 @@ func Route(t T, n *Netns, dst, via string) {
 	}
 }
 
-// AddAddr gives the interface an address, which is usable then.
+// AddAddr gives the interface an address. The address is usable when AddAddr returns.
 func (n *Netns) AddAddr(ifname string, prefix netip.Prefix) error {
 	link, err := n.handle.LinkByName(ifname)
 	if err != nil {
@@ -86,9 +86,9 @@ func (n *Netns) AddAddr(ifname string, prefix netip.Prefix) error {
 // localTimeout is how long an address may take to become usable.
 const localTimeout = 10 * time.Second
 
-// addLocal6 adds an address of IPv6 and waits for its route: the kernel leaves that to a worker, also where nothing is
-// to be detected, and a busy machine lets it wait. It asks rather than listens, since no
-// word of that route came once on Linux 6.1.
+// addLocal6 adds an IPv6 address and waits for its route: the kernel leaves adding the route to a
+// worker, even without duplicate address detection, and on a busy machine that takes a while.
+// addLocal6 polls rather than listens, since Linux 6.1 once did not announce that route.
 func (n *Netns) addLocal6(link netlink.Link, addr *netlink.Addr) error {
 	if err := n.handle.AddrAdd(link, addr); err != nil {
 		return err
@@ -99,12 +99,12 @@ func (n *Netns) addLocal6(link netlink.Link, addr *netlink.Addr) error {
 			return nil
 		}
 		if time.Since(begin) > localTimeout {
-			return fmt.Errorf("there is no route to it after %v: %v, %v", localTimeout, routes, err)
+			return fmt.Errorf("no local route after %v: %v, %v", localTimeout, routes, err)
 		}
 	}
 }
 
-// AddRoute sends what goes to dst by way of the address via.
+// AddRoute adds a route to dst through the gateway via.
 func (n *Netns) AddRoute(dst netip.Prefix, via netip.Addr) error {
 	route := &netlink.Route{Dst: ipNet(dst.Masked()), Gw: via.AsSlice()}
 	if err := n.handle.RouteAdd(route); err != nil {

@@ -74,7 +74,7 @@ func echo(client, server *Netns, address string) error {
 	return <-served
 }
 
-// IPv6 addresses are usable at once: none waits to see whether another host has it.
+// IPv6 addresses are usable at once: none waits for duplicate address detection.
 func TestNoDuplicateDetection(t *testing.T) {
 	Root(t)
 	NoLeaks(t)
@@ -94,7 +94,7 @@ func TestNoDuplicateDetection(t *testing.T) {
 			t.Errorf("%s has flags %#x", addr.IPNet, addr.Flags)
 		}
 	}
-	// Addresses that others add, the kernel's own among them, are checked if either of these says so.
+	// Addresses that others add, including the kernel, are checked if either of these is set.
 	for _, scope := range []string{"all", "eth0"} {
 		err := a.Do(func() error {
 			value, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + scope + "/accept_dad")
@@ -126,7 +126,7 @@ func TestLinkMistakes(t *testing.T) {
 	var fake fakeT
 	Address(&fake, a, "eth9", "10.0.0.1/8")
 	if !strings.Contains(fake.fatal, "eth9") {
-		t.Errorf("the test was not failed, but told %q", fake.fatal)
+		t.Errorf("the test did not fail; messages: %q", fake.fatal)
 	}
 }
 

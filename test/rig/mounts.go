@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mount is a line of mountinfo as far as the rig cares.
+// mount holds the fields of a mountinfo line that the rig needs.
 type mount struct {
 	path, kind string
 	writable   bool
@@ -24,7 +24,8 @@ func readMounts() ([]mount, error) {
 	return parseMounts(string(content))
 }
 
-// parseMounts reads the form of /proc/self/mountinfo: a varying number of fields stands before the lone dash.
+// parseMounts parses the format of /proc/self/mountinfo: a varying number of fields comes before
+// the lone dash.
 func parseMounts(mountinfo string) ([]mount, error) {
 	var mounts []mount
 	for line := range strings.Lines(mountinfo) {
@@ -42,7 +43,7 @@ func parseMounts(mountinfo string) ([]mount, error) {
 	return mounts, nil
 }
 
-// unescape undoes the octal escapes by which paths with blanks stay one field.
+// unescape decodes the octal escapes that keep a path with spaces in one field.
 func unescape(field string) string {
 	var b strings.Builder
 	for i := 0; i < len(field); i++ {
@@ -73,18 +74,20 @@ func BPFFS(t T) string {
 	return dir
 }
 
-// MountBPFFS mounts a new BPF file system on a new directory. What is pinned in it goes with it.
+// MountBPFFS mounts a new BPF file system on a new directory. Unmounting it removes what is pinned
+// in it.
 func MountBPFFS() (dir string, unmount func() error, err error) {
 	if dir, err = os.MkdirTemp("", ownPrefix()+"bpffs-"); err != nil {
 		return "", nil, fmt.Errorf("mount bpffs: %w", err)
 	}
 	if err := unix.Mount("bpf", dir, "bpf", 0, "mode=0700"); err != nil {
-		_ = os.Remove(dir) // empty and in the directory for temporary files: the mount's error is the news
+		_ = os.Remove(dir) // an empty temporary directory: only the mount's error matters
 		return "", nil, fmt.Errorf("mount bpffs on %s: %w", dir, err)
 	}
 	unmount = func() error {
-		// A process that another test is about to start has our open files until it is what it is to be, and as long a
-		// plain unmount is refused. Detached, the file system is out of sight at once and gone with the last of them.
+		// A process that another test is just starting holds our open files until it has called
+		// exec, and for that long a plain unmount fails. Detached, the file system disappears at
+		// once and is freed with its last user.
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("unmount bpffs %s: %w", dir, err)
 		}

@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Netns is a network namespace. An open file is all that keeps it: it ends with Close or with the process, however
-// that ends, and no two can have the same name.
+// Netns is a network namespace. Only an open file keeps it alive: it ends with Close or with the
+// process, however the process ends, and two namespaces cannot clash over a name.
 type Netns struct {
 	label  string
 	file   *os.File
 	handle *netlink.Handle
 }
 
-// NewNetns returns a new network namespace that is closed when the test ends. The label stands in messages.
+// NewNetns returns a new network namespace that is closed when the test ends. The label identifies
+// it in messages.
 func NewNetns(t T, label string) *Netns {
 	t.Helper()
 	n, err := CreateNetns(label)
@@ -47,7 +48,7 @@ func CreateNetns(label string) (*Netns, error) {
 	return n, nil
 }
 
-// OpenNetns returns a network namespace that has a name already. The caller closes it.
+// OpenNetns opens an existing network namespace by its path. The caller closes it.
 func OpenNetns(label, path string) (*Netns, error) {
 	n := &Netns{label: label}
 	file, err := os.Open(path)
@@ -67,7 +68,8 @@ func (n *Netns) init() error {
 	if n.file, err = os.Open("/proc/thread-self/ns/net"); err != nil {
 		return err
 	}
-	// Duplicate address detection would make every address wait for a second or more. Both have to say so.
+	// Duplicate address detection would delay every address by a second or more. It is off only if
+	// both settings are 0.
 	for _, scope := range []string{"all", "default"} {
 		err := writeSysctl("net/ipv6/conf/"+scope+"/accept_dad", "0")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
@@ -90,12 +92,12 @@ func (n *Netns) FD() int { return int(n.file.Fd()) }
 // until Close.
 func (n *Netns) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.FD()) }
 
-// Do runs fn in the namespace and returns its error. fn runs in a goroutine of its own on a thread of its own; it may
-// end the test, but goroutines that it starts are outside. What opens sockets there must not start any: dial and
-// listen with addresses, not with names.
+// Do runs fn in the namespace and returns its error. fn runs in its own goroutine on its own
+// thread. It may end the test, but goroutines that it starts run outside the namespace. Code that
+// opens sockets in fn must not start any: dial and listen with addresses, not with names.
 func (n *Netns) Do(fn func() error) error { return onThread(n.enter, returnHome, fn) }
 
-// Cookie returns what tells the namespace from all others that there ever are.
+// Cookie returns the namespace's cookie, a number that the kernel never gives to another namespace.
 func (n *Netns) Cookie() (cookie uint64, err error) {
 	err = n.Do(func() error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -114,8 +116,8 @@ func (n *Netns) SetSysctl(name, value string) error {
 	return n.Do(func() error { return writeSysctl(name, value) })
 }
 
-// Close lets go of the namespace. The kernel removes it and the interfaces in it when no process and no socket is left
-// inside. A second Close does nothing.
+// Close releases the namespace. The kernel removes it and its interfaces once no process and no
+// socket uses it. A second Close does nothing.
 func (n *Netns) Close() error {
 	if n.handle != nil {
 		n.handle.Close()
@@ -138,7 +140,7 @@ func (n *Netns) enter() error {
 	return nil
 }
 
-// writeSysctl acts in the namespace of the calling thread.
+// writeSysctl writes a sysctl in the namespace of the calling thread.
 func writeSysctl(name, value string) error {
 	return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0)
 }
@@ -146,8 +148,9 @@ func writeSysctl(name, value string) error {
 // returnHome moves the calling thread back to the namespace of the process.
 func returnHome(home *os.File) error { return unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) }
 
-// onThread runs enter and fn on a thread that nothing else uses meanwhile, and then leave with the namespace that the
-// thread was in before. A thread that could not return is never used again: it ends with its goroutine.
+// onThread runs enter and fn on a thread that nothing else uses meanwhile, and then leave with the
+// namespace that the thread was in before. A thread that cannot return is never used again: it ends
+// with its goroutine.
 func onThread(enter func() error, leave func(home *os.File) error, fn func() error) error {
 	var err error
 	returned := false
@@ -177,7 +180,7 @@ func onThread(enter func() error, leave func(home *os.File) error, fn func() err
 	}()
 	<-done
 	if !returned {
-		// fn has ended its goroutine, as t.FailNow does; that is meant for the caller's.
+		// fn ended its goroutine, as t.FailNow does; that is meant for the caller's goroutine.
 		runtime.Goexit()
 	}
 	return err

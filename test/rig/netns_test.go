@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// current returns the namespace of the calling thread.
+// current returns the network namespace of the calling thread.
 func current(t *testing.T) string {
 	t.Helper()
 	ns, err := os.Readlink("/proc/thread-self/ns/net")
@@ -51,7 +51,8 @@ func TestNetnsDo(t *testing.T) {
 	}
 }
 
-// A thread that comes back from a namespace goes on to run other goroutines, so each must be back home.
+// A thread that returns from a namespace goes on to run other goroutines, so each must be back
+// home.
 func TestNetnsThreads(t *testing.T) {
 	Root(t)
 	NoLeaks(t)
@@ -120,7 +121,7 @@ func TestDoEndsTheTest(t *testing.T) {
 	})
 	wg.Wait()
 	if after {
-		t.Error("the caller went on")
+		t.Error("the calling goroutine went on")
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bridge makes a bridge, which is up.
+// Bridge creates a bridge and sets it up.
 func Bridge(t T, n *Netns, ifname string) {
 	t.Helper()
 	attrs := netlink.NewLinkAttrs()
@@ -47,7 +47,7 @@ func SetMTU(t T, n *Netns, ifname string, mtu int) {
 	}
 }
 
-// The requests of ethtool that are used here.
+// The ethtool requests that SetOffloads sends.
 const (
 	ethtoolTXSums = 0x17
 	ethtoolTSO    = 0x1f
@@ -55,13 +55,15 @@ const (
 	ethtoolGRO    = 0x2c
 )
 
-// Offloads are what a device does by itself.
+// Offloads are the features that a device has enabled.
 type Offloads struct {
-	Sums  bool // it completes checksums and cuts large packets; on a veth nobody does before they are really sent
-	Merge bool // it merges what it receives; a veth also takes what XDP sends by its peer
+	// Sums: complete checksums and segment large packets. On a veth, nothing does either before the
+	// packets really leave.
+	Sums  bool
+	Merge bool // GRO; a veth also needs it to receive what XDP sends through its peer
 }
 
-// SetOffloads says what an interface does by itself.
+// SetOffloads turns the offloads of an interface on or off.
 func SetOffloads(t T, n *Netns, ifname string, o Offloads) {
 	t.Helper()
 	err := n.Do(func() error {

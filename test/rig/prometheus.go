@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 )
 
-// Prometheus returns one of the programs of Debian's package of that name.
+// Prometheus returns the path of a program of Debian's package prometheus.
 func Prometheus(t T, program string) string {
 	t.Helper()
 	cache, err := os.UserCacheDir()

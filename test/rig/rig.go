@@ -1,10 +1,11 @@
-// Package rig builds what tests on a real kernel stand on: network namespaces and veths between them, a cgroup of
-// their own, a private BPF file system, child processes that run a Go function in one or both, and a check that
-// nothing of it is left behind.
+// Package rig builds what tests on a real kernel need: network namespaces and veths between them, a
+// cgroup of their own, a private BPF file system, child processes that run a Go function in a
+// namespace or cgroup, and a check that nothing is left behind.
 //
-// Everything comes in two forms: a function that returns an error, which a program such as the demo uses, and a
-// wrapper that takes the test, fails it and cleans up after it. Nothing here touches the namespaces or the root
-// cgroup of the machine, and what can die with the process does: namespaces have no name in the file system.
+// Everything comes in two forms: a function that returns an error, for programs such as the demo,
+// and a wrapper that takes the test, fails it on errors and cleans up after it. The rig never
+// touches the namespaces or the root cgroup of the machine, and what can die with the process does:
+// namespaces have no name in the file system.
 package rig
 
 import (
@@ -16,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// T is what the rig needs of a test. *testing.T and *testing.B are one; a program that uses the rig links no package
-// testing.
+// T is the part of a test that the rig uses. *testing.T and *testing.B implement it; programs that
+// use the rig do not have to link package testing.
 type T interface {
 	Helper()
 	Cleanup(func())
@@ -26,8 +27,8 @@ type T interface {
 	Skipf(format string, args ...any)
 }
 
-// Root skips the test, or fails it where "root" is required, unless the process may create namespaces and load
-// programs.
+// Root skips the test unless the process may create namespaces and load BPF programs. It fails the
+// test instead where FAIRLEAD_REQUIRE has the word "root".
 func Root(t T) {
 	t.Helper()
 	if why := lacksRoot(); why != "" {
@@ -35,9 +36,9 @@ func Root(t T) {
 	}
 }
 
-// Lacking ends a test for which something is missing here. That is a failure where the environment variable
-// FAIRLEAD_REQUIRE, a list of words, has the word what: a run that is meant to prove something must not pass because
-// it proved nothing. Elsewhere it is a skip that says why.
+// Lacking ends a test because this machine lacks something. The test fails if the environment
+// variable FAIRLEAD_REQUIRE, a list of words, contains what: a run that is meant to prove something
+// must not pass because it proved nothing. Otherwise the test is skipped, and says why.
 func Lacking(t T, what, why string) {
 	t.Helper()
 	if slices.Contains(strings.Fields(os.Getenv("FAIRLEAD_REQUIRE")), what) {
@@ -47,7 +48,7 @@ func Lacking(t T, what, why string) {
 	t.Skipf("not run: %s", why)
 }
 
-// lacksRoot returns what keeps the process from building a rig, or "".
+// lacksRoot returns what keeps the process from building a rig, or "" if nothing does.
 func lacksRoot() string {
 	if os.Geteuid() != 0 {
 		return "this needs root (sudo make test)"

@@ -43,8 +43,8 @@ func where(args []string) int {
 	return 0
 }
 
-// serve listens on an address, prints where, and answers each line of one connection with the same line. It ends with
-// its input.
+// serve listens on an address, prints it, and echoes each line of one connection. It ends when its
+// standard input is closed.
 func serve(args []string) int {
 	listener, err := net.Listen("tcp", args[0])
 	if err != nil {
@@ -147,7 +147,7 @@ func TestBPFFS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(second + "/fairlead"); !os.IsNotExist(err) {
-		t.Errorf("what was made in one is in the other: %v", err)
+		t.Errorf("a file made in one is visible in the other: %v", err)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestParseMounts(t *testing.T) {
 	}
 }
 
-// The check must see each kind of thing that can be left behind, and see it go.
+// The check must notice each kind of object that can be left behind, and notice when it is gone.
 func TestNoLeaksSeesLeaks(t *testing.T) {
 	Root(t)
 	tests := []struct {

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithoutSignals calls f on a thread that no signal interrupts. Go's runtime sends signals to the threads that it wants to
-// stop for a moment, and a test run of a program that gets one is begun anew, after some of its runs.
+// WithoutSignals calls f on a thread with all signals blocked. The Go runtime sends signals to
+// preempt threads, and the kernel restarts a test run (BPF_PROG_TEST_RUN) that a signal interrupts,
+// after some of its repetitions have already run.
 func WithoutSignals(f func() error) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call that waits ends early for a signal on an ordinary thread, and not where signals are kept away.
+// A signal interrupts a blocking call on an ordinary thread, and not inside WithoutSignals.
 func TestWithoutSignals(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

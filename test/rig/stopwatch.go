@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stopwatch measures what is promised in seconds on a machine that does other things too: time during which some process
-// waited for a processor does not count, and on a machine of which MACHINE_SLOWER says that it is so many times slower
-// than a real one, as an emulated one is, time counts for so much less. Elsewhere it is an ordinary one.
+// Stopwatch measures times that are promised in seconds, on a machine that does other things too.
+// Time during which some process waited for a CPU does not count. Where the environment variable
+// MACHINE_SLOWER says that the machine is so many times slower than a real one, as an emulated one
+// is, the time is divided by that number.
 type Stopwatch struct {
 	t      T
 	began  time.Time
@@ -28,15 +29,15 @@ func NewStopwatch(t T) Stopwatch {
 	return Stopwatch{t: t, began: time.Now(), waited: waited(t), slower: slower(t)}
 }
 
-// Took returns the time since the start that counts.
+// Took returns the time since the start, less what does not count.
 func (s Stopwatch) Took() time.Duration {
 	s.t.Helper()
 	took := time.Since(s.began)
 	return time.Duration(float64(max(0, took-(waited(s.t)-s.waited))) / s.slower)
 }
 
-// Times returns n, or on a machine that is said to be slower a part of it that takes about as long there: for what has
-// to happen often enough to be worth something.
+// Times returns n, or fewer on a machine that MACHINE_SLOWER calls slower, so that the repetitions
+// take about as long there.
 func Times(t T, n int) int {
 	t.Helper()
 	return max(1, int(float64(n)/slower(t)))
@@ -50,30 +51,30 @@ func slower(t T) float64 {
 	}
 	times, err := strconv.ParseFloat(text, 64)
 	if err != nil || times < 1 {
-		t.Fatalf("MACHINE_SLOWER is %q: it has to be a number from 1 on", text)
+		t.Fatalf("MACHINE_SLOWER is %q: it must be a number of at least 1", text)
 	}
 	return times
 }
 
-// waited returns for how long so far, since the machine started, some process waited for a processor; 0 on a kernel that
-// does not tell.
+// waited returns for how long, since the machine started, some process has waited for a CPU, or 0
+// on a kernel that does not report it.
 func waited(t T) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile("/proc/pressure/cpu")
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) { // not built in, or switched off
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) { // not built in, or disabled
 		return 0
 	}
 	if err != nil {
-		t.Fatalf("read the wait for processors: %v", err)
+		t.Fatalf("read CPU pressure: %v", err)
 	}
 	total, err := pressure(string(text))
 	if err != nil {
-		t.Fatalf("read the wait for processors: %v", err)
+		t.Fatalf("read CPU pressure: %v", err)
 	}
 	return total
 }
 
-// pressure reads the total of the line "some" of a file in /proc/pressure.
+// pressure returns the total of the line "some" in a file of /proc/pressure.
 func pressure(text string) (time.Duration, error) {
 	for line := range strings.Lines(text) {
 		var ten, minute, five float64

@@ -21,22 +21,23 @@ func TestPressure(t *testing.T) {
 	}
 }
 
-// What a process sleeps is time that it took, however busy others are; and it is never less than nothing.
+// The time that a process sleeps counts, however busy other processes are, and Took is never
+// negative.
 func TestStopwatch(t *testing.T) {
 	watch := NewStopwatch(t)
 	if took := watch.Took(); took < 0 || took > time.Second {
-		t.Errorf("nothing took %v", took)
+		t.Errorf("no work took %v", took)
 	}
 	time.Sleep(50 * time.Millisecond)
 	if took, all := watch.Took(), time.Since(watch.began); took > all || took < 0 {
-		t.Errorf("%v of %v count", took, all)
+		t.Errorf("%v of %v counted", took, all)
 	}
 	if n := Times(t, 300); n != 300 {
 		t.Errorf("300 times are %d", n)
 	}
 }
 
-// On a machine that is slower a second of it is a part of one, and what is done often is done less often.
+// On a machine called slower, a second counts for a fraction of one, and repetitions become fewer.
 func TestStopwatchOfASlowMachine(t *testing.T) {
 	t.Setenv("MACHINE_SLOWER", "1000")
 	if few, many := Times(t, 300), Times(t, 300_000); few != 1 || many != 300 {
@@ -45,6 +46,6 @@ func TestStopwatchOfASlowMachine(t *testing.T) {
 	watch := NewStopwatch(t)
 	time.Sleep(50 * time.Millisecond)
 	if took, all := watch.Took(), time.Since(watch.began); took > all/1000 {
-		t.Errorf("%v of %v count", took, all)
+		t.Errorf("%v of %v counted", took, all)
 	}
 }

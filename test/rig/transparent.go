@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ListenTransparent listens at an address and a port, also for connections that are handed over although they are for others: whoever
-// accepts one answers as whom it is for.
+// ListenTransparent listens on an address and port, and also accepts connections addressed to
+// others that are handed to it: the socket of such a connection answers from the address it was
+// sent to.
 func ListenTransparent(at netip.AddrPort) (net.Listener, error) {
 	level, option := unix.SOL_IPV6, unix.IPV6_TRANSPARENT
 	if at.Addr().Is4() {
