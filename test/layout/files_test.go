@@ -15,10 +15,10 @@ import (
 	"testing"
 )
 
-// maxLines is where a file has become several.
+// maxLines is the length from which a file should be split.
 const maxLines = 500
 
-// fileProblems returns what is wrong with a source file, whose name is relative to the top of the tree.
+// fileProblems returns what is wrong with a source file. name is relative to the root of the tree.
 func fileProblems(name string, content []byte) []string {
 	var found []string
 	generated := false
@@ -31,7 +31,7 @@ func fileProblems(name string, content []byte) []string {
 		generated = ast.IsGenerated(file)
 		for _, declaration := range file.Decls {
 			if fn, ok := declaration.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
-				found = append(found, name+": func init runs for whoever imports the package; let main call it by name")
+				found = append(found, name+": func init runs in every program that imports the package; call it from main by name")
 			}
 		}
 	case ofProgram(name):
@@ -41,12 +41,12 @@ func fileProblems(name string, content []byte) []string {
 		}
 	}
 	if lines := bytes.Count(content, []byte("\n")); lines > maxLines && !generated {
-		found = append(found, fmt.Sprintf("%s: has %d lines; %d is where a file has become several", name, lines, maxLines))
+		found = append(found, fmt.Sprintf("%s: has %d lines, more than %d: split it", name, lines, maxLines))
 	}
 	return found
 }
 
-// ofProgram tells C files of ours from headers that came from elsewhere.
+// ofProgram reports whether a C file is ours, rather than a header that came from elsewhere.
 func ofProgram(name string) bool {
 	return slices.Contains([]string{"bpf", "bpf/lib"}, path.Dir(name)) && (strings.HasSuffix(name, ".c") || strings.HasSuffix(name, ".h"))
 }

@@ -1,5 +1,5 @@
-// Package layout holds the source tree to its shape: which package may import which, what packages are called, how
-// long a file may get, and what must not appear in it.
+// Package layout checks the shape of the source tree: which package may import which, what packages
+// may be called, how long a file may get, and what must not appear in it.
 package layout
 
 import (
@@ -18,57 +18,58 @@ import (
 
 const module = "fairlead.io/fairlead"
 
-// rule says which of our packages a package may import. A name that ends in /... stands for all packages below it too.
+// rule says which of our packages a package may import. A name that ends in /... also stands for
+// all packages below it.
 type rule struct {
 	of  string
 	may []string
 	why string
 }
 
-// rules has a row for every package; the first that fits applies. A package without one is a mistake: whoever adds a
-// package says here where it stands.
+// rules has a row for every package; the first match applies. A package without a row is a mistake:
+// add one with the package.
 func rules() []rule {
 	return []rule{
-		{"pkg/model", nil, "the nouns know neither where objects come from nor where rows go"},
-		{"pkg/bpf", nil, "it is generated, and the lowest layer"},
-		{"pkg/config", nil, "options are text; what they mean is decided by those who are given them"},
-		{"pkg/source/...", []string{"pkg/source", "pkg/model"}, "a source translates into nouns and knows nothing of rows"},
-		{"pkg/maps", []string{"pkg/bpf", "pkg/model"}, "tables own the maps; what a row means is decided above"},
-		{"pkg/lb", []string{"pkg/model", "pkg/maps", "pkg/bpf"}, "compiling is pure: nouns in, rows out"},
-		{"pkg/reconcile", []string{"pkg/lb", "pkg/maps", "pkg/model"}, "the only writer of the tables writes what lb wants, from any source"},
-		{"pkg/seal", []string{"pkg/bpf"}, "it is a twin of the programs, and knows rows and nothing of what they mean"},
-		{"pkg/netfilter", nil, "it reads the kernel's records; what becomes of them is decided above"},
-		{"pkg/listing", nil, "it asks the kernel, whoever wants to know"},
-		{"pkg/devices", []string{"pkg/listing"}, "it attaches the programs that it is given; what they do, and what they are told, is decided above"},
+		{"pkg/model", nil, "the model knows neither where objects come from nor where rows go"},
+		{"pkg/bpf", nil, "it is generated code and the lowest layer"},
+		{"pkg/config", nil, "options are text; the packages that get them decide what they mean"},
+		{"pkg/source/...", []string{"pkg/source", "pkg/model"}, "a source translates objects into the model and knows no rows"},
+		{"pkg/maps", []string{"pkg/bpf", "pkg/model"}, "tables own the maps; higher layers decide what a row means"},
+		{"pkg/lb", []string{"pkg/model", "pkg/maps", "pkg/bpf"}, "the compiler is pure: model in, rows out"},
+		{"pkg/reconcile", []string{"pkg/lb", "pkg/maps", "pkg/model"}, "the only writer of the tables writes what lb wants, whatever the source"},
+		{"pkg/seal", []string{"pkg/bpf"}, "it mirrors code of the BPF programs, and knows rows but not what they mean"},
+		{"pkg/netfilter", nil, "it reads the kernel's records; higher layers decide what to do with them"},
+		{"pkg/listing", nil, "it only asks the kernel"},
+		{"pkg/devices", []string{"pkg/listing"}, "it attaches the programs that it is given; higher layers decide what they do and configure them"},
 		{"pkg/datapath", []string{"pkg/devices", "pkg/listing", "pkg/netfilter", "pkg/seal", "pkg/maps", "pkg/bpf"}, "programs and maps outlive the agent and work without Services"},
-		{"pkg/bigtcp", []string{"pkg/devices", "pkg/listing"}, "it makes devices larger; which ones, and whether, is decided above"},
-		{"pkg/congestion", []string{"pkg/bpf"}, "it tries what the kernel does; for whom, and what becomes of it, is decided above"},
-		{"pkg/queues", []string{"pkg/devices", "pkg/listing"}, "it gives devices queues; which ones, and whether, is decided above"},
-		{"pkg/routes", nil, "it follows the kernel and says when; to whom is decided above"},
-		{"pkg/optout", []string{"pkg/maps", "pkg/model"}, "it decides about pods from any source, and writes one map"},
-		{"pkg/sockmap", []string{"pkg/bpf", "pkg/model"}, "it has maps and programs of its own, which work without Services"},
-		{"pkg/bugreport", []string{"pkg/listing"}, "it writes what it is given by functions, and what the kernel tells of the machine"},
-		{"pkg/preflight", []string{"pkg/devices"}, "it looks at a machine where nothing of ours may be yet"},
-		{"pkg/observe", []string{"pkg/lb", "pkg/maps", "pkg/bpf", "pkg/model"}, "it only reads, also when no agent is there to ask"},
-		{"pkg/sockets", []string{"pkg/maps", "pkg/model"}, "it looks at sockets and aborts them; which is decided by who knows the backends"},
-		{"pkg/conntrack", []string{"pkg/maps", "pkg/model"}, "it deletes flows that are over; whose backend is gone is decided by who knows the backends"},
-		{"pkg/monitor", []string{"pkg/maps", "pkg/observe"}, "it hands on what the programs tell, and says to them what to tell"},
-		{"pkg/health", nil, "it answers what it is told by functions, and knows neither maps nor objects"},
-		{"pkg/metrics", []string{"pkg/reconcile", "pkg/optout", "pkg/podnet", "pkg/fabric", "pkg/sockets", "pkg/conntrack", "pkg/routes", "pkg/monitor", "pkg/observe", "pkg/model"}, "it counts what others do and know, and does nothing itself"},
-		{"pkg/unixsock", nil, "it makes sockets; what is said there is others'"},
-		{"pkg/cni", []string{"pkg/unixsock"}, "the plugin links it, and starts for every pod"},
-		{"pkg/fabric", []string{"pkg/model", "pkg/listing"}, "it leads to nodes from any source, and knows neither programs nor pods"},
-		{"pkg/cni/install", nil, "it places files, and is told where and for which socket"},
-		{"pkg/masquerade", nil, "it reads one file; whom that concerns is decided above"},
-		{"pkg/podnet", []string{"pkg/cni", "pkg/maps", "pkg/model", "pkg/listing"}, "it answers the plugin, and is told by functions what the node is like"},
-		{"pkg/api", []string{"pkg/observe", "pkg/config", "pkg/unixsock"}, "it carries what others know, and must not be able to change anything but the log's level and what differs from the objects"},
-		{"cmd/...", []string{"pkg/..."}, "commands wire everything, and nothing wires a command"},
-		{"deploy/...", []string{"deploy/..."}, "it packs what was built, and is no part of it"},
-		{"test/...", []string{"pkg/...", "deploy/...", "test/..."}, "tests may look everywhere but start commands as a user does"},
+		{"pkg/bigtcp", []string{"pkg/devices", "pkg/listing"}, "it raises the packet size limits of devices; higher layers decide of which ones, and whether"},
+		{"pkg/congestion", []string{"pkg/bpf"}, "it probes the kernel; higher layers decide for which pods, and act on the result"},
+		{"pkg/queues", []string{"pkg/devices", "pkg/listing"}, "it gives devices queues; higher layers decide which ones get them, and whether"},
+		{"pkg/routes", nil, "it follows the kernel's routes and reports changes; higher layers decide who is told"},
+		{"pkg/optout", []string{"pkg/maps", "pkg/model"}, "it decides about pods from any source and writes one map"},
+		{"pkg/sockmap", []string{"pkg/bpf", "pkg/model"}, "its own maps and programs work without Services"},
+		{"pkg/bugreport", []string{"pkg/listing"}, "it writes what functions give it, and what the kernel says about the machine"},
+		{"pkg/preflight", []string{"pkg/devices"}, "it checks a machine on which nothing of ours may be installed yet"},
+		{"pkg/observe", []string{"pkg/lb", "pkg/maps", "pkg/bpf", "pkg/model"}, "it only reads, even if no agent runs"},
+		{"pkg/sockets", []string{"pkg/maps", "pkg/model"}, "it inspects and aborts sockets; a layer that knows the backends decides which"},
+		{"pkg/conntrack", []string{"pkg/maps", "pkg/model"}, "it deletes flows that have ended; a layer that knows the backends says which backends are gone"},
+		{"pkg/monitor", []string{"pkg/maps", "pkg/observe"}, "it passes on the events of the programs and tells them which to send"},
+		{"pkg/health", nil, "it answers with what functions tell it, and knows neither maps nor objects"},
+		{"pkg/metrics", []string{"pkg/reconcile", "pkg/optout", "pkg/podnet", "pkg/fabric", "pkg/sockets", "pkg/conntrack", "pkg/routes", "pkg/monitor", "pkg/observe", "pkg/model"}, "it counts what other packages do and know, and does nothing itself"},
+		{"pkg/unixsock", nil, "it creates sockets; other packages speak the protocols"},
+		{"pkg/cni", []string{"pkg/unixsock"}, "the plugin links it and runs for every pod"},
+		{"pkg/fabric", []string{"pkg/model", "pkg/listing"}, "it makes routes to nodes from any source, and knows neither programs nor pods"},
+		{"pkg/cni/install", nil, "it installs files, and is told where and for which socket"},
+		{"pkg/masquerade", nil, "it reads one file; higher layers apply it"},
+		{"pkg/podnet", []string{"pkg/cni", "pkg/maps", "pkg/model", "pkg/listing"}, "it answers the plugin; functions tell it about the node"},
+		{"pkg/api", []string{"pkg/observe", "pkg/config", "pkg/unixsock"}, "it publishes what other packages know, and must not be able to change anything but the log level and rows that differ from the objects"},
+		{"cmd/...", []string{"pkg/..."}, "commands wire everything together, and nothing imports a command"},
+		{"deploy/...", []string{"deploy/..."}, "it packs what was built and is not part of it"},
+		{"test/...", []string{"pkg/...", "deploy/...", "test/..."}, "tests may look everywhere but run commands as a user does"},
 	}
 }
 
-// outsider says where packages of other modules may be imported.
+// outsider says which packages may import packages of other modules.
 type outsider struct {
 	prefix string
 	only   []string
@@ -77,16 +78,16 @@ type outsider struct {
 
 func outsiders() []outsider {
 	return []outsider{
-		{"k8s.io/", []string{"pkg/source/...", "cmd/...", "test/..."}, "beyond the sources there is no Kubernetes, and the agent works without"},
+		{"k8s.io/", []string{"pkg/source/...", "cmd/...", "test/..."}, "only the sources know Kubernetes, and the agent works without it"},
 		{"github.com/cilium/ebpf", []string{"pkg/bpf", "pkg/maps", "pkg/devices", "pkg/datapath", "pkg/congestion", "pkg/sockmap", "pkg/observe", "test/..."},
-			"maps and programs are reached through types of ours, which have tests and fakes"},
-		{"github.com/prometheus/", []string{"pkg/metrics"}, "what is counted does not depend on who asks, or in which form"},
-		{"github.com/spf13/cobra", []string{"cmd/..."}, "commands are a thing of the command line"},
-		{"testing", []string{"test/..."}, "it belongs to tests"},
+			"code reaches maps and programs through our types, which have tests and fakes"},
+		{"github.com/prometheus/", []string{"pkg/metrics"}, "what is counted does not depend on the form in which it is published"},
+		{"github.com/spf13/cobra", []string{"cmd/..."}, "only the command line has commands"},
+		{"testing", []string{"test/..."}, "it is for tests only"},
 	}
 }
 
-// link says what must not become part of a program, by whatever way.
+// link says what must not be linked into a program, directly or indirectly.
 type link struct {
 	of     string
 	prefix string
@@ -95,15 +96,15 @@ type link struct {
 
 func links() []link {
 	return []link{
-		{"cmd/fairlead-cni", "k8s.io", "a plugin starts for every pod, in milliseconds"},
+		{"cmd/fairlead-cni", "k8s.io", "the plugin runs for every pod and must start in milliseconds"},
 		{"cmd/fairlead-cni", "github.com/cilium/ebpf", "likewise"},
 		{"cmd/fairlead-cni", "github.com/prometheus", "likewise"},
 		{"cmd/fairlead-cni", "github.com/spf13", "likewise"},
-		{"cmd/...", module + "/test", "it belongs to tests"},
+		{"cmd/...", module + "/test", "it is for tests only"},
 	}
 }
 
-// vague are names that invite everything.
+// vague are package names that invite everything.
 func vague() []string {
 	return []string{"base", "common", "helper", "helpers", "manager", "managers", "misc", "shared", "types", "util", "utils"}
 }
@@ -114,14 +115,14 @@ type node struct {
 	Imports, TestImports, XTestImports, Deps []string
 }
 
-// violations returns every import and name in the graph that the rules do not allow.
+// violations returns every import and package name in the graph that breaks a rule.
 func violations(graph []node) []string {
 	var found []string
 	for _, n := range graph {
 		name := ours(n.ImportPath)
 		for _, element := range strings.Split(name, "/") {
 			if slices.Contains(vague(), element) {
-				found = append(found, fmt.Sprintf("%s: %q says nothing about what is in the package", name, element))
+				found = append(found, fmt.Sprintf("%s: %q says nothing about what the package contains", name, element))
 			}
 		}
 		found = append(found, inside(name, n)...)
@@ -134,7 +135,7 @@ func violations(graph []node) []string {
 func inside(name string, n node) []string {
 	at := slices.IndexFunc(rules(), func(r rule) bool { return within(name, r.of) })
 	if at < 0 {
-		return []string{name + ": has no rule; say in the table what it may import"}
+		return []string{name + ": has no rule; add it to the table with what it may import"}
 	}
 	r := rules()[at]
 	var found []string
@@ -147,7 +148,7 @@ func inside(name string, n node) []string {
 	}
 	for _, imported := range slices.Concat(n.TestImports, n.XTestImports) {
 		if target := ours(imported); within(target, "cmd/...") && target != name {
-			found = append(found, fmt.Sprintf("a test of %s imports %s: nothing wires a command", name, target))
+			found = append(found, fmt.Sprintf("a test of %s imports %s: nothing imports a command", name, target))
 		}
 	}
 	return found
@@ -179,7 +180,8 @@ func outside(name string, n node) []string {
 	return found
 }
 
-// ours returns the path of one of our packages below the module, and "" for any other package.
+// ours returns the path of one of our packages relative to the module, and "" for any other
+// package.
 func ours(importPath string) string {
 	name, ok := strings.CutPrefix(importPath, module+"/")
 	if !ok {
@@ -205,15 +207,15 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// Every rule is about something that is there, so a package that is renamed cannot slip out of its rule.
+// Every rule matches some package, so renaming a package cannot take it out of its rule unnoticed.
 func TestRulesAreUsed(t *testing.T) {
 	graph := listPackages(t)
 	for _, r := range rules() {
 		if !slices.ContainsFunc(graph, func(n node) bool { return within(ours(n.ImportPath), r.of) }) {
-			t.Errorf("the rule of %s fits no package", r.of)
+			t.Errorf("the rule for %s matches no package", r.of)
 		}
 		if r.why == "" {
-			t.Errorf("the rule of %s has no reason", r.of)
+			t.Errorf("the rule for %s has no reason", r.of)
 		}
 	}
 }
@@ -242,7 +244,7 @@ func listPackages(t *testing.T) []node {
 	}
 }
 
-// A graph with one bad edge is refused for that edge and for nothing else; without it the graph is fine.
+// A graph with one bad edge is refused for that edge and nothing else; without the edge it passes.
 func TestPlantedImports(t *testing.T) {
 	good := func() map[string]*node {
 		return map[string]*node{
@@ -275,7 +277,7 @@ func TestPlantedImports(t *testing.T) {
 		return graph
 	}
 	if found := violations(graphOf(good())); len(found) > 0 {
-		t.Fatalf("the good graph is refused: %q", found)
+		t.Fatalf("the good graph was refused: %q", found)
 	}
 
 	tests := []struct {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A cluster is what a user of the chart has, unless it is asked to be another.
+// By default, make cluster installs what a user of the chart gets; variables ask for another
+// cluster.
 func TestClusterOfMake(t *testing.T) {
 	for _, tt := range []struct{ given, up, install string }{
 		{"", " -cni none ", `-routing "" `},
@@ -19,7 +20,7 @@ func TestClusterOfMake(t *testing.T) {
 	} {
 		cmd := exec.Command("make", append([]string{"--no-print-directory", "-n", "cluster"}, strings.Fields(tt.given)...)...)
 		cmd.Dir = "../.."
-		cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") }) // of who runs the test
+		cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") }) // set by the make that runs the test
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("make -n cluster %s: %v\n%s", tt.given, err, out)
