@@ -1,8 +1,8 @@
-// Package golden holds the whole way from manifests to maps to texts: each file in testdata is a story of a directory
-// of manifests, step by step, with the dump of the maps after each step.
+// Package golden tests the whole path from manifests to maps to text: each file in testdata is a
+// story of a directory of manifests, step by step, with the dump of the maps after each step.
 //
-// A dump names nothing but what connections can notice, so it must not depend on how the maps came to say it: every
-// story is also told backward, and every step alone.
+// A dump shows only what connections can notice, so it must not depend on how the maps got there:
+// every story is also told backward, and every step alone.
 package golden
 
 import (
@@ -43,7 +43,7 @@ func stories(t *testing.T) []*story {
 	return all
 }
 
-// inMemory returns tables so small that most stories make them grow.
+// inMemory returns tables that start so small that most stories make them grow.
 func inMemory(*testing.T) *backing {
 	b := &backing{
 		tables:  reconcile.NewMemory(maps.Sizes{Svcs: 1, Services: 2, Slots: 1, Backends: 1}),
@@ -56,7 +56,7 @@ func inMemory(*testing.T) *backing {
 	return b
 }
 
-// inMaps returns tables in maps of the kernel that no program reads and nobody pins.
+// inMaps returns tables in kernel maps that no program reads and nobody pins.
 func inMaps(t *testing.T) *backing {
 	t.Helper()
 	m, err := maps.Create(maps.MinSizes())
@@ -125,7 +125,7 @@ func TestStoriesOnRealMaps(t *testing.T) {
 	}
 }
 
-// tell plays steps of the story and compares what the maps say.
+// tell plays steps of the story and compares each dump with the expected one.
 func (s *story) tell(t *testing.T, how string, steps []step, b *backing) {
 	t.Helper()
 	p := play(t, s, b)

@@ -21,17 +21,17 @@ import (
 	"fairlead.io/fairlead/pkg/source/file"
 )
 
-// loadTimeout is how long the source gets for what takes it some ten milliseconds.
+// loadTimeout bounds a load, which takes the source some ten milliseconds.
 const loadTimeout = 30 * time.Second
 
-// backing is where the tables are.
+// backing is where the tables are stored.
 type backing struct {
 	tables  *reconcile.Tables
 	grow    func(maps.Sizes) (*reconcile.Tables, error)
 	barrier func() error
 }
 
-// player carries steps into tables: what an agent does, less the programs.
+// player carries steps into tables: what an agent does, without the programs.
 type player struct {
 	t          *testing.T
 	story      *story
@@ -40,7 +40,7 @@ type player struct {
 	source     *file.Source
 	stop       func()
 	work       string // has a directory for every load
-	link       string // leads to the latest
+	link       string // symlink to the latest
 	loads      int
 }
 
@@ -62,7 +62,8 @@ func play(t *testing.T, s *story, b *backing) *player {
 	}
 }
 
-// to brings the directory to a step and returns what the maps say then, and what is wrong with which object and file.
+// to moves the directory to a step, and returns the dump of the maps and the problems of objects
+// and files.
 func (p *player) to(s *step) string {
 	p.t.Helper()
 	status := p.load(s)
@@ -99,7 +100,7 @@ func (p *player) to(s *step) string {
 	return out.String()
 }
 
-// end takes everything away, and checks that nothing of it is left.
+// end removes all manifests, and checks that nothing is left.
 func (p *player) end() {
 	p.t.Helper()
 	if left := p.to(&step{name: "end"}); left != "" {
@@ -110,7 +111,7 @@ func (p *player) end() {
 	}
 }
 
-// compare checks that the reconciler knows what is in the maps, and is done.
+// compare checks that the reconciler's counts match the maps and that it has nothing left to do.
 func (p *player) compare(s *step, snapshot *observe.Snapshot) {
 	p.t.Helper()
 	frontends := 0
@@ -124,7 +125,8 @@ func (p *player) compare(s *step, snapshot *observe.Snapshot) {
 	}
 }
 
-// load changes the whole directory at once, as the update of a mounted ConfigMap does, and waits until it is loaded.
+// load replaces the whole directory at once, as an update of a mounted ConfigMap does, and waits
+// until it is loaded.
 func (p *player) load(s *step) file.Status {
 	p.t.Helper()
 	p.loads++
@@ -133,7 +135,7 @@ func (p *player) load(s *step) file.Status {
 	for name, data := range s.manifests {
 		p.must(os.WriteFile(filepath.Join(dir, name), data, 0o644))
 	}
-	// Something is new in every load, so that there is something to wait for.
+	// Every load has something new in it, so that the wait below has something to wait for.
 	mark := fmt.Appendf(nil, "{apiVersion: v1, kind: Namespace, metadata: {name: load-%d}}\n", p.loads)
 	p.must(os.WriteFile(filepath.Join(dir, "mark.yaml"), mark, 0o644))
 	before := p.source.Status().LastReload
@@ -157,7 +159,7 @@ func (p *player) load(s *step) file.Status {
 	}
 }
 
-// start runs the source until stop, at the latest until the test ends.
+// start runs the source until stop is called or the test ends.
 func (p *player) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

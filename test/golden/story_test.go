@@ -12,17 +12,18 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 )
 
-// story is one file of testdata. Its comment explains it and may have a line of options, "facts: algorithm=maglev".
-// Manifests of the archive that are in no step's directory belong to every step.
+// story is one file of testdata. Its comment explains it and may have a line of options, such as
+// "facts: algorithm=maglev". Manifests of the archive that are in no step's directory belong to
+// every step.
 type story struct {
 	name, path string
 	archive    *txtar.Archive
 	facts      lb.Facts
-	remembers  bool // what comes of a step depends on the steps before it
+	remembers  bool // the result of a step depends on the steps before it
 	steps      []step
 }
 
-// step is the whole content of the directory at one time, and what is to be in the maps then.
+// step is the whole content of the directory at one time, and the dump expected then.
 type step struct {
 	name      string
 	manifests map[string][]byte
