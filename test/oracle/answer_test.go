@@ -12,27 +12,27 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// portKey names one port of the Service in one family.
+// portKey identifies one port of the Service in one family.
 type portKey struct {
 	name     string
 	protocol model.Protocol
 	family   model.Family
 }
 
-// String returns the form in which answers are shown.
+// String returns the form used in reports.
 func (k portKey) String() string {
 	return k.name + "/" + k.protocol.String() + map[model.Family]string{model.IPv4: "4", model.IPv6: "6"}[k.family]
 }
 
-// answer is what becomes of one port on this node. Lists are sorted, and nil when empty.
+// answer is the outcome for one port on this node. Lists are sorted, and nil when empty.
 type answer struct {
 	ClusterIP           netip.AddrPort   `json:"clusterIP"`
 	NodePort            netip.AddrPort   `json:"nodePort"` // on the unspecified address
 	ExternalIPs         []netip.AddrPort `json:"externalIPs"`
-	LoadBalancerIPs     []netip.AddrPort `json:"loadBalancerIPs"` // less those that are external IPs too
+	LoadBalancerIPs     []netip.AddrPort `json:"loadBalancerIPs"` // without those that are also external IPs
 	SourceRanges        []netip.Prefix   `json:"sourceRanges"`
 	HealthCheckNodePort uint16           `json:"healthCheckNodePort"`
-	LocalReady          int              `json:"localReady"` // what load balancers hear at that port
+	LocalReady          int              `json:"localReady"` // what health checks of load balancers get for that port
 	AffinitySeconds     uint32           `json:"affinitySeconds"`
 	InternalLocal       bool             `json:"internalLocal"`
 	ExternalLocal       bool             `json:"externalLocal"`
@@ -45,7 +45,7 @@ type answer struct {
 // answers has one entry per port and family.
 type answers map[portKey]*answer
 
-// difference returns where two sets of answers differ, "" if nowhere.
+// difference describes how two sets of answers differ, and returns "" if they do not.
 func difference(upstream, ours answers) string {
 	if reflect.DeepEqual(upstream, ours) {
 		return ""
@@ -65,7 +65,7 @@ func (a answers) text() string {
 	return string(b)
 }
 
-// sorted returns the list in order, nil if it is empty. A value that is listed twice stays twice.
+// sorted returns the list sorted, or nil if it is empty. It keeps duplicates.
 func sorted[T any](list []T, compare func(a, b T) int) []T {
 	if len(list) == 0 {
 		return nil
@@ -74,7 +74,7 @@ func sorted[T any](list []T, compare func(a, b T) int) []T {
 	return list
 }
 
-// sortedFrontends leaves out what is listed twice.
+// sortedFrontends sorts and drops duplicates.
 func sortedFrontends(list []netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(sortedBackends(list))
 }
@@ -89,7 +89,7 @@ func sortedPrefixes(list []netip.Prefix) []netip.Prefix {
 	}))
 }
 
-// without returns the frontends that are not among others, nil if there are none.
+// without returns the frontends that are not in others, or nil if there are none.
 func without(list, others []netip.AddrPort) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, at := range list {

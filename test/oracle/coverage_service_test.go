@@ -8,7 +8,7 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// service looks at a Service.
+// service notes what is interesting about a Service.
 func (c *coverage) service(s *corev1.Service) {
 	_, foreign := s.Labels[labelProxyName]
 	_, headless := s.Labels[corev1.IsHeadlessService]

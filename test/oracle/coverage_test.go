@@ -12,11 +12,12 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// coverage counts in how many states something interesting occurred. What is not counted was not compared.
+// coverage counts the states in which each interesting thing occurred. What is not counted was not
+// compared.
 type coverage struct {
 	counts map[string]int64
-	combos [3][3][3]string // of the conditions of an endpoint: ready, serving, terminating
-	inside map[string]bool // what occurred in the state at hand
+	combos [3][3][3]string // of an endpoint's conditions: ready, serving, terminating
+	inside map[string]bool // what occurred in the current state
 }
 
 func newCoverage() *coverage {
@@ -75,7 +76,7 @@ func (c *coverage) hitIf(condition bool, class string) {
 	}
 }
 
-// close ends a state.
+// close ends the current state and counts what occurred in it.
 func (c *coverage) close() {
 	for class := range c.inside {
 		c.counts[class]++
@@ -89,7 +90,7 @@ func (c *coverage) add(o *coverage) {
 	}
 }
 
-// missing returns what never occurred.
+// missing returns the classes that never occurred.
 func (c *coverage) missing() []string {
 	var out []string
 	for _, class := range slices.Sorted(maps.Keys(c.counts)) {
@@ -109,7 +110,7 @@ func (c *coverage) String() string {
 	return out.String()
 }
 
-// choice looks at what kube-proxy chose for one port.
+// choice notes what kube-proxy chose for one port.
 func (c *coverage) choice(on node, info proxy.ServicePort, endpoints, all, local []proxy.Endpoint) {
 	ready := slices.DeleteFunc(slices.Clone(endpoints), func(e proxy.Endpoint) bool { return !e.IsReady() })
 	c.hitIf(len(endpoints) == 0, "choice: no endpoints")
@@ -151,7 +152,7 @@ func (c *coverage) topology(on node, ready, all []proxy.Endpoint) {
 	c.hitIf(on.zone == "" && every(ready, zones), "topology: zone hints without a zone here")
 }
 
-// state looks at the objects.
+// state notes what is interesting about the objects.
 func (c *coverage) state(on node, s, before *state) {
 	c.hitIf(on.zone == "", "node: no zone")
 	if before != nil {
@@ -263,7 +264,7 @@ func (c *coverage) slice(slice *discoveryv1.EndpointSlice, service *corev1.Servi
 	}
 }
 
-// among looks at a slice beside others.
+// among compares a slice with the others.
 func (c *coverage) among(slice *discoveryv1.EndpointSlice, others []*discoveryv1.EndpointSlice) {
 	for _, other := range others {
 		if other.AddressType != slice.AddressType || len(other.Endpoints)*len(slice.Endpoints) == 0 {

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// slices returns the slices around a Service: its own, and now and then some that only look like it.
+// slices returns the Service's own slices, and now and then some that only look like them.
 func (g *generator) slices(service *corev1.Service) []*discoveryv1.EndpointSlice {
 	var out []*discoveryv1.EndpointSlice
 	p := g.profile()
@@ -24,7 +24,7 @@ func (g *generator) slices(service *corev1.Service) []*discoveryv1.EndpointSlice
 	return out
 }
 
-// decoy returns a slice that is not to be used.
+// decoy returns a slice that must not be used.
 func (g *generator) decoy(service *corev1.Service, p profile) *discoveryv1.EndpointSlice {
 	switch g.IntN(3) {
 	case 0:
@@ -57,7 +57,8 @@ func (g *generator) slice(name string, kind discoveryv1.AddressType, service *co
 	return s
 }
 
-// slicePorts returns the Service's ports, with the numbers that this slice's pods gave them, and others.
+// slicePorts returns the Service's ports, with the numbers that this slice's pods use for them, and
+// other ports.
 func (g *generator) slicePorts(service *corev1.Service) []discoveryv1.EndpointPort {
 	var out []discoveryv1.EndpointPort
 	for i := range service.Spec.Ports {

@@ -9,23 +9,24 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// generator makes random states. What it makes is what an API server lets pass, now or in the past; outside of that
-// kube-proxy is undefined where it does not crash. Three more things are left out:
+// generator makes random states. It makes only objects that an API server accepts now or accepted
+// in the past; for others kube-proxy's behavior is undefined, or it crashes. Three more things are
+// left out:
 //
 //   - Addresses that only we refuse as frontends, such as the unspecified one, and weights, which only we have.
-//   - Two mentions of an address in different slices between which only their order would decide, see state.ambiguity.
-//   - A slice that changes the Service it belongs to: Kubernetes then uses it for both.
+//   - Two mentions of an address in different slices that only the order of the slices could decide between, see state.ambiguity.
+//   - A slice that moves to another Service: Kubernetes then uses it for both.
 type generator struct {
 	*rand.Rand
-	before *state // the state before this one, nil for the first
+	before *state // the previous state, nil for the first
 }
 
-// chance is true in percent of the calls.
+// chance returns true in the given percentage of calls.
 func (g *generator) chance(percent int) bool { return g.IntN(100) < percent }
 
 func pick[T any](g *generator, from ...T) T { return from[g.IntN(len(from))] }
 
-// some returns up to n of the values, which may repeat.
+// some returns up to n of the values, possibly with repeats.
 func some[T any](g *generator, n int, from ...T) []T {
 	var out []T
 	for range g.IntN(n + 1) {
@@ -36,7 +37,7 @@ func some[T any](g *generator, n int, from ...T) []T {
 
 func (g *generator) node() node { return node{self, pick(g, "a", "a", "b", "")} }
 
-// next returns a state. Some keep the Service or the slices of the one before.
+// next returns a state. Some states keep the Service or the slices of the previous one.
 func (g *generator) next() *state {
 	s := &state{}
 	switch {
@@ -62,8 +63,8 @@ func (g *generator) next() *state {
 	return s
 }
 
-// settle lets two mentions of an address say the same, or has the second terminate. Where that does not come to an end,
-// because a slice contradicts itself, the second goes.
+// settle makes two mentions of an address say the same, or has the second terminate. Where that
+// does not converge, because a slice contradicts itself, it drops the second.
 func (g *generator) settle(s *state, a, b occurrence, drop bool) {
 	first, second := s.at(a), s.at(b)
 	switch {
@@ -77,7 +78,8 @@ func (g *generator) settle(s *state, a, b occurrence, drop bool) {
 	}
 }
 
-// The addresses that states draw from, few enough to repeat. Some are written as only older API servers took them.
+// The addresses that states draw from, few enough to repeat. Some are written in a form that only
+// older API servers accept.
 func (g *generator) clusterIP(family corev1.IPFamily) string {
 	if family == corev1.IPv4Protocol {
 		return pick(g, "10.96.0.10", "10.96.0.11", "10.96.0.12", "010.096.000.013")
@@ -123,7 +125,7 @@ func (g *generator) service() *corev1.Service {
 	return s
 }
 
-// labels returns those of a Service or a slice; kube-proxy leaves out some.
+// labels returns the labels of a Service or a slice; kube-proxy ignores objects with some of them.
 func (g *generator) labels() map[string]string {
 	labels := map[string]string{}
 	switch g.IntN(50) {
@@ -143,9 +145,9 @@ func (g *generator) addresses(spec *corev1.ServiceSpec) {
 	}
 	spec.ClusterIP, spec.IPFamilies = spec.ClusterIPs[0], families
 	switch g.IntN(16) {
-	case 0: // an API server from before dual stack
+	case 0: // from an API server without dual stack
 		spec.ClusterIPs, spec.IPFamilies = nil, nil
-	case 1: // one that is switching to it
+	case 1: // from one that is switching to dual stack
 		spec.ClusterIPs = spec.ClusterIPs[:1]
 	case 2:
 		spec.ClusterIP, spec.ClusterIPs = corev1.ClusterIPNone, []string{corev1.ClusterIPNone}
@@ -218,8 +220,8 @@ func (g *generator) policies(spec *corev1.ServiceSpec) {
 	}
 }
 
-// profile is what the endpoints of one state have in common: without that, states where every endpoint has a hint, or
-// where none is ready, would hardly occur.
+// profile is what the endpoints of one state have in common: without it, states in which every
+// endpoint has a hint, or none is ready, would hardly occur.
 type profile struct {
 	healthy     int // percent of the endpoints
 	terminating int // percent of those that are not healthy

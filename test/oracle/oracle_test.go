@@ -16,24 +16,25 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// perWalk is how many states follow one another on one node.
+// perWalk is the number of consecutive states on one node.
 const perWalk = 50
 
-// walk is a sequence of states that both sides go through, each from what the one before left.
+// walk is a sequence of states that both sides go through, each starting from what the previous one
+// left.
 type walk struct {
 	seed, number uint64
 }
 
-// failure is a difference, and what is needed to see it.
+// failure is a difference and what is needed to reproduce it.
 type failure struct {
 	walk walk
 	step int
 	node node
-	last *state // as it was made
+	last *state // as generated
 	diff string
 }
 
-// run goes through the walk until the first difference.
+// run goes through the walk up to the first difference.
 func (w walk) run(seen *coverage) *failure {
 	g := &generator{Rand: rand.New(rand.NewPCG(w.seed, w.number))}
 	on := g.node()
@@ -51,7 +52,7 @@ func (w walk) run(seen *coverage) *failure {
 	return nil
 }
 
-// report returns the difference in as few objects as show it.
+// report describes the difference with as few objects as still show it.
 func (f *failure) report() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "seed %d, walk %d, step %d: on node %q in zone %q", f.walk.seed, f.walk.number, f.step, f.node.name, f.node.zone)
@@ -80,10 +81,12 @@ func setting(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestChoice compares STATES states, a million unless the environment says otherwise. SEED makes others than usual.
+// TestChoice compares as many states as STATES says, by default a million. SEED selects other
+// states than the default ones.
 func TestChoice(t *testing.T) {
-	klog.SetLogger(logr.Discard()) // kube-proxy logs whatever it ignores
-	// Next to nothing of a state outlives it, so looking for that after every few megabytes took a third of all time.
+	klog.SetLogger(logr.Discard()) // kube-proxy logs everything it ignores
+	// Almost nothing of a state outlives it, so collecting garbage every few megabytes took a third
+	// of the time.
 	defer debug.SetGCPercent(debug.SetGCPercent(800))
 	walks := (setting(t, "STATES", 1_000_000) + perWalk - 1) / perWalk
 	seed := setting(t, "SEED", 1)

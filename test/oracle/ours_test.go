@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/source"
 )
 
-// ours is the way from objects to rows: what the agent does, less the maps.
+// ours is our path from objects to rows: what the agent does, without the maps.
 type ours struct {
 	store    *model.Store
 	compiler *lb.Compiler
@@ -23,13 +23,13 @@ func newOurs(on node) *ours {
 			Node:        &model.Node{Name: on.name, Zone: on.zone},
 			Algorithm:   lb.Random,
 			ExternalIPs: lb.ExternalIPsAll,
-			Reserved:    func(netip.Addr) string { return "" }, // which addresses are refused is a rule of ours alone
+			Reserved:    func(netip.Addr) string { return "" }, // refusing addresses is our rule alone
 		}),
 		slices: map[model.Name]bool{},
 	}
 }
 
-// apply delivers the state, and answers for it.
+// apply delivers the state and returns our answers.
 func (o *ours) apply(s *state) answers {
 	name := model.Name{Namespace: namespace, Name: serviceName}
 	if service := source.Service(s.service); service != nil {
@@ -69,7 +69,7 @@ func (o *ours) apply(s *state) answers {
 	return out
 }
 
-// answerOf reads the answer off the rows.
+// answerOf reads the answer from the rows.
 func answerOf(compiled *lb.Service) *answer {
 	a := &answer{
 		AffinitySeconds: compiled.AffinitySeconds,
@@ -106,7 +106,7 @@ func (a *answer) frontend(f *lb.Frontend) {
 	a.External = a.External || f.Kind != maps.ClusterIP
 }
 
-// scopeOf returns the backends of a scope, once for every slot: all weights are the same here.
+// scopeOf returns the backends of a scope, one for each slot: all weights are equal here.
 func scopeOf(compiled *lb.Service, scope int) []netip.AddrPort {
 	var out []netip.AddrPort
 	for _, position := range compiled.Tables[scope] {

@@ -11,12 +11,12 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// compare answers for one state from scratch, and returns the difference.
+// compare gets both answers for one state from scratch, and returns the difference.
 func compare(on node, s *state) string {
 	return difference(newUpstream(on).apply(s, newCoverage()), newOurs(on).apply(s))
 }
 
-// shrink takes things out of a state that makes a difference for as long as it still makes one.
+// shrink removes things from a state that shows a difference, as long as it still shows one.
 func shrink(on node, s *state) *state {
 	still := func(smaller *state) bool {
 		_, _, ambiguous := smaller.ambiguity()
@@ -53,7 +53,8 @@ func smallerStates(s *state) []*state {
 	return out
 }
 
-// required are the fields that are not taken out: without them an object is not one that an API server lets pass.
+// required lists the fields that shrink keeps: an API server would not accept an object without
+// them.
 func required(field string) bool {
 	return slices.Contains([]string{
 		"apiVersion", "kind", "name", "namespace", "type", "clusterIP", "clusterIPs", "ipFamilies", "port", "protocol",
@@ -61,7 +62,7 @@ func required(field string) bool {
 	}, field)
 }
 
-// lessOne returns copies of an object that each lack one field or one element of a list.
+// lessOne returns copies of an object, each without one field or one list element.
 func lessOne[T any](object *T) []*T {
 	b, err := json.Marshal(object)
 	if err != nil {

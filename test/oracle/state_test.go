@@ -18,13 +18,14 @@ const (
 	labelProxyName = "service.kubernetes.io/service-proxy-name"
 )
 
-// node is what matters of the node that the choice is made for. An empty zone is a node without the label.
+// node is the part of a node that the choice of endpoints depends on. An empty zone is a node
+// without the label.
 type node struct {
 	name, zone string
 }
 
-// state is one Service with everything that may have to do with it. Objects are shared between states and never
-// changed.
+// state is one Service and every object that may affect it. States share objects and never change
+// them.
 type state struct {
 	service *corev1.Service
 	slices  []*discoveryv1.EndpointSlice
@@ -47,7 +48,7 @@ func (s *state) text() string {
 	return out
 }
 
-// collide reports whether two slices can name the same backend: they have a port in common.
+// collide reports whether two slices can name the same backend: whether they have a port in common.
 func collide(a, b *discoveryv1.EndpointSlice) bool {
 	if a.AddressType != b.AddressType || a.Labels[discoveryv1.LabelServiceName] != b.Labels[discoveryv1.LabelServiceName] {
 		return false
@@ -62,19 +63,20 @@ func collide(a, b *discoveryv1.EndpointSlice) bool {
 	return false
 }
 
-// running reports whether an endpoint replaces one of the same address that was seen before.
+// running reports whether an endpoint replaces an earlier one with the same address.
 func running(e *discoveryv1.Endpoint) bool {
 	return e.Conditions.Terminating == nil || !*e.Conditions.Terminating
 }
 
-// occurrence is one mention of an address: the slice and the place in it.
+// occurrence is one mention of an address: the slice and the position in it.
 type occurrence struct {
 	slice, endpoint int
 }
 
-// ambiguity returns two mentions of one address in different slices between which the order of the slices would decide:
-// Kubernetes keeps slices in a map, so it takes either. Within a slice the order is that of the list, and of a running
-// and a terminating one the order does not matter.
+// ambiguity returns two mentions of one address in different slices, between which the order of the
+// slices would decide: Kubernetes keeps slices in a map, so it may take either. Within a slice the
+// order is that of the list, and between a running and a terminating endpoint the order does not
+// matter.
 func (s *state) ambiguity() (a, b occurrence, found bool) {
 	seen := map[string][]occurrence{}
 	for i, slice := range s.slices {
@@ -95,8 +97,8 @@ func (s *state) ambiguity() (a, b occurrence, found bool) {
 	return a, b, false
 }
 
-// undecided reports whether the order of two mentions matters: both run, or none of all those of the address does,
-// and they say different things.
+// undecided reports whether the order of two mentions matters: they say different things, and
+// either both are running or no mention of the address in either slice is.
 func (s *state) undecided(addr string, a, b occurrence) bool {
 	x, y := s.at(a), s.at(b)
 	if sameSaying(x, y) || running(x) != running(y) {
@@ -109,7 +111,7 @@ func (s *state) at(o occurrence) *discoveryv1.Endpoint {
 	return &s.slices[o.slice].Endpoints[o.endpoint]
 }
 
-// runs reports whether the slice of o has a running endpoint of that address.
+// runs reports whether the slice of o has a running endpoint with that address.
 func (s *state) runs(addr string, o occurrence) bool {
 	list := s.slices[o.slice].Endpoints
 	for i := range list {
@@ -120,7 +122,7 @@ func (s *state) runs(addr string, o occurrence) bool {
 	return false
 }
 
-// sameSaying reports whether two endpoints differ in nothing but the text of their address.
+// sameSaying reports whether two endpoints differ only in how their address is written.
 func sameSaying(a, b *discoveryv1.Endpoint) bool {
 	return reflect.DeepEqual(a.Conditions, b.Conditions) && reflect.DeepEqual(a.NodeName, b.NodeName) &&
 		reflect.DeepEqual(a.Hints, b.Hints)

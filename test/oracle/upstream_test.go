@@ -12,8 +12,8 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// upstream is the part of kube-proxy before it writes rules: one tracker of Services and one of EndpointSlices for each
-// family, and the choice of endpoints.
+// upstream is the part of kube-proxy that comes before it writes rules: a tracker of Services and
+// one of EndpointSlices for each family, and the choice of endpoints.
 type upstream struct {
 	node     node
 	labels   map[string]string
@@ -47,7 +47,7 @@ func newUpstream(on node) *upstream {
 	return u
 }
 
-// watchesService and watchesSlice are the selectors that kube-proxy gives its informers.
+// watchesService and watchesSlice are the selectors that kube-proxy's informers use.
 func watchesService(s *corev1.Service) bool {
 	_, foreign := s.Labels[labelProxyName]
 	return !foreign && s.Spec.ClusterIP != corev1.ClusterIPNone
@@ -58,7 +58,8 @@ func watchesSlice(s *discoveryv1.EndpointSlice) bool {
 	return !headless
 }
 
-// apply delivers what differs from the state before, and answers for the new one.
+// apply delivers what differs from the previous state, and returns kube-proxy's answers for the new
+// one.
 func (u *upstream) apply(s *state, seen *coverage) answers {
 	u.deliver(s)
 	out := answers{}
@@ -129,10 +130,10 @@ func (u *upstream) answer(info proxy.ServicePort, endpoints []proxy.Endpoint, fa
 	if port := info.NodePort(); port != 0 {
 		a.NodePort = netip.AddrPortFrom(family.Unspecified(), uint16(port))
 	}
-	if len(info.LoadBalancerVIPs()) > 0 { // ranges guard nothing else
+	if len(info.LoadBalancerVIPs()) > 0 { // source ranges restrict nothing else
 		a.SourceRanges = prefixesOf(info.LoadBalancerSourceRanges())
 	}
-	// An address that is both is one row here, and guarded like any load balancer's.
+	// An address that is both has one row in our maps, restricted like that of any load balancer.
 	a.LoadBalancerIPs = frontendsOf(info.LoadBalancerVIPs(), info.Port())
 	a.ExternalIPs = without(a.ExternalIPs, a.LoadBalancerIPs)
 	return a
@@ -174,5 +175,5 @@ func backendsOf(list []proxy.Endpoint) []netip.AddrPort {
 	return sortedBackends(out)
 }
 
-// canonical returns the text that Kubernetes makes of an address.
+// canonical returns an address as Kubernetes writes it.
 func canonical(text string) string { return netutils.ParseIPSloppy(text).String() }
