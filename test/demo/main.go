@@ -1,6 +1,6 @@
-// Command demo shows the main job on this machine: an agent on YAML files balances the connections of a client over
-// three backends, loses one of them, and no request is lost. It makes its own namespaces, cgroup and bpffs, and leaves
-// nothing behind.
+// Command demo shows the agent's main job on this machine: an agent on YAML files balances a
+// client's connections over three backends and loses one of them, and no request fails. It makes
+// its own namespaces, cgroup and bpffs, and leaves nothing behind.
 package main
 
 import (
@@ -44,8 +44,9 @@ func main() {
 	}
 }
 
-// client dials ADDRESS COUNT times and prints a line for each: the backend that answered, and the peer that the socket
-// shows; or the error. With a third argument it pauses that long between two requests.
+// client dials ADDRESS COUNT times and prints a line for each request: the backend that answered
+// and the peer that the socket reports, or the error. A third argument is a pause between two
+// requests.
 func client(args []string) int {
 	count, err := strconv.Atoi(args[1])
 	if err != nil {
@@ -78,7 +79,7 @@ func request(address string) string {
 	return string(answer) + " " + conn.RemoteAddr().String()
 }
 
-// stage is what the demo stands on; undo takes it down again, last first.
+// stage is everything the demo runs on; undo tears it down, last first.
 type stage struct {
 	fairlead string
 	dir      string
@@ -114,7 +115,8 @@ func (s *stage) close() error {
 	return err
 }
 
-// build makes a client's host, and three backends in a namespace of their own, on either end of a veth pair.
+// build makes a host with the client, and a namespace with three backends, connected by a veth
+// pair.
 func (s *stage) build() error {
 	var err error
 	if s.dir, err = os.MkdirTemp("", "fairlead-demo-"); err != nil {
@@ -195,7 +197,7 @@ func (s *stage) serve(ns *rig.Netns, addr, name string) error {
 }
 
 func (s *stage) write(manifests string) error {
-	// By a rename, so that nobody reads half of it.
+	// Rename it into place, so that the agent never reads half of it.
 	if err := os.WriteFile(filepath.Join(s.dir, "web.yaml"), []byte(manifests), 0o644); err != nil {
 		return err
 	}
@@ -277,7 +279,8 @@ func (s *stage) peer() error {
 	return nil
 }
 
-// remove takes an endpoint away while requests go on, and holds that none fails and that the endpoint gets no more.
+// remove removes an endpoint while requests go on, and checks that no request fails and that the
+// endpoint gets no more of them.
 func (s *stage) remove() error {
 	const requests, before = 2000, 300
 	manifests, err := os.ReadFile("test/demo/manifests/web.yaml")
