@@ -1,4 +1,5 @@
-// Package snapshot writes down what the network of a machine is like, so that a test can tell what was left behind.
+// Package snapshot records the state of a machine's network, so that a test can tell what was left
+// behind.
 package snapshot
 
 import (
@@ -15,16 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Places are what is looked at beside the network namespace that the caller is in.
+// Places say where to look, besides the caller's network namespace.
 type Places struct {
-	Cgroup string   // a directory of cgroup2, for the programs at it
-	Dirs   []string // directories, for the names of all that is below them; one that is not there has none
+	Cgroup string   // a cgroup2 directory; its attached programs are recorded
+	Dirs   []string // directories; the names of everything below them are recorded, and a missing directory has none
 }
 
-// notes are lines about things that are not a module's.
+// notes are lines about what belongs to no kernel module; say drops the others.
 type notes []string
 
-// ofModule is what a module brings to all namespaces when somebody on the machine is the first to need it.
+// ofModule matches what a kernel module adds to every namespace as soon as anyone on the machine
+// needs it.
 var ofModule = regexp.MustCompile(`net/netfilter/|nf_conntrack|\b(tunl0|sit0|ip6tnl0|gre0|gretap0|erspan0|ip6gre0|ip_vti0|ip6_vti0)\b`)
 
 func (n *notes) say(format string, args ...any) {
@@ -33,8 +35,9 @@ func (n *notes) say(format string, args ...any) {
 	}
 }
 
-// Take returns a line for each thing: all settings of the network, devices, addresses, routes and rules, the programs at
-// devices and at the cgroup, and files, of which pinned programs and maps are some.
+// Take returns a line for each thing it finds: network sysctls, devices, addresses, routes and
+// rules, programs attached to devices and to the cgroup, and files, including pinned programs and
+// maps.
 func Take(p Places) ([]string, error) {
 	n := &notes{}
 	for _, step := range []func() error{
@@ -53,7 +56,7 @@ func (n *notes) settings() error {
 			return err
 		}
 		content, err := os.ReadFile(path)
-		if err != nil && !errors.Is(err, unix.EIO) && !errors.Is(err, fs.ErrPermission) { // neither set nor to be read
+		if err != nil && !errors.Is(err, unix.EIO) && !errors.Is(err, fs.ErrPermission) { // neither set nor readable
 			return err
 		}
 		n.say("%s = %q", path, content)
@@ -112,7 +115,7 @@ func (n *notes) routes() error {
 	return nil
 }
 
-// programs looks for those that balance connections and those that meet packets.
+// programs looks for the programs attached to the cgroup.
 func (n *notes) programs(path string) error {
 	cgroup, err := os.Open(path)
 	if err != nil {
@@ -121,7 +124,7 @@ func (n *notes) programs(path string) error {
 	defer cgroup.Close()
 	for attach := ebpf.AttachCGroupInetIngress; attach <= ebpf.AttachCgroupUnixGetsockname; attach++ {
 		found, err := link.QueryPrograms(link.QueryOptions{Target: int(cgroup.Fd()), Attach: attach})
-		if err == nil && len(found.Programs) > 0 { // of many kinds there are none at cgroups
+		if err == nil && len(found.Programs) > 0 { // cgroups do not support many attach types
 			n.say("%d programs at the cgroup for %s", len(found.Programs), attach)
 		}
 	}
