@@ -10,8 +10,8 @@ import (
 	"os"
 )
 
-// writeCredentials writes the administrator's token and the key of service accounts. The server makes its own
-// certificate.
+// writeCredentials writes the administrator's token and the service account key. The server makes
+// its own certificate.
 func (s *Server) writeCredentials() error {
 	users := token + ",admin,admin,system:masters\n"
 	if err := os.WriteFile(s.path("tokens.csv"), []byte(users), 0o600); err != nil {

@@ -18,10 +18,10 @@ type process struct {
 	log  string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
-	err  error         // why, once done is closed
+	err  error         // how it ended; valid once done is closed
 }
 
-// start starts a child, which the end of the test ends.
+// start starts a child that is stopped when the test ends.
 func start(t testing.TB, path, log string, args ...string) *process {
 	t.Helper()
 	file, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -34,7 +34,8 @@ func start(t testing.TB, path, log string, args ...string) *process {
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	go func() {
-		// The signal comes when the thread that started the child ends, so this one stays until the child has ended.
+		// The kernel sends the signal when the thread that started the child ends, so keep this
+		// thread until the child has ended.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
@@ -51,14 +52,15 @@ func start(t testing.TB, path, log string, args ...string) *process {
 	return p
 }
 
-// stop kills the child if it still runs, and waits for its end.
+// stop kills the child if it still runs, and waits until it has ended.
 func (p *process) stop() {
 	select {
 	case <-p.done:
 		return
 	default:
 	}
-	// Kill cannot hit another process: the number is not given away before Wait returns, and then it does nothing.
+	// Kill cannot hit another process: the kernel does not reuse the pid before Wait returns, and
+	// after that Kill does nothing.
 	_ = p.cmd.Process.Kill()
 	<-p.done
 }
@@ -74,8 +76,9 @@ func tail(log string) string {
 	return string(bytes.Join(all[max(0, len(all)-lines-1):], nil))
 }
 
-// reservePort takes a TCP port of loopback for a process that listens with SO_REUSEPORT, until the test ends. The socket
-// is bound and never listens, so it gets no connection, and nobody else gets the port, also while a server restarts.
+// reservePort reserves a TCP port on loopback, until the test ends, for a process that listens with
+// SO_REUSEPORT. The socket is bound but never listens: it gets no connections, and nobody else gets
+// the port, even while a server restarts.
 func reservePort(t testing.TB) int {
 	t.Helper()
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -1,8 +1,8 @@
-// Package apiserver runs a real kube-apiserver with a real etcd for one test. What a watch does after a restart, a
-// compaction or a lost connection is theirs to decide, and a fake decides it differently.
+// Package apiserver runs a real kube-apiserver with a real etcd for one test. Only they decide what
+// a watch does after a restart, a compaction or a lost connection; a fake would behave differently.
 //
-// There are no controllers, no scheduler and no kubelet: objects stay as a test makes them. Everything listens on
-// loopback, lives in a directory of the test and ends with it.
+// There are no controllers, no scheduler and no kubelet: objects stay as the test made them.
+// Everything listens on loopback, lives in a directory of the test and ends with the test.
 package apiserver
 
 import (
@@ -26,11 +26,12 @@ import (
 )
 
 const (
-	token = "admin" // of a user in system:masters; the server is on loopback and lives for a test
+	token = "admin" // of a user in system:masters; the server is on loopback and lives only as long as the test
 
-	// ServiceCIDRs are the ranges that cluster IPs come from.
+	// ServiceCIDRs are the ranges from which the server assigns cluster IPs.
 	ServiceCIDRs = "10.96.0.0/16,fd96::/112"
-	// startTimeout is for a machine that is busy with other tests; an idle one needs a few seconds.
+	// startTimeout is long enough for a machine busy with other tests; an idle one needs a few
+	// seconds.
 	startTimeout = 2 * time.Minute
 )
 
@@ -44,11 +45,11 @@ type Server struct {
 	etcdURL string
 	host    string
 	port    int
-	log     string // of the kube-apiserver
+	log     string // path of the kube-apiserver's log
 }
 
-// Start starts a server and waits until it is ready. It skips the test if the binaries are not built, or fails it
-// where FAIRLEAD_REQUIRE asks for "apiserver".
+// Start starts a server and waits until it is ready. If the binaries are not built, it skips the
+// test, or fails it where FAIRLEAD_REQUIRE asks for "apiserver".
 func Start(t testing.TB) *Server {
 	t.Helper()
 	set, err := pinned.Find()
@@ -74,7 +75,8 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Another starts one more kube-apiserver, with the certificate and the objects of the first, and waits until it is ready.
+// Another starts a second kube-apiserver with the certificate and the objects of the first, and
+// waits until it is ready.
 func (s *Server) Another() *Server {
 	s.t.Helper()
 	another := *s
@@ -90,13 +92,13 @@ func (s *Server) listenAt(port int) {
 
 func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
 
-// Config returns a configuration of an administrator; each call returns a new one.
+// Config returns a new configuration of an administrator.
 func (s *Server) Config() *rest.Config {
 	return &rest.Config{
 		Host:            s.host,
 		BearerToken:     token,
 		TLSClientConfig: rest.TLSClientConfig{CAFile: s.path("apiserver.crt")},
-		QPS:             -1, // the server limits
+		QPS:             -1, // the server limits the rate
 	}
 }
 
@@ -110,7 +112,7 @@ func (s *Server) Client() kubernetes.Interface {
 	return client
 }
 
-// Kubeconfig writes a file by which other processes reach the server, and returns its path.
+// Kubeconfig writes a kubeconfig with which other processes reach the server, and returns its path.
 func (s *Server) Kubeconfig() string {
 	s.t.Helper()
 	path := s.path("kubeconfig")
@@ -139,24 +141,27 @@ func (s *Server) startEtcd(peer string) {
 	})
 }
 
-// StartAPI starts the kube-apiserver after StopAPI, on the port that it had, and waits until it is ready.
+// StartAPI starts the kube-apiserver again after StopAPI, on the same port, and waits until it is
+// ready.
 func (s *Server) StartAPI() {
 	s.t.Helper()
 	s.api = start(s.t, s.set.APIServer.Path, s.log,
-		"--etcd-servers="+s.etcdURL, "--etcd-compaction-interval=0", // Compact does it
+		"--etcd-servers="+s.etcdURL, "--etcd-compaction-interval=0", // Compact compacts
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", s.port), "--permit-port-sharing", "--cert-dir="+s.dir,
-		// Nobody is told to connect there; it only keeps the server from looking for a default route.
+		// No client is told to connect to this address; setting it keeps the server from looking
+		// for a default route.
 		"--advertise-address=192.0.2.1", "--endpoint-reconciler-type=none",
 		"--service-cluster-ip-range="+ServiceCIDRs, "--authorization-mode=RBAC",
 		"--token-auth-file="+s.path("tokens.csv"),
-		// Without controllers no namespace gets its service account, which pods would wait for.
+		// Without controllers nothing creates the service account of a namespace, for which pods
+		// would wait.
 		"--disable-admission-plugins=ServiceAccount",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+s.path("account.key"), "--service-account-signing-key-file="+s.path("account.key"),
 		"--allow-privileged=true", "--shutdown-delay-duration=0s")
 	var client *http.Client
 	s.await(s.api, func(ctx context.Context) error {
-		if client == nil { // the certificate is among the first things that the server makes
+		if client == nil { // the certificate is among the first files that the server writes
 			made, err := rest.HTTPClientFor(s.Config())
 			if err != nil {
 				return err
@@ -169,7 +174,7 @@ func (s *Server) StartAPI() {
 	client.CloseIdleConnections()
 }
 
-// StopAPI kills the kube-apiserver, as a crash would; etcd goes on.
+// StopAPI kills the kube-apiserver, as a crash would; etcd keeps running.
 func (s *Server) StopAPI() {
 	s.t.Helper()
 	if s.api != nil {
@@ -178,8 +183,9 @@ func (s *Server) StopAPI() {
 	}
 }
 
-// Compact makes etcd forget everything but the present. A watch that wants to go on from before then gets 410 Gone,
-// unless the kube-apiserver's own cache still has what it missed: restart it to be sure.
+// Compact makes etcd forget everything but the present. A watch that resumes from an earlier
+// version then gets 410 Gone, unless the kube-apiserver's own cache still has what it missed:
+// restart the server to be sure.
 func (s *Server) Compact() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -237,7 +243,8 @@ func answer(client *http.Client, request *http.Request) ([]byte, error) {
 	return body, nil
 }
 
-// await asks until the process answers well, and fails the test if it ends or takes too long.
+// await polls until the process answers without error, and fails the test if the process ends or
+// takes too long.
 func (s *Server) await(p *process, ask func(context.Context) error) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)

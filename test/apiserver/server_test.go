@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// The rig keeps its promises: what was written survives a restart, and what was compacted away is gone for a watch.
+// The server keeps its promises: what was written survives a restart, and a watch from before a
+// compaction ends with 410 Gone.
 func TestServer(t *testing.T) {
 	began := time.Now()
 	s := Start(t)
@@ -44,11 +45,11 @@ func TestServer(t *testing.T) {
 		t.Errorf("labels of the namespace after the restart: %v", found.Labels)
 	}
 	if err := watchFrom(ctx, s, before.ResourceVersion); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
-		t.Errorf("watch from before the compaction: %v, want that it is gone", err)
+		t.Errorf("watch from before the compaction: %v, want 410 Gone", err)
 	}
 }
 
-// watchFrom returns the error that a watch ends with, nil if it delivers an object.
+// watchFrom returns the error that a watch ends with, or nil if it delivers an object.
 func watchFrom(ctx context.Context, s *Server, version string) error {
 	w, err := s.Client().CoreV1().Namespaces().Watch(ctx, metav1.ListOptions{ResourceVersion: version})
 	if err != nil {

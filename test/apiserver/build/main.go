@@ -1,5 +1,6 @@
-// Command build builds the programs of Kubernetes that tests run, unless they are built already, and prints where they
-// are: those that are named, or the etcd and the kube-apiserver that a test of the API server starts.
+// Command build builds the Kubernetes programs that tests run, unless they are built already, and
+// prints their paths. Without arguments it builds the etcd and the kube-apiserver that an API
+// server test starts; arguments name other programs.
 package main
 
 import (

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Build builds what is missing and tells log about it. Two builds at once wait for each other, and a program is either
-// whole or not there.
+// Build builds what is missing and reports it to log. Two builds at once wait for each other, and a
+// program is never there in part.
 func (s *Set) Build(log io.Writer) error {
 	if len(s.Missing()) == 0 {
 		return nil
@@ -35,11 +35,11 @@ func (s *Set) Build(log io.Writer) error {
 	if err := s.removeRest(); err != nil {
 		return err
 	}
-	commands := map[string][]Binary{} // by what pins them
+	commands := map[string][]Binary{} // keyed by the module file that pins them
 	var tests []Binary
 	for _, b := range s.wanted {
 		switch {
-		case b.built(): // perhaps while we waited
+		case b.built(): // perhaps while we waited for the lock
 		case b.test:
 			tests = append(tests, b)
 		default:
@@ -47,7 +47,8 @@ func (s *Set) Build(log io.Writer) error {
 		}
 	}
 	for _, modfile := range slices.Sorted(maps.Keys(commands)) {
-		// All in one command: most packages are in several programs, and what one waits for, another can use the time of.
+		// One command builds all: most packages are in several programs, and while one program
+		// waits for a package, others use the CPU.
 		if err := s.build(log, commands[modfile], "build"); err != nil {
 			return err
 		}
@@ -61,7 +62,7 @@ func (s *Set) Build(log io.Writer) error {
 	return nil
 }
 
-// removeRest removes what builds that were killed have left.
+// removeRest removes what killed builds have left.
 func (s *Set) removeRest() error {
 	rest, err := filepath.Glob(filepath.Join(s.cache, ".build-*"))
 	for _, dir := range rest {
@@ -73,7 +74,7 @@ func (s *Set) removeRest() error {
 	return nil
 }
 
-// build builds programs that one module file pins with one go command.
+// build builds programs that one module file pins, with one go command.
 func (s *Set) build(log io.Writer, wanted []Binary, how ...string) (err error) {
 	var names, packages []string
 	for _, b := range wanted {
@@ -89,7 +90,8 @@ func (s *Set) build(log io.Writer, wanted []Binary, how ...string) (err error) {
 	args := append(how, "-modfile="+wanted[0].modfile, "-p", "2", "-trimpath", "-buildvcs=false", "-ldflags", s.linkerFlags(), "-o", temp+"/")
 	cmd := s.goCommand(log, append(args, packages...)...)
 	cmd.Stdout = log
-	// A build that nobody waits for any more would go on for minutes. The signal comes when the thread ends.
+	// An abandoned build would go on for minutes. The kernel sends this signal when the thread
+	// ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
@@ -104,9 +106,10 @@ func (s *Set) build(log io.Writer, wanted []Binary, how ...string) (err error) {
 	return nil
 }
 
-// Images returns the names of the images that the specs run, which every release of Kubernetes changes.
+// Images returns the names of the images that the specs run, which change with every Kubernetes
+// release.
 func (s *Set) Images(log io.Writer) ([]string, error) {
-	// A library is compiled as for the programs, and so it is not compiled again.
+	// The same flags as for the programs, so that packages are not compiled again.
 	out, err := s.goCommand(log, "run", "-modfile="+s.APIServer.modfile, "-trimpath", "-buildvcs=false", "./e2e/images").Output()
 	if err != nil {
 		return nil, fmt.Errorf("find the images that the specs of %s run: %w", s.version, err)
@@ -116,8 +119,8 @@ func (s *Set) Images(log io.Writer) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// goCommand returns a go command in the pinning module. Thousands of packages are compiled: whoever works on the
-// machine meanwhile goes first.
+// goCommand returns a go command in the pinning module. It compiles thousands of packages, so it
+// runs under nice to let other work on the machine go first.
 func (s *Set) goCommand(log io.Writer, args ...string) *exec.Cmd {
 	cmd := exec.Command("nice", append([]string{"go"}, args...)...)
 	cmd.Dir = s.dir
@@ -126,7 +129,8 @@ func (s *Set) goCommand(log io.Writer, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// output returns the name that go gives to the program: the last element of its import path that is not a version.
+// output returns the name that go gives to the program: the last element of its import path that is
+// not a version.
 func (b *Binary) output() string {
 	dir, last := path.Split(b.pkg)
 	if regexp.MustCompile(`^v\d+$`).MatchString(last) {
@@ -138,8 +142,9 @@ func (b *Binary) output() string {
 	return last
 }
 
-// linkerFlags leaves debugging data out and sets what a release's own build sets: clients and the server's version gates
-// look at it. Programs without these variables take no harm.
+// linkerFlags omits debugging data and sets the variables that an official release build sets:
+// clients and the server's version gates read them. They do nothing in programs without these
+// variables.
 func (s *Set) linkerFlags() string {
 	parts := strings.SplitN(strings.TrimPrefix(s.version, "v"), ".", 3)
 	flags := []string{"-s", "-w"}

@@ -1,6 +1,7 @@
-// Package pinned knows the programs of Kubernetes that tests run: which versions, where they are kept, and how they are
-// built from source. The versions are those of the module in the directory binaries. Where KUBERNETES_MINOR names an older
-// minor, Kubernetes' own programs and the runner of its specs are that one's, from a second module file beside go.mod.
+// Package pinned knows the Kubernetes programs that tests run: their versions, where they are kept,
+// and how they are built from source. The versions are those of the module in the directory
+// binaries. Where KUBERNETES_MINOR names an older minor, Kubernetes' own programs and the runner of
+// its specs have that minor's version, from a second module file beside go.mod.
 package pinned
 
 import (
@@ -17,7 +18,8 @@ import (
 	"strings"
 )
 
-// Binary is one program and where it is kept. Its name in the cache tells everything that it was made of.
+// Binary is one program and where it is kept. Its name in the cache depends on everything it was
+// made of.
 type Binary struct {
 	Name    string
 	Version string
@@ -25,22 +27,23 @@ type Binary struct {
 
 	pkg     string
 	test    bool   // the program is the package's test
-	modfile string // that pins it
+	modfile string // the module file that pins it
 }
 
-// Set is the programs that somebody wants.
+// Set is the set of programs that a caller wants.
 type Set struct {
-	Etcd      Binary // wanted or not, as is the next
+	Etcd      Binary // set even if not wanted, as is APIServer
 	APIServer Binary
 
 	wanted  []Binary
-	dir     string // of the module that pins them
+	dir     string // directory of the module that pins them
 	cache   string
 	version string // of Kubernetes
 }
 
-// Find returns the named programs of Names that the source tree around the working directory pins, whether they are
-// built or not. With no name it is the two that a test of the API server starts.
+// Find returns the named programs, at the versions that the source tree around the working
+// directory pins, whether they are built or not. Names lists the possible names. Without names it
+// returns the two programs that an API server test starts.
 func Find(names ...string) (*Set, error) {
 	dir, err := moduleDir()
 	if err != nil {
@@ -125,14 +128,14 @@ func (b *Binary) built() bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// module is what pins programs.
+// module is a module file that pins programs.
 type module struct {
 	file         string // its name
 	requirements []byte
-	key          string // names what programs are made of: the modules by their hashes, and the few sources of our own
+	key          string // identifies what the programs are made of: the modules by their hashes, and the few sources of our own
 }
 
-// readModule reads a module file and what lies beside it.
+// readModule reads a module file and the files beside it that matter.
 func readModule(dir fs.FS, file string) (m module, err error) {
 	m.file = file
 	if m.requirements, err = fs.ReadFile(dir, file); err != nil {
@@ -164,7 +167,7 @@ func versionOf(gomod []byte, module string) (string, error) {
 	return string(found[1]), nil
 }
 
-// moduleDir finds the pinning module from wherever in the tree a test runs.
+// moduleDir finds the pinning module from the directory in the tree in which the test runs.
 func moduleDir() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

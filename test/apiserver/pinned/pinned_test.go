@@ -31,17 +31,17 @@ func TestFind(t *testing.T) {
 		}
 	}
 	if _, err := set.Binary("etcd"); err == nil {
-		t.Error("etcd is in a set that it is not wanted in")
+		t.Error("etcd is in a set although the caller did not name it")
 	}
 	if set.Etcd.Name != "etcd" || set.APIServer.Name != "kube-apiserver" {
-		t.Errorf("the two of every set are %q and %q", set.Etcd.Name, set.APIServer.Name)
+		t.Errorf("the API server's programs of the set are %q and %q", set.Etcd.Name, set.APIServer.Name)
 	}
 	if _, err := Find("kubectl", "kubefed"); err == nil {
-		t.Error("a program that nobody pins is found")
+		t.Error("found a program that is not pinned")
 	}
 }
 
-// Of an older minor are Kubernetes' own programs, and nothing else.
+// Only Kubernetes' own programs come from the older minor.
 func TestFindMinor(t *testing.T) {
 	find := func(minor string) *Set {
 		t.Helper()
@@ -100,7 +100,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// Whatever a program is made of must change its name.
+// Changing anything that a program is made of must change its name.
 func TestKey(t *testing.T) {
 	key := func(change string) string {
 		t.Helper()

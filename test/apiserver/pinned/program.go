@@ -1,12 +1,12 @@
 package pinned
 
-// program is a row of what can be built.
+// program describes a program that can be built.
 type program struct {
 	name   string
-	module string // whose version is the program's
+	module string // the module whose version is the program's
 	pkg    string
 	test   bool
-	minor  bool // it is of the minor that is asked for
+	minor  bool // it follows KUBERNETES_MINOR
 }
 
 // kubernetes is the module of Kubernetes' own programs.
@@ -25,7 +25,7 @@ func programs() []program {
 		{name: "coredns", module: "github.com/coredns/coredns", pkg: "./coredns"},
 		{name: "agnhost", module: kubernetes, pkg: kubernetes + "/test/images/agnhost", minor: true},
 		{name: "regression-issue-74839", module: kubernetes, pkg: kubernetes + "/test/images/regression-issue-74839", minor: true},
-		{name: "ginkgo", module: "github.com/onsi/ginkgo/v2", pkg: "github.com/onsi/ginkgo/v2/ginkgo", minor: true}, // it talks with e2e.test
+		{name: "ginkgo", module: "github.com/onsi/ginkgo/v2", pkg: "github.com/onsi/ginkgo/v2/ginkgo", minor: true}, // must match e2e.test, with which it talks
 		{name: "e2e.test", module: kubernetes, pkg: "./e2e", test: true, minor: true},
 	}
 }
