@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// spdxType is what a statement with a bill calls it.
+// spdxType is the predicate type of a statement that carries an SPDX document.
 const spdxType = "https://spdx.dev/Document"
 
-// bill is a software bill of materials in the form of SPDX 2.3: the programs, and the modules that each is made of, as the
-// linker noted them.
+// bill is a software bill of materials in SPDX 2.3: the programs, and the modules that each is made
+// of, as the linker recorded them.
 type bill struct {
 	Version       string         `json:"spdxVersion"`
 	License       string         `json:"dataLicense"`
@@ -69,7 +69,7 @@ const (
 func billOf(programs []*program) *bill {
 	b := &bill{
 		Version: "SPDX-2.3", License: "CC0-1.0", ID: documentID, Name: repository,
-		// Unlike any other document's, and that of the same programs each time.
+		// Unique to this document, and the same for the same programs each time.
 		Namespace: "https://" + repository + "/spdx/" + programs[0].sum,
 		Creation:  creation{Created: programs[0].time().UTC().Format(time.RFC3339), Creators: []string{"Tool: " + repository + "/deploy/image"}},
 	}
@@ -99,7 +99,7 @@ func purl(path, version string) []ref {
 
 var notInIDs = regexp.MustCompile(`[^A-Za-z0-9.-]`)
 
-// add notes a component once, and returns its id.
+// add adds a component unless it is there, and returns its id.
 func (b *bill) add(c component) string {
 	c.ID = "SPDXRef-" + notInIDs.ReplaceAllString(c.Name+"-"+c.Version, "-")
 	c.Download = unasserted
@@ -119,7 +119,7 @@ func (b *bill) write(path string) error {
 		return err
 	}
 	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write what the image is made of: %w", err)
+		return fmt.Errorf("write the bill of materials: %w", err)
 	}
 	return nil
 }

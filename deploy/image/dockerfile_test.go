@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Who builds the image with a container engine gets the same programs, by the same Go, with the same labels.
+// Building the image with a container engine gives the same programs, built by the same Go version,
+// with the same labels.
 func TestDockerfile(t *testing.T) {
 	read := func(path string) string {
 		content, err := os.ReadFile(path)
@@ -39,7 +40,8 @@ func TestDockerfile(t *testing.T) {
 			t.Errorf("deploy/Dockerfile has no line %s", want)
 		}
 	}
-	// An engine is sent the tree, but not what make and the tests leave in it, which grows to gigabytes.
+	// The engine gets the tree without what make and the tests leave in it, which grows to
+	// gigabytes.
 	ignored := strings.Split(read("../Dockerfile.dockerignore"), "\n")
 	for line := range strings.Lines(read("../../.gitignore")) {
 		line = strings.TrimSpace(line)

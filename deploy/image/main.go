@@ -1,6 +1,6 @@
-// Command image builds the container image of fairlead without a registry and without a container engine: for each
-// architecture one layer with the agent and the plugin, and nothing else. The same commit gives the same image, to the last
-// byte. Beside it is the chart that installs this image.
+// Command image builds the container image of fairlead without a registry or a container engine:
+// for each architecture, one layer with the agent and the plugin and nothing else. The same commit
+// gives the same image, to the last byte. It also writes the chart that installs this image.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 
 const (
 	repository = "fairlead.io/fairlead"
-	// limit is what the image may take on a node's disk.
+	// limit is the most bytes that the image may take on a node's disk.
 	limit = 60_000_000
 )
 
@@ -36,27 +36,28 @@ func main() {
 	}
 }
 
-// options are what the command is told.
+// options are the command's options.
 type options struct {
-	output string // the directory of what it writes
+	output string // output directory
 	arches []string
-	name   string // of the image; empty for one that tells the version
-	chart  string // the folder of the chart
-	// built has, below a directory for each architecture, the programs; empty to build them.
+	name   string // of the image; empty to derive it from the version
+	chart  string // the chart's directory
+	// built is a directory with the programs in a subdirectory for each architecture; empty to
+	// build them.
 	built string
 }
 
 func run(ctx context.Context, args []string) error {
 	var o options
 	flags := flag.NewFlagSet("image", flag.ContinueOnError)
-	flags.StringVar(&o.output, "output", "_output/image", "directory for fairlead.tar, an OCI image layout, what it is made of in SPDX, and fairlead-chart.tgz, the chart that installs it")
+	flags.StringVar(&o.output, "output", "_output/image", "directory for fairlead.tar, an OCI image layout, its bills of materials in SPDX, and fairlead-chart.tgz, the chart that installs it")
 	flags.StringVar(&o.name, "name", "", "name of the image with its tag (default "+repository+":VERSION)")
-	arches := flags.String("arch", "amd64,arm64", "architectures, with commas between them")
+	arches := flags.String("arch", "amd64,arm64", "architectures, separated by commas")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("%q is no option; there are -output, -name and -arch", flags.Arg(0))
+		return fmt.Errorf("%q is no option: the options are -output, -name and -arch", flags.Arg(0))
 	}
 	o.arches, o.chart = strings.Split(*arches, ","), "charts/fairlead"
 	if o.name != "" {
@@ -88,7 +89,7 @@ func run(ctx context.Context, args []string) error {
 
 func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// made is what was written.
+// made describes what was written.
 type made struct {
 	path, name, digest string
 	chart              string
@@ -101,7 +102,7 @@ type madeFor struct {
 	modules           int
 }
 
-// write writes the image of programs that were built.
+// write writes the image of built programs.
 func write(o options) (m made, err error) {
 	m.path, m.name, m.chart = filepath.Join(o.output, "fairlead.tar"), o.name, filepath.Join(o.output, "fairlead-chart.tgz")
 	if err := os.MkdirAll(o.output, 0o755); err != nil {
@@ -129,7 +130,7 @@ func write(o options) (m made, err error) {
 			return m, err
 		}
 		if unpacked > limit {
-			return m, fmt.Errorf("the image for %s has %d bytes, and may have %d", arch, unpacked, limit)
+			return m, fmt.Errorf("the image for %s has %d bytes, and may have %d at most", arch, unpacked, limit)
 		}
 		bill := billOf(programs)
 		if err := bill.write(filepath.Join(o.output, "fairlead-"+arch+".spdx.json")); err != nil {
@@ -161,7 +162,7 @@ func layerOf(path string, programs []*program) (layer *oci.Layer, unpacked int64
 	return layer, unpacked, err
 }
 
-// labelsOf returns what the image says of itself.
+// labelsOf returns the labels of the image.
 func labelsOf(p *program) map[string]string {
 	labels := map[string]string{
 		"org.opencontainers.image.title":       "fairlead",
@@ -179,5 +180,5 @@ func labelsOf(p *program) map[string]string {
 
 var notInTags = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
 
-// tag returns a version as a tag, which has no +.
+// tag returns a version as a tag, which must not contain +.
 func tag(version string) string { return notInTags.ReplaceAllString(version, "-") }

@@ -17,7 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// source writes the source of small programs that are called like ours, in a repository if there is to be a commit, and returns where.
+// source writes the source of small programs with the names of ours, in a repository if there is to
+// be a commit, and returns its directory.
 func source(t *testing.T, commit bool) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -45,7 +46,7 @@ func source(t *testing.T, commit bool) string {
 	return dir
 }
 
-// programs builds small ones as an image has them, and returns the directory above them.
+// programs builds the small programs as an image has them, and returns the directory above them.
 func programs(t *testing.T, source, arch string) string {
 	t.Helper()
 	here, err := os.Getwd()
@@ -65,7 +66,7 @@ func programs(t *testing.T, source, arch string) string {
 
 const theChart = "../../charts/fairlead"
 
-// Whoever builds a commit, and wherever, has the same image and the same chart.
+// The same commit gives the same image and the same chart, whoever builds it and wherever.
 func TestWrite(t *testing.T) {
 	var digests, charts []string
 	for range 2 {
@@ -75,7 +76,7 @@ func TestWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !strings.HasPrefix(made.name, "fairlead.io/fairlead:v0.0.0-20260102030405-") || len(made.arches) != 1 || made.arches[0].unpacked < made.arches[0].carried {
-			t.Errorf("it made %+v", made)
+			t.Errorf("write returned %+v", made)
 		}
 		packed, err := os.ReadFile(made.chart)
 		if err != nil {
@@ -97,7 +98,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// checkFiles looks into the only layer of an image: it has the two programs, as anybody may run them, and nothing else.
+// checkFiles checks the only layer of an image: it has the two programs, executable by everyone,
+// and nothing else.
 func checkFiles(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -119,7 +121,7 @@ func checkFiles(t *testing.T, path string) {
 			continue
 		}
 		unpacked, err := gzip.NewReader(archive)
-		if err != nil { // it is JSON
+		if err != nil { // this blob is JSON
 			continue
 		}
 		layers++
@@ -140,7 +142,7 @@ func checkFiles(t *testing.T, path string) {
 	}
 }
 
-// An image says what it is, and of which commit; without a repository it does not pretend to.
+// An image says what it is and which commit it is from; without a repository it claims no commit.
 func TestLabels(t *testing.T) {
 	of := func(version string, settings ...debug.BuildSetting) map[string]string {
 		return labelsOf(&program{info: &debug.BuildInfo{Main: debug.Module{Version: version}, Settings: settings}})
@@ -164,7 +166,8 @@ func TestLabels(t *testing.T) {
 	}
 }
 
-// Each program is described, and depends on what the linker says.
+// checkBill checks that the bill describes each program and lists its dependencies as the linker
+// recorded them.
 func checkBill(t *testing.T, path string) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -182,7 +185,7 @@ func checkBill(t *testing.T, path string) {
 	kinds := map[string]int{}
 	for _, r := range b.Relationships {
 		if !ids[r.From] || !ids[r.To] {
-			t.Errorf("%v is between what is not there", r)
+			t.Errorf("%v refers to a component that does not exist", r)
 		}
 		kinds[r.Type]++
 	}

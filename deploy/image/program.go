@@ -16,10 +16,11 @@ import (
 	"time"
 )
 
-// names are the programs of the image; what the first says of itself holds for the image.
+// names are the programs of the image; the version of the first is the image's.
 func names() []string { return []string{"fairlead", "fairlead-cni"} }
 
-// buildFlags are those of a release: nothing of where it is built, and without what only debuggers read.
+// buildFlags are those of a release: they keep local paths and data for debuggers out of the
+// programs.
 func buildFlags() []string { return []string{"-trimpath", "-buildvcs=auto", "-ldflags=-w"} }
 
 // build builds the programs for an architecture as a release has them.
@@ -36,7 +37,7 @@ func build(ctx context.Context, dir, arch string) error {
 	return nil
 }
 
-// program is one of the image.
+// program is a program of the image.
 type program struct {
 	name, path string
 	size       int64
@@ -56,8 +57,8 @@ func inspectAll(dir, arch string) ([]*program, error) {
 	return all, nil
 }
 
-// inspect reads a program. One that needs a loader or libraries would not start where there is nothing else, and one for
-// another machine nowhere.
+// inspect reads a program. It refuses a program that needs a loader or libraries, which the image
+// does not have, and one for another architecture.
 func inspect(name, path, arch string) (*program, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -75,7 +76,7 @@ func inspect(name, path, arch string) (*program, error) {
 	}
 	info, err := buildinfo.Read(file)
 	if err != nil {
-		return nil, fmt.Errorf("read what %s is made of: %w", path, err)
+		return nil, fmt.Errorf("read the build info of %s: %w", path, err)
 	}
 	p := &program{name: name, path: path, info: info}
 	if is := p.setting("GOARCH"); is != arch {
@@ -89,7 +90,7 @@ func inspect(name, path, arch string) (*program, error) {
 	return p, nil
 }
 
-// setting returns what the program was built with, "" if it does not say.
+// setting returns a build setting of the program, or "" if it is not recorded.
 func (p *program) setting(key string) string {
 	for _, s := range p.info.Settings {
 		if s.Key == key {
@@ -99,7 +100,7 @@ func (p *program) setting(key string) string {
 	return ""
 }
 
-// version returns that of the module; a tree that no version control knows has none.
+// version returns the version of the module; a tree outside version control has none.
 func (p *program) version() string {
 	if v := p.info.Main.Version; v != "" && v != "(devel)" {
 		return v
@@ -107,7 +108,8 @@ func (p *program) version() string {
 	return "v0.0.0"
 }
 
-// time returns that of the commit, or the first there is: when it was built would be another each time.
+// time returns the time of the commit, or a fixed one if there is none: the time of the build would
+// differ each time.
 func (p *program) time() time.Time {
 	at, err := time.Parse(time.RFC3339, p.setting("vcs.time"))
 	if err != nil {

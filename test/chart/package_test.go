@@ -14,7 +14,8 @@ import (
 	packer "fairlead.io/fairlead/deploy/image/chart"
 )
 
-// The chart that make image writes installs that image without being told, and is the chart of the tree in all else.
+// The chart that make image writes installs that image without further values, and otherwise equals
+// the chart of the tree.
 func TestPackage(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ image, version, wantVersion string }{
@@ -39,7 +40,7 @@ func TestPackage(t *testing.T) {
 		_, tag, _ := strings.Cut(filepath.Base(tt.image), ":")
 		var is struct{ Version, AppVersion string }
 		if err := yaml.Unmarshal([]byte(shown), &is); err != nil || is.Version != tt.wantVersion || is.AppVersion != tag {
-			t.Errorf("%s: it is %+v, %v", tt.image, is, err)
+			t.Errorf("%s: the packaged chart is %+v, %v", tt.image, is, err)
 		}
 		text, err := run(t, "template", "fairlead", file, "--namespace=kube-system", "--set=k8sServiceHost=192.0.2.1")
 		if err != nil {
@@ -49,7 +50,7 @@ func TestPackage(t *testing.T) {
 		found := images.FindAllStringSubmatch(text, -1)
 		for _, m := range found {
 			if m[1] != tt.image {
-				t.Errorf("it installs %s, want %s", m[1], tt.image)
+				t.Errorf("the chart installs %s, want %s", m[1], tt.image)
 			}
 		}
 		if len(found) != 3 {
@@ -57,21 +58,22 @@ func TestPackage(t *testing.T) {
 		}
 		versions := regexp.MustCompile(`(?m)^ +(image|helm\.sh/chart|app\.kubernetes\.io/version): .*$`)
 		if diff := cmp.Diff(versions.ReplaceAllString(mustTemplate(t), ""), versions.ReplaceAllString(text, "")); diff != "" {
-			t.Errorf("%s: beside that (-tree +package):\n%s", tt.image, diff)
+			t.Errorf("%s: other differences (-tree +package):\n%s", tt.image, diff)
 		}
 	}
 }
 
 func TestPackageOfNothing(t *testing.T) {
 	t.Parallel()
-	for name, says := range map[string]string{"fairlead": "has no tag", "a:5000/b": "has no tag", "a@sha256:00": "has no tag", "a:b@sha256:00": "has no tag", "a:b": "it has not all"} {
+	for name, says := range map[string]string{"fairlead": "has no tag", "a:5000/b": "has no tag", "a@sha256:00": "has no tag", "a:b@sha256:00": "has no tag", "a:b": "it lacks one of"} {
 		if _, err := packer.Package(os.DirFS(t.TempDir()), packer.Image{Name: name}); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v, want %s", name, err, says)
 		}
 	}
 }
 
-// Who installs as the pages say gets an image that there is: the chart is one that make image wrote, or the image is named.
+// Installing as the documentation says gets an image that exists: each command uses a chart that
+// make image wrote, or names the image.
 func TestInstallAsDocumented(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("../../docs/*.md")
@@ -84,18 +86,18 @@ func TestInstallAsDocumented(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A command goes on after a backslash.
+		// A backslash continues a command on the next line.
 		for line := range strings.Lines(strings.ReplaceAll(string(content), "\\\n", " ")) {
 			if !regexp.MustCompile(`^ +helm (install|upgrade) `).MatchString(line) {
 				continue
 			}
 			found++
 			if !strings.Contains(line, "fairlead-chart.tgz") && !strings.Contains(line, "image.tag=") {
-				t.Errorf("%s: which image would this install? %s", path, strings.TrimSpace(line))
+				t.Errorf("%s: the command does not say which image to install: %s", path, strings.TrimSpace(line))
 			}
 		}
 	}
 	if found < 5 {
-		t.Errorf("%d commands were found", found)
+		t.Errorf("found only %d commands", found)
 	}
 }

@@ -1,4 +1,4 @@
-// Package chart packages the chart, so that it installs the image that it was packaged with.
+// Package chart packages the chart so that it installs the image that it was packaged with.
 package chart
 
 import (
@@ -12,20 +12,21 @@ import (
 	"time"
 )
 
-// Image is what the chart is to install.
+// Image is the image that the chart is to install.
 type Image struct {
 	Name    string // with its tag
-	Version string // of the programs, with a v
+	Version string // of the programs, with a leading v
 	Time    time.Time
 }
 
-// Package returns the chart in a folder as helm reads it from an archive. The same chart and image give the same bytes.
+// Package returns the chart in a folder as an archive that helm can install. The same chart and
+// image give the same bytes.
 func Package(folder fs.FS, image Image) ([]byte, error) {
 	repository, tag, err := Split(image.Name)
 	if err != nil {
 		return nil, err
 	}
-	// What the files of the tree say, and what the archive says instead.
+	// The lines that the archive changes.
 	edits := map[string][]edit{
 		"Chart.yaml": {
 			{regexp.MustCompile(`(?m)^version: .*$`), "version: " + strings.TrimPrefix(image.Version, "v")},
@@ -58,7 +59,7 @@ func Package(folder fs.FS, image Image) ([]byte, error) {
 		return err
 	})
 	if err == nil && len(edits) > 0 {
-		err = fmt.Errorf("it has not all of the files %v", []string{"Chart.yaml", "values.yaml"})
+		err = fmt.Errorf("it lacks one of the files %v", []string{"Chart.yaml", "values.yaml"})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("package the chart: %w", err)
@@ -80,16 +81,17 @@ type edit struct {
 
 func (e edit) make(content []byte) ([]byte, error) {
 	if n := len(e.line.FindAll(content, -1)); n != 1 {
-		return nil, fmt.Errorf("%d lines are like %s, want one", n, e.line)
+		return nil, fmt.Errorf("%d lines match %s, want one", n, e.line)
 	}
 	return e.line.ReplaceAllLiteral(content, []byte(e.by)), nil
 }
 
-// Split returns what is before the tag of an image, and the tag. A registry may have a port.
+// Split splits the name of an image into what is before its tag, and the tag. The registry in the
+// name may have a port.
 func Split(name string) (repository, tag string, err error) {
 	at := strings.LastIndex(name, ":")
 	if at <= 0 || at == len(name)-1 || strings.ContainsAny(name[at:], "/@") || strings.Contains(name, "@") {
-		return "", "", fmt.Errorf("the image's name %s has no tag, such as the one of registry.example/fairlead:v1", name)
+		return "", "", fmt.Errorf("the image name %s has no tag: give one, as in registry.example/fairlead:v1", name)
 	}
 	return name[:at], name[at+1:], nil
 }

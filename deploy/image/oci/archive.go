@@ -1,5 +1,5 @@
-// Package oci writes container images without a registry and without a container engine: layers, and archives in the OCI
-// image layout that a container runtime imports.
+// Package oci writes container images without a registry or a container engine: layers, and
+// archives in the OCI image layout, which container runtimes import.
 package oci
 
 import (
@@ -17,27 +17,27 @@ import (
 	"time"
 )
 
-// Image is what a container is started from.
+// Image is a container image.
 type Image struct {
 	Names      []string // such as registry.k8s.io/pause:3.10.2
-	Arch       string   // as Go calls it; empty for that of this machine
+	Arch       string   // as Go names it; empty for this machine's
 	Layers     []*Layer
 	Entrypoint []string
 	Cmd        []string
 	User       string
-	Created    time.Time // left out if it is zero
+	Created    time.Time // omitted if zero
 	Labels     map[string]string
-	// Statement is about this image, an in-toto statement without its subject; nil for none.
+	// Statement is an in-toto statement about this image, without its subject; nil for none.
 	Statement *Statement
 }
 
-// Statement is what an image says about what it is made of, in the form that tools look for beside images.
+// Statement says what an image is made of, in the form that tools look for beside images.
 type Statement struct {
 	PredicateType string
 	Predicate     any
 }
 
-// descriptor points to a blob, in the form of the OCI image specification.
+// descriptor points to a blob, as the OCI image specification defines it.
 type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
@@ -63,13 +63,14 @@ const (
 // archive is an OCI image layout that is being written as a tar file.
 type archive struct {
 	tar  *tar.Writer
-	have map[string]bool // digests of blobs that are written
+	have map[string]bool // digests of blobs already written
 }
 
-// object is JSON, whose keys are written in their order, so the same object is the same text.
+// object is a JSON object. Its keys are written in sorted order, so the same object gives the same
+// text.
 type object = map[string]any
 
-// Write writes images as one archive. The file is either whole or not there.
+// Write writes images as one archive. The file is never there in part.
 func Write(path string, images []Image) error {
 	return create(path, func(a *archive) ([]descriptor, error) {
 		var manifests []descriptor
@@ -84,8 +85,8 @@ func Write(path string, images []Image) error {
 	})
 }
 
-// WriteIndex writes an archive with one image for several architectures, and returns the digest that all of them are
-// known by.
+// WriteIndex writes an archive with one image for several architectures, and returns the digest of
+// the index, which identifies all of them.
 func WriteIndex(path string, names []string, annotations map[string]string, images []Image) (digest string, err error) {
 	err = create(path, func(a *archive) ([]descriptor, error) {
 		var manifests, statements []descriptor
@@ -114,7 +115,7 @@ func WriteIndex(path string, names []string, annotations map[string]string, imag
 	return digest, err
 }
 
-// create writes an archive of what add adds and returns.
+// create creates the archive, and lists in its index the manifests that add wrote and returned.
 func create(path string, add func(*archive) ([]descriptor, error)) (err error) {
 	defer func() {
 		if err != nil {
@@ -172,8 +173,8 @@ func (a *archive) add(i Image) (descriptor, error) {
 	return a.addManifest(config, layers)
 }
 
-// addStatement writes a statement about the image of a digest, in the form in which build tools publish theirs: a manifest
-// beside the image's that nobody runs.
+// addStatement writes a statement about the image with that digest, in the form in which build
+// tools publish theirs: a manifest beside the image's that no runtime runs.
 func (a *archive) addStatement(name, digest string, s *Statement) (descriptor, error) {
 	kind, sum, _ := strings.Cut(digest, ":")
 	text, err := a.addJSON(mediaStatement, object{
@@ -202,7 +203,7 @@ func (a *archive) addManifest(config object, layers []descriptor) (descriptor, e
 	return a.addJSON(mediaManifest, object{"schemaVersion": 2, "mediaType": mediaManifest, "config": written, "layers": layers})
 }
 
-// named returns a descriptor for each of the names of what one points to.
+// named returns copies of a descriptor, one with each of the names.
 func named(to descriptor, names []string) []descriptor {
 	var all []descriptor
 	for _, name := range names {

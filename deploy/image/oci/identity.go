@@ -13,7 +13,7 @@ import (
 // nameAnnotation is where a container runtime looks for an image's name.
 const nameAnnotation = "io.containerd.image.name"
 
-// Identity is what an image is known by: its name is anybody's, its digest only its own.
+// Identity identifies an image: another image may have the same name, but not the same digest.
 type Identity struct{ Name, Digest string }
 
 // Repository returns the name without its tag.
@@ -25,7 +25,7 @@ func (i Identity) Repository() string {
 	return i.Name
 }
 
-// Identify returns the identity of the one image that an archive holds.
+// Identify returns the identity of the only image in an archive.
 func Identify(path string) (Identity, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -43,7 +43,7 @@ func identify(archive *tar.Reader) (Identity, error) {
 	for {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
-			return Identity{}, errors.New("it has no index.json, and is no OCI image layout")
+			return Identity{}, errors.New("it has no index.json, so it is no OCI image layout")
 		}
 		if err != nil {
 			return Identity{}, err

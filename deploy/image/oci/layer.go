@@ -14,32 +14,33 @@ import (
 	"strings"
 )
 
-// Layer is a tar file, and what it is known by.
+// Layer is a tar file with its digests and size.
 type Layer struct {
 	path   string
 	media  string
 	digest string
 	size   int64
-	diffID string // the digest of what it unpacks to
+	diffID string // digest of the unpacked tar
 }
 
-// Size returns how long the file is.
+// Size returns the size of the file in bytes.
 func (l *Layer) Size() int64 { return l.size }
 
-// LayerWriter writes the files of a layer. The first error stays until Close. What is added first wins, as a later file
-// of the same name would only make the layer bigger. Nothing has a time or an owner: the same files give the same layer.
+// LayerWriter writes the files of a layer. The first error sticks until Close. The first file of a
+// name wins: a later one would only make the layer bigger. Entries have no time and no owner, so
+// the same files give the same layer.
 type LayerWriter struct {
 	file    *os.File
 	media   string
 	packed  digester
 	plain   digester
 	tar     *tar.Writer
-	packing io.Closer // nil for a layer that is not compressed
+	packing io.Closer // nil for an uncompressed layer
 	have    map[string]bool
 	err     error
 }
 
-// digester tells the digest and the length of what is written to it.
+// digester computes the digest and the length of what is written to it.
 type digester struct {
 	hash.Hash
 	size int64
@@ -55,7 +56,7 @@ func (d *digester) digest() string { return "sha256:" + hex.EncodeToString(d.Sum
 // NewLayer creates a layer in a new file.
 func NewLayer(file string) *LayerWriter { return newLayer(file, mediaLayer) }
 
-// NewCompressedLayer is for one that travels.
+// NewCompressedLayer creates a compressed layer in a new file, for images that travel.
 func NewCompressedLayer(file string) *LayerWriter { return newLayer(file, mediaCompressedLayer) }
 
 func newLayer(file, media string) *LayerWriter {
@@ -72,7 +73,7 @@ func newLayer(file, media string) *LayerWriter {
 	return l
 }
 
-// Close ends the layer.
+// Close finishes the layer.
 func (l *LayerWriter) Close() (*Layer, error) {
 	if l.err == nil {
 		l.err = l.tar.Close()
@@ -89,14 +90,14 @@ func (l *LayerWriter) Close() (*Layer, error) {
 	return &Layer{path: l.file.Name(), media: l.media, digest: l.packed.digest(), size: l.packed.size, diffID: l.plain.digest()}, nil
 }
 
-// Fail has the layer end with an error, unless it has one.
+// Fail makes Close return an error, unless there is an earlier one.
 func (l *LayerWriter) Fail(err error) {
 	if l.err == nil {
 		l.err = err
 	}
 }
 
-// Has reports whether there is an entry of a name.
+// Has reports whether the layer has an entry with that name.
 func (l *LayerWriter) Has(name string) bool { return l.have[name] }
 
 // Dir adds a directory.
@@ -104,7 +105,7 @@ func (l *LayerWriter) Dir(name string, mode int64) {
 	l.Add(&tar.Header{Name: name, Typeflag: tar.TypeDir, Mode: mode}, nil)
 }
 
-// Program adds a file of this machine that can be run.
+// Program adds an executable file from this machine.
 func (l *LayerWriter) Program(name, source string) {
 	if l.err != nil {
 		return
@@ -123,7 +124,7 @@ func (l *LayerWriter) Program(name, source string) {
 	l.Add(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: info.Size()}, file)
 }
 
-// Add writes an entry, unless there is one of that name, and the directories that it is in.
+// Add writes an entry and its parent directories, except those that the layer has already.
 func (l *LayerWriter) Add(header *tar.Header, content io.Reader) {
 	if l.err != nil {
 		return

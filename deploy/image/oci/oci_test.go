@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// readTar returns the entries of a tar file in order, and the contents.
+// readTar returns the names of a tar file's entries in order, and their contents.
 func readTar(t *testing.T, from io.Reader) (list []string, contents map[string]string) {
 	t.Helper()
 	contents = map[string]string{}
@@ -86,7 +86,7 @@ func TestLayer(t *testing.T) {
 	}
 	fill = func(l *LayerWriter) {
 		l.Program("bin/tool", program)
-		l.Dir("bin/tool", 0o755) // the second of a name is left out
+		l.Dir("bin/tool", 0o755) // the second entry of a name is left out
 		l.Dir("tmp", 0o1777)
 	}
 	for name, make := range map[string]func(string) *LayerWriter{"plain": NewLayer, "compressed": NewCompressedLayer} {
@@ -109,7 +109,7 @@ func TestLayer(t *testing.T) {
 				}
 			}
 			if layer.diffID != digestOf(plain) {
-				t.Errorf("digest %s is not that of what it unpacks to", layer.diffID)
+				t.Errorf("digest %s is not that of the unpacked layer", layer.diffID)
 			}
 			have, contents := readTar(t, bytes.NewReader(plain))
 			if diff := cmp.Diff([]string{"bin/ 755", "bin/tool 755", "tmp/ 1777"}, have); diff != "" {
@@ -134,28 +134,28 @@ func TestLayerFails(t *testing.T) {
 	}
 }
 
-// layout is an archive as it was read.
+// layout is an archive read back.
 type layout struct {
 	t     *testing.T
 	files map[string]string
 }
 
-// readLayout checks that every blob has the content of its digest.
+// readLayout reads an archive and checks that every blob has the content of its digest.
 func readLayout(t *testing.T, path string) layout {
 	t.Helper()
 	list, files := readTar(t, bytes.NewReader(readFile(t, path)))
 	if len(files) != len(list) {
-		t.Errorf("something is there twice: %q", list)
+		t.Errorf("duplicate entries: %q", list)
 	}
 	for name, content := range files {
 		if want, ok := strings.CutPrefix(name, "blobs/sha256/"); ok && "sha256:"+want != digestOf([]byte(content)) {
-			t.Errorf("%s has another content", name)
+			t.Errorf("%s has content with another digest", name)
 		}
 	}
 	return layout{t, files}
 }
 
-// read decodes a blob, or a file by its name, and returns the text.
+// read decodes a blob, given its digest, or a file, given its name, and returns the text.
 func (l layout) read(name string, into any) string {
 	l.t.Helper()
 	if sum, ok := strings.CutPrefix(name, "sha256:"); ok {
@@ -191,7 +191,7 @@ func TestWrite(t *testing.T) {
 		l.read(d.Digest, &manifest)
 		for _, layer := range manifest.Layers {
 			if content := l.files["blobs/sha256/"+strings.TrimPrefix(layer.Digest, "sha256:")]; int64(len(content)) != layer.Size {
-				t.Errorf("layer %v is not there", layer)
+				t.Errorf("layer %v is missing", layer)
 			}
 		}
 		layers[d.Annotations["io.containerd.image.name"]] = len(manifest.Layers)
@@ -201,7 +201,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// A runtime finds the image of its architecture, and tools what it is made of.
+// A runtime finds the image for its architecture, and tools find what it is made of.
 func TestWriteIndex(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	image := func(arch string) Image {
@@ -264,7 +264,7 @@ func checkIndex(t *testing.T, l layout, digest string) {
 	}
 }
 
-// An archive is whole or not there.
+// An archive is complete or not there at all.
 func TestWriteFails(t *testing.T) {
 	dir := t.TempDir()
 	missing := []Image{{Names: []string{"a:1"}, Layers: []*Layer{{path: "/does/not/exist"}}}}
