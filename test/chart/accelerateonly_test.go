@@ -13,7 +13,8 @@ import (
 
 var alone = at("mode", config.AccelerateOnly)
 
-// Agents that are to have connections go past TCP alone are told that and nothing else, and start with it.
+// With mode accelerate-only, agents get only the options of socket acceleration, and start with
+// them.
 func TestAccelerateOnly(t *testing.T) {
 	t.Parallel()
 	plain := map[string]string{
@@ -43,8 +44,8 @@ func TestAccelerateOnly(t *testing.T) {
 	}
 }
 
-// What prepares nodes for them has the flags for that, puts no plugin anywhere, and sets nothing of the node; neither of them sees the runtime's
-// configuration.
+// The init container of accelerate-only has the flags for that mode, installs no plugin, and
+// changes no setting of the node. Neither container sees the runtime's configuration.
 func TestPodsOfAccelerateOnly(t *testing.T) {
 	t.Parallel()
 	pod := daemonSet(t, alone).Spec.Template.Spec
@@ -81,12 +82,13 @@ func TestRightsOfAccelerateOnly(t *testing.T) {
 	}
 	for _, m := range all {
 		if strings.Contains(typeOf(m.object), "Admission") {
-			t.Errorf("an agent changes no Node, and there is a %s", typeOf(m.object))
+			t.Errorf("agents change no Node in this mode, but the chart renders a %s", typeOf(m.object))
 		}
 	}
 }
 
-// Beside a kube-proxy the API server has an address that every pod knows, so nobody need be told another.
+// Beside kube-proxy every pod can reach the API server at the address that Kubernetes sets, so the
+// agent needs no other.
 func TestServerOfAccelerateOnly(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]bool{"auto": false, "192.0.2.1": true} {
@@ -95,12 +97,13 @@ func TestServerOfAccelerateOnly(t *testing.T) {
 			told = told || env.Name == "KUBERNETES_SERVICE_HOST" && env.Value == host
 		}
 		if told != want {
-			t.Errorf("k8sServiceHost %s: it is told %v", host, told)
+			t.Errorf("k8sServiceHost %s: the agent is told an API server: %v", host, told)
 		}
 	}
 }
 
-// What asks for more is refused here, and not by agents that do not start, or that do and leave it out.
+// Values that ask for more are refused here; otherwise agents would not start, or would start and
+// ignore them.
 func TestAccelerateOnlyIsAskedForMore(t *testing.T) {
 	t.Parallel()
 	for path, value := range map[string]any{

@@ -31,7 +31,7 @@ func named(t testing.TB, containers []corev1.Container, name string) corev1.Cont
 	return corev1.Container{}
 }
 
-// The agent has three capabilities and nothing else, whatever is asked for besides.
+// The agent has three capabilities and no other privilege, whatever else the user asks for.
 func TestPrivileges(t *testing.T) {
 	t.Parallel()
 	yes, no, root := true, false, int64(0)
@@ -67,7 +67,7 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// mount is what a container sees of the node.
+// mount is a directory of the node that a container sees.
 type mount struct{ path, of, how string }
 
 func mounts(pod corev1.PodSpec, c corev1.Container) (all []mount) {
@@ -117,7 +117,7 @@ func TestMounts(t *testing.T) {
 	for _, c := range slices.Concat(pod.InitContainers, pod.Containers) {
 		have[c.Name] = mounts(pod, c)
 		if len(have[c.Name]) != len(c.VolumeMounts) {
-			t.Errorf("container %s mounts what is no volume", c.Name)
+			t.Errorf("container %s mounts a volume that the pod does not have", c.Name)
 		}
 	}
 	if diff := cmp.Diff(want, have, cmp.AllowUnexported(mount{})); diff != "" {
@@ -125,7 +125,7 @@ func TestMounts(t *testing.T) {
 	}
 }
 
-// The commands have the flags that the chart gives them.
+// The commands have the flags that the chart passes to them.
 func TestArguments(t *testing.T) {
 	t.Parallel()
 	pod := daemonSet(t, at("devices", []string{"eth0", "eth1"}), at("cgroup.hostRoot", "/sys/fs/cgroup/x"), at("bandwidthManager.enabled", true),
@@ -145,7 +145,7 @@ func TestArguments(t *testing.T) {
 	}
 }
 
-// checkFlags holds that a command has the flags that it is given.
+// checkFlags checks that a command has the flags in args.
 func checkFlags(t testing.TB, args []string) {
 	t.Helper()
 	reference, err := os.ReadFile("../../docs/cli/fairlead_" + args[0] + ".md")
@@ -202,7 +202,8 @@ func TestLife(t *testing.T) {
 			t.Errorf("%s: %+v", name, get)
 		}
 	}
-	// A start may take minutes where the API server does; a life may not hang for more than one.
+	// Starting may take minutes, where the API server does; once started, the agent may not hang
+	// for more than one.
 	if s := agent.StartupProbe; s.PeriodSeconds*s.FailureThreshold < 180 {
 		t.Errorf("startup may take %d s", s.PeriodSeconds*s.FailureThreshold)
 	}
@@ -217,7 +218,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// Pods are replaced when an option changes, and only then.
+// A changed option replaces the pods, and nothing else does.
 func TestChecksum(t *testing.T) {
 	t.Parallel()
 	sum := func(given ...values) string {
@@ -265,10 +266,11 @@ func TestWhatUsersAdd(t *testing.T) {
 	}
 }
 
-// pastTCP is what connections take that may go past TCP, when there is room for no more: their rows, and what hangs on their sockets.
+// pastTCP returns the memory that connections past TCP take when their maps are full: their rows,
+// and what the kernel keeps for their sockets.
 func pastTCP(t *testing.T) int64 {
 	t.Helper()
-	const each = 64 // bytes that a row or a socket takes besides
+	const each = 64 // overhead of a row or socket in bytes
 	spec, err := bpf.LoadSockmap()
 	if err != nil {
 		t.Fatal(err)
@@ -281,10 +283,10 @@ func pastTCP(t *testing.T) int64 {
 	return int64(need + (2*m["pairs"].MaxEntries+m["halves"].MaxEntries)*(m["ends"].ValueSize+each))
 }
 
-// What is kept for an agent is what its maps take when the room for flows is used up, and what the process takes itself.
+// The memory request covers the agent's maps when the flow map is full, and the process itself.
 func TestMemory(t *testing.T) {
 	t.Parallel()
-	const processors, process, flow = 16, 128 << 20, 512 // bytes of a flow, as fairlead preflight reckons
+	const processors, process, flow = 16, 128 << 20, 512 // bytes of a flow, as fairlead preflight estimates
 	for _, tt := range []struct {
 		asked any
 		flows uint64
@@ -297,11 +299,11 @@ func TestMemory(t *testing.T) {
 		need := int64(start + process + tt.flows*flow)
 		have := named(t, daemonSet(t, at("bpf.ctMax", tt.asked)).Spec.Template.Spec.Containers, "agent").Resources
 		if memory := have.Requests.Memory().Value(); memory < need || memory > need+need/10 {
-			t.Errorf("bpf.ctMax %v: %d MiB, and %d are needed", tt.asked, memory>>20, need>>20)
+			t.Errorf("bpf.ctMax %v: %d MiB, but %d are needed", tt.asked, memory>>20, need>>20)
 		}
 		past := named(t, daemonSet(t, at("bpf.ctMax", tt.asked), at("sockmap.enabled", true)).Spec.Template.Spec.Containers, "agent").Resources
 		if more, need := past.Requests.Memory().Value()-have.Requests.Memory().Value(), pastTCP(t); more < need || more > need+need/10 {
-			t.Errorf("past TCP: %d MiB more, and %d are needed", more>>20, need>>20)
+			t.Errorf("past TCP: %d MiB more, but %d are needed", more>>20, need>>20)
 		}
 		if len(have.Limits) != 0 || have.Requests.Cpu().MilliValue() != 100 {
 			t.Errorf("limits %v, CPU %v", have.Limits, have.Requests.Cpu())

@@ -9,13 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// view is a panel of the dashboard: lines by their legend, over the nodes that are chosen.
+// view is a panel of the dashboard: lines with their legends, for the chosen nodes.
 type view struct {
 	title, unit string
-	lines       [][2]string // legend, query; $i stands for the choice of nodes
+	lines       [][2]string // legend, query; $i is the variable for the chosen nodes
 }
 
-// board is what an operator looks at first, in rows of panels.
+// board returns the panels that an operator looks at first, in rows.
 func board() []struct {
 	title string
 	views []view
@@ -77,7 +77,7 @@ func board() []struct {
 	}
 }
 
-// rest has a panel for each metric that the rows above do not show.
+// rest returns a panel for each metric that the rows above do not show.
 func rest(list []metric, shown string) (views []view) {
 	for _, m := range list {
 		if shows(shown, m) {
@@ -99,7 +99,8 @@ func rest(list []metric, shown string) (views []view) {
 	return views
 }
 
-// shows tells whether a metric is in one of the queries. What has kube-proxy's name is there under ours.
+// shows reports whether one of the queries uses a metric. Metrics with kube-proxy's name also exist
+// under ours, so they count as shown.
 func shows(queries string, m metric) bool {
 	return strings.Contains(queries, m.name+"{") || strings.Contains(queries, m.name+"_bucket{") || strings.HasPrefix(m.name, "kubeproxy_")
 }
@@ -120,7 +121,7 @@ func panel(v view, id, x, y int) object {
 	}
 }
 
-// dashboard returns the panels in rows of four.
+// dashboard returns the dashboard, with four panels in a row.
 func dashboard(list []metric) object {
 	var panels []object
 	id, y, shown := 0, 0, fmt.Sprint(board())
@@ -155,7 +156,7 @@ func dashboard(list []metric) object {
 	}
 }
 
-// The dashboard is made of metrics that there are, and shows every one.
+// The dashboard uses only metrics that exist, and shows every one.
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	list := metricList(t)
@@ -179,7 +180,7 @@ func TestDashboard(t *testing.T) {
 				for _, label := range strings.Split(line[0], "{{")[1:] {
 					label, _, _ = strings.Cut(label, "}}")
 					if err := wrongQuery(list, "sum by ("+label+") ("+query+")"); err != nil {
-						t.Errorf("%s: its legend: %v", v.title, err)
+						t.Errorf("%s: legend: %v", v.title, err)
 					}
 				}
 			}
@@ -193,10 +194,10 @@ func TestDashboard(t *testing.T) {
 	for _, m := range render(t, at("dashboards", values{"enabled": true, "labels": values{"folder": "x"}})) {
 		if c, ok := m.object.(*corev1.ConfigMap); ok && c.Name == "fairlead-dashboard" {
 			if c.Data["fairlead.json"] != string(content)+"\n" || c.Labels["grafana_dashboard"] != "1" || c.Labels["folder"] != "x" {
-				t.Errorf("what Grafana gets is another, with labels %v", c.Labels)
+				t.Errorf("Grafana gets another dashboard, or other labels: %v", c.Labels)
 			}
 			return
 		}
 	}
-	t.Error("no ConfigMap with the dashboard")
+	t.Error("the chart renders no ConfigMap with the dashboard")
 }

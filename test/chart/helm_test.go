@@ -1,4 +1,5 @@
-// Package chart renders charts/fairlead by helm itself, and holds what comes out to what the agent and Kubernetes take.
+// Package chart renders charts/fairlead with helm itself, and checks the result against what the
+// agent and Kubernetes accept.
 package chart
 
 import (
@@ -21,7 +22,7 @@ import (
 
 const folder = "../../charts/fairlead"
 
-// helm returns the program, which is built once and kept with what else Go builds.
+// helm returns the path of the helm program, which is built once and kept in Go's build cache.
 var helm = sync.OnceValues(func() (string, error) {
 	cmd := exec.Command("go", "tool", "-n", "-modfile=../tools/helm/go.mod", "helm")
 	var stderr bytes.Buffer
@@ -33,7 +34,7 @@ var helm = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), nil
 })
 
-// run calls helm with a home of its own, and returns its output, or what it complains of.
+// run runs helm with its own home directory, and returns its output, or what it complains about.
 func run(t testing.TB, args ...string) (string, error) {
 	t.Helper()
 	path, err := helm()
@@ -51,10 +52,10 @@ func run(t testing.TB, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// values is what a user gives.
+// values are the values that a user sets.
 type values = map[string]any
 
-// at returns values that have one at a path with dots.
+// at returns values with one value set, at a dotted path.
 func at(path string, value any) values {
 	names := strings.Split(path, ".")
 	for i := len(names) - 1; i > 0; i-- {
@@ -63,7 +64,7 @@ func at(path string, value any) values {
 	return values{names[0]: value}
 }
 
-// template renders the chart for a cluster whose API server is told. Values that come later win.
+// template renders the chart with an API server address set. Later values override earlier ones.
 func template(t testing.TB, given ...values) (string, error) {
 	t.Helper()
 	args := []string{"template", "fairlead", folder, "--namespace=kube-system"}
@@ -90,14 +91,14 @@ func mustTemplate(t testing.TB, given ...values) string {
 	return text
 }
 
-// manifest is one document of what the chart renders.
+// manifest is one document that the chart renders.
 type manifest struct {
-	file   string // the template that it comes from
+	file   string // the template it comes from
 	object runtime.Object
 	text   string
 }
 
-// manifests decodes what the chart renders, and takes no field that its kind does not have.
+// manifests decodes what the chart renders, and fails on fields that the kind does not have.
 func manifests(t testing.TB, text string) (all []manifest) {
 	t.Helper()
 	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
@@ -119,7 +120,7 @@ func manifests(t testing.TB, text string) (all []manifest) {
 	return all
 }
 
-// the returns the only object of a kind.
+// the returns the only object of a type.
 func the[T runtime.Object](t testing.TB, all []manifest) T {
 	t.Helper()
 	var found []T

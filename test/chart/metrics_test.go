@@ -10,13 +10,13 @@ import (
 	"testing"
 )
 
-// metric is one of those that the agent has.
+// metric is a metric of the agent.
 type metric struct {
 	name, help, kind string
 	labels           []string
 }
 
-// metricList reads the list that pkg/metrics keeps.
+// metricList reads the list that package metrics keeps.
 func metricList(t testing.TB) (all []metric) {
 	t.Helper()
 	content, err := os.ReadFile("../../pkg/metrics/testdata/metrics.txt")
@@ -43,9 +43,9 @@ func metricList(t testing.TB) (all []metric) {
 	return all
 }
 
-// wrongQuery says what in a query is not there: a metric, or a label of it.
+// wrongQuery returns an error if a query uses a metric, or a label of one, that does not exist.
 func wrongQuery(list []metric, query string) error {
-	// What Prometheus and the chart's monitors add.
+	// The labels that Prometheus and the chart's monitors add.
 	labels := []string{"instance", "job", "node", "le"}
 	matcher := regexp.MustCompile(`([a-z_]+) *(=~|!~|!=|=)`)
 	used := regexp.MustCompile(`\b((?:fairlead|kubeproxy)_[a-z0-9_]+|up)\b(\{[^}]*\})?`).FindAllStringSubmatch(query, -1)
@@ -101,7 +101,7 @@ func TestWrongQueries(t *testing.T) {
 	}
 }
 
-// alerts is the file as Prometheus reads it.
+// alerts is the file in the form in which Prometheus reads it.
 type alerts struct {
 	Groups []struct {
 		Name  string
@@ -112,7 +112,8 @@ type alerts struct {
 	}
 }
 
-// Alerts are made of metrics that there are, and say what is wrong, why and what to do; docs/alerts.md has them all.
+// Alerts use only metrics that exist, and say what is wrong, why, and what to do. docs/alerts.md
+// lists all of them.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 	var file alerts
@@ -130,22 +131,22 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("%s: %v", r.Alert, err)
 			}
 			if seen[r.Alert] {
-				t.Errorf("%s is there twice", r.Alert)
+				t.Errorf("%s is defined twice", r.Alert)
 			}
 			seen[r.Alert] = true
 			if !strings.Contains(string(cases), `alertname="`+r.Alert+`"`) {
-				t.Errorf("%s: testdata/alerts.yaml has no case of it", r.Alert)
+				t.Errorf("%s: testdata/alerts.yaml has no case for it", r.Alert)
 			}
 			if !slices.Contains([]string{"critical", "warning", "info"}, r.Labels["severity"]) {
 				t.Errorf("%s: severity %q", r.Alert, r.Labels["severity"])
 			}
 			for _, name := range []string{"summary", "cause", "cure"} {
 				if !strings.HasSuffix(r.Annotations[name], ".") {
-					t.Errorf("%s: its %s is no sentence: %q", r.Alert, name, r.Annotations[name])
+					t.Errorf("%s: %s is not a sentence: %q", r.Alert, name, r.Annotations[name])
 				}
 				for _, found := range field.FindAllStringSubmatch(r.Annotations[name], -1) {
 					if err := wrongQuery(list, "sum by ("+found[1]+") ("+r.Expr+")"); err != nil {
-						t.Errorf("%s: its %s: %v", r.Alert, name, err)
+						t.Errorf("%s: %s: %v", r.Alert, name, err)
 					}
 				}
 			}
@@ -158,7 +159,7 @@ func TestAlerts(t *testing.T) {
 	}
 	for _, command := range regexp.MustCompile("`fairlead ([a-z-]+(?: [a-z]+)?)`").FindAllStringSubmatch(text, -1) {
 		if _, err := os.Stat(filepath.Join("../../docs/cli", "fairlead_"+strings.ReplaceAll(command[1], " ", "_")+".md")); err != nil {
-			t.Errorf("there is no command: fairlead %s", command[1])
+			t.Errorf("there is no command fairlead %s", command[1])
 		}
 	}
 	hold(t, "docs/alerts.md", strings.TrimSuffix(text, "\n"))
@@ -170,7 +171,7 @@ The chart's ` + "`metrics.prometheusRule.enabled`" + ` gives these alerts to the
 
 `
 
-// What the operator gets is the file, with where to read on.
+// The operator gets the alerts of the file, with a link to more.
 func TestMonitoring(t *testing.T) {
 	t.Parallel()
 	reached := at("metrics.address", ":10249")
@@ -222,7 +223,7 @@ func TestMonitoring(t *testing.T) {
 		pods := daemonSet(t).Spec.Template.Labels
 		for name, want := range monitor.Spec.Selector.MatchLabels {
 			if pods[name] != want {
-				t.Errorf("%s selects %s=%s, and agents have %q", value, name, want, pods[name])
+				t.Errorf("%s selects %s=%s, but agents have %q", value, name, want, pods[name])
 			}
 		}
 		if monitor.Metadata.Labels["release"] != "p" {

@@ -17,14 +17,15 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The release of Prometheus' operator whose kinds the server gets, and its sum as it would be in go.sum. Of a module with some
-// hundred dependencies that is all that is wanted.
+// The release of the Prometheus operator whose CRDs the server gets, and its checksum as in go.sum.
+// It is no dependency in go.mod because the operator has some hundred dependencies and only its
+// CRDs are needed.
 const (
 	operator    = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 	operatorSum = "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s="
 )
 
-// teachOperator makes a server know the kinds of Prometheus' operator of which the chart has objects.
+// teachOperator installs the CRDs of the Prometheus operator for which the chart has objects.
 func teachOperator(t *testing.T, server *apiserver.Server) {
 	t.Helper()
 	client, err := dynamic.NewForConfig(server.Config())
@@ -43,20 +44,20 @@ func teachOperator(t *testing.T, server *apiserver.Server) {
 		if _, err := definitions.Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		// The server has a kind some time after it knows of it.
+		// The server serves a kind some time after its CRD is created.
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 			objects := client.Resource(kinds.GroupVersionResource{Group: "monitoring.coreos.com", Version: "v1", Resource: plural})
 			if _, err = objects.List(t.Context(), metav1.ListOptions{}); err == nil {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("the server does not get to know %s: %v", plural, err)
+				t.Fatalf("the server does not serve %s: %v", plural, err)
 			}
 		}
 	}
 }
 
-// operatorSource returns the folder of the operator's source, which is fetched first.
+// operatorSource downloads the operator's source and returns its directory.
 func operatorSource(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("go", "mod", "download", "-json", operator).Output()
@@ -65,7 +66,7 @@ func operatorSource(t *testing.T) string {
 		rig.Lacking(t, "prometheus", "fetch "+operator+": "+module.Error)
 	}
 	if module.Sum != operatorSum {
-		t.Fatalf("%s has the sum %s, want %s", operator, module.Sum, operatorSum)
+		t.Fatalf("%s has the checksum %s, want %s", operator, module.Sum, operatorSum)
 	}
 	return module.Dir
 }

@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/pkg/masquerade"
 )
 
-// row is one of options.yaml.
+// row is a row of options.yaml.
 type row struct {
 	Option, Value, Known string
 	While, Is, Otherwise string
@@ -43,14 +43,14 @@ func readYAML(t testing.TB, name string, into any) {
 	}
 }
 
-// Who adds an option says which value sets it, or why none does.
+// Every option has a row: the value that sets it, or the reason why none does.
 func TestEveryOptionHasARow(t *testing.T) {
 	t.Parallel()
 	var have, want []string
 	for _, r := range rows(t) {
 		have = append(have, r.Option)
 		if (r.Value == "") == (r.Why == "") {
-			t.Errorf("option %s: has either a value or a reason to have none", r.Option)
+			t.Errorf("option %s: needs either a value or a reason to have none", r.Option)
 		}
 	}
 	for _, o := range config.Options() {
@@ -63,7 +63,7 @@ func TestEveryOptionHasARow(t *testing.T) {
 	}
 }
 
-// configMap returns the files that the agent finds.
+// configMap returns the files that the agent finds in its --config-dir.
 func configMap(t testing.TB, all []manifest) map[string]string {
 	t.Helper()
 	for _, m := range all {
@@ -75,7 +75,8 @@ func configMap(t testing.TB, all []manifest) map[string]string {
 	return nil
 }
 
-// load reads a ConfigMap as the agent does, with the flags and the variables that the chart gives it.
+// load parses a ConfigMap as the agent does, with the flags and environment variables that the
+// chart sets.
 func load(t testing.TB, data map[string]string) (*config.Config, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -92,8 +93,8 @@ func load(t testing.TB, data map[string]string) (*config.Config, error) {
 	return config.Load(flags, nil)
 }
 
-// given has for every option that a value sets one that is not the default, and what the agent is told then. No two are alike
-// that could be mixed up.
+// given has a non-default setting for every option that a value sets, and what the agent is told
+// then. Options that could be mixed up have different settings.
 func given() map[string]struct {
 	value any
 	want  string
@@ -107,7 +108,7 @@ func given() map[string]struct {
 		"algorithm": {"maglev", "maglev"}, "api-servers": {"https://192.0.2.1:6443 https://[2001:db8::1]:6443", "https://192.0.2.1:6443 https://[2001:db8::1]:6443"},
 		"bandwidth": {true, "true"}, "bbr": {"annotated", "annotated"}, "big-tcp": {true, "true"}, "bpffs": {"/run/bpf", "/run/bpf"},
 		"cgroup-root": {"/sys/fs/cgroup/x", "/sys/fs/cgroup/x"}, "cni-cache": {"/var/c", "/var/c"}, "cni-conf-name": {"10-x.conflist", "10-x.conflist"},
-		"conntrack-max":                  {2097152, "2097152"}, // which YAML's numbers would make 2.097152e+06
+		"conntrack-max":                  {2097152, "2097152"}, // YAML would print it as 2.097152e+06
 		"conntrack-sctp-timeout-closing": {"11s", "11s"}, "conntrack-sctp-timeout-established": {"12s", "12s"},
 		"conntrack-tcp-timeout-close-wait": {"13s", "13s"}, "conntrack-tcp-timeout-closing": {"14s", "14s"},
 		"conntrack-tcp-timeout-established": {"3h", "3h"}, "conntrack-tcp-timeout-half-open": {"16s", "16s"},
@@ -125,7 +126,7 @@ func given() map[string]struct {
 	}
 }
 
-// Every value gets to the agent, and as what was meant.
+// Every value reaches the agent unchanged in meaning.
 func TestValuesReachTheAgent(t *testing.T) {
 	t.Parallel()
 	all, want := []values{at("loadBalancer.mode", "dsr")}, map[string]string{"cni-conf-dir": "/host/etc/cni/net.d"}
@@ -156,7 +157,8 @@ func TestValuesReachTheAgent(t *testing.T) {
 	}
 }
 
-// What the chart says unasked is a configuration that an agent starts with, and says what it differs in from the agent's defaults.
+// With default values, the chart renders a configuration with which an agent starts; the test lists
+// where it differs from the agent's defaults.
 func TestDefaultsOfTheChart(t *testing.T) {
 	t.Parallel()
 	cfg, err := load(t, configMap(t, render(t)))
@@ -175,17 +177,17 @@ func TestDefaultsOfTheChart(t *testing.T) {
 	}
 	want := map[string]string{"pod-network": "main", "routing": "vxlan", "cni-conf-dir": "/host/etc/cni/net.d"}
 	if diff := cmp.Diff(want, differs); diff != "" {
-		t.Errorf("beside the agent's defaults (-want +have):\n%s", diff)
+		t.Errorf("differences from the agent's defaults (-want +have):\n%s", diff)
 	}
 }
 
-// What depends on more than its own value.
+// Options that depend on more than one value.
 func TestValuesTogether(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name  string
 		given []values
-		want  map[string]string // "-" for an option that is not set
+		want  map[string]string // "-" for an option that must not be set
 	}{
 		{"snat", []values{at("loadBalancer.dsrDispatch", "opt")}, map[string]string{"dsr": "off"}},
 		{"dsr", []values{at("loadBalancer.mode", "dsr")}, map[string]string{"dsr": "ipip"}},
@@ -218,7 +220,8 @@ func TestValuesTogether(t *testing.T) {
 	}
 }
 
-// What an agent reads of ip-masq-agent's ConfigMap is what was given, in the form that it takes.
+// The agent reads ip-masq-agent's ConfigMap as the user wrote it, in the format that the agent
+// accepts.
 func TestMasqueradeConfig(t *testing.T) {
 	t.Parallel()
 	given := at("ipMasqAgent", values{"enabled": true, "configMap": "mine", "config": values{"nonMasqueradeCIDRs": []string{"10.0.0.0/8", "fd00::/8"}, "masqLinkLocal": true}})

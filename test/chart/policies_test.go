@@ -18,7 +18,8 @@ import (
 	"fairlead.io/fairlead/test/apiserver"
 )
 
-// The API server takes policies that mean something, refuses others with a sentence, and what it takes is what the agent reads.
+// policiesAreChecked checks that the API server accepts valid policies, refuses others with a clear
+// message, and that the agent reads what the server accepted.
 func policiesAreChecked(t *testing.T, server *apiserver.Server) {
 	client, err := dynamic.NewForConfig(server.Config())
 	if err != nil {
@@ -42,7 +43,7 @@ func policiesAreChecked(t *testing.T, server *apiserver.Server) {
 		deadline := time.Now().Add(time.Minute)
 		for {
 			made, err := policies.Create(t.Context(), object, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
-			// The server knows a kind some time after it was told of it.
+			// The server serves a kind some time after its CRD is created.
 			if !apierrors.IsNotFound(err) || time.Now().After(deadline) {
 				return made, err
 			}

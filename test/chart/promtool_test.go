@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Prometheus takes the alerts, and they fire when what they are about happens, and not before.
+// Prometheus accepts the alerts, and each fires when its cause occurs and not before.
 func TestAlertsFire(t *testing.T) {
 	t.Parallel()
 	path := rig.Prometheus(t, "promtool")

@@ -29,7 +29,8 @@ func rights(t *testing.T, all []manifest) (have []string) {
 	return have
 }
 
-// The agent reads what it translates, says what is wrong with it, and changes its Node. It may read no secret and no ConfigMap.
+// The agent may read what it translates, report problems with it, and change its Node. It may read
+// no Secret and no ConfigMap.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	all := render(t)
@@ -42,7 +43,7 @@ func TestRights(t *testing.T) {
 	if diff := cmp.Diff(want, have); diff != "" {
 		t.Errorf("rights (-want +have):\n%s", diff)
 	}
-	// What only some agents read, others may not.
+	// Agents that do not use an optional API may not read it.
 	want = append(want, "get fairlead.io/socketaccelerations", "list fairlead.io/socketaccelerations", "watch fairlead.io/socketaccelerations")
 	slices.Sort(want)
 	if diff := cmp.Diff(want, rights(t, render(t, at("sockmap.enabled", true)))); diff != "" {
@@ -62,7 +63,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// docs/limits.md has the APIs that the agent asks for, and no other.
+// docs/limits.md lists exactly the APIs that the agent uses.
 func TestAPIsOfTheAgent(t *testing.T) {
 	t.Parallel()
 	want := map[string]bool{}
@@ -87,7 +88,7 @@ func TestAPIsOfTheAgent(t *testing.T) {
 	}
 }
 
-// Who makes them otherwise gets none of them.
+// The chart leaves out the objects that the user creates otherwise.
 func TestRightsOfOthers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// A value that is wrong, or a name that is none, is refused before anything changes in the cluster, and the message says where and why.
+// A wrong value, or a name that does not exist, is refused before anything changes in the cluster,
+// and the message says where and why.
 func TestWrongValues(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -16,13 +17,13 @@ func TestWrongValues(t *testing.T) {
 		value any
 		says  string
 	}{
-		// Names that are none, at each depth.
+		// Names that do not exist, at each depth.
 		{"loadbalancer", values{}, "'loadbalancer' not allowed"},
 		{"loadBalancer.modes", "dsr", "'modes' not allowed"},
 		{"metrics.podMonitor.enable", true, "'enable' not allowed"},
 		{"ipMasqAgent.config.nonMasqueradeCIDR", []string{}, "'nonMasqueradeCIDR' not allowed"},
 		{"updateStrategy.rollingUpdate.maxUnavailible", 1, "'maxUnavailible' not allowed"},
-		// Words of which there is a list.
+		// Values from a fixed list of words.
 		{"podNetwork", "on", "'main', 'chained', 'off'"},
 		{"routing", "geneve", "'none', 'native', 'vxlan'"},
 		{"hostRouting", "legacy", "'bpf', 'stack'"},
@@ -39,7 +40,7 @@ func TestWrongValues(t *testing.T) {
 		{"log.format", "xml", "'text', 'json'"},
 		{"image.pullPolicy", "Sometimes", "'Always', 'IfNotPresent', 'Never'"},
 		{"updateStrategy.type", "Recreate", "'RollingUpdate', 'OnDelete'"},
-		// Values of another kind.
+		// Values of the wrong type.
 		{"masquerade.enabled", "yes", "got string, want boolean"},
 		{"bigTCP", 1, "got number, want boolean"},
 		{"loadBalancer", "dsr", "got string, want object"},
@@ -84,7 +85,7 @@ func TestWrongValues(t *testing.T) {
 		{"l7Proxies", []string{"a=1", "envoy"}, `l7Proxies: "envoy" is not NAME=PORT`},
 		{"masquerade.nativeCIDRs", []string{"10.0.0.0"}, `masquerade.nativeCIDRs: "10.0.0.0" is not a prefix`},
 		{"extraArgs", []string{"log-level=debug"}, "is not a flag of the agent"},
-		// What only a sentence can tell.
+		// Values refused with a message of their own.
 		{"k8sServiceHost", "https://192.0.2.1", "k8sServiceHost: https://192.0.2.1 is not just a name or an address"},
 		{"k8sServiceHost", "192.0.2.1:6443", "set the port in k8sServicePort"},
 		{"k8sServiceHost", "[2001:db8::1]:6443", "set the port in k8sServicePort"},
@@ -99,16 +100,16 @@ func TestWrongValues(t *testing.T) {
 			t.Parallel()
 			_, err := template(t, at(tt.path, tt.value))
 			if err == nil {
-				t.Fatalf("%v was taken", tt.value)
+				t.Fatalf("%v was accepted", tt.value)
 			}
 			if !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("%v: it says %v, want %q", tt.value, err, tt.says)
+				t.Errorf("%v: the message is %v, want %q", tt.value, err, tt.says)
 			}
 		})
 	}
 }
 
-// What is not there without the pod network is refused here, and not by agents that do not start.
+// Values that need the pod network are refused without it; otherwise agents would not start.
 func TestValuesThatNeedThePodNetwork(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"chained", "off"} {
@@ -125,18 +126,19 @@ func TestValuesThatNeedThePodNetwork(t *testing.T) {
 	}
 }
 
-// refusal is one of refused.yaml.
+// refusal is an entry of refused.yaml.
 type refusal struct {
 	Value, But, Why string
 	Alone           bool
 }
 
-// What users of Cilium bring along is refused with what to do instead, unless it says what is so anyway.
+// Values that users of Cilium bring along and that cannot be set here are refused with a message
+// that says what to do instead, unless they ask for what fairlead does anyway.
 func TestWhatIsDecidedOtherwise(t *testing.T) {
 	t.Parallel()
 	var table []refusal
 	readYAML(t, "refused.yaml", &table)
-	// Any of these is neither what is refused nor what is let pass.
+	// A value that is neither the refused one nor the accepted one.
 	var let []values
 	for _, r := range table {
 		if r.But != "" {
@@ -157,11 +159,12 @@ func TestWhatIsDecidedOtherwise(t *testing.T) {
 		})
 	}
 	if _, err := template(t, let...); err != nil {
-		t.Errorf("what is so anyway: %v", err)
+		t.Errorf("values that ask for what fairlead does anyway: %v", err)
 	}
 }
 
-// Every name that docs/values.md says users of Cilium know is one that they can give: it is a value here, or the refusal says what is.
+// Every name that docs/values.md gives as known to users of Cilium can be set: it is a value of
+// this chart, or the refusal names the value.
 func TestKnownNames(t *testing.T) {
 	t.Parallel()
 	var table []refusal
@@ -177,13 +180,14 @@ func TestKnownNames(t *testing.T) {
 				known = known || within(name, refused.Value)
 			}
 			if !known {
-				t.Errorf("option %s: users of Cilium know it by %s, and helm tells them only that this is not allowed: refused.yaml has no sentence for it", r.Option, name)
+				t.Errorf("option %s: users of Cilium know it as %s, which helm refuses without saying why: add it to refused.yaml", r.Option, name)
 			}
 		}
 	}
 }
 
-// A pattern says nothing to who has written something else. So the schema has none, and forms.yaml says each in words.
+// A regular expression is no help to a user who wrote something else, so the schema has no
+// patterns, and forms.yaml describes each form in words.
 func TestForms(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
@@ -206,7 +210,7 @@ func TestForms(t *testing.T) {
 		for _, path := range r.Values {
 			_, known := all[path]
 			if known = known || strings.HasPrefix(path, "ipMasqAgent.config."); !known || seen[path] {
-				t.Errorf("%s is no value, or is there twice", path)
+				t.Errorf("%s is not a value, or is listed twice", path)
 			}
 			seen[path] = true
 		}

@@ -24,7 +24,7 @@ import (
 	"fairlead.io/fairlead/test/apiserver"
 )
 
-// One server is enough for all that a server is asked.
+// All tests that need an API server share one.
 func TestServer(t *testing.T) {
 	t.Parallel()
 	server := apiserver.Start(t)
@@ -36,7 +36,8 @@ func TestServer(t *testing.T) {
 	t.Run("own node", func(t *testing.T) { ownNode(t, server) })
 }
 
-// awaitSystem waits for the namespace that the server makes some time after it is ready.
+// awaitSystem waits for the namespace kube-system, which the server creates some time after it is
+// ready.
 func awaitSystem(t *testing.T, server *apiserver.Server) {
 	t.Helper()
 	client, deadline := server.Client(), time.Now().Add(time.Minute)
@@ -52,7 +53,8 @@ func awaitSystem(t *testing.T, server *apiserver.Server) {
 	}
 }
 
-// A cluster that kubeadm made tells where its API server is, so the chart needs no value at all; helm installs, changes, brings back and removes it.
+// release tests installing, changing, rolling back and removing the chart by helm. A cluster made
+// by kubeadm says where its API server is, so the chart needs no values at all.
 func release(t *testing.T, server *apiserver.Server) {
 	client, ctx := server.Client(), t.Context()
 	flags := []string{"--kubeconfig=" + server.Kubeconfig(), "--namespace=kube-system"}
@@ -65,11 +67,11 @@ func release(t *testing.T, server *apiserver.Server) {
 		return out
 	}
 	if _, err := run(t, append([]string{"install", "fairlead", folder}, flags...)...); err == nil || !strings.Contains(err.Error(), "does not say so in kube-public/cluster-info") {
-		t.Fatalf("where nobody says: %v", err)
+		t.Fatalf("without cluster-info: %v", err)
 	}
 	announce(t, client, "https://[2001:db8::1]:8443")
 	if notes := mustRun("install", "fairlead", folder); !strings.Contains(notes, "NetworkPolicies are not enforced") {
-		t.Errorf("it says: %s", notes)
+		t.Errorf("notes: %s", notes)
 	}
 	agent := func() (environment map[string]string, level string) {
 		t.Helper()
@@ -95,7 +97,7 @@ func release(t *testing.T, server *apiserver.Server) {
 	if _, options := agent(); options != "debug native" {
 		t.Errorf("upgraded: %s", options)
 	}
-	mustRun("upgrade", "fairlead", folder, "--reset-then-reuse-values", "--set=log.format=json") // as to another version
+	mustRun("upgrade", "fairlead", folder, "--reset-then-reuse-values", "--set=log.format=json") // as an upgrade to another version would
 	if _, options := agent(); options != "debug native" {
 		t.Errorf("upgraded to another version: %s", options)
 	}
@@ -113,7 +115,8 @@ func release(t *testing.T, server *apiserver.Server) {
 	}
 }
 
-// cleaning is the last step before an uninstall: the agents are gone, and each node that runs Linux has a job of its own.
+// cleaning tests the last step before an uninstall: the agents are gone, and each Linux node has
+// its own cleanup job.
 func cleaning(t *testing.T, server *apiserver.Server, mustRun func(args ...string) string) {
 	t.Helper()
 	client, ctx := server.Client(), t.Context()
@@ -124,7 +127,7 @@ func cleaning(t *testing.T, server *apiserver.Server, mustRun func(args ...strin
 			t.Fatal(err)
 		}
 	}
-	// What is rendered is what the server takes, field by field.
+	// The server accepts everything that is rendered, field by field.
 	text := mustRun("template", "fairlead", folder, "--dry-run=server", "--set=cleanup=true", "--set=drain=10m", "--set=bpf.root=/run/bpf", "--set=cni.confPath=/etc/rancher/net.d", "--set=image.tag=v9")
 	apply := applier(t, server)
 	for _, m := range manifests(t, text) {
@@ -136,7 +139,7 @@ func cleaning(t *testing.T, server *apiserver.Server, mustRun func(args ...strin
 		}
 	}
 	if notes := mustRun("upgrade", "fairlead", folder, "--reuse-values", "--set=cleanup=true"); !strings.Contains(notes, "helm uninstall") {
-		t.Errorf("it says: %s", notes)
+		t.Errorf("notes: %s", notes)
 	}
 	if _, err := client.AppsV1().DaemonSets("kube-system").Get(ctx, "fairlead", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Errorf("cleaning: the DaemonSet: %v", err)
@@ -155,7 +158,8 @@ func cleaning(t *testing.T, server *apiserver.Server, mustRun func(args ...strin
 	}
 }
 
-// checkJob holds that a job of a node finds what the agents have left there, where the values say that it is.
+// checkJob checks that a node's cleanup job finds what the agents have left there, at the paths
+// that the values set.
 func checkJob(t *testing.T, job *batchv1.Job) {
 	t.Helper()
 	pod := job.Spec.Template.Spec
@@ -175,7 +179,7 @@ func checkJob(t *testing.T, job *batchv1.Job) {
 	}
 }
 
-// announce does what kubeadm does.
+// announce publishes the API server's address as kubeadm does.
 func announce(t *testing.T, client kubernetes.Interface, url string) {
 	t.Helper()
 	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters:\n- name: \"\"\n  cluster:\n    certificate-authority-data: eA==\n    server: %s\n", url)
@@ -190,7 +194,7 @@ func announce(t *testing.T, client kubernetes.Interface, url string) {
 	}
 }
 
-// applier returns what has a server judge a manifest.
+// applier returns a function that has the server validate a manifest.
 func applier(t *testing.T, server *apiserver.Server) func(text string) error {
 	t.Helper()
 	client, err := dynamic.NewForConfig(server.Config())
@@ -226,7 +230,8 @@ func applier(t *testing.T, server *apiserver.Server) func(text string) error {
 	}
 }
 
-// A real API server takes every manifest, field by field, as kubectl apply --dry-run=server has it.
+// takesEverything checks that a real API server accepts every manifest, field by field, as kubectl
+// apply --dry-run=server does.
 func takesEverything(t *testing.T, server *apiserver.Server) {
 	apply := applier(t, server)
 	for name, given := range map[string][]values{
@@ -246,21 +251,21 @@ func takesEverything(t *testing.T, server *apiserver.Server) {
 			}
 		}
 	}
-	// It does look at fields.
+	// The server really checks fields.
 	for _, m := range render(t) {
 		if m.file == "daemonset.yaml" {
 			if err := apply(strings.Replace(m.text, "priorityClassName:", "priorityClas:", 1)); err == nil || !strings.Contains(err.Error(), "priorityClas") {
-				t.Errorf("a field that there is not: %v", err)
+				t.Errorf("a field that does not exist: %v", err)
 			}
 		}
 	}
 }
 
-// Who has Prometheus' operator gets objects that its kinds allow.
+// takesMonitoring checks that the objects for the Prometheus operator match its CRDs.
 func takesMonitoring(t *testing.T, server *apiserver.Server) {
 	teachOperator(t, server)
 	apply, taken := applier(t, server), map[string]bool{}
-	for _, monitor := range []string{"podMonitor", "serviceMonitor"} { // of these there is one
+	for _, monitor := range []string{"podMonitor", "serviceMonitor"} { // the chart renders only one of them
 		labels := values{"release": "prometheus"}
 		for _, m := range render(t, at("metrics", values{
 			"address": ":10249", monitor: values{"enabled": true, "labels": labels, "interval": "15s"},
@@ -274,7 +279,7 @@ func takesMonitoring(t *testing.T, server *apiserver.Server) {
 				continue
 			}
 			if err := apply(strings.Replace(m.text, "podMetricsEndpoints:", "podMetricEndpoints:", 1)); err == nil || !strings.Contains(err.Error(), "podMetricEndpoints") {
-				t.Errorf("a field that there is not: %v", err)
+				t.Errorf("a field that does not exist: %v", err)
 			}
 		}
 	}
@@ -285,7 +290,8 @@ func takesMonitoring(t *testing.T, server *apiserver.Server) {
 	}
 }
 
-// An agent changes the Node that its pod runs on, and no other. Those who are no agents are not held to that.
+// ownNode checks that an agent may change the Node that its pod runs on and no other, and that the
+// policy does not restrict other clients.
 func ownNode(t *testing.T, server *apiserver.Server) {
 	client, ctx := server.Client(), t.Context()
 	if _, err := run(t, "install", "fairlead", folder, "--kubeconfig="+server.Kubeconfig(), "--namespace=kube-system", "--set=k8sServiceHost=192.0.2.1"); err != nil {
@@ -302,7 +308,8 @@ func ownNode(t *testing.T, server *apiserver.Server) {
 		_, err := who.CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, []byte(body), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}}, subresources...)
 		return err
 	}
-	// The server heeds new rights, and a new policy, once it has heard of them; until then it refuses for another reason, or does not.
+	// New rights and a new policy take effect only once the server has noticed them. Until then it
+	// refuses for another reason, or not at all.
 	refused := func(body string, subresources ...string) {
 		t.Helper()
 		deadline := time.Now().Add(time.Minute)
@@ -312,7 +319,7 @@ func ownNode(t *testing.T, server *apiserver.Server) {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("another Node, after a minute: %v", err)
+				t.Fatalf("changing another Node was not refused by the policy within a minute: %v", err)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -323,7 +330,7 @@ func ownNode(t *testing.T, server *apiserver.Server) {
 		patch(agent, "own", annotation), patch(agent, "own", condition, "status"), patch(client, "other", annotation), patch(client, "other", condition, "status"),
 	} {
 		if err != nil {
-			t.Errorf("the own Node, or not by an agent: %v", err)
+			t.Errorf("changing the agent's own Node, or another Node as another client: %v", err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite what is generated from the chart")
 
-// hold compares a file with what it is generated from.
+// hold compares a file with what it should be generated as.
 func hold(t *testing.T, path, want string) {
 	t.Helper()
 	path = filepath.Join("..", "..", filepath.FromSlash(path))
@@ -48,11 +48,11 @@ func roleOf(t *testing.T, all []manifest) string {
 	return ""
 }
 
-// Who has no helm gets the same.
+// The manifests for use without helm match the chart.
 func TestManifests(t *testing.T) {
 	t.Parallel()
 	all := render(t, at("k8sServiceHost", "API-SERVER"))
-	// What only helm needs.
+	// Labels that only helm needs.
 	marks := regexp.MustCompile(`(?m)^ *(helm\.sh/chart|app\.kubernetes\.io/managed-by): .*\n`)
 	static := func(files ...string) (text string) {
 		for _, m := range all {
@@ -67,10 +67,10 @@ func TestManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hold(t, "deploy/kubernetes/socketaccelerations.yaml", generated+"# For those who set the option sockmap to true: the policies, and that agents may read them.\n"+
+	hold(t, "deploy/kubernetes/socketaccelerations.yaml", generated+"# For agents with the option sockmap set to true: the policies, and the right to read them.\n"+
 		strings.TrimSpace(string(definition))+"\n---\n"+marks.ReplaceAllString(roleOf(t, render(t, at("sockmap.enabled", true))), ""))
-	hold(t, "deploy/kubernetes/fairlead.yaml", generated+`# Put an address of the API server that every node reaches in the place of API-SERVER, its port in that of 6443, and the image that
-# the nodes find in that of fairlead.io/fairlead:v0.0.0, which has no version:
+	hold(t, "deploy/kubernetes/fairlead.yaml", generated+`# Replace API-SERVER with an address of the API server that every node reaches, 6443 with its port, and fairlead.io/fairlead:v0.0.0,
+# which names no version, with the image that the nodes should run:
 #
 #     sed 's/API-SERVER/192.0.2.1/; s/fairlead:v0.0.0/fairlead:v1.2.3/' fairlead.yaml | kubectl apply -f -
 `+static("serviceaccount.yaml", "configmap.yaml", "rbac.yaml", "daemonset.yaml"))

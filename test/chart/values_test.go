@@ -17,10 +17,11 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 )
 
-// value is one of values.yaml, with the comment above it.
+// value is a value of values.yaml, with the comment above it.
 type value struct{ path, standard, says string }
 
-// described reads values.yaml line by line, as its comments are no part of YAML: a line is a key, or a comment that describes the next.
+// described reads values.yaml line by line, because a YAML parser drops comments. Each line is a
+// key, or a comment that describes the next key.
 func described(t testing.TB) (all []value) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(folder, "values.yaml"))
@@ -52,7 +53,7 @@ func described(t testing.TB) (all []value) {
 	return all
 }
 
-// leaves adds the paths of the values in a tree.
+// leaves adds the paths of the values in a tree to into.
 func leaves(tree values, above string, into map[string]any) {
 	for name, v := range tree {
 		if below, ok := v.(values); ok && len(below) > 0 && name != "nodeSelector" && name != "labels" {
@@ -78,7 +79,7 @@ func TestValuesAreDescribed(t *testing.T) {
 	for _, v := range described(t) {
 		have = append(have, v.path)
 		if !strings.HasSuffix(v.says, ".") {
-			t.Errorf("%s has no description that is a sentence: %q", v.path, v.says)
+			t.Errorf("the description of %s is not a sentence: %q", v.path, v.says)
 		}
 	}
 	slices.Sort(have)
@@ -87,7 +88,7 @@ func TestValuesAreDescribed(t *testing.T) {
 	}
 }
 
-// schema is as much of values.schema.json as is looked at here.
+// schema is the part of values.schema.json that the tests look at.
 type schema struct {
 	Type                 any
 	Properties           map[string]schema
@@ -96,7 +97,7 @@ type schema struct {
 	AnyOf                []schema
 }
 
-// The schema knows every value and no other, and nothing that is not a value gets by it.
+// The schema knows every value and no other, and refuses every other name.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
@@ -113,7 +114,7 @@ func TestSchema(t *testing.T) {
 	for _, r := range refused {
 		name, _, _ := strings.Cut(r.Value, ".")
 		if _, ok := want[r.Value]; !ok && root.Properties[name].Properties == nil {
-			want[name] = nil // as a whole: what is below is told by refused.yaml
+			want[name] = nil // as a whole: refused.yaml says what is below
 		} else if !ok {
 			want[r.Value] = nil
 		}
@@ -127,14 +128,14 @@ func TestSchema(t *testing.T) {
 			return
 		}
 		if s.AdditionalProperties != false {
-			t.Errorf("%s: takes what it does not know", path)
+			t.Errorf("%s: allows unknown names", path)
 		}
 		for name, below := range s.Properties {
 			walk(below, strings.TrimPrefix(path+"."+name, "."))
 		}
 	}
 	walk(root, "")
-	// An object that is empty unless somebody gives it something has its names in the schema alone.
+	// Objects that are empty by default have the names below them only in the schema.
 	for _, path := range []string{"ipMasqAgent.config", "resources.limits", "updateStrategy.rollingUpdate", "resources.requests"} {
 		for name := range have {
 			if strings.HasPrefix(name, path+".") {
@@ -155,12 +156,13 @@ func TestSchema(t *testing.T) {
 	}
 	for _, r := range rows(t) {
 		if _, ok := want[r.Value]; r.Value != "" && !ok {
-			t.Errorf("option %s is set by %s, which is no value", r.Option, r.Value)
+			t.Errorf("option %s is set by %s, which is not a value", r.Option, r.Value)
 		}
 	}
 }
 
-// What an option takes words of, its value takes words of, and the same: an agent that refuses its configuration does not start, on any node.
+// Where an option takes one of several words, its value takes the same words: an agent that refuses
+// its configuration does not start, on any node.
 func TestWords(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
@@ -179,7 +181,7 @@ func TestWords(t *testing.T) {
 	for _, o := range config.Options() {
 		words, r := o.Values, by[o.Name]
 		if o.Name == "algorithm" {
-			words = lb.AlgorithmNames() // which the option hands on
+			words = lb.AlgorithmNames() // the option passes these on
 		}
 		if len(words) == 0 || r.Value == "" || slices.Equal(words, []string{"true", "false"}) {
 			continue
@@ -190,7 +192,7 @@ func TestWords(t *testing.T) {
 		}
 		have := []string{}
 		if len(at.AnyOf) > 0 {
-			at = at.AnyOf[0] // the rest is refused with a sentence
+			at = at.AnyOf[0] // the alternatives are refused with a message
 		}
 		list, _ := at.Enum.([]any)
 		for _, word := range list {
@@ -211,14 +213,14 @@ func TestWords(t *testing.T) {
 		checked++
 	}
 	if checked < 8 {
-		t.Errorf("%d values have words", checked)
+		t.Errorf("only %d values have words", checked)
 	}
 }
 
-// cell is a text that fits in a table.
+// cell escapes a text for a table cell.
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
 
-// The chart's README lists its values.
+// The chart's README lists all values.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	text := "<!-- Generated from values.yaml: go test ./test/chart -update -->\n\n" + readme
@@ -257,7 +259,7 @@ cluster was not created by kubeadm, tell the chart where the API server is, by a
 | --- | --- | --- |
 `
 
-// docs/values.md has every name that an option goes by.
+// docs/values.md lists every name of an option.
 func TestNamesOfOptions(t *testing.T) {
 	t.Parallel()
 	text := "<!-- Generated from charts/fairlead/options.yaml and the agent's options: go test ./test/chart -update -->\n\n" + names
