@@ -1,6 +1,6 @@
-# "make" alone explains itself. Building needs only Go; the BPF objects are committed. Output goes to bin/ and _output/.
+# "make" alone lists the targets. Building needs only Go; the BPF objects are committed. Output goes to bin/ and _output/.
 
-# The only place that says which clang compiles the BPF programs: another one gives other objects.
+# The only place that names the clang version for the BPF programs: another version gives other objects.
 CLANG_MAJOR := 19
 CLANG := clang-$(CLANG_MAJOR)
 LLVM_STRIP := llvm-strip-$(CLANG_MAJOR)
@@ -19,17 +19,17 @@ TOOL := $(GO) tool -modfile=test/tools/go.mod
 VCS = $(if $(shell git rev-parse HEAD 2>/dev/null),auto,false)
 # The race detector needs a C compiler.
 RACE = $(if $(shell command -v "$$($(GO) env CC)"),-race)
-# It has every process wait for a second at its end, and the tests start hundreds.
+# By default every process under the race detector sleeps for a second at exit, and the tests start hundreds.
 export GORACE ?= atexit_sleep_ms=0
-# What a test run by root must not skip, instead of what the environment may say.
+# Set if root runs make. Tests run by root must not skip what FAIRLEAD_REQUIRE lists; the environment may set another list.
 ROOT := $(if $(filter 0,$(shell id -u)),yes)
 ifdef ROOT
 export FAIRLEAD_REQUIRE ?= root apiserver cluster
 endif
 
-# Packages whose tests have a target of their own.
+# Packages whose tests have their own target.
 NOT_UNIT := test/(bpf|twin|golden|netns|podnet|sockmap|apiserver|chart|cluster|kernels|bench|layout|rig)|pkg/source/kube
-# Packages of pure functions: the race detector has nothing to find there, and makes long properties twelve times longer.
+# Packages of pure functions: the race detector finds nothing there, and makes their long property tests twelve times slower.
 PURE := pkg/lb
 PRIVILEGED := test-bpf test-twin test-netns test-bench test-kernels test-cluster test-e2e
 BENCHES := bandwidth control datapath keys podnet socket sockmap
@@ -44,7 +44,7 @@ build: ## build the binaries into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -o bin/ ./cmd/...
 
 .PHONY: image
-image: ## build the container image for amd64 and arm64, what it is made of and the chart that installs it into _output/image/, ARGS=-arch=amd64 for one
+image: ## build the container image for amd64 and arm64, its bills of materials and its chart into _output/image/; ARGS=-arch=amd64 for one architecture
 	$(GO) run ./deploy/image $(ARGS)
 
 .PHONY: generate
@@ -61,12 +61,12 @@ verify: ## check that everything generated and formatted is up to date
 lint: ## check the Go code, for both architectures of the image, and the shape of the tree
 	$(GO) vet ./...
 	$(TOOL) staticcheck ./...
-	@# The image is for two architectures, and the tests run on one. Not optimizing takes a minute of a processor, and seconds once that is cached.
+	@# The image is for two architectures, and the tests run on one. Without optimization this takes a CPU minute, and seconds once cached.
 	GOARCH=$(if $(filter arm64,$(shell $(GO) env GOARCH)),amd64,arm64) CGO_ENABLED=0 $(GO) build -gcflags='all=-N -l' -o /dev/null ./cmd/...
 	$(GO) test -count=1 ./test/layout
 
 .PHONY: demo
-demo: build ## balance real connections on this machine, in namespaces of its own (root; under a minute)
+demo: build ## balance real connections on this machine, in its own namespaces (root; under a minute)
 	$(GO) run ./test/demo bin/fairlead
 
 .PHONY: test
@@ -81,26 +81,26 @@ endif
 .PHONY: test-unit
 test-unit: ## test the packages, each on its own
 	@$(if $(RACE),,echo "There is no C compiler here, so the tests run without the race detector.")
-	$(if $(ROOT),$(GO) run ./test/cluster build kube-proxy >/dev/null) # for nft, which it calls
+	$(if $(ROOT),$(GO) run ./test/cluster build kube-proxy >/dev/null) # for nft, which the tests run
 	$(GO) test $(addprefix ./,$(PURE))
 	$(GO) test $(RACE) $$($(GO) list ./... | grep -vE '/($(NOT_UNIT)|$(PURE))(/|$$)')
 
 .PHONY: test-bpf
-test-bpf: ## test the programs of packets, packet by packet (root)
+test-bpf: ## test the packet programs, packet by packet (root)
 	$(GO) test -count=1 -timeout 20m ./test/bpf/...
 
 .PHONY: test-twin
-test-twin: ## test the programs of packets against a model of them, 2*10^6 random packets (root)
+test-twin: ## test the packet programs against a model of them, with 2*10^6 random packets (root)
 	$(GO) test -count=1 -timeout 20m ./test/twin -packets 1000000
 
 PACKETS := 100000000
 
 .PHONY: fuzz
-fuzz: ## go on with that, from another seed: PACKETS, SEED to begin with (root); failures go to _output/twin
+fuzz: ## the same with more packets, from another seed: PACKETS, SEED (root); failures go to _output/twin
 	$(GO) test -count=1 -timeout 0 -v ./test/twin -run TestTwin -packets $$(($(PACKETS) / 2)) -from $(or $(SEED),$(shell date +%s))
 
 .PHONY: test-golden
-test-golden: ## test the way from manifests to maps
+test-golden: ## test the path from manifests to maps
 	$(GO) test -count=1 ./test/golden/...
 
 .PHONY: test-oracle
@@ -108,16 +108,16 @@ test-oracle: ## test against the code of Kubernetes
 	cd test/oracle && $(GO) test -count=1 -v ./...
 
 .PHONY: test-netns
-test-netns: ## test with real sockets in network namespaces (root); writes _output/podnet/matrix.txt: who knows whom by which address
+test-netns: ## test with real sockets in network namespaces (root); writes _output/podnet/matrix.txt: by which address each end sees the other
 	@rm -f _output/podnet/matrix.txt
-	$(GO) run ./test/cluster build kube-proxy >/dev/null # for nft, which it calls
+	$(GO) run ./test/cluster build kube-proxy >/dev/null # for nft, which the tests run
 	$(GO) test -count=1 -timeout 30m ./test/rig/... ./test/netns/... ./test/podnet/... ./test/sockmap/...
 	@if [ -e _output/podnet/matrix.txt ]; then cat _output/podnet/matrix.txt; fi
 
 CYCLES := 10000
 
 .PHONY: soak
-soak: ## let pods come and go, CYCLES times, torture connections past TCP, and run the programs of others over them (root)
+soak: ## add and remove pods CYCLES times, stress connections past TCP, and run third-party programs over them (root)
 	$(GO) test -count=1 -timeout 0 -v ./test/podnet -run TestChurn -cycles $(CYCLES)
 	$(GO) test -count=1 -timeout 0 -v ./test/sockmap -run TestTorture -torture 10m
 	test/tools/programs.sh
@@ -129,7 +129,7 @@ test-apiserver: ## test against a real API server, which is built first
 	$(GO) test $(RACE) -count=1 -p 1 -timeout 30m ./test/apiserver/... ./pkg/source/kube/...
 
 .PHONY: test-chart
-test-chart: ## test the chart by helm, promtool and a real API server, which are built or fetched first
+test-chart: ## test the chart with helm, promtool and a real API server, which are built or fetched first
 	$(GO) run ./test/apiserver/build
 	test/tools/prometheus.sh
 	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) $(if $(ROOT),prometheus)" $(GO) test -count=1 ./test/chart/...
@@ -147,7 +147,7 @@ pin-kernels: ## pin the newest package of every kernel that test-kernels boots
 	mv _output/pins.txt test/kernels/debian/pins.txt
 
 .PHONY: test-cluster
-test-cluster: ## test the rig of the cluster below (root)
+test-cluster: ## test the code that starts the cluster below (root)
 	$(GO) run ./test/cluster build
 	$(GO) test -count=1 -timeout 15m $$($(GO) list ./test/cluster/... | grep -v /upkeep)
 
@@ -165,25 +165,25 @@ kubeadm: ## make a cluster by kubeadm and install the agent on it, by the comman
 	$(GO) test -count=1 -timeout 30m -v ./test/cluster/upkeep -run TestKubeadm
 
 .PHONY: test-bench
-test-bench: ## test what the benchmarks stand on, with the kube-proxy that they compare with (root)
+test-bench: ## test the code of the benchmarks, with the kube-proxy that they compare with (root)
 	$(GO) run ./test/cluster build kube-proxy >/dev/null
 	$(GO) test -count=1 -p 1 -timeout 15m ./test/bench/...
 
 NODES := 3
 FAMILY := ipv4
 PROXY := none
-# The agent gives pods their network, as the chart has it, unless something else serves Services.
+# By default the agent provides the pod network, as in the chart, unless another proxy serves Services.
 CNI = $(if $(filter none,$(PROXY)),none,bridge)
 AGENT :=
 SET :=
 ROUTING :=
 PREFIX := fl
 
-# Of the agent's image, for this machine alone.
+# The agent's image, for this machine's architecture only.
 AGENT_IMAGE := _output/cluster/fairlead.tar
 
 .PHONY: cluster
-cluster: ## start a real Kubernetes on this machine: NODES, FAMILY, CNI (bridge for Debian's in the place of the agent's own pod network), ROUTING (of the latter), PROXY, SET (values of the chart), AGENT (options of the agent), PREFIX (root); test/cluster/README.md
+cluster: ## start a real Kubernetes on this machine: NODES, FAMILY, CNI (bridge for Debian's plugin instead of the agent's pod network), ROUTING (of the agent's pod network), PROXY, SET (values of the chart), AGENT (options of the agent), PREFIX (root); test/cluster/README.md
 ifeq ($(PROXY),none)
 	$(GO) run ./deploy/image -arch=$(shell $(GO) env GOARCH) -output $(dir $(AGENT_IMAGE))
 	$(GO) run ./test/cluster up -prefix $(PREFIX) -nodes $(NODES) -family $(FAMILY) -cni $(CNI) -image $(AGENT_IMAGE)
@@ -201,13 +201,13 @@ OUT := _output/e2e
 SHORT :=
 
 .PHONY: e2e
-e2e: ## judge the cluster by the tests of Kubernetes: FOCUS (all of the network), PROXY, PREFIX (root); writes OUT=_output/e2e
+e2e: ## run the tests of Kubernetes against the cluster: FOCUS (default: all network tests), PROXY, PREFIX (root); writes OUT=_output/e2e
 	$(GO) run ./test/cluster/e2e -prefix $(PREFIX) -proxy $(PROXY) -out $(OUT) $(if $(SHORT),-short,-focus '$(FOCUS)')
 
-# A name for each checkout: others have others, and what an interrupted run left is found by the next.
+# One prefix for each checkout: checkouts do not collide, and the next run finds what an interrupted one left.
 E2E_PREFIX = e$(shell pwd | cksum | cut -c1-6)
 
-# Clusters of which each is started, judged and stopped. Variables that come later win.
+# Clusters that are each started, tested and stopped. Later variables win.
 JUDGED := e2e-ipv4 e2e-dual e2e-ipv6 e2e-zones e2e-kube-proxy
 test-e2e: JUDGE := OUT=_output/e2e SHORT=yes
 e2e-ipv4: JUDGE := FAMILY=ipv4
@@ -217,8 +217,8 @@ e2e-zones: JUDGE := NODES=6 FOCUS='Traffic Distribution'
 e2e-kube-proxy: JUDGE := FAMILY=dual CNI=bridge PROXY=nftables
 
 .PHONY: test-e2e $(JUDGED)
-test-e2e: ## start a cluster with this agent, no kube-proxy and no other CNI plugin, run the short list of the tests of Kubernetes, stop it (root)
-e2e-ipv4: ## the same with all tests of the network (root; 20 minutes each); also e2e-dual, e2e-ipv6, e2e-zones (six nodes, in zones), and e2e-kube-proxy to compare with; writes _output/e2e-ipv4 and so on
+test-e2e: ## start a cluster with this agent, without kube-proxy or another CNI plugin, run the short list of Kubernetes' tests, stop it (root)
+e2e-ipv4: ## the same with all network tests (root; 20 minutes each); also e2e-dual, e2e-ipv6, e2e-zones (six nodes, in zones), and e2e-kube-proxy to compare with; writes _output/e2e-ipv4 and so on
 test-e2e $(JUDGED):
 	@set -- PREFIX=$(E2E_PREFIX) CNI=none ROUTING=vxlan OUT=_output/$@ $(JUDGE); \
 		$(MAKE) --no-print-directory cluster "$$@" && $(MAKE) --no-print-directory e2e "$$@"; how=$$?; \
@@ -227,7 +227,7 @@ test-e2e $(JUDGED):
 RATED := 6.1 7.2
 
 .PHONY: bench-bandwidth
-bench-bandwidth: ## measure what a rate does to the requests of a pod, beside HTB and TBF, on Debian's kernels in virtual machines: RATED="6.1 7.2", ROW
+bench-bandwidth: ## measure what a rate limit does to a pod's requests, compared with HTB and TBF, on Debian's kernels in virtual machines: RATED="6.1 7.2", ROW
 	@mkdir -p _output/bench/bin
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags="-s -w" -buildvcs=$(VCS) -o _output/bench/bin/ ./cmd/... ./test/bench/bandwidth
 	$(GO) run ./test/kernels -fetch $(RATED)
@@ -239,31 +239,31 @@ bench-control: ## measure the control path (root); writes _output/bench/control.
 	$(GO) run ./test/bench/control -output _output/bench/control.json
 
 .PHONY: bench-datapath
-bench-datapath: ## measure the programs of packets beside the least possible and kube-proxy, ROW=rate for a part (root)
+bench-datapath: ## compare the packet programs with minimal ones and with kube-proxy; ROW=rate for a part (root)
 	@mkdir -p _output/bench
 	$(GO) run ./test/cluster build kube-proxy >/dev/null
 	$(GO) run ./test/bench/datapath $(if $(ROW),-only "$(ROW)") -output _output/bench/datapath.json
 
 .PHONY: bench-keys
-bench-keys: ## measure wide against narrow keys of flows (root); writes _output/bench/keys.json
+bench-keys: ## compare wide and narrow flow keys (root); writes _output/bench/keys.json
 	@mkdir -p _output/bench
 	$(GO) run ./test/bench/keys -output _output/bench/keys.json
 
 .PHONY: bench-podnet
-bench-podnet: ## measure the network of pods beside the host's stack and beside devices made by hand, ROW=stream for a part (root)
+bench-podnet: ## compare the pod network with the host's stack and with devices set up by hand; ROW=stream for a part (root)
 	@mkdir -p _output/bench/bin
 	$(GO) run ./test/cluster build kube-proxy >/dev/null
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -o _output/bench/bin/ ./cmd/... ./test/podnet/byhand
 	$(GO) run ./test/bench/podnet -binaries _output/bench/bin $(if $(ROW),-only "$(ROW)") -output _output/bench/podnet.json
 
 .PHONY: bench-socket
-bench-socket: ## measure the socket programs beside kube-proxy (root); writes _output/bench/socket.json
+bench-socket: ## compare the socket programs with kube-proxy (root); writes _output/bench/socket.json
 	@mkdir -p _output/bench
 	$(GO) run ./test/cluster build kube-proxy >/dev/null
 	$(GO) run ./test/bench/socket -output _output/bench/socket.json
 
 .PHONY: bench-sockmap
-bench-sockmap: ## measure what going past TCP does to requests, streams and proxies of a node, ROW="request, pods" for a part (root)
+bench-sockmap: ## measure what going past TCP does to requests, streams and proxies of a node; ROW="request, pods" for a part (root)
 	@mkdir -p _output/bench/bin
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=$(VCS) -o _output/bench/bin/ ./cmd/...
 	$(GO) run ./test/bench/sockmap -binaries _output/bench/bin $(if $(ROW),-only "$(ROW)") -output _output/bench/sockmap.json
@@ -273,7 +273,7 @@ bench: ## run every benchmark; writes _output/bench/all.json and a picture of ea
 	$(GO) run ./test/bench/all -make "$(MAKE)" -output _output/bench $(BENCHES)
 
 .PHONY: bench-compare
-bench-compare: ## compare two runs: OLD=folder NEW=folder, STRICT=yes fails if something became worse
+bench-compare: ## compare two runs: OLD=folder NEW=folder, STRICT=yes to fail if something got worse
 	$(GO) run ./test/bench/compare $(if $(STRICT),-strict) "$(OLD)" "$(NEW)"
 
 .PHONY: clean
