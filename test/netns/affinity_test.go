@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// only returns the one server that served all.
+// only returns the single server that served every dial.
 func only(t *testing.T, a answer) string {
 	t.Helper()
 	if len(a.Served) != 1 || len(a.Failed) > 0 {
@@ -22,7 +22,8 @@ func only(t *testing.T, a answer) string {
 	return ""
 }
 
-// By turns every connection would get another backend, so whoever gets the same one twice has been remembered.
+// Round-robin gives every connection another backend, so a client that gets the same one twice has
+// affinity.
 func TestAffinity(t *testing.T) {
 	n := newNode(t)
 	index := n.add(service{vip: vip4, algorithm: bpf.MapsAlgorithmALGORITHM_ROUND_ROBIN, backends: back4, affinity: 3600})
@@ -35,7 +36,7 @@ func TestAffinity(t *testing.T) {
 		t.Errorf("two clients in turn got %s", one)
 	}
 
-	// The backend is no longer in the scope, as when it terminates and others do not.
+	// Remove the backend from the scope, as when it terminates and others do not.
 	tables := n.Tables()
 	word := maps.Word(row.Words[maps.ScopeAll])
 	for i := range uint32(word.Len()) {
@@ -46,7 +47,7 @@ func TestAffinity(t *testing.T) {
 	}
 	moved := only(t, first.do(order{Dial: vip4}))
 	if moved == one {
-		t.Error("a client kept a backend that its service has no more")
+		t.Error("a client kept a backend that its service no longer has")
 	}
 	if again := only(t, first.do(order{Dial: vip4, Times: 15})); again != moved {
 		t.Errorf("a client moved from %s to %s and on to %s", one, moved, again)
@@ -61,24 +62,24 @@ func TestAffinity(t *testing.T) {
 	}
 	row.AffinitySeconds = 3600
 	if got := only(t, second.do(order{Dial: vip4})); got != two {
-		t.Errorf("with affinity again: %s, want %s, which was remembered", got, two)
+		t.Errorf("with affinity again: %s, want the remembered %s", got, two)
 	}
 }
 
-// The timeout runs from the last new connection. This test lives with the clock of the programs: what counts is the time
-// that passed between two connections by that clock.
+// The timeout runs from the last new connection. The test follows the clock of the BPF programs:
+// what counts is the time that passed between two connections on that clock.
 func TestAffinityTimeout(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4, algorithm: bpf.MapsAlgorithmALGORITHM_ROUND_ROBIN, backends: back4, affinity: 1})
 	p := newPod(t, n.cgroup)
 	p.listen(back4...)
-	const tick = 10 * time.Millisecond // what is read here may be a tick ahead of what a program reads
+	const tick = 10 * time.Millisecond // the clock read here may be a tick ahead of the one a program reads
 	at := rig.Coarse(t)
 	server := only(t, p.do(order{Dial: vip4}))
 	ended := rig.Coarse(t)
 	for _, pause := range []time.Duration{300, 300, 300, 300, 300, 1050, 300, 1050} {
 		time.Sleep(pause * time.Millisecond)
-		before, after := at, ended // the connection before was made between these two
+		before, after := at, ended // the previous connection was made between these two
 		at = rig.Coarse(t)
 		got := only(t, p.do(order{Dial: vip4}))
 		ended = rig.Coarse(t)

@@ -20,7 +20,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// What packets keep on their way out of a namespace is what is known of the kernel: past the stack everything, through it not their socket.
+// The probe finds what the kernel does: packets that leave a namespace past the stack keep
+// everything, and those that go through the stack lose their socket.
 func TestBBRProbe(t *testing.T) {
 	rig.Root(t)
 	if err := congestion.Probe(congestion.Way{}); err != nil {
@@ -41,8 +42,9 @@ func TestBBRProbe(t *testing.T) {
 	}
 }
 
-// meet has a socket listen and another connect to it, and prints the congestion control of the one that connects and of the one that is accepted.
-// More arguments are the address to connect from, and what that socket chooses before.
+// meet has one socket listen and another connect to it, and prints the congestion control of the
+// connecting socket and of the accepted one. Further arguments are the address to connect from and
+// the congestion control that the connecting socket sets first.
 func meet(args []string) int {
 	err := func() error {
 		listener, err := net.Listen("tcp", args[0])
@@ -96,21 +98,21 @@ func congestionOf(conn *net.TCPConn) (name string, err error) {
 	return name, errors.Join(err, failed)
 }
 
-// The addresses of a pod whose connections are to have BBR, and of one whose are not.
+// The addresses of a pod whose connections should use BBR, and of one whose connections should not.
 var quick, plain = []netip.Addr{netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("fd77::1")}, []netip.Addr{netip.MustParseAddr("10.77.0.2"), netip.MustParseAddr("fd77::2")}
 
-// paced is a node whose pods may have BBR, and a namespace with the addresses of both pods.
+// paced is a node whose pods may use BBR, and a namespace with the addresses of both pods.
 type paced struct {
 	*node
 	bpffs string
 	ns    *rig.Netns
-	usual string // the congestion control of who chooses none, whatever that of this machine is
+	usual string // the congestion control of sockets that choose none, independent of this machine's default
 }
 
 func newPaced(t *testing.T) *paced {
 	t.Helper()
 	rig.Root(t)
-	p := &paced{node: &node{t: t, cgroup: rig.NewCgroup(t)}, bpffs: rig.BPFFS(t), ns: rig.NewNetns(t, "pods"), usual: "reno"} // which every namespace may have
+	p := &paced{node: &node{t: t, cgroup: rig.NewCgroup(t)}, bpffs: rig.BPFFS(t), ns: rig.NewNetns(t, "pods"), usual: "reno"} // every namespace may use it
 	if err := p.ns.SetSysctl("net/ipv4/tcp_congestion_control", p.usual); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +134,8 @@ func newPaced(t *testing.T) *paced {
 	return p
 }
 
-// open opens the node's datapath, of which pods have BBR in the place of that congestion control, or not if it is empty.
+// open opens the node's datapath, in which pods use BBR instead of that congestion control, or not
+// at all if it is empty.
 func (p *paced) open(instead string) {
 	p.t.Helper()
 	d, err := datapath.Open(datapath.Config{
@@ -151,7 +154,7 @@ func (p *paced) set(bbr bool) {
 	}
 }
 
-// require holds the congestion control of both ends of a connection to that.
+// require checks the congestion control of both ends of a connection.
 func (p *paced) require(what, client, server string, args ...string) {
 	p.t.Helper()
 	if got, want := rig.Child(p.t, p.cgroup, p.ns, "meet", args...), client+"\n"+server+"\n"; got != want {
@@ -159,7 +162,8 @@ func (p *paced) require(what, client, server string, args ...string) {
 	}
 }
 
-// Connections of a pod that is to have BBR have it from when they stand, at whichever end the pod is. Nothing else has, and not what has chosen.
+// Connections of a pod that should use BBR use it once established, at whichever end the pod is.
+// Nothing else does, and neither do sockets that chose a congestion control.
 func TestBBR(t *testing.T) {
 	p := newPaced(t)
 	p.set(true)
@@ -177,7 +181,7 @@ func TestBBR(t *testing.T) {
 	p.require("when it is not to have it any more", p.usual, p.usual, at(quick[0]), at(quick[0]), quick[0].String())
 	p.set(true)
 	p.require("and again", "bbr", "bbr", at(quick[0]), at(quick[0]), quick[0].String())
-	for _, instead := range []string{"", "cubic", p.usual} { // of which the second is not what the namespace has
+	for _, instead := range []string{"", "cubic", p.usual} { // the second is not the namespace's default
 		if err := p.Close(); err != nil {
 			t.Fatal(err)
 		}

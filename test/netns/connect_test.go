@@ -18,7 +18,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The frontends are on loopback or nowhere: without a translation a dial finds nobody, at once.
+// The frontends are on loopback or nowhere: without a translation a dial fails at once.
 var (
 	vip4  = netip.MustParseAddrPort("127.66.0.1:80")
 	vip6  = netip.MustParseAddrPort("[fd00:96::1]:80")
@@ -29,12 +29,12 @@ var (
 	back6 = netip.MustParseAddrPort("[::1]:8080")
 )
 
-// node is a data path over a child cgroup.
+// node is a datapath attached to a child cgroup.
 type node struct {
 	*datapath.Datapath
 	t      *testing.T
 	cgroup *rig.Cgroup
-	next   uint32 // free index of everything
+	next   uint32 // next free index, for all maps
 }
 
 func newNode(t *testing.T) *node {
@@ -71,10 +71,10 @@ func newNodeIn(t *testing.T, host *rig.Netns) *node {
 	return n
 }
 
-// service is a service as a test writes it.
+// service is a service as tests write it.
 type service struct {
 	vip       netip.AddrPort
-	proto     model.Protocol // TCP when 0
+	proto     model.Protocol // TCP if 0
 	kind      uint32
 	algorithm bpf.MapsAlgorithm
 	flags     uint8
@@ -92,7 +92,7 @@ func netnsCookie(t *testing.T, ns *rig.Netns) uint64 {
 	return cookie
 }
 
-// cookieHere returns the cookie of the network namespace that the calling thread is in.
+// cookieHere returns the cookie of the calling thread's network namespace.
 func cookieHere() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -102,7 +102,7 @@ func cookieHere() (uint64, error) {
 	return unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 }
 
-// add writes the rows of a service in an order that is safe, and returns its index.
+// add writes the rows of a service in a safe order, and returns its index.
 func (n *node) add(s service) uint32 {
 	n.t.Helper()
 	if s.proto == 0 {
@@ -200,7 +200,7 @@ func TestConnect(t *testing.T) {
 	}
 }
 
-// count sums a reason's counter over the CPUs.
+// count returns a reason's counter, summed over the CPUs.
 func (n *node) count(reason bpf.MapsReason) (packets uint64) {
 	n.t.Helper()
 	var perCPU []maps.Counter
@@ -256,7 +256,8 @@ func TestSourceHashSticksPerNamespace(t *testing.T) {
 	}
 }
 
-// Twelve growths of one map after the other happen while ten thousand connects do, or as many as a slow machine makes.
+// Every map grows twelve times in turn while ten thousand connects are made, or as many as a slow
+// machine manages.
 func TestGrowUnderConnects(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4, algorithm: bpf.MapsAlgorithmALGORITHM_ROUND_ROBIN, backends: back4})
@@ -288,7 +289,7 @@ func TestGrowUnderConnects(t *testing.T) {
 	}
 }
 
-// growAll doubles every map so many times, one at a time.
+// growAll doubles each map the given number of times, one map at a time.
 func (n *node) growAll(times int) error {
 	for range times {
 		for _, double := range []func(*maps.Sizes){

@@ -52,7 +52,8 @@ func TestDatagrams(t *testing.T) {
 	}
 }
 
-// One socket talks to many services in turn: it hears each from where it sent to, and keeps to its backend.
+// One socket talks to many services in turn: replies come from the service it sent to, and it keeps
+// its backend for each.
 func TestSocketWithManyServices(t *testing.T) {
 	n := newNode(t)
 	const services = 20
@@ -77,7 +78,7 @@ func TestSocketWithManyServices(t *testing.T) {
 			return vip
 		}
 		for round := range 3 {
-			for _, vip := range vips { // all questions first, then all answers
+			for _, vip := range vips { // all requests first, then all answers
 				p.must(op{Call: "send", Socket: socket, Addr: vip})
 			}
 			for range vips { // in any order
@@ -104,10 +105,10 @@ func TestSocketKeepsItsBackend(t *testing.T) {
 		}
 	}
 	if other, _ := p.ask(p.udp(vip4, false), vip4); other == first {
-		t.Errorf("another socket got %s too, by turns it is the next", other)
+		t.Errorf("another socket got %s too, want the next backend in turn", other)
 	}
 
-	// The backend goes: its row loses the scope, and the table the slot.
+	// Remove the backend: its row loses the scope, and the table the slot.
 	tables := n.Tables()
 	word := maps.Word(tables.Services[index].Words[maps.ScopeAll])
 	for i := range uint32(word.Len()) {
@@ -128,7 +129,8 @@ func TestSocketKeepsItsBackend(t *testing.T) {
 	}
 }
 
-// Replies from a backend that two services share cannot be told apart: they are those of whom was sent to last.
+// Replies from a backend that two services share cannot be told apart: they count as replies of the
+// service that the socket last sent to.
 func TestServicesThatShareABackend(t *testing.T) {
 	n := newNode(t)
 	other := netip.MustParseAddrPort("127.66.0.2:53")
@@ -144,7 +146,7 @@ func TestServicesThatShareABackend(t *testing.T) {
 			t.Errorf("round %d: sent to %s, the answer is from %s", round, to, from)
 		}
 	}
-	// An answer that comes after another service was sent to.
+	// An answer that arrives after the socket has sent to another service.
 	p.must(op{Call: "send", Socket: socket, Addr: vip4})
 	p.must(op{Call: "send", Socket: socket, Addr: third})
 	for range 2 { // in any order
@@ -155,7 +157,8 @@ func TestServicesThatShareABackend(t *testing.T) {
 	}
 }
 
-// A socket that sends to more services than are remembered forgets the oldest, and nothing else.
+// A socket that sends to more services than the programs remember loses the oldest, and nothing
+// else.
 func TestSocketWithTooManyServices(t *testing.T) {
 	n := newNode(t)
 	p := newProgram(t, n.cgroup, rig.NewNetns(t, "pod"))

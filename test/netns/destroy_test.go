@@ -13,8 +13,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// A socket is aborted only as it was when it was listed: whoever moved on since is somebody else, although the kernel
-// would find him by the port that he kept.
+// A socket is aborted only if it is still as it was when it was listed: once it has disconnected or
+// connected elsewhere it is another connection, although the kernel would still find it by its
+// local port.
 func TestDestroyIsExact(t *testing.T) {
 	rig.Root(t)
 	first, second := netip.MustParseAddrPort("127.0.0.2:53"), netip.MustParseAddrPort("127.0.0.3:53")
@@ -60,8 +61,8 @@ func TestDestroyIsExact(t *testing.T) {
 	}
 }
 
-// destroyOne lists a bound socket that is connected, lets something happen to it, aborts it, and returns what that said
-// and what the socket has to say.
+// destroyOne lists a bound, connected socket, lets then change it, aborts it, and returns what the
+// abort reported and the error of the socket.
 func destroyOne(family int, to netip.AddrPort, then func(fd, family int) error) (done bool, after, err error) {
 	diag, err := sockets.Open()
 	if err != nil {

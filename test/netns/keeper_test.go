@@ -22,7 +22,8 @@ import (
 
 const podUID = "0f3a5b7c-1b0e-4b64-8c54-0d5f4f2b1a10"
 
-// keep runs what keeps the sockets of pods alone, for a runtime that leaves its files in results and netns.
+// keep runs the keeper of the pods' opt-outs, for a runtime that leaves its files in results and
+// netns.
 func (n *node) keep(store *model.Store, results, netns string) {
 	n.t.Helper()
 	own, err := cookieHere()
@@ -44,8 +45,8 @@ func (n *node) keep(store *model.Store, results, netns string) {
 	})
 }
 
-// attach does what a runtime does when a pod gets its network: the namespace becomes a file, and so does what is known
-// of it.
+// attach does what a runtime does when a pod gets its network: it mounts the namespace on a file,
+// and writes the pod's CNI result to another.
 func attach(t *testing.T, ns *rig.Netns, pod *model.Pod, results, netns string) {
 	t.Helper()
 	path := filepath.Join(netns, "cni-1")
@@ -72,8 +73,8 @@ func attach(t *testing.T, ns *rig.Netns, pod *model.Pod, results, netns string) 
 
 func findNetns() (optout.Finder, error) { return datapath.NewNetnsFinder() }
 
-// A pod that was there before, under any CNI, opts out and in again while it runs; by its network namespace where the
-// kernel tells which that is, otherwise by its cgroup.
+// A pod that existed before the agent, under any CNI plugin, opts out and back in while it runs: by
+// its network namespace where the kernel can identify it, otherwise by its cgroup.
 func TestRunningPodOptsOut(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4, backends: back4[:1]})
@@ -123,16 +124,16 @@ func TestRunningPodOptsOut(t *testing.T) {
 	cni := optout.NewCNI(results, netns, own, findNetns, slog.Default())
 	cni.Refresh()
 	if _, err := cni.Find(says(model.SocketLBOff)); err != nil {
-		t.Logf("told by its cgroup, since it is %v", err)
+		t.Logf("identified by its cgroup, because: %v", err)
 	}
 	rows, err := n.Optouts()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for key := range rows {
-		t.Logf("told by kind %d", key.Kind)
+		t.Logf("identified by kind %d", key.Kind)
 		if key.Kind == maps.OptoutNetns && key.Id != netnsCookie(t, ns) {
-			t.Errorf("told by cookie %d, it is %d", key.Id, netnsCookie(t, ns))
+			t.Errorf("identified by cookie %d, want %d", key.Id, netnsCookie(t, ns))
 		}
 	}
 	store.ReplaceServices(nil)

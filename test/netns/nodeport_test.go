@@ -18,11 +18,11 @@ var (
 	nodePort4 = netip.MustParseAddrPort("0.0.0.0:30080")
 	nodePort6 = netip.MustParseAddrPort("[::]:30080")
 	hostPort4 = netip.MustParseAddrPort("0.0.0.0:9000")
-	hostOwn4  = netip.MustParseAddrPort("127.0.0.7:9001") // a HostPort with an address of its own
+	hostOwn4  = netip.MustParseAddrPort("127.0.0.7:9001") // a HostPort with its own address
 )
 
-// newPorts returns a node with node ports and host ports, and a pod and a process of the node itself, both of which
-// serve the backends.
+// newPorts returns a node with node ports and host ports, and a pod and a process of the node
+// itself, both of which serve the backends.
 func newPorts(t *testing.T) (n *node, inPod, inNode *pod) {
 	t.Helper()
 	rig.Root(t)
@@ -86,7 +86,8 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// The node's own processes cannot bind a node port; it is free again with the frontend. Pods bind what they like.
+// The node's own processes cannot bind a node port; it becomes free when the frontend is removed.
+// Pods may bind any port.
 func TestBindGuard(t *testing.T) {
 	rig.Root(t)
 	host := rig.NewNetns(t, "node")
@@ -132,6 +133,6 @@ func TestBindGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := bind(inNode, "0.0.0.0:30080", true); got != 0 {
-		t.Errorf("the port of a Service that is gone: %v", got)
+		t.Errorf("bind the port of a deleted Service: %v", got)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// optOut makes the given keys, and no others, those of pods that have opted out.
+// optOut marks the pods with the given keys, and no others, as opted out.
 func (n *node) optOut(keys ...maps.OptoutKey) {
 	n.t.Helper()
 	want := map[maps.OptoutKey]maps.Optout{}
@@ -39,7 +39,7 @@ func byCgroup(t *testing.T, cgroup *rig.Cgroup) maps.OptoutKey {
 	return maps.OptoutKey{Id: info.Sys().(*syscall.Stat_t).Ino, Kind: maps.OptoutCgroup}
 }
 
-// untouched is who answers at the addresses of the services themselves.
+// untouched returns servers that listen on the addresses of the services themselves.
 func untouched(t *testing.T, ns *rig.Netns) []netip.AddrPort {
 	t.Helper()
 	rig.Address(t, ns, "lo", vip6.Addr().String()+"/128")
@@ -56,8 +56,9 @@ func podCgroups(t *testing.T, top *rig.Cgroup, names ...string) (pod, container 
 	return pod, rig.NewCgroupIn(t, pod, "container")
 }
 
-// One of two pods opts out, by whatever it can be told from the other, and opts in again: at the next call its sockets
-// are left alone, and balanced again. The other one's are balanced all the time.
+// One of two pods opts out, by each kind of key that identifies it, and back in: from the next call
+// on its sockets are left alone, and then balanced again. The other pod's sockets are balanced all
+// the time.
 func TestOptOut(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -109,7 +110,8 @@ func TestOptOut(t *testing.T) {
 	}
 }
 
-// What is known of a socket from before its pod opted out must not give what comes to it another sender.
+// What the programs remember of a socket from before its pod opted out must not change the sender
+// of its replies.
 func TestOptOutOfDatagrams(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4, proto: model.UDP, backends: back4[:1]})
@@ -156,7 +158,8 @@ func TestOptOutOfDatagrams(t *testing.T) {
 	}
 }
 
-// A pod that has opted out is not refused where a service has no backend: that is for the packets' way to say.
+// A pod that has opted out is not refused where a service has no backend: the packet programs do
+// that.
 func TestOptOutWithoutBackends(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4})
@@ -172,7 +175,7 @@ func TestOptOutWithoutBackends(t *testing.T) {
 	}
 }
 
-// A process of the node may not bind a NodePort, whoever has opted out.
+// A process of the node may not bind a NodePort, even if it has opted out.
 func TestOptOutLeavesTheBindGuard(t *testing.T) {
 	host := rig.NewNetns(t, "node")
 	n := newNodeIn(t, host)

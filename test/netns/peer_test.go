@@ -35,7 +35,7 @@ func (n *node) connPeers() map[uint32]bpf.MapsConnPeer {
 	return taken
 }
 
-// takeAll gives every row that is free to sockets that do not exist.
+// takeAll gives every free row to sockets that do not exist.
 func (n *node) takeAll() {
 	n.t.Helper()
 	taken := n.connPeers()
@@ -49,7 +49,7 @@ func (n *node) takeAll() {
 	}
 }
 
-// newClient returns a program that dials what another one in its namespace serves.
+// newClient returns a program that dials what another program in its namespace serves.
 func newClient(t *testing.T, n *node) *program {
 	t.Helper()
 	ns := rig.NewNetns(t, "pod")
@@ -72,7 +72,8 @@ func (p *program) peer(socket int) netip.AddrPort {
 	return p.must(op{Call: "peer", Socket: socket}).Addr
 }
 
-// The record of a TCP socket is there from its connect to its close. No other socket has one in that place.
+// The record of a TCP socket exists from its connect to its close. No other socket has one in its
+// place.
 func TestTCPRecordDiesWithItsSocket(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4, backends: back4[:1]})
@@ -85,7 +86,7 @@ func TestTCPRecordDiesWithItsSocket(t *testing.T) {
 	datagrams := p.udp(vip4, false)
 	p.must(op{Call: "connect", Socket: datagrams, Addr: vip4})
 	if taken := n.connPeers(); len(taken) != 2 {
-		t.Errorf("two sockets are connected to services by TCP, and there are %d records: %+v", len(taken), taken)
+		t.Errorf("%d records for two TCP sockets connected to services: %+v", len(taken), taken)
 	}
 	if have := p.peer(datagrams); have != vip4 {
 		t.Errorf("the peer of a UDP socket is %s, want %s", have, vip4)
@@ -93,18 +94,18 @@ func TestTCPRecordDiesWithItsSocket(t *testing.T) {
 	p.must(op{Call: "close", Socket: datagrams})
 	p.must(op{Call: "close", Socket: first})
 	if taken := n.connPeers(); len(taken) != 1 {
-		t.Errorf("one of two sockets is left, and there are %d records: %+v", len(taken), taken)
+		t.Errorf("%d records with one of two sockets left: %+v", len(taken), taken)
 	}
 	if have := p.peer(second); have != vip6 {
 		t.Errorf("the peer of the other one is %s, want %s", have, vip6)
 	}
 	p.must(op{Call: "close", Socket: second})
 	if taken := n.connPeers(); len(taken) != 0 {
-		t.Errorf("all sockets are closed, and there are %d records: %+v", len(taken), taken)
+		t.Errorf("%d records with all sockets closed: %+v", len(taken), taken)
 	}
 }
 
-// A process that ends closes its sockets.
+// The sockets of a killed process are closed, and their records go.
 func TestTCPRecordsOfAProcessThatWasKilled(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4, backends: back4[:1]})
@@ -113,15 +114,16 @@ func TestTCPRecordsOfAProcessThatWasKilled(t *testing.T) {
 		p.tcp(vip4)
 	}
 	if taken := n.connPeers(); len(taken) != 20 {
-		t.Fatalf("20 sockets are connected, and there are %d records", len(taken))
+		t.Fatalf("%d records for 20 connected sockets", len(taken))
 	}
 	p.process.Kill()
 	if taken := n.connPeers(); len(taken) != 0 {
-		t.Errorf("the process is gone, and %d of its records are not", len(taken))
+		t.Errorf("the process is gone, but %d of its records are left", len(taken))
 	}
 }
 
-// A socket whose row another one has finds room elsewhere, also when it connects again; the other one's record stays.
+// A socket whose row is taken by another finds room elsewhere, also when it connects again; the
+// other socket's record stays.
 func TestTCPRecordsBeyondTheRows(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4, backends: back4[:1]})
@@ -146,12 +148,13 @@ func TestTCPRecordsBeyondTheRows(t *testing.T) {
 	}
 	p.must(op{Call: "close", Socket: owner})
 	if left := n.connPeers(); len(left) != len(after)-1 {
-		t.Errorf("the owner of a row closed, and %d of %d are taken", len(left), len(after))
+		t.Errorf("after the owner of a row closed, %d of %d rows are taken", len(left), len(after))
 	}
 }
 
-// A socket of one cgroup can be used by a process of another. In the topmost one are the threads of the kernel, whose
-// sockets end without telling, so what connects there takes no row. Which programs run depends on the socket alone.
+// A process of one cgroup can use a socket of another. The root cgroup has kernel threads, whose
+// sockets end without telling the programs, so sockets of the root cgroup take no row when they
+// connect. Which programs run depends only on the socket's cgroup.
 func TestTCPRecordFromTheTopmostCgroup(t *testing.T) {
 	n := newNode(t)
 	n.add(service{vip: vip4, backends: back4[:1]})
@@ -161,7 +164,7 @@ func TestTCPRecordFromTheTopmostCgroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info.Ino != 1 {
-		rig.Lacking(t, "root", "the topmost cgroup is not visible here")
+		rig.Lacking(t, "root", "the root cgroup is not visible here")
 	}
 	p := newClient(t, n)
 	p.sockets++

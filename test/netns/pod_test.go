@@ -19,27 +19,27 @@ func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m, rig.Funcs{"pod": podMain, "sockets": socketsMain, "meet": meet}))
 }
 
-// order is one thing that a pod is told to do. Every address is an IP and a port.
+// order tells a pod what to do. Every address is an IP and a port.
 type order struct {
-	Listen netip.AddrPort // serve here, telling every client the address
+	Listen netip.AddrPort // serve here, and tell every client the address
 	Dial   netip.AddrPort // connect to this
 	Redial netip.AddrPort // and then, with the same socket, to this
 	Dual   bool           // dial IPv4 with an IPv6 socket
 	UDP    bool
-	Times  int // dial so often, each with a new socket
+	Times  int // dial this often, each time with a new socket
 }
 
-// answer is what came of an order.
+// answer is the result of an order.
 type answer struct {
-	Err    string // what the pod could not do; not the outcome of a dial
+	Err    string // why the pod could not carry out the order; not the outcome of a dial
 	Errno  syscall.Errno
-	Server netip.AddrPort // who answered the last dial
-	Peer   netip.AddrPort // what getpeername said
+	Server netip.AddrPort // the server that answered the last dial
+	Peer   netip.AddrPort // what getpeername returned
 	Served map[string]int // dials by server
 	Failed map[string]int // dials by error
 }
 
-// podMain does what it is told on its standard input, one JSON line each, and answers with such lines.
+// podMain takes orders on its standard input, one line of JSON each, and answers with such lines.
 func podMain([]string) int {
 	orders, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	for {
@@ -77,7 +77,7 @@ func (o order) do() (answer, error) {
 	return a, nil
 }
 
-// dial connects once, with plain system calls: nothing between the test and the kernel may hide what it says.
+// dial connects once, with plain system calls, so that nothing hides what the kernel returns.
 func (o order) dial(a *answer) error {
 	family, kind := unix.AF_INET, unix.SOCK_STREAM
 	if o.Dual || o.Dial.Addr().Is6() {
@@ -92,7 +92,7 @@ func (o order) dial(a *answer) error {
 	}
 	defer unix.Close(fd)
 	if !o.UDP {
-		// Close with a reset, so that many dials do not use up the ports.
+		// Close with a reset, so that many dials do not exhaust the ports.
 		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 			return fmt.Errorf("set linger: %w", err)
 		}
@@ -139,7 +139,8 @@ func (a *answer) connect(fd, family int, to netip.AddrPort, udp bool) error {
 	return err
 }
 
-// disconnect makes a socket forget its peer, so that it can be connected again; one that has none stays as it is.
+// disconnect makes a socket forget its peer, so that it can be connected again; an unconnected
+// socket stays as it is.
 func disconnect(fd int) error {
 	unspecified := unix.RawSockaddrAny{Addr: unix.RawSockaddr{Family: unix.AF_UNSPEC}}
 	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&unspecified)),
@@ -187,7 +188,7 @@ func listen(at netip.AddrPort) error {
 		for {
 			conn, _, err := unix.Accept(fd)
 			if err != nil {
-				continue // a client that was gone before it was accepted
+				continue // the client went away before it was accepted
 			}
 			_, _ = unix.Write(conn, []byte(at.String()))
 			unix.Close(conn)
@@ -196,7 +197,7 @@ func listen(at netip.AddrPort) error {
 	return nil
 }
 
-// pod is a process in a network namespace of its own and in a cgroup.
+// pod is a process in its own network namespace and in a cgroup.
 type pod struct {
 	t       *testing.T
 	process *rig.Process
@@ -207,7 +208,7 @@ func newPod(t *testing.T, cgroup *rig.Cgroup) *pod {
 	return &pod{t: t, process: rig.NewChild(t, cgroup, rig.NewNetns(t, "pod"), "pod")}
 }
 
-// do sends one order and returns what came of it.
+// do sends one order and returns its result.
 func (p *pod) do(o order) answer {
 	p.t.Helper()
 	var a answer

@@ -15,27 +15,28 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// op is one system call that a process makes on one of its sockets, which it knows by number.
+// op is a system call for a process to make on one of its sockets, which are numbered.
 type op struct {
 	Call   string // serve, open, connect, bind, send, receive, peer, close, listen, crowd, harmed, share
 	Socket int
 	Addr   netip.AddrPort
 	Dual   bool // open: an IPv6 socket, whatever the address
 	TCP    bool
-	N      int           // crowd: so many sockets, numbered from Socket on
-	Limit  time.Duration // receive: how long, if not for the two seconds that every socket begins with
+	N      int           // crowd: the number of sockets, numbered from Socket on
+	Limit  time.Duration // receive: the timeout, if not the two seconds that every socket starts with
 }
 
-// outcome is what came of an op.
+// outcome is the result of an op.
 type outcome struct {
-	Err   string // what the process could not do; not the outcome of the call
+	Err   string // why the process could not make the call; not the outcome of the call
 	Errno syscall.Errno
-	Addr  netip.AddrPort // where a datagram came from, or who the peer is
+	Addr  netip.AddrPort // where a datagram came from, or the peer
 	Text  string         // the datagram; an echo server sends its own address
-	N     int            // harmed: of all sockets those that have an error, or no peer although they had one
+	N     int            // harmed: the number of sockets with an error, or that lost their peer
 }
 
-// socketsMain does what it is told on its standard input, one JSON line each, and answers with such lines.
+// socketsMain takes orders on its standard input, one line of JSON each, and answers with such
+// lines.
 func socketsMain([]string) int {
 	orders, answers := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
 	sockets := map[int]int{}
@@ -84,7 +85,7 @@ func (o op) do(sockets map[int]int, out *outcome) error {
 		if sockets[o.Socket], err = unix.Socket(o.family(), kind|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
-		// A datagram that does not come is an outcome too.
+		// A datagram that does not arrive is an outcome too.
 		return limitReceive(sockets[o.Socket], 2*time.Second)
 	case "connect":
 		return unix.Connect(fd, to())
@@ -132,7 +133,7 @@ func (o op) receive(fd int, out *outcome) error {
 	}
 	text := make([]byte, 64)
 	n, from, err := unix.Recvfrom(fd, text, 0)
-	for errors.Is(err, unix.EINTR) { // Go's own signals; a wait that has a limit is not begun again by the kernel
+	for errors.Is(err, unix.EINTR) { // signals of the Go runtime; the kernel does not restart a receive with a timeout
 		n, from, err = unix.Recvfrom(fd, text, 0)
 	}
 	if err == nil {
@@ -141,7 +142,7 @@ func (o op) receive(fd int, out *outcome) error {
 	return err
 }
 
-// crowd opens many sockets that are connected to an address, or not connected if it has none.
+// crowd opens many sockets that are connected to an address, or unconnected if none is given.
 func (o op) crowd(sockets map[int]int, out *outcome) error {
 	room := unix.Rlimit{Cur: 16384, Max: 16384}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &room); err != nil {
@@ -176,7 +177,7 @@ func harmed(sockets map[int]int, out *outcome) error {
 	return nil
 }
 
-// echo answers every datagram with the address that it came to, for the life of the process.
+// echo answers every datagram with the address that it was sent to, for the life of the process.
 func echo(at netip.AddrPort) error {
 	fd, err := unix.Socket(op{Addr: at}.family(), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -196,7 +197,7 @@ func echo(at netip.AddrPort) error {
 	return nil
 }
 
-// program is a process that makes system calls as it is told.
+// program is a process that makes system calls on request.
 type program struct {
 	t       *testing.T
 	process *rig.Process
@@ -228,7 +229,7 @@ func (p *program) do(o op) outcome {
 	return out
 }
 
-// must makes a call that has to succeed.
+// must makes a call that must succeed.
 func (p *program) must(o op) outcome {
 	p.t.Helper()
 	out := p.do(o)
@@ -245,7 +246,7 @@ func (p *program) serve(addrs ...netip.AddrPort) {
 	}
 }
 
-// udp opens a socket that is fit for an address.
+// udp opens a UDP socket that can use an address.
 func (p *program) udp(like netip.AddrPort, dual bool) int {
 	p.t.Helper()
 	p.sockets++
@@ -253,7 +254,7 @@ func (p *program) udp(like netip.AddrPort, dual bool) int {
 	return p.sockets
 }
 
-// ask sends a datagram and returns who answered and from where, as the socket has it.
+// ask sends a datagram and returns which server answered, and the sender that the socket reports.
 func (p *program) ask(socket int, to netip.AddrPort) (server string, from netip.AddrPort) {
 	p.t.Helper()
 	p.must(op{Call: "send", Socket: socket, Addr: to})

@@ -12,10 +12,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// soon is how long a client of a backend that is gone may be left waiting.
+// soon is how long a client may wait for a backend that is gone.
 const soon = time.Second
 
-// waiter is a socket that waits for an answer which cannot come.
+// waiter is a socket that waits for an answer that cannot come.
 type waiter struct {
 	*program
 	socket int
@@ -23,8 +23,8 @@ type waiter struct {
 	finish func() outcome
 }
 
-// newWaiter connects a UDP socket to a service, has one answer, and waits for another until it is woken: how long that
-// took is for the test to judge.
+// newWaiter connects a UDP socket to a service, gets one answer, and waits for another until it is
+// woken; the test judges how long that took.
 func newWaiter(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waiter {
 	t.Helper()
 	w := newServed(t, k, ns, s, dual)
@@ -32,7 +32,7 @@ func newWaiter(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waite
 	return w
 }
 
-// newBystander is a waiter who is not to be woken, and who gives up before long.
+// newBystander returns a waiter that must not be woken; it gives up after a while.
 func newBystander(t *testing.T, k *tended, ns *rig.Netns, s kept, dual bool) *waiter {
 	t.Helper()
 	w := newServed(t, k, ns, s, dual)
@@ -56,27 +56,27 @@ func (w *waiter) wait(limit time.Duration) {
 	w.finish = w.begin(op{Call: "receive", Socket: w.socket, Limit: limit})
 }
 
-// woken holds that the waiter was aborted soon after.
+// woken checks that the waiter was aborted soon.
 func (w *waiter) woken(since rig.Stopwatch) {
 	w.t.Helper()
 	if out := w.finish(); out.Errno != unix.ECONNABORTED {
-		w.t.Errorf("the reader ends with %v", out.Errno)
+		w.t.Errorf("the reader ended with %v", out.Errno)
 	}
 	if took := since.Took(); took > soon {
 		w.t.Errorf("the reader waited for %v", took)
 	}
 }
 
-// left holds that a bystander waited in vain.
+// left checks that a bystander waited in vain.
 func (w *waiter) left() {
 	w.t.Helper()
 	if out := w.finish(); out.Errno != unix.EAGAIN {
-		w.t.Errorf("the reader ends with %v", out.Errno)
+		w.t.Errorf("the reader ended with %v", out.Errno)
 	}
 }
 
-// A reader that waits for a backend that is gone hears so, and gets another when it connects again: also when there was
-// none for a while.
+// A reader that waits for a backend that is gone is told so, and gets another backend when it
+// connects again, even if there was none for a while.
 func TestStaleReaders(t *testing.T) {
 	back6s := []netip.AddrPort{back6, netip.MustParseAddrPort("[::1]:8081")}
 	for _, test := range []struct {
@@ -170,7 +170,7 @@ func TestStaleIsGoneForGood(t *testing.T) {
 	}
 }
 
-// A backend that is back before anybody was told of it was never gone.
+// A backend that is back before any socket was aborted counts as never gone.
 func TestStaleForAMoment(t *testing.T) {
 	k := newTended(t, model.UDP)
 	full := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:1]}
@@ -183,7 +183,7 @@ func TestStaleForAMoment(t *testing.T) {
 	w.left()
 }
 
-// The socket of a pod can be aborted by whoever has a sock_diag socket of its namespace, and by nobody else.
+// Only a holder of a sock_diag socket of a pod's namespace can abort the pod's sockets.
 func TestStaleInAPod(t *testing.T) {
 	k := newTended(t, model.UDP)
 	full := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:1]}
@@ -198,7 +198,7 @@ func TestStaleInAPod(t *testing.T) {
 	inUnknown.left()
 }
 
-// What left while no agent ran is found by the next one.
+// An agent that starts finds the backends that went away while no agent ran.
 func TestStaleAfterRestart(t *testing.T) {
 	k := newTended(t, model.UDP)
 	full := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:2]}
@@ -215,8 +215,8 @@ func TestStaleAfterRestart(t *testing.T) {
 	stays.left()
 }
 
-// A client that has a socket for each of many servers loses the one whose server is gone, and nobody loses anything
-// else: 10,000 sockets of every kind.
+// A client with a socket for each of many servers loses the one whose server is gone. None of
+// 10,000 other sockets of every kind is harmed.
 func TestStaleSparesOthers(t *testing.T) {
 	k := newTended(t, model.UDP, model.TCP)
 	gone := kept{name: "gone", vip: vip4, proto: model.UDP, backends: back4[:1]}
@@ -228,7 +228,7 @@ func TestStaleSparesOthers(t *testing.T) {
 	for _, s := range all {
 		k.settled(s, 1)
 	}
-	k.until(func() bool { return k.sweeper.Stats().Looks == 2 }, "nobody looks at the start") // a rest follows a look
+	k.until(func() bool { return k.sweeper.Stats().Looks == 2 }, "the sweeper does not look at the start") // the sweeper rests after a look
 	servers := &pod{t: t, process: rig.NewChild(t, k.cgroup, k.host, "pod")}
 	servers.listen(back4[0])
 	p := newProgram(t, k.cgroup, k.host)
@@ -236,8 +236,8 @@ func TestStaleSparesOthers(t *testing.T) {
 	for _, crowd := range []op{
 		{N: 3000, Addr: netip.MustParseAddrPort("127.0.0.50:53")}, // no service
 		{N: 2000, Addr: back4[0]},                                 // the backend itself
-		{N: 500, Addr: back4[0], Dual: true},                      // the same by IPv6 sockets
-		{N: 1500, Addr: same.vip},                                 // through a service that has it still
+		{N: 500, Addr: back4[0], Dual: true},                      // the same with IPv6 sockets
+		{N: 1500, Addr: same.vip},                                 // through a service that still has it
 		{N: 500, Addr: same.vip, Dual: true},                      //
 		{N: 1000, Addr: six.vip},                                  //
 		{N: 1000},                                                 // not connected
@@ -247,7 +247,7 @@ func TestStaleSparesOthers(t *testing.T) {
 		at += crowd.N
 		p.must(crowd)
 	}
-	// One that is not connected and uses the very service.
+	// An unconnected socket that uses this very service.
 	loose := p.udp(gone.vip, false)
 	p.must(op{Call: "send", Socket: loose, Addr: gone.vip})
 	w := newWaiter(t, k, k.host, gone, false)
@@ -258,7 +258,7 @@ func TestStaleSparesOthers(t *testing.T) {
 	if n := p.must(op{Call: "harmed"}).N; n != 0 {
 		t.Errorf("%d of %d other sockets were harmed", n, at-100_000+1)
 	}
-	k.until(func() bool { return k.sweeper.Stats().Aborted[model.UDP] > 0 }, "the look that woke it does not end")
+	k.until(func() bool { return k.sweeper.Stats().Aborted[model.UDP] > 0 }, "the look that woke it did not end")
 	s := k.sweeper.Stats()
 	t.Logf("%d looks took %v together", s.Looks, s.Took)
 	if s.Aborted[model.UDP] != 1 || s.Aborted[model.TCP] != 0 || s.LastError != "" {
@@ -266,7 +266,7 @@ func TestStaleSparesOthers(t *testing.T) {
 	}
 }
 
-// A stream is reset where that is wanted, and only when its endpoint is deleted.
+// A TCP connection is reset only where the user wants that, and only when its endpoint is deleted.
 func TestStaleStreams(t *testing.T) {
 	full := kept{name: "web", vip: vip4, proto: model.TCP, backends: back4[:2]}
 	for _, test := range []struct {
@@ -310,8 +310,8 @@ func TestStaleStreams(t *testing.T) {
 	}
 }
 
-// A service goes to zero and comes back: who connects again when it is told to, and who just goes on sending, both have
-// an answer within a second.
+// A service scales to zero and back: a client that reconnects when told to, and one that just keeps
+// sending, both get an answer within a second.
 func TestStaleScaleToZeroAndBack(t *testing.T) {
 	k := newTended(t, model.UDP)
 	full := kept{name: "dns", vip: vip4, proto: model.UDP, backends: back4[:1]}

@@ -18,10 +18,10 @@ const (
 	tearBackends  = 4         // of each service
 	tearSwitches  = 1_000_000 // at least
 	tearReads     = 300_000   // at least
-	tearWord      = 1         // the word of a backend's address that names its frontend
+	tearWord      = 1         // the word of a backend's address that identifies its frontend
 )
 
-// pool hands out indices, the one freed last first: the reuse that hurts most.
+// pool hands out indices, the last freed first: the worst order of reuse.
 type pool struct {
 	free, gone []uint32
 }
@@ -40,7 +40,7 @@ func (p *pool) take() uint32 {
 	return last
 }
 
-// revive frees what is gone; no program may hold it any more.
+// revive frees what is gone; no program may use it any more.
 func (p *pool) revive() {
 	p.free, p.gone = append(p.free, p.gone...), p.gone[:0]
 }
@@ -53,15 +53,15 @@ type tearService struct {
 	backends []uint32
 }
 
-// tearWriter switches, creates and deletes services as fast as it can, by the rules that make it safe: an extent is
-// reused at once, an index or a row of the hash only after a barrier.
+// tearWriter switches, creates and deletes services as fast as it can, by the rules that make it
+// safe: it reuses an extent at once, but an index or a row of the hash only after a barrier.
 type tearWriter struct {
 	t                           *testing.T
 	tables                      *maps.Tables
 	barrier                     *maps.Barrier
 	services, backends, extents *pool
 	live                        [tearFrontends]*tearService
-	deleted                     []int // frontends that may be created anew after a barrier
+	deleted                     []int // frontends that may be created again after a barrier
 	barriers, creations         int
 }
 
@@ -77,7 +77,7 @@ func (w *tearWriter) backend(frontend int) uint32 {
 	return index
 }
 
-// point makes a fresh extent name the service's backends, and switches to it with one store.
+// point fills a fresh extent with the service's backends, and switches to it with one store.
 func (w *tearWriter) point(s *tearService) {
 	extent := w.extents.take()
 	s.tag++
@@ -129,8 +129,8 @@ func (w *tearWriter) wait() {
 	w.deleted = w.deleted[:0]
 }
 
-// run switches random services until there were enough switches and reads; every 50th switch replaces a backend, every
-// 2000th deletes a service. It returns the number of switches.
+// run switches random services until there were enough switches and reads; every 50th switch
+// replaces a backend, and every 2000th deletes a service. It returns the number of switches.
 func (w *tearWriter) run(reads func() uint64) (switches int) {
 	for i := 0; switches < tearSwitches || i%1000 != 0 || reads() < tearReads; i++ {
 		frontend := rand.IntN(tearFrontends)
@@ -159,8 +159,8 @@ func (w *tearWriter) run(reads func() uint64) (switches int) {
 	return switches
 }
 
-// A reader never gets a backend of another service, however often tables are switched and whatever is created and
-// deleted beside.
+// A reader never gets a backend of another service, however often tables are switched and whatever
+// else is created and deleted.
 func TestNoForeignBackend(t *testing.T) {
 	rig.Root(t)
 	set, err := maps.Create(maps.Sizes{})

@@ -20,7 +20,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// tended is a node whose maps follow a store, and whose sockets are kept free of backends that are gone.
+// tended is a node whose maps follow a store, and whose sockets to backends that are gone are
+// aborted.
 type tended struct {
 	*node
 	host    *rig.Netns
@@ -40,7 +41,7 @@ func newTended(t *testing.T, protocols ...model.Protocol) *tended {
 	return k
 }
 
-// start runs what an agent has running; the end of the test stops it, or stop.
+// start runs what an agent runs, until stop is called or the test ends.
 func (k *tended) start(store *model.Store, protocols ...model.Protocol) {
 	k.t.Helper()
 	log := slog.New(slog.NewTextHandler(k.t.Output(), nil))
@@ -52,7 +53,7 @@ func (k *tended) start(store *model.Store, protocols ...model.Protocol) {
 	if err != nil {
 		k.t.Fatal(err)
 	}
-	var waiting sync.Mutex // a barrier may outlast the Run that it was for
+	var waiting sync.Mutex // a barrier may outlast the Run that needed it
 	var reconciler *reconcile.Reconciler
 	k.store = store
 	k.sweeper = sockets.NewSweeper(sockets.Config{
@@ -76,7 +77,8 @@ func (k *tended) start(store *model.Store, protocols ...model.Protocol) {
 	var running sync.WaitGroup
 	running.Go(func() { _ = reconciler.Run(ctx) })
 	running.Go(func() {
-		// What the agent is not allowed to do must not work here either.
+		// Run it with the agent's capabilities only: what the agent is not allowed to do must not
+		// work here either.
 		if err := limited.Do(func() error { return k.sweeper.Run(ctx) }); err != nil {
 			k.t.Error(err)
 		}
@@ -95,7 +97,7 @@ func (k *tended) start(store *model.Store, protocols ...model.Protocol) {
 	k.t.Cleanup(func() { k.stop() })
 }
 
-// watch hands the sweeper a sock_diag socket that was opened in a namespace.
+// watch hands the sweeper a sock_diag socket opened in a namespace.
 func (k *tended) watch(name string, ns *rig.Netns) {
 	k.t.Helper()
 	if err := ns.Do(func() error {
@@ -116,7 +118,7 @@ func (k *tended) tables() *reconcile.Tables {
 	return &reconcile.Tables{Frontends: t.Svcs, Ranges: t.Ranges, Services: t.Services, Slots: t.Slots, Backends: t.Backends, Names: t.Names}
 }
 
-// deliver gives the store everything at once: these services with their slices.
+// deliver replaces the content of the store at once: these services with their slices.
 func (k *tended) deliver(services ...kept) {
 	var list []*model.Service
 	var slices []*model.Slice
@@ -131,16 +133,16 @@ func (k *tended) deliver(services ...kept) {
 	k.store.ReplacePods(nil)
 }
 
-// settled waits until the maps say that a service has so many slots.
+// settled waits until a service in the maps has this many slots.
 func (k *tended) settled(s kept, slots int) {
 	k.t.Helper()
 	k.until(func() bool {
 		row, ok := k.row(s)
 		return ok && maps.Word(k.Tables().Services[row.Service].Words[maps.ScopeAll]).Len() == slots
-	}, "%s has not got %d slots", s.vip, slots)
+	}, "%s did not get %d slots", s.vip, slots)
 }
 
-// settledGone waits until the maps do not have a service.
+// settledGone waits until a service is not in the maps.
 func (k *tended) settledGone(s kept) {
 	k.t.Helper()
 	k.until(func() bool {
@@ -168,7 +170,7 @@ func (k *tended) until(done func() bool, format string, args ...any) {
 	}
 }
 
-// kept is a Service with endpoints that all have the conditions, or are ready.
+// kept is a Service with endpoints that all have the given conditions, or are ready.
 type kept struct {
 	name       string
 	vip        netip.AddrPort
@@ -199,7 +201,7 @@ func (s kept) slice() *model.Slice {
 	return slice
 }
 
-// without returns the service less some backends.
+// without returns the service without some backends.
 func (s kept) without(gone ...netip.AddrPort) kept {
 	s.backends = slices.DeleteFunc(slices.Clone(s.backends), func(b netip.AddrPort) bool { return slices.Contains(gone, b) })
 	return s
@@ -223,7 +225,7 @@ func (s kept) at(port uint16) kept {
 	return s
 }
 
-// begin makes a call and does not wait for its outcome, which the function returned does.
+// begin makes a call and does not wait; the returned function waits for the outcome.
 func (p *program) begin(o op) (finish func() outcome) {
 	p.t.Helper()
 	if err := json.NewEncoder(p.process.Stdin).Encode(o); err != nil {

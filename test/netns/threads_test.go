@@ -15,7 +15,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// More services than a socket remembers, so that its threads write over each other's memory all the time.
+// sharedServices is more services than the programs remember for a socket, so that its threads
+// overwrite each other's memory all the time.
 const sharedServices = 40
 
 func sharedVIP(i int) netip.AddrPort {
@@ -26,8 +27,9 @@ func sharedBackend(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 2, byte(i + 1)}), 5353)
 }
 
-// share sends through one socket from four threads, each to all services in turn, while two others receive. It tells how
-// many datagrams came, and how many under the name of a service that did not send them.
+// share sends through one socket from four threads, each to all services in turn, while two others
+// receive. It reports how many datagrams arrived, and how many under the name of a service that did
+// not send them.
 func (o op) share(fd int, out *outcome) error {
 	done := make(chan struct{})
 	var sending, receiving sync.WaitGroup
@@ -37,7 +39,7 @@ func (o op) share(fd int, out *outcome) error {
 		sending.Go(func() {
 			for i := range o.N {
 				to := sharedVIP((i + thread*sharedServices/4) % sharedServices)
-				_ = unix.Sendto(fd, []byte("?"), 0, sockaddr(unix.AF_INET, to)) // what is lost does not count
+				_ = unix.Sendto(fd, []byte("?"), 0, sockaddr(unix.AF_INET, to)) // lost datagrams do not count
 			}
 		})
 	}
@@ -58,7 +60,7 @@ func (o op) share(fd int, out *outcome) error {
 				service := sharedVIP(int(server.Addr().As4()[3]) - 1)
 				mu.Lock()
 				came++
-				if at := addrPort(from); at != service && at != server { // a service that was forgotten answers as its backend
+				if at := addrPort(from); at != service && at != server { // the answer of a forgotten service comes from its backend
 					wrong++
 				}
 				mu.Unlock()
@@ -76,7 +78,7 @@ func (o op) share(fd int, out *outcome) error {
 	return nil
 }
 
-// The programs take no lock for what they remember of a socket: the kernel holds the socket's own.
+// The programs take no lock for what they remember of a socket: the kernel holds the socket lock.
 func TestThreadsShareASocket(t *testing.T) {
 	n := newNode(t)
 	p := newProgram(t, n.cgroup, rig.NewNetns(t, "pod"))

@@ -8,12 +8,13 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Who dials a service without backends is refused at once, whether the checksums of what it sends are there or left to
-// devices: a socket takes an answer only if the sums and the numbers in it are right.
+// A client that dials a service without backends is refused at once, whether the checksums of its
+// packets are complete or left to devices: a socket accepts an answer only if the checksums and
+// sequence numbers in it are right.
 func TestRefused(t *testing.T) {
 	for _, test := range []struct {
 		name      string
-		completed bool // the node's device completes the sums that it gets to send
+		completed bool // the node's device completes the checksums left to it
 		settings
 	}{
 		{"sums left to devices", false, settings{sums: true, xdp: "off"}},
@@ -39,7 +40,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// Datagrams larger than any link go in fragments, there and back.
+// Datagrams larger than any link travel in fragments, in both directions.
 func TestFragments(t *testing.T) {
 	for _, xdp := range []string{"off", "generic"} {
 		t.Run(xdp, func(t *testing.T) {
@@ -49,8 +50,8 @@ func TestFragments(t *testing.T) {
 	}
 }
 
-// The link to a pod takes less than the others: who sends a packet that may not be cut up is told at once, and its next
-// datagram goes in fragments.
+// The link to a pod has a smaller MTU than the others: a client that sends a packet that must not
+// be fragmented is told at once, and its next datagram goes in fragments.
 func TestSmallerLinkBehind(t *testing.T) {
 	for _, sums := range []bool{true, false} {
 		t.Run(fmt.Sprint("sums ", sums), func(t *testing.T) {
@@ -69,9 +70,10 @@ func TestSmallerLinkBehind(t *testing.T) {
 	}
 }
 
-// The link to another node takes less than the others, and datagrams may be cut up on the way. What has the node's own address
-// by then is not cut up here: the stack takes no such packet from outside. So the client is told how much fits, and cuts up
-// what it sends from then on.
+// The link to another node has a smaller MTU than the others, and datagrams may be fragmented on
+// the way. A packet that already has the node's own address is not fragmented here, because the
+// stack accepts no such packet from outside. So the client is told what fits, and fragments what it
+// sends from then on.
 func TestSmallerLinkToNode(t *testing.T) {
 	for _, sums := range []bool{true, false} {
 		t.Run(fmt.Sprint("sums ", sums), func(t *testing.T) {
@@ -84,7 +86,7 @@ func TestSmallerLinkToNode(t *testing.T) {
 			rig.Route(t, w.a, "10.244.2.5/32", "192.0.3.2")
 			o := order{Dial: nodeA.at(false, toPodB), UDP: true, Cut: true, Brief: true, Bytes: 1400}
 			if got, err := w.user.try(o); err == nil {
-				t.Fatalf("the first is answered by %v: then this test shows nothing", got)
+				t.Fatalf("%v answered the first one, so this test shows nothing", got)
 			}
 			for o.Brief = false; o.Bytes < 4000; o.Bytes += 1200 {
 				if _, err := w.user.try(o); err != nil {

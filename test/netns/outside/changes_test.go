@@ -11,8 +11,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// A smaller link between the client and the router makes itself known to the backends by the errors that the router sends
-// about answers that do not fit.
+// The backends learn of a smaller link between the client and the router from the errors that the
+// router sends about answers that do not fit.
 func TestSmallerLink(t *testing.T) {
 	w := newWorld(t, settings{xdp: "off", narrow: 1300, services: true})
 	for _, p := range paths() {
@@ -27,12 +27,12 @@ func TestSmallerLink(t *testing.T) {
 		return err
 	})
 	if err != nil || refused == 0 {
-		t.Errorf("the router had to refuse %d packets: %v", refused, err)
+		t.Errorf("the router refused %d packets: %v", refused, err)
 	}
 }
 
-// An agent that starts takes over what is attached, and an open connection does not notice. When the node of a backend goes,
-// what is open waits for it and what is new goes elsewhere.
+// An agent that starts takes over what is attached, unnoticed by open connections. When the node of
+// a backend goes away, open connections wait for it and new ones go elsewhere.
 func TestChanges(t *testing.T) {
 	w := newWorld(t, settings{xdp: "off", services: true})
 	remote := order{Dial: nodeA.at(false, toPodB), Hold: 1, Bytes: 100}
@@ -63,7 +63,8 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-// A node that gets another address uses it, and NodePorts are open there, without a new program.
+// A node that gets another address uses it, and NodePorts are open there, without reloading
+// programs.
 func TestAnotherAddress(t *testing.T) {
 	w := newWorld(t, settings{xdp: "off", services: true})
 	w.follow(t, paths()[1], false, order{Bytes: 5})
@@ -75,7 +76,7 @@ func TestAnotherAddress(t *testing.T) {
 	}
 }
 
-// snmpOf returns a counter of /proc/net/snmp, in which a line of names comes before a line of numbers.
+// snmpOf returns a counter of /proc/net/snmp, where a line of names precedes a line of numbers.
 func snmpOf(text, group, name string) int {
 	var names []string
 	for line := range strings.Lines(text) {

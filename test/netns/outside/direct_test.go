@@ -12,7 +12,8 @@ import (
 
 const toDirect = 30500
 
-// host lets other nodes forward to a backend on this one, as the agent does for every service that is reached from outside.
+// host lets other nodes forward to a backend on this one, as the agent does for every service that
+// is reachable from outside.
 func (a *agent) host(s service, index uint32) error {
 	if !s.Local || s.Direct == lb.DirectOff {
 		return nil
@@ -24,8 +25,9 @@ func (a *agent) host(s service, index uint32) error {
 		table.Update(maps.HostedKey(s.Backend.Addr(), s.Backend.Port()), row))
 }
 
-// TestDirect holds that a pod on another node answers a client itself, whatever is put around what the client sends, and
-// that packets of every size arrive: small ones, those that fill a link, and those that the kernel merges and cuts up again.
+// TestDirect checks that a pod on another node answers a client directly, in every encapsulation,
+// and that packets of every size arrive: small ones, those that fill a link, and those that the
+// kernel merges and segments again.
 func TestDirect(t *testing.T) {
 	rig.Root(t)
 	for _, mode := range []lb.Direct{lb.DirectIPIP, lb.DirectGeneve, lb.DirectOpt} {

@@ -11,8 +11,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// drained is two nodes on their way back to the rules of kube-proxy, of which the one in front forwards to a pod of the other that answers its
-// clients itself.
+// drained is two nodes on their way back to kube-proxy's rules; the front node forwards to a pod of
+// the other, which answers its clients directly.
 type drained struct {
 	*world
 	xdp      string
@@ -20,8 +20,9 @@ type drained struct {
 	user     *child[order, seen]
 }
 
-// TestDrain holds that connections with direct server return go on while both nodes are drained, whichever begins, that what begins goes by the
-// rules, and that it shows when the former have ended.
+// TestDrain checks that connections with direct server return survive while both nodes are drained,
+// in either order, that new connections go by the rules, and that the drain notices when the old
+// ones have ended.
 func TestDrain(t *testing.T) {
 	needNFT(t)
 	for _, mode := range []lb.Direct{lb.DirectIPIP, lb.DirectGeneve, lb.DirectOpt} {
@@ -71,7 +72,7 @@ func (d *drained) goBack() {
 	const all, datagrams = 2 * 3 * 2, 2 * 3 // of two families, opened three times, by TCP and UDP
 	for node, want := range map[*datapath.Drain]datapath.Stuck{onA: {Direct: all}, onB: {Forwarded: all}} {
 		if left, err := node.Stuck(); err != nil || left != want {
-			d.t.Errorf("a node waits for %+v, %v; want %+v", left, err, want)
+			d.t.Errorf("a node still waits for %+v, %v; want %+v", left, err, want)
 		}
 	}
 	for _, number := range []int{1, 2, 3, 4, 7, 8} {
@@ -86,7 +87,8 @@ func (d *drained) goBack() {
 	d.goOn("when both are clean", 5)
 }
 
-// allGoOn holds that all goes on that was opened before both nodes were drained, and since.
+// allGoOn checks that everything that was opened before both nodes were drained, and since, still
+// works.
 func (d *drained) allGoOn(when string) {
 	d.t.Helper()
 	for _, number := range []int{1, 3, 5} {
@@ -94,7 +96,7 @@ func (d *drained) allGoOn(when string) {
 	}
 }
 
-// again starts an agent in front once more, while nodes are drained.
+// again starts an agent on the front node once more, while nodes are drained.
 func (d *drained) again() {
 	d.t.Helper()
 	d.onA = d.startNode(0, settings{xdp: d.xdp})
@@ -104,8 +106,9 @@ func (d *drained) again() {
 	}
 }
 
-// open has clients open a connection by TCP and send a datagram, of each family, and keep both: from a number on, and from ten times that. It says who is to
-// be seen as their client.
+// open has clients open a TCP connection and send a datagram in each family, and keep both:
+// connections from the given number on, datagrams from ten times that. direct says which client
+// address the backend should see.
 func (d *drained) open(when string, number int, direct bool) {
 	d.t.Helper()
 	for i, v6 := range []bool{false, true} {
@@ -126,7 +129,7 @@ func (d *drained) open(when string, number int, direct bool) {
 	}
 }
 
-// goOn holds that what was opened is there.
+// goOn checks that what was opened still works.
 func (d *drained) goOn(when string, number int) {
 	d.t.Helper()
 	for i, v6 := range []bool{false, true} {
@@ -138,7 +141,7 @@ func (d *drained) goOn(when string, number int) {
 	}
 }
 
-// begin has a node drained.
+// begin starts draining a node.
 func (d *drained) begin(i int) *datapath.Drain {
 	d.t.Helper()
 	node, err := datapath.NewDrain(d.nodes[i].bpffs, 0)
@@ -146,7 +149,7 @@ func (d *drained) begin(i int) *datapath.Drain {
 		err = node.CloseFrontends()
 	}
 	if err == nil {
-		err = node.CloseFrontends() // as who was interrupted
+		err = node.CloseFrontends() // again, as after an interruption
 	}
 	if err != nil {
 		d.t.Fatal(err)
@@ -154,7 +157,7 @@ func (d *drained) begin(i int) *datapath.Drain {
 	return node
 }
 
-// await waits until a node has so many flows left that are stuck.
+// await waits until a node has the given number of stuck flows left.
 func (d *drained) await(node *datapath.Drain, n int) {
 	d.t.Helper()
 	late := time.After(patience)
@@ -171,7 +174,7 @@ func (d *drained) await(node *datapath.Drain, n int) {
 		select {
 		case <-look.C:
 		case <-late:
-			d.t.Errorf("%d are left; want %d", left.All(), n)
+			d.t.Errorf("%d flows are left; want %d", left.All(), n)
 			return
 		}
 	}

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// flowsOrder is one thing that a process is told to do with many flows at once.
+// flowsOrder tells a process what to do with many flows at once.
 type flowsOrder struct {
-	Group string         // of the flows that this is about
-	Dial  netip.AddrPort // open them, to ask there with so many bytes at a time and expect them back
+	Group string         // name of the flows that this is about
+	Dial  netip.AddrPort // open them to here; they send this many bytes at a time and expect them back
 	UDP   bool
-	From  uint16 // the port of the first; the next ones have those that follow
+	From  uint16 // port of the first flow; the others use the ports that follow
 	Count int
-	Busy  int // so many of them ask without end, so that there is always something on its way; the others when they are told
+	Busy  int // this many flows send without a pause, so that there is always a packet in flight; the others send when told
 	Bytes int
-	Turns int  // each asks so often, counted from now, or fails
-	Close bool // end them when nothing is on its way; connections with a reset, so that their ports are free
+	Turns int  // each flow sends this many times, counted from now, or fails
+	Close bool // end them when no packet is in flight; connections by a reset, so that their ports are free
 }
 
-// flowSeen is the last that came of a flow. An error is its end.
+// flowSeen is the last result of a flow. An error ends the flow.
 type flowSeen struct {
 	Server, Client netip.AddrPort
 	Err            string
@@ -42,7 +42,7 @@ func (f *flows) do(o flowsOrder) ([]flowSeen, error) {
 	}
 	g := f.groups[o.Group]
 	if g == nil {
-		return nil, fmt.Errorf("no flows are called %q", o.Group)
+		return nil, fmt.Errorf("there are no flows named %q", o.Group)
 	}
 	if err := g.ask(o.Turns); err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func (f *flows) do(o flowsOrder) ([]flowSeen, error) {
 type group struct {
 	running sync.WaitGroup
 	mu      sync.Mutex
-	changed *sync.Cond // what a flow has, or has to do
+	changed *sync.Cond // a flow's state or task
 	flows   []*flow
 	ends    bool
 }
@@ -66,7 +66,7 @@ type group struct {
 type flow struct {
 	conn       net.Conn
 	busy       bool
-	asked      uint64 // datagrams, ever
+	asked      uint64 // datagrams sent so far
 	turns, due int
 	seen       seen
 	err        error
@@ -83,8 +83,8 @@ func open(o flowsOrder) *group {
 	return g
 }
 
-// run has a flow ask until it fails or is to end. A client that waits for an answer finds out by itself whether there is
-// anybody, as one does that has keep-alives.
+// run sends on a flow until it fails or is told to end. A client that waits for an answer notices
+// by itself that its server is gone, as one with keep-alives does.
 func (g *group) run(f *flow, o order) {
 	network, ask, dialer := "tcp", o.exchange, o.dialer()
 	if o.UDP {
@@ -101,7 +101,7 @@ func (g *group) run(f *flow, o order) {
 	}
 }
 
-// isDue waits until it is a flow's turn. False: it is to end.
+// isDue waits until it is a flow's turn. It returns false if the flow must end.
 func (g *group) isDue(f *flow) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -111,7 +111,7 @@ func (g *group) isDue(f *flow) bool {
 	return !g.ends
 }
 
-// note keeps what a turn came to.
+// note records the result of a turn.
 func (g *group) note(f *flow, got seen, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,8 +122,8 @@ func (g *group) note(f *flow, got seen, err error) {
 	g.changed.Broadcast()
 }
 
-// askAgain sends datagrams until one is answered: what is on its way through a node that dies is lost. Each has a number, and an
-// answer that comes after its time is nobody's.
+// askAgain sends datagrams until one is answered: what is in flight through a node that dies is
+// lost. Each datagram has a number, and an answer that comes after its time is ignored.
 func (f *flow) askAgain(o order) (seen, error) {
 	have := make([]byte, 1<<16)
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -149,7 +149,7 @@ func (f *flow) askAgain(o order) (seen, error) {
 	return seen{}, fmt.Errorf("no answer to any datagram: %w", os.ErrDeadlineExceeded)
 }
 
-// ask has every flow have so many more answers, or an error.
+// ask has every flow get this many more answers, or an error.
 func (g *group) ask(turns int) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -167,7 +167,7 @@ func (g *group) ask(turns int) error {
 	for i, f := range g.flows {
 		for f.err == nil && f.turns < f.due {
 			if late {
-				return fmt.Errorf("flow %d lacks %d answers of %d after %v", i, f.due-f.turns, turns, 3*patience)
+				return fmt.Errorf("flow %d lacks %d of %d answers after %v", i, f.due-f.turns, turns, 3*patience)
 			}
 			g.changed.Wait()
 		}

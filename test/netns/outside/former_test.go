@@ -14,10 +14,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// clusterIP is the address of a service that the rules below have too.
+// clusterIP is the address of a service that the rules below also serve.
 var clusterIP = family{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd96::10")}
 
-// proxyRules are those of kube-proxy, as far as a connection meets them.
+// proxyRules are kube-proxy's rules, as far as a connection meets them.
 const proxyRules = `
 table inet kube-proxy {
 	chain services {
@@ -60,7 +60,7 @@ type formerClient struct {
 	name   string
 	dials  family
 	port   uint16
-	inside bool // a process of the node, or a pod whose network is another plugin's
+	inside bool // a process of the node, or a pod on another plugin's network
 	udp    bool
 	*child[order, seen]
 }
@@ -72,7 +72,7 @@ func (c formerClient) String() string {
 	return c.name
 }
 
-// isOutside tells a client outside that goes on by TCP.
+// isOutside reports whether the client is outside the node and uses TCP.
 func (c formerClient) isOutside() bool { return !c.inside && !c.udp }
 
 func newFormer(t *testing.T, xdp string) *former {
@@ -99,8 +99,9 @@ func newFormer(t *testing.T, xdp string) *former {
 	return f
 }
 
-// install starts an agent that serves what the rules do. Between its look at the stack's connections and its first frontend
-// clients open another two each, from a number on.
+// install starts an agent that serves what the rules do. Between the agent's reading of the stack's
+// connections and its first frontend, every client opens two more connections, numbered from
+// meanwhile on.
 func (f *former) install(meanwhile int) (first []seen) {
 	f.t.Helper()
 	f.onA = f.startNode(0, settings{xdp: f.xdp})
@@ -108,8 +109,8 @@ func (f *former) install(meanwhile int) (first []seen) {
 	f.onA.do(nodeOrder{Ready: services})
 	first = f.open(meanwhile)
 	f.brief("by the rules", false)
-	// A row a direction, as the client and as the server knows it, for twice two connections of each of three clients of NodePorts, by TCP and by
-	// UDP, and for those that were brief.
+	// A row for each direction, as the client and as the server sees it, for twice two connections
+	// of each of three clients of NodePorts, by TCP and by UDP, and for the brief ones.
 	const lasting = 2 * 2 * 2 * 2 * 3 * 2
 	f.onA.do(nodeOrder{Kept: lasting + 2*2*2})
 	for _, s := range services {
@@ -120,8 +121,8 @@ func (f *former) install(meanwhile int) (first []seen) {
 	return first
 }
 
-// brief has a client outside open a connection from a port of its own, which is over before the agent has heard of it, and says by whom it
-// is to be.
+// brief has a client outside open a connection from its own port, which ends before the agent has
+// heard of it, and checks whether the agent or the rules serve it.
 func (f *former) brief(when string, byAgent bool) {
 	f.t.Helper()
 	for _, v6 := range []bool{false, true} {
@@ -132,7 +133,7 @@ func (f *former) brief(when string, byAgent bool) {
 	}
 }
 
-// installAgain does so once more, and nobody waits for anything.
+// installAgain does so once more, without waiting for anything.
 func (f *former) installAgain() {
 	f.t.Helper()
 	f.onA = f.startNode(0, settings{xdp: f.xdp})
@@ -143,7 +144,7 @@ func (f *former) installAgain() {
 	}
 }
 
-// services are those that the rules have.
+// services are the services in the rules.
 func (f *former) services() (list []service) {
 	for _, v6 := range []bool{false, true} {
 		list = append(list,
@@ -155,7 +156,7 @@ func (f *former) services() (list []service) {
 	return list
 }
 
-// open has every client open two connections and keep them, by number, one of each family.
+// open has every client open two connections, one of each family, and keep them by number.
 func (f *former) open(number int) (first []seen) {
 	f.t.Helper()
 	for _, c := range f.clients {
@@ -170,7 +171,7 @@ func (f *former) open(number int) (first []seen) {
 	return first
 }
 
-// goOn holds that connections go on as they were.
+// goOn checks that connections continue unchanged.
 func (f *former) goOn(when string, number int, first []seen) {
 	f.t.Helper()
 	for n, c := range f.clients {
@@ -191,12 +192,13 @@ func needNFT(t *testing.T) {
 	t.Helper()
 	rig.Root(t)
 	if _, err := exec.LookPath("nft"); err != nil {
-		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
+		rig.Lacking(t, "cluster", "nft of Debian's package nftables is not installed")
 	}
 }
 
-// TestFormerProxy holds what docs/migration.md says of the connections that there are when a node goes over from kube-proxy's
-// rules to an agent, and back: they go on to their end, whoever has made them.
+// TestFormerProxy checks what docs/migration.md says about the connections that exist when a node
+// moves from kube-proxy's rules to an agent, and back: they continue to their end, whichever side
+// opened them.
 func TestFormerProxy(t *testing.T) {
 	needNFT(t)
 	for _, xdp := range []string{"off", "generic"} {
@@ -223,7 +225,7 @@ func (f *former) goOver() {
 	once := f.open(9)
 	f.busy(3, func() {
 		if n := f.leave(); n < 2*2*2*2 {
-			f.t.Errorf("the stack goes on with %d connections, instead of four of each client outside, by TCP and by UDP", n)
+			f.t.Errorf("the stack continues %d connections, want four of each client outside, by TCP and by UDP", n)
 		}
 	})
 	f.goOn("when the agent is gone", 3, byAgent)
@@ -235,7 +237,8 @@ func (f *former) goOver() {
 	f.goOn("when there is an agent once more", 5, again)
 }
 
-// samePort has the node itself connect from ports that netfilter has given to clients of the same server, and gives it others.
+// samePort has the node itself connect from ports that netfilter has given to clients of the same
+// server, so that netfilter gives it others.
 func (f *former) samePort(byRules []seen) {
 	f.t.Helper()
 	node := f.process(f.a)
@@ -252,7 +255,7 @@ func (f *former) samePort(byRules []seen) {
 	}
 }
 
-// closeOne has a client outside open a connection and close it: nobody has to go on with that.
+// closeOne has a client outside open a connection and close it: it need not continue.
 func (f *former) closeOne() {
 	f.t.Helper()
 	c := f.clients[len(f.clients)-1]
@@ -263,7 +266,8 @@ func (f *former) closeOne() {
 	}
 }
 
-// busy has clients outside connect, and ask by connections that they hold from a number on, without a pause while something is done. None may fail.
+// busy has clients outside connect, and send on connections that they hold from a number on,
+// without a pause while fn runs. No request may fail.
 func (f *former) busy(number int, fn func()) {
 	f.t.Helper()
 	var over atomic.Bool
@@ -291,17 +295,18 @@ func (f *former) busy(number int, fn func()) {
 	fn()
 }
 
-// restart ends the agent, and starts another over what it has left.
+// restart kills the agent, and starts another over what it left.
 func (f *former) restart() {
 	f.t.Helper()
 	f.onA.process.Kill()
 	if err := f.onA.process.Wait(); err == nil {
-		f.t.Fatal("a killed agent ended well")
+		f.t.Fatal("a killed agent exited without an error")
 	}
 	f.onA = f.startNode(0, settings{xdp: f.xdp})
 }
 
-// checkServer holds who serves new connections: an agent lets a pod of its own node see its client, the rules show it the node.
+// checkServer checks who serves new connections: with an agent, a pod of its own node sees the
+// client's address; with the rules it sees the node's.
 func (f *former) checkServer(who string, met []seen, clientIsSeen bool) {
 	f.t.Helper()
 	for n, c := range f.clients {
@@ -310,13 +315,14 @@ func (f *former) checkServer(who string, met []seen, clientIsSeen bool) {
 		}
 		for i, v6 := range []bool{false, true} {
 			if isSeen := met[2*n+i].Client.Addr() == clientAddr.at(v6, 0).Addr(); isSeen != clientIsSeen {
-				f.t.Errorf("%s %s: the pod sees %s, which is not by %s", c, familyName(v6), met[2*n+i].Client, who)
+				f.t.Errorf("%s %s: the pod sees %s, so %s does not serve it", c, familyName(v6), met[2*n+i].Client, who)
 			}
 		}
 	}
 }
 
-// leave ends the agent of node a and removes what it has left there. It returns how many connections the stack goes on with.
+// leave ends the agent of node a and removes what it left. It returns the number of connections
+// that the stack continues.
 func (f *former) leave() int {
 	f.t.Helper()
 	f.onA.process.Kill()
@@ -331,7 +337,7 @@ func (f *former) leave() int {
 	return over.Connections
 }
 
-// nft gives node a rules of netfilter.
+// nft loads netfilter rules on node a.
 func (w *world) nft(rules string) {
 	w.t.Helper()
 	err := w.a.Do(func() error {

@@ -15,8 +15,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The nodes of a world of four. The router sends what is for the cluster's services to node a or to node c, as if it had
-// moved all flows; their backends are on the others.
+// The nodes of a world of four. The router sends packets for the cluster's services to node a or to
+// node c, as if it had moved all flows; their backends are on the other two.
 const (
 	onA = iota
 	onB
@@ -24,21 +24,21 @@ const (
 	onD
 )
 
-// Of each kind of flow there are so many at a time.
+// How many flows of each kind there are at a time.
 const (
 	connections = 32
 	exchanges   = 16 // of datagrams
-	busy        = 2  // of either
+	busy        = 2  // of connections and of exchanges
 )
 
-// kind is what flows have in common.
+// kind is what the flows of a set have in common.
 type kind struct {
 	mode lb.Direct
 	v6   bool
 	udp  bool
 }
 
-// kinds are all that survive a move, or all that do not.
+// kinds returns all kinds that survive a move, or all that do not.
 func kinds(survive bool) (list []kind) {
 	for _, mode := range modes() {
 		for _, v6 := range []bool{false, true} {
@@ -60,16 +60,17 @@ func (k kind) String() string {
 	return fmt.Sprintf("%s %s %s", k.mode, proto, familyName(k.v6))
 }
 
-// survives says that flows go on when they come through another node. With SNAT a backend knows a connection by the node that
-// it came through, while datagrams go on from another address.
+// survives reports whether flows continue when their packets come through another node. With SNAT a
+// backend identifies a connection by the node that it came through, while datagrams continue from
+// another address.
 func (k kind) survives() bool { return k.mode != lb.DirectOff || k.udp }
 
-// fronts is a cluster with two nodes in front.
+// fronts is a cluster with two front nodes.
 type fronts struct {
 	*world
 	agents [4]*child[nodeOrder, nodeState]
 	client *child[flowsOrder, []flowSeen]
-	front  int // where the router sends flows
+	front  int // the node to which the router sends flows
 }
 
 func newFronts(t *testing.T, s settings) *fronts {
@@ -108,7 +109,7 @@ func (f *fronts) steer(to int) {
 	}
 }
 
-// nodeAddr is the address of the node in front.
+// nodeAddr returns the address of the front node.
 func (f *fronts) nodeAddr(v6 bool) netip.Addr {
 	if f.front == onC {
 		return nodeC.at(v6, 0).Addr()
@@ -116,17 +117,17 @@ func (f *fronts) nodeAddr(v6 bool) netip.Addr {
 	return nodeA.at(v6, 0).Addr()
 }
 
-// flowSet is flows of one kind that began together.
+// flowSet is a set of flows of one kind that began together.
 type flowSet struct {
 	*fronts
 	kind
 	name string
 	from uint16
-	was  []flowSeen // what came of their first questions
+	was  []flowSeen // the results of their first requests
 }
 
-// begin opens flows of some kinds by ports that no others use: a node that has to translate one of two flows between the same
-// ends would give it another.
+// begin opens flows of some kinds from ports that no others use: a node that has to translate one
+// of two flows between the same ends would give it another port.
 func (f *fronts) begin(name string, first uint16, of []kind) (sets []*flowSet) {
 	f.t.Helper()
 	for i, k := range of {
@@ -150,12 +151,12 @@ func (s *flowSet) open() {
 	s.check("begins", s.was)
 	for i := range was {
 		if s.was[i].Server != was[i].Server {
-			s.t.Errorf("%s: flow %d begins anew and meets %s, before it met %s", s.name, i, s.was[i].Server, was[i].Server)
+			s.t.Errorf("%s: flow %d reconnects to %s, want %s as before", s.name, i, s.was[i].Server, was[i].Server)
 		}
 	}
 }
 
-// check holds that flows are served by the backends that they have, which see the right clients.
+// check checks that flows are served by their backends, which see the right clients.
 func (s *flowSet) check(when string, have []flowSeen) {
 	s.t.Helper()
 	met := map[netip.AddrPort]int{}
@@ -174,13 +175,14 @@ func (s *flowSet) check(when string, have []flowSeen) {
 	}
 }
 
-// goOn holds that flows go on that are open.
+// goOn checks that open flows continue.
 func (s *flowSet) goOn(when string) {
 	s.t.Helper()
 	s.check(when, s.client.do(flowsOrder{Group: s.name, Turns: 2}))
 }
 
-// broken holds that who has a connection which cannot go on is told so, and meets the same backend when he begins anew.
+// broken checks that the client of a connection that cannot continue is told so, and reaches the
+// same backend when it reconnects.
 func (s *flowSet) broken(when string) {
 	s.t.Helper()
 	const reset = "connection reset by peer"
@@ -199,9 +201,9 @@ func (s *flowSet) end() {
 	s.client.do(flowsOrder{Group: s.name, Close: true})
 }
 
-// TestFronts holds that flows go on through another node, to the backend that they have, when the router moves them in their
-// middle and when the node dies that they came through; and that flows begin alike whichever of two nodes they come to.
-// With SNAT, connections are reset, as docs/algorithms.md has it.
+// TestFronts checks that flows continue through another node, to the same backend, when the router
+// moves them midway and when the node they came through dies; and that new flows are treated alike
+// whichever of two nodes they reach. With SNAT, connections are reset, as docs/algorithms.md says.
 func TestFronts(t *testing.T) {
 	rig.Root(t)
 	for _, s := range []settings{{xdp: "off", sums: true}, {xdp: "off", mtu: 9000, sums: true}, {xdp: "native"}, {xdp: "native", mtu: 9000}} {
@@ -233,7 +235,7 @@ func each(sets []*flowSet, do func(*flowSet)) {
 	}
 }
 
-// checkDrops holds that nothing was dropped but what told clients how much fits.
+// checkDrops checks that the nodes dropped only packets for which the client was told what fits.
 func (f *fronts) checkDrops() {
 	f.t.Helper()
 	for i, agent := range f.agents {

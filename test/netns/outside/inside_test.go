@@ -10,8 +10,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// TestDirectInside holds that clients on the backend's own node, which its node cannot answer from the address that they
-// dialled, are served by the other node's address, while clients outside go on being answered directly.
+// TestDirectInside checks that clients on the backend's own node, which that node cannot answer
+// from the address they dialed, are served from the other node's address, while clients outside are
+// still answered directly.
 func TestDirectInside(t *testing.T) {
 	rig.Root(t)
 	for _, mode := range []lb.Direct{lb.DirectIPIP, lb.DirectGeneve} {
@@ -51,16 +52,16 @@ func inside(t *testing.T, mode lb.Direct, s settings) {
 	}
 	given := fmt.Sprintf("%v/%v", bpf.MapsHookHOOK_TC, bpf.MapsReasonREASON_GIVEN_BACK)
 	if drops := w.onB.do(nodeOrder{State: true}).Drops; drops[given] == 0 || len(drops) != 1 {
-		t.Errorf("node b counted %v, want nothing but what it gave back", drops)
+		t.Errorf("node b counted %v, want only packets given back", drops)
 	}
 	drops := w.onA.do(nodeOrder{State: true}).Drops
-	delete(drops, fmt.Sprintf("%v/%v", bpf.MapsHookHOOK_TC, bpf.MapsReasonREASON_TOO_BIG)) // by which clients outside learn what fits
+	delete(drops, fmt.Sprintf("%v/%v", bpf.MapsHookHOOK_TC, bpf.MapsReasonREASON_TOO_BIG)) // these tell clients outside what fits
 	if len(drops) > 0 {
 		t.Errorf("node a counted %v", drops)
 	}
 }
 
-// secondPod adds a pod to node b.
+// secondPod adds a second pod to node b.
 func (w *world) secondPod(s settings) *rig.Netns {
 	t := w.t
 	t.Helper()

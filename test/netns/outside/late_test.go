@@ -17,10 +17,11 @@ import (
 // piece is a fragment of one of several datagrams.
 type piece struct{ Datagram, Index int }
 
-// part is how much of a datagram is in each fragment, if nothing else is said.
+// part is the default number of bytes of a datagram in each fragment.
 const part = 1000
 
-// pieces sends datagrams of so many bytes in fragments, in the order that is said, and expects an answer to each.
+// pieces sends datagrams in fragments, in the order of o.Pieces, and expects an answer to each
+// datagram.
 func (o order) pieces() (answer seen, err error) {
 	var conns []net.Conn
 	defer func() {
@@ -58,11 +59,13 @@ func (o order) pieces() (answer seen, err error) {
 	return answer, nil
 }
 
-// datagramNumber is that of the last datagram of this process, as hosts count them: one that is drawn may be that of a
-// datagram a few seconds ago, of which the fragments would then be taken for this one's.
+// datagramNumber is the IP identification of the last datagram of this process. It counts up, as
+// hosts do: a random one may repeat that of a datagram a few seconds ago, and the fragments would
+// be mixed up.
 var datagramNumber atomic.Uint32
 
-// fragmentsOf returns the packets of a datagram, with a part in each that is a multiple of eight bytes.
+// fragmentsOf returns the packets of a datagram, with part bytes of it in each; part must be a
+// multiple of eight.
 func fragmentsOf(from, to netip.AddrPort, payload []byte, part int) (list [][]byte) {
 	length := uint16(8 + len(payload))
 	header := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from.Port()), to.Port())
@@ -93,7 +96,7 @@ func fragmentsOf(from, to netip.AddrPort, payload []byte, part int) (list [][]by
 	return list
 }
 
-// sumOf returns the checksum of the internet.
+// sumOf returns the internet checksum.
 func sumOf(b []byte) uint16 {
 	sum := uint32(0)
 	for len(b) > 1 {
@@ -108,7 +111,7 @@ func sumOf(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// sendRaw sends packets with the headers that they have.
+// sendRaw sends packets with the headers that they already have.
 func sendRaw(to netip.Addr, packets [][]byte) error {
 	family, address := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Addr: to.As16()})
 	if to.Is4() {
@@ -124,7 +127,7 @@ func sendRaw(to netip.Addr, packets [][]byte) error {
 	return errors.Join(err, unix.Close(socket))
 }
 
-// backwards is an answer in fragments of which the first comes last.
+// backwards sends an answer in fragments, the first one last.
 func backwards(from, to netip.AddrPort, answer []byte) error {
 	list := fragmentsOf(from, netip.AddrPortFrom(to.Addr().Unmap(), to.Port()), answer, part)
 	for i := range len(list) / 2 {
@@ -133,7 +136,7 @@ func backwards(from, to netip.AddrPort, answer []byte) error {
 	return sendRaw(to.Addr().Unmap(), list)
 }
 
-// lateOrders are orders in which the later fragments of datagrams of five come before the first.
+// lateOrders returns orders in which later fragments of five-fragment datagrams precede the first.
 func lateOrders() map[string][]piece {
 	return map[string][]piece{
 		"in order":    {{0, 0}, {0, 1}, {0, 2}, {0, 3}, {0, 4}},
@@ -145,8 +148,8 @@ func lateOrders() map[string][]piece {
 	}
 }
 
-// Datagrams of which later fragments overtake the first arrive, and so do their answers, wherever the backend is. Those
-// of backends on other nodes come back the same way.
+// Datagrams whose later fragments overtake the first arrive, and so do their answers, wherever the
+// backend is. Backends on other nodes answer the same way.
 func TestLateFragments(t *testing.T) {
 	for _, xdp := range []string{"off", "native", "generic"} {
 		t.Run(xdp, func(t *testing.T) {
@@ -168,7 +171,7 @@ func TestLateFragments(t *testing.T) {
 	}
 }
 
-// So do those that take links of 9,000 bytes to carry.
+// So do datagrams that need links with an MTU of 9000 bytes.
 func TestLateJumboFragments(t *testing.T) {
 	w := newWorld(t, settings{xdp: "off", mtu: 9000, services: true})
 	for _, v6 := range []bool{false, true} {

@@ -11,16 +11,17 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The kinds of link by which nodes are connected.
+// The kinds of link that connect nodes.
 const (
 	plain  = iota
-	tagged // of a VLAN, over another
-	bonded // of several that are one
+	tagged // a VLAN on another device
+	bonded // a bond of several devices
 )
 
 const vlan = 5
 
-// TestLinks holds that a node whose addresses are at a VLAN or at a bond is served there, and at nothing below.
+// TestLinks checks that a node whose addresses are on a VLAN or bond device is served there, and on
+// no device below it.
 func TestLinks(t *testing.T) {
 	rig.Root(t)
 	for _, test := range []struct {
@@ -45,7 +46,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// lacks returns why there can be no link of a kind here, or "".
+// lacks returns why this machine cannot create a link of that kind, or "" if it can.
 func lacks(t *testing.T, kind int) (why string) {
 	t.Helper()
 	n := rig.NewNetns(t, "probe")
@@ -82,7 +83,7 @@ func (w *world) connect(n *rig.Netns, kind int, port string) {
 	}
 }
 
-// addLink makes a link over another.
+// addLink adds a link on top of another.
 func addLink(kind int, name, over string) error {
 	below, err := netlink.LinkByName(over)
 	if err != nil {

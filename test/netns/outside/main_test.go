@@ -1,5 +1,5 @@
-// Package outside lets clients outside of a node reach backends with real sockets: a client, a router, two nodes that run
-// the programs of packets each, and their pods, all in network namespaces of their own.
+// Package outside lets clients outside a node reach backends with real sockets: a client, a router,
+// two nodes that run the packet programs, and their pods, each in its own network namespace.
 package outside
 
 import (
@@ -19,8 +19,8 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// serveOrders makes the main function of a child that does what it is told on its standard input, one line of JSON each,
-// and answers with such lines.
+// serveOrders makes the main function of a child that takes orders on its standard input, one line
+// of JSON each, and answers each with such a line.
 func serveOrders[O, A any](start func(args []string) (do func(O) (A, error), err error)) func([]string) int {
 	return func(args []string) int {
 		do, err := start(args)
@@ -59,7 +59,7 @@ type child[O, A any] struct {
 	process *rig.Process
 }
 
-// try gives an order and returns what came of it.
+// try gives an order and returns its result.
 func (c *child[O, A]) try(order O) (A, error) {
 	c.t.Helper()
 	var reply struct {
@@ -83,7 +83,7 @@ func (c *child[O, A]) try(order O) (A, error) {
 	return reply.Answer, nil
 }
 
-// do gives an order that has to succeed.
+// do gives an order that must succeed.
 func (c *child[O, A]) do(order O) A {
 	c.t.Helper()
 	answer, err := c.try(order)

@@ -20,16 +20,16 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// nodeOrder is one thing that the agent of a node is told.
+// nodeOrder is an order to the agent of a node.
 type nodeOrder struct {
 	Service *service
-	Ready   []service      // make ready for these frontends at once, as for all that a new agent finds
-	Kept    int            // wait until there are so many rows of established flows, or more
-	Left    int            // wait until there are no more than so many
-	State   bool           // answer with what is attached
-	Ways    string         // what to do about changes of ways: see agent.follow
-	Move    string         // give eth0 this address of IPv4 in the place of the one that it has, and wait until it is known
-	Join    string         // hear of the cluster's services as the node of this name: see agent.join
+	Ready   []service      // prepare these frontends at once, like everything that a new agent finds
+	Kept    int            // wait for at least this many rows of established flows
+	Left    int            // wait until at most this many of them are left
+	State   bool           // reply with what is attached
+	Ways    string         // what to do about changes of routes and neighbors: see agent.follow
+	Move    string         // replace the IPv4 address of eth0 with this one, and wait until the datapath knows it
+	Join    string         // serve the cluster's services as the node of this name: see agent.join
 	Ranges  []netip.Prefix // let in these clients, see agent.guard
 }
 
@@ -39,10 +39,10 @@ type service struct {
 	Kind    uint32
 	Backend netip.AddrPort
 	Local   bool
-	Direct  lb.Direct // how packets get to a backend that answers its client itself
+	Direct  lb.Direct // how packets reach a backend that answers its clients directly
 }
 
-// nodeState is what a node has attached.
+// nodeState is what a node has attached and counted.
 type nodeState struct {
 	Devices []deviceState
 	Drops   map[string]uint64 // by hook and reason
@@ -56,12 +56,12 @@ type agent struct {
 	services uint32
 	looked   chan struct{}
 	ways     *datapath.Ways
-	guarded  *guarded // nil unless there are ranges
+	guarded  *guarded // nil unless there are source ranges
 	stop     func() error
 }
 
-// newNodeMain runs the datapath of a node in the namespace of the process. Its arguments are the bpf filesystem, the
-// cgroup, the mode of XDP and the devices.
+// newNodeMain runs a node's datapath in the network namespace of the process. Its arguments are the
+// BPF file system, the cgroup, the XDP mode and the devices.
 func newNodeMain(args []string) (func(nodeOrder) (nodeState, error), error) {
 	filter, err := devices.ParseFilter(args[3])
 	reach, reachErr := datapath.ParseReach("primary")
@@ -132,7 +132,7 @@ func (a *agent) do(o nodeOrder) (nodeState, error) {
 	return a.state()
 }
 
-// move replaces the address of eth0, and the routes that went with it.
+// move replaces the address of eth0, and the routes that belong to it.
 func (a *agent) move(to netip.Prefix) error {
 	device, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -214,7 +214,7 @@ func (a *agent) ready(services []service) error {
 	return a.Prepare(keys, rows)
 }
 
-// await waits until there are so many rows of established flows.
+// await waits until the number of rows of established flows is enough.
 func (a *agent) await(enough func(rows int) bool) error {
 	look := time.NewTicker(10 * time.Millisecond)
 	defer look.Stop()
@@ -236,7 +236,7 @@ func (a *agent) await(enough func(rows int) bool) error {
 	}
 }
 
-// add writes the rows of a service; one that is there already gets the backend.
+// add writes the rows of a service; an existing service gets the backend.
 func (a *agent) add(s service) error {
 	for _, proto := range []model.Protocol{model.TCP, model.UDP, model.SCTP} {
 		tables := a.Tables()

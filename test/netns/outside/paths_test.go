@@ -8,7 +8,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// path is a way that a connection takes.
+// path is a path that a connection takes.
 type path struct {
 	name string
 	port uint16
@@ -26,7 +26,8 @@ func paths() []path {
 	}
 }
 
-// follow sends so many bytes by a path and expects them back, from the right server, which saw the right client.
+// follow sends bytes along a path and expects them back, from the right server, which must see the
+// right client.
 func (w *world) follow(t *testing.T, p path, v6 bool, o order) {
 	t.Helper()
 	w.user.t = t
@@ -53,7 +54,7 @@ func (w *world) follow(t *testing.T, p path, v6 bool, o order) {
 
 func familyName(v6 bool) string { return map[bool]string{false: "v4", true: "v6"}[v6] }
 
-// followAll takes every path in both families with TCP, and with datagrams of each size.
+// followAll takes every path in both families, by TCP and with datagrams of each size.
 func (w *world) followAll(t *testing.T, bytes int, datagrams ...int) {
 	for _, p := range paths() {
 		for _, v6 := range []bool{false, true} {
@@ -71,8 +72,8 @@ func (w *world) followAll(t *testing.T, bytes int, datagrams ...int) {
 
 const large = 10 << 20
 
-// NodePorts of one node lead to backends here and elsewhere. XDP cannot complete what a veth leaves to a device, so where it
-// runs senders do.
+// NodePorts of one node lead to backends on this node and others. XDP cannot complete checksums
+// that a veth leaves to a device, so where XDP runs the senders complete them.
 func TestPaths(t *testing.T) {
 	for _, test := range []struct {
 		name string

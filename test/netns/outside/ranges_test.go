@@ -19,13 +19,15 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// guarded writes the tables of a node whose services have source ranges, as its agent does that is told of changes of them.
+// guarded writes the tables of a node whose services have source ranges, like an agent that follows
+// changes of them.
 type guarded struct {
 	store      *model.Store
 	reconciler *reconcile.Reconciler
 }
 
-// guardedServices are load balancers' addresses, each with one backend, on this node and on another.
+// guardedServices returns addresses of load balancers, each with one backend, on this node and on
+// another.
 func guardedServices() map[string]struct{ vip, pod family } {
 	return map[string]struct{ vip, pod family }{
 		"near": {vipOf(lb.DirectOff), podA}, "far": {vipOf(lb.DirectIPIP), podB},
@@ -93,11 +95,11 @@ func (a *agent) startGuarded() error {
 	return err
 }
 
-// guardedUse is a client that uses a guarded service by one flow.
+// guardedUse is a client that uses a guarded service over one flow.
 type guardedUse struct {
 	*child[order, seen]
 	order
-	again order // by the same flow
+	again order // over the same flow
 	far   bool
 }
 
@@ -108,7 +110,8 @@ func (w *world) guardedUses() (uses []*guardedUse) {
 			dial, far := s.vip.at(v6, vipPort), name == "far"
 			datagram := order{Dial: dial, UDP: true, From: uint16(7000 + len(uses)), Bytes: 100}
 			uses = append(uses,
-				// An answer in one piece comes, or does not: a part of one would be taken for that of the next.
+				// Answers must fit in one packet: a part of one would be taken for part of the
+				// next.
 				&guardedUse{w.process(w.client), order{Dial: dial, Hold: 1}, order{Hold: 1}, far},
 				&guardedUse{w.process(w.client), datagram, datagram, far})
 		}
@@ -116,7 +119,7 @@ func (w *world) guardedUses() (uses []*guardedUse) {
 	return uses
 }
 
-// all lets all of them do something at once.
+// all runs do for all of them concurrently.
 func all(t *testing.T, when string, uses []*guardedUse, do func(*guardedUse) error) {
 	t.Helper()
 	var running sync.WaitGroup
@@ -130,7 +133,7 @@ func all(t *testing.T, when string, uses []*guardedUse, do func(*guardedUse) err
 	running.Wait()
 }
 
-// isRefused waits until nobody answers the client any more.
+// isRefused waits until the client gets no answers any more.
 func (u *guardedUse) isRefused() error {
 	o, began := u.again, time.Now()
 	o.Brief = true
@@ -142,9 +145,11 @@ func (u *guardedUse) isRefused() error {
 	return errors.New("still answered")
 }
 
-// Who may use a load balancer's address does so, with an agent that vouches for the ranges. When they are taken away,
-// connections and datagrams that go on are refused within a tick, as new ones are; and when they are given back, they go
-// on. Only a connection to a backend on another node may be over: what that sends meanwhile finds nobody.
+// Clients in the source ranges may use a load balancer's address while an agent vouches for the
+// ranges. When the ranges change to exclude them, their open connections and datagram flows are
+// refused within a tick, as new ones are; when they are let in again, the flows continue. Only a
+// connection to a backend on another node may have ended: what the backend sends meanwhile reaches
+// no client.
 func TestRangesChange(t *testing.T) {
 	clients := []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("2001:db8:1::/64")}
 	others := []netip.Prefix{netip.MustParsePrefix("198.51.100.8/29"), netip.MustParsePrefix("2001:db8:1::8/125")}
@@ -174,7 +179,7 @@ func TestRangesChange(t *testing.T) {
 			all(t, "without their range, again", uses, func(u *guardedUse) error {
 				o := u.order
 				if o.Brief = true; begin(&guardedUse{u.child, o, o, u.far}) == nil {
-					return errors.New("a new one is answered")
+					return errors.New("a new connection is answered")
 				}
 				return nil
 			})

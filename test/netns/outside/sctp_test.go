@@ -14,7 +14,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Associations from outside reach backends here and elsewhere, whoever makes their sums.
+// SCTP associations from outside reach backends on this node and others, whether senders or devices
+// compute their checksums.
 func TestSCTP(t *testing.T) {
 	rig.Root(t)
 	if socket, err := socketSCTP(clientAddr.at(false, 0)); errors.Is(err, unix.EPROTONOSUPPORT) {
@@ -55,7 +56,7 @@ func sockaddr(addr netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()}
 }
 
-// socketSCTP returns a socket for one association, of the address's family.
+// socketSCTP returns a one-to-one SCTP socket of the address's family.
 func socketSCTP(of netip.AddrPort) (int, error) {
 	family := unix.AF_INET
 	if of.Addr().Is6() {
@@ -64,7 +65,7 @@ func socketSCTP(of netip.AddrPort) (int, error) {
 	return unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
 }
 
-// association is a connection by SCTP, which takes no message that is larger than its buffer.
+// association is an SCTP connection, which takes no message larger than its buffer.
 type association struct{ net.Conn }
 
 func newAssociation(socket int) (net.Conn, error) {
@@ -77,7 +78,7 @@ func newAssociation(socket int) (net.Conn, error) {
 	return association{conn}, nil
 }
 
-// Write sends b in messages.
+// Write sends b in several messages.
 func (a association) Write(b []byte) (sent int, err error) {
 	for len(b) > 0 {
 		n, err := a.Conn.Write(b[:min(len(b), 16<<10)])
@@ -96,8 +97,9 @@ func (o order) associate() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A socket without an address tells the server all that the machine has, of both families, and the server soon tries each by
-	// itself: where it reaches the client past the translation, the client ends what it never began.
+	// An unbound socket tells the server all addresses of the machine, in both families, and the
+	// server soon probes each: where a probe reaches the client without translation, the client
+	// aborts the association it does not know.
 	err = unix.Bind(socket, sockaddr(clientAddr.at(o.Dial.Addr().Is6(), o.From)))
 	if err == nil {
 		err = connectWithin(o.patience(), socket, sockaddr(o.Dial))
@@ -108,7 +110,8 @@ func (o order) associate() (net.Conn, error) {
 	return newAssociation(socket)
 }
 
-// connectWithin waits by poll: Go's runtime sends signals to its threads, and connect does not go on after one.
+// connectWithin waits with poll: the Go runtime sends signals to its threads, and connect does not
+// resume after one.
 func connectWithin(limit time.Duration, socket int, to unix.Sockaddr) error {
 	if err := unix.SetNonblock(socket, true); err != nil {
 		return err
@@ -137,7 +140,7 @@ func connectWithin(limit time.Duration, socket int, to unix.Sockaddr) error {
 	}
 }
 
-// serveSCTP echoes for the life of the process.
+// serveSCTP echoes as long as the process lives.
 func serveSCTP(at netip.AddrPort) error {
 	socket, err := socketSCTP(at)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// segments sends what the kernel cuts up into datagrams as late as it can.
+// segments sends bytes that the kernel segments into datagrams as late as it can (UDP_SEGMENT).
 func (o order) segments() (seen, error) {
 	dialer := o.dialer()
 	dialer.Control = func(_, _ string, raw syscall.RawConn) (err error) {
@@ -41,7 +41,7 @@ func (o order) segments() (seen, error) {
 	return seen{}, fmt.Errorf("no answer to any datagram of %d bytes", o.Segment)
 }
 
-// answer returns the length of what came soon, if anything did.
+// answer returns the length of what arrived within a short time, if anything did.
 func (o order) answer(conn net.Conn, buffer []byte) (int, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(hush / 5)); err != nil {
 		return 0, err
@@ -60,9 +60,10 @@ func judgeSegment(have, want []byte, err error) (seen, error) {
 	return judge(have, want)
 }
 
-// TestDirectSegments holds that datagrams which the kernel has not cut apart yet get to a pod on another node that answers
-// its client itself, and that who sends them is told when they are too long for what is put around them. In Geneve they do
-// not: the kernel takes what has been taken out of a tunnel of UDP for one still, and no program can tell it otherwise.
+// TestDirectSegments checks that datagrams which the kernel has not segmented yet reach a pod on
+// another node that answers its client directly, and that their sender is told when they are too
+// long to encapsulate. With Geneve they do not arrive: the kernel treats what was taken out of a
+// UDP tunnel as still tunneled, and no program can tell it otherwise.
 func TestDirectSegments(t *testing.T) {
 	rig.Root(t)
 	for _, mode := range []lb.Direct{lb.DirectIPIP, lb.DirectOpt} {
@@ -81,7 +82,7 @@ func TestDirectSegments(t *testing.T) {
 				w.follow(t, p, v6, order{UDP: true, From: 4321, Segment: 1300, Bytes: 4 * 1300})
 				_, err := w.user.try(order{UDP: true, From: 4321, Segment: full, Bytes: 4 * full, Dial: nodeA.at(v6, toDirect)})
 				if err == nil || !strings.Contains(err.Error(), unix.EMSGSIZE.Error()) {
-					t.Errorf("%s: who sends datagrams of %d bytes is not told that they are too long: %v", familyName(v6), full, err)
+					t.Errorf("%s: the sender of datagrams of %d bytes is not told that they are too long: %v", familyName(v6), full, err)
 				}
 			}
 		})

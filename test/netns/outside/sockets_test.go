@@ -15,36 +15,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long something that should come may take, and hush how long the wait is for what should not.
+// patience is how long something expected may take, and hush how long to wait for something that
+// must not happen.
 const (
 	patience = 10 * time.Second
 	hush     = 1500 * time.Millisecond
 )
 
-// order is one thing that a process is told to do with sockets.
+// order tells a process what to do with sockets.
 type order struct {
 	Serve netip.AddrPort // echo here, by TCP and UDP
-	Dial  netip.AddrPort // send this many bytes there and expect them back
+	Dial  netip.AddrPort // send Bytes bytes there and expect them back
 	UDP   bool
-	SCTP  bool   // Serve: by SCTP too
+	SCTP  bool   // Serve: also by SCTP
 	From  uint16 // the client's port; 0 for any
 	Bytes int
 	NoSum bool // UDP without checksums
 	Brief bool // expect no answer
-	Cut   bool // routers may cut datagrams up on the way
-	// Segment has the bytes sent at once as datagrams of so many, until one is answered or there is an error.
+	Cut   bool // routers may fragment datagrams
+	// Segment sends the bytes at once as datagrams of this size, until one is answered or there is
+	// an error.
 	Segment int
-	// Datagrams are sent in the fragments of Pieces, each with so many Bytes.
+	// Datagrams is the number of datagrams to send in the fragments of Pieces, each with Bytes
+	// bytes.
 	Datagrams int
 	Pieces    []piece
-	Part      int  // of a datagram in each; 0 for the usual
-	Backwards bool // Serve: answers come in fragments, the first one last
+	Part      int  // bytes of a datagram in each fragment; 0 for the default
+	Backwards bool // Serve: answer in fragments, the first one last
 	Reset     bool // Dial: end the connection by a reset
-	Hold      int  // Dial: keep the connection, or the socket of UDP, under this number; otherwise ask by that one again
+	Hold      int  // Dial: keep the connection, or UDP socket, under this number; without Dial, use the kept one
 	End       bool // Hold: close that one
 }
 
-// seen is what came of it: what the server sees as its client, and what answered.
+// seen is the result: the client as the server sees it, and the server that answered.
 type seen struct {
 	Server, Client netip.AddrPort
 }
@@ -132,10 +135,10 @@ func (o order) from() net.Addr {
 	return &net.TCPAddr{Port: int(o.From)}
 }
 
-// prepare sets what a socket needs before it is bound.
+// prepare sets the options that a socket needs before it is bound.
 func (o order) prepare(network, _ string, raw syscall.RawConn) (err error) {
 	controlErr := raw.Control(func(fd uintptr) {
-		if network == "udp6" { // which does not take datagrams without a checksum otherwise
+		if network == "udp6" { // otherwise it refuses datagrams without a checksum
 			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1)
 		}
 		if o.Cut && err == nil {
@@ -156,7 +159,7 @@ func (o order) prepare(network, _ string, raw syscall.RawConn) (err error) {
 	return err
 }
 
-// header is what a server says before it gives back what it got: who it is, and who its client.
+// header is the length of what a server sends before the echo: its own address and its client's.
 const header = 2 * 18
 
 func appendAddr(to []byte, addr netip.AddrPort) []byte {
@@ -168,7 +171,7 @@ func readAddr(from []byte) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(from)).Unmap(), binary.BigEndian.Uint16(from[16:]))
 }
 
-// text is what is sent: no two parts of it are alike, so nothing can be swapped unseen.
+// text returns the bytes to send: no two parts are alike, so swapped parts are noticed.
 func text(n int) []byte {
 	b := make([]byte, 0, n+8)
 	for i := uint64(0); len(b) < n; i++ {
@@ -190,7 +193,7 @@ func (o order) exchange(conn net.Conn) (seen, error) {
 	}()
 	have := make([]byte, header+len(want))
 	if _, err := io.ReadFull(conn, have); err != nil {
-		return seen{}, errors.Join(fmt.Errorf("read answer: %w", err), <-sent) // a socket tells its error once, to either
+		return seen{}, errors.Join(fmt.Errorf("read answer: %w", err), <-sent) // a socket reports its error only once, to either
 	}
 	if err := <-sent; err != nil {
 		return seen{}, err
@@ -220,7 +223,7 @@ func (o order) datagram(conn net.Conn) (seen, error) {
 	return judge(have[:n], want)
 }
 
-// serve echoes for the life of the process.
+// serve echoes as long as the process lives.
 func serve(o order) error {
 	listener, err := net.Listen("tcp", o.Serve.String())
 	if err != nil {

@@ -14,19 +14,19 @@ import (
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
-// vipOf is the address of the cluster's service that is forwarded in a mode.
+// vipOf returns the address of the cluster's service that is forwarded in a mode.
 func vipOf(mode lb.Direct) family {
 	last := 10 + byte(mode)
 	return family{netip.AddrFrom4([4]byte{203, 0, 113, last}), netip.AddrFrom16([16]byte{0x20, 1, 0xd, 0xb8, 0, 0xf, 15: last})}
 }
 
-// vips are where all of them are.
+// vips are the networks of these addresses.
 var vips = [2]string{"203.0.113.0/24", "2001:db8:f::/64"}
 
 const vipPort, targetPort = 80, 8080
 
-// join writes the tables of a node as its agent does that hears of the cluster: a service for each mode, and as backends of
-// them all the pods of nodes b and d.
+// join writes a node's tables like an agent that watches the cluster: a service for each mode, each
+// with all the pods of nodes b and d as backends.
 func (a *agent) join(self string) (err error) {
 	barrier, err := maps.NewBarrier()
 	if err != nil {
@@ -60,7 +60,7 @@ func (a *agent) join(self string) (err error) {
 	return errors.Join(append(problems, err)...)
 }
 
-// modes are all of them.
+// modes returns all modes.
 func modes() []lb.Direct {
 	return []lb.Direct{lb.DirectOff, lb.DirectIPIP, lb.DirectGeneve, lb.DirectOpt}
 }

@@ -16,11 +16,11 @@ import (
 	"fairlead.io/fairlead/pkg/routes"
 )
 
-// What an agent can be told about changes of ways.
+// The orders to an agent about changes of ways, the routes and neighbors to backends.
 const (
-	waysFollow = "follow" // start, and return when it follows, long after the last change
-	waysBlind  = "blind"  // say that it follows, and do not
-	waysAway   = "away"   // say nothing any more
+	waysFollow = "follow" // start following, and return once it follows, as if the last change were long ago
+	waysBlind  = "blind"  // claim to follow, but do not
+	waysAway   = "away"   // make no claim any more
 )
 
 // follow does what an order says.
@@ -42,7 +42,7 @@ func (a *agent) follow(order string) error {
 	case waysAway:
 		return a.ways.Revoke()
 	}
-	return fmt.Errorf("an order about ways: %q", order)
+	return fmt.Errorf("unknown order about ways: %q", order)
 }
 
 func (a *agent) startFollower() error {
@@ -54,18 +54,18 @@ func (a *agent) startFollower() error {
 		cancel()
 		return <-ended
 	}
-	// A follower tells nobody that it begins to follow, as nobody but status wants to know; so it is asked. How long that
-	// takes is not judged.
+	// The follower announces nothing when it begins to follow, because only status needs to know,
+	// so poll it. The test does not judge how long that takes.
 	for late := time.Now().Add(patience); !follower.Stats().Following; time.Sleep(time.Millisecond) {
 		if time.Now().After(late) {
-			return errors.New("it does not follow")
+			return errors.New("the follower does not follow")
 		}
 	}
 	return nil
 }
 
-// pretend has the last change be long ago, so that there is nothing to wait for; and, if it is blind, that changes are
-// followed for hours.
+// pretend sets the last change to long ago, so that there is nothing to wait for; and, if blind,
+// claims that changes are followed for hours to come.
 func (a *agent) pretend(blind bool) error {
 	var row maps.Ways
 	if err := a.ways.Vouch(); err != nil {
@@ -80,7 +80,7 @@ func (a *agent) pretend(blind bool) error {
 	return a.Maps().Ways.Put(uint32(0), &row)
 }
 
-// moveB gives node b another address of the link, which node a is told of.
+// moveB gives node b another MAC address, and tells node a.
 func (w *world) moveB(last byte) {
 	w.t.Helper()
 	mac := net.HardwareAddr{2, 0, 0, 0, 0xb, last}
@@ -107,10 +107,10 @@ func (w *world) moveB(last byte) {
 	}
 }
 
-// soon is a tick, and what TCP waits for before it sends again what was lost until then.
+// soon is a tick plus the time after which TCP retransmits what was lost until then.
 const soon = 4 * time.Second
 
-// ask has a connection be used that is open, and returns how long that took.
+// ask uses an open connection, and returns how long that took.
 func (w *world) ask(hold int) (time.Duration, error) {
 	w.t.Helper()
 	began := time.Now()
@@ -118,13 +118,14 @@ func (w *world) ask(hold int) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// A node of backends gets another address of the link. Flows that are open follow at once if the agent does, and without one
-// a moment after it last gave its word; with an agent that says so and is wrong they would not.
+// A node with backends gets another MAC address. Open flows follow at once if the agent does.
+// Without an agent they follow a moment after its last claim that it follows ends. With an agent
+// that claims so wrongly they would not.
 func TestWayChanges(t *testing.T) {
 	for _, xdp := range []string{"off", "native"} {
 		t.Run("xdp "+xdp, func(t *testing.T) {
 			w := newWorld(t, settings{xdp: xdp, services: true})
-			w.user.do(order{Dial: nodeA.at(false, toPodB), Bytes: 100}) // the neighbour is known from now on
+			w.user.do(order{Dial: nodeA.at(false, toPodB), Bytes: 100}) // resolves the neighbor
 			for hold := 1; hold <= 3; hold++ {
 				w.user.do(order{Dial: nodeA.at(false, toPodB), Hold: hold, Bytes: 100})
 			}
@@ -145,7 +146,7 @@ func TestWayChanges(t *testing.T) {
 			used(2, "nothing changed", time.Second)
 			w.moveB(2)
 			if _, err := w.user.try(order{Hold: 1, Bytes: 100, Brief: true}); err == nil {
-				t.Error("a change is followed that nobody told of: then this test shows nothing")
+				t.Error("flows follow a change that the agent was not told of, so this test shows nothing")
 			}
 			w.onA.do(nodeOrder{Ways: waysAway})
 			used(2, "with an agent that takes back its word", soon)

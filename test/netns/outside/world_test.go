@@ -22,10 +22,12 @@ import (
 
 // The addresses of the world, IPv4 and IPv6:
 //
-//	client .7 -- 198.51.100.0/24, 2001:db8:1::/64 -- .1 router .254 -- 192.0.2.0/24, 2001:db8::/64 -- .1 node a, .2 node b
-//	node a .1 -- 10.244.1.0/24, fd02:1::/64 -- .5 pod a         node b .1 -- 10.244.2.0/24, fd02:2::/64 -- .5 pod b
+// client .7 -- 198.51.100.0/24, 2001:db8:1::/64 -- .1 router .254 -- 192.0.2.0/24, 2001:db8::/64 --
+// .1 node a, .2 node b
+// node a .1 -- 10.244.1.0/24, fd02:1::/64 -- .5 pod a node b .1 -- 10.244.2.0/24, fd02:2::/64 -- .5
+// pod b
 //
-// and so on, if there are more nodes.
+// and so on for further nodes.
 var (
 	clientAddr = family{netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("2001:db8:1::7")}
 	nodeA      = family{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
@@ -47,33 +49,33 @@ func (f family) at(v6 bool, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(f[0], port)
 }
 
-// settings are what differs between worlds.
+// settings are the differences between worlds.
 type settings struct {
-	xdp      string // the mode
-	mtu      int    // of everything; 0 for 1500
-	sums     bool   // senders leave checksums to the device, and packets are large inside of the machine
-	narrow   int    // what the router can send to the client, if it is less
+	xdp      string // the XDP mode
+	mtu      int    // of every device; 0 for 1500
+	sums     bool   // senders leave checksums to the device, and packets inside the machine are large
+	narrow   int    // the MTU of the router towards the client, if smaller
 	devices  string // of nodes; "" for auto
-	services bool   // that every test of paths uses
-	link     int    // by which nodes are connected
-	sctp     bool   // those echo by SCTP as well
-	// backends on other nodes answer in fragments of which the first comes last
+	services bool   // add the services that the tests of paths use
+	link     int    // kind of link that connects the nodes
+	sctp     bool   // the services echo by SCTP too
+	// backends on other nodes answer in fragments, the first one last
 	backwards bool
-	passed    bool // somebody else's XDP in the stack of the nodes passes everything
+	passed    bool // another XDP program in the stack of the nodes passes everything
 	nodes     int  // how many there are; 0 for two
 }
 
-// world is what the package comment says.
+// world is the network that the package comment describes.
 type world struct {
 	t                    *testing.T
 	client, router, a, b *rig.Netns // a and b are the first two nodes
 	onA, onB             *child[nodeOrder, nodeState]
 	user                 *child[order, seen]
-	pods                 []*rig.Netns // of the nodes, one each
+	pods                 []*rig.Netns // one for each node
 	nodes                []*node
 }
 
-// node has its agent's files in places of its own.
+// node is a node; its agent's files are in their own directories.
 type node struct {
 	*rig.Netns
 	bpffs  string
@@ -100,7 +102,7 @@ func newWorld(t *testing.T, s settings) *world {
 	if s.narrow != 0 {
 		w.narrow(s.narrow)
 	}
-	if s.xdp == "native" { // a veth takes what XDP sends by its peer only if it has one itself
+	if s.xdp == "native" { // a veth receives what XDP sends through its peer only if it has an XDP program itself
 		for i := range w.nodes {
 			w.passXDP(link.XDPDriverMode, w.router, portOf(i+1))
 		}
@@ -118,7 +120,7 @@ func newWorld(t *testing.T, s settings) *world {
 	return w
 }
 
-// forwards makes a namespace hand on packets.
+// forwards makes a namespace forward packets.
 func (w *world) forwards(n *rig.Netns) {
 	w.t.Helper()
 	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
@@ -128,7 +130,7 @@ func (w *world) forwards(n *rig.Netns) {
 	}
 }
 
-// portOf names the port of the router at which a node is.
+// portOf returns the name of the router's port to which a node is connected.
 func portOf(id int) string { return fmt.Sprintf("node%d", id) }
 
 // addNode connects a node and its pod; id is 1 for a.
@@ -154,7 +156,7 @@ func (w *world) addNode(id int, s settings) {
 	w.nodes, w.pods = append(w.nodes, &node{Netns: n}), append(w.pods, pod)
 }
 
-// setUp sets the MTU and what the devices do by themselves.
+// setUp sets the MTU and the offloads of the devices.
 func (w *world) setUp(s settings) {
 	w.t.Helper()
 	type devices struct {
@@ -177,7 +179,7 @@ func (w *world) setUp(s settings) {
 	}
 }
 
-// passXDP gives devices a program that passes everything.
+// passXDP attaches an XDP program that passes everything to devices.
 func (w *world) passXDP(how link.XDPAttachFlags, n *rig.Netns, names ...string) {
 	t := w.t
 	t.Helper()
@@ -236,7 +238,8 @@ func (w *world) startNode(i int, s settings) *child[nodeOrder, nodeState] {
 	return c
 }
 
-// narrow makes the router refuse to send larger packets to the client, as if the way were smaller further on.
+// narrow makes the router refuse to send larger packets to the client, as if a link further on had
+// a smaller MTU.
 func (w *world) narrow(mtu int) {
 	w.t.Helper()
 	err := w.router.Do(func() error {
@@ -279,7 +282,7 @@ func (w *world) process(n *rig.Netns) *child[order, seen] {
 	return &child[order, seen]{w.t, rig.NewChild(w.t, nil, n, "sockets")}
 }
 
-// The ports of node a at which the world's services are.
+// The ports of node a on which the world's services are.
 const (
 	toPodA  = 30001
 	toPodB  = 30002
