@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// answer is what whoever sends what is dropped is told.
+// answer is the answer that the sender of a dropped packet gets.
 type answer uint8
 
 const (
@@ -15,7 +15,7 @@ const (
 	answerTooBig
 )
 
-// kindOf returns the type and the code of an error of ICMP.
+// kindOf returns the ICMP type and code of an answer.
 func (a answer) kindOf(v4 bool) (kind, code byte) {
 	switch {
 	case a == answerUnreachable && v4:
@@ -32,7 +32,7 @@ func (a answer) kindOf(v4 bool) (kind, code byte) {
 	return 2, 0
 }
 
-// nobody tells the sender that nobody is there.
+// nobody tells the sender that there is no backend.
 func (s *step) nobody() {
 	s.out.Bounces = !s.behind
 	if s.flow.Proto == protoTCP {
@@ -42,7 +42,7 @@ func (s *step) nobody() {
 	}
 }
 
-// reaches reports whether the sender can be one host.
+// reaches reports whether the source address can be that of one host.
 func (p *packet) reaches() bool {
 	addr := p.flow.Source.Addr()
 	if addr.IsUnspecified() || addr.IsLoopback() || addr.IsMulticast() {
@@ -51,7 +51,7 @@ func (p *packet) reaches() bool {
 	return !p.v4 || addr.As4()[0] > 0 && addr.As4()[0] < 224
 }
 
-// end returns where the packet ends within the frame.
+// end returns the offset in the frame at which the packet ends.
 func (s *step) end() int {
 	ip := s.frame[s.l3:]
 	if s.v4 {
@@ -60,10 +60,10 @@ func (s *step) end() int {
 	return s.l3 + 40 + int(binary.BigEndian.Uint16(ip[4:]))
 }
 
-// answer makes the answer to a packet that was dropped.
+// answer makes the answer to a dropped packet.
 func (s *step) answer(a answer, mtu int) {
 	end := s.end()
-	host := a == answerReset || a == answerUnreachable // which speaks about whole packets, and a router about each
+	host := a == answerReset || a == answerUnreachable // a host answers whole packets only, a router each fragment
 	if s.first && host || s.frame[0]&1 != 0 || !s.reaches() || end > len(s.frame) || end < s.l4+8 {
 		s.out.Path += ", not to be answered"
 		return
@@ -83,7 +83,7 @@ func (s *step) answer(a answer, mtu int) {
 	s.out.Verdict, s.out.Data, s.out.Device = Out, body, s.device
 }
 
-// reset returns the frame that answers a segment, RFC 9293, 3.10.7.1.
+// reset returns the frame that answers a TCP segment, RFC 9293, 3.10.7.1.
 func (s *step) reset(end int) []byte {
 	if len(s.frame) <= s.l4+12 {
 		return nil
@@ -111,7 +111,8 @@ func (s *step) reset(end int) []byte {
 	return s.enclose(tcp, protoTCP, 0)
 }
 
-// complaint returns the frame with an error of ICMP about the packet, and as much of it as there may be.
+// complaint returns the frame with an ICMP error about the packet, quoting as much of it as
+// allowed.
 func (s *step) complaint(a answer, end, mtu int) []byte {
 	most, proto, tos := 1280-40-8, byte(protoICMPv6), byte(0)
 	if s.v4 {
@@ -128,12 +129,12 @@ func (s *step) complaint(a answer, end, mtu int) []byte {
 	return s.enclose(icmp, proto, tos)
 }
 
-// turned returns the addresses of an answer.
+// turned returns the addresses of an answer, source first.
 func (s *step) turned() [2][]byte {
 	return [2][]byte{s.flow.Dest.Addr().AsSlice(), s.flow.Source.Addr().AsSlice()}
 }
 
-// enclose puts the headers of the link and of IP in front of an answer.
+// enclose puts the link and IP headers in front of an answer.
 func (s *step) enclose(body []byte, proto, tos byte) []byte {
 	frame := append(append(bytes.Clone(s.frame[6:12]), s.frame[:6]...), s.frame[12:s.l3]...)
 	ends := s.turned()
@@ -148,7 +149,7 @@ func (s *step) enclose(body []byte, proto, tos byte) []byte {
 	return append(append(append(append(frame, ip...), ends[0]...), ends[1]...), body...)
 }
 
-// echo answers a ping to an address that answers to pings.
+// echo answers a ping to an address that answers pings.
 func (s *step) echo() {
 	frame := bytes.Clone(s.frame)
 	request, reply := byte(128), byte(129)

@@ -5,10 +5,11 @@ import (
 	"slices"
 )
 
-// choice is what has to lead to the same backend again.
+// choice is what a choice of a backend depends on: equal choices must lead to the same backend
+// again.
 type choice struct {
 	service, scope, epoch int
-	by                    Flow // without what the choice does not depend on
+	by                    Flow // without the parts that the choice does not depend on
 }
 
 // begin handles the first packet of a flow.
@@ -51,7 +52,8 @@ func (s *step) begin() {
 	s.enter(found.Kind, allowed)
 }
 
-// candidates returns the backends that may be chosen, or why there are none. It takes note of a client that comes back.
+// candidates returns the backends that may be chosen, or the reason why there are none. It records
+// the visit of a client that comes back.
 func (s *step) candidates(index int, service *Service, scope int) ([]int, Reason) {
 	slots, client := service.Slots[scope], visitor{s.flow.Source.Addr(), index}
 	known := s.visits[client]
@@ -85,7 +87,7 @@ func (s *step) candidates(index int, service *Service, scope int) ([]int, Reason
 	return slots, ""
 }
 
-// keep notes what a client with affinity was given.
+// keep records which backend a client with affinity was given.
 func (s *step) keep(client visitor, slots []int) []int {
 	kept, ok := s.witness.Kept(client.service, client.client)
 	if !ok || !slices.Contains(slots, kept) {
@@ -97,7 +99,7 @@ func (s *step) keep(client visitor, slots []int) []int {
 	return []int{kept}
 }
 
-// remember notes a choice, which has to be the same for whoever comes with the same.
+// remember records a choice, which must be the same again for equal inputs.
 func (s *step) remember(id int) {
 	if s.by != (choice{}) {
 		s.chosen[s.by] = id
@@ -130,7 +132,8 @@ func (s *step) enter(kind Kind, allowed []int) {
 	s.send(s.enterBoth(backend, kind == LoadBalancer, wrote.Source, &path), path)
 }
 
-// enterBoth makes both rows of a flow that the backend sees from a source, and returns that of the request.
+// enterBoth makes both rows of a flow, with source as the client that the backend sees, and returns
+// the row of the request.
 func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, path *string) *Row {
 	row := Row{Source: source, Dest: backend.At, Guarded: guarded, Local: backend.Local || s.at == fromPod, Inside: s.at == fromPod,
 		Own: s.isOwn(backend)}
@@ -144,7 +147,7 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 	if s.isMasqueraded(backend) {
 		snat, known := s.snat()
 		if !known {
-			s.refuse("%s was reached from %s, and the node has no address", backend.At, row.Source)
+			s.refuse("%s was reached from %s, but the node has no address", backend.At, row.Source)
 		}
 		own = netip.AddrPortFrom(snat, 0)
 	}
@@ -155,7 +158,7 @@ func (s *step) enterBoth(backend Backend, guarded bool, source netip.AddrPort, p
 		}
 	}
 	if !s.claim(back, s.replyRow(&row)) {
-		s.refuse("%s to %s is another's", back.Source, back.Dest)
+		s.refuse("%s to %s belongs to another flow", back.Source, back.Dest)
 	}
 	s.Half[s.flow] = &row
 	s.dialled = s.dialled || row.Inside
@@ -167,8 +170,9 @@ func (s *step) isOwn(backend Backend) bool {
 	return s.at == fromPod && backend.At.Addr() == s.flow.Source.Addr()
 }
 
-// isMasqueraded reports whether a backend sees the node as the client: else its answer would not pass here. That of a pod does
-// wherever the backend is, but where that is itself.
+// isMasqueraded reports whether a backend sees the node as the client, because otherwise its answer
+// would not come through this node. Answers to a pod come through here wherever the backend is,
+// unless the pod is its own backend.
 func (s *step) isMasqueraded(backend Backend) bool {
 	if s.at == fromPod {
 		return s.isOwn(backend)
@@ -176,20 +180,20 @@ func (s *step) isMasqueraded(backend Backend) bool {
 	return !backend.Local
 }
 
-// snat returns what backends on other nodes see as the client.
+// snat returns the address that backends on other nodes see as the client.
 func (s *step) snat() (netip.Addr, bool) {
 	addr := s.Masquerade[s.v4]
 	_, own := s.Addresses[addr]
 	return addr, own
 }
 
-// judgePort judges the port that a flow was given instead of the client's own.
+// judgePort checks the port that a flow was given instead of the client's own.
 func (s *step) judgePort(row *Row, own netip.AddrPort, local bool) {
 	if row.Source.Addr() != own.Addr() {
 		s.refuse("the backend sees %s, not %s", row.Source, own.Addr())
 	}
 	if port := row.Source.Port(); port < s.Ports[0] || port > s.Ports[1] {
-		s.refuse("port %d is not among those to be used", port)
+		s.refuse("port %d is not among those that the node may use", port)
 	}
 	kept := *row
 	kept.Source = own
@@ -198,7 +202,7 @@ func (s *step) judgePort(row *Row, own netip.AddrPort, local bool) {
 	}
 }
 
-// isFree reports whether the packet's flow may have a reply.
+// isFree reports whether the packet's flow may use back as its reply.
 func (s *step) isFree(back Flow) bool {
 	if known := s.Half[back]; known != nil {
 		return known.leads(s.flow)
@@ -206,7 +210,8 @@ func (s *step) isFree(back Flow) bool {
 	return s.Open[back] == nil
 }
 
-// noWay handles a flow of which the programs made no row: there has to be a backend for which there is no way.
+// noWay handles a flow for which the programs wrote no row: there must be a backend that the flow
+// cannot reach.
 func (s *step) noWay(allowed []int, wrote Row, ok bool) {
 	if ok {
 		s.refuse("%s is not among %v", wrote.Dest, allowed)
@@ -221,8 +226,8 @@ func (s *step) noWay(allowed []int, wrote Row, ok bool) {
 	s.drop(reason, string(reason))
 }
 
-// hasNoWay reports whether a flow to a backend may be refused for a reason. Ports are drawn, so those that are free may
-// not be found where most are used.
+// hasNoWay reports whether a flow to a backend may be refused for a reason. Ports are picked at
+// random, so the programs may miss the free ones where most are in use.
 func (s *step) hasNoWay(backend Backend, reason Reason) bool {
 	source := s.flow.Source
 	if s.isMasqueraded(backend) {
@@ -237,7 +242,7 @@ func (s *step) hasNoWay(backend Backend, reason Reason) bool {
 	return s.isCrowded(backend.At, source.Addr())
 }
 
-// isCrowded reports whether most ports towards a backend are used.
+// isCrowded reports whether most ports towards a backend are in use.
 func (s *step) isCrowded(backend netip.AddrPort, source netip.Addr) bool {
 	used := 0
 	for port := int(s.Ports[0]); port <= int(s.Ports[1]); port++ {

@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/pkg/seal"
 )
 
-// change applies an operation without a packet to the maps and to the model.
+// change applies an operation that is not a packet to the maps and to the model.
 func (r *run) change(o operation) error {
 	switch {
 	case o.Service != nil:
@@ -47,7 +47,7 @@ func (r *run) change(o operation) error {
 	case o.Visit != nil:
 		return r.changeVisit(o.Visit)
 	}
-	return errors.New("an operation without content")
+	return errors.New("operation without content")
 }
 
 // changeService writes a service as the reconciler does: backends, slots, words.
@@ -120,7 +120,7 @@ func (r *run) changeFrontend(c *frontendChange) error {
 	if err := r.world.tables.Svcs.Delete([]maps.SvcKey{key, closed}); err != nil {
 		return err
 	}
-	if c.Gone || r.node.Services[c.Frontend.Service] == nil { // it was taken out while a failure was shortened
+	if c.Gone || r.node.Services[c.Frontend.Service] == nil { // the service was removed while a failure was shortened
 		return nil
 	}
 	row := maps.Svc{Service: uint32(c.Frontend.Service), Kind: uint32(c.Frontend.Kind)}
@@ -132,7 +132,8 @@ func (r *run) changeFrontend(c *frontendChange) error {
 	return r.world.tables.Svcs.Update(key, row)
 }
 
-// changeHosted adds or removes a backend on this node. There is a row of its address as long as there is any.
+// changeHosted adds or removes a backend on this node. Its address has a row as long as it has any
+// backend.
 func (r *run) changeHosted(c *hostedChange) error {
 	row := maps.Svc{Service: 1, Kind: maps.Hosted}
 	if !c.Gone {
@@ -198,7 +199,8 @@ func keyOf(flow Flow) maps.Flow {
 	}
 }
 
-// changeFlow does to a row what the kernel, the collector or time do. A row without one is left alone.
+// changeFlow does to a row what the kernel, the collector or time does. It leaves a flow without a
+// row alone.
 func (r *run) changeFlow(c *flowChange) error {
 	memory, m := r.node.Open, r.world.maps.Ct
 	if memory[c.Flow] == nil {
@@ -224,14 +226,14 @@ func (r *run) changeFlow(c *flowChange) error {
 		row.Made -= young + 1
 		entry.AddrDiff = row.Made
 		entry.Seal = seal.Of(key, entry)
-	case c.What == "age" && (row.Reply || row.Direct != DirectOff || c.Flow.Proto == protoUDP || row.State >= Open): // else it has no time
+	case c.What == "age" && (row.Reply || row.Direct != DirectOff || c.Flow.Proto == protoUDP || row.State >= Open): // others record no time
 		row.Seen = r.node.Now - 1
 		entry.Seen = row.Seen
 	}
 	return m.Update(&key, &entry, ebpf.UpdateExist)
 }
 
-// changeVisit makes what is remembered of a client older by more than the service allows, or by less.
+// changeVisit ages the record of a client, by more than the service's timeout or by less.
 func (r *run) changeVisit(c *visitChange) error {
 	known, service := r.node.visits[visitor{c.Client, c.Service}], r.node.Services[c.Service]
 	if known == nil || service == nil || service.Affinity == 0 {
@@ -252,7 +254,7 @@ func (r *run) changeVisit(c *visitChange) error {
 	return r.world.maps.Affinity.Update(&key, &value, ebpf.UpdateExist)
 }
 
-// coarse returns the clock that the programs know.
+// coarse returns the time on the clock that the programs use.
 func coarse() uint64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
@@ -261,8 +263,9 @@ func coarse() uint64 {
 	return uint64(now.Nano())
 }
 
-// forgetAsked empties the programs' memory of ways that they asked for. Which flows share a row of it, and on which CPU they
-// are, is chance, so the model has none; what is in there must be as good as asking again until the kernel has another answer.
+// forgetAsked empties the programs' memory of routes that they looked up. Which flows share a row
+// of it, and on which CPU they run, is chance, so the model has no such memory; until the kernel's
+// answer changes, the memory must be as good as looking up again.
 func (w *world) forgetAsked() error {
 	nothing := make([]bpf.MapsAskedWay, ebpf.MustPossibleCPU())
 	for i := range w.maps.AskedWays.MaxEntries() {

@@ -14,23 +14,23 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// run is a world and a model that the same happens to.
+// run is a world and a model to which the same operations are applied.
 type run struct {
 	world   *world
 	node    *Node
 	counts  map[Reason]uint64
 	paths   map[string]int
 	packets int
-	careful bool // compare all after each packet, to find the first difference
+	careful bool // compare everything after each packet, to find the first difference
 }
 
-// Half is what the programs wrote for a flow that is not established.
+// Half returns the row that the programs wrote for a flow that is not established.
 func (r *run) Half(flow Flow) (Row, bool) {
 	row, ok, err := r.row(r.world.maps.CtHalf, flow)
 	return row, ok && err == nil
 }
 
-// Kept is what the programs remember of a client.
+// Kept returns what the programs remember of a client.
 func (r *run) Kept(service int, client netip.Addr) (int, bool) {
 	key := bpf.MapsAffinityKey{Client: maps.AddrOf(client), Service: uint32(service)}
 	var value bpf.MapsAffinity
@@ -38,13 +38,13 @@ func (r *run) Kept(service int, client netip.Addr) (int, bool) {
 	return int(value.Row), err == nil
 }
 
-// Counted tells whether a reason was counted since the last packet.
+// Counted reports whether a reason was counted since the last packet.
 func (r *run) Counted(reason Reason) bool {
 	n, err := r.world.counted(reason)
 	return err == nil && n != r.counts[reason]
 }
 
-// Waits is how many fragments the programs have kept.
+// Waits returns how many fragments the programs have kept.
 func (r *run) Waits() uint64 {
 	tally, err := r.world.tally()
 	if err != nil {
@@ -53,7 +53,7 @@ func (r *run) Waits() uint64 {
 	return tally.Kept
 }
 
-// row returns a row of the programs as the model has it.
+// row returns a row of the programs in the form of the model.
 func (r *run) row(m *ebpf.Map, flow Flow) (Row, bool, error) {
 	entry, ok, err := maps.LookupFlow(m, keyOf(flow))
 	return r.rowOf(&entry), ok, err
@@ -79,7 +79,7 @@ func (r *run) rowOf(entry *maps.FlowRow) Row {
 	return row
 }
 
-// packet gives a packet to both, and returns how they differ.
+// packet gives a packet to both sides, and returns how they differ.
 func (r *run) packet(o operation) error {
 	if err := r.world.setTokens(o.isSilent()); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (r *run) packet(o operation) error {
 	} else if want.Limited && o.isSilent() && coarse() > r.world.silentAt {
 		r.paths["not silent, time went on"]++
 	} else if want.Limited && o.isSilent() {
-		return errors.New("an error was sent although there were to be no more")
+		return errors.New("an error was sent although the limit was reached")
 	}
 	frame := o.frame()
 	if want.Inner != nil {
@@ -110,7 +110,7 @@ func (r *run) packet(o operation) error {
 	return errors.Join(choice, r.compare(frame, want, have), r.compareState(want))
 }
 
-// happen has a packet happen to the programs, and then to the model, which may ask what they chose.
+// happen gives a packet to the programs, and then to the model, which may ask what they chose.
 func (r *run) happen(o operation) (have result, want Outcome, choice, err error) {
 	switch {
 	case o.In != nil:
@@ -134,8 +134,9 @@ func (r *run) happen(o operation) (have result, want Outcome, choice, err error)
 	return have, want, choice, err
 }
 
-// lookAgain takes over what tc makes of a flow that XDP established with the same packet, if XDP left it to tc: that is
-// the second packet in the tick, unless the row looks as old as the last change of ways.
+// lookAgain takes over what tc does with a flow that XDP established with the same packet and left
+// to tc: for tc it is the second packet in the tick, unless the row looks as old as the last change
+// of ways.
 func (r *run) lookAgain(want Outcome) error {
 	for _, flow := range want.Touched {
 		row := r.node.Open[flow]
@@ -153,7 +154,7 @@ func (r *run) lookAgain(want Outcome) error {
 	return nil
 }
 
-// compare compares what became of a packet.
+// compare compares the two outcomes of a packet.
 func (r *run) compare(frame []byte, want Outcome, have result) error {
 	if want.Verdict != have.verdict {
 		return fmt.Errorf("verdict %d, want %d (%s)", have.verdict, want.Verdict, want.Path)
@@ -171,12 +172,13 @@ func (r *run) compare(frame []byte, want Outcome, have result) error {
 		return fmt.Errorf("bytes differ (%s)\nhave %x\nwant %x", want.Path, have.data, want.Data)
 	}
 	if !want.Replaced && sound(frame) && !sound(bare(want, have.data)) {
-		return fmt.Errorf("the sums were right and are wrong (%s)\nin   %x\nout  %x", want.Path, frame, have.data)
+		return fmt.Errorf("the checksums were right and are wrong now (%s)\nin   %x\nout  %x", want.Path, frame, have.data)
 	}
 	return nil
 }
 
-// bare returns what was sent without what was put around it, or into it if that takes it beyond what is looked through.
+// bare returns what was sent without its encapsulation, and without an option in it that would put
+// it beyond what the programs parse.
 func bare(want Outcome, data []byte) []byte {
 	data = slices.Delete(bytes.Clone(data), 14, 14+want.Around)
 	if !want.Marked || data[12] == 8 {
@@ -187,7 +189,7 @@ func bare(want Outcome, data []byte) []byte {
 	return slices.Delete(data, 14+40, 14+64)
 }
 
-// compareState compares what was counted and is remembered.
+// compareState compares what was counted and what is remembered.
 func (r *run) compareState(want Outcome) error {
 	for _, reason := range want.Counted {
 		r.counts[reason]++
@@ -216,7 +218,7 @@ func (r *run) compareState(want Outcome) error {
 	return nil
 }
 
-// errUncounted stands where nothing but the number is wrong.
+// errUncounted is returned if only the counters differ.
 var errUncounted = errors.New("the counters differ")
 
 func orNil(err error) error {
@@ -243,7 +245,7 @@ func (r *run) compareRow(flow Flow) error {
 	return nil
 }
 
-// differ returns how a row differs from what the model remembers.
+// differ returns how a row differs from the model's.
 func differ(name string, flow Flow, have Row, ok bool, want *Row) error {
 	switch {
 	case !ok && want == nil:
@@ -251,7 +253,7 @@ func differ(name string, flow Flow, have Row, ok bool, want *Row) error {
 	case !ok:
 		return fmt.Errorf("%s has no row of %v, want %+v", name, flow, *want)
 	case want == nil:
-		return fmt.Errorf("%s has a row of %v that is not to be: %+v", name, flow, have)
+		return fmt.Errorf("%s has a row of %v that must not exist: %+v", name, flow, have)
 	}
 	have.Torn = want.Torn
 	if have != *want {
@@ -328,7 +330,7 @@ func (r *run) compareDatagrams() error {
 	return nil
 }
 
-// idOf returns the number of a datagram as the model has it.
+// idOf returns the identification of a datagram in the form of the model.
 func idOf(key bpf.MapsDatagram) uint32 {
 	if maps.NetipOf(key.Saddr).Is4() {
 		return uint32(maps.PortOf(uint16(key.Id)))
@@ -336,7 +338,8 @@ func idOf(key bpf.MapsDatagram) uint32 {
 	return key.Id
 }
 
-// sameBut reports whether two frames differ in nothing but how a sum that was wrong before says zero.
+// sameBut reports whether two frames differ only in how they write a zero checksum that was already
+// wrong in the input.
 func sameBut(in, a, b []byte) bool {
 	if len(a) != len(b) || sound(in) {
 		return false
@@ -356,7 +359,7 @@ func sameBut(in, a, b []byte) bool {
 	return true
 }
 
-// sound reports whether every checksum that a frame has is right, as far as they can be told.
+// sound reports whether every checksum in a frame is right, as far as it can be checked.
 func sound(frame []byte) bool {
 	p := read(frame)
 	if p.content != ported && p.content != message || p.first {
@@ -383,7 +386,7 @@ func sound(frame []byte) bool {
 	return sum16(pseudo(ends[:half], ends[half:], len(l4), p.flow.Proto), l4) == 0xffff
 }
 
-// reasons are all that packets are counted as.
+// reasons returns all reasons that packets are counted as.
 func reasons() []Reason {
 	return []Reason{NoBackend, TableRace, BadTable, FragmentCut, TTL, NoPort, NoAddress, FlowRace, FlowsFull, IsClusterIP, SourceRange, TooBig,
 		Stray, GivenBack, Spoofed, SpoofedLink, Neighbour, Router, DHCP, Loopback, Protocol, Malformed}

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// class is a kind of thing that has to happen in a run, or the generator is worth nothing.
+// class is a kind of event that must happen in a run; otherwise the generator is useless.
 type class struct {
-	is   string // the beginning of paths
-	with string // and what they have further on
-	rate int    // so often in a million packets at least
+	is   string // prefix of the path
+	with string // text that the rest of the path contains
+	rate int    // minimum in a million packets
 }
 
-// classes are at most a quarter of what the generator brings about.
+// classes returns the classes. Their rates are at most a quarter of what the generator produces.
 func classes() []class {
 	list := []class{
 		{"established", ", back", 4000},
@@ -158,10 +158,11 @@ func classes() []class {
 	return list
 }
 
-// fewest is how often a class has to be due in a run to be judged there: less may be chance.
+// fewest is how often a class must be expected in a run to be judged: a shortfall below that may be
+// chance.
 const fewest = 10
 
-// judgeCoverage fails the test where too little happened of some kind.
+// judgeCoverage fails the test where a class happened too rarely.
 func judgeCoverage(t *testing.T, hook string, paths map[string]int, total int) {
 	t.Helper()
 	for _, path := range slices.Sorted(maps.Keys(paths)) {

@@ -1,13 +1,13 @@
 package twin
 
-// decide is for packets of TCP and UDP that come in.
+// decide handles a TCP or UDP packet that comes in.
 func (s *step) decide() {
 	if !s.established() && !s.halfOpen() {
 		s.begin()
 	}
 }
 
-// after returns how far a direction is after the packet at hand.
+// after returns the state of a direction after the current packet.
 func (p *packet) after(state State) State {
 	switch {
 	case p.flags&RST != 0:
@@ -20,12 +20,13 @@ func (p *packet) after(state State) State {
 	return state
 }
 
-// consider notes whether XDP may have a packet, by the row that there was before: it can only send it back.
+// consider records whether XDP may handle a packet, by the row as it was before: XDP can only send
+// the packet back out of the device it came from.
 func (s *step) consider(row *Row) {
 	s.behind = s.behind || row.Way.Device != 0 && (row.Way.Device != s.device || !row.Way.known())
 }
 
-// due reports whether the way of a row has to be asked for, when it was last used before.
+// due reports whether the way of a row must be looked up again, given when the row was last used.
 func (n *Node) due(row *Row, seen uint32) bool {
 	switch {
 	case row.Local:
@@ -36,13 +37,14 @@ func (n *Node) due(row *Row, seen uint32) bool {
 	return int32(seen-n.Changed) <= 0
 }
 
-// judged reports whether the client of a flow has to be looked for in the ranges, when its row was last used before.
+// judged reports whether the source ranges must be searched for the client of a flow, given when
+// its row was last used.
 func (n *Node) judged(row *Row, seen uint32) bool {
 	return row.Guarded && (int32(n.Followed-n.Now) < 0 || int32(seen-n.Guards) <= 0)
 }
 
-// judgedHalf reports the same of a flow that is not established. One whose backend answers its client itself is as far as it
-// gets once the client has gone on.
+// judgedHalf reports the same for a flow that is not established. A flow whose backend answers the
+// client directly gets no further than Open, which it reaches once the client has sent more.
 func (s *step) judgedHalf(row *Row) bool {
 	if row.Direct == DirectOff || s.isForwarded() || s.begins() || row.State < Open {
 		return true
@@ -50,11 +52,11 @@ func (s *step) judgedHalf(row *Row) bool {
 	return row.Seen != s.Now && s.judged(row, row.Seen)
 }
 
-// handshake is how many ticks it may take.
+// handshake is how many ticks a handshake may take.
 const handshake = 128
 
-// use notes that a row of an established flow was used, and reports whether it is the first time in this tick. Whoever
-// dials what is gone does not keep it.
+// use records that a row of an established flow was used, and reports whether for the first time in
+// this tick. A client that dials a flow that has ended does not keep it alive.
 func (s *step) use(row *Row) bool {
 	row.State = s.after(row.State)
 	if row.Seen == s.Now || s.begins() {
@@ -64,7 +66,8 @@ func (s *step) use(row *Row) bool {
 	return true
 }
 
-// established handles the packet by a row of an established flow. False: there is none, or the client begins anew.
+// established handles the packet by a row of an established flow. It returns false if there is
+// none, or if the client starts a new connection.
 func (s *step) established() bool {
 	row := s.Open[s.flow]
 	if row == nil {
@@ -104,13 +107,15 @@ func (s *step) established() bool {
 	return true
 }
 
-// beginsAs reports whether the packet begins a connection in the direction of a row. What a pod answers to the node itself does not.
+// beginsAs reports whether the packet begins a connection in the direction of a row. A pod's answer
+// to the node itself does not.
 func (s *step) beginsAs(row *Row) bool {
 	return s.begins() && !row.Reply || s.welcomes() && row.Reply && s.at != fromPod
 }
 
-// isOver reports whether a flow has ended, so that a client who dials again gets a new one, and a server that answers
-// another connection is not taken for the flow's. A server may only say so when neither side has anything to say.
+// isOver reports whether a flow has ended, so that a client that dials again gets a new one, and a
+// server that answers another connection is not taken for the flow's. A server's packet can end it
+// only if both directions are done.
 func (s *step) isOver(row *Row, back Flow) bool {
 	other := s.Open[back]
 	switch {
@@ -178,7 +183,8 @@ func (s *step) halfOpen() bool {
 	return s.request(row, back)
 }
 
-// request handles what a client sends before the flow is established. Either row may have been pushed out before.
+// request handles what a client sends before the flow is established. Either row may have been
+// evicted already.
 func (s *step) request(row *Row, back Flow) bool {
 	reply := s.Half[back]
 	if reply == nil && !s.claim(back, s.replyRow(row)) || reply != nil && !reply.leads(s.flow) {
@@ -198,7 +204,7 @@ func (s *step) request(row *Row, back Flow) bool {
 	return true
 }
 
-// replyRow returns the row of what answers the packet at hand, which goes as row says.
+// replyRow returns the row for answers to the current packet, which is translated as row says.
 func (s *step) replyRow(row *Row) Row {
 	reply := Row{Source: s.flow.Dest, Dest: s.flow.Source, Reply: true, Guarded: row.Guarded, Local: row.Local, Inside: row.Inside,
 		Own: row.Own, Seen: s.Now}
@@ -206,10 +212,11 @@ func (s *step) replyRow(row *Row) Row {
 	return reply
 }
 
-// window is how far beyond an answer a client may acknowledge to show that it has it.
+// window is how far beyond an answer a client may acknowledge and still show that it has received
+// it.
 const window = 1 << 16
 
-// proves reports whether a packet shows that the client has the backend's answer.
+// proves reports whether a packet shows that the client has received the backend's answer.
 func (s *step) proves(row *Row) bool {
 	if row.State != Answered {
 		return false
@@ -217,13 +224,13 @@ func (s *step) proves(row *Row) bool {
 	switch s.flow.Proto {
 	case protoTCP:
 		return s.flags&(ACK|RST) == ACK && s.ack-row.Seen < window
-	case protoSCTP: // zero: the backend has spoken without asking for a tag
+	case protoSCTP: // zero: the backend has spoken without requesting a tag
 		return s.flags&RST == 0 && (row.Seen == 0 || s.ack == row.Seen)
 	}
 	return true
 }
 
-// establish moves both rows of a flow, if there is room.
+// establish moves both rows of a flow to the established ones, if there is room.
 func (s *step) establish(row *Row, back Flow) {
 	reply := s.Half[back]
 	if reply == nil || reply.Torn {
@@ -243,13 +250,13 @@ func (s *step) establish(row *Row, back Flow) {
 	}
 	if len(s.Open)+need > s.Room {
 		s.send(row, "no room")
-		if len(s.out.Counted) == 0 && !s.out.Replaced { // else it is dropped for another reason, or counted when it comes again
+		if len(s.out.Counted) == 0 && !s.out.Replaced { // otherwise it is dropped for another reason, or counted when it comes in again
 			s.out.Counted = append(s.out.Counted, FlowsFull)
 		}
 		return
 	}
 	opened, answer := *row, *reply
-	if s.shakesHands() { // when its way was asked for is nowhere
+	if s.shakesHands() { // the time of its last lookup is not recorded
 		if opened.Seen = s.Now; s.Now-s.Changed < handshake {
 			opened.Seen = s.Changed
 		}
@@ -263,7 +270,8 @@ func (s *step) establish(row *Row, back Flow) {
 	s.send(&opened, "established now")
 }
 
-// answered notes that the backend has spoken, and what a client has to acknowledge to show that it has heard it.
+// answered records that the backend has answered, and what the client must acknowledge to show that
+// it received the answer.
 func (s *step) answered(row *Row, request Flow) {
 	if s.flags&RST != 0 {
 		delete(s.Half, s.flow)
@@ -284,8 +292,9 @@ func (s *step) answered(row *Row, request Flow) {
 	}
 }
 
-// decideAt is for packets of TCP and UDP elsewhere than where they came in: about to leave, those of backends on this node get
-// the address that the client sent to; and those between a pod and what it sends to as packets are translated at its device.
+// decideAt handles TCP and UDP packets elsewhere than where they came in. When they leave the node,
+// those of backends on this node get as their source the address that the client dialed; at a pod's
+// device, packets between the pod and a service it dials are translated.
 func (s *step) decideAt() {
 	if !s.establishedAt() && !s.halfOpenAt() {
 		if s.at == fromPod {
@@ -296,7 +305,8 @@ func (s *step) decideAt() {
 	}
 }
 
-// establishedAt handles the packet by a row of an established flow. False: there is none, or the client begins anew.
+// establishedAt handles the packet by a row of an established flow. It returns false if there is
+// none, or if the client starts a new connection.
 func (s *step) establishedAt() bool {
 	row := s.Open[s.flow]
 	if row == nil {

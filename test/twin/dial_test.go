@@ -2,14 +2,14 @@ package twin
 
 import "net/netip"
 
-// podPacket makes up a packet that a pod sends, or that comes to one.
+// podPacket makes a packet that a pod sends or that goes to one.
 func (g *generator) podPacket() operation {
 	d, at := g.podDraft()
 	switch n := g.IntN(1000); {
 	case n < 80:
 		d, at = g.errorOfPod(d, at)
 	case n < 100:
-		if d, at = g.ping(), fromPod; g.in100(20) { // that one of its own asks a pod by a service's address is not for here
+		if d, at = g.ping(), fromPod; g.in100(20) { // pings from a pod to a service's address are not handled here
 			at = toPod
 		}
 		d.from = netip.AddrPortFrom(pick(g, g.podsLike(d.to.Addr())), 0)
@@ -22,7 +22,7 @@ func (g *generator) podPacket() operation {
 	if at == fromPod {
 		pod = g.node.Pods[d.from.Addr()]
 	}
-	if pod == 0 || g.in100(1) { // it is for nobody, or from who says that he is another
+	if pod == 0 || g.in100(1) { // it is for no pod, or its sender uses another pod's address
 		pod = firstPod + g.IntN(3)
 	}
 	d.dest, d.source = g.node.MACs[pod], g.node.PodMACs[pod]
@@ -33,19 +33,20 @@ func (g *generator) podPacket() operation {
 	if g.in100(4) {
 		frame = g.spoil(frame)
 	}
-	if len(frame) > 14+g.node.MTU[pod] || tooShort(frame) { // which that link does not bring, or nobody can try
+	if len(frame) > 14+g.node.MTU[pod] || tooShort(frame) { // larger than the link's MTU, or too short for a test run
 		return g.podPacket()
 	}
 	return operation{Pod: &podFrame{Frame: frame, Pod: pod, To: at == toPod, Past: g.in100(50), Silent: g.in100(5)}}
 }
 
-// podsLike returns the pods of the family of an address.
+// podsLike returns the pods of an address's family.
 func (g *generator) podsLike(addr netip.Addr) []netip.Addr {
 	p := g.pools[addr.Is4()]
 	return p.pods()
 }
 
-// podDraft makes up an ordinary packet of a flow that a pod began: mostly to a service, in either direction.
+// podDraft makes an ordinary packet of a flow that a pod began, mostly to a service, in either
+// direction.
 func (g *generator) podDraft() (draft, place) {
 	flow, ok := g.known(g.dials)
 	if !ok || g.in100(20) {
@@ -63,20 +64,20 @@ func (g *generator) podDraft() (draft, place) {
 		return g.draftOf(flow, false), fromPod
 	}
 	at := toPod
-	if _, ok := g.node.Pods[row.Dest.Addr()]; ok && (row.Own || g.in100(50)) { // by the device of the pod that answers
+	if _, ok := g.node.Pods[row.Dest.Addr()]; ok && (row.Own || g.in100(50)) { // at the device of the pod that answers
 		at = fromPod
 	}
 	if g.in100(3) {
 		at = toPod
 	}
 	d := g.draftOf(flow, true)
-	if at == fromPod && g.in100(10) { // which one pod's link brings, and another's does not
+	if at == fromPod && g.in100(10) { // the right device for one pod, the wrong one for another
 		d.payload = make([]byte, 1330+g.IntN(110))
 	}
 	return d, at
 }
 
-// errorOfPod makes up an error about a packet, which comes from where that went.
+// errorOfPod makes an error about a packet, which comes from where the packet went.
 func (g *generator) errorOfPod(d draft, at place) (draft, place) {
 	row := g.rowOf(Flow{d.from, d.to, d.proto})
 	e, _ := g.errorAbout(d, false)
@@ -108,7 +109,7 @@ func (g *generator) wrong(d draft) draft {
 	return d
 }
 
-// aboutLink makes up what is said to neighbours, or as a router.
+// aboutLink makes what hosts say to neighbors, or what routers say.
 func (g *generator) aboutLink(d draft) draft {
 	p := g.pools[false]
 	if d.from.Addr().Is4() {

@@ -6,16 +6,16 @@ import (
 	"net/netip"
 )
 
-// Flows to backends on other nodes that answer their clients themselves, see docs/dsr.md. This node sees what the client sends
-// alone, and forwards it as it is, with the backend around it.
+// Flows to backends on other nodes that answer their clients directly, see docs/dsr.md. This node
+// sees only the client's packets, and forwards them unchanged, encapsulated for the backend.
 
-// enterDirect makes the row of such a flow, of which the packet may be any.
+// enterDirect makes the row of such a flow, whose first packet may be any.
 func (s *step) enterDirect(backend Backend, guarded bool) {
 	row := Row{Source: s.flow.Source, Dest: backend.At, Guarded: guarded, Direct: s.mode, Seen: s.Now}
 	if s.mode != DirectOpt {
 		snat, known := s.snat()
 		if !known {
-			s.refuse("%s is to be reached from here, and the node has no address", backend.At)
+			s.refuse("%s must be reached from here, but the node has no address", backend.At)
 		}
 		row.Source = netip.AddrPortFrom(snat, s.flow.Source.Port())
 		row.Made = uint16(s.Now)
@@ -27,7 +27,8 @@ func (s *step) enterDirect(backend Backend, guarded bool) {
 	s.send(&row, "begun, "+row.Direct.String())
 }
 
-// directAfter returns how far the client is. Nobody tells whether it was answered, but whoever goes on was.
+// directAfter returns how far the client is. This node never sees an answer, but a client that
+// sends more has got one.
 func (p *packet) directAfter(state State) State {
 	switch {
 	case p.flags&RST != 0:
@@ -40,9 +41,9 @@ func (p *packet) directAfter(state State) State {
 	return Open
 }
 
-// direct handles a packet by the row of such a flow. False: the row is over.
+// direct handles a packet by the row of such a flow. It returns false if the row is over.
 func (s *step) direct(row *Row) bool {
-	if s.isForwarded() || s.begins() && row.State > Open { // another node has chosen for itself
+	if s.isForwarded() || s.begins() && row.State > Open { // another node chose for itself
 		delete(s.Half, s.flow)
 		return false
 	}
@@ -60,7 +61,7 @@ func (s *step) direct(row *Row) bool {
 	return true
 }
 
-// around returns how many bytes a packet gets on its way to a backend.
+// around returns by how many bytes a packet grows on its way to a backend.
 func (s *step) around(row *Row) int {
 	switch row.Direct {
 	case DirectIPIP:
@@ -73,7 +74,7 @@ func (s *step) around(row *Row) int {
 	return 0
 }
 
-// fits reports whether a packet is small enough, by what it says of itself, for the device of a row.
+// fits reports whether a packet, by the length in its header, fits the device of a row.
 func (s *step) fits(row *Row) bool {
 	size := s.end() - s.l3
 	if size == 0 {
@@ -82,8 +83,8 @@ func (s *step) fits(row *Row) bool {
 	return row.Way.Device == 0 || size+s.around(row) <= s.MTU[row.Way.Device]
 }
 
-// wrap sends a packet to the backend of such a flow, or says why it cannot. XDP only has what goes back and fits. Nothing is
-// forwarded twice.
+// wrap sends a packet to the backend of such a flow, or returns why it cannot. XDP handles only
+// packets that go back out of their device and fit. Nothing is forwarded twice.
 func (s *step) wrap(row *Row, path string) Reason {
 	if s.isReturned() && s.mayFallBack(row) {
 		s.fallBack(row)
@@ -125,7 +126,7 @@ func (s *step) wrap(row *Row, path string) Reason {
 	return ""
 }
 
-// depart has what is wrapped go its way.
+// depart sends an encapsulated packet on its way.
 func (s *step) depart(row *Row, path string) {
 	s.out.Verdict, s.out.Device = Out, row.Way.Device
 	switch {
@@ -140,7 +141,8 @@ func (s *step) depart(row *Row, path string) {
 	}
 }
 
-// outer returns what is around a packet: from this node to the backend, whose port is where nothing else is.
+// outer returns the headers around a packet: from this node to the backend, with the backend's port
+// in an otherwise unused place.
 func (s *step) outer(row *Row) []byte {
 	var more []byte
 	next := byte(41)
@@ -165,13 +167,14 @@ func (s *step) outer(row *Row) []byte {
 	return append(outer, more...)
 }
 
-// What Geneve is told by, and how much it adds to a header of IP.
+// The UDP port of Geneve, and how many bytes it adds besides an IP header.
 const (
 	genevePort = 6081
 	geneveSize = 8 + 16 + 14
 )
 
-// geneve returns the headers of UDP, Geneve and the link around a packet. Which port they are from is the programs' choice.
+// geneve returns the UDP, Geneve and Ethernet headers around a packet. The programs choose the
+// source port.
 func (s *step) geneve(row *Row) []byte {
 	s.out.Spreads = true
 	more := []byte{0, 0, genevePort >> 8, genevePort & 0xff}
@@ -181,15 +184,17 @@ func (s *step) geneve(row *Row) []byte {
 	return append(append(append(more, row.Way.Dest[:]...), row.Way.Source[:]...), s.frame[12:14]...)
 }
 
-// young is for how many ticks a flow may be given back.
+// young is the number of ticks during which a flow may be given back.
 const young = 32
 
-// mayFallBack reports whether a flow may still have this node's address: nothing of it can have been answered.
+// mayFallBack reports whether a flow may still move to this node's address: none of it can have
+// been answered.
 func (s *step) mayFallBack(row *Row) bool {
 	return uint16(s.Now)-row.Made <= young || s.shakesHands() && row.State == New
 }
 
-// fallBack gives a flow this node's address: it has just begun with a packet that does not fit, or its backend cannot answer.
+// fallBack moves a flow to this node's address: its first packet does not fit, or its backend
+// cannot answer.
 func (s *step) fallBack(direct *Row) {
 	wrote, ok := s.witness.Half(s.flow)
 	snat, known := s.snat()
@@ -197,7 +202,7 @@ func (s *step) fallBack(direct *Row) {
 	case !known:
 		s.drop(NoAddress, "fell back, no address")
 	case !ok:
-		s.refuse("nothing is known of a flow that began")
+		s.refuse("there is no row for a flow that began")
 	case wrote.Direct != DirectOff:
 		if !s.isCrowded(direct.Dest, snat) {
 			s.refuse("no port was found")

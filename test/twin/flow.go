@@ -2,17 +2,17 @@ package twin
 
 import "net/netip"
 
-// Flow is one direction of a conversation, as its packets arrive.
+// Flow is one direction of a conversation, with the addresses and ports its packets arrive with.
 type Flow struct {
 	Source, Dest netip.AddrPort
 	Proto        uint8
 }
 
-// State is how far one direction of a flow is.
+// State is how far one direction of a flow has got.
 type State uint8
 
-// The states in the order in which a direction goes through them. The first two are those of flows that are not
-// established.
+// The states in the order in which a direction passes through them. The first two are those of
+// flows that are not established.
 const (
 	New State = iota
 	Answered
@@ -21,42 +21,42 @@ const (
 	Reset
 )
 
-// MAC is an address of a link.
+// MAC is a link-layer address.
 type MAC [6]byte
 
-// Way is where a packet goes: a device and the neighbour behind it.
+// Way is where a packet goes: a device and the neighbor behind it.
 type Way struct {
 	Device       int // 0: the stack finds the way
-	Dest, Source MAC // zero: the neighbour is not known
+	Dest, Source MAC // zero: the neighbor is not resolved
 }
 
 func (w Way) known() bool { return w.Dest != MAC{} }
 
 // Row is what is remembered of one direction of a flow.
 type Row struct {
-	Source, Dest netip.AddrPort // what its packets get
+	Source, Dest netip.AddrPort // what packets are rewritten to
 	Way          Way
-	Reply        bool // of the way back to the client
-	Guarded      bool // of a load balancer address
+	Reply        bool // of the direction back to the client
+	Guarded      bool // of an address of a load balancer, restricted by source ranges
 	Local        bool // the backend is on this node, where the stack finds it
-	Inside       bool // of what a pod sends to a service as packets: it is translated at the pod's device alone
+	Inside       bool // of packets from a pod to a service: translated only at the pod's device
 	Own          bool // that pod is its own backend, and sees the node
 	Seen         uint32
 	State        State
-	Direct       Direct // the backend answers itself: there is no row of the way back, and this one stays half open
-	Made         uint16 // the tick in which it was, of one that may be given back
-	Torn         bool   // as if the row were another's: it is not to be believed
+	Direct       Direct // the backend answers directly: there is no reply row, and this one stays half open
+	Made         uint16 // tick in which a row that may be given back was made
+	Torn         bool   // as if the row were half overwritten: it must not be used
 }
 
-// back returns the flow of what comes back when packets leave as the row says.
+// back returns the flow of the answers, when packets leave as the row says.
 func (r *Row) back(proto uint8) Flow { return Flow{r.Dest, r.Source, proto} }
 
-// leads reports whether the row undoes what the row of flow does.
+// leads reports whether the row undoes the rewriting of the row of flow.
 func (r *Row) leads(flow Flow) bool { return r.Dest == flow.Source && r.Source == flow.Dest }
 
 func (r *Row) sameRewrite(o *Row) bool { return r.Source == o.Source && r.Dest == o.Dest }
 
-// claim takes a flow for a row, unless it is another's in either memory.
+// claim takes a flow for a row, unless another row has it in either memory.
 func (n *Node) claim(flow Flow, row Row) bool {
 	if known := n.Half[flow]; known != nil {
 		return known.sameRewrite(&row)
@@ -68,7 +68,7 @@ func (n *Node) claim(flow Flow, row Row) bool {
 	return true
 }
 
-// forget ends both directions in one memory; that of the way back only if it belongs to the flow.
+// forget removes both directions from one memory; the reply only if it belongs to the flow.
 func forget(memory map[Flow]*Row, flow, back Flow) {
 	known := memory[back]
 	delete(memory, flow)
@@ -77,7 +77,8 @@ func forget(memory map[Flow]*Row, flow, back Flow) {
 	}
 }
 
-// find returns what is known of a flow to those who neither begin nor prolong it, and whether it cannot be believed.
+// find returns the row of a flow for packets that neither begin nor prolong it, and whether the row
+// is torn.
 func (n *Node) find(flow Flow) (row *Row, torn bool) {
 	if row = n.Open[flow]; row != nil {
 		return row, row.Torn

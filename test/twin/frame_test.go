@@ -7,7 +7,7 @@ import (
 	"net/netip"
 )
 
-// draft is what a generator says of a frame; bytes writes it with every length and checksum as it should be.
+// draft describes a frame; bytes writes it with every length and checksum as it should be.
 type draft struct {
 	dest, source MAC
 	from, to     netip.AddrPort
@@ -16,17 +16,17 @@ type draft struct {
 	seq, ack     uint32
 	ttl          byte
 	tags         int
-	label        uint16   // of IPv6
-	options      int      // words of options of IPv4
+	label        uint16   // IPv6 flow label
+	options      int      // number of 32-bit words of IPv4 options
 	marks        [][]byte // options that come first, or such headers of IPv6
-	extensions   [][]byte // headers of IPv6, of which the first byte is filled in
-	kinds        []byte   // of them
+	extensions   [][]byte // IPv6 extension headers; bytes fills in the first byte
+	kinds        []byte   // their types
 	whole        bool
 	id           uint16
 	offset       int // of a fragment, in units of eight bytes
 	more         bool
 	noSum        bool   // UDP or SCTP without a checksum
-	payload      []byte // after the header of TCP or UDP; all that follows IP with another protocol, and in a later fragment
+	payload      []byte // what follows the TCP or UDP header; everything after IP with other protocols and in later fragments
 }
 
 func (d draft) bytes() []byte {
@@ -93,7 +93,7 @@ func (d draft) header6(size int) []byte {
 	return append(ip, chain...)
 }
 
-// transport returns what follows the header of IP.
+// transport returns what follows the IP header.
 func (d draft) transport() []byte {
 	var l4 []byte
 	at := 0
@@ -129,7 +129,7 @@ func (d draft) transport() []byte {
 	return l4
 }
 
-// association returns a packet of SCTP with one chunk.
+// association returns an SCTP packet with one chunk.
 func (d draft) association() []byte {
 	chunk := byte(3) // SACK
 	switch {

@@ -5,21 +5,21 @@ import (
 	"net/netip"
 )
 
-// generator makes up what happens next. It looks at the model to know whose packets there may be, so what it says
-// depends on the seed alone as long as programs and model agree.
+// generator makes up what happens next. It looks at the model to find flows that packets may belong
+// to, so its output depends only on the seed, as long as programs and model agree.
 type generator struct {
 	*rand.Rand
 	node  *Node
 	pools map[bool]pool
-	flows []Flow // of requests, of which the last are remembered
-	dials []Flow // likewise, of pods
+	flows []Flow // of requests; only the latest are remembered
+	dials []Flow // the same, for requests of pods
 	parts map[place]*parts
 }
 
 // parts are the fragments that a generator remembers.
 type parts struct {
 	firsts []draft
-	later  []draft // those firsts that are yet to come, after others of their datagrams
+	later  []draft // firsts that are still to come, after other fragments of their datagrams
 }
 
 // knownFlows is how many flows a generator remembers.
@@ -30,15 +30,16 @@ func newGenerator(seed uint64, node *Node) *generator {
 		parts: map[place]*parts{comesIn: {}, fromPod: {}, toPod: {}}}
 }
 
-// serviceCount is how many services there are; every other is of IPv6, and those of some blocks of two of UDP or SCTP.
+// serviceCount is the number of services. Every other one has IPv6, and pairs of them take turns
+// among TCP, TCP, SCTP and UDP.
 const serviceCount = 12
 
 func pick[T any](g *generator, list []T) T { return list[g.IntN(len(list))] }
 
-// in reports, n times of a hundred, true.
+// in100 returns true n times in a hundred.
 func (g *generator) in100(n int) bool { return g.IntN(100) < n }
 
-// setUp returns the operations that an episode begins with.
+// setUp returns the operations at the start of an episode.
 func (g *generator) setUp() []operation {
 	list := []operation{}
 	for _, v4 := range []bool{true, false} {
@@ -60,7 +61,7 @@ func (g *generator) setUp() []operation {
 func isV4(service int) bool     { return service%2 == 0 }
 func protoOf(service int) uint8 { return []uint8{protoTCP, protoTCP, protoSCTP, protoUDP}[service/2%4] }
 
-// service gives a service other backends, and at times other rules.
+// service gives a service other backends, and sometimes other rules.
 func (g *generator) service(index int) operation {
 	p := g.pools[isV4(index)]
 	c := &serviceChange{Index: index}
@@ -79,7 +80,7 @@ func (g *generator) service(index int) operation {
 		}
 	}
 	for i, addr := range p.backends {
-		local := addr == p.snat || g.in100(40) // its own are always on the node
+		local := addr == p.snat || g.in100(40) // the node's own addresses are always local
 		c.Backends = append(c.Backends, Backend{netip.AddrPortFrom(addr, 8080), local})
 		for range g.IntN(4) - 1 {
 			id := index*backendsEach + i
@@ -192,7 +193,8 @@ func (g *generator) nodeChange() operation {
 	return operation{Node: &nodeChange{Ping: pick(g, p.vips), Gone: g.in100(30)}}
 }
 
-// hostedChange makes backends come and go, the devices by which they answer, and what is inside of the cluster.
+// hostedChange adds and removes backends, the devices on which they answer, and the cluster's
+// inside prefixes.
 func (g *generator) hostedChange() operation {
 	if g.in100(25) {
 		inside := &insideChange{}
@@ -210,13 +212,14 @@ func (g *generator) hostedChange() operation {
 	return operation{Hosted: &hostedChange{At: at, Gone: g.in100(40)}}
 }
 
-// routeChange moves the last client or the last backend of a family, so that each kind of route stays.
+// routeChange moves the last client or the last backend of a family, so that each kind of route
+// stays covered.
 func (g *generator) routeChange() operation {
 	p := g.pools[g.in100(50)]
 	return operation{Route: &routeChange{pick(g, []netip.Addr{p.clients[0], p.backends[1]}), g.IntN(3), g.in100(70)}}
 }
 
-// known returns the request of a flow that there was, mostly one that there still is.
+// known returns the request of an earlier flow, mostly of one that still exists.
 func (g *generator) known(list []Flow) (Flow, bool) {
 	if len(list) == 0 {
 		return Flow{}, false
@@ -235,7 +238,8 @@ func (g *generator) rowOf(flow Flow) *Row {
 	return g.node.Half[flow]
 }
 
-// dialled returns the request of a new flow, to a frontend more often than not, from a client outside or a pod.
+// dialled returns the request of a new flow from a client outside or a pod, more often than not to
+// a frontend.
 func (g *generator) dialled(byPod bool) Flow {
 	index := 1 + g.IntN(serviceCount)
 	v4 := isV4(index)

@@ -1,7 +1,8 @@
-// Package twin is the packet path once more, as a model to compare the programs with: what a node does with a packet
-// from outside or of its pods, in plain Go, from what bpf/README.md, docs/dsr.md and docs/drops.md say and without a look at
-// the programs. It shares nothing with them. Where they may choose (a port, one backend of several) it asks what they chose, and
-// judges that.
+// Package twin is a second implementation of the packet path, a model to compare the BPF programs
+// with: what a node does with a packet from outside or from its pods, in plain Go. It was written
+// from bpf/README.md, docs/dsr.md and docs/drops.md without looking at the programs, and shares no
+// code with them. Where the programs may choose (a port, one backend of several), the model asks
+// what they chose, and checks that.
 package twin
 
 import (
@@ -10,20 +11,20 @@ import (
 	"net/netip"
 )
 
-// Verdict is what becomes of a packet.
+// Verdict is what happens to a packet.
 type Verdict uint8
 
 // The verdicts.
 const (
 	Stack Verdict = iota // it goes on to the stack
 	Drop
-	Out // it leaves by a device
+	Out // it leaves through a device
 )
 
 // Reason is what a packet is counted as.
 type Reason string
 
-// The reasons that the programs of packets count.
+// The reasons that the packet programs count.
 const (
 	NoBackend   Reason = "no-backend"
 	TableRace   Reason = "table-race"
@@ -49,27 +50,27 @@ const (
 	Malformed   Reason = "malformed"
 )
 
-// Outcome is what has to become of a packet.
+// Outcome is what must happen to a packet.
 type Outcome struct {
 	Verdict Verdict
-	Data    []byte   // what leaves or goes on
-	Counted []Reason // as which it is counted
-	Device  int      // by which it leaves
-	Bounces bool     // back where it came from, without asking anybody
-	Limited bool     // it is an error of ICMP, of which there are no more than so many; else it is dropped
-	Path    string   // the way through the model, for whoever counts ways
-	Inner   []byte   // what was in the frame, once what was around it is taken off
-	Touched []Flow   // whose rows it may have changed
+	Data    []byte   // the frame that leaves or goes on
+	Counted []Reason // what it is counted as
+	Device  int      // through which it leaves
+	Bounces bool     // XDP sends it back out of its device by itself
+	Limited bool     // an ICMP error, which is rate limited; beyond the limit the packet is dropped
+	Path    string   // the path through the model, for coverage
+	Inner   []byte   // the frame that came in, without its encapsulation
+	Touched []Flow   // flows whose rows the packet may have changed
 
-	Around   int  // so many bytes are put around it
-	Marked   bool // it has an option more
-	Spreads  bool // the port of the source of what is around it is any of many, for whoever spreads flows over links
-	Detours  bool // XDP may leave it to tc, since fragments wait that may be for it
-	OfPod    bool // it was sent by a pod, or to one
-	Replaced bool // what goes on is another packet, that waited for it
+	Around   int  // number of bytes of encapsulation added
+	Marked   bool // an option was added
+	Spreads  bool // the outer source port may be any of many, to spread flows over links
+	Detours  bool // XDP may leave it to tc, because fragments wait that may belong to it
+	OfPod    bool // a pod sent it or gets it
+	Replaced bool // what goes on is another packet, which waited for this one
 }
 
-// Witness tells what the programs chose with the packet at hand.
+// Witness tells what the programs chose for the current packet.
 type Witness interface {
 	// Half returns the row that they wrote for a flow that begins.
 	Half(Flow) (Row, bool)
@@ -77,12 +78,13 @@ type Witness interface {
 	Kept(service int, client netip.Addr) (backend int, ok bool)
 	// Counted reports whether the packet was counted as a reason.
 	Counted(Reason) bool
-	// Waits returns how many fragments ever waited for the first of their datagram.
+	// Waits returns how many fragments have ever waited for the first of their datagram.
 	Waits() uint64
 }
 
-// ErrChoice is wrapped by the errors of Receive: the programs chose what is not to be had.
-var ErrChoice = errors.New("not to be chosen")
+// ErrChoice is wrapped by the errors of Receive and Send when the programs made a choice that is
+// not allowed.
+var ErrChoice = errors.New("choice not allowed")
 
 // visitor is a client of a service with session affinity.
 type visitor struct {
@@ -96,7 +98,7 @@ type visit struct {
 	lapsed  bool
 }
 
-// datagram is what the fragments of one have in common.
+// datagram identifies a datagram by what its fragments have in common.
 type datagram struct {
 	source, dest netip.Addr
 	id           uint32
@@ -107,13 +109,13 @@ type datagram struct {
 type Node struct {
 	Tables
 	Open, Half map[Flow]*Row
-	Room       int    // so many rows are open at the most
+	Room       int    // maximum number of rows in Open
 	Now        uint32 // in ticks
 	Changed    uint32 // when ways last changed, as far as the node was told
-	Followed   uint32 // until when it is told
-	Guards     uint32 // when it changed who may use load balancers' addresses, likewise
+	Followed   uint32 // until when the node is told of changes
+	Guards     uint32 // when the source ranges of load balancers last changed, as far as the node was told
 
-	dialled   bool // a pod ever began a flow by packets
+	dialled   bool // whether a pod ever began a flow with packets
 	visits    map[visitor]*visit
 	datagrams map[datagram]Flow
 	chosen    map[choice]int
@@ -134,22 +136,22 @@ type step struct {
 	frame  []byte
 	device int
 	at     place
-	// remembered is whether the packet is the first fragment of a datagram that is ours.
+	// remembered reports that the packet is the first fragment of a datagram of a known flow.
 	remembered    bool
 	behind        bool // XDP leaves it to tc, by what is known of the flow
 	witness       Witness
 	by            choice  // what the choice of a backend depends on
-	mode          Direct  // how packets of the service get to other nodes
-	tunnel        *tunnel // what was around the packet
-	isStray       bool    // it is not as nodes send such
-	givesBack     bool    // to where it came from
-	isNew         bool    // the packet has made the row of a flow that its backend answers, and may yet take it back
-	answersItself bool    // a pod is its own backend, and this is what it says as that
+	mode          Direct  // how packets of the service reach other nodes
+	tunnel        *tunnel // the encapsulation that the packet came with
+	isStray       bool    // its encapsulation is not as nodes write it
+	givesBack     bool    // it goes back to the node that forwarded it
+	isNew         bool    // the packet made the row of a direct flow, and may still move it to this node
+	answersItself bool    // a pod is its own backend, and this packet is its answer
 	out           Outcome
 	err           error
 }
 
-// Receive says what has to become of a frame that came in by a device.
+// Receive returns what must happen to a frame that came in through a device.
 func (n *Node) Receive(frame []byte, device int, w Witness) (Outcome, error) {
 	s := &step{Node: n, packet: read(frame), frame: frame, device: device, witness: w}
 	if s.tagged {
@@ -179,14 +181,14 @@ func (n *Node) Receive(frame []byte, device int, w Witness) (Outcome, error) {
 	return s.out, s.err
 }
 
-// Leave says the same of a frame that is about to leave.
+// Leave returns the same for a frame that is about to leave the node.
 func (n *Node) Leave(frame []byte) (Outcome, error) {
 	s := &step{Node: n, packet: read(frame), frame: frame, at: leaves}
 	s.translate()
 	return s.out, s.err
 }
 
-// translate is for packets that are elsewhere than where they came in.
+// translate handles packets elsewhere than where they came in.
 func (s *step) translate() {
 	switch s.content {
 	case ported:
@@ -202,7 +204,7 @@ func (s *step) translate() {
 	}
 }
 
-// pass leaves a packet to the stack, which is to see nothing that another node forwarded.
+// pass leaves a packet to the stack, which must not see anything that another node forwarded.
 func (s *step) pass(path string) Outcome {
 	if s.tunnel != nil {
 		s.drop(Stray, path+", stray")
@@ -223,10 +225,10 @@ func (s *step) refuse(format string, args ...any) {
 	}
 }
 
-// touch notes whose rows may have changed.
+// touch records flows whose rows may have changed.
 func (s *step) touch(flows ...Flow) { s.out.Touched = append(s.out.Touched, flows...) }
 
-// wayOf returns the way that the packets of a row have.
+// wayOf returns the way of a row's packets.
 func (n *Node) wayOf(row *Row) Way {
 	if row.Local {
 		return Way{}
@@ -234,7 +236,8 @@ func (n *Node) wayOf(row *Row) Way {
 	return n.route(row.Source, row.Dest)
 }
 
-// route returns the way from an address to another. Linux sends nothing of IPv6 on that is from or to the link alone.
+// route returns the way from one address to another. Linux forwards no IPv6 packet with a
+// link-local, loopback or multicast address.
 func (n *Node) route(from, to netip.AddrPort) Way {
 	for _, addr := range []netip.Addr{from.Addr(), to.Addr()} {
 		if addr.Is6() && (addr.IsMulticast() || addr.IsLoopback() || addr.IsLinkLocalUnicast()) {

@@ -8,8 +8,9 @@ import (
 	"strings"
 )
 
-// operation is one thing that happens: a packet comes or leaves, or somebody changes what the node goes by. It can be
-// written down, so that what once found something is not lost when the generator changes.
+// operation is one thing that happens: a packet comes in or leaves, or the node's configuration or
+// memory changes. Operations can be written to a file, so that a sequence that once found a bug
+// survives changes of the generator.
 type operation struct {
 	In       *arrival        `json:"in,omitempty"`
 	Leaving  hexFrame        `json:"leaving,omitempty"`
@@ -26,7 +27,7 @@ type operation struct {
 	Visit    *visitChange    `json:"visit,omitempty"`
 }
 
-// hexFrame is a frame that people can read.
+// hexFrame is a frame that is written in hexadecimal.
 type hexFrame []byte
 
 func (f hexFrame) MarshalText() ([]byte, error) { return []byte(hex.EncodeToString(f)), nil }
@@ -41,16 +42,16 @@ func (f *hexFrame) UnmarshalText(text []byte) error {
 type arrival struct {
 	Frame  hexFrame `json:"frame"`
 	Device int      `json:"device"`
-	Silent bool     `json:"silent,omitempty"` // no error may be sent any more
+	Silent bool     `json:"silent,omitempty"` // the limit of ICMP errors is reached
 }
 
-// podFrame is a frame that a pod sends, or that comes to one.
+// podFrame is a frame that a pod sends or gets.
 type podFrame struct {
 	Frame  hexFrame `json:"frame"`
-	Pod    int      `json:"pod"`              // its device
-	To     bool     `json:"to,omitempty"`     // it comes to the pod
-	Past   bool     `json:"past,omitempty"`   // pods' packets go past the stack
-	Silent bool     `json:"silent,omitempty"` // no error may be sent any more
+	Pod    int      `json:"pod"`              // number of its device
+	To     bool     `json:"to,omitempty"`     // the pod gets it
+	Past   bool     `json:"past,omitempty"`   // packets of pods bypass the stack
+	Silent bool     `json:"silent,omitempty"` // the limit of ICMP errors is reached
 }
 
 // frame returns the frame of an operation that is a packet.
@@ -64,10 +65,10 @@ func (o operation) frame() []byte {
 	return o.Leaving
 }
 
-// isSilent reports whether no error may be sent about it.
+// isSilent reports whether no ICMP error may be sent about it.
 func (o operation) isSilent() bool { return o.In != nil && o.In.Silent || o.Pod != nil && o.Pod.Silent }
 
-// serviceChange gives a service another content. Its backends have the numbers index*16 and up.
+// serviceChange replaces the content of a service. Its backends have the numbers from index*16 on.
 type serviceChange struct {
 	Index    int            `json:"index"`
 	Service  Service        `json:"service"`
@@ -75,15 +76,15 @@ type serviceChange struct {
 	Ranges   []netip.Prefix `json:"ranges,omitempty"`
 }
 
-// insideChange says what is inside of the cluster from now on.
+// insideChange sets the prefixes inside the cluster.
 type insideChange struct {
 	Prefixes []netip.Prefix `json:"prefixes"`
 }
 
-// backendsEach is how many numbers of backends each service has.
+// backendsEach is how many backend numbers each service has.
 const backendsEach = 16
 
-// frontendChange adds or removes a frontend, or closes it as a node does that is drained.
+// frontendChange adds or removes a frontend, or closes it as draining a node does.
 type frontendChange struct {
 	Key      Key      `json:"key"`
 	Frontend Frontend `json:"frontend"`
@@ -91,7 +92,7 @@ type frontendChange struct {
 	Closed   bool     `json:"closed,omitempty"`
 }
 
-// nodeChange is about the node's addresses.
+// nodeChange changes the node's addresses.
 type nodeChange struct {
 	Own        netip.Addr `json:"own,omitzero"` // with NodePorts or without
 	Ports      bool       `json:"ports,omitempty"`
@@ -100,46 +101,46 @@ type nodeChange struct {
 	Ping       netip.Addr `json:"ping,omitzero"`
 }
 
-// routeChange is about the way to an address.
+// routeChange changes the way to an address.
 type routeChange struct {
 	Addr   netip.Addr `json:"addr"`
 	Device int        `json:"device"`
 	Known  bool       `json:"known"`
 }
 
-// toldChange is what the node is told of changes of ways, in ticks from now on.
+// toldChange sets what the node is told about changes of ways, in ticks from now.
 type toldChange struct {
 	Changed  int32 `json:"changed"`
 	Followed int32 `json:"followed"`
-	Guards   int32 `json:"guards,omitempty"` // of who may use load balancers' addresses
+	Guards   int32 `json:"guards,omitempty"` // when source ranges of load balancers changed
 }
 
-// hostedChange is about a backend on this node that other nodes forward to.
+// hostedChange adds or removes a backend on this node to which other nodes forward.
 type hostedChange struct {
 	At   netip.AddrPort `json:"at"`
 	Gone bool           `json:"gone,omitempty"`
 }
 
-// servedChange is about whether answers get their source at a device.
+// servedChange sets whether answers get their source rewritten at a device.
 type servedChange struct {
 	Device int  `json:"device"`
 	Gone   bool `json:"gone,omitempty"`
 }
 
-// flowChange is what happens to the row of a flow without a packet.
+// flowChange changes the row of a flow without a packet.
 type flowChange struct {
 	Flow Flow   `json:"flow"`
-	What string `json:"what"` // evict, age, tear, or outlive what may be given back
+	What string `json:"what"` // evict, age, tear, or outlive the time to be given back
 }
 
-// visitChange makes what is remembered of a client older.
+// visitChange ages the record of a client.
 type visitChange struct {
 	Client  netip.Addr `json:"client"`
 	Service int        `json:"service"`
 	Lapse   bool       `json:"lapse,omitempty"`
 }
 
-// encode writes operations down, a line each.
+// encode writes operations as text, one per line.
 func encode(list []operation) ([]byte, error) {
 	var b strings.Builder
 	encoder := json.NewEncoder(&b)
@@ -184,7 +185,7 @@ func (o operation) String() string {
 	return string(text)
 }
 
-// describe tells of a frame what a reader wants to know, and all of it.
+// describe describes a frame for a reader, and appends all its bytes.
 func describe(frame []byte) string {
 	p := read(frame)
 	kind := []string{"other", "flow", "cut", "message", "later fragment"}[p.content]

@@ -7,14 +7,14 @@ import (
 	"slices"
 )
 
-// The option by which a packet says what its client dialled, see docs/dsr.md.
+// The option by which a packet says what address and port its client dialed, see docs/dsr.md.
 const (
 	option4     = 158
 	option6     = 0x5e
 	mostHeader4 = 60
 )
 
-// option returns the option of IPv4, or the header of destination options of IPv6 with that one.
+// option returns the IPv4 option, or an IPv6 destination options header with the option.
 func option(v4 bool, next byte, dialled netip.AddrPort) []byte {
 	if v4 {
 		return append(binary.BigEndian.AppendUint16([]byte{option4, 8}, dialled.Port()), dialled.Addr().AsSlice()...)
@@ -23,7 +23,8 @@ func option(v4 bool, next byte, dialled netip.AddrPort) []byte {
 	return append(binary.BigEndian.AppendUint16([]byte{next, 2, 1, 0, option6, 18}, dialled.Port()), to[:]...)
 }
 
-// mayHaveOption reports whether a flow gets the option, by what its first packet has of its own.
+// mayHaveOption reports whether a flow may use the option, judging by the options of its first
+// packet.
 func (s *step) mayHaveOption() bool {
 	own := s.l4 - s.l3
 	if s.v4 {
@@ -32,15 +33,16 @@ func (s *step) mayHaveOption() bool {
 	return own == 40 || s.first && own == 48
 }
 
-// isInside reports whether the client is inside of the cluster: nobody gives back what comes with an option. Addresses of
-// IPv4 are among those of IPv6, as ::ffff:0:0/96.
+// isInside reports whether the client is inside the cluster: nobody gives back what comes with an
+// option. IPv4 addresses are matched as IPv6, as ::ffff:0:0/96.
 func (s *step) isInside() bool {
 	client := s.flow.Source.Addr()
 	mapped := netip.AddrFrom16(client.As16())
 	return slices.ContainsFunc(s.Inside, func(p netip.Prefix) bool { return p.Contains(client) || p.Contains(mapped) })
 }
 
-// hasRoom reports whether a packet may have the option, which comes before all of its own but what is for every hop.
+// hasRoom reports whether a packet has room for the option, which precedes all its own options
+// except hop-by-hop ones.
 func (s *step) hasRoom() bool {
 	ip := s.frame[s.l3:]
 	if s.v4 {
@@ -49,11 +51,12 @@ func (s *step) hasRoom() bool {
 	return ip[6] != 0
 }
 
-// mark sends a packet to its backend, from the client, with what that dialled.
+// mark sends a packet to its backend, from the client, with the dialed address and port in the
+// option.
 func (s *step) mark(row *Row, path string) Reason {
 	if !s.hasRoom() {
 		s.behind, s.out.Bounces = true, false
-		if s.isNew { // in place of one that was to come in again, and had room
+		if s.isNew { // in place of a first packet that was to come in again, and had room
 			s.fallBack(row)
 			return ""
 		}
@@ -84,7 +87,8 @@ func (s *step) mark(row *Row, path string) Reason {
 	return ""
 }
 
-// changeHeader changes the length of a header of IPv4 for an option that comes or goes, with its sum.
+// changeHeader changes the length of an IPv4 header for an option that is added or removed, and its
+// checksum.
 func (s *step) changeHeader(frame []byte, by int, comes, goes []byte) {
 	ip := frame[s.l3:]
 	before := append(bytes.Clone(ip[:4]), goes...)
@@ -96,8 +100,8 @@ func (s *step) changeHeader(frame []byte, by int, comes, goes []byte) {
 	resum(ip[10:12], before, after)
 }
 
-// changeLength changes what a header says of a length. Zero stands for as much as there is, of merged packets that are too long to
-// say so: that they are until the option is taken out.
+// changeLength changes a length field by by. Zero stands for everything there is, in merged packets
+// whose length does not fit the field: the field is zero until the option is removed.
 func changeLength(length []byte, by, whole int) {
 	size := int(binary.BigEndian.Uint16(length))
 	switch {
@@ -126,8 +130,8 @@ func (s *step) pointed(to netip.AddrPort) []byte {
 	return frame
 }
 
-// unmark takes the option out of a packet for a backend here, and gives it back what was dialled. What only begins like it is a
-// stray. False: there is none.
+// unmark removes the option from a packet for a backend here, and restores the dialed destination.
+// A packet whose option is malformed is a stray. unmark returns false if there is no option.
 func (s *step) unmark() bool {
 	if s.l3 == 0 {
 		return false
@@ -162,8 +166,8 @@ func (s *step) unmark() bool {
 	return true
 }
 
-// findOption looks for the option in a packet for a backend here, where nodes put it: first. It is of no size if it is not as
-// they write it, or comes twice. XDP leaves all of them to tc.
+// findOption looks for the option in a packet for a backend here, where nodes put it: first. size
+// is 0 if the option is not as nodes write it, or comes twice. XDP leaves all of these to tc.
 func (s *step) findOption() (size int, found bool) {
 	ip := s.frame[s.l3:]
 	if s.v4 {
@@ -192,12 +196,13 @@ func (s *step) findOption() (size int, found bool) {
 	return 24, true
 }
 
-// begins6 reports whether a header of destination options begins with the option, padding or not.
+// begins6 reports whether a destination options header begins with the option, after padding or
+// not.
 func begins6(header []byte) bool {
 	return header[2] == option6 || header[2] == 1 && header[3] == 0 && header[4] == option6
 }
 
-// readOption returns what was dialled. What has no port of its own has none there.
+// readOption returns the dialed address and port. For a packet without ports the port is 0.
 func (s *step) readOption(option []byte) netip.AddrPort {
 	if s.v4 {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(option[4:])), binary.BigEndian.Uint16(option[2:]))

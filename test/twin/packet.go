@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// The protocols that are looked into.
+// The protocols that are parsed.
 const (
 	protoICMP   = 1
 	protoTCP    = 6
@@ -15,7 +15,7 @@ const (
 	protoSCTP   = 132
 )
 
-// The chunks of SCTP that begin or end an association.
+// The SCTP chunks that begin or end an association.
 const (
 	chunkInit             = 1
 	chunkInitAck          = 2
@@ -25,7 +25,7 @@ const (
 	chunkShutdownComplete = 14
 )
 
-// The flags of TCP that matter.
+// The TCP flags that matter.
 const (
 	FIN = 0x01
 	SYN = 0x02
@@ -33,20 +33,20 @@ const (
 	ACK = 0x10
 )
 
-// What is looked through; whatever has more is the stack's.
+// How much is parsed; packets with more headers are left to the stack.
 const (
 	mostTags       = 2
 	mostExtensions = 6
 	deepest        = 1024
 )
 
-// content is what a packet has after the headers of IP.
+// content is what a packet has after the IP headers.
 type content uint8
 
 const (
-	other    content = iota // nothing that has ports, or not enough of it
+	other    content = iota // no protocol with ports, or too little of it
 	ported                  // TCP, UDP or SCTP
-	cut                     // TCP or SCTP, which ends after the ports
+	cut                     // TCP or SCTP that ends right after the ports
 	message                 // ICMP of the packet's family
 	fragment                // a later fragment
 )
@@ -56,19 +56,19 @@ type packet struct {
 	content content
 	flow    Flow
 	l3, l4  int
-	flags   byte // of TCP, or what the first chunk of SCTP would have
+	flags   byte // of TCP, or the flags that correspond to the first SCTP chunk
 	ttl     byte
-	seq     uint32 // of SCTP the tag that is asked for
-	ack     uint32 // of SCTP the tag of the packet
-	id      uint32 // of the datagram that a fragment is of
+	seq     uint32 // for SCTP the tag that is requested
+	ack     uint32 // for SCTP the tag of the packet
+	id      uint32 // identification of the datagram that a fragment belongs to
 	tagged  bool
 	v4      bool
-	whole   bool // no router may cut it up
+	whole   bool // routers must not fragment it
 	first   bool // the first of several fragments
 	short   bool // it ends within a header
 }
 
-// read reads a frame.
+// read parses a frame.
 func read(frame []byte) packet {
 	if len(frame) < 14 {
 		return packet{}
@@ -122,7 +122,7 @@ func readIPv6(frame []byte, at int) packet {
 	p.flow.Source = netip.AddrPortFrom(netip.AddrFrom16([16]byte(ip[8:])), 0)
 	p.flow.Dest = netip.AddrPortFrom(netip.AddrFrom16([16]byte(ip[24:])), 0)
 	if p.flow.Source.Addr().Is4In6() || p.flow.Dest.Addr().Is4In6() {
-		return packet{l3: at} // such addresses are on no wire
+		return packet{l3: at} // such addresses never appear on the wire
 	}
 	next := ip[6]
 	at += 40
@@ -155,7 +155,7 @@ func readIPv6(frame []byte, at int) packet {
 	return p
 }
 
-// readPorts reads what all that is looked into has at its beginning.
+// readPorts parses what all parsed protocols have at their start.
 func (p *packet) readPorts(frame []byte, at int) {
 	ofFamily := uint8(protoICMPv6)
 	if p.v4 {
@@ -193,7 +193,7 @@ func (p *packet) readPorts(frame []byte, at int) {
 	p.flow.Dest = netip.AddrPortFrom(p.flow.Dest.Addr(), binary.BigEndian.Uint16(l4[2:]))
 }
 
-// readAssociation reads what a packet of SCTP is about.
+// readAssociation parses an SCTP packet.
 func (p *packet) readAssociation(l4 []byte) {
 	p.ack = binary.BigEndian.Uint32(l4[4:])
 	if len(l4) == 12 {
@@ -215,7 +215,7 @@ func (p *packet) readAssociation(l4 []byte) {
 	}
 }
 
-// base returns the length of a header of IP without more.
+// base returns the length of an IP header without options.
 func (p *packet) base() int {
 	if p.v4 {
 		return 20
@@ -223,16 +223,16 @@ func (p *packet) base() int {
 	return 40
 }
 
-// shakesHands reports whether what the packet is of begins with a handshake.
+// shakesHands reports whether the protocol of the packet begins with a handshake.
 func (p *packet) shakesHands() bool { return p.flow.Proto == protoTCP || p.flow.Proto == protoSCTP }
 
 // begins reports whether a packet begins a connection.
 func (p *packet) begins() bool { return p.flags&(SYN|ACK|RST) == SYN }
 
-// welcomes reports whether a server answers a client who begins.
+// welcomes reports whether a packet is a server's answer to the beginning of a connection.
 func (p *packet) welcomes() bool { return p.flags&(SYN|ACK|RST) == SYN|ACK }
 
-// sumAt returns where the checksum of TCP or UDP is.
+// sumAt returns the offset of the TCP or UDP checksum.
 func (p *packet) sumAt() int {
 	if p.flow.Proto == protoTCP {
 		return p.l4 + 16

@@ -6,14 +6,15 @@ import (
 	"net/netip"
 )
 
-// Pods of this node send by devices of their own, at which it is judged what they may send, and where what they send to services as
-// packets, and get from there, is translated. Nowhere else: beyond, everybody sees the pod and its backend.
+// Pods of this node have devices of their own. There the node checks what they may send, and
+// translates the packets that they send to services and get from them. It does so nowhere else:
+// beyond the device, everybody sees the pod and its backend.
 
 // place is where a packet is on its way.
 type place uint8
 
 const (
-	comesIn place = iota // by a device, from outside
+	comesIn place = iota // through a device, from outside
 	leaves               // the node
 	fromPod
 	toPod
@@ -34,7 +35,8 @@ func (r *Row) isAt(at place) bool {
 	return r.Inside && r.Reply
 }
 
-// astray handles what comes in with a row of pods: somebody outside speaks as one, or a backend answers one.
+// astray handles an incoming packet whose row is a pod's: a host outside uses a pod's address, or a
+// backend answers a pod.
 func (s *step) astray(row *Row) {
 	if row.Reply {
 		s.pass("answer to a pod")
@@ -43,18 +45,19 @@ func (s *step) astray(row *Row) {
 	s.drop(Spoofed, "like a pod's")
 }
 
-// elsewhere handles a packet with a row that is for another place. What a pod answers to itself meets no other.
+// elsewhere handles a packet whose row belongs to another place. A pod's answer to itself passes no
+// other place.
 func (s *step) elsewhere(row *Row, what string) {
 	path := s.at.String() + ", no reply"
 	if what != "" {
 		path = what + ", " + path
 	}
-	s.out.Verdict, s.out.Data, s.out.Path = Stack, s.frame, path // also from another node: it is known here
+	s.out.Verdict, s.out.Data, s.out.Path = Stack, s.frame, path // even if another node forwarded it: its flow is known here
 	s.answersItself = s.at == fromPod && row.isAt(toPod)
 }
 
-// Send says what has to become of a frame that a pod sends by its device. Past the stack, what is translated goes on to where it
-// is for without the node's own network.
+// Send returns what must happen to a frame that a pod sends through its device. If past, translated
+// packets go on to their destination without passing the node's stack.
 func (n *Node) Send(frame []byte, pod int, past bool, w Witness) (Outcome, error) {
 	s := &step{Node: n, packet: read(frame), frame: frame, device: pod, at: fromPod, witness: w}
 	switch reason, stays := s.judgeSender(); {
@@ -69,7 +72,7 @@ func (n *Node) Send(frame []byte, pod int, past bool, w Witness) (Outcome, error
 	return s.out, s.err
 }
 
-// Deliver says the same of a frame that somebody, the node's own network at the latest, has for a pod.
+// Deliver returns the same for a frame that goes to a pod, from the node's stack or past it.
 func (n *Node) Deliver(frame []byte, pod int) (Outcome, error) {
 	s := &step{Node: n, packet: read(frame), frame: frame, device: pod, at: toPod}
 	if s.pass("nobody dials"); n.dialled {
@@ -79,7 +82,7 @@ func (n *Node) Deliver(frame []byte, pod int) (Outcome, error) {
 	return s.out, s.err
 }
 
-// goThrough is for what the pod may send.
+// goThrough handles what the pod is allowed to send.
 func (s *step) goThrough(past bool) {
 	_, toPod := s.Pods[s.flow.Dest.Addr()]
 	if s.pass("not dialled"); !toPod && !s.isPlainlyNobodys() {
@@ -106,8 +109,8 @@ func (s *step) goThrough(past bool) {
 	s.sendOut()
 }
 
-// isPlainlyNobodys reports whether the ports of a packet are where nearly all have them, and say that it is for no service: then
-// nobody looks for a row that it may have for other reasons.
+// isPlainlyNobodys reports whether a packet has its ports in the usual place, and they match no
+// service: then the programs do not look for a row that it may have for other reasons.
 func (s *step) isPlainlyNobodys() bool {
 	if s.content != ported && s.content != cut || s.flow.Proto == protoSCTP || s.l4 != s.l3+s.base() || s.first {
 		return false
@@ -116,7 +119,7 @@ func (s *step) isPlainlyNobodys() bool {
 	return !ok && !s.isOfPods(s.flow)
 }
 
-// isOfPods reports whether a row of a flow is one of pods.
+// isOfPods reports whether the row of a flow is a pod's.
 func (n *Node) isOfPods(flow Flow) bool {
 	row := n.Open[flow]
 	if row == nil {
@@ -125,7 +128,8 @@ func (n *Node) isOfPods(flow Flow) bool {
 	return row != nil && row.Inside
 }
 
-// answersPod reports whether a packet may be an answer to what a pod dialled: it then enters that by the node's end of its device.
+// answersPod reports whether a packet may be the answer to a flow that a pod dialed: such a packet
+// must enter the pod's device at the node's end.
 func (n *Node) answersPod(frame []byte) bool {
 	p := read(frame)
 	if !n.dialled {
@@ -143,7 +147,7 @@ func (n *Node) answersPod(frame []byte) bool {
 	return false
 }
 
-// sendTo has a packet go on to a pod of this node, past the stack if it may.
+// sendTo sends a packet on to a pod of this node, past the stack if allowed.
 func (s *step) sendTo(pod int) {
 	frame := s.out.Data
 	if s.ttl <= 1 || s.answersPod(frame) && len(frame) > 14+s.MTU[pod] {
@@ -154,7 +158,8 @@ func (s *step) sendTo(pod int) {
 	s.out.Path += ", to a pod"
 }
 
-// sendOut has a packet leave the node past the stack, if nobody has to be told and the device is one of those that are served.
+// sendOut sends a packet out of the node past the stack, if no ICMP error is needed and the device
+// is one that is served.
 func (s *step) sendOut() {
 	p := read(s.out.Data)
 	way := s.route(p.flow.Source, p.flow.Dest)
@@ -166,7 +171,7 @@ func (s *step) sendOut() {
 	s.out.Path += ", out"
 }
 
-// answerItself turns what a pod answers to itself round.
+// answerItself turns around a pod's answer to itself.
 func (s *step) answerItself() {
 	if s.ttl <= 1 {
 		return
@@ -175,7 +180,7 @@ func (s *step) answerItself() {
 	s.out.Path += ", to itself"
 }
 
-// goOut has a packet go on by a device, a hop further.
+// goOut sends a packet on through a device, one hop further.
 func (s *step) goOut(device int, way Way) {
 	frame := bytes.Clone(s.out.Data)
 	if way.known() {
@@ -186,7 +191,7 @@ func (s *step) goOut(device int, way Way) {
 	s.out.Verdict, s.out.Data, s.out.Device = Out, frame, device
 }
 
-// What pods must not say, and what stays on their links.
+// What pods must not send, and what stays on their links.
 const (
 	routerAdvert    = 134
 	neighbourAdvert = 136
@@ -195,7 +200,8 @@ const (
 	lastOfLink      = 143
 )
 
-// judgeSender reports whether the pod may send what it sends, or why not, and whether that is for its own link alone.
+// judgeSender returns whether the pod may send the packet, the reason if not, and whether the
+// packet is for the pod's own link only.
 func (s *step) judgeSender() (reason Reason, stays bool) {
 	if len(s.frame) < 14 {
 		return Malformed, false
@@ -228,7 +234,8 @@ func (s *step) judgeSender() (reason Reason, stays bool) {
 	return s.judgeStranger(stays)
 }
 
-// ends returns the source or the destination of a packet, mapped ones as those of IPv4 that they pass for.
+// ends returns the source or the destination of a packet; IPv4-mapped addresses become the IPv4
+// addresses they stand for.
 func (s *step) ends(i int) netip.Addr {
 	ends := endsOf(s.frame[s.l3:])
 	half := len(ends) / 2
@@ -236,7 +243,7 @@ func (s *step) ends(i int) netip.Addr {
 	return addr.Unmap()
 }
 
-// isPlain reports whether a packet of a pod's own address has nothing in which something may hide, so that it is not read further.
+// isPlain reports whether a packet from a pod's own address has nothing that needs further parsing.
 func (s *step) isPlain() bool {
 	ip := s.frame[s.l3:]
 	if s.ends(1).IsLoopback() {
@@ -248,7 +255,7 @@ func (s *step) isPlain() bool {
 	return ip[6] == protoTCP
 }
 
-// judgeARP judges ARP of which the generator makes none that is right.
+// judgeARP judges ARP; the generator makes no correct ARP packets.
 func (s *step) judgeARP() (reason Reason, stays bool) {
 	if len(s.frame) < 14+28 {
 		return Malformed, false
@@ -256,7 +263,7 @@ func (s *step) judgeARP() (reason Reason, stays bool) {
 	return Protocol, false
 }
 
-// judgeContent is about what a packet says, whosever addresses it has.
+// judgeContent judges a packet by what it says, whatever its addresses are.
 func (s *step) judgeContent() (reason Reason, stays bool) {
 	server := uint16(547)
 	if s.v4 {
@@ -286,7 +293,8 @@ func (s *step) judgeContent() (reason Reason, stays bool) {
 	}
 }
 
-// judgeStranger is about what has another source than the pod's addresses: one of the link, or none yet.
+// judgeStranger judges a packet whose source is not one of the pod's addresses: a link-local
+// address, or none yet.
 func (s *step) judgeStranger(ofLink bool) (reason Reason, stays bool) {
 	from, to := s.flow.Source.Addr(), s.flow.Dest.Addr()
 	if s.v4 {

@@ -2,7 +2,7 @@ package twin
 
 import "net/netip"
 
-// The addresses that there are. Those of a list are reached in different ways, which routes tells.
+// The addresses in use. Those of a list are reached in different ways; see routes.
 
 func addrs(text ...string) []netip.Addr {
 	var list []netip.Addr
@@ -12,22 +12,22 @@ func addrs(text ...string) []netip.Addr {
 	return list
 }
 
-// pool is who and what there is of one family.
+// pool has the hosts and addresses of one family.
 type pool struct {
 	clients, backends, vips, clusterIPs []netip.Addr
 	open, closed                        netip.Addr // addresses of the node, with and without NodePorts
-	snat, stale                         netip.Addr // one of the node's, and one that it has no more
+	snat, stale                         netip.Addr // one of the node's, and one that it no longer has
 	strangers                           []netip.Addr
 	peers                               []netip.Addr // other nodes
-	pod                                 netip.Addr   // of this node, and no backend
-	link                                netip.Addr   // that somebody has on his link alone
+	pod                                 netip.Addr   // on this node, and not a backend
+	link                                netip.Addr   // a link-local address
 	ranges                              []netip.Prefix
 }
 
-// pods are those of this node.
+// pods returns the pods of this node.
 func (p *pool) pods() []netip.Addr { return []netip.Addr{p.backends[0], p.backends[3], p.pod} }
 
-// broadcast is whom a pod without an address asks.
+// broadcast returns the address that a pod without an address asks.
 func (p *pool) broadcast() netip.Addr { return p.strangers[3] }
 
 func pools() map[bool]pool {
@@ -71,8 +71,8 @@ func pools() map[bool]pool {
 	}
 }
 
-// podAddrs says which pods are on this node, by the devices that they have. Each is a backend of services, and the last has
-// nothing else.
+// podAddrs maps the pods on this node to their devices. The first ones are backends of services,
+// the last is not.
 func podAddrs() map[netip.Addr]int {
 	found := map[netip.Addr]int{}
 	for _, p := range pools() {
@@ -83,10 +83,11 @@ func podAddrs() map[netip.Addr]int {
 	return found
 }
 
-// firstPod is the device of the first pod; those before lead out of the node.
+// firstPod is the device of the first pod; lower devices lead out of the node.
 const firstPod = 3
 
-// routes says which devices addresses are behind, and whether the neighbour is known: every kind of each.
+// routes returns the device behind which an address is, and whether the neighbor is resolved, in
+// all combinations.
 func routes() map[netip.Addr]Way {
 	kinds := []Way{{Device: 1, Dest: MAC{1}}, {Device: 2, Dest: MAC{1}}, {Device: 1}, {Device: 2}, {}}
 	found := map[netip.Addr]Way{}

@@ -6,7 +6,8 @@ import (
 	"net/netip"
 )
 
-// datagram returns what the fragments of the packet's have in common. In IPv6 each may say another protocol.
+// datagram returns what identifies the datagram of a fragment. In IPv6 each fragment may name
+// another protocol.
 func (s *step) datagram() datagram {
 	d := datagram{s.flow.Source.Addr(), s.flow.Dest.Addr(), s.id, 0}
 	if s.v4 {
@@ -15,7 +16,7 @@ func (s *step) datagram() datagram {
 	return d
 }
 
-// continued handles a later fragment, which goes where the first one's flow goes.
+// continued handles a later fragment, which goes where the flow of the first fragment goes.
 func (s *step) continued() {
 	flow, ok := s.datagrams[s.datagram()]
 	if !ok {
@@ -44,7 +45,8 @@ func (s *step) continued() {
 	s.waitBehind(row)
 }
 
-// cutOff handles what ends within the header of TCP: as a first fragment of ours it cannot be translated.
+// cutOff handles a packet that ends within the TCP header: if it is a first fragment of a known
+// flow, it cannot be translated.
 func (s *step) cutOff() {
 	known, _ := s.find(s.flow)
 	_, dialled := s.frontend(s.flow, false)
@@ -55,7 +57,7 @@ func (s *step) cutOff() {
 	s.pass("cut off, nobody's")
 }
 
-// message handles ICMP. An error about a packet goes the way of what answers that packet.
+// message handles ICMP. An error about a packet goes the way of the answers to that packet.
 func (s *step) message() {
 	kind := s.frame[s.l4]
 	isError := kind >= 1 && kind <= 4
@@ -99,7 +101,8 @@ func (s *step) message() {
 	s.way(s.readdressError(&quote, row), row, path)
 }
 
-// readdressError returns the error with the addresses of a row, and what it quotes with those that its sender knows.
+// readdressError returns the error with the addresses of a row, and quotes the packet as the
+// receiver of the error sent it.
 func (s *step) readdressError(quote *packet, row *Row) []byte {
 	frame := bytes.Clone(s.frame)
 	s.replaceEnds(frame, quote.l3, row.Dest.Addr().AsSlice(), row.Source.Addr().AsSlice())
@@ -115,7 +118,7 @@ func (s *step) readdressError(quote *packet, row *Row) []byte {
 		resumPorted(frame[at:at+2], quote.flow.Proto, before, after)
 	}
 	source := row.Source.Addr()
-	if quote.flow.Dest.Addr() == source { // it has one name on both sides, and a router in between keeps its own
+	if quote.flow.Dest.Addr() == source { // it has one address on both sides, and a router in between keeps its own
 		source = s.flow.Source.Addr()
 	}
 	s.replaceEnds(frame, s.l3, source.AsSlice(), row.Dest.Addr().AsSlice())
@@ -123,8 +126,8 @@ func (s *step) readdressError(quote *packet, row *Row) []byte {
 	return frame
 }
 
-// resumMessage changes the checksum of ICMP for what was written into what follows it, and for the addresses that IPv6
-// has in it.
+// resumMessage updates the ICMP checksum for the changes in the message, and for the addresses that
+// ICMPv6 covers.
 func (s *step) resumMessage(frame []byte, source, dest netip.Addr) {
 	old, new := bytes.Clone(s.frame[s.l4+8:]), bytes.Clone(frame[s.l4+8:])
 	if len(old)%2 == 1 {

@@ -5,10 +5,11 @@ import (
 	"encoding/binary"
 )
 
-// everyLink is what any link takes.
+// everyLink is a size that fits every link.
 const everyLink = 576
 
-// send has a packet of TCP or UDP go the way of a row. Whoever sends what cannot go further is told.
+// send sends a TCP or UDP packet along the way of a row. It tells the sender if the packet cannot
+// go on.
 func (s *step) send(row *Row, path string) {
 	if s.first && s.flow.Proto == protoSCTP && (s.flow.Source.Port() != row.Source.Port() || s.flow.Dest.Port() != row.Dest.Port()) {
 		s.drop(FragmentCut, "first fragment of SCTP")
@@ -18,7 +19,7 @@ func (s *step) send(row *Row, path string) {
 		s.datagrams[s.datagram()] = s.flow
 		s.remembered = true
 		if s.serve() {
-			if s.isNew { // and will be once more, when it comes in again
+			if s.isNew { // and is recorded once more when it comes in again
 				row.State = Answered
 			}
 			return
@@ -28,7 +29,7 @@ func (s *step) send(row *Row, path string) {
 	s.goOn(row, path)
 }
 
-// goOn does that once it is known that nothing waits for the packet.
+// goOn does that, once it is known that no fragments wait for the packet.
 func (s *step) goOn(row *Row, path string) {
 	var reason Reason
 	if row.Direct != DirectOff {
@@ -47,7 +48,7 @@ func (s *step) goOn(row *Row, path string) {
 	}
 }
 
-// way has a translated packet go on, or says why it cannot.
+// way sends a translated packet on, or returns why it cannot.
 func (s *step) way(frame []byte, row *Row, path string) Reason {
 	s.out.Verdict, s.out.Data, s.out.Path = Stack, frame, path
 	if s.at != comesIn || row.Way.Device == 0 {
@@ -82,7 +83,7 @@ func (s *step) way(frame []byte, row *Row, path string) Reason {
 	return ""
 }
 
-// countHop takes one from what a packet may still make.
+// countHop decrements the TTL or hop limit.
 func (s *step) countHop(frame []byte) {
 	ip := frame[s.l3:]
 	if !s.v4 {
@@ -94,7 +95,8 @@ func (s *step) countHop(frame []byte) {
 	resum(ip[10:12], before, ip[8:10])
 }
 
-// readdress gives a packet the addresses and ports of a row. A UDP packet without a checksum stays so.
+// readdress writes the addresses and ports of a row into a packet. A UDP packet without a checksum
+// keeps none.
 func (s *step) readdress(frame []byte, row *Row) {
 	before := s.replaceEnds(frame, s.l3, row.Source.Addr().AsSlice(), row.Dest.Addr().AsSlice())
 	ports := bytes.Clone(frame[s.l4 : s.l4+4])
@@ -108,7 +110,8 @@ func (s *step) readdress(frame []byte, row *Row) {
 	resumPorted(check, s.flow.Proto, append(before, ports...), append(bytes.Clone(endsOf(frame[s.l3:])), frame[s.l4:s.l4+4]...))
 }
 
-// resumPorted changes the checksum of TCP or UDP. That of UDP has another name for zero, which says that there is none.
+// resumPorted updates the TCP or UDP checksum. UDP writes a zero checksum as 0xffff, because zero
+// means none.
 func resumPorted(check []byte, proto uint8, old, new []byte) {
 	if proto == protoUDP && check[0]|check[1] == 0 {
 		return
@@ -119,7 +122,8 @@ func resumPorted(check []byte, proto uint8, old, new []byte) {
 	}
 }
 
-// replaceEnds writes the addresses of a header of IP, with the checksum that it may have, and returns the old ones.
+// replaceEnds writes the addresses in an IP header, updates its checksum if there is one, and
+// returns the old addresses.
 func (s *step) replaceEnds(frame []byte, at int, source, dest []byte) []byte {
 	ip := frame[at:]
 	ends := endsOf(ip)

@@ -5,7 +5,8 @@ import (
 	"hash/crc32"
 )
 
-// sum16 returns the sum of RFC 1071 over parts, of which all but the last have an even length. It is not inverted.
+// sum16 returns the RFC 1071 sum over parts, not inverted. All parts but the last must have an even
+// length.
 func sum16(parts ...[]byte) uint16 {
 	var sum uint64
 	for _, part := range parts {
@@ -23,7 +24,7 @@ func sum16(parts ...[]byte) uint16 {
 	return uint16(sum)
 }
 
-// resum changes a checksum by RFC 1624 for what it covers: old became new.
+// resum updates a checksum by RFC 1624 after the covered bytes old became new.
 func resum(check []byte, old, new []byte) {
 	inverted := make([]byte, len(old))
 	for i := range old {
@@ -33,13 +34,13 @@ func resum(check []byte, old, new []byte) {
 	binary.BigEndian.PutUint16(check, ^sum16(sum, inverted, new))
 }
 
-// pseudo returns what else the checksum of a transport protocol covers.
+// pseudo returns the pseudo header that a transport checksum covers.
 func pseudo(source, dest []byte, size int, proto byte) []byte {
 	header := append(append([]byte{}, source...), dest...)
 	return append(binary.BigEndian.AppendUint32(header, uint32(size)), 0, 0, 0, proto)
 }
 
-// endsOf returns the addresses in a header of IP.
+// endsOf returns the addresses in an IP header.
 func endsOf(ip []byte) []byte {
 	if ip[0]>>4 == 4 {
 		return ip[12:20]
@@ -47,8 +48,9 @@ func endsOf(ip []byte) []byte {
 	return ip[8:40]
 }
 
-// resumSCTP changes the checksum of SCTP, which is at an offset and said to end at another, for new ports. The rest of the
-// packet adds the same to the sums before and after, whatever it is; so it may as well be zero.
+// resumSCTP updates the checksum of the SCTP packet from offset at to end, for new ports. The rest
+// of the packet adds the same to the CRC before and after, whatever it is, so zeros stand in for
+// it.
 func resumSCTP(frame []byte, at, end int, before []byte) {
 	check := frame[at+8 : at+12]
 	if end < at+12 || binary.LittleEndian.Uint32(check) == 0 {
@@ -62,7 +64,7 @@ func resumSCTP(frame []byte, at, end int, before []byte) {
 	binary.LittleEndian.PutUint32(check, binary.LittleEndian.Uint32(check)^sum(before)^sum(frame[at:at+4]))
 }
 
-// soundSCTP reports whether a packet of SCTP has the right checksum, or says that it has none.
+// soundSCTP reports whether an SCTP packet has the right checksum, or none.
 func soundSCTP(l4 []byte) bool {
 	if len(l4) < 12 {
 		return false

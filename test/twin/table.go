@@ -29,12 +29,12 @@ const (
 	Maglev
 )
 
-// Direct is how packets get to a backend on another node that answers its client itself.
+// Direct is how packets reach a backend on another node that answers its client directly.
 type Direct uint8
 
-// The ways.
+// The modes.
 const (
-	DirectOff Direct = iota // there are none, the answers come back
+	DirectOff Direct = iota // backends do not answer directly, the answers come back here
 	DirectIPIP
 	DirectGeneve
 	DirectOpt
@@ -60,7 +60,7 @@ type Frontend struct {
 	Kind    Kind
 }
 
-// Backend is one of those that a service is carried out by.
+// Backend is a backend of a service.
 type Backend struct {
 	At    netip.AddrPort
 	Local bool // on this node
@@ -74,37 +74,37 @@ type Service struct {
 	ExternalLocal bool
 	Ranged        bool
 	Direct        Direct   `json:",omitempty"`
-	Slots         [2][]int // of each scope: backends, some of them more than once
-	Broken        Reason   // what becomes of those who look into its tables
+	Slots         [2][]int // backends by scope, some more than once
+	Broken        Reason   // what happens to packets that need its tables
 
 	turn  uint32
 	epoch int
 }
 
-// Tables are what somebody else tells the node.
+// Tables are the node's configuration.
 type Tables struct {
 	Frontends         map[Key]Frontend
-	Closed            map[Key]Frontend // what were frontends, to which other nodes may forward still
+	Closed            map[Key]Frontend // former frontends, to which other nodes may still forward
 	Services          map[int]*Service
 	Backends          map[int]Backend
 	Ranges            map[int][]netip.Prefix
 	Inside            []netip.Prefix // the cluster's own addresses
 	Pings             map[netip.Addr]bool
-	Hosted            map[netip.AddrPort]bool // backends on this node that other nodes forward to
-	Served            map[int]bool            // devices at which answers get their source
+	Hosted            map[netip.AddrPort]bool // backends on this node to which other nodes forward
+	Served            map[int]bool            // devices at which answers get their source rewritten
 	Addresses         map[netip.Addr]bool     // of the node; true: clients outside reach NodePorts there
-	Masquerade        map[bool]netip.Addr     // by whether it is of IPv4
+	Masquerade        map[bool]netip.Addr     // keyed by whether it is IPv4
 	Routes            map[netip.Addr]Way
 	MTU               map[int]int        // of devices
 	MACs              map[int]MAC        // of devices
-	Pods              map[netip.Addr]int // pods of this node: the device of each
+	Pods              map[netip.Addr]int // pods of this node, with their devices
 	PodMACs           map[int]MAC        // of the pod's end of its device
 	Ports             [2]uint16          // the first and the last that the node may use towards backends
 	ExternalClusterIP bool
 }
 
-// frontend returns what a packet is for. That of a pod gets where a socket would: to node ports at every address of the node, and
-// to no external IP that is for those outside.
+// frontend returns the frontend of a packet. A pod's packet reaches what a pod's socket would: node
+// ports at every address of the node, and no external IP that is reserved for clients outside.
 func (t *Tables) frontend(flow Flow, ofPod bool) (Frontend, bool) {
 	if found, ok := t.Frontends[Key{flow.Dest, flow.Proto}]; ok {
 		return found, !ofPod || found.Kind != ExternalOnly
@@ -127,14 +127,15 @@ func anyAddr(addr netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// allows reports whether a service's source ranges have a client.
+// allows reports whether a service's source ranges contain a client.
 func (t *Tables) allows(service int, client netip.Addr) bool {
 	s := t.Services[service]
 	return s == nil || !s.Ranged ||
 		slices.ContainsFunc(t.Ranges[service], func(p netip.Prefix) bool { return p.Contains(client) })
 }
 
-// scope returns the scope for a packet that came from outside, or from a pod, to which external addresses lead to all.
+// scope returns the scope for a packet from outside, or from a pod, for which external addresses
+// lead to all backends.
 func (s *Service) scope(kind Kind, ofPod bool) int {
 	local := s.ExternalLocal && !ofPod
 	if kind == ClusterIP {

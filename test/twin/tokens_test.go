@@ -9,10 +9,10 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// tokens of a processor that has all.
+// tokens is how many tokens a CPU has at most.
 const tokens = 64
 
-// setTokens says how many errors may be sent: none for a moment, or as many as ever.
+// setTokens sets how many ICMP errors may be sent: none for a moment, or as many as usual.
 func (w *world) setTokens(none bool) error {
 	if none == w.silent && !none {
 		return nil
@@ -26,7 +26,7 @@ func (w *world) setTokens(none bool) error {
 	return w.maps.Allowances.Update(uint32(0), slices.Repeat([]bpf.MapsAllowance{value}, w.cpus), ebpf.UpdateAny)
 }
 
-// tokensTaken fails unless one error was paid for.
+// tokensTaken fails unless exactly one error was paid for.
 func (w *world) tokensTaken() error {
 	if w.silent {
 		return nil
@@ -35,11 +35,11 @@ func (w *world) tokensTaken() error {
 	if err := w.maps.Allowances.Lookup(uint32(0), &perCPU); err != nil {
 		return err
 	}
-	w.silent = true // so that the next packet finds all of them again
+	w.silent = true // so that the next packet finds all tokens again
 	for _, cpu := range perCPU {
 		if cpu.Tokens == tokens-1 {
 			return nil
 		}
 	}
-	return fmt.Errorf("an error was sent that was not paid for: %+v", perCPU)
+	return fmt.Errorf("an error was sent without taking a token: %+v", perCPU)
 }

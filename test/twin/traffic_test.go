@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// packet makes up a packet that comes or leaves.
+// packet makes a packet that comes in or leaves.
 func (g *generator) packet() operation {
 	d, leaving := g.draft()
 	device := 1
@@ -33,16 +33,16 @@ func (g *generator) packet() operation {
 	if leaving {
 		return operation{Leaving: frame}
 	}
-	if len(frame) > 14+g.node.MTU[device] { // which that link does not bring
+	if len(frame) > 14+g.node.MTU[device] { // larger than the link's MTU
 		return g.packet()
 	}
 	return operation{In: &arrival{Frame: frame, Device: device, Silent: g.in100(5)}}
 }
 
-// draft makes up an ordinary packet: mostly one of a flow that there is, in either direction.
+// draft makes an ordinary packet: mostly one of an existing flow, in either direction.
 func (g *generator) draft() (d draft, leaving bool) {
 	flow, ok := g.known(g.flows)
-	if g.in100(3) { // somebody outside speaks as a pod, or answers one
+	if g.in100(3) { // a host outside uses a pod's address, or answers one
 		flow, ok = g.known(g.dials)
 	}
 	if !ok || g.in100(14) {
@@ -53,7 +53,7 @@ func (g *generator) draft() (d draft, leaving bool) {
 	}
 	row := g.rowOf(flow)
 	replies := 45
-	if row != nil && row.Direct != DirectOff { // of which this node sees none
+	if row != nil && row.Direct != DirectOff { // this node sees no replies of such a flow
 		replies = 5
 	}
 	reply := row != nil && g.in100(replies)
@@ -69,7 +69,7 @@ func (g *generator) draft() (d draft, leaving bool) {
 	return d, leaving
 }
 
-// draftOf makes up a packet of a flow, or the answer to one.
+// draftOf makes a packet of a flow, or the answer to one.
 func (g *generator) draftOf(flow Flow, reply bool) draft {
 	d := draft{ttl: 64, whole: g.in100(50), seq: g.Uint32(), ack: g.Uint32(), payload: make([]byte, g.size())}
 	for i := range d.payload {
@@ -97,7 +97,7 @@ func (g *generator) draftOf(flow Flow, reply bool) draft {
 	return d
 }
 
-// size returns the length of what a packet carries, of which some just fit a link, with what is put around them or without.
+// size returns a payload length; some payloads just fit a link, with encapsulation or without.
 func (g *generator) size() int {
 	switch n := g.IntN(100); {
 	case n < 3:
@@ -160,7 +160,7 @@ func (g *generator) replyFlags(row *Row) byte {
 	return ACK
 }
 
-// ping makes up an echo request to some address of a service.
+// ping makes an echo request to some address of a service.
 func (g *generator) ping() draft {
 	v4 := g.in100(50)
 	p := g.pools[v4]
@@ -182,12 +182,13 @@ func (g *generator) ping() draft {
 	return d
 }
 
-// errorAbout makes up an error about a packet, as it left the node: so it comes back from where that went.
+// errorAbout makes an error about a packet as it left the node, so it comes from where that packet
+// went.
 func (g *generator) errorAbout(d draft, leaving bool) (draft, bool) {
 	flow := Flow{d.from, d.to, d.proto}
 	about := d
 	switch row := g.rowOf(flow); {
-	case row != nil && row.Direct != DirectOff: // what comes back is not about what this node sent, but about the answer
+	case row != nil && row.Direct != DirectOff: // such an error is not about what this node sent, but about the answer
 		about.from, about.to = flow.Dest, flow.Source
 	case row != nil:
 		about.from, about.to = row.Source, row.Dest
@@ -221,7 +222,7 @@ func (g *generator) errorAbout(d draft, leaving bool) (draft, bool) {
 	return e, !leaving && g.in100(40) || g.in100(10)
 }
 
-// fragment makes a first fragment of a packet, or one that follows one that there was.
+// fragment turns a packet into a first fragment, or into one that follows an earlier first.
 func (g *generator) fragment(d draft, known *parts) draft {
 	if len(known.firsts) > 0 && g.in100(60) {
 		first := pick(g, known.firsts)
@@ -252,7 +253,8 @@ func (g *generator) fragment(d draft, known *parts) draft {
 	return d
 }
 
-// forwarded makes a packet one that another node forwards to a backend here, or gives back, or somebody who says that he does.
+// forwarded turns a packet into one that another node forwards to a backend here or gives back, or
+// that somebody makes look so.
 func (g *generator) forwarded(d draft) draft {
 	p := g.pools[d.from.Addr().Is4()]
 	row := g.rowOf(Flow{d.from, d.to, d.proto})
@@ -336,7 +338,7 @@ func (g *generator) withOption(d draft, backend netip.AddrPort) draft {
 	return d
 }
 
-// spoil makes a frame one that no honest sender makes.
+// spoil turns a frame into one that no honest sender makes.
 func (g *generator) spoil(frame []byte) []byte {
 	switch g.IntN(4) {
 	case 0:
@@ -350,9 +352,9 @@ func (g *generator) spoil(frame []byte) []byte {
 	default:
 		switch g.IntN(4) {
 		case 0:
-			frame[0] |= 1 // to many
+			frame[0] |= 1 // multicast
 		case 1:
-			frame[g.IntN(6)] ^= 1 << g.IntN(8) // to another
+			frame[g.IntN(6)] ^= 1 << g.IntN(8) // to another host
 		default:
 			frame = append(frame, make([]byte, g.IntN(20))...)
 		}

@@ -6,22 +6,23 @@ import (
 	"net/netip"
 )
 
-// tunnel is what another node has put around a packet.
+// tunnel is the encapsulation that another node has put around a packet.
 type tunnel struct {
-	from, to netip.Addr // that node and the backend; the other way round if it is given back
+	from, to netip.Addr // that node and the backend; the other way round if the packet is given back
 	port     uint16     // of the backend; 0: the packet is given back
 	mode     Direct
 	size     int
 }
 
-// isForwarded and isReturned report whether another node has forwarded the packet, or gives it back.
+// isForwarded and isReturned report whether another node has forwarded the packet, or gives it
+// back.
 func (s *step) isForwarded() bool { return s.tunnel != nil && !s.isReturned() }
 func (s *step) isReturned() bool {
 	return s.tunnel != nil && s.tunnel.mode != DirectOpt && s.tunnel.port == 0
 }
 
-// unwrap takes off what another node has put around the packet, if it is for a backend here or about a flow of ours. That is
-// tc's, so from then on nothing is XDP's.
+// unwrap removes the encapsulation of another node, if the packet is for a backend here or about a
+// flow of this node. tc does that, so XDP does nothing more with the packet.
 func (s *step) unwrap() {
 	if s.unmark() {
 		return
@@ -35,8 +36,8 @@ func (s *step) unwrap() {
 	s.out.Inner = s.frame
 }
 
-// readTunnel reads what may be around a packet: a header of IP with nothing more in it and in one piece, or that and Geneve
-// with the one option.
+// readTunnel parses what may be an encapsulation: an unfragmented IP header without options, or
+// that and Geneve with exactly one option.
 func (s *step) readTunnel() (t tunnel, ok bool) {
 	if s.l3 == 0 || s.l4 == 0 {
 		return tunnel{}, false
@@ -70,8 +71,8 @@ func (n *Node) isHosted(ends []byte) bool {
 	return false
 }
 
-// isForBackend reports whether what is inside of a tunnel may be for a backend on this node. What has no ports that can be
-// told may be about one.
+// isForBackend reports whether the content of a tunnel may be for a backend on this node. A packet
+// without readable ports may concern one.
 func (s *step) isForBackend(t tunnel) bool {
 	inner := s.frame[s.l3+t.size:]
 	if !s.isHosted(endsOf(s.frame[s.l3:])) || len(inner) < s.base() || inner[0]>>4 != s.frame[s.l3]>>4 {
@@ -104,7 +105,8 @@ func (s *step) isForBackend(t tunnel) bool {
 	return false
 }
 
-// isAboutOurs reports whether what is inside of a tunnel was forwarded from here to where it comes from.
+// isAboutOurs reports whether the content of a tunnel was forwarded from here to the node it comes
+// from.
 func (s *step) isAboutOurs(t tunnel) bool {
 	inner := readIPv6(s.frame, s.l3+t.size)
 	if s.v4 {
@@ -117,8 +119,8 @@ func (s *step) isAboutOurs(t tunnel) bool {
 	return row != nil && !torn && !row.Reply && row.Direct != DirectOpt && row.Dest.Addr() == t.from && row.Source.Addr() == t.to
 }
 
-// meant returns the frontend that another node means with what it forwards. Its NodePorts are at addresses that are not known here, and what is closed
-// here may be open there.
+// meant returns the frontend that another node means with a packet it forwards. Its NodePorts are
+// at addresses that are not known here, and a frontend closed here may be open there.
 func (s *step) meant() (found Frontend, closed, ok bool) {
 	if found, ok := s.frontend(s.flow, false); ok {
 		return found, false, true
@@ -134,7 +136,8 @@ func (s *step) meant() (found Frontend, closed, ok bool) {
 	return found, true, ok && found.Kind == NodePort
 }
 
-// host handles the first packet here of a flow that another node forwards to a backend, whatever that node has chosen by.
+// host handles the first packet of a flow that another node forwards to a backend here, however
+// that node chose.
 func (s *step) host() {
 	found, closed, ok := s.meant()
 	backend := Backend{At: netip.AddrPortFrom(s.tunnel.to, s.tunnel.port), Local: true}
@@ -169,7 +172,8 @@ func (s *step) host() {
 	s.send(s.enterBoth(backend, found.Kind == LoadBalancer, wrote.Source, &path), path)
 }
 
-// giveBack returns a packet to the node that forwarded it, since an answer could not be given its source.
+// giveBack returns a packet to the node that forwarded it, because an answer could not get its
+// source.
 func (s *step) giveBack(backend netip.AddrPort) {
 	row := Row{Source: backend, Dest: netip.AddrPortFrom(s.tunnel.from, 0), Direct: s.tunnel.mode}
 	row.Way = s.wayOf(&row)

@@ -20,14 +20,14 @@ import (
 )
 
 var (
-	packets = flag.Int("packets", 50_000, "packets that come in by each hook")
-	from    = flag.Uint64("from", 1, "the first seed")
-	only    = flag.Uint64("seed", 0, "run the one episode of this seed")
+	packets = flag.Int("packets", 50_000, "packets that come in through each hook")
+	from    = flag.Uint64("from", 1, "first seed")
+	only    = flag.Uint64("seed", 0, "run only the episode of this seed")
 )
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// episodeLength is how many operations happen to one set of tables.
+// episodeLength is the number of operations applied to one set of tables.
 const episodeLength = 2000
 
 // begin returns a run in a world that remembers nothing.
@@ -100,7 +100,7 @@ func empty(m *ebpf.Map) error {
 	}
 }
 
-// zero makes every row of an array zero.
+// zero sets every row of an array to zero.
 func zero[T any](m *ebpf.Map) error {
 	keys, rows := make([]uint32, m.MaxEntries()), make([]T, m.MaxEntries())
 	for i := range keys {
@@ -110,7 +110,7 @@ func zero[T any](m *ebpf.Map) error {
 	return err
 }
 
-// apply has an operation happen to both.
+// apply applies an operation to both sides.
 func (r *run) apply(o operation) error {
 	if o.In != nil || o.Leaving != nil || o.Pod != nil {
 		return r.packet(o)
@@ -118,7 +118,7 @@ func (r *run) apply(o operation) error {
 	return r.change(o)
 }
 
-// episode runs what a seed says, and returns all that happened.
+// episode runs the operations of a seed, and returns them.
 func (w *world) episode(seed uint64, careful bool) (*run, []operation, error) {
 	r, err := w.begin()
 	if err != nil {
@@ -138,7 +138,7 @@ func (w *world) episode(seed uint64, careful bool) (*run, []operation, error) {
 	return r, list, r.compareAll()
 }
 
-// replay has operations happen again, with a look at everything after each packet.
+// replay applies operations again, and compares everything after each packet.
 func (w *world) replay(list []operation) (*run, int, error) {
 	r, err := w.begin()
 	if err != nil {
@@ -153,10 +153,10 @@ func (w *world) replay(list []operation) (*run, int, error) {
 	return r, len(list), nil
 }
 
-// mostTrials is how often a failure is tried in a shorter form.
+// mostTrials is how many shorter forms of a failure are tried.
 const mostTrials = 400
 
-// shorten takes out of a failure what it does not need.
+// shorten removes the operations that a failure does not need.
 func (w *world) shorten(list []operation) []operation {
 	for size, trials := len(list)/2, 0; size > 0; {
 		shorter := false
@@ -178,7 +178,7 @@ func (w *world) shorten(list []operation) []operation {
 	return list
 }
 
-// explain shortens a failure, writes it down and returns what there is to say about it.
+// explain shortens a failure, writes it to a file and returns a description.
 func (w *world) explain(seed uint64, list []operation, err error) error {
 	if _, failed, again := w.replay(list); again != nil {
 		list = w.shorten(list[:failed+1])
@@ -194,11 +194,11 @@ func (w *world) explain(seed uint64, list []operation, err error) error {
 	for i, o := range list[max(0, len(list)-60):] {
 		fmt.Fprintf(&story, "%4d %s\n", i, o)
 	}
-	return errors.Join(fmt.Errorf("%w\nafter\n%ssay it again with -seed %d (%s); once mended, keep %s in testdata", err, &story, seed, w.hook, name),
+	return errors.Join(fmt.Errorf("%w\nafter\n%srepeat it with -seed %d (%s); once fixed, keep %s in testdata", err, &story, seed, w.hook, name),
 		encodeErr)
 }
 
-// each calls test for every hook, in the namespace of a world of its own.
+// each calls test for every hook, in the namespace of a new world.
 func each(t *testing.T, test func(t *testing.T, w *world) error) {
 	t.Helper()
 	for _, hook := range []string{"tc", "xdp"} {
@@ -212,7 +212,7 @@ func each(t *testing.T, test func(t *testing.T, w *world) error) {
 	}
 }
 
-// Programs and model agree about whatever comes.
+// Programs and model agree on every packet.
 func TestTwin(t *testing.T) {
 	each(t, func(t *testing.T, w *world) error {
 		paths := map[string]int{}
@@ -241,11 +241,11 @@ func TestTwin(t *testing.T) {
 	})
 }
 
-// What once found something, or is rarely met, is kept.
+// The corpus keeps sequences that once found a bug, or that are rare.
 func TestCorpus(t *testing.T) {
 	names, err := filepath.Glob("testdata/*.jsonl")
 	if err != nil || len(names) == 0 {
-		t.Fatalf("there is no corpus: %v", err)
+		t.Fatalf("no corpus found: %v", err)
 	}
 	each(t, func(t *testing.T, w *world) error {
 		for _, name := range names {

@@ -2,14 +2,15 @@ package twin
 
 import "bytes"
 
-// waitingMost is how many fragments wait at a time for the first of their datagram; beyond, the oldest is forgotten.
+// waitingMost is how many fragments can wait at a time for the first of their datagram; one more
+// replaces the oldest.
 const waitingMost = 256
 
-// waiting are the fragments that overtook the first of their datagram.
+// waiting holds the fragments that overtook the first of their datagram.
 type waiting struct {
-	turn      uint64 // of fragments that ever waited
+	turn      uint64 // how many fragments have ever waited
 	fragments [waitingMost]*early
-	strangers map[datagram]bool // whose first was not ours: theirs need not wait
+	strangers map[datagram]bool // datagrams whose first fragment is of no known flow: their fragments need not wait
 }
 
 type early struct {
@@ -17,14 +18,15 @@ type early struct {
 	frame []byte
 }
 
-// ignore notes that a first fragment was not ours.
+// ignore records that a first fragment belongs to no known flow.
 func (s *step) ignore() {
 	if s.first && s.at == comesIn {
 		s.waiting.strangers[s.datagram()] = true
 	}
 }
 
-// ignoreBehind notes that tc may have taken a first fragment for a stranger's, as what XDP made of it.
+// ignoreBehind records that tc may have seen a first fragment, as XDP translated it, and found no
+// flow for it.
 func (s *step) ignoreBehind(row *Row) {
 	if s.first && s.at == comesIn && s.out.Verdict == Stack {
 		d := s.datagram()
@@ -33,7 +35,8 @@ func (s *step) ignoreBehind(row *Row) {
 	}
 }
 
-// wait has a fragment wait of which nothing is known. What the programs know of strangers they may forget.
+// wait keeps a fragment whose datagram is unknown. The programs may forget what they know of
+// strangers.
 func (s *step) wait() {
 	s.pass("fragment, nobody's")
 	if s.at != comesIn {
@@ -54,7 +57,7 @@ func (s *step) retain(d datagram, frame []byte) {
 	s.waiting.turn++
 }
 
-// waitBehind has a fragment wait that XDP translated, and that tc knows nothing of as what it is by then.
+// waitBehind keeps a fragment that XDP translated and that tc, seeing it translated, does not know.
 func (s *step) waitBehind(row *Row) {
 	if s.at != comesIn || s.out.Verdict != Stack || s.witness.Waits() == s.waiting.turn {
 		return
@@ -64,8 +67,9 @@ func (s *step) waitBehind(row *Row) {
 	s.retain(d, s.out.Data)
 }
 
-// serve gives back the fragments that wait for the one at hand, which comes in before them once more. The last of them
-// takes its place. False: none waits. What ends a flow could not come in twice.
+// serve releases the fragments that wait for the current packet. That packet comes in once more,
+// ahead of them, and the last of them takes its place. serve returns false if none waits. It does
+// nothing for a packet that begins and ends a flow or resets it, which could not come in twice.
 func (s *step) serve() bool {
 	if s.at != comesIn || s.flags&RST != 0 || s.begins() && s.flags&FIN != 0 {
 		return false

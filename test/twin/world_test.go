@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	openRows  = 96 // so few that there is no room for one more at times
+	openRows  = 96 // so few that at times there is no room for another
 	firstPort = 61000
 	lastPort  = 61007
 	slotsEach = 64 // of a service
@@ -34,21 +34,21 @@ type device struct {
 
 // world is the loaded programs with their maps, in a namespace with two devices.
 type world struct {
-	hook     string // what packets come in by: "tc", or "xdp" with tc behind it
+	hook     string // where packets come in: "tc", or "xdp" with tc behind it
 	maps     *maps.Maps
 	tables   *maps.Tables
 	netns    *rig.Netns
 	handle   *netlink.Handle
 	programs map[string]*ebpf.Program
 	devices  map[int]device
-	pods     map[int]device       // likewise, with pods at the far ends
-	counters map[[2]string]uint32 // hook and reason: the row
+	pods     map[int]device       // the same, with pods at the far ends
+	counters map[[2]string]uint32 // by hook and reason: the row
 	now      uint32
 	shift    uint32
-	routes   map[netip.Addr]Way // that are not as they were at first
+	routes   map[netip.Addr]Way // those that differ from the initial ones
 	buffer   maps.FlowBuffer
 	silent   bool   // there may be no tokens
-	silentAt uint64 // when they were taken
+	silentAt uint64 // when the tokens were taken
 	cpus     int
 }
 
@@ -84,7 +84,7 @@ func newWorld(t *testing.T, hook string) *world {
 	return w
 }
 
-// replaceCt gives m a map of established flows that is soon full.
+// replaceCt gives m a map of established flows that fills up soon.
 func replaceCt(t *testing.T, m *maps.Maps) error {
 	t.Helper()
 	specs, err := bpf.LoadMaps()
@@ -139,16 +139,17 @@ func (w *world) load(t *testing.T, load func() (*ebpf.CollectionSpec, error), co
 	w.now = uint32(run.Jiffies >> w.shift)
 }
 
-// pastStack is what the names of programs end in here that have pods' packets go past the stack.
+// pastStack is the suffix here of the names of programs that let pods' packets bypass the stack.
 const pastStack = ", past the stack"
 
-// readClock chooses ticks so long that none ends within some hours; what is old is made so.
+// readClock sets a tick length of hours, so that no tick ends during a test; the test ages rows
+// itself.
 func (w *world) readClock(t *testing.T) {
 	t.Helper()
 	w.load(t, bpf.LoadCollect, nil)
 }
 
-// connect gives the node two links, and each of its pods one.
+// connect gives the node two links, and one to each of its pods.
 func (w *world) connect(t *testing.T) {
 	t.Helper()
 	handle, err := netlink.NewHandleAt(netns.NsHandle(w.netns.FD()), unix.NETLINK_ROUTE)
@@ -197,7 +198,7 @@ func (w *world) connectPods(t *testing.T, far *rig.Netns) {
 	}
 }
 
-// link makes a device of the node to another namespace.
+// link connects the node to another namespace through a new device.
 func (w *world) link(t *testing.T, far *rig.Netns, name string, d device) device {
 	t.Helper()
 	rig.Veth(t, w.netns, name, far, name)
@@ -212,7 +213,7 @@ func (w *world) link(t *testing.T, far *rig.Netns, name string, d device) device
 	return d
 }
 
-// setRoute changes the way to an address; the zero way is none.
+// setRoute changes the way to an address; the zero way removes it.
 func (w *world) setRoute(addr netip.Addr, way Way) error {
 	at := func(id int) (*netlink.Route, *netlink.Neigh) {
 		d := w.devices[id]
@@ -239,7 +240,7 @@ func (w *world) setRoute(addr netip.Addr, way Way) error {
 	return w.handle.NeighSet(neighbour)
 }
 
-// way returns the way by a device.
+// way returns the way through a device.
 func (w *world) way(id int, known bool) Way {
 	if !known || id == 0 {
 		return Way{Device: id}
@@ -266,7 +267,7 @@ func (w *world) indexCounters(t *testing.T) {
 
 const counterRoom = uint32(bpf.MapsCounterRoomCOUNTER_REASONS)
 
-// counted returns how often a reason was counted, by all the hooks that count packets.
+// counted returns how often a reason was counted, summed over all hooks that count packets.
 func (w *world) counted(reason Reason) (uint64, error) {
 	var total uint64
 	for _, hook := range []string{"tc", "xdp", "pod"} {
@@ -281,7 +282,7 @@ func (w *world) counted(reason Reason) (uint64, error) {
 	return total, nil
 }
 
-// codes are the numbers that programs return.
+// The return codes of the programs.
 const (
 	tcNext     = 1<<32 - 1
 	tcDrop     = 2
@@ -291,7 +292,7 @@ const (
 	xdpTX      = 3
 )
 
-// result is what the programs made of a frame.
+// result is what the programs did with a frame.
 type result struct {
 	verdict Verdict
 	data    []byte
@@ -310,7 +311,7 @@ func (w *world) receive(frame []byte, id int) (result, error) {
 	return w.runTC("tc_from_netdev", frame, w.devices[id])
 }
 
-// leave has a frame be about to leave.
+// leave has a frame about to leave.
 func (w *world) leave(frame []byte) (result, error) {
 	return w.runTC("tc_to_netdev", frame, w.devices[1])
 }
@@ -335,18 +336,18 @@ func (w *world) runTC(name string, frame []byte, d device) (result, error) {
 	return result{verdict: map[uint32]Verdict{tcNext: Stack, tcDrop: Drop, tcRedirect: Out}[code], data: data}, err
 }
 
-// tooShort reports whether the kernel refuses to try a program of tc with a frame.
+// tooShort reports whether a frame is too short for the kernel to run a tc program with it.
 func tooShort(frame []byte) bool {
 	return len(frame) < 14+20 || frame[12] == 0x86 && frame[13] == 0xdd && len(frame) < 14+40
 }
 
-// tally returns what the programs counted of fragments that overtook their first.
+// tally returns the programs' counts of fragments that overtook their first.
 func (w *world) tally() (tally bpf.MapsLateTally, err error) {
 	err = w.maps.LateTally.Lookup(uint32(0), &tally)
 	return tally, err
 }
 
-// largest is the largest frame that comes, of which there may be one in the place of another.
+// largest is the size of the largest frame, which another may replace.
 const largest = 14 + 1500
 
 func (w *world) run(name string, frame []byte, context []uint32) (uint32, []byte, error) {
