@@ -12,13 +12,14 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// agreed is one service of those that two nodes hear of, and what it is about.
+// agreed is a Service that both nodes hear of, with its slices.
 type agreed struct {
 	*model.Service
 	slices []*model.Slice
 }
 
-// agreedServices are every algorithm that does not count, with and without affinity, weights and direct server return.
+// agreedServices returns services with every algorithm that does not depend on counting, with and
+// without affinity, weights and direct server return.
 func agreedServices() []agreed {
 	var list []agreed
 	ports := []model.Port{
@@ -49,7 +50,7 @@ func agreedServices() []agreed {
 	return list
 }
 
-// nth returns the address that is n beyond another.
+// nth returns the address n beyond another.
 func nth(first string, n int) netip.Addr {
 	addr := netip.MustParseAddr(first)
 	for range n {
@@ -65,8 +66,8 @@ func addrsFrom(first string, from, n int) (list []netip.Addr) {
 	return list
 }
 
-// live tells a node of the objects after much that is over, and out of order: the rows of its maps are where they happen
-// to be.
+// live has a node go through many changes, and then delivers the objects in random order, so that
+// the rows of its maps are in arbitrary places.
 func (m *member) live(t *testing.T, objects []agreed, r *rand.Rand) {
 	t.Helper()
 	for range 6 {
@@ -100,8 +101,9 @@ func (m *member) live(t *testing.T, objects []agreed, r *rand.Rand) {
 	}
 }
 
-// Nodes that have the same backends choose alike, whatever they were through, and at whichever address of theirs a flow
-// arrives: by its first packet, and by one in the middle where the first was another node's.
+// Nodes with the same backends choose alike, whatever happened to them before, and whichever of
+// their addresses a flow arrives at: by its first packet, and by a later one where another node got
+// the first.
 func TestNodesAgree(t *testing.T) {
 	twoNodes(t, func(t *testing.T, a, b *member) {
 		objects := agreedServices()
@@ -133,7 +135,8 @@ func agree(t *testing.T, a, b *member, service *model.Service, vip netip.Addr, p
 	var atA, atB []arrival
 	for i, client := range addrsFrom(first, 0, 25) {
 		for j := range 4 {
-			// The same flow by the same client twice, at the address of the service and at the nodes' own.
+			// The same flow of the same client twice, at the address of the service and at the
+			// nodes' own.
 			source := netip.AddrPortFrom(client, uint16(4000+16*i+j))
 			begun, later := byte(syn), byte(ack)
 			if port.Protocol == model.SCTP {
@@ -160,7 +163,8 @@ func agree(t *testing.T, a, b *member, service *model.Service, vip netip.Addr, p
 	}
 }
 
-// Affinity that has lapsed on one node is what the others know nothing of: with Maglev the choice stays.
+// When affinity has lapsed on one node, the others know nothing of it: with Maglev the choice is
+// the same.
 func TestNodesAgreeAfterLapse(t *testing.T) {
 	twoNodes(t, func(t *testing.T, a, b *member) {
 		o := agreedServices()[3]
@@ -175,13 +179,13 @@ func TestNodesAgreeAfterLapse(t *testing.T) {
 			a.lapse(t, client)
 			p := []arrival{{netip.AddrPortFrom(client, uint16(4000+i)), vip, tcp, syn}}
 			if there, here := a.meet(t, p), b.meet(t, p); there[0] != here[0] || !here[0].IsValid() {
-				t.Fatalf("%s gets %s where its affinity has lapsed, and %s elsewhere", client, there[0], here[0])
+				t.Fatalf("%s gets %s where its affinity has lapsed, but %s elsewhere", client, there[0], here[0])
 			}
 		}
 	})
 }
 
-// lapse makes the last flow of a client to any service one of long ago.
+// lapse makes the last flow of a client to any service look long past.
 func (m *member) lapse(t *testing.T, client netip.Addr) {
 	t.Helper()
 	for index := range uint32(16) {
@@ -199,7 +203,7 @@ func (m *member) lapse(t *testing.T, client netip.Addr) {
 	t.Fatalf("%s is not remembered", client)
 }
 
-// What Go says of the number of a flow is what the programs make of it, with keys and without.
+// The flow numbers that the Go code computes are those of the programs, with hash keys and without.
 func TestNumbers(t *testing.T) {
 	for _, seed := range []string{"", clusterSeed} {
 		keys := lb.NewHashKeys(seed)
@@ -227,7 +231,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// addBackends adds a service with backends on this node that differ in their ports, from 1000 on.
+// addBackends adds a service with backends on this node on different ports, from 1000 on.
 func (w *world) addBackends(t *testing.T, f family, off, n int) uint32 {
 	t.Helper()
 	w.service(t, f.any+":30080", tcp, maps.NodePort, "", false)

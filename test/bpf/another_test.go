@@ -11,8 +11,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// A device that listens to all gets frames for other hosts too, when a switch floods them. They are left as they are,
-// whatever they are: their node acts on them.
+// A device in promiscuous mode gets frames for other hosts too, when a switch floods them. The
+// programs leave all of them unchanged: the host that they are for handles them.
 func TestForAnother(t *testing.T) {
 	rig.Root(t)
 	for _, h := range hooks() {
@@ -23,7 +23,7 @@ func TestForAnother(t *testing.T) {
 				w.service(t, f.any+":30081", tcp, maps.NodePort, "", false)
 				now := w.tick(t, f.client+":4003", f.node+":30080")
 				w.tell(t, now-10, now+1000)
-				for ifindex, from := range []string{f.client + ":4002", f.client + ":4001"} { // 1 is the device that they come in by
+				for ifindex, from := range []string{f.client + ":4002", f.client + ":4001"} { // 1 is the device that they come in through
 					row := rowOf(f.snat+":61000", f.pod+":8080", false)
 					row.Ifindex, row.Dmac, row.Seen = uint32(ifindex), [6]uint8{2, 0, 0, 0, 0, 1}, now-1
 					if ifindex == 0 {
@@ -37,14 +37,15 @@ func TestForAnother(t *testing.T) {
 				}
 				frame := packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}.bytes()
 				if verdict, _ := w.run(t, w.in, frame); h.name == "xdp" && verdict != "pass" {
-					t.Errorf("what comes in by a device of which nothing is known: %s, want it left to tc", verdict)
+					t.Errorf("a frame from an unknown device: %s, want it left to tc", verdict)
 				}
 			})
 		}
 	}
 }
 
-// leavesAlone gives the world what it would forward, translate, refuse and answer, for hosts that it is not.
+// leavesAlone runs frames that the world would forward, translate, refuse and answer, but that are
+// for other hosts.
 func (w *world) leavesAlone(t *testing.T, f family) {
 	t.Helper()
 	rows, reasons := w.dump(t), w.reasons(t)
@@ -67,11 +68,12 @@ func (w *world) leavesAlone(t *testing.T, f family) {
 		t.Errorf("rows of flows (-before +now):\n%s", diff)
 	}
 	if diff := cmp.Diff(reasons, w.reasons(t)); diff != "" {
-		t.Errorf("what is counted (-before +now):\n%s", diff)
+		t.Errorf("counters (-before +now):\n%s", diff)
 	}
 }
 
-// others are addresses that differ from that of loopback, which test runs come in at, in one place, and those of many.
+// others returns MAC addresses that differ in one byte from loopback's, to which test runs send,
+// and multicast and broadcast ones.
 func others() [][]byte {
 	list := [][]byte{{1, 0, 0x5e, 0, 0, 1}, bytes.Repeat([]byte{255}, 6)}
 	for i := range 6 {

@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// resetOf is the RST that answers a segment: with the numbers that RFC 9293 gives it.
+// resetOf returns the RST that answers a segment, with the sequence numbers of RFC 9293.
 func resetOf(p packet, payload int) []byte {
 	r := packet{from: p.to, to: p.from, proto: tcp, flags: rst, seq: p.ack}
 	if p.flags&ack == 0 {
@@ -34,7 +34,7 @@ func resetOf(p packet, payload int) []byte {
 		macs: [2]byte{1, 0}}.bytes()
 }
 
-// dontFragment is what every answer says, where it can.
+// dontFragment returns the flags of every answer's IP header: don't fragment, in IPv4.
 func dontFragment(addr netip.Addr) uint16 {
 	if addr.Is4() {
 		return 0x4000
@@ -42,7 +42,7 @@ func dontFragment(addr netip.Addr) uint16 {
 	return 0
 }
 
-// refusalOf is the error that answers a packet, with as much of it as there may be.
+// refusalOf returns the ICMP error that answers a packet, quoting as much of it as allowed.
 func refusalOf(f family, from, to string, kind, code byte, rest uint32, packet []byte) []byte {
 	most, tos := 576-28, byte(0xc0)
 	if f.any == "[::]" {
@@ -52,7 +52,7 @@ func refusalOf(f family, from, to string, kind, code byte, rest uint32, packet [
 		body: packet[:min(most, len(packet))], macs: [2]byte{1, 0}}.bytes()
 }
 
-// udpTo is a datagram of UDP with a payload of n bytes.
+// udpTo returns a UDP datagram with a payload of n bytes.
 func udpTo(from, to string, n int) datagram {
 	a, b := netip.MustParseAddrPort(from), netip.MustParseAddrPort(to)
 	l4 := binary.BigEndian.AppendUint16(nil, a.Port())
@@ -66,7 +66,8 @@ func udpTo(from, to string, n int) datagram {
 	return datagram{from: a.Addr().String(), to: b.Addr().String(), proto: udp, payload: l4, macs: [2]byte{0, 1}}
 }
 
-// answered runs a packet that is refused: it is counted, and answered by want or, if that is nil, dropped.
+// answered runs a packet that is refused: it must be counted, and answered by want or, if that is
+// nil, dropped.
 func (w *world) answered(t *testing.T, name, reason string, in, want []byte) {
 	t.Helper()
 	before := w.counted(t, reason)
@@ -87,13 +88,13 @@ func (w *world) answered(t *testing.T, name, reason string, in, want []byte) {
 	}
 }
 
-// toward gives a frame its sender; the receiver is the device of a trial, which has no address.
+// toward gives a frame its sender; the receiver is the device of a test run, which has no address.
 func toward(frame []byte) []byte {
 	frame[11] = 1
 	return frame
 }
 
-// Whoever dials a service without backends is told so at once.
+// A client that dials a service without backends is told so at once.
 func TestRefusals(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30081", tcp, maps.NodePort, "", false)
@@ -137,7 +138,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// Answers go to one host, about whole packets, and never about themselves.
+// Answers go to single hosts, about whole packets, and never about answers.
 func TestNoAnswer(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30081", tcp, maps.NodePort, "", false)
@@ -165,7 +166,7 @@ func TestNoAnswer(t *testing.T) {
 	})
 }
 
-// lengthAt is where the length of the packet is.
+// lengthAt returns the offset of the packet's length field.
 func lengthAt(f family) int {
 	if f.any == "[::]" {
 		return 14 + 4
@@ -173,8 +174,8 @@ func lengthAt(f family) int {
 	return 14 + 2
 }
 
-// A policy that keeps packets on this node drops them without a word while other nodes have backends, so that load
-// balancers look elsewhere; without any backend they are refused as others are.
+// A policy that keeps packets on this node drops them silently while other nodes have backends, so
+// that load balancers look elsewhere; without any backend they are refused as usual.
 func TestPolicyIsSilent(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
@@ -188,7 +189,7 @@ func TestPolicyIsSilent(t *testing.T) {
 	})
 }
 
-// Errors are so many and no more, however many ask for them; segments are answered one by one.
+// ICMP errors are limited, however many packets ask for them; every TCP segment is answered.
 func TestAllowance(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, "", false)
@@ -214,7 +215,7 @@ func TestAllowance(t *testing.T) {
 			t.Fatal(err)
 		}
 		if verdict, _ := w.run(t, w.in, frame); verdict != "answer" {
-			t.Errorf("after a while: %s", verdict)
+			t.Errorf("after waiting for more tokens: %s", verdict)
 		}
 		p := packet{from: f.client + ":9", to: f.node + ":30081", proto: tcp, flags: syn}
 		for range burst * cpus * 2 {

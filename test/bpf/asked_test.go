@@ -15,8 +15,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// knows has every row of every CPU say that it is the way between two addresses, so that it does not matter where programs
-// look.
+// knows has every row of every CPU hold the way between two addresses, so that it does not matter
+// in which row and on which CPU programs look.
 func (w *world) knows(t *testing.T, way bpf.MapsAskedWay) {
 	t.Helper()
 	rows := make([]bpf.MapsAskedWay, ebpf.MustPossibleCPU())
@@ -30,7 +30,8 @@ func (w *world) knows(t *testing.T, way bpf.MapsAskedWay) {
 	}
 }
 
-// wayOf is the way from one address to another by the device that packets of the tests come in by.
+// wayOf returns the way from one address to another through the device that test packets come in
+// through.
 func wayOf(from, to string, seen uint32) bpf.MapsAskedWay {
 	return bpf.MapsAskedWay{
 		From: maps.AddrOf(netip.MustParseAddr(host(from))), To: maps.AddrOf(netip.MustParseAddr(host(to))), In: 1, Seen: seen,
@@ -38,7 +39,8 @@ func wayOf(from, to string, seen uint32) bpf.MapsAskedWay {
 	}
 }
 
-// askedCase says when something was, in ticks from now on, and whether a new flow then takes a way that another was told.
+// askedCase says when something happened, in ticks from now, and whether a new flow then takes a
+// way that was looked up for another flow.
 type askedCase struct {
 	name                 string
 	seen, changed, until int32
@@ -68,8 +70,8 @@ func askedCases() []askedCase {
 	}
 }
 
-// A flow takes a way that another was told while it is good. There is no route in the world of this test, so who asks gets
-// none.
+// A flow takes a way that was looked up for another one as long as it is valid. The world of this
+// test has no route, so a program that asks the kernel gets none.
 func TestAskedWays(t *testing.T) {
 	rig.Root(t)
 	config := standardConfig()
@@ -109,8 +111,8 @@ func (w *world) begun(t *testing.T, f family, port int) bpf.MapsCtEntry {
 	return row
 }
 
-// The kernel is asked once for many flows, and again after a change; that there is no way is not kept, and while nobody
-// vouches the kernel is asked for every flow.
+// The kernel is asked once for many flows, and again after a change. The programs do not remember
+// that there is no way, and while the agent does not vouch they ask the kernel for every flow.
 func TestAskedOnce(t *testing.T) {
 	rig.Root(t)
 	config := standardConfig()
@@ -146,7 +148,8 @@ func TestAskedOnce(t *testing.T) {
 	}
 }
 
-// loop gives the backend a neighbour behind loopback, and returns what makes the route there.
+// loop gives the backend a neighbor behind loopback, and returns a function that adds or removes
+// the route there.
 func (w *world) loop(t *testing.T, f family) (reach func(known bool)) {
 	t.Helper()
 	handle := handleOf(t, w.netns)

@@ -21,12 +21,12 @@ const (
 	ack = 0x10
 )
 
-// step is a packet, and what becomes of it.
+// step is a packet, and what must happen to it.
 type step struct {
 	name    string
 	in      packet
 	want    packet // without a "from": the same as in
-	leaving bool   // met by the program on the way out, which only tc has
+	leaving bool   // handled by the program on the way out, which only tc has
 	drop    string // the reason
 }
 
@@ -105,7 +105,8 @@ func eachOn(t *testing.T, at []hook, config bpf.MapsPacketConfig, story func(t *
 	}
 }
 
-// A flow by TCP to a backend on another node is established by what the client acknowledges, and by nothing else.
+// A TCP flow to a backend on another node is established by the client's acknowledgment, and by
+// nothing else.
 func TestRemoteTCP(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
@@ -138,7 +139,8 @@ func TestRemoteTCP(t *testing.T) {
 	})
 }
 
-// A flow by UDP to a backend on this node keeps the client's address, and answers leave under the frontend's.
+// A UDP flow to a backend on this node keeps the client's address, and answers leave with the
+// frontend's address.
 func TestLocalUDP(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
@@ -162,7 +164,8 @@ func TestLocalUDP(t *testing.T) {
 	})
 }
 
-// What is not ours, and what is cut off, stays as it is; what cannot be helped is dropped and counted.
+// Packets that are not for a service, or truncated, pass unchanged; packets that cannot be handled
+// are dropped and counted.
 func TestVerdicts(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
@@ -198,7 +201,7 @@ func TestVerdicts(t *testing.T) {
 	})
 }
 
-// Four ports are four flows to one backend, each with its own.
+// Four ports allow four flows to one backend, each with its own port.
 func TestPortsRunOut(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)

@@ -7,8 +7,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// directRoutes are of flows that their backend answers itself. They come last: for the backend's node there has to be a way to
-// clients, which the others do without.
+// directRoutes returns the paths of flows whose backend answers directly. They come last, because
+// the backend's node needs a route to clients, which the other paths do without.
 func directRoutes() (list []route) {
 	ways := route{"", func(t *testing.T, w *world, _ family) (string, []byte) {
 		w.leaves(t)
@@ -21,7 +21,7 @@ func directRoutes() (list []route) {
 	return list
 }
 
-// frontRoutes are those of the node in front.
+// frontRoutes returns the paths on the front node.
 func (m wrapping) frontRoutes(port int) []route {
 	request := func(f family, flags byte) packet {
 		return packet{from: f.client + ":7000", to: addrPort(f.node, port), proto: tcp, flags: flags, ack: 1001, payload: 5, whole: true}
@@ -35,7 +35,7 @@ func (m wrapping) frontRoutes(port int) []route {
 				from = f.client
 			}
 			way := wayOf(from, f.pod, now)
-			way.Smac = [6]uint8{} // that of lo, which frames come to
+			way.Smac = [6]uint8{} // lo's address, to which test frames come
 			w.knows(t, way)
 			w.service(t, addrPort(f.any, port), tcp, maps.NodePort, f.pod+":8090", false)
 			w.direct(m.mode)
@@ -50,7 +50,7 @@ func (m wrapping) frontRoutes(port int) []route {
 	}
 }
 
-// backendRoutes are those of the backend's node. XDP leaves them to tc.
+// backendRoutes returns the paths on the backend's node. XDP leaves them to tc.
 func (m wrapping) backendRoutes(port int) []route {
 	pod := func(f family) string { return addrPort(f.pod, port) }
 	forwarded := func(f family, flags byte) []byte {

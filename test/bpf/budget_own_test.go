@@ -8,7 +8,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// ownRoutes are of what leaves a node that balances what it sends to services itself.
+// ownRoutes returns the paths of packets that leave a node which balances its own packets to
+// services.
 func ownRoutes() []route {
 	leaving := func(from, to func(f family) string, proto byte) func(t *testing.T, w *world, f family) (string, []byte) {
 		return func(t *testing.T, w *world, f family) (string, []byte) {

@@ -8,7 +8,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// podRoutes are of what a pod sends and gets, in a world where packets go past the stack.
+// podRoutes returns the paths of what a pod sends and gets, in a world where packets bypass the
+// stack.
 func podRoutes() []route {
 	from := func(f family, port string) string {
 		return map[bool]string{true: "[" + pod6 + "]", false: pod4}[f.any == "[::]"] + port

@@ -22,16 +22,16 @@ const budgetHead = `# What each path of a packet may cost: the calls of helpers,
 #	go test ./test/bpf -run TestBudgets -update
 `
 
-var updateBudgets = flag.Bool("update", false, "write what paths cost into "+budgetFile)
+var updateBudgets = flag.Bool("update", false, "write the cost of paths to "+budgetFile)
 
-// route is a way through the programs that has a budget. All are taken in order in one world, so each may build on those
-// before it.
+// route is a path through the programs that has a budget. All are taken in order in one world, so
+// each may build on those before it.
 type route struct {
 	name string
 	run  func(t *testing.T, w *world, f family) (program string, frame []byte)
 }
 
-// bouncing is a row whose packets go back where they came from, which is lo for a packet that is tried.
+// bouncing plants a row whose packets go back where they came from, which is lo in a test run.
 func (w *world) bouncing(t *testing.T, proto uint8, from, to, newFrom, newTo string, reply bool) {
 	t.Helper()
 	row := rowOf(newFrom, newTo, reply)
@@ -39,20 +39,21 @@ func (w *world) bouncing(t *testing.T, proto uint8, from, to, newFrom, newTo str
 	w.plant(t, w.maps.Ct, flowOf(from, to, proto), row)
 }
 
-// tick has a packet note in a row when it is.
+// tick has a packet record the current tick in a row, and returns it.
 func (w *world) tick(t *testing.T, from, to string) uint32 {
 	t.Helper()
 	w.plant(t, w.maps.Ct, flowOf(from, to, tcp), rowOf(to, from, true))
 	w.run(t, w.in, packet{from: from, to: to, proto: tcp, flags: ack}.bytes())
 	row, ok := w.row(t, from, to, tcp)
 	if !ok {
-		t.Fatal("the row that has just been used is gone")
+		t.Fatal("the row that was just used is gone")
 	}
 	return row.Seen
 }
 
-// first plants a flow that was last used two ticks ago, and returns its next packet. Ways changed so many ticks after that,
-// as far as the programs are told. A client that keeps its address has a backend on this node.
+// first plants a flow that was last used two ticks ago, and returns its next packet. As far as the
+// programs are told, ways changed the given number of ticks after that. A client that keeps its
+// address has a backend on this node.
 func (w *world) first(t *testing.T, f family, from string, changed int32) (program string, frame []byte) {
 	t.Helper()
 	request, answer := f.client+":4001", f.node+":30080"
@@ -67,8 +68,8 @@ func (w *world) first(t *testing.T, f family, from string, changed int32) (progr
 	return w.in, packet{from: request, to: answer, proto: tcp, flags: ack}.bytes()
 }
 
-// guarded plants a flow to a load balancer's address that was last used two ticks ago, and returns its next packet. Who may
-// use the address changed so many ticks after that.
+// guarded plants a flow to a load balancer's address that was last used two ticks ago, and returns
+// its next packet. The source ranges of the address changed the given number of ticks after that.
 func (w *world) guarded(t *testing.T, f family, vip string, changed int32) (program string, frame []byte) {
 	t.Helper()
 	client := f.client + ":4002"
@@ -84,7 +85,8 @@ func (w *world) guarded(t *testing.T, f family, vip string, changed int32) (prog
 	return w.in, packet{from: client, to: vip, proto: tcp, flags: ack}.bytes()
 }
 
-// tell has the programs believe that ways last changed in one tick, and that changes are followed until another.
+// tell has the programs believe that ways last changed in one tick, and that the agent follows
+// changes until another.
 func (w *world) tell(t *testing.T, changed, until uint32) {
 	t.Helper()
 	if err := w.maps.Ways.Put(uint32(0), maps.Ways{Changed: changed, Until: until}); err != nil {
@@ -92,17 +94,17 @@ func (w *world) tell(t *testing.T, changed, until uint32) {
 	}
 }
 
-// routes lists them.
+// routes returns all paths.
 func routes() []route {
 	return slices.Concat(openRoutes(), newRoutes(), otherRoutes(), directRoutes())
 }
 
-// association is a packet of one, of which the checksum depends on the ports.
+// association returns a packet of an SCTP association, whose checksum depends on the ports.
 func association(f family, payload int) []byte {
 	return packet{from: f.client + ":4000", to: f.node + ":30080", proto: sctp, ack: 1000, payload: payload, whole: true}.bytes()
 }
 
-// openRoutes are of flows that are established.
+// openRoutes returns the paths of established flows.
 func openRoutes() []route {
 	request := func(f family, payload int) packet {
 		return packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: ack, payload: payload, whole: true}
@@ -160,7 +162,7 @@ func openRoutes() []route {
 	}
 }
 
-// newRoutes are of flows that begin.
+// newRoutes returns the paths of flows that begin.
 func newRoutes() []route {
 	dial := func(f family, port string, flags byte) packet {
 		return packet{from: f.client + ":5000", to: f.node + ":" + port, proto: tcp, flags: flags, ack: 1001}
@@ -216,7 +218,7 @@ func newRoutes() []route {
 	}
 }
 
-// otherRoutes are of packets that are no business of a service.
+// otherRoutes returns the paths of packets that are not for a service.
 func otherRoutes() []route {
 	return []route{
 		{"other, to this node", func(_ *testing.T, w *world, f family) (string, []byte) {
@@ -245,7 +247,7 @@ type budget struct {
 	instructions uint64
 }
 
-// parseBudget reads a line as budget.String writes it.
+// parseBudget parses a line that budget.String wrote.
 func parseBudget(line string) (b budget, err error) {
 	fields := strings.Split(line, " | ")
 	if len(fields) != 4 {
@@ -263,7 +265,7 @@ func (b budget) String() string {
 // spend takes every path of a hook in a family.
 func spend(t *testing.T, h hook, version string, f family) (list []budget) {
 	config := standardConfig()
-	config.TickShift = 31 // one tick for all
+	config.TickShift = 31 // one tick for the whole test
 	w := newWorldOf(t, h, config)
 	m := w.meter(t)
 	for _, r := range routes() {
@@ -280,7 +282,7 @@ func spend(t *testing.T, h hook, version string, f family) (list []budget) {
 	return list
 }
 
-// No path does more than it did when somebody last thought about it.
+// No path does more than its reviewed budget allows.
 func TestBudgets(t *testing.T) {
 	rig.Root(t)
 	var have []budget
@@ -297,7 +299,7 @@ func TestBudgets(t *testing.T) {
 	if *updateBudgets {
 		text := budgetHead
 		for _, b := range have {
-			b.instructions = (b.instructions*105/100 + 9) / 10 * 10 // so that a compiler may turn things round
+			b.instructions = (b.instructions*105/100 + 9) / 10 * 10 // slack for the compiler to reorder code
 			text += b.String() + "\n"
 		}
 		if err := os.WriteFile(budgetFile, []byte(text), 0o644); err != nil {
@@ -326,10 +328,10 @@ func checkBudgets(t *testing.T, have []budget) {
 		want, ok := budgets[b.path]
 		delete(budgets, b.path)
 		if b.verdict != want.verdict || b.calls != want.calls || b.instructions > want.instructions {
-			t.Errorf("%s: there is a budget: %v\nhave  %v\nwant  %v", b.path, ok, b, want)
+			t.Errorf("%s: has a budget: %v\nhave  %v\nwant  %v", b.path, ok, b, want)
 		}
 	}
 	for path := range budgets {
-		t.Errorf("%s: nothing takes that path any more", path)
+		t.Errorf("%s: no test takes that path any more", path)
 	}
 }

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cleanBatch is how many rows of a map are looked at by one system call.
+// cleanBatch is how many rows of a map one system call reads.
 const cleanBatch = 4096
 
-// clean deletes the rows of a map, or makes them zero, and returns how many there were.
+// clean deletes the rows of a map, or zeroes them, and returns how many there were.
 func clean(m *ebpf.Map) (rows int, err error) {
 	switch {
 	case m.Type() == ebpf.Hash, m.Type() == ebpf.LRUHash:
@@ -30,18 +30,18 @@ func clean(m *ebpf.Map) (rows int, err error) {
 	case m.Type() == ebpf.RingBuf:
 		return cleanRing(m)
 	case m.Type() == ebpf.SkStorage:
-		return 0, nil // its rows are the sockets', and go with them
+		return 0, nil // its rows belong to sockets, and go with them
 	}
-	return 0, fmt.Errorf("nobody knows how to clean a map of type %s", m.Type())
+	return 0, fmt.Errorf("clean: unknown map type %s", m.Type())
 }
 
-// raw returns a slice of so many values of so many bytes.
+// raw returns a slice of n values of size bytes.
 func raw(n, size int) any {
 	of := reflect.SliceOf(reflect.ArrayOf(size, reflect.TypeFor[byte]()))
 	return reflect.MakeSlice(of, n, n).Interface()
 }
 
-// bytesOf returns what such a slice has.
+// bytesOf returns the content of such a slice.
 func bytesOf(values any) []byte {
 	v := reflect.ValueOf(values)
 	return unsafe.Slice((*byte)(v.UnsafePointer()), v.Len()*int(v.Type().Elem().Size()))
@@ -76,7 +76,7 @@ func cleanTrie(m *ebpf.Map) (rows int, err error) {
 	}
 }
 
-// cleanMemory leaves alone what is zero, which is nearly all of it.
+// cleanMemory does not write to what is zero already, which is nearly everything.
 func cleanMemory(m *ebpf.Map) (rows int, err error) {
 	size := (int(m.ValueSize()) + 7) / 8 * 8
 	page := os.Getpagesize()
@@ -128,8 +128,8 @@ func cleanArray(m *ebpf.Map) (rows int, err error) {
 	}
 }
 
-// cleanRing has whatever was told be read. That it was told at another place of the ring than the next event will be makes
-// no difference to anybody.
+// cleanRing consumes all events. The next event then starts at another place in the ring, which
+// makes no difference to readers.
 func cleanRing(m *ebpf.Map) (unread int, err error) {
 	page := os.Getpagesize()
 	read, err := unix.Mmap(m.FD(), 0, page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)

@@ -9,13 +9,14 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// code is a program with its functions, of which the jumps go to names instead of distances, so that it can be added to.
+// code is a program with its functions. Its jumps go to names instead of offsets, so that
+// instructions can be inserted.
 type code struct {
 	insns   asm.Instructions
-	targets []int    // of a jump; -1 for what is none
+	targets []int    // of a jump; -1 for other instructions
 	leaders []bool   // it begins a basic block
 	starts  []bool   // it begins a function
-	before  []regSet // what is read later on, ahead of each instruction
+	before  []regSet // registers that are read later, before each instruction
 	behind  []regSet
 }
 
@@ -32,7 +33,8 @@ func isExit(ins asm.Instruction) bool {
 	return ins.OpCode.Class().IsJump() && ins.OpCode.JumpOp() == asm.Exit
 }
 
-// argumentsOf returns how many arguments a helper has; of those that are seldom called it says the most.
+// argumentsOf returns how many arguments a helper has; for rarely called ones it returns the
+// maximum.
 func argumentsOf(helper asm.BuiltinFunc) int {
 	switch helper {
 	case asm.FnJiffies64, asm.FnKtimeGetCoarseNs:
@@ -68,7 +70,7 @@ func readCode(insns asm.Instructions) (*code, error) {
 		if isExit(ins) {
 			continue
 		}
-		target, ok := index[at[i]+1+asm.RawInstructionOffset(ins.Offset)] // modulo 2^64, as it is unsigned
+		target, ok := index[at[i]+1+asm.RawInstructionOffset(ins.Offset)] // modulo 2^64, because it is unsigned
 		if !ok || ins.Reference() != "" {
 			return nil, fmt.Errorf("%v jumps to nowhere", ins)
 		}
@@ -88,7 +90,7 @@ func readCode(insns asm.Instructions) (*code, error) {
 	return c, nil
 }
 
-// blocks returns from where to where what is always executed together goes.
+// blocks returns the bounds of the basic blocks.
 func (c *code) blocks() (list [][2]int) {
 	for i := range c.insns {
 		if c.leaders[i] {
@@ -100,8 +102,8 @@ func (c *code) blocks() (list [][2]int) {
 	return list
 }
 
-// place returns an instruction of a block behind which registers are free, and which, or an instruction with only one way
-// on.
+// place returns an instruction of a block after which registers are free, and which ones; otherwise
+// an instruction with only one successor.
 func (c *code) place(block [2]int) (at int, free []asm.Register) {
 	for at = block[0]; at < block[1] && c.targets[at] < 0 && !isExit(c.insns[at]); at++ {
 		if free = freeIn(c.behind[at]); len(free) >= 2 {
@@ -111,7 +113,7 @@ func (c *code) place(block [2]int) (at int, free []asm.Register) {
 	return -1, nil
 }
 
-// depth returns how far the function of an instruction goes down the stack.
+// depth returns how deep into the stack the function of an instruction reaches.
 func (c *code) depth(at int) (depth int16) {
 	for !c.starts[at] {
 		at--
@@ -123,7 +125,7 @@ func (c *code) depth(at int) (depth int16) {
 		case class.IsStore() && ins.Dst == asm.RFP, class.IsLoad() && ins.Src == asm.RFP:
 			depth = min(depth, ins.Offset&^7)
 		case class.IsALU() && ins.OpCode.ALUOp() == asm.Add && ins.Constant < 0 && ins.Constant > -512:
-			depth = min(depth, int16(ins.Constant)&^7) // of an address, perhaps
+			depth = min(depth, int16(ins.Constant)&^7) // possibly of an address
 		}
 	}
 	return depth
@@ -138,7 +140,7 @@ func freeIn(live regSet) (free []asm.Register) {
 	return free
 }
 
-// findLive goes round until nothing changes.
+// findLive iterates until nothing changes.
 func (c *code) findLive() {
 	before, behind := make([]regSet, len(c.insns)+1), make([]regSet, len(c.insns))
 	c.before, c.behind = before, behind
@@ -169,8 +171,8 @@ func (c *code) findLive() {
 	}
 }
 
-// usesOf returns what an instruction reads and what it leaves no trace of. It may say too much of the one and too
-// little of the other.
+// usesOf returns the registers that an instruction reads and those that it overwrites. It may
+// report too many reads and too few writes.
 func usesOf(ins asm.Instruction) (reads, writes regSet) {
 	dst, src := regSet(1)<<ins.Dst, regSet(1)<<ins.Src
 	switch class := ins.OpCode.Class(); {
@@ -186,14 +188,14 @@ func usesOf(ins asm.Instruction) (reads, writes regSet) {
 		}
 		return src, dst
 	case class.IsALU(), class.IsStore():
-		return dst | src | 1<<asm.R0, 0 // R0 for an exchange that compares
+		return dst | src | 1<<asm.R0, 0 // R0 for compare-and-exchange
 	case ins.OpCode.IsDWordLoad():
 		return 0, dst
 	}
 	return src, dst
 }
 
-// callName returns what a call of a helper is called; those of maps have the map's name.
+// callName returns the name of a helper call; map helpers include the map's name.
 func (c *code) callName(call int) string {
 	name := strings.TrimPrefix(asm.BuiltinFunc(c.insns[call].Constant).String(), "Fn")
 	kind, ok := strings.CutPrefix(name, "Map")
@@ -205,7 +207,8 @@ func (c *code) callName(call int) string {
 	return strings.ToLower(strings.TrimSuffix(kind, "Elem")) + " " + strings.Join(slices.Sorted(maps.Keys(found)), "/")
 }
 
-// findMaps looks, on every way that leads to an instruction, for the maps that may be in a register ahead of it.
+// findMaps follows all paths to an instruction backwards, for the maps that may be in a register
+// before it.
 func (c *code) findMaps(at int, in asm.Register, been map[[2]int]bool, found map[string]bool) {
 	if been[[2]int{at, int(in)}] {
 		return
@@ -228,7 +231,7 @@ func (c *code) findMaps(at int, in asm.Register, been map[[2]int]bool, found map
 	}
 }
 
-// previous returns the instructions after which an instruction may be the next.
+// previous returns the instructions that may precede an instruction.
 func (c *code) previous(at int) (list []int) {
 	if at > 0 && !c.starts[at] && !isExit(c.insns[at-1]) && (c.targets[at-1] < 0 || c.insns[at-1].OpCode.JumpOp() != asm.Ja) {
 		list = append(list, at-1)

@@ -21,7 +21,8 @@ func (w *world) flows(t *testing.T) *datapath.Flows {
 	return flows
 }
 
-// doom forgets all flows that there are, for a reason, and returns how many that were.
+// doom deletes all flows that there is a reason to forget, and returns how many were deleted for
+// the reason why.
 func (w *world) doom(t *testing.T, why uint32, limits *maps.FlowLimits) (deleted int) {
 	t.Helper()
 	flows := w.flows(t)
@@ -48,7 +49,8 @@ func (w *world) doom(t *testing.T, why uint32, limits *maps.FlowLimits) (deleted
 	return deleted
 }
 
-// talk makes a flow by UDP to a backend on another node: at least half open, and established from the second round on.
+// talk makes a UDP flow to a backend on another node: at least half open, and established from the
+// second round on.
 func (w *world) talk(t *testing.T, f family, client, pod string, rounds int) {
 	t.Helper()
 	node := f.node + ":30053"
@@ -62,8 +64,8 @@ func (w *world) talk(t *testing.T, f family, client, pod string, rounds int) {
 	}
 }
 
-// A client keeps to its backend until the flow is forgotten, however many rows it has by then; what it sends next
-// meets the backend that there is now.
+// A client keeps its backend until the flow is forgotten, however many rows it has by then; its
+// next packet goes to the current backend.
 func TestForgottenFlowBeginsAnew(t *testing.T) {
 	for _, rounds := range []int{1, 3} {
 		each(t, func(t *testing.T, w *world, f family) {
@@ -86,7 +88,8 @@ func TestForgottenFlowBeginsAnew(t *testing.T) {
 	}
 }
 
-// What comes before there is an endpoint leaves nothing behind, so what comes after finds it.
+// Packets that come before there is an endpoint leave nothing behind, so later ones find the
+// endpoint.
 func TestDatagramsBeforeEndpoints(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		client, pod := f.client+":4000", f.pod+":53"

@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// wrapping is what a node puts around a packet for a backend on another.
+// wrapping is how a node encapsulates a packet for a backend on another node.
 type wrapping struct {
 	name string
 	mode uint8
@@ -31,18 +31,19 @@ func wrappings() []wrapping {
 	}
 }
 
-// around returns how many bytes a packet gets.
+// around returns by how many bytes a packet grows.
 func (m wrapping) around(f family) int {
 	frame := packet{from: f.client + ":1", to: f.node + ":1", proto: udp}.bytes()
 	return len(m.make(f.snat, f.pod+":1", frame)) - len(frame)
 }
 
-// direct has the backends of the service that was added last answer their clients themselves.
+// direct has the backends of the last added service answer their clients directly.
 func (w *world) direct(mode uint8) {
 	w.tables.Services[w.services].Flags |= maps.DirectFlags(mode)
 }
 
-// hosts tells the node of a backend of the service that was added last, as far as other nodes forward to it.
+// hosts tells the node about a backend of the last added service, as a target for other nodes to
+// forward to.
 func (w *world) hosts(t *testing.T, backend string) {
 	t.Helper()
 	at := netip.MustParseAddrPort(backend)
@@ -54,7 +55,7 @@ func (w *world) hosts(t *testing.T, backend string) {
 	}
 }
 
-// inIPIP returns a frame with a header of IP around it, from a node to a backend and its port.
+// inIPIP returns a frame encapsulated in IP, from a node to a backend and its port.
 func inIPIP(from, backend string, frame []byte) []byte {
 	source, to := netip.MustParseAddr(host(from)), netip.MustParseAddrPort(backend)
 	inner := frame[14:]
@@ -71,7 +72,7 @@ func inIPIP(from, backend string, frame []byte) []byte {
 	return append(append(append([]byte{}, frame[:14]...), header...), inner...)
 }
 
-// inGeneve does it with Geneve, and no port of the source.
+// inGeneve does the same with Geneve, without a source port.
 func inGeneve(from, backend string, frame []byte) []byte {
 	port := netip.MustParseAddrPort(backend).Port()
 	inner := frame[14:]
@@ -89,7 +90,7 @@ func inGeneve(from, backend string, frame []byte) []byte {
 	return out
 }
 
-// wantWrapped fails unless a packet comes out of the wire, with the backend around it.
+// wantWrapped fails unless a packet comes out of the wire, encapsulated for the backend.
 func (w *wire) wantWrapped(t *testing.T, m wrapping, from, backend string, frame []byte) {
 	t.Helper()
 	copy(frame, w.macs(false))
@@ -105,7 +106,7 @@ func (w *wire) wantWrapped(t *testing.T, m wrapping, from, backend string, frame
 		}
 		last = bytes.Clone(frame[:n])
 		if m.name == "geneve" && n > 56 {
-			clear(portAt(last)) // any will do
+			clear(portAt(last)) // any source port will do
 		}
 		if bytes.Equal(last, want) {
 			return
@@ -113,7 +114,7 @@ func (w *wire) wantWrapped(t *testing.T, m wrapping, from, backend string, frame
 	}
 }
 
-// portAt returns where a frame without tags and options has its source port.
+// portAt returns the source port of a frame without tags and options.
 func portAt(frame []byte) []byte {
 	if frame[12] == 0x86 {
 		return frame[54:56]
@@ -121,7 +122,7 @@ func portAt(frame []byte) []byte {
 	return frame[34:36]
 }
 
-// front is a site that forwards to a backend on another node, which answers.
+// front returns a site that forwards to a backend on another node, which answers directly.
 func front(t *testing.T, s *site, f family, m wrapping, proto byte) (outside, inside *wire) {
 	t.Helper()
 	outside, inside = s.wire(t, "outside"), s.wire(t, "inside")
@@ -139,8 +140,8 @@ func eachWrapping(t *testing.T, story func(t *testing.T, s *site, f family, m wr
 	}
 }
 
-// Every packet of a flow gets to the backend's node as the client sent it, with the backend around it, whether this node
-// has seen the one before or not; one row is all that is kept of it.
+// Every packet of a flow reaches the backend's node as the client sent it, encapsulated, whether
+// this node has seen earlier packets or not; the node keeps only one row.
 func TestDirectForward(t *testing.T) {
 	for _, proto := range []byte{tcp, udp, sctp} {
 		eachWrapping(t, func(t *testing.T, s *site, f family, m wrapping) {
@@ -167,7 +168,7 @@ func TestDirectForward(t *testing.T) {
 	}
 }
 
-// What goes back where it came from is XDP's alone.
+// XDP alone handles packets that go back where they came from.
 func TestDirectHairpin(t *testing.T) {
 	rig.Root(t)
 	for _, h := range hooks() {
@@ -201,7 +202,8 @@ func (s *site) hairpin(t *testing.T, w *wire, m wrapping) {
 	}
 }
 
-// Who sends more than fits is told how much does, fragments may be cut up or not; a byte less arrives.
+// A client that sends more than fits is told how much does, whether fragmenting is allowed or not;
+// one byte less arrives.
 func TestDirectTooBig(t *testing.T) {
 	eachWrapping(t, func(t *testing.T, s *site, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, udp)
@@ -221,7 +223,7 @@ func TestDirectTooBig(t *testing.T) {
 	})
 }
 
-// Fragments and errors go the way of their flow, as they are.
+// Fragments and errors go the way of their flow, unchanged.
 func TestDirectPortless(t *testing.T) {
 	eachWrapping(t, func(t *testing.T, s *site, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, udp)
@@ -247,7 +249,8 @@ func TestDirectPortless(t *testing.T) {
 	})
 }
 
-// What another node forwarded is not forwarded once more, by what this node knows of the flow as one in front.
+// A packet that another node forwarded is not forwarded again, even if this node, as a front node,
+// has a row of the flow.
 func TestDirectOnce(t *testing.T) {
 	eachWrapping(t, func(t *testing.T, s *site, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, udp)
@@ -271,8 +274,8 @@ func TestDirectOnce(t *testing.T) {
 	})
 }
 
-// unwrapped runs a packet that another node has put something around, and fails unless what comes out is as wanted; XDP
-// leaves all of them to tc.
+// unwrapped runs a packet encapsulated by another node, and fails unless the result is as wanted.
+// XDP leaves all such packets to tc.
 func (w *world) unwrapped(t *testing.T, name string, frame []byte, want packet, drop string) {
 	t.Helper()
 	before := uint64(0)
@@ -296,8 +299,8 @@ func (w *world) unwrapped(t *testing.T, name string, frame []byte, want packet, 
 	}
 }
 
-// What another node forwarded gets to the backend that it named, by whichever address the client came; and the backend
-// answers from what the client dialled.
+// What another node forwards reaches the backend that it named, whichever address the client used;
+// and the backend's answers come from the address that the client dialed.
 func TestDirectArrives(t *testing.T) {
 	for _, proto := range []byte{tcp, udp, sctp} {
 		acked := map[byte]uint32{tcp: 1001, udp: 0, sctp: 1000}[proto]
@@ -308,7 +311,7 @@ func TestDirectArrives(t *testing.T) {
 				w.leaves(t)
 				w.sumUp(t, proto != sctp)
 				pod, client := f.pod+":80", f.client+":4000"
-				for _, vip := range []string{f.vip + ":30080", f.client + ":30080"} { // no address of this node
+				for _, vip := range []string{f.vip + ":30080", f.client + ":30080"} { // not an address of this node
 					for _, flags := range []byte{syn, ack} {
 						p := packet{from: client, to: vip, proto: proto, flags: flags, ack: acked, payload: 700}
 						to := packet{from: client, to: pod, proto: proto, flags: flags, ack: acked, payload: 700}
@@ -332,8 +335,8 @@ func TestDirectArrives(t *testing.T) {
 	}
 }
 
-// What other nodes forward gets to the backend after this node's own frontends are closed, whatever kind these were, while what comes in
-// by itself is nobody's.
+// What other nodes forward reaches the backend after this node's own frontends are closed, whatever
+// their kind, while packets that come in directly find no frontend.
 func TestDirectClosed(t *testing.T) {
 	for _, m := range wrappings() {
 		for kind, port := range map[uint32]string{maps.NodePort: ":30080", maps.LoadBalancer: ":80"} {
@@ -355,14 +358,14 @@ func TestDirectClosed(t *testing.T) {
 				}
 				p := packet{from: f.client + ":4001", to: f.vip + port, proto: tcp, flags: syn}
 				if verdict, out := w.run(t, w.in, p.bytes()); verdict != "pass" || !bytes.Equal(out, p.bytes()) {
-					t.Errorf("what comes in by itself: %s\n%x", verdict, out)
+					t.Errorf("a packet that comes in directly: %s\n%x", verdict, out)
 				}
 			})
 		}
 	}
 }
 
-// closes turns a frontend into what it leaves behind.
+// closes turns a frontend into the row that it leaves behind.
 func (w *world) closes(t *testing.T, frontend string, kind uint32) {
 	t.Helper()
 	at := netip.MustParseAddrPort(frontend)
@@ -372,7 +375,8 @@ func (w *world) closes(t *testing.T, frontend string, kind uint32) {
 	}
 }
 
-// What is not known here goes nowhere, whoever sends it; what is not ours is left alone.
+// Forwarded packets that this node knows no backend for go nowhere, whoever sends them; packets for
+// others are left alone.
 func TestDirectStrays(t *testing.T) {
 	for _, m := range wrappings() {
 		each(t, func(t *testing.T, w *world, f family) {
@@ -409,9 +413,9 @@ func TestDirectStrays(t *testing.T) {
 	}
 }
 
-// A flow of which the front node sees one direction is forgotten as others are: soon if the client has sent no more than its
-// first packet, and after the time of an established one if it has. The stack finds the way of such a flow here, so XDP would
-// leave it to tc.
+// A flow of which the front node sees one direction is forgotten like others: soon if the client
+// has sent only its first packet, and after the timeout of established flows if it has sent more.
+// The stack finds the way of such a flow here, so XDP would leave it to tc.
 func TestDirectCollected(t *testing.T) {
 	eachTC(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)

@@ -10,7 +10,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// A ping to an address of a service is answered where the row of the address says so, and is the stack's elsewhere.
+// A ping to an address of a service is answered where the row of the address says so; otherwise it
+// is left to the stack.
 func TestEcho(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.vip+":80", tcp, maps.LoadBalancer, f.pod+":8080", false)

@@ -13,8 +13,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// A thousand pods with rates fit the maps, and what one of them sends takes no longer for the others: nobody looks at their rows. The
-// same program is measured with one row and with all of them, in turns, and the least of each is compared: what disturbs it is above.
+// A thousand rate-limited pods fit in the maps, and a packet of one of them takes no longer because
+// of the others: nobody looks at their rows. The same program is timed with one row and with all of
+// them in turn, and the minimum of each is compared, because disturbances only add time.
 func TestDeparturesOfMany(t *testing.T) {
 	const pods, turns, runs, goal, most = 1000, 15, 100_000, 1.05, 1.2
 	const rate = 1e9
@@ -55,7 +56,7 @@ func TestDeparturesOfMany(t *testing.T) {
 	}
 }
 
-// repeat has the pod send a frame so many times, and returns the processor's time for them.
+// repeat has the pod send a frame the given number of times, and returns the CPU time for that.
 func (p *paced) repeat(t *testing.T, frame []byte, runs int) (took time.Duration) {
 	t.Helper()
 	run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Repeat: uint32(runs)}

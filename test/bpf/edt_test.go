@@ -16,14 +16,15 @@ import (
 
 const (
 	second  = uint64(1e9)
-	burst   = second / 50    // of the time in which a pod sent nothing, it may make up for so much
-	horizon = 2 * second     // nobody waits for longer
-	part    = uint64(16)     // of a nanosecond
-	waits   = 77             // the device where what stays on the node does
-	ahead   = second * 3 / 2 // at which most of these pods are, so that the time that a test takes is nothing
+	burst   = second / 50 // of the time in which a pod sent nothing, it may make up for this much
+	horizon = 2 * second  // no packet waits longer
+	part    = uint64(16)  // time unit: fractions of a nanosecond
+	waits   = 77          // the device where rate-limited packets that stay on the node wait
+	// How far ahead most of these pods are, so that the time a test takes does not matter.
+	ahead = second * 3 / 2
 )
 
-// skbtimed is the kernel's struct __sk_buff, as far as it is about departures.
+// skbtimed is the kernel's struct __sk_buff, reduced to the fields about departure times.
 type skbtimed struct {
 	_       [2]uint32
 	Mark    uint32
@@ -40,7 +41,7 @@ type skbtimed struct {
 	_       [3]uint32
 }
 
-// paced is a pod that is kept to a rate.
+// paced is a rate-limited pod.
 type paced struct{ *world }
 
 func newPaced(t *testing.T, rate uint64) *paced {
@@ -48,7 +49,7 @@ func newPaced(t *testing.T, rate uint64) *paced {
 	return newPacedOf(t, rate, false)
 }
 
-// newPacedOf returns one whose packets for others of the node go past its stack, or not.
+// newPacedOf returns one whose packets to others on the node bypass the stack, or not.
 func newPacedOf(t *testing.T, rate uint64, bypass bool) *paced {
 	t.Helper()
 	config := standardConfig()
@@ -61,7 +62,7 @@ func newPacedOf(t *testing.T, rate uint64, bypass bool) *paced {
 	return p
 }
 
-// limit gives the pod another rate.
+// limit sets another rate for the pod.
 func (p *paced) limit(t *testing.T, rate uint64) {
 	t.Helper()
 	p.limitTo(t, maps.Rates{Out: rate})
@@ -78,7 +79,7 @@ func (p *paced) limitTo(t *testing.T, rates maps.Rates) {
 	}
 }
 
-// pace returns what the pod has sent, and sets when it may send next unless that is zero.
+// pace returns the pod's counters, and sets when it may send next unless that is zero.
 func (p *paced) pace(t *testing.T, next uint64) (row bpf.MapsPodPace) {
 	t.Helper()
 	return p.paceOf(t, bpf.MapsPaceKindPACE_OUT, next)
@@ -99,14 +100,14 @@ func (p *paced) paceOf(t *testing.T, kind bpf.MapsPaceKind, next uint64) (row bp
 	return row
 }
 
-// send has the pod send a frame, and returns the time that it was given; 0 for none.
+// send has the pod send a frame, and returns the departure time it was given; 0 for none.
 func (p *paced) send(t *testing.T, frame []byte, gso uint32) (verdict string, at uint64) {
 	t.Helper()
 	verdict, out, _ := p.try(t, "tc_from_pod", skbtimed{GsoSize: gso}, frame)
 	return verdict, out.Tstamp
 }
 
-// try runs a program on a frame, and returns what is told of it then.
+// try runs a program on a frame, and returns the verdict, the context and the frame afterwards.
 func (p *paced) try(t *testing.T, program string, in skbtimed, frame []byte) (verdict string, out skbtimed, after []byte) {
 	t.Helper()
 	run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+256), Context: in, ContextOut: &out}
@@ -125,9 +126,9 @@ func podFrame(is4 bool, proto byte, payload int) []byte {
 	return sent{frame: packet{from: from, to: to, proto: proto, flags: ack, payload: payload}.bytes()}.bytes()
 }
 
-// What a pod sends leaves as far apart as its rate has it, whatever it is.
+// Packets of a pod leave spaced by its rate, whatever they are.
 func TestDepartures(t *testing.T) {
-	for _, rate := range []uint64{1e6, 1e7, 1e8, 1e9, 1e10} { // bits
+	for _, rate := range []uint64{1e6, 1e7, 1e8, 1e9, 1e10} { // bits per second
 		for _, is4 := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%d bit/s, IPv4 %t", rate, is4), func(t *testing.T) {
 				p := newPaced(t, rate/8)
@@ -138,26 +139,26 @@ func TestDepartures(t *testing.T) {
 					frame := podFrame(is4, []byte{tcp, udp}[i%2], 50+i*40)
 					verdict, at := p.send(t, frame, 0)
 					want := start + bytes*8*second/rate
-					if verdict != "pass" || at > want || want-at > 30 { // each may lose a part of a nanosecond
+					if verdict != "pass" || at > want || want-at > 30 { // each may lose a fraction of a nanosecond
 						t.Fatalf("packet %d: %s, leaves at %d, want %d", i, verdict, at, want)
 					}
 					bytes += uint64(len(frame))
 				}
 				if row := p.pace(t, 0); row.Sent != bytes || row.Dropped != 0 {
-					t.Errorf("counted %+v, sent %d bytes", row, bytes)
+					t.Errorf("counted %+v, but sent %d bytes", row, bytes)
 				}
 			})
 		}
 	}
 }
 
-// A merged packet takes the time of all that it is cut into.
+// A merged packet takes the time of all its segments.
 func TestDeparturesOfMerged(t *testing.T) {
 	const rate, size = 1e6, 500
 	for _, is4 := range []bool{true, false} {
 		for _, c := range []struct {
 			proto   byte
-			headers int // without those of IP
+			headers int // without IP headers
 		}{{tcp, 14 + 20}, {udp, 14 + 8}} {
 			for _, payload := range []int{1, size, size + 1, 3 * size} {
 				t.Run(fmt.Sprintf("IPv4 %t, protocol %d, %d bytes", is4, c.proto, payload), func(t *testing.T) {
@@ -185,7 +186,7 @@ func TestDeparturesOfMerged(t *testing.T) {
 	}
 }
 
-// Who has sent nothing for long may make up for a little of that time, and no more.
+// A pod that has sent nothing for long may make up for a little of that time, and no more.
 func TestDeparturesAfterSilence(t *testing.T) {
 	const rate = 1e6
 	p := newPaced(t, rate)
@@ -208,7 +209,8 @@ func TestDeparturesAfterSilence(t *testing.T) {
 	}
 }
 
-// What would have to wait for more than two seconds is dropped, and takes nobody's time.
+// A packet that would have to wait for more than two seconds is dropped, and takes no time of
+// others.
 func TestDeparturesHorizon(t *testing.T) {
 	p := newPaced(t, 1e6)
 	frame := podFrame(true, tcp, 100)
@@ -230,7 +232,7 @@ func TestDeparturesHorizon(t *testing.T) {
 	}
 }
 
-// Who has no rate is given no time.
+// A pod without a rate gets no departure times.
 func TestDeparturesOfOthers(t *testing.T) {
 	p := newPaced(t, 1e6)
 	p.pace(t, now(t)+ahead)
@@ -240,7 +242,8 @@ func TestDeparturesOfOthers(t *testing.T) {
 	}
 }
 
-// Another rate holds from the next packet on, whatever the one before has had to wait for, and leaves what was sent as it is.
+// A new rate applies from the next packet on, however long the previous one had to wait, and keeps
+// the counters.
 func TestDeparturesAtAnotherRate(t *testing.T) {
 	p := newPaced(t, 1e6)
 	frame := podFrame(true, udp, 958)
@@ -253,14 +256,14 @@ func TestDeparturesAtAnotherRate(t *testing.T) {
 	}
 	p.pace(t, now(t)+ahead)
 	next := p.pace(t, 0).Next
-	p.limit(t, 2e6) // which it has
+	p.limit(t, 2e6) // the rate it has already
 	p.send(t, frame, 0)
 	if row, want := p.pace(t, 0), next+second/2000*part; row.Next != want {
 		t.Errorf("the next leaves at %d, want %d; %+v", row.Next/part, want/part, row)
 	}
 }
 
-// Processors that send for a pod at the same time take its time one after the other: none is lost.
+// CPUs that send for a pod at the same time take its time one after the other: none is lost.
 func TestDeparturesAtOnce(t *testing.T) {
 	const rate, rounds, senders = 1e9, 20_000, 4
 	p := newPaced(t, rate)
@@ -283,7 +286,7 @@ func TestDeparturesAtOnce(t *testing.T) {
 	}
 }
 
-// What a merged packet of more than IPv6 can say has in its header is on no wire.
+// A merged packet too large for an IPv6 length field has a jumbo option, which is not on the wire.
 func TestDeparturesOfJumbo(t *testing.T) {
 	const rate, size = 1e6, 500
 	p := newPaced(t, rate)
@@ -302,7 +305,8 @@ func TestDeparturesOfJumbo(t *testing.T) {
 	}
 }
 
-// A pod that has several devices has one rate: what it sends and gets by one of them takes the time of the others.
+// A pod with several devices has one rate: what it sends and gets through one device takes the time
+// of the others.
 func TestDeparturesByTwoDevices(t *testing.T) {
 	const rate = 1e6
 	for _, bypass := range []bool{true, false} {
@@ -321,7 +325,7 @@ func TestDeparturesByTwoDevices(t *testing.T) {
 			}
 		}
 		if err := p.maps.PodPaces.Delete(&bpf.MapsPaceKey{Ifindex: 1}); err == nil {
-			t.Error("the first device has a row of its own")
+			t.Error("the first device has its own row")
 		}
 		start := now(t) + patience/2
 		for _, kind := range []bpf.MapsPaceKind{bpf.MapsPaceKindPACE_OUT, bpf.MapsPaceKindPACE_IN} {
@@ -346,8 +350,8 @@ func TestDeparturesByTwoDevices(t *testing.T) {
 	}
 }
 
-// What keeps neighbors known has no rate, or it would wait behind all that a pod sends. What only looks like that, and is for somebody beyond the
-// link, has one.
+// Neighbor discovery has no rate limit, or it would wait behind everything that a pod sends.
+// Packets that only look like it, and go beyond the link, have one.
 func TestDeparturesOfNeighbours(t *testing.T) {
 	for _, c := range []struct {
 		what  string
@@ -376,7 +380,7 @@ func TestDeparturesOfNeighbours(t *testing.T) {
 	}
 }
 
-// Options that a merged packet of IPv6 has before its transport are on the wire with each piece, however long they are.
+// IPv6 options of a merged packet are on the wire with each segment, however long they are.
 func TestDeparturesOfOptions(t *testing.T) {
 	const rate, size = 1e6, 500
 	for _, length := range []int{8, 16, 64} {
@@ -398,7 +402,7 @@ func TestDeparturesOfOptions(t *testing.T) {
 	}
 }
 
-// now is by the clock of departures.
+// now returns the time on the clock of departures.
 func now(t *testing.T) uint64 {
 	t.Helper()
 	var at unix.Timespec

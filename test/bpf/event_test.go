@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// events returns what tells events, which ask for w.
+// events returns the event reader, watching for w.
 func (w *world) events(t *testing.T, watch maps.Watch) *datapath.Events {
 	t.Helper()
 	events, err := datapath.NewEvents(w.maps)
@@ -30,7 +30,7 @@ func (w *world) events(t *testing.T, watch maps.Watch) *datapath.Events {
 	return events
 }
 
-// told returns the events that are there, in words.
+// told returns the pending events, as text.
 func told(t *testing.T, events *datapath.Events) (list []string) {
 	t.Helper()
 	var e maps.Event
@@ -62,7 +62,7 @@ func eventText(e *maps.Event) string {
 	return b.String()
 }
 
-// hookNumber returns the number of the hook of a world.
+// hookNumber returns the number of a world's hook.
 func (w *world) hookNumber() bpf.MapsHook {
 	if w.name == "xdp" {
 		return bpf.MapsHookHOOK_XDP
@@ -72,7 +72,7 @@ func (w *world) hookNumber() bpf.MapsHook {
 
 const everything = ^uint64(0)
 
-// What is dropped is told, and which backend a flow gets; of what belongs to a flow nothing.
+// Drops and the choice of a backend make events; other packets of a flow do not.
 func TestEvents(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
@@ -127,7 +127,7 @@ func TestEvents(t *testing.T) {
 	})
 }
 
-// forgetHalf forgets the flows that are not established.
+// forgetHalf deletes the flows that are not established.
 func (w *world) forgetHalf(t *testing.T) {
 	t.Helper()
 	var key bpf.MapsFlow
@@ -138,7 +138,8 @@ func (w *world) forgetHalf(t *testing.T) {
 	}
 }
 
-// Packets of an established flow are not told, and neither is anything once nobody has asked for a while.
+// Packets of an established flow make no events, and nothing does once nobody has asked for a
+// while.
 func TestEventsOfFlows(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
@@ -151,14 +152,14 @@ func TestEventsOfFlows(t *testing.T) {
 			}
 		}
 		if have := told(t, events); len(have) != 1 {
-			t.Errorf("told %q, want the choice alone", have)
+			t.Errorf("told %q, want only the choice", have)
 		}
 		if err := w.maps.Watch.Put(uint32(0), maps.Watch{Reasons: everything, Until: 1}); err != nil {
 			t.Fatal(err)
 		}
 		w.run(t, w.in, packet{from: f.client + ":4001", to: f.node + ":30053", proto: udp}.bytes())
 		if have := told(t, events); len(have) != 0 {
-			t.Errorf("told %q to nobody", have)
+			t.Errorf("told %q although nobody asked", have)
 		}
 	})
 }
@@ -183,7 +184,8 @@ func TestEventLeaving(t *testing.T) {
 	})
 }
 
-// A flood is told in part, and of the rest how much there was; choices are told all the same.
+// In a flood only some drops make events, and the rest are counted as lost; choices still make
+// events.
 func TestEventFlood(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
@@ -208,12 +210,13 @@ func TestEventFlood(t *testing.T) {
 			t.Errorf("the last of %d is %q, want the choice", len(list), list[drops])
 		}
 		if drops < 512 || drops > most || drops+int(lost-before) != flood {
-			t.Errorf("told %d drops and lost %d of %d, want 512 to %d told", drops, lost-before, flood, most)
+			t.Errorf("reported %d drops and lost %d of %d, want 512 to %d reported", drops, lost-before, flood, most)
 		}
 	})
 }
 
-// The programs know of monitors in the function that is called where a packet is dropped, and where a flow begins.
+// The programs contain event code only in the function that drops a packet, and where a flow
+// begins.
 func TestEventsCostNothing(t *testing.T) {
 	for _, h := range hooks() {
 		spec, err := h.load()
@@ -230,7 +233,7 @@ func TestEventsCostNothing(t *testing.T) {
 				case "watch", "watched", "events":
 					known = true
 					if function != "event_tell" && !strings.HasSuffix(function, "_begin") {
-						t.Errorf("%s: %s knows of %s", name, function, in.Reference())
+						t.Errorf("%s: %s refers to %s", name, function, in.Reference())
 					}
 				}
 			}
@@ -241,7 +244,7 @@ func TestEventsCostNothing(t *testing.T) {
 	}
 }
 
-// repeat gives a packet, whose program leaves it as it is, to the program so many times.
+// repeat runs a program on a packet that it leaves unchanged, the given number of times.
 func (w *world) repeat(t *testing.T, frame []byte, times uint32) {
 	t.Helper()
 	err := w.do(func() error {

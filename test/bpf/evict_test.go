@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// shrink gives a map so few rows, and loads the programs over it.
+// shrink replaces a map by one with this many rows, and loads the programs over it.
 func (w *world) shrink(t *testing.T, name string, rows uint32) {
 	t.Helper()
 	specs, err := bpf.LoadMaps()
@@ -32,7 +32,7 @@ func (w *world) shrink(t *testing.T, name string, rows uint32) {
 	w.reload(t, w.hook)
 }
 
-// census is what can be told of a map that pushes out, and how many rows were made in it and not deleted.
+// census returns the counts of an LRU map, and how many rows were made in it and not deleted.
 func (w *world) census(t *testing.T, name string) (c maps.Census, kept uint64) {
 	t.Helper()
 	m := map[string]*ebpf.Map{"ct_half": w.maps.CtHalf, "affinity": w.maps.Affinity, "frags": w.maps.Frags}[name]
@@ -59,7 +59,7 @@ func (f family) nth(n int) netip.Addr {
 	return addr
 }
 
-// A flood of first packets pushes out its own kind alone, and every row that it pushed out is counted.
+// A flood of first packets evicts only rows of its own kind, and every evicted row is counted.
 func TestFloodIsCounted(t *testing.T) {
 	const room, flood = 128, 300
 	each(t, func(t *testing.T, w *world, f family) {
@@ -79,25 +79,26 @@ func TestFloodIsCounted(t *testing.T) {
 		}
 		c, kept := w.census(t, "ct_half")
 		if c.Turnover.Made != 2+2*flood || c.Turnover.Deleted != 2 {
-			t.Errorf("%+v were counted, of %d first packets with two rows each", c.Turnover, flood)
+			t.Errorf("counted %+v for %d first packets with two rows each", c.Turnover, flood)
 		}
 		if want := kept - uint64(c.Rows); c.Evicted != want || c.Rows > room || want < 2*flood-room {
-			t.Errorf("%d rows are there and %d were pushed out, want %d", c.Rows, c.Evicted, want)
+			t.Errorf("%d rows are left and %d were evicted, want %d", c.Rows, c.Evicted, want)
 		}
 		after := w.dump(t)
-		for key, row := range before { // no more than what is established
+		for key, row := range before { // only established flows
 			if diff := cmp.Diff(row, after[key]); diff != "" {
 				t.Errorf("the flood has changed an established flow (-before +after):\n%s", diff)
 			}
 		}
 		w.doom(t, maps.DoomFlushed, &maps.FlowLimits{})
 		if left, _ := w.census(t, "ct_half"); left.Evicted != c.Evicted || left.Turnover.Deleted == 2 {
-			t.Errorf("forgetting flows changed what was pushed out from %d to %d (%+v)", c.Evicted, left.Evicted, left.Turnover)
+			t.Errorf("forgetting flows changed the number of evictions from %d to %d (%+v)", c.Evicted, left.Evicted, left.Turnover)
 		}
 	})
 }
 
-// Rows that leave by themselves were pushed out by nobody: a client that resets, and one that is in no range any more.
+// Rows that are deleted count as evicted by nobody: those of a client that resets, and of one that
+// is no longer in a source range.
 func TestNothingIsEvicted(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
@@ -108,13 +109,13 @@ func TestNothingIsEvicted(t *testing.T) {
 			}
 		}
 		if c, kept := w.census(t, "ct_half"); kept != 0 || c.Evicted != 0 || c.Turnover.Made != 100 {
-			t.Errorf("%+v, and no row was pushed out", c)
+			t.Errorf("counted %+v, but no row was evicted", c)
 		}
 	})
 }
 
-// More clients with affinity than there are rows: those that are pushed out are counted, and those who stay keep their
-// backend. A client whose affinity has lapsed has its row still.
+// With more clients with affinity than rows, evicted ones are counted, and the others keep their
+// backend. A client whose affinity has lapsed still has its row.
 func TestClientsArePushedOut(t *testing.T) {
 	const room, clients = 128, 300
 	each(t, func(t *testing.T, w *world, f family) {
@@ -143,7 +144,7 @@ func TestClientsArePushedOut(t *testing.T) {
 	})
 }
 
-// Datagrams in fragments, more than there are rows.
+// More fragmented datagrams than there are rows.
 func TestDatagramsArePushedOut(t *testing.T) {
 	const room, datagrams = 128, 300
 	each(t, func(t *testing.T, w *world, f family) {
@@ -152,7 +153,7 @@ func TestDatagramsArePushedOut(t *testing.T) {
 		for n := range uint32(datagrams) {
 			first := split(udpTo(f.client+":4000", f.node+":30053", 1600), 800, n)[0]
 			w.run(t, w.in, first.bytes())
-			w.run(t, w.in, first.bytes()) // twice, as a network may have it
+			w.run(t, w.in, first.bytes()) // twice, as a network may deliver it
 		}
 		c, kept := w.census(t, "frags")
 		if c.Turnover.Made < datagrams || c.Rows > room || c.Evicted != kept-uint64(c.Rows) || c.Evicted < datagrams-room {
@@ -161,7 +162,8 @@ func TestDatagramsArePushedOut(t *testing.T) {
 	})
 }
 
-// While flows come and go a census tells of no row that was not pushed out: here is room for all of them.
+// While flows come and go, a census reports no evictions if none happened: here there is room for
+// all flows.
 func TestCensusWhileFlowsComeAndGo(t *testing.T) {
 	rig.Root(t)
 	w, f := newWorld(t, hooks()[0]), families()["v4"]
@@ -196,10 +198,10 @@ func TestCensusWhileFlowsComeAndGo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if c.Evicted != 0 {
-			t.Errorf("look %d tells of %d rows that were pushed out: %+v", looks, c.Evicted, c)
+			t.Errorf("census %d reports %d evictions: %+v", looks, c.Evicted, c)
 		}
 	}
 	if c, kept := w.census(t, "ct_half"); kept != uint64(c.Rows) || c.Turnover.Deleted == 0 || looks < 3 {
-		t.Errorf("at rest there are %d rows and %d were kept, after %d looks: %+v", c.Rows, kept, looks, c)
+		t.Errorf("at rest there are %d rows but %d were kept, after %d censuses: %+v", c.Rows, kept, looks, c)
 	}
 }

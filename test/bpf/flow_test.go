@@ -10,14 +10,14 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// session is a flow by TCP through the frontend of a service to a backend on another node.
+// session is a TCP flow through a service's frontend to a backend on another node.
 type session struct {
 	w                 *world
 	client, vip, snat string
 	pod               string
 }
 
-// dial sends the first packet of a flow, and fails unless it gets a port.
+// dial sends the first packet of a flow, and fails unless the flow gets a port.
 func (w *world) dial(t *testing.T, f family, client, vip, pod string) *session {
 	t.Helper()
 	l := &session{w: w, client: client, vip: vip, pod: pod}
@@ -30,14 +30,14 @@ func (w *world) dial(t *testing.T, f family, client, vip, pod string) *session {
 	return l
 }
 
-// request fails unless a packet of the client arrives at the backend from the flow's own port.
+// request fails unless a packet of the client reaches the backend from the flow's own port.
 func (l *session) request(t *testing.T, name string, flags byte, ack uint32) {
 	t.Helper()
 	l.w.step(t, step{name: name, in: packet{from: l.client, to: l.vip, proto: tcp, flags: flags, ack: ack},
 		want: packet{from: l.snat, to: l.pod, proto: tcp, flags: flags, ack: ack}})
 }
 
-// reply fails unless a packet of the backend arrives at the client, from what it dialled.
+// reply fails unless a packet of the backend reaches the client, from the address that it dialed.
 func (l *session) reply(t *testing.T, name string, flags byte, seq uint32) {
 	t.Helper()
 	l.w.step(t, step{name: name, in: packet{from: l.pod, to: l.snat, proto: tcp, flags: flags, seq: seq},
@@ -67,7 +67,8 @@ func (w *world) expectRows(t *testing.T, open, half int) {
 	}
 }
 
-// A flow whose rows were pushed out before it was established goes on as it was, while nobody has its port.
+// A flow whose rows were evicted before it was established continues unchanged, unless another flow
+// has got its port.
 func TestPushedOut(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
@@ -91,8 +92,8 @@ func TestPushedOut(t *testing.T) {
 	})
 }
 
-// A port whose reply's row was pushed out may be another flow's by the next packet. Neither ever meets what is the
-// other's, and the one that lost it gets another port.
+// A port whose reply row was evicted may belong to another flow by the next packet. Neither flow
+// ever gets packets of the other, and the one that lost the port gets another.
 func TestPortTaken(t *testing.T) {
 	for _, promoted := range []bool{false, true} {
 		each(t, func(t *testing.T, w *world, f family) {
@@ -113,7 +114,7 @@ func TestPortTaken(t *testing.T) {
 			in := packet{from: first.client, to: first.vip, proto: tcp, flags: ack, ack: 1001}
 			verdict, out := w.run(t, w.in, in.bytes())
 			if verdict != "pass" || portOf(out, f) == portOfText(thief.snat) {
-				t.Fatalf("the flow that lost its port: %s, from port %s; %s is another's", verdict, portOf(out, f), thief.snat)
+				t.Fatalf("the flow that lost its port: %s, from port %s; %s belongs to another flow", verdict, portOf(out, f), thief.snat)
 			}
 			again := w.dial(t, f, first.client, first.vip, first.pod)
 			if again.snat == thief.snat {
@@ -129,7 +130,7 @@ func TestPortTaken(t *testing.T) {
 	}
 }
 
-// dialOnce is dial for a flow that is forgotten again unless it gets a certain port.
+// dialOnce is dial, but forgets the flow again unless it gets a certain port.
 func (w *world) dialOnce(t *testing.T, f family, client, vip, pod, port string) *session {
 	t.Helper()
 	verdict, out := w.run(t, w.in, packet{from: client, to: vip, proto: tcp, flags: syn}.bytes())
@@ -144,7 +145,8 @@ func (w *world) dialOnce(t *testing.T, f family, client, vip, pod, port string) 
 	return l
 }
 
-// A reset ends a flow: at once where it is not established, and as soon as the client begins anew where it is.
+// A reset ends a flow: at once if it is not established, and as soon as the client dials again if
+// it is.
 func TestResets(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
@@ -186,8 +188,8 @@ func TestResets(t *testing.T) {
 	})
 }
 
-// A server that begins where a flow has ended answers another connection, which got the flow's port from somebody else. Where the flow may
-// go on it may be late.
+// If a server's SYN-ACK comes for a flow that has ended, it answers another connection, which got
+// the flow's port elsewhere. While the flow may still go on, the SYN-ACK may just be late.
 func TestEndedPort(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
@@ -241,7 +243,8 @@ func (w *world) empty(t *testing.T) {
 	}
 }
 
-// A ClusterIP is for those inside, unless it is said otherwise; what is routed to pods is nobody's business.
+// A ClusterIP is only for clients inside the cluster, unless configured otherwise; packets routed
+// to pods are left alone.
 func TestClusterIP(t *testing.T) {
 	allowed := standardConfig()
 	allowed.ExternalClusterip = 1

@@ -9,14 +9,15 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// quick is a configuration in which every jiffy is a tick, so that what is done once in a tick need not be waited for.
+// quick returns a configuration in which every jiffy is a tick, so that tests need not wait for
+// what happens once in a tick.
 func quick() bpf.MapsPacketConfig {
 	config := standardConfig()
 	config.TickShift = 0
 	return config
 }
 
-// eachSite tells a story of forwarding for tc, and for XDP with tc behind it.
+// eachSite runs a story of forwarding with tc, and with XDP and tc behind it.
 func eachSite(t *testing.T, story func(t *testing.T, s *site, f family)) {
 	t.Helper()
 	rig.Root(t)
@@ -51,7 +52,7 @@ func (c *call) reply(t *testing.T, flags byte, seq uint32) {
 	c.outside.want(t, packet{from: c.vip, to: c.client, proto: c.proto, flags: flags, seq: seq, ttl: 63})
 }
 
-// establish has a client and a backend, each behind a wire, agree to a flow by TCP.
+// establish establishes a TCP flow between a client and a backend, each behind a wire.
 func establish(t *testing.T, s *site, f family, outside, inside *wire) *call {
 	t.Helper()
 	s.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)
@@ -68,14 +69,15 @@ func establish(t *testing.T, s *site, f family, outside, inside *wire) *call {
 	return c
 }
 
-// Between devices frames go by tc, with the addresses of the link and one hop less, both ways.
+// Between devices, tc forwards frames with new link addresses and one hop less, in both directions.
 func TestForward(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		establish(t, s, f, s.wire(t, "outside"), s.wire(t, "inside"))
 	})
 }
 
-// A flow that was given up before it was established is given up by its backend too, whichever program forgets it.
+// If a flow is given up before it was established, its backend's row goes too, whichever program
+// deletes it.
 func TestForwardReset(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
@@ -90,7 +92,7 @@ func TestForwardReset(t *testing.T) {
 	})
 }
 
-// What goes back where it came from needs no other program than XDP's, and no stack.
+// XDP alone forwards packets that go back where they came from, without the stack.
 func TestHairpin(t *testing.T) {
 	rig.Root(t)
 	for _, h := range hooks() {
@@ -107,7 +109,7 @@ func TestHairpin(t *testing.T) {
 	}
 }
 
-// A packet without hops to spare is dropped, and counted.
+// A packet with no hops left is dropped, and counted.
 func TestHops(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
@@ -123,7 +125,8 @@ func TestHops(t *testing.T) {
 	})
 }
 
-// As long as a neighbour is not known, the kernel asks for it, and nothing is lost; then the row knows it.
+// As long as a neighbor is not resolved, the kernel asks for it, and no packet is lost; then the
+// row has it.
 func TestNeighbour(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
@@ -138,7 +141,7 @@ func TestNeighbour(t *testing.T) {
 			outside: outside, inside: inside}
 		c.request(t, 0, 0)
 		c.reply(t, 0, 0)
-		s.inTime(t, "a row with the neighbour", func() bool {
+		s.inTime(t, "a row with the neighbor", func() bool {
 			c.request(t, 0, 0)
 			row, ok := s.row(t, c.client, c.vip, udp)
 			return ok && row.Dmac == [6]uint8(inside.end.Attrs().HardwareAddr)
@@ -146,7 +149,7 @@ func TestNeighbour(t *testing.T) {
 	})
 }
 
-// A route that changes is followed within a tick.
+// A changed route is followed within a tick.
 func TestRouteChanges(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		outside, inside, other := s.wire(t, "outside"), s.wire(t, "inside"), s.wire(t, "other")
@@ -161,8 +164,8 @@ func TestRouteChanges(t *testing.T) {
 	})
 }
 
-// What a link does not take is dropped and counted, unless it may be cut up: then the stack does that, if it is not from this
-// node by then.
+// A packet too large for a link is dropped and counted, unless it may be fragmented: then the stack
+// does that, if the packet does not have this node's address by then.
 func TestLinkTakesLess(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
@@ -173,7 +176,8 @@ func TestLinkTakesLess(t *testing.T) {
 		client, vip, pod, snat := f.client+":4000", f.node+":30053", f.pod+":53", f.snat+":0"
 		headers := packet{from: client, to: vip, proto: udp}.headers() - 14
 		before := s.countedAt(t, "tc", "too-big")
-		for _, size := range []int{1410, 1400, 1401} { // the first says nothing against the way that the second takes
+		// The first is too large, which must not keep the second from going on.
+		for _, size := range []int{1410, 1400, 1401} {
 			outside.send(t, packet{from: client, to: vip, proto: udp, whole: true, payload: size - headers})
 		}
 		snat = inside.want(t, packet{from: snat, to: pod, proto: udp, whole: true, payload: 1400 - headers, ttl: 63})
@@ -196,8 +200,8 @@ func TestLinkTakesLess(t *testing.T) {
 	})
 }
 
-// What tc_from_netdev has rewritten passes tc_to_netdev on its way out, which does not touch it, whoever finds the way.
-// The rows that are planted would have it translate the packets a second time.
+// What tc_from_netdev has rewritten passes tc_to_netdev on its way out unchanged, whoever found the
+// way. The planted rows would make it translate the packets a second time.
 func TestTranslatedOnce(t *testing.T) {
 	rig.Root(t)
 	for version, f := range families() {
@@ -221,7 +225,7 @@ func TestTranslatedOnce(t *testing.T) {
 	}
 }
 
-// The stack finds the way to a backend on this node, since the pods' own network has rules there.
+// The stack finds the way to a backend on this node, because the pod network has its own rules.
 func TestStackFindsPods(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")

@@ -10,7 +10,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// split cuts a datagram into fragments of at most size bytes of payload, a multiple of eight.
+// split cuts a datagram into fragments with at most size bytes of payload each, a multiple of
+// eight.
 func split(d datagram, size int, id uint32) []datagram {
 	var list []datagram
 	for at := 0; at < len(d.payload); at += size {
@@ -25,7 +26,7 @@ func split(d datagram, size int, id uint32) []datagram {
 	return list
 }
 
-// passes runs a fragment that goes on as another.
+// passes runs a fragment and checks the fragment that goes on.
 func (w *world) passes(t *testing.T, name, program string, in, want datagram) {
 	t.Helper()
 	verdict, out := w.run(t, program, in.bytes())
@@ -36,11 +37,11 @@ func (w *world) passes(t *testing.T, name, program string, in, want datagram) {
 	}
 }
 
-// orders are in which order four fragments come, the first of them ahead.
+// orders are the orders in which four fragments come, with the first one ahead.
 var orders = [][]int{{0, 1, 2, 3}, {0, 3, 2, 1}, {0, 2, 1, 3, 2}, {0, 0, 1, 3}}
 
-// The later fragments of a datagram go where the first goes, whatever their order: half open and established, there and
-// back, whole sums and none.
+// The later fragments of a datagram go where the first goes, in whatever order: half open and
+// established, in both directions, with checksums and without.
 func TestFragments(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.sumUp(t, true)
@@ -66,7 +67,7 @@ func TestFragments(t *testing.T) {
 	})
 }
 
-// The same of a backend on another node, whose replies come in.
+// The same for a backend on another node, whose replies come in.
 func TestRemoteFragments(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.sumUp(t, true)
@@ -87,8 +88,8 @@ func TestRemoteFragments(t *testing.T) {
 	})
 }
 
-// Fragments that nothing is known of stay as they are, and so do those of a datagram that is long past, of another
-// protocol or between others. None of them leaves a flow behind.
+// Fragments of unknown datagrams pass unchanged, and so do those of a datagram long past, of
+// another protocol or between other hosts. None of them creates a flow.
 func TestStrayFragments(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
@@ -137,8 +138,8 @@ func (w *world) age(t *testing.T, ticks uint32) {
 	}
 }
 
-// A first fragment that ends within the header of TCP has no sum that could be changed: if it is a service's it goes
-// nowhere, and if it is not it is the stack's.
+// A first fragment that ends within the TCP header has no checksum that could be updated: if it is
+// for a service it is dropped, otherwise it is left to the stack.
 func TestTinyFragments(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
@@ -161,8 +162,8 @@ func TestTinyFragments(t *testing.T) {
 	})
 }
 
-// A row that is another flow's by the time it is read says nothing, not even where its packets are translated: what has no
-// ports is dropped then like what has some.
+// A row that was overwritten for another flow while it was read says nothing, not even where its
+// packets are translated: packets without ports are then dropped like those with ports.
 func TestTornWithoutPorts(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)

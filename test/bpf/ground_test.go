@@ -18,20 +18,21 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// ground is what a world stands on: maps, and programs that were loaded over them. To have the kernel verify those is most
-// of what a story takes, so a story leaves its ground to the next one that is told with the same configuration and sizes,
-// with every map as it was made.
+// ground is what a world is built on: maps, and programs loaded over them. Verifying the programs
+// takes most of a story's time, so a story passes its ground on to the next one with the same
+// configuration and sizes, with every map as it was created.
 type ground struct {
-	config   bpf.MapsPacketConfig
-	sizes    maps.Sizes
-	maps     *maps.Maps
-	made     []maps.Info                 // all maps: first those above, as they were made, then those of the programs alone
+	config bpf.MapsPacketConfig
+	sizes  maps.Sizes
+	maps   *maps.Maps
+	// All maps as they were created: first those above, then those of the programs alone.
+	made     []maps.Info
 	loaded   map[string]*ebpf.Collection // by hook
 	attached bool                        // to devices, which the story has removed by now
-	spoilt   bool                        // by a story that gave it other maps
+	spoilt   bool                        // by a story that replaced maps
 }
 
-// grounds are those that nobody stands on; the last has been left last. Each takes tens of megabytes.
+// grounds holds unused grounds, the most recently used last. Each takes tens of megabytes.
 type grounds struct {
 	mu   sync.Mutex
 	idle []*ground
@@ -41,7 +42,8 @@ const mostIdle = 8
 
 var left grounds
 
-// take returns a ground, and has it back when the test has cleaned up whatever it does after that.
+// take returns a ground, and takes it back once the test has cleaned up everything it does after
+// that.
 func (g *grounds) take(t *testing.T, config bpf.MapsPacketConfig, sizes maps.Sizes) *ground {
 	t.Helper()
 	taken := g.find(config, sizes)
@@ -52,7 +54,7 @@ func (g *grounds) take(t *testing.T, config bpf.MapsPacketConfig, sizes maps.Siz
 		}
 		taken = &ground{config: config, sizes: sizes, maps: m, made: m.All(), loaded: map[string]*ebpf.Collection{}}
 	} else if had, err := taken.clean(); err != nil || len(had) > 0 {
-		t.Fatalf("take a ground that another story has left: what it attached writes still: %v, %v", had, err)
+		t.Fatalf("take a ground from another story, whose programs still write: %v, %v", had, err)
 	}
 	t.Cleanup(func() { g.leave(t, taken) })
 	return taken
@@ -70,7 +72,8 @@ func (g *grounds) find(config bpf.MapsPacketConfig, sizes maps.Sizes) *ground {
 	return nil
 }
 
-// leave keeps a ground for another story, unless the test has failed: nobody knows then what else is wrong.
+// leave keeps a ground for another story, unless the test has failed: then anything else may be
+// wrong with it.
 func (g *grounds) leave(t *testing.T, was *ground) {
 	t.Helper()
 	if was.spoilt || t.Failed() {
@@ -90,7 +93,7 @@ func (g *grounds) leave(t *testing.T, was *ground) {
 	}
 }
 
-// tidy waits for packets that are on their way through a program that was attached, and cleans the maps.
+// tidy waits for packets that are still in an attached program, and cleans the maps.
 func (g *ground) tidy() error {
 	if g.attached {
 		barrier, err := maps.NewBarrier()
@@ -106,11 +109,11 @@ func (g *ground) tidy() error {
 	return err
 }
 
-// clean makes every map what it was when it was made, and returns what was in which.
+// clean restores every map to its state at creation, and returns what was in which map.
 func (g *ground) clean() (had []string, err error) {
 	for i, info := range g.maps.All() {
 		if info.Map != g.made[i].Map {
-			return nil, fmt.Errorf("map %s is another one", info.Name)
+			return nil, fmt.Errorf("map %s was replaced", info.Name)
 		}
 	}
 	for _, info := range g.made {
@@ -125,7 +128,8 @@ func (g *ground) clean() (had []string, err error) {
 	return had, nil
 }
 
-// programs returns the programs of a hook over the maps. What they remember is in the maps, or nothing would make it clean.
+// programs returns the programs of a hook over the maps. All their state must be in the maps, or
+// cleaning would not remove it.
 func (g *ground) programs(t *testing.T, h hook) map[string]*ebpf.Program {
 	t.Helper()
 	if g.loaded[h.name] == nil {
@@ -135,7 +139,7 @@ func (g *ground) programs(t *testing.T, h hook) map[string]*ebpf.Program {
 			shared := slices.ContainsFunc(g.maps.All(), func(info maps.Info) bool { return info.Name == name })
 			switch {
 			case strings.HasPrefix(name, ".data"):
-				t.Fatalf("the programs of %s have variables, and nobody knows how to clean those: %s", h.name, name)
+				t.Fatalf("the programs of %s have variables, which cannot be cleaned: %s", h.name, name)
 			case !shared && name != ".rodata":
 				g.made = append(g.made, maps.Info{Name: name, Map: own})
 			}
@@ -154,7 +158,8 @@ func (g *ground) close(t *testing.T) {
 	}
 }
 
-// Whatever a story wrote, the next one finds nothing of it; and what is written between two stories fails the second.
+// Nothing that a story wrote is left for the next one, and anything written between two stories
+// fails the second.
 func TestGround(t *testing.T) {
 	rig.Root(t)
 	var own grounds
@@ -170,20 +175,20 @@ func TestGround(t *testing.T) {
 	}
 	for _, m := range first.made {
 		if m.Map.Type() != ebpf.SkStorage && !slices.ContainsFunc(had, func(text string) bool { return strings.HasPrefix(text, m.Name+":") }) {
-			t.Errorf("map %s was not clean, and nobody noticed", m.Name)
+			t.Errorf("map %s was not clean, but nobody noticed", m.Name)
 		}
 	}
 	if had, err := first.clean(); err != nil || len(had) > 0 {
-		t.Errorf("after cleaning there are %v: %v", had, err)
+		t.Errorf("left after cleaning: %v: %v", had, err)
 	}
 	first.maps.Ct, first.maps.CtHalf = first.maps.CtHalf, first.maps.Ct
 	if _, err := first.clean(); err == nil {
-		t.Error("a ground with other maps is clean")
+		t.Error("a ground with replaced maps counts as clean")
 	}
 	first.maps.Ct, first.maps.CtHalf = first.maps.CtHalf, first.maps.Ct
 }
 
-// litter writes the first row of a map and the last, as far as it has an order.
+// litter writes the first and the last row of a map, as far as it has an order.
 func litter(t *testing.T, m *ebpf.Map) {
 	t.Helper()
 	key, value := bytes.Repeat([]byte{1}, int(m.KeySize())), any(bytes.Repeat([]byte{1}, int(m.ValueSize())))

@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// tellGuards has the programs believe that who may use load balancers' addresses last changed in a tick.
+// tellGuards has the programs believe that source ranges of load balancers last changed in a tick.
 func (w *world) tellGuards(t *testing.T, changed uint32) {
 	t.Helper()
 	if err := w.maps.Guards.Put(uint32(0), maps.Guard{Changed: changed}); err != nil {
@@ -20,7 +20,8 @@ func (w *world) tellGuards(t *testing.T, changed uint32) {
 	}
 }
 
-// guardCase says when something was, in ticks from now on, and whether a packet's client is then looked for in the ranges.
+// guardCase says when something happened, in ticks from now, and whether the programs then look for
+// a packet's client in the ranges.
 type guardCase struct {
 	name                 string
 	seen, changed, until int32
@@ -44,7 +45,7 @@ func guardCases() []guardCase {
 		{"the agent is away since a moment", -1, -2, -1, true},
 		{"the agent is away for long", -1, -1 << 20, -1 << 20, true},
 		{"the agent is away, but it was judged in this tick", 0, -2, -1, false},
-		// The number of the tick is a small one in the test, so these are on both sides of zero.
+		// The tick number is small in this test, so these are on both sides of zero.
 		{"used before the clock went round", -3, -1, 3, true},
 		{"changed and used before the clock went round", -3, -4, 3, false},
 	}
@@ -58,7 +59,8 @@ type guardedEnd struct {
 	row bpf.MapsCtEntry
 }
 
-// guardedEnds are those of flows to a backend on another node and to one on this, by the short way and by the long one.
+// guardedEnds returns those of flows to a backend on another node and on this one, on the short
+// path and on the long one.
 func (w *world) guardedEnds(f family) (list []guardedEnd) {
 	client, vip, pod, snat := f.client+":4000", guardedIn(f).vip+":53", f.pod+":53", f.snat+":61000"
 	add := func(name, program, from, to string, row bpf.MapsCtEntry, flags uint8) {
@@ -89,9 +91,10 @@ func (w *world) guardedEnds(f family) (list []guardedEnd) {
 	return list
 }
 
-// A client is looked for in the ranges with the first packet of a tick, unless the agent vouches that nobody changed them
-// since the packet before; where the flow is not established, with every packet, but for a flow whose backend answers its client
-// itself, once the client has gone on.
+// The programs look for a client in the ranges with the first packet of a tick, unless the agent
+// vouches that nobody changed the ranges since the previous packet. While the flow is not
+// established they look with every packet, except for a flow whose backend answers directly, once
+// the client has sent more.
 func TestRangesAreJudged(t *testing.T) {
 	config := standardConfig()
 	config.TickShift = 31
@@ -120,7 +123,7 @@ func TestRangesAreJudged(t *testing.T) {
 	})
 }
 
-// cuts reports whether a packet's flow ended with it, for want of a range.
+// cuts reports whether a packet ended its flow because its client is in no range.
 func (w *world) cuts(t *testing.T, m *ebpf.Map, end guardedEnd, row bpf.MapsCtEntry) bool {
 	t.Helper()
 	w.empty(t)
@@ -136,7 +139,7 @@ func (w *world) cuts(t *testing.T, m *ebpf.Map, end guardedEnd, row bpf.MapsCtEn
 	return !known
 }
 
-// watchman is an agent, as far as it tells the programs of changes.
+// watchman is the part of an agent that tells the programs of changes.
 type watchman struct {
 	*world
 	ways   *datapath.Ways
@@ -167,7 +170,8 @@ func (w *world) watchman(t *testing.T, f family) *watchman {
 	return m
 }
 
-// use has the flow be used under the eyes of the agent for so many ticks more, and reports whether it is there then.
+// use keeps using the flow for this many ticks, with the agent running, and reports whether its row
+// is still there then.
 func (m *watchman) use(t *testing.T, ticks uint32) bool {
 	t.Helper()
 	flow := flowOf(m.end.from, m.end.to, udp)
@@ -184,13 +188,14 @@ func (m *watchman) use(t *testing.T, ticks uint32) bool {
 			first = row
 		}
 		if time.Now().After(late) {
-			t.Fatal("time stands still")
+			t.Fatal("the clock stands still")
 		}
 	}
 	return true
 }
 
-// What the agent says of changes is what the programs go by: before one, while it is under way, and after it.
+// The programs go by what the agent says of changes: before one, while it is under way, and after
+// it.
 func TestGuardsOfTheAgent(t *testing.T) {
 	tick, err := datapath.MeasureTick()
 	if err != nil {
@@ -200,7 +205,7 @@ func TestGuardsOfTheAgent(t *testing.T) {
 	config.TickShift = tick.Shift
 	eachWith(t, config, func(t *testing.T, w *world, f family) {
 		if (f.any == "0.0.0.0") != (w.hook.name == "tc") {
-			return // these are seconds, and the agent tells both families at once
+			return // this takes seconds, and the agent tells both families at once
 		}
 		w.service(t, guardedIn(f).vip+":53", udp, maps.LoadBalancer, f.pod+":53", false)
 		for _, change := range []string{"under way", "over"} {
@@ -214,7 +219,7 @@ func TestGuardsOfTheAgent(t *testing.T) {
 			}
 			w.guard(t, guardedIn(f).elsewhere)
 			if !m.use(t, 1) {
-				t.Error("a change is heeded that nobody told of: then this test shows nothing")
+				t.Error("the programs follow a change that they were not told of, so this test shows nothing")
 			}
 			if m.guards.Begin(); change == "over" {
 				if err := m.guards.End(); err != nil {

@@ -9,8 +9,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// IPv4 addresses within IPv6 are on no wire. A packet with such must not pass for one of IPv4, whose rows have the same
-// keys.
+// IPv4-mapped IPv6 addresses never appear on the wire. A packet with such addresses must not pass
+// for an IPv4 packet, whose rows have the same keys.
 func TestMappedAddresses(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
@@ -25,7 +25,7 @@ func TestMappedAddresses(t *testing.T) {
 	})
 }
 
-// What is sent to everybody on the link is no host's to forward, whatever address it has within.
+// Link-layer multicast and broadcast frames are not forwarded, whatever IP address they contain.
 func TestGroups(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
@@ -38,7 +38,7 @@ func TestGroups(t *testing.T) {
 	})
 }
 
-// What a frame has behind its packet is no part of what an error quotes.
+// Padding after a packet is not part of what an error quotes.
 func TestQuoteBeforePadding(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
@@ -49,7 +49,7 @@ func TestQuoteBeforePadding(t *testing.T) {
 			in := message{from: host(f.pod), to: host(f.client), kind: f.kinds().unreachable, body: quoted(left, l4)}
 			want := in
 			if want.from, want.body = host(f.node), quoted(came, l4); l4 < 8 {
-				want = in // without ports it is nobody's
+				want = in // without ports it belongs to no flow
 			}
 			padding := make([]byte, 24)
 			verdict, out := w.run(t, w.in, append(in.bytes(), padding...))
@@ -60,7 +60,7 @@ func TestQuoteBeforePadding(t *testing.T) {
 	})
 }
 
-// A client whose first acknowledgement came to nothing may establish a flow with the packet that ends its direction.
+// A client whose first acknowledgment got lost may establish a flow with its FIN.
 func TestEstablishedByItsEnd(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)

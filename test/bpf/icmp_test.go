@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// quoted is what an error has of a packet: its first bytes beyond the link.
+// quoted returns what an error quotes of a packet: its first bytes after the link header.
 func quoted(p packet, l4 int) []byte { return p.bytes()[14 : p.headers()-p.l4Header()+l4] }
 
 func (p packet) l4Header() int {
@@ -22,18 +22,18 @@ func (p packet) l4Header() int {
 	return 8
 }
 
-// errorCase is an error about a packet that left this node, and what the packet was when it came.
+// errorCase is an error about a packet that left this node, and the packet as it came in.
 type errorCase struct {
-	from, to  string // of the error as it comes
+	from, to  string // of the error as it comes in
 	left      packet
 	came      packet
 	wantFrom  string
 	wantTo    string
 	leaving   bool
-	untouched bool // it stays as it is
+	untouched bool // it passes unchanged
 }
 
-// errors tries every kind of error, quoting as little and as much as there is.
+// errors tries every kind of error, quoting as little and as much as possible.
 func (w *world) errors(t *testing.T, name string, f family, c errorCase) {
 	t.Helper()
 	program := w.in
@@ -83,7 +83,8 @@ func (w *world) dump(t *testing.T) map[[40]byte][64]byte {
 	return rows
 }
 
-// Errors about either direction of a flow to another node, in the words of who sent the packet. They leave no trace.
+// Errors about either direction of a flow to another node reach the sender, quoting the packet as
+// it was sent. They leave no trace.
 func TestErrorsOfRemoteFlows(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		for _, proto := range []byte{tcp, udp, sctp} {
@@ -126,7 +127,8 @@ func TestErrorsOfRemoteFlows(t *testing.T) {
 	})
 }
 
-// A backend on this node keeps the client's address; what it, or the stack, complains about leaves under the service's.
+// A backend on this node keeps the client's address; errors from it or from the stack leave with
+// the service's address.
 func TestErrorsOfLocalFlows(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.sumUp(t, true)
@@ -151,7 +153,7 @@ func TestErrorsOfLocalFlows(t *testing.T) {
 	})
 }
 
-// What is no error with a packet, and what is cut off before the ports, is the stack's.
+// ICMP that is not an error about a packet, or is truncated before the ports, is left to the stack.
 func TestOtherICMP(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", false)

@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// leaves has all that the node sends leave by a device of its own that is served.
+// leaves routes everything that the node sends through a device of its own that is served.
 func (w *world) leaves(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
@@ -40,7 +40,7 @@ func (w *world) leaves(t *testing.T) {
 	}
 }
 
-// serves has answers get their source where they leave by these wires, and by no other.
+// serves has answers get their source rewritten on these wires, and on no others.
 func (s *site) serves(t *testing.T, wires ...*wire) {
 	t.Helper()
 	served := map[uint32]bool{}
@@ -65,7 +65,7 @@ func givingBack() []wrapping {
 	return slices.DeleteFunc(wrappings(), func(m wrapping) bool { return m.mode == uint8(bpf.MapsDirectDIRECT_OPT) })
 }
 
-// eachSlowSite is eachWrapping, of those given, with ticks that are longer than a test.
+// eachSlowSite is eachWrapping for the given wrappings, with ticks longer than a test.
 func eachSlowSite(t *testing.T, list []wrapping, story func(t *testing.T, s *site, f family, m wrapping)) {
 	t.Helper()
 	rig.Root(t)
@@ -81,8 +81,9 @@ func eachSlowSite(t *testing.T, list []wrapping, story func(t *testing.T, s *sit
 	}
 }
 
-// A client to which an answer would not leave by a device that is served is the forwarding node's: it gets the packet
-// back, and nothing is kept of the flow here. Every other client is answered from here.
+// If an answer to a client would not leave through a served device, the packet goes back to the
+// forwarding node, and this node keeps nothing of the flow. Every other client is answered from
+// here.
 func TestGivenBack(t *testing.T) {
 	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
 		front, pods := s.wire(t, "front"), s.wire(t, "pods")
@@ -122,7 +123,8 @@ func TestGivenBack(t *testing.T) {
 	})
 }
 
-// What does not fit on its way back goes nowhere, and begins no flow here: its client hears how much fits.
+// A packet that does not fit on its way back goes nowhere, and begins no flow here: its client is
+// told how much fits.
 func TestGivenBackTooBig(t *testing.T) {
 	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
 		front, side := s.wire(t, "front"), s.wire(t, "side")
@@ -144,7 +146,7 @@ func TestGivenBackTooBig(t *testing.T) {
 	})
 }
 
-// takeBack is a flow that this node forwards to a backend which cannot answer it.
+// takeBack is a flow that this node forwards to a backend that cannot answer it.
 type takeBack struct {
 	*site
 	f               family
@@ -153,7 +155,8 @@ type takeBack struct {
 	request         packet
 }
 
-// send has the client send, and returns what comes out on the way to the backend's node as it is wanted.
+// wrapped has the client send, and expects the encapsulated packet on its way to the backend's
+// node.
 func (b *takeBack) wrapped(t *testing.T, flags byte) {
 	t.Helper()
 	b.request.flags = flags
@@ -161,21 +164,21 @@ func (b *takeBack) wrapped(t *testing.T, flags byte) {
 	b.inside.wantWrapped(t, b.m, b.f.snat, b.f.pod+":8080", withTTL(b.request, 63).bytes())
 }
 
-// giveBack is what the backend's node does, or who says that it is the node of that backend.
+// giveBack does what the backend's node does, or a host that claims to be that node.
 func (b *takeBack) giveBack(t *testing.T, backend string, p packet) {
 	t.Helper()
 	b.inside.put(t, b.m.make(backend, b.f.snat+":0", withTTL(p, 62).bytes()))
 }
 
-// translated is what goes to the backend once its flow has this node's address.
+// translated expects the packet that goes to the backend once its flow has this node's address.
 func (b *takeBack) translated(t *testing.T, p packet, ttl byte, from string) string {
 	t.Helper()
 	p.from, p.to, p.ttl = from, b.f.pod+":8080", ttl
 	return b.inside.want(t, p)
 }
 
-// A flow that is given back has this node's address from then on, by which the backend's answers get through; what is
-// still on its way back finds the same.
+// A flow that is given back uses this node's address from then on, so the backend's answers get
+// through; packets that are still on their way back get the same address.
 func TestTakenBack(t *testing.T) {
 	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
 		for _, proto := range []byte{tcp, udp} {
@@ -208,8 +211,8 @@ func TestTakenBack(t *testing.T) {
 	})
 }
 
-// Who only says that it gives something back changes nothing: not for a flow that nobody has, not for another backend, and
-// not for a flow that has gone on for a while.
+// A host that only claims to give something back changes nothing: not for an unknown flow, not for
+// another backend, and not for a flow that has gone on for a while.
 func TestNotTakenBack(t *testing.T) {
 	eachSlowSite(t, givingBack(), func(t *testing.T, s *site, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, tcp)
@@ -223,13 +226,13 @@ func TestNotTakenBack(t *testing.T) {
 		b.giveBack(t, f.pod, b.request)
 		b.wrapped(t, ack)
 		if n := s.countedAt(t, "tc", "stray"); n != before+1 {
-			t.Errorf("%d packets are counted as strays, want the one that came too late", n-before)
+			t.Errorf("%d packets are counted as strays, want only the one that came too late", n-before)
 		}
 		s.expectRows(t, 0, 1)
 	})
 }
 
-// Nobody gives back what went with an option, as what says so has nothing by which it could be told.
+// Packets with an option cannot be given back, because nothing in them proves that they are.
 func TestOptionNotTakenBack(t *testing.T) {
 	opt := slices.DeleteFunc(wrappings(), func(m wrapping) bool { return m.mode != uint8(bpf.MapsDirectDIRECT_OPT) })
 	eachSlowSite(t, opt, func(t *testing.T, s *site, f family, m wrapping) {
@@ -246,7 +249,7 @@ func TestOptionNotTakenBack(t *testing.T) {
 	})
 }
 
-// age makes the row of the flow older by so many ticks.
+// age makes the row of the flow older by this many ticks.
 func (b *takeBack) age(t *testing.T, ticks uint16) {
 	t.Helper()
 	key := flowOf(b.request.from, b.request.to, b.request.proto)
@@ -258,8 +261,9 @@ func (b *takeBack) age(t *testing.T, ticks uint16) {
 	b.plant(t, b.maps.CtHalf, key, row)
 }
 
-// A flow of which the first packet does not fit with what is put around it gets this node's address instead; one that
-// another node may have begun does not, and its client hears how much fits.
+// If the first packet of a flow does not fit with its encapsulation, the flow gets this node's
+// address instead; a flow that another node may have begun does not, and its client is told how
+// much fits.
 func TestDirectFirstTooBig(t *testing.T) {
 	eachSlowSite(t, wrappings(), func(t *testing.T, s *site, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, udp)
@@ -288,7 +292,8 @@ func TestDirectFirstTooBig(t *testing.T) {
 	})
 }
 
-// A first fragment that others have overtaken comes in again, and is the first packet of its flow then too.
+// A first fragment that others have overtaken comes in again, and then still is the first packet of
+// its flow.
 func TestDirectFirstTooBigLate(t *testing.T) {
 	eachSlowSite(t, wrappings(), func(t *testing.T, s *site, f family, m wrapping) {
 		outside, inside := front(t, s, f, m, udp)
@@ -306,7 +311,8 @@ func TestDirectFirstTooBigLate(t *testing.T) {
 	})
 }
 
-// XDP leaves what it cannot answer to tc, which still knows that it is the first of its flow.
+// XDP leaves what it cannot answer to tc, which still knows that the packet is the first of its
+// flow.
 func TestDirectFirstTooBigHairpin(t *testing.T) {
 	eachSlowSite(t, wrappings(), func(t *testing.T, s *site, f family, m wrapping) {
 		w := s.wire(t, "outside")

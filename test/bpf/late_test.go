@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// tally returns what was counted of fragments that came before their first.
+// tally returns the counts of fragments that came before their first.
 func (w *world) tally(t *testing.T) (tally bpf.MapsLateTally) {
 	t.Helper()
 	if err := w.maps.LateTally.Lookup(uint32(0), &tally); err != nil {
@@ -45,7 +45,7 @@ func (w *world) waits(t *testing.T) (list [][]byte) {
 	return list
 }
 
-// loop is what comes in by the loopback device of a node, where test runs send to.
+// loop reads what comes in through a node's loopback device, to which test runs send.
 type loop struct{ socket int }
 
 func (w *world) listen(t *testing.T) loop {
@@ -62,7 +62,7 @@ func (w *world) listen(t *testing.T) loop {
 	return s
 }
 
-// next returns the frame that came in.
+// next returns the next frame that came in.
 func (s loop) next(t *testing.T) []byte {
 	t.Helper()
 	poll := []unix.PollFd{{Fd: int32(s.socket), Events: unix.POLLIN}}
@@ -77,7 +77,7 @@ func (s loop) next(t *testing.T) []byte {
 	return frame[:n]
 }
 
-// code runs a program whatever the world's hook is, and returns its number.
+// code runs a program, whatever the world's hook is, and returns its return code.
 func (w *world) code(program string, frame []byte) (code uint32, err error) {
 	err = w.do(func() (err error) {
 		code, err = w.programs[program].Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, 1<<14)})
@@ -86,14 +86,14 @@ func (w *world) code(program string, frame []byte) (code uint32, err error) {
 	return code, err
 }
 
-// eachTC tells a story of tc in both families.
+// eachTC runs a tc story in both families.
 func eachTC(t *testing.T, story func(t *testing.T, w *world, f family)) {
 	t.Helper()
 	eachOn(t, hooks()[:1], standardConfig(), story)
 }
 
-// What came before its first comes in once more after it, and goes where the first goes; what is of another datagram waits
-// on.
+// Fragments that came before their first come in once more after it, and go where the first goes;
+// fragments of another datagram go on waiting.
 func TestLate(t *testing.T) {
 	eachTC(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
@@ -130,10 +130,11 @@ func TestLate(t *testing.T) {
 	})
 }
 
-// begun is how many datagrams of TestLate were begun up to a number.
+// begun returns how many datagrams of TestLate were begun up to an id.
 func begun(id uint32) int { return int(id) - 49 }
 
-// Of what is not ours nothing is kept once its first was here, and XDP keeps nothing at all.
+// Fragments of a datagram that is not for a service are not kept once its first has come, and XDP
+// keeps none at all.
 func TestStrangers(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
@@ -159,7 +160,7 @@ func TestStrangers(t *testing.T) {
 	})
 }
 
-// XDP leaves a first fragment that others may wait for to tc, and others not.
+// XDP leaves a first fragment that others may wait for to tc, and no other.
 func TestLateAtXDP(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		if w.name != "xdp" {
@@ -181,7 +182,8 @@ func TestLateAtXDP(t *testing.T) {
 	})
 }
 
-// A flood pushes out what waits, and nothing else; what waited too long is not given back.
+// A flood evicts waiting fragments, and nothing else; fragments that waited too long are not
+// released.
 func TestLateBounds(t *testing.T) {
 	eachTC(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
@@ -214,10 +216,10 @@ func TestLateBounds(t *testing.T) {
 	})
 }
 
-// most is how many fragments wait at a time.
+// most is how many fragments can wait at a time.
 const most = 256
 
-// ageLate makes what waits older.
+// ageLate makes waiting fragments older.
 func (w *world) ageLate(t *testing.T, ticks uint32) {
 	t.Helper()
 	for i := range w.maps.Late.MaxEntries() {

@@ -16,9 +16,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Since Linux 6.9 tc is given packets without the header of their link where a program that takes packets in parts runs as
-// XDP in the stack. The programs of tc find it: what is theirs is translated, and what is not has it for the programs that
-// follow, of which one sends everything back.
+// Since Linux 6.9 tc gets packets without their link header where an XDP program for multi-buffer
+// packets runs in the stack (generic mode). The tc programs locate the header: they translate
+// packets for services, and other packets still have it for the programs that follow, one of which
+// sends everything back.
 func TestLinkHeader(t *testing.T) {
 	rig.Root(t)
 	for version, f := range families() {
@@ -38,7 +39,8 @@ func TestLinkHeader(t *testing.T) {
 	}
 }
 
-// passInStack attaches a program to a wire that passes everything, and takes packets in parts.
+// passInStack attaches to a wire an XDP program that passes everything, and accepts multi-buffer
+// packets.
 func passInStack(t *testing.T, w *wire) {
 	t.Helper()
 	pass, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -61,7 +63,8 @@ func passInStack(t *testing.T, w *wire) {
 	}
 }
 
-// returnRest has what comes in by a wire and passes its programs go out by it again, as it is.
+// returnRest sends what comes in through a wire and passes its programs out through it again,
+// unchanged.
 func (s *site) returnRest(t *testing.T, w *wire) {
 	t.Helper()
 	index := w.near.Attrs().Index
@@ -95,8 +98,8 @@ func (w *wire) wantBack(t *testing.T, want []byte) {
 	}
 }
 
-// Whose first fragment is too large for the next link has to be told: nobody on the way cuts up IPv6, nor what says so in
-// IPv4.
+// The sender of a first fragment that is too large for the next link must be told: no router
+// fragments IPv6, nor IPv4 packets with the don't-fragment flag.
 func TestFirstFragmentTooBig(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		outside, inside := s.wire(t, "outside"), s.wire(t, "inside")
@@ -119,15 +122,15 @@ func tooBigCode(f family) byte {
 	return 4
 }
 
-// Who sends a packet with no hops to spare learns it from the address that was dialled, and gets as much of the packet as
-// there may be, so that traceroute goes on.
+// The sender of a packet with no hops left gets an error from the address that it dialed, quoting
+// as much of the packet as allowed, so that traceroute works.
 func TestHopsAnswered(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		client, vip := f.client+":4000", f.node+":30053"
 		row := rowOf(f.snat+":61000", f.pod+":53", false)
 		row.Ifindex, row.Dmac = 1, [6]uint8{2, 0, 0, 0, 0, 1} // sent back where it came from: lo
 		row.Seen = w.tick(t, client, vip)
-		w.tell(t, row.Seen-1, row.Seen+1000) // no other way comes in between
+		w.tell(t, row.Seen-1, row.Seen+1000) // no other way in the meantime
 		w.plant(t, w.maps.CtHalf, flowOf(client, vip, udp), row)
 		for _, n := range []int{0, 1, 5, 520, 1183, 1400} {
 			d := udpTo(client, vip, n)

@@ -12,8 +12,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// masked runs a story in a house whose pods share the node's addresses towards the outside, past the stack and through
-// it.
+// masked runs a story in a house whose pods share the node's addresses towards the outside, past
+// the stack and through it.
 func masked(t *testing.T, story func(t *testing.T, h *house, f family, hops byte)) {
 	t.Helper()
 	rig.Root(t)
@@ -32,7 +32,7 @@ func masked(t *testing.T, story func(t *testing.T, h *house, f family, hops byte
 	}
 }
 
-// native says where pods are known, and nowhere else.
+// native sets the networks that know the pods' addresses.
 func (h *house) native(t *testing.T, prefixes ...string) {
 	t.Helper()
 	var list []netip.Prefix
@@ -44,8 +44,8 @@ func (h *house) native(t *testing.T, prefixes ...string) {
 	}
 }
 
-// What a pod sends to the outside has the node's address and a port of those that are set apart, each flow its own; what
-// comes back to that gets to the pod.
+// Packets from a pod to the outside get the node's address and a port from the range for pods, a
+// different one for each flow; answers to it reach the pod.
 func TestMasquerade(t *testing.T) {
 	masked(t, func(t *testing.T, h *house, f family, hops byte) {
 		for _, proto := range []byte{tcp, udp} {
@@ -77,7 +77,7 @@ func TestMasquerade(t *testing.T) {
 			}
 			for port := range ports {
 				if n := netip.MustParseAddrPort(port).Port(); n < 61002 || n > 61003 {
-					t.Errorf("port %d is none of those that are set apart for pods", n)
+					t.Errorf("port %d is not in the range for pods", n)
 				}
 			}
 		}
@@ -87,8 +87,9 @@ func TestMasquerade(t *testing.T) {
 	})
 }
 
-// A pod's flow to the outside and a client's to a backend there never have one port: that other node may be about to choose
-// the same backend for the pod's, and has to tell their answers apart.
+// A pod's flow to the outside and a client's flow to a backend there never share a port: the other
+// node may be about to choose the same backend for the pod's flow, and must tell their answers
+// apart.
 func TestPortsApart(t *testing.T) {
 	masked(t, func(t *testing.T, h *house, f family, hops byte) {
 		h.outside.reach(t, f.client, true)
@@ -109,7 +110,8 @@ func TestPortsApart(t *testing.T) {
 	})
 }
 
-// What is native gets packets as they are; so does who speaks to a pod by the pod's own address.
+// Native networks get packets unchanged; so does a host that addresses a pod by the pod's own
+// address.
 func TestNoMasquerade(t *testing.T) {
 	masked(t, func(t *testing.T, h *house, f family, hops byte) {
 		for _, proto := range []byte{tcp, udp} {
@@ -134,7 +136,7 @@ func TestNoMasquerade(t *testing.T) {
 	})
 }
 
-// echo sends one and returns its number as it comes out at the other side.
+// echo sends a ping and returns its identifier as it comes out at the other side.
 func (w *wire) echo(t *testing.T, m message) {
 	t.Helper()
 	frame := m.bytes()
@@ -144,7 +146,7 @@ func (w *wire) echo(t *testing.T, m message) {
 	}
 }
 
-// icmp returns the next frame of ICMP of that type that comes out.
+// icmp returns the next ICMP frame of that type that comes out.
 func (w *wire) icmp(t *testing.T, kind byte) []byte {
 	t.Helper()
 	if err := w.socket.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
@@ -167,7 +169,7 @@ func (w *wire) icmp(t *testing.T, kind byte) []byte {
 	}
 }
 
-// A ping to the outside is answered, whatever number it has: two pods may use the same.
+// A ping to the outside is answered, whatever its identifier: two pods may use the same one.
 func TestMasqueradeEcho(t *testing.T) {
 	masked(t, func(t *testing.T, h *house, f family, hops byte) {
 		k := f.kinds()
@@ -206,7 +208,8 @@ func TestMasqueradeEcho(t *testing.T) {
 	})
 }
 
-// An error about what a pod sent to the outside gets to the pod, in the pod's own words.
+// An error about what a pod sent to the outside reaches the pod, quoting the packet as the pod sent
+// it.
 func TestMasqueradeErrors(t *testing.T) {
 	masked(t, func(t *testing.T, h *house, f family, hops byte) {
 		k := f.kinds()
@@ -228,7 +231,7 @@ func TestMasqueradeErrors(t *testing.T) {
 				t.Fatalf("have  %x\nwant  %x", in, want)
 			}
 		}
-		// And the pod's own, about an answer.
+		// The pod's own error about an answer reaches the sender too.
 		answer := packet{from: h.world + ":80", to: left.from, proto: udp}
 		h.outside.send(t, answer)
 		got := answer
@@ -246,7 +249,8 @@ func TestMasqueradeErrors(t *testing.T) {
 	})
 }
 
-// What has no ports cannot share the node's address; and nobody outside gets a pod's row by sending as the pod.
+// Protocols without ports cannot share the node's address; and no host outside gets at a pod's row
+// by sending as the pod.
 func TestMasqueradeHostile(t *testing.T) {
 	masked(t, func(t *testing.T, h *house, f family, hops byte) {
 		frame := datagram{from: host(h.addrs[0]), to: host(h.world), proto: 47, payload: make([]byte, 40)}.bytes()
@@ -276,7 +280,7 @@ func TestMasqueradeHostile(t *testing.T) {
 	})
 }
 
-// A datagram in fragments leaves with one address, and its answer comes back.
+// A fragmented datagram leaves with one address, and its answer comes back.
 func TestMasqueradeFragments(t *testing.T) {
 	masked(t, func(t *testing.T, h *house, f family, hops byte) {
 		whole := packet{from: h.addrs[0] + ":1000", to: h.world + ":80", proto: udp}

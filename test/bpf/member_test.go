@@ -18,7 +18,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// member is one node of a cluster: its programs, and what its agent writes of the objects that it hears of.
+// member is one node of a cluster: its programs, and what its agent writes for the objects it hears
+// of.
 type member struct {
 	*world
 	store      *model.Store
@@ -27,10 +28,10 @@ type member struct {
 	addr6      netip.Addr
 }
 
-// clusterSeed is what the nodes of a cluster share.
+// clusterSeed is the hash seed that the nodes of a cluster share.
 const clusterSeed = "the same on every node"
 
-// clusterConfig has room for many flows to each backend on another node.
+// clusterConfig returns a configuration with room for many flows to each backend on another node.
 func clusterConfig() bpf.MapsPacketConfig {
 	config := standardConfig()
 	config.SnatFirst, config.SnatLast = 20000, 60999
@@ -39,7 +40,7 @@ func clusterConfig() bpf.MapsPacketConfig {
 	return config
 }
 
-// newMember returns a node of that name and address that has heard that there is nothing yet.
+// newMember returns a node with that name and address that is synced without any objects.
 func newMember(t *testing.T, h hook, name, addr4, addr6 string) *member {
 	t.Helper()
 	m := &member{
@@ -93,7 +94,7 @@ func (m *member) settle(t *testing.T) {
 	}
 }
 
-// own returns the node's address of the family that another address is of.
+// own returns the node's address of the same family as another address.
 func (m *member) own(like netip.Addr) netip.Addr {
 	if like.Is4() {
 		return m.addr4
@@ -108,8 +109,8 @@ type arrival struct {
 	flags      byte
 }
 
-// meet gives the packets to the node, and returns which backend the row of each leads to: the zero address for those
-// that have none.
+// meet gives packets to the node, and returns the backend that the row of each leads to: the zero
+// address if there is no row.
 func (m *member) meet(t *testing.T, packets []arrival) []netip.AddrPort {
 	t.Helper()
 	backends := make([]netip.AddrPort, len(packets))
@@ -138,7 +139,7 @@ func (m *member) meet(t *testing.T, packets []arrival) []netip.AddrPort {
 	return backends
 }
 
-// rowFor returns what the node knows of a packet's flow.
+// rowFor returns the node's row for a packet's flow.
 func (m *member) rowFor(p arrival) (row maps.FlowRow, ok bool, err error) {
 	key := p.flow()
 	if row, ok, err = maps.LookupFlow(m.maps.CtHalf, key); err != nil || ok {
@@ -171,7 +172,7 @@ func endpointsOf(service, name string, weight uint16, addrs []netip.Addr, ports 
 	return s
 }
 
-// twoNodes tells a story for tc and for XDP, with two nodes.
+// twoNodes runs a story with two nodes, for tc and for XDP.
 func twoNodes(t *testing.T, story func(t *testing.T, a, b *member)) {
 	t.Helper()
 	rig.Root(t)

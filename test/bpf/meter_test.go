@@ -11,15 +11,15 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// meter is a copy of the programs of a hook that counts, as it runs, what it executes: the instructions as they were
-// compiled, and each call of a helper. Before a copy is loaded, code is put into every basic block, where two registers
-// hold nothing that is read again.
+// meter is a copy of a hook's programs that counts what it executes as it runs: the instructions as
+// compiled, and each helper call. Before a copy is loaded, counting code is inserted into every
+// basic block, where two registers are not live.
 type meter struct {
 	counts *ebpf.Map
-	sites  []string // what is counted at each place; the first is instructions
+	sites  []string // what is counted at each place; the first counts instructions
 }
 
-// meterRoom is how many helper calls programs of one object may have.
+// meterRoom is how many helper calls the programs of one object may have.
 const meterRoom = 4096
 
 func (w *world) meter(t *testing.T) *meter {
@@ -56,7 +56,7 @@ func (m *meter) reset(t *testing.T) {
 	}
 }
 
-// read returns how many instructions were executed, and what was called how often, in order.
+// read returns how many instructions were executed, and how often each helper was called, in order.
 func (m *meter) read(t *testing.T) (instructions uint64, calls string) {
 	t.Helper()
 	have := make([]uint64, meterRoom)
@@ -82,13 +82,13 @@ func (m *meter) read(t *testing.T) (instructions uint64, calls string) {
 	return have[0], strings.Join(list, ", ")
 }
 
-// equip returns instructions that count.
+// equip returns the instructions with counting code.
 func (m *meter) equip(insns asm.Instructions) (asm.Instructions, error) {
 	code, err := readCode(insns)
 	if err != nil {
 		return nil, err
 	}
-	after := map[int]asm.Instructions{} // what is put behind an instruction
+	after := map[int]asm.Instructions{} // inserted after an instruction
 	for i, ins := range code.insns {
 		if ins.IsBuiltinCall() {
 			if len(m.sites) == meterRoom {
@@ -104,7 +104,7 @@ func (m *meter) equip(insns asm.Instructions) (asm.Instructions, error) {
 		m.equipBlock(code, block, ahead, after)
 	}
 	for i, ins := range code.insns {
-		if more := ahead[i]; len(more) > 0 { // which is what jumps and calls lead to now
+		if more := ahead[i]; len(more) > 0 { // jumps and calls lead to it now
 			more[0] = btf.WithFuncMetadata(more[0].WithSymbol(ins.Symbol()).WithSource(ins.Source()), btf.FuncMetadata(&ins))
 			ins = btf.WithFuncMetadata(ins.WithSymbol(""), nil)
 			out = append(out, more...)
@@ -114,7 +114,8 @@ func (m *meter) equip(insns asm.Instructions) (asm.Instructions, error) {
 	return out, nil
 }
 
-// equipBlock counts a block where two registers are free. Where they never are, what they hold is put on the stack meanwhile.
+// equipBlock counts a block where two registers are free. Where they never are, it saves two
+// registers on the stack meanwhile.
 func (m *meter) equipBlock(c *code, block [2]int, ahead, after map[int]asm.Instructions) {
 	first, n := block[0], block[1]-block[0]
 	if at, free := c.place(block); at >= 0 {
@@ -134,7 +135,7 @@ func (m *meter) equipBlock(c *code, block [2]int, ahead, after map[int]asm.Instr
 	ahead[first] = slices.Concat(borrow, m.add(0, n, free), giveBack)
 }
 
-// add counts so many at a place.
+// add returns code that adds n to a count.
 func (m *meter) add(site, n int, free []asm.Register) asm.Instructions {
 	pointer, value := free[0], free[1]
 	return asm.Instructions{

@@ -12,11 +12,11 @@ import (
 const (
 	crowd      = 1000  // backends
 	strangers  = 16000 // flows that no node remembers
-	remembered = 1000  // flows that one does, as many again established
+	remembered = 1000  // flows that one node remembers, and as many established ones
 )
 
-// crowdOf returns a service and the slices of its backends, which are on other nodes: all of the same weight, or a half of
-// them three times as heavy.
+// crowdOf returns a service and the slices of its backends, which are on other nodes: all of the
+// same weight, or half of them heavier.
 func crowdOf(heavy uint16) (*model.Service, []*model.Slice) {
 	ports := []model.Port{{Name: "t", Port: 80, NodePort: 30080, Protocol: model.TCP}}
 	s := &model.Service{
@@ -35,7 +35,7 @@ func crowdOf(heavy uint16) (*model.Service, []*model.Slice) {
 	return s, list
 }
 
-// openings returns the first packets of flows to a node, all of them from different clients or ports.
+// openings returns the first packets of flows to a node, all from different clients or ports.
 func openings(first string, n int, to netip.Addr, flags byte) []arrival {
 	list := make([]arrival, 0, n)
 	clients := addrsFrom(first, 0, (n+7)/8)
@@ -47,7 +47,7 @@ func openings(first string, n int, to netip.Addr, flags byte) []arrival {
 	return list
 }
 
-// hear tells the nodes of slices.
+// hear delivers slices to the nodes.
 func hear(t *testing.T, slices []*model.Slice, nodes ...*member) {
 	t.Helper()
 	for _, m := range nodes {
@@ -58,14 +58,15 @@ func hear(t *testing.T, slices []*model.Slice, nodes ...*member) {
 	}
 }
 
-// without returns a slice less one endpoint.
+// without returns a slice without one endpoint.
 func without(s *model.Slice, i int) *model.Slice {
 	less := *s
 	less.Endpoints = append(append([]model.Endpoint{}, s.Endpoints[:i]...), s.Endpoints[i+1:]...)
 	return &less
 }
 
-// shake has the backends answer and the clients see that: the flows are established.
+// shake has the backends answer and the clients acknowledge that, so that the flows are
+// established.
 func (m *member) shake(t *testing.T, flows []arrival) {
 	t.Helper()
 	for _, p := range flows {
@@ -83,7 +84,7 @@ func (m *member) shake(t *testing.T, flows []arrival) {
 	}
 }
 
-// moves counts the flows that got another backend, and those of one backend before.
+// moves counts the flows that moved to another backend, and those that had backend of before.
 func moves(before, after []netip.AddrPort, of netip.AddrPort) (moved, had int) {
 	for i := range before {
 		if before[i] != after[i] {
@@ -96,9 +97,10 @@ func moves(before, after []netip.AddrPort, of netip.AddrPort) (moved, had int) {
 	return moved, had
 }
 
-// When one of a thousand backends leaves or comes, few flows move that no node remembers: at most half as many again as
-// have to. Of those that a node remembers none does, established or not. All backends weigh the same for the one hook, and
-// a half of them three times as much for the other, which makes no difference to the programs.
+// When one of a thousand backends leaves or comes, few flows that no node remembers move: at most
+// 1.5 times as many as must. Of the flows that a node remembers none moves, established or not. All
+// backends have the same weight for one hook, and half of them three times the weight for the
+// other; the programs work the same for both.
 func TestOneOfManyMoves(t *testing.T) {
 	twoNodes(t, func(t *testing.T, a, b *member) { oneMoves(t, a, b, map[string]uint16{"tc": 1, "xdp": 3}[a.name]) })
 }
@@ -124,21 +126,21 @@ func oneMoves(t *testing.T, a, b *member, heavy uint16) {
 		m, h := moves(first, b.meet(t, all), netip.AddrPortFrom(gone.Addr, 8080))
 		moved, had = moved+m, had+h
 		b.empty(t)
-		// The other node's packets of these flows are in their middle.
+		// For the other node, packets of these flows come midway.
 		for j := range flows {
 			flows[j].flags = ack
 		}
 		if m, _ := moves(kept, a.meet(t, flows), netip.AddrPort{}); m > 0 {
-			t.Errorf("%s left: %d of %d flows moved that the node remembers", gone.Addr, m, len(flows))
+			t.Errorf("%s left: %d of %d flows that the node remembers moved", gone.Addr, m, len(flows))
 		}
 		hear(t, slices, a, b)
 	}
-	t.Logf("%d flows: %d moves when %d backends left, one at a time; %d had to be", strangers, moved, len(leavers), had)
+	t.Logf("%d flows: %d moves when %d backends left, one at a time; %d were necessary", strangers, moved, len(leavers), had)
 	if had < 30 || moved < had || 2*moved > 3*had {
 		t.Errorf("%d flows moved, want %d to %d", moved, had, had*3/2)
 	}
 	if m, _ := moves(first, b.meet(t, all), netip.AddrPort{}); m > 0 {
-		t.Errorf("%d flows are elsewhere when the backends are what they were", m)
+		t.Errorf("%d flows have another backend although the backends are the same again", m)
 	}
 	b.empty(t)
 	oneComes(t, b, slices, all, first)
@@ -159,8 +161,8 @@ func oneComes(t *testing.T, b *member, slices []*model.Slice, all []arrival, fir
 		moved, got = moved+m, got+g
 		b.empty(t)
 	}
-	t.Logf("%d flows: %d moves when 4 backends came, one at a time; they got %d", strangers, moved, got)
+	t.Logf("%d flows: %d moves when 4 backends came, one at a time; these got %d", strangers, moved, got)
 	if got < 30 || moved < got || 2*moved > 3*got {
-		t.Errorf("%d flows moved to and beside those that came, want %d to %d", moved, got, got*3/2)
+		t.Errorf("%d flows moved to the new backends or others, want %d to %d", moved, got, got*3/2)
 	}
 }

@@ -5,16 +5,16 @@ import (
 	"net/netip"
 )
 
-// datagram is what a test says of a packet below TCP and UDP.
+// datagram describes a packet below TCP and UDP.
 type datagram struct {
 	from, to string // addresses
 	proto    byte
-	ttl      byte   // 0 = 64
-	tos      byte   // of IPv4
-	id       uint32 // with a fragment of IPv6, or always with IPv4
-	fragment uint16 // flags and offset, as IPv4 has them
+	ttl      byte   // 0 means 64
+	tos      byte   // IPv4
+	id       uint32 // in IPv6 only for a fragment
+	fragment uint16 // flags and offset, in the form of IPv4
 	payload  []byte
-	padding  int // bytes of the frame behind the packet
+	padding  int // bytes of the frame after the packet
 	macs     [2]byte
 }
 
@@ -49,7 +49,7 @@ func (d datagram) bytes() []byte {
 	return append(frame, make([]byte, d.padding)...)
 }
 
-// message is one of ICMP; the numbers are those of the family.
+// message is an ICMP message; the numbers are those of the family.
 type message struct {
 	from, to   string // addresses
 	kind, code byte
@@ -75,7 +75,7 @@ func (m message) bytes() []byte {
 	return d.bytes()
 }
 
-// kinds are the numbers of ICMP in one family.
+// kinds are the ICMP types and codes of one family.
 type kinds struct{ unreachable, port, tooBig, expired, parameter, redirect, echo, reply byte }
 
 func (f family) kinds() kinds {

@@ -11,7 +11,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// option4 and option6 are what a packet to a backend has more, of a client that dialled an address and port.
+// option4 and option6 return what is added to a packet to a backend, for a client that dialed an
+// address and port.
 func option4(dialled netip.AddrPort) []byte {
 	return append([]byte{158, 8, byte(dialled.Port() >> 8), byte(dialled.Port())}, dialled.Addr().AsSlice()...)
 }
@@ -20,7 +21,8 @@ func option6(next byte, dialled netip.AddrPort) []byte {
 	return append([]byte{next, 2, 1, 0, 0x5e, 18, byte(dialled.Port() >> 8), byte(dialled.Port())}, dialled.Addr().AsSlice()...)
 }
 
-// withOption returns a frame as a node sends it to a backend and its port, with what was dialled in an option.
+// withOption returns a frame as a node sends it to a backend and its port, with the dialed
+// destination in an option.
 func withOption(_, backend string, frame []byte) []byte {
 	to := netip.MustParseAddrPort(backend)
 	if frame[12] == 0x86 {
@@ -29,7 +31,7 @@ func withOption(_, backend string, frame []byte) []byte {
 	header := append([]byte{}, frame[14:14+int(frame[14]&15)*4]...)
 	payload := append([]byte{}, frame[14+len(header):]...)
 	dialled, _ := netip.AddrFromSlice(append([]byte{}, header[16:20]...))
-	port := binary.BigEndian.Uint16(payload[2:]) // that of the first fragment, which packet gives all
+	port := binary.BigEndian.Uint16(payload[2:]) // of the first fragment; packet puts it into every one
 	if binary.BigEndian.Uint16(header[6:])&0x1fff == 0 {
 		port = redirected(payload, header[9], append(append([]byte{}, header[12:16]...), to.Addr().AsSlice()...), to.Port())
 	}
@@ -66,8 +68,8 @@ func withOption6(to netip.AddrPort, frame []byte) []byte {
 	return append(append(append(append([]byte{}, frame[:14]...), header...), option...), payload...)
 }
 
-// redirected gives what follows the headers of IP another port, and a sum for that and for both addresses. It returns the
-// port that was there.
+// redirected gives what follows the IP headers another port, and a checksum for that and for both
+// addresses. It returns the old port.
 func redirected(l4 []byte, proto byte, ends []byte, port uint16) uint16 {
 	at, before := map[byte]int{tcp: 16, udp: 6, 58: 2}[proto], uint16(0)
 	if proto == tcp || proto == udp || proto == sctp {
@@ -89,8 +91,8 @@ func redirected(l4 []byte, proto byte, ends []byte, port uint16) uint16 {
 	return before
 }
 
-// What a packet has of its own stays behind the option, and a client whose first packet has no room for that gets SNAT; a
-// later packet goes nowhere then.
+// A packet's own options stay behind the option, and a client whose first packet has no room for
+// the option gets SNAT; a later packet without room is dropped.
 func TestOptionBesideOthers(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		m := wrapping{"opt", uint8(bpf.MapsDirectDIRECT_OPT), withOption}
@@ -118,7 +120,7 @@ func TestOptionBesideOthers(t *testing.T) {
 		full.options, full.extension = 9, []byte{0, 0, 1, 4, 0, 0, 0, 0}
 		frame := full.bytes()
 		if f.any != "0.0.0.0" {
-			frame[20] = 0 // for every hop
+			frame[20] = 0 // hop-by-hop
 		}
 		copy(frame, outside.macs(true))
 		before := s.countedAt(t, "tc", "too-big") + s.countedAt(t, "xdp", "too-big")
@@ -140,7 +142,7 @@ func TestOptionBesideOthers(t *testing.T) {
 	})
 }
 
-// The backend's node leaves what the client has of its own in a packet, in which it finds the option.
+// The backend's node finds the option and leaves the packet's own options in place.
 func TestOptionTakenOut(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.sumUp(t, true)
@@ -159,8 +161,8 @@ func TestOptionTakenOut(t *testing.T) {
 	})
 }
 
-// XDP leaves to tc whatever has the option, also what seems to be of a flow that it knows: it may be for a backend here, and only
-// tc takes the option out.
+// XDP leaves every packet with the option to tc, even if it seems to belong to a flow that XDP
+// knows: it may be for a backend here, and only tc removes the option.
 func TestOptionIsLeftToTC(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", udp, maps.NodePort, f.pod+":80", true)
@@ -176,8 +178,8 @@ func TestOptionIsLeftToTC(t *testing.T) {
 	})
 }
 
-// What only looks like the option is dropped where it is for a backend, and everywhere else left alone. Nothing is known of
-// it afterwards.
+// What only looks like the option is dropped if the packet is for a backend, and left alone
+// otherwise. It leaves no trace.
 func TestOptionHostile(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
@@ -190,7 +192,7 @@ func TestOptionHostile(t *testing.T) {
 		ours := withOption("", f.pod+":8080", p.bytes())
 		for _, c := range []struct {
 			name string
-			at   [2]int // behind the header of IP that all have
+			at   [2]int // after the fixed IP header
 			v4   []byte
 			v6   []byte
 			want string
@@ -233,7 +235,8 @@ func TestOptionHostile(t *testing.T) {
 	})
 }
 
-// A client inside of the cluster, which the backend's node could hardly answer, gets SNAT; others do not.
+// A client inside the cluster, which the backend's node could hardly answer, gets SNAT; others do
+// not.
 func TestOptionInside(t *testing.T) {
 	eachSite(t, func(t *testing.T, s *site, f family) {
 		m := wrapping{"opt", uint8(bpf.MapsDirectDIRECT_OPT), withOption}

@@ -14,8 +14,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// What the node itself sends to a service gets to its backend, wherever that is and by which protocol, and it hears of
-// the service alone.
+// What the node itself sends to a service reaches its backend, wherever that is and by every
+// protocol, and the answers come from the service's address only.
 func TestOwnService(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		for i, m := range s.mates() {
@@ -35,7 +35,8 @@ func TestOwnService(t *testing.T) {
 	})
 }
 
-// converse has the node send packets from its port to the frontend, and the backend answer each, until both have ended.
+// converse has the node send packets from its port to the frontend, and the backend answer each,
+// until both have ended.
 func (s *self) converse(t *testing.T, m mate, client, frontend, backend string, proto byte) {
 	t.Helper()
 	from := m.seen(client, frontend)
@@ -61,8 +62,9 @@ func (s *self) converse(t *testing.T, m mate, client, frontend, backend string, 
 	}
 }
 
-// The node gets to every kind of frontend that is for clients in the cluster, whatever policy holds outside. What is none
-// of these, and what may be older than what is known, leaves as it is; as does what others send.
+// The node reaches every kind of frontend that is for clients in the cluster, whatever the policy
+// for clients outside. Packets to other destinations, of flows older than the programs' memory, and
+// from other senders leave unchanged.
 func TestOwnFrontends(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		leaves := func(p packet) {
@@ -99,7 +101,7 @@ func TestOwnFrontends(t *testing.T) {
 	})
 }
 
-// A node that has not been told to does nothing of it, and looks up nothing.
+// A node that is not configured to do so translates nothing of its own, and looks up nothing.
 func TestOwnOff(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		if w.out == "" {
@@ -113,7 +115,8 @@ func TestOwnOff(t *testing.T) {
 	})
 }
 
-// Who gets to no backend is told so, and counted; and told nothing where only a policy keeps him from one.
+// A client without a backend is told so, and counted; but it is told nothing where only a policy
+// keeps it from one.
 func TestOwnRefused(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		at, k := f.clusterIP(), f.kinds()
@@ -144,7 +147,7 @@ func TestOwnRefused(t *testing.T) {
 	})
 }
 
-// What does not fit the link to its backend is refused, and the node told how much does.
+// A packet that does not fit the link to its backend is refused, and the node is told what fits.
 func TestOwnTooBig(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		k := f.kinds()
@@ -165,7 +168,7 @@ func TestOwnTooBig(t *testing.T) {
 	})
 }
 
-// Errors of ICMP get to who has sent what they quote, in his own words.
+// ICMP errors reach the sender of what they quote, quoting it as it was sent.
 func TestOwnErrors(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		k := f.kinds()
@@ -186,7 +189,7 @@ func TestOwnErrors(t *testing.T) {
 			seen := netip.MustParseAddrPort(arrived.from).Addr().String()
 			for _, kind := range []byte{k.unreachable, k.tooBig, k.expired} {
 				code := map[bool]byte{true: 4}[kind == k.tooBig && k.tooBig == 3]
-				// Of the backend, about what was sent to it.
+				// From the backend, about what was sent to it.
 				e := message{from: host(m.addr), to: seen, kind: kind, code: code, rest: 1400, body: quoted(arrived, 8), ttl: 64}
 				if m.wire == nil {
 					s.put(t, e.bytes())
@@ -195,7 +198,7 @@ func TestOwnErrors(t *testing.T) {
 				}
 				e.from, e.to, e.body = host(f.clusterIP()), host(f.node), quoted(sent, 8)
 				s.wantsICMP(t, m.what+", of the backend", e.bytes())
-				// Of the node, about an answer.
+				// From the node, about an answer.
 				e = message{from: host(f.node), to: host(f.clusterIP()), kind: kind, code: code, rest: 1400, body: quoted(got, 8), ttl: 64}
 				s.put(t, e.bytes())
 				e.from, e.to, e.body = seen, host(m.addr), quoted(answer, 8)
@@ -206,7 +209,7 @@ func TestOwnErrors(t *testing.T) {
 				}
 			}
 		}
-		// Of a router, about what it could not send on.
+		// From a router, about what it could not send on.
 		sent := packet{from: f.node + ":700", to: f.clusterIP() + ":82", proto: udp}
 		s.send(t, sent)
 		left := sent
@@ -219,7 +222,7 @@ func TestOwnErrors(t *testing.T) {
 	})
 }
 
-// An address of a service answers the node's ping, if it is to.
+// An address of a service answers the node's ping, if it is configured to.
 func TestOwnEcho(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		k := f.kinds()
@@ -237,7 +240,7 @@ func TestOwnEcho(t *testing.T) {
 	})
 }
 
-// Datagrams in fragments are translated whole, both ways.
+// Fragmented datagrams are translated completely, in both directions.
 func TestOwnFragments(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		for i, m := range s.mates() {
@@ -276,14 +279,14 @@ func TestOwnFragments(t *testing.T) {
 	})
 }
 
-// wantsLater fails unless the node's stack is handed the fragment.
+// wantsLater fails unless the fragment reaches the node's stack.
 func (s *self) wantsLater(t *testing.T, d datagram) {
 	t.Helper()
 	want := d.bytes()[14:]
 	s.hears(t, fmt.Sprintf("fragment %x", want), func(frame []byte) bool { return bytes.Equal(frame[14:], want) })
 }
 
-// Two services may share a backend: each flow has a port of its own.
+// Two services may share a backend: each flow gets its own port.
 func TestOwnShared(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		for i, m := range s.mates() {
@@ -311,8 +314,8 @@ func TestOwnShared(t *testing.T) {
 	})
 }
 
-// The way to a backend is followed: to another link than that by which its packets leave, and to where it goes then. A
-// neighbour that is not known the kernel asks for.
+// Packets follow the way to a backend: through another link than the one they would leave by, and
+// after it changes. The kernel resolves an unknown neighbor.
 func TestOwnWays(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		other := s.wire(t, "other")
@@ -329,7 +332,7 @@ func TestOwnWays(t *testing.T) {
 				if err != nil || !ok {
 					t.Fatal(ok, err)
 				}
-				row.Seen-- // of the tick before, with nobody who follows changes
+				row.Seen-- // as in the previous tick, while nobody follows changes
 				s.plant(t, s.maps.Ct, flow, row)
 				s.send(t, p)
 				w.want(t, left)
@@ -346,7 +349,8 @@ func TestOwnWays(t *testing.T) {
 	})
 }
 
-// Nobody outside gets at a flow of the node: not by sending as the node. A pod answers for itself alone.
+// No host outside gets at a flow of the node by sending as the node. A pod can answer only for
+// itself.
 func TestOwnHostile(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		for i, m := range s.mates()[2:] {
@@ -380,7 +384,7 @@ func TestOwnHostile(t *testing.T) {
 	})
 }
 
-// A monitor hears of the choice of a backend and of a refusal.
+// A monitor gets an event for the choice of a backend and for a refusal.
 func TestOwnEvents(t *testing.T) {
 	own(t, func(t *testing.T, s *self, f family) {
 		events := s.house.events(t, maps.Watch{Reasons: everything})

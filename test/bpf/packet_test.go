@@ -18,25 +18,25 @@ const (
 	sctp = 132
 )
 
-// packet is what a test says of a packet; bytes writes it from scratch, and so is what the programs are judged by.
+// packet describes a packet; bytes writes it from scratch, as input and as the expected output.
 type packet struct {
 	from, to  string // address and port
 	proto     byte
-	flags     byte   // of TCP; of SCTP, those that the first chunk would have there
-	seq, ack  uint32 // of SCTP the tag that an INIT or INIT ACK asks for, and that of the packet
-	tags      int    // of VLANs
-	options   int    // words of options of IPv4
-	extension []byte // headers of IPv6 before that of TCP or UDP; the types are filled in: destination options
-	fragment  uint16 // flags and offset, as IPv4 has them
+	flags     byte   // TCP flags; for SCTP those that correspond to the first chunk
+	seq, ack  uint32 // for SCTP the tag that an INIT or INIT ACK asks for, and the packet's tag
+	tags      int    // number of VLAN tags
+	options   int    // number of words of IPv4 options
+	extension []byte // IPv6 headers before TCP or UDP; their types are filled in: destination options
+	fragment  uint16 // flags and offset, in the form of IPv4
 	noSum     bool   // UDP or SCTP without a checksum
-	whole     bool   // not to be cut up by a router of IPv4
-	ttl       byte   // 0 is 64
-	payload   int    // bytes; 0 is five of them
-	cut       int    // so much is left of the header of TCP or UDP, and nothing after it
-	macs      string // the twelve bytes of both addresses of the link
+	whole     bool   // IPv4 routers must not fragment it
+	ttl       byte   // 0 means 64
+	payload   int    // bytes; 0 means five
+	cut       int    // bytes left of the TCP or UDP header, with nothing after it
+	macs      string // the twelve bytes of both link addresses
 }
 
-// sum16 is the Internet's checksum over parts of even length, but the last.
+// sum16 is the internet checksum over parts, all but the last of even length.
 func sum16(parts ...[]byte) uint16 {
 	var sum uint32
 	for _, part := range parts {
@@ -106,10 +106,10 @@ func (p packet) content() string {
 	return strings.Repeat("abc", p.payload/3+1)[:p.payload]
 }
 
-// chunks are what of SCTP has which flags.
+// chunks maps flags to the type of the SCTP chunk that corresponds to them.
 var chunks = map[byte]byte{syn: 1, syn | ack: 2, ack: 0, rst: 6, fin: 7, 0: 3}
 
-// association returns a packet of SCTP, whose first chunk has twenty bytes and the payload.
+// association returns an SCTP packet, whose first chunk has twenty bytes and the payload.
 func (p packet) association(from, to netip.AddrPort) []byte {
 	l4 := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from.Port()), to.Port())
 	l4 = append(binary.BigEndian.AppendUint32(l4, p.ack), 0, 0, 0, 0, chunks[p.flags], 0, 0, byte(20+len(p.content())))
@@ -120,7 +120,7 @@ func (p packet) association(from, to netip.AddrPort) []byte {
 	return l4
 }
 
-// transport returns the header of TCP, UDP or SCTP with its checksum, and the payload.
+// transport returns the TCP, UDP or SCTP header with its checksum, and the payload.
 func (p packet) transport(from, to netip.AddrPort) []byte {
 	if p.proto == sctp {
 		return p.association(from, to)
@@ -164,7 +164,7 @@ func portOfText(addrPort string) string {
 	return strconv.Itoa(int(netip.MustParseAddrPort(addrPort).Port()))
 }
 
-// addrPort puts a port to an address in the form of a family.
+// addrPort joins an address and a port in the form of a family.
 func addrPort(addr string, port int) string { return addr + ":" + strconv.Itoa(port) }
 
 // flowOf returns the key of the packets of a flow.

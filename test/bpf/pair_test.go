@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// The ways that what has waited goes on by, in its mark.
+// Where a packet goes on after waiting, in its mark.
 const (
 	toPod    = 1 << 28
 	byDevice = 2 << 28
@@ -22,15 +22,16 @@ const (
 )
 
 const (
-	patience = second / 2  // for what a pod gets
-	jam      = second / 40 // of which senders are told
+	patience = second / 2  // limit for packets to a pod
+	jam      = second / 40 // from here on senders are told
 )
 
-// near are those whom a pod reaches without leaving the node, and where its packets go then, past the stack and by it.
+// near lists the destinations that a pod reaches without leaving the node, and where its packets to
+// them go, past the stack and through it.
 func near() []struct {
 	to         string
 	past, by   uint32
-	fromNetkit uint32 // by the stack
+	fromNetkit uint32 // through the stack
 } {
 	type one = struct {
 		to         string
@@ -51,7 +52,8 @@ func nearFrame(to string) []byte {
 	return sent{frame: udpFrom(from, "4000", to, "80")}.bytes()
 }
 
-// What stays on the node waits where there is a queue for it, and goes on to where it would have gone.
+// What stays on the node waits where there is a queue for it, and then goes where it would have
+// gone.
 func TestWaiting(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		p := newPacedOf(t, 1e6, bypass)
@@ -73,7 +75,7 @@ func TestWaiting(t *testing.T) {
 						t.Errorf("%s with mark %#x at %d, want %#x at %d", verdict, out.Mark, out.Tstamp, want, start)
 					}
 					if hopped := !bytes.Equal(frame, after); hopped != (want>>28 == toPod>>28) {
-						t.Errorf("it has taken a hop: %t", hopped)
+						t.Errorf("it took a hop: %t", hopped)
 					}
 				})
 			}
@@ -81,7 +83,8 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-// What is for nobody beyond the link is for the node, and waits as what else is for it; what is about the link itself never does.
+// A packet to the link that goes to the node waits like other packets to the node; packets about
+// the link itself never wait.
 func TestWaitingOnTheLink(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		for _, c := range []struct {
@@ -129,7 +132,7 @@ func TestWaitingOnTheLink(t *testing.T) {
 	}
 }
 
-// Who has nothing waiting is not held up.
+// A packet of a pod that has nothing waiting is not held up.
 func TestWaitingForNobody(t *testing.T) {
 	p := newPacedOf(t, 1e6, true)
 	for _, c := range near() {
@@ -142,7 +145,7 @@ func TestWaitingForNobody(t *testing.T) {
 	}
 }
 
-// What stays on the node is dropped as well if it would wait for too long.
+// What stays on the node is also dropped if it would wait for too long.
 func TestWaitingTooLong(t *testing.T) {
 	p := newPacedOf(t, 1e6, true)
 	p.pace(t, now(t)+horizon+second)
@@ -156,7 +159,7 @@ func TestWaitingTooLong(t *testing.T) {
 	}
 }
 
-// What has waited goes on, and is as it was. What nobody has had wait goes nowhere.
+// What has waited goes on unchanged. Packets whose mark did not come from waiting go nowhere.
 func TestWaited(t *testing.T) {
 	p := newPacedOf(t, 1e6, true)
 	frame := nearFrame(other4)
@@ -175,12 +178,12 @@ func TestWaited(t *testing.T) {
 	}
 }
 
-// What comes from a pod's device once more has been looked at.
+// What comes from a pod's device a second time has already been checked.
 func TestWaitedAtItsDevice(t *testing.T) {
 	p := newPacedOf(t, 1e6, true)
 	start := now(t) + ahead
 	p.pace(t, start)
-	frame := sent{frame: udpFrom(other4, "4000", other4, "80")}.bytes() // which the pod may not send
+	frame := sent{frame: udpFrom(other4, "4000", other4, "80")}.bytes() // the pod may not send it
 	if verdict, out, _ := p.try(t, "tc_from_pod", skbtimed{Came: 1, Mark: again}, frame); verdict != "pass" || out.Mark != 0 {
 		t.Errorf("%s with mark %#x", verdict, out.Mark)
 	}
@@ -192,7 +195,7 @@ func TestWaitedAtItsDevice(t *testing.T) {
 	}
 }
 
-// What a pod gets comes as far apart as its rate has it, from wherever it is.
+// Packets to a pod arrive spaced by its rate, wherever they are from.
 func TestArrivals(t *testing.T) {
 	const rate = 1e6
 	for _, from := range []string{outside4, outside6} {
@@ -220,7 +223,7 @@ func TestArrivals(t *testing.T) {
 	}
 }
 
-// What passes the stack waits as well, for its sender's time and its receiver's: the later one.
+// Packets past the stack wait too, until the later of their sender's and their receiver's time.
 func TestArrivalsPastTheStack(t *testing.T) {
 	p := newPacedOf(t, 1e6, true)
 	second := maps.Pod{
@@ -252,7 +255,8 @@ func TestArrivalsPastTheStack(t *testing.T) {
 	}
 }
 
-// Senders who ask for it are told of a jam; what would have to wait for too long is dropped.
+// Senders that support ECN are told of a jam; packets that would have to wait for too long are
+// dropped.
 func TestJam(t *testing.T) {
 	const classes = 3
 	for _, from := range []string{outside4, outside6} {
@@ -298,7 +302,7 @@ func TestJam(t *testing.T) {
 	}
 }
 
-// What comes from outside for a pod waits as well, where it goes past the stack, and takes a hop.
+// Packets from outside to a pod wait too, where they go past the stack, and take a hop.
 func TestArrivalsFromOutside(t *testing.T) {
 	for _, from := range []string{outside4, outside6} {
 		t.Run(from, func(t *testing.T) {
@@ -325,7 +329,8 @@ func TestArrivalsFromOutside(t *testing.T) {
 	}
 }
 
-// At the device of a pod that is another plugin's what it sends and gets waits as it would at ours, whoever it is from and for, and once alone.
+// At the device of another plugin's pod, packets wait as they would at ours, whoever sends and gets
+// them, and only once.
 func TestWaitingAfterAnother(t *testing.T) {
 	const rate = 1e6
 	for _, c := range []struct {
@@ -366,7 +371,8 @@ func TestWaitingAfterAnother(t *testing.T) {
 	}
 }
 
-// What keeps neighbors known does not wait there behind all else, and is not dropped with it. Nobody beyond the link sends it, or gets it.
+// Neighbor discovery does not wait there behind everything else, and is not dropped with it. No
+// host beyond the link sends it, or gets it.
 func TestNeighboursAfterAnother(t *testing.T) {
 	routed := func(frame []byte) []byte { frame[21]--; return frame }
 	for _, program := range []string{"tc_from_chained", "tc_to_chained"} {

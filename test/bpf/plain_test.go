@@ -14,8 +14,8 @@ import (
 	"fairlead.io/fairlead/pkg/seal"
 )
 
-// plainPackets are packets of one flow: those that the programs have a short way for, and those that differ from them by
-// one thing each.
+// plainPackets are packets of one flow: those for which the programs have a short path, and those
+// that differ from them in one thing each.
 func plainPackets(from, to string, proto byte, v4 bool) map[string][]byte {
 	base := packet{from: from, to: to, proto: proto, flags: ack}
 	list := map[string][]byte{}
@@ -49,10 +49,11 @@ func plainPackets(from, to string, proto byte, v4 bool) map[string][]byte {
 	return list
 }
 
-// isSummedUp reports whether such a packet is tried with a sum over all of it too: not if it is answered, or has no sum.
+// isSummedUp reports whether such a packet is also run with a checksum over all of it
+// (CHECKSUM_COMPLETE): not if it is answered, or has no checksum.
 func isSummedUp(kind string) bool { return kind != "with 1 hops left" && kind != "without a sum" }
 
-// plainRows are rows that such packets meet in a tick.
+// plainRows are rows that such packets may find.
 func plainRows(from, to string, now uint32) map[string]bpf.MapsCtEntry {
 	list := map[string]bpf.MapsCtEntry{}
 	add := func(name string, change func(*bpf.MapsCtEntry)) {
@@ -82,8 +83,8 @@ func plainRows(from, to string, now uint32) map[string]bpf.MapsCtEntry {
 	return list
 }
 
-// loadLong loads the programs that know no short way: those of a table that is replaced by a larger one, where all the flows
-// are in the old one still.
+// loadLong loads the programs without the short path: those for a table that is being replaced by a
+// larger one, while all flows are still in the old one.
 func (w *world) loadLong(t *testing.T) *world {
 	t.Helper()
 	spec, err := w.hook.load()
@@ -107,7 +108,7 @@ func (w *world) loadLong(t *testing.T) *world {
 	return &long
 }
 
-// plainOutcome is what became of a packet and its row.
+// plainOutcome is what happened to a packet and its row.
 type plainOutcome struct {
 	Verdict string
 	Packet  string
@@ -128,7 +129,7 @@ func (w *world) meet(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame
 	return o
 }
 
-// The short way does with every packet and row what the long one does.
+// The short path treats every packet and row as the long one does.
 func TestShortWay(t *testing.T) {
 	config := standardConfig()
 	config.TickShift = 31
@@ -141,7 +142,8 @@ func TestShortWay(t *testing.T) {
 	})
 }
 
-// compareGuarded has both ways meet rows of a load balancer's address, with and without ranges that have the client.
+// compareGuarded runs both paths on rows of a load balancer's address, with ranges that contain the
+// client and without.
 func (w *world) compareGuarded(t *testing.T, long *world, f family, proto byte) {
 	t.Helper()
 	client, vip, pod := f.client+":4000", f.node+":30080", f.pod+":8080"
@@ -204,7 +206,7 @@ func (w *world) compareWays(t *testing.T, long *world, f family, proto byte) {
 	if short == 0 {
 		t.Errorf("protocol %d: nothing was sent back", proto)
 	}
-	// Of a packet that ends early, the kernel lets no test end within the header of IP.
+	// Truncated packets: the kernel runs no test on one that ends within the IP header.
 	row := plainRows(f.snat+":61000", f.pod+":8080", now)["back where it came from"]
 	for n := len(packets["plain"]) - 5 - map[byte]int{tcp: 20, udp: 8}[proto]; n < len(packets["plain"]); n++ {
 		frame := packets["plain"][:n]
@@ -214,7 +216,7 @@ func (w *world) compareWays(t *testing.T, long *world, f family, proto byte) {
 	}
 }
 
-// directRows are rows of a flow whose backend answers its client itself, which packets meet in a tick.
+// directRows are rows of a flow whose backend answers directly, which packets may find.
 func directRows(mode uint8, from, to string, now uint32) map[string]bpf.MapsCtEntry {
 	list := map[string]bpf.MapsCtEntry{}
 	for name, row := range plainRows(from, to, now) {
@@ -234,7 +236,7 @@ func directRows(mode uint8, from, to string, now uint32) map[string]bpf.MapsCtEn
 	return list
 }
 
-// The short way also does what the long one does with flows whose backends answer their clients themselves.
+// The short path also does what the long one does for flows whose backends answer directly.
 func TestShortWayDirect(t *testing.T) {
 	config := standardConfig()
 	config.TickShift = 31
@@ -258,7 +260,7 @@ func (w *world) compareDirect(t *testing.T, long *world, f family, m wrapping, p
 	w.tell(t, now-5, now+3)
 	w.tellGuards(t, now-5)
 	packets := plainPackets(from, to, proto, f.snat == "10.1.0.1")
-	for _, size := range []int{491, 492, 493, 600} { // about what is asked about
+	for _, size := range []int{491, 492, 493, 600} { // around the largest sizes that fit
 		p := packet{from: from, to: to, proto: proto, flags: ack, payload: size}
 		packets[fmt.Sprintf("of %d bytes", size)] = p.bytes()
 	}
@@ -282,7 +284,7 @@ func (w *world) compareDirect(t *testing.T, long *world, f family, m wrapping, p
 	}
 }
 
-// meetHalf is meet for a row of `ct_half`.
+// meetHalf is meet for a row of ct_half.
 func (w *world) meetHalf(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, frame []byte) (o plainOutcome) {
 	t.Helper()
 	w.empty(t)
@@ -293,7 +295,7 @@ func (w *world) meetHalf(t *testing.T, flow bpf.MapsFlow, row bpf.MapsCtEntry, f
 	return o
 }
 
-// differences returns what a row of a flow has to have of what a rewrite adds to sums, as ct_finish makes it.
+// differences returns what a rewrite by a row adds to checksums, as ct_finish computes it.
 func differences(flow bpf.MapsFlow, row bpf.MapsCtEntry) (addrs, ports uint16) {
 	fold := func(sum uint64) uint16 {
 		for sum = sum&0xffffffff + sum>>32; sum > 0xffff; sum = sum&0xffff + sum>>16 {

@@ -16,11 +16,12 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// house is a node with two pods and a link to the outside, by which everything else is reached.
+// house is a node with two pods and a link to the outside, through which everything else is
+// reached.
 type house struct {
 	*site
 	pods    [2]*wire
-	addrs   [2]string // of the pods, with brackets where they are due
+	addrs   [2]string // of the pods, in brackets where needed
 	outside *wire
 	world   string
 }
@@ -64,7 +65,7 @@ func newHouseOf(t *testing.T, f family, config bpf.MapsPacketConfig) *house {
 	return h
 }
 
-// closed keeps the stack from forwarding anything: what goes on has gone past it.
+// closed keeps the stack from forwarding anything: what arrives has bypassed it.
 func (h *house) closed(t *testing.T) {
 	t.Helper()
 	for _, w := range append(h.pods[:], h.outside) {
@@ -82,7 +83,8 @@ func (h *house) blockStack(t *testing.T, w *wire) {
 	}
 }
 
-// Packets between pods of a node, and between them and the outside, go past the node's stack, with one hop less.
+// Packets between pods of a node, and between them and the outside, bypass the node's stack, with
+// one hop less.
 func TestPastTheStack(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +92,7 @@ func TestPastTheStack(t *testing.T) {
 			h.outside.reach(t, h.world, true)
 			h.closed(t)
 			for i, proto := range []byte{tcp, udp, tcp, udp} {
-				if i == 2 { // it makes no difference that a pod has a flow to a service
+				if i == 2 { // a pod's flow to a service makes no difference
 					h.dials(t)
 				}
 				for _, size := range []int{5, 1400} {
@@ -113,8 +115,8 @@ func TestPastTheStack(t *testing.T) {
 	}
 }
 
-// What is not for programs to answer the stack gets: a packet without hops left, one that the next link does not take,
-// one for a link that is not served, and all of them where the stack is to see them.
+// The stack gets what the programs cannot answer: a packet with no hops left, one too large for the
+// next link, one for a link that is not served, and all packets where configured so.
 func TestToTheStack(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
@@ -146,7 +148,7 @@ func TestToTheStack(t *testing.T) {
 	}
 }
 
-// answered fails unless an error of ICMP about a packet to that address comes out.
+// answered fails unless an ICMP error about a packet to that address comes out.
 func (w *wire) answered(t *testing.T, what, to string) {
 	t.Helper()
 	target := netip.MustParseAddrPort(to).Addr().AsSlice()
@@ -165,7 +167,7 @@ func (w *wire) answered(t *testing.T, what, to string) {
 	}
 }
 
-// The neighbour beyond a link need not be known: the kernel asks for it.
+// The neighbor beyond a link need not be resolved: the kernel asks for it.
 func TestPastTheStackUnknownNeighbour(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
@@ -180,8 +182,8 @@ func TestPastTheStackUnknownNeighbour(t *testing.T) {
 	}
 }
 
-// What a pod sends with another's address reaches nobody, whoever it is for; nor does what has a tag of which the device
-// itself takes note, or ends within its header.
+// What a pod sends with another's address reaches nobody, whoever it is for; nor does a packet with
+// a VLAN tag that the device takes off, or one that ends within its header.
 func TestSpoofedOnTheWire(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
@@ -217,7 +219,8 @@ func podReasons(t *testing.T, h *house) map[string]uint64 {
 	return w.reasons(t)
 }
 
-// A service's packets get past the stack too: to a backend in a pod of this node, and its answers back to the client.
+// A service's packets bypass the stack too: to a backend in a pod of this node, and its answers
+// back to the client.
 func TestServicePastTheStack(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {

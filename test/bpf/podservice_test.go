@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// dials says that a pod has sent packets to a service before.
+// dials tells the programs that a pod has sent packets to a service before.
 func (h *house) dials(t *testing.T) {
 	t.Helper()
 	if err := h.maps.PodsDial.Put(uint32(0), uint32(1)); err != nil {
@@ -23,12 +23,13 @@ func (h *house) dials(t *testing.T) {
 	}
 }
 
-// clusterIP is an address that only services have.
+// clusterIP returns an address that only services have.
 func (f family) clusterIP() string {
 	return map[bool]string{true: "[fd03::10]", false: "10.96.0.10"}[f.any == "[::]"]
 }
 
-// inside runs a story in a house of pods that send packets to services, past the stack and through it.
+// inside runs a story in a house whose pods send packets to services, past the stack and through
+// it.
 func inside(t *testing.T, masquerade uint16, story func(t *testing.T, h *house, f family)) {
 	t.Helper()
 	rig.Root(t)
@@ -50,7 +51,7 @@ func inside(t *testing.T, masquerade uint16, story func(t *testing.T, h *house, 
 	}
 }
 
-// end is a backend of a service that pod0 dials: where it is, and what it sees as the client.
+// end is a backend of a service that pod0 dials: where it is, and which client it sees.
 type end struct {
 	what   string
 	wire   *wire
@@ -66,7 +67,8 @@ func (h *house) ends(f family) []end {
 	}
 }
 
-// converse has pod0 send packets from its port to the frontend, and the backend answer each, until both have ended.
+// converse has pod0 send packets from its port to the frontend, and the backend answer each, until
+// both have ended.
 func (h *house) converse(t *testing.T, f family, to end, client, frontend, backend string, proto byte) {
 	t.Helper()
 	from := to.client
@@ -93,13 +95,13 @@ func (h *house) converse(t *testing.T, f family, to end, client, frontend, backe
 	}
 	if to.client == "" {
 		if n := netip.MustParseAddrPort(from).Port(); n < 61000 || n > 61003 {
-			t.Errorf("the pod saw itself come from port %d, which is none of those that are set apart", n)
+			t.Errorf("the pod saw itself come from port %d, which is not in the range", n)
 		}
 	}
 }
 
-// A pod's packets to a service get to its backend, wherever that is, and the answers come from the service: also if the
-// pod is the backend itself, which then sees the node.
+// A pod's packets to a service reach its backend, wherever that is, and the answers come from the
+// service's address, even if the pod is the backend itself, which then sees the node as its client.
 func TestPodService(t *testing.T) {
 	inside(t, 0, func(t *testing.T, h *house, f family) {
 		for i, to := range h.ends(f) {
@@ -115,7 +117,8 @@ func TestPodService(t *testing.T) {
 	})
 }
 
-// A pod gets to every frontend of a service: whatever may be reached from outside, and whatever policy holds there.
+// A pod reaches every frontend of a service, whether it is open to clients outside and whatever the
+// policy for them.
 func TestPodServiceFrontends(t *testing.T) {
 	inside(t, 0, func(t *testing.T, h *house, f family) {
 		to := h.ends(f)[1]
@@ -135,7 +138,7 @@ func TestPodServiceFrontends(t *testing.T) {
 			h.tables.Services[h.services].Flags = c.flags
 			h.converse(t, f, to, addrPort(h.addrs[0], 1000), addrPort(c.dialled, 30080+i), backend, udp)
 		}
-		// Not to what is meant for clients outside alone, nor to a port of another node.
+		// But not one that is only for clients outside, nor a port of another node.
 		h.service(t, f.clusterIP()+":30090", udp, maps.ExternalOnly, to.addr+":8090", false)
 		h.outside.reach(t, f.clusterIP(), true)
 		for _, alone := range []string{f.clusterIP() + ":30090", h.world + ":30080"} {
@@ -146,7 +149,8 @@ func TestPodServiceFrontends(t *testing.T) {
 	})
 }
 
-// Who gets to no backend is told so, and counted; and told nothing where only a policy keeps him from one.
+// A client without a backend is told so, and counted; but it is told nothing where only a policy
+// keeps it from one.
 func TestPodServiceRefused(t *testing.T) {
 	inside(t, 0, func(t *testing.T, h *house, f family) {
 		pod, at := h.pods[0], f.clusterIP()
@@ -183,7 +187,7 @@ func TestPodServiceRefused(t *testing.T) {
 	})
 }
 
-// Two services may share a backend: a port of the pod then is told apart by another of the node's.
+// Two services may share a backend: the pod's port is then replaced by a port of the node's.
 func TestPodServiceShared(t *testing.T) {
 	inside(t, 0, func(t *testing.T, h *house, f family) {
 		ports := map[string]bool{}
@@ -206,7 +210,7 @@ func TestPodServiceShared(t *testing.T) {
 	})
 }
 
-// A backend that does not know pods sees the node, and its answers come from the service nevertheless.
+// A backend that has no route to pods sees the node, and its answers still come from the service.
 func TestPodServiceMasqueraded(t *testing.T) {
 	inside(t, 1, func(t *testing.T, h *house, f family) {
 		for i, proto := range []byte{tcp, udp} {
@@ -218,7 +222,7 @@ func TestPodServiceMasqueraded(t *testing.T) {
 	})
 }
 
-// Errors of ICMP get to who has sent what they quote, in his own words.
+// ICMP errors reach the sender of what they quote, quoting it as it was sent.
 func TestPodServiceErrors(t *testing.T) {
 	inside(t, 0, func(t *testing.T, h *house, f family) {
 		k := f.kinds()
@@ -242,19 +246,19 @@ func TestPodServiceErrors(t *testing.T) {
 			client := netip.MustParseAddrPort(arrived.from).Addr().String()
 			for _, kind := range []byte{k.unreachable, k.tooBig, k.expired} {
 				code := map[bool]byte{true: 4}[kind == k.tooBig && k.tooBig == 3]
-				// Of the backend, about what was sent to it.
+				// From the backend, about what was sent to it.
 				m := message{from: host(to.addr), to: client, kind: kind, code: code, rest: 1400, body: quoted(arrived, 8), ttl: 64}
 				to.wire.echo(t, m)
 				m.from, m.to, m.body, m.ttl = host(f.clusterIP()), host(h.addrs[0]), quoted(sent, 8), 63
 				h.pods[0].wantICMP(t, to.what+", of the backend", m)
-				// Of the pod, about an answer.
+				// From the pod, about an answer.
 				m = message{from: host(h.addrs[0]), to: host(f.clusterIP()), kind: kind, code: code, rest: 1400, body: quoted(got, 8), ttl: 64}
 				h.pods[0].echo(t, m)
 				m.from, m.to, m.body, m.ttl = client, host(to.addr), quoted(answer, 8), 63
 				to.wire.wantICMP(t, to.what+", of the pod", m)
 			}
 		}
-		// Of a router, about what it could not send on.
+		// From a router, about what it could not send on.
 		sent := packet{from: h.addrs[0] + ":1000", to: f.clusterIP() + ":81", proto: udp}
 		left := sent
 		left.to = f.client + ":8080"
@@ -275,7 +279,7 @@ func (w *wire) wantICMP(t *testing.T, what string, m message) {
 	}
 }
 
-// An address of a service answers a pod's ping, if it is to.
+// An address of a service answers a pod's ping, if it is configured to.
 func TestPodServiceEcho(t *testing.T) {
 	inside(t, 0, func(t *testing.T, h *house, f family) {
 		k := f.kinds()
@@ -291,7 +295,7 @@ func TestPodServiceEcho(t *testing.T) {
 	})
 }
 
-// Datagrams in fragments are translated whole, both ways.
+// Fragmented datagrams are translated completely, in both directions.
 func TestPodServiceFragments(t *testing.T) {
 	inside(t, 0, func(t *testing.T, h *house, f family) {
 		for i, to := range h.ends(f) {
@@ -326,7 +330,8 @@ func TestPodServiceFragments(t *testing.T) {
 	})
 }
 
-// Nobody else gets at the flow of a pod: not by sending as the pod, nor as its backend what the backend did not send.
+// Nobody else gets at the flow of a pod: not by sending as the pod, nor by sending as its backend
+// what the backend did not send.
 func TestPodServiceHostile(t *testing.T) {
 	inside(t, 0, func(t *testing.T, h *house, f family) {
 		frontend, backend := f.clusterIP()+":80", f.client+":8080"
@@ -359,7 +364,7 @@ func TestPodServiceHostile(t *testing.T) {
 	})
 }
 
-// A monitor hears of the choice of a backend and of a refusal, with the pod's device.
+// A monitor gets an event for the choice of a backend and for a refusal, with the pod's device.
 func TestPodServiceEvents(t *testing.T) {
 	inside(t, 0, func(t *testing.T, h *house, f family) {
 		events := h.events(t, maps.Watch{Reasons: everything})

@@ -11,7 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// endOf returns where a packet without tags and options is from.
+// endOf returns the source of a packet without tags and options.
 func endOf(frame []byte, f family) string {
 	addr, at := netip.AddrFrom16([16]byte(frame[14+8:14+24])), 14+40
 	if f.any == "0.0.0.0" {
@@ -20,7 +20,8 @@ func endOf(frame []byte, f family) string {
 	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(frame[at:])).String()
 }
 
-// One port of one client talks to three frontends at once, which have one backend: each has its own answers.
+// One port of a client talks to three frontends at once that share a backend: each gets its own
+// answers.
 func TestSharedBackend(t *testing.T) {
 	for _, proto := range []byte{tcp, udp, sctp} {
 		for _, local := range []bool{false, true} {
@@ -50,7 +51,7 @@ func shareBackend(t *testing.T, w *world, f family, proto byte, local bool) {
 			}
 			end := endOf(out, f)
 			if owner, ok := ends[end]; ok != (round > 0) || ok && owner != vip {
-				t.Fatalf("round %d: %s is %s to the backend, as was %q", round, vip, end, owner)
+				t.Fatalf("round %d: the backend sees %s as %s, like %q", round, vip, end, owner)
 			}
 			ends[end] = vip
 		}
@@ -64,7 +65,7 @@ func shareBackend(t *testing.T, w *world, f family, proto byte, local bool) {
 	}
 }
 
-// shapes are packets that differ in what is around their ports.
+// shapes returns packets that differ in what surrounds their ports.
 func shapes(f family) []packet {
 	var list []packet
 	for _, proto := range []byte{tcp, udp, sctp} {
@@ -84,8 +85,8 @@ func shapes(f family) []packet {
 	return list
 }
 
-// Whatever is around the ports, and wherever a packet ends: it comes out as the one that has the backend's address,
-// or as it was.
+// Whatever surrounds the ports, and wherever a packet ends: it comes out with the backend's
+// address, or unchanged.
 func TestShapes(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", tcp, maps.NodePort, f.pod+":8080", true)
@@ -117,7 +118,7 @@ func TestShapes(t *testing.T) {
 	})
 }
 
-// A sum of UDP that comes out as zero must not say that there is none.
+// A UDP checksum that comes out as zero must not be written as zero, which means none.
 func TestZeroSum(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30053", udp, maps.NodePort, f.pod+":53", true)
@@ -134,12 +135,12 @@ func TestZeroSum(t *testing.T) {
 			tried++
 		}
 		if tried == 0 {
-			t.Fatal("no packet has such a sum")
+			t.Fatal("no packet has such a checksum")
 		}
 	})
 }
 
-// A million first packets from as many sources push out each other, and nothing that is established.
+// A million first packets from as many sources evict each other, and nothing that is established.
 func TestFlood(t *testing.T) {
 	const established, first, flood = 1000, 2000, 1_000_000
 	config := standardConfig()
@@ -174,7 +175,7 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// flood runs packets that differ in their source alone.
+// flood runs packets that differ only in their source.
 func (w *world) flood(t *testing.T, p packet, n int) {
 	t.Helper()
 	frame := p.bytes()

@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// proxyPort is where a proxy listens.
+// proxyPort is the port on which a proxy listens.
 const proxyPort = 15001
 
 // newProxyHouse returns a house whose first pod may have a proxy.
@@ -53,7 +53,8 @@ func (h *house) proxied(t *testing.T, proxy maps.Proxy, unchecked bool) {
 	}
 }
 
-// listens has a process of the node listen, as a proxy if it is one; until the test ends, or it is closed.
+// listens has a process of the node listen, transparently if it is a proxy, until the test ends or
+// it is closed.
 func (h *house) listens(t *testing.T, at netip.AddrPort, isProxy bool) (listener net.Listener) {
 	t.Helper()
 	err := h.do(func() (err error) {
@@ -78,7 +79,8 @@ func (h *house) loopback() netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// segment reads of a frame without extension headers who sent it, to whom, and its part of TCP.
+// segment returns the source and destination of a frame without extension headers, and its TCP
+// part.
 func segment(frame []byte) (from, to string, tcp []byte) {
 	addrs, size, at := frame[14+12:], 4, 14+20
 	if frame[12] == 0x86 {
@@ -92,7 +94,8 @@ func segment(frame []byte) (from, to string, tcp []byte) {
 	return end(addrs[:size], tcp), end(addrs[size:2*size], tcp[2:]), tcp
 }
 
-// next fails unless the next frame that comes out of the first pod's wire answers a packet with these flags. It returns its number.
+// answers fails unless the next frame that comes out of the first pod's wire answers a packet with
+// these flags. It returns its sequence number.
 func (h *house) answers(t *testing.T, what string, p packet, flags byte) uint32 {
 	t.Helper()
 	frame := h.pods[0].next(t, 5*time.Second)
@@ -106,8 +109,9 @@ func (h *house) answers(t *testing.T, what string, p packet, flags byte) uint32 
 	return binary.BigEndian.Uint32(segment[4:])
 }
 
-// A connection that a pod opens is its proxy's, who is spoken to as if it were whom the pod has dialled, and answers like that: past the
-// stack or not. Whoever else listens at that port of the node, at any address, has nothing of it.
+// A connection that a pod opens goes to its proxy, which sees the address that the pod dialed as
+// its own and answers from it, past the stack or not. Another listener on that port of the node, on
+// any address, gets nothing of it.
 func TestHandOver(t *testing.T) {
 	for name, f := range families() {
 		for _, bypass := range []bool{true, false} {
@@ -133,9 +137,9 @@ func TestHandOver(t *testing.T) {
 					t.Errorf("the proxy sees %s to %s, want %s to %s", conn.RemoteAddr(), conn.LocalAddr(), p.from, p.to)
 				}
 				if n, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
-					t.Errorf("it reads %d bytes: %v", n, err)
+					t.Errorf("the proxy reads %d bytes: %v", n, err)
 				}
-				if err := proxy.Close(); err != nil { // what there is goes on
+				if err := proxy.Close(); err != nil { // existing connections go on
 					t.Fatal(err)
 				}
 				p.seq += 5
@@ -149,13 +153,13 @@ func TestHandOver(t *testing.T) {
 				}
 				h.answers(t, "it ends", p, 4|ack)
 				p.seq += 5
-				h.pods[0].send(t, p) // and of what is nobody's any more whom it is for hears
+				h.pods[0].send(t, p) // and a packet of a closed connection reaches the host it is for
 				h.outside.want(t, withTTL(p, 63))
 				if err := other.(*net.TCPListener).SetDeadline(time.Now()); err != nil {
 					t.Fatal(err)
 				}
 				if conn, err := other.Accept(); err == nil {
-					t.Errorf("somebody else gets %s", conn.RemoteAddr())
+					t.Errorf("another listener gets %s", conn.RemoteAddr())
 				}
 			})
 		}
@@ -208,7 +212,7 @@ func TestWhatIsHandedOver(t *testing.T) {
 				t.Run(c.what, func(t *testing.T) {
 					p := c.packet
 					if p.options > 0 && f.any != "0.0.0.0" || p.extension != nil && f.any == "0.0.0.0" {
-						return // the other family's
+						return // of the other family
 					}
 					p.from, p.to = fmt.Sprintf("%s:%d", h.addrs[0], 4100+i), h.world+":80"
 					if p.proto == 0 {
@@ -220,12 +224,12 @@ func TestWhatIsHandedOver(t *testing.T) {
 			}
 			h.proxied(t, strict, false)
 			own := packet{from: h.addrs[0] + ":4300", to: f.node + ":80", proto: tcp, flags: syn}
-			h.pods[0].send(t, own) // who listens at every address answers
+			h.pods[0].send(t, own) // a process that listens on every address answers
 			h.answers(t, "the node itself", own, syn|ack)
 			if err := listener.(*net.TCPListener).SetDeadline(time.Now()); err != nil {
 				t.Fatal(err)
 			}
-			h.proxied(t, strict, true) // told by its device, as it may send what it likes
+			h.proxied(t, strict, true) // identified by its device, because it may send from any address
 			h.handled(t, packet{from: h.addrs[0] + ":4301", to: h.world + ":80", proto: tcp, flags: syn}, "proxy")
 			beside := packet{from: h.addrs[1] + ":4302", to: h.world + ":80", proto: tcp, flags: syn}
 			h.pods[1].send(t, beside)
@@ -234,8 +238,8 @@ func TestWhatIsHandedOver(t *testing.T) {
 	}
 }
 
-// handled sends a packet by the first pod and fails unless it is handled as wanted: by the proxy, by whom it is for, or dropped for a
-// reason.
+// handled sends a packet from the first pod and fails unless it is handled as wanted: by the proxy,
+// by the host it is for, or dropped for a reason.
 func (h *house) handled(t *testing.T, p packet, want string) {
 	t.Helper()
 	switch want {
@@ -256,7 +260,7 @@ func (h *house) handled(t *testing.T, p packet, want string) {
 	}
 }
 
-// skbuff is the kernel's struct __sk_buff, as far as it is read and written here.
+// skbuff is the kernel's struct __sk_buff, reduced to the fields used here.
 type skbuff struct {
 	Len, PktType, Mark uint32
 	_                  [7]uint32
@@ -265,7 +269,7 @@ type skbuff struct {
 	_                  [31]uint32
 }
 
-// try runs a program on a frame that comes in by a device, or leaves by one.
+// try runs a program on a frame that comes in through a device, or leaves through one.
 func (h *house) try(t *testing.T, program string, in skbuff, frame []byte) (verdict uint32, out skbuff, after []byte) {
 	t.Helper()
 	run := ebpf.RunOptions{Data: frame, DataOut: make([]byte, 256), Context: in, ContextOut: &out}
@@ -275,7 +279,8 @@ func (h *house) try(t *testing.T, program string, in skbuff, frame []byte) (verd
 	return verdict, out, run.DataOut
 }
 
-// On its way to the loopback device a packet is for nobody there: only tc_to_lo makes it one of TCP for whom the pod has dialled again.
+// On its way to the loopback device the packet is not deliverable to any listener: only tc_to_lo
+// turns it back into a TCP packet to the address that the pod dialed.
 func TestOnTheWay(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {
@@ -288,7 +293,7 @@ func TestOnTheWay(t *testing.T) {
 				t.Fatalf("verdict %d, mark %#x", verdict, skb.Mark)
 			}
 			if f.any == "[::]" && (frame[14+6] != 59 || netip.AddrFrom16([16]byte(frame[14+24:])) != netip.IPv6Loopback()) {
-				t.Errorf("without tc_to_lo it would be %x", frame)
+				t.Errorf("without tc_to_lo the packet would be %x", frame)
 			}
 			verdict, _, frame = h.try(t, "tc_to_lo", skbuff{Mark: skb.Mark, Cb: skb.Cb}, frame)
 			if verdict != 1<<32-1 || !bytes.Equal(frame, p.bytes()) {
@@ -298,7 +303,8 @@ func TestOnTheWay(t *testing.T) {
 	}
 }
 
-// What comes over the loopback device for a proxy that has just ended is nobody's, and what is of no proxy is left alone.
+// What comes over the loopback device for a proxy that has just ended is dropped, and packets for
+// no proxy are left alone.
 func TestOverLoopback(t *testing.T) {
 	for name, f := range families() {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// races is a world whose programs meet somebody who works on the same flows, at a moment that a test chooses.
+// races is a world whose programs meet a rival that works on the same flows, at a moment that the
+// test chooses.
 type races struct {
 	*world
 	steps     *ebpf.Map
@@ -24,7 +25,7 @@ type races struct {
 func newRaces(t *testing.T) *races {
 	t.Helper()
 	config := standardConfig()
-	config.TickShift = 31 // what a row asks for in a new tick would be more accesses
+	config.TickShift = 31 // a row that is used in a new tick would need more accesses
 	w := newWorldOf(t, hooks()[0], config)
 	spec, err := LoadRace()
 	if err != nil {
@@ -50,7 +51,7 @@ func (r *races) set(t *testing.T, name string, value int) {
 	}
 }
 
-// raceStep is what somebody does to a row if he has so much of the reply's; see race.c.
+// raceStep is what the rival does to a row, if it holds enough of the reply's row; see race.c.
 type raceStep struct {
 	Flow, Back bpf.MapsFlow
 	Row        bpf.MapsCtEntry
@@ -60,14 +61,16 @@ type raceStep struct {
 	_          [3]uint16
 }
 
-// race is what somebody does while a packet of a flow is decided about, and what was there before.
+// race is what the rival does while the program handles a packet of a flow, and the rows that exist
+// before.
 type race struct {
 	name          string
 	before, steps []raceStep
-	rival         bool // it is another flow that does, so that this one's packet may be dropped
-	// late is how many accesses there are from the program's last look at what the other one changes to the end: of a flow
-	// that is forgotten then the packet goes on as it was about to, and of one that is established then it leaves by
-	// another port, with rows that nobody uses any more.
+	rival         bool // the steps are another flow's, so this one's packet may be dropped
+	// late is the number of accesses from the program's last look at what the rival changes to the
+	// end. If the flow is forgotten that late, the packet still goes on as decided; if it is
+	// established that late, the packet leaves from another port, with rows that nobody uses any
+	// more.
 	late int
 }
 
@@ -77,7 +80,7 @@ type raceRow struct {
 	row  bpf.MapsCtEntry
 }
 
-// sides are the rows of a flow, by its two directions, half open and established.
+// sides are the rows of a flow, in both directions, half open and established.
 type sides struct{ there, back, openThere, openBack raceRow }
 
 const (
@@ -90,8 +93,8 @@ func (s sides) step(kind RaceRaceKind, of raceRow, needs RaceRaceNeeds) raceStep
 	return raceStep{Flow: of.flow, Back: s.back.flow, Row: of.row, Kind: kind, Needs: needs, Port: s.back.row.Dport}
 }
 
-// begins, establishes and ends are what the programs do to a flow, step by step; and so is takes, of which the rival is
-// certain of its port when the last step has been taken.
+// begins, establishes and ends return what the programs do to a flow, step by step. So does takes,
+// after whose last step the rival is certain of its port.
 func (s sides) begins() []raceStep {
 	return []raceStep{s.step(claim, s.back, anyhow), s.step(claim, s.there, anyhow)}
 }
@@ -113,7 +116,8 @@ func (s sides) ends() []raceStep {
 	return []raceStep{s.step(forget, s.there, anyhow), s.step(forget, s.back, anyhow)}
 }
 
-// races are what may happen to a flow meanwhile. The rival wants the port that the flow draws first.
+// races returns what may happen to a flow meanwhile. The rival wants the port that the flow tries
+// first.
 func (s sides) races(rival sides) []race {
 	half, pushed := s.begins(), []raceStep{s.step(forget, s.back, anyhow)}
 	return []race{
@@ -150,7 +154,7 @@ func (w *world) learn(t *testing.T, f family, proto byte) (s sides) {
 	return s
 }
 
-// of returns the rows of another client's flow that has the same port.
+// of returns the rows of another client's flow with the same port.
 func (s sides) of(client string, f family, proto byte) sides {
 	flow := flowOf(client, f.node+":30080", proto)
 	for _, r := range []*raceRow{&s.there, &s.openThere} {
@@ -164,9 +168,9 @@ func (s sides) of(client string, f family, proto byte) sides {
 	return s
 }
 
-// Whatever somebody else does to a flow while a packet of it is decided about, and before whichever access to a map: the
-// packet leaves by a port that is its flow's, or not at all; no flow has one row of two in the end, no port has two flows,
-// and rows are counted right.
+// Whatever a rival does to a flow while the program handles a packet of it, and before whichever
+// map access: the packet leaves from a port of its flow, or not at all; in the end no flow has only
+// one of its two rows, no port has two flows, and the row counts are right.
 func TestRaces(t *testing.T) {
 	rig.Root(t)
 	for name, f := range families() {
@@ -185,7 +189,7 @@ func TestRaces(t *testing.T) {
 	}
 }
 
-// race has the packet meet every number of the steps before every access.
+// race runs the packet against every number of steps before every access.
 func (r *races) race(t *testing.T, race race, in packet, f family) {
 	t.Helper()
 	r.tell(t, race.steps)
@@ -201,11 +205,11 @@ func (r *races) race(t *testing.T, race race, in packet, f family) {
 		}
 	}
 	if len(late) > race.late || last < 5 {
-		t.Errorf("%s: of %d accesses these are too late, and not %d: %v", race.name, last, race.late, late)
+		t.Errorf("%s: of %d accesses these are too late, want %d: %v", race.name, last, race.late, late)
 	}
 }
 
-// tell sets what the other one does.
+// tell sets the rival's steps.
 func (r *races) tell(t *testing.T, steps []raceStep) {
 	t.Helper()
 	for i := range r.steps.MaxEntries() {
@@ -219,7 +223,7 @@ func (r *races) tell(t *testing.T, steps []raceStep) {
 	}
 }
 
-// begin puts what there is before into maps that have nothing else.
+// begin writes the initial rows into maps that have nothing else.
 func (r *races) begin(t *testing.T, race race) {
 	t.Helper()
 	r.empty(t)
@@ -239,7 +243,7 @@ func (r *races) begin(t *testing.T, race race) {
 	}
 }
 
-// accesses returns how many times the program looked into a map, or wrote one.
+// accesses returns how many times the program looked up or wrote a map.
 func (r *races) accesses(t *testing.T) int {
 	t.Helper()
 	var n uint32
@@ -249,8 +253,8 @@ func (r *races) accesses(t *testing.T) int {
 	return int(n)
 }
 
-// meet runs the program, with n of all steps before an access and the rest after it. The error is what may be so where
-// the steps come too late.
+// meet runs the program, with the first n steps before an access and the rest afterwards. It
+// returns as an error what is acceptable where the steps come too late.
 func (r *races) meet(t *testing.T, what string, race race, in packet, f family, at, n int) (late error) {
 	t.Helper()
 	r.set(t, "race_accesses", 0)
@@ -265,10 +269,10 @@ func (r *races) meet(t *testing.T, what string, race race, in packet, f family, 
 	case verdict != "pass" || string(out) == string(frame):
 		t.Errorf("%s: %s; counted: %v", what, verdict, r.reasons(t))
 	case !r.leads(t, flowOf(f.pod+":8080", f.snat+":"+portOf(out, f), in.proto), flow):
-		late = errors.New("it leaves by a port that is not its flow's")
+		late = errors.New("it leaves from a port that is not its flow's")
 	}
 	if r.accesses(t) < at {
-		n = 0 // it has not come to that
+		n = 0 // the program did not get there
 	}
 	r.set(t, "race_first", n)
 	r.set(t, "race_last", len(race.steps))
@@ -291,7 +295,7 @@ func (r *races) meet(t *testing.T, what string, race race, in packet, f family, 
 	return late
 }
 
-// leads reports whether a row leads the packets of a flow to where those of another come from.
+// leads reports whether a row sends the packets of a flow to where those of another come from.
 func (r *races) leads(t *testing.T, back, there bpf.MapsFlow) bool {
 	t.Helper()
 	for _, m := range []*ebpf.Map{r.maps.Ct, r.maps.CtHalf} {
@@ -306,15 +310,15 @@ func (r *races) leads(t *testing.T, back, there bpf.MapsFlow) bool {
 	return false
 }
 
-// wantOrder fails unless every established flow has both of its rows, no port has two flows, and there are as many rows
-// as were made and not deleted. It returns the rows.
+// wantOrder fails unless every established flow has both of its rows, no port has two flows, and
+// there are as many rows as were made and not deleted. It returns the rows.
 func (r *races) wantOrder(t *testing.T, what string) (open, half map[bpf.MapsFlow]bpf.MapsCtEntry) {
 	t.Helper()
 	open, half = r.all(t, r.maps.Ct), r.all(t, r.maps.CtHalf)
 	for flow, row := range open {
 		back := maps.BackOf(flow, &row)
 		if reply, ok := open[back]; !ok || maps.BackOf(back, &reply) != flow {
-			t.Errorf("%s: one of two rows is established", what)
+			t.Errorf("%s: only one of two rows is established", what)
 		}
 		if other, ok := half[flow]; ok && row.Flags&maps.FlowReply != 0 && maps.BackOf(flow, &other) != back {
 			t.Errorf("%s: a port has two flows", what)
@@ -325,7 +329,7 @@ func (r *races) wantOrder(t *testing.T, what string) (open, half map[bpf.MapsFlo
 		t.Fatal(err)
 	}
 	if have := turnover.Made - turnover.Deleted; have != uint64(len(half)) {
-		t.Errorf("%s: %d rows are half open, and %d are counted", what, len(half), have)
+		t.Errorf("%s: %d rows are half open, but %d are counted", what, len(half), have)
 	}
 	return open, half
 }

@@ -8,7 +8,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// guard makes exactly these the source ranges of the service that was added last.
+// guard sets the source ranges of the last added service.
 func (w *world) guard(t *testing.T, prefixes ...string) {
 	t.Helper()
 	table := maps.NewRangeTable(w.maps.SrcRanges)
@@ -52,7 +52,7 @@ func (w *world) nextTick(t *testing.T) {
 	}
 }
 
-// guarded has what a story about source ranges is about, in one family.
+// guarded holds the addresses of a story about source ranges in one family.
 type guarded struct{ vip, around, elsewhere string }
 
 func guardedIn(f family) guarded {
@@ -62,7 +62,8 @@ func guardedIn(f family) guarded {
 	return guarded{"[2001:db8:2::5]", "2001:db8:1::/48", "2001:db8:4::/48"}
 }
 
-// Who is in no source range gets to no load balancer address, and to every other kind of frontend.
+// A client in no source range reaches no address of a load balancer, but every other kind of
+// frontend.
 func TestSourceRanges(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		g := guardedIn(f)
@@ -96,7 +97,8 @@ func TestSourceRanges(t *testing.T) {
 	})
 }
 
-// established brings a flow by UDP to a load balancer address as far as it gets, and returns its packets.
+// established makes a UDP flow to a load balancer's address and establishes it if possible, and
+// returns its packets.
 func (w *world) established(t *testing.T, f family, local bool) (request, answer packet) {
 	t.Helper()
 	vip := guardedIn(f).vip + ":53"
@@ -121,7 +123,7 @@ func (w *world) established(t *testing.T, f family, local bool) (request, answer
 	return request, answer
 }
 
-// A flow whose client is in no range any more ends within a tick, whoever sends first.
+// A flow whose client is no longer in a range ends within a tick, whichever side sends first.
 func TestSourceRangesCutFlows(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		g := guardedIn(f)
@@ -183,7 +185,7 @@ func (w *world) affine(t *testing.T, f family, client netip.Addr, port uint16) s
 	return portOfAt(out, 14+40+2)
 }
 
-// A client whose affinity has lapsed gets any backend, and keeps that.
+// A client whose affinity has lapsed gets any backend, and keeps it.
 func TestAffinityLapses(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		index := w.addAffinity(t, f)
@@ -213,7 +215,8 @@ func TestAffinityLapses(t *testing.T) {
 	})
 }
 
-// With session affinity the client's address decides alone: any node, any port of the client, and any algorithm.
+// With session affinity only the client's address decides, on any node, from any port of the
+// client, with any algorithm.
 func TestAffinityByAddress(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		index := w.addAffinity(t, f)
@@ -221,7 +224,7 @@ func TestAffinityByAddress(t *testing.T) {
 		chosen := func(client netip.Addr, port uint16) string {
 			t.Helper()
 			backend := w.affine(t, f, client, port)
-			// Another node knows nothing of the client.
+			// Another node would know nothing of the client.
 			if err := w.maps.Affinity.Delete(bpf.MapsAffinityKey{Client: maps.AddrOf(client), Service: index}); err != nil {
 				t.Fatal(err)
 			}
@@ -231,7 +234,7 @@ func TestAffinityByAddress(t *testing.T) {
 			row.Algorithm = algorithm
 			seen, client := map[string]bool{}, netip.MustParseAddrPort(f.client+":1").Addr()
 			for range 24 {
-				base := 4000 + 1000*uint16(algorithm) // none is a flow that is there already
+				base := 4000 + 1000*uint16(algorithm) // none of these flows exists yet
 				first := chosen(client, base)
 				for port := base + 1; port < base+8; port++ {
 					if next := chosen(client, port); next != first {

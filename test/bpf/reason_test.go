@@ -12,10 +12,10 @@ import (
 	"fairlead.io/fairlead/pkg/seal"
 )
 
-// mishap brings about what a reason is counted for, and returns the packet that is counted.
+// mishap causes what a reason is counted for, and returns the packet that is counted.
 type mishap func(t *testing.T, w *world, f family) packet
 
-// mishaps has one for every reason that the programs of packets count.
+// mishaps has one for every reason that the packet programs count.
 func mishaps() map[string]mishap {
 	return map[string]mishap{
 		"no-backend": func(t *testing.T, w *world, f family) packet {
@@ -106,7 +106,7 @@ func mishaps() map[string]mishap {
 	}
 }
 
-// opening is the first packet of a flow to the service of a mishap.
+// opening returns the first packet of a flow to the service of a mishap.
 func opening(f family) packet {
 	return packet{from: f.client + ":4000", to: f.node + ":30080", proto: tcp, flags: syn}
 }
@@ -123,10 +123,12 @@ func (w *world) fill(t *testing.T) {
 	}
 }
 
-// A reason that nothing is counted for has no place among the others.
+// Every reason is counted for something; one that is not should not exist.
 func TestEveryReason(t *testing.T) {
-	elsewhere := []string{"none", "no-memory", "node-port", "stray", "given-back", "no-ports", "no-proxy", "horizon", "jam"} // counted by the programs of sockets; and see direct_test.go, proxy_test.go, edt_test.go, pair_test.go
-	for _, s := range frames() {                                                                                             // at the devices of pods
+	// Counted by the socket programs; and see direct_test.go, proxy_test.go, edt_test.go,
+	// pair_test.go.
+	elsewhere := []string{"none", "no-memory", "node-port", "stray", "given-back", "no-ports", "no-proxy", "horizon", "jam"}
+	for _, s := range frames() { // at the devices of pods
 		elsewhere = append(elsewhere, s.want)
 	}
 	list, err := observe.ReadCounters(newWorld(t, hooks()[0]).maps.Counters)
@@ -136,7 +138,7 @@ func TestEveryReason(t *testing.T) {
 	all := mishaps()
 	for _, counter := range list {
 		if _, ok := all[counter.Reason]; !ok && !slices.Contains(elsewhere, counter.Reason) && counter.Hook == "tc" {
-			t.Errorf("nothing here is counted as %s", counter.Reason)
+			t.Errorf("nothing in these tests is counted as %s", counter.Reason)
 		}
 	}
 	for reason, happen := range all {
@@ -156,7 +158,7 @@ func TestEveryReason(t *testing.T) {
 	}
 }
 
-// A packet that is dropped is counted for that alone, though its flow found no room either.
+// A dropped packet is counted only for that, even if its flow found no room either.
 func TestCountedOnce(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		p := withTTL(mishaps()["flows-full"](t, w, f), 1)
@@ -170,7 +172,7 @@ func TestCountedOnce(t *testing.T) {
 		full, expired := w.counted(t, "flows-full"), w.counted(t, "ttl")
 		w.run(t, w.in, p.bytes())
 		if n, m := w.counted(t, "ttl")-expired, w.counted(t, "flows-full")-full; n != 1 || m != 0 {
-			t.Errorf("counted %d times for its TTL and %d times for want of room, want once and never", n, m)
+			t.Errorf("counted %d times for its TTL and %d times for a full map, want once and never", n, m)
 		}
 	})
 }

@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/pkg/seal"
 )
 
-// readTimeout is how long a frame that has to come is awaited.
+// readTimeout is how long to wait for a frame that must come.
 const readTimeout = 5 * time.Second
 
 // row returns the established row of a flow.
@@ -31,7 +31,7 @@ func (w *world) row(t *testing.T, from, to string, proto byte) (bpf.MapsCtEntry,
 	return row, err == nil
 }
 
-// rowOf returns a row that rewrites to a flow, as far as a test has to say it.
+// rowOf returns a row that rewrites packets to a flow; tests set the rest.
 func rowOf(from, to string, reply bool) bpf.MapsCtEntry {
 	flow := flowOf(from, to, 0)
 	row := bpf.MapsCtEntry{Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport}
@@ -62,21 +62,22 @@ func (w *world) countedAt(t *testing.T, hook, reason string) uint64 {
 			return c.Packets
 		}
 	}
-	t.Fatalf("nothing is called %s at %s", reason, hook)
+	t.Fatalf("there is no reason %s at %s", reason, hook)
 	return 0
 }
 
-// inTime calls happened until it is true, and fails if that takes seconds: the kernel has to count a jiffy on.
+// inTime calls happened until it is true, and fails if that takes seconds: the kernel's jiffies
+// must advance.
 func (s *site) inTime(t *testing.T, what string, happened func() bool) {
 	t.Helper()
 	for began := time.Now(); !happened(); {
 		if time.Since(began) > readTimeout {
-			t.Fatalf("there was never %s", what)
+			t.Fatalf("timed out waiting for %s", what)
 		}
 	}
 }
 
-// routeBack tells the far end where an address of the node is.
+// routeBack gives the far end a route to an address of the node.
 func (w *wire) routeBack(t *testing.T, addr string) {
 	t.Helper()
 	ip := netip.MustParseAddr(strings.Trim(addr, "[]"))
@@ -87,7 +88,7 @@ func (w *wire) routeBack(t *testing.T, addr string) {
 	}
 }
 
-// setMTU changes how much the node may send on the wire.
+// setMTU changes how large the packets that the node sends on the wire may be.
 func (w *wire) setMTU(t *testing.T, mtu int) {
 	t.Helper()
 	if err := w.site.node.LinkSetMTU(w.near, mtu); err != nil {

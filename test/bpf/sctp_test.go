@@ -8,7 +8,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// An association with a backend on another node is established by the tag that the backend asked for, and by nothing else.
+// An association with a backend on another node is established by the tag that the backend asked
+// for, and by nothing else.
 func TestRemoteSCTP(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", sctp, maps.NodePort, f.pod+":8080", false)
@@ -44,12 +45,12 @@ func TestRemoteSCTP(t *testing.T) {
 		reply("of both", fin, 0)
 		w.expectRows(t, 2, 0)
 		if n := w.doom(t, maps.DoomIdle, &maps.FlowLimits{{9, 9, 9, 9, 9}, {9, 9, 9, 9, 9}, {9, 9, 0, 9, 9}}); n != 1 {
-			t.Errorf("%d associations that have ended are forgotten, want 1", n)
+			t.Errorf("%d ended associations were forgotten, want 1", n)
 		}
 	})
 }
 
-// An association that is older than what is known of it goes on.
+// An association older than the programs' memory goes on.
 func TestOldSCTP(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", sctp, maps.NodePort, f.pod+":30080", true)
@@ -66,8 +67,9 @@ func TestOldSCTP(t *testing.T) {
 	})
 }
 
-// The sum of a packet is right whatever its length, and zero stays what it is. The frames are cut off, since the kernel
-// tries none that are so long: what follows the header is not looked at.
+// The checksum is right whatever the packet's length, and zero stays zero. The frames are
+// truncated, because the kernel accepts no test packets that long: the programs do not read what
+// follows the header.
 func TestSumsOfSCTP(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", sctp, maps.NodePort, f.pod+":8080", true)
@@ -75,7 +77,7 @@ func TestSumsOfSCTP(t *testing.T) {
 		want := in
 		want.to = f.pod + ":8080"
 		for n := 1; n < 65536-100; n++ {
-			// One hook and family see every length up to what a link takes, the others some.
+			// One hook and family see every length that fits a link, the others a sample.
 			if n > 9000 && n%251 > 0 || n%13 > 0 && (w.out == "" || f.any != "0.0.0.0") {
 				continue
 			}
@@ -93,7 +95,8 @@ func TestSumsOfSCTP(t *testing.T) {
 	})
 }
 
-// The sum of a datagram in fragments depends on those to come: the first is translated only if its ports stay.
+// The checksum of a fragmented datagram depends on later fragments, so the first one is translated
+// only if its ports stay the same.
 func TestFragmentsOfSCTP(t *testing.T) {
 	each(t, func(t *testing.T, w *world, f family) {
 		w.service(t, f.any+":30080", sctp, maps.NodePort, f.pod+":8080", true)

@@ -14,14 +14,15 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// self is a house's own sockets: what they send leaves by the link to the outside, as what is for nobody better known
-// does, and they hear what the programs leave to the node.
+// self is a house's own sockets: what they send leaves through the link to the outside, which has
+// the default route, and they get what the programs leave to the node.
 type self struct {
 	*house
 	out, in *os.File
 }
 
-// own runs a story in a house that sends packets to services itself, with and without the short ways.
+// own runs a story in a house that sends packets to services itself, with and without the
+// shortcuts.
 func own(t *testing.T, story func(t *testing.T, s *self, f family)) {
 	t.Helper()
 	rig.Root(t)
@@ -45,8 +46,8 @@ func own(t *testing.T, story func(t *testing.T, s *self, f family)) {
 	}
 }
 
-// frames opens a socket of the node itself: for frames that leave by a link, or for those of a protocol that its stack is
-// handed by any.
+// frames opens a socket of the node itself: for frames that leave through a link, or for those of a
+// protocol that reach its stack through any link.
 func (h *house) frames(t *testing.T, proto uint16, w *wire) *os.File {
 	t.Helper()
 	var socket *os.File
@@ -69,7 +70,8 @@ func (h *house) frames(t *testing.T, proto uint16, w *wire) *os.File {
 	return socket
 }
 
-// put sends a frame to the router outside. Whose packet is dropped as it leaves is told that there is no room.
+// put sends a frame to the router outside. The sender of a packet dropped on its way out gets
+// ENOBUFS.
 func (s *self) put(t *testing.T, frame []byte) {
 	t.Helper()
 	copy(frame, s.outside.macs(false))
@@ -84,7 +86,7 @@ func (s *self) send(t *testing.T, p packet) {
 	s.put(t, p.bytes())
 }
 
-// hears returns the next frame that the node's stack is handed and that is wanted, less the header of its link.
+// hears returns the next wanted frame that reaches the node's stack, without its link header.
 func (s *self) hears(t *testing.T, what string, wanted func(frame []byte) bool) []byte {
 	t.Helper()
 	if err := s.in.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
@@ -104,8 +106,8 @@ func (s *self) hears(t *testing.T, what string, wanted func(frame []byte) bool) 
 	}
 }
 
-// wants fails unless the packet is the next with ports that the node's stack is handed. A zero port of its source stands
-// for any, which it returns.
+// wants fails unless the packet is the next one with ports that reaches the node's stack. A source
+// port of zero stands for any; wants returns the actual one.
 func (s *self) wants(t *testing.T, p packet) string {
 	t.Helper()
 	frame := s.hears(t, p.from+" to "+p.to, hasPorts)
@@ -119,7 +121,7 @@ func (s *self) wants(t *testing.T, p packet) string {
 	return p.from
 }
 
-// wantsICMP fails unless the message is the next of its kind that the node's stack is handed.
+// wantsICMP fails unless the message is the next of its kind that reaches the node's stack.
 func (s *self) wantsICMP(t *testing.T, what string, want []byte) {
 	t.Helper()
 	want = want[14:]
@@ -153,7 +155,7 @@ func (s *self) mates() []mate {
 	}
 }
 
-// seen is how a mate knows a client of the node: by one of the node's ports, or as the service.
+// seen returns the client that a mate sees: one of the node's ports, or the service.
 func (m mate) seen(client, frontend string) string {
 	port := client[strings.LastIndex(client, ":")+1:]
 	if m.wire == nil {
@@ -165,7 +167,7 @@ func (m mate) seen(client, frontend string) string {
 	return client[:strings.LastIndex(client, ":")] + ":0"
 }
 
-// gets fails unless a backend gets the packet. As want and wants.
+// gets fails unless a backend gets the packet, like want and wants.
 func (s *self) gets(t *testing.T, m mate, p packet) string {
 	t.Helper()
 	if m.wire == nil {

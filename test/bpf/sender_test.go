@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// What a pod is to its node, and what another is.
+// The addresses of a pod, of its node's end, and of another pod.
 const (
 	podMAC, hostMAC   = "\x02\x00\x00\x00\x00\x05", "\xee\x00\x00\x00\x00\x05"
 	otherMAC          = "\x02\x00\x00\x00\x00\x06"
@@ -28,7 +28,7 @@ func podHook() hook {
 	return hook{"pod", bpf.LoadPod, "tc_from_pod", "", 1<<32 - 1, 2, 7}
 }
 
-// newPodWorld returns a node with two pods: what runs come in by is the device of the first.
+// newPodWorld returns a node with two pods: test runs come in through the device of the first.
 func newPodWorld(t *testing.T, config bpf.MapsPacketConfig, unchecked bool) *world {
 	t.Helper()
 	rig.Root(t)
@@ -49,13 +49,13 @@ func newPodWorld(t *testing.T, config bpf.MapsPacketConfig, unchecked bool) *wor
 	return w
 }
 
-// sent is a frame that a pod sends; what says nothing else has the pod's own hardware address.
+// sent is a frame that a pod sends, with the pod's own MAC address unless it names another.
 type sent struct {
 	what  string
 	frame []byte
 	mac   string
 	want  string // "pass", or the reason for which it is dropped
-	even  bool   // also from a pod that may send what it likes
+	even  bool   // the same for a pod that may send from any address
 }
 
 func (s sent) bytes() []byte {
@@ -87,19 +87,21 @@ func icmpFrom(from, to string, kind byte, body []byte) []byte {
 	return message{from: from, to: to, kind: kind, body: body, ttl: 255}.bytes()
 }
 
-// arpFrom is a frame of ARP: 1 asks, 2 answers.
+// arpFrom returns an ARP frame: op 1 asks, 2 answers.
 func arpFrom(op byte, mac, from, target string) []byte {
 	frame := append(make([]byte, 12), 8, 6, 0, 1, 8, 0, 6, 4, 0, op)
 	frame = append(append(frame, mac...), netip.MustParseAddr(from).AsSlice()...)
 	return append(append(frame, make([]byte, 6)...), netip.MustParseAddr(target).AsSlice()...)
 }
 
-// about is the body of what is said of a neighbour's address, with an option that has a hardware address.
+// about returns the body of a neighbor message about an address, with an option that has a MAC
+// address.
 func about(addr string) []byte {
 	return append(netip.MustParseAddr(addr).AsSlice(), append([]byte{2, 1}, podMAC...)...)
 }
 
-// listening is a report of who listens to a group, behind a header of hop-by-hop options, as RFC 3810 has it.
+// listening returns a multicast listener report, after a header of hop-by-hop options, as in RFC
+// 3810.
 func listening(from string) []byte {
 	frame := icmpFrom(from, "ff02::16", 143, make([]byte, 20))
 	frame = append(bytes.Clone(frame[:54]), append([]byte{58, 0, 5, 2, 0, 0, 1, 0}, frame[54:]...)...)
@@ -126,7 +128,7 @@ func hidden(frame []byte, header byte) []byte {
 	return frame
 }
 
-// frames are what a pod may send, and what it may not.
+// frames returns what a pod may send, and what it may not.
 func frames() []sent {
 	return []sent{
 		{"its own, IPv4", tcpFrom(pod4, outside4), "", "pass", false},
@@ -225,8 +227,8 @@ func frames() []sent {
 	}
 }
 
-// A pod may send what has its own addresses, and what a host has to say on its link, and nothing else; and each frame
-// that is dropped is counted for its reason.
+// A pod may send packets from its own addresses, and what a host must say on its link, and nothing
+// else; each dropped frame is counted for its reason.
 func TestSender(t *testing.T) {
 	for _, unchecked := range []bool{false, true} {
 		w := newPodWorld(t, standardConfig(), unchecked)
@@ -251,7 +253,7 @@ func TestSender(t *testing.T) {
 	}
 }
 
-// A device that nobody has registered yet sends nothing.
+// A device that is not registered yet sends nothing.
 func TestSenderUnknown(t *testing.T) {
 	w := newPodWorld(t, standardConfig(), false)
 	if _, err := w.maps.SetPods(nil); err != nil {
@@ -264,7 +266,7 @@ func TestSenderUnknown(t *testing.T) {
 	}
 }
 
-// shortest returns the length of the shortest part of a frame that the kernel lets a program be tried on.
+// shortest returns the length of the shortest part of a frame on which the kernel runs a program.
 func shortest(frame []byte) int {
 	switch binary.BigEndian.Uint16(frame[12:]) {
 	case 0x0800:
@@ -275,7 +277,7 @@ func shortest(frame []byte) int {
 	return 14
 }
 
-// What ends anywhere is no reason to let through what has another's address.
+// Truncation anywhere does not let a packet with another's address through.
 func TestSenderCut(t *testing.T) {
 	w := newPodWorld(t, standardConfig(), false)
 	for _, s := range frames() {

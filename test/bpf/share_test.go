@@ -8,7 +8,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// share returns what pods have sent of what they share, and sets when they may send next unless that is zero.
+// share returns what pods have sent of a shared rate, and sets when they may send next unless that
+// is zero.
 func (p *paced) share(t *testing.T, id, next uint64) (row bpf.MapsPodPace) {
 	t.Helper()
 	if next > 0 {
@@ -23,7 +24,8 @@ func (p *paced) share(t *testing.T, id, next uint64) (row bpf.MapsPodPace) {
 	return row
 }
 
-// A packet leaves when the pod's own rate, that of its namespace and that of the node all let it, and takes time of each.
+// A packet leaves when the pod's own rate, its namespace's and the node's all let it, and takes
+// time of each.
 func TestDeparturesShared(t *testing.T) {
 	shop := maps.ShareOf("shop")
 	for _, c := range []struct {
@@ -79,7 +81,8 @@ func TestDeparturesShared(t *testing.T) {
 	}
 }
 
-// What pods share is first for those of the highest class: others do not get in where so much waits already.
+// A shared rate serves the highest class first: others are dropped earlier when much is waiting
+// already.
 func TestDeparturesByClass(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -101,7 +104,7 @@ func TestDeparturesByClass(t *testing.T) {
 				far = now(t) + c.far
 				p.share(t, maps.NodeShare, far)
 				verdict, _ := p.send(t, frame, 0)
-				if paused = now(t)+c.patience > far; paused { // so that it was not far any more
+				if paused = now(t)+c.patience > far; paused { // the test was paused, so it was not far any more
 					continue
 				}
 				if row := p.share(t, maps.NodeShare, 0); verdict != "drop" || row.Next != far*part || row.Dropped != 1 || row.Sent != 0 {
@@ -126,7 +129,7 @@ func TestDeparturesByClass(t *testing.T) {
 	}
 }
 
-// What a pod has to drop for its own rate takes nothing of what it shares.
+// What a pod drops for its own rate takes nothing of a shared rate.
 func TestDeparturesLate(t *testing.T) {
 	p := newPaced(t, 1e6)
 	p.limitTo(t, maps.Rates{Out: 1e6, Share: maps.Share{OfNode: 1e6}})
@@ -137,6 +140,6 @@ func TestDeparturesLate(t *testing.T) {
 		t.Errorf("too far ahead for its own rate: %s", verdict)
 	}
 	if row := p.share(t, maps.NodeShare, 0); row.Next != start*part || row.Sent != 0 || row.Dropped != 0 {
-		t.Errorf("of what it shares it has taken %+v", row)
+		t.Errorf("it has taken %+v of the shared rate", row)
 	}
 }

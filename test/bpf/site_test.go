@@ -23,7 +23,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// site is a world with devices: its programs meet frames of real links, and send them on.
+// site is a world with devices: its programs get frames from real links, and send them on.
 type site struct {
 	*world
 	f     family
@@ -31,7 +31,8 @@ type site struct {
 	wires map[string]*wire
 }
 
-// wire is a link of the node, and what is at its far end: frames are put in there, and come out.
+// wire is a link of the node, and what is at its far end: tests put frames in there, and read those
+// that come out.
 type wire struct {
 	site      *site
 	far       *rig.Netns
@@ -40,8 +41,8 @@ type wire struct {
 	socket    *os.File
 }
 
-// newSite returns a node that is a router, whose programs of tc are on the links that follow; and those of XDP too, or
-// alone, depending on the hooks.
+// newSite returns a node that is a router, with the tc programs on the links that follow; with
+// those of XDP too, or only those, depending on the hooks.
 func newSite(t *testing.T, f family, config bpf.MapsPacketConfig, on ...hook) *site {
 	t.Helper()
 	s := &site{world: newWorldOf(t, on[0], config), f: f, wires: map[string]*wire{}}
@@ -67,7 +68,7 @@ func handleOf(t *testing.T, n *rig.Netns) *netlink.Handle {
 	return handle
 }
 
-// wire adds a link to the node, with the programs of its devices on it.
+// wire adds a link to the node, with the programs for devices on it.
 func (s *site) wire(t *testing.T, name string) *wire {
 	t.Helper()
 	w := s.link(t, name)
@@ -104,7 +105,8 @@ func (s *site) attach(t *testing.T, w *wire) {
 	if program := s.programs["xdp_from_netdev"]; program != nil {
 		s.ground.attached = true
 		attachXDP(t, s.netns, program, w.near)
-		attachXDP(t, w.far, constant(t, ebpf.XDP, 2), w.end) // without a program there, a veth takes no frame that was sent back
+		// Without a program there, a veth receives no frame that XDP sent back.
+		attachXDP(t, w.far, constant(t, ebpf.XDP, 2), w.end)
 	}
 	if s.programs["tc_from_netdev"] == nil {
 		return
@@ -114,7 +116,7 @@ func (s *site) attach(t *testing.T, w *wire) {
 	})
 }
 
-// attachTC does it in the way that every kernel has.
+// attachTC attaches programs in a way that every kernel supports.
 func (s *site) attachTC(t *testing.T, w *wire, programs map[uint32]*ebpf.Program) {
 	t.Helper()
 	at := netlink.QdiscAttrs{LinkIndex: w.near.Attrs().Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xffff, 0)}
@@ -127,7 +129,7 @@ func (s *site) attachTC(t *testing.T, w *wire, programs map[uint32]*ebpf.Program
 		t.Fatal(err)
 	}
 	s.ground.attached = true
-	t.Cleanup(func() { // a namespace goes some time after its test, and programs with it
+	t.Cleanup(func() { // a namespace goes some time after its test, and the programs with it
 		err := s.node.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: at, QdiscType: "clsact"})
 		if err != nil && !errors.Is(err, unix.ENODEV) {
 			t.Errorf("detach from link %d: %v", at.LinkIndex, err)
@@ -155,7 +157,7 @@ func attachXDP(t *testing.T, at *rig.Netns, program *ebpf.Program, to netlink.Li
 	}
 }
 
-// constant returns a program that says the same of everything: 2 is XDP_PASS, or TC_ACT_SHOT.
+// constant returns a program with a constant verdict: 2 is XDP_PASS, or TC_ACT_SHOT.
 func constant(t *testing.T, of ebpf.ProgramType, verdict int32) *ebpf.Program {
 	t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -168,7 +170,7 @@ func constant(t *testing.T, of ebpf.ProgramType, verdict int32) *ebpf.Program {
 	return program
 }
 
-// listen opens a socket for the frames at the far end.
+// listen opens a socket for frames at the far end.
 func (w *wire) listen(t *testing.T) *os.File {
 	t.Helper()
 	var socket *os.File
@@ -188,7 +190,7 @@ func (w *wire) listen(t *testing.T) *os.File {
 	return socket
 }
 
-// macs returns the addresses of a frame that goes in at the far end, or comes out there.
+// macs returns the link addresses of a frame that goes in at the far end, or comes out there.
 func (w *wire) macs(in bool) string {
 	near, end := string(w.near.Attrs().HardwareAddr), string(w.end.Attrs().HardwareAddr)
 	if in {
@@ -205,8 +207,8 @@ func (w *wire) send(t *testing.T, p packet) {
 	}
 }
 
-// next returns the next frame that came out with a packet of TCP or UDP, whatever else there is on a link, or nil if
-// none does in time.
+// next returns the next TCP or UDP frame that came out, ignoring other traffic on the link, or nil
+// if none comes in time.
 func (w *wire) next(t *testing.T, within time.Duration) []byte {
 	t.Helper()
 	if err := w.socket.SetReadDeadline(time.Now().Add(within)); err != nil {
@@ -221,7 +223,7 @@ func (w *wire) next(t *testing.T, within time.Duration) []byte {
 			t.Fatal(err)
 		}
 		if bytes.HasPrefix(frame, w.near.Attrs().HardwareAddr) || !hasPorts(frame[:n]) {
-			continue // ours, and what the kernels have to say to each other
+			continue // our own frames, and what the kernels say to each other
 		}
 		return bytes.Clone(frame[:n])
 	}
@@ -239,7 +241,8 @@ func hasPorts(frame []byte) bool {
 	return proto == tcp || proto == udp || proto == sctp
 }
 
-// want fails unless the packet comes out. A zero port of its source stands for any, which it returns.
+// want fails unless the packet comes out. A source port of zero stands for any; want returns the
+// actual one.
 func (w *wire) want(t *testing.T, p packet) string {
 	t.Helper()
 	frame := w.next(t, 5*time.Second)
@@ -257,7 +260,8 @@ func (w *wire) want(t *testing.T, p packet) string {
 	return p.from
 }
 
-// reach tells the node that an address is at the far end of the wire, with its neighbour if it is known.
+// reach tells the node that an address is at the far end of the wire, and resolves its neighbor if
+// known.
 func (w *wire) reach(t *testing.T, addr string, known bool) {
 	t.Helper()
 	ip := netip.MustParseAddr(strings.Trim(addr, "[]"))

@@ -9,7 +9,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// passes has a frame that has no ports go in by one wire and expects it at another as it was, but for the link and a hop.
+// passes sends a frame without ports into one wire and expects it out of another, unchanged except
+// for link addresses and one hop.
 func passes(t *testing.T, from, to *wire, d datagram) {
 	t.Helper()
 	frame := d.bytes()
@@ -33,7 +34,8 @@ func passes(t *testing.T, from, to *wire, d datagram) {
 	}
 }
 
-// Where pods do not share the node's address all that they send leaves as it is, and nothing is remembered of it nor of who sends to them.
+// Where pods do not share the node's address, all that they send leaves unchanged, and the programs
+// remember nothing of it nor of who sends to them.
 func TestMasqueradeOff(t *testing.T) {
 	rig.Root(t)
 	for name, f := range families() {
@@ -68,7 +70,8 @@ func TestMasqueradeOff(t *testing.T) {
 	}
 }
 
-// What leaves and is no pod's keeps its address, whatever it is, and what has no ports goes as it is where pods are known.
+// What leaves and is not a pod's keeps its address, whatever it is, and packets without ports pass
+// unchanged to where pods are known.
 func TestMasqueradeOfOthers(t *testing.T) {
 	masked(t, func(t *testing.T, h *house, f family, _ byte) {
 		side := h.wire(t, "side")
@@ -87,7 +90,8 @@ func TestMasqueradeOfOthers(t *testing.T) {
 	})
 }
 
-// Whoever goes on sending datagrams to a pod goes on being answered as he is: his row is as young as the last of them, and there is one.
+// A host that keeps sending datagrams to a pod keeps getting answers from the pod's address: its
+// row is as recent as the last of them, and there is only one.
 func TestMasqueradeExpectsOn(t *testing.T) {
 	masked(t, func(t *testing.T, h *house, f family, hops byte) {
 		in := packet{from: h.world + ":4000", to: h.addrs[0] + ":80", proto: udp}
@@ -97,13 +101,13 @@ func TestMasqueradeExpectsOn(t *testing.T) {
 			h.outside.send(t, in)
 			h.pods[0].want(t, withTTL(in, hops))
 			if err := h.maps.CtHalf.Lookup(&key, &row); err != nil {
-				t.Fatalf("nothing is remembered of who sent to the pod: %v", err)
+				t.Fatalf("there is no row for the host that sent to the pod: %v", err)
 			}
 			return row
 		}
 		first := row()
 		if first.Ifindex != 0 {
-			t.Errorf("the row has a way, by device %d", first.Ifindex)
+			t.Errorf("the row has a way, through device %d", first.Ifindex)
 		}
 		old := first
 		old.Seen -= 100
@@ -112,7 +116,7 @@ func TestMasqueradeExpectsOn(t *testing.T) {
 			t.Errorf("it was seen in tick %d, and then in %d", first.Seen, again.Seen)
 		}
 		if open, half := h.rows(t); open != 0 || half != 1 {
-			t.Errorf("%d rows are established and %d half open, want the one", open, half)
+			t.Errorf("%d rows are established and %d half open, want only one", open, half)
 		}
 	})
 }

@@ -10,7 +10,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// waysCase says when something was, in ticks from now on, and whether a packet then asks for the way of its flow.
+// waysCase says when something happened, in ticks from now, and whether a packet then asks for the
+// way of its flow.
 type waysCase struct {
 	name                 string
 	seen, changed, until int32
@@ -33,14 +34,14 @@ func waysCases() []waysCase {
 		{name: "the agent is away for long", seen: -1, changed: -1 << 20, until: -1 << 20, asks: true},
 		{name: "the agent is away, but it has asked in this tick", seen: 0, changed: -2, until: -1},
 		{name: "the neighbour is not known", seen: -1, changed: -2, until: 3, incomplete: true, asks: true},
-		// The number of the tick is a small one in the test, so these are on both sides of zero.
+		// The tick number is small in this test, so these are on both sides of zero.
 		{name: "used before the clock went round", seen: -3, changed: -1, until: 3, asks: true},
 		{name: "changed and used before the clock went round", seen: -3, changed: -4, until: 3},
 	}
 }
 
-// A packet asks for the way of its flow with the first packet of a tick, if it may have changed. There is no route in the
-// world of this test, so a row that has asked has no device any more.
+// The first packet of a flow in a tick asks for the flow's way, if that may have changed. The world
+// of this test has no route, so a row that has asked has no device any more.
 func TestWaysAreAskedFor(t *testing.T) {
 	rig.Root(t)
 	config := standardConfig()
@@ -66,7 +67,7 @@ func TestWaysAreAskedFor(t *testing.T) {
 	}
 }
 
-// row returns a row that has what asking for its way would change.
+// row returns a row with what asking for its way would change.
 func (c waysCase) row(row bpf.MapsCtEntry, now uint32) bpf.MapsCtEntry {
 	row.Smac, row.Seen = [6]uint8{2, 0, 0, 0, 0, 2}, now+uint32(c.seen)
 	if !c.incomplete {
@@ -75,13 +76,13 @@ func (c waysCase) row(row bpf.MapsCtEntry, now uint32) bpf.MapsCtEntry {
 	return row
 }
 
-// asks has a packet come whose flow has a row, and reports whether that asked for the way.
+// asks runs a packet whose flow has a row, and reports whether it asked for the way.
 func (w *world) asks(t *testing.T, m *ebpf.Map, p packet, row bpf.MapsCtEntry) bool {
 	t.Helper()
 	flow := flowOf(p.from, p.to, p.proto)
 	w.plant(t, m, flow, row)
 	frame := p.bytes()
-	if w.name == "xdp" { // which heeds nothing but what is for its device
+	if w.name == "xdp" { // XDP ignores packets that are not for its device
 		copy(frame, row.Smac[:])
 		if err := w.maps.SetLinkAddrs(map[uint32][6]byte{1: row.Smac}); err != nil {
 			t.Fatal(err)

@@ -8,7 +8,8 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 )
 
-// Those who send to a pod may have as much on their way as goes through in a fifth of a second, in equal parts, as long as packets wait for long.
+// While packets to a pod wait for long, its senders may have as much in flight as its rate lets
+// through in a fifth of a second, in equal parts.
 func TestWindow(t *testing.T) {
 	const (
 		rate   = 1e6
@@ -17,14 +18,14 @@ func TestWindow(t *testing.T) {
 		equal  = 16
 		free   = 1024
 		others = ^uint64(0)
-		later  = others - second + 1 // how long ago it is what is a second ahead
+		later  = others - second + 1 // how long ago an instant is that is a second in the future
 	)
 	for _, c := range []struct {
 		name  string
 		row   bpf.MapsPodWindow // Began is how long ago
 		wait  uint64
 		small bool
-		want  bpf.MapsPodWindow // Began is whether the turn is another; Flows how many have one now
+		want  bpf.MapsPodWindow // Began: whether a new turn began; Flows: how many flows the turn has now
 	}{
 		{"the first packet of all", bpf.MapsPodWindow{Began: 1 << 40}, 0, false, bpf.MapsPodWindow{Part: free, Began: 1, Flows: 1}},
 		{"nobody has to wait", bpf.MapsPodWindow{Part: free}, 0, false, bpf.MapsPodWindow{Part: free, Flows: 1}},
@@ -79,7 +80,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// All who send are counted, each once; two of them may have one hash, and rarely do.
+// Every sender is counted once; two of them rarely have the same hash.
 func TestWindowSenders(t *testing.T) {
 	const rate, senders = 1e6, 8
 	p := newPaced(t, 1)
@@ -96,6 +97,6 @@ func TestWindowSenders(t *testing.T) {
 	}
 	got := p.paceOf(t, bpf.MapsPaceKindPACE_IN, 0).Window.Bytes
 	if got < rate/5/senders || got > rate/5/(senders/2) {
-		t.Errorf("each of %d may have %d bytes on the way", senders, got)
+		t.Errorf("each of %d senders may have %d bytes in flight", senders, got)
 	}
 }

@@ -1,5 +1,5 @@
-// Package bpf runs the programs of packets on packets: the same table for tc and for XDP. What comes out is compared
-// with what a builder writes from scratch, checksums and all.
+// Package bpf runs the packet programs on packets, with the same tables for tc and for XDP. It
+// compares the output with packets that a builder writes from scratch, checksums included.
 package bpf
 
 import (
@@ -18,11 +18,11 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// hook is a program and the numbers that it returns.
+// hook is a program and its return codes.
 type hook struct {
 	name       string
 	load       func() (*ebpf.CollectionSpec, error)
-	in, out    string // programs; "" = the hook has none
+	in, out    string // programs; "" if the hook has none
 	pass, drop uint32
 	answer     uint32 // the packet goes back where it came from
 }
@@ -45,7 +45,7 @@ type world struct {
 	programs map[string]*ebpf.Program
 	config   bpf.MapsPacketConfig
 	services uint32
-	flags    uint32 // of runs, see sumUp
+	flags    uint32 // of test runs, see sumUp
 }
 
 func newWorld(t *testing.T, h hook) *world {
@@ -53,7 +53,7 @@ func newWorld(t *testing.T, h hook) *world {
 	return newWorldOf(t, h, standardConfig())
 }
 
-// standardConfig is what most stories are told with: four ports for flows to other nodes.
+// standardConfig is the configuration of most stories: four ports for flows to other nodes.
 func standardConfig() bpf.MapsPacketConfig {
 	return bpf.MapsPacketConfig{
 		SnatFirst: 61000, SnatLast: 61003, TickShift: 8,
@@ -90,14 +90,14 @@ func newWorldSized(t *testing.T, h hook, config bpf.MapsPacketConfig, sizes maps
 	ports := maps.NodeAddr{Ifindex: 1, Flags: maps.NodePorts}
 	addrs := map[netip.Addr]maps.NodeAddr{config4(): ports, config6(): ports, snat4: {Ifindex: 1}, snat6: {Ifindex: 1}}
 	_, err = m.SetNodeAddrs(addrs)
-	lo := map[uint32][6]byte{1: {}} // all zero, as test runs have it
+	lo := map[uint32][6]byte{1: {}} // all zero, as in test runs
 	if err := errors.Join(err, m.SetSnatAddr(snat4), m.SetSnatAddr(snat6), m.SetLinkAddrs(lo)); err != nil {
 		t.Fatal(err)
 	}
 	return w
 }
 
-// reload has the world run other programs: those that a hook has now, over the maps that there are now.
+// reload loads the programs that a hook has now, over the maps that there are now.
 func (w *world) reload(t *testing.T, h hook) {
 	t.Helper()
 	loaded := load(t, h, w.config, w.maps)
@@ -148,13 +148,13 @@ func (w *world) service(t *testing.T, frontend string, proto byte, kind uint32, 
 	}
 }
 
-// do calls f in the network namespace of the world, and always on the same CPU: on another one the programs have neither
-// the ways that they asked for before nor what they may still answer and tell.
+// do calls f in the network namespace of the world, and always on the same CPU: the ways that the
+// programs have looked up and the budgets for answers and events are kept per CPU.
 func (w *world) do(f func() error) error {
 	return w.netns.Do(func() error { return w.cpu.Do(f) })
 }
 
-// run gives a packet to a program and returns the verdict in words and the packet.
+// run gives a packet to a program and returns the verdict as text and the packet.
 func (w *world) run(t *testing.T, program string, frame []byte) (string, []byte) {
 	t.Helper()
 	options := ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame)+1024), Flags: w.flags}
@@ -178,9 +178,10 @@ func (w *world) run(t *testing.T, program string, frame []byte) (string, []byte)
 	return "", nil
 }
 
-// sumUp has the programs get packets from now on as from a device that sums up all of a packet (CHECKSUM_COMPLETE), or
-// no longer. A run fails with EBADMSG then unless the program has kept that sum in step with what it writes. What has a
-// sum of its own neither for TCP nor for UDP needs none, and answers have another. Linux 6.13 is the first with such runs.
+// sumUp has the programs get packets from now on as from a device that computes a checksum over the
+// whole packet (CHECKSUM_COMPLETE), or no longer. A run then fails with EBADMSG unless the program
+// has updated that checksum along with what it writes. Tests turn it off for SCTP, whose own checksum
+// is of another kind, and for answers, which get a new one. Linux 6.13 is the first with such runs.
 func (w *world) sumUp(t *testing.T, yes bool) {
 	t.Helper()
 	w.flags = 0
@@ -190,7 +191,7 @@ func (w *world) sumUp(t *testing.T, yes bool) {
 	const flags = unix.BPF_F_TEST_SKB_CHECKSUM_COMPLETE
 	switch _, err := w.programs[w.out].Run(&ebpf.RunOptions{Data: make([]byte, 64), Flags: flags}); {
 	case errors.Is(err, unix.EINVAL):
-		t.Log("this kernel tries no packets with a sum over all of them")
+		t.Log("this kernel cannot run tests with CHECKSUM_COMPLETE")
 	case err != nil:
 		t.Fatal(err)
 	default:
@@ -220,7 +221,7 @@ func (w *world) counted(t *testing.T, reason string) uint64 {
 	return w.reasons(t)[reason]
 }
 
-// shortest returns the length of the shortest packet that the kernel lets a program be tried on.
+// shortest returns the length of the shortest packet on which the kernel runs a program.
 func (w *world) shortest(f family) int {
 	switch {
 	case w.name != "tc":
@@ -231,7 +232,8 @@ func (w *world) shortest(f family) int {
 	return 14 + 20
 }
 
-// mostInstructions is what the verifier may walk for one program: a fifth of what it would.
+// mostInstructions is how many instructions the verifier may walk for one program: a fifth of its
+// limit.
 const mostInstructions = 200_000
 
 func TestInstructions(t *testing.T) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the programs at tc once more, for a test in which somebody else works on the same flows.
- * Processors meet too seldom for that: so what the other one does is a list of steps, and some of them happen
- * before a chosen access to a map. */
+/* This file contains the tc programs once more, for a test in which a rival works on the same flows. CPUs collide
+ * too rarely for a test to wait for that, so the rival is a list of steps, some of which happen before a chosen
+ * map access. */
 
 #include <linux/bpf.h>
 #include <stdbool.h>
@@ -14,26 +14,26 @@ enum race_kind {
 	RACE_CLAIM,  /* inserts into ct_half unless there is a row */
 	RACE_FORGET, /* deletes from ct_half */
 	RACE_OPEN,   /* inserts into ct unless there is a row */
-	RACE_YIELD,  /* gives a claim of a reply's row up that is in ct too */
+	RACE_YIELD,  /* gives up a claim on a reply's row that is also in ct */
 	RACE_WIN,    /* goes on with a claim */
-	RACE_LOOK,   /* gives a reply's row in ct up that somebody else has claimed */
+	RACE_LOOK,   /* gives up a reply's row in ct that another flow has claimed */
 };
 
-/* What the other one has to have of the reply's row to get to a step. */
+/* Where the rival must hold the reply's row to take a step. */
 enum race_needs {
 	RACE_NOTHING,
 	RACE_HALF,
 	RACE_OPENED,
 };
 
-/* What the other one does to a row. */
+/* What the rival does to a row. */
 struct race_step {
 	struct flow flow;
 	struct flow back; /* of the reply */
 	struct ct_entry row;
 	enum race_kind kind;
 	enum race_needs needs;
-	__be16 port; /* of the client, by which the reply's row is told to be its own */
+	__be16 port; /* of the client; it shows that the reply's row is the rival's */
 	__u16 pad[3];
 };
 
@@ -47,11 +47,11 @@ struct {
 } race_steps SEC(".maps");
 
 __u32 race_at;	  /* the access before which steps happen */
-__u32 race_first; /* of them */
-__u32 race_last;  /* the one behind them */
+__u32 race_first; /* the first of these steps */
+__u32 race_last;  /* the one after them */
 
 __u32 race_accesses;
-__u32 race_won; /* the other one went on with its claim */
+__u32 race_won; /* the rival went on with its claim */
 
 static __always_inline bool race_owns(void *map, const struct race_step *step)
 {
@@ -102,7 +102,7 @@ static __always_inline int race_do(const struct race_step *step)
 	return 0;
 }
 
-/* Not static, so the verifier walks it once. */
+/* Not static, so that the verifier walks it only once. */
 __noinline int race_run(void)
 {
 	for (__u32 i = 0; i < RACE_STEPS; i++) {
@@ -145,10 +145,10 @@ static __always_inline long race_delete(void *map, const void *key)
 #define bpf_map_delete_elem race_delete
 #include "../../../bpf/tc.c"
 
-/* Of types of which it writes no more than the names clang has no order of its own: so there is but one such. */
+/* clang emits types of which only the name is known in no fixed order, so there is only one such type. */
 const struct bpf_sock *sock_type __attribute__((unused));
 
-/* The rest of what the other one does. */
+/* The rest of the rival's steps. */
 SEC("tc")
 int race_end(struct __sk_buff *skb __attribute__((unused)))
 {
