@@ -26,7 +26,8 @@ import (
 )
 
 const (
-	token = "admin" // of a user in system:masters; the server is on loopback and lives only as long as the test
+	// Of a user in system:masters; the server is on loopback and lives only as long as the test.
+	token = "admin"
 
 	// ServiceCIDRs are the ranges from which the server assigns cluster IPs.
 	ServiceCIDRs = "10.96.0.0/16,fd96::/112"

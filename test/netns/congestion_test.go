@@ -106,7 +106,8 @@ type paced struct {
 	*node
 	bpffs string
 	ns    *rig.Netns
-	usual string // the congestion control of sockets that choose none, independent of this machine's default
+	// The congestion control of sockets that choose none, independent of this machine's default.
+	usual string
 }
 
 func newPaced(t *testing.T) *paced {

@@ -133,7 +133,8 @@ func (o op) receive(fd int, out *outcome) error {
 	}
 	text := make([]byte, 64)
 	n, from, err := unix.Recvfrom(fd, text, 0)
-	for errors.Is(err, unix.EINTR) { // signals of the Go runtime; the kernel does not restart a receive with a timeout
+	// Signals of the Go runtime; the kernel does not restart a receive with a timeout.
+	for errors.Is(err, unix.EINTR) {
 		n, from, err = unix.Recvfrom(fd, text, 0)
 	}
 	if err == nil {

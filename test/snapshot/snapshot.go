@@ -18,8 +18,10 @@ import (
 
 // Places say where to look, besides the caller's network namespace.
 type Places struct {
-	Cgroup string   // a cgroup2 directory; its attached programs are recorded
-	Dirs   []string // directories; the names of everything below them are recorded, and a missing directory has none
+	Cgroup string // a cgroup2 directory; its attached programs are recorded
+	// Directories; the names of everything below them are recorded, and a missing directory has
+	// none.
+	Dirs []string
 }
 
 // notes are lines about what belongs to no kernel module; say drops the others.

@@ -63,7 +63,8 @@ func (s *step) end() int {
 // answer makes the answer to a dropped packet.
 func (s *step) answer(a answer, mtu int) {
 	end := s.end()
-	host := a == answerReset || a == answerUnreachable // a host answers whole packets only, a router each fragment
+	// A host answers whole packets only, a router each fragment.
+	host := a == answerReset || a == answerUnreachable
 	if s.first && host || s.frame[0]&1 != 0 || !s.reaches() || end > len(s.frame) || end < s.l4+8 {
 		s.out.Path += ", not to be answered"
 		return

@@ -250,7 +250,9 @@ func (s *step) establish(row *Row, back Flow) {
 	}
 	if len(s.Open)+need > s.Room {
 		s.send(row, "no room")
-		if len(s.out.Counted) == 0 && !s.out.Replaced { // otherwise it is dropped for another reason, or counted when it comes in again
+		// A packet dropped for another reason is counted only for that, and one whose place another
+		// packet takes is counted when it comes in again.
+		if len(s.out.Counted) == 0 && !s.out.Replaced {
 			s.out.Counted = append(s.out.Counted, FlowsFull)
 		}
 		return

@@ -9,7 +9,8 @@ func (g *generator) podPacket() operation {
 	case n < 80:
 		d, at = g.errorOfPod(d, at)
 	case n < 100:
-		if d, at = g.ping(), fromPod; g.in100(20) { // pings from a pod to a service's address are not handled here
+		// On the way to a pod, nothing answers a pod's ping to a service's address.
+		if d, at = g.ping(), fromPod; g.in100(20) {
 			at = toPod
 		}
 		d.from = netip.AddrPortFrom(pick(g, g.podsLike(d.to.Addr())), 0)

@@ -25,8 +25,10 @@ type draft struct {
 	id           uint16
 	offset       int // of a fragment, in units of eight bytes
 	more         bool
-	noSum        bool   // UDP or SCTP without a checksum
-	payload      []byte // what follows the TCP or UDP header; everything after IP with other protocols and in later fragments
+	noSum        bool // UDP or SCTP without a checksum
+	// What follows the TCP or UDP header; everything after IP with other protocols and in later
+	// fragments.
+	payload []byte
 }
 
 func (d draft) bytes() []byte {

@@ -52,7 +52,8 @@ func (s *step) elsewhere(row *Row, what string) {
 	if what != "" {
 		path = what + ", " + path
 	}
-	s.out.Verdict, s.out.Data, s.out.Path = Stack, s.frame, path // even if another node forwarded it: its flow is known here
+	// Even if another node forwarded it: its flow is known here.
+	s.out.Verdict, s.out.Data, s.out.Path = Stack, s.frame, path
 	s.answersItself = s.at == fromPod && row.isAt(toPod)
 }
 

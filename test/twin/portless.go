@@ -118,7 +118,9 @@ func (s *step) readdressError(quote *packet, row *Row) []byte {
 		resumPorted(frame[at:at+2], quote.flow.Proto, before, after)
 	}
 	source := row.Source.Addr()
-	if quote.flow.Dest.Addr() == source { // it has one address on both sides, and a router in between keeps its own
+	// If the destination has the same address on both sides, the error keeps its own source, such as
+	// that of a router in between.
+	if quote.flow.Dest.Addr() == source {
 		source = s.flow.Source.Addr()
 	}
 	s.replaceEnds(frame, s.l3, source.AsSlice(), row.Dest.Addr().AsSlice())

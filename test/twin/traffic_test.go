@@ -188,7 +188,8 @@ func (g *generator) errorAbout(d draft, leaving bool) (draft, bool) {
 	flow := Flow{d.from, d.to, d.proto}
 	about := d
 	switch row := g.rowOf(flow); {
-	case row != nil && row.Direct != DirectOff: // such an error is not about what this node sent, but about the answer
+	// Such an error is not about what this node sent, but about the answer.
+	case row != nil && row.Direct != DirectOff:
 		about.from, about.to = flow.Dest, flow.Source
 	case row != nil:
 		about.from, about.to = row.Source, row.Dest

@@ -10,7 +10,8 @@ const waitingMost = 256
 type waiting struct {
 	turn      uint64 // how many fragments have ever waited
 	fragments [waitingMost]*early
-	strangers map[datagram]bool // datagrams whose first fragment is of no known flow: their fragments need not wait
+	// Datagrams whose first fragment is of no known flow: their fragments need not wait.
+	strangers map[datagram]bool
 }
 
 type early struct {

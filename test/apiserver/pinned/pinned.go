@@ -132,7 +132,9 @@ func (b *Binary) built() bool {
 type module struct {
 	file         string // its name
 	requirements []byte
-	key          string // identifies what the programs are made of: the modules by their hashes, and the few sources of our own
+	// Identifies what the programs are made of: the modules by their hashes, and the few sources of
+	// our own.
+	key string
 }
 
 // readModule reads a module file and the files beside it that matter.

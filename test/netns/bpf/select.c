@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains a test's reader: it goes from a key to a backend as the socket programs do, over and over, and
- * counts what it got. Every backend names its frontend in word 1 of its address. */
+/* This file contains a test's reader: it looks up a backend for a key as the socket programs do, over and over, and
+ * counts the results. Every backend has its frontend in word 1 of its address. */
 
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -9,7 +9,7 @@
 
 #include "../../../bpf/lib/maps.h"
 
-/* Programs are interrupted anywhere, but too seldom for a test: every lookup of this one takes its time. */
+/* Programs are interrupted anywhere, but too rarely for a test, so every lookup of this one is slowed down. */
 static __always_inline void dawdle(void)
 {
 	__u32 turns = bpf_get_prandom_u32() & 2047;

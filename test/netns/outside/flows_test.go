@@ -18,7 +18,9 @@ type flowsOrder struct {
 	UDP   bool
 	From  uint16 // port of the first flow; the others use the ports that follow
 	Count int
-	Busy  int // this many flows send without a pause, so that there is always a packet in flight; the others send when told
+	// This many flows send without a pause, so that there is always a packet in flight; the others
+	// send when told.
+	Busy  int
 	Bytes int
 	Turns int  // each flow sends this many times, counted from now, or fails
 	Close bool // end them when no packet is in flight; connections by a reset, so that their ports are free

@@ -23,14 +23,15 @@ import (
 // nodeOrder is an order to the agent of a node.
 type nodeOrder struct {
 	Service *service
-	Ready   []service      // prepare these frontends at once, like everything that a new agent finds
-	Kept    int            // wait for at least this many rows of established flows
-	Left    int            // wait until at most this many of them are left
-	State   bool           // reply with what is attached
-	Ways    string         // what to do about changes of routes and neighbors: see agent.follow
-	Move    string         // replace the IPv4 address of eth0 with this one, and wait until the datapath knows it
-	Join    string         // serve the cluster's services as the node of this name: see agent.join
-	Ranges  []netip.Prefix // let in these clients, see agent.guard
+	Ready   []service // prepare these frontends at once, like everything that a new agent finds
+	Kept    int       // wait for at least this many rows of established flows
+	Left    int       // wait until at most this many of them are left
+	State   bool      // reply with what is attached
+	Ways    string    // what to do about changes of routes and neighbors: see agent.follow
+	// Replace the IPv4 address of eth0 with this one, and wait until the datapath knows it.
+	Move   string
+	Join   string         // serve the cluster's services as the node of this name: see agent.join
+	Ranges []netip.Prefix // let in these clients, see agent.guard
 }
 
 // service is a frontend with one backend, or none, for every protocol.

@@ -43,8 +43,9 @@ type order struct {
 	Part      int  // bytes of a datagram in each fragment; 0 for the default
 	Backwards bool // Serve: answer in fragments, the first one last
 	Reset     bool // Dial: end the connection by a reset
-	Hold      int  // Dial: keep the connection, or UDP socket, under this number; without Dial, use the kept one
-	End       bool // Hold: close that one
+	// Dial: keep the connection, or UDP socket, under this number; without Dial, use the kept one.
+	Hold int
+	End  bool // Hold: close that one
 }
 
 // seen is the result: the client as the server sees it, and the server that answered.

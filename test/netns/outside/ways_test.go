@@ -18,9 +18,10 @@ import (
 
 // The orders to an agent about changes of ways, the routes and neighbors to backends.
 const (
-	waysFollow = "follow" // start following, and return once it follows, as if the last change were long ago
-	waysBlind  = "blind"  // claim to follow, but do not
-	waysAway   = "away"   // make no claim any more
+	// Start following, and return once it follows, as if the last change were long ago.
+	waysFollow = "follow"
+	waysBlind  = "blind" // claim to follow, but do not
+	waysAway   = "away"  // make no claim any more
 )
 
 // follow does what an order says.

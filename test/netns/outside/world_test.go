@@ -102,7 +102,8 @@ func newWorld(t *testing.T, s settings) *world {
 	if s.narrow != 0 {
 		w.narrow(s.narrow)
 	}
-	if s.xdp == "native" { // a veth receives what XDP sends through its peer only if it has an XDP program itself
+	// A veth receives what XDP sends through its peer only if it has an XDP program itself.
+	if s.xdp == "native" {
 		for i := range w.nodes {
 			w.passXDP(link.XDPDriverMode, w.router, portOf(i+1))
 		}
