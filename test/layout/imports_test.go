@@ -42,9 +42,9 @@ func rules() []rule {
 		{"pkg/listing", nil, "it only asks the kernel"},
 		{"pkg/devices", []string{"pkg/listing"}, "it attaches the programs that it is given; higher layers decide what they do and configure them"},
 		{"pkg/datapath", []string{"pkg/devices", "pkg/listing", "pkg/netfilter", "pkg/seal", "pkg/maps", "pkg/bpf"}, "programs and maps outlive the agent and work without Services"},
-		{"pkg/bigtcp", []string{"pkg/devices", "pkg/listing"}, "it raises the packet size limits of devices; higher layers decide of which ones, and whether"},
+		{"pkg/bigtcp", []string{"pkg/devices", "pkg/listing"}, "it raises the packet size limits of devices; higher layers decide whether, and of which ones"},
 		{"pkg/congestion", []string{"pkg/bpf"}, "it probes the kernel; higher layers decide for which pods, and act on the result"},
-		{"pkg/queues", []string{"pkg/devices", "pkg/listing"}, "it gives devices queues; higher layers decide which ones get them, and whether"},
+		{"pkg/queues", []string{"pkg/devices", "pkg/listing"}, "it gives devices queues; higher layers decide whether, and which ones get them"},
 		{"pkg/routes", nil, "it follows the kernel's routes and reports changes; higher layers decide who is told"},
 		{"pkg/optout", []string{"pkg/maps", "pkg/model"}, "it decides about pods from any source and writes one map"},
 		{"pkg/sockmap", []string{"pkg/bpf", "pkg/model"}, "its own maps and programs work without Services"},
@@ -97,9 +97,9 @@ type link struct {
 func links() []link {
 	return []link{
 		{"cmd/fairlead-cni", "k8s.io", "the plugin runs for every pod and must start in milliseconds"},
-		{"cmd/fairlead-cni", "github.com/cilium/ebpf", "likewise"},
-		{"cmd/fairlead-cni", "github.com/prometheus", "likewise"},
-		{"cmd/fairlead-cni", "github.com/spf13", "likewise"},
+		{"cmd/fairlead-cni", "github.com/cilium/ebpf", "the plugin must start in milliseconds"},
+		{"cmd/fairlead-cni", "github.com/prometheus", "the plugin must start in milliseconds"},
+		{"cmd/fairlead-cni", "github.com/spf13", "the plugin must start in milliseconds"},
 		{"cmd/...", module + "/test", "it is for tests only"},
 	}
 }

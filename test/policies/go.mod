@@ -1,5 +1,5 @@
-// kube-network-policies, which enforces NetworkPolicies, as a test runs it beside the agent: upstream's program and upstream's versions of all
-// that it is made of. A module of its own, so that none of that is the agent's.
+// kube-network-policies, which enforces NetworkPolicies, as a test runs it beside the agent, with upstream's versions of
+// all its dependencies. It is a separate module so that none of them becomes the agent's.
 module fairlead.io/fairlead/test/policies
 
 go 1.26.0

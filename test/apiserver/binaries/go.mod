@@ -1,6 +1,6 @@
-// The programs of Kubernetes that tests run, built from source and pinned here: the API server and etcd, the rest of a
-// cluster, and upstream's end-to-end tests. A module of its own, so that their several hundred dependencies are not the
-// agent's; one for all of them, so that a package is compiled once.
+// The Kubernetes programs that tests run, built from source and pinned here: the API server and etcd, the rest of a
+// cluster, and upstream's end-to-end tests. They are a separate module so that their several hundred dependencies do not
+// become the agent's, and a single one so that each package is compiled once.
 module fairlead.io/fairlead/test/apiserver/binaries
 
 go 1.26.0
@@ -241,7 +241,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-// k8s.io/kubernetes names its staging modules as v0.0.0, which exists nowhere.
+// k8s.io/kubernetes requires its staging modules at v0.0.0, which does not exist.
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3

@@ -1,4 +1,4 @@
-// Kubernetes' own programs as they were in the oldest minor that is supported.
+// Kubernetes' own programs at the oldest minor version that the agent supports.
 module fairlead.io/fairlead/test/apiserver/binaries
 
 go 1.26.0

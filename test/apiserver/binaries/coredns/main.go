@@ -1,4 +1,4 @@
-// Command coredns is CoreDNS with only the plugins that a cluster's DNS and its tests use.
+// Command coredns is CoreDNS with the plugins that the DNS of a cluster and its tests use, and no others.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Package e2e is upstream's end-to-end tests with our own main. Upstream's main also links the
-// tests of storage, scheduling and everything else, which take minutes to compile and do not test
-// the network. The specs, their names and the flags are upstream's.
+// Package e2e is upstream's end-to-end tests with a main of our own. Upstream's links the tests of storage, scheduling
+// and everything else too, which take minutes to compile and have nothing to say about a network. The specs, their
+// names and the flags are upstream's.
 package e2e
 
 import (
@@ -9,7 +9,7 @@ import (
 	"os"
 	"testing"
 
-	// The ginkgo command looks for this import to tell whether a directory contains a suite.
+	// The ginkgo command looks for this import to tell whether a directory has a suite.
 	_ "github.com/onsi/ginkgo/v2"
 
 	"k8s.io/component-base/version"
@@ -21,11 +21,11 @@ import (
 	manifests "k8s.io/kubernetes/test/e2e/testing-manifests"
 	"k8s.io/kubernetes/test/fixtures"
 
-	_ "k8s.io/kubernetes/test/e2e/feature" // the feature labels
+	_ "k8s.io/kubernetes/test/e2e/feature" // the labels of features
 
 	_ "k8s.io/kubernetes/test/e2e/network" // the specs, besides those that every suite has
 
-	// Code that the framework runs at the start of a run.
+	// What these do at the start of a run belongs to the framework.
 	_ "k8s.io/kubernetes/test/e2e/framework/debug/init"
 	_ "k8s.io/kubernetes/test/e2e/framework/metrics/init"
 	_ "k8s.io/kubernetes/test/e2e/framework/node/init"
