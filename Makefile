@@ -159,7 +159,7 @@ upkeep: ## install, upgrade, lose and remove the agents of a cluster while reque
 	FAIRLEAD_REQUIRE="$(FAIRLEAD_REQUIRE) prometheus" $(GO) test -count=1 -timeout 60m -v ./test/cluster/upkeep -skip TestKubeadm -family $(FAMILY) $(ARGS)
 
 .PHONY: kubeadm
-kubeadm: ## make a cluster by kubeadm and install the agent on it, by the commands of docs/quick-start.md (root; minutes)
+kubeadm: ## create a cluster with kubeadm and install the agent on it, with the commands of docs/quick-start.md (root; minutes)
 	$(GO) run ./test/cluster build kubeadm >/dev/null
 	$(GO) run ./test/cluster build
 	$(GO) test -count=1 -timeout 30m -v ./test/cluster/upkeep -run TestKubeadm

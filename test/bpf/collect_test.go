@@ -21,8 +21,8 @@ func (w *world) flows(t *testing.T) *datapath.Flows {
 	return flows
 }
 
-// doom deletes all flows that there is a reason to forget, and returns how many were deleted for
-// the reason why.
+// doom has the collector judge all flows, giving why as the reason to forget them, and returns how
+// many it deleted.
 func (w *world) doom(t *testing.T, why uint32, limits *maps.FlowLimits) (deleted int) {
 	t.Helper()
 	flows := w.flows(t)

@@ -67,7 +67,7 @@ func TestFindMinor(t *testing.T) {
 	}
 }
 
-// The names are of the images of specs, each once and in order.
+// Images returns the images that the specs run, sorted and without duplicates.
 func TestImages(t *testing.T) {
 	set, err := Find()
 	if err != nil {
