@@ -26,12 +26,13 @@ const (
 	schedulerName   = "kube-scheduler"
 )
 
-// apiServer returns the address of the API server, as everybody in the cluster can reach it.
+// apiServer returns the address at which everything in the cluster reaches the API server.
 func apiServer(f plan.Family) netip.AddrPort {
 	return netip.AddrPortFrom(f.Control()[0].Addr(), 6443)
 }
 
-// makeCredentials makes the certificates, keys and kubeconfig files of everybody.
+// makeCredentials makes the certificates, keys and kubeconfig files of the control plane and the
+// nodes.
 func (c *Cluster) makeCredentials() error {
 	dir := c.path("pki")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -87,7 +88,7 @@ func (c *Cluster) startControl() error {
 	return inOrder(c.startEtcd, c.startAPIServer, c.startAddresses)
 }
 
-// startControllers starts what gives orders by the API server.
+// startControllers starts the controller manager and the scheduler.
 func (c *Cluster) startControllers() error {
 	if _, err := c.startControlled(controllersName, c.controllerFlags()...); err != nil {
 		return err
@@ -118,9 +119,10 @@ func (c *Cluster) startAPIServer() error {
 	return c.startControllers()
 }
 
-// stopAPIServer kills the API server, as the loss of its machine would, and returns when it is gone. The controllers end with it, as
-// those do that have been elected and cannot say for ten seconds that they are there: later ones do not take nodes for lost
-// that could not tell anybody of themselves meanwhile. All else goes on.
+// stopAPIServer kills the API server, as the loss of its machine would, and returns when it is
+// gone. The controllers stop with it, as elected controllers do when they cannot renew their lease
+// for ten seconds: otherwise they would later take nodes for lost that merely could not report
+// their health meanwhile. Everything else keeps running.
 func (c *Cluster) stopAPIServer() error {
 	for _, name := range []string{controllersName, schedulerName, apiServerName} {
 		if err := c.stopControlled(name); err != nil {
@@ -130,7 +132,7 @@ func (c *Cluster) stopAPIServer() error {
 	return nil
 }
 
-// stopControlled kills a program of the control plane, and returns when it is gone.
+// stopControlled kills a program of the control plane and returns when it is gone.
 func (c *Cluster) stopControlled(name string) error {
 	pids, err := c.cgroups.Pids(c.name("control"))
 	if err != nil {
@@ -138,17 +140,18 @@ func (c *Cluster) stopControlled(name string) error {
 	}
 	for _, pid := range pids {
 		if program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || program != c.program(name) {
-			continue // another, or one that has ended
+			continue // another program, or one that has ended
 		}
 		return kill(pid)
 	}
-	return fmt.Errorf("stop %s: it does not run", name)
+	return fmt.Errorf("stop %s: it is not running", name)
 }
 
-// giveAddresses is the command by which this program gives addresses to Services of type LoadBalancer.
+// giveAddresses is the subcommand of this program that assigns addresses to Services of type
+// LoadBalancer.
 const giveAddresses = "give-addresses"
 
-// startAddresses starts what would be the cloud's controller.
+// startAddresses starts the stand-in for a cloud's controller.
 func (c *Cluster) startAddresses() error {
 	where := c.netns("control")
 	where.Cgroup = c.cgroups.Dir(c.name("control"))
@@ -210,11 +213,11 @@ func (c *Cluster) controllerFlags() []string {
 	return append(flags, fmt.Sprintf("--node-cidr-mask-size-ipv4=%d", share[0].Bits()), fmt.Sprintf("--node-cidr-mask-size-ipv6=%d", share[1].Bits()))
 }
 
-// zones is how many zones there are: where there are more nodes, they share them in turn, as some specs want it.
+// zones is the number of zones. The nodes are spread over them in turn, as some specs require.
 const zones = 3
 
-// registerNodes creates the nodes with the ranges of pods that the plan gives them. The controllers would give them in
-// the order in which kubelets come.
+// registerNodes creates the nodes with the pod ranges of the plan. The controllers would assign
+// ranges in the order in which kubelets register.
 func (c *Cluster) registerNodes() error {
 	type object = map[string]any
 	var nodes []object
@@ -239,7 +242,7 @@ func (c *Cluster) registerNodes() error {
 	return nil
 }
 
-// apiClient returns a client of the API from within the control plane's network.
+// apiClient returns an API client that connects from the control plane's network.
 func (c *Cluster) apiClient() (*http.Client, error) {
 	pair, err := tls.LoadX509KeyPair(c.path("pki", "admin.crt"), c.path("pki", "admin.key"))
 	if err != nil {
@@ -257,7 +260,7 @@ func (c *Cluster) apiClient() (*http.Client, error) {
 	}}, nil
 }
 
-// dialFrom returns a function that connects from a place. The address must not be a name.
+// dialFrom returns a function that dials from a place. The address must be an IP address.
 func dialFrom(p place.Place) func(ctx context.Context, network, address string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 		err = p.Do(func() error {

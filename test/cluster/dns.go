@@ -45,7 +45,7 @@ func (c *Cluster) awaitNodes() error {
 	return nil
 }
 
-// awaitDNS waits until the DNS servers are ready, for which they must have read the Services.
+// awaitDNS waits until the DNS servers are ready, which they are once they have read the Services.
 func (c *Cluster) awaitDNS() error {
 	if _, err := c.runKubectl(nil, "--namespace=kube-system", "rollout", "status", "deployment/coredns", waitFlag()); err != nil {
 		return fmt.Errorf("wait for DNS: %w", err)

@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/test/cluster/image"
 )
 
-// imagesFormat changes when what package image writes from the same programs does.
+// imagesFormat must change whenever package image writes something else from the same programs.
 const imagesFormat = "10"
 
 // coreDNSImage returns the name of the DNS server's image.
@@ -26,8 +26,9 @@ func (c *Cluster) coreDNSImage() string {
 	return "registry.k8s.io/coredns/coredns:" + b.Version
 }
 
-// imagesPath returns where the archive of the cluster's images is kept: its name tells what it was made of. The images of
-// specs have the names that the module wants which agnhost is of.
+// imagesPath returns the path of the archive of the cluster's images. Its name depends on
+// everything that the archive is made from. The names of the specs' images follow from the module
+// that agnhost comes from.
 func (c *Cluster) imagesPath() (string, error) {
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil {
@@ -41,7 +42,7 @@ func (c *Cluster) imagesPath() (string, error) {
 	return filepath.Join(filepath.Dir(filepath.Dir(c.dir)), "images", name), nil
 }
 
-// buildImages writes the archive of the cluster's images unless it is there, and returns its path.
+// buildImages writes the archive of the cluster's images unless it exists, and returns its path.
 func (c *Cluster) buildImages(log io.Writer) (string, error) {
 	path, err := c.imagesPath()
 	if err != nil {
@@ -63,7 +64,7 @@ func (c *Cluster) buildImages(log io.Writer) (string, error) {
 	})
 }
 
-// importImages imports image archives on a node, less those that it has from an earlier run.
+// importImages imports image archives on a node, except those imported in an earlier run.
 func (c *Cluster) importImages(name string, archives []string) error {
 	where, err := c.node(name)
 	if err != nil {
@@ -78,7 +79,7 @@ func (c *Cluster) importImages(name string, archives []string) error {
 		if err != nil {
 			return fmt.Errorf("import images: %w", err)
 		}
-		// What is in the runtime's directory goes with it.
+		// The mark lies in the runtime's directory, so it is deleted along with the images.
 		mark := c.path(name, "containerd", "imported-"+strings.ReplaceAll(strings.TrimPrefix(path, "/"), "/", "-"))
 		state := fmt.Sprintf("%d %d\n", info.Size(), info.ModTime().UnixNano())
 		if have, err := os.ReadFile(mark); err == nil && string(have) == state {

@@ -15,10 +15,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// netnsPath is where a namespace has its name; ip netns knows it by that too.
+// netnsPath returns the path of a named namespace, the same that ip netns uses.
 func netnsPath(name string) string { return filepath.Join("/run/netns", name) }
 
-// network is the namespaces of a cluster while they are made.
+// network holds the namespaces of a cluster while they are made.
 type network struct {
 	c       *Cluster
 	router  *rig.Netns
@@ -27,13 +27,13 @@ type network struct {
 	nodes   []*rig.Netns
 }
 
-// makeNetwork makes the namespaces, connects them and gives them names.
+// makeNetwork creates the namespaces, connects them and names them.
 func (c *Cluster) makeNetwork() (err error) {
 	n := &network{c: c}
 	made := map[string]*rig.Netns{}
 	defer func() {
 		for _, ns := range made {
-			err = errors.Join(err, ns.Close()) // the name keeps it
+			err = errors.Join(err, ns.Close()) // the name keeps the namespace alive
 		}
 	}()
 	for _, part := range c.parts() {
@@ -59,12 +59,12 @@ func (c *Cluster) makeNetwork() (err error) {
 	return nil
 }
 
-// parts are the parts of the cluster that have a network namespace.
+// parts returns the parts of the cluster that have a network namespace.
 func (c *Cluster) parts() []string {
 	return append([]string{"router", "control", "outside"}, c.nodeNames()...)
 }
 
-// makeBridge makes the network that nodes, control plane and router are on.
+// makeBridge makes the network that connects nodes, control plane and router.
 func (n *network) makeBridge() error {
 	err := n.router.Do(func() error {
 		attrs := netlink.NewLinkAttrs()
@@ -97,7 +97,7 @@ func (n *network) connectOutside() error {
 	)
 }
 
-// connectInside puts the control plane and the nodes on the bridge.
+// connectInside attaches the control plane and the nodes to the bridge.
 func (n *network) connectInside() error {
 	if err := n.attach(n.control, n.c.Family.Control()); err != nil {
 		return err
@@ -139,8 +139,8 @@ func (n *network) attach(ns *rig.Netns, addrs []netip.Prefix) error {
 	return addDefaults(ns, n.c.Family.Router())
 }
 
-// routePods tells where pods are: the control plane, which is on no node and yet asks pods, and without a pod network of
-// ours also the nodes. What is outside has no way to pods.
+// routePods adds routes to the pods for the control plane, which is on no node but connects to
+// pods, and with the bridge plugin also for the nodes. The outside has no route to pods.
 func (n *network) routePods() error {
 	if err := n.c.routePods(n.control); err != nil || n.c.CNI != "bridge" {
 		return err
@@ -153,7 +153,7 @@ func (n *network) routePods() error {
 	return nil
 }
 
-// routePods tells a part of the cluster where the pods of nodes are, but for its own.
+// routePods adds routes to the pods of all nodes but the namespace's own.
 func (c *Cluster) routePods(from *rig.Netns) error {
 	for i, name := range c.nodeNames() {
 		if from.String() == name {
@@ -168,7 +168,8 @@ func (c *Cluster) routePods(from *rig.Netns) error {
 	return nil
 }
 
-// routeBalancers makes the control plane, where the specs run, a client from elsewhere to Services of type LoadBalancer.
+// routeBalancers makes the control plane, where the specs run, an outside client of Services of
+// type LoadBalancer.
 func (n *network) routeBalancers() error {
 	if err := addAddrs(n.control, "lo", n.c.Family.Caller()); err != nil {
 		return err
@@ -191,7 +192,8 @@ func (n *network) routeBalancers() error {
 	return nil
 }
 
-// forward lets a namespace forward packets, and take them from where it has no route to, whatever the distribution says.
+// forward lets a namespace forward packets, and accept them from sources that it has no route to,
+// whatever the distribution's settings are.
 func forward(ns *rig.Netns) error {
 	return set(ns, [][2]string{
 		{"net/ipv4/ip_forward", "1"}, {"net/ipv6/conf/all/forwarding", "1"}, {"net/ipv6/conf/default/forwarding", "1"},
@@ -199,13 +201,13 @@ func forward(ns *rig.Netns) error {
 	})
 }
 
-// balance makes a router choose among several next hops by connection, not by client.
+// balance makes a router choose among several next hops per connection, not per client.
 func balance(router *rig.Netns) error {
 	return set(router, [][2]string{{"net/ipv4/fib_multipath_hash_policy", "1"}, {"net/ipv6/fib_multipath_hash_policy", "1"}})
 }
 
-// ignoreRedirects keeps everybody from sending past the router: whom it names today it may not name tomorrow, and who was
-// told remembers for minutes.
+// ignoreRedirects keeps ICMP redirects from bypassing the router: the next hop of today may be
+// wrong tomorrow, and a host that accepted a redirect remembers it for minutes.
 func ignoreRedirects(ns *rig.Netns) error {
 	return set(ns, [][2]string{
 		{"net/ipv4/conf/all/send_redirects", "0"}, {"net/ipv4/conf/default/send_redirects", "0"},
@@ -232,7 +234,7 @@ func addAddrs(ns *rig.Netns, link string, addrs []netip.Prefix) error {
 	return nil
 }
 
-// addDefaults sends everything else by way of the addresses.
+// addDefaults adds default routes by way of the given addresses.
 func addDefaults(ns *rig.Netns, via []netip.Prefix) error {
 	for _, gateway := range via {
 		all := netip.PrefixFrom(gateway.Addr(), 0).Masked()
@@ -243,7 +245,7 @@ func addDefaults(ns *rig.Netns, via []netip.Prefix) error {
 	return nil
 }
 
-// nameNetns makes a namespace outlive this program.
+// nameNetns gives a namespace a name, by which it outlives this program.
 func nameNetns(ns *rig.Netns, path string) error {
 	if err := shareNames(filepath.Dir(path)); err != nil {
 		return err
@@ -259,14 +261,15 @@ func nameNetns(ns *rig.Netns, path string) error {
 	return nil
 }
 
-// shareNames makes the directory of the names what ip netns makes of it before it adds the first: a mount of its own. If
-// that were left to it, names that are there by then would be below the mount, where nobody can remove them.
+// shareNames makes the directory of the names a shared mount, as ip netns does before it adds its
+// first name. If that were left to ip netns, its mount would cover the names that exist by then,
+// and nobody could remove them.
 func shareNames(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("name network namespace: %w", err)
 	}
 	err := unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, "")
-	if errors.Is(err, unix.EINVAL) { // it is no mount yet
+	if errors.Is(err, unix.EINVAL) { // not a mount yet
 		err = errors.Join(unix.Mount(dir, dir, "none", unix.MS_BIND|unix.MS_REC, ""), unix.Mount("", dir, "none", unix.MS_SHARED|unix.MS_REC, ""))
 	}
 	if err != nil {
@@ -275,11 +278,11 @@ func shareNames(dir string) error {
 	return nil
 }
 
-// removeNetns takes the name of a namespace away; the kernel removes the namespace when nothing uses it. One that does
-// not exist is no error.
+// removeNetns removes the name of a namespace; the kernel removes the namespace once nothing uses
+// it. It is no error if the namespace does not exist.
 func removeNetns(path string) error {
 	err := unix.Unmount(path, unix.MNT_DETACH)
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // not mounted, not there
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) { // not mounted, or does not exist
 		return fmt.Errorf("remove network namespace %s: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

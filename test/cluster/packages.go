@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tool is a program of the distribution, and the package that has it.
+// tool is a command and the distribution's package that provides it.
 type tool struct{ command, pkg string }
 
-// proxyTools are what kube-proxy calls.
+// proxyTools returns the tools that kube-proxy calls.
 func proxyTools() []tool { return []tool{{"nft", "nftables"}, {"iptables", "iptables"}} }
 
-// nodeTools are what the nodes take from the distribution.
+// nodeTools returns the tools that the nodes take from the distribution.
 func nodeTools() []tool {
 	return append(proxyTools(), tool{"containerd", "containerd"}, tool{"ctr", "containerd"}, tool{"runc", "runc"},
 		tool{"mount", "mount"}, tool{"apt-get", "apt"}, tool{"dpkg-deb", "dpkg"})
 }
 
-// missingPackages returns the packages of the tools that are not there, from whatever package.
+// missingPackages returns the packages of the tools that are not in PATH.
 func missingPackages(tools []tool) []string {
 	var missing []string
 	for _, needed := range tools {
@@ -36,7 +36,7 @@ func missingPackages(tools []tool) []string {
 	return slices.Compact(missing)
 }
 
-// installNodePackages installs what the nodes need and have not.
+// installNodePackages installs the packages that the nodes need and the machine lacks.
 func installNodePackages(log io.Writer) error {
 	missing := missingPackages(nodeTools())
 	if !hasPlugins() {
@@ -45,14 +45,14 @@ func installNodePackages(log io.Writer) error {
 	return install(missing, log)
 }
 
-// install installs packages, if any.
+// install installs packages if there are any.
 func install(packages []string, log io.Writer) error {
 	if len(packages) == 0 {
 		return nil
 	}
 	list := strings.Join(packages, " ")
 	if os.Geteuid() != 0 {
-		return fmt.Errorf("find %s: missing; run sudo apt-get install %s", list, list)
+		return fmt.Errorf("missing packages: %s; run sudo apt-get install %s", list, list)
 	}
 	fmt.Fprintf(log, "installing %s\n", list)
 	for _, args := range [][]string{{"update"}, append([]string{"install", "--yes", "--no-install-recommends"}, packages...)} {
@@ -74,14 +74,14 @@ func hasPlugins() bool {
 	return false
 }
 
-// checkMachine tells early what would fail late and unclearly.
+// checkMachine reports problems that would otherwise show late and unclearly.
 func (c *Cluster) checkMachine() error {
 	if os.Geteuid() != 0 {
 		return errors.New("start cluster: this needs root (sudo make cluster)")
 	}
 	for _, top := range []string{"/etc/", "/opt/", "/run/", "/var/"} {
 		if strings.HasPrefix(c.dir, top) {
-			return fmt.Errorf("start cluster: nodes have a %s of their own, so its state cannot be in %s; set XDG_CACHE_HOME", top, c.dir)
+			return fmt.Errorf("start cluster: nodes have their own %s, so the cluster's state cannot be in %s; set XDG_CACHE_HOME", top, c.dir)
 		}
 	}
 	if err := os.MkdirAll(c.dir, 0o755); err != nil {
@@ -92,13 +92,14 @@ func (c *Cluster) checkMachine() error {
 		return fmt.Errorf("find out the file system of %s: %w", c.dir, err)
 	}
 	if fs.Type == unix.OVERLAYFS_SUPER_MAGIC {
-		return fmt.Errorf("start cluster: %s is on an overlay, on which containers cannot have another; set XDG_CACHE_HOME to a directory on a disk", c.dir)
+		return fmt.Errorf("start cluster: %s is on an overlay, and containers' file systems would be overlays on it; set XDG_CACHE_HOME to a directory on a disk", c.dir)
 	}
 	return nil
 }
 
-// filterBridges makes sure that what stays on a node's bridge passes its rules, without which kube-proxy's answers from
-// one pod to another on the same node go past it. Kubernetes wants it of every node.
+// filterBridges makes the rules see packets that stay on a node's bridge; otherwise kube-proxy's
+// replies from one pod to another on the same node would bypass them. Kubernetes requires this of
+// every node.
 func (o Options) filterBridges() error {
 	if o.CNI != "bridge" || o.Proxy == "none" {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"fairlead.io/fairlead/test/cluster/place"
 )
 
-// startTimeout is for a machine that does other things too; an idle one needs seconds.
+// startTimeout allows for a busy machine; on an idle one everything is ready in seconds.
 const startTimeout = 3 * time.Minute
 
 // process is a part of the cluster that runs in the background and outlives this program.
@@ -27,10 +27,10 @@ type process struct {
 	log  string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
-	err  error         // why, once done is closed
+	err  error         // how it ended, once done is closed
 }
 
-// start starts a process of the cluster, whose output goes to a log of its name.
+// start starts a process of the cluster. Its output goes to a log file named after it.
 func (c *Cluster) start(p place.Place, name string, cmd *exec.Cmd) (*process, error) {
 	log := c.path("logs", name+".log")
 	file, err := os.Create(log)
@@ -45,7 +45,7 @@ func (c *Cluster) start(p place.Place, name string, cmd *exec.Cmd) (*process, er
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Setsid = true // it does not get the signals of this terminal
+	cmd.SysProcAttr.Setsid = true // keep this terminal's signals away from it
 	if err := p.Start(cmd); err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (c *Cluster) start(p place.Place, name string, cmd *exec.Cmd) (*process, er
 	return started, nil
 }
 
-// await asks until the answer is good. It gives up when the process has ended, or after a long time.
+// await calls ask until it succeeds. It gives up when the process has ended, or after startTimeout.
 func (p *process) await(ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
@@ -70,21 +70,21 @@ func (p *process) await(ask func(context.Context) error) error {
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("start %s: it ended (%v); the last of %s:\n%s", p.name, p.err, p.log, tail(p.log))
+			return fmt.Errorf("start %s: it ended (%v); the last lines of %s:\n%s", p.name, p.err, p.log, tail(p.log))
 		case <-ctx.Done():
-			return fmt.Errorf("start %s: not ready after %v: %w; the last of %s:\n%s", p.name, startTimeout, err, p.log, tail(p.log))
+			return fmt.Errorf("start %s: not ready after %v: %w; the last lines of %s:\n%s", p.name, startTimeout, err, p.log, tail(p.log))
 		case <-tick.C:
 		}
 	}
 }
 
-// stop ends a process that was started by this program, and waits for its end.
+// stop terminates a process that this program started, and waits for its end.
 func (p *process) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error says that it has ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // an error means that it has ended
 	<-p.done
 }
 
-// kill ends a process that another program has started, and waits for its end.
+// kill kills a process that another program started, and waits for its end.
 func kill(pid int) error {
 	handle, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
@@ -113,7 +113,8 @@ func tail(log string) string {
 	return string(bytes.Join(all[max(0, len(all)-lines-1):], nil))
 }
 
-// output runs a command in a place and returns what it prints; the error has what it complains about.
+// output runs a command in a place and returns its standard output; an error contains its standard
+// error.
 func output(p place.Place, cmd *exec.Cmd, input []byte) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &stdout, &stderr
@@ -123,7 +124,7 @@ func output(p place.Place, cmd *exec.Cmd, input []byte) (string, error) {
 	return stdout.String(), nil
 }
 
-// together runs functions at the same time and returns their errors.
+// together runs functions concurrently and returns their errors.
 func together(fns ...func() error) error {
 	errs := make([]error, len(fns))
 	var wg sync.WaitGroup
@@ -134,7 +135,7 @@ func together(fns ...func() error) error {
 	return errors.Join(errs...)
 }
 
-// inOrder runs functions one after the other until one fails.
+// inOrder runs functions one after another until one fails.
 func inOrder(fns ...func() error) error {
 	for _, fn := range fns {
 		if err := fn(); err != nil {

@@ -11,21 +11,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// assignment says which addresses each Service has.
+// assignment maps each Service to its addresses.
 type assignment map[types.UID][]netip.Addr
 
-// errNoAddress is wrapped by the errors about Services that get fewer addresses than families.
+// errNoAddress is wrapped by the errors about Services that get fewer addresses than they have
+// families.
 var errNoAddress = errors.New("no address is left")
 
-// isOurs reports whether a Service is to have addresses. One that names a class asks another controller for them.
+// isOurs reports whether the controller gives a Service addresses. A Service that names a class
+// asks another controller for them.
 func isOurs(service *corev1.Service) bool {
 	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && service.Spec.LoadBalancerClass == nil &&
 		service.DeletionTimestamp == nil
 }
 
-// assign gives every Service of ours an address of each of its families. Whoever has an address keeps it: first what was
-// held before, then what the status tells, which is all that is known after a restart. Of two with the same address the
-// older Service keeps it.
+// assign gives each of our Services one address per family. A Service keeps the address it has:
+// first as recorded in held, then as its status says, which is all that is known after a restart.
+// If two Services claim the same address, the older one keeps it.
 func assign(pools []netip.Prefix, services []*corev1.Service, held assignment) (assignment, error) {
 	services = slices.DeleteFunc(slices.Clone(services), func(s *corev1.Service) bool { return !isOurs(s) })
 	slices.SortFunc(services, byAge)
@@ -58,7 +60,7 @@ func assign(pools []netip.Prefix, services []*corev1.Service, held assignment) (
 	return given, errors.Join(problems...)
 }
 
-// byAge orders Services by the time at which they were created.
+// byAge orders Services by creation time.
 func byAge(a, b *corev1.Service) int {
 	if order := a.CreationTimestamp.Compare(b.CreationTimestamp.Time); order != 0 {
 		return order
@@ -66,7 +68,7 @@ func byAge(a, b *corev1.Service) int {
 	return strings.Compare(string(a.UID), string(b.UID))
 }
 
-// has reports whether a Service has another address of the same family.
+// has reports whether a Service already has an address of the family of addr.
 func has(taken map[netip.Addr]types.UID, uid types.UID, addr netip.Addr) bool {
 	for other, owner := range taken {
 		if owner == uid && other.Is4() == addr.Is4() {
@@ -76,18 +78,19 @@ func has(taken map[netip.Addr]types.UID, uid types.UID, addr netip.Addr) bool {
 	return false
 }
 
-// fits reports whether an address is one that we give, of a family that the Service has.
+// fits reports whether addr is in a pool and belongs to a family of the Service.
 func fits(pools []netip.Prefix, service *corev1.Service, addr netip.Addr) bool {
 	return slices.Contains(service.Spec.IPFamilies, familyOf(addr)) &&
 		slices.ContainsFunc(pools, func(pool netip.Prefix) bool { return usable(pool, addr) })
 }
 
-// usable reports whether an address of the pool can be given: IPv4 has no use for the first and the last one.
+// usable reports whether an address of the pool can be given out. The first address cannot, nor can
+// the last one of IPv4.
 func usable(pool netip.Prefix, addr netip.Addr) bool {
 	return pool.Contains(addr) && addr != pool.Masked().Addr() && (addr.Is6() || pool.Contains(addr.Next()))
 }
 
-// pick returns the address that the Service has of a family, or the first that nobody has.
+// pick returns the address of the family that the Service already has, or else the first free one.
 func pick(pools []netip.Prefix, taken map[netip.Addr]types.UID, uid types.UID, family corev1.IPFamily) (netip.Addr, error) {
 	for addr, owner := range taken {
 		if owner == uid && familyOf(addr) == family {

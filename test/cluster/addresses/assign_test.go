@@ -14,12 +14,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// small pools, so that a test can use them up: three addresses of IPv4 and three of IPv6.
+// small returns pools that a test can use up: six usable addresses of IPv4 and seven of IPv6.
 func small() []netip.Prefix {
 	return []netip.Prefix{netip.MustParsePrefix("10.9.0.0/29"), netip.MustParsePrefix("fd09::/125")}
 }
 
-// balancer returns a Service of type LoadBalancer that was created at that second.
+// balancer returns a Service of type LoadBalancer that was created at the given second.
 func balancer(uid string, second int64, families string, status ...string) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: uid, UID: types.UID(uid), CreationTimestamp: metav1.Unix(second, 0),
@@ -101,17 +101,18 @@ func TestNoAddressIsLeft(t *testing.T) {
 	services = append(services, balancer("z", 9, "6"))
 	given, err := assign(small(), services, nil)
 	if !errors.Is(err, errNoAddress) {
-		t.Errorf("seven Services got the six addresses of a pool: %v", err)
+		t.Errorf("seven Services share a pool of six addresses: %v, want errNoAddress", err)
 	}
 	if len(given["f"]) != 1 || len(given["g"]) != 0 || len(given["z"]) != 1 {
 		t.Errorf("addresses: %v", texts(given))
 	}
 	if _, err := assign(small()[:1], []*corev1.Service{balancer("a", 1, "46")}, nil); !errors.Is(err, errNoAddress) {
-		t.Errorf("there is no pool of IPv6: %v", err)
+		t.Errorf("no pool of IPv6: %v, want errNoAddress", err)
 	}
 }
 
-// Whatever happens in whatever order, nobody shares an address and nobody loses one without a reason.
+// After any sequence of changes, no two Services share an address, and no Service loses one without
+// a reason.
 func TestAssignProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		services := map[string]*corev1.Service{}
@@ -151,7 +152,7 @@ func TestAssignProperties(t *testing.T) {
 					t.Fatalf("%s had %v and has %v", uid, addrs, given[uid])
 				}
 			}
-			for uid, addrs := range given { // as a controller does
+			for uid, addrs := range given { // publish the addresses, as the controller does
 				s := services[string(uid)]
 				s.Status.LoadBalancer.Ingress = nil
 				for _, addr := range addrs {

@@ -21,20 +21,22 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// retryAfter is how long after an error everything is tried again.
+// retryAfter is the delay before the controller retries after an error.
 const retryAfter = time.Second
 
-// finalizer is what clouds mark Services with whose balancer they have to take down.
+// finalizer is the mark that cloud controllers put on a Service whose load balancer they must
+// remove before it goes.
 const finalizer = "service.kubernetes.io/load-balancer-cleanup"
 
-// router has the routes by which clients outside reach the addresses.
+// router sets the routes by which outside clients reach the addresses.
 type router interface {
-	// apply makes the routes be those, whatever they were.
+	// apply replaces all routes of the controller with the given ones.
 	apply(routes) error
 }
 
-// controller keeps the addresses of Services and the routes to them as they should be. It looks at everything whenever
-// anything has changed, so it makes no difference which changes it saw, and a restart goes on with what it finds.
+// controller keeps the addresses of Services and the routes to them up to date. On any change it
+// recomputes everything, so it does not matter which changes it saw, and after a restart it
+// continues from what it finds.
 type controller struct {
 	client   kubernetes.Interface
 	informer informers.SharedInformerFactory
@@ -42,8 +44,8 @@ type controller struct {
 	router   router
 	log      *slog.Logger
 
-	held assignment    // what was given last; statuses in the cache may be older
-	wake chan struct{} // has room for one: more say no more
+	held assignment    // the last assignment; statuses in the cache may be older
+	wake chan struct{} // holds one signal; more would add nothing
 }
 
 func newController(client kubernetes.Interface, pools []netip.Prefix, router router, log *slog.Logger) *controller {
@@ -53,7 +55,7 @@ func newController(client kubernetes.Interface, pools []netip.Prefix, router rou
 	}
 }
 
-// run works until the context ends.
+// run works until the context is canceled.
 func (c *controller) run(ctx context.Context) error {
 	watched := []cache.SharedIndexInformer{
 		c.informer.Core().V1().Services().Informer(), c.informer.Core().V1().Nodes().Informer(),
@@ -71,7 +73,7 @@ func (c *controller) run(ctx context.Context) error {
 	}
 	c.informer.Start(ctx.Done())
 	defer c.informer.Shutdown()
-	// Whoever acts on half of the Services gives an address twice.
+	// Acting on only some of the Services could give an address out twice.
 	if !cache.WaitForCacheSync(ctx.Done(), synced...) {
 		return ctx.Err()
 	}
@@ -87,7 +89,7 @@ func (c *controller) run(ctx context.Context) error {
 		}
 		again.Stop()
 		if err := c.sync(ctx); err != nil && ctx.Err() == nil {
-			c.log.Warn("not everything is as it should be", "error", err)
+			c.log.Warn("cannot update all addresses and routes; retrying", "error", err)
 			again.Reset(retryAfter)
 		}
 	}
@@ -100,8 +102,8 @@ func (c *controller) changed() {
 	}
 }
 
-// sync makes addresses and routes what the objects ask for. One Service that cannot be served does not keep the others
-// from it.
+// sync brings addresses and routes in line with the objects. A Service that cannot be served does
+// not hold up the others.
 func (c *controller) sync(ctx context.Context) error {
 	services, err := c.informer.Core().V1().Services().Lister().List(labels.Everything())
 	if err != nil {
@@ -116,12 +118,12 @@ func (c *controller) sync(ctx context.Context) error {
 	c.held = given
 	hops, err := nextHops(given, services, c.informer.Discovery().V1().EndpointSlices().Lister(), nodes)
 	if err == nil {
-		// Who sees an address may use it: first the way, then the name.
+		// A client may use an address as soon as the status shows it, so the route goes first.
 		err = c.router.apply(hops)
 	}
 	problems = append(problems, err)
 	for _, s := range services {
-		if isOurs(s) || err == nil { // routes that may be there still keep their Service
+		if isOurs(s) || err == nil { // if apply failed, routes may remain: keep the finalizer
 			problems = append(problems, c.hold(ctx, s))
 		}
 		problems = append(problems, c.publish(ctx, s, given[s.UID]))
@@ -129,7 +131,8 @@ func (c *controller) sync(ctx context.Context) error {
 	return errors.Join(problems...)
 }
 
-// hold keeps a Service from being deleted for as long as there may be routes to its addresses, as clouds do.
+// hold keeps a Service from being deleted while routes to its addresses may exist, as cloud
+// controllers do.
 func (c *controller) hold(ctx context.Context, service *corev1.Service) error {
 	if service.Spec.LoadBalancerClass != nil || slices.Contains(service.Finalizers, finalizer) == isOurs(service) {
 		return nil
@@ -139,14 +142,14 @@ func (c *controller) hold(ctx context.Context, service *corev1.Service) error {
 		finalizers = append(finalizers, finalizer)
 	}
 	patch, err := json.Marshal(map[string]any{
-		// It is the whole list that is written, so nobody else may have changed it.
+		// The patch replaces the whole list, so nobody else may have changed it meanwhile.
 		"metadata": map[string]any{"resourceVersion": service.ResourceVersion, "finalizers": finalizers},
 	})
 	if err == nil {
 		_, err = c.client.CoreV1().Services(service.Namespace).Patch(ctx, service.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // the watch tells
+		return nil // the watch will report the change
 	}
 	if err != nil {
 		return fmt.Errorf("write finalizers of service %s/%s: %w", service.Namespace, service.Name, err)
@@ -173,7 +176,7 @@ func (c *controller) publish(ctx context.Context, service *corev1.Service, addrs
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{
-		// Another Service of this name is another Service.
+		// The UID guards against a new Service of the same name.
 		"metadata": map[string]any{"uid": service.UID},
 		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": ingress}},
 	})
@@ -181,7 +184,7 @@ func (c *controller) publish(ctx context.Context, service *corev1.Service, addrs
 		_, err = c.client.CoreV1().Services(service.Namespace).Patch(ctx, service.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil // gone; the watch tells
+		return nil // the watch will report the change
 	}
 	if err != nil {
 		return fmt.Errorf("write status of service %s/%s: %w", service.Namespace, service.Name, err)
@@ -190,7 +193,7 @@ func (c *controller) publish(ctx context.Context, service *corev1.Service, addrs
 	return nil
 }
 
-// gives reports whether an address is one that we may have given.
+// gives reports whether an address is in a pool, so that this controller may have given it.
 func (c *controller) gives(addr netip.Addr) bool {
 	return slices.ContainsFunc(c.pools, func(pool netip.Prefix) bool { return pool.Contains(addr) })
 }

@@ -24,10 +24,10 @@ import (
 type fakeRouter struct {
 	mu    sync.Mutex
 	table routes
-	fail  error         // what the next call returns instead of doing its work
-	moved chan struct{} // is closed at the next change
+	fail  error         // returned by the next call instead of applying
+	moved chan struct{} // closed at the next change
 
-	applied int // how often it was written
+	applied int // successful calls of apply
 }
 
 func newFakeRouter() *fakeRouter { return &fakeRouter{moved: make(chan struct{})} }
@@ -46,7 +46,7 @@ func (r *fakeRouter) apply(want routes) error {
 	return nil
 }
 
-// await waits until an address has these hops, separated by blanks.
+// await waits until the route to addr has the given hops, separated by spaces.
 func (r *fakeRouter) await(ctx context.Context, t *testing.T, addr netip.Addr, want string) {
 	t.Helper()
 	for {
@@ -68,7 +68,7 @@ func (r *fakeRouter) await(ctx context.Context, t *testing.T, addr netip.Addr, w
 	}
 }
 
-// world is a controller at work on a real API server.
+// world is a controller running against a real API server.
 type world struct {
 	t      *testing.T
 	ctx    context.Context
@@ -83,7 +83,7 @@ func newWorld(t *testing.T) *world {
 	return &world{t, ctx, server.Client(), newFakeRouter()}
 }
 
-// start starts a controller; the returned function ends it.
+// start starts a controller; the returned function stops it.
 func (w *world) start() (stop func()) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	c := newController(w.client, small(), w.router, slog.New(slog.DiscardHandler))
@@ -130,7 +130,7 @@ func (w *world) update(name string, change func(*corev1.Service)) {
 	}
 }
 
-// follow waits until a Service is as wanted. One that is gone is nil.
+// follow waits until done returns true for the Service, which is nil once it is deleted.
 func (w *world) follow(name string, done func(*corev1.Service) bool) {
 	w.t.Helper()
 	options := metav1.ListOptions{FieldSelector: "metadata.name=" + name}
@@ -155,12 +155,13 @@ func (w *world) follow(name string, done func(*corev1.Service) bool) {
 				last = nil
 			}
 		case <-w.ctx.Done():
-			w.t.Fatalf("service %s is not as wanted but %+v", name, last)
+			w.t.Fatalf("service %s did not reach the wanted state: %+v", name, last)
 		}
 	}
 }
 
-// await waits until the status of a Service has these addresses, separated by blanks, and returns them.
+// await waits until the status of a Service has the given addresses, separated by spaces, and
+// returns them.
 func (w *world) await(name, want string) (addrs []netip.Addr) {
 	w.t.Helper()
 	w.follow(name, func(s *corev1.Service) bool {
@@ -180,7 +181,7 @@ func (w *world) await(name, want string) (addrs []netip.Addr) {
 	return addrs
 }
 
-// awaitFinalizers waits until a Service has these finalizers, separated by blanks.
+// awaitFinalizers waits until a Service has the given finalizers, separated by spaces.
 func (w *world) awaitFinalizers(name, want string) {
 	w.t.Helper()
 	w.follow(name, func(s *corev1.Service) bool { return s != nil && strings.Join(s.Finalizers, " ") == want })
@@ -211,7 +212,7 @@ func TestLifeOfAnAddress(t *testing.T) {
 	w.create("b", dual)
 	w.await("b", "10.9.0.2 fd09::1")
 
-	// Another type is another Service to the balancer; the address is free again.
+	// With another type, the Service no longer gets an address, and the address is free again.
 	w.update("a", func(s *corev1.Service) {
 		s.Spec.Type = corev1.ServiceTypeClusterIP
 		s.Spec.Ports[0].NodePort = 0
@@ -230,7 +231,7 @@ func TestLifeOfAnAddress(t *testing.T) {
 	w.create("d", nil)
 	w.await("d", "10.9.0.1")
 
-	// A family that comes or goes.
+	// A family is added, and one is removed.
 	w.update("a", dual)
 	w.await("a", "10.9.0.3 fd09::2")
 	w.update("b", func(s *corev1.Service) {
@@ -281,7 +282,8 @@ func TestRestartGoesOn(t *testing.T) {
 	w.awaitFinalizers("a", finalizer)
 	w.awaitFinalizers("b", "example.com/another "+finalizer)
 	stop()
-	// Meanwhile one goes, one comes, and somebody writes nonsense into a status.
+	// While no controller runs, a Service is deleted, one is created, and one has an unrelated
+	// address in its status.
 	w.must(w.client.CoreV1().Services("default").Delete(w.ctx, "a", metav1.DeleteOptions{}))
 	w.create("c", nil)
 	class := w.create("class", func(s *corev1.Service) {
@@ -291,29 +293,29 @@ func TestRestartGoesOn(t *testing.T) {
 	_, err := w.client.CoreV1().Services("default").UpdateStatus(w.ctx, class, metav1.UpdateOptions{})
 	w.must(err)
 	w.router.mu.Lock()
-	w.router.fail = context.DeadlineExceeded // the first write of routes does not succeed either
+	w.router.fail = context.DeadlineExceeded // the first write of routes fails
 	w.router.applied = 0
 	w.router.mu.Unlock()
-	w.awaitFinalizers("a", finalizer) // waits for who takes its routes away
+	w.awaitFinalizers("a", finalizer) // it waits for a controller to remove its routes
 	w.start()
 	w.follow("a", func(s *corev1.Service) bool { return s == nil })
 	w.router.mu.Lock()
 	if w.router.applied == 0 {
-		t.Error("a Service is gone before its routes")
+		t.Error("a Service was released before its routes were removed")
 	}
 	w.router.mu.Unlock()
 	w.await("c", "10.9.0.1")
 	w.await("b", "10.9.0.2")
 	w.router.await(w.ctx, t, kept, "10.0.0.1")
-	// What comes now is done when all that was before is.
+	// The change of b is seen after everything before it has been handled.
 	w.update("b", dual)
 	w.await("b", "10.9.0.2 fd09::1")
 	s, err := w.client.CoreV1().Services("default").Get(w.ctx, "class", metav1.GetOptions{})
 	w.must(err)
 	if !slices.Equal(s.Finalizers, []string{finalizer}) {
-		t.Errorf("the finalizers of a Service of another class were changed: %q", s.Finalizers)
+		t.Errorf("the controller changed the finalizers of a Service of another class: %q", s.Finalizers)
 	}
 	if len(s.Status.LoadBalancer.Ingress) != 1 || s.Status.LoadBalancer.Ingress[0].IP != "10.9.0.6" {
-		t.Errorf("the status of a Service of another class was changed: %+v", s.Status.LoadBalancer)
+		t.Errorf("the controller changed the status of a Service of another class: %+v", s.Status.LoadBalancer)
 	}
 }

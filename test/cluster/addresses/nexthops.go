@@ -10,11 +10,11 @@ import (
 	listers "k8s.io/client-go/listers/discovery/v1"
 )
 
-// routes says by which nodes each address is reached.
+// routes maps each address to the nodes that it is reached by.
 type routes map[netip.Addr][]netip.Addr
 
-// nextHops returns the routes to all addresses. An address without a node has none, so who dials it hears that there is
-// no way instead of nothing.
+// nextHops returns the routes to all addresses. An address without a node gets no route, so that
+// its clients are told that it is unreachable instead of waiting in vain.
 func nextHops(given assignment, services []*corev1.Service, endpoints listers.EndpointSliceLister, nodes []*corev1.Node) (routes, error) {
 	found := routes{}
 	for _, s := range services {
@@ -35,7 +35,8 @@ func nextHops(given assignment, services []*corev1.Service, endpoints listers.En
 		for _, addr := range addrs {
 			hops := hopsOf(nodes, familyOf(addr), takes)
 			if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP && isLocal(s) {
-				// A cloud's balancer would send each client to a node of its own; a router chooses by connection.
+				// A cloud's load balancer would keep each client on one node; a router chooses per
+				// connection.
 				hops = hops[:min(1, len(hops))]
 			}
 			if len(hops) > 0 {
@@ -50,8 +51,9 @@ func isLocal(s *corev1.Service) bool {
 	return s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 }
 
-// localNodes returns the names of the nodes that would pass a health check of the Service: those with a ready endpoint.
-// Where no endpoint is ready, those that still serve while they end have to do.
+// localNodes returns the names of the nodes that would pass a health check of the Service: those
+// with a ready endpoint. If no endpoint is ready, those with a terminating endpoint that still
+// serves take its place.
 func localNodes(endpoints []*discoveryv1.EndpointSlice) map[string]bool {
 	ready, ending := map[string]bool{}, map[string]bool{}
 	for _, slice := range endpoints {
@@ -75,7 +77,7 @@ func localNodes(endpoints []*discoveryv1.EndpointSlice) map[string]bool {
 
 func isTrue(condition *bool) bool { return condition != nil && *condition }
 
-// hopsOf returns the addresses of the nodes that take traffic from outside.
+// hopsOf returns the addresses of the ready nodes that accept traffic from outside.
 func hopsOf(nodes []*corev1.Node, family corev1.IPFamily, takes func(*corev1.Node) bool) []netip.Addr {
 	var hops []netip.Addr
 	for _, n := range nodes {

@@ -23,7 +23,8 @@ func node(name string, status corev1.ConditionStatus, addrs ...string) *corev1.N
 	return n
 }
 
-// at is an endpoint on a node; marks say what it is: r ready, s serving, t terminating.
+// at returns an endpoint on a node; marks gives its conditions: r ready, s serving, t terminating,
+// ? none set.
 func at(node, marks string) discoveryv1.Endpoint {
 	e := discoveryv1.Endpoint{Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(false), Serving: ptr.To(false), Terminating: ptr.To(false)}}
 	if node != "" {

@@ -1,6 +1,6 @@
-// Package addresses gives addresses to Services of type LoadBalancer, as the controller of a cloud would, and tells the
-// router in front of the cluster by which nodes they are reached: by all, or with externalTrafficPolicy Local by those
-// that have an endpoint.
+// Package addresses assigns addresses to Services of type LoadBalancer, as a cloud's controller
+// would, and tells the router in front of the cluster which nodes to reach them by: all nodes, or
+// with externalTrafficPolicy Local those that have an endpoint.
 package addresses
 
 import (
@@ -16,8 +16,8 @@ import (
 	"fairlead.io/fairlead/test/cluster/plan"
 )
 
-// Run works until the context ends; addresses and routes stay. The API server is reached as the kubeconfig file says,
-// and router is the file of the network namespace that gets the routes.
+// Run works until the context is canceled; addresses and routes stay. It reaches the API server as
+// the kubeconfig file says, and router is the file of the network namespace that gets the routes.
 func Run(ctx context.Context, kubeconfig, router string, family plan.Family) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// protocol marks our routes among those that others made; the number has no meaning elsewhere.
+// protocol marks the routes that this package made; the number has no meaning elsewhere.
 const protocol netlink.RouteProtocol = 201
 
-// table is the routing table of a network namespace. It touches the routes that it made, and no others.
+// table is the routing table of a network namespace. It only touches routes marked with protocol.
 type table struct{ handle *netlink.Handle }
 
-// openTable opens the table of the namespace at a path.
+// openTable opens the routing table of the network namespace at path.
 func openTable(path string) (*table, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -35,7 +35,8 @@ func openTable(path string) (*table, error) {
 
 func (t *table) close() { t.handle.Close() }
 
-// apply makes the table have the routes that are wanted. A route changes in one step, and the others stay as they are.
+// apply makes the marked routes equal to want. Each route changes in one step; unchanged routes are
+// left alone.
 func (t *table) apply(want routes) error {
 	have, err := t.routes()
 	if err != nil {
@@ -61,7 +62,7 @@ func (t *table) apply(want routes) error {
 	return errors.Join(problems...)
 }
 
-// routes returns what we made, whichever process of us.
+// routes returns the marked routes, including those of earlier processes.
 func (t *table) routes() (routes, error) {
 	have := routes{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
@@ -86,7 +87,8 @@ func (t *table) routes() (routes, error) {
 	return have, nil
 }
 
-// list lists our routes. The kernel says when the table changed while it was read.
+// list lists the marked routes. It starts again when the kernel reports that the table changed
+// during the dump.
 func (t *table) list(family int) ([]netlink.Route, error) {
 	for {
 		list, err := t.handle.RouteListFiltered(family, &netlink.Route{Protocol: protocol}, netlink.RT_FILTER_PROTOCOL)
@@ -96,7 +98,8 @@ func (t *table) list(family int) ([]netlink.Route, error) {
 	}
 }
 
-// route returns a route by all of the hops at once. The router sends the packets of one client to the same hop.
+// route returns one route over all hops. The router sends the packets of one client to the same
+// hop.
 func route(addr netip.Addr, hops []netip.Addr) *netlink.Route {
 	r := &netlink.Route{Dst: single(addr), Protocol: protocol}
 	if len(hops) == 1 {

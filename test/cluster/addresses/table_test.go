@@ -28,7 +28,7 @@ func TestTable(t *testing.T) {
 	router, nodes := rig.NewNetns(t, "router"), rig.NewNetns(t, "nodes")
 	rig.Veth(t, router, "eth0", nodes, "eth0")
 	rig.Address(t, router, "eth0", "10.0.0.254/24", "fd00::fe/64")
-	rig.Route(t, router, "10.8.0.1/32", "10.0.0.1") // somebody else's
+	rig.Route(t, router, "10.8.0.1/32", "10.0.0.1") // not made by the controller
 	var before []netlink.Route
 	table := mustOpen(t, router)
 	steps := []map[string][]string{
@@ -39,12 +39,12 @@ func TestTable(t *testing.T) {
 		{},
 	}
 	for i, want := range steps {
-		for range 2 { // the second time there is nothing to do
+		for range 2 { // the second call changes nothing
 			if err := table.apply(routesOf(t, want)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		// What a new process finds is what the old one made.
+		// A new process finds what the old one made.
 		found, err := mustOpen(t, router).routes()
 		if err != nil {
 			t.Fatal(err)
@@ -63,11 +63,11 @@ func TestTable(t *testing.T) {
 		}
 	}
 	if foreign != 1 {
-		t.Errorf("a route that others made is gone: %v", before)
+		t.Errorf("a route that is not the controller's was removed: %v", before)
 	}
 }
 
-// A hop that cannot be reached keeps its own route from being made, and no other.
+// An unreachable hop makes its own route fail, and no other.
 func TestTableWithBadHop(t *testing.T) {
 	rig.Root(t)
 	router, nodes := rig.NewNetns(t, "router"), rig.NewNetns(t, "nodes")
@@ -75,7 +75,7 @@ func TestTableWithBadHop(t *testing.T) {
 	rig.Address(t, router, "eth0", "10.0.0.254/24")
 	table := mustOpen(t, router)
 	if err := table.apply(routesOf(t, map[string][]string{"10.9.0.1": {"192.0.2.1"}, "10.9.0.2": {"10.0.0.1"}})); err == nil {
-		t.Error("a route by a hop that is nowhere was made")
+		t.Error("apply made a route over an unreachable hop")
 	}
 	found, err := table.routes()
 	if err != nil {

@@ -1,12 +1,12 @@
-// Command e2e runs upstream's end-to-end tests against the running cluster, and compares what they did with
-// expected.tsv. It fails when something is new: a failure, a pass of what is listed as failing, or a listed spec that did
-// not run.
+// Command e2e runs upstream's end-to-end tests against the running cluster and compares the results
+// with expected.tsv. It fails on anything unexpected: a failure, a pass of a spec that is listed as
+// failing, or a listed spec that did not run.
 //
 //	go run ./test/cluster/e2e                          all specs of the network
-//	go run ./test/cluster/e2e -focus 'udp|UDP'         all specs of which a part of the name fits
+//	go run ./test/cluster/e2e -focus 'udp|UDP'         all specs whose name matches
 //	go run ./test/cluster/e2e -short                   the short run
 //
-// The directory of -out gets junit.xml and results.tsv, and the output of the suite in *.log.
+// The directory given with -out receives junit.xml, results.tsv, and the output of the suite in *.log.
 package main
 
 import (
@@ -31,7 +31,7 @@ import (
 //go:embed expected.tsv
 var expected string
 
-// errNews says that the verdict has been printed and is not good.
+// errNews reports that the printed verdict is not good.
 var errNews = errors.New("not as expected")
 
 type options struct {
@@ -118,7 +118,7 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// proxyName returns who serves Services, as the list of expectations calls it.
+// proxyName returns the name that the list of expectations uses for whatever serves Services.
 func proxyName(mode string) string {
 	if mode == "none" {
 		return "fairlead"

@@ -16,33 +16,33 @@ import (
 	"fairlead.io/fairlead/test/cluster/running"
 )
 
-// killDelay is what the suite gets to report and clean up after it was told to end.
+// killDelay is the time that the suite has to report and clean up after it is told to stop.
 const killDelay = 30 * time.Second
 
-// suite runs the tests.
+// suite runs upstream's tests.
 type suite struct {
 	options
 	cluster *running.Cluster
-	never   string // regular expression of the specs to leave out
+	never   string // regular expression matching the specs to leave out
 	ginkgo  string
 	dir     string // absolute
 }
 
-// part is one run of the suite: specs that bear others beside them, or those that do not.
+// part is one run of the suite: either the specs that can run beside others, or those that cannot.
 type part struct {
 	name   string
 	labels string
 	procs  int
 }
 
-// newSuite builds the programs if they are not there yet.
+// newSuite builds the programs unless they exist already.
 func newSuite(o options, c *running.Cluster, never string) (*suite, error) {
 	set, err := pinned.Find("ginkgo", "e2e.test")
 	if err != nil {
 		return nil, err
 	}
 	if specs := set.KubernetesVersion(); specs != c.Kubernetes {
-		return nil, fmt.Errorf("find suite: the specs are those of Kubernetes %s, and the cluster is %s; give KUBERNETES_MINOR as at its start", specs, c.Kubernetes)
+		return nil, fmt.Errorf("find suite: the specs are those of Kubernetes %s, but the cluster runs %s; set KUBERNETES_MINOR as when the cluster was started", specs, c.Kubernetes)
 	}
 	if err := set.Build(os.Stderr); err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func newSuite(o options, c *running.Cluster, never string) (*suite, error) {
 	if s.dir, err = filepath.Abs(o.out); err != nil {
 		return nil, fmt.Errorf("find directory for results: %w", err)
 	}
-	// Results of another run must not be taken for those of this one.
+	// Results of an earlier run must not be taken for those of this one.
 	if err := errors.Join(os.RemoveAll(s.dir), os.MkdirAll(s.dir, 0o755)); err != nil {
 		return nil, fmt.Errorf("clear directory for results: %w", err)
 	}
@@ -64,7 +64,7 @@ func newSuite(o options, c *running.Cluster, never string) (*suite, error) {
 		return nil, err
 	}
 	s.ginkgo = ginkgo.Path
-	// Only what ends in .test is a compiled suite to ginkgo.
+	// Ginkgo recognizes a compiled suite by the suffix .test.
 	if err := os.Symlink(tests.Path, s.tests()); err != nil {
 		return nil, fmt.Errorf("find suite: %w", err)
 	}
@@ -73,9 +73,9 @@ func newSuite(o options, c *running.Cluster, never string) (*suite, error) {
 
 func (s *suite) tests() string { return filepath.Join(s.dir, "e2e.test") }
 
-// run runs the specs that bear others beside them in parallel, and then the others one by one.
+// run runs the specs that can run beside others in parallel, and then the rest one by one.
 func (s *suite) run(ctx context.Context) (*verdict.Run, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("it took longer than %v", s.timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("not finished after %v", s.timeout))
 	defer cancel()
 	all := &verdict.Run{Others: map[string]bool{}}
 	for _, p := range []part{{"parallel", "!Serial", s.procs}, {"serial", "Serial", 1}} {
@@ -88,7 +88,7 @@ func (s *suite) run(ctx context.Context) (*verdict.Run, error) {
 	return all, errors.Join(os.Remove(s.tests()))
 }
 
-// runPart runs a part and returns what its report tells.
+// runPart runs a part and returns the contents of its report.
 func (s *suite) runPart(ctx context.Context, p part) (*verdict.Run, error) {
 	log, err := os.Create(filepath.Join(s.dir, p.name+".log"))
 	if err != nil {
@@ -109,7 +109,7 @@ func (s *suite) runPart(ctx context.Context, p part) (*verdict.Run, error) {
 	}
 	report, err := os.Open(filepath.Join(s.dir, "junit_"+p.name+"01.xml"))
 	if err != nil {
-		return nil, fmt.Errorf("run %s specs: it left no report; see %s: %w", p.name, log.Name(), errors.Join(ended, err))
+		return nil, fmt.Errorf("run %s specs: no report was written; see %s: %w", p.name, log.Name(), errors.Join(ended, err))
 	}
 	defer report.Close()
 	found, err := verdict.ParseJUnit(report)
@@ -117,7 +117,7 @@ func (s *suite) runPart(ctx context.Context, p part) (*verdict.Run, error) {
 		return nil, fmt.Errorf("%s: %w", report.Name(), err)
 	}
 	if ended != nil && !found.Failed() {
-		found.Problems = append(found.Problems, fmt.Sprintf("the %s part ended with %v and no failure; see %s", p.name, ended, log.Name()))
+		found.Problems = append(found.Problems, fmt.Sprintf("the %s part ended with %v, but its report has no failure; see %s", p.name, ended, log.Name()))
 	}
 	return found, nil
 }

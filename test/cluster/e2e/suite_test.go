@@ -17,10 +17,10 @@ func TestArguments(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "--skip=") {
-		t.Errorf("an empty pattern leaves everything out: %q", args)
+		t.Errorf("an empty pattern must not become --skip, which would leave out every spec: %q", args)
 	}
 	s.never = "x"
 	if args := s.arguments(part{"serial", "Serial", 1}); !strings.Contains(strings.Join(args, "\n"), "--skip=x\n") {
-		t.Errorf("nothing is left out: %q", args)
+		t.Errorf("no --skip with the pattern: %q", args)
 	}
 }

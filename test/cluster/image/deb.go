@@ -12,8 +12,9 @@ import (
 	"strings"
 )
 
-// Fetch downloads Debian packages and all that they depend on into a directory, from where apt on this machine gets its
-// own, and returns the files. What is installed here plays no part, and nothing is installed.
+// Fetch downloads Debian packages and all their dependencies into a directory, from the sources of
+// this machine's apt, and returns the files. It ignores what is installed here, and installs
+// nothing.
 func Fetch(dir string, packages []string) ([]string, error) {
 	status := filepath.Join(dir, "status")
 	err := errors.Join(os.MkdirAll(filepath.Join(dir, "partial"), 0o755), os.WriteFile(status, nil, 0o644))
@@ -26,7 +27,7 @@ func Fetch(dir string, packages []string) ([]string, error) {
 	}
 	args = append(args, packages...)
 	if out, err := exec.Command("apt-get", args...).CombinedOutput(); err != nil {
-		// The lists may be missing, or name versions that are no longer there.
+		// The lists may be missing, or name versions that are gone.
 		if update, updateErr := exec.Command("apt-get", "update").CombinedOutput(); updateErr != nil {
 			return nil, fmt.Errorf("fetch packages: %w\n%s\nupdate apt's lists: %w\n%s", err, out, updateErr, update)
 		}
@@ -42,8 +43,8 @@ func Fetch(dir string, packages []string) ([]string, error) {
 	return debs, nil
 }
 
-// deb adds the files of a Debian package. Its scripts do not run: a program that needs more than its files does not
-// work.
+// deb adds the files of a Debian package. Its scripts do not run, so a program that needs more than
+// its files will not work.
 func (l layer) deb(file string) {
 	cmd := exec.Command("dpkg-deb", "--fsys-tarfile", file)
 	out, err := cmd.StdoutPipe()
@@ -60,7 +61,7 @@ func (l layer) deb(file string) {
 	}
 }
 
-// copy adds what a package has, less what nobody reads in a container.
+// copy adds the files of a package, except those that nobody reads in a container.
 func (l layer) copy(from *tar.Reader) error {
 	for {
 		header, err := from.Next()

@@ -1,4 +1,5 @@
-// Package image makes the images that the cluster and its specs run, of Debian packages and programs.
+// Package image builds the images for the cluster and its specs from Debian packages and Go
+// programs.
 package image
 
 import (
@@ -21,19 +22,20 @@ import (
 //go:embed iperf.sh
 var iperf string
 
-// Pause is the name of the image that holds a pod's namespaces.
+// Pause is the name of the image of the container that holds a pod's namespaces.
 const Pause = "registry.k8s.io/pause:3.10.2"
 
-// Programs are the paths of what goes into the images.
+// Programs are the programs that go into the images, by path.
 type Programs struct {
 	Agnhost, CoreDNS, Regression string
-	CoreDNSImage                 string   // the name of the image
-	Specs                        []string // the names of all images that specs run, not only of those here
+	CoreDNSImage                 string   // name of the image
+	Specs                        []string // names of all images that specs run, including those not built here
 }
 
-// packages are what agnhost's image and those like it have beside agnhost: the clients that specs run by name, and what
-// runs other commands. Busybox prefers its own commands to those in PATH, so it must not be what runs a client; nor does
-// its wget work beside a C library of another build than the one in it.
+// packages returns what agnhost's image and similar ones contain beside agnhost: the clients that
+// specs call by name, and what runs other commands. Busybox prefers its own applets to commands in
+// PATH, so it must not be the shell that runs a client; nor does its wget work with a C library of
+// a different build than its own.
 func packages() []string {
 	return []string{
 		"bash", "bind9-dnsutils", "busybox-static", "catatonit", "conntrack", "coreutils", "curl", "findutils", "grep",
@@ -41,8 +43,9 @@ func packages() []string {
 	}
 }
 
-// BuildAll writes the archive of every image that the cluster and the network's specs use. Where upstream's are based on
-// Alpine, these have Debian's busybox for shell and tools, and Debian's own packages for the network's.
+// BuildAll writes an archive of every image that the cluster and the network specs use. Where
+// upstream's images are based on Alpine, these use Debian's busybox as shell and tools, and
+// Debian's packages for the network tools.
 func BuildAll(path string, p Programs) (err error) {
 	work, err := os.MkdirTemp(filepath.Dir(path), ".layers-*")
 	if err != nil {
@@ -88,10 +91,10 @@ func BuildAll(path string, p Programs) (err error) {
 			Names: specs.of(e2e + "agnhost"), Layers: []*oci.Layer{clients, dns, agnhost},
 			Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"},
 		},
-		// Its name was jessie-dnsutils once.
+		// Older specs call this image jessie-dnsutils.
 		{Names: specs.of(e2e+"glibc-dns-testing", e2e+"jessie-dnsutils"), Layers: []*oci.Layer{clients, dns}, Cmd: []string{"/bin/bash"}},
 		{Names: specs.of("registry.k8s.io/build-image/distroless-iptables"), Layers: []*oci.Layer{clients}, Cmd: []string{"/bin/bash"}},
-		// Specs of the network only want a web server of it.
+		// The network specs only need a web server from this image.
 		{Names: specs.of(e2e + "nginx"), Layers: []*oci.Layer{box}, Cmd: []string{"httpd", "-f", "-p", "80", "-h", "/www"}},
 		{Names: specs.of(e2e + "regression-issue-74839"), Layers: []*oci.Layer{regression}, Entrypoint: []string{"/regression-issue-74839"}},
 	}
@@ -101,13 +104,13 @@ func BuildAll(path string, p Programs) (err error) {
 	return oci.Write(path, images)
 }
 
-// names picks from the names of images until the first error.
+// names selects image names; it keeps the first error.
 type names struct {
 	all []string
 	err error
 }
 
-// of returns the names in repositories, of which one at least must have any.
+// of returns the names in the given repositories. It is an error if there are none.
 func (n *names) of(repositories ...string) (found []string) {
 	for _, name := range n.all {
 		if repository, _, _ := strings.Cut(name, ":"); slices.Contains(repositories, repository) {
@@ -120,7 +123,7 @@ func (n *names) of(repositories ...string) (found []string) {
 	return found
 }
 
-// oldest returns the lowest N of the names repository:2.N... .
+// oldest returns the lowest N among the names repository:2.N.
 func (n *names) oldest(repository string) int {
 	oldest := math.MaxInt
 	for _, name := range n.of(repository) {
@@ -133,7 +136,8 @@ func (n *names) oldest(repository string) int {
 	return oldest
 }
 
-// makeCertificate makes localhost.crt and localhost.key, by which agnhost serves TLS to who does not look closely.
+// makeCertificate makes localhost.crt and localhost.key, with which agnhost serves TLS to clients
+// that do not verify it.
 func makeCertificate(dir string) error {
 	authority, err := pki.NewAuthority(dir, "authority")
 	if err != nil {
@@ -145,7 +149,7 @@ func makeCertificate(dir string) error {
 	})
 }
 
-// layers makes layers until the first error.
+// layers makes layers; it keeps the first error.
 type layers struct {
 	work string
 	err  error
@@ -164,7 +168,7 @@ func (ls *layers) make(name string, fill func(layer)) *oci.Layer {
 	return done
 }
 
-// skeleton is what every image with a shell has.
+// skeleton adds what every image with a shell needs.
 func skeleton(l layer) {
 	for _, dir := range []string{"usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc", "root", "var", "proc", "sys", "dev"} {
 		l.Dir(dir, 0o755)
@@ -179,7 +183,7 @@ func skeleton(l layer) {
 	l.text("etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\n")
 }
 
-// busybox adds a shell and tools in one static program.
+// busybox adds a shell and tools as one static program.
 func busybox(l layer, debs, applets []string) {
 	skeleton(l)
 	l.Dir("www", 0o755)
@@ -188,19 +192,20 @@ func busybox(l layer, debs, applets []string) {
 	l.applets(applets)
 }
 
-// userland adds Debian's packages, and busybox for all that they do not have. What specs read is as in their agnhost.
+// userland adds Debian's packages, and busybox for all commands that they lack. The output that
+// specs parse is that of their agnhost's release.
 func userland(l layer, debs, applets []string, agnhost int) {
 	skeleton(l)
-	for _, link := range [][2]string{ // what the scripts of packages would have made
+	for _, link := range [][2]string{ // normally made by the packages' scripts
 		{"usr/bin/sh", "bash"}, {"usr/bin/nc", "nc.openbsd"}, {"usr/sbin/iptables", "xtables-nft-multi"}, {"usr/sbin/ip6tables", "xtables-nft-multi"},
 		{"usr/sbin/iptables-save", "xtables-nft-multi"}, {"usr/sbin/iptables-restore", "xtables-nft-multi"},
 	} {
 		l.symlink(link[0], link[1])
 	}
 	l.script("usr/local/bin/iperf", strings.Replace(iperf, "RELEASE", strconv.Itoa(agnhost), 1))
-	l.text("etc/wgetrc", "tries = 1\n") // as busybox has it
+	l.text("etc/wgetrc", "tries = 1\n") // as busybox's wget does
 	for _, deb := range debs {
-		// Perl is only there for scripts that run when packages are installed.
+		// Only scripts that run when packages are installed need Perl.
 		if name := filepath.Base(deb); !strings.HasPrefix(name, "perl") && !strings.HasPrefix(name, "libperl") {
 			l.deb(deb)
 		}
@@ -208,12 +213,12 @@ func userland(l layer, debs, applets []string, agnhost int) {
 	l.applets(applets)
 }
 
-// applets returns the names of busybox's commands, after unpacking its package into a directory.
+// applets unpacks busybox's package into a directory and returns the names of its commands.
 func applets(deb, dir string) ([]string, error) {
 	if out, err := exec.Command("dpkg-deb", "--extract", deb, dir).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("unpack busybox: %w\n%s", err, out)
 	}
-	for _, bin := range []string{"usr/bin", "bin"} { // by the release of the distribution
+	for _, bin := range []string{"usr/bin", "bin"} { // depending on the distribution's release
 		program := filepath.Join(dir, bin, "busybox")
 		if _, err := os.Stat(program); err != nil {
 			continue
@@ -224,10 +229,10 @@ func applets(deb, dir string) ([]string, error) {
 		}
 		return strings.Fields(string(list)), nil
 	}
-	return nil, errors.New("list the commands of busybox: its package has no busybox")
+	return nil, errors.New("list the commands of busybox: no busybox in its package")
 }
 
-// applets adds a link for each command that is not there as a program of its own.
+// applets adds a link to busybox for each command that the layer does not contain as a program.
 func (l layer) applets(names []string) {
 	for _, name := range names {
 		if name != "busybox" && !l.Has("usr/sbin/"+name) {
@@ -236,7 +241,7 @@ func (l layer) applets(names []string) {
 	}
 }
 
-// find returns the file of a package among those that were fetched.
+// find returns the file of a package among the fetched ones.
 func find(debs []string, name string) string {
 	for _, deb := range debs {
 		if strings.HasPrefix(filepath.Base(deb), name+"_") {

@@ -1,6 +1,7 @@
 #!/bin/bash
-# A spec reads the rows of the iperf that is in its own agnhost: 9 columns before 2.53, more behind them from there on, and
-# from 2.55 on also a title, and the interval in two columns. What Debian's iperf does not know is 0.
+# A spec parses the output of the iperf in its own agnhost: 9 columns before 2.53, more columns
+# after them since then, and since 2.55 also a title and the interval in two columns. Columns that
+# Debian's iperf lacks are 0.
 agnhost=RELEASE # 47 for 2.47
 iperf="$(dirname "$0")/../../bin/iperf"
 case " $* " in

@@ -9,17 +9,18 @@ import (
 	"fairlead.io/fairlead/deploy/image/oci"
 )
 
-// layer is one of a system whose /bin, /sbin and /lib point into /usr, which packages need not know.
+// layer is a layer of a system whose /bin, /sbin and /lib are links into /usr, which packages need
+// not know.
 type layer struct{ *oci.LayerWriter }
 
 func newLayer(file string) layer { return layer{oci.NewLayer(file)} }
 
-// text adds a file.
+// text adds a regular file.
 func (l layer) text(name, content string) {
 	l.add(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o644, Size: int64(len(content))}, strings.NewReader(content))
 }
 
-// script adds a file that can be run.
+// script adds an executable file.
 func (l layer) script(name, content string) {
 	l.add(&tar.Header{Name: name, Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(content))}, strings.NewReader(content))
 }
@@ -34,7 +35,7 @@ func (l layer) add(header *tar.Header, content io.Reader) {
 	l.Add(header, content)
 }
 
-// inUsr moves what packages still have in /bin, /sbin and /lib to where these directories point to.
+// inUsr moves names in /bin, /sbin and /lib to the directories that these are links to.
 func inUsr(name string) string {
 	if top, _, below := strings.Cut(name, "/"); below && isMerged(top) {
 		return "usr/" + name
@@ -42,7 +43,7 @@ func inUsr(name string) string {
 	return name
 }
 
-// isMerged tells whether a path is one of the directories that are links into /usr.
+// isMerged reports whether a path is one of the directories that are links into /usr.
 func isMerged(name string) bool {
 	return slices.Contains([]string{"bin", "sbin", "lib", "lib32", "lib64", "libx32"}, name)
 }

@@ -1,5 +1,5 @@
-// Package node makes a node out of namespaces: its first process, which lays out a file system that looks like a
-// machine's own, and the configuration of what runs on it.
+// Package node makes a node out of namespaces: its first process, which sets up a file system like
+// a machine's own, and the configuration of the programs that run on the node.
 package node
 
 import (
@@ -16,12 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ready is the line by which the first process of a node says that the node is laid out.
+// Ready is the line by which the first process of a node reports that the node is set up.
 const Ready = "ready\n"
 
-// Init is the first process of a node. It expects mount, process and host name namespaces of its own and the network
-// namespace of the node. It lays out the node's file system from the directory state, says so on out, and then waits for
-// the processes that lose their parents; it only returns with an error. When it ends, so does everything on the node.
+// Init is the first process of a node. It expects its own mount, PID and UTS namespaces and the
+// network namespace of the node. It sets up the node's file system from the directory state, writes
+// Ready to out, and then reaps orphaned processes; it only returns with an error. When it ends, so
+// does everything on the node.
 func Init(name, state string, out io.Writer) error {
 	if os.Getpid() != 1 {
 		return errors.New("start node: this is not the first process of a process namespace")
@@ -29,7 +30,7 @@ func Init(name, state string, out io.Writer) error {
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return fmt.Errorf("set host name: %w", err)
 	}
-	// Nothing that is mounted here may appear on the machine.
+	// Mounts made here must not appear on the machine.
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
 	}
@@ -38,7 +39,7 @@ func Init(name, state string, out io.Writer) error {
 		func() error { return mountSys(state) },
 		func() error { return mountFiles(state) },
 		func() error { return writeIdentity(name) },
-		// From here on a pod may ask for mounts that appear on the node, and the other way round.
+		// From here on mounts propagate between pods and the node, if a pod asks for it.
 		func() error { return mount("", "/", "", unix.MS_REC|unix.MS_SHARED, "") },
 	}
 	for _, step := range layout {
@@ -47,12 +48,13 @@ func Init(name, state string, out io.Writer) error {
 		}
 	}
 	if _, err := io.WriteString(out, Ready); err != nil {
-		return fmt.Errorf("say that the node is ready: %w", err)
+		return fmt.Errorf("report that the node is ready: %w", err)
 	}
 	return reap()
 }
 
-// mountSys shows the devices of the node's network namespace, and gives the node a BPF file system of its own.
+// mountSys mounts a /sys that shows the devices of the node's network namespace, and a BPF file
+// system for the node alone.
 func mountSys(state string) error {
 	cgroups := filepath.Join(state, "cgroup")
 	if err := os.MkdirAll(cgroups, 0o755); err != nil {
@@ -70,7 +72,7 @@ func mountSys(state string) error {
 			return err
 		}
 	}
-	for _, kind := range []string{"tracing", "debug"} { // for who looks into programs; a kernel may have none
+	for _, kind := range []string{"tracing", "debug"} { // for debugging programs; the kernel may lack them
 		err := mount(kind, "/sys/kernel/"+kind, strings.Replace(kind, "ing", "e", 1)+"fs", 0, "")
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) && !errors.Is(err, unix.EPERM) && !errors.Is(err, unix.EBUSY) {
 			return err
@@ -79,8 +81,8 @@ func mountSys(state string) error {
 	return nil
 }
 
-// mountFiles gives the node the machine's /etc, /opt and /var with changes of its own, which are its disk, and a /run, which
-// is in its memory.
+// mountFiles gives the node the machine's /etc, /opt and /var, whose changes are kept in overlays
+// as on the node's own disk, and a /run in memory.
 func mountFiles(state string) error {
 	real, err := openReal(state)
 	if err != nil {
@@ -123,7 +125,7 @@ func mountFiles(state string) error {
 	return real.bind()
 }
 
-// forgetPlugins hides what the machine's own plugins and runtime left in /etc and /opt: it is not the node's.
+// forgetPlugins hides what the machine's own plugins and container runtime left in /etc and /opt.
 func forgetPlugins() error {
 	for _, dir := range []string{"/etc/cni/net.d", "/opt/cni/bin"} {
 		if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
@@ -133,11 +135,12 @@ func forgetPlugins() error {
 	return nil
 }
 
-// realDirs are directories that must not be on an overlay, since a container's file system is an overlay over them.
+// realDirs are directories that must not be on an overlay, since containers' file systems are
+// themselves overlays over them.
 type realDirs map[string]*os.File
 
-// openReal opens the directories before anything is mounted over the path by which they are found. That of the
-// container runtime stays from run to run, with the images that it has unpacked.
+// openReal opens the directories before mounts cover the paths that lead to them. The container
+// runtime's directory stays from run to run, with the images that it has unpacked.
 func openReal(state string) (realDirs, error) {
 	real := realDirs{}
 	for name, path := range map[string]string{"kubelet": "/var/lib/kubelet", "containerd": "/var/lib/containerd"} {
@@ -167,8 +170,8 @@ func (r realDirs) bind() error {
 	return nil
 }
 
-// writeIdentity writes what differs from machine to machine. There is no resolver, as there is nothing to be resolved
-// outside.
+// writeIdentity writes the files that differ between machines. No resolver is configured, since
+// there are no outside names to resolve.
 func writeIdentity(name string) error {
 	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
 	if err != nil {
@@ -180,7 +183,7 @@ func writeIdentity(name string) error {
 		"/etc/machine-id":  strings.ReplaceAll(string(id), "-", ""),
 		"/etc/resolv.conf": "",
 	} {
-		// It may be a link to what is not there, or a file that a container's engine has mounted.
+		// The file may be a dangling link, or be mounted by a container engine.
 		_ = unix.Unmount(path, unix.MNT_DETACH)
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("write identity: %w", err)
@@ -192,7 +195,8 @@ func writeIdentity(name string) error {
 	return nil
 }
 
-// reap waits for children, those too that it never started, for ever. Nothing on the node can end it.
+// reap waits forever for children, including orphans that it inherited. Nothing on the node can
+// stop it.
 func reap() error {
 	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	ended := make(chan os.Signal, 1)

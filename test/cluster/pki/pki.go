@@ -1,5 +1,5 @@
-// Package pki makes the certificates and keys by which the parts of a cluster know each other, and the kubeconfig files
-// that name them.
+// Package pki makes the certificates and keys with which the parts of a cluster authenticate each
+// other, and kubeconfig files that refer to them.
 package pki
 
 import (
@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// lifetime is longer than any cluster lives.
+// lifetime is longer than any cluster runs.
 const lifetime = 365 * 24 * time.Hour
 
 // Authority signs certificates.
@@ -30,15 +30,16 @@ type Authority struct {
 	key  *ecdsa.PrivateKey
 }
 
-// Subject is who a certificate is for.
+// Subject is the holder of a certificate.
 type Subject struct {
-	Name   string // the user, for Kubernetes
+	Name   string // the user name in Kubernetes
 	Groups []string
-	DNS    []string // what a server is called
+	DNS    []string // names of a server
 	Addrs  []netip.Addr
 }
 
-// NewAuthority makes an authority and writes its certificate and key to NAME.crt and NAME.key in a directory.
+// NewAuthority makes an authority and writes its certificate and key to NAME.crt and NAME.key in
+// dir.
 func NewAuthority(dir, name string) (*Authority, error) {
 	key, err := newKey(filepath.Join(dir, name+".key"))
 	if err != nil {
@@ -59,7 +60,8 @@ func NewAuthority(dir, name string) (*Authority, error) {
 	return a, nil
 }
 
-// Issue makes a key and a certificate for clients and servers, and writes them to FILE.key and FILE.crt.
+// Issue makes a key and a certificate that a client or server can use, and writes them to FILE.key
+// and FILE.crt.
 func (a *Authority) Issue(file string, s Subject) error {
 	key, err := newKey(filepath.Join(a.dir, file+".key"))
 	if err != nil {
@@ -69,7 +71,7 @@ func (a *Authority) Issue(file string, s Subject) error {
 	return err
 }
 
-// NewSigningKey makes a key that signs tokens, and writes both halves to FILE.key and FILE.pub.
+// NewSigningKey makes a key for signing tokens, and writes both halves to FILE.key and FILE.pub.
 func NewSigningKey(dir, file string) error {
 	key, err := newKey(filepath.Join(dir, file+".key"))
 	if err != nil {
@@ -82,7 +84,7 @@ func NewSigningKey(dir, file string) error {
 	return writePEM(filepath.Join(dir, file+".pub"), "PUBLIC KEY", der)
 }
 
-// WriteKubeconfig writes a kubeconfig for who has FILE.crt and FILE.key of the authority.
+// WriteKubeconfig writes a kubeconfig that uses FILE.crt and FILE.key of the authority.
 func (a *Authority) WriteKubeconfig(path, server, file string) error {
 	inDir := func(name string) string { return filepath.Join(a.dir, name) }
 	type object = map[string]any
@@ -113,7 +115,7 @@ func certificate(s Subject) *x509.Certificate {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
 		Subject:      pkix.Name{CommonName: s.Name, Organization: s.Groups},
-		NotBefore:    time.Now().Add(-time.Hour), // clocks may be set meanwhile
+		NotBefore:    time.Now().Add(-time.Hour), // clocks may be set back
 		NotAfter:     time.Now().Add(lifetime),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},

@@ -29,7 +29,7 @@ func TestIssue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := pair.Leaf.Subject; s.CommonName != "server" || len(s.Organization) != 1 || s.Organization[0] != "servers" {
-		t.Errorf("it is for %v", s)
+		t.Errorf("subject %v", s)
 	}
 	for name, valid := range map[string]bool{"kubernetes": true, "10.0.0.1": true, "fd00::1": true, "10.0.0.2": false} {
 		for _, a := range []*Authority{ca, other} {
@@ -85,6 +85,6 @@ func TestNewSigningKey(t *testing.T) {
 		}
 	}
 	if err := NewSigningKey(filepath.Join(dir, "missing"), "accounts"); err == nil {
-		t.Error("a key was written nowhere")
+		t.Error("NewSigningKey succeeds in a missing directory")
 	}
 }

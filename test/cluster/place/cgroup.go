@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// emptyTimeout bounds the wait for killed processes, which cannot refuse.
+// emptyTimeout bounds the wait for killed processes to end; they cannot refuse.
 const emptyTimeout = 30 * time.Second
 
-// Cgroups are the cgroup hierarchies of the machine.
+// Cgroups holds the cgroup hierarchies of the machine.
 type Cgroups struct {
-	Unified string   // where cgroup2 is mounted
-	Old     []string // where those of the first version are, if there are any
+	Unified string   // mount point of cgroup2
+	Old     []string // mount points of cgroup v1, if any
 }
 
-// FindCgroups returns the hierarchies that are mounted.
+// FindCgroups returns the mounted hierarchies.
 func FindCgroups() (*Cgroups, error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -57,8 +57,8 @@ func parseCgroups(mounts string) (*Cgroups, error) {
 // Dir returns the cgroup2 directory of a cgroup.
 func (c *Cgroups) Dir(name string) string { return filepath.Join(c.Unified, name) }
 
-// Create makes a cgroup in every hierarchy, with room for other cgroups and no processes of its own, and the named
-// cgroups in it for processes. What exists stays.
+// Create makes a cgroup in every hierarchy, to hold other cgroups but no processes, and inside it
+// the named cgroups for processes. Existing cgroups are kept.
 func (c *Cgroups) Create(name string, inner ...string) error {
 	if err := c.delegate(); err != nil {
 		return err
@@ -83,8 +83,8 @@ func (c *Cgroups) Create(name string, inner ...string) error {
 	return nil
 }
 
-// copyCpuset gives a new cgroup what the root of its hierarchy has, if it is of the hierarchy of cpusets: no process may
-// enter one that has no processors or memory yet.
+// copyCpuset copies the values of the root to a new cgroup if the hierarchy has the cpuset
+// controller: no process may enter a cgroup that has no processors or memory yet.
 func copyCpuset(root, dir string) error {
 	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value, err := os.ReadFile(filepath.Join(root, file))
@@ -101,10 +101,11 @@ func copyCpuset(root, dir string) error {
 	return nil
 }
 
-// delegate lets cgroups below the root have the controllers that a kubelet asks for, where cgroup2 has them.
+// delegate enables the controllers that a kubelet needs for the cgroups below the root, if they
+// belong to cgroup2.
 func (c *Cgroups) delegate() error {
 	if len(c.Old) > 0 {
-		return nil // the kubelet uses those
+		return nil // the kubelet uses the v1 hierarchies
 	}
 	have, err := os.ReadFile(filepath.Join(c.Unified, "cgroup.controllers"))
 	if err != nil {
@@ -120,13 +121,13 @@ func (c *Cgroups) delegate() error {
 			continue
 		}
 		if err := os.WriteFile(file, []byte("+"+name), 0); err != nil {
-			return fmt.Errorf("let cgroups have the controller %s: %w (processes in the root cgroup of a container forbid it)", name, err)
+			return fmt.Errorf("enable the cgroup controller %s: %w (processes in a container's root cgroup prevent it)", name, err)
 		}
 	}
 	return nil
 }
 
-// Pids returns the processes in a cgroup, none if there is no such cgroup.
+// Pids returns the processes in a cgroup, or none if the cgroup does not exist.
 func (c *Cgroups) Pids(name string) ([]int, error) {
 	content, err := os.ReadFile(filepath.Join(c.Dir(name), "cgroup.procs"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -146,8 +147,8 @@ func (c *Cgroups) Pids(name string) ([]int, error) {
 	return pids, nil
 }
 
-// Remove kills the processes in a cgroup and those below it, waits until they have ended, and removes the cgroup from
-// every hierarchy. One that does not exist is no error.
+// Remove kills the processes in a cgroup and below it, waits until they have ended, and removes the
+// cgroup from every hierarchy. It is no error if the cgroup does not exist.
 func (c *Cgroups) Remove(name string) error {
 	err := os.WriteFile(filepath.Join(c.Dir(name), "cgroup.kill"), []byte("1"), 0)
 	if err == nil {
@@ -164,7 +165,7 @@ func (c *Cgroups) Remove(name string) error {
 	return nil
 }
 
-// awaitEmpty waits until the kernel says that no process is left.
+// awaitEmpty waits until the kernel reports that no process is left.
 func (c *Cgroups) awaitEmpty(name string) error {
 	events, err := os.Open(filepath.Join(c.Dir(name), "cgroup.events"))
 	if err != nil {
@@ -182,9 +183,9 @@ func (c *Cgroups) awaitEmpty(name string) error {
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
-			return fmt.Errorf("some are still there %s after they were killed", emptyTimeout)
+			return fmt.Errorf("some remain %s after they were killed", emptyTimeout)
 		}
-		// The file becomes urgent to read when its content changes.
+		// The file signals POLLPRI when its content changes.
 		watched := []unix.PollFd{{Fd: int32(events.Fd()), Events: unix.POLLPRI}}
 		if _, err := unix.Poll(watched, int(left.Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
 			return err
@@ -192,7 +193,7 @@ func (c *Cgroups) awaitEmpty(name string) error {
 	}
 }
 
-// removeTree removes a cgroup and those below it, innermost first.
+// removeTree removes a cgroup and all cgroups below it, innermost first.
 func removeTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -208,7 +209,7 @@ func removeTree(dir string) error {
 			}
 		}
 	}
-	// A hierarchy of the first version may hold a process for a moment after cgroup2 has let it go.
+	// A v1 hierarchy may hold on to a process for a moment after cgroup2 has released it.
 	for deadline := time.Now().Add(emptyTimeout); ; time.Sleep(10 * time.Millisecond) {
 		if err = unix.Rmdir(dir); !errors.Is(err, unix.EBUSY) || time.Now().After(deadline) {
 			break

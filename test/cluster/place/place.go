@@ -1,5 +1,5 @@
-// Package place starts processes in the parts of a cluster: in a network namespace, in all namespaces of a node, and in
-// a cgroup, by which all of them can be found again and ended.
+// Package place starts processes in the parts of a cluster: in a network namespace, in all
+// namespaces of a node, and in a cgroup, by which they can be found and killed.
 package place
 
 import (
@@ -14,14 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place is where processes are started. The zero value is where the caller is.
+// Place says where to start processes. The zero value is the caller's own place.
 type Place struct {
-	Netns  string // the path of a network namespace; "" is the caller's
-	Init   int    // the first process of a node, whose namespaces are entered; 0 is none
-	Cgroup string // the cgroup2 directory in which processes are born; "" is the caller's
+	Netns  string // path of a network namespace; "" is the caller's
+	Init   int    // PID of a node's first process, whose namespaces to enter; 0 is none
+	Cgroup string // cgroup2 directory in which processes start; "" is the caller's
 }
 
-// Start starts a command in the place. There is no moment at which it is elsewhere. It does not die with its starter.
+// Start starts a command in the place; at no moment does it run elsewhere. The command outlives the
+// caller.
 func (p Place) Start(cmd *exec.Cmd) error {
 	entrances, err := p.open()
 	defer func() {
@@ -49,7 +50,7 @@ func (p Place) Start(cmd *exec.Cmd) error {
 	return onThread(func() error { return enterAndStart(entrances, cmd) })
 }
 
-// Run starts a command in the place and waits for its end.
+// Run starts a command in the place and waits until it ends.
 func (p Place) Run(cmd *exec.Cmd) error {
 	if err := p.Start(cmd); err != nil {
 		return err
@@ -57,7 +58,7 @@ func (p Place) Run(cmd *exec.Cmd) error {
 	return cmd.Wait()
 }
 
-// Do runs a function in the network namespace of the place, on a thread of its own.
+// Do runs a function in the network namespace of the place, on its own thread.
 func (p Place) Do(fn func() error) error {
 	entrances, err := Place{Netns: p.Netns}.open()
 	if err != nil {
@@ -75,7 +76,8 @@ func (p Place) Do(fn func() error) error {
 	return err
 }
 
-// onThread runs a function on a thread that nothing else uses afterwards: it may leave it in other namespaces.
+// onThread runs a function on a thread that is not used afterwards, since fn may leave it in other
+// namespaces.
 func onThread(fn func() error) error {
 	done := make(chan error)
 	go func() {
@@ -84,8 +86,8 @@ func onThread(fn func() error) error {
 			done <- fn()
 			return
 		}
-		// The first thread does not end, and its namespaces are those of /proc/self. Another takes the function, and
-		// that is not this one as long as this goroutine keeps it.
+		// This is the main thread, which never ends, and /proc/self shows its namespaces. Run the
+		// function on another thread: it cannot be this one while this goroutine is locked to it.
 		err := onThread(fn)
 		runtime.UnlockOSThread()
 		done <- err
@@ -99,7 +101,7 @@ type entrance struct {
 	kind int
 }
 
-// open opens the namespaces in the order in which they are to be entered.
+// open opens the namespaces in the order in which they must be entered.
 func (p Place) open() ([]entrance, error) {
 	type door struct {
 		path string
@@ -111,14 +113,15 @@ func (p Place) open() ([]entrance, error) {
 	}
 	if p.Init != 0 {
 		of := "/proc/" + strconv.Itoa(p.Init) + "/ns/"
-		// The mount namespace comes last, since the others are looked up in the file system.
+		// The mount namespace comes last, since the paths of the others are looked up in the file
+		// system.
 		doors = []door{{of + "net", unix.CLONE_NEWNET}, {of + "uts", unix.CLONE_NEWUTS}, {of + "pid", unix.CLONE_NEWPID}, {of + "mnt", unix.CLONE_NEWNS}}
 	}
 	var open []entrance
 	for _, d := range doors {
 		file, err := os.Open(d.path)
 		if errors.Is(err, os.ErrNotExist) {
-			return open, fmt.Errorf("there is no %s; is the cluster up?", d.path)
+			return open, fmt.Errorf("no %s; is the cluster up?", d.path)
 		}
 		if err != nil {
 			return open, fmt.Errorf("open namespace: %w", err)
@@ -128,11 +131,11 @@ func (p Place) open() ([]entrance, error) {
 	return open, nil
 }
 
-// enter moves the calling thread.
+// enter moves the calling thread into the namespaces.
 func enter(entrances []entrance) error {
 	for _, e := range entrances {
 		if e.kind == unix.CLONE_NEWNS {
-			// The kernel wants a thread that shares its working directory with nobody.
+			// The kernel requires that the thread share its file system attributes with no other.
 			if err := unix.Unshare(unix.CLONE_FS); err != nil {
 				return fmt.Errorf("enter namespace: %w", err)
 			}

@@ -39,7 +39,7 @@ func TestParseCgroups(t *testing.T) {
 	}
 }
 
-// A process is born in the namespace and the cgroup, and is found and ended by the cgroup.
+// A process starts in the namespace and the cgroup, and can be found and killed through the cgroup.
 func TestPlace(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -54,7 +54,7 @@ func TestPlace(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for range 2 { // what exists stays
+	for range 2 { // Create keeps what exists
 		if err := cgroups.Create(name, "system"); err != nil {
 			t.Fatal(err)
 		}
@@ -82,12 +82,12 @@ func TestPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := inside + "\n0::/" + name + "/system\n"; out.String() != want {
-		t.Errorf("it is in %q, want %q", out.String(), want)
+		t.Errorf("the process is in %q, want %q", out.String(), want)
 	}
 	if pids, err := cgroups.Pids(name + "/system"); err != nil || len(pids) == 0 {
 		t.Errorf("processes of the cgroup: %v, %v", pids, err)
 	}
-	for range 2 { // what does not exist is no error
+	for range 2 { // removing it again is no error
 		if err := cgroups.Remove(name); err != nil {
 			t.Errorf("remove: %v", err)
 		}
@@ -97,7 +97,7 @@ func TestPlace(t *testing.T) {
 	}
 	for _, hierarchy := range append(cgroups.Old, cgroups.Unified) {
 		if _, err := os.Stat(hierarchy + "/" + name); !os.IsNotExist(err) {
-			t.Errorf("%s still has it: %v", hierarchy, err)
+			t.Errorf("the cgroup is still in %s: %v", hierarchy, err)
 		}
 	}
 }
@@ -110,7 +110,8 @@ func TestPlaceIsMissing(t *testing.T) {
 	}
 }
 
-// The threads that have been elsewhere must not come back, least of all as the one that /proc/self shows.
+// Threads that were in another namespace must not be reused, and least of all be the one that
+// /proc/self shows.
 func TestThreadsStayAway(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)

@@ -1,5 +1,6 @@
-// Package plan says which address everything in a cluster has, in each family. Nothing is drawn by chance, so what a
-// log or a capture shows can be read without looking it up. Two clusters have the same addresses and never meet.
+// Package plan fixes the address of everything in a cluster, for each IP family. Nothing is random,
+// so logs and packet captures can be read without looking addresses up. All clusters use the same
+// addresses; their networks never meet.
 package plan
 
 import (
@@ -8,10 +9,10 @@ import (
 	"slices"
 )
 
-// MaxNodes is how many nodes a cluster may have.
+// MaxNodes is the largest number of nodes in a cluster.
 const MaxNodes = 6
 
-// Family says which IP families a cluster has, the first being the one that single-stack Services get.
+// Family says which IP families a cluster has. The first one is that of single-stack Services.
 type Family string
 
 // The families of a cluster.
@@ -21,11 +22,11 @@ const (
 	IPv6 Family = "ipv6"
 )
 
-// ParseFamily returns the family of that name.
+// ParseFamily returns the family with the given name.
 func ParseFamily(name string) (Family, error) {
 	families := []Family{IPv4, Dual, IPv6}
 	if !slices.Contains(families, Family(name)) {
-		return "", fmt.Errorf("family %q: there are %q", name, families)
+		return "", fmt.Errorf("family %q: want one of %q", name, families)
 	}
 	return Family(name), nil
 }
@@ -33,8 +34,8 @@ func ParseFamily(name string) (Family, error) {
 // numbering is the address plan of one IP family.
 type numbering struct {
 	underlay, outside, pods, services, balancers, caller string
-	podBits                                              int // of a node's share of pods
-	hostBase                                             int // node i has the address hostBase+i on the underlay
+	podBits                                              int // prefix length of a node's pod range
+	hostBase                                             int // node i has host number hostBase+i on the underlay
 }
 
 func (f Family) numberings() []numbering {
@@ -56,7 +57,7 @@ func (f Family) numberings() []numbering {
 	}
 }
 
-// collect applies a function to each family's plan.
+// collect applies a function to the plan of each IP family.
 func collect[T any](f Family, of func(numbering) T) []T {
 	var all []T
 	for _, n := range f.numberings() {
@@ -65,27 +66,27 @@ func collect[T any](f Family, of func(numbering) T) []T {
 	return all
 }
 
-// Router returns the addresses of the router on the network of the nodes.
+// Router returns the router's addresses on the nodes' network.
 func (f Family) Router() []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return host(n.underlay, 1) })
 }
 
-// Control returns the addresses of the control plane on the network of the nodes.
+// Control returns the control plane's addresses on the nodes' network.
 func (f Family) Control() []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return host(n.underlay, 2) })
 }
 
-// Node returns the addresses of a node, which counts from 1, on the network of the nodes.
+// Node returns the addresses of node i, counted from 1, on the nodes' network.
 func (f Family) Node(i int) []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return host(n.underlay, n.hostBase+i) })
 }
 
-// OutsideRouter returns the addresses of the router on the outer network.
+// OutsideRouter returns the router's addresses on the outer network.
 func (f Family) OutsideRouter() []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return host(n.outside, 1) })
 }
 
-// Outside returns the addresses of the client on the outer network.
+// Outside returns the outside client's addresses on the outer network.
 func (f Family) Outside() []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return host(n.outside, 2) })
 }
@@ -95,12 +96,12 @@ func (f Family) Underlay() []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return netip.MustParsePrefix(n.underlay) })
 }
 
-// Pods returns the ranges that the pods of all nodes are in.
+// Pods returns the ranges of the pods of all nodes.
 func (f Family) Pods() []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return netip.MustParsePrefix(n.pods) })
 }
 
-// NodePods returns the ranges that the pods of a node are in.
+// NodePods returns the pod ranges of node i.
 func (f Family) NodePods(i int) []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return nth(netip.MustParsePrefix(n.pods), n.podBits, i) })
 }
@@ -120,18 +121,19 @@ func (f Family) DNS() []netip.Addr {
 	return collect(f, func(n numbering) netip.Addr { return host(n.services, 10).Addr() })
 }
 
-// Balancers returns ranges that nothing of the cluster uses: addresses for Services of type LoadBalancer.
+// Balancers returns ranges that nothing else in the cluster uses, for Services of type
+// LoadBalancer.
 func (f Family) Balancers() []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return netip.MustParsePrefix(n.balancers) })
 }
 
-// Caller returns the addresses from which the control plane calls Services of type LoadBalancer. The specs take whoever
-// comes from the nodes' /16 or /64 for a node.
+// Caller returns the addresses from which the control plane calls Services of type LoadBalancer.
+// They are outside the nodes' /16 and /64, since the specs take any client from there for a node.
 func (f Family) Caller() []netip.Prefix {
 	return collect(f, func(n numbering) netip.Prefix { return netip.MustParsePrefix(n.caller) })
 }
 
-// host returns an address of a network, with the length of the network.
+// host returns an address of a network with the network's prefix length.
 func host(network string, number int) netip.Prefix {
 	prefix := netip.MustParsePrefix(network)
 	bytes := prefix.Addr().AsSlice()
@@ -140,7 +142,7 @@ func host(network string, number int) netip.Prefix {
 	return netip.PrefixFrom(addr, prefix.Bits())
 }
 
-// nth returns a part of a range: number i of those with that many bits, which end at a byte.
+// nth returns the i-th subrange with the given prefix length, which must end at a byte.
 func nth(all netip.Prefix, bits, i int) netip.Prefix {
 	bytes := all.Addr().AsSlice()
 	bytes[bits/8-1] += byte(i)

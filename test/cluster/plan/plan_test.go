@@ -71,7 +71,8 @@ caller 10.203.0.2/32 fd00:10:203::2/128
 	}
 }
 
-// No two things may have the same address, and no range may be in another but a node's pods in the pods of all.
+// No two things share an address, and no ranges overlap, except that the nodes' pod ranges lie in
+// the range of all pods.
 func TestNothingOverlaps(t *testing.T) {
 	for _, f := range []Family{IPv4, Dual, IPv6} {
 		ranges := [][]netip.Prefix{f.Underlay(), {f.Outside()[0].Masked()}, f.Pods(), f.Services(), f.Balancers(), f.Caller()}
@@ -90,7 +91,7 @@ func TestNothingOverlaps(t *testing.T) {
 		take := func(name string, prefixes []netip.Prefix) {
 			for _, p := range prefixes {
 				if other := seen[p.Addr()]; other != "" {
-					t.Errorf("%s: %s is of %s and of %s", f, p.Addr(), other, name)
+					t.Errorf("%s: %s belongs to both %s and %s", f, p.Addr(), other, name)
 				}
 				seen[p.Addr()] = name
 			}

@@ -1,5 +1,5 @@
-// Package running is a cluster that runs on this machine, for who works on it from another program than the one that
-// started it: it asks that one where things are.
+// Package running gives access to a running cluster from programs other than the one that started
+// it. It asks that program where the parts of the cluster are.
 package running
 
 import (
@@ -15,27 +15,27 @@ import (
 	"fairlead.io/fairlead/test/cluster/plan"
 )
 
-// Cluster is where the parts of a cluster are.
+// Cluster locates the parts of a cluster.
 type Cluster struct {
 	Prefix     string
 	Family     plan.Family
 	Nodes      int
-	Kubernetes string // the version
+	Kubernetes string // version
 	Kubeconfig string
-	Logs       string // the directory of them
-	netns      string // what the paths of network namespaces begin with
-	cgroups    string // and those of the nodes' cgroups
+	Logs       string // directory of the logs
+	netns      string // path prefix of the network namespaces
+	cgroups    string // path prefix of the nodes' cgroups
 }
 
-// Command returns the command by which clusters are started, stopped and asked, with its arguments. The root is the
-// project's directory.
+// Command returns the command that starts, stops and queries clusters, with the given arguments.
+// The project's directory is root.
 func Command(ctx context.Context, root string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", append([]string{"run", "./test/cluster"}, args...)...)
 	cmd.Dir, cmd.Stderr = root, os.Stderr
 	return cmd
 }
 
-// Find returns the cluster of that prefix.
+// Find returns the cluster with the given prefix.
 func Find(ctx context.Context, root, prefix string) (*Cluster, error) {
 	text, err := Command(ctx, root, "env", "-prefix", prefix).Output()
 	if err != nil {
@@ -43,7 +43,7 @@ func Find(ctx context.Context, root, prefix string) (*Cluster, error) {
 	}
 	c, err := parse(string(text))
 	if err == nil && c.Nodes == 0 {
-		err = errors.New("it is not up (make cluster)")
+		err = errors.New("the cluster is not up (make cluster)")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find cluster: %w", err)
@@ -52,7 +52,7 @@ func Find(ctx context.Context, root, prefix string) (*Cluster, error) {
 	return c, nil
 }
 
-// parse reads what the command prints: a shell variable a line.
+// parse reads the command's output, one shell variable per line.
 func parse(text string) (*Cluster, error) {
 	vars := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -61,7 +61,7 @@ func parse(text string) (*Cluster, error) {
 	}
 	for _, name := range []string{"KUBECONFIG", "LOGS", "NETNS", "CGROUPS", "FAMILY", "NODES", "KUBERNETES"} {
 		if _, ok := vars[name]; !ok {
-			return nil, fmt.Errorf("there is no %s in %q", name, text)
+			return nil, fmt.Errorf("no %s in %q", name, text)
 		}
 	}
 	nodes, err := strconv.Atoi(vars["NODES"])
@@ -83,7 +83,7 @@ func (c *Cluster) Names() []string {
 	return names
 }
 
-// Netns returns a place in the network namespace of a part: control, outside, router, or a node.
+// Netns returns a place in the network namespace of a part: control, outside, router or a node.
 func (c *Cluster) Netns(part string) place.Place { return place.Place{Netns: c.netns + part} }
 
 // Cgroup returns the cgroup2 directory of a node.
@@ -97,7 +97,7 @@ func (c *Cluster) Node(name string) (place.Place, error) {
 	}
 	init, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return place.Place{}, fmt.Errorf("find %s: it is not up: %w", name, err)
+		return place.Place{}, fmt.Errorf("find %s: the node is not up: %w", name, err)
 	}
 	return place.Place{Init: init, Cgroup: c.cgroups + name + "/system"}, nil
 }

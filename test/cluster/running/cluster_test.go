@@ -28,7 +28,7 @@ func TestParse(t *testing.T) {
 	}
 	for _, bad := range []string{"", strings.Replace(good, "NODES=2", "NODES=", 1), strings.Replace(good, "FAMILY", "X", 1), strings.Replace(good, "NETNS", "X", 1)} {
 		if _, err := parse(bad); err == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("parse accepts %q", bad)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// near is a Service of the pod that answers on the client's own node.
+// near is a Service that only uses the answering pod on the client's own node.
 const near = `
 apiVersion: v1
 kind: Service
@@ -20,8 +20,9 @@ spec:
   ports: [{port: 80, targetPort: 8080}]
 `
 
-// TestAcceleration installs agents that let connections go past TCP and do nothing else, beside kube-proxy and the bridge plugin, on a cluster whose
-// pods ask each other already. They have only the rights that the chart gives them then.
+// TestAcceleration installs agents that only let connections bypass TCP, beside kube-proxy and the
+// bridge plugin, on a cluster whose pods already send each other requests. The agents have only the
+// rights that the chart grants in this mode.
 func TestAcceleration(t *testing.T) {
 	dir := t.TempDir()
 	f := newFixture(t, "-family", *family, "-cni", "bridge", "-proxy", "nftables")
@@ -65,14 +66,15 @@ func TestAcceleration(t *testing.T) {
 	f.requireAsBefore(before)
 }
 
-// echoOn returns the address of the pod of a node that answers.
+// echoOn returns the address of the answering pod on a node.
 func (f *fixture) echoOn(node string) string {
 	f.t.Helper()
 	return f.mustAsk("get", "pods", "--selector=app=echo", "--field-selector=spec.nodeName="+node, "--output=jsonpath={.items[0].status.podIP}")
 }
 
-// awaitPastTCP waits until both connections that the client keeps to the pod of its node, one of them through kube-proxy, go past TCP, and
-// more and more of them, by what the node's agent says.
+// awaitPastTCP waits until the node's agent reports that both connections which the client keeps
+// open to the pod of its node, one of them through kube-proxy, bypass TCP, and twice that their
+// counts of messages grow.
 func (f *fixture) awaitPastTCP(node string) {
 	f.t.Helper()
 	agent := f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=app.kubernetes.io/name=fairlead", "--field-selector=spec.nodeName="+node,
@@ -81,9 +83,9 @@ func (f *fixture) awaitPastTCP(node string) {
 		return f.ask(append([]string{"--namespace=kube-system", "exec", agent, "--container=agent", "--", "/fairlead"}, args...)...)
 	}
 	before := map[string]uint64{}
-	for range 2 { // the second time more
+	for range 2 { // the second time, the counts must have grown
 		now := map[string]uint64{}
-		f.await("two connections of "+node+" go past TCP", func() error {
+		f.await("two connections of "+node+" bypass TCP", func() error {
 			text, err := fairlead("sockmap", "list", "--output=json")
 			if err != nil {
 				return err
@@ -100,12 +102,12 @@ func (f *fixture) awaitPastTCP(node string) {
 		before = now
 	}
 	if text, err := fairlead("status"); err != nil || !strings.Contains(text, "2 pods may take part") {
-		f.t.Errorf("the status is %s, %v", text, err)
+		f.t.Errorf("status: %s, %v", text, err)
 	}
 }
 
-// conversations returns how many messages the client and the pods that answer have sent each other past TCP, at the least either way,
-// by the client's end of each connection.
+// conversations returns how many messages the client and the answering pods have exchanged past
+// TCP, the smaller number of the two directions, by the client's end of each connection.
 func conversations(text string) (map[string]uint64, error) {
 	var rows []struct {
 		Client, ClientPod, ServerPod, State string

@@ -26,13 +26,13 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// root is the project's directory, where the commands of the rig are.
+// root is the project's directory, from which the rig's commands run.
 const root = "../../.."
 
-// waitFlag is for a machine that does other things too.
+// waitFlag allows for a busy machine.
 const waitFlag = "--timeout=180s"
 
-// TestMain runs the tests, or what they start elsewhere.
+// TestMain runs the tests, or the subcommands that the tests start in other places.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 {
 		switch os.Args[1] {
@@ -49,11 +49,11 @@ func TestMain(m *testing.M) {
 type fixture struct {
 	*running.Cluster
 	t       *testing.T
-	kubectl string // the program
-	bridged bool   // pods have the network of another plugin
+	kubectl string // path of the program
+	bridged bool   // another plugin connects the pods
 }
 
-// newFixture starts a cluster with those options. It is gone at the end of the test.
+// newFixture starts a cluster with the given options. It is removed at the end of the test.
 func newFixture(t *testing.T, options ...string) *fixture {
 	rig.Root(t)
 	programs, err := pinned.Find("kubectl", "kubelet", "kube-apiserver")
@@ -71,7 +71,8 @@ func newFixture(t *testing.T, options ...string) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One name for a checkout: other checkouts have others, and what an interrupted run left is found by the next.
+	// The prefix is fixed per checkout: checkouts do not collide, and the next run finds what an
+	// interrupted run left behind.
 	prefix := fmt.Sprintf("u%06x", crc32.ChecksumIEEE([]byte(dir))&0xffffff)
 	f := &fixture{t: t, kubectl: kubectl.Path}
 	t.Cleanup(func() {
@@ -81,7 +82,7 @@ func newFixture(t *testing.T, options ...string) *fixture {
 		}
 		f.rig(nil, "down", "-prefix", prefix, "-purge")
 	})
-	f.rig(nil, "down", "-prefix", prefix) // what an interrupted run left
+	f.rig(nil, "down", "-prefix", prefix) // clean up after an interrupted run
 	f.rig(nil, append([]string{"up", "-prefix", prefix, "-nodes", "2"}, options...)...)
 	if f.Cluster, err = running.Find(t.Context(), root, prefix); err != nil {
 		t.Fatal(err)
@@ -89,11 +90,11 @@ func newFixture(t *testing.T, options ...string) *fixture {
 	return f
 }
 
-// rig runs a command of the rig and returns what it prints.
+// rig runs a command of the rig and returns its output.
 func (f *fixture) rig(input io.Reader, args ...string) string {
 	f.t.Helper()
 	var log bytes.Buffer
-	cmd := running.Command(context.Background(), root, args...) // also when the test is over
+	cmd := running.Command(context.Background(), root, args...) // also runs during cleanup
 	cmd.Stdin, cmd.Stderr = input, &log
 	out, err := cmd.Output()
 	if err != nil {
@@ -102,13 +103,13 @@ func (f *fixture) rig(input io.Reader, args ...string) string {
 	return string(out)
 }
 
-// helm runs helm as a user does.
+// helm runs helm as a user would.
 func (f *fixture) helm(args ...string) string {
 	f.t.Helper()
 	return f.rig(nil, append([]string{"helm", "-prefix", f.Prefix, "--"}, args...)...)
 }
 
-// ask runs kubectl and returns what it prints.
+// ask runs kubectl and returns its output.
 func (f *fixture) ask(args ...string) (string, error) {
 	cmd := exec.Command(f.kubectl, args...)
 	cmd.Env = append(os.Environ(), "KUBECONFIG="+f.Kubeconfig)
@@ -129,7 +130,7 @@ func (f *fixture) mustAsk(args ...string) string {
 	return out
 }
 
-// await asks until the answer is good.
+// await calls good until it succeeds.
 func (f *fixture) await(what string, good func() error) {
 	f.t.Helper()
 	began := time.Now()
@@ -145,13 +146,13 @@ func (f *fixture) await(what string, good func() error) {
 	}
 }
 
-// agents waits until every node has an agent of the last change that is ready.
+// agents waits until every node has a ready agent of the latest revision.
 func (f *fixture) agents() {
 	f.t.Helper()
 	f.mustAsk("--namespace=kube-system", "rollout", "status", "daemonset/fairlead", waitFlag)
 }
 
-// option returns what an option is at every agent, which has to be the same.
+// option returns the value of an option, which must be the same on every agent.
 func (f *fixture) option(name string) string {
 	f.t.Helper()
 	var values []string
@@ -192,7 +193,7 @@ func (f *fixture) podPlace(node, name string) place.Place {
 	return place.Place{}
 }
 
-// processes returns the processes of a node, and the cgroup of each.
+// processes returns the processes of a node with the cgroup of each.
 func (f *fixture) processes(node string) map[int]string {
 	f.t.Helper()
 	found := map[int]string{}
@@ -216,7 +217,7 @@ func (f *fixture) processes(node string) map[int]string {
 	return found
 }
 
-// ignoreGone is for cgroups of containers that end meanwhile.
+// ignoreGone drops the errors about cgroups of containers that end meanwhile.
 func ignoreGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return nil
@@ -224,7 +225,7 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// agent returns the agent's process on a node, 0 if there is none.
+// agent returns the PID of the agent on a node, 0 if there is none.
 func (f *fixture) agent(node string) int {
 	f.t.Helper()
 	for pid := range f.processes(node) {

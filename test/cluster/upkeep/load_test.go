@@ -16,41 +16,41 @@ import (
 )
 
 const (
-	// pace is the pause between two requests of the same kind to the same target: what it takes together is to leave
-	// the machine time for what is tested.
+	// pace is the pause between two requests of the same kind to the same target. It leaves the
+	// machine time for what is tested.
 	pace = 20 * time.Millisecond
-	// patience is how long an answer may take on a busy machine: less than it takes a client of TCP to give up, and longer
-	// than three retransmissions.
+	// patience is how long an answer may take on a busy machine: less than the time after which a
+	// TCP client gives up, and longer than three retransmissions.
 	patience = 15 * time.Second
 	// complaints is how many errors are kept for each target.
 	complaints = 5
 )
 
-// target is what requests are sent to.
+// target is a destination of requests.
 type target struct {
 	Name    string
 	Network string // tcp or udp
 	Address string
 }
 
-// tally is how requests to a target went since the last time somebody asked.
+// tally counts the results of the requests to a target since the previous tally.
 type tally struct {
 	Target   string
-	Requests int // each by a connection of its own
-	Held     int // by the connection that is kept open all the time
+	Requests int // each over a new connection
+	Held     int // over the connection that is kept open
 	Failed   int
-	Again    int // datagrams that were sent once more, as TCP does by itself
+	Again    int // datagrams sent again, as TCP would do by itself
 	Slowest  time.Duration
 	Errors   []string
 }
 
-// String returns the line that is shown of a tally.
+// String returns the tally as a line of text.
 func (t tally) String() string {
 	return fmt.Sprintf("%-28s %6d requests, %5d by a connection held, %d failed, %d datagrams sent again, slowest %v %s", t.Target, t.Requests, t.Held,
 		t.Failed, t.Again, t.Slowest.Round(time.Millisecond), strings.Join(t.Errors, "; "))
 }
 
-// gauge is a tally in the making.
+// gauge collects the tally of a target.
 type gauge struct {
 	target
 	mu  sync.Mutex
@@ -79,7 +79,7 @@ func (g *gauge) note(held bool, began time.Time, c *conversation, err error) {
 	}
 }
 
-// take returns the tally and begins another.
+// take returns the tally and starts a new one.
 func (g *gauge) take() tally {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -88,8 +88,8 @@ func (g *gauge) take() tally {
 	return now
 }
 
-// sendRequests sends requests to targets, given as JSON, until its input ends. It says "ready" when every target has answered once, and
-// prints the tallies for each line that it reads.
+// sendRequests sends requests to targets, given as JSON, until its input ends. It prints "ready"
+// once every target has answered, and then the tallies for each line that it reads.
 func sendRequests(args []string) int {
 	var targets []target
 	if err := json.Unmarshal([]byte(args[0]), &targets); err != nil {
@@ -118,7 +118,7 @@ func sendRequests(args []string) int {
 	return 0
 }
 
-// begin waits until the target answers, and lets the requests begin.
+// begin waits until the target answers, and starts sending requests.
 func (g *gauge) begin() error {
 	var held *conversation
 	for deadline := time.Now().Add(time.Minute); held == nil; time.Sleep(pace) {
@@ -138,7 +138,7 @@ func (g *gauge) begin() error {
 	return nil
 }
 
-// request asks again and again, each time by another connection.
+// request sends requests forever, each over a new connection.
 func (g *gauge) request() {
 	for ; ; time.Sleep(pace) {
 		began := time.Now()
@@ -150,7 +150,7 @@ func (g *gauge) request() {
 	}
 }
 
-// hold asks again and again by the same connection. Another takes its place when it fails.
+// hold sends requests forever over one connection, which it replaces when it fails.
 func (g *gauge) hold(c *conversation) {
 	for ; ; time.Sleep(5 * pace) {
 		began := time.Now()
@@ -171,13 +171,13 @@ func (g *gauge) hold(c *conversation) {
 	}
 }
 
-// conversation is a connection with a server of agnhost's netexec.
+// conversation is a connection to a server of agnhost's netexec.
 type conversation struct {
 	net.Conn
 	in    *bufio.Reader
 	udp   bool
-	asked int // datagrams with another question
-	again int // datagrams with the same
+	asked int // questions sent by datagram
+	again int // datagrams sent again
 }
 
 func dial(t target) (*conversation, error) {
@@ -188,7 +188,8 @@ func dial(t target) (*conversation, error) {
 	return &conversation{Conn: conn, in: bufio.NewReader(conn), udp: t.Network == "udp"}, nil
 }
 
-// ask has the server say who it is. The last question of a connection is the only one that a server may close it after.
+// ask asks the server for its host name. The server may close the connection only after the last
+// question.
 func (c *conversation) ask(last bool) error {
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
@@ -215,9 +216,9 @@ func (c *conversation) ask(last bool) error {
 	return err
 }
 
-// askByDatagram asks with a datagram, and once more when no answer has come for as long as TCP waits for one: a single datagram may
-// be lost on a machine that is busy, and a flow that is dead stays so. No question is the same as the one before: a late answer
-// is to the wrong one.
+// askByDatagram sends a datagram, and sends it again after a second without an answer, which is how
+// long TCP waits for one: on a busy machine a single datagram may be lost, whereas a broken flow
+// stays broken. Every question is different, so a late answer is not taken for the current one.
 func (c *conversation) askByDatagram() error {
 	c.asked++
 	question, answer := fmt.Sprintf("echo %d", c.asked), make([]byte, 512)

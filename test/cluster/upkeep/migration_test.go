@@ -24,8 +24,8 @@ import (
 //go:embed migration.yaml
 var migration string
 
-// TestMigration installs the agent on a cluster that works, with the bridge plugin and kube-proxy, and then takes kube-proxy away, as
-// docs/migration.md tells. Pods of the plugin are not restarted.
+// TestMigration installs the agent on a working cluster with the bridge plugin and kube-proxy, and
+// then removes kube-proxy, as docs/migration.md describes. The plugin's pods are not restarted.
 func TestMigration(t *testing.T) {
 	dir := t.TempDir()
 	f := newFixture(t, "-family", "ipv4", "-cni", "bridge", "-proxy", "nftables")
@@ -44,7 +44,7 @@ func TestMigration(t *testing.T) {
 		fn()
 		slices.Concat(requests, mixed).check(f)
 		if t.Failed() {
-			t.FailNow() // what comes next stands on it
+			t.FailNow() // the following steps depend on it
 		}
 	}
 	former, held := f.pods(), map[string]map[int]netip.AddrPort{}
@@ -55,14 +55,14 @@ func TestMigration(t *testing.T) {
 	})
 	run("install", func() { f.install(dir, "-routing", "native", "-set", "podNetwork=main") })
 	run("former pods by the socket", func() { f.bySocket(held) })
-	once := f.startSources() // the agents have translated what these hold
+	once := f.startSources() // the agents translate the connections that these hold
 	once[:len(once)-1].stop()
 	requests = append(requests, once[len(once)-1])
 	run("back to kube-proxy", func() { f.clean(true) })
 	run("and again", func() { f.clean(false) })
 	run("new pods", func() { mixed = f.startMixed(former) })
 	run("kube-proxy ends", f.endProxies)
-	requests.stop() // netfilter has translated what they hold
+	requests.stop() // netfilter translates the connections that they hold
 	requests = nil
 	run("without its rules", func() {
 		requests = f.startSources()
@@ -70,13 +70,13 @@ func TestMigration(t *testing.T) {
 	})
 }
 
-// formerClients are pods of the former plugin that ask, by their node.
+// formerClients returns the client pods of the former plugin, by node.
 func formerClients() map[string]string {
 	return map[string]string{"node1": "client", "node2": "client2"}
 }
 
-// clean has the nodes cleaned in place of agents, or agents again. The connections of the client outside that they translate
-// go on by netfilter.
+// clean replaces the agents with cleanup jobs, or starts agents again. The outside client's
+// connections, which the agents translate, continue through netfilter.
 func (f *fixture) clean(is bool) {
 	f.t.Helper()
 	f.helm("upgrade", "--namespace=kube-system", "--reuse-values", fmt.Sprintf("--set=cleanup=%v", is), "--wait", "--wait-for-jobs", "--timeout=3m", "fairlead", "charts/fairlead")
@@ -88,25 +88,25 @@ func (f *fixture) clean(is bool) {
 		text := f.mustAsk("--namespace=kube-system", "logs", job)
 		first, _, _ := strings.Cut(text, "\n")
 		if !strings.Contains(first, "netfilter goes on with") {
-			f.t.Errorf("of %s nothing goes on:\n%s", job, text)
+			f.t.Errorf("%s hands no connection over to netfilter:\n%s", job, text)
 		}
 		f.t.Log(first)
 	}
 }
 
-// clusterIP returns where a Service of the cluster is.
+// clusterIP returns the address and port of a Service of the cluster.
 func (f *fixture) clusterIP(name string) string {
 	f.t.Helper()
 	return f.mustAsk("get", "service", name, "--output=jsonpath={.spec.clusterIP}") + ":80"
 }
 
-// podState is what may not change of a pod that nobody restarts.
+// podState is the state of a pod that must not change while nobody restarts it.
 type podState struct {
 	UID, Node, IP string
 	Restarts      int
 }
 
-// pods returns all pods that have an address of their own, which no other may have.
+// pods returns all pods that have their own address, and checks that no two share one.
 func (f *fixture) pods() map[string]podState {
 	f.t.Helper()
 	var list struct {
@@ -133,7 +133,7 @@ func (f *fixture) pods() map[string]podState {
 		}
 		name := p.Metadata.Namespace + "/" + p.Metadata.Name
 		if other := whose[p.Status.PodIP]; other != "" || p.Status.PodIP == "" {
-			f.t.Errorf("%s has the address %q, as %q has", name, p.Status.PodIP, other)
+			f.t.Errorf("%s has the address %q, which %q has too", name, p.Status.PodIP, other)
 		}
 		whose[p.Status.PodIP] = name
 		is := podState{UID: p.Metadata.UID, Node: p.Spec.NodeName, IP: p.Status.PodIP}
@@ -145,7 +145,7 @@ func (f *fixture) pods() map[string]podState {
 	return all
 }
 
-// peers returns, by their port, whom the connections by TCP of a place are with as the kernel has it.
+// peers returns the peers of the TCP connections in a place as the kernel sees them, by local port.
 func (f *fixture) peers(at place.Place) map[int]netip.AddrPort {
 	f.t.Helper()
 	found := map[int]netip.AddrPort{}
@@ -165,13 +165,13 @@ func (f *fixture) peers(at place.Place) map[int]netip.AddrPort {
 	return found
 }
 
-// bySocket checks that connections of former pods to a Service are with the backend itself, but for those that were there before, which
-// go on.
+// bySocket checks that the connections of former pods to a Service go to the backend itself, except
+// for those that existed before, which continue.
 func (f *fixture) bySocket(held map[string]map[int]netip.AddrPort) {
 	service := netip.MustParseAddrPort(f.clusterIP("echo"))
 	for node, name := range formerClients() {
 		at := f.podPlace(node, name)
-		// A connection that is held can be looked at.
+		// A connection that is kept open can be inspected.
 		f.newSource(name, at, []target{{name + ", once more", "tcp", service.String()}})
 		before, direct := 0, 0
 		for port, peer := range f.peers(at) {
@@ -179,20 +179,20 @@ func (f *fixture) bySocket(held map[string]map[int]netip.AddrPort) {
 			case peer == service && held[name][port] == service:
 				before++
 			case peer == service:
-				f.t.Errorf("%s has a connection with the Service that it did not have before, from port %d", name, port)
+				f.t.Errorf("%s has a new connection to the Service's own address, from port %d", name, port)
 			case peer.Port() == 8080:
 				direct++
 			}
 		}
 		if before == 0 || direct == 0 {
-			f.t.Errorf("%s has %d connections of before, and %d with backends", name, before, direct)
+			f.t.Errorf("%s has %d earlier connections and %d to backends, want some of both", name, before, direct)
 		}
-		f.t.Logf("%s: %d connections of before through netfilter, %d with backends", name, before, direct)
+		f.t.Logf("%s: %d earlier connections through netfilter, %d to backends", name, before, direct)
 	}
 }
 
-// startMixed starts pods that get their network from the agent, and has former and new pods ask each other, by their addresses and by
-// Services, on the same node and on the other.
+// startMixed starts pods that get their network from the agent, and has former and new pods send
+// requests to each other, by address and through Services, on the same node and on the other one.
 func (f *fixture) startMixed(former map[string]podState) (all sources) {
 	f.apply(migration)
 	f.mustAsk("rollout", "status", "daemonset/fresh", waitFlag)
@@ -214,14 +214,14 @@ func (f *fixture) startMixed(former map[string]podState) (all sources) {
 			places[name] = f.podPlace(pod.Node, name)
 		}
 		if isNew != slices.Contains(ours, pod.IP) {
-			f.t.Errorf("of %s with %s, the agents gave out %v", name, pod.IP, ours)
+			f.t.Errorf("the address of %s is %s; the agents gave out %v", name, pod.IP, ours)
 		}
 		if isNew || strings.HasPrefix(name, "echo-") {
 			targets = append(targets, target{name + " of " + pod.Node, "tcp", pod.IP + ":8080"})
 		}
 	}
 	if len(places) != 2*f.Nodes || len(targets) != 2+2*f.Nodes {
-		f.t.Fatalf("%d pods ask, %d targets", len(places), len(targets))
+		f.t.Fatalf("%d pods send requests, to %d targets", len(places), len(targets))
 	}
 	for name, at := range places {
 		var list []target
@@ -249,7 +249,8 @@ func (f *fixture) ours() (list []string) {
 	return list
 }
 
-// endProxies ends kube-proxy on every node, whose rules stay, and waits until the agent has the ports that it had.
+// endProxies stops kube-proxy on every node, leaving its rules, and waits until the agent has taken
+// over its ports.
 func (f *fixture) endProxies() {
 	for _, node := range f.Names() {
 		ended := 0
@@ -266,7 +267,7 @@ func (f *fixture) endProxies() {
 		}
 	}
 	for _, pod := range strings.Fields(f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=app.kubernetes.io/name=fairlead", "--output=name")) {
-		f.await("the agent has the ports of kube-proxy", func() error {
+		f.await("the agent takes over kube-proxy's ports", func() error {
 			text, err := f.ask("--namespace=kube-system", "exec", pod, "--container=agent", "--", "/fairlead", "status")
 			if err == nil && !strings.HasSuffix(strings.TrimSpace(text), "healthy") {
 				err = errors.New(text)
@@ -276,7 +277,7 @@ func (f *fixture) endProxies() {
 	}
 }
 
-// removeRules removes what kube-proxy left on the nodes.
+// removeRules removes the rules that kube-proxy left on the nodes.
 func (f *fixture) removeRules() {
 	programs, err := pinned.Find("kube-proxy")
 	if err != nil {

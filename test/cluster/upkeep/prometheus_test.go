@@ -22,14 +22,16 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// prometheus is one that scrapes the agents and judges their alerts, as an operator has it.
+// prometheus is a Prometheus that scrapes the agents and evaluates their alerts, as an operator
+// would run it.
 type prometheus struct {
 	client http.Client
 	ended  chan struct{}
-	log    bytes.Buffer // for whoever has seen it end
+	log    bytes.Buffer // to be read only after ended is closed
 }
 
-// startPrometheus starts one where the nodes are reached. It scrapes often, since nobody wants to wait.
+// startPrometheus starts Prometheus where it can reach the nodes. It scrapes every second to keep
+// the test short.
 func (f *fixture) startPrometheus() *prometheus {
 	f.t.Helper()
 	alerts, err := filepath.Abs(filepath.Join(root, "charts/fairlead/alerts.yaml"))
@@ -55,11 +57,11 @@ func (f *fixture) startPrometheus() *prometheus {
 		f.t.Fatal(err)
 	}
 	go func() {
-		_ = cmd.Wait() // its log says why
+		_ = cmd.Wait() // its log shows why it ended
 		close(p.ended)
 	}()
 	f.t.Cleanup(func() {
-		_ = cmd.Process.Signal(unix.SIGTERM) // an error says that it has ended
+		_ = cmd.Process.Signal(unix.SIGTERM) // an error means that it has ended
 		<-p.ended
 	})
 	p.client.Transport = &http.Transport{DialContext: func(context.Context, string, string) (conn net.Conn, err error) {
@@ -69,7 +71,7 @@ func (f *fixture) startPrometheus() *prometheus {
 	return p
 }
 
-// ask asks its API, and reads the data of the answer into what into points to.
+// ask queries the API and decodes the data of the answer into the value that into points to.
 func (p *prometheus) ask(path string, query url.Values, into any) error {
 	select {
 	case <-p.ended:
@@ -94,7 +96,8 @@ func (p *prometheus) ask(path string, query url.Values, into any) error {
 	return json.Unmarshal(body.Data, into)
 }
 
-// nodes evaluates an expression, and returns how many series it has, and of which nodes.
+// nodes evaluates an expression, and returns the number of its series and the nodes that they come
+// from.
 func (p *prometheus) nodes(expr string) (series int, nodes []string, err error) {
 	var data struct {
 		Result []struct{ Metric map[string]string }
@@ -109,11 +112,13 @@ func (p *prometheus) nodes(expr string) (series int, nodes []string, err error) 
 	return len(data.Result), slices.Compact(nodes), nil
 }
 
-// optional begins the names of metrics that there are not by default: of pods with a rate, since agents are degraded that have nowhere for them to wait, as on
-// kernels without fq; and of what goes past TCP, which is off.
+// optional matches metrics that do not exist by default: those of pods with a bandwidth limit, as
+// agents are degraded without a queueing discipline for such pods, on kernels without fq; and those
+// of connections that bypass TCP, a feature that is off.
 var optional = regexp.MustCompile(`fairlead_(bandwidth|sockmap)_`)
 
-// expressions returns those of the chart's dashboard, of all nodes, without those of what is off.
+// expressions returns the expressions of the chart's dashboard for all nodes, without those of
+// optional metrics.
 func (f *fixture) expressions() (list []string) {
 	f.t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "charts/fairlead/dashboard.json"))
@@ -143,23 +148,25 @@ func (f *fixture) expressions() (list []string) {
 	return list
 }
 
-// seen has Prometheus scrape the agents: it has what the dashboard shows, of each node, and no alert fires or is about to.
+// seen has Prometheus scrape the agents, and checks that everything on the dashboard has data from
+// each node and that no alert is pending or firing.
 func (f *fixture) seen() {
 	p, expressions := f.startPrometheus(), f.expressions()
 	names := slices.Compact(slices.Sorted(slices.Values(regexp.MustCompile(`\bfairlead_\w+`).FindAllString(strings.Join(expressions, " "), -1))))
 	if len(names) < 50 {
-		f.t.Errorf("the dashboard shows %d metrics", len(names))
+		f.t.Errorf("the dashboard shows only %d metrics", len(names))
 	}
-	// Twice: there is no rate before. And the agents take up to a minute until they have counted NetworkPolicies.
-	f.await("every agent has told every metric twice", func() error {
+	// Every metric is needed twice, since a rate takes two samples. The agents take up to a minute
+	// until they have counted NetworkPolicies.
+	f.await("every agent has reported every metric twice", func() error {
 		for _, name := range names {
 			if _, nodes, err := p.nodes("count_over_time(" + name + "[5m]) > 1"); err != nil || !slices.Equal(nodes, f.Names()) {
-				return fmt.Errorf("%s is there from %q, %v", name, nodes, err)
+				return fmt.Errorf("%s is reported by %q, %v", name, nodes, err)
 			}
 		}
 		return nil
 	})
-	limit := regexp.MustCompile(`^(.*[})\]]) (?:>|==) 0$`) // shown if something is wrong
+	limit := regexp.MustCompile(`^(.*[})\]]) (?:>|==) 0$`) // has series only if something is wrong
 	for _, expr := range expressions {
 		if m := limit.FindStringSubmatch(expr); m != nil {
 			if n, _, err := p.nodes(expr); n != 0 || err != nil {
@@ -174,7 +181,7 @@ func (f *fixture) seen() {
 	f.quiet(p)
 }
 
-// quiet fails the test for every alert that cannot be judged, or fires, or is about to.
+// quiet fails the test for every alert that cannot be evaluated, is pending or fires.
 func (f *fixture) quiet(p *prometheus) {
 	type rule struct {
 		Name, Health, LastError, State string
@@ -182,7 +189,7 @@ func (f *fixture) quiet(p *prometheus) {
 	}
 	var data struct{ Groups []struct{ Rules []rule } }
 	since := time.Now()
-	f.await("all alerts are judged", func() error {
+	f.await("all alerts are evaluated", func() error {
 		data.Groups = nil
 		if err := p.ask("rules", nil, &data); err != nil {
 			return err
@@ -190,7 +197,7 @@ func (f *fixture) quiet(p *prometheus) {
 		for _, g := range data.Groups {
 			for _, r := range g.Rules {
 				if r.LastEvaluation.Before(since) {
-					return errors.New(r.Name + " is not")
+					return errors.New(r.Name + " is not evaluated")
 				}
 			}
 		}
@@ -201,11 +208,11 @@ func (f *fixture) quiet(p *prometheus) {
 		for _, r := range g.Rules {
 			judged++
 			if r.Health != "ok" || r.State != "inactive" {
-				f.t.Errorf("alert %s is %s, its health %s %s", r.Name, r.State, r.Health, r.LastError)
+				f.t.Errorf("alert %s is %s, health %s %s", r.Name, r.State, r.Health, r.LastError)
 			}
 		}
 	}
 	if judged < 20 {
-		f.t.Errorf("%d alerts were judged", judged)
+		f.t.Errorf("only %d alerts were evaluated", judged)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/test/cluster/place"
 )
 
-// source is a process somewhere in the cluster that sends requests.
+// source is a process in the cluster that sends requests.
 type source struct {
 	name string
 	in   io.WriteCloser
@@ -23,10 +23,10 @@ type source struct {
 	cmd  *exec.Cmd
 }
 
-// sources are all that send requests.
+// sources are all processes that send requests.
 type sources []*source
 
-// newSource starts a process that sends requests to targets, and waits until all have answered.
+// newSource starts a process that sends requests to the targets, and waits until all have answered.
 func (f *fixture) newSource(name string, at place.Place, targets []target) *source {
 	f.t.Helper()
 	self, err := os.Executable()
@@ -52,8 +52,8 @@ func (f *fixture) newSource(name string, at place.Place, targets []target) *sour
 	}
 	f.t.Cleanup(func() {
 		s.in.Close()
-		_ = s.cmd.Process.Kill() // an error says that it has ended
-		_ = s.cmd.Wait()         // how is no news
+		_ = s.cmd.Process.Kill() // an error means that it has ended
+		_ = s.cmd.Wait()         // it was killed
 	})
 	if line, err := s.out.ReadString('\n'); line != "ready\n" {
 		f.t.Fatalf("%s: %q, %v", name, line, err)
@@ -61,7 +61,7 @@ func (f *fixture) newSource(name string, at place.Place, targets []target) *sour
 	return s
 }
 
-// take returns how the requests went since the last time.
+// take returns the tallies of the requests since the previous call.
 func (s *source) take() (tallies []tally, err error) {
 	if _, err := io.WriteString(s.in, "\n"); err != nil {
 		return nil, fmt.Errorf("ask %s: %w", s.name, err)
@@ -76,7 +76,8 @@ func (s *source) take() (tallies []tally, err error) {
 	return tallies, nil
 }
 
-// startSources has requests sent from a pod, from a node and from outside, to Services by every way there is.
+// startSources sends requests from a pod, from a node and from outside to Services, in every
+// supported way.
 func (f *fixture) startSources() sources {
 	f.t.Helper()
 	var pod, node, outside []target
@@ -109,7 +110,7 @@ func (f *fixture) startSources() sources {
 			switch {
 			case i == 0:
 				both(&node, "a node, NodePort of its own", p.Addr(), "30080", "30081")
-			case !f.bridged: // or else see docs/limits.md, of two flows of one port: here there would be some
+			case !f.bridged: // or two flows would share a port; see docs/limits.md
 				both(&pod, "a pod, NodePort of "+name, p.Addr(), "30080", "30081")
 			}
 			both(&outside, "outside, NodePort of "+name, p.Addr(), "30080", "30081")
@@ -131,18 +132,18 @@ func (f *fixture) startSources() sources {
 	}
 }
 
-// stop ends the requests.
+// stop stops the requests.
 func (ss sources) stop() {
 	for _, s := range ss {
 		s.in.Close()
-		_ = s.cmd.Wait() // what it had to tell it has told
+		_ = s.cmd.Wait() // the tallies have been read
 	}
 }
 
-// settle is how long requests go on after what was done to the cluster: what that broke has to show.
+// settle is how long requests continue after a change of the cluster, so that damage shows.
 const settle = 2 * time.Second
 
-// tallies returns how all requests went since the last time.
+// tallies returns the tallies of all requests since the previous call.
 func (ss sources) tallies(f *fixture) (all []tally) {
 	f.t.Helper()
 	for _, s := range ss {
@@ -155,7 +156,7 @@ func (ss sources) tallies(f *fixture) (all []tally) {
 	return all
 }
 
-// check fails the test if a request failed since the last time, or if a target was not asked.
+// check fails the test if a request failed since the previous call, or if a target received none.
 func (ss sources) check(f *fixture) {
 	f.t.Helper()
 	time.Sleep(settle)

@@ -1,5 +1,6 @@
-// Package upkeep does to a cluster what is done to one over time: agents are installed by the chart, changed, lost, left
-// without an API server and removed, while requests are sent from everywhere. None may fail.
+// Package upkeep puts a cluster through its life: agents are installed with the chart, changed,
+// lost, left without an API server and removed, while requests are sent from everywhere. None may
+// fail.
 package upkeep
 
 import (
@@ -35,10 +36,10 @@ var late string
 
 var (
 	thorough = flag.Bool("thorough", false, "switch every feature, delete agents 20 times, and do without the API server for five minutes")
-	family   = flag.String("family", "ipv4", "of the cluster: ipv4, dual or ipv6")
+	family   = flag.String("family", "ipv4", "IP family of the cluster: ipv4, dual or ipv6")
 )
 
-// change is a value of the chart, and the option that it decides.
+// change is a value of the chart and the option that it sets.
 type change struct{ set, option, value string }
 
 func changes() []change {
@@ -55,7 +56,7 @@ func changes() []change {
 	return all[:1]
 }
 
-// makeImage makes the image of the agent.
+// makeImage builds the agent's image.
 func (f *fixture) makeImage(dir string) {
 	f.t.Helper()
 	image := exec.Command("go", "run", "./deploy/image", "-arch="+runtime.GOARCH, "-output="+dir)
@@ -65,7 +66,7 @@ func (f *fixture) makeImage(dir string) {
 	}
 }
 
-// install installs the agent, or brings it back.
+// install installs the agent, or installs it again.
 func (f *fixture) install(dir string, options ...string) {
 	f.t.Helper()
 	f.rig(nil, append([]string{"install", "-prefix", f.Prefix, "-chart", "charts/fairlead", "-image", dir + "/fairlead.tar"}, options...)...)
@@ -73,7 +74,7 @@ func (f *fixture) install(dir string, options ...string) {
 
 func TestUpkeep(t *testing.T) {
 	dir := t.TempDir()
-	f := newFixture(t, "-family", *family, "-cni", "none") // without anybody who gives pods a network, or serves Services
+	f := newFixture(t, "-family", *family, "-cni", "none") // with nothing that connects pods or serves Services
 	f.makeImage(dir)
 	before := f.snapshots()
 	f.install(dir, "-set", "metrics.address=:10249")
@@ -89,7 +90,7 @@ func TestUpkeep(t *testing.T) {
 			requests.check(&g)
 		})
 	}
-	run("nothing", func(*fixture) {}) // or the rest says nothing
+	run("nothing", func(*fixture) {}) // requests must succeed without any change
 	run("Prometheus", (*fixture).seen)
 	run("upgrade", (*fixture).upgrade)
 	run("rollback", (*fixture).rollback)
@@ -105,8 +106,8 @@ func TestUpkeep(t *testing.T) {
 	})
 }
 
-// isOfNoAgent reports whether a line about a node may differ after all: a node that was rebooted has a device with another hardware
-// address, and an address made of that.
+// isOfNoAgent reports whether a line about a node may differ regardless of agents: a rebooted node
+// has a device with another hardware address, and a link-local address derived from it.
 func isOfNoAgent(line string) bool {
 	return strings.Contains(line, "fe80::") && !strings.Contains(line, "fe80::/")
 }
@@ -116,8 +117,8 @@ func (f *fixture) apply(manifests string) {
 	f.rig(strings.NewReader(manifests), "kubectl", "-prefix", f.Prefix, "--", "apply", "--filename=-")
 }
 
-// upgrade switches features one after the other, as a user does on a cluster that works: the agents are replaced, a node at
-// a time.
+// upgrade switches features one after another on a working cluster, as a user would. The agents are
+// replaced one node at a time.
 func (f *fixture) upgrade() {
 	for _, c := range changes() {
 		f.helm("upgrade", "--namespace=kube-system", "--reuse-values", "--set="+c.set, "fairlead", "charts/fairlead")
@@ -128,13 +129,13 @@ func (f *fixture) upgrade() {
 	}
 }
 
-// rollback goes back to the first of all.
+// rollback returns to the first revision.
 func (f *fixture) rollback() {
 	f.helm("rollback", "--namespace=kube-system", "fairlead", "1")
 	f.agents()
 	for _, c := range changes() {
 		if is := f.option(c.option); is == c.value {
-			f.t.Errorf("after going back the agents have %s=%s", c.option, is)
+			f.t.Errorf("after the rollback, the agents still have %s=%s", c.option, is)
 		}
 	}
 }
@@ -150,7 +151,8 @@ func (f *fixture) deleteAgents() {
 	}
 }
 
-// withoutAPIServer has agents start that cannot ask for anything, and pods come and go at once when they can.
+// withoutAPIServer restarts agents while no API server runs, and adds and deletes pods as soon as
+// it is back.
 func (f *fixture) withoutAPIServer() {
 	f.rig(nil, "apiserver", "-prefix", f.Prefix, "stop")
 	for _, name := range f.Names() {
@@ -171,21 +173,22 @@ func (f *fixture) withoutAPIServer() {
 	f.agents()
 }
 
-// reboot reboots a node that others send requests to. What fails while it is down cannot be had otherwise; when it is back, all
-// has to be as it was: its pods have networks again, and nobody is left with what was there before.
+// reboot reboots a node that receives requests. Requests that fail while it is down are expected;
+// once it is back, everything must work as before: its pods have networks again, and no state from
+// before the reboot disturbs anyone.
 func (f *fixture) reboot(requests sources) {
 	const name = "node2"
 	f.rig(nil, "reboot", "-prefix", f.Prefix, name)
-	f.await(name+" has an agent that lives", func() error {
+	f.await(name+" has a live agent", func() error {
 		if f.agent(name) == 0 {
-			return errors.New("there is none")
+			return errors.New("no agent")
 		}
 		return f.lives(name)
 	})
 	f.agents()
 	f.mustAsk("rollout", "status", "daemonset/echo", waitFlag)
 	f.mustAsk("wait", "--for=condition=Ready", "node/"+name, waitFlag)
-	f.await("what was sent while "+name+" was down has failed or not", func() error {
+	f.await("requests no longer fail after "+name+" is back", func() error {
 		tallies := requests.tallies(f)
 		for _, y := range tallies {
 			if y.Failed > 0 || y.Requests == 0 || y.Held == 0 {
@@ -196,7 +199,8 @@ func (f *fixture) reboot(requests sources) {
 	})
 }
 
-// restartAgent kills the agent of a node, and waits until another lives that its kubelet has started.
+// restartAgent kills the agent of a node, and waits until its kubelet has started another one that
+// is live.
 func (f *fixture) restartAgent(node string) {
 	f.t.Helper()
 	old := f.agent(node)
@@ -206,15 +210,15 @@ func (f *fixture) restartAgent(node string) {
 	if err := unix.Kill(old, unix.SIGKILL); err != nil {
 		f.t.Fatal(err)
 	}
-	f.await("another agent lives on "+node, func() error {
+	f.await("a new agent is live on "+node, func() error {
 		if pid := f.agent(node); pid == 0 || pid == old {
-			return errors.New("there is none")
+			return errors.New("no new agent")
 		}
 		return f.lives(node)
 	})
 }
 
-// lives asks the agent of a node whether it is well, as its kubelet does.
+// lives performs the liveness probe of a node's agent, as the kubelet does.
 func (f *fixture) lives(node string) error {
 	var conn net.Conn
 	if err := f.Netns(node).Do(func() (err error) { conn, err = net.DialTimeout("tcp", "127.0.0.1:10247", patience); return err }); err != nil {
@@ -235,7 +239,7 @@ func (f *fixture) lives(node string) error {
 	return nil
 }
 
-// uninstall does what the chart tells users to do, on a cluster whose pods are gone.
+// uninstall follows the chart's instructions for users, on a cluster whose pods are gone.
 func (f *fixture) uninstall() {
 	f.mustAsk("delete", "daemonset,service", "echo", waitFlag)
 	f.mustAsk("delete", "pod", "client", "late", waitFlag)
@@ -246,7 +250,7 @@ func (f *fixture) uninstall() {
 	f.helm("uninstall", "--namespace=kube-system", "--wait", "fairlead")
 }
 
-// requireAsBefore says that agents have left nodes as they were.
+// requireAsBefore checks that the agents have left the nodes as they were.
 func (f *fixture) requireAsBefore(before map[string][]string) {
 	f.t.Helper()
 	after := f.snapshots()
@@ -256,11 +260,11 @@ func (f *fixture) requireAsBefore(before map[string][]string) {
 		}
 	}
 	if diff := cmp.Diff(before, after); diff != "" {
-		f.t.Errorf("what a node is like (-before +after):\n%s", diff)
+		f.t.Errorf("state of the nodes (-before +after):\n%s", diff)
 	}
 }
 
-// snapshots returns what each node is like.
+// snapshots returns the state of each node.
 func (f *fixture) snapshots() map[string][]string {
 	f.t.Helper()
 	self, err := os.Executable()
@@ -288,7 +292,7 @@ func (f *fixture) snapshots() map[string][]string {
 	return all
 }
 
-// printSnapshot runs on a node.
+// printSnapshot prints the state of the node that it runs on.
 func printSnapshot(cgroup string) int {
 	lines, err := snapshot.Take(snapshot.Places{
 		Cgroup: cgroup, Dirs: []string{"/sys/fs/bpf", "/run/fairlead", "/etc/cni", "/opt/cni", "/run/netns"},

@@ -5,18 +5,18 @@ import (
 	"regexp"
 )
 
-// Judged is a spec that ran, beside what was expected of it.
+// Judged is a spec that ran, together with its expected result.
 type Judged struct {
 	Spec
 	Expect Result
-	Reason string // for that
-	News   string // "" if it did what was expected
+	Reason string // for the expectation
+	News   string // how it differs from the expectation, or ""
 }
 
 // Verdict is the judgement on a run.
 type Verdict struct {
 	Specs    []Judged
-	Problems []string // each keeps the run from being good
+	Problems []string // any one makes the run bad
 }
 
 // Judge compares a run with the rows of the list that apply to its cluster. The focus is the regular expression that
@@ -49,7 +49,7 @@ func Judge(run *Run, list *List, focus *regexp.Regexp) *Verdict {
 	return v
 }
 
-// news says what is new about a result; "" if nothing is.
+// news describes how a result differs from the expectation, or returns "".
 func news(spec Spec, row Row) string {
 	switch {
 	case row.Scope == Never:
@@ -67,12 +67,13 @@ func news(spec Spec, row Row) string {
 	}
 }
 
-// absent says why a row is about nothing: upstream has renamed the spec, or it should have run and did not.
+// absent reports why a row has no result: upstream has renamed the spec, or the spec should have
+// run and did not.
 func absent(row Row, list *List, run *Run, ran map[string]bool, focus *regexp.Regexp) string {
 	known, should := false, false
 	for _, names := range []map[string]bool{ran, run.Others} {
 		for name := range names {
-			// A row gives way to those that say more, and is about nothing if they have all of its specs.
+			// A row yields to more specific rows, and is obsolete if they cover all of its specs.
 			best := list.Find(name)
 			if !row.matches(name) || best.Spec != row.Spec || best.Prefix != row.Prefix {
 				continue
@@ -96,10 +97,10 @@ func absent(row Row, list *List, run *Run, ran map[string]bool, focus *regexp.Re
 	}
 }
 
-// Good reports whether everything was as expected.
+// Good reports whether every result was as expected.
 func (v *Verdict) Good() bool { return len(v.Problems) == 0 }
 
-// Counts returns how many specs had each result.
+// Counts returns the number of specs with each result.
 func (v *Verdict) Counts() map[Result]int {
 	counts := map[Result]int{}
 	for _, s := range v.Specs {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// expected makes a list of rows whose columns are separated by " | ".
+// expected parses a list from rows whose columns are separated by " | ".
 func expected(t *testing.T, rows ...string) *List {
 	t.Helper()
 	text := "# a list\n\n" + header + "\n" + strings.ReplaceAll(strings.Join(rows, "\n"), " | ", "\t")
@@ -101,10 +101,10 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// The reports of an empty run would be read as a good one if nobody looked at what is absent.
+// An empty run must not pass for a good one.
 func TestEmptyRunIsNotGood(t *testing.T) {
 	if v := Judge(&Run{}, expected(t, "never | - | any | x | y"), regexp.MustCompile("")); v.Good() {
-		t.Error("a run of nothing is good")
+		t.Error("a run without specs is judged good")
 	}
 }
 
@@ -134,7 +134,7 @@ func TestWriteResults(t *testing.T) {
 	run.Others = map[string]bool{}
 	run.Specs[1].Why = "no answer\n" + run.Specs[1].Why // the attribute and the text
 	if diff := cmp.Diff(run, again); diff != "" {
-		t.Errorf("what the written report says (-want +have):\n%s", diff)
+		t.Errorf("contents of the written report (-want +have):\n%s", diff)
 	}
 }
 

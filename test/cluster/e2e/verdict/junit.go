@@ -1,5 +1,5 @@
-// Package verdict judges a run of upstream's end-to-end tests: what was expected of every spec, what it did, and what of
-// that is news. It reads reports and lists and runs nothing.
+// Package verdict judges a run of upstream's end-to-end tests: it compares the result of every spec
+// with the expected one and reports the differences. It reads reports and lists and runs nothing.
 package verdict
 
 import (
@@ -15,14 +15,15 @@ import (
 	"strings"
 )
 
-// Result is what became of a spec, or what should.
+// Result is the actual or expected result of a spec.
 type Result string
 
-// The results. A spec that gave two different ones in a run is Flaky; nothing can be expected to be.
+// The possible results. Flaky is a spec that had two different results in one run; a list cannot
+// expect it.
 const (
 	Pass  Result = "pass"
 	Fail  Result = "fail"
-	Skip  Result = "skip" // the spec looked at the cluster and left
+	Skip  Result = "skip" // the spec found that the cluster does not suit it
 	Flaky Result = "flaky"
 )
 
@@ -31,17 +32,17 @@ type Spec struct {
 	Name    string
 	Result  Result
 	Seconds float64
-	Why     string // what it says about a failure or a skip
+	Why     string // the message of a failure or a skip
 }
 
-// Run is what reports tell of a run.
+// Run is the contents of the reports of a run.
 type Run struct {
-	Specs    []Spec          // that ran, sorted by name
+	Specs    []Spec          // the specs that ran, sorted by name
 	Others   map[string]bool // names of specs of the suite that were not selected
-	Problems []string        // of the run as a whole
+	Problems []string        // with the run as a whole
 }
 
-// document is a JUnit report, whether its root is one suite or holds several.
+// document is a JUnit report whose root element is either a single suite or a list of suites.
 type document struct {
 	XMLName xml.Name
 	suite
@@ -73,8 +74,8 @@ type outcome struct {
 	Text    string `xml:",chardata"`
 }
 
-// ParseJUnit reads the report that the framework of the tests writes. What is not plainly a result is an error: a report
-// that is read kindly lets a broken run pass.
+// ParseJUnit reads the report written by the test framework. Anything that is not clearly a result
+// is an error, since a lenient reader would let a broken run pass.
 func ParseJUnit(from io.Reader) (*Run, error) {
 	decoder := xml.NewDecoder(from)
 	var doc document
@@ -150,7 +151,7 @@ func (r *Run) addCase(c testCase) error {
 	return nil
 }
 
-// read returns what became of a case, and whether it was selected at all.
+// read returns the result of a case, and whether the case was selected at all.
 func (c testCase) read() (spec Spec, selected bool, err error) {
 	if spec.Seconds, err = strconv.ParseFloat(cmp.Or(c.Time, "0"), 64); err != nil || spec.Seconds < 0 || math.IsNaN(spec.Seconds) || math.IsInf(spec.Seconds, 0) {
 		return spec, false, fmt.Errorf("it took %q seconds", c.Time)
@@ -174,7 +175,7 @@ func (c testCase) read() (spec Spec, selected bool, err error) {
 		return spec, false, nil
 	case "skipped":
 		if c.Skipped != nil {
-			// Without a reason it was not the spec that decided.
+			// A skip without a reason was not the spec's decision: the spec was not selected.
 			spec.Result, spec.Why = Skip, strings.TrimPrefix(strings.TrimPrefix(c.Skipped.Message, "skipped"), " - ")
 			return spec, spec.Why != "", nil
 		}
@@ -182,7 +183,7 @@ func (c testCase) read() (spec Spec, selected bool, err error) {
 	return spec, false, fmt.Errorf("its status %q is not what the rest of it says", c.Status)
 }
 
-// settle makes one of several results of the same spec.
+// settle merges several results of one spec.
 func (r *Run) settle() {
 	specs := map[string]Spec{}
 	for _, next := range r.Specs {
@@ -201,7 +202,7 @@ func (r *Run) settle() {
 	}
 }
 
-// Merge adds what another part of the same run reports.
+// Merge adds the report of another part of the same run.
 func (r *Run) Merge(part *Run) {
 	r.Specs = append(r.Specs, part.Specs...)
 	r.Problems = append(r.Problems, part.Problems...)
@@ -209,7 +210,7 @@ func (r *Run) Merge(part *Run) {
 	r.settle()
 }
 
-// oneLine makes a name fit into a line of a table.
+// oneLine replaces runs of white space so that a name fits into one column of a table.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 func firstLine(text string) string {
@@ -217,7 +218,7 @@ func firstLine(text string) string {
 	return line
 }
 
-// Failed reports whether the run tells of any failure.
+// Failed reports whether the run had any failure.
 func (r *Run) Failed() bool {
 	return len(r.Problems) > 0 || slices.ContainsFunc(r.Specs, func(s Spec) bool { return s.Result == Fail || s.Result == Flaky })
 }

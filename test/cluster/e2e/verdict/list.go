@@ -11,22 +11,22 @@ import (
 	"strings"
 )
 
-// Scope says in which runs a spec takes part.
+// Scope says which runs include a spec.
 type Scope string
 
 // The scopes.
 const (
 	Smoke Scope = "smoke" // also in the short run
-	Full  Scope = "full"  // in a run with a focus that has it
-	Never Scope = "never" // in none
+	Full  Scope = "full"  // in runs whose focus matches it
+	Never Scope = "never" // in no run
 )
 
-// Cluster is what a list may make a row depend on.
+// Cluster holds the properties of a cluster that rows can depend on.
 type Cluster struct {
-	Proxy  string // who serves Services: "fairlead", or the mode of kube-proxy
+	Proxy  string // what serves Services: "fairlead", or the mode of kube-proxy
 	Family string
 	Nodes  int
-	Minor  int // of Kubernetes: 36 for 1.36
+	Minor  int // minor version of Kubernetes: 36 for 1.36
 }
 
 // Row is a line of the list of expected results.
@@ -34,20 +34,21 @@ type Row struct {
 	Scope  Scope
 	Expect Result // "" for Never
 	When   string
-	Spec   string // the name, or its beginning if Prefix
+	Spec   string // the full name, or a prefix of it if Prefix is set
 	Prefix bool
 	Reason string
 
 	line int
 }
 
-// List is what is expected of the specs, in the order of the file.
+// List is the expected results of the specs, in the order of the file.
 type List struct{ rows []Row }
 
-// header is the first line that is no comment.
+// header is the first line of a list that is not a comment.
 const header = "run\texpect\twhen\tspec\treason"
 
-// ParseList reads a list and checks all that can be checked without a run. The error tells every mistake.
+// ParseList reads a list and checks everything that can be checked without a run. Its error lists
+// all mistakes.
 func ParseList(from io.Reader) (*List, error) {
 	list := &List{}
 	var problems []error
@@ -112,7 +113,7 @@ func parseRow(line string) (Row, error) {
 	return row, err
 }
 
-// check refuses a row that another one contradicts.
+// check rejects a row that repeats the spec and the conditions of an earlier one.
 func (l *List) check(row Row) error {
 	for _, other := range l.rows {
 		if other.Spec == row.Spec && other.Prefix == row.Prefix && other.When == row.When {
@@ -122,7 +123,7 @@ func (l *List) check(row Row) error {
 	return nil
 }
 
-// conditions counts what has to be true for the row to apply.
+// conditions returns the number of conditions of a row.
 func (r Row) conditions() int {
 	if r.When == always {
 		return 0
@@ -132,10 +133,10 @@ func (r Row) conditions() int {
 
 const always = "any"
 
-// numbered is a condition with a number in it.
+// numbered matches a condition that contains a number.
 var numbered = regexp.MustCompile(`^(nodes<|kubernetes[<>]1\.)(\d+)$`)
 
-// fits reports whether all the conditions hold in the cluster.
+// fits reports whether the cluster meets all the conditions.
 func (c Cluster) fits(when string) (bool, error) {
 	fits := true
 	for _, condition := range strings.Split(when, " ") {
@@ -169,7 +170,7 @@ func (c Cluster) fits(when string) (bool, error) {
 	return fits, nil
 }
 
-// In returns the rows that apply to a cluster.
+// In returns the rows that apply to the cluster.
 func (l *List) In(cluster Cluster) *List {
 	found := &List{}
 	for _, row := range l.rows {
@@ -184,8 +185,9 @@ func (r Row) matches(name string) bool {
 	return name == r.Spec || r.Prefix && strings.HasPrefix(name, r.Spec)
 }
 
-// Find returns the row that says most about a spec: that of its own name, else that of the longest beginning. Of two
-// with the same name the one with more conditions counts, and then the first. A spec without a row is expected to pass.
+// Find returns the most specific row for a spec: the row with its full name, or else the one with
+// the longest matching prefix. Among rows with equal names, the one with most conditions wins, then
+// the first. A spec without a row is expected to pass.
 func (l *List) Find(name string) Row {
 	best := Row{Scope: Full, Expect: Pass}
 	for _, row := range l.rows {
@@ -206,13 +208,13 @@ func (r Row) saysMore(than Row) bool {
 	return r.conditions() > than.conditions()
 }
 
-// suiteName is what the suite puts before every name when it looks for a focus.
+// suiteName is prepended by the suite to every name before it matches a focus.
 const suiteName = "Kubernetes e2e suite "
 
-// Smoke returns a regular expression of the specs of the short run.
+// Smoke returns a regular expression matching the specs of the short run.
 func (l *List) Smoke() string { return l.pattern(Smoke) }
 
-// Never returns a regular expression of the specs that must not run; "" if there is none.
+// Never returns a regular expression matching the specs that must not run, or "" if there are none.
 func (l *List) Never() string { return l.pattern(Never) }
 
 func (l *List) pattern(scope Scope) string {
@@ -223,7 +225,7 @@ func (l *List) pattern(scope Scope) string {
 		}
 		spec := regexp.QuoteMeta(row.Spec)
 		if !row.Prefix {
-			spec += " *$" // some names end so, until upstream sees it
+			spec += " *$" // some of upstream's names end in a space
 		}
 		specs = append(specs, spec)
 	}

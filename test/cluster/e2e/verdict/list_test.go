@@ -55,7 +55,7 @@ func TestParseList(t *testing.T) {
 	}
 	for _, text := range []string{"", "# nothing\n", header + "\n", "smoke\tpass\tany\ta\n"} {
 		if _, err := ParseList(strings.NewReader(text)); err == nil {
-			t.Errorf("%q was taken for a list", text)
+			t.Errorf("ParseList accepts %q", text)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestFind(t *testing.T) {
 	tests := []struct {
 		spec    string
 		cluster Cluster
-		want    string // scope, expectation, reason
+		want    string // scope, expectation and reason
 	}{
 		{"net x", Cluster{}, "full fail all of it"},
 		{"net udp", Cluster{}, "full pass "},
@@ -128,11 +128,11 @@ func TestPatterns(t *testing.T) {
 		t.Errorf("left out (-want +have):\n%s", diff)
 	}
 	if pattern := expected(t, "full | pass | any | a").Never(); pattern != "" {
-		t.Errorf("nothing is left out with %q", pattern)
+		t.Errorf("pattern %q without specs to leave out, want none", pattern)
 	}
 }
 
-// The list of the project itself is well-formed, and its short run is not empty.
+// The project's own list is well-formed, and its short run is not empty.
 func TestOurList(t *testing.T) {
 	file, err := os.Open("../expected.tsv")
 	if err != nil {
@@ -144,6 +144,6 @@ func TestOurList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if list.In(Cluster{Proxy: "fairlead", Family: "ipv4", Nodes: 3, Minor: 36}).Smoke() == "" {
-		t.Error("nothing is in the short run")
+		t.Error("the short run is empty")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-// WriteTSV writes a line for every spec that ran.
+// WriteTSV writes a line for each spec that ran.
 func (v *Verdict) WriteTSV(to io.Writer) error {
 	var text strings.Builder
 	text.WriteString("spec\tresult\tseconds\texpected\tnote\n")
@@ -57,8 +57,9 @@ type junitExtra struct {
 	Value string `xml:"value,attr"`
 }
 
-// WriteJUnit writes one report of all parts of the run, without the thousands of specs that were not selected. It tells
-// what happened; whether that was expected is a property of each case.
+// WriteJUnit writes one report for all parts of the run, without the thousands of specs that were
+// not selected. The report gives the actual results; the expected result is a property of each
+// case.
 func (v *Verdict) WriteJUnit(to io.Writer) error {
 	report := junitSuite{Name: strings.TrimSpace(suiteName), Tests: len(v.Specs)}
 	for _, s := range v.Specs {
@@ -86,7 +87,7 @@ func (v *Verdict) WriteJUnit(to io.Writer) error {
 	return nil
 }
 
-// printable replaces what terminals act on: a spec may print what a pod sent.
+// printable replaces characters that terminals interpret: a spec may print what a pod sent.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && !unicode.IsGraphic(r) {
