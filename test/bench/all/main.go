@@ -1,10 +1,11 @@
-// Command all runs benchmarks one after the other, as "make bench-NAME" does, and puts together what they found: all.json
-// with the rows of all of them, and a picture for each.
+// Command all runs benchmarks one after another, as "make bench-NAME" does, and collects their results:
+// all.json with the rows of all of them, and a picture of each.
 //
 //	go run ./test/bench/all -output _output/bench control socket
 //
-// Results of these benchmarks from an earlier run are removed first, so that a benchmark that fails leaves none instead
-// of old ones. It goes on with the next then, and exits 1 at the end; a missed goal is no failure.
+// It first removes results of these benchmarks from an earlier run, so that a benchmark that fails
+// leaves no results instead of old ones. After a failure it continues with the next benchmark and
+// exits 1 at the end; a missed goal is not a failure.
 package main
 
 import (
@@ -28,9 +29,9 @@ import (
 )
 
 func main() {
-	output := flag.String("output", "_output/bench", "the folder that results go to")
+	output := flag.String("output", "_output/bench", "the folder for results")
 	tool := flag.String("make", "make", "the make that runs the benchmarks")
-	fresh := flag.Bool("run", true, "run the benchmarks; else put together what is there")
+	fresh := flag.Bool("run", true, "run the benchmarks; if false, only collect existing results")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -44,11 +45,11 @@ func main() {
 	}
 }
 
-// runMake runs a benchmark as a user does.
+// runMake runs a benchmark as a user would.
 func runMake(ctx context.Context, tool, name string) error {
 	command := exec.CommandContext(ctx, tool, "--no-print-directory", "bench-"+name)
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
-	// A benchmark cleans up when it is told to end. One that does not end then is killed.
+	// A benchmark cleans up when it is terminated. If it does not end in time, it is killed.
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = 30 * time.Second
 	if err := command.Run(); err != nil {
@@ -57,18 +58,18 @@ func runMake(ctx context.Context, tool, name string) error {
 	return ctx.Err()
 }
 
-// suite is some benchmarks and where their results go.
+// suite is a set of benchmarks and the folder for their results.
 type suite struct {
 	folder string
 	out    io.Writer
-	run    func(name string) error // nil = they have run
+	run    func(name string) error // nil = they have already run
 	now    func() time.Time
 }
 
-// do runs the benchmarks and puts together what they found, also if one of them fails.
+// do runs the benchmarks and collects their results, even if some fail.
 func (s *suite) do(names []string) error {
 	if len(names) == 0 {
-		return errors.New("name the benchmarks")
+		return errors.New("no benchmarks given: name the benchmarks")
 	}
 	var rows []result.Row
 	var about []result.About
@@ -95,10 +96,10 @@ func (s *suite) do(names []string) error {
 	return errors.Join(failed...)
 }
 
-// one runs a benchmark, draws its results and returns them.
+// one runs one benchmark, draws its results and returns them.
 func (s *suite) one(name string) ([]result.Row, []result.About, error) {
 	if name == "all" || name == "" || strings.ContainsAny(name, "/. ") {
-		return nil, nil, fmt.Errorf("%q is no name of a benchmark", name)
+		return nil, nil, fmt.Errorf("%q is not the name of a benchmark", name)
 	}
 	path := filepath.Join(s.folder, name+".json")
 	picture := filepath.Join(s.folder, name+".svg")
@@ -133,7 +134,7 @@ func (s *suite) one(name string) ([]result.Row, []result.About, error) {
 	return rows, about, result.WriteFile(picture, &drawn)
 }
 
-// describe says in a line what results come from.
+// describe returns a line about the machine that the results come from.
 func describe(about []result.About) string {
 	var parts []string
 	for _, a := range about {
@@ -143,7 +144,7 @@ func describe(about []result.About) string {
 	return strings.Join(parts, "; ")
 }
 
-// verdicts counts what became of the goals.
+// verdicts counts the verdicts on the goals.
 func verdicts(rows []result.Row) string {
 	count := map[result.Verdict]int{}
 	for _, r := range rows {

@@ -48,8 +48,8 @@ func TestSuite(t *testing.T) {
 		{"another's rows", []string{"a", "alien"}, []string{"a/x", "a/y"}, "of another benchmark", ""},
 		{"all fail", []string{"broken"}, nil, "there are none", ""},
 		{"no names", nil, nil, "name the benchmarks", ""},
-		{"odd names", []string{"all"}, nil, `"all" is no name`, ""},
-		{"names of elsewhere", []string{"../a"}, nil, `"../a" is no name`, ""},
+		{"odd names", []string{"all"}, nil, `"all" is not the name`, ""},
+		{"names of elsewhere", []string{"../a"}, nil, `"../a" is not the name`, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -68,14 +68,14 @@ func TestSuite(t *testing.T) {
 			}
 			err := s.do(tt.names)
 			if (tt.fail == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.fail) || !strings.Contains(out.String(), tt.out) {
-				t.Errorf("have error %v, want one with %q; it says\n%s", err, tt.fail, &out)
+				t.Errorf("have error %v, want one with %q; output:\n%s", err, tt.fail, &out)
 			}
 			checkAll(t, folder, tt.want)
 		})
 	}
 }
 
-// checkAll checks which rows all.json has, and that there is something about them.
+// checkAll checks the rows of all.json, and that the machine is described.
 func checkAll(t *testing.T, folder string, want []string) {
 	t.Helper()
 	rows, err := result.Load(filepath.Join(folder, "all.json"))
@@ -95,7 +95,7 @@ func checkAll(t *testing.T, folder string, want []string) {
 	}
 }
 
-// Without running anything, what is there is put together and drawn.
+// Without running anything, existing results are collected and drawn.
 func TestCollect(t *testing.T) {
 	folder := t.TempDir()
 	save(t, folder, "a", row("a/x", result.Pass))

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m, funcs())) }
 
 func TestParse(t *testing.T) {
 	for args, fails := range map[string]string{
-		"": "", "-here -kernels=": "", "-kernels=": "no kernel", "-rounds=3": "tell nothing", "-window=0s": "nothing to see", "more": "not understood",
+		"": "", "-here -kernels=": "", "-kernels=": "no kernel", "-rounds=3": "too few", "-window=0s": "too short", "more": "unexpected argument",
 	} {
 		_, err := parse(strings.Fields(args))
 		if (fails == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), fails) {
@@ -35,11 +35,11 @@ func TestTimes(t *testing.T) {
 		t.Errorf("have %+v, want %+v", have, want)
 	}
 	if have := timesOf(nil); have != (times{}) {
-		t.Errorf("of none: %+v", have)
+		t.Errorf("of no times: %+v", have)
 	}
 }
 
-// A load sends, and what comes is what it says: requests that are answered, and bytes of streams.
+// A load sends requests, which are answered, and streams, whose bytes arrive; both are counted.
 func TestLoad(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -72,7 +72,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Rows of a machine keep all that they say, and say where they are from.
+// Rows taken over from a machine keep all their values, and name the machine.
 func TestTakeOver(t *testing.T) {
 	dir := t.TempDir()
 	inside, err := result.Begin(result.Config{Benchmark: "bandwidth", Path: filepath.Join(dir, "inside.json"), Out: io.Discard})

@@ -8,17 +8,17 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// limit is a queue that lets through so many bytes a second. It is put at the device by which a node's packets leave, where fairlead
-// has its own.
+// limit is a queueing discipline with a rate in bytes per second. It is attached to the device by
+// which packets leave the node, where fairlead attaches its own.
 type limit struct {
 	name string
 	put  func(index int, rate uint64) error
 }
 
-const class = 1 // of HTB, for all of the pods
+const class = 1 // of HTB, shared by all pods
 
 var limits = []limit{
-	{"HTB", func(index int, rate uint64) error { return putHTB(index, rate) }}, // its leaf is what the kernel makes: pfifo, as long as the device says
+	{"HTB", func(index int, rate uint64) error { return putHTB(index, rate) }}, // its leaf is the kernel's default: pfifo with the device's queue length
 	{"HTB with fq_codel", func(index int, rate uint64) error {
 		if err := putHTB(index, rate); err != nil {
 			return err
@@ -30,7 +30,8 @@ var limits = []limit{
 	{"TBF", putTBF},
 }
 
-// putHTB makes a tree with one class, which everything is of: no filter, so that what HTB takes is HTB's own.
+// putHTB attaches a tree with a single default class and no filters, so that the cost measured is
+// that of HTB itself.
 func putHTB(index int, rate uint64) error {
 	root := netlink.NewHtb(netlink.QdiscAttrs{LinkIndex: index, Parent: netlink.HANDLE_ROOT, Handle: netlink.MakeHandle(1, 0)})
 	root.Defcls = class
@@ -43,8 +44,8 @@ func putHTB(index int, rate uint64) error {
 	))
 }
 
-// putTBF makes a queue of 25 ms, as the plugin "bandwidth" of CNI has it, with what a pod of fairlead may make up for in a burst, and
-// room for a merged packet.
+// putTBF attaches a queue of 25 ms, like the CNI plugin "bandwidth", with a burst as large as
+// fairlead allows a pod, and room for a merged packet.
 func putTBF(index int, rate uint64) error {
 	burst := max(rate/50, 1<<16)
 	return netlink.QdiscAdd(&netlink.Tbf{
@@ -53,7 +54,7 @@ func putTBF(index int, rate uint64) error {
 	})
 }
 
-// during does something while the queue is at a namespace's eth0.
+// during calls do while the queue is attached to eth0 of a namespace.
 func (l *limit) during(ns *rig.Netns, rate uint64, do func() error) (err error) {
 	at := func(f func(index int) error) error {
 		return ns.Do(func() error {
@@ -65,7 +66,7 @@ func (l *limit) during(ns *rig.Netns, rate uint64, do func() error) (err error) 
 		})
 	}
 	if err := at(func(index int) error { return l.put(index, rate) }); err != nil {
-		return fmt.Errorf("put %s at eth0: %w", l.name, err)
+		return fmt.Errorf("attach %s to eth0: %w", l.name, err)
 	}
 	if err := do(); err != nil {
 		return err

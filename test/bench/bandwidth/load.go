@@ -18,27 +18,27 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The ports outside: where all that comes is counted, and where it is sent back.
+// The ports outside: one counts what arrives, the other echoes it.
 const (
 	streamPort = 9
 	askPort    = 7
 )
 
-// pause is how long a connection waits with the next request: a processor that has nothing else to do makes requests slow that are
-// made as fast as they can be, which is not what is looked at here.
+// pause is the delay between a connection's requests. Requests sent as fast as possible are slow on
+// a processor that has nothing else to do, which is not what is measured here.
 const pause = 5 * time.Millisecond
 
-// load is what a pod sends at the same time.
+// load is the traffic that a pod sends at one time.
 type load struct {
 	To      netip.Addr
-	Streams int           // connections that write for as long as it lasts
-	Askers  int           // connections that ask, and again once a byte has come in answer
+	Streams int           // connections that write all the time
+	Askers  int           // connections that send a request, and the next one after a byte in answer
 	Size    int           // bytes of a request; zero = 1
-	WarmUp  time.Duration // before anything counts
-	Window  time.Duration // for which requests and bytes count
+	WarmUp  time.Duration // before anything is counted
+	Window  time.Duration // in which requests and bytes are counted
 }
 
-// times are of all requests that were on their way within the window, in milliseconds.
+// times are quantiles over all requests that were in flight during the window, in milliseconds.
 type times struct {
 	Asked         int
 	P50, P95, P99 float64
@@ -58,7 +58,8 @@ func asChild(work func(args []string) error) func([]string) int {
 	}
 }
 
-// sink takes what comes, and prints how many bytes of streams that were, and how many requests, whenever it reads a line.
+// sink receives streams and requests. For each line that it reads, it prints the bytes of streams
+// and the number of requests so far.
 func sink([]string) error {
 	var bytes, asked atomic.Uint64
 	for port, serve := range map[int]func(net.Conn){
@@ -105,8 +106,8 @@ func (c counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// send connects, says so, and sends. Once it reads a line, requests count, and when all that count are answered it prints their times.
-// It ends with its input.
+// send connects, reports that it is ready, and sends. Once it reads a line, requests are counted;
+// when all counted requests are answered, it prints their times. It ends when its input ends.
 func send(args []string) error {
 	var l load
 	if err := json.Unmarshal([]byte(args[0]), &l); err != nil {
@@ -123,7 +124,7 @@ func send(args []string) error {
 		if err != nil {
 			return nil, err
 		}
-		return conn, conn.(*net.TCPConn).SetLinger(0) // what has not left yet is for nobody when this ends
+		return conn, conn.(*net.TCPConn).SetLinger(0) // discard unsent data at the end
 	}
 	var asks, streams []net.Conn
 	for range l.Askers {
@@ -131,7 +132,7 @@ func send(args []string) error {
 		if err != nil {
 			return err
 		}
-		if _, err := conn.Write(binary.BigEndian.AppendUint32(nil, uint32(max(l.Size, 1)))); err != nil { // how much a request is
+		if _, err := conn.Write(binary.BigEndian.AppendUint32(nil, uint32(max(l.Size, 1)))); err != nil { // the size of requests
 			return err
 		}
 		asks = append(asks, conn)
@@ -160,7 +161,8 @@ func send(args []string) error {
 					failed <- fmt.Errorf("ask: %w", err)
 					return
 				}
-				// One that has been on its way when the window began counts too: those that take longer than it are all of that kind.
+				// Requests that were in flight when the window began count too; those that take
+				// longer than the window all are.
 				if from, ended := begin.Load(), time.Since(epoch); from > 0 && int64(ended) >= from {
 					took[i] = append(took[i], ended-start)
 				}
@@ -187,7 +189,7 @@ func send(args []string) error {
 	begin.Store(int64(now))
 	end.Store(int64(now + l.Window))
 	asking.Wait()
-	if rest := l.Window - (time.Since(epoch) - now); rest > 0 { // of a load without requests
+	if rest := l.Window - (time.Since(epoch) - now); rest > 0 { // if the load has no requests
 		time.Sleep(rest)
 	}
 	select {

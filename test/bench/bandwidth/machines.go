@@ -18,14 +18,14 @@ import (
 const (
 	job      = "bandwidth"
 	found    = "bandwidth.json"
-	memory   = 2048 // MiB: of two agents and what waits in queues
+	memory   = 2048 // MiB, for two agents and the packets in queues
 	jobLimit = 40 * time.Minute
 )
 
-// modules are those of the kernel's modules that agents, pods and limits of all kinds use.
+// modules are the kernel modules that agents, pods and all kinds of limits use.
 var modules = []string{"veth", "sch_ingress", "cls_bpf", "sch_fq", "sch_fq_codel", "sch_htb", "sch_tbf", "tcp_diag", "udp_diag"}
 
-// inMachines measures on one kernel after the other, each alone.
+// inMachines measures on one kernel after another, one machine at a time.
 func (o *options) inMachines(ctx context.Context, report *result.Report) error {
 	pins, err := debian.Pins()
 	if err != nil {
@@ -47,7 +47,7 @@ func (o *options) inMachines(ctx context.Context, report *result.Report) error {
 	return nil
 }
 
-// inMachine has the machine do what -here does, and takes over what that found.
+// inMachine runs the benchmark with -here in a virtual machine, and takes over its results.
 func (o *options) inMachine(ctx context.Context, report *result.Report, kernel *debian.Kernel) error {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
@@ -64,7 +64,7 @@ func (o *options) inMachine(ctx context.Context, report *result.Report, kernel *
 	for _, name := range []string{"bandwidth", "fairlead", "fairlead-cni"} {
 		m.Files = append(m.Files, vm.File{Path: vm.JobDir(job) + "/" + name, Mode: 0o755, Source: filepath.Join(o.binaries, name)})
 	}
-	// The script knows where files come back from.
+	// Only the script knows the folder that files are returned from.
 	results, err := m.Run(ctx, []vm.Job{{Name: job, Limit: jobLimit, Args: []string{
 		"sh", "-c", `exec ./bandwidth -here -binaries=` + vm.JobDir(job) + ` -output="$JOB_OUT/` + found + `" "$@"`, "sh",
 		"-only=" + o.only, "-rounds=" + strconv.Itoa(o.rounds), "-window=" + o.window.String(),
@@ -83,7 +83,7 @@ func (o *options) inMachine(ctx context.Context, report *result.Report, kernel *
 	return takeOver(report, filepath.Join(results[0].Out, found), "Linux "+kernel.Kernel)
 }
 
-// takeOver adds rows that were found elsewhere.
+// takeOver adds rows that were measured elsewhere.
 func takeOver(report *result.Report, path, where string) error {
 	rows, err := result.Load(path)
 	if err != nil {

@@ -1,5 +1,6 @@
-// Command bandwidth measures what keeping a pod to a rate does to its requests: a pod of the real agent beside the same pods behind
-// HTB and TBF, in virtual machines, since that takes a kernel with all of them.
+// Command bandwidth measures how keeping a pod to a rate affects its requests: a pod of the real
+// agent is compared with pods behind HTB and TBF. It runs in virtual machines, since it needs a
+// kernel that has all of these.
 package main
 
 import (
@@ -44,25 +45,25 @@ type options struct {
 func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("bandwidth", flag.ContinueOnError)
-	flags.StringVar(&o.binaries, "binaries", "_output/bench/bin", "the `folder` with fairlead, fairlead-cni and bandwidth itself, static ones")
-	flags.StringVar(&o.output, "output", "_output/bench/bandwidth.json", "the `file` that the JSON goes to")
-	flags.StringVar(&o.only, "only", "", "measure only what has this in its row")
-	flags.StringVar(&o.kernels, "kernels", "6.1 7.2", "which of Debian's kernels boot, one after the other, as test/kernels calls them")
+	flags.StringVar(&o.binaries, "binaries", "_output/bench/bin", "the `folder` with fairlead, fairlead-cni and bandwidth itself, statically linked")
+	flags.StringVar(&o.output, "output", "_output/bench/bandwidth.json", "the `file` for the results, in JSON")
+	flags.StringVar(&o.only, "only", "", "measure only rows that contain this")
+	flags.StringVar(&o.kernels, "kernels", "6.1 7.2", "Debian's kernels to boot, one after another, by their names in test/kernels")
 	flags.IntVar(&o.rounds, "rounds", 9, "rounds of every load")
-	flags.DurationVar(&o.window, "window", 2*time.Second, "for how long requests count in each run")
-	flags.BoolVar(&o.here, "here", false, "measure on the kernel that runs here, in no virtual machine")
+	flags.DurationVar(&o.window, "window", 2*time.Second, "how long requests are counted in each run")
+	flags.BoolVar(&o.here, "here", false, "measure on the running kernel, without a virtual machine")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	switch {
 	case flags.NArg() > 0:
-		return o, fmt.Errorf("%q is not understood; see -h", flags.Args())
+		return o, fmt.Errorf("unexpected arguments %q; see -h", flags.Args())
 	case o.window <= 0:
-		return o, fmt.Errorf("in a window of %s there is nothing to see", o.window)
+		return o, fmt.Errorf("a window of %s is too short", o.window)
 	case o.rounds < round.MinRounds:
-		return o, fmt.Errorf("%d rounds tell nothing; take at least %d", o.rounds, round.MinRounds)
+		return o, fmt.Errorf("%d rounds are too few; use at least %d", o.rounds, round.MinRounds)
 	case len(strings.Fields(o.kernels)) == 0 && !o.here:
-		return o, errors.New("no kernel is named")
+		return o, errors.New("no kernel named; set -kernels or -here")
 	}
 	return o, nil
 }

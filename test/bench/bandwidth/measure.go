@@ -13,39 +13,40 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// What is measured of every run.
+// What is measured in every run.
 const (
 	p50  = "ms, p50"
 	p95  = "ms, p95"
 	p99  = "ms, p99"
 	rate = "Mbit/s, of the streams"
-	cost = "ms, CPU of the machine per MB" // of streams alone: requests that are answered sooner are more, and cost more
+	cost = "ms, CPU of the machine per MB" // only of streams: faster answers mean more requests, which cost more
 )
 
-// What requests of a pod of fairlead may take, in times of those behind HTB.
+// The time that requests of a pod of fairlead may take, relative to those behind HTB.
 const (
 	goalP95 = 1.0 / 10
 	goalP99 = 1.0 / 5
 )
 
-// A rate may be such a part of what a pod can send without one, so that it is the rate that is seen and not the machine; beside requests
-// less, since they take what the machine has as well.
+// A rate may be at most 1/share of what a pod can send without one, so that the rate is measured and
+// not the machine. With requests beside streams the limit is 1/shareBeside, since requests need the
+// machine too.
 const (
 	share       = 4
 	shareBeside = 4 * share
 )
 
-// filling is how long streams run before anything counts: by then they have filled what there is to fill, as far as that does not take
-// half a minute.
+// filling is how long streams run before anything is counted. By then the queues are full, unless
+// they take half a minute to fill.
 const filling = 3 * time.Second
 
-// The ways to keep a pod to a rate, beside those of limits.
+// The ways to keep a pod to a rate, beside the limits.
 const (
 	ours   = "fairlead"
 	onPath = "HTB past the stack"
 )
 
-// kinds are the loads, by the name of their row, with what is asked of them.
+// kinds are the loads, by the name of their row, with their metrics.
 var kinds = []struct {
 	row     string
 	load    load
@@ -57,13 +58,13 @@ var kinds = []struct {
 	{"streams alone", load{Streams: 16, WarmUp: time.Second}, []string{cost, rate}},
 }
 
-// bench is the sites, and the rate that pods are kept to.
+// bench holds the sites, and the rate that pods are kept to.
 type bench struct {
 	options
-	limited *site // by the agent
-	past    *site // by HTB, at a node with the agent, past whose stack packets go
-	plain   *site // by what is at a node's eth0
-	bits    int   // a second
+	limited *site // rate kept by the agent
+	past    *site // rate kept by HTB, on a node with the agent, whose packets bypass the stack
+	plain   *site // rate kept by the queue at the node's eth0
+	bits    int   // per second
 	most    float64
 }
 
@@ -107,7 +108,8 @@ func (b *bench) close() error {
 	return errors.Join(errs...)
 }
 
-// choose looks how much a pod sends without a rate, and takes a round one that is far from that. It is the same on all machines that can.
+// choose measures what a pod sends without a rate, and picks a round rate far below that, the same
+// one on all machines that are fast enough.
 func (b *bench) choose(ctx context.Context, report *result.Report) (err error) {
 	for _, s := range []*site{b.limited, b.plain} {
 		sample, err := s.run(ctx, load{Streams: 4, WarmUp: time.Second, Window: b.window})
@@ -124,14 +126,14 @@ func (b *bench) choose(ctx context.Context, report *result.Report) (err error) {
 		}
 	}
 	if b.bits == 0 {
-		return fmt.Errorf("without a rate a pod sends %.3f Mbit/s: that is too little to tell anything", b.most)
+		return fmt.Errorf("without a rate a pod sends %.3f Mbit/s: that is too little to measure a rate", b.most)
 	}
 	fmt.Fprintf(report.Out(), "without a rate a pod sends %.0f Mbit/s; it is kept to %s\n", b.most, mbit(b.bits))
 	b.limited.pod, err = b.limited.addLimited(ctx, "rated", map[string]int{"limited": b.bits, "rated": b.bits})
 	return err
 }
 
-// compare has the ways to keep a pod to the rate take turns with a load.
+// compare runs a load with all the ways to keep a pod to the rate in turn.
 func (b *bench) compare(ctx context.Context, report *result.Report, row string, l load, metrics []string) error {
 	l.Window = b.window
 	variants := []round.Variant{
@@ -162,7 +164,7 @@ func (b *bench) compare(ctx context.Context, report *result.Report, row string, 
 	return nil
 }
 
-// runBehind runs a load while a queue at the node's eth0 keeps it to a rate.
+// runBehind runs a load while a queue at the node's eth0 limits its rate.
 func (s *site) runBehind(ctx context.Context, l *limit, bits int, what load) (sample round.Sample, err error) {
 	err = l.during(s.node, uint64(bits/8), func() error {
 		sample, err = s.run(ctx, what)
@@ -206,12 +208,12 @@ func (s *site) run(ctx context.Context, l load) (sample round.Sample, err error)
 		sample.Values[cost] = busy.Seconds() * 1e3 / (bytes / 1e6)
 		return sample, nil
 	}
-	sample.Claimed, sample.Arrived = uint64(t.Asked), after.asked-before.asked+uint64(l.Askers) // which had asked before they counted
+	sample.Claimed, sample.Arrived = uint64(t.Asked), after.asked-before.asked+uint64(l.Askers) // one of each was in flight when counting began
 	sample.Values[p50], sample.Values[p95], sample.Values[p99] = t.P50, t.P95, t.P99
 	return sample, nil
 }
 
-// reading is what was so far.
+// reading is the state of the counters at one time.
 type reading struct {
 	at           time.Time
 	bytes, asked uint64

@@ -15,11 +15,11 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// site is a node with a pod, and somebody outside who takes what the pod sends.
+// site is a node with a pod, and an outside host that receives what the pod sends.
 type site struct {
 	node, pod *rig.Netns
 	sink      *rig.Process
-	agent     *node.Node // nil where there is none
+	agent     *node.Node // nil if there is none
 	to        netip.Addr
 	closers   []func() error
 }
@@ -32,7 +32,7 @@ func (s *site) Close() error {
 	return errors.Join(errs...)
 }
 
-// newAgentSite makes one with the real agent.
+// newAgentSite makes a site with the real agent.
 func newAgentSite(ctx context.Context, binaries string, flags ...string) (_ *site, err error) {
 	n, err := node.New(binaries, flags...)
 	if err != nil {
@@ -62,7 +62,8 @@ func (s *site) addPod(ctx context.Context, id string) (*rig.Netns, error) {
 	return p.Netns, forget(p.Netns)
 }
 
-// newPlainSite makes one of the same devices whose packets the node's stack forwards, as it is behind any plugin that only makes devices.
+// newPlainSite makes a site with the same devices, where the node's stack forwards packets, as with
+// any plugin that only makes devices.
 func newPlainSite() (_ *site, err error) {
 	s := &site{to: node.Outside}
 	defer func() {
@@ -91,7 +92,7 @@ func newPlainSite() (_ *site, err error) {
 	return s, s.listen(outside)
 }
 
-// forget has a pod's connections begin as if each were the first.
+// forget keeps a pod's connections from starting with metrics of earlier ones.
 func forget(pod *rig.Netns) error { return pod.SetSysctl("net/ipv4/tcp_no_metrics_save", "1") }
 
 func (s *site) listen(outside *rig.Netns) (err error) {
@@ -105,7 +106,7 @@ func (s *site) listen(outside *rig.Netns) (err error) {
 	return nil
 }
 
-// came returns how many bytes of streams have come outside so far, and how many requests.
+// came returns the bytes of streams and the number of requests that have arrived outside so far.
 func (s *site) came() (bytes, asked uint64, err error) {
 	if _, err := fmt.Fprintln(s.sink.Stdin); err != nil {
 		return 0, 0, err
@@ -118,7 +119,8 @@ func (s *site) came() (bytes, asked uint64, err error) {
 	return bytes, asked, err
 }
 
-// addLimited adds a pod that has a rate in bits a second from its start: by then the agent has heard of it, which shows at the others that get one.
+// addLimited adds a pod that has a rate, in bits per second, from the start: when the agent has
+// applied the other rates, it knows this one too.
 func (s *site) addLimited(ctx context.Context, id string, rates map[string]int) (*rig.Netns, error) {
 	if err := s.annotate(rates); err != nil {
 		return nil, err
@@ -135,7 +137,7 @@ func (s *site) addLimited(ctx context.Context, id string, rates map[string]int) 
 	return pod, s.hold(ctx, rates)
 }
 
-// annotate gives pods of the agent rates in bits a second.
+// annotate sets the rates of the agent's pods, in bits per second.
 func (s *site) annotate(rates map[string]int) error {
 	var text strings.Builder
 	for id, rate := range rates {
@@ -153,7 +155,7 @@ spec: {nodeName: %[1]s, containers: []}
 	return s.agent.Apply(text.String())
 }
 
-// hold waits until pods are kept to their rates.
+// hold waits until the pods are kept to their rates.
 func (s *site) hold(ctx context.Context, rates map[string]int) error {
 	for deadline := time.Now().Add(time.Minute); ; {
 		held, err := s.limited()
@@ -168,7 +170,7 @@ func (s *site) hold(ctx context.Context, rates map[string]int) error {
 		case !missing:
 			return nil
 		case time.Now().After(deadline):
-			return fmt.Errorf("rates should be %v and are %v", rates, held)
+			return fmt.Errorf("rates: want %v, have %v", rates, held)
 		}
 		select {
 		case <-ctx.Done():
@@ -178,13 +180,13 @@ func (s *site) hold(ctx context.Context, rates map[string]int) error {
 	}
 }
 
-// started is a load that sends.
+// started is a running load.
 type started struct {
 	*rig.Process
 	load load
 }
 
-// begin has a pod send until it is told to end.
+// begin makes a pod send until the load is stopped.
 func begin(pod *rig.Netns, l load) (*started, error) {
 	text, err := json.Marshal(l)
 	if err != nil {
@@ -201,7 +203,7 @@ func begin(pod *rig.Netns, l load) (*started, error) {
 	return &started{p, l}, nil
 }
 
-// count has what it asks from now on count, for the window, and returns how long that took.
+// count counts requests from now on, for the window, and returns how long they took.
 func (s *started) count() (t times, err error) {
 	if _, err := fmt.Fprintln(s.Stdin); err != nil {
 		return t, errors.Join(err, s.Wait())
@@ -215,10 +217,10 @@ func (s *started) count() (t times, err error) {
 
 func mbit(bits int) string { return strconv.FormatFloat(float64(bits)/1e6, 'f', -1, 64) + " Mbit/s" }
 
-// limited is what "fairlead bandwidth list" says of a pod.
+// limited is an entry of "fairlead bandwidth list".
 type limited struct {
 	Pod     string
-	Rate    uint64 // bits a second
+	Rate    uint64 // bits per second
 	Dropped uint64 // packets
 }
 

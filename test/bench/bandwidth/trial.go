@@ -8,21 +8,23 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// The trial is what people do who want to see whether the annotation holds: 50 Mbit/s, ten seconds, one connection.
+// The trial is what people do to see whether the annotation works: 50 Mbit/s, ten seconds, one
+// connection.
 const (
 	trialRow     = "a trial"
 	trialBits    = 50e6
 	trialSeconds = 10
-	trialLeast   = 0.95 // of what the rate leaves for data
-	trialMost    = 5.0  // % above that, from the beginning to the end of any second: a single one may make up for the machine's own pause before it
+	trialLeast   = 0.95 // fraction of what the rate leaves for data
+	trialMost    = 5.0  // % above that, on average from the beginning to the end of any second: a single second may make up for a pause of the machine
 	trialData    = 1448.0 / 1514
 )
 
-// trial prints what comes in each second, and judges it where the machine can do four times as much.
+// trial prints what arrives in each second, and judges it if the machine can send four times as
+// much.
 func (b *bench) trial(ctx context.Context, report *result.Report) (err error) {
 	s := b.limited
 	bits := int(trialBits)
-	pod, err := s.addLimited(ctx, "trial", map[string]int{"limited": b.bits + 8, "trial": bits}) // by another rate the agent shows that it knows
+	pod, err := s.addLimited(ctx, "trial", map[string]int{"limited": b.bits + 8, "trial": bits}) // once the other pod has its changed rate, the agent has read both
 	if err != nil {
 		return err
 	}
@@ -61,11 +63,12 @@ func (b *bench) trial(ctx context.Context, report *result.Report) (err error) {
 	return nil
 }
 
-// judge adds the rows of the trial, which are inconclusive where the machine can hardly do what the rate is.
+// judge adds the rows of the trial, which are inconclusive if the machine is hardly faster than the
+// rate.
 func (b *bench) judge(report *result.Report, rows []result.Row) {
 	why := ""
 	if b.most < share*trialBits/1e6 {
-		why = fmt.Sprintf("without a rate a pod sends %.0f Mbit/s here, and less than four times the rate says nothing of it", b.most)
+		why = fmt.Sprintf("without a rate a pod sends %.0f Mbit/s here, and less than four times the rate is not enough to judge it", b.most)
 	}
 	for _, row := range rows {
 		row.Row, row.Case = trialRow, mbit(int(trialBits))+" for ten seconds"
@@ -76,7 +79,7 @@ func (b *bench) judge(report *result.Report, rows []result.Row) {
 	}
 }
 
-// perSecond returns how many Mbit/s come in each second.
+// perSecond returns the Mbit/s that arrive in each second.
 func (s *site) perSecond(ctx context.Context) (list []float64, err error) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

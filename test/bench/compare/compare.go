@@ -9,31 +9,33 @@ import (
 )
 
 const (
-	// leastNoise is a change that is never told from chance: two runs of the same thing on the same machine differ by it.
+	// leastNoise is the smallest noise assumed: two runs of the same thing on the same machine
+	// differ by this much.
 	leastNoise = 0.05
-	// unknownNoise is taken for a row that was not measured in rounds, of which nobody knows how uncertain it is.
+	// unknownNoise is assumed for rows that were not measured in rounds, whose uncertainty is
+	// unknown.
 	unknownNoise = 0.2
 )
 
-// effect says what a change of a figure means.
+// effect classifies the change of a figure.
 type effect string
 
 const (
 	same    effect = ""        // within the noise
-	better  effect = "better"  // beyond it, in the direction that the metric wants
-	worse   effect = "WORSE"   // beyond it, in the other one
-	unsure  effect = "unsure"  // one of the two was inconclusive
+	better  effect = "better"  // beyond the noise, in the right direction
+	worse   effect = "WORSE"   // beyond the noise, in the wrong direction
+	unsure  effect = "unsure"  // one of the two results was inconclusive
 	added   effect = "new"     // only in the new results
 	missing effect = "MISSING" // only in the old ones
 )
 
-// change is what became of one row.
+// change compares the old and the new version of one row.
 type change struct {
 	old, new result.Row
-	ratio    bool    // the figures are ratios, and not values
+	ratio    bool    // the figures are ratios, not values
 	was, is  float64 // the figures
-	part     float64 // by how much the figure changed, as a part of what it was
-	noise    float64 // what a change is within by chance
+	part     float64 // change of the figure, as a fraction of the old one
+	noise    float64 // fraction by which the figure changes by chance
 	effect   effect
 }
 
@@ -43,7 +45,7 @@ type results struct {
 	about []result.About
 }
 
-// noise returns how uncertain the figure of a row was, as a part of it.
+// noise returns the uncertainty of a row's figure, as a fraction of it.
 func (r results) noise(key result.Key, ratio bool) float64 {
 	for _, about := range r.about {
 		for _, d := range about.Details {
@@ -58,12 +60,12 @@ func (r results) noise(key result.Key, ratio bool) float64 {
 	}
 	switch result.Unit(key.Metric) {
 	case "bytes", "KiB", "MiB", "GiB", "instructions":
-		return 0 // what is counted does not depend on who else is on the machine
+		return 0 // counts do not depend on what else the machine does
 	}
 	return unknownNoise
 }
 
-// machineOf returns on what a row's benchmark ran, "" if that was not written down.
+// machineOf returns the machine that a row's benchmark ran on, "" if that was not recorded.
 func (r results) machineOf(key result.Key) string {
 	for _, about := range r.about {
 		prefix := about.Benchmark + "/"
@@ -74,7 +76,8 @@ func (r results) machineOf(key result.Key) string {
 	return ""
 }
 
-// compare matches rows by name, in the order of the new ones, and then what is no longer there.
+// compare matches rows by name, in the order of the new results, followed by the rows that are
+// missing from them.
 func compare(old, new results) []change {
 	var changes []change
 	for _, row := range new.rows {
@@ -93,14 +96,14 @@ func compare(old, new results) []change {
 	return changes
 }
 
-// judge compares two rows of one name. Where both have a ratio, the ratios are what is compared: they hold on a machine
-// that was busier, and more or less on another one.
+// judge compares two rows of the same name. It compares the ratios if both have one: they still
+// hold if the machine was busier, and roughly on another machine.
 func judge(old, new results, was, is result.Row) change {
 	c := change{old: was, new: is, was: was.Value, is: is.Value}
 	if was.Ratio != 0 && is.Ratio != 0 {
 		c.ratio, c.was, c.is = true, was.Ratio, is.Ratio
 	}
-	// Errors that have nothing to do with each other add up by their squares.
+	// Independent errors add up by their squares.
 	c.noise = max(leastNoise, math.Hypot(old.noise(was.Key(), c.ratio), new.noise(is.Key(), c.ratio)))
 	switch {
 	case c.was != 0:
@@ -122,7 +125,7 @@ func judge(old, new results, was, is result.Row) change {
 	return c
 }
 
-// warnings says what makes the comparison weaker than it looks.
+// warnings returns the reasons why the comparison is weaker than it looks.
 func warnings(old, new results, changes []change) []string {
 	var list []string
 	for _, c := range changes {
@@ -143,12 +146,12 @@ func warnings(old, new results, changes []change) []string {
 
 func orUnknown(text string) string {
 	if text == "" {
-		return "not written down"
+		return "not recorded"
 	}
 	return text
 }
 
-// regressions counts what became worse or went missing, and what passed and now misses its goal.
+// regressions counts the rows that became worse, went missing, or passed and now miss their goal.
 func regressions(changes []change) int {
 	n := 0
 	for _, c := range changes {
@@ -159,7 +162,7 @@ func regressions(changes []change) int {
 	return n
 }
 
-// lost reports whether a goal that was met is not met any more by more than chance.
+// lost reports whether a goal that was met is now missed by more than chance.
 func (c change) lost() bool {
 	return c.old.Verdict == result.Pass && c.new.Verdict == result.Miss && c.effect != same && c.effect != better
 }

@@ -14,12 +14,12 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// rowOf returns a row of the one name that the tests use, with a value and maybe a ratio.
+// rowOf returns a row with the name that the tests use, a value and possibly a ratio.
 func rowOf(metric string, value, ratio float64, verdict result.Verdict) result.Row {
 	return result.Row{Row: "toy/r", Case: "c", Metric: metric, Value: value, Ratio: ratio, Verdict: verdict}
 }
 
-// with returns results of one row whose ratio and value are uncertain by so much.
+// with returns results of one row with the given uncertainties of ratio and value.
 func with(row result.Row, ratioNoise, valueNoise float64) results {
 	around := func(noise float64) result.Spread { return result.Spread{Median: 1, Low: 1 - noise, High: 1 + noise} }
 	return results{
@@ -81,7 +81,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Without rounds nobody knows how uncertain a time is. What is counted is certain.
+// Without rounds, the uncertainty of a time is unknown. Counts are certain.
 func TestUnknownNoise(t *testing.T) {
 	for metric, want := range map[string]effect{"us per service": same, "req/s": same, "bytes of live heap": worse, "instructions": worse} {
 		old, new := rowOf(metric, 100, 0, result.Pass), rowOf(metric, 120, 0, result.Pass)
@@ -112,7 +112,7 @@ func TestRun(t *testing.T) {
 	}
 	save(t, filepath.Join(old, "all.json"), "Abacus", before...)
 	save(t, filepath.Join(old, "toy.json"), "Abacus", row("ignored", "ns", 1, 0, result.Pass))
-	// Without an all.json the files of the benchmarks are read.
+	// Without an all.json, compare reads the files of the benchmarks.
 	save(t, filepath.Join(new, "toy.json"), "Abacus",
 		row("connect", "ns", 180, 1.8, result.Miss), row("rate", "req/s", 6000, 0, result.Pass), row("fresh", "ns", 7, 0.5, result.Pass))
 	save(t, elsewhere, "Slide rule", before...)
@@ -172,7 +172,7 @@ func TestLoadBroken(t *testing.T) {
 	if err := errors.Join(os.WriteFile(path, []byte("[]"), 0o600), os.WriteFile(result.AboutPath(path), []byte("{"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := run([]string{path, path}, io.Discard); err == nil || !strings.Contains(err.Error(), "come from") {
+	if _, err := run([]string{path, path}, io.Discard); err == nil || !strings.Contains(err.Error(), "read the origin") {
 		t.Errorf("have error %v", err)
 	}
 }

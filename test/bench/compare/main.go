@@ -1,11 +1,12 @@
-// Command compare tells what became better and what worse between two runs of the benchmarks.
+// Command compare reports what became better and what became worse between two runs of the benchmarks.
 //
 //	go run ./test/bench/compare OLD NEW
 //
-// OLD and NEW are JSON files of results, or folders with an all.json or else the files of single benchmarks. Rows are
-// matched by row, case and metric. A change counts when it is beyond what chance explains: 5 %, more where the rounds of
-// the two runs were less certain, and 28 % for times and rates that neither run measured in rounds. It exits 0 whatever
-// it found, with -strict 3 if something became worse or is gone. (Under "go run" every other code than 0 becomes 1.)
+// OLD and NEW are JSON files of results, or folders with an all.json or else the files of single
+// benchmarks. Rows are matched by row, case and metric. A change counts if it exceeds what chance
+// explains: 5 %, more if the rounds of the two runs were less certain, and 28 % for times and rates
+// that neither run measured in rounds. The exit code is 0 whatever the outcome; with -strict it is 3
+// if something became worse or is missing. (Under "go run" any code other than 0 becomes 1.)
 package main
 
 import (
@@ -23,7 +24,7 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// exitWorse is the code for a regression, apart from those of mistakes.
+// exitWorse is the exit code for a regression, distinct from those for errors.
 const exitWorse = 3
 
 func main() {
@@ -61,7 +62,7 @@ func run(arguments []string, out io.Writer) (int, error) {
 	return 0, nil
 }
 
-// load reads a file of results, or those of a folder.
+// load reads a file of results, or the results in a folder.
 func load(path string) (results, error) {
 	about, err := os.Stat(path)
 	if err != nil {
@@ -99,12 +100,12 @@ func filesOf(folder string) ([]string, error) {
 	}
 	paths = slices.DeleteFunc(paths, func(p string) bool { return strings.HasSuffix(p, ".machine.json") })
 	if len(paths) == 0 {
-		return nil, fmt.Errorf("find results: there are none in %s; make bench writes some to _output/bench", folder)
+		return nil, fmt.Errorf("find results: none in %s; make bench writes some to _output/bench", folder)
 	}
 	return paths, nil
 }
 
-// printTable prints what changed as a table, and a line that sums it up.
+// printTable prints the changes as a table, and a line that sums them up.
 func printTable(out io.Writer, changes []change, warnings []string) error {
 	for _, w := range warnings {
 		fmt.Fprintln(out, w)
@@ -159,7 +160,7 @@ func (c change) cells() []string {
 	return append(name, result.Figure(c.was)+mark, result.Figure(c.is)+mark, by, fmt.Sprintf("%.0f %%", 100*c.noise), verdict, string(c.effect))
 }
 
-// figureOf returns the ratio of a row, which has an x behind it, or else its value.
+// figureOf returns the ratio of a row, marked with an x, or else its value.
 func figureOf(r result.Row) string {
 	if r.Ratio != 0 {
 		return result.Figure(r.Ratio) + "x"

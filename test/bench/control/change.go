@@ -22,12 +22,12 @@ const (
 	median = "us, median"
 	tail   = "us, p99"
 
-	// tailGoal is what 99 of 100 changes take at most, in microseconds, and calm how late a process that only sleeps may be
-	// woken for the machine to be one on which that can be judged.
+	// tailGoal is the time in microseconds that 99 of 100 changes may take. calm is how late a
+	// process that only sleeps may be woken if the machine is to be fit for judging that.
 	tailGoal, calm = 1000, 300
 )
 
-// changes is an agent with many services, of which one changes at a time.
+// changes is an agent with many services, one of which changes at a time.
 type changes struct {
 	rig   *rig
 	words []*uint64
@@ -36,7 +36,7 @@ type changes struct {
 	ended chan error
 }
 
-// endpoints is how many a service of changes has.
+// endpoints is the number of endpoints of each service.
 const endpoints = 3
 
 func startChanges(services int) (*changes, error) {
@@ -64,8 +64,8 @@ func (c *changes) String() string {
 	return fmt.Sprintf("%d services x %d endpoints", len(c.words), endpoints)
 }
 
-// run makes changes one at a time, to an agent that sleeps, and measures from the object's arrival in the store to the
-// store of the word that the programs load.
+// run makes changes one at a time while the agent sleeps. It measures from the object's arrival in
+// the store until the word that the programs load is stored.
 func (c *changes) run(context.Context) (round.Sample, error) {
 	took := make([]float64, changesARun)
 	for i := range took {
@@ -78,8 +78,8 @@ func (c *changes) run(context.Context) (round.Sample, error) {
 	return sampleOf(took), nil
 }
 
-// one makes a change and returns the microseconds until it was visible. The set of endpoints changes by one, as in a
-// rollout.
+// one makes a change and returns the microseconds until it is visible. The set of endpoints changes
+// by one, as in a rollout.
 func (c *changes) one() (float64, error) {
 	n := c.made * 7919 % len(c.words)
 	slice := makeSlice(n, endpoints, 0)
@@ -99,7 +99,7 @@ func (c *changes) one() (float64, error) {
 	return micros(time.Since(start)), nil
 }
 
-// sampleOf says in the runner's form what single operations took, in microseconds.
+// sampleOf converts the times of single operations, in microseconds, to a sample.
 func sampleOf(took []float64) round.Sample {
 	var all float64
 	for _, t := range took {
@@ -114,7 +114,7 @@ func sampleOf(took []float64) round.Sample {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// measureChanges measures changes with each number of services, the smallest first.
+// measureChanges measures changes with each number of services, smallest first.
 func measureChanges(ctx context.Context, report *result.Report, services []int) (err error) {
 	var variants []round.Variant
 	var all []*changes
@@ -147,8 +147,8 @@ func measureChanges(ctx context.Context, report *result.Report, services []int) 
 	return nil
 }
 
-// judgeChange asks whether a change costs a small number of raw updates, as much with many services as with few, and
-// whether hardly any takes long.
+// judgeChange asks whether a change costs a small multiple of a raw update, as little with many
+// services as with few, and whether hardly any change takes long.
 func judgeChange(report *result.Report, series *round.Series, name, smallest, raw string) error {
 	questions := []round.Question{
 		{Row: "change, object to visible", Case: name, Metric: median, Variant: name, Yardstick: raw, Goal: 40},
@@ -176,7 +176,7 @@ func judgeChange(report *result.Report, series *round.Series, name, smallest, ra
 	return nil
 }
 
-// indexWords finds the word of every service of a fleet.
+// indexWords returns the word of every service of a fleet.
 func indexWords(t *maps.Tables, services int) []*uint64 {
 	words := make([]*uint64, services)
 	_ = t.Svcs.Each(func(key maps.SvcKey, row maps.Svc) {
@@ -186,7 +186,7 @@ func indexWords(t *maps.Tables, services int) []*uint64 {
 	return words
 }
 
-// rawUpdates is the yardstick: a BPF_MAP_UPDATE_ELEM of a row as it is.
+// rawUpdates is the yardstick: a BPF_MAP_UPDATE_ELEM that writes a row back unchanged.
 func rawUpdates(t *maps.Tables, n int) round.Variant {
 	return round.Variant{Name: "raw map update", Run: func(context.Context) (round.Sample, error) {
 		took := make([]float64, n)

@@ -12,17 +12,19 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// coldStart is an agent's start with so many services, none of which is in the maps.
+// coldStart is the start of an agent with the given number of services, none of which is in the
+// maps.
 type coldStart struct {
 	services, endpoints int
-	goal                time.Duration // for a service
+	goal                time.Duration // per service
 }
 
 func (c coldStart) String() string {
 	return fmt.Sprintf("%d services x %d endpoints", c.services, c.endpoints)
 }
 
-// variant measures from objects in memory to all maps written, for a service. The making of the maps is not measured.
+// variant measures the time per service from objects in memory to all maps written. Creating the
+// maps is not included.
 func (c coldStart) variant() round.Variant {
 	f := makeFleet(c.services, c.endpoints)
 	return round.Variant{Name: c.String(), Run: func(context.Context) (_ round.Sample, err error) {
@@ -49,7 +51,7 @@ func (c coldStart) variant() round.Variant {
 	}}
 }
 
-// measureCold measures starts beside raw updates of a map that is there.
+// measureCold measures starts beside raw updates of an existing map.
 func measureCold(ctx context.Context, report *result.Report, starts []coldStart) (err error) {
 	store := model.NewStore("node-0")
 	makeFleet(changesARun, 1).deliver(store)

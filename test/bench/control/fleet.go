@@ -9,7 +9,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// fleet is a set of objects as a source would have translated them: every string is its own.
+// fleet is a set of objects like those that a source translates: no two share a string.
 type fleet struct {
 	services []*model.Service
 	slices   []*model.Slice

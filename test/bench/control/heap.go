@@ -8,7 +8,8 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// heap measures what stays live: the objects, the reconciler's state, nothing else.
+// heap measures the memory that stays live: the objects and the reconciler's state, and nothing
+// else.
 func heap(services int) (result.Row, error) {
 	before := live()
 	store := model.NewStore("node-0")

@@ -1,6 +1,6 @@
-// Command control measures the control path on real maps: what one change of endpoints costs with few and with many
-// services, what a cold start costs, and how much memory the agent keeps per service. Times are measured in rounds, beside
-// raw map updates.
+// Command control measures the control path on real maps: the cost of one change of endpoints with
+// few and with many services, the cost of a cold start, and the agent's memory per service. Times
+// are measured in rounds, beside raw map updates.
 package main
 
 import (
@@ -19,9 +19,9 @@ import (
 )
 
 func main() {
-	output := flag.String("output", "_output/bench/control.json", "where the JSON goes")
+	output := flag.String("output", "_output/bench/control.json", "the file for the results, in JSON")
 	scale := flag.Int("scale", 1, "divide every number of services by this, for a quick look")
-	sleeps := flag.Bool("sleep", false, "be the control process, which only sleeps, until the input ends")
+	sleeps := flag.Bool("sleep", false, "act as the control process, which only sleeps until its input ends")
 	flag.Parse()
 	if *sleeps {
 		if err := sleep(os.Stdin, os.Stdout); err != nil {
@@ -37,8 +37,8 @@ func main() {
 }
 
 func run(out io.Writer, path string, scale int) error {
-	// Whoever waits for a change here spins, in the place of another process. It must not hold one of the few threads
-	// that Go gives the agent, which would make the agent wait for it.
+	// The goroutine that waits for a change spins, in place of another process. It must not hold
+	// one of the few threads that Go gives the agent, or the agent would wait for it.
 	runtime.GOMAXPROCS(runtime.NumCPU() + 1)
 	report, err := result.Begin(result.Config{Benchmark: "control", Path: path, Out: out})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/reconcile"
 )
 
-// rig is a Reconciler over real maps that no program reads and nobody pins.
+// rig is a Reconciler over real maps that are not pinned and not read by any program.
 type rig struct {
 	store      *model.Store
 	maps       *maps.Maps

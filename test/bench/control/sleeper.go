@@ -16,11 +16,12 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// nap is how long the sleeper sleeps at a time.
+// nap is how long the sleeper sleeps each time.
 const nap = 500 * time.Microsecond
 
-// sleeper is a process that only sleeps and notes how late it is woken: no tail below that is ours to shorten. It is
-// a process of its own because a sleeping goroutine waits for Go's scheduler as well, which rounds up to a millisecond.
+// sleeper is a process that only sleeps and notes how late it is woken: the agent cannot do better
+// than that. It is a separate process because a sleeping goroutine also waits for Go's scheduler,
+// which rounds up to a millisecond.
 type sleeper struct {
 	command *exec.Cmd
 	stop    io.Closer
@@ -43,7 +44,7 @@ func startSleeper() (*sleeper, error) {
 	return s, nil
 }
 
-// end ends the sleeper and returns how late it was woken each time, in microseconds.
+// end stops the sleeper and returns how late it was woken each time, in microseconds.
 func (s *sleeper) end() ([]float64, error) {
 	if err := s.stop.Close(); err != nil {
 		return nil, fmt.Errorf("end the control process: %w", err)
@@ -79,7 +80,7 @@ func sleepARun(ctx context.Context) (round.Sample, error) {
 	return sampleOf(late), err
 }
 
-// sleep is what the sleeper does until its input ends.
+// sleep is the sleeper's loop, which runs until its input ends.
 func sleep(in io.Reader, out io.Writer) error {
 	done := make(chan error, 1)
 	go func() {
@@ -99,7 +100,7 @@ func sleep(in io.Reader, out io.Writer) error {
 		}
 		start := time.Now()
 		if err := unix.Nanosleep(&request, nil); err != nil {
-			continue // a signal of Go's scheduler; the nap was cut short
+			continue // a signal of Go's scheduler cut the nap short
 		}
 		late = append(late, micros(max(0, time.Since(start)-nap)))
 	}

@@ -11,13 +11,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// wholePiece is how large free memory has to be in one piece to be left to the tables: as much as one entry of a processor's
-// table of pages leads to.
+// wholePiece is the size from which a contiguous piece of free memory is left to the tables: the
+// memory that one entry of a page directory maps.
 const wholePiece = 2 << 20
 
-// layBallast takes the free memory that is in smaller pieces, until it is closed. The kernel gives that away first: the table
-// that is made first would be all over the memory and one that is made later in one place, and of a million flows the same
-// program takes half as long again in the first.
+// layBallast takes the free memory that is in smaller pieces, until the map is closed. The kernel
+// hands out small pieces first: the table made first would be scattered over the memory and a later
+// one contiguous, and with a million flows the same program takes half as long again on the
+// scattered one.
 func layBallast() (*ebpf.Map, error) {
 	file, err := os.Open("/proc/buddyinfo")
 	if err != nil {
@@ -27,24 +28,25 @@ func layBallast() (*ebpf.Map, error) {
 	page := os.Getpagesize()
 	small, free, err := freeMemory(file, page)
 	if err != nil {
-		return nil, fmt.Errorf("read how free memory is cut up: %w", err)
+		return nil, fmt.Errorf("read the fragmentation of free memory: %w", err)
 	}
-	// Where most of the memory is like that, so is every table.
+	// If most of the memory is fragmented, so are all tables.
 	rows := min(small, free/4)/page + 1
 	return ebpf.NewMap(&ebpf.MapSpec{
 		Name: "ballast", Type: ebpf.Array, KeySize: 4, ValueSize: uint32(page), MaxEntries: uint32(rows),
 	})
 }
 
-// freeMemory reads what /proc/buddyinfo says of free memory: how many bytes are in small pieces, and how many there are at all.
-// A row has how many pieces there are of each size, from that of a page on, each twice the one before.
+// freeMemory parses /proc/buddyinfo and returns the bytes of free memory in small pieces and in
+// total. A row has the number of free pieces of each size, starting with one page and doubling from
+// column to column.
 func freeMemory(buddyinfo io.Reader, page int) (small, free int, err error) {
 	lines := bufio.NewScanner(buddyinfo)
 	for lines.Scan() {
 		_, row, _ := strings.Cut(lines.Text(), "zone")
 		fields := strings.Fields(row)
 		if len(fields) < 2 {
-			return 0, 0, fmt.Errorf("%q is no row of it", lines.Text())
+			return 0, 0, fmt.Errorf("%q is not a row of it", lines.Text())
 		}
 		for order, field := range fields[1:] {
 			pieces, err := strconv.Atoi(field)

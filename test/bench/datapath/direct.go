@@ -12,22 +12,25 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// goalDirect is what the first packet of a flow may cost, whose backend answers the client itself, in times of the yardstick.
+// goalDirect is the cost allowed for the first packet of a flow whose backend answers the client
+// itself, relative to the yardstick.
 const goalDirect = 1.7
 
-// directFlows is how many established flows there are: of each there is one row, among those that may be pushed out.
+// directFlows is the number of established flows. Each has one row, among those that may be
+// evicted.
 const directFlows = 1000
 
-// The yardstick of direct server return does one insert for the first packet of a flow, or one lookup for any other, and puts a
-// header around it. Of a packet that became longer, taking that off again is counted too, of ours as of the yardstick. As with
-// SNAT, who cannot know what a first packet is has to look for its frontend and for its flow among those that are established.
+// The yardstick of direct server return does one insert for the first packet of a flow, or one
+// lookup for any other, and adds a header. Removing the header again is counted too, for our
+// programs as for the yardstick. As with SNAT, a program that does not know that a packet is the
+// first must look up the frontend and look for the flow among the established ones.
 const (
 	wrapped      = "one lookup or insert, and a header"
 	wrappedFound = "one insert after a look, and a header"
 	snat         = "SNAT"
 )
 
-// wrapping is a way for another node to get a packet as its client sent it.
+// wrapping is a way to pass a packet to another node as its client sent it.
 type wrapping struct {
 	name string
 	mode bpf.MapsDirect
@@ -37,8 +40,8 @@ func wrappings() []wrapping {
 	return []wrapping{{"ipip", bpf.MapsDirectDIRECT_IPIP}, {"geneve", bpf.MapsDirectDIRECT_GENEVE}, {"opt", bpf.MapsDirectDIRECT_OPT}}
 }
 
-// direct asks about flows whose backends answer their clients themselves: about first packets, and about those of established
-// flows.
+// direct asks about flows whose backends answer their clients themselves: about first packets, and
+// about packets of established flows.
 func (o options) direct(ctx context.Context, report *result.Report, p packets, row string) error {
 	begun := p
 	begun.flows = max(int(o.effort*freshFlows), 2*halfRows)
@@ -115,7 +118,8 @@ func (o options) wrap(ctx context.Context, report *result.Report, p packets, row
 	return series.Report(report, questions...)
 }
 
-// answersItself has the backends answer their clients themselves, or not, and makes the flows known if they are to be.
+// answersItself turns direct answers of the backends on or off, and establishes the flows if they
+// are to be known.
 func (n *node) answersItself(mode bpf.MapsDirect, known bool) error {
 	tables, err := n.maps.Tables()
 	if err != nil {

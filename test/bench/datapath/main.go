@@ -1,5 +1,5 @@
-// Command datapath measures what the programs of tc and XDP cost for a packet of one to a million flows, beside programs
-// that do the least anybody can do for the same packet.
+// Command datapath measures what the tc and XDP programs cost per packet with one to a million
+// flows, beside programs that do the least possible for the same packet.
 package main
 
 import (
@@ -20,15 +20,15 @@ import (
 	"fairlead.io/fairlead/test/bench/topology"
 )
 
-// What a packet may cost, in times of a yardstick.
+// The cost allowed for a packet, relative to a yardstick.
 const (
 	goalXDP = 1.5  // beside the bare minimum
 	goalTC  = 1.6  // likewise
-	goalCt  = 1.15 // of XDP, beside one lookup in a table like a connection tracking's
+	goalCt  = 1.15 // of XDP, beside one lookup in a table like that of connection tracking
 	goalNew = 1.3  // beside as many inserts
 )
 
-// counts is a flag: numbers with commas between.
+// counts is a flag: numbers separated by commas.
 type counts []int
 
 // Set parses the flag.
@@ -37,14 +37,14 @@ func (c *counts) Set(text string) error {
 	for field := range strings.SplitSeq(text, ",") {
 		n, err := strconv.Atoi(field)
 		if err != nil || n < 1 {
-			return fmt.Errorf("%q is no number of flows", field)
+			return fmt.Errorf("%q is not a number of flows", field)
 		}
 		*c = append(*c, n)
 	}
 	return nil
 }
 
-// String writes the flag.
+// String formats the flag.
 func (c *counts) String() string { return strings.Trim(fmt.Sprint([]int(*c)), "[]") }
 
 // options are the flags.
@@ -68,11 +68,11 @@ func main() {
 func run(ctx context.Context, args []string, out io.Writer) error {
 	o := options{flows: counts{1, 1000, 16_000, 128_000, 1_000_000}}
 	flags := flag.NewFlagSet("datapath", flag.ContinueOnError)
-	flags.StringVar(&o.output, "output", "_output/bench/datapath.json", "the `file` that the JSON goes to")
-	flags.StringVar(&o.only, "only", "", "measure only what has this in its row")
+	flags.StringVar(&o.output, "output", "_output/bench/datapath.json", "the `file` for the results, in JSON")
+	flags.StringVar(&o.only, "only", "", "measure only rows that contain this")
 	flags.IntVar(&o.rounds, "rounds", 11, "rounds of every kind of packet")
-	flags.Float64Var(&o.effort, "effort", 1, "so many times the usual packets in each run")
-	flags.Var(&o.flows, "flows", "how many flows there are, as in 1,1000")
+	flags.Float64Var(&o.effort, "effort", 1, "multiple of the usual number of packets in each run")
+	flags.Var(&o.flows, "flows", "numbers of flows, such as 1,1000")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return report.Finish()
 }
 
-// measure asks all questions about a hook and a family.
+// measure asks all questions about a hook and an IP family.
 func (o options) measure(ctx context.Context, report *result.Report, hook minimal.Hook, family topology.Family) error {
 	kind := fmt.Sprintf(", %s, %s", hook, family)
 	for _, flows := range o.flows {
@@ -118,24 +118,25 @@ func (o options) measure(ctx context.Context, report *result.Report, hook minima
 	return o.fresh(ctx, report, packets{hook: hook, family: family, flows: flows, effort: o.effort}, "new flow"+kind)
 }
 
-// Our programs on a node, and without what they do for the first packet of a flow in a tick: of few flows with many packets
-// that is all of them but one in a million, of a million flows with few packets it is every one.
+// Our programs on a node, with and without what they do once per tick for the first packet of a
+// flow. With few flows and many packets, all but one packet in a million are without; with a
+// million flows and few packets, every packet is with.
 const (
 	asIs   = "ours"
 	within = "within a tick"
 )
 
-// The yardsticks of established flows. Both do one lookup and rewrite the packet. The bare minimum has rows of requests
-// alone, one after the other in memory, and keys of IPv4 that are short: the least that anybody could have who knew nothing
-// but these packets. A connection tracking has two rows for each flow, under keys that both families fit in: of the same number
-// of flows it takes several times the memory, which at some thousands is what decides, since one is still in the caches
-// then and the other is not.
+// The yardsticks of established flows. Both do one lookup and rewrite the packet. The bare minimum
+// only has rows for requests, contiguous in memory, and short IPv4 keys: the least for a program
+// that knows nothing but these packets. Connection tracking has two rows per flow, under keys that
+// fit both families. For the same number of flows that takes several times the memory, which is
+// decisive at some thousands of flows, when one table still fits the caches and the other does not.
 const (
 	bare      = "bare minimum"
 	conntrack = "one conntrack lookup"
 )
 
-// established asks about packets of flows that are known.
+// established asks about packets of known flows.
 func (o options) established(ctx context.Context, report *result.Report, p packets, row string) error {
 	ballast, err := layBallast()
 	if err != nil {
@@ -179,7 +180,8 @@ func (o options) established(ctx context.Context, report *result.Report, p packe
 	return series.Report(report, p.questions(row)...)
 }
 
-// questions asks about both of ours beside both yardsticks, and who makes the table of connections what it costs.
+// questions asks about both variants of our programs beside both yardsticks, and what makes the
+// connection table cost what it does.
 func (p packets) questions(row string) []round.Question {
 	at := fmt.Sprintf("%d flows", p.flows)
 	question := func(row, variant, yardstick string, goal float64) round.Question {
@@ -194,8 +196,8 @@ func (p packets) questions(row string) []round.Question {
 	}
 }
 
-// roundsOf returns how many rounds are to be had. Of a million flows a round takes seconds, and every packet waits for memory,
-// which is steady: the fewest rounds that are allowed are enough.
+// roundsOf returns the number of rounds. With a million flows a round takes seconds, and every
+// packet waits for memory, which takes a steady time: the minimum number of rounds is enough.
 func (o options) roundsOf(flows int) int {
 	if flows < 1_000_000 {
 		return o.rounds
@@ -203,10 +205,11 @@ func (o options) roundsOf(flows int) int {
 	return min(o.rounds, round.MinRounds)
 }
 
-// The yardsticks of first packets. Two inserts are the rows that any translation of addresses has, and the least is to insert
-// them and nothing else: what the program knows of services and of ways is in its code. Who cannot know has to look at the
-// least for the frontend, and for the two flows among those that are established: a first packet must push none of those out, so
-// they are in a table of their own. Neither asks the kernel for a way.
+// The yardsticks of first packets. Every translation of addresses has two rows per flow, so the
+// least is to insert these and nothing else, with the services and routes hard-coded in the
+// program. A program without that knowledge must at least look up the frontend, and look for both
+// flows among the established ones; those are in a table of their own, since a first packet must
+// not evict any. Neither yardstick asks the kernel for a route.
 const (
 	oneInsert  = "one insert"
 	twoInserts = "two inserts"

@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Every packet of a short run gets to the backend, and every question has its answer.
+// Every packet of a short run reaches the backend, and every question gets an answer.
 func TestRun(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -50,7 +50,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// First packets too.
+// The same for first packets.
 func TestRunOfNewFlows(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -67,7 +67,7 @@ func TestRunOfNewFlows(t *testing.T) {
 	}
 }
 
-// And packets of flows whose backends answer their clients themselves, at both hooks.
+// The same for packets of flows whose backends answer their clients themselves, at both hooks.
 func TestRunOfDirect(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -98,7 +98,7 @@ func TestRunOfDirect(t *testing.T) {
 	}
 }
 
-// What does not get to the backend is no result.
+// A packet that does not reach the backend must not count.
 func TestCheck(t *testing.T) {
 	p := packets{hook: minimal.TC, family: topology.IPv4}
 	packet := make([]byte, 64)
@@ -112,12 +112,12 @@ func TestCheck(t *testing.T) {
 		"is cut":       p.check(tcRedirect, packet[:20]),
 	} {
 		if err == nil {
-			t.Errorf("a packet that %s is taken for one that arrives", name)
+			t.Errorf("a packet that %s counts as arrived", name)
 		}
 	}
 }
 
-// Packets get through everybody's nodes, all of them, and every question has its answer.
+// Packets pass the nodes of all balancers without loss, and every question gets an answer.
 func TestRates(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -153,17 +153,17 @@ func TestRates(t *testing.T) {
 	}
 }
 
-// What is to be wrapped and was translated is no result, and the other way round.
+// A packet that should be wrapped but was translated must not count, nor the reverse.
 func TestCheckLength(t *testing.T) {
 	for _, isWrapped := range []bool{false, true} {
 		p := packets{isWrapped: isWrapped}
 		if longer, same := p.checkLength(60, 80), p.checkLength(60, 60); (longer == nil) != isWrapped || (same == nil) == isWrapped {
-			t.Errorf("to be wrapped %v: longer %v, as long %v", isWrapped, longer, same)
+			t.Errorf("to be wrapped %v: error for a longer packet %v, for one of equal length %v", isWrapped, longer, same)
 		}
 	}
 }
 
-// A node that drops is no fast node.
+// A node that drops packets must not count as a fast node.
 func TestNobodyBalances(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -179,6 +179,6 @@ func TestNobodyBalances(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second/2)
 	defer cancel()
 	if sample, err := w.run(ctx); err != nil || sample.Claimed != 500 || sample.Arrived != 0 {
-		t.Errorf("of %d packets to nobody %d arrived: %v", sample.Claimed, sample.Arrived, err)
+		t.Errorf("%d packets without a balancer, of which %d arrived: %v", sample.Claimed, sample.Arrived, err)
 	}
 }

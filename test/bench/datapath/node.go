@@ -20,10 +20,11 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// node is a node with one service and our programs. The way to the backend leads out where packets come in.
+// node is a node with one service and our programs. The route to the backend leaves by the device
+// that packets come in on.
 type node struct {
 	packets
-	tick    uint32 // as the programs have it: 2 to the power of this is how many jiffies it has
+	tick    uint32 // as in the programs' configuration: a tick is 2^tick jiffies
 	netns   *rig.Netns
 	maps    *maps.Maps
 	ct      *ebpf.Map
@@ -31,22 +32,24 @@ type node struct {
 	parts   []func() error
 }
 
-// flowsPerBackend is how many flows there are to each backend, on another node: of the 64,000 that there could be.
+// flowsPerBackend is the number of flows to each backend, which is on another node; up to 64,000
+// would be possible.
 const flowsPerBackend = 16384
 
-// service is the index of the one service.
+// service is the index of the only service.
 const service = 1
 
-// leastRows is how many rows a table of established flows has room for at least.
+// leastRows is the minimum size of a table of established flows.
 const leastRows = 1 << 17
 
-// The ticks of nodes. Once in a tick a row is looked after, so a packet in an endless one only costs what it always does.
+// The ticks of nodes. Once per tick a flow's row is refreshed, so in an endless tick a packet only
+// costs what it always does.
 const (
 	aboutASecond = 8
 	endless      = 31
 )
 
-// newNode makes a node on which so many rows of flows fit.
+// newNode makes a node with room for the given number of rows of flows.
 func newNode(p packets, rows int, tick uint32) (*node, error) {
 	n := &node{packets: p, tick: tick}
 	if err := n.lay(rows); err != nil {
@@ -82,8 +85,8 @@ func (n *node) lay(rows int) (err error) {
 	return limited.Do(func() error { return n.load(rows) })
 }
 
-// route gives the backend and the clients neighbours behind loopback, the device that test runs come in at. A node without
-// a way back to its clients would have nothing to serve them with.
+// route gives the backend and the clients neighbours behind loopback, the device that test runs
+// use. A node without a route back to its clients would refuse to serve them.
 func (n *node) route() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -130,9 +133,9 @@ func (n *node) serve() error {
 	}
 	tables.Services[service] = maps.Service{Words: [2]uint64{uint64(maps.MakeWord(service, int(count), 1))}}
 	key := maps.KeyOf(n.frontend().Addr(), n.frontend().Port(), model.UDP)
-	own := n.frontend().Addr() // any that the packets have no other use for
+	own := n.frontend().Addr() // any address that the packets do not use otherwise
 	_, err = n.maps.SetNodeAddrs(map[netip.Addr]maps.NodeAddr{own: {Ifindex: 1}})
-	return errors.Join(err, n.maps.SetSnatAddr(own), n.maps.SetLinkAddrs(map[uint32][6]byte{1: {}}), // of loopback
+	return errors.Join(err, n.maps.SetSnatAddr(own), n.maps.SetLinkAddrs(map[uint32][6]byte{1: {}}), // loopback's address
 		tables.Svcs.Update(key, maps.Svc{Service: service, Kind: uint32(bpf.MapsSvcKindSVC_LOAD_BALANCER)}))
 }
 
@@ -149,7 +152,7 @@ func (n *node) load(rows int) error {
 		return fmt.Errorf("configure programs: %w", err)
 	}
 	spec.Programs = map[string]*ebpf.ProgramSpec{name: spec.Programs[name]}
-	// Nothing that takes packets in one piece may jump to what takes them in several.
+	// A program without fragment support may not tail-call one with it.
 	spec.Programs[name].Flags &^= unix.BPF_F_XDP_HAS_FRAGS
 	if n.ct, err = ebpf.NewMap(&ebpf.MapSpec{
 		Name: "ct", Type: ebpf.Hash, Flags: spec.Maps["ct"].Flags, KeySize: spec.Maps["ct"].KeySize,
@@ -169,7 +172,7 @@ func (n *node) load(rows int) error {
 	return nil
 }
 
-// measure returns a run of a round, in the node's namespace.
+// measure returns the function for one run of a round, in the node's namespace.
 func (n *node) measure() func(context.Context) (round.Sample, error) {
 	run := n.packets.measure(n.program)
 	return func(ctx context.Context) (sample round.Sample, err error) {
@@ -178,7 +181,7 @@ func (n *node) measure() func(context.Context) (round.Sample, error) {
 	}
 }
 
-// establish makes every flow known: a request, an answer, and a request again.
+// establish makes every flow known: a request, an answer, and another request.
 func (n *node) establish() error {
 	return n.netns.Do(func() error {
 		err := n.each(func(request []byte) error {
@@ -197,10 +200,10 @@ func (n *node) establish() error {
 	})
 }
 
-// answer returns what the backend sends when it gets a packet.
+// answer returns the backend's answer to a packet.
 func (n *node) answer(packet []byte) []byte {
 	source, size, ports := n.offsets()
-	back := append(make([]byte, 6), packet[6:]...) // to the node again
+	back := append(make([]byte, 6), packet[6:]...) // addressed to the node again
 	copy(back[source:], packet[source+size:source+2*size])
 	copy(back[source+size:], packet[source:source+size])
 	copy(back[ports:], packet[ports+2:ports+4])
@@ -221,7 +224,7 @@ func (n *node) countRows() error {
 		case !errors.Is(err, ebpf.ErrKeyNotExist):
 			return fmt.Errorf("read rows: %w", err)
 		case count != 2*n.flows:
-			return fmt.Errorf("there are %d rows for %d flows", count, n.flows)
+			return fmt.Errorf("%d rows for %d flows, want two per flow", count, n.flows)
 		default:
 			return nil
 		}

@@ -15,14 +15,15 @@ import (
 	"fairlead.io/fairlead/test/bench/topology"
 )
 
-// ours is our programs at the device that a node has towards the client, as the agent attaches them: those of tc always.
+// ours is our programs on a node's device towards the client, attached as the agent does: those of
+// tc always.
 type ours struct {
 	port  *topology.Port
 	maps  *maps.Maps
 	parts parts
 }
 
-// nodePort is a service and its one backend.
+// nodePort is a service with its one backend.
 type nodePort struct {
 	port    uint16
 	backend netip.AddrPort
@@ -46,10 +47,10 @@ func attachOurs(port *topology.Port, services []nodePort, xdp bool) (_ *ours, er
 	return o, nil
 }
 
-// follow says what an agent says that sees no way change: for as long as any benchmark runs.
+// follow sets what an agent sets that sees no route change, for longer than any benchmark runs.
 func follow(m *maps.Maps) error {
 	if err := m.Ways.Put(uint32(0), maps.Ways{Until: 1 << 30}); err != nil {
-		return fmt.Errorf("say that ways are followed: %w", err)
+		return fmt.Errorf("mark the routes as followed: %w", err)
 	}
 	return nil
 }
@@ -57,7 +58,7 @@ func follow(m *maps.Maps) error {
 // Close detaches the programs.
 func (o *ours) Close() error { return o.parts.Close() }
 
-// serve writes the rows of the services, which are of UDP, and of the node.
+// serve writes the rows of the services, which use UDP, and of the node.
 func (o *ours) serve(services []nodePort) error {
 	node := o.port.Addr(topology.IPv4)
 	rows := map[netip.Addr]maps.NodeAddr{node: {Ifindex: uint32(o.port.Index), Flags: maps.NodePorts}}
@@ -120,7 +121,7 @@ func (o *ours) attach(xdp bool) error {
 	return err
 }
 
-// load loads an object over the maps.
+// load loads an object that uses the maps.
 func (o *ours) load(read func() (*ebpf.CollectionSpec, error)) (*ebpf.Collection, error) {
 	spec, err := read()
 	if err != nil {

@@ -17,11 +17,11 @@ import (
 	"fairlead.io/fairlead/test/bench/topology"
 )
 
-// net is the metric: what the program takes, without what makes its packets.
+// net is the metric: the time of the program, without that of creating its packets.
 const net = "ns, program"
 
-// What the programs return for a packet that they have sent on: the kernel's numbers for "leave by another device",
-// "leave where it came from" and "go on".
+// What the programs return for a packet that they forward: the kernel's numbers for "leave by
+// another device", "leave by the device it came in on" and "continue".
 const (
 	tcRedirect  = 7
 	xdpTx       = 3
@@ -29,23 +29,24 @@ const (
 )
 
 const (
-	// halfRows is how many flows that are not established a table has room for.
+	// halfRows is the number of flows, not yet established, that a table has room for.
 	halfRows = 16384
-	// freshFlows is so many that none is still in the table when its turn comes again. Twice the table's rows would do.
+	// freshFlows is large enough that no flow is still in the table when its turn comes again.
+	// Twice the table's rows would do.
 	freshFlows = 100_000
 )
 
-// packets is what programs are measured on.
+// packets describes the packets that programs are measured on.
 type packets struct {
 	hook   minimal.Hook
 	family topology.Family
 	flows  int
 	effort float64
 
-	isWrapped bool // the backend gets them with more than they came with
+	isWrapped bool // the backend gets them with an added header
 }
 
-// goal returns what a packet of an established flow may cost beside the bare minimum.
+// goal returns the cost allowed for a packet of an established flow, relative to the bare minimum.
 func (p packets) goal() float64 {
 	if p.hook == minimal.TC {
 		return goalTC
@@ -53,7 +54,8 @@ func (p packets) goal() float64 {
 	return goalXDP
 }
 
-// goalConntrack returns what it may cost beside one lookup in a table of connections; zero for no matter what.
+// goalConntrack returns the cost allowed relative to one lookup in a connection table; zero = no
+// goal.
 func (p packets) goalConntrack() float64 {
 	if p.hook == minimal.TC {
 		return 0
@@ -61,18 +63,18 @@ func (p packets) goalConntrack() float64 {
 	return goalCt
 }
 
-// calls is how often a program is called in a round, beside once to warm up.
+// calls is the number of calls of a program in a round, after one call to warm up.
 const calls = 3
 
 const (
-	// fewestRuns is how many packets one call is given: enough for some milliseconds.
+	// fewestRuns is the minimum number of packets in one call: enough for some milliseconds.
 	fewestRuns = 40_000
-	// roundFlows is how many flows have their turn in a round: all, or so many that no cache holds what they need.
+	// roundFlows limits the flows that take turns in a round: more than any cache can hold.
 	roundFlows = 400_000
 )
 
-// runs returns how many packets one call is given. Every flow of a round has its turn: one call goes on where the one before
-// ended.
+// runs returns the number of packets in one call. Every flow of a round has its turn: each call
+// continues where the previous one ended.
 func (p packets) runs() int {
 	return max(int(p.effort*fewestRuns), (min(p.flows, roundFlows)+calls)/(calls+1), 64)
 }
@@ -98,12 +100,12 @@ func (p packets) shape() frames.Shape {
 	}
 	return frames.Shape{
 		Kind: frames.UDP, Flows: p.flows, Source: source, To: p.frontend(),
-		// Test runs come in at loopback, whose own address is all zeroes.
+		// Test runs come in on loopback, whose own address is all zeroes.
 		Local: stdnet.HardwareAddr{2, 0, 0, 0, 0, 1}, Remote: make(stdnet.HardwareAddr, 6),
 	}
 }
 
-// minimum loads the programs that do the least for these packets.
+// minimum loads the minimal programs for these packets.
 func (p packets) minimum(n minimal.NodePort) (*minimal.NodePortPrograms, error) {
 	n.Hook, n.Pairs = p.hook, []minimal.Pair{{Frontend: p.frontend(), Backend: p.backend()}}
 	n.Clients = []netip.Addr{p.shape().Source, p.shape().Source}
@@ -114,9 +116,10 @@ func (p packets) minimum(n minimal.NodePort) (*minimal.NodePortPrograms, error) 
 	return n.Load()
 }
 
-// fill has a program meet every flow once. A table that is filled in the order in which packets come later has its rows in
-// memory in that order too, and caches know what comes next; nobody's clients are that kind. So all tables are filled in
-// the order of the flows' numbers.
+// fill passes the first packet of every flow to a program. If a table were filled in the order in
+// which packets come later, its rows would be in that order in memory too, and caches could predict
+// the next one, which never happens with real clients. So all tables are filled in the order of the
+// flows' numbers.
 func (p packets) fill(program *ebpf.Program) error {
 	return p.each(func(packet []byte) error {
 		_, err := runOnce(program, packet)
@@ -138,14 +141,15 @@ func (p packets) each(fn func(packet []byte) error) error {
 	return nil
 }
 
-// runOnce runs a program on a packet and returns what it made of it.
+// runOnce runs a program on a packet and returns the resulting packet.
 func runOnce(program *ebpf.Program, packet []byte) ([]byte, error) {
 	options := ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256)}
 	_, err := program.Run(&options)
 	return options.DataOut, err
 }
 
-// offsets returns where the source address is, the length of addresses, and where the ports are.
+// offsets returns the offset of the source address, the length of addresses, and the offset of the
+// ports.
 func (p packets) offsets() (source, size, ports int) {
 	if p.family == topology.IPv6 {
 		return 14 + 8, 16, 14 + 40
@@ -153,7 +157,8 @@ func (p packets) offsets() (source, size, ports int) {
 	return 14 + 12, 4, 14 + 20
 }
 
-// number makes a packet one of another flow. Its checksum is no longer right, which nobody looks at.
+// number turns a packet into one of another flow. It does not update the checksum, which nothing
+// checks.
 func (p packets) number(packet []byte, flow int) []byte {
 	source, size, ports := p.offsets()
 	from := p.shape().FlowSource(flow)
@@ -163,7 +168,7 @@ func (p packets) number(packet []byte, flow int) []byte {
 	return packet
 }
 
-// measure returns a run of a round.
+// measure returns the function for one run of a round.
 func (p packets) measure(program *ebpf.Program) func(context.Context) (round.Sample, error) {
 	return func(context.Context) (round.Sample, error) {
 		plain, err := p.shape().Packet()
@@ -182,10 +187,10 @@ func (p packets) measure(program *ebpf.Program) func(context.Context) (round.Sam
 	}
 }
 
-// checkLength fails unless a packet that is to be wrapped is longer than it came, and another as long.
+// checkLength fails unless a packet to be wrapped became longer, and any other kept its length.
 func (p packets) checkLength(before, after int) error {
 	if p.isWrapped != (after > before) {
-		return fmt.Errorf("a packet of %d bytes has %d now", before, after)
+		return fmt.Errorf("a packet of %d bytes now has %d", before, after)
 	}
 	return nil
 }
@@ -195,14 +200,15 @@ func (p packets) check(verdict uint32, packet []byte) error {
 	sent := verdict == tcRedirect
 	at, size := 14+16, 4
 	if p.hook == minimal.XDP {
-		// Without devices the least gets to redirect to none, which it is told to have aborted.
+		// Without devices, the minimal program's redirect has no target, and the kernel reports it
+		// as aborted.
 		sent = verdict == xdpTx || verdict == xdpRedirect || verdict == 0
 	}
 	if p.family == topology.IPv6 {
 		at, size = 14+24, 16
 	}
 	if len(packet) < at+size {
-		return errors.New("there is no packet left")
+		return errors.New("the packet is too short")
 	}
 	to, _ := netip.AddrFromSlice(packet[at : at+size])
 	if !sent || to != p.backend().Addr() {

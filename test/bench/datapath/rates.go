@@ -10,11 +10,11 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// Which part of the packets of others a node has to carry, at least.
+// How many packets a node must forward at least, as a multiple of what others do.
 const (
 	goalOverTC    = 2.2 // of XDP, beside tc
 	goalOverRules = 3.2 // of XDP, beside kube-proxy's rules
-	goalTCOver    = 1.3 // of tc, beside them
+	goalTCOver    = 1.3 // of tc, beside kube-proxy's rules
 )
 
 const (
@@ -31,18 +31,18 @@ const (
 
 func byRules(mode string) string { return "kube-proxy " + mode }
 
-// The services, by where the backend is.
+// The services, by the location of the backend.
 const (
 	here = iota
 	there
 )
 
-// rateRows are the rows of rates, in the order of services.
+// rateRows returns the rows of the rates, in the order of services.
 func rateRows() []string {
 	return []string{"rate, to a pod of the node", "rate, to a pod of another node"}
 }
 
-// rates asks how many packets a node carries with our programs and with others'.
+// rates asks how many packets a node forwards with our programs and with others'.
 func (o options) rates(ctx context.Context, report *result.Report) (err error) {
 	sites, err := o.sites(ctx, report)
 	defer func() {
@@ -76,7 +76,7 @@ func (o options) rates(ctx context.Context, report *result.Report) (err error) {
 	return series.Report(report, rateQuestions(sites)...)
 }
 
-// sites makes a site for every way to balance. Those that were made before an error are there too.
+// sites makes a site for every way to balance. After an error it returns the sites made so far.
 func (o options) sites(ctx context.Context, report *result.Report) ([]*site, error) {
 	program, version, err := kubeproxy.Find()
 	if err != nil {
@@ -104,7 +104,7 @@ func (o options) sites(ctx context.Context, report *result.Report) ([]*site, err
 	return sites, nil
 }
 
-// balance has the nodes of a site do what its name says.
+// balance makes the nodes of a site balance as its name says.
 func (s *site) balance(ctx context.Context, program *kubeproxy.Program) error {
 	if s.name == byXDP || s.name == byTC {
 		return s.attachOurs(s.name == byXDP)
@@ -117,8 +117,8 @@ func (s *site) balance(ctx context.Context, program *kubeproxy.Program) error {
 	return nil
 }
 
-// rateQuestions asks about all pairs that tell something: more than the rules carry, as much as can be had of what
-// routing carries, and what a packet costs that goes on to another node.
+// rateQuestions asks about all pairs that matter: more than the rules forward, how close to plain
+// routing, and the cost of a packet that goes on to another node.
 func rateQuestions(sites []*site) []round.Question {
 	var questions []round.Question
 	ask := func(service int, balancer, beside string, goal float64) {
@@ -135,7 +135,8 @@ func rateQuestions(sites []*site) []round.Question {
 		}
 		ask(there, byXDP, s.name, goalOverRules)
 		ask(there, byTC, s.name, goalTCOver)
-		// To a pod of its own a node has tc send what XDP passes on, so there is nothing to ask of XDP.
+		// To one of its own pods, a node sends by tc what XDP passes on, so there is no question
+		// about XDP.
 		ask(here, byTC, s.name, goalTCOver)
 	}
 	for _, s := range sites {

@@ -20,22 +20,22 @@ const (
 	firstNodePort = 30000
 	podPort       = 8080
 
-	// cpu is where all of a site happens. Packets that change CPUs cost what the distance between these costs, which
-	// belongs to the machine.
+	// cpu runs everything of a site. Packets that change CPUs cost what the distance between the
+	// CPUs costs, which is a property of the machine.
 	cpu = 0
-	// The devices' threads run before the thread that sends, so that a device has taken what it got before there is more:
-	// a veth that has more than 256 packets in its queue drops the rest.
+	// The devices' threads have priority over the thread that sends, so that a device has taken its
+	// packets before more arrive: a veth drops packets if more than 256 are in its queue.
 	sends, takes = 1, 2
 
 	answerPatience = 5 * time.Second
 )
 
-// parts are what is to be closed, the last first.
+// parts are closers, called in reverse order.
 type parts []func() error
 
 func (p *parts) add(closer func() error) { *p = append(*p, closer) }
 
-// Close closes all of it.
+// Close calls all of them.
 func (p *parts) Close() error {
 	var errs []error
 	for _, closer := range slices.Backward(*p) {
@@ -45,7 +45,7 @@ func (p *parts) Close() error {
 	return errors.Join(errs...)
 }
 
-// cluster is two services: the backend of the first is on the first node, that of the second on the second.
+// cluster returns two services: the backend of each is on the node with the same number.
 func cluster() listwatch.Fleet {
 	return listwatch.Fleet{
 		Services: 2, Endpoints: 1, Nodes: 2, Namespaces: 1, FirstPod: 1<<23 + 1, NodePort: firstNodePort,
@@ -57,14 +57,14 @@ type site struct {
 	name    string
 	flows   int
 	top     *topology.Topology
-	threads [2]*napi.Thread // of what the nodes have towards the client
+	threads [2]*napi.Thread // of the nodes' devices towards the client
 	parts   parts
 }
 
-// newSite lays out a site. Nobody balances there yet.
+// newSite makes a site on which nothing balances yet.
 func newSite(name string, flows int) (_ *site, err error) {
 	s := &site{name: name, flows: flows}
-	// Frames are taken where GRO is on, and XDP needs checksums that are complete.
+	// A device takes frames if GRO is on, and XDP needs complete checksums.
 	s.top, err = topology.NewSpread(topology.Knobs{Offloads: &topology.Offloads{GRO: true}})
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func newSite(name string, flows int) (_ *site, err error) {
 // Close removes the site.
 func (s *site) Close() error { return s.parts.Close() }
 
-// addPod gives a node's server the address of the pod of its service.
+// addPod adds the pod address of a node's service to its server.
 func (s *site) addPod(node int) error {
 	pod, server := netip.PrefixFrom(cluster().PodAddr(node), 32), s.top.Servers[node]
 	return errors.Join(
@@ -98,8 +98,8 @@ func (s *site) addPod(node int) error {
 	)
 }
 
-// startThreads gives every device its thread: a device without one would have its packets taken on the thread of the one
-// that sends to it.
+// startThreads gives every device its own thread. Packets of a device without one would be taken on
+// the thread of the device that sends to it.
 func (s *site) startThreads() error {
 	place := napi.Place{CPU: cpu, Priority: takes}
 	for _, host := range slices.Concat([]*topology.Host{s.top.Client}, s.top.Nodes, s.top.Servers) {
@@ -119,7 +119,8 @@ func (s *site) startThreads() error {
 	return nil
 }
 
-// takeFrames lets the client's devices take what a node's XDP sends back, at every site, since that is the client's cost.
+// takeFrames lets the client's devices take the frames that a node's XDP sends back. It does so at
+// every site, since the cost is the client's.
 func (s *site) takeFrames() error {
 	for _, port := range s.top.Client.Ports {
 		pass, err := frames.AttachPass(s.top.Client.Netns, port.Index)
@@ -131,14 +132,14 @@ func (s *site) takeFrames() error {
 	return nil
 }
 
-// frontend returns the NodePort of a service at a node.
+// frontend returns the NodePort of a service on a node.
 func (s *site) frontend(node, service int) netip.AddrPort {
 	return netip.AddrPortFrom(s.top.Nodes[node].Addr(topology.IPv4), uint16(firstNodePort+service))
 }
 
 func pod(service int) netip.AddrPort { return netip.AddrPortFrom(cluster().PodAddr(service), podPort) }
 
-// attachOurs has both nodes balance by our programs.
+// attachOurs makes both nodes balance with our programs.
 func (s *site) attachOurs(xdp bool) error {
 	for i, node := range s.top.Nodes {
 		var services []nodePort
@@ -154,7 +155,7 @@ func (s *site) attachOurs(xdp bool) error {
 	return nil
 }
 
-// writeRules has both nodes balance by the rules of kube-proxy.
+// writeRules makes both nodes balance with kube-proxy's rules.
 func (s *site) writeRules(ctx context.Context, program *kubeproxy.Program, mode string) error {
 	for i, node := range s.top.Nodes {
 		_, err := program.Write(ctx, kubeproxy.Rules{
@@ -168,7 +169,7 @@ func (s *site) writeRules(ctx context.Context, program *kubeproxy.Program, mode 
 	return nil
 }
 
-// await returns when a node's own backend answers by the node's port.
+// await returns when a node's own backend answers through the node's port.
 func (s *site) await(ctx context.Context, node int) error {
 	stop, err := s.serve(node)
 	if err != nil {
@@ -176,7 +177,8 @@ func (s *site) await(ctx context.Context, node int) error {
 	}
 	defer stop()
 	for {
-		// From a port that nobody had: what was sent before there were rules has none as long as it is remembered.
+		// Use a new port each time: a flow that began before the rules existed bypasses them for as
+		// long as it is remembered.
 		from := netip.AddrPortFrom(s.top.Client.Addr(topology.IPv4), 0)
 		err := s.exchange(from, s.frontend(node, node), time.Second/5)
 		if err == nil {
@@ -188,7 +190,7 @@ func (s *site) await(ctx context.Context, node int) error {
 	}
 }
 
-// serve has the pod of a service answer.
+// serve makes the pod of a service answer.
 func (s *site) serve(service int) (stop func(), err error) {
 	var server *stdnet.UDPConn
 	err = s.top.Servers[service].Do(func() error {
@@ -207,16 +209,17 @@ func (s *site) serve(service int) (stop func(), err error) {
 				if errors.Is(err, stdnet.ErrClosed) {
 					return
 				}
-				continue // an earlier client's port was closed
+				continue // ICMP error: an earlier client's port is closed
 			}
-			// Who gets no answer says so.
+			// A client that gets no answer reports that itself.
 			_, _ = server.WriteToUDPAddrPort(packet[:n], from)
 		}
 	}()
 	return func() { _ = server.Close(); <-ended }, nil
 }
 
-// exchange sends and gets an answer from there, twice: a flow is established when the client goes on after an answer.
+// exchange sends a packet and waits for the answer, twice: a flow is established once the client
+// sends again after an answer.
 func (s *site) exchange(from, to netip.AddrPort, patience time.Duration) error {
 	var conn *stdnet.UDPConn
 	err := s.top.Client.Do(func() (err error) {
@@ -241,7 +244,7 @@ func (s *site) exchange(from, to netip.AddrPort, patience time.Duration) error {
 	return nil
 }
 
-// shape returns packets of the site's flows to a frontend.
+// shape returns the shape of packets of the site's flows to a frontend.
 func (s *site) shape(to netip.AddrPort) frames.Shape {
 	out := s.top.Client.Port(s.top.Nodes[0])
 	return frames.Shape{

@@ -11,16 +11,17 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// The metrics of rates. The first is how many packets a CPU would carry that did nothing but the first node's work.
+// The metrics of rates. The first is how many packets a CPU could forward if it only did the first
+// node's work.
 const (
 	carried  = "packets/s, CPU of the node"
 	bothCost = "ns, CPU of both nodes per packet"
 )
 
-// arrivalPatience is how long the last packets may be on their way.
+// arrivalPatience is how long to wait for the last packets.
 const arrivalPatience = 10 * time.Second
 
-// way is where packets of a site go: by the first node to the backend of a service.
+// way is the path of a site's packets: through the first node to the backend of a service.
 type way struct {
 	*site
 	service int
@@ -30,7 +31,7 @@ type way struct {
 	arrived uint64
 }
 
-// newWay makes a way, after which sockets of the backend get nothing any more.
+// newWay makes a way. From then on, the backend's sockets receive nothing.
 func (s *site) newWay(service, packets int, to netip.AddrPort) (_ *way, err error) {
 	w := &way{site: s, service: service, packets: packets}
 	server := s.top.Servers[service]
@@ -47,7 +48,7 @@ func (s *site) newWay(service, packets int, to netip.AddrPort) (_ *way, err erro
 	return w, nil
 }
 
-// variant makes the way one that takes turns with others.
+// variant returns the variant that sends packets along the way.
 func (w *way) variant() round.Variant {
 	return round.Variant{Name: nameOf(w.name, w.service), Run: w.run}
 }
@@ -57,7 +58,7 @@ func nameOf(balancer string, service int) string {
 	return balancer + []string{", this node", ", another node"}[service]
 }
 
-// run sends packets, and counts those that come out and what they cost.
+// run sends packets, and counts those that arrive and their cost.
 func (w *way) run(ctx context.Context) (round.Sample, error) {
 	before, err := w.spent()
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newBell makes a named pipe, and returns its path and what removes it.
+// newBell makes a named pipe, and returns its path and a function that removes it.
 func newBell() (path string, remove func(), err error) {
 	dir, err := os.MkdirTemp("", "fairlead-flow-")
 	if err != nil {
 		return "", nil, fmt.Errorf("make pipe: %w", err)
 	}
-	remove = func() { _ = os.RemoveAll(dir) } // what is left in the directory for temporary files harms nobody
+	remove = func() { _ = os.RemoveAll(dir) } // a leftover temporary directory does no harm
 	path = filepath.Join(dir, "bell")
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		remove()
@@ -23,7 +23,8 @@ func newBell() (path string, remove func(), err error) {
 	return path, remove, nil
 }
 
-// openBell opens a pipe for both directions, so that neither end waits for the other to open it.
+// openBell opens a pipe for reading and writing, so that neither end waits for the other to open
+// it.
 func openBell(path string) (int, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The system calls of the loops that are timed. They bypass Go's poller and scheduler, which would otherwise be what is
-// measured: a call blocks its thread, and the runtime does not know that it does. So each loop has a thread of its own,
-// on which the runtime's signal is blocked, and nothing in the process may stop the world meanwhile (see quiet).
+// The system calls of the timed loops. They bypass Go's poller and scheduler, which would otherwise
+// be measured too: a call blocks its thread without the runtime's knowledge. So each loop has its
+// own thread, on which the runtime's signal is blocked, and nothing in the process may stop the
+// world meanwhile (see quiet).
 
 func call(trap, a, b, c, d, e, f uintptr) (uintptr, error) {
 	for {
@@ -33,7 +34,7 @@ func read(fd int, p []byte) (int, error) {
 	return int(n), err
 }
 
-// readFull fills p. It returns io.EOF if there was nothing more to read.
+// readFull fills p. It returns io.EOF if there is nothing more to read.
 func readFull(fd int, p []byte) error {
 	for off := 0; off < len(p); {
 		n, err := read(fd, p[off:])
@@ -54,7 +55,7 @@ func readFull(fd int, p []byte) error {
 func writeFull(fd int, p []byte) error {
 	for off := 0; off < len(p); {
 		rest := p[off:]
-		// MSG_NOSIGNAL, since a peer that is gone is an error to report and no reason to die.
+		// MSG_NOSIGNAL makes a closed connection an error to report instead of a fatal signal.
 		n, err := call(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&rest[0])), uintptr(len(rest)),
 			unix.MSG_NOSIGNAL, 0, 0)
 		if err != nil {
@@ -65,7 +66,7 @@ func writeFull(fd int, p []byte) error {
 	return nil
 }
 
-// sockaddr is an address as the kernel reads and writes it.
+// sockaddr is an address in the kernel's format.
 type sockaddr struct {
 	raw [unix.SizeofSockaddrInet6]byte
 	len uint32
@@ -112,7 +113,7 @@ func receiveFrom(fd int, p []byte, from *sockaddr) (int, error) {
 	return int(n), err
 }
 
-// newSocket opens a socket of plain TCP or UDP; Go's own would be MPTCP.
+// newSocket opens a plain TCP or UDP socket; Go's own would use MPTCP.
 func newSocket(family, kind int) (int, error) {
 	fd, err := call(unix.SYS_SOCKET, uintptr(family), uintptr(kind|unix.SOCK_CLOEXEC), 0, 0, 0, 0)
 	return int(fd), err
@@ -128,7 +129,7 @@ func setOption(fd, level, name int, value unsafe.Pointer, size uintptr) error {
 	return err
 }
 
-// setNoDelay makes small writes leave at once.
+// setNoDelay disables Nagle's algorithm.
 func setNoDelay(fd int) error {
 	one := int32(1)
 	return setOption(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, unsafe.Pointer(&one), unsafe.Sizeof(one))
@@ -147,12 +148,12 @@ func familyOf(a netip.AddrPort) int {
 	return unix.AF_INET6
 }
 
-// onThread runs a loop on a thread of its own, which ends with it.
+// onThread runs a loop on its own thread, which ends with the loop.
 func onThread(cpu CPU, loop func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		// The runtime's wish to preempt would interrupt the calls.
+		// The runtime's preemption signal would interrupt the calls.
 		var signals unix.Sigset_t
 		signals.Val[0] = 1 << (unix.SIGURG - 1)
 		if err := unix.PthreadSigmask(unix.SIG_BLOCK, &signals, nil); err != nil {

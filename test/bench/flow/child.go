@@ -19,13 +19,14 @@ const (
 	clientName = "flow-client"
 )
 
-// Funcs returns the functions that jobs run as children. A program that runs jobs hands them to rig.Funcs.Dispatch or
-// rig.Main, with its own if it has some.
+// Funcs returns the functions that jobs run as child processes. A program that runs jobs passes
+// them to rig.Funcs.Dispatch or rig.Main, together with its own if it has any.
 func Funcs() rig.Funcs {
 	return rig.Funcs{serverName: asChild(serve), clientName: asChild(runOrder)}
 }
 
-// asChild makes a function of the rig from one that works on an order and reports on standard output.
+// asChild converts a function that executes an order and reports on standard output to a function
+// of the rig.
 func asChild(work func(order) error) func([]string) int {
 	return func(args []string) int {
 		var o order
@@ -45,8 +46,9 @@ func asChild(work func(order) error) func([]string) int {
 	}
 }
 
-// quiet keeps Go out of the way of the loops. Threads in them cannot be stopped, so nothing may want to stop the world:
-// no collector runs, and each loop has a processor of the scheduler's to itself, with some left for the rest.
+// quiet keeps Go out of the way of the loops. The loops' threads cannot be stopped, so nothing may
+// stop the world: the garbage collector is off, and each loop has its own scheduler slot, with some
+// left for the rest.
 func quiet(loops int) {
 	debug.SetGCPercent(-1)
 	runtime.GOMAXPROCS(loops + 2)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// clientReport is what a client did.
+// clientReport is what a client reports.
 type clientReport struct {
 	Operations uint64
 	Took       time.Duration
@@ -24,19 +24,20 @@ type clientReport struct {
 type worker struct {
 	order
 	fd      int
-	bell    int // of Send
+	bell    int // only for Send
 	to      sockaddr
 	buffer  []byte
 	times   *histogram
-	took    time.Duration // of Send and Associate, what is timed alone
+	took    time.Duration // for Send and Associate, the timed parts only
 	epoch   time.Time
-	started time.Duration // since the epoch, as is ended
+	started time.Duration // since the epoch, like ended
 	ended   time.Duration
 }
 
-// runOrder does what the order says and reports.
+// runOrder executes the order and reports.
 func runOrder(o order) error {
-	// All threads wait for each other twice: until all are warm, and until the CPU time is read.
+	// All threads wait for each other twice: until all have warmed up, and until the CPU time is
+	// read.
 	var warm sync.WaitGroup
 	begin := make(chan struct{})
 	workers, epoch := make([]*worker, o.Parallel), time.Now()
@@ -47,7 +48,7 @@ func runOrder(o order) error {
 		workers[i] = w
 		go func() {
 			isWarm := sync.OnceFunc(warm.Done)
-			defer isWarm() // also if it cannot even begin
+			defer isWarm() // even if prepare fails
 			ended <- onThread(o.CPU, func() error {
 				err := w.prepare()
 				isWarm()
@@ -92,7 +93,7 @@ func reportOf(workers []*worker) clientReport {
 	return report
 }
 
-// opensEach tells whether every operation has a socket of its own.
+// opensEach reports whether every operation opens its own socket.
 func (w *worker) opensEach() bool { return w.Kind == Connect || w.Kind == Associate }
 
 // prepare connects and warms up.
@@ -140,7 +141,7 @@ func (w *worker) open() error {
 	return nil
 }
 
-// work does what is timed.
+// work does the timed operations.
 func (w *worker) work() error {
 	w.started = time.Since(w.epoch)
 	if err := w.repeat(w.Operations); err != nil {
@@ -158,7 +159,7 @@ func (w *worker) work() error {
 	return closeSocket(w.fd)
 }
 
-// repeat does so many operations.
+// repeat does the given number of operations.
 func (w *worker) repeat(operations int) error {
 	switch w.Kind {
 	case Stream:
@@ -181,7 +182,8 @@ func (w *worker) repeat(operations int) error {
 	}
 }
 
-// time does operations back to back, so that one reading of the clock ends one and begins the next.
+// time does operations back to back, so that one reading of the clock ends one operation and begins
+// the next.
 func (w *worker) time(operations int, once func() error) error {
 	last := time.Since(w.epoch)
 	for range operations {
@@ -255,7 +257,8 @@ func (w *worker) sendBatches(batches int) error {
 	return nil
 }
 
-// associateBatches opens sockets, uses each once, and closes them. What takes place between is not timed.
+// associateBatches opens sockets, uses each once, and closes them. The exchange in between is not
+// timed.
 func (w *worker) associateBatches(batches int) error {
 	var fds [batch]int
 	for range batches {
@@ -291,7 +294,7 @@ func (w *worker) associateBatches(batches int) error {
 	return nil
 }
 
-// setPatience makes a datagram that does not come an error.
+// setPatience makes a missing datagram an error.
 func setPatience(fd int) error {
 	limit := unix.NsecToTimeval(int64(patience))
 	return unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
@@ -304,7 +307,7 @@ func explainLoss(err error) error {
 	return err
 }
 
-// confirm waits until the server has read everything, and compares.
+// confirm waits until the server has read everything, and compares the counts.
 func (w *worker) confirm() error {
 	if err := unix.Shutdown(w.fd, unix.SHUT_WR); err != nil {
 		return err

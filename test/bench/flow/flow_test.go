@@ -59,19 +59,19 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// check refuses a result that contradicts itself or the job.
+// check fails if a result contradicts itself or the job.
 func check(t *testing.T, job Job, r Result) {
 	t.Helper()
 	if r.Claimed < uint64(job.Operations) || r.Claimed > uint64(job.Operations)+batch || r.Arrived != r.Claimed {
-		t.Errorf("%d operations, of which %d arrived; want %d", r.Claimed, r.Arrived, job.Operations)
+		t.Errorf("%d operations claimed and %d arrived, want %d", r.Claimed, r.Arrived, job.Operations)
 	}
 	if r.Took <= 0 || r.Client.PerOperation() <= 0 || r.Server.PerOperation() <= 0 || r.Bandwidth(1) <= 0 {
-		t.Errorf("a part cost nothing: %+v", r)
+		t.Errorf("some cost is zero: %+v", r)
 	}
 	times := r.Times
 	if job.Kind == Stream {
 		if times != (Times{}) {
-			t.Errorf("a stream has no times of operations, but here %+v", times)
+			t.Errorf("a stream has times of operations: %+v", times)
 		}
 		return
 	}
@@ -79,7 +79,7 @@ func check(t *testing.T, job Job, r Result) {
 		times.P99 > times.P999 || times.P999 > times.Max || times.Mean < times.Min || times.Mean > times.Max {
 		t.Errorf("the quantiles contradict each other: %+v", times)
 	}
-	// The whole time has the time of every operation in it, and of those of one connection none at the same time.
+	// The total time covers every operation, and operations of one connection never overlap.
 	if whole := float64(r.Took); whole*float64(max(job.Parallel, 1)) < times.Mean*float64(r.Claimed)*0.99 {
 		t.Errorf("%d operations of %v ns took %v", r.Claimed, times.Mean, r.Took)
 	}
@@ -98,7 +98,7 @@ func TestPlaces(t *testing.T) {
 	check(t, job, result)
 	job.Client.CPU = On(1000)
 	if _, err := Run(t.Context(), job); err == nil || !strings.Contains(err.Error(), "pin to CPU 1000") {
-		t.Errorf("on a CPU that is not there: %v", err)
+		t.Errorf("on a CPU that does not exist: %v", err)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestNobodyThere(t *testing.T) {
 	}
 }
 
-// A server that is not the one the client reached counts nothing, and the result says so.
+// A server that the client does not reach counts nothing, and the result shows it.
 func TestOtherServer(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)

@@ -7,13 +7,14 @@ import (
 )
 
 const (
-	// fineness is the binary logarithm of how many buckets a power of two is divided into: each is 0.2 % wide.
+	// fineness is the binary logarithm of the number of buckets per power of two: each bucket is
+	// 0.2 % wide.
 	fineness = 9
-	coarsest = 40 // bits of the longest time, a quarter of an hour
+	coarsest = 40 // bits of the longest time, 2^40 ns or a quarter of an hour
 	buckets  = (coarsest - fineness + 1) << fineness
 )
 
-// histogram counts times without allocating.
+// histogram counts times without allocating memory.
 type histogram struct {
 	counts   [buckets]uint64
 	total    uint64
@@ -29,7 +30,7 @@ func bucketOf(ns uint64) int {
 	return min(shift<<fineness+int(ns>>shift), buckets-1)
 }
 
-// boundsOf returns the first time of a bucket, and its width.
+// boundsOf returns the lowest time of a bucket, and its width.
 func boundsOf(bucket int) (from, width uint64) {
 	if bucket < 1<<fineness {
 		return uint64(bucket), 1
@@ -64,7 +65,8 @@ func (h *histogram) merge(other *histogram) {
 	h.total += other.total
 }
 
-// quantile returns the time that the part q of all times does not exceed. Within a bucket times count as evenly spread.
+// quantile returns the time that the fraction q of all times does not exceed. Times within a bucket
+// count as evenly spread.
 func (h *histogram) quantile(q float64) float64 {
 	if h.total == 0 {
 		return 0
@@ -85,12 +87,13 @@ func (h *histogram) quantile(q float64) float64 {
 	return float64(h.max)
 }
 
-// Times are quantiles of the time that one operation took, in nanoseconds.
+// Times holds quantiles of the time of one operation, in nanoseconds.
 type Times struct {
 	Min, Mean, P50, P90, P99, P999, Max float64
 }
 
-// times returns the quantiles of what was counted, each divided by how many operations a time was of.
+// times returns the quantiles, each divided by the number of operations that a recorded time
+// covers.
 func (h *histogram) times(operations int) Times {
 	if h.total == 0 {
 		return Times{}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Every time is in the bucket that says so, and buckets follow each other without gaps.
+// Every time is in the right bucket, and there are no gaps between buckets.
 func TestBuckets(t *testing.T) {
 	end := uint64(0)
 	for i := range buckets {
@@ -20,7 +20,7 @@ func TestBuckets(t *testing.T) {
 			t.Fatalf("bucket %d from %d is %d wide", i, from, width)
 		}
 		if bucketOf(from) != i || bucketOf(from+width-1) != i {
-			t.Fatalf("bucket %d: its bounds are in %d and %d", i, bucketOf(from), bucketOf(from+width-1))
+			t.Fatalf("bucket %d: its bounds fall into buckets %d and %d", i, bucketOf(from), bucketOf(from+width-1))
 		}
 		end = from + width
 	}
@@ -54,7 +54,7 @@ func TestQuantiles(t *testing.T) {
 		}
 	}
 	if have := (&histogram{}).times(1); have != (Times{}) {
-		t.Errorf("of nothing: %+v", have)
+		t.Errorf("of an empty histogram: %+v", have)
 	}
 }
 

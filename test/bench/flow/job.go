@@ -1,7 +1,7 @@
-// Package flow sends traffic from a client to a server, which are processes of their own, each in a network namespace,
-// a cgroup and on a CPU of its choice, and tells how long operations took, what CPU time they cost on either side, and
-// how many the server counted. Its loops are plain system calls on threads of their own; what they measure is the
-// kernel, and hardly Go.
+// Package flow sends traffic from a client to a server, each its own process in a chosen network
+// namespace and cgroup and on a chosen CPU. It reports how long operations took, their CPU time on
+// either side, and how many the server counted. Its loops are plain system calls on their own
+// threads, so they measure the kernel and hardly Go.
 package flow
 
 import (
@@ -16,102 +16,108 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Kind is what a client and a server do.
+// Kind is the kind of traffic between a client and a server.
 type Kind string
 
-// The kinds of traffic. An operation of each is what its comment says.
+// The kinds of traffic. The comments say what one operation is.
 const (
-	// RequestResponse sends a request over a TCP connection that stays, and reads a response of the same size.
+	// RequestResponse sends a request over a lasting TCP connection, and reads a response of the
+	// same size.
 	RequestResponse Kind = "request-response"
-	// Connect opens a TCP connection, sends a request, reads the response and closes with a reset, so that no port waits
-	// for its next use.
+	// Connect opens a TCP connection, sends a request, reads the response and closes with a reset,
+	// so that ports can be reused at once.
 	Connect Kind = "connect"
 	// Stream writes to a TCP connection. The time ends when the server has read everything.
 	Stream Kind = "stream"
-	// Datagram sends a UDP datagram and waits for the same back.
+	// Datagram sends a UDP datagram and waits for its echo.
 	Datagram Kind = "datagram"
-	// Send sends UDP datagrams and only now and then waits until the server has them all. Times are of the sending alone:
-	// until the client waits, the server sleeps on something else, since to wake it would cost more than to send.
+	// Send sends UDP datagrams and only waits from time to time until the server has them all. Only
+	// the sending is timed: until the client waits, the server sleeps on something else, since
+	// waking it would cost more than sending.
 	Send Kind = "send"
-	// Associate opens a UDP socket, connects it and closes it. Times are of these three, in batches; in between each socket
-	// sends a datagram and gets it back, so that the server can count them.
+	// Associate opens a UDP socket, connects it and closes it. Only these three calls are timed, in
+	// batches; in between, each socket sends a datagram and gets it back, so that the server can
+	// count them.
 	Associate Kind = "associate"
 )
 
-// datagrams tells what goes over UDP from what goes over TCP.
+// datagrams reports whether the traffic uses UDP instead of TCP.
 func (k Kind) datagrams() bool { return k == Datagram || k == Send || k == Associate }
 
-// batches tells whether operations are done and timed so many at once.
+// batches reports whether operations are done and timed in batches.
 func (k Kind) batches() bool { return k == Send || k == Associate }
 
 const (
-	// batch is how many datagrams leave before the client waits for the server, or how many sockets are open at a time.
+	// batch is the number of datagrams sent before the client waits for the server, or of sockets
+	// open at a time.
 	batch = 64
 	// patience is how long a datagram may take to come back before it counts as lost.
 	patience = 2 * time.Second
 	// maxSize bounds requests.
 	maxSize = 1 << 20
-	// maxDatagram bounds datagrams, so that none is cut in pieces.
+	// maxDatagram bounds datagrams, so that none is fragmented.
 	maxDatagram = 1400
-	// sendBuffer holds a batch: each datagram counts as the memory that the kernel has it in, which is a page or so.
+	// sendBuffer holds a batch: each datagram counts as the memory that the kernel uses for it,
+	// about a page.
 	sendBuffer = 1 << 20
 )
 
-// CPU says where a process runs: AnyCPU, or what On returns.
+// CPU selects the CPU of a process: AnyCPU, or the result of On.
 type CPU int
 
-// AnyCPU leaves it to the scheduler where a process runs.
+// AnyCPU leaves the choice of the CPU to the scheduler.
 const AnyCPU CPU = 0
 
-// On returns the CPU of that number, counted from 0.
+// On returns the CPU with the given number, counted from 0.
 func On(number int) CPU { return CPU(number + 1) }
 
-// Place is where a process runs. With nil it has the namespace or the cgroup of the caller.
+// Place says where a process runs. A nil namespace or cgroup is the caller's.
 type Place struct {
 	Cgroup *rig.Cgroup
 	Netns  *rig.Netns
 	CPU    CPU
 }
 
-// Job is some traffic.
+// Job describes the traffic to send.
 type Job struct {
 	Kind        Kind
 	Client      Place
 	Server      Place
 	Listen      netip.AddrPort // where the server listens; with port 0 the kernel chooses one
-	Dial        netip.AddrPort // where the client goes, such as a frontend; zero = where the server listens
+	Dial        netip.AddrPort // where the client connects, such as a frontend; zero = where the server listens
 	Size        int            // bytes of an operation in one direction; zero = 1
-	Operations  int            // that are timed, of all connections together
-	WarmUp      int            // operations before them that are not
-	Parallel    int            // TCP connections that are in use at a time, each with a thread on both sides; zero = 1
-	Unconnected bool           // UDP: name the destination with every datagram
+	Operations  int            // timed operations of all connections together
+	WarmUp      int            // untimed operations before them
+	Parallel    int            // TCP connections in use at a time, each with a thread on both sides; zero = 1
+	Unconnected bool           // UDP: give the destination with every datagram
 }
 
-// Result is what a job did.
+// Result is the outcome of a job.
 type Result struct {
-	Claimed uint64        // operations that the client did and timed: at least those of the job
+	Claimed uint64        // operations that the client did and timed: at least the job's
 	Arrived uint64        // of them, those that the server counted
-	Took    time.Duration // by the clock, from the first to the last of them; for Send and Associate, of what is timed alone
-	Times   Times         // of one operation; for Send and Associate they are means of batches; zero for Stream
+	Took    time.Duration // wall time from the first to the last; for Send and Associate, the timed parts only
+	Times   Times         // of one operation; for Send and Associate, means over batches; zero for Stream
 	Client  Cost
 	Server  Cost
 }
 
-// Cost is the CPU time of a process. What the kernel does in softirqs is in it as far as they ran on the process's back.
+// Cost is the CPU time of a process. It includes the kernel's softirqs as far as they interrupted
+// the process.
 type Cost struct {
 	CPU        time.Duration
-	Operations uint64 // that were done in this time
+	Operations uint64 // done in this time
 }
 
-// PerOperation returns the nanoseconds of an operation.
+// PerOperation returns the CPU nanoseconds per operation.
 func (c Cost) PerOperation() float64 { return float64(c.CPU) / float64(c.Operations) }
 
-// Bandwidth returns the bits per second of a job with operations of that many bytes.
+// Bandwidth returns the bits per second of a job whose operations have the given number of bytes.
 func (r Result) Bandwidth(size int) float64 {
 	return float64(r.Arrived) * float64(size) * 8 / r.Took.Seconds()
 }
 
-// order is what a child is told.
+// order is the job description for one child process.
 type order struct {
 	Kind        Kind
 	Address     netip.AddrPort
@@ -121,7 +127,7 @@ type order struct {
 	WarmUp      int // of one connection
 	Parallel    int
 	Unconnected bool
-	Bell        string // the path of a pipe by which the client wakes the server; only of Send
+	Bell        string // path of the pipe by which the client wakes the server; only for Send
 }
 
 // complete checks the job and returns the orders for its server and its client.
@@ -130,13 +136,13 @@ func (j Job) complete() (server, client order, err error) {
 	udp := j.Kind.datagrams()
 	switch {
 	case !slices.Contains([]Kind{RequestResponse, Connect, Stream, Datagram, Send, Associate}, j.Kind):
-		return server, client, fmt.Errorf("there is no kind %q", j.Kind)
+		return server, client, fmt.Errorf("no kind %q", j.Kind)
 	case !j.Listen.IsValid():
-		return server, client, errors.New("it is not said where the server listens")
+		return server, client, errors.New("no address: set where the server listens")
 	case j.Operations < 1 || j.WarmUp < 0 || j.Parallel < 0:
-		return server, client, fmt.Errorf("%d operations after %d, %d in parallel, cannot be done", j.Operations, j.WarmUp, j.Parallel)
+		return server, client, fmt.Errorf("cannot do %d operations after %d, %d in parallel", j.Operations, j.WarmUp, j.Parallel)
 	case j.Size < 0 || size > maxSize || udp && size > maxDatagram:
-		return server, client, fmt.Errorf("a size of %d is not possible (%d at most, %d for UDP)", j.Size, maxSize, maxDatagram)
+		return server, client, fmt.Errorf("a size of %d is not possible (at most %d, for UDP %d)", j.Size, maxSize, maxDatagram)
 	case udp && parallel > 1:
 		return server, client, errors.New("UDP runs alone; do not set Parallel")
 	case (!udp || j.Kind == Associate) && j.Unconnected:
@@ -156,7 +162,7 @@ func (j Job) complete() (server, client order, err error) {
 
 func roundUp(n, by int) int { return (n + by - 1) / by }
 
-// Run does a job. It kills the processes when the context ends, and returns its cause then.
+// Run runs a job. If the context ends, it kills the processes and returns the context's cause.
 func Run(ctx context.Context, job Job) (Result, error) {
 	serve, send, err := job.complete()
 	if err != nil {
@@ -217,14 +223,14 @@ func startChild(ctx context.Context, place Place, name string, o order) (child, 
 	return child{p}, func() { stop() }, nil
 }
 
-// report reads the one line that a child ends with, and waits for the end.
+// report reads the one line that a child prints at its end, and waits until it has ended.
 func (c child) report(ctx context.Context, into any) error {
 	line, err := c.ReadLine()
 	if err != nil {
-		// That it ended is no news; how it ended is.
+		// The read error only says that the child ended; report how it ended.
 		err = errors.Join(context.Cause(ctx), c.Wait())
 		if err == nil {
-			err = errors.New("it ended without a report")
+			err = errors.New("the process ended without a report")
 		}
 		return err
 	}
@@ -259,7 +265,7 @@ func startServer(ctx context.Context, place Place, o order) (*serverProcess, net
 	return nil, netip.AddrPort{}, errors.Join(err, c.Wait())
 }
 
-// finish makes the server report.
+// finish asks the server for its report.
 func (s *serverProcess) finish(ctx context.Context) (serverReport, error) {
 	var r serverReport
 	if err := s.Stdin.Close(); err != nil {
@@ -268,7 +274,7 @@ func (s *serverProcess) finish(ctx context.Context) (serverReport, error) {
 	return r, s.report(ctx, &r)
 }
 
-// Kill ends the server.
+// Kill kills the server.
 func (s *serverProcess) Kill() {
 	s.release()
 	s.Process.Kill()

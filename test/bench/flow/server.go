@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// serverReport is what a server counted until it was asked.
+// serverReport is what a server counted until it was asked to report.
 type serverReport struct {
 	Operations uint64
 	Bytes      uint64
 	CPU        time.Duration
 }
 
-// count is what one thread of a server counted. It has a cache line to itself.
+// count is what one thread of a server counted. It occupies its own cache line.
 type count struct {
 	operations, bytes atomic.Uint64
 	_                 [48]byte
@@ -32,14 +32,14 @@ func (c *count) add(bytes int) {
 	c.bytes.Add(uint64(bytes))
 }
 
-// server is what the threads of a server share.
+// server is the state that the threads of a server share.
 type server struct {
 	order
 	fd     int
 	counts []count
 }
 
-// serve listens, tells where, and serves until its standard input ends. Then it reports.
+// serve listens, prints the address, and serves until its standard input ends. Then it reports.
 func serve(o order) error {
 	fd, address, err := listen(o)
 	if err != nil {
@@ -65,7 +65,7 @@ func serve(o order) error {
 		return fmt.Errorf("serve %s: %w", o.Kind, err)
 	case err := <-asked:
 		if err != nil {
-			return fmt.Errorf("wait for the end: %w", err)
+			return fmt.Errorf("wait for the end of the input: %w", err)
 		}
 	}
 	after, err := cpuTime()
@@ -119,11 +119,11 @@ func listen(o order) (int, netip.AddrPort, error) {
 	case *unix.SockaddrInet6:
 		return fd, netip.AddrPortFrom(netip.AddrFrom16(a.Addr), uint16(a.Port)), nil
 	default:
-		return 0, netip.AddrPort{}, fmt.Errorf("read address: it is a %T", bound)
+		return 0, netip.AddrPort{}, fmt.Errorf("read address: unexpected type %T", bound)
 	}
 }
 
-// loop serves one thing after another. It only returns with an error.
+// loop serves one client or datagram after another. It only returns with an error.
 func (s *server) loop(c *count) error {
 	buffer := make([]byte, max(s.Size, 256<<10))
 	switch s.Kind {
@@ -154,7 +154,7 @@ func (s *server) loop(c *count) error {
 	}
 }
 
-// answer sends every request back until the client closes.
+// answer echoes every request until the client closes the connection.
 func (s *server) answer(fd int, c *count, request []byte) error {
 	for {
 		if err := readFull(fd, request); err != nil {
@@ -167,7 +167,7 @@ func (s *server) answer(fd int, c *count, request []byte) error {
 	}
 }
 
-// drain reads everything, and then says how much it was.
+// drain reads everything, and then sends the number of bytes.
 func (s *server) drain(fd int, c *count, buffer []byte) error {
 	total := uint64(0)
 	for {
@@ -186,7 +186,7 @@ func (s *server) drain(fd int, c *count, buffer []byte) error {
 	return writeFull(fd, buffer[:8])
 }
 
-// answerDatagrams sends every datagram back to where it came from.
+// answerDatagrams echoes every datagram to its sender.
 func (s *server) answerDatagrams(c *count, buffer []byte) error {
 	var from sockaddr
 	for {
@@ -201,7 +201,8 @@ func (s *server) answerDatagrams(c *count, buffer []byte) error {
 	}
 }
 
-// acknowledge counts datagrams, a batch whenever the bell rings, and answers the last of the batch.
+// acknowledge counts datagrams, one batch each time the bell rings, and answers the last of the
+// batch.
 func (s *server) acknowledge(c *count, buffer []byte) error {
 	bell, err := openBell(s.Bell)
 	if err != nil {

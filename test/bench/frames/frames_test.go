@@ -23,7 +23,7 @@ const port = 7777
 
 func families() []topology.Family { return []topology.Family{topology.IPv4, topology.IPv6} }
 
-// between returns a shape of packets from the client of a topology to its server.
+// between returns the shape of packets from the client of a topology to its server.
 func between(top *topology.Topology, family topology.Family, kind Kind) Shape {
 	out := top.Client.Ports[0]
 	return Shape{
@@ -46,7 +46,7 @@ func newSource(t *testing.T, top *topology.Topology, shape Shape) *Source {
 	return source
 }
 
-// send sends packets and waits at the sink until all of them are there.
+// send sends packets and waits until all of them have reached the sink.
 func send(t *testing.T, source *Source, sink *Sink, packets int) (Burst, Tally) {
 	t.Helper()
 	before, err := sink.Count()
@@ -66,7 +66,7 @@ func send(t *testing.T, source *Source, sink *Sink, packets int) (Burst, Tally) 
 	return burst, Tally{after.Packets - before.Packets, after.Bytes - before.Bytes}
 }
 
-// What is sent is what arrives, at both hooks, in both families, of every kind and size.
+// Everything sent arrives, at both hooks, in both families, in every kind and size.
 func TestSendAndCount(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -111,7 +111,8 @@ func TestSendAndCount(t *testing.T) {
 	}
 }
 
-// A signal makes the kernel end a test run early, and whoever asked for it has it begun anew: no packet may come twice.
+// A signal makes the kernel end a test run early, and the caller starts it again: no packet may be
+// sent twice.
 func TestSendUnderSignals(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -122,7 +123,7 @@ func TestSendUnderSignals(t *testing.T) {
 		go func() {
 			var err error
 			for range 10 {
-				time.Sleep(20 * time.Microsecond) // some of them fall into the run
+				time.Sleep(20 * time.Microsecond) // some arrive during the run
 				err = errors.Join(err, unix.Tgkill(os.Getpid(), thread, unix.SIGURG))
 			}
 			sent <- err
@@ -137,7 +138,7 @@ func TestSendUnderSignals(t *testing.T) {
 	}
 }
 
-// The kernel takes the packets for good ones, and sees each flow as often as the others.
+// The kernel accepts the packets, and receives equally many of each flow.
 func TestKernelAcceptsPackets(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -211,7 +212,7 @@ func addrPortOf(from unix.Sockaddr) netip.AddrPort {
 	}
 }
 
-// TCP counts segments whose checksum is wrong.
+// TCP counts segments with a wrong checksum.
 func TestKernelAcceptsSegments(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -238,7 +239,7 @@ func TestKernelAcceptsSegments(t *testing.T) {
 	}
 }
 
-// segments returns how many segments TCP got, and how many of them had a wrong checksum.
+// segments returns the number of segments that TCP received, and the number with a wrong checksum.
 func segments(host *topology.Host) (got, wrong int, err error) {
 	err = host.Do(func() error {
 		content, err := os.ReadFile("/proc/thread-self/net/snmp")
@@ -290,11 +291,11 @@ func TestMake(t *testing.T) {
 		t.Errorf("%+v, %v", burst, err)
 	}
 	if _, err := source.Send(0); err == nil {
-		t.Error("nothing was sent without an error")
+		t.Error("Send(0) succeeds")
 	}
 }
 
-// Where nothing arrives the sink says so: here nobody at the far end takes frames.
+// If nothing arrives, the sink says so: here the far end does not take frames.
 func TestNothingArrives(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)

@@ -9,15 +9,15 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Pass is a program at a device that lets everything through.
+// Pass is a program on a device that passes every packet.
 type Pass struct {
 	objects framesObjects
 	link    link.Link
 }
 
-// AttachPass attaches such a program to a device of a namespace. A veth whose peer sends back what came in has to have
-// one: GRO alone makes it take frames that are redirected to it, but not those that its peer sends back, which lie in its
-// queue until others come.
+// AttachPass attaches such a program to a device of a namespace. A veth whose peer sends back what
+// came in needs one: GRO alone makes it take frames that are redirected to it, but frames that its
+// peer sends back stay in its queue until others come.
 func AttachPass(ns *rig.Netns, ifindex int) (*Pass, error) {
 	p := &Pass{}
 	if err := loadFramesObjects(&p.objects, nil); err != nil {

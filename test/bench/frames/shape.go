@@ -7,14 +7,14 @@ import (
 	"net/netip"
 )
 
-// Kind is what a packet is.
+// Kind is the kind of a packet.
 type Kind string
 
 // The kinds of packets.
 const (
 	UDP    Kind = "udp"
 	TCPSyn Kind = "tcp-syn"
-	TCPAck Kind = "tcp-ack" // with data, if the size leaves room
+	TCPAck Kind = "tcp-ack" // with data if the size leaves room
 )
 
 const (
@@ -24,29 +24,29 @@ const (
 	udpSize      = 8
 	tcpSize      = 20
 
-	// As shape.h has them.
+	// As in shape.h.
 	allWords, shortWords = 10, 8
 	portBits             = 12
 
-	maxSize   = 3000 // a frame of the kernel's is a page, of which a part is for itself
+	maxSize   = 3000 // one of the kernel's frames is a page, part of which is reserved
 	firstPort = 1024
 
 	protoTCP, protoUDP = 6, 17
 )
 
-// Shape is what packets look like. They are of flows that differ in their source: the 12 low bits of a flow's number are
+// Shape describes packets. Their flows differ in the source: the 12 low bits of a flow's number are
 // in its port, the others in the last two bytes of its address.
 type Shape struct {
 	Kind   Kind
 	Source netip.Addr // of the first flow
 	To     netip.AddrPort
-	Local  net.HardwareAddr // who sends
-	Remote net.HardwareAddr // who gets them
+	Local  net.HardwareAddr // sender
+	Remote net.HardwareAddr // receiver
 	Flows  int              // zero = one
-	Size   int              // bytes from the Ethernet header to the end of the data; zero = the least
+	Size   int              // bytes from the Ethernet header to the end of the data; zero = the minimum
 }
 
-// layout is where things are in a packet.
+// layout holds the offsets within a packet.
 type layout struct {
 	v4                       bool
 	proto                    byte
@@ -74,21 +74,21 @@ func (s Shape) layout() layout {
 	return l
 }
 
-// check refuses what cannot be made.
+// check rejects shapes that cannot be made.
 func (s Shape) check() error {
 	l := s.layout()
 	firstHost := binary.BigEndian.Uint16(lastTwo(s.Source))
 	switch {
 	case s.Kind != UDP && s.Kind != TCPSyn && s.Kind != TCPAck:
-		return fmt.Errorf("there is no kind %q of packet", s.Kind)
+		return fmt.Errorf("no kind %q of packet", s.Kind)
 	case !s.Source.IsValid() || !s.To.IsValid() || s.Source.Is4() != l.v4 || s.Source.Is4In6() || s.To.Addr().Is4In6():
 		return fmt.Errorf("a packet from %s to %s is of no family", s.Source, s.To)
 	case len(s.Local) != 6 || len(s.Remote) != 6:
 		return fmt.Errorf("hardware addresses %q and %q are not of Ethernet", s.Local, s.Remote)
 	case s.Kind == TCPSyn && s.Size > l.words*8:
-		return fmt.Errorf("a first packet of TCP has no data, so it cannot have %d bytes (leave the size out)", s.Size)
+		return fmt.Errorf("the first packet of TCP has no data, so it cannot have %d bytes; leave the size out", s.Size)
 	case l.size < l.words*8 || l.size > maxSize:
-		return fmt.Errorf("a size of %d is not possible; take %d to %d", l.size, l.words*8, maxSize)
+		return fmt.Errorf("a size of %d is not possible; use %d to %d", l.size, l.words*8, maxSize)
 	case s.Flows < 0 || int(firstHost)+s.flows()>>portBits > 0xffff:
 		return fmt.Errorf("%d flows do not fit behind %s", s.Flows, s.Source)
 	}
@@ -102,7 +102,7 @@ func (s Shape) FlowSource(flow int) netip.AddrPort {
 	b := s.Source.AsSlice()
 	low := b[len(b)-2:]
 	binary.BigEndian.PutUint16(low, binary.BigEndian.Uint16(low)+uint16(flow>>portBits))
-	addr, _ := netip.AddrFromSlice(b) // its length is that of an address
+	addr, _ := netip.AddrFromSlice(b) // always has the length of an address
 	return netip.AddrPortFrom(addr, uint16(firstPort+flow&(1<<portBits-1)))
 }
 
@@ -128,14 +128,14 @@ func (s Shape) Packet() ([]byte, error) {
 	}
 	check := ^l.sumL4(packet)
 	if check == 0 {
-		check = 0xffff // as the programs do
+		check = 0xffff // as in the programs
 	}
 	binary.NativeEndian.PutUint16(packet[l.check:], check)
 	return packet, nil
 }
 
-// Constant returns the shape as the programs that include shape.h have it in the constant of that name, and a packet with
-// zeroes in place of what they write.
+// Constant returns the shape as the constant for programs that include shape.h, and a packet with
+// zeroes in place of the bytes that they write.
 func (s Shape) Constant() (any, []byte, error) {
 	if err := s.check(); err != nil {
 		return nil, nil, fmt.Errorf("shape packets: %w", err)
@@ -190,7 +190,7 @@ func (s Shape) writeL4(p []byte, l layout) {
 		return
 	}
 	const syn, push, ack = 0x02, 0x08, 0x10
-	binary.BigEndian.PutUint32(p[4:], 0x01020304) // somewhere in the sequence
+	binary.BigEndian.PutUint32(p[4:], 0x01020304) // an arbitrary sequence number
 	p[12], p[13] = tcpSize/4<<4, syn
 	if s.Kind == TCPAck {
 		p[13] = ack
@@ -201,7 +201,7 @@ func (s Shape) writeL4(p []byte, l layout) {
 	binary.BigEndian.PutUint16(p[14:], 0xffff)
 }
 
-// sumL4 sums what the checksum of TCP or UDP covers: a header that is not there, and the rest of the packet.
+// sumL4 sums what the checksum of TCP or UDP covers: a pseudo header and the rest of the packet.
 func (l layout) sumL4(packet []byte) uint16 {
 	addrs := packet[ethernetSize+12 : l.l4]
 	if !l.v4 {
@@ -211,7 +211,7 @@ func (l layout) sumL4(packet []byte) uint16 {
 	return sum(addrs, rest, packet[l.l4:])
 }
 
-// sum sums words in the order in which the machine has them, which is as good as any other for this sum.
+// sum adds words in the machine's byte order, which is as good as any other for this sum.
 func sum(parts ...[]byte) uint16 {
 	total := uint64(0)
 	for _, p := range parts {
@@ -228,7 +228,8 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(total)
 }
 
-// stride returns a step by which all flows are met before one is met again, a good part of them at a time.
+// stride returns a step, a good part of all flows, by which each flow is visited once before any is
+// visited again.
 func stride(flows int) uint32 {
 	if flows == 1 {
 		return 0

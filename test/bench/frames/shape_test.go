@@ -18,13 +18,13 @@ func shapeOf(v6 bool, kind Kind) Shape {
 	return s
 }
 
-// Every flow has its turn once before one has its second.
+// Every flow has its first turn before any has its second.
 func TestStride(t *testing.T) {
 	for _, flows := range []int{1, 2, 3, 4, 6, 10, 97, 1000, 4096, 65536, 99_999, 1_000_000} {
 		seen, step, flow := make([]bool, flows), int(stride(flows)), 0
 		for range flows {
 			if seen[flow] {
-				t.Fatalf("of %d flows by %d, %d has its second turn first", flows, step, flow)
+				t.Fatalf("%d flows with stride %d: flow %d has its second turn too early", flows, step, flow)
 			}
 			seen[flow] = true
 			if flow += step; flow >= flows {
@@ -32,7 +32,7 @@ func TestStride(t *testing.T) {
 			}
 		}
 		if flow != 0 || step >= flows && flows > 1 {
-			t.Errorf("%d flows by %d end at %d", flows, step, flow)
+			t.Errorf("%d flows with stride %d end at %d", flows, step, flow)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func TestRefusedShapes(t *testing.T) {
 	}
 	long := shapeOf(true, TCPAck)
 	long.Size = 79
-	if _, err := long.Packet(); err == nil || !strings.Contains(err.Error(), "take 80 to") {
+	if _, err := long.Packet(); err == nil || !strings.Contains(err.Error(), "use 80 to") {
 		t.Error(err)
 	}
 }

@@ -13,25 +13,25 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Hook is where a sink meets packets.
+// Hook is where a sink receives packets.
 type Hook string
 
 // The hooks of a sink.
 const (
-	XDP Hook = "xdp" // before the kernel has made anything of a frame
-	TC  Hook = "tc"  // after it has made a packet of it
+	XDP Hook = "xdp" // before the kernel builds a packet from the frame
+	TC  Hook = "tc"  // after it has built one
 )
 
-// Tally is what arrived.
+// Tally counts what arrived.
 type Tally struct{ Packets, Bytes uint64 }
 
-// Sink counts the packets for a port that arrive at a device, and ends them there. Others pass.
+// Sink counts the packets for a port that arrive at a device, and drops them. Others pass.
 type Sink struct {
 	arrived *ebpf.Map
 	parts   []io.Closer
 }
 
-// AttachSink attaches a sink to a device of a namespace, which then takes frames.
+// AttachSink attaches a sink to a device of a namespace, which takes frames from then on.
 func AttachSink(ns *rig.Netns, hook Hook, ifindex int, port uint16) (*Sink, error) {
 	spec, err := loadFrames()
 	if err != nil {
@@ -64,7 +64,7 @@ func (s *Sink) attach(hook Hook, ifindex int, programs framesPrograms) error {
 		}
 		s.parts = append(s.parts, l)
 	default:
-		return fmt.Errorf("there is no hook %q", hook)
+		return fmt.Errorf("no hook %q", hook)
 	}
 	l, err := link.AttachXDP(link.XDPOptions{Interface: ifindex, Program: early, Flags: link.XDPDriverMode})
 	if err != nil {
@@ -98,8 +98,8 @@ func (s *Sink) Count() (Tally, error) {
 	return total, nil
 }
 
-// Wait waits until at least so many packets have arrived since the sink was attached. With the context's end it returns
-// what arrived until then, and an error.
+// Wait waits until at least the given number of packets have arrived since the sink was attached.
+// If the context ends first, it returns what arrived until then, and an error.
 func (s *Sink) Wait(ctx context.Context, packets uint64) (total Tally, err error) {
 	err = wait(ctx, func() (bool, error) {
 		total, err = s.Count()

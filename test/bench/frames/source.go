@@ -1,6 +1,6 @@
-// Package frames makes packets at the rate at which the kernel can take them: a program fills frames of
-// BPF_PROG_TEST_RUN's own and redirects them into a veth, as the driver of a fast network card would. At the other end a
-// program counts what arrived. It takes no driver and no other machine.
+// Package frames makes packets as fast as the kernel can take them: a program fills frames of
+// BPF_PROG_TEST_RUN and redirects them into a veth, as the driver of a fast network card would. At
+// the other end, a program counts what arrives. No driver and no other machine is needed.
 package frames
 
 import (
@@ -16,16 +16,19 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// ErrNoLiveFrames says that the kernel runs programs on packets in test runs, but leaves the packets there.
-var ErrNoLiveFrames = errors.New("the kernel cannot send from a test run (it takes Linux 5.18)")
+// ErrNoLiveFrames reports that the kernel can run programs on packets in test runs, but cannot send
+// these packets.
+var ErrNoLiveFrames = errors.New("the kernel cannot send from a test run (needs Linux 5.18)")
 
-// batchSize is how many frames are on the way before the far end is run. It is what the kernel takes by default, and
-// said nevertheless: a kernel that knows no frames refuses it, and would else ignore what it is asked for.
+// batchSize is the number of frames in flight before the far end runs. It is the kernel's default,
+// but set explicitly: a kernel without live frames rejects it, whereas it would silently ignore the
+// request otherwise.
 const batchSize = 64
 
 // Source sends packets out of a device.
 type Source struct {
-	// As is given what a thread does to send, on that thread, and does it; nil = it is done as it is.
+	// As is called on the sending thread with the function that sends, and must call it; nil = call
+	// it directly.
 	As func(send func() error) error
 
 	ns      *rig.Netns
@@ -33,17 +36,18 @@ type Source struct {
 	objects framesObjects
 }
 
-// Burst is what was sent at a time.
+// Burst describes one call of Send.
 type Burst struct {
 	Sent uint64
-	Took time.Duration // by the clock
-	// CPU is the time of the thread that sent. The work of the far end is in it as far as the kernel did it at once, and
-	// did not leave it to others.
+	Took time.Duration // wall time
+	// CPU is the time of the thread that sent. It includes the work of the far end as far as the
+	// kernel did it at once, and did not defer it to another thread.
 	CPU time.Duration
 }
 
-// NewSource returns a source of packets at a device of a namespace. The other end of its wire has to take frames: a sink
-// does, and a veth with GRO on. It returns ErrNoLiveFrames if the kernel cannot.
+// NewSource returns a source of packets at a device of a namespace. The other end of the wire must
+// take frames: a sink does, and so does a veth with GRO on. It returns ErrNoLiveFrames if the
+// kernel cannot send frames.
 func NewSource(ns *rig.Netns, shape Shape, ifindex int) (*Source, error) {
 	constant, packet, err := shape.Constant()
 	if err != nil {
@@ -70,18 +74,19 @@ func NewSource(ns *rig.Netns, shape Shape, ifindex int) (*Source, error) {
 	return s, nil
 }
 
-// Close lets go of the programs.
+// Close closes the programs.
 func (s *Source) Close() error { return s.objects.Close() }
 
-// Send sends packets, as fast as the way that they take is.
+// Send sends packets as fast as their path allows.
 func (s *Source) Send(packets int) (Burst, error) { return s.run(s.objects.Source, packets) }
 
-// window is how many packets are on the way at a time if none may be lost: a veth keeps up to 256 of them for its far end.
+// window is the number of packets in flight if none may be lost: a veth queues up to 256 of them
+// for its far end.
 const window = 192
 
-// Deliver sends packets and waits at the sink until all are there, a window of them at a time. Send loses those that it is
-// ahead of the far end, wherever that is run by another CPU: it is the kernel's choice, and one packet of somebody else's at
-// the wrong time makes it.
+// Deliver sends packets, a window at a time, and waits until all have reached the sink. Send loses
+// packets when it gets ahead of the far end, if that runs on another CPU. The kernel decides that,
+// and one unrelated packet at the wrong time can cause it.
 func (s *Source) Deliver(ctx context.Context, sink *Sink, packets int) (total Burst, err error) {
 	arrived, err := sink.Count()
 	if err != nil {
@@ -100,7 +105,7 @@ func (s *Source) Deliver(ctx context.Context, sink *Sink, packets int) (total Bu
 	return total, nil
 }
 
-// Make makes packets and sends none, to know what of the cost of sending is the source's own.
+// Make makes packets without sending them, to measure the source's own part of the cost of sending.
 func (s *Source) Make(packets int) (Burst, error) { return s.run(s.objects.SourceOnly, packets) }
 
 func (s *Source) run(program *ebpf.Program, packets int) (b Burst, err error) {
@@ -143,8 +148,8 @@ func (s *Source) runHere(program *ebpf.Program, packets int, b *Burst) error {
 	return err
 }
 
-// explain says what it means that a test run is refused. Kernels without live frames take the batch size for what it is to
-// them: something behind the end of all that they know.
+// explain interprets the rejection of a test run. To kernels without live frames, the batch size is
+// an unknown field after the end of the structure that they know.
 func explain(err error) error {
 	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.EINVAL) || errors.Is(err, ebpf.ErrNotSupported) {
 		return fmt.Errorf("%w: %w", ErrNoLiveFrames, err)
@@ -152,7 +157,7 @@ func explain(err error) error {
 	return err
 }
 
-// reading is what a source counts, at a time.
+// reading is the state of a source's counters at one time.
 type reading struct {
 	sent uint64
 	cpu  time.Duration
@@ -170,13 +175,14 @@ func (s *Source) read() (r reading, err error) {
 	return r, nil
 }
 
-// PerSecond returns how many packets a second were sent.
+// PerSecond returns the number of packets sent per second.
 func (b Burst) PerSecond() float64 { return float64(b.Sent) / b.Took.Seconds() }
 
 // poll is how long Wait sleeps between two looks at a counter.
 const poll = time.Millisecond
 
-// wait looks until done says so. What it waits for is in a map, which cannot be slept on.
+// wait polls until done returns true. The counter is in a map, and it is impossible to block on a
+// map.
 func wait(ctx context.Context, done func() (bool, error)) error {
 	for {
 		if ok, err := done(); ok || err != nil {

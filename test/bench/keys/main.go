@@ -1,6 +1,6 @@
-// Command keys measures what finding the flow of an IPv4 packet costs when keys have addresses of sixteen bytes, into
-// which those of four are mapped, against keys with addresses of four: whether one table for both families is worth
-// having.
+// Command keys measures the cost of finding the flow of an IPv4 packet when keys have addresses of
+// sixteen bytes, into which IPv4 addresses are mapped, compared with keys that have addresses of
+// four: whether one table for both families is worth its price.
 package main
 
 import (
@@ -18,14 +18,14 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// goal is what wide keys may cost, in times of narrow ones.
+// goal is the cost allowed for wide keys, relative to narrow ones.
 const goal = 1.1
 
-// room is how many flows fit into a table: more than are ever in it, as in a real one.
+// room is the size of a table in flows: more than it ever holds, as in a real one.
 const room = 1 << 18
 
 func main() {
-	output := flag.String("output", "_output/bench/keys.json", "where the JSON goes")
+	output := flag.String("output", "_output/bench/keys.json", "the file for the results, in JSON")
 	rounds := flag.Int("rounds", 15, "rounds of each table")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -16,15 +16,15 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// net is the metric: what the program takes, without what makes its packets.
+// net is the metric: the time of the program, without that of creating its packets.
 const net = "ns, program"
 
-// xdpDrop is what a program answers that has found the flow.
+// xdpDrop is what a program returns if it has found the flow.
 const xdpDrop = 1
 
 const protoTCP = 6
 
-// table is one kind of table with so many flows in it.
+// table is one kind of table with a number of flows in it.
 type table struct {
 	kind  ebpf.MapType
 	flows int
@@ -40,7 +40,7 @@ func (t table) shape() frames.Shape {
 	}
 }
 
-// load loads one program with its table, and fills that.
+// load loads one program with its table, and fills the table.
 func load(t table, program, flows string, key func(from, to netip.AddrPort) []byte) (*ebpf.Collection, error) {
 	spec, err := loadKeys()
 	if err != nil {
@@ -84,7 +84,7 @@ func endOfKey(key []byte, from, to netip.AddrPort) []byte {
 	return binary.NativeEndian.AppendUint32(key, protoTCP)
 }
 
-// measure returns a run of a round.
+// measure returns the function for one run of a round.
 func (t table) measure(program *ebpf.Program) func(context.Context) (round.Sample, error) {
 	return func(context.Context) (round.Sample, error) {
 		found, err := progrun.Measure(progrun.Config{

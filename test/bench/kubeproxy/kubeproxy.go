@@ -1,5 +1,6 @@
-// Package kubeproxy has kube-proxy write its rules into a network namespace, for what stands beside them. It is the real
-// one, of the version that the cluster tests pin, and hears of services from a played API server.
+// Package kubeproxy makes kube-proxy write its rules into a network namespace, for comparison. It
+// is the real kube-proxy, of the version that the cluster tests pin, and gets its services from a
+// simulated API server.
 package kubeproxy
 
 import (
@@ -23,16 +24,16 @@ import (
 // patience is how long kube-proxy may take to write its rules.
 const patience = 15 * time.Minute
 
-// Modes lists the kinds of rules.
+// Modes returns the kinds of rules.
 func Modes() []string { return []string{"iptables", "nftables"} }
 
-// Program is a kube-proxy.
+// Program is a kube-proxy executable.
 type Program struct {
 	Path    string
 	Version string
 }
 
-// Find returns the pinned kube-proxy, or nil and its version where it is not built.
+// Find returns the pinned kube-proxy, or nil and its version if it has not been built.
 func Find() (_ *Program, version string, err error) {
 	programs, err := pinned.Find("kube-proxy")
 	if err != nil {
@@ -49,20 +50,21 @@ func Find() (_ *Program, version string, err error) {
 	return &Program{Path: binary.Path, Version: version}, version, nil
 }
 
-// Rules are what is to be written.
+// Rules says which rules to write, and where.
 type Rules struct {
 	Mode  string
 	Fleet listwatch.Fleet
-	Netns *rig.Netns // of the node
-	Node  int        // its number in the fleet
-	// Await returns when the rules are at work, or with the context. They are all written in one transaction.
+	Netns *rig.Netns // network namespace of the node
+	Node  int        // number of the node in the fleet
+	// Await returns when the rules are in effect, or when the context ends. All rules are written
+	// in one transaction.
 	Await func(context.Context) error
 }
 
-// Write runs kube-proxy until its rules are at work, and ends it then: where nothing changes it sleeps. It returns the
-// iptables-save that knows the rules.
+// Write runs kube-proxy until its rules are in effect, and then stops it, since it sleeps while
+// nothing changes. It returns the iptables-save command that lists the rules.
 func (p *Program) Write(ctx context.Context, rules Rules) (save string, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it wrote no rules in %s", patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no rules written within %s", patience))
 	defer cancel()
 	api, err := listwatch.New(listwatch.Config{Fleet: rules.Fleet})
 	if err != nil {
@@ -79,7 +81,7 @@ func (p *Program) Write(ctx context.Context, rules Rules) (save string, err erro
 	go func() { served <- api.Serve(ctx, listener) }()
 	dir, err := os.MkdirTemp("", "fairlead-proxy-")
 	if err == nil {
-		defer func() { _ = os.RemoveAll(dir) }() // what is left in the directory for temporary files harms nobody
+		defer func() { _ = os.RemoveAll(dir) }() // a leftover temporary directory does no harm
 		err = p.writeFrom(ctx, rules, dir, listener.Addr())
 	}
 	cancel()
@@ -92,7 +94,7 @@ func (p *Program) Write(ctx context.Context, rules Rules) (save string, err erro
 	return "iptables-save", nil
 }
 
-// writeFrom runs kube-proxy with an API server, and a directory for what it needs.
+// writeFrom runs kube-proxy against an API server, with a directory for its files.
 func (p *Program) writeFrom(ctx context.Context, rules Rules, dir string, api net.Addr) error {
 	config := filepath.Join(dir, "kubeconfig")
 	if err := os.WriteFile(config, []byte(listwatch.Kubeconfig(api)), 0o600); err != nil {
@@ -100,7 +102,7 @@ func (p *Program) writeFrom(ctx context.Context, rules Rules, dir string, api ne
 	}
 	cmd := exec.CommandContext(ctx, p.Path, "--kubeconfig="+config, "--hostname-override="+rules.Fleet.NodeName(rules.Node),
 		"--proxy-mode="+rules.Mode, "--cluster-cidr=10.0.0.0/8", "--bind-address=0.0.0.0", "--nodeport-addresses=10.0.0.0/8",
-		// The size of the table belongs to the machine, not to a network namespace.
+		// The size of the connection table is the machine's, not the network namespace's.
 		"--conntrack-max-per-core=0", "--conntrack-min=0")
 	if err := preferLegacy(dir); err != nil {
 		return err
@@ -109,8 +111,9 @@ func (p *Program) writeFrom(ctx context.Context, rules Rules, dir string, api ne
 	return runUntil(ctx, cmd, rules)
 }
 
-// preferLegacy makes the names of iptables in a directory mean the one that has tables of its own, where the machine has
-// it. The other one needs many minutes for the rules of 20,000 services.
+// preferLegacy makes the iptables commands in a directory refer to the legacy variant, which has
+// its own tables, if the machine has it. The nftables variant needs many minutes for the rules of
+// 20,000 services.
 func preferLegacy(dir string) error {
 	for _, name := range []string{"iptables", "ip6tables"} {
 		for _, suffix := range []string{"", "-save", "-restore"} {
@@ -126,7 +129,7 @@ func preferLegacy(dir string) error {
 	return nil
 }
 
-// runUntil runs kube-proxy in the node until its rules are at work, or it ends.
+// runUntil runs kube-proxy in the node until its rules are in effect, or until it ends.
 func runUntil(ctx context.Context, cmd *exec.Cmd, rules Rules) error {
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log
@@ -135,7 +138,8 @@ func runUntil(ctx context.Context, cmd *exec.Cmd, rules Rules) error {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() {
-		// On one thread from start to end: the kernel kills the child when the thread that started it ends.
+		// Stay on one thread from start to end: the kernel kills the child when the thread that
+		// started it ends.
 		ended <- rules.Netns.Do(cmd.Run)
 		stop()
 	}()
@@ -148,7 +152,7 @@ func runUntil(ctx context.Context, cmd *exec.Cmd, rules Rules) error {
 		return nil
 	}
 	stop()
-	return fmt.Errorf("run kube-proxy: %w; %w; it said last:\n%s", awaited, <-ended, lastLines(log.String(), 8))
+	return fmt.Errorf("run kube-proxy: %w; %w; its last output:\n%s", awaited, <-ended, lastLines(log.String(), 8))
 }
 
 func lastLines(text string, most int) string {

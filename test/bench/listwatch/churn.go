@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// Churn is how much changes in a second.
+// Churn is the rate of changes per second.
 type Churn struct {
-	Changes float64 // of slices, one after the other
-	Adds    float64 // of Services with what belongs to them
-	Deletes float64 // of the oldest Services that are left
+	Changes float64 // changed slices, one after another
+	Adds    float64 // added Services, with their pods and slices
+	Deletes float64 // deleted Services, oldest first
 }
 
-// Done is what has changed.
+// Done counts what has changed.
 type Done struct{ Changes, Adds, Deletes int }
 
-// Run changes the cluster at a rate until the context ends, and returns how often it did. What it is late with, because
-// the machine was busy, it does at once.
+// Run changes the cluster at a rate until the context ends, and returns the number of changes. If
+// it falls behind because the machine is busy, it catches up at once.
 func (s *Server) Run(ctx context.Context, churn Churn) (Done, error) {
 	var done Done
 	var change, oldest int
@@ -55,7 +55,8 @@ func (s *Server) Run(ctx context.Context, churn Churn) (Done, error) {
 	}
 }
 
-// next returns the first Service from a number on, beginning again after the last. Without any it returns number itself.
+// next returns the first existing Service from a number on, wrapping around after the last. If
+// there is none, it returns number itself.
 func (s *Server) next(number int) int {
 	s.world.mu.Lock()
 	defer s.world.mu.Unlock()
@@ -68,8 +69,9 @@ func (s *Server) next(number int) int {
 	return number
 }
 
-// control lets another process change the cluster: POST /control/change?number=N, /control/add, /control/delete?number=N
-// and /control/expire. The answer is the resource version after it.
+// control lets another process change the cluster: POST /control/change?number=N, /control/add,
+// /control/delete?number=N and /control/expire. The answer is the resource version after the
+// change.
 func (s *Server) control(w http.ResponseWriter, r *http.Request) {
 	var err error
 	number := 0

@@ -9,10 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// magic is what every object in the API's protobuf begins with.
+// magic is the prefix of every object in the API's protobuf encoding.
 const magic = "k8s\x00"
 
-// Tags of the fields that are written here, as the wire has them: the number, and that bytes of a given length follow.
+// Tags of the fields that are written here, as encoded: the field number, and the wire type for
+// bytes with a length.
 const (
 	tagMeta  = 1<<3 | 2 // of a list
 	tagItem  = 2<<3 | 2 // of a list
@@ -21,27 +22,27 @@ const (
 	tagEvent = 2<<3 | 2 // an event's object
 )
 
-// marshaler is a message that writes itself. All of the API's are.
+// marshaler is a message that encodes itself. All of the API's messages do.
 type marshaler interface {
 	Size() int
 	MarshalToSizedBuffer([]byte) (int, error)
 }
 
-// encoder writes objects, in memory that it keeps for the next one.
+// encoder writes objects. It reuses its memory for the next one.
 type encoder struct {
 	out     io.Writer
 	scratch []byte
 }
 
-// appendHead appends the head of a field of so many bytes.
+// appendHead appends the tag and length of a field with the given number of bytes.
 func appendHead(to []byte, tag byte, size int) []byte {
 	return binary.AppendUvarint(append(to, tag), uint64(size))
 }
 
-// fieldSize returns the bytes of a field with its head.
+// fieldSize returns the size of a field including its tag and length.
 func fieldSize(size int) int { return len(appendHead(make([]byte, 0, 16), 0, size)) + size }
 
-// appendMessage appends a message of a size that is known.
+// appendMessage appends a message of known size.
 func appendMessage(to []byte, m marshaler, size int) ([]byte, error) {
 	at := len(to)
 	to = append(to, make([]byte, size)...)
@@ -51,7 +52,7 @@ func appendMessage(to []byte, m marshaler, size int) ([]byte, error) {
 	return to, nil
 }
 
-// head returns what stands before an object in its envelope.
+// head returns what precedes an object in its envelope.
 func head(version, kind string, size int) ([]byte, error) {
 	typed := runtime.TypeMeta{APIVersion: version, Kind: kind}
 	to := appendHead([]byte(magic), tagType, typed.Size())
@@ -59,7 +60,7 @@ func head(version, kind string, size int) ([]byte, error) {
 	return appendHead(to, tagRaw, size), err
 }
 
-// event writes an event of a watch. The object in it has an envelope of its own, and is in a field of a field.
+// event writes a watch event. The object in it has its own envelope, and is in a field of a field.
 func (e *encoder) event(what, version, kind string, o marshaler) error {
 	size := o.Size()
 	envelope, err := head(version, kind, size)
@@ -80,8 +81,8 @@ func (e *encoder) event(what, version, kind string, o marshaler) error {
 	return err
 }
 
-// list writes a list whose objects each makes, twice: the envelope tells its length before the first of them, and all
-// of them together may not fit in memory.
+// list writes a list. It calls each twice, since the envelope's length precedes the first object,
+// and all objects together may not fit in memory.
 func (e *encoder) list(version, kind string, about metav1.ListMeta, each func(func(marshaler) error) error) error {
 	whole := fieldSize(about.Size())
 	if err := each(func(o marshaler) error {
@@ -112,7 +113,7 @@ func (e *encoder) list(version, kind string, about metav1.ListMeta, each func(fu
 	})
 }
 
-// one writes one object, such as a status.
+// one writes a single object, such as a status.
 func (e *encoder) one(version, kind string, o marshaler) error {
 	to, err := head(version, kind, o.Size())
 	if err != nil {

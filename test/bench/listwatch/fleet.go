@@ -13,25 +13,26 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Fleet says how large the cluster is. Its objects are functions of their number and of how often they changed, so none
-// of them is kept.
+// Fleet gives the size of the cluster. Objects are functions of their number and of how often they
+// changed, so none of them is stored.
 type Fleet struct {
 	Services   int
-	Endpoints  int // of each Service; so many pods there are
+	Endpoints  int // of each Service; each is a pod
 	Nodes      int
 	Namespaces int
-	FirstPod   int // the address of the first pod is 10.0.0.0 plus this
-	NodePort   int // of the first Service, which then is one of UDP too; zero = they have only cluster IPs
+	FirstPod   int // the first pod's address is 10.0.0.0 plus this
+	NodePort   int // of the first Service; Services then have UDP ports too; zero = cluster IPs only
 }
 
-// The most that the address ranges of the fleet have room for. A slice holds a hundred endpoints, as upstream cuts them.
+// The limits of the fleet's address ranges. A slice holds a hundred endpoints, the default of
+// upstream.
 const (
 	maxServices  = 1 << 20
 	maxEndpoints = 100
 	maxPods      = 1 << 24
 	maxNodes     = 1 << 16
 
-	firstNodePort, lastNodePort = 30000, 32767 // where nobody says otherwise
+	firstNodePort, lastNodePort = 30000, 32767 // the default range
 )
 
 func (f Fleet) check() error {
@@ -60,7 +61,7 @@ func (f Fleet) ServiceName(number int) (namespace, name string) {
 // NodeName returns the name of a Node.
 func (f Fleet) NodeName(number int) string { return "node-" + strconv.Itoa(number) }
 
-// nodeNumber returns the number of a Node, or one that none has.
+// nodeNumber returns the number of a Node, or a number that no Node has.
 func (f Fleet) nodeNumber(name string) int {
 	number, err := strconv.Atoi(strings.TrimPrefix(name, "node-"))
 	if err != nil || f.NodeName(number) != name {
@@ -73,12 +74,13 @@ func (f Fleet) namespace(service int) string {
 	return "namespace-" + strconv.Itoa(service%f.Namespaces)
 }
 
-// podName returns the name of a pod, whose number is its Service's times the endpoints of each, plus its place.
+// podName returns the name of a pod. The number of a pod is its Service's number times the
+// endpoints of each, plus its index.
 func (f Fleet) podName(number int) string {
 	return fmt.Sprintf("service-%06d-5d8f7c9b6-%02d", number/f.Endpoints, number%f.Endpoints)
 }
 
-// podNode returns the number of the node that a pod is on.
+// podNode returns the number of the node that a pod runs on.
 func (f Fleet) podNode(number int) int { return number % f.Nodes }
 
 // PodAddr returns the address of a pod.
@@ -89,18 +91,18 @@ func (f Fleet) PodAddr(number int) netip.Addr {
 // ServiceAddr returns the cluster IP of a Service.
 func (f Fleet) ServiceAddr(number int) netip.Addr { return netip.MustParseAddr(addr(172, 16, number)) }
 
-// addr returns the number-th address of a range, which begins with the bytes given.
+// addr returns an address of a range that begins with the given bytes.
 func addr(first, second byte, number int) string {
 	return netip.AddrFrom4([4]byte{first, second + byte(number>>16), byte(number >> 8), byte(number)}).String()
 }
 
-// clutter returns what an API server and its clients leave on an object. Most of it is nothing to a proxy, and most of what
-// an agent has to read and forget.
+// clutter returns the metadata that an API server and its clients leave on an object. Most of it
+// means nothing to a proxy, and makes up most of what an agent has to read and discard.
 func clutter(k Kind, number int, s state) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		ResourceVersion: strconv.FormatUint(s.revision, 10),
 		Generation:      int64(s.generation) + 1,
-		// An object that is deleted and made again is another one.
+		// An object that is deleted and created again gets another UID.
 		UID:               types.UID(fmt.Sprintf("6a1d2f4e-%04x-4000-8000-%012x", int(k), number)),
 		CreationTimestamp: metav1.Unix(1_700_000_000+int64(number), 0),
 		Labels:            map[string]string{"app.kubernetes.io/managed-by": "Helm", "app.kubernetes.io/part-of": "bench"},
@@ -115,7 +117,7 @@ func clutter(k Kind, number int, s state) metav1.ObjectMeta {
 	}
 }
 
-// service makes a Service. Every change moves its port.
+// service makes a Service. Every change changes its port.
 func (f Fleet) service(number int, s state) object {
 	o := &corev1.Service{ObjectMeta: clutter(Services, number, s)}
 	o.Namespace, o.Name = f.ServiceName(number)
@@ -136,7 +138,8 @@ func (f Fleet) service(number int, s state) object {
 	return o
 }
 
-// slice makes the EndpointSlice of a Service. Every odd change takes its last endpoint out, every even one puts it back.
+// slice makes the EndpointSlice of a Service. Every odd change makes its last endpoint unready,
+// every even one ready again.
 func (f Fleet) slice(number int, s state) object {
 	o := &discoveryv1.EndpointSlice{ObjectMeta: clutter(Slices, number, s), AddressType: discoveryv1.AddressTypeIPv4}
 	var service string
@@ -200,7 +203,7 @@ func (f Fleet) namespaceObject(number int, s state) object {
 	return o
 }
 
-// serviceCIDR makes the one range of cluster IPs.
+// serviceCIDR makes the single range of cluster IPs.
 func (f Fleet) serviceCIDR(number int, s state) object {
 	o := &networkingv1.ServiceCIDR{ObjectMeta: clutter(ServiceCIDRs, number, s)}
 	o.Name, o.Spec.CIDRs = "kubernetes", []string{"172.16.0.0/12"}

@@ -9,10 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Kind is a kind of object that the server has.
+// Kind is a kind of object that the server serves.
 type Kind int
 
-// The kinds, which are those that an agent or kube-proxy watches.
+// The kinds that an agent or kube-proxy watches.
 const (
 	Services Kind = iota
 	Slices
@@ -20,17 +20,17 @@ const (
 	Namespaces
 	Pods
 	ServiceCIDRs
-	kinds // how many there are
+	kinds // the number of kinds
 )
 
-// object is an object that can write itself.
+// object is an API object that can encode itself.
 type object interface {
 	metav1.Object
 	Size() int
 	MarshalToSizedBuffer([]byte) (int, error)
 }
 
-// about is how the API speaks of a kind.
+// about describes a kind in the API's terms.
 type about struct {
 	path    string
 	version string
@@ -60,8 +60,8 @@ func (k Kind) info() about {
 		return about{"/apis/networking.k8s.io/v1/servicecidrs", "networking.k8s.io/v1", "ServiceCIDR", Fleet.serviceCIDR,
 			func(m metav1.ObjectMeta) object { return &networkingv1.ServiceCIDR{ObjectMeta: m} }}
 	}
-	panic(fmt.Sprintf("there is no kind %d", int(k)))
+	panic(fmt.Sprintf("no kind %d", int(k)))
 }
 
-// String returns the kind's name as the API has it.
+// String returns the kind's name in the API.
 func (k Kind) String() string { return k.info().kind }

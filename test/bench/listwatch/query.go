@@ -16,23 +16,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// query is what a request asks for.
+// query holds the parameters of a request.
 type query struct {
 	watch     bool
-	initial   bool // the stream begins with everything that there is, and says where that ends
+	initial   bool // the stream begins with all objects and marks the end of these
 	bookmarks bool
-	exact     bool   // as it was at revision, and not later
-	revision  uint64 // zero = the present one
+	exact     bool   // exactly as of revision, not later
+	revision  uint64 // zero = the current one
 	limit     int    // zero = all
-	start     int    // the number to go on with
+	start     int    // the number to continue from
 	timeout   time.Duration
 	labels    labels.Selector
-	onNode    bool   // only pods of the node are wanted
-	node      int    // its number
-	name      string // of the one object that is wanted; empty = all
+	onNode    bool   // only pods of the node
+	node      int    // number of the node
+	name      string // of the only object wanted; empty = all
 }
 
-// parseQuery parses a request. Its error is what the client is to be told.
+// parseQuery parses a request. Its error is the answer to the client.
 func (s *Server) parseQuery(k Kind, values url.Values) (q query, refusal *apierrors.StatusError) {
 	fail := func(err error) (query, *apierrors.StatusError) { return query{}, apierrors.NewBadRequest(err.Error()) }
 	number := func(key string) (n uint64) {
@@ -82,7 +82,7 @@ func truth(values url.Values, key string) bool {
 	return err == nil && yes
 }
 
-// selectFields understands the selectors that agents use.
+// selectFields applies the field selectors that agents use.
 func (s *Server) selectFields(q *query, k Kind, text string) error {
 	selector, err := fields.ParseSelector(text)
 	if err != nil {
@@ -102,12 +102,12 @@ func (s *Server) selectFields(q *query, k Kind, text string) error {
 	return nil
 }
 
-// continueToken says where the next page begins, and of which revision it is.
+// continueToken encodes where the next page begins, and its revision.
 func continueToken(revision uint64, start int) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d/%d", revision, start))
 }
 
-// selected returns an object if the query is for it.
+// selected returns the object if it matches the query.
 func (s *Server) selected(k Kind, q *query, number int, at state) object {
 	if q.onNode && s.cfg.Fleet.podNode(number) != q.node {
 		return nil
@@ -119,13 +119,13 @@ func (s *Server) selected(k Kind, q *query, number int, at state) object {
 	return o
 }
 
-// expired is the answer to whoever was away for too long.
+// expired is the answer to a client that was away for too long.
 func expired() *apierrors.StatusError { return apierrors.NewResourceExpired(errExpired.Error()) }
 
 // refuse answers with an error of the API.
 func refuse(w http.ResponseWriter, refusal *apierrors.StatusError) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(int(refusal.ErrStatus.Code))
-	// Whoever is no longer there misses nothing.
+	// If the client is gone, the answer does not matter.
 	_ = (&encoder{out: w}).one("v1", "Status", &refusal.ErrStatus)
 }

@@ -1,10 +1,11 @@
-// Package listwatch plays an API server for the benchmarks of agents: with as many Services as they can stand, and
-// changes at any rate. It speaks what client-go asks for when it lists and watches in protobuf: a list as a stream of
-// events or in pages, watches from a resource version, bookmarks, and 410 Gone to whoever was away for too long.
+// Package listwatch simulates an API server for the benchmarks of agents, with any number of
+// Services that they can stand, and changes at any rate. It supports what client-go requests when
+// it lists and watches in protobuf: a list as a stream of events or in pages, watches from a
+// resource version, bookmarks, and 410 Gone for clients that were away too long.
 //
-// Objects are made and encoded as they are asked for, and of each only what changed is kept. So a server of a hundred
-// thousand Services needs a few megabytes, and a benchmark does not measure its memory for the agent's. It has no
-// authentication, and listens on loopback only.
+// Objects are made and encoded on request, and only the changes are stored. So a server with a
+// hundred thousand Services needs a few megabytes, and a benchmark does not mistake the server's
+// memory for the agent's. It has no authentication, and only listens on loopback.
 package listwatch
 
 import (
@@ -22,11 +23,11 @@ import (
 
 const contentType = runtime.ContentTypeProtobuf
 
-// Config is what a Server needs.
+// Config configures a Server.
 type Config struct {
 	Fleet     Fleet
-	Memory    int           // events that are remembered; zero = 65536
-	Bookmarks time.Duration // how often a watch is told how far it is; zero = a minute, as upstream has it
+	Memory    int           // number of events to remember; zero = 65536
+	Bookmarks time.Duration // interval of bookmarks in watches; zero = a minute, as upstream
 	Paged     bool          // refuse to stream lists, as servers before 1.34 do
 }
 
@@ -53,20 +54,20 @@ func New(cfg Config) (*Server, error) {
 	return &Server{cfg: cfg, world: newWorld(cfg.Fleet, cfg.Memory)}, nil
 }
 
-// Fleet returns how large the cluster was at first.
+// Fleet returns the initial size of the cluster.
 func (s *Server) Fleet() Fleet { return s.cfg.Fleet }
 
 // Revision returns the resource version of the last change.
 func (s *Server) Revision() uint64 { return s.world.now() }
 
-// Change changes an object: the port of a Service, whether the last endpoint of a slice is ready, an annotation of
-// others.
+// Change changes an object: the port of a Service, the readiness of a slice's last endpoint, or an
+// annotation of any other kind.
 func (s *Server) Change(kind Kind, number int) error {
 	return s.world.edit(func() error { return s.world.change(kind, number) })
 }
 
-// AddService adds a Service with its pods and its slice, in the order in which they come in a cluster, and returns its
-// number.
+// AddService adds a Service with its pods and its slice, in the same order as in a real cluster,
+// and returns its number.
 func (s *Server) AddService() (number int, err error) {
 	err = s.world.edit(func() error {
 		grown := s.cfg.Fleet
@@ -95,7 +96,8 @@ func (s *Server) DeleteService(number int) error {
 	})
 }
 
-// Expire forgets what has changed so far: all watches end with 410 Gone, and so does every attempt to go on from there.
+// Expire forgets all past changes: all watches end with 410 Gone, and so do attempts to resume
+// them.
 func (s *Server) Expire() {
 	_ = s.world.edit(func() error {
 		s.world.forget()
@@ -103,7 +105,7 @@ func (s *Server) Expire() {
 	})
 }
 
-// ServeHTTP answers what client-go asks.
+// ServeHTTP answers the requests of client-go.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for k := range kinds {
 		if r.URL.Path == k.info().path && r.Method == http.MethodGet {
@@ -126,7 +128,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) serveKind(w http.ResponseWriter, r *http.Request, k Kind) {
 	if accept := r.Header.Get("Accept"); !strings.Contains(accept, contentType) {
-		http.Error(w, "this server speaks only "+contentType+", and the request accepts "+accept, http.StatusNotAcceptable)
+		http.Error(w, "this server speaks only "+contentType+", but the request accepts "+accept, http.StatusNotAcceptable)
 		return
 	}
 	q, refusal := s.parseQuery(k, r.URL.Query())
@@ -141,14 +143,14 @@ func (s *Server) serveKind(w http.ResponseWriter, r *http.Request, k Kind) {
 	s.serveList(w, k, &q)
 }
 
-// Listen opens a socket for a Server. Only loopback is allowed, since nobody is asked who they are.
+// Listen opens a socket for a Server. It only allows loopback, since there is no authentication.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("listen for requests: %w", err)
 	}
 	if !at.Addr().IsLoopback() {
-		return nil, fmt.Errorf("listen for requests: %s is not a loopback address, and this server lets everybody in", address)
+		return nil, fmt.Errorf("listen for requests: %s is not a loopback address, and this server has no authentication", address)
 	}
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -157,7 +159,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 	return listener, nil
 }
 
-// Kubeconfig returns the shortest one that names a server.
+// Kubeconfig returns a minimal kubeconfig for a server.
 func Kubeconfig(address net.Addr) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config

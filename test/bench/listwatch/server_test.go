@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// clients returns client-go's clients of the two groups, which speak protobuf only.
+// clients returns client-go clients for the two API groups that only use protobuf.
 func clients(t *testing.T, server *Server) (core, discovery rest.Interface) {
 	t.Helper()
 	web := httptest.NewServer(server)
@@ -63,7 +63,7 @@ func list[L kruntime.Object](t *testing.T, c rest.Interface, resource string, in
 	return c.Get().Resource(resource).VersionedParams(&options, metav1.ParameterCodec).Do(t.Context()).Into(into)
 }
 
-// Every kind arrives whole, with its type, and as many as there are.
+// Every kind arrives complete, with its type, and in the right number.
 func TestKinds(t *testing.T) {
 	fleet := small()
 	fleet.FirstPod = 1 << 23
@@ -102,7 +102,7 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s: some objects have the same name", tt.resource)
 		}
 	}
-	var services corev1.ServiceList // as kube-proxy asks for them
+	var services corev1.ServiceList // with kube-proxy's field selector
 	if err := list(t, core, "services", &services, metav1.ListOptions{FieldSelector: "spec.clusterIP!=None"}); err != nil ||
 		len(services.Items) != 10 || services.Items[4].Spec.ClusterIP != fleet.ServiceAddr(4).String() {
 		t.Errorf("services with an address: have %d and %v", len(services.Items), err)
@@ -125,7 +125,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// Services with node ports are of both protocols, and lead to the same port of the same pods.
+// Services with node ports have both protocols, and lead to the same port of the same pods.
 func TestNodePorts(t *testing.T) {
 	fleet := small()
 	fleet.NodePort = 30100
@@ -148,7 +148,7 @@ func TestNodePorts(t *testing.T) {
 	}
 }
 
-// Pages show one moment, whatever changes between them.
+// All pages show the same revision, whatever changes between them.
 func TestPages(t *testing.T) {
 	server := newServer(t, Config{Fleet: small()})
 	core, _ := clients(t, server)
@@ -196,7 +196,7 @@ func TestPages(t *testing.T) {
 	options.Continue = continueToken(server.Revision(), 4)
 	server.Expire()
 	if err := list(t, core, "services", &now, options); !apierrors.IsResourceExpired(err) {
-		t.Errorf("a page of what is forgotten: have error %v, want that it expired", err)
+		t.Errorf("a page of a forgotten revision: have error %v, want that it expired", err)
 	}
 }
 
@@ -286,7 +286,7 @@ func TestListen(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("serve: %v", err)
 	}
-	// What was open ends too.
+	// The open watch ends too.
 	_, _ = io.Copy(io.Discard, response.Body)
 	_ = response.Body.Close()
 }
@@ -317,7 +317,7 @@ func TestChurn(t *testing.T) {
 	})
 }
 
-// What the server keeps does not grow with the cluster.
+// The server's memory does not grow with the cluster.
 func TestFrugal(t *testing.T) {
 	live := func() uint64 {
 		runtime.GC()
@@ -335,7 +335,7 @@ func TestFrugal(t *testing.T) {
 	}
 	kept := live() - before
 	runtime.KeepAlive(server)
-	t.Logf("%.1f MiB are kept of 100000 services with 10 endpoints, 10000 of which changed", float64(kept)/(1<<20))
+	t.Logf("%.1f MiB are kept for 100000 services with 10 endpoints, 10000 of which changed", float64(kept)/(1<<20))
 	if kept > 16<<20 {
 		t.Errorf("%d bytes are kept, want less than 16 MiB", kept)
 	}

@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/source/kube"
 )
 
-// agent is the product's source of objects, at work on a Server.
+// agent is the product's source of objects, connected to a Server.
 type agent struct {
 	t      *testing.T
 	server *Server
@@ -21,7 +21,7 @@ type agent struct {
 	source *kube.Source
 }
 
-// follow starts an agent of the first node and waits until it has everything.
+// follow starts an agent on the first node and waits until it has everything.
 func follow(t *testing.T, cfg Config) *agent {
 	t.Helper()
 	server, err := New(cfg)
@@ -55,7 +55,7 @@ func follow(t *testing.T, cfg Config) *agent {
 	return a
 }
 
-// await waits until something is so. The store says when there is something new to look at.
+// await waits until so returns true. It checks whenever the store reports a change.
 func (a *agent) await(what string, so func() bool) {
 	a.t.Helper()
 	limit := time.After(30 * time.Second)
@@ -74,7 +74,7 @@ func (a *agent) name(service int) model.Name {
 	return model.Name{Namespace: namespace, Name: name}
 }
 
-// count returns how many Services, endpoints that are ready, and pods the store has.
+// count returns the number of Services, ready endpoints and pods in the store.
 func (a *agent) count() (services, ready, pods int) {
 	for _, key := range a.store.Keys() {
 		if key.Kind == model.KindPod {
@@ -109,8 +109,8 @@ func (a *agent) ready(service int) int {
 	return n
 }
 
-// The agent's own source, with the client library that it is built on, sees what the server made up and every change of
-// it, whether the list comes as a stream or at once.
+// The agent's own source, with the client library that it uses, sees the server's objects and every
+// change of them, whether the list comes as a stream or at once.
 func TestSourceFollows(t *testing.T) {
 	for name, paged := range map[string]bool{"streamed": false, "listed": true} {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestSourceFollows(t *testing.T) {
 			a.await("a service to go", func() bool { s, l := a.store.Service(a.name(3)); return s == nil && len(l) == 0 })
 			for _, k := range a.source.Status().Kinds {
 				if k.Relists != 0 || k.Error != "" {
-					t.Errorf("without an outage: %+v", k)
+					t.Errorf("relists or errors without an outage: %+v", k)
 				}
 			}
 		})
@@ -157,7 +157,7 @@ func (a *agent) must(err error) {
 	}
 }
 
-// After 410 Gone everything is listed again, and what changes later is seen as before.
+// After 410 Gone everything is listed again, and later changes are seen as before.
 func TestSourceListsAgainWhenExpired(t *testing.T) {
 	for name, paged := range map[string]bool{"streamed": false, "listed": true} {
 		t.Run(name, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestSourceListsAgainWhenExpired(t *testing.T) {
 			a.must(a.server.Change(Slices, 1))
 			a.await("a change", func() bool { return a.ready(1) == 1 })
 			a.must(a.server.world.edit(func() error {
-				// Nobody hears of this one in time.
+				// No watch delivers this event in time.
 				if err := a.server.world.remove(Services, 2); err != nil {
 					return err
 				}
@@ -175,19 +175,21 @@ func TestSourceListsAgainWhenExpired(t *testing.T) {
 			a.await("what was missed", func() bool { s, _ := a.store.Service(a.name(2)); return s == nil })
 			a.must(a.server.Change(Slices, 3))
 			a.await("a change after it", func() bool { return a.ready(3) == 1 })
-			// What a kind tells of itself it tells after it gave the objects to the store, so before the next of them.
+			// A kind's status is updated after its objects went to the store, so before its next
+			// objects.
 			a.must(a.server.Change(Services, 3))
 			a.await("another port", func() bool { s, _ := a.store.Service(a.name(3)); return s.Ports[0].Port == 81 })
 			for _, k := range a.source.Status().Kinds {
 				if k.Kind == "services" && k.Relists != 1 {
-					t.Errorf("listed %d times more, want once: %+v", k.Relists, k)
+					t.Errorf("listed again %d times, want once: %+v", k.Relists, k)
 				}
 			}
 		})
 	}
 }
 
-// Twenty thousand changes, far more than are remembered, and the agent ends with what the server has.
+// After twenty thousand changes, far more than the server remembers, the agent has the server's
+// state.
 func TestSourceKeepsUp(t *testing.T) {
 	a := follow(t, Config{Fleet: Fleet{Services: 100, Endpoints: 2, Nodes: 1, Namespaces: 1}, Memory: 64})
 	for n := range 20_000 {

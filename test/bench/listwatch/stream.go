@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// batch is how many events are read at once, and page how many objects a list has between looks at the client.
+// batch is the number of events read at once, and of a list's objects between checks of the client.
 const batch = 256
 
 // serveList answers with all objects or a page of them.
@@ -52,7 +52,8 @@ func (s *Server) serveList(w http.ResponseWriter, k Kind, q *query) {
 		err = out.Flush()
 	}
 	if err != nil {
-		// The length was not promised, so only a broken connection tells the client that the list is not complete.
+		// No length was announced, so only a broken connection tells the client that the list is
+		// incomplete.
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -78,7 +79,7 @@ type watcher struct {
 	flush   func() error
 }
 
-// serveWatch streams events until the client has enough.
+// serveWatch streams events until the client closes the watch.
 func (s *Server) serveWatch(w http.ResponseWriter, r *http.Request, k Kind, q *query) {
 	ctx := r.Context()
 	if q.timeout > 0 {
@@ -101,7 +102,7 @@ func (s *Server) serveWatch(w http.ResponseWriter, r *http.Request, k Kind, q *q
 		err = watch.follow(ctx, from)
 	}
 	if errors.Is(err, errExpired) {
-		// A watch says so in an event: it has begun already.
+		// The watch has begun already, so an event must carry the error.
 		status := expired().ErrStatus
 		err = errors.Join(watch.encoder.event("ERROR", "v1", "Status", &status), watch.flush())
 	}
@@ -110,7 +111,8 @@ func (s *Server) serveWatch(w http.ResponseWriter, r *http.Request, k Kind, q *q
 	}
 }
 
-// everything sends all objects, and where it was asked to be told, a bookmark that says so. It returns their revision.
+// everything sends all objects, followed by a bookmark that marks their end if requested. It
+// returns their revision.
 func (w *watcher) everything(ctx context.Context) (uint64, error) {
 	view, revision, err := w.world.snapshot(w.kind, 0)
 	if err != nil || w.query.revision > revision {
@@ -144,7 +146,7 @@ func (w *watcher) bookmark(revision uint64, annotations map[string]string) error
 	}))
 }
 
-// follow sends what changes after a revision. It flushes only when it has nothing more to send.
+// follow sends the changes after a revision. It flushes only when it has nothing more to send.
 func (w *watcher) follow(ctx context.Context, from uint64) error {
 	bookmarks := time.NewTicker(w.cfg.Bookmarks)
 	defer bookmarks.Stop()
@@ -159,7 +161,7 @@ func (w *watcher) follow(ctx context.Context, from uint64) error {
 			if e.kind != w.kind {
 				continue
 			}
-			// What is deleted is sent as it was last, with the revision of its end.
+			// A deleted object is sent in its last state, with the revision of its deletion.
 			if o := w.selected(w.kind, w.query, e.number, e.after); o != nil {
 				if err := w.encoder.event(e.what, info.version, info.kind, o); err != nil {
 					return err
@@ -186,7 +188,7 @@ func (w *watcher) follow(ctx context.Context, from uint64) error {
 	}
 }
 
-// echo takes what is created and gives it back.
+// echo accepts a created object and returns it.
 func echo(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 1<<20))
 	if err != nil {

@@ -23,7 +23,7 @@ func open(t *testing.T, c rest.Interface, resource string, options metav1.ListOp
 	return w
 }
 
-// next takes the next event and says what it is about in a line.
+// next returns a line about the next event.
 func next(t *testing.T, w watch.Interface) string {
 	t.Helper()
 	select {
@@ -40,7 +40,7 @@ func next(t *testing.T, w watch.Interface) string {
 		}
 		return fmt.Sprintf("%s %s %s", e.Type, about.GetName(), about.GetResourceVersion())
 	case <-time.After(30 * time.Second):
-		t.Fatal("nothing came")
+		t.Fatal("no event within 30 seconds")
 		return ""
 	}
 }
@@ -54,7 +54,8 @@ func expect(t *testing.T, w watch.Interface, want ...string) {
 	}
 }
 
-// Revisions begin at 1000: 10 services, 10 slices, 4 nodes, 2 namespaces, 30 pods, a range of addresses, so the first change is 1058.
+// Revisions begin at 1000: 10 services, 10 slices, 4 nodes, 2 namespaces, 30 pods and a range of
+// addresses, so the first change is 1058.
 func TestWatch(t *testing.T) {
 	server := newServer(t, Config{Fleet: small()})
 	core, discovery := clients(t, server)
@@ -113,7 +114,7 @@ func TestStreamedList(t *testing.T) {
 	_, err := paged.Get().Resource("nodes").VersionedParams(&metav1.ListOptions{Watch: true, SendInitialEvents: &yes}, metav1.ParameterCodec).
 		Watch(t.Context())
 	if !apierrors.IsInvalid(err) {
-		t.Errorf("a server that cannot stream: have error %v, want that the request is invalid", err)
+		t.Errorf("from a server that cannot stream: have error %v, want that the request is invalid", err)
 	}
 }
 

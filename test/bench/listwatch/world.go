@@ -7,28 +7,29 @@ import (
 	"sync"
 )
 
-// errExpired is the answer to whoever asks for what is no longer remembered.
+// errExpired is the answer to a request for a revision that is no longer remembered.
 var errExpired = errors.New("too old resource version")
 
-// state is all that is kept of an object, and only once it has changed.
+// state is all that is stored about an object, and only after its first change.
 type state struct {
 	revision   uint64
-	generation uint32 // how often it changed
+	generation uint32 // number of changes
 	gone       bool
 }
 
 // event is a change of one object.
 type event struct {
-	what          string // as a watch says it
+	what          string // the type of the watch event
 	kind          Kind
 	number        int
 	before, after state
 }
 
-// table is the objects of one kind. They are numbered; those below first, and above, are as they were made.
+// table is the objects of one kind, by number. Objects that are not in changed are as they were
+// made.
 type table struct {
 	base    uint64 // an object that never changed has the revision base + its number
-	count   int    // numbers that were ever used
+	count   int    // numbers used so far
 	changed map[int]state
 }
 
@@ -39,14 +40,14 @@ func (t table) at(number int) state {
 	return state{revision: t.base + uint64(number)}
 }
 
-// world is the state of the cluster and what changed lately. The revision of an event is its number, so the events since
-// a revision need no search.
+// world is the state of the cluster and its recent changes. The revision of an event is its number,
+// so finding the events after a revision takes no search.
 type world struct {
 	mu       sync.Mutex
 	tables   [kinds]table
 	revision uint64  // of the last event
-	oldest   uint64  // the first event that is remembered
-	events   []event // by revision, modulo their number
+	oldest   uint64  // the first remembered event
+	events   []event // by revision modulo the capacity
 	news     chan struct{}
 }
 
@@ -63,7 +64,7 @@ func newWorld(f Fleet, memory int) *world {
 	return w
 }
 
-// record makes an event. The caller holds the lock.
+// record appends an event. The caller holds the lock.
 func (w *world) record(what string, kind Kind, number int, before, after state) {
 	w.revision++
 	after.revision = w.revision
@@ -76,7 +77,7 @@ func (w *world) record(what string, kind Kind, number int, before, after state) 
 	w.news = make(chan struct{})
 }
 
-// edit makes changes that nobody sees only a part of.
+// edit makes several changes atomically.
 func (w *world) edit(changes func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -119,8 +120,8 @@ func (w *world) living(kind Kind, number int) (state, error) {
 	return t.at(number), nil
 }
 
-// forget forgets all events, and lets time go on by one, so that nobody who watches is up to date. The caller holds the
-// lock.
+// forget drops all events and advances the revision by one, so that no watch is up to date. The
+// caller holds the lock.
 func (w *world) forget() {
 	w.revision++
 	w.oldest = w.revision + 1
@@ -135,7 +136,7 @@ func (w *world) now() uint64 {
 	return w.revision
 }
 
-// snapshot returns the objects of a kind as they were at a revision, zero being the present one.
+// snapshot returns the objects of a kind as of a revision; zero is the current one.
 func (w *world) snapshot(kind Kind, revision uint64) (table, uint64, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,8 +156,8 @@ func (w *world) snapshot(kind Kind, revision uint64) (table, uint64, error) {
 	return t, revision, nil
 }
 
-// since returns up to so many events after a revision and the revision of the last of them, and what is closed when
-// there are more.
+// since returns up to the given number of events after a revision, the revision of the last of
+// them, and a channel that is closed when there are more.
 func (w *world) since(revision uint64, most int) ([]event, uint64, <-chan struct{}, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

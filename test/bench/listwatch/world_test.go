@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Whoever is behind by more events than are remembered is told so, and never given others in their place.
+// A client that is further behind than the server remembers gets an error, never the wrong events.
 func TestMemory(t *testing.T) {
 	const memory = 4
 	w := newWorld(small(), memory)

@@ -1,8 +1,9 @@
-// Package machine says what a benchmark ran on, and how busy that was. A figure without its machine is worth nothing a
-// month later, so every result carries one.
+// Package machine describes the machine that a benchmark ran on, and how busy it was. Every result
+// carries the description, since a figure without its machine is worth nothing a month later.
 //
-// Everything comes from files below a root that the caller gives, which is the machine's own in a benchmark and a
-// fixture in a test. What a machine does not tell is empty, not an error: containers and virtual machines hide much.
+// Everything comes from files below a root that the caller gives: the machine's own in a benchmark,
+// a fixture in a test. Values that the machine does not expose are empty, not an error: containers
+// and virtual machines hide much.
 package machine
 
 import (
@@ -16,25 +17,26 @@ import (
 	"strings"
 )
 
-// Machine is what does not change during a run.
+// Machine holds the properties that do not change during a run.
 type Machine struct {
 	CPU       string `json:"cpu"`
-	Cores     int    `json:"cores"`     // online, counted once however many threads they have
+	Cores     int    `json:"cores"`     // online cores, not counting their threads
 	Threads   int    `json:"threads"`   // online logical CPUs
 	SMT       bool   `json:"smt"`       // whether two of these share a core
-	NUMANodes int    `json:"numaNodes"` // 1 where the kernel knows of none
+	NUMANodes int    `json:"numaNodes"` // 1 if the kernel knows of none
 	MemoryMiB int    `json:"memoryMiB"`
-	Governor  string `json:"governor"` // of the CPUs' frequency; empty = the machine does not say
-	Virtual   string `json:"virtual"`  // empty = no; else the product, or "yes"
+	Governor  string `json:"governor"` // of the CPUs' frequency; empty = unknown
+	Virtual   string `json:"virtual"`  // empty = no; otherwise the product, or "yes"
 	Kernel    string `json:"kernel"`
-	Clang     string `json:"clang"` // that compiled the BPF objects
+	Clang     string `json:"clang"` // version that compiled the BPF objects
 }
 
-// Read reads a machine from its file system, and from the source tree which clang it takes. The tree may be nil.
+// Read reads the machine's properties from its file system, and the version of clang from the
+// source tree. The tree may be nil.
 func Read(root, tree fs.FS) (Machine, error) {
 	text, err := fs.ReadFile(root, "proc/cpuinfo")
 	if err != nil {
-		return Machine{}, fmt.Errorf("read which CPU this is: %w", err)
+		return Machine{}, fmt.Errorf("identify the CPU: %w", err)
 	}
 	info := parseInfo(string(text))
 	m := Machine{
@@ -47,14 +49,14 @@ func Read(root, tree fs.FS) (Machine, error) {
 		Clang:     clang(tree),
 	}
 	if m.Kernel == "" {
-		return Machine{}, errors.New("read which kernel runs: proc/sys/kernel/osrelease is missing or empty")
+		return Machine{}, errors.New("identify the kernel: proc/sys/kernel/osrelease is missing or empty")
 	}
 	m.Threads, m.Cores = count(root, info)
 	m.SMT = m.Threads > m.Cores
 	return m, nil
 }
 
-// String returns the machine in one line, as it stands at the head of a table.
+// String returns the machine in one line, the headline of a table.
 func (m Machine) String() string {
 	parts := []string{or(m.CPU, "unknown CPU"), plural(m.Cores, "core")}
 	if m.SMT {
@@ -74,7 +76,8 @@ func (m Machine) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// cpuinfo is what of /proc/cpuinfo is of use: the first value of each key, and how many processors there are.
+// cpuinfo is the useful part of /proc/cpuinfo: the first value of each key, and the number of
+// processors.
 type cpuinfo struct {
 	first      map[string]string
 	processors int
@@ -98,7 +101,7 @@ func parseInfo(text string) cpuinfo {
 	return info
 }
 
-// model is a name on x86, and numbers of the designer on Arm, where the kernel keeps no names.
+// model returns a name on x86, and the designer's numbers on Arm, where the kernel has no names.
 func (i cpuinfo) model() string {
 	if name := i.first["model name"]; name != "" {
 		return strings.Join(strings.Fields(name), " ")
@@ -109,7 +112,8 @@ func (i cpuinfo) model() string {
 	return or(i.first["Model"], i.first["cpu"])
 }
 
-// count returns the online logical CPUs and the cores that these are of. Cores are numbered within a package.
+// count returns the numbers of online logical CPUs and of their cores. Core numbers are unique
+// within a package only.
 func count(root fs.FS, info cpuinfo) (threads, cores int) {
 	seen := map[string]bool{}
 	online := parseList(line(root, "sys/devices/system/cpu/online"))
@@ -140,7 +144,8 @@ func governor(root fs.FS) string {
 	return strings.Join(slices.Compact(all), " and ")
 }
 
-// virtual looks where firmware and hypervisors leave their names. The CPU's flag is the surest and has no name.
+// virtual looks for the names that firmware and hypervisors leave. The CPU flag is most reliable
+// but has no name.
 func virtual(root fs.FS, info cpuinfo) string {
 	if name := line(root, "sys/hypervisor/type"); name != "" {
 		return name
@@ -149,7 +154,8 @@ func virtual(root fs.FS, info cpuinfo) string {
 	vendor := line(root, "sys/class/dmi/id/sys_vendor")
 	product := strings.TrimSpace(vendor + " " + line(root, "sys/class/dmi/id/product_name"))
 	known := regexp.MustCompile(`(?i)qemu|kvm|vmware|virtualbox|xen|virtual machine|amazon ec2|google|bochs|openstack`)
-	// The flag is x86's. Elsewhere the name has to do, and on x86 a name alone is a bare-metal instance of a cloud.
+	// The flag exists on x86 only. Elsewhere the name must do; on x86, a name without the flag is a
+	// cloud's bare-metal instance.
 	_, x86 := info.first["flags"]
 	switch {
 	case known.MatchString(product) && (flagged || !x86):
@@ -160,7 +166,8 @@ func virtual(root fs.FS, info cpuinfo) string {
 	return ""
 }
 
-// clang returns the version that the Makefile pins. The objects themselves are stripped of what compiled them.
+// clang returns the version that the Makefile pins. The objects themselves do not record their
+// compiler, since they are stripped.
 func clang(tree fs.FS) string {
 	if tree == nil {
 		return ""
@@ -183,14 +190,14 @@ func memory(root fs.FS) int {
 	}
 	for row := range strings.Lines(string(text)) {
 		if f := strings.Fields(row); len(f) >= 2 && f[0] == "MemTotal:" {
-			kib, _ := strconv.Atoi(f[1]) // 0 is "does not say"
+			kib, _ := strconv.Atoi(f[1]) // 0 means unknown
 			return kib / 1024
 		}
 	}
 	return 0
 }
 
-// parseList parses a list of the kernel's, such as "0-3,8".
+// parseList parses one of the kernel's lists, such as "0-3,8".
 func parseList(text string) []int {
 	var list []int
 	for _, part := range strings.Split(text, ",") {
@@ -213,7 +220,7 @@ func parseList(text string) []int {
 	return list
 }
 
-// line returns the only line of a file, or "" where it is missing.
+// line returns the only line of a file, or "" if the file is missing.
 func line(root fs.FS, name string) string {
 	text, err := fs.ReadFile(root, path.Clean(name))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// files makes a file system of "NAME CONTENT" lines; \n in a content is a line's end.
+// files makes a file system from lines of the form "NAME CONTENT"; \n in the content is a newline.
 func files(lines ...string) fstest.MapFS {
 	tree := fstest.MapFS{}
 	for _, l := range lines {
@@ -20,7 +20,7 @@ func files(lines ...string) fstest.MapFS {
 	return tree
 }
 
-// fixture is a machine as its files tell of it.
+// fixture is a machine as described by its files.
 type fixture struct {
 	name string
 	root fs.FS
@@ -29,7 +29,7 @@ type fixture struct {
 	text string
 }
 
-// ordinary machines are those that benchmarks run on.
+// ordinary returns machines such as benchmarks run on.
 func ordinary() []fixture {
 	makefile := files(`Makefile # CLANG_MAJOR := 3\nCLANG_MAJOR := 19\nCLANG := clang-$(CLANG_MAJOR)`)
 	return []fixture{
@@ -81,7 +81,7 @@ func ordinary() []fixture {
 	}
 }
 
-// odd are machines that tell things in other places, or not at all.
+// odd returns machines that expose properties in other places, or not at all.
 func odd() []fixture {
 	return []fixture{
 		{
@@ -144,13 +144,13 @@ func TestReadHere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m.CPU == "" || m.Cores < 1 || m.Threads < m.Cores || m.MemoryMiB < 64 || m.Clang == "" {
-		t.Errorf("this machine was not understood: %+v", m)
+		t.Errorf("Read does not understand this machine: %+v", m)
 	}
 	load, err := ReadLoad(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if load.Runnable < 1 || load.Times.Busy <= 0 || load.Times.Idle <= 0 {
-		t.Errorf("its load was not understood: %+v", load)
+		t.Errorf("ReadLoad does not understand this machine: %+v", load)
 	}
 }

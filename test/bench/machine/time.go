@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// tick is the unit of CPU time in /proc: USER_HZ is 100 wherever Go runs.
+// tick is the unit of CPU time in /proc: USER_HZ is 100 on every platform of Go.
 const tick = 10 * time.Millisecond
 
-// Load is how busy a machine is at a moment.
+// Load is how busy a machine is at one moment.
 type Load struct {
 	One      float64 `json:"one"` // runnable tasks, averaged over a minute
 	Five     float64 `json:"five"`
 	Fifteen  float64 `json:"fifteen"`
-	Runnable int     `json:"runnable"` // at this instant, this process included
+	Runnable int     `json:"runnable"` // at this instant, including this process
 	Times    Times   `json:"times"`
 }
 
-// Times is what the CPUs did since the machine started, in nanoseconds over all of them.
+// Times is the CPU time since the machine started, in nanoseconds over all CPUs.
 type Times struct {
-	Busy    time.Duration `json:"busy"`    // anything but waiting, softirqs included
-	Softirq time.Duration `json:"softirq"` // packets mostly, whoever's they are
-	Steal   time.Duration `json:"steal"`   // wanted by this machine and given to another
+	Busy    time.Duration `json:"busy"`    // everything but idle time and waiting, including softirqs
+	Softirq time.Duration `json:"softirq"` // mostly packets, of any process
+	Steal   time.Duration `json:"steal"`   // wanted by this machine, but given to another one
 	Idle    time.Duration `json:"idle"`
 }
 
-// Since returns what was done after an earlier moment.
+// Since returns the time spent since an earlier moment.
 func (t Times) Since(earlier Times) Times {
 	return Times{
 		Busy: t.Busy - earlier.Busy, Softirq: t.Softirq - earlier.Softirq,
@@ -37,7 +37,8 @@ func (t Times) Since(earlier Times) Times {
 	}
 }
 
-// Stolen returns which part of the time that this machine wanted another got, between 0 and 1.
+// Stolen returns the fraction of the time wanted by this machine that went to other machines,
+// between 0 and 1.
 func (t Times) Stolen() float64 {
 	wanted := t.Busy + t.Steal
 	if wanted <= 0 {
@@ -46,7 +47,7 @@ func (t Times) Stolen() float64 {
 	return float64(t.Steal) / float64(wanted)
 }
 
-// ReadLoad reads how busy the machine is.
+// ReadLoad reads the load of the machine.
 func ReadLoad(root fs.FS) (Load, error) {
 	text, err := fs.ReadFile(root, "proc/loadavg")
 	if err != nil {
@@ -61,7 +62,7 @@ func ReadLoad(root fs.FS) (Load, error) {
 	return l, err
 }
 
-// ReadTimes reads what all CPUs did.
+// ReadTimes reads the CPU times of all CPUs.
 func ReadTimes(root fs.FS) (Times, error) {
 	text, err := fs.ReadFile(root, "proc/stat")
 	if err != nil {
@@ -69,7 +70,7 @@ func ReadTimes(root fs.FS) (Times, error) {
 	}
 	row, _, _ := strings.Cut(string(text), "\n")
 	fields := strings.Fields(row)
-	// user nice system idle iowait irq softirq steal, then two that are part of the first two
+	// user nice system idle iowait irq softirq steal, then two that are included in the first two
 	if len(fields) < 9 || fields[0] != "cpu" {
 		return Times{}, fmt.Errorf("read the times of the CPUs: %q has no eight of them", row)
 	}
@@ -84,8 +85,9 @@ func ReadTimes(root fs.FS) (Times, error) {
 	return Times{Busy: t[0] + t[1] + t[2] + t[5] + t[6], Softirq: t[6], Steal: t[7], Idle: t[3] + t[4]}, nil
 }
 
-// ReadTree reads the CPU time of a process, of its descendants, and of those of them that ended and were waited for.
-// Its grain is the kernel's tick of ten milliseconds for each process.
+// ReadTree reads the CPU time of a process and its descendants, including descendants that have
+// ended and been waited for. Its resolution is the kernel's tick of ten milliseconds for each
+// process.
 func ReadTree(root fs.FS, pid int) (time.Duration, error) {
 	entries, err := fs.ReadDir(root, "proc")
 	if err != nil {
@@ -100,7 +102,7 @@ func ReadTree(root fs.FS, pid int) (time.Duration, error) {
 		}
 		text, err := fs.ReadFile(root, "proc/"+entry.Name()+"/stat")
 		if err != nil {
-			continue // it has ended since
+			continue // it has ended meanwhile
 		}
 		parent, took, err := parseStat(string(text))
 		if err != nil {
@@ -123,7 +125,8 @@ func sum(pid int, children map[int][]int, spent map[int]time.Duration) time.Dura
 	return total
 }
 
-// parseStat takes the parent and the times from a process's stat. Its second field is a name that may hold anything.
+// parseStat extracts the parent and the CPU time from a process's stat. The second field is a name
+// that may contain anything.
 func parseStat(text string) (parent int, spent time.Duration, err error) {
 	at := strings.LastIndexByte(text, ')')
 	if at < 0 {

@@ -57,12 +57,12 @@ func TestTimes(t *testing.T) {
 		t.Errorf("stolen: have %v, want a quarter", got)
 	}
 	if got := (Times{}).Stolen(); got != 0 {
-		t.Errorf("stolen of nothing: have %v", got)
+		t.Errorf("stolen of no time: have %v, want 0", got)
 	}
 }
 
 func TestReadTree(t *testing.T) {
-	// ticks: user, system, and both of the children that were waited for
+	// ticks: user and system time, and both again for children that were waited for
 	process := func(pid, name, parent, ticks string) string {
 		return "proc/" + pid + "/stat " + pid + " (" + name + ") S " + parent + " 1 1 0 -1 4194560 1 2 3 4 " + ticks + " 20 0 1 0 5 6 7"
 	}
@@ -84,11 +84,11 @@ func TestReadTree(t *testing.T) {
 		}
 	}
 	if _, err := ReadTree(root, 99); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("of a process that is not there: have %v", err)
+		t.Errorf("of a process that does not exist: have %v", err)
 	}
 	for _, odd := range []string{"10 bench", "10 (bench) S 1 2", "10 (bench) S x 1 1 0 -1 0 1 2 3 4 1 2 3 4 5", "10 (bench) S 1 1 1 0 -1 0 1 2 3 4 1 x 3 4 5"} {
 		if _, err := ReadTree(files("proc/10/stat "+odd), 10); err == nil {
-			t.Errorf("%q was taken for a stat", odd)
+			t.Errorf("ReadTree accepts the stat %q", odd)
 		}
 	}
 }

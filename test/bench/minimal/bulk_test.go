@@ -41,8 +41,8 @@ func told(err error) int {
 	return 0
 }
 
-// serve answers on TCP and UDP until its standard input ends. On TCP it says whom it sees and sends everything back
-// after it has everything; on UDP it sends every datagram back.
+// serve answers on TCP and UDP until its standard input ends. On TCP it reports the client's
+// address and echoes everything after reading it all; on UDP it echoes every datagram.
 func serve(address string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -82,13 +82,14 @@ func serve(address string) error {
 	return err
 }
 
-// seen is what a client found out.
+// seen is what a client observed.
 type seen struct {
-	Peer   netip.AddrPort // whom the client is connected to
-	Client netip.Addr     // whom the server saw
+	Peer   netip.AddrPort // the peer that the client's socket reports
+	Client netip.Addr     // the client's address as the server saw it
 }
 
-// dial sends much to a server and gets it back, and datagrams with and without a checksum. It prints what it found out.
+// dial sends a lot of data to a server and gets it back, and datagrams with and without a checksum.
+// It prints what it observed.
 func dial(address, limit string) error {
 	wait, err := time.ParseDuration(limit)
 	if err != nil {
@@ -118,7 +119,7 @@ func dialTCP(address string, wait time.Duration, found *seen) error {
 	}
 	found.Peer = conn.RemoteAddr().(*net.TCPAddr).AddrPort()
 	data, random := make([]byte, bulkBytes), rand.NewChaCha8([32]byte{1})
-	_, _ = random.Read(data) // it cannot fail
+	_, _ = random.Read(data) // cannot fail
 	reader := bufio.NewReader(conn)
 	line, err := reader.ReadString('\n')
 	if err != nil {
@@ -137,7 +138,7 @@ func dialTCP(address string, wait time.Duration, found *seen) error {
 	}
 	back, err := io.ReadAll(reader)
 	if err == nil && !bytes.Equal(back, data) {
-		err = fmt.Errorf("%d bytes came back, and not the %d that were sent", len(back), len(data))
+		err = fmt.Errorf("%d bytes came back, not equal to the %d bytes sent", len(back), len(data))
 	}
 	return err
 }
@@ -172,7 +173,7 @@ func dialUDP(address string, checksum bool) error {
 			return fmt.Errorf("%d bytes: %w", size, err)
 		}
 		if !bytes.Equal(have[:n], want) {
-			return fmt.Errorf("%d bytes came back as %d others", size, n)
+			return fmt.Errorf("%d bytes came back as %d different ones", size, n)
 		}
 	}
 	return nil
@@ -199,16 +200,17 @@ func exchange(top *topology.Topology, frontend netip.AddrPort) (seen, error) {
 	return found, json.Unmarshal([]byte(out), &found)
 }
 
-// unreachable fails the test if a frontend answers. It does not wait for long, since there is nothing to wait for.
+// unreachable fails the test if a frontend answers. It only waits briefly, since no answer is
+// expected.
 func unreachable(t *testing.T, top *topology.Topology, frontend netip.AddrPort) {
 	t.Helper()
 	_, err := rig.RunChild(top.Cgroup, top.Client.Netns, "dial", frontend.String(), "200ms")
 	if err == nil || !strings.Contains(err.Error(), "TCP: dial") {
-		t.Fatalf("without the programs %s answers, or fails in another way: %v", frontend, err)
+		t.Fatalf("without the programs, %s answers or fails in another way: %v", frontend, err)
 	}
 }
 
-// pairsOf returns frontends that are no address of anybody.
+// pairsOf returns frontends with addresses that no host has.
 func pairsOf(top *topology.Topology) []Pair {
 	return []Pair{
 		{netip.MustParseAddrPort("192.0.2.10:80"), netip.AddrPortFrom(top.Servers[0].Addr(topology.IPv4), 8080)},

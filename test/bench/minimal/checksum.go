@@ -5,7 +5,8 @@ import (
 	"net/netip"
 )
 
-// words returns an address as the programs see it: words in network order, of which IPv4 has the first.
+// words returns an address in the programs' format: words in network order, only the first of which
+// is used for IPv4.
 func words(a netip.Addr) (w [4]uint32) {
 	for i, b := 0, a.AsSlice(); len(b) >= 4; i, b = i+1, b[4:] {
 		w[i] = binary.NativeEndian.Uint32(b)
@@ -18,10 +19,10 @@ func order16(port uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, port))
 }
 
-// difference is what a checksum changes by when data is replaced, in 32 bits as the kernel takes it.
+// difference is the change of a checksum when data is replaced, in the kernel's 32-bit form.
 type difference uint32
 
-// add adds that a word became another one.
+// add records the replacement of a word.
 func (d *difference) add(before, after uint32) {
 	sum := uint64(*d) + uint64(^before) + uint64(after)
 	for sum > 0xffffffff {

@@ -1,8 +1,10 @@
-// Package minimal has yardsticks: programs that do the least anybody can do for a job, for traffic of TCP and UDP in
-// both families, and are right nevertheless. What fairlead's own programs cost is judged by how much more they cost than
-// these. They know one service, whose facts are constants, and look for nothing that may go wrong.
+// Package minimal contains yardsticks: programs that do the least possible for a job, for TCP and
+// UDP traffic of both families, and still do it correctly. The cost of fairlead's own programs is
+// judged relative to theirs. They know one service, whose properties are constants, and handle no
+// errors.
 //
-// Everything is loaded and attached with the agent's capabilities, so the verifier treats it as it treats the agent's.
+// Everything is loaded and attached with the agent's capabilities, so that the verifier treats it
+// like the agent's programs.
 package minimal
 
 import (
@@ -19,10 +21,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Attached is programs that are loaded and attached. It ends with Close.
+// Attached is a set of loaded and attached programs. Close detaches them.
 type Attached struct{ parts []io.Closer }
 
-// Close detaches the programs and lets go of them and their maps.
+// Close detaches the programs, and closes them and their maps.
 func (a *Attached) Close() error {
 	var errs []error
 	for i := len(a.parts) - 1; i >= 0; i-- { // links first
@@ -32,7 +34,7 @@ func (a *Attached) Close() error {
 	return errors.Join(errs...)
 }
 
-// keep makes Close close something.
+// keep adds a part for Close to close.
 func (a *Attached) keep(part io.Closer) { a.parts = append(a.parts, part) }
 
 // attach attaches a program to a device in the namespace of the calling thread.
@@ -44,7 +46,7 @@ func (a *Attached) attach(program *ebpf.Program, ifindex int) error {
 	} else {
 		l, err = link.AttachTCX(link.TCXOptions{Program: program, Interface: ifindex, Attach: ebpf.AttachTCXIngress})
 		if errors.Is(err, ebpf.ErrNotSupported) {
-			err = fmt.Errorf("%w (it takes Linux 6.6)", err)
+			err = fmt.Errorf("%w (needs Linux 6.6)", err)
 		}
 	}
 	if err != nil {
@@ -54,23 +56,24 @@ func (a *Attached) attach(program *ebpf.Program, ifindex int) error {
 	return nil
 }
 
-// within runs fn with the agent's capabilities in a namespace.
+// within runs fn in a namespace with the agent's capabilities.
 func within(ns *rig.Netns, fn func() error) error {
 	return ns.Do(func() error { return limited.Do(fn) })
 }
 
-// Pair is a frontend and its one backend, of the same family.
+// Pair is a frontend with its only backend, of the same family.
 type Pair struct{ Frontend, Backend netip.AddrPort }
 
-// check refuses a pair of two families.
+// check rejects pairs of different families.
 func (p Pair) check() error {
 	if !p.Frontend.IsValid() || !p.Backend.IsValid() || p.Frontend.Addr().Is4() != p.Backend.Addr().Is4() {
-		return fmt.Errorf("%s and %s are no pair: they need a family in common", p.Frontend, p.Backend)
+		return fmt.Errorf("%s and %s are no pair: they must be of the same family", p.Frontend, p.Backend)
 	}
 	return nil
 }
 
-// Hop is where a packet goes next: the device that it leaves by, and the hardware addresses of both ends of the wire.
+// Hop is where a packet goes next: the device that it leaves by, and the hardware addresses of both
+// ends of the wire.
 type Hop struct {
 	Ifindex int
 	Local   net.HardwareAddr

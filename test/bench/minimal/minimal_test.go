@@ -19,7 +19,7 @@ func both(h *topology.Host) []netip.Addr {
 	return []netip.Addr{h.Addr(topology.IPv4), h.Addr(topology.IPv6)}
 }
 
-// closeLater closes what was attached when the test ends.
+// closeLater closes the programs at the end of the test.
 func closeLater(t *testing.T, c interface{ Close() error }) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -29,7 +29,7 @@ func closeLater(t *testing.T, c interface{ Close() error }) {
 	})
 }
 
-// Data arrives whole, also where it was merged on the way, which is what wrong checksums do not survive.
+// Data arrives complete, even if it was merged on the way, which it would not with wrong checksums.
 func TestNodePort(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -102,7 +102,7 @@ func TestSocket(t *testing.T) {
 				want = pair.Frontend
 			}
 			if err != nil || found.Peer != want {
-				t.Errorf("with the peer's name %t: the peer of %s is %s, %v", peerName, pair.Frontend, found.Peer, err)
+				t.Errorf("with PeerName %t: the peer of %s is %s, %v", peerName, pair.Frontend, found.Peer, err)
 			}
 			if _, err := exchange(top, pair.Backend); err != nil {
 				t.Errorf("the backend itself: %v", err)
@@ -167,6 +167,6 @@ func TestMistakes(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := AttachSocket(rig.NewCgroup(t), Socket{Pairs: []Pair{{six, four}}}); err == nil {
-		t.Error("a pair of two families is taken")
+		t.Error("AttachSocket accepts a pair of different families")
 	}
 }

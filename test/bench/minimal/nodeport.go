@@ -12,52 +12,55 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Hook is where packets are met.
+// Hook is where programs process packets.
 type Hook string
 
-// The hooks of packets.
+// The hooks.
 const (
 	TC  Hook = "tc"
 	XDP Hook = "xdp"
 )
 
-// NodePort sends what comes in at one device of a node for a frontend out at another to the backend, and the answers
-// back. The device that the client is at is the front.
+// NodePort forwards packets for a frontend that arrive at one device of a node to the backend
+// through another device, and the answers back. The client is at the front device.
 type NodePort struct {
 	Hook  Hook
 	Pairs []Pair // at most one of each family
-	// Flows is how many rows the table of flows has. With a table a packet costs one lookup, the first of a flow an
-	// insert, and the client keeps its address. The kernel throws rows out before all are used, so take twice as many as
-	// there will be flows of both directions. Without, all that is rewritten is constant, and so is the client.
+	// Flows is the number of rows in the table of flows. With a table, a packet costs one lookup,
+	// the first of a flow also an insert, and the client keeps its address. The kernel evicts rows
+	// before all are in use, so set twice the number of flows in both directions. Without a table,
+	// the whole rewrite is constant, including the client.
 	Flows int
-	// BothRows makes the first packet of a flow insert a second row, as a program does that knows the way back. Such
-	// programs are for measuring what comes in: their second row misleads the answers.
+	// BothRows makes the first packet of a flow insert a second row, as a program does that handles
+	// answers. Only use it to measure incoming packets: the second row misdirects answers.
 	BothRows bool
-	// Conntrack makes the table of flows one as that of a connection tracking: nothing is thrown out of it, keys are as
-	// long as those of IPv6 for either family, every flow has both its rows there, that of the answers made first, and
-	// rows take memory when they are made, not before.
+	// Conntrack makes the table of flows resemble that of connection tracking: nothing is evicted,
+	// keys of both families are as long as those of IPv6, every flow has both rows in the table,
+	// that of the answers made first, and rows are allocated when they are made.
 	Conntrack bool
-	// Looks makes the first packet of a flow, which inserts both rows, or one if it wraps, look for what it has to know: in a
-	// table of flows that are established, which a flood of first packets must not push out and which therefore is another
-	// one with as many rows as this says, whether it is there, before, and whether the answers' flow is; and in a table of
-	// frontends, whether the packet is for one. Keys are as long as those of IPv6.
+	// Looks makes the first packet of a flow look up what it needs to know before it inserts both
+	// rows, or one if it wraps: whether its flow and that of the answers are in a table of
+	// established flows, and whether the packet is for a frontend in a table of these. The
+	// established flows are in a table of their own, with Looks rows, since a flood of first
+	// packets must not evict them. Keys are as long as those of IPv6.
 	Looks int
-	// Wraps makes the programs put a header of IP from the node to the backend around what comes in, which has one piece, and
-	// leave the rest as it is, for backends that answer their clients themselves. The other direction is not for use.
+	// Wraps makes the programs put an IP header from the node to the backend around incoming
+	// packets, which must be unfragmented, and leave the rest unchanged, for backends that answer
+	// their clients themselves. The other direction is not usable.
 	Wraps bool
-	// Clients and Nodes are the addresses by family of the one client, and of the node towards the backend. A NodePort
-	// with Flows does not need them.
+	// Clients and Nodes are the addresses, by family, of the only client, and of the node towards
+	// the backend. A NodePort with Flows does not need them.
 	Clients, Nodes []netip.Addr
 	Front, Back    Hop
 }
 
-// NodePortPrograms are programs of a NodePort that are loaded.
+// NodePortPrograms are the loaded programs of a NodePort.
 type NodePortPrograms struct {
 	Attached
-	In, Out *ebpf.Program // of the front and of the back
+	In, Out *ebpf.Program // for the front and the back device
 
 	nodePort NodePort
-	ports    *ebpf.Map // of XDP: where frames go
+	ports    *ebpf.Map // XDP only: where frames go
 }
 
 // Load loads the programs.
@@ -96,7 +99,7 @@ func (n NodePort) Load() (*NodePortPrograms, error) {
 	}
 	p := &NodePortPrograms{nodePort: n}
 	if err := limited.Do(func() error { return p.load(spec, family+way) }); err != nil {
-		_ = p.Close() // the first error is the one that matters
+		_ = p.Close() // the first error matters
 		return nil, err
 	}
 	return p, nil
@@ -122,7 +125,7 @@ func (p *NodePortPrograms) load(spec *ebpf.CollectionSpec, prefix string) error 
 	return nil
 }
 
-// serve writes the frontends of the protocols that there may be packets of.
+// serve writes the frontends for all protocols that packets may have.
 func (p *NodePortPrograms) serve(frontends *ebpf.Map) error {
 	type key struct {
 		Addr  [16]byte
@@ -141,20 +144,20 @@ func (p *NodePortPrograms) serve(frontends *ebpf.Map) error {
 	return nil
 }
 
-// closer is a close that cannot fail.
+// closer is a close function that cannot fail.
 type closer func()
 
 // Close closes.
 func (c closer) Close() error { c(); return nil }
 
-// Attach attaches the programs in the namespace of the node. For XDP its devices' peers have to take frames, which a
-// veth does with GRO on, and must not leave checksums to a device.
+// Attach attaches the programs in the namespace of the node. For XDP, the peers of its devices must
+// take frames, which a veth does with GRO on, and must not leave checksums to a device.
 func (p *NodePortPrograms) Attach(node *rig.Netns) error { return within(node, p.attachBoth) }
 
 func (p *NodePortPrograms) attachBoth() error {
 	n := p.nodePort
 	if p.ports != nil {
-		for i, hop := range []Hop{n.Back, n.Front} { // the order of the C side
+		for i, hop := range []Hop{n.Back, n.Front} { // in the order of the C code
 			if err := p.ports.Put(uint32(i), uint32(hop.Ifindex)); err != nil {
 				return fmt.Errorf("set port %d: %w", i, err)
 			}
@@ -163,10 +166,10 @@ func (p *NodePortPrograms) attachBoth() error {
 	return errors.Join(p.attach(p.In, n.Front.Ifindex), p.attach(p.Out, n.Back.Ifindex))
 }
 
-// sides works out all that the programs need to know, in the order of families that they have.
+// sides computes everything that the programs need to know, in their order of families.
 func (n NodePort) sides() (in, out [2]tcSide, err error) {
 	if n.Hook != TC && n.Hook != XDP {
-		return in, out, fmt.Errorf("there is no hook %q", n.Hook)
+		return in, out, fmt.Errorf("no hook %q", n.Hook)
 	}
 	for _, pair := range n.Pairs {
 		if err := pair.check(); err != nil {
@@ -176,7 +179,7 @@ func (n NodePort) sides() (in, out [2]tcSide, err error) {
 		if pair.Frontend.Addr().Is6() {
 			family = 1
 		}
-		sender := addrs{pair.Frontend.Addr(), pair.Frontend.Addr()} // of the right family; with flows it stays
+		sender := addrs{pair.Frontend.Addr(), pair.Frontend.Addr()} // of the right family; unchanged with flows
 		if n.Flows == 0 || n.Wraps {
 			if len(n.Clients) <= family || len(n.Nodes) <= family {
 				return in, out, fmt.Errorf("%s needs the addresses of the client and of the node", pair.Frontend)
@@ -188,10 +191,10 @@ func (n NodePort) sides() (in, out [2]tcSide, err error) {
 	return in, out, nil
 }
 
-// addrs is what an address is before and after a rewrite.
+// addrs is an address before and after a rewrite.
 type addrs struct{ before, after netip.Addr }
 
-// request returns what happens to packets to the frontend.
+// request returns the rewrite of packets to the frontend.
 func (n NodePort) request(pair Pair, sender addrs) tcSide {
 	var addr, port difference
 	addr.addAddr(pair.Frontend.Addr(), pair.Backend.Addr())
@@ -203,7 +206,7 @@ func (n NodePort) request(pair Pair, sender addrs) tcSide {
 	return tcSide{Addr: words(pair.Frontend.Addr()), Port: order16(pair.Frontend.Port()), To: row}
 }
 
-// answer returns what happens to packets from the backend.
+// answer returns the rewrite of packets from the backend.
 func (n NodePort) answer(pair Pair, sender addrs) tcSide {
 	var addr, port difference
 	addr.addAddr(pair.Backend.Addr(), pair.Frontend.Addr())
@@ -215,7 +218,7 @@ func (n NodePort) answer(pair Pair, sender addrs) tcSide {
 	return tcSide{Addr: words(pair.Backend.Addr()), Port: order16(pair.Backend.Port()), Reply: 1, To: row}
 }
 
-// rewrite returns the start of a rewrite: where the packet goes, and how its checksum changes.
+// rewrite returns the start of a rewrite: the next hop, and the change of the checksum.
 func (h Hop) rewrite(addr, port difference) tcRewrite {
 	row := tcRewrite{AddrDiff: uint32(addr), PortDiff: uint32(port), Ifindex: uint32(h.Ifindex)}
 	copy(row.Dmac[:], h.Remote)

@@ -10,8 +10,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// AttachPolicer drops what comes in at a device of a namespace faster than at so many bytes a second, but for a burst. It is a filter, as Linux 6.1
-// has no links at tc, and goes with the namespace.
+// AttachPolicer makes a device of a namespace drop incoming packets above a rate in bytes per
+// second, except for a burst. It attaches a filter, since Linux 6.1 has no links at tc; the filter
+// is removed with the namespace.
 func AttachPolicer(ns *rig.Netns, device string, rate, burst uint64) (*Attached, error) {
 	spec, err := loadPolice()
 	if err != nil {
@@ -49,7 +50,7 @@ func AttachPolicer(ns *rig.Netns, device string, rate, burst uint64) (*Attached,
 		return nil
 	})
 	if err != nil {
-		_ = attached.Close() // the first error is the one that matters
+		_ = attached.Close() // the first error matters
 		return nil, err
 	}
 	return attached, nil

@@ -18,14 +18,14 @@ const (
 	XDPRedirect RedirectKind = "xdp_redirect"     // as a frame; see NodePortPrograms.Attach
 )
 
-// AttachRedirect sends every packet for one host that comes in at a device of a node to a hop.
+// AttachRedirect redirects every unicast packet that arrives at a device of a node to a hop.
 func AttachRedirect(node *rig.Netns, kind RedirectKind, ifindex int, to Hop) (*Attached, error) {
 	spec, err := loadRedirect()
 	if err != nil {
 		return nil, fmt.Errorf("read redirect programs: %w", err)
 	}
 	if spec.Programs[string(kind)] == nil {
-		return nil, fmt.Errorf("redirect: there is no way %q", kind)
+		return nil, fmt.Errorf("redirect: no way %q", kind)
 	}
 	row := redirectHop{Ifindex: uint32(to.Ifindex)}
 	copy(row.Dmac[:], to.Remote)
@@ -48,7 +48,7 @@ func AttachRedirect(node *rig.Netns, kind RedirectKind, ifindex int, to Hop) (*A
 		return attached.attach(collection.Programs[string(kind)], ifindex)
 	})
 	if err != nil {
-		_ = attached.Close() // the first error is the one that matters
+		_ = attached.Close() // the first error matters
 		return nil, err
 	}
 	return attached, nil

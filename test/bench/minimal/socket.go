@@ -13,8 +13,8 @@ import (
 // Socket makes sockets that dial a frontend reach its backend.
 type Socket struct {
 	Pairs     []Pair // at most one of each family
-	PeerName  bool   // the socket's peer is the frontend
-	Datagrams bool   // also for UDP sockets that are not connected, which then see the frontend answer
+	PeerName  bool   // sockets report the frontend as their peer
+	Datagrams bool   // also for unconnected UDP sockets, which then see answers from the frontend
 }
 
 // AttachSocket attaches the programs to a cgroup.
@@ -40,13 +40,13 @@ func AttachSocket(cgroup *rig.Cgroup, s Socket) (*Attached, error) {
 	}
 	attached := &Attached{}
 	if err := limited.Do(func() error { return s.attach(attached, spec, cgroup) }); err != nil {
-		_ = attached.Close() // the first error is the one that matters
+		_ = attached.Close() // the first error matters
 		return nil, err
 	}
 	return attached, nil
 }
 
-// attach attaches what is asked for; a hook that is not is not there, since its presence alone costs.
+// attach attaches only the requested hooks, since the mere presence of a hook costs time.
 func (s Socket) attach(attached *Attached, spec *ebpf.CollectionSpec, cgroup *rig.Cgroup) error {
 	var objects sockObjects
 	if err := spec.LoadAndAssign(&objects, nil); err != nil {

@@ -14,18 +14,19 @@ import (
 	"fairlead.io/fairlead/test/bench/minimal/limited"
 )
 
-// updateBatch is how many updates are between two readings of the clock.
+// updateBatch is the number of updates between two readings of the clock.
 const updateBatch = 16
 
-// UpdateTimes are nanoseconds of one update.
+// UpdateTimes are the nanoseconds of one update.
 type UpdateTimes struct{ Min, Median, P99 float64 }
 
-// TimeUpdates times updates of single rows of a hash with a key of 20 bytes and a value of 8, as services have, while it
-// holds so many rows. They are the system call and nothing around it: no program can change a row of a hash for less. It
-// returns an error unless the last value of every row that it wrote is there.
+// TimeUpdates times updates of single rows in a hash with the given number of rows, with a key of
+// 20 bytes and a value of 8, as for services. It times the system call and nothing around it: no
+// program can change a row of a hash for less. It returns an error unless every written row has its
+// last value.
 func TimeUpdates(rows, updates int) (UpdateTimes, error) {
 	if rows < 1 || updates < updateBatch {
-		return UpdateTimes{}, fmt.Errorf("time updates: %d rows and %d updates tell nothing (take %d updates or more)",
+		return UpdateTimes{}, fmt.Errorf("time updates: %d rows and %d updates are too few (use %d updates or more)",
 			rows, updates, updateBatch)
 	}
 	var times []float64
@@ -47,7 +48,7 @@ func TimeUpdates(rows, updates int) (UpdateTimes, error) {
 
 type updateKey struct{ Word [5]uint32 }
 
-// updateTable is a hash with rows in it, and what each should hold.
+// updateTable is a hash with rows, and the values that they should have.
 type updateTable struct {
 	*ebpf.Map
 	want []uint64

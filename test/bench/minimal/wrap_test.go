@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// wrapOf returns a frame with a header of IP around it, a hop later.
+// wrapOf returns a frame with an IP header around it and a decremented TTL.
 func wrapOf(frame []byte, node, backend netip.Addr, mac net.HardwareAddr) []byte {
 	inner := append([]byte{}, frame[14:]...)
 	var ip []byte
@@ -36,7 +36,7 @@ func wrapOf(frame []byte, node, backend netip.Addr, mac net.HardwareAddr) []byte
 	return append(append(append(append(append([]byte{}, mac...), mac...), frame[12:14]...), ip...), inner...)
 }
 
-// Every packet of a flow gets a header around it, and stays as it was but for a hop.
+// Every packet of a flow gets a header around it, and is unchanged except for its TTL.
 func TestWraps(t *testing.T) {
 	rig.Root(t)
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 3}

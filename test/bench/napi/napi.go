@@ -1,9 +1,11 @@
-// Package napi tells what a device's packets cost, apart from all other work of the machine.
+// Package napi measures the cost of a device's packets, separate from all other work of the
+// machine.
 //
-// What a device receives is taken in a softirq as a rule, on the back of whoever happens to run: of the sender, of a
-// neighbour in another namespace, of a stranger. Nothing in the kernel says whose packet it was. But a device can be told
-// to take its packets on a thread of its own. All that becomes of a packet until the next device has it, XDP, tc, the
-// stack, the rules of a firewall, is then done on that thread, whose CPU time the kernel counts in nanoseconds.
+// A device's received packets are usually processed in a softirq, on behalf of whatever happens to
+// run: the sender, a neighbour in another namespace, or something unrelated. The kernel does not
+// record whose packet it was. But a device can be told to process its packets on its own thread.
+// Everything that happens to a packet until the next device has it, XDP, tc, the stack and the
+// firewall's rules, is then done on that thread, whose CPU time the kernel counts in nanoseconds.
 package napi
 
 import (
@@ -20,10 +22,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// ErrOldKernel says that the kernel does not tell which thread is a device's.
-var ErrOldKernel = errors.New("the kernel does not tell the thread of a device (it takes Linux 6.8)")
+// ErrOldKernel reports that the kernel does not say which thread belongs to a device.
+var ErrOldKernel = errors.New("the kernel does not tell the thread of a device (needs Linux 6.8)")
 
-// The kernel's names in its family "netdev".
+// The kernel's names in its netlink family "netdev".
 const (
 	commandNAPIGet = 11
 	attrIfindex    = 1
@@ -33,14 +35,14 @@ const (
 // Thread is the thread of a device.
 type Thread struct{ pid int }
 
-// Start gives a device of a namespace its thread. The device takes its packets by NAPI, which a veth does with GRO on.
-// The thread ends with the device.
+// Start gives a device of a namespace its own thread. The device must use NAPI, which a veth does
+// with GRO on. The thread ends with the device.
 func Start(ns *rig.Netns, device string) (*Thread, error) {
 	t := &Thread{}
 	err := ns.Do(func() error {
 		link, err := netlink.LinkByName(device)
 		if err != nil {
-			return fmt.Errorf("find it: %w", err)
+			return fmt.Errorf("find the device: %w", err)
 		}
 		if err := setThreaded(device); err != nil {
 			return err
@@ -54,8 +56,8 @@ func Start(ns *rig.Netns, device string) (*Thread, error) {
 	return t, nil
 }
 
-// setThreaded writes to the sysfs of the calling thread's namespace, which is mounted nowhere: what is mounted on /sys
-// has the devices of the namespace that it was mounted from.
+// setThreaded writes to the sysfs of the calling thread's namespace through a detached mount: the
+// sysfs mounted on /sys shows the devices of the namespace that it was mounted from.
 func setThreaded(device string) error {
 	fs, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -82,17 +84,17 @@ func setThreaded(device string) error {
 	return nil
 }
 
-// header is the kernel's struct genlmsghdr. The library's own is two bytes short of it and sends what comes next in
-// memory, which this family refuses.
+// header is the kernel's struct genlmsghdr. The library's own is two bytes too short and sends
+// whatever follows in memory, which this family rejects.
 type header [4]byte
 
-// Len returns how long it is.
+// Len returns the length of the header.
 func (h header) Len() int { return len(h) }
 
-// Serialize returns it.
+// Serialize returns the header's bytes.
 func (h header) Serialize() []byte { return h[:] }
 
-// threadOf returns the thread of a device of the calling thread's namespace.
+// threadOf returns the PID of the thread of a device in the calling thread's namespace.
 func threadOf(ifindex int) (pid int, err error) {
 	family, err := netlink.GenlFamilyGet("netdev")
 	if err != nil {
@@ -106,7 +108,7 @@ func threadOf(ifindex int) (pid int, err error) {
 		return 0, fmt.Errorf("%w: %w", ErrOldKernel, err)
 	}
 	if len(answers) != 1 {
-		return 0, fmt.Errorf("it has %d queues, and one is needed (GRO makes a veth have it)", len(answers))
+		return 0, fmt.Errorf("the device has %d queues, want one (a veth has one with GRO on)", len(answers))
 	}
 	attrs, err := nl.ParseRouteAttr(answers[0][nl.SizeofGenlmsg:])
 	if err != nil {
@@ -120,9 +122,10 @@ func threadOf(ifindex int) (pid int, err error) {
 	return 0, ErrOldKernel
 }
 
-// Spent returns the CPU time of the thread until now.
+// Spent returns the CPU time of the thread so far.
 func (t *Thread) Spent() (time.Duration, error) {
-	// The clock of the CPU time of a process, as glibc's clock_getcpuclockid makes it. A kernel thread is a process.
+	// The clock of a process's CPU time, as computed by glibc's clock_getcpuclockid. A kernel
+	// thread is a process.
 	const scheduled = 2
 	var now unix.Timespec
 	if err := unix.ClockGettime(int32(^t.pid<<3|scheduled), &now); err != nil {
@@ -131,17 +134,17 @@ func (t *Thread) Spent() (time.Duration, error) {
 	return time.Duration(now.Nano()), nil
 }
 
-// Place is a CPU, and how far in front of others there. A thread with a place runs before all that have none, and before
-// those that have a lower one.
+// Place is a CPU and a priority there. A thread with a place runs before all threads without one,
+// and before those with a lower priority.
 type Place struct {
 	CPU      int
 	Priority int // from 1 to 99
 }
 
-// Put puts the thread of a device into a place.
+// Put moves the thread of a device to a place.
 func (t *Thread) Put(p Place) error { return p.take(t.pid) }
 
-// Do runs a function on the calling thread while it has the place.
+// Do runs a function on the calling thread in the place.
 func (p Place) Do(run func() error) (err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -159,12 +162,12 @@ func (p Place) Do(run func() error) (err error) {
 	return run()
 }
 
-// take puts a thread into the place; zero is the calling one.
+// take moves a thread to the place; zero is the calling thread.
 func (p Place) take(tid int) error {
 	var cpus unix.CPUSet
 	cpus.Set(p.CPU)
 	if err := unix.SchedSetaffinity(tid, &cpus); err != nil {
-		return fmt.Errorf("put a thread on CPU %d: %w", p.CPU, err)
+		return fmt.Errorf("move a thread to CPU %d: %w", p.CPU, err)
 	}
 	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(p.Priority)}
 	if err := unix.SchedSetAttr(tid, attr, 0); err != nil {

@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// wire returns a wire whose ends have threads, with a source of packets at one, and a sink at the other.
+// wire returns the threads of both ends of a wire, with a source of packets at one end and a sink
+// at the other.
 func wire(t *testing.T) (threads []*Thread, sink *frames.Sink, source *frames.Source) {
 	t.Helper()
 	top := topology.New(t, topology.NewDirect, topology.Knobs{Offloads: &topology.Offloads{GRO: true}})
@@ -44,7 +45,7 @@ func wire(t *testing.T) (threads []*Thread, sink *frames.Sink, source *frames.So
 	return threads, sink, source
 }
 
-// The thread of a device pays for what the device receives, and for nothing that others do.
+// A device's thread is charged for what the device receives, and for nothing else.
 func TestSpent(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -72,7 +73,8 @@ func TestSpent(t *testing.T) {
 	}
 }
 
-// What is delivered arrives, however late the far end is run. Of what is only sent most is lost then.
+// With Deliver all packets arrive, however late the far end runs. With Send alone most would be
+// lost then.
 func TestDeliverLate(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -102,7 +104,7 @@ func spent(t *testing.T, threads []*Thread) (times []time.Duration) {
 	return times
 }
 
-// A thread is as it was after it had a place.
+// After Do, a thread is as it was before.
 func TestDo(t *testing.T) {
 	rig.Root(t)
 	var before, inside, after unix.CPUSet
@@ -112,7 +114,7 @@ func TestDo(t *testing.T) {
 			return err
 		}
 		if attr.Policy != unix.SCHED_FIFO || attr.Priority != 3 {
-			t.Errorf("inside it has the policy %d and the priority %d", attr.Policy, attr.Priority)
+			t.Errorf("inside Do, policy %d and priority %d", attr.Policy, attr.Priority)
 		}
 		return unix.SchedGetaffinity(0, &inside)
 	})
@@ -120,7 +122,7 @@ func TestDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if inside.Count() != 1 || !inside.IsSet(0) {
-		t.Errorf("inside it has %d CPUs", inside.Count())
+		t.Errorf("inside Do, %d CPUs", inside.Count())
 	}
 	attr, err := unix.SchedGetAttr(0, 0)
 	if err != nil {
@@ -133,7 +135,7 @@ func TestDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	if attr.Policy != unix.SCHED_NORMAL || after != before {
-		t.Errorf("afterwards it has the policy %d and %d CPUs of %d", attr.Policy, after.Count(), before.Count())
+		t.Errorf("after Do, policy %d and %d CPUs of %d", attr.Policy, after.Count(), before.Count())
 	}
 }
 
@@ -145,12 +147,12 @@ func TestMistakes(t *testing.T) {
 		t.Errorf("a device without NAPI: %v", err)
 	}
 	if _, err := Start(plain.Client.Netns, "eth9"); err == nil || !strings.Contains(err.Error(), "eth9") {
-		t.Errorf("a device that is not there: %v", err)
+		t.Errorf("a device that does not exist: %v", err)
 	}
 	if _, err := (&Thread{pid: 1 << 22}).Spent(); err == nil {
-		t.Error("a thread that is not there has a CPU time")
+		t.Error("a thread that does not exist has a CPU time")
 	}
 	if err := (Place{CPU: 900, Priority: 1}).Do(func() error { return nil }); err == nil {
-		t.Error("a CPU that is not there is taken")
+		t.Error("Do succeeds on a CPU that does not exist")
 	}
 }

@@ -1,5 +1,5 @@
-// Package node makes a node as a user has it: the real agent in a network namespace, pods that the real plugin attaches, and somebody
-// outside on a wire.
+// Package node makes a node as users have it: the real agent in a network namespace, pods attached
+// by the real plugin, and an outside host on a wire.
 package node
 
 import (
@@ -22,10 +22,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Name is what the agent takes the node for, and the namespace that pods are in.
+// Name is the node's name, and the namespace of its pods.
 const Name = "bench"
 
-// Outside is the address of who is outside of the node.
+// Outside is the address of the outside host.
 var Outside = netip.MustParseAddr("198.51.100.7")
 
 var (
@@ -33,13 +33,13 @@ var (
 	outsideNet = []string{"198.51.100.7/24", "2001:db8:1::7/64"}
 )
 
-// podCIDRs have room for all pods of a run: an address rests when its pod is gone.
+// podCIDRs have room for all pods of a run: the address of a removed pod is not reused for a while.
 const podCIDRs = "10.1.0.0/16,fd00:1::/64"
 
-// readiness is how long an agent may take to start, also where the processor is emulated.
+// readiness is how long an agent may take to start, even on an emulated processor.
 const readiness = "180s"
 
-// Node is a node with a real agent, and somebody outside on a wire of its own.
+// Node is a node with a real agent, and an outside host on its own wire.
 type Node struct {
 	*rig.Netns
 	Outside  *rig.Netns
@@ -48,10 +48,10 @@ type Node struct {
 	flags    []string
 	cni      *libcni.CNIConfig
 	list     *libcni.NetworkConfigList
-	parts    []func() error // what is to be undone, the last first
+	parts    []func() error // cleanup functions, called in reverse order
 }
 
-// New starts a node with the agent and the plugin in a folder, and more flags for the agent.
+// New starts a node with the agent and the plugin in a folder. The flags are passed to the agent.
 func New(binaries string, flags ...string) (_ *Node, err error) {
 	n := &Node{binaries: binaries}
 	defer func() {
@@ -74,7 +74,7 @@ func New(binaries string, flags ...string) (_ *Node, err error) {
 	return n, n.configure()
 }
 
-// Close ends the node and all that belongs to it.
+// Close stops the node and everything that belongs to it.
 func (n *Node) Close() error {
 	var errs []error
 	for _, undo := range slices.Backward(n.parts) {
@@ -94,7 +94,7 @@ func (n *Node) newNetns(label string) (*rig.Netns, error) {
 	return ns, err
 }
 
-// connect gives the node its device to the outside.
+// connect connects the node to the outside.
 func (n *Node) connect() error {
 	if err := rig.ConnectVeth(n.Netns, "eth0", n.Outside, "eth0"); err != nil {
 		return err
@@ -112,10 +112,12 @@ func (n *Node) connect() error {
 	)
 }
 
-// memory is a filesystem in memory on any machine, which /run is on a node, but not in every container.
+// memory is an in-memory file system on any machine. /run is one on a node, but not in every
+// container.
 const memory = "/dev/shm"
 
-// startAgent starts the agent as a user does, with files in place of a cluster, and its state in memory as by default.
+// startAgent starts the agent as a user would, with files in place of a cluster, and with its state
+// in memory as by default.
 func (n *Node) startAgent(flags []string) error {
 	var err error
 	if n.dir, err = os.MkdirTemp(memory, "fairlead-bench-"); err != nil {
@@ -145,7 +147,8 @@ func (n *Node) startAgent(flags []string) error {
 	ended := make(chan error, 1)
 	started := make(chan error, 1)
 	go func() {
-		// On one thread from start to end: the kernel kills the child when the thread that started it ends.
+		// Stay on one thread from start to end: the kernel kills the child when the thread that
+		// started it ends.
 		_ = n.Do(func() error {
 			err := agent.Start()
 			if started <- err; err == nil {
@@ -168,21 +171,21 @@ func (n *Node) startAgent(flags []string) error {
 	})
 	status := n.command(append([]string{"status", "--wait", "--wait-duration=" + readiness}, n.flags...)...)
 	if text, err := status.CombinedOutput(); err != nil {
-		return fmt.Errorf("wait for it: %w\n%s", err, text)
+		return fmt.Errorf("wait for the agent: %w\n%s", err, text)
 	}
 	return nil
 }
 
-// Apply has the agent read a manifest, in place of the one before.
+// Apply makes the agent read a manifest in place of the previous one.
 func (n *Node) Apply(manifest string) error {
-	whole := filepath.Join(n.dir, "all.yaml") // so that it never reads half of one
+	whole := filepath.Join(n.dir, "all.yaml") // renamed into place, so that the agent never reads a part of it
 	if err := os.WriteFile(whole, []byte(manifest), 0o644); err != nil {
 		return err
 	}
 	return os.Rename(whole, filepath.Join(n.manifests(), "all.yaml"))
 }
 
-// Ask runs a command of the agent's program in the node, and returns what it prints.
+// Ask runs a command of the agent's program on the node, and returns its output.
 func (n *Node) Ask(args ...string) (text []byte, err error) {
 	err = n.Do(func() error {
 		var stderr bytes.Buffer
@@ -206,7 +209,7 @@ func (n *Node) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// configure makes what a container runtime has of the plugin.
+// configure prepares the plugin's configuration, as a container runtime has it.
 func (n *Node) configure() error {
 	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.binaries}, filepath.Join(n.dir, "cache"), nil)
 	var err error
@@ -219,10 +222,10 @@ func (n *Node) configure() error {
 type Pod struct {
 	*rig.Netns
 	ID   string
-	Addr netip.Addr // of IPv4
+	Addr netip.Addr // the IPv4 address
 }
 
-// NewPod makes a pod that has no network yet.
+// NewPod makes a pod without a network.
 func (n *Node) NewPod(id string) (*Pod, error) {
 	ns, err := n.newNetns(id)
 	return &Pod{Netns: ns, ID: id}, err
@@ -235,7 +238,7 @@ func (p *Pod) conf() *libcni.RuntimeConf {
 	}
 }
 
-// Add attaches a pod as a container runtime does, and returns how long that took.
+// Add attaches a pod as a container runtime would, and returns the time it took.
 func (n *Node) Add(ctx context.Context, p *Pod) (took time.Duration, err error) {
 	err = n.Do(func() error {
 		began := time.Now()
@@ -258,12 +261,12 @@ func (n *Node) Add(ctx context.Context, p *Pod) (took time.Duration, err error) 
 	return took, err
 }
 
-// Del removes a pod as a container runtime does.
+// Del detaches a pod as a container runtime would.
 func (n *Node) Del(ctx context.Context, p *Pod) error {
 	return n.Do(func() error { return n.cni.DelNetworkList(ctx, n.list, p.conf()) })
 }
 
-// AddPods attaches so many pods that stay.
+// AddPods attaches the given number of pods, which stay attached.
 func (n *Node) AddPods(ctx context.Context, count int) ([]*Pod, error) {
 	var pods []*Pod
 	for i := range count {

@@ -7,7 +7,7 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// ticks returns round figures from zero to one that is not below top, about as many as wanted.
+// ticks returns round figures from zero to one that is at least top, about as many as wanted.
 func ticks(top float64, wanted int) []float64 {
 	if top <= 0 {
 		return []float64{0, 1}
@@ -28,7 +28,7 @@ func ticks(top float64, wanted int) []float64 {
 	return list
 }
 
-// short prints a round figure in few characters: 20k instead of 20000.
+// short formats a round figure in few characters: 20k instead of 20000.
 func short(v float64) string {
 	for _, s := range []struct {
 		by     float64

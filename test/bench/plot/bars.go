@@ -5,13 +5,13 @@ import (
 )
 
 const (
-	barStep   = 30.0 // from a bar to the next
+	barStep   = 30.0 // from one bar to the next
 	barHeight = 16.0
-	labelMost = 300.0 // a label is not wider
+	labelMost = 300.0 // maximum width of a label
 )
 
-// bars draws a bar for each row, with the case before it, and its figure and goal behind it in columns of their own.
-// It returns where the panel ends.
+// bars draws a bar for each row, with the case to its left, and its figure and goal to its right in
+// columns. It returns the lower edge of the panel.
 func (c *canvas) bars(p *panel, y float64) float64 {
 	y = c.heading(p, y)
 	var labels, figures, goals float64
@@ -47,13 +47,13 @@ func (c *canvas) bars(p *panel, y float64) float64 {
 	return bottom + 20
 }
 
-// figure returns what is drawn of a row, with its unit.
+// figure returns the text of a row's figure, with its unit.
 func (p *panel) figure(r result.Row) string {
 	figure, _ := r.Judged()
 	return result.Figure(figure) + p.suffix()
 }
 
-// title returns all that there is to say about a row.
+// title returns the full description of a row.
 func (p *panel) title(r result.Row) string {
 	text := r.Case + ": " + p.figure(r)
 	if p.ratio {

@@ -10,16 +10,17 @@ import (
 const (
 	plotHeight = 190.0
 	plotLeft   = margin + 56
-	plotRight  = width - margin - 150 // behind it are the goals
+	plotRight  = width - margin - 150 // the goals are to its right
 )
 
-// seriesColour returns what the line of a series is drawn in, which no verdict is.
+// seriesColour returns the colour of a series' line, which is never a verdict's.
 func seriesColour(i int) string {
 	list := []string{"#44546a", "#8a6fb0", "#3a8f7b", "#b0893a"}
 	return list[i%len(list)]
 }
 
-// plane turns sizes and figures into places. Sizes are on a logarithmic scale, as 1k, 20k and 100k are.
+// plane converts sizes and figures to coordinates. Sizes use a logarithmic scale, as suits 1k, 20k
+// and 100k.
 type plane struct {
 	top, bottom   float64
 	least, most   float64 // logarithms of the sizes
@@ -27,7 +28,7 @@ type plane struct {
 }
 
 func (a plane) x(size float64) float64 {
-	const inset = 40 // the outermost points do not stand on the edge
+	const inset = 40 // keeps the outermost points off the edge
 	if a.most == a.least {
 		return (plotLeft + plotRight) / 2
 	}
@@ -38,7 +39,7 @@ func (a plane) y(figure float64) float64 {
 	return a.bottom - (a.bottom-a.top)*figure/a.highestFigure
 }
 
-// lines draws the series of a panel over the size, and returns where the panel ends.
+// lines draws the series of a panel over the size, and returns the lower edge of the panel.
 func (c *canvas) lines(p *panel, y float64) float64 {
 	y = c.heading(p, y)
 	y = c.names(p, y+6)
@@ -59,7 +60,7 @@ func (c *canvas) lines(p *panel, y float64) float64 {
 		c.line(plotLeft, area.y(v), plotRight, area.y(v), stroke{grid, 1, ""})
 		c.text(plotLeft-10, area.y(v)+4, short(v), style{size: 11, fill: faint, anchor: "end"})
 	}
-	end := math.Inf(-1) // of the label before
+	end := math.Inf(-1) // right end of the previous label
 	for _, size := range sizes {
 		half := textWidth(short(size), 11)/2 + 3
 		c.line(area.x(size), area.bottom, area.x(size), area.bottom+5, stroke{faint, 1, ""})
@@ -76,7 +77,7 @@ func (c *canvas) lines(p *panel, y float64) float64 {
 	return area.bottom + 24
 }
 
-// names draws the name of each series in its colour, in as many lines as they take.
+// names draws the name of each series in its colour, in as many lines as needed.
 func (c *canvas) names(p *panel, y float64) float64 {
 	x := plotLeft
 	for i, s := range p.series {
@@ -91,7 +92,8 @@ func (c *canvas) names(p *panel, y float64) float64 {
 	return y + 18
 }
 
-// goals draws the goal across the panel where all points have the same, and otherwise a mark at each point's size.
+// goals draws the goal across the panel if all points share it, and otherwise a mark at the size of
+// each point.
 func (c *canvas) goals(p *panel, area plane) {
 	goal := p.rows[0].Goal
 	same := !slices.ContainsFunc(p.rows, func(r result.Row) bool { return r.Goal != goal })
@@ -111,8 +113,9 @@ func (c *canvas) goals(p *panel, area plane) {
 	}
 }
 
-// curve draws one series: its line, and a dot in the colour of the verdict with the figure above each point. A panel of
-// several series has no figures, which would be on top of each other; they are in the dots' titles.
+// curve draws one series: its line, a dot at each point in the colour of the verdict, and the
+// figure above it. In a panel of several series the figures would overlap, so they are only in the
+// dots' titles.
 func (c *canvas) curve(p *panel, area plane, s series, colourOfLine string) {
 	var places []float64
 	for _, point := range s.points {

@@ -1,6 +1,6 @@
-// Package plot draws results as SVG pictures: one panel for each row and metric, with a line over the size where the
-// cases differ by one, and otherwise a bar for each case. Every goal is in the picture. The same rows give the same
-// bytes.
+// Package plot draws results as SVG pictures: one panel for each row and metric, with a line over
+// the size if the cases differ by a size, and otherwise a bar for each case. Every goal is shown.
+// The same rows yield the same bytes.
 package plot
 
 import (
@@ -13,21 +13,21 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// Picture is what is to be drawn.
+// Picture describes a picture.
 type Picture struct {
 	Title    string
 	Subtitle string // such as the machine
 	Rows     []result.Row
 }
 
-// The measures of a picture, in pixels.
+// The dimensions of a picture, in pixels.
 const (
 	width   = 960.0
 	margin  = 28.0
 	spacing = 34.0 // between panels
 )
 
-// Colours that people of every eyesight can tell apart, and grey for what nobody knows.
+// Colours that people with any colour vision can tell apart, and grey for the unknown.
 const (
 	ink   = "#1f2933"
 	faint = "#6b7785"
@@ -35,7 +35,7 @@ const (
 	paper = "#ffffff"
 )
 
-// colour returns what a verdict is drawn in.
+// colour returns the colour of a verdict.
 func colour(v result.Verdict) string {
 	switch v {
 	case result.Pass:
@@ -47,11 +47,11 @@ func colour(v result.Verdict) string {
 	return "#a9b3bd"
 }
 
-// panel is the rows that share a scale.
+// panel is a group of rows that share a scale.
 type panel struct {
 	row, metric string
 	rows        []result.Row
-	ratio       bool // what is drawn are ratios
+	ratio       bool // the figures are ratios
 	series      []series
 }
 
@@ -80,7 +80,7 @@ func Draw(w io.Writer, p Picture) error {
 	return nil
 }
 
-// legend explains the colours and the mark of a goal.
+// legend explains the colours and the goal mark.
 func (c *canvas) legend(x, y float64) {
 	for _, v := range []result.Verdict{result.Pass, result.Miss, result.Inconclusive} {
 		c.rect(box{x, y - 10, 12, 12}, colour(v), "")
@@ -91,7 +91,7 @@ func (c *canvas) legend(x, y float64) {
 	c.text(x+16, y, "goal", style{size: 12, fill: faint})
 }
 
-// panelsOf groups rows by what may share a scale, in the order in which they come.
+// panelsOf groups the rows that can share a scale, in their order.
 func panelsOf(rows []result.Row) []panel {
 	var panels []panel
 	for _, r := range rows {
@@ -109,7 +109,7 @@ func panelsOf(rows []result.Row) []panel {
 	return panels
 }
 
-// heading draws what a panel is about and returns where the panel goes on.
+// heading draws the heading of a panel and returns where the panel continues.
 func (c *canvas) heading(p *panel, y float64) float64 {
 	c.text(margin, y, p.row, style{size: 14, weight: "600", fill: ink})
 	what := p.metric
@@ -120,7 +120,7 @@ func (c *canvas) heading(p *panel, y float64) float64 {
 	return y + 30
 }
 
-// suffix returns what stands behind a figure of a panel.
+// suffix returns the text after a figure of a panel.
 func (p *panel) suffix() string {
 	if p.ratio {
 		return "×"
@@ -131,7 +131,7 @@ func (p *panel) suffix() string {
 	return ""
 }
 
-// goal returns how a goal reads: a cost has to be at most so much.
+// goal returns the text of a goal, such as "at most" for a cost.
 func (p *panel) goal(r result.Row) string {
 	if r.Goal == 0 {
 		return ""
@@ -153,7 +153,7 @@ func (p *panel) top() float64 {
 	return most
 }
 
-// series is the rows whose cases differ only by the number that they begin with.
+// series is a group of rows whose cases differ only by the number that they begin with.
 type series struct {
 	name   string
 	points []point
@@ -165,7 +165,8 @@ type point struct {
 	row  result.Row
 }
 
-// seriesOf returns the series of rows if each has three points or more and nothing else is left, and otherwise none.
+// seriesOf returns the series of the rows if each has at least three points and no row is left
+// over, and otherwise none.
 func seriesOf(rows []result.Row) []series {
 	var all []series
 	for _, r := range rows {
@@ -189,7 +190,7 @@ func seriesOf(rows []result.Row) []series {
 	return all
 }
 
-// sizeOf takes the size from the beginning of a case: "20000 services" or "20k services".
+// sizeOf extracts the size from the beginning of a case: "20000 services" or "20k services".
 func sizeOf(text string) (size float64, rest string, ok bool) {
 	first, rest, _ := strings.Cut(text, " ")
 	scale := 1.0

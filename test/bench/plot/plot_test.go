@@ -19,7 +19,7 @@ import (
 const machineText = "AMD EPYC, 2 cores without SMT, 1 NUMA node, 24105 MiB, virtual, governor unknown, Linux 6.18.44, clang 19; " +
 	"load 0.40 before, 1.20 after"
 
-// pictures are what the golden files show.
+// pictures returns the pictures of the golden files.
 func pictures() map[string]Picture {
 	row := func(name, of, metric string, value, yardstick, ratio, goal float64, verdict result.Verdict) result.Row {
 		return result.Row{Row: name, Case: of, Metric: metric, Value: value, Yardstick: yardstick, Ratio: ratio, Goal: goal, Verdict: verdict}
@@ -69,7 +69,7 @@ func TestDraw(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(string(want), out.String()); diff != "" {
-				t.Errorf("picture; look at it and take it with -update (-want +got):\n%s", diff)
+				t.Errorf("picture; inspect it and accept it with -update (-want +got):\n%s", diff)
 			}
 		})
 	}
@@ -81,7 +81,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// element is a part of a picture as it can be checked.
+// element is a part of a picture that the tests check.
 type element struct {
 	XMLName xml.Name
 	X       float64 `xml:"x,attr"`
@@ -93,7 +93,7 @@ type element struct {
 	Text    string  `xml:",chardata"`
 }
 
-// No two texts of a picture touch each other, and none leaves the paper.
+// No two texts of a picture overlap, and none is outside the picture.
 func TestTextsDoNotOverlap(t *testing.T) {
 	for name, p := range pictures() {
 		var out bytes.Buffer
@@ -105,7 +105,7 @@ func TestTextsDoNotOverlap(t *testing.T) {
 			Texts  []element `xml:"text"`
 		}
 		if err := xml.Unmarshal(out.Bytes(), &document); err != nil {
-			t.Fatalf("%s is no XML: %v", name, err)
+			t.Fatalf("%s is not XML: %v", name, err)
 		}
 		type area struct {
 			left, right, top, bottom float64
@@ -123,7 +123,7 @@ func TestTextsDoNotOverlap(t *testing.T) {
 			}
 			a := area{left, left + wide, e.Y - 0.75*e.Size, e.Y + 0.2*e.Size, e.Text}
 			if a.left < 0 || a.right > width || a.top < 0 || a.bottom > document.Height {
-				t.Errorf("%s: %q leaves the paper: %+v", name, e.Text, a)
+				t.Errorf("%s: %q is outside the picture: %+v", name, e.Text, a)
 			}
 			for _, b := range areas {
 				if a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom {
@@ -208,7 +208,7 @@ func TestText(t *testing.T) {
 	}
 }
 
-// full is a disk without room.
+// full is a writer that always fails.
 type full struct{ io.Writer }
 
 func (full) Write([]byte) (int, error) { return 0, io.ErrShortWrite }

@@ -9,21 +9,21 @@ import (
 // canvas collects the elements of a picture.
 type canvas struct{ body strings.Builder }
 
-// style is how text looks. The anchor is "" for text that begins at its place.
+// style is the style of a text. The anchor is "" for text that begins at its position.
 type style struct {
 	size                 float64
 	weight, fill, anchor string
-	halo                 bool // it stays readable on a line
+	halo                 bool // keeps the text readable on top of a line
 }
 
-// stroke is how a line looks. The dashes are "" for none.
+// stroke is the style of a line. The dashes are "" for a solid one.
 type stroke struct {
 	colour string
 	width  float64
 	dashes string
 }
 
-// box is a rectangle: its upper left corner and how large it is.
+// box is a rectangle: its upper left corner and its size.
 type box struct{ x, y, width, height float64 }
 
 func (c *canvas) add(format string, arguments ...any) {
@@ -44,7 +44,7 @@ func (c *canvas) text(x, y float64, text string, s style) {
 	c.add("<text %s>%s</text>", attributes, escape(text))
 }
 
-// rect draws a box. Its title is shown to whoever points at it.
+// rect draws a box. Its title is shown when the pointer is over it.
 func (c *canvas) rect(b box, fill, title string) {
 	c.add(`<rect x="%s" y="%s" width="%s" height="%s" rx="2" fill="%s">%s</rect>`,
 		num(b.x), num(b.y), num(b.width), num(b.height), fill, titled(title))
@@ -63,7 +63,7 @@ func (c *canvas) line(x1, y1, x2, y2 float64, s stroke) {
 		num(x1), num(y1), num(x2), num(y2), s.colour, num(s.width), dashes)
 }
 
-// polyline draws a line through places, given as x and y in turn.
+// polyline draws a line through points, given as alternating x and y coordinates.
 func (c *canvas) polyline(places []float64, colour string) {
 	var points []string
 	for i := 0; i+1 < len(places); i += 2 {
@@ -72,7 +72,7 @@ func (c *canvas) polyline(places []float64, colour string) {
 	c.add(`<polyline points="%s" fill="none" stroke="%s" stroke-width="2.5" stroke-linejoin="round"/>`, strings.Join(points, " "), colour)
 }
 
-// document returns the whole picture. The paper is drawn, since a viewer may have a dark background.
+// document returns the whole picture. It draws a background, since a viewer's may be dark.
 func (c *canvas) document(width, height float64) string {
 	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%[1]s" height="%[2]s" viewBox="0 0 %[1]s %[2]s"`+
 		` font-family="'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif">
@@ -81,7 +81,7 @@ func (c *canvas) document(width, height float64) string {
 `, num(width), num(height), paper, c.body.String())
 }
 
-// num prints a coordinate.
+// num formats a coordinate.
 func num(v float64) string {
 	text := strconv.FormatFloat(v, 'f', 1, 64)
 	return strings.TrimSuffix(text, ".0")

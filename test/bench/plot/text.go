@@ -2,7 +2,8 @@ package plot
 
 import "strings"
 
-// textWidth returns how wide a text is at most, in any of the fonts that a viewer may have: it is that of the widest.
+// textWidth returns the maximum width of a text in any font that a viewer may use, namely in the
+// widest one.
 func textWidth(text string, size float64) float64 {
 	var em float64
 	for _, r := range text {
@@ -36,7 +37,8 @@ func fit(text string, size, most float64) string {
 	return strings.TrimRight(string(runes), " ,") + "…"
 }
 
-// wrap breaks a text between words into lines of a width. A word that is wider has a line of its own.
+// wrap breaks a text between words into lines of a given width. A word that is wider gets its own
+// line.
 func wrap(text string, size, most float64) []string {
 	var lines []string
 	line := ""

@@ -18,7 +18,7 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// goalAdd is what ADD may take, in times of the same by hand.
+// goalAdd is the time allowed for ADD, relative to doing the same by hand.
 const goalAdd = 1.5
 
 const (
@@ -28,17 +28,17 @@ const (
 	byPlugin  = "fairlead-cni"
 )
 
-// handDevice is what byhand calls the node's end.
+// handDevice is the name that byhand gives to the node's end.
 const handDevice = "hand0"
 
-// parallel is how many are added at a time.
+// parallel is the number of pods added at a time.
 const parallel = 32
 
 // busy is a node whose pods come and go.
 type busy struct {
 	*node.Node
 	binaries string
-	added    int // pods, one after the other
+	added    int // pods added one after another
 }
 
 // attaching measures how long pods wait for their network.
@@ -87,7 +87,8 @@ func (n *busy) addOnce(ctx context.Context, p *node.Pod) (round.Sample, error) {
 	return sample, errors.Join(err, n.Del(ctx, p))
 }
 
-// addByHand has a program make the same that knows all beforehand, and removes it.
+// addByHand runs a program that makes the same network with all parameters known beforehand, and
+// removes it.
 func (n *busy) addByHand(ctx context.Context, p *node.Pod) (sample round.Sample, err error) {
 	err = n.Do(func() error {
 		began := time.Now()
@@ -107,7 +108,7 @@ func (n *busy) addByHand(ctx context.Context, p *node.Pod) (sample round.Sample,
 	return sample, err
 }
 
-// sampleOf looks whether the pod has its device, with an address of each family and the way out.
+// sampleOf checks that the pod has its device, an address of each family and a default route.
 func sampleOf(p *node.Pod, took time.Duration) (round.Sample, error) {
 	sample := round.Sample{Claimed: 1, Took: took, Values: map[string]float64{attached: float64(took.Nanoseconds()) / 1e3}}
 	return sample, p.Do(func() error {
@@ -121,7 +122,7 @@ func sampleOf(p *node.Pod, took time.Duration) (round.Sample, error) {
 				return err
 			}
 			if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Gw != nil }) {
-				return fmt.Errorf("a pod has no way out: %v", routes)
+				return fmt.Errorf("a pod has no default route: %v", routes)
 			}
 		}
 		sample.Arrived = 1
@@ -129,7 +130,8 @@ func sampleOf(p *node.Pod, took time.Duration) (round.Sample, error) {
 	})
 }
 
-// addMany adds and removes so many pods, some at a time, and tells how long ADD took.
+// addMany adds and removes the given number of pods, several at a time, and reports how long ADD
+// took.
 func (n *busy) addMany(ctx context.Context, report *result.Report, count int) error {
 	var (
 		mu      sync.Mutex

@@ -1,6 +1,7 @@
-// Command podnet measures what the network of pods costs, with the real agent and the real plugin: requests and streams between
-// pods of a node and to the outside, past the node's stack and by it, with and without the rules of kube-proxy in there, and how
-// long the plugin takes to give a pod its network.
+// Command podnet measures the cost of the pod network, with the real agent and the real plugin:
+// requests and streams between pods of a node and to the outside, past the node's stack and through
+// it, with and without kube-proxy's rules, and the time that the plugin takes to give a pod its
+// network.
 package main
 
 import (
@@ -43,17 +44,17 @@ func parse(args []string) (options, error) {
 	o := options{}
 	flags := flag.NewFlagSet("podnet", flag.ContinueOnError)
 	flags.StringVar(&o.binaries, "binaries", "_output/bench/bin", "the `folder` with fairlead, fairlead-cni and byhand")
-	flags.StringVar(&o.output, "output", "_output/bench/podnet.json", "the `file` that the JSON goes to")
-	flags.StringVar(&o.only, "only", "", "measure only what has this in its row")
+	flags.StringVar(&o.output, "output", "_output/bench/podnet.json", "the `file` for the results, in JSON")
+	flags.StringVar(&o.only, "only", "", "measure only rows that contain this")
 	flags.IntVar(&o.rounds, "rounds", 15, "rounds of every kind of traffic")
-	flags.Float64Var(&o.effort, "effort", 1, "so many times the usual operations in each run")
-	flags.IntVar(&o.services, "services", 1000, "how many services kube-proxy writes rules of; 0 = it is left out")
+	flags.Float64Var(&o.effort, "effort", 1, "multiple of the usual number of operations in each run")
+	flags.IntVar(&o.services, "services", 1000, "number of services that kube-proxy writes rules for; 0 = leave kube-proxy out")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	switch {
 	case flags.NArg() > 0:
-		return o, fmt.Errorf("%q is not understood; see -h", flags.Args())
+		return o, fmt.Errorf("unexpected arguments %q; see -h", flags.Args())
 	case o.effort <= 0:
 		return o, fmt.Errorf("an effort of %v does nothing", o.effort)
 	case o.services < 0:

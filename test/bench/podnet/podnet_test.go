@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m, flow.Funcs())) }
 
 func TestParse(t *testing.T) {
 	for args, fails := range map[string]string{
-		"": "", "-services=0": "", "-effort=0": "does nothing", "-services=-1": "not possible", "more": "not understood",
+		"": "", "-services=0": "", "-effort=0": "does nothing", "-services=-1": "not possible", "more": "unexpected argument",
 	} {
 		_, err := parse(strings.Fields(args))
 		if (fails == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), fails) {
@@ -27,7 +27,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// build returns a folder with the programs.
+// build builds the programs and returns their folder.
 func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,7 +39,7 @@ func build(t *testing.T) string {
 	return dir
 }
 
-// forwarded returns how many packets the node's stack has forwarded.
+// forwarded returns the number of packets that the node's stack has forwarded.
 func (s *site) forwarded() (count string, err error) {
 	return count, s.Do(func() error {
 		content, err := os.ReadFile("/proc/thread-self/net/snmp")
@@ -60,7 +60,7 @@ func TestBench(t *testing.T) {
 	t.Run("rows", func(t *testing.T) { testRows(t, binaries) })
 }
 
-// All traffic takes the way that the name of the site says: by the stack, or past it.
+// All traffic takes the path that the name of the site says: through the stack, or past it.
 func testWays(t *testing.T, binaries string) {
 	o := options{binaries: binaries, effort: 1e-9}
 	report, err := result.Begin(result.Config{Benchmark: "podnet", Path: filepath.Join(t.TempDir(), "podnet.json"), Out: io.Discard})
@@ -77,7 +77,7 @@ func testWays(t *testing.T, binaries string) {
 		}
 	}()
 	if len(sites) != len(routings) {
-		t.Errorf("there are %d sites", len(sites))
+		t.Errorf("have %d sites, want one per routing", len(sites))
 	}
 	for _, s := range sites {
 		for _, r := range o.rows() {
@@ -94,13 +94,13 @@ func testWays(t *testing.T, binaries string) {
 				t.Fatal(err)
 			}
 			if (before == after) != (s.name == "bpf") {
-				t.Errorf("%s, %s: the stack has forwarded %s packets, before %s", r.name, s.name, after, before)
+				t.Errorf("%s, %s: the stack has forwarded %s packets, before the run %s", r.name, s.name, after, before)
 			}
 		}
 	}
 }
 
-// A run without effort has all rows but those that need kube-proxy.
+// A run with minimal effort has all rows except those that need kube-proxy.
 func testRows(t *testing.T, binaries string) {
 	path := filepath.Join(t.TempDir(), "podnet.json")
 	err := run(t.Context(), []string{"-binaries=" + binaries, "-output=" + path, "-rounds=9", "-effort=1e-9", "-services=0"}, io.Discard)

@@ -12,7 +12,8 @@ import (
 	"fairlead.io/fairlead/test/bench/listwatch"
 )
 
-// writeRules has kube-proxy write the rules of so many services into the node's namespace.
+// writeRules makes kube-proxy write the rules of the given number of services into the node's
+// namespace.
 func (s *site) writeRules(ctx context.Context, program *kubeproxy.Program, services int) error {
 	_, err := program.Write(ctx, kubeproxy.Rules{
 		Mode: "iptables", Netns: s.Netns,
@@ -22,7 +23,7 @@ func (s *site) writeRules(ctx context.Context, program *kubeproxy.Program, servi
 	return err
 }
 
-// awaitRules returns when there are rules of so many services.
+// awaitRules waits until the rules of the given number of services exist.
 func (s *site) awaitRules(ctx context.Context, services int) error {
 	save := "iptables-save"
 	if path, err := exec.LookPath("iptables-legacy-save"); err == nil {
@@ -41,7 +42,7 @@ func (s *site) awaitRules(ctx context.Context, services int) error {
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), fmt.Errorf("there are rules of %d services", count), err)
+			return errors.Join(context.Cause(ctx), fmt.Errorf("rules exist for %d services", count), err)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}

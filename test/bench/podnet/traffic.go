@@ -15,15 +15,17 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// What is measured of every run. Both ends are on one CPU, so a figure is what both and the kernel between them cost.
+// What is measured in every run. Both ends are on one CPU, so a figure is the cost of both ends and
+// of the kernel between them.
 const (
 	median = "ns, median"
 	least  = "ns, least"
 	stream = "Gbit/s"
-	work   = "Gbit/s, by the CPU time of both ends" // in which is what the kernel does on their back: others do not disturb it
+	work   = "Gbit/s, by the CPU time of both ends" // includes the kernel's work for them; other processes do not disturb it
 )
 
-// What the parts of requests may cost above those over loopback, in times of the stack's, and what streams are to have of it.
+// The cost allowed for parts of requests beyond loopback, relative to the stack's, and the
+// throughput required of streams.
 const (
 	goalPods    = 0.40
 	goalOutside = 0.65
@@ -45,12 +47,13 @@ type site struct {
 	pods []*node.Pod
 }
 
-// The forms of nodes, by what --host-routing is.
+// The forms of nodes, by the value of --host-routing.
 var routings = []string{"bpf", "stack"}
 
 func withRules(routing string) string { return routing + ", rules" }
 
-// sites makes the nodes: with each way of packets, and if kube-proxy is there, the same with its rules.
+// sites makes the nodes: one for each form, and if kube-proxy is available, each again with its
+// rules.
 func (o *options) sites(ctx context.Context, report *result.Report) (_ map[string]*site, closer func() error, err error) {
 	var sites []*site
 	closer = func() error {
@@ -99,12 +102,12 @@ func (o *options) sites(ctx context.Context, report *result.Report) (_ map[strin
 	return found, closer, nil
 }
 
-// row is a kind of traffic over the sites.
+// row is a kind of traffic to be measured on the sites.
 type row struct {
 	name  string
 	job   flow.Job
 	to    func(*site) (*rig.Netns, netip.Addr)
-	ruled bool // with kube-proxy's rules in the node
+	ruled bool // with kube-proxy's rules on the node
 	goal  float64
 }
 
@@ -125,7 +128,7 @@ func (o *options) rows() []row {
 
 func (o *options) operations(usual int) int { return max(int(o.effort*float64(usual)), 64) }
 
-// traffic measures each kind of it.
+// traffic measures each kind of traffic.
 func (o *options) traffic(ctx context.Context, report *result.Report) (err error) {
 	var wanted []row
 	for _, r := range o.rows() {
@@ -149,14 +152,14 @@ func (o *options) traffic(ctx context.Context, report *result.Report) (err error
 	return nil
 }
 
-// measure has the ways of a kind of traffic take turns.
+// measure runs a kind of traffic on all sites in turns.
 func (o *options) measure(ctx context.Context, report *result.Report, r row, sites map[string]*site) error {
 	ours, stack := routings[0], routings[1]
 	if r.ruled {
 		ours, stack = withRules(ours), withRules(stack)
 	}
 	if sites[ours] == nil {
-		return nil // which was said
+		return nil // already reported
 	}
 	variants := []round.Variant{r.variant(sites[ours]), r.variant(sites[stack])}
 	if r.job.Kind == flow.RequestResponse {
@@ -175,8 +178,8 @@ func (o *options) measure(ctx context.Context, report *result.Report, r row, sit
 	return series.Report(report, questions...)
 }
 
-// questions asks about streams as they are, and about what requests cost that loopback does not. The least is of the one
-// request that nothing disturbed.
+// questions asks about streams as they are, and about the cost of requests beyond loopback. The
+// metric "least" is that of the one request that nothing disturbed.
 func (r *row) questions() []round.Question {
 	if r.job.Kind == flow.Stream {
 		return []round.Question{{Metric: work, Goal: r.goal}, {Metric: stream, Goal: r.goal}}
@@ -194,7 +197,7 @@ func (r *row) variant(s *site) round.Variant {
 	return r.between(s.name, s.pods[0].Netns, ns, addr)
 }
 
-// loopback is the same inside of a pod.
+// loopback is the same traffic inside a pod.
 func (r *row) loopback(p *node.Pod) round.Variant {
 	return r.between(loopback, p.Netns, p.Netns, netip.AddrFrom4([4]byte{127, 0, 0, 1}))
 }

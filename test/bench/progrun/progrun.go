@@ -1,17 +1,20 @@
-// Package progrun times a program of tc or XDP on packets of one to a million flows.
+// Package progrun times a tc or XDP program on packets of one to a million flows.
 //
-// BPF_PROG_TEST_RUN repeats a program in the kernel, but on one packet, which the program itself has changed. A system
-// call for every packet would cost a hundred times what a program does, and its noise would be all there is to see; live
-// frames differ, but only XDP has them, and they bring the cost of queues along. So a small program runs first, writes
-// the packet of the next flow over the last one, and jumps to the program under test with a tail call, all in one system
-// call of many runs. What the small program costs is measured in the same way with an empty program after it, in turns
-// with the other, and subtracted.
+// BPF_PROG_TEST_RUN repeats a program in the kernel, but on one packet, which the program itself has
+// changed. A system call per packet would cost a hundred times what a program does, and its noise
+// would hide the program; live frames avoid that, but only XDP has them, and they add the cost of
+// queues. So a small program runs first, writes the packet of the next flow over the last one, and
+// jumps to the program under test with a tail call, all in one system call of many runs. The cost of
+// the small program is measured in the same way with an empty program after it, in turns with the
+// other, and subtracted.
 //
-// The time is the CPU time of the thread over a whole call. The kernel's own figure is in whole nanoseconds, which is too
-// coarse for programs that take ten, and the clock on the wall also runs while others have the CPU.
+// The time is the CPU time of the thread over a whole call. The kernel's own figure is in whole
+// nanoseconds, which is too coarse for programs that take ten, and wall time also includes the time
+// when other processes have the CPU.
 //
-// There is one packet for all runs of a call. What a program puts in front of it or into it is taken off by the small program,
-// which is counted as what the program costs that made it necessary. A program that makes a packet shorter cannot be measured.
+// All runs of a call share one packet. The small program removes whatever the program under test
+// added to it, and the cost of the removal counts as that of the program. A program that makes
+// packets shorter cannot be measured.
 package progrun
 
 import (
@@ -28,31 +31,32 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Config is what to measure.
+// Config says what to measure.
 type Config struct {
-	Program *ebpf.Program // of tc or XDP
+	Program *ebpf.Program // a tc or XDP program
 	Packets frames.Shape
-	// Runs is how many there are in a call; zero = 100,000, or ten times the flows. A call itself costs as much as some
-	// thousand runs of XDP, which is subtracted too, but better is small.
+	// Runs is the number of runs in a call; zero = 100,000, or ten times the flows. A call itself
+	// costs as much as some thousand XDP runs, which is subtracted too, but should be small.
 	Runs  int
-	Calls int // of either program; zero = 15
-	// Check is given what the program returned for the last packet of every call, and the packet. A program that only
-	// lets packets through is fast. Nil = whatever it does is right.
+	Calls int // calls of either program; zero = 15
+	// Check gets the program's return value for the last packet of every call, and the packet: a
+	// program that merely passes packets is fast. Nil = anything is right.
 	Check func(verdict uint32, packet []byte) error
 }
 
-// Stat is nanoseconds of a run: the least of all calls, and the one in their middle.
+// Stat is the nanoseconds per run: the minimum and the median over all calls.
 type Stat struct{ Min, Median float64 }
 
-// Result is what running a program costs.
+// Result is the cost of running a program.
 type Result struct {
-	Gross Stat // with the program that writes the packet
-	Empty Stat // that one alone
-	Net   Stat // what is left for the program; where it costs nothing, chance can make it less than zero
+	Gross Stat // including the program that writes the packet
+	Empty Stat // of that program alone
+	Net   Stat // of the program itself; can be slightly negative by chance if it costs nothing
 	Runs  uint64
 }
 
-// Measure measures a program. Call it where the program may be run; it loads its own with the agent's capabilities.
+// Measure measures a program. Call it where the program may be run; it loads its own programs with
+// the agent's capabilities.
 func Measure(c Config) (Result, error) {
 	if c.Runs == 0 {
 		c.Runs = max(100_000, 10*c.Packets.Flows)
@@ -74,7 +78,7 @@ func Measure(c Config) (Result, error) {
 	}
 	defer empty.close()
 	var gross, nothing []float64
-	// The first call of each is to warm up, and runs every flow at least once if it can.
+	// The first call of each program warms up, and if possible runs every flow at least once.
 	for range c.Calls + 1 {
 		a, err := empty.call(c.Runs, nil)
 		if err != nil {
@@ -96,7 +100,7 @@ func statOf(values []float64) Stat {
 	return Stat{Min: values[0], Median: values[len(values)/2]}
 }
 
-// runner is a program that writes packets, and jumps to another.
+// runner is a program that writes packets and jumps to another program.
 type runner struct {
 	collection *ebpf.Collection
 	first      *ebpf.Program
@@ -104,8 +108,9 @@ type runner struct {
 	out        []byte
 }
 
-// load loads a runner for a program, or for an empty one of the same type. Kernels since 6.18 let a program jump only to
-// one that was loaded to be attached in the same way, and do not tell which way that was, so it is tried.
+// load loads a runner for a program, or for an empty one of the same type. Since Linux 6.18 a
+// program can only jump to one that was loaded for the same attach type. The kernel does not reveal
+// that type, so load tries all of them.
 func load(c Config, program *ebpf.Program) (*runner, error) {
 	names, ways := [2]string{"xdp_run", "xdp_empty"}, []ebpf.AttachType{ebpf.AttachNone, ebpf.AttachXDP}
 	switch c.Program.Type() {
@@ -114,7 +119,7 @@ func load(c Config, program *ebpf.Program) (*runner, error) {
 		names = [2]string{"tc_run", "tc_empty"}
 		ways = []ebpf.AttachType{ebpf.AttachNone, ebpf.AttachTCXIngress, ebpf.AttachTCXEgress}
 	default:
-		return nil, fmt.Errorf("it is of type %s, which has no packets to change", c.Program.Type())
+		return nil, fmt.Errorf("programs of type %s have no packets to change", c.Program.Type())
 	}
 	var err error
 	for _, way := range ways {
@@ -129,7 +134,8 @@ func load(c Config, program *ebpf.Program) (*runner, error) {
 	return nil, err
 }
 
-// loadFor loads the program of the first name, and makes it jump to a program, or to that of the second name.
+// loadFor loads the program of the first name, and makes it jump to the given program, or to that
+// of the second name.
 func loadFor(c Config, program *ebpf.Program, names [2]string, way ebpf.AttachType) (*runner, error) {
 	constant, packet, err := c.Packets.Constant()
 	if err != nil {
@@ -172,7 +178,7 @@ func (r *runner) close() {
 	}
 }
 
-// call runs the programs and returns the nanoseconds of a run.
+// call runs the programs and returns the nanoseconds per run.
 func (r *runner) call(runs int, check func(uint32, []byte) error) (float64, error) {
 	options := ebpf.RunOptions{Data: r.packet, DataOut: r.out, Repeat: uint32(runs)}
 	var took time.Duration
@@ -197,11 +203,11 @@ func (r *runner) call(runs int, check func(uint32, []byte) error) (float64, erro
 		return 0, fmt.Errorf("read count: %w", err)
 	}
 	if broken > 0 {
-		return 0, fmt.Errorf("in %d of %d runs there was no packet left, or no program", broken, runs)
+		return 0, fmt.Errorf("%d of %d runs had no packet to write to, or no program to jump to", broken, runs)
 	}
 	if check != nil {
 		if err := check(verdict, options.DataOut); err != nil {
-			return 0, fmt.Errorf("check what it did: %w", err)
+			return 0, fmt.Errorf("check the result of the program: %w", err)
 		}
 	}
 	return float64(took) / float64(runs), nil

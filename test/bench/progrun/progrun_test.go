@@ -29,8 +29,8 @@ func shape(v6 bool, kind frames.Kind) frames.Shape {
 	return s
 }
 
-// counter is a program that counts runs by the source port of TCP or UDP over IPv4, and spoils the packet: whoever has it
-// next has to write it anew.
+// counter returns a program that counts runs by the source port of TCP or UDP over IPv4, and
+// overwrites the packet, so that the next run must write it anew.
 func counter(t *testing.T, kind ebpf.ProgramType, work int) (*ebpf.Program, *ebpf.Map) {
 	t.Helper()
 	ports, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1 << 16})
@@ -73,7 +73,7 @@ func counter(t *testing.T, kind ebpf.ProgramType, work int) (*ebpf.Program, *ebp
 	return program, ports
 }
 
-// The program under test meets every flow equally often, whatever it does to the packet.
+// The program under test runs equally often for every flow, whatever it does to the packet.
 func TestEveryFlowHasItsRuns(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -100,7 +100,7 @@ func TestEveryFlowHasItsRuns(t *testing.T) {
 	}
 }
 
-// It does not matter how the program was meant to be attached.
+// It does not matter for which attach type the program was loaded.
 func TestAttachTypes(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -123,7 +123,8 @@ func TestAttachTypes(t *testing.T) {
 	}
 }
 
-// A program that does two hundred times as much takes longer. How much longer is no matter of a test.
+// A program that does two hundred times as much takes longer. The test does not ask how much
+// longer.
 func TestMoreWorkTakesLonger(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -146,7 +147,7 @@ func TestMoreWorkTakesLonger(t *testing.T) {
 	}
 }
 
-// The check sees the verdict and the packet of the last run, of every kind of packet.
+// The check gets the return value and the packet of the last run, for every kind of packet.
 func TestCheck(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -186,7 +187,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// A program that makes a packet longer meets every packet as long as the first.
+// A program that makes packets longer gets every packet at its original length.
 func TestLonger(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -194,7 +195,7 @@ func TestLonger(t *testing.T) {
 	for kind, grow := range map[ebpf.ProgramType]asm.Instructions{
 		ebpf.XDP: {asm.Mov.Imm(asm.R2, -more), asm.FnXdpAdjustHead.Call()},
 		ebpf.SchedCLS: {
-			asm.Mov.Imm(asm.R2, more), asm.Mov.Imm(asm.R3, 1 /* behind the header of the link */), asm.Mov.Imm(asm.R4, 0),
+			asm.Mov.Imm(asm.R2, more), asm.Mov.Imm(asm.R3, 1 /* after the link header */), asm.Mov.Imm(asm.R4, 0),
 			asm.FnSkbAdjustRoom.Call(),
 		},
 	} {

@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// AboutPath returns where the file about the rows in path lies.
+// AboutPath returns the path of the file that describes the origin of the rows in path.
 func AboutPath(path string) string { return strings.TrimSuffix(path, ".json") + ".machine.json" }
 
-// Save writes rows to path, and what they come from beside it. Whoever reads at the same time sees the old file or the
-// new one, never a part.
+// Save writes rows to path, and a description of their origin beside it. Concurrent readers see
+// either the old file or the new one.
 func Save(path string, rows []Row, about []About) error {
 	if err := check(rows); err != nil {
 		return err
 	}
-	// First what explains the rows, so that rows are never seen without it.
+	// Write the description first, so that no rows are ever seen without it.
 	if err := writeJSON(AboutPath(path), about); err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func Load(path string) ([]Row, error) {
 	return rows, nil
 }
 
-// parse reads rows and insists on all of their keys: a zero that nobody wrote looks like a figure.
+// parse reads rows and requires all keys: a zero that was never written would look like a figure.
 func parse(text []byte) ([]Row, error) {
 	var raw []map[string]json.RawMessage
 	if err := json.Unmarshal(text, &raw); err != nil {
@@ -63,18 +63,19 @@ func parse(text []byte) ([]Row, error) {
 	return rows, check(rows)
 }
 
-// LoadAbout reads what the rows in path come from. Without such a file there is nothing to tell, which is no error.
+// LoadAbout reads the description of the origin of the rows in path. It is no error if there is
+// none.
 func LoadAbout(path string) ([]About, error) {
 	text, err := os.ReadFile(AboutPath(path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read what results come from: %w", err)
+		return nil, fmt.Errorf("read the origin of the results: %w", err)
 	}
 	var about []About
 	if err := json.Unmarshal(text, &about); err != nil {
-		return nil, fmt.Errorf("read what the results of %s come from: %w", path, err)
+		return nil, fmt.Errorf("read the origin of the results of %s: %w", path, err)
 	}
 	return about, nil
 }
@@ -87,7 +88,7 @@ func writeJSON(path string, what any) error {
 	return WriteFile(path, bytes.NewReader(append(text, '\n')))
 }
 
-// WriteFile writes a file and its folder. The file appears when it is complete.
+// WriteFile writes a file and creates its folder. The file appears once it is complete.
 func WriteFile(path string, content io.Reader) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -103,7 +104,7 @@ func WriteFile(path string, content io.Reader) (err error) {
 		}
 	}()
 	_, copied := io.Copy(file, content)
-	// CreateTemp keeps others from reading, and results are for anybody.
+	// CreateTemp makes the file private, but results are public.
 	if err := errors.Join(copied, file.Chmod(0o644), file.Close()); err != nil {
 		return fmt.Errorf("write the results: %w", err)
 	}

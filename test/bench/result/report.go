@@ -13,7 +13,8 @@ import (
 	"fairlead.io/fairlead/test/bench/machine"
 )
 
-// About is what the rows of one benchmark come from. It lies beside them in NAME.machine.json.
+// About describes the origin of the rows of one benchmark. It is stored beside them in
+// NAME.machine.json.
 type About struct {
 	Benchmark string          `json:"benchmark"`
 	Machine   machine.Machine `json:"machine"`
@@ -24,25 +25,26 @@ type About struct {
 	Details   []Detail        `json:"details,omitempty"`
 }
 
-// Detail is how a row was measured, where that was in rounds.
+// Detail says how a row was measured, if it was measured in rounds.
 type Detail struct {
 	Row       string  `json:"row"`
 	Case      string  `json:"case"`
 	Metric    string  `json:"metric"`
-	Variant   string  `json:"variant"`   // what Value is of
-	Yardstick string  `json:"yardstick"` // what Against is of
-	Seed      uint64  `json:"seed"`      // of the order of the variants
+	Variant   string  `json:"variant"`   // what Value belongs to
+	Yardstick string  `json:"yardstick"` // what Against belongs to
+	Seed      uint64  `json:"seed"`      // of the random order of the variants
 	Value     Spread  `json:"value"`
 	Against   Spread  `json:"against"`
-	Ratio     Spread  `json:"ratio"`         // of the two, round by round
+	Ratio     Spread  `json:"ratio"`         // of the two, in each round
 	Drift     float64 `json:"drift"`         // of the yardstick over the run
-	Why       string  `json:"why,omitempty"` // it is inconclusive
+	Why       string  `json:"why,omitempty"` // why the row is inconclusive
 }
 
 // Key returns the name of the row.
 func (d Detail) Key() Key { return Key{d.Row, d.Case, d.Metric} }
 
-// Spread is how figures of several rounds lie. The true median is between Low and High with 95 % confidence.
+// Spread describes the distribution of figures over several rounds. The true median is between Low
+// and High with 95 % confidence.
 type Spread struct {
 	Rounds int     `json:"rounds"`
 	Min    float64 `json:"min"`
@@ -54,7 +56,7 @@ type Spread struct {
 	High   float64 `json:"high"`
 }
 
-// Noise returns how uncertain the median is, as a part of it.
+// Noise returns the uncertainty of the median, as a fraction of it.
 func (s Spread) Noise() float64 {
 	if s.Median == 0 {
 		return 0
@@ -62,23 +64,23 @@ func (s Spread) Noise() float64 {
 	return (s.High - s.Low) / 2 / math.Abs(s.Median)
 }
 
-// Config is what a Report needs.
+// Config configures a Report.
 type Config struct {
-	Benchmark string    // its name, as in "make bench-NAME"
-	Path      string    // of the JSON
-	Out       io.Writer // for the table
-	Root      fs.FS     // the machine's; nil = this one's
-	Tree      fs.FS     // the source tree's; nil = that around the working directory
+	Benchmark string    // the name, as in "make bench-NAME"
+	Path      string    // path of the JSON file
+	Out       io.Writer // receives the table
+	Root      fs.FS     // root of the machine; nil = this machine
+	Tree      fs.FS     // source tree; nil = the one around the working directory
 }
 
-// Report is what a benchmark found so far.
+// Report collects the results of a benchmark.
 type Report struct {
 	cfg   Config
 	about About
 	rows  []Row
 }
 
-// Begin notes what runs where, prints it, and returns a Report without rows.
+// Begin records and prints what runs on which machine, and returns a Report without rows.
 func Begin(cfg Config) (*Report, error) {
 	if cfg.Root == nil {
 		cfg.Root = os.DirFS("/")
@@ -100,7 +102,7 @@ func Begin(cfg Config) (*Report, error) {
 	return &Report{cfg: cfg, about: about}, nil
 }
 
-// sourceTree returns the tree of the module that the working directory is in, or nil.
+// sourceTree returns the tree of the module that contains the working directory, or nil.
 func sourceTree() fs.FS {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -116,24 +118,25 @@ func sourceTree() fs.FS {
 	}
 }
 
-// Out is where the table will go, for what is told until then.
+// Out returns the writer that the table will go to, for output before it.
 func (r *Report) Out() io.Writer { return r.cfg.Out }
 
 // Add adds rows.
 func (r *Report) Add(rows ...Row) { r.rows = append(r.rows, rows...) }
 
-// AddMeasured adds a row and how it was measured.
+// AddMeasured adds a row with the details of its measurement.
 func (r *Report) AddMeasured(row Row, detail Detail) {
 	detail.Row, detail.Case, detail.Metric = row.Row, row.Case, row.Metric
 	r.Add(row)
 	r.about.Details = append(r.about.Details, detail)
 }
 
-// Finish prints the table, and writes the rows and what they come from. In the files a row has the name of the benchmark
-// before its own, so that those of many benchmarks make one list.
+// Finish prints the table, and writes the rows and the description of their origin. In the files,
+// the name of the benchmark precedes that of each row, so that the rows of many benchmarks can form
+// one list.
 func (r *Report) Finish() error {
 	if len(r.rows) == 0 {
-		return fmt.Errorf("finish the report of %s: it measured nothing", r.cfg.Benchmark)
+		return fmt.Errorf("finish the report of %s: the benchmark measured nothing", r.cfg.Benchmark)
 	}
 	var err error
 	if r.about.After, err = machine.ReadLoad(r.cfg.Root); err != nil {

@@ -1,6 +1,6 @@
-// Package result is how every benchmark says what it found: rows of JSON for machines, the same rows as a table for
-// people, and beside the rows what they were measured on and how far they spread. A missed goal is a finding, not a
-// failure.
+// Package result is how every benchmark reports its results: as JSON rows for machines, as a table
+// for people, and beside the rows a description of the machine and of the spread of the figures. A
+// missed goal is a finding, not a failure.
 package result
 
 import (
@@ -11,19 +11,20 @@ import (
 	"text/tabwriter"
 )
 
-// Verdict says how a measurement stands to its goal.
+// Verdict compares a measurement with its goal.
 type Verdict string
 
-// The verdicts. Inconclusive: the machine was too noisy to judge.
+// The verdicts. Inconclusive means that the machine was too noisy to judge.
 const (
 	Pass         Verdict = "pass"
 	Miss         Verdict = "miss"
 	Inconclusive Verdict = "inconclusive"
 )
 
-// Row is one measurement. Yardstick is what was measured beside it in the same run, Ratio the value in its units. The
-// goal is on the Ratio where there is one, and else on the Value; what a row does not have is zero. Row, Case and Metric
-// together name it. A Metric begins with its unit, as in "us, object to visible".
+// Row is one measurement. Yardstick is the value of what was measured beside it in the same run,
+// and Ratio the quotient of the two. The goal applies to the Ratio if there is one, and otherwise
+// to the Value; missing figures are zero. Row, Case and Metric together identify the row. A Metric
+// begins with its unit, as in "us, object to visible".
 type Row struct {
 	Row       string  `json:"row"`
 	Case      string  `json:"case"`
@@ -35,13 +36,13 @@ type Row struct {
 	Verdict   Verdict `json:"verdict"`
 }
 
-// Key is what names a measurement.
+// Key identifies a measurement.
 type Key struct{ Row, Case, Metric string }
 
-// Key returns the row's name.
+// Key returns the row's key.
 func (r Row) Key() Key { return Key{r.Row, r.Case, r.Metric} }
 
-// Judged returns the figure that the goal is on, and whether that is the ratio.
+// Judged returns the figure that the goal applies to, and whether that is the ratio.
 func (r Row) Judged() (figure float64, ratio bool) {
 	if r.Ratio != 0 {
 		return r.Ratio, true
@@ -49,10 +50,10 @@ func (r Row) Judged() (figure float64, ratio bool) {
 	return r.Value, false
 }
 
-// String returns the name in one line.
+// String returns the key in one line.
 func (k Key) String() string { return k.Row + ", " + k.Case + ": " + k.Metric }
 
-// Unit returns the unit that a metric begins with, or "" if that is none.
+// Unit returns the unit that a metric begins with, or "" if it begins with none.
 func Unit(metric string) string {
 	first, _, _ := strings.Cut(metric, " ")
 	first = strings.TrimSuffix(first, ",")
@@ -66,8 +67,8 @@ func Unit(metric string) string {
 	return ""
 }
 
-// MoreIsBetter tells metrics of which more is better, which are those whose unit is something per second, from those
-// that are a cost.
+// MoreIsBetter reports whether larger figures of the metric are better, which holds if its unit is
+// something per second. Otherwise the metric is a cost.
 func MoreIsBetter(metric string) bool {
 	unit := Unit(metric)
 	return strings.HasSuffix(unit, "/s") || strings.HasSuffix(unit, "pps")
@@ -89,7 +90,7 @@ func AtLeast(figure, goal float64) Verdict {
 	return Miss
 }
 
-// check returns what is wrong with a list of rows.
+// check rejects a list with rows that are malformed.
 func check(rows []Row) error {
 	seen := map[Key]bool{}
 	for _, r := range rows {
@@ -111,7 +112,7 @@ func check(rows []Row) error {
 	return nil
 }
 
-// Table prints rows for people. What a row does not have is a dash.
+// Table prints rows for people. Missing figures are dashes.
 func Table(out io.Writer, rows []Row) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "ROW\tCASE\tMETRIC\tVALUE\tYARDSTICK\tRATIO\tGOAL\tVERDICT")
@@ -125,7 +126,7 @@ func Table(out io.Writer, rows []Row) error {
 	return nil
 }
 
-// Figure prints a number with three or four digits that mean something, and without an exponent.
+// Figure formats a number with three or four significant digits, without an exponent.
 func Figure(v float64) string {
 	digits := 3
 	for size := math.Abs(v); size >= 9.9995 && digits > 0; size /= 10 {

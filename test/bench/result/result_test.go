@@ -64,7 +64,7 @@ func TestFigure(t *testing.T) {
 	}
 }
 
-// thisMachine is one that runs nothing else.
+// thisMachine returns a machine that runs nothing else.
 func thisMachine() fstest.MapFS {
 	return fstest.MapFS{
 		"proc/cpuinfo":              {Data: []byte("processor : 0\nmodel name : Abacus\n")},
@@ -74,7 +74,7 @@ func thisMachine() fstest.MapFS {
 	}
 }
 
-// toyTable is what people see.
+// toyTable is the printed table.
 const toyTable = `toy on Abacus, 1 core without SMT, 1 NUMA node, 0 MiB, governor unknown, Linux 6.18.0, clang unknown
 ROW      CASE       METRIC  VALUE  YARDSTICK  RATIO  GOAL  VERDICT
 memory   1 service  bytes   1400   -          -      1500  pass
@@ -83,7 +83,7 @@ load 0.50 before, 1.25 after; 25.0 % of the CPU time that was wanted was stolen
 inconclusive: connect, IPv4: ns: the yardstick drifted by 50 %
 `
 
-// toyRows is what is written: every row has every key, also where the figure is zero.
+// toyRows is the written file: every row has every key, even if the figure is zero.
 const toyRows = `[
   {
     "row": "toy/memory",
@@ -150,7 +150,7 @@ func TestReport(t *testing.T) {
 	}
 	left, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(left) != 2 {
-		t.Errorf("the folder has %v and %v, want the two files", left, err)
+		t.Errorf("files in the folder: %v (%v), want the two files", left, err)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// A write that fails leaves what was there.
+// A failed write leaves the old file.
 func TestWriteFileFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.json")
 	if err := WriteFile(path, strings.NewReader("old")); err != nil {
@@ -239,10 +239,10 @@ func TestWriteFileFails(t *testing.T) {
 		t.Errorf("have error %v, want %v", err, broken)
 	}
 	if text, err := os.ReadFile(path); err != nil || string(text) != "old" {
-		t.Errorf("have %q and %v, want what was there", text, err)
+		t.Errorf("have %q and %v, want the old content", text, err)
 	}
 	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
-		t.Errorf("the folder has %v and %v, want the one file", left, err)
+		t.Errorf("files in the folder: %v (%v), want the one file", left, err)
 	}
 }
 

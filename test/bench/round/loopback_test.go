@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// listen hands every connection that comes to a function.
+// listen passes every incoming connection to a function.
 func listen(t *testing.T, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,7 +34,8 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// asks returns a variant that sends so many requests of one byte to an address and awaits each answer. The far end counts.
+// asks returns a variant that sends one-byte requests to an address and awaits each answer. The far
+// end counts.
 func asks(name, address string, requests uint64, counter *atomic.Uint64) round.Variant {
 	return round.Variant{Name: name, Run: func(ctx context.Context) (round.Sample, error) {
 		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -72,7 +73,7 @@ func answers(counter *atomic.Uint64) func(net.Conn) {
 	}
 }
 
-// relays returns a server that asks another one.
+// relays returns a server that relays to another one.
 func relays(server string) func(net.Conn) {
 	return func(near net.Conn) {
 		defer near.Close()
@@ -86,14 +87,14 @@ func relays(server string) func(net.Conn) {
 	}
 }
 
-// mirrors answers with what it is asked, and counts nothing.
+// mirrors echoes requests and counts nothing.
 func mirrors(c net.Conn) {
 	defer c.Close()
 	_, _ = io.Copy(c, c)
 }
 
-// A whole benchmark on a real machine: requests to a server, with and without a relay between, and one in a way that
-// loses some. This is also the example of the README.
+// A whole benchmark on the real machine: requests to a server, with and without a relay, and to an
+// impostor that the server does not count. This is also the example of the README.
 func TestLoopback(t *testing.T) {
 	var counter atomic.Uint64
 	server, mirror := listen(t, answers(&counter)), listen(t, mirrors)
@@ -134,10 +135,10 @@ func TestLoopback(t *testing.T) {
 		t.Errorf("the server counted %d requests, want those of two variants in ten rounds", counter.Load())
 	}
 	if rows[0].Ratio <= 1 || rows[0].Value <= rows[0].Yardstick {
-		t.Errorf("a relay costs nothing: %+v", rows[0])
+		t.Errorf("the relay costs nothing: %+v", rows[0])
 	}
 
-	// Whatever answers in the server's place is fast, and no measurement.
+	// Something that answers in place of the server is fast, but not a measurement.
 	_, err = round.Run(t.Context(), round.Plan{Variants: []round.Variant{asks("mirror", mirror, 10, &counter)}, Rounds: 9})
 	if err == nil || !strings.Contains(err.Error(), "it claims 10 operations, and 0 arrived at the far end") {
 		t.Errorf("have error %v, want that nothing arrived", err)

@@ -8,17 +8,17 @@ import (
 	"fairlead.io/fairlead/test/bench/machine"
 )
 
-// ProcMeter reads CPU times from /proc: those of a process and its descendants, and of all softirqs of the machine,
-// which belong to nobody.
+// ProcMeter reads CPU times from /proc: those of a process and its descendants, and those of all
+// softirqs of the machine, which are not attributed to a process.
 type ProcMeter struct {
 	root fs.FS
 	pid  int
 }
 
-// NewProcMeter returns the meter of this process and its descendants.
+// NewProcMeter returns a meter of this process and its descendants.
 func NewProcMeter() *ProcMeter { return &ProcMeter{root: os.DirFS("/"), pid: os.Getpid()} }
 
-// Read returns the times until now.
+// Read returns the times so far.
 func (m *ProcMeter) Read() (Spent, error) {
 	processes, err := machine.ReadTree(m.root, m.pid)
 	if err != nil {

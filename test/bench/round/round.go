@@ -1,13 +1,14 @@
-// Package round measures variants of the same work against each other on a machine that others use too.
+// Package round compares variants of the same work on a machine that others use too.
 //
-// The variants take turns: a round runs each of them once, in an order that changes from round to round, and what is
-// judged is the ratio of a variant to its yardstick within a round. What slows the machine for longer than a round
-// slows both and cancels; what hits single runs is an outlier of which a median takes no notice. Only when the
-// yardstick itself tells of another machine at the end than at the beginning is nothing judged.
+// The variants take turns: a round runs each of them once, in an order that changes from round to
+// round, and the ratio of a variant to its yardstick within a round is judged. Whatever slows the
+// machine for longer than a round slows both and cancels out; whatever hits single runs is an
+// outlier that does not affect a median. Nothing is judged only if the yardstick itself shows that
+// the machine changed between the beginning and the end.
 //
-// A variant says how many operations it did and how many reached the far end, which counts by itself. One that claims
-// more than arrived is broken, and a broken variant is an error and not a measurement: dropping is faster than
-// delivering.
+// A variant reports how many operations it did and how many reached the far end, which counts
+// independently. A variant that claims more than arrived is broken, which is an error and not a
+// measurement: dropping is faster than delivering.
 package round
 
 import (
@@ -22,36 +23,36 @@ import (
 	"time"
 )
 
-// What the runner measures of every variant, beside what the variant says. Each is per operation. The CPU
-// time of a process may have that of softirqs in it, which run on its back; how much of them depends on how the kernel
-// was built. So the two are never added up.
+// What the runner measures of every variant, beside the variant's own figures. Each is per
+// operation. The CPU time of a process may include softirqs that interrupted it; how much of them
+// depends on how the kernel was built. So the two are never added up.
 const (
 	Wall    = "ns, wall clock per operation"
 	CPU     = "ns, CPU of the processes per operation"
 	Softirq = "ns, softirq of the machine per operation"
 )
 
-// MinRounds is the fewest rounds that tell anything: with three in each third of the run, one slow round is not yet a
-// machine that drifts.
+// MinRounds is the minimum number of rounds: with three in each third of the run, one slow round
+// does not yet look like a machine that drifts.
 const MinRounds = 9
 
-// Sample is what one run of a variant found.
+// Sample is the result of one run of a variant.
 type Sample struct {
-	Claimed uint64             // operations that were done, as the near end has it
-	Arrived uint64             // operations that the far end counted; what came twice counts once
-	Took    time.Duration      // for them; zero = as long as the run
+	Claimed uint64             // operations done, according to the near end
+	Arrived uint64             // operations that the far end counted; duplicates count once
+	Took    time.Duration      // time for them; zero = that of the whole run
 	Values  map[string]float64 // more figures, by metric, such as "us, median round trip"
 }
 
-// Variant is one way to do the work. Run does some of it and must end when the context does. It should do the same
-// amount every time, and enough for a tenth of a second or more if CPU times are to tell anything, which the kernel
-// counts in hundredths.
+// Variant is one way to do the work. Run does some of it and must end when the context does. It
+// should do the same amount every time, and take at least a tenth of a second if CPU times are to
+// be meaningful, since the kernel counts them in hundredths.
 type Variant struct {
 	Name string
 	Run  func(context.Context) (Sample, error)
 }
 
-// Meter reads the CPU time that was spent so far.
+// Meter reads the CPU time spent so far.
 type Meter interface {
 	Read() (Spent, error)
 }
@@ -59,14 +60,14 @@ type Meter interface {
 // Spent is CPU time.
 type Spent struct{ Processes, Softirq time.Duration }
 
-// Plan is what is to be run.
+// Plan describes what to run.
 type Plan struct {
 	Variants []Variant
-	Rounds   int           // that count, at least MinRounds
-	WarmUp   int           // rounds before them that do not
-	Seed     uint64        // of the order; zero = by chance
-	Limit    time.Duration // of one run; zero = a minute
-	Out      io.Writer     // is told the seed and of every round; nil = nobody
+	Rounds   int           // rounds that count, at least MinRounds
+	WarmUp   int           // rounds before them that do not count
+	Seed     uint64        // of the random order; zero = random
+	Limit    time.Duration // time limit of one run; zero = a minute
+	Out      io.Writer     // receives the seed and a note on every round; nil = none
 	Meter    Meter         // nil = CPU time is not measured
 	Now      func() time.Time
 }
@@ -103,7 +104,7 @@ func Run(ctx context.Context, plan Plan) (*Series, error) {
 	return series, series.Print(plan.Out)
 }
 
-// complete fills in what was left out.
+// complete checks the plan and fills in defaults.
 func (p *Plan) complete() error {
 	if len(p.Variants) == 0 {
 		return errors.New("there is no variant")
@@ -116,13 +117,13 @@ func (p *Plan) complete() error {
 		seen[v.Name] = true
 	}
 	if p.Rounds < MinRounds {
-		return fmt.Errorf("%d rounds tell nothing; take at least %d", p.Rounds, MinRounds)
+		return fmt.Errorf("%d rounds are too few; use at least %d", p.Rounds, MinRounds)
 	}
 	if p.WarmUp < 0 {
 		return fmt.Errorf("%d rounds cannot warm up", p.WarmUp)
 	}
 	if p.Seed == 0 {
-		p.Seed = rand.Uint64()>>32 + 1 // short enough to be typed
+		p.Seed = rand.Uint64()>>32 + 1 // short enough to type
 	}
 	if p.Limit == 0 {
 		p.Limit = time.Minute
@@ -170,7 +171,7 @@ func (p *Plan) one(ctx context.Context, v Variant) (map[string]float64, error) {
 	}
 	for metric, value := range sample.Values {
 		if _, taken := values[metric]; taken {
-			return nil, fmt.Errorf("it has a figure of its own for %q", metric)
+			return nil, fmt.Errorf("the variant has a figure of its own for %q", metric)
 		}
 		values[metric] = value
 	}
@@ -184,7 +185,7 @@ func (p *Plan) spent() (Spent, error) {
 	return p.Meter.Read()
 }
 
-// check refuses a sample that measured something else than the work.
+// check rejects a sample that did not measure the work.
 func (s Sample) check(took time.Duration) error {
 	switch {
 	case s.Claimed == 0:
@@ -202,8 +203,9 @@ func (s Sample) check(took time.Duration) error {
 	return nil
 }
 
-// orders makes the order of each round. In as many rounds as there are variants each has every place once, by rotation,
-// so none is always first after a pause. Then the order that is rotated changes, so none always follows the same one.
+// orders generates the order of each round. By rotation, each variant has every place once in as
+// many rounds as there are variants, so none is always first after a pause. Then the rotated order
+// changes, so none always follows the same one.
 type orders struct {
 	random *rand.Rand
 	order  []int

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// clock is one that only moves when a variant works, and counts how many runs there were.
+// clock only advances when a variant works. It counts the runs.
 type clock struct {
 	now  time.Time
 	runs int
@@ -22,7 +22,7 @@ type clock struct {
 
 func (c *clock) time() time.Time { return c.now }
 
-// worker is a variant that does a hundred operations, each of which costs what cost says of its n-th run.
+// worker is a variant that does a hundred operations, each of which costs cost(n) in the n-th run.
 func (c *clock) worker(name string, cost func(n int) time.Duration) Variant {
 	n := 0
 	return Variant{Name: name, Run: func(context.Context) (Sample, error) {
@@ -35,7 +35,7 @@ func (c *clock) worker(name string, cost func(n int) time.Duration) Variant {
 
 func always(d time.Duration) func(int) time.Duration { return func(int) time.Duration { return d } }
 
-// The rounds slow down by half at the sixth, the same for all variants: the values tell of it, the ratios do not.
+// From the sixth round on, all variants are slower by half: the values show it, the ratios do not.
 func TestRatiosCancelTheMachine(t *testing.T) {
 	var c clock
 	slower := func(d time.Duration) func(int) time.Duration {
@@ -95,11 +95,11 @@ func TestWarmUpDoesNotCount(t *testing.T) {
 		t.Errorf("have %+v after %d runs, want 9 warm rounds and 11 runs", got, c.runs)
 	}
 	if series.Seed == 0 {
-		t.Error("the seed that was taken by chance is not told")
+		t.Error("the random seed is not recorded")
 	}
 }
 
-// A variant that does not deliver is an error, which says which variant it was, in which round, and what was wrong.
+// A variant that does not deliver is an error that names the variant, the round and the problem.
 func TestBrokenVariants(t *testing.T) {
 	broken := errors.New("connection refused")
 	tests := []struct {
@@ -139,7 +139,7 @@ func TestBrokenVariants(t *testing.T) {
 			t.Errorf("%s: have error %v, want one with %q", tt.name, err, tt.want)
 		}
 		if tt.fail != nil && !errors.Is(err, tt.fail) {
-			t.Errorf("%s: the cause got lost in %v", tt.name, err)
+			t.Errorf("%s: %v does not wrap the cause", tt.name, err)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func TestCancelledRun(t *testing.T) {
 	}
 }
 
-// A figure that a variant has in some rounds only would stand beside the yardstick's of another round.
+// A figure missing in some rounds would be compared with the yardstick's of another round.
 func TestMissingFigure(t *testing.T) {
 	n := 0
 	sometimes := Variant{Name: "a", Run: func(context.Context) (Sample, error) {
@@ -193,7 +193,7 @@ func TestPlanRefused(t *testing.T) {
 		"nothing to run":         {Rounds: 9, Variants: []Variant{{Name: "a"}}},
 		`"" has no name`:         {Rounds: 9, Variants: []Variant{{Run: good.Run}}},
 		`"a" has no name of its`: {Rounds: 9, Variants: []Variant{good, good}},
-		"8 rounds tell nothing":  {Rounds: 8, Variants: []Variant{good}},
+		"8 rounds are too few":   {Rounds: 8, Variants: []Variant{good}},
 		"cannot warm up":         {Rounds: 9, WarmUp: -1, Variants: []Variant{good}},
 	} {
 		if _, err := Run(t.Context(), plan); err == nil || !strings.Contains(err.Error(), want) {
@@ -243,7 +243,7 @@ func TestOrders(t *testing.T) {
 	}
 }
 
-// meter counts the CPU time that the variants say they spent.
+// meter counts the CPU time that the variants claim.
 type meter struct {
 	spent Spent
 	fail  error

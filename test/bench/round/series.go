@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// MaxDrift is how far a yardstick may move over a run, as a part of it.
+	// MaxDrift is how far a yardstick may move over a run, as a fraction of it.
 	MaxDrift = 0.15
-	// MaxNoise is how uncertain a figure may be that is on both sides of its goal.
+	// MaxNoise is the maximum uncertainty of a figure whose interval includes its goal.
 	MaxNoise = 0.15
 )
 
-// Series is every figure of every round.
+// Series holds every figure of every round.
 type Series struct {
 	Seed   uint64
 	Rounds int
 
-	values map[string]map[string][]float64 // by variant and metric, a figure a round
+	values map[string]map[string][]float64 // by variant and metric, one figure per round
 }
 
 func (s *Series) add(variant, metric string, value float64) {
@@ -31,7 +31,7 @@ func (s *Series) add(variant, metric string, value float64) {
 	s.values[variant][metric] = append(s.values[variant][metric], value)
 }
 
-// check makes sure that figures of the same round stand at the same place.
+// check makes sure that figures of the same round have the same index.
 func (s *Series) check() error {
 	for variant, metrics := range s.values {
 		for metric, values := range metrics {
@@ -43,17 +43,17 @@ func (s *Series) check() error {
 	return nil
 }
 
-// Values returns the figures of a variant in the order of the rounds, nil where there are none.
+// Values returns the figures of a variant in the order of the rounds, nil if there are none.
 func (s *Series) Values(variant, metric string) []float64 {
 	return slices.Clone(s.values[variant][metric])
 }
 
-// Drift returns how far a variant moved over the run, as a part of it. The run is cut into thirds by time, each third is
-// told by its median, and the drift is by how much the largest of the three is above the smallest.
+// Drift returns how far a variant moved over the run, as a fraction. It divides the run into thirds
+// by time and returns by how much the largest of the three medians exceeds the smallest.
 //
-// So a machine that slows down, speeds up, or is slow for a while in the middle has a drift. One slow round has none,
-// since the ratios' median takes no notice of it either; that rounds differ among each other is noise, and told by the
-// interval of the ratio.
+// So a machine that slows down, speeds up, or is slow for a while in the middle has a drift. One
+// slow round causes none, as it does not affect the median of the ratios either; differences
+// between single rounds are noise, which the interval of the ratio shows.
 func (s *Series) Drift(variant, metric string) float64 {
 	values := s.values[variant][metric]
 	if len(values) < 3 {
@@ -73,7 +73,7 @@ func (s *Series) Drift(variant, metric string) float64 {
 	return most/least - 1
 }
 
-// Ratios returns a variant's figures in units of the yardstick's of the same round.
+// Ratios returns a variant's figures divided by the yardstick's of the same round.
 func (s *Series) Ratios(variant, yardstick, metric string) ([]float64, error) {
 	of, in := s.values[variant][metric], s.values[yardstick][metric]
 	if len(of) == 0 || len(in) == 0 {
@@ -90,20 +90,22 @@ func (s *Series) Ratios(variant, yardstick, metric string) ([]float64, error) {
 	return ratios, nil
 }
 
-// Question is what is asked of a series, and the goal of the answer. Whether more is better follows from the metric.
+// Question is a question about a series, with the goal of the answer. The metric determines whether
+// more is better.
 type Question struct {
 	Row, Case string
 	Metric    string
 	Variant   string
 	Yardstick string
-	Goal      float64 // of the ratio; zero = there is none, and whatever was measured passes
-	OnValue   bool    // the goal is on the value, and the yardstick there to tell the machine's drift
-	Above     string  // a variant whose figure of the same round is taken off both, such as what the work costs without what is compared
-	Over      bool    // the value is by how much the variant is above the yardstick of the same round, and the goal on that
+	Goal      float64 // of the ratio; zero = no goal, and any measurement passes
+	OnValue   bool    // the goal applies to the value; the yardstick only shows the machine's drift
+	Above     string  // a variant whose figure in the same round is subtracted from both, such as the cost of the work common to both
+	Over      bool    // the value is the difference between the variant and the yardstick in the same round, and the goal applies to it
 }
 
-// Judge answers a question. The row has the medians of the values and the median of the ratios of each round, which is
-// not the ratio of the two medians. Where the goal is on the value, the ratio is only in the detail.
+// Judge answers a question. The row has the medians of the values and the median of the ratios of
+// all rounds, which is not the ratio of the two medians. If the goal applies to the value, the
+// ratio is only in the detail.
 func (s *Series) Judge(q Question) (result.Row, result.Detail, error) {
 	if q.Above != "" {
 		return s.judgeAbove(q)
@@ -136,13 +138,14 @@ func (s *Series) Judge(q Question) (result.Row, result.Detail, error) {
 	return row, d, nil
 }
 
-// judgeAbove answers a question about what a variant and its yardstick are above another one.
+// judgeAbove answers a question about the difference of a variant and its yardstick to another
+// variant.
 func (s *Series) judgeAbove(q Question) (result.Row, result.Detail, error) {
 	above := &Series{Seed: s.Seed, Rounds: s.Rounds, values: map[string]map[string][]float64{}}
 	for _, name := range []string{q.Variant, q.Yardstick} {
 		of, base := s.values[name][q.Metric], s.values[q.Above][q.Metric]
 		if len(of) == 0 || len(base) == 0 {
-			return result.Row{}, result.Detail{}, fmt.Errorf("take %s off %s: %q is not known of both", q.Above, name, q.Metric)
+			return result.Row{}, result.Detail{}, fmt.Errorf("subtract %s from %s: %q is not known of both", q.Above, name, q.Metric)
 		}
 		above.values[name] = map[string][]float64{q.Metric: s.differences(Question{Variant: name, Yardstick: q.Above, Metric: q.Metric})}
 	}
@@ -150,8 +153,8 @@ func (s *Series) judgeAbove(q Question) (result.Row, result.Detail, error) {
 	return above.Judge(q)
 }
 
-// differences returns by how much the variant is above the yardstick in each round. What slows the machine as a whole
-// does not cancel in them as in ratios, but what a part costs is no ratio.
+// differences returns by how much the variant exceeds the yardstick in each round. Unlike in
+// ratios, a slow machine does not cancel out in differences, but the cost of a part is not a ratio.
 func (s *Series) differences(q Question) []float64 {
 	of, in := s.values[q.Variant][q.Metric], s.values[q.Yardstick][q.Metric]
 	differences := make([]float64, len(of))
@@ -161,7 +164,7 @@ func (s *Series) differences(q Question) []float64 {
 	return differences
 }
 
-// verdict refuses to judge where the machine changed under the run, and where chance would decide.
+// verdict declines to judge if the machine changed during the run, or if chance would decide.
 func (q Question) verdict(d result.Detail) (verdict result.Verdict, why string) {
 	figure := d.Ratio
 	if q.OnValue || q.Over {
@@ -182,7 +185,8 @@ func (q Question) verdict(d result.Detail) (verdict result.Verdict, why string) 
 	return result.AtMost(figure.Median, q.Goal), ""
 }
 
-// Report judges and adds the answers to a report, and the first question that has none is an error.
+// Report judges and adds the answers to a report. It stops at the first question without an answer
+// and returns an error.
 func (s *Series) Report(to *result.Report, questions ...Question) error {
 	for _, q := range questions {
 		row, detail, err := s.Judge(q)

@@ -19,7 +19,7 @@ func seriesOf(metric string, ours, yardstick []float64) *Series {
 	}}
 }
 
-// times returns n figures, the i-th of which is what f says.
+// times returns n figures, the i-th of which is f(i).
 func times(n int, f func(i int) float64) []float64 {
 	list := make([]float64, n)
 	for i := range list {
@@ -91,7 +91,7 @@ func TestVerdicts(t *testing.T) {
 			continue
 		}
 		if _, ratio := row.Judged(); ratio == tt.onValue {
-			t.Errorf("%s: the row %+v says that the goal is on the other figure", tt.name, row)
+			t.Errorf("%s: the row %+v says that the goal applies to the other figure", tt.name, row)
 		}
 		if row.Verdict != tt.want || (tt.why == "") != (detail.Why == "") || !strings.Contains(detail.Why, tt.why) {
 			t.Errorf("%s: have %s because %q, want %s because %q", tt.name, row.Verdict, detail.Why, tt.want, tt.why)
@@ -100,7 +100,7 @@ func TestVerdicts(t *testing.T) {
 }
 
 func TestJudgeFigures(t *testing.T) {
-	// The medians are 20 and 10, and yet the usual ratio is not 2.
+	// The medians are 20 and 10, but the typical ratio is not 2.
 	ours := []float64{10, 20, 30, 10, 20, 30}
 	direct := []float64{10, 10, 10, 10, 10, 10}
 	direct[0], direct[3], direct[1], direct[4] = 2, 2, 8, 8
@@ -130,9 +130,11 @@ func TestJudgeFigures(t *testing.T) {
 	}
 }
 
-// What a part costs is how far the whole is above what lacks it, in each round by itself.
+// The cost of a part is the difference between the whole and the variant without it, in each round
+// separately.
 func TestJudgeDifferences(t *testing.T) {
-	// The machine is twice as slow in the last rounds: differences of medians would have it that ours is cheaper.
+	// The machine is slower in the last rounds: differences of medians would make ours look
+	// cheaper.
 	direct := []float64{1000, 1000, 1000, 1010, 1010, 1000, 1100, 1100, 1100, 1100, 1100}
 	ours := make([]float64, len(direct))
 	for i := range ours {
@@ -210,13 +212,14 @@ func TestSpread(t *testing.T) {
 		{nil, result.Spread{}},
 		{[]float64{5}, result.Spread{Rounds: 1, Min: 5, Q1: 5, Median: 5, Q3: 5, Max: 5, Low: 5, High: 5}},
 		{[]float64{4, 1, 3, 2}, result.Spread{Rounds: 4, Min: 1, Q1: 1.75, Median: 2.5, Q3: 3.25, Max: 4, Low: 1, High: 4}},
-		// From tables of the binomial distribution: with 9 figures the second is left, with 20 the sixth.
+		// From tables of the binomial distribution: the lower bound is the second of 9 figures, and
+		// the sixth of 20.
 		{times(9, func(i int) float64 { return float64(9 - i) }), result.Spread{Rounds: 9, Min: 1, Q1: 3, Median: 5, Q3: 7, Max: 9, Low: 2, High: 8}},
 		{times(20, func(i int) float64 { return float64(i + 1) }), result.Spread{Rounds: 20, Min: 1, Q1: 5.75, Median: 10.5, Q3: 15.25, Max: 20, Low: 6, High: 15}},
 	}
 	for _, tt := range tests {
 		if diff := cmp.Diff(tt.want, Spread(tt.figures)); diff != "" {
-			t.Errorf("of %v (-want +got):\n%s", tt.figures, diff)
+			t.Errorf("spread of %v (-want +got):\n%s", tt.figures, diff)
 		}
 	}
 }
@@ -233,7 +236,7 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// What is above a base is compared round by round, and the base's own changes do not count.
+// Differences to a base are compared round by round, and changes of the base itself do not matter.
 func TestAbove(t *testing.T) {
 	base := times(12, func(i int) float64 { return 1000 + 10*float64(i) })
 	of := func(more float64) []float64 { return times(12, func(i int) float64 { return base[i] + more }) }
@@ -247,6 +250,6 @@ func TestAbove(t *testing.T) {
 		t.Errorf("have %+v and %+v", row, detail)
 	}
 	if _, _, err := s.Judge(Question{Metric: Wall, Variant: "ours", Yardstick: "direct", Above: "nobody"}); err == nil {
-		t.Error("a base that was not measured is no error")
+		t.Error("no error for a base that was not measured")
 	}
 }

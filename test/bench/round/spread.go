@@ -7,10 +7,10 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// confidence is with which the true median is within the interval of a Spread.
+// confidence is the probability that the true median is within the interval of a Spread.
 const confidence = 0.95
 
-// Spread says how figures lie. No figures are all zeros.
+// Spread describes the distribution of the figures. Without figures, everything is zero.
 func Spread(figures []float64) result.Spread {
 	if len(figures) == 0 {
 		return result.Spread{}
@@ -24,7 +24,8 @@ func Spread(figures []float64) result.Spread {
 	}
 }
 
-// Quantile returns what a part of sorted figures is below, between 0 and 1. Between two figures it interpolates.
+// Quantile returns the value that the given fraction, between 0 and 1, of sorted figures is below.
+// It interpolates between figures.
 func Quantile(sorted []float64, part float64) float64 {
 	if len(sorted) == 0 {
 		return 0
@@ -35,9 +36,10 @@ func Quantile(sorted []float64, part float64) float64 {
 	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
-// outside returns how many of n sorted figures can be left out at either end with the true median still between the
-// rest at the wanted confidence. Each figure is below the median with a chance of one half, whatever the distribution,
-// so how many are is binomial. With fewer than six figures even all of them are not that sure.
+// outside returns how many of n sorted figures can be dropped at either end with the true median
+// still between the rest at the wanted confidence. Each figure is below the median with a
+// probability of one half, whatever the distribution, so the number of those below is binomial.
+// With fewer than six figures, not even all of them reach that confidence.
 func outside(n int) int {
 	logChoose := func(k int) float64 {
 		a, _ := math.Lgamma(float64(n + 1))

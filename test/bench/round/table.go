@@ -10,8 +10,8 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// Print prints how the figures of each variant lie, for people: the least, the median with how uncertain it is, and the
-// most.
+// Print prints the distribution of each variant's figures for people: the minimum, the median with
+// its uncertainty, and the maximum.
 func (s *Series) Print(out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "VARIANT\tMETRIC\tMIN\tMEDIAN\t\tMAX\tDRIFT")

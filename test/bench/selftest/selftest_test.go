@@ -1,5 +1,6 @@
-// Package selftest tries the parts of the benchmarks on each other: the yardsticks are measured in every way that there
-// is to measure, and have to do in each what they are yardsticks of. With -v it tells the figures.
+// Package selftest checks the parts of the benchmarks against each other: it measures the
+// yardsticks in every way there is to measure, and requires them to work correctly in each. With -v
+// it prints the figures.
 package selftest
 
 import (
@@ -25,7 +26,7 @@ const (
 	frontPort = 80
 	backPort  = 8080
 
-	tcRedirect, xdpRedirect = 7, 4 // verdicts
+	tcRedirect, xdpRedirect = 7, 4 // return values of the programs
 )
 
 func families() []topology.Family { return []topology.Family{topology.IPv4, topology.IPv6} }
@@ -37,7 +38,7 @@ type bench struct {
 	programs     *minimal.NodePortPrograms
 }
 
-// frontend returns an address of nobody.
+// frontend returns an address that no host has.
 func frontend(family topology.Family) netip.AddrPort {
 	if family == topology.IPv4 {
 		return netip.AddrPortFrom(netip.MustParseAddr("192.0.2.10"), frontPort)
@@ -51,7 +52,7 @@ func (b *bench) backend(family topology.Family) netip.AddrPort {
 
 func newBench(t *testing.T, hook minimal.Hook, flows int) *bench {
 	t.Helper()
-	// What XDP needs, and what makes tc meet packets that were merged.
+	// XDP needs GRO, which also lets tc see merged packets.
 	top := topology.New(t, topology.NewRouted, topology.Knobs{Offloads: &topology.Offloads{GRO: true}})
 	b := &bench{Topology: top, node: top.Nodes[0], server: top.Servers[0]}
 	nodePort := minimal.NodePort{Hook: hook, Flows: 4 * flows, Front: hop(b.node, top.Client), Back: hop(b.node, b.server)}
@@ -80,7 +81,7 @@ func hop(from, to *topology.Host) minimal.Hop {
 	return minimal.Hop{Ifindex: port.Index, Local: port.MAC, Remote: port.Peer.MAC}
 }
 
-// shape returns packets from the client to the frontend.
+// shape returns the shape of packets from the client to the frontend.
 func (b *bench) shape(family topology.Family, kind frames.Kind, flows int) frames.Shape {
 	out := b.Client.Ports[0]
 	return frames.Shape{
@@ -88,7 +89,8 @@ func (b *bench) shape(family topology.Family, kind frames.Kind, flows int) frame
 	}
 }
 
-// Every program, run by itself, turns every packet into one that is right, on few flows and on many.
+// Every program, run by itself, turns every packet into a correct one, with few flows and with
+// many.
 func TestProgramsByThemselves(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -117,7 +119,7 @@ func TestProgramsByThemselves(t *testing.T) {
 	}
 }
 
-// checkPacket refuses a packet that goes elsewhere or has a wrong checksum.
+// checkPacket rejects a packet with another destination or a wrong checksum.
 func checkPacket(packet []byte, to netip.AddrPort) error {
 	addrs, l4, proto := packet[26:34], packet[34:], packet[23]
 	if to.Addr().Is6() {
@@ -149,8 +151,8 @@ func sum(parts ...[]byte) uint16 {
 	return uint16(total)
 }
 
-// Frames that are sent through a program arrive at the backend, all of them: also the later ones, in whose memory the
-// program had earlier ones.
+// All frames sent through a program arrive at the backend, including later ones that reuse the
+// memory of frames which the program has changed.
 func TestFramesThroughPrograms(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -186,7 +188,7 @@ func TestFramesThroughPrograms(t *testing.T) {
 	}
 }
 
-// Every kind of traffic goes through every yardstick, and is counted at the far end.
+// Every kind of traffic passes every yardstick, and is counted at the far end.
 func TestTrafficThroughYardsticks(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -214,7 +216,7 @@ func TestTrafficThroughYardsticks(t *testing.T) {
 	})
 }
 
-// runAll sends every kind of traffic to the frontends, or to the server itself.
+// runAll sends every kind of traffic to the frontends, or directly to the server.
 func (b *bench) runAll(t *testing.T, balanced bool) {
 	t.Helper()
 	for _, family := range families() {

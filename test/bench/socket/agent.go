@@ -18,13 +18,13 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// agent is what an agent leaves behind that has served a fleet and ended: programs over full maps.
+// agent is what is left of an agent that has served a fleet and ended: programs and full maps.
 type agent struct {
 	hooks hookList
 	maps  *maps.Maps
 }
 
-// newAgent loads the product's programs as the product does, and has its reconciler fill the maps.
+// newAgent loads the product's programs as the product does, and lets its reconciler fill the maps.
 func newAgent(f fleet) (_ *agent, err error) {
 	bpffs, unmount, err := rig.MountBPFFS()
 	if err != nil {
@@ -62,7 +62,7 @@ func newAgent(f fleet) (_ *agent, err error) {
 	return takeOver(d, datapath.MapsDir(bpffs))
 }
 
-// fill writes what the store says.
+// fill writes the contents of the store to the maps.
 func fill(t *maps.Tables, store *model.Store, log *slog.Logger) error {
 	barrier, err := maps.NewBarrier()
 	if err != nil {
@@ -81,8 +81,9 @@ func fill(t *maps.Tables, store *model.Store, log *slog.Logger) error {
 	return errors.Join(err, barrier.Close())
 }
 
-// takeOver keeps the programs and the maps beyond the end of the agent, so that they can be attached for a run and
-// detached after it. Going by the ids of programs takes more than the agent has.
+// takeOver keeps the programs and the maps after the agent has ended, so that the programs can be
+// attached for a run and detached after it. It opens programs by ID, which needs more capabilities
+// than the agent has.
 func takeOver(d *datapath.Datapath, pins string) (*agent, error) {
 	a := &agent{}
 	opened, err := maps.Open(pins, false)
@@ -111,5 +112,5 @@ func takeOver(d *datapath.Datapath, pins string) (*agent, error) {
 	return a, nil
 }
 
-// Close lets go of the programs and the maps.
+// Close closes the programs and the maps.
 func (a *agent) Close() error { return errors.Join(a.maps.Close(), a.hooks.Close()) }

@@ -18,7 +18,7 @@ const (
 
 func families() []topology.Family { return []topology.Family{topology.IPv4, topology.IPv6} }
 
-// clusterIP returns an address of a service, which nobody else has.
+// clusterIP returns an address that only this service has.
 func clusterIP(family topology.Family, number int) netip.Addr {
 	if family == topology.IPv4 {
 		return netip.AddrFrom4([4]byte{11, byte(number >> 16), byte(number >> 8), byte(number)})
@@ -28,7 +28,7 @@ func clusterIP(family topology.Family, number int) netip.Addr {
 	return netip.AddrFrom16(addr)
 }
 
-// podIP returns the address of a pod that nobody dials.
+// podIP returns the address of a pod that no client dials.
 func podIP(family topology.Family, number int) netip.Addr {
 	if family == topology.IPv4 {
 		return netip.AddrFrom4([4]byte{10, 0x80 | byte(number>>16), byte(number >> 8), byte(number)})
@@ -38,13 +38,14 @@ func podIP(family topology.Family, number int) netip.Addr {
 	return netip.AddrFrom16(addr)
 }
 
-// fleet is services of both families, each with one pod and a port for each protocol. The last one leads to the server.
+// fleet is services of both families, each with one pod and a port for each protocol. The last
+// service leads to the server.
 type fleet struct {
 	services int
 	server   func(topology.Family) netip.Addr
 }
 
-// frontend returns where the service is that leads to the server.
+// frontend returns the frontend of the service that leads to the server.
 func (f fleet) frontend(family topology.Family) netip.AddrPort {
 	return netip.AddrPortFrom(clusterIP(family, f.services-1), frontPort)
 }

@@ -1,6 +1,7 @@
-// Command socket measures what the socket programs cost a client: requests over a connection, connections, and datagrams,
-// through few and through many services, beside the same traffic to the pod itself, beside programs that do the least
-// anybody can do, and beside kube-proxy's rules. It also measures where the record of what a socket dialled is cheapest.
+// Command socket measures what the socket programs cost a client: requests over a connection,
+// connections, and datagrams, through few and through many services, compared with the same traffic
+// directly to the pod, with programs that do the least possible, and with kube-proxy's rules. It
+// also measures where the record of what a socket dialled is cheapest.
 package main
 
 import (
@@ -32,25 +33,25 @@ func main() {
 	}
 }
 
-// options is what the command line says.
+// options are the command line's options.
 type options struct {
 	output   string
 	rounds   int
 	effort   float64
 	services []int
-	numbers  []int // of services of kube-proxy
+	numbers  []int // of kube-proxy's services
 	nft      int
 	only     string
 }
 
-// numbers is a flag of numbers with commas between.
+// numbers defines a flag of comma-separated numbers.
 func numbers(set *flag.FlagSet, into *[]int, name, usage string) {
 	set.Func(name, usage+fmt.Sprintf(" (default %s)", strings.Trim(fmt.Sprint(*into), "[]")), func(text string) error {
 		*into = nil
 		for field := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
 			n, err := strconv.Atoi(field)
 			if err != nil || n < 1 {
-				return fmt.Errorf("%q is no number of services", field)
+				return fmt.Errorf("%q is not a number of services", field)
 			}
 			*into = append(*into, n)
 		}
@@ -63,21 +64,21 @@ func numbers(set *flag.FlagSet, into *[]int, name, usage string) {
 func parse(arguments []string) (options, error) {
 	o := options{services: []int{1, 1000, 20_000, 100_000}, numbers: []int{1, 1000, 20_000}}
 	set := flag.NewFlagSet("socket", flag.ContinueOnError)
-	set.StringVar(&o.output, "output", "_output/bench/socket.json", "the `file` that the JSON goes to")
+	set.StringVar(&o.output, "output", "_output/bench/socket.json", "the `file` for the results, in JSON")
 	set.IntVar(&o.rounds, "rounds", 15, "rounds of every kind of traffic")
-	set.Float64Var(&o.effort, "effort", 1, "so many times the usual operations in each run")
-	numbers(set, &o.services, "services", "how many services there are, as in 1,1000")
-	numbers(set, &o.numbers, "kube-proxy", "beside kube-proxy with so many; \"\" = not")
-	set.IntVar(&o.nft, "nft-most", 1000, "the most services that kube-proxy makes nftables rules of, which takes minutes beyond some thousand")
-	set.StringVar(&o.only, "only", "", "measure only what has this in its row")
+	set.Float64Var(&o.effort, "effort", 1, "multiple of the usual number of operations in each run")
+	numbers(set, &o.services, "services", "numbers of services, such as 1,1000")
+	numbers(set, &o.numbers, "kube-proxy", "numbers of services for kube-proxy; \"\" = without kube-proxy")
+	set.IntVar(&o.nft, "nft-most", 1000, "maximum number of services for kube-proxy's nftables mode, which takes minutes beyond some thousand")
+	set.StringVar(&o.only, "only", "", "measure only rows that contain this")
 	if err := set.Parse(arguments); err != nil {
 		return options{}, err
 	}
 	switch {
 	case set.NArg() > 0:
-		return options{}, fmt.Errorf("%q is not understood; see -h", set.Args())
+		return options{}, fmt.Errorf("unexpected arguments %q; see -h", set.Args())
 	case len(o.services) == 0:
-		return options{}, errors.New("-services has to name one number at least")
+		return options{}, errors.New("-services needs one number at least")
 	case o.effort <= 0:
 		return options{}, fmt.Errorf("an effort of %v does nothing", o.effort)
 	}

@@ -18,32 +18,32 @@ import (
 	"fairlead.io/fairlead/test/bench/topology"
 )
 
-// proxy is a node with the rules that kube-proxy wrote for so many services. kube-proxy itself has ended, as it sleeps on
-// a node where nothing changes. Its services are of IPv4 and TCP.
+// proxy is a node with the rules that kube-proxy wrote for a number of services. kube-proxy itself
+// has ended, since it would sleep while nothing changes. Its services use IPv4 and TCP.
 type proxy struct {
 	mode   string
 	fleet  listwatch.Fleet
 	top    *topology.Topology
-	number int // of the service that leads to the server
+	number int // number of the service that leads to the server
 }
 
 func (p *proxy) String() string {
 	return fmt.Sprintf("%d services, kube-proxy %s", p.fleet.Services, p.mode)
 }
 
-// frontend returns where the service is that leads to the server.
+// frontend returns the frontend of the service that leads to the server.
 func (p *proxy) frontend(topology.Family) netip.AddrPort {
 	return netip.AddrPortFrom(p.fleet.ServiceAddr(p.number), frontPort)
 }
 
-// server returns the address of that service's pod, which the server has beside its own.
+// server returns the address of that service's pod, an additional address of the server.
 func (p *proxy) server(topology.Family) netip.Addr { return p.fleet.PodAddr(p.number) }
 
 func (p *proxy) way() *way {
 	return &way{name: p.String(), top: p.top, listen: p.server, dial: p.frontend}
 }
 
-// newProxy makes a node and has kube-proxy write its rules.
+// newProxy makes a node and makes kube-proxy write its rules.
 func newProxy(ctx context.Context, program *kubeproxy.Program, mode string, services int) (_ *proxy, err error) {
 	p := &proxy{mode: mode, fleet: listwatch.Fleet{
 		Services: services, Endpoints: 1, Nodes: 1, Namespaces: 100, FirstPod: 1<<23 + 1,
@@ -73,8 +73,9 @@ func (p *proxy) lead(number int) error {
 	return node.AddRoute(pod, server.Addr(topology.IPv4))
 }
 
-// leadHalfway makes the service that is half-way through the rules lead to the server. kube-proxy writes them in an
-// order that changes from run to run, and a connection is compared with every rule before its own.
+// leadHalfway makes the service in the middle of the rules lead to the server. kube-proxy writes
+// the rules in an order that changes from run to run, and a connection is compared with all rules
+// before its own.
 func (p *proxy) leadHalfway(path string) error {
 	if p.mode != "iptables" || p.fleet.Services < 3 {
 		return nil
@@ -96,7 +97,7 @@ func (p *proxy) leadHalfway(path string) error {
 		}
 	}
 	if len(order) != p.fleet.Services {
-		return fmt.Errorf("read the rules: they have %d services of %d", len(order), p.fleet.Services)
+		return fmt.Errorf("read the rules: found %d services of %d", len(order), p.fleet.Services)
 	}
 	for number := range p.fleet.Services {
 		if p.fleet.ServiceAddr(number) == order[len(order)/2] && number != p.number {
@@ -106,7 +107,7 @@ func (p *proxy) leadHalfway(path string) error {
 	return nil
 }
 
-// writeRules has kube-proxy write its rules.
+// writeRules makes kube-proxy write its rules.
 func (p *proxy) writeRules(ctx context.Context, program *kubeproxy.Program) error {
 	save, err := program.Write(ctx, kubeproxy.Rules{
 		Mode: p.mode, Fleet: p.fleet, Netns: p.top.Nodes[0].Netns, Await: p.awaitService,
@@ -117,7 +118,7 @@ func (p *proxy) writeRules(ctx context.Context, program *kubeproxy.Program) erro
 	return p.leadHalfway(save)
 }
 
-// awaitService dials the service until somebody answers.
+// awaitService dials the service until it answers.
 func (p *proxy) awaitService(ctx context.Context) error {
 	listening := net.ListenConfig{}
 	var listener net.Listener
@@ -159,7 +160,7 @@ func dial(to netip.AddrPort) error {
 	return nil
 }
 
-// startProxies makes a node for every number of services and mode of kube-proxy.
+// startProxies makes a node for every number of services and every mode of kube-proxy.
 func (s *stage) startProxies(ctx context.Context) error {
 	if len(s.numbers) == 0 {
 		return nil
@@ -192,7 +193,7 @@ func (s *stage) startProxies(ctx context.Context) error {
 	return nil
 }
 
-// proxyWays returns the ways by the nodes of kube-proxy, if they take this traffic.
+// proxyWays returns the ways through kube-proxy's nodes, if they support this traffic.
 func (s *stage) proxyWays(what workload, family topology.Family) []*way {
 	if !what.tcp || family != topology.IPv4 {
 		return nil
@@ -204,7 +205,8 @@ func (s *stage) proxyWays(what workload, family topology.Family) []*way {
 	return ways
 }
 
-// askAgainst asks how many connections there are to each that kube-proxy's rules give with as many services.
+// askAgainst asks how many connections per second there are compared with kube-proxy's rules for as
+// many services.
 func (s *stage) askAgainst(what workload, proxies []*way) []round.Question {
 	if what.metric != rate {
 		return nil

@@ -10,11 +10,12 @@ import (
 	"fairlead.io/fairlead/test/bench/minimal/limited"
 )
 
-// record is a place for what a connected socket dialled. Its number is that of bpf/records.c.
+// record is a place for the record of what a connected socket dialled. Its number is that in
+// bpf/records.c.
 type record struct {
 	name   string
 	number uint32
-	hooks  []string // the programs that it takes part in
+	hooks  []string // the programs that use it
 }
 
 func records() []record {
@@ -32,7 +33,7 @@ func records() []record {
 	}
 }
 
-// load loads the product's programs with this record over full maps.
+// load loads the product's programs with this record, using full maps.
 func (r record) load(over *maps.Maps) (hooks hookList, err error) {
 	spec, err := loadRecords()
 	if err != nil {
@@ -52,17 +53,17 @@ func (r record) load(over *maps.Maps) (hooks hookList, err error) {
 	for _, name := range r.hooks {
 		program := loaded.DetachProgram(name)
 		if program == nil {
-			return nil, errors.Join(fmt.Errorf("load programs: there is no %s", name), hooks.Close())
+			return nil, errors.Join(fmt.Errorf("load programs: no program %s", name), hooks.Close())
 		}
 		hooks = append(hooks, hook{program, spec.Programs[name].AttachType})
 	}
 	return hooks, nil
 }
 
-// hookList is hooks that end with Close.
+// hookList is a list of hooks that Close closes.
 type hookList []hook
 
-// Close lets go of the programs.
+// Close closes the programs.
 func (l hookList) Close() error {
 	var errs []error
 	for _, h := range l {

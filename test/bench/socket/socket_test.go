@@ -36,10 +36,10 @@ func TestParse(t *testing.T) {
 		{nil, []int{1, 1000, 20_000, 100_000}, ""},
 		{[]string{"-services=7,3,7"}, []int{3, 7}, ""},
 		{[]string{"-services="}, nil, "one number at least"},
-		{[]string{"-services=1,many"}, nil, `"many" is no number`},
-		{[]string{"-services=0"}, nil, `"0" is no number`},
+		{[]string{"-services=1,many"}, nil, `"many" is not a number`},
+		{[]string{"-services=0"}, nil, `"0" is not a number`},
 		{[]string{"-effort=0"}, nil, "does nothing"},
-		{[]string{"more"}, nil, "not understood"},
+		{[]string{"more"}, nil, "unexpected argument"},
 	}
 	for _, tt := range tests {
 		have, err := parse(tt.arguments)
@@ -85,7 +85,8 @@ func carry(ctx context.Context, w *way, what workload, family topology.Family) e
 	return err
 }
 
-// Every kind of traffic gets through over every way, and with nothing attached none does that dials a service.
+// Every kind of traffic works over every way; with nothing attached, none works that dials a
+// service.
 func TestWays(t *testing.T) {
 	s := newStage(t, 40)
 	for _, what := range workloads(s.effort) {
@@ -106,16 +107,17 @@ func TestWays(t *testing.T) {
 	for _, w := range append([]*way{s.minimum}, s.ways...) {
 		bare := *w
 		bare.attach = nil
-		// The kernel may send one request after another into the void.
+		// Without programs, the kernel may send request after request into the void.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second/4)
 		if err := carry(ctx, &bare, connect, topology.IPv4); err == nil {
-			t.Errorf("%s: a service is there that nobody made", w.name)
+			t.Errorf("%s: the service answers although nothing serves it", w.name)
 		}
 		cancel()
 	}
 }
 
-// Every record lets a socket hear of what it dialled, and without one it hears of the backend.
+// With every record a socket learns the address that it dialled; without one it learns the
+// backend's.
 func TestRecords(t *testing.T) {
 	s := newStage(t, 1)
 	f := fleet{1, s.top.Servers[0].Addr}
@@ -152,7 +154,7 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// peerMain connects and prints who the socket is connected to.
+// peerMain connects and prints the peer of the socket.
 func peerMain(args []string) int {
 	conn, err := new(net.Dialer).Dial("tcp4", args[0])
 	if err != nil {
@@ -164,7 +166,7 @@ func peerMain(args []string) int {
 	return 0
 }
 
-// kube-proxy's rules lead to the server, in either mode, and to the last of several services.
+// kube-proxy's rules lead to the server in either mode, even as the last of several services.
 func TestProxies(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -191,7 +193,7 @@ func TestProxies(t *testing.T) {
 	}
 }
 
-// The command writes a row for every way, with the goals where they belong.
+// The command writes a row for every way, with goals in the right rows.
 func TestRun(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -217,6 +219,6 @@ func TestRun(t *testing.T) {
 		t.Errorf("%d rows; goals (-want +have):\n%s", len(rows), diff)
 	}
 	if slices.ContainsFunc(rows, func(r result.Row) bool { return r.Ratio != 0 }) {
-		t.Error("the goals are on what is above the yardstick, and a row has a ratio")
+		t.Error("a row has a ratio, although the goals are on differences to the yardstick")
 	}
 }

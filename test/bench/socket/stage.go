@@ -15,13 +15,13 @@ import (
 	"fairlead.io/fairlead/test/bench/topology"
 )
 
-// The ways that are there whatever is asked for.
+// The ways that always exist.
 const (
 	direct  = "direct"
 	minimum = "bare minimum"
 )
 
-// stage is everything that a run stands on.
+// stage is everything that a run needs.
 type stage struct {
 	options
 	report *result.Report
@@ -30,12 +30,12 @@ type stage struct {
 	top     *topology.Topology
 	direct  *way
 	minimum *way
-	agents  []*agent // as many as there are numbers of services
-	ways    []*way   // of the agents
+	agents  []*agent // one for each number of services
+	ways    []*way   // through the agents' programs
 	proxies []*proxy
 }
 
-// Close lets go of everything, the last first.
+// Close closes everything in reverse order.
 func (s *stage) Close() error {
 	var errs []error
 	for _, part := range slices.Backward(s.parts) {
@@ -66,7 +66,7 @@ func (s *stage) build(ctx context.Context) error {
 	return s.startProxies(ctx)
 }
 
-// newMinimum returns the way through programs that know one service, which is a constant.
+// newMinimum returns the way through programs that know a single service, which is a constant.
 func (s *stage) newMinimum() *way {
 	f := fleet{1, s.top.Servers[0].Addr}
 	socket := minimal.Socket{PeerName: true, Datagrams: true}
@@ -81,12 +81,12 @@ func (s *stage) newMinimum() *way {
 	}}
 }
 
-// through returns the way to a fleet's server by its service.
+// through returns the way to a fleet's server through its service.
 func (s *stage) through(name string, f fleet, hooks []hook) *way {
 	return &way{name: name, top: s.top, dial: f.frontend, attach: func() (io.Closer, error) { return attach(s.top.Cgroup, hooks) }}
 }
 
-// past returns the way to the server itself, with the programs in place.
+// past returns the way directly to the server, with the programs attached.
 func (s *stage) past(name string, hooks []hook) *way {
 	w := s.through(name, fleet{}, hooks)
 	w.dial = nil
@@ -126,7 +126,7 @@ func (s *stage) measureTraffic(ctx context.Context) error {
 	return nil
 }
 
-// turns measures one kind of traffic over ways that take turns.
+// turns measures one kind of traffic over several ways in turns.
 func (s *stage) turns(ctx context.Context, what workload, family topology.Family, ways []*way) (*round.Series, error) {
 	var variants []round.Variant
 	for _, w := range ways {
@@ -136,7 +136,7 @@ func (s *stage) turns(ctx context.Context, what workload, family topology.Family
 	return round.Run(ctx, round.Plan{Variants: variants, Rounds: s.rounds, WarmUp: 1, Out: s.report.Out()})
 }
 
-// measureRecords measures what the record of a connected socket costs, by where it is.
+// measureRecords measures the cost of the record of a connected socket in each place.
 func (s *stage) measureRecords(ctx context.Context) error {
 	f := fleet{s.services[0], s.top.Servers[0].Addr}
 	ways := []*way{s.direct}

@@ -16,13 +16,13 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// hook is a program and where it is attached.
+// hook is a program and its attach point.
 type hook struct {
 	program *ebpf.Program
 	attach  ebpf.AttachType
 }
 
-// links is programs that are attached to a cgroup.
+// links are programs attached to a cgroup.
 type links []link.Link
 
 // Close detaches the programs.
@@ -52,15 +52,16 @@ type way struct {
 	top    *topology.Topology
 	listen func(topology.Family) netip.Addr     // the server; nil = its own address
 	dial   func(topology.Family) netip.AddrPort // nil = the server
-	// attach puts programs in place for a run; nil = there are none. A hook costs every socket of the machine as soon as
-	// anybody uses it, in whatever cgroup, so none may be left for the other ways.
+	// attach attaches programs for a run; nil = there are none. As soon as a hook is used in any
+	// cgroup, it costs every socket of the machine, so none may stay attached during the runs of
+	// other ways.
 	attach func() (io.Closer, error)
 }
 
-// variant makes the way one of a kind of traffic.
+// variant makes a variant of a kind of traffic that uses the way.
 func (w *way) variant(what workload, family topology.Family) round.Variant {
 	job, connects := what.job, what.connects
-	// On one CPU, so that the time between two operations is what all of both sides cost.
+	// Both sides share one CPU, so that the time between two operations is the cost of both.
 	job.Client = flow.Place{Cgroup: w.top.Cgroup, Netns: w.top.Client.Netns, CPU: flow.On(0)}
 	job.Server = flow.Place{Netns: w.top.Servers[0].Netns, CPU: flow.On(0)}
 	listen := w.top.Servers[0].Addr

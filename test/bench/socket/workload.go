@@ -5,27 +5,29 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// What is measured of every run. The least is of the one operation, or batch, that nothing disturbed: it is the same also
-// on a machine that is busy, but knows nothing of caches that many services fill.
+// What is measured in every run. The metric "least" is that of the one operation, or batch, that
+// nothing disturbed: it is stable even on a busy machine, but does not show the effect of many
+// services on the caches.
 const (
 	median = "ns, median"
 	least  = "ns, least"
 	rate   = "conn/s, by the median"
 )
 
-// workload is a kind of traffic, and the goal of a way that leads through a service.
+// workload is a kind of traffic, and the goal for ways that lead through a service.
 type workload struct {
 	row       string
 	job       flow.Job
 	metric    string
 	goal      float64
-	yardstick string // what the goal is beside
-	over      bool   // the goal is on how far it is above the yardstick
+	yardstick string // what the goal is relative to
+	over      bool   // the goal applies to the difference to the yardstick
 	tcp       bool
-	connects  bool // every operation has a socket of its own
+	connects  bool // every operation opens its own socket
 }
 
-// workloads returns every kind of traffic. The operations of one run take a fifth of a second or so.
+// workloads returns every kind of traffic. The operations of one run take about a fifth of a
+// second.
 func workloads(effort float64) []workload {
 	list := []workload{
 		{
@@ -38,8 +40,8 @@ func workloads(effort float64) []workload {
 			row: "UDP send, not connected", metric: median, goal: 250, yardstick: direct, over: true,
 			job: flow.Job{Kind: flow.Send, Operations: 48_000, WarmUp: 1024, Unconnected: true},
 		}, {
-			// The hooks of sending and of receiving take locks, on both sides and whatever the programs do. So the goal
-			// is on what ours add to those that do the least.
+			// The hooks for sending and receiving take locks on both sides, whatever the programs
+			// do. So the goal applies to what our programs add to those that do the least.
 			row: "UDP send and reply, not connected", metric: median, goal: 250, yardstick: minimum, over: true,
 			job: flow.Job{Kind: flow.Datagram, Operations: 16_000, WarmUp: 1000, Unconnected: true},
 		}, {
@@ -54,8 +56,8 @@ func workloads(effort float64) []workload {
 	return list
 }
 
-// ask returns the questions about a way beside another one: what the median tells and what the least, with the goal or
-// without.
+// ask returns the questions about one way relative to another: those on the median and on the
+// least, with or without the goal.
 func (w workload) ask(row string, of, beside *way, goal bool) []round.Question {
 	q := round.Question{Row: row, Case: of.name, Metric: w.metric, Variant: of.name, Yardstick: beside.name, Over: w.over}
 	undisturbed := q

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The system calls of the loops that are timed. They bypass Go's poller and scheduler, as those of package flow do, but here a
-// program may also wait in epoll, which is what proxies and servers do and what the default limits of conversations are for.
+// The system calls of the timed loops. Like those of package flow they bypass Go's poller and
+// scheduler, but here a program can also wait in epoll, as proxies and servers do and as the
+// default limits of conversations assume.
 
 func call(trap, a, b, c, d, e, f uintptr) (int, error) {
 	for {
@@ -40,22 +41,22 @@ func write(fd int, p []byte) (int, error) {
 
 // The ways in which a process waits.
 const (
-	epoll    = "epoll"    // sockets that do not wait, and epoll, as nginx and Envoy
-	blocking = "blocking" // calls that wait, as netperf
+	epoll    = "epoll"    // non-blocking sockets and epoll, as in nginx and Envoy
+	blocking = "blocking" // blocking calls, as in netperf
 )
 
 // conn is an end of a connection.
 type conn struct {
 	fd      int
-	in, out int // instances of epoll; 0: none
+	in, out int // epoll instances; 0: none
 	got     uint64
 }
 
-// newConn makes a socket wait in a way.
+// newConn makes a socket wait in the given way.
 func newConn(fd int, way string) (*conn, error) {
 	c := &conn{fd: fd}
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
-		return c, err // but for a Unix socket
+		return c, err // EOPNOTSUPP only means that this is a Unix socket
 	}
 	if way == blocking {
 		return c, nil
@@ -68,7 +69,7 @@ func newConn(fd int, way string) (*conn, error) {
 	return c, err
 }
 
-// watch returns an instance of epoll for one socket.
+// watch returns an epoll instance for one socket.
 func watch(fd int, events uint32) (int, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -77,12 +78,12 @@ func watch(fd int, events uint32) (int, error) {
 	return ep, unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
 }
 
-// await waits until something happens that an instance of epoll is for.
+// await waits for events of an epoll instance.
 func await(ep int, events []unix.EpollEvent) (int, error) {
 	return call(unix.SYS_EPOLL_PWAIT, uintptr(ep), uintptr(unsafe.Pointer(&events[0])), uintptr(len(events)), ^uintptr(0), 0, 0)
 }
 
-// some reads what there is, and waits for it before. It returns io.EOF at the end.
+// some waits until there is something to read, and reads it. It returns io.EOF at the end.
 func (c *conn) some(p []byte) (int, error) {
 	var events [1]unix.EpollEvent
 	for {
@@ -92,7 +93,7 @@ func (c *conn) some(p []byte) (int, error) {
 			}
 		}
 		n, err := read(c.fd, p)
-		if errors.Is(err, unix.EAGAIN) { // also from reads that wait, past TCP, when a signal comes
+		if errors.Is(err, unix.EAGAIN) { // past TCP, blocking reads return this too when a signal arrives
 			continue
 		}
 		if err == nil && n == 0 {
@@ -115,7 +116,7 @@ func (c *conn) fill(p []byte) error {
 	return nil
 }
 
-// say writes all of p, and waits when there is no room.
+// say writes all of p, and waits while there is no room.
 func (c *conn) say(p []byte) error {
 	var events [1]unix.EpollEvent
 	for at := 0; at < len(p); {
@@ -138,7 +139,7 @@ func (c *conn) say(p []byte) error {
 	return nil
 }
 
-// end closes it.
+// end closes the connection.
 func (c *conn) end() error {
 	var errs []error
 	for _, fd := range []int{c.in, c.out, c.fd} {
@@ -149,12 +150,12 @@ func (c *conn) end() error {
 	return errors.Join(errs...)
 }
 
-// sockaddr is an address as the kernel reads it.
+// sockaddr converts an address to the kernel's format.
 func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
 }
 
-// listen opens a socket that accepts.
+// listen opens a listening socket.
 func listen(at netip.AddrPort) (int, netip.AddrPort, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -170,7 +171,7 @@ func listen(at netip.AddrPort) (int, netip.AddrPort, error) {
 	return fd, at, err
 }
 
-// listenUnix opens one that accepts those of this machine, at a path.
+// listenUnix opens a listening Unix socket at a path.
 func listenUnix(path string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -182,7 +183,7 @@ func listenUnix(path string) (int, error) {
 	return fd, unix.Listen(fd, 16)
 }
 
-// dialUnix connects to one.
+// dialUnix connects to a Unix socket.
 func dialUnix(path string) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -199,7 +200,7 @@ func localOf(fd int) (netip.AddrPort, error) {
 	}
 	v4, ok := name.(*unix.SockaddrInet4)
 	if !ok {
-		return netip.AddrPort{}, fmt.Errorf("a socket of IPv4 is at %v", name)
+		return netip.AddrPort{}, fmt.Errorf("the IPv4 socket has the address %v", name)
 	}
 	return netip.AddrPortFrom(netip.AddrFrom4(v4.Addr), uint16(v4.Port)), nil
 }
@@ -222,11 +223,11 @@ func dial(to netip.AddrPort) (int, error) {
 	return fd, err
 }
 
-// settle keeps Go out of the way of a loop on this thread: no collector runs, nobody preempts it.
+// settle keeps Go out of the way of a loop on this thread: no garbage collection, no preemption.
 func settle() error {
 	runtime.LockOSThread()
 	debug.SetGCPercent(-1)
-	debug.SetMemoryLimit(256 << 20) // orders and replies are little, but many
+	debug.SetMemoryLimit(256 << 20) // orders and replies are small but many
 	runtime.GOMAXPROCS(4)
 	var signals unix.Sigset_t
 	signals.Val[0] = 1 << (unix.SIGURG - 1)
@@ -236,7 +237,7 @@ func settle() error {
 	return nil
 }
 
-// pin has this thread run on one CPU, or on any.
+// pin makes this thread run on one CPU, or on any.
 func pin(cpu int) error {
 	var cpus unix.CPUSet
 	for i := range runtime.NumCPU() {
@@ -250,13 +251,13 @@ func pin(cpu int) error {
 	return nil
 }
 
-// anyCPU leaves it to the scheduler.
+// anyCPU leaves the choice of the CPU to the scheduler.
 const anyCPU = -1
 
-// usage is what this thread has taken.
+// usage is the resource usage of this thread.
 type usage struct {
 	CPU   time.Duration
-	Waits int64 // how often it has slept
+	Waits int64 // number of times it has slept
 }
 
 func usageNow() (usage, error) {

@@ -9,13 +9,14 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// sizes of messages.
+// sizes are the sizes of messages.
 var sizes = []int{1, 64, 512, 1 << 10, 4 << 10, 16 << 10, 64 << 10}
 
-// goalSize is the longest message that the goals of requests are for.
+// goalSize is the size of the longest message that the goals of requests apply to.
 const goalSize = 16 << 10
 
-// What requests may take in times of those by TCP, and what streams and visits are to have of them.
+// The time allowed for requests relative to those by TCP, and the throughput required of streams
+// and visits relative to theirs.
 var goalRequest = map[string]float64{loopback: 0.60, pods: 0.50, stacked: 0.50}
 
 const (
@@ -25,20 +26,20 @@ const (
 
 const request = "request"
 
-// kind is a row of the table.
+// kind is a kind of traffic, a row of the table.
 type kind struct {
 	name      string
 	run       traffic
-	also      []mode // those that are measured beside past TCP and by TCP
-	stacked   bool   // also over a node's stack
-	cores     int    // on how many of the cores, at most
-	waiting   int    // and on how many of them also by calls that wait
-	rounds    int    // so many times those of others
+	also      []mode // modes to measure beside past TCP and by TCP
+	stacked   bool   // measure it over a node's stack too
+	cores     int    // number of core placements, at most
+	waiting   int    // number of these to measure with blocking calls too
+	rounds    int    // multiple of the usual number of rounds
 	count     func(size int) int
 	questions func(size int, where string) []round.Question
 }
 
-// The messages of a run are so many that it takes some hundredths of a second.
+// fewer limits the messages of a run so that it takes some hundredths of a second.
 func fewer(most, bytes int) func(size int) int {
 	return func(size int) int { return min(most, bytes/size) }
 }
@@ -69,7 +70,7 @@ func kinds() []kind {
 	}
 }
 
-// cores are where the two ends run.
+// cores returns the placements of the two ends.
 func cores() []cpus {
 	list := []cpus{{"same core", 0, 0}}
 	if runtime.NumCPU() > 1 {
@@ -80,13 +81,13 @@ func cores() []cpus {
 
 func (o *options) effortOf(count int) int { return max(int(o.effort*float64(count)), 16) }
 
-// setting is where two ends run, and how they wait.
+// setting is a placement of the two ends, and the way they wait.
 type setting struct {
 	cpus
 	way string
 }
 
-// settings are those that a kind of traffic is measured in.
+// settings returns the settings that a kind of traffic is measured in.
 func (k *kind) settings(where string) (list []setting) {
 	for i, c := range cores() {
 		if i == k.cores || where == stacked && (!k.stacked || i > 0) {
@@ -100,7 +101,7 @@ func (k *kind) settings(where string) (list []setting) {
 	return list
 }
 
-// cells measures everything between two ends.
+// cells measures all traffic between two ends.
 func (o *options) cells(ctx context.Context, report *result.Report, s *stage) error {
 	places, err := s.places()
 	if err != nil {
@@ -138,7 +139,7 @@ func (o *options) cell(ctx context.Context, report *result.Report, s *stage, p *
 	}
 	j := job{size, o.effortOf(k.count(size))}
 	if at.client != at.server && k.name == request {
-		j.count = max(j.count/4, 16) // most of the time nobody runs
+		j.count = max(j.count/4, 16) // both ends sleep most of the time
 	}
 	var variants []round.Variant
 	for _, m := range append([]mode{off, on}, k.also...) {
@@ -162,7 +163,8 @@ func (o *options) cell(ctx context.Context, report *result.Report, s *stage, p *
 	return nil
 }
 
-// turns has variants take turns, so many times the rounds. Runs without effort tell nothing by being many.
+// turns runs variants in turns, for a multiple of the usual rounds. Without effort, more rounds
+// would tell nothing.
 func (o *options) turns(ctx context.Context, report *result.Report, what string, variants []round.Variant, times int) (*round.Series, error) {
 	if o.effort < 1 {
 		times = 1
@@ -199,7 +201,7 @@ func (o *options) visiting(ctx context.Context, report *result.Report, s *stage,
 		if metric == worst {
 			q.Goal = 0
 		}
-		others := q // what those pay who take no part
+		others := q // the cost for connections that do not take part
 		others.Row, others.Variant, others.Yardstick, others.Goal = row+", taking no part", string(off), string(none), 0
 		if err := series.Report(report, q, others); err != nil {
 			return err

@@ -16,18 +16,19 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// programs are those whose runs are counted.
+// programs are the programs whose runs are counted.
 var programs = []string{
 	bpf.SockmapProgSockmapForget, bpf.SockmapProgSockmapRead, bpf.SockmapProgSockmapMessage,
 }
 
-// cost is what the kernel has counted of a program.
+// cost is the kernel's statistics of a program.
 type cost struct {
 	runs uint64
 	took time.Duration
 }
 
-// costs returns what our programs have cost so far. Others of the same name may run for other agents: ours have our map.
+// costsSoFar returns the cost of our programs so far. Other agents may run programs of the same
+// name: ours use our map.
 func (s *stage) costsSoFar() (map[string]cost, error) {
 	paths, err := filepath.Glob(filepath.Join(sockmap.Dir(s.bpffs), "*", bpf.SockmapMapPairs))
 	if err != nil || len(paths) != 1 {
@@ -47,7 +48,7 @@ func (s *stage) costsSoFar() (map[string]cost, error) {
 		}
 		p, err := ebpf.NewProgramFromID(id)
 		if errors.Is(err, unix.ENOENT) {
-			continue // it has gone meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, fmt.Errorf("open program %d: %w", id, err)
@@ -73,7 +74,8 @@ func (s *stage) costsSoFar() (map[string]cost, error) {
 	}
 }
 
-// costs measures what the programs take of requests, streams and visits. The kernel's counting is in it, some tens of nanoseconds a run.
+// costs measures what the programs take of requests, streams and visits. This includes the kernel's
+// own counting, some tens of nanoseconds per run.
 func (o *options) costs(ctx context.Context, report *result.Report, s *stage, p *place) error {
 	const row = "programs"
 	if !o.wants(row, "") {
@@ -122,7 +124,8 @@ func (o *options) costs(ctx context.Context, report *result.Report, s *stage, p 
 	return nil
 }
 
-// leaving measures how long sockets stay in the map from when a conversation has become a stream that does not pause.
+// leaving measures how long sockets stay in the map after a conversation has become a stream
+// without pauses.
 func (o *options) leaving(ctx context.Context, report *result.Report, s *stage, p *place) error {
 	const row = "stream after a conversation, until it is out of the map"
 	defer context.AfterFunc(ctx, p.stop)()
@@ -140,7 +143,7 @@ func (o *options) leaving(ctx context.Context, report *result.Report, s *stage, 
 			if err != nil {
 				return err
 			}
-			// Far more than it takes to leave: half a second or so.
+			// Far more messages than are needed to leave the map: half a second or so.
 			count := min(600_000, (1<<30)/size)
 			one := order{Count: count, Size: size, Way: epoll}
 			pour, sink := one, one
@@ -182,7 +185,7 @@ func idOf(path string) (ebpf.MapID, error) {
 
 func second[T any](_ T, err error) error { return err }
 
-// talking returns what opens a connection, uses and closes it.
+// talking returns a function that opens a connection, uses it and closes it.
 func (s *stage) talking(p *place, m mode, c cpus, f func(*talk) error) func() error {
 	return func() error {
 		t, err := s.connect(p, m, c, epoll)

@@ -24,14 +24,14 @@ func (s *stage) hire(ns *rig.Netns, name string) (*hand, error) {
 	return &hand{p, name}, nil
 }
 
-// tell gives an order and does not wait for the reply.
+// tell gives an order without waiting for the reply.
 func (h *hand) tell(o any) error {
 	line, err := json.Marshal(o)
 	if err == nil {
 		_, err = h.Stdin.Write(append(line, '\n'))
 	}
 	if err != nil {
-		return fmt.Errorf("tell the %s: %w", h.name, err)
+		return fmt.Errorf("send an order to the %s: %w", h.name, err)
 	}
 	return nil
 }
@@ -40,11 +40,11 @@ func (h *hand) tell(o any) error {
 func (h *hand) hear(r any) error {
 	line, err := h.ReadLine()
 	if err != nil {
-		return fmt.Errorf("hear from the %s: %w", h.name, err)
+		return fmt.Errorf("read the reply of the %s: %w", h.name, err)
 	}
 	var failed struct{ Error string }
 	if err := errors.Join(json.Unmarshal([]byte(line), r), json.NewDecoder(bytes.NewReader([]byte(line))).Decode(&failed)); err != nil {
-		return fmt.Errorf("understand the %s: %w", h.name, err)
+		return fmt.Errorf("parse the reply of the %s: %w", h.name, err)
 	}
 	if failed.Error != "" {
 		return fmt.Errorf("the %s cannot %s", h.name, failed.Error)
@@ -60,10 +60,10 @@ func (h *hand) ask(o order) (r reply, err error) {
 	return r, h.hear(&r)
 }
 
-// both is what two ends did.
+// both holds the replies of the two ends.
 type both struct{ client, server reply }
 
-// together has two ends do something with each other.
+// together makes the two ends do something with each other.
 func together(client, server *hand, do, serve order) (b both, err error) {
 	if err := errors.Join(server.tell(serve), client.tell(do)); err != nil {
 		return b, err

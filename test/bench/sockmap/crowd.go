@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// crowd is many connections of one thread, as a server or a proxy has them.
+// crowd is many connections served by one thread, as in a server or a proxy.
 type crowd struct {
 	ep     int
 	conns  map[int32]*member
 	buffer []byte
-	calls  uint64 // of the system
+	calls  uint64 // number of system calls
 }
 
-// member is one of them.
+// member is one connection of a crowd.
 type member struct {
 	*conn
-	other *member // what it is forwarded to
-	have  int     // of the message that it is reading
-	ended bool    // its peer says no more
+	other *member // the connection that data is forwarded to
+	have  int     // bytes read of the current message
+	ended bool    // its peer has closed its direction
 }
 
 func (w *worker) newCrowd() (*crowd, error) {
@@ -33,7 +33,7 @@ func (w *worker) newCrowd() (*crowd, error) {
 	return &crowd{ep: ep, conns: map[int32]*member{}, buffer: w.buffer}, err
 }
 
-// add takes a connection in.
+// add adds a connection.
 func (c *crowd) add(fd int) (*member, error) {
 	one, err := newConn(fd, blocking)
 	if err == nil {
@@ -47,13 +47,13 @@ func (c *crowd) add(fd int) (*member, error) {
 	return m, unix.EpollCtl(c.ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
 }
 
-// leave closes one.
+// leave closes one connection.
 func (c *crowd) leave(m *member) error {
 	delete(c.conns, int32(m.fd))
 	return m.end()
 }
 
-// close closes all.
+// close closes all connections.
 func (c *crowd) close() error {
 	errs := []error{unix.Close(c.ep)}
 	for _, m := range c.conns {
@@ -62,7 +62,8 @@ func (c *crowd) close() error {
 	return errors.Join(errs...)
 }
 
-// say writes all, and waits for room where there is none: nobody else is served meanwhile.
+// say writes all of p and waits for room if there is none, without serving other connections
+// meanwhile.
 func (c *crowd) say(m *member, p []byte) error {
 	for at := 0; at < len(p); {
 		n, err := write(m.fd, p[at:])
@@ -83,7 +84,8 @@ func (c *crowd) say(m *member, p []byte) error {
 	return nil
 }
 
-// turn waits until some can be read, or for a time, and has each handled. It returns how many there were.
+// turn waits until connections can be read, or until a time-out, and calls handle for each. It
+// returns how many there were.
 func (c *crowd) turn(wait time.Duration, handle func(m *member, p []byte) error) (int, error) {
 	var events [64]unix.EpollEvent
 	limit, at := unix.NsecToTimespec(int64(wait)), uintptr(0)
@@ -98,7 +100,7 @@ func (c *crowd) turn(wait time.Duration, handle func(m *member, p []byte) error)
 	for _, event := range events[:n] {
 		m := c.conns[event.Fd]
 		if m == nil {
-			continue // an earlier event has closed it
+			continue // closed while handling an earlier event
 		}
 		got, err := read(m.fd, c.buffer[:64<<10])
 		c.calls++
@@ -116,7 +118,7 @@ func (c *crowd) turn(wait time.Duration, handle func(m *member, p []byte) error)
 	return n, nil
 }
 
-// entertain answers the messages of many connections, until all have ended.
+// entertain answers the messages of many connections until all have ended.
 func (w *worker) entertain(o order, r *reply) error {
 	c, err := w.newCrowd()
 	if err != nil {
@@ -176,11 +178,12 @@ func (w *worker) scatter(order, *reply) error {
 	return c.close()
 }
 
-// perSecond is how many requests of all connections together there are.
+// perSecond is the rate of requests of all connections together.
 const perSecond = 2000
 
-// burst has every connection ask at the same time, and again when as much time has passed as makes so many requests a second, as fortio's threads do.
-// With no CPU time to lose (Way is "flood") it does not wait. A request is timed from when it was due.
+// burst sends a request on every connection at the same time, and again at intervals that give the
+// rate perSecond, as fortio's threads do. If Way is "flood", it does not wait in between. The time
+// of a request counts from when it was due.
 func (w *worker) burst(o order, r *reply) error {
 	c, message := w.crowd, make([]byte, o.Size)
 	every := time.Second * time.Duration(len(c.conns)) / perSecond
@@ -194,7 +197,7 @@ func (w *worker) burst(o order, r *reply) error {
 	for range o.Count {
 		for wait := due - time.Since(w.epoch); wait > 0; wait = due - time.Since(w.epoch) {
 			if n, err := c.turn(wait, unasked); err != nil || n > 0 {
-				return fmt.Errorf("%d connections spoke unasked: %w", n, err)
+				return fmt.Errorf("%d connections sent data without a request: %w", n, err)
 			}
 		}
 		if every == 0 {
@@ -230,7 +233,8 @@ const flood = "flood"
 
 func unasked(*member, []byte) error { return nil }
 
-// forward is a proxy: what comes over connections that it accepts goes on over others that it opens, and back.
+// forward is a proxy: it forwards data from connections that it accepts to others that it opens,
+// and back.
 func (w *worker) forward(o order, r *reply) error {
 	c, err := w.newCrowd()
 	if err != nil {
@@ -259,7 +263,7 @@ func (w *worker) forward(o order, r *reply) error {
 	return c.close()
 }
 
-// meet accepts a connection and opens the one that it is forwarded to.
+// meet accepts a connection and opens the one to forward it to.
 func (w *worker) meet(to netip.AddrPort) (near, far int, err error) {
 	if near, err = accept(w.listener); err == nil {
 		far, err = dial(to)
@@ -281,7 +285,7 @@ func (c *crowd) pass(m *member, p []byte) error {
 	)
 }
 
-// portsOf are those that a program knows a socket by.
+// portsOf returns the ports by which the programs identify a socket.
 func portsOf(fd int) (p relayPorts, err error) {
 	name, err := localOf(fd)
 	if err != nil {

@@ -13,12 +13,13 @@ import (
 	"fairlead.io/fairlead/test/bench/result"
 )
 
-// What is tried of a proxy beside its speed: whose reader does not read, who says no more, who is gone.
+// Tests of a proxy beside its speed: with a reader that does not read, with a peer that closes its
+// direction, and with a peer that is gone.
 
-// still is how long a writer that cannot write waits before it takes that for an answer.
+// still is how long a blocked writer waits before it gives up.
 const still = 300 * time.Millisecond
 
-// hoard sends until there is no room, or so many messages.
+// hoard sends until there is no room, or until the given number of messages is sent.
 func (w *worker) hoard(o order, r *reply) error {
 	message := w.buffer[:o.Size]
 	if err := unix.SetNonblock(w.conn.fd, true); err != nil {
@@ -47,7 +48,7 @@ func (w *worker) hoard(o order, r *reply) error {
 	return nil
 }
 
-// drain reads until the other end says no more, or nothing has come for a second.
+// drain reads until the other end closes its direction, or until nothing has arrived for a second.
 func (w *worker) drain(o order, r *reply) error {
 	limit := unix.NsecToTimeval(int64(time.Second))
 	if err := unix.SetsockoptTimeval(w.conn.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err != nil {
@@ -67,10 +68,10 @@ func (w *worker) drain(o order, r *reply) error {
 	}
 }
 
-// finish says no more.
+// finish closes the sending direction.
 func (w *worker) finish(order, *reply) error { return unix.Shutdown(w.conn.fd, unix.SHUT_WR) }
 
-// reset closes at once.
+// reset closes the connection with a reset.
 func (w *worker) reset(order, *reply) error {
 	if err := unix.SetsockoptLinger(w.conn.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}); err != nil {
 		return fmt.Errorf("have it reset: %w", err)
@@ -80,7 +81,7 @@ func (w *worker) reset(order, *reply) error {
 	return c.end()
 }
 
-// hazards tries every way with those who do not behave.
+// hazards tests every way with peers that misbehave.
 func (o *options) hazards(ctx context.Context, report *result.Report, s *stage) error {
 	const name = "hazards of a pure proxy"
 	if !o.wants(name, "") {
@@ -100,7 +101,7 @@ func (o *options) hazards(ctx context.Context, report *result.Report, s *stage) 
 		c := &chain{a, way, false}
 		unread, lost, err := c.unread(max(int(min(o.effort, 1)*most), 8<<20))
 		if err != nil {
-			return fmt.Errorf("%s: who does not read: %w", way.name, err)
+			return fmt.Errorf("%s: a peer that does not read: %w", way.name, err)
 		}
 		row("taken for who does not read", "MiB", float64(unread)/(1<<20))
 		row("of it lost", "MiB", float64(lost)/(1<<20))
@@ -108,7 +109,7 @@ func (o *options) hazards(ctx context.Context, report *result.Report, s *stage) 
 		for range tries {
 			got, end, err := c.halfClose()
 			if err != nil {
-				return fmt.Errorf("%s: who says no more: %w", way.name, err)
+				return fmt.Errorf("%s: a peer that closes its direction: %w", way.name, err)
 			}
 			if got < halfClosed {
 				short++
@@ -121,7 +122,7 @@ func (o *options) hazards(ctx context.Context, report *result.Report, s *stage) 
 		row("no end after the last byte, of connections", "%", 100*float64(stuck)/float64(tries))
 		told, err := c.broken()
 		if err != nil {
-			return fmt.Errorf("%s: who is gone: %w", way.name, err)
+			return fmt.Errorf("%s: a peer that is gone: %w", way.name, err)
 		}
 		row("is told that the other end is gone", "of 1", told)
 	}
@@ -133,7 +134,7 @@ func (o *options) hazards(ctx context.Context, report *result.Report, s *stage) 
 	return nil
 }
 
-// unread has the client send to who does not read.
+// unread makes the client send to a server that does not read.
 func (c *chain) unread(most int) (taken, lost uint64, err error) {
 	if err := c.open(); err != nil {
 		return 0, 0, err
@@ -157,7 +158,7 @@ func (c *chain) unread(most int) (taken, lost uint64, err error) {
 	return sent.Bytes, sent.Bytes - got.Bytes, err
 }
 
-// halfClosed is what is sent before a client says no more.
+// halfClosed is the number of bytes sent before a client closes its direction.
 const halfClosed = 1 << 20
 
 func (c *chain) halfClose() (got uint64, end string, err error) {
@@ -181,7 +182,7 @@ func (c *chain) halfClose() (got uint64, end string, err error) {
 	return r.Bytes, r.End, err
 }
 
-// broken has the server reset the connection, and tells whether the client gets to know.
+// broken makes the server reset the connection, and reports whether the client learns of it.
 func (c *chain) broken() (told float64, err error) {
 	if err := c.open(); err != nil {
 		return 0, err
@@ -202,15 +203,15 @@ func (c *chain) broken() (told float64, err error) {
 	if _, err := c.client.ask(order{Do: "close"}); err != nil {
 		return told, err
 	}
-	// A proxy may end with an error here, which is its own way of telling.
+	// The proxy may end with an error here, which also tells the client.
 	line, err := c.proxy.ReadLine()
 	if err == nil && line == "" {
-		err = errors.New("the proxy says nothing")
+		err = errors.New("the proxy does not reply")
 	}
 	return told, err
 }
 
-// early has the client speak before the kernel has been handed the sockets.
+// early makes the client send before the kernel has been handed the sockets.
 func (c *chain) early() (got uint64, err error) {
 	if err := c.s.SetRules(nil); err != nil {
 		return 0, err

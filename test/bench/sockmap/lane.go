@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The ways in which a proxy forwards what it does not look at.
+// The ways in which a proxy forwards data that it does not look at.
 const (
 	wayEpoll  = "read and write, epoll"
 	wayWait   = "read and write, waiting"
@@ -20,7 +20,7 @@ const (
 	wayKernel = "in the kernel"
 )
 
-// lane forwards in one direction, on a thread of its own, with calls that wait.
+// lane forwards in one direction on its own thread, with blocking calls.
 type lane struct {
 	from, to int
 	calls    uint64
@@ -29,7 +29,7 @@ type lane struct {
 
 const laneSize = 64 << 10
 
-// run forwards until the sender says no more.
+// run forwards until the sender closes its direction.
 func (l *lane) run(way string) error {
 	before, err := usageNow()
 	if err != nil {
@@ -55,7 +55,7 @@ func (l *lane) copy() error {
 		if err != nil || n == 0 {
 			return err
 		}
-		if _, err := write(l.to, buffer[:n]); err != nil { // a call that waits writes all
+		if _, err := write(l.to, buffer[:n]); err != nil { // a blocking call writes everything
 			return err
 		}
 		l.calls += 2
@@ -86,7 +86,7 @@ func (l *lane) splice() error {
 	}
 }
 
-// iocb is an operation as the kernel reads it.
+// iocb is an operation in the kernel's format.
 type iocb struct {
 	data   uint64
 	_      [2]uint32
@@ -95,10 +95,10 @@ type iocb struct {
 	fd     uint32
 	buffer unsafe.Pointer
 	bytes  uint64
-	_      [3]uint64 // among which is the place, which a socket has none of
+	_      [3]uint64 // including the offset, which sockets do not have
 }
 
-// aioRing is where the kernel puts what has been done, in memory that it shares.
+// aioRing is the memory in which the kernel reports completed operations.
 type aioRing struct {
 	id, nr, head, tail, magic, compat, incompat, length uint32
 }
@@ -108,7 +108,7 @@ type aioEvent struct {
 	result, _    int64
 }
 
-// submit writes what it has read and reads again, by one call.
+// submit writes what it has read and reads again, in one call.
 func (l *lane) submit() error {
 	const read, write = 0, 1
 	var context uintptr
@@ -135,7 +135,7 @@ func (l *lane) submit() error {
 		l.calls++
 		for range want {
 			if ring.head == atomic.LoadUint32(&ring.tail) {
-				return errors.New("an operation that waits is not done")
+				return errors.New("a blocking operation has not completed")
 			}
 			event := (*aioEvent)(unsafe.Add(unsafe.Pointer(ring), uintptr(ring.length)+uintptr(ring.head)*unsafe.Sizeof(aioEvent{})))
 			if event.result < 0 {
@@ -152,7 +152,8 @@ func (l *lane) submit() error {
 	}
 }
 
-// meets accepts a connection and opens the one that it is forwarded to, or to the same if there is no address.
+// meets accepts a connection and opens the one to forward it to. Without an address, it forwards to
+// the same connection.
 func (w *worker) meets(o order, r *reply) (err error) {
 	if w.ends[0], err = accept(w.listener); err != nil {
 		return err
@@ -171,7 +172,7 @@ func (w *worker) meets(o order, r *reply) (err error) {
 	return nil
 }
 
-// join has the kernel forward between the two.
+// join makes the kernel forward between the two connections.
 func (w *worker) join(o order, r *reply) error {
 	sockets, err := ebpf.LoadPinnedMap(o.Dir+"/relayed", nil)
 	if err != nil {
@@ -205,7 +206,7 @@ func (w *worker) join(o order, r *reply) error {
 	return nil
 }
 
-// least has the least that is possible take the messages of the connection past TCP.
+// least makes the minimal program take the connection's messages past TCP.
 func (w *worker) least(o order, r *reply) error {
 	sockets, err := ebpf.LoadPinnedMap(o.Dir+"/talkers", nil)
 	if err != nil {
@@ -219,7 +220,7 @@ func (w *worker) least(o order, r *reply) error {
 	return sockets.Put(ports, uint64(w.conn.fd))
 }
 
-// relay forwards between the two until both say no more.
+// relay forwards between the two connections until both peers have closed their direction.
 func (w *worker) relay(o order, r *reply) (err error) {
 	one := w.ends[0] == w.ends[1]
 	switch o.Way {
@@ -286,7 +287,7 @@ func (w *worker) relayByLanes(o order, r *reply, one bool) error {
 	return errors.Join(lanes[0].end(r, err), lanes[1].end(&reply{}, <-back), lanes[1].end(r, nil))
 }
 
-// end adds what a lane has taken.
+// end adds the resource usage of a lane to the reply.
 func (l *lane) end(r *reply, err error) error {
 	r.Calls += l.calls
 	r.lanes.CPU += l.CPU
@@ -294,7 +295,7 @@ func (l *lane) end(r *reply, err error) error {
 	return err
 }
 
-// watchEnds does what is left for a process: it passes on that one end says no more.
+// watchEnds does what is left for a process: it passes on that one end has closed its direction.
 func (w *worker) watchEnds(r *reply) error {
 	var ended [2]bool
 	for !ended[0] || !ended[1] {
@@ -314,7 +315,7 @@ func (w *worker) watchEnds(r *reply) error {
 			switch {
 			case polled[i].Revents == 0:
 			case polled[i].Revents&(unix.POLLERR|unix.POLLHUP) != 0 && polled[1-i].Revents == 0:
-				return nil // it was reset, so both are closed
+				return nil // reset, so both are closed
 			default:
 				ended[i] = true
 				r.Calls++

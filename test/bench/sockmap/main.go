@@ -1,5 +1,6 @@
-// Command sockmap measures what going past TCP does to the connections of a node: requests, streams and visits inside of a pod and between pods that the
-// real agent and the real plugin attach, beside the same with nobody taking part.
+// Command sockmap measures what bypassing TCP does to the connections of a node: requests, streams
+// and visits inside a pod and between pods that the real agent and the real plugin attach, compared
+// with connections that do not take part.
 package main
 
 import (
@@ -30,7 +31,7 @@ func main() {
 	}
 }
 
-// options are the flags.
+// options are the command line's options.
 type options struct {
 	binaries string
 	output   string
@@ -44,19 +45,19 @@ func parse(args []string) (options, error) {
 	o := options{sizes: sizes}
 	flags := flag.NewFlagSet("sockmap", flag.ContinueOnError)
 	flags.StringVar(&o.binaries, "binaries", "_output/bench/bin", "the `folder` with fairlead and fairlead-cni")
-	flags.StringVar(&o.output, "output", "_output/bench/sockmap.json", "the `file` that the JSON goes to")
-	flags.Func("only", "measure only what has this `text` in its row and case, or that of another -only", func(text string) error {
+	flags.StringVar(&o.output, "output", "_output/bench/sockmap.json", "the `file` for the results, in JSON")
+	flags.Func("only", "measure only what has this `text`, or that of another -only, in its row and case", func(text string) error {
 		o.only = append(o.only, text)
 		return nil
 	})
 	flags.IntVar(&o.rounds, "rounds", 11, "rounds of every cell")
-	flags.Float64Var(&o.effort, "effort", 1, "so many times the usual messages in each run")
-	flags.Func("sizes", "messages of these `bytes`, with commas between", func(text string) error {
+	flags.Float64Var(&o.effort, "effort", 1, "multiple of the usual number of messages in each run")
+	flags.Func("sizes", "sizes of messages in `bytes`, separated by commas", func(text string) error {
 		o.sizes = nil
 		for word := range strings.SplitSeq(text, ",") {
 			size, err := strconv.Atoi(word)
 			if err != nil || size < 1 || size > 1<<20 {
-				return fmt.Errorf("%q is no size of a message", word)
+				return fmt.Errorf("%q is not a size of a message", word)
 			}
 			o.sizes = append(o.sizes, size)
 		}
@@ -67,14 +68,14 @@ func parse(args []string) (options, error) {
 	}
 	switch {
 	case flags.NArg() > 0:
-		return o, fmt.Errorf("%q is not understood; see -h", flags.Args())
+		return o, fmt.Errorf("unexpected arguments %q; see -h", flags.Args())
 	case o.effort <= 0:
 		return o, fmt.Errorf("an effort of %v does nothing", o.effort)
 	}
 	return o, nil
 }
 
-// wants tells whether something is to be measured.
+// wants reports whether something is to be measured.
 func (o *options) wants(row, what string) bool {
 	name := row + ", " + what
 	return len(o.only) == 0 || slices.ContainsFunc(o.only, func(text string) bool { return strings.Contains(name, text) })

@@ -11,7 +11,8 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// The proxied scenario: an app asks another one of the node 2,000 times a second, directly or through a proxy beside it in its pod.
+// The proxied scenario: an app sends another one on the node 2,000 requests per second, directly or
+// through a proxy in its own pod.
 const (
 	direct      = "direct"
 	proxied     = "proxy"
@@ -27,9 +28,9 @@ var concurrencies = []int{1, 4, 16, 64}
 type apps struct {
 	s                     *stage
 	client, proxy, server *hand
-	inside, outside       netip.AddrPort // where the proxy and the server listen
-	splicer               *hand          // another proxy: one that has ever spliced is left to TCP for good
-	spliced               netip.AddrPort // where it listens
+	inside, outside       netip.AddrPort // addresses of the proxy and the server
+	splicer               *hand          // another proxy, since sockets that were ever spliced stay with TCP
+	spliced               netip.AddrPort // address of the other proxy
 }
 
 func (s *stage) apps() (*apps, error) {
@@ -63,7 +64,7 @@ func (a *apps) stop() {
 	}
 }
 
-// proxying measures requests at a rate with more and more connections.
+// proxying measures requests at a fixed rate over more and more connections.
 func (o *options) proxying(ctx context.Context, report *result.Report, s *stage) error {
 	a, err := s.apps()
 	if err != nil {
@@ -98,7 +99,7 @@ func (o *options) proxying(ctx context.Context, report *result.Report, s *stage)
 	return nil
 }
 
-// run has the app ask.
+// run makes the app send requests.
 func (a *apps) run(name string, c cpus, many, requests int) (sample round.Sample, err error) {
 	rules := a.s.all
 	if name != accelerated {
@@ -144,14 +145,14 @@ func (a *apps) run(name string, c cpus, many, requests int) (sample round.Sample
 	if err != nil {
 		return sample, err
 	}
-	// Each request and each answer goes over two connections.
+	// Each request and each answer uses two connections.
 	if past := is.Redirected.Bytes - was.Redirected.Bytes; name == accelerated && float64(past) < enough*4*payload*float64(r.Done) || name != accelerated && past > 0 {
 		return sample, fmt.Errorf("%d bytes of %d requests went past TCP: %+v", past, r.Done, is.Passed)
 	}
 	return a.finish(name, r, many)
 }
 
-// finish has all connections closed, and counts what has arrived.
+// finish closes all connections and counts what has arrived.
 func (a *apps) finish(name string, r reply, many int) (sample round.Sample, err error) {
 	if _, err := a.client.ask(order{Do: "scatter", CPU: anyCPU}); err != nil {
 		return sample, err
@@ -166,14 +167,14 @@ func (a *apps) finish(name string, r reply, many int) (sample round.Sample, err 
 		return sample, err
 	}
 	if want := r.Done + uint64(warm*many); served.Bytes != want*payload {
-		return sample, fmt.Errorf("%d bytes arrived of %d requests", served.Bytes, want)
+		return sample, fmt.Errorf("%d bytes arrived, want those of %d requests", served.Bytes, want)
 	}
 	return round.Sample{
 		Claimed: r.Done, Arrived: served.Bytes/payload - uint64(warm*many), Took: r.Took, Values: map[string]float64{median: r.Median, worst: r.Worst},
 	}, nil
 }
 
-// admitted waits until all connections go past TCP, if they are to.
+// admitted waits until all connections bypass TCP, if they are meant to.
 func (a *apps) admitted(name string, want int) error {
 	if name != accelerated {
 		return nil
@@ -193,7 +194,7 @@ func (a *apps) admitted(name string, want int) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%d of %d connections go past TCP, so there is nothing to measure: %+v", short, want, firstOf(list))
+			return fmt.Errorf("%d of %d connections bypass TCP, so there is nothing to measure: %+v", short, want, firstOf(list))
 		}
 	}
 }

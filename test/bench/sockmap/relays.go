@@ -18,7 +18,7 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// What is told of a proxy, or of who echoes, per request or per message of 64 KiB.
+// What is measured of a proxy, or of an echo server, per request or per message of 64 KiB.
 const (
 	callsOf    = "calls, of the proxy"
 	sleepsOf   = "sleeps, of the proxy"
@@ -26,17 +26,17 @@ const (
 	workOf     = "ns, CPU of the proxy"
 )
 
-// kernelRelay is what forwards inside of the kernel.
+// kernelRelay is the relay that forwards inside the kernel.
 type kernelRelay struct {
 	objects relayObjects
 	dir     string
 }
 
-// newKernelRelay loads it, and pins the maps that a proxy puts its sockets into.
+// newKernelRelay loads the relay, and pins the maps that a proxy puts its sockets into.
 func (s *stage) newKernelRelay() (*kernelRelay, error) {
 	k := &kernelRelay{dir: filepath.Join(s.bpffs, "relay")}
 	if err := loadRelayObjects(&k.objects, nil); err != nil {
-		return nil, fmt.Errorf("load what forwards: %w", err)
+		return nil, fmt.Errorf("load the relay: %w", err)
 	}
 	s.later(k.objects.Close)
 	if err := os.Mkdir(k.dir, 0o700); err != nil {
@@ -53,7 +53,7 @@ func (s *stage) newKernelRelay() (*kernelRelay, error) {
 		{Target: k.objects.Talkers.FD(), Program: k.objects.LeastMessage, Attach: ebpf.AttachSkMsgVerdict},
 	} {
 		if err := link.RawAttachProgram(at); err != nil {
-			return nil, fmt.Errorf("attach what forwards: %w", err)
+			return nil, fmt.Errorf("attach the relay: %w", err)
 		}
 		s.later(func() error {
 			return link.RawDetachProgram(link.RawDetachProgramOptions{Target: at.Target, Program: at.Program, Attach: at.Attach})
@@ -62,11 +62,11 @@ func (s *stage) newKernelRelay() (*kernelRelay, error) {
 	return k, nil
 }
 
-// relayWay is a way for a proxy, or for who echoes.
+// relayWay is a way of forwarding for a proxy or an echo server.
 type relayWay struct {
 	name string
 	way  string
-	fast bool // both of its connections go past TCP
+	fast bool // both connections bypass TCP
 }
 
 func relayWays() []relayWay {
@@ -76,7 +76,7 @@ func relayWays() []relayWay {
 	}
 }
 
-// relayJob is what the ways of a pure proxy, or of who echoes, are measured with.
+// relayJob is the traffic with which the ways of a pure proxy or of an echo server are measured.
 type relayJob struct {
 	row, what string
 	do, serve string
@@ -94,7 +94,7 @@ func relayJobs() []relayJob {
 	}
 }
 
-// relaying measures the ways of a pure proxy beside each other.
+// relaying compares the ways of a pure proxy.
 func (o *options) relaying(ctx context.Context, report *result.Report, s *stage) error {
 	a, err := s.apps()
 	if err != nil {
@@ -131,7 +131,7 @@ func (o *options) relayRow(ctx context.Context, report *result.Report, a *apps, 
 	}
 	for _, metric := range metrics {
 		if slices.Contains(series.Values(wayEpoll, metric), 0) {
-			continue // nothing is a multiple of it
+			continue // there is no ratio to zero
 		}
 		for _, way := range relayWays()[1:] {
 			q := round.Question{Row: row, Case: way.name, Variant: way.name, Yardstick: wayEpoll, Metric: metric}
@@ -143,7 +143,7 @@ func (o *options) relayRow(ctx context.Context, report *result.Report, a *apps, 
 	return nil
 }
 
-// chain is an app, a proxy and another app, or an app and who echoes.
+// chain is an app, a proxy and another app, or an app and an echo server.
 type chain struct {
 	*apps
 	way  relayWay
@@ -198,7 +198,7 @@ func (c *chain) talk(do, serve string, j job) (both, error) {
 	return together(c.client, c.server, one, other)
 }
 
-// close has both ends close, and returns what the proxy has done.
+// close makes both ends close, and returns the reply of the proxy.
 func (c *chain) close() (r reply, err error) {
 	if _, err := c.client.ask(order{Do: "close"}); err != nil {
 		return r, err
@@ -211,7 +211,8 @@ func (c *chain) close() (r reply, err error) {
 	return r, c.proxy.hear(&r)
 }
 
-// relay measures one way. All are on one CPU, so that what the kernel does for a proxy takes its time too.
+// relay measures one way. All processes share one CPU, so that the kernel's work for a proxy counts
+// too.
 func (a *apps) relay(way relayWay, j relayJob) (sample round.Sample, err error) {
 	via := *a
 	if way.way == waySplice {
@@ -258,7 +259,7 @@ func (a *apps) relay(way relayWay, j relayJob) (sample round.Sample, err error) 
 	return sample, nil
 }
 
-// warm has the ends converse, until they go past TCP if they are to.
+// warm lets the ends converse, until their connections bypass TCP if they are meant to.
 func (c *chain) warm(j job) error {
 	connections := 2
 	if c.echo {
@@ -277,7 +278,7 @@ func (c *chain) warm(j job) error {
 	return nil
 }
 
-// switches returns how often the machine has given a CPU to another process.
+// switches returns the number of context switches of the machine.
 func switches() (uint64, error) {
 	content, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -286,7 +287,7 @@ func switches() (uint64, error) {
 	_, after, found := bytes.Cut(content, []byte("\nctxt "))
 	line, _, _ := bytes.Cut(after, []byte("\n"))
 	if !found {
-		return 0, errors.New("read /proc/stat: it does not tell switches")
+		return 0, errors.New("read /proc/stat: it has no count of context switches")
 	}
 	return strconv.ParseUint(string(line), 10, 64)
 }

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { os.Exit(rig.Main(m, funcs())) }
 
 func TestParse(t *testing.T) {
 	for args, fails := range map[string]string{
-		"": "", "-sizes=1,65536": "", "-effort=0": "does nothing", "-sizes=0": "no size", "-sizes=1,": "no size", "more": "not understood",
+		"": "", "-sizes=1,65536": "", "-effort=0": "does nothing", "-sizes=0": "not a size", "-sizes=1,": "not a size", "more": "unexpected argument",
 	} {
 		_, err := parse(strings.Fields(args))
 		if (fails == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), fails) {
@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// build returns a folder with the programs.
+// build builds the programs and returns their folder.
 func build(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -49,7 +49,7 @@ func TestBench(t *testing.T) {
 	t.Run("rows", func(t *testing.T) { testRows(t, binaries) })
 }
 
-// A figure is refused unless the messages went the way that its name says.
+// A figure is rejected unless the messages took the path that its name says.
 func testRefusals(t *testing.T, binaries string) {
 	s, err := newStage(t.Context(), binaries)
 	if err != nil {
@@ -94,7 +94,7 @@ func testRefusals(t *testing.T, binaries string) {
 				_, err = streams(c, few)
 			}
 			return err
-		}, "past TCP: "},
+		}, "bypasses TCP: "},
 	} {
 		places, err := s.places()
 		if err != nil {
@@ -124,7 +124,7 @@ func (s *stage) once(t *testing.T, p *place, m mode, f traffic, j job) error {
 	return err
 }
 
-// A short run has all kinds of rows, whatever they say.
+// A short run has all kinds of rows, whatever their figures.
 func testRows(t *testing.T, binaries string) {
 	path := filepath.Join(t.TempDir(), "sockmap.json")
 	args := []string{"-binaries=" + binaries, "-output=" + path, "-rounds=9", "-effort=0.002", "-sizes=64"}

@@ -17,23 +17,24 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// stage is a node with two pods, the processes in them, and what takes them past TCP; and another one whose own stack carries the packets of pods.
+// stage is a node with two pods, the processes in them, and the programs that take them past TCP;
+// and another node whose own stack forwards the pods' packets.
 type stage struct {
 	pods   []*node.Pod
-	others []*node.Pod // of the other node
+	others []*node.Pod // pods of the other node
 	bpffs  string
 	dir    string                          // for Unix sockets
-	all    map[sockmap.Place]sockmap.Rules // those that let both pods
+	all    map[sockmap.Place]sockmap.Rules // rules that admit both pods
 	*sockmap.Sockmap
 	relay    *kernelRelay
 	patience time.Duration
-	rest     func() error // ends Run; nil: it does not run
+	rest     func() error // stops Run; nil: it is not running
 	undo     []func() error
 }
 
 func (s *stage) later(undo func() error) { s.undo = append(s.undo, undo) }
 
-// Close ends everything.
+// Close stops everything.
 func (s *stage) Close() error {
 	var errs []error
 	for _, undo := range slices.Backward(s.undo) {
@@ -79,7 +80,7 @@ func (s *stage) addNode(ctx context.Context, binaries string, flags ...string) (
 		return nil, err
 	}
 	for _, pod := range pods {
-		// Connections that are over do not wait, so that any number of them can follow each other.
+		// Closed connections do not linger in TIME-WAIT, so that any number can follow each other.
 		if err := pod.SetSysctl("net/ipv4/tcp_max_tw_buckets", "0"); err != nil {
 			return nil, err
 		}
@@ -105,7 +106,7 @@ func (s *stage) open() error {
 	return s.attach()
 }
 
-// attach has the programs run, for whoever is let.
+// attach attaches the programs and runs the agent's part for all connections that the rules admit.
 func (s *stage) attach() (err error) {
 	limits := sockmap.DefaultLimits()
 	limits.Blocking = true
@@ -120,12 +121,12 @@ func (s *stage) attach() (err error) {
 	return nil
 }
 
-// detach has none run for anybody, where no socket is in the map.
+// detach removes the programs. No socket may be in the map.
 func (s *stage) detach() error {
 	return errors.Join(s.pause(), s.Sockmap.Close(), os.RemoveAll(sockmap.Dir(s.bpffs)))
 }
 
-// resume has sockets admitted.
+// resume starts admitting sockets.
 func (s *stage) resume() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -136,7 +137,7 @@ func (s *stage) resume() {
 	}
 }
 
-// pause ends that. What is in the map stays in it.
+// pause stops admitting sockets. Those in the map stay there.
 func (s *stage) pause() error {
 	if s.rest == nil {
 		return nil
@@ -146,22 +147,23 @@ func (s *stage) pause() error {
 	return rest()
 }
 
-// place is where the two ends of a connection are.
+// place says where the two ends of a connection are.
 type place struct {
 	name           string
 	client, server *hand
 	at             netip.AddrPort
-	path           string // where the server has a Unix socket
+	path           string // path of the server's Unix socket
 }
 
 // The places.
 const (
 	loopback = "loopback"
 	pods     = "pods"
-	stacked  = "pods by the node's stack" // as under many another network
+	stacked  = "pods by the node's stack" // as with many other pod networks
 )
 
-// places starts the processes: a client, somebody in the same pod, and somebody in the other; and two in those of the other node.
+// places starts the processes: a client, a server in the same pod, and one in the other pod; and
+// two in the pods of the other node.
 func (s *stage) places() (map[string]*place, error) {
 	client, err := s.hire(s.pods[0].Netns, "client")
 	if err != nil {
@@ -196,26 +198,26 @@ func (s *stage) places() (map[string]*place, error) {
 	return found, nil
 }
 
-// stop ends the processes at once, so that nobody waits for them.
+// stop kills the processes, so that none waits for another.
 func (p *place) stop() {
 	p.client.Kill()
 	p.server.Kill()
 }
 
-// mode is what becomes of a connection.
+// mode says which path a connection takes.
 type mode string
 
 // The modes.
 const (
 	on      mode = "past TCP"
 	off     mode = "by TCP"
-	held    mode = "by TCP, in the map" // what those pay who came in and send what may not go past TCP
-	none    mode = "no program"         // runs at all
-	nearby  mode = "Unix socket"        // what calls and wake-ups cost
-	minimum mode = "bare minimum"       // past TCP by a program that only does that
+	held    mode = "by TCP, in the map" // the cost for connections in the map whose messages may not bypass TCP
+	none    mode = "no program"         // no program runs at all
+	nearby  mode = "Unix socket"        // the cost of calls and wake-ups alone
+	minimum mode = "bare minimum"       // past TCP by a program that does nothing else
 )
 
-// cpus are those of the client and of the server.
+// cpus are the CPUs of the client and of the server.
 type cpus struct {
 	name           string
 	client, server int
@@ -228,10 +230,10 @@ type talk struct {
 	mode mode
 	cpus cpus
 	way  string
-	at   netip.AddrPort // the client
+	at   netip.AddrPort // address of the client
 }
 
-// connect opens one that takes part or does not.
+// connect opens a connection in a mode.
 func (s *stage) connect(p *place, m mode, c cpus, way string) (*talk, error) {
 	if err := s.SetRules(s.rulesOf(m)); err != nil {
 		return nil, err
@@ -248,7 +250,7 @@ func (s *stage) connect(p *place, m mode, c cpus, way string) (*talk, error) {
 	return t, err
 }
 
-// rulesOf are those that let a mode's connections take part.
+// rulesOf returns the rules that admit the connections of a mode.
 func (s *stage) rulesOf(m mode) map[sockmap.Place]sockmap.Rules {
 	if m == on || m == held {
 		return s.all
@@ -256,7 +258,7 @@ func (s *stage) rulesOf(m mode) map[sockmap.Place]sockmap.Rules {
 	return nil
 }
 
-// do has both ends do something.
+// do gives both ends an order.
 func (t *talk) do(do, serve order) (both, error) {
 	do.CPU, serve.CPU, do.Way, serve.Way = t.cpus.client, t.cpus.server, t.way, t.way
 	return together(t.client, t.server, do, serve)
@@ -279,7 +281,7 @@ func (t *talk) close() error {
 	return err
 }
 
-// pair returns what the programs know of it.
+// pair returns what the programs know of the connection.
 func (t *talk) pair() (found sockmap.Pair, ok bool, err error) {
 	list, err := t.s.Pairs()
 	for _, p := range list {
@@ -290,10 +292,11 @@ func (t *talk) pair() (found sockmap.Pair, ok bool, err error) {
 	return found, false, err
 }
 
-// warm is how often a client asks before anything is measured: enough to be taken for a conversation, and to have read since.
+// warm is the number of requests before anything is measured: enough for the programs to see a
+// conversation, and to have read since.
 const warm = 48
 
-// converse has both ends warm up, and come to where the mode wants them.
+// converse warms up both ends, and brings the connection into the state of its mode.
 func (t *talk) converse(size int) error {
 	if _, err := t.ask(warm, size); err != nil {
 		return err
@@ -306,7 +309,7 @@ func (t *talk) converse(size int) error {
 		return err
 	}
 	if t.mode == held {
-		// Nobody takes them out of the map while nobody runs.
+		// While the agent's part is paused, the sockets are not taken out of the map.
 		if err := errors.Join(t.s.pause(), t.s.Switch(false)); err != nil {
 			return err
 		}

@@ -10,7 +10,8 @@ import (
 	"fairlead.io/fairlead/test/bench/round"
 )
 
-// What is measured of every run. The CPU time is that of both ends, with what the kernel does on their back: others do not disturb it.
+// What is measured in every run. The CPU time is that of both ends, including the kernel's work for
+// them; other processes do not disturb it.
 const (
 	median  = "ns, median"
 	worst   = "ns, 99 of 100"
@@ -23,10 +24,10 @@ const (
 // traffic is what a client and a server do over a connection.
 type traffic func(*talk, job) (round.Sample, error)
 
-// job is how much of it.
+// job is the amount of traffic.
 type job struct{ size, count int }
 
-// requests are messages there and back.
+// requests are messages in both directions.
 func requests(t *talk, j job) (round.Sample, error) {
 	if err := t.converse(j.size); err != nil {
 		return round.Sample{}, err
@@ -40,39 +41,41 @@ func requests(t *talk, j job) (round.Sample, error) {
 	return sample, nil
 }
 
-// streams are messages in one direction, from the first that a connection has. The programs need not have found it.
+// streams are messages in one direction from the beginning of the connection. The programs need not
+// have noticed it.
 func streams(t *talk, j job) (round.Sample, error) {
 	return t.stream(j, func(was, is sockmap.Pair) error {
 		if is.State != "" && is.State != "watched" || is.Redirected != [2]uint64{} {
-			return fmt.Errorf("a stream is %s and past TCP: %+v", is.State, is)
+			return fmt.Errorf("a stream is %s and bypasses TCP: %+v", is.State, is)
 		}
 		return nil
 	})
 }
 
-// turns are streams of those who have conversed until then.
+// turns are streams over connections that had a conversation before.
 func turns(t *talk, j job) (round.Sample, error) {
 	if err := t.converse(min(j.size, chat)); err != nil {
 		return round.Sample{}, err
 	}
 	return t.stream(j, func(was, is sockmap.Pair) error {
 		if is.Redirected[0] == was.Redirected[0] && is.Passed[0] == was.Passed[0] {
-			return fmt.Errorf("no message met the programs: %+v", is)
+			return fmt.Errorf("no message reached the programs: %+v", is)
 		}
 		return nil
 	})
 }
 
-// chat is how long messages are at most before a stream begins.
+// chat is the maximum size of messages before a stream begins.
 const chat = 1 << 10
 
-// settled are those some time later, when they have left the map.
+// settled are the same streams some time later, when the sockets have left the map.
 func settled(t *talk, j job) (round.Sample, error) {
 	size := min(j.size, chat)
 	if err := t.converse(size); err != nil {
 		return round.Sample{}, err
 	}
-	// More than Limits.Stream, and again until both have left. Who takes no part has the same pauses, in which TCP forgets how fast it may go.
+	// Send more than Limits.Stream, repeatedly, until both sockets have left. Connections that do
+	// not take part have the same pauses, in which TCP forgets its congestion window.
 	pour := func() error { return second(t.pour(300, size)) }
 	for i := range leaving {
 		if err := pour(); err != nil {
@@ -98,7 +101,7 @@ func settled(t *talk, j job) (round.Sample, error) {
 	})
 }
 
-// leaving is how often the agent has to look before sockets have left.
+// leaving is how often the agent has to look before the sockets have left.
 const leaving = 3
 
 func (t *talk) stream(j job, right func(was, is sockmap.Pair) error) (round.Sample, error) {
@@ -136,7 +139,7 @@ func (t *talk) state() (s state, err error) {
 	return s, errors.Join(err, failed)
 }
 
-// proven measures, and refuses the figures unless it went the way that it should.
+// proven measures, and rejects the figures unless the messages took the expected path.
 func (t *talk) proven(f func() (both, error), right func(was, is state) error) (b both, err error) {
 	was, err := t.state()
 	if err != nil {
@@ -152,20 +155,21 @@ func (t *talk) proven(f func() (both, error), right func(was, is state) error) (
 	return b, err
 }
 
-// enough of the messages are for a figure to be of all of them.
+// enough is the fraction of the messages that must take a path for a figure to count for it.
 const enough = 0.99
 
-// wentItsWay tells whether the messages of a job went as the mode says: of one direction if the server has not spoken.
+// wentItsWay checks that the messages of a job took the path of the mode, in one direction if the
+// server has not sent any.
 func (t *talk) wentItsWay(j job) func(was, is state) error {
 	want := uint64(enough * float64(j.count) * float64(j.size))
 	return func(was, is state) error {
 		switch client, server := is.pair.Redirected[0]-was.pair.Redirected[0], is.pair.Redirected[1]-was.pair.Redirected[1]; {
 		case t.mode != on && t.mode != held && is.known:
-			return fmt.Errorf("who takes no part is known: %+v", is.pair)
+			return fmt.Errorf("a connection that does not take part is known: %+v", is.pair)
 		case t.mode == on && min(client, server) < want:
 			return fmt.Errorf("%d bytes of the client and %d of the server went past TCP, want %d: %+v, %+v", client, server, want, is.pair, is.tallies.Passed)
 		case t.mode == held && is.tallies.Passed["off"].Bytes-was.tallies.Passed["off"].Bytes < want:
-			return fmt.Errorf("not all messages met the programs, want %d bytes: %+v", want, is.tallies.Passed)
+			return fmt.Errorf("not all messages reached the programs, want %d bytes: %+v", want, is.tallies.Passed)
 		}
 		return nil
 	}
@@ -194,7 +198,7 @@ func (s *stage) visits(p *place, m mode, c cpus, j job) (sample round.Sample, er
 	return sample, nil
 }
 
-// variant is some traffic in a mode, over a connection of its own each time.
+// variant returns a variant that sends traffic in a mode, over a new connection each time.
 func (s *stage) variant(p *place, m mode, c cpus, way string, f traffic, j job) round.Variant {
 	return round.Variant{Name: string(m), Run: func(ctx context.Context) (sample round.Sample, err error) {
 		defer context.AfterFunc(ctx, p.stop)()

@@ -17,46 +17,46 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Funcs returns what the benchmark runs in processes of their own.
+// funcs returns the functions that the benchmark runs in separate processes.
 func funcs() rig.Funcs {
 	return rig.Funcs{workerName: workerMain}
 }
 
 const workerName = "worker"
 
-// order is a line that a worker reads. It does what it says and answers with a line.
+// order is a line that a worker reads. The worker executes it and answers with a line.
 type order struct {
 	Do    string // a method of worker
 	At    netip.AddrPort
 	CPU   int
 	Way   string
-	Dir   string // where maps are pinned
-	Path  string // of a Unix socket, in place of an address
+	Dir   string // folder of the pinned maps
+	Path  string // path of a Unix socket, in place of an address
 	Size  int    // bytes of a message
-	Count int    // messages, or connections
+	Count int    // number of messages or connections
 }
 
-// reply is what became of it.
+// reply is the result of an order.
 type reply struct {
 	Error         string
-	At            netip.AddrPort // of a listener, or of the end of a connection
-	Done          uint64         // messages, or connections
-	Bytes         uint64         // that were read
+	At            netip.AddrPort // address of a listener, or of an end of a connection
+	Done          uint64         // number of messages or connections
+	Bytes         uint64         // bytes read
 	End           string         // how reading ended
 	Took          time.Duration
-	Calls         uint64  // of the system, by a proxy
-	Median, Worst float64 // ns; of the operations that were timed, the worst of 100
+	Calls         uint64  // system calls of a proxy
+	Median, Worst float64 // ns, of the timed operations; Worst is the 99th percentile
 	usage
-	lanes usage // of threads, which is all that a proxy with lanes takes
+	lanes usage // usage of the lanes' threads, which is all that such a proxy uses
 }
 
-// worker is one end of one connection at a time.
+// worker is one end of a single connection at a time.
 type worker struct {
 	listener int
-	nearby   int // a listener for Unix sockets
+	nearby   int // listener for Unix sockets
 	conn     *conn
 	crowd    *crowd
-	ends     [2]int // of a proxy
+	ends     [2]int // the two connections of a proxy
 	buffer   []byte
 	times    []float64
 	epoch    time.Time
@@ -98,7 +98,7 @@ func workerMain([]string) int {
 	return 0
 }
 
-// do follows an order, on its CPU, and tells what that took.
+// do executes an order on its CPU, and reports what that took.
 func (w *worker) do(o order) (r reply, err error) {
 	steps := map[string]func(order, *reply) error{
 		"listen": w.listen, "accept": w.accept, "dial": w.dial, "ask": w.ask, "answer": w.answer, "pour": w.pour, "sink": w.sink,
@@ -108,7 +108,7 @@ func (w *worker) do(o order) (r reply, err error) {
 	}
 	step := steps[o.Do]
 	if step == nil {
-		return r, errors.New("it is not known how")
+		return r, errors.New("unknown order")
 	}
 	if err := pin(o.CPU); err != nil {
 		return r, err
@@ -145,7 +145,7 @@ func (w *worker) got() uint64 {
 	return w.conn.got
 }
 
-// quantiles returns the median and what 99 of 100 are within.
+// quantiles returns the median and the 99th percentile.
 func quantiles(times []float64) (median, worst float64) {
 	if len(times) == 0 {
 		return 0, 0
@@ -201,7 +201,8 @@ func (w *worker) close(order, *reply) error {
 	return c.end()
 }
 
-// ask sends requests and reads the answers, which are as long. One reading of the clock ends one and begins the next.
+// ask sends requests and reads the answers, which have the same size. One reading of the clock ends
+// a request and begins the next.
 func (w *worker) ask(o order, r *reply) error {
 	message := w.buffer[:o.Size]
 	last := time.Since(w.epoch)
@@ -234,7 +235,7 @@ func (w *worker) answer(o order, r *reply) error {
 	return nil
 }
 
-// pour sends on and on, and waits until the other end says that it has all.
+// pour sends the messages, and waits until the other end reports that it has all of them.
 func (w *worker) pour(o order, r *reply) error {
 	message := w.buffer[:o.Size]
 	for range o.Count {
@@ -248,12 +249,12 @@ func (w *worker) pour(o order, r *reply) error {
 		return err
 	}
 	if have, want := binary.BigEndian.Uint64(count[:]), uint64(o.Count)*uint64(o.Size); have != want {
-		return fmt.Errorf("the other end has got %d bytes of %d", have, want)
+		return fmt.Errorf("the other end received %d bytes of %d", have, want)
 	}
 	return nil
 }
 
-// sinkSize is how much a sink is ready to read at a time.
+// sinkSize is the maximum that a sink reads at a time.
 const sinkSize = 128 << 10
 
 func (w *worker) sink(o order, r *reply) error {
@@ -269,7 +270,7 @@ func (w *worker) sink(o order, r *reply) error {
 	return w.conn.say(binary.BigEndian.AppendUint64(nil, r.Bytes))
 }
 
-// visit connects, asks once and closes, again and again.
+// visit repeatedly connects, sends one request and closes.
 func (w *worker) visit(o order, r *reply) error {
 	message := w.buffer[:o.Size]
 	last := time.Since(w.epoch)
@@ -296,7 +297,7 @@ func (w *worker) visit(o order, r *reply) error {
 	return nil
 }
 
-// host serves those.
+// host serves such connections.
 func (w *worker) host(o order, r *reply) error {
 	message := w.buffer[:o.Size]
 	for range o.Count {

@@ -7,12 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offloads is the work on packets that an interface puts off. A veth calls TSO and tx checksums its own and then never
-// does them: the packet arrives as large, and its checksum as partial, as it left.
+// Offloads is the work on packets that an interface defers. A veth claims to support TSO and tx
+// checksums but never does the work: the packet arrives as large, and its checksum as partial, as
+// it left.
 type Offloads struct {
 	GRO        bool // merge what arrives; on a veth this also lets XDP frames in
-	TSO        bool // take TCP segments of up to 64 KiB; needs TxChecksum
-	TxChecksum bool // take packets without a complete checksum; XDP programs that rewrite need it off
+	TSO        bool // accept TCP segments of up to 64 KiB; needs TxChecksum
+	TxChecksum bool // accept packets without a complete checksum; must be off for XDP programs that rewrite
 }
 
 // etherValue is the kernel's struct ethtool_value.
@@ -28,8 +29,8 @@ type etherRequest struct {
 	_    [16]byte
 }
 
-// setOffloads acts on an interface in the namespace of the calling thread, and fails if the kernel then has other
-// settings than asked for.
+// setOffloads configures an interface in the namespace of the calling thread, and fails if the
+// kernel's settings afterwards differ from the requested ones.
 func setOffloads(name string, want Offloads) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

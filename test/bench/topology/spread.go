@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// NewSpread returns a client and two nodes beside each other, each with one server behind it and one wire to the client,
-// which also routes between the nodes. So a node that sends to the other sends by the device that the client is at.
+// NewSpread returns a client and two nodes side by side, each with one server behind it and one
+// wire to the client, which also routes between the nodes. So a node sends to the other node
+// through the device that leads to the client.
 func NewSpread(knobs Knobs) (*Topology, error) {
 	knobs.Servers = 1
 	return lay(knobs, func(t *Topology) error {
@@ -15,7 +16,8 @@ func NewSpread(knobs Knobs) (*Topology, error) {
 			return err
 		}
 		t.Client = client
-		// What one node sends to the other in the client's name comes by the client.
+		// Packets that one node sends to the other with the client's address pass through the
+		// client.
 		if err := client.SetSysctl("net/ipv4/conf/all/accept_local", "1"); err != nil {
 			return fmt.Errorf("let the client route what it sent itself: %w", err)
 		}
@@ -28,8 +30,9 @@ func NewSpread(knobs Knobs) (*Topology, error) {
 	})
 }
 
-// addNode adds a node at the client, and its servers. It tells nobody of a shorter way, since there is none: its only way
-// to the other node is the one that a packet from the client has come by.
+// addNode adds a node at the client, and its servers. It disables ICMP redirects, since there is no
+// shorter path: the only path to the other node is the one that a packet from the client has come
+// by.
 func (t *Topology) addNode(label string) error {
 	node, err := t.addHost(label)
 	if err != nil {

@@ -1,7 +1,8 @@
-// Package topology lays out what benchmarks run in: hosts that are network namespaces, and wires between them that are
-// veths. Addresses, hardware addresses and neighbours are fixed, so that programs can know them as constants and
-// nothing is resolved while something is measured. All of it ends with the process, but for the empty directory of the
-// cgroup where the process is killed.
+// Package topology sets up the environment of benchmarks: hosts, which are network namespaces, and
+// wires between them, which are veths. IP addresses, hardware addresses and neighbours are fixed,
+// so that programs can use them as constants and nothing is resolved during a measurement.
+// Everything ends with the process; only if the process is killed, the empty directory of the
+// cgroup remains.
 package topology
 
 import (
@@ -13,10 +14,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Family is a family of addresses.
+// Family is an IP family.
 type Family int
 
-// The families of addresses. Every host has addresses of both.
+// The IP families. Every host has addresses of both.
 const (
 	IPv4 Family = 4
 	IPv6 Family = 6
@@ -25,13 +26,13 @@ const (
 // String returns the name of the family.
 func (f Family) String() string { return fmt.Sprintf("IPv%d", int(f)) }
 
-// Host is a network namespace and the ends of wires in it.
+// Host is a network namespace with the ends of wires in it.
 type Host struct {
 	*rig.Netns
 	Ports []*Port
 }
 
-// Addr returns the address of the host at its first port, or on loopback where it has none.
+// Addr returns the host's address at its first port, or on loopback if it has no port.
 func (h *Host) Addr(family Family) netip.Addr {
 	if len(h.Ports) > 0 {
 		return h.Ports[0].Addr(family)
@@ -52,16 +53,17 @@ func (h *Host) Port(peer *Host) *Port {
 	return nil
 }
 
-// Knobs are what a topology can vary. The zero value is what the kernel does by itself.
+// Knobs are the variable properties of a topology. The zero value leaves the kernel's defaults.
 type Knobs struct {
 	MTU      int       // of every wire; zero = 1500
-	Offloads *Offloads // of every port; nil = what a veth has: TSO and tx checksums, no GRO
+	Offloads *Offloads // of every port; nil = a veth's defaults: TSO and tx checksums, no GRO
 	Servers  int       // pods behind the last node; zero = one
-	// DirectReturn lets the servers' node of Balanced answer the client on its own wire to it, past the balancer.
+	// DirectReturn makes the servers' node of Balanced answer the client over its own wire,
+	// bypassing the balancer.
 	DirectReturn bool
 }
 
-// Topology is a client, the nodes on its way, servers, and the cgroup that processes of the client belong in.
+// Topology is a client, the nodes on its way, servers, and a cgroup for the client's processes.
 type Topology struct {
 	Client  *Host
 	Nodes   []*Host // on the way from the client to the servers, in this order
@@ -73,7 +75,7 @@ type Topology struct {
 	wires int
 }
 
-// NewLoopback returns a topology of one host that is client and server.
+// NewLoopback returns a topology with one host that is both client and server.
 func NewLoopback() (*Topology, error) {
 	return lay(Knobs{}, func(t *Topology) error {
 		client, err := t.addHost("client")
@@ -101,7 +103,7 @@ func NewDirect(knobs Knobs) (*Topology, error) {
 	})
 }
 
-// NewRouted returns a client and servers whose packets a node routes.
+// NewRouted returns a client and servers with a node that routes between them.
 func NewRouted(knobs Knobs) (*Topology, error) {
 	return lay(knobs, func(t *Topology) error {
 		client, err := t.addHost("client")
@@ -123,8 +125,8 @@ func NewRouted(knobs Knobs) (*Topology, error) {
 	})
 }
 
-// NewBalanced returns a client, a node that balances, and another node with servers behind it. The second node also has
-// a wire to the client, which is only used with DirectReturn.
+// NewBalanced returns a client, a node that balances, and another node with servers behind it. The
+// second node also has a wire to the client, which is only used with DirectReturn.
 func NewBalanced(knobs Knobs) (*Topology, error) {
 	return lay(knobs, func(t *Topology) error {
 		for _, label := range []string{"client", "balancer", "node"} {
@@ -152,7 +154,7 @@ func NewBalanced(knobs Knobs) (*Topology, error) {
 	})
 }
 
-// lay builds a topology, or nothing.
+// lay builds a topology. On failure it leaves nothing behind.
 func lay(knobs Knobs, build func(*Topology) error) (*Topology, error) {
 	if knobs.Servers == 0 {
 		knobs.Servers = 1
@@ -168,7 +170,7 @@ func lay(knobs Knobs, build func(*Topology) error) (*Topology, error) {
 	return t, nil
 }
 
-// New lays out a topology for a test, which closes it when it ends.
+// New sets up a topology for a test, and closes it when the test ends.
 func New(t rig.T, layOut func(Knobs) (*Topology, error), knobs Knobs) *Topology {
 	t.Helper()
 	rig.Root(t)
@@ -184,7 +186,7 @@ func New(t rig.T, layOut func(Knobs) (*Topology, error), knobs Knobs) *Topology 
 	return topology
 }
 
-// Close ends the processes in the cgroup and lets go of the hosts.
+// Close kills the processes in the cgroup and removes the hosts.
 func (t *Topology) Close() error {
 	var errs []error
 	if t.Cgroup != nil {
@@ -204,10 +206,10 @@ func (t *Topology) addHost(label string) (*Host, error) {
 	h := &Host{Netns: n}
 	t.hosts = append(t.hosts, h)
 	settings := map[string]string{
-		// Replies come by another wire than requests where a topology has a triangle.
+		// In a triangle, replies arrive on another wire than requests left.
 		"net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/default/rp_filter": "0",
 		"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1",
-		// What the kernel sends of itself would be among the packets that are counted.
+		// Packets that the kernel sends by itself would be counted too.
 		"net/ipv6/conf/default/router_solicitations": "0",
 	}
 	for name, value := range settings {
@@ -233,6 +235,6 @@ func (t *Topology) addServers(node *Host) error {
 		}
 		t.Servers = append(t.Servers, server)
 	}
-	// The balancer needs no route of its own to them: what it does not know goes to the node.
+	// The balancer needs no routes to them: it sends unknown destinations to the node.
 	return nil
 }

@@ -16,7 +16,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// ask dials from the client to a listener on a server and returns whom the server saw.
+// ask dials from the client to a listener on a server and returns the client's address as the
+// server saw it.
 func ask(client, server *Host, to netip.Addr) (netip.Addr, error) {
 	var listener net.Listener
 	err := server.Do(func() (err error) {
@@ -61,7 +62,7 @@ func TestTopologies(t *testing.T) {
 		layOut         func(Knobs) (*Topology, error)
 		knobs          Knobs
 		nodes, servers int
-		hops           int // what the TTL loses on the way
+		hops           int // decrements of the TTL on the way
 	}{
 		{"loopback", loopback, Knobs{}, 0, 1, 0},
 		{"direct", NewDirect, Knobs{}, 0, 1, 0},
@@ -96,12 +97,12 @@ func TestTopologies(t *testing.T) {
 	}
 }
 
-// isOf reports whether an address is a host's, at any of its ports.
+// isOf reports whether the host has the address at any of its ports.
 func isOf(h *Host, addr netip.Addr, family Family) bool {
 	return addr == h.Addr(family) || slices.ContainsFunc(h.Ports, func(p *Port) bool { return p.Addr(family) == addr })
 }
 
-// checkPort compares an interface with what the topology says of it.
+// checkPort compares an interface with the topology's description of it.
 func checkPort(p *Port, knobs Knobs) error {
 	var link *net.Interface
 	err := p.Host.Do(func() (err error) { link, err = net.InterfaceByName(p.Name); return err })
@@ -118,7 +119,8 @@ func checkPort(p *Port, knobs Knobs) error {
 	return nil
 }
 
-// With direct return the answer does not pass the balancer, and without it does: its interface counts the packets.
+// With direct return the answer bypasses the balancer, and without it does not: the balancer's
+// interface counts the packets.
 func TestDirectReturn(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -136,7 +138,7 @@ func TestDirectReturn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// A handshake and a line of answer are three packets from the server or more.
+		// A handshake and one line of answer take at least three packets from the server.
 		if passed := after - before; direct != (passed < 2) {
 			t.Errorf("with direct return %t, %d packets came back to the balancer", direct, passed)
 		}
@@ -180,7 +182,7 @@ func TestOffloads(t *testing.T) {
 	}
 	err := top.Client.Do(func() error { return setOffloads("eth9", Offloads{}) })
 	if err == nil || !strings.Contains(err.Error(), "no such device") {
-		t.Errorf("an interface that is not there: %v", err)
+		t.Errorf("an interface that does not exist: %v", err)
 	}
 }
 

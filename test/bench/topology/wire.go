@@ -17,7 +17,7 @@ type Port struct {
 	Host  *Host
 	Peer  *Port
 	Name  string
-	Index int // of the interface, in its namespace
+	Index int // index of the interface in its namespace
 	MAC   net.HardwareAddr
 
 	addrs map[Family]netip.Prefix
@@ -26,10 +26,11 @@ type Port struct {
 // Addr returns the address of the port.
 func (p *Port) Addr(family Family) netip.Addr { return p.addrs[family].Addr() }
 
-// Prefix returns the address of the port with the length of the wire's network.
+// Prefix returns the address of the port with the prefix length of the wire's network.
 func (p *Port) Prefix(family Family) netip.Prefix { return p.addrs[family] }
 
-// connect lays a wire between two hosts. Wire n has 10.n.n.0/24 and fd00:0:0:n::/64, n being a number of 16 bits.
+// connect adds a wire between two hosts. Wire n has 10.n.n.0/24 and fd00:0:0:n::/64, n being a
+// 16-bit number.
 func (t *Topology) connect(a, b *Host) error {
 	wire := t.wires
 	if t.wires++; wire > 0xffff {
@@ -73,7 +74,7 @@ func (p *Port) configure(knobs Knobs) error {
 	defer handle.Close()
 	link, err := handle.LinkByName(p.Name)
 	if err != nil {
-		return fmt.Errorf("find it: %w", err)
+		return fmt.Errorf("find the interface: %w", err)
 	}
 	p.Index = link.Attrs().Index
 	if err := handle.LinkSetHardwareAddr(link, p.MAC); err != nil {
@@ -102,7 +103,7 @@ func (p *Port) configure(knobs Knobs) error {
 	return p.Host.Do(func() error { return setOffloads(p.Name, *knobs.Offloads) })
 }
 
-// routeAll sends everything by way of a neighbour.
+// routeAll adds default routes through a neighbour.
 func (h *Host) routeAll(via *Host) error {
 	for family, all := range map[Family]netip.Addr{IPv4: netip.IPv4Unspecified(), IPv6: netip.IPv6Unspecified()} {
 		if err := h.AddRoute(netip.PrefixFrom(all, 0), h.Port(via).Peer.Addr(family)); err != nil {
@@ -112,7 +113,7 @@ func (h *Host) routeAll(via *Host) error {
 	return nil
 }
 
-// route sends what is for a port's address by way of a neighbour.
+// route adds routes to a port's addresses through a neighbour.
 func (h *Host) route(to *Port, via *Host) error {
 	for _, family := range []Family{IPv4, IPv6} {
 		if err := h.AddRoute(to.Prefix(family), h.Port(via).Peer.Addr(family)); err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains a source of packets and two sinks. The source is run by BPF_PROG_TEST_RUN on frames of its
- * own, which it fills and redirects; the sinks count what arrives, and end it there. */
+/* This file contains a source of packets and two sinks. BPF_PROG_TEST_RUN runs the source on the
+ * kernel's own frames, which it fills and redirects; the sinks count and drop what arrives. */
 
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -30,7 +30,7 @@ struct {
 	__type(value, struct tally);
 } arrived SEC(".maps");
 
-/* The destination of the packets that a sink wants, in network order. */
+/* The destination port of the packets that a sink counts, in network order. */
 const volatile __u16 sink_port = 0;
 
 __u64 sent;
@@ -44,7 +44,7 @@ int source(struct xdp_md *ctx)
 	return bpf_redirect_map(&source_port, 0, XDP_ABORTED);
 }
 
-/* Runs on frames that go nowhere: tells whether the kernel makes any. */
+/* Runs on frames that are dropped afterwards, to find out whether the kernel makes any. */
 SEC("xdp")
 int source_only(struct xdp_md *ctx)
 {
@@ -54,7 +54,7 @@ int source_only(struct xdp_md *ctx)
 	return XDP_DROP;
 }
 
-/* Ports are at the same place in TCP and UDP. What hosts say among themselves is not wanted. */
+/* Ports are at the same offset in TCP and UDP. The hosts' own traffic is not counted. */
 static __always_inline bool sink_wants(void *data, void *end)
 {
 	struct ethhdr *eth = data;
@@ -108,7 +108,7 @@ int tc_sink(struct __sk_buff *skb)
 	return TC_ACT_SHOT;
 }
 
-/* Without a program here or GRO, a veth takes no frames. */
+/* Without an XDP program here or GRO, a veth takes no frames. */
 SEC("xdp")
 int xdp_pass(struct xdp_md *ctx __attribute__((unused)))
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how a program writes the next packet of many flows over the one that it is given: the headers
- * come from a constant, and the source's port and the last half word of its address say which flow it is. */
+/* This file contains how a program overwrites a packet with the next one of many flows: the headers
+ * come from a constant, and the source port and the last half word of the source address identify
+ * the flow. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -11,28 +12,28 @@
 enum {
 	SHAPE_WORDS = 10,      /* Ethernet, IPv6 and TCP, in whole words */
 	SHAPE_SHORT_WORDS = 8, /* everything but those three together */
-	SHAPE_PORT_BITS = 12,  /* a flow's low bits are in its port, the others in its address */
+	SHAPE_PORT_BITS = 12,  /* the low bits of a flow's number are in its port, the others in its address */
 };
 
 struct shape {
-	__u64 header[SHAPE_WORDS]; /* with neither checksums nor what varies */
+	__u64 header[SHAPE_WORDS]; /* without checksums and varying fields */
 	__u32 flows;
-	__u32 stride; /* from one flow to the next, without a divisor in common with how many there are */
+	__u32 stride; /* from one flow to the next, coprime to the number of flows */
 	__u16 first_port;
 	__u16 first_host;
 	__u16 host_at;
 	__u16 port_at;
 	__u16 l4_check_at;
-	__u16 l4_sum;	   /* of all that does not vary */
+	__u16 l4_sum;	   /* of everything that does not vary */
 	__u16 ip_check_at; /* 0 = IPv6, whose header has none */
 	__u16 ip_sum;
-	__u16 words; /* of header that there are */
+	__u16 words; /* of the header in use */
 	__u16 pad[3];
 };
 
 const volatile struct shape shape = {};
 
-/* One program runs on one CPU at a time. */
+/* A program runs on one CPU at a time. */
 static __u32 shape_flow;
 
 static __always_inline __u16 shape_fold(__u32 sum)
@@ -41,7 +42,8 @@ static __always_inline __u16 shape_fold(__u32 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* Goes through all flows in an order that neither caches nor their prefetchers can guess, without a division. */
+/* Visits all flows in an order that neither caches nor prefetchers can predict, without a division.
+ */
 static __always_inline __u32 shape_next(void)
 {
 	__u32 flow = shape_flow, next = flow + shape.stride;
@@ -50,7 +52,7 @@ static __always_inline __u32 shape_next(void)
 	return flow;
 }
 
-/* Writes everything anew, since those that had the packet before have written to it. */
+/* Rewrites the whole packet, since whatever processed it before has changed it. */
 static __always_inline bool shape_write(void *data, void *end)
 {
 	__u32 flow = shape_next();
@@ -76,7 +78,7 @@ static __always_inline bool shape_write(void *data, void *end)
 	if (data + (shape.l4_check_at & 127) + 2 > end)
 		return false;
 	check = ~shape_fold((__u32)shape.l4_sum + host + port);
-	/* To TCP both are the same, and to UDP 0 says that there is no checksum. */
+	/* TCP treats both values alike, and in UDP 0 means that there is no checksum. */
 	*(__u16 *)(data + (shape.l4_check_at & 127)) = check ?: 0xffff;
 	return true;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains what an established packet of IPv4 costs when its flow is found by addresses of four bytes,
- * and by addresses of sixteen bytes, into which those of four are mapped. All else is the same in both. */
+/* This file contains programs that find the flow of an established IPv4 packet by addresses of four
+ * bytes, and by addresses of sixteen bytes, into which those of four are mapped. Everything else is
+ * the same in both. */
 
 #include "../../minimal/bpf/nat.h"
 
@@ -20,7 +21,7 @@ struct wide {
 	__u32 proto;
 };
 
-/* A row of the size of one in a real table, that fits into a cache line. */
+/* A row of the size of one in a real table, which fits into a cache line. */
 struct row {
 	__u64 word[8];
 };

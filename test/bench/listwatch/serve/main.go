@@ -1,5 +1,6 @@
-// Command serve plays an API server in a process of its own, so that an agent's benchmark measures the agent alone. It
-// prints where it listens and, when it is told to end, how much it changed.
+// Command serve simulates an API server in a separate process, so that an agent's benchmark
+// measures the agent alone. It prints the address that it listens on and, when it is terminated,
+// the number of changes it made.
 package main
 
 import (
@@ -26,7 +27,7 @@ func main() {
 	}
 }
 
-// options is what the command line says.
+// options are the command line's options.
 type options struct {
 	server             listwatch.Config
 	churn              listwatch.Churn
@@ -36,21 +37,21 @@ type options struct {
 func parse(arguments []string) (options, error) {
 	var o options
 	set := flag.NewFlagSet("serve", flag.ContinueOnError)
-	set.StringVar(&o.listen, "listen", "127.0.0.1:0", "loopback `address` and port; port 0 takes a free one")
-	set.StringVar(&o.kubeconfig, "kubeconfig", "", "write a `file` with which clients find the server")
-	set.IntVar(&o.server.Fleet.Services, "services", 100_000, "how many Services and EndpointSlices there are")
+	set.StringVar(&o.listen, "listen", "127.0.0.1:0", "loopback `address` and port; port 0 picks a free one")
+	set.StringVar(&o.kubeconfig, "kubeconfig", "", "write a `file` by which clients find the server")
+	set.IntVar(&o.server.Fleet.Services, "services", 100_000, "number of Services and EndpointSlices")
 	set.IntVar(&o.server.Fleet.Endpoints, "endpoints", 10, "endpoints, and pods, of each Service")
-	set.IntVar(&o.server.Fleet.Nodes, "nodes", 1000, "how many nodes there are, node-0 and so on")
-	set.IntVar(&o.server.Fleet.Namespaces, "namespaces", 100, "how many namespaces there are")
+	set.IntVar(&o.server.Fleet.Nodes, "nodes", 1000, "number of nodes, node-0 and so on")
+	set.IntVar(&o.server.Fleet.Namespaces, "namespaces", 100, "number of namespaces")
 	set.BoolVar(&o.server.Paged, "paged", false, "refuse to stream lists, as servers before 1.34 do")
-	set.Float64Var(&o.churn.Changes, "changes", 0, "slices that change in a second")
-	set.Float64Var(&o.churn.Adds, "adds", 0, "Services that come in a second")
-	set.Float64Var(&o.churn.Deletes, "deletes", 0, "Services that go in a second")
+	set.Float64Var(&o.churn.Changes, "changes", 0, "slices to change per second")
+	set.Float64Var(&o.churn.Adds, "adds", 0, "Services to add per second")
+	set.Float64Var(&o.churn.Deletes, "deletes", 0, "Services to delete per second")
 	if err := set.Parse(arguments); err != nil {
 		return options{}, err
 	}
 	if set.NArg() > 0 {
-		return options{}, fmt.Errorf("%q is not understood; see -h", set.Args())
+		return options{}, fmt.Errorf("unexpected arguments %q; see -h", set.Args())
 	}
 	return o, nil
 }

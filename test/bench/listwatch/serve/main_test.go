@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/pkg/source/kube"
 )
 
-// An agent that is given the kubeconfig finds the cluster.
+// An agent that uses the kubeconfig finds the cluster.
 func TestServe(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -27,7 +27,7 @@ func TestServe(t *testing.T) {
 	}()
 	lines := bufio.NewScanner(reader)
 	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "http://127.0.0.1:") {
-		t.Fatalf("it says %q and ended with %v", lines.Text(), <-ended)
+		t.Fatalf("the server printed %q and ended with %v", lines.Text(), <-ended)
 	}
 	store := model.NewStore("node-0")
 	source, err := kube.New(kube.Config{Kubeconfig: config, NodeName: "node-0", Store: store, Log: slog.New(slog.DiscardHandler)})
@@ -47,7 +47,7 @@ func TestServe(t *testing.T) {
 	unfollow()
 	cancel()
 	if !lines.Scan() || !strings.Contains(lines.Text(), " slices changed, 0 services came, 0 went") || strings.HasPrefix(lines.Text(), "0") {
-		t.Errorf("it says %q at the end", lines.Text())
+		t.Errorf("the server printed %q at the end", lines.Text())
 	}
 	for _, done := range []chan error{ended, followed} {
 		if err := <-done; err != nil {
@@ -58,7 +58,7 @@ func TestServe(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for want, arguments := range map[string]string{
-		"not a loopback address": "-listen=0.0.0.0:0", "0 nodes": "-nodes=0", "not understood": "now", "not defined": "-rate=1",
+		"not a loopback address": "-listen=0.0.0.0:0", "0 nodes": "-nodes=0", "unexpected argument": "now", "not defined": "-rate=1",
 		"write the kubeconfig": "-kubeconfig=/dev/null/x -services=1",
 	} {
 		if err := run(t.Context(), strings.Fields(arguments), io.Discard); err == nil || !strings.Contains(err.Error(), want) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains a table of flows: an established packet costs one lookup, and the first of a flow one insert.
- */
+/* This file contains a table of flows: an established packet costs one lookup, and the first packet
+ * of a flow one insert. */
 #pragma once
 
 #include "nat.h"
@@ -39,18 +39,18 @@ struct {
 	__type(value, struct rewrite);
 } flows6 SEC(".maps");
 
-/* Whether the first packet of a flow makes the row of the answers too. */
+/* Whether the first packet of a flow also makes the row for the answers. */
 const volatile bool both_rows = false;
 
-/* Whether packets are wrapped, from the source that a side says, and not translated. */
+/* Whether packets are wrapped, with the source address that a side gives, and not translated. */
 const volatile bool wraps = false;
 
-/* Whether the flows of IPv4 have keys as long as those of IPv6, and are in the same table. */
+/* Whether IPv4 flows have keys as long as those of IPv6, in the same table. */
 const volatile bool wide_keys = false;
 
-/* Whether the first packet of a flow looks for what it has to know, whatever makes its rows: that neither of them
- * is one of a flow that is established, of which there is another table, and whose frontend it is for. Keys are
- * wide then. */
+/* Whether the first packet of a flow looks up what it needs to know, whatever makes its rows: that
+ * neither row is that of an established flow, which are in another table, and that it is addressed
+ * to a frontend. Keys are wide in this case. */
 const volatile bool looks = false;
 
 struct {
@@ -74,14 +74,14 @@ struct {
 	__type(value, __u64);
 } frontends SEC(".maps");
 
-/* The address of IPv4 in a wide key, mapped as usual. */
+/* Writes an IPv4 address into a wide key, mapped as usual. */
 static __always_inline void flow_widen(__be32 *wide, __be32 ip)
 {
 	wide[2] = bpf_htonl(0xffff);
 	wide[3] = ip;
 }
 
-/* Makes the row of a flow: what a side says, but the client keeps its address. */
+/* Makes the row of a flow: a side's rewrite, except that the client keeps its address. */
 static __always_inline bool flow_make(const struct packet *p, const volatile struct side *sides,
 				      struct rewrite *row)
 {
@@ -103,8 +103,8 @@ static __always_inline bool flow_make(const struct packet *p, const volatile str
 	return true;
 }
 
-/* Makes the row of what comes back to a packet that leaves as a row says. It is good for what it costs, not for
- * what it says: the answers' own program makes theirs anew. */
+/* Makes the row for answers to a packet that leaves as a row says. Only its cost matters, not its
+ * contents: the answers' own program makes its row anew. */
 static __always_inline void flow_answer(const struct packet *p, const struct rewrite *there)
 {
 	struct flow4 key4 = {};
@@ -142,7 +142,8 @@ static __always_inline bool flow_has_frontend(const struct flow6 *key)
 	return bpf_map_lookup_elem(&frontends, &frontend);
 }
 
-/* Makes both rows of a flow, if it is to have both, that of the answers first, and returns the request's. */
+/* Makes the row of a flow, after that of the answers if the flow gets both, and returns the
+ * request's row. */
 static __always_inline const struct rewrite *flow_enter(const struct packet *p, const volatile struct side *sides,
 							void *map, const void *key, struct rewrite *fresh)
 {
@@ -154,7 +155,8 @@ static __always_inline const struct rewrite *flow_enter(const struct packet *p, 
 	return fresh;
 }
 
-/* Returns the row of a packet's flow, or NULL if the packet is none of ours. Fresh holds a row that was made. */
+/* Returns the row of a packet's flow, or NULL if the packet is not for us. Fresh holds a row that
+ * was just made. */
 static __always_inline const struct rewrite *flow_find(const struct packet *p, const volatile struct side *sides,
 						       struct rewrite *fresh)
 {

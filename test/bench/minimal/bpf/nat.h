@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what the smallest possible rewriting programs share: the rewrite that user space worked out in
- * advance, and the parsing of plain packets. There are no checks that only a product needs: fragments, options and
- * errors of ICMP are not looked for. */
+/* This file contains what the smallest possible rewriting programs share: the rewrite computed in
+ * advance by user space, and the parsing of plain packets. Checks that only a product needs are
+ * missing: fragments, options and ICMP errors are not considered. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -20,13 +20,13 @@ enum {
 	FAMILIES,
 };
 
-/* What a packet gets. Of an IPv4 address only the first word counts. The differences are sums of what is new minus
- * what was, so that no program has to know what was. */
+/* The rewrite of a packet. An IPv4 address only uses the first word. The differences are sums of
+ * the new values minus the old ones, so that programs need not know the old ones. */
 struct rewrite {
 	__be32 saddr[4];
 	__be32 daddr[4];
-	__be16 sport; /* 0 = stays */
-	__be16 dport; /* 0 = stays */
+	__be16 sport; /* 0 = unchanged */
+	__be16 dport; /* 0 = unchanged */
 	__u32 addr_diff;
 	__u32 port_diff;
 	__u8 dmac[6];
@@ -34,7 +34,7 @@ struct rewrite {
 	__u32 ifindex;
 };
 
-/* Packets that get a rewrite: those to an address and port, or for replies those from there. */
+/* Packets with the same rewrite: those to an address and port, or for replies those from it. */
 struct side {
 	__be32 addr[4];
 	__be16 port;
@@ -50,7 +50,7 @@ struct packet {
 	struct ethhdr *eth;
 	struct iphdr *ip4;
 	struct ipv6hdr *ip6;
-	struct udphdr *l4; /* of TCP too: both begin with the ports */
+	struct udphdr *l4; /* for TCP too: both begin with the ports */
 	__u8 proto;
 	__u8 l4_offset;
 	__u8 check_offset; /* of the checksum of TCP or UDP, in the packet */
@@ -97,7 +97,7 @@ static __always_inline bool same6(const __be32 *a, const __be32 *b)
 	return a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3];
 }
 
-/* Whether a packet is one of a side's. */
+/* Whether a packet belongs to a side. */
 static __always_inline bool matches(const struct packet *p, const struct side *side)
 {
 	if ((side->reply ? p->l4->source : p->l4->dest) != side->port)
@@ -107,8 +107,8 @@ static __always_inline bool matches(const struct packet *p, const struct side *s
 	return same6(side->reply ? p->ip6->saddr.in6_u.u6_addr32 : p->ip6->daddr.in6_u.u6_addr32, side->addr);
 }
 
-/* Returns the side of a family. The compiler must not know which object it is: it would take the zeroes in there
- * now for what will be there at run time. */
+/* Returns the side of a family. Hides from the compiler which object this is. Otherwise it would
+ * use the zeroes that the object has at compile time instead of the values set at load. */
 static __always_inline const struct side *side_of(const volatile struct side *sides, int family)
 {
 	const struct side *side = (const struct side *)&sides[family];
@@ -123,7 +123,7 @@ static __always_inline __u16 fold(__u32 sum)
 	return (sum & 0xffff) + (sum >> 16);
 }
 
-/* Changes a checksum by a difference. */
+/* Updates a checksum with a difference. */
 static __always_inline void replace(__be16 *check, __u32 diff)
 {
 	__u32 sum = (__u16) ~*check + fold(diff);
@@ -138,7 +138,7 @@ static __always_inline void rewrite_headers(struct packet *p, const struct rewri
 		p->ip4->saddr = to->saddr[0];
 		p->ip4->daddr = to->daddr[0];
 		p->ip4->ttl--;
-		/* The TTL lost one. The checksum of an IP header is never left to a device. */
+		/* The TTL was decremented. The checksum of an IP header is never left to a device. */
 		replace(&p->ip4->check, (__u32)fold(to->addr_diff) + (__u16)~bpf_htons(0x0100));
 	} else {
 		__builtin_memcpy(&p->ip6->saddr, to->saddr, 16);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the plainest way to keep to a rate: what comes while the bucket is empty is dropped. */
+/* This file contains the simplest way to enforce a rate: packets that arrive while the bucket is
+ * empty are dropped. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -11,13 +12,13 @@ enum {
 	TC_DROP = 2,
 };
 
-const volatile __u64 rate = 1;	/* bytes a second */
+const volatile __u64 rate = 1;	/* bytes per second */
 const volatile __u64 burst = 1; /* bytes */
 
 struct bucket {
 	struct bpf_spin_lock lock;
 	__u64 tokens; /* bytes */
-	__u64 filled; /* when it was so */
+	__u64 filled; /* time at which tokens was correct */
 };
 
 struct {

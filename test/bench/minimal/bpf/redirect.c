@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the shortest ways from one wire to another: no packet is looked at but for its destination's
- * being one host, and none is changed but for its hardware addresses. */
+/* This file contains the shortest paths from one wire to another: of a packet, only the hardware
+ * addresses are read and changed. */
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -25,8 +25,8 @@ struct {
 	__type(value, __u32);
 } port SEC(".maps");
 
-/* The compiler must not know which object it is: it would take the zeroes in there now for what will be there at
- * run time. */
+/* Hides from the compiler which object this is. Otherwise it would use the zeroes that the object
+ * has at compile time instead of the values set at load. */
 static __always_inline const struct hop *hop_load(void)
 {
 	const struct hop *known = (const struct hop *)&hop;
@@ -35,7 +35,8 @@ static __always_inline const struct hop *hop_load(void)
 	return known;
 }
 
-/* Readdresses a frame to the next hop; frames to groups stay, neighbours are among those who send them. */
+/* Addresses a frame to the next hop. Frames to groups are left alone, since they include neighbour
+ * discovery. */
 static __always_inline int hop_write(void *data, void *end)
 {
 	const struct hop *to = hop_load();
@@ -56,7 +57,8 @@ int tc_redirect(struct __sk_buff *skb)
 	return bpf_redirect(hop.ifindex, 0);
 }
 
-/* To the far end of the wire at once, which only works for one that begins here. */
+/* Redirects directly to the far end of the wire, which only works if the near end is in this
+ * namespace. */
 SEC("tc")
 int tc_redirect_peer(struct __sk_buff *skb)
 {

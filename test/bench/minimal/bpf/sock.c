@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the least that a frontend needs at the socket: one constant is replaced by another. */
+/* This file contains the least that a frontend needs at the socket: one constant is replaced with
+ * another. */
 
 #include <linux/bpf.h>
 #include <stdbool.h>
@@ -10,7 +11,7 @@ enum {
 };
 
 struct endpoint {
-	__be32 addr[4]; /* IPv4: the first word */
+	__be32 addr[4]; /* IPv4: only the first word */
 	__be32 port;
 };
 

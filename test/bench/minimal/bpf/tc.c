@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the least that a node port needs at tc: headers are written directly, and the checksum of TCP
- * or UDP is changed by two calls with differences that were known before. */
+/* This file contains the least that a node port needs at tc: headers are written directly, and the
+ * checksum of TCP or UDP is updated in two calls with precomputed differences. */
 
 #include "wrap.h"
 
@@ -9,8 +9,8 @@ enum {
 	TC_DROP = 2,
 };
 
-/* Two calls and no fewer: a packet whose checksum is partial, as every one that GRO merged, only has the sum of its
- * pseudo header in the field. The addresses are part of that and the ports are not. */
+/* It takes two calls: in a packet with a partial checksum, such as any that GRO merged, the field
+ * only holds the sum of the pseudo header, which includes the addresses but not the ports. */
 static __always_inline int tc_apply(struct __sk_buff *skb, struct packet *p, const struct rewrite *to)
 {
 	__u64 udp = p->proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the least that direct server return needs: a header of IP around a packet in one piece, from
- * the node to the backend. */
+/* This file contains the least that direct server return needs: an IP header around an unfragmented
+ * packet, from the node to the backend. */
 #pragma once
 
 #include "flows.h"
@@ -10,7 +10,7 @@ static __always_inline __u32 wrap_len(bool is_v4)
 	return is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 }
 
-/* Takes a hop from a packet, and returns its length without the header of its link. */
+/* Decrements the TTL of a packet, and returns its length without the link header. */
 static __always_inline __u16 wrap_inner(struct packet *p)
 {
 	if (!p->ip4) {
@@ -56,7 +56,7 @@ static __always_inline bool wrap_ip6(struct ipv6hdr *ip, void *end, const struct
 	return true;
 }
 
-/* Writes what is around a packet, once there is room. */
+/* Writes the outer headers, once there is room for them. */
 static __always_inline bool wrap_write(void *data, void *end, bool is_v4, const struct rewrite *to, __u16 len)
 {
 	struct ethhdr *eth = data;

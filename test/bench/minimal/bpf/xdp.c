@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the least that a node port needs at XDP: everything is written directly, and the checksum of
- * TCP or UDP is changed by hand. It has to be complete, so nobody may have left it to a device. */
+/* This file contains the least that a node port needs at XDP: everything is written directly, and
+ * the checksum of TCP or UDP is updated by hand. The checksum must be complete, not left to a
+ * device. */
 
 #include "wrap.h"
 
@@ -25,7 +26,7 @@ static __always_inline int xdp_apply(struct packet *p, const struct rewrite *to,
 	rewrite_headers(p, to);
 	if (p->proto == IPPROTO_TCP) {
 		replace(check, diff);
-	} else if (*check) { /* 0 = there is none, and must not become the result */
+	} else if (*check) { /* 0 = no checksum, and must not become the result */
 		replace(check, diff);
 		if (!*check)
 			*check = 0xffff;

@@ -1,5 +1,6 @@
-// Package limited runs what loads programs with the capabilities that the agent has in a cluster, also where the
-// process is root: the verifier has other rules for other capabilities, and emits other code.
+// Package limited runs functions that load programs with the capabilities that the agent has in a
+// cluster, even if the process is root: the verifier applies other rules with other capabilities,
+// and emits other code.
 package limited
 
 import (
@@ -10,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// set is a set of capabilities, as the kernel has it.
+// set is a set of capabilities in the kernel's format.
 type set uint64
 
 func setOf(capabilities ...int) set {
@@ -21,12 +22,13 @@ func setOf(capabilities ...int) set {
 	return s
 }
 
-// agent is what the agent declares.
+// agent returns the capabilities that the agent declares.
 func agent() set { return setOf(unix.CAP_BPF, unix.CAP_NET_ADMIN, unix.CAP_PERFMON) }
 
-// Do runs fn on a thread on which CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON are in effect and no others, and returns its
-// error. Goroutines that fn starts are on other threads, with what the process has. To load in a network namespace,
-// call it in Netns.Do: entering and leaving a namespace take more.
+// Do runs fn on a thread with exactly CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON in effect, and returns
+// its error. Goroutines that fn starts are on other threads, with the process's capabilities. To
+// load programs in a network namespace, call Do inside Netns.Do: entering and leaving a namespace
+// needs more capabilities.
 func Do(fn func() error) error { return with(agent(), fn) }
 
 // Check returns an error unless exactly the agent's capabilities are in effect on the calling thread.
@@ -41,8 +43,8 @@ func Check() error {
 	return nil
 }
 
-// with runs fn with other capabilities in effect. Those that are only permitted mean nothing to the kernel until a
-// thread raises them again, which is done afterwards.
+// with runs fn with other capabilities in effect. The kernel ignores capabilities that are merely
+// permitted until the thread raises them again, which with does afterwards.
 func with(want set, fn func() error) (err error) {
 	runtime.LockOSThread()
 	before, err := effective()
@@ -52,7 +54,7 @@ func with(want set, fn func() error) (err error) {
 	}
 	if missing := want &^ before; missing != 0 {
 		runtime.UnlockOSThread()
-		return fmt.Errorf("limit capabilities: %#x of them are not in effect in this process; run it as root", uint64(missing))
+		return fmt.Errorf("limit capabilities: this process lacks %#x; run it as root", uint64(missing))
 	}
 	if err := setEffective(want); err != nil {
 		runtime.UnlockOSThread()

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// load loads a program that reads a packet at an offset that the packet gives.
+// load loads a program that reads from a packet at an offset that the packet contains.
 func load() error {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type: ebpf.XDP, License: "Dual BSD/GPL",
@@ -42,12 +42,13 @@ func load() error {
 	return prog.Close()
 }
 
-// Programs load, what needs CAP_SYS_ADMIN is refused, and afterwards it is not.
+// Programs load, operations that need CAP_SYS_ADMIN fail, and afterwards they work again.
 func TestDo(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
 	admin := func() error {
-		// Walking the programs of the machine takes CAP_SYS_ADMIN; that there is none is no refusal.
+		// Iterating over the machine's programs needs CAP_SYS_ADMIN. An empty list is not a
+		// refusal.
 		_, err := ebpf.ProgramGetNextID(0)
 		if errors.Is(err, os.ErrNotExist) {
 			return nil
@@ -55,11 +56,11 @@ func TestDo(t *testing.T) {
 		return err
 	}
 	if err := admin(); err != nil {
-		t.Fatalf("with everything: %v", err)
+		t.Fatalf("with all capabilities: %v", err)
 	}
 	err := Do(func() error {
 		if err := admin(); !errors.Is(err, unix.EPERM) {
-			t.Errorf("an act of CAP_SYS_ADMIN was not refused: %v", err)
+			t.Errorf("an operation that needs CAP_SYS_ADMIN was not refused: %v", err)
 		}
 		return errors.Join(Check(), load())
 	})
@@ -70,11 +71,11 @@ func TestDo(t *testing.T) {
 		t.Errorf("afterwards: %v", err)
 	}
 	if Check() == nil {
-		t.Error("the check is content with every capability")
+		t.Error("Check accepts a thread with all capabilities")
 	}
 }
 
-// What Do leaves out matters, and what it leaves in is needed.
+// The capabilities that Do drops matter, and those that it keeps are needed.
 func TestEveryCapabilityIsNeeded(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)
@@ -88,7 +89,7 @@ func TestEveryCapabilityIsNeeded(t *testing.T) {
 	}
 }
 
-// The namespace stays, other threads keep what they have, and a panic restores what was.
+// The namespace stays, other threads keep their capabilities, and a panic restores the thread's.
 func TestThreads(t *testing.T) {
 	rig.Root(t)
 	rig.NoLeaks(t)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains what runs before a program under test in every one of the repetitions that one system call
- * makes: it writes the next packet, and jumps. The program never returns here. */
+/* This file contains what runs before a program under test in each repetition of one system call:
+ * it writes the next packet and jumps to the program, which never returns here. */
 
 #include "../../frames/bpf/shape.h"
 
@@ -11,10 +11,10 @@ struct {
 	__type(value, __u32);
 } under_test SEC(".maps");
 
-/* How long every packet is. What the one before has put around it is taken off again. */
+/* The length of every packet. What the previous run added around the packet is removed again. */
 const volatile __u32 frame_len;
 
-/* Runs in which there was no packet to write to, or nothing to jump to. */
+/* The number of runs without a packet to write to, or without a program to jump to. */
 __u64 broken;
 
 SEC("xdp")
@@ -33,7 +33,7 @@ int xdp_run(struct xdp_md *ctx)
 SEC("tc")
 int tc_run(struct __sk_buff *skb)
 {
-	/* The kernel has one packet for all runs. */
+	/* The kernel uses one packet for all runs. */
 	skb->mark = 0;
 	if (skb->len > frame_len &&
 	    bpf_skb_adjust_room(skb, -(int)(skb->len - frame_len), BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO))
@@ -44,7 +44,7 @@ int tc_run(struct __sk_buff *skb)
 	return 0;
 }
 
-/* What is left when there is nothing to do. */
+/* The cost when there is nothing to do. */
 SEC("xdp")
 int xdp_empty(struct xdp_md *ctx __attribute__((unused)))
 {

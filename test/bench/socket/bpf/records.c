@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the socket programs with another place for what a connected socket dialled, to measure which
- * place costs what. All else is the product's own source. */
+/* This file contains the socket programs with other places for the record of what a connected socket dialled, to
+ * measure the cost of each place. Everything else is the product's own source. */
 
 #include <linux/bpf.h>
 #include <stdbool.h>
@@ -13,8 +13,8 @@ enum record {
 	RECORD_STORAGE,
 	RECORD_LRU,
 	RECORD_HASH,
-	RECORD_HASH_LAZY, /* takes memory for an entry when it comes */
-	RECORD_PRODUCT,	  /* as the product has it */
+	RECORD_HASH_LAZY, /* allocates an entry when it is added */
+	RECORD_PRODUCT,	  /* as in the product */
 };
 
 const volatile __u32 record;
@@ -41,7 +41,7 @@ struct {
 	__type(value, struct sock_peer);
 } peers_lazy SEC(".maps");
 
-/* As the product had it first: all in socket storage. */
+/* The product's first design: everything in socket storage. */
 static __always_inline void record_store(struct bpf_sock_addr *ctx, const struct sock_peer *peer)
 {
 	struct sock_peer *stored;
@@ -79,7 +79,7 @@ static __always_inline void record_remember(struct bpf_sock_addr *ctx, const str
 		bpf_map_update_elem(&peers_lazy, &cookie, &peer, BPF_ANY);
 }
 
-/* At the end of a socket of whatever protocol. */
+/* At the end of a socket of any protocol. */
 static __always_inline void record_release(__u64 cookie)
 {
 	if (record == RECORD_PRODUCT)
@@ -123,15 +123,15 @@ static __always_inline struct sock_peer *record_find(struct bpf_sock_addr *ctx)
 	return NULL;
 }
 
-/* The product's source calls these by the names of its own. Records other than the product's take every protocol,
- * so they are measured with UDP too. */
+/* The product's source calls these functions by its own names. Records other than the product's cover every
+ * protocol, so they are measured with UDP too. */
 #define peer_remember record_remember
 #define peer_forget record_forget
 #define peer_find record_find
 #define peer_release record_release
 #include "../../../../bpf/sock.c"
 
-/* The product's looks at the protocol first. */
+/* The product's program checks the protocol first. */
 SEC("cgroup/sock_release")
 int sock_release_any(struct bpf_sock *ctx)
 {

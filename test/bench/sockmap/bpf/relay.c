@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the least that takes messages past TCP, and what forwards for a proxy inside of the kernel.
- * Both find the other socket by ports, which only a benchmark may: they look at nothing, and hold nothing up. */
+/* This file contains the least that takes messages past TCP, and a relay that forwards for a proxy
+ * inside the kernel. Both find the other socket by ports, which only a benchmark may do: they check
+ * nothing, and never wait. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -26,7 +27,7 @@ struct {
 	__type(value, __u64);
 } relayed SEC(".maps");
 
-/* Which socket gets what another one receives; it may be the same. */
+/* The socket that receives what another one gets; it may be the same. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
