@@ -1,6 +1,6 @@
-// Command kernels runs the project's own tests on other kernels than the one that runs here: each of Debian's kernels
-// that are pinned, or those that are named, boots in a virtual machine and gets the static test binaries. README.md says
-// more.
+// Command kernels runs the project's own tests on kernels other than the running one: it boots each
+// of the pinned Debian kernels, or the named ones, in a virtual machine and runs static test
+// binaries there. See README.md.
 package main
 
 import (
@@ -28,8 +28,8 @@ func main() {
 func run(ctx context.Context) error {
 	output := flag.String("output", "_output/kernels", "`directory` for logs and results")
 	only := flag.String("only", "", "run only the suites with these `names`")
-	fetch := flag.Bool("fetch", false, "fetch the kernels and run nothing")
-	shell := flag.Bool("shell", false, "boot the kernel that is named and give a shell")
+	fetch := flag.Bool("fetch", false, "fetch the kernels without running anything")
+	shell := flag.Bool("shell", false, "boot the named kernel and open a shell")
 	pin := flag.Bool("pin", false, "print the pins with the newest package of every kernel")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: kernels [options] [KERNEL...]")
@@ -85,7 +85,7 @@ func fetchAll(ctx context.Context, pins []debian.Pin) ([]*debian.Kernel, error) 
 	return kernels, nil
 }
 
-// printNewest prints nothing unless every kernel was found, so the output can replace the file.
+// printNewest prints nothing unless all kernels are found, so that the output can replace the file.
 func printNewest(ctx context.Context, pins []debian.Pin) error {
 	for i, pin := range pins {
 		newest, err := debian.Newest(ctx, pin)

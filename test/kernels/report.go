@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// kernelResult is how a kernel went.
+// kernelResult is the outcome on one kernel.
 type kernelResult struct {
 	kernel, release string
 	took            time.Duration
 	suites          []suiteResult
-	instructions    map[string]uint32 // by program; nil where no program is loaded
+	instructions    map[string]uint32 // by program; nil if no program was loaded
 }
 
 type suiteResult struct {
@@ -30,7 +30,7 @@ type suiteResult struct {
 	took          time.Duration
 }
 
-// add takes in how another machine with the kernel went.
+// add merges the outcome of another machine with the same kernel.
 func (k *kernelResult) add(other kernelResult) {
 	k.took += other.took
 	k.suites = append(k.suites, other.suites...)
@@ -39,7 +39,8 @@ func (k *kernelResult) add(other kernelResult) {
 	}
 }
 
-// readInstructions reads what the suite that loads every program has left in the kernel's directory.
+// readInstructions reads the file that the suite which loads every program has left in the kernel's
+// directory.
 func (k *kernelResult) readInstructions(dir string) error {
 	content, err := os.ReadFile(filepath.Join(dir, "programs", "instructions.json"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -54,7 +55,7 @@ func (k *kernelResult) readInstructions(dir string) error {
 	return nil
 }
 
-// report prints the tables and writes instructions.json. The error says that not all passed.
+// report prints the tables and writes instructions.json. It returns an error if a suite failed.
 func report(dir string, results []kernelResult) error {
 	fmt.Println()
 	passed, failed := 0, 0
@@ -82,7 +83,7 @@ func report(dir string, results []kernelResult) error {
 	return nil
 }
 
-// programs returns the names of all programs that were loaded on any kernel.
+// programs returns the names of all programs loaded on any kernel.
 func programs(results []kernelResult) []string {
 	names := map[string]bool{}
 	for _, k := range results {
@@ -93,12 +94,13 @@ func programs(results []kernelResult) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// walked returns what the verifier walked for a program, nil where that is not known.
+// walked returns the number of instructions that the verifier processed for a program, nil if
+// unknown.
 func (k kernelResult) walked(program string) *uint32 {
 	if n := k.instructions[program]; n > 0 {
 		return &n
 	}
-	return nil // not loaded, or by a kernel before 5.16, which does not tell
+	return nil // not loaded, or loaded by a kernel before 5.16, which does not say
 }
 
 func printInstructions(w io.Writer, results []kernelResult) error {
@@ -128,7 +130,8 @@ func printInstructions(w io.Writer, results []kernelResult) error {
 	return table.Flush()
 }
 
-// writeInstructions writes kernels -> release and programs -> instructions; null is "n/a".
+// writeInstructions writes two maps: from kernels to releases, and from programs to instructions;
+// null is "n/a".
 func writeInstructions(path string, results []kernelResult) error {
 	type entry struct {
 		Release  string             `json:"release"`

@@ -29,7 +29,7 @@ func TestInstructions(t *testing.T) {
 	other := kernelResult{kernel: "6.1", release: "6.1.0-1", suites: []suiteResult{{name: "a", ok: true}}, took: 1}
 	other.add(loads)
 	if len(other.suites) != 1 || other.took != 1 {
-		t.Errorf("of two machines there is %+v", other)
+		t.Errorf("result merged from two machines: %+v", other)
 	}
 	results := []kernelResult{other, refuses}
 

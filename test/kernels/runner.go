@@ -19,7 +19,7 @@ import (
 	"fairlead.io/fairlead/test/kernels/vm"
 )
 
-// logLines is how much of a failed suite's log is printed.
+// logLines is the number of lines printed of a failed suite's log.
 const logLines = 60
 
 // runner boots kernels and runs suites on them.
@@ -27,9 +27,9 @@ type runner struct {
 	busybox  string
 	output   string
 	suites   []suite
-	tree     string          // the top of the source tree
-	binaries string          // a directory that goes with close
-	built    map[string]bool // by name
+	tree     string          // top of the source tree
+	binaries string          // directory removed by close
+	built    map[string]bool // names of the binaries built so far
 }
 
 func newRunner(busybox, output string, suites []suite) (*runner, error) {
@@ -55,17 +55,19 @@ type guest struct {
 	machine *vm.Machine
 	suites  []suite
 	jobs    []vm.Job
-	out     bytes.Buffer // what is told of it
+	out     bytes.Buffer // output about it
 	result  kernelResult
-	err     error // of the rig; what the kernel or a suite did wrong is in the result
+	err     error // of the machine; failures of the kernel or a suite are in the result
 }
 
-// machines is how many there are for the suites of a kernel, so that none is left to run alone for minutes at the end.
+// machines is the number of machines that share the suites of a kernel, so that none runs alone for
+// minutes at the end.
 const machines = 2
 
-// runAll runs every kernel, also after one has failed, and reports. A machine keeps one processor busy, so there run as
-// many at once as there are processors; what is told of each comes when it has ended. The newest kernel, on which all
-// takes longest, begins, and of each the machine with the longest suite: what begins last is to be short.
+// runAll runs every kernel, even after one has failed, and reports the results. A machine keeps one
+// processor busy, so as many run at once as there are processors; the output of each appears when
+// it has ended. The newest kernel, on which everything takes longest, runs first, and of each
+// kernel the machine with the longest suite: whatever starts last should be short.
 func (r *runner) runAll(ctx context.Context, kernels []*debian.Kernel) error {
 	var guests []*guest
 	for _, kernel := range slices.Backward(kernels) {
@@ -149,7 +151,7 @@ func (g *guest) run(ctx context.Context) error {
 	return g.result.readInstructions(g.machine.Dir)
 }
 
-// add keeps a result and tells it.
+// add records a result and prints it.
 func (g *guest) add(s suiteResult) {
 	g.result.suites = append(g.result.suites, s)
 	how := "ok"
@@ -159,7 +161,7 @@ func (g *guest) add(s suiteResult) {
 	fmt.Fprintf(&g.out, "%-6s  %-10s %6.1f s  %s\n", how, s.name, s.took.Seconds(), s.verdict)
 }
 
-// suitesOf returns what is to run on the kernel.
+// suitesOf returns the suites to run on the kernel.
 func (r *runner) suitesOf(kernel *debian.Kernel) []suite {
 	var wanted []suite
 	for _, s := range r.suites {
@@ -179,15 +181,15 @@ func (r *runner) shell(ctx context.Context, kernel *debian.Kernel) error {
 	return g.machine.Shell(ctx)
 }
 
-// guest prepares a machine with the kernel, and with what the suites need inside.
+// guest prepares a machine with the kernel and everything that the suites need.
 func (r *runner) guest(ctx context.Context, kernel *debian.Kernel, suites []suite, name string) (*guest, error) {
 	if len(suites) == 0 {
 		return nil, errors.New("no suite is left to run on it")
 	}
 	m := &vm.Machine{
 		Image: kernel.Image, Busybox: r.busybox, Dir: filepath.Join(r.output, kernel.Kernel, name),
-		// All that may lack is lacking by mistake: a test that skips proves nothing. An emulated processor takes ten
-		// times as long as the real one or more.
+		// Whatever is missing is missing by mistake: a skipped test proves nothing. An emulated
+		// processor is at least ten times slower than the real one.
 		Env: []string{"FAIRLEAD_REQUIRE=root links sctp netkit fq nfqueue", "MACHINE_SLOWER=4"},
 	}
 	needed := modules()
@@ -212,12 +214,12 @@ func (r *runner) guest(ctx context.Context, kernel *debian.Kernel, suites []suit
 	return &guest{kernel: kernel, machine: m, suites: suites, jobs: jobs}, nil
 }
 
-// modules are those of the kernel's modules that the suites use, but for what some of them need alone.
+// modules returns the kernel modules that the suites use, except those that only some of them need.
 func modules() []string {
 	return []string{"veth", "udp_diag", "tcp_diag", "bridge", "8021q", "bonding", "sctp", "sch_ingress", "cls_bpf", "sch_fq", "vxlan", "tcp_bbr", "sch_netem"}
 }
 
-// build builds what the suite runs, unless that was done for another kernel.
+// build builds the suite's binaries unless that was done for another kernel.
 func (r *runner) build(ctx context.Context, s suite) error {
 	how := []string{"build"}
 	if s.isTest() {
@@ -239,7 +241,7 @@ func (r *runner) build(ctx context.Context, s suite) error {
 	return nil
 }
 
-// goBuild builds a binary of that name from a package, by the module of a directory.
+// goBuild builds a binary of the given name from a package, in the module of a directory.
 func (r *runner) goBuild(ctx context.Context, name, dir, pkg string, how ...string) error {
 	if r.built[name] {
 		return nil
@@ -254,7 +256,7 @@ func (r *runner) goBuild(ctx context.Context, name, dir, pkg string, how ...stri
 	return nil
 }
 
-// showLog writes of a log what tells why it failed.
+// showLog prints the part of a log that shows why it failed.
 func showLog(out io.Writer, path string) {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -15,32 +15,33 @@ import (
 
 const module = "fairlead.io/fairlead/"
 
-// suite is something to run on kernels. All of it is built here, statically, and runs in a directory of its own.
+// suite is something to run on kernels. Everything is built here, statically, and runs in a
+// directory of its own.
 type suite struct {
 	name    string
-	pkg     string   // a package whose tests run, or a command
-	args    []string // for tests, more flags
-	beside  []string // packages whose commands are put beside it
+	pkg     string   // package of the tests or of the command to run
+	args    []string // more flags for the tests
+	beside  []string // packages of commands to put into the same directory
 	foreign []foreign
-	modules []string // of the kernel, that the others do without
-	command bool     // it is one, and no tests
-	without []string // kernels that have nothing for it to test
-	alone   []alone  // tests that one of its kernels is enough for
-	files   []string // files of the tree that it reads, which are put where they are in the tree
+	modules []string // kernel modules that only this suite needs
+	command bool     // pkg is a command, not tests
+	without []string // kernels without anything for it to test
+	alone   []alone  // tests for which one kernel is enough
+	files   []string // files of the tree that it reads, put at the same paths
 	limit   time.Duration
-	refuses *regexp.Regexp // for a command that has to fail with exit code 1: what it has to say
+	refuses *regexp.Regexp // for a command that must fail with exit code 1: what it must print
 }
 
-// alone are tests that run on one kernel, for a reason that is said where it is chosen.
+// alone names tests that run on one kernel only, for the reason given where it is used.
 type alone struct {
 	kernel string
-	tests  string // a pattern
+	tests  string // pattern of test names
 }
 
-// foreign is a command of others that is put beside a suite.
+// foreign is a third-party command that is put into a suite's directory.
 type foreign struct {
 	name string
-	dir  string // of the module of ours that says in which version
+	dir  string // directory of our module that pins its version
 	pkg  string
 }
 
@@ -48,30 +49,35 @@ type foreign struct {
 // everything else does.
 const otherRates = "^TestBandwidth(AfterAnother|Direct|OfAgent|Queues|Tunnel)$"
 
-// suites are what runs where the agent has to work. Whatever else is to be proven on every kernel becomes a line here.
-// Alone on two cores each takes a sixth of its limit, on the kernel where it takes longest; the rest is for machines with other
-// work to do. They are dealt out by that, so a limit that does not say what a suite takes has a machine wait for another.
+// suites returns what runs where the agent must work. Anything else to be proven on every kernel
+// becomes a line here. Alone on two cores, each suite takes a sixth of its limit on the kernel
+// where it takes longest; the rest is for machines with other work to do. The limits also decide
+// how suites are dealt to machines, so a limit far from what a suite takes makes one machine wait
+// for another.
 func suites() []suite {
 	return []suite{
 		{name: "programs", pkg: "test/kernels/programs", args: []string{"-test.short"}, limit: 3 * time.Minute},
 		{name: "maps", pkg: "pkg/maps", limit: 2 * time.Minute},
 		{
 			name: "datapath", pkg: "pkg/datapath", limit: 7 * time.Minute,
-			// These fail or kill an agent at every step, a second of emulation each: the steps are not the kernel's. Nor is
-			// whom the agent keeps waiting, how it finds room for clients, or what it says of attachments that somebody else has
-			// changed. And to grow under XDP takes half a minute more than at tc, for the same programs' maps; of what takes
-			// over from another version the rows are carried in the suite maps, and programs replaced under traffic by growth. Who
-			// comes first of those whom another proxy has translated is decided without the kernel, and takes nft.
+			// These make every step fail, or kill an agent at every step, at a second of emulation
+			// each: the steps do not depend on the kernel. Nor does which clients the agent keeps waiting,
+			// how it makes room for clients, or what it reports about attachments that others have
+			// changed. Growing under XDP takes half a minute longer than at tc, for the maps of the
+			// same programs; taking over from another version is covered by the suite maps for the
+			// rows, and by growth for replacing programs under traffic. The order among those whose
+			// connections another proxy has translated is decided without the kernel, and needs
+			// nft.
 			args: []string{"-test.skip=^(TestCrashAtEveryStep|TestGrowFails|TestCrashWhileFlowsGrow|TestGrowFlowsFails|TestEnlargeFails|TestAttachFails|TestAttachFailsToMove|TestAttachFailsToSwitch|TestGrowthKeepsNobodyWaiting|TestClientsGetRoom|TestTakeOver|TestTakeOverLate|TestTakeOverAgain|TestTakeOverUnderConnects|TestCheckAttachment|TestTake)$|^TestGrowFlowsUnderTraffic$/^tc_and_XDP$"},
 		},
 		{name: "optout", pkg: "pkg/optout", limit: time.Minute},
 		{
 			name: "netns", pkg: "test/netns", limit: 9 * time.Minute,
-			// Which sockets are stale is decided without the kernel. What it does to those and what it leaves alone, one of
-			// each kind shows.
+			// Which sockets are stale is decided without the kernel. One of each kind shows what
+			// the kernel does to those, and what it leaves alone.
 			args: []string{"-test.skip=^TestStaleIsGoneForGood$/^(another_|it_has|it_ends|it_is|it_drains_with|the_frontend|the_Service)|^TestStaleStreams$/^(does_not|another_port|the_Service)"},
 		},
-		// A machine for tests may have no VLANs, no bonds and no SCTP, and these do.
+		// A machine for tests may lack VLANs, bonds and SCTP; these machines have them.
 		{name: "links", pkg: "test/netns/outside", args: []string{"-test.run=^TestLinks$"}, limit: 3 * time.Minute},
 		{name: "sctp", pkg: "test/netns/outside", args: []string{"-test.run=^TestSCTP$"}, limit: 5 * time.Minute},
 		{
@@ -82,7 +88,8 @@ func suites() []suite {
 			name: "policies", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni"},
 			foreign: []foreign{{name: "kube-network-policies", dir: "test/policies", pkg: "sigs.k8s.io/kube-network-policies/cmd"}},
 			modules: []string{"nft_ct", "nft_queue", "nfnetlink_queue"}, args: []string{"-test.run=^TestNetworkPolicy$"},
-			// It is the stack and nftables that this stands on, and those are alike; the newest takes twice as long, for the programs of three nodes.
+			// This relies on the stack and nftables, which are alike on all kernels; the newest one
+			// takes twice as long, for the programs of three nodes.
 			without: []string{"6.12", "7.2"}, limit: 3 * time.Minute,
 		},
 		{
@@ -90,18 +97,22 @@ func suites() []suite {
 			args:    []string{"-test.run=^TestBandwidth(ByStack)?$"},
 			without: []string{"6.12"}, limit: 14 * time.Minute,
 			alone: []alone{
-				// The oldest kernel's emulated stack is the faster one. Who uses ECN is marked by a helper that is older still.
+				// The oldest kernel's emulated stack is faster. The helper that marks ECN senders
+				// is older still.
 				{"6.1", "^TestBandwidthByStack$/^alone$"}, {"6.1", "^TestBandwidth$/^policed$/^ECN_1$"},
-				// Nine seconds of data, whichever kernel gets it: how that holds its senders is in the part about policing too.
+				// Nine seconds of data on any kernel. How the rate holds back senders is also
+				// tested by the part about policing.
 				{"6.1", "^TestBandwidth$/^far$"},
-				// Only newer ones have bands, and keep the time of a datagram as it leaves a namespace.
+				// Only newer kernels have bands, and keep the time of a datagram when it leaves a
+				// namespace.
 				{"7.2", "^TestBandwidth.*$/^bands$"}, {"7.2", "^TestBandwidth$/^paced$"},
 			},
 		},
 		{
 			name: "rates", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=" + otherRates},
 			without: []string{"6.12"}, limit: 8 * time.Minute,
-			// The newest kernel's tunnel is emulated at 30 Mbit/s, of which a rate of 10 is no more to be judged; the oldest's at 74.
+			// The newest kernel's emulated tunnel reaches 30 Mbit/s, too little to judge a rate of
+			// 10; the oldest's reaches 74.
 			alone: []alone{{"6.1", "^TestBandwidthTunnel$"}},
 		},
 		{
@@ -116,7 +127,7 @@ func suites() []suite {
 	}
 }
 
-// refusals are what runs where the agent has to refuse the kernel.
+// refusals returns what runs where the agent must refuse the kernel.
 func refusals() []suite {
 	return []suite{{
 		name: "agent", command: true, pkg: "cmd/fairlead", files: []string{"test/demo/manifests/web.yaml"}, limit: time.Minute,
@@ -125,7 +136,7 @@ func refusals() []suite {
 	}}
 }
 
-// chooseSuites returns all suites of either kind, or those with the names.
+// chooseSuites returns all suites of either kind, or the named ones.
 func chooseSuites(names []string) (chosen []suite, err error) {
 	all := slices.Concat(suites(), refusals())
 	if len(names) == 0 {
@@ -141,8 +152,8 @@ func chooseSuites(names []string) (chosen []suite, err error) {
 	return chosen, nil
 }
 
-// deal gives each of so many machines, or of fewer, suites that may take about as long together as those of the others. The
-// limits say how long that is. Without any suites there is one machine for none.
+// deal distributes the suites over up to the given number of machines so that all take about the
+// same time, according to the limits. Without suites there is one machine with none.
 func deal(all []suite, machines int) [][]suite {
 	shares := make([][]suite, max(1, min(machines, len(all))))
 	limits := make([]time.Duration, len(shares))
@@ -154,10 +165,10 @@ func deal(all []suite, machines int) [][]suite {
 	return shares
 }
 
-// isTest tells a package of tests from a command.
+// isTest reports whether the suite is a package of tests, not a command.
 func (s suite) isTest() bool { return !s.command }
 
-// on returns the suite without the tests that another kernel is enough for.
+// on returns the suite without the tests for which another kernel is enough.
 func (s suite) on(kernel string) suite {
 	var skip []string
 	for _, a := range s.alone {
@@ -171,7 +182,7 @@ func (s suite) on(kernel string) suite {
 	return s
 }
 
-// job returns what the machine runs.
+// job returns the job that the machine runs.
 func (s suite) job() vm.Job {
 	args := append([]string{"./" + s.name}, s.args...)
 	if s.isTest() {
@@ -181,7 +192,7 @@ func (s suite) job() vm.Job {
 	return vm.Job{Name: s.name, Args: args, Limit: s.limit}
 }
 
-// verdict says in a few words how the suite went, and whether it passed.
+// verdict describes the outcome of the suite in a few words, and reports whether it passed.
 func (s suite) verdict(result vm.Result) (text string, ok bool, err error) {
 	log, err := os.ReadFile(result.Log)
 	if err != nil {
@@ -207,7 +218,7 @@ func (s suite) verdict(result vm.Result) (text string, ok bool, err error) {
 	return fmt.Sprintf("%d passed", passed), passed > 0, nil
 }
 
-// outcomes returns the names of the tests that ended so, by PASS, FAIL and SKIP.
+// outcomes returns the names of the tests with the given outcome: PASS, FAIL or SKIP.
 func outcomes(log string) map[string][]string {
 	names := map[string][]string{}
 	for _, m := range regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL|SKIP): (\S+)`).FindAllStringSubmatch(log, -1) {
@@ -216,7 +227,7 @@ func outcomes(log string) map[string][]string {
 	return names
 }
 
-// complaint returns what the tests that failed have said; of a log without such, the end.
+// complaint returns the output of the tests that failed, or the end of the log if no test failed.
 func complaint(log string) string {
 	failed := outcomes(log)["FAIL"]
 	var said []string
@@ -238,10 +249,10 @@ func complaint(log string) string {
 	return strings.Join(said[max(0, len(said)-logLines):], "\n")
 }
 
-// speaker is the line of a log that says which test's lines follow.
+// speaker matches the lines of a log that say which test the following lines come from.
 var speaker = regexp.MustCompile(`^(?:=== (?:RUN|NAME|CONT|PAUSE) +|\s*--- (?:PASS|FAIL|SKIP): )(\S+)`)
 
-// payload returns the files of the suite in the machine; the binaries are in dir.
+// payload returns the suite's files in the machine; the binaries are in dir.
 func (s suite) payload(dir, tree string) []vm.File {
 	in := vm.JobDir(s.name)
 	files := []vm.File{{Path: in + "/" + s.name, Mode: 0o755, Source: filepath.Join(dir, s.name)}}

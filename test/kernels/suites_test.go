@@ -57,7 +57,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// Of a log of many tests, what the ones that failed have said is shown.
+// From a log of many tests, only the output of the failed ones is shown.
 func TestComplaint(t *testing.T) {
 	const log = "=== RUN   TestA\n    a.go:1: from a\n--- PASS: TestA (0.1s)\n=== RUN   TestB\n=== RUN   TestB/c\n    b.go:2: too late\n" +
 		"=== RUN   TestD\n    d.go:3: from d\n=== NAME  TestB/c\n    b.go:4: and wrong\n--- FAIL: TestB (0s)\n    --- FAIL: TestB/c (0s)\n" +
@@ -68,16 +68,16 @@ func TestComplaint(t *testing.T) {
 		t.Errorf("have\n%s\nwant\n%s", have, want)
 	}
 	if have := complaint("=== RUN   TestA\npanic: it hangs\n"); have != "=== RUN   TestA\npanic: it hangs" {
-		t.Errorf("of a log without an end: %s", have)
+		t.Errorf("complaint about a truncated log: %s", have)
 	}
 }
 
-// Every suite runs on one machine of each kernel, and no machine waits for another for long.
+// Every suite runs on one machine of each kernel, and the machines take about the same time.
 func TestDeal(t *testing.T) {
 	for n := range 4 {
 		shares := deal(suites(), n)
 		if want := max(1, n); len(shares) != want {
-			t.Fatalf("for %d machines there are %d shares", n, len(shares))
+			t.Fatalf("%d machines have %d shares", n, len(shares))
 		}
 		ran, most, least := map[string]int{}, time.Duration(0), time.Duration(math.MaxInt64)
 		for _, share := range shares {
@@ -101,11 +101,11 @@ func TestDeal(t *testing.T) {
 		t.Errorf("one suite runs on %d machines", len(shares))
 	}
 	if shares := deal(nil, 2); len(shares) != 1 || len(shares[0]) > 0 {
-		t.Errorf("without suites there are %v", shares)
+		t.Errorf("without suites, deal returns %v", shares)
 	}
 }
 
-// What is enough on one kernel runs there, and nowhere else.
+// Tests for which one kernel is enough run on that kernel and on no other.
 func TestAlone(t *testing.T) {
 	pins, err := debian.Pins()
 	if err != nil {
@@ -133,6 +133,6 @@ func TestChooseSuites(t *testing.T) {
 		t.Errorf("no names: %d suites, %v", len(all), err)
 	}
 	if _, err := chooseSuites([]string{"maps", "nosuch"}); err == nil {
-		t.Error("a suite that there is not was found")
+		t.Error("chooseSuites finds a suite that does not exist")
 	}
 }

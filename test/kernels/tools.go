@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// findTools returns the path of a static busybox once everything that this needs is there. As root it installs what is
-// missing.
+// findTools returns the path of a static busybox once all required tools are there. If run as root,
+// it installs the missing ones.
 func findTools(ctx context.Context) (busybox string, err error) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		return "", fmt.Errorf("find tools: the kernels are of amd64, and so has to be this machine")
+		return "", fmt.Errorf("find tools: the kernels are for amd64, so this machine must be amd64 too")
 	}
 	missing := missingPackages()
 	if len(missing) > 0 {
@@ -24,12 +24,12 @@ func findTools(ctx context.Context) (busybox string, err error) {
 		}
 	}
 	if missing := missingPackages(); len(missing) > 0 {
-		return "", fmt.Errorf("find tools: %s is installed, and still it is not there", strings.Join(missing, " "))
+		return "", fmt.Errorf("find tools: %s is installed, but its tools are still missing", strings.Join(missing, " "))
 	}
 	return exec.LookPath("busybox")
 }
 
-// missingPackages returns the packages of Debian and Ubuntu that would bring what is not there.
+// missingPackages returns the packages of Debian and Ubuntu that provide the missing tools.
 func missingPackages() []string {
 	var missing []string
 	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
@@ -41,7 +41,7 @@ func missingPackages() []string {
 	return missing
 }
 
-// isStatic reports whether a program runs without the libraries of this machine.
+// isStatic reports whether a program runs without this machine's libraries.
 func isStatic(path string) bool {
 	file, err := elf.Open(path)
 	if err != nil {
@@ -54,7 +54,7 @@ func isStatic(path string) bool {
 func install(ctx context.Context, packages []string) error {
 	list := strings.Join(packages, " ")
 	if _, err := exec.LookPath("apt-get"); err != nil || os.Geteuid() != 0 {
-		return fmt.Errorf("find tools: this needs %s, as Debian calls them; as root: apt-get install %s", list, list)
+		return fmt.Errorf("find tools: missing packages: %s (Debian's names); as root, run apt-get install %s", list, list)
 	}
 	fmt.Printf("installing %s\n", list)
 	for _, args := range [][]string{
@@ -63,7 +63,7 @@ func install(ctx context.Context, packages []string) error {
 	} {
 		cmd := exec.CommandContext(ctx, "apt-get", args...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		// What it says names the machine's mirror; apt-get by hand tells it to whoever wants to know.
+		// The output names the machine's mirror, so it is not shown; run apt-get by hand to see it.
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("install %s: apt-get %s: %w", list, args[0], err)
 		}

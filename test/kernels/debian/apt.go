@@ -16,8 +16,9 @@ import (
 	"strings"
 )
 
-// apt is Debian's client for one suite, with state, lists and configuration of its own in a directory that goes with
-// Close. The machine's package state is neither read nor written; its settings for reaching servers are kept.
+// apt is Debian's package client for one suite, with its own state, lists and configuration in a
+// directory that Close removes. It neither reads nor writes the machine's package state, but keeps
+// its settings for reaching servers.
 type apt struct {
 	suite  string
 	dir    string
@@ -53,7 +54,7 @@ func openApt(ctx context.Context, suite string) (_ *apt, err error) {
 	return a, nil
 }
 
-// Close removes the state.
+// Close removes the directory.
 func (a *apt) Close() error { return os.RemoveAll(a.dir) }
 
 func findKeyring() (string, error) {
@@ -70,8 +71,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// configure writes the configuration and the source. Lists of suites that get no more updates expire; the checksums
-// that are pinned make an old list harmless.
+// configure writes the configuration and the source. It accepts expired lists, since those of
+// suites without further updates expire; the pinned checksums make an old list harmless.
 func (a *apt) configure(ctx context.Context, keyring string) error {
 	for _, dir := range []string{"state/lists/partial", "cache/archives/partial", "none"} {
 		if err := os.MkdirAll(filepath.Join(a.dir, dir), 0o755); err != nil {
@@ -108,13 +109,13 @@ APT::Update::Error-Mode "any";
 	return nil
 }
 
-// networkSettings picks out how this machine reaches a server, such as a proxy.
+// networkSettings extracts the settings by which this machine reaches servers, such as a proxy.
 func networkSettings(dump []byte) string {
 	setting := regexp.MustCompile(`(?m)^Acquire::(https?|ftp|ForceIPv[46]|Proxy)\b.*\n`)
 	return string(bytes.Join(setting.FindAll(dump, -1), nil))
 }
 
-// run returns what a command of apt printed. The error has its last lines.
+// run returns the output of one of apt's commands. The error includes its error output.
 func (a *apt) run(ctx context.Context, dir string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = dir
@@ -136,7 +137,7 @@ func (a *apt) available(ctx context.Context) ([]Package, error) {
 	return parsePackages(bytes.NewReader(stanzas))
 }
 
-// parsePackages reads stanzas of fields, of which a package's ends with an empty line.
+// parsePackages parses stanzas of fields, each of which ends with an empty line.
 func parsePackages(stanzas io.Reader) ([]Package, error) {
 	var found []Package
 	var p Package
@@ -164,14 +165,14 @@ func parsePackages(stanzas io.Reader) ([]Package, error) {
 	return found, lines.Err()
 }
 
-// download returns the path of the package's file in dir.
+// download downloads the package's file to dir and returns its path.
 func (a *apt) download(ctx context.Context, p Package, dir string) (string, error) {
 	if _, err := a.run(ctx, dir, "apt-get", "-q", "download", p.Name+"="+p.Version); err != nil {
 		return "", fmt.Errorf("download %s: %w", p.Name, err)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, p.Name+"_*.deb"))
 	if err != nil || len(files) != 1 {
-		return "", fmt.Errorf("download %s: %d files came", p.Name, len(files))
+		return "", fmt.Errorf("download %s: found %d files, want one", p.Name, len(files))
 	}
 	file, err := os.Open(files[0])
 	if err != nil {

@@ -9,16 +9,17 @@ import (
 	"path/filepath"
 )
 
-// Kernel is a kernel that has been fetched.
+// Kernel is a fetched kernel.
 type Kernel struct {
 	Pin
-	Release string // what uname says, such as 6.1.0-50-cloud-amd64
-	Image   string // the path of what a machine boots
+	Release string // as in uname -r, such as 6.1.0-50-cloud-amd64
+	Image   string // path of the image that a machine boots
 
-	modules string // the directory that a running system has below /lib/modules
+	modules string // directory that a running system has below /lib/modules
 }
 
-// Cached returns the kernel of the pin if it is there, and an error that wraps fs.ErrNotExist if not.
+// Cached returns the kernel of the pin if it is in the cache, or else an error that wraps
+// fs.ErrNotExist.
 func Cached(pin Pin) (*Kernel, error) {
 	dir, err := cacheDir(pin)
 	if err != nil {
@@ -33,7 +34,7 @@ func Cached(pin Pin) (*Kernel, error) {
 	}, nil
 }
 
-// Fetch returns the kernel of the pin, which it downloads unless it is there, and tells log.
+// Fetch returns the kernel of the pin. If it has to download the kernel, it notes that in log.
 func Fetch(ctx context.Context, pin Pin, log io.Writer) (*Kernel, error) {
 	kernel, err := Cached(pin)
 	if err == nil {
@@ -54,7 +55,7 @@ func cacheDir(pin Pin) (string, error) {
 	return filepath.Join(base, "fairlead", "kernels", pin.Kernel+"_"+pin.Version()), nil
 }
 
-// fetch makes the kernel appear in the cache as a whole.
+// fetch downloads the kernel and makes it appear in the cache as a whole.
 func fetch(ctx context.Context, pin Pin) error {
 	dir, err := cacheDir(pin)
 	if err != nil {
@@ -94,14 +95,15 @@ func fetch(ctx context.Context, pin Pin) error {
 	if err := keep(tree, kept); err != nil {
 		return err
 	}
-	// Another run may have been faster; what is there is the same then.
+	// Another run may have been faster; its result is the same.
 	if err := os.Rename(kept, dir); err != nil && !exists(filepath.Join(dir, "release")) {
 		return fmt.Errorf("keep kernel: %w", err)
 	}
 	return nil
 }
 
-// keep picks out of the unpacked packages what a machine needs. Where that is has changed over the years.
+// keep copies the files that a machine needs from the unpacked packages. Their location has changed
+// over the years.
 func keep(tree, kept string) error {
 	if err := os.MkdirAll(kept, 0o755); err != nil {
 		return err
@@ -128,7 +130,7 @@ func keep(tree, kept string) error {
 	return os.WriteFile(filepath.Join(kept, "release"), []byte(filepath.Base(modules)), 0o644)
 }
 
-// one returns the only file that fits one of the patterns.
+// one returns the only file that matches one of the patterns.
 func one(dir string, patterns ...string) (string, error) {
 	var found []string
 	for _, pattern := range patterns {
@@ -139,7 +141,7 @@ func one(dir string, patterns ...string) (string, error) {
 		found = append(found, files...)
 	}
 	if len(found) != 1 {
-		return "", fmt.Errorf("unpack kernel: %d files fit %q, want one", len(found), patterns)
+		return "", fmt.Errorf("unpack kernel: %d files match %q, want one", len(found), patterns)
 	}
 	return found[0], nil
 }

@@ -13,32 +13,33 @@ import (
 	"strings"
 )
 
-// mirrorVariable names a mirror on a machine whose own sources have none.
+// mirrorVariable names a mirror on machines whose own sources have none.
 const mirrorVariable = "FAIRLEAD_DEBIAN_MIRROR"
 
-// errNoMirror tells what to do on a machine that is not Debian.
+// errNoMirror says what to do on a machine that does not run Debian.
 var errNoMirror = errors.New("find a mirror of Debian: the sources of this machine name none; set " + mirrorVariable +
 	" to one, such as https://HOST/debian, and install debian-archive-keyring")
 
-// mirror is where Debian's packages come from. Which one a machine uses is its own affair: it appears in no message
-// and in no file that stays.
+// mirror is where Debian's packages come from. The choice is private to the machine: the mirror
+// must not appear in messages or in files that are kept.
 type mirror struct {
 	main, security string
 }
 
-// findMirror returns the mirror of the variable, or else the one that the machine is configured for.
+// findMirror returns the mirror given by the variable, or else the one that the machine is
+// configured for.
 func findMirror() (mirror, error) {
 	if uri := strings.TrimSuffix(os.Getenv(mirrorVariable), "/"); uri != "" {
 		return mirror{main: uri, security: uri + "-security"}, nil
 	}
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil {
-		return mirror{}, fmt.Errorf("find out what this machine is: %w", err)
+		return mirror{}, fmt.Errorf("identify the distribution: %w", err)
 	}
 	if !isDebian(string(release)) {
 		return mirror{}, errNoMirror
 	}
-	// apt knows every form of its sources, and answers without having fetched a list.
+	// apt understands all formats of its sources, and answers even before it has fetched a list.
 	targets, err := exec.Command("apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Identifier: Packages").Output()
 	if err != nil {
 		return mirror{}, fmt.Errorf("read the sources of this machine: %w", err)
@@ -50,8 +51,8 @@ func isDebian(release string) bool {
 	return regexp.MustCompile(`(?m)^ID=["']?debian["']?$`).MatchString(release)
 }
 
-// parseTargets takes the first source of either kind: a suite of security updates has it in its name, and an archive of
-// its own.
+// parseTargets takes the first source of each kind. Suites with security updates are recognized by
+// their name; they have a separate archive.
 func parseTargets(targets io.Reader) (mirror, error) {
 	var m mirror
 	lines := bufio.NewScanner(targets)
@@ -80,7 +81,7 @@ func parseTargets(targets io.Reader) (mirror, error) {
 
 func isSecurity(suite string) bool { return strings.HasSuffix(suite, "-security") }
 
-// of returns the address of a suite's archive.
+// of returns the URI of a suite's archive.
 func (m mirror) of(suite string) string {
 	if isSecurity(suite) {
 		return m.security
@@ -88,7 +89,7 @@ func (m mirror) of(suite string) string {
 	return m.main
 }
 
-// hide replaces what would name the mirror.
+// hide replaces everything that names the mirror.
 func (m mirror) hide(text []byte) []byte {
 	for _, uri := range []string{m.main, m.security} {
 		text = bytes.ReplaceAll(text, []byte(uri), []byte("MIRROR"))

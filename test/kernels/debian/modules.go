@@ -13,14 +13,15 @@ import (
 	"strings"
 )
 
-// Module is a module of a kernel.
+// Module is a kernel module.
 type Module struct {
 	Name    string
 	Content []byte
 }
 
-// Modules returns the modules with these names and all that they depend on, in the order of loading. What is built into
-// the kernel is left out; what it does not have is an error. Compressed ones are unpacked with the busybox at the path.
+// Modules returns the modules with the given names and everything that they depend on, in loading
+// order. It leaves out modules built into the kernel, and fails if a module does not exist. It
+// unpacks compressed modules with the busybox at the given path.
 func (k *Kernel) Modules(busybox string, names ...string) ([]Module, error) {
 	files, err := k.moduleFiles()
 	if err != nil {
@@ -67,7 +68,8 @@ func (k *Kernel) Modules(busybox string, names ...string) ([]Module, error) {
 	return loaded, nil
 }
 
-// moduleFiles returns the paths of all modules by name. A name has underscores where a file may have dashes.
+// moduleFiles returns the paths of all modules by name. Names have underscores where files may have
+// dashes.
 func (k *Kernel) moduleFiles() (map[string]string, error) {
 	files := map[string]string{}
 	err := filepath.WalkDir(k.modules, func(path string, entry fs.DirEntry, err error) error {
@@ -107,7 +109,7 @@ func readModule(busybox, path string) ([]byte, error) {
 	return content, nil
 }
 
-// dependsOn returns the names of the modules that one needs, as it says itself.
+// dependsOn returns the names of the modules that a module needs, according to its .modinfo.
 func dependsOn(module []byte) ([]string, error) {
 	file, err := elf.NewFile(bytes.NewReader(module))
 	if err != nil {
@@ -115,7 +117,7 @@ func dependsOn(module []byte) ([]string, error) {
 	}
 	section := file.Section(".modinfo")
 	if section == nil {
-		return nil, errors.New("it has no .modinfo")
+		return nil, errors.New("the module has no .modinfo")
 	}
 	info, err := section.Data()
 	if err != nil {

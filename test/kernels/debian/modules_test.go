@@ -8,11 +8,11 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// On every kernel that has been fetched, modules come after what they need.
+// On every fetched kernel, modules follow the modules that they need.
 func TestModules(t *testing.T) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
-		rig.Lacking(t, "kernels", "there is no busybox")
+		rig.Lacking(t, "kernels", "no busybox found")
 	}
 	pins, err := Pins()
 	if err != nil {
@@ -40,10 +40,10 @@ func TestModules(t *testing.T) {
 			t.Errorf("%s: modules %v", pin.Kernel, names)
 		}
 		if strings.Contains(order, " af_packet ") {
-			t.Errorf("%s: af_packet is built in, and yet among the modules", pin.Kernel)
+			t.Errorf("%s: af_packet is built in, but listed among the modules", pin.Kernel)
 		}
 		if _, err := kernel.Modules(busybox, "no_such_module"); err == nil || !strings.Contains(err.Error(), "no_such_module") {
-			t.Errorf("%s: a module that is not there: %v", pin.Kernel, err)
+			t.Errorf("%s: a module that does not exist: %v", pin.Kernel, err)
 		}
 	}
 	if seen == 0 {

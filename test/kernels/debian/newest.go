@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// GoneError tells that the mirror has a package of this version no more.
+// GoneError reports that the mirror no longer has a package of this version.
 type GoneError struct {
 	Package Package
 	Suite   string
-	Newest  []Package // what could be pinned instead; empty when the suite has no such kernel any more
+	Newest  []Package // packages that could be pinned instead; empty if the suite no longer has such a kernel
 }
 
 // Error says what is gone, why, and what to do.
@@ -24,7 +24,7 @@ func (e *GoneError) Error() string {
 	return fmt.Sprintf("%s; it has %s %s now, which \"make pin-kernels\" pins", text, e.Newest[0].Name, e.Newest[0].Version)
 }
 
-// missing returns a *GoneError unless all that is pinned is available.
+// missing returns a *GoneError unless all pinned packages are available.
 func (p Pin) missing(available []Package) error {
 	for _, pkg := range p.Packages {
 		if slices.ContainsFunc(available, func(a Package) bool { return a.Name == pkg.Name && a.Version == pkg.Version }) {
@@ -39,7 +39,7 @@ func (p Pin) missing(available []Package) error {
 	return nil
 }
 
-// Newest returns the pin with the newest packages that its suite has.
+// Newest returns the pin with the newest packages in its suite.
 func Newest(ctx context.Context, pin Pin) (Pin, error) {
 	client, err := openApt(ctx, pin.Suite)
 	if err != nil {
@@ -61,7 +61,8 @@ func Newest(ctx context.Context, pin Pin) (Pin, error) {
 	return pin, nil
 }
 
-// newestOf returns the packages that take the places of the pin's, all of the newest version; nil when there are none.
+// newestOf returns the packages to replace the pin's, all of the newest version, or nil if there
+// are none.
 func newestOf(pin Pin, available []Package, less func(a, b string) (bool, error)) ([]Package, error) {
 	var newest []Package
 	for i, p := range pin.Packages {
@@ -88,8 +89,8 @@ func newestOf(pin Pin, available []Package, less func(a, b string) (bool, error)
 	return newest, nil
 }
 
-// fits reports whether a package has a role for the kernel. A name without an ABI, such as linux-image-6.1-cloud-amd64,
-// is of a package that is empty.
+// fits reports whether a package has a role for the kernel. Names without an ABI, such as
+// linux-image-6.1-cloud-amd64, are those of empty packages.
 func fits(name, role, kernel string) bool {
 	abi, ok := strings.CutPrefix(name, role+kernel+".")
 	if !ok {

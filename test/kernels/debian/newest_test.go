@@ -66,7 +66,7 @@ func TestMissing(t *testing.T) {
 	now := Package{"linux-image-6.1.0-2-cloud-amd64", "6.1.6-1", "b"}
 	pin := Pin{Kernel: "6.1", Suite: "s", Packages: []Package{old}}
 	if err := pin.missing([]Package{now, old}); err != nil {
-		t.Errorf("it is there: %v", err)
+		t.Errorf("all packages are available: %v", err)
 	}
 	again := old
 	again.Version = "6.1.5-2"

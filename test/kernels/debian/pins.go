@@ -1,5 +1,6 @@
-// Package debian gets the kernels that Debian builds for virtual machines: which packages are pinned, how they are
-// fetched without touching the package state of the machine, and where they are kept.
+// Package debian provides the kernels that Debian builds for virtual machines: it defines which
+// packages are pinned, fetches them without touching the machine's package state, and keeps them in
+// a cache.
 package debian
 
 import (
@@ -12,7 +13,7 @@ import (
 	"text/tabwriter"
 )
 
-// pinned is the only place that says which kernels there are.
+// pinned is the only place that defines which kernels there are.
 //
 //go:embed pins.txt
 var pinned string
@@ -22,23 +23,23 @@ const pinsHeader = `# The kernels of test-kernels: Debian's, for virtual machine
 # kernel by the newest of its suite.
 `
 
-// Pin is a kernel and the packages that it is made of.
+// Pin is a kernel and the packages that it consists of.
 type Pin struct {
-	Kernel   string // as it is called here, such as 6.1
-	Serves   bool   // the agent has to work on it; else it has to refuse it
-	Suite    string // of Debian, such as bookworm-security
+	Kernel   string // its name here, such as 6.1
+	Serves   bool   // the agent must work on it; otherwise the agent must refuse it
+	Suite    string // Debian's suite, such as bookworm-security
 	Packages []Package
 }
 
-// Package is a package of exactly one version.
+// Package is a package of one exact version.
 type Package struct {
 	Name, Version, SHA256 string
 }
 
-// Pins returns every kernel that is pinned, in the order of the file.
+// Pins returns all pinned kernels, in the order of the file.
 func Pins() ([]Pin, error) { return parsePins(pinned) }
 
-// Select returns the pins of the kernels that are named, or all when none is.
+// Select returns the pins of the named kernels, or all if no name is given.
 func Select(pins []Pin, kernels []string) ([]Pin, error) {
 	if len(kernels) == 0 {
 		return pins, nil
@@ -88,7 +89,7 @@ func parsePins(text string) ([]Pin, error) {
 	return pins, lines.Err()
 }
 
-// WritePins writes the pins in the form of the file.
+// WritePins writes the pins in the file's format.
 func WritePins(w io.Writer, pins []Pin) error {
 	if _, err := io.WriteString(w, pinsHeader); err != nil {
 		return err
@@ -106,11 +107,11 @@ func WritePins(w io.Writer, pins []Pin) error {
 	return table.Flush()
 }
 
-// Version returns the version that all packages of the kernel have.
+// Version returns the version of all packages of the kernel.
 func (p Pin) Version() string { return p.Packages[0].Version }
 
-// role returns what a package is to its kernel, such as linux-image- or linux-modules-: the part of its name that stays
-// from one version to the next.
+// role returns a package's role for its kernel, such as linux-image- or linux-modules-: the part of
+// its name that does not change from version to version.
 func (p Pin) role(pkg Package) (string, error) {
 	role, _, ok := strings.Cut(pkg.Name, p.Kernel)
 	if !ok {

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The file that is in the tree is in the form in which it would be written, and complete.
+// The file in the tree has the format that WritePins writes, and is complete.
 func TestPins(t *testing.T) {
 	pins, err := Pins()
 	if err != nil {
@@ -36,7 +36,7 @@ func TestPins(t *testing.T) {
 		}
 	}
 	if serving == 0 || serving == len(pins) {
-		t.Errorf("%d of %d kernels serve; both kinds are to be proven", serving, len(pins))
+		t.Errorf("%d of %d kernels serve, want some of either kind", serving, len(pins))
 	}
 }
 

@@ -11,12 +11,14 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// mostInstructions is what the verifier may walk for one program: a fifth of what it would.
+// mostInstructions is the limit of instructions that the verifier may process for one program: a
+// fifth of the kernel's limit.
 const mostInstructions = 200_000
 
-// configs are the extremes of every field of the configuration, each with each: the verifier leaves out what a constant
-// rules out, so what it accepts with one it may refuse with another. A short run has each extreme once: an emulated
-// machine takes seconds for each.
+// configs returns all combinations of the extremes of every field of the configuration: the
+// verifier skips code that a constant rules out, so it may accept a program with one configuration
+// and reject it with another. A short run has each extreme once, since an emulated machine takes
+// seconds for each configuration.
 func configs() []bpf.MapsPacketConfig {
 	if testing.Short() {
 		return []bpf.MapsPacketConfig{
@@ -35,7 +37,7 @@ func configs() []bpf.MapsPacketConfig {
 				list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: shift, ExternalClusterip: external})
 			}
 		}
-		// What else a program is told makes no difference to how it looks into one map more.
+		// The other settings do not affect how a program looks into one more map.
 		list = append(list, bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, ExternalClusterip: 1, Growing: 1, Bypass: 1, Masquerade: 1, Own: 1},
 			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Bypass: 1},
 			bpf.MapsPacketConfig{SnatFirst: ports[0], SnatLast: ports[1], TickShift: 10, Masquerade: 1},
@@ -44,7 +46,7 @@ func configs() []bpf.MapsPacketConfig {
 	return list
 }
 
-// The programs of packets load whatever they are told, and leave the verifier room.
+// The packet programs load with any configuration, well within the verifier's limit.
 func TestPacketPrograms(t *testing.T) {
 	rig.Root(t)
 	m, err := fairleadmaps.Create(fairleadmaps.Sizes{})
@@ -65,14 +67,15 @@ func TestPacketPrograms(t *testing.T) {
 		}
 	}
 	for name, walked := range most {
-		t.Logf("%s: the verifier walked %d instructions", name, walked)
+		t.Logf("%s: the verifier processed %d instructions", name, walked)
 		if walked > mostInstructions {
-			t.Errorf("%s: the verifier walked %d instructions, the most is %d", name, walked, mostInstructions)
+			t.Errorf("%s: the verifier processed %d instructions, want at most %d", name, walked, mostInstructions)
 		}
 	}
 }
 
-// walk loads an object and returns how many instructions the verifier walked for each program.
+// walk loads an object and returns the number of instructions that the verifier processed for each
+// program.
 func walk(t *testing.T, read func() (*ebpf.CollectionSpec, error), config bpf.MapsPacketConfig, m *fairleadmaps.Maps) map[string]uint32 {
 	t.Helper()
 	spec, err := read()
@@ -99,7 +102,7 @@ func walk(t *testing.T, read func() (*ebpf.CollectionSpec, error), config bpf.Ma
 		}
 		count, ok := info.VerifiedInstructions()
 		if !ok {
-			t.Errorf("the kernel does not say how many instructions of %s it walked", name)
+			t.Errorf("the kernel does not say how many instructions of %s it processed", name)
 		}
 		walked[name] = count
 	}

@@ -1,5 +1,5 @@
-// Package programs loads every program on the running kernel, in the way the agent does, and tells how many
-// instructions the verifier walked for each.
+// Package programs loads every program on the running kernel in the same way as the agent, and
+// reports the number of instructions that the verifier processed for each.
 package programs
 
 import (
@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// Every program that there is becomes attached. The file that the kernel matrix reads is written if JOB_OUT names
-// a directory for it.
+// Every existing program gets attached. If JOB_OUT names a directory, the test writes the file for
+// the kernel matrix there.
 func TestEveryProgramLoads(t *testing.T) {
 	rig.Root(t)
 	bpffs := rig.BPFFS(t)
@@ -57,7 +57,7 @@ func TestEveryProgramLoads(t *testing.T) {
 	if diff := cmp.Diff(compiled(t), slices.Sorted(maps.Keys(walked))); diff != "" {
 		t.Errorf("programs (-compiled +attached):\n%s", diff)
 	}
-	flows, err := d.Flows() // likewise
+	flows, err := d.Flows() // attaches more programs
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,14 +67,14 @@ func TestEveryProgramLoads(t *testing.T) {
 	if err := flows.Close(); err != nil {
 		t.Error(err)
 	}
-	peers, err := d.Peers(true) // by a program that is attached to nothing
+	peers, err := d.Peers(true) // loads a program that is not attached
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(peers.Each(func(uint64, fairleadmaps.SockPeer) {}), peers.Close()); err != nil {
 		t.Error(err)
 	}
-	t.Logf("instructions that the verifier walked: %v", walked)
+	t.Logf("instructions that the verifier processed: %v", walked)
 	if dir := os.Getenv("JOB_OUT"); dir != "" {
 		write(t, filepath.Join(dir, "instructions.json"), walked)
 	}

@@ -9,23 +9,23 @@ import (
 	"slices"
 )
 
-// File is a file of a machine's file system, which lives in memory. Its content is that of Source, a file here, or
-// else Content.
+// File is a file in a machine's file system, which lives in memory. Its content is that of the
+// local file Source if set, and otherwise Content.
 type File struct {
-	Path    string // from the root
+	Path    string // absolute path
 	Mode    os.FileMode
 	Source  string
 	Content []byte
 }
 
-// The kinds of inode in the archive.
+// The types of inodes in the archive.
 const (
 	cpioDir  = 0o040000
 	cpioFile = 0o100000
 )
 
-// archive writes the form that the kernel unpacks before it starts the first process: cpio of the kind "newc". It is not
-// compressed, since unpacking would be work for an emulated processor.
+// archive writes the format that the kernel unpacks before it starts the first process: cpio of the
+// kind "newc". It is not compressed, since decompression would be slow on an emulated processor.
 type archive struct {
 	w       io.Writer
 	written int64
@@ -33,7 +33,7 @@ type archive struct {
 	dirs    []string
 }
 
-// writeArchive writes the files and the directories above them.
+// writeArchive writes the files and their parent directories.
 func writeArchive(w io.Writer, files []File) error {
 	a := &archive{w: w}
 	for _, f := range files {
@@ -65,7 +65,7 @@ func (a *archive) add(f File) error {
 	return a.entry(name, mode, info.Size(), source)
 }
 
-// parents adds the directories above name that are not there yet: the kernel makes none by itself.
+// parents adds the missing parent directories of name: the kernel does not create any.
 func (a *archive) parents(name string) error {
 	dir := path.Dir(name)
 	if dir == "." || slices.Contains(a.dirs, dir) {
@@ -88,7 +88,7 @@ func (a *archive) entry(name string, mode uint32, size int64, content io.Reader)
 	return a.write(content, size)
 }
 
-// write writes exactly size bytes and fills up to a multiple of four.
+// write writes exactly size bytes and pads to a multiple of four.
 func (a *archive) write(content io.Reader, size int64) error {
 	n, err := io.CopyN(a.w, content, size)
 	a.written += n

@@ -14,11 +14,11 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// What busybox's reader finds in an archive is what was written.
+// Busybox finds in an archive exactly what was written.
 func TestArchive(t *testing.T) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
-		rig.Lacking(t, "kernels", "there is no busybox to read it with")
+		rig.Lacking(t, "kernels", "no busybox found to read the archive with")
 	}
 	source := filepath.Join(t.TempDir(), "source")
 	if err := os.WriteFile(source, []byte("from a file"), 0o600); err != nil {

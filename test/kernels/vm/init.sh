@@ -1,13 +1,13 @@
 #!/bin/busybox sh
-# The first process of a test machine: lays out the file systems, loads the modules, runs the jobs one after the other,
-# and hands back what they left in /out. It needs no driver for any of it:
+# The first process of a test machine: mounts the file systems, loads the modules, runs the jobs one after another, and
+# returns the files that they left in /out. None of this needs a driver:
 #
-#   ttyS0   the kernel's console, with whatever goes wrong in here
-#   ttyS1   what the jobs write, between lines that say which job begins and how it ended
+#   ttyS0   the kernel's console, with any errors of this script
+#   ttyS1   the output of the jobs, between lines that say which job begins and how it ended
 #   ttyS2   a tar archive of /out, at the end
 #
-# It speaks of no job by itself. /jobs, which is sourced, calls job for each, or shell. Ending at an error is on purpose:
-# the kernel panics when its first process ends, and that is reported.
+# The script itself knows no jobs. It sources /jobs, which calls job for each job, or shell. It ends at the first error on
+# purpose: the kernel panics when its first process ends, and that is reported.
 set -eu
 export PATH=/bin HOME=/root TMPDIR=/tmp TERM=linux
 busybox=/bin/busybox
@@ -30,7 +30,7 @@ echo 'root:x:0:0:root:/root:/bin/sh' >/etc/passwd
 ip link set lo up
 while read -r module; do insmod "$module"; done </modules
 
-# A terminal that changes no byte.
+# Make the terminals pass every byte unchanged.
 for port in /dev/ttyS1 /dev/ttyS2; do stty -F $port raw -echo; done
 exec 3>/dev/ttyS1
 
@@ -46,7 +46,7 @@ job() {
 	say end "$name" "$code"
 }
 
-# shell   gives whoever sits at the console a shell, in place of jobs
+# shell   runs a shell on the console, in place of jobs
 shell() {
 	echo 'What the jobs need is in /job; end the shell, or press Ctrl-A X, to switch off.'
 	cd /job

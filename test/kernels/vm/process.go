@@ -6,8 +6,9 @@ import (
 	"syscall"
 )
 
-// start starts the command so that it dies with this process, however that ends, and returns what waits for it. The
-// kernel ties it to the thread that started it, so that thread is kept until the end.
+// start starts the command so that it dies with this process, however that ends, and returns a
+// function that waits for it. The kernel ties it to the thread that started it, so that thread is
+// kept until the end.
 func start(cmd *exec.Cmd) (wait func() error, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	started, ended := make(chan error), make(chan error, 1)

@@ -14,28 +14,28 @@ import (
 	"time"
 )
 
-// tailLines is how much of the console a DiedError shows.
+// tailLines is the number of the console's lines that a DiedError shows.
 const tailLines = 60
 
-// report is what a machine says about its jobs while they run.
+// report follows what a machine reports about its jobs while they run.
 type report struct {
 	dir     string
 	mark    string
 	jobs    []Job
 	results []Result
-	running string // the job that has begun and not ended
-	done    bool   // the files have been sent too
+	running string // the job that has begun but not ended
+	done    bool   // the machine has sent all its files too
 
 	began time.Time
-	log   *os.File // of the running job
+	log   *os.File // log of the running job
 }
 
 func newReport(dir, mark string, jobs []Job) *report {
 	return &report{dir: dir, mark: mark, jobs: jobs}
 }
 
-// jobsScript returns what the first process is to do, and the mark of the lines that are its own: a job could not have
-// written them by chance.
+// jobsScript returns the script for the first process, and the mark of its own lines: a random text
+// that a job cannot write by accident.
 func jobsScript(env []string, jobs []Job) (mark string, script []byte) {
 	mark = rand.Text()
 	script = append(exports(env), "MARK="+mark+"\n"...)
@@ -58,10 +58,11 @@ func exports(env []string) []byte {
 	return script
 }
 
-// quote makes one word of any text for a shell.
+// quote turns any text into one word for a shell.
 func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
-// follow reads until the machine is off. It calls cancel, which ends the machine, when something takes too long.
+// follow reads until the machine is off. It calls cancel, which stops the machine, if something
+// takes too long.
 func (r *report) follow(from io.Reader, boot time.Duration, cancel func(error)) error {
 	limit := time.AfterFunc(boot, func() { cancel(fmt.Errorf("not ready after %s", boot)) })
 	defer func() { limit.Stop() }()
@@ -97,7 +98,8 @@ func tooLong(job string, limit time.Duration) error {
 	return fmt.Errorf("time-out after %s", limit)
 }
 
-// step acts on a line of the machine's first process, and returns how long it may take until the next one.
+// step handles a line of the machine's first process, and returns the time limit until the next
+// line.
 func (r *report) step(words []string) (limit time.Duration, err error) {
 	if len(words) == 0 {
 		return 0, errors.New("read report: empty line")
@@ -134,14 +136,14 @@ func (r *report) closeLog() error {
 	return err
 }
 
-// unpackFiles puts what the jobs wrote into a directory for each.
+// unpackFiles unpacks the files written by each job into a directory of its own.
 func unpackFiles(archive string, r *report) error {
 	file, err := os.Open(archive)
 	if err != nil {
 		return fmt.Errorf("open files of machine: %w", err)
 	}
 	defer file.Close()
-	// A root keeps whatever the archive says inside the directory.
+	// A root confines the files to the directory, whatever names the archive has.
 	root, err := os.OpenRoot(r.dir)
 	if err != nil {
 		return fmt.Errorf("open output directory: %w", err)
@@ -184,7 +186,8 @@ func unpackFile(root *os.Root, header *tar.Header, content io.Reader) error {
 	return file.Close()
 }
 
-// readConsole returns the console's output without the carriage returns of a terminal; nothing when there is none.
+// readConsole returns the console's output without a terminal's carriage returns, or nothing if
+// there is none.
 func readConsole(path string) []byte {
 	content, _ := os.ReadFile(path)
 	return []byte(strings.ReplaceAll(string(content), "\r", ""))

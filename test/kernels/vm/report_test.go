@@ -14,10 +14,10 @@ func TestFollow(t *testing.T) {
 	jobs := []Job{{Name: "a", Limit: time.Hour}, {Name: "b", Limit: time.Hour}}
 	for _, test := range []struct {
 		name, text string
-		want       string // in the error
+		want       string // expected in the error
 		codes      []int
 		done       bool
-		log        string // of a
+		log        string // of job a
 	}{
 		{"whole", "\nM begin a\n1\n M end a 0\nM\n\nM end a 3\n\nM begin b\n\nM end b 0\n\nM done\n", "", []int{3, 0}, true,
 			"1\n M end a 0\nM\n\n"},
@@ -52,7 +52,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// Each wait has its own limit: for the first job to begin, for a job to end, for the machine to go off.
+// Each phase has its own limit: until the first job begins, until a job ends, and until the machine
+// is off.
 func TestFollowLimits(t *testing.T) {
 	for _, test := range []struct {
 		name, text string

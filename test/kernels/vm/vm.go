@@ -1,6 +1,7 @@
-// Package vm runs commands in a virtual machine that boots a given kernel: qemu in software emulation, so it needs
-// neither root nor a processor that could do more, and shows what works, never how fast. The machine has no disk and no
-// network: its file system is an archive in memory, made for the run, and what comes back does so over serial lines.
+// Package vm runs commands in a virtual machine that boots a given kernel. The machine is qemu in
+// software emulation, so it needs neither root nor virtualization support, and shows what works but
+// never how fast. It has no disk and no network: its file system is an archive in memory, made for
+// the run, and results come back over serial lines.
 package vm
 
 import (
@@ -20,48 +21,48 @@ import (
 var initScript []byte
 
 const (
-	bootLimit = 3 * time.Minute // until the first job begins; alone on a machine it takes six seconds
+	bootLimit = 3 * time.Minute // until the first job begins; on an idle computer that takes six seconds
 	endLimit  = time.Minute     // from the end of the last job until the machine is off
 )
 
-// Machine says what to boot. Everything but Image, Busybox and Dir may be left out.
+// Machine says what to boot. Everything but Image, Busybox and Dir is optional.
 type Machine struct {
 	Image   string // the kernel
-	Busybox string // a static one: the machine's shell and tools
+	Busybox string // static binary: the machine's shell and tools
 	Modules []File // the kernel's, in the order of loading
-	Files   []File // what the jobs need; a job's own are below JobDir
+	Files   []File // files that the jobs need; a job's own are below JobDir
 	Env     []string
-	Memory  int    // MiB; 1024 when 0
-	Dir     string // where console.log, the jobs' logs and what they wrote go to; what is there is replaced
+	Memory  int    // MiB; 0 = 1024
+	Dir     string // receives console.log and the jobs' logs and files; existing content is removed
 }
 
-// Job is a command to run in the machine. It runs in JobDir(Name) and may write files that come back into
-// $JOB_OUT.
+// Job is a command to run in the machine. It runs in JobDir(Name), and files that it writes to
+// $JOB_OUT are returned.
 type Job struct {
 	Name  string
 	Args  []string
-	Limit time.Duration // the machine is ended when the job takes longer
+	Limit time.Duration // the machine is stopped if the job takes longer
 }
 
-// Result is how a job ended.
+// Result is the outcome of a job.
 type Result struct {
-	Code int // the exit code
+	Code int // exit code
 	Took time.Duration
-	Log  string // the path of what the command wrote
-	Out  string // the directory with the files that came back; absent when there are none
+	Log  string // path of the command's output
+	Out  string // directory of the returned files; does not exist if there are none
 }
 
 // JobDir returns the directory of a job in the machine.
 func JobDir(name string) string { return "/job/" + name }
 
-// DiedError tells that a machine ended before its jobs had.
+// DiedError reports that a machine ended before its jobs had.
 type DiedError struct {
-	Cause string // a sentence
-	Job   string // that was running; empty before the first and after the last
+	Cause string // why the machine ended
+	Job   string // the running job; empty before the first and after the last
 	Tail  string // the last lines of the console
 }
 
-// Error returns what happened, and the console's last lines.
+// Error returns the cause, and the console's last lines.
 func (e *DiedError) Error() string {
 	during := "outside of any job"
 	if e.Job != "" {
@@ -70,9 +71,9 @@ func (e *DiedError) Error() string {
 	return fmt.Sprintf("run machine: %s, %s; the console's last lines:\n%s", e.Cause, during, e.Tail)
 }
 
-// Run boots the machine, runs the jobs one after the other, and returns the results of those that ended, in their
-// order. An exit code other than zero is no error, and does not keep the next job from running. The error is a
-// *DiedError if the machine panicked, took too long or ended otherwise.
+// Run boots the machine, runs the jobs one after another, and returns the results of those that
+// ended, in their order. A nonzero exit code is not an error and does not keep the next job from
+// running. The error is a *DiedError if the machine panicked, took too long or ended otherwise.
 func (m *Machine) Run(ctx context.Context, jobs []Job) ([]Result, error) {
 	if err := os.RemoveAll(m.Dir); err != nil {
 		return nil, fmt.Errorf("prepare output directory: %w", err)
@@ -100,7 +101,7 @@ func (m *Machine) Run(ctx context.Context, jobs []Job) ([]Result, error) {
 	return report.results, unpackFiles(filepath.Join(temp, "files.tar"), report)
 }
 
-// died tells why the machine ended, as far as the console knows.
+// died returns why the machine ended, as far as the console shows it.
 func (m *Machine) died(cause error, r *report) error {
 	console := strings.TrimRight(string(readConsole(m.console())), "\n")
 	died := &DiedError{Cause: cause.Error(), Job: r.running, Tail: tail(console)}
@@ -153,7 +154,7 @@ func (m *Machine) boot(ctx context.Context, temp string, r *report) error {
 	return nil
 }
 
-// Shell boots the machine with this terminal as its console and a shell in place of jobs.
+// Shell boots the machine with this terminal as its console, and runs a shell in place of jobs.
 func (m *Machine) Shell(ctx context.Context) error {
 	temp, err := os.MkdirTemp("", "fairlead-vm-")
 	if err != nil {
@@ -174,16 +175,18 @@ func (m *Machine) Shell(ctx context.Context) error {
 	return process()
 }
 
-// qemu returns the command. The context ends it for good, since there is nothing in the machine to save.
+// qemu returns the qemu command. The context kills it, since there is nothing to save in the
+// machine.
 func qemu(ctx context.Context, args []string) *exec.Cmd {
 	return exec.CommandContext(ctx, "qemu-system-x86_64", args...)
 }
 
-// arguments are those that do not depend on who listens. /dev/kvm is never used, also where there is one: it may belong
-// to a machine that is itself virtual, in which a guest hangs. The two processors take turns in one thread: with a thread
-// each, one may run code that the other has just patched, and new kernels panic at boot now and then. Their processor has no
-// fast strings: kernels would copy and clear byte by byte then, each an emulated step, instead of eight bytes at a time, and
-// that was a fifth of all time.
+// arguments returns the arguments that do not depend on how the output is used. /dev/kvm is never
+// used, even if it exists: this computer may itself be virtual, and a guest would hang. Both
+// processors take turns in one thread: with separate threads, one may run code that the other has
+// just patched, and new kernels occasionally panic at boot. The processor has no fast strings, with
+// which kernels would copy and clear memory byte by byte, each an emulated step, instead of eight
+// bytes at a time; that took a fifth of the total time.
 func (m *Machine) arguments(initramfs string) []string {
 	memory := m.Memory
 	if memory == 0 {
@@ -193,8 +196,8 @@ func (m *Machine) arguments(initramfs string) []string {
 		"-accel", "tcg,thread=single", "-cpu", "max,la57=off,-erms,-fsrm", "-machine", "q35", "-smp", "2",
 		"-m", fmt.Sprintf("%dM", memory), "-nodefaults", "-no-user-config", "-no-reboot",
 		"-kernel", m.Image, "-initrd", initramfs,
-		// What the kernel would protect or measure at boot costs seconds in emulation. An oops ends the machine, so
-		// that none goes unseen.
+		// What the kernel would protect or measure at boot costs seconds under emulation. An oops
+		// stops the machine, so that none goes unnoticed.
 		"-append", "console=ttyS0 panic=-1 oops=panic loglevel=4 mitigations=off tsc=reliable no_timer_check " +
 			"random.trust_cpu=on cryptomgr.notests audit=0 apparmor=0",
 	}

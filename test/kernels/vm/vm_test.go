@@ -18,11 +18,11 @@ func newMachine(t *testing.T) *Machine {
 	t.Helper()
 	const remedy = " (go run ./test/kernels -fetch)"
 	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
-		rig.Lacking(t, "kernels", "there is no qemu"+remedy)
+		rig.Lacking(t, "kernels", "no qemu found"+remedy)
 	}
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
-		rig.Lacking(t, "kernels", "there is no busybox"+remedy)
+		rig.Lacking(t, "kernels", "no busybox found"+remedy)
 	}
 	pins, err := debian.Pins()
 	if err != nil {
@@ -68,13 +68,13 @@ func TestJobs(t *testing.T) {
 	}
 }
 
-// What a machine does to itself is told with the last lines of its console and what the jobs before it did.
+// If a machine dies, the last lines of its console and the results of earlier jobs are reported.
 func TestDeath(t *testing.T) {
 	for _, test := range []struct {
 		name, script string
 		limit        time.Duration
-		cause        string // how the sentence begins
-		console      string // among the last lines
+		cause        string // prefix of DiedError.Cause
+		console      string // expected in DiedError.Tail
 	}{
 		{"panic", "echo last words; echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 60", time.Minute,
 			"Kernel panic - not syncing", "sysrq triggered crash"},
@@ -107,7 +107,7 @@ func TestDeath(t *testing.T) {
 	}
 }
 
-// A kernel that cannot be booted is no time-out.
+// A kernel that cannot be booted is not a time-out.
 func TestNoKernel(t *testing.T) {
 	m := newMachine(t)
 	m.Image = m.Busybox
