@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the answer to what is to be done with a packet. */
+/* This file contains the decision about a packet. */
 #pragma once
 
 #include "ct.h"
@@ -12,19 +12,19 @@ enum verdict {
 
 enum answer {
 	ANSWER_NONE,
-	ANSWER_RESET,	    /* RST */
-	ANSWER_UNREACHABLE, /* ICMP: nobody is at the port */
-	ANSWER_EXPIRED,	    /* ICMP: no hops are left */
-	ANSWER_TOO_BIG,	    /* ICMP: the next link takes less */
+	ANSWER_RESET,	    /* TCP RST */
+	ANSWER_UNREACHABLE, /* ICMP: port unreachable */
+	ANSWER_EXPIRED,	    /* ICMP: time exceeded */
+	ANSWER_TOO_BIG,	    /* ICMP: the packet exceeds the MTU of the next link */
 };
 
 struct action {
 	__u8 verdict;	    /* enum verdict */
-	__u8 reason;	    /* enum reason, of a drop */
-	__u8 answer;	    /* enum answer, to a drop */
-	bool is_first;	    /* of a flow, which may still have another way */
-	__u32 mtu;	    /* of what is too big */
-	struct ct_entry to; /* of a rewrite */
+	__u8 reason;	    /* enum reason, for a drop */
+	__u8 answer;	    /* enum answer, to a dropped packet */
+	bool is_first;	    /* first packet of a flow, which may still be sent another way */
+	__u32 mtu;	    /* for ANSWER_TOO_BIG */
+	struct ct_entry to; /* for a rewrite */
 };
 
 static __always_inline int action_drop(struct action *a, enum reason reason)
@@ -34,14 +34,14 @@ static __always_inline int action_drop(struct action *a, enum reason reason)
 	return 0;
 }
 
-/* A router says so when it drops a packet that may go no further. */
+/* Drops a packet that has no hops left, with the ICMP error that a router sends. */
 static __always_inline int action_expire(struct action *a)
 {
 	a->answer = ANSWER_EXPIRED;
 	return action_drop(a, REASON_TTL);
 }
 
-/* Takes over what is known of the flow of a packet that neither begins nor extends it. */
+/* Applies the row of a flow to a packet that neither begins nor extends it. */
 static __always_inline int action_known(struct action *a, const struct flow *flow)
 {
 	int known = ct_known(flow, &a->to);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what can be asked of an address. */
+/* This file contains predicates and conversions of addresses. */
 #pragma once
 
 #include <stdbool.h>
@@ -24,7 +24,8 @@ static __always_inline bool addr_equal(const struct addr *a, const struct addr *
 	       a->word[3] == b->word[3];
 }
 
-/* The unspecified address of the same family: the one that rows for every address of the node have. */
+/* Returns the unspecified address of the same family, which is the key of rows for every address of
+ * the node. */
 static __always_inline struct addr addr_any(const struct addr *addr)
 {
 	return addr_is_v4(addr) ? addr_from_v4(0) : (struct addr) {};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains session affinity: a client keeps its backend as long as the service has it and the timeout has
- * not passed since the client's last new connection. */
+/* This file contains session affinity: a client keeps its backend as long as the service has that
+ * backend and the timeout has not passed since the client's last new connection. */
 #pragma once
 
 #include "lb.h"
@@ -8,16 +8,17 @@
 
 #define NSEC_PER_SEC 1000000000ULL
 
-/* What is known of a client. */
+/* What the map says about a client. */
 enum affinity_state {
-	AFFINITY_NONE,	 /* nothing, or a backend that the service has no more */
-	AFFINITY_LAPSED, /* the timeout has passed: whoever it gets now should not be bound to be the same */
+	AFFINITY_NONE,	 /* nothing, or a backend that the service no longer has */
+	AFFINITY_LAPSED, /* the timeout has passed: the next choice should be free to differ */
 	AFFINITY_HOLDS,
 };
 
-/* The entry of an expired or lost backend is overwritten by the next choice, so nobody has to collect it. The value
- * is written in place although its element may be another client's by now: a wrong time or row only makes that
- * client keep or lose its backend early, since a row is looked at before it is used. */
+/* The next choice overwrites the entry of an expired or lost backend, so entries need no
+ * collection. The value is written in place although its element may have become another client's.
+ * A wrong time or row only makes that client keep or lose its backend early, since the row is
+ * checked before it is used. */
 static __always_inline enum affinity_state
 affinity_find(const struct affinity_key *key, const struct service *service, __u32 scope, struct choice *choice)
 {

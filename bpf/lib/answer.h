@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what is said in answer to a packet that goes nowhere. The answer is written over the packet;
- * who has the context makes the room. */
+/* This file contains the replies to packets that are refused: TCP resets and ICMP errors. A reply
+ * is written over the packet; the caller, who has the context, makes room for it. */
 #pragma once
 
 #include "rewrite.h"
@@ -11,23 +11,23 @@ enum {
 	ANSWER_QUOTE_MOST = ANSWER_MOST6 - sizeof(struct ipv6hdr) - sizeof(struct icmp),
 	ANSWER_LINK_MOST = sizeof(struct ethhdr) + PACKET_TAGS * sizeof(struct vlan_tag),
 	ANSWER_TTL = 64,
-	ANSWER_TOS = 0xc0, /* of errors: internetwork control, RFC 1812, 4.3.2.5 */
+	ANSWER_TOS = 0xc0, /* TOS of errors: internetwork control, RFC 1812, 4.3.2.5 */
 };
 
-/* Errors can be asked for in another's name, so there are no more of them than this, on each CPU. */
+/* Errors may go to forged addresses: each CPU sends so many at once, then one per ANSWER_EVERY. */
 #define ANSWER_BURST 64
 #define ANSWER_EVERY 4000000 /* ns */
 
-/* An answer in the making. */
+/* The plan of a reply. */
 struct answering {
 	const struct packet *p;
-	__u32 len;	 /* of the frame, the part that cannot be read included */
-	__u32 base;	 /* the length of an IP header without more */
-	__u32 keep;	 /* so much of the frame stays */
-	__u32 room;	 /* so much has to be inserted before its IP header */
-	__u32 link;	 /* where the header of the link is then */
-	__u32 segment;	 /* what a segment of TCP takes of the sequence */
-	bool is_partial; /* a device completes the sum of TCP or UDP */
+	__u32 len;	 /* of the frame, including the part that cannot be read */
+	__u32 base;	 /* length of the IP header without options or extensions */
+	__u32 keep;	 /* how much of the frame is kept */
+	__u32 room;	 /* how much is inserted before the IP header */
+	__u32 link;	 /* offset of the link header after that */
+	__u32 segment;	 /* how many sequence numbers the TCP segment occupies */
+	bool is_partial; /* a device completes the TCP or UDP checksum */
 };
 
 static __always_inline bool answer_is_error(const struct action *a)
@@ -35,7 +35,8 @@ static __always_inline bool answer_is_error(const struct action *a)
 	return a->answer == ANSWER_UNREACHABLE || a->answer == ANSWER_EXPIRED || a->answer == ANSWER_TOO_BIG;
 }
 
-/* Nobody is answered who cannot be one host, RFC 1122, 3.2.2. */
+/* Reports whether the source can be a single host: nothing else is sent a reply, RFC 1122,
+ * 3.2.2. */
 static __always_inline bool answer_reaches(const struct packet *p)
 {
 	const struct addr *to = &p->flow.saddr;
@@ -85,13 +86,15 @@ static __always_inline bool answer_plan_reset(struct answering *r, void *data, v
 	return true;
 }
 
-/* A first fragment is told what a router has to say. What a host says, it says about whole packets. */
+/* A first fragment may get errors that routers send. Errors that hosts send are about whole
+ * packets. */
 static __always_inline bool answer_is_about(const struct packet *p, const struct action *a)
 {
 	return !p->is_fragment || a->answer == ANSWER_TOO_BIG || a->answer == ANSWER_EXPIRED;
 }
 
-/* Says what room an answer takes. False: nobody is answered. Errors quote as much as they may. */
+/* Computes how much room a reply takes. False: no reply is sent. Errors quote as much as they
+ * may. */
 static __noinline int answer_plan(struct answering *r, const struct action *a, void *data, void *end)
 {
 	const struct packet *p = r->p;
@@ -113,7 +116,7 @@ static __noinline int answer_plan(struct answering *r, const struct action *a, v
 	return answer_is_error(a) && r->keep >= p->l4 + sizeof(struct udphdr) && answer_is_allowed();
 }
 
-/* Moves the header of the link to the front and turns it round. */
+/* Moves the link header to the front and swaps its addresses. */
 static __always_inline bool answer_link(void *data, void *end, const struct answering *r)
 {
 	void *from = packet_at(data, end, r->link, ANSWER_LINK_MOST);
@@ -131,7 +134,7 @@ static __always_inline bool answer_link(void *data, void *end, const struct answ
 	return true;
 }
 
-/* Answers come from the address that was dialled, which is the one that the client waits for. */
+/* Replies come from the address that was dialed, which is where the client expects them from. */
 static __always_inline bool answer_ip4(struct iphdr *ip, const struct packet *p, __u32 len, __u8 proto)
 {
 	if (!ip)
@@ -164,13 +167,14 @@ static __always_inline bool answer_ip6(struct ipv6hdr *ip, const struct packet *
 	return true;
 }
 
-/* The sum over the pseudo header; the words of mapping add nothing to it. */
+/* The sum over the pseudo header. The first three words of a mapped IPv4 address add nothing to
+ * it. */
 static __always_inline __u64 answer_pseudo(const struct packet *p, __u32 len, __u8 proto)
 {
 	return csum_words(&p->flow.saddr, 4) + csum_words(&p->flow.daddr, 4) + bpf_htonl(len) + bpf_htonl(proto);
 }
 
-/* Writes the header of an answer of so many bytes. */
+/* Writes the IP header of a reply with `len` bytes of payload. */
 static __always_inline bool answer_ip(void *data, void *end, const struct answering *r, __u32 len)
 {
 	const struct packet *p = r->p;
@@ -182,8 +186,8 @@ static __always_inline bool answer_ip(void *data, void *end, const struct answer
 			  r->room ? IPPROTO_ICMPV6 : IPPROTO_TCP);
 }
 
-/* RFC 9293, 3.10.7.1: a segment that acknowledges says which number the answer must have; one that does not is told
- * what was received. */
+/* RFC 9293, 3.10.7.1: if the segment has an ACK, that is the reset's sequence number; if not, the
+ * reset acknowledges the segment. */
 static __always_inline bool answer_reset(void *data, void *end, const struct answering *r)
 {
 	const struct packet *p = r->p;
@@ -203,8 +207,8 @@ static __always_inline bool answer_reset(void *data, void *end, const struct ans
 	return answer_ip(data, end, r, sizeof(*tcp));
 }
 
-/* The sum over what is quoted. A sum that a device is to complete makes what it covers add up to its complement,
- * whatever that is. */
+/* Adds the sum over the quote. With a partial checksum, the bytes that it covers add up to the
+ * complement of the checksum field, whatever they are. */
 static __always_inline bool answer_quote_sum(void *data, void *end, const struct answering *r, __u64 *sum)
 {
 	struct csum_range range = { data, end, *sum, r->p->l3 + r->room, r->keep - r->p->l3 };
@@ -233,7 +237,7 @@ static __always_inline struct icmp answer_kind(const struct packet *p, const str
 	} else {
 		icmp.type = p->is_v4 ? ICMP4_UNREACHABLE : ICMP6_TOO_BIG;
 		icmp.code = p->is_v4 ? ICMP4_CODE_TOO_BIG : 0;
-		icmp.rest = bpf_htonl(a->mtu); /* IPv4 has it in the lower half of the same word */
+		icmp.rest = bpf_htonl(a->mtu); /* in IPv4 the lower half of the same word */
 	}
 	return icmp;
 }
@@ -255,7 +259,7 @@ static __always_inline bool answer_error(void *data, void *end, const struct ans
 	return answer_ip(data, end, r, len);
 }
 
-/* Writes the answer, once there is room. */
+/* Writes the reply once there is room for it. */
 static __noinline int answer_write(const struct answering *r, const struct action *a, void *data, void *end)
 {
 	if (!answer_link(data, end, r))

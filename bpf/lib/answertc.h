@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how tc makes an answer of the packet that it is to. */
+/* This file contains how tc turns a packet into the reply to it. */
 #pragma once
 
 #include "answer.h"
 #include "sumtc.h"
 
-/* A reset keeps the place of its header, to which a device completes the sum, so what is in front is taken out. */
+/* A reset keeps its TCP header at the same place, because the position is where a device completes
+ * the checksum. So IP options before it are removed. */
 static __always_inline bool tc_make_room(struct __sk_buff *skb, const struct answering *r)
 {
 	__s32 spare = r->p->l4 - r->p->l3 - r->base;
@@ -17,7 +18,7 @@ static __always_inline bool tc_make_room(struct __sk_buff *skb, const struct ans
 	       !bpf_skb_pull_data(skb, skb->len);
 }
 
-/* Makes the answer to a packet that is dropped, in its place. */
+/* Turns a dropped packet into the reply to it. */
 __noinline int tc_answer(struct __sk_buff *skb, const struct packet *p, const struct action *a)
 {
 	struct answering r = { .p = p, .len = skb->len };

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the memory of ways that the kernel was asked for lately. The question is what a new flow costs
- * most, and few backends and clients have most of the flows, so the answer to one is good for the next: between the
- * same addresses, from the same device, and for as long as the agent vouches that nothing has changed since.
- * Without an agent everybody asks.
+/* This file contains the cache of recent FIB lookups. The lookup is the largest cost of a new flow,
+ * and a few backends and clients have most of the flows, so one result serves the next flow as
+ * well: between the same addresses, from the same device, and while the agent vouches that nothing
+ * has changed since. Without an agent every flow makes its own lookup.
  *
- * Each CPU has its own rows, so nobody waits for another. What may come between are programs that interrupt others
- * on the same CPU. So a row is odd in `turn` while it is written, and whoever read it looks whether `turn` is still
- * the same. */
+ * Each CPU has its own rows, so no CPU waits for another. But a program may interrupt another one
+ * on the same CPU. So `turn` is odd while a row is written, and a reader checks afterwards that
+ * `turn` has not changed. */
 #pragma once
 
 #include "ct.h"
@@ -18,8 +18,8 @@ static __always_inline struct asked_way *asked_row(const struct ct_entry *to)
 	return bpf_map_lookup_elem(&asked_ways, &index);
 }
 
-/* The tick in which the kernel may be taken at its word of before: it was asked after the last change, and somebody
- * follows them. As in ways.h, `changed` is loaded last. */
+/* Reports whether a result from the tick `seen` is still valid: it is younger than the last change,
+ * and an agent follows changes now. As in ways.h, `changed` is loaded last. */
 static __always_inline bool asked_holds(__u32 seen)
 {
 	__u32 zero = 0, until;
@@ -31,7 +31,8 @@ static __always_inline bool asked_holds(__u32 seen)
 	return (__s32)(until - ct_now()) >= 0 && (__s32)(seen - *(volatile __u32 *)&told->changed) > 0;
 }
 
-/* Whether a row is of the way between the addresses of another. Both have them in front, in whole words. */
+/* Reports whether a row is for the addresses of `to`. Both begin with the two addresses, in whole
+ * words. */
 static __always_inline bool asked_is(const struct asked_way *row, const struct ct_entry *to)
 {
 	const __u64 *a = (const __u64 *)row, *b = (const __u64 *)to;
@@ -39,7 +40,7 @@ static __always_inline bool asked_is(const struct asked_way *row, const struct c
 	return a[3] == b[3] && a[1] == b[1] && a[2] == b[2] && a[0] == b[0];
 }
 
-/* Copies the way out that was found before. False: there is none that holds. */
+/* Copies a cached route into `out`. False: there is no valid one. */
 static __always_inline bool asked_find(struct asked_way *row, __u32 in, struct ct_entry *out)
 {
 	__u32 turn = *(volatile __u32 *)&row->turn;
@@ -52,7 +53,8 @@ static __always_inline bool asked_find(struct asked_way *row, __u32 in, struct c
 	return *(volatile __u32 *)&row->turn == turn;
 }
 
-/* Keeps a way that was asked for in the tick `seen`. Of two that write one the other yields. */
+/* Caches a route that was looked up in the tick `seen`. If two programs write the same row, one
+ * gives up. */
 static __always_inline void asked_keep(struct asked_way *row, __u32 in, const struct ct_entry *way, __u32 seen)
 {
 	__u32 turn = *(volatile __u32 *)&row->turn;

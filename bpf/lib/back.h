@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what a backend's node does with flows that it cannot have answered from here. An answer gets
- * its source where it leaves by a device with the programs of tc. One to a client on this node, or behind a device
- * that is another's, does not. Such a flow is given back, packet by packet, to the node that forwarded it, with the
- * same around it, from the backend to that node, and no port: a backend has one. See fallback.h for that node. */
+/* This file contains what a backend's node does with flows whose replies it cannot translate.
+ * Replies get the frontend's address where they leave by a device with our tc programs. Replies to
+ * a client on this node, or behind any other device, do not pass there. Packets of such a flow are
+ * given back, one by one, to the node that forwarded them: in the same encapsulation, from the
+ * backend to that node, with port zero, which no backend has. See fallback.h for what that node
+ * does. */
 #pragma once
 
 #include "first.h"
 
-/* Whether the first packet of a flow is one that the backend cannot answer. The kernel is asked for the way of what
- * the backend sends. A client of this node is none that anything is forwarded to, and has no device. Nobody knows
- * to whom to give back what came with an option. */
+/* Reports whether replies to a flow's first packet would not leave by a device of ours, by a FIB
+ * lookup for such a reply. If the client is on this node the lookup yields no device. A packet that
+ * came with an IP option cannot be given back, because it does not tell which node sent it. */
 static __noinline int back_is_due(void *ctx, const struct packet *p, const struct action *a)
 {
 	struct hint *hint = hosted_hint();
@@ -21,8 +23,8 @@ static __noinline int back_is_due(void *ctx, const struct packet *p, const struc
 	return !way.ifindex || !bpf_map_lookup_elem(&served, &way.ifindex);
 }
 
-/* Sends a packet back, by tc_wrap. This node keeps nothing of its flow, and gives it no other way: what does not
- * fit goes nowhere. */
+/* Gives a packet back, by tc_wrap. This node keeps no state of the flow and has no alternative: a
+ * packet that does not fit is dropped. */
 static __noinline int back_give(void *ctx, const struct packet *p, struct action *a)
 {
 	struct hint *hint = hosted_hint();

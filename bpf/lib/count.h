@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the one way to count an outcome. */
+/* This file contains the only way to count an outcome. */
 #pragma once
 
 #include "maps.h"

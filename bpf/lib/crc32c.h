@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the arithmetic of CRC32c, the checksum of SCTP: what a change of four bytes does to it depends
- * on how much follows them, and not on what that is. */
+/* This file contains the arithmetic of CRC32c, the checksum of SCTP. How a change of four bytes
+ * changes the checksum depends on how many bytes follow them, but not on their contents. */
 #pragma once
 
 #include <linux/types.h>
@@ -9,7 +9,8 @@
 
 #define CRC32C_POLYNOMIAL 0x82f63b78
 
-/* x^(8 * i) and x^(8 * 256 * i) in the field of the polynomial, the lowest power in the uppermost bit. */
+/* x^(8 * i) and x^(8 * 256 * i) in the polynomial's field; the lowest power is the most significant
+ * bit. */
 static const volatile __u32 crc32c_bytes[256] = {
 	0x80000000, 0x00800000, 0x00008000, 0x00000080, 0x82f63b78, 0xfbc3faf9, 0x8b277743, 0x52a0c93f, 0x6ea2d55c,
 	0x1c08b7d6, 0xf56e0ef4, 0x34019664, 0xa66805eb, 0x7a1f6b24, 0xe75d06aa, 0xc94ec098, 0x18b8ea18, 0x9a9f274a,
@@ -74,8 +75,9 @@ static const volatile __u32 crc32c_pages[256] = {
 	0x4d227ac3, 0x9d5073df, 0x05f3f11e, 0x73411e5c,
 };
 
-/* The product of two elements of the field. Bits are spread by multiplication, which the compiler must not see
- * through: the verifier would follow either way of each of them. */
+/* The product of two elements of the field. Bits are selected by a multiplication that is hidden
+ * from the compiler: it would make a branch of it, and the verifier would follow both sides of
+ * every one. */
 static __always_inline __u32 crc32c_product(__u32 a, __u32 b)
 {
 	__u32 product = 0;
@@ -92,8 +94,8 @@ static __always_inline __u32 crc32c_product(__u32 a, __u32 b)
 	return product;
 }
 
-/* What is added to the sum over so many bytes when the first four of them are changed by an addition of these. Not
- * static, so the verifier walks it once. */
+/* Returns how the checksum over `len` bytes changes when `diff` is XORed into the first four of
+ * them. Not static, so that the verifier walks it only once. */
 __noinline __u32 crc32c_change(__u32 diff, __u32 len)
 {
 	return crc32c_product(diff, crc32c_product(crc32c_bytes[len & 0xff], crc32c_pages[len >> 8 & 0xff]));

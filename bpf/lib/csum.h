@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the arithmetic of the Internet's checksum: what a rewrite adds to a sum can be known before.
- */
+/* This file contains the arithmetic of the Internet checksum: the difference that a rewrite makes
+ * can be computed in advance. */
 #pragma once
 
 #include <stddef.h>
@@ -8,7 +8,7 @@
 
 #include "types.h"
 
-/* What is summed up of a packet ends before. */
+/* Only bytes up to this offset of a packet are summed. */
 #define CSUM_AT_MOST 2047
 
 static __always_inline __u16 csum_fold(__u64 sum)
@@ -20,7 +20,8 @@ static __always_inline __u16 csum_fold(__u64 sum)
 	return sum;
 }
 
-/* What is added to a sum when one address takes another's place. The words of mapping add up to nothing. */
+/* The difference to a sum when one address replaces another. The words of IPv4 mapping add up to
+ * nothing. */
 static __always_inline __u64 csum_addr_diff(const struct addr *from, const struct addr *to)
 {
 	__u64 diff = 0;
@@ -35,7 +36,7 @@ static __always_inline __u32 csum_port_diff(__be16 from, __be16 to)
 	return (__u32)(__u16)~from + to;
 }
 
-/* Changes a checksum in a header by what was added to what it covers: by a few sums of 16 bits. */
+/* Applies a difference of a few 16-bit sums to a checksum in a header. */
 static __always_inline __u16 csum_change(__u16 check, __u32 diff)
 {
 	__u32 sum = (__u16)~check + diff;
@@ -44,7 +45,7 @@ static __always_inline __u16 csum_change(__u16 check, __u32 diff)
 	return ~(sum + (sum >> 16));
 }
 
-/* The sum over words that the verifier knows to be there. */
+/* The sum over words that the verifier knows to be readable. */
 static __always_inline __u64 csum_words(const void *at, int words)
 {
 	const __u32 *word = at;
@@ -55,7 +56,7 @@ static __always_inline __u64 csum_words(const void *at, int words)
 	return sum;
 }
 
-/* Bytes of a packet that are to be summed up. */
+/* A range of packet bytes to sum. */
 struct csum_range {
 	void *data;
 	void *end;
@@ -64,7 +65,7 @@ struct csum_range {
 	__u32 len;
 };
 
-/* Adds a byte, in the half of the word that it has. */
+/* Adds one byte, in its half of the 16-bit word. */
 static long csum_byte(__u32 i, struct csum_range *range)
 {
 	__u32 at = range->at + i;

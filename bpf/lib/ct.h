@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the memory of flows: rows that say how a packet is rewritten, one for each direction. */
+/* This file contains connection tracking: rows that say how a packet is rewritten, one per
+ * direction of a flow. */
 #pragma once
 
 #include <linux/errno.h>
@@ -15,10 +16,12 @@
 #include "table.h"
 #include "turnover.h"
 
-/* A row that was recycled between lookup and copy is looked up again; more often than this means a storm. */
+/* A row that was recycled between lookup and copy is looked up again. More attempts than this would
+ * mean a storm. */
 #define CT_TRIES 3
 
-/* How far beyond the first answer a client may acknowledge to show that it has seen it. */
+/* How far beyond the backend's first sequence number a client's ACK still proves that the client
+ * has seen it. */
 #define CT_PROOF_WINDOW 65536
 
 static __always_inline __u32 ct_now(void)
@@ -26,17 +29,17 @@ static __always_inline __u32 ct_now(void)
 	return bpf_jiffies64() >> cfg.tick_shift;
 }
 
-/* Adds a word to a hash of which the upper bits are used. */
+/* Mixes a word into a hash of which the upper bits are used. */
 static __always_inline __u64 ct_mix(__u64 hash, __u64 word)
 {
 	hash = (hash ^ word) * 0x9e3779b97f4a7c15ULL;
 	return hash ^ hash >> 32;
 }
 
-/* Factors by which words are summed up, one for each. They are odd and at random, but so that any change of one
- * byte of a word changes the upper 16 bits of the sum (TestSealOfEveryByte). No product waits for another, so all
- * of them together take little longer than one; a hash that goes from word to word takes as long as its words one
- * after another. */
+/* Factors for a sum of products, one for each word. They are odd and random, but chosen so that any
+ * change of one byte of a word changes the upper 16 bits of the sum (TestSealOfEveryByte). No
+ * product waits for another, so all of them take little longer than one; a hash that chains its
+ * words takes as long as all of them in sequence. */
 static const __u64 ct_factor[] = {
 	0xe1454c40c439f34bULL, 0x26b563b1e794ee15ULL, 0xac8be7d742840d2bULL, 0xe7ca430e92ac3d43ULL,
 	0x1333bc1cfe6c2b03ULL, 0x20050ed31a6e72b9ULL, 0x94a67f00f335c357ULL, 0x332726d0356a4153ULL,
@@ -44,8 +47,9 @@ static const __u64 ct_factor[] = {
 	0x8491cabea0afe357ULL,
 };
 
-/* The sum over four words of two addresses. What differs between neighbours is their last bytes, and the upper bits
- * of a product depend on all that is below them, so these go to the lower end. */
+/* The sum over the four words of two addresses. Neighboring addresses differ in their last bytes,
+ * and the upper bits of a product depend on everything below them, so the swap moves these bytes to
+ * the lower end. */
 static __always_inline __u64 ct_sum_addrs(const __u64 *word, const __u64 *factor)
 {
 	__u64 sum = 0;
@@ -62,8 +66,8 @@ static __always_inline __u64 ct_sum(const struct flow *flow)
 	return ct_sum_addrs(word, ct_factor) + word[4] * ct_factor[4];
 }
 
-/* A hash of which the upper half is used: below, a sum of products is no better than the lower ends of its words.
- */
+/* A hash of which the upper half is to be used: the low bits of a sum of products are only as good
+ * as the low bits of its words. */
 static __always_inline __u64 ct_hash(const struct flow *flow)
 {
 	__u64 sum = ct_sum(flow);
@@ -71,7 +75,7 @@ static __always_inline __u64 ct_hash(const struct flow *flow)
 	return ct_mix(sum ^ sum >> 32, 0);
 }
 
-/* Part of the layout of rows: those with seals of another making are nobody's. */
+/* Part of the layout of rows: a row that was sealed in any other way belongs to no flow. */
 static __always_inline __u16 ct_seal(const struct flow *flow, const struct ct_entry *row)
 {
 	const __u64 *word = (const __u64 *)row;
@@ -82,8 +86,8 @@ static __always_inline __u16 ct_seal(const struct flow *flow, const struct ct_en
 	return sum >> 48;
 }
 
-/* Copies a row out, each word once, and adds up what its seal is made of on the way. False: it is not the row of
- * the flow with this sum, or was recycled meanwhile. */
+/* Copies a row, loading each word once, and computes its seal on the way. False: the row is not
+ * that of the flow with this sum, or was recycled meanwhile. */
 static __always_inline bool ct_copy(const struct ct_entry *row, __u64 sum, struct ct_entry *out)
 {
 	const volatile __u64 *from = (const volatile __u64 *)row;
@@ -105,8 +109,9 @@ enum ct_known {
 	CT_TORN,
 };
 
-/* Copies an established flow's row out while there are two maps that may have it. Not static, so the verifier walks
- * it once; else it would walk all that follows for a row of either map. */
+/* Copies the row of an established flow while there are two maps that may have it. Not static, so
+ * that the verifier walks it only once; otherwise it would walk everything that follows for a row
+ * of either map. */
 __noinline int ct_find_growing(const struct flow *flow, struct ct_entry *out)
 {
 	struct flow key; /* as in ct_known */
@@ -125,7 +130,7 @@ __noinline int ct_find_growing(const struct flow *flow, struct ct_entry *out)
 	return CT_TORN;
 }
 
-/* Writes what may be written in place of an established flow's row, while there are two maps. */
+/* Writes the unsealed fields of an established flow's row while there are two maps. */
 __noinline int ct_touch_growing(const struct flow *flow, const struct ct_entry *to)
 {
 	struct ct_entry *row;
@@ -142,8 +147,8 @@ __noinline int ct_touch_growing(const struct flow *flow, const struct ct_entry *
 	return 0;
 }
 
-/* Copies a row out, and returns where it is; in `ct` while that grows, only the copy. NULL with `torn` set: it was
- * recycled too often; without: there is none. */
+/* Copies a row and returns a pointer to it; for `ct` while it is being replaced, a pointer to the
+ * copy. NULL with `torn` set: it was recycled too often. NULL without: there is no row. */
 static __always_inline struct ct_entry *ct_find(void *map, const struct flow *flow, struct ct_entry *out,
 						bool *torn)
 {
@@ -166,8 +171,8 @@ static __always_inline struct ct_entry *ct_find(void *map, const struct flow *fl
 	return NULL;
 }
 
-/* Writes what a flow has beside its addresses as the one word that maps and seals read: one that is written in
- * parts has to wait until all of them are in the cache. */
+/* Writes the ports and the protocol as one word, which is how maps and seals read them: a load that
+ * spans several smaller stores stalls until they have reached the cache. */
 static __always_inline void ct_set_ports(struct flow *flow, __be16 sport, __be16 dport, __u8 proto)
 {
 	__u64 word = sport | (__u32)dport << 16 | (__u64)proto << 32;
@@ -175,7 +180,7 @@ static __always_inline void ct_set_ports(struct flow *flow, __be16 sport, __be16
 	__builtin_memcpy((__u64 *)flow + 4, &word, sizeof(word));
 }
 
-/* The flow of the other direction: what comes back when packets leave as the row says. */
+/* The flow of the other direction: what replies to packets that leave as the row says. */
 static __always_inline struct flow ct_back(const struct flow *flow, const struct ct_entry *row)
 {
 	struct flow back;
@@ -186,7 +191,7 @@ static __always_inline struct flow ct_back(const struct flow *flow, const struct
 	return back;
 }
 
-/* Completes a row of which everything sealed is there but the differences. */
+/* Computes the differences and the seal of a row whose other fields are set. */
 static __always_inline void ct_finish(const struct flow *flow, struct ct_entry *row)
 {
 	row->addr_diff =
@@ -196,14 +201,14 @@ static __always_inline void ct_finish(const struct flow *flow, struct ct_entry *
 	row->seal = ct_seal(flow, row);
 }
 
-/* Where a packet is on its way somewhere else than in from outside. */
+/* Where a packet is, other than coming in from outside. */
 enum ct_side {
-	CT_LEAVING,  /* the node, by a device to the outside */
-	CT_FROM_POD, /* by the pod's device */
+	CT_LEAVING,  /* leaving the node by a device to the outside */
+	CT_FROM_POD, /* coming from a pod's device */
 	CT_TO_POD,
 };
 
-/* Whether packets of a row are translated there. */
+/* Reports whether packets of a row are translated at this place. */
 static __always_inline bool ct_is_at(const struct ct_entry *row, enum ct_side side)
 {
 	__u8 flags = row->flags & (CT_REPLY | CT_POD | CT_INSIDE | CT_NODE);
@@ -215,27 +220,28 @@ static __always_inline bool ct_is_at(const struct ct_entry *row, enum ct_side si
 	return !(flags & CT_INSIDE) && (!(flags & CT_REPLY) == !!(flags & CT_POD) || flags == CT_NODE);
 }
 
-/* Whether a packet that came in by a device has the row of what leaves, or of what a pod sends: somebody outside
- * speaks as a pod of ours, or as this node. */
+/* Reports whether a packet that came in by a device has a row for packets that leave or that a pod
+ * sends: then an outside host pretends to be one of our pods, or this node. */
 static __always_inline bool ct_is_astray(const struct ct_entry *row)
 {
 	return !(row->flags & CT_REPLY) && row->flags & (CT_POD | CT_INSIDE | CT_NODE);
 }
 
-/* Whether packets of a row are translated where they come in by a device. */
+/* Reports whether packets of a row are translated where they come in by a device. */
 static __always_inline bool ct_comes_in(const struct ct_entry *row)
 {
 	return !(row->flags & CT_INSIDE) && !ct_is_astray(row);
 }
 
-/* Whether a row leads to where the packets of a flow come from: then each undoes what the other's does. */
+/* Reports whether a row translates to the reverse of a flow: then each row undoes what the other
+ * does. */
 static __always_inline bool ct_leads(const struct ct_entry *row, const struct flow *flow)
 {
 	return addr_equal(&row->daddr, &flow->saddr) && addr_equal(&row->saddr, &flow->daddr) &&
 	       row->dport == flow->sport && row->sport == flow->dport;
 }
 
-/* A row of `ct_half` is good for a request only while the reply's is there too. */
+/* A request's row in `ct_half` is valid only while the reply's row is there too. */
 static __noinline int ct_is_whole(const struct flow *flow, const struct ct_entry *row)
 {
 	struct flow back = ct_back(flow, row);
@@ -244,11 +250,12 @@ static __noinline int ct_is_whole(const struct flow *flow, const struct ct_entry
 	return row->flags & (CT_REPLY | CT_DIRECT) || (reply && ct_leads(reply, flow));
 }
 
-/* Copies out what is known of a flow, for packets that neither begin nor extend one. Not static, so the verifier
- * walks it once. */
+/* Copies the row of a flow, for packets that neither begin nor extend one. Not static, so that the
+ * verifier walks it only once. */
 __noinline int ct_known(const struct flow *flow, struct ct_entry *out)
 {
-	struct flow key; /* Linux 6.1 looks nothing up by the stack of a caller that it does not know */
+	/* Linux 6.1 does not accept a key in the stack frame of a caller that it does not know */
+	struct flow key;
 	bool torn = false;
 
 	if (!flow || !out)
@@ -273,8 +280,9 @@ static __always_inline void ct_half_delete(const struct flow *flow)
 		turnover_deleted(LRU_CT_HALF, 1);
 }
 
-/* Claims a flow for a row: no other may have it, in either map. The order matters: whoever is promoted is in `ct`
- * before it leaves `ct_half`, so it cannot be in neither while this looks. */
+/* Claims a flow for a row: no other flow may have it, in either map. The order matters: a flow that
+ * is being established is inserted into `ct` before it leaves `ct_half`, so this cannot miss it in
+ * both. */
 static __always_inline bool ct_claim(const struct flow *flow, const struct ct_entry *row)
 {
 	if (bpf_map_update_elem(&ct_half, flow, row, BPF_NOEXIST)) {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what is to be done with a packet. It writes none, and never reads one by its context: that is
- * handed through to the helper that knows the routes. */
+/* This file contains the decision about a packet. It writes no packet, and reads none by its
+ * context: that is only passed on to bpf_fib_lookup. */
 #pragma once
 
 #include "half.h"
 
-/* Asks again for the way of an established flow. */
+/* Looks the route of an established flow up again. */
 static __noinline int decide_refresh(void *ctx, const struct packet *p, struct action *a)
 {
 	return ways_refresh(ctx, p, &a->to) ? table_replace(&p->flow, &a->to) : 0;
 }
 
-/* How far a direction is after a packet. */
+/* The state of a direction after a packet. */
 static __always_inline __u8 decide_state(const struct packet *p, __u8 state)
 {
 	if (p->tcp_flags & TCP_RST)
@@ -21,7 +21,7 @@ static __always_inline __u8 decide_state(const struct packet *p, __u8 state)
 	return state == CT_RESET ? CT_OPEN : state;
 }
 
-/* Notes in a row of `ct` that it is used. `to` is its copy. True: for the first time in this tick. */
+/* Marks a row of `ct` as used. `to` is its copy. True: for the first time in this tick. */
 static __always_inline bool decide_touch(const struct packet *p, struct ct_entry *row, struct ct_entry *to)
 {
 	__u8 state = decide_state(p, to->state);
@@ -42,8 +42,8 @@ static __always_inline bool decide_touch(const struct packet *p, struct ct_entry
 	return true;
 }
 
-/* Notes that a row is used, and does what the first packet of a tick is due. If a new way could not be written, the
- * row stays as old as it was, so that the next packet tries again. */
+/* Marks a row as used, and does what is due with the first packet of a tick. If a new route cannot
+ * be written, the row keeps its old `seen`, so that the next packet tries again. */
 static __always_inline void decide_check(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)
 {
 	__u32 seen = a->to.seen;
@@ -60,16 +60,18 @@ static __always_inline void decide_check(void *ctx, const struct packet *p, stru
 	}
 }
 
-/* Whether a packet begins a connection, as the direction of a row does. */
+/* Reports whether a packet opens a connection, for the direction of a row. */
 static __always_inline bool decide_begins(const struct packet *p, const struct ct_entry *row)
 {
 	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) ==
 	       (row->flags & CT_REPLY ? TCP_SYN | TCP_ACK : TCP_SYN);
 }
 
-/* A client that begins anew where a flow has ended gets a backend that is there now. Forgets the flow then. So it
- * does if a server begins where both have ended: it answers somebody whose SYN was none of ours, as of a connection
- * that netfilter has given the port of the flow. A reply whose request has no row may be a moment ahead of that. */
+/* If a client opens a new connection where a flow has ended, forgets that flow, so that the client
+ * gets a current backend. The same if a server does where both directions have ended: its SYN-ACK
+ * replies to a SYN that was none of ours, for example of a connection to which netfilter gave the
+ * port of the flow. A reply's row without a request's row is kept: the latter is written a moment
+ * later. */
 static __noinline int decide_renew(const struct packet *p, const struct ct_entry *row)
 {
 	struct flow back = ct_back(&p->flow, row);
@@ -90,7 +92,7 @@ static __noinline int decide_renew(const struct packet *p, const struct ct_entry
 	return true;
 }
 
-/* Decides by a row of `ct`. False: there is none that counts. */
+/* Decides by a row of `ct`. False: there is no valid one. */
 static __always_inline bool decide_known(void *ctx, const struct packet *p, struct action *a)
 {
 	bool torn = false;
@@ -116,22 +118,23 @@ static __always_inline bool decide_known(void *ctx, const struct packet *p, stru
 	return true;
 }
 
-/* Decides about a packet with ports that came in. The action is all zero, and is the packet's to pass. False:
- * nothing is known of the packet's flow, which may begin with it. */
+/* Decides about a packet with ports that came in. `a` must be zero, which means to pass the packet.
+ * False: nothing is known of the packet's flow, which may begin with it. */
 static __always_inline bool decide(void *ctx, const struct packet *p, struct action *a)
 {
 	return decide_known(ctx, p, a) || half_decide(ctx, p, a);
 }
 
-/* Whether a packet may begin anew. At a pod's device that is no answer: those here are to the node itself. It is
- * written like this for the sake of the stack. */
+/* Reports whether a packet may open a new connection. At a pod's device a SYN-ACK may not: there it
+ * answers the node itself. Written as one expression to save stack. */
 static __always_inline bool decide_may_renew(const struct packet *p, const struct ct_entry *row, enum ct_side side)
 {
 	return side == CT_FROM_POD ? !(row->flags & CT_REPLY) && first_is_syn(p) : p->tcp_flags & TCP_SYN;
 }
 
-/* Decides about a packet elsewhere, of a flow that is established. False: there is none that counts. Of
- * what leaves only what the node itself sends goes the way in its row, which has to be kept up. */
+/* Decides by a row of an established flow where packets do not come in from outside. False: there
+ * is no valid one. Of leaving packets, only the node's own use the route in their row, so only that
+ * is refreshed. */
 static __always_inline bool decide_known_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
 	bool torn = false;
@@ -154,7 +157,7 @@ static __always_inline bool decide_known_at(void *ctx, const struct packet *p, s
 	return true;
 }
 
-/* The same of one that is not. */
+/* The same for a flow that is not established. */
 static __always_inline bool decide_half_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
 	bool torn = false;
@@ -174,10 +177,11 @@ static __always_inline bool decide_half_at(void *ctx, const struct packet *p, st
 	return true;
 }
 
-/* Decides about a packet elsewhere than where it came in: as it leaves the node, what a backend on this node
- * answers is translated, and what a pod of this node sends to the outside, or the node itself to services; at a
- * pod's device, what the pod sends to services and gets from them. False: nothing is known of the packet's flow.
- * What has a row of another place passes, and the action then has the row. */
+/* Decides about a packet other than where it came in. Where packets leave the node, these are
+ * replies of local backends, packets of pods to the outside, and the node's own packets to
+ * services. At a pod's device, these are the pod's packets to services and their replies. False:
+ * nothing is known of the packet's flow. A packet whose row is translated elsewhere passes, and `a`
+ * has the row. */
 static __always_inline bool decide_at(void *ctx, const struct packet *p, struct action *a, enum ct_side side)
 {
 	return decide_known_at(ctx, p, a, side) || decide_half_at(ctx, p, a, side);

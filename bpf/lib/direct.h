@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains flows to backends on other nodes that answer their clients themselves: direct server return.
- *
- * Who forwards such a flow never sees an answer, so there is one row, and no proof that the client is there: the
- * row stays in `ct_half`. If it is pushed out, the next packet chooses again, from the same tables and by the same
- * hash; and so does another node that the network gives the flow to. Every packet says what the client dialled, so
- * the backend's node need not have seen the one before. See wrap.h for how, and unwrap.h for that node. Nearly all
- * of them take the short way, see plain.h. */
+/* This file contains flows to backends on other nodes that reply to their clients themselves:
+ * direct server return. The node that forwards such a flow never sees a reply, so there is one row
+ * and no proof that the client exists: the row stays in `ct_half`. If it is evicted, the next
+ * packet chooses again, from the same tables and by the same hash; so does another node that the
+ * network routes the flow to. Every packet says what the client dialed, so the backend's node need
+ * not have seen an earlier one. See wrap.h for the encapsulation and unwrap.h for the backend's
+ * node. Nearly all packets take the short way, see plain.h. */
 #pragma once
 
 #include "first.h"
 #include "ways.h"
 
-/* Asks again for the way of a flow. */
+/* Looks the route of a flow up again. */
 static __noinline int direct_refresh(void *ctx, const struct packet *p, struct action *a)
 {
 	if (!ways_refresh(ctx, p, &a->to))
@@ -19,7 +19,8 @@ static __noinline int direct_refresh(void *ctx, const struct packet *p, struct a
 	return bpf_map_update_elem(&ct_half, &p->flow, &a->to, BPF_EXIST);
 }
 
-/* Whether a packet ends its flow, whose client may not have it any more: what may begin one is judged each time. */
+/* Drops a packet whose client is no longer in the source ranges, and ends its flow; true if it did.
+ * A packet that may begin a flow is judged each time. */
 static __always_inline bool direct_cuts(const struct packet *p, struct action *a, __u32 now)
 {
 	__u32 seen = a->to.seen;
@@ -30,8 +31,8 @@ static __always_inline bool direct_cuts(const struct packet *p, struct action *a
 	return seen != now && ranges_enforce_again(p, a, &seen);
 }
 
-/* Decides by the row of such a flow. False: it is over, or what came is from another node, which has chosen for
- * itself, and is not forwarded twice. */
+/* Decides by the row of such a flow. False: the flow has ended, or another node forwarded this
+ * packet: that node has chosen itself, and a packet is not forwarded twice. */
 static __noinline int direct_decide(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)
 {
 	__u32 seen = a->to.seen, now = ct_now();

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the answer to an echo request that is sent to an address of a service. */
+/* This file contains the reply to an echo request to the address of a service. */
 #pragma once
 
 #include "answer.h"
 
-/* The addresses that answer have a row without port and protocol, which is there only if the agent is told to; that
- * of ICMP would be found by the sockets of ping. What has more headers than the two is left to the stack. */
+/* Addresses that reply have a row with port and protocol 0, which exists only if the agent is
+ * configured so. With ICMP as the protocol, the sockets of ping would find the row. A packet with
+ * options or extension headers is left to the stack. */
 static __always_inline bool echo_is_asked(const struct packet *p, const struct icmp *icmp)
 {
 	struct svc_key key = { .addr = p->flow.daddr };
@@ -16,8 +17,8 @@ static __always_inline bool echo_is_asked(const struct packet *p, const struct i
 	return !p->is_fragment && p->l4 == p->l3 + base && answer_reaches(p) && bpf_map_lookup_elem(&svcs, &key);
 }
 
-/* Turns a request into its reply, where it is one to a service. The sums over the addresses stay, since these only
- * change places. */
+/* Turns an echo request to a service into its reply. The sums over the addresses stay the same,
+ * since the addresses only change places. */
 static __noinline int echo_answer(void *data, void *end, const struct packet *p)
 {
 	struct icmp *icmp = packet_at(data, end, p->l4, sizeof(*icmp));

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what monitors are told while there are any: drops, and some of the choices of a backend. It is
- * called where a packet is dropped or begins a flow and nowhere else, so those of established flows know nothing of
- * it, and the others read one word while nobody watches. */
+/* This file contains the events for monitors: drops, and samples of the choice of a backend. It is
+ * called only where a packet is dropped or begins a flow. So packets of established flows pay
+ * nothing for it, and the others read one word while nobody watches. */
 #pragma once
 
 #include "action.h"
 
-/* More than this is not told, on each CPU: a flood must not keep whoever reads from anything else. */
+/* The limit of events, on each CPU: a flood must not occupy the reader entirely. */
 #define EVENT_BURST 512
 #define EVENT_EVERY 2000000 /* ns */
 
-/* Where a packet is seen: a hook, and this on its way out of the node. */
+/* Where a packet is seen: an enum hook, plus this on its way out of the node. */
 #define EVENT_LEAVING 0x100
 
 static __always_inline bool event_is_at(const struct watch *w, const struct addr *addr)
@@ -34,8 +34,8 @@ static __always_inline bool event_has_port(const struct watch *w, const struct p
 	       a->to.dport == w->port;
 }
 
-/* Who watched last may have been killed, so what is wanted is wanted for some seconds, and then has to be wanted
- * again. */
+/* The last monitor may have been killed, so a watch expires after some seconds unless it is
+ * renewed. */
 static __always_inline bool event_is_wanted(const struct watch *w, const struct packet *p, const struct action *a)
 {
 	if (!(w->reasons >> (a->reason & 63) & 1) || bpf_ktime_get_coarse_ns() > w->until)
@@ -82,7 +82,8 @@ static __always_inline void event_write(struct event *e, const struct packet *p,
 	__builtin_memset(e->pad, 0, sizeof(e->pad));
 }
 
-/* Whether anybody watches, for who would not call a function for nothing. */
+/* Reports whether anybody watches, for callers that would rather not call a function for
+ * nothing. */
 static __always_inline bool event_is_watched(void)
 {
 	__u32 row = 0;
@@ -91,8 +92,8 @@ static __always_inline bool event_is_watched(void)
 	return w && w->reasons;
 }
 
-/* Tells what is about to become of a packet. The function is not static, so the verifier walks it once and not for
- * every way that leads here. */
+/* Reports what is about to happen to a packet. Not static, so that the verifier walks it only once
+ * and not for every path that leads here. */
 __noinline int event_tell(const struct packet *p, const struct action *a, __u32 where, __u32 len)
 {
 	struct watched *told;

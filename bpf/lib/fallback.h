@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains flows that their backend was to answer itself and cannot: its node has given them back, see
- * back.h, or the first packet does not fit with what is put around it. They get this node's address after all, and
- * keep it: two rows take the place of the one that there was.
+/* This file contains flows whose backend was to reply directly and cannot: its node has given them
+ * back, see back.h, or the first packet does not fit with its encapsulation. They get this node's
+ * address after all, and keep it: two rows replace the single one.
  *
- * What is given back may be forged. So it counts only where a flow is known that is forwarded to just that backend
- * from just that address; and a flow that has been forwarded for a while stays as it is. Else what is inside
- * goes on as if the client had sent it, which who forges that could have sent as well. */
+ * A packet that is given back may be forged. So it counts only if a flow is known that is forwarded
+ * to exactly this backend from exactly this address; and a flow that has been forwarded for a while
+ * stays as it is. Otherwise the inner packet goes on as if the client had sent it, and the forger
+ * could have sent that anyway. */
 #pragma once
 
 #include "back.h"
 #include "direct.h"
 #include "unwrap.h"
 
-/* So many ticks after its first packet a flow may be given back. Most are within a round trip. */
+/* A flow may be given back for this many ticks after its first packet. Most are within one round
+ * trip. */
 #define FALLBACK_TICKS 32
 
-/* Whether what has no port around it is from the backend's node, about a flow of ours. */
+/* Reports whether an encapsulated packet without a port came from the backend's node and belongs to
+ * a flow of ours. */
 static __noinline int fallback_is_known(const struct hint *hint, const struct flow *inner)
 {
 	struct ct_entry row;
@@ -25,13 +28,14 @@ static __noinline int fallback_is_known(const struct hint *hint, const struct fl
 	       addr_equal(&row.saddr, &hint->backend);
 }
 
-/* Reads the flow of what is inside, in a frame of its own that is gone by the time the flow is looked for. */
+/* Parses the flow of the inner packet, in a stack frame of its own that is gone before the flow is
+ * looked up. */
 static __noinline int fallback_read(struct flow *flow, const struct packet *p, void *data, void *end, __u32 at)
 {
 	struct packet inner = {};
 	int parsed;
 
-	asm volatile("" : "+r"(at)); /* one register, for the reason that packet_at gives */
+	asm volatile("" : "+r"(at)); /* in one register, for the reason given at packet_at */
 	if (at > PACKET_L4_MOST)
 		return false;
 	parsed = p->is_v4 ? packet_parse4(&inner, data, end, at) : packet_parse6(&inner, data, end, at);
@@ -46,7 +50,7 @@ static __noinline int fallback_is_ours(const struct hint *hint, const struct pac
 	return fallback_read(&flow, p, data, end, p->l3 + hint->len) && fallback_is_known(hint, &flow);
 }
 
-/* Whether a packet is from another node, that forwarded it or gives it back. */
+/* Reports whether another node sent a packet: it forwarded it, or gives it back. */
 static __always_inline bool fallback_or_forwarded(struct hint *hint, const struct packet *p, void *data, void *end)
 {
 	if (!unwrap_read(hint, p, data, end))
@@ -54,7 +58,8 @@ static __always_inline bool fallback_or_forwarded(struct hint *hint, const struc
 	return hint->port ? unwrap_is_ours(hint, p, data, end) : fallback_is_ours(hint, p, data, end);
 }
 
-/* Whether a packet that was not forwarded to the backend's node may take the other way. */
+/* Reports whether a packet that could not be forwarded to the backend's node may use this node's
+ * address instead. */
 static __always_inline bool fallback_is_due(const struct packet *p, const struct action *a)
 {
 	__u16 age = ct_now() - a->to.addr_diff;
@@ -64,13 +69,13 @@ static __always_inline bool fallback_is_due(const struct packet *p, const struct
 	return age <= FALLBACK_TICKS || (packet_shakes_hands(p) && a->to.state == CT_NEW);
 }
 
-/* Makes both rows of a flow that has less than that, and no packet of which anybody is to be told. */
+/* Creates both rows of a flow that has none or a single one; no monitor is told of it. */
 __noinline int tc_enter(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	return p && a ? first_enter(skb, p, a) : 0;
 }
 
-/* Gives the first packet of a flow that another node forwarded its way. */
+/* Handles the first packet of a flow that another node forwarded. */
 __noinline int tc_host(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
@@ -81,7 +86,7 @@ __noinline int tc_host(struct __sk_buff *skb, const struct packet *p, struct act
 	return a->verdict == VERDICT_REWRITE ? event_tell(p, a, HOOK_TC, 0) : 0;
 }
 
-/* Gives a flow this node's address that its backend was to answer itself. */
+/* Uses this node's address for a flow that its backend was to answer directly. */
 static __always_inline void fallback_enter(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	a->answer = ANSWER_NONE;

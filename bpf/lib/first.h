@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what becomes of the first packet of a flow: its service, its backend, and the claims on both
- * of its rows. */
+/* This file contains what happens to the first packet of a flow: finding its service, choosing its
+ * backend, and claiming both of its rows. */
 #pragma once
 
 #include "action.h"
@@ -13,12 +13,12 @@
 #include "ranges.h"
 #include "route.h"
 
-/* So many ports are tried towards a backend. They are drawn by a hash, so with nine of ten in use one flow in
- * thirty finds none. */
+/* How many ports are tried towards a backend. They are drawn by a hash, so with nine of ten ports
+ * in use one flow in thirty finds none. */
 #define SNAT_TRIES 32
 
-/* Makes a row for the way back, which undoes the one for the way there, without its way and its port. It has to be
- * finished. */
+/* Initializes the row of a reply, which undoes the request's row, without its route and port. The
+ * caller has to complete it with ct_finish. */
 static __always_inline void first_reply(const struct packet *p, const struct ct_entry *there, struct ct_entry *row)
 {
 	__builtin_memset(row, 0, sizeof(*row));
@@ -30,7 +30,8 @@ static __always_inline void first_reply(const struct packet *p, const struct ct_
 	row->seen = ct_now();
 }
 
-/* Claims the reply's flow as it is, again: the kernel is asked for its way, since that happens seldom. */
+/* Claims the key of the reply again, as it was. This is rare, so the route is looked up without the
+ * cache. */
 static __noinline int first_claim(void *ctx, const struct packet *p, const struct ct_entry *there)
 {
 	struct flow reply = ct_back(&p->flow, there);
@@ -43,10 +44,11 @@ static __noinline int first_claim(void *ctx, const struct packet *p, const struc
 	return ct_claim(&reply, &row);
 }
 
-/* Draws a port for a reply, and claims it if it is free. What pods send to the outside has the upper half of the
- * ports, and what is balanced the lower: a pod's flow to another node's frontend and a client's to a backend there
- * both have this node's address, and are told apart here by whom they are for. There they are not, once that node
- * has chosen the same backend for the pod, but by their ports. */
+/* Draws a port for the reply and claims it if it is free. Flows of pods to the outside use the
+ * upper half of the ports, and balanced flows the lower half. A pod's flow to another node's
+ * frontend and a client's flow to a backend on that node both have this node's address. Here their
+ * destinations tell them apart, but once that node has chosen the same backend for the pod, only
+ * their ports do. */
 static __always_inline bool first_draw(__u64 hash, struct flow *reply, struct ct_entry *row)
 {
 	__u32 ports = cfg.snat_last - cfg.snat_first + 1, part = cfg.masquerade ? (ports + 1) / 2 : ports;
@@ -73,7 +75,7 @@ static long first_draw_again(__u32 i, struct draw *draw)
 	return draw->is_claimed;
 }
 
-/* A function, since the first port is nearly always free. */
+/* Kept out of line, since the first port is nearly always free. */
 static __noinline int first_draw_more(__u64 hash, struct flow *reply, struct ct_entry *row)
 {
 	struct draw draw = { .reply = reply, .row = row, .hash = hash };
@@ -89,12 +91,12 @@ static __always_inline bool first_draw_any(const struct packet *p, struct flow *
 	return first_draw(hash, reply, row) || first_draw_more(hash, reply, row);
 }
 
-/* So far ports are for those that may do anything, and servers may ask for one of them. */
+/* Ports below this are privileged, and servers may require the client to have one. */
 #define FIRST_USUAL_PORT 1024
 
-/* Whether a backend is to see the client's own port, if that is free. What pods send to the outside, and the node
- * itself to services, shares the node's address with sockets of the node that may speak to the same backend, and
- * gets none of their ports. */
+/* Reports whether the backend should see the client's own port, if that is free. Flows of pods to
+ * the outside and of the node to services share the node's address with the node's sockets, which
+ * may talk to the same backend, so they get none of those sockets' ports. */
 static __always_inline bool first_keeps_port(const struct packet *p, const struct ct_entry *there)
 {
 	if (there->flags & CT_NODE && bpf_ntohs(p->flow.sport) < FIRST_USUAL_PORT)
@@ -102,7 +104,7 @@ static __always_inline bool first_keeps_port(const struct packet *p, const struc
 	return (there->flags & (CT_STACK | CT_POD)) == CT_STACK;
 }
 
-/* Claims a flow for the reply. */
+/* Claims a key for the reply. */
 static __always_inline bool first_claim_any(void *ctx, const struct packet *p, struct ct_entry *there)
 {
 	struct flow reply = ct_back(&p->flow, there);
@@ -120,8 +122,9 @@ static __always_inline bool first_claim_any(void *ctx, const struct packet *p, s
 	return is_claimed;
 }
 
-/* Gives a flow to a backend on another node an address of this node, so that its replies pass here. One that is
- * read while it is written is a mix, and nobody's. */
+/* Gives a flow to a backend on another node an address of this node as its source, so that replies
+ * pass here. An address that was read while it was being written is a mix of two, which node_addrs
+ * does not contain. */
 static __always_inline bool first_masquerade(__u32 which, struct ct_entry *there)
 {
 	struct addr *known = bpf_map_lookup_elem(&snat_addrs, &which);
@@ -136,8 +139,9 @@ static __always_inline bool first_masquerade(__u32 which, struct ct_entry *there
 	return true;
 }
 
-/* Gives a flow whose way leads into the tunnel the tunnel's own address, if there is one: an answer to the node's
- * would come past the tunnel, with the address of a pod, which networks that check sources drop. */
+/* Gives a flow that is routed into the tunnel the tunnel's own address, if it has one. A reply to
+ * the node's address would bypass the tunnel, with a pod's address as its source, and networks that
+ * check sources drop it. */
 static __noinline int first_enter_tunnel(const struct packet *p, struct ct_entry *there)
 {
 	__u32 first = 0, *ifindex = bpf_map_lookup_elem(&tunnel, &first);
@@ -147,8 +151,8 @@ static __noinline int first_enter_tunnel(const struct packet *p, struct ct_entry
 	return 0;
 }
 
-/* Writes the row of a request, over what there may be. Linux 6.1 gives maps nothing from the stack of a caller that
- * it does not know. */
+/* Writes the row of a request over an existing one. Linux 6.1 does not accept map arguments in the
+ * stack frame of a caller that it does not know, hence the copies. */
 static __always_inline int first_write(const struct packet *p, const struct ct_entry *to)
 {
 	struct flow flow = p->flow;
@@ -160,13 +164,14 @@ static __always_inline int first_write(const struct packet *p, const struct ct_e
 	return 0;
 }
 
-/* Whether the backend is to see another address than the row of the request has. */
+/* Reports whether the backend should see another source address than the client's. */
 static __always_inline bool first_is_masqueraded(const struct ct_entry *there)
 {
 	return !(there->flags & CT_NODE) && (there->flags & (CT_STACK | CT_POD)) != CT_STACK;
 }
 
-/* Makes both rows of a flow, that of the reply first: a backend on this node sees the client's own address. */
+/* Creates both rows of a flow, that of the reply first. A backend on this node sees the client's
+ * own address. */
 static __always_inline int first_enter(void *ctx, const struct packet *p, struct action *a)
 {
 	if (first_is_masqueraded(&a->to) && !first_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
@@ -181,8 +186,8 @@ static __always_inline int first_enter(void *ctx, const struct packet *p, struct
 	return first_write(p, &a->to);
 }
 
-/* The frontend that a packet is for. A pod's is found as the programs of sockets would: at every address of its
- * node. */
+/* Finds the frontend that a packet is for. For a pod it follows the rules of the socket programs:
+ * NodePorts are at every address of its node. */
 static __always_inline struct svc *first_frontend(const struct packet *p, bool inside)
 {
 	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
@@ -199,7 +204,7 @@ static __always_inline struct svc *first_frontend(const struct packet *p, bool i
 	return svc && svc->kind == SVC_NODE_PORT && !inside && !(own->flags & NODE_ADDR_PORTS) ? NULL : svc;
 }
 
-/* The scope that applies. */
+/* Returns the scope that applies. */
 static __always_inline __u32 first_scope(const struct service *service, const struct svc *svc, bool inside)
 {
 	if (inside || svc->kind == SVC_CLUSTER_IP)
@@ -233,8 +238,9 @@ static __always_inline enum reason first_backend(const struct packet *p, const s
 	return reason;
 }
 
-/* Who is refused is told so, unless there are backends that only the policy keeps from here: then the client or its
- * load balancer tries another node, as kube-proxy has it. */
+/* A refused client gets a reply, unless the service has backends that only the traffic policy
+ * excludes here: then silence makes the client or its load balancer try another node, as with
+ * kube-proxy. */
 static __always_inline enum answer first_refusal(const struct packet *p, __u32 index)
 {
 	struct service *service = bpf_map_lookup_elem(&services, &index);
@@ -244,8 +250,8 @@ static __always_inline enum answer first_refusal(const struct packet *p, __u32 i
 	return p->flow.proto == IPPROTO_TCP ? ANSWER_RESET : ANSWER_UNREACHABLE;
 }
 
-/* What kind of flow it is. A pod keeps its address wherever the backend is, but where that is itself: its answer
- * would not leave it. */
+/* Returns the flags of a flow. A pod keeps its address wherever the backend is, unless it is its
+ * own backend: then its reply would not leave it. */
 static __always_inline __u8 first_flags(const struct packet *p, const struct svc *svc, const struct choice *choice,
 					bool inside)
 {
@@ -258,19 +264,20 @@ static __always_inline __u8 first_flags(const struct packet *p, const struct svc
 	return flags | CT_STACK | CT_INSIDE;
 }
 
-/* A connection that begins. */
+/* Reports whether a packet opens a TCP connection or SCTP association. */
 static __always_inline bool first_is_syn(const struct packet *p)
 {
 	return (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
-/* Whether a packet that nothing is known of begins its flow, as far as it says so itself. */
+/* Reports whether a packet without a row begins its flow, as far as its flags tell. */
 static __always_inline bool first_is_begun(const struct packet *p)
 {
 	return first_is_syn(p) || !packet_shakes_hands(p);
 }
 
-/* Whether a packet may be of a connection that the stack goes on with. */
+/* Reports whether a packet may belong to a connection that the stack translated before our programs
+ * were attached, see `former`. */
 static __always_inline bool first_is_formers(const struct packet *p)
 {
 	__u32 zero = 0, *until;
@@ -287,7 +294,8 @@ static __always_inline int first_point(const struct packet *p, struct svc *svc, 
 	struct choice choice = {};
 	enum reason reason;
 
-	if (p->tcp_flags & TCP_RST || first_is_formers(p)) /* RST: of a flow that nobody knows any more */
+	/* a RST for a flow that is no longer known */
+	if (p->tcp_flags & TCP_RST || first_is_formers(p))
 		return 0;
 	reason = first_backend(p, svc, &choice, inside);
 	if (reason == REASON_NO_BACKEND)
@@ -305,7 +313,7 @@ static __always_inline int first_point(const struct packet *p, struct svc *svc, 
 	return choice.backend->flags & BACKEND_LOCAL;
 }
 
-/* The same of a packet that may be none of ours, and is left then. */
+/* The same for a packet that may be for no service; such a packet passes. */
 static __always_inline int first_target(const struct packet *p, struct action *a, bool inside)
 {
 	struct svc *svc = first_frontend(p, inside);
@@ -319,8 +327,9 @@ static __always_inline int first_target(const struct packet *p, struct action *a
 	return first_point(p, svc, a, inside);
 }
 
-/* Whether another packet has established the flow while this one looked for its rows, of which it then takes the
- * new one. Before a second packet there is nothing to establish. */
+/* Reports whether another packet has established the flow since this one looked for its rows; if
+ * so, this one uses the new row. A SYN cannot be too late: before a second packet no flow is
+ * established. */
 static __always_inline bool first_is_late(const struct packet *p, struct action *a)
 {
 	struct flow flow = p->flow; /* as in ct_known */
@@ -335,9 +344,9 @@ static __always_inline bool first_is_late(const struct packet *p, struct action 
 	return torn;
 }
 
-/* How far the client of a flow is that its backend answers itself, after a packet. In CT_ANSWERED that is the first
- * one. XDP may leave a packet to tc after this, so twice has to be the same as once: what begins a connection ends
- * none. */
+/* The client's state after a packet, in a flow that its backend answers directly. CT_ANSWERED
+ * stands for the first packet. XDP may leave a packet to tc after this has run, so running it twice
+ * has to give the same result; hence a SYN ends no connection. */
 static __always_inline __u8 first_direct_state(const struct packet *p, __u8 state)
 {
 	if (p->tcp_flags & TCP_RST)
@@ -347,8 +356,8 @@ static __always_inline __u8 first_direct_state(const struct packet *p, __u8 stat
 	return p->tcp_flags & TCP_FIN || state == CT_CLOSING ? CT_CLOSING : CT_OPEN;
 }
 
-/* Makes the one row of a flow that its backend answers itself, see direct.h. It may be in the middle of the flow.
- */
+/* Creates the only row of a flow that its backend answers directly, see direct.h. The packet may be
+ * from the middle of the flow. */
 static __always_inline int first_direct(void *ctx, const struct packet *p, struct action *a)
 {
 	if (!option_is_mode(a) && !first_masquerade(p->is_v4 ? SNAT_NODE4 : SNAT_NODE6, &a->to))
@@ -367,8 +376,9 @@ static __always_inline int first_direct(void *ctx, const struct packet *p, struc
 	return first_write(p, &a->to);
 }
 
-/* The first packet of a flow, from outside or from a pod; what another node forwarded is not done yet then, see
- * back.h. It is one function with all that it needs, since calls cost more than what is between them. */
+/* Handles the first packet of a flow, from outside or from a pod. Packets that another node
+ * forwarded are not finished here, see back.h. All of it is inlined into one function, because
+ * calls would cost more than the code between them. */
 static __always_inline int first_packet(void *ctx, const struct packet *p, struct action *a, bool inside)
 {
 	first_target(p, a, inside);

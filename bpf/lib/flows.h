@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the memory of a socket that is not connected: which backend it has of which service, so that
- * it keeps to it, and that a reply comes from what was sent to. */
+/* This file contains the memory of an unconnected socket: which backend it has for each service, so
+ * that it keeps that backend, and so that replies appear to come from the address it sent to. */
 #pragma once
 
 #include "addr.h"
 #include "maps.h"
 
-/* Where services share a backend nobody can tell their replies apart: then the flow that was sent to last answers,
- * and the others are marked. What is sent to the backend itself is answered by the backend itself. */
+/* If services share a backend, their replies cannot be told apart: the flow that was sent to last
+ * answers, and the others are marked. If the socket sends to the backend itself, the backend
+ * answers as itself. */
 static __always_inline void flows_silence(struct sock_flows *flows, const struct addr *backend, __be16 port)
 {
 	for (int i = 0; i < SOCK_FLOWS; i++) {
@@ -18,8 +19,8 @@ static __always_inline void flows_silence(struct sock_flows *flows, const struct
 	}
 }
 
-/* Returns where the flow to a service is, or SOCK_FLOWS. The function is not static, so the verifier walks it once,
- * and what follows not for every place. */
+/* Returns the index of the flow to a service, or SOCK_FLOWS. Not static, so that the verifier walks
+ * it once and does not walk what follows for every index. */
 __noinline __u32 flows_place(const struct sock_flows *flows, const struct addr *vip, __u32 port)
 {
 	if (!flows || !vip)
@@ -60,7 +61,7 @@ static __always_inline void flows_remember(struct sock_flows *flows, const struc
 	flows_answer(flows, at);
 }
 
-/* Turns the source of a datagram into what was sent to. */
+/* Replaces the source of a datagram with the address that was sent to. */
 static __always_inline bool flows_receive(struct sock_flows *flows, struct svc_key *from)
 {
 	for (int i = 0; i < SOCK_FLOWS; i++) {

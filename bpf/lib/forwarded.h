@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how tc makes a packet that another node forwarded what its client sent, whichever way it was
- * forwarded. */
+/* This file contains how tc restores the packet that a client sent from one that another node
+ * forwarded, by any of the methods. */
 #pragma once
 
 #include "fallback.h"
@@ -8,10 +8,11 @@
 #include "skb.h"
 
 enum {
-	FORWARDED_HEAD = 128, /* has the header of IP and what comes next */
+	FORWARDED_HEAD = 128, /* covers the IP header and what follows it */
 };
 
-/* Makes a packet with the option what its client sent. What only looks as if it had one has no flow. */
+/* Restores a packet that has our IP option. A packet that only looks as if it had one belongs to no
+ * flow. */
 __noinline int tc_undirect(struct __sk_buff *skb, struct packet *p)
 {
 	struct hint *hint = hosted_hint();
@@ -33,7 +34,7 @@ __noinline int tc_undirect(struct __sk_buff *skb, struct packet *p)
 		return PARSED_OTHER;
 	hint->backend = p->flow.daddr;
 	hint->port = p->flow.dport;
-	hint->direct = DIRECT_OFF; /* nobody knows which node it was */
+	hint->direct = DIRECT_OFF; /* an option does not say which node added it */
 	a.to.daddr = to.addr;
 	a.to.dport = option_has_ports(p) ? to.port : p->flow.dport;
 	if (!skb_point(skb, p, &a))
@@ -43,7 +44,7 @@ __noinline int tc_undirect(struct __sk_buff *skb, struct packet *p)
 	return parsed;
 }
 
-/* Makes a packet that another node forwarded what its client sent, which is then parsed as is returned. */
+/* Restores a packet that another node forwarded. Returns how the restored packet was parsed. */
 __noinline int tc_unwrap(struct __sk_buff *skb, struct packet *p)
 {
 	struct hint *hint = hosted_hint();

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the memory of datagrams in fragments, of which only the first has ports. */
+/* This file contains the memory of fragmented datagrams, of which only the first fragment has
+ * ports. */
 #pragma once
 
 #include "decide.h"
 
-/* After so many ticks a datagram is incomplete for good, and its number may be another's. */
+/* After this many ticks a datagram can no longer become complete, and its id may be reused. */
 #define FRAGMENT_TICKS 30
 
 static __always_inline struct datagram fragment_key(const struct packet *p)
@@ -25,7 +26,8 @@ static __always_inline __u32 fragment_seal(const struct datagram *key, const str
 	return ct_mix(ct_mix(hash, word[0]), value->proto) >> 32;
 }
 
-/* The first fragment leaves its ports to those that follow; without them it is of no use to anybody. */
+/* Stores the ports of a first fragment for the later ones. If that fails the first fragment is
+ * useless, and is dropped. */
 __noinline int fragment_remember(const struct packet *p, struct action *a)
 {
 	struct datagram_flow value = { .seen = ct_now() };
@@ -34,7 +36,8 @@ __noinline int fragment_remember(const struct packet *p, struct action *a)
 	if (!p || !a)
 		return 0;
 	if (p->flow.proto == IPPROTO_SCTP && (p->flow.sport != a->to.sport || p->flow.dport != a->to.dport))
-		return action_drop(a, REASON_FRAGMENT); /* its sum depends on how much is still to come */
+		/* the checksum's change depends on how much is still to come */
+		return action_drop(a, REASON_FRAGMENT);
 	key = fragment_key(p);
 	value.sport = p->flow.sport;
 	value.dport = p->flow.dport;
@@ -47,7 +50,7 @@ __noinline int fragment_remember(const struct packet *p, struct action *a)
 	return 0;
 }
 
-/* Where marks of a datagram are, and those of a few others. */
+/* Returns the mark of a datagram, which a few others share. */
 static __always_inline struct late_mark *fragment_mark(__u64 hash)
 {
 	__u32 row = (__u32)hash % LATE_MARKS;
@@ -55,10 +58,12 @@ static __always_inline struct late_mark *fragment_mark(__u64 hash)
 	return bpf_map_lookup_elem(&late_marks, &row);
 }
 
-/* Whether fragments of a datagram may wait for the first, which has left its ports: then tc gives them back.
- * Whoever keeps one marks it and then looks for the ports again, so at least one of the two sees the other; that
- * takes an operation that neither compiler nor CPU reorders. What ends a flow can come in only once, or it would
- * find none the second time: nobody sends a RST in fragments, nor what begins and ends one at once. */
+/* Reports whether fragments of a datagram may be waiting for this first one, which has stored its
+ * ports: then tc sends them again. late_keep sets the mark and then looks for the ports again, so
+ * at least one of the two sees the other. That takes an operation that neither compiler nor CPU
+ * reorders. A packet that ends a flow is excluded: it comes in a second time, and would not find
+ * the flow then. No honest sender fragments a RST, or a packet that begins and ends a flow at
+ * once. */
 __noinline int fragment_is_awaited(const struct packet *p)
 {
 	struct late_mark *mark;
@@ -75,7 +80,8 @@ __noinline int fragment_is_awaited(const struct packet *p)
 	return kept && ct_now() + 1 - kept <= FRAGMENT_TICKS;
 }
 
-/* Gives a later fragment the flow of the first. False: the first was not ours, or has not been here. */
+/* Gives a later fragment the flow of the first. False: the first was not ours, or has not
+ * arrived. */
 static __always_inline bool fragment_complete(struct packet *p)
 {
 	struct datagram key = fragment_key(p);
@@ -92,8 +98,8 @@ static __always_inline bool fragment_complete(struct packet *p)
 	return true;
 }
 
-/* Decides about a fragment without ports. It neither begins a flow nor extends one: the first has done that. False:
- * nothing is known of its datagram. */
+/* Decides about a fragment without ports. It neither begins nor extends a flow: the first fragment
+ * has done that. False: nothing is known of its datagram. */
 static __noinline int fragment_decide(struct packet *p, struct action *a)
 {
 	if (!fragment_complete(p))
@@ -102,8 +108,9 @@ static __noinline int fragment_decide(struct packet *p, struct action *a)
 	return true;
 }
 
-/* A first fragment that ends within the header of TCP or SCTP cannot be translated, since its sum is in another. It
- * is dropped if it is ours; who sends such has something to hide. */
+/* A first fragment that ends within the TCP or SCTP header cannot be translated, since its checksum
+ * is in another fragment. It is dropped if it is for one of our flows or frontends; only an
+ * attacker sends such fragments. */
 __noinline int fragment_decide_cut(const struct packet *p, struct action *a)
 {
 	if (!p || !a || !p->is_fragment)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the flows that are not established: what can be pushed out at any moment, by anybody. A
- * request therefore goes nowhere unless the row of its reply is there too, since else the port that the reply is
- * told by may be another flow's by now. */
+/* This file contains the flows that are not established: any flood may evict their rows at any
+ * moment. So a request is forwarded only while the row of its reply exists too; otherwise the port
+ * that identifies the reply may already belong to another flow. */
 #pragma once
 
 #include "direct.h"
 #include "ways.h"
 
-/* What an attempt to establish a flow came to. */
+/* The result of an attempt to establish a flow. */
 enum half_outcome {
-	HALF_STAYS, /* a row was pushed out, or there is no room */
+	HALF_STAYS, /* a row was evicted, or `ct` is full */
 	HALF_MOVED,
-	HALF_LOST, /* another flow has the reply's */
+	HALF_LOST, /* another flow has the reply's key */
 };
 
 static __always_inline int half_forget(const struct flow *flow, const struct flow *back)
@@ -23,8 +23,9 @@ static __always_inline int half_forget(const struct flow *flow, const struct flo
 	return 0;
 }
 
-/* Puts the reply's row where no flood can push it out. Whoever claims a flow writes `ct_half` and then looks into
- * `ct`, and here it is the other way round: so of two at least one sees the other. */
+/* Moves the reply's row to `ct`, where no flood can evict it. A program that claims a flow writes
+ * `ct_half` and then looks into `ct`; here it is the other way round, so at least one of the two
+ * sees the other. */
 static __always_inline int half_move_reply(const struct packet *p, const struct flow *back, struct ct_entry *reply)
 {
 	int err = table_insert(back, reply);
@@ -83,15 +84,15 @@ static __noinline int half_promote(const struct packet *p, struct action *a)
 	return 0;
 }
 
-/* What a client that has seen an answer will show: the number after it, or the tag that was asked for. Zero: the
- * answer of SCTP asks for none, so the association is older than the row. */
+/* What a client that has seen a reply will send: the next sequence number, or the requested SCTP
+ * tag. Zero: an SCTP reply that requests no tag, so the association is older than the row. */
 static __always_inline __u32 half_expected(const struct packet *p)
 {
 	return bpf_ntohl(p->seq) + (p->flow.proto == IPPROTO_TCP && p->tcp_flags & TCP_SYN);
 }
 
-/* The backend has spoken: the row of the request learns what the client has to acknowledge. Who only guesses at
- * addresses has not seen it. */
+/* The backend has replied: stores in the request's row what the client has to acknowledge. A client
+ * with a forged address has not seen it. */
 static __noinline int half_answered(const struct packet *p, const struct ct_entry *reply)
 {
 	struct flow request = ct_back(&p->flow, reply);
@@ -119,7 +120,7 @@ static __always_inline bool half_proves(const struct packet *p, const struct ct_
 	return (p->tcp_flags & (TCP_ACK | TCP_RST)) == TCP_ACK && bpf_ntohl(p->ack) - row->seen < CT_PROOF_WINDOW;
 }
 
-/* Whose the reply's flow is. */
+/* Who has the key of the reply. */
 enum half_owner {
 	HALF_NOBODY,
 	HALF_OURS,
@@ -143,8 +144,8 @@ static __noinline int half_reset(const struct packet *p, const struct ct_entry *
 	return half_forget(&p->flow, &back);
 }
 
-/* A request of a flow that is in `ct_half`. False: it is that no more. A reply that was pushed out is claimed
- * again, before anybody else has it. */
+/* Handles a request of a flow in `ct_half`. False: the flow is no longer there. If the reply's row
+ * was evicted it is claimed again, before another flow can take it. */
 static __always_inline bool half_request(void *ctx, const struct packet *p, struct action *a)
 {
 	int owner = half_owner(p, &a->to);
@@ -161,7 +162,8 @@ static __always_inline bool half_request(void *ctx, const struct packet *p, stru
 	return true;
 }
 
-/* Asks again for the way of a flow: one of datagrams that nobody answers is never established, and yet goes on. */
+/* Looks the route of a flow up again: a flow of datagrams that nobody answers is never established,
+ * and yet goes on. */
 static __noinline int half_refresh(void *ctx, const struct packet *p, struct action *a)
 {
 	if (!ways_refresh(ctx, p, &a->to))
@@ -169,8 +171,8 @@ static __noinline int half_refresh(void *ctx, const struct packet *p, struct act
 	return bpf_map_update_elem(&ct_half, &p->flow, &a->to, BPF_EXIST);
 }
 
-/* Notes in a row of `ct_half` that it is used, unless it has no time, and asks for its way if that is due. As in
- * `ct`, a new way that could not be written leaves the row as old as it was. */
+/* Marks a row of `ct_half` as used, unless its `seen` is no time, and refreshes its route if that
+ * is due. As in `ct`, a row whose new route cannot be written keeps its old `seen`. */
 static __always_inline void half_touch(void *ctx, const struct packet *p, struct ct_entry *row, struct action *a)
 {
 	__u32 seen = a->to.seen;
@@ -185,7 +187,7 @@ static __always_inline void half_touch(void *ctx, const struct packet *p, struct
 		row->seen = seen;
 }
 
-/* Decides by a row of `ct_half`. False: there is none that counts. */
+/* Decides by a row of `ct_half`. False: there is no valid one. */
 static __always_inline bool half_decide(void *ctx, const struct packet *p, struct action *a)
 {
 	bool torn = false;
@@ -209,7 +211,8 @@ static __always_inline bool half_decide(void *ctx, const struct packet *p, struc
 	if (ranges_enforce(p, a))
 		return true;
 	half_touch(ctx, p, row, a);
-	if (route_is_elsewhere(p, &a->to)) /* since now; what is forgotten here, the other program would not find */
+	/* because of the new route; if this program forgot the flow, tc would not find it */
+	if (route_is_elsewhere(p, &a->to))
 		return true;
 	if (!(a->to.flags & CT_REPLY))
 		return half_request(ctx, p, a);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how those who send to a pod are held up: by the packets in which the pod tells them how much
- * room it has for what they send. Only those are changed that still have their socket, which knows in what unit
- * they tell it. What the pod has told before it has room for; nobody has to take back what is on its way. */
+/* This file contains how senders to a rate-limited pod are slowed down: by lowering the TCP window
+ * that the pod advertises. Only packets that still have their socket are changed, because the
+ * socket knows the window scale. The pod has room for what it advertised before, so no sender has
+ * to take back data in flight. */
 #pragma once
 
 #include <linux/tcp.h>
@@ -10,9 +11,9 @@
 
 #include "edt.h"
 
-enum { HOLD_STREAM = 1 }; /* SOCK_STREAM, which is in no header of the kernel's */
+enum { HOLD_STREAM = 1 }; /* SOCK_STREAM, which no UAPI header has */
 
-/* What is read of the kernel's. */
+/* The parts of kernel types that are read here. */
 struct tcp_options_received {
 	__u8 snd_wscale : 4, rcv_wscale : 4;
 } __attribute__((preserve_access_index));
@@ -22,7 +23,7 @@ struct tcp_sock {
 	__u16 advmss;
 } __attribute__((preserve_access_index));
 
-/* Where a packet has its TCP header, or zero: it has none, or is not its beginning. */
+/* Returns the offset of a packet's TCP header, or zero if it has none or is a later fragment. */
 static __always_inline __u32 hold_find(struct __sk_buff *skb, bool is_v4)
 {
 	__be16 fragment = 0;
@@ -36,8 +37,9 @@ static __always_inline __u32 hold_find(struct __sk_buff *skb, bool is_v4)
 	return off && proto == IPPROTO_TCP && !(fragment & bpf_htons(0x1fff)) ? off : 0;
 }
 
-/* The most that a packet may say, in its socket's unit. A sender that may have less than two segments on its way
- * waits for clocks: its receiver's, which acknowledges one alone late, or its own where not even that fits. */
+/* The largest window that a packet may advertise, in units of its socket's window scale. It is
+ * never less than two segments: a sender with less would wait for timers, either the receiver's
+ * delayed ACK, or its own if not even one segment fits. */
 static __always_inline __u64 hold_most(struct tcp_sock *tcp, __u64 bytes)
 {
 	__u32 scale = BPF_CORE_READ_BITFIELD(tcp, rx_opt.rcv_wscale), least = 2 * tcp->advmss;
@@ -47,7 +49,7 @@ static __always_inline __u64 hold_most(struct tcp_sock *tcp, __u64 bytes)
 	return (bytes + (1ULL << (scale & 15)) - 1) >> (scale & 15);
 }
 
-/* Has a packet that a pod sends say that the pod has room for no more than what it should get. */
+/* Lowers the window that a packet from a pod advertises to what the pod should receive. */
 static __noinline int hold_senders(struct __sk_buff *skb, __u32 ifindex, bool is_v4)
 {
 	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
@@ -62,7 +64,8 @@ static __noinline int hold_senders(struct __sk_buff *skb, __u32 ifindex, bool is
 	if (!bytes || !sk)
 		return 0;
 	sk = bpf_sk_fullsock(sk);
-	/* By a socket of its own the kernel answers for those that are gone. Linux 6.1 takes it for one of TCP. */
+	/* The kernel replies for closed sockets from a control socket. Linux 6.1 takes it for a TCP
+	 * socket. */
 	tcp = sk && sk->type == HOLD_STREAM ? bpf_skc_to_tcp_sock(sk) : NULL;
 	off = tcp ? hold_find(skb, is_v4) : 0;
 	if (!off || bpf_skb_load_bytes(skb, off, &head, sizeof(head)) || head.syn || head.rst)

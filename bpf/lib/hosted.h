@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains backends on this node as other nodes mean them, that forward to them what clients dialled and
- * leave the answer to this node. Such packets may be forged, as all may: what they name has to be known here. */
+/* This file contains local backends as other nodes refer to them: those nodes forward to them what
+ * clients dialed, and leave the reply to this node. Such packets may be forged, like any other, so
+ * everything that they name is checked against this node's own rows. */
 #pragma once
 
 #include "action.h"
 #include "packet.h"
 #include "ranges.h"
 
-/* Whether there is a backend at a port of an address of this node, or at any port if it is zero. */
+/* Reports whether a backend on this node has the address and port, or the address if the port is
+ * zero. */
 static __always_inline bool hosted_is(const struct addr *addr, __be16 port)
 {
 	struct svc_key key = { .addr = *addr, .port = port, .hosted = 1 };
@@ -15,7 +17,7 @@ static __always_inline bool hosted_is(const struct addr *addr, __be16 port)
 	return bpf_map_lookup_elem(&svcs, &key);
 }
 
-/* A NodePort of another node, which has an address that is not known here. */
+/* Looks up a NodePort of another node, whose address is not known here. */
 static __always_inline struct svc *hosted_node_port(struct svc_key *key)
 {
 	struct svc *svc;
@@ -25,8 +27,9 @@ static __always_inline struct svc *hosted_node_port(struct svc_key *key)
 	return svc && svc->kind == SVC_NODE_PORT ? svc : NULL;
 }
 
-/* The frontend that a packet from another node is for, unless it is this node's as well: one that is closed here,
- * while this node is drained, is another's for as long as that is at work. */
+/* Finds the frontend of a packet from another node, unless this node has it as well: a frontend
+ * that is closed here, because the node is drained, is still one on other nodes until they
+ * finish. */
 static __always_inline struct svc *hosted_frontend(const struct flow *flow)
 {
 	struct svc_key key = { .addr = flow->daddr, .port = flow->dport, .proto = flow->proto };
@@ -40,7 +43,8 @@ static __always_inline struct svc *hosted_frontend(const struct flow *flow)
 	return svc ? svc : hosted_node_port(&key);
 }
 
-/* What was said of the packet at hand: on the stack of what is called on the way there is no room for it. */
+/* What another node said about the current packet. It is in a map because functions on the way
+ * there have no stack to spare. */
 static __always_inline struct hint *hosted_hint(void)
 {
 	__u32 zero = 0;

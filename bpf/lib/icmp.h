@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains errors of ICMP: they follow the flow of the packet that they quote, to whoever sent it. */
+/* This file contains ICMP errors: an error follows the flow of the packet that it quotes, back to
+ * that packet's sender. */
 #pragma once
 
 #include "rewrite.h"
 
-/* Errors with a packet. Redirects are none: they are about the road to the next router alone. */
+/* Reports whether a message type is an error that quotes a packet. Redirects are not handled: they
+ * concern only the path to the next router. */
 static __always_inline bool icmp_is_error(const struct packet *p, __u8 type)
 {
 	if (p->is_v4)
@@ -12,7 +14,8 @@ static __always_inline bool icmp_is_error(const struct packet *p, __u8 type)
 	return type >= ICMP6_UNREACHABLE && type <= ICMP6_PARAMETER;
 }
 
-/* Reads the packet that an error quotes. It is always cut off, but the ports have to be there. */
+/* Parses the packet that an error quotes. It is always truncated, but the ports have to be
+ * there. */
 static __noinline int icmp_quote(struct packet *quote, const struct packet *p, void *data, void *end)
 {
 	struct icmp *icmp = packet_at(data, end, p->l4, sizeof(*icmp));
@@ -20,7 +23,7 @@ static __noinline int icmp_quote(struct packet *quote, const struct packet *p, v
 	int parsed;
 
 	__builtin_memset(quote, 0, sizeof(*quote));
-	asm volatile("" : "+r"(at)); /* one register, for the reason that packet_at gives */
+	asm volatile("" : "+r"(at)); /* in one register, for the reason given at packet_at */
 	if (p->is_fragment || !icmp || !icmp_is_error(p, icmp->type) || at > PACKET_L4_MOST)
 		return PARSED_OTHER;
 	parsed = p->is_v4 ? packet_parse4(quote, data, end, at) : packet_parse6(quote, data, end, at);
@@ -28,8 +31,8 @@ static __noinline int icmp_quote(struct packet *quote, const struct packet *p, v
 	return quote->l4 + sizeof(struct udphdr) > stop ? PARSED_OTHER : parsed;
 }
 
-/* An error about a packet goes the way of what answers that packet. It changes nothing that is known of the flow:
- * it may be forged, and only the two ends can tell. */
+/* An error about a packet takes the path of the replies to that packet. It changes no state of the
+ * flow: it may be forged, and only the two ends can judge it. */
 static __noinline int icmp_decide(const struct packet *p, const struct packet *quote, struct action *a)
 {
 	struct flow answer = {
@@ -45,7 +48,7 @@ static __noinline int icmp_decide(const struct packet *p, const struct packet *q
 	return action_known(a, &answer);
 }
 
-/* A pair of addresses, and what it adds to the sum over the pair before. */
+/* A pair of addresses, and its difference to the sum over the pair that it replaces. */
 struct ends {
 	struct addr saddr;
 	struct addr daddr;
@@ -74,7 +77,7 @@ static __always_inline bool icmp_write_ends(void *data, void *end, const struct 
 	return true;
 }
 
-/* The sum of SCTP is changed like that of a whole packet, by the length that the quoted one had. */
+/* Changes an SCTP checksum as in a whole packet, using the length that the quoted packet had. */
 static __always_inline bool icmp_write_quote_sctp(void *data, void *end, const struct packet *quote,
 						  const struct action *a, __u32 *diff)
 {
@@ -90,9 +93,9 @@ static __always_inline bool icmp_write_quote_sctp(void *data, void *end, const s
 	return true;
 }
 
-/* Writes the ports and the checksum of a quoted packet, and says what that adds to the sum over the quote. A
- * cut-off one has its checksum no more: what is there then, behind the error, is padding. UDP may never have had
- * one. */
+/* Writes the ports and the checksum of a quoted packet, and adds to `diff` how that changes the sum
+ * over the quote. A truncated quote no longer contains its checksum: the bytes there, beyond the
+ * end of the error, are padding. UDP may have had none. */
 static __always_inline bool icmp_write_quote_l4(void *data, void *end, const struct packet *quote,
 						const struct action *a, __u32 *diff)
 {
@@ -116,8 +119,9 @@ static __always_inline bool icmp_write_quote_l4(void *data, void *end, const str
 	return true;
 }
 
-/* Where the sender has another name on this side, the error comes from that name: routers beyond have addresses
- * that mean nothing here, and a packet from them would not pass. */
+/* If the row translates the source of the replies, the error gets the translated source too:
+ * routers on the other side have addresses that mean nothing here, and firewalls drop packets from
+ * them. */
 static __always_inline struct ends icmp_outer(const struct packet *p, const struct packet *quote,
 					      const struct action *a)
 {
@@ -130,8 +134,8 @@ static __always_inline struct ends icmp_outer(const struct packet *p, const stru
 	return outer;
 }
 
-/* Translates an error and what it quotes. The sum of ICMPv6 covers the addresses of its own header too; the header
- * of a quoted IPv4 packet has a sum that makes up for its addresses. */
+/* Translates an error and the packet it quotes. The ICMPv6 checksum also covers the addresses of
+ * its own header; in IPv4 the quoted header's own checksum compensates for its addresses. */
 static __noinline int icmp_rewrite(void *data, void *end, const struct packet *p, const struct packet *quote,
 				   const struct action *a)
 {

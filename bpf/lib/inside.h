@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how it is known that a packet is of a flow that a pod began by sending packets to a service,
- * and not by a socket that the programs of sockets pointed at a backend (CT_INSIDE).
+/* This file contains how a packet is recognized as part of a flow that a pod began by sending
+ * packets to a service, and not through a socket that a socket program pointed at a backend
+ * (CT_INSIDE).
  *
- * Such a flow is translated at the device of its client alone: what the client sends as it leaves, what it gets as
- * it enters. Whatever is between, the stack, other programs and other nodes, sees the pod and its backend. */
+ * Such a flow is translated only at its client's device: requests as they leave the client, replies
+ * as they enter it. Everything between, the stack, other programs and other nodes, sees the pod and
+ * its backend. */
 #pragma once
 
 #include "fragments.h"
 #include "read.h"
 
-/* Who has begun such a flow, or one of the node's own (CT_NODE), of which pods' answers are translated as they
- * leave the pod. */
+/* Who has begun such a flow: a pod, or the node itself (CT_NODE), whose replies from pods are
+ * translated as they leave the pod. */
 enum inside_user {
 	INSIDE_POD = 1,
 	INSIDE_NODE = 2,
 };
 
-/* Whether there ever was one, of any of these. */
+/* Reports whether there ever was a flow of any of these. */
 static __always_inline bool inside_is_used(__u32 by)
 {
 	__u32 zero = 0, *used = bpf_map_lookup_elem(&pods_dial, &zero);
@@ -24,7 +26,8 @@ static __always_inline bool inside_is_used(__u32 by)
 	return used && *(volatile __u32 *)used & by;
 }
 
-/* Notes that there is one. Its row is there before its first packet goes on, and this too. */
+/* Notes that there is such a flow. Both its row and this are written before its first packet goes
+ * on. */
 static __always_inline void inside_use(__u32 by)
 {
 	__u32 zero = 0, *used = bpf_map_lookup_elem(&pods_dial, &zero);
@@ -33,8 +36,8 @@ static __always_inline void inside_use(__u32 by)
 		__sync_fetch_and_or(used, by);
 }
 
-/* Reads the ports of a packet whose addresses and protocol are known. False: they are not where nearly all have
- * them. */
+/* Reads the ports of a packet whose addresses and protocol are known. False: they are not where
+ * nearly all packets have them. */
 static __always_inline bool inside_read(struct __sk_buff *skb, struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -51,8 +54,8 @@ static __always_inline bool inside_read(struct __sk_buff *skb, struct packet *p)
 	return true;
 }
 
-/* Whether there is a row, of either direction. It may be another flow's by the time it is looked at, and then this
- * one has none any more. Not static, for the sake of the stack. */
+/* Reports whether a flow has a row, in either direction. The row may become another flow's before
+ * it is read; then this flow no longer has one. Not static, to have a stack frame of its own. */
 __noinline int inside_is_known(const struct flow *flow)
 {
 	struct ct_entry *row;
@@ -67,7 +70,7 @@ __noinline int inside_is_known(const struct flow *flow)
 	return row && row->flags & (CT_INSIDE | CT_NODE);
 }
 
-/* Whether what has its ports elsewhere, or none, is of such a flow. Errors may be. */
+/* The same for a packet without ports or with them in an unusual place. Any ICMP packet may be. */
 __noinline int inside_is_odd(struct __sk_buff *skb, struct packet *p)
 {
 	if (!p)
@@ -83,7 +86,7 @@ __noinline int inside_is_odd(struct __sk_buff *skb, struct packet *p)
 	return false;
 }
 
-/* Whether what is for a pod answers what the pod sent to a service. */
+/* Reports whether a packet for a pod replies to what the pod sent to a service. */
 static __always_inline bool inside_is_answer(struct __sk_buff *skb, struct packet *p)
 {
 	if (!inside_is_used(INSIDE_POD))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what is special about packets of IPv6 that were merged to more than the length in their header
- * can say. Linux puts a header of its own between those of IPv6 and TCP, which says the length, and takes it off
- * before the packet is cut up: no link ever has it. But it counts it when it is asked whether the pieces fit. */
+/* This file contains the special case of IPv6 packets merged to more than their length field can
+ * express. Linux inserts a jumbogram header between the IPv6 and TCP headers and removes it before
+ * segmentation, so no link ever carries it. But bpf_check_mtu counts it when it checks whether the
+ * segments fit. */
 #pragma once
 
 #include <bpf/bpf_helpers.h>
@@ -10,11 +11,11 @@
 
 enum {
 	JUMBO_LEN = 8,
-	JUMBO_OPTION = 0xc2, /* all that it has */
+	JUMBO_OPTION = 0xc2, /* the option, which is all that the header contains */
 	JUMBO_L4 = sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + JUMBO_LEN,
 };
 
-/* Whether the pieces of a packet that is such a one fit a link that takes so much. */
+/* Reports whether the segments of such a packet fit a link with this MTU. */
 static __always_inline bool jumbo_fits(struct __sk_buff *skb, __u32 mtu)
 {
 	void *data = (void *)(long)skb->data;

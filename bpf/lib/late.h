@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what becomes of later fragments that overtake the first. They go on to the stack, since nobody
- * knows yet whose they are, and a copy waits. If the first then turns out to be ours, the copies come in once more,
- * by the device that they came by, and find its ports.
+/* This file contains later fragments that overtake the first one. They go on to the stack, because
+ * their flow is not yet known, and a copy is kept. If the first fragment then turns out to be ours,
+ * the copies come in once more by the device they came by, and find the ports.
  *
- * No packet can be made here, but one can be sent and then be made another: the first is sent to where it came in,
- * then takes the bytes of one that waits, is sent again, and so on. */
+ * A tc program cannot create a packet, but it can clone one and then overwrite the original: the
+ * first fragment is sent to where it came in, then takes the bytes of a waiting one, is sent again,
+ * and so on. */
 #pragma once
 
 #include "fragments.h"
 
-/* The header of the link is in no sum. */
+/* No checksum covers the link header. */
 #define LATE_LINK sizeof(struct ethhdr)
 
 static __always_inline struct late_tally *late_count(void)
@@ -19,7 +20,7 @@ static __always_inline struct late_tally *late_count(void)
 	return bpf_map_lookup_elem(&late_tally, &row);
 }
 
-/* Notes that the first fragment of a datagram is not ours: what follows need not wait for anything. */
+/* Notes that the first fragment of a datagram is not ours: later ones need not be kept. */
 __noinline int late_ignore(const struct packet *p)
 {
 	struct late_mark *mark;
@@ -53,7 +54,8 @@ static __always_inline void late_release(struct late *row)
 	__sync_lock_test_and_set(&row->busy, 0);
 }
 
-/* Whether so many bytes can be kept. They stay in one register, or the verifier forgets what is asked here. */
+/* Reports whether a frame of this length can be kept. The asm keeps the length in one register;
+ * otherwise the verifier forgets the check. */
 static __always_inline bool late_fits(__u32 *len)
 {
 	__u64 n = *len;
@@ -66,7 +68,7 @@ static __always_inline bool late_fits(__u32 *len)
 	return true;
 }
 
-/* Copies a fragment into the next row, over the one that has been there longest. */
+/* Copies a fragment into the next row, over the oldest one. */
 static __always_inline bool late_copy(struct __sk_buff *skb, const struct datagram *key, struct late_tally *tally)
 {
 	__u32 turn = __sync_fetch_and_add(&tally->kept, 1) % LATE_FRAMES, len = skb->len;
@@ -85,7 +87,8 @@ static __always_inline bool late_copy(struct __sk_buff *skb, const struct datagr
 	return true;
 }
 
-/* Keeps a copy of a later fragment of which nothing is known. True: its first may have come meanwhile. */
+/* Keeps a copy of a later fragment of which nothing is known. True: the first may have arrived
+ * meanwhile. */
 __noinline int late_keep(struct __sk_buff *skb, const struct packet *p)
 {
 	struct late_tally *tally = late_count();
@@ -108,7 +111,7 @@ __noinline int late_keep(struct __sk_buff *skb, const struct packet *p)
 	return true;
 }
 
-/* Makes a packet the one that waits in a row, which is free from then on. */
+/* Turns a packet into the one that waits in a row, and frees the row. */
 static __always_inline bool late_become(struct __sk_buff *skb, struct late *row, __u32 turn)
 {
 	struct late_frame *frame = bpf_map_lookup_elem(&late_frames, &turn);
@@ -117,19 +120,20 @@ static __always_inline bool late_become(struct __sk_buff *skb, struct late *row,
 	row->len = 0;
 	if (!frame || !late_fits(&len))
 		return false;
-	/* It is made longer first: that way a sum over the whole packet that a device made is given up. */
+	/* Growing it first discards a checksum over the whole packet that the device computed. */
 	return !bpf_skb_change_tail(skb, skb->len + 1, 0) && !bpf_skb_change_tail(skb, len, 0) &&
 	       !bpf_skb_store_bytes(skb, 0, frame->bytes, len, BPF_F_INVALIDATE_HASH);
 }
 
-/* What is on its way back. */
+/* The state of sending fragments again. */
 struct late_return {
-	__u32 from; /* where the packet came in that is at hand */
+	__u32 from; /* where the current packet came in */
 	__u32 count;
 };
 
-/* Sends the packet at hand to where it came in, and makes it the one that waits in a row, if that is of the
- * datagram. False: it is neither the one nor the other then. Not static, so the verifier walks it once. */
+/* If a row has a fragment of the datagram, sends the current packet to where it came in and turns
+ * it into that fragment. False: that failed, and the packet is now neither of them. Not static, so
+ * that the verifier walks it only once. */
 __noinline int late_send(struct __sk_buff *skb, const struct packet *p, __u32 turn, struct late_return *r)
 {
 	struct late *row = bpf_map_lookup_elem(&late, &turn);
@@ -152,8 +156,9 @@ __noinline int late_send(struct __sk_buff *skb, const struct packet *p, __u32 tu
 	return whole;
 }
 
-/* Gives back what waits for a first fragment that has left its ports. The packet is then the last of them, and the
- * others and itself are on their way to where they came in. Zero: none waits; else what is left to do with it. */
+/* Sends the fragments that wait for a first fragment, which has stored its ports. The others, and
+ * the first itself, are then on their way to where they came in, and the packet is the last of
+ * them. Returns zero if none waits, otherwise the verdict for the packet. */
 static __noinline int late_serve(struct __sk_buff *skb, const struct packet *p)
 {
 	struct late_return r = { .from = skb->ifindex };

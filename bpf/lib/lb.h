@@ -6,7 +6,8 @@
 
 #include "maps.h"
 
-/* A reader is overtaken when an extent is reused between its two loads; more often than this means a storm. */
+/* A reader is overtaken when an extent is reused between its two loads. More attempts than this
+ * would mean a storm. */
 #define LB_TRIES 4
 
 static __always_inline __u32 word_off(__u64 word)
@@ -29,7 +30,7 @@ static __always_inline __u32 slot_backend(__u64 slot)
 	return slot & 0xffffff;
 }
 
-/* The bits of a slot that must agree with the service and the word that led to it. */
+/* The bits of a slot that must match the service and the word that led to it. */
 static __always_inline __u64 slot_owner(__u64 slot)
 {
 	return slot >> 24;
@@ -40,14 +41,14 @@ static __always_inline __u64 lb_owner(__u32 index, __u64 word)
 	return (index & 0xffffff) | (__u64)word_tag(word) << 24;
 }
 
-/* The scope of a connection that starts on this node. From here an external address short-circuits to every
- * backend, whatever the external policy says; only a ClusterIP follows the internal one. */
+/* The scope of a connection that starts on this node. From here an external address short-circuits
+ * to all backends, whatever the external policy; only a ClusterIP follows the internal policy. */
 static __always_inline __u32 lb_inside_scope(const struct service *service, __u32 kind)
 {
 	return kind == SVC_CLUSTER_IP && service->flags & SERVICE_INTERNAL_LOCAL ? SCOPE_LOCAL : SCOPE_ALL;
 }
 
-/* The scope of a connection that comes from outside. */
+/* The scope of a connection from outside. */
 static __always_inline __u32 lb_outside_scope(const struct service *service)
 {
 	return service->flags & SERVICE_EXTERNAL_LOCAL ? SCOPE_LOCAL : SCOPE_ALL;
@@ -57,10 +58,11 @@ static __always_inline __u32 lb_outside_scope(const struct service *service)
 struct choice {
 	struct backend *backend;
 	__u32 row;
-	__u32 direct; /* enum direct, of who asks for it: how the service has its packets forwarded */
+	/* enum direct, for the packet programs: how the service forwards its packets */
+	__u32 direct;
 };
 
-/* Whether a row that was remembered still belongs to a scope of the service. */
+/* Reports whether a remembered row still belongs to a scope of the service. */
 static __always_inline bool lb_owns(const struct backend *backend, __u32 index, __u32 scope)
 {
 	__u32 owner = *(volatile const __u32 *)&backend->owner;
@@ -69,9 +71,9 @@ static __always_inline bool lb_owns(const struct backend *backend, __u32 index, 
 }
 
 /*
- * Chooses slot hash % len of the scope's table. A word is loaded once and used whole; READ_ONCE is spelled as a
- * volatile access so that the compiler cannot load it twice. The slot and the backend are reached through the
- * values loaded before, so the order of loads needs no barrier.
+ * Chooses slot hash % len of the scope's table. The word is loaded once and used whole; READ_ONCE
+ * is spelled as a volatile access so that the compiler cannot load it twice. The slot and the
+ * backend are reached through values loaded before, so the order of loads needs no barrier.
  */
 static __always_inline enum reason lb_select(const struct service *service, __u32 index, __u32 scope, __u32 hash,
 					     struct choice *choice)

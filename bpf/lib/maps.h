@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains every map. The sizes are the smallest ones; the agent sets the real ones before it creates. */
+/* This file contains every map. The sizes here are minimal; the agent sets the real ones before it
+ * creates the maps. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -42,7 +43,8 @@ struct {
 	__type(value, struct backend);
 } backends SEC(".maps");
 
-/* No program reads it: it names the rows of `services` to whoever reads the pins. */
+/* No program reads this map: it names the rows of `services` for people who read the pinned
+ * maps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -51,8 +53,9 @@ struct {
 	__type(value, struct name);
 } names SEC(".maps");
 
-/* Whom services let in from outside; the value is the number of bits of the address that count. A trie takes memory
- * for the rows that it has, so there is no size to grow: this one is as large as any node has memory for. */
+/* The clients that services admit from outside. The value is the number of address bits that count.
+ * A trie allocates memory only for the rows it has, so its maximum can be larger than any node
+ * needs and never has to grow. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -61,7 +64,7 @@ struct {
 	__type(value, __u32);
 } src_ranges SEC(".maps");
 
-/* What TCP sockets dialled. A row belongs to one socket from its connect to its close. */
+/* What TCP sockets dialed. A row belongs to one socket from its connect to its close. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, CONN_PEERS);
@@ -69,7 +72,8 @@ struct {
 	__type(value, struct conn_peer);
 } conn_peers SEC(".maps");
 
-/* What other connected sockets dialled, and TCP sockets whose row was taken. Dies with its socket. */
+/* What other connected sockets dialed, and TCP sockets whose row was taken. Freed with the
+ * socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -77,7 +81,7 @@ struct {
 	__type(value, struct sock_peer);
 } sock_peers SEC(".maps");
 
-/* For sockets that are not connected: what they sent to, each service once. */
+/* What unconnected sockets sent to: one entry per service. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -85,7 +89,7 @@ struct {
 	__type(value, struct sock_flows);
 } sock_flows SEC(".maps");
 
-/* The addresses of this node, loopback apart. */
+/* The addresses of this node, except loopback. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -94,8 +98,9 @@ struct {
 	__type(value, struct node_addr);
 } node_addrs SEC(".maps");
 
-/* What backends on other nodes see as the client, by enum snat_addr. It is no constant, since a node may get
- * another address while connections are made, and it is read for new flows alone. */
+/* The source addresses that backends on other nodes see, by enum snat_addr. A map and not a
+ * constant, because a node may get another address while connections are made. It is read only for
+ * new flows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, SNAT_ADDRS);
@@ -103,8 +108,8 @@ struct {
 	__type(value, struct addr);
 } snat_addrs SEC(".maps");
 
-/* Which backend a client has of a service with session affinity. An entry that is pushed out costs its client a new
- * choice. */
+/* The backend that a client has for a service with session affinity. If an entry is evicted, its
+ * client gets a new choice. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 65536);
@@ -112,7 +117,7 @@ struct {
 	__type(value, struct affinity);
 } affinity SEC(".maps");
 
-/* Whose sockets are left alone. */
+/* The pods whose sockets are left alone. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -121,7 +126,7 @@ struct {
 	__type(value, struct optout);
 } optout SEC(".maps");
 
-/* A bit for each kind of row that `optout` has: on most nodes there is none, and then nobody looks. */
+/* One bit for each kind of row in `optout`. Most nodes have none, and then no lookup is made. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -129,7 +134,7 @@ struct {
 	__type(value, __u32);
 } optout_kinds SEC(".maps");
 
-/* Since when the ways in rows of flows may be gone by. */
+/* Since when the routes stored in flow rows may be stale. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -138,7 +143,7 @@ struct {
 	__type(value, struct ways);
 } ways SEC(".maps");
 
-/* Since when who was let in may not be any more. */
+/* Since when clients that were admitted may no longer be. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -147,7 +152,7 @@ struct {
 	__type(value, struct guard);
 } guards SEC(".maps");
 
-/* Ways that the kernel was asked for lately. */
+/* Routes that were recently looked up in the kernel. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, ASKED_WAYS);
@@ -155,7 +160,7 @@ struct {
 	__type(value, struct asked_way);
 } asked_ways SEC(".maps");
 
-/* Flows that both ends have agreed to, a row for each direction. */
+/* Established flows, one row for each direction. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -164,8 +169,8 @@ struct {
 	__type(value, struct ct_entry);
 } ct SEC(".maps");
 
-/* Flows that have yet to show that there is somebody at the other end: a flood of first packets pushes out its own
- * kind alone. */
+/* Flows whose client has not yet proved that it receives the replies. A flood of first packets
+ * evicts only other such flows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -173,7 +178,8 @@ struct {
 	__type(value, struct ct_entry);
 } ct_half SEC(".maps");
 
-/* How many flows were moved from there to `ct`, ever: nobody else can tell between two looks how fast it fills. */
+/* How many flows were ever moved from `ct_half` to `ct`. Without it nobody could tell how fast `ct`
+ * fills between two looks. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -181,7 +187,7 @@ struct {
 	__type(value, __u64);
 } ct_opened SEC(".maps");
 
-/* What became of the rows of each enum lru. */
+/* Rows created and deleted, by enum lru. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, LRUS);
@@ -189,7 +195,7 @@ struct {
 	__type(value, struct turnover);
 } turnover SEC(".maps");
 
-/* Ports of datagrams that come in fragments. */
+/* Ports of datagrams that arrive in fragments. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
@@ -197,8 +203,8 @@ struct {
 	__type(value, struct datagram_flow);
 } frags SEC(".maps");
 
-/* Fragments that wait for the first of their datagram, and their bytes: apart, since many rows are looked through
- * for a few. */
+/* Fragments that wait for the first one of their datagram. Their bytes are in a map of their own,
+ * because many rows are scanned to find a few. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, LATE_FRAMES);
@@ -213,7 +219,7 @@ struct {
 	__type(value, struct late_frame);
 } late_frames SEC(".maps");
 
-/* By a hash of the datagram: whether it is worth a look whether some wait. */
+/* By a hash of the datagram: whether a scan for waiting fragments is worthwhile. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, LATE_MARKS);
@@ -228,7 +234,7 @@ struct {
 	__type(value, struct late_tally);
 } late_tally SEC(".maps");
 
-/* Of the packet that a CPU is at. */
+/* About the packet that a CPU is processing. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -236,7 +242,8 @@ struct {
 	__type(value, struct hint);
 } hints SEC(".maps");
 
-/* The devices that have both programs of tc: what a backend here answers gets its source where it leaves by one. */
+/* The devices that have both tc programs: replies of local backends that leave by them get the
+ * frontend's address. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -245,7 +252,8 @@ struct {
 	__type(value, __u32);
 } served SEC(".maps");
 
-/* The device by which the pods of other nodes are reached whose routes the kernel tells no program; zero: none. */
+/* The tunnel device that leads to pods of other nodes whose routes bpf_fib_lookup does not report;
+ * zero: none. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -253,8 +261,8 @@ struct {
 	__type(value, __u32);
 } tunnel SEC(".maps");
 
-/* The tick until which the stack may go on with connections that it has translated since before there were
- * programs, and has not told of yet; zero: never. */
+/* Until this tick the stack may continue connections that it translated before our programs were
+ * attached and that conntrack has not reported yet; zero: never. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -262,7 +270,7 @@ struct {
 	__type(value, __u32);
 } former SEC(".maps");
 
-/* The devices that packets come in by. */
+/* The MAC addresses of the devices that packets come in by. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -271,7 +279,7 @@ struct {
 	__type(value, struct link_addr);
 } link_addrs SEC(".maps");
 
-/* The pods of this node that have their network from us, by address and by device. */
+/* The pods of this node that have their network from fairlead, by address and by device. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -288,8 +296,8 @@ struct {
 	__type(value, struct pod_link);
 } pod_links SEC(".maps");
 
-/* The rates of those that have one, and what they have sent and got. The rate is a map of its own: one that changes
- * leaves alone what has been sent. */
+/* The rates of pods that have one, and their accounts of what was sent and received. The rates are
+ * a separate map so that changing one leaves the account alone. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -306,7 +314,7 @@ struct {
 	__type(value, struct pod_pace);
 } pod_paces SEC(".maps");
 
-/* A share is that of a namespace's pods or of all pods of the node. */
+/* A share belongs to all pods of a namespace or of the node. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -323,7 +331,8 @@ struct {
 	__type(value, struct pod_pace);
 } share_paces SEC(".maps");
 
-/* Not zero once a pod has sent packets to a service: where none ever does, nobody looks for their answers. */
+/* Nonzero once a pod, or the node, has sent packets to a service: until then no program looks for
+ * replies. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -331,8 +340,8 @@ struct {
 	__type(value, __u32);
 } pods_dial SEC(".maps");
 
-/* To whom pods speak with their own addresses, wherever their packets leave: the cluster, and who is told of them.
- */
+/* The destinations that see a pod's own address by whatever device packets leave: the cluster, and
+ * every network that has routes to pods. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -349,7 +358,7 @@ struct {
 	__type(value, struct allowance);
 } allowances SEC(".maps");
 
-/* What monitors want. */
+/* What monitors want to see. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -364,7 +373,7 @@ struct {
 	__type(value, struct watched);
 } watched SEC(".maps");
 
-/* What they get: some two thousand events, until the agent reads them. */
+/* The events for monitors: some two thousand until the agent reads them. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 262144);

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what makes a packet one for a backend that it names, with what its client dialled in an
- * option.
- */
+/* This file contains how a packet is addressed to a backend, with what its client dialed in an IP
+ * option. */
 #pragma once
 
 #include "option.h"
 #include "rewrite.h"
 
-/* Points a packet at another end, which the action has, and leaves it its source: the row of the flow that an error
- * of ICMP is about has that of the client, and the error may be a router's. The sums of what comes behind the
- * header of IP are left to be changed by what the action then has. */
+/* Changes a packet's destination to the action's and keeps its source. That cannot come from the
+ * row: for an ICMP error the row has the client's address, but the error may come from a router.
+ * The caller updates the checksums behind the IP header by the differences in the action. */
 static __noinline int rewrite_target(void *data, void *end, const struct packet *p, struct action *a)
 {
 	struct udphdr *l4;
@@ -42,8 +41,9 @@ static __always_inline int option_write6(void *data, void *end, const struct pac
 	return ip ? option_put6(ip, &p->flow) : -1;
 }
 
-/* Writes the option into the room that was made for it. Returns what that adds to the sum over a whole packet,
- * where a header of IPv4 has a sum that makes up for it; less than zero if the packet is not as it was read. */
+/* Writes the option into the room that was made for it. Returns the change to the sum over the
+ * whole packet, which in IPv4 is zero because the header's checksum compensates, or a negative
+ * value if the packet is not what was parsed before. */
 static __noinline int option_write(void *data, void *end, const struct packet *p)
 {
 	return p->is_v4 ? option_write4(data, end, p) : option_write6(data, end, p);

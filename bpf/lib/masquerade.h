@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how pods of this node reach the outside, where nobody knows their addresses: what they send
- * gets an address of the node as it leaves by a device. It is the NAT of the way in, seen from behind: the same
- * rows, ports and proofs, but the requests leave and the replies come in (CT_POD).
+/* This file contains how pods of this node reach the outside, where their addresses are unknown:
+ * their packets get an address of the node as they leave by a device. It is the NAT for incoming
+ * flows in reverse: the same rows, ports and proofs, but requests leave and replies come in
+ * (CT_POD).
  *
- * What is the cluster's, and what the agent was told that knows pods, gets packets as they are. So does who spoke
- * to a pod first, by the pod's own address: of TCP an answer is told from a beginning; what came by UDP leaves a
- * row by which its answers are known. */
+ * Destinations in the cluster, and those that the agent was told have routes to pods, see the pod's
+ * own address. So does a client that contacted a pod first, by the pod's own address: in TCP a
+ * reply can be told from a SYN, and an incoming UDP packet leaves a row by which its replies are
+ * recognized. */
 #pragma once
 
 #include "first.h"
 #include "pods.h"
 #include "sumtc.h"
 
-/* Whether pods are known there. */
+/* Reports whether a destination has routes to pods. */
 static __always_inline bool masquerade_is_native(const struct addr *addr)
 {
 	struct prefix_key key = { .prefix_len = PREFIX_BITS, .addr = *addr };
@@ -20,7 +22,8 @@ static __always_inline bool masquerade_is_native(const struct addr *addr)
 	return bpf_map_lookup_elem(&masq_skip, &key);
 }
 
-/* An echo is told by its number, which has the place of the port of who asks. False: it is none. */
+/* Reads the identifier of an echo, which takes the place of the requester's port. False: the packet
+ * is not an echo in this direction. */
 static __always_inline bool masquerade_reads_echo(struct __sk_buff *skb, struct packet *p, bool leaving)
 {
 	__u8 type =
@@ -36,13 +39,13 @@ static __always_inline bool masquerade_reads_echo(struct __sk_buff *skb, struct 
 	return true;
 }
 
-/* Whether what a packet is from and for says that it may not leave as it is. */
+/* Reports whether a packet's addresses require it to be masqueraded. */
 static __always_inline bool masquerade_is_due(const struct packet *p)
 {
 	return cfg.masquerade && pods_at(&p->flow.saddr) && !masquerade_is_native(&p->flow.daddr);
 }
 
-/* Gives the first packet of a flow that leaves an address of the node, if that is due. */
+/* Gives the first packet of a flow that leaves an address of the node, if that is required. */
 static __always_inline void masquerade_target(const struct packet *p, struct action *a)
 {
 	if ((packet_shakes_hands(p) && !first_is_syn(p)) || !masquerade_is_due(p))
@@ -57,13 +60,15 @@ static __always_inline void masquerade_target(const struct packet *p, struct act
 	};
 }
 
-/* What leaves and has neither ports nor a number cannot share an address: its answers would be anybody's. */
+/* A packet without ports or an identifier cannot share an address: its replies could be for any
+ * pod. */
 static __always_inline bool masquerade_refuses(const struct packet *p, enum parsed parsed)
 {
 	return parsed == PARSED_OTHER && p->l3 && masquerade_is_due(p);
 }
 
-/* Notes that somebody outside sends datagrams to a pod, so that its answers leave as they are. */
+/* Notes that an outside host sends datagrams to a pod, so that the pod's replies leave
+ * unchanged. */
 static __always_inline void masquerade_expect(const struct packet *p)
 {
 	struct ct_entry row = {
@@ -89,8 +94,8 @@ static __always_inline void masquerade_expect(const struct packet *p)
 		turnover_made(LRU_CT_HALF);
 }
 
-/* Whether a packet that came in, of a flow of which nothing is known, is for a pod of this node, by its own
- * address. No frontend has one. */
+/* Reports whether an incoming packet of an unknown flow is for a pod of this node, by its own
+ * address. No frontend has a pod's address. */
 __noinline int masquerade_is_for_pod(const struct packet *p)
 {
 	if (!p || !(cfg.bypass || cfg.masquerade) || !pods_at(&p->flow.daddr))
@@ -100,7 +105,7 @@ __noinline int masquerade_is_for_pod(const struct packet *p)
 	return true;
 }
 
-/* Writes an echo, as it leaves or as its answer comes in. */
+/* Translates an echo as it leaves, or its reply as it comes in. */
 __noinline int masquerade_echo(struct __sk_buff *skb, const struct packet *p, const struct action *a)
 {
 	struct icmp *icmp;

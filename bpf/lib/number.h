@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the numbers of new flows. The table says which backend a number stands for, so a number is
- * made of nothing but the packet and the service, and of keys that all nodes share: then any node that has the same
- * backends chooses alike. */
+/* This file contains the numbers of new flows. The table maps a number to a backend. A number
+ * depends only on the packet, the service, and keys that all nodes share, so that every node with
+ * the same backends makes the same choice. */
 #pragma once
 
 #include "affinity.h"
@@ -12,10 +12,11 @@ static __always_inline __u64 number_word(__u32 word, __u64 key, __u64 factor)
 	return word * (key ^ factor);
 }
 
-/* The hash of a client, and of its port if that counts. The address that the client sent to is not in it: a
- * NodePort has another one on each node, and whoever moves a flow from node to node sends it there. The sum is a
- * multilinear hash: who does not know the keys, and hears nothing of the choice, cannot make up flows that meet
- * more often than others. The constants make it a good one without keys. */
+/* A hash of a client's address, and of its ports if they count. The address that the client dialed
+ * is left out: a NodePort has another one on each node, and a load balancer that moves a flow
+ * between nodes changes it. The sum is a multilinear hash: without the keys and without observing
+ * the choice, nobody can construct flows that collide more often than others. The constants make it
+ * a good hash even without keys. */
 static __always_inline __u32 number_hash(const struct addr *client, __u32 ports)
 {
 	__u64 sum = number_word(client->word[0], cfg.hash_key0, ct_factor[0]) +
@@ -27,9 +28,10 @@ static __always_inline __u32 number_hash(const struct addr *client, __u32 ports)
 	return ct_mix(sum ^ sum >> 32, 0) >> 32;
 }
 
-/* Whether the client decides alone, whichever way its flows come. With affinity it does, since nodes do not tell
- * each other what they remember. When that lapses, the choice has had its time; but that it did is what one node
- * knows, so with Maglev it changes nothing. */
+/* Reports whether the number depends on the client's address alone, whatever path its flows take.
+ * It does with session affinity, because nodes do not share what they remember. Once affinity has
+ * lapsed the choice may change; but only one node knows that it has, so with Maglev this has no
+ * effect. */
 static __always_inline bool number_is_of_client(const struct service *service, enum affinity_state state)
 {
 	if (service->algorithm == ALGORITHM_SOURCE_HASH)
@@ -37,7 +39,8 @@ static __always_inline bool number_is_of_client(const struct service *service, e
 	return service->affinity_seconds && (state != AFFINITY_LAPSED || service->algorithm == ALGORITHM_MAGLEV);
 }
 
-/* The number of a flow by its first packet; by a packet of a flow that another node knew, the same. */
+/* Returns the number of a flow by its first packet, or the same number by a later packet of a flow
+ * that another node knew. */
 static __always_inline __u32 number_of(const struct flow *flow, struct service *service, enum affinity_state state)
 {
 	if (number_is_of_client(service, state))

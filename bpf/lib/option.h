@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the option by which a packet says what its client dialled, when it goes to a backend that is
- * to answer it itself and nothing is put around it: the packet is sent to the backend, from the client, and has an
- * option of IPv4 or a header of destination options of IPv6 more. It comes first, behind the part of the header
- * that every packet has, so who takes it out need not look for it, and what the client has of its own stays behind
- * it.
+/* This file contains the option that tells the backend's node what the client dialed, in direct
+ * server return without encapsulation. The packet is sent to the backend, from the client, with one
+ * more IPv4 option or IPv6 destination options header. It comes first, right behind the fixed part
+ * of the header, so that it can be removed without a search and the client's own options stay
+ * behind it.
  *
- * Every packet has the option, and every fragment. What has no port of its own, as an error of ICMP, has none there
- * either. */
+ * Every packet has the option, and every fragment. A packet without ports, such as an ICMP error,
+ * has none in the option either. */
 #pragma once
 
 #include "hosted.h"
 #include "ranges.h"
 
 enum {
-	OPTION4 = 0x9e,	     /* copied into fragments, of control, for experiments: RFC 4727, 2.3 */
-	OPTION6 = 0x5e,	     /* for experiments, 3.3: what does not know it drops the packet and tells nobody */
-	OPTION4_HEADER = 60, /* an IPv4 header is no longer */
+	/* copied into fragments, class control, for experiments: RFC 4727, 2.3 */
+	OPTION4 = 0x9e,
+	/* for experiments, 3.3: a host that does not know it drops the packet silently */
+	OPTION6 = 0x5e,
+	OPTION4_HEADER = 60, /* maximum length of an IPv4 header */
 	OPTION6_PADDING = 1, /* PadN */
 };
 
@@ -26,10 +28,10 @@ struct option4 {
 	__be32 addr;
 };
 
-/* The whole header. Padding comes first, so that an address is where addresses are to be. */
+/* The whole header. Padding comes first, so that the address is aligned. */
 struct option6 {
 	__u8 next;
-	__u8 words; /* of eight bytes, beyond the first */
+	__u8 words; /* in units of eight bytes, without the first */
 	__u8 pad;
 	__u8 pad_len;
 	__u8 type;
@@ -46,7 +48,7 @@ static __always_inline bool option_is_mode(const struct action *a)
 	return (a->to.flags & CT_DIRECT) >> DIRECT_SHIFT == DIRECT_OPT;
 }
 
-/* The length of an IP header with nothing optional. */
+/* The length of an IP header without options or extensions. */
 static __always_inline __u32 option_base(const struct packet *p)
 {
 	return p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
@@ -57,15 +59,15 @@ static __always_inline __u32 option_len(const struct packet *p)
 	return p->is_v4 ? sizeof(struct option4) : sizeof(struct option6);
 }
 
-/* How much there is between the header of IP and what has the ports. It makes no sense where no ports were found.
- */
+/* The number of bytes between the fixed IP header and the header with the ports. Undefined if no
+ * ports were found. */
 static __always_inline __u32 option_spare(const struct packet *p)
 {
 	return p->l4 - p->l3 - option_base(p);
 }
 
-/* Whether a packet may have the option: what has no ports that can be read may, and what has anything in between
- * but the header that a fragment of IPv6 has. */
+/* Reports whether a packet may contain our option: it has something between the fixed IP header and
+ * the ports, other than just an IPv6 fragment header, or its ports cannot be read. */
 static __always_inline bool option_is_due(const struct packet *p)
 {
 	__u32 spare = option_spare(p);
@@ -82,7 +84,7 @@ static __always_inline bool option_is_there4(const struct iphdr *ip)
 	return ip->ihl > 5 && option->type == OPTION4;
 }
 
-/* Whether the options of a header begin with ours, with or without the padding. */
+/* Reports whether the options begin with ours, with or without the padding. */
 static __always_inline bool option_is_first6(const struct option6 *option)
 {
 	return option->pad == OPTION6 ||
@@ -94,10 +96,11 @@ static __always_inline bool option_is_there6(const struct ipv6hdr *ip)
 	return ip->nexthdr == IPPROTO_DSTOPTS && option_is_first6((const void *)(ip + 1));
 }
 
-/* Whether a flow may have the option, by its first packet. Who has options of its own that leave no room has them
- * in every packet; and those of IPv6 may be for every hop, which have to come first. Nor may a client inside of the
- * cluster: its backend's node could hardly answer it, and would not know whom to tell. Not static, so the verifier
- * does not follow what comes of it. */
+/* Reports whether the packets of a flow can get the option, judged by its first packet. Options of
+ * its own that leave no room are in every packet of a flow, and those of IPv6 may be hop-by-hop
+ * options, which have to come first. A client inside the cluster cannot use the mode either: the
+ * backend's node could hardly reply to it, and does not know which node to give the packet back to.
+ * Not static, so that the verifier does not follow both results. */
 __noinline int option_is_possible(const struct packet *p)
 {
 	__u32 most = OPTION4_HEADER - sizeof(struct iphdr) - sizeof(struct option4);
@@ -109,13 +112,13 @@ __noinline int option_is_possible(const struct packet *p)
 	return option_spare(p) <= most && !ranges_are_inside(&p->flow.saddr);
 }
 
-/* The mode of a flow of a service with that mode. */
+/* Returns the mode for a flow of a service with the given mode. */
 static __always_inline __u32 option_mode(const struct packet *p, __u32 mode)
 {
 	return mode >> DIRECT_SHIFT != DIRECT_OPT || option_is_possible(p) ? mode : 0;
 }
 
-/* Whether there is room in a packet. */
+/* Reports whether the option fits into a packet. */
 static __always_inline bool option_fits(void *data, void *end, const struct packet *p)
 {
 	struct ipv6hdr *ip6;
@@ -129,7 +132,7 @@ static __always_inline bool option_fits(void *data, void *end, const struct pack
 	return ip6 && ip6->nexthdr != IPPROTO_HOPOPTS;
 }
 
-/* What a header says of a length that has become another. A merged packet of more than 64 KiB does not say. */
+/* Returns a length field increased by `more`. It is zero in a merged packet of more than 64 KiB. */
 static __always_inline __be16 option_length(__be16 before, __u32 more)
 {
 	__u32 len = bpf_ntohs(before) + more;
@@ -142,8 +145,8 @@ static __always_inline __u32 option_diff(__u32 before, __u32 after)
 	return csum_fold((__u64)(__u32)~before + after);
 }
 
-/* Writes the option into the room behind the part of a header that every packet has. Returns what that adds to the
- * sum over a whole packet: for IPv4 nothing, whose header has a sum that makes up for it. */
+/* Writes the option into the room behind the fixed part of the header. Returns the change to the
+ * sum over the whole packet: zero for IPv4, where the header's checksum compensates. */
 static __always_inline __u16 option_put4(struct iphdr *ip, const struct flow *flow)
 {
 	struct option4 *option = (void *)(ip + 1);
@@ -185,7 +188,8 @@ static __always_inline bool option_has_ports(const struct packet *p)
 	return p->l4 && !packet_is_icmp(p);
 }
 
-/* Where a packet without ports has a sum over its addresses; zero: it has none. */
+/* Returns the offset of the checksum that covers the addresses in a packet without ports; zero if
+ * there is none. */
 static __always_inline __u32 option_check(const struct packet *p)
 {
 	return p->l4 && !p->is_v4 ? p->l4 + offsetof(struct icmp, check) : 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the question whether a process wants its sockets left alone: a pod that sees to its own
- * connections has to see the address that was dialled. It is asked only about what dials a service. */
+/* This file contains the check whether a process opted out: a pod that handles its own connections
+ * has to see the address that it dialed. It is made only for what dials a service. */
 #pragma once
 
 #include "maps.h"
 
-/* A pod's cgroup lies at most so deep: that of a node which is itself a container is four levels further down than
- * the usual three. */
+/* The deepest level of a pod's cgroup: if the node is itself a container, its pods are four levels
+ * deeper than the usual three. */
 #define OPTOUT_LEVELS 12
 
 static __always_inline bool optout_has(enum optout_kind kind, __u64 id)
@@ -16,8 +16,9 @@ static __always_inline bool optout_has(enum optout_kind kind, __u64 id)
 	return bpf_map_lookup_elem(&optout, &key);
 }
 
-/* Containers sit in cgroups below that of their pod. Which level that is depends on the pod's class of service and
- * on what the node's tree hangs below, so every level is looked at; the kernel ends them with 0. */
+/* Containers are in cgroups below their pod's. The pod's level depends on its QoS class and on
+ * where the node's own tree is mounted, so every level is checked; the helper returns 0 beyond the
+ * last. */
 static __always_inline bool optout_by_cgroup(void)
 {
 	for (int level = 1; level <= OPTOUT_LEVELS; level++) {

@@ -1,26 +1,30 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what this node itself sends to a service as packets, which no program of sockets pointed at a
- * backend (CT_NODE): that of raw sockets and the kernel's, of SCTP, of processes outside of the cgroup. The kernel
- * sends it where it sends what it knows no better way for, so it is met as it leaves by a device to the outside.
+/* This file contains packets that this node itself sends to a service without a socket program
+ * having pointed their socket at a backend (CT_NODE): from raw and kernel sockets, SCTP, and
+ * processes outside the cgroup. The kernel sends them by the default route, so they are caught as
+ * they leave by a device to the outside, and redirected to their backend: by the same device,
+ * another one or the tunnel, or to a pod of this node. The backend sees the node's address, and its
+ * replies are translated where they come in, from a device or from the pod.
  *
- * From there it goes to its backend: by the same device, another one or the tunnel, or to a pod of this node. The
- * backend sees the node's address, and its answers are translated where they come in, by a device or from the pod.
- * A backend on this node that is none of our pods, such as a process of the node, would answer past all programs:
- * it sees the service's address, to which answers leave as the requests did, and both come in again as if somebody
- * outside had sent them. The stack takes nothing from there that has one of the node's own addresses. */
+ * A local backend that is not one of our pods, such as a process of the node, would reply past all
+ * programs. So it sees the service's address as the source. Replies to that leave as the requests
+ * did, and both are made to come in again as if an outside host had sent them: the stack accepts no
+ * packet from there whose source is one of the node's own addresses. */
 #pragma once
 
 #include "first.h"
 #include "inside.h"
 
-/* Whether a packet is of a socket of this machine, and not forwarded. It may be a pod's all the same. */
+/* Reports whether a packet is from a local socket and not forwarded. The socket may still be a
+ * pod's. */
 static __always_inline bool own_may_be(struct __sk_buff *skb)
 {
 	return cfg.own && !skb->ingress_ifindex && skb->sk;
 }
 
-/* Whether a flow of which nothing is known, and that leaves this node, may begin with a packet. A connection to an
- * address that is known outside may be older than what we know, and go by another load balancer. */
+/* Reports whether a leaving packet of an unknown flow may begin one. A connection to an address
+ * that is known outside the cluster may be older than our state and go through another load
+ * balancer. */
 static __always_inline bool own_begins(const struct packet *p, const struct svc *svc)
 {
 	struct addr from = p->flow.saddr; /* as in ct_known */
@@ -32,7 +36,8 @@ static __always_inline bool own_begins(const struct packet *p, const struct svc 
 	return bpf_map_lookup_elem(&node_addrs, &from);
 }
 
-/* What kind of flow it is: to a backend of which an answer meets a program, or through the stack. */
+/* Sets the kind of flow: to a backend whose replies pass a program of ours, or through the
+ * stack. */
 static __always_inline void own_route(const struct packet *p, struct action *a, bool is_here)
 {
 	struct addr to = a->to.daddr; /* as in ct_known */
@@ -46,7 +51,7 @@ static __always_inline void own_route(const struct packet *p, struct action *a, 
 	a->to.saddr = p->flow.daddr;
 }
 
-/* Points a packet at a backend, if it is to a service. */
+/* Points a packet at a backend, if it is for a service. */
 static __always_inline void own_target(const struct packet *p, struct action *a)
 {
 	struct svc_key key = { .addr = p->flow.daddr, .port = p->flow.dport, .proto = p->flow.proto };
@@ -62,7 +67,7 @@ static __always_inline void own_target(const struct packet *p, struct action *a)
 	inside_use(INSIDE_NODE);
 }
 
-/* Has a packet come in by the device that it leaves by. */
+/* Makes a packet come in by the device that it is leaving by. */
 static __always_inline int own_enter(struct __sk_buff *skb)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the reading of a packet. It knows neither skb nor xdp_md, and it keeps offsets instead of
- * pointers, which no helper invalidates. */
+/* This file contains the packet parser. It knows neither __sk_buff nor xdp_md, and it keeps offsets
+ * instead of pointers, because no helper invalidates an offset. */
 #pragma once
 
 #include <linux/if_ether.h>
@@ -14,15 +14,17 @@
 
 #include "addr.h"
 
-/* So many tags and extension headers are looked through. What has more is left to the stack. */
+/* The parser skips at most this many VLAN tags and extension headers. A packet with more is left to
+ * the stack. */
 #define PACKET_TAGS 2
 #define PACKET_EXTENSIONS 6
 
-/* Headers that end further in are left to the stack too: the verifier has to know a bound. */
+/* A packet whose headers end beyond this offset is left to the stack too: the verifier needs a
+ * bound. */
 #define PACKET_L4_MOST 1024
 
 enum {
-	IP4_DONT = 0x4000, /* in the field of the fragment */
+	IP4_DONT = 0x4000, /* in the fragment field */
 	IP4_MORE = 0x2000,
 	IP4_OFFSET = 0x1fff,
 	IP6_MORE = 0x1,
@@ -38,14 +40,14 @@ enum {
 
 enum parsed {
 	PARSED_FLOW,  /* TCP, UDP or SCTP, with ports */
-	PARSED_ICMP,  /* of the packet's family */
-	PARSED_LATER, /* a fragment that is not the first: it has no ports */
-	PARSED_OTHER, /* nothing that has ports */
-	PARSED_SHORT, /* it ends within a header */
-	PARSED_CUT,   /* it ends within the header of TCP or SCTP, after the ports */
+	PARSED_ICMP,  /* ICMP of the packet's family */
+	PARSED_LATER, /* a fragment other than the first: it has no ports */
+	PARSED_OTHER, /* anything else without ports */
+	PARSED_SHORT, /* the packet ends within a header */
+	PARSED_CUT,   /* it ends within the TCP or SCTP header, after the ports */
 };
 
-/* The maps that have no row of a packet's flow, as far as is known before it is read. */
+/* Maps already known to have no row for the packet's flow, so they need no lookup. */
 enum lacks {
 	LACKS_CT = 1,
 	LACKS_HALF = 2,
@@ -53,26 +55,31 @@ enum lacks {
 
 struct packet {
 	struct flow flow;
-	__u32 ifindex; /* filled in by whoever received it */
-	__be32 seq;    /* of TCP; of SCTP the tag that an INIT ACK asks for */
-	__be32 ack;    /* of SCTP the tag that a packet bears */
+	__u32 ifindex; /* set by the program that received it */
+	__be32 seq;    /* TCP; for SCTP the tag that an INIT ACK asks for */
+	__be32 ack;    /* TCP; for SCTP the verification tag of the packet */
 	__be32 id;     /* of a fragment */
 	__u16 l3;      /* offsets of the headers */
 	__u16 l4;
-	__u16 stop;	/* of one that an error quotes: where the error ends, and padding begins */
-	__u8 tcp_flags; /* of SCTP, what its first chunk would be there */
+	/* for a packet quoted by an ICMP error: where the error ends and padding begins */
+	__u16 stop;
+	__u8 tcp_flags; /* for SCTP, the TCP flags that correspond to its first chunk */
 	__u8 ttl;
 	bool is_v4;
 	bool is_tagged;
-	bool is_whole;	       /* and no router may cut it up */
-	bool bounces;	       /* filled in too: who received it can only send it back where it came from */
-	bool is_fragment;      /* the first one: others have no ports */
-	bool is_unwrapped : 1; /* filled in as well: another node forwarded it, and has chosen the backend */
-	bool is_returned : 1;  /* and this: it was forwarded to another node, which has given it back */
-	__u8 lacks;	       /* likewise, an enum lacks */
+	bool is_whole; /* must not be fragmented by a router */
+	/* set by the receiving program: it can only send the packet back out of the same device
+	 * (XDP) */
+	bool bounces;
+	bool is_fragment; /* the first fragment; later ones have no ports */
+	/* set by the receiving program: another node forwarded it and chose the backend */
+	bool is_unwrapped : 1;
+	/* likewise: this node forwarded it to another node, which gave it back */
+	bool is_returned : 1;
+	__u8 lacks; /* likewise, an enum lacks */
 };
 
-/* The headers of SCTP, of which the kernel's C library has none. */
+/* SCTP headers, which the kernel's UAPI does not define. */
 struct sctp {
 	__be16 source;
 	__be16 dest;
@@ -101,7 +108,8 @@ struct vlan_tag {
 	__be16 proto;
 };
 
-/* The header of ICMP, the same in both families. That of the kernel comes with half of the C library. */
+/* The ICMP header, the same in both families. The kernel's own header file pulls in half of
+ * libc. */
 struct icmp {
 	__u8 type;
 	__u8 code;
@@ -131,14 +139,15 @@ enum icmp6 {
 
 enum {
 	GENEVE_PORT = 6081,
-	GENEVE_WORDS = 2, /* of options: ours */
+	GENEVE_WORDS = 2, /* of options: ours alone */
 	GENEVE_ETHERNET = 0x6558,
-	GENEVE_CLASS = 0xff1d, /* of those for experiments, RFC 8926, 3.5 */
-	GENEVE_BACKEND = 0x81, /* who does not know it has to drop the packet */
+	GENEVE_CLASS = 0xff1d, /* the class for experiments, RFC 8926, 3.5 */
+	/* critical: a node that does not know the option must drop the packet */
+	GENEVE_BACKEND = 0x81,
 	GENEVE_CRITICAL = 0x40,
 };
 
-/* The header of Geneve with our option. */
+/* The Geneve header with our option. */
 struct geneve {
 	__u8 words;
 	__u8 flags;
@@ -151,14 +160,14 @@ struct geneve {
 	__be16 pad;
 };
 
-/* What is between the IP header that is put around a packet and the packet's own. */
+/* What lies between the outer IP header and the inner one. */
 struct tunnel {
 	struct udphdr udp;
 	struct geneve geneve;
 	struct ethhdr eth;
 } __attribute__((packed));
 
-/* Every extension header that is looked through has so many bytes, and begins like this. */
+/* Every extension header that the parser skips has at least these bytes, and begins like this. */
 struct extension {
 	__u8 next;
 	__u8 len;
@@ -166,8 +175,9 @@ struct extension {
 	__be32 id; /* of a fragment */
 };
 
-/* What is at an offset of a frame that has so many bytes there, or NULL. The offset is held in one register, or the
- * compiler would compare one copy and add another, of which the verifier knows nothing. */
+/* Returns a pointer to the `size` bytes at offset `at` of a frame, or NULL if the frame is too
+ * short. The asm keeps the offset in one register: otherwise the compiler may check one copy and
+ * add another, which the verifier cannot relate. */
 static __always_inline void *packet_at(void *data, void *end, __u32 at, __u32 size)
 {
 	void *found;
@@ -179,7 +189,8 @@ static __always_inline void *packet_at(void *data, void *end, __u32 at, __u32 si
 	return found + size > end ? NULL : found;
 }
 
-/* Where a packet ends within its frame; what follows is padding. Zero: it is not as it was read. */
+/* Returns the offset at which a packet ends within its frame; padding may follow. Zero: the packet
+ * is not what was parsed before. */
 static __always_inline __u32 packet_end(void *data, void *end, const struct packet *p)
 {
 	struct ipv6hdr *ip6;
@@ -198,8 +209,8 @@ static __always_inline bool packet_is_icmp(const struct packet *p)
 	return p->flow.proto == (p->is_v4 ? IPPROTO_ICMP : IPPROTO_ICMPV6);
 }
 
-/* A connection of TCP or an association of SCTP begins with a handshake, by which the client shows that it is
- * there. */
+/* A TCP connection or an SCTP association begins with a handshake, which proves that the client
+ * receives our packets. */
 static __always_inline bool packet_shakes_hands(const struct packet *p)
 {
 	return p->flow.proto == IPPROTO_TCP || p->flow.proto == IPPROTO_SCTP;
@@ -233,7 +244,7 @@ static __always_inline __u8 packet_sctp_flags(__u8 chunk)
 	}
 }
 
-/* What begins or ends an association is the first chunk of its packet. */
+/* A chunk that begins or ends an association is the first one of its packet. */
 static __always_inline enum parsed packet_parse_sctp(struct packet *p, struct sctp *sctp, void *end)
 {
 	struct sctp_init *init = (void *)(sctp + 1);
@@ -250,7 +261,7 @@ static __always_inline enum parsed packet_parse_sctp(struct packet *p, struct sc
 	return PARSED_FLOW;
 }
 
-/* What all of these have is eight bytes. */
+/* The header of every protocol handled here has at least eight bytes. */
 static __always_inline enum parsed packet_parse_l4(struct packet *p, void *data, void *end, __u32 at)
 {
 	__u32 ports, proto = p->flow.proto;
@@ -265,9 +276,9 @@ static __always_inline enum parsed packet_parse_l4(struct packet *p, void *data,
 		return PARSED_SHORT;
 	if (packet_is_icmp(p))
 		return PARSED_ICMP;
-	/* All have their ports in the same place. They are written like this, and the protocol with its padding,
-	 * because the map reads words: one that was written in parts has to wait until all of them are in the
-	 * cache. */
+	/* All have their ports in the same place. Ports and protocol (with its padding) are written
+	 * as whole words because the map's hash reads words: a load that spans several smaller
+	 * stores stalls until they have reached the cache. */
 	ports = *(__u32 *)udp;
 	__builtin_memcpy(&p->flow.sport, &ports, sizeof(ports));
 	__builtin_memcpy(&p->flow.proto, &proto, sizeof(proto));
@@ -318,7 +329,8 @@ static __always_inline enum parsed packet_parse6(struct packet *p, void *data, v
 	p->ttl = ip->hop_limit;
 	__builtin_memcpy(&p->flow.saddr, &ip->saddr, sizeof(struct addr));
 	__builtin_memcpy(&p->flow.daddr, &ip->daddr, sizeof(struct addr));
-	if (addr_is_v4(&p->flow.saddr) || addr_is_v4(&p->flow.daddr)) /* on no wire: it would pass for IPv4's */
+	/* never on the wire; it would be mistaken for IPv4 */
+	if (addr_is_v4(&p->flow.saddr) || addr_is_v4(&p->flow.daddr))
 		return PARSED_OTHER;
 	next = ip->nexthdr;
 	at += sizeof(*ip);
@@ -344,7 +356,7 @@ static __always_inline enum parsed packet_parse6(struct packet *p, void *data, v
 	return packet_parse_l4(p, data, end, at);
 }
 
-/* Fills in a packet whose bytes are all zero. */
+/* Parses a packet into `p`, which must be all zero. */
 static __always_inline enum parsed packet_parse(struct packet *p, void *data, void *end)
 {
 	struct ethhdr *eth = data;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what the agent decides for the programs of packets: constants that the verifier folds dead
- * branches with. */
+/* This file contains the settings of the packet programs: constants by which the verifier removes
+ * dead branches. */
 #pragma once
 
 #include "packetconfig.h"

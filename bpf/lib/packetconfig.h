@@ -1,21 +1,26 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the layout of what the agent decides for the programs of packets. */
+/* This file contains the layout of the packet programs' settings. */
 #pragma once
 
 #include <linux/types.h>
 
-/* What the agent decides for the programs of packets, once, at load. */
+/* What the agent fixes for the packet programs, once, at load time. */
 struct packet_config {
-	__u16 snat_first; /* ports in host order; NodePorts and what the node's own sockets use are elsewhere */
+	/* ports in host byte order, apart from NodePorts and those of the node's own sockets */
+	__u16 snat_first;
 	__u16 snat_last;
 	__u32 tick_shift;	  /* a tick is 2^tick_shift jiffies, about a second */
-	__u16 external_clusterip; /* not zero: clients outside may use ClusterIPs */
-	__u16 own;		  /* not zero: what this node itself sends to services is balanced */
-	__u16 growing;		  /* not zero: `ct_old` is being replaced by `ct` */
-	__u16 masquerade;	  /* not zero: what pods send out of the cluster gets an address of this node */
-	__u32 bypass;		  /* not zero: what pods get and send goes past the node's stack */
-	__u32 pair;		  /* not zero: pods may be kept to rates, and this is where what stays here waits */
-	__u64 hash_key0;	  /* of the hash of flows; the same on all nodes, and nobody else's business */
+	__u16 external_clusterip; /* nonzero: outside clients may use ClusterIPs */
+	/* nonzero: packets of this node itself to services are balanced */
+	__u16 own;
+	__u16 growing; /* nonzero: `ct` is replacing `ct_old` */
+	/* nonzero: pods' packets that leave the cluster get an address of this node */
+	__u16 masquerade;
+	__u32 bypass; /* nonzero: pods' packets bypass the node's stack */
+	/* nonzero: pods may have rates; the device at which packets that stay on the node wait */
+	__u32 pair;
+	/* keys of the hash of flows: shared by all nodes, secret to everybody else */
+	__u64 hash_key0;
 	__u64 hash_key1;
 	__u64 hash_key2;
 	__u64 hash_key3;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the memory of a socket that is connected: what it dialled and what it got. It dies with its
- * socket, and no socket's record can be pushed out by another's. */
+/* This file contains the memory of a connected socket: what it dialed and which backend it got. The
+ * record is freed with its socket and cannot be evicted by another socket's. */
 #pragma once
 
 #include <linux/in.h>
@@ -8,11 +8,11 @@
 #include "count.h"
 #include "maps.h"
 
-/* The id of the topmost cgroup, where the threads of the kernel are. */
+/* The id of the root cgroup, in which kernel threads run. */
 #define CGROUP_TOP 1
 
-/* The row of `conn_peers` that a socket may have. Cookies count up, so sockets of about the same time do not meet.
- */
+/* Returns the row of `conn_peers` that a socket may use. Cookies are consecutive, so sockets of
+ * about the same age do not collide. */
 static __always_inline struct conn_peer *peer_row(__u64 cookie)
 {
 	__u32 index = cookie & (CONN_PEERS - 1);
@@ -28,8 +28,9 @@ static __always_inline void peer_release(__u64 cookie)
 		*(volatile __u64 *)&row->cookie = 0;
 }
 
-/* Puts the record of a TCP socket into its row, unless another socket has that. Nobody tells of the end of a socket
- * that the kernel itself opened, as for NFS: its row would never be free again. */
+/* Stores the record of a TCP socket in its row, unless another socket occupies that. A socket that
+ * the kernel itself opened, as for NFS, gets no row: no program runs when it is closed, so the row
+ * would never be freed. */
 static __always_inline bool peer_take(struct bpf_sock_addr *ctx, const struct sock_peer *peer)
 {
 	__u64 cookie = bpf_get_socket_cookie(ctx);

@@ -1,46 +1,48 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the short way of what nearly all packets are: TCP or UDP without tags, options or extension
- * headers, in one piece, of a flow that is established, of which nothing is to be noted but the time; or of one
- * that its backend answers itself, once its client has gone on. It is all
- * inline, since where a processor has to guard each return from a function one costs as much as thirty
- * instructions; it writes the key as whole words, which the hash of the map and the seal read; and where a header
- * is and how long is known when it is compiled.
+/* This file contains the short way, for what nearly all packets are: TCP or UDP without VLAN tags,
+ * options or extension headers, unfragmented, of an established flow, where only the time has to be
+ * noted; or of a flow that its backend answers directly, after its first packet. All of it is
+ * inline, because where the processor has to guard returns against speculation a return costs as
+ * much as thirty instructions. It writes the key as whole words, which is how the map's hash and
+ * the seal read it, and the offset and length of every header are compile-time constants.
  *
- * Whatever else a packet is, it is read again from its beginning (packet.h) and decided about (decide.h), and what
- * is done here has to be the same. So nothing is written before it is certain that the packet is one of these. */
+ * Any other packet is parsed again from its beginning (packet.h) and decided by decide.h; both ways
+ * must have the same results. So the short way writes nothing before it is certain that it can
+ * handle the packet. */
 #pragma once
 
 #include "ranges.h"
 #include "ways.h"
 #include "wrap.h"
 
-/* What is less is no verdict of any program. */
+/* Values below those that the programs' verdicts use. */
 enum plain_outcome {
-	PLAIN_NOT = -2,	    /* it takes the long way */
-	PLAIN_UNKNOWN = -3, /* likewise, and `ct` has no row of its flow */
-	PLAIN_NEW = -4,	    /* nor has `ct_half` */
+	PLAIN_NOT = -2,	    /* the packet takes the long way */
+	PLAIN_UNKNOWN = -3, /* likewise, and `ct` has no row for its flow */
+	PLAIN_NEW = -4,	    /* likewise, and neither has `ct_half` */
 };
 
 enum {
 	PLAIN_L3 = sizeof(struct ethhdr),
-	PLAIN_IP4 = 0x45, /* version 4, and no options */
+	PLAIN_IP4 = 0x45, /* version 4, without options */
 };
 
-/* Where the header is that has the ports, and its sum: the verifier follows the second from here, and would not see
- * that it goes with the protocol. */
+/* The offsets of the header with the ports and of its checksum. From here on the verifier tracks
+ * the second as a variable, and would not see that it depends on the protocol. */
 struct plain {
 	__u32 l4;
 	__u32 check;
 };
 
-/* Known when it is compiled. */
+/* A compile-time constant. */
 static __always_inline bool plain_is_v4(const struct plain *p)
 {
 	return p->l4 == PLAIN_L3 + sizeof(struct iphdr);
 }
 
-/* What has no hops left is not forwarded, a flag that begins or ends a flow is noted, and what comes by Geneve may
- * have another packet inside. The ports and the protocol are the last word of a key. */
+/* Excluded are packets without hops left, which are not forwarded; flags that begin or end a flow,
+ * which have to be noted; and Geneve, which may contain another packet. The ports and the protocol
+ * are the last word of the key. */
 static __always_inline bool plain_read_l4(struct plain *p, struct flow *flow, void *data, void *end, __u8 proto)
 {
 	void *l4 = data + p->l4;
@@ -61,7 +63,8 @@ static __always_inline bool plain_read_l4(struct plain *p, struct flow *flow, vo
 	return true;
 }
 
-/* An address of IPv4 as it is in a key, in the order of bytes that these programs are compiled for. */
+/* Writes an IPv4 address as a key has it, in the byte order that these programs are compiled
+ * for. */
 static __always_inline void plain_addr4(struct addr *addr, __be32 ip)
 {
 	__u64 words[2] = { 0, (__u64)ip << 32 | bpf_htonl(0xffff) };
@@ -82,7 +85,8 @@ static __always_inline bool plain_read4(struct plain *p, struct flow *flow, void
 	return plain_read_l4(p, flow, data, end, ip->protocol);
 }
 
-/* Addresses of which one half is zero may be of IPv4, and those are on no wire. */
+/* An address with one half zero may be a mapped IPv4 address, which must not be on the wire, so it
+ * takes the long way. */
 static __always_inline bool plain_read6(struct plain *p, struct flow *flow, void *data, void *end)
 {
 	struct ipv6hdr *ip = data + PLAIN_L3;
@@ -96,13 +100,14 @@ static __always_inline bool plain_read6(struct plain *p, struct flow *flow, void
 	return plain_read_l4(p, flow, data, end, ip->nexthdr);
 }
 
-/* What comes after the hardware addresses. */
+/* The field behind the MAC addresses. */
 static __always_inline __be16 plain_link(void *data)
 {
 	return *(__be16 *)(data + offsetof(struct ethhdr, h_proto));
 }
 
-/* Copies a row out, for good: a compiler that took the copy apart would keep the parts on the stack once more. */
+/* Copies a row. The barrier keeps the compiler from splitting the copy up and keeping the parts on
+ * the stack a second time. */
 static __always_inline bool plain_copy(const struct ct_entry *row, __u64 sum, struct ct_entry *to)
 {
 	bool is_whole = ct_copy(row, sum, to);
@@ -111,8 +116,8 @@ static __always_inline bool plain_copy(const struct ct_entry *row, __u64 sum, st
 	return is_whole && ct_comes_in(to);
 }
 
-/* What the seal of a row adds to. It is made before the row is looked up, as all that it is made of would have to
- * be kept on the stack until then, where there is little room. */
+/* The part of the seal's sum that comes from the key. It is computed before the lookup; otherwise
+ * everything it is made of would have to stay on the stack, which is nearly full. */
 static __always_inline __u64 plain_sum(const struct flow *flow)
 {
 	__u64 sum = ct_sum(flow);
@@ -121,9 +126,10 @@ static __always_inline __u64 plain_sum(const struct flow *flow)
 	return sum;
 }
 
-/* Notes that a row is used. False: it is due more than that, since its way may be another, its reset was not heeded
- * or its client may not have it any more, and nothing is noted. When it was used before is read where it is needed,
- * and may be now: then another packet has done what is due. */
+/* Marks a row as used. False, with nothing changed: more is due than that, because its route may
+ * have changed, its RST was not accepted, or its client may no longer be allowed. The previous
+ * `seen` is read only where it is needed. It may be the current tick by then: then another packet
+ * has done what is due. */
 static __always_inline bool plain_touch(const struct flow *flow, struct ct_entry *row, struct ct_entry *to)
 {
 	__u32 now = ct_now();
@@ -140,14 +146,14 @@ static __always_inline bool plain_touch(const struct flow *flow, struct ct_entry
 	return true;
 }
 
-/* Whether a row of `ct_half` is of a flow that its backend answers itself, and of which nothing is to be noted but
- * the time. It is copied out then. */
+/* Copies a row of `ct_half` if its flow is answered by the backend directly and only the time has
+ * to be noted. */
 static __always_inline bool plain_is_direct(const struct ct_entry *row, __u64 sum, struct ct_entry *to)
 {
 	return row->flags & CT_DIRECT && plain_copy(row, sum, to) && to->flags & CT_DIRECT && to->state == CT_OPEN;
 }
 
-/* The length of a packet as its header has it; zero if that does not say. */
+/* The length of a packet according to its header; zero if the header does not tell. */
 static __always_inline __u32 plain_len(const struct plain *p, void *data, void *end)
 {
 	if (data + p->l4 > end)
@@ -169,8 +175,8 @@ static __always_inline void plain_hop(const struct plain *p, void *data)
 	ip->check = csum_change(ip->check, (__u16)~bpf_htons(0x100));
 }
 
-/* Writes what is around a packet, and the header of the link. There is room, and the packet behind it is as it
- * came. Returns what that adds to the sum over the whole of it. */
+/* Writes the encapsulation and the link header into the room in front of an unchanged packet.
+ * Returns the change to the sum over the whole packet. */
 static __always_inline __u64 plain_wrap(const struct plain *p, const struct flow *flow, void *data,
 					const struct ct_entry *to, bool is_geneve)
 {
@@ -195,7 +201,7 @@ static __always_inline __u16 plain_mark(const struct plain *p, void *data, const
 	return plain_is_v4(p) ? option_put4(data + PLAIN_L3, flow) : option_put6(data + PLAIN_L3, flow);
 }
 
-/* Writes all but the sum of TCP or UDP. */
+/* Rewrites everything but the TCP or UDP checksum. */
 static __always_inline void plain_rewrite(const struct plain *p, void *data, const struct ct_entry *to,
 					  bool forward)
 {
@@ -213,8 +219,8 @@ static __always_inline __u8 plain_proto(const struct plain *p)
 	return p->check == p->l4 + offsetof(struct tcphdr, check) ? IPPROTO_TCP : IPPROTO_UDP;
 }
 
-/* What is known to lack rows of a packet's flow, by its outcome. Not static: the verifier then walks the long way
- * once, and not for each outcome. */
+/* Returns the maps known to lack the packet's flow, an enum lacks, from the outcome of the short
+ * way. Not static: so the verifier walks the long way once, and not for each outcome. */
 __noinline int plain_lacks(int outcome)
 {
 	if (outcome == PLAIN_NEW)

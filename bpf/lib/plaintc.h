@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how tc sends the packets of a flow that its backend answers itself the short way, see plain.h.
- * A packet is written in part if it returns false, which is for want of memory. */
+/* This file contains how tc sends packets of flows that their backend answers directly on the short
+ * way, see plain.h. If a function returns false for lack of memory, the packet has been written in
+ * part. */
 #pragma once
 
 #include "plain.h"
 #include "skb.h"
 
-/* Whether the device of a row takes so many bytes, zero for those that a packet has; and then how many. */
+/* Reports whether the row's device accepts `len` bytes, or the packet's own length if that is zero,
+ * and returns its MTU in `a`. */
 static __always_inline bool tc_takes(struct __sk_buff *skb, struct action *a, __u32 len)
 {
 	a->mtu = len;
@@ -15,8 +17,8 @@ static __always_inline bool tc_takes(struct __sk_buff *skb, struct action *a, __
 	return bpf_check_mtu(skb, a->to.ifindex == skb->ifindex ? 0 : a->to.ifindex, &a->mtu, 0, 0) <= 0;
 }
 
-/* Whether the device takes a packet with what is put around it. Pieces of a merged one of UDP are another matter.
- */
+/* Reports whether the device accepts a packet with its encapsulation. Merged UDP packets take the
+ * long way, because their segments must not become smaller. */
 static __always_inline bool tc_plain_fits(struct __sk_buff *skb, struct action *a, const struct plain *plain)
 {
 	__u32 len = plain_len(plain, (void *)(long)skb->data, (void *)(long)skb->data_end);
@@ -26,7 +28,7 @@ static __always_inline bool tc_plain_fits(struct __sk_buff *skb, struct action *
 	return tc_takes(skb, a, len + wrap_room(plain_is_v4(plain), wrap_mode(&a->to)));
 }
 
-/* Puts around a packet what leads it to its backend. */
+/* Encapsulates a packet for its backend. */
 static __always_inline bool tc_plain_wrap(struct __sk_buff *skb, const struct flow *flow, const struct ct_entry *to,
 					  const struct plain *plain, bool is_geneve)
 {
@@ -45,7 +47,7 @@ static __always_inline bool tc_plain_wrap(struct __sk_buff *skb, const struct fl
 	return true;
 }
 
-/* Sends a packet to its backend with what its client dialled in an option. */
+/* Sends a packet to its backend with what its client dialed in an option. */
 static __always_inline bool tc_plain_mark(struct __sk_buff *skb, const struct flow *flow, const struct ct_entry *to,
 					  const struct plain *plain)
 {

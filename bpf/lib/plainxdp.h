@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how XDP sends the packets of a flow that its backend answers itself the short way, see
- * plain.h. A packet is written in part if it returns false, which is for want of room. */
+/* This file contains how XDP sends packets of flows that their backend answers directly on the
+ * short way, see plain.h. If a function returns false for lack of headroom, the packet has been
+ * written in part. */
 #pragma once
 
 #include "plain.h"
 
-/* Whether the device that a packet came in by takes so many bytes; zero for those that it has. */
+/* Reports whether the device that a packet came in by accepts `len` bytes, or the packet's own
+ * length if that is zero. */
 static __always_inline bool xdp_takes(struct xdp_md *ctx, struct action *a, __u32 len)
 {
 	a->mtu = len;
 	return (len && len <= WRAP_EVERY_LINK) || bpf_check_mtu(ctx, 0, &a->mtu, 0, 0) <= 0;
 }
 
-/* Copies so many bytes, which are even, to where is at least eight bytes before. */
+/* Copies an even number of bytes to a place at least eight bytes earlier. */
 static __always_inline void xdp_copy(void *to, const void *from, __u32 len)
 {
 	__u32 at = 0;
@@ -23,7 +25,7 @@ static __always_inline void xdp_copy(void *to, const void *from, __u32 len)
 		*(__u16 *)(to + at) = *(__u16 *)(from + at);
 }
 
-/* Puts around a packet what leads it to its backend. */
+/* Encapsulates a packet for its backend. */
 static __always_inline bool xdp_plain_wrap(struct xdp_md *ctx, const struct flow *flow, const struct ct_entry *to,
 					   const struct plain *plain, bool is_geneve)
 {
@@ -39,7 +41,7 @@ static __always_inline bool xdp_plain_wrap(struct xdp_md *ctx, const struct flow
 	return true;
 }
 
-/* Sends a packet to its backend with what its client dialled in an option. */
+/* Sends a packet to its backend with what its client dialed in an option. */
 static __always_inline bool xdp_plain_mark(struct xdp_md *ctx, const struct flow *flow, const struct ct_entry *to,
 					   const struct plain *plain)
 {

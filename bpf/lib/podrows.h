@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the layout of what is known of the pods of this node. */
+/* This file contains the layouts of what is known about the pods of this node. */
 #pragma once
 
 #include "types.h"
 
 enum pod_flag {
-	POD_UNCHECKED = 1, /* it may send what has another's address */
-	POD_BBR = 2,	   /* its connections have that congestion control, unless they choose another */
+	POD_UNCHECKED = 1, /* it may send from addresses that are not its own */
+	/* its connections use BBR, unless they choose another congestion control */
+	POD_BBR = 2,
 };
 
-/* To which proxy of the node goes what a pod sends by TCP, see proxy.h. Zero: to none. */
+/* The proxy on the node that gets a pod's TCP connections, see proxy.h. Zero: none. */
 enum pod_proxy {
-	POD_PROXY_PORT = 0xffff, /* where it listens, 0 if there is none of the name that the pod asks for */
+	/* mask of the proxy's port, which is 0 if the proxy that the pod asks for does not exist */
+	POD_PROXY_PORT = 0xffff,
 	POD_PROXIED = 0x10000,
-	POD_PROXY_OPTIONAL = 0x20000, /* connections go their way where nobody listens */
+	POD_PROXY_OPTIONAL = 0x20000, /* connections go directly if nobody listens */
 };
 
 /* A pod of this node, by each of its addresses. */
@@ -25,7 +27,7 @@ struct pod {
 	__u32 flags; /* enum pod_flag */
 };
 
-/* Addresses that agree with `addr` in the bits of `prefix_len`. */
+/* Addresses that match `addr` in the first `prefix_len` bits. */
 struct prefix_key {
 	__u32 prefix_len;
 	struct addr addr;
@@ -33,61 +35,66 @@ struct prefix_key {
 
 #define PREFIX_BITS 128
 
-/* A pod by the host's end of its device. */
+/* A pod, by the host's end of its device. */
 struct pod_link {
 	__u8 mac[6];
 	__u16 flags;
 	__u32 proxy; /* enum pod_proxy */
 };
 
-/* The directions in which a pod is kept to a rate. */
+/* The directions in which a pod's rate is limited. */
 enum pace_kind {
 	PACE_OUT, /* what it sends */
-	PACE_IN,  /* what it gets */
+	PACE_IN,  /* what it receives */
 };
 
-/* Which pods' packets go first where not all can go at once. */
+/* Which pods' packets have priority when not all can be sent at once. */
 enum pod_class {
 	CLASS_BURSTABLE,
 	CLASS_GUARANTEED,
 	CLASS_BESTEFFORT,
 };
 
-/* How much a pod may send and get in a second, by the host's end of its device. */
+/* How many bytes per second a pod may send and receive, by the host's end of its device. */
 struct pod_rate {
-	__u64 out; /* bytes; zero: as many as it can */
+	__u64 out; /* in bytes; zero: unlimited */
 	__u64 in;
-	__u64 share; /* with whom it shares what they may send together; zero: with nobody */
+	__u64 share; /* the share in which its sent bytes count too; zero: none */
 	__u32 class; /* enum pod_class */
-	__u32 pace;  /* whose rows of pod_paces are this one's, of a pod's several devices; zero: its own */
+	/* the device whose rows of pod_paces this one uses, if the pod has several devices; zero:
+	 * its own */
+	__u32 pace;
 };
 
-/* How much the pods that share it may send in a second. */
+/* How many bytes per second the pods of a share may send together. */
 struct share_rate {
-	__u64 out;    /* bytes */
-	__u64 within; /* of which other share it is a part; zero: of none */
+	__u64 out;    /* in bytes */
+	__u64 within; /* the share that contains this one; zero: none */
 };
 
 struct pace_key {
-	__u32 ifindex; /* of the host's end of the pod's device, or of one of them, see pod_rate */
-	__u32 kind;    /* enum pace_kind */
+	/* the host's end of the pod's device, or of one of its devices, see pod_rate */
+	__u32 ifindex;
+	__u32 kind; /* enum pace_kind */
 };
 
-/* How much those who send to a pod may have on their way to it, see window.h. */
+/* How much senders to a pod may have in flight, see window.h. */
 struct pod_window {
-	__u64 bytes; /* of each; zero: as much as they want */
-	__u64 part;  /* of an equal part, in sixteenths */
-	__u64 began; /* when this turn did */
-	__u64 flows; /* a bit for those in it, by their hash */
+	__u64 bytes; /* for each sender; zero: unlimited */
+	__u64 part;  /* fraction of an equal part, in sixteenths */
+	__u64 began; /* start of the current round */
+	__u64 flows; /* one bit per sender seen in it, by hash */
 	__u64 flows_before;
 };
 
-/* What it has sent or got so far. Only programs write it. */
+/* What a pod or share has sent or received so far. Only programs write it. */
 struct pod_pace {
-	__u64 next; /* when what comes next may leave, see edt.h */
-	__u64 sent; /* bytes that were given a time, ever */
+	__u64 next; /* when the next packet may leave, see edt.h */
+	__u64 sent; /* bytes that were given a departure time, ever */
 	__u64 dropped;
-	__u64 marked; /* packets that tell their receiver of a jam, and so their sender */
+	/* packets marked with ECN CE, which tells their receiver and so their sender of
+	 * congestion */
+	__u64 marked;
 	struct pod_window window;
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how packets get past the stack to pods of this node: right to the pod's end of its device, as
- * if they had come over it. The stack would route and filter them, wake up a queue for them, and forget whose
- * socket they are from. */
+/* This file contains how packets bypass the stack on the way to pods of this node: straight to the
+ * pod's end of its device, as if they had come over it. The stack would route and filter them,
+ * schedule a queue for them, and detach them from their socket. */
 #pragma once
 
 #include "csum.h"
@@ -13,13 +13,14 @@
 
 static __always_inline struct pod *pods_at(const struct addr *addr)
 {
-	struct addr key = *addr; /* Linux 6.1 looks nothing up by the stack of a caller that it does not know */
+	/* Linux 6.1 does not accept a key in the stack frame of a caller that it does not know */
+	struct addr key = *addr;
 
 	return bpf_map_lookup_elem(&pods, &key);
 }
 
-/* Reads of a packet whom it is from and for, and how far it may go. False: it is none of IP, it has a tag, or its
- * header is not all there. Addresses of IPv6 that would pass for IPv4's are on no wire. */
+/* Reads a packet's addresses, protocol and hop limit. False: it is not IP, has a VLAN tag, or its
+ * header is truncated. IPv6 addresses that would be mistaken for IPv4 are never on the wire. */
 static __always_inline bool pods_read(struct __sk_buff *skb, struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -47,8 +48,9 @@ static __always_inline bool pods_read(struct __sk_buff *skb, struct packet *p)
 	return !addr_is_v4(&p->flow.saddr) && !addr_is_v4(&p->flow.daddr);
 }
 
-/* Takes a hop, as a router does, and writes both addresses of the link, if there are any. The sum over the whole
- * packet that a device may have made has to be told of a hop only where the header has no sum of its own. */
+/* Decrements the hop limit, as a router does, and writes both MAC addresses, if given. Only for
+ * IPv6 does that change the sum over the whole packet that a device may have computed: the IPv4
+ * header's checksum compensates. */
 static __always_inline bool pods_hop(struct __sk_buff *skb, const struct packet *p, const __u8 *to,
 				     const __u8 *from)
 {
@@ -83,14 +85,15 @@ static __always_inline bool pods_fit(struct __sk_buff *skb, __u32 ifindex)
 }
 
 enum {
-	PODS_STACK = -1, /* it goes to the stack */
-	PODS_LATE = -2,	 /* it is to be dropped: the pod gets more than it may */
+	PODS_STACK = -1, /* the stack handles it */
+	PODS_LATE = -2,	 /* drop it: the pod exceeds its receive rate */
 };
 
-/* Sends a packet to a pod: by the host's end of its device where tc_to_pod has something to translate, and from a
- * pod at a netkit, whose program has the packet before it came in anywhere: to the other end gets only what came
- * in. What has no hops left the stack answers, and what does not fit there. It may leave its sender at a time;
- * where tc_to_pod gets it, that asks when it may come to its receiver. */
+/* Sends a packet to a pod. Packets that tc_to_pod has to translate go by the host's end of the
+ * pod's device. So do packets of a pod with a netkit device: its program runs before the packet has
+ * come in anywhere, and bpf_redirect_peer only takes packets that have come in. The stack answers
+ * packets that have no hops left or do not fit. `at` is the time at which the packet may leave its
+ * sender; if it goes through tc_to_pod, that program asks when it may reach its receiver. */
 static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, const struct pod *pod, __u64 at)
 {
 	bool is_answer = inside_is_answer(skb, p);
@@ -112,7 +115,7 @@ static __always_inline int pods_send(struct __sk_buff *skb, struct packet *p, co
 	return is_answer || !skb->ingress_ifindex ? bpf_redirect(ifindex, 0) : bpf_redirect_peer(ifindex, 0);
 }
 
-/* Sends what is for the stack to the pod that it is for, if that is one of ours. */
+/* Sends a packet that would go to the stack to its pod, if the pod is one of ours. */
 __noinline int pods_enter(struct __sk_buff *skb)
 {
 	struct packet p = {};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the dial by which the agent proves that its programs are at work: nobody else answers it, and
- * where no program does nothing is sent. */
+/* This file contains the probe by which the agent proves that its programs run: a dial that only
+ * they answer, and that sends nothing if there is no program. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,14 +9,15 @@
 #include "addr.h"
 #include "config.h"
 
-/* What the dial fails with. No kernel says so to connect. */
+/* The errno that the dial fails with. The kernel never returns it from connect. */
 #define PROBE_ANSWER ENOANO
 
 #define PROBE_V4 0xc0000008 /* 192.0.0.8, the dummy address (RFC 7600) */
 #define PROBE_V6 0x01000000 /* 100::/64, the discard prefix (RFC 6666) */
 
-/* The port and the low half of an IPv6 address are the token of the agent that loaded the programs, so another's do
- * not answer. Only what is no service's is asked about. */
+/* The port and the low half of an IPv6 address are the token of the agent that loaded the programs,
+ * so programs of another agent do not answer. The check is made only for dials that are for no
+ * service. */
 static __always_inline bool probe_asks(const struct svc_key *to)
 {
 	if (to->port != (__be16)cfg.probe)

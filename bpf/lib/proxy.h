@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how the connections that a pod opens are handed to a proxy on its node, which sees them as if
- * it were whom the pod has dialled.
+/* This file contains how connections that a pod opens are handed to a proxy on its node, which sees
+ * the destination that the pod dialed as its own address.
  *
- * The stack takes a packet only if its route says that it is the node's, and no route does, nor should. So a packet
- * goes over the loopback device, and gets its route before: what leaves by that device comes in again with the
- * route that it left with. IPv4 leaves so whomever it is for. IPv6 needs a route, and there is one to ::1 alone, so
- * that is whom a packet is for until it is on its way (tc_to_lo). As it comes in a listener is assigned to it
- * (tc_from_lo); a socket that is connected the stack finds by itself.
+ * The stack accepts a packet only if its route says that it is for the node, and no route should
+ * say so here. So the packet goes over the loopback device and is routed before: a packet that
+ * leaves by that device comes in again with the route it left with. IPv4 routes any destination out
+ * of that device. IPv6 needs a route, and only ::1 has one, so that is the packet's destination
+ * until it leaves (tc_to_lo). As it comes in, a listener is assigned to it (tc_from_lo); the stack
+ * itself finds a connected socket.
  *
- * Neither rules nor routes are needed for it, which others on the node might take away, and nothing looks where the
- * packet should have come from. */
+ * This needs no rules or routes, which others on the node might remove, and no check of the source
+ * address (rp_filter) applies. */
 #pragma once
 
 #include "pods.h"
@@ -18,17 +19,18 @@
 enum {
 	PROXY_DEVICE = 1, /* the loopback device is the first of every namespace */
 
-	/* The mark on the way over that device, and below it the port whose listener gets the packet; 0: nobody's.
-	 */
+	/* The mark on the way over that device. Its lower half is the port of the listener that
+	 * gets the packet; 0: none. */
 	PROXY_MARK = 0xfa170000,
 	PROXY_MARKED = 0xffff0000,
 };
 
 enum {
-	PROXY_PASS = -1,   /* it goes wherever it is for */
-	PROXY_GOES = 0,	   /* it is ready to go over the loopback device */
-			   /* what is more is an enum reason */
-	PROXY_CB_NEXT = 4, /* where the protocol behind the header of IPv6 is kept; before it the address */
+	PROXY_PASS = -1, /* the packet goes to its destination */
+	PROXY_GOES = 0,	 /* it is ready for the loopback device */
+			 /* positive values are an enum reason */
+	/* where skb->cb keeps the IPv6 next header; the entries before it keep the destination */
+	PROXY_CB_NEXT = 4,
 };
 
 static __always_inline bool proxy_is_marked(const struct __sk_buff *skb)
@@ -36,7 +38,8 @@ static __always_inline bool proxy_is_marked(const struct __sk_buff *skb)
 	return (skb->mark & PROXY_MARKED) == PROXY_MARK;
 }
 
-/* Which proxy a pod has. What is not plainly the pod's own is told by its device. */
+/* Returns the proxy of a pod. If the packet was not recognized as the pod's own at once, the pod is
+ * found by its device. */
 static __always_inline __u32 proxy_of(struct __sk_buff *skb, const struct pod *from)
 {
 	__u32 ifindex = skb->ifindex;
@@ -48,8 +51,8 @@ static __always_inline __u32 proxy_of(struct __sk_buff *skb, const struct pod *f
 	return link ? link->proxy : 0;
 }
 
-/* Whether a packet is none of a proxy's: it is for the node, or for what the node could not dial in the pod's
- * stead, a neighbour of the link, a group or nobody at all. */
+/* Reports whether a packet never goes to a proxy: its destination is the node, or one that the node
+ * could not dial on the pod's behalf: link-local, multicast or unspecified. */
 static __always_inline bool proxy_is_beside(const struct packet *p)
 {
 	__u32 first = bpf_ntohl(p->flow.daddr.word[p->is_v4 ? 3 : 0]);
@@ -69,9 +72,10 @@ static __always_inline struct bpf_sock *proxy_lookup(struct __sk_buff *skb, stru
 	return bpf_skc_lookup_tcp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
 }
 
-/* Whether a socket of the node is connected to the pod, as whom it has dialled. One that only listens, at any
- * address, is somebody else's. One that has ended, and lingers, gives way to a new connection as soon as the pod
- * has told it that it knows nothing of the old one, which it does when it hears from it. */
+/* Reports whether a socket of the node is connected to the pod, with the address that the pod
+ * dialed. A socket that only listens, at any address, may be somebody else's and does not count. A
+ * socket in TIME-WAIT does: it replies to a new connection's SYN with an ACK, the pod answers that
+ * with a RST, and when the SYN is repeated the old socket is gone. */
 static __noinline bool proxy_is_connected(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -97,8 +101,8 @@ static __noinline bool proxy_is_connected(struct __sk_buff *skb, const struct pa
 	return state != BPF_TCP_LISTEN;
 }
 
-/* Finds who listens at a port of the loopback addresses, or at all of them. No connection is from port 0. The
- * caller releases it. */
+/* Finds the socket that listens at a port of the loopback address, or at all addresses. The port of
+ * the tuple's source is 0, which no connection has. The caller releases it. */
 static __always_inline struct bpf_sock *proxy_listener(struct __sk_buff *skb, bool is_v4, __u32 port)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -119,12 +123,12 @@ static __always_inline struct bpf_sock *proxy_listener(struct __sk_buff *skb, bo
 	return sk;
 }
 
-/* Whether a packet proves that a listener has answered its sender and kept nothing but a cookie of it, as it does
- * when there is no room. */
+/* Reports whether a packet proves that a listener has replied to its sender with a SYN cookie,
+ * which it does when its queue is full. */
 static __always_inline bool proxy_has_cookie(struct __sk_buff *skb, const struct packet *p,
 					     struct bpf_sock *listener)
 {
-	struct ipv6hdr ip; /* as long as the least of IPv4 and TCP */
+	struct ipv6hdr ip; /* as long as the minimal IPv4 and TCP headers together */
 	struct tcphdr tcp;
 
 	if (bpf_skb_load_bytes(skb, p->l3, &ip, sizeof(ip)) || bpf_skb_load_bytes(skb, p->l4, &tcp, sizeof(tcp)))
@@ -132,7 +136,7 @@ static __always_inline bool proxy_has_cookie(struct __sk_buff *skb, const struct
 	return !bpf_tcp_check_syncookie(listener, &ip, sizeof(ip), &tcp, sizeof(tcp));
 }
 
-/* Whether a listener takes a packet that is of no connection. */
+/* Reports whether a listener accepts a packet that belongs to no connection. */
 static __noinline bool proxy_admits(struct __sk_buff *skb, const struct packet *p, bool is_first, __u32 port)
 {
 	struct bpf_sock *listener = proxy_listener(skb, p->is_v4, port);
@@ -145,8 +149,8 @@ static __noinline bool proxy_admits(struct __sk_buff *skb, const struct packet *
 	return admits;
 }
 
-/* Makes a packet ready for the loopback device. Until it is on its way IPv6 is of no protocol either: nobody behind
- * ::1 is to get it, should tc_to_lo not be there. */
+/* Prepares a packet for the loopback device. An IPv6 packet also loses its protocol until it
+ * leaves: if tc_to_lo is missing, no socket at ::1 gets it. */
 static __always_inline bool proxy_prepare(struct __sk_buff *skb, const struct packet *p, __u32 port)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -168,9 +172,10 @@ static __always_inline bool proxy_prepare(struct __sk_buff *skb, const struct pa
 	return true;
 }
 
-/* Decides about what a pod that has a proxy sends by TCP: connections that it opens are the proxy's, and what is of
- * one of those. What answers a connection to the pod, or is of one that is older than the proxy, goes its way.
- * `now`: it goes right away, and is made ready. Not static, so the verifier walks it once. */
+/* Decides about a TCP packet of a pod that has a proxy. Connections that the pod opens go to the
+ * proxy, and so do packets of such connections. Replies to connections to the pod, and packets of
+ * connections older than the proxy, go their way. `now`: the packet goes right away and is
+ * prepared. Not static, so that the verifier walks it only once. */
 __noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy, bool now)
 {
 	enum parsed parsed = p ? read_packet(skb, p, 0) : PARSED_OTHER;
@@ -182,7 +187,7 @@ __noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy, 
 	if (parsed == PARSED_SHORT)
 		return REASON_MALFORMED;
 	if (parsed == PARSED_CUT || (parsed == PARSED_FLOW && p->is_fragment))
-		return REASON_FRAGMENT; /* whose it is would not be known of the rest */
+		return REASON_FRAGMENT; /* the rest of the datagram could not be attributed */
 	if (parsed != PARSED_FLOW || p->flow.proto != IPPROTO_TCP)
 		return PROXY_PASS;
 	is_first = (p->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN;
@@ -194,7 +199,7 @@ __noinline int proxy_take(struct __sk_buff *skb, struct packet *p, __u32 proxy, 
 	return !now || proxy_prepare(skb, p, port) ? PROXY_GOES : REASON_MALFORMED;
 }
 
-/* Gives IPv6 back what proxy_prepare took, now that it has its route. */
+/* Restores what proxy_prepare removed from an IPv6 packet, now that it has its route. */
 static __always_inline bool proxy_restore(struct __sk_buff *skb)
 {
 	struct addr to;
@@ -208,8 +213,8 @@ static __always_inline bool proxy_restore(struct __sk_buff *skb)
 				    sizeof(next), 0);
 }
 
-/* Gives a packet to the listener at a port. False: there is none any more, or it is one of several that share their
- * port, which Linux assigns since 6.6. */
+/* Assigns a packet to the listener at a port. False: there is no listener any more, or it shares
+ * its port with others (SO_REUSEPORT), which bpf_sk_assign supports only since Linux 6.6. */
 static __always_inline bool proxy_assign(struct __sk_buff *skb, __u32 port)
 {
 	struct bpf_sock *listener = proxy_listener(skb, skb->protocol == bpf_htons(ETH_P_IP), port);

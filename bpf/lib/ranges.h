@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains who may use a load balancer's address: clients in the source ranges of its service.
+/* This file contains who may use a load balancer's address: clients in the source ranges of its
+ * service.
  *
- * The ranges hold for flows that exist too, as if they were asked before those are looked up; but a packet of such
- * a flow has one lookup to spend. So rows of flows to such an address are marked, ranges or none, and are judged
- * again with the first packet of a tick, unless the agent says that nothing has changed since the one before:
- * whoever is in no range any more is cut off within a tick, and no agent has to be there to do it. A flow that is
- * not established is judged with every packet, but for one that its backend answers itself, see direct.h. */
+ * The ranges also apply to existing flows, as if they were checked before the rows are looked up;
+ * but a packet of such a flow can afford only one lookup. So rows of flows to such an address are
+ * marked, whether there are ranges or not, and checked again with the first packet of each tick,
+ * unless the agent says that nothing has changed since the previous check. So a client that is no
+ * longer in any range is cut off within a tick, even without an agent. A flow that is not
+ * established is checked with every packet, except one that its backend answers directly, see
+ * direct.h. */
 #pragma once
 
 #include "action.h"
@@ -20,7 +23,8 @@ static __always_inline bool ranges_allow(const struct service *service, __u32 in
 	return !(service->flags & SERVICE_SOURCE_RANGES) || bpf_map_lookup_elem(&src_ranges, &key);
 }
 
-/* Whether a client is a node's or one of the addresses that nodes have for pods, as far as the agent knows. */
+/* Reports whether a client's address is a node's or in a node's pod CIDR, as far as the agent
+ * knows. */
 static __always_inline bool ranges_are_inside(const struct addr *client)
 {
 	struct range_key key = { .prefix_len = RANGE_BITS, .service = RANGES_INSIDE, .addr = *client };
@@ -28,7 +32,7 @@ static __always_inline bool ranges_are_inside(const struct addr *client)
 	return bpf_map_lookup_elem(&src_ranges, &key);
 }
 
-/* The same of a flow that was let in. A frontend that is gone has no ranges. */
+/* The same for a flow that was admitted. A frontend that no longer exists has no ranges. */
 static __noinline int ranges_still_allow(const struct svc_key *to, const struct addr *client)
 {
 	struct svc *svc = bpf_map_lookup_elem(&svcs, to);
@@ -42,7 +46,8 @@ static __noinline int ranges_still_allow(const struct svc_key *to, const struct 
 	return !service || ranges_allow(service, index, client);
 }
 
-/* Whether the client of a flow that is marked may still have it. Not static, so the verifier walks it once. */
+/* Reports whether the client of a marked flow may keep it. Not static, so that the verifier walks
+ * it only once. */
 __noinline int ranges_keep(const struct flow *flow, const struct ct_entry *row)
 {
 	struct svc_key to = {};
@@ -63,8 +68,9 @@ __noinline int ranges_keep(const struct flow *flow, const struct ct_entry *row)
 	return ranges_still_allow(&to, &client);
 }
 
-/* Whether a row that is used now, and was in the tick `before`, has to be judged. Who writes the tables says
- * so before and afterwards, so what is loaded here is never from before a change that can be seen. */
+/* Reports whether a row that is used now and was last used in the tick `before` has to be checked.
+ * The agent announces a change before and after it writes the tables, so the value loaded here is
+ * never older than a change that programs can see. */
 static __always_inline bool ranges_are_due(const struct ct_entry *row, const __u32 *before)
 {
 	struct guard *guard;
@@ -76,7 +82,7 @@ static __always_inline bool ranges_are_due(const struct ct_entry *row, const __u
 	return !guard || !ways_told(row) || ways_are_old(before, &guard->changed);
 }
 
-/* The other direction goes too, unless its row is another flow's by now. */
+/* Deletes both rows of a flow, the second only if it has not become another flow's. */
 static __always_inline void ranges_forget(const struct flow *flow, const struct flow *back)
 {
 	struct ct_entry *known = table_lookup(back);
@@ -104,7 +110,7 @@ static __noinline int ranges_cut(const struct packet *p, struct action *a)
 	return action_drop(a, REASON_SOURCE_RANGE);
 }
 
-/* Ends the flow of a packet if its client may not have it any more. */
+/* Drops a packet and ends its flow if the client may no longer have it. */
 static __always_inline bool ranges_enforce(const struct packet *p, struct action *a)
 {
 	if (!(a->to.flags & CT_GUARDED) || ranges_keep(&p->flow, &a->to))
@@ -113,7 +119,7 @@ static __always_inline bool ranges_enforce(const struct packet *p, struct action
 	return true;
 }
 
-/* The same with the first packet of a tick, of a flow that was used in the tick `before`. */
+/* The same with the first packet of a tick, for a flow that was last used in the tick `before`. */
 static __always_inline bool ranges_enforce_again(const struct packet *p, struct action *a, const __u32 *before)
 {
 	return ranges_are_due(&a->to, before) && ranges_enforce(p, a);

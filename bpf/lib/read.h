@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the reading of a packet that the stack has: not all of it need be linear, and generic XDP may
- * have left it without the header of its link. */
+/* This file contains how tc reads a packet: it need not be linear, and generic XDP may have left it
+ * without its link header. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -12,9 +12,11 @@ enum {
 	READ_PULL = PACKET_L4_MOST + sizeof(struct tcphdr),
 };
 
-/* Since Linux 6.9 generic XDP forgets how long the header of the link is when it copies a packet for a program that
- * takes packets in parts, whoever's it is; so tc is given the packet without. The header is still in front, which
- * shows in that there is more than can be seen from here. False: it is where it belongs, or there is none. */
+/* Since Linux 6.9, generic XDP loses the length of the link header when it copies a packet for a
+ * program that supports fragments, whoever owns that program; tc then gets the packet without the
+ * header. The header is still in front of the data, which shows in that more bytes can be loaded
+ * from the MAC header than there are after `data`. False: the header is where it belongs, or there
+ * is none. */
 __noinline int read_restore_link(struct __sk_buff *skb)
 {
 	struct ethhdr eth;
@@ -25,8 +27,9 @@ __noinline int read_restore_link(struct __sk_buff *skb)
 	return !bpf_skb_change_head(skb, sizeof(eth), 0) && !bpf_skb_store_bytes(skb, 0, &eth, sizeof(eth), 0);
 }
 
-/* Whether a packet may be read better once more. What has lost the header of its link makes no sense, but for what
- * is from a few addresses of which the middle looks like the end of such a header. */
+/* Reports whether parsing a packet again may give a better result. A packet that lost its link
+ * header parses as nonsense, except from the few addresses whose middle looks like the end of an
+ * Ethernet header. */
 static __always_inline bool read_mend(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
 {
 	if (parsed == PARSED_SHORT || parsed == PARSED_CUT)
@@ -34,8 +37,9 @@ static __always_inline bool read_mend(struct __sk_buff *skb, const struct packet
 	return (parsed == PARSED_OTHER || p->is_tagged) && read_restore_link(skb);
 }
 
-/* Headers beyond what is linear are made so, once. Not static: what follows is then walked once, and not for every
- * packet that there is, nor for all that is known of it from before. */
+/* Parses a packet; if headers are not linear, makes them so and parses again. Not static, so that
+ * the verifier walks what follows once and not for every kind of packet and every value of
+ * `lacks`. */
 __noinline int read_packet(struct __sk_buff *skb, struct packet *p, __u32 lacks)
 {
 	enum parsed parsed = PARSED_OTHER;

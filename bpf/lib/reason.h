@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the hooks and the reasons that are counted: one list, from which Go's names are generated. */
+/* This file contains the hooks and reasons that are counted: a single list, from which Go's names
+ * are generated. */
 #pragma once
 
 enum hook {
@@ -12,42 +13,43 @@ enum hook {
 
 enum reason {
 	REASON_NONE,
-	REASON_NO_BACKEND, /* the service has no usable backend in the scope that applies: refused */
-	REASON_TABLE_RACE, /* the table was switched more often than a reader tries: refused */
-	REASON_BAD_TABLE,  /* a row points outside its map: refused, and worth a bug report */
-	REASON_NO_MEMORY,  /* no record of the dialled address: carried on, but replies and getpeername show the
-			      backend */
-	REASON_NODE_PORT,  /* a process of the node bound a port that is a NodePort: refused */
-	REASON_FRAGMENT,   /* a first fragment to a frontend without the whole header of TCP, which no honest sender
-			      makes, or of TCP from a pod that has a proxy: dropped */
-	REASON_TTL,	   /* a packet that may go no further: dropped */
-	REASON_NO_PORT,	   /* every port that was tried towards a backend on another node is in use: dropped */
-	REASON_NO_ADDRESS, /* the node has no address of the family to reach a backend from: dropped */
-	REASON_FLOW_RACE,  /* another flow has taken what this one had, or its row changed under the reader: dropped
-			    */
-	REASON_FLOWS_FULL, /* no room for an established flow: carried on among those that can be pushed out */
-	REASON_CLUSTER_IP, /* a ClusterIP, which is for those inside, was dialled from outside: dropped */
-	REASON_SOURCE_RANGE, /* the service's source ranges do not have the client: dropped */
-	REASON_TOO_BIG,	     /* more than the next link takes, of what may not be cut up: dropped */
-	REASON_STRAY,	   /* what another node forwarded for a backend here to answer, and is for none: dropped */
-	REASON_GIVEN_BACK, /* a client to which the answer would not leave by a device of ours: carried on, by the
-			      node that forwarded it here */
-	REASON_NO_PORTS, /* a pod sends what has no ports to where it would need an address of the node: dropped */
-	REASON_SPOOFED,	 /* a pod sends what has another's address: dropped */
-	REASON_SPOOFED_LINK, /* likewise, of the link: dropped */
-	REASON_NEIGHBOUR,    /* a pod says that an address is its that is another's: dropped */
-	REASON_ROUTER,	     /* a pod gives itself out as a router: dropped */
-	REASON_DHCP,	     /* likewise as what hands out addresses: dropped */
-	REASON_LOOPBACK,     /* a pod sends to an address that is on no wire: dropped */
-	REASON_PROTOCOL,     /* a pod sends what is neither ARP nor IP, or has a tag: dropped */
-	REASON_MALFORMED,    /* a pod sends what ends within its header: dropped */
-	REASON_NO_PROXY,     /* nobody listens where a pod's connections are to be handed over: dropped */
-	REASON_HORIZON,	     /* a pod sends faster than it may, and this would wait for too long: dropped */
-	REASON_JAM,	     /* a pod gets more than it may, and this would wait for too long: dropped */
+	REASON_NO_BACKEND,   /* no usable backend in the scope that applies: refused */
+	REASON_TABLE_RACE,   /* the table was switched more often than a reader retries: refused */
+	REASON_BAD_TABLE,    /* a row points outside its map: refused, and worth a bug report */
+	REASON_NO_MEMORY,    /* no memory to record the dialed address: carried on, but replies and
+				getpeername show the backend */
+	REASON_NODE_PORT,    /* a process of the node bound a port that is a NodePort: refused */
+	REASON_FRAGMENT,     /* a first fragment without the whole TCP or SCTP header to a frontend,
+				which no honest sender produces, or a TCP fragment from a pod that
+				has a proxy: dropped */
+	REASON_TTL,	     /* no hops left: dropped */
+	REASON_NO_PORT,	     /* all tried ports to a backend on another node are in use: dropped */
+	REASON_NO_ADDRESS,   /* the node has no address of the backend's family: dropped */
+	REASON_FLOW_RACE,    /* another flow took this one's key, or its row changed: dropped */
+	REASON_FLOWS_FULL,   /* no room among established flows: carried on, but can be evicted */
+	REASON_CLUSTER_IP,   /* an outside client dialed a ClusterIP: dropped */
+	REASON_SOURCE_RANGE, /* the client is not in the service's source ranges: dropped */
+	REASON_TOO_BIG,	     /* exceeds the next link's MTU and must not be fragmented: dropped */
+	REASON_STRAY,	     /* forwarded by another node for no backend that is here: dropped */
+	REASON_GIVEN_BACK,   /* replies would not leave by a device of ours: carried on by the node
+				that forwarded the packet here */
+	REASON_NO_PORTS,     /* from a pod, needs the node's address but has no ports: dropped */
+	REASON_SPOOFED,	     /* a pod used a source address that is not its own: dropped */
+	REASON_SPOOFED_LINK, /* likewise, a MAC address: dropped */
+	REASON_NEIGHBOUR,    /* a pod claimed another's address by ARP or ND: dropped */
+	REASON_ROUTER,	     /* a pod posed as a router: dropped */
+	REASON_DHCP,	     /* likewise, as a DHCP server: dropped */
+	REASON_LOOPBACK,     /* from a pod to a loopback address: dropped */
+	REASON_PROTOCOL,     /* from a pod, neither ARP nor IP, or with a VLAN tag: dropped */
+	REASON_MALFORMED,    /* from a pod, ends within its header: dropped */
+	REASON_NO_PROXY,     /* nobody listens where a pod's connections are handed over: dropped */
+	REASON_HORIZON,	     /* a pod exceeds its send rate; this would wait too long: dropped */
+	REASON_JAM,	     /* a pod exceeds its receive rate; this would wait too long: dropped */
 	REASONS,
 };
 
-/* Room for words to come: a counter keeps its row when the program is replaced by one that has more of them. */
+/* Room for additions: a counter keeps its row when a program with more hooks or reasons replaces
+ * this one. */
 enum counter_room {
 	COUNTER_HOOKS = 8,
 	COUNTER_REASONS = 64,

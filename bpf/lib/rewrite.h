@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the writing of headers, which is the same in any packet; the sum of TCP and UDP is not. */
+/* This file contains the writing of headers, which is the same in tc and XDP, unlike that of TCP
+ * and UDP checksums. */
 #pragma once
 
 #include "crc32c.h"
@@ -10,10 +11,9 @@ static __always_inline __u32 rewrite_check_offset(const struct packet *p)
 	return p->flow.proto == IPPROTO_TCP ? offsetof(struct tcphdr, check) : offsetof(struct udphdr, check);
 }
 
-/* Changes the sum of SCTP, which covers its ports and no address. Zero says that there is none yet, because a
- * device is to make it, or none at all (RFC 9653), and stays. A packet that is said to end within its header has
- * none either.
- */
+/* Changes an SCTP checksum, which covers the ports but no address. Zero means that there is none,
+ * because a device has yet to compute it, or at all (RFC 9653), and stays. A packet whose length
+ * says that it ends within its header has none either. */
 static __always_inline bool rewrite_sctp(void *data, void *end, const struct packet *p, __be16 sport, __be16 dport)
 {
 	struct sctp *sctp = packet_at(data, end, p->l4, sizeof(*sctp));
@@ -40,7 +40,7 @@ static __always_inline void rewrite_ip4(struct iphdr *ip, const struct ct_entry 
 	ip->check = csum_change(ip->check, diff);
 }
 
-/* Both have their two addresses one after the other. */
+/* Both structs have the two addresses next to each other. */
 static __always_inline void rewrite_ip6(struct ipv6hdr *ip, const struct ct_entry *to, bool forward)
 {
 	const __u64 *from = (const __u64 *)&to->saddr;
@@ -52,13 +52,13 @@ static __always_inline void rewrite_ip6(struct ipv6hdr *ip, const struct ct_entr
 		addrs[i] = from[i];
 }
 
-/* As here the ports. */
+/* As both have the two ports. */
 static __always_inline void rewrite_ports(void *l4, const struct ct_entry *to)
 {
 	*(__u32 *)l4 = *(const __u32 *)&to->sport;
 }
 
-/* And the hosts of the link. */
+/* And the two MAC addresses. */
 static __always_inline void rewrite_hosts(void *eth, const struct ct_entry *to)
 {
 	const __u32 *from = (const __u32 *)to->dmac;
@@ -68,8 +68,8 @@ static __always_inline void rewrite_hosts(void *eth, const struct ct_entry *to)
 		hosts[i] = from[i];
 }
 
-/* Changes a sum of TCP or UDP that is complete. Zero says that UDP has none, and stays; a sum that comes out as
- * zero must not say so. */
+/* Changes a complete TCP or UDP checksum. Zero means that a UDP packet has none, and stays; so a
+ * result of zero is written as 0xffff. */
 static __always_inline void rewrite_check(__u16 *check, __u8 proto, const struct ct_entry *to)
 {
 	__u16 sum = *check;
@@ -80,7 +80,7 @@ static __always_inline void rewrite_check(__u16 *check, __u8 proto, const struct
 	*check = proto == IPPROTO_UDP && !sum ? 0xffff : sum;
 }
 
-/* Sends a packet on as a router does. */
+/* Writes the MAC addresses of the next link. */
 static __always_inline bool rewrite_link(void *data, void *end, const struct action *a)
 {
 	if (data + sizeof(struct ethhdr) > end)
@@ -132,8 +132,8 @@ static __noinline int rewrite_fragment(void *data, void *end, const struct packe
 	return p->l3 <= PACKET_L4_MOST && rewrite_ip(data, end, p, a, false);
 }
 
-/* Writes all but the sum of TCP or UDP. Forward: the packet leaves here, as a router sends it. False: the packet is
- * not as it was read, which cannot be. */
+/* Writes everything except the TCP or UDP checksum. With `forward`, the packet leaves here as a
+ * router sends it. False: the packet is not what was parsed before, which cannot happen. */
 static __always_inline bool rewrite_headers(void *data, void *end, const struct packet *p, const struct action *a,
 					    bool forward)
 {

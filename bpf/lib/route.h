@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the question to the kernel where a packet goes once it is rewritten. */
+/* This file contains the FIB lookup: where a packet goes once it is rewritten. */
 #pragma once
 
 #include "asked.h"
@@ -9,36 +9,41 @@ enum {
 	ROUTE_INET6 = 10,
 };
 
-/* Whether a row has the neighbour too, and not only the device behind which it has to be asked for. */
+/* Reports whether a row has the neighbor's MAC address, and not only the device behind which to
+ * resolve it. */
 static __always_inline bool route_is_complete(const struct ct_entry *row)
 {
 	return *(const __u32 *)row->dmac | *(const __u16 *)(row->dmac + 4);
 }
 
-/* Whether a packet is for another program: its receiver can only send it back where it came from, and that is not
- * the way on. Where there is none, the stack has to find it whoever rewrites the packet. */
+/* Reports whether a packet is for another program: the receiving program can only send it back
+ * where it came from (XDP), and the route leads elsewhere. If there is no route the stack has to
+ * find it, whichever program rewrites the packet. */
 static __always_inline bool route_is_elsewhere(const struct packet *p, const struct ct_entry *row)
 {
 	return p->bounces && row->ifindex && (row->ifindex != p->ifindex || !route_is_complete(row));
 }
 
-/* The device of a way that the kernel did not tell all of. It does not follow routes into tunnels. The stack would,
- * but not for what comes in by a device with an address of the node, as what is masqueraded does: that is martian
- * to it. So it is sent by the tunnel's device, and the kernel finds the tunnel's other end by the route. */
+/* Returns the device of a route that bpf_fib_lookup did not report completely. It does not follow
+ * routes into tunnels. The stack would, but not for a packet that comes in by a device with a
+ * source address of the node, as every masqueraded one: it drops that as martian. So such a packet
+ * is sent by the tunnel's device, and the kernel finds the remote end of the tunnel by the
+ * route. */
 static __always_inline __u32 route_device(long found, struct bpf_fib_lookup *way)
 {
 	__u32 *ifindex;
 
 	if (found != BPF_FIB_LKUP_RET_UNSUPP_LWT)
 		return found == BPF_FIB_LKUP_RET_NO_NEIGH ? way->ifindex : 0;
-	way->ifindex = 0; /* the key: there is no room for another */
+	/* doubles as the map's key: there is no stack space for another variable */
+	way->ifindex = 0;
 	ifindex = bpf_map_lookup_elem(&tunnel, &way->ifindex);
 	return ifindex ? *ifindex : 0;
 }
 
-/* Asks the kernel for the way of what leaves as a row says, and writes it into the row: the device and the
- * neighbour, or the device alone if it has yet to learn of the neighbour. That this very packet is too large for
- * the device says nothing against the way. */
+/* Looks up the route for packets that leave as a row says, and writes it into the row: the device
+ * and the neighbor, or the device alone while the neighbor is not resolved. It does not matter if
+ * this particular packet exceeds the device's MTU. */
 static __always_inline void route_fill(void *ctx, const struct packet *p, struct ct_entry *row)
 {
 	struct bpf_fib_lookup way = { .family = p->is_v4 ? ROUTE_INET : ROUTE_INET6, .ifindex = p->ifindex };
@@ -63,7 +68,7 @@ static __always_inline void route_fill(void *ctx, const struct packet *p, struct
 	__builtin_memcpy(row->smac, way.smac, sizeof(row->smac));
 }
 
-/* Does that, and keeps an answer that lacks nothing. A function, since it has no room where others do more. */
+/* Does that, and caches a complete result. Not inlined, to keep its stack out of its callers'. */
 static __noinline int route_ask(void *ctx, const struct packet *p, struct ct_entry *row)
 {
 	__u32 now = ct_now();
@@ -76,10 +81,10 @@ static __noinline int route_ask(void *ctx, const struct packet *p, struct ct_ent
 	return 0;
 }
 
-/* Writes the way of what leaves as a row says into it. An answer of before will do.
+/* Writes into a row the route for packets that leave as the row says; a cached one will do.
  *
- * What is for a pod of this node goes through the stack: its network is another plugin's, whose rules there have to
- * see both directions. */
+ * Packets for a pod of this node go through the stack: its network belongs to another plugin, whose
+ * rules in the stack have to see both directions. */
 static __always_inline void route_find(void *ctx, const struct packet *p, struct ct_entry *row)
 {
 	struct asked_way *asked;

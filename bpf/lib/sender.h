@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains whether a pod may send what it sends: only what has its own addresses, of IP and of the link,
- * and nothing that makes its node or other pods believe that it is somebody else. */
+/* This file contains the check of what a pod may send: only packets from its own IP and MAC
+ * addresses, and nothing by which its node or other pods would take it for somebody else. */
 #pragma once
 
 #include "pods.h"
 #include "read.h"
 
 enum {
-	SENDER_GOES = 0,   /* wherever it is for */
-	SENDER_STAYS = -1, /* with the node: it is about the link, and goes to the stack, whoever it is for */
-	SENDER_NEAR = -2,  /* likewise, but it is no more than from and for addresses of the link */
-			   /* what is more is an enum reason */
+	SENDER_GOES = 0,   /* to any destination */
+	SENDER_STAYS = -1, /* to the stack only: it concerns the link, whatever its destination */
+	/* likewise, but it just has link-local source and destination addresses */
+	SENDER_NEAR = -2,
+	/* positive values are an enum reason */
 };
 
 enum {
@@ -18,16 +19,18 @@ enum {
 	ND_ROUTER_ADVERT = 134,
 	ND_NEIGHBOUR_ADVERT = 136,
 	ND_REDIRECT = 137,
-	ND_FIRST = 130, /* what is on the link alone: listeners, routers and neighbours */
+	/* first and last of the types for the link only: multicast listeners, routers and
+	 * neighbors */
+	ND_FIRST = 130,
 	ND_LAST = 143,
-	ND_HOPS = 255, /* which are left only on the link */
+	ND_HOPS = 255, /* hop limit of packets that have not been forwarded */
 	DHCP4_SERVER = 67,
 	DHCP4_CLIENT = 68,
 	DHCP6_SERVER = 547,
 	ARP_ETHERNET = 1,
 };
 
-/* ARP about IPv4 on Ethernet. */
+/* ARP for IPv4 over Ethernet. */
 struct arp {
 	__be16 link;
 	__be16 proto;
@@ -40,7 +43,7 @@ struct arp {
 	__u8 to[4];
 };
 
-/* What a neighbour says of an address. */
+/* A neighbor advertisement. */
 struct advert {
 	struct icmp icmp;
 	struct addr target;
@@ -70,14 +73,15 @@ static __always_inline bool sender_is_local6(const struct addr *addr)
 	return (addr->word[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
 }
 
-/* What is for neighbours alone: an address of the link, or a group of nobody beyond. */
+/* Reports whether a destination is for neighbors only: link-local, or multicast of interface-local
+ * or link-local scope. */
 static __always_inline bool sender_stays6(const struct addr *to)
 {
 	return sender_is_local6(to) || (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff010000) ||
 	       (to->word[0] & bpf_htonl(0xff0f0000)) == bpf_htonl(0xff020000);
 }
 
-/* ARP: asking is free, but who asks says who he is. */
+/* ARP: a pod may ask for any address, but has to use its own as the sender. */
 static __always_inline int sender_arp(struct __sk_buff *skb, const struct pod_link *link)
 {
 	struct arp arp;
@@ -96,7 +100,7 @@ static __always_inline int sender_arp(struct __sk_buff *skb, const struct pod_li
 	return SENDER_STAYS;
 }
 
-/* Whether a packet that is about the link may be sent by a pod. */
+/* Reports whether a pod may send an ICMPv6 packet, which may be neighbor discovery. */
 static __always_inline int sender_nd(struct __sk_buff *skb, const struct packet *p)
 {
 	struct advert advert;
@@ -117,7 +121,7 @@ static __always_inline int sender_nd(struct __sk_buff *skb, const struct packet 
 	return advert.icmp.type >= ND_FIRST && advert.icmp.type <= ND_LAST ? SENDER_STAYS : SENDER_GOES;
 }
 
-/* Whether a packet is what it says, whosever addresses it has. */
+/* Checks what a packet is, whatever its addresses. */
 static __always_inline int sender_content(struct __sk_buff *skb, const struct packet *p, enum parsed parsed)
 {
 	if (parsed == PARSED_FLOW && p->flow.proto == IPPROTO_UDP &&
@@ -126,7 +130,7 @@ static __always_inline int sender_content(struct __sk_buff *skb, const struct pa
 	return parsed == PARSED_ICMP && !p->is_v4 ? sender_nd(skb, p) : SENDER_GOES;
 }
 
-/* A pod without an address looks for one by DHCP. */
+/* A pod without an address may look for one by DHCP. */
 static __always_inline int sender_nobody4(const struct packet *p, enum parsed parsed)
 {
 	return parsed == PARSED_FLOW && p->flow.proto == IPPROTO_UDP && p->flow.sport == bpf_htons(DHCP4_CLIENT) &&
@@ -136,7 +140,8 @@ static __always_inline int sender_nobody4(const struct packet *p, enum parsed pa
 		       : REASON_SPOOFED;
 }
 
-/* Of addresses that are not the pod's: on its own link it has one that it made up, and before that none. */
+/* Checks an IPv6 packet whose source is not an address of the pod: on its own link a pod has an
+ * address that it made up, and before that the unspecified one. */
 static __always_inline int sender_other6(const struct packet *p, int content)
 {
 	bool is_local = sender_is_local6(&p->flow.saddr);
@@ -161,8 +166,8 @@ static __always_inline int sender_ip(struct __sk_buff *skb, struct packet *p, en
 	return addr_is_any(&p->flow.saddr) ? sender_nobody4(p, parsed) : REASON_SPOOFED;
 }
 
-/* Whether a pod may send a frame. The packet is read for whoever goes on with it. Not static, as nearly none needs
- * it: what plainly is the pod's own is known without. */
+/* Reports whether a pod may send a frame, and parses the packet for the caller. Not static, because
+ * hardly any packet needs it: sender_own recognizes nearly all without it. */
 __noinline int sender_check(struct __sk_buff *skb, struct packet *p)
 {
 	__u32 ifindex = skb->ifindex;
@@ -190,8 +195,8 @@ __noinline int sender_check(struct __sk_buff *skb, struct packet *p)
 	return link->flags & POD_UNCHECKED ? SENDER_GOES : sender_ip(skb, p, parsed);
 }
 
-/* What is to come before a packet plainly is its sender's own: a header without anything behind it in which
- * something else may hide, of a protocol by which nobody gives himself out as another. */
+/* Reports whether a packet has a protocol by which no pod can pose as another, in the header right
+ * behind the fixed IP header. */
 static __always_inline bool sender_is_plain(void *l4, void *end, __u8 proto, bool is_v4)
 {
 	if (proto == IPPROTO_TCP)
@@ -202,7 +207,7 @@ static __always_inline bool sender_is_plain(void *l4, void *end, __u8 proto, boo
 	       ((struct udphdr *)l4)->source != bpf_htons(is_v4 ? DHCP4_SERVER : DHCP6_SERVER);
 }
 
-/* The pod whose own a packet that was read plainly is, or NULL. */
+/* Returns the pod that a packet read by pods_read evidently is from, or NULL. */
 static __always_inline struct pod *sender_own(struct __sk_buff *skb, const struct packet *p)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the ends of a packet's way at tc: it is dropped, answered, sent on or left to the stack. */
+/* This file contains the last steps for a packet at tc: drop, reply, send on, or leave to the
+ * stack. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -12,21 +13,23 @@
 #include "skb.h"
 
 enum {
-	TC_NEXT = -1,  /* to the next program, of whoever that is */
-	TC_AGAIN = -2, /* no verdict: the flow has to have another way, see fallback.h */
+	TC_NEXT = -1,  /* to the next program, whoever owns it */
+	TC_AGAIN = -2, /* no verdict: the flow has to be handled another way, see fallback.h */
 	TC_DROP = 2,
 	TC_VLAN_ID = 0xfff,
 	TC_EVERY_LINK = 576, /* bytes of IPv4 */
 };
 
-/* What tc_from_netdev leaves in a packet that it has rewritten, so that tc_to_netdev need not look at it on its way
- * out: the index survives the stack, and a redirection too. skb->mark does as well, but belongs to the user. */
+/* The value of skb->tc_index of packets that tc_from_netdev has rewritten, so that tc_to_netdev
+ * skips them: tc_index survives the stack and redirects. skb->mark does as well, but it belongs to
+ * the user. */
 #define TC_DONE 0xfa1d
 
 enum tc_way {
-	TC_WAY_STACK, /* finds the way, or cuts up what the next link does not take */
+	/* the stack finds the route, or fragments what exceeds the next link's MTU */
+	TC_WAY_STACK,
 	TC_WAY_ON,
-	TC_WAY_NONE, /* for a reason */
+	TC_WAY_NONE, /* not at all, for a reason */
 };
 
 static __always_inline void tc_count(struct __sk_buff *skb, const struct packet *p, const struct action *a,
@@ -42,7 +45,7 @@ static __noinline int tc_drop(struct __sk_buff *skb, const struct packet *p, con
 	return TC_DROP;
 }
 
-/* The packet is not as it was read, which cannot be. */
+/* Drops a packet that is not what was parsed before, which cannot happen. */
 static __always_inline int tc_mistake(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
 {
 	action_drop(a, REASON_BAD_TABLE);
@@ -58,14 +61,16 @@ static __always_inline int tc_refuse(struct __sk_buff *skb, const struct packet 
 	return bpf_redirect(skb->ifindex, leaving ? BPF_F_INGRESS : 0);
 }
 
-/* The device of a tag is sent the packet again, without it. A tag that only has a priority has none. */
+/* Reports whether a packet has a VLAN tag: then the VLAN's device gets it again without the tag.
+ * Priority tags (VLAN 0) do not count. */
 static __always_inline bool tc_is_tagged(struct __sk_buff *skb, const struct packet *p)
 {
 	return p->is_tagged || (skb->vlan_present && skb->vlan_tci & TC_VLAN_ID);
 }
 
-/* Whether a device takes a packet: zero if so, and less if there is no such device. Each segment of a merged one
- * counts for itself. What every link takes is not asked about. */
+/* Reports whether a packet exceeds a device's MTU: positive if so, zero if not, negative if there
+ * is no such device. Every segment of a merged packet is checked by itself. No check is needed for
+ * what every link accepts. */
 static __always_inline int tc_is_too_big(struct __sk_buff *skb, struct action *a)
 {
 	a->mtu = 0;
@@ -74,7 +79,7 @@ static __always_inline int tc_is_too_big(struct __sk_buff *skb, struct action *a
 	return bpf_check_mtu(skb, a->to.ifindex, &a->mtu, 0, BPF_MTU_CHK_SEGS);
 }
 
-/* Of what leaves only what goes on by another device than the kernel thought may be too big. */
+/* A leaving packet can be too big only if it goes on by another device than the kernel assumed. */
 static __always_inline enum tc_way tc_way_own(struct __sk_buff *skb, struct action *a)
 {
 	if (!(a->to.flags & CT_NODE) || !(a->to.flags & CT_POD))
@@ -110,8 +115,9 @@ static __always_inline enum tc_way tc_way(struct __sk_buff *skb, const struct pa
 	return too_big ? TC_WAY_STACK : TC_WAY_ON;
 }
 
-/* Sends what the node itself sends to a service, or answers to it, on its way. What the kernel has to ask for a
- * neighbour, or by which of its tunnels, it sends to where it would if the socket had sent it there. */
+/* Sends on what the node itself sends to a service, or a local backend's reply to it. If the
+ * neighbor is not resolved, or the route leads into a tunnel, the kernel sends it as if the socket
+ * had sent it to the backend. */
 static __noinline int tc_send_own(struct __sk_buff *skb, const struct ct_entry *to)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -128,7 +134,7 @@ static __noinline int tc_send_own(struct __sk_buff *skb, const struct ct_entry *
 	return route_is_complete(to) ? bpf_redirect(to->ifindex, 0) : bpf_redirect_neigh(to->ifindex, NULL, 0, 0);
 }
 
-/* Lets a packet that was rewritten go its way. The kernel asks for a neighbour that is not known. */
+/* Sends on a packet that was rewritten. The kernel resolves a neighbor that is not known. */
 static __always_inline int tc_send(struct __sk_buff *skb, const struct ct_entry *to, enum tc_way way, bool leaving)
 {
 	if (leaving)

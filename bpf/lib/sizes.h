@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what the layouts of maps are held to. */
+/* This file contains the assertions about the layouts of maps. */
 #pragma once
 
 #include "types.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what the kernel has to help with at tc when a packet gets other headers: room within one that
- * may be a merged one. */
+/* This file contains the changes of a packet for which tc needs the kernel's help: making room in a
+ * packet that may be a merged one, and fixing its checksums. */
 #pragma once
 
 #include "mark.h"
@@ -8,7 +8,7 @@
 #include "unmark.h"
 #include "wrap.h"
 
-/* Gives a packet another end, with its sums. */
+/* Changes a packet's destination, with its checksums. */
 static __always_inline bool skb_point(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -25,8 +25,8 @@ static __always_inline bool skb_point(struct __sk_buff *skb, const struct packet
 	return true;
 }
 
-/* Sends on what has no sum to a device that summed the whole packet: nothing but the hop limit of IPv6 and, in a
- * fragment, its addresses change that. */
+/* Forwards a packet that has no checksum of its own to fix. Of what a device may have summed, only
+ * the hop limit of IPv6 changes here; the caller accounts for the addresses of a fragment. */
 static __always_inline bool skb_forward(struct __sk_buff *skb, const struct packet *p, const struct action *a)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -38,8 +38,8 @@ static __always_inline bool skb_forward(struct __sk_buff *skb, const struct pack
 	return true;
 }
 
-/* Whether what is rewritten as a row says is from this node by then: the stack takes no such packet of IPv4 from
- * outside. A function, whose stack is its own. */
+/* Reports whether packets that are rewritten as a row says have a source address of this node: the
+ * stack accepts no such IPv4 packet from outside. Not inlined, to have a stack frame of its own. */
 static __noinline int skb_is_own(const struct ct_entry *row)
 {
 	struct addr from = row->saddr; /* as in ct_known */
@@ -47,7 +47,7 @@ static __noinline int skb_is_own(const struct ct_entry *row)
 	return bpf_map_lookup_elem(&node_addrs, &from) != NULL;
 }
 
-/* Makes room for the option. Each piece of a merged packet of TCP is made smaller by as much. */
+/* Makes room for the option. Every segment of a merged TCP packet becomes smaller by as much. */
 static __always_inline bool skb_mark_room(struct __sk_buff *skb, __u32 len, __u8 proto)
 {
 	__u64 flags = proto == IPPROTO_UDP ? BPF_F_ADJ_ROOM_FIXED_GSO : 0;
@@ -55,7 +55,7 @@ static __always_inline bool skb_mark_room(struct __sk_buff *skb, __u32 len, __u8
 	return !bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_NET, flags);
 }
 
-/* Puts the option in. */
+/* Inserts the option. */
 static __always_inline bool skb_mark(struct __sk_buff *skb, const struct packet *p)
 {
 	int diff;
@@ -68,7 +68,7 @@ static __always_inline bool skb_mark(struct __sk_buff *skb, const struct packet 
 	return diff >= 0;
 }
 
-/* Takes the option out, with which a packet came. */
+/* Removes the option from a received packet. */
 static __always_inline bool skb_unmark(struct __sk_buff *skb, const struct packet *p)
 {
 	int diff = unmark_header((void *)(long)skb->data, (void *)(long)skb->data_end, p, skb->len);
@@ -91,9 +91,10 @@ static __always_inline __u64 skb_grow_flags(bool is_v4, __u8 proto, bool is_gene
 	return flags;
 }
 
-/* The kernel takes no packet for one with another inside that has been one before, though it is none any more. It
- * still knows how to cut up such a one if what is put around it is what has just been taken off; and what is one
- * piece needs nothing. */
+/* The kernel refuses to encapsulate a packet that was encapsulated before, even after
+ * decapsulation. It can still segment such a packet if the new encapsulation equals the old one
+ * (which it does when a packet is given back, without a port). A packet that is not merged needs no
+ * segmentation. */
 static __always_inline bool skb_grow_by(struct __sk_buff *skb, __u32 len, __u64 flags, __be16 port)
 {
 	if (!bpf_skb_adjust_room(skb, len, BPF_ADJ_ROOM_MAC, flags))

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the sums of a packet at tc, with which the kernel has to help: a device has yet to complete
- * them, or has made one over the whole packet. */
+/* This file contains the checksums of a packet at tc, which need the kernel's help: a device may
+ * have yet to complete them, or may have computed a sum over the whole packet. */
 #pragma once
 
 #include "rewrite.h"
 
-/* Two calls and no fewer: where the sum is partial, as in every packet that GRO merged, the field has only the sum
- * of the pseudo header, of which the addresses are part and the ports are not. The first takes the addresses for
- * those of IPv4, whose header makes up for them in the sum of a device that summed the whole packet; with IPv6 that
- * has to be undone. */
+/* Two calls are the minimum: if the checksum is partial, as in every packet that GRO merged, the
+ * field contains only the sum of the pseudo header, which includes the addresses but not the ports.
+ * The first call assumes IPv4, where the header's checksum compensates for the addresses in a
+ * device's sum over the whole packet; for IPv6 skb_sum_ip6 has to undo that. */
 static __always_inline int skb_replace(struct __sk_buff *skb, __u32 check, __u8 proto, const struct ct_entry *to)
 {
 	__u64 udp = proto == IPPROTO_UDP ? BPF_F_MARK_MANGLED_0 : 0;
@@ -23,7 +23,7 @@ static __always_inline void skb_sum_ip6(struct __sk_buff *skb, const struct ct_e
 	bpf_csum_update(skb, (__u32)to->addr_diff + (forward ? (__u16)~bpf_htons(1) : 0));
 }
 
-/* Zero, or less if the packet is not as it was read. */
+/* Returns zero, or a negative value if the packet is not what was parsed before. */
 static __always_inline int skb_sum(struct __sk_buff *skb, const struct packet *p, const struct action *a,
 				   bool forward)
 {
@@ -39,8 +39,9 @@ static __always_inline int skb_sum(struct __sk_buff *skb, const struct packet *p
 	return 0;
 }
 
-/* A sum that the sender left to a device takes no difference but that of the pseudo header, which is the only way
- * that every kernel has to tell. */
+/* Reports whether the sender left the checksum to a device. Such a checksum ignores every
+ * difference but one of the pseudo header, and trying that is the only test that works on every
+ * kernel. */
 static __always_inline bool skb_is_partial(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 at = p->l4 + rewrite_check_offset(p);

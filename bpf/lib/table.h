@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the table of established flows. It is one map, and two while a larger one takes the place of
- * the first: then other programs of the same source are at work, of which the agent says in a word that all of them
- * share how far it is. It goes on only when every program of every hook has seen the word before.
+/* This file contains the table of established flows. It is one map, or two while a larger one
+ * replaces it. During that time other programs, compiled from the same source, are attached, and
+ * the agent announces its progress in a word that all of them share. It goes on to the next stage
+ * only when every program of every hook has seen the word.
  *
- *	TABLE_OLD	the old map has everything. Programs that know of one map alone may be at work beside
- *	TABLE_BOTH	what is new goes into the new map, and the agent carries the rest over
- *	TABLE_NEW	the new map has everything, and programs that know of it alone may be at work beside
+ * 	TABLE_OLD	the old map has everything. Programs that know only one map may still run
+ * 	TABLE_BOTH	new rows go into the new map, and the agent carries the others over
+ * 	TABLE_NEW	the new map has everything, and programs that know only it may run already
  *
- * While the word changes, some act by the old one and some by the new. So whoever inserts looks into the other map
- * afterwards: of two at least one sees the other. Where there is one map, `cfg` says so and the verifier takes the
- * rest out. */
+ * While the word changes, some programs act by the old value and some by the new. So a program that
+ * inserts a row looks into the other map afterwards: of two programs at least one sees the other.
+ * If there is only one map, `cfg` says so and the verifier removes the rest. */
 #pragma once
 
 #include <linux/errno.h>
@@ -19,7 +20,7 @@
 #include "maps.h"
 #include "packetcfg.h"
 
-/* The map that is replaced by `ct`; no other ever has a row. */
+/* The map that `ct` replaces; otherwise it is always empty. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -59,8 +60,8 @@ static __always_inline struct ct_entry *table_lookup(const struct flow *flow)
 	return row;
 }
 
-/* -EEXIST: there is a row of the flow. What is compared is an int, since before Linux 6.4 a map sets no more of the
- * register. */
+/* -EEXIST: the flow has a row. Errors are compared as int, because before Linux 6.4 maps set only
+ * the lower half of the register. */
 static __always_inline int table_insert(const struct flow *flow, const struct ct_entry *row)
 {
 	__u32 stage;
@@ -83,7 +84,7 @@ static __always_inline int table_insert(const struct flow *flow, const struct ct
 	return -EEXIST;
 }
 
-/* Writes the row of a flow, whether there is one or not. */
+/* Writes the row of a flow, whether it exists or not. */
 static __always_inline long table_write(const struct flow *flow, const struct ct_entry *row)
 {
 	if (cfg.growing && table_stage() == TABLE_OLD)
@@ -91,7 +92,7 @@ static __always_inline long table_write(const struct flow *flow, const struct ct
 	return bpf_map_update_elem(&ct, flow, row, BPF_ANY);
 }
 
-/* Writes the row of a flow if there is one. */
+/* Writes the row of a flow if it exists. */
 static __always_inline long table_replace(const struct flow *flow, const struct ct_entry *row)
 {
 	__u32 stage;
@@ -104,7 +105,8 @@ static __always_inline long table_replace(const struct flow *flow, const struct 
 	return stage == TABLE_NEW ? -ENOENT : bpf_map_update_elem(&ct_old, flow, row, BPF_EXIST);
 }
 
-/* From the old map first: whoever carries the row over looks there again afterwards. */
+/* Deletes from the old map first: the program that carries a row over checks there again
+ * afterwards. */
 static __always_inline void table_delete(const struct flow *flow)
 {
 	__u32 stage = cfg.growing ? table_stage() : TABLE_NEW;

@@ -1,36 +1,41 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the keys and values of maps: what is not in a file of its own, named for its rows. */
+/* This file contains the keys and values of the maps that have no file of their own (*rows.h). */
 #pragma once
 
 #include <linux/bpf.h>
 #include <linux/types.h>
 
-/* An address of either family; IPv4 is mapped (::ffff:a.b.c.d), so there is one key and one path. */
+/* An address of either family. IPv4 is mapped (::ffff:a.b.c.d), so one key type and one code path
+ * serve both. */
 struct addr {
 	__be32 word[4];
 };
 
-/* A frontend: what a client dials. A NodePort is one row with the unspecified address of its family. */
+/* A frontend: what a client dials. A NodePort has one row, with the unspecified address of its
+ * family. */
 struct svc_key {
 	struct addr addr;
 	__be16 port;
 	__u8 proto;
-	__u8 hosted; /* not zero: no frontend, but a backend on this node that is reached from outside, whatever the
-			protocol. It has a row without its port too. With a protocol: what was a frontend before
-			the node was drained, and still is to other nodes that forward to backends here. */
+	/* Nonzero: not a frontend but a backend on this node that other nodes forward to. It has
+	 * one row per port and one without a port, both valid for any protocol. A row with a
+	 * protocol was a frontend before this node was drained, and still is one on other nodes,
+	 * which may forward its packets to backends here. */
+	__u8 hosted;
 };
 
 enum svc_kind {
 	SVC_CLUSTER_IP,
 	SVC_EXTERNAL_IP,
-	SVC_EXTERNAL_ONLY, /* an externalIP that clients in the cluster do not get to use */
+	SVC_EXTERNAL_ONLY, /* an externalIP that clients inside the cluster must not use */
 	SVC_LOAD_BALANCER,
 	SVC_NODE_PORT,
 	SVC_HOST_PORT,
-	SVC_HOSTED, /* of a row that is no frontend */
+	SVC_HOSTED, /* the kind of rows that are not frontends */
 };
 
-/* A row is never rewritten with another service while a reader may hold it: hash elements are recycled. */
+/* A row never changes to another service while a reader may hold it, because hash elements are
+ * recycled. */
 struct svc {
 	__u32 service;
 	__u32 kind;
@@ -45,17 +50,17 @@ enum svc_scope {
 enum service_flag {
 	SERVICE_INTERNAL_LOCAL = 1,
 	SERVICE_EXTERNAL_LOCAL = 2,
-	SERVICE_SOURCE_RANGES = 4, /* only who is in `src_ranges` gets to its load balancer addresses */
-	SERVICE_DIRECT = 24,	   /* an enum direct */
+	SERVICE_SOURCE_RANGES = 4, /* load balancer addresses admit only `src_ranges` */
+	SERVICE_DIRECT = 24,	   /* mask of an enum direct */
 };
 
-/* How packets are forwarded to a backend on another node that answers its client itself. */
+/* How packets reach a backend on another node that replies to its client directly. */
 enum direct {
-	DIRECT_OFF, /* it does not */
+	DIRECT_OFF, /* the backend does not reply directly */
 	DIRECT_IPIP,
 	DIRECT_GENEVE,
-	DIRECT_OPT,	  /* nothing is put around them, but an option into them */
-	DIRECT_SHIFT = 3, /* of the bits in flags of services and of rows of flows */
+	DIRECT_OPT,	  /* no encapsulation: an IP option inside the packet */
+	DIRECT_SHIFT = 3, /* position of these bits in the flags of services and flow rows */
 };
 
 enum algorithm {
@@ -66,8 +71,8 @@ enum algorithm {
 };
 
 /*
- * One port of one Service in one family. A word is off:32 | len:16 | tag:16 and is stored and loaded whole:
- * that store is the switch from one set of backends to the next.
+ * One port of one Service in one family. A word is off:32 | len:16 | tag:16. It is stored and
+ * loaded whole: that one store switches from the old set of backends to the new one.
  */
 struct service {
 	__u64 words[SCOPES];
@@ -75,27 +80,29 @@ struct service {
 	__u8 algorithm;
 	__u8 flags;
 	__u16 pad;
-	__u32 turn; /* round robin: the only field that programs write */
+	__u32 turn; /* for round robin; the only field that programs write */
 	__u32 pad2;
 };
 
 /*
- * backend:24 | service:24 | tag:16. The owner and the tag say whether the slot still belongs to the word that
- * led here; extents are reused at once, so a reader that was overtaken finds another owner or tag and loads
- * the word again.
+ * backend:24 | service:24 | tag:16. The owner and the tag tell whether the slot still belongs to
+ * the word that led here. Extents are reused at once, so a reader that was overtaken finds another
+ * owner or tag and loads the word again.
  */
 struct slot {
 	__u64 value;
 };
 
 enum backend_flag {
-	BACKEND_LOCAL = 1, /* on this node: its packets can keep the client's address, since replies pass here */
-	BACKEND_TERMINATING = 2, /* about to go; no program asks, but whoever looks at a table wants to know */
+	/* on this node; it can see clients' addresses, as replies pass here */
+	BACKEND_LOCAL = 1,
+	BACKEND_TERMINATING = 2, /* shutting down; for people, no program reads it */
 };
 
 /*
- * A row belongs to one service, so whoever remembers a backend, for a client or for a socket, sees with one look
- * whether the service still has it: owner is scopes:8 | service:24, with a bit for each scope whose table has it.
+ * A row belongs to one service. So code that remembers a backend, for a client or a socket, can
+ * tell with one load whether the service still has it: owner is scopes:8 | service:24, with one bit
+ * for each scope whose table contains the backend.
  */
 struct backend {
 	struct addr addr;
@@ -105,29 +112,29 @@ struct backend {
 	__u32 owner;
 };
 
-/* Clients that a service lets in: addresses that agree with `addr` in the bits of `prefix_len` beyond the
- * service's. */
+/* The clients that a service admits: addresses that match `addr` in the bits of `prefix_len` beyond
+ * the 32 of the service. */
 struct range_key {
 	__u32 prefix_len;
 	__u32 service;
 	struct addr addr;
 };
 
-/* In place of a service, which none is: the ranges of the cluster itself. */
+/* Used in place of a service index, which is never 0: the ranges of the cluster itself. */
 #define RANGES_INSIDE 0
 
 enum range_bits {
 	RANGE_SERVICE_BITS = 32,
-	RANGE_BITS = 160, /* of service and address */
+	RANGE_BITS = 160, /* service and address */
 };
 
-/* The name of a service, for people: dumps must read well when no agent is there to ask. */
+/* The name of a service, for people: dumps must be readable without an agent. */
 struct name {
 	char text[192];
 };
 
-/* A client is its address, or its network namespace: then the address is the cookie and ends in eight zero bytes.
- */
+/* A client is identified by its address, or by its network namespace: then the address is the
+ * cookie, followed by eight zero bytes. */
 struct affinity_key {
 	struct addr client;
 	__u32 service;
@@ -135,17 +142,17 @@ struct affinity_key {
 };
 
 struct affinity {
-	__u64 last; /* new connection, in ns of the coarse clock */
+	__u64 last; /* time of its last new connection, in ns of the coarse clock */
 	__u32 row;
 	__u32 pad;
 };
 
 enum node_addr_flag {
-	NODE_ADDR_PORTS = 1, /* clients outside reach NodePorts here; the node's own sockets do at every address */
+	NODE_ADDR_PORTS = 1, /* outside clients reach NodePorts here; local sockets always do */
 };
 
-/* What backends on other nodes see as the client: an address of the node, or the tunnel's where that leads to them.
- */
+/* The source address that backends on other nodes see: the node's, or the tunnel's if the route to
+ * the backend leads into the tunnel. */
 enum snat_addr {
 	SNAT_NODE4 = 0,
 	SNAT_NODE6 = 1,
@@ -159,24 +166,24 @@ struct node_addr {
 	__u32 flags;
 };
 
-/* The hardware address of a device. */
+/* The MAC address of a device. */
 struct link_addr {
 	__u8 mac[6];
 	__u8 pad[2];
 };
 
-/* What a pod that opted out is told by. */
+/* How a pod that opted out is identified. */
 enum optout_kind {
-	OPTOUT_NETNS = 1,  /* the cookie of its network namespace */
-	OPTOUT_CGROUP = 2, /* the id of a cgroup2 directory, with what is below */
+	OPTOUT_NETNS = 1,  /* by the cookie of its network namespace */
+	OPTOUT_CGROUP = 2, /* by the id of a cgroup2 directory; includes everything below it */
 };
 
 enum optout_why {
-	OPTOUT_BY_POD,	     /* its annotation */
+	OPTOUT_BY_POD,	     /* the pod's annotation */
 	OPTOUT_BY_NAMESPACE, /* its namespace's annotation */
-	OPTOUT_BY_RUNTIME,   /* it is sandboxed or a virtual machine */
-	OPTOUT_BY_MESH,	     /* a sidecar redirects what it dials */
-	OPTOUT_BY_PROXY,     /* what it dials is handed to a proxy of the node */
+	OPTOUT_BY_RUNTIME,   /* the pod is sandboxed or a virtual machine */
+	OPTOUT_BY_MESH,	     /* a sidecar redirects the pod's connections */
+	OPTOUT_BY_PROXY,     /* the pod's connections are handed to a proxy on the node */
 };
 
 struct optout_key {
@@ -185,8 +192,8 @@ struct optout_key {
 	__u32 pad;
 };
 
-/* Programs only look whether there is a row. What is in it is for people: whose row it is must be plain when no
- * agent is there to ask. */
+/* Programs only check that a row exists. Its contents are for people: a dump must show whose row it
+ * is without an agent. */
 struct optout {
 	struct name pod;
 	struct addr addrs[2];
@@ -201,68 +208,83 @@ struct flow {
 	__be16 dport;
 	__u8 proto;
 	__u8 pad[3];
-} __attribute__((aligned(8))); /* both are hashed by whole words */
+} __attribute__((aligned(8))); /* hashed in whole words, like ct_entry */
 
 enum ct_flag {
-	CT_REPLY = 1,	/* of the way back to the client */
-	CT_GUARDED = 2, /* of a load balancer address: the client has to be in the ranges of the service, if any */
-	CT_STACK = 4,	/* to a backend on this node, which the stack finds */
-	CT_DIRECT = 24, /* an enum direct. Such a flow has this one row, and keeps it in `ct_half` */
-	CT_POD = 32, /* of what a pod of this node opened to the outside: its requests leave, and its replies come
-			in */
-	CT_INSIDE =
-		64,    /* of what a pod of this node sends to a service as packets: translated at the pod's device
-			  and nowhere else. With CT_POD the pod is its own backend, which sees the node's address */
-	CT_NODE = 128, /* of what the node itself sends to a service as packets: own.h */
+	CT_REPLY = 1, /* the direction back to the client */
+	/* to a load balancer address: the client must be in the service's ranges, if it has any */
+	CT_GUARDED = 2,
+	CT_STACK = 4, /* to a backend on this node, routed by the stack */
+	/* An enum direct. Such a flow has only this one row, which stays in `ct_half`. */
+	CT_DIRECT = 24,
+	/* Opened by a pod of this node to the outside: its requests leave the node, its replies
+	 * come in. */
+	CT_POD = 32,
+	/* Sent by a pod of this node to a service as packets: translated at the pod's
+	 * device and nowhere else. Together with CT_POD, the pod is its own backend, which
+	 * sees the node's address. */
+	CT_INSIDE = 64,
+	CT_NODE = 128, /* sent by the node itself to a service as packets, see own.h */
 };
 
-/* How far one direction of a flow is: each row has its own. What is above CT_OPEN has ended. */
+/* The state of one direction of a flow; each row has its own. Anything above CT_OPEN has ended. */
 enum ct_state {
-	CT_NEW,	     /* in ct_half: the backend has not answered */
-	CT_ANSWERED, /* in ct_half, of a request: it has, and what the client sends next may establish the flow; of
-			CT_DIRECT: the packet that made the row is to come once more */
-	CT_OPEN,     /* in ct, as are those below */
-	CT_CLOSING,  /* This end has sent FIN. The other may send on for hours, and the flow is over when both
-			have */
-	CT_RESET, /* TCP: this end has sent RST and nothing since, which is over for both; a packet without RST from
-		     the same end shows that it was not, and makes this CT_OPEN again */
+	CT_NEW, /* in ct_half: the backend has not replied */
+	/* In ct_half, for a request: the backend has replied, and the client's next packet may
+	 * establish the flow. For CT_DIRECT: the packet that created the row will come in once
+	 * more. */
+	CT_ANSWERED,
+	CT_OPEN, /* in ct, as are the states below */
+	/* This end has sent FIN. The other may keep sending for hours; the flow is over once both
+	 * ends have sent FIN. */
+	CT_CLOSING,
+	/* TCP: this end has sent RST and nothing since, which ends both directions. A packet
+	 * without RST from the same end shows that the RST was not accepted, and makes this CT_OPEN
+	 * again. */
+	CT_RESET,
 };
 
 /*
- * All that an established packet needs. Rows are hash elements, which the kernel recycles while programs still read
- * them: `seal` is made of the flow and of all above `seen`, and whoever reads a row compares it. What is below may
- * be written in place; if the element is another flow's by then, that one only seems younger or older, or closing
- * until its next packet.
+ * Everything that a packet of an established flow needs. Rows are hash elements, which the kernel
+ * recycles while programs still read them. `seal` covers the flow and all fields above `seen`, and
+ * every reader compares it. The fields below may be written in place: if the element has become
+ * another flow's, that flow only looks younger or older, or closing until its next packet.
  *
- * `seen` is in ticks of `tick_shift`, that is bpf_jiffies64() >> tick_shift, and each direction has its own: a flow
- * was last used when either was.
+ * `seen` is in ticks, that is bpf_jiffies64() >> tick_shift. Each direction has its own; a flow was
+ * last used when either direction was.
  *
- * In `ct` it is written by every packet of the row's direction, once a tick; not by a SYN, so that a client that
- * dials what is gone does not keep the row. It is also when the way was last known to be good, see ways.h: at first
- * that of a reply is from `ct_half`, and that of a request by TCP or SCTP at the most WAYS_HANDSHAKE ticks too old.
+ * In `ct`, the first packet of each tick in the row's direction writes it. A SYN does not, so a
+ * client that keeps dialing a dead backend does not keep the row alive. `seen` is also when the
+ * route was last known to be valid, see ways.h: a reply's initial value comes from `ct_half`, and
+ * that of a TCP or SCTP request is at most WAYS_HANDSHAKE ticks too old.
  *
- * In `ct_half` it is the same for a reply, and for a request by UDP. For a request by TCP or SCTP it is no time: in
- * CT_ANSWERED it is what the client has to acknowledge, before that nothing; the age is that of the reply's row.
+ * In `ct_half` it means the same for replies and for UDP requests. For a TCP or SCTP request it is
+ * no time: in CT_ANSWERED it is what the client has to acknowledge, and before that it is unused.
+ * The age is that of the reply's row.
  */
 struct ct_entry {
 	struct addr saddr;
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u16 addr_diff; /* to the sum over both addresses, which is in the header of IPv4 and in that of TCP or
-			    UDP; of DIRECT_IPIP and DIRECT_GENEVE the lower half of the tick in which the row was
-			    made */
+	/* The difference to the sum over both addresses, which the checksums of IPv4, TCP and UDP
+	 * cover. For DIRECT_IPIP and DIRECT_GENEVE, the lower half of the tick in which the row was
+	 * created. */
+	__u16 addr_diff;
 	__u16 port_diff;
-	__u32 ifindex; /* zero: the stack finds the way. Without a dmac: the neighbour is not known yet */
+	/* zero: the stack routes the packet. Nonzero without a dmac: the neighbor is not resolved
+	 * yet */
+	__u32 ifindex;
 	__u8 dmac[6];
 	__u8 smac[6];
 	__u32 seen;
-	__u8 flags; /* sealed too */
+	__u8 flags; /* covered by the seal, unlike the fields around it */
 	__u8 state;
 	__u16 seal;
 } __attribute__((aligned(8)));
 
-/* The datagram that a fragment is of. That of IPv6 is the same whatever protocol a fragment says that it has. */
+/* The datagram that a fragment belongs to. For IPv6 the key is the same whatever protocol a
+ * fragment claims. */
 struct datagram {
 	struct addr saddr;
 	struct addr daddr;
@@ -271,16 +293,16 @@ struct datagram {
 	__u8 pad[3];
 } __attribute__((aligned(8)));
 
-/* What only the first fragment has. */
+/* What only the first fragment contains. */
 struct datagram_flow {
 	__be16 sport;
 	__be16 dport;
 	__u32 seen; /* in ticks of `cfg` */
 	__u32 proto;
-	__u32 seal; /* of the datagram and the rest: rows are recycled while they are read */
+	__u32 seal; /* over key and value: rows are recycled while they are read */
 };
 
-/* The maps that push out what they have no room for. */
+/* The LRU maps, which evict rows when they are full. */
 enum lru {
 	LRU_CT_HALF,
 	LRU_AFFINITY,
@@ -288,29 +310,30 @@ enum lru {
 	LRUS,
 };
 
-/* How many rows such a map was ever given, and how many were taken from it again by somebody. */
+/* How many rows such a map was ever given, and how many were deleted from it again. */
 struct turnover {
 	__u64 made;
 	__u64 deleted;
 };
 
-/* What the agent tells the programs that take out rows which are over. */
+/* What the agent tells the programs that sweep expired rows. */
 struct sweep_run {
 	__u32 tick_shift;
 	__u32 pad;
 };
 
-/* Later fragments that came before the first: so many are kept, of so many bytes each with the header of the link.
- */
+/* Later fragments that arrived before the first one: how many are kept, and the maximum length of
+ * each including the link header. */
 #define LATE_FRAMES 256
 #define LATE_BYTES 9216
 #define LATE_MARKS 4096
 
-/* A fragment that is kept. Whoever writes or reads the row or its bytes holds `busy`, and nobody waits for it. */
+/* A kept fragment. A program that reads or writes the row or its bytes holds `busy`; nobody waits
+ * for it. */
 struct late {
 	struct datagram datagram;
 	__u32 busy;
-	__u32 len; /* zero: there is none */
+	__u32 len; /* zero: the row is empty */
 	__u32 ifindex;
 	__u32 seen; /* in ticks of `cfg` */
 } __attribute__((aligned(8)));
@@ -319,60 +342,61 @@ struct late_frame {
 	__u8 bytes[LATE_BYTES];
 };
 
-/* What is known of the datagrams that share a mark. */
+/* State shared by all datagrams that hash to the same mark. */
 struct late_mark {
-	__u64 stranger; /* hash:32 | seen:32 of one of which the first fragment was not ours */
-	__u32 kept;	/* when a fragment of one was, in ticks of `cfg` plus one; zero: never */
+	__u64 stranger; /* hash:32 | seen:32 of a datagram whose first fragment was not ours */
+	__u32 kept;	/* tick of the last kept fragment, plus one; zero: never */
 	__u32 pad;
 };
 
-/* How many fragments, ever. */
+/* Numbers of fragments, ever. */
 struct late_tally {
-	__u64 kept; /* also whose turn it is: one row after the other */
+	__u64 kept; /* also the cursor: rows are filled in turn */
 	__u64 returned;
-	__u64 lost;    /* while their first could still come: pushed out, or not written back */
-	__u64 refused; /* since they are too large, or their row was busy */
+	/* evicted while their first fragment could still arrive, or not sent again */
+	__u64 lost;
+	__u64 refused; /* too large, or their row was busy */
 };
 
-/* The backend that another node chose for the packet at hand. */
+/* The backend that another node chose for the current packet. */
 struct hint {
 	struct addr backend;
-	struct addr from; /* that node */
-	__be16 port;	  /* zero: none, the packet is given back, see back.h */
-	__u16 len;	  /* of what that node put around the packet */
-	__u32 direct;	  /* what that is: an enum direct */
+	struct addr from; /* the forwarding node */
+	__be16 port;	  /* zero: none; the packet is given back, see back.h */
+	__u16 len;	  /* length of the encapsulation that the node added */
+	__u32 direct;	  /* kind of that encapsulation, an enum direct */
 };
 
-/* What may be said in answer to packets: a bucket of tokens for each CPU. */
+/* Limits the errors that are sent in reply to packets: a token bucket per CPU. */
 struct allowance {
 	__u64 filled; /* in ns of the coarse clock */
 	__u64 tokens;
 };
 
-/* How far the replacement of `ct` by a larger one is. */
+/* The progress of replacing `ct` with a larger map. */
 enum table_stage {
 	TABLE_OLD,
 	TABLE_BOTH,
 	TABLE_NEW,
 };
 
-/* What became of a row that is to be carried over. */
+/* What happened to a row that was to be carried over. */
 enum carry_outcome {
-	CARRY_FAILED, /* there is no room */
-	CARRY_TORN,   /* it changed too often while it was read, or is nobody's */
+	CARRY_FAILED, /* the new map is full */
+	CARRY_TORN,   /* it changed too often while being read, or its seal is wrong */
 	CARRY_DONE,
-	CARRY_THERE, /* before */
+	CARRY_THERE, /* the new map already had it */
 	CARRY_GONE,
 };
 
-/* A row to be carried over, by its key. */
+/* A row to carry over, by its key. */
 struct carried {
 	struct flow flow;
 	__u32 outcome;
 	__u32 pad;
 };
 
-/* The kinds of flow that differ in how long they are remembered. */
+/* The kinds of flow that have timeouts of their own. */
 enum ct_class {
 	CT_CLASS_TCP,
 	CT_CLASS_UDP,
@@ -380,24 +404,24 @@ enum ct_class {
 	CT_CLASSES,
 };
 
-/* How far a flow is, of which each direction has its own row. */
+/* The phase of a flow as a whole, from the states of both rows. */
 enum ct_phase {
 	CT_PHASE_OPEN,
 	CT_PHASE_HALF_CLOSED, /* one direction has ended */
 	CT_PHASE_CLOSED,
 	CT_PHASE_RESET,
-	CT_PHASE_HALF_OPEN, /* all that is in ct_half */
+	CT_PHASE_HALF_OPEN, /* everything in ct_half */
 	CT_PHASES,
 };
 
 enum doom {
-	DOOM_IDLE,    /* if it was idle for as long as it may be */
+	DOOM_IDLE,    /* if it has been idle for its whole timeout */
 	DOOM_STALE,   /* its backend is gone */
-	DOOM_FLUSHED, /* somebody said so */
+	DOOM_FLUSHED, /* a user flushed it */
 };
 
 enum doom_outcome {
-	DOOM_SPARED, /* it is in use, or not as it was */
+	DOOM_SPARED, /* it is in use, or has changed */
 	DOOM_DELETED,
 };
 
@@ -409,10 +433,10 @@ struct doomed {
 	__u32 outcome;
 };
 
-/* What the agent tells the programs that forget flows, and what they answer. */
+/* What the agent tells the programs that forget flows, and what they return. */
 struct collect_run {
-	__u64 jiffies; /* answer: now */
-	__u32 count;   /* of rows of `doomed` that are filled */
+	__u64 jiffies; /* returned: the current time */
+	__u32 count;   /* number of rows of `doomed` that are filled */
 	__u32 tick_shift;
 	__u32 limits[CT_CLASSES][CT_PHASES]; /* in ticks */
 	__u32 pad;
@@ -423,44 +447,45 @@ struct counter {
 	__u64 bytes;
 };
 
-/* What monitors want to be told; without reasons, nothing. It is written while it is read, and a mix of two rows
- * costs no more than events that nobody asked for, which the agent leaves out. */
+/* What monitors want to see; without reasons, nothing. It may be read while it is written. A mix of
+ * two versions costs no more than unwanted events, which the agent filters out. */
 struct watch {
-	__u64 reasons;	  /* a bit for each; that of REASON_NONE stands for the choice of a backend */
+	/* one bit per reason; the bit of REASON_NONE stands for the choice of a backend */
+	__u64 reasons;
 	__u64 until;	  /* in ns of the coarse clock */
-	struct addr addr; /* of the packet, before or after; only the bits of the mask count */
+	struct addr addr; /* of the packet, before or after translation, under the mask */
 	struct addr mask;
 	__be16 port; /* likewise; zero for any */
 	__u16 pad;
-	__u32 sample; /* one choice in so many */
+	__u32 sample; /* report one choice in this many */
 };
 
-/* Choices are told apart from the rest, so that many of them keep nobody from hearing of a drop. */
+/* Choices are limited separately, so that many choices cannot hide a drop. */
 enum watched_kind {
 	WATCHED_REASON,
 	WATCHED_CHOICE,
 	WATCHED_KINDS,
 };
 
-/* What may be told, and what could not be: for each kind and CPU. */
+/* The token bucket for events, and how many were lost: for each kind and CPU. */
 struct watched {
 	__u64 filled; /* in ns of the coarse clock */
 	__u64 tokens;
 	__u64 lost;
 };
 
-/* What becomes of a packet. What it would be after its rewrite is zero where that was not decided. */
+/* What happens to a packet. The fields after translation are zero if no translation was decided. */
 struct event {
 	__u64 at;	  /* in ns of the monotonic clock */
-	struct flow flow; /* as it came */
+	struct flow flow; /* as received */
 	struct addr saddr;
 	struct addr daddr;
 	__be16 sport;
 	__be16 dport;
-	__u32 ifindex; /* where it was seen */
-	__u32 out;     /* where it goes; zero where the stack finds the way */
+	__u32 ifindex; /* where the packet was seen */
+	__u32 out;     /* where it goes; zero if the stack routes it */
 	__u32 len;     /* of the frame; zero for a choice */
-	__u32 sample;  /* a choice stands for so many */
+	__u32 sample;  /* one reported choice stands for this many */
 	__u8 hook;
 	__u8 is_leaving;
 	__u8 reason;

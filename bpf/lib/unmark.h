@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the option of option.h as the backend's node finds it, and what becomes of the header when it
- * is taken out. */
+/* This file contains how the backend's node reads the option of option.h, and changes the header
+ * when the option is removed. */
 #pragma once
 
 #include "option.h"
 
-/* What a packet that came in has. */
+/* The result of looking for the option. */
 enum unmark {
 	UNMARK_NONE,
 	UNMARK_OURS,
 	UNMARK_STRAY, /* for a backend here, but not as any node of ours writes it */
 };
 
-/* What a client dialled. */
+/* What the client dialed. */
 struct unmarked {
 	struct addr addr;
 	__be16 port;
@@ -64,13 +64,14 @@ static __always_inline int unmark_read6(struct unmarked *to, __u32 at, void *dat
 	return UNMARK_OURS;
 }
 
-/* Looks for the option in a packet that came in, and what it says. */
+/* Looks for the option in a packet that came in, and reads it. */
 static __noinline int unmark_read(struct unmarked *to, const struct packet *p, void *data, void *end)
 {
 	return p->is_v4 ? unmark_read4(to, p->l3, data, end) : unmark_read6(to, p->l3, data, end);
 }
 
-/* What a header says of a length again. What is so long without the option may have been too long with it. */
+/* Returns a length field decreased by `less`. If the field is zero, the merged packet was too long
+ * with the option; without it the packet may not be. */
 static __always_inline __be16 unmark_length(__be16 before, __u32 less, __u32 len)
 {
 	if (before)
@@ -109,9 +110,9 @@ static __always_inline int unmark_header6(void *data, void *end, const struct pa
 	return option_diff(before, *((__u32 *)ip + 1));
 }
 
-/* Changes the header for the option that is taken out next, of a frame of so many bytes. Returns what that adds to
- * the sum over a whole packet while the option is still there; less than zero if the packet is not as it was read.
- */
+/* Changes the header for the removal of the option, which follows, in a frame of `len` bytes.
+ * Returns the change to the sum over the whole packet while the option is still there, or a
+ * negative value if the packet is not what was parsed before. */
 static __noinline int unmark_header(void *data, void *end, const struct packet *p, __u32 len)
 {
 	return p->is_v4 ? unmark_header4(data, end, p, len) : unmark_header6(data, end, p, len);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what other nodes put around packets, see wrap.h, as the backend's node finds it: it takes that
- * off, keeps the backend's address and port, and goes on with what the client sent, as if that had come in itself.
- */
+/* This file contains how the backend's node handles encapsulated packets, see wrap.h: it removes
+ * the encapsulation, keeps the backend's address and port, and continues with the inner packet as
+ * if that had come in directly. */
 #pragma once
 
 #include "hosted.h"
 #include "option.h"
 #include "packet.h"
 
-/* Whether a packet is worth a look. */
+/* Reports whether a packet may be encapsulated. */
 static __always_inline bool unwrap_is_due(const struct packet *p, enum parsed parsed)
 {
 	if (option_is_due(p))
@@ -18,7 +18,7 @@ static __always_inline bool unwrap_is_due(const struct packet *p, enum parsed pa
 	return parsed == PARSED_OTHER && p->flow.proto == (p->is_v4 ? IPPROTO_IPIP : IPPROTO_IPV6);
 }
 
-/* Whether there is a row for what was dialled, or for its port at any address. */
+/* Reports whether a frontend has a row, or its port has one for any address. */
 static __always_inline bool unwrap_is_known(const struct svc_key *frontend)
 {
 	struct svc_key key = *frontend;
@@ -29,8 +29,8 @@ static __always_inline bool unwrap_is_known(const struct svc_key *frontend)
 	return bpf_map_lookup_elem(&svcs, &key);
 }
 
-/* Whether what is inside could be for a frontend; what has no ports may be about one. Somebody may have tunnels to
- * a backend that are none of our business. */
+/* Reports whether the inner packet may be for a frontend; one without ports may be about one. A
+ * backend may also be the end of tunnels that are none of our business. */
 static __always_inline bool unwrap_is_frontend(struct svc_key *key, const struct udphdr *ports)
 {
 	if (key->proto != IPPROTO_TCP && key->proto != IPPROTO_UDP && key->proto != IPPROTO_SCTP)
@@ -70,7 +70,7 @@ static __always_inline bool unwrap_is_ours6(__u32 at, void *data, void *end)
 	return unwrap_is_frontend(&key, packet_at(data, end, at + sizeof(*ip), sizeof(struct udphdr)));
 }
 
-/* Reads an IP header with another one behind it. */
+/* Reads an IP header followed by another one. */
 static __always_inline bool unwrap_read_ipip(struct hint *hint, const struct packet *p, void *data, void *end)
 {
 	struct ipv6hdr *ip6;
@@ -92,7 +92,7 @@ static __always_inline bool unwrap_read_ipip(struct hint *hint, const struct pac
 	return true;
 }
 
-/* Reads the header of Geneve with our option, and no other. */
+/* Reads a Geneve header with our option and no other. */
 static __always_inline bool unwrap_read_geneve(struct hint *hint, const struct packet *p, void *data, void *end)
 {
 	__u32 base = p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
@@ -107,8 +107,8 @@ static __always_inline bool unwrap_read_geneve(struct hint *hint, const struct p
 	return true;
 }
 
-/* Reads what is around a packet. False: nothing that another node put there, for a backend here or since there is
- * none, see back.h. */
+/* Reads a packet's encapsulation. False: it is not from another node, neither forwarded to a
+ * backend here nor given back, see back.h. */
 static __noinline int unwrap_read(struct hint *hint, const struct packet *p, void *data, void *end)
 {
 	hint->backend = p->flow.daddr;
@@ -117,7 +117,7 @@ static __noinline int unwrap_read(struct hint *hint, const struct packet *p, voi
 					    : unwrap_read_ipip(hint, p, data, end);
 }
 
-/* Whether what was read is for a backend here. */
+/* Reports whether the encapsulation that was read is for a backend here. */
 static __noinline int unwrap_is_ours(const struct hint *hint, const struct packet *p, void *data, void *end)
 {
 	__u32 at = p->l3 + hint->len;

@@ -1,34 +1,36 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the values of the maps of ways, as types.h does those of the others. */
+/* This file contains the layouts of the maps of routes, like types.h for other maps. */
 #pragma once
 
 #include "types.h"
 
-/* What the agent says of changes of routes, rules, links, addresses and neighbours, in the ticks of `seen`. It
- * stores each word whole. */
+/* What the agent says about changes of routes, rules, links, addresses and neighbors, in the ticks
+ * of `seen`. It stores each word whole. */
 struct ways {
-	__u32 changed; /* the last one that it has seen; may be ahead of the clock, while the kernel is still at it
-			*/
-	__u32 until;   /* it follows all of them up to here. Beyond, nobody does */
+	/* the last change it has seen; may be ahead of the clock while the kernel is still making
+	 * the change */
+	__u32 changed;
+	__u32 until; /* it has seen every change up to this tick; beyond it nobody vouches */
 };
 
-/* What the agent says of changes of who may use load balancers' addresses, in a map of its own since it came later.
- */
+/* What the agent says about changes of who may use load balancer addresses. A map of its own,
+ * because it was added later. */
 struct guard {
-	__u32 changed; /* as of ways; and far ahead of the clock while a change is under way */
+	/* like that of ways; far ahead of the clock while a change is in progress */
+	__u32 changed;
 	__u32 pad;
 };
 
-/* So many ways are remembered by each CPU; a power of two. */
+/* How many routes each CPU caches; a power of two. */
 #define ASKED_WAYS 256
 
-/* What the kernel said of the way of packets from one address to another. */
+/* The result of a FIB lookup for packets from one address to another. */
 struct asked_way {
 	struct addr from;
 	struct addr to;
-	__u32 in;   /* the device that they come in by */
-	__u32 seen; /* when it was asked, in ticks of `cfg` */
-	__u32 turn; /* odd while the row is written */
+	__u32 in;   /* the device that the packets come in by */
+	__u32 seen; /* when it was looked up, in ticks of `cfg` */
+	__u32 turn; /* odd while the row is being written */
 	__u32 ifindex;
 	__u8 dmac[6];
 	__u8 smac[6];

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains when the kernel is asked again for the way that a row has: with the first packet of a tick, if
- * the agent has seen a change since the row's way was last asked for. When that was needs no field of its own: it
- * is `seen`, since a packet that makes a row younger asks first. */
+/* This file contains when the route in a row is looked up again: with the first packet of a tick,
+ * if the agent has seen a change since the last lookup. The time of that lookup needs no field of
+ * its own: it is `seen`, because a packet that updates `seen` first looks the route up if that is
+ * due. */
 #pragma once
 
 #include "ct.h"
 #include "route.h"
 
-/* So many ticks a handshake may take, with all that is sent again. */
+/* How many ticks a handshake may take, including retransmissions. */
 #define WAYS_HANDSHAKE 128
 
-/* What an agent says that follows changes up to the tick in which a row is used; NULL if there is none. The agent
- * writes `changed` before it vouches, so who loads that next never has a vow without the change before it. */
+/* Returns what the agent says if it follows changes up to the tick in which the row is used, or
+ * NULL. The agent writes `changed` before it vouches. So a program that loads `changed` after
+ * `until` never sees the promise without the change before it. */
 static __always_inline const struct ways *ways_told(const struct ct_entry *row)
 {
 	__u32 zero = 0;
@@ -21,15 +23,17 @@ static __always_inline const struct ways *ways_told(const struct ct_entry *row)
 													   : NULL;
 }
 
-/* Whether what was found good in the tick `before` may have changed since. It is read no earlier than here, since
- * until then there is nowhere to keep it. */
+/* Reports whether what was valid in the tick `before` may have changed since. `before` is a
+ * pointer, so that the value is loaded only here: there is no register or stack to keep it in until
+ * then. */
 static __always_inline bool ways_are_old(const __u32 *before, const __u32 *changed)
 {
 	return (__s32)(*before - *(const volatile __u32 *)changed) <= 0;
 }
 
-/* Whether the way of a row that is used now, and was in the tick `before`, has to be asked for. While no agent
- * follows changes, always; and as long as a part of it is missing. */
+/* Reports whether the route of a row that is used now, and was last used in the tick `before`, has
+ * to be looked up: always while no agent follows changes, and as long as the route is
+ * incomplete. */
 static __always_inline bool ways_are_due(const struct ct_entry *row, const __u32 *before)
 {
 	const struct ways *told;
@@ -40,7 +44,7 @@ static __always_inline bool ways_are_due(const struct ct_entry *row, const __u32
 	return !told || !route_is_complete(row) || ways_are_old(before, &told->changed);
 }
 
-/* Asks for the way of a row. True: it has another, and a new seal. */
+/* Looks the route of a row up. True: it has changed, and so has the seal. */
 static __always_inline bool ways_refresh(void *ctx, const struct packet *p, struct ct_entry *row)
 {
 	__u64 before[2], after[2];
@@ -54,8 +58,9 @@ static __always_inline bool ways_refresh(void *ctx, const struct packet *p, stru
 	return true;
 }
 
-/* What a request that shook hands has in `seen` from now on. In `ct_half` it says nowhere when its way was asked
- * for: if that may have been before the last change, the row looks as if it was, and the next packet asks. */
+/* Returns the initial `seen` of a request's row in `ct` after a handshake. In `ct_half` the row did
+ * not say when its route was looked up. If that may have been before the last change, the row is
+ * made to look as old, so that the next packet looks its route up. */
 static __always_inline __u32 ways_opened(__u32 now)
 {
 	__u32 zero = 0, changed;

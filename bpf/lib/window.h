@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how much those who send to a pod that is kept to a rate may have on their way to it. Who asks
- * to be told of a jam is told by a mark on its packets (edt.h); others would send more and more until something is
- * lost. So, as long as much waits, they are told that the pod has less room than it has (hold.h): together as much
- * as the rate lets through in WINDOW_ALL, and each an equal part of that. */
+/* This file contains how much senders to a rate-limited pod may have in flight. Senders that
+ * support ECN learn of congestion by a mark on their packets (edt.h); others would send more and
+ * more until packets are lost. So, while much waits, the pod advertises less room to them than it
+ * has (hold.h): together as much as the rate lets through in a WINDOW_ALL-th of a second, shared
+ * equally. */
 #pragma once
 
 #include <bpf/bpf_helpers.h>
@@ -10,22 +11,27 @@
 #include "podrows.h"
 
 #define WINDOW_SECOND 1000000000ULL
-#define WINDOW_ALL 5			  /* parts of a second */
-#define WINDOW_TURN (WINDOW_SECOND / 4)	  /* who has sent nothing for two of these is no sender */
-#define WINDOW_PAUSE (2 * WINDOW_SECOND)  /* if nobody has for so long, all begin anew */
-#define WINDOW_LONG (WINDOW_SECOND / 7)	  /* senders are held if packets have to wait for longer */
-#define WINDOW_SHORT (WINDOW_SECOND / 20) /* and let go by and by if for less, or the rate would not be reached */
-#define WINDOW_SMALL 120		  /* bytes: an acknowledgement, and no sender that could be held */
+#define WINDOW_ALL 5 /* parts of a second */
+/* length of a round; a sender that sends nothing for two rounds no longer counts */
+#define WINDOW_TURN (WINDOW_SECOND / 4)
+/* if no packet came for this long, everything starts over */
+#define WINDOW_PAUSE (2 * WINDOW_SECOND)
+#define WINDOW_LONG (WINDOW_SECOND / 7) /* senders are limited if packets have to wait longer */
+/* and released gradually if less, as otherwise the rate would not be reached */
+#define WINDOW_SHORT (WINDOW_SECOND / 20)
+/* bytes: an acknowledgment, whose sender cannot be limited */
+#define WINDOW_SMALL 120
 
-/* How much of an equal part each may have, in sixteenths. Those who are far away need more than one, and where much
- * comes that nobody can hold (UDP) less is left for the others. */
+/* How much of an equal part each sender may have, in sixteenths. Distant senders need more than one
+ * part, and if much traffic comes from senders that cannot be limited (UDP), less is left for the
+ * others. */
 enum {
 	WINDOW_LEAST = 4,
 	WINDOW_PART = 16,
-	WINDOW_FREE = 1024, /* all they want */
+	WINDOW_FREE = 1024, /* unlimited */
 };
 
-/* The number of bits that are set. */
+/* The number of set bits. */
 static __always_inline __u64 window_count(__u64 bits)
 {
 	bits -= bits >> 1 & 0x5555555555555555ULL;
@@ -33,8 +39,9 @@ static __always_inline __u64 window_count(__u64 bits)
 	return ((bits + (bits >> 4)) & 0x0f0f0f0f0f0f0f0fULL) * 0x0101010101010101ULL >> 56;
 }
 
-/* Begins another turn, if this one is over. Another processor may have begun one that is not yet by our clock, or
- * the first of all, of which no part is known yet. */
+/* Begins the next round if this one is over, and returns the part. Another CPU may have begun a
+ * round that is still in the future by our clock, or the very first one, whose part is not set
+ * yet. */
 static __always_inline __u64 window_turn(struct pod_window *w, __u64 now, __u64 wait)
 {
 	__u64 began = *(volatile __u64 *)&w->began, part = w->part;
@@ -54,8 +61,8 @@ static __always_inline __u64 window_turn(struct pod_window *w, __u64 now, __u64 
 	return wait > 2 * WINDOW_LONG && part > WINDOW_LEAST ? part - part / 4 : part;
 }
 
-/* Notes that a packet for a pod has to wait for so long. Processors that do so at the same time may undo what the
- * other has noted; the next packet notes it again. */
+/* Notes that a packet for a pod has to wait for `wait` ns. CPUs that do this at the same time may
+ * overwrite each other's notes; the next packet repeats them. */
 static __always_inline void window_note(struct __sk_buff *skb, struct pod_window *w, __u64 rate, __u64 now,
 					__u64 wait)
 {

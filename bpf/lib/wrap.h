@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what is put around a packet that a backend on another node is to answer itself. The packet
- * stays what the client sent, less a hop; around it there is an IP header from this node to the backend, so
- * whatever carries packets to the backend carries this one too, and no node has to know which one the backend is
- * on.
+/* This file contains the encapsulation of packets that a backend on another node is to answer
+ * directly. The packet itself stays as the client sent it, less one hop. Around it is an IP header
+ * from this node to the backend, so whatever routes packets to the backend routes this one as well,
+ * and no node has to know on which node the backend is.
  *
- * With IP in IP the backend's port is in the number by which fragments of IPv4 would be told apart, of which there
- * are none, or in the flow label of IPv6. A device that cuts up a merged packet counts the number on from one piece
- * to the next; the first one has it right, and for those that follow the flow is known where they arrive. With
- * Geneve it is in an option. The sum of UDP is left out there, in IPv6 too (RFC 6935): what is inside has its own,
- * and who reads the rest believes nothing that it does not know from elsewhere. */
+ * With IP in IP, the backend's port is in the IPv4 identification, which unfragmented packets do
+ * not use, or in the IPv6 flow label. A device that segments a merged packet increments the
+ * identification with each segment. The first one has the right port, and for the others the
+ * receiver knows the flow already. With Geneve, the port is in an option. The UDP checksum of
+ * Geneve is zero, in IPv6 too (RFC 6935): the inner packet has its own checksum, and the receiver
+ * trusts nothing else that it cannot check. */
 #pragma once
 
 #include "option.h"
@@ -16,12 +17,13 @@
 
 enum {
 	WRAP_TTL = 64,
-	WRAP_TOS = 0xfc,      /* what is copied: congestion is noted inside alone */
-	WRAP_LABEL = 0x10000, /* so that a port does not look like no label */
+	WRAP_TOS = 0xfc,      /* the bits that are copied: ECN is kept in the inner packet only */
+	WRAP_LABEL = 0x10000, /* so that port 0 differs from no label */
 	WRAP_SPORT = 0xc000,
 };
 
-/* No link between nodes takes less, though IPv4 would allow it (68, RFC 791), so none is asked about that. */
+/* No link between nodes has a smaller MTU, although IPv4 would allow it (68, RFC 791), so packets
+ * up to this length need no check. */
 #define WRAP_EVERY_LINK 576
 
 static __always_inline enum direct wrap_mode(const struct ct_entry *to)
@@ -34,7 +36,7 @@ static __always_inline bool wrap_is_geneve(const struct action *a)
 	return wrap_mode(&a->to) == DIRECT_GENEVE;
 }
 
-/* How many bytes are added to a packet of either family. */
+/* The number of bytes added to a packet of either family. */
 static __always_inline __u32 wrap_room(bool is_v4, enum direct mode)
 {
 	if (mode == DIRECT_OPT)
@@ -48,9 +50,10 @@ static __always_inline __u32 wrap_len(const struct packet *p, const struct actio
 	return wrap_room(p->is_v4, wrap_mode(&a->to));
 }
 
-/* Writes what follows the outer header, for a packet of so many bytes, and returns the sum over it. A number of the
- * flow's tells flows apart for whoever spreads them over links. All of it is written by words, as headers are here
- * that lie where they lie. */
+/* Writes what follows the outer IP header, for a packet of `len` bytes, and returns the sum over
+ * it. The source port has a number that depends on the flow, so that devices that balance packets
+ * over links keep flows apart. All is written in whole words, since nothing is known about the
+ * alignment of headers. */
 static __always_inline __u64 wrap_tunnel(void *at, const struct ct_entry *to, bool is_v4, __u16 number, __u32 len)
 {
 	const __u32 *hosts = (const __u32 *)to->dmac;
@@ -76,8 +79,9 @@ static __always_inline __u64 wrap_tunnel(void *at, const struct ct_entry *to, bo
 	return sum;
 }
 
-/* Writes the outer header, by words as well, in the order of bytes that these programs are compiled for. Returns
- * what it adds to the sum over a whole packet: nothing, since its own sum makes up for it. */
+/* Writes the outer header, in words as well, in the byte order that these programs are compiled
+ * for. Returns the change to the sum over the whole packet: zero, because the header's checksum
+ * compensates. */
 static __always_inline __u64 wrap_header4(struct iphdr *ip, const struct iphdr *inner, const struct ct_entry *to,
 					  bool is_geneve)
 {
@@ -155,7 +159,7 @@ static __always_inline bool wrap_ip6(void *data, void *end, const struct packet 
 	return tunnel;
 }
 
-/* Writes what is around a packet, once there is room, and the header of the link. */
+/* Writes the encapsulation and the link header, once there is room for them. */
 static __noinline int wrap_write(void *data, void *end, const struct packet *p, const struct action *a)
 {
 	if (p->is_v4 ? !wrap_ip4(data, end, p, a) : !wrap_ip6(data, end, p, a))
@@ -163,7 +167,8 @@ static __noinline int wrap_write(void *data, void *end, const struct packet *p, 
 	return rewrite_link(data, end, a);
 }
 
-/* What that adds to the sum over a whole packet. A header of IPv4 has a sum that makes up for it. */
+/* The change to the sum over the whole packet. An IPv4 header's checksum compensates for the
+ * header. */
 static __always_inline __u16 wrap_sum(void *data, void *end, const struct packet *p, const struct action *a)
 {
 	__u32 base = p->is_v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
@@ -178,8 +183,8 @@ static __always_inline __u16 wrap_sum(void *data, void *end, const struct packet
 	return csum_fold(sum);
 }
 
-/* The length of a packet with that, and without the header of its link; zero if it is not as it was read. A merged
- * one of more than 64 KiB does not say. */
+/* The length of a packet with its encapsulation but without the link header; zero if the packet is
+ * not what was parsed before. A merged packet of more than 64 KiB does not tell its length. */
 static __always_inline __u32 wrap_mtu(void *data, void *end, const struct packet *p, const struct action *a)
 {
 	__u32 stop = packet_end(data, end, p);
@@ -187,7 +192,8 @@ static __always_inline __u32 wrap_mtu(void *data, void *end, const struct packet
 	return stop > p->l3 ? stop - p->l3 + wrap_len(p, a) : 0;
 }
 
-/* Says that a packet is too big for the way to the backend, and how much a client may send. */
+/* Drops a packet that is too big for the route to the backend, and tells the client how much it may
+ * send. */
 static __always_inline int wrap_refuse(const struct packet *p, struct action *a)
 {
 	a->mtu -= wrap_len(p, a);
@@ -195,7 +201,7 @@ static __always_inline int wrap_refuse(const struct packet *p, struct action *a)
 	return action_drop(a, REASON_TOO_BIG);
 }
 
-/* Has a packet that comes in again be taken for the first of its flow then too, if it is. */
+/* Lets a packet that comes in once more be recognized as the first of its flow again. */
 static __noinline int direct_again(const struct packet *p, const struct action *a)
 {
 	struct flow key = p->flow; /* as in ct_known */
