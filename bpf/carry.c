@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the program by which the agent carries established flows over into a larger map while programs
- * of packets write both. It is attached to nothing. The agent says which rows there are. */
+/* This file contains the program by which the agent carries established flows over into a larger
+ * map while packet programs write both. It is attached to nothing. The agent lists the rows to
+ * carry. */
 
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -8,10 +9,10 @@
 
 #include "lib/ct.h"
 
-/* So many rows are carried in one run. */
+/* The number of rows carried in one run. */
 #define CARRIED_MOST 4096
 
-/* The agent's own, which has it mapped into its memory. */
+/* The agent's own map, which it has mmapped. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -29,8 +30,9 @@ struct {
 	__type(value, __u64);
 } carry_count SEC(".maps");
 
-/* Does to the new row what was done to the old one while it was carried. `row` is what was carried: where the new
- * one is another by now, packets have been there, and they know better. */
+/* Applies to the new row what happened to the old one while it was being carried. `row` is the
+ * copy. If the new row no longer equals it, packets have changed it, and it is the more recent
+ * one. */
 static __always_inline void carry_follow(const struct flow *flow, struct ct_entry *row)
 {
 	struct ct_entry *was = bpf_map_lookup_elem(&ct_old, flow);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the programs by which the agent forgets flows. It looks through the maps and says which flows
- * it means; they look again at both rows of each, in the moment before they delete them. They are attached to
- * nothing. */
+/* This file contains the programs by which the agent forgets flows. The agent scans the maps and
+ * lists the flows; the programs check both rows of each flow again just before they delete them.
+ * They are attached to nothing. */
 
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -10,10 +10,10 @@
 
 #include "lib/ct.h"
 
-/* So many flows are judged in one run. */
+/* The number of flows handled in one run. */
 #define DOOMED_MOST 4096
 
-/* The agent's own, which has them mapped into its memory: nothing is copied and nothing pinned. */
+/* The agent's own maps, which it has mmapped: nothing is copied or pinned. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -30,7 +30,7 @@ struct {
 	__type(value, struct collect_run);
 } run SEC(".maps");
 
-/* Both rows of a flow: as the maps have them, and as they were when they were judged. */
+/* Both rows of a flow: pointers into the map, and copies from the time of the check. */
 struct collect_pair {
 	struct ct_entry *request;
 	struct ct_entry *reply;
@@ -38,7 +38,7 @@ struct collect_pair {
 	struct ct_entry reply_was;
 };
 
-/* How long ago a row was last used. A packet may have come since `now` was read. */
+/* How long ago a row was last used. A packet may have come after `now` was read. */
 static __always_inline __u32 collect_idle(const struct ct_entry *row, __u32 now)
 {
 	__s32 idle = now - row->seen;
@@ -57,7 +57,7 @@ static __always_inline __u32 collect_limit(const struct collect_run *r, __u8 pro
 	return r->limits[CT_CLASS_UDP][phase];
 }
 
-/* How far an established flow is: a direction that is missing counts as one that has ended. */
+/* The phase of an established flow: a direction without a row counts as ended. */
 static __always_inline __u32 collect_phase(const struct collect_pair *pair)
 {
 	__u32 phase = CT_PHASE_OPEN;
@@ -72,7 +72,7 @@ static __always_inline __u32 collect_phase(const struct collect_pair *pair)
 	return phase;
 }
 
-/* Whether an established flow is over. */
+/* Reports whether an established flow has timed out. */
 static __always_inline bool collect_over(const struct collect_run *r, __u8 proto, const struct collect_pair *pair)
 {
 	__u32 now = r->jiffies >> r->tick_shift, idle = ~0U;
@@ -84,7 +84,7 @@ static __always_inline bool collect_over(const struct collect_run *r, __u8 proto
 	return idle >= collect_limit(r, proto, collect_phase(pair));
 }
 
-/* How far a flow is of which only the client's packets pass here. */
+/* The phase of a flow of which only the client's packets pass here. */
 static __always_inline __u32 collect_direct_phase(const struct ct_entry *request)
 {
 	if (request->state == CT_NEW)
@@ -94,8 +94,8 @@ static __always_inline __u32 collect_direct_phase(const struct ct_entry *request
 	return request->state == CT_CLOSING ? CT_PHASE_HALF_CLOSED : CT_PHASE_OPEN;
 }
 
-/* The same for a flow that is not established. The row of a request by TCP has no time; if its reply was pushed out
- * it is as good as any. */
+/* The same for a flow that is not established. `seen` in a TCP request's row is no time; if its
+ * reply was evicted, the row may go. */
 static __always_inline bool collect_half_over(const struct collect_run *r, __u8 proto,
 					      const struct collect_pair *pair)
 {
@@ -110,7 +110,7 @@ static __always_inline bool collect_half_over(const struct collect_run *r, __u8 
 	return !pair->reply || collect_idle(&pair->reply_was, now) >= limit;
 }
 
-/* Takes the rows that there are. False: there is nothing of what the agent has seen. */
+/* Finds the rows of a flow. False: nothing is left of what the agent has seen. */
 static __always_inline bool collect_find(void *map, const struct doomed *d, struct collect_pair *pair)
 {
 	pair->request = bpf_map_lookup_elem(map, &d->request);
@@ -128,8 +128,9 @@ static __always_inline bool collect_find(void *map, const struct doomed *d, stru
 	return pair->request || pair->reply;
 }
 
-/* The request goes first: without it a client's next packet begins a flow that finds the old reply in its way and
- * takes another port. Without the reply alone it would be sent to where no answer comes back from. */
+/* The request goes first: without it the client's next packet begins a new flow, which finds the
+ * key of the old reply taken and uses another port. If the reply went first, such a packet would
+ * still be forwarded, and its reply could not come back. */
 static __always_inline __u32 collect_delete(void *map, const struct doomed *d, const struct collect_pair *pair)
 {
 	__u32 gone = 0;
@@ -179,7 +180,7 @@ static __always_inline struct collect_run *collect_begin(void)
 	return r;
 }
 
-/* Forgets flows of `ct`. With none to forget it only tells the time. */
+/* Forgets flows of `ct`. With an empty list it only reports the time. */
 SEC("syscall")
 int collect_from_ct(void)
 {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the program that finds which cookie a network namespace has, by the number that its file has.
- * Before Linux 6.18 the kernel tells that nobody who is not in the namespace. It is attached to nothing. */
+/* This file contains the program that finds the cookie of a network namespace by the inode number
+ * of its file. Before Linux 6.18 the kernel tells the cookie only to processes inside the
+ * namespace. The program is attached to nothing. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_helpers.h>
 
-/* More than a machine has. */
+/* A bound for the loop, more than any machine has. */
 #define NAMESPACES 65536
 
 struct list_head {
@@ -34,8 +35,8 @@ struct task_struct {
 	struct nsproxy *nsproxy;
 } __attribute__((preserve_access_index));
 
-__u32 netns_number; /* of whom to find */
-__u64 netns_cookie; /* 0 for nobody */
+__u32 netns_number; /* the inode number to look for */
+__u64 netns_cookie; /* 0 if not found */
 
 struct walk {
 	struct net *own, *at;
@@ -49,7 +50,8 @@ static long walk_on(__u32 index __attribute__((unused)), struct walk *walk)
 	struct net *net = walk->at;
 	__u32 number = 0;
 
-	/* The list's head is in it too, and has no namespace around it. */
+	/* The list also contains its head, which is not part of a namespace, hence the checked
+	 * reads. */
 	bpf_core_read(&ops, sizeof(ops), &net->ns.ops);
 	bpf_core_read(&number, sizeof(number), &net->ns.inum);
 	if (ops == walk->ops && number == netns_number) {
@@ -62,7 +64,7 @@ static long walk_on(__u32 index __attribute__((unused)), struct walk *walk)
 	return walk->at == walk->own;
 }
 
-/* A tracepoint's programs run under RCU, by which namespaces leave the list. */
+/* A raw tracepoint program runs under RCU, which also protects the list of namespaces. */
 SEC("raw_tp")
 int netns_find(void *ctx __attribute__((unused)))
 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the program by which the agent reads `sock_peers`: a record hangs on its socket, and from
- * outside only an iterator gets at it. It is attached to nothing that carries traffic. */
+/* This file contains the program by which the agent reads `sock_peers`: the records are in socket
+ * storage, which only an iterator can read from outside. It is attached to nothing that carries
+ * traffic. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -14,7 +15,7 @@ struct bpf_iter_meta {
 	struct seq_file *seq;
 } __attribute__((preserve_access_index));
 
-/* What the kernel calls the program with; the last call has neither socket nor value. */
+/* The context of the program; in the last call socket and value are NULL. */
 struct bpf_iter__bpf_sk_storage_map {
 	struct bpf_iter_meta *meta;
 	struct bpf_map *map;
@@ -25,7 +26,7 @@ struct bpf_iter__bpf_sk_storage_map {
 SEC("iter/bpf_sk_storage_map")
 int peers_list(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
-	/* Each load from the context is another pointer to the verifier, so there is one. */
+	/* The verifier treats each load from the context as a new pointer, so there is only one. */
 	const struct sock_peer *peer = ctx->value;
 	struct sock *sk = ctx->sk;
 	struct conn_peer out = {};

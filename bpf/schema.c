@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains no program: it is the object from which the maps are created and Go's types are generated. */
+/* This file contains no program: from this object the maps are created and Go's types generated. */
 
 #include "lib/maps.h"
 #include "lib/packetconfig.h"

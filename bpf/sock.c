@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the socket programs: a socket is pointed at its backend before a packet exists, and hears of
- * what it dialled alone. Each hook says in its own fields where it goes; what is decided is the same for all. */
+/* This file contains the socket programs: they point a socket at its backend before a packet
+ * exists, and show it only the address that it dialed. Each hook has its own fields for the
+ * address; the decision is the same for all. */
 
 #include <linux/bpf.h>
 #include <linux/errno.h>
@@ -24,15 +25,15 @@ enum verdict {
 	VERDICT_PASS,
 	VERDICT_REWRITE,
 	VERDICT_REFUSE,
-	VERDICT_ANSWER, /* it is the agent, which asks whether we are here */
+	VERDICT_ANSWER, /* the agent probes whether the programs run */
 };
 
 enum {
-	REFUSE = 0, /* what a cgroup program returns to make the call fail */
+	REFUSE = 0, /* return values of a cgroup program; REFUSE makes the call fail */
 	PROCEED = 1,
 };
 
-/* What a socket dials, and what it gets. */
+/* What a socket dials, and which backend it gets. */
 struct dial {
 	struct svc_key to;
 	struct service *service;
@@ -56,7 +57,7 @@ static __always_inline __u32 mix(__u64 x)
 	return x ^ x >> 33;
 }
 
-/* A socket that connects has no source address yet; its network namespace is the client that it stands for. */
+/* A connecting socket has no source address yet; its network namespace stands for the client. */
 static __always_inline __u32 sock_hash(struct bpf_sock_addr *ctx, struct service *service)
 {
 	switch (service->algorithm) {
@@ -69,7 +70,8 @@ static __always_inline __u32 sock_hash(struct bpf_sock_addr *ctx, struct service
 	}
 }
 
-/* A port of the node answers on the addresses of the node, and on loopback where that is the node's. */
+/* Reports whether a NodePort is reachable at an address: at the node's addresses, and at loopback
+ * addresses in the node's own network namespace. */
 static __always_inline bool sock_at_node(struct bpf_sock_addr *ctx, const struct addr *addr)
 {
 	if (addr_is_loopback(addr) || addr_is_any(addr))
@@ -106,7 +108,8 @@ static __always_inline enum reason sock_choose(struct bpf_sock_addr *ctx, struct
 	return reason;
 }
 
-/* Finds the service that is dialled; VERDICT_PASS if it is none, or none of the client's. */
+/* Finds the service that is dialed. VERDICT_PASS if there is none, or if it is not for this
+ * client. */
 static __always_inline enum verdict sock_resolve(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	struct svc *svc = sock_frontend(ctx, &dial->to);
@@ -119,7 +122,8 @@ static __always_inline enum verdict sock_resolve(struct bpf_sock_addr *ctx, stru
 		count(HOOK_SOCK, REASON_BAD_TABLE, 0);
 		return VERDICT_REFUSE;
 	}
-	/* Whom the ranges let in is told by the source of a packet, and a socket that connects has none yet. */
+	/* Source ranges need the source of a packet, which a connecting socket does not have
+	 * yet. */
 	if (svc->kind == SVC_LOAD_BALANCER && dial->service->flags & SERVICE_SOURCE_RANGES)
 		return VERDICT_PASS;
 	dial->scope = lb_inside_scope(dial->service, svc->kind);
@@ -136,7 +140,8 @@ static __always_inline enum verdict sock_select(struct bpf_sock_addr *ctx, struc
 	return VERDICT_REFUSE;
 }
 
-/* Refusing with the errno that a closed port gives; where the kernel cannot, the packet path has to refuse. */
+/* Fails the call with the given errno. If the kernel does not support that, the packet path has to
+ * refuse. */
 static __always_inline int sock_refuse(int errno)
 {
 	if (!cfg.can_refuse)
@@ -153,14 +158,14 @@ static __always_inline enum verdict sock_connect(struct bpf_sock_addr *ctx, stru
 		verdict = sock_select(ctx, dial);
 	if (verdict == VERDICT_REWRITE)
 		peer_remember(ctx, &dial->to, dial->choice.backend);
-	else /* it must not go by what it dialled before */
+	else /* forget what it dialed before */
 		peer_forget(ctx);
 	if (verdict == VERDICT_PASS && probe_asks(&dial->to))
 		return VERDICT_ANSWER;
 	return verdict;
 }
 
-/* Whether the backend that a flow names is still there, and the service's that is dialled. */
+/* Reports whether a flow's backend still exists and belongs to the dialed service. */
 static __always_inline bool sock_keeps(struct dial *dial, const struct sock_flow *flow)
 {
 	struct backend *backend;
@@ -196,8 +201,8 @@ static __always_inline void sock_remember(struct bpf_sock_addr *ctx, const struc
 		count(HOOK_SOCK, REASON_NO_MEMORY, 0);
 }
 
-/* A datagram of a socket that is not connected. Each service that it sends to keeps its backend while that is
- * there. */
+/* Handles a datagram of an unconnected socket. It keeps the backend of each service while that is
+ * usable. */
 static __always_inline enum verdict sock_send(struct bpf_sock_addr *ctx, struct dial *dial)
 {
 	enum verdict verdict = sock_resolve(ctx, dial);
@@ -220,8 +225,8 @@ static __always_inline enum verdict sock_send(struct bpf_sock_addr *ctx, struct 
 	return verdict;
 }
 
-/* Turns the peer of a connected socket back into what it dialled. The record counts only while the socket is
- * connected to the backend that it names. */
+/* Replaces the peer of a connected socket with what it dialed. The record is valid only while the
+ * socket is connected to the backend in it. */
 static __always_inline bool sock_recall(struct bpf_sock_addr *ctx, struct svc_key *from)
 {
 	struct sock_peer *peer = peer_find(ctx);
@@ -233,7 +238,7 @@ static __always_inline bool sock_recall(struct bpf_sock_addr *ctx, struct svc_ke
 	return true;
 }
 
-/* Turns the source of a datagram back into what was sent to. */
+/* Replaces the source of a datagram with the address that was sent to. */
 static __always_inline bool sock_receive(struct bpf_sock_addr *ctx, struct svc_key *from)
 {
 	struct sock_flows *flows;
@@ -244,8 +249,8 @@ static __always_inline bool sock_receive(struct bpf_sock_addr *ctx, struct svc_k
 	return flows && flows_receive(flows, from);
 }
 
-/* A process of the node that bound a NodePort would wait for connections that go elsewhere. Pods bind what they
- * like. */
+/* Refuses a process of the node that binds a NodePort: it would wait for connections that go
+ * elsewhere. Pods may bind any port. */
 static __always_inline int sock_bind(struct bpf_sock_addr *ctx, const struct svc_key *at)
 {
 	struct svc_key any = { .addr = addr_any(&at->addr), .port = at->port, .proto = at->proto };
@@ -255,7 +260,7 @@ static __always_inline int sock_bind(struct bpf_sock_addr *ctx, const struct svc
 	if (!at->port || !sock_in_host(ctx) || !sock_at_node(ctx, &at->addr))
 		return PROCEED;
 	svc = bpf_map_lookup_elem(&svcs, &any);
-	if (!svc && addr_is_any(&at->addr)) /* that of IPv6 is the one of IPv4 too */
+	if (!svc && addr_is_any(&at->addr)) /* the IPv6 wildcard includes IPv4 */
 		svc = bpf_map_lookup_elem(&svcs, &any4);
 	if (!svc || svc->kind != SVC_NODE_PORT)
 		return PROCEED;
@@ -410,7 +415,8 @@ int sock_bind6(struct bpf_sock_addr *ctx)
 	return sock_bind(ctx, &at);
 }
 
-/* Runs at the last close of every socket that a process opened, also of those that no service concerns. */
+/* Runs at the last close of every socket that a process opened, including those that never dialed a
+ * service. */
 SEC("cgroup/sock_release")
 int sock_release(struct bpf_sock *ctx)
 {
@@ -424,7 +430,8 @@ enum {
 	CONGESTION_NAME = 16,
 };
 
-/* Every field is read, whatever becomes of it: the verifier refuses one of which is decided first where it is. */
+/* All fields are read unconditionally: the verifier rejects accesses that the compiler would merge
+ * into a computed offset. */
 static __always_inline struct addr ops_local(const volatile struct bpf_sock_ops *ctx)
 {
 	struct addr v4 = addr_from_v4(ctx->local_ip4);
@@ -435,8 +442,9 @@ static __always_inline struct addr ops_local(const volatile struct bpf_sock_ops 
 	return ctx->family == FAMILY_V4 ? v4 : v6;
 }
 
-/* Runs at what happens to connections of TCP. One of a pod that is to have BBR has it as soon as it stands, unless
- * the connection or its namespace has chosen another than the node has. */
+/* Runs on events of TCP connections. A connection of a pod that should use BBR gets it as soon as
+ * it is established, unless the connection or its namespace has chosen another algorithm than the
+ * node's default. */
 SEC("sockops")
 int sock_established(struct bpf_sock_ops *ctx)
 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the programs that try, between devices that are made for it, whether a packet that has left a
- * network namespace still has its socket and its socket's time where it leaves the node. Congestion control that
- * paces itself needs both: by the one the queue there tells the socket that it has packets wait, by the other for
- * how long. */
+/* This file contains the programs that test, between devices created for the test, whether a packet
+ * that has left a network namespace still has its socket and its socket's departure time where it
+ * leaves the node. Congestion control with pacing needs both: through the socket the queue reports
+ * how many packets wait, and by the time it knows how long to delay them. */
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@
 #include <bpf/bpf_helpers.h>
 
 enum survival {
-	SURVIVAL_PACKET = 1, /* it came */
+	SURVIVAL_PACKET = 1, /* the packet arrived */
 	SURVIVAL_SOCKET = 2,
 	SURVIVAL_TIME = 4,
 };
@@ -23,10 +23,11 @@ enum survival {
 const enum survival *survival_type __attribute__((unused));
 
 const volatile __u32 leaves_by;
-const volatile __u8 goes_to[16]; /* what else leaves is not looked at; an address of IPv4 is the last four bytes */
+/* other packets are ignored; an IPv4 address is in the last four bytes */
+const volatile __u8 goes_to[16];
 __u64 survived;
 
-/* Takes the way past the stack, as what pods send does. */
+/* Bypasses the stack, like packets that pods send. */
 SEC("tc")
 int survival_redirect(struct __sk_buff *skb __attribute__((unused)))
 {

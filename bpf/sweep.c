@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the programs by which the agent takes rows that are over out of maps that push out what they
- * have no room for. Those would go by themselves in time, but until then a map that is full of them looks like one
- * that is too small. They are attached to nothing. */
+/* This file contains the programs by which the agent deletes expired rows from LRU maps. The maps
+ * would evict them in time, but until then a map full of them looks like one that is too small.
+ * They are attached to nothing. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -9,13 +9,14 @@
 #include "lib/maps.h"
 #include "lib/turnover.h"
 
-/* Somebody whose affinity has lapsed is known for so long after it, since who is unknown is given what he had. */
+/* How long a client stays known after its affinity has lapsed: a lapsed client is free to get
+ * another backend, an unknown one gets its old one. */
 #define SWEEP_CLIENT_NS (600 * 1000000000ULL)
 
-/* After so many ticks no fragment is completed by a row. */
+/* After this many ticks no fragment is completed by a row. */
 #define SWEEP_DATAGRAM_TICKS 60
 
-/* A row may be another's by the time that it is deleted: then that one begins anew. */
+/* The row may become another client's before it is deleted; that client then gets a new choice. */
 static long sweep_client(void *map, const struct affinity_key *key, const struct affinity *known, __u64 *now)
 {
 	struct affinity_key client = *key;
@@ -34,7 +35,7 @@ static long sweep_client(void *map, const struct affinity_key *key, const struct
 SEC("syscall")
 int sweep_affinity(void *ctx)
 {
-	__u64 now = bpf_ktime_get_ns(); /* a jiffy ahead of the coarse clock at most */
+	__u64 now = bpf_ktime_get_ns(); /* at most a jiffy ahead of the coarse clock */
 
 	(void)ctx;
 	bpf_for_each_map_elem(&affinity, sweep_client, &now, 0);

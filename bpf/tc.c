@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the programs at tc of the node's devices. Nothing is decided here. */
+/* This file contains the tc programs of the node's devices. It writes packets, and decides
+ * nothing. */
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -19,7 +20,8 @@
 #include "lib/sendtc.h"
 #include "lib/wrap.h"
 
-/* Errors and later fragments: they have no answer, since an error about either would be one too many. */
+/* Sends on an ICMP error or a later fragment. Nothing replies to these, because no error may be
+ * sent about either. */
 static __noinline int tc_apply_plain(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
 {
 	enum tc_way way = tc_way(skb, p, a, leaving);
@@ -31,8 +33,9 @@ static __noinline int tc_apply_plain(struct __sk_buff *skb, const struct packet 
 	return tc_send(skb, &a->to, way, leaving);
 }
 
-/* The device takes so much with what is put around it. Each piece of a merged one is made smaller by as much, but
- * for UDP, where pieces are datagrams and stay as they are. */
+/* Reports whether the device accepts a packet with its encapsulation. Each segment of a merged
+ * packet becomes smaller by as much, except for UDP, where segments are datagrams and keep their
+ * size. */
 static __always_inline bool tc_wraps(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	__u32 piece = p->flow.proto == IPPROTO_UDP ? skb->gso_size : 0;
@@ -43,8 +46,9 @@ static __always_inline bool tc_wraps(struct __sk_buff *skb, const struct packet 
 	return !a->to.ifindex || (tc_takes(skb, a, a->mtu) && piece <= a->mtu);
 }
 
-/* Sends a packet to its backend with what the client dialled in an option. What has no room for that may be cut up
- * or not, and is told nothing: smaller ones have no room either. */
+/* Sends a packet to its backend with what the client dialed in an option. If it has no room for
+ * that it is dropped without a reply, whether it may be fragmented or not: a smaller packet has no
+ * room for the option either. */
 __noinline int tc_direct(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
@@ -56,8 +60,9 @@ __noinline int tc_direct(struct __sk_buff *skb, const struct packet *p, struct a
 	return tc_send(skb, &a->to, a->to.ifindex ? TC_WAY_ON : TC_WAY_STACK, false);
 }
 
-/* Sends a packet to a backend on another node that answers it itself, or decides that it is dropped: who calls this
- * knows whether anybody is told. What another node forwarded only goes back there, and then there is no port. */
+/* Sends a packet to a backend on another node that answers it directly, or decides to drop it: the
+ * caller knows whether to reply. A packet that another node forwarded may only go back to that
+ * node, and then without a port. */
 __noinline int tc_wrap(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
@@ -80,7 +85,7 @@ __noinline int tc_wrap(struct __sk_buff *skb, const struct packet *p, struct act
 	return tc_send(skb, &a->to, a->to.ifindex ? TC_WAY_ON : TC_WAY_STACK, false);
 }
 
-/* The same with what has no ports: an error about it would be one too many. */
+/* The same for a packet without ports, about which no error may be sent. */
 static __always_inline int tc_wrap_plain(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	int verdict = tc_wrap(skb, p, a);
@@ -88,7 +93,7 @@ static __always_inline int tc_wrap_plain(struct __sk_buff *skb, const struct pac
 	return a->verdict == VERDICT_DROP ? tc_drop(skb, p, a, false) : verdict;
 }
 
-/* Whether a row was come upon from the wrong side of the node. */
+/* Reports whether a packet with the row of another place was found here. */
 static __always_inline bool tc_is_astray(const struct action *a, bool leaving)
 {
 	return leaving ? !ct_is_at(&a->to, CT_LEAVING) : !ct_comes_in(&a->to);
@@ -113,7 +118,7 @@ __noinline int tc_fragment(struct __sk_buff *skb, struct packet *p, struct actio
 	return tc_apply_plain(skb, p, a, leaving);
 }
 
-/* Answers an echo to a service, also if the node itself sends it. */
+/* Replies to an echo request to a service, also if it comes from the node itself. */
 __noinline int tc_ping(struct __sk_buff *skb, const struct packet *p, bool leaving)
 {
 	if (!p || (leaving && !own_may_be(skb)) ||
@@ -144,7 +149,7 @@ __noinline int tc_icmp(struct __sk_buff *skb, const struct packet *p, struct act
 	return tc_apply_plain(skb, p, a, leaving);
 }
 
-/* What has no ports of its own. */
+/* Handles a packet without ports of its own. */
 static __always_inline int tc_other(struct __sk_buff *skb, struct packet *p, struct action *a, enum parsed parsed,
 				    bool leaving)
 {
@@ -161,7 +166,8 @@ static __always_inline int tc_other(struct __sk_buff *skb, struct packet *p, str
 	return a->verdict == VERDICT_DROP ? tc_drop(skb, p, a, leaving) : TC_NEXT;
 }
 
-/* Does what was decided. Not static, so the verifier walks it once and not for every way that decisions come by. */
+/* Carries out a decision. Not static, so that the verifier walks it once and not for every path
+ * that leads here. */
 __noinline int tc_apply(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
 {
 	enum tc_way way;
@@ -189,7 +195,8 @@ __noinline int tc_apply(struct __sk_buff *skb, const struct packet *p, struct ac
 	return tc_send(skb, &a->to, way, leaving);
 }
 
-/* The first fragment of a datagram. Zero: it goes its way; else what is to become of what is in its place. */
+/* Handles the first fragment of a datagram. Returns zero if it goes on, otherwise the verdict for
+ * the packet that has taken its place. */
 static __always_inline int tc_first(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	int verdict;
@@ -203,8 +210,8 @@ static __always_inline int tc_first(struct __sk_buff *skb, const struct packet *
 	return verdict;
 }
 
-/* Of what another node forwarded, nothing goes on that is not known here: it would be forwarded again, and perhaps
- * for ever. */
+/* Drops a packet that another node forwarded if it is not for a flow or frontend known here: it
+ * would be forwarded again, perhaps forever. */
 static __always_inline int tc_settle(struct __sk_buff *skb, const struct packet *p, struct action *a, int verdict)
 {
 	if (!(p->is_unwrapped || p->is_returned) || verdict != TC_NEXT || a->verdict == VERDICT_REWRITE)
@@ -213,7 +220,7 @@ static __always_inline int tc_settle(struct __sk_buff *skb, const struct packet 
 	return tc_drop(skb, p, a, false);
 }
 
-/* Ends the short way of a packet that is written in part, for want of memory. */
+/* Drops a packet that the short way has written in part, for lack of memory. */
 static __always_inline int tc_plain_fail(struct __sk_buff *skb, struct packet *p, struct action *a)
 {
 	*p = (struct packet) { .flow = p->flow, .ifindex = skb->ifindex };
@@ -221,7 +228,7 @@ static __always_inline int tc_plain_fail(struct __sk_buff *skb, struct packet *p
 	return tc_mistake(skb, p, a, false);
 }
 
-/* Sends a packet to its backend that answers it itself. */
+/* Sends a packet to a backend that answers it directly. */
 static __always_inline int tc_plain_direct(struct __sk_buff *skb, struct packet *p, struct action *a,
 					   const struct plain *plain, struct ct_entry *row)
 {
@@ -247,8 +254,9 @@ static __always_inline int tc_plain_direct(struct __sk_buff *skb, struct packet 
 	return bpf_redirect(to->ifindex, 0);
 }
 
-/* The short way of a packet of one family, see plain.h. What does not fit, or lacks a neighbour, takes the long
- * one. The sums are changed last: a call that changes a packet takes the place of its headers away. */
+/* The short way for a packet of one family, see plain.h. A packet that is too big or lacks the
+ * neighbor takes the long way. Checksums are changed last, because a helper that changes a packet
+ * invalidates the pointers to its headers. */
 static __always_inline int tc_plain(struct __sk_buff *skb, struct packet *p, struct action *a, bool is_v4)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -283,7 +291,7 @@ static __always_inline int tc_plain(struct __sk_buff *skb, struct packet *p, str
 	return forward ? bpf_redirect(to->ifindex, 0) : TC_NEXT;
 }
 
-/* Likewise of either family. What is tagged is none of these. */
+/* The same for either family. A packet with a VLAN tag does not qualify. */
 static __always_inline int tc_try(struct __sk_buff *skb, struct packet *p, struct action *a)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -295,13 +303,13 @@ static __always_inline int tc_try(struct __sk_buff *skb, struct packet *p, struc
 	return plain_link(data) == bpf_htons(ETH_P_IPV6) ? tc_plain(skb, p, a, false) : PLAIN_NOT;
 }
 
-/* Decides about a packet of a flow of which nothing is known. Not static, as tc_apply. */
+/* Decides about a packet of an unknown flow. Not static, like tc_apply. */
 __noinline int tc_begin(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	return p && a ? first_packet(skb, p, a, false) : 0;
 }
 
-/* Sends an echo on, or its answer: what is not translated the stack knows what to do with. */
+/* Sends on an echo request or its reply. The stack handles one that is not translated. */
 static __always_inline int tc_echo(struct __sk_buff *skb, const struct packet *p, struct action *a, bool leaving)
 {
 	if (a->verdict == VERDICT_PASS)
@@ -349,7 +357,7 @@ static __always_inline int tc_go(struct __sk_buff *skb, struct packet *p, struct
 	return tc_settle(skb, p, a, verdict);
 }
 
-/* Drops what is for a pod that gets more than it may. */
+/* Drops a packet for a pod that exceeds its receive rate. */
 __noinline int tc_late(struct __sk_buff *skb)
 {
 	struct packet p = {};
@@ -360,7 +368,7 @@ __noinline int tc_late(struct __sk_buff *skb)
 	return tc_drop(skb, &p, &a, false);
 }
 
-/* What would go on to the stack goes to the pod that it is for, if it may. */
+/* Sends a packet that would go to the stack straight to its pod, if possible. */
 static __always_inline int tc_deliver(struct __sk_buff *skb, int verdict)
 {
 	if (verdict != TC_NEXT || !cfg.bypass)
@@ -376,7 +384,8 @@ int tc_from_netdev(struct __sk_buff *skb)
 	struct action a;
 	int outcome;
 
-	if (skb->tc_index == TC_DONE) /* by another node, over a link that is none: both are on this machine */
+	/* set by another node on this machine, across a virtual link */
+	if (skb->tc_index == TC_DONE)
 		skb->tc_index = 0;
 	if (skb->pkt_type != 0 /* PACKET_HOST */)
 		return TC_NEXT;
@@ -390,7 +399,7 @@ int tc_from_netdev(struct __sk_buff *skb)
 	return tc_deliver(skb, tc_go(skb, &p, &a, plain_lacks(outcome)));
 }
 
-/* Decides about a packet that leaves, of a flow of which nothing is known. Not static, as tc_apply. */
+/* Decides about a leaving packet of an unknown flow. Not static, like tc_apply. */
 __noinline int tc_leave(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
@@ -407,7 +416,8 @@ __noinline int tc_leave(struct __sk_buff *skb, const struct packet *p, struct ac
 	return event_tell(p, a, HOOK_TC | EVENT_LEAVING, 0);
 }
 
-/* What a backend on this node answers, a pod sends to the outside, and the node itself to services. */
+/* Handles what leaves: replies of local backends, packets of pods to the outside, and the node's
+ * own packets to services. */
 SEC("tc")
 int tc_to_netdev(struct __sk_buff *skb)
 {

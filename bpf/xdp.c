@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the program at XDP of the node's devices. Nothing is decided here. */
+/* This file contains the XDP program of the node's devices. It writes packets, and decides
+ * nothing. */
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
@@ -13,7 +14,7 @@
 #include "lib/plainxdp.h"
 #include "lib/wrap.h"
 
-/* The sum is complete here: no device has left it to another yet. */
+/* The checksum is always complete at XDP: no device has left it to a later one. */
 static __always_inline bool xdp_sum(void *data, void *end, const struct packet *p, const struct action *a)
 {
 	__u32 at = p->l4 + rewrite_check_offset(p);
@@ -41,14 +42,14 @@ static __noinline int xdp_drop(struct xdp_md *ctx, const struct packet *p, const
 	return XDP_DROP;
 }
 
-/* The packet is not as it was read, which cannot be. */
+/* Drops a packet that is not what was parsed before, which cannot happen. */
 static __always_inline int xdp_mistake(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	action_drop(a, REASON_BAD_TABLE);
 	return xdp_drop(ctx, p, a);
 }
 
-/* Answers a packet that is dropped, in its place. */
+/* Turns a dropped packet into the reply to it. */
 __noinline int xdp_answer(struct xdp_md *ctx, const struct packet *p, const struct action *a)
 {
 	struct answering r = { .p = p, .len = ctx->data_end - ctx->data };
@@ -68,13 +69,15 @@ static __always_inline int xdp_refuse(struct xdp_md *ctx, const struct packet *p
 	return a->answer == ANSWER_NONE ? XDP_DROP : xdp_answer(ctx, p, a);
 }
 
-/* What leaves where it came from; the stack finds the way of the rest, unless tc gets it as it was. */
+/* Reports whether a packet leaves by the device it came from. For the others the stack finds the
+ * route, unless tc gets them unchanged. */
 static __always_inline bool xdp_forwards(const struct packet *p, const struct action *a)
 {
 	return a->to.ifindex == p->ifindex;
 }
 
-/* Errors and later fragments: they have no answer, since an error about either would be one too many. */
+/* Sends on an ICMP error or a later fragment. Nothing replies to these, because no error may be
+ * sent about either. */
 static __always_inline int xdp_apply_plain(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -88,13 +91,13 @@ static __always_inline int xdp_apply_plain(struct xdp_md *ctx, const struct pack
 	return rewrite_hops(data, end, p) && rewrite_link(data, end, a) ? XDP_TX : xdp_mistake(ctx, p, a);
 }
 
-/* Whether the device takes so much with what is put around it. */
+/* Reports whether the device accepts a packet with its encapsulation. */
 static __always_inline bool xdp_wraps(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	return xdp_takes(ctx, a, wrap_mtu((void *)(long)ctx->data, (void *)(long)ctx->data_end, p, a));
 }
 
-/* Makes room behind the header of the link. */
+/* Makes room behind the link header. */
 static __always_inline bool xdp_grow(struct xdp_md *ctx, const struct packet *p, const struct action *a)
 {
 	struct ethhdr *from, *to;
@@ -113,7 +116,7 @@ static __always_inline bool xdp_grow(struct xdp_md *ctx, const struct packet *p,
 	return true;
 }
 
-/* Gives a packet another end, with its sums. */
+/* Changes a packet's destination, with its checksums. */
 __noinline int xdp_point(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -131,7 +134,7 @@ __noinline int xdp_point(struct xdp_md *ctx, const struct packet *p, struct acti
 	return !at || check;
 }
 
-/* Moves the first bytes of a frame to a new beginning, so many bytes before. */
+/* Moves the first `front` bytes of a frame forward by `by` bytes, to its new start. */
 static __always_inline bool xdp_move(void *data, void *end, __u32 front, __u32 by)
 {
 	void *from = packet_at(data, end, by, front), *to = packet_at(data, end, 0, front);
@@ -142,7 +145,7 @@ static __always_inline bool xdp_move(void *data, void *end, __u32 front, __u32 b
 	return true;
 }
 
-/* Puts the option in. */
+/* Inserts the option. */
 __noinline int xdp_mark(struct xdp_md *ctx, const struct packet *p)
 {
 	void *data, *end;
@@ -165,8 +168,8 @@ static __always_inline int xdp_leave(const struct packet *p, const struct action
 	return XDP_PASS;
 }
 
-/* Sends a packet to its backend with what the client dialled in an option. Where there is no room for that, tc
- * knows what to do. */
+/* Sends a packet to its backend with what the client dialed in an option. tc handles packets that
+ * have no room for it. */
 __noinline int xdp_direct(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
@@ -179,9 +182,9 @@ __noinline int xdp_direct(struct xdp_md *ctx, const struct packet *p, struct act
 	return XDP_TX;
 }
 
-/* Sends a packet to a backend on another node that answers it itself, or decides that it is dropped: who calls this
- * knows whether anybody is told. What does not leave where it came from is for tc; and what is too big, since an
- * answer to what is in parts cannot be made here. */
+/* Sends a packet to a backend on another node that answers it directly, or decides to drop it: the
+ * caller knows whether to reply. tc handles packets that leave by another device, and those that
+ * are too big, because XDP cannot reply to a packet with fragments. */
 __noinline int xdp_wrap(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
@@ -200,7 +203,7 @@ __noinline int xdp_wrap(struct xdp_md *ctx, const struct packet *p, struct actio
 	return XDP_TX;
 }
 
-/* The same with what has no ports: an error about it would be one too many. */
+/* The same for a packet without ports, about which no error may be sent. */
 static __always_inline int xdp_wrap_plain(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	int verdict = xdp_wrap(ctx, p, a);
@@ -247,7 +250,7 @@ __noinline int xdp_icmp(struct xdp_md *ctx, const struct packet *p, struct actio
 	return xdp_apply_plain(ctx, p, a);
 }
 
-/* What has no ports of its own. */
+/* Handles a packet without ports of its own. */
 static __always_inline int xdp_other(struct xdp_md *ctx, struct packet *p, struct action *a, enum parsed parsed)
 {
 	if (parsed == PARSED_LATER)
@@ -259,7 +262,8 @@ static __always_inline int xdp_other(struct xdp_md *ctx, struct packet *p, struc
 	return a->verdict == VERDICT_DROP ? xdp_drop(ctx, p, a) : XDP_PASS;
 }
 
-/* Does what was decided. Not static, so the verifier walks it once and not for every way that decisions come by. */
+/* Carries out a decision. Not static, so that the verifier walks it once and not for every path
+ * that leads here. */
 __noinline int xdp_apply(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -289,14 +293,15 @@ __noinline int xdp_apply(struct xdp_md *ctx, const struct packet *p, struct acti
 	return forward ? XDP_TX : XDP_PASS;
 }
 
-/* Decides about a packet of a flow of which nothing is known. Not static, as xdp_apply. */
+/* Decides about a packet of an unknown flow. Not static, like xdp_apply. */
 __noinline int xdp_begin(struct xdp_md *ctx, const struct packet *p, struct action *a)
 {
 	return p && a ? first_packet(ctx, p, a, false) : 0;
 }
 
-/* Reads a packet whose bytes are all zero. Not static: what follows is then walked once, and not for every packet
- * that there is, nor for all that is known of it from before. */
+/* Parses a packet into `p`, which must be zero except for what the caller fills in. Not static, so
+ * that the verifier walks what follows once and not for every kind of packet and every value of
+ * `lacks`. */
 __noinline int xdp_parse(struct xdp_md *ctx, struct packet *p, __u32 lacks)
 {
 	if (!p)
@@ -305,8 +310,8 @@ __noinline int xdp_parse(struct xdp_md *ctx, struct packet *p, __u32 lacks)
 	return packet_parse(p, (void *)(long)ctx->data, (void *)(long)ctx->data_end);
 }
 
-/* Whether a packet may have come from another node with what its client dialled: then it is tc's, whatever is known
- * here of what it seems to be. */
+/* Reports whether a packet may carry what its client dialed, from another node: then tc handles it,
+ * whatever flow it seems to belong to. */
 __noinline int xdp_is_marked(struct xdp_md *ctx, const struct packet *p)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -330,8 +335,9 @@ static __always_inline bool xdp_is_to(const __u16 *dest, const void *mac)
 	return dest[0] == own[0] && dest[1] == own[1] && dest[2] == own[2];
 }
 
-/* Whether a frame is for the device that it came in by. One that listens to all, as for a capture, gets what
- * switches flood as well, and that is another node's to forward. tc is told so by the kernel. */
+/* Reports whether a frame was sent to the device it came in by. A device in promiscuous mode, as
+ * for a capture, also receives frames that switches flood, and these are for another node to
+ * forward. tc learns this from the kernel. */
 static __always_inline bool xdp_is_ours(struct xdp_md *ctx)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -341,7 +347,7 @@ static __always_inline bool xdp_is_ours(struct xdp_md *ctx)
 	return own && data + sizeof(struct ethhdr) <= end && xdp_is_to(data, own->mac);
 }
 
-/* Ends the short way of a packet that is written in part, for want of room. */
+/* Drops a packet that the short way has written in part, for lack of headroom. */
 static __always_inline int xdp_plain_fail(struct xdp_md *ctx, struct packet *p, struct action *a)
 {
 	*p = (struct packet) { .flow = p->flow, .ifindex = ctx->ingress_ifindex };
@@ -349,7 +355,7 @@ static __always_inline int xdp_plain_fail(struct xdp_md *ctx, struct packet *p, 
 	return xdp_mistake(ctx, p, a);
 }
 
-/* Sends a packet to its backend that answers it itself. */
+/* Sends a packet to a backend that answers it directly. */
 static __always_inline int xdp_plain_direct(struct xdp_md *ctx, struct packet *p, struct action *a,
 					    const struct plain *plain, struct ct_entry *row)
 {
@@ -378,8 +384,8 @@ static __always_inline int xdp_plain_direct(struct xdp_md *ctx, struct packet *p
 	return is_whole ? XDP_TX : xdp_plain_fail(ctx, p, a);
 }
 
-/* The short way of a packet of one family, see plain.h. What leaves where it came from leaves from the address that
- * it has to have come to. */
+/* The short way for a packet of one family, see plain.h. A packet that leaves by the device it came
+ * from leaves with the source MAC address that it must have been sent to. */
 static __always_inline int xdp_plain(struct xdp_md *ctx, struct packet *p, struct action *a, bool is_v4)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -411,7 +417,7 @@ static __always_inline int xdp_plain(struct xdp_md *ctx, struct packet *p, struc
 	return forward ? XDP_TX : XDP_PASS;
 }
 
-/* Likewise of either family. */
+/* The same for either family. */
 static __always_inline int xdp_try(struct xdp_md *ctx, struct packet *p, struct action *a)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -449,7 +455,8 @@ int xdp_from_netdev(struct xdp_md *ctx)
 		a.verdict = VERDICT_PASS;
 	if (p.is_fragment && a.verdict == VERDICT_REWRITE) {
 		fragment_remember(&p, &a);
-		if (a.verdict == VERDICT_REWRITE && fragment_is_awaited(&p)) /* tc has what waits */
+		/* tc has the waiting fragments */
+		if (a.verdict == VERDICT_REWRITE && fragment_is_awaited(&p))
 			return xdp_leave(&p, &a);
 	}
 	return xdp_apply(ctx, &p, &a);
