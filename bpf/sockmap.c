@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains how two sockets of this node that converse come to hand their messages to each other, past
- * TCP.
+/* This file contains the programs by which two sockets of this node that converse hand each other
+ * their messages, bypassing TCP.
  *
- * Both ends of a connection are noted when they have read a few messages, and are known to be the ends of one by
- * the numbers that they began with. They go by TCP and are watched: how they are read, and whether they take turns.
- * Only then has the agent put them into the map of sockets, from which on each message of theirs may be queued at
- * the other socket. Whether one is, is decided anew for each: never while something that went by TCP has not been
- * read, or what is queued would overtake it. So either way can follow the other. */
+ * Each end of a connection is noted once it has read a few messages, and the two are matched by the
+ * sequence numbers that they began with. At first they use TCP and are watched: how they are read,
+ * and whether they take turns. Only then does the agent put them into the socket map, from where on
+ * each message may be queued directly at the other socket. That is decided for each message anew.
+ * It is never done while earlier data that used TCP is unread, because queued messages are read
+ * first. So the two paths may alternate at any time. */
 
 #include <linux/bpf.h>
 #include <stdbool.h>
@@ -27,8 +28,9 @@ const enum wake *wake_type __attribute__((unused));
 
 enum {
 	ESTABLISHED = 1,   /* TCP_ESTABLISHED */
-	REFUSALS_MOST = 4, /* how often the kernel may refuse a connection, and it is tried again */
-	MESSAGE = 1024, /* bytes that the kernel keeps for each message that waits past TCP, however short it is */
+	REFUSALS_MOST = 4, /* how often a connection that the kernel refused is tried again */
+	/* bytes of kernel memory for each message that waits past TCP, however short */
+	MESSAGE = 1024,
 };
 
 static __always_inline bool is_splice(__u64 call)
@@ -36,7 +38,7 @@ static __always_inline bool is_splice(__u64 call)
 	return call == cfg.splices[0] || call == cfg.splices[1] || call == cfg.splices[2];
 }
 
-/* How a socket is read, as far as that forbids to go past TCP. */
+/* Returns whether the way in which a socket is read forbids bypassing TCP. */
 static __always_inline enum exclusion read_way(struct sock *sk, __u64 *flags)
 {
 	struct call call = call_now();
@@ -65,7 +67,8 @@ static __always_inline enum exclusion read_way(struct sock *sk, __u64 *flags)
 	return EXCLUSION_NONE;
 }
 
-/* Both ends go into the map by themselves: only a program that runs for a socket can note something on it. */
+/* Registers a socket as a candidate for the map. Each end does this for itself: only a program that
+ * runs for a socket can attach storage to it. */
 static __always_inline void ask(struct sock *sk, struct end *end, struct pair *pair)
 {
 	__u32 bit = 1 << (end->side & 1);
@@ -95,7 +98,7 @@ static __always_inline void read_turn(struct sock *sk, struct end *end, struct p
 		__sync_fetch_and_or(&pair->ready, 1 << side);
 }
 
-/* A socket of which nothing is known. */
+/* Handles a read of an unknown socket. */
 static __always_inline void read_unknown(struct sock *sk)
 {
 	struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);
@@ -108,8 +111,9 @@ static __always_inline void read_unknown(struct sock *sk)
 	}
 }
 
-/* A socket of which the other end has not been found, or is no more. Once in a while it is looked at anew: it may
- * be another connection's by now, or the rules others. One that is in the map leaves it first. */
+/* Handles a read of a socket whose other end has not been found, or has closed. Every READS_ALONE
+ * reads it is checked again, because it may have another connection by now, or the rules may have
+ * changed. A socket in the map leaves that first. */
 static __always_inline void read_alone(struct sock *sk, struct end *end)
 {
 	if (++end->reads % READS_ALONE)
@@ -124,7 +128,7 @@ static __always_inline void read_alone(struct sock *sk, struct end *end)
 	bpf_sk_storage_delete(&ends, sk);
 }
 
-/* Runs when a process has read something that came by TCP, of every socket of the machine. */
+/* Runs when a process has read data that came by TCP, for every socket of the machine. */
 SEC("tp_btf/tcp_rcv_space_adjust")
 int sockmap_read(__u64 *ctx)
 {
@@ -157,7 +161,7 @@ int sockmap_read(__u64 *ctx)
 	return 0;
 }
 
-/* Runs when a socket of TCP is over, of every one of the machine. */
+/* Runs when a TCP socket is destroyed, for every socket of the machine. */
 SEC("tp_btf/tcp_destroy_sock")
 int sockmap_forget(__u64 *ctx)
 {
@@ -168,7 +172,7 @@ int sockmap_forget(__u64 *ctx)
 	return 0;
 }
 
-/* Whether the call that sends is one of those of which is known that they may go either way. */
+/* Returns whether the send call is one of those known to work on either path. */
 static __always_inline enum passing send_way(struct pair *pair)
 {
 	struct call call = call_now();
@@ -186,8 +190,9 @@ static __always_inline enum passing send_way(struct pair *pair)
 	return flags & ~(__u64)FLAGS_SEND ? PASSING_CALL : PASSING_NONE;
 }
 
-/* What the other end has read, and has set. A socket that is gone meanwhile is no more in the map, whatever is read
- * here of who has its place. */
+/* Returns whether the other end's progress and settings allow a message past TCP. If that socket
+ * has been freed it is no longer in the map either, so whatever is read from its memory does no
+ * harm. */
 static __always_inline enum passing peer_takes(struct tcp_sock *tp, struct tcp_sock *peer, struct pair *pair,
 					       __u32 side, __u32 bytes)
 {
@@ -211,7 +216,7 @@ static __always_inline enum passing peer_takes(struct tcp_sock *tp, struct tcp_s
 	return PASSING_NONE;
 }
 
-/* Whether a message goes past TCP. */
+/* Decides whether a message bypasses TCP. */
 static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *end, struct pair *pair)
 {
 	__u32 side = end->side & 1, other = !side;
@@ -237,7 +242,8 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 	if (pair->run[side] > cfg.run) {
 		if (pair->run[side] > cfg.stream &&
 		    __sync_val_compare_and_swap(&pair->state, PAIR_SHORT, PAIR_LEAVING) == PAIR_SHORT) {
-			/* It has to show for longer each time that it has become a conversation again. */
+			/* Each time it takes longer to prove that it has become a conversation
+			 * again. */
 			pair->needed *= 4;
 			pair->streamed++;
 			tell(WAKE_LEAVE);
@@ -250,7 +256,7 @@ static __always_inline enum passing decide(struct sk_msg_md *msg, struct end *en
 	return why;
 }
 
-/* Runs for each message of a socket that is in the map. */
+/* Runs for each message of a socket in the map. */
 SEC("sk_msg")
 int sockmap_message(struct sk_msg_md *msg)
 {
@@ -276,7 +282,7 @@ int sockmap_message(struct sk_msg_md *msg)
 	return SK_PASS;
 }
 
-/* What a socket's owner has set, as far as that forbids to go past TCP. */
+/* Returns whether the settings of a socket forbid bypassing TCP. */
 static __always_inline enum exclusion socket_way(const struct sock *sk)
 {
 	const struct inet_connection_sock *connection = (const struct inet_connection_sock *)sk;
@@ -293,8 +299,9 @@ static __always_inline enum exclusion socket_way(const struct sock *sk)
 	return flags & 1 ? EXCLUSION_ZEROCOPY : EXCLUSION_NONE;
 }
 
-/* Has a connection of which the kernel does not take an end wait, and longer each time. Another version of these
- * programs may still have it in its map; other programs never let go of it. */
+/* Makes a connection wait whose end the kernel did not take, longer each time. The map of another
+ * version of these programs may still have it, and will release it; a map of another program never
+ * does. */
 static __always_inline void refuse(struct pair *pair)
 {
 	pair->needed *= 16;
@@ -306,7 +313,7 @@ static __always_inline void refuse(struct pair *pair)
 		tell(WAKE_LEAVE);
 }
 
-/* Puts those who converse into the map. The agent reads it when it is told that there are any. */
+/* Puts conversing sockets into the map. The agent reads this iterator when it is woken for it. */
 SEC("iter/bpf_sk_storage_map")
 int sockmap_admit(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
@@ -348,8 +355,8 @@ out:
 	return 0;
 }
 
-/* Looks at every socket in the map, and takes out those that are to leave, once that loses nothing. The agent reads
- * it, and gets a byte for each that has to wait for the next look. */
+/* Takes sockets that should leave out of the map, once that loses no data. The agent reads this
+ * iterator, and gets one byte for each socket that has to wait for the next sweep. */
 SEC("iter/sockmap")
 int sockmap_sweep(struct bpf_iter__sockmap *ctx)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how two sockets are found to be the ends of one connection: by themselves, when each has read
- * a few messages. Nothing runs when a connection begins, and most connections end before anything has been noted.
- */
+/* This file contains how two sockets are recognized as the two ends of one connection, by programs
+ * that run for each of them after it has read a few messages. Nothing runs when a connection
+ * begins, and most connections end before anything has been noted. */
 #pragma once
 
 #include <linux/errno.h>
@@ -12,13 +12,14 @@
 #include "sockpair.h"
 
 enum {
-	FAMILY_V4 = 2,	  /* AF_INET */
-	SEGMENTS = 4,	  /* one read in about so many is looked at while nothing is known of a socket, */
-	ODDS = 8,	  /* and one in so many of the others, */
-	READS_ALONE = 16, /* and one in so many while the other end has not been found */
+	FAMILY_V4 = 2, /* AF_INET */
+	/* while a socket is unknown, one in about this many reads is looked at; */
+	SEGMENTS = 4,
+	ODDS = 8,	  /* in addition one in this many of the other reads; */
+	READS_ALONE = 16, /* and one in this many while the other end has not been found */
 };
 
-/* What signs its segments, or has several ways, is no plain connection. */
+/* Reports whether a connection is plain TCP: neither signed segments (MD5, AO) nor multipath. */
 static __always_inline bool is_plain(struct tcp_sock *tp)
 {
 	if (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp)
@@ -46,15 +47,15 @@ static __always_inline struct addr sock_remote(struct sock *sk)
 	return addr;
 }
 
-/* The number of the first byte that the other end has sent. */
+/* The sequence number of the first byte that the other end has sent. */
 static __always_inline __u32 begin_theirs(struct tcp_sock *tp)
 {
 	return tp->rcv_nxt - (__u32)tp->bytes_received;
 }
 
-/* Which end a socket is, and the number of the first byte that it has sent; SIDES if that cannot be told. The SYN
- * of who dials is counted with the bytes that were acknowledged, but not with those that were sent. A count that is
- * not what it should be gives a number that nobody else has. */
+/* Returns which end a socket is, and the sequence number of the first byte it has sent; SIDES if
+ * that is uncertain. The client's SYN is counted among the acknowledged bytes but not among those
+ * sent. If a counter is off, the result is a number that no other socket has. */
 static __always_inline enum side begin_ours(struct tcp_sock *tp, __u32 *begin)
 {
 	__u32 acked = tp->snd_una - (__u32)tp->bytes_acked;
@@ -65,14 +66,16 @@ static __always_inline enum side begin_ours(struct tcp_sock *tp, __u32 *begin)
 	return *begin == acked + 1 ? SIDE_CLIENT : SIDES;
 }
 
-/* Whether a socket is still that of a connection: it can be disconnected, and have another. */
+/* Reports whether a socket still has the same connection: it can be disconnected and connected
+ * again. */
 static __always_inline bool is_end_of(struct tcp_sock *tp, struct end *end)
 {
 	return tp && begin_theirs(tp) == end->key.begin[!(end->side & 1)];
 }
 
-/* Whether a read of a socket of which nothing is known is one that is looked at. What is counted is segments, and a
- * connection that gets several at once may pass by the right numbers for ever. */
+/* Reports whether a read of an unknown socket is looked at. The counters are of segments, and a
+ * connection that receives several at a time may always skip the multiples, hence the random
+ * choice. */
 static __always_inline bool is_looked_at(struct tcp_sock *tp)
 {
 	if (tp->data_segs_in < SEGMENTS || tp->data_segs_out < SEGMENTS - 1)
@@ -80,7 +83,7 @@ static __always_inline bool is_looked_at(struct tcp_sock *tp)
 	return tp->data_segs_in % SEGMENTS == 0 || bpf_get_prandom_u32() % ODDS == 0;
 }
 
-/* Whether any rule lets a socket, whichever end it is. */
+/* Reports whether any rule admits a socket, whichever end it is. */
 static __always_inline bool is_in_question(struct sock *sk)
 {
 	__u64 netns = sk->__sk_common.skc_net.net->net_cookie;
@@ -88,7 +91,8 @@ static __always_inline bool is_in_question(struct sock *sk)
 	return rules_of(netns, SIDE_CLIENT, 0) | rules_of(netns, SIDE_SERVER, sk->__sk_common.skc_num);
 }
 
-/* What is known of a socket alone, and the rules that let it; none if it is not to take part. */
+/* Fills in what a socket itself knows, and returns the rules that admit it; none if it is not to
+ * take part. */
 static __always_inline __u64 end_see(struct sock *sk, struct tcp_sock *tp, struct end *end, struct half *half)
 {
 	__u32 ours, side = begin_ours(tp, &ours);
@@ -127,7 +131,7 @@ static __always_inline void pair_fill(struct pair *pair, enum side side, const s
 	pair->port[side] = half->port;
 }
 
-/* Makes one connection of an end and the other that has been found. */
+/* Creates the connection's row from both ends. */
 static __always_inline int pair_join(struct sock *sk, struct end *end, const struct half *half, __u64 rules,
 				     const struct half *found)
 {
@@ -145,7 +149,7 @@ static __always_inline int pair_join(struct sock *sk, struct end *end, const str
 	}
 	end->pair = end->peer = found->cookie;
 	end->peer_sk = found->sk;
-	/* The row may have been taken away, and have become another's while it was read. */
+	/* The row may have been evicted, and reused for another socket while it was read. */
 	if (bpf_map_lookup_elem(&halves, &end->key) != found ||
 	    !bpf_sk_storage_get(&ends, sk, end, BPF_SK_STORAGE_GET_F_CREATE))
 		return 0;
@@ -159,13 +163,14 @@ static __always_inline int pair_join(struct sock *sk, struct end *end, const str
 	return 1;
 }
 
-/* Notes one end for the other to find. */
+/* Notes one end, for the other to find. */
 static __always_inline bool half_leave(struct sock *sk, struct end *end, struct half *half)
 {
 	int err = bpf_map_update_elem(&halves, &end->key, half, BPF_NOEXIST);
 
 	if (err) {
-		if (err != -EEXIST) /* else the other has come in between, and is found next time */
+		/* with EEXIST the other end has just been noted, and is found next time */
+		if (err != -EEXIST)
 			count(TALLY_FULL, 0);
 		return false;
 	}
@@ -175,8 +180,8 @@ static __always_inline bool half_leave(struct sock *sk, struct end *end, struct 
 	return false;
 }
 
-/* Notes a socket that may converse, and joins it with its other end if that has been noted. It is the same call for
- * which of them comes first: of two that come at once one finds that the other has. */
+/* Notes a socket that may converse, or joins it with its other end if that has been noted already.
+ * Both ends call this. If they do so at the same time, one finds that the other was first. */
 static __noinline int end_note(struct sock *sk, struct tcp_sock *tp)
 {
 	struct half half = {}, *found;
@@ -189,7 +194,7 @@ static __noinline int end_note(struct sock *sk, struct tcp_sock *tp)
 	return found ? pair_join(sk, &end, &half, rules, found) : half_leave(sk, &end, &half);
 }
 
-/* What a socket has left for the other end, if it is still there. */
+/* Returns what a socket has noted for its other end, if that is still there. */
 static __always_inline struct half *half_of(struct end *end)
 {
 	struct half *half = bpf_map_lookup_elem(&halves, &end->key);
@@ -197,7 +202,7 @@ static __always_inline struct half *half_of(struct end *end)
 	return half && half->cookie == end->cookie ? half : NULL;
 }
 
-/* Forgets what is known of a socket, and of its connection. */
+/* Forgets a socket and its connection. */
 static __always_inline void end_forget(struct end *end)
 {
 	if (pair_of(end))
@@ -206,7 +211,8 @@ static __always_inline void end_forget(struct end *end)
 		bpf_map_delete_elem(&halves, &end->key);
 }
 
-/* Whether a socket without another end waits for it with good reason: it is still of that connection, and let. */
+/* Reports whether a socket without a known other end should go on waiting for it: it still has that
+ * connection, and a rule still admits it. */
 static __always_inline bool is_waiting(struct sock *sk, struct end *end)
 {
 	struct half *half = half_of(end);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how a process reads and sends, by the system call that it is in. */
+/* This file contains how a process reads and sends, according to its current system call. */
 #pragma once
 
 #include <bpf/bpf_helpers.h>
@@ -7,11 +7,11 @@
 #include "sockkernel.h"
 #include "sockmaprows.h"
 
-/* The system call that the process is in, and its flags. */
+/* The current system call and its flags. */
 struct call {
 	__u64 number;
-	__u64 flags3; /* its third argument, */
-	__u64 flags4; /* and its fourth */
+	__u64 flags3; /* third argument */
+	__u64 flags4; /* fourth argument */
 };
 
 static __always_inline struct call call_now(void)
@@ -41,7 +41,8 @@ enum {
 	NONBLOCK = 04000, /* O_NONBLOCK */
 };
 
-/* Whether the process is one that splices, or may, whatever it does now. A thread may have another name. */
+/* Reports whether the process is known to splice, or is on the list of programs that may, whatever
+ * it does now. The process name is that of its main thread. */
 static __always_inline bool reads_otherwise(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what is read of the kernel's sockets and processes, by its type information. */
+/* This file contains the parts of the kernel's sockets and processes that the programs read,
+ * relocated by BTF. */
 #pragma once
 
 #include <stdbool.h>
@@ -48,7 +49,7 @@ struct socket {
 } __attribute__((preserve_access_index));
 
 enum sock_flags {
-	SOCK_ZEROCOPY = 18, /* here; the kernel says where in itself */
+	SOCK_ZEROCOPY = 18, /* a placeholder; the value is relocated */
 };
 
 struct net {
@@ -149,22 +150,22 @@ static __always_inline struct sk_psock *psock_of(const struct sock *sk)
 	void *data = NULL;
 
 	bpf_core_read(&data, sizeof(data), &sk->sk_user_data);
-	return (void *)((__u64)data & ~7ULL); /* the lowest bits are flags of the kernel's */
+	return (void *)((__u64)data & ~7ULL); /* the lowest bits are flags */
 }
 
-/* Whether nothing waits for a socket past TCP. */
+/* Reports whether no data waits at a socket past TCP. */
 static __always_inline bool psock_is_empty(struct sk_psock *psock)
 {
 	struct list_head *next = NULL;
 
 	if (!psock)
-		return true; /* the socket is not in the map, or not any more */
+		return true; /* the socket is not in the map, or no longer */
 	if (bpf_core_read(&next, sizeof(next), &psock->ingress_msg.next))
 		return false;
 	return next == (void *)psock + bpf_core_field_offset(psock->ingress_msg);
 }
 
-/* Whether a process has mapped a socket, as it must to be given what comes by TCP without copies. */
+/* Reports whether a process has mapped a socket, as required for zero-copy receive. */
 static __always_inline bool is_mapped(const struct sock *sk)
 {
 	return BPF_CORE_READ(sk, sk_socket, file, f_mapping, i_mmap.rb_root.rb_node);

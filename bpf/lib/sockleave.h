@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains when a socket may leave the map without losing anything. */
+/* This file contains when a socket may leave the map without losing data. */
 #pragma once
 
 #include "sockkernel.h"
 #include "sockpair.h"
 
 enum {
-	STREAMS_MOST = 4, /* how often a connection may stream and come back */
+	STREAMS_MOST = 4, /* how often a connection may become a stream and come back */
 };
 
-/* Whether a connection's sockets are to leave the map. */
+/* Reports whether a connection's sockets should leave the map. */
 static __always_inline bool is_leaving(struct pair *pair, bool on)
 {
 	__u32 state;
 
 	if (!pair)
-		return true; /* its other end has closed */
+		return true; /* the other end has closed */
 	state = pair->state;
 	if (!on && state != PAIR_EXCLUDED && state != PAIR_LEAVING)
 		__sync_val_compare_and_swap(&pair->state, state, PAIR_LEAVING);
 	return !on || state == PAIR_LEAVING || state == PAIR_EXCLUDED;
 }
 
-/* Whether no call of a process is at work on a socket that is in the map. */
+/* Reports whether no system call is using a socket in the map: only the map refers to its psock. */
 static __always_inline bool psock_is_idle(struct sk_psock *psock)
 {
 	int refs = 0;
@@ -30,8 +30,9 @@ static __always_inline bool psock_is_idle(struct sk_psock *psock)
 	return !bpf_core_read(&refs, sizeof(refs), &psock->refcnt.refs.counter) && refs == 1;
 }
 
-/* Whether nothing waits for a socket and nobody is about to send it something. Who begins to send now sees that it
- * must not; who has begun before is at work until it is in the queue, so that is looked at last. */
+/* Reports whether no data waits at a socket and no process is about to send it any. A sender that
+ * begins now sees that it must not; one that began earlier is in progress until its message is
+ * queued, so the queue is checked last. */
 static __always_inline bool is_quiet(struct sock *sk, struct end *end, struct pair *pair)
 {
 	__u32 other = !(end->side & 1);
@@ -40,11 +41,12 @@ static __always_inline bool is_quiet(struct sock *sk, struct end *end, struct pa
 	    !psock_is_idle(psock_of((struct sock *)pair->sk[other])))
 		return false;
 	if (pair)
-		__sync_fetch_and_or(&pair->inside, 0); /* nothing below is read before what is above */
+		/* a barrier: nothing below is read before what is above */
+		__sync_fetch_and_or(&pair->inside, 0);
 	return psock_is_idle(psock_of(sk)) && psock_is_empty(psock_of(sk));
 }
 
-/* A connection of which both ends have left is watched again. */
+/* Notes that a socket has left. Once both have, their connection is watched again. */
 static __always_inline void leave(struct end *end, struct pair *pair)
 {
 	__u32 bit = 1 << (end->side & 1);

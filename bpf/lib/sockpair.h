@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains what all programs of the map of sockets have to know of a connection, and may do with it. */
+/* This file contains what all sockmap programs need to know about a connection, and may do with
+ * it. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,20 +8,21 @@
 
 #include "sockmaprows.h"
 
-/* What the agent decides once, at load. Numbers of system calls are an architecture's own. */
+/* The settings that the agent fixes at load time. System call numbers depend on the
+ * architecture. */
 struct settings {
-	__u64 reads[2];	 /* calls that read, and have no flags */
-	__u64 writes[2]; /* calls that send, and have no flags */
+	__u64 reads[2];	 /* read calls without flags */
+	__u64 writes[2]; /* send calls without flags */
 	__u64 recv;	 /* calls with flags: */
 	__u64 recvmsg;
 	__u64 send;
 	__u64 sendmsg;
-	__u64 splices[3]; /* calls that read and are not served past TCP */
-	__u64 blocking;	  /* sockets whose reads wait may come in too */
-	__u64 turns;	  /* that show that two converse */
-	__u64 budget;	  /* bytes that may wait past TCP, in a direction */
-	__u64 run;	  /* messages in a row from one side that still are part of a conversation */
-	__u64 stream;	  /* after so many both leave the map */
+	__u64 splices[3]; /* read calls that do not work past TCP */
+	__u64 blocking;	  /* sockets with blocking reads may take part too */
+	__u64 turns;	  /* how many turns prove a conversation */
+	__u64 budget;	  /* bytes that may wait past TCP, per direction */
+	__u64 run;	  /* messages in a row from one side that still count as conversation */
+	__u64 stream;	  /* after this many both sockets leave the map */
 };
 
 const volatile struct settings cfg;
@@ -66,7 +68,7 @@ static __always_inline void exclude(struct pair *pair, enum exclusion why)
 		tell(WAKE_LEAVE);
 }
 
-/* Has a connection of which no end is in the map show anew that it converses. */
+/* Makes a connection without sockets in the map prove again that it is a conversation. */
 static __always_inline void watch_again(struct pair *pair, enum pair_state was)
 {
 	if (pair->inside)
@@ -77,7 +79,7 @@ static __always_inline void watch_again(struct pair *pair, enum pair_state was)
 	__sync_val_compare_and_swap(&pair->state, was, PAIR_WATCHED);
 }
 
-/* The row of a socket's connection, if it is still that one's. */
+/* Returns the row of a socket's connection, if it has not become another's. */
 static __always_inline struct pair *pair_of(struct end *end)
 {
 	struct pair *pair = bpf_map_lookup_elem(&pairs, &end->pair);
@@ -87,7 +89,7 @@ static __always_inline struct pair *pair_of(struct end *end)
 	return pair;
 }
 
-/* The rules that an end of a connection has. */
+/* Returns the rules that apply to an end of a connection. */
 static __always_inline __u64 rules_of(__u64 netns, enum side side, __u32 port)
 {
 	struct short_key key = { .netns = netns };
@@ -100,7 +102,8 @@ static __always_inline __u64 rules_of(__u64 netns, enum side side, __u32 port)
 	return (any ? any->to : 0) | (at ? at->to : 0);
 }
 
-/* Whether a rule still lets this end of a connection, and the other as it was when it was found. */
+/* Reports whether a rule still admits this end of a connection, together with the other end as it
+ * was when it was found. */
 static __always_inline bool is_let(struct end *end, struct pair *pair)
 {
 	__u32 side = end->side & 1;
