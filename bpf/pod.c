@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
-/* This file contains the programs at the host's end of a pod's device: whether the pod may send what it sends, what
- * it sends to services and gets from them, and the way past the stack, to another pod of this node or out of it. */
+/* This file contains the programs at the host's end of a pod's device: the check of what the pod
+ * sends, the translation of what it sends to services and receives from them, and the path that
+ * bypasses the stack, to another pod of this node or out of it. */
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -21,9 +22,10 @@
 #include "lib/sumtc.h"
 
 enum {
-	POD_NEXT = -1, /* to the next program, of whoever that is, and then to the stack */
-	POD_ON = -2,   /* no verdict: wherever it is for by now */
-	POD_BACK = -3, /* likewise: the pod answers itself, by what tc_to_pod has to translate */
+	POD_NEXT = -1, /* to the next program, whoever owns it, and then to the stack */
+	POD_ON = -2,   /* no verdict: the packet goes to its current destination */
+	/* likewise: the pod replies to itself, and tc_to_pod has to translate that */
+	POD_BACK = -3,
 	POD_DROP = 2,
 };
 
@@ -50,7 +52,7 @@ static __always_inline int pod_drop(struct __sk_buff *skb, struct packet *p, __u
 	return pod_drop_at(skb, p, reason, CT_FROM_POD);
 }
 
-/* Drops a packet for the reason that the action has, and tells its sender if somebody is to be told. */
+/* Drops a packet for the action's reason, and replies to its sender if the action says so. */
 static __noinline int pod_refuse(struct __sk_buff *skb, const struct packet *p, const struct action *a,
 				 enum ct_side side)
 {
@@ -58,7 +60,7 @@ static __noinline int pod_refuse(struct __sk_buff *skb, const struct packet *p, 
 	return a->answer == ANSWER_NONE || !tc_answer(skb, p, a) ? POD_DROP : bpf_redirect(skb->ifindex, 0);
 }
 
-/* The packet is not as it was read, which cannot be. */
+/* Drops a packet that is not what was parsed before, which cannot happen. */
 static __always_inline int pod_mistake(struct __sk_buff *skb, const struct packet *p, struct action *a,
 				       enum ct_side side)
 {
@@ -66,7 +68,7 @@ static __always_inline int pod_mistake(struct __sk_buff *skb, const struct packe
 	return pod_refuse(skb, p, a, side);
 }
 
-/* What becomes of a packet that is not to be translated here. */
+/* Returns the outcome for a packet that is not translated here. */
 static __always_inline int pod_elsewhere(const struct action *a, enum ct_side side)
 {
 	return side == CT_FROM_POD && ct_is_at(&a->to, CT_TO_POD) ? POD_BACK : POD_ON;
@@ -110,7 +112,8 @@ __noinline int pod_icmp(struct __sk_buff *skb, const struct packet *p, struct ac
 	return POD_ON;
 }
 
-/* Decides about a packet that a pod sends of which nothing is known. Not static, so the verifier walks it once. */
+/* Decides about a pod's packet of an unknown flow. Not static, so that the verifier walks it only
+ * once. */
 __noinline int pod_begin(struct __sk_buff *skb, const struct packet *p, struct action *a)
 {
 	if (!p || !a)
@@ -140,7 +143,7 @@ static __always_inline int pod_flow(struct __sk_buff *skb, const struct packet *
 	return POD_ON;
 }
 
-/* Translates what a pod sends to a service, or gets from one. */
+/* Translates what a pod sends to a service or receives from one. */
 static __always_inline int pod_translate(struct __sk_buff *skb, struct packet *p, enum ct_side side)
 {
 	struct action a = {};
@@ -159,15 +162,15 @@ static __always_inline int pod_translate(struct __sk_buff *skb, struct packet *p
 	return POD_ON;
 }
 
-/* Whether a device is one where what leaves has its address changed, if that has to be. By others the stack sends,
- * and gets what comes back too. */
+/* Reports whether a device has our programs, which masquerade where necessary. By other devices the
+ * stack sends, and it receives the replies too. */
 static __always_inline bool pod_is_served(__u32 ifindex)
 {
 	return ifindex && bpf_map_lookup_elem(&served, &ifindex);
 }
 
-/* Sends a packet out of the node. What has to be told to its sender, cut up or is for the node itself the stack
- * gets. A function, for the sake of the stack. */
+/* Sends a packet out of the node. Packets that need an ICMP error or fragmentation, or that are for
+ * the node itself, go to the stack. Not inlined, to have a stack frame of its own. */
 static __noinline int pod_leave(struct __sk_buff *skb, const struct packet *p)
 {
 	struct ct_entry way = { .saddr = p->flow.saddr, .daddr = p->flow.daddr };
@@ -180,7 +183,7 @@ static __noinline int pod_leave(struct __sk_buff *skb, const struct packet *p)
 	return pods_hop(skb, p, way.dmac, way.smac) ? bpf_redirect(way.ifindex, 0) : POD_NEXT;
 }
 
-/* What a pod answers to itself, by an address of the node. */
+/* Sends a pod's reply to itself, to an address of the node, back to the pod. */
 static __always_inline int pod_answer_itself(struct __sk_buff *skb, const struct packet *p)
 {
 	struct pod *pod = pods_at(&p->flow.saddr);
@@ -189,13 +192,13 @@ static __always_inline int pod_answer_itself(struct __sk_buff *skb, const struct
 									      : POD_NEXT;
 }
 
-/* What becomes of a packet that was to be sent to a pod. */
+/* Returns the verdict for a packet that pods_send has handled. */
 static __always_inline int pod_sent(struct __sk_buff *skb, struct packet *p, int outcome)
 {
 	return outcome == PODS_LATE ? pod_drop(skb, p, REASON_JAM) : outcome;
 }
 
-/* Sends what is for no pod to the backend that it is for, if it is for a service. */
+/* Sends a packet that is for no pod to a backend, if it is for a service. */
 static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 {
 	int outcome = pod_translate(skb, p, CT_FROM_POD);
@@ -213,23 +216,23 @@ static __noinline int pod_serve(struct __sk_buff *skb, struct packet *p)
 	return pod_sent(skb, p, pods_send(skb, p, pod, EDT_FREE));
 }
 
-/* Whether what a pod sends, and not to another pod, may be to a service or answer one. Not static, for the sake of
- * the stack that its caller has. */
+/* Reports whether a pod's packet, which is not for another pod, may be for a service or reply to
+ * one. Not static, to keep its stack out of its caller's. */
 __noinline int pod_dials(struct __sk_buff *skb, struct packet *p)
 {
 	return !p || !inside_read(skb, p) ||
 	       (inside_is_used(INSIDE_POD | INSIDE_NODE) && inside_is_known(&p->flow)) || first_frontend(p, true);
 }
 
-/* Takes the time of what a pod sends, and has those held who send to the pod. */
+/* Books the departure of a pod's packet, and slows down those who send to the pod. */
 static __always_inline __u64 pod_book(struct __sk_buff *skb, __u32 ifindex, bool is_v4)
 {
 	hold_senders(skb, ifindex, is_v4);
 	return edt_book(skb, ifindex, PACE_OUT, is_v4);
 }
 
-/* What becomes of what a pod that has a proxy sends by TCP. What a rate keeps is looked at again once it has
- * waited. */
+/* Handles a TCP packet of a pod that has a proxy. One that a rate delays is checked once more after
+ * the delay. */
 static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __u32 proxy)
 {
 	__u32 ifindex = skb->ifindex;
@@ -247,7 +250,7 @@ static __always_inline int pod_proxy(struct __sk_buff *skb, struct packet *p, __
 	return at == EDT_LATE ? pod_drop(skb, p, REASON_HORIZON) : pair_enter(skb, at, PAIR_PROXY, ifindex);
 }
 
-/* Whether what a pod sends stays on the node. */
+/* Reports whether a pod's packet stays on the node. */
 static __always_inline bool pod_is_near(const struct packet *p, const struct pod *to)
 {
 	struct addr addr = p->flow.daddr; /* as in pods_at */
@@ -255,14 +258,15 @@ static __always_inline bool pod_is_near(const struct packet *p, const struct pod
 	return to || (!p->is_v4 && sender_stays6(&addr)) || bpf_map_lookup_elem(&node_addrs, &addr);
 }
 
-/* Has what a pod sends to its node wait there. */
+/* Delays a packet from a pod to its node, on the node. */
 static __always_inline int pod_stay(struct __sk_buff *skb, __u64 at)
 {
 	return pair_enter(skb, at, skb->ingress_ifindex ? PAIR_NODE : PAIR_NETKIT, skb->ifindex);
 }
 
-/* Sends what a pod says on its link to the stack, at its time. Only what keeps neighbours known need not wait, or
- * it would wait behind all that the pod sends; but the stack carries it on if it is for somebody beyond. */
+/* Sends a pod's packet about its link to the stack at its time. Neighbor discovery and ARP need not
+ * wait: they would wait behind everything that the pod sends. They do wait if their destination is
+ * beyond the node, because the stack forwards them. */
 static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int about)
 {
 	__u64 at = EDT_FREE;
@@ -274,8 +278,8 @@ static __noinline int pod_send_near(struct __sk_buff *skb, struct packet *p, int
 	return pair_is_due(at) ? pod_stay(skb, at) : POD_NEXT;
 }
 
-/* Sends a packet of a pod to whom it is for, at its time. By a device it waits there; otherwise before it is sent
- * on, so that whoever gets it sees it come as it would have. */
+/* Sends a pod's packet to its destination at its time. If it leaves by a device it waits there.
+ * Otherwise it waits before it is sent on, so that the receiver gets it in the usual way. */
 static __always_inline int pod_send(struct __sk_buff *skb, struct packet *p, const struct pod *to)
 {
 	bool paced = cfg.pair;
@@ -329,7 +333,7 @@ int tc_from_pod(struct __sk_buff *skb)
 	return pod_send(skb, &p, pod);
 }
 
-/* Notes who sends datagrams to a pod by a device where no program does. */
+/* Notes who sends datagrams to a pod by a device without our programs. */
 static __noinline int pod_expect(struct __sk_buff *skb)
 {
 	__u32 by = skb->ingress_ifindex;
@@ -340,8 +344,9 @@ static __noinline int pod_expect(struct __sk_buff *skb)
 	return read_packet(skb, &p, 0) == PARSED_FLOW && masquerade_is_for_pod(&p);
 }
 
-/* Whether a packet keeps neighbours known, which must not wait behind all else. What comes from beyond the link has
- * fewer hops left, and what a pod sends there is for none of these addresses. */
+/* Reports whether a packet is neighbor discovery, which must not wait behind other packets. One
+ * from beyond the link has a lower hop limit, and one that a pod sends there has another kind of
+ * destination. */
 static __always_inline bool pod_is_neighbours(struct __sk_buff *skb, struct packet *p, bool sends)
 {
 	struct ipv6hdr ip6;
@@ -356,7 +361,7 @@ static __always_inline bool pod_is_neighbours(struct __sk_buff *skb, struct pack
 	return !sends || pod_is_near(p, NULL);
 }
 
-/* Has what a pod gets, or sends, wait until it may go on. */
+/* Delays what a pod receives or sends until its time. */
 static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
 {
 	bool is_v4 = skb->protocol == bpf_htons(ETH_P_IP), sends = way == PAIR_NODE;
@@ -374,7 +379,7 @@ static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
 	return pair_is_due(at) ? pair_enter(skb, at, way, ifindex) : POD_NEXT;
 }
 
-/* What the stack, or a program, has for a pod. */
+/* What the stack, or a program, sends to a pod. */
 SEC("tc")
 int tc_to_pod(struct __sk_buff *skb)
 {
@@ -387,8 +392,9 @@ int tc_to_pod(struct __sk_buff *skb)
 	return cfg.pair ? pod_wait(skb, PAIR_POD) : POD_NEXT;
 }
 
-/* At the device of a pod that is another plugin's nothing is done but to have what passes there wait, and nothing
- * is known of where it goes. Who comes after this sees it once, when it has waited. */
+/* At the device of a pod that belongs to another plugin, packets are only delayed, and nothing is
+ * known about their destinations. The programs behind this one see each packet once, after its
+ * delay. */
 static __always_inline int chained_wait(struct __sk_buff *skb, enum pair_way way)
 {
 	if (skb->mark == PAIR_DONE) {
@@ -410,8 +416,8 @@ int tc_to_chained(struct __sk_buff *skb)
 	return chained_wait(skb, PAIR_BACK);
 }
 
-/* To its proxy, from a pod that a rate keeps. Who has come or gone there meanwhile is for the pod's device to see.
- */
+/* Sends a delayed packet to its pod's proxy. If that has started or stopped meanwhile, tc_from_pod
+ * handles the packet again. */
 static __always_inline int pod_proxy_now(struct __sk_buff *skb, __u32 ifindex)
 {
 	struct pod_link *link = bpf_map_lookup_elem(&pod_links, &ifindex);
@@ -427,7 +433,7 @@ static __always_inline int pod_proxy_now(struct __sk_buff *skb, __u32 ifindex)
 				     : bpf_redirect(ifindex, BPF_F_INGRESS);
 }
 
-/* What has waited until its time, and goes on as if it had not. */
+/* Sends on a packet that has been delayed, as if it had not been. */
 SEC("tc")
 int tc_from_pair(struct __sk_buff *skb)
 {
@@ -435,7 +441,8 @@ int tc_from_pair(struct __sk_buff *skb)
 
 	skb->mark = way == PAIR_NODE || way == PAIR_BACK ? PAIR_DONE : 0;
 	bpf_skb_set_tstamp(skb, 0, BPF_SKB_TSTAMP_UNSPEC);
-	bpf_skb_change_type(skb, 0 /* PACKET_HOST */); /* whose address of the link it has is no matter here */
+	/* The destination MAC address does not matter here. */
+	bpf_skb_change_type(skb, 0 /* PACKET_HOST */);
 	switch (way) {
 	case PAIR_POD:
 		return bpf_redirect_peer(ifindex, 0);
@@ -451,7 +458,7 @@ int tc_from_pair(struct __sk_buff *skb)
 	return POD_DROP;
 }
 
-/* On its way over the loopback device: all but what is for a proxy is as it should be. */
+/* Runs as a packet leaves by the loopback device. Only IPv6 packets for a proxy need a change. */
 SEC("tc")
 int tc_to_lo(struct __sk_buff *skb)
 {
@@ -462,8 +469,8 @@ int tc_to_lo(struct __sk_buff *skb)
 	return pod_drop(skb, &p, REASON_NO_PROXY);
 }
 
-/* What begins a connection its proxy gets here, and not whoever else might listen: for the stack it is for the
- * node. */
+/* Assigns a new connection to the proxy's listener here, because any other listener could match: to
+ * the stack the packet is for the node. */
 SEC("tc")
 int tc_from_lo(struct __sk_buff *skb)
 {

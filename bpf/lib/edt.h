@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains how what a pod sends and gets is kept to a rate: each packet is given the time at which it may
- * leave, and the queue of the device that it leaves by (fq) has it wait until then. The time is given where the pod
- * is known, at its own device; it goes with the packet through the stack, past it, and into a tunnel. What leaves
- * by no device of the node's has one made for it to wait at (pair.h). */
+/* This file contains how pods' rates are enforced: each packet is given its earliest departure
+ * time, and the fq queue of the device it leaves by delays it until then. The time is set at the
+ * pod's own device, where the pod is known, and stays with the packet through the stack, past it,
+ * and into a tunnel. A packet that leaves by no device of the node is delayed at a device made for
+ * this (pair.h). */
 #pragma once
 
 #include "jumbo.h"
@@ -11,17 +12,21 @@
 #include "window.h"
 
 #define EDT_SECOND 1000000000ULL
-#define EDT_HORIZON (2 * EDT_SECOND)  /* what a pod sends is dropped if it would wait for longer */
-#define EDT_PATIENCE (EDT_SECOND / 2) /* what it gets is: its sender is elsewhere, and not held up by that */
-#define EDT_JAM (EDT_SECOND / 40)     /* senders that ask to be told of a jam are told of one as long as this */
-#define EDT_SHARES 2		      /* a pod is in, one within the other: its namespace's and the node's */
-#define EDT_BURST (EDT_SECOND / 50)   /* of the time in which it sent nothing, a pod may make up for so much */
+#define EDT_HORIZON (2 * EDT_SECOND) /* a sent packet is dropped if it would wait longer */
+/* the same for a received packet: its sender is elsewhere and not slowed down by the wait */
+#define EDT_PATIENCE (EDT_SECOND / 2)
+/* a wait as long as this is signaled to senders that support ECN */
+#define EDT_JAM (EDT_SECOND / 40)
+/* the shares that contain a pod, nested: its namespace's and the node's */
+#define EDT_SHARES 2
+#define EDT_BURST (EDT_SECOND / 50) /* how much unused time an idle pod may make up for */
 
-/* Departures are counted in sixteenths of a nanosecond: a small packet takes 51.2 ns of 10 Gbit/s. */
+/* Departure times are counted in sixteenths of a nanosecond: at 10 Gbit/s a small packet takes 51.2
+ * ns. */
 #define EDT_SHIFT 4
 
-/* Where the header after that of IP is, and of what. Options of IPv6 may be before it, such as what says the length
- * of a packet that is larger than its header can say (jumbo.h). Zero: the packet has no such header. */
+/* Returns the offset of the header behind the IP header, and its protocol. Options of IPv6 may be
+ * before it, such as the length of a jumbogram (jumbo.h). Zero: the packet has no such header. */
 static __always_inline __u32 edt_transport(struct __sk_buff *skb, bool is_v4, __u8 *proto)
 {
 	__u32 off = sizeof(struct ethhdr);
@@ -41,8 +46,8 @@ static __always_inline __u32 edt_transport(struct __sk_buff *skb, bool is_v4, __
 	return off + (hop[1] + 1) * 8;
 }
 
-/* The bytes on the wire of a packet, or of the pieces that it will be cut into, of which each has the headers. What
- * says the length of one that is larger than the header of IPv6 can say is on no wire. */
+/* Returns the bytes that a packet takes on the wire: if it is merged, each of its segments has all
+ * headers. The jumbogram header is never on the wire. */
 static __always_inline __u32 edt_wire_len(struct __sk_buff *skb, bool is_v4)
 {
 	__u32 size = skb->gso_size, len = skb->len, off, headers;
@@ -62,9 +67,10 @@ static __always_inline __u32 edt_wire_len(struct __sk_buff *skb, bool is_v4)
 	return len > headers ? len + (len - headers - 1) / size * headers : len;
 }
 
-/* Takes so many bytes of a pod's time, and returns from when that was: zero if it is too far ahead. Nobody waits
- * for anybody: of two processors that find a pod idle for long one says from when its time counts again, and the
- * other's bytes come after those of the first, or as long before them as their clocks differ. */
+/* Takes the time for `bytes` from a pod and returns when it begins, or zero if that is too far
+ * ahead. No CPU waits for another. Of two CPUs that find a pod idle for long, one advances its
+ * time, and the bytes of the other come after those of the first, or before them by as much as
+ * their clocks differ. */
 static __always_inline __u64 edt_take(struct pod_pace *pace, __u64 rate, __u64 bytes, __u64 now, __u64 longest)
 {
 	__u64 next = *(volatile __u64 *)&pace->next, least = (now - EDT_BURST) << EDT_SHIFT;
@@ -76,13 +82,14 @@ static __always_inline __u64 edt_take(struct pod_pace *pace, __u64 rate, __u64 b
 	return __sync_fetch_and_add(&pace->next, (bytes << EDT_SHIFT) * EDT_SECOND / rate) >> EDT_SHIFT;
 }
 
-/* What a pod's packet is told beside a time. */
+/* The departure times with a special meaning. */
 enum {
-	EDT_FREE = 0, /* no rate keeps it */
-	EDT_LATE = 1, /* it would have to wait for too long */
+	EDT_FREE = 0, /* no rate applies */
+	EDT_LATE = 1, /* it would have to wait too long */
 };
 
-/* Where it is what a pod with a rate has sent, or got, so far: one row for all of its devices. */
+/* Returns the account of what a pod with a rate has sent or received so far: one for all of its
+ * devices. */
 static __always_inline struct pod_pace *edt_pace(const struct pod_rate *limit, __u32 ifindex, __u32 kind)
 {
 	__u32 of = *(volatile __u32 *)&limit->pace;
@@ -96,7 +103,7 @@ static __always_inline bool edt_limits(__u32 ifindex)
 	return bpf_map_lookup_elem(&pod_rates, &ifindex);
 }
 
-/* Takes a packet's time from what has so many bytes a second, and counts it. */
+/* Takes the time for a packet from an account with a rate, and counts the packet. */
 static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, __u64 bytes, __u64 now, __u64 longest)
 {
 	__u64 at;
@@ -112,8 +119,8 @@ static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, __u64 by
 	return at;
 }
 
-/* How long a packet may wait for what its pod shares with others. The more they have waiting, the fewer of them are
- * let in, and those who come first the last. */
+/* How long a packet may wait for a share. The fuller the share's queue, the fewer classes it still
+ * admits; pods of the highest class are rejected last. */
 static __always_inline __u64 edt_patience(__u32 class)
 {
 	return class == CLASS_GUARANTEED   ? EDT_HORIZON
@@ -121,7 +128,7 @@ static __always_inline __u64 edt_patience(__u32 class)
 					   : EDT_SECOND / 4;
 }
 
-/* Takes a packet's time from all that its pod shares with others, and returns the latest, or `at`. */
+/* Takes the time for a packet from every share of its pod, and returns the latest time, or `at`. */
 static __always_inline __u64 edt_share(const struct pod_rate *limit, __u64 bytes, __u64 now, __u64 at)
 {
 	__u64 id = limit->share, then;
@@ -140,15 +147,16 @@ static __always_inline __u64 edt_share(const struct pod_rate *limit, __u64 bytes
 	return at;
 }
 
-/* Has fq prefer the packets of some pods to those of others: it has three bands, by these numbers if nobody has
- * changed that. */
+/* Lets fq prefer the packets of some pods: by default it maps these priorities to its three
+ * bands. */
 static __always_inline void edt_prefer(struct __sk_buff *skb, __u32 class)
 {
 	if (class != CLASS_BURSTABLE)
 		skb->priority = class == CLASS_GUARANTEED ? 6 : 2;
 }
 
-/* Takes a packet's time from a pod's, in one direction, and returns when that is. */
+/* Takes the time for a packet from its pod's account for one direction, and returns its departure
+ * time. */
 static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kind, bool is_v4)
 {
 	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
@@ -176,8 +184,8 @@ static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kin
 	return at;
 }
 
-/* Gives a packet the time at which it may leave by a device, if that is yet to come. A socket that paces itself has
- * given it one that may be later. */
+/* Sets the earliest departure time of a packet, if it is in the future. A socket that paces itself
+ * may have set a later one. */
 static __always_inline void edt_stamp(struct __sk_buff *skb, __u64 at)
 {
 	if (skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO && skb->tstamp > at)

@@ -1,33 +1,39 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* This file contains the way that what is kept to a rate takes if it stays on the node. No queue of a device is on
- * the way of a packet from a pod to another, or to the node itself. So there is a pair of devices that are each
- * other's wire: a packet waits in the queue of the one, and as it comes out of the other it goes on to where it
- * would have gone. Its mark says where that is. Nothing else is at these devices: they have no address, and no pod
- * can send there or set a mark. */
+/* This file contains how packets with a rate are delayed if they stay on the node, since no
+ * device's queue is on the way between pods, or from a pod to the node itself. For these there is a
+ * pair of devices that are each other's peer: a packet waits in the queue of one, and when it comes
+ * out of the other it continues to where it would have gone. Its mark says where. Nothing else uses
+ * these devices: they have no address, and no pod can send there or set a mark. */
 #pragma once
 
 #include "packetcfg.h"
 #include "edt.h"
 
-/* Where a packet goes, in the upper bits of its mark; below them is an interface. */
+/* Where a packet goes, in the upper bits of its mark; the lower bits are an interface index. */
 enum pair_way {
-	PAIR_POD = 1U << 28,	/* to the other end of it, a pod's */
-	PAIR_DEVICE = 2U << 28, /* the same by the device, where tc_to_pod has something to translate */
-	PAIR_NODE = 3U << 28,	/* to the stack, from the device of the pod that has sent it */
-	PAIR_NETKIT = 4U << 28, /* the same, from a netkit: nothing there looks at it again */
-	PAIR_PROXY = 5U << 28,	/* to the proxy of the pod that has sent it */
-	PAIR_BACK = 6U << 28,	/* on by the device that is another plugin's, as if it had not waited */
+	PAIR_POD = 1U << 28, /* to the peer of the interface, a pod's */
+	/* the same by the interface itself, because tc_to_pod has to translate it */
+	PAIR_DEVICE = 2U << 28,
+	/* to the stack, as if coming from the interface of the pod that sent it */
+	PAIR_NODE = 3U << 28,
+	/* the same from a netkit interface, where no program sees it again */
+	PAIR_NETKIT = 4U << 28,
+	PAIR_PROXY = 5U << 28, /* to the proxy of the pod that sent it */
+	/* on by the interface, which is another plugin's, as if it had not waited */
+	PAIR_BACK = 6U << 28,
 	PAIR_WAYS = 15U << 28,
-	PAIR_DONE = PAIR_WAYS, /* what comes from a pod's device once more */
+	PAIR_DONE = PAIR_WAYS, /* when it comes from a pod's device once more */
 };
 
-/* Whether a packet has to wait. One whose time is long past has nobody before it who still does. */
+/* Reports whether a packet has to wait. If its time is well past, no earlier packet still waits, so
+ * it cannot overtake one. */
 static __always_inline bool pair_is_due(__u64 at)
 {
 	return at > EDT_LATE && at + EDT_BURST / 4 > bpf_ktime_get_ns();
 }
 
-/* Has a packet wait until its time. An interface that does not fit into a mark no node ever had. */
+/* Delays a packet until its time. No node has ever had an interface index too large for the
+ * mark. */
 static __always_inline int pair_enter(struct __sk_buff *skb, __u64 at, __u32 way, __u32 ifindex)
 {
 	skb->mark = way | (ifindex & ~PAIR_WAYS);
