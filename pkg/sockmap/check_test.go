@@ -19,7 +19,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(rig.Main(m, nil)) }
 
-// What the agent says to itself goes past TCP as what others say does, and where that is not what was said everything goes by TCP.
+// The agent's own connection bypasses TCP like any other. If its data is corrupted, everything uses
+// TCP.
 func TestCheck(t *testing.T) {
 	rig.Root(t)
 	for _, c := range []struct{ how, want string }{
@@ -30,21 +31,21 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(c.how, func(t *testing.T) {
 			if got, err := checked(rig.BPFFS(t), c.how); err != nil || got != c.want {
-				t.Errorf("%s, %v, and should be %s", got, err, c.want)
+				t.Errorf("%s, %v, want %s", got, err, c.want)
 			}
 		})
 	}
 }
 
-// tampers have programs do something else than they should.
+// tampers return changes that break the programs in one way each.
 func tampers() map[string]func(*ebpf.CollectionSpec) {
 	return map[string]func(*ebpf.CollectionSpec){
-		"refusing": func(spec *ebpf.CollectionSpec) { // messages that go past TCP come to nobody
+		"refusing": func(spec *ebpf.CollectionSpec) { // messages that bypass TCP are lost
 			spec.Programs[bpf.SockmapProgSockmapMessage].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
 		},
-		"hiding": func(spec *ebpf.CollectionSpec) { // half of a message is said to be all
+		"hiding": func(spec *ebpf.CollectionSpec) { // the first byte of every message is lost
 			program := spec.Programs[bpf.SockmapProgSockmapMessage]
-			first := &program.Instructions[0] // which says where the program begins
+			first := &program.Instructions[0] // its metadata marks the beginning of the program
 			begin := asm.Mov.Reg(asm.R6, asm.R1).WithMetadata(first.Metadata)
 			*first = first.WithMetadata(asm.Metadata{})
 			program.Instructions = append(asm.Instructions{
@@ -52,7 +53,7 @@ func tampers() map[string]func(*ebpf.CollectionSpec) {
 				asm.FnMsgPopData.Call(), asm.Mov.Reg(asm.R1, asm.R6),
 			}, program.Instructions...)
 		},
-		"passing": func(spec *ebpf.CollectionSpec) { // nothing goes past TCP
+		"passing": func(spec *ebpf.CollectionSpec) { // nothing bypasses TCP
 			spec.Programs[bpf.SockmapProgSockmapMessage].Instructions = asm.Instructions{asm.Mov.Imm(asm.R0, 1), asm.Return()}
 		},
 		"refusing IPv6": func(spec *ebpf.CollectionSpec) {
@@ -71,11 +72,11 @@ func tampers() map[string]func(*ebpf.CollectionSpec) {
 	}
 }
 
-// A kernel is not taken for fit on which anything comes to something else.
+// Prove accepts no kernel on which anything goes wrong.
 func TestProveFindsFaults(t *testing.T) {
 	rig.Root(t)
 	for how, want := range map[string]string{
-		"as it is": "", "refusing": "send: ", "refusing IPv6": "send: ", "hiding": "bytes came", "passing": "lets nothing go past TCP", "staying": "sockets do not leave",
+		"as it is": "", "refusing": "send: ", "refusing IPv6": "send: ", "hiding": "bytes came", "passing": "lets nothing bypass TCP", "staying": "sockets did not leave",
 	} {
 		err := Config{Limits: DefaultLimits(), tamper: tampers()[how]}.prove()
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
@@ -84,7 +85,7 @@ func TestProveFindsFaults(t *testing.T) {
 	}
 }
 
-// checked makes a check with programs that do something else than they should.
+// checked makes a check with broken programs.
 func checked(bpffs, how string) (got string, err error) {
 	s, err := Open(Config{BPFFS: bpffs, Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler), tamper: tampers()[how]})
 	if err != nil {
@@ -114,7 +115,7 @@ func checked(bpffs, how string) (got string, err error) {
 	if err != nil {
 		return "", err
 	}
-	_ = s.Check(ctx, netns) // what it returns is in Checked too
+	_ = s.Check(ctx, netns) // Checked has the error too
 	c := s.Checked()
 	rules, err := s.now.rules()
 	if err != nil {

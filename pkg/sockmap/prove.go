@@ -14,20 +14,21 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Prove returns why connections may not go past TCP on this kernel; nil if they may. It has two ends do all that programs do, in a network namespace that
-// is gone when it returns, over maps of its own. That takes what a privileged process may do.
+// Prove returns why connections cannot bypass TCP on this kernel, or nil if they can. It exercises
+// everything the programs do with connections of its own, over maps of its own, in a network
+// namespace that is gone when it returns. It needs privileges.
 func Prove(limits Limits) error { return Config{Limits: limits}.prove() }
 
 func (c Config) prove() error {
 	result := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and the thread ends with this: it is not where it was
+		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine: it is in another namespace
 		result <- c.proveHere()
 	}()
 	return <-result
 }
 
-// proof is what the kernel is tried with.
+// proof is one run of Prove.
 type proof struct {
 	*generation
 	listening int
@@ -37,14 +38,14 @@ type proof struct {
 
 func (c Config) proveHere() (err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("whether the kernel is fit could not be tried: make a network namespace: %w", err)
+		return fmt.Errorf("cannot try the kernel: create a network namespace: %w", err)
 	}
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
 		err = netlink.LinkSetUp(lo)
 	}
 	if err != nil {
-		return fmt.Errorf("whether the kernel is fit could not be tried: use loopback: %w", err)
+		return fmt.Errorf("cannot try the kernel: set up loopback: %w", err)
 	}
 	p := &proof{limits: c.Limits}
 	if p.generation, err = c.loadProof(); err != nil {
@@ -61,7 +62,7 @@ func (c Config) proveHere() (err error) {
 	for _, at := range loopbacks() {
 		err := p.runAt(at)
 		if _, six := at.(*unix.SockaddrInet6); six && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EADDRNOTAVAIL)) {
-			continue // the node does without that family
+			continue // the node has that family disabled
 		}
 		if err != nil {
 			return err
@@ -78,18 +79,18 @@ func netnsCookie() (uint64, error) {
 	defer unix.Close(fd)
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {
-		return 0, fmt.Errorf("ask for the number of a network namespace: %w", err)
+		return 0, fmt.Errorf("read the cookie of a network namespace: %w", err)
 	}
 	return cookie, nil
 }
 
-// runAt makes the trials by one family.
+// runAt runs the trials with one address family.
 func (p *proof) runAt(at unix.Sockaddr) (err error) {
 	if p.listening, p.at, err = listen(at); err != nil {
 		return err
 	}
 	defer unix.Close(p.listening)
-	if err := p.setOn(true); err != nil { // the trials of the family before end with that off
+	if err := p.setOn(true); err != nil { // the trials of the previous family end with it off
 		return err
 	}
 	return p.run()
@@ -102,7 +103,7 @@ func (c Config) loadProof() (*generation, error) {
 	}
 	loaded, err := ebpf.NewCollection(spec)
 	if err != nil {
-		return nil, fmt.Errorf("the kernel does not take the programs: %w", err)
+		return nil, fmt.Errorf("the kernel rejects the programs: %w", err)
 	}
 	defer loaded.Close()
 	g, err := empty("", loaded)
@@ -115,17 +116,17 @@ func (c Config) loadProof() (*generation, error) {
 	return g, nil
 }
 
-// run lets connections live and end.
+// run runs all trials.
 func (p *proof) run() error {
 	for _, trial := range []struct {
 		name string
 		do   func(*exercise) error
 	}{
-		{"a megabyte each way, past TCP and by it", func(e *exercise) error { return e.alternate() }},
+		{"a megabyte each way, over both paths", func(e *exercise) error { return e.alternate() }},
 		{"a reader that does not read", p.hoard},
-		{"the end of one direction", func(e *exercise) error { return e.endHalf() }},
-		{"the end behind what was sent", func(e *exercise) error { return e.endAtOnce() }},
-		{"the end of who has not read", func(e *exercise) error { return e.endUnread() }},
+		{"shutting down one direction", func(e *exercise) error { return e.endHalf() }},
+		{"closing right after sending", func(e *exercise) error { return e.endAtOnce() }},
+		{"closing with unread data", func(e *exercise) error { return e.endUnread() }},
 		{"leaving the map", p.leave},
 	} {
 		if err := p.try(trial.do); err != nil {
@@ -135,7 +136,7 @@ func (p *proof) run() error {
 	return nil
 }
 
-// try lets a connection come to go past TCP, and does something with it.
+// try makes a connection bypass TCP, and does something with it.
 func (p *proof) try(do func(*exercise) error) error {
 	e, err := connect(p.listening, p.at)
 	if err != nil {
@@ -156,7 +157,7 @@ func (p *proof) try(do func(*exercise) error) error {
 		return err
 	}
 	if len(list) != 1 || list[0].State != "short" || list[0].Redirected[0] == 0 || list[0].Redirected[1] == 0 {
-		return fmt.Errorf("the kernel lets nothing go past TCP: %+v", list)
+		return fmt.Errorf("the kernel lets nothing bypass TCP: %+v", list)
 	}
 	if err := do(&e); err != nil {
 		return err
@@ -166,7 +167,8 @@ func (p *proof) try(do func(*exercise) error) error {
 	return p.gone()
 }
 
-// gone waits for the connection's row and sockets to be gone: who ends a connection last does so after the other.
+// gone waits until the connection's row and sockets are gone: the kernel destroys the second end a
+// little after the first.
 func (p *proof) gone() error {
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		list, err := p.pairs()
@@ -181,12 +183,12 @@ func (p *proof) gone() error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("%d rows and %d sockets stay when connections have ended", len(list), sockets)
+			return fmt.Errorf("%d rows and %d sockets are left after connections have ended", len(list), sockets)
 		}
 	}
 }
 
-// hoard holds that no more waits past TCP than may.
+// hoard checks that no more data than the budget waits past TCP.
 func (p *proof) hoard(e *exercise) error {
 	before, err := p.pairs()
 	if err != nil {
@@ -200,12 +202,12 @@ func (p *proof) hoard(e *exercise) error {
 		return err
 	}
 	if waited := after[0].Redirected[0] - before[0].Redirected[0]; waited > 2*uint64(p.limits.Budget) {
-		return fmt.Errorf("%d bytes waited past TCP where %d may", waited, p.limits.Budget)
+		return fmt.Errorf("%d bytes waited past TCP, at most %d may", waited, p.limits.Budget)
 	}
 	return e.converse(10, 100)
 }
 
-// leave takes both ends out of the map, with something that one has not read.
+// leave takes both ends out of the map while one has unread data.
 func (p *proof) leave(e *exercise) error {
 	message := pattern(7, 5000)
 	if _, err := unix.Write(e.client, message); err != nil {
@@ -220,10 +222,10 @@ func (p *proof) leave(e *exercise) error {
 		}
 	}
 	if n, err := p.sockets(); err != nil || n == 0 {
-		return errors.Join(err, errors.New("sockets leave with what they have not read"))
+		return errors.Join(err, errors.New("sockets left with unread data"))
 	}
 	if err := expect(e.server, message); err != nil {
-		return fmt.Errorf("what waited past TCP: %w", err)
+		return fmt.Errorf("read data that waited past TCP: %w", err)
 	}
 	if err := e.converse(3, 100); err != nil {
 		return err
@@ -234,7 +236,7 @@ func (p *proof) leave(e *exercise) error {
 		}
 	}
 	if n, err := p.sockets(); err != nil || n != 0 {
-		return errors.Join(err, fmt.Errorf("%d sockets do not leave", n))
+		return errors.Join(err, fmt.Errorf("%d sockets did not leave", n))
 	}
 	return e.converse(3, 100)
 }
