@@ -12,30 +12,31 @@ import (
 )
 
 const (
-	// checkRule is the rule of connections that the agent makes to itself.
+	// checkRule is the rule that admits the agent's connections to itself.
 	checkRule = 1 << 63
-	// checkEvery is how often it does.
+	// checkEvery is the time between checks.
 	checkEvery = 10 * time.Minute
-	// checkRetry is for one that could not be made.
+	// checkRetry is the time to the next check if one could not be made.
 	checkRetry = time.Minute
 )
 
-// wrong is what a check found.
+// wrong wraps a fault that a check found.
 type wrong struct{ error }
 
 func (w wrong) Unwrap() error { return w.error }
 
-// Checked is what the checks of what goes past TCP came to.
+// Checked is the result of the checks so far.
 type Checked struct {
-	Last   time.Time // when one was made
+	Last   time.Time // time of the last completed check
 	Passed uint64
 	Failed uint64
-	Fault  string // why all goes by TCP since; empty if nothing was wrong
-	Unable string // why the last one could not be made; empty if it could
+	Fault  string // why everything has used TCP since; empty if nothing was wrong
+	Unable string // why the last check could not be made; empty if it could
 }
 
-// Check has a connection of the agent's own go past TCP, by the programs and the maps that serve everybody, and compares all that comes. Who finds anything
-// wrong has everybody go by TCP, until another agent starts.
+// Check makes a connection of the agent's own bypass TCP, with the programs and maps that serve all
+// connections, and verifies all data that arrives. If it finds anything wrong, it switches
+// everything to TCP until another agent starts.
 func (s *Sockmap) Check(ctx context.Context, netns uint64) error {
 	err := s.check(ctx, netns)
 	var found wrong
@@ -61,7 +62,7 @@ func (s *Sockmap) Check(ctx context.Context, netns uint64) error {
 
 func (s *Sockmap) check(ctx context.Context, netns uint64) error {
 	if state, err := s.State(); err != nil || state.Held {
-		return errors.Join(err, errors.New("an operator has everything go by TCP"))
+		return errors.Join(err, errors.New("an operator makes all connections use TCP"))
 	}
 	listening, at, err := listener()
 	if err != nil {
@@ -72,7 +73,8 @@ func (s *Sockmap) check(ctx context.Context, netns uint64) error {
 	if err := s.setOwn(map[Place]Rules{{Netns: netns}: {From: checkRule}, {Netns: netns, Port: port}: {To: checkRule}}); err != nil {
 		return err
 	}
-	defer func() { _ = s.setOwn(nil) }() // it is set again whenever rules are
+	// Nothing is lost if this fails: rules are written again whenever they change.
+	defer func() { _ = s.setOwn(nil) }()
 	for _, end := range []func(*exercise) error{
 		func(e *exercise) error { return errors.Join(e.alternate(), e.endHalf()) },
 		func(e *exercise) error {
@@ -89,7 +91,7 @@ func (s *Sockmap) check(ctx context.Context, netns uint64) error {
 	return nil
 }
 
-// checkOne has a connection go past TCP and end.
+// checkOne makes one connection bypass TCP, and ends it.
 func (s *Sockmap) checkOne(ctx context.Context, listening int, at unix.Sockaddr, end func(*exercise) error) error {
 	e, err := connect(listening, at)
 	if err != nil {
@@ -115,7 +117,7 @@ func (s *Sockmap) checkOne(ctx context.Context, listening int, at unix.Sockaddr,
 			break
 		}
 		if p.Exclusion != "" || time.Now().After(until) {
-			return fmt.Errorf("the agent's own connection does not go past TCP: it is %s %s", p.State, p.Exclusion)
+			return fmt.Errorf("the agent's own connection does not bypass TCP: it is %s %s", p.State, p.Exclusion)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -128,7 +130,7 @@ func (s *Sockmap) checkOne(ctx context.Context, listening int, at unix.Sockaddr,
 	return nil
 }
 
-// find returns a connection by its client; nil if there is none.
+// find returns the connection of a client, or nil if there is none.
 func (s *Sockmap) find(client netip.AddrPort) (*Pair, error) {
 	list, err := s.Pairs()
 	if err != nil {
@@ -154,7 +156,7 @@ func addrPortOf(at unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// RunChecks makes a check now and then, until the context ends or one finds something wrong.
+// RunChecks makes checks at intervals, until the context ends or one finds something wrong.
 func (s *Sockmap) RunChecks(ctx context.Context, netns uint64) error {
 	for {
 		every := checkEvery
@@ -162,10 +164,11 @@ func (s *Sockmap) RunChecks(ctx context.Context, netns uint64) error {
 		var found wrong
 		switch {
 		case errors.As(err, &found):
-			s.cfg.Log.Error("what goes past TCP is not what was sent: everything goes by TCP until the agent starts again", "error", err)
+			s.cfg.Log.Error("data that bypassed TCP was corrupted or lost: all connections use TCP until the agent restarts",
+				"error", err)
 			return nil
 		case err != nil && ctx.Err() == nil:
-			s.cfg.Log.Debug("what goes past TCP could not be checked", "error", err)
+			s.cfg.Log.Debug("cannot check connections that bypass TCP", "error", err)
 			every = checkRetry
 		}
 		select {
@@ -176,7 +179,7 @@ func (s *Sockmap) RunChecks(ctx context.Context, netns uint64) error {
 	}
 }
 
-// Checked returns what the checks came to.
+// Checked returns the result of the checks so far.
 func (s *Sockmap) Checked() Checked {
 	s.mu.Lock()
 	defer s.mu.Unlock()

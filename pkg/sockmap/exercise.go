@@ -9,23 +9,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// patience is how long anything between two sockets of one process may take.
+// patience limits every wait between two sockets of this process.
 const patience = 5 * time.Second
 
-// toBeSeen is how many messages each end has to have got before it is noted.
+// toBeSeen is how many messages each end must have received before it is noted.
 const toBeSeen = 4
 
-// exercise is a connection of which this process has both ends, neither of which makes it wait.
+// exercise is a connection with both ends in this process, both nonblocking.
 type exercise struct {
 	client, server int
 }
 
-// loopbacks are where a process can speak to itself.
+// loopbacks returns the addresses at which a process can connect to itself.
 func loopbacks() []unix.Sockaddr {
 	return []unix.Sockaddr{&unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}, &unix.SockaddrInet6{Addr: [16]byte{15: 1}}}
 }
 
-// listener is a socket on loopback to connect to, of either family.
+// listener opens a listening socket on loopback, of either family.
 func listener() (fd int, at unix.Sockaddr, err error) {
 	for _, loopback := range loopbacks() {
 		if fd, at, err = listen(loopback); err == nil {
@@ -35,7 +35,7 @@ func listener() (fd int, at unix.Sockaddr, err error) {
 	return -1, nil, err
 }
 
-// listen opens a socket to connect to, and returns where that is.
+// listen opens a listening socket and returns the address it is bound to.
 func listen(at unix.Sockaddr) (fd int, bound unix.Sockaddr, err error) {
 	family := unix.AF_INET
 	if _, ok := at.(*unix.SockaddrInet6); ok {
@@ -88,7 +88,7 @@ func (e exercise) close() {
 	}
 }
 
-// waitFor waits until something can be done with a socket.
+// waitFor waits until a socket is ready for some events.
 func waitFor(fd int, events int16) error {
 	for end := time.Now().Add(patience); ; {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: events}}
@@ -98,14 +98,14 @@ func waitFor(fd int, events int16) error {
 		case err != nil:
 			return err
 		case n == 0:
-			return errors.New("nothing comes")
+			return errors.New("timed out")
 		default:
 			return nil
 		}
 	}
 }
 
-// pattern is what is said: bytes that tell where they belong.
+// pattern returns a message whose bytes depend on their position and on the seed.
 func pattern(seed, size int) []byte {
 	message := make([]byte, size)
 	for i := range message {
@@ -114,7 +114,7 @@ func pattern(seed, size int) []byte {
 	return message
 }
 
-// say has one end send a message and the other read it, and compares what came.
+// say sends a message from one end, reads it at the other, and compares the two.
 func say(from, to int, message []byte) error {
 	got := make([]byte, 0, len(message)+1)
 	piece := make([]byte, 64<<10)
@@ -135,7 +135,7 @@ func say(from, to int, message []byte) error {
 		got = append(got, piece[:max(n, 0)]...)
 		if idle && n <= 0 {
 			if time.Now().After(end) {
-				return fmt.Errorf("%d of %d bytes came: nothing comes", len(got), len(message))
+				return fmt.Errorf("%d of %d bytes came: timed out", len(got), len(message))
 			}
 			if _, err := unix.Poll([]unix.PollFd{{Fd: int32(to), Events: unix.POLLIN}}, 10); err != nil && !errors.Is(err, unix.EINTR) {
 				return err
@@ -155,20 +155,21 @@ var (
 
 func again(err error) bool { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) }
 
-// converse has the ends take turns.
+// converse makes the ends take turns.
 func (e exercise) converse(times, size int) error {
 	for i := range times {
 		if err := say(e.client, e.server, pattern(i, size)); err != nil {
 			return fmt.Errorf("request %d of %d bytes: %w", i, size, err)
 		}
 		if err := say(e.server, e.client, pattern(i+1, size)); err != nil {
-			return fmt.Errorf("answer %d of %d bytes: %w", i, size, err)
+			return fmt.Errorf("reply %d of %d bytes: %w", i, size, err)
 		}
 	}
 	return nil
 }
 
-// alternate sends a megabyte each way in messages of all sizes, so many in a row that some go past TCP and some by it.
+// alternate sends a megabyte each way in messages of all sizes, so many in a row that some bypass
+// TCP and some do not.
 func (e exercise) alternate() error {
 	message := pattern(5, 1<<20)
 	for _, way := range [][2]int{{e.client, e.server}, {e.server, e.client}} {
@@ -180,7 +181,7 @@ func (e exercise) alternate() error {
 			at = end
 		}
 	}
-	// And unread until all is said, so that what goes either way waits at once.
+	// Then messages that are all sent before any is read, so that data waits on both paths at once.
 	for i := range 40 {
 		if _, err := unix.Write(e.client, pattern(i, 500)); err != nil {
 			return fmt.Errorf("send: %w", err)
@@ -194,7 +195,7 @@ func (e exercise) alternate() error {
 	return nil
 }
 
-// expect reads a message that has been sent.
+// expect reads a message that has been sent, and compares it.
 func expect(fd int, message []byte) error {
 	got := make([]byte, len(message))
 	for at := 0; at < len(got); {
@@ -216,10 +217,10 @@ func expect(fd int, message []byte) error {
 	return nil
 }
 
-// expectEnd reads until the end, at which nothing more may come.
+// expectEnd reads the end of the connection, before which no more data may arrive.
 func expectEnd(fd int) error {
 	if err := waitFor(fd, unix.POLLIN); err != nil {
-		return fmt.Errorf("the end of the connection: %w", err)
+		return fmt.Errorf("wait for the end of the connection: %w", err)
 	}
 	n, err := unix.Read(fd, make([]byte, 1))
 	if n > 0 {
@@ -228,7 +229,8 @@ func expectEnd(fd int) error {
 	return err
 }
 
-// hoard sends to who does not read until it has to wait, and returns how much it could send. Then all of it is read.
+// hoard sends without a reader until sending would block, and returns how much it could send. Then
+// it reads everything.
 func (e exercise) hoard(most int) (sent int, err error) {
 	piece := pattern(3, 8<<10)
 	for sent < most {
@@ -244,17 +246,18 @@ func (e exercise) hoard(most int) (sent int, err error) {
 		}
 	}
 	if sent >= most {
-		return sent, fmt.Errorf("%d bytes could be sent to who does not read", sent)
+		return sent, fmt.Errorf("%d bytes could be sent to an end that does not read", sent)
 	}
 	for at := 0; at < sent; at += len(piece) {
 		if err := expect(e.server, piece[:min(len(piece), sent-at)]); err != nil {
-			return sent, fmt.Errorf("%d of %d bytes that waited: %w", at, sent, err)
+			return sent, fmt.Errorf("read waiting data, after %d of %d bytes: %w", at, sent, err)
 		}
 	}
 	return sent, nil
 }
 
-// endHalf has the client say its last word, which is still read, and the server answer it.
+// endHalf sends a last message and shuts down the client's direction. The server still reads the
+// message and replies.
 func (e exercise) endHalf() error {
 	last := pattern(9, 3000)
 	if _, err := unix.Write(e.client, last); err != nil {
@@ -267,7 +270,7 @@ func (e exercise) endHalf() error {
 		return err
 	}
 	if err := say(e.server, e.client, pattern(10, 3000)); err != nil {
-		return fmt.Errorf("an answer after the client's end: %w", err)
+		return fmt.Errorf("reply after the client's end: %w", err)
 	}
 	if err := unix.Shutdown(e.server, unix.SHUT_WR); err != nil {
 		return fmt.Errorf("shut down: %w", err)
@@ -275,7 +278,7 @@ func (e exercise) endHalf() error {
 	return expectEnd(e.client)
 }
 
-// endAtOnce has the client close behind what it has sent.
+// endAtOnce closes the client right after it has sent a message.
 func (e *exercise) endAtOnce() error {
 	last := pattern(11, 3000)
 	if _, err := unix.Write(e.client, last); err != nil {
@@ -286,7 +289,8 @@ func (e *exercise) endAtOnce() error {
 	return errors.Join(expect(e.server, last), expectEnd(e.server))
 }
 
-// endUnread has the server go away, as one that is killed, with something that it has not read. The client hears of it.
+// endUnread closes the server while it has unread data, as if it had been killed. The client must
+// notice.
 func (e *exercise) endUnread() error {
 	if _, err := unix.Write(e.client, pattern(12, 3000)); err != nil {
 		return fmt.Errorf("send: %w", err)

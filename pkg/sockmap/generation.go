@@ -18,12 +18,13 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// generation is one set of maps with the programs over them, all of it pinned in one directory. It is never changed: other programs, or the same with
-// other settings, are another generation. Sockets stay in that in which they are, so each outlives its agent until it has none left.
+// generation is one set of maps with the programs that use them, all pinned in one directory. It is
+// never changed: other programs, or the same with other settings, are another generation. Sockets
+// stay in the generation they are in, so it outlives its agent until it has no sockets left.
 type generation struct {
 	dir   string
 	maps  map[string]*ebpf.Map
-	links map[string]link.Link // what traffic runs
+	links map[string]link.Link // attached to tracepoints
 	iters map[string]*link.Iter
 }
 
@@ -53,7 +54,8 @@ func tracing() []string { return []string{forgetLink, readLink} }
 
 func (g *generation) pin(name string) string { return filepath.Join(g.dir, name) }
 
-// open opens the pins of a generation, whatever a version has of them, and requires those by which any is emptied.
+// open opens whatever pins a generation has, which may be of another version, and requires those
+// needed to empty it.
 func open(dir string) (g *generation, err error) {
 	g = &generation{dir: dir, maps: map[string]*ebpf.Map{}, links: map[string]link.Link{}, iters: map[string]*link.Iter{}}
 	defer func() {
@@ -71,7 +73,7 @@ func open(dir string) (g *generation, err error) {
 		}
 	}
 	if g.maps[controlMap] == nil || g.maps[socksMap] == nil || g.iters[sweepIter] == nil {
-		return g, fmt.Errorf("there are not all of %s, %s and %s", controlMap, socksMap, sweepIter)
+		return g, fmt.Errorf("one of %s, %s and %s is missing", controlMap, socksMap, sweepIter)
 	}
 	return g, nil
 }
@@ -94,7 +96,8 @@ func (g *generation) load(name string) error {
 	return nil
 }
 
-// attach puts loaded programs in force, the one that notes connections last: what is noted has to be forgotten when it ends.
+// attach attaches loaded programs. The one that notes connections comes last, because ends must be
+// forgotten once they are noted.
 func (g *generation) attach(loaded *ebpf.Collection) error {
 	err := link.RawAttachProgram(link.RawAttachProgramOptions{
 		Target: g.maps[socksMap].FD(), Program: loaded.Programs[bpf.SockmapProgSockmapMessage], Attach: ebpf.AttachSkMsgVerdict,
@@ -118,7 +121,8 @@ func (g *generation) attach(loaded *ebpf.Collection) error {
 	return nil
 }
 
-// pinAll pins everything in a new directory, which gets its name when all is there.
+// pinAll pins everything in a new directory, which is renamed to its final name when it is
+// complete.
 func (g *generation) pinAll(stage string) error {
 	if err := os.Mkdir(stage, 0o700); err != nil {
 		return fmt.Errorf("create pin directory: %w", err)
@@ -139,15 +143,15 @@ func (g *generation) pinAll(stage string) error {
 		}
 	}
 	if err := os.Rename(stage, g.dir); err != nil {
-		return fmt.Errorf("name pins: %w", err)
+		return fmt.Errorf("rename pin directory: %w", err)
 	}
 	return nil
 }
 
-// retire has no connection noted any more, and those that are noted go by TCP.
+// retire stops noting new connections, and switches those that are noted to TCP.
 func (g *generation) retire() error {
 	errs := []error{g.setOn(false)}
-	// The one that notes connections goes first: what it notes the others forget.
+	// The program that notes connections is detached first: the others forget what it has noted.
 	for _, name := range append([]string{readLink}, slices.Sorted(maps.Keys(g.links))...) {
 		if g.links[name] == nil {
 			continue
@@ -161,7 +165,7 @@ func (g *generation) retire() error {
 	return errors.Join(errs...)
 }
 
-// isWhole reports whether all of its programs are attached.
+// isWhole reports whether all tracing programs are attached.
 func (g *generation) isWhole() bool {
 	for _, name := range tracing() {
 		if g.links[name] == nil {
@@ -171,7 +175,8 @@ func (g *generation) isWhole() bool {
 	return true
 }
 
-// remove takes the pins away. Only a generation without sockets may go. By the name of what is not finished nobody takes what is left for a generation.
+// remove deletes the pins. The generation must not have any sockets. Under the name of an
+// unfinished generation the rest is never mistaken for a complete one.
 func (g *generation) remove() error {
 	stage := filepath.Join(filepath.Dir(g.dir), stageName)
 	return errors.Join(os.RemoveAll(stage), os.Rename(g.dir, stage), os.RemoveAll(stage), g.close())
@@ -200,14 +205,14 @@ func (g *generation) close() error {
 
 func (g *generation) control(what bpf.SockmapControl) (value uint32, err error) {
 	if err := g.maps[controlMap].Lookup(uint32(what), &value); err != nil {
-		return 0, fmt.Errorf("read what programs are told: %w", err)
+		return 0, fmt.Errorf("read a switch of the programs: %w", err)
 	}
 	return value, nil
 }
 
 func (g *generation) setControl(what bpf.SockmapControl, value uint32) error {
 	if err := g.maps[controlMap].Put(uint32(what), value); err != nil {
-		return fmt.Errorf("tell programs: %w", err)
+		return fmt.Errorf("set a switch of the programs: %w", err)
 	}
 	return nil
 }
@@ -220,19 +225,19 @@ func (g *generation) setOn(on bool) error {
 	return g.setControl(bpf.SockmapControlCONTROL_ON, value)
 }
 
-// admit puts those who are waiting for it into the map.
+// admit puts the candidates into the map.
 func (g *generation) admit() error {
 	_, err := run(g.iters[admitIter])
 	return err
 }
 
-// sweep has a look at all sockets in the map, and returns how many are still to leave it.
+// sweep checks all sockets in the map, and returns how many still have to leave it.
 func (g *generation) sweep() (int, error) {
 	look, err := g.control(bpf.SockmapControlCONTROL_LOOK)
 	if err != nil {
 		return 0, err
 	}
-	if look++; look == 0 { // which stands for none
+	if look++; look == 0 { // zero stands for no sweep
 		look++
 	}
 	if err := g.setControl(bpf.SockmapControlCONTROL_LOOK, look); err != nil {
@@ -241,7 +246,7 @@ func (g *generation) sweep() (int, error) {
 	return run(g.iters[sweepIter])
 }
 
-// sockets returns how many are in the map.
+// sockets returns how many sockets are in the map.
 func (g *generation) sockets() (count int, err error) {
 	var key, next uint64
 	err = g.maps[socksMap].NextKey(nil, &next)
@@ -269,14 +274,15 @@ func run(iter *link.Iter) (written int, err error) {
 		switch {
 		case errors.Is(err, io.EOF):
 			return written, nil
-		case errors.Is(err, unix.EAGAIN): // the kernel gave way in a long list
+		case errors.Is(err, unix.EAGAIN): // the kernel yielded in the middle of a long list
 		case err != nil:
 			return written, fmt.Errorf("run iterator: %w", err)
 		}
 	}
 }
 
-// generations returns the directories of all that are pinned. What was interrupted is left out, and taken away by who may.
+// generations returns the directories of all pinned generations. It leaves unfinished ones out, and
+// with clear it removes them.
 func generations(root string, clear bool) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -302,7 +308,8 @@ func generations(root string, clear bool) ([]string, error) {
 	return dirs, nil
 }
 
-// empty returns a generation of the maps of loaded programs, of which nothing is attached or pinned.
+// empty returns a generation with the maps of loaded programs, of which nothing is attached or
+// pinned yet.
 func empty(dir string, loaded *ebpf.Collection) (*generation, error) {
 	g := &generation{dir: dir, maps: map[string]*ebpf.Map{}, links: map[string]link.Link{}, iters: map[string]*link.Iter{}}
 	for _, name := range mapNames() {

@@ -15,7 +15,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Of a version with rows of another form it is told that it is there, and what it is told, and the rest of others.
+// Read reports that another version with other row layouts exists, and whether it is switched on,
+// but not its rows.
 func TestReadOfAnother(t *testing.T) {
 	rig.Root(t)
 	bpffs := rig.BPFFS(t)
@@ -47,7 +48,7 @@ func TestReadOfAnother(t *testing.T) {
 	}
 }
 
-// What is left of a removal that was interrupted is cleared away by the next who opens.
+// The next Open removes what is left of an interrupted removal.
 func TestRemoveInterrupted(t *testing.T) {
 	rig.Root(t)
 	bpffs := rig.BPFFS(t)
@@ -56,16 +57,16 @@ func TestRemoveInterrupted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A pin that cannot be removed for the moment is where it ends.
+	// The removal stops at a pin that cannot be removed at the moment.
 	if err := unix.Mount("/dev/null", s.now.pin(wakesMap), "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.now.remove(); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("it is not interrupted: %v", err)
+		t.Errorf("the removal was not interrupted: %v", err)
 	}
 	left, err := filepath.Glob(filepath.Join(Dir(bpffs), "*", wakesMap))
 	if err != nil || len(left) != 1 {
-		t.Fatalf("left is %v, %v", left, err)
+		t.Fatalf("pins left by the removal: %v, %v", left, err)
 	}
 	if err := unix.Unmount(left[0], 0); err != nil {
 		t.Fatal(err)
@@ -81,7 +82,7 @@ func TestRemoveInterrupted(t *testing.T) {
 	}
 }
 
-// An operator is obeyed also by programs that come while he speaks.
+// Hold also reaches programs that are being loaded at the same time.
 func TestHoldMeanwhile(t *testing.T) {
 	rig.Root(t)
 	cfg := Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)}
@@ -101,7 +102,7 @@ func TestHoldMeanwhile(t *testing.T) {
 			s, err = Open(cfg)
 			opened <- err
 		}()
-		// While the kernel verifies the programs, and before and behind that.
+		// Hold or Release run while the kernel verifies the programs, or before or after that.
 		time.Sleep(time.Duration(i) * 10 * time.Millisecond)
 		do, want := Hold, uint32(1)
 		if i%2 > 0 {
@@ -114,7 +115,7 @@ func TestHoldMeanwhile(t *testing.T) {
 			continue
 		}
 		if held, err := s.now.control(bpf.SockmapControlCONTROL_HELD); err != nil || held != want {
-			t.Errorf("told after %d0 ms of %v: held is %d, %v, and should be %d", i, time.Since(began), held, err, want)
+			t.Errorf("switched after %d0 ms of %v: held is %d, %v, want %d", i, time.Since(began), held, err, want)
 		}
 	}
 	if err := errors.Join(err, s.Close()); err != nil {

@@ -13,17 +13,18 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Hold has everything go by TCP, whatever agents and their options say, until Release or the node's end. It works on the pins, so it needs no agent, and it is
-// in force for the next message of anybody. It returns whether there is anything to hold.
+// Hold makes everything use TCP, whatever agents and their options say, until Release or a reboot.
+// It works on the pins, so it needs no agent, and it takes effect with the next message. It returns
+// whether there are any programs to hold.
 func Hold(bpffs string) (bool, error) { return hold(bpffs, 1) }
 
-// Release ends what Hold has begun.
+// Release undoes Hold.
 func Release(bpffs string) (bool, error) { return hold(bpffs, 0) }
 
 func hold(bpffs string, value uint32) (found bool, err error) {
 	var errs []error
 	told := map[string]bool{}
-	for again := true; again; { // an agent that starts meanwhile may come with programs of its own
+	for again := true; again; { // an agent that starts meanwhile may bring programs of its own
 		again = false
 		dirs, err := generations(Dir(bpffs), false)
 		if err != nil {
@@ -42,7 +43,7 @@ func hold(bpffs string, value uint32) (found bool, err error) {
 	return found, errors.Join(errs...)
 }
 
-// tell tells one version of the programs, unless it has gone meanwhile.
+// tell sets the switch of one version of the programs, unless that has been removed meanwhile.
 func tell(dir string, value uint32) (found bool, err error) {
 	path := filepath.Join(dir, controlMap)
 	m, err := ebpf.LoadPinnedMap(path, nil)
@@ -60,8 +61,8 @@ const drained = 30 * time.Second
 
 const removeEvery = 100 * time.Millisecond
 
-// Remove takes away all that is pinned, and what is attached. What waits past TCP is read first: after half a minute it returns an error, and what still
-// has to be read stays.
+// Remove detaches all programs and deletes all pins. Data that waits past TCP has to be read first:
+// if some is left after half a minute, Remove returns an error, and the maps with it stay.
 func Remove(bpffs string) (removed bool, err error) {
 	dirs, err := generations(Dir(bpffs), true)
 	if err != nil || len(dirs) == 0 {
@@ -88,7 +89,8 @@ func Remove(bpffs string) (removed bool, err error) {
 			return true, removeDir(bpffs)
 		}
 		if time.Now().After(end) {
-			return false, fmt.Errorf("%d sockets have not read what waits for them past TCP, so their maps stay in %s: stop the processes, or try again", left, Dir(bpffs))
+			return false, fmt.Errorf("%d sockets have unread data past TCP, so their maps stay in %s: "+
+				"stop the processes, or try again", left, Dir(bpffs))
 		}
 	}
 }

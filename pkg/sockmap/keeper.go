@@ -12,31 +12,33 @@ import (
 )
 
 const (
-	// A pod's network is there a moment before or after its object says so.
+	// A pod's network may appear shortly before or after its object says so.
 	lookAgain = time.Second
 	// mostUncovered is how many pods a KeeperStatus names.
 	mostUncovered = 32
 )
 
-// ErrUnknown is wrapped by the error of a pod of which nobody knows the network namespace.
+// ErrUnknown is wrapped by errors about pods whose network namespace is not known.
 var ErrUnknown = errors.New("its network namespace is not known")
 
 // KeeperConfig is what a Keeper needs.
 type KeeperConfig struct {
 	Sockmap  *Sockmap
 	Store    *model.Store
-	Selector model.Selector // of pods that take part without saying so
-	Host     uint64         // the cookie of the node's own network namespace
-	// Limited reports whether a pod is kept to a rate. What goes past TCP would be kept to none.
+	Selector model.Selector // selects pods that take part without an annotation
+	Host     uint64         // cookie of the node's own network namespace
+	// Limited reports whether a pod has a rate. Past TCP no rate would be enforced.
 	Limited func(*model.Pod) bool
-	// Namespaces returns what finds the cookies of pods' network namespaces now; its errors wrap ErrUnknown.
+	// Namespaces returns a function that finds the cookies of pods' network namespaces at this
+	// moment; its errors wrap ErrUnknown.
 	Namespaces func() func(*model.Pod) ([]uint64, error)
-	// Complain tells what is wrong with a policy.
+	// Complain reports a problem with a policy.
 	Complain func(Complaint)
 	Log      *slog.Logger
 }
 
-// Keeper says to a Sockmap who may take part, as objects say it. Run alone uses it; Status may be called from others.
+// Keeper sets the rules of a Sockmap according to the objects. Run may be called once; Status may
+// be called concurrently.
 type Keeper struct {
 	cfg  KeeperConfig
 	told map[string]bool // complaints of the last pass
@@ -45,34 +47,34 @@ type Keeper struct {
 	status KeeperStatus
 }
 
-// KeeperStatus is who takes part.
+// KeeperStatus is which pods take part.
 type KeeperStatus struct {
-	Pods      int               // that do
-	Waiting   int               // that will when they have a network
-	Uncovered map[string]string // the first of those that should and cannot, and why
-	Error     string            // why the programs have not been told
-	// Complaints are what is wrong with policies.
+	Pods      int               // that take part
+	Waiting   int               // that will, once they have a network
+	Uncovered map[string]string // the first pods that should take part and cannot, and why
+	Error     string            // why the rules could not be set
+	// Complaints are the problems with policies.
 	Complaints []Complaint
-	Told       bool // all objects were known, and the programs have been told what they say
+	Told       bool // all objects were known, and the rules are set accordingly
 }
 
 // NewKeeper returns a Keeper.
 func NewKeeper(cfg KeeperConfig) *Keeper { return &Keeper{cfg: cfg} }
 
-// Status returns the state after the last pass.
+// Status returns the status after the last pass.
 func (k *Keeper) Status() KeeperStatus {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.status
 }
 
-// Run keeps the rules until the context ends, then returns nil.
+// Run keeps the rules up to date until the context ends, then returns nil.
 func (k *Keeper) Run(ctx context.Context) error {
 	synced := k.cfg.Store.Synced()
 	for {
 		status, err := k.pass()
 		if err != nil {
-			k.cfg.Log.Error("who may go past TCP is not up to date, trying again", "error", err)
+			k.cfg.Log.Error("cannot update which connections may bypass TCP, trying again", "error", err)
 			status.Error = err.Error()
 		}
 		k.mu.Lock()
@@ -93,7 +95,8 @@ func (k *Keeper) Run(ctx context.Context) error {
 	}
 }
 
-// pass tells the programs what the latest objects say. What an agent before has told them holds until all objects are known.
+// pass sets the rules that the latest objects require. Until all objects are known, the rules that
+// the previous agent set remain.
 func (k *Keeper) pass() (KeeperStatus, error) {
 	policies, all := k.cfg.Store.Accelerations()
 	select {
@@ -136,13 +139,13 @@ func (k *Keeper) find(find func(*model.Pod) ([]uint64, error), pod *model.Pod) (
 	cookies, err := find(pod)
 	for _, cookie := range cookies {
 		if cookie == k.cfg.Host {
-			return nil, fmt.Errorf("%w: it is said to be the node's own", ErrUnknown)
+			return nil, fmt.Errorf("%w: it was reported as the node's own", ErrUnknown)
 		}
 	}
 	return cookies, err
 }
 
-// add gives a network namespace its rules.
+// add adds the rules of a network namespace.
 func add(rules map[Place]Rules, netns uint64, pod string, part Part) {
 	if part.From|part.To != 0 {
 		rules[Place{Netns: netns}] = Rules{From: part.From, To: part.To, Pod: pod}
@@ -152,7 +155,7 @@ func add(rules map[Place]Rules, netns uint64, pod string, part Part) {
 	}
 }
 
-// complain tells what is wrong with policies, once for as long as it is.
+// complain reports each problem with a policy once for as long as it persists.
 func (k *Keeper) complain(list []Complaint) {
 	told := map[string]bool{}
 	for _, c := range list {

@@ -9,21 +9,21 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Pair is a connection of which both ends may take part.
+// Pair is a connection whose ends both may take part.
 type Pair struct {
-	Client, Server           netip.AddrPort // as each knows itself
+	Client, Server           netip.AddrPort // each end's own address
 	ClientNetns, ServerNetns uint64
 	State                    string
-	Exclusion                string // why it goes by TCP for good; empty if it does not
-	Inside                   int    // of its sockets are in the map
+	Exclusion                string // why it uses TCP for good; empty if it does not
+	Inside                   int    // how many of its sockets are in the map
 	Turns                    uint32
-	Redirected, Passed       [2]uint64 // bytes of the client and of the server
+	Redirected, Passed       [2]uint64 // bytes sent by the client and by the server
 }
 
-// states are the words for enum pair_state.
+// states are the names of enum pair_state.
 var states = []string{"watched", "chosen", "short", "leaving", "excluded"}
 
-// exclusions are the words for enum exclusion.
+// exclusions are the names of enum exclusion.
 var exclusions = []string{"none", "splice", "way", "flags", "blocking", "lowat", "ulp", "zerocopy", "urgent", "refused", "stream", "rules", "program"}
 
 func word(words []string, n uint32) string {
@@ -33,7 +33,7 @@ func word(words []string, n uint32) string {
 	return fmt.Sprintf("unknown-%d", n)
 }
 
-// Pairs returns all that the programs know of connections, in any order.
+// Pairs returns all connections that the programs know, in no particular order.
 func (s *Sockmap) Pairs() ([]Pair, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,23 +12,23 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// View is what the pins tell, also while no agent runs.
+// View is what the pins tell, even while no agent runs.
 type View struct {
-	Pinned bool // there is anything
-	On     bool // connections may go past TCP
-	Held   bool // an operator has them go by TCP all the same
+	Pinned bool // there are any
+	On     bool // connections may bypass TCP
+	Held   bool // an operator makes them use TCP all the same
 	Pairs  []Pair
-	Pods   map[uint64]string // who may take part, by the cookie of the network namespace
+	Pods   map[uint64]string // the pods that may take part, by the cookie of their network namespace
 }
 
-// Read returns what is known of connections, of all versions of the programs. Nothing is changed.
+// Read returns what all versions of the programs know about connections. It changes nothing.
 func Read(bpffs string) (v View, err error) {
 	dirs, err := generations(Dir(bpffs), false)
 	if err != nil {
 		return v, err
 	}
 	for _, dir := range dirs {
-		if err := v.add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // it has gone meanwhile
+		if err := v.add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was removed meanwhile
 			return v, fmt.Errorf("read pins in %s: %w", dir, err)
 		}
 	}
@@ -75,20 +75,21 @@ func (v *View) add(dir string) error {
 	return nil
 }
 
-// isReadable reports whether the rows have the form that they have here. Of other versions, which only wait for their sockets to leave, nothing is told.
+// isReadable reports whether the rows have the layout of this version. Nothing is shown of other
+// versions, which only wait for their sockets to leave.
 func (g *generation) isReadable() bool {
 	pairs, rules := g.maps[pairsMap], g.maps[rulesMap]
 	return pairs.KeySize() == uint32(unsafe.Sizeof(uint64(0))) && pairs.ValueSize() == uint32(unsafe.Sizeof(bpf.SockmapPair{})) &&
 		rules.KeySize() == uint32(unsafe.Sizeof(bpf.SockmapShortKey{})) && rules.ValueSize() == uint32(unsafe.Sizeof(bpf.SockmapShortRules{}))
 }
 
-// State is what programs are told, and how many sockets are in the maps of all versions.
+// State is the switches of the programs, and how many sockets are in the maps of all versions.
 type State struct {
 	On, Held bool
 	Sockets  int
 }
 
-// State returns the state of now.
+// State returns the current state.
 func (s *Sockmap) State() (state State, err error) {
 	s.mu.Lock()
 	on, err := s.now.control(bpf.SockmapControlCONTROL_ON)

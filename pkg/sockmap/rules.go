@@ -11,23 +11,26 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// MaxRules is how many rules a node can have: each is a bit, and one is the agent's own.
+// MaxRules is how many rules a node can have: each is a bit, and one is reserved for the agent.
 const MaxRules = 63
 
-// Place is where an end of a connection is: a network namespace, by its cookie, and for whom accepts also a port; 0 for any.
+// Place is one end of a connection: a network namespace, by its cookie, and for a server also its
+// port; 0 for any.
 type Place struct {
 	Netns uint64
 	Port  uint16
 }
 
-// Rules are the rules, a bit each, that let connections from or to a place go past TCP. A connection may if some rule lets both of its ends.
+// Rules are bits, one for each rule that admits connections from or to a place. A connection may
+// bypass TCP if its ends have a rule in common.
 type Rules struct {
-	From uint64 // of no meaning with a port
+	From uint64 // unused if the place has a port
 	To   uint64
 	Pod  string // whose place it is, for people
 }
 
-// SetRules says who may take part. Connections come to take part, or go back to TCP when no rule lets them any more.
+// SetRules sets which places may take part. Connections that no rule admits any more go back to
+// TCP.
 func (s *Sockmap) SetRules(want map[Place]Rules) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -35,7 +38,7 @@ func (s *Sockmap) SetRules(want map[Place]Rules) error {
 	return s.putRules()
 }
 
-// setOwn says who may take part besides.
+// setOwn sets the rules for the agent's own connections, in addition.
 func (s *Sockmap) setOwn(own map[Place]Rules) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -43,14 +46,14 @@ func (s *Sockmap) setOwn(own map[Place]Rules) error {
 	return s.putRules()
 }
 
-// adoptRules has the rules of an agent before hold until others are set.
+// adoptRules keeps the rules of the previous agent until others are set.
 func (s *Sockmap) adoptRules() error {
 	have, err := s.now.rules()
 	if err != nil {
 		return err
 	}
 	for place, rules := range have {
-		rules.From &^= checkRule // of a check that was interrupted
+		rules.From &^= checkRule // left by an interrupted check
 		rules.To &^= checkRule
 		if have[place] = rules; rules.From|rules.To == 0 {
 			delete(have, place)
@@ -73,7 +76,8 @@ func (s *Sockmap) putRules() error {
 		also := want[place]
 		want[place] = Rules{From: also.From | rules.From, To: also.To | rules.To, Pod: cmp.Or(also.Pod, rules.Pod)}
 	}
-	// Rows are written one after the other. First each loses what it is to have no more, so what is in between lets nobody whom neither would.
+	// Rows are written one after another. First each row loses the rules that it should not keep,
+	// so no intermediate state admits a connection that neither the old nor the new rules admit.
 	for place, was := range have {
 		is := want[place]
 		if err := s.now.setRules(place, was, Rules{was.From & is.From, was.To & is.To, was.Pod}); err != nil {
@@ -99,9 +103,9 @@ func (s *Sockmap) putRules() error {
 	return nil
 }
 
-// setRules makes a row say something else than it does.
+// setRules changes one row from was to is.
 func (g *generation) setRules(place Place, was, is Rules) error {
-	is = rulesOf(rowOf(is)) // as far as there is room for the name
+	is = rulesOf(rowOf(is)) // with the name truncated to the row's size
 	if was == is {
 		return nil
 	}
@@ -112,7 +116,7 @@ func (g *generation) setRules(place Place, was, is Rules) error {
 	return nil
 }
 
-// rules returns what the map says.
+// rules returns the rules in the map.
 func (g *generation) rules() (map[Place]Rules, error) {
 	have := map[Place]Rules{}
 	var key bpf.SockmapShortKey

@@ -9,20 +9,23 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// What is selected becomes rows, and a new row comes before an old one goes, so they are at most half of what the map has room for.
+// A selection becomes rows of the map. New rows are written before old ones are deleted, so a
+// selection may use at most half of the map.
 const mostRows = 8192
 
-// mostPolicies is how many policies of a namespace are looked at: all of them are, whenever a pod changes.
+// mostPolicies limits the policies of a namespace, because all of them are evaluated whenever a pod
+// changes.
 const mostPolicies = 256
 
-// general is the rule of those who take part by annotation or by the agent's selector: any of them with any other.
+// general is the rule of pods selected by annotation or by the agent's selector: any of them with
+// any other.
 const general = 1
 
-// Part is in which rules somebody takes part: a connection may go past TCP if a rule has its client in From, and its server in To, or in
-// Ports at the port on which that listens.
+// Part is the rules that apply to one end: a connection may bypass TCP if the client's From and the
+// server's To, or Ports at the port it listens on, have a rule in common.
 type Part struct {
 	From, To uint64
-	Ports    map[uint16]uint64 // none is zero
+	Ports    map[uint16]uint64 // no value is zero
 }
 
 // Member is a pod that takes part.
@@ -31,23 +34,24 @@ type Member struct {
 	Part
 }
 
-// Complaint is what is wrong with a policy.
+// Complaint is a problem with a policy.
 type Complaint struct {
 	Policy *model.Acceleration
 	model.Problem
 }
 
-// Selection is who takes part.
+// Selection is which pods take part, and by which rules.
 type Selection struct {
-	Pods       []Member // by name
-	Node       Part     // of what runs in the node's own network namespace
+	Pods       []Member // sorted by name
+	Node       Part     // what runs in the node's own network namespace
 	Complaints []Complaint
-	Policies   [MaxRules]*model.Acceleration // by their bits; the first is nobody's, and others may be free
+	Policies   [MaxRules]*model.Acceleration // by their bits; the first has no policy, and others may be unused
 }
 
-// Select decides who of this node takes part: the pods that an annotation or the extra selector selects, with one another, and the ends
-// that a policy lets, the oldest policies first. An extra selector without requirements selects nobody. Pods in the node's network
-// namespace cannot be told from the node, and never are; pods that have finished have no connections.
+// Select decides which pods of this node take part: those selected by an annotation or by the extra
+// selector, with each other, and the ends that a policy selects, the oldest policies first. An
+// extra selector without requirements selects nothing. Pods in the node's network namespace cannot
+// be told from the node and never take part, and neither do pods that have finished.
 func Select(pods []*model.Pod, namespaces []*model.Namespace, policies []*model.Acceleration, extra model.Selector) Selection {
 	s := newSelecting(pods, namespaces, extra)
 	policies = slices.Clone(policies)
@@ -59,7 +63,7 @@ func Select(pods []*model.Pod, namespaces []*model.Namespace, policies []*model.
 		}
 		seen[policy.Namespace]++
 		if seen[policy.Namespace] > mostPolicies {
-			s.complain(policy, tooMany("", fmt.Sprintf("its namespace has %d that are older", mostPolicies)))
+			s.complain(policy, tooMany("", fmt.Sprintf("its namespace has %d older ones", mostPolicies)))
 			continue
 		}
 		s.admit(policy)
@@ -67,7 +71,7 @@ func Select(pods []*model.Pod, namespaces []*model.Namespace, policies []*model.
 	return s.selection()
 }
 
-// selecting is a Selection in the making.
+// selecting is a Selection under construction.
 type selecting struct {
 	pods       map[string][]*member // by namespace
 	node       Part
@@ -99,19 +103,19 @@ func newSelecting(pods []*model.Pod, namespaces []*model.Namespace, extra model.
 			word = model.Yes
 		}
 		if word == model.No {
-			continue // also where a policy selects it
+			continue // even if a policy selects it
 		}
 		m := &member{pod: pod}
 		if word == model.Yes {
 			m.part = Part{From: general, To: general}
 		}
-		s.rows++ // one that only a policy selects has a row too then
+		s.rows++ // counted even if it turns out that no policy selects the pod
 		s.pods[pod.Namespace] = append(s.pods[pod.Namespace], m)
 	}
 	return s
 }
 
-// admit gives a policy a bit, if there is somebody here at both ends of what it lets.
+// admit gives a policy a bit, if it selects anything on this node at both ends.
 func (s *selecting) admit(policy *model.Acceleration) {
 	from, to := s.told(policy.Namespace, policy.From), s.told(policy.Namespace, policy.To)
 	if len(from) == 0 || len(to) == 0 {
@@ -119,7 +123,7 @@ func (s *selecting) admit(policy *model.Acceleration) {
 	}
 	at, found := s.free(policy)
 	if !found {
-		s.complain(policy, tooMany(" on some nodes", fmt.Sprintf("%d that are older concern pods there", MaxRules-1)))
+		s.complain(policy, tooMany(" on some nodes", fmt.Sprintf("%d older ones select pods there", MaxRules-1)))
 		return
 	}
 	rows := 0
@@ -131,7 +135,7 @@ func (s *selecting) admit(policy *model.Acceleration) {
 		}
 	}
 	if s.rows+rows > mostRows {
-		s.complain(policy, tooMany(" on some nodes", "those that are older have all the ports there that there is room for"))
+		s.complain(policy, tooMany(" on some nodes", "older ones use all the ports there is room for"))
 		return
 	}
 	bit := uint64(1) << at
@@ -145,8 +149,9 @@ func (s *selecting) admit(policy *model.Acceleration) {
 	}
 }
 
-// free returns a bit that no policy has. It is the same whichever others there are, as far as that goes: connections are held to the bits
-// that their rules had when they began, so those of a policy that changes its bit go back to TCP.
+// free returns an unused bit. As far as possible a policy's bit does not depend on other policies:
+// connections keep the bits of the rules they began with, so if a policy's bit changes, its
+// connections go back to TCP.
 func (s *selecting) free(policy *model.Acceleration) (at int, found bool) {
 	sum := fnv.New32a()
 	fmt.Fprint(sum, policy.UID, policy.Name)
@@ -173,7 +178,7 @@ func (p *Part) accept(ports []uint16, bit uint64) {
 	}
 }
 
-// told returns those whom one of the peers tells, each once.
+// told returns what any of the peers selects, each once.
 func (s *selecting) told(namespace string, peers []model.Peer) (list []*Part) {
 	if slices.ContainsFunc(peers, func(p model.Peer) bool { return p.Node }) {
 		list = append(list, &s.node)
@@ -190,11 +195,12 @@ func (s *selecting) complain(policy *model.Acceleration, problem model.Problem) 
 	s.complaints = append(s.complaints, Complaint{policy, problem})
 }
 
-// tooMany says nothing of this node, so that all nodes have one event of it together.
+// tooMany returns a problem. Its message does not name this node, so that the events of all nodes
+// are merged into one.
 func tooMany(where, why string) model.Problem {
 	return model.Problem{
 		Reason:  "TooManyAccelerations",
-		Message: fmt.Sprintf("the policy is ignored%s: %s: remove some, or let one select what several do", where, why),
+		Message: fmt.Sprintf("the policy is ignored%s: %s: remove some, or merge several into one", where, why),
 	}
 }
 

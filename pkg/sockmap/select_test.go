@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/pkg/model"
 )
 
-// pod returns one with labels written as "app=web tier=a".
+// pod returns a pod with labels written as "app=web tier=a".
 func pod(name, labels string, changes ...func(*model.Pod)) *model.Pod {
 	namespace, name, _ := strings.Cut(name, "/")
 	p := &model.Pod{Name: model.Name{Namespace: namespace, Name: name}, UID: "uid-" + name, Labels: map[string]string{}}
@@ -29,7 +29,7 @@ func pod(name, labels string, changes ...func(*model.Pod)) *model.Pod {
 
 func says(word model.Choice) func(*model.Pod) { return func(p *model.Pod) { p.Accelerate = word } }
 
-// is returns the selector of one label; without a value, of all.
+// is returns a peer that selects pods by one label, or all pods if that is empty.
 func is(label string) model.Peer {
 	if label == "" {
 		return model.Peer{}
@@ -38,7 +38,7 @@ func is(label string) model.Peer {
 	return model.Peer{Pods: model.Selector{{Label: key, Operator: model.In, Values: []string{value}}}}
 }
 
-// policy returns one with a peer at each end; "node" is the node.
+// policy returns a policy with peers at each end; "node" is the node.
 func policy(name string, created int64, from, to string, ports ...uint16) *model.Acceleration {
 	namespace, name, _ := strings.Cut(name, "/")
 	peers := func(text string) (list []model.Peer) {
@@ -56,8 +56,8 @@ func policy(name string, created int64, from, to string, ports ...uint16) *model
 	}
 }
 
-// text writes a selection as "name: from/to port=to", with the policies by their names and a star for the rule of those that are asked by
-// word.
+// text writes a selection as "name: from/to port=to", with policies by their names and a star for
+// the general rule.
 func (s Selection) text() (lines []string) {
 	rules := func(bits uint64) string {
 		var names []string
@@ -110,32 +110,32 @@ func TestSelect(t *testing.T) {
 		extra      model.Selector
 		want       []string
 	}{
-		{name: "nobody asks", pods: []*model.Pod{web, db}},
-		{"a pod's own word", []*model.Pod{pod("shop/a", "", says(yes)), pod("shop/b", "", says(no)), web}, nil, nil, nil, []string{"shop/a: */*"}},
-		{"a namespace's word", []*model.Pod{web, pod("shop/b", "", says(no)), pod("other/c", "")}, shop(yes), nil, nil, []string{"shop/web: */*"}},
+		{name: "nothing is selected", pods: []*model.Pod{web, db}},
+		{"a pod's annotation", []*model.Pod{pod("shop/a", "", says(yes)), pod("shop/b", "", says(no)), web}, nil, nil, nil, []string{"shop/a: */*"}},
+		{"a namespace's annotation", []*model.Pod{web, pod("shop/b", "", says(no)), pod("other/c", "")}, shop(yes), nil, nil, []string{"shop/web: */*"}},
 		{"a pod's yes in a namespace that says no", []*model.Pod{web, pod("shop/a", "", says(yes))}, shop(no), nil, nil, []string{"shop/a: */*"}},
 		{"the agent's selector, in every namespace", []*model.Pod{web, db, pod("other/web", "app=web")}, nil, nil, is("app=web").Pods, []string{"other/web: */*", "shop/web: */*"}},
-		{"what somebody wrote comes before it", []*model.Pod{web, pod("other/web", "app=web", says(no))}, shop(no), nil, is("app=web").Pods, nil},
-		{"no word of the node's own pods", []*model.Pod{pod("shop/a", "app=web", says(yes), func(p *model.Pod) { p.HostNetwork = true })}, shop(yes),
+		{"an annotation precedes it", []*model.Pod{web, pod("other/web", "app=web", says(no))}, shop(no), nil, is("app=web").Pods, nil},
+		{"pods in the node's network namespace", []*model.Pod{pod("shop/a", "app=web", says(yes), func(p *model.Pod) { p.HostNetwork = true })}, shop(yes),
 			[]*model.Acceleration{policy("shop/p", 1, "", "")}, is("app=web").Pods, nil},
-		{"nor of those that have finished", []*model.Pod{pod("shop/a", "", says(yes), func(p *model.Pod) { p.Finished = true })}, nil, []*model.Acceleration{policy("shop/p", 1, "", "")}, nil, nil},
+		{"finished pods", []*model.Pod{pod("shop/a", "", says(yes), func(p *model.Pod) { p.Finished = true })}, nil, []*model.Acceleration{policy("shop/p", 1, "", "")}, nil, nil},
 		{"a policy of two ends", []*model.Pod{web, db, pod("shop/x", "app=x")}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil,
 			[]string{"shop/db: -/p", "shop/web: p/-"}},
-		{"a policy speaks for its own namespace", []*model.Pod{web, pod("other/db", "app=db")}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db"), policy("other/p", 1, "", "")}, nil,
+		{"a policy applies to its own namespace", []*model.Pod{web, pod("other/db", "app=db")}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db"), policy("other/p", 1, "", "")}, nil,
 			[]string{"other/db: p/p"}},
 		{"an application and its sidecar", []*model.Pod{web}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=web", 15001, 15006)}, nil, []string{"shop/web: p/- 15001=p 15006=p"}},
 		{"ports of several policies", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db", 80), policy("shop/q", 2, "app=db", "app=db", 80, 81), policy("shop/r", 3, "", "app=db")}, nil,
 			[]string{"shop/db: q+r/r 80=p+q 81=q", "shop/web: p+r/-"}},
 		{"a proxy of the node", []*model.Pod{web}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "node", 8080), policy("shop/q", 2, "node", "app=web")}, nil,
 			[]string{"node: q/- 8080=p", "shop/web: p/q"}},
-		{"a no where a policy says yes", []*model.Pod{web, pod("shop/db", "app=db", says(no))}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, nil},
-		{"nor where its namespace says it", []*model.Pod{web, db}, shop(no), []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, nil},
-		{"both ways at once", []*model.Pod{pod("shop/web", "app=web", says(yes)), db}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, []string{"shop/db: -/p", "shop/web: *+p/*"}},
+		{"a pod says no and a policy yes", []*model.Pod{web, pod("shop/db", "app=db", says(no))}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, nil},
+		{"the namespace says no and a policy yes", []*model.Pod{web, db}, shop(no), []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, nil},
+		{"by annotation and by a policy", []*model.Pod{pod("shop/web", "app=web", says(yes)), db}, nil, []*model.Acceleration{policy("shop/p", 1, "app=web", "app=db")}, nil, []string{"shop/db: -/p", "shop/web: *+p/*"}},
 		{"each policy has a bit of its own", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/a", 2, "app=db", "app=db"), policy("shop/c", 1, "app=web", "app=web"), policy("shop/b", 1, "app=web", "app=db")}, nil,
 			[]string{"shop/db: a/a+b", "shop/web: b+c/c"}},
-		{"a policy without anybody here takes no bit", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/a", 1, "app=web", "app=none"), policy("shop/b", 1, "", "app=db"), policy("none/c", 1, "node", "")}, nil,
+		{"a policy without pods here takes no bit", []*model.Pod{web, db}, nil, []*model.Acceleration{policy("shop/a", 1, "app=web", "app=none"), policy("shop/b", 1, "", "app=db"), policy("none/c", 1, "node", "")}, nil,
 			[]string{"shop/db: b/b", "shop/web: b/-"}},
-		{"what is wrong with a policy is told, also where nobody is", nil, nil, []*model.Acceleration{{Name: model.Name{Namespace: "shop", Name: "p"}, Problems: []model.Problem{{Reason: "Bad"}}}}, nil, []string{"shop/p Bad"}},
+		{"problems of a policy are reported, even without pods", nil, nil, []*model.Acceleration{{Name: model.Name{Namespace: "shop", Name: "p"}, Problems: []model.Problem{{Reason: "Bad"}}}}, nil, []string{"shop/p Bad"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := slices.Clone(tt.policies)
@@ -143,13 +143,13 @@ func TestSelect(t *testing.T) {
 				t.Errorf("(-want +have):\n%s", diff)
 			}
 			if !slices.Equal(before, tt.policies) {
-				t.Error("the list that it was given is in another order")
+				t.Error("Select reordered its argument")
 			}
 		})
 	}
 }
 
-// The oldest policies get the bits that there are; others are told of.
+// The oldest policies get the bits; the others are reported.
 func TestMoreRulesThanBits(t *testing.T) {
 	var policies []*model.Acceleration
 	for i := range int64(MaxRules + 1) {
@@ -159,14 +159,14 @@ func TestMoreRulesThanBits(t *testing.T) {
 	s := Select([]*model.Pod{pod("shop/web", "app=web", says(model.Yes))}, nil, policies, nil)
 	const all = uint64(1)<<MaxRules - 1
 	if s.Pods[0].From != all || s.Pods[0].To != all {
-		t.Errorf("bits %x and %x", s.Pods[0].From, s.Pods[0].To)
+		t.Errorf("the pod has bits %x and %x, want all", s.Pods[0].From, s.Pods[0].To)
 	}
 	if diff := gocmp.Diff([]string{"shop/p01 TooManyAccelerations", "shop/p00 TooManyAccelerations"}, s.text()[1:]); diff != "" {
 		t.Errorf("(-want +have):\n%s", diff)
 	}
 }
 
-// A policy has the bit that it had, whichever others came or went, but for those that would have had it too.
+// A policy keeps its bit when others come or go, unless they compete for the same bit.
 func TestPoliciesKeepTheirBits(t *testing.T) {
 	web := []*model.Pod{pod("shop/web", "app=web")}
 	var policies []*model.Acceleration
@@ -184,11 +184,12 @@ func TestPoliciesKeepTheirBits(t *testing.T) {
 		}
 	}
 	if moved > len(policies) {
-		t.Errorf("as each of %d went in its turn, others moved %d times", len(policies), moved)
+		t.Errorf("when each of %d policies was deleted in turn, others moved %d times", len(policies), moved)
 	}
 }
 
-// Nobody can make more rows than the map has room for, or have more compared than can be done at every change.
+// No set of policies exceeds the rows of the map, or the number that can be evaluated at every
+// change.
 func TestSelectIsBounded(t *testing.T) {
 	var pods []*model.Pod
 	for i := range 110 {
@@ -215,19 +216,19 @@ func TestSelectIsBounded(t *testing.T) {
 		t.Errorf("%d rows", rows)
 	}
 	if n := len(s.Complaints); n != MaxRules-(mostRows-111)/(110*16)+1 {
-		t.Errorf("%d policies are left out", n)
+		t.Errorf("%d policies are reported as ignored", n)
 	}
-	if last := s.Complaints[len(s.Complaints)-1]; last.Policy != policies[mostPolicies] || !strings.Contains(last.Message, "its namespace has 256 that are older") {
-		t.Errorf("the last one: %+v", last)
+	if last := s.Complaints[len(s.Complaints)-1]; last.Policy != policies[mostPolicies] || !strings.Contains(last.Message, "its namespace has 256 older ones") {
+		t.Errorf("the last complaint is %+v", last)
 	}
-	// The next namespace has a policy that needs no more rows.
+	// In another namespace, a policy that needs no more rows still works.
 	pods, policies = append(pods, pod("other/a", "")), append(policies, policy("other/p", 5000, "", ""))
 	if s := Select(pods, nil, policies, nil); s.Pods[0].Pod.Namespace != "other" || s.Pods[0].From == 0 {
 		t.Errorf("another namespace has %+v", s.Pods[0])
 	}
 }
 
-// lets says what a policy's text says, word by word.
+// lets reports whether a policy admits a connection, according to its text alone.
 func lets(p *model.Acceleration, client, server *model.Pod, port uint16) bool {
 	told := func(end *model.Pod, peers []model.Peer) bool {
 		for _, peer := range peers {
@@ -246,7 +247,8 @@ func lets(p *model.Acceleration, client, server *model.Pod, port uint16) bool {
 	return told(client, p.From) && told(server, p.To) && (len(p.Ports) == 0 || slices.Contains(p.Ports, port))
 }
 
-// takes says whether somebody takes part at all, and whether by what is said of it alone; nil is the node.
+// takes reports whether an end takes part at all, and whether it does without a policy; nil is the
+// node.
 func takes(end *model.Pod, namespaces []*model.Namespace, extra model.Selector) (atAll, byWord bool) {
 	if end == nil {
 		return true, false
@@ -265,7 +267,7 @@ func takes(end *model.Pod, namespaces []*model.Namespace, extra model.Selector) 
 	return true, len(extra) > 0 && extra.Selects(end.Labels)
 }
 
-// A bit is shared exactly if the text of a policy, or what is said of both ends, lets them.
+// Two ends share a bit if and only if a policy, or the annotations of both, admit their connection.
 func TestBitsSayWhatPoliciesSay(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -310,7 +312,7 @@ func TestBitsSayWhatPoliciesSay(t *testing.T) {
 	}
 }
 
-// anything returns a small node, with fewer policies than there are bits.
+// anything returns a random small node, with fewer policies than there are bits.
 func anything(random *rand.Rand) (pods []*model.Pod, namespaces []*model.Namespace, policies []*model.Acceleration, extra model.Selector) {
 	one := func(list ...string) string { return list[random.IntN(len(list))] }
 	word := func() model.Choice { return model.Choice(max(0, random.IntN(6)-3)) }
@@ -335,7 +337,7 @@ func anything(random *rand.Rand) (pods []*model.Pod, namespaces []*model.Namespa
 	}
 	for i := range random.IntN(6) {
 		p := &model.Acceleration{Name: model.Name{Namespace: one("m", "n", "o"), Name: fmt.Sprint(i)}, UID: fmt.Sprint(random.Uint32()), Created: int64(random.IntN(3))}
-		node := random.IntN(3) // no policy has it at both ends
+		node := random.IntN(3) // no policy has the node at both ends
 		for side, peers := range []*[]model.Peer{&p.From, &p.To} {
 			for range random.IntN(3) {
 				*peers = append(*peers, model.Peer{Pods: selector()})

@@ -11,37 +11,39 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// callNumbers are those of an architecture.
+// callNumbers are the system call numbers of an architecture.
 type callNumbers struct {
 	reads, writes                [2]uint64
 	recv, recvmsg, send, sendmsg uint64
 	splices                      [3]uint64
 }
 
-// Limits say which connections are taken for conversations, and how much of one may wait past TCP.
+// Limits define which connections count as conversations, and how much data may wait past TCP.
 type Limits struct {
-	Blocking bool   // sockets whose reads wait may go past TCP too, though a signal ends such a read with EAGAIN
-	Turns    uint32 // the reader has to have changed so often
-	Budget   uint32 // bytes that may wait in a direction
-	Run      uint32 // messages of one side in a row that are past TCP
-	Stream   uint32 // and after so many its sockets leave the map
-	// Except are the names of programs that are not to read past TCP, as the kernel has them: the first 15 letters.
+	Blocking bool   // sockets with blocking reads may bypass TCP too, although a signal ends such a read with EAGAIN
+	Turns    uint32 // how often the reader must have changed
+	Budget   uint32 // bytes that may wait, per direction
+	Run      uint32 // messages in a row from one side that bypass TCP
+	Stream   uint32 // after this many, the sockets leave the map
+	// Except are the names of programs that must not read past TCP, as the kernel has them: the
+	// first 15 bytes.
 	Except []string
 }
 
-// DefaultLimits are what an agent has that is told nothing else.
+// DefaultLimits returns the limits of an agent without options.
 func DefaultLimits() Limits { return Limits{Turns: 8, Budget: 256 << 10, Run: 16, Stream: 256} }
 
 func (l Limits) check() error {
 	if l.Turns == 0 || l.Budget == 0 || l.Run == 0 || l.Stream < l.Run {
-		return fmt.Errorf("check limits of conversations %+v: none may be zero, and stream not below run", l)
+		return fmt.Errorf("check limits of conversations %+v: none may be zero, and stream must not be below run", l)
 	}
 	if len(l.Except) > mostExcept {
-		return fmt.Errorf("check limits of conversations: %d programs are excepted, and there is room for %d", len(l.Except), mostExcept)
+		return fmt.Errorf("check limits of conversations: %d programs are excepted, at most %d can be",
+			len(l.Except), mostExcept)
 	}
 	for _, name := range l.Except {
 		if name == "" || len(name) > nameLength {
-			return fmt.Errorf("check limits of conversations: %q is no name of a program, which has 1 to %d letters", name, nameLength)
+			return fmt.Errorf("check limits of conversations: %q is not a program name of 1 to %d bytes", name, nameLength)
 		}
 	}
 	return nil
@@ -52,7 +54,7 @@ const (
 	nameLength = 15
 )
 
-// except tells the programs whom not to let past TCP.
+// except writes the excepted programs into their map.
 func (l Limits) except(m *ebpf.Map) error {
 	for _, name := range l.Except {
 		var key bpf.SockmapProgramName

@@ -1,9 +1,11 @@
-// Package sockmap lets two sockets of this node that converse hand their messages to each other, past TCP. Programs watch the
-// connections of those who are to have it; the Sockmap here puts those that are found fit into a map of sockets, and takes them out again when they are
-// to go by TCP. bpf/sockmap.c says what keeps that from losing, mixing up or piling up anything.
+// Package sockmap lets two sockets of this node that converse hand each other their messages,
+// bypassing TCP. Programs watch the connections that rules admit. The Sockmap puts suitable ones
+// into a socket map, and takes them out again when they should use TCP. bpf/sockmap.c explains why
+// that neither loses nor mixes up data, nor lets it pile up.
 //
-// All is pinned and goes on while no agent runs. What is in the map leaves it only when nothing waits for it there, also when it is switched off, or when
-// another version of the programs takes over: those have maps of their own, and the former ones stay until they are empty.
+// Everything is pinned and keeps working while no agent runs. A socket leaves the map only when no
+// data waits for it there, even when the feature is switched off or another version of the programs
+// takes over: each version has maps of its own, and the former ones stay until they are empty.
 package sockmap
 
 import (
@@ -26,31 +28,32 @@ import (
 
 const (
 	stageName = "next"
-	// Connections that come to be fit at the same time are admitted together.
+	// Connections that become suitable at about the same time are admitted together.
 	admitEvery = 5 * time.Millisecond
-	// While sockets are to leave the map it is looked at so often, and less and less often while none can: from one look to the next
-	// programs that had begun before have long seen it.
+	// The first and the longest pause between sweeps while sockets have to leave the map. The pause
+	// grows while none can leave. By the next sweep, programs that had begun earlier have seen that
+	// their sockets are leaving.
 	sweepFirst = 10 * time.Millisecond
 	sweepLast  = time.Second
-	// And so often for those whose other end has closed.
+	// The pause between sweeps for sockets whose other end has closed.
 	restEvery = 30 * time.Second
-	// Nobody says it when an operator has everything go by TCP, or not any more.
+	// The agent is not told when an operator calls Hold or Release, so it polls.
 	askEvery = time.Second
 )
 
-// Dir returns where all is pinned below a bpf filesystem.
+// Dir returns the directory of the pins below a bpf filesystem.
 func Dir(bpffs string) string { return filepath.Join(bpffs, "fairlead", "sockmap") }
 
-// Config says where a Sockmap lives.
+// Config configures a Sockmap.
 type Config struct {
 	BPFFS  string // a mounted bpf filesystem
 	Limits Limits
 	Log    *slog.Logger
 
-	tamper func(*ebpf.CollectionSpec) // for tests: has programs do something else
+	tamper func(*ebpf.CollectionSpec) // lets tests break the programs
 }
 
-// Sockmap owns the pins. Run keeps it; the other methods may be called from several goroutines.
+// Sockmap owns the pins. Run may be called once; the other methods may be called concurrently.
 type Sockmap struct {
 	cfg Config
 
@@ -58,14 +61,15 @@ type Sockmap struct {
 	now    *generation
 	former []*generation
 	on     bool
-	rules  map[Place]Rules // that others have set, and
-	own    map[Place]Rules // those of a check
-	look   chan struct{}   // that sockets may have to leave
+	rules  map[Place]Rules // set by SetRules
+	own    map[Place]Rules // of a check
+	look   chan struct{}   // wakes Run if sockets may have to leave
 
 	checked Checked
 }
 
-// Open attaches the programs, or adopts those that are attached already if they are the same. Nobody takes part before SetRules and Switch.
+// Open attaches the programs, or adopts those already attached if they are the same. No connection
+// takes part before SetRules and Switch.
 func Open(cfg Config) (s *Sockmap, err error) {
 	if err := cfg.Limits.check(); err != nil {
 		return nil, err
@@ -120,7 +124,9 @@ func Open(cfg Config) (s *Sockmap, err error) {
 	return s, err
 }
 
-// adoptHeld tells new programs what an operator has told former ones, who means all versions, and may say something else meanwhile.
+// adoptHeld makes new programs obey a Hold that former ones were told of, since an operator means
+// all versions. It repeats until the former ones agree, because the operator may change it
+// meanwhile.
 func (s *Sockmap) adoptHeld() error {
 	for told := uint32(0); ; {
 		held := uint32(0)
@@ -141,7 +147,8 @@ func (s *Sockmap) adoptHeld() error {
 	}
 }
 
-// Retire has connections go by TCP that agents before have let go past it, and returns what keeps at it until none does; nil if there are none.
+// Retire returns connections to TCP that previous agents let bypass it. It returns a Sockmap whose
+// Run keeps at it until none is left, or nil if there are none.
 func Retire(bpffs string, log *slog.Logger) (*Sockmap, error) {
 	s := &Sockmap{cfg: Config{BPFFS: bpffs, Log: log}, look: make(chan struct{}, 1)}
 	dirs, err := generations(Dir(bpffs), true)
@@ -162,7 +169,8 @@ func Retire(bpffs string, log *slog.Logger) (*Sockmap, error) {
 	return s, nil
 }
 
-// free returns a name that no former generation has: one that was retired may be wanted again before it is empty.
+// free returns a name that no former generation has: a retired generation may be wanted again
+// before it is empty.
 func (s *Sockmap) free(root, name string) string {
 	first := name
 	for n := 2; ; n++ {
@@ -173,13 +181,13 @@ func (s *Sockmap) free(root, name string) string {
 	}
 }
 
-// Fingerprint tells the programs with their settings from others.
+// Fingerprint identifies the programs together with their settings.
 func Fingerprint(limits Limits) (string, error) {
 	_, name, err := Config{Limits: limits}.programs()
 	return name, err
 }
 
-// programs returns what is to be loaded, and the name of its generation.
+// programs returns what to load, and the name of its generation.
 func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 	spec, err := bpf.LoadSockmap()
 	if err != nil {
@@ -215,7 +223,7 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 func create(root, name string, spec *ebpf.CollectionSpec, cfg Config) (g *generation, err error) {
 	loaded, err := ebpf.NewCollection(spec)
 	if err != nil {
-		return nil, fmt.Errorf("load programs of the map of sockets: %w", err)
+		return nil, fmt.Errorf("load socket map programs: %w", err)
 	}
 	defer loaded.Close()
 	g, err = empty(filepath.Join(root, name), loaded)
@@ -234,7 +242,7 @@ func create(root, name string, spec *ebpf.CollectionSpec, cfg Config) (g *genera
 	return g, nil
 }
 
-// Switch says whether anybody may go past TCP. Off is in force for the next message of anybody.
+// Switch sets whether any connection may bypass TCP. Off takes effect with the next message.
 func (s *Sockmap) Switch(on bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,14 +250,14 @@ func (s *Sockmap) Switch(on bool) error {
 		return err
 	}
 	if s.on != on {
-		s.cfg.Log.Info("connections on this node may go past TCP", "on", on)
+		s.cfg.Log.Info("switched whether connections on this node may bypass TCP", "on", on)
 	}
 	s.on = on
 	s.note()
 	return nil
 }
 
-// note has Run look at the sockets soon.
+// note makes Run sweep soon.
 func (s *Sockmap) note() {
 	select {
 	case s.look <- struct{}{}:
@@ -257,7 +265,7 @@ func (s *Sockmap) note() {
 	}
 }
 
-// Run admits sockets and has them leave, until the context ends.
+// Run admits sockets and lets them leave, until the context ends.
 func (s *Sockmap) Run(ctx context.Context) error {
 	admits := make(chan struct{}, 1)
 	if s.now != nil {
@@ -268,7 +276,7 @@ func (s *Sockmap) Run(ctx context.Context) error {
 		defer wakes.Close()
 		go s.listen(wakes, admits)
 	}
-	s.logged("cannot admit sockets", s.admit()) // whom nobody has while no agent ran
+	s.logged("cannot admit sockets", s.admit()) // that became suitable while no agent ran
 	rest := time.NewTicker(restEvery)
 	defer rest.Stop()
 	ask := time.NewTicker(askEvery)
@@ -303,7 +311,7 @@ func (s *Sockmap) Run(ctx context.Context) error {
 	}
 }
 
-// isHeld reports whether an operator has everything go by TCP.
+// isHeld reports whether an operator makes everything use TCP.
 func (s *Sockmap) isHeld() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -311,7 +319,7 @@ func (s *Sockmap) isHeld() bool {
 		return false
 	}
 	held, err := s.now.control(bpf.SockmapControlCONTROL_HELD)
-	s.logged("cannot see whether an operator holds connections to TCP", err)
+	s.logged("cannot read whether an operator makes all connections use TCP", err)
 	return held != 0
 }
 
@@ -321,17 +329,18 @@ func (s *Sockmap) logged(what string, err error) {
 	}
 }
 
-// sweepAgain looks after all sockets, and returns when to look again, after a pause; nil if all who are to leave have.
+// sweepAgain sweeps, and returns a timer for the next sweep, or nil if no socket has to leave any
+// more.
 func (s *Sockmap) sweepAgain(pause time.Duration) <-chan time.Time {
 	left, err := s.sweep()
-	s.logged("cannot look after sockets", err)
+	s.logged("cannot sweep sockets", err)
 	if left == 0 && err == nil {
 		return nil
 	}
 	return time.After(pause)
 }
 
-// listen passes on what programs wake the agent with.
+// listen handles the events with which programs wake the agent.
 func (s *Sockmap) listen(wakes *ringbuf.Reader, admits chan<- struct{}) {
 	for {
 		record, err := wakes.Read()
@@ -362,7 +371,7 @@ func (s *Sockmap) admit() error {
 	return s.now.admit()
 }
 
-// sweep looks after all generations and returns how many sockets still have to leave.
+// sweep sweeps all generations and returns how many sockets still have to leave.
 func (s *Sockmap) sweep() (left int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -373,7 +382,7 @@ func (s *Sockmap) sweep() (left int, err error) {
 	return left + former, errors.Join(err, failed)
 }
 
-// sweepFormer looks after the former generations and takes away those that have no sockets left.
+// sweepFormer sweeps the former generations and removes those without sockets.
 func (s *Sockmap) sweepFormer() (left int, err error) {
 	var errs []error
 	var kept []*generation
@@ -397,7 +406,7 @@ func (s *Sockmap) sweepFormer() (left int, err error) {
 	return left, errors.Join(errs...)
 }
 
-// Close lets go of everything. What is pinned goes on.
+// Close releases everything. What is pinned keeps working.
 func (s *Sockmap) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,24 +6,24 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Tally is how many there were, and of how many bytes.
+// Tally is a number of things and of their bytes.
 type Tally struct{ Count, Bytes uint64 }
 
-// Tallies is what became of messages and connections since the programs were loaded.
+// Tallies counts messages and connections since the programs were loaded.
 type Tallies struct {
-	Redirected Tally             // messages past TCP
-	Passed     map[string]Tally  // messages of sockets in the map that went by TCP, by why
-	Excluded   map[string]uint64 // connections that go by TCP for good, by why
-	Watched    uint64            // connections of which both ends may take part
+	Redirected Tally             // messages that bypassed TCP
+	Passed     map[string]Tally  // messages of sockets in the map that used TCP, by reason
+	Excluded   map[string]uint64 // connections that use TCP for good, by reason
+	Watched    uint64            // connections whose ends both may take part
 	Admitted   uint64            // sockets that were put into the map
 	Left       uint64            // and were taken out again before they closed
 	Full       uint64            // connections for which there was no room
 }
 
-// passings are the words for enum passing.
+// passings are the names of enum passing.
 var passings = []string{"none", "off", "alone", "state", "unread", "budget", "run", "call", "peer", "lost"}
 
-// Tallies returns what was counted.
+// Tallies returns the counts.
 func (s *Sockmap) Tallies() (Tallies, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
