@@ -1,8 +1,10 @@
-// Package bpf holds the compiled BPF objects and the Go types of everything that their maps contain. All but this
-// file is generated from bpf/ with a pinned clang ("make generate") and committed, so building needs only Go.
+// Package bpf holds the compiled BPF objects and the Go types of everything that their maps contain.
+// Everything except this file is generated from bpf/ with a pinned clang ("make generate") and
+// committed, so building needs only Go.
 package bpf
 
-// The schema object holds every map and generates the types; the others load with its maps in place of their own.
+// The schema object contains every map, and the types are generated from it. The other objects are
+// loaded with its maps in place of their own.
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -type addr -type hook -type reason -type counter_room -type svc_kind -type svc_scope -type service_flag -type direct -type range_bits -type algorithm -type backend_flag -type node_addr_flag -type snat_addr -type pod_flag -type pod_proxy -type pace_kind -type pod_window -type pod_class -type ct_flag -type ct_state -type ct_class -type ct_phase -type doom -type doom_outcome -type doomed -type collect_run -type watched_kind -type event -type packet_config -type table_stage -type carry_outcome -type carried -type sweep_run -type lru -type optout_kind -type optout_why Maps ../../bpf/schema.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Sock ../../bpf/sock.c
 //go:generate go tool -modfile ../../test/tools/go.mod bpf2go -go-package bpf -target bpfel -no-global-types Peers ../../bpf/peers.c
