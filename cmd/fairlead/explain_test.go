@@ -122,7 +122,7 @@ func TestProbe(t *testing.T) {
 	}
 	rig.Address(t, n.ns, "lo", "10.96.0.1/16")
 	e = n.explainIn(nil, n.ns, addr, "--probe", "1")
-	if len(e.Probes) != 1 || e.Probes[0].Address.String() != vip || len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "pointed nowhere") {
+	if len(e.Probes) != 1 || e.Probes[0].Address.String() != vip || len(e.Notes) != 1 || !strings.Contains(e.Notes[0], "not pointed at a backend") {
 		t.Errorf("outside of the cgroup: %+v, %q", e.Probes, e.Notes)
 	}
 	e = n.explainIn(n.cgroup, n.ns, netip.MustParseAddr("10.1.0.2"), "--probe", "1")
