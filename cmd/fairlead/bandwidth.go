@@ -132,7 +132,7 @@ const measuredFor = time.Second
 func readLimited(ctx context.Context, cfg *config.Config) ([]limited, error) {
 	m, err := maps.Open(mapsDir(cfg), true)
 	if err != nil {
-		return nil, err
+		return nil, pinsError(cfg, err)
 	}
 	defer m.Close()
 	before, err := readPaces(m)

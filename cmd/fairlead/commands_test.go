@@ -17,6 +17,7 @@ import (
 	"fairlead.io/fairlead/pkg/api"
 	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/sockmap"
 )
 
 var update = flag.Bool("update", false, "write the golden files and docs/cli")
@@ -216,6 +217,34 @@ func TestVerifyOutput(t *testing.T) {
 	}
 	if diff := cmp.Diff(verified(observe.Status{Degraded: []string{""}}, false), v); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Where connections go past TCP and nothing else is done, nobody is sent to look for an agent or for other maps, whether options, pins or the agent say so.
+func TestCommandsBesideAccelerateOnly(t *testing.T) {
+	found := nowhere(t)
+	if err := os.MkdirAll(sockmap.Dir(found[1]), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	alone, _ := startAgent(t, func() observe.Status { return observe.Status{Mode: config.AccelerateOnly} })
+	for _, where := range [][]string{found, nowhere(t), {"--bpffs", t.TempDir(), "--state-dir", alone}} {
+		for _, command := range []string{
+			"service list", "service get shop/web", "backend list", "map list", "map dump svcs", "explain node 10.96.0.10:80", "drops", "verify",
+			"conntrack list", "conntrack flush --all", "bandwidth list",
+		} {
+			if command == "verify" && where[3] == alone {
+				continue // it is the agent that answers
+			}
+			var stdout, stderr bytes.Buffer
+			e := &env{Stdout: &stdout, Stderr: &stderr, Args: append(strings.Fields(command), where...)}
+			if where[3] != alone && where[1] != found[1] {
+				e.Environ = []string{"FAIRLEAD_MODE=accelerate-only"}
+			}
+			code := execute(t.Context(), e)
+			if text := stderr.String(); code == exitOK || !strings.Contains(text, "accelerate-only does not serve them") || strings.Contains(text, "no fairlead maps") {
+				t.Errorf("%s: exit code %d, %s", command, code, text)
+			}
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,10 +31,21 @@ func isPastTCPAlone(cfg *config.Config) bool {
 	return errors.Is(err, fs.ErrNotExist) && failed == nil
 }
 
+// acceleratesOnly reports whether the agent of this node has no maps of Services to read, as far as its options, its pins or itself tell.
+func acceleratesOnly(cfg *config.Config) bool {
+	if cfg.AcceleratesOnly() || isPastTCPAlone(cfg) {
+		return true
+	}
+	status, err := client(cfg).Status(context.Background()) // it takes no longer than the client waits
+	return err == nil && status.Mode == config.AccelerateOnly
+}
+
 // pinsError adds what to do to an error from opening or reading the pins.
 func pinsError(cfg *config.Config, err error) error {
 	root := filepath.Dir(mapsDir(cfg))
 	switch {
+	case errors.Is(err, fs.ErrNotExist) && acceleratesOnly(cfg):
+		return errors.New("there are no maps of Services here, since an agent with --mode=" + config.AccelerateOnly + " does not serve them; use \"fairlead sockmap list\" and \"fairlead status\"")
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("no fairlead maps under %s: is the agent running on this node, or is --bpffs another path?", root)
 	case errors.Is(err, fs.ErrPermission):
