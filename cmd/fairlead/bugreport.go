@@ -211,14 +211,15 @@ func agentParts(cfg, agent *config.Config) []bugreport.Part {
 			return err
 		}},
 		{Name: "pins.txt", Collect: bugreport.Tree(filepath.Dir(sockmap.Dir(cfg.BPFFS)))}, // the parent of all pins
-		{Name: "links.txt", Collect: func(_ context.Context, to io.Writer) error { return writeLinks(to, filepath.Dir(mapsDir(cfg))) }},
+		{Name: "links.txt", Collect: func(_ context.Context, to io.Writer) error { return writeLinks(to, cfg) }},
 		{Name: "state-dir.txt", Collect: bugreport.Tree(cfg.StateDir)},
 	}
 }
 
-// writeLinks lists the program of each pinned link.
-func writeLinks(to io.Writer, root string) error {
+// writeLinks lists the program of each pinned link, and those attached to the map of sockets.
+func writeLinks(to io.Writer, cfg *config.Config) error {
 	var errs []error
+	root := filepath.Dir(mapsDir(cfg))
 	for _, dir := range []string{"links", "devices"} {
 		links, err := observe.ReadLinks(filepath.Join(root, dir))
 		errs = append(errs, err)
@@ -226,6 +227,13 @@ func writeLinks(to io.Writer, root string) error {
 			if _, err := fmt.Fprintf(to, "%s/%s: attached %v, program %d\n", dir, l.Name, l.Attached, l.ID); err != nil {
 				return err
 			}
+		}
+	}
+	pastTCP, err := sockmap.Attachments(cfg.BPFFS)
+	errs = append(errs, err)
+	for _, a := range pastTCP {
+		if _, err := fmt.Fprintf(to, "sockmap/%s/%s: attached true, program %d\n", a.Version, a.Name, a.Program); err != nil {
+			return err
 		}
 	}
 	return errors.Join(errs...)

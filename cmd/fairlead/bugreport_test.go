@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"fairlead.io/fairlead/pkg/bugreport"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/sockmap"
+	"fairlead.io/fairlead/test/rig"
 )
 
 // bundleFiles returns the files in a bundle, by their names in its one folder.
@@ -164,6 +166,24 @@ func TestBugreportOfAccelerateOnly(t *testing.T) {
 					t.Errorf("%v: there is %s", args, name)
 				}
 			}
+		}
+	}
+}
+
+// TestBugreportOfSockmap checks that links.txt has the programs through which connections bypass TCP.
+func TestBugreportOfSockmap(t *testing.T) {
+	rig.Root(t)
+	bpffs := rig.BPFFS(t)
+	s, err := sockmap.Open(sockmap.Config{BPFFS: bpffs, Limits: sockmap.DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	got, bundle := bugreportOf(t, "--bpffs", bpffs, "--state-dir", t.TempDir(), "--node-name=n1", "--file=-")
+	files := bundleFiles(t, bundle)
+	for _, name := range []string{"sockmap_read", "sockmap_forget", "sockmap_admit", "sockmap_sweep", "sockmap_message"} {
+		if text := files["links.txt"]; got.code != exitOK || !strings.Contains(text, "/"+name+": attached true, program ") || files["links.txt.error"] != "" {
+			t.Errorf("no %s: %q, %q", name, text, files["links.txt.error"])
 		}
 	}
 }

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
+	"slices"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 
 	"fairlead.io/fairlead/pkg/bpf"
 )
@@ -81,6 +84,59 @@ func (g *generation) isReadable() bool {
 	pairs, rules := g.maps[pairsMap], g.maps[rulesMap]
 	return pairs.KeySize() == uint32(unsafe.Sizeof(uint64(0))) && pairs.ValueSize() == uint32(unsafe.Sizeof(bpf.SockmapPair{})) &&
 		rules.KeySize() == uint32(unsafe.Sizeof(bpf.SockmapShortKey{})) && rules.ValueSize() == uint32(unsafe.Sizeof(bpf.SockmapShortRules{}))
+}
+
+// Attachment is a program that is at work.
+type Attachment struct {
+	Version string // of the programs, as its pins are named
+	Name    string // of the program
+	Program uint32 // its number
+}
+
+// Attachments returns what is attached, of all versions of the programs.
+func Attachments(bpffs string) (list []Attachment, err error) {
+	dirs, err := generations(Dir(bpffs), false)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, dir := range dirs {
+		of, err := attachmentsIn(dir)
+		if !errors.Is(err, fs.ErrNotExist) { // else it has gone meanwhile
+			errs = append(errs, err)
+		}
+		list = append(list, of...)
+	}
+	return list, errors.Join(errs...)
+}
+
+func attachmentsIn(dir string) (list []Attachment, err error) {
+	g, err := open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer g.close()
+	version := filepath.Base(dir)
+	links := maps.Clone(g.links)
+	for name, iter := range g.iters {
+		links[name] = iter
+	}
+	for _, name := range slices.Sorted(maps.Keys(links)) {
+		info, err := links[name].Info()
+		if err != nil {
+			return list, fmt.Errorf("inspect link %s of %s: %w", name, version, err)
+		}
+		list = append(list, Attachment{version, name, uint32(info.Program)})
+	}
+	// What the messages of sockets meet is attached to their map, and no link.
+	found, err := link.QueryPrograms(link.QueryOptions{Target: g.maps[socksMap].FD(), Attach: ebpf.AttachSkMsgVerdict})
+	if err != nil {
+		return list, fmt.Errorf("ask what is attached to %s of %s: %w", socksMap, version, err)
+	}
+	for _, p := range found.Programs {
+		list = append(list, Attachment{version, bpf.SockmapProgSockmapMessage, uint32(p.ID)})
+	}
+	return list, nil
 }
 
 // State is the switches of the programs, and how many sockets are in the maps of all versions.

@@ -455,6 +455,14 @@ func TestRulesTaken(t *testing.T) {
 	}
 	c.ok("drain")
 	w.excluded(c, "rules")
+
+	// And past it again once a rule lets both again, whichever that is.
+	before := w.only().Redirected
+	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 4}, {Netns: w.Cookie(w.pods[1])}: {To: 4}}))
+	w.Until("it to go past TCP again", func() bool { c.ask(10, 100); return w.only().State == "short" && w.only().Redirected != before })
+	if p := w.only(); p.Exclusion != "" {
+		t.Errorf("it is still said to be excluded: %+v", p)
+	}
 }
 
 // Sockets stay in the map while a call of an owner's is at work on one, which may be about to send, and leave when that has returned.
