@@ -128,6 +128,24 @@ static __always_inline void read_alone(struct sock *sk, struct end *end)
 	bpf_sk_storage_delete(&ends, sk);
 }
 
+/* Watches a connection again that no rule admitted, once one does. */
+static __always_inline void read_excluded(struct end *end, struct pair *pair)
+{
+	__u64 rules;
+
+	if (pair->exclusion != EXCLUSION_RULES || ++end->reads % READS_ALONE)
+		return;
+	rules = rules_of(pair->netns[SIDE_CLIENT], SIDE_CLIENT, pair->port[SIDE_CLIENT]) &
+		rules_of(pair->netns[SIDE_SERVER], SIDE_SERVER, pair->port[SIDE_SERVER]);
+	/* Both ends may get here at the same time; only the one that clears the exclusion goes on, as
+	 * the connection may be excluded again by then. */
+	if (!rules ||
+	    __sync_val_compare_and_swap(&pair->exclusion, EXCLUSION_RULES, EXCLUSION_NONE) != EXCLUSION_RULES)
+		return;
+	pair->rules = rules;
+	watch_again(pair, PAIR_EXCLUDED);
+}
+
 /* Runs when a process has read data that came by TCP, for every socket of the machine. */
 SEC("tp_btf/tcp_rcv_space_adjust")
 int sockmap_read(__u64 *ctx)
@@ -147,8 +165,10 @@ int sockmap_read(__u64 *ctx)
 		read_alone(sk, end);
 		return 0;
 	}
-	if (pair->state == PAIR_EXCLUDED && !pair->inside)
+	if (pair->state == PAIR_EXCLUDED && !pair->inside) {
+		read_excluded(end, pair);
 		return 0;
+	}
 	why = read_way(sk, &flags);
 	if (why == EXCLUSION_SPLICE) {
 		note_splicer();
@@ -386,6 +406,20 @@ int sockmap_sweep(struct bpf_iter__sockmap *ctx)
 		leave(end, pair);
 	else
 		bpf_seq_write(ctx->meta->seq, &end->side, 1);
+	return 0;
+}
+
+/* Tells how many sockets are in the map, which the kernel counts itself. It is called for each row of a map that
+ * has few, and once behind them. */
+SEC("iter/bpf_map_elem")
+int sockmap_count(struct bpf_iter__bpf_map_elem *ctx)
+{
+	int sockets;
+
+	if (ctx->key)
+		return 0;
+	sockets = ((struct bpf_shtab *)&socks)->count.counter;
+	bpf_seq_write(ctx->meta->seq, &sockets, sizeof(sockets));
 	return 0;
 }
 

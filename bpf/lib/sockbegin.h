@@ -15,8 +15,9 @@ enum {
 	FAMILY_V4 = 2, /* AF_INET */
 	/* while a socket is unknown, one in about this many reads is looked at; */
 	SEGMENTS = 4,
-	ODDS = 8,	  /* in addition one in this many of the other reads; */
-	READS_ALONE = 16, /* and one in this many while the other end has not been found */
+	ODDS = 8, /* in addition one in this many of the other reads; */
+	/* and one in this many while the other end has not been found, or no rule admits both */
+	READS_ALONE = 16,
 };
 
 /* Reports whether a connection is plain TCP: neither signed segments (MD5, AO) nor multipath. */

@@ -145,6 +145,18 @@ struct bpf_iter__sockmap {
 	struct sock *sk;
 };
 
+struct bpf_iter__bpf_map_elem {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	void *key;
+	void *value;
+};
+
+/* The kernel's own of a map of sockets. */
+struct bpf_shtab {
+	atomic_t count;
+} __attribute__((preserve_access_index));
+
 static __always_inline struct sk_psock *psock_of(const struct sock *sk)
 {
 	void *data = NULL;

@@ -66,7 +66,7 @@ enum exclusion {
 	/* the kernel did not take it into the map, for example because another program has it */
 	EXCLUSION_REFUSED,
 	EXCLUSION_STREAM, /* it has been in and out of the map too often */
-	EXCLUSION_RULES,  /* the rule that admitted it is gone */
+	EXCLUSION_RULES,  /* the rule that admitted it is gone; watched again once another admits it */
 	/* its reader is a program that may splice, or ask how much there is to read, later */
 	EXCLUSION_PROGRAM,
 	EXCLUSIONS,
@@ -120,7 +120,7 @@ struct end {
 	__u32 side;
 	/* the agent's sweep that first found that this socket should leave; zero: none */
 	__u32 left;
-	__u32 reads; /* counted while the other end is unknown */
+	__u32 reads; /* counted while the other end is unknown, or no rule admits the connection */
 	__u32 pad;
 };
 

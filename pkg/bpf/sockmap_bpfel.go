@@ -219,6 +219,7 @@ const (
 	SockmapMapSocks           = "socks"
 	SockmapMapSplicers        = "splicers"
 	SockmapProgSockmapAdmit   = "sockmap_admit"
+	SockmapProgSockmapCount   = "sockmap_count"
 	SockmapProgSockmapForget  = "sockmap_forget"
 	SockmapProgSockmapMessage = "sockmap_message"
 	SockmapProgSockmapRead    = "sockmap_read"
@@ -276,6 +277,7 @@ type SockmapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type SockmapProgramSpecs struct {
 	SockmapAdmit   *ebpf.ProgramSpec `ebpf:"sockmap_admit"`
+	SockmapCount   *ebpf.ProgramSpec `ebpf:"sockmap_count"`
 	SockmapForget  *ebpf.ProgramSpec `ebpf:"sockmap_forget"`
 	SockmapMessage *ebpf.ProgramSpec `ebpf:"sockmap_message"`
 	SockmapRead    *ebpf.ProgramSpec `ebpf:"sockmap_read"`
@@ -381,6 +383,7 @@ type SockmapVariables struct {
 // It can be passed to LoadSockmapObjects or ebpf.CollectionSpec.LoadAndAssign.
 type SockmapPrograms struct {
 	SockmapAdmit   *ebpf.Program `ebpf:"sockmap_admit"`
+	SockmapCount   *ebpf.Program `ebpf:"sockmap_count"`
 	SockmapForget  *ebpf.Program `ebpf:"sockmap_forget"`
 	SockmapMessage *ebpf.Program `ebpf:"sockmap_message"`
 	SockmapRead    *ebpf.Program `ebpf:"sockmap_read"`
@@ -390,6 +393,7 @@ type SockmapPrograms struct {
 func (p *SockmapPrograms) Close() error {
 	return _SockmapClose(
 		p.SockmapAdmit,
+		p.SockmapCount,
 		p.SockmapForget,
 		p.SockmapMessage,
 		p.SockmapRead,

@@ -1,6 +1,7 @@
 package sockmap
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -47,6 +48,7 @@ const (
 	readLink   = bpf.SockmapProgSockmapRead
 	admitIter  = bpf.SockmapProgSockmapAdmit
 	sweepIter  = bpf.SockmapProgSockmapSweep
+	countIter  = bpf.SockmapProgSockmapCount
 )
 
 // tracing returns the programs at tracepoints, in the order in which they are attached.
@@ -105,7 +107,7 @@ func (g *generation) attach(loaded *ebpf.Collection) error {
 	if err != nil {
 		return fmt.Errorf("attach %s: %w", bpf.SockmapProgSockmapMessage, err)
 	}
-	over := map[string]*ebpf.Map{admitIter: g.maps["candidates"], sweepIter: g.maps[socksMap]}
+	over := map[string]*ebpf.Map{admitIter: g.maps["candidates"], sweepIter: g.maps[socksMap], countIter: g.maps[controlMap]}
 	for name, overMap := range over {
 		if g.iters[name], err = link.AttachIter(link.IterOptions{Program: loaded.Programs[name], Map: overMap}); err != nil {
 			delete(g.iters, name)
@@ -246,18 +248,39 @@ func (g *generation) sweep() (int, error) {
 	return run(g.iters[sweepIter])
 }
 
-// sockets returns how many sockets are in the map.
-func (g *generation) sockets() (count int, err error) {
-	var key, next uint64
-	err = g.maps[socksMap].NextKey(nil, &next)
-	for ; err == nil; err = g.maps[socksMap].NextKey(key, &next) {
-		key = next
-		count++
+// sockets returns how many sockets are in the map, as the kernel counts them. Programs of another
+// version that cannot tell count as one if there are any.
+func (g *generation) sockets() (int, error) {
+	if g.iters[countIter] == nil {
+		empty, err := g.isEmpty()
+		if err != nil || empty {
+			return 0, err
+		}
+		return 1, nil
 	}
-	if !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return count, fmt.Errorf("count sockets: %w", err)
+	said, err := g.iters[countIter].Open()
+	if err != nil {
+		return 0, fmt.Errorf("count sockets: %w", err)
 	}
-	return count, nil
+	defer said.Close()
+	var count [4]byte
+	if _, err := io.ReadFull(said, count[:]); err != nil {
+		return 0, fmt.Errorf("count sockets: %w", err)
+	}
+	return int(binary.NativeEndian.Uint32(count[:])), nil
+}
+
+// isEmpty reports whether no socket is in the map.
+func (g *generation) isEmpty() (bool, error) {
+	var first uint64
+	err := g.maps[socksMap].NextKey(nil, &first)
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for sockets: %w", err)
+	}
+	return false, nil
 }
 
 // run reads an iterator to its end, and returns how much it wrote.

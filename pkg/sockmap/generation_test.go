@@ -173,3 +173,58 @@ func TestCrowd(t *testing.T) {
 		t.Errorf("%v, %v", list, err)
 	}
 }
+
+// Sockets are counted right while others come and go.
+func TestSockets(t *testing.T) {
+	rig.Root(t)
+	const connections = 100
+	s, err := Open(Config{BPFFS: rig.BPFFS(t), Limits: DefaultLimits(), Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	listening, at, err := listener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listening)
+	socks, clients := s.now.maps[socksMap], map[uint64]uint64{}
+	for i := range uint64(connections) {
+		e, err := connect(listening, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.close()
+		clients[i] = uint64(e.client)
+		if err := socks.Put(i, clients[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop, stopped := make(chan struct{}), make(chan error)
+	go func() {
+		for i := uint64(0); ; i = (i + 1) % connections {
+			err := errors.Join(socks.Delete(i), socks.Put(i, clients[i]))
+			select {
+			case <-stop:
+				stopped <- err
+				return
+			default:
+			}
+			if err != nil {
+				<-stop
+				stopped <- err
+				return
+			}
+		}
+	}()
+	for range 2000 {
+		if n, err := s.Sockets(); err != nil || n < connections-1 || n > connections {
+			t.Errorf("%d sockets, %v: there are %d, of which one at a time is out", n, err, connections)
+			break
+		}
+	}
+	close(stop)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}

@@ -151,7 +151,7 @@ func (s *selecting) admit(policy *model.Acceleration) {
 
 // free returns an unused bit. As far as possible a policy's bit does not depend on other policies:
 // connections keep the bits of the rules they began with, so if a policy's bit changes, its
-// connections go back to TCP.
+// connections go back to TCP, and are watched again.
 func (s *selecting) free(policy *model.Acceleration) (at int, found bool) {
 	sum := fnv.New32a()
 	fmt.Fprint(sum, policy.UID, policy.Name)

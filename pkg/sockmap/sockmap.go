@@ -202,7 +202,7 @@ func (c Config) programs() (*ebpf.CollectionSpec, string, error) {
 	}
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%x %q", settings, c.Limits.Except)
-	for _, name := range []string{forgetLink, readLink, admitIter, sweepIter, bpf.SockmapProgSockmapMessage} {
+	for _, name := range []string{forgetLink, readLink, admitIter, sweepIter, countIter, bpf.SockmapProgSockmapMessage} {
 		program := spec.Programs[name]
 		if program == nil {
 			return nil, "", fmt.Errorf("read program specs: there is no %s", name)
