@@ -8,12 +8,16 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/test/rig"
 )
@@ -222,4 +226,82 @@ func TestAccelerateUnproven(t *testing.T) {
 	if text := h.run("sockmap", "list"); strings.Count(text, "\n") != 1 {
 		t.Error(text)
 	}
+}
+
+// The two ends of a connection whose packets are translated on their way, as a Service's are that a pod dials which has opted out of balancing at the
+// socket, are found to be of one connection all the same, by either family.
+func TestAccelerateByPackets(t *testing.T) {
+	rig.Root(t)
+	cache := t.TempDir()
+	q := &mole{harbour: newHarbour(t, "--sockmap=true", "--cni-cache="+cache), pods: map[string]*pod{}}
+	for _, name := range []string{"a", "b", "c"} {
+		q.pods[name] = q.pod(name)
+		q.mustAdd(q.pods[name])
+		q.note(name, cache)
+		q.says(rig.NewChild(t, q.cgroup, q.pods[name].Netns, "sayBack", "80"), "ready")
+	}
+	services := `
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, "fd96::10"], ipFamilies: [IPv4, IPv6], ports: [{name: http, port: 8000}]}
+`
+	for is4, family := range map[bool]string{true: "IPv4", false: "IPv6"} {
+		services += fmt.Sprintf(`---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-%[1]s, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: %[1]s
+ports: [{name: http, port: 80}]
+endpoints: [{addresses: ["%[2]s"], nodeName: node-a, conditions: {ready: true}}]
+`, family, q.pods["b"].addr[is4])
+	}
+	const yes = `fairlead.io/accelerate: "true"`
+	q.write(map[string]string{"a": yes + `, fairlead.io/socket-lb: "off"`, "b": yes, "c": yes}, services)
+	q.takesPart(3)
+	q.until("a pod has opted out", func() bool { return strings.Contains(q.judged(), "opted out") && !strings.Contains(q.judged(), "not covered") })
+	dial := func(from, to string) *rig.Process {
+		p := rig.NewChild(t, q.cgroup, q.pods[from].Netns, "converse", to)
+		q.says(p, "ready")
+		return p
+	}
+	for is4, to := range map[bool]string{true: "10.96.0.10:8000", false: "[fd96::10]:8000"} {
+		a, c := dial("a", to), dial("c", to)
+		q.until("both speak past TCP by "+to, func() bool {
+			q.ask(a, 10)
+			q.ask(c, 10)
+			past := map[string]bool{}
+			for _, r := range q.list() {
+				server := netip.AddrPortFrom(q.pods["b"].addr[is4], 80).String()
+				past[r.ClientPod] = past[r.ClientPod] || r.Server == server && r.State == "short" && r.Redirected[0] > 0 && r.Redirected[1] > 0
+			}
+			return past["shop/a"] && past["shop/c"]
+		})
+		// Only the one's packets have ever been to the Service.
+		if dialed := q.dialed("a"); !slices.Contains(dialed, to) {
+			t.Errorf("the sockets of the pod that has opted out are connected to %v, and not to %s", dialed, to)
+		}
+		if dialed := q.dialed("c"); slices.Contains(dialed, to) {
+			t.Errorf("the sockets of the other pod are connected to %v", dialed)
+		}
+	}
+}
+
+// dialed returns the addresses to which the sockets in a pod are connected, as the kernel has them.
+func (q *mole) dialed(name string) (list []string) {
+	q.t.Helper()
+	q.must(q.pods[name].Netns.Do(func() error {
+		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+			sockets, err := netlink.SocketDiagTCP(family)
+			if err != nil {
+				return err
+			}
+			for _, s := range sockets {
+				addr, _ := netip.AddrFromSlice(s.ID.Destination)
+				list = append(list, netip.AddrPortFrom(addr.Unmap(), s.ID.DestinationPort).String())
+			}
+		}
+		return nil
+	}))
+	return list
 }

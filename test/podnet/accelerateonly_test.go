@@ -77,12 +77,17 @@ func (q *roadstead) berth(name string, last int) {
 	}))
 	rig.Address(q.t, p.Netns, "eth0", p.addr[true].String()+"/24", p.addr[false].String()+"/64")
 	q.pods[name] = p
+	q.note(name, q.cache)
+}
 
+// note notes a pod's network namespace in a directory as the runtime does.
+func (q *mole) note(name, cache string) {
+	q.t.Helper()
 	const dir = "/run/netns"
 	q.must(os.MkdirAll(dir, 0o755))
 	file, err := os.CreateTemp(dir, "fairlead-test-")
 	q.must(err)
-	q.must(errors.Join(file.Close(), unix.Mount(p.Path(), file.Name(), "", unix.MS_BIND, "")))
+	q.must(errors.Join(file.Close(), unix.Mount(q.pods[name].Netns.Path(), file.Name(), "", unix.MS_BIND, "")))
 	q.t.Cleanup(func() {
 		if err := errors.Join(unix.Unmount(file.Name(), unix.MNT_DETACH), os.Remove(file.Name())); err != nil {
 			q.t.Error(err)
@@ -93,7 +98,7 @@ func (q *roadstead) berth(name string, last int) {
 		"cniArgs": [][]string{{"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", name}, {"K8S_POD_UID", "uid-" + name}},
 	})
 	q.must(err)
-	q.must(os.WriteFile(filepath.Join(q.cache, "other-"+name+"-eth0"), text, 0o600))
+	q.must(os.WriteFile(filepath.Join(cache, "other-"+name+"-eth0"), text, 0o600))
 }
 
 // attached lists the programs at a hook of the cgroup.
