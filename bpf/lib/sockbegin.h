@@ -20,7 +20,9 @@ enum {
 	READS_ALONE = 16,
 };
 
-/* Reports whether a connection is plain TCP: neither signed segments (MD5, AO) nor multipath. */
+/* Reports whether a connection is plain TCP: neither signed segments (MD5, AO) nor multipath.
+ * Reads of multipath connections do not get here on the kernels known so far, since theirs is
+ * another protocol's socket, without this tracepoint. The check is for a kernel where they do. */
 static __always_inline bool is_plain(struct tcp_sock *tp)
 {
 	if (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp)

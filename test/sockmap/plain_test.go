@@ -22,7 +22,9 @@ var (
 	withAO  = flag.Bool("ao", false, "try connections with TCP-AO, which the kernel has to have")
 )
 
-// What signs its segments, or goes several ways, is left alone: nothing is even known of it.
+// What signs its segments, or goes several ways, is left alone: nothing is even known of it. With the latter it is the kernel that sees to that: a socket of
+// MPTCP is read without the tracepoint at which connections are found, so this holds without is_plain's look at is_mptcp too. It tells when a kernel comes
+// that shows the connections below it, and is_plain does not know them.
 func TestNotPlain(t *testing.T) {
 	for _, how := range []string{"md5", "multipath"} {
 		t.Run(how, func(t *testing.T) { testNotPlain(t, how) })
