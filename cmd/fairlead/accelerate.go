@@ -43,7 +43,8 @@ type accelerator struct {
 // acceleration is what runs while connections may bypass TCP.
 type acceleration struct {
 	*sockmap.Sockmap
-	keeper *sockmap.Keeper
+	keeper      *sockmap.Keeper
+	differences []string // from TCP, on this kernel
 }
 
 func (a *agent) newAccelerator(log *slog.Logger) *accelerator {
@@ -101,8 +102,9 @@ func trySockmap(cfg *config.Config) (found string, err error) {
 	if err != nil {
 		return "", err
 	}
-	found = sockmapFit
-	if err := sockmap.Prove(limitsOf(cfg)); err != nil {
+	differences, err := sockmap.Prove(limitsOf(cfg))
+	found = strings.Join(append([]string{sockmapFit}, differences...), "\n")
+	if err != nil {
 		found = err.Error()
 	}
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
@@ -111,27 +113,29 @@ func trySockmap(cfg *config.Config) (found string, err error) {
 	if err := os.WriteFile(sockmapFile(cfg), []byte(of+"\n"+found+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("record whether connections may bypass TCP: %w", err)
 	}
-	return found, nil
+	return strings.ReplaceAll(found, "\n", ", "), nil
 }
 
-// unfit returns why connections must not bypass TCP, or "" if they may.
-func unfit(cfg *config.Config) string {
+// unfit returns why connections must not bypass TCP, or "" if they may. It also returns the differences
+// from TCP that "fairlead init" found on this kernel.
+func unfit(cfg *config.Config) (why string, differences []string) {
 	of, err := fitness(limitsOf(cfg))
 	if err != nil {
-		return err.Error()
+		return err.Error(), nil
 	}
 	noted, err := os.ReadFile(sockmapFile(cfg))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err.Error()
+		return err.Error(), nil
 	}
 	tried, found, _ := strings.Cut(strings.TrimSpace(string(noted)), "\n")
+	rest, fit := strings.CutPrefix(found+"\n", sockmapFit+"\n")
 	switch {
 	case tried != of:
-		return `this kernel has not been tested for these programs: run "fairlead init --sockmap=true" with the agent's options, and restart the agent`
-	case found != sockmapFit:
-		return "this kernel does not support it: " + found
+		return `this kernel has not been tested for these programs: run "fairlead init --sockmap=true" with the agent's options, and restart the agent`, nil
+	case !fit:
+		return "this kernel does not support it: " + found, nil
 	}
-	return ""
+	return "", strings.FieldsFunc(rest, func(c rune) bool { return c == '\n' })
 }
 
 // start starts letting connections of pods bypass TCP. If the option is off or the kernel is unfit,
@@ -140,7 +144,8 @@ func (a *accelerator) start(start func(string, func(context.Context) error), rep
 	if a.cfg.Sockmap != "true" {
 		return a.retire(start)
 	}
-	if why := unfit(a.cfg); why != "" {
+	why, differences := unfit(a.cfg)
+	if why != "" {
 		a.mu.Lock()
 		a.unfit = why
 		a.mu.Unlock()
@@ -164,7 +169,7 @@ func (a *accelerator) start(start func(string, func(context.Context) error), rep
 		return errors.Join(err, s.Close())
 	}
 	a.mu.Lock()
-	a.running = &acceleration{s, keeper}
+	a.running = &acceleration{s, keeper, differences}
 	a.mu.Unlock()
 	start("sockmap", func(ctx context.Context) error { return errors.Join(s.Run(ctx), s.Close()) })
 	start("accelerate", keeper.Run)
@@ -280,6 +285,7 @@ func (a *accelerator) problems() (list []observe.Problem) {
 func fillSockmapStatus(status *observe.SockmapStatus, s *acceleration) error {
 	kept, checked := s.keeper.Status(), s.Checked()
 	status.Pods, status.Waiting, status.Uncovered = kept.Pods, kept.Waiting, stdmaps.Clone(kept.Uncovered)
+	status.Differences = s.differences
 	status.Error = strings.Join(slicesOf(kept.Error, checked.Fault), "; ")
 	status.Checks = observe.SockmapChecks{Passed: checked.Passed, Failed: checked.Failed, LastTime: checked.Last, Unable: checked.Unable}
 	view, err := s.State()

@@ -124,7 +124,7 @@ func nodeOf(cfg *config.Config, status *observe.Status) (*preflight.Node, error)
 		BigTCP: func() (preflight.LargePackets, error) { return largePackets(cfg, find) },
 	}
 	if cfg.Sockmap == "true" {
-		n.Sockmap, n.Except = func() string { return unfit(cfg) }, cfg.ExceptedPrograms()
+		n.Sockmap, n.Except = func() (string, []string) { return unfit(cfg) }, cfg.ExceptedPrograms()
 	}
 	if n.Options.ConfDir == "" {
 		n.Options.ConfDir = install.ConfigurationDir

@@ -26,7 +26,9 @@ type SockmapStatus struct {
 	Left     uint64                  `json:"left"`               // sockets removed from it before they closed
 	Full     uint64                  `json:"full"`               // connections for which there was no room
 	Checks   SockmapChecks           `json:"checks"`
-	Error    string                  `json:"error,omitempty"` // why nothing bypasses TCP although it should
+	// Differences lists how connections that bypass TCP differ from TCP, as found on this kernel.
+	Differences []string `json:"differences,omitempty"`
+	Error       string   `json:"error,omitempty"` // why nothing bypasses TCP although it should
 }
 
 // SockmapTally is a number of items and their bytes.
@@ -61,6 +63,9 @@ func (s *SockmapStatus) text() string {
 		words = append(words, "not checked: "+s.Checks.Unable)
 	case !s.Checks.LastTime.IsZero():
 		words = append(words, "checked "+clock(s.Checks.LastTime))
+	}
+	if len(s.Differences) > 0 {
+		words = append(words, "differs from TCP: "+strings.Join(s.Differences, ", "))
 	}
 	return strings.Join(words, ", ")
 }

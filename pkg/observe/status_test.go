@@ -93,7 +93,7 @@ func TestStatusOfAccelerateOnly(t *testing.T) {
 	if s.Judge(); !slices.Equal(s.Degraded, []string{"No connection bypasses TCP yet."}) {
 		t.Errorf("before it works: %q", s.Degraded)
 	}
-	s.Sockmap = &SockmapStatus{On: true, Pods: 2}
+	s.Sockmap = &SockmapStatus{On: true, Pods: 2, Differences: []string{"MSG_WAITALL returns short", "another"}}
 	s.Judge()
 	var out bytes.Buffer
 	if err := s.WriteText(&out); err != nil {

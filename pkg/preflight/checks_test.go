@@ -197,11 +197,12 @@ func tuningOutcomes() []outcome {
 	}
 	version := func(words string) func(*machine) { return all(without(debug), set("proc/version", "Linux "+words)) }
 	sockmap := func(unfit string, except ...string) func(*machine) {
-		return func(m *machine) { m.Sockmap, m.Except = func() string { return unfit }, except }
+		return func(m *machine) { m.Sockmap, m.Except = func() (string, []string) { return unfit, []string{"MSG_WAITALL is short", "and more"} }, except }
 	}
 	return []outcome{
 		{"past TCP", "not asked for", func(*machine) {}, OK, "--sockmap is false", ""},
 		{"past TCP", "fit", all(sockmap("", "haproxy"), set("proc/55/comm", "haproxy\n")), OK, "the kernel supports it", ""},
+		{"past TCP", "otherwise than TCP", all(sockmap("", "haproxy"), set("proc/55/comm", "haproxy\n")), OK, "on this kernel: MSG_WAITALL is short, and more", ""},
 		{"past TCP", "unfit", sockmap("this kernel is not fit: it loses bytes"), Warn, "it loses bytes", "fairlead init --sockmap=true"},
 		{"past TCP", "who splices late", all(sockmap("", "nginx"), set("proc/55/comm", "haproxy\n")), Warn, "haproxy is running", "add haproxy to --sockmap-except"},
 		{"past TCP", "in a container", all(sockmap(""), set("proc/1/comm", "fairlead\n")), Unknown, "splice late are not visible", "on the node"},

@@ -43,9 +43,9 @@ type Node struct {
 	XDP     func(index int) (offered bool, err error)
 	BigTCP  func() (LargePackets, error)
 	Own     []netip.Addr // addresses of the node
-	// Sockmap returns why no connection may bypass TCP on this kernel, or "". It is nil if none
-	// should. Processes named in Except always use TCP.
-	Sockmap  func() (unfit string)
+	// Sockmap returns why no connection may bypass TCP on this kernel, or "", and the differences
+	// from TCP that it has. It is nil if none should. Processes named in Except always use TCP.
+	Sockmap  func() (unfit string, differences []string)
 	Except   []string
 	Policies *int // number of NetworkPolicies in the cluster; nil if unknown
 }

@@ -188,7 +188,7 @@ func TestAccelerateOnly(t *testing.T) {
 	m := sound()
 	m.Options = Options{AccelerateOnly: true}
 	m.Devices, m.Cgroup = nil, nil
-	m.Sockmap = func() string { return "" }
+	m.Sockmap = func() (string, []string) { return "", nil }
 	m.files["proc/99/comm"] = "kube-proxy\n"
 	var checks []string
 	for _, l := range m.check(t).Lines {

@@ -13,7 +13,8 @@ func (n *Node) sockmap() Line {
 	if n.Sockmap == nil {
 		return Line{check, OK, "everything uses TCP: --sockmap is false", ""}
 	}
-	if unfit := n.Sockmap(); unfit != "" {
+	unfit, differences := n.Sockmap()
+	if unfit != "" {
 		return Line{check, Warn, "everything uses TCP: " + unfit, `run "fairlead init --sockmap=true" as root, with the agent's options, to see whether another kernel is needed`}
 	}
 	processes, err := n.processes()
@@ -30,8 +31,12 @@ func (n *Node) sockmap() Line {
 		return Line{check, Warn, fmt.Sprintf("%s is running, which may splice, or ask how much there is to read, when data already waits past TCP", strings.Join(late, ", ")),
 			"add " + strings.Join(late, ",") + " to --sockmap-except, unless its configuration does neither"}
 	}
-	return Line{check, OK, "the kernel supports it, and no running program is known to need to be excluded; programs that first converse, and then splice, " +
-		"set SO_ZEROCOPY or ask how much there is to read (FIONREAD), are not recognized", ""}
+	text := "the kernel supports it, and no running program is known to need to be excluded; programs that first converse, and then splice, " +
+		"set SO_ZEROCOPY, read with MSG_WAITALL or ask how much there is to read (FIONREAD), are not recognized"
+	if len(differences) > 0 {
+		text += "; differences from TCP on this kernel: " + strings.Join(differences, ", ")
+	}
+	return Line{check, OK, text, ""}
 }
 
 // lateReaders returns programs known to read from a socket in ways that miss data waiting past TCP.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -78,7 +79,7 @@ func TestProveFindsFaults(t *testing.T) {
 	for how, want := range map[string]string{
 		"as it is": "", "refusing": "send: ", "refusing IPv6": "send: ", "hiding": "bytes came", "passing": "lets nothing bypass TCP", "staying": "sockets did not leave",
 	} {
-		err := Config{Limits: DefaultLimits(), tamper: tampers()[how]}.prove()
+		_, err := Config{Limits: DefaultLimits(), tamper: tampers()[how]}.prove()
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", how, err, want)
 		}
@@ -129,4 +130,34 @@ func checked(bpffs, how string) (got string, err error) {
 		got += ", unable"
 	}
 	return got, nil
+}
+
+// By TCP nothing is found in which it would differ from itself.
+func TestNoDifference(t *testing.T) {
+	rig.Root(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	listening, at, err := listener()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(listening)
+	e, err := connect(listening, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	message := pattern(1, 100)
+	if _, err := unix.Write(e.client, message); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := e.readAll(message); found != "" || err != nil {
+		t.Errorf("%q, %v", found, err)
+	}
+	if found, err := e.readThroughSignals(); found != "" || err != nil {
+		t.Errorf("%q, %v", found, err)
+	}
+	if err := e.converse(3, 100); err != nil {
+		t.Error(err)
+	}
 }

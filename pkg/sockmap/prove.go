@@ -14,18 +14,21 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 )
 
-// Prove returns why connections cannot bypass TCP on this kernel, or nil if they can. It exercises
-// everything the programs do with connections of its own, over maps of its own, in a network
-// namespace that is gone when it returns. It needs privileges.
-func Prove(limits Limits) error { return Config{Limits: limits}.prove() }
+// Prove returns why connections cannot bypass TCP on this kernel, or nil if they can, and how they
+// then differ from TCP on this kernel. It exercises everything the programs do with connections of
+// its own, over maps of its own, in a network namespace that is gone when it returns. It needs
+// privileges.
+func Prove(limits Limits) (differences []string, err error) { return Config{Limits: limits}.prove() }
 
-func (c Config) prove() error {
-	result := make(chan error)
+func (c Config) prove() (differences []string, err error) {
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
 		runtime.LockOSThread() // never unlocked, so the thread ends with the goroutine: it is in another namespace
-		result <- c.proveHere()
+		differences, err = c.proveHere()
 	}()
-	return <-result
+	<-done
+	return differences, err
 }
 
 // proof is one run of Prove.
@@ -34,30 +37,32 @@ type proof struct {
 	listening int
 	at        unix.Sockaddr
 	limits    Limits
+
+	differences []string
 }
 
-func (c Config) proveHere() (err error) {
+func (c Config) proveHere() (differences []string, err error) {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("cannot try the kernel: create a network namespace: %w", err)
+		return nil, fmt.Errorf("cannot try the kernel: create a network namespace: %w", err)
 	}
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
 		err = netlink.LinkSetUp(lo)
 	}
 	if err != nil {
-		return fmt.Errorf("cannot try the kernel: set up loopback: %w", err)
+		return nil, fmt.Errorf("cannot try the kernel: set up loopback: %w", err)
 	}
 	p := &proof{limits: c.Limits}
 	if p.generation, err = c.loadProof(); err != nil {
-		return err
+		return nil, err
 	}
 	defer p.generation.close()
 	cookie, err := netnsCookie()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := p.maps[rulesMap].Put(bpf.SockmapShortKey{Netns: cookie}, bpf.SockmapShortRules{From: 1, To: 1}); err != nil {
-		return fmt.Errorf("set rules: %w", err)
+		return nil, fmt.Errorf("set rules: %w", err)
 	}
 	for _, at := range loopbacks() {
 		err := p.runAt(at)
@@ -65,10 +70,10 @@ func (c Config) proveHere() (err error) {
 			continue // the node has that family disabled
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return p.differences, nil
 }
 
 func netnsCookie() (uint64, error) {
@@ -127,6 +132,7 @@ func (p *proof) run() error {
 		{"shutting down one direction", func(e *exercise) error { return e.endHalf() }},
 		{"closing right after sending", func(e *exercise) error { return e.endAtOnce() }},
 		{"closing with unread data", func(e *exercise) error { return e.endUnread() }},
+		{"what differs from TCP", p.differ},
 		{"leaving the map", p.leave},
 	} {
 		if err := p.try(trial.do); err != nil {
