@@ -220,7 +220,9 @@ func TestVerifyOutput(t *testing.T) {
 	}
 }
 
-// Where connections go past TCP and nothing else is done, nobody is sent to look for an agent or for other maps, whether options, pins or the agent say so.
+// TestCommandsBesideAccelerateOnly checks that commands about Services say that this mode has none,
+// and do not suggest to look for an agent or other maps, whether the options, the pins or the agent
+// tell the mode.
 func TestCommandsBesideAccelerateOnly(t *testing.T) {
 	found := nowhere(t)
 	if err := os.MkdirAll(sockmap.Dir(found[1]), 0o700); err != nil {

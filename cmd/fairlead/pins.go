@@ -31,7 +31,8 @@ func isPastTCPAlone(cfg *config.Config) bool {
 	return errors.Is(err, fs.ErrNotExist) && failed == nil
 }
 
-// acceleratesOnly reports whether the agent of this node has no maps of Services to read, as far as its options, its pins or itself tell.
+// acceleratesOnly reports whether this node's agent runs in accelerate-only mode, and so has no maps
+// of Services, according to the options here, the pins or the agent.
 func acceleratesOnly(cfg *config.Config) bool {
 	if cfg.AcceleratesOnly() || isPastTCPAlone(cfg) {
 		return true
