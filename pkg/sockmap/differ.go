@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// waitAll is how long a read waits for the rest of what it wants, if it does.
+	// waitAll is how long a read may wait for the rest of the data it asked for.
 	waitAll = 200 * time.Millisecond
-	// signalled is how long a read gets signals that ends by none.
+	// signalled is how long signals are sent to a read before it gets data.
 	signalled = 100 * time.Millisecond
 )
 
-// differ finds out what of this kernel is another past TCP than by it, of what is known to be on some. None of it makes a kernel unfit: how a connection
-// is read is found before anything goes past TCP, but a program may change its way behind that.
+// differ finds out how data that bypasses TCP behaves differently on this kernel, of the ways that are known. None of them makes a kernel unfit: how a
+// connection is read is seen before any data bypasses TCP. A program may change that later, though, so people are told.
 func (p *proof) differ(e *exercise) error {
 	p.differences = nil
 	for _, find := range []func(*exercise) (string, error){p.differInCount, p.differInAll, p.differInSignals} {
@@ -35,7 +35,7 @@ func (p *proof) differ(e *exercise) error {
 	return nil
 }
 
-// pass sends a message past TCP.
+// pass sends a message, and fails if it does not bypass TCP.
 func (p *proof) pass(e *exercise, message []byte) error {
 	before, err := p.pairs()
 	if err != nil {
@@ -54,7 +54,7 @@ func (p *proof) pass(e *exercise, message []byte) error {
 	return nil
 }
 
-// differInCount asks how much there is to read when some has gone either way.
+// differInCount asks how much there is to read (FIONREAD) while some data came by TCP and some did not.
 func (p *proof) differInCount(e *exercise) (string, error) {
 	message := pattern(13, 150)
 	const past = 100
@@ -67,7 +67,7 @@ func (p *proof) differInCount(e *exercise) (string, error) {
 	if _, err := unix.Write(e.client, message[past:]); err != nil {
 		return "", fmt.Errorf("send: %w", err)
 	}
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // for it to arrive
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) { // until it has arrived
 		left, err := unix.IoctlGetInt(e.client, unix.SIOCOUTQ)
 		if err != nil {
 			return "", fmt.Errorf("ask what is on its way: %w", err)
@@ -97,6 +97,7 @@ func (p *proof) differInCount(e *exercise) (string, error) {
 	return fmt.Sprintf("FIONREAD says that %d bytes wait when it is %d", there, len(message)), nil
 }
 
+// differInAll reads more than there is with MSG_WAITALL.
 func (p *proof) differInAll(e *exercise) (string, error) {
 	message := pattern(15, 100)
 	if err := p.pass(e, message); err != nil {
@@ -105,7 +106,7 @@ func (p *proof) differInAll(e *exercise) (string, error) {
 	return e.readAll(message)
 }
 
-// readAll reads more by MSG_WAITALL than the message that there is, for which TCP waits, and tells what becomes of it if not.
+// readAll asks for more than the message that is there, with MSG_WAITALL. TCP waits for the rest. It returns what happens if the read does not.
 func (e exercise) readAll(message []byte) (string, error) {
 	got := make([]byte, 2*len(message))
 	limit := unix.NsecToTimeval(waitAll.Nanoseconds())
@@ -133,10 +134,11 @@ func (e exercise) readAll(message []byte) (string, error) {
 	return "", nil
 }
 
+// differInSignals sends signals to a blocking read.
 func (p *proof) differInSignals(e *exercise) (string, error) { return e.readThroughSignals() }
 
-// readThroughSignals has a read wait while signals come, behind which TCP goes on to wait, and tells what becomes of it if not. The caller has its thread to
-// itself.
+// readThroughSignals sends signals to a read that waits. TCP continues to wait afterward. It returns what happens if the read does not. The caller must have
+// locked its thread.
 func (e exercise) readThroughSignals() (found string, err error) {
 	message := pattern(16, 100)
 	over, sent := make(chan struct{}), make(chan error, 1)
@@ -149,7 +151,7 @@ func (e exercise) readThroughSignals() (found string, err error) {
 				return
 			default:
 			}
-			if err := unix.Tgkill(pid, thread, unix.SIGURG); err != nil { // of which the runtime makes nothing
+			if err := unix.Tgkill(pid, thread, unix.SIGURG); err != nil { // which the Go runtime ignores
 				sent <- fmt.Errorf("send a signal: %w", err)
 				return
 			}
@@ -174,11 +176,11 @@ func (e exercise) readThroughSignals() (found string, err error) {
 	case string(got[:n]) == string(message):
 		return "", nil
 	}
-	// It may have been sent all the same.
+	// The message may have been sent anyway.
 	return found, e.drain()
 }
 
-// drain reads what is there.
+// drain reads everything that is there.
 func (e exercise) drain() error {
 	for piece := make([]byte, 4<<10); ; {
 		n, err := unix.Read(e.server, piece)
@@ -192,7 +194,7 @@ func (e exercise) drain() error {
 	}
 }
 
-// waiting does something while reads of the server wait for something to come.
+// waiting calls do while reads of the server block.
 func (e exercise) waiting(do func() error) error {
 	if err := unix.SetNonblock(e.server, false); err != nil {
 		return fmt.Errorf("have reads wait: %w", err)
