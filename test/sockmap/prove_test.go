@@ -8,12 +8,15 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// This kernel is fit, and differs in what is known of it: all have the latter two, and in the first they differ from each other.
+// TestProve checks that this kernel is fit, and that the known differences are found. All kernels have the last two; FIONREAD differs by kernel, and some
+// newer ones count everything.
 func TestProve(t *testing.T) {
 	rig.Root(t)
 	differences, err := sockmap.Prove(sockmap.DefaultLimits())
-	if err != nil || len(differences) != 3 || !strings.HasPrefix(differences[0], "FIONREAD counts only data that ") ||
-		!strings.HasPrefix(differences[1], "MSG_WAITALL ") || !strings.HasPrefix(differences[2], "a signal ends ") {
+	t.Logf("%q", differences)
+	last := max(len(differences)-2, 0)
+	if err != nil || last > 1 || len(differences) < 2 || !strings.HasPrefix(differences[last], "MSG_WAITALL ") || !strings.HasPrefix(differences[last+1], "a signal ends ") ||
+		last == 1 && !strings.HasPrefix(differences[0], "FIONREAD counts only data that ") {
 		t.Errorf("%q, %v", differences, err)
 	}
 }
