@@ -197,7 +197,9 @@ func tuningOutcomes() []outcome {
 	}
 	version := func(words string) func(*machine) { return all(without(debug), set("proc/version", "Linux "+words)) }
 	sockmap := func(unfit string, except ...string) func(*machine) {
-		return func(m *machine) { m.Sockmap, m.Except = func() (string, []string) { return unfit, []string{"MSG_WAITALL is short", "and more"} }, except }
+		return func(m *machine) {
+			m.Sockmap, m.Except = func() (string, []string) { return unfit, []string{"MSG_WAITALL is short", "and more"} }, except
+		}
 	}
 	return []outcome{
 		{"past TCP", "not asked for", func(*machine) {}, OK, "--sockmap is false", ""},

@@ -259,7 +259,9 @@ endpoints: [{addresses: ["%[2]s"], nodeName: node-a, conditions: {ready: true}}]
 	const yes = `fairlead.io/accelerate: "true"`
 	q.write(map[string]string{"a": yes + `, fairlead.io/socket-lb: "off"`, "b": yes, "c": yes}, services)
 	q.takesPart(3)
-	q.until("a pod has opted out", func() bool { return strings.Contains(q.judged(), "opted out") && !strings.Contains(q.judged(), "not covered") })
+	q.until("a pod has opted out", func() bool {
+		return strings.Contains(q.judged(), "opted out") && !strings.Contains(q.judged(), "not covered")
+	})
 	dial := func(from, to string) *rig.Process {
 		p := rig.NewChild(t, q.cgroup, q.pods[from].Netns, "converse", to)
 		q.says(p, "ready")
