@@ -47,7 +47,7 @@ type foreign struct {
 
 // otherRates are the tests of rates that are a suite of their own: as one, all of them would keep a machine longer than
 // everything else does.
-const otherRates = "^TestBandwidth(AfterAnother|Direct|OfAgent|Queues|Tunnel)$"
+const otherRates = "^TestBandwidth(AfterAnother|Bond|Direct|OfAgent|Queues|Tunnel)$"
 
 // suites returns what runs where the agent must work. Anything else to be proven on every kernel
 // becomes a line here. Alone on two cores, each suite takes a sixth of its limit on the kernel

@@ -108,11 +108,17 @@ func newTown(t *testing.T, bypass bool) *town {
 
 func newTownOf(t *testing.T, bypass bool, prepare func(*served)) *town {
 	t.Helper()
+	return newTownBy(t, bypass, func(in, outside *rig.Netns) { rig.Veth(t, in, "eth0", outside, "eth0") }, prepare)
+}
+
+// newTownBy returns one whose eth0, and that of who is outside, are connected somehow.
+func newTownBy(t *testing.T, bypass bool, connect func(in, outside *rig.Netns), prepare func(*served)) *town {
+	t.Helper()
 	w := &town{}
 	w.node = newNodeOf(t, func(n *node) {
 		rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128")
 		w.outside = rig.NewNetns(t, "outside")
-		rig.Veth(t, n.ns, "eth0", w.outside, "eth0")
+		connect(n.ns, w.outside)
 		rig.Address(t, n.ns, "eth0", "198.51.100.1/24", "2001:db8:1::1/64")
 		rig.Address(t, w.outside, "eth0", "198.51.100.7/24", "2001:db8:1::7/64")
 		n.Carry = &carried{BPFFS: rig.BPFFS(t), Cgroup: rig.NewCgroup(t).Path(), Bypass: bypass, Native: n.CIDRs}

@@ -27,7 +27,8 @@ type harbour struct {
 	*node
 	cgroup  *rig.Cgroup
 	outside *rig.Netns
-	flags   []string
+	flags   []string // of whatever command of fairlead
+	agents  []string // more, of the agent
 	files   string
 	bpffs   string
 	lacks   string // what this kernel lacks, for which the agent's word is that the node is degraded
@@ -36,7 +37,7 @@ type harbour struct {
 // newHarbour returns a harbour whose agent has more flags.
 func newHarbour(t *testing.T, flags ...string) *harbour {
 	t.Helper()
-	h := &harbour{files: t.TempDir(), bpffs: rig.BPFFS(t)}
+	h := &harbour{files: t.TempDir(), bpffs: rig.BPFFS(t), agents: flags}
 	if slices.Contains(flags, "--bandwidth=true") && lackingFq(t) != nil {
 		h.lacks = "has no fq"
 	}
@@ -65,7 +66,7 @@ func newHarbour(t *testing.T, flags ...string) *harbour {
 			args := append([]string{
 				filepath.Join(command.in(t), "fairlead"), "agent", "--source=" + h.files, "--cgroup-root=" + h.cgroup.Path(), "--node-name=node-a",
 				"--pod-network=main", "--pod-cidrs=10.1.0.0/24,fd00:1::/64", "--devices=eth0", "--xdp=off", "--log-level=warn",
-			}, append(flags, h.flags...)...)
+			}, append(slices.Clone(h.agents), h.flags...)...)
 			return rig.NewChild(t, nil, n.ns, "fairlead", args...)
 		}
 	}, "10.1.0.0/24", "fd00:1::/64")

@@ -193,6 +193,7 @@ func TestBandwidthOfAgent(t *testing.T) {
 	rig.Root(t)
 	d := newDockyard(t, "bpf", "--bandwidth=true", "--bbr=annotated")
 	d.part(t, "BBR", nil, d.choosesBBR)
+	d.part(t, "switched", nil, d.switches)
 	d.part(t, "proxied", nil, d.keepsProxied)
 }
 

@@ -20,7 +20,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// drain prints at how many bytes a second so many datagrams came in. Each comes in when the kernel says so, whenever it is read.
+// drain prints at how many bytes a second so many datagrams came in, and which share of them came late. Each comes in when the kernel says so, whenever it is read.
 func drain(args []string) int {
 	err := func() error {
 		want, err := strconv.Atoi(args[0])
@@ -71,41 +71,130 @@ func swallow(args []string) int {
 		if err != nil {
 			return err
 		}
+		if err := onOne(); err != nil {
+			return err
+		}
 		listener, err := net.Listen("tcp", ":9")
 		if err != nil {
 			return err
 		}
 		fmt.Println("ready")
-		came := make(chan int)
+		conns := make(chan net.Conn)
 		go func() {
 			for {
 				conn, err := listener.Accept()
 				if err != nil {
 					return
 				}
-				go func() {
-					for data := make([]byte, 1<<16); ; {
-						n, err := conn.Read(data)
-						if err != nil {
-							return
-						}
-						came <- n
-					}
-				}()
+				conns <- conn
 			}
 		}()
-		var list []arrival
-		for sum, since := 0, time.Now(); sum < all; {
-			select {
-			case n := <-came:
-				sum += n
-				list = append(list, arrival{time.Since(since), sum})
-			case <-time.After(patience):
-				return fmt.Errorf("%d of %d bytes have come", sum, all)
+		return gather(conns, all)
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// fetch dials, and prints at how many bytes a second comes what it is sent, as soon as so many have come.
+func fetch(args []string) int {
+	err := func() error {
+		all, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		if err := onOne(); err != nil {
+			return err
+		}
+		conn, err := net.DialTimeout("tcp", args[0], patience)
+		if err != nil {
+			return err
+		}
+		conns := make(chan net.Conn, 1)
+		conns <- conn
+		return gather(conns, all)
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// gather reads of connections, and prints at how many bytes a second came what they brought when so many have.
+func gather(conns <-chan net.Conn, all int) error {
+	came := make(chan int)
+	go func() {
+		for conn := range conns {
+			go func() {
+				for data := make([]byte, 1<<16); ; {
+					n, err := conn.Read(data)
+					if err != nil {
+						return
+					}
+					came <- n
+				}
+			}()
+		}
+	}()
+	var list []arrival
+	for sum, since := 0, time.Now(); sum < all; {
+		select {
+		case n := <-came:
+			sum += n
+			list = append(list, arrival{time.Since(since), sum})
+		case <-time.After(patience):
+			return fmt.Errorf("%d of %d bytes have come", sum, all)
+		}
+	}
+	fmt.Println(rateOf(list))
+	return nil
+}
+
+// onOne has the process run on one processor, and so what the kernel does with its packets. Of several that are emulated each waits for as long as
+// another has its turn, and packets that it has get behind those that come after them: what connections then take for losses costs time that is not
+// the rate's.
+func onOne() error {
+	var may, one unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &may); err != nil {
+		return err
+	}
+	for cpu := 0; one.Count() == 0; cpu++ {
+		if may.IsSet(cpu) {
+			one.Set(cpu)
+		}
+	}
+	threads, err := os.ReadDir("/proc/self/task") // those to come are as the one that starts them
+	for _, thread := range threads {
+		id, bad := strconv.Atoi(thread.Name())
+		err = errors.Join(err, bad, unix.SchedSetaffinity(id, &one))
+	}
+	return err
+}
+
+// stream sends by so many connections until they are closed.
+func stream(args []string) int {
+	err := func() error {
+		flows, err := strconv.Atoi(args[1])
+		if err != nil {
+			return err
+		}
+		if err := onOne(); err != nil {
+			return err
+		}
+		conns := make([]net.Conn, flows)
+		for i := range conns {
+			if conns[i], err = net.Dial("tcp", args[0]); err != nil {
+				return err
 			}
 		}
-		rate, _ := rateOf(list)
-		fmt.Println(rate)
+		var all sync.WaitGroup
+		for _, conn := range conns {
+			all.Go(func() { fill(conn) })
+		}
+		all.Wait()
 		return nil
 	}()
 	if err != nil {
@@ -115,32 +204,37 @@ func swallow(args []string) int {
 	return 0
 }
 
-// stream sends by so many connections until they are closed.
-func stream(args []string) int {
-	flows, err := strconv.Atoi(args[1])
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	conns := make([]net.Conn, flows)
-	for i := range conns {
-		if conns[i], err = net.Dial("tcp", args[0]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
+// lavish does so by those that come to it.
+func lavish(args []string) int {
+	err := func() error {
+		if err := onOne(); err != nil {
+			return err
+		}
+		listener, err := net.Listen("tcp", args[0])
+		if err != nil {
+			return err
+		}
+		fmt.Println("ready")
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return err
+			}
+			go fill(conn)
+		}
+	}()
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// fill sends by a connection until it is closed.
+func fill(conn net.Conn) {
+	defer conn.Close()
+	for data := make([]byte, 1<<16); ; {
+		if _, err := conn.Write(data); err != nil {
+			return
 		}
 	}
-	var all sync.WaitGroup
-	for _, conn := range conns {
-		all.Go(func() {
-			for {
-				if _, err := conn.Write(make([]byte, 1<<16)); err != nil {
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	return 0
 }
 
 // streamed has a pod send by connections, and returns how many bytes a second came in at another namespace.
@@ -159,15 +253,8 @@ func streaming(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int)
 	source := rig.NewChild(t, nil, from, "stream", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows))
 	return func() float64 {
 		t.Helper()
-		line, err := sink.ReadLine()
-		if err != nil {
-			t.Fatalf("swallow: %v, %v", err, sink.Wait())
-		}
-		got, err := strconv.ParseFloat(line, 64)
-		if err != nil {
-			t.Fatalf("swallow: %q", line)
-		}
-		if err := errors.Join(sink.Wait(), source.Wait()); err != nil {
+		got := drained(t, sink)
+		if err := source.Wait(); err != nil {
 			t.Fatal(err)
 		}
 		return got

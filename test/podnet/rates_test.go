@@ -86,9 +86,11 @@ func TestBandwidthDirect(t *testing.T) {
 		for _, n := range []*node{front, back} {
 			n.serveAs(t, maps.LoadBalancer, at, pod.addr[addr.Is4()])
 		}
-		server := rig.NewChild(t, nil, pod.Netns, "gush", netip.AddrPortFrom(pod.addr[addr.Is4()], 7).String())
-		if line, err := server.ReadLine(); err != nil || line != "ready" {
-			t.Fatalf("gush: %q, %v", line, err)
+		for _, kind := range []string{"gush", "lavish"} { // by UDP, and by TCP
+			server := rig.NewChild(t, nil, pod.Netns, kind, netip.AddrPortFrom(pod.addr[addr.Is4()], 7).String())
+			if line, err := server.ReadLine(); err != nil || line != "ready" {
+				t.Fatalf("%s: %q, %v", kind, line, err)
+			}
 		}
 	}
 	for name, by := range map[string]bpf.MapsDirect{"IPIP": bpf.MapsDirectDIRECT_IPIP, "Geneve": bpf.MapsDirectDIRECT_GENEVE} {
@@ -100,6 +102,38 @@ func TestBandwidthDirect(t *testing.T) {
 				answersDirectly(t, client, front, back, clusterIP(is4, 10), float64(back.Rates["p2"].Out))
 			})
 		}
+	}
+	most := measured(t, k.pods[0].Netns, client, netip.MustParseAddr("198.51.100.200"), 1, 2000)
+	t.Logf("without a rate: %.3f Mbit/s", most*8/1e6)
+	for _, rate := range []float64{10e6 / 8, rate} {
+		if rate > most/4 {
+			continue
+		}
+		back.rerate(map[string]maps.Rates{"p2": {Out: uint64(rate)}})
+		for is4 := range pod.addr {
+			back.part(t, fmt.Sprintf("by TCP, IPv4 %t", is4), nil, func(t *testing.T) { streamsDirectly(t, client, front, back, pod, clusterIP(is4, 10)) })
+		}
+		return
+	}
+	t.Error("no rate of TCP is judged")
+}
+
+// streamsDirectly is answersDirectly for a connection. What comes too slowly is looked at anew, as in streamsBetween.
+func streamsDirectly(t *testing.T, client *rig.Netns, front, back *node, pod *pod, at netip.Addr) {
+	t.Helper()
+	const within = 0.02
+	rate := float64(back.Rates[pod.id].Out)
+	want, all := leavesStreams(t, pod.Netns, rate, at.Is4())
+	passed, before := back.pace(false), front.transmitted(t)
+	got, asked := 0.0, 0
+	for n := 0; n < 5 && got < want*(1-within); n++ {
+		got = drained(t, rig.NewChild(t, nil, client, "fetch", netip.AddrPortFrom(at, 7).String(), strconv.Itoa(all)))
+		asked += all
+	}
+	requireRate(t, fmt.Sprintf("answers at %.0f Mbit/s by TCP", rate*8/1e6), got, want, within)
+	back.requireWaiting(t, true, false, passed)
+	if sent := front.transmitted(t) - before; sent > uint64(asked/10) { // what the client acknowledges goes there
+		t.Errorf("the node in front has sent %d bytes of %d that were answered", sent, asked)
 	}
 }
 

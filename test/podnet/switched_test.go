@@ -1,0 +1,159 @@
+package podnet
+
+import (
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"fairlead.io/fairlead/test/rig"
+)
+
+// initialize has the node's settings made as the agent's flags say, as the step before an agent does.
+func (h *harbour) initialize(flags ...string) {
+	h.t.Helper()
+	args := append([]string{filepath.Join(command.in(h.t), "fairlead"), "init", "--devices=none", "--cgroup-root=" + h.cgroup.Path()}, append(flags, h.flags...)...)
+	rig.Child(h.t, nil, h.ns, "fairlead", args...)
+}
+
+// switches says that pods are kept to their rates as long as the node's agent is told so: not by one that is told otherwise, and again by the next. Of what
+// a pod is sending meanwhile nothing ends, and the node is then as it was.
+func (d *dockyard) switches(t *testing.T) {
+	needFq(t)
+	const rate = 10e6 / 8
+	others := slices.DeleteFunc(slices.Clone(d.agents), func(flag string) bool {
+		return strings.HasPrefix(flag, "--bandwidth") || strings.HasPrefix(flag, "--bbr")
+	})
+	d.sets(t, d.ns, "net/core/somaxconn", "128") // or it has what it is to have
+	d.annotate("kubernetes.io/egress-bandwidth: 10M")
+	was := d.settings(t)
+	came := d.flowing(t)
+	for _, on := range []bool{true, false, true} {
+		flag := "--bandwidth=false"
+		if on {
+			flag = "--bandwidth=true"
+		}
+		d.initialize(flag)
+		d.agents = append(slices.Clone(others), flag)
+		d.restart()
+		d.ready()
+		settings := d.settings(t)
+		if kept := settings["net/core/somaxconn"] == "4096" && settings["net/ipv4/ip_forward_update_priority"] == "0"; kept != on {
+			t.Errorf("%s: the settings are %v", flag, settings)
+		}
+		if !on && !maps.Equal(settings, was) {
+			t.Errorf("%s: the settings are %v, they were %v", flag, settings, was)
+		}
+		if found := len(d.queued("eth0")) > 0; found != on {
+			t.Errorf("%s: eth0 has fq: %t", flag, found)
+		}
+		if found := d.paces(t); found != on {
+			t.Errorf("%s: the node has flpace0: %t", flag, found)
+		}
+		if on {
+			want, _ := leavesStreams(t, d.a.Netns, rate, true)
+			d.until("what the pod sends comes at its rate", func() bool {
+				got := came.rate(2 * time.Second)
+				t.Logf("%s: %.3f Mbit/s, of %.3f", flag, got*8/1e6, want*8/1e6)
+				return got > 0.95*want && got < 1.05*want
+			})
+			if got := came.rate(2 * time.Second); got > 1.05*want { // a busy machine may have less come
+				t.Errorf("%s: %.3f Mbit/s come", flag, got*8/1e6)
+			}
+			continue
+		}
+		d.until("what the pod sends comes as fast as it can", func() bool {
+			got := came.rate(time.Second / 2)
+			t.Logf("%s: %.3f Mbit/s", flag, got*8/1e6)
+			return got > 2*rate
+		})
+	}
+	if n := came.conns.Load(); n != 1 {
+		t.Errorf("%d connections were begun", n)
+	}
+	if err := came.ended.Load(); err != nil {
+		t.Errorf("the connection has ended: %v", *err)
+	}
+}
+
+// inflow is what comes by connections.
+type inflow struct {
+	bytes atomic.Uint64
+	conns atomic.Uint32
+	ended atomic.Pointer[error]
+}
+
+// rate returns how many bytes a second come for some time.
+func (f *inflow) rate(look time.Duration) float64 {
+	before, since := f.bytes.Load(), time.Now()
+	time.Sleep(look)
+	return float64(f.bytes.Load()-before) / time.Since(since).Seconds()
+}
+
+// flowing has the pod send by a connection to who is outside until the part of the test ends.
+func (d *dockyard) flowing(t *testing.T) *inflow {
+	t.Helper()
+	f := &inflow{}
+	var listener net.Listener
+	d.must(d.outside.Do(func() (err error) { listener, err = net.Listen("tcp", ":9"); return err }))
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			f.conns.Add(1)
+			go func() {
+				defer conn.Close()
+				for data := make([]byte, 1<<16); ; {
+					n, err := conn.Read(data)
+					if err != nil {
+						f.ended.Store(&err)
+						return
+					}
+					f.bytes.Add(uint64(n))
+				}
+			}()
+		}
+	}()
+	source := rig.NewChild(t, nil, d.a.Netns, "stream", netip.AddrPortFrom(outsiders[true], 9).String(), "1")
+	t.Cleanup(source.Kill)
+	return f
+}
+
+// settings returns those that are made for rates, of those that a namespace has.
+func (n *node) settings(t *testing.T) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, name := range []string{"net/core/somaxconn", "net/ipv4/ip_forward_update_priority", "net/ipv4/tcp_max_syn_backlog"} {
+		n.must(n.ns.Do(func() error {
+			text, err := os.ReadFile("/proc/sys/" + name)
+			found[name] = strings.TrimSpace(string(text))
+			return err
+		}))
+	}
+	return found
+}
+
+// paces reports whether the node has the device where what stays on it waits.
+func (n *node) paces(t *testing.T) (found bool) {
+	t.Helper()
+	n.must(n.ns.Do(func() error {
+		_, err := netlink.LinkByName("flpace0")
+		if found = err == nil; errors.As(err, &netlink.LinkNotFoundError{}) {
+			return nil
+		}
+		return err
+	}))
+	return found
+}
