@@ -344,15 +344,18 @@ static __noinline int pod_expect(struct __sk_buff *skb)
 	return read_packet(skb, &p, 0) == PARSED_FLOW && masquerade_is_for_pod(&p);
 }
 
-/* Reports whether a packet is neighbor discovery, which must not wait behind other packets. One
- * from beyond the link has a lower hop limit, and one that a pod sends there has another kind of
- * destination. */
+/* Reports whether a packet is ARP or neighbor discovery, which must not wait behind other packets.
+ * Neighbor discovery from beyond the link has a lower hop limit, and if a pod sends it there it has
+ * another kind of destination. ARP fits the shortest frame; what is longer carries something else. */
 static __always_inline bool pod_is_neighbours(struct __sk_buff *skb, struct packet *p, bool sends)
 {
 	struct ipv6hdr ip6;
 	__u8 type;
 
-	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip6, sizeof(ip6)) || ip6.nexthdr != IPPROTO_ICMPV6 ||
+	if (skb->protocol == bpf_htons(ETH_P_ARP))
+		return skb->len <= ETH_ZLEN;
+	if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
+	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip6, sizeof(ip6)) || ip6.nexthdr != IPPROTO_ICMPV6 ||
 	    ip6.hop_limit != ND_HOPS ||
 	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + sizeof(ip6), &type, sizeof(type)) ||
 	    type < ND_SOLICIT_ROUTER || type > ND_REDIRECT)
@@ -361,7 +364,9 @@ static __always_inline bool pod_is_neighbours(struct __sk_buff *skb, struct pack
 	return !sends || pod_is_near(p, NULL);
 }
 
-/* Delays what a pod receives or sends until its time. */
+/* Delays what a pod receives or sends until its time. The kernel gives only IP packets a departure
+ * time. Other frames continue at once, but use up time of later packets, and are dropped like these
+ * if they are too far ahead. Otherwise a pod could bypass its rate with them. */
 static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
 {
 	bool is_v4 = skb->protocol == bpf_htons(ETH_P_IP), sends = way == PAIR_NODE;
@@ -369,14 +374,14 @@ static __noinline int pod_wait(struct __sk_buff *skb, enum pair_way way)
 	struct packet p = {};
 	__u64 at;
 
-	if (!is_v4 && (skb->protocol != bpf_htons(ETH_P_IPV6) || pod_is_neighbours(skb, &p, sends)))
+	if (!is_v4 && pod_is_neighbours(skb, &p, sends))
 		return POD_NEXT;
 	at = sends ? pod_book(skb, ifindex, is_v4) : edt_book(skb, ifindex, PACE_IN, is_v4);
 	if (at == EDT_LATE) {
 		read_packet(skb, &p, 0);
 		return pod_drop_at(skb, &p, sends ? REASON_HORIZON : REASON_JAM, sends ? CT_FROM_POD : CT_TO_POD);
 	}
-	return pair_is_due(at) ? pair_enter(skb, at, way, ifindex) : POD_NEXT;
+	return edt_is_ip(skb) && pair_is_due(at) ? pair_enter(skb, at, way, ifindex) : POD_NEXT;
 }
 
 /* What the stack, or a program, sends to a pod. */

@@ -21,9 +21,21 @@
 #define EDT_SHARES 2
 #define EDT_BURST (EDT_SECOND / 50) /* how much unused time an idle pod may make up for */
 
+enum {
+	EDT_BY_PIECES = 0xffff, /* the gso_size of merged SCTP: its segments have no common size */
+	/* Ethernet with two VLAN tags, and IP and TCP with as many options as they can have */
+	EDT_HEADERS = 142,
+};
+
 /* Departure times are counted in sixteenths of a nanosecond: at 10 Gbit/s a small packet takes 51.2
  * ns. */
 #define EDT_SHIFT 4
+
+/* Reports whether IP follows the Ethernet header, with no VLAN tag in between. */
+static __always_inline bool edt_is_ip(struct __sk_buff *skb)
+{
+	return skb->protocol == bpf_htons(ETH_P_IP) || skb->protocol == bpf_htons(ETH_P_IPV6);
+}
 
 /* Returns the offset of the header behind the IP header, and its protocol. Options of IPv6 may be
  * before it, such as the length of a jumbogram (jumbo.h). Zero: the packet has no such header. */
@@ -32,7 +44,8 @@ static __always_inline __u32 edt_transport(struct __sk_buff *skb, bool is_v4, __
 	__u32 off = sizeof(struct ethhdr);
 	__u8 byte, hop[2];
 
-	if (bpf_skb_load_bytes(skb, off + (is_v4 ? 9 : 6), proto, sizeof(*proto)) ||
+	if (skb->protocol != (is_v4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6)) ||
+	    bpf_skb_load_bytes(skb, off + (is_v4 ? 9 : 6), proto, sizeof(*proto)) ||
 	    bpf_skb_load_bytes(skb, off, &byte, sizeof(byte)))
 		return 0;
 	if (is_v4)
@@ -46,25 +59,51 @@ static __always_inline __u32 edt_transport(struct __sk_buff *skb, bool is_v4, __
 	return off + (hop[1] + 1) * 8;
 }
 
+/* Returns the bytes of a merged packet's headers, or zero if they are not known. `unsent` of them are
+ * never on the wire: the jumbogram header. */
+static __always_inline __u32 edt_headers(struct __sk_buff *skb, bool is_v4, __u32 *unsent)
+{
+	__u8 proto, byte;
+	__u32 off = edt_transport(skb, is_v4, &proto);
+
+	*unsent = 0;
+	if (!off)
+		return 0;
+	if (!is_v4 && off == JUMBO_L4 && !bpf_skb_load_bytes(skb, JUMBO_L4 - JUMBO_LEN + 2, &byte, sizeof(byte)) &&
+	    byte == JUMBO_OPTION)
+		*unsent = JUMBO_LEN;
+	switch (proto) {
+	case IPPROTO_TCP:
+		return bpf_skb_load_bytes(skb, off + 12, &byte, sizeof(byte)) ? 0 : off + (byte >> 4) * 4;
+	case IPPROTO_UDP:
+		return off + sizeof(struct udphdr);
+	case IPPROTO_SCTP:
+		return off + sizeof(struct sctp);
+	}
+	return 0;
+}
+
 /* Returns the bytes that a packet takes on the wire: if it is merged, each of its segments has all
- * headers. The jumbogram header is never on the wire. */
+ * headers. If those are not known, as with a pod's own tunnel or two VLAN tags, it assumes the
+ * longest. */
 static __always_inline __u32 edt_wire_len(struct __sk_buff *skb, bool is_v4)
 {
-	__u32 size = skb->gso_size, len = skb->len, off, headers;
-	__u8 proto, byte = sizeof(struct udphdr) << 2;
+	__u32 size = skb->gso_size, len = skb->len, unsent, headers, more;
 
 	if (!size)
 		return len;
-	off = edt_transport(skb, is_v4, &proto);
-	if (!off || (proto == IPPROTO_TCP && bpf_skb_load_bytes(skb, off + 12, &byte, sizeof(byte))))
-		return len;
-	headers = off + (byte >> 4) * 4;
-	if (!is_v4 && off == JUMBO_L4 && !bpf_skb_load_bytes(skb, JUMBO_L4 - JUMBO_LEN + 2, &byte, sizeof(byte)) &&
-	    byte == JUMBO_OPTION) {
-		headers -= JUMBO_LEN;
-		len -= JUMBO_LEN;
+	headers = edt_headers(skb, is_v4, &unsent);
+	if (!headers) {
+		headers = EDT_HEADERS;
+		more = len / size;
+	} else {
+		headers -= unsent;
+		len -= unsent;
+		more = len > headers ? (len - headers - 1) / size : 0;
 	}
-	return len > headers ? len + (len - headers - 1) / size * headers : len;
+	if (size == EDT_BY_PIECES)
+		more = skb->gso_segs ? skb->gso_segs - 1 : 0;
+	return len + more * headers;
 }
 
 /* Takes the time for `bytes` from a pod and returns when it begins, or zero if that is too far
@@ -178,7 +217,8 @@ static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kin
 		return edt_share(limit, bytes, now, at);
 	if (!pace)
 		return at;
-	if (at > now + EDT_JAM && bpf_skb_ecn_set_ce(skb) > 0)
+	/* With a VLAN tag before IP, the kernel's helper would change bytes of the tag. */
+	if (at > now + EDT_JAM && edt_is_ip(skb) && bpf_skb_ecn_set_ce(skb) > 0)
 		__sync_fetch_and_add(&pace->marked, 1);
 	window_note(skb, &pace->window, rate, now, at == EDT_LATE ? EDT_PATIENCE : at > now ? at - now : 0);
 	return at;

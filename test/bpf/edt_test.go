@@ -186,6 +186,27 @@ func TestDeparturesOfMerged(t *testing.T) {
 	}
 }
 
+// SCTP does not cut what it merges into pieces of a size: it says of how many the merged packet is, and each has its header.
+func TestDeparturesOfChunks(t *testing.T) {
+	const rate, byPieces = 1e6, 0xffff
+	for _, is4 := range []bool{true, false} {
+		for _, pieces := range []uint32{1, 3} {
+			p := newPaced(t, rate)
+			start := now(t) + ahead
+			p.pace(t, start)
+			frame := podFrame(is4, sctp, 1200)
+			verdict, out, _ := p.try(t, "tc_from_pod", skbtimed{GsoSize: byPieces, Segs: pieces}, frame)
+			if verdict != "pass" || out.Tstamp != start {
+				t.Fatalf("IPv4 %t: %s, leaves at %d, want %d", is4, verdict, out.Tstamp, start)
+			}
+			headers := uint64(14 + 12 + map[bool]int{true: 20, false: 40}[is4])
+			if row, want := p.pace(t, 0), uint64(len(frame))+uint64(pieces-1)*headers; row.Sent != want {
+				t.Errorf("IPv4 %t, %d pieces: %d bytes are counted, want %d", is4, pieces, row.Sent, want)
+			}
+		}
+	}
+}
+
 // A pod that has sent nothing for long may make up for a little of that time, and no more.
 func TestDeparturesAfterSilence(t *testing.T) {
 	const rate = 1e6

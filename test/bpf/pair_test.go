@@ -403,3 +403,51 @@ func TestNeighboursAfterAnother(t *testing.T) {
 		}
 	}
 }
+
+// What is none of IP does not wait, but takes its pod's time as well, and is dropped where others would be: or a pod that makes its own frames would have a
+// way round its rate. Of ARP only what is no longer than that ever is does not.
+func TestOthersAfterAnother(t *testing.T) {
+	const rate = 1e6
+	of := func(kind uint16, length int) []byte {
+		frame := append([]byte(hostMAC+podMAC), byte(kind>>8), byte(kind))
+		return append(frame, make([]byte, length-len(frame))...)
+	}
+	for _, program := range []string{"tc_from_chained", "tc_to_chained"} {
+		p := newPaced(t, 1)
+		p.limitTo(t, maps.Rates{Out: rate, In: rate})
+		kind, most := bpf.MapsPaceKindPACE_OUT, ahead
+		if program == "tc_to_chained" {
+			kind, most = bpf.MapsPaceKindPACE_IN, patience/2
+		}
+		for _, c := range []struct {
+			what  string
+			frame []byte
+			gso   uint32
+			takes int // bytes of the pod's time
+		}{
+			{"a kind for experiments", of(0x88b5, 1000), 0, 1000},
+			{"of IPv4, with a tag", packet{from: pod4 + ":4000", to: outside4 + ":80", proto: udp, tags: 1, payload: 500}.bytes(), 0, 18 + 28 + 500},
+			{"of IPv4, with two tags", packet{from: pod4 + ":4000", to: outside4 + ":80", proto: udp, tags: 2, payload: 500}.bytes(), 0, 22 + 28 + 500},
+			{"of IPv6, with two tags", packet{from: brackets(pod6) + ":4000", to: brackets(outside6) + ":80", proto: udp, tags: 2, payload: 500}.bytes(), 0, 22 + 48 + 500},
+			{"merged, with two tags", packet{from: pod4 + ":4000", to: outside4 + ":80", proto: tcp, tags: 2, payload: 1000}.bytes(), 500, 22 + 40 + 1000 + 2*142},
+			{"ARP", arpFrom(1, podMAC, pod4, "169.254.1.1"), 0, 0},
+			{"ARP, padded", of(0x806, 60), 0, 0},
+			{"what calls itself ARP", of(0x806, 1000), 0, 1000},
+		} {
+			start := now(t) + most
+			p.paceOf(t, kind, start)
+			verdict, out, after := p.try(t, program, skbtimed{Came: 1, GsoSize: c.gso}, c.frame)
+			if verdict != "pass" || out.Mark != 0 || out.Tstamp != 0 || !bytes.Equal(c.frame, after) {
+				t.Errorf("%s, %s: %s with mark %#x at %d", program, c.what, verdict, out.Mark, out.Tstamp)
+			}
+			if took := p.paceOf(t, kind, 0).Next/part - start; took != uint64(c.takes)*second/rate {
+				t.Errorf("%s, %s: it takes %d ns, want those of %d bytes", program, c.what, took, c.takes)
+			}
+			p.paceOf(t, kind, now(t)+3*second)
+			want := map[bool]string{true: "drop", false: "pass"}[c.takes > 0]
+			if verdict, _, _ := p.try(t, program, skbtimed{Came: 1, GsoSize: c.gso}, c.frame); verdict != want {
+				t.Errorf("%s, %s, three seconds ahead: %s, want %s", program, c.what, verdict, want)
+			}
+		}
+	}
+}
