@@ -76,6 +76,9 @@ func (a *agent) sample() metrics.Sample {
 	s.Routes, _ = a.routeStats()
 	s.Monitor = a.hub.Stats()
 	s.Pods, s.Fabric = a.podStats(), a.fabricStats()
+	if status.PodNetwork != nil {
+		s.Bandwidth = status.PodNetwork.Bandwidth
+	}
 	s.Rates, s.Sockmap = a.rateSamples(s.Pods), status.Sockmap
 	if o := a.optOuts(); o != nil {
 		s.OptOut = *o

@@ -71,8 +71,9 @@ func sample() Sample {
 			{RateOf{"shop", "web", "egress"}, 107, 108, 109, 110}, {RateOf{"shop", "web", "ingress"}, 111, 112, 113, 114},
 			{RateOf{"shop", "", "egress"}, 115, 116, 117, 118}, {RateOf{"", "", "egress"}, 119, 120, 121, 122},
 		},
-		Pods:   &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.Count{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
-		Fabric: &fabric.Stats{Routes: 107, Refused: []string{"one"}, Mended: 108},
+		Bandwidth: &observe.BandwidthStatus{Devices: []string{"eth0"}, Lacking: map[string]string{"eth1": "its queue is htb"}, Dropped: 123},
+		Pods:      &podnet.Stats{Pods: 104, Reclaimed: 105, Mended: 106, Families: map[string]podnet.Count{"IPv4": {Used: 101, Cooling: 102, Free: 103}}},
+		Fabric:    &fabric.Stats{Routes: 107, Refused: []string{"one"}, Mended: 108},
 		Sockmap: &observe.SockmapStatus{
 			On: true, Sockets: 131, Watched: 132, Admitted: 133, Left: 134, Full: 135, Redirected: observe.SockmapTally{Count: 136, Bytes: 137},
 			Passed: map[string]observe.SockmapTally{"run": {Count: 138, Bytes: 139}}, Excluded: map[string]uint64{"splice": 140},

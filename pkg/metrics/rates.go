@@ -21,7 +21,7 @@ type RateOf struct {
 // whose ends the help of every family of rates. It explains the labels.
 const whose = " A series without a pod is for all pods of the namespace on this node together, and one with neither is for all pods of the node."
 
-// rateFamilies describe pods that have rates. The number of series grows with these pods.
+// rateFamilies describe pods that have rates, and the queues where their packets wait. The number of series grows with these pods.
 func rateFamilies() []family {
 	of := func(kind prometheus.ValueType, name, help string, value func(*Rate) uint64) family {
 		return family{name: name, help: help + whose, kind: kind, labels: []string{"namespace", "pod", "direction"}, read: func(s *Sample, put put) {
@@ -38,5 +38,30 @@ func rateFamilies() []family {
 			func(r *Rate) uint64 { return r.Dropped }),
 		of(prometheus.CounterValue, "fairlead_bandwidth_marked_packets_total", "Packets marked to tell their sender that they had to wait to keep to a rate.",
 			func(r *Rate) uint64 { return r.Marked }),
+		{
+			name: "fairlead_bandwidth_device_queued", kind: prometheus.GaugeValue, labels: []string{"device"},
+			help: "1 if packets of pods with a rate wait at the device until they may leave, 0 if they cannot, so that drops alone keep the rates there; " +
+				"\"fairlead status\" says why.",
+			read: func(s *Sample, put put) {
+				if s.Bandwidth == nil {
+					return
+				}
+				for _, name := range s.Bandwidth.Devices {
+					put(1, name)
+				}
+				for name := range s.Bandwidth.Lacking {
+					put(0, name)
+				}
+			},
+		},
+		{
+			name: "fairlead_bandwidth_queue_dropped_packets_total", kind: prometheus.CounterValue,
+			help: "Packets that found no room in the queues where they wait until they may leave, of the queues that are there now.",
+			read: func(s *Sample, put put) {
+				if s.Bandwidth != nil {
+					put(float64(s.Bandwidth.Dropped))
+				}
+			},
+		},
 	}
 }

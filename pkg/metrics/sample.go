@@ -35,6 +35,8 @@ type Sample struct {
 	// Fabric is nil unless --pod-network=main.
 	Fabric *fabric.Stats
 	Rates  []Rate // each RateOf occurs once
+	// Bandwidth is nil unless --bandwidth=true.
+	Bandwidth *observe.BandwidthStatus
 	// Sockmap is nil if socket acceleration is off.
 	Sockmap *observe.SockmapStatus
 }
