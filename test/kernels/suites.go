@@ -113,7 +113,8 @@ func suites() []suite {
 			without: []string{"6.12"}, limit: 8 * time.Minute,
 			// The newest kernel's emulated tunnel reaches 30 Mbit/s, too little to judge a rate of
 			// 10; the oldest's reaches 74.
-			alone: []alone{{"6.1", "^TestBandwidthTunnel$"}},
+			// One kernel is enough for "switched": it is about restarts of the agent, and slow.
+			alone: []alone{{"6.1", "^TestBandwidthTunnel$"}, {"6.1", "^TestBandwidthOfAgent$/^switched$"}},
 		},
 		{
 			name: "sockmap", pkg: "test/sockmap", args: []string{"-torture=5s", "-tls", "-test.skip=^TestAO$"}, modules: []string{"tls", "ccm", "ctr"},

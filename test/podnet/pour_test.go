@@ -71,7 +71,10 @@ func swallow(args []string) int {
 		if err != nil {
 			return err
 		}
-		if err := onOne(); err != nil {
+		if slices.Contains(args[1:], "one") {
+			err = onOne()
+		}
+		if err != nil {
 			return err
 		}
 		listener, err := net.Listen("tcp", ":9")
@@ -181,7 +184,10 @@ func stream(args []string) int {
 		if err != nil {
 			return err
 		}
-		if err := onOne(); err != nil {
+		if slices.Contains(args[2:], "one") {
+			err = onOne()
+		}
+		if err != nil {
 			return err
 		}
 		conns := make([]net.Conn, flows)
@@ -243,14 +249,20 @@ func streamed(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) 
 	return streaming(t, from, at, to, flows, all)()
 }
 
-// streaming begins to do so, and returns what waits for the end.
-func streaming(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) (end func() float64) {
+// streamedByOne does so with both ends on one processor.
+func streamedByOne(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
 	t.Helper()
-	sink := rig.NewChild(t, nil, at, "swallow", strconv.Itoa(all))
+	return streaming(t, from, at, to, flows, all, "one")()
+}
+
+// streaming begins to do so, and returns what waits for the end. The ends may be told more.
+func streaming(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int, more ...string) (end func() float64) {
+	t.Helper()
+	sink := rig.NewChild(t, nil, at, "swallow", append([]string{strconv.Itoa(all)}, more...)...)
 	if line, err := sink.ReadLine(); err != nil || line != "ready" {
 		t.Fatalf("swallow in %s: %q, %v", at, line, err)
 	}
-	source := rig.NewChild(t, nil, from, "stream", netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows))
+	source := rig.NewChild(t, nil, from, "stream", append([]string{netip.AddrPortFrom(to, 9).String(), strconv.Itoa(flows)}, more...)...)
 	return func() float64 {
 		t.Helper()
 		got := drained(t, sink)
