@@ -110,7 +110,7 @@ func suites() []suite {
 		},
 		{
 			name: "rates", pkg: "test/podnet", beside: []string{"cmd/fairlead-cni", "cmd/fairlead"}, args: []string{"-test.run=" + otherRates},
-			without: []string{"6.12"}, limit: 8 * time.Minute,
+			without: []string{"6.12"}, limit: 11 * time.Minute,
 			// The newest kernel's emulated tunnel reaches 30 Mbit/s, too little to judge a rate of
 			// 10; the oldest's reaches 74.
 			// One kernel is enough for "switched": it is about restarts of the agent, and slow.
