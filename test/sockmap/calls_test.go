@@ -12,7 +12,8 @@ import (
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
-// What is sent by a call of which nothing is known goes by TCP, in its place among what does not.
+// TestSends checks that data sent by a call that the programs do not recognize uses TCP, and
+// arrives in order with the data that bypasses TCP.
 func TestSends(t *testing.T) {
 	for _, how := range []string{"sendfile", "sendmmsg"} {
 		t.Run(how, func(t *testing.T) {
@@ -29,7 +30,7 @@ func TestSends(t *testing.T) {
 	}
 }
 
-// sendBy has the client send by write and by another call, and then the server read.
+// sendBy sends from the client with write and then with another call, and has the server read both.
 func (e ends) sendBy(how string) error {
 	if _, err := e.client.Write(pattern(1, 100)); err != nil {
 		return err
@@ -76,7 +77,7 @@ func headerOf(message []byte) *header {
 
 func sendMany(fd int, message []byte) error { return many(unix.SYS_SENDMMSG, fd, message) }
 
-// receiveMany has the server read by recvmmsg.
+// receiveMany has the server read with recvmmsg.
 func (e ends) receiveMany() error {
 	if _, err := e.client.Write(pattern(1, 100)); err != nil {
 		return err
@@ -95,7 +96,8 @@ func many(call uintptr, fd int, message []byte) error {
 	return nil
 }
 
-// mapped has the server read without copies, as far as the kernel does that for so little: not at all.
+// mapped has the server read by TCP_ZEROCOPY_RECEIVE. So few bytes are less than a page, so the
+// kernel maps none of them, and the server reads them with read.
 func (e ends) mapped() error {
 	room := os.Getpagesize()
 	return e.raw(func(fd int) error {

@@ -6,8 +6,9 @@ import (
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
-// Two that take turns speak past TCP, of either family, once they have been seen to: pods, one of which may listen by IPv6 and be
-// dialled by IPv4, and an application and its sidecar in one.
+// TestConverse checks that two ends that take turns bypass TCP once the programs have seen them do
+// so, by IPv4 and IPv6: between pods, of which one may listen on IPv6 and be dialled by IPv4, and
+// between an application and its sidecar in the same pod.
 func TestConverse(t *testing.T) {
 	for _, addr := range []string{server4, server6, "mapped", "127.0.0.1", "::1"} {
 		t.Run(addr, func(t *testing.T) {
@@ -25,8 +26,9 @@ func TestConverse(t *testing.T) {
 			w.Until("admission", func() bool { return w.only().State == "short" })
 			c.ask(1000, 100)
 			p := w.only()
-			// The first message of either goes by TCP: who reads may have been waiting since before. On a slow machine some of those that
-			// made it a conversation come after that, too.
+			// The first message in each direction uses TCP, because its reader may already have
+			// been waiting. On a slow machine, some of the messages that made it a conversation are
+			// counted after that too.
 			for side := range 2 {
 				if p.Redirected[side] < 99_900 || p.Passed[side] > 100 {
 					t.Errorf("after a thousand requests more: %+v", p)
@@ -36,7 +38,7 @@ func TestConverse(t *testing.T) {
 	}
 }
 
-// only returns the one connection that there is.
+// only returns the only connection there is.
 func (w *world) only() sockmap.Pair {
 	w.T.Helper()
 	list := w.pairs()

@@ -18,7 +18,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Connections that there are before anybody may go past TCP come to do so too, also those that nobody watched.
+// TestOfBefore checks that connections made before any could bypass TCP do so later, even if
+// nothing watched them.
 func TestOfBefore(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
 	w.Must(w.Switch(false))
@@ -31,7 +32,8 @@ func TestOfBefore(t *testing.T) {
 	w.Until("admission", func() bool { return w.only().State == "short" })
 }
 
-// A socket that leaves its connection and opens another has nothing more to do with the other end of the first.
+// TestReconnect checks that a socket that leaves its connection and opens another has nothing more
+// to do with the first connection's other end.
 func TestReconnect(t *testing.T) {
 	for _, asked := range []int{6, 40} {
 		t.Run(fmt.Sprint("after ", asked), func(t *testing.T) {
@@ -57,7 +59,8 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// isForgotten reports whether nothing is left of any connection, also of those of which one end alone was known.
+// isForgotten reports whether nothing is left of any connection, including those of which only one
+// end was known.
 func (w *world) isForgotten() bool {
 	w.T.Helper()
 	halves, err := filepath.Glob(filepath.Join(sockmap.Dir(w.BPFFS), "*", "halves"))
@@ -79,12 +82,13 @@ func (w *world) isForgotten() bool {
 	return count == 0
 }
 
-// Of who converses with nobody here its end alone is known, until that is over.
+// TestAlone checks that only one end is known of a connection whose other end may not bypass TCP,
+// until the connection ends.
 func TestAlone(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
 	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 1}}))
 	c := w.dial(server4)
-	for range 40 { // also when the row has been looked at anew
+	for range 40 { // long enough for the row to be examined again
 		c.ask(5, 100)
 		if len(w.pairs()) != 0 || w.isForgotten() {
 			t.Fatalf("%+v", w.pairs())
@@ -98,14 +102,15 @@ func TestAlone(t *testing.T) {
 	if w.isForgotten() {
 		t.Fatal("nothing is known")
 	}
-	w.Let(w.pods[:]...) // and the other is found once it may be
+	w.Let(w.pods[:]...) // once the other end may bypass TCP, it is found too
 	c.ask(100, 100)
 	w.Until("admission", func() bool { return w.only().State == "short" })
 	c.ok("close")
 	w.Until("nothing to be known", w.isForgotten)
 }
 
-// Conversations are found however many segments a message has, and whatever there was before.
+// TestFound checks that conversations are found however many segments a message has, and whatever
+// was sent before.
 func TestFound(t *testing.T) {
 	for _, c := range []struct{ first, size int }{{0, 100}, {1, 100}, {0, 2000}, {1, 2000}, {1, 5000}, {2, 5000}} {
 		t.Run(fmt.Sprintf("%d and messages of %d", c.first, c.size), func(t *testing.T) {
@@ -117,7 +122,8 @@ func TestFound(t *testing.T) {
 	}
 }
 
-// What was left of a retirement that was interrupted is not taken for an agent's: it might note what nobody forgets.
+// TestRetireInterrupted checks that an agent does not adopt what an interrupted retirement left:
+// its programs might record connections that nothing forgets.
 func TestRetireInterrupted(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
 	w.Stop()
@@ -136,7 +142,7 @@ func TestRetireInterrupted(t *testing.T) {
 	w.Until("nothing to be known", w.isForgotten)
 }
 
-// reconnect has the client's socket leave its connection, and open another.
+// reconnect makes the client's socket leave its connection and open another.
 func (e ends) reconnect(to *rig.Netns, addr string) (ends, error) {
 	listener, err := listen(to, addr)
 	if err != nil {
@@ -163,7 +169,7 @@ func (e ends) reconnect(to *rig.Netns, addr string) (ends, error) {
 	return ends{e.client, server.(*net.TCPConn)}, nil
 }
 
-// connectAnew has a socket leave its connection, and waits until it has another.
+// connectAnew makes a socket leave its connection, and waits until it has a new one.
 func connectAnew(fd int, at netip.AddrPort) error {
 	nobody := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := unix.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&nobody)), unsafe.Sizeof(nobody))

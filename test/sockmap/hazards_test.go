@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/pkg/sockmap"
 )
 
-// short returns a world with a connection that goes past TCP.
+// short returns a world with a connection that bypasses TCP.
 func short(t *testing.T, limits sockmap.Limits) (*world, *talk) {
 	t.Helper()
 	w := newWorld(t, limits)
@@ -24,12 +24,12 @@ func short(t *testing.T, limits sockmap.Limits) (*world, *talk) {
 	return w, c
 }
 
-// shorten has a connection go past TCP.
+// shorten makes the connection bypass TCP.
 func (t *talk) shorten() {
 	t.w.T.Helper()
 	t.ask(10, 100)
 	t.w.Until("admission", func() bool { return t.w.only().State == "short" })
-	t.ask(1, 100) // and both read what came by TCP
+	t.ask(1, 100) // so that both ends have read what came by TCP
 	t.w.Until("the first message past TCP", func() bool { t.ask(1, 100); return t.w.only().Redirected != [2]uint64{} })
 }
 
@@ -40,7 +40,8 @@ func (t *talk) ok(format string, args ...any) {
 	}
 }
 
-// excluded fails the test unless the connection goes by TCP for the reason, and its sockets leave the map without a word lost.
+// excluded fails the test unless the connection is excluded for this reason, and its sockets leave
+// the map without losing a byte.
 func (w *world) excluded(c *talk, why string) {
 	w.T.Helper()
 	w.Until("it to be excluded", func() bool { return w.only().State == "excluded" })
@@ -55,7 +56,8 @@ func (w *world) excluded(c *talk, why string) {
 	}
 }
 
-// Who sends on and on is left to TCP, which is better at it, and comes back when it converses again.
+// TestStream checks that a sender that keeps sending is left to TCP, which is better at it, and
+// bypasses TCP again once it converses again.
 func TestStream(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("stream 2000 700")
@@ -76,8 +78,8 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// A reader that does not read keeps its sender from sending more than the budget and what TCP's windows hold, however they go about it, and gets all of it
-// in the end.
+// TestHoard checks that a reader that does not read stops its sender at the budget plus what TCP's
+// windows hold, whatever the sender does, and gets all of it in the end.
 func TestHoard(t *testing.T) {
 	for _, how := range []string{"hoard", "whisper"} {
 		t.Run(how, func(t *testing.T) {
@@ -95,7 +97,8 @@ func TestHoard(t *testing.T) {
 	}
 }
 
-// Nor do two pile up the kernel's memory by messages so short that it takes much more than what they say.
+// TestBabble checks that two ends cannot pile up kernel memory with messages so short that each
+// takes much more memory than it has bytes.
 func TestBabble(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	before := w.redirected()
@@ -111,7 +114,8 @@ func TestBabble(t *testing.T) {
 	}
 }
 
-// What reads by splice never sees what goes past TCP: it is found out before anything does, and afterwards too.
+// TestSplice checks that a connection whose reader uses splice is excluded before any data bypasses
+// TCP, because splice would never see that data, and that it stays excluded.
 func TestSplice(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
 	c := w.dial(server4)
@@ -124,8 +128,9 @@ func TestSplice(t *testing.T) {
 	}
 }
 
-// Who splices only when something waits past TCP, where splice does not see it, gets nothing in another order: what would be sent behind it by TCP, and read
-// before, is refused to who sends. Whoever reads otherwise then gets what waits.
+// TestLateSplice checks that a reader that first splices while data waits that bypassed TCP, which
+// splice does not see, gets nothing out of order: the sender may not send by TCP what would be read
+// before the waiting data. A reader that then uses another call gets that data.
 func TestLateSplice(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("late")
@@ -137,7 +142,8 @@ func TestLateSplice(t *testing.T) {
 	w.excluded(c, "splice")
 }
 
-// Who splices when nothing waits for it leaves the map, and who still has something to read there may go on sending to it.
+// TestSpliceOfNothing checks that an end that splices when nothing waits for it leaves the map, and
+// that the other end, which still has something to read there, can go on sending to it.
 func TestSpliceOfNothing(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("strand")
@@ -146,7 +152,8 @@ func TestSpliceOfNothing(t *testing.T) {
 	w.excluded(c, "splice")
 }
 
-// A process that has read by splice once may do it with any of its connections, at any time.
+// TestSplicer checks that once a process has read by splice, all its connections are excluded: it
+// may splice any of them at any time.
 func TestSplicer(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
 	c := w.dial(server4)
@@ -157,17 +164,18 @@ func TestSplicer(t *testing.T) {
 	w.excluded(c, "program")
 }
 
-// So may programs that are known for it, by whatever name their threads go.
+// TestExcept checks that listed programs are excluded, whatever the names of their threads.
 func TestExcept(t *testing.T) {
 	limits := sockmap.DefaultLimits()
-	limits.Except = []string{"another", "exe"} // as which the test starts its children
+	limits.Except = []string{"another", "exe"} // "exe" is the name of the test's child processes
 	w := newWorld(t, limits)
 	c := w.dial(server4)
 	c.ask(20, 100)
 	w.excluded(c, "program")
 }
 
-// Flags of reads that have another meaning past TCP, or sockets that ask for more than is there, are TCP's.
+// TestReads checks that connections are left to TCP if a read uses flags that mean something else
+// without TCP, or if a socket waits for more than has arrived.
 func TestReads(t *testing.T) {
 	for _, c := range []struct{ do, why string }{
 		{"receive 256", "flags"}, // MSG_WAITALL
@@ -189,7 +197,7 @@ func TestReads(t *testing.T) {
 	}
 }
 
-// A socket that asks for more than is there once it goes past TCP gets it all the same.
+// TestLateLowat checks that a socket that waits for more than has arrived after admission gets it.
 func TestLateLowat(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	before := w.only()
@@ -200,7 +208,7 @@ func TestLateLowat(t *testing.T) {
 	}
 }
 
-// Urgent data arrives as such.
+// TestUrgent checks that urgent data arrives as urgent data.
 func TestUrgent(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("urgent")
@@ -208,7 +216,7 @@ func TestUrgent(t *testing.T) {
 	w.excluded(c, "urgent")
 }
 
-// A reader that waits by TCP since before its socket is in the map hears what comes then.
+// TestReaderOfBefore checks that a reader that waits in TCP at admission gets what is sent then.
 func TestReaderOfBefore(t *testing.T) {
 	limits := sockmap.DefaultLimits()
 	limits.Blocking = true
@@ -216,7 +224,7 @@ func TestReaderOfBefore(t *testing.T) {
 	c := w.dial(server4)
 	c.ask(7, 100)
 	for range 5 {
-		// The server waits before its client says what makes them a conversation.
+		// The server waits before its client sends the message that makes them a conversation.
 		c.ok("wait 100")
 		c.ok("answer 100")
 	}
@@ -230,7 +238,7 @@ func TestReaderOfBefore(t *testing.T) {
 	}
 }
 
-// Nobody is let go past TCP by a rule for others.
+// TestRules checks that a connection bypasses TCP only if one rule allows both its ends.
 func TestRules(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
 	client, server := w.Cookie(w.pods[0]), w.Cookie(w.pods[1])
@@ -261,7 +269,8 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// Off is in force at once, for everybody, and the map empties; on again, they come back.
+// TestSwitch checks that switching off takes effect at once for all connections and empties the
+// map, and that connections bypass TCP again once it is switched on.
 func TestSwitch(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	w.Must(w.Switch(false))
@@ -275,7 +284,7 @@ func TestSwitch(t *testing.T) {
 	c.shorten()
 }
 
-// Who comes to converse while no agent runs goes past TCP once one does.
+// TestWithoutAgent checks that ends that start to converse without an agent bypass TCP with one.
 func TestWithoutAgent(t *testing.T) {
 	w := newWorld(t, sockmap.DefaultLimits())
 	w.Stop()
@@ -285,7 +294,8 @@ func TestWithoutAgent(t *testing.T) {
 	w.Until("admission", func() bool { return w.only().State == "short" })
 }
 
-// Another agent goes on with what it finds, and one with other programs lets go of it without losing anything.
+// TestTakeOver checks that another agent goes on with what it finds, and that one with other
+// programs lets go of it without losing data.
 func TestTakeOver(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("hoard %d", 100<<10)
@@ -300,7 +310,7 @@ func TestTakeOver(t *testing.T) {
 	w.Start()
 	w.Let(w.pods[:]...)
 	w.Must(w.Switch(true))
-	// For the client nothing waits, so it may have left already.
+	// Nothing waits for the client, so its socket may have left already.
 	if n, err := w.Sockets(); err != nil || n == 0 {
 		t.Errorf("%d sockets are in the maps, %v: what waits there would be lost", n, err)
 	}
@@ -319,7 +329,8 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// disguise gives what is pinned the form of a version that has something that others have not, and the other way around.
+// disguise makes what is pinned look like another version's, with a program that this version lacks
+// and without a map that it has.
 func (w *world) disguise() {
 	w.T.Helper()
 	reads, err := filepath.Glob(filepath.Join(sockmap.Dir(w.BPFFS), "*", bpf.SockmapProgSockmapRead))
@@ -332,7 +343,7 @@ func (w *world) disguise() {
 	w.Must(os.Remove(filepath.Join(dir, "halves")))
 }
 
-// An operator's word is in force at once, without an agent, and for agents to come.
+// TestHold checks that an operator's "off" holds at once, without an agent and for later ones.
 func TestHold(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	for _, agent := range []string{"none", "the same", "of another version"} {
@@ -373,7 +384,7 @@ func TestHold(t *testing.T) {
 	}
 }
 
-// redirected returns how many messages went past TCP.
+// redirected returns how many messages bypassed TCP.
 func (w *world) redirected() uint64 {
 	w.T.Helper()
 	if !w.Runs() {
@@ -385,7 +396,8 @@ func (w *world) redirected() uint64 {
 	return tallies.Redirected.Count
 }
 
-// An agent that is to have everything go by TCP has it so at once, and takes away what another has left when it has been read.
+// TestRetire checks that an agent that is to use TCP for everything does so at once, and removes
+// what another agent left once it has been read.
 func TestRetire(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("hoard %d", 100<<10)
@@ -397,7 +409,7 @@ func TestRetire(t *testing.T) {
 	defer cancel()
 	ended := make(chan error)
 	go func() { ended <- errors.Join(retired.Run(ctx), retired.Close()) }()
-	for i := range 5 { // of whom the server has not read anything yet
+	for i := range 5 { // of which the server has read nothing yet
 		c.ok("answer %d", 1000+i)
 	}
 	if view, err := sockmap.Read(w.BPFFS); err != nil || view.On || len(view.Pairs) != 1 || view.Pairs[0].Redirected != before {
@@ -417,7 +429,7 @@ func TestRetire(t *testing.T) {
 	}
 }
 
-// Whoever removes it all waits for what has not been read.
+// TestRemove checks that Remove waits until all data has been read.
 func TestRemove(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("hoard %d", 100<<10)
@@ -443,20 +455,20 @@ func TestRemove(t *testing.T) {
 	}
 }
 
-// Who is let no more goes by TCP again, without losing what waits past it.
+// TestRulesTaken checks that a connection that rules no longer allow uses TCP and loses no data.
 func TestRulesTaken(t *testing.T) {
 	w, c := short(t, sockmap.DefaultLimits())
 	c.ok("hoard %d", 100<<10)
 	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 1}, {Netns: w.Cookie(w.pods[1])}: {To: 2}}))
 	w.Until("the connection to be excluded", func() bool { return w.only().Exclusion == "rules" })
-	time.Sleep(300 * time.Millisecond) // for several looks at it
+	time.Sleep(300 * time.Millisecond) // time for the agent to look at it several times
 	if p := w.only(); p.Inside == 0 {
 		t.Errorf("a socket leaves with what it has not read: %+v", p)
 	}
 	c.ok("drain")
 	w.excluded(c, "rules")
 
-	// And past it again once a rule lets both again, whichever that is.
+	// It bypasses TCP again once any rule allows both ends.
 	before := w.only().Redirected
 	w.Must(w.SetRules(map[sockmap.Place]sockmap.Rules{{Netns: w.Cookie(w.pods[0])}: {From: 4}, {Netns: w.Cookie(w.pods[1])}: {To: 4}}))
 	w.Until("it to go past TCP again", func() bool { c.ask(10, 100); return w.only().State == "short" && w.only().Redirected != before })
@@ -465,7 +477,8 @@ func TestRulesTaken(t *testing.T) {
 	}
 }
 
-// Sockets stay in the map while a call of an owner's is at work on one, which may be about to send, and leave when that has returned.
+// TestLeaveAtWork checks that sockets stay in the map while a call of the owner is at work on one
+// of them, which may be about to send, and leave once it returns.
 func TestLeaveAtWork(t *testing.T) {
 	limits := sockmap.DefaultLimits()
 	limits.Blocking = true
@@ -473,9 +486,9 @@ func TestLeaveAtWork(t *testing.T) {
 	if _, err := fmt.Fprintln(c.Stdin, "linger 100"); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond) // for it to wait
+	time.Sleep(100 * time.Millisecond) // time for it to start waiting
 	w.Must(w.Switch(false))
-	time.Sleep(500 * time.Millisecond) // for several looks
+	time.Sleep(500 * time.Millisecond) // time for the agent to look at it several times
 	if p := w.only(); p.Inside != 2 {
 		t.Errorf("they leave while one reads: %+v", p)
 	}

@@ -22,9 +22,11 @@ var (
 	withAO  = flag.Bool("ao", false, "try connections with TCP-AO, which the kernel has to have")
 )
 
-// What signs its segments, or goes several ways, is left alone: nothing is even known of it. With the latter it is the kernel that sees to that: a socket of
-// MPTCP is read without the tracepoint at which connections are found, so this holds without is_plain's look at is_mptcp too. It tells when a kernel comes
-// that shows the connections below it, and is_plain does not know them.
+// TestNotPlain checks that connections with signed segments or several paths are left alone: not
+// even a row is made for them. For multipath connections the kernel sees to that: a socket of MPTCP
+// is read without the tracepoint that finds connections, so this holds without is_plain's check of
+// is_mptcp too. The test fails once a kernel shows the subflows and is_plain does not recognize
+// them.
 func TestNotPlain(t *testing.T) {
 	for _, how := range []string{"md5", "multipath"} {
 		t.Run(how, func(t *testing.T) { testNotPlain(t, how) })
@@ -49,8 +51,9 @@ func testNotPlain(t *testing.T, how string) {
 	}
 }
 
-// Who has the kernel encrypt is excluded. Once a connection goes past TCP kernels refuse to begin with that, and a program goes on without; where one does not,
-// nothing goes past the encryption.
+// TestTLS checks that a connection that the kernel encrypts is excluded. Once a connection bypasses
+// TCP, kernels refuse to start encrypting it, and a program goes on without that; if a kernel does
+// not refuse, no data bypasses the encryption.
 func TestTLS(t *testing.T) {
 	if !*withTLS {
 		t.Skip("-tls runs it")
@@ -76,14 +79,15 @@ func TestTLS(t *testing.T) {
 	})
 }
 
-// A socket that is in somebody else's map stays there, and is left to TCP in the end.
+// TestOfAnother checks that a socket that is in another program's map stays there, and is finally
+// left to TCP.
 func TestOfAnother(t *testing.T) {
 	limits := sockmap.DefaultLimits()
-	limits.Turns = 1 // the last time, so many have to be shown that it would take long
+	limits.Turns = 1 // the last attempt would otherwise need so many turns that it takes long
 	w := newWorld(t, limits)
 	c := w.dial(server4)
 	c.ok("give")
-	for n := 0; ; n++ { // how often depends on when the agent comes to it
+	for n := 0; ; n++ { // how many are needed depends on when the agent looks at it
 		c.ask(2000, 100)
 		p := w.only()
 		if p.State == "short" || p.Redirected != [2]uint64{} || n > 100 {
@@ -98,7 +102,7 @@ func TestOfAnother(t *testing.T) {
 
 const client4 = "10.1.0.1"
 
-// unlike opens a connection of another kind than most.
+// unlike opens a connection of an unusual kind.
 func unlike(how string, from, to *rig.Netns) (e ends, err error) {
 	config, dialer := net.ListenConfig{}, net.Dialer{Timeout: patience}
 	config.SetMultipathTCP(how == "multipath")
@@ -137,7 +141,7 @@ func control(f func(fd int) error) func(_, _ string, c syscall.RawConn) error {
 
 const secret = "of both ends"
 
-// signMD5 has segments from and to an address signed as RFC 2385 says.
+// signMD5 has segments to and from an address signed as in RFC 2385.
 func signMD5(peer string) func(fd int) error {
 	return func(fd int) error {
 		sig := unix.TCPMD5Sig{Addr: unix.SockaddrStorage{Family: unix.AF_INET}, Keylen: uint16(len(secret))}
@@ -147,10 +151,11 @@ func signMD5(peer string) func(fd int) error {
 	}
 }
 
-// signAO has them signed as RFC 5925 says.
+// signAO has segments to and from an address signed as in RFC 5925.
 func signAO(peer string) func(fd int) error {
 	return func(fd int) error {
-		const addKey, addr, algorithm, prefix, keyLen, key, size = 38, 0, 128, 202, 207, 208, 288 // TCP_AO_ADD_KEY, and struct tcp_ao_add
+		// TCP_AO_ADD_KEY, and offsets in struct tcp_ao_add and its size.
+		const addKey, addr, algorithm, prefix, keyLen, key, size = 38, 0, 128, 202, 207, 208, 288
 		var add [size]byte
 		binary.NativeEndian.PutUint16(add[addr:], unix.AF_INET)
 		copy(add[addr+4:], net.ParseIP(peer).To4())
@@ -162,10 +167,10 @@ func signAO(peer string) func(fd int) error {
 	}
 }
 
-// given is the map of somebody else's.
+// given is another program's map.
 var given *ebpf.Map
 
-// give puts the server's socket into it.
+// give puts the server's socket into given.
 func (e ends) give() (err error) {
 	if given, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.SockHash, KeySize: 8, ValueSize: 8, MaxEntries: 1}); err != nil {
 		return err
@@ -173,9 +178,10 @@ func (e ends) give() (err error) {
 	return e.raw(func(fd int) error { return given.Put(uint64(1), uint64(fd)) })
 }
 
-// encrypt has the kernel encrypt and decrypt at both ends, with one key for all that is said.
+// encrypt has the kernel encrypt and decrypt at both ends, with one key for everything.
 func (e ends) encrypt() error {
-	const version, cipher, send, receive = 0x0303, 53, 1, 2 // TLS 1.2, AES-CCM with 128 bits, TLS_TX, TLS_RX
+	// TLS 1.2, AES-CCM with 128 bits, TLS_TX, TLS_RX.
+	const version, cipher, send, receive = 0x0303, 53, 1, 2
 	info := binary.NativeEndian.AppendUint16(nil, version)
 	info = binary.NativeEndian.AppendUint16(info, cipher)
 	info = append(info, make([]byte, 8+16+4+8)...) // IV, key, salt and sequence number

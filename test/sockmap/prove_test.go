@@ -8,8 +8,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// TestProve checks that this kernel is fit, and that the known differences are found. All kernels have the last two; FIONREAD differs by kernel, and some
-// newer ones count everything.
+// TestProve checks that this kernel passes the proof and that it finds the known differences from
+// TCP. All kernels have the last two; FIONREAD differs by kernel, and some newer ones count
+// everything.
 func TestProve(t *testing.T) {
 	rig.Root(t)
 	differences, err := sockmap.Prove(sockmap.DefaultLimits())

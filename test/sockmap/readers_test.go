@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reader returns how an end reads.
+// reader returns a function that reads as this end is to read, and one that releases what it needs.
 func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, error), closeReader func(), err error) {
 	switch s.ways[side] {
 	case waiting, levelled:
-		file, err := conn.File() // which makes both wait, so its writes are its own too
+		file, err := conn.File() // this makes both block, so the writes through conn do too
 		if err != nil {
 			return nil, nil, err
 		}
@@ -26,7 +26,7 @@ func (s *script) reader(side int, conn *net.TCPConn) (read func([]byte) (int, er
 		}
 		limit := unix.NsecToTimeval(patience.Nanoseconds())
 		err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
-			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)) // its writes wait too now
+			unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)) // writes block now too
 		return func(p []byte) (int, error) { return s.readWaiting(fd, p) }, func() { file.Close() }, err
 	}
 	peeks := s.ways[side] == peeking
@@ -51,7 +51,7 @@ func result(n int, err error) (int, error) {
 	return n, nil
 }
 
-// readWaiting reads by a call that waits. The runtime sends signals all the time.
+// readWaiting reads with a blocking call. The Go runtime's signals interrupt it all the time.
 func (s *script) readWaiting(fd int, p []byte) (int, error) {
 	for {
 		began := time.Now()
@@ -86,7 +86,7 @@ func readPolled(fd int, p []byte) (int, error) {
 	}
 }
 
-// readPeeking looks at what it is about to read.
+// readPeeking checks with MSG_PEEK what it is about to read.
 func readPeeking(conn *net.TCPConn, p []byte) (int, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spliceNothing has the server splice, where that is to see nothing.
+// spliceNothing has the server splice, and fails if splice sees any data.
 func (e ends) spliceNothing() error {
 	in, out, err := os.Pipe()
 	if err != nil {
@@ -36,7 +36,8 @@ func (e ends) spliceNothing() error {
 	return nil
 }
 
-// spliceLate has the server splice when something waits past TCP, and the client send more.
+// spliceLate has the server splice while data waits that bypassed TCP, and has the client try to
+// send more.
 func (e ends) spliceLate() error {
 	if _, err := e.client.Write(pattern(1, 100)); err != nil {
 		return err
@@ -57,7 +58,8 @@ func (e ends) spliceLate() error {
 	return nil
 }
 
-// strand has the server say something that its client does not read, and splice when nothing waits for it.
+// strand has the server send what its client does not read, and splice while nothing waits for the
+// server.
 func (e ends) strand() error {
 	if _, err := e.server.Write(pattern(4, 100)); err != nil {
 		return err
@@ -65,7 +67,7 @@ func (e ends) strand() error {
 	return e.spliceNothing()
 }
 
-// hear reads what was said before.
+// hear reads what was sent before.
 func hear(conn *net.TCPConn, want []byte) error {
 	got := make([]byte, len(want))
 	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {

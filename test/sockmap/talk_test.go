@@ -17,7 +17,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// talk is a connection between the pods, of which both ends are in one process.
+// talk is a connection between the pods, with both ends in one process.
 type talk struct {
 	w *world
 	*rig.Process
@@ -36,7 +36,7 @@ func (w *world) dial(addr string) *talk {
 	return t
 }
 
-// do has the process do something, and returns what it says when it has.
+// do sends a command to the process, and returns its answer.
 func (t *talk) do(format string, args ...any) string {
 	t.w.T.Helper()
 	if _, err := fmt.Fprintf(t.Stdin, format+"\n", args...); err != nil {
@@ -57,7 +57,7 @@ func (t *talk) expect(want string) {
 	}
 }
 
-// ask has the client ask so many times, with messages of so many bytes.
+// ask has the client send so many requests of so many bytes, and waits for the answers.
 func (t *talk) ask(times, size int) {
 	t.w.T.Helper()
 	if got := t.do("ask %d %d", times, size); got != "ok" {
@@ -73,14 +73,14 @@ func talkMain(args []string) int {
 	return 0
 }
 
-// ends are those of a connection.
+// ends are the two ends of a connection.
 type ends struct{ client, server *net.TCPConn }
 
 // connect opens a connection from one namespace to an address in another.
 func connect(from, to *rig.Netns, addr string) (ends, error) {
 	at, dialled := addr, addr
 	if addr == "mapped" {
-		at, dialled = "", server4 // a socket of IPv6 that takes both
+		at, dialled = "", server4 // an IPv6 socket that accepts both families
 	}
 	listener, err := listen(to, at)
 	if err != nil {
@@ -90,7 +90,7 @@ func connect(from, to *rig.Netns, addr string) (ends, error) {
 	return meet(from, listener, dialled)
 }
 
-// meet opens a connection from a namespace to a listener that nobody else dials.
+// meet opens a connection from a namespace to a listener that nothing else dials.
 func meet(from *rig.Netns, listener net.Listener, addr string) (e ends, err error) {
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	if err != nil {
@@ -216,7 +216,7 @@ func (e ends) do(what string, n []int) error {
 	return errors.New("what?")
 }
 
-// ask asks and answers.
+// ask sends requests and answers them.
 func (e ends) ask(times, size int) error {
 	for i := range times {
 		if err := say(e.client, e.server, i, size); err != nil {
@@ -229,7 +229,7 @@ func (e ends) ask(times, size int) error {
 	return nil
 }
 
-// say has one end tell the other something.
+// say sends a message from one end to the other.
 func say(from, to *net.TCPConn, seed, size int) error {
 	message, got := pattern(seed, size), make([]byte, size)
 	sent := make(chan error, 1)
@@ -249,7 +249,7 @@ func say(from, to *net.TCPConn, seed, size int) error {
 	return <-sent
 }
 
-// stream has the client send on and on, and the server read.
+// stream has the client keep sending, and the server read.
 func (e ends) stream(times, size int) error {
 	sent := make(chan error, 1)
 	go func() {
@@ -284,12 +284,12 @@ func pattern(seed, size int) []byte {
 	return message
 }
 
-const hoarded = 8 << 10 // bytes of a message
+const hoarded = 8 << 10 // bytes per message
 
-// hoard has the client send until it has to wait, or so much; the server reads nothing.
+// hoard has the client send until it blocks or has sent so much, while the server reads nothing.
 func (e ends) hoard(most int) error { return e.pileUp(most, func(int) error { return nil }) }
 
-// whisper does the same, and the server says a byte now and then, as who has read would.
+// whisper does the same, while the server sends a byte now and then, as an end that had read would.
 func (e ends) whisper(most int) error {
 	return e.pileUp(most, func(i int) error {
 		if i%8 > 0 {
@@ -300,7 +300,7 @@ func (e ends) whisper(most int) error {
 }
 
 func (e ends) pileUp(most int, also func(int) error) error {
-	defer func() { _ = e.client.SetWriteDeadline(time.Time{}) }() // what fails here fails again below
+	defer func() { _ = e.client.SetWriteDeadline(time.Time{}) }() // a failure here recurs below
 	for i := 0; i*hoarded < most; i++ {
 		if err := e.client.SetWriteDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
 			return err
@@ -320,7 +320,7 @@ func (e ends) pileUp(most int, also func(int) error) error {
 	return fmt.Errorf("it could send %d bytes that nobody reads", most)
 }
 
-// babble has both ends say a byte in turn, and neither listen.
+// babble has both ends send a byte in turn, and neither read.
 func (e ends) babble(times int) error {
 	for _, b := range pattern(0, times) {
 		for _, end := range []*net.TCPConn{e.client, e.server} {
@@ -332,7 +332,7 @@ func (e ends) babble(times int) error {
 	return nil
 }
 
-// piled is how much waits for drain.
+// piled is how many bytes wait for drain.
 var piled int
 
 // drain has the server read what waits for it.
@@ -354,7 +354,8 @@ func (e ends) drain() error {
 	return nil
 }
 
-// raw runs f with the server's descriptor, which does not wait.
+// raw runs f with the server's non-blocking descriptor, again when it becomes readable if f returns
+// EAGAIN.
 func (e ends) raw(f func(fd int) error) error {
 	raw, err := e.server.SyscallConn()
 	if err != nil {
@@ -392,7 +393,7 @@ func (e ends) spliced() error {
 	return nil
 }
 
-// urgent has the client send a byte that is urgent.
+// urgent has the client send an urgent byte.
 func (e ends) urgent() error {
 	raw, err := e.client.SyscallConn()
 	if err != nil {
@@ -430,12 +431,13 @@ func (e ends) receive(flags int) error {
 	})
 }
 
-// low sets how much has to be there before the server is told.
+// low sets how many bytes must have arrived before the server is told.
 func (e ends) low(bytes int) error {
 	return e.raw(func(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVLOWAT, bytes) })
 }
 
-// wait has the server wait in a read, as a process does whose socket lets it, before the client says something.
+// wait has the server block in a read, as a process with a blocking socket does, before the client
+// sends.
 func (e ends) wait(size int, until time.Duration) error {
 	file, err := e.server.File()
 	if err != nil {
@@ -446,14 +448,14 @@ func (e ends) wait(size int, until time.Duration) error {
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return err
 	}
-	defer func() { _ = unix.SetNonblock(fd, true) }() // the runtime wants it so
+	defer func() { _ = unix.SetNonblock(fd, true) }() // the Go runtime needs it non-blocking
 	heard := make(chan error, 1)
 	go func() {
 		got := make([]byte, size)
 		for at := 0; at < size; {
 			n, err := unix.Read(fd, got[at:])
 			if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
-				continue // a signal of the runtime's
+				continue // a signal of the Go runtime
 			}
 			if err != nil || n == 0 {
 				heard <- errors.Join(err, io.ErrUnexpectedEOF)
@@ -467,7 +469,7 @@ func (e ends) wait(size int, until time.Duration) error {
 		}
 		heard <- nil
 	}()
-	time.Sleep(until) // for it to wait; if it does not yet, nothing is tested
+	time.Sleep(until) // time for it to block; if it has not yet, nothing is tested
 	if _, err := e.client.Write(pattern(5, size)); err != nil {
 		return err
 	}

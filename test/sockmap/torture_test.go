@@ -27,16 +27,17 @@ var (
 	tortureSeed = flag.Uint64("seed", 1, "what their scripts are drawn from")
 )
 
-// patience is how long anything may keep an end waiting.
+// patience is the longest that anything may keep an end waiting.
 const patience = 10 * time.Second
 
-// report is what a torture came to.
+// report is the result of a torture.
 type report struct {
 	Connections, Resets, Bytes, Retried int64
 	Faults                              []string
 }
 
-// Whatever connections do, whoever switches what meanwhile: each byte arrives once and in its place, nobody waits for ever, and nothing is left behind.
+// TestTorture checks that whatever connections do, and whatever is switched meanwhile, each byte
+// arrives once and in order, nothing waits forever, and nothing is left behind.
 func TestTorture(t *testing.T) {
 	for _, blocking := range []bool{false, true} {
 		t.Run(fmt.Sprintf("blocking=%v", blocking), func(t *testing.T) {
@@ -111,7 +112,7 @@ func tortureMain(args []string) int {
 	return 0
 }
 
-// victims are how many connections there are at a time.
+// victims is how many connections there are at a time.
 const victims = 24
 
 func torture(args []string) (r *report, err error) {
@@ -175,22 +176,22 @@ func listen(ns *rig.Netns, addr string) (listener net.Listener, err error) {
 	return listener, err
 }
 
-// part is what one end says at once.
+// part is what one end sends in one go.
 type part struct {
 	side   int
 	bytes  int
 	piece  int  // the most that one call sends
-	at     bool // once it has heard all that the other was to say before
-	paused bool // now and then
+	at     bool // only once this end has read everything that the other sends before
+	paused bool // pauses now and then
 }
 
-// plan is what becomes of a connection.
+// plan is what happens on a connection.
 type plan struct {
 	parts   []part
-	ways    [2]way  // how the ends read
+	ways    [2]way  // how each end reads
 	buffers [2]int  // the most that one call reads
-	corked  [2]bool // they hold back what they say until they have said a part of it, by TCP_CORK
-	delayed [2]bool // they have no TCP_NODELAY
+	corked  [2]bool // the end holds back each part until it is complete, by TCP_CORK
+	delayed [2]bool // the end has no TCP_NODELAY
 	ending  ending
 }
 
@@ -198,20 +199,20 @@ type plan struct {
 type way int
 
 const (
-	polled   way = iota // by Go's, which is told of changes once
-	peeking             // likewise, and by MSG_PEEK before
-	waiting             // by calls that wait
-	levelled            // by poll, which tells of what is there
+	polled   way = iota // by Go's poller, which is edge-triggered
+	peeking             // likewise, after MSG_PEEK
+	waiting             // by blocking calls
+	levelled            // by poll, which is level-triggered
 	ways
 )
 
 type ending int
 
 const (
-	halves  ending = iota // each end says that it has said all, and reads on
-	closing               // the one that speaks last closes behind it, once it has heard all
+	halves  ending = iota // each end says that it has sent everything, and reads on
+	closing               // the end that sends last then closes, once it has read everything
 	reset                 // one end resets in the middle
-	killed                // one end closes in the middle, whatever it has not read, as when its process is killed
+	killed                // one end closes in the middle, with data unread, as if killed
 	endings
 )
 
@@ -219,15 +220,16 @@ type script struct {
 	plan
 	number         uint64
 	bytes, retried atomic.Int64
-	moved          atomic.Int64 // when anything was sent or read last
+	moved          atomic.Int64 // when anything was last sent or read
 }
 
 func (s *script) move() { s.moved.Store(time.Now().UnixNano()) }
 
-// stuck reports whether nothing moves any more, in either direction: on a slow machine an end may have nothing to hear for long, as the other is at work.
+// stuck reports whether nothing has moved in either direction for as long as patience. On a slow
+// machine, an end may get nothing for long because the other is busy.
 func (s *script) stuck() bool { return time.Now().UnixNano()-s.moved.Load() > patience.Nanoseconds() }
 
-// newScript draws a script. The random numbers of a script are its own, so that it can be played again.
+// newScript draws a script. Each script has its own random numbers, so that it can be played again.
 func newScript(random *rand.Rand) *script {
 	s := &script{number: random.Uint64()}
 	sizes := []int{1, 20, 200, 1 << 10, 8 << 10, 64 << 10}
@@ -244,7 +246,8 @@ func newScript(random *rand.Rand) *script {
 	}
 	for side := range 2 {
 		s.ways[side] = way(random.IntN(int(ways)))
-		s.buffers[side] = max(1+random.IntN(sizes[2+random.IntN(4)]), int(s.said(1-side)/10_000)) // or it would read for ever
+		// At least a ten-thousandth of what it is sent, or it would take forever to read.
+		s.buffers[side] = max(1+random.IntN(sizes[2+random.IntN(4)]), int(s.said(1-side)/10_000))
 	}
 	for side := range 2 {
 		s.corked[side], s.delayed[side] = random.IntN(8) == 0, random.IntN(4) == 0
@@ -258,9 +261,9 @@ func newScript(random *rand.Rand) *script {
 // breaks reports whether one end breaks the connection in the middle.
 func (s *script) breaks() bool { return s.ending == reset || s.ending == killed }
 
-// play lets both ends do what the script says.
+// play makes a connection and has both ends do what the script says.
 func (s *script) play(from *rig.Netns, listener net.Listener, addr string, mu *sync.Mutex) error {
-	mu.Lock() // or others would get the connection
+	mu.Lock() // or another worker would accept the connection
 	e, err := meet(from, listener, addr)
 	mu.Unlock()
 	if err != nil {
@@ -296,7 +299,7 @@ func (s *script) play(from *rig.Netns, listener net.Listener, addr string, mu *s
 	}
 	group.Wait()
 	for _, conn := range both {
-		_ = conn.Close() // which may have been reset
+		_ = conn.Close() // may have been reset
 	}
 	if s.breaks() {
 		return s.onlyReset(errs)
@@ -304,7 +307,7 @@ func (s *script) play(from *rig.Netns, listener net.Listener, addr string, mu *s
 	return errors.Join(errs[0][0], errs[0][1], errs[1][0], errs[1][1])
 }
 
-// end has one end stop speaking, as the script has it.
+// end stops one end from sending, in the way that the script says.
 func (s *script) end(side int, conn *net.TCPConn, heard *progress) error {
 	first, last := int(s.number%2), s.parts[len(s.parts)-1].side
 	switch {
@@ -318,7 +321,7 @@ func (s *script) end(side int, conn *net.TCPConn, heard *progress) error {
 	return conn.CloseWrite()
 }
 
-// cork has an end hold back what it says, or say it.
+// cork sets or clears TCP_CORK at an end whose script says so.
 func (s *script) cork(side int, conn *net.TCPConn, on int) error {
 	if !s.corked[side] {
 		return nil
@@ -330,7 +333,7 @@ func (s *script) cork(side int, conn *net.TCPConn, on int) error {
 	return control(func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_CORK, on) })("", "", raw)
 }
 
-// errWrong is of what arrived and was not said.
+// errWrong says that other bytes arrived than were sent.
 var errWrong = errors.New("wrong bytes")
 
 // onlyReset returns the errors that a reset does not explain.
@@ -344,7 +347,7 @@ func (s *script) onlyReset(errs [2][2]error) error {
 	return errors.Join(rest...)
 }
 
-// progress is how much an end has heard.
+// progress is how much an end has read.
 type progress struct {
 	bytes atomic.Int64
 	ended atomic.Bool
@@ -378,7 +381,7 @@ func (p *progress) wait(want int64, stuck func() bool) error {
 	return nil
 }
 
-// sound is the byte that an end says at a place.
+// sound returns the byte that an end sends at a position.
 func (s *script) sound(side int, at int64) byte {
 	x := (s.number + uint64(side)) ^ uint64(at)*0x9e3779b97f4a7c15
 	return byte(x >> 56)
@@ -456,7 +459,7 @@ func (s *script) listen(side int, read func([]byte) (int, error), heard *progres
 	}
 }
 
-// said is how much an end says in all.
+// said returns how many bytes an end sends in all.
 func (s *script) said(side int) (bytes int64) {
 	for _, p := range s.parts {
 		if p.side == side {
@@ -466,7 +469,7 @@ func (s *script) said(side int) (bytes int64) {
 	return bytes
 }
 
-// heardAll returns an error if there was more to hear.
+// heardAll returns an error if an end has not read everything.
 func (s *script) heardAll(side int, at int64) error {
 	want := s.said(1 - side)
 	if at != want && !s.breaks() {

@@ -1,4 +1,5 @@
-// Package sockmap tests, with real sockets in network namespaces, that connections of one node go past TCP when they should, and that nobody can tell.
+// Package sockmap tests, with real sockets in network namespaces, that connections within a node
+// bypass TCP when they should, and that applications cannot tell.
 package sockmap
 
 import (
@@ -14,7 +15,7 @@ func TestMain(m *testing.M) {
 	os.Exit(rig.Main(m, rig.Funcs{"talk": talkMain, "torture": tortureMain}))
 }
 
-// world is two pods that a device connects, and what serves their sockets.
+// world is two pods connected by a veth, and the agent that serves their sockets.
 type world struct {
 	pods [2]*rig.Netns
 	*agent.Agent

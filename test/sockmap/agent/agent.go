@@ -1,4 +1,5 @@
-// Package agent is an agent's part in connections past TCP, for tests with real sockets.
+// Package agent runs the agent's part in letting connections bypass TCP, for tests with real
+// sockets.
 package agent
 
 import (
@@ -11,9 +12,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Agent is what serves the sockets of a test's pods. It can stop and start anew: what is pinned goes on.
+// Agent serves the sockets of a test's pods. It can stop and start again; what is pinned keeps
+// working in between.
 type Agent struct {
-	*sockmap.Sockmap // that of the moment
+	*sockmap.Sockmap // of the running agent; Start replaces it
 	T                *testing.T
 	BPFFS            string
 	Limits           sockmap.Limits
@@ -21,7 +23,7 @@ type Agent struct {
 	stop func()
 }
 
-// New starts an agent that lets all of the pods speak past TCP, until the test ends.
+// New starts an agent that lets all of the pods bypass TCP until the test ends.
 func New(t *testing.T, limits sockmap.Limits, pods ...*rig.Netns) *Agent {
 	t.Helper()
 	a := &Agent{T: t, BPFFS: rig.BPFFS(t), Limits: limits}
@@ -32,7 +34,7 @@ func New(t *testing.T, limits sockmap.Limits, pods ...*rig.Netns) *Agent {
 	return a
 }
 
-// Must ends the test if there is an error.
+// Must fails the test at once if there is an error.
 func (a *Agent) Must(err error) {
 	a.T.Helper()
 	if err != nil {
@@ -40,7 +42,7 @@ func (a *Agent) Must(err error) {
 	}
 }
 
-// Start starts it anew.
+// Start starts the agent, or starts it again after Stop.
 func (a *Agent) Start() {
 	a.T.Helper()
 	s, err := sockmap.Open(sockmap.Config{BPFFS: a.BPFFS, Limits: a.Limits, Log: slog.New(slog.DiscardHandler)})
@@ -56,10 +58,10 @@ func (a *Agent) Start() {
 	}
 }
 
-// Runs reports whether it runs.
+// Runs reports whether the agent runs.
 func (a *Agent) Runs() bool { return a.stop != nil }
 
-// Stop ends it, if it runs.
+// Stop ends the agent if it runs.
 func (a *Agent) Stop() {
 	if a.stop != nil {
 		a.stop()
@@ -67,7 +69,7 @@ func (a *Agent) Stop() {
 	}
 }
 
-// Let lets pods speak past TCP, each with all of them, and nobody else.
+// Let lets connections between any two of these pods bypass TCP, and no others.
 func (a *Agent) Let(pods ...*rig.Netns) {
 	a.T.Helper()
 	rules := map[sockmap.Place]sockmap.Rules{}
@@ -77,7 +79,7 @@ func (a *Agent) Let(pods ...*rig.Netns) {
 	a.Must(a.SetRules(rules))
 }
 
-// Cookie returns that of a pod.
+// Cookie returns the cookie of a pod's network namespace.
 func (a *Agent) Cookie(pod *rig.Netns) uint64 {
 	a.T.Helper()
 	cookie, err := pod.Cookie()
@@ -85,10 +87,10 @@ func (a *Agent) Cookie(pod *rig.Netns) uint64 {
 	return cookie
 }
 
-// patience is how long anything may keep anybody waiting.
+// patience is the longest that anything may keep a test waiting.
 const patience = 20 * time.Second
 
-// Until waits for what another process or the agent brings about.
+// Until waits for something that another process or the agent does.
 func (a *Agent) Until(what string, f func() bool) {
 	a.T.Helper()
 	for end := time.Now().Add(patience); !f(); time.Sleep(5 * time.Millisecond) {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The same through real Envoys, which know HTTP, and through some that only hand on bytes: there too each is found on every hop.
+// TestEnvoy does the same as TestMesh through real Envoys, some of which parse HTTP and some of
+// which only forward bytes; with the latter too, each byte is found on every hop.
 func TestEnvoy(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
@@ -41,12 +42,13 @@ func TestEnvoy(t *testing.T) {
 	}
 }
 
-// object is one of JSON.
+// object is a JSON object.
 type object map[string]any
 
 const envoyTypes = "type.googleapis.com/envoy.extensions."
 
-// envoyConfig is what the mesh tells an Envoy, as far as it concerns who may speak: to wherever the app wanted to go, and to the app from 127.0.0.6.
+// envoyConfig returns the part of what the mesh tells an Envoy that is about where connections go:
+// outbound, to wherever the app wanted to go, and inbound, to the app, from 127.0.0.6.
 func envoyConfig(http bool) object {
 	var listeners, clusters []any
 	for _, at := range []struct {

@@ -19,11 +19,12 @@ const (
 	self   = "/proc/self/exe"
 	root   = 0
 	nobody = 65534
-	// mounted is where programs see what was fetched. The cache is root's, and not everybody is root.
+	// mounted is where programs see the fetched files. The cache belongs to root, and not all
+	// programs run as root.
 	mounted = "/mnt"
 )
 
-// fetched returns the directory of what test/tools/programs.sh fetches.
+// fetched returns the directory into which test/tools/programs.sh fetches.
 func (w *world) fetched() string {
 	w.T.Helper()
 	cache, err := os.UserCacheDir()
@@ -31,11 +32,13 @@ func (w *world) fetched() string {
 	return filepath.Join(cache, "fairlead", "programs")
 }
 
-// find returns where programs see one of those that were fetched, and ends the test if there is none.
+// find returns the path under which programs see a fetched program, and ends the test if there is
+// none.
 func (w *world) find(name string) string {
 	w.T.Helper()
 	dir := w.fetched()
-	for _, place := range []string{"usr/lib/postgresql/*/bin", "usr/sbin", "usr/bin"} { // in that order: some are scripts that look for the former
+	// In this order: some of the files in usr/bin are scripts that look for those before.
+	for _, place := range []string{"usr/lib/postgresql/*/bin", "usr/sbin", "usr/bin"} {
 		found, err := filepath.Glob(filepath.Join(dir, place, name))
 		w.Must(err)
 		if len(found) > 0 {
@@ -46,20 +49,20 @@ func (w *world) find(name string) string {
 	return ""
 }
 
-// program is a running program of somebody else's.
+// program is a running program of a third party.
 type program struct {
 	w *world
 	*rig.Process
 	log string
 }
 
-// start starts a program that was fetched, as somebody, in a pod and in a directory. What it says is in its log.
+// start starts a fetched program in a pod, as a user. What it prints is in its log.
 func (w *world) start(pod, uid int, name string, args ...string) *program {
 	w.T.Helper()
 	return w.startIn(w.fetched(), pod, uid, w.find(name), args...)
 }
 
-// startIn starts a program by its path where programs see a directory.
+// startIn starts a program of a directory, by its path below mounted, where it sees that directory.
 func (w *world) startIn(dir string, pod, uid int, path string, args ...string) *program {
 	w.T.Helper()
 	log, err := os.CreateTemp(w.T.TempDir(), filepath.Base(path))
@@ -69,7 +72,7 @@ func (w *world) startIn(dir string, pod, uid int, path string, args ...string) *
 	return &program{w, rig.NewChild(w.T, w.cgroup, w.pods[pod], "exec", args...), log.Name()}
 }
 
-// run starts a program and returns what it said when it has ended.
+// run runs a program, and returns what it printed.
 func (w *world) run(pod, uid int, name string, args ...string) string {
 	w.T.Helper()
 	return w.start(pod, uid, name, args...).ended()
@@ -82,7 +85,7 @@ func (p *program) said() string {
 	return string(content)
 }
 
-// ended waits for the end of a program, and returns what it said.
+// ended waits for the end of a program, and returns what it printed.
 func (p *program) ended() string {
 	p.w.T.Helper()
 	if err := p.Wait(); err != nil {
@@ -91,13 +94,13 @@ func (p *program) ended() string {
 	return p.said()
 }
 
-// as starts a function of this package, as somebody, in a pod.
+// as starts a function of this package in a pod, as a user.
 func (w *world) as(pod, uid int, name string, args ...string) *rig.Process {
 	w.T.Helper()
 	return rig.NewChild(w.T, w.cgroup, w.pods[pod], "exec", append([]string{strconv.Itoa(uid), "", "", self, name}, args...)...)
 }
 
-// directory returns a new directory that everybody may go through, and that somebody has.
+// directory returns a new directory that belongs to a user and that everybody may enter.
 func (w *world) directory(uid int) string {
 	w.T.Helper()
 	dir, err := os.MkdirTemp("", "fairlead-programs-")
@@ -107,7 +110,7 @@ func (w *world) directory(uid int) string {
 	return dir
 }
 
-// execMain becomes another program. What it mounts and shares with others of its kind is its own, and goes with it.
+// execMain becomes another program, in mount and IPC namespaces of its own, which end with it.
 func execMain(args []string) int {
 	runtime.LockOSThread()
 	err := become(args[0], args[1], args[2], args[3], args[4:])
@@ -129,18 +132,18 @@ func become(uid, log, fetched, path string, args []string) error {
 			return err
 		}
 	}
-	for _, call := range []uintptr{unix.SYS_SETGID, unix.SYS_SETUID} { // of this thread, which becomes the program
+	for _, call := range []uintptr{unix.SYS_SETGID, unix.SYS_SETUID} { // of this thread only
 		if _, _, errno := unix.RawSyscall(call, uintptr(id), 0, 0); errno != 0 {
 			return fmt.Errorf("become user %d: %w", id, errno)
 		}
 	}
-	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil { // which that has undone
+	if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil { // setuid has cleared it
 		return err
 	}
 	return fmt.Errorf("become %s: %w", path, syscall.Exec(path, append([]string{name}, args...), env))
 }
 
-// prepare shows this thread what was fetched, and has it write to the log.
+// prepare mounts the fetched files for this thread only, and has it write to the log.
 func prepare(log, fetched string, env []string) ([]string, error) {
 	file, err := os.OpenFile(log, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// A HAProxy between two pods, which hands on what comes, or knows HTTP. It is left to TCP unless the agent is told that it does not splice: what it begins to
-// splice late it would never get.
+// TestHAProxy has a HAProxy between two pods, which forwards bytes or parses HTTP. The agent leaves
+// it to TCP unless told that it does not splice, because it would never get data that waits when it
+// begins to splice.
 func TestHAProxy(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
@@ -22,7 +23,7 @@ func TestHAProxy(t *testing.T) {
 			{"never", "", nil, expectation{share: 0.25, each: 2}}, // a large body is a stream
 			{"unknown", "", usual(), expectation{none: true, excluded: []string{"program"}}},
 			{"auto", "option splice-auto", usual(), expectation{none: true, excluded: []string{"program"}}},
-			// Who reads by nothing but splice is not even found.
+			// A program that reads by nothing but splice is not even found.
 			{"always", "option splice-request\n\toption splice-response", usual(), expectation{none: true, may: []string{"program", "splice"}}},
 		} {
 			t.Run(mode+",splice="+c.name, func(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// content is what everybody takes a name such as 3-4096 to stand for: so many bytes, drawn from that seed.
+// content returns what a name such as 3-4096 stands for: so many bytes, drawn from that seed.
 func content(name string) ([]byte, error) {
 	if drawn, ok := contents.Load(name); ok {
 		return drawn.([]byte), nil
@@ -41,13 +41,14 @@ func content(name string) ([]byte, error) {
 	return drawn, err
 }
 
-// contents are those that were drawn before.
+// contents caches what content has drawn.
 var contents sync.Map
 
-// seeds are how many contents there are of each size.
+// seeds is how many contents there are of each size.
 const seeds = 4
 
-// serveMain serves contents by HTTP, of either version, and tells what was sent to it by its sum.
+// serveMain serves contents by HTTP/1 and HTTP/2, and answers with the checksum of what it was
+// sent.
 func serveMain(args []string) int {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -57,7 +58,7 @@ func serveMain(args []string) int {
 	return 1
 }
 
-// hosted serves at an address until the one who asked for it is gone.
+// hosted serves at an address until standard input ends, which is when the parent is gone.
 func hosted(addr string, serve func(net.Listener) error) error {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -73,7 +74,7 @@ func hosted(addr string, serve func(net.Listener) error) error {
 func serve(w http.ResponseWriter, r *http.Request) {
 	got := sha256.New()
 	if _, err := io.Copy(got, r.Body); err != nil {
-		return // who has sent less than it said sees that nobody answers
+		return // a client that sent less than it announced sees that there is no answer
 	}
 	body, err := content(strings.TrimPrefix(r.URL.Path, "/"))
 	if err != nil {
@@ -85,29 +86,30 @@ func serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(body) // likewise
 }
 
-// order is what a client is to ask for.
+// order is what a client is to request.
 type order struct {
-	Long     time.Duration // for so long,
-	Requests int           // or so often, each of those who ask
-	Sizes    []int         // of what is asked for,
-	Sends    []int         // and of what is sent along; none: nothing is
+	Long     time.Duration // either for so long,
+	Requests int           // or so many requests of each stream
+	Sizes    []int         // of what is requested
+	Sends    []int         // of what is sent along; none if empty
 	Closing  int           // connections are closed after so many requests; 0: they stay
 }
 
-// answer is what became of it.
+// answer is the result of an order.
 type answer struct {
 	Requests, Failed int
-	Sent, Got        int64 // bytes of connections, since the client began
+	Sent, Got        int64 // bytes on all connections since the client began
 	Faults           []string
 }
 
-// client is a process that asks by HTTP.
+// client is a process that sends HTTP requests.
 type client struct {
 	w *world
 	*rig.Process
 }
 
-// client starts one: version of HTTP, connections, and how many ask at a time by each.
+// client starts a client: the version of HTTP, the number of connections, and of concurrent
+// requests on each.
 func (w *world) client(pod int, base string, version, connections, streams int) *client {
 	w.T.Helper()
 	args := []string{base, strconv.Itoa(version), strconv.Itoa(connections), strconv.Itoa(streams)}
@@ -119,7 +121,7 @@ func (c *client) begin(o order) {
 	c.w.Must(json.NewEncoder(c.Stdin).Encode(o))
 }
 
-// done waits for the end of what was begun.
+// done waits for the end of the order that begin sent.
 func (c *client) done() (a answer) {
 	c.w.T.Helper()
 	line, err := c.ReadLine()
@@ -139,14 +141,14 @@ func (c *client) fetch(o order) answer {
 	return c.done()
 }
 
-// end has the client close what it has.
+// end has the client close its connections and exit.
 func (c *client) end() {
 	c.w.T.Helper()
 	c.w.Must(c.Stdin.Close())
 	c.w.Must(c.Wait())
 }
 
-// asker asks by some connections.
+// asker sends requests over some connections.
 type asker struct {
 	base       string
 	sent, got  atomic.Int64
@@ -157,7 +159,7 @@ type asker struct {
 	answer
 }
 
-// counted is a connection whose bytes are counted.
+// counted is a connection that counts its bytes.
 type counted struct {
 	net.Conn
 	a *asker
@@ -178,7 +180,7 @@ func (c counted) Write(p []byte) (int, error) {
 func fetchMain(args []string) int {
 	var numbers [3]int
 	for i := range numbers {
-		numbers[i], _ = strconv.Atoi(args[1+i]) // of zero nothing is asked
+		numbers[i], _ = strconv.Atoi(args[1+i]) // with zero, nothing is requested
 	}
 	a := &asker{base: args[0], streams: numbers[2]}
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -241,7 +243,7 @@ func (a *asker) note(err error) {
 	}
 }
 
-// ask asks for a content, and looks at each byte of it.
+// ask requests a content, and checks each byte of it.
 func (a *asker) ask(transport *http.Transport, o order, random *rand.Rand) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

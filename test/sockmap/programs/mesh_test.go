@@ -19,13 +19,14 @@ import (
 )
 
 const (
-	sidecar  = 1337 // the user that the mesh's rules know the proxy by
+	sidecar  = 1337 // the user by which the mesh's rules recognize the proxy
 	outbound = 15001
 	inbound  = 15006
 	app      = 8080
 )
 
-// meshRules are those of the mesh in a pod, rule by rule and in their order: ISTIO_INBOUND, ISTIO_OUTPUT and what they lead to.
+// meshRules are the rules that the mesh has in a pod, in their order: ISTIO_INBOUND, ISTIO_OUTPUT
+// and the chains that they jump to.
 const meshRules = `
 table inet istio {
 	chain istio_redirect { meta l4proto tcp redirect to :15001; }
@@ -74,10 +75,11 @@ func (w *world) intercept(pod int) {
 	}))
 }
 
-// hop is what became of the bytes of all connections to a port. Those of a connection that is not in the map are not counted.
+// hop counts the bytes of all connections to a port. Connections that are not in the map are not
+// counted.
 type hop struct {
 	client, server uint64
-	short          int            // connections that go past TCP,
+	short          int            // connections that bypass TCP
 	others         []sockmap.Pair // and those that do not
 }
 
@@ -98,10 +100,12 @@ func (w *world) hop(port uint16) (h hop) {
 	return h
 }
 
-// hops are the ports of the ways through the mesh: from an app to its sidecar, to the other's sidecar, and to that one's app.
+// hops returns the ports of the hops through the mesh: from an app to its sidecar, to the other's
+// sidecar, and to that one's app.
 func hops() []uint16 { return []uint16{outbound, inbound, app} }
 
-// short waits until connections of each hop go past TCP: all, or, where a proxy has some in reserve, one at least.
+// short waits until connections of each hop bypass TCP: all of them, or, where a proxy keeps some
+// in reserve, at least one.
 func (w *world) short(c *client, all bool) {
 	w.T.Helper()
 	w.Until("connections of each hop to go past TCP", func() bool {
@@ -116,7 +120,8 @@ func (w *world) short(c *client, all bool) {
 	})
 }
 
-// everyHop has a client ask, and finds each byte of it on each of the three ways.
+// everyHop has a client send requests, and checks that each of their bytes was counted on each of
+// the three hops.
 func (w *world) everyHop(c *client) {
 	w.T.Helper()
 	w.short(c, true)
@@ -128,7 +133,8 @@ func (w *world) everyHop(c *client) {
 	if a := c.fetch(order{Requests: 200, Sizes: []int{1, 300, 5000, 40_000}, Sends: []int{10, 2000, 20_000}}); a.Failed > 0 || a.Requests < 400 {
 		w.T.Errorf("%+v", a)
 	}
-	time.Sleep(50 * time.Millisecond) // nobody waits for what an answer is answered by, such as a window of HTTP/2
+	// Nothing waits for what follows an answer, such as an HTTP/2 window update.
+	time.Sleep(50 * time.Millisecond)
 	ended := c.fetch(order{})
 	for i, port := range hops() {
 		after := w.hop(port)
@@ -139,8 +145,9 @@ func (w *world) everyHop(c *client) {
 	}
 }
 
-// The app of one pod asks that of another by HTTP, through the sidecar of each: proxies of Go behind the mesh's rules. All of the three connections go past
-// TCP, and what goes in comes out.
+// TestMesh has the app of one pod send HTTP requests to that of another through the sidecars of
+// both: Go proxies behind the mesh's rules. All three connections bypass TCP, and what goes in
+// comes out.
 func TestMesh(t *testing.T) {
 	for _, version := range []int{2, 1} {
 		for _, six := range []bool{false, true} {
@@ -161,7 +168,8 @@ func TestMesh(t *testing.T) {
 	}
 }
 
-// asked has an app ask another through the mesh that is there: at first in peace, then with somebody who disturbs. There are six messages to a request.
+// asked has an app send requests to another through the mesh, first undisturbed, then while disturb
+// runs. Each request takes six messages.
 func (w *world) asked(what string, version int, six bool, streams int, first func(c *client)) {
 	w.T.Helper()
 	addr := net.JoinHostPort(address(there, six), strconv.Itoa(app))
@@ -178,8 +186,9 @@ func (w *world) asked(what string, version int, six bool, streams int, first fun
 	c.begin(order{Long: *load, Sizes: []int{1, 300, 5000, 60_000}, Sends: []int{10, 2000, 20_000}})
 	w.disturb(*load)
 	a := c.done()
-	w.judge(fmt.Sprintf("%s, HTTP/%d", what, version), a.Requests, a.Failed, expectation{share: []float64{0.5, 0.3}[version-1], each: 1.5}) // frames of many streams are often in a row
-	// Of each byte three could have gone past TCP, but while that was switched off.
+	// With HTTP/2, frames of many streams often follow one another in the same direction.
+	w.judge(fmt.Sprintf("%s, HTTP/%d", what, version), a.Requests, a.Failed, expectation{share: []float64{0.5, 0.3}[version-1], each: 1.5})
+	// Each byte could have bypassed TCP on three hops, except while that was switched off.
 	if past, could := w.tallies().Redirected.Bytes-before, 3*(a.Sent+a.Got-began.Sent-began.Got); float64(past) < 0.3*float64(could) {
 		w.T.Errorf("%d of %d bytes went past TCP", past, could)
 	}
@@ -187,8 +196,8 @@ func (w *world) asked(what string, version int, six bool, streams int, first fun
 	w.gone()
 }
 
-// meshMain is the sidecar of a mesh: what comes for it to either port it passes on to where that was to go. It reads and writes, as Envoy does, and waits for
-// both by epoll.
+// meshMain is the sidecar of a mesh: it forwards what arrives at either port to its original
+// destination. Like Envoy, it reads and writes, and waits for both by epoll.
 func meshMain(args []string) int {
 	failed := make(chan error)
 	for _, port := range []int{outbound, inbound} {
@@ -217,7 +226,7 @@ func passAll(l net.Listener, port int) error {
 
 func pass(from *net.TCPConn, port int) error {
 	target, err := original(from)
-	if err != nil || int(target.Port()) == port { // nobody has redirected it
+	if err != nil || int(target.Port()) == port { // no rule redirected it
 		return err
 	}
 	dialer := net.Dialer{Timeout: patience}
@@ -239,7 +248,7 @@ func pass(from *net.TCPConn, port int) error {
 	return errors.Join(carry(from, to), <-other)
 }
 
-// carry hands on what one connection says, and that it has said all.
+// carry forwards what one connection sends, and its end.
 func carry(from, to *net.TCPConn) error {
 	piece := make([]byte, 32<<10)
 	for {
@@ -258,23 +267,23 @@ func carry(from, to *net.TCPConn) error {
 	}
 }
 
-// original returns where a connection was to go before the rules redirected it.
+// original returns where a connection was going before the rules redirected it.
 func original(conn *net.TCPConn) (addr netip.AddrPort, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return addr, err
 	}
-	const originalDst = 80 // SO_ORIGINAL_DST, and IP6T_SO_ORIGINAL_DST
+	const originalDst = 80 // SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST
 	var failed error
 	err = raw.Control(func(fd uintptr) {
 		if conn.RemoteAddr().(*net.TCPAddr).IP.To4() == nil {
-			var info *unix.IPv6MTUInfo // which begins with an address
+			var info *unix.IPv6MTUInfo // begins with an address
 			if info, failed = unix.GetsockoptIPv6MTUInfo(int(fd), unix.SOL_IPV6, originalDst); failed == nil {
 				addr = netip.AddrPortFrom(netip.AddrFrom16(info.Addr.Addr), info.Addr.Port<<8|info.Addr.Port>>8)
 			}
 			return
 		}
-		var info *unix.IPv6Mreq // which is as long as an address
+		var info *unix.IPv6Mreq // is as long as an address
 		if info, failed = unix.GetsockoptIPv6Mreq(int(fd), unix.SOL_IP, originalDst); failed == nil {
 			b := info.Multiaddr
 			addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), uint16(b[2])<<8|uint16(b[3]))

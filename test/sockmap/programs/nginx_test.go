@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// nginx serves files to wrk, and to a client that looks at each byte, and passes on requests to another pod. It is left to TCP unless the agent is told that
-// it only serves: as a proxy it asks how much there is to be read, and waits for ever when the kernel does not know.
+// TestNginx has nginx serve files to wrk and to a client that checks each byte, and proxy requests
+// to another pod. The agent leaves nginx to TCP unless told that it only serves, because as a proxy
+// it asks how much there is to read, and waits forever if the kernel does not know.
 func TestNginx(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
@@ -23,7 +24,7 @@ func TestNginx(t *testing.T) {
 		want           expectation
 	}{
 		{"serves", "off", nil, expectation{share: 0.5, each: 1}},
-		{"sends files", "on", nil, expectation{share: 0.4, each: 1}}, // which go by TCP
+		{"sends files", "on", nil, expectation{share: 0.4, each: 1}}, // files use TCP
 		{"unknown", "on", usual(), expectation{none: true, excluded: []string{"program"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -54,7 +55,8 @@ func TestNginx(t *testing.T) {
 	})
 }
 
-// nginx starts it: at one port it has contents of these sizes, the next leads to another pod.
+// nginx starts nginx, which serves contents of these sizes at one port and proxies to another pod
+// at the next.
 func (w *world) nginx(sendfile string, sizes []int) {
 	w.T.Helper()
 	dir := w.directory(nobody)

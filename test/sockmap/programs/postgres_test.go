@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// pgbench asks a PostgreSQL: the transactions of a bank, of which nothing may be missing in the end, and others that have it say again what it has said.
-// Results of megabytes are compared with what they are to be.
+// TestPostgreSQL has pgbench run the transactions of a bank, whose accounts must add up in the end,
+// and a script that has PostgreSQL repeat what it said, while psql asks for results of megabytes
+// and compares them with what they should be.
 func TestPostgreSQL(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
@@ -62,7 +63,8 @@ func TestPostgreSQL(t *testing.T) {
 	w.gone()
 }
 
-// pgScript has the database say something and has it compare that with what comes back, which fails with a division by zero.
+// pgScript has the database say something and compare it with what it is sent back; a difference
+// fails with a division by zero.
 const pgScript = `
 \set x random(1, 100000)
 \set n random(1, 200)
@@ -70,7 +72,7 @@ select repeat(md5(:x::text), :n) as said \gset
 select 1 / (case when repeat(md5(:x::text), :n) = ':said' then 1 else 0 end);
 `
 
-// largeResult asks for some megabytes.
+// largeResult asks for a result of some megabytes.
 func (w *world) largeResult(at []string) {
 	const rows = 5000
 	said := w.start(here, nobody, "psql", append(at, "-qAt", "-c", fmt.Sprintf("select repeat(md5(i::text), 16) from generate_series(1, %d) i", rows))...)
@@ -87,7 +89,7 @@ func (w *world) largeResult(at []string) {
 	}
 }
 
-// pgSays returns how many transactions pgbench had, and how many of them failed.
+// pgSays returns how many transactions pgbench ran, and how many of them failed.
 func pgSays(t *testing.T, said string) (done, failed int) {
 	t.Helper()
 	for form, number := range map[string]*int{`actually processed: (\d+)`: &done, `failed transactions: (\d+)`: &failed} {

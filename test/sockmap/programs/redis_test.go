@@ -17,7 +17,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// redis-benchmark asks a redis-server, one by one and many at once, while a client of ours finds in it what it has put there.
+// TestRedis has redis-benchmark send requests to a redis-server, one at a time and pipelined, while
+// a client of ours stores values and checks that they are still there.
 func TestRedis(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
@@ -44,7 +45,7 @@ func TestRedis(t *testing.T) {
 		t.Error(fault)
 	}
 	for _, benchmark := range benchmarks {
-		said := benchmark.ended() // which fails if any answer is an error
+		said := benchmark.ended() // fails if any answer is an error
 		tests := strings.Count(said, "\n\"")
 		if tests < 4 {
 			t.Errorf("redis-benchmark says:\n%s", said)
@@ -52,8 +53,9 @@ func TestRedis(t *testing.T) {
 		a.Requests += tests * count
 	}
 	before := w.tallies().Excluded["blocking"]
-	w.judge("redis and redis-benchmark", a.Requests, a.Failed, expectation{share: 0.5, each: 0.3, may: []string{"blocking"}}) // how a benchmark asks for the settings
-	// This one waits in its reads.
+	// redis-benchmark asks for the settings with blocking reads.
+	w.judge("redis and redis-benchmark", a.Requests, a.Failed, expectation{share: 0.5, each: 0.3, may: []string{"blocking"}})
+	// redis-cli blocks in its reads.
 	if said := w.run(here, nobody, "redis-cli", "-h", address(there, false), "-r", "50", "ping"); strings.Count(said, "PONG") != 50 {
 		t.Errorf("redis-cli says:\n%s", said)
 	}
@@ -63,7 +65,7 @@ func TestRedis(t *testing.T) {
 	w.gone()
 }
 
-// storeMain puts values into a redis and looks whether they are still there.
+// storeMain stores values in a redis and checks that they are still there.
 func storeMain(args []string) int {
 	long, err := time.ParseDuration(args[1])
 	if err != nil {
@@ -120,7 +122,7 @@ func storeSome(addr string, who int, end time.Time) (requests int, err error) {
 	return requests, nil
 }
 
-// redis has a redis do something, and returns what it answers.
+// redis sends a command to a redis, and returns the answer.
 func redis(conn net.Conn, reader *bufio.Reader, words ...string) (string, error) {
 	request := fmt.Appendf(nil, "*%d\r\n", len(words))
 	for _, word := range words {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// HTTP of either version between two pods, without anybody between them.
+// TestHTTP speaks HTTP/1 and HTTP/2 between two pods without a proxy.
 func TestHTTP(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
@@ -24,13 +24,14 @@ func TestHTTP(t *testing.T) {
 			c.begin(order{Long: *load, Sizes: mixed, Sends: []int{10, 2000, 20_000}, Closing: 500})
 			w.disturb(*load)
 			a := c.done()
-			w.judge(fmt.Sprintf("HTTP/%d", version), a.Requests, a.Failed, expectation{share: 0.15, each: 1.5}) // of many streams at once, most frames are in a row
+			// With many streams at once, most frames follow one another in the same direction.
+			w.judge(fmt.Sprintf("HTTP/%d", version), a.Requests, a.Failed, expectation{share: 0.15, each: 1.5})
 			w.gone()
 		})
 	}
 }
 
-// gRPC, by calls and by streams.
+// TestRPC speaks gRPC, by unary calls and by streams.
 func TestRPC(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")

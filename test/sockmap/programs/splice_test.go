@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// A proxy of Go's that uses io.Copy is left to TCP before a byte goes past it: io.Copy reads by splice, which does not see what went past TCP. It reads in no other way,
-// so its connections are not even found.
+// TestCopy checks that a Go proxy that uses io.Copy is left to TCP before any byte bypasses it:
+// io.Copy reads by splice, which does not see data that bypassed TCP. It reads in no other way, so
+// its connections are not even found.
 func TestCopy(t *testing.T) {
 	if !*all {
 		t.Skip("-all runs it")
@@ -58,7 +59,7 @@ func copyBoth(from *net.TCPConn, addr string) {
 	<-other
 }
 
-// copyOne hands on what one connection says. Errors are the other ends' to see.
+// copyOne forwards what one connection sends. The other ends see any errors.
 func copyOne(from, to *net.TCPConn) {
 	_, _ = io.Copy(to, from)
 	_ = to.CloseWrite()

@@ -1,5 +1,6 @@
-// Package programs lets real programs speak past TCP: each byte that they say arrives, also while the acceleration is switched and the agent restarts,
-// those that converse go past TCP for the most part, and those that cannot are left to it.
+// Package programs lets connections of real programs bypass TCP, and checks that each byte arrives,
+// even while the acceleration is switched and the agent restarts, that most messages of programs
+// that converse bypass TCP, and that programs for which that is unsafe are left to TCP.
 package programs
 
 import (
@@ -33,10 +34,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// patience is how long anything may keep anybody waiting.
+// patience is the longest that anything may keep a test waiting.
 const patience = 20 * time.Second
 
-// The pods. Each has its own way to the node, which leads from one to the other.
+// The pods. Each has its own link to the node, which routes between them.
 const (
 	here = iota
 	between
@@ -44,7 +45,7 @@ const (
 	pods
 )
 
-// address returns a pod's address of either family.
+// address returns a pod's IPv4 or IPv6 address.
 func address(pod int, six bool) string {
 	if six {
 		return fmt.Sprintf("fd01:%d::2", pod)
@@ -52,17 +53,17 @@ func address(pod int, six bool) string {
 	return fmt.Sprintf("10.1.%d.2", pod)
 }
 
-// world is three pods of a node, and what serves their sockets.
+// world is three pods of a node, and the agent that serves their sockets.
 type world struct {
-	cgroup *rig.Cgroup // that of all programs
+	cgroup *rig.Cgroup // of all programs
 	pods   [pods]*rig.Netns
 	*agent.Agent
 }
 
-// newWorld has an agent that is told nothing.
+// newWorld returns a world whose agent has the default options.
 func newWorld(t *testing.T) *world { return newWorldExcept(t, usual()...) }
 
-// usual are the programs that such an agent leaves alone.
+// usual returns the programs that an agent excludes by default.
 func usual() []string {
 	for _, option := range config.Options() {
 		if option.Name == "sockmap-except" {
@@ -72,7 +73,7 @@ func usual() []string {
 	return nil
 }
 
-// newWorldExcept has one that is told which programs to leave alone.
+// newWorldExcept returns a world whose agent excludes these programs.
 func newWorldExcept(t *testing.T, except ...string) *world {
 	t.Helper()
 	rig.Root(t)
@@ -98,7 +99,8 @@ func newWorldExcept(t *testing.T, except ...string) *world {
 	return w
 }
 
-// listens waits until somebody listens at a port in a pod. It does not dial: a proxy that is dialled itself may dial itself in turn.
+// listens waits until something listens at a port in a pod. It does not dial: a proxy that is
+// dialled directly may dial itself in turn.
 func (w *world) listens(pod, port int) {
 	w.T.Helper()
 	listening := regexp.MustCompile(fmt.Sprintf(`(?m)^ *\d+: [0-9A-F]+:%04X [0-9A-F:]+ 0A `, port))
@@ -118,7 +120,8 @@ func (w *world) listens(pod, port int) {
 	})
 }
 
-// disturb does, in the course of a load, what an operator may do at any time. At last nobody may go past TCP any more, and those who may afterwards are others.
+// disturb does, in the course of a load, what an operator may do at any time. At the end it allows
+// no connection to bypass TCP any more, and then again all of them.
 func (w *world) disturb(long time.Duration) {
 	w.T.Helper()
 	pause := func() { time.Sleep(long / 5) }
@@ -153,16 +156,17 @@ func (w *world) pairs() []sockmap.Pair {
 	return list
 }
 
-// expectation is what a program's messages are to have become.
+// expectation is what is to become of a program's messages.
 type expectation struct {
-	share    float64  // of the messages of those in the map, at least that went past TCP
-	each     float64  // messages past TCP for each request, at least
-	excluded []string // why connections are to have been left to TCP for good, and for no other reason
-	may      []string // but those
-	none     bool     // nothing is to have gone past TCP
+	share    float64  // at least this share of the messages of connections in the map bypasses TCP
+	each     float64  // at least so many messages bypass TCP for each request
+	excluded []string // the reasons for which connections must be excluded
+	may      []string // the reasons for which they may be
+	none     bool     // nothing may bypass TCP
 }
 
-// judge tells what became of a program's requests, and of its messages, and says what is wrong with it.
+// judge logs what became of a program's requests and messages, and fails the test if that is not as
+// expected.
 func (w *world) judge(what string, requests, failed int, want expectation) {
 	w.T.Helper()
 	tallies := w.tallies()
@@ -180,7 +184,8 @@ func (w *world) judge(what string, requests, failed int, want expectation) {
 		if n > 0 {
 			excluded = append(excluded, fmt.Sprintf("%s %d", why, n))
 		}
-		// By rules they are in the end, and who closes at the moment is refused.
+		// At the end of disturb all are excluded by rules, and connections that are just closing
+		// are refused.
 		may := append([]string{"rules", "refused"}, want.may...)
 		if expected := slices.Contains(want.excluded, why); expected != (n > 0) && !slices.Contains(may, why) {
 			w.T.Errorf("%s: %d connections were excluded because of %s", what, n, why)
@@ -205,7 +210,8 @@ func (w *world) judge(what string, requests, failed int, want expectation) {
 // gone ends all programs, and waits until nothing is left of their connections.
 func (w *world) gone() {
 	w.T.Helper()
-	// One by one: a cgroup that was told to kill all kills those that are born into it later as well, on Linux 6.18.
+	// Kill them one by one: on Linux 6.18, a cgroup that was told to kill all also kills processes
+	// that start in it later.
 	w.Until("the programs to end", func() bool {
 		pids, err := w.cgroup.Pids()
 		w.Must(err)

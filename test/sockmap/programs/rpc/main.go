@@ -1,4 +1,5 @@
-// Command rpc serves and asks by gRPC. It is a module of its own: nothing else here needs that.
+// Command rpc is a gRPC server and client. It is a module of its own because nothing else here
+// needs gRPC.
 //
 //	rpc serve ADDRESS
 //	rpc ask ADDRESS CONNECTIONS STREAMS DURATION
@@ -41,7 +42,7 @@ func run(args []string) error {
 	return errors.New("usage: rpc serve ADDRESS | rpc ask ADDRESS CONNECTIONS STREAMS DURATION")
 }
 
-// plain takes messages as they are.
+// plain is a codec that sends messages as they are.
 type plain struct{}
 
 func (plain) Name() string { return "plain" }
@@ -55,7 +56,7 @@ func (plain) Unmarshal(data []byte, v any) error {
 
 var _ encoding.Codec = plain{}
 
-// answer is what is said to a message: its sum, and it.
+// answer returns the answer to a message: its checksum and the message itself.
 func answer(message []byte) []byte {
 	sum := sha256.Sum256(message)
 	return append(sum[:], message...)
@@ -98,7 +99,7 @@ func serve(addr string) error {
 	return server.Serve(listener)
 }
 
-// asker counts.
+// asker counts requests and their failures.
 type asker struct {
 	mu               sync.Mutex
 	Requests, Failed int
@@ -149,7 +150,8 @@ func ask(addr, connections, streams, duration string) error {
 	return json.NewEncoder(os.Stdout).Encode(&a)
 }
 
-// some asks some times: each by itself, or in a stream, one when the one before has been answered.
+// some sends some requests, each when the one before has been answered: one call for each, or all
+// in one stream.
 func (a *asker) some(conn *grpc.ClientConn, random *rand.Rand, once bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
