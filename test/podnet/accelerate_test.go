@@ -22,7 +22,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// sayBack is the other end of converse: it says back what it hears.
+// sayBack is the other end of converse: it sends back what it receives.
 func sayBack(args []string) int {
 	config := net.ListenConfig{}
 	config.SetMultipathTCP(false)
@@ -57,7 +57,7 @@ func sayBack(args []string) int {
 	return 0
 }
 
-// converse asks as often as it is told by a line, over one connection.
+// converse opens one connection, and sends as many requests over it as each line of its input says.
 func converse(args []string) int {
 	conn, err := net.DialTimeout("tcp", args[0], patience)
 	if err != nil {
@@ -97,13 +97,13 @@ func askBack(conn net.Conn, line string) error {
 	return nil
 }
 
-// mole is a harbour with three pods, of which some may speak past TCP.
+// mole is a harbour with three pods, some of which may bypass TCP.
 type mole struct {
 	*harbour
 	pods map[string]*pod
 }
 
-// heading is whatever is to be in a manifest of pods.
+// write writes a manifest of the pods with their annotations, and of more objects.
 func (q *mole) write(annotations map[string]string, more string) {
 	q.t.Helper()
 	var text strings.Builder
@@ -121,7 +121,7 @@ status: {podIPs: [{ip: %[3]s}, {ip: "%[4]s"}]}
 	q.must(os.Rename(path+".tmp", path))
 }
 
-// listed is a connection as the command lists it.
+// listed is a connection as "fairlead sockmap list" lists it.
 type listed struct {
 	Client, ClientPod, Server, ServerPod, State, Reason string
 	Redirected                                          [2]uint64
@@ -133,7 +133,7 @@ func (q *mole) list() (rows []listed) {
 	return rows
 }
 
-// takesPart waits until the agent has told the programs of so many pods.
+// takesPart waits until the agent has told the programs about so many pods.
 func (q *mole) takesPart(pods int) {
 	q.t.Helper()
 	q.until(fmt.Sprintf("%d pods take part", pods), func() bool {
@@ -141,7 +141,7 @@ func (q *mole) takesPart(pods int) {
 	})
 }
 
-// chat is a connection from one pod to another, whose client asks when it is told.
+// chat opens a connection from one pod to another; its client sends requests when ask tells it to.
 func (q *mole) chat(from, to string) *rig.Process {
 	q.t.Helper()
 	p := rig.NewChild(q.t, q.cgroup, q.pods[from].Netns, "converse", net.JoinHostPort(q.pods[to].addr[true].String(), "80"))
@@ -163,7 +163,8 @@ func (q *mole) ask(p *rig.Process, times int) {
 	q.says(p, "ok")
 }
 
-// Pods that are chosen by annotation or by a policy speak past TCP, others do not, and whoever changes or stops that is obeyed at once.
+// TestAccelerate checks that pods selected by annotation or by a policy bypass TCP and others do
+// not, and that a change of that, or an operator's "off", takes effect at once.
 func TestAccelerate(t *testing.T) {
 	rig.Root(t)
 	q := &mole{harbour: newHarbour(t, "--sockmap=true"), pods: map[string]*pod{}}
@@ -216,10 +217,12 @@ spec: {from: [{podSelector: {matchLabels: {app: c}}}], to: [{podSelector: {match
 	q.ask(ab, 20)
 }
 
-// Without somebody's word that the kernel is fit nothing goes past TCP, and status says what to do.
+// TestAccelerateUnproven checks that nothing bypasses TCP until "fairlead init" has proved that the
+// kernel supports it, and that status says what to do.
 func TestAccelerateUnproven(t *testing.T) {
 	rig.Root(t)
-	h := newHarbour(t, "--sockmap=true", "--sockmap-except=nginx,haproxy,another") // of which init is not told
+	// init is not told about the program "another".
+	h := newHarbour(t, "--sockmap=true", "--sockmap-except=nginx,haproxy,another")
 	if text := h.judged(); !strings.Contains(text, `run "fairlead init --sockmap=true"`) {
 		t.Error(text)
 	}
@@ -228,8 +231,9 @@ func TestAccelerateUnproven(t *testing.T) {
 	}
 }
 
-// The two ends of a connection whose packets are translated on their way, as a Service's are that a pod dials which has opted out of balancing at the
-// socket, are found to be of one connection all the same, by either family.
+// TestAccelerateByPackets checks that the two ends of a connection are recognized as one connection
+// even if its packets are translated on their way, by IPv4 and IPv6, as they are when a pod that
+// has opted out of socket load balancing dials a Service.
 func TestAccelerateByPackets(t *testing.T) {
 	rig.Root(t)
 	cache := t.TempDir()
@@ -279,7 +283,7 @@ endpoints: [{addresses: ["%[2]s"], nodeName: node-a, conditions: {ready: true}}]
 			}
 			return past["shop/a"] && past["shop/c"]
 		})
-		// Only the one's packets have ever been to the Service.
+		// Only packets of pod a have ever been addressed to the Service.
 		if dialed := q.dialed("a"); !slices.Contains(dialed, to) {
 			t.Errorf("the sockets of the pod that has opted out are connected to %v, and not to %s", dialed, to)
 		}
@@ -289,7 +293,7 @@ endpoints: [{addresses: ["%[2]s"], nodeName: node-a, conditions: {ready: true}}]
 	}
 }
 
-// dialed returns the addresses to which the sockets in a pod are connected, as the kernel has them.
+// dialed returns the addresses to which the kernel says that a pod's sockets are connected.
 func (q *mole) dialed(name string) (list []string) {
 	q.t.Helper()
 	q.must(q.pods[name].Netns.Do(func() error {

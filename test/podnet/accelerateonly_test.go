@@ -23,10 +23,11 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// roadstead is a node whose pods have their network from another plugin, at a bridge, with an agent that lets them speak past TCP and does nothing else.
+// roadstead is a node whose pods have their network from another plugin, at a bridge, and whose
+// agent lets them bypass TCP and does nothing else.
 type roadstead struct {
 	*mole
-	prove func() // is "fairlead init"
+	prove func() // runs "fairlead init"
 }
 
 func newRoadstead(t *testing.T) *roadstead {
@@ -58,7 +59,7 @@ func newRoadstead(t *testing.T) *roadstead {
 	return q
 }
 
-// berth makes a pod as another plugin does, and notes it as the runtime does.
+// berth makes a pod as another plugin does, and records it as the runtime does.
 func (q *roadstead) berth(name string, last int) {
 	q.t.Helper()
 	p := q.pod(name)
@@ -80,7 +81,7 @@ func (q *roadstead) berth(name string, last int) {
 	q.note(name, q.cache)
 }
 
-// note notes a pod's network namespace in a directory as the runtime does.
+// note records a pod's network namespace in a directory as the runtime does.
 func (q *mole) note(name, cache string) {
 	q.t.Helper()
 	const dir = "/run/netns"
@@ -101,7 +102,7 @@ func (q *mole) note(name, cache string) {
 	q.must(os.WriteFile(filepath.Join(cache, "other-"+name+"-eth0"), text, 0o600))
 }
 
-// attached lists the programs at a hook of the cgroup.
+// attached returns the programs attached to a hook of the cgroup.
 func (q *roadstead) attached(at ebpf.AttachType) []ebpf.ProgramID {
 	q.t.Helper()
 	dir, err := os.Open(q.cgroup.Path())
@@ -116,7 +117,7 @@ func (q *roadstead) attached(at ebpf.AttachType) []ebpf.ProgramID {
 	return list
 }
 
-// get asks the agent as a kubelet does.
+// get sends an HTTP request to the agent, as a kubelet does.
 func (q *roadstead) get(path string) (answer string) {
 	q.t.Helper()
 	q.must(q.ns.Do(func() error {
@@ -135,7 +136,7 @@ func (q *roadstead) get(path string) (answer string) {
 	return answer
 }
 
-// another attaches a program of somebody else's to the cgroup.
+// another attaches a program of a third party to the cgroup.
 func (q *roadstead) another() ebpf.ProgramID {
 	q.t.Helper()
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -152,7 +153,9 @@ func (q *roadstead) another() ebpf.ProgramID {
 	return id
 }
 
-// Beside another network, and whoever serves Services, pods speak past TCP that are chosen, and nothing else is there of an agent that is to do only that.
+// TestAccelerateOnly checks that an agent with --mode=accelerate-only lets selected pods bypass TCP
+// next to another network and another implementation of Services, and that it installs nothing
+// else.
 func TestAccelerateOnly(t *testing.T) {
 	rig.Root(t)
 	q := newRoadstead(t)
@@ -236,7 +239,9 @@ endpoints: [{addresses: [10.9.0.3], conditions: {ready: true}}]
 	q.ask(cb, 1)
 }
 
-// What runs in the node's own namespace speaks past TCP with the pods that a policy says, by either family, and with no others.
+// TestAccelerateWithNode checks that connections between processes in the node's own namespace and
+// the pods that a policy selects bypass TCP, by IPv4 and IPv6, and that those with other pods do
+// not.
 func TestAccelerateWithNode(t *testing.T) {
 	rig.Root(t)
 	q := newRoadstead(t)
@@ -267,7 +272,8 @@ spec: {from: [{podSelector: {matchLabels: {app: a}}}], to: [{node: true}], ports
 	})
 }
 
-// An agent that is to do only that does not begin where another's programs would go on by what nobody keeps in step.
+// TestAccelerateOnlyAfterAnother checks that an accelerate-only agent refuses to start while a full
+// agent's programs are still attached, because nothing would keep their maps up to date.
 func TestAccelerateOnlyAfterAnother(t *testing.T) {
 	rig.Root(t)
 	q := newRoadstead(t)
@@ -293,7 +299,8 @@ func TestAccelerateOnlyAfterAnother(t *testing.T) {
 	q.ready()
 }
 
-// A pod that fairlead-cni has come to after another plugin speaks past TCP too.
+// TestAccelerateAfterAnother checks that a pod for which fairlead-cni runs after another plugin
+// bypasses TCP too.
 func TestAccelerateAfterAnother(t *testing.T) {
 	rig.Root(t)
 	q := &mole{harbour: newHarbour(t, "--sockmap=true", "--pod-network=chained"), pods: map[string]*pod{}}

@@ -19,15 +19,22 @@ import (
 
 const (
 	datagram   = 1000
-	datagrams  = 4                      // in a merged packet, as senders send them who are in a hurry
-	headersUDP = 14 + 8                 // and those of IP
-	streams    = 2 * time.Second        // for which connections are looked at: their ends may be late by some milliseconds
-	pouring    = time.Second            // what a pod sends takes so long, and waits for less than two
-	madeUp     = 20 * time.Millisecond  // of the time in which a pod sent nothing, it may make up for so much
-	showering  = 400 * time.Millisecond // likewise what it gets, and half a second
+	datagrams  = 4      // in a merged packet, as fast senders send them
+	headersUDP = 14 + 8 // of Ethernet and UDP; those of IP depend on the family
+
+	// streams is how long connections are measured: their ends may be late by some milliseconds.
+	streams = 2 * time.Second
+	// pouring is how long what a pod sends takes at its rate: packets that would have to wait for two
+	// seconds are dropped.
+	pouring = time.Second
+	// madeUp is for how much of the time in which it sent nothing a pod may make up.
+	madeUp = 20 * time.Millisecond
+	// showering is like pouring for what a pod gets, which may wait for less than half a second.
+	showering = 400 * time.Millisecond
 )
 
-// newQueues returns what keeps pods to their rates at eth0, where the kernel has fq, and at the pair.
+// newQueues returns the keeper that keeps pods to their rates at eth0, if the kernel has fq, and at
+// the pair.
 func newQueues(pair int) (*queues.Keeper, error) {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -42,7 +49,7 @@ func newQueues(pair int) (*queues.Keeper, error) {
 	return keeper, nil
 }
 
-// pace returns what has been sent, or got, by the pods that are kept to rates.
+// pace returns the sum of what the pods with a rate have sent or, with gets, received.
 func (n *node) pace(gets bool) (sum maps.Pace) {
 	n.t.Helper()
 	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), true)
@@ -50,7 +57,7 @@ func (n *node) pace(gets bool) (sum maps.Pace) {
 	defer m.Close()
 	list, err := maps.Paces(m.PodRates, m.PodPaces)
 	n.must(err)
-	pods := map[uint32]maps.Paced{} // of which each may have several interfaces
+	pods := map[uint32]maps.Paced{} // by pod, because a pod may have several interfaces
 	for _, both := range list {
 		pods[both.Of] = both
 	}
@@ -65,7 +72,7 @@ func (n *node) pace(gets bool) (sum maps.Pace) {
 	return sum
 }
 
-// queued returns what packets wait in at a device.
+// queued returns the fq queues of a device.
 func (n *node) queued(device string) (queues []netlink.Qdisc) {
 	n.t.Helper()
 	n.must(n.ns.Do(func() error {
@@ -84,8 +91,10 @@ func (n *node) queued(device string) (queues []netlink.Qdisc) {
 	return queues
 }
 
-// requireWaiting says that packets have waited for their time at a queue, and that none would have had to wait for too long; of what takes
-// losses for a sign, one in ten at the most, as its first ones come all at once. It is told what has been counted before.
+// requireWaiting fails the test unless packets have waited for their time in a queue, and none was
+// dropped because it would have had to wait too long. With heeds, the senders slow down when
+// packets are lost, and up to one packet in ten may be dropped, because their first packets come
+// all at once. The counts are compared with those from before.
 func (n *node) requireWaiting(t *testing.T, heeds, gets bool, before maps.Pace) {
 	t.Helper()
 	n.requireQueues(t, "eth0", "flpace0")
@@ -96,7 +105,8 @@ func (n *node) requireWaiting(t *testing.T, heeds, gets bool, before maps.Pace) 
 	}
 }
 
-// requireQueues says that devices have queues, and that these have had room for all that came.
+// requireQueues fails the test unless the devices have fq queues, and these had room for
+// everything.
 func (n *node) requireQueues(t *testing.T, devices ...string) {
 	t.Helper()
 	for _, device := range devices {
@@ -112,8 +122,10 @@ func (n *node) requireQueues(t *testing.T, devices ...string) {
 	}
 }
 
-// A node keeps its pods to their rates, in what they send and get, past its stack. All parts have one node: to make one takes a virtual machine longer than to
-// measure. They have their rates while the pods run, but for the first.
+// TestBandwidth checks that a node whose packets bypass its stack keeps pods to their rates, in
+// what they send and in what they get. All parts share one node, because on a virtual machine it
+// takes longer to make one than to measure. All but the first part change the rates of running
+// pods.
 func TestBandwidth(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
@@ -127,24 +139,28 @@ func TestBandwidth(t *testing.T) {
 	w.part(t, "two", both(maps.Rates{Out: 6e6 / 8}, maps.Rates{Out: 3e6 / 8}), w.keepsTwo)
 	w.part(t, "shared", nil, w.keepsShared)
 	w.part(t, "bands", both(inClass(maps.Guaranteed), inClass(maps.BestEffort)), func(t *testing.T) { w.preferBands(t, outsiders[false]) })
-	w.part(t, "paced", map[string]maps.Rates{"a": {Out: 1e6}}, w.leavesPaced) // which has it wait for a tenth of a second
+	// At this rate, it waits for a tenth of a second.
+	w.part(t, "paced", map[string]maps.Rates{"a": {Out: 1e6}}, w.leavesPaced)
 	w.part(t, "ended", map[string]maps.Rates{"a": {In: 200e3}}, w.leavesEnds)
 	w.part(t, "far", map[string]maps.Rates{"a": {In: rate}}, w.holdsFar)
 	w.part(t, "policed", map[string]maps.Rates{"a": {In: rate}}, w.shapesNotPolices)
-	w.part(t, "off", map[string]maps.Rates{"a": {Out: 2e6 / 8}}, w.letsGo) // the last: there are no rates after it
+	// This is the last part, because no rates are left after it.
+	w.part(t, "off", map[string]maps.Rates{"a": {Out: 2e6 / 8}}, w.letsGo)
 }
 
-// By its stack, too. What the other parts are about does not depend on that.
+// TestBandwidthByStack does the same for packets that go through the node's stack, as far as that
+// makes a difference.
 func TestBandwidthByStack(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
-	w := newTownOf(t, false, func(s *served) { s.Rates = map[string]maps.Rates{} }) // so that pods make packets as large as ever
+	// Without a rate at first, so that the pods make packets of the usual size.
+	w := newTownOf(t, false, func(s *served) { s.Rates = map[string]maps.Rates{} })
 	w.part(t, "alone", nil, func(t *testing.T) { w.keeps(t, 10, 2) })
 	w.part(t, "bands", map[string]maps.Rates{"a": inClass(maps.Guaranteed), "b": inClass(maps.BestEffort)},
 		func(t *testing.T) { w.preferBands(t, outsiders[true]) })
 }
 
-// part runs a part of a test with other rates; nil: it has its own.
+// part runs a part of a test with other rates; if they are nil, the part sets its own.
 func (n *node) part(t *testing.T, name string, rates map[string]maps.Rates, is func(*testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		whole := n.t
@@ -157,8 +173,9 @@ func (n *node) part(t *testing.T, name string, rates map[string]maps.Rates, is f
 	})
 }
 
-// keeps says that a pod keeps to those of some rates, in Mbit/s, that this machine can judge, in either family and by any number of flows, and that nothing
-// is lost; what another pod sends is not held up. The least is for a machine that can judge no other.
+// keeps checks that a pod keeps to those of the rates, in Mbit/s, that this machine can judge, by
+// IPv4 and IPv6 and with any number of flows, that nothing is lost, and that another pod is not
+// slowed down. Rates below 10 Mbit/s are judged only if no higher one could be.
 func (w *town) keeps(t *testing.T, rates ...float64) {
 	most := measured(t, w.pods[1].Netns, w.outside, outsiders[true], 1, 2000)
 	t.Logf("without a rate: %.3f Mbit/s", most*8/1e6)
@@ -170,7 +187,7 @@ func (w *town) keeps(t *testing.T, rates ...float64) {
 		}
 		switch rate := mbit * 1e6 / 8; {
 		case mbit < 10 && judged:
-		case rate > most/4: // a processor that has nearly enough to do with it says nothing of the rate
+		case rate > most/4: // a processor that is nearly busy says nothing about the rate
 			t.Logf("%.0f Mbit/s is too near to that, and is not judged", mbit)
 		case !w.judge(t, rate, within):
 			t.Logf("%.0f Mbit/s is more than this machine sends just now, and is not judged", mbit)
@@ -183,8 +200,8 @@ func (w *town) keeps(t *testing.T, rates ...float64) {
 	}
 }
 
-// judge has a pod send and get at a rate by UDP and TCP, out of the node and on it, and another one beside it as fast as it can. False: the
-// machine is too busy for that.
+// judge has a pod send and get at a rate by UDP and TCP, out of the node and within it, and another
+// pod send as fast as it can. It returns false if the machine is too busy for that.
 func (w *town) judge(t *testing.T, rate, within float64) bool {
 	t.Helper()
 	w.rerate(map[string]maps.Rates{"a": {Out: uint64(rate), In: uint64(rate)}})
@@ -200,14 +217,15 @@ func (w *town) judge(t *testing.T, rate, within float64) bool {
 	w.requireFree(t, b, rate)
 	w.streamsAt(t, outsiders[true], rate, 1, within)
 	w.streamsBetween(t, a.Netns, b.Netns, b.addr[false], rate, 1, within)
-	if rate >= 10e6/8 { // or each of so many has less than one packet on its way
+	if rate >= 10e6/8 { // or each of 16 connections would have less than one packet in flight
 		w.streamsAt(t, outsiders[false], rate, 16, within)
 		w.streamsBetween(t, a.Netns, b.Netns, b.addr[true], rate, 16, within)
 	}
 	return true
 }
 
-// requireFree says that a pod that has no rate sends faster than one that has. A busy machine may not let it at once.
+// requireFree fails the test unless a pod without a rate sends faster than one with a rate. On a
+// busy machine this may take several attempts.
 func (w *town) requireFree(t *testing.T, p *pod, rate float64) {
 	t.Helper()
 	var got float64
@@ -219,7 +237,8 @@ func (w *town) requireFree(t *testing.T, p *pod, rate float64) {
 	}
 }
 
-// keepsTo has a pod send at its rate. False: it could not send so fast, whatever its rate.
+// keepsTo checks that a pod sends at its rate. It returns false if the machine was too busy for it
+// to send that fast.
 func (n *node) keepsTo(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) bool {
 	t.Helper()
 	want, all := leaves(rate, to.Is4())
@@ -232,7 +251,8 @@ func (n *node) keepsTo(t *testing.T, from, at *rig.Netns, to netip.Addr, rate fl
 	return ok
 }
 
-// getsAt is keepsTo for what a pod gets. What it is sent at once has to wait for less than half a second.
+// getsAt is keepsTo for what a pod gets. What it is sent at once must have to wait for less than
+// half a second.
 func (n *node) getsAt(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) bool {
 	t.Helper()
 	want, all := leaves(rate*showering.Seconds()/pouring.Seconds(), to.Is4())
@@ -246,7 +266,8 @@ func (n *node) getsAt(t *testing.T, from, at *rig.Netns, to netip.Addr, rate flo
 	return ok
 }
 
-// leaves returns what a rate leaves for datagrams, and how many of them are poured.
+// leaves returns how much of a rate is left for the data of datagrams, and how many datagrams to
+// send.
 func leaves(rate float64, is4 bool) (want float64, all int) {
 	frame := float64(datagram + headersUDP + map[bool]int{true: 20, false: 40}[is4])
 	return rate * datagram / frame, int(rate*pouring.Seconds()/frame) / datagrams * datagrams
@@ -261,20 +282,21 @@ func requireRate(t *testing.T, what string, got, want, within float64) {
 	say("%s: %.3f of %.3f Mbit/s, %+.2f %%", what, got*8/1e6, want*8/1e6, (got/want-1)*100)
 }
 
-// streamsAt is keepsTo for TCP, to who is outside.
+// streamsAt is keepsTo for TCP, to the host outside.
 func (w *town) streamsAt(t *testing.T, to netip.Addr, rate float64, flows int, within float64) {
 	t.Helper()
 	w.streamsBy(t, streamed, w.pods[0].Netns, w.outside, to, rate, flows, within)
 }
 
-// streamsBetween is keepsTo for TCP, on any way.
+// streamsBetween is keepsTo for TCP, between any two namespaces.
 func (n *node) streamsBetween(t *testing.T, from, at *rig.Netns, to netip.Addr, rate float64, flows int, within float64) {
 	t.Helper()
 	n.streamsBy(t, streamedByOne, from, at, to, rate, flows, within)
 }
 
-// streamsBy is keepsTo for what streams. One that has no end to wait for goes on until a packet is lost. Its bytes come when they are read, so a machine
-// that has other work to do is seen in the result, and what comes too slowly is looked at anew.
+// streamsBy is keepsTo for TCP, with a function that measures. A connection that always has more to
+// send grows until a packet is lost. Bytes count when they are read, so a busy machine affects the
+// result, and a result that is too low is measured again.
 func (n *node) streamsBy(t *testing.T, streams func(*testing.T, *rig.Netns, *rig.Netns, netip.Addr, int, int) float64, from, at *rig.Netns, to netip.Addr,
 	rate float64, flows int, within float64,
 ) {
@@ -289,8 +311,9 @@ func (n *node) streamsBy(t *testing.T, streams func(*testing.T, *rig.Netns, *rig
 	n.requireWaiting(t, true, false, before)
 }
 
-// leavesStreams returns what a rate leaves for TCP, whose packets are full and carry timestamps, and how many bytes are looked at. Packets of 64 KiB are
-// few, so those of a pod that makes them are looked at for longer.
+// leavesStreams returns how much of a rate is left for the data of TCP, whose packets are full and
+// carry timestamps, and how many bytes to measure. Packets of 64 KiB are few, so a pod that makes
+// them is measured for longer.
 func leavesStreams(t *testing.T, from *rig.Netns, rate float64, is4 bool) (want float64, all int) {
 	t.Helper()
 	looked := streams
@@ -312,7 +335,8 @@ func leavesStreams(t *testing.T, from *rig.Netns, rate float64, is4 bool) (want 
 	return want, int(want * looked.Seconds())
 }
 
-// A pod keeps to its rate through a tunnel too, in frames as it sends them.
+// TestBandwidthTunnel checks that a pod keeps to its rate through a tunnel too; the rate counts its
+// frames as it sends them.
 func TestBandwidthTunnel(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
@@ -337,7 +361,8 @@ func TestBandwidthTunnel(t *testing.T) {
 	}
 }
 
-// judgeable returns a rate that is no more than a quarter of what comes without any, by which it is to be judged.
+// judgeable returns a rate of at most a quarter of what the machine sends without one, which it can
+// therefore judge.
 func judgeable(t *testing.T, by string, most float64) float64 {
 	t.Helper()
 	t.Logf("without a rate %s: %.3f Mbit/s", by, most*8/1e6)
@@ -351,7 +376,7 @@ func judgeable(t *testing.T, by string, most float64) float64 {
 	return 0
 }
 
-// needFq skips where packets cannot wait for their time.
+// needFq ends the test on a kernel without fq, where packets cannot wait for their time.
 func needFq(t *testing.T) {
 	t.Helper()
 	if err := lackingFq(t); err != nil {

@@ -10,7 +10,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// bridge gives a node the bridge of another plugin, with addresses of the networks that the node's pods get theirs of.
+// bridge gives a node the bridge of another plugin, with addresses from the node's pod CIDRs.
 func bridge(n *node) {
 	n.must(n.ns.Do(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "cni0"}}) }))
 	n.must(n.ns.Do(func() error {
@@ -23,7 +23,7 @@ func bridge(n *node) {
 	rig.Address(n.t, n.ns, "cni0", "10.1.0.1/29", "fd00:1::1/125")
 }
 
-// former is a pod of that plugin: with a device on its bridge, and no address yet.
+// former adds a pod of that plugin, with a device on its bridge and no address yet.
 func former(n *node, name string) *rig.Netns {
 	n.t.Helper()
 	ns := rig.NewNetns(n.t, name)
@@ -42,17 +42,19 @@ func former(n *node, name string) *rig.Netns {
 	return ns
 }
 
-// Pods of another plugin on the node keep their addresses, which no other pod gets, whether a route leads to them or they are behind the
-// plugin's bridge; and they and new pods talk with each other by IPv4, although those on the bridge take these for being there too.
+// TestBesideAnotherPlugin checks that pods of another plugin on the node keep their addresses,
+// which no other pod gets, whether a route leads to them or they are behind the plugin's bridge,
+// and that they and new pods reach each other by IPv4, although those on the bridge expect the new
+// pods to be there too.
 func TestBesideAnotherPlugin(t *testing.T) {
 	n := newNodeOf(t, func(n *node) { bridge(n); rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128") }, "10.1.0.0/29", "fd00:1::/125")
 	old, routed := former(n, "old"), rig.NewNetns(t, "routed")
-	former(n, "idle") // or the kernel forgets who was on the bridge when the other goes
+	former(n, "idle") // or the kernel would forget the bridge's neighbours when the other pod goes
 	rig.Address(t, old, "eth0", "10.1.0.2/29", "fd00:1::2/125")
 	rig.Route(t, old, "0.0.0.0/0", "10.1.0.1")
 	rig.Route(t, old, "::/0", "fd00:1::1")
 	rig.Veth(t, n.ns, "routed0", routed, "eth0")
-	n.must(n.ns.Do(func() error { // nobody is there who would answer: the route alone says whose it is
+	n.must(n.ns.Do(func() error { // nothing answers there: only the route says whose they are
 		link, err := netlink.LinkByName("routed0")
 		if err != nil {
 			return err
@@ -93,7 +95,7 @@ func TestBesideAnotherPlugin(t *testing.T) {
 		talk(when, old, a.addr[true].String(), "10.1.0.2")
 	}
 	both("at first")
-	n.must(n.ns.Do(func() error { // as a plugin does that makes its bridge anew
+	n.must(n.ns.Do(func() error { // as a plugin that recreates its bridge does
 		list, err := netlink.NeighProxyList(0, netlink.FAMILY_V4)
 		for i := range list {
 			if err == nil {
@@ -108,7 +110,8 @@ func TestBesideAnotherPlugin(t *testing.T) {
 	if left := proxied(n); len(left) != 1 || !left[0].Equal(net.IP(b.addr[true].AsSlice())) {
 		t.Errorf("after the pod went, the node answers for %v", left)
 	}
-	// What is theirs no more is for pods again: of six addresses one is the bridge's, one is routed, one rests.
+	// Addresses that the former pods no longer have are free again: of six, the bridge has one, one
+	// is routed, and one rests.
 	n.must(n.ns.Do(func() error {
 		link, err := netlink.LinkByName("old0")
 		if err != nil {
@@ -127,7 +130,7 @@ func TestBesideAnotherPlugin(t *testing.T) {
 	}
 }
 
-// proxied returns for whom the node answers on the bridge.
+// proxied returns the addresses for which the node answers on the bridge.
 func proxied(n *node) (found []net.IP) {
 	n.t.Helper()
 	n.must(n.ns.Do(func() error {

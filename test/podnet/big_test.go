@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	usualFrame = 64<<10 + 100 // headers and all
+	usualFrame = 64<<10 + 100 // with headers
 	largeFrame = 128 << 10
 )
 
-// newBig returns what makes packets of TCP larger, with eth0 as the device to the outside.
+// newBig returns the keeper that makes TCP packets larger, with eth0 as the device to the outside.
 func newBig(dir string, byStack bool) (*bigtcp.Keeper, error) {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -42,7 +42,7 @@ func newBig(dir string, byStack bool) (*bigtcp.Keeper, error) {
 	return keeper, nil
 }
 
-// weigh says how large the largest frame is that came in while its input lasted.
+// weigh prints the size of the largest frame that came in until its input ended.
 func weigh([]string) int {
 	err := func() error {
 		const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8
@@ -78,13 +78,13 @@ func weigh([]string) int {
 	return 0
 }
 
-// TestBig shows that packets of TCP that are larger than 64 KiB get everywhere in one piece, past programs that check, translate
-// and redirect them, and that none is made where they would not.
+// TestBig checks that TCP packets larger than 64 KiB get everywhere in one piece, through programs
+// that check, translate and redirect them, and that none is made where they would not.
 func TestBig(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
 			w := newTownOf(t, bypass, func(s *served) { s.Big = true })
-			w.must(w.outside.Do(func() error { // as another such node
+			w.must(w.outside.Do(func() error { // as on another node with large packets
 				_, err := newBig(t.TempDir(), !bypass)
 				return err
 			}))
@@ -120,7 +120,8 @@ func TestBig(t *testing.T) {
 					}
 				}
 			}
-			// Pods keep what they have when the node's devices are put back; the processor cuts up what is too large then.
+			// Pods keep their sizes when those of the node's devices are restored; the kernel then
+			// segments packets that are too large.
 			w.must(w.ns.Do(func() error { _, err := bigtcp.Restore(w.Dir); return err }))
 			for is4, to := range outsiders {
 				if frame := w.largest(a.Netns, to, towns[is4], w.outside, false); frame > usualFrame {
@@ -131,8 +132,9 @@ func TestBig(t *testing.T) {
 	}
 }
 
-// largest has one send much to another, and returns the size of the largest frame that comes in there. How large the kernel makes
-// them depends on how fast they are answered, so it sends more if none was large that may be.
+// largest has one namespace send much to another, and returns the size of the largest frame that
+// comes in there. How large the kernel makes packets depends on how fast they are acknowledged, so
+// it sends again if none was as large as allowed.
 func (w *town) largest(from *rig.Netns, to, seen netip.Addr, at *rig.Netns, large bool) (size int) {
 	w.t.Helper()
 	for range 10 {

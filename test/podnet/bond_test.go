@@ -14,7 +14,8 @@ import (
 // parts are the devices of a bond.
 var parts = []string{"left", "right"}
 
-// A pod is kept to its rate out of a bond, of which both parts carry what it sends. It waits at these, and not at the bond.
+// TestBandwidthBond checks that a pod is kept to its rate out of a bond whose parts both carry what
+// it sends, and that its packets wait at the parts and not at the bond.
 func TestBandwidthBond(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
@@ -39,13 +40,13 @@ func TestBandwidthBond(t *testing.T) {
 		t.Errorf("the bond has a queue too: %v", over)
 	}
 	for name, bytes := range w.carriedBy(t) {
-		if bytes -= before[name]; bytes < rate/10 { // of more than two seconds
+		if bytes -= before[name]; bytes < rate/10 { // of more than two seconds' worth
 			t.Errorf("%s has carried %.0f bytes", name, bytes)
 		}
 	}
 }
 
-// carriedBy returns how many bytes the queue of each part of the bond has let go.
+// carriedBy returns how many bytes have left the queues of each part of the bond.
 func (w *town) carriedBy(t *testing.T) map[string]float64 {
 	t.Helper()
 	bytes := map[string]float64{}
@@ -57,7 +58,8 @@ func (w *town) carriedBy(t *testing.T) map[string]float64 {
 	return bytes
 }
 
-// bondBetween connects the eth0 of two namespaces, each of which is a bond of two devices that share their flows.
+// bondBetween connects the eth0 of two namespaces, each of which is a bond that spreads flows over
+// two devices.
 func bondBetween(t *testing.T, a, b *rig.Netns) {
 	t.Helper()
 	for _, part := range parts {

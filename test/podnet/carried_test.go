@@ -26,15 +26,16 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// carried is how the programs of a node carry what pods get and send.
+// carried says how a node's programs carry the packets of pods.
 type carried struct {
 	BPFFS, Cgroup string
 	Bypass        bool
 	Native        []netip.Prefix
 }
 
-// open loads and attaches the programs, with eth0 as the device to the outside. What pods are kept to that stays on the node waits at
-// the device of that index; 0: none is.
+// open loads and attaches the programs, with eth0 as the device to the outside. Packets of pods
+// with a rate that stay on the node wait at the device with the index pair; if it is 0, no pod has
+// a rate.
 func (c *carried) open(log *slog.Logger, pair int, chained bool) (podnet.Programs, error) {
 	if c == nil {
 		return nil, nil
@@ -62,7 +63,7 @@ func (c *carried) open(log *slog.Logger, pair int, chained bool) (podnet.Program
 			return nil, err
 		}
 	}
-	if pair == 0 { // as an agent does that keeps pods to no rates
+	if pair == 0 { // as an agent without rates does
 		if err := d.EndRates(queues.Drain); err != nil {
 			return nil, err
 		}
@@ -87,14 +88,15 @@ func (c *carried) open(log *slog.Logger, pair int, chained bool) (podnet.Program
 	}
 }
 
-// town is a node with pods, and somebody outside who knows no way to pods.
+// town is a node with two pods, and a host outside that has no route to pods.
 type town struct {
 	*node
 	outside *rig.Netns
 	pods    []*pod
 }
 
-// Addresses, by whether they are of IPv4: of who is outside, of the node there, and the one by which it speaks to pods.
+// Addresses, by whether they are IPv4: of the host outside, of the node towards it, and the one
+// from which the node speaks to pods.
 var (
 	outsiders = map[bool]netip.Addr{true: netip.MustParseAddr("198.51.100.7"), false: netip.MustParseAddr("2001:db8:1::7")}
 	towns     = map[bool]netip.Addr{true: netip.MustParseAddr("198.51.100.1"), false: netip.MustParseAddr("2001:db8:1::1")}
@@ -111,7 +113,8 @@ func newTownOf(t *testing.T, bypass bool, prepare func(*served)) *town {
 	return newTownBy(t, bypass, func(in, outside *rig.Netns) { rig.Veth(t, in, "eth0", outside, "eth0") }, prepare)
 }
 
-// newTownBy returns one whose eth0, and that of who is outside, are connected somehow.
+// newTownBy returns a town; connect makes the link between the eth0 of the node and that of the
+// host outside.
 func newTownBy(t *testing.T, bypass bool, connect func(in, outside *rig.Netns), prepare func(*served)) *town {
 	t.Helper()
 	w := &town{}
@@ -160,7 +163,8 @@ func (w *town) forwarded(is4 bool) string {
 	return found
 }
 
-// Everybody reaches everybody by every protocol, and sees who it is; what goes past the stack does.
+// TestCarried checks that pods, the node and the host outside reach each other by every protocol
+// and see the right source address, and that packets bypass the stack if they should.
 func TestCarried(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
@@ -176,7 +180,7 @@ func TestCarried(t *testing.T) {
 	}
 }
 
-// talk has everybody ask everybody.
+// talk has pods, the node and the host outside ask each other.
 func (w *town) talk(t *testing.T, is4 bool) {
 	t.Helper()
 	a, b := w.pods[0], w.pods[1]
@@ -203,7 +207,8 @@ func (w *town) talk(t *testing.T, is4 bool) {
 	}
 }
 
-// Who outside knows a way to pods is answered by them under their own addresses.
+// TestCarriedFromOutside checks that pods answer a host outside that has a route to them from their
+// own addresses.
 func TestCarriedFromOutside(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		w := newTown(t, bypass)
@@ -223,8 +228,9 @@ func TestCarriedFromOutside(t *testing.T) {
 	}
 }
 
-// What is known and attached is the same after the agent was killed, and is not missed in between; a program that somebody
-// takes off is back; and pods that go leave nothing.
+// TestCarriedRestart checks that pods keep their connectivity without the agent and with the next
+// one, that its programs are attached to both pods' devices, and that a pod added after these are
+// gone works.
 func TestCarriedRestart(t *testing.T) {
 	w := newTown(t, true)
 	w.kill()
@@ -246,10 +252,11 @@ func TestCarriedRestart(t *testing.T) {
 	}
 }
 
-// Programs that somebody takes from a pod's device come back, though nobody is told: also once nothing else happens to the node's
-// devices, which is looked at as well. That is after eight seconds; a busy machine may take twice that.
+// TestCarriedDetached checks that programs that somebody removes from a pod's device come back
+// although nothing tells the agent, also when nothing else happens to the node's devices, as in the
+// second round. The agent looks every eight seconds; a busy machine may take twice that.
 func TestCarriedDetached(t *testing.T) {
-	t.Parallel() // most of it is waiting
+	t.Parallel() // it mostly waits
 	w := newTown(t, true)
 	for range 2 {
 		w.must(w.ns.Do(func() error {
@@ -273,7 +280,7 @@ func TestCarriedDetached(t *testing.T) {
 	w.talk(t, false)
 }
 
-// attached returns how many devices of the node run the programs of pods.
+// attached returns how many devices of the node have the programs for pods.
 func (w *town) attached(t *testing.T) (devices int) {
 	t.Helper()
 	w.must(w.ns.Do(func() error {
@@ -284,7 +291,8 @@ func (w *town) attached(t *testing.T) (devices int) {
 		for _, link := range links {
 			var running []string
 			for _, parent := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-				filters, _ := netlink.FilterList(link, parent) // none without a qdisc for them, which is an error
+				// It is an error if there is no qdisc for them, and then there are none.
+				filters, _ := netlink.FilterList(link, parent)
 				for _, filter := range filters {
 					if ours, ok := filter.(*netlink.BpfFilter); ok {
 						running = append(running, ours.Name)
@@ -300,12 +308,13 @@ func (w *town) attached(t *testing.T) (devices int) {
 	return devices
 }
 
-// A pod that takes another's address is heard by nobody, and counted.
+// TestCarriedSpoof checks that packets that a pod sends from another pod's address are dropped and
+// counted.
 func TestCarriedSpoof(t *testing.T) {
 	newTown(t, true).steal(t)
 }
 
-// steal has a pod send under another's address.
+// steal has a pod send from another pod's address.
 func (w *town) steal(t *testing.T) {
 	t.Helper()
 	thief, victim := w.pods[0], w.pods[1]

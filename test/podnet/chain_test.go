@@ -21,7 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakePlugin is a plugin of another: alone it makes a veth, after another it notes what it is told.
+// fakePlugin is a third-party plugin: as the first one it makes a veth, after another it only
+// records its calls.
 func fakePlugin() {
 	if e := skel.PluginMainFuncsWithError(skel.CNIFuncs{Add: fakeAdd, Del: fakeNote("DEL"), Check: fakeNote("CHECK"), GC: fakeNote("GC"), Status: fakeNote("STATUS")},
 		version.All, "a plugin of a test"); e != nil {
@@ -31,11 +32,12 @@ func fakePlugin() {
 	os.Exit(0)
 }
 
-// fakeConf is the configuration of the fake: the file in which it notes what it is called for, and the kind of its device.
+// fakeConf is the configuration of the fake plugin: the file in which it records its calls, and the
+// kind of its device.
 type fakeConf struct {
 	types.PluginConf
 	Notes string `json:"notes"`
-	Peer  string `json:"peer"` // "pod": the device's other end is in the pod, not on the node
+	Peer  string `json:"peer"` // "pod": both ends are in the pod; "bridge": one is a port of br0
 }
 
 func fakeNote(verb string) func(*skel.CmdArgs) error {
@@ -122,7 +124,7 @@ func fakeDevice(args *skel.CmdArgs, peer string) (name string, addrs []netip.Add
 	return name, []netip.Addr{netip.MustParseAddr("10.9.0.5")}, handle.AddrAdd(link, addr)
 }
 
-// fakes makes the fake plugins callable: the test's own binary under their name.
+// fakes makes the fake plugin callable: it is the test's own binary under another name.
 func fakes(t *testing.T, n *node) (notes string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -133,7 +135,7 @@ func fakes(t *testing.T, n *node) (notes string) {
 	return filepath.Join(dir, "notes")
 }
 
-// A plugin after ours sees our result, and is called for every verb.
+// TestBeforeAnother checks that a plugin after ours sees our result and is called for every verb.
 func TestBeforeAnother(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	notes := fakes(t, n)
@@ -149,14 +151,16 @@ func TestBeforeAnother(t *testing.T) {
 	n.nothingLeft()
 	content, err := os.ReadFile(notes)
 	n.must(err)
-	// The library has the plugins release a container that is in its cache and not in use, before GC.
+	// Before GC, libcni releases containers that are in its cache and no longer in use; this one is
+	// in use.
 	want := "ADD prevResult=true\nCHECK prevResult=true\nSTATUS prevResult=false\nGC prevResult=false\nDEL prevResult=true\n"
 	if string(content) != want {
 		t.Errorf("the other plugin was called for\n%swant\n%s", content, want)
 	}
 }
 
-// After another plugin ours makes nothing, notes the device that the other made, and hands its result on.
+// TestAfterAnother checks that our plugin after another one makes nothing, records the other's
+// device, and passes its result on.
 func TestAfterAnother(t *testing.T) {
 	n := newNode(t)
 	notes := fakes(t, n)
@@ -178,14 +182,14 @@ func TestAfterAnother(t *testing.T) {
 			}
 		}
 		n.must(n.check(p))
-		n.restart() // and the next agent knows as much
+		n.restart() // the next agent knows as much
 	}
 	n.must(n.del(p))
 	if left := n.left(); len(left) != 1 || left[0] != "device other0" {
 		t.Errorf("DEL left %q, want the device of the other plugin", left)
 	}
 
-	// The device of a pod that is gone is forgotten.
+	// When a pod's device is gone, the agent forgets it.
 	n.must(n.ns.Do(func() error {
 		link, err := netlink.LinkByName("other0")
 		if err != nil {
@@ -206,11 +210,12 @@ func TestAfterAnother(t *testing.T) {
 	n.nothingLeft()
 }
 
-// What ours cannot serve after another plugin is refused in words.
+// TestAfterAnotherRefuses checks that configurations that our plugin cannot serve after another one
+// are refused with an error.
 func TestAfterAnotherRefuses(t *testing.T) {
 	n := newNode(t)
 	notes := fakes(t, n)
-	// What has the number here that the other end has in the pod is not the other end.
+	// A device on the node that merely has the same index as the peer in the pod is not that peer.
 	n.must(n.ns.Do(func() error {
 		for i := range 4 {
 			link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("a%d", i)}, PeerName: fmt.Sprintf("b%d", i)}

@@ -12,7 +12,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The addresses of a bridge at which another plugin has pods, by whether they are of IPv4.
+// The addresses of a bridge at which another plugin has pods, by whether they are IPv4.
 var bridges = map[bool]netip.Addr{true: netip.MustParseAddr("10.9.0.1"), false: netip.MustParseAddr("fd09::1")}
 
 // atBridge makes a pod's device a port of the other plugin's bridge, and gives it addresses.
@@ -48,7 +48,8 @@ func atBridge(container string, pod *netlink.Handle, port netlink.Link, device n
 	return addrs, err
 }
 
-// newChained returns a town whose pods have devices of another plugin, at a bridge, and of which the first has what its runtime asks for.
+// newChained returns a town whose pods have devices of another plugin, at a bridge. The first pod
+// has the rates that its runtime asks for.
 func newChained(t *testing.T, rate uint64) *town {
 	t.Helper()
 	w := &town{}
@@ -82,8 +83,9 @@ func newChained(t *testing.T, rate uint64) *town {
 	return w
 }
 
-// A pod whose device is another plugin's goes on reaching everybody, and everybody it, when it is kept to rates: by the bridge, by the node's stack, and as
-// itself. That is so after a restart too, and when it is not kept to any more.
+// TestRatesAfterAnother checks that a pod with rates whose device belongs to another plugin still
+// reaches other pods, the outside and the node, through the bridge and the node's stack, and is
+// reached, all with unchanged source addresses; so too after a restart, and once it has no rates.
 func TestRatesAfterAnother(t *testing.T) {
 	w := newChained(t, 1e9)
 	a, b := w.pods[0], w.pods[1]
@@ -124,7 +126,8 @@ func TestRatesAfterAnother(t *testing.T) {
 	}
 }
 
-// A pod whose device is another plugin's keeps to its rates wherever that leads what it sends and gets.
+// TestBandwidthAfterAnother checks that a pod whose device belongs to another plugin keeps to its
+// rates, whichever way its packets take.
 func TestBandwidthAfterAnother(t *testing.T) {
 	rig.Root(t)
 	needFq(t)

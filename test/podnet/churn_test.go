@@ -18,10 +18,11 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// cycles is how often a pod comes and goes; make soak has more of them.
+// cycles is how often a pod comes and goes; make soak uses more.
 var cycles = flag.Int("cycles", 500, "how often a pod comes and goes in TestChurn")
 
-// Pods that come and go, 32 at a time, leave nothing, and no two have an address at a time.
+// TestChurn checks that pods that come and go, 32 at a time, leave nothing, and that no two have an
+// address at the same time.
 func TestChurn(t *testing.T) {
 	const workers = 32
 	n := newNode(t, "10.1.0.0/16", "fd00:1::/64")
@@ -66,7 +67,7 @@ func TestChurn(t *testing.T) {
 				took = append(took, time.Since(at))
 				mu.Unlock()
 				hold(p)
-				letGo(p) // before DEL, which makes it another's
+				letGo(p) // before DEL, after which another pod may get its addresses
 				if err := n.del(p); err != nil {
 					t.Errorf("DEL %s: %v", p.id, err)
 					return
@@ -85,8 +86,9 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// What ADD costs beside a program that makes the same by hand, both as processes: whoever starts one pays for that. It says so;
-// how long things take is the machine's and its other users', so it judges nothing.
+// TestCost logs what ADD costs compared with a program that makes the same by hand. Both are
+// processes, because starting one has a cost too. It judges nothing: how long things take depends
+// on the machine and its other users.
 func TestCost(t *testing.T) {
 	const rounds = 30
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")

@@ -14,10 +14,11 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// mostSteps is more than a plugin or an agent takes.
+// mostSteps is more than the number of steps of a plugin or an agent.
 const mostSteps = 300
 
-// killed calls something with a plugin that is killed at its nth change, and returns at which; "" if it took fewer.
+// killed runs call with a plugin that is killed at its nth change, and returns at which change; ""
+// if it made fewer.
 func (n *node) killed(nth int, call func() error) string {
 	n.t.Helper()
 	k := &killer{nth: nth}
@@ -28,7 +29,7 @@ func (n *node) killed(nth int, call func() error) string {
 	return k.step
 }
 
-// followed calls something with a plugin that is followed.
+// followed runs call with a plugin that is followed by a killer.
 func (n *node) followed(k *killer, call func() error) error {
 	n.t.Helper()
 	usual := n.cni
@@ -37,7 +38,8 @@ func (n *node) followed(k *killer, call func() error) error {
 	return call()
 }
 
-// An agent that is replaced between any two steps of a plugin's ADD is no reason for the plugin to fail.
+// TestAgentReplacedInAdd checks that ADD succeeds if the agent is replaced between any two steps of
+// the plugin.
 func TestAgentReplacedInAdd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
@@ -59,7 +61,7 @@ func TestAgentReplacedInAdd(t *testing.T) {
 	})
 }
 
-// eachStep calls crash with 1, 2 and so on until nothing was killed, and tells the steps.
+// eachStep calls crash with 1, 2 and so on until nothing was killed, and logs the steps.
 func eachStep(t *testing.T, atLeast int, crash func(nth int) string) {
 	t.Helper()
 	var steps []string
@@ -86,8 +88,8 @@ func eachStep(t *testing.T, atLeast int, crash func(nth int) string) {
 	}
 }
 
-// A plugin that is killed in ADD leaves nothing: the runtime may try again, or release the pod, or the namespace ends and
-// nobody says a word.
+// TestCrashInAdd checks that a plugin that is killed in ADD leaves nothing: whether the runtime
+// tries again, releases the pod, or the namespace ends without a DEL.
 func TestCrashInAdd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
@@ -107,7 +109,7 @@ func TestCrashInAdd(t *testing.T) {
 			n.must(n.del(p))
 		default:
 			n.must(p.Close())
-			n.removeIfThere(p) // the kernel takes its time
+			n.removeIfThere(p) // the kernel takes some time to do this
 			n.restart()
 		}
 		n.must(p.Close())
@@ -116,7 +118,7 @@ func TestCrashInAdd(t *testing.T) {
 	})
 }
 
-// And in DEL.
+// TestCrashInDel does the same for DEL.
 func TestCrashInDel(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
@@ -138,7 +140,8 @@ func TestCrashInDel(t *testing.T) {
 	})
 }
 
-// agentKilled calls something while the agent's half is killed at its nth change, and the next starts at once.
+// agentKilled runs call while the agent's half is killed at its nth change, and starts the next one
+// at once.
 func (n *node) agentKilled(nth int, call func() error) string {
 	n.t.Helper()
 	follower := rig.NewChild(n.t, nil, nil, "follow", strconv.Itoa(n.agent.Pid()), strconv.Itoa(nth))
@@ -156,15 +159,15 @@ func (n *node) agentKilled(nth int, call func() error) string {
 		n.must(<-called)
 	case err := <-called:
 		n.must(err)
-		n.restart() // it may have been killed right after its last word
+		n.restart() // the agent may have been killed right after its last answer
 		at = <-step
 	}
 	n.must(follower.Wait())
 	return at
 }
 
-// follow is a killer of a process that runs, in a process of its own: what a thread of the process does that started
-// another hears of it like its parent, and takes its stops for its end.
+// follow runs a killer of a running process in a process of its own: the test, as the parent of
+// that process, would be told of its stops too, and take them for its end.
 func follow(args []string) int {
 	runtime.LockOSThread()
 	pid, err := strconv.Atoi(args[0])
@@ -187,7 +190,8 @@ func follow(args []string) int {
 	return 0
 }
 
-// An agent that is killed during ADD and started again gives the pod what it was given, and nothing else to anybody.
+// TestAgentCrashInAdd checks that an agent that is killed during ADD and started again gives the
+// pod what it was given before, and nothing to any other pod.
 func TestAgentCrashInAdd(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
@@ -208,7 +212,7 @@ func TestAgentCrashInAdd(t *testing.T) {
 	})
 }
 
-// And during DEL.
+// TestAgentCrashInDel does the same for DEL.
 func TestAgentCrashInDel(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")

@@ -23,13 +23,14 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// enforcerQueue is the number of the queue in which kube-network-policies is given packets.
+// enforcerQueue is the number of the queue from which kube-network-policies takes packets.
 const enforcerQueue = "100"
 
-// enforcer is kube-network-policies on a node, as upstream builds it.
+// enforcer is kube-network-policies on a node, built from the upstream module.
 type enforcer struct{ *node }
 
-// newEnforcer starts one, which has its objects of the server, and waits until it looks at packets.
+// newEnforcer starts kube-network-policies with the objects of the server, and waits until it takes
+// packets.
 func newEnforcer(t *testing.T, n *node, name string, objects *objectServer) enforcer {
 	t.Helper()
 	var at net.Listener
@@ -61,8 +62,9 @@ func newEnforcer(t *testing.T, n *node, name string, objects *objectServer) enfo
 	return e
 }
 
-// enforce becomes kube-network-policies. It asks the API server as a pod does, by files below /var, which is its alone: nothing else
-// of the machine is to be there, such as the socket of a container runtime.
+// enforce becomes kube-network-policies. It talks to the API server as a pod does, by files below
+// /var. It has a /var of its own, so that it finds nothing else of the machine there, such as the
+// socket of a container runtime.
 func enforce(args []string) int {
 	runtime.LockOSThread()
 	const account = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -86,10 +88,10 @@ func enforce(args []string) int {
 			return 1
 		}
 	}
-	return 1 // it has become another
+	return 1 // not reached: Exec returns only errors
 }
 
-// listens reports whether somebody takes packets from the queue.
+// listens reports whether a process takes packets from the queue.
 func (e enforcer) listens() (yes bool) {
 	e.t.Helper()
 	e.must(e.ns.Do(func() error {
@@ -105,7 +107,7 @@ func (e enforcer) listens() (yes bool) {
 	return yes
 }
 
-// guards reports whether the packets of these addresses are looked at.
+// guards reports whether the packets of these addresses are checked.
 func (e enforcer) guards(addrs map[bool]netip.Addr) bool {
 	e.t.Helper()
 	for is4, set := range map[bool]string{true: "podips-v4", false: "podips-v6"} {
@@ -121,7 +123,7 @@ func (e enforcer) guards(addrs map[bool]netip.Addr) bool {
 	return true
 }
 
-// judged returns how many packets were let through, and how many were not.
+// judged returns how many packets kube-network-policies has accepted and dropped.
 func (e enforcer) judged() (accepted, dropped int) {
 	e.t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(_ context.Context, network, at string) (conn net.Conn, err error) {

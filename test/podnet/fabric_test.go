@@ -25,7 +25,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// lead keeps the ways to other nodes, in a mode, for a node of that name, whose Node may come third and is known first. A line of its input is the list of all Nodes, or empty for the state that it then prints.
+// lead keeps the routes to other nodes. Its arguments are the mode, the node's name and,
+// optionally, its Node, which is then known from the start. Each line of its input is the list of
+// all Nodes, or empty to have it print its state.
 func lead(args []string) int {
 	err := func() error {
 		if err := unprivileged(); err != nil {
@@ -84,13 +86,14 @@ func lead(args []string) int {
 	return 0
 }
 
-// unprivileged starts the process anew where it may not write below /proc/sys, as containers without privileges may not.
+// unprivileged restarts the process where it cannot write below /proc/sys, as containers without
+// privileges cannot.
 func unprivileged() error {
 	const done = "FAIRLEAD_TEST_UNPRIVILEGED=1"
 	if slices.Contains(os.Environ(), done) {
 		return nil
 	}
-	runtime.LockOSThread() // whose mounts the process has from then on
+	runtime.LockOSThread() // the process has this thread's mounts after exec
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare mounts: %w", err)
 	}
@@ -105,7 +108,7 @@ func unprivileged() error {
 	return unix.Exec("/proc/self/exe", os.Args, append(os.Environ(), done))
 }
 
-// leader is the process that keeps the ways of a node.
+// leader is the process that keeps a node's routes to other nodes.
 type leader struct {
 	*rig.Process
 	t    *testing.T
@@ -122,7 +125,7 @@ func newLeader(t *testing.T, ns *rig.Netns, mode, self string, object ...string)
 	return &leader{Process: rig.NewChild(t, nil, ns, "lead", args...), t: t, ns: ns, self: self}
 }
 
-// needVXLAN ends the test where the kernel has no such devices.
+// needVXLAN ends the test on a kernel without VXLAN.
 func needVXLAN(t *testing.T, ns *rig.Netns) {
 	t.Helper()
 	err := ns.Do(func() error {
@@ -188,10 +191,10 @@ func (l *leader) untilRoutes(n int) fabric.Stats {
 	return l.until(fmt.Sprintf("%d routes", n), func(s fabric.Stats) bool { return s.Routes == n && s.Error == "" && len(l.routes()) == n })
 }
 
-// ours is the mark of the routes that a fabric makes.
+// ours is the protocol number that marks a fabric's routes.
 const ours = 102
 
-// routes returns where routes of a fabric lead to, as the kernel has them.
+// routes returns the destinations of a fabric's routes in the kernel.
 func (l *leader) routes() []string {
 	l.t.Helper()
 	var list []string
@@ -210,7 +213,8 @@ func (l *leader) routes() []string {
 	return list
 }
 
-// Pods of three nodes on a link reach each other under their own addresses, and nodes reach the pods of others.
+// TestFabric checks that pods of three nodes on a link reach each other under their own addresses,
+// and that nodes reach the pods of other nodes.
 func TestFabric(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		for _, l := range []land{
@@ -232,7 +236,8 @@ func TestFabric(t *testing.T) {
 	}
 }
 
-// reach has a pod and its node ask a pod of another node and that node, by every protocol.
+// reach has a pod and its node ask a pod of another node, and the pod also that node, by every
+// protocol.
 func (k *kingdom) reach(t *testing.T, l *land, i, j int) {
 	t.Helper()
 	for is4, to := range k.pods[j].addr {
@@ -258,7 +263,7 @@ func (k *kingdom) reach(t *testing.T, l *land, i, j int) {
 				}
 			}
 			if is4 && !l.addr4 && l.mode == fabric.Native {
-				continue // the node has no address there that others know
+				continue // the node has no IPv4 address that the other nodes know
 			}
 			check("node to pod", talk(t, k.nodes[i].ns, protocol, to), node...)
 		}
@@ -278,7 +283,7 @@ func (k *kingdom) reach(t *testing.T, l *land, i, j int) {
 	}
 }
 
-// networkOf returns the first address of a node's pods.
+// networkOf returns the first address of a node's pod CIDR of a family.
 func networkOf(node *model.Node, is4 bool) netip.Addr {
 	for _, cidr := range node.PodCIDRs {
 		if cidr.Addr().Is4() == is4 {
@@ -288,8 +293,9 @@ func networkOf(node *model.Node, is4 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// A node that goes takes its routes with it and one that comes has them, others keep theirs; what somebody removes
-// comes back; the next agent takes over what there is; and another mode leaves nothing of the one before.
+// TestFabricChanges checks that the routes of a node come and go with it while those of others
+// stay, that routes that somebody removes come back, that the next agent takes over what there is,
+// and that another mode leaves nothing of the one before.
 func TestFabricChanges(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		t.Run(mode, func(t *testing.T) {
@@ -366,7 +372,7 @@ func (l *leader) removeAll() {
 	}
 }
 
-// Nothing is removed before it is known which nodes there are.
+// TestFabricUnsynced checks that nothing is removed before the agent knows which nodes there are.
 func TestFabricUnsynced(t *testing.T) {
 	l := land{mode: fabric.VXLAN, addr4: true, pods4: true}
 	k := newSpeakers(t, l)
@@ -384,7 +390,8 @@ func TestFabricUnsynced(t *testing.T) {
 	}
 }
 
-// A node of thousands costs what it costs alone, after all were there.
+// TestFabricScale checks that one node that comes or goes among thousands takes no more changes
+// than it would alone.
 func TestFabricScale(t *testing.T) {
 	const many = 5000
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
@@ -435,9 +442,10 @@ func TestFabricScale(t *testing.T) {
 	}
 }
 
-// A node that has IPv6 off at new devices has a tunnel as soon as somebody does what the error says.
+// TestTunnelWithoutIPv6 checks that a node on which new devices have IPv6 disabled gets a tunnel as
+// soon as somebody does what the error says.
 func TestTunnelWithoutIPv6(t *testing.T) {
-	t.Parallel() // most of it is waiting
+	t.Parallel() // it mostly waits
 	rig.Root(t)
 	ns := rig.NewNetns(t, "node")
 	rig.Veth(t, ns, "eth0", rig.NewNetns(t, "network"), "node0")

@@ -13,8 +13,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// filterRules are those of whoever enforces a NetworkPolicy beside fairlead, for one that keeps one client from the servers, and no
-// other. They count what they see of established connections, by who sends.
+// filterRules returns the rules of another program that enforces a NetworkPolicy next to fairlead,
+// which keeps one client from the servers and no other. They count packets of established
+// connections, by direction.
 func filterRules(denied *pod, servers ...*pod) string {
 	var b strings.Builder
 	b.WriteString("table inet policies {\n\tcounter there { packets 0 bytes 0 }\n\tcounter back { packets 0 bytes 0 }\n\tchain forward {\n\t\ttype filter hook forward priority filter;\n")
@@ -45,7 +46,8 @@ func (n *node) nft(input string, args ...string) (out []byte) {
 	return out
 }
 
-// counted returns what the rules of a node have seen of established connections, to servers and from them.
+// counted returns how many packets of established connections a node's rules have seen, to servers
+// and from them.
 func (n *node) counted() (there, back int) {
 	n.t.Helper()
 	var list struct {
@@ -68,9 +70,10 @@ func (n *node) counted() (there, back int) {
 	return there, back
 }
 
-// With --host-routing=stack rules in the node's forward chain meet what pods send under the client's own address and the backend's, both
-// ways, whether the client has asked for the pod or for a Service: so they keep one client from a server and let another. Past the stack
-// they meet nothing, and enforce nothing.
+// TestFilterOfAnother checks that with --host-routing=stack, rules in the node's forward chain see
+// the packets of pods, in both directions, with the addresses of the client and of the backend,
+// whether the client dials the pod or a Service: so they can keep one client from a server and let
+// another through. If packets bypass the stack, the rules see none of them and enforce nothing.
 func TestFilterOfAnother(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		rig.Lacking(t, "cluster", "there is no nft, of Debian's nftables")
@@ -80,7 +83,8 @@ func TestFilterOfAnother(t *testing.T) {
 		t.Run(l.how(), func(t *testing.T) {
 			k := newSpeakers(t, l)
 			k.tell(k.objects)
-			// The servers are on the clients' node and on another, and so is who decides about them.
+			// The servers are on the clients' node and on another; each node enforces the policy
+			// for its own.
 			denied, far := k.pods[0], k.pods[1]
 			allowed, near := k.nodes[0].pod("allowed"), k.nodes[0].pod("near")
 			k.nodes[0].mustAdd(allowed)

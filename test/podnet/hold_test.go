@@ -19,21 +19,24 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Who sends to a pod that is kept to a rate may have no more on the way than what the pod's row says, and at least two segments; as much as
-// the pod has room for if it says nothing.
+// TestSendersHeld checks that a sender to a pod with a rate may have no more in flight than the
+// pod's row says, but at least two segments, and as much as the pod has room for if the row sets no
+// limit.
 func TestSendersHeld(t *testing.T) {
 	rig.Root(t)
 	const (
 		rate = 200e3
 		all  = rate / 5
-		unit = 2 << 10 // in which a pod may say what it has room for
+		unit = 2 << 10 // granularity of the windows that a pod announces
 	)
 	for _, bypass := range []bool{true, false} {
 		w := newTownOf(t, bypass, func(s *served) { s.Rates = map[string]maps.Rates{"a": {In: rate}} })
 		rig.Route(t, w.outside, "10.1.0.0/24", "198.51.100.1")
 		rig.Route(t, w.outside, "fd00:1::/64", "2001:db8:1::1")
 		for _, is4 := range []bool{true, false} {
-			rig.SetOffloads(t, w.pods[0].Netns, "eth0", rig.Offloads{Sums: is4 == bypass}) // whose sums are right already, or not yet
+			// With one family checksums are complete already, with the other they are left to the
+			// device.
+			rig.SetOffloads(t, w.pods[0].Netns, "eth0", rig.Offloads{Sums: is4 == bypass})
 			for _, c := range []struct {
 				row         bpf.MapsPodWindow
 				least, most int
@@ -50,8 +53,9 @@ func TestSendersHeld(t *testing.T) {
 	}
 }
 
-// leavesEnds says that only those are told of less room who have a socket that tells them: not who is told of the end of a connection that has none any
-// more, by a socket that is the kernel's for all of those. Of that one nobody could say in what unit it tells.
+// leavesEnds checks that only segments of a connection that still has a socket announce a smaller
+// window. When a connection's socket is gone, the kernel answers for it, from one socket for all
+// such connections, so nothing says in which unit those segments give their window.
 func (w *town) leavesEnds(t *testing.T) {
 	a := w.pods[0]
 	w.sets(t, a.Netns, "net/ipv4/tcp_window_scaling", "0")
@@ -84,10 +88,11 @@ func (w *town) leavesEnds(t *testing.T) {
 	}
 }
 
-// held returns how much somebody may have on the way to a pod who is told what the row says.
+// held returns how much a sender may have in flight to a pod whose row has this window.
 func (w *town) held(t *testing.T, to netip.AddrPort, is bpf.MapsPodWindow) (window int) {
 	t.Helper()
-	for range 5 { // a machine that pauses begins another turn, of which other parts may come
+	// A machine that pauses starts another round, which may have another part.
+	for range 5 {
 		same := w.tell(is)
 		w.must(w.outside.Do(func() (err error) {
 			window, err = windowOf(to)
@@ -101,7 +106,8 @@ func (w *town) held(t *testing.T, to netip.AddrPort, is bpf.MapsPodWindow) (wind
 	return 0
 }
 
-// tell has a turn begin in which the row of the pod that gets at a rate says so. It returns what tells whether that goes on.
+// tell starts a round in which the row of the pod with a rate has this window. It returns a
+// function that reports whether that round still lasts.
 func (w *town) tell(is bpf.MapsPodWindow) (goesOn func() bool) {
 	w.t.Helper()
 	m, err := maps.Open(datapath.MapsDir(w.Carry.BPFFS), false)
@@ -126,11 +132,12 @@ func (w *town) tell(is bpf.MapsPodWindow) (goesOn func() bool) {
 	}
 }
 
-// windowAt returns what the next packet from a port tells of, which has that flag; with none, one that ends and begins nothing.
+// windowAt returns the window that the next packet from a port announces that has this flag and no
+// other of fin, syn and rst; with 0, none of them.
 func windowAt(t *testing.T, heard net.PacketConn, port uint16, flag byte) int {
 	t.Helper()
 	for packet := make([]byte, 1500); ; {
-		n, _, err := heard.ReadFrom(packet) // without the header of IPv4
+		n, _, err := heard.ReadFrom(packet) // without the IPv4 header
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,16 +150,18 @@ func windowAt(t *testing.T, heard net.PacketConn, port uint16, flag byte) int {
 	}
 }
 
-// Flags of TCP.
+// TCP flags.
 const fin, syn, rst = 1, 2, 4
 
-// isEnding reports whether of a pod's connection only that is left that answers the other end's last packet.
+// isEnding reports whether the socket of a pod's connection is gone, and only that is left which
+// answers the other end's last packet.
 func (n *node) isEnding(p *pod, port, other int) (ending bool) {
 	n.t.Helper()
 	n.must(p.Do(func() error {
 		text, err := os.ReadFile("/proc/thread-self/net/tcp")
 		for line := range strings.Lines(string(text)) {
-			const waits = "05" // FIN-WAIT-2: who has closed the socket has it go at once
+			// FIN-WAIT-2: the socket is closed, so the kernel keeps only a timewait entry.
+			const waits = "05"
 			fields := strings.Fields(line)
 			ending = ending || strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) &&
 				strings.HasSuffix(fields[2], fmt.Sprintf(":%04X", other)) && fields[3] == waits
@@ -162,7 +171,8 @@ func (n *node) isEnding(p *pod, port, other int) (ending bool) {
 	return ending
 }
 
-// windowOf returns how much may be on the way by a connection on which some has been acknowledged.
+// windowOf returns how much a new connection may have in flight, once some of its data has been
+// acknowledged.
 func windowOf(to netip.AddrPort) (window int, err error) {
 	conn, err := net.DialTimeout("tcp", to.String(), patience)
 	if err != nil {

@@ -22,19 +22,19 @@ func fairlead(args []string) int {
 	return 1
 }
 
-// harbour is a node with the whole agent, which takes objects from files, and somebody outside.
+// harbour is a node with a whole agent, which reads objects from files, and a host outside.
 type harbour struct {
 	*node
 	cgroup  *rig.Cgroup
 	outside *rig.Netns
-	flags   []string // of whatever command of fairlead
-	agents  []string // more, of the agent
+	flags   []string // for every fairlead command
+	agents  []string // more flags, for the agent
 	files   string
 	bpffs   string
-	lacks   string // what this kernel lacks, for which the agent's word is that the node is degraded
+	lacks   string // what this kernel lacks, which makes the agent report that the node is degraded
 }
 
-// newHarbour returns a harbour whose agent has more flags.
+// newHarbour returns a harbour whose agent gets these flags too.
 func newHarbour(t *testing.T, flags ...string) *harbour {
 	t.Helper()
 	h := &harbour{files: t.TempDir(), bpffs: rig.BPFFS(t), agents: flags}
@@ -51,7 +51,7 @@ func newHarbour(t *testing.T, flags ...string) *harbour {
 		rig.Address(t, h.outside, "eth0", "198.51.100.7/24", "2001:db8:1::7/64")
 		h.flags = []string{"--bpffs=" + h.bpffs, "--state-dir=" + n.Dir}
 		if slices.Contains(flags, "--sockmap=true") {
-			// The proof is made in the cgroup, as programs there see its sockets.
+			// init makes its proof in the cgroup, whose programs see the proof's sockets.
 			args := append([]string{filepath.Join(command.in(t), "fairlead"), "init", "--sockmap=true", "--devices=none", "--cgroup-root=" + h.cgroup.Path()}, h.flags...)
 			rig.Child(t, h.cgroup, n.ns, "fairlead", args...)
 		}
@@ -99,11 +99,11 @@ func (h *harbour) until(what string, done func() bool) {
 // judged returns the status of a node that may be degraded.
 func (h *harbour) judged() string {
 	args := append([]string{filepath.Join(command.in(h.t), "fairlead"), "status"}, h.flags...)
-	out, _ := rig.RunChild(nil, h.ns, "fairlead", args...) // what is wrong is in the text
+	out, _ := rig.RunChild(nil, h.ns, "fairlead", args...) // the text says what is wrong
 	return out
 }
 
-// run runs a command of fairlead and returns what it prints.
+// run runs a fairlead command, and returns what it prints.
 func (h *harbour) run(args ...string) string {
 	h.t.Helper()
 	args = append([]string{filepath.Join(command.in(h.t), "fairlead")}, append(args, h.flags...)...)
@@ -114,7 +114,7 @@ func (h *harbour) run(args ...string) string {
 	return out
 }
 
-// mapping is an entry of the capability portMappings; the pod listens at port 7.
+// mapping returns an entry of the capability portMappings; the pod listens at port 7.
 func mapping(host string, port any, protocol string) map[string]any {
 	return map[string]any{"hostIP": host, "hostPort": port, "containerPort": 7, "protocol": protocol}
 }
@@ -128,7 +128,8 @@ func (h *harbour) harboured(id string, ports ...map[string]any) *pod {
 	return p
 }
 
-// reach is a way to a port of the node, and who is seen to come: "" for the node itself, refused if there is nobody.
+// reach is a way to a port of the node, and the address that the pod must see: "" for any, because
+// it is the node's own choice; refused if nothing is to answer.
 type reach struct {
 	from     *rig.Netns
 	cgroup   *rig.Cgroup
@@ -153,8 +154,9 @@ func (h *harbour) reach(when string, ways ...reach) {
 	}
 }
 
-// What the runtime asks for of the node's ports leads to the pod when ADD is answered, from wherever it may; goes on without the agent
-// and with the next; and ends with the pod, however that goes.
+// TestHostPorts checks that host ports that the runtime asks for lead to the pod as soon as ADD
+// returns, from wherever they may, that they work without the agent and with the next one, and that
+// they end with the pod, however it ends.
 func TestHostPorts(t *testing.T) {
 	h := newHarbour(t)
 	a := h.harboured("a", mapping("", 8080, "TCP"), mapping("198.51.100.2", 8081, "tcp"), mapping("127.0.0.1", 8082, "tcp"),
@@ -203,7 +205,7 @@ func TestHostPorts(t *testing.T) {
 	h.ready()
 	h.reach("with the next", open...)
 	h.reach("with the next", datagrams...)
-	h.mustAdd(a) // once more
+	h.mustAdd(a) // again
 	h.reach("after another ADD", open...)
 
 	h.must(h.del(a))
@@ -233,7 +235,7 @@ func removeDevice(p *pod) error {
 	return netlink.LinkDel(link)
 }
 
-// What no port mapping can be is refused, and leaves nothing.
+// TestHostileHostPorts checks that invalid port mappings are refused and leave nothing.
 func TestHostileHostPorts(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24")
 	for _, m := range []map[string]any{

@@ -15,7 +15,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// second is a pod's interface in another network of ours, beside its eth0.
+// second is a pod's interface in another network of ours, in addition to its eth0.
 type second struct {
 	n    *node
 	list *libcni.NetworkConfigList
@@ -57,8 +57,9 @@ func (s *second) del() error {
 	return s.n.ns.Do(func() error { return s.n.cni.DelNetworkList(context.Background(), s.list, s.conf) })
 }
 
-// A pod that has another interface too goes on by its first one, answers by each under that one's address, and has both as they were made, also when
-// the second is made again.
+// TestTwoInterfaces checks that a pod with a second interface keeps using its first one, answers on
+// each from that interface's address, and has both as ADD made them, also when the second is
+// removed and added again.
 func TestTwoInterfaces(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		w := newTown(t, bypass)
@@ -67,7 +68,7 @@ func TestTwoInterfaces(t *testing.T) {
 		a, b := w.pods[0], w.pods[1]
 		for _, when := range []string{"at first", "again"} {
 			w.addSecond(a)
-			s := w.addSecond(a) // as runtimes repeat what they do not know the end of
+			s := w.addSecond(a) // runtimes repeat calls whose outcome they do not know
 			requireWays(t, a)
 			for what, check := range map[string]func() error{"the first": func() error { return w.check(a) }, "the second": s.check} {
 				if err := check(); err != nil {
@@ -92,8 +93,9 @@ func TestTwoInterfaces(t *testing.T) {
 	}
 }
 
-// requireWays fails unless one rule a family is there for the second interface, whatever has been before, and who asks for that interface
-// has a way out by it before having an address.
+// requireWays fails the test unless each family has exactly one rule for the second interface,
+// however often it was added, and sockets bound to that interface have a route out by it before
+// they have an address.
 func requireWays(t *testing.T, p *pod) {
 	t.Helper()
 	if err := p.Do(func() error {
@@ -117,7 +119,8 @@ func requireWays(t *testing.T, p *pod) {
 	}
 }
 
-// keepsAllInterfaces says that what a pod sends by two interfaces, and in two families, at the same time is kept to its one rate.
+// keepsAllInterfaces checks that what a pod sends by two interfaces and in both families at the
+// same time is kept to its one rate.
 func (w *town) keepsAllInterfaces(t *testing.T) {
 	rate, a := float64(w.Rates["a"].Out), w.pods[0]
 	s := w.addSecond(a)

@@ -16,18 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// killer follows a process by ptrace and kills it right before its nth call that changes something: in the kernel, in a
-// file or at the other end of a socket. So every state that a crash can leave is made, whatever the code looks like. All
-// of it happens on the thread that calls it, which must be locked.
+// killer follows a process by ptrace and kills it right before its nth system call that changes
+// something: in the kernel, in a file or at the other end of a socket. So it produces every state
+// that a crash can leave, whatever the code looks like. All of this happens on the calling thread,
+// which must be locked.
 type killer struct {
 	nth  int
 	seen int
 	step string // the call at which it was killed; empty if it was not
-	// instead is called in the place of killing, while the process stands still.
+	// instead, if set, is called in place of killing, while the process stands still.
 	instead func()
 }
 
-// changes are the calls before which something is one way, and after which it is another.
+// changes returns the system calls that change something.
 func changes() map[uint64]string {
 	return map[uint64]string{
 		unix.SYS_SENDTO: "sendto", unix.SYS_SENDMSG: "sendmsg", unix.SYS_WRITE: "write", unix.SYS_OPENAT: "openat", unix.SYS_CONNECT: "connect",
@@ -35,7 +36,7 @@ func changes() map[uint64]string {
 	}
 }
 
-// syscallInfo is what PTRACE_GET_SYSCALL_INFO tells at the entry of a call.
+// syscallInfo is what PTRACE_GET_SYSCALL_INFO returns at the entry of a call.
 type syscallInfo struct {
 	Op   uint8
 	_    [3]uint8
@@ -64,12 +65,12 @@ func isChange(tid int) (string, bool) {
 	case info.Nr == unix.SYS_OPENAT:
 		ok = info.Args[2]&(unix.O_CREAT|unix.O_TRUNC) != 0
 	case info.Nr == unix.SYS_WRITE:
-		ok = info.Args[0] > 2 && info.Args[2] != 8 // the runtime wakes itself with eight bytes
+		ok = info.Args[0] > 2 && info.Args[2] != 8 // the Go runtime wakes itself with eight bytes
 	}
 	return name, ok
 }
 
-// follow lets the process of the calling thread's tracees run until it ends or is killed.
+// follow lets a process that the calling thread traces run until it ends or is killed.
 func (k *killer) follow(pid int) (syscall.WaitStatus, error) {
 	for {
 		var status syscall.WaitStatus
@@ -102,19 +103,19 @@ func (k *killer) follow(pid int) (syscall.WaitStatus, error) {
 					continue
 				}
 			}
-		case signal == unix.SIGTRAP, signal == unix.SIGSTOP: // a thread that was made, or that was stopped to be followed
+		case signal == unix.SIGTRAP, signal == unix.SIGSTOP: // a new thread, or one stopped to be followed
 		default:
 			deliver = int(signal)
 		}
-		// A thread that is being killed cannot go on, and its end is told next.
+		// A thread that is being killed cannot continue, and wait4 reports its end next.
 		if err := syscall.PtraceSyscall(tid, deliver); err != nil && !errors.Is(err, unix.ESRCH) {
 			return status, err
 		}
 	}
 }
 
-// attach begins to follow a process that runs. A thread that is not followed yet may make another meanwhile, so it looks
-// again until there is nothing new.
+// attach begins to follow a running process. A thread that is not followed yet may start another
+// meanwhile, so attach looks again until there is no new one.
 func (k *killer) attach(pid int) error {
 	known := map[int]bool{}
 	for before := -1; before != len(known); {
@@ -134,7 +135,7 @@ func (k *killer) attach(pid int) error {
 			known[tid] = true
 			_, _, failed := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, followOptions, 0, 0)
 			if failed == unix.EPERM {
-				continue // made by one that is followed, and so followed itself
+				continue // started by a thread that is followed, and so followed already
 			}
 			if failed == 0 {
 				_, _, failed = unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_INTERRUPT, uintptr(tid), 0, 0, 0, 0)
@@ -147,16 +148,16 @@ func (k *killer) attach(pid int) error {
 	return nil
 }
 
-// killingExec runs a plugin for the library, and kills it at its nth change.
+// killingExec runs a plugin for libcni, and kills it at its nth change.
 type killingExec struct {
 	version.PluginDecoder
 	*killer
 }
 
-// errKilled is the end of a plugin that was killed.
+// errKilled is the error of a plugin that was killed.
 var errKilled = errors.New("killed")
 
-// FindInPath finds a plugin as the library's own does.
+// FindInPath finds a plugin as libcni's own implementation does.
 func (killingExec) FindInPath(plugin string, paths []string) (string, error) {
 	for _, path := range paths {
 		if full := filepath.Join(path, plugin); unix.Access(full, unix.X_OK) == nil {
@@ -166,7 +167,7 @@ func (killingExec) FindInPath(plugin string, paths []string) (string, error) {
 	return "", os.ErrNotExist
 }
 
-// ExecPlugin is called on the thread on which the test entered the node's namespace, which is locked.
+// ExecPlugin runs on the thread on which the test entered the node's namespace, which is locked.
 func (e killingExec) ExecPlugin(_ context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	var files []*os.File
 	defer func() {

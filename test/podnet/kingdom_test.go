@@ -12,28 +12,28 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// kingdom is nodes on one link, with a pod each.
+// kingdom is a set of nodes on one link, with a pod each.
 type kingdom struct {
-	wire    *rig.Netns // that the nodes are at
+	wire    *rig.Netns // the link that the nodes are on
 	nodes   []*node
 	leaders []*leader
 	objects []*model.Node
 	pods    []*pod
 }
 
-// land is what the nodes of a kingdom have.
+// land says what the nodes of a kingdom have.
 type land struct {
 	name       string
 	mode       string
-	addr4      bool // nodes have addresses of IPv4
+	addr4      bool // the nodes have IPv4 addresses
 	addr6      bool
 	pods4      bool
 	pods6      bool
 	byPrograms bool
 	byStack    bool // as with --host-routing=stack
-	lastPast   bool // the last node's packets go past its stack all the same
+	lastPast   bool // the last node's packets bypass its stack all the same
 	rates      map[string]maps.Rates
-	size       int // nodes that there are; 0: three
+	size       int // the number of nodes; 0: three
 }
 
 func newKingdom(t *testing.T, l land) *kingdom {
@@ -93,7 +93,7 @@ func newKingdom(t *testing.T, l land) *kingdom {
 	return k
 }
 
-// plug connects a namespace to the link of the nodes, by a port of that name.
+// plug connects a namespace to the link of the nodes, by a port with this name.
 func (k *kingdom) plug(t *testing.T, ns *rig.Netns, port string) {
 	t.Helper()
 	rig.Veth(t, ns, "eth0", k.wire, port)
@@ -111,7 +111,7 @@ func newSpeakers(t *testing.T, l land) *kingdom {
 	return k
 }
 
-// tell tells these nodes, the first ones, of each other, and waits until the routes are there.
+// tell tells the first nodes about each other, and waits until they have the routes.
 func (k *kingdom) tell(objects []*model.Node) {
 	routes := 0
 	for _, object := range objects {

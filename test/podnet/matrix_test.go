@@ -14,13 +14,13 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// role is what somebody is who speaks or is spoken to.
+// role is what one end of a connection is.
 type role string
 
 const (
 	aPod     role = "pod"
-	aHost    role = "host"             // a process of the node that has the kernel choose its address
-	aHostPod role = "host-network pod" // one that is bound to the node's address
+	aHost    role = "host"             // a process of the node that lets the kernel choose its address
+	aHostPod role = "host-network pod" // a process that is bound to the node's address
 	outside  role = "outside"
 )
 
@@ -30,11 +30,13 @@ var kinds = []struct {
 	size           int
 }{{"TCP", "tcp", 20_000}, {"UDP", "udp", 10}, {"UDP, 8 KB", "udp", 8000}, {"ICMP echo", "icmp", 0}}
 
-// most is how many cells of a world may be wrong before the rest is not tried: each may wait long for an answer.
+// most is how many cells of a world may be wrong before the rest is skipped, because each may wait
+// long for an answer.
 const most = 5
 
-// Everybody reaches everybody by every protocol and is known by the address that docs/pod-network.md says. The table of it is
-// in the log, and in _output/podnet/matrix.txt.
+// TestMatrix checks that pods, nodes and hosts outside reach each other by every protocol, and are
+// seen under the address that docs/pod-network.md states. The table of the results is in the log
+// and in _output/podnet/matrix.txt.
 func TestMatrix(t *testing.T) {
 	made, ran := &table{}, map[string]bool{}
 	for _, l := range []land{
@@ -67,7 +69,7 @@ func TestMatrix(t *testing.T) {
 	}
 }
 
-// how says who carries what pods get and send.
+// how says what carries the packets of pods.
 func (l *land) how() string {
 	if l.byStack {
 		return "by the stack"
@@ -75,17 +77,17 @@ func (l *land) how() string {
 	return "by programs"
 }
 
-// person is somebody at a place.
+// person is one end of a connection at some place.
 type person struct {
 	*resident
 	role   role
-	node   int                 // whose pod or process it is; -1 for none
-	addrs  map[bool]netip.Addr // by whether they are of IPv4
-	second bool                // of the pods of its node: who the first one has to speak to
+	node   int                 // the node of the pod or process; -1 for none
+	addrs  map[bool]netip.Addr // by whether they are IPv4
+	second bool                // the second pod of its node, with which the first one speaks
 }
 
-// nation is a kingdom with two pods on each node, and with clients outside, one of which knows the way to each pod by the pod's
-// node, and the other by the node before that.
+// nation is a kingdom with two pods on each node, and with two hosts outside: one has routes to
+// each pod by the pod's node, and the other by the node before that.
 type nation struct {
 	*kingdom
 	land
@@ -94,7 +96,7 @@ type nation struct {
 	table   *table
 	wrong   int
 	echoes  int
-	through map[*person]bool // who outside reaches pods by another node
+	through map[*person]bool // the hosts outside that reach pods by another node
 }
 
 func newNation(t *testing.T, l land, made *table) *nation {
@@ -124,12 +126,13 @@ func byFamily(addrs []netip.Addr) map[bool]netip.Addr {
 	return list
 }
 
-// addOutsider adds a client that reaches the pods of each node by that so many further on.
+// addOutsider adds a host outside that reaches the pods of each node by the node that many places
+// further on.
 func (n *nation) addOutsider(number, further int) *person {
 	n.t.Helper()
 	ns := rig.NewNetns(n.t, fmt.Sprintf("outside%d", number))
 	n.plug(n.t, ns, fmt.Sprintf("out%d", number))
-	// It goes the way that it was told, whatever nodes say of a shorter one.
+	// It ignores redirects, so that it keeps using the routes that it was given.
 	for _, family := range []string{"ipv4", "ipv6"} {
 		for _, scope := range []string{"all", "eth0"} {
 			if err := ns.SetSysctl("net/"+family+"/conf/"+scope+"/accept_redirects", "0"); err != nil {
@@ -157,7 +160,7 @@ func (n *nation) addOutsider(number, further int) *person {
 	return p
 }
 
-// talk has everybody ask those of the same node and of the next, and of the outside.
+// talk has everybody ask those on the same node, on the next node and outside.
 func (n *nation) talk() {
 	for _, from := range n.people {
 		for _, to := range n.people {
@@ -170,7 +173,7 @@ func (n *nation) talk() {
 	}
 }
 
-// asks reports whether one asks another: what would be the same as another pair is left out.
+// asks reports whether one asks another. It leaves out pairs that are like another pair.
 func (n *nation) asks(from, to *person) bool {
 	switch {
 	case from.second || n.through[to] || from == to && from.role == aPod:
@@ -195,8 +198,9 @@ func (n *nation) try(from, to *person, is4 bool) {
 		if from.role == aHostPod {
 			q.From = from.addrs[is4]
 		}
-		// A tunnel makes the links of pods smaller than others. By IPv6 nobody on the way cuts up what is too big for one: who sent
-		// it is told, and in time also who sends through a tunnel between the same nodes. The programs hand it over as it is.
+		// A tunnel makes the MTU of pods smaller than that of others. With IPv6, nothing on the way
+		// fragments packets that are too big: their sender is told, and in time also those who send
+		// through a tunnel between the same nodes. The programs pass such packets on as they are.
 		q.Again = !is4 && n.mode == fabric.VXLAN && kind.size > 1000 && (n.byStack || n.through[from])
 		seen, by := n.want(from, to, is4)
 		got := n.ask(from, to, q)
@@ -216,7 +220,7 @@ func (n *nation) try(from, to *person, is4 bool) {
 	n.table.add(n.way(from, to), world+" "+n.how(), cells)
 }
 
-// ask asks, and finds out from whom an echo came.
+// ask asks, and finds out who sent an echo request.
 func (n *nation) ask(from, to *person, q question) answer {
 	n.t.Helper()
 	if q.Protocol != "icmp" {
@@ -237,7 +241,7 @@ func (n *nation) isTunnelled(from, to *person) bool {
 	return n.mode == fabric.VXLAN && to.role == aPod && (n.through[from] || from.role != outside && from.node != to.node)
 }
 
-// want returns under which address somebody is to be known, and which is to answer.
+// want returns the address that is to be seen as the source, and the one that is to answer.
 func (n *nation) want(from, to *person, is4 bool) (seen, by netip.Addr) {
 	node := func(p *person) netip.Addr { return byFamily(n.objects[p.node].Addrs)[is4] }
 	seen, by = from.addrs[is4], to.addrs[is4]
@@ -268,7 +272,7 @@ func (n *nation) way(from, to *person) string {
 	return fmt.Sprintf("%s\t%s\t%s\t%s", n.mode, from.role, to.role, where)
 }
 
-// cell says in words how somebody was known, and who answered if that was not who was asked.
+// cell says which address was seen, and which one answered if it was not the one that was asked.
 func (n *nation) cell(from, to *person, is4 bool, got answer) string {
 	if got.Error != "" {
 		return "FAILS"
@@ -306,7 +310,7 @@ type row struct {
 	worlds []string
 }
 
-// add notes what was seen on a way in a world; several may have the same name.
+// add records what was seen on a way in a world; several ways may have the same name.
 func (m *table) add(way, world string, cells []string) {
 	if m.rows == nil {
 		m.rows = map[string][]row{}
@@ -325,7 +329,7 @@ func (m *table) add(way, world string, cells []string) {
 	}
 }
 
-// String has a line for each way, and one more where not all worlds are the same.
+// String returns a line for each way, or several where worlds differ.
 func (m *table) String() string {
 	var text strings.Builder
 	out := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)

@@ -13,8 +13,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// Pods at a netkit reach everybody, and are held to their addresses, as those at a veth; either way, and also those at a veth
-// on the same node.
+// TestNetkit checks that pods with a netkit device reach everything, and are held to their
+// addresses, as those with a veth are, whether their packets bypass the stack or not.
 func TestNetkit(t *testing.T) {
 	rig.Root(t)
 	needNetkit(t)
@@ -46,7 +46,7 @@ func TestNetkit(t *testing.T) {
 	}
 }
 
-// Asking whether the kernel has netkits makes none.
+// TestHasNetkit checks that asking whether the kernel has netkit makes no device.
 func TestHasNetkit(t *testing.T) {
 	rig.Root(t)
 	ns := rig.NewNetns(t, "trial")
@@ -69,7 +69,7 @@ func TestHasNetkit(t *testing.T) {
 	}
 }
 
-// needNetkit skips where the kernel has none.
+// needNetkit ends the test on a kernel without netkit.
 func needNetkit(t *testing.T) {
 	t.Helper()
 	if err := rig.NewNetns(t, "trial").Do(func() error {
@@ -90,7 +90,7 @@ func (w *town) requireKind(want string, ns *rig.Netns, name string) {
 	}))
 }
 
-// dialServices has a pod get to backends of all kinds by its packets.
+// dialServices has a pod dial services with backends of all kinds, which are chosen by its packets.
 func (w *town) dialServices(t *testing.T, is4 bool) {
 	t.Helper()
 	a, b := w.pods[0], w.pods[1]

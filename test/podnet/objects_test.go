@@ -25,15 +25,16 @@ var listTypes = map[string]metav1.TypeMeta{
 	policiesPath:   {APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicyList"},
 }
 
-// objectServer answers those who list and watch objects as an API server does: with all that there are, and then with each change. A
-// real one takes a minute to start on an emulated machine, and whoever only reads is told no more by it.
+// objectServer answers list and watch requests as an API server does: with all objects, and then
+// with each change. A real API server takes a minute to start on an emulated machine, and would
+// tell a client that only reads no more.
 type objectServer struct {
 	mu      sync.Mutex
-	changes []change      // all that there were; their number is the resource version
+	changes []change      // all changes so far; their number is the resource version
 	more    chan struct{} // closed by the next change
 }
 
-// change is what a watch is told.
+// change is an event of a watch.
 type change struct {
 	path, name string
 	Type       watch.EventType `json:"type"`
@@ -57,14 +58,15 @@ func (s *objectServer) tell(t *testing.T, path string, what watch.EventType, o m
 	s.more = make(chan struct{})
 }
 
-// after returns what came after so many changes, and what says that more did.
+// after returns the changes after the first seen ones, and a channel that is closed when there are
+// more.
 func (s *objectServer) after(seen int) ([]change, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.changes[min(seen, len(s.changes)):]), s.more
 }
 
-// ServeHTTP answers GET alone: nobody here needs what they write, such as events.
+// ServeHTTP answers only GET: no test depends on what clients write, such as events.
 func (s *objectServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if _, ok := listTypes[r.URL.Path]; !ok || r.Method != http.MethodGet {
 		http.NotFound(w, r)
@@ -78,7 +80,7 @@ func (s *objectServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list writes the objects of a list. An error is of the connection, and so the client's to find.
+// list writes the objects of a list. Any error is one of the connection, which the client sees too.
 func (s *objectServer) list(w http.ResponseWriter, r *http.Request) {
 	changes, _ := s.after(0)
 	items := map[string]json.RawMessage{}
@@ -101,7 +103,7 @@ func (s *objectServer) list(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(list)
 }
 
-// watch writes what changes in a list until the client goes.
+// watch writes the changes of a list until the client is gone.
 func (s *objectServer) watch(w http.ResponseWriter, r *http.Request) {
 	seen, err := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	if err != nil {
@@ -117,7 +119,8 @@ func (s *objectServer) watch(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 		seen += len(changes)
-		_ = http.NewResponseController(w).Flush() // also of nothing: the client waits for the head
+		// Flush even without changes, because the client waits for the headers.
+		_ = http.NewResponseController(w).Flush()
 		select {
 		case <-more:
 		case <-r.Context().Done():

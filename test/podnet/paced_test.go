@@ -17,7 +17,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// later sends a datagram that its socket has for so many milliseconds later, behind others to a second address that have a pod wait for less, and prints for when.
+// later sends a datagram that its socket schedules some milliseconds ahead, behind datagrams to a
+// second address that make the pod wait for less than that, and prints when it is due.
 func later(args []string) int {
 	err := func() error {
 		wait, err := strconv.Atoi(args[2])
@@ -76,7 +77,8 @@ func later(args []string) int {
 	return 0
 }
 
-// heed prints when that datagram comes. Nobody reads the others, which fill a buffer of their own.
+// heed prints when that datagram arrives. Nothing reads the others, which fill a buffer of their
+// own.
 func heed(args []string) int {
 	err := func() error {
 		conn, err := net.ListenPacket("udp", args[0])
@@ -112,7 +114,8 @@ func heed(args []string) int {
 	return 0
 }
 
-// leavesPaced says that a packet that its socket has for later leaves then, and not already when its pod's rate would let it.
+// leavesPaced checks that a packet that its socket has scheduled leaves at that time, and not as
+// soon as its pod's rate allows.
 func (w *town) leavesPaced(t *testing.T) {
 	for _, to := range outsiders {
 		if w.early(t, w.pods[1], to) > 0 {
@@ -125,7 +128,7 @@ func (w *town) leavesPaced(t *testing.T) {
 	}
 }
 
-// early returns how long before it is due a pod's packet comes that its socket has for later.
+// early returns how long before its time a packet arrives that a pod's socket has scheduled.
 func (w *town) early(t *testing.T, p *pod, to netip.Addr) time.Duration {
 	t.Helper()
 	at, others := netip.AddrPortFrom(to, 11).String(), netip.AddrPortFrom(to, 12).String()
@@ -142,15 +145,17 @@ func (w *town) early(t *testing.T, p *pod, to netip.Addr) time.Duration {
 	return time.Duration(due - came)
 }
 
-// keepsByBBR says that a pod keeps to its rate when its connections pace themselves by what they see come back, too.
+// keepsByBBR checks that a pod whose connections use BBR, and so pace themselves by what is
+// acknowledged, keeps to its rate too.
 func (w *town) keepsByBBR(t *testing.T) {
 	rate := float64(w.Rates["a"].Out)
-	w.sets(t, w.pods[0].Netns, "net/ipv4/tcp_congestion_control", "bbr") // as the program at its sockets has them choose
+	// The program at the pod's sockets chooses it like this.
+	w.sets(t, w.pods[0].Netns, "net/ipv4/tcp_congestion_control", "bbr")
 	w.streamsAt(t, outsiders[true], rate, 1, 0.02)
 	w.streamsAt(t, outsiders[false], rate, 16, 0.02)
 }
 
-// sets sets something of a namespace until a part of the test ends.
+// sets sets a sysctl of a namespace until this part of the test ends.
 func (n *node) sets(t *testing.T, ns *rig.Netns, name, value string) {
 	t.Helper()
 	var was []byte
@@ -163,7 +168,7 @@ func (n *node) sets(t *testing.T, ns *rig.Netns, name, value string) {
 	})
 }
 
-// choose dials and prints the congestion control that the connection has.
+// choose dials, and prints the congestion control of the connection.
 func choose(args []string) int {
 	err := func() error {
 		conn, err := net.DialTimeout("tcp", args[0], patience)
@@ -188,7 +193,8 @@ func choose(args []string) int {
 	return 0
 }
 
-// An agent gives new connections of a pod BBR, and keeps a pod with a proxy of the node to its rate.
+// TestBandwidthOfAgent checks that an agent gives new connections of a pod BBR, that it starts and
+// stops keeping rates, and that it keeps a pod with a proxy on the node to its rate.
 func TestBandwidthOfAgent(t *testing.T) {
 	rig.Root(t)
 	d := newDockyard(t, "bpf", "--bandwidth=true", "--bbr=annotated")
@@ -197,8 +203,8 @@ func TestBandwidthOfAgent(t *testing.T) {
 	d.part(t, "proxied", nil, d.keepsProxied)
 }
 
-// choosesBBR says that new connections of a pod have BBR from when its annotation says so until it does not any more, and those of another pod and of the
-// node never.
+// choosesBBR checks that new connections of a pod use BBR exactly while its annotation says so, and
+// that those of another pod and of the node never do.
 func (d *dockyard) choosesBBR(t *testing.T) {
 	of := func(cgroup *rig.Cgroup, ns *rig.Netns, is4 bool) string {
 		t.Helper()

@@ -13,11 +13,12 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// slow is a rate at which the pieces of a datagram have to wait for their time, and all that a pod is sent here, without a pause where there is
-// no fq, does not have to for too long.
+// slow is a rate at which the fragments of a datagram have to wait for their time, but at which
+// everything that this test sends to a pod, at once where there is no fq, need not wait for too
+// long.
 const slow = 200_000
 
-// waited returns how many packets have come from where they wait if they stay on the node.
+// waited returns how many packets have left the device at which packets that stay on the node wait.
 func (n *node) waited() (packets uint64) {
 	n.t.Helper()
 	n.must(n.ns.Do(func() error {
@@ -30,9 +31,9 @@ func (n *node) waited() (packets uint64) {
 	return packets
 }
 
-// What a pod that is kept to rates sends and gets on its node waits where there is a queue for it, and comes to whom it is for as if it
-// had not, whatever looks at where it should have come from: by every protocol and family, by the stack or past it. Whether there is fq
-// is no matter here.
+// TestPair checks that what a pod with rates sends and gets within its node waits at the device for
+// that, and arrives as if it had not, although reverse path filtering is on: by every protocol and
+// family, through the stack or bypassing it. This does not depend on fq.
 func TestPair(t *testing.T) {
 	rig.Root(t)
 	testPair(t, cni.Veth)

@@ -14,13 +14,16 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// payload is how much of a rate of 10 Mbit/s is data of TCP, with the headers of Ethernet, IPv4 and TCP with its times around it.
+// payload is how much of a rate of 10 Mbit/s is TCP data; the rest is headers of Ethernet, IPv4 and
+// TCP with timestamps.
 const payload = 10e6 / 8 * 1448 / 1514
 
-// shapesNotPolices says that what a pod gets is shaped: next to nothing has to be sent again of what a policer costs that drops what comes too fast, and the
-// rate is reached and kept to.
+// shapesNotPolices checks that what a pod gets is shaped: it causes at most a hundredth of the
+// retransmissions that a policer causes, which drops what comes too fast, and the rate is reached
+// and kept.
 func (w *town) shapesNotPolices(t *testing.T) {
-	const rate, size = 10e6 / 8, 3 * 10e6 / 8 // of which a policer has so much sent again that of a hundredth something is left to count
+	// So much that a hundredth of what a policer makes senders retransmit can still be counted.
+	const rate, size = 10e6 / 8, 3 * 10e6 / 8
 	policer, err := minimal.AttachPolicer(w.pods[1].Netns, "eth0", rate, rate/10)
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +47,8 @@ func (w *town) shapesNotPolices(t *testing.T) {
 	}
 }
 
-// gotBy returns how many bytes a second a pod gets from outside, and how many segments had to be sent again for that.
+// gotBy returns how many bytes a second a pod gets from outside, and how many segments had to be
+// retransmitted for that.
 func (w *town) gotBy(t *testing.T, p *pod, flows, size int) (rate float64, again int) {
 	t.Helper()
 	before := w.repeated(w.outside)
@@ -52,8 +56,9 @@ func (w *town) gotBy(t *testing.T, p *pod, flows, size int) (rate float64, again
 	return rate, w.repeated(w.outside) - before
 }
 
-// requireGot says that the first pod gets so much, and no more than its rate, and that no more than so many segments are sent again. A machine that
-// pauses has some sent again for nothing, and their connections begin slowly after that, so what is so is looked at anew.
+// requireGot fails the test unless the first pod gets at least so much, but no more than its rate,
+// with at most so many retransmissions. When a machine pauses, some segments are retransmitted
+// needlessly and their connections start slowly again, so a bad result is measured again.
 func (w *town) requireGot(t *testing.T, what string, flows, size int, least float64, most int) {
 	t.Helper()
 	for n := 1; ; n++ {
@@ -71,7 +76,8 @@ func (w *town) requireGot(t *testing.T, what string, flows, size int, least floa
 	}
 }
 
-// holdsFar says that senders that are a fifth of a second away need more on their way than those that are near, and get the rate as well.
+// holdsFar checks that senders a fifth of a second away may have more in flight than near ones, and
+// so reach the rate as well.
 func (w *town) holdsFar(t *testing.T) {
 	const rate = 10e6 / 8
 	w.must(w.outside.Do(func() error {
@@ -88,15 +94,16 @@ func (w *town) holdsFar(t *testing.T) {
 		})
 		return netlink.QdiscAdd(far)
 	}))
-	// Cubic ends its slow start by itself when round trips get longer, at a point that a busy machine's noise decides, and
-	// then takes longer than the test to reach the rate. Reno goes on until something stops it, which must be the hold.
+	// Cubic ends slow start by itself when round trips get longer, at a point that the noise of a
+	// busy machine decides, and then takes longer than the test to reach the rate. Reno goes on
+	// until something stops it, which must be the limit on what is in flight.
 	w.sets(t, w.outside, "net/ipv4/tcp_congestion_control", "reno")
 	for _, flows := range []int{1, 16} {
 		w.requireGot(t, fmt.Sprintf("from far away, %d connections", flows), flows, 5*rate, 0.85*payload, 100)
 	}
 }
 
-// repeated returns how many segments somebody's connections have sent again.
+// repeated returns how many segments a namespace's connections have retransmitted.
 func (n *node) repeated(ns *rig.Netns) (count int) {
 	n.t.Helper()
 	n.must(ns.Do(func() error {

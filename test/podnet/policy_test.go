@@ -23,10 +23,11 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// silence is for how long those ask that are to get no answer: for less than TCP waits until it asks again, so that each asks once.
+// silence is how long those ask that are to get no answer: less than TCP waits before it
+// retransmits, so that each asks once.
 const silence = 700 * time.Millisecond
 
-// knock asks at many places at once, each for as long as is said of it, and prints what they have answered.
+// knock asks at many places at once, each for as long as the place says, and prints the answers.
 func knock(args []string) int {
 	answers := make([]string, len(args))
 	var asked sync.WaitGroup
@@ -57,13 +58,14 @@ func answerAt(place string) string {
 	return from
 }
 
-// guarded is a kingdom with a server on each node, of which the last goes past its stack. On the first there are a client that a policy
-// lets to the servers and one that it does not; on the last is another such.
+// guarded is a kingdom with a server on each node; the packets of the last node bypass its stack.
+// On the first node, a policy lets one client reach the servers and another not; on the last is
+// another client that it does not let.
 type guarded struct {
 	*kingdom
 	servers []*pod // by node
 	clients []client
-	outside *rig.Netns // at the link of the nodes
+	outside *rig.Netns // on the link of the nodes
 }
 
 type client struct {
@@ -105,7 +107,7 @@ func (g *guarded) addrOf(node int, is4 bool) netip.Addr {
 	return g.objects[node].Addrs[at]
 }
 
-// publish tells an API server of the pods, which are labelled by what they do.
+// publish adds the namespace and the pods, which are labelled by their role, to an API server.
 func (g *guarded) publish(t *testing.T, s *objectServer) {
 	t.Helper()
 	s.tell(t, namespacesPath, watch.Added, &corev1.Namespace{
@@ -129,7 +131,7 @@ func (g *guarded) publish(t *testing.T, s *objectServer) {
 	}
 }
 
-// policy lets one of the clients and one outside to the servers, and nobody else.
+// policy lets one of the clients and the host outside reach the servers, and nothing else.
 func policy() *networkingv1.NetworkPolicy {
 	pods := func(role string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{"role": role}}
@@ -148,17 +150,17 @@ func policy() *networkingv1.NetworkPolicy {
 	}
 }
 
-// caller is somebody who asks servers in one way.
+// caller asks servers in one way.
 type caller struct {
 	who   string
 	from  *rig.Netns
-	group *rig.Cgroup                           // whose sockets are pointed at backends before they send; nil: packets are
-	at    func(is4 bool, server int) netip.Addr // where
-	seen  func(is4 bool, server int) netip.Addr // as whom servers know the caller
-	may   func(server int) bool                 // as the policy has it
+	group *rig.Cgroup                           // Services are translated at its sockets; nil: in packets
+	at    func(is4 bool, server int) netip.Addr // whom it asks
+	seen  func(is4 bool, server int) netip.Addr // the source address that servers see
+	may   func(server int) bool                 // whether the policy allows it
 }
 
-// callers are all of whom the policy says something, by all ways to the servers.
+// callers returns a caller for each client that the policy is about and each way to the servers.
 func (g *guarded) callers() (list []caller) {
 	direct := func(is4 bool, server int) netip.Addr { return g.servers[server].addr[is4] }
 	service := func(is4 bool, server int) netip.Addr { return clusterIP(is4, 10+server) }
@@ -181,14 +183,17 @@ func (g *guarded) callers() (list []caller) {
 			caller{who + ", a Service by sockets", p.Netns, g.nodes[p.node].group, service, own, may})
 	}
 	return append(list,
-		// What processes of root send, as a kubelet does, kube-network-policies lets out of their own node.
+		// kube-network-policies accepts packets of root's processes, such as a kubelet, on their
+		// own node.
 		caller{"node 1", g.nodes[0].ns, nil, direct, firstNode, onFirst},
-		// Who is outside has the address of the node that was asked, where the server is on another.
+		// A server on another node sees the host outside under the address of the node that it
+		// asked.
 		caller{"somebody outside", g.outside, nil, balancer, balanced, onFirst})
 }
 
-// ask has all callers ask every server by every protocol at once. Those who may not, where a policy is enforced, get no answer. It
-// returns how many asked a server in vain.
+// ask has all callers ask every server by every protocol at once. Where a policy is enforced,
+// callers that it does not allow get no answer. It returns how many requests to each server were in
+// vain.
 func (g *guarded) ask(t *testing.T, when string, enforced func(server int) bool) (vain [3]int) {
 	t.Helper()
 	var asked sync.WaitGroup
@@ -225,9 +230,11 @@ func (g *guarded) ask(t *testing.T, when string, enforced func(server int) bool)
 	return vain
 }
 
-// kube-network-policies enforces a NetworkPolicy where packets are left to the node's stack, by whatever way a server is asked: by its own
-// address or a Service's, on its node or from another. On a node whose packets go past the stack it knows the policy as well, and
-// meets none of them. That those who get no answer were kept away, and not just late, is what the enforcer counts.
+// TestNetworkPolicy checks that kube-network-policies enforces a NetworkPolicy on nodes whose
+// packets go through the stack, in whatever way a server is asked: by its own address or a
+// Service's, on its node or from another. On a node whose packets bypass the stack, it knows the
+// policy too but sees none of them. Its counters show that those without an answer were dropped and
+// not just late.
 func TestNetworkPolicy(t *testing.T) {
 	rig.Root(t)
 	needQueue(t)

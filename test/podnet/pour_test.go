@@ -20,7 +20,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// drain prints at how many bytes a second so many datagrams came in, and which share of them came late. Each comes in when the kernel says so, whenever it is read.
+// drain receives so many datagrams, and prints at how many bytes a second they came, and which
+// share of them came late. The time of each is the kernel's timestamp, whenever it is read.
 func drain(args []string) int {
 	err := func() error {
 		want, err := strconv.Atoi(args[0])
@@ -64,7 +65,8 @@ func timeAll(conn *net.UDPConn, want int) error {
 	return nil
 }
 
-// swallow prints at how many bytes a second came what connections bring, as soon as so many have come.
+// swallow accepts connections, and prints at how many bytes a second their data came, as soon as so
+// many bytes have come.
 func swallow(args []string) int {
 	err := func() error {
 		all, err := strconv.Atoi(args[0])
@@ -101,7 +103,8 @@ func swallow(args []string) int {
 	return 0
 }
 
-// fetch dials, and prints at how many bytes a second comes what it is sent, as soon as so many have come.
+// fetch dials, and prints at how many bytes a second the connection's data came, as soon as so many
+// bytes have come.
 func fetch(args []string) int {
 	err := func() error {
 		all, err := strconv.Atoi(args[1])
@@ -126,7 +129,8 @@ func fetch(args []string) int {
 	return 0
 }
 
-// gather reads of connections, and prints at how many bytes a second came what they brought when so many have.
+// gather reads from connections until so many bytes have come, and prints at how many bytes a
+// second.
 func gather(conns <-chan net.Conn, all int) error {
 	came := make(chan int)
 	go func() {
@@ -156,9 +160,10 @@ func gather(conns <-chan net.Conn, all int) error {
 	return nil
 }
 
-// onOne has the process run on one processor, and so what the kernel does with its packets. Of several that are emulated each waits for as long as
-// another has its turn, and packets that it has get behind those that come after them: what connections then take for losses costs time that is not
-// the rate's.
+// onOne makes the process run on one processor, and with it what the kernel does with its packets.
+// Of several emulated processors, each waits while another has its turn, and packets that it holds
+// fall behind later ones: what connections then take for losses costs time that has nothing to do
+// with the rate.
 func onOne() error {
 	var may, one unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &may); err != nil {
@@ -169,7 +174,7 @@ func onOne() error {
 			one.Set(cpu)
 		}
 	}
-	threads, err := os.ReadDir("/proc/self/task") // those to come are as the one that starts them
+	threads, err := os.ReadDir("/proc/self/task") // new threads inherit it
 	for _, thread := range threads {
 		id, bad := strconv.Atoi(thread.Name())
 		err = errors.Join(err, bad, unix.SchedSetaffinity(id, &one))
@@ -177,7 +182,7 @@ func onOne() error {
 	return err
 }
 
-// stream sends by so many connections until they are closed.
+// stream sends on so many connections until they are closed.
 func stream(args []string) int {
 	err := func() error {
 		flows, err := strconv.Atoi(args[1])
@@ -210,7 +215,7 @@ func stream(args []string) int {
 	return 0
 }
 
-// lavish does so by those that come to it.
+// lavish does so on connections that it accepts.
 func lavish(args []string) int {
 	err := func() error {
 		if err := onOne(); err != nil {
@@ -233,7 +238,7 @@ func lavish(args []string) int {
 	return 1
 }
 
-// fill sends by a connection until it is closed.
+// fill sends on a connection until it is closed.
 func fill(conn net.Conn) {
 	defer conn.Close()
 	for data := make([]byte, 1<<16); ; {
@@ -243,19 +248,21 @@ func fill(conn net.Conn) {
 	}
 }
 
-// streamed has a pod send by connections, and returns how many bytes a second came in at another namespace.
+// streamed has a pod send on connections, and returns how many bytes a second arrived in another
+// namespace.
 func streamed(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
 	t.Helper()
 	return streaming(t, from, at, to, flows, all)()
 }
 
-// streamedByOne does so with both ends on one processor.
+// streamedByOne does so with each end on one processor.
 func streamedByOne(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
 	t.Helper()
 	return streaming(t, from, at, to, flows, all, "one")()
 }
 
-// streaming begins to do so, and returns what waits for the end. The ends may be told more.
+// streaming starts to do so, and returns a function that waits for the result. The ends get more
+// arguments.
 func streaming(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int, more ...string) (end func() float64) {
 	t.Helper()
 	sink := rig.NewChild(t, nil, at, "swallow", append([]string{strconv.Itoa(all)}, more...)...)
@@ -297,9 +304,11 @@ type arrival struct {
 	sum int
 }
 
-// rateOf returns at how many bytes a second they came. Each may be late if the machine has other work to do, and none is early. So it is the rate
-// between the one of the second quarter and the one of the last that came the earliest for their places. The first quarter says nothing: a pod may
-// make up for what it has not sent before, and connections begin slowly. Late is the share of those that came later than that rate has it.
+// rateOf returns at how many bytes a second data came. On a busy machine any arrival may be late,
+// but none is early, so this is the rate between the arrival in the second quarter and the one in
+// the last quarter that were earliest for their positions. The first quarter says nothing: a pod
+// may make up for what it did not send before, and connections start slowly. late is the share of
+// arrivals that came later than that rate says.
 func rateOf(came []arrival) (rate, late float64) {
 	all := came[len(came)-1].sum
 	part := func(quarters int) int {
@@ -331,13 +340,15 @@ func setOption(conn *net.UDPConn, level, name, value int) error {
 	return errors.Join(err, failed)
 }
 
-// hurry has a socket send datagrams in merged packets, and takes as many as it is given.
+// hurry has a socket send datagrams in merged packets, and gives it a buffer for as many as the
+// test sends.
 func hurry(conn *net.UDPConn) error {
 	return errors.Join(setOption(conn, unix.IPPROTO_UDP, unix.UDP_SEGMENT, datagram), setOption(conn, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, 64<<20))
 }
 
-// pour sends so many datagrams by some flows, as fast as it can, and prints how many of them it sent later than at so many bytes a second. Flows take
-// turns, and so do addresses to send to and from, where there are several; from any, if it is told none.
+// pour sends so many datagrams by some flows, as fast as it can, and prints how many packets it
+// sent later than at the given rate. Flows take turns, and so do destination and source addresses
+// if there are several; without source addresses, the kernel chooses.
 func pour(args []string) int {
 	err := func() error {
 		flows, err := strconv.Atoi(args[1])
@@ -379,15 +390,18 @@ func pour(args []string) int {
 	return 0
 }
 
-// measured has a pod send datagrams, and returns how many bytes a second came in at another namespace.
+// measured has a pod send datagrams, and returns how many bytes a second arrived in another
+// namespace.
 func measured(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int) float64 {
 	t.Helper()
 	got, _, _ := poured(t, from, at, to, flows, all, 0)
 	return got
 }
 
-// measuredAt does so for a pod that is to keep to a rate. If the machine is so busy that the pod itself falls behind that, or much does not come at
-// the time that any one rate has for it, this says nothing of the rate, and it sends anew. False: it was so each time.
+// measuredAt does so for a pod that is to keep to a rate. If the machine is so busy that the pod
+// itself falls behind the rate, or that many datagrams do not come when any one rate would have
+// them, the result says nothing about the rate, and it measures again. It returns false if that was
+// so each time.
 func measuredAt(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int, rate float64) (got float64, ok bool) {
 	t.Helper()
 	for range 5 {
@@ -400,8 +414,9 @@ func measuredAt(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int
 	return 0, false
 }
 
-// poured has a pod send datagrams, and returns how many bytes a second came in at another namespace, which share of them came late, and how many of the
-// packets were sent behind a rate.
+// poured has a pod send datagrams, and returns how many bytes a second arrived in another
+// namespace, which share of them came late, and how many of the packets were sent later than at the
+// rate.
 func poured(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int, rate float64) (got, late float64, behind int) {
 	t.Helper()
 	sink := drainAt(t, at, 9, all)
@@ -414,7 +429,7 @@ func poured(t *testing.T, from, at *rig.Netns, to netip.Addr, flows, all int, ra
 	return got, late, behind
 }
 
-// drainAt takes so many datagrams at a port.
+// drainAt starts to receive so many datagrams at a port.
 func drainAt(t *testing.T, at *rig.Netns, port, all int) *rig.Process {
 	t.Helper()
 	sink := rig.NewChild(t, nil, at, "drain", strconv.Itoa(all), strconv.Itoa(port))
@@ -431,7 +446,7 @@ func drained(t *testing.T, sink *rig.Process) float64 {
 	return got
 }
 
-// drainedOf returns which share of them came late, too.
+// drainedOf also returns which share of them came late.
 func drainedOf(t *testing.T, sink *rig.Process) (got, late float64) {
 	t.Helper()
 	line, err := sink.ReadLine()

@@ -16,8 +16,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// proxy is a proxy for what pods dial: it tells the client by a line who it is, whom the client has dialled and who the client is, and
-// then dials that itself, and hands on what either says.
+// proxy is a proxy for what pods dial: it tells the client in a line the proxy's name, whom the
+// client has dialled and who the client is, and then dials that address and forwards what either
+// side sends.
 func proxy(args []string) int {
 	for _, host := range []string{"127.0.0.1:", "[::1]:"} {
 		listener, err := rig.ListenTransparent(netip.MustParseAddrPort(host + args[1]))
@@ -48,7 +49,7 @@ func relay(name string, client *net.TCPConn) {
 	}
 	server, err := net.DialTimeout("tcp", dialled, patience)
 	if err != nil {
-		return // nobody is there, and the client has heard what this is about
+		return // nothing answers there, and the client has its line already
 	}
 	defer server.Close()
 	go func() {
@@ -58,7 +59,7 @@ func relay(name string, client *net.TCPConn) {
 	_, _ = io.Copy(client, server)
 }
 
-// inquire dials and prints all that it is told.
+// inquire dials, and prints everything that it is told.
 func inquire(args []string) int {
 	text, err := inquireAt(args[0], 0)
 	if err != nil {
@@ -69,8 +70,8 @@ func inquire(args []string) int {
 	return 0
 }
 
-// inquireAt dials from a port, 0 for any, and returns all that it is told. From any it says that it has nothing to say; with the other, who
-// answers ends the connection first.
+// inquireAt dials from a port, 0 for any, and returns everything that it is told. From any port it
+// closes its side at once; from a given one it leaves it to the peer to close first.
 func inquireAt(to string, port int) (string, error) {
 	dialer := net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{Port: port}}
 	conn, err := dialer.Dial("tcp", to)
@@ -88,17 +89,18 @@ func inquireAt(to string, port int) (string, error) {
 	return string(text), err
 }
 
-// dockyard is a harbour whose agent knows proxies, with a pod that may have one and one that has none.
+// dockyard is a harbour whose agent knows proxies, with one pod that may have a proxy and one that
+// has none.
 type dockyard struct {
 	*harbour
 	a, b   *pod
-	cgroup *rig.Cgroup // of the processes of a, where sockets are pointed at backends
+	cgroup *rig.Cgroup // of a's processes, whose sockets are pointed at backends
 }
 
 func newDockyard(t *testing.T, routing string, flags ...string) *dockyard {
 	t.Helper()
 	d := &dockyard{harbour: newHarbour(t, append(flags, "--l7-proxies=mesh=15001,audit=15002:pass", "--host-routing="+routing)...)}
-	// Whoever looks where a packet should have come from may.
+	// Proxies must work with strict reverse path filtering too.
 	d.must(d.ns.SetSysctl("net/ipv4/conf/all/rp_filter", "1"))
 	d.annotate("")
 	d.cgroup = rig.NewCgroupIn(t, rig.NewCgroupIn(t, d.harbour.cgroup, "kubepods"), "poduid-a")
@@ -111,7 +113,8 @@ func newDockyard(t *testing.T, routing string, flags ...string) *dockyard {
 	return d
 }
 
-// annotate writes the pods, the first with annotations, and a Service by which the one outside is reached.
+// annotate writes the pods, the first one with annotations, and a Service whose backend is the host
+// outside.
 func (d *dockyard) annotate(annotations string) {
 	d.t.Helper()
 	text := fmt.Sprintf(`
@@ -146,7 +149,7 @@ endpoints:
 	d.must(os.Rename(path+".tmp", path))
 }
 
-// has waits until the programs know what proxy the pod has.
+// has waits until the programs know which proxy the pod has.
 func (d *dockyard) has(proxy string) {
 	d.t.Helper()
 	d.until("the pod has proxy "+proxy, func() bool {
@@ -169,8 +172,8 @@ func (d *dockyard) begin(name, port string) *rig.Process {
 	return p
 }
 
-// hears dials from a pod and compares what it is told; the lines are joined by commas, and of an address by which the echo sees
-// somebody the port is left out.
+// hears dials from a pod and compares what it is told. The lines are joined by commas, and the port
+// is removed from an address in an echo's answer.
 func (d *dockyard) hears(when string, from *pod, to, want string) {
 	d.t.Helper()
 	var got string
@@ -190,7 +193,7 @@ func heard(text string) string {
 	return strings.Join(lines, ", ")
 }
 
-// lost returns how many connections were not begun for want of a proxy.
+// lost returns how many packets were dropped because their proxy was missing.
 func (d *dockyard) lost() (packets uint64) {
 	d.t.Helper()
 	list, err := observe.ReadDrops(datapath.MapsDir(d.bpffs))
@@ -203,7 +206,7 @@ func (d *dockyard) lost() (packets uint64) {
 	return packets
 }
 
-// counter returns one of the kernel's counters of TCP in the node.
+// counter returns one of the kernel's TCP counters on the node.
 func (d *dockyard) counter(name string) (value string) {
 	d.t.Helper()
 	d.must(d.ns.Do(func() error {
@@ -222,21 +225,24 @@ func (d *dockyard) counter(name string) (value string) {
 	return value
 }
 
-// Addresses and ports by family: that nobody has, of the one outside, and of the service.
+// Addresses with ports, by family: one that nothing has, that of the host outside, and the
+// Service's.
 var (
 	nowhere = map[bool]string{true: "203.0.113.80:80", false: "[2001:db8:9::80]:80"}
 	abroad  = map[bool]string{true: "198.51.100.7:7", false: "[2001:db8:1::7]:7"}
 	service = map[bool]string{true: "10.96.0.10:80", false: "[fd03::10]:80"}
-	// The node, as those outside see it and its pods.
+	// The node's addresses, as hosts outside see the node and its pods.
 	quay = map[bool]string{true: "198.51.100.1", false: "2001:db8:1::1"}
 )
 
-// What a pod dials its proxy gets, which sees whom it dialled and answers in that one's name: whoever that is, a service too, and
-// whether the node knows a way there or not. Pods without one, and what others open to the pod, are left alone.
+// TestProxy checks that a pod's proxy gets what the pod dials, sees the address that it dialled,
+// and answers from that address: whatever it is, also a Service's, and whether the node has a route
+// to it or not. Pods without a proxy, and connections to the pod, are left alone.
 func TestProxy(t *testing.T) {
 	for _, routing := range []string{"bpf", "stack"} {
 		testProxy(t, routing, routing, "")
-		// What a pod sends to its proxy waits for its time, if it is kept to a rate, as all of its packets here are.
+		// If a pod has a rate, what it sends to its proxy waits for its time, as all of its packets
+		// do here.
 		testProxy(t, routing+", kept to rates", routing, ", kubernetes.io/egress-bandwidth: 100k, kubernetes.io/ingress-bandwidth: 1M", "--bandwidth=true")
 	}
 }
@@ -278,7 +284,7 @@ func testProxy(t *testing.T, name, routing, rates string, flags ...string) {
 	})
 }
 
-// seen returns who the echo of a pod says that the node is.
+// seen returns as whom a pod's echo sees the node.
 func (d *dockyard) seen(to string) (text string) {
 	d.t.Helper()
 	d.must(d.ns.Do(func() (err error) { text, err = inquireAt(to, 0); return err }))
@@ -309,7 +315,8 @@ func (d *dockyard) own(is4 bool) string {
 	return "the node"
 }
 
-// sameAgain dials from a port twice: the proxy closes first, so the first connection lingers on its side.
+// sameAgain dials twice from the same port. The proxy closes first, so the first connection lingers
+// on its side.
 func (d *dockyard) sameAgain(is4 bool, want string) {
 	d.t.Helper()
 	for range 2 {
@@ -323,7 +330,7 @@ func (d *dockyard) sameAgain(is4 bool, want string) {
 	}
 }
 
-// cookies has the node remember nothing of who begins a connection.
+// cookies has the node use SYN cookies, so that it remembers nothing about new connections.
 func (d *dockyard) cookies() {
 	d.t.Helper()
 	d.must(d.ns.SetSysctl("net/ipv4/tcp_syncookies", "2"))
@@ -336,17 +343,18 @@ func (d *dockyard) cookies() {
 	}
 }
 
-// Without its proxy a pod begins no connection, which is counted, and goes on once the proxy is back; or it does without, if that may be. A
-// pod that names a proxy that is not known begins none. What the pod has asks its annotation at any time, with the agent and without,
-// and connections from before stay as they are.
+// TestProxyGone checks that a pod without its proxy cannot begin a connection, which is counted,
+// and continues once the proxy is back, or, with :pass, goes without it; that a pod that names an
+// unknown proxy cannot begin a connection either; that only the pod's annotation decides which
+// proxy it has, with or without the agent; and that existing connections stay as they are.
 func TestProxyGone(t *testing.T) {
-	t.Parallel() // most of it is waiting
+	t.Parallel() // it mostly waits
 	d := newDockyard(t, "bpf")
 	old := map[bool]net.Conn{}
 	for is4 := range outsiders {
 		old[is4] = d.keep(is4)
 	}
-	// waits reports that a connection is not begun until something is done.
+	// waits checks that a connection is not established until then has been called.
 	waits := func(when, to, want string, then func()) {
 		t.Helper()
 		before := d.lost()
@@ -408,7 +416,7 @@ func TestProxyGone(t *testing.T) {
 	}
 }
 
-// keep opens a connection of the pod to somebody outside who says what it is told.
+// keep opens a connection from the pod to a server outside that sends back what it receives.
 func (d *dockyard) keep(is4 bool) (conn net.Conn) {
 	d.t.Helper()
 	var listener net.Listener

@@ -14,8 +14,9 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// needQueue ends a test that needs rules of nftables which hand packets to a process, on a kernel without them. Not every machine has the
-// command nft, so the kernel itself is asked to take such a rule, in a namespace that goes with it.
+// needQueue ends the test on a kernel without nftables rules that hand packets to a process. Not
+// every machine has nft, so it asks the kernel itself to accept such a rule, in a namespace that is
+// removed with it.
 func needQueue(t *testing.T) {
 	t.Helper()
 	err := rig.NewNetns(t, "trial").Do(tryQueue)
@@ -27,7 +28,7 @@ func needQueue(t *testing.T) {
 	}
 }
 
-// nftMessage is one to the kernel's nftables, with attributes.
+// nftMessage returns a message to the kernel's nftables, with attributes.
 func nftMessage(kind, flags int, attributes ...*nl.RtAttr) *nl.NetlinkRequest {
 	subsystem := unix.NFNL_SUBSYS_NFTABLES << 8
 	about := &nl.Nfgenmsg{NfgenFamily: unix.NFPROTO_INET}
@@ -45,7 +46,7 @@ func nftMessage(kind, flags int, attributes ...*nl.RtAttr) *nl.NetlinkRequest {
 
 func nftName(kind int, name string) *nl.RtAttr { return nl.NewRtAttr(kind, nl.ZeroTerminated(name)) }
 
-// tryQueue adds a rule that queues.
+// tryQueue adds a rule that queues packets.
 func tryQueue() error {
 	rule := nftMessage(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND|unix.NLM_F_ACK,
 		nftName(unix.NFTA_RULE_TABLE, "t"), nftName(unix.NFTA_RULE_CHAIN, "c"))
@@ -83,7 +84,8 @@ func tryQueue() error {
 	return err
 }
 
-// setHolds reports whether a set of addresses has one. There is no such set in a table that is just made.
+// setHolds reports whether a set contains an address. A table that is just being made does not have
+// the set yet.
 func setHolds(table, set string, addr netip.Addr) (bool, error) {
 	elements, err := nftMessage(unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP,
 		nftName(unix.NFTA_SET_ELEM_LIST_TABLE, table), nftName(unix.NFTA_SET_ELEM_LIST_SET, set)).Execute(unix.NETLINK_NETFILTER, 0)
@@ -94,7 +96,7 @@ func setHolds(table, set string, addr netip.Addr) (bool, error) {
 		return false, fmt.Errorf("list set %s: %w", set, err)
 	}
 	for _, e := range elements {
-		if bytes.Contains(e, addr.AsSlice()) { // besides keys there are only names in it
+		if bytes.Contains(e, addr.AsSlice()) { // besides keys, it only contains names
 			return true, nil
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// waits returns the queues of a device, but for those that the kernel makes by itself: "parent kind".
+// waits returns the queues of a device as "parent kind", without those that the kernel makes by
+// itself.
 func waits(name string) (list []string, err error) {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -34,13 +35,14 @@ func waits(name string) (list []string, err error) {
 	return list, err
 }
 
-// somebodys is what a queue has that fairlead has not made.
+// somebodys returns attributes for a queue that fairlead did not make.
 func somebodys(of netlink.Link, handle uint16, parent uint32) netlink.QdiscAttrs {
 	return netlink.QdiscAttrs{LinkIndex: of.Attrs().Index, Handle: netlink.MakeHandle(handle, 0), Parent: parent}
 }
 
-// TestBandwidthQueues has a device that leads out of the node get fq, one with several queues for each of them, and one whose queue
-// somebody has set up be left alone; what is chosen no more, and all in the end, is as it was.
+// TestBandwidthQueues checks that a device that leads out of the node gets fq, one with several
+// queues gets one for each, and one whose queue somebody has set up is left alone, and that devices
+// that are no longer selected, and in the end all, are as before.
 func TestBandwidthQueues(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
@@ -110,7 +112,8 @@ func TestBandwidthQueues(t *testing.T) {
 	}
 }
 
-// requireRoom looks whether a device's queues take so many packets, all in all and of one flow.
+// requireRoom fails the test unless a device has so many fq queues, and each takes so many packets
+// in all and so many of one flow.
 func requireRoom(t *testing.T, name string, queues int, limit, flow uint32) {
 	t.Helper()
 	link, err := netlink.LinkByName(name)

@@ -20,7 +20,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// keepsTwo says that two pods that send at the same time are each kept to their own rate.
+// keepsTwo checks that two pods that send at the same time each keep to their own rate.
 func (w *town) keepsTwo(t *testing.T) {
 	for is4, to := range outsiders {
 		passed := w.pace(false)
@@ -44,7 +44,8 @@ func (w *town) keepsTwo(t *testing.T) {
 	for i, p := range w.pods {
 		wants[i], alls[i] = leavesStreams(t, p.Netns, float64(w.Rates[p.id].Out), true)
 	}
-	for n := 0; n < 5 && (got[0] < wants[0]*(1-within) || got[1] < wants[1]*(1-within)); n++ { // as streamsBetween does
+	// As in streamsBy.
+	for n := 0; n < 5 && (got[0] < wants[0]*(1-within) || got[1] < wants[1]*(1-within)); n++ {
 		got = w.streamsOfTwo(t, alls)
 	}
 	for i, p := range w.pods {
@@ -53,7 +54,8 @@ func (w *town) keepsTwo(t *testing.T) {
 	w.requireWaiting(t, true, false, passed)
 }
 
-// streamsOfTwo has two pods send by TCP at the same time, the one out of the node, and returns at how many bytes a second so many came of each.
+// streamsOfTwo has two pods send by TCP at the same time, the first one out of the node and the
+// second one to the node, and returns at how many bytes a second the data of each came.
 func (w *town) streamsOfTwo(t *testing.T, alls [2]int) (got [2]float64) {
 	t.Helper()
 	var ends [2]func() float64
@@ -67,7 +69,8 @@ func (w *town) streamsOfTwo(t *testing.T, alls [2]int) (got [2]float64) {
 	return got
 }
 
-// What a pod answers clients outside is kept to its rate too where the answers do not go back by the node that forwarded the requests.
+// TestBandwidthDirect checks that a pod's answers to clients outside are kept to its rate too if
+// they do not go back through the node that forwarded the requests.
 func TestBandwidthDirect(t *testing.T) {
 	rig.Root(t)
 	needFq(t)
@@ -110,7 +113,8 @@ func TestBandwidthDirect(t *testing.T) {
 	}
 }
 
-// streamsDirectly is answersDirectly for a connection. What comes too slowly is looked at anew, as in streamsBetween.
+// streamsDirectly is answersDirectly for a connection. A result that is too low is measured again,
+// as in streamsBy.
 func streamsDirectly(t *testing.T, client *rig.Netns, front, back *node, pod *pod, at netip.Addr) {
 	t.Helper()
 	const within = 0.02
@@ -124,19 +128,22 @@ func streamsDirectly(t *testing.T, client *rig.Netns, front, back *node, pod *po
 	}
 	requireRate(t, fmt.Sprintf("answers at %.0f Mbit/s by TCP", rate*8/1e6), got, want, within)
 	back.requireWaiting(t, true, false, passed)
-	if sent := front.transmitted(t) - before; sent > uint64(asked/10) { // what the client acknowledges goes there
+	if sent := front.transmitted(t) - before; sent > uint64(asked/10) { // the client's acknowledgments go through it
 		t.Errorf("the node in front has sent %d bytes of %d that were answered", sent, asked)
 	}
 }
 
-// answersDirectly says that the answers from an address come at a rate, and not by the node in front.
+// answersDirectly checks that the answers from an address come at a rate, and not through the node
+// in front.
 func answersDirectly(t *testing.T, client *rig.Netns, front, back *node, at netip.Addr, rate float64) {
 	t.Helper()
 	want, all := leaves(rate, at.Is4())
 	answered := func(all int) float64 {
 		return drained(t, rig.NewChild(t, nil, client, "beckon", netip.AddrPortFrom(at, 7).String(), strconv.Itoa(all)))
 	}
-	answered(2 * datagrams) // so that nodes know their neighbours: for whom they do not know, they keep a few packets alone
+	// Let the nodes learn their neighbours first: while a neighbour is unknown, only a few packets
+	// are kept for it.
+	answered(2 * datagrams)
 	passed := back.pace(false)
 	before := front.transmitted(t)
 	requireRate(t, fmt.Sprintf("answers at %.0f Mbit/s", rate*8/1e6), answered(all), want, 0.03)
@@ -146,8 +153,8 @@ func answersDirectly(t *testing.T, client *rig.Netns, front, back *node, at neti
 	}
 }
 
-// answerDirectly has a backend of all services, which is on this node or on another, answer clients of other nodes itself. Packets get to it
-// in what is said.
+// answerDirectly makes a backend of all services, on this node or on another, answer clients of
+// other nodes directly. Requests reach it in the given encapsulation.
 func (n *node) answerDirectly(t *testing.T, backend netip.Addr, local bool, by bpf.MapsDirect) {
 	t.Helper()
 	m, err := maps.Open(datapath.MapsDir(n.Carry.BPFFS), false)
@@ -180,7 +187,7 @@ func (n *node) transmitted(t *testing.T) (bytes uint64) {
 	return bytes
 }
 
-// gush answers datagrams with as many as they ask for, as fast as it can.
+// gush answers each datagram with as many datagrams as it asks for, as fast as it can.
 func gush(args []string) int {
 	err := func() error {
 		at, err := net.ResolveUDPAddr("udp", args[0])
@@ -242,8 +249,8 @@ func beckon(args []string) int {
 	return 0
 }
 
-// linger sends so many datagrams to each of some addresses, of which so much waits at a rate all the time as it may: at first what that takes a second for,
-// and then what it lets go.
+// linger sends so many datagrams to each of some addresses, so that a second's worth at a rate
+// always waits: it sends that much at first, and then as much as the rate lets through.
 func linger(args []string) int {
 	err := func() error {
 		all, err := strconv.Atoi(args[0])
@@ -284,9 +291,10 @@ func linger(args []string) int {
 	return 0
 }
 
-// letsGo says that when pods are not to be kept to rates any more nothing is lost of what waits just then, out of the node or on it.
+// letsGo checks that when pods no longer have rates, nothing that waits at that time is lost, out
+// of the node or within it.
 func (w *town) letsGo(t *testing.T) {
-	const all = 600 // datagrams to either, for five seconds
+	const all = 600 // to either address, for five seconds
 	rate := float64(w.Rates["a"].Out)
 	a, b := w.pods[0], w.pods[1]
 	sinks := []*rig.Process{drainAt(t, w.outside, 9, all), drainAt(t, b.Netns, 9, all)}
@@ -309,7 +317,8 @@ func (w *town) letsGo(t *testing.T) {
 	w.Rates = nil
 	w.restart()
 	for i, sink := range sinks {
-		t.Logf("to %s: %.3f Mbit/s", []string{"outside", "another"}[i], drained(t, sink)*8/1e6) // which waits for all of them
+		// drained waits for all of them.
+		t.Logf("to %s: %.3f Mbit/s", []string{"outside", "another"}[i], drained(t, sink)*8/1e6)
 	}
 	w.must(source.Wait())
 	if left := len(w.queued("eth0")); left > 0 {
@@ -317,8 +326,9 @@ func (w *town) letsGo(t *testing.T) {
 	}
 }
 
-// keepsProxied says that what a pod sends to a proxy of its node is kept to its rate, and so what that sends on. A proxy that a busy machine has wait makes
-// nothing up for, so what comes too slowly is looked at anew.
+// keepsProxied checks that what a pod sends to a proxy on its node is kept to its rate, and
+// therefore what the proxy sends on. A proxy that has to wait on a busy machine catches up on
+// nothing, so a result that is too low is measured again.
 func (d *dockyard) keepsProxied(t *testing.T) {
 	needFq(t)
 	const rate, within = 10e6 / 8, 0.05
@@ -335,8 +345,9 @@ func (d *dockyard) keepsProxied(t *testing.T) {
 	}
 }
 
-// A pod that starts with a rate makes packets of no more than what that lets go in four milliseconds, so that what it sends beside them need not wait for
-// long; others make theirs as large as ever.
+// TestPieces checks that a pod that starts with a rate makes packets of no more than the rate lets
+// through in four milliseconds, so that its other packets need not wait for long, and that other
+// pods make packets of the usual size.
 func TestPieces(t *testing.T) {
 	w := newTownOf(t, true, func(s *served) { s.Rates = map[string]maps.Rates{"a": {Out: 2.5e6}} })
 	for i, want := range []uint32{10_000, 1 << 16} {

@@ -14,7 +14,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// describe writes the Pod of a pod that has its addresses, as its kubelet tells of it.
+// describe writes a pod's Pod object with its addresses, as its kubelet reports them.
 func (h *harbour) describe(p *pod) {
 	h.t.Helper()
 	text := fmt.Sprintf(`
@@ -29,7 +29,7 @@ status: {podIP: %[2]s, podIPs: [{ip: %[2]s}, {ip: "%[3]s"}]}
 	h.must(os.Rename(path+".tmp", path))
 }
 
-// tear cuts the files of a directory of records in half.
+// tear truncates the files of a directory of records to half their size.
 func tear(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -48,8 +48,9 @@ func tear(dir string) error {
 	return nil
 }
 
-// A pod whose records are lost is checked as before, keeps its host ports by what its Pod says, and is named together with what to
-// do; once the runtime asks about it nothing is amiss any more.
+// TestRecordsLost checks that a pod whose records are lost still has its source addresses checked,
+// keeps its host ports as its Pod lists them, and is named by status together with what to do,
+// until the runtime asks about it.
 func TestRecordsLost(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -68,7 +69,7 @@ func TestRecordsLost(t *testing.T) {
 		}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel() // most of it is waiting
+			t.Parallel() // it mostly waits
 			h := newHarbour(t)
 			p := h.harboured("a", mapping("", 8080, "TCP"))
 			h.mustAdd(p)
@@ -84,7 +85,8 @@ func TestRecordsLost(t *testing.T) {
 					t.Errorf("%s: %d of %d spoofed packets are dropped", when, after-before, len(borrowed))
 				}
 			}
-			// A port that is asked for is open when ADD is answered; by what a Pod says, once that is heard of.
+			// A host port that the runtime asks for is open when ADD returns; one that only the Pod
+			// lists, once the agent has seen the Pod.
 			settled := func(named bool) {
 				t.Helper()
 				h.ready()
@@ -113,7 +115,7 @@ func TestRecordsLost(t *testing.T) {
 				t.Errorf("both pods have %v", p.addr)
 			}
 			h.must(os.Remove(filepath.Join(h.files, p.id+".yaml")))
-			h.must(h.collect(other)) // the runtime has no other, so this one goes
+			h.must(h.collect(other)) // the runtime names no other pod, so this one goes
 			h.until("the host port is closed", func() bool { return !strings.Contains(h.run("service", "list"), "pod:shop/a:") })
 			if left := strings.Join(h.left(), " "); strings.Contains(left, p.device()) {
 				t.Errorf("of the pod there is left %s", left)
@@ -122,9 +124,10 @@ func TestRecordsLost(t *testing.T) {
 	}
 }
 
-// Without even its neighbour entries a pod is named as one whose sources nobody checks, until the runtime asks about it.
+// TestRecordsAndNeighboursLost checks that a pod without records and neighbour entries is named as
+// one whose source addresses are not checked, until the runtime asks about it.
 func TestRecordsAndNeighboursLost(t *testing.T) {
-	t.Parallel() // most of it is waiting
+	t.Parallel() // it mostly waits
 	h := newHarbour(t)
 	p := h.harboured("a", mapping("", 8080, "TCP"))
 	h.mustAdd(p)
@@ -143,7 +146,7 @@ func TestRecordsAndNeighboursLost(t *testing.T) {
 	h.start()
 	status := func() string {
 		args := append([]string{filepath.Join(command.in(t), "fairlead"), "status"}, h.flags...)
-		text, _ := rig.RunChild(nil, h.ns, "fairlead", args...) // it fails where the node is degraded
+		text, _ := rig.RunChild(nil, h.ns, "fairlead", args...) // it fails if the node is degraded
 		return text
 	}
 	h.until("the pod is named", func() bool {
@@ -160,7 +163,8 @@ func TestRecordsAndNeighboursLost(t *testing.T) {
 	h.reach("after CHECK", reach{h.outside, nil, "tcp", "198.51.100.1:8080", "198.51.100.7"})
 }
 
-// ADD of what was adopted is ADD of what is there.
+// TestRecordsLostAddAgain checks that ADD of a pod that was adopted without its records gives it
+// what it had.
 func TestRecordsLostAddAgain(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	p := n.pod("a")
@@ -179,9 +183,10 @@ func TestRecordsLostAddAgain(t *testing.T) {
 	n.nothingLeft()
 }
 
-// Files that go while the agent runs come back, and then no record is lost.
+// TestRecordsComeBack checks that files that are removed while the agent runs come back, and that
+// no record is lost then.
 func TestRecordsComeBack(t *testing.T) {
-	t.Parallel() // most of it is waiting
+	t.Parallel() // it mostly waits
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	p := n.pod("a")
 	n.mustAdd(p)

@@ -15,7 +15,8 @@ import (
 	"fairlead.io/fairlead/pkg/cni"
 )
 
-// Routes to pods that somebody removes, as systemd-networkd does at a restart, come back, and neighbours with them.
+// TestRoutesComeBack checks that routes to pods that somebody removes, as systemd-networkd does
+// when it restarts, come back, and their neighbour entries too.
 func TestRoutesComeBack(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	p := n.pod("a")
@@ -60,7 +61,8 @@ func TestRoutesComeBack(t *testing.T) {
 	}
 }
 
-// An agent whose files are lost leaves pods alone that live, and gives their addresses to nobody.
+// TestFilesLost checks that an agent whose files are lost leaves running pods alone, and gives
+// their addresses to no other pod.
 func TestFilesLost(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -116,7 +118,8 @@ func TestFilesLost(t *testing.T) {
 	}
 }
 
-// Whatever is in the files, the agent starts, and nothing of the node's is touched.
+// TestFilesOfOthers checks that the agent starts whatever is in its files, and does not touch what
+// belongs to the node.
 func TestFilesOfOthers(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24")
 	p := n.pod("a")
@@ -146,7 +149,8 @@ func TestFilesOfOthers(t *testing.T) {
 	n.nothingLeft()
 }
 
-// The device of a pod that went without a word is noticed, and what the pod had is taken back.
+// TestDeviceGone checks that when a pod's device is gone without a DEL, the agent notices and takes
+// back what the pod had.
 func TestDeviceGone(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24")
 	p := n.pod("a")
@@ -159,7 +163,8 @@ func TestDeviceGone(t *testing.T) {
 	n.start()
 	n.nothingLeft()
 
-	// And a device whose addresses are nobody's, as a plugin leaves it that ended long ago, while others' devices stay.
+	// It also removes a device whose addresses have no record, as a plugin leaves it that ended
+	// long ago, while devices of others stay.
 	n.kill()
 	n.must(n.ns.Do(func() error {
 		if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: p.device()}, PeerName: "fl0123"}); err != nil {

@@ -19,38 +19,39 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// The ports at which a resident answers: at every address, and at the ones that it is told alone.
+// The ports at which a resident answers: at every address, and only at the addresses that it is
+// given.
 const (
 	everywhere = 7
 	bound      = 8
 )
 
-// again is how long a resident waits until it sends a datagram again that may be lost.
+// again is how long a resident waits before it sends a datagram again that may be lost.
 const again = 50 * time.Millisecond
 
-// question is what a resident is to ask, or whom it heard.
+// question is what a resident is to ask, or which sender it is to name.
 type question struct {
-	Protocol string // of asking; empty: who sent the echo request with this token?
+	Protocol string // by which to ask; empty: who sent the echo request with this token?
 	From     netip.Addr
 	To       netip.AddrPort
 	Size     int
 	Token    string
-	Again    bool // the first datagrams may be lost to a smaller link on the way, of which their sender is told
+	Again    bool // the first datagrams may be lost at a smaller link, of which their sender is told
 }
 
-// answer is who the other side says that asked, and who answered.
+// answer is the source address that the other end saw, and the address that answered.
 type answer struct {
 	Seen, By netip.Addr
 	Error    string
 }
 
-// resident is somebody in a namespace who asks and answers.
+// resident is a process in a namespace that asks and answers.
 type resident struct {
 	*rig.Process
 	t *testing.T
 }
 
-// newResident starts one that also answers at each of the addresses by sockets that are bound to it.
+// newResident starts a resident that also answers on sockets bound to each of the addresses.
 func newResident(t *testing.T, ns *rig.Netns, addrs ...netip.Addr) *resident {
 	t.Helper()
 	args := make([]string, len(addrs))
@@ -126,7 +127,7 @@ func reside(args []string) int {
 	return 0
 }
 
-// serveAt answers TCP and UDP with where the question came from.
+// serveAt answers TCP and UDP with the address that the question came from.
 func serveAt(place string) error {
 	listener, err := net.Listen("tcp", place)
 	if err != nil {
@@ -162,13 +163,14 @@ func serveAt(place string) error {
 	return nil
 }
 
-// register is from whom echo requests came, by their tokens.
+// register records who sent echo requests, by their tokens.
 type register struct {
 	mu   sync.Mutex
 	from map[string]chan netip.Addr
 }
 
-// entry returns where it is to be said who sent a token, whoever comes first.
+// entry returns the channel for the sender of a token, whether the sender or the question comes
+// first.
 func (r *register) entry(token string) chan netip.Addr {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,7 +198,7 @@ func (r *register) listen(is4 bool) error {
 			}
 			select {
 			case r.entry(string(buffer[8:n])) <- addrOf(from):
-			default: // it was heard already
+			default: // it was received before
 			}
 		}
 	}()
@@ -220,7 +222,7 @@ func (q *question) answer(heard *register) (answer, error) {
 	}
 }
 
-// local returns what a socket is bound to; nothing but the family, if it is for the kernel to choose.
+// local returns the address to bind a socket to; only the family if the kernel is to choose.
 func (q *question) local() string {
 	switch {
 	case q.From.IsValid():
@@ -259,7 +261,7 @@ func (q *question) tcp() (answer, error) {
 	return told(from, conn.RemoteAddr())
 }
 
-// udp asks by a socket that hears whoever answers.
+// udp asks from an unconnected socket, which receives answers from any address.
 func (q *question) udp() (answer, error) {
 	conn, err := net.ListenPacket("udp", net.JoinHostPort(q.local(), "0"))
 	if err != nil {
@@ -293,7 +295,7 @@ func (q *question) udp() (answer, error) {
 	}
 }
 
-// told is the answer that says that somebody came from there.
+// told returns the answer that says that the other end saw from.
 func told(from string, by net.Addr) (answer, error) {
 	seen, err := netip.ParseAddrPort(from)
 	return answer{Seen: seen.Addr().Unmap(), By: addrOf(by)}, err
@@ -338,7 +340,7 @@ func (q *question) echo() (answer, error) {
 	request, reply := echoTypes(to.Is4())
 	message := binary.BigEndian.AppendUint16([]byte{request, 0, 0, 0}, uint16(os.Getpid()))
 	message = append(append(message, 0, 1), q.Token...)
-	if to.Is4() { // the kernel knows the sum of ICMPv6
+	if to.Is4() { // the kernel computes the checksum of ICMPv6
 		binary.BigEndian.PutUint16(message[2:], sumOf(message))
 	}
 	if _, err := conn.WriteTo(message, &net.IPAddr{IP: to.AsSlice()}); err != nil {
@@ -347,7 +349,7 @@ func (q *question) echo() (answer, error) {
 	_ = conn.SetReadDeadline(time.Now().Add(patience))
 	buffer := make([]byte, 9000)
 	for {
-		n, by, err := conn.ReadFrom(buffer) // without the header of IPv4
+		n, by, err := conn.ReadFrom(buffer) // without the IPv4 header
 		if err != nil {
 			return answer{}, err
 		}

@@ -13,7 +13,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// clusterIP is the address of the n-th service, which nobody has.
+// clusterIP returns the address of the n-th service, which no device has.
 func clusterIP(is4 bool, n int) netip.Addr {
 	if is4 {
 		return netip.MustParseAddr(fmt.Sprintf("10.96.0.%d", n))
@@ -21,7 +21,8 @@ func clusterIP(is4 bool, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("fd03::%d", n))
 }
 
-// serve adds services by TCP and UDP at port 7 of an address, which answers pings too. They have one backend, or none.
+// serve adds services by TCP and UDP at port 7 of an address, which answers pings too. They have
+// one backend, or none if it is not valid.
 func (n *node) serve(t *testing.T, at, backend netip.Addr) {
 	t.Helper()
 	n.serveAs(t, maps.ClusterIP, at, backend)
@@ -66,8 +67,9 @@ func (n *node) has(addr netip.Addr) (own bool) {
 	return own
 }
 
-// Sockets that no program of sockets has pointed at a backend get to services by their packets: to backends on this node
-// and elsewhere, to the node's own processes and to themselves, and are answered by whom they asked.
+// TestServices checks that packets of sockets that were not pointed at a backend reach the
+// service's backends: on this node and elsewhere, the node's own processes and the pod itself, and
+// that the answers come from the address that was asked.
 func TestServices(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
@@ -102,14 +104,15 @@ func TestServices(t *testing.T) {
 				if seen := talk(t, a.Netns, "tcp-refused", clusterIP(is4, 20)); seen != "refused" {
 					t.Errorf("without backends, IPv4 %t: %s", is4, seen)
 				}
-				w.talk(t, is4) // and all else is as before
+				w.talk(t, is4) // everything else is as before
 			}
 		})
 	}
 }
 
-// Backends on other nodes see who it is, as they do without a service, and the pod hears of the service: whether the answer
-// comes in by a device with programs or by the tunnel.
+// TestServicesOfOtherNodes checks that backends on other nodes see the same source address as
+// without a service, and that the answers come to the pod from the service, whether they arrive at
+// a device with programs or by the tunnel.
 func TestServicesOfOtherNodes(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		for _, byStack := range []bool{false, true} {
@@ -125,7 +128,7 @@ func TestServicesOfOtherNodes(t *testing.T) {
 	}
 }
 
-// dial has a pod get to backends on another node by a service: to a pod, and to the node itself.
+// dial has a pod dial backends on another node by a service: a pod, and the node itself.
 func (k *kingdom) dial(t *testing.T, l *land, i, j int) {
 	t.Helper()
 	n, p := k.nodes[i], k.pods[i]
@@ -138,7 +141,7 @@ func (k *kingdom) dial(t *testing.T, l *land, i, j int) {
 				t.Errorf("service of a pod by %s: came from %s, want %s", protocol, seen, p.addr[is4])
 			}
 			if protocol == "udp" && l.mode == fabric.VXLAN && !is4 {
-				continue // datagrams of nodes are larger than what pods' devices take, until they hear of it
+				continue // nodes send larger datagrams than pods' devices take, until they are told
 			}
 			if seen, want := talk(t, p.Netns, protocol, clusterIP(is4, 11)), talk(t, p.Netns, protocol, addr); seen != want {
 				t.Errorf("service of a node by %s: came from %s, want %s", protocol, seen, want)
@@ -147,8 +150,9 @@ func (k *kingdom) dial(t *testing.T, l *land, i, j int) {
 	}
 }
 
-// What the node itself sends to services by sockets that no program has pointed at a backend gets there too: to its pods, as
-// the node, to its own processes, which see the service, and to others.
+// TestServicesOfNode checks that what the node itself sends to services from sockets that were not
+// pointed at a backend arrives too: at its pods, from the node's address, at its own processes,
+// which see the service's address, and elsewhere.
 func TestServicesOfNode(t *testing.T) {
 	for _, bypass := range []bool{true, false} {
 		t.Run(map[bool]string{true: "past the stack", false: "by the stack"}[bypass], func(t *testing.T) {
@@ -169,7 +173,7 @@ func TestServicesOfNode(t *testing.T) {
 					w.serve(t, at, to.backend)
 					for _, protocol := range []string{"tcp", "udp"} {
 						if protocol == "udp" && to.backend == nodeAddrs[is4] {
-							continue // a server at every address answers from the one that leads to who asks
+							continue // a server at any address answers from that of its route to the client
 						}
 						for range 3 { // an established flow, and others after it
 							if seen := talk(t, w.ns, protocol, at); seen != to.seen.String() {
@@ -185,14 +189,15 @@ func TestServicesOfNode(t *testing.T) {
 				if seen := talk(t, w.ns, "tcp-refused", clusterIP(is4, 20)); seen != "refused" {
 					t.Errorf("without backends, IPv4 %t: %s", is4, seen)
 				}
-				w.talk(t, is4) // and all else is as before
+				w.talk(t, is4) // everything else is as before
 			}
 		})
 	}
 }
 
-// Backends on other nodes see the node, whichever way leads to them; pods to whom the tunnel does, the node's address in it. What
-// does not fit the tunnel is lost once.
+// TestServicesOfOtherNodesOfNode checks that backends on other nodes see the node's address,
+// whatever the route; pods behind the tunnel see the node's address in the tunnel. The first packet
+// that does not fit the tunnel is lost.
 func TestServicesOfOtherNodesOfNode(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		for _, byStack := range []bool{false, true} {
@@ -211,7 +216,7 @@ func TestServicesOfOtherNodesOfNode(t *testing.T) {
 	}
 }
 
-// dialAsNode has a node get to backends on another one by a service: to a pod, and to the node itself.
+// dialAsNode has a node dial backends on another node by a service: a pod, and the node itself.
 func (k *kingdom) dialAsNode(t *testing.T, l *land, i, j int) {
 	t.Helper()
 	n := k.nodes[i]
@@ -230,8 +235,8 @@ func (k *kingdom) dialAsNode(t *testing.T, l *land, i, j int) {
 	}
 }
 
-// seenByPods is as whom pods of other nodes know a node by what it carries: by its address, or by its own in the tunnel, once the
-// programs know that.
+// seenByPods returns the address under which pods of other nodes see traffic that a node forwards:
+// its own, or its address in the tunnel, once the programs know that.
 func (k *kingdom) seenByPods(l *land, i int, own netip.Addr) netip.Addr {
 	if l.mode != fabric.VXLAN {
 		return own
@@ -252,8 +257,10 @@ func (k *kingdom) seenByPods(l *land, i int, own netip.Addr) netip.Addr {
 	return addr
 }
 
-// Backends on other nodes see the node that a client outside has asked, whichever way leads to them: also a tunnel, of which
-// the kernel tells no program. There they see the node's address in the tunnel, so that their answers come back by it.
+// TestServicesOfOtherNodesFromOutside checks that backends on other nodes see the node that a
+// client outside has asked, whatever the route: also a tunnel, about which the kernel tells
+// programs nothing. Behind it they see the node's address in the tunnel, so that their answers come
+// back through it.
 func TestServicesOfOtherNodesFromOutside(t *testing.T) {
 	for _, mode := range []string{fabric.Native, fabric.VXLAN} {
 		for _, byStack := range []bool{false, true} {
@@ -272,7 +279,8 @@ func TestServicesOfOtherNodesFromOutside(t *testing.T) {
 	}
 }
 
-// dialFrom has a client outside get to a pod of a node by a service of another one. What does not fit the tunnel is lost once.
+// dialFrom has a client outside dial a pod of one node by a service of another node. The first
+// packet that does not fit the tunnel is lost.
 func (k *kingdom) dialFrom(t *testing.T, l *land, client *rig.Netns, i, j int) {
 	t.Helper()
 	for _, addr := range k.objects[i].Addrs {

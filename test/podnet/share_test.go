@@ -17,7 +17,8 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// keepsShared says that pods that share a rate keep to it together, and what is within another share keeps to that too.
+// keepsShared checks that pods that share a rate keep to it together, and that a share within
+// another one keeps to that too.
 func (w *town) keepsShared(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -27,7 +28,7 @@ func (w *town) keepsShared(t *testing.T) {
 		{"of a namespace", maps.Share{Namespace: "shop", OfNamespace: 2e6 / 8}, 2e6 / 8},
 		{"of a namespace, within the node's", maps.Share{Namespace: "shop", OfNamespace: 2e6 / 8, OfNode: 1e6 / 8}, 1e6 / 8},
 	} {
-		shared := maps.Rates{Share: c.share, Class: maps.Guaranteed} // which lets most of it wait
+		shared := maps.Rates{Share: c.share, Class: maps.Guaranteed} // so most of it waits
 		w.rerate(map[string]maps.Rates{"a": shared, "b": shared})
 		for is4, to := range outsiders {
 			want, all := leaves(c.rate, is4)
@@ -50,8 +51,9 @@ func (w *town) keepsShared(t *testing.T) {
 	}
 }
 
-// preferBands says that what waits at a device does so in the band of its pod's class, if this kernel's fq has any. Each way has something of one family that
-// the other way has not.
+// preferBands checks that what waits at a device waits in the band of its pod's class, if this
+// kernel's fq has bands. One family is enough for each way: IPv4 through the stack, where forwarding
+// may reset the priority of IPv4 packets, and IPv6 past it.
 func (w *town) preferBands(t *testing.T, to netip.Addr) {
 	w.sets(t, w.ns, "net/ipv4/ip_forward_update_priority", "0")
 	for band, p := range map[int]*pod{0: w.pods[0], 2: w.pods[1]} {
@@ -68,10 +70,11 @@ func (w *town) preferBands(t *testing.T, to netip.Addr) {
 	}
 }
 
-// inClass are the rates of a pod of a class.
+// inClass returns the rates of a pod of a class.
 func inClass(class maps.Class) maps.Rates { return maps.Rates{Out: 1e6 / 8, Class: class} }
 
-// pouredBands has a pod send what waits for a second, and returns in which bands it does.
+// pouredBands has a pod send a second's worth of datagrams, and returns how many wait in which
+// band.
 func (w *town) pouredBands(t *testing.T, p *pod, to netip.Addr, rate float64) (waiting [3]uint32, ok bool) {
 	t.Helper()
 	_, all := leaves(rate, to.Is4())
@@ -83,18 +86,19 @@ func (w *town) pouredBands(t *testing.T, p *pod, to netip.Addr, rate float64) (w
 			drained(t, sink)
 			return waiting, ok
 		}
-		drained(t, sink) // all of it had gone before somebody looked
+		drained(t, sink) // all of it was sent before bands looked
 	}
 	t.Fatal("the machine is too busy to see what waits")
 	return waiting, ok
 }
 
-// bands returns how many packets wait in each band of the fq of a device. False: it has none.
+// bands returns how many packets wait in each band of a device's fq. It returns false if it has no
+// bands.
 func (n *node) bands(device string) (waiting [3]uint32, ok bool) {
 	n.t.Helper()
 	const (
 		stats2, app = 7, 4 // TCA_STATS2, and TCA_STATS_APP in it
-		count       = 136  // where struct tc_fq_qd_stats has band_pkt_count
+		count       = 136  // offset of band_pkt_count in struct tc_fq_qd_stats
 	)
 	n.must(n.ns.Do(func() error {
 		link, err := netlink.LinkByName(device)

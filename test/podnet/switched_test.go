@@ -18,22 +18,24 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// initialize has the node's settings made as the agent's flags say, as the step before an agent does.
+// initialize runs "fairlead init" with these flags, as the step before an agent does.
 func (h *harbour) initialize(flags ...string) {
 	h.t.Helper()
 	args := append([]string{filepath.Join(command.in(h.t), "fairlead"), "init", "--devices=none", "--cgroup-root=" + h.cgroup.Path()}, append(flags, h.flags...)...)
 	rig.Child(h.t, nil, h.ns, "fairlead", args...)
 }
 
-// switches says that pods are kept to their rates as long as the node's agent is told so: not by one that is told otherwise, and again by the next. Of what
-// a pod is sending meanwhile nothing ends, and the node is then as it was.
+// switches checks that pods are kept to their rates exactly while the node's agent is told so,
+// across three agents, that a connection on which a pod sends meanwhile does not end, and that the
+// node is as before when rates are off.
 func (d *dockyard) switches(t *testing.T) {
 	needFq(t)
 	const rate = 10e6 / 8
 	others := slices.DeleteFunc(slices.Clone(d.agents), func(flag string) bool {
 		return strings.HasPrefix(flag, "--bandwidth") || strings.HasPrefix(flag, "--bbr")
 	})
-	d.sets(t, d.ns, "net/core/somaxconn", "128") // or it has what it is to have
+	// On this machine it may already have the value that init sets.
+	d.sets(t, d.ns, "net/core/somaxconn", "128")
 	d.annotate("kubernetes.io/egress-bandwidth: 10M")
 	was := d.settings(t)
 	came := d.flowing(t)
@@ -43,7 +45,7 @@ func (d *dockyard) switches(t *testing.T) {
 			flag = "--bandwidth=true"
 		}
 		d.initialize(flag)
-		if i > 0 { // it has been told so from the start
+		if i > 0 { // the first agent has been told so from the start
 			d.agents = append(slices.Clone(others), flag)
 			d.restart()
 			d.ready()
@@ -68,7 +70,7 @@ func (d *dockyard) switches(t *testing.T) {
 				t.Logf("%s: %.3f Mbit/s, of %.3f", flag, got*8/1e6, want*8/1e6)
 				return got > 0.95*want && got < 1.05*want
 			})
-			if got := came.rate(2 * time.Second); got > 1.05*want { // a busy machine may have less come
+			if got := came.rate(2 * time.Second); got > 1.05*want { // a busy machine may let less come
 				t.Errorf("%s: %.3f Mbit/s come", flag, got*8/1e6)
 			}
 			continue
@@ -87,21 +89,21 @@ func (d *dockyard) switches(t *testing.T) {
 	}
 }
 
-// inflow is what comes by connections.
+// inflow counts what connections bring.
 type inflow struct {
 	bytes atomic.Uint64
 	conns atomic.Uint32
 	ended atomic.Pointer[error]
 }
 
-// rate returns how many bytes a second come for some time.
+// rate returns how many bytes a second come during some time.
 func (f *inflow) rate(look time.Duration) float64 {
 	before, since := f.bytes.Load(), time.Now()
 	time.Sleep(look)
 	return float64(f.bytes.Load()-before) / time.Since(since).Seconds()
 }
 
-// flowing has the pod send by a connection to who is outside until the part of the test ends.
+// flowing has the pod send on a connection to the host outside until this part of the test ends.
 func (d *dockyard) flowing(t *testing.T) *inflow {
 	t.Helper()
 	f := &inflow{}
@@ -133,7 +135,7 @@ func (d *dockyard) flowing(t *testing.T) *inflow {
 	return f
 }
 
-// settings returns those that are made for rates, of those that a namespace has.
+// settings returns those sysctls that init sets for rates and that a namespace has.
 func (n *node) settings(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -147,7 +149,7 @@ func (n *node) settings(t *testing.T) map[string]string {
 	return found
 }
 
-// paces reports whether the node has the device where what stays on it waits.
+// paces reports whether the node has the device at which packets that stay on the node wait.
 func (n *node) paces(t *testing.T) (found bool) {
 	t.Helper()
 	n.must(n.ns.Do(func() error {

@@ -16,7 +16,7 @@ import (
 	"fairlead.io/fairlead/pkg/podnet"
 )
 
-// rated is what the agent's half knows of the rates of pods, by their names.
+// rated is what the agent's half knows about the rates of pods, by their names.
 type rated struct {
 	of      atomic.Pointer[map[string]maps.Rates]
 	changed chan struct{}
@@ -28,7 +28,8 @@ func newRates(of map[string]maps.Rates) *rated {
 	return r
 }
 
-// traits has pods begin with what their runtime asks for, if it asks, as an agent does before it knows what they are to have.
+// traits has a pod start with the rates that its runtime asks for, if it asks, as an agent does
+// before it knows what the pod is to have.
 func (r *rated) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) podnet.Traits {
 	if asked != nil && was == nil {
 		return podnet.Traits{Rates: maps.Rates{Out: asked.EgressRate / 8, In: asked.IngressRate / 8}}
@@ -36,7 +37,7 @@ func (r *rated) traits(pod cni.Pod, asked *cni.Bandwidth, was *podnet.Traits) po
 	return podnet.Traits{Rates: (*r.of.Load())[pod.Name]}
 }
 
-// follow takes other rates, a line each, until the input ends.
+// follow reads other rates, one set on each line, until the input ends.
 func (r *rated) follow(from io.Reader) error {
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
@@ -50,11 +51,11 @@ func (r *rated) follow(from io.Reader) error {
 		default:
 		}
 	}
-	return nil // an input that cannot be read is one that has ended
+	return nil // an input that cannot be read has ended
 }
 
-// rerate has pods kept to other rates while they run, as other annotations do, and waits until the programs know. To start an agent anew takes a virtual
-// machine longer than to measure a rate.
+// rerate changes the rates of running pods, as other annotations do, and waits until the programs
+// know them. On a virtual machine it takes longer to restart an agent than to measure a rate.
 func (n *node) rerate(rates map[string]maps.Rates) {
 	n.t.Helper()
 	n.Rates = rates
@@ -68,7 +69,7 @@ func (n *node) rerate(rates map[string]maps.Rates) {
 	n.until(fmt.Sprintf("the programs know the rates %v", rates), func() bool { return n.know(m, rates) })
 }
 
-// know reports whether the programs keep pods to these rates, and to no others.
+// know reports whether the programs have these rates and no others.
 func (n *node) know(m *maps.Maps, rates map[string]maps.Rates) bool {
 	n.t.Helper()
 	type known struct {
@@ -77,7 +78,7 @@ func (n *node) know(m *maps.Maps, rates map[string]maps.Rates) bool {
 		shares  bool
 	}
 	var have, want []known
-	pods := map[uint32]known{} // of which each may have several interfaces
+	pods := map[uint32]known{} // by pod, because a pod may have several interfaces
 	var index uint32
 	var row bpf.MapsPodRate
 	rows := m.PodRates.Iterate()

@@ -17,10 +17,10 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// patience is for a machine with other work to do.
+// patience allows for a machine with other work to do.
 const patience = 20 * time.Second
 
-// echo answers TCP and UDP at a port of every address with where the question came from.
+// echo answers TCP and UDP at a port of every address with the address that the question came from.
 func echo(args []string) int {
 	if err := serveAt(args[0]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -31,7 +31,7 @@ func echo(args []string) int {
 	return 0
 }
 
-// dial asks an echo, or pings it, and prints who it said that this was.
+// dial asks an echo, or pings it, and prints the address that it saw or that answered.
 func dial(args []string) int {
 	from, err := ask(args[0], args[1], patience)
 	if err != nil {
@@ -49,7 +49,7 @@ func ask(protocol, to string, limit time.Duration) (string, error) {
 		protocol, size = "tcp", 20<<20
 	case "icmp":
 		return ping(at.Addr())
-	case "tcp-refused": // that it is says that packets came there and back
+	case "tcp-refused": // a refusal shows that packets went there and back
 		if conn, err := net.DialTimeout("tcp", to, patience); !errors.Is(err, unix.ECONNREFUSED) {
 			return "", fmt.Errorf("dial: %v, %w", conn, err)
 		}
@@ -73,7 +73,7 @@ func ask(protocol, to string, limit time.Duration) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if how == "lost" { // whether there is an answer is nobody's business
+	if how == "lost" { // whether there is an answer does not matter
 		return "", nil
 	}
 	buffer := make([]byte, 9000)
@@ -102,7 +102,7 @@ func ping(to netip.Addr) (string, error) {
 	defer conn.Close()
 	id := uint16(os.Getpid())
 	message := []byte{request, 0, 0, 0, byte(id >> 8), byte(id), 0, 1}
-	if to.Is4() { // the kernel knows the sum of ICMPv6
+	if to.Is4() { // the kernel computes the checksum of ICMPv6
 		sum := uint32(uint16(request)<<8) + uint32(id) + 1
 		sum = ^(sum&0xffff + sum>>16)
 		message[2], message[3] = byte(sum>>8), byte(sum)
@@ -113,7 +113,7 @@ func ping(to netip.Addr) (string, error) {
 	_ = conn.SetDeadline(time.Now().Add(patience))
 	buffer := make([]byte, 1500)
 	for {
-		n, _, err := conn.(*net.IPConn).ReadFrom(buffer) // without the header of IPv4
+		n, _, err := conn.(*net.IPConn).ReadFrom(buffer) // without the IPv4 header
 		if err != nil {
 			return "", err
 		}
@@ -123,7 +123,7 @@ func ping(to netip.Addr) (string, error) {
 	}
 }
 
-// talk has one namespace ask another, and says from which address that appeared to be.
+// talk has one namespace ask another, and returns the source address that the other saw.
 func talk(t *testing.T, from *rig.Netns, protocol string, to netip.Addr) string {
 	t.Helper()
 	return rig.Child(t, nil, from, "dial", protocol, netip.AddrPortFrom(to, 7).String())
@@ -137,7 +137,8 @@ func listenIn(t *testing.T, ns *rig.Netns) {
 	}
 }
 
-// Two pods reach each other and the node, and the node reaches them, by every protocol of every family.
+// TestTraffic checks that two pods reach each other and the node, and the node reaches them, by
+// every protocol and family.
 func TestTraffic(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -188,7 +189,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// A pod whose namespace has IPv6 turned off gets IPv4 alone, and IPv6 stays off.
+// TestWithoutIPv6 checks that a pod whose namespace has IPv6 disabled gets only IPv4, and that IPv6
+// stays disabled.
 func TestWithoutIPv6(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	p := n.pod("a")
@@ -208,7 +210,7 @@ func TestWithoutIPv6(t *testing.T) {
 	n.nothingLeft()
 }
 
-// The first packet after ADD gets through, either way.
+// TestFirstPacket checks that the first packet after ADD gets through, in either direction.
 func TestFirstPacket(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24")
 	p := n.pod("a")

@@ -18,7 +18,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// manifests writes the objects of a test's namespace and pod at once.
+// manifests writes the Namespace and the Pod of a test in one step.
 func (h *harbour) manifests(label, annotation string) {
 	h.t.Helper()
 	text := fmt.Sprintf(`
@@ -36,10 +36,10 @@ spec: {nodeName: node-a, containers: [{name: c, image: i}]}
 	h.must(os.Rename(path+".tmp", path))
 }
 
-// The address that a pod takes which is not its own.
+// The addresses that a pod uses and that are not its own.
 var borrowed = map[bool]netip.Addr{true: netip.MustParseAddr("203.0.113.9"), false: netip.MustParseAddr("2001:db8:9::9")}
 
-// spoof has a pod send one datagram under the borrowed address.
+// spoof sends one datagram from an address that is not the pod's.
 func spoof(args []string) int {
 	from, to := netip.MustParseAddr(args[0]), netip.MustParseAddrPort(args[1])
 	conn, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(to))
@@ -53,7 +53,7 @@ func spoof(args []string) int {
 	return 0
 }
 
-// ear hears datagrams in a namespace.
+// ear receives datagrams in a namespace.
 func ear(t *testing.T, ns *rig.Netns) *net.UDPConn {
 	t.Helper()
 	var conn *net.UDPConn
@@ -67,7 +67,7 @@ func ear(t *testing.T, ns *rig.Netns) *net.UDPConn {
 	return conn
 }
 
-// dropped returns how many packets of pods were dropped for their source.
+// dropped returns how many packets of pods were dropped because of their source address.
 func (h *harbour) dropped() (packets uint64) {
 	h.t.Helper()
 	list, err := observe.ReadDrops(datapath.MapsDir(h.bpffs))
@@ -80,7 +80,7 @@ func (h *harbour) dropped() (packets uint64) {
 	return packets
 }
 
-// borrow gives a pod's interface addresses that are not its own.
+// borrow gives a pod's interface the addresses that are not its own.
 func (h *harbour) borrow(p *pod) {
 	h.t.Helper()
 	h.must(p.Do(func() error {
@@ -98,14 +98,14 @@ func (h *harbour) borrow(p *pod) {
 	}))
 }
 
-// spoofs has a pod send a datagram under each borrowed address.
+// spoofs has a pod send a datagram from each borrowed address.
 func (h *harbour) spoofs(p *pod) {
 	for is4, addr := range borrowed {
 		rig.Child(h.t, nil, p.Netns, "spoof", addr.String(), netip.AddrPortFrom(outsiders[is4], 9).String())
 	}
 }
 
-// until waits for what is to be.
+// until waits for a condition.
 func (n *node) until(what string, done func() bool) {
 	n.t.Helper()
 	for end := time.Now().Add(patience); !done(); time.Sleep(20 * time.Millisecond) {
@@ -115,8 +115,9 @@ func (n *node) until(what string, done func() bool) {
 	}
 }
 
-// A pod may send under others' addresses while it says so and its namespace lets it, whatever comes first, with or without the agent;
-// and it is told when it may not.
+// TestUnchecked checks that a pod may send from other addresses while both its annotation and its
+// namespace's label allow it, whichever comes first, with or without the agent, and that status
+// says so when the label is missing.
 func TestUnchecked(t *testing.T) {
 	h := newHarbour(t)
 	const optional, off = "fairlead.io/source-check: optional", `fairlead.io/source-check: "off"`
@@ -145,7 +146,7 @@ func TestUnchecked(t *testing.T) {
 			}
 		}
 	}
-	// A drop is counted before the sender goes on, so what was sent and counted is not on its way any more.
+	// A drop is counted before the sender continues, so none of the datagrams is still on its way.
 	drops := func(when string) {
 		t.Helper()
 		before := h.dropped()

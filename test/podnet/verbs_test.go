@@ -22,7 +22,8 @@ import (
 
 const entry = `{"type": "fairlead-cni", "socket": "SOCKET", "capabilities": {"portMappings": true, "bandwidth": true, "mac": true, "ips": true}}`
 
-// Every version of the specification gets what it has: a result in its form, CHECK since 0.4.0, GC and STATUS since 1.1.0.
+// TestVersions checks that each version of the specification gets its own form of result and its
+// own verbs: CHECK since 0.4.0, GC and STATUS since 1.1.0.
 func TestVersions(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	info, err := n.cni.GetVersionInfo(context.Background(), "fairlead-cni")
@@ -55,7 +56,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// What is repeated has the same outcome, also for an agent that has started since.
+// TestTwice checks that repeated calls have the same outcome, also with an agent that has started
+// since.
 func TestTwice(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	p := n.pod("a")
@@ -86,7 +88,8 @@ func TestTwice(t *testing.T) {
 	}
 }
 
-// DEL succeeds whatever is missing, and nothing is left once there is an agent again.
+// TestDelAlways checks that DEL succeeds whatever is missing, and that nothing is left once an
+// agent runs again.
 func TestDelAlways(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -151,7 +154,7 @@ func (n *node) removeIfThere(p *pod) {
 	}))
 }
 
-// CHECK fails for everything that is not as ADD left it.
+// TestCheck checks that CHECK fails for everything that is not as ADD left it.
 func TestCheck(t *testing.T) {
 	in := func(ns *rig.Netns, device string, change func(netlink.Link) error) func() error {
 		return func() error {
@@ -205,7 +208,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// STATUS says whether ADD would work, and ADD waits for an agent that restarts.
+// TestStatus checks that STATUS says whether ADD would work, and that ADD waits for an agent that
+// restarts.
 func TestStatus(t *testing.T) {
 	t.Parallel() // ADD waits ten seconds for an agent that is not ready
 	n := newNode(t, "10.1.0.0/24")
@@ -237,7 +241,8 @@ func TestStatus(t *testing.T) {
 	n.nothingLeft()
 }
 
-// Mistakes of the runtime and of who wrote the configuration have the codes that the specification gives them.
+// TestMistakes checks that mistakes of the runtime and in the configuration get the error codes
+// that the specification assigns.
 func TestMistakes(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24")
 	for _, tt := range []struct {
@@ -284,7 +289,7 @@ func TestMistakes(t *testing.T) {
 	n.t = t
 }
 
-// What the runtime asks for by capabilities is what the pod gets.
+// TestCapabilities checks that a pod gets what the runtime asks for by capabilities.
 func TestCapabilities(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	p := n.pod("a")
@@ -314,13 +319,13 @@ func TestCapabilities(t *testing.T) {
 	}
 	n.must(n.del(p))
 	n.nothingLeft()
-	// Who asks for an address knows it: it need not rest.
+	// An address that the runtime asks for by name need not rest.
 	n.mustAdd(other)
 	n.must(n.del(other))
 	n.nothingLeft()
 }
 
-// GC removes what the runtime does not have, and nothing else.
+// TestCollect checks that GC removes what the runtime no longer has, and nothing else.
 func TestCollect(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	var pods []*pod
@@ -329,7 +334,7 @@ func TestCollect(t *testing.T) {
 		n.mustAdd(p)
 		pods = append(pods, p)
 	}
-	n.kill() // and an agent of later knows as much
+	n.kill() // the next agent knows as much
 	n.start()
 	n.must(n.collect(pods...))
 	all := n.left()
@@ -354,7 +359,8 @@ func TestCollect(t *testing.T) {
 	n.nothingLeft()
 }
 
-// A pod for which there is no address is refused with the numbers, and leaves nothing.
+// TestExhausted checks that a pod for which there is no address is refused with the numbers, and
+// leaves nothing.
 func TestExhausted(t *testing.T) {
 	n := newNode(t, "10.1.0.0/30", "fd00:1::/64")
 	a, b, c := n.pod("a"), n.pod("b"), n.pod("c")
@@ -377,7 +383,7 @@ func TestExhausted(t *testing.T) {
 	n.nothingLeft()
 }
 
-// After a start of the kernel nothing is left of what was before.
+// TestReboot checks that after a reboot nothing is left from before.
 func TestReboot(t *testing.T) {
 	n := newNode(t, "10.1.0.0/29")
 	for i := range 6 {
@@ -389,7 +395,7 @@ func TestReboot(t *testing.T) {
 		n.must(p.Close())
 	}
 	n.kill()
-	// The devices went with the kernel; here they go with the namespaces, sooner or later.
+	// On a reboot, devices are gone; here they go with the namespaces, sooner or later.
 	n.Boot = "two"
 	n.ns.Close()
 	n.ns = rig.NewNetns(t, "node after")
@@ -401,7 +407,8 @@ func TestReboot(t *testing.T) {
 	}
 }
 
-// Both ends have the MTU of the node's device with the default route, of whichever family, and the lower where there are two.
+// TestMTU checks that both ends have the MTU of the node's device with the default route, of
+// whichever family, and the lower one if there are two.
 func TestMTU(t *testing.T) {
 	n := newNode(t, "10.1.0.0/24", "fd00:1::/64")
 	for i, tt := range []struct {
@@ -433,7 +440,7 @@ func TestMTU(t *testing.T) {
 			}
 			return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst})
 		}))
-		n.restart() // an agent that runs may take ten seconds to hear of it
+		n.restart() // a running agent may take ten seconds to notice the route
 		p := n.pod(fmt.Sprintf("p%d", i))
 		n.mustAdd(p)
 		for _, end := range []struct {

@@ -1,5 +1,5 @@
-// Package podnet drives the plugin by the library that container runtimes use, in network namespaces, with the agent's half
-// in a process of its own.
+// Package podnet calls the plugin through libcni, which container runtimes use, in network
+// namespaces, with the agent's half in a process of its own.
 package podnet
 
 import (
@@ -31,7 +31,7 @@ import (
 	"fairlead.io/fairlead/test/rig"
 )
 
-// fakeName is the name under which the test's binary is a plugin.
+// fakeName is the name under which the test's binary acts as a plugin.
 const fakeName = "fairlead-test-fake"
 
 func TestMain(m *testing.M) {
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// served is what the agent's half in the child is to be.
+// served configures the agent's half in the child process.
 type served struct {
 	Dir      string
 	CIDRs    []netip.Prefix
@@ -59,20 +59,22 @@ type served struct {
 	Chained  bool
 	Cooldown time.Duration
 
-	Carry *carried              // by programs; nil for the stack alone
-	Less  int                   // than the MTU of the devices, for packets of pods
-	Big   bool                  // packets of TCP may be larger than 64 KiB
+	Carry *carried              // how programs carry packets; nil: the stack alone does
+	Less  int                   // by how much the MTU of pods is below that of the devices
+	Big   bool                  // TCP packets may be larger than 64 KiB
 	Kind  cni.Kind              // of pods' devices
-	Rates map[string]maps.Rates // that pods are kept to, by their names; nil: none is
+	Rates map[string]maps.Rates // the rates of pods, by their names; nil: the agent keeps none
 }
 
-// serve is the agent's half: it says when it is ready, heeds other rates, a line each, and ends with its input.
+// serve is the agent's half: it says when it is ready, reads other rates, one set on each line, and
+// ends with its input.
 func serve(args []string) int {
 	var s served
 	if err := json.Unmarshal([]byte(args[0]), &s); err != nil {
 		return 2
 	}
-	// Some kernels let only a parent follow a process, and the tests of crashes have another do that; others do not know the call.
+	// Some kernels let only a parent trace a process, and the crash tests have another process do
+	// that; others do not know this call.
 	_ = unix.Prctl(unix.PR_SET_PTRACER, ^uintptr(0), 0, 0, 0)
 	err := func() error {
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
@@ -147,11 +149,11 @@ func serve(args []string) int {
 	return 0
 }
 
-// program is one of ours, with what its cost is measured beside, or another's that a module of ours has; it is built once for all tests
-// that need it.
+// program is a program that is built once for all tests that need it: one of ours, with what its
+// cost is compared with, or a third party's that a module of ours depends on.
 type program struct {
 	name   string
-	module string // where it is built; "": here
+	module string // the directory in which to build it; "": here
 	pkgs   []string
 	once   sync.Once
 	dir    string
@@ -164,7 +166,8 @@ var (
 	policies = program{name: "kube-network-policies", module: "../policies", pkgs: []string{"sigs.k8s.io/kube-network-policies/cmd"}}
 )
 
-// in returns the directory of the program: this one, if it was put here, as where there is nothing to build it with.
+// in returns the directory of the program: this one if it was put here, as on machines that cannot
+// build it.
 func (p *program) in(t *testing.T) string {
 	t.Helper()
 	if path, err := filepath.Abs(p.name); err == nil {
@@ -198,21 +201,21 @@ type node struct {
 	t     *testing.T
 	ns    *rig.Netns
 	agent *rig.Process
-	whole func() *rig.Process // starts a whole agent in place of its half for pods
-	group *rig.Cgroup         // whose sockets are pointed at backends, in a kingdom
+	whole func() *rig.Process // starts a whole agent instead of the half for pods
+	group *rig.Cgroup         // in a kingdom: its sockets are pointed at backends
 	served
 	cni   *libcni.CNIConfig
 	list  *libcni.NetworkConfigList
 	cache string
 }
 
-// newNode returns a node whose agent gives out addresses of the networks.
+// newNode returns a node whose agent assigns addresses from these CIDRs.
 func newNode(t *testing.T, cidrs ...string) *node {
 	t.Helper()
 	return newNodeOf(t, func(n *node) { rig.Address(t, n.ns, "lo", "192.0.2.1/32", "2001:db8::1/128") }, cidrs...)
 }
 
-// newNodeOf prepares it before its agent starts.
+// newNodeOf is newNode with a node that is prepared before its agent starts.
 func newNodeOf(t *testing.T, prepare func(*node), cidrs ...string) *node {
 	t.Helper()
 	rig.Root(t)
@@ -230,7 +233,7 @@ func newNodeOf(t *testing.T, prepare func(*node), cidrs ...string) *node {
 	return n
 }
 
-// configure makes the network of plugins.
+// configure sets the node's network configuration: the version and the list of plugins.
 func (n *node) configure(version string, plugins ...string) {
 	n.t.Helper()
 	text := fmt.Sprintf(`{"cniVersion": %q, "name": "pods", "plugins": [%s]}`, version, strings.Join(plugins, ","))
@@ -254,7 +257,7 @@ func (n *node) start() {
 	}
 }
 
-// kill ends the agent's half as kill -9 does.
+// kill ends the agent as kill -9 does.
 func (n *node) kill() { n.agent.Kill() }
 
 func (n *node) restart() {
@@ -270,7 +273,7 @@ func (n *node) must(err error) {
 	}
 }
 
-// pod is a namespace that is attached, or is to be.
+// pod is a network namespace that is attached, or is to be.
 type pod struct {
 	*rig.Netns
 	id   string
@@ -339,7 +342,7 @@ func (n *node) mustAdd(p *pod) *current.Result {
 	return result
 }
 
-// left lists what the node has of pods: devices, routes, neighbours, used addresses, records.
+// left lists what the node has of pods: devices, routes, used addresses, records.
 func (n *node) left() []string {
 	n.t.Helper()
 	var list []string

@@ -1,6 +1,6 @@
-// Command byhand makes in the kernel what ADD makes there for a pod with an address of each family, with no agent, no record
-// and no question to anybody: what ADD costs is measured beside it. It is given the pod's network namespace, and prints how
-// many nanoseconds it took, less its start.
+// Command byhand makes in the kernel what ADD makes there for a pod with an address of each family,
+// without an agent, a record or a request. TestCost compares ADD with it. Its argument is the pod's
+// network namespace, and it prints how many nanoseconds it took, not counting its start.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 	fmt.Println(time.Since(began).Nanoseconds())
 }
 
-// device is what both ends have, and what the pod has.
+// device describes the pod's addresses and gateways, and the MAC addresses of both ends.
 type device struct {
 	addrs    []*netlink.Addr
 	gateways []net.IP
