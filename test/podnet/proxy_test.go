@@ -316,12 +316,22 @@ func (d *dockyard) own(is4 bool) string {
 }
 
 // sameAgain dials twice from the same port. The proxy closes first, so the first connection lingers
-// on its side.
+// on its side. The pod's port is free once the proxy has acknowledged that the pod closed too.
 func (d *dockyard) sameAgain(is4 bool, want string) {
 	d.t.Helper()
+	const port = 40001
 	for range 2 {
+		d.until("the port is free", func() bool {
+			return d.a.Do(func() error {
+				listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+				if err == nil {
+					err = listener.Close()
+				}
+				return err
+			}) == nil
+		})
 		d.must(d.a.Do(func() error {
-			got, err := inquireAt(nowhere[is4], 40001)
+			got, err := inquireAt(nowhere[is4], port)
 			if heard(got) != want {
 				d.t.Errorf("from the same port, told %q, %v", got, err)
 			}
