@@ -409,8 +409,8 @@ int sockmap_sweep(struct bpf_iter__sockmap *ctx)
 	return 0;
 }
 
-/* Tells how many sockets are in the map, which the kernel counts itself. It is called for each row of a map that
- * has few, and once behind them. */
+/* Reports how many sockets are in the map, as counted by the kernel. This iterator walks another map,
+ * which has few rows, and reports once, at the end. */
 SEC("iter/bpf_map_elem")
 int sockmap_count(struct bpf_iter__bpf_map_elem *ctx)
 {

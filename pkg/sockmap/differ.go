@@ -16,8 +16,9 @@ const (
 	signalled = 100 * time.Millisecond
 )
 
-// differ finds out how data that bypasses TCP behaves differently on this kernel, of the ways that are known. None of them makes a kernel unfit: how a
-// connection is read is seen before any data bypasses TCP. A program may change that later, though, so people are told.
+// differ finds out which of the known differences from TCP this kernel has for data that bypasses
+// it. None of them makes a kernel unfit, because how a connection is read is known before any of its
+// data bypasses TCP. But a program may change that later, so status and preflight list them.
 func (p *proof) differ(e *exercise) error {
 	p.differences = nil
 	for _, find := range []func(*exercise) (string, error){p.differInCount, p.differInAll, p.differInSignals} {
@@ -54,7 +55,8 @@ func (p *proof) pass(e *exercise, message []byte) error {
 	return nil
 }
 
-// differInCount asks how much there is to read (FIONREAD) while some data came by TCP and some did not.
+// differInCount asks how much there is to read (FIONREAD) while some data came by TCP and some
+// bypassed it.
 func (p *proof) differInCount(e *exercise) (string, error) {
 	message := pattern(13, 150)
 	const past = 100
@@ -97,7 +99,7 @@ func (p *proof) differInCount(e *exercise) (string, error) {
 	return fmt.Sprintf("FIONREAD says that %d bytes wait when it is %d", there, len(message)), nil
 }
 
-// differInAll reads more than there is with MSG_WAITALL.
+// differInAll reads with MSG_WAITALL, and asks for more than there is.
 func (p *proof) differInAll(e *exercise) (string, error) {
 	message := pattern(15, 100)
 	if err := p.pass(e, message); err != nil {
@@ -106,7 +108,8 @@ func (p *proof) differInAll(e *exercise) (string, error) {
 	return e.readAll(message)
 }
 
-// readAll asks for more than the message that is there, with MSG_WAITALL. TCP waits for the rest. It returns what happens if the read does not.
+// readAll asks for more than the message that is there, with MSG_WAITALL. TCP would wait for the
+// rest; if this read does not, readAll returns what happened.
 func (e exercise) readAll(message []byte) (string, error) {
 	got := make([]byte, 2*len(message))
 	limit := unix.NsecToTimeval(waitAll.Nanoseconds())
@@ -137,8 +140,8 @@ func (e exercise) readAll(message []byte) (string, error) {
 // differInSignals sends signals to a blocking read.
 func (p *proof) differInSignals(e *exercise) (string, error) { return e.readThroughSignals() }
 
-// readThroughSignals sends signals to a read that waits. TCP continues to wait afterward. It returns what happens if the read does not. The caller must have
-// locked its thread.
+// readThroughSignals sends signals to a read that waits. TCP would continue to wait; if this read
+// does not, readThroughSignals returns what happened. The caller must have locked its thread.
 func (e exercise) readThroughSignals() (found string, err error) {
 	message := pattern(16, 100)
 	over, sent := make(chan struct{}), make(chan error, 1)
@@ -194,7 +197,7 @@ func (e exercise) drain() error {
 	}
 }
 
-// waiting calls do while reads of the server block.
+// waiting calls do while a read of the server blocks.
 func (e exercise) waiting(do func() error) error {
 	if err := unix.SetNonblock(e.server, false); err != nil {
 		return fmt.Errorf("have reads wait: %w", err)

@@ -33,13 +33,13 @@ var (
 	kubeletUnit string
 )
 
-// controlPlane are the programs that kubeadm starts as pods, each from an image of its own.
+// controlPlane lists the programs that kubeadm starts as pods, each from its own image.
 func controlPlane() []string {
 	return []string{"coredns", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 }
 
-// TestKubeadm makes a cluster by kubeadm and installs the agent on it, by the commands of docs/quick-start.md: to them it adds
-// what nodes need that are namespaces of one machine, and nothing else.
+// TestKubeadm creates a cluster with kubeadm and installs the agent on it, using the commands of
+// docs/quick-start.md. It only adds what nodes need that are namespaces of one machine.
 func TestKubeadm(t *testing.T) {
 	rig.Root(t)
 	programs, err := pinned.Find(append(controlPlane(), "kubeadm", "kubectl", "kubelet")...)
@@ -60,11 +60,11 @@ func TestKubeadm(t *testing.T) {
 	k.uninstallAgent()
 }
 
-// kubeadm is a cluster that kubeadm makes of bare nodes.
+// kubeadm is a cluster that kubeadm creates from bare nodes.
 type kubeadm struct {
 	*fixture
 	programs *pinned.Set
-	guide    []string // its commands
+	guide    []string // the commands of the quick start
 	dir      string   // where these are run
 }
 
@@ -83,7 +83,7 @@ func readGuide(t *testing.T) (commands []string) {
 	return commands
 }
 
-// command returns the command of the quick start that begins so.
+// command returns the command of the quick start that starts with the given words.
 func (k *kubeadm) command(begin string) string {
 	k.t.Helper()
 	found := slices.DeleteFunc(slices.Clone(k.guide), func(command string) bool { return !strings.HasPrefix(command, begin) })
@@ -93,7 +93,7 @@ func (k *kubeadm) command(begin string) string {
 	return found[0]
 }
 
-// on runs a command as root on a node, in the directory that has what was built.
+// on runs a command as root on a node, in the directory of the build results.
 func (k *kubeadm) on(node, command string) string {
 	k.t.Helper()
 	where, err := k.Node(node)
@@ -120,7 +120,8 @@ func (k *kubeadm) shell(command string) *exec.Cmd {
 	return cmd
 }
 
-// bringPrograms has the nodes find the programs by their names, and the agent's to be tried before there is a cluster.
+// bringPrograms lets the nodes find the programs by name, among them the agent's, which is tried
+// before there is a cluster.
 func (k *kubeadm) bringPrograms() {
 	k.t.Helper()
 	k.makeImage(k.dir + "/_output/image")
@@ -163,7 +164,8 @@ func (k *kubeadm) program(name string) string {
 	return b.Path
 }
 
-// bringImages brings every node the agent's image, and those that kubeadm asks for by name. There is none of kube-proxy.
+// bringImages loads the agent's image onto every node, and the images that kubeadm asks for by
+// name. There is none of kube-proxy.
 func (k *kubeadm) bringImages() {
 	k.t.Helper()
 	of := map[string]string{}
@@ -182,7 +184,7 @@ func (k *kubeadm) bringImages() {
 	k.rig(nil, "import", "-prefix", k.Prefix, archive, k.dir+"/_output/image/fairlead.tar")
 }
 
-// start has kubeadm make the cluster. The rig knows it from then on.
+// start creates the cluster with kubeadm. From then on the rig knows it.
 func (k *kubeadm) start() {
 	k.t.Helper()
 	for _, name := range k.Names() {
@@ -196,13 +198,13 @@ func (k *kubeadm) start() {
 	}
 }
 
-// flags returns what kubeadm has to be told about a node that is namespaces.
+// flags returns the flags that kubeadm needs for a node that consists of namespaces.
 func (k *kubeadm) flags(name string) string {
 	return " --patches=" + k.dir + "/" + name + " --ignore-preflight-errors=SystemVerification"
 }
 
-// layOut gives a node what a machine has before kubeadm comes: a resolver, without which CoreDNS does not start, although
-// nobody answers there; and somebody who starts the kubelet.
+// layOut gives a node what a machine has before kubeadm runs: a resolver, without which CoreDNS does
+// not start (nobody answers there), and a service that starts the kubelet.
 func (k *kubeadm) layOut(name string) {
 	k.t.Helper()
 	patch, err := node.KubeletPatch("/" + filepath.Base(k.Cgroup(name)))
@@ -233,10 +235,10 @@ func (k *kubeadm) layOut(name string) {
 	go func() { _ = kubelet.Wait() }() // it ends with the node
 }
 
-// installAgent has helm install the agent, and waits until all of the cluster works.
+// installAgent installs the agent with helm, and waits until the whole cluster works.
 func (k *kubeadm) installAgent() {
 	k.t.Helper()
-	k.await("the nodes are there, and pods have no network", func() error { // kubeadm does not wait for the kubelet to tell of its node
+	k.await("the nodes are there, and pods have no network", func() error { // kubeadm does not wait until the kubelet has registered its node
 		states, err := k.ask("get", "nodes", `--output=jsonpath={.items[*].status.conditions[?(@.type=="Ready")].reason}`)
 		if err == nil && states != "KubeletNotReady KubeletNotReady" {
 			err = fmt.Errorf("they are %q", states)
@@ -252,7 +254,7 @@ func (k *kubeadm) installAgent() {
 	k.mustAsk("wait", "--for=condition=Ready", "pod/client", "pod/client2", waitFlag)
 }
 
-// check goes through what the quick start says that works now.
+// check verifies everything that works now according to the quick start.
 func (k *kubeadm) check() {
 	k.t.Helper()
 	k.on("node1", "kubectl get nodes,pods -A -o wide")
@@ -287,8 +289,8 @@ func (k *kubeadm) names(which ...string) []string {
 	return strings.Fields(strings.ReplaceAll(k.mustAsk(append([]string{"get", "pods", "--output=name"}, which...)...), "pod/", ""))
 }
 
-// requireAll asks until all servers have answered. Each is as likely as any other, so that one is left out by a hundred questions
-// says that it cannot be reached.
+// requireAll asks until all servers have answered. All are equally likely, so a server that has not
+// answered any of a hundred requests cannot be reached.
 func (k *kubeadm) requireAll(servers []string, who string, ask func() []string) {
 	k.t.Helper()
 	left := slices.Clone(servers)
@@ -306,7 +308,7 @@ func (k *kubeadm) requireAll(servers []string, who string, ask func() []string) 
 	k.t.Fatalf("%s has had no answer of %q", who, left)
 }
 
-// outside asks as a machine that is outside the cluster.
+// outside sends requests as a machine outside the cluster.
 func (k *kubeadm) outside(url string) string {
 	k.t.Helper()
 	client := http.Client{Transport: &http.Transport{
@@ -331,7 +333,7 @@ func (k *kubeadm) outside(url string) string {
 	return string(text)
 }
 
-// uninstallAgent removes the agent, from the node of the control plane too.
+// uninstallAgent removes the agent, also from the control plane's node.
 func (k *kubeadm) uninstallAgent() {
 	k.t.Helper()
 	chart := "_output/image/fairlead-chart.tgz"
