@@ -153,7 +153,7 @@ func (n *Node) interrupts(found []devices.Device) Line {
 	}
 	switch {
 	case len(heaped) > 0:
-		return Line{check, Warn, strings.Join(heaped, "; "), "spread them over the processors (/proc/irq/N/smp_affinity_list, or irqbalance)"}
+		return Line{check, Warn, strings.Join(heaped, "; "), "spread them over the processors (/proc/irq/N/smp_affinity_list)"}
 	case len(spread) > 0:
 		return Line{check, OK, strings.Join(spread, "; "), ""}
 	}

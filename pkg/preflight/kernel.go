@@ -137,8 +137,11 @@ func (n *Node) preemption() Line {
 	switch {
 	case slices.Contains(words, "PREEMPT_RT"):
 		return Line{check, Warn, "a real-time kernel, which trades throughput for predictability", "boot one that is not, unless something here needs it"}
-	case model == "full" || model == "" && slices.Contains(words, "PREEMPT"):
+	case model == "full":
 		return Line{check, Warn, "full", cure}
+	case model == "" && slices.Contains(words, "PREEMPT"):
+		return Line{check, Warn, "full by the kernel's build, or lazy, which such a kernel does not tell apart",
+			"use a kernel with CONFIG_PREEMPT_DYNAMIC, and boot it with preempt=none or preempt=lazy"}
 	case model != "":
 		return Line{check, OK, model, ""}
 	case slices.Contains(words, "PREEMPT_DYNAMIC"):

@@ -3,6 +3,7 @@ package preflight
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"strconv"
 	"strings"
@@ -71,8 +72,12 @@ func (n *Node) memoryLimit() (least uint64, where string) {
 			continue
 		}
 		// Cleaned as an absolute path, it cannot lead out of the tree.
-		for at = path.Clean("/" + at); ; at = path.Dir(at) {
-			for _, tree := range []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} {
+		at = path.Clean("/" + at)
+		if at == "/" {
+			at = n.ownCgroup()
+		}
+		for ; ; at = path.Dir(at) {
+			for _, tree := range cgroupTrees() {
 				file := path.Join(tree, at, "memory.max")
 				limit, err := strconv.ParseUint(first(n.read(file)), 10, 64)
 				if err == nil && (where == "" || limit < least) {
@@ -85,4 +90,39 @@ func (n *Node) memoryLimit() (least uint64, where string) {
 		}
 	}
 	return least, where
+}
+
+// cgroupTrees returns where the tree of cgroup2 may be mounted.
+func cgroupTrees() []string { return []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} }
+
+// ownCgroup returns the path of this process's cgroup in the tree. A container usually sees its own
+// cgroup as the root, while the chart mounts the node's whole tree. The processes that a cgroup
+// lists have the numbers that they have here.
+func (n *Node) ownCgroup() string {
+	pid, _, _ := strings.Cut(first(n.read("proc/self/stat")), " ")
+	for _, tree := range cgroupTrees() {
+		if at, ok := n.findProcess(pid, tree, "/"); ok {
+			return at
+		}
+	}
+	return "/"
+}
+
+// findProcess returns the cgroup below one of a tree, or that one itself, that lists a process.
+func (n *Node) findProcess(pid, tree, below string) (at string, ok bool) {
+	dir := path.Join(tree, below)
+	for listed := range strings.Lines(first(n.read(dir + "/cgroup.procs"))) {
+		if strings.TrimSpace(listed) == pid {
+			return below, true
+		}
+	}
+	entries, _ := os.ReadDir(n.path(dir)) // a cgroup may end at any time
+	for _, e := range entries {
+		if e.IsDir() {
+			if at, ok = n.findProcess(pid, tree, path.Join(below, e.Name())); ok {
+				return at, true
+			}
+		}
+	}
+	return "", false
 }

@@ -55,7 +55,7 @@ func (n *Node) kubeProxy() Line {
 	}
 	switch {
 	case len(found) > 0:
-		return Line{check, Warn, strings.Join(found, ", ") + listed("; not checked: ", unseen), "delete its DaemonSet, then run \"kube-proxy --cleanup\" on every node; " +
+		return Line{check, Warn, strings.Join(found, ", ") + listed("; not checked: ", unseen), "delete its DaemonSet; once the connections that its rules translate have ended, run \"kube-proxy --cleanup\" on every node; " +
 			"until then its rules get whatever fairlead does not handle first"}
 	case len(unseen) > 0:
 		return Line{check, Unknown, "none found" + listed("; not checked: ", unseen), "run the command as root, on the node"}
