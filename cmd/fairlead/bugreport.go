@@ -33,11 +33,12 @@ func newBugreportCommand(inv *invocation) *cobra.Command {
 		Use:   "bugreport",
 		Short: "Collect everything known about this node in a file to share",
 		Long: `Collect everything known about this node in a tar.gz file to share: the output of the commands (status, config,
-preflight, sockmap list, maps, flows, drops, addresses of pods, verify), the agent's metrics and goroutines, pins, links
-and programs, devices, addresses, routes, rules, neighbors and qdiscs, kernel settings and counters, and lines of the
-agent's log. It also works without an agent. Whatever cannot be collected is listed in the bundle with the reason; the
-rest is still there. The bundle is limited to 24 MiB before compression, 4 MiB per part, and about a minute and a half.
-Longer parts are cut, as noted in manifest.json. With --mode=accelerate-only, parts about Services are left out.
+preflight, sockmap list, maps, flows, drops, addresses and rates of pods, verify), the agent's metrics and goroutines,
+pins, links and programs, devices, addresses, routes, rules, neighbors and qdiscs, kernel settings and counters, and
+lines of the kernel's log. It also works without an agent. Whatever cannot be collected is listed in the bundle with the
+reason; the rest is still there. The bundle is limited to 24 MiB before compression, 4 MiB per part, and about a minute
+and a half. Longer parts are cut, as noted in manifest.json. With --mode=accelerate-only, parts about Services are left
+out.
 
 The bundle has no tokens, keys, certificates, passwords, environment variables or contents of CNI configurations.
 Anything that looks like one is removed everywhere, and so are --hash-seed, the service account's token, and the values
@@ -174,7 +175,7 @@ func (e *env) commandParts(acceleratesOnly bool) []bugreport.Part {
 		return parts
 	}
 	parts = append(parts, e.part("drops.txt", "drops"), e.part("verify.txt", "verify"), e.part("services.txt", "service", "list"),
-		e.part("addresses-of-pods.txt", "ipam", "list"), e.part("maps/list.txt", "map", "list"))
+		e.part("addresses-of-pods.txt", "ipam", "list"), e.part("rates.txt", "bandwidth", "list"), e.part("maps/list.txt", "map", "list"))
 	for _, name := range observe.DumpNames() {
 		parts = append(parts, e.part("maps/"+name+".txt", "map", "dump", name))
 	}

@@ -161,7 +161,7 @@ func TestBugreportOfAccelerateOnly(t *testing.T) {
 			t.Errorf("%v: %+v, %q", args, got.code, files)
 		}
 		for name := range files {
-			for _, of := range []string{"maps/", "drops.", "verify.", "services.", "addresses-of-pods."} {
+			for _, of := range []string{"maps/", "drops.", "verify.", "services.", "addresses-of-pods.", "rates."} {
 				if strings.HasPrefix(name, of) {
 					t.Errorf("%v: there is %s", args, name)
 				}

@@ -24,7 +24,7 @@ func conntrackOptions() []Option {
 			Name: "conntrack-max", check: flowsOrEmpty,
 			Shown: "32768 per processor, at least 131072, but no more than fit into a sixteenth of the memory",
 			Usage: "maximum number of flows from outside to remember, rounded up to a power of two. Memory is used only for flows that exist, about " +
-				"450 bytes each",
+				"512 bytes each",
 			field: func(c *Config) *string { return &c.Conntrack.Max },
 		},
 		{

@@ -24,6 +24,7 @@ spec:
 // bridge plugin, on a cluster whose pods already send each other requests. The agents have only the
 // rights that the chart grants in this mode.
 func TestAcceleration(t *testing.T) {
+	const metricsPort = "19249" // kube-proxy has the usual one
 	dir := t.TempDir()
 	f := newFixture(t, "-family", *family, "-cni", "bridge", "-proxy", "nftables")
 	f.bridged = true
@@ -51,7 +52,7 @@ func TestAcceleration(t *testing.T) {
 	}
 	run("nothing", func() {})
 	run("install", func() {
-		f.install(dir, "-set", "mode=accelerate-only")
+		f.install(dir, "-set", "mode=accelerate-only", "-set", "metrics.address=:"+metricsPort)
 		f.awaitPastTCP("node1")
 	})
 	run("upgrade", func() {
@@ -59,6 +60,7 @@ func TestAcceleration(t *testing.T) {
 		f.agents()
 		f.awaitPastTCP("node1")
 	})
+	run("Prometheus", func() { f.seen(metricsPort, pastTCP.MatchString, 12) })
 	run("uninstall", func() {
 		f.helm("upgrade", "--namespace=kube-system", "--reuse-values", "--set=cleanup=true", "--wait", "--wait-for-jobs", "--timeout=3m", "fairlead", "charts/fairlead")
 		f.helm("uninstall", "--namespace=kube-system", "--wait", "fairlead")

@@ -27,7 +27,7 @@ import (
 
 var (
 	//go:embed kubeadm.yaml
-	kubeadmWorkload string
+	nearClient string
 
 	//go:embed kubelet.sh
 	kubeletUnit string
@@ -121,9 +121,16 @@ func (k *kubeadm) shell(command string) *exec.Cmd {
 }
 
 // bringPrograms lets the nodes find the programs by name, among them the agent's, which is tried
-// before there is a cluster.
+// before there is a cluster, and the manifests of docs.
 func (k *kubeadm) bringPrograms() {
 	k.t.Helper()
+	docs, err := filepath.Abs(root + "/docs")
+	if err == nil {
+		err = os.Symlink(docs, k.dir+"/docs")
+	}
+	if err != nil {
+		k.t.Fatal(err)
+	}
 	k.makeImage(k.dir + "/_output/image")
 	for _, args := range [][]string{
 		{"build", "-o", k.dir + "/fairlead", "./cmd/fairlead"},
@@ -249,9 +256,10 @@ func (k *kubeadm) installAgent() {
 	k.on("node1", k.command("kubectl -n kube-system rollout status")+" "+waitFlag)
 	k.mustAsk("wait", "--for=condition=Ready", "nodes", "--all", waitFlag)
 	k.mustAsk("--namespace=kube-system", "rollout", "status", "deployment/coredns", waitFlag)
-	k.apply(kubeadmWorkload)
+	k.on("node1", k.command("kubectl apply"))
+	k.apply(nearClient)
 	k.mustAsk("rollout", "status", "daemonset/web", waitFlag)
-	k.mustAsk("wait", "--for=condition=Ready", "pod/client", "pod/client2", waitFlag)
+	k.mustAsk("wait", "--for=condition=Ready", "pod/client", "pod/client1", waitFlag)
 }
 
 // check verifies everything that works now according to the quick start.
@@ -268,7 +276,7 @@ func (k *kubeadm) check() {
 	}
 	servers := k.names("--selector=app=web")
 	ask := k.command("kubectl exec client ")
-	for _, client := range []string{"client", "client2"} {
+	for _, client := range []string{"client", "client1"} {
 		k.requireAll(servers, client, func() []string {
 			return strings.Fields(k.on("node1", strings.Replace(ask, "exec client ", "exec "+client+" ", 1)))
 		})

@@ -30,9 +30,9 @@ type prometheus struct {
 	log    bytes.Buffer // to be read only after ended is closed
 }
 
-// startPrometheus starts Prometheus where it can reach the nodes. It scrapes every second to keep
-// the test short.
-func (f *fixture) startPrometheus() *prometheus {
+// startPrometheus starts Prometheus where it can reach the agents, at a port of their nodes. It
+// scrapes every second to keep the test short.
+func (f *fixture) startPrometheus(port string) *prometheus {
 	f.t.Helper()
 	alerts, err := filepath.Abs(filepath.Join(root, "charts/fairlead/alerts.yaml"))
 	if err != nil {
@@ -40,7 +40,7 @@ func (f *fixture) startPrometheus() *prometheus {
 	}
 	config := "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [" + alerts + "]\nscrape_configs:\n- job_name: fairlead\n  static_configs:\n"
 	for i, name := range f.Names() {
-		at := net.JoinHostPort(f.Family.Node(i + 1)[0].Addr().String(), "10249")
+		at := net.JoinHostPort(f.Family.Node(i + 1)[0].Addr().String(), port)
 		config += fmt.Sprintf("  - {targets: [%q], labels: {node: %s}}\n", at, name)
 	}
 	dir := f.t.TempDir()
@@ -112,14 +112,17 @@ func (p *prometheus) nodes(expr string) (series int, nodes []string, err error) 
 	return len(data.Result), slices.Compact(nodes), nil
 }
 
-// optional matches metrics that do not exist by default: those of pods with a bandwidth limit, as
-// agents are degraded without a queueing discipline for such pods, on kernels without fq; and those
-// of connections that bypass TCP, a feature that is off.
-var optional = regexp.MustCompile(`fairlead_(bandwidth|sockmap)_`)
+// Two kinds of metrics exist only with a feature that is off by default: those of connections that
+// bypass TCP, and those of pods with a bandwidth limit. The latter are left to the tests of the pod
+// network, which run on kernels with fq; without fq, agents are degraded.
+var (
+	pastTCP  = regexp.MustCompile(`fairlead_sockmap_`)
+	optional = regexp.MustCompile(`fairlead_(bandwidth|sockmap)_`)
+)
 
-// expressions returns the expressions of the chart's dashboard for all nodes, without those of
-// optional metrics.
-func (f *fixture) expressions() (list []string) {
+// expressions returns the expressions of the chart's dashboard for all nodes, as far as they are
+// asked for.
+func (f *fixture) expressions(asked func(expr string) bool) (list []string) {
 	f.t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "charts/fairlead/dashboard.json"))
 	if err != nil {
@@ -137,7 +140,7 @@ func (f *fixture) expressions() (list []string) {
 	walk = func(panels []panel) {
 		for _, p := range panels {
 			for _, t := range p.Targets {
-				if !optional.MatchString(t.Expr) {
+				if asked(t.Expr) {
 					list = append(list, strings.ReplaceAll(t.Expr, "$instance", ".*"))
 				}
 			}
@@ -148,12 +151,12 @@ func (f *fixture) expressions() (list []string) {
 	return list
 }
 
-// seen has Prometheus scrape the agents, and checks that everything on the dashboard has data from
-// each node and that no alert is pending or firing.
-func (f *fixture) seen() {
-	p, expressions := f.startPrometheus(), f.expressions()
+// seen has Prometheus scrape the agents at a port, and checks that the expressions asked for, with at least as
+// many metrics, have data from each node, and that no alert is pending or firing.
+func (f *fixture) seen(port string, asked func(expr string) bool, metrics int) {
+	p, expressions := f.startPrometheus(port), f.expressions(asked)
 	names := slices.Compact(slices.Sorted(slices.Values(regexp.MustCompile(`\bfairlead_\w+`).FindAllString(strings.Join(expressions, " "), -1))))
-	if len(names) < 50 {
+	if len(names) < metrics {
 		f.t.Errorf("the dashboard shows only %d metrics", len(names))
 	}
 	// Every metric is needed twice, since a rate takes two samples. The agents take up to a minute
