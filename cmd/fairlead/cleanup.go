@@ -32,6 +32,8 @@ type removal struct {
 	Maps  []string `json:"maps"`
 	// HandedOver is how many connections netfilter has taken over.
 	HandedOver int `json:"handedOver"`
+	// Taken is how many it has not, because it had given their ports to other connections.
+	Taken int `json:"taken"`
 	// Lost is how many connections could not be handed over, and LostKinds says which kinds they
 	// are.
 	Lost      int    `json:"lost"`
@@ -158,7 +160,7 @@ func (r *removal) removeDatapath(cfg *config.Config) (stays, err error) {
 	if err != nil {
 		return stays, err
 	}
-	r.HandedOver, stays = over.Connections, errors.Join(stays, over.Left)
+	r.HandedOver, r.Taken, stays = over.Connections, over.Taken, errors.Join(stays, over.Left)
 	r.Routes, err = fabric.Remove()
 	return stays, err
 }
@@ -254,6 +256,9 @@ func pinnedNames(root string) (*removal, error) {
 func (r *removal) write(w io.Writer) error {
 	if r.HandedOver > 0 {
 		fmt.Fprintf(w, "netfilter goes on with %d connections\n", r.HandedOver)
+	}
+	if r.Taken > 0 {
+		fmt.Fprintf(w, "%d connections may be reset: netfilter has given their ports to others meanwhile\n", r.Taken)
 	}
 	if r.Lost > 0 {
 		fmt.Fprintf(w, "%s cannot be handed over and will break; --drain waits for them to end\n", r.LostKinds)

@@ -314,26 +314,14 @@ func (w *formerRows) dropFlow(flow maps.Flow) error {
 	return nil
 }
 
-// writeFlow writes the rows of a flow unless they exist: then the flow is known already. It writes
-// the row of the reply first, since the other is of no use without it. If one side has closed, it
-// is not known which, so both rows are marked.
+// writeFlow writes the rows of a flow unless they exist: then the flow is known already. If one side
+// has closed, it is not known which, so both rows are marked.
 func (w *formerRows) writeFlow(flow maps.Flow, ending bool) error {
-	there := maps.FlowRow{
-		Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport,
-		Seen: w.now, State: maps.FlowOpen, Flags: maps.FlowStack,
-	}
+	state := maps.FlowOpen
 	if ending {
-		there.State = maps.FlowClosing
+		state = maps.FlowClosing
 	}
-	reply := maps.BackOf(flow, &there)
-	back := there
-	back.Saddr, back.Daddr, back.Sport, back.Dport = reply.Saddr, reply.Daddr, reply.Sport, reply.Dport
-	back.Flags |= maps.FlowReply
-	for _, r := range []struct {
-		key maps.Flow
-		row maps.FlowRow
-	}{{reply, back}, {flow, there}} {
-		r.row.Seal = seal.Of(r.key, r.row)
+	for _, r := range stackRows(flow, w.now, state) {
 		if err := w.d.maps.Ct.Update(&r.key, &r.row, ebpf.UpdateNoExist); errors.Is(err, ebpf.ErrKeyExist) {
 			return nil
 		} else if err != nil {
@@ -341,4 +329,27 @@ func (w *formerRows) writeFlow(flow maps.Flow, ending bool) error {
 		}
 	}
 	return nil
+}
+
+// stackRow is a row that makes the programs pass packets unchanged.
+type stackRow struct {
+	key maps.Flow
+	row maps.FlowRow
+}
+
+// stackRows returns the rows of a flow that the stack translates: first that of its replies, since
+// the other is of no use without it.
+func stackRows(flow maps.Flow, now uint32, state uint8) [2]stackRow {
+	there := maps.FlowRow{
+		Saddr: flow.Saddr, Daddr: flow.Daddr, Sport: flow.Sport, Dport: flow.Dport, Seen: now, State: state, Flags: maps.FlowStack,
+	}
+	reply := maps.BackOf(flow, &there)
+	back := there
+	back.Saddr, back.Daddr, back.Sport, back.Dport = reply.Saddr, reply.Daddr, reply.Sport, reply.Dport
+	back.Flags |= maps.FlowReply
+	rows := [2]stackRow{{reply, back}, {flow, there}}
+	for i := range rows {
+		rows[i].row.Seal = seal.Of(rows[i].key, rows[i].row)
+	}
+	return rows
 }

@@ -18,17 +18,26 @@ import (
 // more.
 type HandedOver struct {
 	Connections int
+	Taken       int // not those whose port netfilter had given to another connection
 	Left        error
 }
+
+// rounds is how often at most to hand over what there is before the frontends are closed. Others
+// begin meanwhile; few is when not to go on.
+const rounds, few = 4, 10
 
 // shaking is how long to wait for handshakes that the programs still carry: enough to resend one
 // lost packet.
 const shaking = 1500 * time.Millisecond
 
+// together is how many flows are handed over together. Their packets are dropped meanwhile.
+const together = 128
+
 // handover writes the connections that the programs translate into netfilter's records, for the
 // rules of a proxy that serves from then on. It is the reverse of former.
 type handover struct {
 	records *netfilter.Writer
+	barrier *maps.Barrier
 	maps    *maps.Maps
 	growing *ebpf.Map // the map that flows are moving to, if any
 	buffer  maps.FlowBuffer
@@ -38,19 +47,16 @@ type handover struct {
 	taken   int // those that netfilter did not accept
 }
 
-// handOver makes the stack continue the connections in the maps pinned in dir. From then on the
-// programs take no new ones.
+// handOver makes the stack continue the connections in the maps pinned in dir, while the programs
+// are still attached. In the end the programs take no new ones.
 func handOver(dir string) HandedOver {
 	h, err := newHandover(dir)
 	if h == nil {
 		return HandedOver{Left: err}
 	}
 	defer h.close()
-	err = errors.Join(closeFrontends(h.maps), h.awaitHandshakes(), h.give())
-	if h.taken > 0 {
-		err = errors.Join(err, fmt.Errorf("%d connections from outside may be reset: %w", h.taken, netfilter.ErrTaken))
-	}
-	return HandedOver{h.given, err}
+	err = errors.Join(h.giveMost(), closeFrontends(h.maps), h.awaitHandshakes(), h.give())
+	return HandedOver{h.given, h.taken, err}
 }
 
 // newHandover opens what is pinned in dir. It returns nil if nothing is, or if the kernel does not
@@ -61,7 +67,10 @@ func newHandover(dir string) (*handover, error) {
 		return nil, err
 	}
 	h := &handover{records: records}
-	if h.tick, err = MeasureTick(); err == nil {
+	if h.barrier, err = maps.NewBarrier(); err == nil {
+		h.tick, err = MeasureTick()
+	}
+	if err == nil {
 		h.now, err = h.tick.Now()
 	}
 	if err != nil {
@@ -83,6 +92,9 @@ func newHandover(dir string) (*handover, error) {
 
 func (h *handover) close() {
 	h.records.Close()
+	if h.barrier != nil {
+		h.barrier.Close()
+	}
 	if h.growing != nil {
 		h.growing.Close()
 	}
@@ -105,6 +117,19 @@ func (h *handover) awaitHandshakes() error {
 			return nil
 		})
 		if err != nil || !half {
+			return err
+		}
+	}
+	return nil
+}
+
+// giveMost hands over all flows but those that begin meanwhile. Once the frontends are closed, the
+// other proxy's rules give clients ports of the same node, and netfilter has to know by then which
+// are taken.
+func (h *handover) giveMost() error {
+	for range rounds {
+		before := h.given
+		if err := h.give(); err != nil || h.given-before <= few {
 			return err
 		}
 	}
@@ -134,16 +159,47 @@ func (h *handover) giveAll(m *ebpf.Map, proto uint8) error {
 		return nil
 	}
 	return maps.EachFlow(m, &h.buffer, func(keys []maps.Flow, rows []maps.FlowRow) error {
-		for i := range keys {
-			if keys[i].Proto != proto {
-				continue
-			}
-			if err := h.giveOne(m, keys[i], &rows[i]); err != nil {
+		for len(keys) > 0 {
+			n := min(len(keys), together)
+			if err := h.giveSome(m, proto, keys[:n], rows[:n]); err != nil {
 				return fmt.Errorf("connections from outside may be reset: %w", err)
 			}
+			keys, rows = keys[n:], rows[n:]
 		}
 		return nil
 	})
+}
+
+// giveSome hands over those of some flows that are translated and not over. In between it waits
+// until all packets that the programs have translated are past netfilter.
+func (h *handover) giveSome(m *ebpf.Map, proto uint8, keys []maps.Flow, rows []maps.FlowRow) error {
+	var stopped []int
+	for i, key := range keys {
+		row := &rows[i]
+		if key.Proto != proto || row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) || isFormers(key, row) {
+			continue
+		}
+		back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))
+		if err == nil && h.isOver(proto, row, &back, ok) {
+			continue
+		}
+		if err = errors.Join(err, stop(m, maps.BackOf(key, row), back, ok), stop(m, key, *row, true)); err != nil {
+			return err
+		}
+		stopped = append(stopped, i)
+	}
+	if len(stopped) == 0 {
+		return nil
+	}
+	if err := h.barrier.Wait(); err != nil {
+		return err
+	}
+	for _, i := range stopped {
+		if err := h.giveOne(keys[i], &rows[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stop makes the programs drop further packets of a flow. A packet that reaches the stack already
@@ -160,31 +216,40 @@ func stop(m *ebpf.Map, key maps.Flow, row maps.FlowRow, is bool) error {
 	return nil
 }
 
-// giveOne hands a flow over if it is translated and not over.
-func (h *handover) giveOne(m *ebpf.Map, key maps.Flow, row *maps.FlowRow) error {
+// giveOne hands over a flow whose packets the programs drop.
+func (h *handover) giveOne(key maps.Flow, row *maps.FlowRow) error {
 	to := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
-	if row.Flags&maps.FlowReply != 0 || row.Seal != seal.Of(key, *row) || isFormers(key, row) {
-		return nil
-	}
-	back, ok, err := maps.LookupFlow(m, maps.BackOf(key, row))
-	if err != nil || h.isOver(key.Proto, row, &back, ok) {
-		return err
-	}
-	if err := errors.Join(stop(m, maps.BackOf(key, row), back, ok), stop(m, key, *row, true)); err != nil {
-		return err
-	}
-	err = h.records.Add(netfilter.Connection{
+	err := h.records.Add(netfilter.Connection{
 		Client: maps.FlowSource(key), Dialled: maps.FlowDestination(key), Seen: maps.FlowSource(to), Server: maps.FlowDestination(to),
 		Proto: key.Proto, Answered: true, Lasting: row.State >= maps.FlowOpen,
 	})
 	switch {
 	case err == nil:
 		h.given++
+		return h.pass(key, row)
 	case errors.Is(err, netfilter.ErrTaken):
-		h.taken++
+		if key.Proto == unix.IPPROTO_TCP || row.State >= maps.FlowOpen {
+			h.taken++
+		} // a question that is answered already can just as well have been the last
 		return nil
 	}
 	return err
+}
+
+// pass makes the programs pass a flow to the stack, as long as they are there. If there is no room
+// for its rows, its packets are dropped until then.
+func (h *handover) pass(key maps.Flow, row *maps.FlowRow) error {
+	seen := maps.Flow{Saddr: row.Saddr, Daddr: row.Daddr, Sport: row.Sport, Dport: row.Dport, Proto: key.Proto}
+	for _, flow := range []maps.Flow{seen, key} {
+		for _, r := range stackRows(flow, h.now, maps.FlowOpen) {
+			if err := h.maps.Ct.Update(&r.key, &r.row, ebpf.UpdateAny); errors.Is(err, unix.E2BIG) {
+				return nil
+			} else if err != nil {
+				return fmt.Errorf("write flow of %s: %w", maps.FlowSource(flow), err)
+			}
+		}
+	}
+	return nil
 }
 
 // isOver reports whether a flow need not be continued. There may be no agent to delete UDP flows

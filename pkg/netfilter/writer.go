@@ -80,22 +80,24 @@ var (
 	ErrTaken = errors.New("netfilter has another connection with the same port")
 )
 
-// tries is how often Add tries to add a record. A packet may arrive in between, and the stack makes
-// a record of it that is in the way.
-const tries = 3
+// tries is how often Add tries to add a record. After the first time it removes what is in the way.
+// A packet may arrive in between, of which the stack makes another such record.
+const tries = 4
 
 // Add adds an established connection, or a UDP exchange that was answered.
 func (w *Writer) Add(c Connection) (err error) {
 	if w.room == 0 {
 		return ErrFull
 	}
-	for range tries {
-		// The stack tracks packets that pass it translated as a connection of their own, and may
-		// know an earlier connection of the client's port.
-		err = errors.Join(w.remove(c.Proto, c.Seen, c.Server), w.remove(c.Proto, c.Client, c.Dialled))
-		if err == nil {
-			_, err = w.do(family(c.Client), nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, w.record(c))
+	for n := range tries {
+		if n > 0 {
+			// The stack tracks packets that pass it translated as a connection of their own, and may
+			// know an earlier connection of the client's port.
+			if err = errors.Join(w.remove(c.Proto, c.Seen, c.Server), w.remove(c.Proto, c.Client, c.Dialled), w.removeBegun(c.Proto, c.Server, c.Seen)); err != nil {
+				break
+			}
 		}
+		_, err = w.do(family(c.Client), nl.IPCTNL_MSG_CT_NEW, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, w.record(c))
 		if !errors.Is(err, unix.EEXIST) {
 			break
 		}
@@ -117,6 +119,22 @@ func (w *Writer) remove(proto uint8, sender, receiver netip.AddrPort) error {
 	_, err := w.do(family(sender), nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, []*nl.RtAttr{tupleOf(nl.CTA_TUPLE_ORIG, proto, sender, receiver)})
 	if errors.Is(err, unix.ENOENT) {
 		return nil
+	}
+	return err
+}
+
+// removeBegun removes the record of these packets if the stack took the first of them, which the
+// server sent, for the beginning of a connection: it may have translated that as it does what pods
+// send to others.
+func (w *Writer) removeBegun(proto uint8, sender, receiver netip.AddrPort) error {
+	found, err := w.do(family(sender), nl.IPCTNL_MSG_CT_GET, unix.NLM_F_ACK, []*nl.RtAttr{tupleOf(nl.CTA_TUPLE_ORIG, proto, sender, receiver)})
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	for _, msg := range found {
+		if from, to, _, ok := parseTuple(attribute(msg[min(nl.SizeofNfgenmsg, len(msg)):], nl.CTA_TUPLE_ORIG)); ok && from == sender && to == receiver {
+			return errors.Join(err, w.remove(proto, sender, receiver))
+		}
 	}
 	return err
 }

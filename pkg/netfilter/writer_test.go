@@ -113,8 +113,14 @@ func TestAdd(t *testing.T) {
 	if err := w.Add(before); err != nil {
 		t.Fatal(err)
 	}
-	want := map[Connection]bool{both: true, server: true, passed: true, stream: true, answer: true}
-	if diff := cmp.Diff(want, added(t, n, w, both, server, passed, stream, answer), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+	// It has seen a packet of the server first, and masqueraded it.
+	begun := both
+	begun.Client, begun.Seen = at("192.0.2.9:40002"), at("192.0.2.9:40002")
+	if err := w.Add(Connection{Client: begun.Server, Dialled: begun.Seen, Seen: at("192.0.2.1:50000"), Server: begun.Seen, Proto: unix.IPPROTO_TCP}); err != nil {
+		t.Fatal(err)
+	}
+	want := map[Connection]bool{both: true, server: true, passed: true, begun: true, stream: true, answer: true}
+	if diff := cmp.Diff(want, added(t, n, w, both, server, passed, begun, stream, answer), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("records (-want +got):\n%s", diff)
 	}
 	// Add a connection that exists, and one that the server cannot tell from it.
