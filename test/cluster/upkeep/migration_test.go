@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/test/apiserver/pinned"
 	"fairlead.io/fairlead/test/cluster/place"
 )
@@ -64,6 +65,7 @@ func TestMigration(t *testing.T) {
 	run("kube-proxy ends", f.endProxies)
 	requests.stop() // netfilter translates the connections that they hold
 	requests = nil
+	f.awaitFormers()
 	run("without its rules", func() {
 		requests = f.startSources()
 		f.removeRules()
@@ -88,9 +90,12 @@ func (f *fixture) clean(is bool) {
 		text := f.mustAsk("--namespace=kube-system", "logs", job)
 		first, _, _ := strings.Cut(text, "\n")
 		if !strings.Contains(first, "netfilter goes on with") {
-			f.t.Errorf("%s hands no connection over to netfilter:\n%s", job, text)
+			earlier := f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=batch.kubernetes.io/job-name="+strings.TrimPrefix(job, "job.batch/"),
+				"--output=jsonpath={.items[*].status.containerStatuses[*].lastState.terminated.message}")
+			f.t.Errorf("%s hands no connection over to netfilter:\n%s\nbefore that:\n%s", job, text, earlier)
 		}
-		f.t.Log(first)
+		told, _, _ := strings.Cut(text, "removed ")
+		f.t.Log(told)
 	}
 }
 
@@ -273,6 +278,29 @@ func (f *fixture) endProxies() {
 				err = errors.New(text)
 			}
 			return err
+		})
+	}
+}
+
+// awaitFormers waits until the agents leave no more UDP to netfilter. A client would meet that again
+// if it got the port of an earlier one.
+func (f *fixture) awaitFormers() {
+	f.t.Helper()
+	for _, pod := range strings.Fields(f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=app.kubernetes.io/name=fairlead", "--output=name")) {
+		f.await("netfilter translates no UDP from outside", func() error {
+			text, err := f.ask("--namespace=kube-system", "exec", pod, "--container=agent", "--", "/fairlead", "conntrack", "list", "--output=json")
+			if err != nil {
+				return err
+			}
+			var flows []observe.Flow
+			if err := json.Unmarshal([]byte(text), &flows); err != nil {
+				return err
+			}
+			flows = slices.DeleteFunc(flows, func(flow observe.Flow) bool { return flow.Protocol != "udp" || flow.Backend != flow.Frontend })
+			if len(flows) > 0 {
+				return fmt.Errorf("%s has %d flows, such as %+v", pod, len(flows), flows[0])
+			}
+			return nil
 		})
 	}
 }
