@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -48,7 +47,7 @@ func newRoadstead(t *testing.T) *roadstead {
 	prove()
 	h.whole = func() *rig.Process {
 		args := append(append([]string{fairlead, "agent", "--source=" + h.files, "--node-name=node-a", "--cni-cache=" + h.cache, "--log-level=warn",
-			"--ready-address=127.0.0.1:10247", "--metrics-address=127.0.0.1:10247"}, own...), h.flags...)
+			"--ready-address=" + metricsAddress, "--metrics-address=" + metricsAddress}, own...), h.flags...)
 		return rig.NewChild(t, nil, h.ns, "fairlead", args...)
 	}
 	q := &roadstead{&mole{harbour: h, pods: map[string]*pod{}}, prove}
@@ -115,25 +114,6 @@ func (q *roadstead) attached(at ebpf.AttachType) []ebpf.ProgramID {
 		list = append(list, p.ID)
 	}
 	return list
-}
-
-// get sends an HTTP request to the agent, as a kubelet does.
-func (q *roadstead) get(path string) (answer string) {
-	q.t.Helper()
-	q.must(q.ns.Do(func() error {
-		conn, err := net.DialTimeout("tcp", "127.0.0.1:10247", patience)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path); err != nil {
-			return err
-		}
-		text, err := io.ReadAll(conn)
-		answer = string(text)
-		return err
-	}))
-	return answer
 }
 
 // another attaches a program of a third party to the cgroup.

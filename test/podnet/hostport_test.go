@@ -2,6 +2,8 @@ package podnet
 
 import (
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,6 +74,28 @@ func newHarbour(t *testing.T, flags ...string) *harbour {
 	}, "10.1.0.0/24", "fd00:1::/64")
 	h.ready()
 	return h
+}
+
+// metricsAddress is where an agent publishes its metrics, if told to.
+const metricsAddress = "127.0.0.1:10247"
+
+// get sends an HTTP request to the agent, as a kubelet does.
+func (h *harbour) get(path string) (answer string) {
+	h.t.Helper()
+	h.must(h.ns.Do(func() error {
+		conn, err := net.DialTimeout("tcp", metricsAddress, patience)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\n\r\n", path); err != nil {
+			return err
+		}
+		text, err := io.ReadAll(conn)
+		answer = string(text)
+		return err
+	}))
+	return answer
 }
 
 // ready waits until the agent has taken over.

@@ -197,7 +197,7 @@ func choose(args []string) int {
 // stops keeping rates, and that it keeps a pod with a proxy on the node to its rate.
 func TestBandwidthOfAgent(t *testing.T) {
 	rig.Root(t)
-	d := newDockyard(t, "bpf", "--bandwidth=true", "--bbr=annotated")
+	d := newDockyard(t, "bpf", "--metrics-address="+metricsAddress, "--bandwidth=true", "--bbr=annotated")
 	d.part(t, "BBR", nil, d.choosesBBR)
 	d.part(t, "switched", nil, d.switches)
 	d.part(t, "proxied", nil, d.keepsProxied)

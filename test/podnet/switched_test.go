@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -63,6 +64,7 @@ func (d *dockyard) switches(t *testing.T) {
 		if found := d.paces(t); found != on {
 			t.Errorf("%s: the node has flpace0: %t", flag, found)
 		}
+		d.publishes(t, on, rate)
 		if on {
 			want, _ := leavesStreams(t, d.a.Netns, rate, true)
 			d.until("what the pod sends comes at its rate", func() bool {
@@ -101,6 +103,23 @@ func (f *inflow) rate(look time.Duration) float64 {
 	before, since := f.bytes.Load(), time.Now()
 	time.Sleep(look)
 	return float64(f.bytes.Load()-before) / time.Since(since).Seconds()
+}
+
+// publishes checks the agent's metrics of rates: they are there while it keeps pods to their rates.
+func (d *dockyard) publishes(t *testing.T, on bool, rate float64) {
+	t.Helper()
+	const of = `{direction="egress",namespace="shop",pod="a"} `
+	lines := map[string]string{
+		"rate_bytes": of + strconv.FormatFloat(rate, 'g', -1, 64), "bytes_total": of, "dropped_packets_total": of, "marked_packets_total": of,
+		"device_queued": `{device="eth0"} 1`, "queue_dropped_packets_total": " ",
+	}
+	d.until("the metrics tell of the rate", func() bool { return strings.Contains(d.get("/metrics"), "\nfairlead_bandwidth_rate_bytes") == on })
+	text := d.get("/metrics")
+	for name, line := range lines {
+		if has := strings.Contains(text, "\nfairlead_bandwidth_"+name+line); has != on {
+			t.Errorf("bandwidth %t: the metrics have %s: %t\n%s", on, name+line, has, text)
+		}
+	}
 }
 
 // flowing has the pod send on a connection to the host outside until this part of the test ends.
