@@ -57,7 +57,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $value := include "fairlead.value" (dict "values" .values "path" .row.value) -}}
 {{- if and .row.while (ne (include "fairlead.value" (dict "values" .values "path" .row.while)) (print "=" .row.is)) -}}
 {{- $value = .row.otherwise | empty | ternary "" (print "=" .row.otherwise) -}}
-{{- else if .row.words -}}
+{{- else if and .row.words $value -}}
 {{- $value = print "=" (index .row.words (trimPrefix "=" $value)) -}}
 {{- end -}}
 {{- $value -}}
@@ -132,7 +132,8 @@ take that may go past TCP comes on top. A test holds this to what the maps take.
 {{- end -}}
 
 {{- define "fairlead.resources" -}}
-{{- $requests := deepCopy .Values.resources.requests -}}
+{{- $given := .Values.resources | default dict -}}
+{{- $requests := deepCopy ($given.requests | default dict) -}}
 {{- if not $requests.memory -}}{{- $_ := set $requests "memory" (include "fairlead.memory" .) -}}{{- end -}}
-{{- toYaml (merge (dict "requests" $requests) (omit .Values.resources "requests" (empty .Values.resources.limits | ternary "limits" ""))) -}}
+{{- toYaml (merge (dict "requests" $requests) (omit $given "requests" (empty $given.limits | ternary "limits" ""))) -}}
 {{- end -}}
