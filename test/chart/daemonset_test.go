@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -283,14 +285,29 @@ func pastTCP(t *testing.T) int64 {
 	return int64(need + (2*m["pairs"].MaxEntries+m["halves"].MaxEntries)*(m["ends"].ValueSize+each))
 }
 
+// flowsOf returns how many flows an agent allows on a node with so many processors and enough
+// memory, as its option says; cmd/fairlead has a test that it says so.
+func flowsOf(t *testing.T, processors uint64) uint64 {
+	t.Helper()
+	for _, o := range config.Options() {
+		var each, least uint64
+		if n, _ := fmt.Sscanf(o.Shown, "%d per processor, at least %d", &each, &least); o.Name == "conntrack-max" && n == 2 {
+			return max(each*processors, least)
+		}
+	}
+	t.Fatal("conntrack-max does not say how many flows there are by default")
+	return 0
+}
+
 // The memory request covers the agent's maps when the flow map is full, and the process itself.
+// Unless the values say how many flows there may be, they are those of four processors.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	const processors, process, flow = 16, 128 << 20, 512 // bytes of a flow, as fairlead preflight estimates
 	for _, tt := range []struct {
 		asked any
 		flows uint64
-	}{{nil, 131072}, {65536, 65536}, {65537, 131072}, {1000000, 1 << 20}, {1 << 26, 1 << 26}} {
+	}{{nil, flowsOf(t, 4)}, {65536, 65536}, {65537, 131072}, {1000000, 1 << 20}, {1 << 26, 1 << 26}} {
 		room := maps.Room{HalfOpen: uint32(tt.flows * 2 / 8), Datagrams: processors * 4096}
 		start, err := maps.Footprint(maps.MinSizes(), room, processors)
 		if err != nil {
