@@ -285,6 +285,22 @@ func pastTCP(t *testing.T) int64 {
 	return int64(need + (2*m["pairs"].MaxEntries+m["halves"].MaxEntries)*(m["ends"].ValueSize+each))
 }
 
+// Names, and what accounts of a cloud are tied to the agents' by.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	all := render(t, at("nameOverride", "net"), at("serviceAccount.annotations", values{"example.com/role": "agent"}))
+	set, account := the[*appsv1.DaemonSet](t, all), the[*corev1.ServiceAccount](t, all)
+	if set.Name != "fairlead-net" || set.Labels["app.kubernetes.io/name"] != "net" || set.Spec.Selector.MatchLabels["app.kubernetes.io/name"] != "net" {
+		t.Errorf("DaemonSet %s, labels %v, selector %v", set.Name, set.Labels, set.Spec.Selector)
+	}
+	if account.Name != "fairlead-net" || set.Spec.Template.Spec.ServiceAccountName != account.Name || !cmp.Equal(account.Annotations, map[string]string{"example.com/role": "agent"}) {
+		t.Errorf("ServiceAccount %s, annotations %v", account.Name, account.Annotations)
+	}
+	if names := render(t, at("nameOverride", "fair")); the[*appsv1.DaemonSet](t, names).Name != "fairlead" {
+		t.Errorf("the release's name has that of the chart in it: %s", the[*appsv1.DaemonSet](t, names).Name)
+	}
+}
+
 // flowsOf returns how many flows an agent allows on a node with so many processors and enough
 // memory, as its option says; cmd/fairlead has a test that it says so.
 func flowsOf(t *testing.T, processors uint64) uint64 {

@@ -238,6 +238,8 @@ func takesEverything(t *testing.T, server *apiserver.Server) {
 		"defaults": nil,
 		"chained":  {at("podNetwork", "chained")},
 		"off":      {at("podNetwork", "off"), at("rbac.create", false)},
+		"alone":    {alone},
+		"past TCP": {at("sockmap", values{"enabled": true, "selector": "app in (web, api)"}), at("serviceAccount.annotations", values{"example.com/role": "agent"}), at("nameOverride", "net")},
 		"more": {
 			at("ipMasqAgent", values{"enabled": true, "config": values{"nonMasqueradeCIDRs": []string{"10.0.0.0/8"}}}), at("metrics.address", ":10249"),
 			at("dashboards.enabled", true), at("devices", []string{"eth0", "eth*"}),
