@@ -117,6 +117,7 @@ func TestWrongValues(t *testing.T) {
 		{"k8sServiceHost", nil, "set k8sServiceHost and k8sServicePort to an address that every node can reach"},
 		{"bpf.natMax", 524288, "set bpf.ctMax: flows and how they are translated are in one table"},
 		{"bpf.mapDynamicSizeRatio", 0.0025, "set bpf.ctMax, which limits the flows"},
+		{"cleanup", true, "no nodes are known"},
 		{"ipMasqAgent.config.masqLinkLocal", true, "set ipMasqAgent.enabled to true"},
 		{"metrics.podMonitor.enabled", true, `set metrics.address, such as ":10249"`},
 	}
