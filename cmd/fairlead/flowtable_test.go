@@ -1,6 +1,13 @@
 package main
 
-import "testing"
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"fairlead.io/fairlead/pkg/config"
+)
 
 // TestMostRows checks that a node has room for as many flows as kube-proxy would give it, unless
 // they took too much of its memory, and for as many as the option says.
@@ -29,5 +36,15 @@ func TestMostRows(t *testing.T) {
 	}
 	if have, err := mostRows(""); err != nil || have < 131072 {
 		t.Errorf("by default: %d rows, %v", have, err)
+	}
+}
+
+// TestShownFlows checks that the option says how many flows there may be by default. The chart's
+// test reads it there.
+func TestShownFlows(t *testing.T) {
+	options := config.Options()
+	shown := options[slices.IndexFunc(options, func(o config.Option) bool { return o.Name == "conntrack-max" })].Shown
+	if want := fmt.Sprintf("%d per processor, at least %d, ", flowsPerCPU, flowsAtLeast); !strings.HasPrefix(shown, want) {
+		t.Errorf("conntrack-max says %q, want %q", shown, want)
 	}
 }

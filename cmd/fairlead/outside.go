@@ -37,35 +37,28 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 	if packets.NodePorts, err = datapath.ParseReach(cfg.NodePortAddresses); err != nil {
 		return nil, usageError{fmt.Errorf("option nodeport-addresses: %w", err)}
 	}
-	nodePorts, err := datapath.ParsePorts(cfg.NodePortRange)
-	if err != nil {
-		return nil, usageError{fmt.Errorf("option nodeport-range: %w", err)}
-	}
 	if packets.Devices.None() {
 		return packets, nil
 	}
-	packets.SnatPorts, err = snatPorts(cfg.SnatPorts, nodePorts)
+	packets.SnatPorts, err = snatPorts(cfg)
 	return packets, err
 }
 
 // snatPorts returns the ports of the option, or the largest free range if the option is empty.
-func snatPorts(asked string, nodePorts datapath.Ports) (datapath.Ports, error) {
-	taken, err := datapath.ReadTaken(procSys, nodePorts)
+func snatPorts(cfg *config.Config) (datapath.Ports, error) {
+	taken, err := datapath.ReadTaken(procSys, datapath.Ports(cfg.NodePorts()))
 	if err != nil {
 		return datapath.Ports{}, err
 	}
-	if asked == "" {
+	if cfg.SnatPorts == "" {
 		ports, err := taken.Largest()
 		if err != nil {
 			return ports, fmt.Errorf("choose snat-ports: %w", err)
 		}
 		return ports, nil
 	}
-	ports, err := datapath.ParsePorts(asked)
-	if err == nil {
-		err = taken.Check(ports)
-	}
-	if err != nil {
+	ports := datapath.Ports(cfg.SourcePorts())
+	if err := taken.Check(ports); err != nil {
 		return ports, usageError{fmt.Errorf("option snat-ports: %w", err)}
 	}
 	return ports, nil

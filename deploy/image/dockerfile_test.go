@@ -28,7 +28,9 @@ func TestDockerfile(t *testing.T) {
 		"COPY --from=build /out/" + strings.Join(names(), " /out/") + " /",
 		`ENTRYPOINT ["/` + names()[0] + `"]`,
 	}
-	for name, value := range labelsOf(&program{info: &debug.BuildInfo{}}) {
+	// What depends on the commit, which no file of the tree can know, is an argument.
+	commit := &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "$REVISION"}, {Key: "vcs.time", Value: "$CREATED"}}}
+	for name, value := range labelsOf(&program{info: commit}) {
 		if name == "org.opencontainers.image.version" {
 			value = "$VERSION"
 		}

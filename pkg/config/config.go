@@ -156,7 +156,7 @@ func load(flags *pflag.FlagSet, environ []string, hostname func() (string, error
 		*o.field(cfg) = origin.Value
 		cfg.origins = append(cfg.origins, origin)
 	}
-	problems = append(problems, cfg.checkMode())
+	problems = append(problems, cfg.checkMode(), cfg.checkPorts())
 	if err := errors.Join(problems...); err != nil {
 		return nil, err
 	}

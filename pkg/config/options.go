@@ -141,18 +141,18 @@ func Options() []Option {
 			field: func(c *Config) *string { return &c.XDP },
 		},
 		{
-			Name: "nodeport-addresses", Default: "primary", check: notEmpty,
+			Name: "nodeport-addresses", Default: "primary", check: primaryOrPrefixes,
 			Usage: "addresses of the node on which NodePorts are open to clients outside: primary (the node's first address of each family), or " +
 				"comma-separated prefixes",
 			field: func(c *Config) *string { return &c.NodePortAddresses },
 		},
 		{
-			Name: "nodeport-range", Default: "30000-32767", check: notEmpty,
+			Name: "nodeport-range", Default: "30000-32767", check: ports,
 			Usage: "the cluster's range of NodePorts. Must match the API server's",
 			field: func(c *Config) *string { return &c.NodePortRange },
 		},
 		{
-			Name: "snat-ports", Shown: "the longest range above 1023 that is used by neither NodePorts nor the node's own sockets",
+			Name: "snat-ports", Shown: "the longest range above 1023 that is used by neither NodePorts nor the node's own sockets", check: portsOrEmpty,
 			Usage: "range of this node's ports, FIRST-LAST, used as source ports for connections from outside to backends on other nodes. The upper " +
 				"half is also used for masqueraded connections of pods. Each port serves one connection to each backend",
 			field: func(c *Config) *string { return &c.SnatPorts },

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -36,6 +37,17 @@ func apart(value string) error {
 					other, prefix)
 			}
 		}
+	}
+	return nil
+}
+
+// primaryOrPrefixes accepts "primary", or at least one network.
+func primaryOrPrefixes(value string) error {
+	if value == "primary" {
+		return nil
+	}
+	if list, err := parsePrefixes(value); err != nil || len(list) == 0 {
+		return errors.New("neither primary nor a list of networks such as 192.0.2.0/24")
 	}
 	return nil
 }

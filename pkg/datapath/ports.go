@@ -13,7 +13,7 @@ import (
 // Ports is a range of ports, including both ends.
 type Ports struct{ First, Last uint16 }
 
-// String returns the format that ParsePorts reads.
+// String returns the format that parsePorts reads.
 func (p Ports) String() string { return fmt.Sprintf("%d-%d", p.First, p.Last) }
 
 // Len returns the number of ports.
@@ -21,8 +21,8 @@ func (p Ports) Len() int { return int(p.Last) - int(p.First) + 1 }
 
 func (p Ports) overlaps(q Ports) bool { return p.First <= q.Last && q.First <= p.Last }
 
-// ParsePorts parses FIRST-LAST, or a single port.
-func ParsePorts(text string) (Ports, error) {
+// parsePorts parses FIRST-LAST, or a single port.
+func parsePorts(text string) (Ports, error) {
 	first, last, ok := strings.Cut(text, "-")
 	if !ok {
 		last = first
@@ -57,7 +57,7 @@ func ReadTaken(root string, nodePorts Ports) (Taken, error) {
 	if err != nil {
 		return taken, err
 	}
-	if taken.Local, err = ParsePorts(strings.Join(strings.Fields(local), "-")); err != nil {
+	if taken.Local, err = parsePorts(strings.Join(strings.Fields(local), "-")); err != nil {
 		return taken, fmt.Errorf("read ip_local_port_range: %w", err)
 	}
 	reserved, err := read("ip_local_reserved_ports")
@@ -65,7 +65,7 @@ func ReadTaken(root string, nodePorts Ports) (Taken, error) {
 		return taken, err
 	}
 	for item := range strings.SplitSeq(reserved, ",") {
-		ports, err := ParsePorts(item)
+		ports, err := parsePorts(item)
 		if err != nil {
 			return taken, fmt.Errorf("read ip_local_reserved_ports: %w", err)
 		}
@@ -104,12 +104,10 @@ func (t Taken) Largest() (Ports, error) {
 	return best, nil
 }
 
-// Check returns an error that says what to do if the range cannot be used.
+// Check returns an error that says what to do if the range cannot be used on this node. Package
+// config compares it with the NodePorts.
 func (t Taken) Check(ports Ports) error {
-	switch {
-	case ports.overlaps(t.NodePorts):
-		return fmt.Errorf("ports %s overlap with the NodePorts, %s: choose others, or set nodeport-range to the cluster's range", ports, t.NodePorts)
-	case ports.overlaps(t.Local):
+	if ports.overlaps(t.Local) {
 		return fmt.Errorf("ports %s overlap with net.ipv4.ip_local_port_range, %s, which the node's sockets use: change one of the two",
 			ports, t.Local)
 	}

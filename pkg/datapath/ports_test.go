@@ -54,10 +54,9 @@ func TestSnatPorts(t *testing.T) {
 func TestCheckPorts(t *testing.T) {
 	taken := Taken{NodePorts: Ports{30000, 32767}, Local: Ports{32768, 60999}, Reserved: []Ports{{8080, 8080}}}
 	for text, want := range map[string]string{
-		"61000-65535": "", "1024-8079": "", "29000-30000": "NodePorts", "60999-61000": "ip_local_port_range", "8000-8100": "ip_local_reserved_ports",
-		"1-65535": "NodePorts",
+		"61000-65535": "", "1024-8079": "", "60999-61000": "ip_local_port_range", "8000-8100": "ip_local_reserved_ports",
 	} {
-		ports, err := ParsePorts(text)
+		ports, err := parsePorts(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,8 +66,8 @@ func TestCheckPorts(t *testing.T) {
 		}
 	}
 	for _, text := range []string{"", "-", "0-5", "5-4", "1-65536", "a-b", "1-2-3"} {
-		if ports, err := ParsePorts(text); err == nil {
-			t.Errorf("ParsePorts reads %q as %s", text, ports)
+		if ports, err := parsePorts(text); err == nil {
+			t.Errorf("parsePorts reads %q as %s", text, ports)
 		}
 	}
 }

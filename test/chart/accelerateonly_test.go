@@ -107,7 +107,7 @@ func TestServerOfAccelerateOnly(t *testing.T) {
 func TestAccelerateOnlyIsAskedForMore(t *testing.T) {
 	t.Parallel()
 	for path, value := range map[string]any{
-		"podNetwork": "chained", "bigTCP": true, "bandwidthManager.enabled": true, "l7Proxies": []string{"a=1"}, "ipMasqAgent.enabled": true,
+		"podNetwork": "chained", "bigTCP": true, "bandwidthManager.enabled": true, "l7Proxies": []string{"a=1"}, "hostRouting": "stack", "ipMasqAgent.enabled": true,
 		"masquerade.nativeCIDRs": []string{"10.0.0.0/8"}, "loadBalancer.mode": "dsr", "loadBalancer.vipPing": true, "bpf.lbExternalClusterIP": true,
 		"socketLB.terminatePodConnections": true, "cgroup.hostRoot": "/sys/fs/cgroup",
 	} {

@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"fairlead.io/fairlead/pkg/bpf"
+	"fairlead.io/fairlead/pkg/config"
 	"fairlead.io/fairlead/pkg/maps"
 )
 
@@ -283,14 +285,45 @@ func pastTCP(t *testing.T) int64 {
 	return int64(need + (2*m["pairs"].MaxEntries+m["halves"].MaxEntries)*(m["ends"].ValueSize+each))
 }
 
+// Names, and what accounts of a cloud are tied to the agents' by.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	all := render(t, at("nameOverride", "net"), at("serviceAccount.annotations", values{"example.com/role": "agent"}))
+	set, account := the[*appsv1.DaemonSet](t, all), the[*corev1.ServiceAccount](t, all)
+	if set.Name != "fairlead-net" || set.Labels["app.kubernetes.io/name"] != "net" || set.Spec.Selector.MatchLabels["app.kubernetes.io/name"] != "net" {
+		t.Errorf("DaemonSet %s, labels %v, selector %v", set.Name, set.Labels, set.Spec.Selector)
+	}
+	if account.Name != "fairlead-net" || set.Spec.Template.Spec.ServiceAccountName != account.Name || !cmp.Equal(account.Annotations, map[string]string{"example.com/role": "agent"}) {
+		t.Errorf("ServiceAccount %s, annotations %v", account.Name, account.Annotations)
+	}
+	if names := render(t, at("nameOverride", "fair")); the[*appsv1.DaemonSet](t, names).Name != "fairlead" {
+		t.Errorf("the release's name has that of the chart in it: %s", the[*appsv1.DaemonSet](t, names).Name)
+	}
+}
+
+// flowsOf returns how many flows an agent allows on a node with so many processors and enough
+// memory, as its option says; cmd/fairlead has a test that it says so.
+func flowsOf(t *testing.T, processors uint64) uint64 {
+	t.Helper()
+	for _, o := range config.Options() {
+		var each, least uint64
+		if n, _ := fmt.Sscanf(o.Shown, "%d per processor, at least %d", &each, &least); o.Name == "conntrack-max" && n == 2 {
+			return max(each*processors, least)
+		}
+	}
+	t.Fatal("conntrack-max does not say how many flows there are by default")
+	return 0
+}
+
 // The memory request covers the agent's maps when the flow map is full, and the process itself.
+// Unless the values say how many flows there may be, they are those of four processors.
 func TestMemory(t *testing.T) {
 	t.Parallel()
 	const processors, process, flow = 16, 128 << 20, 512 // bytes of a flow, as fairlead preflight estimates
 	for _, tt := range []struct {
 		asked any
 		flows uint64
-	}{{nil, 131072}, {65536, 65536}, {65537, 131072}, {1000000, 1 << 20}, {1 << 26, 1 << 26}} {
+	}{{nil, flowsOf(t, 4)}, {65536, 65536}, {65537, 131072}, {1000000, 1 << 20}, {1 << 26, 1 << 26}} {
 		room := maps.Room{HalfOpen: uint32(tt.flows * 2 / 8), Datagrams: processors * 4096}
 		start, err := maps.Footprint(maps.MinSizes(), room, processors)
 		if err != nil {

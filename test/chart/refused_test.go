@@ -64,11 +64,34 @@ func TestWrongValues(t *testing.T) {
 		{"k8s.apiServerURLs", "https://192.0.2.1", "is not a list of API servers with their ports"},
 		{"k8sServicePort", 65536, "/k8sServicePort"},
 		{"k8sServicePort", "https", `k8sServicePort: "https" is not a port, such as 6443`},
-		{"nodePort.range", "30000", "is not a range of ports, FIRST-LAST, such as 30000-32767"},
+		{"nodePort.range", "30000", "is not a range of ports, FIRST-LAST"},
 		{"nodePort.snatPorts", "all", "is not a range of ports"},
 		{"maglev.hashSeed", "short", "/maglev/hashSeed"},
 		{"conntrack.udpTimeout", 30, "/conntrack/udpTimeout"},
 		{"conntrack.udpTimeout", "30", `conntrack.udpTimeout: "30" is not a duration with its unit`},
+		{"metrics.address", ":99999", `metrics.address: ":99999" is not HOST:PORT`},
+		{"healthz.address", ":99999", "PORT from 1 to 65535"},
+		{"ready.address", "127.0.0.1:70000", `ready.address: "127.0.0.1:70000" is not HOST:PORT on loopback`},
+		{"masquerade.nativeCIDRs", []string{"999.1.1.1/99"}, `"999.1.1.1/99" is not a prefix`},
+		{"ipMasqAgent.config.nonMasqueradeCIDRs", []string{"10.0.0.0/8", "999.1.1.1/99"}, `"999.1.1.1/99" is not a prefix`},
+		{"nodePort.addresses", "999.1.1.1/99", `"999.1.1.1/99" is not primary, a prefix`},
+		{"nodePort.addresses", []string{"primary", "10.0.0.0/8"}, "nodePort.addresses: primary cannot be in a list with prefixes"},
+		{"nodePort.range", "40000-30000", `nodePort.range: "40000-30000" is not a range of ports, FIRST-LAST with FIRST not above LAST`},
+		{"nodePort.snatPorts", "2-1", "with FIRST not above LAST"},
+		{"nodePort.snatPorts", "20000-30000", "nodePort.snatPorts: 20000-30000 overlaps with the NodePorts, 30000-32767"},
+		{"l7Proxies", []string{"a=99999"}, `"a=99999" is not NAME=PORT`},
+		{"l7Proxies", []string{"a=1", "b=1:pass"}, "l7Proxies: b=1:pass has the port of another proxy"},
+		{"l7Proxies", []string{"a=1", "a=2"}, "l7Proxies: a=2 has the name of another proxy"},
+		{"k8s.apiServerURLs", "h:99999", `"h:99999" is not a list of API servers`},
+		{"k8sServicePort", "70000", "is not a port"},
+		{"conntrack.udpTimeout", "0s", "from 1s to 1000h"},
+		{"conntrack.sctpTimeoutClosing", "1000h1s", "from 1s to 1000h"},
+		{"drain", "1001h", "up to 1000h"},
+		{"sockmap.selector", "app in web", "is not a label selector"},
+		{"socketLB.optOutMeshes", []string{"isto"}, "'istio', 'istio-ambient'"},
+		{"extraArgs", []string{"--log-levl=debug"}, "extraArgs: --log-levl=debug: the agent has no such flag"},
+		{"extraArgs", []string{"--log-level"}, "is not a flag of the agent with its value"},
+		{"extraEnv", []any{values{"name": "FAIRLEAD_LOGLEVEL", "value": "debug"}}, "extraEnv: FAIRLEAD_LOGLEVEL: the agent has no such option"},
 		{"metrics.address", "localhost:1", "HOST must be an address or empty"},
 		{"metrics.address", "10249", "HOST must be an address or empty"},
 		{"healthz.address", ":0", "HOST must be an address or empty"},
@@ -92,6 +115,9 @@ func TestWrongValues(t *testing.T) {
 		{"k8sServiceHost", "auto", "set k8sServiceHost and k8sServicePort to an address that every node can reach"},
 		{"k8sServiceHost", "", "set k8sServiceHost and k8sServicePort to an address that every node can reach"},
 		{"k8sServiceHost", nil, "set k8sServiceHost and k8sServicePort to an address that every node can reach"},
+		{"bpf.natMax", 524288, "set bpf.ctMax: flows and how they are translated are in one table"},
+		{"bpf.mapDynamicSizeRatio", 0.0025, "set bpf.ctMax, which limits the flows"},
+		{"cleanup", true, "no nodes are known"},
 		{"ipMasqAgent.config.masqLinkLocal", true, "set ipMasqAgent.enabled to true"},
 		{"metrics.podMonitor.enabled", true, `set metrics.address, such as ":10249"`},
 	}
@@ -109,11 +135,15 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
-// Values that need the pod network are refused without it; otherwise agents would not start.
+// Values that need the pod network are refused without it; otherwise agents would not start, or
+// would ignore them.
 func TestValuesThatNeedThePodNetwork(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"chained", "off"} {
-		for path, value := range map[string]any{"bigTCP": true, "bandwidthManager.bbr": true, "l7Proxies": []string{"a=1"}, "bpf.datapathMode": "netkit"} {
+		for path, value := range map[string]any{
+			"bigTCP": true, "bandwidthManager.bbr": true, "l7Proxies": []string{"a=1"}, "bpf.datapathMode": "netkit",
+			"hostRouting": "stack", "masquerade.nativeCIDRs": []string{"10.0.0.0/8"}, "ipMasqAgent.enabled": true,
+		} {
 			_, err := template(t, at("podNetwork", network), at(path, value))
 			if err == nil || !strings.Contains(err.Error(), "podNetwork: main, but it is "+network) || !strings.Contains(err.Error(), path+": ") {
 				t.Errorf("podNetwork %s with %s: %v", network, path, err)
@@ -186,6 +216,21 @@ func TestKnownNames(t *testing.T) {
 	}
 }
 
+// form is a row of forms.yaml.
+type form struct {
+	Part, Form, Not, Want string
+	Values                []string
+	Bytes                 int
+	Seconds               []int
+	Rising                bool
+}
+
+func forms(t testing.TB) (table []form) {
+	t.Helper()
+	readYAML(t, "forms.yaml", &table)
+	return table
+}
+
 // A regular expression is no help to a user who wrote something else, so the schema has no
 // patterns, and forms.yaml describes each form in words.
 func TestForms(t *testing.T) {
@@ -197,13 +242,11 @@ func TestForms(t *testing.T) {
 	if found := regexp.MustCompile(`"[A-Za-z0-9]+": \{[^{}]*"pattern"`).Find(content); found != nil || strings.Contains(string(content), `"pattern"`) {
 		t.Errorf("values.schema.json has a pattern: %s", found)
 	}
-	var table []struct {
-		Values     []string
-		Form, Want string
-	}
-	readYAML(t, "forms.yaml", &table)
 	all, seen := standard(t), map[string]bool{}
-	for _, r := range table {
+	for _, r := range forms(t) {
+		if r.Part != "" {
+			continue
+		}
 		if _, err := regexp.Compile(r.Form); err != nil || r.Want == "" || len(r.Values) == 0 {
 			t.Errorf("%q: %v", r.Values, err)
 		}

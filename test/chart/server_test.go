@@ -3,6 +3,7 @@ package chart
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/yaml"
 
 	"fairlead.io/fairlead/test/apiserver"
 )
@@ -138,6 +140,7 @@ func cleaning(t *testing.T, server *apiserver.Server, mustRun func(args ...strin
 			checkJob(t, job)
 		}
 	}
+	documentedJob(t, manifests(t, mustRun("template", "fairlead", folder, "--dry-run=server", "--set=cleanup=true")))
 	if notes := mustRun("upgrade", "fairlead", folder, "--reuse-values", "--set=cleanup=true"); !strings.Contains(notes, "helm uninstall") {
 		t.Errorf("notes: %s", notes)
 	}
@@ -177,6 +180,35 @@ func checkJob(t *testing.T, job *batchv1.Job) {
 	if !everywhere || !pod.HostNetwork || *pod.AutomountServiceAccountToken || !*c.SecurityContext.Privileged || c.Image != "fairlead.io/fairlead:v9" {
 		t.Errorf("job: %+v", pod)
 	}
+}
+
+// documentedJob checks that what deploy/README.md says for use without helm is the chart's job for
+// a node.
+func documentedJob(t *testing.T, all []manifest) {
+	t.Helper()
+	content, err := os.ReadFile("../../deploy/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(content), "    apiVersion: batch/v1\n")
+	text, _, _ := strings.Cut("    apiVersion: batch/v1\n"+rest, "\n\n")
+	var have batchv1.Job
+	if err := yaml.UnmarshalStrict([]byte(text), &have); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		want, ok := m.object.(*batchv1.Job)
+		if !ok {
+			continue
+		}
+		want.Spec.Template.Spec.NodeName = "NODE"
+		want.Spec.Template.Labels = nil
+		if diff := cmp.Diff(want.Spec, have.Spec); diff != "" || want.Namespace != have.Namespace {
+			t.Errorf("deploy/README.md (-chart +documented):\n%s", diff)
+		}
+		return
+	}
+	t.Error("the chart renders no job")
 }
 
 // announce publishes the API server's address as kubeadm does.
@@ -238,6 +270,8 @@ func takesEverything(t *testing.T, server *apiserver.Server) {
 		"defaults": nil,
 		"chained":  {at("podNetwork", "chained")},
 		"off":      {at("podNetwork", "off"), at("rbac.create", false)},
+		"alone":    {alone},
+		"past TCP": {at("sockmap", values{"enabled": true, "selector": "app in (web, api)"}), at("serviceAccount.annotations", values{"example.com/role": "agent"}), at("nameOverride", "net")},
 		"more": {
 			at("ipMasqAgent", values{"enabled": true, "config": values{"nonMasqueradeCIDRs": []string{"10.0.0.0/8"}}}), at("metrics.address", ":10249"),
 			at("dashboards.enabled", true), at("devices", []string{"eth0", "eth*"}),

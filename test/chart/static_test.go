@@ -73,5 +73,7 @@ func TestManifests(t *testing.T) {
 # which names no version, with the image that the nodes should run:
 #
 #     sed 's/API-SERVER/192.0.2.1/; s/fairlead:v0.0.0/fairlead:v1.2.3/' fairlead.yaml | kubectl apply -f -
+#
+# Deleting it leaves the programs, the maps and the plugin on the nodes: deploy/README.md says how to clean them.
 `+static("serviceaccount.yaml", "configmap.yaml", "rbac.yaml", "daemonset.yaml"))
 }

@@ -249,8 +249,8 @@ cluster was not created by kubeadm, tell the chart where the API server is, by a
 ` + "`--set hostRouting=stack`" + `.
 
 - Values have the names that users of Cilium know if they mean the same. ` + "`docs/values.md`" + ` lists the option of the agent that each one sets.
-- An unknown or invalid value is refused before anything changes.
-- A null value leaves the agent's default, which ` + "`docs/configuration.md`" + ` lists.
+- An unknown or invalid value is refused before anything changes. Only the agent looks at what ` + "`extraArgs`" + ` and ` + "`extraEnv`" + ` set its options to.
+- A null value leaves the agent's default, which ` + "`docs/configuration.md`" + ` lists, or is refused where the chart itself needs the value.
 - When values change, pods are replaced node by node, and connections continue.
 
 ## Values

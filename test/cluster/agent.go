@@ -20,7 +20,7 @@ type Agent struct {
 	Image   string   // the archive that make image writes
 	Routing string   // the value of that name; the chart's own if it is empty
 	Sets    []string // more values, as helm takes them
-	Options []string // of the agent, such as --big-tcp
+	Options []string // of the agent, such as --big-tcp=true
 }
 
 // releaseName is what helm knows the agent by, in the namespace kube-system.

@@ -57,7 +57,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $value := include "fairlead.value" (dict "values" .values "path" .row.value) -}}
 {{- if and .row.while (ne (include "fairlead.value" (dict "values" .values "path" .row.while)) (print "=" .row.is)) -}}
 {{- $value = .row.otherwise | empty | ternary "" (print "=" .row.otherwise) -}}
-{{- else if .row.words -}}
+{{- else if and .row.words $value -}}
 {{- $value = print "=" (index .row.words (trimPrefix "=" $value)) -}}
 {{- end -}}
 {{- $value -}}
@@ -119,8 +119,9 @@ port: {{ $port | default "443" | quote }}
 {{- end -}}
 
 {{- /* Memory that an agent and its maps need, in Mi: 128 for the process, the maps as a node with 16 processors makes them, and
-what flows add when the room for them is used up; with mode accelerate-only there are none of these maps. Room is made in powers of two. What connections
-take that may go past TCP comes on top. A test holds this to what the maps take. */ -}}
+576 bytes for each flow when the room for them is used up; with mode accelerate-only there are none of these maps. Room is made in powers of two.
+Without bpf.ctMax a node allows 32,768 flows for each processor, and at least 131,072. This is for as many as four processors allow: what larger
+nodes allow would be held back on small ones for nothing. What connections take that may go past TCP comes on top. A test holds this to what the maps take. */ -}}
 {{- define "fairlead.memory" -}}
 {{- $past := ternary 64 0 (eq (include "fairlead.sockmap" .) "true") -}}
 {{- if include "fairlead.alone" . -}}{{ add 128 $past }}Mi{{- else -}}
@@ -132,7 +133,8 @@ take that may go past TCP comes on top. A test holds this to what the maps take.
 {{- end -}}
 
 {{- define "fairlead.resources" -}}
-{{- $requests := deepCopy .Values.resources.requests -}}
+{{- $given := .Values.resources | default dict -}}
+{{- $requests := deepCopy ($given.requests | default dict) -}}
 {{- if not $requests.memory -}}{{- $_ := set $requests "memory" (include "fairlead.memory" .) -}}{{- end -}}
-{{- toYaml (merge (dict "requests" $requests) (omit .Values.resources "requests" (empty .Values.resources.limits | ternary "limits" ""))) -}}
+{{- toYaml (merge (dict "requests" $requests) (omit $given "requests" (empty $given.limits | ternary "limits" ""))) -}}
 {{- end -}}

@@ -1,0 +1,46 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestPorts(t *testing.T) {
+	for _, tt := range []struct {
+		args  []string
+		wrong string // part of the error; "" for none
+	}{
+		{[]string{"--nodeport-range=1-65535"}, ""},
+		{[]string{"--nodeport-range=30000"}, ""},
+		{[]string{"--nodeport-range=30000 - 30001"}, ""},
+		{[]string{"--nodeport-range="}, "not a range of ports"},
+		{[]string{"--nodeport-range=-"}, "not a range of ports"},
+		{[]string{"--nodeport-range=0-5"}, "not a range of ports"},
+		{[]string{"--nodeport-range=40000-30000"}, "not a range of ports"},
+		{[]string{"--nodeport-range=1-65536"}, "not a range of ports"},
+		{[]string{"--nodeport-range=a-b"}, "not a range of ports"},
+		{[]string{"--nodeport-range=1-2-3"}, "not a range of ports"},
+		{[]string{"--snat-ports="}, ""},
+		{[]string{"--snat-ports=1024-29999"}, ""},
+		{[]string{"--snat-ports=5-4"}, "option snat-ports: \"5-4\" from flag is not a range of ports"},
+		{[]string{"--snat-ports=29000-30000"}, "option snat-ports: 29000-30000 overlaps with the NodePorts, 30000-32767"},
+		{[]string{"--snat-ports=32767-40000"}, "overlaps with the NodePorts"},
+		{[]string{"--snat-ports=29000-30000", "--nodeport-range=31000-32000"}, ""},
+		{[]string{"--nodeport-addresses=192.0.2.0/24, 2001:db8::/64"}, ""},
+		{[]string{"--nodeport-addresses="}, "neither primary nor a list of networks"},
+		{[]string{"--nodeport-addresses=primary,192.0.2.0/24"}, "neither primary nor a list of networks"},
+		{[]string{"--nodeport-addresses=999.1.1.1/99"}, "neither primary nor a list of networks"},
+	} {
+		_, _, err := world{args: tt.args}.load(t)
+		if (err == nil) != (tt.wrong == "") || err != nil && !strings.Contains(err.Error(), tt.wrong) {
+			t.Errorf("%q: %v, want %q", tt.args, err, tt.wrong)
+		}
+	}
+	cfg, _, err := world{args: []string{"--snat-ports=1024-2047", "--nodeport-range=30000"}}.load(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.NodePorts() != (Ports{30000, 30000}) || cfg.SourcePorts() != (Ports{1024, 2047}) {
+		t.Errorf("%v, %v", cfg.NodePorts(), cfg.SourcePorts())
+	}
+}
