@@ -55,7 +55,10 @@ func handOver(dir string) HandedOver {
 		return HandedOver{Left: err}
 	}
 	defer h.close()
-	err = errors.Join(h.giveMost(), closeFrontends(h.maps), h.awaitHandshakes(), h.give())
+	err = errors.Join(h.giveMost(), closeFrontends(h.maps), h.awaitHandshakes())
+	if err == nil { // or else it would fail once more
+		err = h.give()
+	}
 	return HandedOver{h.given, h.taken, err}
 }
 
