@@ -143,7 +143,7 @@ func (f *former) hear(w *formerRows) error {
 			return err
 		}
 		for _, c := range list {
-			if !w.known.has(flowOf(c)) || c.Proto != unix.IPPROTO_TCP && len(w.written) >= w.room {
+			if !w.needs(c) || c.Proto != unix.IPPROTO_TCP && len(w.written) >= w.room {
 				continue // UDP flows begin without an answer, so limit what a flood of them can write
 			}
 			if err := w.writeNow(c); err != nil {
@@ -207,7 +207,7 @@ func (w *formerRows) take(records *netfilter.Records) (left int, err error) {
 	err = records.Each(func(c netfilter.Connection) bool {
 		list := &datagrams[rankOf(c)]
 		switch {
-		case !w.known.has(flowOf(c)):
+		case !w.needs(c):
 		case c.Proto == unix.IPPROTO_TCP && len(w.written) < w.room:
 			failed = w.write(c)
 		case c.Proto != unix.IPPROTO_TCP && len(*list) < w.room:
@@ -258,15 +258,31 @@ func (w *formerRows) writeNow(c netfilter.Connection) error {
 	return w.write(c)
 }
 
-// write writes the rows of a connection, both as its client and as its server see it. No flow of
-// the programs may look the same to that server: the stack gave the client an address and a port of
-// the node, from which the programs choose too.
+// needs reports whether a connection needs rows: its client's packets meet a frontend, or the stack
+// gave it an address and a port of the node.
+func (w *formerRows) needs(c netfilter.Connection) bool {
+	return w.known.has(flowOf(c)) || c.Seen != c.Client
+}
+
+// flows returns the flows for which a connection needs rows: as its server sees it, and as its
+// client sees it if that dials a frontend. No flow of the programs may look the same to that server:
+// they choose from the same ports of the node.
+func (w *formerRows) flows(c netfilter.Connection) []maps.Flow {
+	if !w.known.has(flowOf(c)) {
+		return []maps.Flow{flowSeen(c)}
+	}
+	return []maps.Flow{flowSeen(c), flowOf(c)}
+}
+
+// write writes the rows of a connection.
 func (w *formerRows) write(c netfilter.Connection) error {
 	w.written = append(w.written, c)
-	if err := w.writeFlow(flowSeen(c), c.Ending); err != nil {
-		return err
+	for _, flow := range w.flows(c) {
+		if err := w.writeFlow(flow, c.Ending); err != nil {
+			return err
+		}
 	}
-	return w.writeFlow(flowOf(c), c.Ending)
+	return nil
 }
 
 // dropEnded deletes the rows of connections that have ended. If one ended before its rows were
@@ -290,8 +306,10 @@ func (w *formerRows) dropEnded(records *netfilter.Records) error {
 		if lasting[flowOf(c)] {
 			continue
 		}
-		if err := errors.Join(w.dropFlow(flowSeen(c)), w.dropFlow(flowOf(c))); err != nil {
-			return err
+		for _, flow := range w.flows(c) {
+			if err := w.dropFlow(flow); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

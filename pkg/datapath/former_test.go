@@ -88,11 +88,44 @@ func TestTake(t *testing.T) {
 				t.Errorf("with room for %d (-want +taken):\n%s", room, diff)
 			}
 		}
-		return nil
+		return takeInside(t, d, records)
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// takeInside checks that a connection of the node itself to no frontend of clients outside keeps the
+// port that netfilter has given it, and that nothing else is done about it.
+func takeInside(t *testing.T, d *Datapath, records *netfilter.Records) error {
+	t.Helper()
+	inside := netfilter.Connection{
+		Client: netip.MustParseAddrPort("192.0.2.1:40000"), Dialled: netip.MustParseAddrPort("10.96.0.10:80"),
+		Seen: netip.MustParseAddrPort("192.0.2.1:10005"), Server: netip.MustParseAddrPort("10.1.0.2:8080"), Proto: unix.IPPROTO_TCP, Answered: true,
+	}
+	stack, err := netfilter.NewWriter()
+	if err != nil {
+		return err
+	}
+	defer stack.Close()
+	w, err := d.newFormerRows(frontends{})
+	if err != nil {
+		return err
+	}
+	if err := stack.Add(inside); err != nil {
+		return err
+	}
+	left, err := w.take(records)
+	if err != nil || left != 0 || len(w.written) != 1 {
+		t.Errorf("take left out %d and has taken %v, %v", left, w.written, err)
+	}
+	for flow, want := range map[maps.Flow]bool{flowOf(inside): false, flowSeen(inside): true} {
+		row, ok, err := maps.LookupFlow(d.maps.Ct, flow)
+		if err != nil || ok != want || ok && !isFormers(flow, &row) {
+			t.Errorf("a row of %+v: %t, %+v, %v", flow, ok, row, err)
+		}
+	}
+	return nil
 }
 
 // The row that a drained node's frontend leaves behind is not a frontend: connections to it that
