@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"errors"
 	"net/netip"
 	"os/exec"
 	"testing"
@@ -90,13 +91,14 @@ func TestHandOver(t *testing.T) {
 	in(func() error { return record([]netfilter.Connection{another(answered), another(late)}) })
 	over := make(chan HandedOver, 1)
 	go func() {
-		_ = n.Do(func() error { over <- handOver(d.pins.maps); return nil })
+		var result HandedOver
+		err := n.Do(func() error { result = handOver(d.pins.maps); return nil })
+		result.Left = errors.Join(result.Left, err)
+		over <- result
 	}()
-	for found := any(nil); found == nil; time.Sleep(time.Millisecond) {
-		var row maps.Svc
-		if err := d.maps.Svcs.Lookup(&key, &row); err != nil {
-			found = err
-		}
+	// Until the frontend is closed; if it never is, handOver still ends.
+	for row := (maps.Svc{}); len(over) == 0 && d.maps.Svcs.Lookup(&key, &row) == nil; {
+		time.Sleep(time.Millisecond)
 	}
 	in(func() error {
 		w, err := netfilter.NewWriter()
