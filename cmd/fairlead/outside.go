@@ -12,6 +12,7 @@ import (
 	"fairlead.io/fairlead/pkg/lb"
 	"fairlead.io/fairlead/pkg/model"
 	"fairlead.io/fairlead/pkg/observe"
+	"fairlead.io/fairlead/pkg/portrange"
 )
 
 // procSys is the directory of the kernel's settings.
@@ -45,10 +46,10 @@ func packetsOf(cfg *config.Config, store *model.Store) (*datapath.Packets, error
 }
 
 // snatPorts returns the ports of the option, or the largest free range if the option is empty.
-func snatPorts(cfg *config.Config) (datapath.Ports, error) {
-	taken, err := datapath.ReadTaken(procSys, datapath.Ports(cfg.NodePorts()))
+func snatPorts(cfg *config.Config) (portrange.Ports, error) {
+	taken, err := datapath.ReadTaken(procSys, cfg.NodePorts())
 	if err != nil {
-		return datapath.Ports{}, err
+		return portrange.Ports{}, err
 	}
 	if cfg.SnatPorts == "" {
 		ports, err := taken.Largest()
@@ -57,7 +58,7 @@ func snatPorts(cfg *config.Config) (datapath.Ports, error) {
 		}
 		return ports, nil
 	}
-	ports := datapath.Ports(cfg.SourcePorts())
+	ports := cfg.SourcePorts()
 	if err := taken.Check(ports); err != nil {
 		return ports, usageError{fmt.Errorf("option snat-ports: %w", err)}
 	}

@@ -3,32 +3,15 @@ package config
 import (
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
+
+	"fairlead.io/fairlead/pkg/portrange"
 )
 
-// Ports is a range of ports, including both ends.
-type Ports struct{ First, Last uint16 }
-
-func (p Ports) String() string { return fmt.Sprintf("%d-%d", p.First, p.Last) }
-
-// parsePorts parses FIRST-LAST, or a single port.
-func parsePorts(value string) (Ports, error) {
-	first, last, ok := strings.Cut(value, "-")
-	if !ok {
-		last = first
-	}
-	from, err := strconv.ParseUint(strings.TrimSpace(first), 10, 16)
-	to, toErr := strconv.ParseUint(strings.TrimSpace(last), 10, 16)
-	if err != nil || toErr != nil || from == 0 || from > to {
-		return Ports{}, errors.New("not a range of ports such as 1024-29999")
-	}
-	return Ports{uint16(from), uint16(to)}, nil
-}
-
 func ports(value string) error {
-	_, err := parsePorts(value)
-	return err
+	if _, err := portrange.Parse(value); err != nil {
+		return errors.New("not a range of ports such as 1024-29999") // the value is named before this
+	}
+	return nil
 }
 
 func portsOrEmpty(value string) error {
@@ -40,21 +23,20 @@ func portsOrEmpty(value string) error {
 
 // checkPorts rejects source ports that clients outside use as NodePorts.
 func (c *Config) checkPorts() error {
-	source, nodePorts := c.SourcePorts(), c.NodePorts()
-	if source.First > nodePorts.Last || source.Last < nodePorts.First {
-		return nil
+	if source, nodePorts := c.SourcePorts(), c.NodePorts(); source.Overlaps(nodePorts) {
+		return fmt.Errorf("option snat-ports: %s overlaps with the NodePorts, %s: choose others, or set nodeport-range to the cluster's range", source, nodePorts)
 	}
-	return fmt.Errorf("option snat-ports: %s overlaps with the NodePorts, %s: choose others, or set nodeport-range to the cluster's range", source, nodePorts)
+	return nil
 }
 
 // NodePorts returns the range in the option nodeport-range.
-func (c *Config) NodePorts() Ports {
-	p, _ := parsePorts(c.NodePortRange) // checked by Load
+func (c *Config) NodePorts() portrange.Ports {
+	p, _ := portrange.Parse(c.NodePortRange) // checked by Load
 	return p
 }
 
 // SourcePorts returns the range in the option snat-ports, which is zero if the agent chooses.
-func (c *Config) SourcePorts() Ports {
-	p, _ := parsePorts(c.SnatPorts) // checked by Load
+func (c *Config) SourcePorts() portrange.Ports {
+	p, _ := portrange.Parse(c.SnatPorts) // checked by Load
 	return p
 }

@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"fairlead.io/fairlead/pkg/portrange"
 )
 
 func TestPorts(t *testing.T) {
@@ -40,7 +42,7 @@ func TestPorts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.NodePorts() != (Ports{30000, 30000}) || cfg.SourcePorts() != (Ports{1024, 2047}) {
+	if cfg.NodePorts() != (portrange.Ports{First: 30000, Last: 30000}) || cfg.SourcePorts() != (portrange.Ports{First: 1024, Last: 2047}) {
 		t.Errorf("%v, %v", cfg.NodePorts(), cfg.SourcePorts())
 	}
 }

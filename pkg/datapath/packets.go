@@ -11,6 +11,7 @@ import (
 	"fairlead.io/fairlead/pkg/bpf"
 	"fairlead.io/fairlead/pkg/devices"
 	"fairlead.io/fairlead/pkg/maps"
+	"fairlead.io/fairlead/pkg/portrange"
 )
 
 // Packets configures the packet programs and the devices to which they are attached.
@@ -19,7 +20,7 @@ type Packets struct {
 	XDP               devices.Mode
 	NodePorts         Reach               // addresses at which NodePorts are open to clients outside
 	Own               func() []netip.Addr // addresses by which others know the node, best first; nil if unknown
-	SnatPorts         Ports               // source ports of this node towards backends on other nodes
+	SnatPorts         portrange.Ports     // source ports of this node towards backends on other nodes
 	ExternalClusterIP bool                // clients outside may use ClusterIPs
 	HashKeys          [5]uint64           // key of the hash of flows; the same on all nodes
 
@@ -196,7 +197,7 @@ type OutsideStatus struct {
 
 	Addr4, Addr6 netip.Addr   // what backends on other nodes see as the client; not valid if there is none
 	Unknown      []netip.Addr // addresses by which others know the node, but which it lacks
-	SnatPorts    Ports
+	SnatPorts    portrange.Ports
 }
 
 func (d *Datapath) outsideStatus() OutsideStatus {

@@ -32,7 +32,8 @@ func rules() []rule {
 	return []rule{
 		{"pkg/model", nil, "the model knows neither where objects come from nor where rows go"},
 		{"pkg/bpf", nil, "it is generated code and the lowest layer"},
-		{"pkg/config", nil, "options are text; the packages that get them decide what they mean"},
+		{"pkg/portrange", nil, "it is a value that options and the kernel's settings have in common"},
+		{"pkg/config", []string{"pkg/portrange"}, "options are text; the packages that get them decide what they mean"},
 		{"pkg/source/...", []string{"pkg/source", "pkg/model"}, "a source translates objects into the model and knows no rows"},
 		{"pkg/maps", []string{"pkg/bpf", "pkg/model"}, "tables own the maps; higher layers decide what a row means"},
 		{"pkg/lb", []string{"pkg/model", "pkg/maps", "pkg/bpf"}, "the compiler is pure: model in, rows out"},
@@ -41,7 +42,7 @@ func rules() []rule {
 		{"pkg/netfilter", nil, "it reads the kernel's records; higher layers decide what to do with them"},
 		{"pkg/listing", nil, "it only asks the kernel"},
 		{"pkg/devices", []string{"pkg/listing"}, "it attaches the programs that it is given; higher layers decide what they do and configure them"},
-		{"pkg/datapath", []string{"pkg/devices", "pkg/listing", "pkg/netfilter", "pkg/seal", "pkg/maps", "pkg/bpf"}, "programs and maps outlive the agent and work without Services"},
+		{"pkg/datapath", []string{"pkg/devices", "pkg/listing", "pkg/netfilter", "pkg/seal", "pkg/maps", "pkg/bpf", "pkg/portrange"}, "programs and maps outlive the agent and work without Services"},
 		{"pkg/bigtcp", []string{"pkg/devices", "pkg/listing"}, "it raises the packet size limits of devices; higher layers decide whether, and of which ones"},
 		{"pkg/congestion", []string{"pkg/bpf"}, "it probes the kernel; higher layers decide for which pods, and act on the result"},
 		{"pkg/queues", []string{"pkg/devices", "pkg/listing"}, "it gives devices queues; higher layers decide whether, and which ones get them"},

@@ -22,6 +22,7 @@ import (
 	"fairlead.io/fairlead/pkg/maps"
 	"fairlead.io/fairlead/pkg/observe"
 	"fairlead.io/fairlead/pkg/podnet"
+	"fairlead.io/fairlead/pkg/portrange"
 	"fairlead.io/fairlead/pkg/queues"
 	"fairlead.io/fairlead/test/rig"
 )
@@ -46,7 +47,7 @@ func (c *carried) open(log *slog.Logger, pair int, chained bool) (podnet.Program
 		return nil, err
 	}
 	packets := &datapath.Packets{
-		Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: datapath.Ports{First: 1024, Last: 29999},
+		Devices: filter, XDP: devices.Off, NodePorts: reach, SnatPorts: portrange.Ports{First: 1024, Last: 29999},
 		Node: true, Pair: pair, PairEnd: queues.FarName,
 	}
 	if chained {
