@@ -407,7 +407,7 @@ __noinline int tc_leave(struct __sk_buff *skb, const struct packet *p, struct ac
 	if (own_may_be(skb))
 		own_target(p, a);
 	if (a->verdict == VERDICT_PASS)
-		masquerade_target(p, a);
+		masquerade_target(skb, p, a);
 	if (a->verdict != VERDICT_REWRITE || first_is_late(p, a))
 		return 0;
 	first_enter(skb, p, a);

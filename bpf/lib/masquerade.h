@@ -45,10 +45,27 @@ static __always_inline bool masquerade_is_due(const struct packet *p)
 	return cfg.masquerade && pods_at(&p->flow.saddr) && !masquerade_is_native(&p->flow.daddr);
 }
 
-/* Gives the first packet of a flow that leaves an address of the node, if that is required. */
-static __always_inline void masquerade_target(const struct packet *p, struct action *a)
+/* Reports whether the node itself sends a packet from a port that has a flow of ours with the same
+ * host. The node's sockets use other ports, but netfilter moves a connection to any port if it
+ * remembers another one with its own. */
+static __always_inline bool masquerade_clashes(struct __sk_buff *skb, const struct packet *p)
 {
-	if ((packet_shakes_hands(p) && !first_is_syn(p)) || !masquerade_is_due(p))
+	__u16 port = bpf_ntohs(p->flow.sport);
+	struct flow back = { .saddr = p->flow.daddr, .daddr = p->flow.saddr };
+
+	if (skb->ingress_ifindex || port < cfg.snat_first || port > cfg.snat_last)
+		return false;
+	ct_set_ports(&back, p->flow.dport, p->flow.sport, p->flow.proto);
+	return table_lookup(&back) || bpf_map_lookup_elem(&ct_half, &back);
+}
+
+/* Gives the first packet of a flow that leaves an address and a port of the node, if that is
+ * required. */
+static __always_inline void masquerade_target(struct __sk_buff *skb, const struct packet *p, struct action *a)
+{
+	if (packet_shakes_hands(p) && !first_is_syn(p))
+		return;
+	if (!masquerade_is_due(p) && !masquerade_clashes(skb, p))
 		return;
 	a->verdict = VERDICT_REWRITE;
 	a->to = (struct ct_entry) {

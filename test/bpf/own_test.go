@@ -314,6 +314,48 @@ func TestOwnShared(t *testing.T) {
 	})
 }
 
+// If the node connects from a port that a client's flow to the same server has, as when netfilter
+// moves its connection there, it gets another port. The ports of other flows are left alone.
+func TestOwnPort(t *testing.T) {
+	own(t, func(t *testing.T, s *self, f family) {
+		for i, proto := range []byte{udp, tcp, udp, tcp} {
+			client, frontend, backend := addrPort(s.world, 4000), addrPort(f.node, 30080+i), addrPort(f.client, 8080+i)
+			s.service(t, addrPort(f.any, 30080+i), proto, maps.NodePort, backend, false)
+			forwarded := func(flags byte) string {
+				s.outside.send(t, packet{from: client, to: frontend, proto: proto, flags: flags, seq: 7})
+				return s.outside.want(t, packet{from: f.snat + ":0", to: backend, proto: proto, flags: flags, seq: 7, ttl: 63})
+			}
+			port := forwarded(syn)
+			answered := func() {
+				s.outside.send(t, packet{from: backend, to: port, proto: proto, flags: syn | ack, seq: 9, ack: 8})
+				s.outside.want(t, packet{from: frontend, to: client, proto: proto, flags: syn | ack, seq: 9, ack: 8, ttl: 63})
+			}
+			if isEstablished := i > 1; isEstablished {
+				answered()
+				forwarded(ack)
+			}
+			own := ""
+			for _, flags := range []byte{syn, ack, ack | fin} {
+				p := packet{from: port, to: backend, proto: proto, flags: flags, seq: 1000}
+				s.send(t, p)
+				p.from = f.snat + ":0"
+				own = s.outside.want(t, p)
+				back := packet{from: backend, to: own, proto: proto, flags: flags | ack, seq: 2000, ack: 1001}
+				s.outside.send(t, back)
+				back.to = port
+				s.wants(t, back)
+			}
+			if n := netip.MustParseAddrPort(own).Port(); own == port || n < 61000 || n > 61003 {
+				t.Errorf("the node was given %s, and the client had %s", own, port)
+			}
+			answered()
+			elsewhere := packet{from: port, to: addrPort(f.client, 9090), proto: proto, flags: syn}
+			s.send(t, elsewhere)
+			s.outside.want(t, elsewhere)
+		}
+	})
+}
+
 // Packets follow the way to a backend: through another link than the one they would leave by, and
 // after it changes. The kernel resolves an unknown neighbor.
 func TestOwnWays(t *testing.T) {

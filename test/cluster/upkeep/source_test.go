@@ -2,6 +2,7 @@ package upkeep
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -160,13 +162,59 @@ func (ss sources) tallies(f *fixture) (all []tally) {
 func (ss sources) check(f *fixture) {
 	f.t.Helper()
 	time.Sleep(settle)
-	requests, failed, again, slowest := 0, 0, 0, time.Duration(0)
+	requests, failed, again, slowest, wrong := 0, 0, 0, time.Duration(0), false
 	for _, y := range ss.tallies(f) {
 		requests, failed = requests+y.Requests+y.Held, failed+y.Failed
 		again, slowest = again+y.Again, max(slowest, y.Slowest)
 		if y.Failed > 0 || y.Requests == 0 || y.Held == 0 {
 			f.t.Error(y)
+			wrong = true
 		}
 	}
+	if wrong {
+		f.keepFlows()
+	}
 	f.t.Logf("%d of %d requests failed, %d datagrams were sent again; the slowest took %v", failed, requests, again, slowest.Round(time.Millisecond))
+}
+
+// keepFlows writes what netfilter and the agents know about connections to _output/upkeep, to find
+// out why requests failed.
+func (f *fixture) keepFlows() {
+	f.t.Helper()
+	dir := filepath.Join(root, "_output", "upkeep")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		f.t.Fatal(err)
+	}
+	write := func(name string, text []byte, err error) {
+		if err != nil {
+			text = fmt.Appendf(text, "%v\n", err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	places := map[string]place.Place{"outside": f.Netns("outside")}
+	for _, name := range f.Names() {
+		at, err := f.Node(name)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		places[name] = at
+	}
+	for name, at := range places {
+		for _, file := range []string{"nf_conntrack", "udp", "tcp"} {
+			var text bytes.Buffer
+			cmd := exec.Command("cat", "/proc/thread-self/net/"+file)
+			cmd.Stdout, cmd.Stderr = &text, &text
+			err := at.Run(cmd)
+			write(name+"-"+file, text.Bytes(), err)
+		}
+	}
+	for _, pod := range strings.Fields(f.mustAsk("--namespace=kube-system", "get", "pods", "--selector=app.kubernetes.io/name=fairlead", "--output=name")) {
+		for _, what := range []string{"conntrack list", "drops", "status"} {
+			text, err := f.ask(append([]string{"--namespace=kube-system", "exec", pod, "--container=agent", "--", "/fairlead"}, strings.Fields(what)...)...)
+			write(strings.ReplaceAll(strings.TrimPrefix(pod, "pod/")+"-"+what, " ", "-"), []byte(text), err)
+		}
+	}
+	f.t.Logf("%s has the connections", dir)
 }
