@@ -344,6 +344,10 @@ static __noinline int pod_expect(struct __sk_buff *skb)
 	return read_packet(skb, &p, 0) == PARSED_FLOW && masquerade_is_for_pod(&p);
 }
 
+/* Longer neighbor discovery carries something else: a router's advertisement with a few prefixes and
+ * name servers fits. */
+#define POD_LONGEST_ND 512
+
 /* Reports whether a packet is ARP or neighbor discovery, which must not wait behind other packets.
  * Neighbor discovery from beyond the link has a lower hop limit, and if a pod sends it there it has
  * another kind of destination. ARP fits the shortest frame; what is longer carries something else. */
@@ -354,7 +358,7 @@ static __always_inline bool pod_is_neighbours(struct __sk_buff *skb, struct pack
 
 	if (skb->protocol == bpf_htons(ETH_P_ARP))
 		return skb->len <= ETH_ZLEN;
-	if (skb->protocol != bpf_htons(ETH_P_IPV6) ||
+	if (skb->protocol != bpf_htons(ETH_P_IPV6) || skb->len > POD_LONGEST_ND ||
 	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip6, sizeof(ip6)) || ip6.nexthdr != IPPROTO_ICMPV6 ||
 	    ip6.hop_limit != ND_HOPS ||
 	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + sizeof(ip6), &type, sizeof(type)) ||
@@ -404,6 +408,8 @@ static __always_inline int chained_wait(struct __sk_buff *skb, enum pair_way way
 {
 	if (skb->mark == PAIR_DONE) {
 		skb->mark = 0;
+		if (way == PAIR_NODE)
+			edt_prefer_again(skb, skb->ifindex);
 		return POD_NEXT;
 	}
 	return pod_wait(skb, way);

@@ -27,6 +27,12 @@ enum {
 	EDT_HEADERS = 142,
 };
 
+/* The queues have room for what may wait in packets of EDT_SMALL bytes (room.go). So where packets are
+ * smaller, they may wait for less time; but EDT_FEW may always wait. */
+#define EDT_SMALL 256
+#define EDT_FEW 8
+#define EDT_AVERAGE 5 /* each packet counts for 1/32 in the average of sizes */
+
 /* Departure times are counted in sixteenths of a nanosecond: at 10 Gbit/s a small packet takes 51.2
  * ns. */
 #define EDT_SHIFT 4
@@ -106,19 +112,54 @@ static __always_inline __u32 edt_wire_len(struct __sk_buff *skb, bool is_v4)
 	return len + more * headers;
 }
 
-/* Takes the time for `bytes` from a pod and returns when it begins, or zero if that is too far
- * ahead. No CPU waits for another. Of two CPUs that find a pod idle for long, one advances its
- * time, and the bytes of the other come after those of the first, or before them by as much as
- * their clocks differ. */
-static __always_inline __u64 edt_take(struct pod_pace *pace, __u64 rate, __u64 bytes, __u64 now, __u64 longest)
+/* Returns the average size of packets, with one of `bytes`. CPUs may overwrite each other's results:
+ * the next packets make up for it. */
+static __always_inline __u64 edt_size(struct pod_pace *pace, __u64 bytes)
 {
-	__u64 next = *(volatile __u64 *)&pace->next, least = (now - EDT_BURST) << EDT_SHIFT;
+	__u64 size = *(volatile __u64 *)&pace->size;
 
-	if (next > (now + longest) << EDT_SHIFT)
+	if (!size)
+		size = EDT_SMALL << EDT_SHIFT;
+	return size - (size >> EDT_AVERAGE) + (bytes << EDT_SHIFT >> EDT_AVERAGE);
+}
+
+/* Returns for how long packets may wait if their average size is `size`, and a packet takes
+ * `cost`. */
+static __always_inline __u64 edt_longest(__u64 longest, __u64 size, __u64 cost)
+{
+	__u64 small = (EDT_SMALL << EDT_SHIFT), few = EDT_FEW * cost >> EDT_SHIFT, part;
+
+	if (size >= small)
+		return longest;
+	part = longest * size / small;
+	if (few > longest)
+		few = longest;
+	return part > few ? part : few;
+}
+
+/* What is known of a packet that needs a departure time. */
+struct departure {
+	__u64 now;
+	__u64 bytes;
+	__u64 asked; /* when its socket wants it to leave; zero: at once */
+};
+
+/* Takes the time for a packet from a pod and returns when it begins, or zero if that is too far
+ * ahead, or if its socket wants it to leave too late. No CPU waits for another. Of two CPUs that
+ * find a pod idle for long, one advances its time, and the bytes of the other come after those of
+ * the first, or before them by as much as their clocks differ. */
+static __always_inline __u64 edt_take(struct pod_pace *pace, __u64 rate, const struct departure *d, __u64 longest)
+{
+	__u64 next = *(volatile __u64 *)&pace->next, least = (d->now - EDT_BURST) << EDT_SHIFT;
+	__u64 cost = (d->bytes << EDT_SHIFT) * EDT_SECOND / rate, size = edt_size(pace, d->bytes);
+
+	if (next > (d->now + edt_longest(longest, size, cost)) << EDT_SHIFT ||
+	    d->asked > d->now + edt_longest(EDT_HORIZON, size, cost))
 		return 0;
+	*(volatile __u64 *)&pace->size = size;
 	if (next < least)
 		__sync_val_compare_and_swap(&pace->next, next, least);
-	return __sync_fetch_and_add(&pace->next, (bytes << EDT_SHIFT) * EDT_SECOND / rate) >> EDT_SHIFT;
+	return __sync_fetch_and_add(&pace->next, cost) >> EDT_SHIFT;
 }
 
 /* The departure times with a special meaning. */
@@ -137,25 +178,38 @@ static __always_inline struct pod_pace *edt_pace(const struct pod_rate *limit, _
 	return bpf_map_lookup_elem(&pod_paces, &key);
 }
 
+/* Reports whether what a pod sends may have to wait. */
 static __always_inline bool edt_limits(__u32 ifindex)
 {
-	return bpf_map_lookup_elem(&pod_rates, &ifindex);
+	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
+
+	return limit && (*(volatile __u64 *)&limit->out || limit->share);
 }
 
 /* Takes the time for a packet from an account with a rate, and counts the packet. */
-static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, __u64 bytes, __u64 now, __u64 longest)
+static __always_inline __u64 edt_pay(struct pod_pace *pace, __u64 rate, const struct departure *d, __u64 longest)
 {
 	__u64 at;
 
 	if (!rate || !pace)
 		return EDT_FREE;
-	at = edt_take(pace, rate, bytes, now, longest);
+	at = edt_take(pace, rate, d, longest);
 	if (!at) {
 		__sync_fetch_and_add(&pace->dropped, 1);
 		return EDT_LATE;
 	}
-	__sync_fetch_and_add(&pace->sent, bytes);
+	__sync_fetch_and_add(&pace->sent, d->bytes);
 	return at;
+}
+
+/* Counts a packet as dropped that an account had admitted, and another one did not. The account does
+ * not get its time back: later packets have taken what follows. */
+static __always_inline void edt_deny(struct pod_pace *pace, __u64 bytes)
+{
+	if (!pace)
+		return;
+	__sync_fetch_and_add(&pace->sent, -bytes);
+	__sync_fetch_and_add(&pace->dropped, 1);
 }
 
 /* How long a packet may wait for a share. The fuller the share's queue, the fewer classes it still
@@ -167,20 +221,29 @@ static __always_inline __u64 edt_patience(__u32 class)
 					   : EDT_SECOND / 4;
 }
 
-/* Takes the time for a packet from every share of its pod, and returns the latest time, or `at`. */
-static __always_inline __u64 edt_share(const struct pod_rate *limit, __u64 bytes, __u64 now, __u64 at)
+/* Takes the time for a packet from every share of its pod, and returns the latest time, or `at`,
+ * which is that of the pod's own account. */
+static __always_inline __u64 edt_share(const struct pod_rate *limit, struct pod_pace *own,
+				       const struct departure *d, __u64 at)
 {
+	struct pod_pace *inner = NULL, *pace;
 	__u64 id = limit->share, then;
 	struct share_rate *share;
 
-	for (int i = 0; i < EDT_SHARES && id && at != EDT_LATE; i++) {
+	for (int i = 0; i < EDT_SHARES && id; i++) {
 		share = bpf_map_lookup_elem(&share_rates, &id);
 		if (!share)
 			break;
-		then = edt_pay(bpf_map_lookup_elem(&share_paces, &id), *(volatile __u64 *)&share->out, bytes, now,
-			       edt_patience(limit->class));
-		if (then == EDT_LATE || then > at)
+		pace = bpf_map_lookup_elem(&share_paces, &id);
+		then = edt_pay(pace, *(volatile __u64 *)&share->out, d, edt_patience(limit->class));
+		if (then == EDT_LATE) {
+			edt_deny(own, d->bytes);
+			edt_deny(inner, d->bytes);
+			return EDT_LATE;
+		}
+		if (then > at)
 			at = then;
+		inner = pace;
 		id = share->within;
 	}
 	return at;
@@ -194,42 +257,76 @@ static __always_inline void edt_prefer(struct __sk_buff *skb, __u32 class)
 		skb->priority = class == CLASS_GUARANTEED ? 6 : 2;
 }
 
-/* Takes the time for a packet from its pod's account for one direction, and returns its departure
- * time. */
-static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kind, bool is_v4)
+/* The same for a packet that came back from another device, where the kernel reset its priority. */
+static __always_inline void edt_prefer_again(struct __sk_buff *skb, __u32 ifindex)
 {
 	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
-	__u64 rate, now, at, bytes;
-	struct pod_pace *pace;
 
-	if (!limit)
-		return EDT_FREE;
-	if (kind == PACE_OUT)
+	if (limit)
 		edt_prefer(skb, limit->class);
-	rate = kind == PACE_OUT ? *(volatile __u64 *)&limit->out : *(volatile __u64 *)&limit->in;
-	if (!rate && (kind == PACE_IN || !limit->share))
+}
+
+/* Returns when the socket of a packet wants it to leave. A socket that paces itself says so. */
+static __always_inline __u64 edt_asked(struct __sk_buff *skb)
+{
+	return skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO ? skb->tstamp : 0;
+}
+
+/* Takes the time for a packet from its pod's accounts for what it sends, and returns its departure
+ * time. */
+static __always_inline __u64 edt_book_out(struct __sk_buff *skb, const struct pod_rate *limit, __u32 ifindex,
+					  bool is_v4)
+{
+	__u64 rate = *(volatile __u64 *)&limit->out, at;
+	struct pod_pace *pace = NULL;
+	struct departure d;
+
+	edt_prefer(skb, limit->class);
+	if (!rate && !limit->share)
 		return EDT_FREE;
-	now = bpf_ktime_get_ns();
-	bytes = edt_wire_len(skb, is_v4);
-	pace = edt_pace(limit, ifindex, kind);
-	at = edt_pay(pace, rate, bytes, now, kind == PACE_OUT ? EDT_HORIZON : EDT_PATIENCE);
-	if (kind == PACE_OUT)
-		return edt_share(limit, bytes, now, at);
+	d = (struct departure) { bpf_ktime_get_ns(), edt_wire_len(skb, is_v4), edt_asked(skb) };
+	if (rate)
+		pace = edt_pace(limit, ifindex, PACE_OUT);
+	at = edt_pay(pace, rate, &d, EDT_HORIZON);
+	return at == EDT_LATE ? at : edt_share(limit, pace, &d, at);
+}
+
+/* The same for what it receives. */
+static __always_inline __u64 edt_book_in(struct __sk_buff *skb, const struct pod_rate *limit, __u32 ifindex,
+					 bool is_v4)
+{
+	__u64 rate = *(volatile __u64 *)&limit->in, at;
+	struct pod_pace *pace;
+	struct departure d;
+
+	if (!rate)
+		return EDT_FREE;
+	d = (struct departure) { bpf_ktime_get_ns(), edt_wire_len(skb, is_v4), 0 };
+	pace = edt_pace(limit, ifindex, PACE_IN);
+	at = edt_pay(pace, rate, &d, EDT_PATIENCE);
 	if (!pace)
 		return at;
 	/* With a VLAN tag before IP, the kernel's helper would change bytes of the tag. */
-	if (at > now + EDT_JAM && edt_is_ip(skb) && bpf_skb_ecn_set_ce(skb) > 0)
+	if (at > d.now + EDT_JAM && edt_is_ip(skb) && bpf_skb_ecn_set_ce(skb) > 0)
 		__sync_fetch_and_add(&pace->marked, 1);
-	window_note(skb, &pace->window, rate, now, at == EDT_LATE ? EDT_PATIENCE : at > now ? at - now : 0);
+	window_note(skb, &pace->window, rate, d.now, at == EDT_LATE ? EDT_PATIENCE : at > d.now ? at - d.now : 0);
 	return at;
 }
 
-/* Sets the earliest departure time of a packet, if it is in the future. A socket that paces itself
- * may have set a later one. */
+static __noinline __u64 edt_book(struct __sk_buff *skb, __u32 ifindex, __u32 kind, bool is_v4)
+{
+	struct pod_rate *limit = bpf_map_lookup_elem(&pod_rates, &ifindex);
+
+	if (!limit)
+		return EDT_FREE;
+	return kind == PACE_OUT ? edt_book_out(skb, limit, ifindex, is_v4)
+				: edt_book_in(skb, limit, ifindex, is_v4);
+}
+
+/* Sets the earliest departure time of a packet, if it is in the future and its socket does not want
+ * a later one. */
 static __always_inline void edt_stamp(struct __sk_buff *skb, __u64 at)
 {
-	if (skb->tstamp_type == BPF_SKB_TSTAMP_DELIVERY_MONO && skb->tstamp > at)
-		return;
-	if (at > bpf_ktime_get_ns())
+	if (edt_asked(skb) <= at && at > bpf_ktime_get_ns())
 		bpf_skb_set_tstamp(skb, at, BPF_SKB_TSTAMP_DELIVERY_MONO);
 }

@@ -96,6 +96,7 @@ struct pod_pace {
 	 * congestion */
 	__u64 marked;
 	struct pod_window window;
+	__u64 size; /* average of late, in sixteenths of a byte, see edt.h */
 };
 
 _Static_assert(sizeof(struct prefix_key) == 20, "a key has no hidden padding");

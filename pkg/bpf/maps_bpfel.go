@@ -448,6 +448,7 @@ type MapsPodPace struct {
 	Dropped uint64
 	Marked  uint64
 	Window  MapsPodWindow
+	Size    uint64
 }
 
 type MapsPodProxy uint32

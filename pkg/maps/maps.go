@@ -142,7 +142,7 @@ func (m *Maps) fields() []field {
 		{Info{Name: "pod_links", Row: "interface -> hardware address of its pod, flags, proxy", WrittenBy: "podnet", ReadBy: "pod"}, &m.PodLinks, nil},
 		{Info{Name: "pod_rates", Row: "interface -> bytes a second that its pod may send and get, what it shares, class", WrittenBy: "podnet", ReadBy: "tc, pod"},
 			&m.PodRates, nil},
-		{Info{Name: "pod_paces", Row: "interface, direction -> when the next may leave, bytes, packets dropped and marked, what senders may have on the way", WrittenBy: "podnet, tc, pod", ReadBy: "tc, pod, observe"},
+		{Info{Name: "pod_paces", Row: "interface, direction -> when the next may leave, bytes, packets dropped and marked, what senders may have on the way, average size", WrittenBy: "podnet, tc, pod", ReadBy: "tc, pod, observe"},
 			&m.PodPaces, nil},
 		{Info{Name: "share_rates", Row: "pods of a namespace, or all -> bytes a second that they may send together", WrittenBy: "podnet", ReadBy: "pod, observe"},
 			&m.ShareRates, nil},

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"fairlead.io/fairlead/pkg/bpf"
 )
@@ -173,7 +174,7 @@ func (m *Maps) setRates(want []Pod) (changed int, err error) {
 }
 
 // putShares writes these shares and leaves others alone. What pods of a share have sent so far
-// stays, but a share whose rate changes may send at once, as in preparePaces.
+// stays.
 func (m *Maps) putShares(want map[uint64]bpf.MapsShareRate) error {
 	for id, share := range want {
 		var was bpf.MapsShareRate
@@ -189,7 +190,7 @@ func (m *Maps) putShares(want map[uint64]bpf.MapsShareRate) error {
 			return err
 		}
 		if was.Out != share.Out {
-			pace.Next = 0
+			keepTurn(&pace, farthest)
 		}
 		if err := errors.Join(m.SharePaces.Put(&id, &pace), m.ShareRates.Put(&id, &share)); err != nil {
 			return err
@@ -257,8 +258,7 @@ func (m *Maps) needsPace(key bpf.MapsPaceKey) (bool, error) {
 }
 
 // preparePaces creates the rows of pod_paces that a pod needs, before it gets a rate. The counts
-// stay, even if another device of the pod accounts for them from now on. A pod whose rate changes
-// may send at once: at a low rate, the departure time it had reached may be minutes ahead.
+// stay, even if another device of the pod accounts for them from now on.
 func (m *Maps) preparePaces(p *Pod) error {
 	var was bpf.MapsPodRate
 	if err := m.PodRates.Lookup(&p.Index, &was); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -282,13 +282,38 @@ func (m *Maps) preparePaces(p *Pod) error {
 			return err
 		}
 		if before != rate {
-			pace.Next = 0
+			keepTurn(&pace, farthestOf(kind))
 		}
 		if err := m.PodPaces.Put(&key, &pace); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// The programs let packets wait for this long at most, in nanoseconds: those that a pod sends, and
+// those that it receives. A departure time counts in sixteenths of a nanosecond.
+const (
+	farthest   = 2e9
+	farthestIn = farthest / 4
+	turnParts  = 16
+)
+
+func farthestOf(kind bpf.MapsPaceKind) uint64 {
+	if kind == bpf.MapsPaceKindPACE_IN {
+		return farthestIn
+	}
+	return farthest
+}
+
+// keepTurn keeps the departure time of the next packet when a rate changes, so that packets do not
+// overtake those that wait by the earlier rate. At a low rate it may be minutes ahead, by the time
+// that the last packet took; then the next may leave at once.
+func keepTurn(pace *bpf.MapsPodPace, most uint64) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil || pace.Next/turnParts > uint64(now.Nano())+most {
+		pace.Next = 0
+	}
 }
 
 // Paces returns the rate-limited pods by device index.

@@ -112,8 +112,8 @@ func TestRates(t *testing.T) {
 	require("both removed", map[uint32]Paced{})
 }
 
-// A share exists before the pods in it, keeps its counts, may send at once after its rate changes,
-// and goes with its last pod.
+// A share exists before the pods in it, keeps its counts and its turn, unless that is farther ahead
+// than packets may wait, when its rate changes, and goes with its last pod.
 func TestShares(t *testing.T) {
 	rig.Root(t)
 	m, err := Create(Sizes{})
@@ -155,8 +155,12 @@ func TestShares(t *testing.T) {
 	sent := func(rate uint64) Pace { return Pace{Rate: rate, Passed: 6, Dropped: 7} }
 	require("another", add(pod(8, 1000, 0)), 0, map[uint64]Pace{shop: sent(1000)})
 	require("within the node's", set(pod(7, 1000, 3000), pod(8, 1000, 3000)), NodeShare, map[uint64]Pace{shop: sent(1000), NodeShare: {Rate: 3000}})
+	require("another rate", set(pod(7, 4000, 0), pod(8, 4000, 0)), 0, map[uint64]Pace{shop: sent(4000)})
+	if err := m.SharePaces.Put(&shop, &bpf.MapsPodPace{Next: 1 << 60, Sent: 6, Dropped: 7}); err != nil {
+		t.Fatal(err)
+	}
 	next = 0
-	require("another rate", set(pod(7, 2000, 0), pod(8, 2000, 0)), 0, map[uint64]Pace{shop: sent(2000)})
+	require("another rate after a low one", set(pod(7, 2000, 0), pod(8, 2000, 0)), 0, map[uint64]Pace{shop: sent(2000)})
 	require("one has gone", m.RemovePod(pod(7, 2000, 0)), 0, map[uint64]Pace{shop: sent(2000)})
 	require("the last has gone", set(Pod{Index: 9}), 0, map[uint64]Pace{})
 	if err := add(Pod{Index: 9, Rates: Rates{Class: BestEffort}}); err != nil {

@@ -56,7 +56,7 @@ func rateFamilies() []family {
 		},
 		{
 			name: "fairlead_bandwidth_queue_dropped_packets_total", kind: prometheus.CounterValue,
-			help: "Packets that found no room in the queues where they wait until they may leave, of the queues that are there now.",
+			help: "Packets that found no room in the queues where they wait until they may leave, or were scheduled too far ahead by their socket, of the queues that are there now.",
 			read: func(s *Sample, put put) {
 				if s.Bandwidth != nil {
 					put(float64(s.Bandwidth.Dropped))

@@ -111,11 +111,11 @@ func (q *queue) cramped(want room) (list []netlink.Qdisc) {
 		if waiting(fq) > want.flow {
 			to = room{max(has.all, want.all), max(has.flow, want.flow)}
 		}
-		if to == has || want.fits(has) {
+		if fq.Horizon == horizon && (to == has || want.fits(has)) {
 			continue
 		}
 		changed := netlink.NewFq(netlink.QdiscAttrs{LinkIndex: fq.LinkIndex, Handle: fq.Handle, Parent: fq.Parent})
-		changed.PacketLimit, changed.FlowPacketLimit = to.all, to.flow
+		changed.PacketLimit, changed.FlowPacketLimit, changed.Horizon = to.all, to.flow, horizon
 		list = append(list, changed)
 	}
 	return list
@@ -126,7 +126,7 @@ func (q *queue) lacking(link netlink.Link, room room) (want []netlink.Qdisc) {
 	index := link.Attrs().Index
 	fq := func(handle, parent uint32) netlink.Qdisc {
 		one := netlink.NewFq(netlink.QdiscAttrs{LinkIndex: index, Handle: handle, Parent: parent})
-		one.PacketLimit, one.FlowPacketLimit = room.all, room.flow
+		one.PacketLimit, one.FlowPacketLimit, one.Horizon = room.all, room.flow, horizon
 		return one
 	}
 	own, queues := netlink.MakeHandle(handle, 0), link.Attrs().NumTxQueues

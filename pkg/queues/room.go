@@ -31,6 +31,10 @@ const (
 	// farOff is by what factor a queue may have more room than it should before it is changed. Too
 	// little room is changed at once.
 	farOff = 4
+	// horizon is for how many microseconds a packet may wait in a queue: longer than the programs
+	// let any wait, so that only sockets that schedule their own packets meet it. Otherwise a pod
+	// without a rate could fill the room with packets for later.
+	horizon = 2_500_000
 )
 
 // roomFor returns the room that a queue should have: for what may wait for rate-limited pods, or

@@ -48,10 +48,12 @@ func TestCramped(t *testing.T) {
 		one := netlink.NewFq(netlink.QdiscAttrs{
 			LinkIndex: 7, Handle: handle, Parent: parent, Statistics: &netlink.QdiscStatistics{Queue: &netlink.GnetStatsQueue{Qlen: waiting}},
 		})
-		one.PacketLimit, one.FlowPacketLimit = limit, flow
+		one.PacketLimit, one.FlowPacketLimit, one.Horizon = limit, flow, horizon
 		return one
 	}
 	ours := netlink.MakeHandle(handle, 0)
+	earlier := fq(ours, netlink.HANDLE_ROOT, 1000, 200, 0)
+	earlier.(*netlink.Fq).Horizon = 10_000_000
 	for _, c := range []struct {
 		what string
 		q    *queue
@@ -60,6 +62,7 @@ func TestCramped(t *testing.T) {
 		{"none", nil, 0},
 		{"too little", &queue{root: fq(ours, netlink.HANDLE_ROOT, 100, 20, 0)}, 1},
 		{"too little, and much waits", &queue{root: fq(ours, netlink.HANDLE_ROOT, 100, 200, 900)}, 1},
+		{"enough, and packets for much later", &queue{root: earlier}, 1},
 		{"enough", &queue{root: fq(ours, netlink.HANDLE_ROOT, 2000, 400, 0)}, 0},
 		{"far too much", &queue{root: fq(ours, netlink.HANDLE_ROOT, 9000, 400, 100)}, 1},
 		{"far too much, and much waits", &queue{root: fq(ours, netlink.HANDLE_ROOT, 9000, 400, 900)}, 0},
@@ -74,7 +77,7 @@ func TestCramped(t *testing.T) {
 			t.Errorf("%s: changes %v", c.what, list)
 		}
 		for _, one := range list {
-			if fq := one.(*netlink.Fq); fq.PacketLimit != 1000 || fq.FlowPacketLimit != 200 || fq.LinkIndex != 7 || fq.Handle == 0 {
+			if fq := one.(*netlink.Fq); fq.PacketLimit != 1000 || fq.FlowPacketLimit != 200 || fq.Horizon != horizon || fq.LinkIndex != 7 || fq.Handle == 0 {
 				t.Errorf("%s: changed to %+v", c.what, fq)
 			}
 		}

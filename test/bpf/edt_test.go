@@ -234,7 +234,7 @@ func TestDeparturesAfterSilence(t *testing.T) {
 // others.
 func TestDeparturesHorizon(t *testing.T) {
 	p := newPaced(t, 1e6)
-	frame := podFrame(true, tcp, 100)
+	frame := podFrame(true, tcp, 300)
 	far := now(t) + horizon + second
 	p.pace(t, far)
 	if verdict, _ := p.send(t, frame, 0); verdict != "drop" {
@@ -263,18 +263,25 @@ func TestDeparturesOfOthers(t *testing.T) {
 	}
 }
 
-// A new rate applies from the next packet on, however long the previous one had to wait, and keeps
-// the counters.
+// A new rate applies from the next packet on, which does not overtake those that wait, and keeps
+// the counters. At a low rate the next packet would have to wait for longer than any does: then it
+// leaves at once.
 func TestDeparturesAtAnotherRate(t *testing.T) {
 	p := newPaced(t, 1e6)
 	frame := podFrame(true, udp, 958)
 	p.pace(t, now(t)+ahead)
 	p.send(t, frame, 0)
-	p.pace(t, p.pace(t, 0).Next/part+100*second)
+	turn := p.pace(t, 0).Next / part
 	p.limit(t, 2e6)
-	if verdict, at := p.send(t, frame, 0); verdict != "pass" || at != 0 {
-		t.Errorf("%s, leaves at %d", verdict, at)
+	if verdict, at := p.send(t, frame, 0); verdict != "pass" || at != turn {
+		t.Errorf("%s, leaves at %d, want %d", verdict, at, turn)
 	}
+	p.pace(t, turn+100*second)
+	p.limit(t, 1e6)
+	if verdict, at := p.send(t, frame, 0); verdict != "pass" || at != 0 {
+		t.Errorf("after a low rate: %s, leaves at %d", verdict, at)
+	}
+	p.limit(t, 2e6)
 	p.pace(t, now(t)+ahead)
 	next := p.pace(t, 0).Next
 	p.limit(t, 2e6) // the rate it has already

@@ -339,12 +339,14 @@ func TestWaitingAfterAnother(t *testing.T) {
 		rates   maps.Rates
 		mark    uint32
 		most    uint64
+		prior   uint32 // for its way out of the node
 	}{
-		{"tc_from_chained", bpf.MapsPaceKindPACE_OUT, maps.Rates{Out: rate}, toNode | 1, ahead},
-		{"tc_to_chained", bpf.MapsPaceKindPACE_IN, maps.Rates{In: rate}, onward | 1, patience / 2},
+		{"tc_from_chained", bpf.MapsPaceKindPACE_OUT, maps.Rates{Out: rate}, toNode | 1, ahead, 6},
+		{"tc_to_chained", bpf.MapsPaceKindPACE_IN, maps.Rates{In: rate}, onward | 1, patience / 2, 0},
 	} {
 		t.Run(c.program, func(t *testing.T) {
 			p := newPaced(t, 1)
+			c.rates.Class = maps.Guaranteed
 			p.limitTo(t, c.rates)
 			start := now(t) + c.most
 			p.paceOf(t, c.kind, start)
@@ -356,8 +358,8 @@ func TestWaitingAfterAnother(t *testing.T) {
 				}
 				at += uint64(len(frame)) * second / rate
 			}
-			if verdict, out, _ := p.try(t, c.program, skbtimed{Came: 1, Mark: again}, nearFrame(other4)); verdict != "pass" || out.Mark != 0 || out.Tstamp != 0 {
-				t.Errorf("once it has waited: %s with mark %#x at %d", verdict, out.Mark, out.Tstamp)
+			if verdict, out, _ := p.try(t, c.program, skbtimed{Came: 1, Mark: again}, nearFrame(other4)); verdict != "pass" || out.Mark != 0 || out.Tstamp != 0 || out.Prior != c.prior {
+				t.Errorf("once it has waited: %s with mark %#x and priority %d at %d", verdict, out.Mark, out.Prior, out.Tstamp)
 			}
 			p.paceOf(t, c.kind, now(t)+3*second)
 			if verdict, _, _ := p.try(t, c.program, skbtimed{Came: 1}, nearFrame(other4)); verdict != "drop" {
@@ -394,6 +396,7 @@ func TestNeighboursAfterAnother(t *testing.T) {
 			{"it says so, and is for beyond", icmpFrom(pod6, outside6, 135, about(outside6)), !sends},
 			{"it says so, and is from beyond", routed(icmpFrom(outside6, link6, 135, about(link6))), false},
 			{"an echo", icmpFrom(link6, gateway6, 128, nil), false},
+			{"something else in who has this", icmpFrom(link6, "ff02::1:ff00:1", 135, append(about(gateway6), make([]byte, 500)...)), false},
 			{"who has this, of IPv4", arpFrom(1, podMAC, pod4, "169.254.1.1"), true},
 		} {
 			want := map[bool]string{true: "pass", false: "drop"}[c.free]

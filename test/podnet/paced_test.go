@@ -125,7 +125,26 @@ func (w *town) leavesPaced(t *testing.T) {
 		if early := w.early(t, w.pods[0], to); early > 0 {
 			t.Errorf("to %s: it came %s before it was due", to, early)
 		}
+		w.dropsScheduled(t, w.pods[0], to)
 	}
+}
+
+// dropsScheduled checks that a packet that its socket has scheduled later than any may wait is
+// dropped, or a pod could fill the node's queues.
+func (w *town) dropsScheduled(t *testing.T, p *pod, to netip.Addr) {
+	t.Helper()
+	at, others := netip.AddrPortFrom(to, 11).String(), netip.AddrPortFrom(to, 12).String()
+	sink := rig.NewChild(t, nil, w.outside, "heed", at, others)
+	if line, err := sink.ReadLine(); err != nil || line != "ready" {
+		t.Fatalf("heed: %q, %v", line, err)
+	}
+	before := w.pace(false).Dropped
+	rig.Child(t, nil, p.Netns, "later", at, others, "3000")
+	if n := w.pace(false).Dropped - before; n != 1 {
+		t.Errorf("to %s: %d packets are dropped, want the one that its socket has scheduled in three seconds", to, n)
+	}
+	rig.Child(t, nil, p.Netns, "later", at, others, "1") // ends the other
+	w.must(sink.Wait())
 }
 
 // early returns how long before its time a packet arrives that a pod's socket has scheduled.
